@@ -240,7 +240,9 @@ def compare_rounds(
       jax.tree.map(lambda leaf: leaf[0], jax.device_get(step.states))
     )
     ours = parameters.flatten(jax.tree.map(lambda leaf: leaf[0], models))
-    theirs = parameters.read(place / "out" / "models" / f"round_{step.round}.npz")
+    theirs = parameters.read_parameters(
+      place / "out" / "models" / f"round_{step.round}.npz"
+    )
     gap = max(float(np.abs(ours[name] - theirs[name]).max()) for name in ours)
     worst, equal = max(worst, gap), equal + (gap == 0.0)
 
@@ -332,7 +334,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for spec in methods:
       place = folder / spec.replace(":", "_")
       run_options = options | options_of(spec, flags.cohort_size)
-      export.write(
+      export.write_app(
         from_keywords(spec.partition("+")[0], federation, **run_options).prepare(),
         place,
       )

@@ -43,7 +43,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     )
   else:
     prepared = config_lib.parse(words, "experiments.export").prepare()
-  export.write(prepared, expand_path(values.out, "out"))
+  export.write_app(prepared, expand_path(values.out, "out"))
   print(f"{values.out}: the app; docs/deploy.md says how to start it")
 
 

@@ -44,7 +44,7 @@ import fedjax_alg as fa
 from fedjax_alg import errors, files, metrics
 from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.runs.compare import COSTS, SCORES, Line, estimate
+from fedjax_alg.runs.compare import COSTS, SCORES, Line, estimate_mean
 
 from . import compare
 from .cli.command import Command, as_module, explain_write_errors, string
@@ -290,7 +290,7 @@ def _answer(
     ),
   )
   never = bool(np.isinf(values).any())
-  gap = None if never else estimate(np.subtract(values, number))
+  gap = None if never else estimate_mean(np.subtract(values, number))
   if not sign:
     return ours, rule.words(
       verdict, None if gap is None else abs(gap.mean), metric, unit, True

@@ -98,7 +98,7 @@ class Shard(NamedTuple):
   a client sees the block of its own process, with offsets in it.
   """
 
-  x: Any  #: [M, ...], arrays or ``data.store.Coded``; see ``data.store.read``
+  x: Any  #: [M, ...], arrays or ``data.store.Coded``; see ``data.store.gather_rows``
   y: Any  #: [M] int32, or as in ``ClientData``
   offset: Array  #: [] int32
   size: Array  #: [] int32

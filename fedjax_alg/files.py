@@ -112,7 +112,7 @@ def sha256(path: pathlib.Path) -> str:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def contents(paths: Iterable[pathlib.Path]) -> str:
+def contents_key(paths: Iterable[pathlib.Path]) -> str:
   """Computes the key of a cache of what was read from files.
 
   The key has what the files hold. Size and time of writing can be those of

@@ -293,7 +293,7 @@ def with_values(hparams: HParams, values: Mapping[str, Any]) -> HParams:
   return dataclasses.replace(hparams, **changes)  # type: ignore[type-var]
 
 
-def resolve(hparams: HParams) -> HParams:
+def fill_defaults(hparams: HParams) -> HParams:
   """Fills in the defaults that depend on other fields.
 
   A dataclass with such defaults has a method ``resolved``. All other
@@ -499,7 +499,7 @@ def of_words(
   return numbers
 
 
-def place(name: str, value: Any, count: int, note: str = "") -> int:
+def as_index(name: str, value: Any, count: int, note: str = "") -> int:
   """Converts an index to an int.
 
   Args:

@@ -124,7 +124,7 @@ def write(
   summary.write_json(
     folder / "summary.json",
     {
-      **summary.summarise(rows, (0.9,)),
+      **summary.summarize_rows(rows, (0.9,)),
       "stopped": stopped,
       "cost": summary.cost(rows, cohort_size, round_rows),
       "timing": {"steady_s_per_round": 0.1},
@@ -190,7 +190,10 @@ def outcome(
     cell,
     folder or pathlib.Path("nowhere"),
     rows,
-    {**summary.summarise(rows, targets), "cost": {"rounds": curves.shape[1], **cost}},
+    {
+      **summary.summarize_rows(rows, targets),
+      "cost": {"rounds": curves.shape[1], **cost},
+    },
   )
 
 

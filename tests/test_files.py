@@ -67,13 +67,13 @@ def test_the_hash_of_a_file_is_that_of_its_content(tmp_path):
 def test_the_key_of_files_is_their_content(tmp_path):
   first, second = tmp_path / "a", tmp_path / "b"
   first.write_bytes(b"1")
-  keys = [files.contents([first]), files.contents([first, second])]
+  keys = [files.contents_key([first]), files.contents_key([first, second])]
   for content, time in ((b"2", 5), (b"1", 7)):
     first.write_bytes(content)
     os.utime(first, (time, time))
-    keys.append(files.contents([first]))
+    keys.append(files.contents_key([first]))
   second.write_bytes(b"")
-  keys.append(files.contents([first, second]))
+  keys.append(files.contents_key([first, second]))
   assert keys[0] == keys[3] and len(set(keys)) == 4
 
 

@@ -186,13 +186,13 @@ def test_with_values_checks_nothing_and_keeps_the_given():
 def test_resolved_rates_of_a_cell_of_the_grid(settings, client_lr, server_lr):
   cell = ComposedHParams(**settings)
   before = dataclasses.asdict(cell)
-  resolved = hparams.resolve(cell)
+  resolved = hparams.fill_defaults(cell)
   assert dataclasses.asdict(cell) == before
   assert dataclasses.asdict(resolved) == before | dict(
     client_lr=client_lr, server_lr=server_lr
   )
-  assert hparams.resolve(resolved) == resolved
-  assert hparams.resolve(Sample()) == Sample()
+  assert hparams.fill_defaults(resolved) == resolved
+  assert hparams.fill_defaults(Sample()) == Sample()
 
 
 BOTH = only("models", MANY) & (only("server", "adam") | only("half", "mime"))

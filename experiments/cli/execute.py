@@ -38,7 +38,7 @@ def read_summary(folder: pathlib.Path) -> dict[str, Any]:
   Raises:
     OptionError: it is not as the run wrote it.
   """
-  return run_files.read(folder, "summary.json")
+  return run_files.read_facts(folder, "summary.json")
 
 
 def execute(config: Config) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def run_folders(
   if output.tensorboard and processes.lead():
     sinks.insert(0, TensorBoard("."))
   try:
-    last = queue.run(
+    last = queue.run_queue(
       programs,
       sinks,
       records=records,

@@ -43,7 +43,7 @@ def is_finished(folder: pathlib.Path, config: Config) -> bool:
   are, the lock of a process that was killed is removed.
   """
   try:
-    summary = run_files.read(folder, "summary.json")
+    summary = run_files.read_facts(folder, "summary.json")
     done, total = summary["cost"]["rounds"], config.run.rounds
     complete = (
       summary["identity"] == config.identity()
@@ -68,7 +68,7 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
       wrote it.
   """
   try:
-    saved = run_files.read(folder, "config.json")
+    saved = run_files.read_facts(folder, "config.json")
     identity, old = saved["identity"], saved["flags"] | saved["hparams"]
   except OptionError as error:
     raise UsageError(
@@ -144,9 +144,9 @@ def check_tables(folder: pathlib.Path, config: Config) -> None:
   """
   checkpoints = folder / run_files.CHECKPOINTS
   for facts in checkpoint.headers(checkpoints):  # the newest that is whole
-    tables.check(folder, config.seeds, facts["round"], facts.get("tables"))
+    tables.check_tables(folder, config.seeds, facts["round"], facts.get("tables"))
     return
-  if checkpoint.paths(checkpoints):
+  if checkpoint.checkpoint_paths(checkpoints):
     return  # damaged: ``restore`` says so
   rows = tables.last_round(folder)
   if not rows:
@@ -177,7 +177,7 @@ _MACHINE = {
 
 def machines(folder: pathlib.Path) -> dict[str, Any]:
   """ "machine" and "resumed_on" of config.json, if they are there."""
-  facts = run_files.read(folder, "config.json")
+  facts = run_files.read_facts(folder, "config.json")
   machine, later = facts.get("machine"), facts.get("resumed_on")
   record: dict[str, Any] = {}
   if isinstance(machine, dict):
@@ -197,7 +197,7 @@ def check_data(folder: pathlib.Path, federation: Federation) -> None:
   Raises:
     UsageError: they have, or an earlier version scaled them by other rows.
   """
-  if not checkpoint.paths(folder / run_files.CHECKPOINTS):
+  if not checkpoint.checkpoint_paths(folder / run_files.CHECKPOINTS):
     return  # it starts again, with these
   try:
     saved = files.read_json(folder / "partition.json")
@@ -242,7 +242,7 @@ def check_machine(folder: pathlib.Path, config: Config, prepared: Prepared) -> N
   Raises:
     UsageError: the devices, the client map, the draw or JAX differ.
   """
-  if not checkpoint.paths(folder / run_files.CHECKPOINTS):
+  if not checkpoint.checkpoint_paths(folder / run_files.CHECKPOINTS):
     return  # it starts again, here
   record = machines(folder)
   last = record.get("resumed_on", [record.get("machine")])[-1]
@@ -275,7 +275,7 @@ def check_frozen(folder: pathlib.Path, prepared: Prepared) -> None:
   Raises:
     UsageError: they differ from those that the run was started with.
   """
-  plan = run_files.read(folder, "config.json").get("plan", {})
+  plan = run_files.read_facts(folder, "config.json").get("plan", {})
   if plan.get("frozen_sha256") != prepared.plan.get("frozen_sha256"):
     raise UsageError(
       f"--resume: the run in {folder} has other frozen parameters than the "
@@ -301,7 +301,7 @@ def restore(
   Raises:
     RunError, UsageError: one line for the user.
   """
-  if not checkpoint.paths(folder / run_files.CHECKPOINTS):
+  if not checkpoint.checkpoint_paths(folder / run_files.CHECKPOINTS):
     return None, 0
   try:
     states, facts, warnings = checkpoint.load_latest(

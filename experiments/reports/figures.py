@@ -16,7 +16,7 @@ from absl.flags import FlagValues
 
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.data import DataError
-from fedjax_alg.data.federation import contents, load_examples
+from fedjax_alg.data.federation import data_key, load_examples
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as results
@@ -454,7 +454,7 @@ def _why_lacking(flags: tuple[str, ...]) -> str:
   """Explains why the data of a run cannot be read; "" if they can."""
   try:
     data = config_lib.parse(flags).data
-    return _why_unreadable(data, contents(data))
+    return _why_unreadable(data, data_key(data))
   except DataError as error:
     return str(error).replace("`", "")
 

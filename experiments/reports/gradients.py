@@ -184,14 +184,14 @@ def make(
     config = config_lib.parse([*words, "--eval_protocols=validation"])
     execute.refuse_several(config)
     names = gradient_tuning.check_starts(config.method, list(values[FLAG].value or ()))
-    hypergradient.check(config.method, config.run)
+    hypergradient.check_differentiable(config.method, config.run)
     prepared = hypergradient.prepare_run(config, names)
     check_choice(prepared.federation)  # before it compiles
     execute.warn(prepared, set())
-    caution = hypergradient.caution(prepared.method)
+    caution = hypergradient.caution_decisions(prepared.method)
     if caution:
       print(f"warning: {with_names(caution, '--')}", file=sys.stderr)
-    descent = gradient_tuning.descend(
+    descent = gradient_tuning.descend_hparams(
       hypergradient.Derivatives(prepared, names),
       outer_steps=values.outer_steps,
       halvings=values.halvings,

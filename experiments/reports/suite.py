@@ -191,7 +191,7 @@ def fair(outcome: Outcome) -> Outcome:
   rows.sort(key=lambda row: row["protocol"].endswith("_best"))
   targets = tuple(float(name) for name in outcome.summary["rounds_to"])
   return outcome._replace(
-    rows=rows, summary=outcome.summary | (results.summarise(rows, targets))
+    rows=rows, summary=outcome.summary | (results.summarize_rows(rows, targets))
   )
 
 

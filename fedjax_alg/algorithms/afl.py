@@ -64,7 +64,7 @@ class AFLHParams(PrivateMoments):
   double: str = double_field()
 
 
-def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
+def single_round(hparams: AFLHParams, num_layers: int) -> int:
   """The number of rounds that AFL takes, which is one.
 
   Raises:
@@ -78,7 +78,7 @@ def num_rounds(hparams: AFLHParams, num_layers: int) -> int:
   return 1
 
 
-def caution(hparams: AFLHParams, num_params: int) -> str:
+def caution_ridge(hparams: AFLHParams, num_params: int) -> str:
   """Warns of a ridge that is removed again."""
   del num_params
   ridge = hparams.client_ridge
@@ -104,7 +104,7 @@ def afl(
     OptionError: the model is not one dense layer.
   """
   layers = layers_of(model, "afl")
-  num_rounds(hparams, len(layers))
+  single_round(hparams, len(layers))
   gamma = 0.0 if hparams.remove_ridge else hparams.client_ridge
   settings = LayerFits(
     ridge=repr(gamma), bias=hparams.bias, adaptive_batch=False, double=hparams.double

@@ -166,7 +166,7 @@ class BaffleState(NamedTuple):
   round: Array  #: [] int32, rounds completed
 
 
-def clip(vector: Array, most: float) -> Array:
+def clip_entries(vector: Array, most: float) -> Array:
   """Scales a vector down so that no absolute entry exceeds ``most``.
 
   With ``most`` = 0 the vector is returned as it is.
@@ -250,7 +250,7 @@ class Baffle:
     if key is not None:
       key = jax.random.fold_in(key, step)
     if not size:
-      return lambda params: zeroth_order.full_loss(model, params, shard, key)
+      return lambda params: zeroth_order.full_loss_without_l2(model, params, shard, key)
     rows, mask = minibatches.batch_rows(shard, draws.bits, step, size)
     x, y = minibatches.take_rows(shard, rows)
     return lambda params: zeroth_order.batch_loss(model, params, x, y, mask, key)
@@ -322,7 +322,7 @@ def _along_own(
 
   def estimate(shared, shard, batches, key):
     params, step = shared
-    loss, gradient = zeroth_order.estimate(
+    loss, gradient = zeroth_order.estimate_gradient(
       method.loss(shard, batches, step),
       params,
       key,
@@ -331,7 +331,7 @@ def _along_own(
       smoothing=h.smoothing,
       scheme=h.scheme,
     )
-    return clip(jax.flatten_util.ravel_pytree(gradient)[0], h.clip), loss
+    return clip_entries(jax.flatten_util.ravel_pytree(gradient)[0], h.clip), loss
 
   return stacking.mean(
     method.map_clients,
@@ -416,6 +416,6 @@ def _work(model: Model, h: BaffleHParams, sizes: Array) -> Work:
   return Work(model.flops * passes * examples, passes * batches)
 
 
-def caution(hparams: BaffleHParams, num_params: int) -> str:
+def caution_differences(hparams: BaffleHParams, num_params: int) -> str:
   """A warning if float32 cannot resolve the loss differences, else ""."""
-  return zeroth_order.caution("gaussian", hparams.smoothing, num_params)
+  return zeroth_order.caution_resolution("gaussian", hparams.smoothing, num_params)

@@ -98,7 +98,7 @@ class ComposedHParams(
   conjugate.Aggregate,
   fedopt.Adaptivity,
   diversified.AdamOptions,
-  diversified.KModels,
+  diversified.KModelsHParams,
   ClientOptimizer,
   Aggregation,
   LocalWork,
@@ -237,7 +237,7 @@ def server_half(h: Any) -> steps.ServerStep:
 _WEIGH = ("nova", "dyn", "mime", "mime_lite")
 
 
-def check(hparams: ComposedHParams) -> None:
+def _check_composition(hparams: ComposedHParams) -> None:
   """Refuses what ``compose`` itself cannot recognise.
 
   Raises:
@@ -281,7 +281,7 @@ def composed(
   Raises:
     OptionError: the local method and the server step do not fit together.
   """
-  check(hparams)
+  _check_composition(hparams)
   hparams = hparams.resolved()
   groups: ModelGrouping | None = None
   if hparams.num_models > 1:

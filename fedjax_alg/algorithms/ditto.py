@@ -108,7 +108,7 @@ class DittoHParams(Aggregation, LocalWork):
     return LocalWork(local_steps=self.personal_steps, batch_size=self.batch_size)
 
 
-class Personal(NamedTuple):
+class PersonalModels(NamedTuple):
   """Per-client state: the personal models."""
 
   models: Params  #: [C, ...], v_k
@@ -143,7 +143,7 @@ def _personalise(
 def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
 
   def init(params, spec):
-    return Personal(
+    return PersonalModels(
       trees.repeat(params, spec.num_clients),
       jnp.zeros(spec.num_clients, bool),
       params if hparams.personal_start == "initial" else (),
@@ -161,7 +161,10 @@ def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
       hparams.personal_work.examples_read(shard.size)
     )
     return Trained(
-      params, loss, gradients=read, kept=Personal(personal, met | (shard.size > 0))
+      params,
+      loss,
+      gradients=read,
+      kept=PersonalModels(personal, met | (shard.size > 0)),
     )
 
   return ClientUpdate(
@@ -216,7 +219,7 @@ def ditto(
   return algorithm._replace(client_params=client_params, client_copy=client_copy)
 
 
-def caution(hparams: DittoHParams, num_params: int) -> str:
+def caution_personal_steps(hparams: DittoHParams, num_params: int) -> str:
   """A warning if the personal steps diverge on any data, else ""."""
   return product_caution(
     hparams, "personal_lr", "lam", 2.0, "the personal steps diverge"

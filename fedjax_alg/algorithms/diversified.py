@@ -42,7 +42,7 @@ _MODELS = only("num_models", MANY)
 
 
 @dataclasses.dataclass(frozen=True)
-class KModels:
+class KModelsHParams:
   """Hyper-parameters of K global models."""
 
   num_models: int = hyper(
@@ -132,7 +132,7 @@ class AdamOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class DiversifiedHParams(AdamOptions, KModels, FSVRGHParams):
+class DiversifiedHParams(AdamOptions, KModelsHParams, FSVRGHParams):
   """Hyper-parameters of MA-FSVRG and GA-FSVRG."""
 
   accelerate: bool = hyper(
@@ -172,7 +172,11 @@ class GAHParams(DiversifiedHParams):
 
 
 def group_vectors(
-  options: KModels, vectors: Params, centres: Params, present: Array, stage: Stage
+  options: KModelsHParams,
+  vectors: Params,
+  centres: Params,
+  present: Array,
+  stage: Stage,
 ) -> tuple[Params, grouping.Groups]:
   """Groups vectors by k-means on their first K-1 principal components.
 
@@ -194,7 +198,7 @@ def group_vectors(
   starts, _ = trees.to_matrix(centres)
   k = starts.shape[0]
   projection = grouping.project(rows, present, k - 1)
-  start = grouping.place(projection, starts, centre=options.centre_projection)
+  start = grouping.project_further(projection, starts, centre=options.centre_projection)
   if options.split == "farthest":
     farthest = grouping.farthest_first(projection.points, present, start[0], k)
     start = jnp.where(stage.splitting, farthest, start)
@@ -207,7 +211,7 @@ def group_vectors(
   return from_rows(grouping.lift(projection, groups.centres)), groups
 
 
-def by_model(options: KModels) -> ModelGrouping:
+def by_model(options: KModelsHParams) -> ModelGrouping:
   """Groups the trained models; w*_k is the mean of group k (Procedure 2)."""
 
   def regroup(models, vectors, anchors, cohort, stage, scale):
@@ -224,7 +228,7 @@ def by_model(options: KModels) -> ModelGrouping:
 
 def by_gradient(
   model: Model,
-  options: KModels,
+  options: KModelsHParams,
   gradient_step: float,
   map_clients: MapClients,
   group_mean: str = "gradients",

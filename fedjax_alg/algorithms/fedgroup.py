@@ -3,7 +3,7 @@
 Reference: Duan et al., "FedGroup: Efficient Clustered Federated Learning via
 Decomposed Data-Driven Measure", 2020: Algorithm 2 (training), Algorithm 3
 (group cold start), (5)-(8) (similarities) and (9) (client cold start).
-``rounds.clustered.compose_clustered`` runs the rounds with ``direction_rule``.
+``rounds.clustered.compose_clustered`` runs the rounds with ``_direction_rule``.
 
 Before round 1, alpha m random clients are pre-trained from the initial model
 w_0 and grouped by their updates. The model of a group starts at the mean of its
@@ -178,7 +178,7 @@ class Note(NamedTuple):
   first: Array  #: [] bool, whether the client was never in a group before
 
 
-def frequencies(shard: Shard, num_classes: int) -> Array:
+def _frequencies(shard: Shard, num_classes: int) -> Array:
   """The share of each class in the client's data, [L] float32."""
   if not num_classes:
     return jnp.zeros(0)
@@ -215,7 +215,7 @@ def few_clients(hparams: FedGroupHParams, num_clients: int) -> str:
   )
 
 
-def pretrain_pool(
+def _pretrain_pool(
   model: Model,
   hparams: FedGroupHParams,
   start: Params,
@@ -283,7 +283,7 @@ def _first_examples(hparams: FedGroupHParams, size: Array) -> Array:
   return jax.vmap(work.examples_read)(size)
 
 
-def group_pool(
+def _group_pool(
   hparams: FedGroupHParams, updates: Array, mask: Array, key: Key
 ) -> Array:
   """Groups the pre-trained clients (Algorithm 3, lines 7 to 14).
@@ -326,14 +326,14 @@ def pretrain_and_group(
   """The pre-trained clients and their groups in a setup with this key.
 
   Returns:
-    The ids, updates and mask of ``pretrain_pool``, and the groups of
-    ``group_pool``.
+    The ids, updates and mask of ``_pretrain_pool``, and the groups of
+    ``_group_pool``.
   """
   pool_key, cluster_key, _ = jax.random.split(key, 3)
-  ids, updates, mask = pretrain_pool(
+  ids, updates, mask = _pretrain_pool(
     model, hparams, start, everyone, pool_key, map_clients
   )
-  return ids, updates, mask, group_pool(hparams, updates, mask, cluster_key)
+  return ids, updates, mask, _group_pool(hparams, updates, mask, cluster_key)
 
 
 def inter_group_step(models: Array, populated: Array, eta_g: float, form: str) -> Array:
@@ -368,14 +368,14 @@ def inter_group_step(models: Array, populated: Array, eta_g: float, form: str) -
 
 @dataclasses.dataclass(frozen=True)
 class Directions:
-  """The arguments of ``direction_rule``, which all its functions read."""
+  """The arguments of ``_direction_rule``, which all its functions read."""
 
   model: Model
   hparams: FedGroupHParams
   map_clients: MapClients
 
 
-def direction_rule(
+def _direction_rule(
   model: Model, hparams: FedGroupHParams, map_clients: MapClients
 ) -> Rule:
   """FedGroup's rule: groups by the direction of first updates."""
@@ -477,7 +477,7 @@ def _plan_cold_start(
   def one_client(shared, shard, key):
     models, memory = shared
     group = _cold_start(method, memory, models, shard, key) if fixed else jnp.int32(-1)
-    return group, frequencies(shard, memory.histogram.shape[1])
+    return group, _frequencies(shard, memory.histogram.shape[1])
 
   _, _, plan_key = jax.random.split(key, 3)
   shared = memory._replace(cold_start_group=(), histogram=memory.histogram[:0])
@@ -513,7 +513,7 @@ def _assign(
 ) -> tuple[Array, Note]:
   migration = method.hparams.migration
   group, then = client_row
-  now = frequencies(shard, then.shape[0])
+  now = _frequencies(shard, then.shape[0])
   keeps_group = group >= 0
   # Rounding may take the distance past 1.
   keeps_group &= (0.5 * jnp.abs(now - then).sum() <= migration) | (migration >= 1.0)
@@ -611,7 +611,7 @@ def fedgroup(
   With one group and no pre-training, FedGroup is FedAvg.
   """
   return in_groups(
-    model, hparams, direction_rule(model, hparams, map_clients), map_clients
+    model, hparams, _direction_rule(model, hparams, map_clients), map_clients
   )
 
 
@@ -627,5 +627,5 @@ def fedgrouprox(
   FedGroup. ``fedgroup`` says how the groups are found.
   """
   return in_groups(
-    model, hparams, direction_rule(model, hparams, map_clients), map_clients
+    model, hparams, _direction_rule(model, hparams, map_clients), map_clients
   )

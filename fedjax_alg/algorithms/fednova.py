@@ -185,6 +185,6 @@ def fednova(
   return averaging(model, client, hparams, map_clients)
 
 
-def caution(hparams: FedNovaHParams, num_params: int) -> str:
+def caution_signs(hparams: FedNovaHParams, num_params: int) -> str:
   """A warning if the weights a_i of the gradients change sign, else ""."""
   return product_caution(hparams, "mu", "client_lr", 1.0, "gradients cancel each other")

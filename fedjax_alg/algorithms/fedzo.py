@@ -149,6 +149,6 @@ def fedzo(
   return averaging(model, _update(model, hparams), hparams, map_clients)
 
 
-def caution(hparams: SphereDirections, num_params: int) -> str:
+def caution_directions(hparams: SphereDirections, num_params: int) -> str:
   """A warning if float32 cannot resolve the loss differences, else ""."""
-  return zeroth_order.caution("sphere", hparams.smoothing, num_params)
+  return zeroth_order.caution_resolution("sphere", hparams.smoothing, num_params)

@@ -93,7 +93,7 @@ class LosacHParams(Delays, Aggregation, LocalWork):
   client_weights: str = weights("uniform")
 
 
-class Memory(NamedTuple):
+class DelayedGradients(NamedTuple):
   """The delayed gradients, and the estimate G that is made of them."""
 
   estimate: Params  #: G
@@ -112,7 +112,7 @@ def _client_variant(
 
   def init(params, spec):
     zeros = jax.tree.map(jnp.zeros_like, params)
-    return Memory(
+    return DelayedGradients(
       zeros,
       trees.repeat(zeros, spec.num_clients),
       jnp.zeros(0, jnp.int32),
@@ -245,7 +245,7 @@ def _table_variant(model: Model, work: LocalWork, client_lr: float) -> ClientUpd
     # At least the number of mini-batches of all clients, whatever their sizes.
     total = spec.num_examples // work.batch_size + spec.num_clients
     zeros = jax.tree.map(jnp.zeros_like, params)
-    return Memory(
+    return DelayedGradients(
       zeros,
       trees.repeat(zeros, total),
       jnp.zeros(spec.num_clients, jnp.int32),

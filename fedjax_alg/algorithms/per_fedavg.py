@@ -73,7 +73,7 @@ class PerFedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
   client_weights: str = weights("uniform", "Algorithm 1, line 10")
 
 
-def adapt(
+def _adapt(
   model: Model, params: Params, shard: Shard, work: LocalWork, adapt_lr: float, key: Key
 ) -> Params:
   """Takes one SGD step on a mini-batch of the client's training data.
@@ -162,7 +162,7 @@ def per_fedavg(
   algorithm = averaging(model, _update(model, hparams), hparams, map_clients)
 
   def client_params(state, client_id, shard, key):
-    return adapt(
+    return _adapt(
       model, trees.index(state.models, 0), shard, hparams, hparams.adapt_lr, key
     )
 

@@ -110,7 +110,7 @@ class PFedZOHParams(fedzo.SphereDirections, PFedMeHParams):
   """Hyper-parameters of pFedZO."""
 
 
-class Pair(NamedTuple):
+class TwoModels(NamedTuple):
   """The two models of a client after local training."""
 
   personal: Params  #: theta
@@ -118,7 +118,9 @@ class Pair(NamedTuple):
   loss: Array  #: [] float32, loss of theta before the last step
 
 
-def _train(model: Model, hparams: Any, start: Params, shard: Shard, key: Key) -> Pair:
+def _train(
+  model: Model, hparams: Any, start: Params, shard: Shard, key: Key
+) -> TwoModels:
   """Trains theta and w_k; a client without data returns ``start`` twice."""
   rows, draws = jax.random.split(key)
   estimated = isinstance(hparams, PFedZOHParams)
@@ -148,16 +150,16 @@ def _train(model: Model, hparams: Any, start: Params, shard: Shard, key: Key) ->
     )
     # In this form client_lr * lam = 1 gives theta itself, bit for bit.
     copy = trees.add_scaled(trees.scale(1.0 - reach, pair.copy), reach, theta)
-    return Pair(theta, copy, loss), number + 1
+    return TwoModels(theta, copy, loss), number + 1
 
-  pair: Pair
+  pair: TwoModels
   pair, _ = minibatches.fold_steps(
     model,
     shard,
     hparams,
     rows,
     step,
-    (Pair(start, start, jnp.zeros(())), jnp.int32(0)),
+    (TwoModels(start, start, jnp.zeros(())), jnp.int32(0)),
     differentiate=differentiate,
   )
   return pair
@@ -231,11 +233,13 @@ def pfedzo(
   )
 
 
-def caution(hparams: PFedMeHParams, num_params: int) -> str:
+def caution_inner_steps(hparams: PFedMeHParams, num_params: int) -> str:
   """A warning if the inner steps diverge on any data, else ""."""
   return product_caution(hparams, "personal_lr", "lam", 2.0, "the inner steps diverge")
 
 
 def caution_zo(hparams: PFedZOHParams, num_params: int) -> str:
-  """The warning of ``caution``, else that of ``fedzo.caution``, else ""."""
-  return caution(hparams, num_params) or fedzo.caution(hparams, num_params)
+  """The warning of ``caution_inner_steps`` or ``caution_directions``, else ""."""
+  return caution_inner_steps(hparams, num_params) or fedzo.caution_directions(
+    hparams, num_params
+  )

@@ -271,7 +271,7 @@ def take_rows(shard: Shard, rows: Int[Array, " B"]) -> tuple[Any, Any]:
   def take(array: Array) -> Array:
     return array.at[rows].get(mode="promise_in_bounds")
 
-  return store.read(shard.x, take), store.read(shard.y, take)
+  return store.gather_rows(shard.x, take), store.gather_rows(shard.y, take)
 
 
 #: For a model whose parameters are the pair (parameters, statistics).

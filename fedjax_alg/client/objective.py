@@ -226,7 +226,7 @@ def fold_blocks(shard: Shard, fn: Any, carry: Any, rows: int = BLOCK_ROWS) -> An
     def block(array: Array) -> Array:
       return jax.lax.dynamic_slice_in_dim(array, start, rows)
 
-    x, y = store.read(shard.x, block), store.read(shard.y, block)
+    x, y = store.gather_rows(shard.x, block), store.gather_rows(shard.y, block)
     mask = b * rows + jnp.arange(rows, dtype=jnp.int32) < shard.size
     return fn(carry, x, y, mask)
 
@@ -251,8 +251,8 @@ def block_shapes(shard: Shard, rows: int = BLOCK_ROWS) -> Any:
       return array[:rows]
 
     return (
-      store.read(shard.x, block),
-      store.read(shard.y, block),
+      store.gather_rows(shard.x, block),
+      store.gather_rows(shard.y, block),
       jnp.zeros(rows, bool),
     )
 

@@ -53,7 +53,7 @@ class Place(NamedTuple):
   put: Callable[[Any, Any], Any]  #: (table, rows) -> table
 
 
-def own_rows(memory: Any, cohort: Cohort, keys: Key) -> Int[Array, " S"]:
+def _own_rows(memory: Any, cohort: Cohort, keys: Key) -> Int[Array, " S"]:
   """The places of a table with one row for each client."""
   return cohort.ids
 
@@ -62,7 +62,7 @@ class Store(NamedTuple):
   """Per-client state: the rows of a table in the memory.
 
   In a run of several processes a table with one row for each client
-  (``own_rows``) is shared out over them, so it is read and written by
+  (``_own_rows``) is shared out over them, so it is read and written by
   ``trees.rows``, ``trees.add_rows`` and ``trees.set_rows`` alone.
   """
 
@@ -72,7 +72,7 @@ class Store(NamedTuple):
   write: Callable[[Any, Array, Any], Any] = trees.add_rows
   #: (memory, cohort, keys [S] of ``train``) -> each participant's rows, [S] or
   #: [S, N] int32; those out of range are not written
-  places: Callable[[Any, Cohort, Key], Array] = own_rows
+  places: Callable[[Any, Cohort, Key], Array] = _own_rows
 
   @classmethod
   def of(cls, field: str, *functions: Any) -> "Store":
@@ -86,7 +86,7 @@ class Store(NamedTuple):
   @property
   def one_row(self) -> bool:
     """Whether the table has one row for each client."""
-    return self.places is own_rows
+    return self.places is _own_rows
 
 
 class ClientUpdate(NamedTuple):
@@ -262,7 +262,7 @@ def extend_memory(
       reads(store.get),
       changes(store.put),
       store.write,
-      own_rows if store.one_row else reads(store.places),
+      _own_rows if store.one_row else reads(store.places),
     )
   weights, rows = client.upload_weights, client.client_rows
   # ``with_rows`` asks whether it is the default.

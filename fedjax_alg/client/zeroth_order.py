@@ -99,7 +99,7 @@ def chunk_size(directions: int) -> int:
   return max(n for n in range(1, CHUNK + 1) if directions % n == 0)
 
 
-def draw(
+def draw_directions(
   key: Key, numbers: Int[Array, " n"], size: int, kind: str
 ) -> Float[Array, "n {size}"]:
   """The random directions with given numbers.
@@ -161,7 +161,7 @@ def differences(
   return 0.5 * (ahead - behind), 0.5 * (ahead + behind).mean()
 
 
-def estimate(
+def estimate_gradient(
   loss: Callable[[Params], Array],
   params: Params,
   key: Key,
@@ -232,7 +232,9 @@ def over_directions(
 
   def add_chunk(c, carry):
     total, level = carry
-    vectors = draw(key, chunk * c + jnp.arange(chunk, dtype=jnp.int32), size, kind)
+    vectors = draw_directions(
+      key, chunk * c + jnp.arange(chunk, dtype=jnp.int32), size, kind
+    )
     change, around = measure(vectors)
     return (
       total + jnp.matmul(change, vectors, precision=trees.HIGHEST),
@@ -271,7 +273,7 @@ def batch_loss(
   return objective.masked_sum(losses, mask) / number
 
 
-def full_loss(
+def full_loss_without_l2(
   model: Model, params: Params, shard: Shard, key: Key | None = None
 ) -> Float[Array, ""]:
   """Mean loss over all examples of a client without L2, [] float32."""
@@ -287,7 +289,7 @@ def differentiate(**settings: Any) -> minibatches.Differentiate:
 
   Args:
     **settings: ``directions``, ``smoothing``, ``kind`` and ``scheme`` of
-      ``estimate``.
+      ``estimate_gradient``.
   """
 
   def batch(model, at, x, y, mask, dropout=None):
@@ -295,7 +297,7 @@ def differentiate(**settings: Any) -> minibatches.Differentiate:
     return objective.regularise(
       model,
       params,
-      *estimate(
+      *estimate_gradient(
         lambda p: batch_loss(model, p, x, y, mask, dropout), params, key, **settings
       ),
     )
@@ -305,7 +307,12 @@ def differentiate(**settings: Any) -> minibatches.Differentiate:
     return objective.regularise(
       objective.of_client(model, shard),
       params,
-      *estimate(lambda p: full_loss(model, p, shard, dropout), params, key, **settings),
+      *estimate_gradient(
+        lambda p: full_loss_without_l2(model, p, shard, dropout),
+        params,
+        key,
+        **settings,
+      ),
     )
 
   return minibatches.Differentiate(batch, full)
@@ -316,7 +323,7 @@ def passes(directions: int, scheme: str = "forward") -> int:
   return directions + 1 if scheme == "forward" else 2 * directions
 
 
-def caution(kind: str, smoothing: float, size: int) -> str:
+def caution_resolution(kind: str, smoothing: float, size: int) -> str:
   """A warning if float32 cannot resolve the loss differences, else "".
 
   Along a random direction a loss whose gradient has norm 1 changes by about

@@ -5,7 +5,7 @@ import heapq
 import numpy as np
 
 
-def spread(
+def allocate(
   weights: np.ndarray, total: int, low: np.ndarray, high: np.ndarray
 ) -> np.ndarray:
   """Divides ``total`` units in proportion to weights, within bounds.
@@ -138,7 +138,9 @@ def _spare_for_empty(train: np.ndarray, test: np.ndarray) -> None:
         break
 
 
-def deal(y: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def deal_classes(
+  y: np.ndarray, counts: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
   """Gives ``counts[u, l]`` random rows of class l to client u.
 
   Args:

@@ -155,7 +155,12 @@ def of_arrays(
     label_of,
   )
   return make_examples(
-    arrays | client_numbers, label_of, name, num_classes, names, tasks.resolve(task)
+    arrays | client_numbers,
+    label_of,
+    name,
+    num_classes,
+    names,
+    tasks.resolve_task(task),
   )
 
 

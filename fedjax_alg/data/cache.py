@@ -84,7 +84,7 @@ def _write(path: pathlib.Path, source: str, arrays: Arrays) -> None:
     if _is_manifest(_manifest_path(place)):
       return True
     try:  # without a manifest, or with a damaged one
-      return set(npz.read(place, ())) == set(arrays)
+      return set(npz.read_npz(place, ())) == set(arrays)
     except (ValueError, AttributeError):
       return False
 

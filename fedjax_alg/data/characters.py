@@ -18,7 +18,7 @@ _TOKEN = np.full(_ASCII, UNKNOWN, np.int8)
 _TOKEN[[ord(character) for character in ALPHABET]] = SPECIAL + np.arange(len(ALPHABET))
 
 
-def encode(text: str) -> np.ndarray:
+def encode_text(text: str) -> np.ndarray:
   """Converts a text to token ids.
 
   Args:

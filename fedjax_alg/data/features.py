@@ -34,7 +34,7 @@ def make_features(kind: str, **hog_options: Any) -> FeaturesFn:
     return standardize
   per_split = {
     "none": none,
-    "flatten": flatten,
+    "flatten": flatten_examples,
     "contrast": contrast,
     "images": lambda x: none(x).reshape(len(x), *image_shape(x)),
     "hog": lambda x: hog(x, **hog_options),
@@ -51,7 +51,7 @@ def none(x: np.ndarray) -> np.ndarray:
   return x if x.dtype.kind == "i" else x.astype(np.float32, copy=False)
 
 
-def flatten(x: np.ndarray) -> np.ndarray:
+def flatten_examples(x: np.ndarray) -> np.ndarray:
   """Applies ``none`` and flattens each example to a vector, [n, D]."""
   return none(x).reshape(len(x), math.prod(x.shape[1:]))
 
@@ -159,7 +159,7 @@ def contrast(x: np.ndarray) -> np.ndarray:
   out = np.empty(x.shape, np.float32)
   for start in range(0, len(x), _CHUNK):
     rows = slice(start, start + _CHUNK)
-    values = flatten(x[rows]).astype(np.float32, copy=False)
+    values = flatten_examples(x[rows]).astype(np.float32, copy=False)
     values = values - values.mean(axis=1, keepdims=True)
     variance = np.einsum("nd,nd->n", values, values) / values.shape[1]
     values /= np.sqrt(variance + np.float32(1e-3))[:, None]

@@ -25,7 +25,12 @@ from fedjax_alg.data.features import Scaler, fit_scaler, image_shape, make_featu
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.idx import idx_files, load_idx
-from fedjax_alg.data.layout import PADDING_ROWS, client_data, num_rows, server_rows
+from fedjax_alg.data.layout import (
+  PADDING_ROWS,
+  client_data,
+  num_example_rows,
+  server_rows,
+)
 from fedjax_alg.data.leaf import leaf_files, load_leaf
 from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.options import (
@@ -48,7 +53,7 @@ from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact, row_chunks
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.data.tfds_source import load_tfds
 from fedjax_alg.errors import OptionError, a_type, did_you_mean
-from fedjax_alg.hparams import place, unread
+from fedjax_alg.hparams import as_index, unread
 
 #: Rows in one piece of the whole test set or of the validation rows. Pieces
 #: are distributed over the devices in the same way as clients.
@@ -202,7 +207,7 @@ class Federation:
     self, data: Any, number: int, rows: process_rows.Rows | None = None
   ) -> tuple[Any, Any]:
     try:
-      number = place("client", number, self.num_clients)
+      number = as_index("client", number, self.num_clients)
     except OptionError as error:
       raise DataError(error.text) from None
     first, size = int(data.offset[number]), int(data.size[number])
@@ -286,11 +291,11 @@ def federate(
     if seed is None:
       raise
     raise type(error)(error.text.replace("`partition_seed`", "`seed`")) from None
-  refuse_unread(filled, options)
+  refuse_unread_options(filled, options)
   return from_options(filled, examples)
 
 
-def refuse_unread(options: Any, names: Any, others: Any = None) -> None:
+def refuse_unread_options(options: Any, names: Any, others: Any = None) -> None:
   """Raises an error if an option was given that would not be read.
 
   Args:
@@ -345,7 +350,7 @@ _FILES_OF = {"leaf": leaf_files, "idx": idx_files, "shakespeare": play_files}
 _NAMES_IN_TFDS = {"femnist": "emnist", "sent140": "sentiment140"}
 
 
-def contents(options: DataOptions) -> str:
+def data_key(options: DataOptions) -> str:
   """Computes what stands for the files of the data in the keys of caches.
 
   Args:
@@ -361,12 +366,12 @@ def contents(options: DataOptions) -> str:
     files_of = _FILES_OF.get(
       name or "", lambda path: [files.expand_path(path, "data_path")]
     )
-    keys.append(files.contents(files_of(path)))
+    keys.append(files.contents_key(files_of(path)))
   elif name in _NAMES_IN_TFDS or name and name not in _LOADERS:
     keys.append(
       tfds_source.prepared_version(_NAMES_IN_TFDS.get(name, name), options.data_dir)
     )
-  if tasks.is_own(options.task):
+  if tasks.is_own_task(options.task):
     keys.append(own.load(str(options.task), "task")[1].sha256)
   return " ".join(keys)
 
@@ -391,16 +396,16 @@ def load_examples(options: DataOptions) -> Examples:
   Raises:
     DataError: the data set is missing or unusable.
   """
-  return _load(options, contents(options))
+  return _load(options, data_key(options))
 
 
 def _load(options: DataOptions, inside: str) -> Examples:
   loader, names = _LOADERS.get(options.dataset, _OF_TFDS)
   examples = _load_cached(inside, loader, *(getattr(options, name) for name in names))
-  return with_task(examples, options.task)
+  return _with_task(examples, options.task)
 
 
-def with_task(examples: Examples, task: str | None) -> Examples:
+def _with_task(examples: Examples, task: str | None) -> Examples:
   """The examples with the targets of another task.
 
   Args:
@@ -410,7 +415,7 @@ def with_task(examples: Examples, task: str | None) -> Examples:
   Raises:
     DataError: the targets are not those of the task.
   """
-  new_task = tasks.resolve(task)
+  new_task = tasks.resolve_task(task)
   if (
     new_task is None
     or examples.task is not None
@@ -552,9 +557,11 @@ def from_options_cached(options: DataOptions) -> Federation:
   partition = (
     ""
     if options.partition_file is None
-    else files.contents([files.expand_path(options.partition_file, "partition_file")])
+    else files.contents_key(
+      [files.expand_path(options.partition_file, "partition_file")]
+    )
   )
-  return _make_cached(options, contents(options), partition)
+  return _make_cached(options, data_key(options), partition)
 
 
 @functools.lru_cache(maxsize=1)
@@ -566,13 +573,13 @@ def _make_cached(options: DataOptions, inside: str, partition: str) -> Federatio
 def _make(
   options: DataOptions, examples: Examples | None, inside: str | None
 ) -> Federation:
-  """``from_options``; ``inside`` are ``contents`` if they are known."""
+  """``from_options``; ``inside`` are ``data_key`` if they are known."""
   if examples is None:
     examples = _load_with_features(
-      _of_data_set(options), contents(options) if inside is None else inside
+      _of_data_set(options), data_key(options) if inside is None else inside
     )
   else:
-    examples = _with_features(options, with_task(examples, options.task))
+    examples = _with_features(options, _with_task(examples, options.task))
   task = tasks.of(examples)
   if options.shift == "swap_part" and not task.has_classes:
     raise DataError(
@@ -726,10 +733,10 @@ def deal(
     validation = partition.held_out.train_order
   histogram = label_histogram(partition, row_labels, labels_to_deal.number)
   rows_here, first = None, len(partition.train_order)
-  if process_rows.current().processes > 1:
+  if process_rows.current_process().processes > 1:
     rows_here, first = (
       process_rows.cut(
-        process_rows.current(),
+        process_rows.current_process(),
         partition.train_offset,
         partition.train_size,
         PADDING_ROWS,
@@ -940,7 +947,7 @@ def after_events(federation: Federation, event: int) -> Shifted:
     if (order == np.arange(len(order))).all():
       return None
     # The server's rows and the padding keep their places.
-    behind = np.arange(len(order), num_rows(data))
+    behind = np.arange(len(order), num_example_rows(data))
     return np.concatenate([order, behind]).astype(np.int32)
 
   return Shifted(

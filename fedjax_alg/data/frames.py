@@ -82,7 +82,7 @@ def from_dataframe(
     for name in _names(list(choices.values())):
       _check_column("test", test, name)
     values |= _arrays(test, " of `test`", choices, categories)
-  task, target = tasks.resolve(options.get("task")), choices["y"]
+  task, target = tasks.resolve_task(options.get("task")), choices["y"]
   classes = None
   if not isinstance(target, (list, Mapping)) and (task is None or task.has_classes):
     classes = categories.get(target)

@@ -97,7 +97,7 @@ def _as_classes(
     names: of the classes, by their numbers; empty: the data set names none.
   """
   arrays = dict(arrays)
-  task = tasks.resolve(options.get("task"))
+  task = tasks.resolve_task(options.get("task"))
   classes = task is None or task.has_classes or task.name == tasks.DENSE.name
   labels = [array for array in (arrays["y"], arrays.get("y_test")) if array is not None]
   are_named = (
@@ -163,11 +163,11 @@ def from_hf(
   choices = {"x": x, "y": y, "client": client}
   for option, choice in choices.items():
     if option != "client" or client is not None:
-      items.check_choice(option, choice, (str,))
+      items.check_column_choice(option, choice, (str,))
   _check_options(options)
 
   def columns(rows):
-    arrays = hugging_face.read(
+    arrays = hugging_face.read_columns(
       rows,
       "dataset" if rows is dataset else "test",
       items.names_in(*choices.values()),
@@ -224,14 +224,14 @@ def from_torch(
     options["client_ids"], client = client, None
   choices = {"x": x, "y": y, "client": client}
   for option in ("x", "y"):
-    items.check_choice(option, choices[option], (int, str, np.integer))
+    items.check_column_choice(option, choices[option], (int, str, np.integer))
   _check_options(options)
   numbers = items.class_numbers(dataset)
   items.check_classes(numbers, items.class_numbers(test))
 
   def columns(rows):
     option = "dataset" if rows is dataset else "test"
-    entries = items.read(rows, option)
+    entries = items.read_items(rows, option)
     examples = items.names_in(x)
 
     @functools.cache

@@ -121,7 +121,7 @@ def _no_column(option: str, name: str, names: Any) -> DataError:
   )
 
 
-def read(
+def read_columns(
   rows: Any,
   option: str,
   names: Collection[str],

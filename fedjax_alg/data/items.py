@@ -44,7 +44,7 @@ def names_in(*choices: Any) -> list[Any]:
   return list(names)
 
 
-def check_choice(option: str, choice: Any, kinds: tuple[type, ...]) -> None:
+def check_column_choice(option: str, choice: Any, kinds: tuple[type, ...]) -> None:
   """Refuses a choice of columns that names none.
 
   Args:
@@ -57,7 +57,7 @@ def check_choice(option: str, choice: Any, kinds: tuple[type, ...]) -> None:
   """
   if isinstance(choice, Mapping):
     for name, part in choice.items():
-      check_choice(f"{option} {name}", part, kinds)
+      check_column_choice(f"{option} {name}", part, kinds)
     return
   names = choice if isinstance(choice, list) else [choice]
   where, _, key = option.partition(" ")
@@ -77,7 +77,7 @@ def check_flat(option: str, choice: Any, column: Any) -> None:
 
   Args:
     option: the argument, for messages.
-    choice: see ``check_choice``.
+    choice: see ``check_column_choice``.
     column: (name) -> the array of a column.
 
   Raises:
@@ -223,7 +223,7 @@ def channels_last(array: np.ndarray) -> np.ndarray:
   return np.moveaxis(array, 1, -1) if array.ndim == 4 else array
 
 
-def read(rows: Any, option: str) -> list[Any]:
+def read_items(rows: Any, option: str) -> list[Any]:
   """Reads all items of a data set, each of them once.
 
   Args:

@@ -28,7 +28,7 @@ def _check_sizes(rows: int, num_clients: int, min_client_size: int) -> None:
     )
 
 
-def iid(
+def _iid(
   y: np.ndarray,
   num_classes: int,
   num_clients: int,
@@ -40,7 +40,7 @@ def iid(
   """Deals random samples with log-normal sizes of at least the minimum."""
   rows = len(y)
   _check_sizes(rows, num_clients, min_client_size)
-  size = allocate.spread(
+  size = allocate.allocate(
     rng.lognormal(0.0, size_sigma, num_clients),
     rows,
     np.full(num_clients, min_client_size),
@@ -49,7 +49,7 @@ def iid(
   return rng.permutation(np.repeat(np.arange(num_clients), size))
 
 
-def dirichlet(
+def _dirichlet(
   y: np.ndarray,
   num_classes: int,
   num_clients: int,
@@ -81,7 +81,7 @@ def dirichlet(
       sizes += counts[:, label]
     best = max(best, int(counts.sum(axis=1).min()))
     if best >= min_client_size:
-      return allocate.deal(y, counts, rng)
+      return allocate.deal_classes(y, counts, rng)
   raise DataError(
     f"`dirichlet_alpha`={dirichlet_alpha} with `num_clients`={num_clients}"
     f" left a client with fewer than `min_client_size`={min_client_size}"
@@ -96,7 +96,7 @@ def _of_those(some: np.ndarray, share: np.ndarray) -> np.ndarray:
   return shares if shares.any() else some.astype(float)
 
 
-def shards(
+def _shards(
   y: np.ndarray,
   num_classes: int,
   num_clients: int,
@@ -128,7 +128,7 @@ def shards(
   return owner
 
 
-def classes(
+def _few_classes(
   y: np.ndarray,
   num_classes: int,
   num_clients: int,
@@ -177,7 +177,7 @@ def classes(
     if some is not None:
       counts = np.zeros((num_clients, num_classes), np.int64)
       counts[:, present] = some
-      return allocate.deal(y, counts, rng)
+      return allocate.deal_classes(y, counts, rng)
   raise DataError(
     f"{where} `min_client_size`={min_client_size}: no split found in"
     f" {_TRIES} draws, some class has too few examples for the clients that"
@@ -193,7 +193,7 @@ def _class_sets(available, number, rng):
     ``available``.
   """
   num_clients, num_classes = len(number), len(available)
-  places = allocate.spread(
+  places = allocate.allocate(
     available.astype(np.float64),
     int(number.sum()),
     np.ones(num_classes, np.int64),
@@ -222,7 +222,7 @@ def _spread_classes(available, weights, holds, min_client_size):
       low = np.ones_like(low)
     if low.sum() > rows:
       return None
-    counts[holders, label] = allocate.spread(
+    counts[holders, label] = allocate.allocate(
       weights[holders] / number[holders], int(rows), low, np.full(len(holders), rows)
     )
   return counts if counts.sum(axis=1).min() >= min_client_size else None
@@ -230,8 +230,8 @@ def _spread_classes(available, weights, holds, min_client_size):
 
 #: Kind of partition -> its function.
 OWNERS: dict[str, Callable[..., np.ndarray]] = {
-  "iid": iid,
-  "classes": classes,
-  "shards": shards,
-  "dirichlet": dirichlet,
+  "iid": _iid,
+  "classes": _few_classes,
+  "shards": _shards,
+  "dirichlet": _dirichlet,
 }

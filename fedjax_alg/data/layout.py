@@ -141,7 +141,7 @@ def _arrange(
   return Coded(rows, coded.values) if coded is not None and keep_bytes else rows
 
 
-def num_rows(rows: ClientData | Shard) -> int:
+def num_example_rows(rows: ClientData | Shard) -> int:
   """The number of rows of the arrays; of one block where they are in blocks."""
   first = store.arrays(rows.y)[0]
   result: int = first.shape[0]

@@ -297,5 +297,5 @@ def _characters(
     raise DataError(
       f"{where}: x must be texts of one length, y the character after each"
     )
-  tokens = characters.encode("".join(x)).reshape(len(x), -1)
-  return tokens.astype(np.int32), characters.classes(characters.encode("".join(y)))
+  tokens = characters.encode_text("".join(x)).reshape(len(x), -1)
+  return tokens.astype(np.int32), characters.classes(characters.encode_text("".join(y)))

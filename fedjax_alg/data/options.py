@@ -400,7 +400,7 @@ class DataOptions(
       partition = "natural"
     elif partition is None and self.dataset not in ("npz", None):
       partition = "iid"
-    tasks.resolve(self.task)
+    tasks.resolve_task(self.task)
     has_no_clients = self.dataset in ("digits", "diabetes", "idx") or (
       not has_clients and self.dataset in _PREPARED
     )
@@ -474,7 +474,7 @@ class DataOptions(
   @property
   def data_task(self) -> tasks.Task | None:
     """The task of the data; None if they name none."""
-    return tasks.resolve(
+    return tasks.resolve_task(
       self.task or ("regression" if self.dataset == "diabetes" else None)
     )
 

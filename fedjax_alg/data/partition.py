@@ -75,7 +75,7 @@ def make_partition(
     ``dirichlet``: the shares of the clients in each class are drawn from
       Dirichlet(alpha). (This is the usual definition; Hsu et al. 2019 draw the
       shares of the classes in each client instead.) With ``dirichlet_even``
-      by the rule of NIID-Bench, see ``label_skew.dirichlet``.
+      by the rule of NIID-Bench, see ``label_skew._dirichlet``.
     ``shards``: the examples sorted by class, cut into C k equal shards, of
       which every client gets k (McMahan et al. 2017).
     ``powerlaw``: the FedProx MNIST generator, see ``published.powerlaw``.
@@ -172,7 +172,7 @@ def make_partition(
   histogram = np.zeros((num_clients, labels.number), np.int64)
   np.add.at(histogram, (owner, labels.train), 1)
   available = np.bincount(labels.test, minlength=labels.number)
-  test_owner = allocate.deal(
+  test_owner = allocate.deal_classes(
     labels.test, allocate.spread_test(histogram, available, rng), rng
   )
   return Partition(

@@ -33,7 +33,7 @@ def labels_hash(examples: Examples) -> str:
   return digest.hexdigest()
 
 
-def write_partition(path: pathlib.Path, partition: Partition, labels: str) -> None:
+def write_partition_file(path: pathlib.Path, partition: Partition, labels: str) -> None:
   """Writes a partition atomically, as ``.npz``.
 
   The file has ``train_order`` and ``test_order``, the rows of all clients back
@@ -83,7 +83,7 @@ def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
 
   Args:
     path: a ``partition.npz`` that a run wrote, or one of your own with the four
-      arrays of ``write_partition`` (without ``about``, ``train_order`` holds
+      arrays of ``write_partition_file`` (without ``about``, ``train_order`` holds
       rows of x_train, ``test_order`` of x_test, and the labels are not
       compared), or a ``partition.json`` of version 0.2.
     examples: the data that it shall divide.
@@ -184,7 +184,7 @@ def _read(
         )
       stored = {name: np.array(about[name]) for name in _ARRAYS}
     else:
-      stored = npz.read(path)
+      stored = npz.read_npz(path)
       about = json.loads(str(stored.get("about", "{}")))
       for name, shifted in _SHIFTS.items():
         if shifted in stored and name in stored:

@@ -68,7 +68,7 @@ class Rows(NamedTuple):
 _process = Process()
 
 
-def current() -> Process:
+def current_process() -> Process:
   """This process; the only one unless ``set_process`` was called."""
   return _process
 

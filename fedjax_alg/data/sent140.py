@@ -44,7 +44,7 @@ def tokenize(text: str) -> list[str]:
   ]
 
 
-def encode(records: Iterable[Mapping[str, Any]]) -> cache.Arrays:
+def encode_tweets(records: Iterable[Mapping[str, Any]]) -> cache.Arrays:
   """Encodes tweets as numbers; leaves out neutral tweets and those of no user.
 
   Args:
@@ -120,7 +120,7 @@ def sent140(
   et al. 2018) samples users of the same tweets.
 
   Args:
-    tweets: the result of ``encode``.
+    tweets: the result of ``encode_tweets``.
     min_client_size: minimum number of tweets of a client, training and test
       together. A user with a single tweet is always left out.
     vocabulary: V, the number of words.
@@ -212,6 +212,6 @@ def load_sent140(
     "sentiment140",
     data_dir,
     cache_dir,
-    lambda path: encode(tfds_source.records(path, "train")),
+    lambda path: encode_tweets(tfds_source.records(path, "train")),
   )
   return sent140(tweets, min_client_size, vocabulary, sequence_length, seed)

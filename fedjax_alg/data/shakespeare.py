@@ -24,7 +24,7 @@ _SPEAKER = re.compile(r"([A-Z0-9][^\[\]\n]{0,39})\.|([A-Z][A-Z'\- ]{1,39})")
 _DIRECTION = re.compile(r"\[[^\[\]]*\]", re.DOTALL)
 
 
-def speeches(text: str) -> Iterator[tuple[str, str]]:
+def _speeches(text: str) -> Iterator[tuple[str, str]]:
   """Finds the speeches of a play.
 
   Paragraphs are separated by empty lines. The first line of a speech is its
@@ -72,7 +72,7 @@ def roles(text: str) -> dict[str, str]:
     looks like a speaker occurs once.
   """
   speeches_of: dict[str, list[str]] = {}
-  for speaker, speech in speeches(text):
+  for speaker, speech in _speeches(text):
     speeches_of.setdefault(speaker, []).append(speech)
   return {
     speaker: " ".join(texts) for speaker, texts in speeches_of.items() if len(texts) > 1
@@ -119,7 +119,7 @@ def load_shakespeare(
   for file in plays:
     role_texts = roles(_read(file))
     names += [f"{file.stem}: {speaker}" for speaker in role_texts]
-    texts += [characters.encode(speech) for speech in role_texts.values()]
+    texts += [characters.encode_text(speech) for speech in role_texts.values()]
     if not role_texts:
       without.append(file.name)
   long = [number for number, text in enumerate(texts) if len(text) > length]

@@ -96,7 +96,7 @@ def load_diabetes(seed: int = 0, test_fraction: float = 0.2) -> Examples:
     },
     lambda name: name,
     "diabetes",
-    task=tasks.resolve("regression"),
+    task=tasks.resolve_task("regression"),
   )
 
 
@@ -110,7 +110,7 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
       images, signed integers x token ids, every other x becomes float32.
       Labels are whole numbers from 0. In place of x_train and x_test there may
       be several arrays x_train/NAME and x_test/NAME, and so with y.
-    task: what is predicted, see ``tasks.resolve``; None: classes.
+    task: what is predicted, see ``tasks.resolve_task``; None: classes.
 
   Returns:
     The examples; ``num_classes`` is the largest label plus one. Clients with
@@ -136,7 +136,7 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
     numbers, names = number_clients(ids)
     arrays |= numbers
   return make_examples(
-    arrays, label_of, path.stem, client_names=names, task=tasks.resolve(task)
+    arrays, label_of, path.stem, client_names=names, task=tasks.resolve_task(task)
   )
 
 
@@ -161,7 +161,7 @@ def read_npz(
   where, needed = f"`data_path`={path}", ", ".join(required)
   names = (*required, *optional)
   try:
-    arrays = npz.read(path, names)
+    arrays = npz.read_npz(path, names)
   except OSError as error:
     raise DataError(
       f"{where}: no such file, or not readable; an .npz with {needed} is needed"

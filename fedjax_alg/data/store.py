@@ -3,7 +3,7 @@
 An image is read as bytes and trained on as float32, four times as much. Where
 a number of a few bytes says exactly which float32 each byte stands for, the
 bytes are kept, and the rows of a mini-batch or a block become float32 when
-they are read (``read``). The values are the same bit for bit.
+they are read (``gather_rows``). The values are the same bit for bit.
 """
 
 from collections.abc import Callable, Iterator
@@ -124,7 +124,7 @@ def values_each(x: Any) -> int:
   return sum(math.prod(array.shape[1:]) for array in arrays(x))
 
 
-def read(x: Any, rows: Callable[[Any], Any]) -> Any:
+def gather_rows(x: Any, rows: Callable[[Any], Any]) -> Any:
   """Some rows of the examples as the model reads them.
 
   Args:

@@ -21,13 +21,13 @@ def _is_export(folder: pathlib.Path) -> bool:
   try:
     sums = checksums.digests(folder)
     del sums[str(config.relative_to(folder))]
-    setting.read(config)
+    setting.read_config(config)
     return files.read_json(config).get("files") == sums
   except (OSError, LookupError, ValueError):
     return False
 
 
-def write(prepared: Prepared, folder: pathlib.Path) -> None:
+def write_app(prepared: Prepared, folder: pathlib.Path) -> None:
   """Writes the app of a run.
 
   Args:
@@ -75,6 +75,6 @@ def write(prepared: Prepared, folder: pathlib.Path) -> None:
         place / name,
         (_TEXTS / f"{text}.txt").read_text("utf-8").format(**fields, **extra),
       )
-    setting.write(place / _CONFIG, facts, checksums.digests(folder))
+    setting.write_config(place / _CONFIG, facts, checksums.digests(folder))
   except OSError as error:
     raise OptionError(f"`out`={folder}: cannot be written ({reason(error)})") from error

@@ -51,7 +51,7 @@ def library(name: str) -> Any:
 
 def _prepare(folder: pathlib.Path, test: Any = None) -> Prepared:
   sharding.start(1)
-  return setting.of_facts(setting.read(folder / "config.json"), test)
+  return setting.of_facts(setting.read_config(folder / "config.json"), test)
 
 
 def _pack(body: np.ndarray, metadata: Mapping[str, Any]) -> Any:
@@ -301,4 +301,4 @@ def _write_models(server: Server, folder: pathlib.Path) -> None:
   count = next(iter(jax.tree.leaves(models))).shape[0]
   for k in range(count):
     name = f"round_{server.round}{f'_{k}' if count > 1 else ''}.npz"
-    parameters.write(folder / name, trees.index(models, k), "npz")
+    parameters.write_parameters(folder / name, trees.index(models, k), "npz")

@@ -53,7 +53,7 @@ def facts_of(prepared: Prepared) -> dict[str, Any]:
   Raises:
     OptionError: the run cannot be exported.
   """
-  check(prepared)
+  _check_deployable(prepared)
   federation = prepared.federation
   return make_facts(prepared) | {
     "deployed": {
@@ -67,7 +67,7 @@ def facts_of(prepared: Prepared) -> dict[str, Any]:
   }
 
 
-def check(prepared: Prepared) -> None:
+def _check_deployable(prepared: Prepared) -> None:
   """Refuses what needs more than one server and clients with their own data.
 
   Raises:
@@ -171,7 +171,7 @@ def of_facts(facts: Mapping[str, Any], test: tuple[Any, Any] | None = None) -> P
   )
 
 
-def write(
+def write_config(
   path: pathlib.Path, facts: Mapping[str, Any], files: Mapping[str, str] | None = None
 ) -> None:
   """Writes the frozen config of an app.
@@ -190,7 +190,7 @@ def write(
   )
 
 
-def read(path: pathlib.Path) -> dict[str, Any]:
+def read_config(path: pathlib.Path) -> dict[str, Any]:
   """Reads the frozen config of an app.
 
   Raises:

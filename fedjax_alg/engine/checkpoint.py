@@ -60,7 +60,7 @@ def state_hash(state: Any) -> str:
   return digest.hexdigest()
 
 
-def paths(folder: pathlib.Path) -> list[pathlib.Path]:
+def checkpoint_paths(folder: pathlib.Path) -> list[pathlib.Path]:
   """Lists the checkpoints of a folder, newest first."""
   return sorted(
     (
@@ -74,7 +74,9 @@ def paths(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def newest_round(folder: pathlib.Path) -> int | None:
   """The round that names the newest checkpoint; None without a checkpoint."""
-  return next((int(path.stem.removeprefix("round_")) for path in paths(folder)), None)
+  return next(
+    (int(path.stem.removeprefix("round_")) for path in checkpoint_paths(folder)), None
+  )
 
 
 def save(
@@ -114,7 +116,7 @@ def save(
     with files.replacing(path, durable=True) as partial, open(partial, "wb") as file:
       file.write(json.dumps({"sha256": digest, "facts": text}).encode() + b"\n")
       file.write(payload)
-    for old in paths(folder)[KEEP:]:
+    for old in checkpoint_paths(folder)[KEEP:]:
       old.unlink()
     _remove_parts(folder, before=round_number)
 
@@ -133,7 +135,7 @@ def _save_parts(path: pathlib.Path, state: Any) -> list[list[Any]]:
   cuts, entries = tables[0].cuts, []
   for number in sharding.blocks_here(tables[0]):
     rows = split.tree_map(
-      lambda leaf, number=number: sharding.own_rows(leaf, number),
+      lambda leaf, number=number: sharding.rows_of_process(leaf, number),
       lambda leaf: None,
       state,
     )
@@ -154,7 +156,7 @@ def _remove_parts(folder: pathlib.Path, before: int | None = None) -> None:
     folder: the folder of the checkpoints.
     before: leave those of later rounds, which may be being written.
   """
-  checkpoints = {path.stem for path in paths(folder)}
+  checkpoints = {path.stem for path in checkpoint_paths(folder)}
   for path in folder.glob("round_*.rows_*"):
     match = _PART.fullmatch(path.name)
     if (
@@ -186,13 +188,13 @@ def tidy(folder: pathlib.Path) -> None:
 
 def clear(folder: pathlib.Path) -> None:
   """Removes all checkpoints of a folder."""
-  for path in paths(folder):
+  for path in checkpoint_paths(folder):
     path.unlink()
   _remove_parts(folder)
   tidy(folder)
 
 
-def read(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
+def read_checkpoint(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
   """Reads one checkpoint file.
 
   Args:
@@ -238,9 +240,9 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
 
 def headers(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
   """The headers of the checkpoints that are not damaged, newest first."""
-  for path in paths(folder):
+  for path in checkpoint_paths(folder):
     with contextlib.suppress(CheckpointError):
-      yield read(path)[0]
+      yield read_checkpoint(path)[0]
 
 
 def _by_path(tree: Any) -> dict[str, Any]:
@@ -312,9 +314,9 @@ def load_latest(
       another structure.
   """
   damaged = []
-  for path in paths(folder):
+  for path in checkpoint_paths(folder):
     try:
-      facts, payload = read(path)
+      facts, payload = read_checkpoint(path)
     except CheckpointError as error:
       damaged.append(str(error))
       continue

@@ -350,7 +350,7 @@ def _client_counts(
   """Counts of every client on its local test split, by protocol."""
   model, clients = roles.deployed(of.model), data.class_weight.shape[0]
   task = tasks.of(model)
-  mean_rows = (layout.num_rows(data.test) - layout.PADDING_ROWS) / clients
+  mean_rows = (layout.num_example_rows(data.test) - layout.PADDING_ROWS) / clients
   rows = _LOCAL_ROWS if mean_rows <= objective.BLOCK_ROWS else objective.BLOCK_ROWS
   masks = {p: _client_mask(of.algorithm, p, data, state) for p in protocols}
 

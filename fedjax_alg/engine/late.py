@@ -59,7 +59,7 @@ class Arrivals(NamedTuple):
   round_end_s: Array | None
 
 
-def draw(late: Late, cohort: Cohort, keys: Key) -> Arrivals:
+def draw_late(late: Late, cohort: Cohort, keys: Key) -> Arrivals:
   """Draws who is lost on the way, and who does a part of the work.
 
   Args:

@@ -27,7 +27,7 @@ from fedjax_alg.base import (
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import RunKeys
-from fedjax_alg.engine.round import Participation, run_round
+from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.errors import check_one_of
 from fedjax_alg.models import start
 
@@ -147,7 +147,7 @@ def initial_states(
   def one_seed(keys, numbers):
     algorithm = with_frozen(build, data)(numbers)
     first, second = jax.random.split(keys.start)
-    bound_model = start.bound(model, data.start)
+    bound_model = start.bind_leaves(model, data.start)
     state = algorithm.init(bound_model.init(keys.model), spec, first)
     if algorithm.start_personal is not None:
       state = algorithm.start_personal(state, bound_model.roles.start(keys.model))
@@ -184,7 +184,7 @@ def make_run_rounds(
 
   def one_seed(data, start, count, state, keys, numbers):
     run_one = functools.partial(
-      run_round, with_frozen(build, data)(numbers), data, participation, keys
+      sample_and_run, with_frozen(build, data)(numbers), data, participation, keys
     )
 
     # Traced once for the shapes of the log and the loop; no call is left.

@@ -103,12 +103,12 @@ class ProcessOptions:
 
 def lead() -> bool:
   """Whether this process writes the files of a run: process 0, or the only."""
-  return process_rows.current().number == 0
+  return process_rows.current_process().number == 0
 
 
 def count() -> int:
   """The number of processes."""
-  return process_rows.current().processes
+  return process_rows.current_process().processes
 
 
 def has_joined() -> bool:

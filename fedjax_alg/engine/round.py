@@ -58,7 +58,7 @@ class Participation(NamedTuple):
   late: Late | None = None
 
 
-def run_round(
+def sample_and_run(
   algorithm: Algorithm[State],
   data: ClientData,
   participation: Participation,
@@ -90,7 +90,7 @@ def run_round(
   key = jax.random.fold_in(keys.work, number)
   num_asked, round_end_s = cohort.present.sum(), None
   if late is not None:
-    arrivals = late_clients.draw(
+    arrivals = late_clients.draw_late(
       late, cohort, client_keys(server_key(key, LATE), cohort.ids)
     )
     if late.deadline_s is not None:

@@ -180,7 +180,7 @@ def platform(mesh: Mesh | None) -> str:
   return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
 
 
-def take_rows(array: jax.Array, order: np.ndarray, mesh: Mesh | None) -> Any:
+def permute_rows(array: jax.Array, order: np.ndarray, mesh: Mesh | None) -> Any:
   """Computes ``array[order]`` on every device of the mesh.
 
   Args:
@@ -320,7 +320,7 @@ def blocks_here(table: split.Split) -> list[int]:
   return list(range(len(table.cuts) - 1))
 
 
-def own_rows(table: split.Split, number: int) -> np.ndarray:
+def rows_of_process(table: split.Split, number: int) -> np.ndarray:
   """The rows that a process owns in a table of placed states.
 
   Args:
@@ -357,7 +357,7 @@ def all_rows(table: split.Split) -> Iterator[np.ndarray]:
   seeds, _, _, *row = table.block.shape
   size = table.dtype.itemsize * math.prod(row)
   most = min(table.height, max(1, _MESSAGE_BYTES // max(1, size)))
-  local_rows = {number: own_rows(table, number) for number in blocks_here(table)}
+  local_rows = {number: rows_of_process(table, number) for number in blocks_here(table)}
   for seed, number in itertools.product(range(seeds), range(len(table.cuts) - 1)):
     clients = table.cuts[number + 1] - table.cuts[number]
     for first in range(0, clients, most):

@@ -88,9 +88,9 @@ def coordinate_median() -> Aggregator:
   """The median of every coordinate; participants count alike.
 
   A NaN counts as larger than all numbers, so NaN from fewer than half of the
-  participants does not reach the result (``robust.coordinate_median``).
+  participants does not reach the result (``robust.median_by_coordinate``).
   """
-  return _of_sent("median", robust.coordinate_median, flops=_sorting)
+  return _of_sent("median", robust.median_by_coordinate, flops=_sorting)
 
 
 #: Aggregators with which all participants count alike.

@@ -171,7 +171,7 @@ def sign_flip(vectors: Params, scene: Scene, scale: Any) -> Params:
   return trees.scale(-1.0 if is_zero(scale) else -scale, vectors)
 
 
-def gaussian(vectors: Params, scene: Scene, scale: Any) -> Params:
+def _gaussian(vectors: Params, scene: Scene, scale: Any) -> Params:
   """Normal numbers of mean 0 and standard deviation ``scale``; 0: of 1.
 
   Source: Blanchard et al., NeurIPS 2017, section 6 (with 200).
@@ -183,7 +183,7 @@ def gaussian(vectors: Params, scene: Scene, scale: Any) -> Params:
   )(scene.keys, vectors)
 
 
-def scaled(vectors: Params, scene: Scene, scale: Any) -> Params:
+def _scaled(vectors: Params, scene: Scene, scale: Any) -> Params:
   """The update, ``scale`` times as long; 0: so that it replaces the model.
 
   Source: Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS
@@ -216,7 +216,7 @@ def supporters(number: Array, hostile: Array) -> Array:
   return jax.scipy.special.ndtri(share)
 
 
-def little_is_enough(vectors: Params, scene: Scene, scale: Any) -> Params:
+def _little_is_enough(vectors: Params, scene: Scene, scale: Any) -> Params:
   """mu - z sigma of every coordinate, with z = ``scale``; 0: z_max.
 
   Source: Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses
@@ -239,7 +239,7 @@ def little_is_enough(vectors: Params, scene: Scene, scale: Any) -> Params:
   )
 
 
-def inner_product(vectors: Params, scene: Scene, scale: Any) -> Params:
+def _inner_product(vectors: Params, scene: Scene, scale: Any) -> Params:
   """The negative mean of the honest ones, times ``scale``; 0: times 0.5.
 
   Source: Xie, Koyejo, Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD
@@ -252,10 +252,10 @@ def inner_product(vectors: Params, scene: Scene, scale: Any) -> Params:
 #: send.
 FORGERIES: dict[str, Callable[[Params, Scene, Any], Params]] = {
   "sign_flip": sign_flip,
-  "gaussian": gaussian,
-  "scaled": scaled,
-  "little_is_enough": little_is_enough,
-  "inner_product": inner_product,
+  "gaussian": _gaussian,
+  "scaled": _scaled,
+  "little_is_enough": _little_is_enough,
+  "inner_product": _inner_product,
 }
 #: Attacks of clients that train on false labels.
 FLIPPING = ("label_flip", "scaled")

@@ -78,7 +78,7 @@ def _num_entries(share: float, size: int) -> int:
   return max(1, math.ceil(round(share * size, 6)))
 
 
-def top_k(share: float) -> Compressor:
+def _top_k(share: float) -> Compressor:
   """The entries of largest absolute value of the whole tree."""
 
   def send(tree, memory, key):
@@ -124,7 +124,7 @@ def _random_k(share: float, unbiased: bool) -> Compressor:
   )
 
 
-def qsgd(bits: int) -> Compressor:
+def _qsgd(bits: int) -> Compressor:
   """Entries rounded at random to multiples of a / (2^(bits - 1) - 1)."""
   levels = float(2 ** (bits - 1) - 1)
 
@@ -154,7 +154,7 @@ def qsgd(bits: int) -> Compressor:
   return Compressor(send, nbytes, unbiased=True)
 
 
-def sign() -> Compressor:
+def _sign() -> Compressor:
   """The signs of all entries, and a scale for every leaf."""
 
   def send(tree, memory, key):
@@ -177,7 +177,7 @@ def sign() -> Compressor:
   )
 
 
-def powersgd(rank: int) -> Compressor:
+def _powersgd(rank: int) -> Compressor:
   """Factors of every matrix; a leaf that they would not shorten is sent whole.
 
   The last axis of a leaf are the columns of its matrix, all others its rows.
@@ -268,11 +268,11 @@ def _of_share(name: str, make: Callable[..., Compressor]) -> _Form:
 
 
 _FORMS = {
-  "topk": _of_share("topk", top_k),
+  "topk": _of_share("topk", _top_k),
   "randk": _of_share("randk", _random_k),
-  "qsgd": _Form("qsgd:BITS", qsgd, int, 2, 16, "BITS from 2 to 16"),
-  "sign": _Form("sign", sign),
-  "powersgd": _Form("powersgd:RANK", powersgd, int, 1, 10**6, "RANK of at least 1"),
+  "qsgd": _Form("qsgd:BITS", _qsgd, int, 2, 16, "BITS from 2 to 16"),
+  "sign": _Form("sign", _sign),
+  "powersgd": _Form("powersgd:RANK", _powersgd, int, 1, 10**6, "RANK of at least 1"),
 }
 _WORDS = ", ".join(["none", *(form.text for form in _FORMS.values())])
 

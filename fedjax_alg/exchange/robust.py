@@ -35,7 +35,7 @@ def _sorted_slots(
   ), present.sum(dtype=jnp.int32)
 
 
-def coordinate_median(vectors: Params, weights: Float[Array, " S"]) -> Params:
+def median_by_coordinate(vectors: Params, weights: Float[Array, " S"]) -> Params:
   """The median of every coordinate.
 
   With an even number of participants it is the mean of the two middle values.
@@ -188,7 +188,7 @@ def geometric_median(
     return trees.slot_mean(beta, vectors)
 
   return jax.lax.fori_loop(
-    jnp.int32(0), jnp.int32(iterations), step, coordinate_median(vectors, weights)
+    jnp.int32(0), jnp.int32(iterations), step, median_by_coordinate(vectors, weights)
   )
 
 
@@ -198,7 +198,7 @@ def _clipped_mean(
   """The weighted mean of vectors clipped to ``radius``; 0: their median."""
   norms = trees.slot_norm(vectors)
   if is_zero(radius):
-    radius = coordinate_median(norms, weights)
+    radius = median_by_coordinate(norms, weights)
   factors = jnp.minimum(1.0, radius / jnp.maximum(norms, 1e-30))
   clipped = trees.scale_slots(factors, vectors)
   return trees.slot_mean(weights, clipped)

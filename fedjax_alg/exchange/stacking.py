@@ -84,7 +84,7 @@ def mean(
   return map_clients.reduce(fn, shares(weights), shared, shards, *args)
 
 
-def spread(
+def group_spread(
   weights: Array,
   squares: Array,
   moves: Params,

@@ -90,7 +90,7 @@ def on_simplex(vector: Array) -> Array:
   return jnp.maximum(vector - shift[last], 0.0)
 
 
-def agnostic(rate: float) -> ByLoss:
+def _agnostic(rate: float) -> ByLoss:
   """The weights of agnostic federated learning."""
 
   def weigh(memory, cohort, losses):
@@ -104,7 +104,7 @@ def agnostic(rate: float) -> ByLoss:
 #: Name -> (what makes the weights, the number behind the name that it takes).
 _RULES: dict[str, tuple[Callable[[float], ByLoss], str]] = {
   "qffl": (_q_ffl, ""),
-  "agnostic": (agnostic, "0.1"),
+  "agnostic": (_agnostic, "0.1"),
 }
 
 

@@ -3,7 +3,7 @@
 from fedjax_alg.grouping.hierarchy import LINKAGES, Hierarchy, agglomerate
 from fedjax_alg.grouping.kmeans import Groups, farthest_first, kmeans, lloyd, plus_plus
 from fedjax_alg.grouping.nearest import closest_direction, nearest_centre
-from fedjax_alg.grouping.projection import Projection, lift, place, project
+from fedjax_alg.grouping.projection import Projection, lift, project, project_further
 from fedjax_alg.grouping.similarity import (
   METRICS,
   cosine,
@@ -33,7 +33,7 @@ __all__ = [
   "lloyd",
   "madc",
   "nearest_centre",
-  "place",
+  "project_further",
   "plus_plus",
   "project",
 ]

@@ -86,7 +86,7 @@ def project(
   return Projection(mean, centred, jnp.pad(dual, pad), jnp.pad(points, pad))
 
 
-def place(
+def project_further(
   projection: Projection, vectors: Float[Array, "R P"], *, centre: bool
 ) -> Float[Array, "R d"]:
   """Projects further vectors: U'(v - mean).

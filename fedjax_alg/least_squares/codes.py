@@ -21,7 +21,7 @@ from fedjax_alg.least_squares import pairs
 CODES = ("position", "class", "random_filters")
 
 
-def draw(
+def draw_code(
   key: Key, layer: Layer, num_classes: int, kind: str, dtype: jnp.dtype
 ) -> Float[Array, "{num_classes} p width"]:
   """Draws Q of a hidden layer.

@@ -27,7 +27,7 @@ LEAST_INPUTS = 2048
 _FEWEST = 256  # rows of the smallest size, and of a block
 
 
-def sizes(layer: Layer, ridge: float) -> tuple[int, ...]:
+def row_limits(layer: Layer, ridge: float) -> tuple[int, ...]:
   """The numbers of rows for which a layer is fitted by its rows.
 
   They double up to half of the inputs. There are none for a convolution, for a
@@ -76,7 +76,7 @@ def _rows(
   return x, y, mask
 
 
-def fit(
+def fit_by_rows(
   layer: Layer,
   params: Params,
   shard: Shard,
@@ -97,7 +97,7 @@ def fit(
     meta: fit of this layer for the group.
     ridge: lambda, above 0 and finite.
     bias: one of ``solve.BIASES``.
-    size: rows of X, one of ``sizes``.
+    size: rows of X, one of ``row_limits``.
     task: what the layer is fitted to.
 
   Returns:

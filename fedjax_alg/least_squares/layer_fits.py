@@ -194,7 +194,7 @@ def layers_of(model: Model, name: str) -> tuple[Layer, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class FitPlan:
   """Plan for fitting each layer of one model."""
 
   layers: tuple[Layer, ...]
@@ -270,7 +270,7 @@ def layer_key(seed: Array, l: int) -> Key:
 
 
 def code_of(
-  plan: Plan, seed: Array, l: int, counts: Float[Array, " L"], dtype: Any
+  plan: FitPlan, seed: Array, l: int, counts: Float[Array, " L"], dtype: Any
 ) -> Float[Array, "L p width"]:
   """Makes Q of layer l for a group of clients.
 
@@ -289,11 +289,11 @@ def code_of(
     return codes.identity(num_classes, dtype)
   layer, options = plan.layers[l], plan.options
   kind = "class" if layer.positions == 1 else options.code
-  code = codes.draw(layer_key(seed, l), layer, num_classes, kind, dtype)
+  code = codes.draw_code(layer_key(seed, l), layer, num_classes, kind, dtype)
   return codes.centred(code, counts) if options.code_centred else code
 
 
-def empty_fit(plan: Plan, l: int, k: int, num_classes: int, dtype: Any) -> solve.Fit:
+def empty_fit(plan: FitPlan, l: int, k: int, num_classes: int, dtype: Any) -> solve.Fit:
   """Makes placeholders for the fits of layer l of K groups, [K, ...]."""
   layer = plan.layers[l]
   d = layer.fan_in + (plan.options.bias == "ones" and not plan.has_random_filters(l))
@@ -315,7 +315,7 @@ def put_weights(
 
 
 def fit_layer(
-  plan: Plan,
+  plan: FitPlan,
   l: int,
   clients: Num[Array, ""],
   seed: Array,
@@ -360,15 +360,15 @@ def fit_layer(
   else:
     basis = solve.solve(equations.gram, equations.cross, gamma)
   fit = solve.Fit(basis, jnp.ones(layer.width, dtype))
-  kernel, offset = solve.weights(fit, equations, moments, layer, bias)
+  kernel, offset = solve.fitted_weights(fit, equations, moments, layer, bias)
   if plan.options.normalize and l < plan.last:
-    scale = solve.spread(kernel, moments, layer)
+    scale = solve.output_std(kernel, moments, layer)
     return fit._replace(scale=scale), kernel / scale[None], offset / scale
   return fit, kernel, offset
 
 
 def fit_personal_layer(
-  plan: Plan,
+  plan: FitPlan,
   l: int,
   seed: Array,
   counts: Float[Array, " L"],
@@ -398,4 +398,4 @@ def fit_personal_layer(
     meta.basis.astype(dtype),
   )
   fit = solve.Fit(basis, meta.scale.astype(dtype))
-  return solve.weights(fit, equations, moments, layer, bias)
+  return solve.fitted_weights(fit, equations, moments, layer, bias)

@@ -58,7 +58,7 @@ def block_rows(layer: Layer) -> int:
   return max(1, min(rows, 128 if layer.fan_in < 2048 else layout.PADDING_ROWS))
 
 
-def zeros(
+def zero_moments(
   layer: Layer,
   num_classes: int,
   dtype: jnp.dtype,
@@ -155,7 +155,7 @@ def add_shard(
     member = targets_of(y, mask, columns)
     by_class = product_of(member, inputs.reshape(inputs.shape[0], -1))
     if by_offset:
-      gram = patch_gram.add(moments.gram, inputs, product)
+      gram = patch_gram.add_examples(moments.gram, inputs, product)
       summed = inputs.astype(product).sum(0, keepdims=True)
       total = moments.total + layer.unfold(summed).sum((0, 1)).astype(dtype)
     else:
@@ -186,10 +186,14 @@ def add_shard(
   shard_sums: Moments = objective.fold_blocks(
     shard,
     add_block,
-    moments._replace(gram=patch_gram.zeros(layer.kernel, layer.input_shape[-1], dtype)),
+    moments._replace(
+      gram=patch_gram.zero_products(layer.kernel, layer.input_shape[-1], dtype)
+    ),
     rows,
   )
-  return shard_sums._replace(gram=moments.gram + patch_gram.gram(shard_sums.gram))
+  return shard_sums._replace(
+    gram=moments.gram + patch_gram.patches_gram(shard_sums.gram)
+  )
 
 
 def floats_sent(layer: Layer, num_classes: int, width: int) -> int:

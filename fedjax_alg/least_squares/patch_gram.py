@@ -49,7 +49,7 @@ def pays(layer: Layer) -> bool:
   return layer.kernel > 1 and layer.input_shape[-1] >= _LEAST_CHANNELS
 
 
-def zeros(kernel: int, channels: int, dtype: jnp.dtype) -> Products:
+def zero_products(kernel: int, channels: int, dtype: jnp.dtype) -> Products:
   """The products of no examples."""
   shape = (channels, len(_offsets(kernel)), channels)
   edge = kernel - 1
@@ -102,7 +102,9 @@ def _leaves_out(kernel: int) -> np.ndarray:
   return np.concatenate([first < places - before, last >= after + places], axis=1)
 
 
-def add(products: Products, x: Float[Array, "B H W c"], product: jnp.dtype) -> Products:
+def add_examples(
+  products: Products, x: Float[Array, "B H W c"], product: jnp.dtype
+) -> Products:
   """Adds the examples x [B, H, W, c].
 
   Args:
@@ -139,7 +141,7 @@ def add(products: Products, x: Float[Array, "B H W c"], product: jnp.dtype) -> P
   return products
 
 
-def gram(products: Products) -> Float[Array, "d d"]:
+def patches_gram(products: Products) -> Float[Array, "d d"]:
   """X'X [d, d] of all examples, d = k k c."""
   kernel, channels = products.rows.shape[0] + 1, products.full.shape[0]
   d = kernel * kernel * channels

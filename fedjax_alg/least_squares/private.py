@@ -93,7 +93,7 @@ def _norm(moments: Moments, unit: Float[Array, ""]) -> Float[Array, ""]:
   return jnp.sqrt(sum(squares, jnp.zeros((), unit.dtype)))
 
 
-def clip(options: PrivateMoments, moments: Moments) -> Moments:
+def clip_moments(options: PrivateMoments, moments: Moments) -> Moments:
   """The moments of one client, with ||v|| at most B."""
   norm, unit = (
     jnp.asarray(value, moments.gram.dtype)
@@ -113,7 +113,7 @@ def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
 
   Args:
     options: how they are made private.
-    total: the sums of what clients have clipped (``clip``); their shapes are read.
+    total: the sums of what clients have clipped; their shapes are read.
     key: consumed.
   """
   unit, deviation = options.input_norm, (options.noise_multiplier * options.moment_norm)

@@ -266,7 +266,7 @@ def random_filters(
   )
 
 
-def weights(
+def fitted_weights(
   fit: Fit, equations: Problem, moments: Moments, layer: Layer, bias: str
 ) -> tuple[Float[Array, "d width"], Float[Array, " width"]]:
   """Computes the weights of a fitted layer.
@@ -297,7 +297,7 @@ def weights_by_means(
   mean: Float[Array, " d"],
   bias: str,
 ) -> tuple[Float[Array, "d width"], Float[Array, " width"]]:
-  """``weights``, of the means that an unpenalised bias is computed from.
+  """``fitted_weights``, of the means that an unpenalised bias is computed from.
 
   Args:
     fit: the fit.
@@ -338,7 +338,7 @@ def _rows(counts: pairs.Number, layer: Layer) -> Any:
   return count * positions
 
 
-def spread(
+def output_std(
   kernel: Float[Array, "d width"], moments: Moments, layer: Layer
 ) -> Float[Array, " width"]:
   """Computes the standard deviation of every output over all rows.

@@ -35,7 +35,7 @@ def kinds(label_histogram: np.ndarray) -> np.ndarray:
   return np.unique(label_histogram > 0, axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def sizes(membership: np.ndarray, num_groups: int) -> np.ndarray:
+def group_sizes(membership: np.ndarray, num_groups: int) -> np.ndarray:
   """Counts the clients of each group.
 
   Args:

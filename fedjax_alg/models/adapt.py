@@ -182,9 +182,9 @@ def with_task(model: Model, loss: Callable[..., Any] | None, task: Any) -> Model
   Args:
     model: any model.
     loss: (outputs, y) -> loss of each example [B]; None: that of the task.
-    task: see ``tasks.resolve``; None: what the data say, or classification.
+    task: see ``tasks.resolve_task``; None: what the data say, or classification.
   """
-  resolved_task = tasks.resolve(task)
+  resolved_task = tasks.resolve_task(task)
   return model._replace(
     task=resolved_task, loss=loss or (resolved_task or tasks.CLASSIFICATION).loss
   )

@@ -21,7 +21,7 @@ from fedjax_alg.models import roles
 _AUGMENT = 0xA06
 
 
-def margin(size: int) -> int:
+def _margin(size: int) -> int:
   """Returns the most pixels that a crop moves by: 4 of 32, 3 of 28, 1 of 8."""
   return max(1, size // 8)
 
@@ -36,7 +36,7 @@ def crop(x: Array, key: Key) -> Array:
     x: [B, H, W] or [B, H, W, c] float32.
     key: consumed.
   """
-  most = [margin(size) for size in x.shape[1:3]]
+  most = [_margin(size) for size in x.shape[1:3]]
   around = [(0, 0), *((p, p) for p in most), *[(0, 0)] * (x.ndim - 3)]
   starts = [
     jax.random.randint(key, x.shape[:1], 0, 2 * p + 1, jnp.int32)

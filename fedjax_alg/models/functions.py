@@ -35,7 +35,7 @@ def from_functions(
     l2: coefficient of (l2/2) ||w||^2.
     loss: (logits [B, L], y [B]) -> loss of each example [B]; None: that of the
       task.
-    task: what is predicted, see ``tasks.resolve``; None: what the data say, or
+    task: what is predicted, see ``tasks.resolve_task``; None: what the data say, or
       one class for each example.
     input_dtype: dtype of the examples.
     train_apply: (params, x, key) -> logits in training, with random numbers

@@ -146,7 +146,7 @@ def from_flax(
     l2: coefficient of (l2/2) ||w||^2.
     loss: (logits [B, L], y [B]) -> loss of each example [B]; None: that of the
       task.
-    task: what is predicted, see ``tasks.resolve``; None: what the data say, or
+    task: what is predicted, see ``tasks.resolve_task``; None: what the data say, or
       one class for each example.
     input_dtype: dtype of the examples, or a dictionary of dtypes.
 
@@ -155,7 +155,7 @@ def from_flax(
 
   Raises:
     OptionError: a layer with state cannot leave rows out
-      (``statistics.check_layer``); the module draws random numbers in
+      (``statistics._check_layer``); the module draws random numbers in
       evaluation, or others than for ``dropout`` in training; a parameter is not
       float32; or the module does not fit the examples.
   """
@@ -263,7 +263,7 @@ def _with_state(
     return {}
   names = [
     leaf
-    for leaf in roles.paths(
+    for leaf in roles.leaf_paths(
       {kind: tree for kind, tree in variables.items() if kind != "params"}
     )
   ]
@@ -366,7 +366,7 @@ def make_model(
     d_model: length of the vectors between the blocks (transformer).
     blocks: number of blocks (transformer).
     heads: number of heads of each attention (transformer).
-    task: what is predicted, see ``tasks.resolve``; None: one class for each
+    task: what is predicted, see ``tasks.resolve_task``; None: one class for each
       example.
 
   Returns:
@@ -384,7 +384,7 @@ def make_model(
       f"`model`={name}: reads one array, the examples have "
       f"{', '.join(input_shape)} (give a model of your own)"
     )
-  task = tasks.resolve(task)
+  task = tasks.resolve_task(task)
   least = OF_IMAGES.get(name, 0)
   if least and (len(input_shape) not in (2, 3) or min(input_shape[:2]) < least):
     size = "x".join(map(str, input_shape)) or "scalar"

@@ -49,7 +49,7 @@ def from_nnx(
     l2: coefficient of (l2/2) ||w||^2.
     loss: (logits [B, L], y [B]) -> loss of each example [B]; None: that of the
       task.
-    task: what is predicted, see ``tasks.resolve``; None: what the data say, or
+    task: what is predicted, see ``tasks.resolve_task``; None: what the data say, or
       one class for each example.
     input_dtype: dtype of the examples, or a dictionary of dtypes.
 
@@ -58,7 +58,7 @@ def from_nnx(
 
   Raises:
     OptionError: the module keeps other variables than these; a layer with
-      state cannot leave rows out (``statistics.check_layer``); a parameter is
+      state cannot leave rows out (``statistics._check_layer``); a parameter is
       not float32; or the module does not fit the examples.
   """
   template, init, name = _module_and_init(module)

@@ -45,7 +45,7 @@ def in_bfloat16(model: Model) -> Model:
   def lower(params):
     return jax.tree.map(
       lambda name, leaf: leaf if name in state_names else _as(jnp.bfloat16, leaf),
-      jax.tree.unflatten(jax.tree.structure(params), roles.paths(params)),
+      jax.tree.unflatten(jax.tree.structure(params), roles.leaf_paths(params)),
       params,
     )
 

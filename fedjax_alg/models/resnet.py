@@ -43,7 +43,7 @@ def _norm(kind: str) -> nn.Module:
   return nn.BatchNorm(use_running_average=True)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
   """Two convolutions and a way around them."""
 
   width: int  #: channels
@@ -75,5 +75,7 @@ class ResNet(nn.Module):
     x = nn.relu(_norm(self.norm)(_conv(self.width, 3)(x)))
     for stage, blocks in enumerate(_BLOCKS):
       for block in range(blocks):
-        x = Block(self.width * 2**stage, 2 if stage and not block else 1, self.norm)(x)
+        stride = 2 if stage and not block else 1
+        name = f"Block_{sum(_BLOCKS[:stage]) + block}"  # of earlier checkpoints
+        x = ResidualBlock(self.width * 2**stage, stride, self.norm, name=name)(x)
     return nn.Dense(self.num_classes, name="last")(x.mean((1, 2)))

@@ -58,7 +58,7 @@ WHEN = ("together", "first", "evaluation")
 
 
 @dataclasses.dataclass(frozen=True)
-class Personal:
+class PersonalTraining:
   """Settings for training the personal leaves of a client."""
 
   when: str = "together"  #: one of ``WHEN``
@@ -82,7 +82,7 @@ class Roles:
   whole: Model  #: the model of all leaves
   role: Any  #: tree like the parameters, the role of each leaf
   frozen: Params  #: the frozen leaves
-  personal: Personal = Personal()
+  personal: PersonalTraining = PersonalTraining()
   stateful: Stateful | None = None  #: None: a model without statistics
   model_state: str = "global"  #: one of ``MODEL_STATES``
   #: the statistics with which layers are called that nobody keeps (``batch``)
@@ -165,7 +165,7 @@ class Roles:
       stateful.observe,
       frozenset(
         name
-        for name, role in zip(paths(self.role), jax.tree.leaves(self.role))
+        for name, role in zip(leaf_paths(self.role), jax.tree.leaves(self.role))
         if role == "frozen" and name in stateful.names
       ),
     )
@@ -330,7 +330,7 @@ def map_passes(model: Model, change: Callable[[Model], Model]) -> Model:
   return result
 
 
-def bound(model: Model, frozen: Params | None) -> Model:
+def bind_frozen(model: Model, frozen: Params | None) -> Model:
   """The model with the frozen leaves that a program has as its arguments."""
   return model if model.roles is None else model.roles.with_frozen(model, frozen)
 
@@ -398,7 +398,7 @@ def _words(roles: Any, part: Any, none: str = "") -> list[str]:
   return listed
 
 
-def parse(roles: Sequence[str]) -> list[tuple[str, str]]:
+def parse_roles(roles: Sequence[str]) -> list[tuple[str, str]]:
   """The pairs (role, pattern) of texts ROLE:PATTERN.
 
   Raises:
@@ -422,7 +422,7 @@ def parse(roles: Sequence[str]) -> list[tuple[str, str]]:
   return pairs
 
 
-def paths(params: Params) -> list[str]:
+def leaf_paths(params: Params) -> list[str]:
   """The names of the leaves, such as "Dense_0/kernel", in their order."""
   return [
     jax.tree_util.keystr(path, simple=True, separator="/").removeprefix("params/")
@@ -430,47 +430,47 @@ def paths(params: Params) -> list[str]:
   ]
 
 
-def matches(pattern: str, path: str) -> bool:
+def _matches(pattern: str, path: str) -> bool:
   """Whether a pattern names a leaf, or a part of the tree that holds it.
 
   A star stands for any part of one name, and ** for any names.
 
   Examples:
-    >>> matches("head", "head/kernel"), matches("head", "header/kernel")
+    >>> _matches("head", "head/kernel"), _matches("head", "header/kernel")
     (True, False)
-    >>> matches("encoder/**", "encoder/a/b"), matches("*/bias", "a/bias")
+    >>> _matches("encoder/**", "encoder/a/b"), _matches("*/bias", "a/bias")
     (True, True)
-    >>> matches("**/head", "net/head/kernel"), matches("*/bias", "a/b/bias")
+    >>> _matches("**/head", "net/head/kernel"), _matches("*/bias", "a/b/bias")
     (True, False)
   """
-  return _matches(pattern.split("/"), path.split("/"))
+  return _matches_parts(pattern.split("/"), path.split("/"))
 
 
-def _matches(pattern: list[str], path: list[str]) -> bool:
+def _matches_parts(pattern: list[str], path: list[str]) -> bool:
   if not pattern:
     return True  # the rest of the path is below what is named
   if pattern[0] == "**":
-    return any(_matches(pattern[1:], path[i:]) for i in range(len(path) + 1))
+    return any(_matches_parts(pattern[1:], path[i:]) for i in range(len(path) + 1))
   return (
     bool(path)
     and fnmatch.fnmatchcase(path[0], pattern[0])
-    and _matches(pattern[1:], path[1:])
+    and _matches_parts(pattern[1:], path[1:])
   )
 
 
 def _match_leaves(pattern: str, model: Model, names: list[str]) -> list[bool]:
   """Marks the leaves that a pattern names."""
   kinds = model.kinds or {}
-  if pattern == LAST and not any(matches(LAST, name) for name in names):
+  if pattern == LAST and not any(_matches(LAST, name) for name in names):
     if not model.layers:
       raise OptionError(
         f"`roles`: {LAST} is the last layer of a named model; of this one "
         f"name the leaves ({_format_names(names)})"
       )
     pattern = model.layers[-1].name
-    if not any(matches(pattern, name) for name in names):
+    if not any(_matches(pattern, name) for name in names):
       return [True] * len(names)  # a model of one layer
-  if pattern == NORM and not any(matches(NORM, name) for name in names):
+  if pattern == NORM and not any(_matches(NORM, name) for name in names):
     return [
       any(
         fnmatch.fnmatchcase(part, norm) for part in name.split("/") for norm in _NORMS
@@ -482,7 +482,7 @@ def _match_leaves(pattern: str, model: Model, names: list[str]) -> list[bool]:
   kind = pattern.rpartition(".")[2]
   if kind in kinds.values():
     return [kinds.get(name) == kind for name in names]
-  return [matches(pattern, name) for name in names]
+  return [_matches(pattern, name) for name in names]
 
 
 def _format_names(names: list[str]) -> str:
@@ -510,7 +510,7 @@ def of_leaves(
     OptionError: a pattern matches nothing, or nothing is shared.
   """
   shapes = adapt.params_shapes(model.init)
-  names, pairs = paths(shapes), parse(roles)
+  names, pairs = leaf_paths(shapes), parse_roles(roles)
   is_state = [stateful is not None and name in stateful.names for name in names]
   if stateful is not None:
     names = [stateful.names.get(name, name) for name in names]
@@ -559,7 +559,7 @@ def with_state(full_model: Model, stateful: Stateful) -> Model:
 def split(
   model: Model,
   roles: Sequence[str],
-  personal: Personal = Personal(),
+  personal: PersonalTraining = PersonalTraining(),
   model_state: str = "global",
 ) -> Model:
   """Makes the model of the shared leaves.
@@ -608,7 +608,7 @@ def leaves_of(option: str, pattern: str, model: Model, names: list[str]) -> list
 
   Args:
     option: the option that has it, for the message.
-    pattern: see ``matches``; or one of the words ``last``, ``norm`` and
+    pattern: see ``_matches``; or one of the words ``last``, ``norm`` and
       ``lora``, or the type of a flax.nnx variable.
     model: the model of all leaves.
     names: their names.

@@ -76,7 +76,7 @@ def match_arrays(
     arrays: name of a leaf, with or without "params/" before it -> array. All
       may have an axis of length 1 before theirs, as the global models of a run
       have one of length K.
-    only: patterns of the leaves that are given (``roles.matches``); empty: all
+    only: patterns of the leaves that are given (``roles._matches``); empty: all
       are.
     label: where the arrays are from, for messages.
 
@@ -91,7 +91,7 @@ def match_arrays(
   full_model = model if model.roles is None else model.roles.whole
   statistics = {} if model.roles is None else model.roles.stateful.names
   shapes = adapt.params_shapes(full_model.init)
-  names = roles.paths(shapes)
+  names = roles.leaf_paths(shapes)
   by_leaf = _by_leaf(arrays, label)
   selected = [True] * len(names)
   if only:
@@ -153,7 +153,7 @@ def starting(model: Model, leaves: Params) -> Model:
   return model._replace(init=init)
 
 
-def bound(model: Model, leaves: Params | None) -> Model:
+def bind_leaves(model: Model, leaves: Params | None) -> Model:
   """The model with given leaves that a program has as its arguments.
 
   Args:
@@ -172,7 +172,7 @@ def bound(model: Model, leaves: Params | None) -> Model:
   return result
 
 
-def moving(model: Model, leaves: Params | None) -> Any:
+def trainable(model: Model, leaves: Params | None) -> Any:
   """The given leaves but for those that are frozen, which no program draws."""
   if leaves is None or model.roles is None:
     return leaves

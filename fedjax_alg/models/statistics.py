@@ -27,7 +27,7 @@ from fedjax_alg.errors import OptionError
 
 #: Arguments that the ``__call__`` of a layer with state has to take.
 ARGUMENTS = ("mask", "use_running_average")
-#: Names of leaves of a model's tree, as ``models.roles.paths`` has them.
+#: Names of leaves of a model's tree, as ``models.roles.leaf_paths`` has them.
 Names = frozenset[str]
 
 
@@ -53,7 +53,7 @@ class Reading(NamedTuple):
   fixed: Names = frozenset()  #: leaves of those that never do
 
 
-def check_layer(kind: type, name: str, where: str) -> None:
+def _check_layer(kind: type, name: str, where: str) -> None:
   """Refuses a layer with state that cannot leave rows out.
 
   Args:
@@ -109,7 +109,7 @@ def linen_layers(
     The path of a layer -> its leaves.
 
   Raises:
-    OptionError: see ``check_layer``.
+    OptionError: see ``_check_layer``.
   """
   kinds: dict[tuple[str, ...], type] = {}
 
@@ -122,7 +122,7 @@ def linen_layers(
   layers: dict[tuple[str, ...], set[str]] = {}
   for leaf, path in leaves.items():
     layer = max((path[:i] for i in range(len(path)) if path[:i] in kinds), key=len)
-    check_layer(kinds[layer], name, "/".join(layer) or "itself")
+    _check_layer(kinds[layer], name, "/".join(layer) or "itself")
     layers.setdefault(layer, set()).add(leaf)
   return {layer: frozenset(names) for layer, names in layers.items()}
 
@@ -166,7 +166,7 @@ def nnx_layers(module: Any, name: str) -> dict[tuple[Any, ...], Names]:
     The path of a layer -> its leaves.
 
   Raises:
-    OptionError: see ``check_layer``.
+    OptionError: see ``_check_layer``.
   """
   from flax import nnx
 
@@ -176,7 +176,7 @@ def nnx_layers(module: Any, name: str) -> dict[tuple[Any, ...], Names]:
       key for key, value in vars(layer).items() if isinstance(value, nnx.BatchStat)
     ]
     if state_keys:
-      check_layer(type(layer), name, "/".join(map(str, path)) or "itself")
+      _check_layer(type(layer), name, "/".join(map(str, path)) or "itself")
       layers[path] = frozenset("/".join(map(str, (*path, key))) for key in state_keys)
   return layers
 

@@ -13,7 +13,7 @@ from fedjax_alg.base import Array
 PADDING = 0  #: the token that nobody attends to
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
   """Attention and a perceptron, each beside a way around it."""
 
   heads: int
@@ -54,8 +54,9 @@ class Transformer(nn.Module):
       jnp.tril(jnp.ones((length, length), bool))[None, None]
       & ((x != PADDING)[:, None, None, :])
     )
-    for _ in range(self.blocks):
-      y = Block(self.heads)(y, mask)
+    for block in range(self.blocks):
+      # The name is that of earlier checkpoints.
+      y = TransformerBlock(self.heads, name=f"Block_{block}")(y, mask)
     if not self.per_position:
       last = jnp.where(x != PADDING, jnp.arange(length), 0).max(1)
       y = jnp.take_along_axis(y, last[:, None, None], 1)[:, 0]

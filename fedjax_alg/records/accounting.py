@@ -147,7 +147,7 @@ def is_private(hparams: Any) -> bool:
   return isinstance(hparams, (Privacy, PrivateMoments)) and (hparams.private != "none")
 
 
-def check(options: Any, data: DataOptions, hparams: Any) -> None:
+def check_accounting(options: Any, data: DataOptions, hparams: Any) -> None:
   """Checks that what is private can be accounted for.
 
   Args:

@@ -98,7 +98,7 @@ def is_export(path: pathlib.Path) -> bool:
   return bool(sums) and set(sums.items()) <= read[1]
 
 
-def check(path: pathlib.Path, label: str) -> dict[str, str]:
+def verify(path: pathlib.Path, label: str) -> dict[str, str]:
   """Compares a file or folder with the checksums beside it, if there are any.
 
   A folder is compared only with checksums that an export has written.
@@ -178,7 +178,7 @@ def _write(path: pathlib.Path, *sums: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+def replacing_with_checksums(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Lets the caller write an export, whose checksums are written with it.
 
   A process that is killed in between leaves an export and checksums that fit,

@@ -38,7 +38,9 @@ ASSIGNMENT = ("seed", "client", "group")
 _NPZ = "clients.npz"
 
 
-def columns(names: Iterable[str] | None, main: str = "accuracy") -> tuple[str, ...]:
+def list_columns(
+  names: Iterable[str] | None, main: str = "accuracy"
+) -> tuple[str, ...]:
   """Lists the columns of clients.csv.
 
   Args:
@@ -53,7 +55,7 @@ def columns(names: Iterable[str] | None, main: str = "accuracy") -> tuple[str, .
   )
 
 
-def main_of(clients: Mapping[str, Mapping[str, np.ndarray]]) -> str:
+def _main_of(clients: Mapping[str, Mapping[str, np.ndarray]]) -> str:
   """The main metric of the task, of what is measured at the clients."""
   return next(
     (
@@ -66,7 +68,7 @@ def main_of(clients: Mapping[str, Mapping[str, np.ndarray]]) -> str:
   )
 
 
-def client_rows(
+def _client_rows(
   clients: Mapping[str, Mapping[str, np.ndarray]],
   train_examples: np.ndarray,
   seeds: Sequence[int],
@@ -82,10 +84,10 @@ def client_rows(
     names: the names of the C clients; None if they have none.
 
   Yields:
-    Rows in the order of ``columns``.
+    Rows in the order of ``list_columns``.
   """
   # Whole columns at a time: there may be millions of rows.
-  sizes, main = np.asarray(train_examples).tolist(), main_of(clients)
+  sizes, main = np.asarray(train_examples).tolist(), _main_of(clients)
   ids: list[Any] = [range(len(sizes))]
   if names is not None:
     ids.append(names)
@@ -132,12 +134,12 @@ def _of_sums(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def are_many(final: Mapping[str, Any]) -> bool:
-  """Whether the clients of ``write`` are written as clients.npz."""
+  """Whether the clients of ``write_clients`` are written as clients.npz."""
   sizes = final.get("train_examples")
   return sizes is not None and len(sizes) > MOST_IN_TEXT
 
 
-def write(
+def write_clients(
   folder: pathlib.Path,
   final: Mapping[str, Any],
   seeds: Sequence[int],
@@ -149,7 +151,7 @@ def write(
 
   Args:
     folder: folder of the run.
-    final: "clients" and "train_examples" (see ``client_rows``) and
+    final: "clients" and "train_examples" (see ``_client_rows``) and
       "membership", [N, C] int or None.
     seeds: the N seeds.
     names: the names of the C clients; None if they have none.
@@ -163,8 +165,8 @@ def write(
   complete = clients and all("loss" in of for of in clients.values())
   _write(
     folder / "clients.csv",
-    columns(names, main_of(clients)),
-    client_rows(clients, final["train_examples"], seeds, names) if complete else None,
+    list_columns(names, _main_of(clients)),
+    _client_rows(clients, final["train_examples"], seeds, names) if complete else None,
   )
   _write(
     folder / "assignment.csv",
@@ -203,7 +205,7 @@ def _write_npz(
   for protocol, of in final["clients"].items():
     arrays |= {
       f"{protocol}_{name}": array
-      for name, array in _sums(of, main_of(final["clients"])).items()
+      for name, array in _sums(of, _main_of(final["clients"])).items()
     }
   with files.replacing(path) as partial, open(partial, "wb") as file:
     np.savez_compressed(file, **arrays)
@@ -216,7 +218,7 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
     folder: folder of the run.
 
   Returns:
-    "clients", "membership" and "train_examples" as ``write`` takes them; empty
+    "clients", "membership" and "train_examples" as ``write_clients`` takes them; empty
     if the folder has no such file.
 
   Raises:
@@ -226,7 +228,7 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
   if not path.is_file():
     return {}
   end = "_test_examples"
-  stored = npz.read(path)
+  stored = npz.read_npz(path)
   protocols = [name.removesuffix(end) for name in stored if name.endswith(end)]
   group = stored.get("group")
   return {

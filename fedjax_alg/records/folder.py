@@ -121,7 +121,7 @@ def _unseal(path: pathlib.Path, facts: Mapping[str, Any]) -> dict[str, Any]:
   return {name: value for name, value in facts.items() if name != "sha256"}
 
 
-def read(folder: pathlib.Path, name: str) -> dict[str, Any]:
+def read_facts(folder: pathlib.Path, name: str) -> dict[str, Any]:
   """Reads config.json or summary.json.
 
   Raises:
@@ -226,7 +226,7 @@ def is_complete(folder: pathlib.Path, summary: Mapping[str, Any]) -> bool:
     KeyError, TypeError, AttributeError: summary.json lacks an entry.
   """
   if (folder / "config.json").is_file():
-    read(folder, "config.json")
+    read_facts(folder, "config.json")
   if not all(
     isinstance(summary[name], dict)
     for name in ("final", "best", "cost", "timing", "hashes")

@@ -59,7 +59,7 @@ def flatten(params: Params, label: str = "the parameters") -> Arrays:
   return arrays
 
 
-def sha256(arrays: Mapping[str, np.ndarray]) -> str:
+def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
   """The checksum of names, shapes and numbers."""
   digest = hashlib.sha256()
   for name, array in sorted(arrays.items()):
@@ -112,7 +112,7 @@ FORMATS: dict[str, Callable[[pathlib.Path, Arrays], None]] = {
 }
 
 
-def write(path: pathlib.Path, params: Params, kind: str) -> None:
+def write_parameters(path: pathlib.Path, params: Params, kind: str) -> None:
   """Writes the parameters of one model, and their checksums beside them.
 
   Args:
@@ -130,7 +130,7 @@ def write(path: pathlib.Path, params: Params, kind: str) -> None:
   try:
     checksums.check_output(path, f"`path`={path}", kind == "orbax")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with checksums.replacing(path) as partial:
+    with checksums.replacing_with_checksums(path) as partial:
       FORMATS[kind](partial, arrays)
   except OSError as error:
     raise OptionError(f"`path`={path}: cannot be written ({reason(error)})") from error
@@ -139,8 +139,8 @@ def write(path: pathlib.Path, params: Params, kind: str) -> None:
 # Reading.
 
 
-def read(place: str | os.PathLike) -> Arrays:
-  """Reads parameters: a file of ``write``, or the folder of a finished run.
+def read_parameters(place: str | os.PathLike) -> Arrays:
+  """Reads parameters: a file of ``write_parameters``, or the folder of a finished run.
 
   Of a run it is the global model of the first seed. What was read last is
   kept, as long as the content of the files stays the same.
@@ -162,7 +162,7 @@ def source(place: str | os.PathLike) -> own.Source:
   """Returns the path that parameters are read from, and their checksum.
 
   Raises:
-    OptionError: see ``read``.
+    OptionError: see ``read_parameters``.
   """
   _, digest, path = _content(place)
   return own.Source(path, digest)
@@ -196,7 +196,7 @@ def _stamp(path: pathlib.Path, label: str) -> tuple[Any, ...]:
       raise OptionError(
         f"{label}: neither the folder of a finished run nor that of orbax"
       )
-  return tuple(sorted(checksums.check(path, label).items()))
+  return tuple(sorted(checksums.verify(path, label).items()))
 
 
 @functools.lru_cache(maxsize=1)
@@ -210,7 +210,7 @@ def _read(path: pathlib.Path, stamp: tuple[Any, ...], label: str) -> tuple[Array
       with library.StandardCheckpointer() as checkpointer:
         tree = checkpointer.restore(path)
     elif zipfile.is_zipfile(path):
-      tree = npz.read(path)
+      tree = npz.read_npz(path)
     else:
       tree = _read_safetensors(path, label)
   except OptionError:
@@ -220,7 +220,7 @@ def _read(path: pathlib.Path, stamp: tuple[Any, ...], label: str) -> tuple[Array
       f"{label}: damaged, or neither safetensors, npz, orbax nor a run"
     ) from error
   arrays = flatten(tree, label)
-  return arrays, sha256(arrays)
+  return arrays, hash_arrays(arrays)
 
 
 #: The types of safetensors that are floats; NumPy has no name for some.
@@ -265,7 +265,7 @@ def _read_safetensors(path: pathlib.Path, label: str) -> Arrays:
 
 def _of_run(folder: pathlib.Path, label: str) -> Params:
   """The global model of the first seed of a run."""
-  summary = run_files.read(folder, "summary.json")
+  summary = run_files.read_facts(folder, "summary.json")
   if run_files.find_changed(folder, summary, [FINAL]):
     raise OptionError(f"{label}: {FINAL} is not as the run wrote it")
   models = serialization.msgpack_restore(files.read_bytes(folder / FINAL))[

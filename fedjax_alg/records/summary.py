@@ -170,7 +170,7 @@ def first_rows(
   return first
 
 
-def rounds_to(
+def _rounds_to(
   rows: list[Row], targets: tuple[float, ...], main: str = "accuracy"
 ) -> dict[str, Any]:
   """Finds the first evaluated round that reaches each target.
@@ -203,7 +203,7 @@ def rounds_to(
   return out
 
 
-def summarise(
+def summarize_rows(
   rows: list[Row], targets: tuple[float, ...], of: Metrics = CLASSIFICATION.metrics
 ) -> dict[str, Any]:
   """Makes final, best, mean_last_10 and rounds_to of summary.json.
@@ -239,7 +239,7 @@ def summarise(
     "final": spreads("final"),
     "best": spreads("best"),
     "mean_last_10": spreads("last_10"),
-    "rounds_to": rounds_to(rows, targets, of.main),
+    "rounds_to": _rounds_to(rows, targets, of.main),
   }
 
 
@@ -334,7 +334,7 @@ def summary(
     extra["privacy"] = records.privacy.facts(records.tables["rounds"][-1]["round"])
   measured = {}
   if records.rows:  # empty if only the caller's own measures were evaluated
-    measured = summarise(records.rows, targets, records.metrics) | {
+    measured = summarize_rows(records.rows, targets, records.metrics) | {
       "cost": cost(records.rows, records.cohort, records.tables["rounds"])
     }
   return {
@@ -408,7 +408,7 @@ def write_partition(folder: pathlib.Path, federation: Federation) -> None:
   """
   # Not write_json: one number a line takes seconds for 100,000 clients.
   write_text(folder / "partition.json", json.dumps(partition_facts(federation)) + "\n")
-  partition_file.write_partition(
+  partition_file.write_partition_file(
     folder / "partition.npz", federation.partition, federation.labels
   )
   if federation.scaler is None:

@@ -29,7 +29,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.metrics import groups
 from fedjax_alg.metrics.names import is_known, sign
 from fedjax_alg.records.accounting import Mechanism
-from fedjax_alg.tasks import CLASSIFICATION, Counts, Metrics, Task, summarise
+from fedjax_alg.tasks import CLASSIFICATION, Counts, Metrics, Task, summarize_counts
 
 Row = dict[str, Any]
 
@@ -270,7 +270,7 @@ def _read_until(
   return tables
 
 
-def check(
+def check_tables(
   folder: pathlib.Path,
   seeds: Sequence[int],
   done: int,
@@ -445,7 +445,7 @@ def group_rows(
   kinds = groups.kinds(label_histogram)
   rows = []
   for seed, of_seed in zip(seeds, membership, strict=True):
-    sizes = groups.sizes(of_seed, num_groups)
+    sizes = groups.group_sizes(of_seed, num_groups)
     row = {
       "round": number,
       "seed": seed,
@@ -478,7 +478,7 @@ def metric_values(
   """
   table: dict[str, dict[str, np.ndarray]] = {}
   values = {
-    protocol: summarise(task, protocol_counts)
+    protocol: summarize_counts(task, protocol_counts)
     for protocol, protocol_counts in counts.items()
   }
   for protocol, of_protocol in values.items():

@@ -172,7 +172,7 @@ class Rule(NamedTuple):
   reads_updates: bool = True
 
 
-def rule_key(key: Key, spec_clients: int) -> Key:
+def _rule_key(key: Key, spec_clients: int) -> Key:
   """A key that differs from all keys of ``client_keys(key, ids)``."""
   return jax.random.fold_in(key, spec_clients + 1)
 
@@ -428,7 +428,7 @@ def _round(
     method.map_clients,
     rule.num_groups,
   )
-  state = rule.before(state, cohort, rule_key(key, state.member.shape[0] + 1))
+  state = rule.before(state, cohort, _rule_key(key, state.member.shape[0] + 1))
   assigned, notes = _assign(method, state, cohort, key)
   state = state._replace(member=state.member.at[cohort.ids].set(assigned, mode="drop"))
   before, weights = state.models, exchange.weigh(cohort)
@@ -558,7 +558,7 @@ def _by_sums(
     if rule.whole_divisor:
       divisors = jnp.full_like(of_group, weights.sum())
     return {
-      "discrepancy_rms": stacking.spread(
+      "discrepancy_rms": stacking.group_spread(
         weights,
         training.squares,
         trees.subtract(models, before),
@@ -576,7 +576,7 @@ def _assign(
 ) -> tuple[Array, Any]:
   """Groups [S] and notes [S, ...] of the participants."""
   rule = method.rule
-  keys = client_keys(rule_key(key, state.member.shape[0]), cohort.ids)
+  keys = client_keys(_rule_key(key, state.member.shape[0]), cohort.ids)
 
   def one_client(shared, shard, client_row, member, key):
     models, shared = shared

@@ -147,7 +147,7 @@ def forbidden_links(method: KModels) -> dict[str, str]:
   return reasons
 
 
-def preferred_model(
+def deploy_preferred(
   model: Model, state: ComposedState, client_id: Array, shard: Shard, key: Key
 ) -> Params:
   """The model that a client prefers, (18), with the server's statistics."""
@@ -170,7 +170,7 @@ class RoundInputs(NamedTuple):
   last: Mapping[str, Any]  #: ``ComposedState.aggregates``
 
 
-def run_round(
+def run_k_models(
   method: KModels, state: ComposedState, cohort: Cohort, key: Key
 ) -> tuple[ComposedState, RoundAux]:
   """Runs a round; the arguments are those of ``one_model.run_round``."""

@@ -49,8 +49,8 @@ from fedjax_alg.least_squares import codes, few_rows, pairs, solve
 from fedjax_alg.least_squares import moments as moments_lib
 from fedjax_alg.least_squares import private as private_moments
 from fedjax_alg.least_squares.layer_fits import (
+  FitPlan,
   LayerFits,
-  Plan,
   code_of,
   empty_fit,
   fit_layer,
@@ -81,7 +81,7 @@ class LayerwiseState(NamedTuple):
 class Layerwise:
   """The arguments of ``layerwise``."""
 
-  plan: Plan  #: how the server fits layers
+  plan: FitPlan  #: how the server fits layers
   map_clients: MapClients
   num_groups: int  #: K
   label_norm: str  #: "l1" or "l2", the norm in (9)
@@ -129,7 +129,7 @@ def layerwise(
     )
   gammas = per_layer("ridge", options.ridge, len(layers), True)
   method = Layerwise(
-    Plan(layers, options, gammas, total_ridge, personal_ridge, private, task),
+    FitPlan(layers, options, gammas, total_ridge, personal_ridge, private, task),
     map_clients,
     num_groups,
     label_norm,
@@ -269,7 +269,7 @@ def _client_params(
   return personal(state, group, params, shard)
 
 
-def _in_double(plan: Plan, fn: Callable[..., Any]) -> Callable[..., Any]:
+def _in_double(plan: FitPlan, fn: Callable[..., Any]) -> Callable[..., Any]:
   """``fn``, traced with float64 enabled whatever the dtypes of the run are.
 
   In pairs it is ``fn`` itself.
@@ -304,7 +304,7 @@ def _encode_labels(method: Layerwise, seed: Array, counts: Array) -> Array:
   hidden = min(range(last), key=lambda l: layers[l].width, default=None)
   if hidden is None:
     return share
-  code = codes.draw(
+  code = codes.draw_code(
     layer_key(seed, hidden), layers[hidden], counts.shape[0], "class", counts.dtype
   )[:, 0]
   return jnp.matmul(share[None], code, precision=trees.HIGHEST)[0]
@@ -381,7 +381,7 @@ def _sum_moments(
       )
       return trees.add(
         total,
-        private_moments.clip(plan.private, client_sums)
+        private_moments.clip_moments(plan.private, client_sums)
         if plan.private
         else moments_lib.carry_sums(client_sums),
       )
@@ -405,10 +405,10 @@ def _sum_moments(
 
 
 def _no_moments(
-  plan: Plan, layer: Layer, num_classes: int, dtype: jnp.dtype
+  plan: FitPlan, layer: Layer, num_classes: int, dtype: jnp.dtype
 ) -> moments_lib.Moments:
   """The moments of zero examples, in the numbers in which clients add."""
-  moments = moments_lib.zeros(layer, num_classes, dtype, plan.task)
+  moments = moments_lib.zero_moments(layer, num_classes, dtype, plan.task)
   if plan.pairs and plan.double_products:
     return moments_lib.in_pairs(moments)
   return moments
@@ -461,7 +461,7 @@ def _personal_layer(
   def by_rows(size, state, group, meta, params, shard):
     meta = jax.tree.map(lambda leaf: leaf.astype(dtype), meta)
     code = code_of(plan, state.code_seed, l, state.counts[group].astype(dtype), dtype)
-    return few_rows.fit(
+    return few_rows.fit_by_rows(
       layer,
       params,
       shard,
@@ -476,7 +476,7 @@ def _personal_layer(
   sizes: tuple[int, ...] = ()
   # Accelerators map clients by vmap, which would compute every way.
   if jax.default_backend() == "cpu" and not plan.pairs:
-    sizes = few_rows.sizes(layer, plan.personal_ridge[l])
+    sizes = few_rows.row_limits(layer, plan.personal_ridge[l])
   ways: list[Callable[..., Any]] = [
     *(functools.partial(by_rows, size) for size in sizes),
     by_sums,

@@ -13,7 +13,7 @@ from fedjax_alg.base import Array, Model, Work
 from fedjax_alg.client.minibatches import batches_per_epoch
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.least_squares import moments
-from fedjax_alg.least_squares.layer_fits import Plan
+from fedjax_alg.least_squares.layer_fits import FitPlan
 
 #: A gradient costs as much as three forward passes: the forward pass itself,
 #: and two products of the same size, for the gradients of a layer's input and
@@ -89,7 +89,7 @@ _INTEGER_FIELDS = ("down", "up", "exchanges")
 
 
 def layer_cost(
-  plan: Plan, rounds: Array, k: int, num_classes: int, encoded_width: int
+  plan: FitPlan, rounds: Array, k: int, num_classes: int, encoded_width: int
 ) -> LayerCost:
   """The cost of the next round of a layerwise method, arrays [].
 
@@ -115,7 +115,7 @@ def layer_cost(
 
 
 def _cost_of_round(
-  plan: Plan, r: int, k: int, num_classes: int, encoded_width: int
+  plan: FitPlan, r: int, k: int, num_classes: int, encoded_width: int
 ) -> LayerCost:
   """The cost of the round after r rounds.
 

@@ -298,7 +298,7 @@ def _mean_update(
       mean,
       None,
       lambda move: {
-        "discrepancy_rms": stacking.spread(
+        "discrepancy_rms": stacking.group_spread(
           weights,
           training.squares,
           trees.repeat(move, 1),

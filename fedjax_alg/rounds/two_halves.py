@@ -63,9 +63,9 @@ def compose(
   models: Any = lambda state: with_states(model, state.models, state.states)
   client_params: Any = shared_client_params(models)
   if isinstance(method, KModels):
-    run_round = k_models.run_round
+    run_round = k_models.run_k_models
     if method.num_models > 1:
-      client_params = functools.partial(k_models.preferred_model, model)
+      client_params = functools.partial(k_models.deploy_preferred, model)
   algorithm: Algorithm[Any] = Algorithm(
     functools.partial(one_model.init, method),
     functools.partial(one_model.setup, method),

@@ -57,7 +57,7 @@ def steps(algorithm: Any, federation: Federation, **options: Any) -> Iterator[St
   """
   prepared = plan_lib.from_keywords(algorithm, federation, **options).prepare()
   plan_lib.warn(prepared, set())
-  return queue.steps(prepared)
+  return queue.compile_steps(prepared)
 
 
 def run(

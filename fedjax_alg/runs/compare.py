@@ -66,7 +66,7 @@ class Estimate(NamedTuple):
   values: tuple[float, ...]  #: one per seed
 
 
-def estimate(values: Any) -> Estimate:
+def estimate_mean(values: Any) -> Estimate:
   """The mean over seeds with its 95 % Student-t interval."""
   numbers = tuple(np.nan if v is None else float(v) for v in values)
   return Estimate(*metrics.confidence_95(numbers), numbers)
@@ -91,10 +91,10 @@ class Line(NamedTuple):
       cost: one of ``COSTS``.
     """
     costs = [at[cost] for at in self.reached[target] if at is not None]
-    return estimate(costs) if costs else None
+    return estimate_mean(costs) if costs else None
 
 
-class Pair(NamedTuple):
+class PairedRuns(NamedTuple):
   """A run against the baseline, seed by seed."""
 
   label: str
@@ -131,7 +131,7 @@ class Comparison:
   targets: tuple[float, ...]
   baseline: str
   lines: tuple[Line, ...]
-  pairs: tuple[Pair, ...]
+  pairs: tuple[PairedRuns, ...]
   unpaired: dict[str, str]
 
   @property
@@ -324,13 +324,14 @@ def _line(
   rows = result.records.rows
   curves = summary_lib.by_seed(rows, protocol, metric)
   scores = {
-    name: estimate(
+    name: estimate_mean(
       [scores_lib.score(name, curve, result.rounds, metric) for curve in curves]
     )
     for name in SCORES
   }
   costs = {
-    name: estimate(summary_lib.by_seed(rows, protocol, name)[:, -1]) for name in COSTS
+    name: estimate_mean(summary_lib.by_seed(rows, protocol, name)[:, -1])
+    for name in COSTS
   }
   reached = {}
   for target in targets:
@@ -425,16 +426,16 @@ def _notes(line: Line, base: Line) -> tuple[str, ...]:
   return tuple(out)
 
 
-def _pair(line: Line, base: Line, score: str) -> Pair:
+def _pair(line: Line, base: Line, score: str) -> PairedRuns:
   """A run against a baseline; ``holm`` is not known yet."""
   values = dict(zip(line.result.seeds, line.scores[score].values))
   ours = np.array([values[seed] for seed in base.result.seeds])
   its = np.array(base.scores[score].values)
-  difference = estimate(ours - its)
+  difference = estimate_mean(ours - its)
   if len(ours) > 1 and np.ptp(ours - its) <= 1e-12 * np.abs(ours).max():
     # Equal but for rounding.
     difference = Estimate(difference.mean, 0.0, (difference.mean,) * len(its))
-  return Pair(
+  return PairedRuns(
     line.label,
     difference,
     *paired_t(difference.values),
@@ -472,7 +473,7 @@ def _comparable(lines: Sequence[Line], base: Line) -> list[tuple[Line, list[Line
 
 def _pairs(
   lines: Sequence[Line], baseline: str, score: str
-) -> tuple[tuple[Pair, ...], dict[str, str]]:
+) -> tuple[tuple[PairedRuns, ...], dict[str, str]]:
   (base,) = (line for line in lines if line.label == baseline)
   groups = _comparable(lines, base)
   pairs = [_pair(line, first, score) for first, lines_of in groups for line in lines_of]
@@ -483,7 +484,7 @@ def _pairs(
   return tuple(pair._replace(holm=p) for pair, p in zip(pairs, corrected)), unpaired
 
 
-def options_of(result: RunResult) -> dict[str, Any]:
+def _options_of(result: RunResult) -> dict[str, Any]:
   """name -> value of every option of a run, the algorithm first."""
   facts = result.facts
   return {
@@ -503,7 +504,7 @@ def _as_text(value: Any) -> str:
 
 def option_table(results: Sequence[RunResult]) -> dict[str, list[str]]:
   """name -> its value in every run as text, "" for a run without the option."""
-  per_run = [options_of(result) for result in results]
+  per_run = [_options_of(result) for result in results]
   names = dict.fromkeys(name for options in per_run for name in options)
   return {
     name: [_as_text(options[name]) if name in options else "" for options in per_run]

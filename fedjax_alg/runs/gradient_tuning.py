@@ -18,7 +18,7 @@ import numpy as np
 from fedjax_alg import tasks
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import check_count, of_type, resolve
+from fedjax_alg.hparams import check_count, fill_defaults, of_type
 from fedjax_alg.runs import hypergradient
 from fedjax_alg.runs.hypergradient import Derivatives
 from fedjax_alg.runs.methods import Method
@@ -93,7 +93,7 @@ def coordinate(method: Method, name: str) -> Coordinate:
     OptionError: its value is at an end of its range, from where no factor
       leads away.
   """
-  hparams = resolve(method.hparams)
+  hparams = fill_defaults(method.hparams)
   meta = {f.name: f.metadata for f in dataclasses.fields(hparams)}[name]
   ends = [
     next((float(meta[key]) for key in keys if meta[key] is not None), end)
@@ -195,7 +195,7 @@ class _Point(NamedTuple):
   curvature: np.ndarray
 
 
-def descend(
+def descend_hparams(
   derivatives: Derivatives,
   *,
   outer_steps: int = OUTER_STEPS,
@@ -372,8 +372,8 @@ def tune_by_gradient(
   plan = hypergradient.validation_plan(algorithm, federation, **options)
   names = check_starts(plan.method, by)
   prepared = hypergradient.prepare_run(plan, names)
-  warn(prepared, set(), hypergradient.caution(prepared.method))
+  warn(prepared, set(), hypergradient.caution_decisions(prepared.method))
   check_choice(prepared.federation)  # before it compiles
-  return descend(
+  return descend_hparams(
     Derivatives(prepared, names), outer_steps=outer_steps, halvings=halvings, last=last
   )

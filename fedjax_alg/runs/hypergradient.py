@@ -28,9 +28,9 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
-from fedjax_alg.engine.round import run_round
+from fedjax_alg.engine.round import sample_and_run
 from fedjax_alg.errors import OptionError, did_you_mean
-from fedjax_alg.hparams import of_type, resolve, unread, validate, with_values
+from fedjax_alg.hparams import fill_defaults, of_type, unread, validate, with_values
 from fedjax_alg.models import roles
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
@@ -159,7 +159,7 @@ class Derivatives:
     def one_seed(state, keys, values):
       algorithm = p.build(values)
       advance = functools.partial(
-        run_round, algorithm, data.train, p.participation, keys
+        sample_and_run, algorithm, data.train, p.participation, keys
       )
       validate_on = evaluate.make_evaluate(
         algorithm, roles.deployed(p.model), ("validation",), p.map_clients
@@ -302,7 +302,7 @@ def check_names(method: Method, by: Sequence[str]) -> tuple[str, ...]:
 
 def _why_not(method: Method, name: str) -> str:
   """Explains why the rounds cannot be differentiated by a hyper-parameter."""
-  hparams = resolve(method.hparams)
+  hparams = fill_defaults(method.hparams)
   field = {f.name: f for f in dataclasses.fields(hparams)}.get(name)
   if field is None:
     return f"no hyper-parameter of {method.name}" + (
@@ -322,7 +322,7 @@ def _why_not(method: Method, name: str) -> str:
   return f"{kind}, there is no derivative"
 
 
-def check(method: Method, options: RunOptions) -> None:
+def check_differentiable(method: Method, options: RunOptions) -> None:
   """Checks that the rounds of a run can be differentiated.
 
   Args:
@@ -382,7 +382,7 @@ def prepare_run(plan: Plan, by: Sequence[str]) -> Prepared:
   Raises:
     OptionError, DataError: an argument that cannot be used.
   """
-  check(plan.method, plan.run)
+  check_differentiable(plan.method, plan.run)
   if processes.count() > 1:
     raise OptionError(f"`by`={','.join(by)}: in one process only")
   if plan.data.shift != "none":
@@ -403,7 +403,7 @@ def prepare_run(plan: Plan, by: Sequence[str]) -> Prepared:
   return prepared
 
 
-def caution(method: Method) -> str:
+def caution_decisions(method: Method) -> str:
   """Warns of decisions that a derivative does not see; "" for none."""
   hparams = method.hparams
   reasons = [method.entry.nonsmooth_because(hparams)]
@@ -465,7 +465,7 @@ def hypergradient(
   names = check_names(plan.method, by)
   last = of_type("last", last, int | None)
   prepared = prepare_run(plan, names)
-  warn(prepared, set(), caution(prepared.method))
+  warn(prepared, set(), caution_decisions(prepared.method))
   return Derivatives(prepared, names).at(last=last)
 
 

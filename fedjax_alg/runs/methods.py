@@ -14,9 +14,9 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError, a_type, describe_error
 from fedjax_alg.hparams import (
+  fill_defaults,
   of_field,
   plain,
-  resolve,
   traced_names,
   unread,
   validate,
@@ -52,7 +52,7 @@ class Method(NamedTuple):
 
   def resolved(self) -> "Method":
     """Returns the method with all dependent defaults filled in."""
-    return self._replace(hparams=resolve(self.hparams))
+    return self._replace(hparams=fill_defaults(self.hparams))
 
   def on(self, platform: str) -> "Method":
     """Returns the method as it is built for devices of a kind.
@@ -72,16 +72,16 @@ class Method(NamedTuple):
   @property
   def traced_names(self) -> tuple[str, ...]:
     """Names of the hyper-parameters that a compiled program takes as inputs."""
-    return traced_names(resolve(self.hparams))
+    return traced_names(fill_defaults(self.hparams))
 
   def values(self) -> dict[str, Any]:
     """Returns the traced hyper-parameters, name -> value."""
-    hparams = resolve(self.hparams)
+    hparams = fill_defaults(self.hparams)
     return {name: getattr(hparams, name) for name in self.traced_names}
 
   def structure(self) -> tuple[Any, ...]:
     """Returns a key that is equal for settings that can share a program."""
-    hparams, traced = resolve(self.hparams), self.traced_names
+    hparams, traced = fill_defaults(self.hparams), self.traced_names
     return (
       self.name,
       traced,
@@ -157,7 +157,7 @@ class Method(NamedTuple):
 
     def build(numbers: Mapping[str, Any], frozen: Any = None) -> Algorithm:
       return self.entry.build(
-        roles.bound(model, frozen),
+        roles.bind_frozen(model, frozen),
         with_values(self.hparams, dict(numbers)),
         map_clients=map_clients,
       )

@@ -26,9 +26,9 @@ from fedjax_alg.hparams import (
   MAX_SEED,
   check_options,
   convert_types,
+  fill_defaults,
   hyper,
   reads,
-  resolve,
 )
 from fedjax_alg.models import (
   DEFAULT_LAYERS,
@@ -559,7 +559,7 @@ class RunOptions(
     return tuple(range(self.seed, self.seed + self.num_seeds))
 
   @property
-  def stopping_rules(self) -> list[stopping.Rule]:
+  def stopping_rules(self) -> list[stopping.StopRule]:
     """The rules that end the run before its last round, at most two."""
     return stopping.rules(self.stop_at, self.patience)
 
@@ -590,8 +590,8 @@ class RunOptions(
     for name in self.augment:
       check_known("augment", name, AUGMENTATIONS)
     if self.init_from is not None:
-      parameters.read(self.init_from)
-    roles_lib.parse(self.roles)
+      parameters.read_parameters(self.init_from)
+    roles_lib.parse_roles(self.roles)
     own.refuse_nameless(self.model, "model")
     if own.is_own(self.model):
       load_model(self.model)
@@ -718,7 +718,7 @@ class RunOptions(
     binary = path.suffix == ".npy"
     try:
       if binary:
-        numbers = np.asarray(npz.read(path))
+        numbers = np.asarray(npz.read_npz(path))
       else:
         with io.TextIOWrapper(open_regular(path), "utf-8-sig") as lines:
           numbers = np.loadtxt(lines, ndmin=1)
@@ -745,7 +745,7 @@ class RunOptions(
     by_option = own.sources(
       model=self.model,
       sampling=self.sampling,
-      task=data.task if tasks.is_own(data.task) else None,
+      task=data.task if tasks.is_own_task(data.task) else None,
     )
     for name, file in (
       ("availability_file", self.availability_file),
@@ -871,7 +871,7 @@ def check_together(
   _check_late(options, name, entry, hparams)
   stopping.check_evaluated(options.stopping_rules, protocols, task=task)
   check_targets(options, task)
-  accounting.check(options, data, hparams)
+  accounting.check_accounting(options, data, hparams)
   if getattr(hparams, "variant", None) == "table":
     for flag, value in (("newcomers_at", data.newcomers_at), ("shift", data.shift)):
       if value not in (None, "none"):
@@ -1009,7 +1009,7 @@ def _check_late(
     )
   if late.stragglers and late.keep:
     tiny = make_model("softmax", (1,), 2)
-    built = entry.build(tiny, resolve(hparams), map_clients=clients.ClientMap())
+    built = entry.build(tiny, fill_defaults(hparams), map_clients=clients.ClientMap())
     if not built.takes_parts:
       raise OptionError(
         f"`partial_work`=keep: {name} counts its work in another way than by "

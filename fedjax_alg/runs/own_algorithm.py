@@ -172,7 +172,7 @@ def _at(path: Any) -> str:
   return f" at {text}" if text else ""
 
 
-def check(
+def check_algorithm(
   label: str,
   algorithm: Algorithm,
   model: Model,

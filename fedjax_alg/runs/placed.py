@@ -156,7 +156,7 @@ class PlacedData:
         **{
           name: store.map_rows(
             getattr(data, name),
-            lambda rows: sharding.take_rows(rows, order, self._mesh),
+            lambda rows: sharding.permute_rows(rows, order, self._mesh),
           )
           for name in ("x", "y")
         }

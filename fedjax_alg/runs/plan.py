@@ -181,7 +181,7 @@ def make(
   if own.is_own(model):
     others["model"] = None  # it may read what a named model reads of the data
   for options in (data, run):
-    federation_lib.refuse_unread(options, explicit, others)
+    federation_lib.refuse_unread_options(options, explicit, others)
   run = _with_rounds(method, run, model, federation)
   for name in ("participation", "cohort_size"):
     if method.entry.all_clients and name in explicit:
@@ -230,7 +230,9 @@ def _check_personal(method: Method, run: RunOptions) -> None:
     OptionError: it would be another method under its name.
   """
   default = method.entry.options.get("roles", ())
-  if default and not any(role == "personal" for role, _ in roles_lib.parse(run.roles)):
+  if default and not any(
+    role == "personal" for role, _ in roles_lib.parse_roles(run.roles)
+  ):
     raise OptionError(
       f"`roles`={','.join(run.roles)}: {method.entry.label} has personal "
       f"parameters (by default {','.join(default)}); without any give "
@@ -281,7 +283,7 @@ def _with_rounds(
 
 
 def _layers_of(model: Any, federation: Federation, run: RunOptions, name: str) -> int:
-  layers = prepare_lib.make_model(model, federation, run).layers
+  layers = prepare_lib.build_model(model, federation, run).layers
   if layers is None:
     raise OptionError(
       f"`model`: {name} fits dense layers and convolutions "
@@ -483,7 +485,7 @@ def by_program(plans: Sequence[Plan]) -> list[list[int]]:
   groups: dict[Any, list[int]] = {}
   for index, plan in enumerate(plans):
     model = plan.model if isinstance(plan.model, str) else id(plan.model)
-    init = parameters.sha256(plan.init) if plan.init else None
+    init = parameters.hash_arrays(plan.init) if plan.init else None
     key = (plan.method.structure(), plan.data, plan.run, model, init)
     groups.setdefault(key, []).append(index)
   programs = []

@@ -91,7 +91,7 @@ class Prepared:
     )
 
 
-def memory_bytes() -> int:
+def _memory_bytes() -> int:
   """The memory in bytes of the device that keeps the state."""
   stats = jax.local_devices()[0].memory_stats()
   if stats and "bytes_limit" in stats:
@@ -99,7 +99,7 @@ def memory_bytes() -> int:
   return files.memory()
 
 
-def make_model(model: Any, federation: Federation, options: RunOptions) -> Model:
+def build_model(model: Any, federation: Federation, options: RunOptions) -> Model:
   """Makes the model of a run.
 
   Args:
@@ -152,7 +152,7 @@ def _load_start(
   """
   label = f"`init_from`={options.init_from}"
   if init is None and options.init_from is not None:
-    init = parameters.read(options.init_from)
+    init = parameters.read_parameters(options.init_from)
   elif init is not None:
     label = "`init`"
   if init is None:
@@ -191,7 +191,9 @@ def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
   return roles.split(
     model,
     options.roles,
-    roles.Personal(options.personal_when, options.personal_rate, options.personal_fit),
+    roles.PersonalTraining(
+      options.personal_when, options.personal_rate, options.personal_fit
+    ),
     options.model_state,
   )
 
@@ -230,7 +232,7 @@ def _check_words(model: str, federation: Federation) -> None:
   """Checks that word ids and models that read them are used together only."""
   train, test = federation.data.train, federation.data.whole_test
   if isinstance(train.x, dict):
-    return  # no named model reads it, as ``make_model`` says
+    return  # no named model reads it, as ``build_model`` says
   ids = train.x.dtype == np.int32
   if ids != (model in models.OF_TOKENS):
     path = federation.options.data_path
@@ -292,7 +294,7 @@ def cautions(prepared: Prepared, seen: set[str]) -> list[str]:
     for hparams in prepared.settings
   ]
   texts += [prepared.model.caution, _without_statistics(prepared)]
-  texts.append(stopping.caution(prepared.options.stopping_rules))
+  texts.append(stopping.caution_test_data(prepared.options.stopping_rules))
   privacy = prepared.privacy()
   if privacy is not None:
     texts.append(privacy.caution)
@@ -536,7 +538,7 @@ def _unread_of_run(prepared: Prepared) -> list[str]:
 
 def _refuse_memory(needed: int, label: str, advice: str) -> None:
   """Refuses what needs more bytes than the machine has."""
-  have = memory_bytes()
+  have = _memory_bytes()
   if needed > have:
     raise OptionError(f"{label}, the machine has {have / 2**30:.3g} GB ({advice})")
 
@@ -592,7 +594,7 @@ def _check_memory(
     f"`algorithm`={method.name}: comparing {compared} clients in "
     f"pairs needs {needed / 2**30:.3g} GB",
     "allowed: at most "
-    f"{math.isqrt(memory_bytes() // 8)} clients, or a method without pairs, "
+    f"{math.isqrt(_memory_bytes() // 8)} clients, or a method without pairs, "
     "such as ifca or fesem",
   )
 
@@ -750,9 +752,9 @@ def prepare(
     mode, options.client_lanes, mesh, _cuts(method, federation)
   )
   model = options.model if model is None else model
-  full_model = make_model(model, federation, options)
+  full_model = build_model(model, federation, options)
   start_params = _load_start(full_model, options, init)
-  built = split_by_role(method, start.bound(full_model, start_params), options)
+  built = split_by_role(method, start.bind_leaves(full_model, start_params), options)
   spec, method = _spec(federation, size), method.resolved()
   all_hparams = tuple(with_values(method.hparams, dict(values)) for values in settings)
   *_, algorithm = (
@@ -769,7 +771,7 @@ def prepare(
     options.devices(num_clients),
     options.clients_availability(num_clients, training),
     built.roles and built.roles.if_frozen,
-    start.moving(built, start_params),
+    start.trainable(built, start_params),
   )
   _check_own(method, algorithm, built, spec, participation, device_data)
   protocols = _protocols(
@@ -854,7 +856,7 @@ def _check_own(
 ) -> None:
   """Holds an algorithm of the caller's own to the contract."""
   if not method.is_registered:
-    own_algorithm.check(
+    own_algorithm.check_algorithm(
       f"`algorithm`={method.name}",
       algorithm,
       model,

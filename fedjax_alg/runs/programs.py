@@ -178,7 +178,7 @@ class Programs:
 
     def evaluate_one(state, key, values):
       algorithm = loop.with_frozen(p.build, data.train)(values)
-      model = roles.bound(p.model, data.train.frozen)
+      model = roles.bind_frozen(p.model, data.train.frozen)
       counts = evaluate.make_evaluate(algorithm, model, p.protocols, p.map_clients)(
         data, state, key
       )

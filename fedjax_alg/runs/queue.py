@@ -2,7 +2,7 @@
 
 A sink takes what a program of runs gives: it keeps results in memory, writes
 folders, shows a bar. All runs of the library and of the commands go through
-``run``, several settings of a program at once.
+``run_queue``, several settings of a program at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ from fedjax_alg.runs.result import Live, RunResult, make_facts, make_final, rows
 from fedjax_alg.runs.sinks import Sink
 
 
-class Memory(Sink):
+class _KeepResults(Sink):
   """Keeps the result of every setting.
 
   Attributes:
@@ -71,7 +71,7 @@ def divergence(step: Step, setting: int, prepared: Prepared) -> Divergence | Non
   )
 
 
-def run(
+def run_queue(
   programs: Programs,
   sinks: Sequence[Sink],
   *,
@@ -160,19 +160,19 @@ def run_plans(
     NonFiniteError: a state became NaN or infinite and ``stop`` is true.
   """
   results: list[RunResult | None] = [None] * len(plans)
-  memory, warned = Memory(), set[str]()
+  memory, warned = _KeepResults(), set[str]()
   sinks = [memory, *map(Sink.of, callbacks)]
   groups = by_program(plans)
   for indices in groups:
     prepared = plans[indices[0]].prepare([plans[i].method.values() for i in indices])
     warn(prepared, warned)
-    run(Programs(prepared), sinks, names=[names[i] for i in indices], stop=stop)
+    run_queue(Programs(prepared), sinks, names=[names[i] for i in indices], stop=stop)
     for i, result in zip(indices, memory.results):
       results[i] = result
   return results, len(groups)
 
 
-def steps(prepared: Prepared) -> Iterator[Step]:
+def compile_steps(prepared: Prepared) -> Iterator[Step]:
   """Compiles a run and yields its steps, see ``play.run_steps``."""
   programs = Programs(prepared)
   yield from play_lib.run_steps(programs, play_lib.new_records(programs, [None]))

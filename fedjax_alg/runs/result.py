@@ -23,11 +23,11 @@ from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import (
+  as_index,
   check_options,
   convert_types,
   of_type,
   ordered_values,
-  place,
 )
 from fedjax_alg.metrics import names
 from fedjax_alg.records import clients as tables_of_clients
@@ -174,7 +174,7 @@ class RunResult:
     return checkpoint.state_hash(self._state().states)
 
   def _seed_index(self, seed: int) -> int:
-    return place("seed", seed, len(self.seeds), ", the place of a seed in `seeds`")
+    return as_index("seed", seed, len(self.seeds), ", the place of a seed in `seeds`")
 
   def global_params(self, seed: int = 0) -> Params:
     """The global models after the last round.
@@ -217,7 +217,7 @@ class RunResult:
     """
     live, index = self._state(), self._seed_index(seed)
     p = live.prepared
-    client = place("client", client, p.spec.num_clients)
+    client = as_index("client", client, p.spec.num_clients)
     state = jax.tree.map(lambda leaf: leaf[index], live.states)
     ids = jnp.asarray([client], jnp.int32)
     key = client_keys(p.keys.evaluation[index], ids)[0]
@@ -274,7 +274,7 @@ class RunResult:
     else:
       params = self._global(seed, model)
     if processes.lead():
-      parameters.write(place_, params, format)
+      parameters.write_parameters(place_, params, format)
     return place_
 
   def _global(self, seed: int, model: int | None) -> Params:
@@ -283,7 +283,7 @@ class RunResult:
     count = jax.tree.leaves(models)[0].shape[0]
     if model is None and count > 1:
       raise OptionError(f"`model`: give which of the {count} global models")
-    number = place("model", model or 0, count)
+    number = as_index("model", model or 0, count)
     params = jax.tree.map(lambda leaf: leaf[number], models)
     if not self.facts["run"].get("roles"):
       return params
@@ -405,7 +405,7 @@ def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
   if prepared.method.source is not None:
     sources["algorithm"] = prepared.method.source
   if prepared.init is not None:
-    sources["init"] = own.Source("", parameters.sha256(prepared.init))
+    sources["init"] = own.Source("", parameters.hash_arrays(prepared.init))
   return {
     "identity": None,
     "algorithm": prepared.method.name,
@@ -535,7 +535,7 @@ def write_final(
     seeds: the N seeds.
     names: the names of the clients; None if they have none.
   """
-  tables_of_clients.write(folder, final, seeds, names)
+  tables_of_clients.write_clients(folder, final, seeds, names)
   if tables_of_clients.are_many(final):  # clients.npz has the same numbers
     final = dict(final, clients={}, membership=None, train_examples=None)
   with files.replacing(folder / _FINAL) as partial:
@@ -636,7 +636,7 @@ def load_run(
     final |= tables_of_clients.read_many(path)
     _check_parts(facts, summary, final)
     records = Records(
-      None, facts["seeds"], facts["plan"]["cohort_size"], (), metrics=metrics_of(facts)
+      None, facts["seeds"], facts["plan"]["cohort_size"], (), metrics=_metrics_of(facts)
     )
     records.stopped = summary.get("stopped", records.stopped)
     for name in ("metrics", "rounds", "timing", "groups"):
@@ -712,7 +712,7 @@ def _check_parts(
   arrays = [] if groups is None else [groups]
   for of in final["clients"].values():
     arrays += of.values()
-    if metrics_of(facts).main not in of or any(
+    if _metrics_of(facts).main not in of or any(
       array.ndim != 2 for array in of.values()
     ):
       raise ValueError("clients")
@@ -725,7 +725,7 @@ def _check_parts(
     raise ValueError(_FINAL)
 
 
-def metrics_of(facts: Mapping[str, Any]) -> tasks.Metrics:
+def _metrics_of(facts: Mapping[str, Any]) -> tasks.Metrics:
   """The metrics of a run, by its config.json."""
   of = facts["plan"].get("task")
   return tasks.CLASSIFICATION.metrics if of is None else tasks.metrics_of(of)
@@ -733,7 +733,7 @@ def metrics_of(facts: Mapping[str, Any]) -> tasks.Metrics:
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
   try:
-    return run_files.read(path.parent, path.name)
+    return run_files.read_facts(path.parent, path.name)
   except OptionError as error:
     raise RunFolderError(str(error)) from None
   except FileNotFoundError:
@@ -773,8 +773,8 @@ def _own_again(
   Raises:
     RunFolderError: it is gone, or has changed since the run.
   """
-  place, _, name = text.rpartition(":")
-  if place.endswith(".py"):
+  as_index, _, name = text.rpartition(":")
+  if as_index.endswith(".py"):
     text = f"{sources[parameter]['file']}:{name}"
   try:
     _, source = own.load(text, parameter)
@@ -809,14 +809,14 @@ def _start_again(
     if name == "init_from":
       file = sources[name]["file"]
       options = dataclasses.replace(options, init_from=file)
-      arrays = parameters.read(file)
+      arrays = parameters.read_parameters(file)
     elif init is None:
       raise RunFolderError(f"{folder}: it started from arrays, give load_run its init")
     else:
       arrays = init = parameters.flatten(init, "`init`")
   except OptionError as error:
     raise RunFolderError(f"{folder}: {error}") from error
-  if parameters.sha256(arrays) != sources[name]["sha256"]:
+  if parameters.hash_arrays(arrays) != sources[name]["sha256"]:
     raise RunFolderError(f"{folder}: {name} is not what the run started from")
   return options, init
 

@@ -1,4 +1,4 @@
-"""Sinks, which receive a run while it is computed (``queue.run``)."""
+"""Sinks, which receive a run while it is computed (``queue.run_queue``)."""
 
 from collections.abc import Callable, Sequence
 

@@ -23,7 +23,7 @@ from fedjax_alg.tasks import Task
 ALL_ROUNDS = "rounds"
 
 
-class Rule(NamedTuple):
+class StopRule(NamedTuple):
   """A rule as it was given."""
 
   name: str  #: "stop_at" or "patience"
@@ -38,7 +38,7 @@ class Rule(NamedTuple):
     return f"`{self.name}`={self.text}"
 
 
-def parse(name: str, text: str) -> Rule:
+def parse_rule(name: str, text: str) -> StopRule:
   """Reads a rule, and checks all that can be checked without a run.
 
   Args:
@@ -81,7 +81,7 @@ def parse(name: str, text: str) -> Rule:
       raise OptionError(f"{flag}: EVALUATIONS must be a whole number, at least 1")
   else:
     _check_value(flag, metric, number, "VALUE ")
-  return Rule(name, protocol, metric, number, text)
+  return StopRule(name, protocol, metric, number, text)
 
 
 def _check_value(label: str, metric: str, number: float, prefix: str = "") -> None:
@@ -105,8 +105,8 @@ def _check_value(label: str, metric: str, number: float, prefix: str = "") -> No
     )
 
 
-def rules(stop_at: str | None, patience: str | None) -> list[Rule]:
-  """Reads the rules of a run; see ``parse``.
+def rules(stop_at: str | None, patience: str | None) -> list[StopRule]:
+  """Reads the rules of a run; see ``parse_rule``.
 
   Args:
     stop_at: option of this name; None for no such rule.
@@ -116,14 +116,14 @@ def rules(stop_at: str | None, patience: str | None) -> list[Rule]:
     At most two rules.
   """
   return [
-    parse(name, text)
+    parse_rule(name, text)
     for name, text in (("stop_at", stop_at), ("patience", patience))
     if text is not None
   ]
 
 
 def check_evaluated(
-  stopping_rules: Sequence[Rule],
+  stopping_rules: Sequence[StopRule],
   protocols: Sequence[str],
   num_models: int | None = None,
   task: Task | None = None,
@@ -163,7 +163,7 @@ def check_evaluated(
       )
 
 
-def caution(stopping_rules: Sequence[Rule]) -> str:
+def caution_test_data(stopping_rules: Sequence[StopRule]) -> str:
   """Describes what is wrong with stopping by test data.
 
   Args:
@@ -185,7 +185,7 @@ def caution(stopping_rules: Sequence[Rule]) -> str:
 class Stopping:
   """Decides after every evaluation whether a run of N seeds has ended."""
 
-  def __init__(self, stopping_rules: Sequence[Rule], rows: Sequence[Row] = ()):
+  def __init__(self, stopping_rules: Sequence[StopRule], rows: Sequence[Row] = ()):
     """Makes the decision for the evaluations so far.
 
     Args:
@@ -193,9 +193,9 @@ class Stopping:
       rows: rows of metrics.csv of the rounds that were run before.
     """
     self._rules = list(stopping_rules)
-    self._best: dict[Rule, np.ndarray] = {}  # [N], NaN: nothing counted yet
-    self._since: dict[Rule, np.ndarray] = {}  # [N] evaluations since the best
-    self._met: dict[Rule, np.ndarray] = {}  # [N] bool
+    self._best: dict[StopRule, np.ndarray] = {}  # [N], NaN: nothing counted yet
+    self._since: dict[StopRule, np.ndarray] = {}  # [N] evaluations since the best
+    self._met: dict[StopRule, np.ndarray] = {}  # [N] bool
     #: "stop_at ..." or "patience ..."; None while the run goes on
     self.reason: str | None = None
     curves = {
@@ -217,7 +217,7 @@ class Stopping:
     """
     return self.add({rule: table[rule.protocol][rule.metric] for rule in self._rules})
 
-  def add(self, values: Mapping[Rule, np.ndarray]) -> str | None:
+  def add(self, values: Mapping[StopRule, np.ndarray]) -> str | None:
     """Takes the value [N] of each rule into account; returns ``reason``."""
     for rule, value in values.items():
       sign = names.sign(rule.metric)

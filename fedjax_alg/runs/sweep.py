@@ -247,7 +247,7 @@ def refuse_equal(
       plan.data,
       plan.run,
       plan.model if isinstance(plan.model, str) else id(plan.model),
-      parameters.sha256(plan.init) if plan.init else None,
+      parameters.hash_arrays(plan.init) if plan.init else None,
     )
     first = seen.setdefault(key, setting)
     if first is not setting:

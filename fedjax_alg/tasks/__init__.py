@@ -9,7 +9,7 @@ from fedjax_alg.tasks.counts import (
   Counts,
   per_client_metrics,
   sum_over_clients,
-  summarise,
+  summarize_counts,
 )
 from fedjax_alg.tasks.dense import DENSE, dense
 from fedjax_alg.tasks.multi_label import MULTI_LABEL
@@ -33,14 +33,14 @@ __all__ = [
   "Task",
   "cross_entropy",
   "dense",
-  "is_own",
+  "is_own_task",
   "largest",
   "metrics_of",
   "of",
   "per_client_metrics",
-  "resolve",
+  "resolve_task",
   "sum_over_clients",
-  "summarise",
+  "summarize_counts",
 ]
 
 #: Name -> task.
@@ -52,7 +52,7 @@ NAMES: dict[str, Task] = {
 _DENSE = "dense:"
 
 
-def resolve(task: str | Task | None) -> Task | None:
+def resolve_task(task: str | Task | None) -> Task | None:
   """The task that an option or an argument names.
 
   Args:
@@ -78,7 +78,7 @@ def resolve(task: str | Task | None) -> Task | None:
         f"`task`={task}: must be dense:LABEL, the label of pixels that are ignored"
       ) from None
     return dense(ignored)
-  if is_own(task):
+  if is_own_task(task):
     loaded, _ = own.load(task, "task")
     if not isinstance(loaded, Task):
       raise OptionError(f"`task`={task}: is {a_type(loaded)}, must be a Task")
@@ -88,7 +88,7 @@ def resolve(task: str | Task | None) -> Task | None:
   return NAMES[task]
 
 
-def is_own(task: Any) -> bool:
+def is_own_task(task: Any) -> bool:
   """Whether an option names a task of the user's own."""
   return own.is_own(task) and not task.startswith(_DENSE)
 

@@ -104,7 +104,7 @@ def _client_averages(
   return dict(zip(columns, (mean(tested), mean(-(-tested // 10)))))
 
 
-def summarise(task: Task, counts: Counts) -> dict[str, np.ndarray]:
+def summarize_counts(task: Task, counts: Counts) -> dict[str, np.ndarray]:
   """The metrics of a task, and its main metric over the clients.
 
   Args:

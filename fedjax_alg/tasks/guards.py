@@ -97,7 +97,7 @@ def check_size(result: Any, *targets: Any) -> int:
   return _check_whole(result, 1, "")
 
 
-def check_targets(result: Any, y: np.ndarray) -> np.ndarray:
+def check_target_array(result: Any, y: np.ndarray) -> np.ndarray:
   """An array of numbers with as many rows."""
   kind = getattr(result, "dtype", None)
   if kind is None or kind.kind not in "biuf":

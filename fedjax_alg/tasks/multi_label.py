@@ -87,7 +87,7 @@ MULTI_LABEL = Task(
   {"micro_f1": HIGHER, "macro_f1": HIGHER, "subset_accuracy": HIGHER, "loss": LOWER},
   shares=("micro_f1", "macro_f1", "subset_accuracy"),
   targets=_targets,
-  size=task_lib.columns,
+  size=task_lib.num_columns,
   outputs=lambda y, size: (y.shape[0], size),
   labels=_labels,
   pooled=_pool,

@@ -94,7 +94,7 @@ REGRESSION = Task(
   _values,
   {"mse": LOWER, "rmse": LOWER, "mae": LOWER, "r2": HIGHER, "loss": LOWER},
   targets=_targets,
-  size=task_lib.columns,
+  size=task_lib.num_columns,
   outputs=lambda y, size: (y.shape[0], size),
   labels=_labels,
   pooled=lambda sums: {name: sums[name] for name in ("rows", "loss", "squares")},

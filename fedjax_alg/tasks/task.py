@@ -166,7 +166,7 @@ def largest(*targets: Any) -> int:
   return 1 + max(int(y.max(initial=0)) for y in targets)
 
 
-def columns(*targets: Any) -> int:
+def num_columns(*targets: Any) -> int:
   """The number of columns of targets [n, L]."""
   return int(targets[0].shape[1])
 
@@ -176,7 +176,7 @@ def _size(*targets: Any) -> int:
   first = [jax.tree.leaves(y)[0] for y in targets]
   if first[0].dtype.kind == "i":
     return largest(*first)
-  return columns(*first) if first[0].ndim > 1 else 1
+  return num_columns(*first) if first[0].ndim > 1 else 1
 
 
 class Labels(NamedTuple):
@@ -253,7 +253,7 @@ class Task:
     for name, check in (
       ("outputs", guards.check_shape),
       ("size", guards.check_size),
-      ("targets", guards.check_targets),
+      ("targets", guards.check_target_array),
       ("labels", guards.labels_of(Labels)),
       ("pooled", guards.check_pooled),
       ("flipped", guards.check_flipped),

@@ -135,10 +135,10 @@ def test_rounds_are_the_loops(problem, settings):
 
 def test_a_client_scales_its_estimate_down():
   v = jnp.array([0.1, -0.3])
-  problems.assert_equal(baffle.clip(v, 0.3), v)
-  problems.assert_equal(baffle.clip(v, 0.0), v)
-  problems.assert_close(baffle.clip(v, 0.15), 0.5 * v)
-  problems.assert_equal(baffle.clip(0.0 * v, 0.3), 0.0 * v)
+  problems.assert_equal(baffle.clip_entries(v, 0.3), v)
+  problems.assert_equal(baffle.clip_entries(v, 0.0), v)
+  problems.assert_close(baffle.clip_entries(v, 0.15), 0.5 * v)
+  problems.assert_equal(baffle.clip_entries(0.0 * v, 0.3), 0.0 * v)
 
 
 def draw_sizes(jaxpr, slots, inside=False):

@@ -155,7 +155,7 @@ def test_rounds_are_the_oracles(problem, name, variant):
 def split_in_four(vectors, present):
   """Sizes of the groups of the round in which four copies part."""
   return diversified.group_vectors(
-    diversified.KModels(num_models=4),
+    diversified.KModelsHParams(num_models=4),
     vectors,
     jnp.zeros((4, 30)),
     present,

@@ -123,7 +123,7 @@ def own_code(seed, model, l, kind):
   @problems.quick_jit
   def draw(seed):
     key = jax.random.fold_in(jax.random.wrap_key_data(seed), l)
-    return codes.draw(
+    return codes.draw_code(
       key, layer, CLASSES, "class" if layer.positions == 1 else kind, jnp.float32
     )
 
@@ -308,7 +308,7 @@ def test_groups_and_personal_layers_are_the_oracle(stack, rows, monkeypatch):
 
   Once more with dense layers by the rows of clients of up to 32 examples.
   """
-  make, sizes, fit = deploy_program, set(), few_rows.fit
+  make, sizes, fit = deploy_program, set(), few_rows.fit_by_rows
   if rows:
     monkeypatch.setattr(
       few_rows, "fit", lambda *words: sizes.add(words[-2]) or fit(*words)

@@ -16,7 +16,9 @@ from tests.reference import diversified as oracle
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
 def _draw(key, number, size, kind):
-  return zeroth_order.draw(key, jnp.arange(number, dtype=jnp.int32), size, kind)
+  return zeroth_order.draw_directions(
+    key, jnp.arange(number, dtype=jnp.int32), size, kind
+  )
 
 
 def moves(problem, key, number, kind):

@@ -184,7 +184,7 @@ def test_a_head_is_never_sent_and_its_own_steps_are_counted(name, when, vectors)
   model = roles.split(
     models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,)),
     ["personal:last"],
-    roles.Personal(when, fit=3),
+    roles.PersonalTraining(when, fit=3),
   )
   algorithm = registry.build(
     name, model, map_clients=ClientMap(), local_steps=2, batch_size=0

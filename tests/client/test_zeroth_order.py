@@ -30,9 +30,9 @@ CURVE = CURVE @ CURVE.T / SIZE
 #: Two leaves, so that "all parameters together" is tested.
 START = {"a": jnp.array([[0.3, -0.2], [0.5, 0.1]]), "b": jnp.array([1.0, -0.4])}
 
-draw = problems.quick_jit(zeroth_order.draw, static_argnums=(2, 3))
+draw = problems.quick_jit(zeroth_order.draw_directions, static_argnums=(2, 3))
 estimate = problems.quick_jit(
-  zeroth_order.estimate,
+  zeroth_order.estimate_gradient,
   static_argnames=("loss", "directions", "smoothing", "kind", "scheme"),
 )
 
@@ -128,7 +128,7 @@ def test_directions_are_never_held_all_at_once():
   for directions in (10, 1000, 997):
     jaxpr = jax.make_jaxpr(
       functools.partial(
-        zeroth_order.estimate,
+        zeroth_order.estimate_gradient,
         lambda w: (w * w).sum(),
         directions=directions,
         smoothing=0.1,
@@ -181,14 +181,14 @@ def test_losses_are_of_exact_products(problem):
   ],
 )
 def test_a_smoothing_that_float32_cannot_see(kind, smoothing, size, least):
-  message = with_names(zeroth_order.caution(kind, smoothing, size))
+  message = with_names(zeroth_order.caution_resolution(kind, smoothing, size))
   if least is None:
     assert not message
     return
   assert message.startswith(f"smoothing={smoothing:g}: ")
   assert message.endswith(f"raise smoothing to {least} or more")
   assert "\n" not in message
-  assert not zeroth_order.caution(kind, 1.05 * float(least), size)
+  assert not zeroth_order.caution_resolution(kind, 1.05 * float(least), size)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

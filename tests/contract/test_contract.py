@@ -27,7 +27,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
 from fedjax_alg.engine import checkpoint, clients, loop, sharding
 from fedjax_alg.engine.keys import client_keys, run_keys
-from fedjax_alg.engine.round import Participation, run_round, sample_cohort
+from fedjax_alg.engine.round import Participation, sample_and_run, sample_cohort
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.rounds.expected import Expected, Played
@@ -118,7 +118,7 @@ def shapes_of_a_round(name, model, data, spec, **overrides):
         build, model, spec._replace(cohort_size=size), data, seeds, {}
       ),
     )
-    after, _ = run_round(
+    after, _ = sample_and_run(
       algorithm, data, Participation(size), keys, jnp.int32(0), state
     )
     return state, after

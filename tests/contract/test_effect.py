@@ -168,7 +168,7 @@ class Runs:
 
   def __call__(self, values):
     """A hash of all models after three rounds, and of their costs."""
-    hparams = hparams_lib.resolve(settings(self.name, values))
+    hparams = hparams_lib.fill_defaults(settings(self.name, values))
     traced = hparams_lib.traced_names(hparams)
     structure = tuple(
       (field.name, getattr(hparams, field.name))

@@ -17,7 +17,7 @@ from fedjax_alg.algorithms import baffle
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import run_keys
-from fedjax_alg.engine.round import Participation, run_round
+from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.hparams import traced_names, with_values
 from tests import problems
 from tests.contract import test_contract
@@ -129,7 +129,7 @@ def settings_of(name, overrides):
   values = {k: v for k, v in SMALL.items() if k in fields}
   read = entry.hparams(**values | {**entry.test_hparams} | overrides)
   settings = {k: v for k, v in values.items() if hparams_lib.reads(read, k)}
-  return hparams_lib.resolve(
+  return hparams_lib.fill_defaults(
     entry.hparams(**settings | {**entry.test_hparams} | overrides)
   )
 
@@ -159,7 +159,7 @@ def program(name, hparams, problem, map_clients, rounds=1, ids=(0,)):
     before = state = algorithm.setup(state, layout.everyone(data), keys.start)
     reports = []
     for number in range(rounds):
-      state, aux = run_round(
+      state, aux = sample_and_run(
         algorithm, data, Participation(size), keys, jnp.int32(number), state
       )
       reports.append(aux)
@@ -283,5 +283,9 @@ def test_every_float_is_traced_but_for_closed_forms_in_float64(name):
 
 def test_a_traced_zero_switches_off_too():
   vector = jnp.array([3.0, -4.0])
-  np.testing.assert_array_equal(jax.jit(baffle.clip)(vector, jnp.float32(0)), vector)
-  np.testing.assert_allclose(jax.jit(baffle.clip)(vector, jnp.float32(2)), vector / 2)
+  np.testing.assert_array_equal(
+    jax.jit(baffle.clip_entries)(vector, jnp.float32(0)), vector
+  )
+  np.testing.assert_allclose(
+    jax.jit(baffle.clip_entries)(vector, jnp.float32(2)), vector / 2
+  )

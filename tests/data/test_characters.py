@@ -16,7 +16,7 @@ def test_alphabet():
 
 def test_encoding_is_a_lookup():
   text = characters.ALPHABET + "@é~\x7f\U0001f600\0" + "Ham. to be?"
-  got = characters.encode(text)
+  got = characters.encode_text(text)
   # str.find gives -1 for unknown characters, as in LEAF: token 1.
   assert got.tolist() == [characters.ALPHABET.find(c) + 2 for c in text]
   assert got.dtype == np.int8

@@ -154,7 +154,7 @@ def test_none_and_flatten():
   plain = features.none(images)
   assert plain.dtype == np.float32 and plain.shape == images.shape
   np.testing.assert_allclose(plain, images / 255, rtol=1e-6)
-  np.testing.assert_array_equal(features.flatten(images), plain.reshape(2, 4))
+  np.testing.assert_array_equal(features.flatten_examples(images), plain.reshape(2, 4))
   tokens = np.array([[3, 1]], np.int32)
   assert features.none(tokens).dtype == np.int32
 

@@ -416,7 +416,7 @@ def test_files_with_clients_without_training_rows(tmp_path):
       json.dumps({"users": list(users), "user_data": users})
     )
   want = _test_clients()
-  partition_file.write_partition(tmp_path / "p.npz", want.partition, want.labels)
+  partition_file.write_partition_file(tmp_path / "p.npz", want.partition, want.labels)
   for options in (
     {"dataset": "npz", "data_path": str(tmp_path / "a.npz")},
     {"dataset": "leaf", "data_path": str(tmp_path)},

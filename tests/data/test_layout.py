@@ -69,7 +69,7 @@ def test_client_data_of_several_arrays_and_of_other_targets():
       assert data.x[name].dtype == dtype
       np.testing.assert_array_equal(data.x[name][:4], x[name][order].astype(dtype))
     np.testing.assert_array_equal(data.y[:4], y[order].astype(np.float32))
-    assert layout.num_rows(data) == 4 + layout.PADDING_ROWS
+    assert layout.num_example_rows(data) == 4 + layout.PADDING_ROWS
 
 
 def test_client_data_reads_several_arrays_as_one():

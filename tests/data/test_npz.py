@@ -20,18 +20,18 @@ def content(save, *args, **arrays):
 def test_it_reads_what_numpy_writes(tmp_path, save):
   path = tmp_path / "a.npz"
   save(path, **GOOD)
-  arrays = npz.read(path)
-  assert set(arrays) == set(GOOD) == set(npz.read(path, ["a"]))
+  arrays = npz.read_npz(path)
+  assert set(arrays) == set(GOOD) == set(npz.read_npz(path, ["a"]))
   for name, array in GOOD.items():
     np.testing.assert_array_equal(arrays[name], array, strict=True)
   path.write_bytes(content(np.save, GOOD["a"]))
-  np.testing.assert_array_equal(npz.read(path), GOOD["a"], strict=True)
+  np.testing.assert_array_equal(npz.read_npz(path), GOOD["a"], strict=True)
 
 
 def test_objects_that_nobody_asks_for_do_no_harm(tmp_path):
   path = tmp_path / "a.npz"
   np.savez(path, **GOOD, objects=np.array([{}], object))
-  assert npz.read(path, ["a"])["objects"] is None
+  assert npz.read_npz(path, ["a"])["objects"] is None
 
 
 INTACT = content(np.savez, x=np.ones((4, 3)))
@@ -59,10 +59,10 @@ def test_damage_and_objects_are_one_error(tmp_path, raw):
   path = tmp_path / "a.npz"
   path.write_bytes(raw)
   with pytest.raises(ValueError, match=f"^{path}: damaged$"):
-    npz.read(path)
+    npz.read_npz(path)
 
 
 def test_what_is_no_regular_file(tmp_path):
   for path in (tmp_path, tmp_path / "none.npz", "/dev/zero"):
     with pytest.raises(OSError):
-      npz.read(path)
+      npz.read_npz(path)

@@ -374,7 +374,7 @@ def test_spread_stays_within_bounds(weights, draw):
   high = low + room
   total = draw.draw(st.integers(int(low.sum()), int(high.sum())))
   weights = np.array(weights)
-  got = allocate.spread(weights, total, low, high)
+  got = allocate.allocate(weights, total, low, high)
   assert got.sum() == total
   assert (got >= low).all() and (got <= high).all()
   # Between two shares that are free to move, the weights decide.

@@ -27,7 +27,7 @@ def examples(seed=0):
 
 
 def write_file(path, partition, data):
-  partition_file.write_partition(path, partition, partition_file.labels_hash(data))
+  partition_file.write_partition_file(path, partition, partition_file.labels_hash(data))
   return path
 
 
@@ -83,7 +83,7 @@ def test_rows_that_lie_together_need_little_room(tmp_path):
 def test_federations_are_equal(tmp_path):
   options = dict(validation_clients=2, newcomers_at=((2, 3),))
   first = fa.federate("digits", partition="classes", num_clients=20, seed=4, **options)
-  partition_file.write_partition(tmp_path / "p.npz", first.partition, first.labels)
+  partition_file.write_partition_file(tmp_path / "p.npz", first.partition, first.labels)
   reread = fa.federate(
     "digits", partition_file=str(tmp_path / "p.npz"), seed=4, **options
   )

@@ -61,7 +61,7 @@ def records(seed=0, most=40):
 
 def test_encoded_tweets_are_the_tweets():
   rows = records()
-  got = tweets_lib.encode(iter(rows))
+  got = tweets_lib.encode_tweets(iter(rows))
   usable = [row for row in rows if row["user"] and row["polarity"] != 2]
   names = sorted({row["user"] for row in usable})
   assert [names[u] for u in got["user"]] == [row["user"] for row in usable]
@@ -84,7 +84,7 @@ def test_a_client_has_the_tweets_of_a_user_and_frequent_words_come_first():
     for n in range(count)
   ]
   rows = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
-  got = tweets_lib.sent140(tweets_lib.encode(rows), 20, 10**6, 25, seed=4)
+  got = tweets_lib.sent140(tweets_lib.encode_tweets(rows), 20, 10**6, 25, seed=4)
   assert got.num_classes == 2 and got.name == "sent140"
   assert got.x_train.shape[1] == 25 and got.x_train.dtype == np.int32
   for client, (times, word, train, test) in enumerate(
@@ -105,7 +105,7 @@ def test_test_tweets_add_no_word():
   rows = [
     {"user": "al", "polarity": 4 * (n % 2), "text": f"word{n:03}"} for n in range(50)
   ]
-  got = tweets_lib.sent140(tweets_lib.encode(rows), 20, 100, 3, seed=0)
+  got = tweets_lib.sent140(tweets_lib.encode_tweets(rows), 20, 100, 3, seed=0)
   assert (got.x_test == np.array([1, 0, 0])).all() and len(got.x_test) == 5
   # Ties in the order of the alphabet.
   np.testing.assert_array_equal(np.sort(got.x_train[:, 0]), np.arange(2, 47))
@@ -117,16 +117,16 @@ def test_only_the_most_frequent_words_are_known_and_tweets_are_cut():
     {"user": "al", "polarity": 4, "text": text}
     for text in ["b b b c c a"] * 10 + ["c b a x y z"] * 10
   ]
-  got = tweets_lib.sent140(tweets_lib.encode(rows), 20, 2, 4, seed=0)
+  got = tweets_lib.sent140(tweets_lib.encode_tweets(rows), 20, 2, 4, seed=0)
   for row in np.r_[got.x_train, got.x_test].tolist():
     assert row in ([2, 2, 2, 3], [3, 2, 1, 1])  # b is more frequent than c
-  got = tweets_lib.sent140(tweets_lib.encode(rows), 20, 3, 7, seed=0)
+  got = tweets_lib.sent140(tweets_lib.encode_tweets(rows), 20, 3, 7, seed=0)
   for row in np.r_[got.x_train, got.x_test].tolist():
     assert row in ([2, 2, 2, 3, 3, 4, 0], [3, 2, 4, 1, 1, 1, 0])
 
 
 def test_the_seed_decides_what_is_tested():
-  tweets = tweets_lib.encode(records(most=200))
+  tweets = tweets_lib.encode_tweets(records(most=200))
   first, repeated, different = (
     tweets_lib.sent140(tweets, 10, 50, 8, seed) for seed in (0, 0, 1)
   )
@@ -136,21 +136,23 @@ def test_the_seed_decides_what_is_tested():
 
 def test_no_words_and_users_of_one_tweet():
   rows = [{"user": user, "polarity": 0, "text": "!"} for user in "aab"]
-  got = tweets_lib.sent140(tweets_lib.encode(rows), 1, 5, 3)
+  got = tweets_lib.sent140(tweets_lib.encode_tweets(rows), 1, 5, 3)
   assert got.x_train.tolist() == got.x_test.tolist() == [[0, 0, 0]]
 
 
 def test_refuses():
   good = {"user": "al", "polarity": 0, "text": "x"}
-  tweets = tweets_lib.encode([good] * 7)
+  tweets = tweets_lib.encode_tweets([good] * 7)
   refuses(
     lambda: tweets_lib.sent140(tweets, 8), "min_client_size=8: no user", "the most is 7"
   )
-  refuses(lambda: tweets_lib.sent140(tweets_lib.encode([])), "the most is 0")
-  refuses(lambda: tweets_lib.encode([good | {"polarity": 3}]), "polarity 3, allowed: 0")
+  refuses(lambda: tweets_lib.sent140(tweets_lib.encode_tweets([])), "the most is 0")
+  refuses(
+    lambda: tweets_lib.encode_tweets([good | {"polarity": 3}]), "polarity 3, allowed: 0"
+  )
   for name in good:
     rows = [{key: good[key] for key in good if key != name}]
-    refuses(lambda: tweets_lib.encode(rows), f"records without {name};")
+    refuses(lambda: tweets_lib.encode_tweets(rows), f"records without {name};")
 
 
 def prepare(root, rows, features=None):
@@ -170,8 +172,8 @@ def test_from_tfds(tmp_path, monkeypatch):
   )
   prepare(tmp_path, rows)
   got = tweets_lib.load_sent140(5, 30, 6, 2, tmp_path)
-  want = tweets_lib.sent140(tweets_lib.encode(rows), 5, 30, 6, 2)
-  monkeypatch.setattr(tweets_lib, "encode", None)  # then from the cache
+  want = tweets_lib.sent140(tweets_lib.encode_tweets(rows), 5, 30, 6, 2)
+  monkeypatch.setattr(tweets_lib, "encode_tweets", None)  # then from the cache
   for examples in (got, tweets_lib.load_sent140(5, 30, 6, 2, tmp_path)):
     for a, b in zip(examples, want, strict=True):
       np.testing.assert_array_equal(a, b)

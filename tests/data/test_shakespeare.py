@@ -73,8 +73,8 @@ def test_windows(folder, length, stride):
     x, y, client = (getattr(got, f"{field}_{split}") for field in ("x", "y", "client"))
     assert x.shape == (len(rows), length)
     for row, (text, after, number) in enumerate(rows):
-      np.testing.assert_array_equal(x[row], characters.encode(text))
-      assert y[row] == characters.encode(after)[0] - 1
+      np.testing.assert_array_equal(x[row], characters.encode_text(text))
+      assert y[row] == characters.encode_text(after)[0] - 1
       assert client[row] == number
   assert got.client_names.tolist() == names and len(train) > 0
 

@@ -176,11 +176,11 @@ def test_leaf_windows_for_testing_begin_behind_the_training_text(tmp_path, strid
   want = [i for i in starts if i > last]
   assert len(got.x_train) == trains and len(want) > 5
   np.testing.assert_array_equal(
-    got.x_test, [characters.encode(text[i : i + length]) for i in want]
+    got.x_test, [characters.encode_text(text[i : i + length]) for i in want]
   )
   np.testing.assert_array_equal(
     got.y_test,
-    characters.classes(characters.encode("".join(text[i + length] for i in want))),
+    characters.classes(characters.encode_text("".join(text[i + length] for i in want))),
   )
 
 
@@ -191,7 +191,7 @@ def test_leaf_texts_that_are_no_windows_are_split_at_random(tmp_path):
   path.write_text(leaf({"al": (texts, ["x"] * 40)}))
   got = load_leaf(path)
   assert len(got.x_test) == 4
-  assert got.x_test.tolist() != [characters.encode(t).tolist() for t in texts[-4:]]
+  assert got.x_test.tolist() != [characters.encode_text(t).tolist() for t in texts[-4:]]
 
 
 def test_leaf_folder_of_leaf_s_own_shakespeare(tmp_path):
@@ -270,11 +270,11 @@ def test_leaf_text(tmp_path):
   path.write_text(leaf(TEXTS))
   got = load_leaf(path)
   np.testing.assert_array_equal(
-    got.x_train, [characters.encode(x) for x in ("To b", "No @")]
+    got.x_train, [characters.encode_text(x) for x in ("To b", "No @")]
   )
   assert len(got.y_test) == 0  # the other window shares text with the first
   np.testing.assert_array_equal(
-    got.y_train, characters.classes(characters.encode("ex"))
+    got.y_train, characters.classes(characters.encode_text("ex"))
   )
   assert (got.num_classes, got.num_tokens) == (81, 82)
   assert got.x_train.dtype == got.x_test.dtype == np.int32

@@ -36,7 +36,9 @@ def test_exact_values_become_bytes(x):
   assert np.asarray(train).tobytes() == x.tobytes()
   np.testing.assert_array_equal(train[1:3], x[1:3])
   on_device = jax.tree.map(jnp.asarray, train)
-  rows = jax.jit(lambda data: store.read(data, lambda rows: rows[::-1]))(on_device)
+  rows = jax.jit(lambda data: store.gather_rows(data, lambda rows: rows[::-1]))(
+    on_device
+  )
   assert np.asarray(rows).tobytes() == x[::-1].tobytes()
   assert np.asarray(on_device).tobytes() == x.tobytes()
 
@@ -68,7 +70,7 @@ def test_any_256_values_become_bytes_if_asked():
   train, test = store.compact((x, x[:0]), "uint8")
   assert train.values.shape == (256,) and test.shape == (0, 7)
   assert np.asarray(train).tobytes() == x.tobytes()
-  read = jax.jit(lambda data: store.read(data, lambda rows: rows[1:9]))(
+  read = jax.jit(lambda data: store.gather_rows(data, lambda rows: rows[1:9]))(
     jax.tree.map(jnp.asarray, train)
   )
   assert np.asarray(read).tobytes() == x[1:9].tobytes()

@@ -303,7 +303,7 @@ def test_a_run_of_the_apps_is_that_of_fa_run(tmp_path, identity):
   del identity
   keywords = options("scaffold")
   prepared = from_keywords("scaffold", federation(), **keywords).prepare()
-  export.write(prepared, tmp_path / "app")
+  export.write_app(prepared, tmp_path / "app")
   folder = tmp_path / "app" / "fedjax_app"
   grid = Grid(
     flower.client_app(folder, federation().client), CLIENTS, str(tmp_path / "keep")

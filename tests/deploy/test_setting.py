@@ -50,7 +50,7 @@ def prepare_run(method="fedavg", federation=None, num_held_out=0, **options):
 )
 def test_what_cannot_be_exported(tmp_path, method, options, message):
   with pytest.raises(fa.OptionError) as error:
-    export.write(prepare_run(method, **options), tmp_path / "app")
+    export.write_app(prepare_run(method, **options), tmp_path / "app")
   assert not (tmp_path / "app").exists()
   assert str(error.value).startswith(message)
   assert "\n" not in str(error.value)
@@ -71,11 +71,11 @@ def test_the_run_is_made_again_without_anybodys_data():
 
 def test_a_config_that_was_changed_is_refused(tmp_path):
   path, facts = tmp_path / "config.json", setting.facts_of(prepare_run())
-  setting.write(path, facts)
-  assert setting.read(path) == json.loads(json.dumps(facts))
+  setting.write_config(path, facts)
+  assert setting.read_config(path) == json.loads(json.dumps(facts))
   path.write_text(path.read_text().replace('"fedavg"', '"fedprox"'))
   with pytest.raises(fa.OptionError, match="has changed since"):
-    setting.read(path)
+    setting.read_config(path)
 
 
 def test_the_clients_of_the_simulation_are_those_of_the_run():
@@ -92,7 +92,7 @@ def test_the_clients_of_the_simulation_are_those_of_the_run():
 
 def test_an_app_is_a_package_with_a_frozen_config(tmp_path):
   run = prepare_run("mime_lite")
-  export.write(run, tmp_path / "app")
+  export.write_app(run, tmp_path / "app")
   about = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
   parts = about["tool"]["flwr"]["app"]["components"]
   for part in parts.values():
@@ -101,7 +101,7 @@ def test_an_app_is_a_package_with_a_frozen_config(tmp_path):
     assert f"{name} = flower." in text
   assert about["project"]["name"] == "fedjax-mime-lite"
   folder = tmp_path / "app" / "fedjax_app"
-  assert setting.read(folder / "config.json")["algorithm"] == "mime_lite"
+  assert setting.read_config(folder / "config.json")["algorithm"] == "mime_lite"
   data = runpy.run_path(str(folder / "data.py"))
   for ours, theirs in zip(data["shard"](2), run.federation.client(2)):
     np.testing.assert_array_equal(ours[:], theirs[:])
@@ -110,7 +110,7 @@ def test_an_app_is_a_package_with_a_frozen_config(tmp_path):
 def test_arrays_of_ones_own_need_a_loader_of_ones_own(tmp_path):
   x, y = np.random.default_rng(0).random((20, 3)), np.arange(20) % 2
   examples = fa.from_arrays(x, y, np.arange(20) // 5, x_test=x, y_test=y)
-  export.write(
+  export.write_app(
     prepare_run("fedavg", fa.federate(examples, partition="natural")), tmp_path / "app"
   )
   data = runpy.run_path(str(tmp_path / "app" / "fedjax_app" / "data.py"))

@@ -339,7 +339,7 @@ def test_headers_and_files_of_others(tmp_path):
   for number in (1, 2, 3):
     checkpoint.save(tmp_path, {"w": np.zeros(2)}, number, {"n": number})
   assert [facts["n"] for facts in checkpoint.headers(tmp_path)] == [3, 2]
-  newest = checkpoint.paths(tmp_path)[0]
+  newest = checkpoint.checkpoint_paths(tmp_path)[0]
   newest.write_bytes(newest.read_bytes()[:-1])
   assert [facts["n"] for facts in checkpoint.headers(tmp_path)] == [2]
   assert (tmp_path / "round_best.ckpt").read_text() == "mine"

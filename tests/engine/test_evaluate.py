@@ -118,7 +118,7 @@ def fixture_case(problem):
 
 
 def summarise(counts):
-  return tasks.summarise(tasks.CLASSIFICATION, counts)
+  return tasks.summarize_counts(tasks.CLASSIFICATION, counts)
 
 
 def assert_sums(sums, confusion):

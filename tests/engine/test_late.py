@@ -10,7 +10,7 @@ from fedjax_alg import registry
 from fedjax_alg.engine import clients, clock, late, samplers
 from fedjax_alg.engine.keys import LATE, client_keys, run_keys, server_key
 from fedjax_alg.engine.late import Late
-from fedjax_alg.engine.round import Participation, run_round, sample_cohort
+from fedjax_alg.engine.round import Participation, sample_and_run, sample_cohort
 from tests import problems
 
 DRAWS, ABSENT = 4000, 3
@@ -22,7 +22,9 @@ def draw_arrivals(problem, options):
   cohort = cohort._replace(weight=cohort.weight.at[ABSENT].set(0))
   return jax.device_get(
     jax.jit(
-      jax.vmap(lambda key: late.draw(options, cohort, client_keys(key, cohort.ids)))
+      jax.vmap(
+        lambda key: late.draw_late(options, cohort, client_keys(key, cohort.ids))
+      )
     )(jax.random.split(jax.random.key(5), DRAWS))
   )
 
@@ -89,7 +91,7 @@ def player(problem, data, name, **settings):
 
   @problems.quick_jit
   def play(numbers, ids):
-    return run_round(
+    return sample_and_run(
       algorithm,
       data,
       Participation(
@@ -157,7 +159,7 @@ def test_who_is_lost_keeps_its_state(problem, data):
   """SCAFFOLD's variates of those who do not arrive, and its round."""
   before, play = player(problem, data, "scaffold")
   cohort = sample_cohort(data, 8, COHORT_KEY)
-  arrived = late.draw(
+  arrived = late.draw_late(
     Late(dropout=0.4),
     cohort,
     client_keys(server_key(jax.random.fold_in(KEYS.work, 2), LATE), cohort.ids),
@@ -193,7 +195,7 @@ def test_a_part_is_so_many_epochs(problem, data):
   plain, report = play(ids=samplers.uniform(data, 8, COHORT_KEY))
   options = Late(stragglers=1.0, most=1e-6, keep=True)  # rounded up
   state, aux = problems.quick_jit(
-    lambda state: run_round(
+    lambda state: sample_and_run(
       algorithm, data, Participation(8, late=options), KEYS, jnp.int32(2), state
     )
   )(before)

@@ -7,7 +7,12 @@ import numpy as np
 from fedjax_alg.base import Algorithm, RoundAux, Work, no_setup, round_cost
 from fedjax_alg.engine import clock, loop, samplers
 from fedjax_alg.engine.keys import run_keys
-from fedjax_alg.engine.round import PRESENT, Participation, run_round, sample_cohort
+from fedjax_alg.engine.round import (
+  PRESENT,
+  Participation,
+  sample_and_run,
+  sample_cohort,
+)
 
 
 def test_the_start_and_a_round_see_who_is_there(problem):
@@ -51,7 +56,7 @@ def spy(with_key):
 
 def test_a_round_is_a_function_of_seed_and_number(problem):
   round_ = jax.jit(
-    lambda keys, number: run_round(
+    lambda keys, number: sample_and_run(
       spy(True), problem.data, Participation(5), keys, number, None
     )[0]
   )
@@ -87,9 +92,9 @@ def test_the_engine_tells_the_time_of_a_round(problem):
   def times(data, algorithm=algorithm):
     return jax.jit(
       lambda data: (
-        run_round(algorithm, data, Participation(12), run_keys(0), jnp.int32(0), ())[
-          1
-        ].times
+        sample_and_run(
+          algorithm, data, Participation(12), run_keys(0), jnp.int32(0), ()
+        )[1].times
       )
     )(data)
 
@@ -147,7 +152,7 @@ def test_a_bijection_where_the_permutation_is_needed(problem):
     )
   # As with uniform, everybody who is drawn is there.
   aux = jax.eval_shape(
-    lambda: run_round(
+    lambda: sample_and_run(
       spy(True),
       problem.data,
       Participation(5, samplers.by_bijection),
@@ -192,7 +197,7 @@ def test_a_round_without_participants_is_idle(problem):
     )
 
   play = jax.jit(
-    lambda number, state: run_round(
+    lambda number, state: sample_and_run(
       algorithm,
       on_machines(problem),
       Participation(3, samplers.with_checks(someone_in_odd_rounds)),

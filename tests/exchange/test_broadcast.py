@@ -92,7 +92,7 @@ def test_rounds_are_the_loop(problem):
 
 @pytest.mark.program
 def test_copies_stay_equal_and_models_have_an_error_each(problem):
-  options = diversified.KModels(num_models=2, threshold=2)
+  options = diversified.KModelsHParams(num_models=2, threshold=2)
   history = list(play(problem, grouping=diversified.by_model(options)))
   for number, (_, _, after, aux) in enumerate(history):
     assert bool(trees.copies(after.models)) == (number < 2)

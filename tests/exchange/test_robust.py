@@ -30,7 +30,7 @@ def clipping(updates, weights, **options):
 
 RULES = {
   "mean": lambda updates, weights: trees.slot_mean(weights, updates),
-  "median": robust.coordinate_median,
+  "median": robust.median_by_coordinate,
   "trimmed_mean": functools.partial(robust.trimmed_mean, share=SHARE),
   "krum": functools.partial(robust.krum, share=SHARE),
   "multi_krum": functools.partial(robust.multi_krum, share=SHARE),

@@ -47,7 +47,7 @@ def test_the_spread_by_sums_is_that_of_the_vectors(whole_divisor):
     [(weights * (groups == k)) @ vectors / max(divisors[k], 1e-30) for k in range(3)]
   )
   squares = np.where(weights > 0, (vectors**2).sum(1), np.nan)
-  actual = stacking.spread(
+  actual = stacking.group_spread(
     *(
       jnp.asarray(a, jnp.float32)
       for a in (weights, squares, moves, means, divisors, of_group)
@@ -59,7 +59,7 @@ def test_the_spread_by_sums_is_that_of_the_vectors(whole_divisor):
 def test_a_spread_that_rounding_makes_negative_is_zero():
   unit, same = jnp.ones(1), jnp.full((1, 4), 0.1)
   square = jnp.vdot(same, same)[None] * (1 - 1e-6)
-  assert stacking.spread(unit, square, same, same, unit, unit) == 0
+  assert stacking.group_spread(unit, square, same, same, unit, unit) == 0
 
 
 def both(algorithm, monkeypatch, *inputs):

@@ -32,14 +32,14 @@ def test_flags_and_a_finished_run_give_the_same_app(tmp_path, monkeypatch, refus
   fa.run("fedadam", fed, cohort_size=2, rounds=2, seeds=[0]).save(tmp_path / "run")
   assert export.main([str(tmp_path / "run"), f"--out={tmp_path / 'b'}"]) == 0
   first, second = (
-    setting.read(tmp_path / app / "fedjax_app" / "config.json") for app in "ab"
+    setting.read_config(tmp_path / app / "fedjax_app" / "config.json") for app in "ab"
   )
   for name in ("algorithm", "hparams", "deployed", "model", "seeds"):
     assert first[name] == second[name]
   words = [f"--out={tmp_path / 'a'}", *FLAGS]
   assert export.main([*words, "--rounds=3"]) == 0  # in its place
   place = tmp_path / "a" / "fedjax_app"
-  assert setting.read(place / "config.json")["run"]["rounds"] == 3
+  assert setting.read_config(place / "config.json")["run"]["rounds"] == 3
   # Nobody's changes are lost.
   (place / "data.py").write_text("mine")
   assert "is not empty, and no app whose files are" in refused(export, words)

@@ -212,7 +212,7 @@ def test_a_run_that_ends_early_is_finished(tmp_path, capsys):
   tables = ("metrics.csv", "rounds.csv", "clients.csv")
   before = texts(folder, *tables)
   (folder / "summary.json").unlink()
-  checkpoint.paths(folder / "checkpoint")[0].unlink()
+  checkpoint.checkpoint_paths(folder / "checkpoint")[0].unlink()
   assert play(folder, *words, "--resume") == 0
   assert texts(folder, *tables) == before
   second = summary_of(folder)

@@ -60,7 +60,9 @@ def test_centres_and_vectors_are_as_long_as_the_points():
     )
     assert_refused(
       "vectors: rows as long",
-      lambda v: grouping.place(grouping.project(POINTS, MASK, 2), v, centre=True),
+      lambda v: grouping.project_further(
+        grouping.project(POINTS, MASK, 2), v, centre=True
+      ),
       jnp.ones((4, width)),
     )
     assert_refused(

@@ -10,7 +10,7 @@ from fedjax_alg import grouping
 from tests.reference import diversified as oracle
 
 project = jax.jit(grouping.project, static_argnums=2)
-place = jax.jit(grouping.place, static_argnames="centre")
+place = jax.jit(grouping.project_further, static_argnames="centre")
 lift = jax.jit(grouping.lift)
 
 

@@ -17,7 +17,7 @@ CONV = models.layer_views((Conv(3, 7),), 3, (5, 4))[0]
 def test_codes_are_of_the_key_in_every_dtype():
   def draw(dtype):
     return problems.quick_jit(
-      lambda key: codes.draw(key, CONV, 3, "class", jnp.dtype(dtype))
+      lambda key: codes.draw_code(key, CONV, 3, "class", jnp.dtype(dtype))
     )
 
   single = draw("float32")
@@ -31,7 +31,7 @@ def test_codes_are_of_the_key_in_every_dtype():
 
 def test_codes_are_standard_normal_and_all_different():
   layer = CONV._replace(width=400)
-  code = np.asarray(codes.draw(KEY, layer, 3, "position", jnp.dtype("float32")))
+  code = np.asarray(codes.draw_code(KEY, layer, 3, "position", jnp.dtype("float32")))
   assert abs(code.mean()) < 0.03 and abs(code.std() - 1) < 0.03
   assert len(np.unique(code)) > 0.99 * code.size
   flat = code.reshape(60, 400)  # no class and position like another

@@ -28,7 +28,7 @@ def code_and_fit(l, bias):
   code = (
     codes.identity(CLASSES, jnp.float32)
     if l
-    else codes.draw(jax.random.key(1), layer, CLASSES, "class", jnp.float32)
+    else codes.draw_code(jax.random.key(1), layer, CLASSES, "class", jnp.float32)
   )
   d = layer.fan_in + (bias == "ones")
   return code, solve.Fit(
@@ -47,15 +47,21 @@ def test_the_layer_is_the_one_of_the_sums(l, bias, monkeypatch):
 
   def by_sums(shard):
     sums = moments.add_shard(
-      moments.zeros(layer, CLASSES, jnp.float32), layer, PARAMS, shard, jnp.float32
+      moments.zero_moments(layer, CLASSES, jnp.float32),
+      layer,
+      PARAMS,
+      shard,
+      jnp.float32,
     )
     equations = solve.problem(sums, layer, code, bias)
     basis = solve.solve(equations.gram, equations.cross, jnp.float32(ridge), meta.basis)
-    return solve.weights(meta._replace(basis=basis), equations, sums, layer, bias)
+    return solve.fitted_weights(
+      meta._replace(basis=basis), equations, sums, layer, bias
+    )
 
   both = problems.quick_jit(
     lambda shard: (
-      few_rows.fit(layer, PARAMS, shard, code, meta, ridge, bias, 12),
+      few_rows.fit_by_rows(layer, PARAMS, shard, code, meta, ridge, bias, 12),
       by_sums(shard),
     )
   )
@@ -71,7 +77,7 @@ def test_without_examples_it_is_the_layer_of_the_group(bias, monkeypatch):
   monkeypatch.setattr(few_rows, "_FEWEST", 4)
   code, meta = code_and_fit(0, bias)
   kernel, offset = problems.quick_jit(
-    lambda: few_rows.fit(
+    lambda: few_rows.fit_by_rows(
       MODEL.layers[0],
       PARAMS,
       Shard(X, Y, jnp.int32(9), jnp.int32(0)),
@@ -93,7 +99,7 @@ def test_sizes_double_up_to_half_of_the_inputs():
     "stack", (8, 8, 64), 10, layers=("conv3-64", "dense3000", "dense40")
   )
   conv, wide, next_, last = stack.layers
-  assert few_rows.sizes(wide, 5.0) == (256, 512, 1024, 2048)
-  assert few_rows.sizes(next_, 5.0) == (256, 512, 1024)
+  assert few_rows.row_limits(wide, 5.0) == (256, 512, 1024, 2048)
+  assert few_rows.row_limits(next_, 5.0) == (256, 512, 1024)
   for layer, ridge in ((conv, 5.0), (last, 5.0), (wide, 0.0), (wide, float("inf"))):
-    assert few_rows.sizes(layer, ridge) == ()
+    assert few_rows.row_limits(layer, ridge) == ()

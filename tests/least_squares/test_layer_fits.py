@@ -6,7 +6,7 @@ import numpy as np
 
 from fedjax_alg import models
 from fedjax_alg.least_squares import layer_fits
-from fedjax_alg.least_squares.layer_fits import LayerFits, Plan
+from fedjax_alg.least_squares.layer_fits import FitPlan, LayerFits
 from tests import problems
 
 #: A convolution, a hidden dense layer, the output.
@@ -15,7 +15,7 @@ WORDS, SHAPE, CLASSES = ("conv3-5", "avg2", "dense6"), (8, 6), 4
 
 def plan_of(**options):
   layers = models.make_model("stack", SHAPE, CLASSES, layers=WORDS).layers
-  return Plan(
+  return FitPlan(
     layers, LayerFits(**options), (1.0,) * 3, lambda ridge, clients: ridge, ()
   )
 

@@ -74,7 +74,7 @@ def sum_moments(l, shards, rows=7, product="float64", x=None, dtype="float64"):
     inputs, params = jax.tree.map(
       lambda leaf: jnp.asarray(leaf, dtype), (inputs, params)
     )
-    total = moments.zeros(VIEWS[l], CLASSES, FLOAT64)
+    total = moments.zero_moments(VIEWS[l], CLASSES, FLOAT64)
     for offset, size in shards:
       total = program(l, rows, product)(
         inputs, y, params, total, jnp.int32(offset), jnp.int32(size)
@@ -159,7 +159,7 @@ def test_memory_does_not_grow_with_the_client(shape, l):
     number = jax.ShapeDtypeStruct((), jnp.int32)
     traced = jax.make_jaxpr(
       lambda shard, params: moments.add_shard(
-        moments.zeros(view, CLASSES, FLOAT64), view, params, shard, FLOAT64
+        moments.zero_moments(view, CLASSES, FLOAT64), view, params, shard, FLOAT64
       )
     )(Shard(million, jax.ShapeDtypeStruct((10**6,), jnp.int32), number, number), params)
   block = moments.block_rows(view)
@@ -196,7 +196,7 @@ def test_blocks_are_as_large_as_the_memory_allows(positions, fan_in, rows):
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_sums_of_another_layer_are_refused():
-  wrong_sums = moments.zeros(VIEWS[0], CLASSES, jnp.float32)
+  wrong_sums = moments.zero_moments(VIEWS[0], CLASSES, jnp.float32)
   with pytest.raises(AssertionError, match="assert_shape"):
     moments.add_shard(
       wrong_sums._replace(total=wrong_sums.total[:1]), VIEWS[0], {}, None, jnp.float32

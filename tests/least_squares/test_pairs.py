@@ -95,7 +95,7 @@ def weights_of_digits(x, y, ridge):
     equations = solve.problem(sums, VIEW, jnp.eye(10)[:, None], "ones")
     return solve.solve(equations.gram, equations.cross, ridge)
 
-  zero = moments.zeros(VIEW, 10, jnp.dtype("float32"))
+  zero = moments.zero_moments(VIEW, 10, jnp.dtype("float32"))
   return fit(moments.in_pairs(zero)), fit(zero)
 
 

@@ -17,10 +17,10 @@ from tests.reference import analytic as oracle
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def by_offsets(x, kernel, blocks=1):
-  sums = patch_gram.zeros(kernel, x.shape[-1], x.dtype)
+  sums = patch_gram.zero_products(kernel, x.shape[-1], x.dtype)
   for block in jnp.array_split(x, blocks):
-    sums = patch_gram.add(sums, block, x.dtype)
-  return patch_gram.gram(sums)
+    sums = patch_gram.add_examples(sums, block, x.dtype)
+  return patch_gram.patches_gram(sums)
 
 
 @pytest.mark.program
@@ -58,7 +58,9 @@ def test_needs_a_fraction_of_the_products(kernel):
     return rows.T @ rows
 
   assert flops(
-    lambda x: patch_gram.add(patch_gram.zeros(kernel, 8, x.dtype), x, x.dtype)
+    lambda x: patch_gram.add_examples(
+      patch_gram.zero_products(kernel, 8, x.dtype), x, x.dtype
+    )
   ) < 0.5 * flops(unfold)
 
 
@@ -94,7 +96,7 @@ def test_sums_of_a_client_are_those_of_the_oracle(rows):
     jnp.int32(7),
   )
   with jax.enable_x64(True):
-    start = moments.zeros(layer, 2, jnp.dtype("float64"))
+    start = moments.zero_moments(layer, 2, jnp.dtype("float64"))
     start = start._replace(gram=start.gram + 1.0)
     actual = moments.add_shard(
       start, layer, {"params": {}}, shard, jnp.dtype("float64"), rows

@@ -15,7 +15,7 @@ from fedjax_alg.least_squares.private import PrivateMoments
 
 D, L, UNIT = 5, 3, 2.0
 KEY = jax.random.key(11)
-clip = jax.jit(private.clip, static_argnums=0)
+clip = jax.jit(private.clip_moments, static_argnums=0)
 
 
 def moments_of(rng, rows, size=1.0):

@@ -65,8 +65,8 @@ def fit(name, bias, code, ridge, scale):
     equations = solve.problem(sums, view, code, bias)
     basis = solve.solve(equations.gram, equations.cross, ridge)
     fit = solve.Fit(basis, scale)
-    kernel, offset = solve.weights(fit, equations, sums, view, bias)
-    return equations, basis, (kernel, offset), solve.spread(kernel, sums, view)
+    kernel, offset = solve.fitted_weights(fit, equations, sums, view, bias)
+    return equations, basis, (kernel, offset), solve.output_std(kernel, sums, view)
 
   with jax.enable_x64(True):
     return jax.tree.map(
@@ -155,7 +155,7 @@ def test_what_would_broadcast_is_refused():
     lambda: solve.by_rows(gram, cross[:1], jnp.float32(1), cross),
     lambda: solve.by_rows(gram, cross, jnp.float32(1), cross[:1]),
     lambda: solve.weights_by_means(fit, None, jnp.ones(1), jnp.ones(3), "centred"),
-    lambda: solve.spread(cross, sums, VIEWS["conv"]),
+    lambda: solve.output_std(cross, sums, VIEWS["conv"]),
   ):
     with pytest.raises(AssertionError, match="assert_shape"):
       wrong()
@@ -176,9 +176,9 @@ def test_an_output_that_does_not_change_is_divided_by_1():
   with jax.enable_x64(True):
     kernel = np.zeros((6, 5))
     kernel[:, 1] = 1
-    actual = problems.quick_jit(lambda kernel, sums: solve.spread(kernel, sums, view))(
-      jnp.asarray(kernel), jax.tree.map(jnp.asarray, sums)
-    )
+    actual = problems.quick_jit(
+      lambda kernel, sums: solve.output_std(kernel, sums, view)
+    )(jnp.asarray(kernel), jax.tree.map(jnp.asarray, sums))
   rows = examples("dense")[1]
   expected = [1, rows.sum(1).std(), 1, 1, 1]
   np.testing.assert_allclose(actual, expected)

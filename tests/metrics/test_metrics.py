@@ -20,7 +20,7 @@ def test_kinds_are_sets_of_classes():
 
 
 def test_sizes_count_who_is_in_a_group():
-  sizes = groups.sizes(np.array([2, 0, -1, 2, -1]), 4)
+  sizes = groups.group_sizes(np.array([2, 0, -1, 2, -1]), 4)
   np.testing.assert_array_equal(sizes, [1, 0, 2, 0])
 
 

@@ -228,7 +228,7 @@ def test_a_model_with_state_starts_from_what_is_given():
       (),
       "`init`",
     )
-    restored = roles.split(start.bound(model, matched), ())
+    restored = roles.split(start.bind_leaves(model, matched), ())
     statistics = restored.roles.start(jax.random.key(1)).state["batch_stats"]
     initial = model.roles.start(jax.random.key(1)).state["batch_stats"]
     chex.assert_trees_all_equal(

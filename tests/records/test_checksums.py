@@ -12,7 +12,7 @@ from fedjax_alg.records import checksums
 
 def write(path, texts):
   """Writes an export: a text, or a folder of texts by their names."""
-  with checksums.replacing(path) as partial:
+  with checksums.replacing_with_checksums(path) as partial:
     if isinstance(texts, str):
       partial.write_text(texts)
       return path
@@ -87,7 +87,7 @@ def test_a_kill_leaves_what_fits(tmp_path, monkeypatch, kind, at):
       write(path, NEW[kind])
   if path.exists():  # no folder takes the place of another at once
     assert checksums.is_export(path)
-    checksums.check(path, "path")
+    checksums.verify(path, "path")
     assert read(path) == (NEW if at == "last sums" else OLD)[kind]
   checksums.check_output(path, "path", kind == "folder")
   write(path, OLD[kind])
@@ -113,7 +113,7 @@ def test_a_folder_with_files_of_others_is_no_export(tmp_path, change):
   with pytest.raises(OptionError, match="^path: holds files without checksum"):
     checksums.check_output(path, "path", True)
   with pytest.raises((OptionError, OSError)):
-    checksums.check(path, "path")
+    checksums.verify(path, "path")
 
 
 def test_checksums_of_others_tell_no_export(tmp_path):
@@ -121,6 +121,6 @@ def test_checksums_of_others_tell_no_export(tmp_path):
   path = tmp_path / "weights"
   path.write_text("of somebody else")
   checksums.place_of(path).write_text(f"{files.sha256(path)}  weights\n")
-  checksums.check(path, "path")  # they are compared all the same
+  checksums.verify(path, "path")  # they are compared all the same
   with pytest.raises(OptionError, match="^path: is no export with its checksu"):
     checksums.check_output(path, "path", False)

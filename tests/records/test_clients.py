@@ -36,9 +36,9 @@ def read(path):
 
 @pytest.mark.parametrize("names", [None, ("ann", "b, c", "007")])
 def test_a_row_for_each_seed_protocol_and_client(tmp_path, names):
-  clients.write(tmp_path, FINAL, (3, 5), names)
+  clients.write_clients(tmp_path, FINAL, (3, 5), names)
   rows = read(tmp_path / "clients.csv")
-  assert tuple(rows[0]) == clients.columns(names)
+  assert tuple(rows[0]) == clients.list_columns(names)
   assert ("name" in rows[0]) == (names is not None)
   assert [(row["seed"], row["protocol"], row["client"]) for row in rows] == [
     (seed, protocol, client)
@@ -75,11 +75,11 @@ def test_very_many_clients_are_arrays(tmp_path, monkeypatch, main):
     "train_examples": rng.integers(1, 300, 500),
     "membership": rng.integers(-1, 4, (2, 500)).astype(np.int32),
   }
-  clients.write(tmp_path, final, (3, 5), None)
+  clients.write_clients(tmp_path, final, (3, 5), None)
   assert clients.read_many(tmp_path) == {}
   monkeypatch.setattr(clients, "MOST_IN_TEXT", 499)
   names = [f"client {i}" for i in range(500)]
-  clients.write(tmp_path, final, (3, 5), names)
+  clients.write_clients(tmp_path, final, (3, 5), names)
   assert [path.name for path in tmp_path.iterdir()] == ["clients.npz"]
   arrays = clients.read_many(tmp_path)
   assert arrays.keys() == {"clients", "train_examples", "membership"}
@@ -98,6 +98,8 @@ def test_tables_of_the_run_before_do_not_stay(tmp_path):
   """Nothing measured at clients, no groups; and an old run without losses."""
   old = {"local": {"accuracy": np.ones((2, 3))}}
   for measured in ({}, old):
-    clients.write(tmp_path, FINAL, (3, 5), None)
-    clients.write(tmp_path, {"clients": measured, "membership": None}, (3, 5), None)
+    clients.write_clients(tmp_path, FINAL, (3, 5), None)
+    clients.write_clients(
+      tmp_path, {"clients": measured, "membership": None}, (3, 5), None
+    )
     assert not list(tmp_path.iterdir())

@@ -87,9 +87,9 @@ def test_flax_alone_reads_what_is_exported(trained, tmp_path, kind):
     Net().apply(load_by_flax(path, kind), x), Net().apply(params, x)
   )
   # And it is read again.
-  problems.assert_equal(parameters.read(path), parameters.flatten(params))
+  problems.assert_equal(parameters.read_parameters(path), parameters.flatten(params))
   digest = parameters.source(path).sha256
-  assert digest == parameters.sha256(parameters.flatten(params))
+  assert digest == parameters.hash_arrays(parameters.flatten(params))
   result.export(path, kind, client=4)  # in its place
   assert parameters.source(path).sha256 != digest
 
@@ -212,7 +212,7 @@ TREE = {
 
 
 def export(path, kind, tree=None):
-  parameters.write(path, TREE if tree is None else tree, kind)
+  parameters.write_parameters(path, TREE if tree is None else tree, kind)
   return path
 
 
@@ -228,7 +228,7 @@ def test_an_export_replaces_an_export_alone(tmp_path, kind):
   """Told by its checksums: what was edited or is of somebody else stays."""
   path = export(tmp_path / "model", kind)
   export(path, kind, jax.tree.map(lambda leaf: leaf + 1, TREE))
-  assert parameters.read(path)["params/layers/1/w"] == 2  # in its place
+  assert parameters.read_parameters(path)["params/layers/1/w"] == 2  # in its place
   assert {file.name for file in tmp_path.iterdir()} == {"model", "model.sha256"}
   if kind == "orbax":
     (path / "notes").write_text("mine")
@@ -299,7 +299,7 @@ def test_a_flipped_bit_is_found(tmp_path, kind):
     for where in {0, len(raw) // 2, len(raw) - 1} if raw else ():
       file.write_bytes(raw[:where] + bytes([raw[where] ^ 1]) + raw[where + 1 :])
       with pytest.raises(fa.OptionError, match="model: is not as it was writ"):
-        parameters.read(path)
+        parameters.read_parameters(path)
     file.write_bytes(raw)
   assert parameters.source(path).sha256 == digest
   # What sha256sum writes is compared too, where it is there; else nothing is.
@@ -307,15 +307,15 @@ def test_a_flipped_bit_is_found(tmp_path, kind):
   assert parameters.source(path).sha256 == digest
   path.with_name("model.sha256").write_text(f"{'0' * 64}  a/model\n")
   if kind == "orbax":  # not a checksum of ours
-    parameters.read(path)
+    parameters.read_parameters(path)
     return
   with pytest.raises(fa.OptionError, match="is not as it was written"):
-    parameters.read(path)
+    parameters.read_parameters(path)
   path.with_name("model.sha256").write_text(files.sha256(path).upper())
-  parameters.read(path)
+  parameters.read_parameters(path)
   path.with_name("model.sha256").write_text("what is this?")
   with pytest.raises(fa.OptionError, match="model.sha256: has no checksums"):
-    parameters.read(path)
+    parameters.read_parameters(path)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_what_never_ends_is_not_read(tmp_path, monkeypatch, place, pattern):
   if place == "/":
     monkeypatch.setattr(checksums.os, "walk", None)
   with pytest.raises(fa.OptionError, match=pattern):
-    parameters.read(tmp_path / place)
+    parameters.read_parameters(tmp_path / place)
 
 
 def in_safetensors(path, arrays):
@@ -370,13 +370,13 @@ def test_floats_of_every_size(tmp_path):
   path = in_safetensors(
     tmp_path / "a", [(name, name, numbers.astype(kind)) for name, kind in kinds.items()]
   )
-  read = parameters.read(path)
+  read = parameters.read_parameters(path)
   assert read.keys() == kinds.keys()
   for array in read.values():
     np.testing.assert_array_equal(array, numbers, strict=True)
   in_safetensors(path, [("a/b", "I32", numbers.astype(np.int32))])
   with pytest.raises(fa.OptionError, match="a/b is I32, must be one of F64"):
-    parameters.read(path)
+    parameters.read_parameters(path)
 
 
 def test_two_arrays_of_one_name_are_refused(fed, tmp_path):
@@ -404,23 +404,25 @@ def test_two_arrays_of_one_name_are_refused(fed, tmp_path):
     )
   for path in places:
     with pytest.raises(fa.OptionError, match="damaged"):
-      parameters.read(path)
+      parameters.read_parameters(path)
 
 
 def test_a_file_that_was_written_again_is_read_again(tmp_path):
   """Also where its size and the time of writing are the same."""
   path = export(tmp_path / "a", "npz")
   time = path.stat().st_mtime_ns
-  assert parameters.read(path)["params/layers/1/w"] == 1
+  assert parameters.read_parameters(path)["params/layers/1/w"] == 1
   export(path, "npz", jax.tree.map(lambda leaf: leaf + 1, TREE))
   os.utime(path, ns=(time, time))
-  assert parameters.read(path)["params/layers/1/w"] == 2
+  assert parameters.read_parameters(path)["params/layers/1/w"] == 2
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
   monkeypatch.setattr(parameters.importlib, "import_module", _missing)
   with pytest.raises(fa.OptionError, match=r"pip install safetensors, or fed"):
-    parameters.write(tmp_path / "a", {"a": np.zeros(1, np.float32)}, "safetensors")
+    parameters.write_parameters(
+      tmp_path / "a", {"a": np.zeros(1, np.float32)}, "safetensors"
+    )
 
 
 def _missing(name):

@@ -73,11 +73,11 @@ def test_best_is_of_the_rounds_in_which_somebody_was_counted():
     }
     for n, value in ((1, np.nan), (2, 0.25), (3, 0.5))
   ]
-  summary = results.summarise(rows, (0.4,))
+  summary = results.summarize_rows(rows, (0.4,))
   assert summary["best"]["assigned"]["accuracy"]["mean"] == 0.5
   assert summary["best"]["assigned"]["loss"]["mean"] == 0.25
   assert summary["rounds_to"]["0.40"]["values"] == [3]
-  empty = results.summarise(rows[:1], (0.4,))
+  empty = results.summarize_rows(rows[:1], (0.4,))
   assert np.isnan(empty["best"]["assigned"]["accuracy"]["mean"])
   assert empty["rounds_to"]["0.40"]["values"] == [None]
 

@@ -255,7 +255,7 @@ def test_a_table_has_the_metrics_of_the_task(tmp_path):
   assert records.main_metric(rows[0]) == "mse"
   assert [row["mse"] for row in rows] == [0.25, 0.5]
   assert list(
-    results.summarise(rows, (0.3,), metrics)["rounds_to"]["0.30"]["values"]
+    results.summarize_rows(rows, (0.3,), metrics)["rounds_to"]["0.30"]["values"]
   ) == [1, None]
   reread = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
   reread.read(1)
@@ -335,7 +335,7 @@ def test_other_tables_are_refused(run, name):
   """A row less, one twice, another number, text for it, half a line, nothing."""
   marks, path = run.marks(), run.path(name)
   lines = path.read_bytes().splitlines(keepends=True)
-  records.check(run.folder, SEEDS, 3, marks)
+  records.check_tables(run.folder, SEEDS, 3, marks)
   for rows in (
     [*lines[:1], *lines[2:]],
     [*lines[:2], *lines[1:]],
@@ -348,7 +348,7 @@ def test_other_tables_are_refused(run, name):
   ):
     path.write_bytes(b"".join(rows))
     with pytest.raises(OptionError, match="csv: edited or cut") as caught:
-      records.check(run.folder, SEEDS, 3, marks)
+      records.check_tables(run.folder, SEEDS, 3, marks)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -365,10 +365,10 @@ def test_other_tables_are_refused(run, name):
 def test_tables_without_marks_have_all_rounds(run, old, new, pattern):
   """Those of a run that an earlier version began."""
   path = run.path("rounds")
-  records.check(run.folder, SEEDS, 3, None)
+  records.check_tables(run.folder, SEEDS, 3, None)
   path.write_bytes(path.read_bytes().replace(old, new, 1))
   with pytest.raises(OptionError, match=f"rounds.csv: damaged, {pattern}"):
-    records.check(run.folder, SEEDS, 3, None)
+    records.check_tables(run.folder, SEEDS, 3, None)
 
 
 def test_nothing_is_appended_through_a_link(run, tmp_path):

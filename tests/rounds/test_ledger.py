@@ -10,7 +10,7 @@ from fedjax_alg.base import num_params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.exchange.aggregation import make_aggregator
-from fedjax_alg.least_squares.layer_fits import LayerFits, Plan
+from fedjax_alg.least_squares.layer_fits import FitPlan, LayerFits
 from fedjax_alg.rounds import ledger
 from tests.algorithms import bridge
 
@@ -62,7 +62,7 @@ def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
 def test_the_rounds_of_a_fit_layer_by_layer():
   """Six inputs, five hidden units, three classes, two groups."""
   layers = models.make_model("mlp", (6,), 3, hidden=(5,)).layers
-  plan = Plan(
+  plan = FitPlan(
     layers,
     LayerFits(bias="centred"),
     (1.0, 1.0),

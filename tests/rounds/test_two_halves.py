@@ -13,7 +13,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.engine import clients, keys, samplers
-from fedjax_alg.engine.round import Participation, run_round
+from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.exchange import Exchange, aggregation, attacks, links
 from fedjax_alg.exchange.aggregation import coordinate_median
 from fedjax_alg.rounds.k_models import ModelGrouping
@@ -51,12 +51,16 @@ def server(when):
 
 
 def by_model(**options):
-  return diversified.by_model(diversified.KModels(**options))
+  return diversified.by_model(diversified.KModelsHParams(**options))
 
 
 def by_gradient(problem, step, mean="gradients", **options):
   return diversified.by_gradient(
-    problem.model, diversified.KModels(**options), step, clients.ClientMap(), mean
+    problem.model,
+    diversified.KModelsHParams(**options),
+    step,
+    clients.ClientMap(),
+    mean,
   )
 
 
@@ -283,7 +287,7 @@ def test_clients_join_in_a_round_without_participants(problem):
     return jnp.where(number == 2, 12, samplers.uniform(data, cohort_size, key, number))
 
   round_ = problems.quick_jit(
-    lambda number, state: run_round(
+    lambda number, state: sample_and_run(
       algorithm,
       data,
       Participation(4, nobody_when_they_join),

@@ -123,7 +123,9 @@ def test_outer_steps_find_a_minimum_and_count_rounds():
     seeds=3,
   )
   reported = []
-  descent = gradient_tuning.descend(derivatives, outer_steps=7, report=reported.append)
+  descent = gradient_tuning.descend_hparams(
+    derivatives, outer_steps=7, report=reported.append
+  )
   assert derivatives.seen == [8, 15, 30, 30, 30, 30, 30]
   assert descent.played == 3 * 3 * (8 + 15 + 5 * 30) and reported == descent.steps
   assert descent.best.rounds == 30 and descent.best.loss == min(
@@ -148,7 +150,7 @@ def test_what_diverges_or_explodes_is_taken_back():
       0.05 * math.sin(1e6 * at[0]) if at[0] > -1.0 else 0.0
     )
 
-  descent = gradient_tuning.descend(
+  descent = gradient_tuning.descend_hparams(
     StubDerivatives(fn, dict(client_lr=0.2)), outer_steps=5, halvings=0
   )
   first, second, third, *_ = descent.steps
@@ -161,7 +163,7 @@ def test_what_diverges_or_explodes_is_taken_back():
 
   diverging = StubDerivatives(lambda at, rounds: math.nan, dict(client_lr=0.2))
   with pytest.raises(fa.OptionError, match="start from smaller values"):
-    gradient_tuning.descend(diverging, outer_steps=3)
+    gradient_tuning.descend_hparams(diverging, outer_steps=3)
   assert len(diverging.seen) == 3
 
 

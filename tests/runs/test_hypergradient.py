@@ -304,7 +304,7 @@ def test_without_validation_clients(own_fed):
 def test_what_jumps_is_said():
   has_caution = {
     name: bool(
-      hypergradient.caution(
+      hypergradient.caution_decisions(
         types.SimpleNamespace(name=name, entry=entry, hparams=entry.hparams())
       )
     )
@@ -325,6 +325,6 @@ def test_what_jumps_is_said():
   entry = registry.get("fedavg")
   for change in (dict(aggregator="krum"), dict(compress_up="topk:0.1")):
     hparams = dataclasses.replace(entry.hparams(), **change)
-    assert "does not see them change" in hypergradient.caution(
+    assert "does not see them change" in hypergradient.caution_decisions(
       types.SimpleNamespace(name="fedavg", entry=entry, hparams=hparams)
     )

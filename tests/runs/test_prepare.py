@@ -246,7 +246,7 @@ def test_a_share_for_testing_is_not_read_where_test_rows_have_clients():
 def test_a_table_that_does_not_fit_is_refused(monkeypatch):
   words = ["--algorithm=losac", "--variant=table"]
   assert make(*words).spec.num_examples > 0
-  monkeypatch.setattr(prepare, "memory_bytes", lambda: 10**5)
+  monkeypatch.setattr(prepare, "_memory_bytes", lambda: 10**5)
   with expect_refusal("^--variant=table: .* GB .*--variant=client"):
     make(*words)
 
@@ -262,9 +262,9 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch):
 def test_clients_in_pairs_that_do_not_fit_are_refused(monkeypatch, words, compared):
   monkeypatch.setattr(prepare, "_state_bytes", lambda *_: 0)
   monkeypatch.setattr(prepare, "_check_work", lambda *_: None)
-  monkeypatch.setattr(prepare, "memory_bytes", lambda: 8 * compared**2)
+  monkeypatch.setattr(prepare, "_memory_bytes", lambda: 8 * compared**2)
   make(*words)
-  monkeypatch.setattr(prepare, "memory_bytes", lambda: 8 * compared**2 - 1)
+  monkeypatch.setattr(prepare, "_memory_bytes", lambda: 8 * compared**2 - 1)
   with expect_refusal(
     f"^{words[0]}: comparing {compared} clients in pairs .* at most {compared - 1} "
   ):

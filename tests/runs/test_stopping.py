@@ -54,7 +54,7 @@ def curves(seed):
   ],
 )
 def test_the_last_seed_decides(text):
-  rule = stopping.parse(*text.split("="))
+  rule = stopping.parse_rule(*text.split("="))
   early = 0
   for number in range(40):
     values = curves(number)
@@ -123,7 +123,7 @@ def test_test_data_are_warned_of():
     ("local:loss:1", True),
     ("validation_mean:loss:1", False),
   ):
-    caution = stopping.caution(stopping.rules(None, text))
+    caution = stopping.caution_test_data(stopping.rules(None, text))
     assert ("test data" in caution) == optimistic
 
 

@@ -37,7 +37,7 @@ def count(task, outputs, y, mask, matrix=False):
 
 
 def summarise(task, sums):
-  return tasks.summarise(task, tasks.Counts(sums))
+  return tasks.summarize_counts(task, tasks.Counts(sums))
 
 
 def shares(logits):
@@ -168,11 +168,11 @@ def test_clients_count_alike_and_those_without_examples_not():
   np.testing.assert_array_equal(at["accuracy"], [0.5, 1, np.nan, 0.25])
   np.testing.assert_array_equal(at["test_examples"], [2, 6, 0, 8])
   np.testing.assert_array_equal(at["loss"], [1, 1 / 3, np.nan, 0.25])
-  values = tasks.summarise(CLASSIFICATION, counts)
+  values = tasks.summarize_counts(CLASSIFICATION, counts)
   assert values["client_accuracy"] == pytest.approx(1.75 / 3)
   assert values["worst_decile"] == 0.25
   assert values["accuracy"] == pytest.approx(9 / 16)
-  some = tasks.summarise(
+  some = tasks.summarize_counts(
     CLASSIFICATION,
     sum_over_clients(CLASSIFICATION, by_client, np.array([True, False, True, False])),
   )
@@ -184,7 +184,7 @@ def test_the_worst_tenth_is_rounded_up():
   """21 clients with examples: three are the worst tenth."""
   hits = np.random.default_rng(0).permutation(np.arange(30))
   total = np.where(hits < 21, 40, 0)
-  values = tasks.summarise(
+  values = tasks.summarize_counts(
     CLASSIFICATION,
     sum_over_clients(CLASSIFICATION, each_client(np.where(total > 0, hits, 0), total)),
   )
@@ -197,7 +197,7 @@ def test_nobody_with_examples_among_several_seeds():
     sum_over_clients(CLASSIFICATION, each_client(*arguments))
     for arguments in (([1, 2], [2, 2]), ([0, 0], [0, 0]))
   )
-  values = tasks.summarise(
+  values = tasks.summarize_counts(
     CLASSIFICATION, jax.tree.map(lambda a, b: np.stack([a, b]), some, nobody)
   )
   np.testing.assert_array_equal(values["client_accuracy"], [0.75, np.nan])
@@ -312,7 +312,7 @@ def test_each_client_has_its_error():
       for off, rows in ((1, [True, True, False]), (3, [True] * 3), (0, [False] * 3))
     ),
   )
-  metrics = tasks.summarise(REGRESSION, counts)
+  metrics = tasks.summarize_counts(REGRESSION, counts)
   assert (metrics["client_mse"], metrics["worst_decile_mse"]) == (5, 9)
   np.testing.assert_allclose(metrics["mse"], (2 * 1 + 3 * 9) / 5)
   at = tasks.per_client_metrics(REGRESSION, counts.clients, 1)

@@ -17,7 +17,7 @@ COLUMNS = dict.fromkeys(
   (
     *tables.columns_of(tasks.Metrics("none", {"none": Metric()})),
     *tables.TIMING,
-    *clients.columns(["a"], "none"),
+    *clients.list_columns(["a"], "none"),
     "partition",
   )
 )
@@ -57,9 +57,11 @@ def test_the_loss_and_the_rows_are_added_and_nan_rows_ignored():
     "client_near",
     "worst_decile_near",
   )
-  metrics = tasks.summarise(task, tasks.Counts(sums))
+  metrics = tasks.summarize_counts(task, tasks.Counts(sums))
   assert (metrics["near"], metrics["loss"]) == (0.5, 1.125)
-  nothing = tasks.summarise(task, tasks.Counts({name: np.zeros(2) for name in sums}))
+  nothing = tasks.summarize_counts(
+    task, tasks.Counts({name: np.zeros(2) for name in sums})
+  )
   assert all(np.isnan(values).all() for values in nothing.values())
 
 
@@ -75,7 +77,7 @@ def test_the_worst_clients_are_those_of_the_largest_error():
     "rows": np.array([1.0, 2, 0]),
     "loss": np.zeros(3),
   }
-  metrics = tasks.summarise(task, tasks.sum_over_clients(task, by_client))
+  metrics = tasks.summarize_counts(task, tasks.sum_over_clients(task, by_client))
   assert metrics["client_off"] == 2 and metrics["worst_decile_off"] == 3
   assert metrics["off"] == pytest.approx(7 / 3)
 
@@ -118,12 +120,14 @@ def test_tasks_have_names(tmp_path):
     "dense",
     "tokens",
   ]
-  assert tasks.resolve("tokens") is tasks.TOKENS and tasks.resolve(None) is None
-  ignoring = tasks.resolve("dense:255")
+  assert (
+    tasks.resolve_task("tokens") is tasks.TOKENS and tasks.resolve_task(None) is None
+  )
+  ignoring = tasks.resolve_task("dense:255")
   assert ignoring.size(np.array([[1, 255]])) == 2
   file = tmp_path / "mine.py"
   file.write_text("from fedjax_alg.tasks import REGRESSION as own\nno = 3\n")
-  assert tasks.resolve(f"{file}:own") is tasks.NAMES["regression"]
+  assert tasks.resolve_task(f"{file}:own") is tasks.NAMES["regression"]
   for text, pattern in (
     ("regresion", "unknown, did you mean 'regression'"),
     (3, "an int, must"),
@@ -133,7 +137,7 @@ def test_tasks_have_names(tmp_path):
     (str(file), "a file needs the name in it"),
   ):
     with pytest.raises(OptionError, match=pattern):
-      tasks.resolve(text)
+      tasks.resolve_task(text)
 
 
 @pytest.mark.parametrize(

@@ -436,7 +436,7 @@ def _clients(path: str) -> int:
   Raises:
     UsageError: it has no clients.
   """
-  return _clients_of(path, files.contents([files.expand_path(path)]))
+  return _clients_of(path, files.contents_key([files.expand_path(path)]))
 
 
 @functools.cache

@@ -228,7 +228,7 @@ def test_folders_that_are_links_are_refused(folder, reference, tmp_path, capsys)
 
 def test_what_a_kill_has_left_of_a_checkpoint_is_removed_at_resume(folder):
   """Of a round that is not saved again: nothing else would remove it."""
-  (newest,) = checkpoint.paths(folder / "checkpoint")[:1]
+  (newest,) = checkpoint.checkpoint_paths(folder / "checkpoint")[:1]
   partial = newest.with_name("round_00000001.ckpt.partial")
   partial.write_bytes(newest.read_bytes()[:100])
   foreign = newest.with_name("round_00000009.ckpt.partial")
@@ -391,8 +391,8 @@ def test_a_run_of_an_earlier_version(folder, reference, capsys):
   """No hashes, no machine: it goes on, with a note."""
   edit(folder / "config.json", lambda facts: facts.pop("machine"))
   (folder / "summary.json").unlink()
-  for path in checkpoint.paths(folder / "checkpoint"):
-    facts, payload = checkpoint.read(path)
+  for path in checkpoint.checkpoint_paths(folder / "checkpoint"):
+    facts, payload = checkpoint.read_checkpoint(path)
     facts.pop("tables")
     state = checkpoint.serialization.msgpack_restore(payload)
     checkpoint.save(folder / "checkpoint", state, facts.pop("round"), facts)

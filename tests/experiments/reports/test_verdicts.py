@@ -528,7 +528,7 @@ def test_several_models_are_shown_by_their_mean():
   ]
   run = run._replace(rows=[*run.rows, *rows])
   fair = suite.fair(
-    run._replace(summary=run.summary | results.summarise(run.rows, (0.98,)))
+    run._replace(summary=run.summary | results.summarize_rows(run.rows, (0.98,)))
   )
   np.testing.assert_allclose(verdicts.late("accuracy")(fair), 60)
   np.testing.assert_allclose(verdicts.late("accuracy", "global_best")(fair), 90)
