@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import rounds, timing, workloads
-from experiments.papers.trust import against_fedjax
+from experiments.reproduction.trust import against_fedjax
 from fedjax_alg import data, models
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import run_keys

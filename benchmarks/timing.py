@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from experiments.reports import timing as calls
+from experiments.reproduction import timing as calls
 
 time_call = calls.time_call
 

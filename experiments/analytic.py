@@ -2,10 +2,10 @@
 
   python -m experiments.analytic --figure=NAME [--scale=quick]
 
-``--help`` lists the figures. ``papers/analytic`` says what each one shows.
+``--help`` lists the figures. ``reproduction/analytic`` says what each one shows.
 """
 
-from .papers.analytic.figures import PAPER
+from .reproduction.analytic.figures import PAPER
 
 main = PAPER.main
 

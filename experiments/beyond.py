@@ -2,10 +2,10 @@
 
   python -m experiments.beyond --figure=NAME [--scale=quick]
 
-``--help`` lists the figures. ``papers/beyond`` says what each one shows.
+``--help`` lists the figures. ``reproduction/beyond`` says what each one shows.
 """
 
-from .papers.beyond.figures import PAPER
+from .reproduction.beyond.figures import PAPER
 
 main = PAPER.main
 

@@ -29,7 +29,7 @@ from fedjax_alg.records import tables
 from .cli import lock
 from .cli.command import Command, boolean, explain_write_errors
 from .cli.config import UsageError
-from .reports import report
+from .reproduction import report
 
 CARD, CRATE = "card.md", "ro-crate-metadata.json"
 

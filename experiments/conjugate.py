@@ -2,10 +2,10 @@
 
   python -m experiments.conjugate --figure=NAME [--scale=quick]
 
-``--help`` lists the figures. ``papers/conjugate`` says what each one shows.
+``--help`` lists the figures. ``reproduction/conjugate`` says what each one shows.
 """
 
-from .papers.conjugate.figures import PAPER
+from .reproduction.conjugate.figures import PAPER
 
 main = PAPER.main
 

@@ -22,7 +22,8 @@ from fedjax_alg.records import summary as results
 
 from .cli.command import Command, string
 from .cli.guard import REPEAT_HINT
-from .reports import plots, suite
+from .reports import plots
+from .reproduction import suite
 
 METHODS = ("ga_fsvrg", "ma_fsvrg", "fsvrg", "fedavg")
 

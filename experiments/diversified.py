@@ -2,10 +2,10 @@
 
   python -m experiments.diversified --figure=NAME [--scale=quick]
 
-``--help`` lists the figures. ``papers/diversified`` says what each one shows.
+``--help`` lists the figures. ``reproduction/diversified`` says what each one shows.
 """
 
-from .papers.diversified.figures import PAPER
+from .reproduction.diversified.figures import PAPER
 
 main = PAPER.main
 

@@ -2,10 +2,10 @@
 
   python -m experiments.fedgroup --figure=NAME [--scale=quick]
 
-``--help`` lists the figures. ``papers/fedgroup`` says what each one shows.
+``--help`` lists the figures. ``reproduction/fedgroup`` says what each one shows.
 """
 
-from .papers.fedgroup.figures import PAPER
+from .reproduction.fedgroup.figures import PAPER
 
 main = PAPER.main
 

@@ -49,7 +49,7 @@ from fedjax_alg.runs.compare import COSTS, SCORES, Line, estimate_mean
 from . import compare
 from .cli.command import Command, as_module, explain_write_errors, string
 from .cli.config import UsageError
-from .reports import answers, report, rule
+from .reproduction import answers, report, rule
 
 _COLUMNS = ("method", "protocol", "metric", "value", "rule")
 #: Recognizer of the table of this command.

@@ -45,14 +45,14 @@ from fedjax_alg.records import tables as records
 from .cli import config as config_lib
 from .cli.command import Command, boolean, enum, string
 from .cli.config import UsageError
-from .papers import tuning
-from .reports import answers, claims_page, figures, report, styles
+from .reports import styles
+from .reproduction import answers, claims_page, figures, report, tuning
 
 #: The papers whose methods the library is made for.
 CLAIMED = ("diversified", "conjugate", "fedgroup", "analytic")
 
 PAPERS: dict[str, figures.Paper] = {
-  name: importlib.import_module(f".papers.{name}.figures", __package__).PAPER
+  name: importlib.import_module(f".reproduction.{name}.figures", __package__).PAPER
   for name in (*CLAIMED, "trust", "beyond")
 }
 

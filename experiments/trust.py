@@ -2,10 +2,10 @@
 
   python -m experiments.trust --table=NAME [--scale=quick]
 
-``--help`` lists the tables. ``papers/trust`` says what each one shows.
+``--help`` lists the tables. ``reproduction/trust`` says what each one shows.
 """
 
-from .papers.trust.figures import PAPER
+from .reproduction.trust.figures import PAPER
 
 main = PAPER.main
 

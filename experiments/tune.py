@@ -25,7 +25,7 @@ the board. Test data are not read. The choices are printed and written to
 tune.md and tune.csv; --write puts them into the flag files of the methods.
 
 The settings are drawn from the ranges of all that the paper leaves open in a
-method (experiments/papers/tuning.py), together; the first is the one that the
+method (experiments/reproduction/tuning.py), together; the first is the one that the
 paper states. The ranges of the learning rate are the same for every method. The
 methods of FSVRG's family divide the learning rate by the client's number of
 examples n_i, so for them it is multiplied by the mean of n_i.
@@ -59,8 +59,8 @@ from .cli import part as part_lib
 from .cli.command import Command, boolean, enum, integer, listed, string
 from .cli.config import UsageError
 from .cli.guard import REPEAT_HINT, WITH_RESUME
-from .papers import tuning
 from .reports import gradients
+from .reproduction import tuning
 
 #: Values of --client_lr that are tried without --sweep.
 ANY_RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)

@@ -7,7 +7,7 @@ import re
 from flax import serialization
 import numpy as np
 
-from experiments.reports import suite
+from experiments.reproduction import suite
 from fedjax_alg import metrics
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.records import summary, tables

@@ -16,7 +16,8 @@ from fedjax_alg.records import tables
 from fedjax_alg.runs.compare import Comparison, Estimate, Line, option_table
 from fedjax_alg.runs.result import RunResult
 
-from . import plots, report
+from ..reproduction import report
+from . import plots
 
 #: Powers of ten of large numbers, and their names in the head of a column.
 _UNITS = ((1e9, "10\u2079"), (1e6, "10\u2076"), (1e3, "10\u00b3"))

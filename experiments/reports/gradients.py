@@ -20,7 +20,7 @@ from ..cli import config as config_lib
 from ..cli import execute, flag_words, program
 from ..cli.command import integer, listed
 from ..cli.config import UsageError
-from . import report
+from ..reproduction import report
 
 FLAG = "tune_by_gradient"
 #: Flags of a grid or of a run's folder, which it does not read.

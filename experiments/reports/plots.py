@@ -15,7 +15,7 @@ from fedjax_alg import files, metrics
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
-from . import partitions
+from ..reproduction import partitions
 from . import styles as styles_lib
 
 matplotlib.use("Agg")

@@ -14,7 +14,8 @@ from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 
 from ..cli.config import RunError
-from . import plots, report, styles
+from ..reproduction import report
+from . import plots, styles
 
 
 class Setting(NamedTuple):

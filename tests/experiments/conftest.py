@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.reports import suite
+from experiments.reproduction import suite
 from tests import made_runs
 
 

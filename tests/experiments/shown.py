@@ -6,7 +6,7 @@ from unittest import mock
 
 from experiments import publish
 from experiments.cli import config
-from experiments.reports import figures
+from experiments.reproduction import figures
 
 
 @functools.cache

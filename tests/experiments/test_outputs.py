@@ -7,8 +7,7 @@ import pytest
 
 from experiments import card, compare, demo, diversified, judge, sweep, tune
 from experiments.cli import config, sweeps
-from experiments.papers import tuning
-from experiments.reports import suite
+from experiments.reproduction import suite, tuning
 import fedjax_alg as fa
 from tests import made_runs
 

@@ -9,7 +9,8 @@ from PIL.PngImagePlugin import PngInfo
 import pytest
 
 from experiments import publish
-from experiments.reports import answers, styles
+from experiments.reports import styles
+from experiments.reproduction import answers
 
 
 def draw(path):

@@ -10,8 +10,7 @@ import pytest
 
 from experiments import tune
 from experiments.cli import config, guard
-from experiments.papers import tuning
-from experiments.reports import chosen
+from experiments.reproduction import chosen, tuning
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.reports import partitions, plots, styles, sweeps
+from experiments.reports import plots, styles, sweeps
+from experiments.reproduction import partitions
 from fedjax_alg.records import tables as records
 
 NUMBERS = np.array([[0.2, 0.5, 0.6], [0.3, 0.45, 0.8], [0.1, 0.52, 0.9]])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from experiments import publish
-from experiments.papers.analytic import figures as analytic
-from experiments.papers.fedgroup import figures as fedgroup
 from experiments.reports import styles
+from experiments.reproduction.analytic import figures as analytic
+from experiments.reproduction.fedgroup import figures as fedgroup
 from fedjax_alg import registry
 
 pytestmark = pytest.mark.fast

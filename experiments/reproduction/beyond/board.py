@@ -1,0 +1,153 @@
+"""A board of clustered and personalised methods, all tuned with equal budgets.
+
+Nine methods on three data sets, nine partitions of each with one seed. Every
+method's settings are those of
+
+  python -m experiments.tune --paper=beyond --data=board_mnist --write
+
+(board_fashion, board_digits): twelve settings a method on a sixth of the
+training images. What counts is the accuracy of what the clients deploy after
+the last round on their own test data. Every method is compared with FedAvg and
+with the best one, partition by partition.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedjax_alg.records import summary as results
+from fedjax_alg.runs.compare import holm, paired_t
+
+from ...cli import config
+from .. import figures, partitions, report, suite, verdicts
+
+NAME = "beyond"
+BASE = "FedAvg"
+#: label -> file in presets/beyond/methods_<data>.
+METHODS = {
+  BASE: "fedavg",
+  "FedProx": "fedprox",
+  "FedGroup": "fedgroup",
+  "IFCA": "ifca",
+  "FeSEM": "fesem",
+  "CFL": "cfl",
+  "FL+HC": "flhc",
+  "Ditto": "ditto",
+  "local": "local",
+}
+#: Title of a panel -> its data preset.
+DATA = {
+  "MNIST": "board_mnist",
+  "Fashion-MNIST": "board_fashion",
+  "digits": "board_digits",
+}
+PANELS = tuple(
+  figures.Panel(letter, title, (), data)
+  for letter, (title, data) in zip("abc", DATA.items())
+)
+
+
+def _is_tuned(data: str) -> bool:
+  """Whether the methods are tuned on a data set: there is no board before."""
+  return (config.PRESETS / NAME / f"methods_{data}").is_dir()
+
+
+def _lines(panel: figures.Panel) -> list[figures.Line]:
+  folders = ["methods", *[f"methods_{panel.data}"] * _is_tuned(panel.data)]
+  return [
+    figures.Line(
+      label, tuple(f"--flagfile={NAME}/{folder}/{name}.flags" for folder in folders)
+    )
+    for label, name in METHODS.items()
+  ]
+
+
+#: outcome -> accuracy in percent of each partition.
+SCORE = verdicts.late("accuracy", "local")
+
+
+def gap_statistics(gaps: Sequence[np.ndarray]) -> list[tuple[dict[str, float], float]]:
+  """The mean with its interval, and Holm's p value, of paired differences."""
+  corrected = holm([paired_t(list(gap))[1] for gap in gaps])
+  return [(results.spread(list(gap)), p) for gap, p in zip(gaps, corrected)]
+
+
+def _gap(spread: dict[str, float], p: float) -> str:
+  text = results.format_spread(spread, sign="+")
+  return text if np.isnan(p) else f"{text} ({p:.2g})"
+
+
+def table(outcomes: suite.Outcomes) -> str:
+  """Every method's accuracy, and its gaps with the p values of the tests."""
+  rows = []
+  for runs in suite.by_panel(outcomes):
+    means = {o.cell.label: partitions.means(SCORE(o), o.parts) for o in runs}
+    best = max(means, key=lambda label: means[label].mean())
+    columns = []
+    for reference in (BASE, best):
+      labels = [label for label in means if label != reference]
+      gaps = gap_statistics([means[label] - means[reference] for label in labels])
+      columns.append({label: _gap(*gap) for label, gap in zip(labels, gaps)})
+    for o in sorted(runs, key=lambda o: -means[o.cell.label].mean()):
+      late, label = o.summary["mean_last_10"]["local"], o.cell.label
+      last = max(row["round"] for row in o.rows)
+      megabytes = np.array(
+        [row["total_bytes"] / 1e6 for row in o.rows if row["round"] == last]
+      )
+      rows.append(
+        [
+          o.cell.panel_title,
+          label,
+          report.format_spread(means[label]),
+          results.format_spread(late["worst_decile"], 1, 100),
+          *(column.get(label, "-") for column in columns),
+          f"{megabytes.mean():,.0f}",
+        ]
+      )
+  return (
+    "Accuracy of what clients deploy after the last round on their own test "
+    "data, in percent, and that of the worst tenth of them. Gaps are paired "
+    "by partition; in brackets the p value of the paired t test, with Holm's "
+    "correction for the eight tests of a column.\n\n"
+    + report.table(
+      [
+        "data",
+        "method",
+        "accuracy",
+        "worst tenth",
+        f"less {BASE}",
+        "less the best",
+        "MB",
+      ],
+      rows,
+    )
+  )
+
+
+def replay(outcomes: suite.Outcomes) -> str:
+  """Section: the line that runs each cell again."""
+  lines = [
+    f"- {o.cell.panel_title}, {o.cell.label}: `fedjax-alg run "
+    f"{report.format_flags(o)} --partition_seed=P`"
+    for o in outcomes
+  ]
+  return report.collapse(
+    "The line that runs each cell again, P = 0 to 8", "\n".join(lines)
+  )
+
+
+FIGURE = figures.Figure(
+  "The board: clustered and personalised methods, tuned with equal budgets",
+  "accuracy",
+  "",
+  tuple(panel for panel in PANELS if _is_tuned(panel.data)),
+  protocol="local",
+  protocols="local",
+  eval_every=50,
+  lines_of=_lines,
+  table=table,
+  sections=(replay,),
+  num_seeds=1,
+  partitions=9,
+  draw=figures.as_dots(SCORE, "accuracy on the clients' own test data, %"),
+)

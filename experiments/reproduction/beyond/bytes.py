@@ -1,0 +1,178 @@
+"""Accuracy over bytes: what compressed messages save.
+
+FedAvg, MA-FSVRG and CLSFSVRG with every compressor of their updates. Anchor
+gradients are compressed by qsgd alone, which is unbiased (docs/compression.md),
+so a method that sends them saves less.
+"""
+
+import functools
+
+import numpy as np
+
+from fedjax_alg.records import summary as results
+
+from ...reports import plots
+from .. import cost_to_accuracy, figures, partitions, report, rule, suite
+
+NAME = "beyond"
+
+#: label -> file in presets/beyond/bytes.
+METHODS = {"FedAvg": "fedavg", "MA-FSVRG": "ma_fsvrg", "CLSFSVRG": "clsfsvrg"}
+#: label -> --compress_up.
+COMPRESSORS = {
+  "whole": "none",
+  "top 5 %": "topk:0.05",
+  "random 5 %": "randk:0.05",
+  "4 bits": "qsgd:4",
+  "signs": "sign",
+  "rank 1": "powersgd:1",
+}
+#: Data set -> flags, the accuracy to reach.
+DATA: dict[str, tuple[tuple[str, ...], float]] = {
+  "MNIST": ((), 0.95),
+  "Fashion-MNIST": (("--dataset=fashion_mnist",), 0.8),
+}
+#: Data set -> how settings were chosen that are those of MNIST.
+_UNTUNED = {"Fashion-MNIST": "untuned, anything on Fashion-MNIST"}
+UNCOMPRESSED = "whole"
+
+
+def _lines(panel: figures.Panel) -> list[figures.Line]:
+  method = panel.title.split(", ")[1]
+  file = f"--flagfile={NAME}/bytes/{METHODS[method]}.flags"
+  return [
+    figures.Line(label, (file, f"--compress_up={value}"))
+    for label, value in COMPRESSORS.items()
+  ]
+
+
+def _target(outcome: suite.Outcome) -> float:
+  return DATA[outcome.cell.panel_title.split(", ")[0]][1]
+
+
+def _to_target(outcome: suite.Outcome, up: bool) -> np.ndarray:
+  """Bytes of all participants; NaN: the target is not reached.
+
+  Args:
+    outcome: the run.
+    up: those that participants send alone; else both ways.
+
+  Returns:
+    One for each seed, or for each partition the mean of its seeds.
+  """
+  spent = (
+    functools.partial(cost_to_accuracy.uploads_at_target, column="bytes_up")
+    if up
+    else functools.partial(cost_to_accuracy.costs_at_target, column="total_bytes")
+  )
+  return partitions.per_partition(
+    lambda part: np.array(spent(part, _target(part)), float)
+  )(outcome)
+
+
+def _compare_bytes(ours: np.ndarray, uncompressed: np.ndarray) -> tuple[str, str]:
+  """(how many times fewer bytes, the verdict)."""
+  if np.isnan(uncompressed).any():
+    return "-", "whole does not get there"
+  if np.isnan(ours).any():
+    return "-", "does not get there" if np.isnan(ours).all() else (rule.UNDECIDED)
+  ratio = results.spread(uncompressed / ours)
+  place = rule.place(ratio["mean"] - 1.0, ratio["ci95"], rule.tie_of(1.0, "times"))
+  return results.format_spread(ratio, 1), {
+    rule.ABOVE: "fewer bytes",
+    rule.BELOW: "more bytes",
+    rule.SAME: "as many bytes",
+  }.get(place, place)
+
+
+def table(outcomes: suite.Outcomes) -> str:
+  """Tabulates what every compressor sends, reaches and saves."""
+  rows = []
+  for runs in suite.by_panel(outcomes):
+    uncompressed = next((o for o in runs if o.cell.label == UNCOMPRESSED), None)
+    for o in runs:
+      spent = []
+      for up in (True, False):
+        needed = _to_target(o, up)
+        spent += [
+          "-" if np.isnan(needed).any() else report.format_spread(needed / 1e6, 1),
+          *(
+            ("-", "-")
+            if uncompressed in (None, o)
+            else _compare_bytes(needed, _to_target(uncompressed, up))
+          ),
+        ]
+      rows.append(
+        [
+          o.cell.panel_title,
+          o.cell.label,
+          results.format_spread(
+            o.summary["mean_last_10"]["global"]["accuracy"], factor=100
+          ),
+          f"{o.summary['cost']['last_round']['bytes_up']:,.0f}",
+          f"{100 * _target(o):g} %",
+          *spent,
+        ]
+      )
+  return (
+    "Bytes are those of all participants to an accuracy of the global model; "
+    "ratios to those of whole updates are paired by runs. Models are sent "
+    "down whole, so both ways at most half is saved of FedAvg's bytes.\n\n"
+    + report.table(
+      [
+        "data, method",
+        "update",
+        "accuracy, last ten rounds",
+        "bytes up, a client a round",
+        "target",
+        "MB up",
+        "times fewer than whole",
+        "verdict",
+        "MB both ways",
+        "times fewer than whole",
+        "verdict",
+      ],
+      rows,
+    )
+  )
+
+
+def _draw(
+  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
+) -> None:
+  """Draws accuracy over bytes, on a logarithmic axis."""
+  plots.panels(
+    paths,
+    suite.rows_by_panel(outcomes),
+    "global",
+    "accuracy",
+    title,
+    "bytes" if x_axis == "rounds" else x_axis,
+    in_a_row=3,
+    x_scale="log",
+  )
+
+
+FIGURE = figures.Figure(
+  "Fewer bytes: test accuracy over bytes sent",
+  "accuracy",
+  "bytes",
+  tuple(
+    figures.Panel(
+      letter, f"{data}, {method}", DATA[data][0], chosen=_UNTUNED.get(data, "")
+    )
+    for letter, (data, method) in zip(
+      "abcdef", ((data, method) for data in DATA for method in METHODS)
+    )
+  ),
+  _lines,
+  table=table,
+  draw=_draw,
+  quick=("a",),
+  shrunk=(
+    "--dataset=digits",
+    "--features=none",
+    "--num_clients=100",
+    "--validation_clients=10",
+  ),
+)

@@ -1,0 +1,30 @@
+"""Studies beyond the papers; ``python -m experiments.beyond`` makes them."""
+
+from .. import figures
+from . import board, gradient, hostile, late, private
+from . import bytes as fewer_bytes
+
+PAPER = figures.Paper(
+  "beyond",
+  {
+    "hostile": hostile.FIGURE,
+    "bytes": fewer_bytes.FIGURE,
+    "late": late.FIGURE,
+    "private": private.FIGURE,
+    **({"board": board.FIGURE} if board.FIGURE.panels else {}),
+  },
+  {"gradient": gradient.TABLE},
+  "Settings are chosen on validation clients.",
+  ("",),
+  subject="studies beyond the papers",
+  files={"fashion_mnist": figures.FASHION_MNIST},
+  optional=("fashion_mnist",),
+  pages={
+    "hostile": "hostile",
+    "bytes": "bytes",
+    "late": "late",
+    "private": "private",
+    "gradient": "gradient",
+    "board": "board",
+  },
+)

@@ -1,0 +1,298 @@
+"""Do several models defend against hostile clients?
+
+MA-FSVRG, GA-FSVRG, IFCA and FedGroup keep several models, which hostile clients
+might be kept to one of. Beside them are FedAvg and FSVRG with one. A share of
+the clients attacks, and the server takes the mean or the geometric median.
+
+What counts are the honest clients: the accuracy, on their own test data, of
+what they deploy after the last round. Hostile clients are not counted. They
+measure a method's groups and their own models like others; what they hold is
+not read.
+"""
+
+import collections
+
+import numpy as np
+
+from fedjax_alg.exchange.attacks import hostile_clients
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+
+from ...reports import plots, styles
+from .. import figures, partitions, report, rule, suite, verdicts
+
+NAME = "beyond"
+
+#: label -> file in presets/beyond/hostile.
+METHODS = {
+  "FedAvg": "fedavg",
+  "FSVRG": "fsvrg",
+  "MA-FSVRG": "ma_fsvrg",
+  "GA-FSVRG": "ga_fsvrg",
+  "IFCA": "ifca",
+  "FG-EDC": "fedgroup",
+}
+#: The methods with several models.
+SEVERAL = ("MA-FSVRG", "GA-FSVRG", "IFCA", "FG-EDC")
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
+#: Name of an attack -> flags: on data, on updates, and one that looks honest.
+ATTACKS = {
+  "flipped labels": ("--attack=label_flip",),
+  "flipped signs, 4 times": ("--attack=sign_flip", "--attack_scale=4"),
+  "little is enough": ("--attack=little_is_enough",),
+}
+DEFENCES = {"mean": (), "geometric median": ("--aggregator=geometric_median",)}
+
+
+def _attackers(outcome: suite.Outcome) -> tuple[str, float]:
+  """The method of a run, and its share of hostile clients."""
+  hparams = outcome.cell.config.hparams
+  return outcome.cell.label.rsplit(" ", 2)[0], (
+    hparams["attackers"] if hparams.get("attack", "none") != "none" else 0.0
+  )
+
+
+def _lines(panel: figures.Panel) -> list[figures.Line]:
+  """Every method with every share; without attackers runs are shared."""
+  attack, defence = panel.title.split("; ")
+  return [
+    figures.Line(
+      f"{method} {100 * share:g} %",
+      (
+        f"--flagfile={NAME}/hostile/{file}.flags",
+        *DEFENCES[defence],
+        *((*ATTACKS[attack], f"--attackers={share:g}") if share else ()),
+      ),
+    )
+    for method, file in METHODS.items()
+    for share in SHARES
+  ]
+
+
+@partitions.per_partition
+def honest(outcome: suite.Outcome) -> np.ndarray:
+  """Accuracy in percent on the honest clients' own test data, [seeds]."""
+  rows = [
+    row
+    for row in records.read_rows(outcome.folder / "clients.csv", None)
+    if row["protocol"] == "local"
+  ]
+  hostile = np.zeros(1 + max(int(row["client"]) for row in rows), bool)
+  if _attackers(outcome)[1]:
+    values = outcome.cell.config.hparams
+    hostile = np.asarray(
+      hostile_clients(len(hostile), values["attackers"], values["attack_seed"])
+    )
+  accuracies = []
+  for seed in dict.fromkeys(row["seed"] for row in rows):
+    honest_rows = [
+      row
+      for row in rows
+      if row["seed"] == seed
+      and row["test_examples"]
+      and not hostile[int(row["client"])]
+    ]
+    accuracies.append(
+      100
+      * np.average(
+        [row["accuracy"] for row in honest_rows],
+        weights=np.array([row["test_examples"] for row in honest_rows], float),
+      )
+    )
+  return np.array(accuracies)
+
+
+def _by_share(outcomes: suite.Outcomes) -> dict[str, dict[float, np.ndarray]]:
+  """method -> share -> honest clients' accuracy, of one panel."""
+  by_method: dict[str, dict[float, np.ndarray]] = {}
+  for o in outcomes:
+    method, share = _attackers(o)
+    by_method.setdefault(method, {})[share] = honest(o)
+  return by_method
+
+
+def _table(outcomes: suite.Outcomes) -> str:
+  rows = []
+  shares = sorted({_attackers(o)[1] for o in outcomes})
+  for runs in suite.by_panel(outcomes):
+    for method, by_share in _by_share(runs).items():
+      rows.append(
+        [
+          runs[0].cell.panel_title,
+          method,
+          *(
+            report.format_spread(by_share[s]) if s in by_share else "-" for s in shares
+          ),
+        ]
+      )
+  return (
+    "Accuracy of what the honest clients deploy after the last round, "
+    "on their own test data, in percent, by the share of hostile "
+    "clients.\n\n"
+    + report.table(
+      ["attack; defence", "method", *(f"{100 * s:g} %" for s in shares)], rows
+    )
+  )
+
+
+def _points_lost(by_share: dict[float, np.ndarray], share: float) -> np.ndarray:
+  """Points lost to the attackers, run by run."""
+  return by_share[0.0] - by_share[share]
+
+
+def answer(outcomes: suite.Outcomes) -> str:
+  """Section: what is lost with several models and what FedAvg loses."""
+  rows, counts = (
+    [],
+    collections.defaultdict[str, collections.Counter[str]](collections.Counter),
+  )
+  panels = {
+    runs[0].cell.panel_title: _by_share(runs) for runs in suite.by_panel(outcomes)
+  }
+  shares = sorted(
+    {
+      share
+      for by_method in panels.values()
+      for by_share in by_method.values()
+      for share in by_share
+      if share
+    }
+  )
+  for title, by_method in panels.items():
+    attack, defence = title.split("; ")
+    base = panels.get(f"{attack}; mean", {}).get("FedAvg", {})
+    for method, by_share in by_method.items():
+      cells = {}
+      for share in shares:
+        if not {0.0, share} <= set(by_share) & set(base):
+          continue
+        lost = _points_lost(by_share, share)
+        cells[share] = report.format_spread(lost)
+        if (method, defence) != ("FedAvg", "mean"):
+          saved = results.spread(_points_lost(base, share) - lost)
+          place = rule.place(saved["mean"], saved["ci95"], rule.TIE)
+          verdict = {
+            rule.ABOVE: "defends",
+            rule.BELOW: "loses more",
+            rule.SAME: "the same",
+          }.get(place, place)
+          cells[share] += f"; {results.format_spread(saved, sign='+')}, {verdict}"
+          counts[f"{method} with the {defence}"][verdict] += 1
+      if cells:
+        rows.append(
+          [attack, defence, method, *(cells.get(share, "-") for share in shares)]
+        )
+  return (
+    rows
+    and (
+      "## Do several models defend?\n\nPoints that the honest clients lose to "
+      "each share of attackers, and the paired difference to what FedAvg with "
+      "the mean loses. A method or a defence *defends* if it loses less by "
+      "more than the tie and the interval.\n\n"
+      + report.table(
+        ["attack", "defence", "method", *(f"{100 * share:g} %" for share in shares)],
+        rows,
+      )
+      + bool(counts)
+      * (
+        "\n\nOf all attacks and shares run, number of verdicts: "
+        + "; ".join(
+          f"{name}: " + ", ".join(f"{verdict} {n}" for verdict, n in tally.items())
+          for name, tally in counts.items()
+        )
+        + "."
+      )
+    )
+    or ""
+  )
+
+
+def _draw(
+  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
+) -> None:
+  """Draws the honest clients' accuracy over the share, a panel each."""
+  runs_of = suite.by_panel(outcomes)
+  style = styles.of(METHODS)
+  with plots.sheet(
+    paths,
+    [runs[0].cell.heading for runs in runs_of],
+    title,
+    in_a_row=len(ATTACKS),
+    size=(3.4, 3.0),
+    margin=(0.6, 0.6),
+    sharey=True,
+  ) as axes:
+    for axis, runs in zip(axes, runs_of):
+      for place, (method, by_share) in enumerate(_by_share(runs).items()):
+        plots.draw_means(
+          axis,
+          method,
+          [(100 * s + 0.3 * (place - 2.5), by_share[s]) for s in sorted(by_share)],
+          style[method],
+          100.0,
+        )
+      axis.set_xlabel("hostile clients, %", fontsize=8)
+      if axis.get_subplotspec().is_first_col():
+        axis.set_ylabel("honest clients' accuracy, %", fontsize=8)
+      axis.set_ylim(0, 101)
+
+
+def _defence_statement(defence: str) -> verdicts.Statement:
+  """Whether several models lose less than one wherever it is attacked."""
+
+  def check(outcomes):
+    parts = []
+    for runs in suite.by_panel(outcomes):
+      if not runs[0].cell.panel_title.endswith(f"; {defence}"):
+        continue
+      by_method = _by_share(runs)
+      worst = max(share for by_share in by_method.values() for share in by_share)
+      if not worst or not {0.0, worst} <= set(by_method.get("FedAvg", {})):
+        continue
+      for method in SEVERAL:
+        if {0.0, worst} <= set(by_method.get(method, {})):
+          parts.append(
+            (
+              f"{runs[0].cell.panel} {method}",
+              verdicts.above(
+                _points_lost(by_method["FedAvg"], worst),
+                _points_lost(by_method[method], worst),
+              ),
+            )
+          )
+    if not parts:
+      raise verdicts.NotRun("no panel with attackers")
+    return verdicts.every(parts)
+
+  return verdicts.Statement(
+    NAME,
+    "hostile",
+    f"With the {defence}, every method with several models "
+    "loses less to the largest share of attackers than FedAvg",
+    check,
+  )
+
+
+FIGURE = figures.Figure(
+  "Hostile clients on MNIST: the honest clients' accuracy",
+  "accuracy",
+  "hostile",
+  figures.panels(
+    {f"{attack}; {defence}": () for defence in DEFENCES for attack in ATTACKS}
+  ),
+  _lines,
+  protocol="local",
+  protocols="local",
+  eval_every=30,
+  table=_table,
+  sections=(answer,),
+  draw=_draw,
+  quick=("b", "e"),
+  statements=tuple(map(_defence_statement, DEFENCES)),
+  shrunk=(
+    "--dataset=digits",
+    "--features=none",
+    "--num_clients=100",
+    "--validation_clients=10",
+  ),
+)

@@ -1,0 +1,150 @@
+"""Late clients: servers that wait, and servers that do not.
+
+FedProx's experiment on simulated machines, of which the fastest is five times
+as fast as the slowest: none, half and nine tenths of a round's participants do
+a part of their local work. FedAvg drops what these have done, FedProx keeps it,
+and both wait for the slowest participant that counts. FedBuff and FedAsync wait
+for nobody. In all four, 10 clients train at the same time.
+"""
+
+from ...reports import plots
+from .. import cost_to_accuracy, figures, report, suite, verdicts
+
+NAME = "beyond"
+
+#: label -> file in presets/beyond/late.
+_METHODS = {
+  "FedAvg": "fedavg",
+  "FedProx": "fedprox",
+  "FedBuff": "fedbuff",
+  "FedAsync": "fedasync",
+}
+_TARGETS = (0.8, 0.85)
+_SHARES = (0, 0.5, 0.9)
+
+
+def _takes(target: float, column: str, unit: float) -> report.Column:
+  """Makes a column of a run's cost to an accuracy, the median over its seeds."""
+
+  def cell(outcome: suite.Outcome) -> str:
+    middle = cost_to_accuracy.median(
+      cost_to_accuracy.costs_at_target(outcome, target, column)
+    )
+    return "never" if middle is None else f"{middle / unit:,.1f}"
+
+  return cell
+
+
+def _table(outcomes: suite.Outcomes) -> str:
+  """Tabulates every method's cost to an accuracy."""
+  return report.of_runs(
+    outcomes,
+    {
+      "last ten rounds, % +- 95 % CI": lambda o: report.format_spread(
+        verdicts.late("accuracy")(o)
+      ),
+      **{
+        f"{cost} to {100 * target:g} %": _takes(target, column, unit)
+        for target in _TARGETS
+        for cost, column, unit in (
+          ("simulated minutes", "simulated_s", 60.0),
+          ("MB", "total_bytes", 1e6),
+          ("rounds", "round", 1.0),
+        )
+      },
+    },
+    "stragglers",
+  ) + (
+    "\n\nCosts are medians over seeds, at the first evaluation that "
+    "reaches the accuracy; MB are those of all participants, both ways. "
+    "A round of FedBuff is 5 clients, of the others 10. FedBuff's "
+    "clients count alike, those of FedAvg and FedProx by their examples, "
+    "as in FedAvg's paper."
+  )
+
+
+def _sooner(label: str, than: str, panel: str) -> verdicts.Statement:
+  """Whether a method is there in less simulated time than another."""
+
+  def check(outcomes):
+    # The other method may never get there: then its whole run is the bound.
+    took, bound = (
+      cost_to_accuracy.costs_at_target(
+        verdicts.pick(outcomes, panel, name),
+        _TARGETS[0],
+        "simulated_s",
+        or_last=name == than,
+      )
+      for name in (label, than)
+    )
+    return verdicts.above(cost_to_accuracy.saving(took, bound), 0.0, "% less time", 1)
+
+  share = _SHARES["abc".index(panel)]
+  return verdicts.Statement(
+    NAME,
+    "late",
+    f"With {100 * share:g} % stragglers {label} is at "
+    f"{100 * _TARGETS[0]:g} % in less simulated time than {than}",
+    check,
+  )
+
+
+def _keeps(panel: str) -> verdicts.Statement:
+  """Whether partial work is worth keeping (FedProx, Figure 1)."""
+  share = _SHARES["abc".index(panel)]
+  return verdicts.Statement(
+    NAME,
+    "late",
+    f"With {100 * share:g} % stragglers FedProx, which keeps "
+    "what they have done, ends above FedAvg, which drops it",
+    verdicts.higher("FedProx", "FedAvg", verdicts.late("accuracy"), panel),
+  )
+
+
+def _draw(
+  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
+) -> None:
+  plots.panels(
+    paths,
+    suite.rows_by_panel(outcomes),
+    "global",
+    "accuracy",
+    title,
+    "simulated_s" if x_axis == "rounds" else x_axis,
+    {},
+  )
+
+
+FIGURE = figures.Figure(
+  "Late clients on MNIST (power law): test accuracy over simulated time",
+  "accuracy",
+  "late",
+  figures.panels(
+    {
+      f"{100 * share:g} % stragglers": (f"--stragglers={share}",) if share else ()
+      for share in _SHARES
+    }
+  ),
+  figures.of_files("beyond/late", _METHODS),
+  eval_every=5,
+  table=_table,
+  draw=_draw,
+  shrunk=(
+    "--dataset=digits",
+    "--features=none",
+    "--partition=classes",
+    "--classes_per_client=2",
+    "--num_clients=60",
+    "--local_epochs=5",
+    "--client_lr=0.1",
+    "--targets=0.6,0.7",
+  ),
+  statements=(
+    *(_keeps(panel) for panel in "bc"),
+    *(
+      _sooner(label, "FedAvg", panel)
+      for panel in "abc"
+      for label in ("FedBuff", "FedAsync")
+    ),
+  ),
+)

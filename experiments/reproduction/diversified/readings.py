@@ -1,0 +1,87 @@
+"""Figs. 5 to 7 by the readings of what the paper leaves open, CIFAR-10.
+
+What is measured: the global models on the "entire test dataset" (`global`), or
+the model that each machine prefers on its own classes, "across all
+participating machines" (`preferred`). What is computed, from the stated
+settings on: (64) and L2 as printed, features of 0 to 255 (reading R-D4),
+anchor gradients over those who prefer a model (errata D-06), GA's models moved
+by means of trained models (D-17). The pooled optimum is what any method with
+one such model comes to at best.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from .. import answers, report, suite, verdicts
+from ..figures import Line
+from ..suite import STATED
+
+#: Figure -> its metric.
+METRICS = {"Fig5": "macro_recall", "Fig6": "macro_f1", "Fig7": "micro_precision"}
+#: Protocol -> what it reads.
+MEASURED = {"global": "entire test set", "preferred": "all machines"}
+POOLED = "pooled optimum"
+
+_READINGS: dict[str, tuple[str, ...]] = {
+  "": (),
+  ", as printed": ("--central_rule=printed", "--l2_of=mean"),
+  ", features to 255": ("--hog_norm=none", "--hog_scale=255"),
+  ", own anchors": ("--anchors=preferring",),
+  ", means of models": ("--group_mean=models",),
+}
+
+
+def of(base: Callable[[Any], list[Line]]) -> Callable[[Any], list[Line]]:
+  """Makes the ``Figure.lines_of`` of the readings.
+
+  Args:
+    base: the lines of Figs. 5 to 7.
+  """
+
+  def lines(panel: Any) -> list[Line]:
+    if not panel.flags:  # nobody takes part in the pooled optimum
+      return [Line(POOLED, ("--algorithm=central",))]
+    return [
+      line._replace(label=line.label + end, flags=(*line.flags, *extra))
+      for line in base(panel)
+      if line.protocol == STATED
+      for end, extra in _READINGS.items()
+      if line.label.startswith("GA") or "--group_mean=models" not in extra
+    ]
+
+  return lines
+
+
+def table(outcomes: suite.Outcomes) -> str:
+  """Every metric by every reading of what is measured, beside the paper's."""
+  claims = {
+    (c.panel, c.method, metric): c
+    for figure, metric in METRICS.items()
+    for c in report.load_claims("diversified", figure)
+    if c.metric.removeprefix("test_") == metric
+  }
+  head = ["panel", "method"]
+  for metric in METRICS.values():
+    head += [f"{metric}, paper", *(f"{metric}, {words}" for words in MEASURED.values())]
+  rows = []
+  for o in outcomes:
+    late = o.summary["mean_last_10"]
+    words = [o.cell.place, o.cell.label]
+    for metric in METRICS.values():
+      claim = claims.get((o.cell.panel, o.cell.label.split(", ")[0], metric))
+      words.append(report.number(claim and claim.value))
+      for protocol in MEASURED:
+        if protocol not in late:
+          words.append("-")
+          continue
+        values = verdicts.late(metric, protocol)(o)
+        words.append(report.format_spread(values))
+        if claim is not None:
+          _, verdict = answers.number(values, claim, o.cell.choices)
+          words[-1] += f" ({verdict})"
+    rows.append(words)
+  return (
+    "Percent, mean of the last ten rounds; of K models the mean of the K, or "
+    "the one that a machine prefers on its own classes. In brackets the "
+    "verdict on the paper's number.\n\n" + report.table(head, rows)
+  )

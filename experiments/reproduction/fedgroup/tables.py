@@ -1,0 +1,259 @@
+"""The tables of the FedGroup paper, made from finished runs."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fedjax_alg.records import summary as results
+
+from .. import answers, partitions, report, suite, verdicts
+from ..report import format_spread, table
+from . import claims
+
+PROTOCOL = "local"
+
+
+def _accuracy(outcome: suite.Outcome, which: str, protocol: str) -> str:
+  """An accuracy of summary.json in percent; "-" without the protocol."""
+  scores = outcome.summary[which].get(protocol)
+  return format_spread(scores["accuracy"]["values"], factor=100.0) if scores else "-"
+
+
+def gains(outcomes: suite.Outcomes) -> str:
+  """Table 3: the best round of all methods, and the mean of the last ten.
+
+  The first table has the form of the paper, with numbers ``ours (paper)``.
+  """
+  stated = report.paper_numbers(claims.NAME, "Table3", "test_accuracy_max")
+  # Panel g has the data of the other generator; the paper's numbers are those
+  # of panel c.
+  alias = {"g": "c"}
+  order = [*claims.COLUMNS, *claims.BEYOND]
+  runs = sorted(
+    outcomes,
+    key=lambda o: order.index(o.cell.label) if o.cell.label in order else len(order),
+  )
+
+  def cells(which: str) -> str:
+    return report.by_panel(
+      (
+        o.cell.heading,
+        o.cell.label,
+        _accuracy(o, which, PROTOCOL)
+        + ("" if published is None or which != "best" else f" ({published:.1f})"),
+      )
+      for o in runs
+      for published in [
+        stated.get((alias.get(o.cell.panel, o.cell.panel), o.cell.label))
+      ]
+    )
+
+  return "\n\n".join(
+    [
+      "Accuracy of the clients' models on their own test data, in percent: the "
+      "best evaluated round, as in the paper, whose numbers are in brackets.",
+      cells("best"),
+      "The mean of the last ten rounds, which no test data chose:",
+      cells("mean_last_10"),
+    ]
+  )
+
+
+def by_partition(outcomes: suite.Outcomes) -> str:
+  """Synthetic: every method on each partition, and their spread."""
+  verdict_of = {
+    a.method: a.verdict
+    for a in of_table3("synthetic")(outcomes)
+    if a.metric == "test_accuracy_max"
+  }
+  stated = report.paper_numbers(claims.NAME, "Table3", "test_accuracy_max")
+  rows = []
+  for o in outcomes:
+    parts = o.parts or (o,)
+    means = [float(claims.SCORE(part).mean()) for part in parts]
+    rows.append(
+      [
+        o.cell.label,
+        report.number(stated.get(("e", o.cell.label)), ".1f"),
+        *(format_spread(claims.SCORE(part)) for part in parts),
+        f"{min(means):.1f} to {max(means):.1f}",
+        results.format_spread(results.spread(means)),
+        verdict_of.get(o.cell.label, "-"),
+      ]
+    )
+  return (
+    "Best evaluated round of `local`, in percent, mean of the seeds. "
+    "The partitions are those of about as many examples as the paper's; "
+    "none is chosen by accuracy. The last columns take each partition "
+    "as one draw.\n\n"
+    + table(
+      [
+        "method",
+        "paper",
+        *(
+          f"partition {part.cell.config.values['partition_seed']}"
+          for part in outcomes[0].parts or outcomes[:1]
+        ),
+        "lowest to highest",
+        "mean +- 95 % CI over partitions",
+        "verdict",
+      ],
+      rows,
+    )
+  )
+
+
+def of_table3(figure: str) -> Callable[[suite.Outcomes], list[answers.Answer]]:
+  """Makes the ``Figure.extra_answers`` that answers Table 3 by another figure."""
+
+  def judge(outcomes: suite.Outcomes) -> list[answers.Answer]:
+    return [
+      answer._replace(figure=figure)
+      for answer in answers.numbers(claims.NAME, "Table3", outcomes, OF_TABLE3)
+    ]
+
+  return judge
+
+
+def survives(outcomes: suite.Outcomes) -> str:
+  """Section: how much of FedGroup's gain over FedAvg is due to its groups."""
+  rows = []
+  for runs in suite.by_panel(outcomes):
+    scores = {o.cell.label: claims.SCORE(o) for o in runs}
+    if {"FedAvg", claims.FG, claims.PRETRAINED} <= set(scores):
+      plain, groups, without = (
+        scores[label] for label in ("FedAvg", claims.FG, claims.PRETRAINED)
+      )
+      rows.append(
+        [
+          runs[0].cell.place,
+          format_spread(groups - plain),
+          format_spread(without - plain),
+          format_spread(groups - without),
+        ]
+      )
+  return (
+    (
+      "## Groups or pre-training\n\nFedGroup pre-trains clients before "
+      f'round 1. "{claims.PRETRAINED}" pre-trains as many, puts them '
+      "into one group and goes on as FedAvg.\n\n"
+      + table(
+        [
+          "data and model",
+          "FG-EDC - FedAvg, points",
+          "of these without groups",
+          "of groups",
+        ],
+        rows,
+      )
+    )
+    if rows
+    else ""
+  )
+
+
+@partitions.per_partition
+def _median(outcome: suite.Outcome) -> np.ndarray:
+  """The median over rounds of the accuracy in percent, [seeds]."""
+  return 100.0 * np.median(results.by_seed(outcome.rows, "global", "accuracy"), axis=1)
+
+
+#: metric of the claims file -> what is measured.
+OF_TABLE3: answers.Measures = {
+  "test_accuracy_max": claims.SCORE,
+  "gain_over_FeSEM": (claims.SCORE, "FeSEM"),
+}
+OF_TABLE1 = {
+  "discrepancy_mean": verdicts.of_rounds("discrepancy"),
+  "discrepancy_variance": verdicts.of_rounds("discrepancy", np.var),
+  "test_accuracy_max": verdicts.best("accuracy"),
+  "test_accuracy_median": _median,
+  "rounds_to_85%": verdicts.rounds_to(0.85),
+}
+
+
+def heterogeneity(outcomes: suite.Outcomes) -> str:
+  """Table 1: discrepancy and accuracy by the number of a client's classes."""
+
+  def column(metric: str, form: str, digits: int = 2) -> report.Column:
+    """Ours, and the paper's number in brackets."""
+    stated = report.paper_numbers(claims.NAME, "Table1", metric)
+
+    def cell(o: suite.Outcome) -> str:
+      numbers = OF_TABLE1[metric](o)
+      ours = (
+        format_spread(numbers, digits)
+        if digits
+        else ", ".join(f"{n:.0f}" if np.isfinite(n) else "-" for n in numbers)
+      )
+      value = stated.get((o.cell.panel, "FedAvg"))
+      return ours + ("" if value is None else f" ({value:{form}})")
+
+    return cell
+
+  columns = {
+    "classes": lambda o: o.cell.panel_title,
+    "discrepancy, mean (paper)": column("discrepancy_mean", ".3f", 3),
+    "variance (paper)": column("discrepancy_variance", ".4g", 4),
+    "best accuracy (paper)": column("test_accuracy_max", ".1f"),
+    "median (paper)": column("test_accuracy_median", ".1f"),
+    "rounds to 85 % (paper), each seed": column("rounds_to_85%", ".0f", 0),
+    "`local`, best round": lambda o: _accuracy(o, "best", "local"),
+  }
+  return table(
+    list(columns), ([cell(o) for cell in columns.values()] for o in outcomes)
+  )
+
+
+def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
+  """Accuracy after a round in percent; "-" if it was not evaluated then."""
+  values = [
+    100 * r["accuracy"]
+    for r in outcome.rows
+    if r["protocol"] == protocol and r["round"] == number
+  ]
+  return format_spread(values) if values else "-"
+
+
+def newcomers(outcomes: suite.Outcomes) -> str:
+  """A table of the accuracy of newcomers and of the other clients."""
+  ((when, _),) = outcomes[0].cell.config.values["newcomers_at"]
+  rows = []
+  for o in outcomes:
+    late = [verdicts.late("accuracy", p)(o) for p in ("newcomers", PROTOCOL)]
+    rows.append(
+      [
+        o.cell.label,
+        _after(o, "newcomers", when),
+        *map(format_spread, late),
+        format_spread(late[0] - late[1]),
+      ]
+    )
+  return table(
+    [
+      "method",
+      f"newcomers after {when} rounds, when they come",
+      "newcomers, mean of the last ten",
+      "the others, mean of the last ten",
+      "difference",
+    ],
+    rows,
+  )
+
+
+def shifts(outcomes: suite.Outcomes) -> str:
+  """A table of the accuracy before and after the clients' data change."""
+  when = outcomes[0].cell.config.values["shift_every"]
+  last = outcomes[0].summary["cost"]["rounds"]
+  parts = [n for n in (when, when + 1, when + 10, last) if n <= last]
+  return table(
+    ["method", *(f"after round {n}" for n in parts), "mean of the last ten"],
+    (
+      [
+        o.cell.label,
+        *(_after(o, PROTOCOL, n) for n in parts),
+        _accuracy(o, "mean_last_10", PROTOCOL),
+      ]
+      for o in outcomes
+    ),
+  )

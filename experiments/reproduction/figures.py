@@ -1,0 +1,974 @@
+"""The parts that the figure commands of all papers share.
+
+A ``Paper`` describes its figures. Its command makes the runs that a figure
+needs, or finds those that exist, and writes the picture (PNG, PDF), its points
+(CSV) and a table of the paper's numbers beside ours (Markdown).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+import pathlib
+import shlex
+import string as string_lib
+from typing import NamedTuple
+
+from absl.flags import FlagValues
+
+from fedjax_alg import files, metrics, registry
+from fedjax_alg.data import DataError
+from fedjax_alg.data.federation import data_key, load_examples
+from fedjax_alg.data.options import DataOptions
+from fedjax_alg.files import expand_path
+from fedjax_alg.records import summary as results
+from fedjax_alg.runs.result import load_run
+
+from ..cli import config as config_lib
+from ..cli import flag_words, guard, lock, program
+from ..cli import part as part_lib
+from ..cli.command import Command, Flags, boolean, enum, integer, listed, string
+from ..cli.config import UsageError
+from ..reports import page, plots
+from . import answers, chosen, partitions, report, suite, verdicts
+from .suite import ONE_RATE, STATED, TUNED
+
+#: Flags of --scale=quick, which shrink a figure to minutes on two cores.
+QUICK = ("--rounds=30", "--num_seeds=1")
+
+#: Data sets that are read from --data_dir.
+PREPARED = ("mnist", "fashion_mnist", "cifar10", "femnist", "sent140")
+
+#: Makes a Markdown section from the outcomes of a figure; "" for none.
+Section = Callable[[suite.Outcomes], str]
+
+#: Draws a picture into files, with a title; the last argument is --x_axis.
+Draw = Callable[[plots.Paths, suite.Outcomes, str, str], None]
+
+
+class Line(NamedTuple):
+  """A line of a panel: a method in one setting."""
+
+  label: str
+  flags: tuple[str, ...]
+  protocol: str = TUNED  #: how its settings were found, see ``suite``
+  #: flag files of which it has flags without naming them, so that what they
+  #: declare of their choice is found
+  sources: tuple[str, ...] = ()
+
+
+class Panel(NamedTuple):
+  """One panel of a figure, and how it differs from the others."""
+
+  letter: str
+  title: str
+  flags: tuple[str, ...]
+  data: str = ""  #: preset of its data, if it is not that of the figure
+  eval_every: int = 0  #: --eval_every, if it is not that of the figure
+  #: half of the run's rounds -> further flags
+  halfway: Callable[[int], tuple[str, ...]] = lambda half: ()
+  #: how what ``flags`` say was chosen, as in a flag file; "": stated
+  chosen: str = ""
+
+
+class Figure(NamedTuple):
+  """One figure: what it varies, and which metric it shows."""
+
+  title: str
+  metric: str
+  data: str  #: preset of the data, <paper>/<data>.flags
+  panels: tuple[Panel, ...]
+  lines_of: Callable[[Panel], Sequence[Line]]  #: the lines of a panel
+  held: tuple[str, ...] = ()  #: flags that hold clients out for validation
+  protocol: str = "global"  #: the protocol that is shown
+  protocols: str = "global"  #: the protocols that are evaluated
+  eval_every: int = 2
+  sections: tuple[Section, ...] = ()
+  statements: tuple[verdicts.Statement, ...] = ()
+  #: letters of the panels of --scale=quick; (): the first and the last
+  quick: tuple[str, ...] = ()
+  #: --num_seeds at full scale, of lines that do not say it themselves
+  num_seeds: int = 3
+  #: --partitions at full scale, if the user does not say it; or the seeds of
+  #: the partitions, of which --partitions says how many are run
+  partitions: suite.Partitions = 1
+  shrunk: tuple[str, ...] = ()  #: further flags of --scale=quick
+  #: the table; None: the mean of the last rounds beside the paper's number
+  table: Section | None = None
+  #: whether the table lists what the paper has, so that it needs no run
+  of_claims: bool = False
+  #: metric of the claims file -> what is measured; {}: the mean of the last
+  #: rounds of the figure's own metric
+  measures: answers.Measures = {}
+  #: answers to numbers that the paper states for another figure or table
+  extra_answers: Callable[[suite.Outcomes], list[answers.Answer]] = lambda outcomes: []
+  draw: Draw | None = None  #: draws the picture; None: draw curves
+
+
+class Request(NamedTuple):
+  """The user's request, the same for every figure."""
+
+  root: pathlib.Path  #: folder of the results, --out_dir
+  #: flags of every run; they come last and so override the presets
+  common: tuple[str, ...]
+  command_line: str  #: the command, as shown below the tables
+  quick: bool = False  #: whether --scale is quick
+  panels: tuple[str, ...] | None = None  #: letters of the panels; None: all
+  lines: tuple[str, ...] | None = None  #: names of the lines; None: all
+  x_axis: str = "rounds"
+  files: Mapping[str, str] = {}  #: the flags of ``Paper.files`` that are given
+  data_dir: str | None = None  #: --data_dir of runs that read prepared data
+  html: bool = False  #: whether every figure gets a page, too
+  #: number of partitions that every run is made on; None: as the figure says
+  partitions: int | None = None
+  finished: bool = False  #: run nothing, show the runs that are finished
+
+
+class Table(NamedTuple):
+  """A table or picture of a paper that is not made of figures' runs."""
+
+  title: str
+  #: (request, its folder) -> its Markdown, and what it answers
+  make: Callable[[Request, pathlib.Path], tuple[str, Sequence[answers.Answer]]]
+  of_runs: bool = False  #: whether it reads flags of runs
+
+
+class OwnFile(NamedTuple):
+  """A file of the user's in place of a data set that is not prepared."""
+
+  dataset: str
+  help: str
+  flags: Callable[[str], tuple[str, ...]]  #: path -> flags of the runs
+  stand_in: bool = True  #: whether it holds other data than the paper's
+
+
+FASHION_MNIST = OwnFile(
+  "fashion_mnist",
+  "folder of Fashion-MNIST's four IDX files, where TFDS has not prepared it",
+  lambda path: ("--dataset=idx", f"--data_path={path}"),
+  stand_in=False,
+)
+
+
+class Paper(NamedTuple):
+  """A paper's figures and tables."""
+
+  name: str  #: name of its command, and of the folder of its presets and claims
+  figures: Mapping[str, Figure]
+  tables: Mapping[str, Table]
+  note: str  #: sentences below every table
+  own: tuple[str, ...]  #: beginnings of the names of the paper's own methods
+  quick: tuple[str, ...] = QUICK  #: flags of --scale=quick
+  #: algorithm -> the most rounds of --scale=quick, where it has them
+  quick_rounds: Mapping[str, int] = {}
+  seeds: str = "3 seeds"  #: number of seeds of --scale=full, in words
+  #: name of a flag of its command whose value is a file -> what it is for
+  files: Mapping[str, OwnFile] = {}
+  #: data sets that may be lacking: their panels are then left out
+  optional: tuple[str, ...] = ()
+  flag: str = "figure"  #: the flag that names what is to be made
+  #: a figure, as the claims name it -> the figure whose runs it shows
+  same_runs: Mapping[str, str] = {}
+  #: figure or table -> the end of the name of its page, if it is not the first
+  pages: Mapping[str, str] = {}
+  #: figures on a test set with equally many examples of each class
+  balanced: tuple[str, ...] = ()
+  #: of which works its figures are, for --help and for the published page
+  subject: str = ""
+
+  @property
+  def works(self) -> str:
+    """The work that the figures are of, in words."""
+    return self.subject or f"the {self.name} paper"
+
+  def source_of(self, name: str) -> str | None:
+    """The figure whose runs a figure shows; None if they are its own."""
+    return {figure.lower(): source for figure, source in self.same_runs.items()}.get(
+      name
+    )
+
+  def main(self, argv: Sequence[str] | None = None) -> int:
+    """Runs the paper's command; returns the exit status."""
+    return _command(self)(argv)
+
+
+def panels(
+  of: Mapping[str, tuple[str, ...]], data: str = "", extra_flags: tuple[str, ...] = ()
+) -> tuple[Panel, ...]:
+  """Panels with the letters from a on: title -> flags, with ``extra_flags``."""
+  return tuple(
+    Panel(letter, title, (*flags, *extra_flags), data)
+    for letter, (title, flags) in zip(string_lib.ascii_lowercase, of.items())
+  )
+
+
+def participation(*percent: int) -> tuple[Panel, ...]:
+  """A panel for each share of participants, in percent."""
+  return panels(
+    {f"{p} % of the clients": (f"--participation={p / 100}",) for p in percent}
+  )
+
+
+def of_files(folder: str, files_of: Mapping[str, str]) -> Callable[[Panel], list[Line]]:
+  """Makes the ``Figure.lines_of`` of label -> flag file in a folder."""
+  return lambda panel: [
+    Line(label, (f"--flagfile={folder}/{name}.flags",))
+    for label, name in files_of.items()
+  ]
+
+
+def method_files(paper: str, folder: str) -> dict[str, tuple[str, ...]]:
+  """algorithm -> the --flagfile of its file in a folder of the presets."""
+  paths = {name: f"{paper}/{folder}/{name}.flags" for name in registry.ALGORITHMS}
+  return {
+    name: (f"--flagfile={file}",)
+    for name, file in paths.items()
+    if (config_lib.PRESETS / file).is_file()
+  }
+
+
+def methods(
+  paper: str,
+  data: str,
+  proposed: Sequence[str] = (),
+  *,
+  others: bool = True,
+  fixed: tuple[str, ...] = (),
+  ends: Mapping[str, tuple[str, ...]] | None = None,
+  protocols: Sequence[str] = (TUNED, STATED),
+) -> Callable[[Panel], list[Line]]:
+  """Makes the ``Figure.lines_of`` of every registered method with a flag file.
+
+  The files stand in methods/; one in methods_<data>/ overrides that for a
+  single data set. The paper's own methods come once in the setting headline
+  and once in that which the paper states, each a file <setting>.flags; other
+  methods come with the paper's one rate, too, if they have a file in
+  stated_<data>/.
+
+  Args:
+    paper: name of the paper, and of the folder of its presets.
+    data: the data set.
+    proposed: the paper's own methods.
+    others: whether other methods are shown, too.
+    fixed: flags of the paper's own methods.
+    ends: end of the label -> flags of each line of a method of the paper.
+    protocols: whether tuned and stated settings are shown.
+  """
+
+  def lines(panel: Panel) -> list[Line]:
+    del panel
+    general = method_files(paper, "methods")
+    special = method_files(paper, f"methods_{data}")
+    all_lines = []
+    for protocol in protocols:
+      tuned = protocol == TUNED
+      file = f"{paper}/{'headline' if tuned else 'stated'}.flags"
+      if (config_lib.PRESETS / file).is_file():
+        all_lines += [
+          Line(
+            registry.get(name).label + end,
+            (
+              f"--flagfile={file}",
+              f"--algorithm={name}",
+              *(general.get(name, ()) if tuned else ()),
+              *fixed,
+              *(special.get(name, ()) if tuned else ()),
+              *extra_flags,
+            ),
+            protocol,
+          )
+          for name in proposed
+          if name in registry.ALGORITHMS
+          for end, extra_flags in (ends or {"": ()}).items()
+        ]
+    if others:
+      all_lines += [
+        Line(registry.get(name).label, (*general.get(name, ()), *special.get(name, ())))
+        for name in registry.ALGORITHMS
+        if name not in proposed and (name in general or name in special)
+      ]
+    if others and STATED in protocols:
+      all_lines += [
+        Line(registry.get(name).label, file, ONE_RATE)
+        for name, file in method_files(paper, f"stated_{data}").items()
+      ]
+    return all_lines
+
+  return lines
+
+
+#: What the data preset leaves as the line has it: of these the stated settings
+#: need values of their own.
+_METHOD_FLAGS = ("l2", "l2_of", "hog_norm")
+
+
+def _method_flags(flags: Sequence[str], data: str) -> list[str]:
+  """Lists what a line says of ``_METHOD_FLAGS``, where the data preset differs.
+
+  What its files include does not count: it is a data preset as well.
+  """
+  words: list[str] = []
+  for flag in flags:
+    words += (
+      files.read_text(config_lib.flag_file(flag.partition("=")[2])).split()
+      if flag_words.name_of(flag) == "flagfile"
+      else [flag]
+    )
+  line, common = map(
+    flag_words.read_values, (words, config_lib.expand_flagfiles([data]))
+  )
+  return [
+    f"--{name}={line[name]}"
+    for name in _METHOD_FLAGS
+    if name in line and line[name] != common.get(name)
+  ]
+
+
+def _cell(
+  paper: Paper, figure: Figure, panel: Panel, line: Line, request: Request
+) -> suite.Cell:
+  """The run of one line in one panel."""
+  # The data preset overrides the flags of the line, so that a method's file for
+  # MNIST serves CIFAR-10 too, but for ``_METHOD_FLAGS``.
+  data = f"--flagfile={paper.name}/{panel.data or figure.data}.flags"
+  method_flags = _method_flags(line.flags, data)
+  flags = (*line.flags, data, *method_flags, *figure.held, *panel.flags)
+  declarations = [
+    f"{choice.origin}, {choice.setting}"
+    for choice in chosen.of_flags(line.flags)
+    if choice.setting in flag_words.read_values(method_flags)
+    and choice.origin != STATED
+  ]
+  scale: tuple[str, ...] = ()
+  if request.quick:
+    scale = (*paper.quick, *figure.shrunk, *_fewer(paper, flags))
+  elif "num_seeds" not in flag_words.read_values(line.flags):
+    scale = (f"--num_seeds={figure.num_seeds}",)
+  common = (*scale, *request.common)
+  flag_values = flag_words.read_values(config_lib.expand_flagfiles((*flags, *common)))
+  protocols = figure.protocols.split(",")
+  # Methods that adapt the model to each client are evaluated on clients, too.
+  if (
+    "local" not in protocols
+    and registry.get(flag_values.get("algorithm", "composed")).adapts
+  ):
+    protocols.append("local")
+  data_dir = []
+  if (
+    request.data_dir
+    and flag_values.get("dataset") in PREPARED
+    and ("data_path" not in flag_values)
+  ):
+    data_dir = [f"--data_dir={request.data_dir}"]
+  return suite.Cell(
+    panel.letter,
+    panel.title,
+    line.label,
+    (
+      *flags,
+      *panel.halfway(max(_rounds(flag_values) // 2, 1)),
+      f"--eval_protocols={','.join(protocols)}",
+      f"--eval_every={panel.eval_every or figure.eval_every}",
+      *common,
+      *data_dir,
+    ),
+    "\n# chosen: ".join(filter(None, [*declarations, panel.chosen])),
+    line.sources,
+    line.protocol,
+  )
+
+
+def _fewer(paper: Paper, flags: Sequence[str]) -> list[str]:
+  """The flag of the rounds of --scale=quick, where a method has more."""
+  flag_values = flag_words.read_values(config_lib.expand_flagfiles(flags))
+  most = paper.quick_rounds.get(flag_values.get("algorithm", ""))
+  return [f"--rounds={most}"] if most and _rounds(flag_values) > most else []
+
+
+def _rounds(flag_values: Mapping[str, str]) -> int:
+  """The rounds that flags say; 0 if they say none, or no number."""
+  return int(flag_values["rounds"]) if flag_values.get("rounds", "").isdigit() else 0
+
+
+def each_cell(paper: Paper, figure: Figure, request: Request) -> Iterator[suite.Cell]:
+  """Every run of a figure, one after the other.
+
+  At quick scale the lines are the tuned ones, if there are any.
+
+  Args:
+    paper: the paper.
+    figure: one of its figures.
+    request: what the user asks for.
+
+  Raises:
+    UsageError: there is no method to run, or a flag is wrong.
+  """
+  for panel in figure.panels:
+    lines = [Line(*line) for line in figure.lines_of(panel)]
+    if not lines:
+      raise UsageError(
+        f"{figure.title}: no method can be run, none of those "
+        f"with a file in presets/{paper.name}/ is registered"
+      )
+    if request.quick:
+      lines = [line for line in lines if line.protocol == TUNED] or lines
+    for line in lines:
+      if (
+        request.lines is None
+        or suite.method_name(line.label, line.protocol) in request.lines
+      ):
+        cell = _cell(paper, figure, panel, line, request)
+        assert cell.config  # which checks the flags
+        yield cell
+
+
+def cells(paper: Paper, figure: Figure, request: Request) -> list[suite.Cell]:
+  """The runs of ``each_cell`` as a list.
+
+  Raises:
+    UsageError: see there; or ``request.lines`` has an unknown name.
+  """
+  all_cells = list(each_cell(paper, figure, request))
+  for name in request.lines or ():
+    if name not in {cell.name for cell in all_cells}:
+      names = dict.fromkeys(
+        cell.name for cell in each_cell(paper, figure, request._replace(lines=None))
+      )
+      raise UsageError(f"--lines={name}: no such line (one of {', '.join(names)})")
+  return all_cells
+
+
+def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
+  """The figure with only some of its panels.
+
+  Raises:
+    UsageError: it has none of them.
+  """
+  selection = tuple(p for p in figure.panels if p.letter in panels)
+  if not selection:
+    raise UsageError(
+      f"--panels={','.join(panels)}: {name} has "
+      f"{', '.join(p.letter for p in figure.panels)}"
+    )
+  return figure._replace(panels=selection)
+
+
+def _why_lacking(flags: tuple[str, ...]) -> str:
+  """Explains why the data of a run cannot be read; "" if they can."""
+  try:
+    data = config_lib.parse(flags).data
+    return _why_unreadable(data, data_key(data))
+  except DataError as error:
+    return str(error).replace("`", "")
+
+
+@functools.cache
+def _why_unreadable(data: DataOptions, inside: str) -> str:
+  """The same of data whose files hold what ``inside`` stands for."""
+  del inside
+  try:
+    load_examples(data)
+  except DataError as error:
+    return str(error).replace("`", "")
+  return ""
+
+
+def resolve_figure(
+  paper: Paper, name: str, request: Request
+) -> tuple[Figure, list[str], list[str]]:
+  """A figure as it is asked for, and as it can be made on this machine.
+
+  Returns:
+    The figure; sentences about what it shows; and ``with_data``'s about what
+    it lacks.
+
+  Raises:
+    UsageError: it has no such panel.
+  """
+  figure, notes = paper.figures[name], []
+  if request.panels:
+    figure = only(name, figure, request.panels)
+  elif request.quick and (figure.quick or len(figure.panels) > 2):
+    letters = figure.quick or (figure.panels[0].letter, figure.panels[-1].letter)
+    figure = only(name, figure, letters)
+    which = "" if figure.quick else "the first and the last panel "
+    notes.append(
+      f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, "
+      f"{which}({' and '.join(letters)}; --panels gives others)."
+    )
+  if request.quick and paper.quick_rounds:
+    notes.append(
+      "Quick: at most so many rounds are run: "
+      + ", ".join(
+        f"{registry.get(method).label} {most}"
+        for method, most in paper.quick_rounds.items()
+      )
+      + "."
+    )
+  parts = figure.partitions
+  if not isinstance(parts, int) and (request.partitions or 0) > len(parts):
+    notes.append(
+      f"--partitions={request.partitions}: there are {len(parts)} "
+      "partitions that its title names."
+    )
+  figure, missing = with_data(paper, figure, request)
+  return figure, notes, missing
+
+
+def with_data(
+  paper: Paper, figure: Figure, request: Request
+) -> tuple[Figure, list[str]]:
+  """The figure with the panels whose data are there, or have a stand-in.
+
+  The sentences say why the other panels are not run.
+  """
+  panels, missing = [], []
+  for panel in figure.panels:
+    panel, why = _with_files(paper, figure, panel, request)
+    if why:
+      missing.append(f"{panel.title}: not run. {why}.")
+    else:
+      panels.append(panel)
+  return figure._replace(panels=tuple(panels)), missing
+
+
+def _with_files(
+  paper: Paper, figure: Figure, panel: Panel, request: Request
+) -> tuple[Panel, str]:
+  """A panel with the user's file in place of its data, and what it lacks."""
+
+  def cell(panel: Panel) -> suite.Cell:
+    return next(
+      each_cell(paper, figure._replace(panels=(panel,)), request._replace(lines=None))
+    )
+
+  dataset = cell(panel).config.values["dataset"] if paper.optional else ""
+  if dataset not in paper.optional:
+    return panel, ""
+  of_data = {
+    name: user_file
+    for name, user_file in paper.files.items()
+    if user_file.dataset == dataset
+  }
+  for name, user_file in of_data.items():
+    path = request.files.get(name)
+    if path:
+      panel = panel._replace(flags=(*panel.flags, *user_file.flags(path)))
+      if user_file.stand_in:
+        panel = panel._replace(
+          title=f"{panel.title} (stand-in {pathlib.Path(path).stem})",
+          chosen="stand-in, data",
+        )
+  why = _why_lacking(cell(panel).flags)
+  return panel, why and "; or give ".join(
+    [why, *(f"--{name}=PATH" for name in of_data)]
+  )
+
+
+def _partitions(figure: Figure, request: Request) -> suite.Partitions:
+  number = request.partitions or (1 if request.quick else None)
+  if isinstance(figure.partitions, int):
+    return number or figure.partitions
+  return figure.partitions[:number]
+
+
+def outcomes_of(paper: Paper, figure: Figure, request: Request) -> list[suite.Outcome]:
+  """Runs or finds the runs of a figure.
+
+  Raises:
+    UsageError: see ``cells``.
+    RunError: see ``suite.run_cells``.
+  """
+  all_cells, parts = cells(paper, figure, request), _partitions(figure, request)
+  if request.finished:
+    all_cells = suite.select_finished(all_cells, request.root, parts)
+  return suite.run_cells(all_cells, request.root, parts)
+
+
+def write(
+  request: Request, name: str, text: str, figure_answers: Sequence[answers.Answer] = ()
+) -> pathlib.Path:
+  """Writes <name>.md, which is printed, and <name>.answers.csv.
+
+  Returns:
+    Their folder.
+  """
+  folder = request.root / name
+  folder.mkdir(parents=True, exist_ok=True)
+  # First: it tells that the other files are those of a figure.
+  results.write_text(folder / f"{name}.answers.csv", answers.text(figure_answers))
+  results.write_text(folder / f"{name}.md", text)
+  print(text, flush=True)
+  return folder
+
+
+def pictures(folder: pathlib.Path, name: str) -> plots.Paths:
+  """The paths of a picture's PNG and PDF; prints the first one."""
+  paths = [folder / f"{name}.{kind}" for kind in ("png", "pdf")]
+  print(f"figure: {paths[0]}", flush=True)
+  return paths
+
+
+def _without_places(text: str, request: Request) -> str:
+  """A text of a page, in which the user's folders have only their names."""
+  for place in (request.data_dir, *request.files.values()):
+    name = pathlib.Path(place or "").name
+    if place and name:  # "." has no name of its own
+      text = text.replace(place, name)
+  return text
+
+
+def _check_outputs(request: Request, name: str) -> None:
+  """Refuses to replace files that no earlier figure of this name has written.
+
+  Raises:
+    OptionError: see ``files.check_outputs``.
+  """
+  folder = request.root / name
+  signature = f"{name}.answers.csv"
+  of_figure = files.with_sibling(signature, answers.IS_TABLE)
+  outputs = {folder / signature: answers.IS_TABLE}
+  outputs |= {
+    folder / f"{name}{end}": of_figure
+    for end in (".md", ".csv", "_numbers.csv", ".html")
+  }
+  for path in (*folder.glob(f"{name}*.png"), *folder.glob(f"{name}*.pdf")):
+    outputs[path] = lambda path: files.picture(path) or of_figure(path)
+  files.check_outputs(f"`out_dir`={request.root}", outputs)
+
+
+def _make_table(paper: Paper, name: str, request: Request) -> None:
+  title, make, _ = paper.tables[name]
+  _check_outputs(request, name)
+  folder = request.root / name
+  folder.mkdir(parents=True, exist_ok=True)
+  text, figure_answers = make(request, folder)
+  write(
+    request,
+    name,
+    report.join(title, [text, report.provenance_line(request.command_line)]),
+    figure_answers,
+  )
+
+
+def make_figure(paper: Paper, name: str, request: Request) -> str:
+  """Runs what a figure needs, writes it and returns its Markdown page."""
+  figure, notes, missing = resolve_figure(paper, name, request)
+  if not figure.panels and not request.finished:
+    raise UsageError(f"{name}: {' '.join(missing)}")
+  _check_outputs(request, name)
+  outcomes = outcomes_of(paper, figure, request)
+  if not outcomes and not figure.of_claims:
+    raise UsageError(f"--finished: no run of {name} is")
+  parts = [
+    *(section(outcomes) for section in figure.sections),
+    verdicts.section(figure.statements, outcomes),
+    _without_places("\n\n".join(missing), request),
+    report.provenance(
+      outcomes,
+      request.command_line,
+      " ".join([paper.note, *notes]),
+      figure.table is not None,
+    ),
+  ]
+  rows = report.compare(
+    outcomes, report.load_claims(paper.name, name), figure.protocol, figure.metric
+  )
+  if figure.table is not None:
+    text = report.join(figure.title, [figure.table(outcomes), *parts])
+  else:
+    text = report.markdown(
+      figure.title, rows, [] if paper.source_of(name) else parts, paper.own
+    )
+  measures = figure.measures or dict.fromkeys(
+    (figure.metric, f"test_{figure.metric}"),
+    verdicts.late(figure.metric, figure.protocol),
+  )
+  folder = write(
+    request,
+    name,
+    text,
+    [
+      *answers.numbers(paper.name, name, outcomes, measures),
+      *answers.sentences(name, figure.statements, outcomes),
+      *figure.extra_answers(outcomes),
+    ],
+  )
+  report.numbers_csv(folder / f"{name}_numbers.csv", rows)
+  report.points_csv(folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
+  suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
+  paths = pictures(folder, name + suffix)
+  if figure.draw is not None and outcomes:
+    figure.draw(paths, outcomes, figure.title, request.x_axis)
+  elif outcomes:
+    _draw(paper, name, figure, outcomes, request, paths)
+  if request.html:
+    _write_page(folder / f"{name}.html", figure, outcomes, request)
+  return text
+
+
+def _draw(
+  paper: Paper,
+  name: str,
+  figure: Figure,
+  outcomes: list[suite.Outcome],
+  request: Request,
+  paths: plots.Paths,
+) -> None:
+  """Draws the curves, those by the paper's settings beside the tuned ones."""
+  protocols = dict(reversed(verdicts.by_protocol(outcomes).items()))
+  cells, marks = {}, {}
+  for panel in suite.by_panel(outcomes):
+    title = panel[0].cell.heading
+    for words, runs in protocols.items():
+      which = title if len(protocols) == 1 else f"{title}, {words}"
+      cells[which] = suite.rows_by_panel(runs).get(title, {})
+      marks[which] = report.marks(paper.name, name, runs, figure.metric).get(title, [])
+  plots.panels(
+    paths,
+    {title: runs for title, runs in cells.items() if runs},
+    figure.protocol,
+    figure.metric,
+    figure.title,
+    request.x_axis,
+    marks,
+  )
+
+
+def as_dots(
+  measure: verdicts.Measure,
+  x_label: str,
+  stated: Mapping[tuple[str, str], float] | None = None,
+  by_method: bool = False,
+) -> Draw:
+  """Makes the ``Figure.draw`` of a number of each run, as dots.
+
+  Args:
+    measure: run -> one number for each seed.
+    x_label: of the numbers.
+    stated: (panel, method) -> the paper's number.
+    by_method: whether there is a panel for each method, with a row for each
+      panel of the figure, and not the other way round.
+  """
+
+  def draw(
+    paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
+  ) -> None:
+    cells: dict[str, dict[str, plots.Dot]] = {}
+    for o in outcomes:
+      place = o.cell.heading, o.cell.name
+      panel, row = reversed(place) if by_method else place
+      cells.setdefault(panel, {})[row] = plots.Dot(
+        *metrics.confidence_95(partitions.means(measure(o), o.parts).tolist()),
+        (stated or {}).get((o.cell.panel, o.cell.label)),
+      )
+    plots.dots(paths, cells, x_label, title, "95 % CI of the mean")
+
+  return draw
+
+
+def _write_page(
+  path: pathlib.Path, figure: Figure, outcomes: suite.Outcomes, request: Request
+) -> None:
+  """Writes a page with the curves, costs, clients and flags of every run."""
+  page.write(
+    path,
+    figure.title,
+    {
+      runs[0].cell.panel_title: {o.cell.name: load_run(o.folder) for o in runs}
+      for runs in suite.by_panel(outcomes)
+    },
+    metric=figure.metric,
+    protocol=figure.protocol,
+    x_axis=request.x_axis,
+    command_line=request.command_line,
+  )
+  print(f"page: {path}", flush=True)
+
+
+#: A flag of single runs -> what figure commands do instead.
+_NOT_OF_FIGURES = {
+  "resume": "which goes on with unfinished runs by itself",
+  "overwrite": "which reads finished runs again; to run them anew give "
+  "another --out_dir or delete their folders in its runs/",
+  "dry_run": "python -m experiments.run has it",
+}
+
+
+#: More runs of every line than anybody waits for: the names of so many are
+#: made before the first starts.
+_PARTITIONS = 1_000
+
+
+def _flags(paper: Paper) -> Flags:
+  return (
+    enum(
+      paper.flag,
+      None,
+      [*paper.figures, *paper.tables, "all"],
+      "the figure or table to make, by its name below; all: every one",
+    ),
+    enum(
+      "scale",
+      "full",
+      ["full", "quick"],
+      f"full: {paper.seeds}, all rounds and all panels; quick: minutes "
+      f"instead of hours, with {' '.join(paper.quick)} and only some of "
+      "the panels",
+    ),
+    listed("panels", None, "make only these panels, by their letters, e.g. a,c"),
+    listed(
+      "lines",
+      None,
+      "show only these methods, by their names in the tables, e.g. FedAvg",
+    ),
+    enum(
+      "x_axis",
+      "rounds",
+      list(plots.X_AXES),
+      "the x axis of the curves; the name of the picture then ends in _vs_<x_axis>",
+    ),
+    boolean(
+      "html",
+      False,
+      "also write a page with the curves, clients, "
+      "costs and flags of every run of a figure; it needs plotly (pip "
+      "install 'fedjax_alg[report]')",
+    ),
+    integer(
+      "partitions",
+      None,
+      "make every run on so many partitions of the "
+      "data; the intervals are then those over partitions, each with "
+      "the mean of its seeds (--partitions=9 --num_seeds=1: nine "
+      "independent draws of both); default 1, but for figures whose "
+      "title names more",
+      lower_bound=1,
+      upper_bound=_PARTITIONS,
+    ),
+    string("part", None, part_lib.HELP),
+    boolean("finished", False, "run nothing: show the runs that are finished"),
+    string(
+      "data_dir",
+      None,
+      "folder of the data sets that "
+      "experiments.prepare made; default as in experiments.run",
+    ),
+    string(
+      "out_dir", f"out/{paper.name}", "folder to write runs, figures and tables to"
+    ),
+    *(string(name, None, user_file.help) for name, user_file in paper.files.items()),
+  )
+
+
+def _command(paper: Paper) -> Command:
+  """The command of a paper."""
+  titles = {name: figure.title for name, figure in paper.figures.items()}
+  titles |= {name: table.title for name, table in paper.tables.items()}
+  return Command(
+    f"usage: python -m experiments.{paper.name} --{paper.flag}=NAME [flags]"
+    f"\n\nMakes the figures and tables of {paper.works}. It makes the runs "
+    "that a\nfigure needs and writes its picture (PNG, PDF), its points "
+    "(CSV) and a table of the\npublished numbers beside ours (Markdown) to "
+    "the folder NAME in --out_dir.",
+    _flags(paper),
+    functools.partial(_run, paper),
+    "\n".join(
+      [
+        "Names of the figures and tables:",
+        *(f"  {name:9} {title}" for name, title in titles.items()),
+        "",
+        "A finished run is reused, an interrupted one is continued. Any "
+        "other --flag=value",
+        "is passed on to every run and overrides its settings;",
+        "python -m experiments.run --help lists these flags.",
+      ]
+    ),
+    guard.REPEAT_HINT,
+    passes_on=True,
+  )
+
+
+def _request(
+  paper: Paper, values: FlagValues, words: Sequence[str], argv: Sequence[str]
+) -> Request:
+  """Parses the words of a command.
+
+  Raises:
+    UsageError: a flag is wrong, missing or not read.
+  """
+  for flag in map(flag_words.name_of, words):
+    if flag in _NOT_OF_FIGURES:
+      raise UsageError(f"--{flag}: not of a figure command, {_NOT_OF_FIGURES[flag]}")
+  name = values[paper.flag].value
+  if name is None:
+    raise UsageError(
+      f"--{paper.flag}: missing (one of "
+      f"{', '.join([*paper.figures, *paper.tables, 'all'])})"
+    )
+  for flag in ("panels", "lines", "x_axis", "html", "part", "finished"):
+    if name in paper.tables and values[flag].present:
+      raise UsageError(f"--{flag}: not read by {name}, which makes no runs")
+  if name in paper.tables and not paper.tables[name].of_runs and words:
+    raise UsageError(f"{words[0]}: not read by {name}, which has settings of its own")
+  if values.part and values.finished:
+    raise UsageError("--part and --finished: give one of them")
+  # Tables do not show the paths of files on this machine.
+  places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
+  command_line = " ".join(
+    [
+      program.name(paper.name),
+      *(shlex.quote(w) for w in argv if not w.startswith(places)),
+    ]
+  )
+  return Request(
+    expand_path(values.out_dir),
+    tuple(words),
+    command_line,
+    values.scale == "quick",
+    tuple(values.panels) if values.panels else None,
+    tuple(values.lines) if values.lines else None,
+    values.x_axis,
+    {name: str(values[name].value) for name in paper.files if values[name].value},
+    values.data_dir,
+    values.html,
+    values.partitions,
+    values.finished,
+  )
+
+
+def _run(
+  paper: Paper, values: FlagValues, words: list[str], argv: Sequence[str]
+) -> None:
+  """Makes the figures and tables that are asked for, or runs a part."""
+  request = _request(paper, values, words, argv)
+  part = part_lib.parse(values.part)
+  if request.html:
+    page.check_plotly("`html`")  # before the first run
+  names = [*paper.figures, *paper.tables]
+  if values[paper.flag].value != "all":
+    names = [str(values[paper.flag].value)]
+  if part is not None:
+    chosen_figures = [
+      resolve_figure(paper, name, request)[0] for name in names if name in paper.figures
+    ]
+    suite.run_part(
+      [
+        part_cell
+        for figure in chosen_figures
+        for cell in cells(paper, figure, request)
+        for part_cell in cell.on(_partitions(figure, request))
+      ],
+      request.root,
+      part,
+    )
+    return
+  lock_errors: list[lock.StillHeld] = []
+  for name in names:
+    try:
+      if name in paper.tables:
+        _make_table(paper, name, request)
+      else:
+        make_figure(paper, name, request)
+    except lock.StillHeld as error:  # the runs of other figures go on
+      lock_errors.append(error)
+  if lock_errors:
+    raise lock_errors[0]

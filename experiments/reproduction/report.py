@@ -1,0 +1,536 @@
+"""Tables that compare a paper's numbers with ours."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import csv
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_alg import files, metrics
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+
+from ..reports import plots
+from . import chosen, partitions, rule, suite
+
+PAPERS = pathlib.Path(__file__).parent
+
+
+class Claim(NamedTuple):
+  """A number that a paper states; shares are in percent."""
+
+  artifact: str
+  panel: str
+  method: str
+  metric: str
+  value: float
+  unit: str
+  note: str
+  round: int | None  #: the round of the number; None: the whole run
+  printed: str = ""  #: the number as the paper has it
+
+
+class Comparison(NamedTuple):
+  """A run beside the paper's number; shares are in percent."""
+
+  outcome: suite.Outcome
+  metric: str
+  paper: float | None
+  ours: float
+  ci95: float  #: NaN for a single seed
+
+  @property
+  def cell(self) -> suite.Cell:
+    """The run's cell."""
+    return self.outcome.cell
+
+  @property
+  def verdict(self) -> str:
+    """The verdict by ``rule.place``; none if settings were chosen on test."""
+    if self.paper is None:
+      return rule.NO_NUMBER
+    if chosen.incomparable(self.cell.choices):
+      return rule.NOT_COMPARABLE
+    return rule.place(self.ours - self.paper, self.ci95, rule.TIE)
+
+
+def read_claims(paper: str, name: str = "claims") -> list[dict[str, str]]:
+  """All rows of papers/<paper>/<name>.csv, as text; [] of a study."""
+  path = PAPERS / paper / f"{name}.csv"
+  if not path.is_file():
+    return []
+  with open(path, newline="", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
+def load_claims(paper: str, artifact: str) -> list[Claim]:
+  """The plain numbers that a paper states for one figure or table.
+
+  Rounds that are not enough, ">100", are infinitely many.
+  """
+  claims = []
+  for row in read_claims(paper):
+    if row["artifact"].lower() != artifact.lower():
+      continue
+    late = row["unit"] == "rounds" and row["value"].startswith(">")
+    try:
+      value = np.inf if late else float(row["value"])
+    except ValueError:
+      continue  # an ordering, or a number lost in extraction
+    unit = row["unit"]
+    if unit == "fraction":
+      value, unit = 100.0 * value, "%"
+    claims.append(
+      Claim(
+        row["artifact"],
+        row["panel"],
+        row["method"],
+        row["metric"],
+        value,
+        unit,
+        row["note"],
+        round_of(row["setting"]),
+        row["value"],
+      )
+    )
+  return claims
+
+
+def paper_numbers(
+  paper: str, artifact: str, metric: str = ""
+) -> dict[tuple[str, str], float]:
+  """(panel, method) -> the number of a metric, or of any, in a figure."""
+  return {
+    (c.panel, c.method): c.value
+    for c in load_claims(paper, artifact)
+    if metric in ("", c.metric)
+  }
+
+
+def round_of(setting: str) -> int | None:
+  """The number N of a setting "..., round N"."""
+  match = re.search(r"\bround (\d+)", setting)
+  return int(match[1]) if match else None
+
+
+def marks(
+  paper: str, artifact: str, outcomes: suite.Outcomes, metric: str
+) -> dict[str, list[plots.Mark]]:
+  """The numbers of a paper that lie on the curves of a figure.
+
+  Args:
+    paper: name of the paper.
+    artifact: the figure or table.
+    outcomes: the runs that are drawn.
+    metric: the metric that is drawn.
+
+  Returns:
+    Heading of a panel -> its numbers: accuracies, at their round if one is
+    stated, and the rounds to an accuracy.
+  """
+  claims = load_claims(paper, artifact)
+  panel_marks: dict[str, list[plots.Mark]] = {}
+  for panel_outcomes in suite.by_panel(outcomes):
+    label = {o.cell.method: o.cell.label for o in panel_outcomes}
+    # If a value is stated twice, the later number has more digits.
+    numbers = {
+      (c.method, where[1]): where[0]
+      for c in claims
+      if c.panel == panel_outcomes[0].cell.panel
+      and c.method in label
+      and (where := _place(c, metric)) is not None
+    }
+    panel_marks[panel_outcomes[0].cell.heading] = [
+      plots.Mark(label[name], value, number)
+      for (name, number), value in numbers.items()
+    ]
+  return panel_marks
+
+
+def _place(claim: Claim, metric: str) -> tuple[float, float | None] | None:
+  """(height, round) of a claim in a figure of a metric; None: it has none."""
+  metric_name = claim.metric.removeprefix("test_")
+  if claim.unit == "%" and metric_name in (metric, f"{metric}_max"):
+    return claim.value / 100.0, claim.round
+  target = re.fullmatch(r"rounds_to_([\d.]+)%", metric_name)
+  if target and metric == "accuracy" and np.isfinite(claim.value):
+    return float(target[1]) / 100.0, claim.value
+  return None
+
+
+def compare(
+  outcomes: suite.Outcomes, claims: Sequence[Claim], protocol: str, metric: str
+) -> list[Comparison]:
+  """Compares each outcome with the claim about its panel and method.
+
+  ``ours`` is the mean over the evaluations of the last ten rounds, which
+  involves no choice on test data; with K models it is the mean of the K.
+  """
+  factor = metrics.factor(metric)
+  stated = {
+    (c.panel, c.method): c.value
+    for c in reversed(claims)
+    if c.metric.removeprefix("test_") == metric and c.round is None
+  }
+  rows = []
+  for outcome in outcomes:
+    late = outcome.summary["mean_last_10"][protocol][metric]
+    rows.append(
+      Comparison(
+        outcome,
+        metric,
+        stated.get((outcome.cell.panel, outcome.cell.method)),
+        factor * late["mean"],
+        np.nan if len(late["values"]) < 2 else factor * late["ci95"],
+      )
+    )
+  return rows
+
+
+_OTHERS = "Other methods: "
+
+
+def without_others(text: str) -> str:
+  """A page of ``markdown`` without the table of the other methods."""
+  return re.sub(rf"<details><summary>{_OTHERS}.*?</details>\n\n", "", text, flags=re.S)
+
+
+def markdown(
+  title: str,
+  rows: Sequence[Comparison],
+  parts: Sequence[str],
+  own_names: tuple[str, ...] = (),
+) -> str:
+  """A page with the paper's numbers and ours, a column for each panel.
+
+  Args:
+    title: the heading of the page.
+    rows: the numbers.
+    parts: Markdown below the table; empty parts are left out.
+    own_names: beginnings of the names of the paper's own methods, which come
+      first; all others are collapsed. (): nothing is.
+  """
+  methods = list(dict.fromkeys(row.cell.label for row in rows))
+  mine = [m for m in methods if m.startswith(own_names)] if own_names else methods
+  others = [m for m in methods if m not in mine]
+  parts = [_table_of(rows, others, False), *parts]
+  if others and mine:
+    parts[0] = collapse(f"{_OTHERS}{', '.join(others)}", parts[0])
+  intro = (
+    f"{rows[0].metric.replace('_', ' ')}, mean of the last ten rounds"
+    f"{'' if rows[0].metric == 'loss' else ', in percent'}.\n\n"
+    if rows
+    else ""
+  )
+  return join(title, [intro + _table_of(rows, mine, bool(own_names)), *parts])
+
+
+def _table_of(rows: Sequence[Comparison], methods: Sequence[str], is_own: bool) -> str:
+  """The numbers of some methods: the paper's, then ours by every protocol."""
+  cells: list[tuple[str, str, str]] = []
+  for method in methods:
+    for row in rows:
+      panel = row.cell.place
+      if row.cell.label == method:
+        if row.paper is not None:
+          cells.append((panel, f"{method}, the paper", f"{row.paper:.1f}"))
+        cells.append((panel, f"{method}, {row.cell.tuning}", _cell(row, is_own)))
+  return by_panel(cells)
+
+
+def _cell(row: Comparison, is_own: bool) -> str:
+  """Ours, and the verdict on the paper's number."""
+  digits = metrics.digits(row.metric)
+  text = f"{row.ours:.{digits}f}" + (
+    "" if np.isnan(row.ci95) else f" +- {row.ci95:.{digits}f}"
+  )
+  if row.paper is None:
+    return text
+  return f"{text}, " + rule.words(
+    row.verdict, abs(row.ours - row.paper), row.metric, "%", is_own
+  )
+
+
+def collapse(title: str, text: str) -> str:
+  """Markdown that a reader unfolds."""
+  return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
+
+
+#: Numbers of a curve that ``numbers_csv`` writes.
+_ENDS = ("best", "final", "mean_last_10")
+
+
+def numbers_csv(path: pathlib.Path, rows: Sequence[Comparison]) -> None:
+  """Writes every number of a figure, how its settings were chosen, its flags.
+
+  Args:
+    path: the file.
+    rows: the paper's number and ours of each run, as ``compare`` makes them.
+      Accuracies, and other metrics of a share, are there in percent for every
+      protocol: best, last, mean of the last ten.
+  """
+  ends = {
+    (which, protocol, metric): None
+    for row in rows
+    for which in _ENDS
+    for protocol, values in row.outcome.summary[which].items()
+    for metric in values
+    if metric in _OF_NUMBERS
+  }
+  with (
+    files.replacing(path) as partial,
+    open(partial, "w", newline="", encoding="utf-8") as file,
+  ):
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(
+      [
+        "panel",
+        "title",
+        "method",
+        "protocol",
+        "metric",
+        "paper",
+        "ours",
+        "ci95",
+        "verdict",
+        "rounds",
+        *(f"{which}_{protocol}_{metric}" for which, protocol, metric in ends),
+        chosen.COLUMN,
+        "flags",
+      ]
+    )
+    for row in rows:
+      cell, summary = row.cell, row.outcome.summary
+      writer.writerow(
+        [
+          cell.panel,
+          cell.panel_title,
+          cell.label,
+          cell.tuning,
+          row.metric,
+          "" if row.paper is None else row.paper,
+          f"{row.ours:.6g}",
+          "" if np.isnan(row.ci95) else f"{row.ci95:.6g}",
+          row.verdict,
+          summary["cost"]["rounds"],
+          *(
+            _mean(summary[which].get(protocol, {}), metric)
+            for which, protocol, metric in ends
+          ),
+          row.outcome.settings,
+          format_flags(row.outcome),
+        ]
+      )
+
+
+_OF_NUMBERS = ("accuracy", "client_accuracy", "worst_decile", "loss")
+
+
+def _mean(values: dict[str, Any], metric: str) -> str:
+  """The mean of a metric in ``summary``; "" where there is none."""
+  mean = values.get(metric, {}).get("mean")
+  return "" if mean is None else f"{metrics.factor(metric) * mean:.6g}"
+
+
+def deployment_section(outcomes: suite.Outcomes) -> str:
+  """Section: accuracy of the deployed models on the clients' test splits.
+
+  Lines at one rate are left out.
+
+  With Per-FedAvg a client deploys the global model after its adaptation step,
+  while the table above shows the model before that step.
+  """
+  cells = []
+  names = [
+    name
+    for name in ("local", "preferred")
+    if any(name in o.summary["mean_last_10"] for o in outcomes)
+  ]
+  for o in outcomes:
+    late = o.summary["mean_last_10"]
+    if o.cell.protocol != suite.ONE_RATE and any(name in late for name in names):
+      cells.append(
+        (
+          o.cell.heading,
+          o.cell.name,
+          " / ".join(
+            results.format_spread(late[name]["accuracy"], factor=100)
+            if name in late
+            else "-"
+            for name in names
+          ),
+        )
+      )
+  return (
+    cells
+    and (
+      "## On the clients' own data\n\nAccuracy, mean of the last ten "
+      f"rounds ({' / '.join(names)}): `local` is what a client deploys on "
+      "its own test split (PFedAvg: after one adaptation step on its "
+      "training data; MA, GA: the model it prefers), `preferred` its "
+      "preferred global model on its own mixture of classes.\n\n" + by_panel(cells)
+    )
+    or ""
+  )
+
+
+def by_panel(cells: Iterable[tuple[str, str, str]]) -> str:
+  """A Markdown table of (panel, line, text); the panels are its columns.
+
+  They are its rows where they are more than the lines.
+  """
+  texts = {(panel, line): text for panel, line, text in cells}
+  panels = list(dict.fromkeys(panel for panel, _ in texts))
+  lines = list(dict.fromkeys(line for _, line in texts))
+  if not lines:
+    return ""
+  head, *rows = [
+    ["", *panels],
+    *([line, *(texts.get((panel, line), "-") for panel in panels)] for line in lines),
+  ]
+  if len(panels) > len(lines):
+    head, *rows = map(list, zip(head, *rows))
+  return table(head, rows)
+
+
+def number(value: float | None, form: str = "g") -> str:
+  """A number; "-" for None."""
+  return "-" if value is None else f"{value:{form}}"
+
+
+def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+  """A Markdown table."""
+  return "\n".join(
+    f"| {' | '.join(map(str, row))} |" for row in (head, ["---"] * len(head), *rows)
+  )
+
+
+def with_tunings(tunings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
+  """Makes the heads of our numbers, and of how their settings were found.
+
+  Args:
+    tunings: of each row of a table, see ``chosen.tuning``; "": there are none.
+
+  Returns:
+    The heads, and what each row has below the second one. Where all rows have
+    the same there is one head, that word.
+  """
+  kinds = list(dict.fromkeys(filter(None, tunings)))
+  if len(kinds) < 2:
+    return kinds or ["ours"], [() for _ in tunings]
+  return ["ours", "settings"], [(word or "-",) for word in tunings]
+
+
+#: Content of a column of a table, from a run.
+Column = Callable[[suite.Outcome], object]
+
+
+def of_runs(
+  outcomes: Iterable[suite.Outcome], columns: Mapping[str, Column], panel: str = "panel"
+) -> str:
+  """A Markdown table of a row for each run: panel, method and columns."""
+  return table(
+    [panel, "method", *columns],
+    (
+      [o.cell.panel_title, o.cell.name, *(cell(o) for cell in columns.values())]
+      for o in outcomes
+    ),
+  )
+
+
+def format_spread(values: Any, digits: int = 2, factor: float = 1.0) -> str:
+  """Mean +- 95 % interval over seeds; a single seed has no interval."""
+  return results.format_spread(
+    results.spread(np.asarray(values, float)), digits, factor
+  )
+
+
+def join(title: str, parts: Sequence[str]) -> str:
+  """A page of a heading and parts; empty parts are left out."""
+  texts = [part.strip() for part in parts if part.strip()]
+  return "\n\n".join([f"# {title}", *texts]) + "\n"
+
+
+def points_csv(
+  path: pathlib.Path, outcomes: suite.Outcomes, protocol: str, metric: str
+) -> None:
+  """Writes the points of a figure's curves, with their costs and times.
+
+  Of pooled runs the seeds of partition p are those plus p times
+  ``partitions.STRIDE``.
+  """
+  columns = ["round", "seed", metric, *records.ROUND_COST, *records.TOTALS, "seconds"]
+  rows = [
+    {
+      "panel": o.cell.panel,
+      "panel_title": o.cell.panel_title,
+      "method": o.cell.name,
+      **{name: row[name] for name in columns},
+    }
+    for o in outcomes
+    for row in o.rows
+    if row["protocol"] == protocol
+  ]
+  records.write_rows(path, rows, ["panel", "panel_title", "method", *columns])
+
+
+def provenance_line(command_line: str) -> str:
+  """The line that says how a table without runs was made."""
+  versions = "; ".join(
+    f"{name} {number[:12]}" for name, number in results.versions().items()
+  )
+  return f"Made by `{command_line}`; {versions}; {results.device()}."
+
+
+def _without_folders(word: str) -> str:
+  """A flag as tables show it: --data_path has only the name of its file."""
+  if not word.startswith("--data_path="):
+    return word
+  return f"--data_path={pathlib.Path(word.split('=', 1)[1]).name}"
+
+
+def provenance(
+  outcomes: suite.Outcomes, command_line: str, notes: str, flags: bool = True
+) -> str:
+  """Describes how a table was made: command, versions, devices and flags.
+
+  Args:
+    outcomes: the runs.
+    command_line: the command that made the table.
+    notes: further sentences.
+    flags: whether the flags of the first panel are shown.
+  """
+
+  def all_of(values):
+    return " and ".join(dict.fromkeys(values))
+
+  if not outcomes:
+    return f"{provenance_line(command_line)} {notes}"
+  versions = "; ".join(
+    f"{name} "
+    + all_of(o.summary["versions"].get(name, "unknown")[:12] for o in outcomes)
+    for name in outcomes[0].summary["versions"]
+  )
+  devices = all_of(o.summary["device"] for o in outcomes)
+  text = (
+    f"`{command_line}`; {versions}; {devices}. "
+    f"{partitions.describe_intervals(outcomes)} {notes}"
+  ).strip()
+  if flags:
+    text += "\n\n" + "\n".join(
+      f"- {o.cell.name} ({o.settings}): `{format_flags(o)}`"
+      for o in outcomes
+      if o.cell.panel == outcomes[0].cell.panel
+    )
+  return collapse("How this was made", text)
+
+
+def format_flags(outcome: suite.Outcome) -> str:
+  """The flags of a run, as tables show them."""
+  return " ".join(
+    _without_folders(word)
+    for word in outcome.cell.flags
+    if not word.startswith("--data_dir=")
+  )

@@ -1,0 +1,249 @@
+"""Tables of other works: their published numbers beside ours.
+
+- ``niid_bench``: Li, Diao, Chen, He, "Federated Learning on Non-IID Data
+  Silos", ICDE 2022; the numbers are those of Flower's reproduction.
+- ``fedavg_2nn``: McMahan et al., AISTATS 2017, Table 1: the rounds that FedAvg
+  takes to 97 % on MNIST.
+- ``pfedme``: Dinh, Tran, Nguyen, NeurIPS 2020: MNIST, the convex setting.
+- ``afl``: He et al., CVPR 2025: one result for every partition, in float64.
+- ``fedjax``: FedJAX 0.0.17, run in turn on the same clients and rows.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...cli import flag_words
+from ...reports import plots
+from .. import answers, figures, report, rule, suite, verdicts
+from ..figures import Figure, Line, Panel
+from . import afl, against_fedjax
+
+NAME = "trust"
+
+#: label -> file in presets/trust/methods.
+_NIID = {
+  "FedAvg": "niid_fedavg",
+  "FedProx": "niid_fedprox",
+  "SCAFFOLD": "niid_scaffold",
+  "FedNova": "niid_fednova",
+}
+#: Panel of NIID-Bench -> how many of its 50 rounds the figure runs, with one
+#: seed: as many as a few hours of two cores allow. ``--rounds=50`` runs all.
+NIID_ROUNDS = {"a": 8, "b": 4, "c": 3}
+#: Partition of the panels of the FedAvg paper -> file of its method.
+_2NN = {"iid": "2nn_iid", "shards": "2nn_two_classes"}
+
+
+def _file(name: str) -> tuple[str, ...]:
+  """The flag that names a method's file."""
+  return (f"--flagfile={NAME}/methods/{name}.flags",)
+
+
+def _2nn_lines(panel: Panel) -> list[Line]:
+  return [Line("FedAvg", _file(_2NN[flag_words.read_values(panel.flags)["partition"]]))]
+
+
+def _2nn_panels() -> tuple[Panel, ...]:
+  kinds = (
+    ("IID", ("--partition=iid", "--size_sigma=0", "--rounds=300")),
+    ("two classes", ("--partition=shards", "--classes_per_client=2", "--rounds=1000")),
+  )
+  return figures.panels(
+    {
+      f"{words}, C = {share}": (*flags, f"--participation={share}")
+      for words, flags in kinds
+      for share in (0.1, 0.2, 0.5, 1)
+    },
+    extra_flags=("--stop_at=global:accuracy:0.97",),
+  )
+
+
+def _best(protocol: str, rounds: int) -> Callable[..., np.ndarray]:
+  """Measures the best round, as the works do, after so many rounds."""
+
+  def measure(outcome):
+    accuracy = verdicts.best("accuracy", protocol)(outcome)
+    rounds_run = outcome.summary["cost"]["rounds"]
+    if rounds_run < rounds:
+      raise verdicts.NotRun(
+        f"{rounds_run} of {rounds} rounds: best so far {accuracy.mean():.2f}"
+      )
+    return accuracy
+
+  return measure
+
+
+def _table_of(name: str) -> figures.Section:
+  """The table of a figure: every published number, run or not."""
+
+  def section(outcomes: suite.Outcomes) -> str:
+    figure = FIGURES[name]
+    titles = {panel.letter: panel.title for panel in figure.panels}
+    rounds_run = {
+      (o.cell.panel, o.cell.label): o.summary["cost"]["rounds"] for o in outcomes
+    }
+    answer_of = {
+      (a.panel, a.method, a.metric): a
+      for a in answers.numbers(NAME, name, outcomes, figure.measures)
+    }
+    rows, missing = [], dict[str, None]()
+    for claim in report.load_claims(NAME, name):
+      rows.append(
+        [
+          f"{claim.panel}: {titles.get(claim.panel, '')}",
+          claim.method,
+          claim.metric,
+          f"{claim.value:g}",
+        ]
+      )
+      answer = answer_of.get((claim.panel, claim.method, claim.metric))
+      if answer is None:
+        missing[claim.panel] = None
+        rows[-1] += ["-", "-", rule.NOT_RUN]
+        continue
+      rows[-1] += [
+        answer.ours,
+        str(rounds_run[claim.panel, claim.method]),
+        answer.words(claim.value, claim.unit, is_own=True),
+      ]
+    return report.table(
+      ["panel", "method", "metric", "published", "ours", "rounds run", "verdict"], rows
+    ) + bool(missing) * (
+      "\n\nNot run: `python -m experiments.trust --table="
+      f"{name} --panels={','.join(missing)}`."
+    )
+
+  return section
+
+
+#: Each model of pFedMe as its line is called -> the protocol that tests it, the
+#: metric of its published number.
+_MODELS = {
+  "pFedMe, theta": ("local", ""),
+  "pFedMe, w_k": ("copy", "personal_accuracy_max"),
+  "pFedMe, global": ("global", "global_accuracy_max"),
+}
+
+
+def _draw_pfedme(
+  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
+) -> None:
+  """Draws the curves of all three models of pFedMe."""
+  runs, marks = {}, {}
+  published = {(c.panel, c.metric): c.value for c in report.load_claims(NAME, "pfedme")}
+  for outcome in outcomes:
+    panel = outcome.cell.heading
+    runs[panel] = {
+      label: [
+        row | {"protocol": ""} for row in outcome.rows if row["protocol"] == protocol
+      ]
+      for label, (protocol, _) in _MODELS.items()
+    }
+    marks[panel] = [
+      plots.Mark(label, published[outcome.cell.panel, metric] / 100.0)
+      for label, (_, metric) in _MODELS.items()
+      if (outcome.cell.panel, metric) in published
+    ]
+  plots.panels(paths, runs, "", "accuracy", title, x_axis, marks)
+
+
+def _figure(
+  name: str,
+  title: str,
+  data: str,
+  panels: tuple[Panel, ...],
+  lines_of: Callable[[Panel], list[Line]],
+  **options,
+) -> Figure:
+  """A table whose rows are the numbers of a work."""
+  return Figure(
+    title,
+    "accuracy",
+    data,
+    panels,
+    lines_of,
+    eval_every=1,
+    table=_table_of(name),
+    of_claims=True,
+    **options,
+  )
+
+
+FIGURES: dict[str, Figure] = {
+  "niid_bench": _figure(
+    "niid_bench",
+    "NIID-Bench: best round, 10 clients by Dirichlet(0.5), test accuracy",
+    "niid_bench",
+    tuple(
+      Panel(letter, title, (f"--dataset={dataset}", f"--rounds={NIID_ROUNDS[letter]}"))
+      for letter, title, dataset in (
+        ("a", "MNIST", "mnist"),
+        ("b", "Fashion-MNIST", "fashion_mnist"),
+        ("c", "CIFAR-10", "cifar10"),
+      )
+    ),
+    figures.of_files(f"{NAME}/methods", _NIID),
+    quick=("a",),
+    num_seeds=1,
+    measures={"test_accuracy_max": _best("global", 50)},
+    shrunk=("--layers=valid3-4,max2,dense16", "--local_epochs=1"),
+  ),
+  "fedavg_2nn": _figure(
+    "fedavg_2nn",
+    "FedAvg's 2NN: rounds to 97 % on MNIST, E = 1, B = 10",
+    "2nn",
+    _2nn_panels(),
+    _2nn_lines,
+    quick=("a", "e"),
+    measures={"rounds_to_97%": verdicts.rounds_to(0.97)},
+    shrunk=("--num_clients=20", "--hidden=16,16"),
+  ),
+  "pfedme": _figure(
+    "pfedme",
+    "pFedMe: best round, MNIST, softmax regression, 20 clients "
+    "of 2 classes, test accuracy",
+    "pfedme",
+    (
+      Panel("a", "MNIST, 20 local steps, personal rate 0.1", ()),
+      Panel(
+        "b",
+        "MNIST, 10 local steps, personal rate 0.09",
+        ("--local_steps=10", "--personal_lr=0.09"),
+      ),
+    ),
+    lambda panel: [Line("pFedMe", _file("pfedme"))],
+    protocols="global,local,copy",
+    draw=_draw_pfedme,
+    measures={
+      "personal_accuracy_max": _best("copy", 800),
+      "global_accuracy_max": _best("global", 800),
+    },
+  ),
+}
+
+
+TABLES = {
+  "afl": figures.Table(
+    "AFL: the weights in every partition beside the joint ones, float64",
+    lambda request, folder: (afl.table(request.quick), []),
+  ),
+  "fedjax": figures.Table(
+    "FedJAX 0.0.17 on the same clients",
+    lambda request, folder: (against_fedjax.table(request.quick), []),
+  ),
+}
+
+PAPER = figures.Paper(
+  NAME,
+  FIGURES,
+  TABLES,
+  "A best round is chosen on test data, here as in the works.",
+  ("",),
+  quick=("--dataset=digits", "--num_seeds=1", "--rounds=3"),
+  files={"fashion_mnist": figures.FASHION_MNIST},
+  optional=("mnist", "fashion_mnist", "cifar10"),
+  seeds="niid_bench 1 seed and a part of its 50 rounds, the others 3 seeds",
+  flag="table",
+  subject="other works",
+)

@@ -1,0 +1,627 @@
+"""The choices of ``experiments.tune --paper``, and how it chooses.
+
+All methods of a paper have the same number of settings, drawn together from
+all ranges of a method; the first is the one that the paper states, or the
+stated learning rate for methods whose rate it does not state.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import functools
+import math
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_alg import files as files_lib
+from fedjax_alg import registry
+from fedjax_alg.data.federation import load_examples
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables
+from fedjax_alg.records.scores import in_last
+
+from ..cli import config as config_lib
+from ..cli import flag_words, guard, sweeps
+from ..cli.config import UsageError
+from . import chosen, report, suite
+from .conjugate import figures as conjugate
+from .diversified import ablation
+from .diversified import figures as diversified
+
+#: Every setting of a paper's method is run on so many partitions.
+PARTITIONS = 3
+#: Settings of every method.
+SETTINGS = 12
+#: Validation examples that every class has to have.
+LEAST = 100
+
+#: Partitions of synthetic data from this seed on are drawn for tuning alone.
+_OTHER_DRAW = 1000
+
+_NOTE = "# tuned: "
+
+#: paper -> its own methods, whose settings are those of headline.flags.
+_PROPOSED = {diversified.NAME: diversified.PROPOSED, conjugate.NAME: conjugate.PROPOSED}
+#: Training examples of a data set.
+_EXAMPLES = {"mnist": 60_000, "cifar10": 50_000, "digits": 1438}
+
+
+class Log(NamedTuple):
+  """Numbers between two ends, spread evenly by their logarithms."""
+
+  low: float
+  high: float
+  #: what the paper states, or an author's usual value; None: the first
+  stated: float | None = None
+
+  def at(self, place: float) -> float:
+    """The number at a place in [0, 1), to two digits."""
+    return float(f"{self.low * (self.high / self.low) ** place:.2g}")
+
+  def times(self, unit: float) -> "Log":
+    return Log(unit * self.low, unit * self.high)
+
+
+class AnyOf(NamedTuple):
+  """One of some values."""
+
+  values: tuple[Any, ...]
+  stated: Any = None  #: as that of ``Log``
+
+  def at(self, place: float) -> Any:
+    return self.values[int(place * len(self.values))]
+
+
+#: setting -> where its values come from
+Space = dict[str, Log | AnyOf]
+
+
+class Protocol(NamedTuple):
+  """Protocol by which the methods of a paper are tuned on one data set."""
+
+  rates: Log  #: of client_lr, for a step of one mini-batch
+  stated: float  #: client_lr of the paper, for a step of one mini-batch
+  #: how many last rounds decide by their validation accuracy; None: all
+  last: int | None
+  flags: tuple[str, ...] = ()  #: of every run
+  rounds: int | None = None  #: of methods whose flag file says none
+  held: tuple[str, ...] = ()  #: flags that hold clients out
+  #: the protocol that decides: validation (of clients that are held out) or
+  #: local (of clients that have a model each, on a sixth of the training images
+  #: or another draw of synthetic data)
+  by: str = "validation"
+  #: ranges that all methods have besides
+  shared: Mapping[str, Log | AnyOf] = {}
+  #: algorithm -> its own settings here, in place of those of ``SPACES``
+  own: Mapping[str, Space] = {}
+  seeds: int = 3  #: of every setting on each partition
+
+
+#: Methods whose local learning rate is client_lr / n_i.
+DIVIDED = ("fsvrg", "cfsvrg", "clsfsvrg", "ma_fsvrg", "ga_fsvrg")
+#: algorithm -> what its --client_lr is in units of a mini-batch step.
+UNITS = {"pfedme": 0.1, "pfedzo": 0.1, "fedzo": 0.1}
+
+_SERVER = Log(0.002, 0.2, 0.02)
+_BETA1 = AnyOf((0.0, 0.5, 0.8, 0.9, 0.95))
+_RULE = AnyOf(("printed", "corrected"), "corrected")
+_RIDGE = Log(1.0, 1000.0, 100.0)
+#: algorithm -> its own settings.
+SPACES: dict[str, Space] = {
+  "fedprox": {"mu": Log(1e-4, 1.0, 0.01)},
+  "per_fedavg": {"adapt_lr": Log(1e-3, 1.0, 0.01)},
+  "losac": {"variant": AnyOf(("client", "table"), "table")},
+  "cfsvrg": {"server_lr": Log(0.01, 10.0, 1.0)},
+  "clsfsvrg": {"line_search_test": AnyOf(("half_gradient", "decrease"))},
+  "ma_fsvrg": {"server_lr": _SERVER, "beta1": _BETA1, "central_rule": _RULE},
+  "ga_fsvrg": {
+    "server_lr": _SERVER,
+    "beta1": _BETA1,
+    "central_rule": _RULE,
+    "gradient_step": Log(0.3, 10.0, 1.0),
+  },
+  "pfedme": {
+    "personal_lr": Log(0.01, 0.1, 0.05),
+    "lam": Log(5.0, 30.0, 15.0),
+    "server_lr": AnyOf((1.0, 2.0, 4.0), 2.0),
+  },
+  "pfedzo": {"personal_lr": Log(0.003, 0.03, 0.01)},
+  "local": {"local_epochs": AnyOf((1, 2, 5))},
+  "baffle": {"server_lr": Log(0.003, 0.03, 0.01)},
+  "fedacnnl": {"ridge": _RIDGE},
+  # One group is pFedACnnL-WC, a line of its own.
+  "pfedacnnl": {
+    "num_groups": AnyOf((2, 3, 5, 10), 5),
+    "ridge": _RIDGE,
+    "personal_ridge": _RIDGE,
+  },
+}
+
+
+_analytic = functools.partial(Protocol, stated=0.1, last=1, by="local")
+_TENTH = ("--participation=0.1",)
+#: On CIFAR-10 a central step of 0.005 is too long already
+#: (docs/papers/readings.md, R-D6). Stated are the captions of Figs. 5 to 7.
+_CENTRAL: Space = {
+  "server_lr": Log(1e-4, 0.02, 0.02),
+  "beta1": _BETA1._replace(stated=0.9),
+  "central_rule": _RULE,
+}
+_CIFAR = Protocol(
+  Log(3e-3, 1.0),
+  0.08 * 1_100 / 50_000,
+  10,
+  _TENTH,
+  held=diversified.HOLDOUT_FLAGS["cifar10"],
+  own={
+    "ma_fsvrg": _CENTRAL,
+    "ga_fsvrg": _CENTRAL
+    | {"server_lr": Log(5e-4, 0.05, 0.02), "gradient_step": Log(0.003, 1.0, 1.0)},
+  },
+)
+
+#: A ridge for each layer, relative to the Gram matrix.
+_DCNN: dict[str, Space] = {
+  "fedacnnl": {
+    "code_high_passed": AnyOf(("0", "1")),
+    "ridge": AnyOf(
+      (
+        "0.01,0.01,0.01,0.01,0.01",
+        "0.1,0.1,0.1,0.1,0.1",
+        "1,1,1,1,1",
+        "0.01,1,1,0.01,0.01",
+      )
+    ),
+  },
+  "pfedacnnl": {
+    "num_groups": AnyOf((2, 5)),
+    "personal_ridge": AnyOf(
+      ("inf,inf,inf,50,20", "inf,inf,inf,500,200", "inf,inf,inf,5000,2000")
+    ),
+  },
+}
+
+_GROUPS = AnyOf((2, 3, 5, 8), 3)
+#: The board of clustered methods (experiments.reproduction.beyond.board).
+_BOARD = Protocol(
+  Log(0.003, 1.0),
+  0.03,
+  1,
+  by="local",
+  seeds=1,
+  own={
+    "fedprox": {"mu": Log(1e-3, 10.0, 1.0)},
+    "ifca": {"num_groups": _GROUPS},
+    "fesem": {"num_groups": _GROUPS},
+    "fedgroup": {"num_groups": _GROUPS},
+    "cfl": {
+      "max_groups": _GROUPS,
+      "eps1": Log(0.03, 3.0, 0.4),
+      "eps2": Log(0.03, 3.0, 1.6),
+    },
+    "flhc": {"max_groups": _GROUPS, "cluster_after": AnyOf((3, 5, 10), 10)},
+    "ditto": {"lam": Log(0.01, 3.0, 1.0), "personal_lr": Log(0.003, 1.0, 0.03)},
+    "local": {},
+  },
+)
+#: Of 60 clients no 20 a group can be pre-trained.
+_BOARD_DIGITS = _BOARD._replace(
+  own={**_BOARD.own, "fedgroup": {"num_groups": _GROUPS, "pretrain_scale": AnyOf((7,))}}
+)
+
+#: (paper, data) -> protocol.
+PROTOCOLS: dict[tuple[str, str], Protocol] = {
+  ("conjugate", "mnist"): Protocol(
+    Log(1e-3, 3.0), 0.3 / 145, None, _TENTH, shared={"hog_norm": AnyOf(("none", "l2"))}
+  ),
+  ("conjugate", "cifar10"): Protocol(
+    Log(3e-3, 1.0), 0.3 / 120, None, _TENTH, shared={"hog_norm": AnyOf(("none", "l2"))}
+  ),
+  ("diversified", "mnist"): Protocol(
+    Log(0.03, 10.0), 12 / 145, 10, _TENTH, held=diversified.HOLDOUT_FLAGS["mnist"]
+  ),
+  ("diversified", "cifar10"): _CIFAR,
+  ("beyond", "board_mnist"): _BOARD,
+  ("beyond", "board_fashion"): _BOARD,
+  ("beyond", "board_digits"): _BOARD_DIGITS,
+  ("analytic", "mnist"): _analytic(Log(0.03, 1.0), rounds=20),
+  ("analytic", "mnist_lr"): _analytic(Log(0.03, 1.0)),
+  ("analytic", "synthetic"): _analytic(Log(0.01, 0.3), rounds=600),
+  ("analytic", "synthetic_lr"): _analytic(Log(0.01, 0.3)),
+  ("analytic", "cifar10"): _analytic(Log(0.01, 0.1), rounds=10, own=_DCNN),
+}
+
+
+def space(
+  paper: str, data: str, name: str, size: float
+) -> tuple[Space, dict[str, Any]]:
+  """The ranges of a method, and the setting that is stated.
+
+  Args:
+    paper: the paper.
+    data: its data set.
+    name: an algorithm, or a combination of the ablation.
+    size: the mean of n_i.
+
+  Returns:
+    The ranges, and the first setting.
+  """
+  protocol = PROTOCOLS[paper, data]
+  if name in ablation.CELLS:
+    cell = ablation.CELLS[name]
+    has_rate, unit = True, size if cell.local == "FSVRG" else 1.0
+    specific = {
+      "average": {},
+      "conjugate": SPACES["cfsvrg"],
+      "adaptive": SPACES["ma_fsvrg"],
+    }[cell.server]
+  else:
+    has_rate = "client_lr" in {
+      field.name for field in dataclasses.fields(registry.get(name).hparams)
+    }
+    unit = size if name in DIVIDED else UNITS.get(name, 1.0)
+    specific = protocol.own.get(name, SPACES.get(name, {}))
+  ranges = specific | dict(protocol.shared)
+  first = {
+    flag: values.at(0.0) if values.stated is None else values.stated
+    for flag, values in ranges.items()
+  }
+  if has_rate:
+    ranges["client_lr"] = protocol.rates.times(unit)
+    first["client_lr"] = float(f"{protocol.stated * unit:.2g}")
+  return ranges, first
+
+
+#: Draws without a new setting after which there is none.
+_FRUITLESS = 20
+
+
+def sample_settings(
+  ranges: Space, first: Mapping[str, Any], number: int, seed: int = 0
+) -> list[dict[str, Any]]:
+  """Settings drawn from all ranges together (a Latin hypercube).
+
+  Args:
+    ranges: where the values come from.
+    first: the first setting, in which a range may have no part.
+    number: how many settings; fewer where there are not as many.
+    seed: of the draw; the settings of a method stay the same.
+
+  Returns:
+    The settings, none of them twice.
+  """
+  most = math.prod(
+    len(values.values) if isinstance(values, AnyOf) else number
+    for values in ranges.values()
+  )
+  rng, settings = np.random.default_rng(seed), [dict(first)]
+  fruitless = 0  # values are rounded, so numbers have an end, too
+  while len(settings) < min(number, most) and fruitless < _FRUITLESS:
+    missing, before = min(number, most) - len(settings), len(settings)
+    places = (
+      rng.permuted(np.tile(np.arange(missing), (len(ranges), 1)), axis=1)
+      + rng.random((len(ranges), missing))
+    ) / missing
+    for place in places.T:
+      setting = {
+        flag: values.at(float(p)) for (flag, values), p in zip(ranges.items(), place)
+      }
+      if setting not in settings:
+        settings.append(setting)
+    fruitless = 0 if len(settings) > before else fruitless + 1
+  return settings
+
+
+class Trial(NamedTuple):
+  """One setting of a method."""
+
+  setting: dict[str, Any]
+  #: accuracy in percent of every partition, mean over the seeds; NaN for one
+  #: where it diverged
+  accuracies: tuple[float, ...]
+
+  @property
+  def validation(self) -> float:
+    """The mean over the partitions."""
+    return sum(self.accuracies) / len(self.accuracies)
+
+  @property
+  def flags(self) -> list[str]:
+    return flags_of(self.setting)
+
+
+def flags_of(setting: Mapping[str, Any]) -> list[str]:
+  """The flags of a setting."""
+  return [
+    f"--{flag}={value if isinstance(value, str) else f'{value:g}'}"
+    for flag, value in setting.items()
+  ]
+
+
+class Study(NamedTuple):
+  """The methods of a paper on one data set, and the folder of their runs."""
+
+  paper: str
+  data: str
+  root: pathlib.Path
+  source: Sequence[str] = ()  #: flags of where images lie that are split
+  extra: Sequence[str] = ()  #: further flags of all runs
+
+  @property
+  def protocol(self) -> Protocol:
+    """Protocol by which the methods are tuned."""
+    return PROTOCOLS[self.paper, self.data]
+
+  def files(self) -> dict[str, pathlib.Path]:
+    """algorithm or combination -> the flag file that its choice is put into."""
+    base = config_lib.PRESETS / self.paper
+    folder = base / ("methods" if self.data == "mnist" else f"methods_{self.data}")
+    cells = {}
+    if (self.paper, self.data) == (diversified.NAME, "mnist"):
+      cells = {name: cell.file for name, cell in ablation.CELLS.items()}
+    return cells | {
+      path.stem: folder / path.name
+      for path in sorted((base / "methods").glob("*.flags"))
+      if path.stem in registry.ALGORITHMS
+      and not (self.paper == "analytic" and path.stem == "afl")
+    }
+
+  def names(self, words: Iterable[str] | None) -> list[str]:
+    """The methods that are tuned; by default all but the ablation.
+
+    Raises:
+      UsageError: one has no flag file.
+    """
+    tunable, cells = self.files(), list(ablation.CELLS)
+    if words is None:
+      return [name for name in tunable if name not in cells]
+    names = [
+      name for word in words for name in (cells if word == "ablation" else [word])
+    ]
+    for name in names:
+      if name not in tunable:
+        some = [
+          *(n for n in tunable if n not in cells),
+          *["ablation"] * (cells[0] in tunable),
+        ]
+        raise UsageError(
+          f"--methods={name}: no flag file (there are {', '.join(some)})"
+        )
+    return list(dict.fromkeys(names))
+
+  def data_flags(self) -> list[str]:
+    """The flags of the data preset, with data held out for validation."""
+    flags = config_lib.expand_flagfiles([f"--flagfile={self.paper}/{self.data}.flags"])
+    if self.protocol.by == "validation":
+      return [*flags, *self.protocol.held]
+    dataset = flag_words.read_values(flags)["dataset"]
+    if dataset == "synthetic":
+      return [*flags, f"--partition_seed={_OTHER_DRAW}"]
+    return [
+      *flags,
+      "--dataset=npz",
+      f"--data_path={_holdout_file(self.root, dataset, self.source)}",
+    ]
+
+  def method_flags(self, name: str) -> list[str]:
+    """The flags of a method in its files."""
+    if name in ablation.CELLS:
+      return list(ablation.CELLS[name].start())
+    folders = dict.fromkeys(
+      ("methods", f"methods_{self.data.split('_')[0]}", f"methods_{self.data}")
+    )
+    paths = [f"{self.paper}/{folder}/{name}.flags" for folder in folders]
+    if name in _PROPOSED.get(self.paper, ()):
+      paths.insert(0, f"{self.paper}/headline.flags")
+    rounds = None if _is_closed_form(name) else self.protocol.rounds
+    return [
+      *([f"--rounds={rounds}"] if rounds else []),
+      *(
+        f"--flagfile={file}" for file in paths if (config_lib.PRESETS / file).is_file()
+      ),
+      f"--algorithm={name}",
+    ]
+
+  def run_flags(self, name: str) -> list[str]:
+    """The flags of the runs in which a method is tuned, but for how."""
+    # An evaluation may take as long as rounds: one of pFedACnnL fits the
+    # personal layers of all clients again.
+    every = 100 if self.protocol.last == 1 else 5
+    return [
+      *self.method_flags(name),
+      *self.data_flags(),
+      *self.protocol.flags,
+      f"--num_seeds={self.protocol.seeds}",
+      f"--eval_every={every}",
+      *self.extra,
+    ]
+
+  def settings(self, name: str, number: int) -> list[dict[str, Any]]:
+    """The settings of a method that are tried, the stated one first."""
+    values = flag_words.read_values([*self.data_flags(), *self.extra])
+    size = _EXAMPLES.get(values["dataset"], 0) / int(values["num_clients"])
+    return sample_settings(*space(self.paper, self.data, name, size), number)
+
+  def play(self, name: str, number: int = SETTINGS) -> list[Trial]:
+    """Runs the settings of one method on every partition."""
+    words = [*self.run_flags(name), f"--eval_protocols={self.protocol.by}"]
+    first = config_lib.parse(words).data.partition_seed or 0
+    settings = self.settings(name, number)
+    print(
+      f"{label(name)}: {len(settings)} settings x {PARTITIONS} partitions "
+      f"x {self.protocol.seeds} seeds",
+      flush=True,
+    )
+    by_partition = [
+      self.scores([*words, f"--partition_seed={partition}"], settings)
+      for partition in range(first, first + PARTITIONS)
+    ]
+    trials = [
+      Trial(
+        setting,
+        tuple(sum(seeds) / len(seeds) if seeds else math.nan for seeds in by_seed),
+      )
+      for setting, by_seed in zip(settings, zip(*by_partition))
+    ]
+    for trial in trials:
+      print(f"  {' '.join(trial.flags)}: {trial.validation:.2f} %", flush=True)
+    return trials
+
+  def scores(
+    self, words: Sequence[str], settings: Sequence[Mapping[str, Any]]
+  ) -> list[list[float]]:
+    """The accuracy in percent of every setting and seed; [] if it diverged."""
+    by, scores = self.protocol.by, []
+    configs = [config_lib.parse([*words, *flags_of(setting)]) for setting in settings]
+    for outcome in sweeps.run_all(
+      [  # those begun before are gone on with
+        config.with_output(
+          resume=True, out_dir=str(suite.run_folder(self.root, config))
+        )
+        for config in configs
+      ],
+      LEAST if by == "validation" else 0,
+    ):
+      rows = (
+        [] if outcome.diverged else tables.read_rows(outcome.folder / "metrics.csv")
+      )
+      # With K models it is that of the mean of the K.
+      protocol = f"{by}_mean" if f"{by}_mean" in results.protocols(rows) else by
+      rounds = sorted({r["round"] for r in rows if r["protocol"] == protocol})
+      scores.append(
+        [
+          100 * float(curve[in_last(rounds, self.protocol.last)].mean())
+          for curve in results.by_seed(rows, protocol, "accuracy")
+        ]
+      )
+    return scores
+
+
+def _holdout_file(
+  root: pathlib.Path, dataset: str, source: Sequence[str]
+) -> pathlib.Path:
+  """A file of the training images, of which a sixth are its test images."""
+  path = root / f"{dataset}_held_out.npz"
+  if not path.is_file():
+    examples = load_examples(
+      config_lib.parse([f"--dataset={dataset}", "--algorithm=fedavg", *source]).data
+    )
+    x, y = examples.x_train, examples.y_train
+    last = np.random.default_rng(0).permutation(len(y))
+    test, train = np.split(last, [len(y) // 6])
+    root.mkdir(parents=True, exist_ok=True)
+    with files_lib.replacing(path) as partial, open(partial, "wb") as file:
+      np.savez(file, x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])
+  return path
+
+
+def _is_closed_form(name: str) -> bool:
+  """Whether the rounds of a method are those of its layers."""
+  return name not in ablation.CELLS and registry.get(name).rounds is not None
+
+
+def label(name: str) -> str:
+  """The name of what is tuned in tables."""
+  cell = ablation.CELLS.get(name)
+  return cell.label if cell else registry.get(name).label
+
+
+def choose(trials: Sequence[Trial]) -> Trial:
+  """The first trial of best validation accuracy.
+
+  Raises:
+    RunError: all diverged.
+  """
+  alive = [trial for trial in trials if not math.isnan(trial.validation)]
+  if not alive:
+    raise guard.RunError("every setting diverged")
+  return max(alive, key=lambda trial: trial.validation)
+
+
+def write(
+  path: pathlib.Path, name: str, trials: Sequence[Trial], author: str, seeds: int
+) -> None:
+  """Writes the choice into a flag file, and above it how it was made."""
+  if path.is_file():
+    lines = files_lib.read_text(path).splitlines()
+  elif name in ablation.CELLS:
+    lines = list(ablation.CELLS[name].start())
+  else:
+    lines = [f"--algorithm={name}"]
+  best, flags = choose(trials), set(trials[0].setting)
+  other_lines = [
+    line
+    for line in chosen.drop_declarations(lines, flags)
+    if not line.startswith(_NOTE) and (flag_words.name_of(line) not in flags)
+  ]
+  path.parent.mkdir(parents=True, exist_ok=True)
+  results.write_text(
+    path,
+    "\n".join(
+      [
+        *other_lines,
+        f"# chosen: validation, {' and '.join(best.setting)}",
+        f"{_NOTE}best of {len(trials)} settings x {PARTITIONS} partitions x "
+        f"{seeds} seeds: {best.validation:.2f} % (the stated one "
+        f"{trials[0].validation:.2f})",
+        f"{_NOTE}by {author}",
+        *best.flags,
+      ]
+    )
+    + "\n",
+  )
+
+
+def table(
+  title: str, tuned: dict[str, list[Trial]], last: int | None, seeds: int
+) -> str:
+  """Every method's choice as Markdown."""
+  which = f"the last {last} rounds" if last else "all rounds"
+  rows = [
+    [
+      label(name),
+      len(trials),
+      " ".join(choose(trials).flags),
+      f"{choose(trials).validation:.2f}",
+      ", ".join(f"{a:.2f}" for a in choose(trials).accuracies),
+      f"{trials[0].validation:.2f}",
+    ]
+    for name, trials in tuned.items()
+  ]
+  return (
+    f"# {title}\n\nValidation accuracy in percent, mean of {which}, of "
+    f"{seeds} seeds on each of {PARTITIONS} partitions.\n\n"
+    + report.table(
+      [
+        "method",
+        "settings tried",
+        "best",
+        "its accuracy",
+        "by partition",
+        "the stated setting",
+      ],
+      rows,
+    )
+    + "\n"
+  )
+
+
+#: Recognizer of a tune.csv.
+IS_TABLE = files_lib.table_with("method", "setting", "validation", "stated", "chosen")
+
+
+def rows_of(tuned: dict[str, list[Trial]]) -> list[dict[str, Any]]:
+  """A row of tune.csv for each setting that was tried."""
+  return [
+    {
+      "method": label(name),
+      "setting": " ".join(trial.flags),
+      "validation": trial.validation,
+      **{f"partition_{i}": a for i, a in enumerate(trial.accuracies)},
+      "stated": int(trial is trials[0]),
+      "chosen": int(trial is choose(trials)),
+    }
+    for name, trials in tuned.items()
+    for trial in trials
+  ]

@@ -1,0 +1,411 @@
+"""Studies beyond the papers: hostile clients, bytes, late, private, board."""
+
+import itertools
+import pathlib
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments import beyond
+from experiments.cli import config
+from experiments.reproduction import figures, rule, suite, verdicts
+from experiments.reproduction.beyond import board, gradient, hostile, late, private
+from experiments.reproduction.beyond import bytes as fewer_bytes
+from fedjax_alg.exchange.attacks import hostile_clients
+from fedjax_alg.records import accounting
+from tests.experiments import shown
+
+
+def test_only_honest_clients_count(tmp_path):
+  cell = shown.cell("beyond", "hostile", "a", "FedAvg 40 %")
+  bad = np.asarray(hostile_clients(10, 0.4, 0))
+  assert bad.sum() == 4
+  rows = [
+    dict(
+      seed=seed,
+      protocol="local",
+      client=i,
+      train_examples=9,
+      test_examples=1 + i,
+      accuracy=0.0 if bad[i] else 0.5 + 0.1 * (i % 2),
+      loss=0.1,
+    )
+    for seed in (0, 1)
+    for i in range(10)
+  ]
+  lines = [",".join(rows[0]), *(",".join(map(str, r.values())) for r in rows)]
+  (tmp_path / "clients.csv").write_text("\n".join(lines))
+  actual = hostile.honest(suite.Outcome(cell, tmp_path, rows, {}))
+  sizes = np.arange(1, 11)[~bad]
+  expected = (sizes * (50 + 10 * (np.arange(10)[~bad] % 2))).sum()
+  np.testing.assert_allclose(actual, [expected / sizes.sum()] * 2)
+
+
+def test_a_method_defends_if_it_loses_less(monkeypatch):
+  ends = {
+    ("FedAvg", "mean"): 50,
+    ("IFCA", "mean"): 80,
+    ("FSVRG", "mean"): 40,
+    ("FedAvg", "geometric median"): 50.1,
+  }
+
+  def honest(outcome):
+    method, share = hostile._attackers(outcome)
+    end = ends[method, outcome.cell.panel_title.split("; ")[1]]
+    return np.array([90.0, 95.0]) + (end - 90 if share else 0)
+
+  monkeypatch.setattr(hostile, "honest", honest)
+  text = hostile.answer(
+    [
+      suite.Outcome(c, None, [], {})
+      for c in shown.cells("beyond", "hostile")
+      if c.panel in "ad"
+      and c.label
+      in (
+        "FedAvg 0 %",
+        "FedAvg 40 %",
+        "IFCA 0 %",
+        "IFCA 40 %",
+        "FSVRG 0 %",
+        "FSVRG 40 %",
+      )
+      and (c.panel == "a" or "FedAvg" in c.label)
+    ]
+  )
+  words = [
+    [word.strip() for word in line.split("|")[2:-1]]
+    for line in text.splitlines()
+    if line.startswith("| flipped")
+  ]
+  assert words == [
+    ["mean", "FedAvg", "40.00 +- 0.00"],
+    ["mean", "FSVRG", "50.00 +- 0.00; -10.00 +- 0.00, loses more"],
+    ["mean", "IFCA", "10.00 +- 0.00; +30.00 +- 0.00, defends"],
+    ["geometric median", "FedAvg", "39.90 +- 0.00; +0.10 +- 0.00, the same"],
+  ]
+  assert "IFCA with the mean: defends 1" in text
+
+
+def test_bytes_to_a_target_are_those_sent_until_then():
+  first = shown.cell("beyond", "bytes", "a", "top 5 %")
+  rows = [
+    dict(
+      round=n,
+      seed=seed,
+      protocol="global",
+      total_bytes=1000 * n,
+      accuracy=0.96 if n >= 4 + 2 * seed else 0.5,
+    )
+    for seed in (0, 1)
+    for n in (2, 4, 6)
+  ]
+
+  class Outcome(suite.Outcome):
+    def rounds(self):
+      return [
+        dict(round=n, seed=seed, bytes_up=10 * n)
+        for seed in (0, 1)
+        for n in range(1, 7)
+      ]
+
+  outcome = Outcome(first, None, rows, dict(cost=dict(clients_per_round=3)))
+  np.testing.assert_array_equal(fewer_bytes._to_target(outcome, False), [4000, 6000])
+  np.testing.assert_array_equal(
+    fewer_bytes._to_target(outcome, True), [3 * 100, 3 * 210]
+  )
+  seeds = np.array([10.0, 11.0])
+  assert fewer_bytes._compare_bytes(seeds, 4 * seeds)[1] == "fewer bytes"
+  assert fewer_bytes._compare_bytes(seeds, seeds) == ("1.0 +- 0.0", "as many bytes")
+  assert fewer_bytes._compare_bytes(seeds * np.nan, seeds)[1] == "does not get there"
+
+
+def test_a_folder_of_fashion_mnist_takes_the_place_of_prepared_data():
+  request = figures.Request(None, (), "here", files={"fashion_mnist": "/f"})
+  figure, missing = figures.with_data(
+    beyond.PAPER, figures.only("bytes", beyond.PAPER.figures["bytes"], "def"), request
+  )
+  assert not figure.panels and "--fashion_mnist=PATH" in missing[0]
+
+
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize(
+  "name, panel, lines, words",
+  [
+    ("hostile", "b", "FedAvg 0 %,FedAvg 40 %", "## Do several models"),
+    ("bytes", "a", "whole,signs", "whole does not get there"),
+  ],
+)
+def test_the_figures_are_made(name, panel, lines, words, tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(hostile, "honest", lambda outcome: np.array([90.0]))
+  assert not beyond.main(
+    [
+      f"--figure={name}",
+      "--scale=quick",
+      f"--lines={lines}",
+      f"--panels={panel}",
+      "--rounds=4",
+      f"--out_dir={tmp_path}",
+    ]
+  )
+  assert words in capsys.readouterr().out
+  assert (tmp_path / name / f"{name}.pdf").stat().st_size > 5000
+
+
+@pytest.fixture(scope="module", name="cells")
+def fixture_cells():
+  return figures.cells(
+    beyond.PAPER,
+    board.FIGURE._replace(panels=board.PANELS),
+    figures.Request(None, (), "here"),
+  )
+
+
+def test_every_method_is_on_every_data_set(cells):
+  assert {(c.panel_title, c.label) for c in cells} == set(
+    itertools.product(board.DATA, board.METHODS)
+  )
+  for cell in cells:
+    assert cell.config.run.rounds == 50 and len(cell.config.run.seeds) == 1
+
+
+def of_partitions(cell, accuracies, megabytes=5e6):
+  rows = [
+    {"round": 50, "seed": i, "total_bytes": megabytes} for i in range(len(accuracies))
+  ]
+  late = {
+    name: {"values": list(accuracies), "mean": np.mean(accuracies), "ci95": 0.01}
+    for name in ("accuracy", "worst_decile")
+  }
+  return suite.Outcome(cell, None, rows, {"mean_last_10": {"local": late}})
+
+
+def test_gaps_are_paired_and_corrected(cells):
+  """By SciPy's test and Holm's definition, over the methods of a panel."""
+  rng = np.random.default_rng(0)
+  common = rng.normal(0.9, 0.05, 9)  # a partition is hard for all methods
+  digits = [c for c in cells if c.panel_title == "digits"]
+  accuracies = {
+    c.label: common + 0.01 * i + rng.normal(0, 0.01, 9) for i, c in enumerate(digits)
+  }
+  text = board.table([of_partitions(c, accuracies[c.label]) for c in digits])
+  rows = {
+    line.split(" | ")[1]: line.split(" | ")
+    for line in text.splitlines()
+    if line.startswith("| digits")
+  }
+  assert list(rows)[0] == max(accuracies, key=lambda k: accuracies[k].mean())
+  p = {
+    k: stats.ttest_rel(v, accuracies[board.BASE]).pvalue
+    for k, v in accuracies.items()
+    if k != board.BASE
+  }
+  ordered = sorted(p, key=p.get)
+  corrected = {
+    k: min(
+      1.0,
+      max(p[j] * (len(p) - i) for i, j in enumerate(ordered[: ordered.index(k) + 1])),
+    )
+    for k in p
+  }
+  for label, value in corrected.items():
+    assert rows[label][4].endswith(f"({value:.2g})")
+  assert rows[board.BASE][4] == "-" and rows[list(rows)[0]][5] == "-"
+
+
+def test_a_line_plays_its_cell_again(cells):
+  cell = next(c for c in cells if (c.panel_title, c.label) == ("digits", "IFCA"))
+  text = board.replay([of_partitions(cell, [0.9])])
+  line = next(word for word in text.split("`") if word.startswith("fedjax"))
+  replay = config.parse(line.replace("=P", "=4").split()[2:])
+  part = cell.on(9)[4]
+  assert replay.identity() == part.config.identity()
+
+
+def study(scores, rounds):
+  """A grid of 1,200 rounds that found 90 %, and three outer steps."""
+  steps = [
+    dict(
+      values={"client_lr": rate},
+      rounds=50,
+      loss=loss,
+      kept=accepted,
+      gradient={"client_lr": -0.1},
+      scores=step_scores,
+      played=at,
+    )
+    for rate, loss, accepted, step_scores, at in (
+      (0.03, 0.5, True, [70.0, 72.0], rounds // 4),
+      (1.0, 0.2, False, scores, rounds // 2),
+      (9.0, np.nan, False, [], rounds),
+    )
+  ]
+  return {
+    "grid": [[600, 80.0], [900, 90.0], [1200, 85.0]],
+    "best": 1,
+    "grid_scores": [89.9, 90.1],
+    "grid_seconds": 9.0,
+    "seconds": 3.0,
+    "chosen": {"client_lr": 1.0},
+    "steps": steps,
+  }
+
+
+def test_the_curve_is_that_of_the_choice_so_far():
+  assert gradient._steps_curve(study([90.0, 92.0], 400)) == (
+    [100, 200, 400],
+    [71.0, 91.0, 91.0],
+  )
+
+
+def test_a_verdict_needs_accuracy_and_few_rounds():
+  def of(*args):
+    ((*_, place, holds),) = gradient._rows({"fedavg": study(*args)})
+    return place, holds
+
+  assert of([90.0, 90.2], 400) == (rule.SAME, "holds")
+  assert of([90.0, 90.2], 401) == (rule.SAME, "does not hold")
+  assert of([80.0, 80.2], 400) == (rule.BELOW, "does not hold")
+  assert of([95.0, 95.2], 400) == (rule.ABOVE, "holds")
+  assert of([60.0, 99.0], 400) == (rule.UNDECIDED, rule.UNDECIDED)
+
+
+def test_the_page_is_drawn_of_finished_studies(tmp_path, monkeypatch, capsys):
+  names = []
+  monkeypatch.setattr(
+    gradient,
+    "_study",
+    lambda name, request: (names.append(name), study([90.0, 90.2], 400))[1],
+  )
+  words = ["--figure=gradient", f"--out_dir={tmp_path}"]
+  for _ in range(2):
+    assert beyond.main(words) == 0
+  assert names == list(gradient.METHODS)  # the second time they are read
+  page = (tmp_path / "gradient" / "gradient.md").read_text()
+  assert page.count("holds") == 3 and "diverged" in page
+  assert "400 (0.33)" in page and page in capsys.readouterr().out
+  for kind in ("png", "pdf"):
+    path = pathlib.Path(tmp_path, "gradient", f"gradient.{kind}")
+    assert path.stat().st_size > 5000
+
+
+def late_outcome(label, accuracies, second):
+  """Seeds [N, E] that are evaluated every ``second`` simulated seconds."""
+  cell = shown.cell("beyond", "late", "b", label)
+  rows = [
+    {
+      "round": 5 * (e + 1),
+      "seed": seed,
+      "protocol": "global",
+      "accuracy": value,
+      "simulated_s": second * (e + 1),
+      "total_bytes": 1e6 * (e + 1),
+    }
+    for seed, curve in enumerate(accuracies)
+    for e, value in enumerate(curve)
+  ]
+  last = [curve[-1] for curve in accuracies]
+  return suite.Outcome(
+    cell,
+    pathlib.Path(),
+    rows,
+    {
+      "cost": {"rounds": 5 * len(accuracies[0])},
+      "mean_last_10": {"global": {"accuracy": {"values": last}}},
+    },
+  )
+
+
+def test_costs_and_verdicts():
+  curves = np.array([[0.5, 0.81, 0.86], [0.7, 0.79, 0.82], [0.8, 0.8, 0.84]])
+  outcomes = [
+    late_outcome("FedAvg", curves - 0.02 * np.arange(1, 4)[:, None], 120.0),
+    late_outcome("FedProx", curves + 0.02, 60.0),
+    late_outcome("FedBuff", curves, 30.0),
+  ]
+  table = [
+    line.split(" | ")
+    for line in late.FIGURE.table(outcomes).splitlines()
+    if line.startswith("| 50 % stragglers")
+  ]
+  assert [row[1] for row in table] == ["FedAvg", "FedProx", "FedBuff"]
+  # 80 % after 2, 3 and 1 evaluations; 85 % in one seed of three.
+  assert table[2][3:9] == ["1.0", "2.0", "10.0", "never", "never", "never |"]
+  assert table[1][2].startswith("86.00 +- ")
+  judgements = {
+    claim.text: verdicts.judge(claim, outcomes) for claim in late.FIGURE.statements
+  }
+  keeps = [v for text, v in judgements.items() if text.startswith("With 50 % strag")]
+  assert [verdict for _, verdict in keeps] == ["holds", "holds", "not run"]
+  # FedProx is above FedAvg by 8, 6 and 4 points: 6 +- 5.
+  assert keeps[0][0].startswith("b: +6.00")
+  # FedAvg has not got there in 360 seconds, FedBuff in 60, 90 and 30.
+  saved = 100 * (1 - np.array([60, 90, 30]) / 360)
+  assert keeps[1][0].startswith(f"+{saved.mean():.1f} +- ")
+
+
+PLAYS = {
+  "sampled": ("poisson", 0.05, 100),
+  "once": ("all", 1.0, 1),
+  "twice": ("all", 1.0, 2),
+}
+
+
+def test_the_noise_is_what_the_accountant_asks_for():
+  pytest.importorskip("dp_accounting")
+  for released, noises in private.NOISE.items():
+    sampling, rate, rounds = PLAYS[released]
+    for panel, noise in zip("abcd", noises):
+      target = private.EPSILONS[panel]
+      epsilon = accounting.Mechanism(noise, 1e-5, 3000, sampling, rate).epsilon(rounds)
+      assert 0.995 * target < epsilon <= target
+
+
+def test_every_run_releases_what_its_noise_is_for():
+  cells = shown.cells("beyond", "private")
+  assert len(cells) == 4 * 5 + 4
+  for cell in cells:
+    run = cell.config
+    assert run.data.num_clients - run.data.validation_clients == 3000
+    if cell.panel == "e":
+      assert run.hparams["private"] == "none"
+      continue
+    sampling, rate, rounds = PLAYS[private.METHODS[cell.label][1]]
+    assert run.hparams["delta"] == 1e-5
+    assert run.run.rounds == rounds
+    mechanism = accounting.mechanism(
+      run.method.hparams, run.run, 3000, None if sampling == "poisson" else rounds
+    )
+    assert (mechanism.sampling, mechanism.rate) == (sampling, rate)
+
+
+def private_outcome(panel, label, epsilon, accuracies):
+  cell = shown.cell("beyond", "private", panel, label)
+  return suite.Outcome(
+    cell,
+    pathlib.Path(),
+    [],
+    {
+      "privacy": {"epsilon": epsilon, "noise_multiplier": 1.0},
+      "cost": {"rounds": 1},
+      "final": {"global": {"accuracy": {"values": accuracies}}},
+    },
+  )
+
+
+def test_the_table_interpolates_the_epsilon_of_equal_accuracy():
+  outcomes = [
+    private_outcome("a", "FedAvg", 1.0, [0.90, 0.92]),
+    private_outcome("b", "FedAvg", 2.0, [0.94, 0.96]),
+    private_outcome("a", "AFL", 1.0, [0.92, 0.94]),
+    private_outcome("b", "AFL", 2.0, [0.935, 0.945]),
+  ]
+  text = private.FIGURE.table(outcomes)
+  assert "| 1.00 | 91.00 | at most 1.00 |" in text
+  assert "| 2.00 | 95.00 | more than 2.00 |" in text
+  assert private.needed_epsilon([1, 4], [80, 90], 85) == "2.00"
+  judgements = {
+    claim.text: verdicts.judge(claim, outcomes) for claim in private.FIGURE.statements
+  }
+  assert judgements["At epsilon 1 AFL is above FedAvg"][0].startswith("a: +2.00")
+  assert np.isinf(private.EPSILONS["e"])

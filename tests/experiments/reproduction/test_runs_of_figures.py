@@ -1,0 +1,49 @@
+"""The runs of every figure are those that were published."""
+
+import pytest
+
+from experiments import publish
+from experiments.reproduction import chosen
+from tests.experiments import shown
+
+#: paper -> figure:hash of its runs, of all their settings. The test says the
+#: hash of other runs; with them a figure has to be published anew. It takes the
+#: place of tests that say the settings of the presets again.
+PUBLISHED = {
+  "diversified": (
+    "fig1:6ff99d9e fig2:6ff99d9e fig3:6ff99d9e fig4:6ff99d9e fig5:b02989a2 "
+    "fig6:b02989a2 fig7:b02989a2 fig8:bd5b5683 fig9:c8f81c94 fig10:8ebde3fe"
+    " readings:9db2dd95 readings_cifar10:2199e826 ablation:50c15c27"
+  ),
+  "conjugate": (
+    "fig2:9ba35c7f fig3:9ba35c7f fig4:71859db3 fig5:71859db3 "
+    "readings:ddabb08a fig6:47d527d8 fig7:130b159e fig8:130b159e"
+  ),
+  "fedgroup": (
+    "table1:b22dec8b table1_equal:13ba1b5b fig1:b22dec8b table3:76113914 "
+    "synthetic:c0e81d5f table3_mnist:fd7fccac table3_femnist:e9ad4c99 "
+    "fig3:0af365e4 fig4:a189facc eta_g:7a5404a7 readings:e01cd5fd "
+    "newcomers:f2cff250 shift:abf31108"
+  ),
+  "analytic": (
+    "fig4:535ef516 fig5:535ef516 fig6:9663d221 table2:80a84417 "
+    "dirichlet:7f9b528b ablations:9974ae91 afl:a3f64f7b"
+  ),
+  "trust": "niid_bench:86f9d441 fedavg_2nn:91e3a913 pfedme:82fa5f23",
+  "beyond": (
+    "hostile:ae052db1 bytes:2e3720e8 late:fc3d4f33 private:569f2cec board:e79dcbf3"
+  ),
+}
+
+
+@pytest.mark.parametrize("paper", PUBLISHED)
+def test_the_runs_of_a_figure_are_those_that_were_published(paper):
+  figures, digests = publish.PAPERS[paper].figures, {}
+  for name, figure in figures.items():
+    cells = shown.cells(paper, name)
+    digests[name] = shown.digest(cells, figure.partitions)
+    assert {cell.panel for cell in cells} == {p.letter for p in figure.panels}
+    for cell in cells:
+      assert figure.protocol in cell.config.run.eval_protocols
+      assert chosen.describe(cell.choices) != "not declared", cell
+  assert digests == dict(word.split(":") for word in PUBLISHED[paper].split())

@@ -1,0 +1,256 @@
+"""What the figures share: their runs and parts of them, panels, timed calls."""
+
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import time
+import types
+
+import jax.numpy as jnp
+import pytest
+
+from experiments import diversified
+from experiments.cli import lock, sweeps
+from experiments.cli.part import Part
+from experiments.reproduction import figures, suite, timing
+from fedjax_alg import files
+from fedjax_alg.records import tables as records
+
+
+def outcome(panel, label):
+  cell = suite.Cell(panel, f"panel {panel}", label, ())
+  return suite.Outcome(cell, pathlib.Path("nowhere"), [{"round": 1}], {})
+
+
+def test_outcomes_by_panel_keep_their_order():
+  outcomes = [outcome(*words) for words in ("bX", "aX", "bY")]
+  assert suite.by_panel(outcomes) == [[outcomes[0], outcomes[2]], [outcomes[1]]]
+  assert suite.rows_by_panel(outcomes) == {
+    "(b) panel b": {"X": [{"round": 1}], "Y": [{"round": 1}]},
+    "(a) panel a": {"X": [{"round": 1}]},
+  }
+
+
+def test_the_first_call_is_not_timed():
+  calls = []
+
+  def slow_at_first(x):
+    calls.append(x)
+    if len(calls) == 1:
+      time.sleep(0.2)
+    return jnp.float32(len(calls))
+
+  out, seconds = timing.time_repeats(slow_at_first, 7, repeats=3)
+  assert calls == [7] * 4 and out == 4
+  assert len(seconds) == 3 and max(seconds) < 0.2
+
+
+@pytest.fixture(name="cells")
+def _cells():
+  """Three cells with two runs."""
+  return [
+    suite.Cell(
+      "a", "A", name, ("--algorithm=fedavg", f"--client_lr={lr}", "--rounds=3")
+    )
+    for name, lr in (("x", 1), ("again", 1), ("y", 2))
+  ]
+
+
+@pytest.fixture(name="compiled")
+def fixture_compiled(monkeypatch):
+  """The rates of the runs compiled together; a rate stands for programs."""
+  batches = []
+
+  def compile_together(runs):
+    batches.append(tuple(runs))
+    return [types.SimpleNamespace(prepared=rate) for rate in runs]
+
+  monkeypatch.setattr(sweeps, "compile_together", compile_together)
+  monkeypatch.setattr(sweeps.sharding, "available_cores", lambda: 3)
+  monkeypatch.setattr(sweeps, "divergence", lambda *_: None)
+  monkeypatch.setattr(sweeps.execute, "warn", lambda *_: None)
+  monkeypatch.setattr(
+    suite.config_lib.Config,
+    "prepare",
+    lambda config, settings: config.hparams["client_lr"],
+  )
+  return batches
+
+
+@pytest.fixture(name="rates")
+def _rates(monkeypatch, compiled):
+  """The rates of the runs made, which take no time."""
+  rates = []
+
+  def play(runs, programs, label, stop):
+    ((config, folder, resuming),) = runs
+    assert label == "FedAvg" and stop and not resuming
+    assert compiled and programs.prepared == config.hparams["client_lr"]
+    rates.append(config.hparams["client_lr"])
+    assert (folder / "run.lock").exists()
+    (folder / "summary.json").write_text(
+      json.dumps(
+        {
+          "identity": config.identity(),
+          "cost": {"rounds": 3},
+          "final": {},
+          "best": {},
+          "timing": {},
+          "hashes": {},
+        }
+      ),
+      "utf-8",
+    )
+    (folder / "curves.png").write_text("drawn", "utf-8")
+    records.write_rows(folder / "metrics.csv", [])
+    records.write_rows(folder / "rounds.csv", [])
+    records.write_rows(folder / "timing.csv", [], records.TIMING)
+    return [None], None
+
+  monkeypatch.setattr(sweeps.execute, "run_folders", play)
+  return rates
+
+
+def test_runs_are_compiled_together_and_played_in_turn(
+  compiled, rates, tmp_path, capsys, monkeypatch
+):
+  """Up to one on other data; no run twice, and a finished one not at all."""
+  monkeypatch.setattr(  # however long they take here
+    sweeps, "time", types.SimpleNamespace(monotonic=lambda: 0.0)
+  )
+  cells = [
+    suite.Cell(
+      "a",
+      "panel",
+      f"rate {rate}",
+      (
+        "--algorithm=fedavg",
+        "--dataset=digits",
+        f"--client_lr={rate}",
+        "--rounds=3",
+        f"--num_clients={clients}",
+      ),
+    )
+    for rate, clients in [
+      (0.1, 9),
+      (0.5, 9),
+      (0.2, 9),
+      (0.1, 9),
+      (0.3, 9),
+      (0.4, 9),
+      (0.6, 8),
+    ]
+  ]
+  suite.run_cells(cells[1:2], tmp_path)
+  capsys.readouterr()
+  outcomes = suite.run_cells(cells, tmp_path)
+  assert [outcome.cell for outcome in outcomes] == cells
+  assert compiled == [(0.5,), (0.1, 0.2, 0.3), (0.4,), (0.6,)]
+  assert rates == [0.5, 0.1, 0.2, 0.3, 0.4, 0.6]
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[0] == "[1/5] panel: rate 0.1"  # nothing is known yet
+  assert lines[1] == ("[2/5] panel: rate 0.2, about 0 s left with compiling")
+
+
+def test_parts_share_the_runs_out_and_the_whole_reads_them(
+  cells, rates, tmp_path, capsys
+):
+  for number, remaining in ((2, 1), (1, 0)):
+    suite.run_part(cells, tmp_path, Part(number, 2))
+    assert capsys.readouterr().out == (
+      f"part {number}/2: its runs have ended (1 of 2), {remaining} runs are left "
+      "for other parts; the same command without --part makes the tables "
+      "and pictures\n"
+    )
+  assert rates == [2, 1]
+  outcomes = suite.run_cells(cells, tmp_path)
+  assert [outcome.cell.label for outcome in outcomes] == ["x", "again", "y"]
+  assert outcomes[0].folder == outcomes[1].folder and rates == [2, 1]
+
+
+def test_a_run_that_another_process_plays_is_passed_over(
+  cells, rates, tmp_path, capsys
+):
+  folder = suite.run_folder(tmp_path, cells[0].config)
+  folder.mkdir(parents=True)
+  with open(folder / "run.lock", "w", encoding="utf-8") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    print(3, "node", sep="\n", file=file, flush=True)
+    os.utime(file.fileno(), (0, 0))
+    with pytest.raises(lock.StillHeld) as error:
+      suite.run_cells(cells, tmp_path)
+  since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0))
+  message = f"{folder}: is being run by node, process 3, since {since}"
+  assert capsys.readouterr().err.count(f"{message}\n") == 1
+  assert str(error.value) == (
+    f"{message}; when that has ended, give the same command again"
+  )
+  assert rates == [2]
+  assert len(suite.run_cells(cells, tmp_path)) == 3 and rates == [2, 1]
+
+
+def test_what_others_do_with_a_run_that_is_compiled_ahead(
+  cells, compiled, rates, tmp_path, monkeypatch
+):
+  """One that they ran is passed over, one that they have run is read."""
+  _, (busy, _), (ended, _) = runs = [
+    (suite.run_folder(tmp_path, cell.config), cell)
+    for cell in (
+      cells[0],
+      cells[2],
+      suite.Cell("a", "A", "z", ("--algorithm=fedavg", "--client_lr=3", "--rounds=3")),
+    )
+  ]
+  play = sweeps.execute.run_folders
+  busy.mkdir(parents=True)
+  with open(busy / "run.lock", "w", encoding="utf-8") as file:
+
+    def meanwhile(runs_of, *args, **options):
+      fcntl.flock(file, fcntl.LOCK_EX)
+      result = play(runs_of, *args, **options)
+      shutil.copytree(runs_of[0].folder, ended)
+      facts = files.read_json(ended / "summary.json") | {
+        "identity": runs[2][1].config.identity()
+      }
+      (ended / "summary.json").write_text(json.dumps(facts))
+      (ended / "config.json").write_text("{}")
+      return result
+
+    monkeypatch.setattr(sweeps.execute, "run_folders", meanwhile)
+    with pytest.raises(lock.StillHeld) as error:
+      suite.run_cells([cell for _, cell in runs], tmp_path)
+  assert compiled == [(1, 2, 3)] and rates == [1]
+  assert str(error.value).startswith(f"{busy}: is being run by another")
+
+
+def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
+  """Figures that share a run count it once, and none is written."""
+  runs = []
+  monkeypatch.setattr(
+    sweeps,
+    "run_all",
+    lambda configs, names: (runs.extend(zip(configs, names)), [])[1],
+  )
+  assert (
+    diversified.main(
+      ["--figure=all", "--scale=quick", "--part=1/3", f"--out_dir={tmp_path}"]
+    )
+    == 0
+  )
+  assert len({name.split(":")[0] for _, name in runs}) > 2
+  quick, every = figures.Request(tmp_path, (), "", quick=True), set()
+  for name in diversified.PAPER.figures:
+    figure, *_ = figures.resolve_figure(diversified.PAPER, name, quick)
+    every |= {
+      cell.config.identity() for cell in figures.cells(diversified.PAPER, figure, quick)
+    }
+  assert len(runs) == len(every) // 3
+  assert capsys.readouterr().out.startswith(
+    f"part 1/3: its runs have ended ({len(runs)} of {len(every)}), "
+    f"{len(every)} runs are left for other parts; "
+  )
+  assert diversified.main(["--figure=table1", "--part=1/3"]) == 2
+  assert "--part: not read by table1" in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())

@@ -1,0 +1,176 @@
+"""The tables of other works: settings, published numbers, runs, FedJAX."""
+
+import importlib.util
+import re
+import types
+
+import numpy as np
+import pytest
+
+from experiments import publish
+from experiments import trust as command
+from experiments.reproduction import figures, report, rule
+from experiments.reproduction.trust import against_fedjax
+from experiments.reproduction.trust import figures as trust
+from tests.experiments import shown
+
+PAPER = trust.PAPER
+
+
+@pytest.mark.parametrize("name", trust.FIGURES)
+def test_every_published_number_has_a_run_and_a_measure(name):
+  runs = {(c.panel, c.label) for c in shown.cells("trust", name)}
+  claims = report.load_claims("trust", name)
+  assert {(c.panel, c.method) for c in claims} == runs
+  assert {c.metric for c in claims} == set(trust.FIGURES[name].measures)
+
+
+def run_command(tmp_path, capsys, *words):
+  status = command.main([*words, f"--out_dir={tmp_path}"])
+  streams = capsys.readouterr()
+  return status, streams.out, streams.err
+
+
+#: lines of the quick tables that are run here; the others are alike
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize(
+  "name, flags",
+  [
+    ("niid_bench", ("--lines=FedNova",)),
+    ("fedavg_2nn", ("--panels=e",)),
+    ("pfedme", ()),
+  ],
+)
+def test_a_quick_table(tmp_path, capsys, name, flags):
+  words = (f"--table={name}", "--scale=quick", *flags)
+  status, _, err = run_command(tmp_path, capsys, *words, "--noprogress")
+  assert status == 0, err
+  text = (tmp_path / name / f"{name}.md").read_text("utf-8")
+  claims = report.load_claims("trust", name)
+  assert text.count("\n| a: ") + text.count("\n| e: ") >= 1
+  assert sum(text.count(f"\n| {p}: ") for p in "abcdefgh") == len(claims)
+  assert (
+    text.count("| - | - | not run |")
+    == len(claims) - {"niid_bench": 1, "fedavg_2nn": 1, "pfedme": 2}[name]
+  )
+  assert "--dataset=digits" in text
+  assert ("3 of " in text) == (name != "fedavg_2nn")
+  # What is finished is shown without being run.
+  second_status, _, err = run_command(
+    tmp_path, capsys, *words, "--noprogress", "--finished"
+  )
+  page = (tmp_path / name / f"{name}.md").read_text("utf-8")
+  assert second_status == 0 and not err, err
+  assert page.split("<details>")[0] == text.split("<details>")[0]
+
+
+@pytest.mark.parametrize(
+  "panel, label, best", [("a", "pFedMe, w_k", 0.9459), ("b", "pFedMe, global", 0.9288)]
+)
+def test_the_picture_of_pfedme_has_all_three_models(monkeypatch, panel, label, best):
+  """And the best round of the published curve of the panel's own settings."""
+  arguments = []
+  monkeypatch.setattr(trust.plots, "panels", lambda *words: arguments.extend(words))
+  ends = {"local": 0.7, "copy": 0.8, "global": 0.6}
+  (cell,) = (c for c in shown.cells("trust", "pfedme") if c.panel == panel)
+  outcome = types.SimpleNamespace(
+    cell=cell, rows=[{"protocol": name, "accuracy": end} for name, end in ends.items()]
+  )
+  trust.FIGURES["pfedme"].draw([], [outcome], "t", "rounds")
+  ((title, lines),) = arguments[1].items()
+  assert {
+    label: [row["accuracy"] for row in rows] for label, rows in lines.items()
+  } == {"pFedMe, theta": [0.7], "pFedMe, w_k": [0.8], "pFedMe, global": [0.6]}
+  assert {
+    row[arguments[2] or "protocol"] for rows in lines.values() for row in rows
+  } == {""}
+  assert {mark.label: mark.value for mark in arguments[-1][title]} == {
+    label: pytest.approx(best)
+  }
+
+
+def test_numbers_of_other_works_are_of_one_file_and_one_run():
+  """Two versions of a file, and two runs' settings, stood side by side."""
+  rows = [
+    row
+    for row in report.read_claims("trust")
+    if row["artifact"] in ("niid_bench", "pfedme")
+  ]
+  for row in rows:
+    assert re.search(r" at [0-9a-f]{8}, \S+/\S+\.(md|h5)\b", row["note"]), row
+  assert (
+    len({row["note"].split("; ")[1] for row in rows if row["artifact"] == "niid_bench"})
+    == 1
+  )
+  panels = {cell.panel: cell.config.hparams for cell in shown.cells("trust", "pfedme")}
+  for row in rows:
+    if row["artifact"] == "pfedme":
+      steps, rate = re.search(  # 20b_<steps>_<inner steps>_<personal rate>
+        r"20b_(\d+)_5_([\d.]+)_avg", row["note"]
+      ).groups()
+      assert f"{steps} local steps, personal rate {rate}" in row["setting"]
+      hparams = panels[row["panel"]]
+      assert (hparams["local_steps"], hparams["personal_lr"]) == (
+        int(steps),
+        float(rate),
+      )
+
+
+def test_a_table_without_runs_has_every_number(tmp_path, capsys):
+  status, out, _ = run_command(
+    tmp_path, capsys, "--table=pfedme", "--finished", "--scale=quick"
+  )
+  assert status == 0 and not list(tmp_path.glob("runs/*"))
+  assert out.count("not run") == 2
+  assert "`python -m experiments.trust --table=pfedme --panels=a,b`" in out
+  page = publish.publish(PAPER, tmp_path, tmp_path / "docs")
+  text = page.read_text("utf-8")
+  assert text.startswith("# Results: other works\n") and "94.59" in text
+
+
+def test_a_page_does_not_say_where_the_users_data_are(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(
+    figures, "_why_lacking", lambda flags: f"nothing at {tmp_path}/tfds"
+  )
+  status, _, _ = run_command(
+    tmp_path, capsys, "--table=niid_bench", "--finished", f"--data_dir={tmp_path}/tfds"
+  )
+  page = (tmp_path / "niid_bench" / "niid_bench.md").read_text("utf-8")
+  assert status == 0 and "not run. nothing at tfds" in page
+  assert str(tmp_path) not in page
+  request = figures.Request(None, (), "here", data_dir=".")
+  assert figures._without_places("Nothing in ./a.", request) == "Nothing in ./a."
+
+
+def test_the_table_of_afl(tmp_path, capsys):
+  """The joint weights in every partition; 3 examples each of 48 features."""
+  status, out, _ = run_command(tmp_path, capsys, "--table=afl", "--scale=quick")
+  assert status == 0 and out.count(f"| {rule.NO_NUMBER} |") == 4
+  worst = [
+    float(line.split("|")[4]) for line in out.splitlines() if rule.NO_NUMBER in line
+  ]
+  assert 0 < max(worst) < 1e-10
+
+
+def test_without_fedjax(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
+  status, _, err = run_command(tmp_path, capsys, "--table=fedjax")
+  assert status != 0 and err.count("\n") == 1
+  assert "pip install 'fedjax_alg[bench]'" in err
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("name", against_fedjax.ALGORITHMS)
+def test_fedjax_on_the_same_rows(name):
+  """Other rows, and any other reading of the method, are far from it."""
+  if importlib.util.find_spec("fedjax") is None:
+    pytest.skip("FedJAX is not installed (extra bench)")
+  problem = against_fedjax.task(against_fedjax.QUICK)
+  trajectory, groups = against_fedjax.ours(problem, name, 0)
+  fedjax_trajectory, others = against_fedjax.theirs(
+    problem, name, trajectory[0], 0, against_fedjax.same_batches(problem, 0)
+  )
+  np.testing.assert_array_equal(groups, others)
+  for a, b in zip(trajectory[1:], fedjax_trajectory[1:]):
+    assert against_fedjax.distance(a, b) < against_fedjax.ROUNDING
+  assert against_fedjax.distance(trajectory[1], trajectory[0]) > 1e-3
