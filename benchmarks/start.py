@@ -53,7 +53,7 @@ PLACES = {
   "fedjax_alg/data/": "data",
   "fedjax_alg/records/": "tables",
   "experiments/cli/writer": "tables",
-  "experiments/reproduction/report": "tables",
+  "experiments/reports/markdown": "tables",
   "experiments/reports/page": "tables",
   "fedjax_alg/": "rounds",
 }

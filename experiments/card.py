@@ -29,7 +29,7 @@ from fedjax_alg.records import tables
 from .cli import lock
 from .cli.command import Command, boolean, explain_write_errors
 from .cli.config import UsageError
-from .reproduction import report
+from .reports import markdown
 
 CARD, CRATE = "card.md", "ro-crate-metadata.json"
 
@@ -79,7 +79,7 @@ def _outcomes(summary: dict[str, Any]) -> str:
             ),
           ]
         )
-  return report.table(
+  return markdown.table(
     ["protocol", "metric", "last round", "mean of the last ten"], rows
   )
 
@@ -98,11 +98,11 @@ def card(result: fa.RunResult, folder: pathlib.Path) -> str:
   label, paper = _label(result)
   plan, cost = facts["plan"], summary["cost"]
   rerun_command = _rerun_command(folder)
-  settings = report.table(
+  settings = markdown.table(
     ["option", "value"],
     ([name, f"`{value}`"] for name, value in facts["hparams"].items()),
   )
-  spent = report.table(
+  spent = markdown.table(
     ["what", "mean over the seeds"],
     (
       [name.replace("total_", "").replace("_", " "), f"{entry['mean']:,.6g}"]
@@ -110,7 +110,7 @@ def card(result: fa.RunResult, folder: pathlib.Path) -> str:
       if isinstance(entry, dict) and entry.get("mean") is not None
     ),
   )
-  hashes = report.table(
+  hashes = markdown.table(
     ["what", "sha256"],
     (
       [name.replace("_", " "), f"`{value}`"]
@@ -118,7 +118,7 @@ def card(result: fa.RunResult, folder: pathlib.Path) -> str:
     ),
   )
   versions = ", ".join(f"{k} {v}" for k, v in summary["versions"].items())
-  return report.join(
+  return markdown.page(
     f"{label} on {plan['data']}",
     [
       f"{label}{f' ({paper})' if paper else ''}: {cost['rounds']} rounds, "
@@ -145,8 +145,8 @@ def card(result: fa.RunResult, folder: pathlib.Path) -> str:
       f"## Run it again\n\n```bash\n{rerun_command}\n```" if rerun_command else "",
       f"## Made with\n\n{versions}; {summary['device']}. Identity of the run: "
       f"`{summary['identity']}`.",
-      report.collapse("Settings of the method", settings),
-      report.collapse("Hashes", hashes),
+      markdown.collapse("Settings of the method", settings),
+      markdown.collapse("Hashes", hashes),
     ],
   )
 

@@ -37,8 +37,9 @@ from fedjax_alg.runs.compare import SCORES, labels, unique
 
 from .cli.command import Command, as_module, enum, explain_write_errors, listed, string
 from .cli.config import UsageError
+from .drawing import plots
 from .reports import comparison as report
-from .reports import page, plots
+from .reports import page
 
 #: Suffixes of the files that a folder gets.
 _SUFFIXES = (".png", ".pdf", ".md", ".tex", ".html")
@@ -231,7 +232,9 @@ def _write(
     report.draw(pictures, comparison, title, x_axis)
   for path in files:
     if path.suffix == ".md":
-      summary_lib.write_text(path, report.markdown(title, comparison, command_line))
+      summary_lib.write_text(
+        path, report.comparison_page(title, comparison, command_line)
+      )
     elif path.suffix == ".tex":
       summary_lib.write_text(path, report.latex(comparison, command_line))
     elif path.suffix == ".html":

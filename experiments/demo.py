@@ -12,7 +12,7 @@ The command prints a table and writes it with a picture and the runs to
 --out_dir.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import sys
 
 from absl.flags import FlagValues
@@ -20,27 +20,30 @@ from absl.flags import FlagValues
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.records import summary as results
 
+from .cli import config as config_lib
+from .cli import shared_runs
 from .cli.command import Command, string
 from .cli.guard import REPEAT_HINT
-from .reports import plots
-from .reproduction import suite
+from .cli.shared_runs import FinishedRun
+from .drawing import plots
 
 METHODS = ("ga_fsvrg", "ma_fsvrg", "fsvrg", "fedavg")
 
 
-def main_of(outcome: suite.Outcome) -> str:
+def _main_metric(run: FinishedRun) -> str:
   """The main metric of the task."""
-  return next(iter(outcome.summary["final"]["global"]))
+  return next(iter(run.summary["final"]["global"]))
 
 
-def table(outcomes: suite.Outcomes) -> str:
+def _table(runs: Mapping[str, FinishedRun]) -> str:
   """The table: accuracy, rounds to 90 % and floats sent of each method.
 
   Of another task it has the main metric and the first target.
   """
-  main = main_of(outcomes[0])
+  first = next(iter(runs.values()))
+  main = _main_metric(first)
   factor, digits = metrics.factor(main), metrics.digits(main)
-  target = next(iter(outcomes[0].summary["rounds_to"]), None)
+  target = next(iter(first.summary["rounds_to"]), None)
   until = (
     ""
     if target is None
@@ -48,10 +51,10 @@ def table(outcomes: suite.Outcomes) -> str:
   )
   head = f"{main.replace('_', ' ')} (95 % CI)"
   lines = [f"{'method':10} {head:>22} {until:>16} {'floats sent':>13}"]
-  for outcome in outcomes:
-    last = outcome.summary["final"]["global"][main]
-    reached = outcome.summary["rounds_to"].get(target, {"reached": 0})
-    floats = outcome.summary["cost"]["total_floats"]["mean"]
+  for label, run in runs.items():
+    last = run.summary["final"]["global"][main]
+    reached = run.summary["rounds_to"].get(target, {"reached": 0})
+    floats = run.summary["cost"]["total_floats"]["mean"]
     seeds = len(last["values"])
     when = "-"
     if reached["reached"]:
@@ -59,9 +62,7 @@ def table(outcomes: suite.Outcomes) -> str:
       if reached["reached"] < seeds:
         when += f" ({reached['reached']} of {seeds})"
     score = results.format_spread(last, digits - 1, factor) + " %" * (factor == 100)
-    lines.append(
-      f"{outcome.cell.label:10} {score:>22} {when:>16} {floats / 1e6:>11.1f} M"
-    )
+    lines.append(f"{label:10} {score:>22} {when:>16} {floats / 1e6:>11.1f} M")
   return "\n".join(lines)
 
 
@@ -76,31 +77,29 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
       root / "demo.txt": files.text_with("method ", "floats sent"),
     },
   )
-  cells = [
-    suite.Cell(
-      "a",
-      "digits",
-      registry.get(name).label,
-      (f"--flagfile=demo/{name}.flags", "--noprogress", *words),
-    )
+  labels = [registry.get(name).label for name in METHODS]
+  configs = [
+    config_lib.parse((f"--flagfile=demo/{name}.flags", "--noprogress", *words))
     for name in METHODS
   ]
-  outcomes = suite.run_cells(cells, root)
+  names = [f"digits: {label}" for label in labels]
+  runs = dict(zip(labels, shared_runs.make_runs(configs, root, names), strict=True))
   picture = root / "demo.png"
-  main = main_of(outcomes[0])
-  seeds = outcomes[0].summary["final"]["global"][main]["values"]
+  first = runs[labels[0]]
+  main = _main_metric(first)
+  seeds = first.summary["final"]["global"][main]["values"]
   plots.panels(
     [picture],
     {
       f"{main.replace('_', ' ')} on the whole test set": {
-        o.cell.label: o.rows for o in outcomes
+        label: run.rows for label, run in runs.items()
       }
     },
     "global",
     main,
     f"digits, 60 clients of 1-2 classes, {len(seeds)} seeds",
   )
-  text = table(outcomes)
+  text = _table(runs)
   results.write_text(root / "demo.txt", text + "\n")
   print(f"\n{text}\n\nfigure: {picture}")
 

@@ -49,7 +49,7 @@ from fedjax_alg.runs.compare import COSTS, SCORES, Line, estimate_mean
 from . import compare
 from .cli.command import Command, as_module, explain_write_errors, string
 from .cli.config import UsageError
-from .reproduction import answers, report, rule
+from .reports import markdown, rule
 
 _COLUMNS = ("method", "protocol", "metric", "value", "rule")
 #: Recognizer of the table of this command.
@@ -283,12 +283,7 @@ def _answer(
 ) -> tuple[str, str]:
   """(ours, the verdict) of numbers, one per seed; inf: never in the run."""
   sign, number = _bound(claim)
-  ours, verdict = answers.number(
-    values,
-    report.Claim(
-      "", "", claim["method"], metric, number, unit, "", None, claim["value"]
-    ),
-  )
+  ours, verdict = rule.place_values(values, number, unit)
   never = bool(np.isinf(values).any())
   gap = None if never else estimate_mean(np.subtract(values, number))
   if not sign:
@@ -355,17 +350,17 @@ def judge(
   return answers
 
 
-def markdown(answers: Sequence[JudgedClaim], command_line: str) -> str:
+def _judged_page(answers: Sequence[JudgedClaim], command_line: str) -> str:
   """The claims with their verdicts, and how many there are of each."""
   counts = collections.Counter(
     re.split(" by |: ", answer.words)[0] for answer in answers
   )
   head = list(answers[0].claim)
-  return report.join(
+  return markdown.page(
     "Claims, judged",
     [
-      report.table(["verdict", "claims"], counts.items()),
-      report.table(
+      markdown.table(["verdict", "claims"], counts.items()),
+      markdown.table(
         [*head, "ours", "verdict"],
         (
           [*(answer.claim[name] or "-" for name in head), answer.ours, answer.words]
@@ -399,7 +394,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   answers = judge(claims, runs)
   if all(answer.words.startswith(rule.NOT_RUN) for answer in answers):
     raise UsageError(f"{words[0]}: no claim is about these runs ({', '.join(runs)})")
-  text = markdown(answers, as_module("judge", argv).replace("`", "'"))
+  text = _judged_page(answers, as_module("judge", argv).replace("`", "'"))
   with explain_write_errors(f"--out={values.out}"):
     folder.mkdir(parents=True, exist_ok=True)
     with (

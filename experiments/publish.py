@@ -45,7 +45,8 @@ from fedjax_alg.records import tables as records
 from .cli import config as config_lib
 from .cli.command import Command, boolean, enum, string
 from .cli.config import UsageError
-from .reports import styles
+from .drawing import styles
+from .reports import markdown
 from .reproduction import answers, claims_page, figures, report, tuning
 
 #: The papers whose methods the library is made for.
@@ -184,7 +185,7 @@ def _figure_part(
     )
   source_figure = paper.source_of(folder.name)
   if source_figure is not None:  # its pictures and sentences are those of another
-    return report.collapse(
+    return markdown.collapse(
       f"{title}: the runs of {source_figure}", report.without_others(body)
     )
   parts = [f"## {title}"]
@@ -234,7 +235,7 @@ def _tuning(
       )
     parts.append(
       f"{data}, [every setting]({path.name}):\n\n"
-      + report.table(
+      + markdown.table(
         [
           "method",
           "settings tried",
@@ -442,7 +443,7 @@ def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
   )
   results.write_text(
     page,
-    claims_page.page(
+    claims_page.claims_text(
       {
         name: claims_page.rows(
           name,

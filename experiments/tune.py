@@ -25,9 +25,9 @@ the board. Test data are not read. The choices are printed and written to
 tune.md and tune.csv; --write puts them into the flag files of the methods.
 
 The settings are drawn from the ranges of all that the paper leaves open in a
-method (experiments/reproduction/tuning.py), together; the first is the one that the
-paper states. The ranges of the learning rate are the same for every method. The
-methods of FSVRG's family divide the learning rate by the client's number of
+method (experiments/reproduction/tuning.py), together; the first is the one that
+the paper states. The ranges of the learning rate are the same for every method.
+The methods of FSVRG's family divide the learning rate by the client's number of
 examples n_i, so for them it is multiplied by the mean of n_i.
 
 In place of a grid, in both forms:
@@ -45,22 +45,18 @@ import sys
 
 from absl.flags import FlagValues
 
-from fedjax_alg import files
 from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expand_path
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables
 from fedjax_alg.records.scores import LAST_ROUNDS
 
 from . import sweep
 from .cli import config as config_lib
-from .cli import flag_words, program, sweeps
+from .cli import flag_words, sweeps
 from .cli import part as part_lib
-from .cli.command import Command, boolean, enum, integer, listed, string
+from .cli.command import Command, integer
 from .cli.config import UsageError
-from .cli.guard import REPEAT_HINT, WITH_RESUME
+from .cli.guard import WITH_RESUME
 from .reports import gradients
-from .reproduction import tuning
 
 #: Values of --client_lr that are tried without --sweep.
 ANY_RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
@@ -72,48 +68,6 @@ _WIDEN = integer(
   "its best value lies at its edge",
   lower_bound=0,
   upper_bound=100,
-)
-_FLAGS = (
-  enum(
-    "paper",
-    None,
-    sorted({p for p, _ in tuning.PROTOCOLS}),
-    "the paper whose methods are tuned",
-  ),
-  enum(
-    "data", "mnist", sorted({d for _, d in tuning.PROTOCOLS}), "the data set to tune on"
-  ),
-  listed(
-    "methods",
-    None,
-    "tune only these algorithms; default all of the "
-    "paper's figures; ablation: the combinations of "
-    "experiments.diversified --figure=ablation, of which each is also "
-    "known by its name (svrg_adaptive_4)",
-  ),
-  integer(
-    "settings",
-    tuning.SETTINGS,
-    "with --paper: settings of every "
-    "method, drawn from all ranges together; the stated one is the "
-    "first",
-    lower_bound=1,
-    upper_bound=10_000,
-  ),
-  _WIDEN,
-  boolean(
-    "write",
-    False,
-    "write the choices into the flag files of the methods, in presets/<paper>",
-  ),
-  string(
-    "data_dir",
-    None,
-    "folder of the data sets that "
-    "experiments.prepare made; default as in experiments.run",
-  ),
-  string("out_dir", "out/tune", "folder to write the runs and the table to"),
-  *gradients.FLAGS,
 )
 
 
@@ -183,7 +137,9 @@ def _wider(
     try:
       value = beyond(list(map(float, tried)), float(best[name]))
       if value is not None:
-        config_lib.parse([*words, *tuning.flags_of(best | {name: f"{value:g}"})])
+        config_lib.parse(
+          [*words, *flag_words.setting_flags(best | {name: f"{value:g}"})]
+        )
         wider_values[name] = f"{value:g}"
     except (ValueError, OptionError):  # words; out of the range of the flag
       continue
@@ -215,72 +171,6 @@ def beyond(tried: Sequence[float], best: float) -> float | None:
   return None if candidate in values else candidate
 
 
-def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> None:
-  """Tunes the methods of a paper."""
-  paper, data = str(values.paper), str(values.data)
-  protocol = tuning.PROTOCOLS.get((paper, data))
-  if protocol is None:
-    raise UsageError(
-      f"--data={data}: not of the {paper} paper (one of "
-      f"{', '.join(d for p, d in tuning.PROTOCOLS if p == paper)})"
-    )
-  by_gradient = gradients.names_to_tune(values, argv)
-  if by_gradient and protocol.by != "validation":
-    raise UsageError(
-      f"--{gradients.FLAG}: not of {paper} on {data}, where methods have a "
-      "model for each client and no validation clients"
-    )
-  source = [f"--data_dir={values.data_dir}"] if values.data_dir else []
-  if protocol.by == "validation":
-    extra += source
-  else:  # the runs read a file of their own
-    place, extra = flag_words.split_words(extra, ("dataset", "data_path"))
-    source = place or source
-  root = expand_path(values.out_dir) / f"{paper}_{data}"
-  files.check_outputs(
-    f"`out_dir`={values.out_dir}",
-    {
-      root / "tune.csv": tuning.IS_TABLE,
-      root / "tune.md": files.with_sibling("tune.csv", tuning.IS_TABLE),
-    },
-  )
-  study = tuning.Study(paper, data, root, source, extra)
-  tuned = {}
-  for name in study.names(values.methods):
-    if by_gradient:
-      starts = {
-        flag: value
-        for flag, value in study.settings(name, 1)[0].items()
-        if flag in by_gradient
-      }
-      gradients.make(
-        [*study.run_flags(name), *tuning.flags_of(starts)],
-        values,
-        gradients.last(5, protocol.last),
-        root / f"{name}_by_gradient",
-        f"{tuning.label(name)}: {paper}, {data}",
-      )
-      continue
-    tuned[name] = study.play(name, values.settings)
-    if values.write:
-      tuning.write(
-        study.files()[name],
-        name,
-        tuned[name],
-        f"{program.name('tune')} --paper={paper} --data={data}",
-        protocol.seeds,
-      )
-  if tuned:
-    text = tuning.table(
-      f"Settings: {paper}, {data}", tuned, protocol.last, protocol.seeds
-    )
-    root.mkdir(parents=True, exist_ok=True)
-    rows = tuning.rows_of(tuned)
-    tables.write_rows(root / "tune.csv", rows, list(rows[0]))
-    results.write_text(root / "tune.md", text)
-    print(text)
-
-
 _ANY = Command(
   None,
   (_WIDEN, *gradients.FLAGS, *sweep.FLAGS),
@@ -289,25 +179,17 @@ _ANY = Command(
   passes_on=True,
   of_files=True,
 )
-_PAPER = Command(
-  f"{str(__doc__).strip()}\n\nFlags with --paper:",
-  _FLAGS,
-  _tune_paper,
-  "Without --paper the flags are --widen, --tune_by_gradient,\n"
-  "--outer_steps, --halvings and those of\n"
-  "python -m experiments.sweep --help. In both forms any other --flag=value "
-  "is\npassed on to every run; python -m experiments.run --help lists these "
-  "flags.",
-  REPEAT_HINT,
-  passes_on=True,
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
   words = sys.argv[1:] if argv is None else argv
-  of_paper = config_lib.asks_help(words) or "paper" in map(flag_words.name_of, words)
-  return (_PAPER if of_paper else _ANY)(words)
+  if config_lib.asks_help(words) or "paper" in map(flag_words.name_of, words):
+    # Of all forms of this command only this one needs the papers.
+    from .reproduction import tune_paper
+
+    return tune_paper.make_command(str(__doc__), _WIDEN)(words)
+  return _ANY(words)
 
 
 if __name__ == "__main__":

@@ -222,7 +222,7 @@ def with_sibling(name: str, recognizer: Recognizer) -> Recognizer:
 
 
 def picture(path: pathlib.Path) -> bool:
-  """Recognizes a PNG or PDF as ``reports.plots`` writes them.
+  """Recognizes a PNG or PDF as ``drawing.plots`` writes them.
 
   They are Matplotlib's, with 130 dots per inch (5,118 per metre) or without a
   date.

@@ -1,6 +1,7 @@
 """The words of a command line, before they are parsed."""
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
 
 def name_of(word: str) -> str:
@@ -28,3 +29,11 @@ def split_words(
     if name_of(word) in names or name_of(word).removeprefix("no") in names
   ]
   return matching, [word for word in argv if word not in matching]
+
+
+def setting_flags(setting: Mapping[str, Any]) -> list[str]:
+  """The flags of a setting."""
+  return [
+    f"--{flag}={value if isinstance(value, str) else f'{value:g}'}"
+    for flag, value in setting.items()
+  ]

@@ -21,7 +21,7 @@ from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.sinks import Sink
 
-from ..reports import plots
+from ..drawing import plots
 from . import resume, signals
 from .config import Config
 from .folder import LockedRun

@@ -16,8 +16,8 @@ from fedjax_alg.records import tables
 from fedjax_alg.runs.compare import Comparison, Estimate, Line, option_table
 from fedjax_alg.runs.result import RunResult
 
-from ..reproduction import report
-from . import plots
+from ..drawing import plots
+from . import markdown
 
 #: Powers of ten of large numbers, and their names in the head of a column.
 _UNITS = ((1e9, "10\u2079"), (1e6, "10\u2076"), (1e3, "10\u00b3"))
@@ -344,7 +344,7 @@ def all_tables(comparison: Comparison) -> list[Table]:
   return tables
 
 
-def markdown(title: str, comparison: Comparison, command_line: str) -> str:
+def comparison_page(title: str, comparison: Comparison, command_line: str) -> str:
   """The tables as a Markdown page."""
   parts = []
   for table in all_tables(comparison):
@@ -360,7 +360,7 @@ def markdown(title: str, comparison: Comparison, command_line: str) -> str:
     )
   made_by = command_line.replace("`", "'")
   parts.append(f"Made by `{made_by}`.")
-  return report.join(_cell(title), parts)
+  return markdown.page(_cell(title), parts)
 
 
 def plain(comparison: Comparison) -> str:
@@ -381,7 +381,7 @@ def plain(comparison: Comparison) -> str:
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-  return report.table(list(map(_cell, head)), (list(map(_cell, row)) for row in rows))
+  return markdown.table(list(map(_cell, head)), (list(map(_cell, row)) for row in rows))
 
 
 def _cell(text: str) -> str:

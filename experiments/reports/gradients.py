@@ -20,7 +20,7 @@ from ..cli import config as config_lib
 from ..cli import execute, flag_words, program
 from ..cli.command import integer, listed
 from ..cli.config import UsageError
-from ..reproduction import report
+from . import markdown
 
 FLAG = "tune_by_gradient"
 #: Flags of a grid or of a run's folder, which it does not read.
@@ -120,7 +120,7 @@ def table(descent: GradientTuning) -> str:
     )
     if step is descent.best:
       rows[-1] = [f"**{cell}**" for cell in rows[-1]]
-  return report.table(
+  return markdown.table(
     [
       *names,
       "rounds",

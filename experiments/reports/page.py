@@ -20,8 +20,8 @@ from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import RunResult
 
+from ..drawing import plots, styles
 from . import comparison as comparison_lib
-from . import plots, styles
 from .comparison import Table
 
 _CSS = pathlib.Path(__file__).with_name("page.css")

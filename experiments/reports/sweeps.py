@@ -14,8 +14,8 @@ from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 
 from ..cli.config import RunError
-from ..reproduction import report
-from . import plots, styles
+from ..drawing import plots, styles
+from . import markdown
 
 
 class Setting(NamedTuple):
@@ -100,7 +100,7 @@ class Sweep(NamedTuple):
           *setting.values.values(),
           *(
             setting.note
-            or report.format_spread(
+            or markdown.format_values(
               self.scores(setting, p), metrics.digits(self.metric), factor
             )
             for p in protocols
@@ -115,7 +115,7 @@ class Sweep(NamedTuple):
       "all": "mean of all evaluations",
     }[self.score]
     seeds = len({row["seed"] for row in rows})
-    return report.table(
+    return markdown.table(
       [*winner.values, *(f"{p} {self.metric.replace('_', ' ')}" for p in protocols)],
       lines,
     ) + (

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg import files
-from fedjax_alg.records import summary as results
 
-from . import chosen, partitions, report, rule, suite, verdicts
+from ..reports import rule
+from . import chosen, partitions, report, suite, verdicts
 
 #: metric of the claims file -> its measure, in the claim's unit, or two: the
 #: measure of a method less that of another one.
@@ -76,32 +76,10 @@ def number(
     parts: the partitions of a pooled run, over which the interval is taken.
   """
   values = np.asarray(run_values, float)
-  never = np.isinf(values)
-  digits = 3 if claim.unit == "" and abs(claim.value) < 10 else 2
-  spread = {} if never.any() else results.spread(partitions.means(values, parts))
-  ours = (
-    results.format_spread(spread, digits)
-    if spread
-    else ", ".join("-" if np.isinf(v) else f"{v:g}" for v in values)
-  )
-  if chosen.incomparable(choices):
-    return ours, rule.NOT_COMPARABLE
-  if np.isinf(claim.value) or never.any():
-    # Some runs get there and others do not, or one run alone was run.
-    if never.any() != never.all() or len(values) < 2:
-      return ours, rule.UNDECIDED
-    return ours, (
-      rule.SAME
-      if np.isinf(claim.value) == never.all()
-      else rule.BELOW
-      if np.isinf(claim.value)
-      else rule.ABOVE
-    )
-  return ours, rule.place(
-    spread["mean"] - claim.value,
-    0.0 if exact else spread["ci95"],
-    rule.tie_of(claim.value, claim.unit),
-  )
+  if not np.isinf(values).any():
+    values = partitions.means(values, parts)
+  ours, verdict = rule.place_values(values, claim.value, claim.unit, exact)
+  return ours, rule.NOT_COMPARABLE if chosen.incomparable(choices) else verdict
 
 
 def _apply_measure(

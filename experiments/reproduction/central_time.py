@@ -27,6 +27,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.rounds.k_models import Stage
 
+from ..reports import markdown
 from . import answers, chosen, report, suite, timing
 
 _MACHINES, _FEATURES, _CLASSES, _ROUNDS = 1000, 729, 10, 100
@@ -211,7 +212,7 @@ def table1(quick: bool) -> tuple[str, list[answers.Answer]]:
     f"Seconds for {_ROUNDS} rounds; in brackets relative to K = 2 at 10 %. "
     "The paper gives neither the data nor the number of rounds, and its "
     "hardware is another, so only the ratios compare.\n\n"
-    + report.table(
+    + markdown.table(
       [
         "method",
         "K",

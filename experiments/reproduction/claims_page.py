@@ -28,7 +28,8 @@ import fnmatch
 import re
 from typing import NamedTuple
 
-from . import chosen, report, rule, suite, verdicts
+from ..reports import markdown, rule
+from . import chosen, report, suite, verdicts
 from .answers import Answer
 
 _MEANING = (
@@ -328,7 +329,7 @@ def head(papers: Mapping[str, Sequence[Row]]) -> str:
           "-" if sentence_counts[FAILS] else sentence_counts[_CAUSES["baseline"]],
         ]
       )
-  return report.table(["paper, settings", *_COLUMNS], lines)
+  return markdown.table(["paper, settings", *_COLUMNS], lines)
 
 
 def _by_tuning(paper_rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
@@ -400,7 +401,7 @@ def _table(
     )
   return (
     rows
-    and report.table(
+    and markdown.table(
       ["where", "method", "the paper", *heads, "verdict", *extra_heads], rows
     )
     or ""
@@ -417,7 +418,7 @@ def _of_paper(name: str, paper_rows: Sequence[Row], notes: dict[str, int]) -> st
   parts = [f"## {name}", _table(own_rows, notes), _table(sentence_rows, notes)]
   if others:
     parts.append(
-      report.collapse(
+      markdown.collapse(
         f"Other methods, and what is no method: {len(others)} numbers",
         _table(others, notes, "at the paper's one rate"),
       )
@@ -429,9 +430,9 @@ def _of_paper(name: str, paper_rows: Sequence[Row], notes: dict[str, int]) -> st
   )
   if groups:
     parts.append(
-      report.collapse(
+      markdown.collapse(
         f"Not comparable, not run or lost: {sum(groups.values())}",
-        report.table(
+        markdown.table(
           ["where", "numbers and sentences", "why"],
           (
             [where, number, f"{verdict}: {why}" if why != "-" else verdict]
@@ -443,12 +444,12 @@ def _of_paper(name: str, paper_rows: Sequence[Row], notes: dict[str, int]) -> st
   return "\n\n".join(filter(None, parts))
 
 
-def page(papers: Mapping[str, Sequence[Row]]) -> str:
+def claims_text(papers: Mapping[str, Sequence[Row]]) -> str:
   """The Markdown page."""
   notes: dict[str, int] = {}
   sections = [_of_paper(*item, notes) for item in papers.items()]
   tried = "\n".join(f"{number}. {text}" for text, number in notes.items())
-  return report.join(
+  return markdown.page(
     "Claims of the papers",
     [
       head(papers),

@@ -15,7 +15,9 @@ import numpy as np
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
-from . import central_time, partitions, report, suite, verdicts
+from ..drawing import plots
+from ..reports import markdown
+from . import central_time, report, suite, verdicts
 
 #: Kilobytes of a float32 as the conjugate paper counts: 576 floats, 2.25 KB.
 KB = 4 / 1024
@@ -85,7 +87,7 @@ def _format_rounds(values: Sequence[float | None], last: int) -> tuple[str, str]
   middle = median(values)
   return (
     f"not in {last}" if middle is None else f"{middle:g}",
-    ", ".join(map(report.number, values)),
+    ", ".join(map(markdown.format_number, values)),
   )
 
 
@@ -115,7 +117,7 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
       )
     return (
       f"## Rounds to {100 * target:g} %\n\nMedian over the seeds, in "
-      "brackets the paper's.\n\n" + report.by_panel(cells)
+      "brackets the paper's.\n\n" + report.panel_table(cells)
     )
 
   return section
@@ -138,7 +140,7 @@ def accuracy_at(paper: str, artifact: str) -> Any:
           r for r in o.rows if r["protocol"] == "global" and r["round"] == claim.round
         ]
         spread = (
-          results.spread(100 * partitions.curves(rows, "global", "accuracy")[:, 0])
+          results.spread(100 * plots.interval_curves(rows, "global", "accuracy")[:, 0])
           if rows
           else None
         )
@@ -157,7 +159,7 @@ def accuracy_at(paper: str, artifact: str) -> Any:
         )
     return (
       "## Accuracy at a round\n\n"
-      + report.table(
+      + markdown.table(
         [
           "panel",
           "method",
@@ -280,7 +282,7 @@ def communication(
           _format_rounds(costs_at_target(o, target, "round"), cost["rounds"])[0],
           f"{share:,.0f}",
           *(
-            report.number(v, ",.0f")
+            markdown.format_number(v, ",.0f")
             for v in (
               total,
               None if total is None else total * KB,
@@ -289,7 +291,7 @@ def communication(
           ),
         ]
       )
-  text = report.table(
+  text = markdown.table(
     [
       "target",
       "method",
@@ -326,7 +328,7 @@ def communication(
           ),
         ]
       )
-    text += f"\n\n## What {proposed} saves against {baseline}\n\n" + report.table(
+    text += f"\n\n## What {proposed} saves against {baseline}\n\n" + markdown.table(
       ["target", "paper", "both ways, %", "sent up alone, %", "rounds, %"], rows
     )
   return text
@@ -366,7 +368,7 @@ def seconds_table(outcomes: suite.Outcomes, targets: Sequence[float]) -> str:
           f"{of_server:.2g}",
           f"{o.summary['timing']['steady_s_per_round'] - of_server:.2g}",
           *(
-            report.number(v, ".3g")
+            markdown.format_number(v, ".3g")
             for v in (
               server,
               clients,
@@ -375,7 +377,7 @@ def seconds_table(outcomes: suite.Outcomes, targets: Sequence[float]) -> str:
           ),
         ]
       )
-  return report.table(
+  return markdown.table(
     [
       "target",
       "method",

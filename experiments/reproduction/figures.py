@@ -27,7 +27,8 @@ from ..cli import flag_words, guard, lock, program
 from ..cli import part as part_lib
 from ..cli.command import Command, Flags, boolean, enum, integer, listed, string
 from ..cli.config import UsageError
-from ..reports import page, plots
+from ..drawing import plots
+from ..reports import markdown, page
 from . import answers, chosen, partitions, report, suite, verdicts
 from .suite import ONE_RATE, STATED, TUNED
 
@@ -644,7 +645,7 @@ def _make_table(paper: Paper, name: str, request: Request) -> None:
   write(
     request,
     name,
-    report.join(title, [text, report.provenance_line(request.command_line)]),
+    markdown.page(title, [text, report.provenance_line(request.command_line)]),
     figure_answers,
   )
 
@@ -673,9 +674,9 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
     outcomes, report.load_claims(paper.name, name), figure.protocol, figure.metric
   )
   if figure.table is not None:
-    text = report.join(figure.title, [figure.table(outcomes), *parts])
+    text = markdown.page(figure.title, [figure.table(outcomes), *parts])
   else:
-    text = report.markdown(
+    text = report.figure_page(
       figure.title, rows, [] if paper.source_of(name) else parts, paper.own
     )
   measures = figure.measures or dict.fromkeys(

@@ -30,28 +30,6 @@ def join_rows(tables: Sequence[list[records.Row]]) -> list[records.Row]:
   return sorted(rows, key=lambda row: row["round"])
 
 
-def curves(rows: list[records.Row], protocol: str, metric: str) -> np.ndarray:
-  """The curves over which an interval is taken.
-
-  Args:
-    rows: rows of metrics.csv, of one run or of ``join_rows``.
-    protocol: the protocol.
-    metric: the metric.
-
-  Returns:
-    [runs, evaluated rounds]: a curve for each seed, or for each partition the
-    mean of its seeds.
-  """
-  values = results.by_seed(rows, protocol, metric)
-  owner = {
-    row["seed"]: row.get("partition") for row in rows if row["protocol"] == protocol
-  }
-  if len(set(owner.values())) < 2:
-    return values
-  of_row = np.array(list(owner.values()))
-  return np.array([values[of_row == part].mean(0) for part in dict.fromkeys(of_row)])
-
-
 def pool(summaries: Sequence[Any]) -> Any:
   """Pools summaries, or parts of them.
 

@@ -12,8 +12,9 @@ from fedjax_alg import files, metrics
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
-from ..reports import plots
-from . import chosen, partitions, rule, suite
+from ..drawing import plots
+from ..reports import markdown, rule
+from . import chosen, partitions, suite
 
 PAPERS = pathlib.Path(__file__).parent
 
@@ -193,11 +194,11 @@ _OTHERS = "Other methods: "
 
 
 def without_others(text: str) -> str:
-  """A page of ``markdown`` without the table of the other methods."""
+  """A page of ``figure_page`` without the table of the other methods."""
   return re.sub(rf"<details><summary>{_OTHERS}.*?</details>\n\n", "", text, flags=re.S)
 
 
-def markdown(
+def figure_page(
   title: str,
   rows: Sequence[Comparison],
   parts: Sequence[str],
@@ -217,14 +218,14 @@ def markdown(
   others = [m for m in methods if m not in mine]
   parts = [_table_of(rows, others, False), *parts]
   if others and mine:
-    parts[0] = collapse(f"{_OTHERS}{', '.join(others)}", parts[0])
+    parts[0] = markdown.collapse(f"{_OTHERS}{', '.join(others)}", parts[0])
   intro = (
     f"{rows[0].metric.replace('_', ' ')}, mean of the last ten rounds"
     f"{'' if rows[0].metric == 'loss' else ', in percent'}.\n\n"
     if rows
     else ""
   )
-  return join(title, [intro + _table_of(rows, mine, bool(own_names)), *parts])
+  return markdown.page(title, [intro + _table_of(rows, mine, bool(own_names)), *parts])
 
 
 def _table_of(rows: Sequence[Comparison], methods: Sequence[str], is_own: bool) -> str:
@@ -237,7 +238,7 @@ def _table_of(rows: Sequence[Comparison], methods: Sequence[str], is_own: bool) 
         if row.paper is not None:
           cells.append((panel, f"{method}, the paper", f"{row.paper:.1f}"))
         cells.append((panel, f"{method}, {row.cell.tuning}", _cell(row, is_own)))
-  return by_panel(cells)
+  return panel_table(cells)
 
 
 def _cell(row: Comparison, is_own: bool) -> str:
@@ -251,11 +252,6 @@ def _cell(row: Comparison, is_own: bool) -> str:
   return f"{text}, " + rule.words(
     row.verdict, abs(row.ours - row.paper), row.metric, "%", is_own
   )
-
-
-def collapse(title: str, text: str) -> str:
-  """Markdown that a reader unfolds."""
-  return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
 #: Numbers of a curve that ``numbers_csv`` writes.
@@ -370,13 +366,13 @@ def deployment_section(outcomes: suite.Outcomes) -> str:
       f"rounds ({' / '.join(names)}): `local` is what a client deploys on "
       "its own test split (PFedAvg: after one adaptation step on its "
       "training data; MA, GA: the model it prefers), `preferred` its "
-      "preferred global model on its own mixture of classes.\n\n" + by_panel(cells)
+      "preferred global model on its own mixture of classes.\n\n" + panel_table(cells)
     )
     or ""
   )
 
 
-def by_panel(cells: Iterable[tuple[str, str, str]]) -> str:
+def panel_table(cells: Iterable[tuple[str, str, str]]) -> str:
   """A Markdown table of (panel, line, text); the panels are its columns.
 
   They are its rows where they are more than the lines.
@@ -392,19 +388,7 @@ def by_panel(cells: Iterable[tuple[str, str, str]]) -> str:
   ]
   if len(panels) > len(lines):
     head, *rows = map(list, zip(head, *rows))
-  return table(head, rows)
-
-
-def number(value: float | None, form: str = "g") -> str:
-  """A number; "-" for None."""
-  return "-" if value is None else f"{value:{form}}"
-
-
-def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-  """A Markdown table."""
-  return "\n".join(
-    f"| {' | '.join(map(str, row))} |" for row in (head, ["---"] * len(head), *rows)
-  )
+  return markdown.table(head, rows)
 
 
 def with_tunings(tunings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -431,26 +415,13 @@ def of_runs(
   outcomes: Iterable[suite.Outcome], columns: Mapping[str, Column], panel: str = "panel"
 ) -> str:
   """A Markdown table of a row for each run: panel, method and columns."""
-  return table(
+  return markdown.table(
     [panel, "method", *columns],
     (
       [o.cell.panel_title, o.cell.name, *(cell(o) for cell in columns.values())]
       for o in outcomes
     ),
   )
-
-
-def format_spread(values: Any, digits: int = 2, factor: float = 1.0) -> str:
-  """Mean +- 95 % interval over seeds; a single seed has no interval."""
-  return results.format_spread(
-    results.spread(np.asarray(values, float)), digits, factor
-  )
-
-
-def join(title: str, parts: Sequence[str]) -> str:
-  """A page of a heading and parts; empty parts are left out."""
-  texts = [part.strip() for part in parts if part.strip()]
-  return "\n\n".join([f"# {title}", *texts]) + "\n"
 
 
 def points_csv(
@@ -524,7 +495,7 @@ def provenance(
       for o in outcomes
       if o.cell.panel == outcomes[0].cell.panel
     )
-  return collapse("How this was made", text)
+  return markdown.collapse("How this was made", text)
 
 
 def format_flags(outcome: suite.Outcome) -> str:

@@ -1,8 +1,6 @@
 """Makes the runs of a figure; a finished run is found again and only read.
 
-The folder of a run is ``<root>/runs/<algorithm>-<identity>``. The identity is a
-hash of everything that decides the numbers of the run, so figures that need the
-same run share it. An interrupted run continues from its last checkpoint.
+Figures that need the same run share it (``cli.shared_runs``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,12 +10,11 @@ import itertools
 import pathlib
 from typing import Any, NamedTuple
 
-from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
 from ..cli import config as config_lib
-from ..cli import execute, resume, sweeps
 from ..cli import part as part_lib
+from ..cli import resume, shared_runs, sweeps
 from . import chosen as chosen_lib
 from . import partitions
 
@@ -106,12 +103,7 @@ class Cell:
 
 
 class Outcome(NamedTuple):
-  """A finished cell.
-
-  With K global models a protocol such as ``global`` is the mean of the K, which
-  can be compared with a single model. ``global_best`` is the best of the K on
-  the data of the protocol, ``global_chosen`` the best on validation data.
-  """
+  """A finished cell; see ``shared_runs.FinishedRun`` for the protocols."""
 
   cell: Cell
   folder: pathlib.Path
@@ -135,63 +127,16 @@ class Outcome(NamedTuple):
 Outcomes = Sequence[Outcome]
 
 
-def run_folder(root: pathlib.Path, config: config_lib.Config) -> pathlib.Path:
-  """The folder of a run."""
-  return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"
-
-
-def _runs(
-  cells: Iterable[Cell], root: pathlib.Path
-) -> tuple[list[config_lib.Config], list[str]]:
-  """The runs of some cells in their folders, and what is said of each.
-
-  Several cells may have one run. A run that was begun is gone on with.
+def _with_names(cells: Iterable[Cell]) -> tuple[list[config_lib.Config], list[str]]:
+  """The runs of some cells, and what is said of each.
 
   Raises:
     UsageError: the flags of a cell are wrong.
   """
-  by_folder = {run_folder(root, cell.config): cell for cell in cells}
+  all_cells = list(cells)
   return (
-    [
-      cell.config.with_output(out_dir=str(folder), resume=True)
-      for folder, cell in by_folder.items()
-    ],
-    [f"{cell.panel_title}: {cell.name}" for cell in by_folder.values()],
-  )
-
-
-def _read(cell: Cell, folder: pathlib.Path) -> Outcome:
-  """Reads the finished run of a cell."""
-  summary = execute.read_summary(folder)
-  rows = records.read_rows(folder / "metrics.csv")
-  timing = records.read_rows(folder / "timing.csv", records.TIMING)
-  seconds = {row["round"]: row["seconds"] for row in timing}
-  for row in rows:
-    row["seconds"] = seconds[row["round"]]
-  return fair(Outcome(cell, folder, rows, summary))
-
-
-def fair(outcome: Outcome) -> Outcome:
-  """Renames the protocols of K models, see ``Outcome``."""
-  several = {
-    name.removesuffix("_mean")
-    for name in results.protocols(outcome.rows)
-    if name.endswith("_mean")
-  }
-  if not several:
-    return outcome
-  new_names = {name: f"{name}_best" for name in several} | {
-    f"{name}_mean": name for name in several
-  }
-  rows = [
-    row | {"protocol": new_names.get(row["protocol"], row["protocol"])}
-    for row in outcome.rows
-  ]
-  # The protocol that is shown comes first.
-  rows.sort(key=lambda row: row["protocol"].endswith("_best"))
-  targets = tuple(float(name) for name in outcome.summary["rounds_to"])
-  return outcome._replace(
-    rows=rows, summary=outcome.summary | (results.summarize_rows(rows, targets))
+    [cell.config for cell in all_cells],
+    [f"{cell.panel_title}: {cell.name}" for cell in all_cells],
   )
 
 
@@ -213,10 +158,10 @@ def run_cells(
     RunError: another process makes a run of them.
   """
   every = [cell.on(parts) for cell in cells]
-  configs, names = _runs(itertools.chain(*every), root)
-  sweeps.run_all(configs, names=names)
+  configs, names = _with_names(itertools.chain(*every))
+  finished_runs = iter(shared_runs.make_runs(configs, root, names))
   return [
-    _pool([_read(cell, run_folder(root, cell.config)) for cell in part_cells])
+    _pool([Outcome(cell, *next(finished_runs)) for cell in part_cells])
     for part_cells in every
   ]
 
@@ -227,7 +172,8 @@ def run_part(cells: Iterable[Cell], root: pathlib.Path, part: part_lib.Part) -> 
   Raises:
     UsageError, RunError: see ``run_cells``.
   """
-  configs, names = _runs(cells, root)
+  configs, names = _with_names(cells)
+  configs, names = shared_runs.assign_folders(configs, root, names)
   sweeps.run_part(configs, part, names)
 
 
@@ -239,7 +185,9 @@ def select_finished(
     cell
     for cell in cells
     if all(
-      resume.is_finished(run_folder(root, part_cell.config), part_cell.config)
+      resume.is_finished(
+        shared_runs.run_folder(root, part_cell.config), part_cell.config
+      )
       for part_cell in cell.on(parts)
     )
   ]

@@ -22,9 +22,10 @@ from fedjax_alg.records import tables
 from fedjax_alg.records.scores import in_last
 
 from ..cli import config as config_lib
-from ..cli import flag_words, guard, sweeps
+from ..cli import flag_words, guard, shared_runs, sweeps
 from ..cli.config import UsageError
-from . import chosen, report, suite
+from ..reports import markdown
+from . import chosen
 from .conjugate import figures as conjugate
 from .diversified import ablation
 from .diversified import figures as diversified
@@ -328,15 +329,7 @@ class Trial(NamedTuple):
 
   @property
   def flags(self) -> list[str]:
-    return flags_of(self.setting)
-
-
-def flags_of(setting: Mapping[str, Any]) -> list[str]:
-  """The flags of a setting."""
-  return [
-    f"--{flag}={value if isinstance(value, str) else f'{value:g}'}"
-    for flag, value in setting.items()
-  ]
+    return flag_words.setting_flags(self.setting)
 
 
 class Study(NamedTuple):
@@ -473,11 +466,14 @@ class Study(NamedTuple):
   ) -> list[list[float]]:
     """The accuracy in percent of every setting and seed; [] if it diverged."""
     by, scores = self.protocol.by, []
-    configs = [config_lib.parse([*words, *flags_of(setting)]) for setting in settings]
+    configs = [
+      config_lib.parse([*words, *flag_words.setting_flags(setting)])
+      for setting in settings
+    ]
     for outcome in sweeps.run_all(
       [  # those begun before are gone on with
         config.with_output(
-          resume=True, out_dir=str(suite.run_folder(self.root, config))
+          resume=True, out_dir=str(shared_runs.run_folder(self.root, config))
         )
         for config in configs
       ],
@@ -592,7 +588,7 @@ def table(
   return (
     f"# {title}\n\nValidation accuracy in percent, mean of {which}, of "
     f"{seeds} seeds on each of {PARTITIONS} partitions.\n\n"
-    + report.table(
+    + markdown.table(
       [
         "method",
         "settings tried",

@@ -19,8 +19,9 @@ import numpy as np
 from fedjax_alg import metrics
 from fedjax_alg.records import summary as results
 
-from . import chosen, partitions, report, rule, suite
-from .rule import TIE
+from ..reports import markdown, rule
+from ..reports.rule import TIE
+from . import chosen, partitions, report, suite
 
 #: outcome -> one number per seed.
 Measure = Callable[[suite.Outcome], np.ndarray]
@@ -155,7 +156,7 @@ def section(claims: Sequence[Statement], outcomes: suite.Outcomes) -> str:
         "too close to call" if verdict == rule.UNDECIDED else verdict,
       ]
   heads = {suite.TUNED: head}
-  text = "## What is said in words\n\n" + report.table(
+  text = "## What is said in words\n\n" + markdown.table(
     [
       "what is said",
       *(

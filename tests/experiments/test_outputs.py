@@ -6,8 +6,8 @@ import pathlib
 import pytest
 
 from experiments import card, compare, demo, diversified, judge, sweep, tune
-from experiments.cli import config, sweeps
-from experiments.reproduction import suite, tuning
+from experiments.cli import config, shared_runs, sweeps
+from experiments.reproduction import tuning
 import fedjax_alg as fa
 from tests import made_runs
 
@@ -73,7 +73,7 @@ def _nothing_runs(monkeypatch):
   """The refusal comes before the hours that the runs take."""
   for where, name in (
     (sweeps, "run_all"),
-    (suite, "run_cells"),
+    (shared_runs, "make_runs"),
     (tuning.Study, "play"),
     (config.Config, "prepare"),
   ):

@@ -9,7 +9,7 @@ from PIL.PngImagePlugin import PngInfo
 import pytest
 
 from experiments import publish
-from experiments.reports import styles
+from experiments.drawing import styles
 from experiments.reproduction import answers
 
 

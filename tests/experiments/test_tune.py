@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments import tune
-from experiments.cli import config, guard
+from experiments.cli import config, flag_words, guard
 from experiments.reproduction import chosen, tuning
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
@@ -149,7 +149,7 @@ def test_what_is_tuned_is_a_setting_of_the_method(paper, data):
         [
           *study.method_flags(name),
           f"--flagfile={paper}/{data}.flags",
-          *tuning.flags_of(setting),
+          *flag_words.setting_flags(setting),
           "--num_clients=100",
           "--validation_clients=10",
         ]

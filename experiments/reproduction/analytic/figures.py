@@ -18,11 +18,11 @@ from fedjax_alg.records import tables as records
 
 from ...cli import config as config_lib
 from ...cli import flag_words
-from ...reports import plots
+from ...drawing import plots
+from ...reports import markdown
 from .. import cost_to_accuracy as targets
 from .. import figures, report, suite
 from ..figures import Figure, Line, Panel
-from ..report import format_spread, table
 from . import claims
 
 NAME = claims.NAME
@@ -328,7 +328,7 @@ def time_table(outcomes: suite.Outcomes) -> str:
       label, saved, published = o.cell.label, "-", "-"
       if label != claims.ACNNL:
         saved = f"{claims.reduction(runs, panel, label).mean():.1f}"
-        published = report.number(stated.get((panel, label)))
+        published = markdown.format_number(stated.get((panel, label)))
         if panel == "b" and label != claims.WA:
           published = "more than 97"
       seconds = {part: f"{time(o).mean():.4g}" for part, time in _TIMES.items()}
@@ -346,7 +346,7 @@ def time_table(outcomes: suite.Outcomes) -> str:
     idle = claims.reduction(runs, panel, claims.WA, _TIMES["idle"]).mean()
     parts += [
       f"## {runs[0].cell.place}",
-      table(
+      markdown.table(
         [
           "method",
           "rounds",
@@ -382,7 +382,7 @@ def to_accuracy(outcomes: suite.Outcomes) -> str:
     targets = [float(name) for name in runs[0].summary["rounds_to"]]
     ours = next((o for o in runs if o.cell.label == claims.ACNNL), None)
     parts.append(
-      table(
+      markdown.table(
         [runs[0].cell.place, *(f"{100 * t:g} %" for t in targets)],
         (
           [
@@ -519,13 +519,13 @@ def _ends(
       rows.append(
         [
           o.cell.label,
-          *bool(stated) * [report.number(published, ".2f")],
+          *bool(stated) * [markdown.format_number(published, ".2f")],
           *(
-            format_spread(final["local"][name]["values"], factor=100)
+            markdown.format_values(final["local"][name]["values"], factor=100)
             for name in ("accuracy", "client_accuracy", "worst_decile")
           ),
           # Each client alone has no global model.
-          format_spread(final["global"]["accuracy"]["values"], factor=100)
+          markdown.format_values(final["global"]["accuracy"]["values"], factor=100)
           if "global" in final
           else "-",
         ]
@@ -536,7 +536,7 @@ def _ends(
           f"{_TIMES['idle'](o).mean():.4g}",
           f"{_wall(o):.3g}",
         ]
-    parts += [f"## {runs[0].cell.place}", table(head, rows)]
+    parts += [f"## {runs[0].cell.place}", markdown.table(head, rows)]
   return "\n\n".join(parts)
 
 
@@ -621,7 +621,7 @@ def table2(outcomes: suite.Outcomes) -> str:
     "the best evaluated round, chosen on test data as in the paper. "
     "`pFedMe, theta` is the personal model, `w_k` the client's copy of "
     "the global one, which the authors' code evaluates, `global` the "
-    "server's.\n\n" + table(["data and model", *columns], rows)
+    "server's.\n\n" + markdown.table(["data and model", *columns], rows)
   )
 
 
@@ -665,7 +665,7 @@ def afl_table(outcomes: suite.Outcomes) -> str:
     "Accuracy of the one global model, in percent. Every client adds "
     "gamma = 1 to its Gram matrix; the server takes the sum of them "
     "off again, or does not.\n\n"
-    + table(["data", "dealt to", "ridges removed", "ridges kept"], rows)
+    + markdown.table(["data", "dealt to", "ridges removed", "ridges kept"], rows)
   )
 
 

@@ -19,6 +19,7 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.runs.compare import holm, paired_t
 
 from ...cli import config
+from ...reports import markdown
 from .. import figures, partitions, report, suite, verdicts
 
 NAME = "beyond"
@@ -98,7 +99,7 @@ def table(outcomes: suite.Outcomes) -> str:
         [
           o.cell.panel_title,
           label,
-          report.format_spread(means[label]),
+          markdown.format_values(means[label]),
           results.format_spread(late["worst_decile"], 1, 100),
           *(column.get(label, "-") for column in columns),
           f"{megabytes.mean():,.0f}",
@@ -109,7 +110,7 @@ def table(outcomes: suite.Outcomes) -> str:
     "data, in percent, and that of the worst tenth of them. Gaps are paired "
     "by partition; in brackets the p value of the paired t test, with Holm's "
     "correction for the eight tests of a column.\n\n"
-    + report.table(
+    + markdown.table(
       [
         "data",
         "method",
@@ -131,7 +132,7 @@ def replay(outcomes: suite.Outcomes) -> str:
     f"{report.format_flags(o)} --partition_seed=P`"
     for o in outcomes
   ]
-  return report.collapse(
+  return markdown.collapse(
     "The line that runs each cell again, P = 0 to 8", "\n".join(lines)
   )
 

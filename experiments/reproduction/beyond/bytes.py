@@ -11,8 +11,9 @@ import numpy as np
 
 from fedjax_alg.records import summary as results
 
-from ...reports import plots
-from .. import cost_to_accuracy, figures, partitions, report, rule, suite
+from ...drawing import plots
+from ...reports import markdown, rule
+from .. import cost_to_accuracy, figures, partitions, suite
 
 NAME = "beyond"
 
@@ -95,7 +96,7 @@ def table(outcomes: suite.Outcomes) -> str:
       for up in (True, False):
         needed = _to_target(o, up)
         spent += [
-          "-" if np.isnan(needed).any() else report.format_spread(needed / 1e6, 1),
+          "-" if np.isnan(needed).any() else markdown.format_values(needed / 1e6, 1),
           *(
             ("-", "-")
             if uncompressed in (None, o)
@@ -118,7 +119,7 @@ def table(outcomes: suite.Outcomes) -> str:
     "Bytes are those of all participants to an accuracy of the global model; "
     "ratios to those of whole updates are paired by runs. Models are sent "
     "down whole, so both ways at most half is saved of FedAvg's bytes.\n\n"
-    + report.table(
+    + markdown.table(
       [
         "data, method",
         "update",

@@ -30,9 +30,11 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.runs.plan import federation_of
 
 from ...cli import config as config_lib
+from ...cli import flag_words
 from ...cli.command import Command
-from ...reports import gradients, plots, styles
-from .. import figures, report, rule, tuning
+from ...drawing import plots, styles
+from ...reports import gradients, markdown, rule
+from .. import figures, tuning
 
 _PAPER, _DATA = "diversified", "mnist"
 _SEEDS = tuning.PROTOCOLS[_PAPER, _DATA].seeds
@@ -91,7 +93,7 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
     [
       *words,
       "--num_seeds=1",
-      *tuning.flags_of({flag: starts[flag] for flag in METHODS[name]}),
+      *flag_words.setting_flags({flag: starts[flag] for flag in METHODS[name]}),
     ],
     values,
     2,
@@ -219,8 +221,8 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
         registry.get(name).label,
         _words(study["chosen"]),
         _words(step["values"]),
-        report.format_spread(grid),
-        report.format_spread(derived),
+        markdown.format_values(grid),
+        markdown.format_values(derived),
         f"{gap:+.2f} +- {ci95:.2f}",
         str(all_rounds),
         f"{rounds} ({rounds / all_rounds:.2f})",
@@ -235,7 +237,7 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
 
 def _make(request: figures.Request, folder: pathlib.Path) -> tuple[str, list[Any]]:
   studies = {name: _resume_study(name, request) for name in METHODS}
-  table = report.table(
+  table = markdown.table(
     [
       "method",
       "by the grid",
@@ -272,7 +274,7 @@ def _make(request: figures.Request, folder: pathlib.Path) -> tuple[str, list[Any
 def _outer(study: Mapping[str, Any]) -> str:
   """The outer steps of a method as a table."""
   names = list(study["steps"][0]["values"])
-  return report.table(
+  return markdown.table(
     [
       *names,
       "rounds",
@@ -288,7 +290,7 @@ def _outer(study: Mapping[str, Any]) -> str:
         f"{step['loss']:.4f}",
         *(f"{v:.2g}" for v in step["gradient"].values()),
         "yes" if step["kept"] else "no",
-        report.format_spread(step["scores"]) if step["scores"] else "diverged",
+        markdown.format_values(step["scores"]) if step["scores"] else "diverged",
       ]
       for step in study["steps"]
     ),

@@ -18,8 +18,9 @@ from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
-from ...reports import plots, styles
-from .. import figures, partitions, report, rule, suite, verdicts
+from ...drawing import plots, styles
+from ...reports import markdown, rule
+from .. import figures, partitions, suite, verdicts
 
 NAME = "beyond"
 
@@ -121,7 +122,8 @@ def _table(outcomes: suite.Outcomes) -> str:
           runs[0].cell.panel_title,
           method,
           *(
-            report.format_spread(by_share[s]) if s in by_share else "-" for s in shares
+            markdown.format_values(by_share[s]) if s in by_share else "-"
+            for s in shares
           ),
         ]
       )
@@ -129,7 +131,7 @@ def _table(outcomes: suite.Outcomes) -> str:
     "Accuracy of what the honest clients deploy after the last round, "
     "on their own test data, in percent, by the share of hostile "
     "clients.\n\n"
-    + report.table(
+    + markdown.table(
       ["attack; defence", "method", *(f"{100 * s:g} %" for s in shares)], rows
     )
   )
@@ -167,7 +169,7 @@ def answer(outcomes: suite.Outcomes) -> str:
         if not {0.0, share} <= set(by_share) & set(base):
           continue
         lost = _points_lost(by_share, share)
-        cells[share] = report.format_spread(lost)
+        cells[share] = markdown.format_values(lost)
         if (method, defence) != ("FedAvg", "mean"):
           saved = results.spread(_points_lost(base, share) - lost)
           place = rule.place(saved["mean"], saved["ci95"], rule.TIE)
@@ -189,7 +191,7 @@ def answer(outcomes: suite.Outcomes) -> str:
       "each share of attackers, and the paired difference to what FedAvg with "
       "the mean loses. A method or a defence *defends* if it loses less by "
       "more than the tie and the interval.\n\n"
-      + report.table(
+      + markdown.table(
         ["attack", "defence", "method", *(f"{100 * share:g} %" for share in shares)],
         rows,
       )

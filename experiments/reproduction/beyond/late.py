@@ -7,7 +7,8 @@ and both wait for the slowest participant that counts. FedBuff and FedAsync wait
 for nobody. In all four, 10 clients train at the same time.
 """
 
-from ...reports import plots
+from ...drawing import plots
+from ...reports import markdown
 from .. import cost_to_accuracy, figures, report, suite, verdicts
 
 NAME = "beyond"
@@ -40,7 +41,7 @@ def _table(outcomes: suite.Outcomes) -> str:
   return report.of_runs(
     outcomes,
     {
-      "last ten rounds, % +- 95 % CI": lambda o: report.format_spread(
+      "last ten rounds, % +- 95 % CI": lambda o: markdown.format_values(
         verdicts.late("accuracy")(o)
       ),
       **{

@@ -13,7 +13,8 @@ import math
 
 import numpy as np
 
-from ...reports import plots, styles
+from ...drawing import plots, styles
+from ...reports import markdown
 from .. import figures, report, suite, verdicts
 
 NAME = "beyond"
@@ -81,7 +82,7 @@ def _table(outcomes: suite.Outcomes) -> str:
             if math.isfinite(_epsilon(o))
             else "-"
           ),
-          "accuracy, % +- 95 % CI": lambda o: report.format_spread(_accuracies(o)),
+          "accuracy, % +- 95 % CI": lambda o: markdown.format_values(_accuracies(o)),
           "rounds": lambda o: o.summary["cost"]["rounds"],
         },
       ),
@@ -105,7 +106,7 @@ def _at_equal_accuracy(outcomes: suite.Outcomes) -> list[str]:
     )
   )
   others = {label: points for label, points in curves.items() if label != "FedAvg"}
-  table = report.table(
+  table = markdown.table(
     ["DP-FedAvg at epsilon", "accuracy, %", *(f"{label} needs" for label in others)],
     (
       [

@@ -6,7 +6,7 @@
 import functools
 
 from ...cli import config as config_lib
-from ...reports import plots
+from ...drawing import plots
 from .. import cost_to_accuracy as targets
 from .. import figures, suite, verdicts
 from ..figures import Figure, Line, Panel

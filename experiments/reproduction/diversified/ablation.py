@@ -24,9 +24,10 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
 from ...cli import config as config_lib
-from ...reports import plots
+from ...drawing import plots
+from ...reports import markdown, rule
 from .. import cost_to_accuracy as targets
-from .. import figures, partitions, report, rule, suite, verdicts
+from .. import figures, partitions, suite, verdicts
 
 #: The accuracy that counts as reached.
 TARGET = 0.98
@@ -205,7 +206,7 @@ def answer(outcomes: suite.Outcomes) -> str:
     return ""
   return (
     intro
-    + report.table(
+    + markdown.table(
       [
         "part",
         "instead of",
@@ -244,7 +245,7 @@ def table(outcomes: suite.Outcomes) -> str:
     "models, of the K; in brackets of the model that is best on validation "
     f"data. Then the rounds to {100 * TARGET:g} %, median over the runs, - "
     "where half of them do not get there.\n\n"
-    + report.table(
+    + markdown.table(
       [
         "local steps",
         "server",
@@ -266,7 +267,7 @@ def _accuracies(outcome: suite.Outcome) -> str:
 
 
 def _median(outcome: suite.Outcome) -> str:
-  return report.number(
+  return markdown.format_number(
     targets.median(targets.costs_at_target(outcome, TARGET, "round"))
   )
 

@@ -14,6 +14,7 @@ import numpy as np
 from fedjax_alg.runs.plan import federation_of
 from fedjax_alg.runs.result import load_run
 
+from ...reports import markdown
 from .. import partitions, report, suite
 
 
@@ -65,7 +66,7 @@ def section(outcomes: suite.Outcomes) -> str:
         outcome.cell.heading,
         outcome.cell.name,
         " / ".join(
-          report.format_spread(partitions.means(np.array(values), outcome.parts), 1)
+          markdown.format_values(partitions.means(np.array(values), outcome.parts), 1)
           for values in zip(*per_seed)
         ),
       )
@@ -76,5 +77,6 @@ def section(outcomes: suite.Outcomes) -> str:
     "their mean: how often the class of a test example beats one other "
     "class (a machine that knows its own two classes; mean over all pairs), "
     "and how often it is among the first three. Neither is what the paper "
-    "says that it measures, so no verdict rests on them.\n\n" + report.by_panel(cells)
+    "says that it measures, so no verdict rests on them.\n\n"
+    + report.panel_table(cells)
   )

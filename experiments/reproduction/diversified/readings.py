@@ -12,6 +12,7 @@ one such model comes to at best.
 from collections.abc import Callable
 from typing import Any
 
+from ...reports import markdown
 from .. import answers, report, suite, verdicts
 from ..figures import Line
 from ..suite import STATED
@@ -69,13 +70,13 @@ def table(outcomes: suite.Outcomes) -> str:
     words = [o.cell.place, o.cell.label]
     for metric in METRICS.values():
       claim = claims.get((o.cell.panel, o.cell.label.split(", ")[0], metric))
-      words.append(report.number(claim and claim.value))
+      words.append(markdown.format_number(claim and claim.value))
       for protocol in MEASURED:
         if protocol not in late:
           words.append("-")
           continue
         values = verdicts.late(metric, protocol)(o)
-        words.append(report.format_spread(values))
+        words.append(markdown.format_values(values))
         if claim is not None:
           _, verdict = answers.number(values, claim, o.cell.choices)
           words[-1] += f" ({verdict})"
@@ -83,5 +84,5 @@ def table(outcomes: suite.Outcomes) -> str:
   return (
     "Percent, mean of the last ten rounds; of K models the mean of the K, or "
     "the one that a machine prefers on its own classes. In brackets the "
-    "verdict on the paper's number.\n\n" + report.table(head, rows)
+    "verdict on the paper's number.\n\n" + markdown.table(head, rows)
   )

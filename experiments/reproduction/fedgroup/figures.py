@@ -16,7 +16,7 @@ from fedjax_alg.data.synthetic import client_sizes
 
 from ...cli import config as config_lib
 from ...cli.config import UsageError
-from ...reports import plots
+from ...drawing import plots
 from .. import figures, report, suite
 from ..figures import Draw, Figure, Line, Panel, Request
 from . import claims, pretraining, tables

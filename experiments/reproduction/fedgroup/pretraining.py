@@ -17,9 +17,9 @@ from fedjax_alg.base import num_params
 from fedjax_alg.engine import loop
 
 from ...cli import config as config_lib
-from ...reports import plots
+from ...drawing import plots
+from ...reports import markdown
 from .. import answers, chosen, report, suite, verdicts
-from ..report import format_spread, table
 from . import claims
 
 #: A cloud of points with at least this Pearson correlation counts as a line.
@@ -137,13 +137,15 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
     title,
   )
   names = ("pearson", "spearman", "slope", "intercept")
-  text = table(
+  text = markdown.table(
     ["data and model", "pairs", *names],
     (
       [
         title,
         len(fits[0].edc),
-        *(format_spread([getattr(f, name) for f in fits], 3) for name in names),
+        *(
+          markdown.format_values([getattr(f, name) for f in fits], 3) for name in names
+        ),
       ]
       for title, fits in fits_by_pair.items()
     ),
@@ -212,7 +214,9 @@ def clusters(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
           ", ".join(f"{c}: {count}" for c, count in enumerate(counts) if count),
         ]
       )
-  return table(["data and model", "group", "clients", "clients by class"], rows), []
+  return markdown.table(
+    ["data and model", "group", "clients", "clients by class"], rows
+  ), []
 
 
 #: data set that may not be prepared -> shape of an example, number of classes.
@@ -278,7 +282,9 @@ def sizes(cells: Runs, not_run: Runs) -> TableAndAnswers:
     for name, count in zip(names, counts)
     if count != "-"
   }
-  return table(["data and model", *(f"{name} (paper)" for name in names)], lines), [
+  return markdown.table(
+    ["data and model", *(f"{name} (paper)" for name in names)], lines
+  ), [
     answers.Answer(
       "table2",
       c.artifact,

@@ -6,8 +6,8 @@ import numpy as np
 
 from fedjax_alg.records import summary as results
 
+from ...reports import markdown
 from .. import answers, partitions, report, suite, verdicts
-from ..report import format_spread, table
 from . import claims
 
 PROTOCOL = "local"
@@ -16,7 +16,11 @@ PROTOCOL = "local"
 def _accuracy(outcome: suite.Outcome, which: str, protocol: str) -> str:
   """An accuracy of summary.json in percent; "-" without the protocol."""
   scores = outcome.summary[which].get(protocol)
-  return format_spread(scores["accuracy"]["values"], factor=100.0) if scores else "-"
+  return (
+    markdown.format_values(scores["accuracy"]["values"], factor=100.0)
+    if scores
+    else "-"
+  )
 
 
 def gains(outcomes: suite.Outcomes) -> str:
@@ -35,7 +39,7 @@ def gains(outcomes: suite.Outcomes) -> str:
   )
 
   def cells(which: str) -> str:
-    return report.by_panel(
+    return report.panel_table(
       (
         o.cell.heading,
         o.cell.label,
@@ -74,8 +78,8 @@ def by_partition(outcomes: suite.Outcomes) -> str:
     rows.append(
       [
         o.cell.label,
-        report.number(stated.get(("e", o.cell.label)), ".1f"),
-        *(format_spread(claims.SCORE(part)) for part in parts),
+        markdown.format_number(stated.get(("e", o.cell.label)), ".1f"),
+        *(markdown.format_values(claims.SCORE(part)) for part in parts),
         f"{min(means):.1f} to {max(means):.1f}",
         results.format_spread(results.spread(means)),
         verdict_of.get(o.cell.label, "-"),
@@ -86,7 +90,7 @@ def by_partition(outcomes: suite.Outcomes) -> str:
     "The partitions are those of about as many examples as the paper's; "
     "none is chosen by accuracy. The last columns take each partition "
     "as one draw.\n\n"
-    + table(
+    + markdown.table(
       [
         "method",
         "paper",
@@ -127,9 +131,9 @@ def survives(outcomes: suite.Outcomes) -> str:
       rows.append(
         [
           runs[0].cell.place,
-          format_spread(groups - plain),
-          format_spread(without - plain),
-          format_spread(groups - without),
+          markdown.format_values(groups - plain),
+          markdown.format_values(without - plain),
+          markdown.format_values(groups - without),
         ]
       )
   return (
@@ -137,7 +141,7 @@ def survives(outcomes: suite.Outcomes) -> str:
       "## Groups or pre-training\n\nFedGroup pre-trains clients before "
       f'round 1. "{claims.PRETRAINED}" pre-trains as many, puts them '
       "into one group and goes on as FedAvg.\n\n"
-      + table(
+      + markdown.table(
         [
           "data and model",
           "FG-EDC - FedAvg, points",
@@ -182,7 +186,7 @@ def heterogeneity(outcomes: suite.Outcomes) -> str:
     def cell(o: suite.Outcome) -> str:
       numbers = OF_TABLE1[metric](o)
       ours = (
-        format_spread(numbers, digits)
+        markdown.format_values(numbers, digits)
         if digits
         else ", ".join(f"{n:.0f}" if np.isfinite(n) else "-" for n in numbers)
       )
@@ -200,7 +204,7 @@ def heterogeneity(outcomes: suite.Outcomes) -> str:
     "rounds to 85 % (paper), each seed": column("rounds_to_85%", ".0f", 0),
     "`local`, best round": lambda o: _accuracy(o, "best", "local"),
   }
-  return table(
+  return markdown.table(
     list(columns), ([cell(o) for cell in columns.values()] for o in outcomes)
   )
 
@@ -212,7 +216,7 @@ def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
     for r in outcome.rows
     if r["protocol"] == protocol and r["round"] == number
   ]
-  return format_spread(values) if values else "-"
+  return markdown.format_values(values) if values else "-"
 
 
 def newcomers(outcomes: suite.Outcomes) -> str:
@@ -225,11 +229,11 @@ def newcomers(outcomes: suite.Outcomes) -> str:
       [
         o.cell.label,
         _after(o, "newcomers", when),
-        *map(format_spread, late),
-        format_spread(late[0] - late[1]),
+        *map(markdown.format_values, late),
+        markdown.format_values(late[0] - late[1]),
       ]
     )
-  return table(
+  return markdown.table(
     [
       "method",
       f"newcomers after {when} rounds, when they come",
@@ -246,7 +250,7 @@ def shifts(outcomes: suite.Outcomes) -> str:
   when = outcomes[0].cell.config.values["shift_every"]
   last = outcomes[0].summary["cost"]["rounds"]
   parts = [n for n in (when, when + 1, when + 10, last) if n <= last]
-  return table(
+  return markdown.table(
     ["method", *(f"after round {n}" for n in parts), "mean of the last ten"],
     (
       [

@@ -18,7 +18,8 @@ from fedjax_alg.base import FedSpec
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients as clients_lib
 
-from .. import report, rule
+from ...reports import markdown, rule
+from .. import report
 
 CLASSES = 10
 CLIENTS = (2, 10, 20, 50, 100, 200)
@@ -109,7 +110,7 @@ def table(quick: bool) -> str:
     f"{rows:,} x {features} Gaussian features, {CLASSES} classes, equal "
     "parts; the sum of all |W - W_joint|, W_joint by NumPy's lstsq. "
     "Below is better.\n\n"
-    + report.table(
+    + markdown.table(
       ["clients", "ridge of a client", "published", "ours", "verdict"], lines
     )
   )

@@ -31,7 +31,7 @@ from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.records import summary as results
 
 from ...cli import guard
-from .. import report, rule
+from ...reports import markdown, rule
 
 #: name in FedJAX -> name here
 ALGORITHMS = {
@@ -349,8 +349,8 @@ def table(quick: bool) -> str:
         f"{worst[-1]:.1e}",
         "yes" if all(same_groups) else "no",
         rule.SAME if worst[0] < ROUNDING and all(same_groups) else "differs",
-        report.format_spread(fedjax_losses, 4),
-        report.format_spread(our_losses, 4),
+        markdown.format_values(fedjax_losses, 4),
+        markdown.format_values(our_losses, 4),
         results.format_spread(gap, 4),
         rule.place(gap["mean"], gap["ci95"], rule.tie_of(fedjax_losses.mean(), "")),
       ]
@@ -362,7 +362,7 @@ def table(quick: bool) -> str:
     "a network of 16 units. Same rows: the largest difference of a "
     "weight, in units of the largest weight. Own rows: mean training "
     f"loss after {scale.rounds} rounds, {scale.seeds} seeds.\n\n"
-    + report.table(
+    + markdown.table(
       [
         "FedJAX",
         "here",

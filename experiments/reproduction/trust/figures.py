@@ -14,8 +14,9 @@ from collections.abc import Callable
 import numpy as np
 
 from ...cli import flag_words
-from ...reports import plots
-from .. import answers, figures, report, rule, suite, verdicts
+from ...drawing import plots
+from ...reports import markdown, rule
+from .. import answers, figures, report, suite, verdicts
 from ..figures import Figure, Line, Panel
 from . import afl, against_fedjax
 
@@ -107,7 +108,7 @@ def _table_of(name: str) -> figures.Section:
         str(rounds_run[claim.panel, claim.method]),
         answer.words(claim.value, claim.unit, is_own=True),
       ]
-    return report.table(
+    return markdown.table(
       ["panel", "method", "metric", "published", "ours", "rounds run", "verdict"], rows
     ) + bool(missing) * (
       "\n\nNot run: `python -m experiments.trust --table="

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.reports import comparison, page, plots, styles
+from experiments.drawing import plots, styles
+from experiments.reports import comparison, page
 import fedjax_alg as fa
 from fedjax_alg.errors import OptionError
 from tests import made_runs

@@ -7,13 +7,13 @@ import re
 import pytest
 
 from experiments import publish
+from experiments.reports import rule
 from experiments.reproduction import (
   answers,
   chosen,
   claims_page,
   figures,
   report,
-  rule,
   suite,
 )
 from tests.experiments.reproduction import test_verdicts as sample_runs
@@ -340,7 +340,7 @@ def test_the_published_tables_are_those_of_the_answers():
   readme = (DOCS.parent / "README.md").read_text("utf-8")
   assert head in readme and readme.count("| paper, settings |") == 1
   assert (DOCS / "results" / "claims.md").read_text("utf-8") == (
-    claims_page.page(tables)
+    claims_page.claims_text(tables)
   )
   lines = [
     [part.strip() for part in line.split("|")[1:-1]] for line in head.splitlines()[2:]

@@ -9,7 +9,8 @@ from scipy import stats
 
 from experiments import beyond
 from experiments.cli import config
-from experiments.reproduction import figures, rule, suite, verdicts
+from experiments.reports import rule
+from experiments.reproduction import figures, suite, verdicts
 from experiments.reproduction.beyond import board, gradient, hostile, late, private
 from experiments.reproduction.beyond import bytes as fewer_bytes
 from fedjax_alg.exchange.attacks import hostile_clients

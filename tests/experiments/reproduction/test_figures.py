@@ -6,8 +6,8 @@ import pathlib
 import pytest
 
 from experiments import conjugate, diversified
-from experiments.cli import config
-from experiments.reports import plots
+from experiments.cli import config, shared_runs
+from experiments.drawing import plots
 from experiments.reproduction import central_time, figures, report, suite
 from fedjax_alg import registry
 from tests import made_runs
@@ -283,9 +283,9 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
     config, "parse", lambda flags: parsed.append(flags) or parse(flags)
   )
   monkeypatch.setattr(
-    suite.sweeps, "run_all", lambda configs, names: executed.extend(configs)
+    shared_runs.sweeps, "run_all", lambda configs, names: executed.extend(configs)
   )
-  monkeypatch.setattr(suite.execute, "run_files", None)  # nothing is read
+  monkeypatch.setattr(shared_runs.execute, "run_files", None)  # nothing is read
   good = suite.Cell("a", "", "A", ("--algorithm=fedavg",))
   bad = suite.Cell("a", "", "B", ("--algorithm=fedavgg",))
   with pytest.raises(config.UsageError, match="fedavgg"):
@@ -296,5 +296,5 @@ def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   assert parsed == [good.flags, bad.flags]
   (run,) = executed
   assert run.identity() == good.config.identity()
-  assert run.values["out_dir"] == str(suite.run_folder(tmp_path, run))
+  assert run.values["out_dir"] == str(shared_runs.run_folder(tmp_path, run))
   assert run.values["resume"] and not run.values["overwrite"]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from experiments import diversified
-from experiments.cli import lock, sweeps
+from experiments.cli import lock, shared_runs, sweeps
 from experiments.cli.part import Part
 from experiments.reproduction import figures, suite, timing
 from fedjax_alg import files
@@ -173,7 +173,7 @@ def test_parts_share_the_runs_out_and_the_whole_reads_them(
 def test_a_run_that_another_process_plays_is_passed_over(
   cells, rates, tmp_path, capsys
 ):
-  folder = suite.run_folder(tmp_path, cells[0].config)
+  folder = shared_runs.run_folder(tmp_path, cells[0].config)
   folder.mkdir(parents=True)
   with open(folder / "run.lock", "w", encoding="utf-8") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
@@ -196,7 +196,7 @@ def test_what_others_do_with_a_run_that_is_compiled_ahead(
 ):
   """One that they ran is passed over, one that they have run is read."""
   _, (busy, _), (ended, _) = runs = [
-    (suite.run_folder(tmp_path, cell.config), cell)
+    (shared_runs.run_folder(tmp_path, cell.config), cell)
     for cell in (
       cells[0],
       cells[2],

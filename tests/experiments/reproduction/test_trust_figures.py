@@ -9,7 +9,8 @@ import pytest
 
 from experiments import publish
 from experiments import trust as command
-from experiments.reproduction import figures, report, rule
+from experiments.reports import rule
+from experiments.reproduction import figures, report
 from experiments.reproduction.trust import against_fedjax
 from experiments.reproduction.trust import figures as trust
 from tests.experiments import shown

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from experiments.cli import shared_runs
 from experiments.reproduction import answers, partitions, report, suite, verdicts
 from experiments.reproduction import cost_to_accuracy as targets
 from experiments.reproduction.conjugate import claims as conjugate
@@ -527,13 +528,14 @@ def test_several_models_are_shown_by_their_mean():
     if row["protocol"] == "global"
   ]
   run = run._replace(rows=[*run.rows, *rows])
-  fair = suite.fair(
-    run._replace(summary=run.summary | results.summarize_rows(run.rows, (0.98,)))
-  )
+  summary = run.summary | results.summarize_rows(run.rows, (0.98,))
+  fair_rows, fair_summary = shared_runs.name_protocols(run.rows, summary)
+  fair = run._replace(rows=fair_rows, summary=fair_summary)
   np.testing.assert_allclose(verdicts.late("accuracy")(fair), 60)
   np.testing.assert_allclose(verdicts.late("accuracy", "global_best")(fair), 90)
   np.testing.assert_allclose(verdicts.mean_over(1, 5)(fair), 60)
-  assert suite.fair(flat("A", 0.9)).rows == flat("A", 0.9).rows
+  alone = flat("A", 0.9)
+  assert shared_runs.name_protocols(alone.rows, alone.summary)[0] == alone.rows
 
 
 def test_savings_count_each_partition_once():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import publish
-from experiments.reports import styles
+from experiments.drawing import styles
 from experiments.reproduction.analytic import figures as analytic
 from experiments.reproduction.fedgroup import figures as fedgroup
 from fedjax_alg import registry

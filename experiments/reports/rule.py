@@ -1,6 +1,11 @@
 """The rule of all verdicts: a measured number beside a claimed one."""
 
+from typing import Any
+
+import numpy as np
+
 from fedjax_alg import metrics
+from fedjax_alg.records import summary as results
 
 #: Results that differ by at most this many points count as equal: the papers
 #: say "approximately", and two readings of one formula differ by as much.
@@ -54,6 +59,38 @@ def place(gap: float, ci95: float, tie: float = 0.0) -> str:
 def tie_of(value: float, unit: str) -> float:
   """The tie for a number of the paper: ``TIE`` points, or 5 % of others."""
   return TIE if unit in ("%", "pp") else 0.05 * abs(value)
+
+
+def place_values(
+  values: Any, claimed: float, unit: str, exact: bool = False
+) -> tuple[str, str]:
+  """Places measured numbers beside a claimed one.
+
+  Args:
+    values: [runs], one number per run; inf: never within the rounds run.
+    claimed: the claimed number; inf: never.
+    unit: its unit; "" of a plain number.
+    exact: whether the number does not vary from run to run.
+
+  Returns:
+    Ours in words, and the verdict of ``place``.
+  """
+  numbers = np.asarray(values, float)
+  never = np.isinf(numbers)
+  if never.any():
+    ours = ", ".join("-" if np.isinf(number) else f"{number:g}" for number in numbers)
+  else:
+    spread = results.spread(numbers)
+    ours = results.format_spread(spread, 3 if unit == "" and abs(claimed) < 10 else 2)
+  if np.isinf(claimed) or never.any():
+    # Some runs get there and others do not, or one run alone was run.
+    if never.any() != never.all() or len(numbers) < 2:
+      return ours, UNDECIDED
+    if np.isinf(claimed) == never.all():
+      return ours, SAME
+    return ours, BELOW if np.isinf(claimed) else ABOVE
+  ci95 = 0.0 if exact else spread["ci95"]
+  return ours, place(spread["mean"] - claimed, ci95, tie_of(claimed, unit))
 
 
 #: Beginnings of metrics of which less is better -> (less, more) in words.

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.reports import plots, styles, sweeps
+from experiments.drawing import plots, styles
+from experiments.reports import sweeps
 from experiments.reproduction import partitions
 from fedjax_alg.records import tables as records
 

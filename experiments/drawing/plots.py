@@ -15,7 +15,6 @@ from fedjax_alg import files, metrics
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
-from ..reproduction import partitions
 from . import styles as styles_lib
 
 matplotlib.use("Agg")
@@ -82,6 +81,29 @@ class Mark(NamedTuple):
   metric: str = ""  #: "": that of the first row of panels
 
 
+def interval_curves(rows: list[records.Row], protocol: str, metric: str) -> np.ndarray:
+  """The curves over which an interval is taken.
+
+  Args:
+    rows: rows of metrics.csv; those of a run on several partitions of the data have
+      a column ``partition``.
+    protocol: the protocol.
+    metric: the metric.
+
+  Returns:
+    [runs, evaluated rounds]: a curve for each seed, or for each partition the
+    mean of its seeds.
+  """
+  values = results.by_seed(rows, protocol, metric)
+  owner = {
+    row["seed"]: row.get("partition") for row in rows if row["protocol"] == protocol
+  }
+  if len(set(owner.values())) < 2:
+    return values
+  of_row = np.array(list(owner.values()))
+  return np.array([values[of_row == part].mean(0) for part in dict.fromkeys(of_row)])
+
+
 def draw_curves(
   axis: Any,
   runs: Mapping[str, list[records.Row]],
@@ -114,7 +136,7 @@ def draw_curves(
   if styles is None:
     styles = _styles({"": runs})
   curves = {
-    label: partitions.curves(rows, protocol, metric) for label, rows in runs.items()
+    label: interval_curves(rows, protocol, metric) for label, rows in runs.items()
   }
   costs = {
     label: results.by_seed(runs[label], protocol, column).mean(0)

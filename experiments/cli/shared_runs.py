@@ -1,0 +1,114 @@
+"""Makes runs in folders that are named after them; reads those that are finished.
+
+The folder of a run is ``<root>/runs/<algorithm>-<identity>``. The identity is a
+hash of everything that decides the numbers of the run, so commands that need the
+same run share it. An interrupted run continues from its last checkpoint.
+"""
+
+from collections.abc import Sequence
+import pathlib
+from typing import Any, NamedTuple
+
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+
+from . import execute, sweeps
+from .config import Config
+
+
+class FinishedRun(NamedTuple):
+  """A finished run.
+
+  With K global models a protocol such as ``global`` is the mean of the K, which
+  can be compared with a single model. ``global_best`` is the best of the K on
+  the data of the protocol, ``global_chosen`` the best on validation data.
+  """
+
+  folder: pathlib.Path
+  rows: list[records.Row]  #: rows of metrics.csv with ``seconds`` of timing.csv
+  summary: dict[str, Any]
+
+
+def run_folder(root: pathlib.Path, config: Config) -> pathlib.Path:
+  """The folder of a run."""
+  return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"
+
+
+def assign_folders(
+  configs: Sequence[Config], root: pathlib.Path, names: Sequence[str]
+) -> tuple[list[Config], list[str]]:
+  """The different runs in their folders, and a name of each.
+
+  A run that was begun is gone on with.
+
+  Args:
+    configs: the runs, some of which may be the same.
+    root: folder of the results.
+    names: a name of each for messages; of equal runs the last one counts.
+  """
+  by_folder = {
+    run_folder(root, config): (config, name)
+    for config, name in zip(configs, names, strict=True)
+  }
+  return (
+    [
+      config.with_output(out_dir=str(folder), resume=True)
+      for folder, (config, _) in by_folder.items()
+    ],
+    [name for _, name in by_folder.values()],
+  )
+
+
+def make_runs(
+  configs: Sequence[Config], root: pathlib.Path, names: Sequence[str]
+) -> list[FinishedRun]:
+  """Makes runs, or reads those that are finished.
+
+  Args:
+    configs: the runs.
+    root: folder of the results.
+    names: a name of each for messages.
+
+  Returns:
+    The run of each configuration.
+
+  Raises:
+    RunError: another process makes a run of them.
+  """
+  in_folders, run_names = assign_folders(configs, root, names)
+  sweeps.run_all(in_folders, names=run_names)
+  return [_read_finished(run_folder(root, config)) for config in configs]
+
+
+def _read_finished(folder: pathlib.Path) -> FinishedRun:
+  """Reads a finished run."""
+  summary = execute.read_summary(folder)
+  rows = records.read_rows(folder / "metrics.csv")
+  timing = records.read_rows(folder / "timing.csv", records.TIMING)
+  seconds = {row["round"]: row["seconds"] for row in timing}
+  for row in rows:
+    row["seconds"] = seconds[row["round"]]
+  return FinishedRun(folder, *name_protocols(rows, summary))
+
+
+def name_protocols(
+  rows: list[records.Row], summary: dict[str, Any]
+) -> tuple[list[records.Row], dict[str, Any]]:
+  """Renames the protocols of K models, see ``FinishedRun``."""
+  several = {
+    name.removesuffix("_mean")
+    for name in results.protocols(rows)
+    if name.endswith("_mean")
+  }
+  if not several:
+    return rows, summary
+  new_names = {name: f"{name}_best" for name in several} | {
+    f"{name}_mean": name for name in several
+  }
+  rows = [
+    row | {"protocol": new_names.get(row["protocol"], row["protocol"])} for row in rows
+  ]
+  # The protocol that is shown comes first.
+  rows.sort(key=lambda row: row["protocol"].endswith("_best"))
+  targets = tuple(float(name) for name in summary["rounds_to"])
+  return rows, summary | results.summarize_rows(rows, targets)

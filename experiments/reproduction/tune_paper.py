@@ -1,0 +1,150 @@
+"""Tunes all methods of a paper's figures: the command tune with --paper."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl.flags import FlagValues
+
+from fedjax_alg import files
+from fedjax_alg.files import expand_path
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables
+
+from ..cli import flag_words, program
+from ..cli.command import Command, boolean, enum, integer, listed, string
+from ..cli.config import UsageError
+from ..cli.guard import REPEAT_HINT
+from ..reports import gradients
+from . import tuning
+
+_FLAGS_ABOVE = (
+  enum(
+    "paper",
+    None,
+    sorted({p for p, _ in tuning.PROTOCOLS}),
+    "the paper whose methods are tuned",
+  ),
+  enum(
+    "data", "mnist", sorted({d for _, d in tuning.PROTOCOLS}), "the data set to tune on"
+  ),
+  listed(
+    "methods",
+    None,
+    "tune only these algorithms; default all of the "
+    "paper's figures; ablation: the combinations of "
+    "experiments.diversified --figure=ablation, of which each is also "
+    "known by its name (svrg_adaptive_4)",
+  ),
+  integer(
+    "settings",
+    tuning.SETTINGS,
+    "with --paper: settings of every "
+    "method, drawn from all ranges together; the stated one is the "
+    "first",
+    lower_bound=1,
+    upper_bound=10_000,
+  ),
+)
+#: Those after --widen.
+_FLAGS_BELOW = (
+  boolean(
+    "write",
+    False,
+    "write the choices into the flag files of the methods, in presets/<paper>",
+  ),
+  string(
+    "data_dir",
+    None,
+    "folder of the data sets that "
+    "experiments.prepare made; default as in experiments.run",
+  ),
+  string("out_dir", "out/tune", "folder to write the runs and the table to"),
+  *gradients.FLAGS,
+)
+
+
+def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> None:
+  """Tunes the methods of a paper."""
+  paper, data = str(values.paper), str(values.data)
+  protocol = tuning.PROTOCOLS.get((paper, data))
+  if protocol is None:
+    raise UsageError(
+      f"--data={data}: not of the {paper} paper (one of "
+      f"{', '.join(d for p, d in tuning.PROTOCOLS if p == paper)})"
+    )
+  by_gradient = gradients.names_to_tune(values, argv)
+  if by_gradient and protocol.by != "validation":
+    raise UsageError(
+      f"--{gradients.FLAG}: not of {paper} on {data}, where methods have a "
+      "model for each client and no validation clients"
+    )
+  source = [f"--data_dir={values.data_dir}"] if values.data_dir else []
+  if protocol.by == "validation":
+    extra += source
+  else:  # the runs read a file of their own
+    place, extra = flag_words.split_words(extra, ("dataset", "data_path"))
+    source = place or source
+  root = expand_path(values.out_dir) / f"{paper}_{data}"
+  files.check_outputs(
+    f"`out_dir`={values.out_dir}",
+    {
+      root / "tune.csv": tuning.IS_TABLE,
+      root / "tune.md": files.with_sibling("tune.csv", tuning.IS_TABLE),
+    },
+  )
+  study = tuning.Study(paper, data, root, source, extra)
+  tuned = {}
+  for name in study.names(values.methods):
+    if by_gradient:
+      starts = {
+        flag: value
+        for flag, value in study.settings(name, 1)[0].items()
+        if flag in by_gradient
+      }
+      gradients.make(
+        [*study.run_flags(name), *flag_words.setting_flags(starts)],
+        values,
+        gradients.last(5, protocol.last),
+        root / f"{name}_by_gradient",
+        f"{tuning.label(name)}: {paper}, {data}",
+      )
+      continue
+    tuned[name] = study.play(name, values.settings)
+    if values.write:
+      tuning.write(
+        study.files()[name],
+        name,
+        tuned[name],
+        f"{program.name('tune')} --paper={paper} --data={data}",
+        protocol.seeds,
+      )
+  if tuned:
+    text = tuning.table(
+      f"Settings: {paper}, {data}", tuned, protocol.last, protocol.seeds
+    )
+    root.mkdir(parents=True, exist_ok=True)
+    rows = tuning.rows_of(tuned)
+    tables.write_rows(root / "tune.csv", rows, list(rows[0]))
+    results.write_text(root / "tune.md", text)
+    print(text)
+
+
+def make_command(about: str, widen: Callable[..., Any]) -> Command:
+  """Makes the form of the command tune that has --paper.
+
+  Args:
+    about: the text of --help above the flags.
+    widen: the flag --widen of the other form, which --help shows.
+  """
+  return Command(
+    f"{about.strip()}\n\nFlags with --paper:",
+    (*_FLAGS_ABOVE, widen, *_FLAGS_BELOW),
+    _tune_paper,
+    "Without --paper the flags are --widen, --tune_by_gradient,\n"
+    "--outer_steps, --halvings and those of\n"
+    "python -m experiments.sweep --help. In both forms any other --flag=value "
+    "is\npassed on to every run; python -m experiments.run --help lists these "
+    "flags.",
+    REPEAT_HINT,
+    passes_on=True,
+  )
