@@ -198,7 +198,7 @@ def compile_target(target: Target, name: str, flags: Sequence[str]) -> dict[str,
     axis_types=(jax.sharding.AxisType.Auto,),
     devices=topology.devices[: target.devices],
   )
-  prepared = config.parse(flags_of(name, flags)).prepare(mesh=mesh)
+  prepared = config.parse_config(flags_of(name, flags)).prepare(mesh=mesh)
   began = time.process_time()
   return facts_of(Programs(prepared), time.process_time() - began)
 
@@ -304,7 +304,7 @@ def main() -> None:
   )
   try:
     for name in names:
-      config.parse(flags_of(name, flags))
+      config.parse_config(flags_of(name, flags))
   except errors.OptionError as error:
     sys.exit(f"error: {error}")
   earlier = {}

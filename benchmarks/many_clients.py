@@ -80,7 +80,7 @@ def measure(
   """Runs one case in this process and returns its figures."""
 
   def make_config(cohort: int) -> config_lib.Config:
-    return config_lib.parse(
+    return config_lib.parse_config(
       [
         f"--algorithm={algorithm}",
         "--dataset=npz",

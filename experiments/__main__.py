@@ -27,7 +27,7 @@ def commands() -> dict[str, str]:
   return summaries
 
 
-def usage() -> str:
+def _usage() -> str:
   """The text of --help."""
   lines = [f"  {name:12} {summary}" for name, summary in commands().items()]
   return "\n".join(
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   def find(words: Sequence[str]) -> None:
     if not words or words[0] in ("-h", "--help", "help"):
-      raise config_lib.HelpRequested(usage())
+      raise config_lib.HelpRequested(_usage())
     names = commands()
     if words[0] not in names:
       raise UsageError(f"COMMAND={words[0]}: must be one of {', '.join(names)}")

@@ -84,7 +84,7 @@ def _outcomes(summary: dict[str, Any]) -> str:
   )
 
 
-def card(result: fa.RunResult, folder: pathlib.Path) -> str:
+def _run_page(result: fa.RunResult, folder: pathlib.Path) -> str:
   """The page of a run.
 
   Args:
@@ -171,7 +171,7 @@ def _describe(path: pathlib.Path) -> dict[str, Any]:
   return properties
 
 
-def crate(result: fa.RunResult, folder: pathlib.Path) -> Any:
+def _crate(result: fa.RunResult, folder: pathlib.Path) -> Any:
   """The RO-Crate of a run's folder.
 
   Args:
@@ -251,10 +251,10 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     {folder / name: _EARLIER[name] for name in (CARD, *[CRATE] * values.crate)},
   )
   with explain_write_errors(str(folder)):
-    summary_lib.write_text(folder / CARD, card(result, folder))
+    summary_lib.write_text(folder / CARD, _run_page(result, folder))
     if values.crate:
       with tempfile.TemporaryDirectory() as place:  # it writes through links
-        crate(result, folder).metadata.write(place)
+        _crate(result, folder).metadata.write(place)
         summary_lib.write_text(
           folder / CRATE, files.read_text(pathlib.Path(place) / CRATE)
         )

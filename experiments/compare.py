@@ -115,7 +115,7 @@ def _settings(folder: pathlib.Path) -> list[pathlib.Path]:
   return done
 
 
-def read(words: Sequence[str]) -> dict[str, fa.RunResult]:
+def read_runs(words: Sequence[str]) -> dict[str, fa.RunResult]:
   """Reads the runs that the arguments name: label -> run.
 
   Raises:
@@ -229,7 +229,7 @@ def _write(
     path.parent.mkdir(parents=True, exist_ok=True)
   pictures = [path for path in files if path.suffix in (".png", ".pdf")]
   if pictures:
-    report.draw(pictures, comparison, title, x_axis)
+    report.draw_comparison(pictures, comparison, title, x_axis)
   for path in files:
     if path.suffix == ".md":
       summary_lib.write_text(
@@ -238,7 +238,7 @@ def _write(
     elif path.suffix == ".tex":
       summary_lib.write_text(path, report.latex(comparison, command_line))
     elif path.suffix == ".html":
-      page.write(
+      page.write_page(
         path,
         title,
         {"": comparison.results},
@@ -258,7 +258,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   place = f"`out`={','.join(values.out)}"
   files_lib.check_outputs(place, {path: _EARLIER[path.suffix] for path in files})
   comparison = fa.compare(
-    read(words),
+    read_runs(words),
     metric=values.metric,
     protocol=values.protocol,
     score=values.score,
@@ -276,7 +276,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   replaced = [path for path in files if path.exists()]
   with explain_write_errors(f"--out={','.join(values.out)}"):
     _write(files, comparison, values.x_axis, as_module("compare", argv))
-  print(report.plain(comparison))
+  print(report.plain_text(comparison))
   for path in files:
     print(f"{'replaced' if path in replaced else 'wrote'} {path}")
 

@@ -79,7 +79,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   )
   labels = [registry.get(name).label for name in METHODS]
   configs = [
-    config_lib.parse((f"--flagfile=demo/{name}.flags", "--noprogress", *words))
+    config_lib.parse_config((f"--flagfile=demo/{name}.flags", "--noprogress", *words))
     for name in METHODS
   ]
   names = [f"digits: {label}" for label in labels]
@@ -88,7 +88,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   first = runs[labels[0]]
   main = _main_metric(first)
   seeds = first.summary["final"]["global"][main]["values"]
-  plots.panels(
+  plots.plot_panels(
     [picture],
     {
       f"{main.replace('_', ' ')} on the whole test set": {

@@ -42,7 +42,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
       options=RunOptions(**as_tuples(result.facts["run"])),
     )
   else:
-    prepared = config_lib.parse(words, "experiments.export").prepare()
+    prepared = config_lib.parse_config(words, "experiments.export").prepare()
   export.write_app(prepared, expand_path(values.out, "out"))
   print(f"{values.out}: the app; docs/deploy.md says how to start it")
 

@@ -61,7 +61,7 @@ _VALUE = re.compile(rf"([<>]?)\s*({_NUMBER})\s*(%?)")
 _MINUS = " - "
 
 
-class JudgedClaim(NamedTuple):
+class _JudgedClaim(NamedTuple):
   """A claim with its answer."""
 
   claim: Mapping[str, str]
@@ -69,7 +69,7 @@ class JudgedClaim(NamedTuple):
   words: str  #: the verdict
 
 
-class Spent(NamedTuple):
+class _Spent(NamedTuple):
   """A metric of a claim about what is spent to reach a value of another one."""
 
   cost: str  #: one of ``COSTS``
@@ -107,7 +107,7 @@ def _number_of(text: str, percent: str, metric: str, margin: bool = False) -> fl
   return number
 
 
-def _parse_spent(metric: str) -> Spent | None:
+def _parse_spent(metric: str) -> _Spent | None:
   """Parses a claim's metric of what is spent; None for one of metrics.csv.
 
   Raises:
@@ -120,7 +120,7 @@ def _parse_spent(metric: str) -> Spent | None:
     target = _number_of(match[3], match[4], match[2])
   except ValueError as error:
     raise UsageError(f"metric={metric}: {error}") from None
-  return Spent(match[1], match[2], target / metrics.factor(match[2]))
+  return _Spent(match[1], match[2], target / metrics.factor(match[2]))
 
 
 def _bound(claim: Mapping[str, str]) -> tuple[str, float]:
@@ -192,7 +192,7 @@ def _header(word: str, names: Sequence[str]) -> None:
       raise UsageError(f"{word}: has the column {name} twice")
 
 
-def read_claims(word: str) -> list[dict[str, str]]:
+def _read_claims(word: str) -> list[dict[str, str]]:
   """Reads a file of claims.
 
   Raises:
@@ -251,10 +251,10 @@ def _margin(
   sign, number = _bound(claim)
   gap, ci95 = factor * gain.mean - number, factor * gain.ci95
   if sign:
-    return ours, _holds(sign, rule.place(gap, ci95))
+    return ours, _holds(sign, rule.place_gap(gap, ci95))
   unit = "pp" if factor == 100 else ""
   return ours, rule.words(
-    rule.place(gap, ci95, rule.tie_of(number, unit)),
+    rule.place_gap(gap, ci95, rule.tie_of(number, unit)),
     abs(gap),
     claim["metric"],
     unit,
@@ -291,7 +291,9 @@ def _answer(
       verdict, None if gap is None else abs(gap.mean), metric, unit, True
     )
   # Without a gap the verdict is whether all seeds, or none, never get there.
-  return ours, _holds(sign, verdict if gap is None else rule.place(gap.mean, gap.ci95))
+  return ours, _holds(
+    sign, verdict if gap is None else rule.place_gap(gap.mean, gap.ci95)
+  )
 
 
 def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
@@ -325,9 +327,9 @@ def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
   return ours, verdict
 
 
-def judge(
+def _judge_claims(
   claims: Sequence[Mapping[str, str]], runs: Mapping[str, fa.RunResult]
-) -> list[JudgedClaim]:
+) -> list[_JudgedClaim]:
   """Judges claims; one about a run that is not given is not run.
 
   Raises:
@@ -346,11 +348,11 @@ def judge(
         answer = _number(claim, runs[names[0]])
     except errors.OptionError as error:
       raise UsageError(f"{claim['method']}: {error}") from None
-    answers.append(JudgedClaim(claim, *answer))
+    answers.append(_JudgedClaim(claim, *answer))
   return answers
 
 
-def _judged_page(answers: Sequence[JudgedClaim], command_line: str) -> str:
+def _judged_page(answers: Sequence[_JudgedClaim], command_line: str) -> str:
   """The claims with their verdicts, and how many there are of each."""
   counts = collections.Counter(
     re.split(" by |: ", answer.words)[0] for answer in answers
@@ -389,9 +391,9 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
       folder / "judge.md": files.with_sibling("judge.csv", _IS_JUDGED),
     },
   )
-  runs = compare.read(words[1:])  # which makes the metrics of own tasks known
-  claims = read_claims(words[0])
-  answers = judge(claims, runs)
+  runs = compare.read_runs(words[1:])  # which makes the metrics of own tasks known
+  claims = _read_claims(words[0])
+  answers = _judge_claims(claims, runs)
   if all(answer.words.startswith(rule.NOT_RUN) for answer in answers):
     raise UsageError(f"{words[0]}: no claim is about these runs ({', '.join(runs)})")
   text = _judged_page(answers, as_module("judge", argv).replace("`", "'"))

@@ -67,7 +67,7 @@ _NOTES, _BELOW, _TUNING = "<!-- notes -->", "<!-- below -->", "<!-- chosen -->"
 MOST_BYTES = 200_000
 
 
-def read_notes(path: pathlib.Path) -> dict[str, str]:
+def _read_notes(path: pathlib.Path) -> dict[str, str]:
   """Reads a file of ``## section`` parts: section -> text; {} without a file.
 
   Raises:
@@ -300,7 +300,7 @@ def publish(
       f"python -m experiments.{paper.name} --{paper.flag}=all)"
     )
   file = target / f"{paper.name}.notes.md"
-  notes = read_notes(file)
+  notes = _read_notes(file)
   # The words at the top of each page; a page of one figure begins with those of
   # the figure.
   tops = {end: end or "intro" for end in pages if end not in order}
@@ -411,21 +411,21 @@ def _keep_answers(
 ) -> None:
   """Writes the answers of the figures in place of the earlier ones."""
   new = {
-    name: answers.read(path)
+    name: answers.read_answers(path)
     for name in (*paper.figures, *paper.tables)
     if (path := source / name / f"{name}.answers.csv").is_file()
   }
   answers_file = target / f"{paper.name}.answers.csv"
-  old = [a for a in answers.read(answers_file) if a.figure not in new]
+  old = [a for a in answers.read_answers(answers_file) if a.figure not in new]
   order = [*paper.figures, *paper.tables]
   all_answers = sorted(
     [*old, *itertools.chain(*new.values())], key=lambda a: order.index(a.figure)
   )
   if all_answers:
-    results.write_text(answers_file, answers.text(all_answers))
+    results.write_text(answers_file, answers.answers_csv(all_answers))
 
 
-def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
+def _publish_all(target: pathlib.Path) -> list[pathlib.Path]:
   """Publishes the papers with figures in out/ or a page; returns the pages.
 
   The last page is that of the claims.
@@ -445,10 +445,10 @@ def publish_all(target: pathlib.Path) -> list[pathlib.Path]:
     page,
     claims_page.claims_text(
       {
-        name: claims_page.rows(
+        name: claims_page.claim_rows(
           name,
           PAPERS[name].own,
-          answers.read(target / f"{name}.answers.csv"),
+          answers.read_answers(target / f"{name}.answers.csv"),
           PAPERS[name].same_runs,
           PAPERS[name].balanced,
         )
@@ -491,7 +491,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
         raise UsageError(
           f"--{flag}: not read with --all, which takes out/<paper> of each"
         )
-    print(*publish_all(expand_path(values.to)), sep="\n")
+    print(*_publish_all(expand_path(values.to)), sep="\n")
     return
   if values.paper is None:
     raise UsageError(f"--paper: missing (one of {', '.join(PAPERS)}; or --all)")

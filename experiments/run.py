@@ -18,9 +18,9 @@ from .cli.execute import execute, print_summary
 from .cli.guard import WITH_RESUME, run_guarded
 
 
-def command(argv: Sequence[str]) -> None:
+def _command(argv: Sequence[str]) -> None:
   """Parses the flags and executes the run."""
-  config = config_lib.parse(argv)
+  config = config_lib.parse_config(argv)
   processes.join(config.processes, config.run.host_devices)
   summary = execute(config)
   if summary and processes.lead():
@@ -29,7 +29,7 @@ def command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  return run_guarded(command, argv, WITH_RESUME)
+  return run_guarded(_command, argv, WITH_RESUME)
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def _with_validation(words: Sequence[str]) -> list[str]:
   return [*words, f"--eval_protocols={default},validation"]
 
 
-def make(
+def run_grid(
   words: Sequence[str],
   grid: dict[str, list[str]],
   root: pathlib.Path,
@@ -168,7 +168,7 @@ def make(
     validated=by == "validation"
     or (by is None and "validation" in configs[0].run.eval_protocols),
   )
-  sweep = report.Sweep.of_settings(
+  sweep = report.SweepTable.of_settings(
     [
       report.read_setting(
         values,
@@ -213,7 +213,7 @@ def make(
   summary_lib.write_text(root / "sweep.md", f"# {title}\n\n{text}\n")
   rows = sweep.rows()
   tables.write_rows(root / "sweep.csv", rows, list(rows[0]))
-  report.draw(root / "sweep.png", sweep, title)
+  report.draw_sweep(root / "sweep.png", sweep, title)
   if html:
     _write_page(root / "sweep.html", title, sweep)
   print(text)
@@ -225,14 +225,14 @@ def make(
   return facts
 
 
-def _write_page(path: pathlib.Path, title: str, sweep: report.Sweep) -> None:
+def _write_page(path: pathlib.Path, title: str, sweep: report.SweepTable) -> None:
   """Writes the page of the settings that did not diverge."""
   runs = {
     ", ".join(f"{k}={v}" for k, v in setting.values.items()): load_run(setting.folder)
     for setting in sweep.settings
     if setting.rows
   }
-  page.write(path, title, {"": runs}, metric=sweep.metric, protocol=sweep.by)
+  page.write_page(path, title, {"": runs}, metric=sweep.metric, protocol=sweep.by)
 
 
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
@@ -245,7 +245,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   sweeps.refuse_given(argv, grid)
   flag_values = flag_words.read_values(words)
   algorithm = flag_values.get("algorithm", "composed").rpartition(":")[2]
-  make(
+  run_grid(
     words,
     grid,
     expand_path(
@@ -256,7 +256,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     metric=values.metric,
     score=values.score,
     html=values.html,
-    part=part_lib.parse(values.part),
+    part=part_lib.parse_part(values.part),
   )
 
 

@@ -90,8 +90,8 @@ def _tune_any(values: FlagValues, words: list[str], argv: Sequence[str]) -> None
     )
   score = values.score if values["score"].present else "last_10"
   if by_gradient:
-    every = config_lib.parse(words).run.eval_every
-    gradients.make(
+    every = config_lib.parse_config(words).run.eval_every
+    gradients.tune_run_by_gradient(
       words,
       values,
       gradients.last(every, LAST_ROUNDS[score]),
@@ -104,14 +104,14 @@ def _tune_any(values: FlagValues, words: list[str], argv: Sequence[str]) -> None
   )
   sweeps.refuse_given(argv, grid)
   for widened in range(values.widen + 1):
-    best = sweep.make(
+    best = sweep.run_grid(
       words,
       grid,
       expand_path(values.out_dir or "out/tune/any"),
       by="validation",
       metric=values.metric,
       score=score,
-      part=part_lib.parse(values.part),
+      part=part_lib.parse_part(values.part),
     )
     wider_values = _wider(grid, best["best"], words) if best else {}
     if not wider_values or widened == values.widen:
@@ -135,9 +135,9 @@ def _wider(
   wider_values = {}
   for name, tried in grid.items():
     try:
-      value = beyond(list(map(float, tried)), float(best[name]))
+      value = value_beyond(list(map(float, tried)), float(best[name]))
       if value is not None:
-        config_lib.parse(
+        config_lib.parse_config(
           [*words, *flag_words.setting_flags(best | {name: f"{value:g}"})]
         )
         wider_values[name] = f"{value:g}"
@@ -146,7 +146,7 @@ def _wider(
   return wider_values
 
 
-def beyond(tried: Sequence[float], best: float) -> float | None:
+def value_beyond(tried: Sequence[float], best: float) -> float | None:
   """The value to try next, if the best one lies at an end of those tried.
 
   The values go on as they began: the ratio to the neighbour is kept. Whole

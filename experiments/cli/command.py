@@ -74,7 +74,7 @@ class Command(NamedTuple):
       [
         str(self.about).strip(),
         "",
-        *help_lines(self.values()),
+        *_help_lines(self.values()),
         *(["", self.below] if self.below else []),
       ]
     )
@@ -113,7 +113,7 @@ def explain_write_errors(place: str) -> Iterator[None]:
     raise UsageError(f"{place}: cannot be written ({reason(error)})") from error
 
 
-def help_lines(values: absl_flags.FlagValues) -> list[str]:
+def _help_lines(values: absl_flags.FlagValues) -> list[str]:
   """Describes each flag, with its default, at the terminal's width."""
   lines = []
   for name in values:

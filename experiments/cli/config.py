@@ -167,7 +167,7 @@ def _words(text: str) -> list[str]:
 _HELP = {"--help": "", "-h": "", "-help": "", "--helpfull": "full"}
 
 
-def help_topic(word: str) -> str | None:
+def _help_topic(word: str) -> str | None:
   """Reads what of the help a word asks for; None if it asks for none."""
   if word.startswith("--help="):
     return word.partition("=")[2]
@@ -176,7 +176,7 @@ def help_topic(word: str) -> str | None:
 
 def asks_help(argv: Sequence[str]) -> bool:
   """Whether the command line asks for the help."""
-  return any(help_topic(word) is not None for word in argv)
+  return any(_help_topic(word) is not None for word in argv)
 
 
 #: A command line with its flag files has at most so many words.
@@ -245,7 +245,7 @@ def presets() -> list[str]:
   return sorted(str(p.relative_to(PRESETS)) for p in PRESETS.glob("**/*.flags"))
 
 
-def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
+def parse_config(argv: Sequence[str], program: str = "experiments.run") -> Config:
   """Parses and checks the flags of one run.
 
   Args:
@@ -256,10 +256,10 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     UsageError: something is wrong with the flags.
     HelpRequested: the flags ask for --help.
   """
-  topics = [topic for topic in map(help_topic, argv) if topic is not None]
+  topics = [topic for topic in map(_help_topic, argv) if topic is not None]
   parsed = absl_flags.FlagValues()
   try:
-    typed = [word for word in argv if help_topic(word) is None]
+    typed = [word for word in argv if _help_topic(word) is None]
     argv = expand_flagfiles(typed)
     first = _first_flags(argv)
     if any(own.is_own(first[flag].value) for flag in _NAMING):
@@ -268,12 +268,12 @@ def parse(argv: Sequence[str], program: str = "experiments.run") -> Config:
     extra_fields: tuple[dataclasses.Field, ...] = ()
     if own.is_own(first.algorithm):
       extra_fields = flags.own_fields(methods.method_of(first.algorithm))
-    flags.define(parsed, extra_fields)
+    flags.define_flags(parsed, extra_fields)
     _refuse_absl_flags(argv)
     other_words = read_flags(parsed, argv)
     if topics:
       raise HelpRequested(
-        help_lib.text(f"python -m {program}", parsed.algorithm, topics[-1])
+        help_lib.help_text(f"python -m {program}", parsed.algorithm, topics[-1])
       )
     refuse_words(other_words)
     explicit = {name: parsed[name].value for name in parsed if parsed[name].present}

@@ -45,7 +45,7 @@ def execute(config: Config) -> dict[str, Any]:
   """Executes a run and writes its results.
 
   Args:
-    config: the run, from ``config.parse``.
+    config: the run, from ``config.parse_config``.
 
   Returns:
     summary.json as a dictionary, which is empty with --dry_run.
@@ -54,7 +54,7 @@ def execute(config: Config) -> dict[str, Any]:
     OptionError, RunError: one line for the user.
   """
   refuse_several(config, joins=processes.has_joined())
-  signals.check()
+  signals.stop_if_signaled()
   signals.wait_at_most(config.output.grace_s)
   with contextlib.ExitStack() as stack:
     start = processes.agree(lambda: _start(config, stack))
@@ -68,16 +68,16 @@ def execute(config: Config) -> dict[str, Any]:
       processes.agree(lambda: resume.check_machine(folder, config, prepared))
       processes.agree(lambda: resume.check_frozen(folder, prepared))
     if processes.lead():
-      warn(prepared, set())
+      print_warnings(prepared, set())
     programs = Programs(prepared)
     if folder is None:
       if processes.lead():
-        print_plan(config, programs)
+        _print_plan(config, programs)
       return {}
     (summary,), _ = run_folders(
       [LockedRun(config, folder, start.resuming)], programs, config.method.entry.label
     )
-  signals.keep(signals.NOTHING)
+  signals.note_progress(signals.NOTHING)
   assert summary is not None
   return summary
 
@@ -124,7 +124,7 @@ def refuse_several(config: Config, joins: bool = False) -> None:
     )
 
 
-def warn(prepared: Prepared, printed: set[str]) -> None:
+def print_warnings(prepared: Prepared, printed: set[str]) -> None:
   """Prints what a run should be warned of, see ``prepare.cautions``.
 
   Args:
@@ -190,7 +190,7 @@ def run_folders(
   return folders.summaries, last
 
 
-def print_plan(config: Config, programs: Programs) -> None:
+def _print_plan(config: Config, programs: Programs) -> None:
   """Prints what --dry_run shows."""
   prepared = programs.prepared
   data_mb = (

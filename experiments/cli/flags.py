@@ -1,6 +1,6 @@
 """The flags of a run, made from the typed options of the library.
 
-``define`` adds the flags to a FlagValues object that the caller makes. So a
+``define_flags`` adds the flags to a FlagValues object that the caller makes. So a
 process can parse many command lines, and absl's global flags stay as they are.
 """
 
@@ -24,7 +24,7 @@ from fedjax_alg.runs.methods import Method
 
 
 @dataclasses.dataclass(frozen=True)
-class AlgorithmOptions:
+class _AlgorithmOptions:
   """Choice of the algorithm."""
 
   algorithm: str | None = hyper(
@@ -86,7 +86,7 @@ class OutputOptions:
 
 #: title of a group of flags -> the options whose fields are its flags.
 GROUPS: dict[str, tuple[Any, ...]] = {
-  "Run": (AlgorithmOptions, run_options.LengthOptions),
+  "Run": (_AlgorithmOptions, run_options.LengthOptions),
   "Participants": (run_options.SamplingOptions, run_options.LateOptions),
   "Data": (data_options.SourceOptions,),
   "Partition": (data_options.PartitionOptions,),
@@ -161,7 +161,7 @@ _DEFINERS: dict[type, Any] = {
 }
 
 
-class Flag(typing.NamedTuple):
+class _Flag(typing.NamedTuple):
   """One flag of a run."""
 
   name: str
@@ -171,7 +171,7 @@ class Flag(typing.NamedTuple):
 
 
 @functools.cache
-def flags_of(options: Any) -> tuple[Flag, ...]:
+def flags_of_options(options: Any) -> tuple[_Flag, ...]:
   """Lists the flags that a dataclass of options has."""
   hints, specs = typing.get_type_hints(options), []
   for field in dataclasses.fields(options):
@@ -179,15 +179,15 @@ def flags_of(options: Any) -> tuple[Flag, ...]:
     if isinstance(hint, types.UnionType):  # X | None
       hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
     kind = typing.get_origin(hint) or hint
-    specs.append(Flag(field.name, kind, typing.get_args(hint), field))
+    specs.append(_Flag(field.name, kind, typing.get_args(hint), field))
   return tuple(specs)
 
 
-def run_flags() -> Iterator[Flag]:
+def run_flags() -> Iterator[_Flag]:
   """All flags that are not hyper-parameters."""
   for group in GROUPS.values():
     for options in group:
-      yield from flags_of(options)
+      yield from flags_of_options(options)
 
 
 def hyper_fields() -> dict[str, dataclasses.Field]:
@@ -247,7 +247,7 @@ def own_fields(method: Method) -> tuple[dataclasses.Field, ...]:
   )
 
 
-def define(
+def define_flags(
   values: flags.FlagValues, own_hparams: Sequence[dataclasses.Field] = ()
 ) -> None:
   """Defines all flags of a run.
@@ -276,7 +276,7 @@ def _word(item: Any) -> str:
   return f"{item:g}" if isinstance(item, float) else str(item)
 
 
-def convert(flag: Flag, value: Any) -> Any:
+def convert(flag: _Flag, value: Any) -> Any:
   """Converts the value of a flag to the type of its option.
 
   Args:

@@ -39,7 +39,7 @@ _ALL_CLIENTS = ("--dataset=digits --partition=classes", "--num_clients=60")
 _INDENT = 26
 
 
-def text(program: str, algorithm: str | None, topic: str = "") -> str:
+def help_text(program: str, algorithm: str | None, topic: str = "") -> str:
   """Makes the text of --help.
 
   Args:
@@ -60,12 +60,12 @@ def text(program: str, algorithm: str | None, topic: str = "") -> str:
   return page.first_screen()
 
 
-def first_clause(sentence: str) -> str:
+def _first_clause(sentence: str) -> str:
   """Shortens an explanation to the part before its first ";" or ":"."""
   return re.split(r"[;:] ", sentence, maxsplit=1)[0]
 
 
-def wrap(words: str, indent: str = "") -> list[str]:
+def _wrap(words: str, indent: str = "") -> list[str]:
   """Breaks a text into lines of the terminal's width."""
   width = max(60, min(shutil.get_terminal_size().columns, 100))
   return textwrap.wrap(
@@ -80,7 +80,7 @@ def wrap(words: str, indent: str = "") -> list[str]:
 
 def definition_lines(name: str, about: str) -> list[str]:
   """Writes a name, and in the column beside it what it is."""
-  lines = wrap(about, " " * _INDENT)
+  lines = _wrap(about, " " * _INDENT)
   head = f"  {name}"
   if lines and len(head) < _INDENT - 1:
     return [head.ljust(_INDENT) + lines[0].lstrip(), *lines[1:]]
@@ -105,7 +105,7 @@ class _Page:
         }
     self.run = {
       group.lower(): [
-        flag.field for options in classes for flag in flags.flags_of(options)
+        flag.field for options in classes for flag in flags.flags_of_options(options)
       ]
       for group, classes in flags.GROUPS.items()
     }
@@ -138,12 +138,12 @@ class _Page:
     if self.algorithm is None:
       lines += [
         "Algorithms (--algorithm=NAME --help shows one):",
-        *wrap(", ".join(registry.ALGORITHMS), "  "),
+        *_wrap(", ".join(registry.ALGORITHMS), "  "),
         "",
       ]
     lines += [
       "More flags, by group:",
-      *wrap(
+      *_wrap(
         ", ".join(
           f"--help={group}"
           for group in [*self.hyper, *self.run]
@@ -186,7 +186,7 @@ class _Page:
           name, f"{entry.label} ({flags.as_flags(entry.paper)})"
         )
       lines.append("")
-    lines += wrap(
+    lines += _wrap(
       "--flagfile=FILE reads flags from a file; a name such as "
       "diversified/headline.flags also stands for a preset, a file that "
       "comes with the package."
@@ -223,11 +223,11 @@ class _Page:
     sources: bool = True,
   ) -> list[str]:
     """A title and its flags; ``brief``: only the first clause of each."""
-    lines = wrap(f"{title}:")
+    lines = _wrap(f"{title}:")
     for field in _sort_by_dependency(fields):
       about = flags.as_flags(field.metadata.get("help", ""))
       if brief:
-        about = first_clause(about)
+        about = _first_clause(about)
       else:
         notes = self._notes(field, sources)
         about += f" ({'; '.join(notes)})" if notes else ""

@@ -89,7 +89,7 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
     _release(key)
 
 
-def tidy(folder: pathlib.Path) -> None:
+def remove_stale_lock(folder: pathlib.Path) -> None:
   """Removes what a process that was killed has left of its lock.
 
   Args:

@@ -31,7 +31,7 @@ class Part(NamedTuple):
     return list(items[start:end])
 
 
-def parse(text: str | None) -> Part | None:
+def parse_part(text: str | None) -> Part | None:
   """Reads the value of --part.
 
   Raises:

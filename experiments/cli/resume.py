@@ -56,7 +56,7 @@ def is_finished(folder: pathlib.Path, config: Config) -> bool:
   except (OSError, ValueError, KeyError, TypeError, AttributeError):
     return False
   if complete:
-    lock.tidy(folder)
+    lock.remove_stale_lock(folder)
   return complete
 
 
@@ -283,7 +283,7 @@ def check_frozen(folder: pathlib.Path, prepared: Prepared) -> None:
     )
 
 
-def restore(
+def _restore(
   folder: pathlib.Path, config: Config, shapes: Any, records: Records
 ) -> tuple[Any, int]:
   """Loads the last complete checkpoint, and reads ``records`` up to its round.
@@ -346,7 +346,7 @@ def restore_settings(
     )
   states, rounds = zip(
     *(
-      restore(run.folder, run.config, shapes, table)
+      _restore(run.folder, run.config, shapes, table)
       for run, table in zip(runs, records)
     )
   )

@@ -127,14 +127,14 @@ def wait_at_most(grace_s: float) -> None:
     _watch.grace_s = grace_s
 
 
-def keep(description: str) -> None:
+def note_progress(description: str) -> None:
   """Notes what a signal would leave, for the line that says so."""
   if _watch:
     _watch.kept = description
 
 
 @contextlib.contextmanager
-def saving() -> Iterator[None]:
+def delay_signals() -> Iterator[None]:
   """Keeps the process from ending in the middle, but for a second signal."""
   with _watch.saving if _watch else contextlib.nullcontext():
     yield
@@ -145,7 +145,7 @@ def pending() -> bool:
   return bool(_watch and _watch.name)
 
 
-def check() -> None:
+def stop_if_signaled() -> None:
   """Stops the command if a signal asks for it.
 
   Raises:

@@ -128,7 +128,7 @@ def configs(
   for setting in settings:
     folder = root / ",".join(f"{k}={v}" for k, v in setting.items()).replace("/", "_")
     out.append(
-      config_lib.parse(
+      config_lib.parse_config(
         [*argv, *(f"--{k}={v}" for k, v in setting.items()), f"--out_dir={folder}"],
         "experiments.sweep",
       )
@@ -299,7 +299,7 @@ class _Runner:
         flush=True,
       )
     group = self._groups[number]
-    signals.check()
+    signals.stop_if_signaled()
     signals.wait_at_most(group[0].output.grace_s)
     out, waiting = [], []
     with contextlib.ExitStack() as stack:
@@ -314,7 +314,7 @@ class _Runner:
           waiting.append(LockedRun(config, folder, resuming))
       for runs in _by_round(waiting):
         out += self._run_together(runs, self._groups[number + 1 :])
-    signals.keep(signals.NOTHING)
+    signals.note_progress(signals.NOTHING)
     return out
 
   def _run_together(
@@ -328,7 +328,7 @@ class _Runner:
       if run.resuming:
         resume.check_data(run.folder, prepared.federation)
         resume.check_machine(run.folder, run.config, prepared)
-    execute.warn(prepared, self._printed)
+    execute.print_warnings(prepared, self._printed)
     programs = ready or self._compile(configs, prepared, coming)
     began, entry = time.monotonic(), configs[0].method.entry
     _, last = execute.run_folders(

@@ -256,7 +256,7 @@ class Folders(Sink):
       else Pace(min(limit for limit in limits if limit), self._due, self._pause)
     )
     self._note()
-    signals.check()
+    signals.stop_if_signaled()
 
   @property
   def checkpoint_round(self) -> int:
@@ -270,7 +270,7 @@ class Folders(Sink):
 
   def _pause(self, pause: Pause) -> None:
     self._save(pause.states, pause.round, self._alive(pause.diverged))
-    signals.check()
+    signals.stop_if_signaled()
 
   def _alive(self, diverged: Collection[int]) -> list[int]:
     """The settings without a row that diverged."""
@@ -306,7 +306,7 @@ class Folders(Sink):
     if not indices:
       return
     began = time.monotonic()
-    with signals.saving():
+    with signals.delay_signals():
       for index in indices:
         self._writers[index].save(states, done)
     self._note()
@@ -318,7 +318,7 @@ class Folders(Sink):
 
   def _note(self) -> None:
     rounds = self._runs[0].config.run.rounds
-    signals.keep(
+    signals.note_progress(
       f"{self._what}: saved at round {self.checkpoint_round} of {rounds}"
       if self.checkpoint_round
       else f"{self._what}: nothing saved yet"

@@ -204,7 +204,7 @@ def _marker_points(points: int, place: int, lines: int) -> list[int]:
   return list(range(start, points, step))
 
 
-def draw_marks(
+def _draw_marks(
   axis: Any, marks: Iterable[Mark], styles: Mapping[str, Mapping[str, Any]]
 ) -> None:
   """Draws the paper's numbers, as hollow markers of the lines they are for.
@@ -246,7 +246,7 @@ def draw_marks(
 
 def _styles(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
   """label -> options of its line, the same in every panel."""
-  styles = styles_lib.of(label for runs in cells.values() for label in runs)
+  styles = styles_lib.line_styles(label for runs in cells.values() for label in runs)
   return {label: style.matplotlib() for label, style in styles.items()}
 
 
@@ -285,7 +285,7 @@ def legend(figure: Any, *last: str) -> None:
   )
 
 
-def save(figure: Any, *paths: pathlib.Path) -> None:
+def save_figure(figure: Any, *paths: pathlib.Path) -> None:
   """Writes a figure and frees its memory."""
   figure.set_layout_engine("constrained")
   for path in paths:
@@ -342,7 +342,7 @@ def sheet(
   yield panels_of[: len(titles)]
   legend(figure, *last)
   figure.suptitle(title, fontsize=11)
-  save(figure, *paths)
+  save_figure(figure, *paths)
 
 
 def run_curves(paths: Paths, rows: list[records.Row], title: str) -> None:
@@ -425,7 +425,7 @@ def histogram(
     _client_map(figure, axes[0], label_histogram)
     _client_sizes(axes[1], label_histogram.sum(1))
   figure.suptitle(title, fontsize=10)
-  save(figure, path)
+  save_figure(figure, path)
 
 
 def _client_bars(
@@ -567,7 +567,9 @@ def bars(
   longest = max(map(len, groups))
   # Long or many names would overlap if they were written horizontally.
   upright = len(groups) * longest > 40
-  styles = styles_lib.of(label for methods in parts.values() for label in methods)
+  styles = styles_lib.line_styles(
+    label for methods in parts.values() for label in methods
+  )
   with sheet(
     paths,
     [""] * len(parts),
@@ -697,7 +699,7 @@ def dots(
         axis.plot([], [], "|-", color="grey", markersize=7, label=interval)
       for y, (label, label_dots) in enumerate(panel_dots.items()):
         for i, dot in enumerate(_several(label_dots), 1):
-          style = styles_lib.method(label) or styles_lib.Style(
+          style = styles_lib.method_style(label) or styles_lib.Style(
             styles_lib.COLOURS[0], "solid"
           )
           look = {"fmt": style.marker, "color": style.colour, "markersize": 6}
@@ -787,7 +789,7 @@ def draw_means(
   )
 
 
-def panels(
+def plot_panels(
   paths: Paths,
   cells: Mapping[str, Mapping[str, list[records.Row]]],
   protocol: str,
@@ -847,7 +849,7 @@ def panels(
           [results.by_seed(rows, panel_protocol, column) for rows in runs.values()],
           panel_marks,
         )
-      draw_marks(axis, panel_marks, styles)
+      _draw_marks(axis, panel_marks, styles)
 
 
 def scatters(
@@ -882,7 +884,7 @@ def scatters(
       axis.set(xlabel=labels[0], ylabel=labels[1])
 
 
-def groups(
+def plot_groups(
   paths: Paths,
   cells: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[str]]],
   labels: tuple[str, str],
@@ -900,7 +902,9 @@ def groups(
     1, len(cells), figsize=(5.2 * len(cells), 4.6), squeeze=False
   )
   for axis, (name, (points, group, _)) in zip(axes.flat, cells.items()):
-    styles = styles_lib.of(f"group {g + 1}" for g in sorted(set(group.tolist())))
+    styles = styles_lib.line_styles(
+      f"group {g + 1}" for g in sorted(set(group.tolist()))
+    )
     for label, style in styles.items():
       inside = group == int(label.split()[1]) - 1
       axis.scatter(
@@ -928,7 +932,7 @@ def groups(
         for word in sorted(set(words))
       },
     )
-  save(figure, *paths)
+  save_figure(figure, *paths)
 
 
 def _write_apart(axis: Any, points: np.ndarray, at: Mapping[str, np.ndarray]) -> None:

@@ -152,7 +152,7 @@ def _exactly(label: str) -> Style | None:
   return METHODS.get(_SAME.get(label, label))
 
 
-def method(label: str) -> Style | None:
+def method_style(label: str) -> Style | None:
   """The style of a method; None where the label names none.
 
   A label may go on after the name of the method: " (stated)", ", w_k".
@@ -164,7 +164,7 @@ def method(label: str) -> Style | None:
   return None
 
 
-def of(labels: Iterable[str]) -> dict[str, Style]:
+def line_styles(labels: Iterable[str]) -> dict[str, Style]:
   """label -> style, where lines are told apart by their styles alone.
 
   The label of a method gets the method's style. Other labels get what is left,
@@ -173,7 +173,7 @@ def of(labels: Iterable[str]) -> dict[str, Style]:
   """
   names = list(dict.fromkeys(labels))
   by_label: dict[str, Style] = {}
-  for look_up in (_exactly, method):
+  for look_up in (_exactly, method_style):
     for label in names:
       style = look_up(label)
       if (

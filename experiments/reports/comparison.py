@@ -23,7 +23,7 @@ from . import markdown
 _UNITS = ((1e9, "10\u2079"), (1e6, "10\u2076"), (1e3, "10\u00b3"))
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
   """A table of text; "+-" stands for the sign."""
 
   title: str
@@ -33,7 +33,7 @@ class Table(NamedTuple):
   name: str = ""  #: of its label in LaTeX
 
 
-def format_estimate(
+def _format_estimate(
   estimate: Estimate | None, factor: float = 1.0, digits: int = 2, signed: bool = False
 ) -> str:
   """Mean +- interval; "-" for nothing, no interval where there is none."""
@@ -56,7 +56,7 @@ def _metric(comparison: Comparison) -> str:
   return comparison.metric.replace("_", " ") + unit
 
 
-def scores(comparison: Comparison) -> Table:
+def scores(comparison: Comparison) -> TextTable:
   """Final, late and best values of every run."""
   factor = metrics.factor(comparison.metric)
   digits, metric_text = metrics.digits(comparison.metric), _metric(comparison)
@@ -66,7 +66,7 @@ def scores(comparison: Comparison) -> Table:
       str(len(line.result.seeds)),
       str(int(line.costs["round"].mean)),
       *(
-        format_estimate(line.scores[name], factor, digits)
+        _format_estimate(line.scores[name], factor, digits)
         for name in ("final", "last_10", "best")
       ),
     )
@@ -78,7 +78,7 @@ def scores(comparison: Comparison) -> Table:
     else (" The best round is chosen on test data, which is optimistic.")
   )
   interval = _interval_note(comparison)
-  return Table(
+  return TextTable(
     f"{comparison.metric.replace('_', ' ').capitalize()}, protocol "
     f"{comparison.protocol}",
     (
@@ -135,7 +135,7 @@ def _significant(column: Sequence[Estimate | None], factor: float) -> list[str]:
   return [
     f"{factor * cost.mean:.{digits}f}"
     if cost is not None and cost.ci95 == 0.0  # the same in every seed
-    else format_estimate(cost, factor, digits)
+    else _format_estimate(cost, factor, digits)
     for cost in column
   ]
 
@@ -168,7 +168,7 @@ def _traffic_columns(comparison: Comparison) -> dict[str, str]:
   return columns
 
 
-def to_targets(comparison: Comparison) -> Table:
+def _target_table(comparison: Comparison) -> TextTable:
   """Rounds, what is sent and simulated seconds until every target."""
   factor = metrics.factor(comparison.metric)
   unit = " %" if factor == 100 else ""
@@ -180,7 +180,7 @@ def to_targets(comparison: Comparison) -> Table:
   ):
     *most, last = [f"{factor * target:g}" for target in comparison.targets]
     missed = f"{', '.join(most)} or {last}" if most else last
-    return Table(
+    return TextTable(
       "Cost to targets",
       (),
       (),
@@ -213,7 +213,7 @@ def to_targets(comparison: Comparison) -> Table:
     )
     for i, (line, target) in enumerate(pairs)
   )
-  return Table(
+  return TextTable(
     "Cost to targets",
     ("run", "target", "reached by", *(head for head, _ in columns)),
     rows,
@@ -224,7 +224,7 @@ def to_targets(comparison: Comparison) -> Table:
   )
 
 
-def costs(comparison: Comparison) -> Table:
+def cost_table(comparison: Comparison) -> TextTable:
   """The costs of the whole runs."""
   columns = _cost_columns(
     {
@@ -240,7 +240,7 @@ def costs(comparison: Comparison) -> Table:
     (line.label, *(cells[i] for _, cells in columns))
     for i, line in enumerate(comparison.lines)
   )
-  return Table(
+  return TextTable(
     "Cost of the whole run",
     ("run", *(head for head, _ in columns)),
     rows,
@@ -250,7 +250,7 @@ def costs(comparison: Comparison) -> Table:
   )
 
 
-def differences(comparison: Comparison, baseline: str = "") -> Table:
+def _difference_table(comparison: Comparison, baseline: str = "") -> TextTable:
   """The runs against a baseline, seed by seed; by default the first one."""
   baseline = baseline or comparison.baseline
   factor = metrics.factor(comparison.metric)
@@ -265,7 +265,7 @@ def differences(comparison: Comparison, baseline: str = "") -> Table:
         (
           line.label,
           str(len(pair.difference.values)),
-          format_estimate(pair.difference, factor, digits, True),
+          _format_estimate(pair.difference, factor, digits, True),
           "-" if math.isnan(pair.t) else f"{pair.t:.2f}",
           _p_value(pair.p),
           _p_value(pair.holm),
@@ -307,7 +307,7 @@ def differences(comparison: Comparison, baseline: str = "") -> Table:
       f"Not paired: {label}, {reason}." for label, reason in comparison.unpaired.items()
     ]
   number = comparison.baselines.index(baseline)
-  return Table(
+  return TextTable(
     f"Difference from {baseline}",
     ("run", "seeds", f"difference{unit}", "t", "p", "p (Holm)"),
     tuple(rows),
@@ -316,14 +316,14 @@ def differences(comparison: Comparison, baseline: str = "") -> Table:
   )
 
 
-def options(results: dict[str, RunResult]) -> tuple[Table, list[bool]]:
+def flag_table(results: dict[str, RunResult]) -> tuple[TextTable, list[bool]]:
   """The options of every run, and which of them differ between the runs."""
   every = option_table(list(results.values()))
   for name in ("device", "versions"):
     every[name] = [_provenance(result, name) for result in results.values()]
   rows = tuple((name, *values) for name, values in every.items())
   differs = [len(set(values)) > 1 for values in every.values()]
-  return Table("Flags of every run", ("flag", *results), rows), differs
+  return TextTable("Flags of every run", ("flag", *results), rows), differs
 
 
 def _provenance(result: RunResult, name: str) -> str:
@@ -333,14 +333,16 @@ def _provenance(result: RunResult, name: str) -> str:
   return str(value)
 
 
-def all_tables(comparison: Comparison) -> list[Table]:
+def all_tables(comparison: Comparison) -> list[TextTable]:
   """The tables of a comparison, without empty ones."""
   tables = [scores(comparison)]
   if comparison.targets:
-    tables.append(to_targets(comparison))
-  tables.append(costs(comparison))
+    tables.append(_target_table(comparison))
+  tables.append(cost_table(comparison))
   if len(comparison.lines) > 1:
-    tables += [differences(comparison, baseline) for baseline in comparison.baselines]
+    tables += [
+      _difference_table(comparison, baseline) for baseline in comparison.baselines
+    ]
   return tables
 
 
@@ -352,7 +354,7 @@ def comparison_page(title: str, comparison: Comparison, command_line: str) -> st
     if table.rows:
       part += [_markdown(table.head, table.rows), ""]
     parts.append("\n".join([*part, _cell(table.note)]))
-  table, differs = options(comparison.results)
+  table, differs = flag_table(comparison.results)
   if any(differs):
     parts.append(
       "## Flags that differ\n\n"
@@ -363,7 +365,7 @@ def comparison_page(title: str, comparison: Comparison, command_line: str) -> st
   return markdown.page(_cell(title), parts)
 
 
-def plain(comparison: Comparison) -> str:
+def plain_text(comparison: Comparison) -> str:
   """The tables as text for a terminal."""
   out = []
   for table in all_tables(comparison):
@@ -407,7 +409,7 @@ _LATEX = {
 }
 
 
-def latex_text(text: str) -> str:
+def _latex_text(text: str) -> str:
   """Text in which every character stands for itself in LaTeX."""
   words = "".join(_LATEX.get(sign, sign) for sign in text)
   return words.replace("--", "-{}-")  # two signs, not a dash
@@ -415,7 +417,7 @@ def latex_text(text: str) -> str:
 
 def _latex_cell(text: str) -> str:
   """A cell in LaTeX: intervals, powers and signs in mathematics."""
-  words = latex_text(text).replace("+-", r"$\pm$")
+  words = _latex_text(text).replace("+-", r"$\pm$")
   for sign, power in (("\u2079", "9"), ("\u2076", "6"), ("\u00b3", "3")):
     words = words.replace(f"10{sign}", f"$10^{power}$")
   if words[:1] in "+-" and len(words) > 1:
@@ -462,7 +464,7 @@ def with_seconds(result: RunResult) -> list[tables.Row]:
   return [{**row, "seconds": seconds[row["round"]]} for row in result.records.rows]
 
 
-def draw(
+def draw_comparison(
   paths: Sequence[pathlib.Path],
   comparison: Comparison,
   title: str,
@@ -485,7 +487,7 @@ def draw(
     _fit(axis, comparison)
   plots.legend(figure)
   axis.set_title(title, fontsize=11)
-  plots.save(figure, *paths)
+  plots.save_figure(figure, *paths)
 
 
 def _fit(axis: Any, comparison: Comparison) -> None:

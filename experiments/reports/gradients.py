@@ -99,7 +99,7 @@ def _naming_flag() -> Iterator[None]:
     raise type(error)(error.text.replace("`by`", f"`{FLAG}`")) from None
 
 
-def table(descent: GradientTuning) -> str:
+def _table_of_steps(descent: GradientTuning) -> str:
   """The outer steps as Markdown, the best in bold.
 
   A slope is the derivative of the loss by the logarithm, or the logit, in which
@@ -133,12 +133,12 @@ def table(descent: GradientTuning) -> str:
   )
 
 
-def flags_of(step: OuterStep) -> list[str]:
+def _flags_of_step(step: OuterStep) -> list[str]:
   """The flags of the values of a step."""
   return [f"--{name}={value:.4g}" for name, value in step.values.items()]
 
 
-def make(
+def tune_run_by_gradient(
   words: Sequence[str],
   values: FlagValues,
   late: int | None,
@@ -167,13 +167,13 @@ def make(
       root / "gradient.md": files.with_sibling("gradient.json", _IS_TUNING),
     },
   )
-  main = tasks.of(config_lib.parse(words)).main
+  main = tasks.of(config_lib.parse_config(words)).main
   factor = metrics.factor(main)
   unit = "%" if factor == 100 else main
 
   def print_step(step: OuterStep) -> None:
     print(
-      f"  {step.rounds} rounds, {' '.join(flags_of(step))}: loss "
+      f"  {step.rounds} rounds, {' '.join(_flags_of_step(step))}: loss "
       f"{step.loss:.4f}, {factor * step.accuracy:.2f} {unit}"
       f"{'' if step.kept else ' (taken back)'}",
       flush=True,
@@ -181,13 +181,13 @@ def make(
 
   with _naming_flag():
     gradient_tuning.check_steps(values.outer_steps, values.halvings)
-    config = config_lib.parse([*words, "--eval_protocols=validation"])
+    config = config_lib.parse_config([*words, "--eval_protocols=validation"])
     execute.refuse_several(config)
     names = gradient_tuning.check_starts(config.method, list(values[FLAG].value or ()))
     hypergradient.check_differentiable(config.method, config.run)
     prepared = hypergradient.prepare_run(config, names)
     check_choice(prepared.federation)  # before it compiles
-    execute.warn(prepared, set())
+    execute.print_warnings(prepared, set())
     caution = hypergradient.caution_decisions(prepared.method)
     if caution:
       print(f"warning: {with_names(caution, '--')}", file=sys.stderr)
@@ -198,7 +198,7 @@ def make(
       last=late,
       report=print_step,
     )
-  best = flags_of(descent.best)
+  best = _flags_of_step(descent.best)
   facts: dict[str, Any] = {
     "best": descent.best.values,
     "loss": descent.best.loss,
@@ -208,7 +208,7 @@ def make(
     "replay": shlex.join([*words, *best]),
   }
   root.mkdir(parents=True, exist_ok=True)
-  text = table(descent)
+  text = _table_of_steps(descent)
   results.write_json(root / "gradient.json", facts)
   results.write_text(root / "gradient.md", f"# {title}\n\n{text}\n")
   print(

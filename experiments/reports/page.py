@@ -22,7 +22,7 @@ from fedjax_alg.runs.result import RunResult
 
 from ..drawing import plots, styles
 from . import comparison as comparison_lib
-from .comparison import Table
+from .comparison import TextTable
 
 _CSS = pathlib.Path(__file__).with_name("page.css")
 
@@ -306,7 +306,7 @@ def clients(runs: Mapping[str, RunResult], style: Mapping[str, styles.Style]) ->
   return figure
 
 
-def groups(panels: Panels) -> list[Any]:
+def group_figures(panels: Panels) -> list[Any]:
   """Sizes and members of the groups of every run that has groups.
 
   Returns:
@@ -383,7 +383,7 @@ def _text(words: str) -> str:
   return html.escape(words).replace("+-", "\N{PLUS-MINUS SIGN}")
 
 
-def _table(table: Table, kind: str = "") -> str:
+def _table(table: TextTable, kind: str = "") -> str:
   """A table with its title and note."""
   out = []
   if table.title:
@@ -403,7 +403,7 @@ def _table(table: Table, kind: str = "") -> str:
   return "\n".join(out)
 
 
-def group_table(panels: Panels) -> Table:
+def group_table(panels: Panels) -> TextTable:
   """The last rows of groups.csv of every run that has groups."""
   rows, undefined = [], False
   for title, runs in panels.items():
@@ -425,7 +425,7 @@ def group_table(panels: Panels) -> Table:
               ),
             )
           )
-  return Table(
+  return TextTable(
     "",
     (
       *(["panel"] if len(panels) > 1 else []),
@@ -447,23 +447,26 @@ def _note(words: str) -> str:
   return f'<p class="note">{words}</p>'
 
 
-def _comparison_tables(panels: Panels, metric: str, protocol: str) -> list[Table]:
+def _comparison_tables(panels: Panels, metric: str, protocol: str) -> list[TextTable]:
   """The scores and the costs of every panel's runs."""
   out = []
   for title, runs in panels.items():
     comparison = compare(runs, metric=metric, protocol=protocol)
     out += [
       table._replace(title=f"{title}: {table.title}".removeprefix(": "))
-      for table in (comparison_lib.scores(comparison), comparison_lib.costs(comparison))
+      for table in (
+        comparison_lib.scores(comparison),
+        comparison_lib.cost_table(comparison),
+      )
     ]
   return out
 
 
-def write(
+def write_page(
   path: pathlib.Path,
   title: str,
   panels: Panels,
-  tables: Sequence[Table] = (),
+  tables: Sequence[TextTable] = (),
   *,
   metric: str,
   protocol: str,
@@ -487,7 +490,7 @@ def write(
     OptionError: Plotly is not installed.
   """
   check_plotly(path.name)
-  style = styles.of(label for runs in panels.values() for label in runs)
+  style = styles.line_styles(label for runs in panels.values() for label in runs)
   embedded = itertools.chain([True], itertools.repeat(False))
 
   def to_html(figure: Any) -> str:
@@ -525,7 +528,7 @@ def write(
         "curve, the more clients are well served."
       ),
     ]
-  grouped = groups(panels)
+  grouped = group_figures(panels)
   if grouped:
     parts += [
       "<h2>Groups of clients</h2>",
@@ -533,7 +536,7 @@ def write(
       _note("A column for each client; grey: in no group yet.") * (len(grouped) > 1),
       _table(group_table(panels)),
     ]
-  table, differs = comparison_lib.options(_label_runs(panels))
+  table, differs = comparison_lib.flag_table(_label_runs(panels))
   different = tuple(itertools.compress(table.rows, differs))
   parts += [
     _table(table._replace(title="Flags that differ", rows=different), "text")

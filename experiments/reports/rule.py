@@ -22,7 +22,7 @@ NO_NUMBER = "no number in the paper"
 _WIDEST = 0.5 / TIE
 
 
-def place(gap: float, ci95: float, tie: float = 0.0) -> str:
+def place_gap(gap: float, ci95: float, tie: float = 0.0) -> str:
   """Places a measured number beside a claimed one.
 
   Let ``gap`` be the measured number less the claimed one.
@@ -73,7 +73,7 @@ def place_values(
     exact: whether the number does not vary from run to run.
 
   Returns:
-    Ours in words, and the verdict of ``place``.
+    Ours in words, and the verdict of ``place_gap``.
   """
   numbers = np.asarray(values, float)
   never = np.isinf(numbers)
@@ -90,7 +90,7 @@ def place_values(
       return ours, SAME
     return ours, BELOW if np.isinf(claimed) else ABOVE
   ci95 = 0.0 if exact else spread["ci95"]
-  return ours, place(spread["mean"] - claimed, ci95, tie_of(claimed, unit))
+  return ours, place_gap(spread["mean"] - claimed, ci95, tie_of(claimed, unit))
 
 
 #: Beginnings of metrics of which less is better -> (less, more) in words.
@@ -116,7 +116,7 @@ def words(
   """The verdict on a number, as tables say it.
 
   Args:
-    verdict: that of ``place``.
+    verdict: that of ``place_gap``.
     gap: by how much ours is off, without a sign; None: not a number.
     metric: the metric.
     unit: the unit of the paper's number.

@@ -33,7 +33,7 @@ def read_setting(values: Mapping[str, str], folder: pathlib.Path, note: str) -> 
   return Setting(dict(values), folder, rows, note)
 
 
-class Sweep(NamedTuple):
+class SweepTable(NamedTuple):
   """The settings of a sweep, and what chooses the best of them."""
 
   settings: Sequence[Setting]
@@ -44,7 +44,7 @@ class Sweep(NamedTuple):
   @classmethod
   def of_settings(
     cls, settings: Sequence[Setting], by: str | None, metric: str | None, score: str
-  ) -> "Sweep":
+  ) -> "SweepTable":
     """Makes it; by default validation chooses, else the first protocol.
 
     Raises:
@@ -155,7 +155,7 @@ def _numbers(values: Sequence[str]) -> np.ndarray | None:
   return None if wide and (numbers <= 0).any() else numbers
 
 
-def draw(path: pathlib.Path, sweep: Sweep, title: str) -> None:
+def draw_sweep(path: pathlib.Path, sweep: SweepTable, title: str) -> None:
   """Draws the metric over the values of the first swept name.
 
   There is a line for each combination of values of the other names, a little
@@ -174,7 +174,7 @@ def draw(path: pathlib.Path, sweep: Sweep, title: str) -> None:
   for setting in sweep.settings:
     label = ", ".join(f"{flag} {setting.values[flag]}" for flag in others)
     lines.setdefault(label, []).append(setting)
-  factor, style_of = metrics.factor(metric), styles.of(lines)
+  factor, style_of = metrics.factor(metric), styles.line_styles(lines)
   with plots.sheet([path], [""], title, size=(5.5, 3.8)) as (axis,):
     for i, (label, settings) in enumerate(lines.items()):
       shift = (i - (len(lines) - 1) / 2) * min(0.015, 0.08 / len(lines))

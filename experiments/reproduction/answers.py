@@ -23,7 +23,7 @@ from . import chosen, partitions, report, suite, verdicts
 Measures = Mapping[str, verdicts.Measure | tuple[verdicts.Measure, str]]
 
 
-class Answer(NamedTuple):
+class PaperAnswer(NamedTuple):
   """One number or sentence of a paper beside ours."""
 
   figure: str  #: the figure or table of ours that answers
@@ -59,7 +59,7 @@ class Answer(NamedTuple):
     return rule.words(self.verdict, gap, self.metric, unit, is_own, never)
 
 
-def number(
+def answer_number(
   run_values: Any,
   claim: report.Claim,
   choices: Iterable[chosen.Choice] = (),
@@ -95,9 +95,9 @@ def _apply_measure(
   )
 
 
-def numbers(
+def answer_numbers(
   paper: str, name: str, outcomes: suite.Outcomes, measures: Measures
-) -> list[Answer]:
+) -> list[PaperAnswer]:
   """The answers to the plain numbers that a paper states for a figure."""
   answers = []
   for claim in report.load_claims(paper, name):
@@ -117,9 +117,9 @@ def numbers(
       except verdicts.NotRun as error:
         ours, verdict = str(error), rule.NOT_RUN
       else:
-        ours, verdict = number(values, claim, o.cell.choices, parts=o.parts)
+        ours, verdict = answer_number(values, claim, o.cell.choices, parts=o.parts)
       answers.append(
-        Answer(
+        PaperAnswer(
           name,
           claim.artifact,
           claim.panel,
@@ -134,16 +134,16 @@ def numbers(
   return answers
 
 
-def sentences(
+def answer_sentences(
   name: str, claims: Sequence[verdicts.Statement], outcomes: suite.Outcomes
-) -> list[Answer]:
+) -> list[PaperAnswer]:
   """The answers to the sentences of a paper about a figure."""
   answers = []
   for protocol, runs in verdicts.by_protocol(outcomes).items():
     for claim in claims:
-      measured, verdict = verdicts.judge(claim, runs)
+      measured, verdict = verdicts.judge_statement(claim, runs)
       answers.append(
-        Answer(
+        PaperAnswer(
           name,
           claim.artifact,
           "",
@@ -152,28 +152,28 @@ def sentences(
           claim.text,
           measured,
           verdict,
-          verdicts.tuning(claim, runs) if protocol == suite.TUNED else "",
+          verdicts.tuning_of_statement(claim, runs) if protocol == suite.TUNED else "",
         )
       )
   return answers
 
 
 #: Recognizer of a file of answers.
-IS_TABLE = files.table_with(*Answer._fields[:4])
+IS_TABLE = files.table_with(*PaperAnswer._fields[:4])
 
 
-def text(answers: Iterable[Answer]) -> str:
+def answers_csv(answers: Iterable[PaperAnswer]) -> str:
   """The content of a file of answers."""
   buffer = io.StringIO()
   writer = csv.writer(buffer, lineterminator="\n")
-  writer.writerow(Answer._fields)
+  writer.writerow(PaperAnswer._fields)
   writer.writerows(answers)
   return buffer.getvalue()
 
 
-def read(path: pathlib.Path) -> list[Answer]:
+def read_answers(path: pathlib.Path) -> list[PaperAnswer]:
   """Reads a file of answers; [] without a file."""
   if not path.is_file():
     return []
   with open(path, newline="", encoding="utf-8") as file:
-    return [Answer(**row) for row in csv.DictReader(file)]
+    return [PaperAnswer(**row) for row in csv.DictReader(file)]

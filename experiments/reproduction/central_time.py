@@ -174,7 +174,7 @@ def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
   return _ROUNDS * float(np.median(seconds))
 
 
-def table1(quick: bool) -> tuple[str, list[answers.Answer]]:
+def table1(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
   """Table I: times every cell.
 
   Args:
@@ -224,14 +224,14 @@ def table1(quick: bool) -> tuple[str, list[answers.Answer]]:
     f"{np.mean(list(ratios.values())):.1f} times on average."
   )
   return text, [
-    answers.Answer(
+    answers.PaperAnswer(
       "table1",
       claim.artifact,
       claim.panel,
       claim.method,
       claim.metric,
       claim.printed,
-      *answers.number(ratios[claim.method], claim),
+      *answers.answer_number(ratios[claim.method], claim),
       chosen.STATED,
     )  # K and the rates are the paper's
     for claim in report.load_claims("diversified", "Table1")

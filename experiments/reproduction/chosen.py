@@ -216,7 +216,7 @@ def tuning(settings: str) -> str:
   )
 
 
-def together(tunings: Iterable[str]) -> str:
+def tuning_of_several(tunings: Iterable[str]) -> str:
   """Returns how the settings of several methods were found, as one of them.
 
   Methods that are compared are tuned if all of them are, and not tuned if some

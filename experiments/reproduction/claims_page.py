@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from ..reports import markdown, rule
 from . import chosen, report, suite, verdicts
-from .answers import Answer
+from .answers import PaperAnswer
 
 _MEANING = (
   "Two questions, never one: *does a method reach its number*, and *does its "
@@ -73,7 +73,7 @@ _KEYS = ("artifact", "panel", "method", "metric", "value")
 _ACCURACY = ("accuracy", "micro_recall", "micro_precision", "micro_f1")
 
 
-class Row(NamedTuple):
+class _Row(NamedTuple):
   """A measurement, or a sentence, with its answer."""
 
   claim: Mapping[str, str]
@@ -124,7 +124,7 @@ def finding(ours: str) -> str:
   return f"{ordered[0]} to {ordered[-1]}"
 
 
-def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str, str]:
+def _sentences(text: str, answers: Sequence[PaperAnswer]) -> tuple[str, str, str]:
   """(what was measured, the verdict, the tuning) of the sentences.
 
   They are those that begin so.
@@ -134,7 +134,7 @@ def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str, str]:
   candidates = []
   for word in text.split(" & "):
     artifact, _, start = word.rpartition("|")
-    best: dict[tuple[str, str], Answer] = {}
+    best: dict[tuple[str, str], PaperAnswer] = {}
     for a in answers:
       if (
         not a.metric
@@ -153,7 +153,7 @@ def _sentences(text: str, answers: Sequence[Answer]) -> tuple[str, str, str]:
   return prefix + finding(ours), verdict, tuning
 
 
-def _order(answer: Answer) -> tuple[bool, bool, bool]:
+def _order(answer: PaperAnswer) -> tuple[bool, bool, bool]:
   """Returns the sort key of an answer; of several to a claim the least counts.
 
   A figure of ours that goes further than the paper's, such as Table 3 on nine
@@ -166,7 +166,7 @@ def _order(answer: Answer) -> tuple[bool, bool, bool]:
   )
 
 
-def _words(row: Mapping[str, str], answer: Answer, is_own: bool) -> str:
+def _words(row: Mapping[str, str], answer: PaperAnswer, is_own: bool) -> str:
   """The verdict on a number in words."""
   factor = 100.0 if row["unit"] == "fraction" else 1.0
   return answer.words(
@@ -178,7 +178,7 @@ def _words(row: Mapping[str, str], answer: Answer, is_own: bool) -> str:
 
 
 def _number(
-  row: Mapping[str, str], answers: Sequence[Answer], is_own: bool
+  row: Mapping[str, str], answers: Sequence[PaperAnswer], is_own: bool
 ) -> tuple[str, str, str, str, str]:
   """(ours, verdict, words, by the stated settings, tuning) of a number."""
   matches = sorted(
@@ -220,13 +220,13 @@ def _measurement(
   )
 
 
-def rows(
+def claim_rows(
   paper: str,
   own_names: tuple[str, ...],
-  answers: Sequence[Answer],
+  answers: Sequence[PaperAnswer],
   same_runs: Mapping[str, str] | None = None,
   balanced: Sequence[str] = (),
-) -> list[Row]:
+) -> list[_Row]:
   """The measurements and sentences of a paper with their answers.
 
   Args:
@@ -238,7 +238,7 @@ def rows(
       where the macro recall is the accuracy.
   """
   patterns = report.read_claims(paper, "judged")
-  out: dict[tuple[str, ...], Row] = {}
+  out: dict[tuple[str, ...], _Row] = {}
   key: tuple[str, ...]
   for number, row in enumerate(report.read_claims(paper)):
     tried = _matching(patterns, row, "tried").get("tried", "")
@@ -271,7 +271,7 @@ def rows(
         printed=(*out[key].printed, f"{_value(row)} ({row['artifact']})")
       )
     else:
-      out[key] = Row(row, role, ours, verdict, words, tried, stated, tuning=tuning)
+      out[key] = _Row(row, role, ours, verdict, words, tried, stated, tuning=tuning)
   return list(out.values())
 
 
@@ -301,7 +301,7 @@ def _standing(words: str) -> str:
   )
 
 
-def head(papers: Mapping[str, Sequence[Row]]) -> str:
+def head(papers: Mapping[str, Sequence[_Row]]) -> str:
   """The table: numbers of every paper's own methods, and its sentences."""
   lines = []
   for name, paper_rows in papers.items():
@@ -332,7 +332,7 @@ def head(papers: Mapping[str, Sequence[Row]]) -> str:
   return markdown.table(["paper, settings", *_COLUMNS], lines)
 
 
-def _by_tuning(paper_rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
+def _by_tuning(paper_rows: Sequence[_Row]) -> dict[str, dict[str, list[str]]]:
   """Sorts verdicts in words: choice of the settings -> kind of row -> verdicts."""
   order = (
     chosen.TUNED,
@@ -377,7 +377,7 @@ def _value(claim: Mapping[str, str]) -> str:
 
 
 def _table(
-  paper_rows: Iterable[Row],
+  paper_rows: Iterable[_Row],
   notes: dict[str, int],
   stated: str = "by the paper's settings",
 ) -> str:
@@ -408,7 +408,7 @@ def _table(
   )
 
 
-def _of_paper(name: str, paper_rows: Sequence[Row], notes: dict[str, int]) -> str:
+def _of_paper(name: str, paper_rows: Sequence[_Row], notes: dict[str, int]) -> str:
   """The section of a paper."""
   known_rows = [row for row in paper_rows if row.verdict not in (*_UNKNOWN, "lost")]
   own_rows, sentence_rows, others = (
@@ -444,7 +444,7 @@ def _of_paper(name: str, paper_rows: Sequence[Row], notes: dict[str, int]) -> st
   return "\n\n".join(filter(None, parts))
 
 
-def claims_text(papers: Mapping[str, Sequence[Row]]) -> str:
+def claims_text(papers: Mapping[str, Sequence[_Row]]) -> str:
   """The Markdown page."""
   notes: dict[str, int] = {}
   sections = [_of_paper(*item, notes) for item in papers.items()]

@@ -192,7 +192,7 @@ def pairs(
   return common
 
 
-def saving(
+def saved_percent(
   cost: Sequence[float | None],
   other_cost: Sequence[float | None],
   parts: suite.Outcomes = (),
@@ -227,7 +227,7 @@ def format_saving(
   bound: bool,
   parts: suite.Outcomes = (),
 ) -> str:
-  """``saving`` in words.
+  """``saved_percent`` in words.
 
   Args:
     cost: the costs of the paper's method, one for each seed.
@@ -236,7 +236,7 @@ def format_saving(
     parts: the partitions of a pooled run.
   """
   try:
-    spread = results.spread(saving(cost, other_cost, parts))
+    spread = results.spread(saved_percent(cost, other_cost, parts))
   except verdicts.NotRun:
     return "-"
   seeds = sum(None not in pair for pair in zip(cost, other_cost))
@@ -245,7 +245,7 @@ def format_saving(
   return f"{head}{results.format_spread(spread, 1)}{tail}"
 
 
-def communication(
+def communication_section(
   outcomes: suite.Outcomes,
   targets: Sequence[float],
   proposed: str,

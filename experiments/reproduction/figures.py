@@ -45,7 +45,7 @@ Section = Callable[[suite.Outcomes], str]
 Draw = Callable[[plots.Paths, suite.Outcomes, str, str], None]
 
 
-class Line(NamedTuple):
+class FigureLine(NamedTuple):
   """A line of a panel: a method in one setting."""
 
   label: str
@@ -77,7 +77,7 @@ class Figure(NamedTuple):
   metric: str
   data: str  #: preset of the data, <paper>/<data>.flags
   panels: tuple[Panel, ...]
-  lines_of: Callable[[Panel], Sequence[Line]]  #: the lines of a panel
+  lines_of: Callable[[Panel], Sequence[FigureLine]]  #: the lines of a panel
   held: tuple[str, ...] = ()  #: flags that hold clients out for validation
   protocol: str = "global"  #: the protocol that is shown
   protocols: str = "global"  #: the protocols that are evaluated
@@ -100,7 +100,9 @@ class Figure(NamedTuple):
   #: rounds of the figure's own metric
   measures: answers.Measures = {}
   #: answers to numbers that the paper states for another figure or table
-  extra_answers: Callable[[suite.Outcomes], list[answers.Answer]] = lambda outcomes: []
+  extra_answers: Callable[[suite.Outcomes], list[answers.PaperAnswer]] = (
+    lambda outcomes: []
+  )
   draw: Draw | None = None  #: draws the picture; None: draw curves
 
 
@@ -123,12 +125,12 @@ class Request(NamedTuple):
   finished: bool = False  #: run nothing, show the runs that are finished
 
 
-class Table(NamedTuple):
+class FigureTable(NamedTuple):
   """A table or picture of a paper that is not made of figures' runs."""
 
   title: str
   #: (request, its folder) -> its Markdown, and what it answers
-  make: Callable[[Request, pathlib.Path], tuple[str, Sequence[answers.Answer]]]
+  make: Callable[[Request, pathlib.Path], tuple[str, Sequence[answers.PaperAnswer]]]
   of_runs: bool = False  #: whether it reads flags of runs
 
 
@@ -154,7 +156,7 @@ class Paper(NamedTuple):
 
   name: str  #: name of its command, and of the folder of its presets and claims
   figures: Mapping[str, Figure]
-  tables: Mapping[str, Table]
+  tables: Mapping[str, FigureTable]
   note: str  #: sentences below every table
   own: tuple[str, ...]  #: beginnings of the names of the paper's own methods
   quick: tuple[str, ...] = QUICK  #: flags of --scale=quick
@@ -191,7 +193,7 @@ class Paper(NamedTuple):
     return _command(self)(argv)
 
 
-def panels(
+def make_panels(
   of: Mapping[str, tuple[str, ...]], data: str = "", extra_flags: tuple[str, ...] = ()
 ) -> tuple[Panel, ...]:
   """Panels with the letters from a on: title -> flags, with ``extra_flags``."""
@@ -201,17 +203,19 @@ def panels(
   )
 
 
-def participation(*percent: int) -> tuple[Panel, ...]:
+def participation_panels(*percent: int) -> tuple[Panel, ...]:
   """A panel for each share of participants, in percent."""
-  return panels(
+  return make_panels(
     {f"{p} % of the clients": (f"--participation={p / 100}",) for p in percent}
   )
 
 
-def of_files(folder: str, files_of: Mapping[str, str]) -> Callable[[Panel], list[Line]]:
+def of_files(
+  folder: str, files_of: Mapping[str, str]
+) -> Callable[[Panel], list[FigureLine]]:
   """Makes the ``Figure.lines_of`` of label -> flag file in a folder."""
   return lambda panel: [
-    Line(label, (f"--flagfile={folder}/{name}.flags",))
+    FigureLine(label, (f"--flagfile={folder}/{name}.flags",))
     for label, name in files_of.items()
   ]
 
@@ -235,7 +239,7 @@ def methods(
   fixed: tuple[str, ...] = (),
   ends: Mapping[str, tuple[str, ...]] | None = None,
   protocols: Sequence[str] = (TUNED, STATED),
-) -> Callable[[Panel], list[Line]]:
+) -> Callable[[Panel], list[FigureLine]]:
   """Makes the ``Figure.lines_of`` of every registered method with a flag file.
 
   The files stand in methods/; one in methods_<data>/ overrides that for a
@@ -254,7 +258,7 @@ def methods(
     protocols: whether tuned and stated settings are shown.
   """
 
-  def lines(panel: Panel) -> list[Line]:
+  def lines(panel: Panel) -> list[FigureLine]:
     del panel
     general = method_files(paper, "methods")
     special = method_files(paper, f"methods_{data}")
@@ -264,7 +268,7 @@ def methods(
       file = f"{paper}/{'headline' if tuned else 'stated'}.flags"
       if (config_lib.PRESETS / file).is_file():
         all_lines += [
-          Line(
+          FigureLine(
             registry.get(name).label + end,
             (
               f"--flagfile={file}",
@@ -282,13 +286,15 @@ def methods(
         ]
     if others:
       all_lines += [
-        Line(registry.get(name).label, (*general.get(name, ()), *special.get(name, ())))
+        FigureLine(
+          registry.get(name).label, (*general.get(name, ()), *special.get(name, ()))
+        )
         for name in registry.ALGORITHMS
         if name not in proposed and (name in general or name in special)
       ]
     if others and STATED in protocols:
       all_lines += [
-        Line(registry.get(name).label, file, ONE_RATE)
+        FigureLine(registry.get(name).label, file, ONE_RATE)
         for name, file in method_files(paper, f"stated_{data}").items()
       ]
     return all_lines
@@ -324,7 +330,7 @@ def _method_flags(flags: Sequence[str], data: str) -> list[str]:
 
 
 def _cell(
-  paper: Paper, figure: Figure, panel: Panel, line: Line, request: Request
+  paper: Paper, figure: Figure, panel: Panel, line: FigureLine, request: Request
 ) -> suite.Cell:
   """The run of one line in one panel."""
   # The data preset overrides the flags of the line, so that a method's file for
@@ -403,7 +409,7 @@ def each_cell(paper: Paper, figure: Figure, request: Request) -> Iterator[suite.
     UsageError: there is no method to run, or a flag is wrong.
   """
   for panel in figure.panels:
-    lines = [Line(*line) for line in figure.lines_of(panel)]
+    lines = [FigureLine(*line) for line in figure.lines_of(panel)]
     if not lines:
       raise UsageError(
         f"{figure.title}: no method can be run, none of those "
@@ -437,7 +443,7 @@ def cells(paper: Paper, figure: Figure, request: Request) -> list[suite.Cell]:
   return all_cells
 
 
-def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
+def select_panels(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
   """The figure with only some of its panels.
 
   Raises:
@@ -455,7 +461,7 @@ def only(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
 def _why_lacking(flags: tuple[str, ...]) -> str:
   """Explains why the data of a run cannot be read; "" if they can."""
   try:
-    data = config_lib.parse(flags).data
+    data = config_lib.parse_config(flags).data
     return _why_unreadable(data, data_key(data))
   except DataError as error:
     return str(error).replace("`", "")
@@ -486,10 +492,10 @@ def resolve_figure(
   """
   figure, notes = paper.figures[name], []
   if request.panels:
-    figure = only(name, figure, request.panels)
+    figure = select_panels(name, figure, request.panels)
   elif request.quick and (figure.quick or len(figure.panels) > 2):
     letters = figure.quick or (figure.panels[0].letter, figure.panels[-1].letter)
-    figure = only(name, figure, letters)
+    figure = select_panels(name, figure, letters)
     which = "" if figure.quick else "the first and the last panel "
     notes.append(
       f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, "
@@ -584,8 +590,11 @@ def outcomes_of(paper: Paper, figure: Figure, request: Request) -> list[suite.Ou
   return suite.run_cells(all_cells, request.root, parts)
 
 
-def write(
-  request: Request, name: str, text: str, figure_answers: Sequence[answers.Answer] = ()
+def _write_page_and_answers(
+  request: Request,
+  name: str,
+  text: str,
+  figure_answers: Sequence[answers.PaperAnswer] = (),
 ) -> pathlib.Path:
   """Writes <name>.md, which is printed, and <name>.answers.csv.
 
@@ -595,7 +604,9 @@ def write(
   folder = request.root / name
   folder.mkdir(parents=True, exist_ok=True)
   # First: it tells that the other files are those of a figure.
-  results.write_text(folder / f"{name}.answers.csv", answers.text(figure_answers))
+  results.write_text(
+    folder / f"{name}.answers.csv", answers.answers_csv(figure_answers)
+  )
   results.write_text(folder / f"{name}.md", text)
   print(text, flush=True)
   return folder
@@ -642,7 +653,7 @@ def _make_table(paper: Paper, name: str, request: Request) -> None:
   folder = request.root / name
   folder.mkdir(parents=True, exist_ok=True)
   text, figure_answers = make(request, folder)
-  write(
+  _write_page_and_answers(
     request,
     name,
     markdown.page(title, [text, report.provenance_line(request.command_line)]),
@@ -661,7 +672,7 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
     raise UsageError(f"--finished: no run of {name} is")
   parts = [
     *(section(outcomes) for section in figure.sections),
-    verdicts.section(figure.statements, outcomes),
+    verdicts.statements_section(figure.statements, outcomes),
     _without_places("\n\n".join(missing), request),
     report.provenance(
       outcomes,
@@ -670,7 +681,7 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
       figure.table is not None,
     ),
   ]
-  rows = report.compare(
+  rows = report.compare_with_paper(
     outcomes, report.load_claims(paper.name, name), figure.protocol, figure.metric
   )
   if figure.table is not None:
@@ -683,13 +694,13 @@ def make_figure(paper: Paper, name: str, request: Request) -> str:
     (figure.metric, f"test_{figure.metric}"),
     verdicts.late(figure.metric, figure.protocol),
   )
-  folder = write(
+  folder = _write_page_and_answers(
     request,
     name,
     text,
     [
-      *answers.numbers(paper.name, name, outcomes, measures),
-      *answers.sentences(name, figure.statements, outcomes),
+      *answers.answer_numbers(paper.name, name, outcomes, measures),
+      *answers.answer_sentences(name, figure.statements, outcomes),
       *figure.extra_answers(outcomes),
     ],
   )
@@ -723,7 +734,7 @@ def _draw(
       which = title if len(protocols) == 1 else f"{title}, {words}"
       cells[which] = suite.rows_by_panel(runs).get(title, {})
       marks[which] = report.marks(paper.name, name, runs, figure.metric).get(title, [])
-  plots.panels(
+  plots.plot_panels(
     paths,
     {title: runs for title, runs in cells.items() if runs},
     figure.protocol,
@@ -770,7 +781,7 @@ def _write_page(
   path: pathlib.Path, figure: Figure, outcomes: suite.Outcomes, request: Request
 ) -> None:
   """Writes a page with the curves, costs, clients and flags of every run."""
-  page.write(
+  page.write_page(
     path,
     figure.title,
     {
@@ -941,7 +952,7 @@ def _run(
 ) -> None:
   """Makes the figures and tables that are asked for, or runs a part."""
   request = _request(paper, values, words, argv)
-  part = part_lib.parse(values.part)
+  part = part_lib.parse_part(values.part)
   if request.html:
     page.check_plotly("`html`")  # before the first run
   names = [*paper.figures, *paper.tables]
@@ -951,7 +962,7 @@ def _run(
     chosen_figures = [
       resolve_figure(paper, name, request)[0] for name in names if name in paper.figures
     ]
-    suite.run_part(
+    suite.run_part_of_cells(
       [
         part_cell
         for figure in chosen_figures

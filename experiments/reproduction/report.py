@@ -33,7 +33,7 @@ class Claim(NamedTuple):
   printed: str = ""  #: the number as the paper has it
 
 
-class Comparison(NamedTuple):
+class PaperComparison(NamedTuple):
   """A run beside the paper's number; shares are in percent."""
 
   outcome: suite.Outcome
@@ -49,12 +49,12 @@ class Comparison(NamedTuple):
 
   @property
   def verdict(self) -> str:
-    """The verdict by ``rule.place``; none if settings were chosen on test."""
+    """The verdict by ``rule.place_gap``; none if settings were chosen on test."""
     if self.paper is None:
       return rule.NO_NUMBER
     if chosen.incomparable(self.cell.choices):
       return rule.NOT_COMPARABLE
-    return rule.place(self.ours - self.paper, self.ci95, rule.TIE)
+    return rule.place_gap(self.ours - self.paper, self.ci95, rule.TIE)
 
 
 def read_claims(paper: str, name: str = "claims") -> list[dict[str, str]]:
@@ -161,9 +161,9 @@ def _place(claim: Claim, metric: str) -> tuple[float, float | None] | None:
   return None
 
 
-def compare(
+def compare_with_paper(
   outcomes: suite.Outcomes, claims: Sequence[Claim], protocol: str, metric: str
-) -> list[Comparison]:
+) -> list[PaperComparison]:
   """Compares each outcome with the claim about its panel and method.
 
   ``ours`` is the mean over the evaluations of the last ten rounds, which
@@ -179,7 +179,7 @@ def compare(
   for outcome in outcomes:
     late = outcome.summary["mean_last_10"][protocol][metric]
     rows.append(
-      Comparison(
+      PaperComparison(
         outcome,
         metric,
         stated.get((outcome.cell.panel, outcome.cell.method)),
@@ -200,7 +200,7 @@ def without_others(text: str) -> str:
 
 def figure_page(
   title: str,
-  rows: Sequence[Comparison],
+  rows: Sequence[PaperComparison],
   parts: Sequence[str],
   own_names: tuple[str, ...] = (),
 ) -> str:
@@ -228,7 +228,9 @@ def figure_page(
   return markdown.page(title, [intro + _table_of(rows, mine, bool(own_names)), *parts])
 
 
-def _table_of(rows: Sequence[Comparison], methods: Sequence[str], is_own: bool) -> str:
+def _table_of(
+  rows: Sequence[PaperComparison], methods: Sequence[str], is_own: bool
+) -> str:
   """The numbers of some methods: the paper's, then ours by every protocol."""
   cells: list[tuple[str, str, str]] = []
   for method in methods:
@@ -241,7 +243,7 @@ def _table_of(rows: Sequence[Comparison], methods: Sequence[str], is_own: bool) 
   return panel_table(cells)
 
 
-def _cell(row: Comparison, is_own: bool) -> str:
+def _cell(row: PaperComparison, is_own: bool) -> str:
   """Ours, and the verdict on the paper's number."""
   digits = metrics.digits(row.metric)
   text = f"{row.ours:.{digits}f}" + (
@@ -258,12 +260,12 @@ def _cell(row: Comparison, is_own: bool) -> str:
 _ENDS = ("best", "final", "mean_last_10")
 
 
-def numbers_csv(path: pathlib.Path, rows: Sequence[Comparison]) -> None:
+def numbers_csv(path: pathlib.Path, rows: Sequence[PaperComparison]) -> None:
   """Writes every number of a figure, how its settings were chosen, its flags.
 
   Args:
     path: the file.
-    rows: the paper's number and ours of each run, as ``compare`` makes them.
+    rows: the paper's number and ours of each run, as ``compare_with_paper`` makes them.
       Accuracies, and other metrics of a share, are there in percent for every
       protocol: best, last, mean of the last ten.
   """

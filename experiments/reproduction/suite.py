@@ -75,7 +75,7 @@ class Cell:
     Raises:
       UsageError: the flags are wrong.
     """
-    return config_lib.parse(self.flags)
+    return config_lib.parse_config(self.flags)
 
   @functools.cached_property
   def choices(self) -> list[chosen_lib.Choice]:
@@ -166,7 +166,9 @@ def run_cells(
   ]
 
 
-def run_part(cells: Iterable[Cell], root: pathlib.Path, part: part_lib.Part) -> None:
+def run_part_of_cells(
+  cells: Iterable[Cell], root: pathlib.Path, part: part_lib.Part
+) -> None:
   """Runs a part of the runs of all cells, and says what is left.
 
   Raises:
@@ -218,7 +220,7 @@ def by_panel(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
 def rows_by_panel(
   outcomes: Iterable[Outcome],
 ) -> Mapping[str, Mapping[str, list[records.Row]]]:
-  """heading of a panel -> label -> rows, as ``plots.panels`` takes them."""
+  """heading of a panel -> label -> rows, as ``plots.plot_panels`` takes them."""
   panels: dict[str, dict[str, list[records.Row]]] = {}
   for outcome in outcomes:
     panels.setdefault(outcome.cell.heading, {})[outcome.cell.label] = outcome.rows

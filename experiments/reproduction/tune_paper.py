@@ -101,7 +101,7 @@ def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> No
         for flag, value in study.settings(name, 1)[0].items()
         if flag in by_gradient
       }
-      gradients.make(
+      gradients.tune_run_by_gradient(
         [*study.run_flags(name), *flag_words.setting_flags(starts)],
         values,
         gradients.last(5, protocol.last),
@@ -119,11 +119,11 @@ def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> No
         protocol.seeds,
       )
   if tuned:
-    text = tuning.table(
+    text = tuning.choice_table(
       f"Settings: {paper}, {data}", tuned, protocol.last, protocol.seeds
     )
     root.mkdir(parents=True, exist_ok=True)
-    rows = tuning.rows_of(tuned)
+    rows = tuning.trial_rows(tuned)
     tables.write_rows(root / "tune.csv", rows, list(rows[0]))
     results.write_text(root / "tune.md", text)
     print(text)

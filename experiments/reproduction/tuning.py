@@ -78,7 +78,7 @@ class AnyOf(NamedTuple):
 Space = dict[str, Log | AnyOf]
 
 
-class Protocol(NamedTuple):
+class _Protocol(NamedTuple):
   """Protocol by which the methods of a paper are tuned on one data set."""
 
   rates: Log  #: of client_lr, for a step of one mini-batch
@@ -140,7 +140,7 @@ SPACES: dict[str, Space] = {
 }
 
 
-_analytic = functools.partial(Protocol, stated=0.1, last=1, by="local")
+_analytic = functools.partial(_Protocol, stated=0.1, last=1, by="local")
 _TENTH = ("--participation=0.1",)
 #: On CIFAR-10 a central step of 0.005 is too long already
 #: (docs/papers/readings.md, R-D6). Stated are the captions of Figs. 5 to 7.
@@ -149,7 +149,7 @@ _CENTRAL: Space = {
   "beta1": _BETA1._replace(stated=0.9),
   "central_rule": _RULE,
 }
-_CIFAR = Protocol(
+_CIFAR = _Protocol(
   Log(3e-3, 1.0),
   0.08 * 1_100 / 50_000,
   10,
@@ -185,7 +185,7 @@ _DCNN: dict[str, Space] = {
 
 _GROUPS = AnyOf((2, 3, 5, 8), 3)
 #: The board of clustered methods (experiments.reproduction.beyond.board).
-_BOARD = Protocol(
+_BOARD = _Protocol(
   Log(0.003, 1.0),
   0.03,
   1,
@@ -212,14 +212,14 @@ _BOARD_DIGITS = _BOARD._replace(
 )
 
 #: (paper, data) -> protocol.
-PROTOCOLS: dict[tuple[str, str], Protocol] = {
-  ("conjugate", "mnist"): Protocol(
+PROTOCOLS: dict[tuple[str, str], _Protocol] = {
+  ("conjugate", "mnist"): _Protocol(
     Log(1e-3, 3.0), 0.3 / 145, None, _TENTH, shared={"hog_norm": AnyOf(("none", "l2"))}
   ),
-  ("conjugate", "cifar10"): Protocol(
+  ("conjugate", "cifar10"): _Protocol(
     Log(3e-3, 1.0), 0.3 / 120, None, _TENTH, shared={"hog_norm": AnyOf(("none", "l2"))}
   ),
-  ("diversified", "mnist"): Protocol(
+  ("diversified", "mnist"): _Protocol(
     Log(0.03, 10.0), 12 / 145, 10, _TENTH, held=diversified.HOLDOUT_FLAGS["mnist"]
   ),
   ("diversified", "cifar10"): _CIFAR,
@@ -342,7 +342,7 @@ class Study(NamedTuple):
   extra: Sequence[str] = ()  #: further flags of all runs
 
   @property
-  def protocol(self) -> Protocol:
+  def protocol(self) -> _Protocol:
     """Protocol by which the methods are tuned."""
     return PROTOCOLS[self.paper, self.data]
 
@@ -439,7 +439,7 @@ class Study(NamedTuple):
   def play(self, name: str, number: int = SETTINGS) -> list[Trial]:
     """Runs the settings of one method on every partition."""
     words = [*self.run_flags(name), f"--eval_protocols={self.protocol.by}"]
-    first = config_lib.parse(words).data.partition_seed or 0
+    first = config_lib.parse_config(words).data.partition_seed or 0
     settings = self.settings(name, number)
     print(
       f"{label(name)}: {len(settings)} settings x {PARTITIONS} partitions "
@@ -467,7 +467,7 @@ class Study(NamedTuple):
     """The accuracy in percent of every setting and seed; [] if it diverged."""
     by, scores = self.protocol.by, []
     configs = [
-      config_lib.parse([*words, *flag_words.setting_flags(setting)])
+      config_lib.parse_config([*words, *flag_words.setting_flags(setting)])
       for setting in settings
     ]
     for outcome in sweeps.run_all(
@@ -501,7 +501,9 @@ def _holdout_file(
   path = root / f"{dataset}_held_out.npz"
   if not path.is_file():
     examples = load_examples(
-      config_lib.parse([f"--dataset={dataset}", "--algorithm=fedavg", *source]).data
+      config_lib.parse_config(
+        [f"--dataset={dataset}", "--algorithm=fedavg", *source]
+      ).data
     )
     x, y = examples.x_train, examples.y_train
     last = np.random.default_rng(0).permutation(len(y))
@@ -569,7 +571,7 @@ def write(
   )
 
 
-def table(
+def choice_table(
   title: str, tuned: dict[str, list[Trial]], last: int | None, seeds: int
 ) -> str:
   """Every method's choice as Markdown."""
@@ -607,7 +609,7 @@ def table(
 IS_TABLE = files_lib.table_with("method", "setting", "validation", "stated", "chosen")
 
 
-def rows_of(tuned: dict[str, list[Trial]]) -> list[dict[str, Any]]:
+def trial_rows(tuned: dict[str, list[Trial]]) -> list[dict[str, Any]]:
   """A row of tune.csv for each setting that was tried."""
   return [
     {

@@ -4,7 +4,7 @@ A claim is a sentence of a paper with a function that checks it on the outcomes
 of a figure. The runs of a figure share their seeds and their partition, so
 methods are compared seed by seed. Consider a claim that a difference is
 positive. It holds if the mean difference is ``above`` 0 by the rule of
-``rule.place``, it does not hold if it is ``below`` 0, and it is undecided
+``rule.place_gap``, it does not hold if it is ``below`` 0, and it is undecided
 otherwise.
 """
 
@@ -60,7 +60,7 @@ def _note(outcomes: Iterable[suite.Outcome], used: Iterable[suite.Outcome]) -> N
     outcomes.used += used
 
 
-def judge(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, str]:
+def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, str]:
   """Checks a claim: (what was measured, the verdict in words).
 
   Methods of which some alone have settings chosen on test data cannot be
@@ -90,15 +90,15 @@ def judge(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, str]:
   return measured, words[holds]
 
 
-def tuning(claim: Statement, outcomes: suite.Outcomes) -> str:
+def tuning_of_statement(claim: Statement, outcomes: suite.Outcomes) -> str:
   """Returns how the settings of the runs that decide a claim were found.
 
-  See ``chosen.together``; "" if there are none.
+  See ``chosen.tuning_of_several``; "" if there are none.
   """
   seen = _Seen(outcomes)
   with contextlib.suppress(NotRun):
     claim.check(seen)
-  return chosen.together(o.cell.tuning for o in seen.used or list(outcomes))
+  return chosen.tuning_of_several(o.cell.tuning for o in seen.used or list(outcomes))
 
 
 def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
@@ -138,18 +138,20 @@ def by_protocol(outcomes: suite.Outcomes) -> dict[str, list[suite.Outcome]]:
   }
 
 
-def section(claims: Sequence[Statement], outcomes: suite.Outcomes) -> str:
+def statements_section(claims: Sequence[Statement], outcomes: suite.Outcomes) -> str:
   """The Markdown section of what a paper says in words; "" without claims."""
   if not claims:
     return ""
   protocols = by_protocol(outcomes)
   tuned = protocols.get(suite.TUNED, [])
-  head, columns = report.with_tunings([tuning(claim, tuned) for claim in claims])
+  head, columns = report.with_tunings(
+    [tuning_of_statement(claim, tuned) for claim in claims]
+  )
   rows = []
   for claim, column in zip(claims, columns):
     rows.append([claim.text])
     for protocol, runs in protocols.items():
-      ours, verdict = judge(claim, runs)
+      ours, verdict = judge_statement(claim, runs)
       rows[-1] += [
         ours,
         *(column if protocol == suite.TUNED else ()),
@@ -177,7 +179,7 @@ def section(claims: Sequence[Statement], outcomes: suite.Outcomes) -> str:
 # What is measured.
 
 
-def of_summary(which: str, metric: str, protocol: str = "global") -> Measure:
+def _of_summary(which: str, metric: str, protocol: str = "global") -> Measure:
   """Measures a number of summary.json; shares are in percent."""
   return lambda outcome: (
     metrics.factor(metric)
@@ -186,11 +188,11 @@ def of_summary(which: str, metric: str, protocol: str = "global") -> Measure:
 
 
 #: The mean over the last ten rounds.
-late = functools.partial(of_summary, "mean_last_10")
+late = functools.partial(_of_summary, "mean_last_10")
 #: The best evaluated round, which is chosen on test data.
-best = functools.partial(of_summary, "best")
+best = functools.partial(_of_summary, "best")
 #: The last round.
-end = functools.partial(of_summary, "final")
+end = functools.partial(_of_summary, "final")
 
 
 def of_rounds(
@@ -250,7 +252,7 @@ def wobble(
   return partitions.per_partition(measure)
 
 
-def rounds_to(target: float) -> Measure:
+def rounds_until(target: float) -> Measure:
   """Measures the first evaluated round whose accuracy is at least ``target``.
 
   It is inf for a seed that never reaches the target.
@@ -284,7 +286,7 @@ def pick(outcomes: Iterable[suite.Outcome], panel: str, label: str) -> suite.Out
   raise NotRun(f"{label} is not there in panel {panel}")
 
 
-def margin(
+def difference_of(
   outcomes: Iterable[suite.Outcome], panel: str, a: str, b: str, measure: Measure
 ) -> np.ndarray:
   """A method's measure less another's in a panel, run by run."""
@@ -352,12 +354,12 @@ def above(
   """
   spread, ci95 = _gap(a, b, exact)
   holds = {rule.ABOVE: True, rule.UNDECIDED: None}.get(
-    rule.place(spread["mean"], ci95), False
+    rule.place_gap(spread["mean"], ci95), False
   )
   return Verdict(holds, results.format_spread(spread, digits, sign="+") + unit)
 
 
-def beyond(
+def exceeds(
   gap: Any, claimed: float, unit: str = "", digits: int = 2, exact: bool = False
 ) -> Verdict:
   """Whether a difference is above a claimed one; the difference is shown.
@@ -378,7 +380,7 @@ def same(a: Any, b: Any, tie: float = TIE, exact: bool = False) -> Verdict:
   """Whether a and b differ by at most ``tie``."""
   spread, ci95 = _gap(a, b, exact)
   holds = {rule.SAME: True, rule.UNDECIDED: None}.get(
-    rule.place(spread["mean"], ci95, tie), False
+    rule.place_gap(spread["mean"], ci95, tie), False
   )
   return Verdict(holds, results.format_spread(spread, sign="+"))
 
@@ -390,14 +392,16 @@ def not_below(a: Any, b: Any) -> Verdict:
   loss the interval must be narrow enough to show one.
   """
   spread, ci95 = _gap(a, b, False)
-  if rule.place(spread["mean"], ci95) == rule.BELOW:
+  if rule.place_gap(spread["mean"], ci95) == rule.BELOW:
     holds: bool | None = False
   else:
-    holds = None if rule.place(spread["mean"], ci95, TIE) == rule.UNDECIDED else True
+    holds = (
+      None if rule.place_gap(spread["mean"], ci95, TIE) == rule.UNDECIDED else True
+    )
   return Verdict(holds, results.format_spread(spread, sign="+"))
 
 
-def within(values: Any, low: float, high: float) -> Verdict:
+def lies_within(values: Any, low: float, high: float) -> Verdict:
   """Whether a number is between two others, with its whole interval."""
   above_low, below_high = above(values, low), above(high, values)
   return every([("", above_low), ("", below_high)])._replace(
@@ -457,7 +461,7 @@ def higher(
   """In every panel, method a's measure is above method b's; see ``above``."""
   return in_panels(
     lambda outcomes, p: above(
-      margin(outcomes, p, a, b, measure), 0.0, digits=digits, exact=exact
+      difference_of(outcomes, p, a, b, measure), 0.0, digits=digits, exact=exact
     ),
     panels,
   )

@@ -104,7 +104,7 @@ while :; do sleep 0.05; done""",
   if requeued:
     assert words(tmp_path, "scontrol") == ["requeue", "7"]
   command, *flags = words(tmp_path, "fedjax-alg")
-  parsed = config.parse(flags)
+  parsed = config.parse_config(flags)
   assert command == "run" and parsed.output.resume
   assert parsed.output.grace_s + 30 < 120  # of --signal
 
@@ -135,4 +135,4 @@ exit 75""",
   assert (program, command) == ("fedjax-alg", "run")
   assert "--distributed" in flags
   flags.remove("--distributed")
-  assert config.parse(flags).out_dir == str(tmp_path / "out")
+  assert config.parse_config(flags).out_dir == str(tmp_path / "out")

@@ -60,7 +60,7 @@ def test_worked_example_runs(tmp_path):
   (tmp_path / "my_fedavgm.py").write_text("\n".join(defined), "utf-8")
   # Such a file is run in tests/experiments/test_own.py.
   assert (
-    config.parse(
+    config.parse_config(
       [
         f"--algorithm={tmp_path / 'my_fedavgm.py'}:ENTRY",
         "--dataset=digits",
@@ -239,7 +239,7 @@ def test_compare_page_runs(tmp_path, monkeypatch):
   accuracy = np.array([[0.5, 0.7], [0.6, 0.9], [0.7, 0.8]])
   for words in runs:
     assert words[:3] == ["python", "-m", "experiments.run"]
-    run = config.parse(words[3:])
+    run = config.parse_config(words[3:])
     made_runs.write(tmp_path / run.out_dir, accuracy, algorithm=run.algorithm)
     accuracy = accuracy**2
   assert last[:3] == ["python", "-m", "experiments.compare"]
@@ -277,7 +277,7 @@ def test_the_recipes_can_be_given(tmp_path, monkeypatch):
         file = tmp_path / word.partition("=")[2]
         file.parent.mkdir(parents=True)
         file.write_text("--algorithm=fedavg\n", "utf-8")
-    config.parse(words[2:])
+    config.parse_config(words[2:])
 
 
 def test_the_page_of_every_method_says_what_a_round_costs():
@@ -312,7 +312,7 @@ def test_the_code_on_the_page_of_a_method_can_be_started(name, tmp_path, monkeyp
   (command,) = re.findall(r"```bash\n(.*?)```", text, re.S)
   words = shlex.split(command.replace("\\\n", ""))
   assert words[:2] == ["fedjax-alg", "run"]
-  parsed = config.parse(words[2:]).prepare()
+  parsed = config.parse_config(words[2:]).prepare()
   assert len(parsed.seeds) == 3 and parsed.plan == started[0].plan
 
 

@@ -20,7 +20,7 @@ def cells(paper, name):
 
 
 #: Figures share runs.
-_parse = functools.cache(config.parse)
+_parse = functools.cache(config.parse_config)
 
 
 def cell(paper, name, panel, label):

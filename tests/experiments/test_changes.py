@@ -50,7 +50,7 @@ def test_a_resumed_shifted_run_is_bit_equal(tmp_path):
       rows_without(tmp_path / "whole", name)
     )
   # One epoch reads all rows of the participants, as many as they have by then.
-  before = config.parse([*WORDS, words[0]]).prepare()
+  before = config.parse_config([*WORDS, words[0]]).prepare()
   partition = before.federation.partition
   digits, keys = data.load_digits(), run_keys(0)
   for row in records.read_rows(tmp_path / "halves" / "rounds.csv", None):
@@ -96,7 +96,7 @@ def test_newcomers_and_groups_in_the_tables(grouped, tmp_path, capsys):
   facts = json.loads((tmp_path / "run" / "partition.json").read_text())
   joins = np.array(facts["joins"])
   assert dict(zip(*np.unique(joins, return_counts=True))) == {0: 13, 1: 3, 2: 4}
-  prepared = config.parse([*WORDS, *words]).prepare()
+  prepared = config.parse_config([*WORDS, *words]).prepare()
   np.testing.assert_array_equal(prepared.device_data.data.train.joins, joins)
   np.testing.assert_array_equal(
     joins, data.with_newcomers(prepared.federation.partition, [(1, 3), (2, 4)], 0)

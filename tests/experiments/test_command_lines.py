@@ -63,7 +63,7 @@ def plain(error):
 
 def parse(words):
   try:
-    return config.parse(words)
+    return config.parse_config(words)
   except OptionError as error:
     plain(error)
 
@@ -350,7 +350,7 @@ def test_what_a_command_refuses_is_one_line(
 @given(fuzzing.values(str, (), {}))
 def test_a_part_is_read_or_refused(text):
   try:
-    actual = part.parse(text)
+    actual = part.parse_part(text)
   except OptionError as error:
     assert str(error).startswith("--part=") and str(error).isprintable()
   else:
@@ -365,8 +365,8 @@ def test_parts_share_all_runs_out(items, total):
 
 
 def test_how_it_is_written():
-  assert part.parse(None) is None
-  assert part.parse("3/16") == (3, 16) and str(part.parse("3/16")) == "3/16"
+  assert part.parse_part(None) is None
+  assert part.parse_part("3/16") == (3, 16) and str(part.parse_part("3/16")) == "3/16"
   for text in ("0/2", "3/2", "1", "1/0", "-1/2", "1/2/3", "", " 1/2", "1/2\n"):
     with pytest.raises(config.UsageError, match="must be K/N"):
-      part.parse(text)
+      part.parse_part(text)

@@ -213,17 +213,20 @@ def test_notes_of_a_pair_and_bytes_of_their_own(root):
 
 
 def test_names_and_the_settings_of_a_sweep(root, capsys):
-  runs = compare.read(["rates", "Mine=one"])
+  runs = compare.read_runs(["rates", "Mine=one"])
   assert list(runs) == ["FedAvg client_lr=0.1", "FedAvg client_lr=0.3", "Mine"]
-  assert list(compare.read(["S=rates"])) == ["S, client_lr=0.1", "S, client_lr=0.3"]
+  assert list(compare.read_runs(["S=rates"])) == [
+    "S, client_lr=0.1",
+    "S, client_lr=0.3",
+  ]
   assert "client_lr=9: not finished, or diverged; left out" in (capsys.readouterr().err)
-  assert len(compare.read(["one", str(root / "two")])) == 2
+  assert len(compare.read_runs(["one", str(root / "two")])) == 2
   # What differs would be long: the names of the folders, where they differ.
   for name, rate in (("a/x", 0.1), ("b/x", 0.2)):
     made_runs.write(
       root / name, FIRST, hparams={"client_lr": rate, "local_steps": round(20 * rate)}
     )
-  assert list(compare.read(["a/x", "b/x", "one"])) == ["a/x", "b/x", "one"]
+  assert list(compare.read_runs(["a/x", "b/x", "one"])) == ["a/x", "b/x", "one"]
 
 
 @pytest.mark.parametrize(

@@ -214,13 +214,13 @@ def test_a_sweep_over_ones_own_hyper_parameter(folder):
 def test_its_hyper_parameters_are_flags(folder):
   del folder
   with pytest.raises(config.HelpRequested) as text:
-    config.parse(["--help", "--algorithm", "parts/mine.py:ENTRY"])
+    config.parse_config(["--help", "--algorithm", "parts/mine.py:ENTRY"])
   help_text = str(text.value)
   assert "parts/mine.py:ENTRY: Heavy ball (a student, 2026)" in help_text
   assert re.search(r"--friction=\S+ +one minus the momentum", help_text)
   assert re.search(r"--mu=\S+ +a name of the registry with another\s+type", help_text)
   assert "--shape" not in help_text  # no flag can hold it
-  parsed = config.parse(
+  parsed = config.parse_config(
     [
       "--dataset",
       "digits",
@@ -234,7 +234,7 @@ def test_its_hyper_parameters_are_flags(folder):
   assert (parsed.hparams["mu"], parsed.hparams["friction"]) == (4, 1.0)
   assert parsed.out_dir == "out/heavy_digits"
   with pytest.raises(ValueError, match="--beta1: .* does not read it"):
-    config.parse(["--algorithm=parts/mine.py:heavy", "--beta1=0.5"])
+    config.parse_config(["--algorithm=parts/mine.py:heavy", "--beta1=0.5"])
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_its_hyper_parameters_are_flags(folder):
 def test_refused_in_one_line(folder, words, part):
   del folder
   with pytest.raises(ValueError) as error:
-    config.parse(words.split())
+    config.parse_config(words.split())
   assert part in str(error.value) and "\n" not in str(error.value)
 
 

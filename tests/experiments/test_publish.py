@@ -184,7 +184,7 @@ def test_all_papers_and_their_claims(tmp_path, docs, source, monkeypatch):
     (source / figure).rename(source / "diversified" / figure)
 
   def answer(figure, panel, ours, verdict):
-    return answers.Answer(
+    return answers.PaperAnswer(
       figure,
       figure.capitalize(),
       panel,
@@ -198,15 +198,15 @@ def test_all_papers_and_their_claims(tmp_path, docs, source, monkeypatch):
 
   records = docs / "diversified.answers.csv"
   records.write_text(
-    answers.text(
+    answers.answers_csv(
       [answer("fig1", "a", "50.0", "below"), answer("fig8", "a", "7", "below")]
     )
   )
   (source / "diversified" / "fig1" / "fig1.answers.csv").write_text(
-    answers.text([answer("fig1", "a", "98.3 +- 0.1", "same")])
+    answers.answers_csv([answer("fig1", "a", "98.3 +- 0.1", "same")])
   )
   assert publish.main(["--all", f"--to={docs}"]) == 0
-  assert [(a.figure, a.ours) for a in answers.read(records)] == [
+  assert [(a.figure, a.ours) for a in answers.read_answers(records)] == [
     ("fig1", "98.3 +- 0.1"),
     ("fig8", "7"),
   ]

@@ -98,7 +98,7 @@ def test_table_files_and_picture_agree(sweep_folder):
     f"--flagfile={sweep_folder / FOLDERS[1] / 'flags.txt'} --out_dir="
   )
   assert (
-    config_lib.parse(facts["replay"].split()).identity()
+    config_lib.parse_config(facts["replay"].split()).identity()
     == (hashes(sweep_folder)[FOLDERS[1]][1])
   )
   with open(sweep_folder / "sweep.csv", newline="", encoding="utf-8") as file:
@@ -315,7 +315,7 @@ def test_a_setting_is_a_run_of_its_own():
     for rate in ("0.1", "1")
     for steps in (2, 3)
   ]
-  single = config_lib.parse(
+  single = config_lib.parse_config(
     [*PROX, "--client_lr=1", "--local_steps=2", f"--out_dir={configs[2].out_dir}"]
   )
   assert configs[2] == single and configs[2].identity() == single.identity()

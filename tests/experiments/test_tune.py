@@ -54,7 +54,7 @@ def test_the_best_mean_of_the_partitions_is_taken():
   ],
 )
 def test_beyond(tried, best, value):
-  assert tune.beyond(tried, best) == value
+  assert tune.value_beyond(tried, best) == value
 
 
 def test_a_choice_replaces_the_one_before(tmp_path):
@@ -66,8 +66,8 @@ def test_a_choice_replaces_the_one_before(tmp_path):
   text = file.read_text()
   assert text.count("--client_lr=") == 1 and "--client_lr=0.1\n" in text
   assert "here" not in text.replace("there", "") and "92.00 %" in text
-  assert config.parse([f"--flagfile={file}"]).hparams["client_lr"] == 0.1
-  assert config.parse([f"--flagfile={file}"]).hparams["batch_size"] == 4
+  assert config.parse_config([f"--flagfile={file}"]).hparams["client_lr"] == 0.1
+  assert config.parse_config([f"--flagfile={file}"]).hparams["batch_size"] == 4
   assert chosen.describe(chosen.of_flags([f"--flagfile={file}"])) == (
     "validation: client_lr"
   )
@@ -128,9 +128,9 @@ def test_every_setting_is_played_on_every_partition(tmp_path, monkeypatch, capsy
   assert [c.data.partition_seed for c in seen] == [0, 0, 1, 1]
   assert all(c.run.eval_protocols == ("validation",) for c in seen)
   assert [len(trial.accuracies) for trial in trials] == [2, 2]
-  text = tuning.table("T", {"fedavg": trials}, 10, 1)
+  text = tuning.choice_table("T", {"fedavg": trials}, 10, 1)
   assert "FedAvg" in text and f"{tuning.choose(trials).validation:.2f}" in text
-  rows = tuning.rows_of({"fedavg": trials})
+  rows = tuning.trial_rows({"fedavg": trials})
   assert [row["stated"] for row in rows] == [1, 0]
   # Of 240 examples no class has a hundred.
   monkeypatch.setattr(tuning, "LEAST", 100)
@@ -145,7 +145,7 @@ def test_what_is_tuned_is_a_setting_of_the_method(paper, data):
     settings = tuning.sample_settings(*tuning.space(paper, data, name, 100.0), 16)
     assert settings[0].keys() == settings[-1].keys()
     for setting in settings[::5]:
-      config.parse(
+      config.parse_config(
         [
           *study.method_flags(name),
           f"--flagfile={paper}/{data}.flags",
@@ -196,7 +196,7 @@ def test_a_run_is_tuned_by_its_derivatives(tmp_path, capsys):
   assert facts["best"]["client_lr"] > 0.05
   output = capsys.readouterr().out
   assert f"best: --client_lr={facts['best']['client_lr']:.4g}\n" in output
-  rate = config.parse(facts["replay"].split()).hparams["client_lr"]
+  rate = config.parse_config(facts["replay"].split()).hparams["client_lr"]
   assert rate == pytest.approx(facts["best"]["client_lr"], rel=1e-3)
   text = (tmp_path / "gradient.md").read_text()
   assert text.count("\n| ") == 5 and "**" in text
@@ -216,8 +216,8 @@ def test_a_paper_is_tuned_by_derivatives_from_what_it_states(
   ]
   assert tune.main([*base, "--methods=fedprox", "--rounds=7"]) == 0
   ((words, last),) = seen
-  hparams = config.parse(words).hparams
+  hparams = config.parse_config(words).hparams
   assert (hparams["client_lr"], hparams["mu"], last) == (0.083, 0.01, 2)
-  assert config.parse(words).run.rounds == 7
+  assert config.parse_config(words).run.rounds == 7
   assert tune.main(["--paper=analytic", *base[1:]]) == 2
   assert "not of analytic on mnist" in capsys.readouterr().err

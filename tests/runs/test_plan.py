@@ -18,7 +18,7 @@ CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
 def of_flags(algorithm, **keywords):
   if "evaluate" in keywords:
     keywords["eval_protocols"] = keywords.pop("evaluate")
-  return config.parse(
+  return config.parse_config(
     [
       f"--algorithm={algorithm}",
       *CLIENTS,

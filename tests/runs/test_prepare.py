@@ -22,7 +22,7 @@ WORDS = "--algorithm=fedavg --dataset=digits --num_clients=20".split()
 
 
 def make(*words):
-  return config.parse([*WORDS, *words]).prepare()
+  return config.parse_config([*WORDS, *words]).prepare()
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def expect_refusal(says):
   """An error in one line, which the command line shows with its flags."""
   with pytest.raises(OptionError) as caught:
     yield
-  assert re.search(says, guard.one_line(caught.value))
+  assert re.search(says, guard.error_line(caught.value))
 
 
 def test_the_server_holds_the_rows_of_clients_that_nobody_sees():
@@ -101,7 +101,7 @@ def test_too_many_clients_of_the_users_data(tmp_path):
     (4, "--validation_clients=4: leaves none of the 4 clients to train"),
     (2, "--cohort_size=3: more than the 2 clients that --validation_clients=2 leaves"),
   ):
-    parsed = config.parse(
+    parsed = config.parse_config(
       [*words, f"--validation_clients={num_held_out}", "--cohort_size=3"]
     )
     with expect_refusal(f"^{says}"):
@@ -303,7 +303,7 @@ def test_word_ids_go_with_the_lstm(tmp_path):
     )
 
   def on(name, *words):
-    return config.parse(
+    return config.parse_config(
       [
         "--algorithm=fedavg",
         "--dataset=npz",

@@ -17,13 +17,13 @@ from ..verdicts import (
   NotRun,
   Verdict,
   above,
-  beyond,
+  difference_of,
   every,
+  exceeds,
   for_paper,
   higher,
   higher_than_all,
   in_panels,
-  margin,
   pick,
   same,
 )
@@ -68,7 +68,7 @@ def is_closed_form(outcome: suite.Outcome) -> bool:
   return registry.get(outcome.cell.config.algorithm).rounds is not None
 
 
-def score(protocol: str = "local") -> verdicts.Measure:
+def accuracy_of_paper(protocol: str = "local") -> verdicts.Measure:
   """Measures the accuracy as the paper does.
 
   For methods in closed form it is the final one, for the others the best one.
@@ -79,7 +79,7 @@ def score(protocol: str = "local") -> verdicts.Measure:
   )(outcome)
 
 
-SCORE = score()
+SCORE = accuracy_of_paper()
 
 
 #: The accuracy after the last round, in percent.
@@ -235,8 +235,8 @@ FIG5 = for_paper(
   "Fig5",
   {
     "MNIST: FedACnnL is competitive with FedAvg after the last round (read "
-    f"as at most {COMPETITIVE:g} point below)": lambda outcomes: beyond(
-      margin(outcomes, "a", ACNNL, "FedAvg", _LAST), -COMPETITIVE
+    f"as at most {COMPETITIVE:g} point below)": lambda outcomes: exceeds(
+      difference_of(outcomes, "a", ACNNL, "FedAvg", _LAST), -COMPETITIVE
     ),
     "Synthetic: FedACnnL is the best after the last round": higher_than_all(
       (ACNNL,), _LAST, "b", among=("FedAvg", "FedZO", "BAFFLE")
@@ -303,7 +303,7 @@ def _above_baselines(panels: str):
 def _same_as_pfedme(outcomes):
   """pFedACnnL is competitive with pFedMe on MNIST-DNN."""
   verdicts.needs_rounds([pick(outcomes, "a", PFEDME)], ROUNDS)
-  return beyond(margin(outcomes, "a", PERSONAL, PFEDME, SCORE), -COMPETITIVE)
+  return exceeds(difference_of(outcomes, "a", PERSONAL, PFEDME, SCORE), -COMPETITIVE)
 
 
 TABLE2 = for_paper(
@@ -312,8 +312,8 @@ TABLE2 = for_paper(
   {
     "pFedACnnL is above FedACnnL": higher(PERSONAL, ACNNL, SCORE),
     "... by 4 to 8 points (abstract)": in_panels(
-      lambda outcomes, p: verdicts.within(
-        margin(outcomes, p, PERSONAL, ACNNL, SCORE), 4.0, 8.0
+      lambda outcomes, p: verdicts.lies_within(
+        difference_of(outcomes, p, PERSONAL, ACNNL, SCORE), 4.0, 8.0
       )
     ),
     "MNIST: pFedACnnL-WC is above pFedACnnL": higher(WC, PERSONAL, SCORE, "ac"),

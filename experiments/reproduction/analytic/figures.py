@@ -22,7 +22,7 @@ from ...drawing import plots
 from ...reports import markdown
 from .. import cost_to_accuracy as targets
 from .. import figures, report, suite
-from ..figures import Figure, Line, Panel
+from ..figures import Figure, FigureLine, Panel
 from . import claims
 
 NAME = claims.NAME
@@ -67,7 +67,7 @@ _SETTINGS = (
 )
 
 
-def method(panel: Panel, name: str, *extra: str) -> tuple[str, ...]:
+def _method_flags(panel: Panel, name: str, *extra: str) -> tuple[str, ...]:
   """The flags of a method: its files for the panel's data set and model."""
   folders = dict.fromkeys(
     ("methods", f"methods_{panel.data.split('_')[0]}", f"methods_{panel.data}")
@@ -79,11 +79,11 @@ def method(panel: Panel, name: str, *extra: str) -> tuple[str, ...]:
 def _words(panel: Panel, name: str, *without: str) -> tuple[str, ...]:
   """The flags in a method's files, but for some."""
   return flag_words.drop_flags(
-    config_lib.expand_flagfiles(method(panel, name)), *without
+    config_lib.expand_flagfiles(_method_flags(panel, name)), *without
   )
 
 
-def variant(panel: Panel, label: str, *extra: str) -> Line:
+def _variant_line(panel: Panel, label: str, *extra: str) -> FigureLine:
   """FedACnnL, pFedACnnL or a variant that lacks a part."""
   name = "fedacnnl" if label in (claims.ACNNL, claims.WA) else "pfedacnnl"
   lacks = {
@@ -93,17 +93,19 @@ def variant(panel: Panel, label: str, *extra: str) -> Line:
   }.get(label, ())
   unread = {claims.WC: "num_groups", claims.WP: "personal_ridge"}.get(label)
   if unread is None:
-    return Line(label, method(panel, name, *lacks, *extra))
-  return Line(
-    label, (*_words(panel, name, unread), *lacks, *extra), sources=method(panel, name)
+    return FigureLine(label, _method_flags(panel, name, *lacks, *extra))
+  return FigureLine(
+    label,
+    (*_words(panel, name, unread), *lacks, *extra),
+    sources=_method_flags(panel, name),
   )
 
 
-def _baseline(panel: Panel, name: str, *extra: str) -> Line:
-  return Line(registry.get(name).label, method(panel, name, *extra))
+def _baseline(panel: Panel, name: str, *extra: str) -> FigureLine:
+  return FigureLine(registry.get(name).label, _method_flags(panel, name, *extra))
 
 
-def _time_lines(panel: Panel) -> list[Line]:
+def _time_lines(panel: Panel) -> list[FigureLine]:
   """The lines of Figs. 4 and 5.
 
   FedACnnL does not change after its last layer.
@@ -111,7 +113,8 @@ def _time_lines(panel: Panel) -> list[Line]:
   stated = claims.STATED_ROUNDS[panel.letter]
   return [
     *(
-      variant(panel, label, f"--rounds={stated}") for label in (claims.ACNNL, claims.WA)
+      _variant_line(panel, label, f"--rounds={stated}")
+      for label in (claims.ACNNL, claims.WA)
     ),
     *(
       _baseline(
@@ -125,7 +128,7 @@ def _time_lines(panel: Panel) -> list[Line]:
   ]
 
 
-def _cifar10_lines(panel: Panel) -> list[Line]:
+def _cifar10_lines(panel: Panel) -> list[FigureLine]:
   """The lines of Fig. 6.
 
   Methods without personal layers do not change after their shared layers. The
@@ -135,11 +138,11 @@ def _cifar10_lines(panel: Panel) -> list[Line]:
   """
   rounds, one_seed = "--rounds=10", "--num_seeds=1"
   if panel.letter == "b":
-    first = variant(panel, claims.ACNNL, rounds)
-    unfiltered = Line(
+    first = _variant_line(panel, claims.ACNNL, rounds)
+    unfiltered = FigureLine(
       "... not high-passed",
       (*_words(panel, "fedacnnl", "code_high_passed"), rounds, one_seed),
-      sources=method(panel, "fedacnnl"),
+      sources=_method_flags(panel, "fedacnnl"),
     )
     return [
       first._replace(label="codes of positions"),
@@ -155,7 +158,7 @@ def _cifar10_lines(panel: Panel) -> list[Line]:
   all_methods = panel.letter == "a"
   seeds = () if all_methods else (one_seed,)
   lines = [
-    variant(panel, label, rounds, *seeds)
+    _variant_line(panel, label, rounds, *seeds)
     for label in (
       claims.ACNNL,
       *[claims.WA] * all_methods,
@@ -172,9 +175,9 @@ def _cifar10_lines(panel: Panel) -> list[Line]:
   return lines
 
 
-def _table2_lines(panel: Panel) -> list[Line]:
+def _table2_lines(panel: Panel) -> list[FigureLine]:
   lines = [
-    variant(panel, label)
+    _variant_line(panel, label)
     for label in (claims.ACNNL, claims.WC, claims.WP, claims.PERSONAL)
   ]
   for name in ("pfedme", "pfedzo", "local"):
@@ -185,10 +188,10 @@ def _table2_lines(panel: Panel) -> list[Line]:
   return lines
 
 
-def _dirichlet_lines(panel: Panel) -> list[Line]:
+def _dirichlet_lines(panel: Panel) -> list[FigureLine]:
   return [
     *(
-      variant(panel, label)
+      _variant_line(panel, label)
       for label in (claims.ACNNL, claims.WC, claims.WP, claims.PERSONAL)
     ),
     _baseline(panel, "local"),
@@ -205,10 +208,10 @@ _RANDOM = (
 )
 
 
-def _ablation_lines(panel: Panel) -> list[Line]:
-  full = variant(panel, claims.PERSONAL if panel.letter == "a" else claims.ACNNL)
+def _ablation_lines(panel: Panel) -> list[FigureLine]:
+  full = _variant_line(panel, claims.PERSONAL if panel.letter == "a" else claims.ACNNL)
 
-  def but(label: str, *extra: str) -> Line:
+  def but(label: str, *extra: str) -> FigureLine:
     return full._replace(label=label, flags=(*full.flags, *extra))
 
   if panel.letter == "b":
@@ -218,8 +221,8 @@ def _ablation_lines(panel: Panel) -> list[Line]:
     ]
   return [
     full,
-    variant(panel, claims.WC),
-    variant(panel, claims.WP),
+    _variant_line(panel, claims.WC),
+    _variant_line(panel, claims.WP),
     but("random filters", *_RANDOM),
     but("label counts of length 1 by l2", "--label_norm=l2"),
     *(
@@ -254,9 +257,9 @@ _DEALT = {
 _RIDGES_KEPT = ", ridges kept"
 
 
-def _afl_lines(panel: Panel) -> list[Line]:
+def _afl_lines(panel: Panel) -> list[FigureLine]:
   return [
-    Line(partition + tail, (*method(panel, "afl"), *dealt, *extra))
+    FigureLine(partition + tail, (*_method_flags(panel, "afl"), *dealt, *extra))
     for partition, dealt in _DEALT.items()
     for tail, extra in (("", ()), (_RIDGES_KEPT, ("--noremove_ridge",)))
   ]
@@ -587,7 +590,7 @@ def _columns(
     yield (
       column,
       (
-        _mean_and_sd(claims.score(protocol)(by_label[label]))
+        _mean_and_sd(claims.accuracy_of_paper(protocol)(by_label[label]))
         if label in by_label
         else None
       ),
@@ -672,7 +675,7 @@ def afl_table(outcomes: suite.Outcomes) -> str:
 def _figure(
   title: str,
   panels: tuple[Panel, ...],
-  lines_of: Callable[[Panel], list[Line]],
+  lines_of: Callable[[Panel], list[FigureLine]],
   num_seeds: int = 1,
   **options,
 ) -> Figure:
@@ -748,7 +751,7 @@ FIGURES: dict[str, Figure] = {
   ),
   "dirichlet": _personal(
     "Personalised accuracy by the concentration of the classes, MNIST-DNN",
-    figures.panels(
+    figures.make_panels(
       {
         f"Dirichlet({alpha})": (f"--dirichlet_alpha={alpha}",)
         for alpha in ("0.1", "0.3", "1")

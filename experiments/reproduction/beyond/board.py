@@ -53,10 +53,10 @@ def _is_tuned(data: str) -> bool:
   return (config.PRESETS / NAME / f"methods_{data}").is_dir()
 
 
-def _lines(panel: figures.Panel) -> list[figures.Line]:
+def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
   folders = ["methods", *[f"methods_{panel.data}"] * _is_tuned(panel.data)]
   return [
-    figures.Line(
+    figures.FigureLine(
       label, tuple(f"--flagfile={NAME}/{folder}/{name}.flags" for folder in folders)
     )
     for label, name in METHODS.items()
@@ -67,7 +67,7 @@ def _lines(panel: figures.Panel) -> list[figures.Line]:
 SCORE = verdicts.late("accuracy", "local")
 
 
-def gap_statistics(gaps: Sequence[np.ndarray]) -> list[tuple[dict[str, float], float]]:
+def _gap_statistics(gaps: Sequence[np.ndarray]) -> list[tuple[dict[str, float], float]]:
   """The mean with its interval, and Holm's p value, of paired differences."""
   corrected = holm([paired_t(list(gap))[1] for gap in gaps])
   return [(results.spread(list(gap)), p) for gap, p in zip(gaps, corrected)]
@@ -78,7 +78,7 @@ def _gap(spread: dict[str, float], p: float) -> str:
   return text if np.isnan(p) else f"{text} ({p:.2g})"
 
 
-def table(outcomes: suite.Outcomes) -> str:
+def board_table(outcomes: suite.Outcomes) -> str:
   """Every method's accuracy, and its gaps with the p values of the tests."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -87,7 +87,7 @@ def table(outcomes: suite.Outcomes) -> str:
     columns = []
     for reference in (BASE, best):
       labels = [label for label in means if label != reference]
-      gaps = gap_statistics([means[label] - means[reference] for label in labels])
+      gaps = _gap_statistics([means[label] - means[reference] for label in labels])
       columns.append({label: _gap(*gap) for label, gap in zip(labels, gaps)})
     for o in sorted(runs, key=lambda o: -means[o.cell.label].mean()):
       late, label = o.summary["mean_last_10"]["local"], o.cell.label
@@ -146,7 +146,7 @@ FIGURE = figures.Figure(
   protocols="local",
   eval_every=50,
   lines_of=_lines,
-  table=table,
+  table=board_table,
   sections=(replay,),
   num_seeds=1,
   partitions=9,

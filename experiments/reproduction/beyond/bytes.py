@@ -38,11 +38,11 @@ _UNTUNED = {"Fashion-MNIST": "untuned, anything on Fashion-MNIST"}
 UNCOMPRESSED = "whole"
 
 
-def _lines(panel: figures.Panel) -> list[figures.Line]:
+def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
   method = panel.title.split(", ")[1]
   file = f"--flagfile={NAME}/bytes/{METHODS[method]}.flags"
   return [
-    figures.Line(label, (file, f"--compress_up={value}"))
+    figures.FigureLine(label, (file, f"--compress_up={value}"))
     for label, value in COMPRESSORS.items()
   ]
 
@@ -78,7 +78,7 @@ def _compare_bytes(ours: np.ndarray, uncompressed: np.ndarray) -> tuple[str, str
   if np.isnan(ours).any():
     return "-", "does not get there" if np.isnan(ours).all() else (rule.UNDECIDED)
   ratio = results.spread(uncompressed / ours)
-  place = rule.place(ratio["mean"] - 1.0, ratio["ci95"], rule.tie_of(1.0, "times"))
+  place = rule.place_gap(ratio["mean"] - 1.0, ratio["ci95"], rule.tie_of(1.0, "times"))
   return results.format_spread(ratio, 1), {
     rule.ABOVE: "fewer bytes",
     rule.BELOW: "more bytes",
@@ -86,7 +86,7 @@ def _compare_bytes(ours: np.ndarray, uncompressed: np.ndarray) -> tuple[str, str
   }.get(place, place)
 
 
-def table(outcomes: suite.Outcomes) -> str:
+def _table_of_targets(outcomes: suite.Outcomes) -> str:
   """Tabulates what every compressor sends, reaches and saves."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -142,7 +142,7 @@ def _draw(
   paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
 ) -> None:
   """Draws accuracy over bytes, on a logarithmic axis."""
-  plots.panels(
+  plots.plot_panels(
     paths,
     suite.rows_by_panel(outcomes),
     "global",
@@ -167,7 +167,7 @@ FIGURE = figures.Figure(
     )
   ),
   _lines,
-  table=table,
+  table=_table_of_targets,
   draw=_draw,
   quick=("a",),
   shrunk=(

@@ -74,7 +74,7 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
     ],
   )
   words = study.run_flags(name)
-  config = config_lib.parse(words)
+  config = config_lib.parse_config(words)
   federation_of(config.data)  # read before the clocks start
   rounds = int(config.values["rounds"]) * _SEEDS * tuning.PARTITIONS
   print(f"{name}: grid", flush=True)
@@ -89,7 +89,7 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
     "client_lr": min(trial.setting["client_lr"] for trial in trials)
   }
   began = time.process_time()
-  descent = gradients.make(
+  descent = gradients.tune_run_by_gradient(
     [
       *words,
       "--num_seeds=1",
@@ -209,7 +209,7 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
     if len(grid) < 2:
       ci95 = math.nan
     all_rounds, rounds = study["grid"][-1][0], study["steps"][-1]["played"]
-    place = rule.place(float(gap), float(ci95), rule.TIE)
+    place = rule.place_gap(float(gap), float(ci95), rule.TIE)
     fewer = rounds <= SHARE * all_rounds
     holds = (
       rule.UNDECIDED
@@ -297,7 +297,7 @@ def _outer(study: Mapping[str, Any]) -> str:
   )
 
 
-TABLE = figures.Table(
+TABLE = figures.FigureTable(
   "Tuning by derivatives through the rounds, beside the grid: validation "
   "accuracy over rounds run",
   _make,

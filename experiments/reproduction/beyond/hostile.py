@@ -53,11 +53,11 @@ def _attackers(outcome: suite.Outcome) -> tuple[str, float]:
   )
 
 
-def _lines(panel: figures.Panel) -> list[figures.Line]:
+def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
   """Every method with every share; without attackers runs are shared."""
   attack, defence = panel.title.split("; ")
   return [
-    figures.Line(
+    figures.FigureLine(
       f"{method} {100 * share:g} %",
       (
         f"--flagfile={NAME}/hostile/{file}.flags",
@@ -142,7 +142,7 @@ def _points_lost(by_share: dict[float, np.ndarray], share: float) -> np.ndarray:
   return by_share[0.0] - by_share[share]
 
 
-def answer(outcomes: suite.Outcomes) -> str:
+def hostile_section(outcomes: suite.Outcomes) -> str:
   """Section: what is lost with several models and what FedAvg loses."""
   rows, counts = (
     [],
@@ -172,7 +172,7 @@ def answer(outcomes: suite.Outcomes) -> str:
         cells[share] = markdown.format_values(lost)
         if (method, defence) != ("FedAvg", "mean"):
           saved = results.spread(_points_lost(base, share) - lost)
-          place = rule.place(saved["mean"], saved["ci95"], rule.TIE)
+          place = rule.place_gap(saved["mean"], saved["ci95"], rule.TIE)
           verdict = {
             rule.ABOVE: "defends",
             rule.BELOW: "loses more",
@@ -214,7 +214,7 @@ def _draw(
 ) -> None:
   """Draws the honest clients' accuracy over the share, a panel each."""
   runs_of = suite.by_panel(outcomes)
-  style = styles.of(METHODS)
+  style = styles.line_styles(METHODS)
   with plots.sheet(
     paths,
     [runs[0].cell.heading for runs in runs_of],
@@ -279,7 +279,7 @@ FIGURE = figures.Figure(
   "Hostile clients on MNIST: the honest clients' accuracy",
   "accuracy",
   "hostile",
-  figures.panels(
+  figures.make_panels(
     {f"{attack}; {defence}": () for defence in DEFENCES for attack in ATTACKS}
   ),
   _lines,
@@ -287,7 +287,7 @@ FIGURE = figures.Figure(
   protocols="local",
   eval_every=30,
   table=_table,
-  sections=(answer,),
+  sections=(hostile_section,),
   draw=_draw,
   quick=("b", "e"),
   statements=tuple(map(_defence_statement, DEFENCES)),

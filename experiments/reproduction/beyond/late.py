@@ -78,7 +78,9 @@ def _sooner(label: str, than: str, panel: str) -> verdicts.Statement:
       )
       for name in (label, than)
     )
-    return verdicts.above(cost_to_accuracy.saving(took, bound), 0.0, "% less time", 1)
+    return verdicts.above(
+      cost_to_accuracy.saved_percent(took, bound), 0.0, "% less time", 1
+    )
 
   share = _SHARES["abc".index(panel)]
   return verdicts.Statement(
@@ -105,7 +107,7 @@ def _keeps(panel: str) -> verdicts.Statement:
 def _draw(
   paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
 ) -> None:
-  plots.panels(
+  plots.plot_panels(
     paths,
     suite.rows_by_panel(outcomes),
     "global",
@@ -120,7 +122,7 @@ FIGURE = figures.Figure(
   "Late clients on MNIST (power law): test accuracy over simulated time",
   "accuracy",
   "late",
-  figures.panels(
+  figures.make_panels(
     {
       f"{100 * share:g} % stragglers": (f"--stragglers={share}",) if share else ()
       for share in _SHARES

@@ -42,17 +42,17 @@ NOISE = {
 _BUDGETS = ("a", "b", "c", "d")
 
 
-def _lines(panel: figures.Panel) -> list[figures.Line]:
+def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
   """Every method with the noise of a panel; without privacy in the last."""
   lines = []
   for label, (file, released) in METHODS.items():
     flags = (f"--flagfile=beyond/private/{file}.flags",)
     if panel.letter in _BUDGETS:
       noise = NOISE[released][_BUDGETS.index(panel.letter)]
-      lines.append(figures.Line(label, (*flags, f"--noise_multiplier={noise}")))
+      lines.append(figures.FigureLine(label, (*flags, f"--noise_multiplier={noise}")))
     elif file != "fedavg_adaptive":
       lines.append(
-        figures.Line(label, (f"--flagfile=beyond/private/{file}_plain.flags",))
+        figures.FigureLine(label, (f"--flagfile=beyond/private/{file}_plain.flags",))
       )
   return lines
 
@@ -167,7 +167,7 @@ def _draw(
   paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
 ) -> None:
   """Accuracy over epsilon; ticks at the right are without privacy."""
-  style = styles.of(METHODS)
+  style = styles.line_styles(METHODS)
   with plots.sheet(paths, [""], title, size=(6.4, 4.0)) as (axis,):
     for label, points in _curves(outcomes).items():
       plots.draw_means(axis, label, points, style[label], 100.0)
@@ -208,7 +208,7 @@ FIGURE = figures.Figure(
   "Private clients: accuracy over epsilon, MNIST (HoG), 3,000 clients",
   "accuracy",
   "private",
-  figures.panels(
+  figures.make_panels(
     {
       "without privacy" if math.isinf(epsilon) else f"epsilon {epsilon:g}": ()
       for epsilon in EPSILONS.values()

@@ -12,10 +12,10 @@ from .. import verdicts
 from ..verdicts import (
   NotRun,
   above,
-  beyond,
   both,
   change,
   every,
+  exceeds,
   for_paper,
   grows,
   higher,
@@ -25,7 +25,7 @@ from ..verdicts import (
   mean_over,
   not_below,
   pick,
-  rounds_to,
+  rounds_until,
   same,
   wobble,
 )
@@ -48,8 +48,9 @@ _WOBBLE = wobble()
 
 def _to_98(outcomes, panel):
   """The rounds to 98 % of CLSFSVRG [seeds] and of every other method."""
-  return rounds_to(0.98)(pick(outcomes, panel, CLS)), {
-    o.cell.label: rounds_to(0.98)(o) for o in verdicts.others(outcomes, panel, (CLS,))
+  return rounds_until(0.98)(pick(outcomes, panel, CLS)), {
+    o.cell.label: rounds_until(0.98)(o)
+    for o in verdicts.others(outcomes, panel, (CLS,))
   }
 
 
@@ -93,8 +94,9 @@ def _fewer_rounds(outcomes):
       parts.append(
         (
           p,
-          at_least(
-            targets.saving(mine, best, pick(outcomes, p, CLS).parts), FEWER_ROUNDS
+          _at_least(
+            targets.saved_percent(mine, best, pick(outcomes, p, CLS).parts),
+            FEWER_ROUNDS,
           ),
         )
       )
@@ -105,9 +107,9 @@ def _fewer_rounds(outcomes):
   return every(parts)
 
 
-def at_least(saved, claimed):
+def _at_least(saved, claimed):
   """At least ``claimed`` percent is saved."""
-  return beyond(saved, claimed, " %", 1)
+  return exceeds(saved, claimed, " %", 1)
 
 
 def _keeps_up(outcomes):
@@ -258,8 +260,8 @@ def fig7(target: float) -> tuple[verdicts.Statement, ...]:
 
   def against(outcomes, label):
     ours, theirs = (pick(outcomes, "d", name) for name in (CLS, label))
-    verdict = at_least(
-      targets.saving(
+    verdict = _at_least(
+      targets.saved_percent(
         targets.costs_at_target(ours, target, "total_floats"),
         targets.costs_at_target(theirs, target, "total_floats", or_last=True),
         ours.parts,
@@ -310,7 +312,7 @@ def fig8(levels: Sequence[float]) -> tuple[verdicts.Statement, ...]:
     return every(
       (
         f"{100 * t:g} %",
-        verdicts.within(ours / theirs, 1.0, SLIGHTLY)._replace(
+        verdicts.lies_within(ours / theirs, 1.0, SLIGHTLY)._replace(
           measured=f"{(ours / theirs).mean():.1f} times "
           f"({above(ours, theirs, ' s', 4).measured})"
         ),
@@ -321,7 +323,7 @@ def fig8(levels: Sequence[float]) -> tuple[verdicts.Statement, ...]:
     )
 
   def less(outcomes):
-    return at_least(
+    return _at_least(
       max(
         (
           100 * (1 - ours / theirs)

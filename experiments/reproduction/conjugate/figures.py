@@ -9,7 +9,7 @@ from ...cli import config as config_lib
 from ...drawing import plots
 from .. import cost_to_accuracy as targets
 from .. import figures, suite, verdicts
-from ..figures import Figure, Line, Panel
+from ..figures import Figure, FigureLine, Panel
 from ..suite import STATED, TUNED
 from . import claims
 
@@ -18,8 +18,8 @@ PROPOSED = ("clsfsvrg",)
 #: The accuracies of Figs. 7 and 8.
 TARGETS = (0.955, 0.96, 0.965)
 
-_MNIST = figures.participation(20, 15, 10, 5)
-_RATES = figures.participation(30, 20, 15, 10)
+_MNIST = figures.participation_panels(20, 15, 10, 5)
+_RATES = figures.participation_panels(30, 20, 15, 10)
 #: The stated settings with the steps of Figs. 4 and 5.
 _STEPS = {
   f"-{rate}": (f"--flagfile={NAME}/stated.flags", f"--client_lr={rate}")
@@ -44,7 +44,7 @@ _by_step = figures.methods(
 )
 
 
-def _readings(panel: Panel) -> list[Line]:
+def _readings(panel: Panel) -> list[FigureLine]:
   """The stated settings, and all methods at their rate, by each reading."""
   return [
     line._replace(label=f"{line.label} ({name})", flags=(*line.flags, *extra))
@@ -56,13 +56,13 @@ def _readings(panel: Panel) -> list[Line]:
   ]
 
 
-def _both_variants(panel: Panel) -> list[Line]:
+def _both_variants(panel: Panel) -> list[FigureLine]:
   """The tuned methods, LoSAC in both of its variants."""
   lines = [line for line in _lines(panel) if line.protocol == TUNED]
   # Its name is not that of an algorithm.
   file = f"{NAME}/methods/losac_client.flags"
   if (config_lib.PRESETS / file).is_file():
-    lines.append(Line(claims.CLIENT, (f"--flagfile={file}",)))
+    lines.append(FigureLine(claims.CLIENT, (f"--flagfile={file}",)))
   return lines
 
 
@@ -129,7 +129,7 @@ def _percent() -> list[str]:
   return [f"{100 * target:g} %" for target in TARGETS]
 
 
-_TO_98 = {"rounds_to_98%": verdicts.rounds_to(0.98)}
+_TO_98 = {"rounds_to_98%": verdicts.rounds_until(0.98)}
 _figure = functools.partial(Figure, protocols="global,train", eval_every=1)
 
 FIGURES: dict[str, Figure] = {
@@ -202,7 +202,9 @@ FIGURES: dict[str, Figure] = {
     _both_variants,
     draw=_draw_fig7,
     table=lambda outcomes: (
-      targets.communication(outcomes, TARGETS, claims.CLS, claims.LOSAC, claims.SAVING)
+      targets.communication_section(
+        outcomes, TARGETS, claims.CLS, claims.LOSAC, claims.SAVING
+      )
       + (
         "\n\nThe paper counts 2.25 KB (576 floats) a vector, one class "
         "of ten; a vector of ours has all ten and the bias."

@@ -104,7 +104,7 @@ def _rounds(outcome: suite.Outcome) -> np.ndarray:
   return np.array(targets.costs_at_target(outcome, TARGET, "round"), float)
 
 
-class Part(NamedTuple):
+class _Component(NamedTuple):
   """A part of MA-FSVRG, and what stands in its place without it."""
 
   field: str  #: of ``Combination``
@@ -114,14 +114,14 @@ class Part(NamedTuple):
 
 
 PARTS = (
-  Part("local", "variance reduction", "FedAvg", ("FSVRG", "SCAFFOLD")),
-  Part("models", "several models", 1, (2, 4)),
-  Part("server", "central acceleration", "average", ("adaptive", "conjugate")),
+  _Component("local", "variance reduction", "FedAvg", ("FSVRG", "SCAFFOLD")),
+  _Component("models", "several models", 1, (2, 4)),
+  _Component("server", "central acceleration", "average", ("adaptive", "conjugate")),
 )
 
 
 def _pairs(
-  outcomes: suite.Outcomes, part: Part, value: Any
+  outcomes: suite.Outcomes, part: _Component, value: Any
 ) -> Iterator[tuple[Combination, suite.Outcome, suite.Outcome]]:
   """(combination without the part, its run, the run with the part)."""
   for runs in suite.by_panel(outcomes):
@@ -150,7 +150,7 @@ def _difference(
 
 def _words(difference: dict[str, Any]) -> str:
   """The verdict on a difference of accuracies."""
-  verdict = rule.place(difference["mean"], difference["ci95"], rule.TIE)
+  verdict = rule.place_gap(difference["mean"], difference["ci95"], rule.TIE)
   return {
     rule.ABOVE: "brings more than the tie",
     rule.BELOW: "costs more than the tie",
@@ -158,7 +158,7 @@ def _words(difference: dict[str, Any]) -> str:
   }.get(verdict, verdict)
 
 
-def answer(outcomes: suite.Outcomes) -> str:
+def ablation_section(outcomes: suite.Outcomes) -> str:
   """Section: what each part brings, alone, among all, and to the rest."""
   intro = (
     "## What each part brings\n\nPaired differences of the accuracy in "
@@ -222,7 +222,7 @@ def answer(outcomes: suite.Outcomes) -> str:
   )
 
 
-def table(outcomes: suite.Outcomes) -> str:
+def ablation_table(outcomes: suite.Outcomes) -> str:
   """The accuracy and the rounds to the target of every combination."""
   panels = suite.by_panel(outcomes)
   titles = [runs[0].cell.panel_title for runs in panels]
@@ -288,7 +288,9 @@ def _dot(values: np.ndarray, cell: Combination) -> plots.Dot:
   )
 
 
-def draw(paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str) -> None:
+def draw_ablation(
+  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
+) -> None:
   """Draws accuracy and rounds, a column for each panel."""
   panels = suite.by_panel(outcomes)
   dots: dict[str, dict[str, list[plots.Dot]]] = {}

@@ -16,13 +16,13 @@ _TENTH = ("--participation=0.1",)
 
 
 def _panels_of(flag: str, name: str, *values: Any) -> tuple[Panel, ...]:
-  return figures.panels(
+  return figures.make_panels(
     {f"{name} = {v}": (f"--{flag}={v}",) for v in values}, extra_flags=_TENTH
   )
 
 
-_MNIST = figures.participation(20, 15, 10, 5)
-_CIFAR = figures.participation(40, 30, 20, 10)
+_MNIST = figures.participation_panels(20, 15, 10, 5)
+_CIFAR = figures.participation_panels(40, 30, 20, 10)
 _CIFAR_FIXED = ("--num_models=3", "--beta1=0.9", "--client_lr=0.08")
 #: On CIFAR-10 no global model reaches the paper's numbers, so the accuracy of
 #: the clients on their own classes is evaluated too.
@@ -37,7 +37,7 @@ HOLDOUT_FLAGS = {
 
 # A figure of this project: the paper can be read in several ways, and each
 # panel changes one reading of the stated settings.
-_READINGS = figures.panels(
+_READINGS = figures.make_panels(
   {
     "as stated": (),
     "(64) as printed": ("--central_rule=printed",),
@@ -74,7 +74,7 @@ def _comparison(number: int, title: str, metric: str, data: str) -> Figure:
     _OF_CIFAR if cifar else figures.methods(NAME, data, PROPOSED),
     HOLDOUT_FLAGS[data],
     protocols=_CIFAR_PROTOCOLS if cifar else "global,validation",
-    sections=(report.deployment_section, own_classes.section)
+    sections=(report.deployment_section, own_classes.class_ranks_section)
     if number == 5
     else (report.deployment_section,),
     statements=claims.comparison_claims(f"Fig{number}", metric),
@@ -137,11 +137,11 @@ FIGURES: dict[str, Figure] = {
     "macro_recall",
     "cifar10",
     (_CIFAR[-1], Panel("e", "all data in one place", ())),
-    readings.of(_OF_CIFAR),
+    readings.lines_of_readings(_OF_CIFAR),
     HOLDOUT_FLAGS["cifar10"],
     protocols=_CIFAR_PROTOCOLS,
-    sections=(own_classes.section,),
-    table=readings.table,
+    sections=(own_classes.class_ranks_section,),
+    table=readings.readings_table,
   ),
   "ablation": Figure(
     "Local steps x server step x number of models, MNIST",
@@ -151,9 +151,9 @@ FIGURES: dict[str, Figure] = {
     ablation.lines,
     HOLDOUT_FLAGS["mnist"],
     protocols="global,validation",
-    table=ablation.table,
-    sections=(ablation.answer, ablation.note),
-    draw=ablation.draw,
+    table=ablation.ablation_table,
+    sections=(ablation.ablation_section, ablation.note),
+    draw=ablation.draw_ablation,
     quick=("c",),
   ),
 }
@@ -162,7 +162,7 @@ PAPER = figures.Paper(
   NAME,
   FIGURES,
   {
-    "table1": figures.Table(
+    "table1": figures.FigureTable(
       "Table I: central computation time",
       lambda request, folder: central_time.table1(request.quick),
     )

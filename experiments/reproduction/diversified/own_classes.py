@@ -18,14 +18,14 @@ from ...reports import markdown
 from .. import partitions, report, suite
 
 
-class Shares(NamedTuple):
+class _RankShares(NamedTuple):
   """Shares of the test examples, in percent."""
 
   own: float  #: right among two classes, the mean over all pairs of classes
   top3: float  #: the class is among the three of the largest logits
 
 
-def shares(logits: np.ndarray, y: np.ndarray) -> Shares:
+def rank_shares(logits: np.ndarray, y: np.ndarray) -> _RankShares:
   """The measures of one model on a test set with equally many of each class.
 
   Args:
@@ -34,10 +34,12 @@ def shares(logits: np.ndarray, y: np.ndarray) -> Shares:
   """
   mine = np.take_along_axis(logits, y[:, None], axis=1)
   lower, higher = (logits < mine).sum(1), (logits > mine).sum(1)
-  return Shares(100 * lower.mean() / (logits.shape[1] - 1), 100 * (higher < 3).mean())
+  return _RankShares(
+    100 * lower.mean() / (logits.shape[1] - 1), 100 * (higher < 3).mean()
+  )
 
 
-def _of_run(outcome: suite.Outcome) -> list[Shares]:
+def _of_run(outcome: suite.Outcome) -> list[_RankShares]:
   """The shares after the last round, of K models their mean; per seed."""
   per_seed = []
   for part in outcome.parts or (outcome,):
@@ -48,13 +50,14 @@ def _of_run(outcome: suite.Outcome) -> list[Shares]:
     apply = jax.jit(jax.vmap(config.prepare().model.apply, (0, None)))
     for seed in range(len(run.seeds)):
       models = [
-        shares(np.asarray(logits), y) for logits in apply(run.global_params(seed), x)
+        rank_shares(np.asarray(logits), y)
+        for logits in apply(run.global_params(seed), x)
       ]
-      per_seed.append(Shares(*np.mean(models, axis=0)))
+      per_seed.append(_RankShares(*np.mean(models, axis=0)))
   return per_seed
 
 
-def section(outcomes: suite.Outcomes) -> str:
+def class_ranks_section(outcomes: suite.Outcomes) -> str:
   """Section: both measures of every line but those at one rate."""
   cells = []
   for outcome in outcomes:

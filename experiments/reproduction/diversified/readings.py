@@ -14,7 +14,7 @@ from typing import Any
 
 from ...reports import markdown
 from .. import answers, report, suite, verdicts
-from ..figures import Line
+from ..figures import FigureLine
 from ..suite import STATED
 
 #: Figure -> its metric.
@@ -32,16 +32,18 @@ _READINGS: dict[str, tuple[str, ...]] = {
 }
 
 
-def of(base: Callable[[Any], list[Line]]) -> Callable[[Any], list[Line]]:
+def lines_of_readings(
+  base: Callable[[Any], list[FigureLine]],
+) -> Callable[[Any], list[FigureLine]]:
   """Makes the ``Figure.lines_of`` of the readings.
 
   Args:
     base: the lines of Figs. 5 to 7.
   """
 
-  def lines(panel: Any) -> list[Line]:
+  def lines(panel: Any) -> list[FigureLine]:
     if not panel.flags:  # nobody takes part in the pooled optimum
-      return [Line(POOLED, ("--algorithm=central",))]
+      return [FigureLine(POOLED, ("--algorithm=central",))]
     return [
       line._replace(label=line.label + end, flags=(*line.flags, *extra))
       for line in base(panel)
@@ -53,7 +55,7 @@ def of(base: Callable[[Any], list[Line]]) -> Callable[[Any], list[Line]]:
   return lines
 
 
-def table(outcomes: suite.Outcomes) -> str:
+def readings_table(outcomes: suite.Outcomes) -> str:
   """Every metric by every reading of what is measured, beside the paper's."""
   claims = {
     (c.panel, c.method, metric): c
@@ -78,7 +80,7 @@ def table(outcomes: suite.Outcomes) -> str:
         values = verdicts.late(metric, protocol)(o)
         words.append(markdown.format_values(values))
         if claim is not None:
-          _, verdict = answers.number(values, claim, o.cell.choices)
+          _, verdict = answers.answer_number(values, claim, o.cell.choices)
           words[-1] += f" ({verdict})"
     rows.append(words)
   return (

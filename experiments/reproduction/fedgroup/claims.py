@@ -9,14 +9,14 @@ from ..verdicts import (
   NotRun,
   above,
   best,
-  beyond,
+  difference_of,
   every,
+  exceeds,
   for_paper,
   grows,
   higher,
   higher_than_all,
   in_panels,
-  margin,
   mean_over,
   of_rounds,
   pick,
@@ -57,7 +57,7 @@ _DISCREPANCY = of_rounds("discrepancy")
 
 def _gain(panel: str, a: str, b: str, claimed: float):
   """Method a is at least ``claimed`` points above method b."""
-  return lambda outcomes: beyond(margin(outcomes, panel, a, b, SCORE), claimed)
+  return lambda outcomes: exceeds(difference_of(outcomes, panel, a, b, SCORE), claimed)
 
 
 def _loss_by_chance(outcomes):
@@ -65,7 +65,7 @@ def _loss_by_chance(outcomes):
   panels = [p for p in verdicts.panels_of(outcomes) if p in _WITH_RAC]
   if not panels:
     raise NotRun("none of the panels with RAC is there")
-  lost = np.mean([margin(outcomes, p, _RAC, FG, SCORE) for p in panels], axis=0)
+  lost = np.mean([difference_of(outcomes, p, _RAC, FG, SCORE) for p in panels], axis=0)
   measured = f"{above(lost, 0.0).measured}, {', '.join(panels)}"
   if len(panels) < len(_WITH_RAC):
     raise NotRun(f"{measured} alone")
@@ -74,7 +74,7 @@ def _loss_by_chance(outcomes):
 
 def _closer_on_synthetic(outcomes):
   """EDC - MADC is smaller on Synthetic than in the mean of the other panels."""
-  gap = functools.partial(margin, outcomes, a=FG, b=_MADC, measure=SCORE)
+  gap = functools.partial(difference_of, outcomes, a=FG, b=_MADC, measure=SCORE)
   others = [p for p in verdicts.panels_of(outcomes) if p in _NOT_SYNTHETIC]
   if not others:
     raise NotRun("Synthetic alone is there")
@@ -159,7 +159,7 @@ def _variance_falls(outcomes):
   """The variance of the discrepancy falls by 92.5 % from one class to IID."""
   first, last = verdicts.ends(outcomes)
   variance = of_rounds("discrepancy", np.var)
-  return beyond(
+  return exceeds(
     100.0
     * (
       1.0
@@ -176,10 +176,10 @@ TABLE1 = for_paper(
   "Table1",
   {
     "the variance of the discrepancy falls by 92.5 % from one class to IID": _variance_falls,  # noqa: E501
-    "the best accuracy gains 4.3 points from one class to IID": lambda outcomes: beyond(
-      verdicts.change(outcomes, "FedAvg", best("accuracy")), 4.3
+    "the best accuracy gains 4.3 points from one class to IID": lambda outcomes: (
+      exceeds(verdicts.change(outcomes, "FedAvg", best("accuracy")), 4.3)
     ),
-    "fewer rounds to 85 %": grows("FedAvg", verdicts.rounds_to(0.85), sign=-1),
+    "fewer rounds to 85 %": grows("FedAvg", verdicts.rounds_until(0.85), sign=-1),
   },
 )
 

@@ -18,7 +18,7 @@ from ...cli import config as config_lib
 from ...cli.config import UsageError
 from ...drawing import plots
 from .. import figures, report, suite
-from ..figures import Draw, Figure, Line, Panel, Request
+from ..figures import Draw, Figure, FigureLine, Panel, Request
 from . import claims, pretraining, tables
 
 NAME = "fedgroup"
@@ -26,7 +26,7 @@ NAME = "fedgroup"
 ALPHA = 20
 
 
-class Pair(NamedTuple):
+class _DataAndModel(NamedTuple):
   """A data set with its model: a row of Table 3."""
 
   letter: str
@@ -53,14 +53,16 @@ class Pair(NamedTuple):
 PAIRS = {
   pair.title: pair
   for pair in (
-    Pair("a", "MNIST-MCLR", "mnist_mclr", 3),
-    Pair("b", "MNIST-MLP", "mnist_mlp", 3),
-    Pair("c", "FEMNIST-MCLR", "femnist_mclr", 5),
-    Pair("d", "FEMNIST-MLP", "femnist_mlp", 5),
+    _DataAndModel("a", "MNIST-MCLR", "mnist_mclr", 3),
+    _DataAndModel("b", "MNIST-MLP", "mnist_mlp", 3),
+    _DataAndModel("c", "FEMNIST-MCLR", "femnist_mclr", 5),
+    _DataAndModel("d", "FEMNIST-MLP", "femnist_mlp", 5),
     # The partition of seed 0 has half the paper's examples.
-    Pair("e", "Synthetic(1,1)-MCLR", "synthetic_mclr", 5, chosen="stand-in, sizes"),
-    Pair("f", "Sent140-LSTM", "sent140_lstm", 5, eval_every=10, mu=0.01),
-    Pair(
+    _DataAndModel(
+      "e", "Synthetic(1,1)-MCLR", "synthetic_mclr", 5, chosen="stand-in, sizes"
+    ),
+    _DataAndModel("f", "Sent140-LSTM", "sent140_lstm", 5, eval_every=10, mu=0.01),
+    _DataAndModel(
       "g",
       "FEMNIST-MCLR, published generator",
       "femnist_mclr",
@@ -104,10 +106,10 @@ def _file(label: str) -> str:
 @functools.cache
 def _hyper_parameters(label: str) -> frozenset[str]:
   """The names of the hyper-parameters that a method reads."""
-  return frozenset(config_lib.parse([_file(label)]).hparams)
+  return frozenset(config_lib.parse_config([_file(label)]).hparams)
 
 
-def method(pair: Pair, label: str, *extra: str) -> tuple[str, ...]:
+def _method_flags(pair: _DataAndModel, label: str, *extra: str) -> tuple[str, ...]:
   """The flags of a method on a pair; m and mu are given if it reads them."""
   values = {"num_groups": pair.groups, "max_groups": pair.groups, "mu": pair.mu}
   if label == claims.PRETRAINED:
@@ -123,11 +125,11 @@ def method(pair: Pair, label: str, *extra: str) -> tuple[str, ...]:
 def _lines(*labels: str):
   """Makes the ``Figure.lines_of`` that has these methods."""
 
-  def lines(panel: Panel) -> list[Line]:
+  def lines(panel: Panel) -> list[FigureLine]:
     pair = _pair(panel)
     # On Synthetic all clients are pre-trained, so RAC has none to assign.
     return [
-      Line(label, method(pair, label))
+      FigureLine(label, _method_flags(pair, label))
       for label in labels
       if (label, pair) != ("FG-RAC-EDC", _SYNTHETIC)
     ]
@@ -135,26 +137,26 @@ def _lines(*labels: str):
   return lines
 
 
-def _pair(panel: Panel) -> Pair:
+def _pair(panel: Panel) -> _DataAndModel:
   return next(p for p in PAIRS.values() if p.data == panel.data)
 
 
-def _of_fg(panel: Panel, *ends: tuple[str, tuple[str, ...]]) -> list[Line]:
+def _of_fg(panel: Panel, *ends: tuple[str, tuple[str, ...]]) -> list[FigureLine]:
   """FG-EDC with further flags, each with the end of its label."""
   return [
-    Line(claims.FG + end, method(_pair(panel), claims.FG, *extra))
+    FigureLine(claims.FG + end, _method_flags(_pair(panel), claims.FG, *extra))
     for end, extra in ends
   ]
 
 
-def _eta_g_lines(panel: Panel) -> list[Line]:
+def _eta_g_lines(panel: Panel) -> list[FigureLine]:
   return _of_fg(
     panel,
     *((f", eta_g = {value}", (f"--eta_g={value}",)) for value in ("0", "0.1", "1")),
   )
 
 
-def _reading_lines(panel: Panel) -> list[Line]:
+def _reading_lines(panel: Panel) -> list[FigureLine]:
   return _of_fg(
     panel,
     ("", ()),
@@ -170,7 +172,7 @@ _BESIDE_NEWCOMERS = _lines(
 )
 
 
-def _newcomer_lines(panel: Panel) -> list[Line]:
+def _newcomer_lines(panel: Panel) -> list[FigureLine]:
   return [
     *_BESIDE_NEWCOMERS(panel),
     *_of_fg(
@@ -183,7 +185,7 @@ def _newcomer_lines(panel: Panel) -> list[Line]:
   ]
 
 
-def _shift_lines(panel: Panel) -> list[Line]:
+def _shift_lines(panel: Panel) -> list[FigureLine]:
   return [
     *_lines("FedAvg", "IFCA", claims.FG)(panel),
     *_of_fg(panel, (", no migration", ("--migration=1",))),
@@ -227,7 +229,7 @@ def _draws(protocol: str, *below: tuple[str, str], table1: bool = False) -> Draw
         for (panel, _), number in report.paper_numbers(NAME, "Table1", claim).items()
         if panel == o.cell.panel
       ]
-    plots.panels(
+    plots.plot_panels(
       paths,
       _with_rounds(outcomes),
       protocol,
@@ -244,7 +246,7 @@ def _draws(protocol: str, *below: tuple[str, str], table1: bool = False) -> Draw
 #: The panels of Table 1: the number of classes of a client. "The training set
 #: size follows a power law", after FedProx (section 3.1), whose law of sizes is
 #: log-normal with sigma 2; pixels and rate are those of the other MNIST runs.
-_CLASSES = figures.panels(
+_CLASSES = figures.make_panels(
   {
     "1 class": ("--partition=classes", "--classes_per_client=1"),
     "3 classes": ("--partition=classes", "--classes_per_client=3"),
@@ -292,7 +294,7 @@ _draw_best = figures.as_dots(
 def _local(
   title: str,
   panels: tuple[Panel, ...],
-  lines_of: Callable[[Panel], list[Line]],
+  lines_of: Callable[[Panel], list[FigureLine]],
   **options,
 ) -> Figure:
   """A figure of the clients' deployed models on their test splits."""
@@ -499,9 +501,11 @@ def _of_pairs(
   return table
 
 
-def _picture_table(name: str, title: str, titles: Sequence[str], make) -> figures.Table:
+def _picture_table(
+  name: str, title: str, titles: Sequence[str], make
+) -> figures.FigureTable:
   """A picture of the pre-trained clients together with a table."""
-  return figures.Table(
+  return figures.FigureTable(
     title,
     _of_pairs(
       titles,
@@ -512,10 +516,11 @@ def _picture_table(name: str, title: str, titles: Sequence[str], make) -> figure
 
 
 TABLES = {
-  "table2": figures.Table(
+  "table2": figures.FigureTable(
     "Table 2: data sets and models",
     _of_pairs(
-      tuple(PAIRS), lambda folder, cells, not_run: pretraining.sizes(cells, not_run)
+      tuple(PAIRS),
+      lambda folder, cells, not_run: pretraining.size_table(cells, not_run),
     ),
     of_runs=True,
   ),

@@ -30,7 +30,7 @@ Runs = Sequence[suite.Cell]
 
 
 #: A table, and the answers to the paper's claims that it gives.
-TableAndAnswers = tuple[str, list[answers.Answer]]
+TableAndAnswers = tuple[str, list[answers.PaperAnswer]]
 
 
 class Pool(NamedTuple):
@@ -44,7 +44,7 @@ class Pool(NamedTuple):
   labels: np.ndarray  #: [n, L] bool, which classes each client holds
 
 
-def pretrain(cell: suite.Cell) -> list[Pool]:
+def pretrain_clients(cell: suite.Cell) -> list[Pool]:
   """The pre-trained clients of each seed of a run."""
   config = cell.config
   prepared = config.prepare()
@@ -92,7 +92,7 @@ def pretrain(cell: suite.Cell) -> list[Pool]:
   return pools
 
 
-class Fit(NamedTuple):
+class _LineFit(NamedTuple):
   """The relation of EDC and MADC over all pairs of pre-trained clients."""
 
   madc: np.ndarray  #: [pairs]
@@ -103,12 +103,12 @@ class Fit(NamedTuple):
   intercept: float
 
 
-def mapping(pool: Pool) -> Fit:
+def mapping(pool: Pool) -> _LineFit:
   """The correlations of EDC and MADC, and the line of least squares."""
   upper = np.triu_indices(len(pool.edc), 1)
   x, y = pool.madc[upper], pool.edc[upper]
   slope, intercept = np.polyfit(x, y, 1)
-  return Fit(
+  return _LineFit(
     x,
     y,
     float(scipy.stats.pearsonr(x, y).statistic),
@@ -125,7 +125,7 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
     A table with a verdict about all seeds, and the verdict.
   """
   fits_by_pair = {
-    cell.panel_title: list(map(mapping, pretrain(cell))) for cell in cells
+    cell.panel_title: list(map(mapping, pretrain_clients(cell))) for cell in cells
   }
   plots.scatters(
     paths,
@@ -172,12 +172,12 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
       "each seed)": linear
     },
   )
-  settings = chosen.together(cell.tuning for cell in cells)
+  settings = chosen.tuning_of_several(cell.tuning for cell in cells)
   return (
-    text + "\n\n" + verdicts.section(statements, []),
+    text + "\n\n" + verdicts.statements_section(statements, []),
     [
       answer._replace(settings=settings)
-      for answer in answers.sentences("fig5", statements, [])
+      for answer in answers.answer_sentences("fig5", statements, [])
     ],
   )
 
@@ -188,12 +188,12 @@ def clusters(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
   Returns:
     A table of the classes that the clients of each group hold, and no answers.
   """
-  pools = {cell.panel_title: pretrain(cell)[0] for cell in cells}
+  pools = {cell.panel_title: pretrain_clients(cell)[0] for cell in cells}
 
   def word(labels):
     return " ".join(map(str, np.flatnonzero(labels)))
 
-  plots.groups(
+  plots.plot_groups(
     paths,
     {
       name: (p.points[:, :2], p.groups, [word(l) for l in p.labels])
@@ -238,7 +238,7 @@ def _parameters(config: config_lib.Config) -> int:
   return num_params(jax.eval_shape(model.init, jax.random.key(0)))
 
 
-def sizes(cells: Runs, not_run: Runs) -> TableAndAnswers:
+def size_table(cells: Runs, not_run: Runs) -> TableAndAnswers:
   """Table 2: numbers of clients, samples and parameters, and the paper's.
 
   Args:
@@ -285,14 +285,14 @@ def sizes(cells: Runs, not_run: Runs) -> TableAndAnswers:
   return markdown.table(
     ["data and model", *(f"{name} (paper)" for name in names)], lines
   ), [
-    answers.Answer(
+    answers.PaperAnswer(
       "table2",
       c.artifact,
       c.panel,
       c.method,
       c.metric,
       c.printed,
-      *answers.number([counts[c.panel, c.metric]], c, exact=True),
+      *answers.answer_number([counts[c.panel, c.metric]], c, exact=True),
       "",
     )
     for c in of_paper

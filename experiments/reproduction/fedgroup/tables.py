@@ -107,13 +107,13 @@ def by_partition(outcomes: suite.Outcomes) -> str:
   )
 
 
-def of_table3(figure: str) -> Callable[[suite.Outcomes], list[answers.Answer]]:
+def of_table3(figure: str) -> Callable[[suite.Outcomes], list[answers.PaperAnswer]]:
   """Makes the ``Figure.extra_answers`` that answers Table 3 by another figure."""
 
-  def judge(outcomes: suite.Outcomes) -> list[answers.Answer]:
+  def judge(outcomes: suite.Outcomes) -> list[answers.PaperAnswer]:
     return [
       answer._replace(figure=figure)
-      for answer in answers.numbers(claims.NAME, "Table3", outcomes, OF_TABLE3)
+      for answer in answers.answer_numbers(claims.NAME, "Table3", outcomes, OF_TABLE3)
     ]
 
   return judge
@@ -172,7 +172,7 @@ OF_TABLE1 = {
   "discrepancy_variance": verdicts.of_rounds("discrepancy", np.var),
   "test_accuracy_max": verdicts.best("accuracy"),
   "test_accuracy_median": _median,
-  "rounds_to_85%": verdicts.rounds_to(0.85),
+  "rounds_to_85%": verdicts.rounds_until(0.85),
 }
 
 

@@ -25,19 +25,21 @@ CLASSES = 10
 CLIENTS = (2, 10, 20, 50, 100, 200)
 
 
-def examples(rows: int, features: int) -> tuple[np.ndarray, np.ndarray]:
+def _make_examples(rows: int, features: int) -> tuple[np.ndarray, np.ndarray]:
   """Gaussian features [rows, features] float32 and random labels [rows]."""
   rng = np.random.default_rng(0)
   x = rng.normal(size=(rows, features)).astype(np.float32)
   return x, rng.integers(0, CLASSES, rows).astype(np.int32)
 
 
-def joint(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _joint_weights(x: np.ndarray, y: np.ndarray) -> np.ndarray:
   """Least squares of all the data by NumPy, [features, L] float64."""
   return np.linalg.lstsq(x.astype(np.float64), np.eye(CLASSES)[y], rcond=None)[0]
 
 
-def federated(x: np.ndarray, y: np.ndarray, clients: int, ridge: float) -> np.ndarray:
+def _federated_weights(
+  x: np.ndarray, y: np.ndarray, clients: int, ridge: float
+) -> np.ndarray:
   """AFL's weights with the clients' ridge removed, [features, L] float64.
 
   Args:
@@ -77,31 +79,31 @@ def federated(x: np.ndarray, y: np.ndarray, clients: int, ridge: float) -> np.nd
   return np.asarray(solution["params"]["kernel"], np.float64)[0].T
 
 
-def deviations(
+def _deviations(
   rows: int, features: int, clients: Sequence[int], ridge: float
 ) -> list[float]:
   """sum |W - W_joint| for each number of clients."""
-  x, y = examples(rows, features)
-  joint_weights = joint(x, y)
+  x, y = _make_examples(rows, features)
+  joint_weights = _joint_weights(x, y)
   return [
-    float(np.abs(federated(x, y, number, ridge) - joint_weights).sum())
+    float(np.abs(_federated_weights(x, y, number, ridge) - joint_weights).sum())
     for number in clients
   ]
 
 
-def table(quick: bool) -> str:
+def deviation_table(quick: bool) -> str:
   """The Markdown table; quick: of 600 x 48 numbers, beside no claim."""
   rows, features = (600, 48) if quick else (10_000, 512)
   numbers = (2, 200) if quick else CLIENTS
   claims = {(c.panel, c.metric): c.value for c in report.load_claims("trust", "afl")}
   lines = []
   for panel, ridge in (("a", 1.0), ("b", 0.0)):
-    for number, deviation in zip(numbers, deviations(rows, features, numbers, ridge)):
+    for number, deviation in zip(numbers, _deviations(rows, features, numbers, ridge)):
       published = None if quick else claims.get((panel, f"deviation_{number}"))
       comparison = (
         ("-", rule.NO_NUMBER)
         if published is None
-        else (f"{published:.1e}", rule.place(deviation - published, 0.0))
+        else (f"{published:.1e}", rule.place_gap(deviation - published, 0.0))
       )
       lines.append(
         [number, f"{ridge:g}", comparison[0], f"{deviation:.1e}", comparison[1]]

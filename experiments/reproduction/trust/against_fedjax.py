@@ -44,7 +44,7 @@ RATE, MOMENTUM, GROUPS = 0.1, 0.9, 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Scale:
+class _Scale:
   """Size of the comparison."""
 
   clients: int = 20
@@ -54,7 +54,7 @@ class Scale:
   epochs: int = 2
 
 
-QUICK = Scale(clients=4, rounds=2, seeds=1, batch=64, epochs=1)
+QUICK = _Scale(clients=4, rounds=2, seeds=1, batch=64, epochs=1)
 
 #: (number of the round, client) -> the batches of a client; None: its own
 Batches = Callable[[int, int], list[dict[str, np.ndarray]]] | None
@@ -78,17 +78,17 @@ def import_fedjax() -> Any:
   return fedjax
 
 
-class Task(NamedTuple):
+class _Task(NamedTuple):
   """The clients and the model of both sides."""
 
-  scale: Scale
+  scale: _Scale
   data: Any  #: ClientData of all clients
   model: Any
   classes: int
 
 
 @functools.cache
-def task(scale: Scale) -> Task:
+def task(scale: _Scale) -> _Task:
   """Handwritten digits over clients by Dirichlet(0.5), a small network."""
   fed = fa.federate(
     "digits",
@@ -109,16 +109,16 @@ def task(scale: Scale) -> Task:
     ),
   )
   model = models.make_model("mlp", fed.example_shape, fed.num_classes, hidden=(16,))
-  return Task(scale, data, model, fed.num_classes)
+  return _Task(scale, data, model, fed.num_classes)
 
 
-def round_key(seed: int, number: int) -> Any:
+def _round_key(seed: int, number: int) -> Any:
   """The key of a round."""
   return jax.random.fold_in(jax.random.key(seed), number)
 
 
 @functools.cache
-def _our_algorithm(scale: Scale, name: str) -> tuple[Any, Any]:
+def _our_algorithm(scale: _Scale, name: str) -> tuple[Any, Any]:
   """The algorithm of this library, and its round compiled once."""
   hparams: dict[str, Any] = {}
   if name.startswith("mime"):
@@ -139,7 +139,7 @@ def _our_algorithm(scale: Scale, name: str) -> tuple[Any, Any]:
   return algorithm, jax.jit(algorithm.round)
 
 
-def ours(problem: Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarray]]:
+def ours(problem: _Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarray]]:
   """Runs the rounds here.
 
   Returns:
@@ -156,16 +156,16 @@ def ours(problem: Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarra
   )
   trajectory, groups = [algorithm.global_params(state)], []
   for number in range(scale.rounds):
-    state, aux = run_round(state, everyone, round_key(seed, number))
+    state, aux = run_round(state, everyone, _round_key(seed, number))
     trajectory.append(algorithm.global_params(state))
     groups.append(np.asarray(aux.client.get("group", np.zeros(scale.clients, int))))
   return trajectory, groups
 
 
-def same_batches(problem: Task, seed: int) -> Batches:
+def same_batches(problem: _Task, seed: int) -> Batches:
   """The mini-batches that this library draws with a seed."""
   scale = problem.scale
-  steps = steps_of(problem)
+  steps = _steps_of(problem)
   x, y = np.asarray(problem.data.x), np.asarray(problem.data.y)
 
   @jax.jit
@@ -177,7 +177,7 @@ def same_batches(problem: Task, seed: int) -> Batches:
     )(jnp.arange(max(steps), dtype=jnp.int32))
 
   def batches(number: int, client: int) -> list[dict[str, np.ndarray]]:
-    rows, mask = map(np.asarray, rows_of(round_key(seed, number), jnp.int32(client)))
+    rows, mask = map(np.asarray, rows_of(_round_key(seed, number), jnp.int32(client)))
     return [
       {"x": x[r], "y": y[r], "__mask__": m} for r, m in zip(rows[: steps[client]], mask)
     ]
@@ -185,14 +185,14 @@ def same_batches(problem: Task, seed: int) -> Batches:
   return batches
 
 
-def steps_of(problem: Task) -> list[int]:
+def _steps_of(problem: _Task) -> list[int]:
   """The local steps of each client in a round."""
   size = np.asarray(problem.data.size)
   return (problem.scale.epochs * -(-size // problem.scale.batch)).tolist()
 
 
 @functools.cache
-def _fedjax_algorithm(scale: Scale, name: str) -> Any:
+def _fedjax_algorithm(scale: _Scale, name: str) -> Any:
   """The algorithm of FedJAX, which compiles its steps once."""
   fj, model = import_fedjax(), task(scale).model
 
@@ -222,7 +222,7 @@ def _fedjax_algorithm(scale: Scale, name: str) -> Any:
 
 
 def theirs(
-  problem: Task, name: str, start: Any, seed: int, batches: Batches
+  problem: _Task, name: str, start: Any, seed: int, batches: Batches
 ) -> tuple[list[Any], list[np.ndarray]]:
   """Runs the rounds in FedJAX; arguments and results as ``ours``.
 
@@ -234,7 +234,7 @@ def theirs(
     batches: the mini-batches to take; None: it shuffles by itself.
   """
   fj = import_fedjax()
-  scale, steps, turn = problem.scale, steps_of(problem), [0]
+  scale, steps, turn = problem.scale, _steps_of(problem), [0]
   base: Any = fj.ClientDataset
 
   class Client(base):
@@ -298,7 +298,7 @@ def distance(a: Any, b: Any) -> float:
   )
 
 
-def loss_of(problem: Task, models: Any) -> float:
+def _loss_of(problem: _Task, models: Any) -> float:
   """The mean training loss; of K models every client has its best one."""
   size = np.asarray(problem.data.size)
   rows = int(size.sum())
@@ -315,14 +315,14 @@ def loss_of(problem: Task, models: Any) -> float:
 ROUNDING = 1e-5
 
 
-def table(quick: bool) -> str:
+def fedjax_table(quick: bool) -> str:
   """The Markdown table.
 
   Raises:
     RunError: FedJAX is not installed.
   """
   import_fedjax()
-  scale = QUICK if quick else Scale()
+  scale = QUICK if quick else _Scale()
   problem = task(scale)
   rows = []
   for name, counterpart in ALGORITHMS.items():
@@ -337,7 +337,9 @@ def table(quick: bool) -> str:
       )
       same_groups.append(np.array_equal(groups, others))
       shuffled, _ = theirs(problem, name, trajectory[0], seed, None)
-      losses.append((loss_of(problem, shuffled[-1]), loss_of(problem, trajectory[-1])))
+      losses.append(
+        (_loss_of(problem, shuffled[-1]), _loss_of(problem, trajectory[-1]))
+      )
     worst = np.max(distances, axis=0)
     fedjax_losses, our_losses = np.array(losses).T
     gap = results.spread(our_losses - fedjax_losses)
@@ -352,7 +354,7 @@ def table(quick: bool) -> str:
         markdown.format_values(fedjax_losses, 4),
         markdown.format_values(our_losses, 4),
         results.format_spread(gap, 4),
-        rule.place(gap["mean"], gap["ci95"], rule.tie_of(fedjax_losses.mean(), "")),
+        rule.place_gap(gap["mean"], gap["ci95"], rule.tie_of(fedjax_losses.mean(), "")),
       ]
     )
   return (

@@ -17,7 +17,7 @@ from ...cli import flag_words
 from ...drawing import plots
 from ...reports import markdown, rule
 from .. import answers, figures, report, suite, verdicts
-from ..figures import Figure, Line, Panel
+from ..figures import Figure, FigureLine, Panel
 from . import afl, against_fedjax
 
 NAME = "trust"
@@ -41,8 +41,10 @@ def _file(name: str) -> tuple[str, ...]:
   return (f"--flagfile={NAME}/methods/{name}.flags",)
 
 
-def _2nn_lines(panel: Panel) -> list[Line]:
-  return [Line("FedAvg", _file(_2NN[flag_words.read_values(panel.flags)["partition"]]))]
+def _2nn_lines(panel: Panel) -> list[FigureLine]:
+  return [
+    FigureLine("FedAvg", _file(_2NN[flag_words.read_values(panel.flags)["partition"]]))
+  ]
 
 
 def _2nn_panels() -> tuple[Panel, ...]:
@@ -50,7 +52,7 @@ def _2nn_panels() -> tuple[Panel, ...]:
     ("IID", ("--partition=iid", "--size_sigma=0", "--rounds=300")),
     ("two classes", ("--partition=shards", "--classes_per_client=2", "--rounds=1000")),
   )
-  return figures.panels(
+  return figures.make_panels(
     {
       f"{words}, C = {share}": (*flags, f"--participation={share}")
       for words, flags in kinds
@@ -86,7 +88,7 @@ def _table_of(name: str) -> figures.Section:
     }
     answer_of = {
       (a.panel, a.method, a.metric): a
-      for a in answers.numbers(NAME, name, outcomes, figure.measures)
+      for a in answers.answer_numbers(NAME, name, outcomes, figure.measures)
     }
     rows, missing = [], dict[str, None]()
     for claim in report.load_claims(NAME, name):
@@ -146,7 +148,7 @@ def _draw_pfedme(
       for label, (_, metric) in _MODELS.items()
       if (outcome.cell.panel, metric) in published
     ]
-  plots.panels(paths, runs, "", "accuracy", title, x_axis, marks)
+  plots.plot_panels(paths, runs, "", "accuracy", title, x_axis, marks)
 
 
 def _figure(
@@ -154,7 +156,7 @@ def _figure(
   title: str,
   data: str,
   panels: tuple[Panel, ...],
-  lines_of: Callable[[Panel], list[Line]],
+  lines_of: Callable[[Panel], list[FigureLine]],
   **options,
 ) -> Figure:
   """A table whose rows are the numbers of a work."""
@@ -197,7 +199,7 @@ FIGURES: dict[str, Figure] = {
     _2nn_panels(),
     _2nn_lines,
     quick=("a", "e"),
-    measures={"rounds_to_97%": verdicts.rounds_to(0.97)},
+    measures={"rounds_to_97%": verdicts.rounds_until(0.97)},
     shrunk=("--num_clients=20", "--hidden=16,16"),
   ),
   "pfedme": _figure(
@@ -213,7 +215,7 @@ FIGURES: dict[str, Figure] = {
         ("--local_steps=10", "--personal_lr=0.09"),
       ),
     ),
-    lambda panel: [Line("pFedMe", _file("pfedme"))],
+    lambda panel: [FigureLine("pFedMe", _file("pfedme"))],
     protocols="global,local,copy",
     draw=_draw_pfedme,
     measures={
@@ -225,13 +227,13 @@ FIGURES: dict[str, Figure] = {
 
 
 TABLES = {
-  "afl": figures.Table(
+  "afl": figures.FigureTable(
     "AFL: the weights in every partition beside the joint ones, float64",
-    lambda request, folder: (afl.table(request.quick), []),
+    lambda request, folder: (afl.deviation_table(request.quick), []),
   ),
-  "fedjax": figures.Table(
+  "fedjax": figures.FigureTable(
     "FedJAX 0.0.17 on the same clients",
-    lambda request, folder: (against_fedjax.table(request.quick), []),
+    lambda request, folder: (against_fedjax.fedjax_table(request.quick), []),
   ),
 }
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from experiments.cli import config, flags, resume
-from experiments.cli.config import UsageError, parse
+from experiments.cli.config import UsageError, parse_config
 from fedjax_alg import registry
 
 pytestmark = pytest.mark.fast
@@ -182,7 +182,7 @@ def test_refused_in_one_line(words, parts):
   ):
     words = f"--algorithm=fedavg {words}"
   with pytest.raises(ValueError) as caught:
-    parse(words.split(" "))
+    parse_config(words.split(" "))
   assert "\n" not in str(caught.value)
   assert len(str(caught.value)) < 600 or len(words) < 600
   for part in parts.split(" & "):
@@ -191,12 +191,14 @@ def test_refused_in_one_line(words, parts):
 
 def test_without_an_algorithm_one_is_asked_for():
   with pytest.raises(ValueError, match="--algorithm.*fedavg"):
-    parse([])
+    parse_config([])
 
 
 def test_a_value_may_be_a_word_of_its_own():
   assert (
-    parse("--algorithm fedavg --client_lr 1e-2 --resume --rounds 3".split()).run.rounds
+    parse_config(
+      "--algorithm fedavg --client_lr 1e-2 --resume --rounds 3".split()
+    ).run.rounds
     == 3
   )
 
@@ -219,7 +221,7 @@ def test_preset_parses(preset):
     words.append(f"--flagfile={paper}/{data}.flags")
   if "algorithm=" not in "".join(config.expand_flagfiles(words)):
     words.append("--algorithm=fedavg")
-  assert parse(words).run.rounds >= 1
+  assert parse_config(words).run.rounds >= 1
 
 
 @pytest.mark.program
@@ -254,8 +256,10 @@ def test_flag_files_that_cannot_be_read(tmp_path):
 def test_the_headline_has_what_validation_chose_for_ma():
   headline = ["--flagfile=diversified/headline.flags"]
   assert (
-    parse(headline).hparams
-    == parse([*headline, "--flagfile=diversified/methods/ma_fsvrg.flags"]).hparams
+    parse_config(headline).hparams
+    == parse_config(
+      [*headline, "--flagfile=diversified/methods/ma_fsvrg.flags"]
+    ).hparams
   )
   assert "chosen: test" not in (
     config.PRESETS / "diversified" / "headline.flags"
@@ -295,7 +299,7 @@ def test_the_headline_has_what_validation_chose_for_ma():
   ],
 )
 def test_what_flags_and_defaults_become(words, values):
-  actual = parse(["--algorithm=fedavg", *words.split()]).values
+  actual = parse_config(["--algorithm=fedavg", *words.split()]).values
   assert {name: actual[name] for name in values} == values
 
 
@@ -341,16 +345,16 @@ def test_flags_replay_to_the_same_identity_and_others_to_another(
   words, others, tmp_path
 ):
   """Blanks at the ends of a value stay; around a typed line they do not count."""
-  first, file = parse(words), tmp_path / "flags.txt"
+  first, file = parse_config(words), tmp_path / "flags.txt"
   file.write_text("\n".join(first.flag_lines()) + "\n", encoding="utf-8")
-  replay = parse([f"--flagfile={file}"])
+  replay = parse_config([f"--flagfile={file}"])
   assert replay == first and replay.identity() == first.identity()
   file.write_text(file.read_text("utf-8") + "  --rounds=17 \n", "utf-8")
-  longer = parse([f"--flagfile={file}"])
+  longer = parse_config([f"--flagfile={file}"])
   assert longer.run.rounds == 17 and longer.identity() == first.identity()
   for same in ("--out_dir=x", "--tensorboard"):
-    assert parse([*words, same]).identity() == first.identity()
-  identities = {parse([*words, flag]).identity() for flag in others}
+    assert parse_config([*words, same]).identity() == first.identity()
+  identities = {parse_config([*words, flag]).identity() for flag in others}
   assert len(identities - {first.identity()}) == len(others)
 
 
@@ -359,9 +363,9 @@ def test_a_part_of_a_preset_can_be_switched_off(tmp_path):
   file = tmp_path / "a.flags"
   file.write_text("--algorithm=ma_fsvrg\n--server_lr=0.05\n--beta1=0.8\n")
   words = [f"--flagfile={file}", "--noaccelerate"]
-  parse(words)
+  parse_config(words)
   with pytest.raises(UsageError, match="^--beta1: not read with --acc"):
-    parse([*words, "--beta1=0.5"])
+    parse_config([*words, "--beta1=0.5"])
 
 
 @pytest.mark.parametrize(
@@ -378,14 +382,14 @@ def test_a_part_of_a_preset_can_be_switched_off(tmp_path):
 )
 def test_identity_is_that_of_version_0_2(words, identity):
   """What came later is not in it at its default, and is in it otherwise."""
-  assert parse(words.split()).identity().startswith(identity)
-  newer = parse([*words.split(), "--client_clip=1"])
+  assert parse_config(words.split()).identity().startswith(identity)
+  newer = parse_config([*words.split(), "--client_clip=1"])
   assert not newer.identity().startswith(identity)
 
 
 def test_a_folder_of_version_0_2_is_resumed(tmp_path):
   """Its config.json does not have the options that came later."""
-  parsed = parse(["--algorithm=fedavg"])
+  parsed = parse_config(["--algorithm=fedavg"])
   later = {name for name, field in parsed.fields.items() if field.metadata["later"]}
   assert {"client_optimizer", "stop_at"} <= later and "client_lr" not in later
   facts = {
@@ -404,11 +408,13 @@ def test_a_folder_of_version_0_2_is_resumed(tmp_path):
     UsageError, match=("^--client_optimizer=adam: the run in .* has sgd; resume with")
   ):
     resume.check_same(
-      tmp_path, parse(["--algorithm=fedavg", "--client_optimizer=adam"])
+      tmp_path, parse_config(["--algorithm=fedavg", "--client_optimizer=adam"])
     )
   # The cohorts of very many clients were drawn in another way.
   check(parsed, plan={"clients": 20_000})
-  check(parse(["--algorithm=fedavg", "--newcomers_at=2:3"]), plan={"clients": 20_001})
+  check(
+    parse_config(["--algorithm=fedavg", "--newcomers_at=2:3"]), plan={"clients": 20_001}
+  )
   with pytest.raises(UsageError, match="of an earlier version, which"):
     check(parsed, plan={"clients": 20_001})
 
@@ -421,7 +427,7 @@ def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path, flag):
   for text in ("0.5\n" * 100, "0.5\n" * 99 + "1\n", "0.5\n" * 100):
     path.write_text(text, encoding="utf-8")
     identities.append(
-      parse(["--algorithm=fedavg", *f"{flag}={path}".split()]).identity()
+      parse_config(["--algorithm=fedavg", *f"{flag}={path}".split()]).identity()
     )
   assert identities[0] == identities[2] != identities[1]
 
@@ -434,7 +440,7 @@ def test_help_names_every_flag_and_hyper_parameter(algorithm):
     else [field.name for field in dataclasses.fields(registry.get(algorithm).hparams)]
   )
   with pytest.raises(config.HelpRequested) as caught:
-    parse([f"--algorithm={algorithm}"] * bool(algorithm) + ["--helpfull"])
+    parse_config([f"--algorithm={algorithm}"] * bool(algorithm) + ["--helpfull"])
   names_in_help = set(re.findall(r"^  --(\w+)", str(caught.value), re.M))
   assert names_in_help >= set(names)
 

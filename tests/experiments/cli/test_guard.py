@@ -183,13 +183,13 @@ def test_a_signal_is_seen_by_the_next_check(capsys, number, heard):
   before = signal.getsignal(number)
 
   def command(argv):
-    signals.check()
+    signals.stop_if_signaled()
     assert not signals.pending()
-    signals.keep("out: saved at round 3 of 5")
+    signals.note_progress("out: saved at round 3 of 5")
     signal.raise_signal(number)
     assert signals.pending()
-    with signals.saving():
-      signals.check()
+    with signals.delay_signals():
+      signals.stop_if_signaled()
 
   assert guard.run_guarded(command, [], "to go on, again") == 75
   assert capsys.readouterr().err == (
@@ -213,13 +213,13 @@ def test_what_is_ignored_stays_ignored():
 
     def command(argv):
       signal.raise_signal(signal.SIGHUP)
-      signals.check()
+      signals.stop_if_signaled()
 
     assert guard.run_guarded(command, [], "again") == 0
     statuses = []
     thread = threading.Thread(
       target=lambda: statuses.append(
-        guard.run_guarded(lambda argv: signals.check(), [], "again")
+        guard.run_guarded(lambda argv: signals.stop_if_signaled(), [], "again")
       )
     )
     thread.start()

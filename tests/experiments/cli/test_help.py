@@ -11,7 +11,7 @@ from fedjax_alg import hparams, registry
 
 def help_text(*argv):
   with pytest.raises(config.HelpRequested) as caught:
-    config.parse(argv)
+    config.parse_config(argv)
   return str(caught.value)
 
 
@@ -74,7 +74,7 @@ def test_a_group_is_shown_whole():
 )
 def test_an_unknown_group_is_one_line(argv, words):
   with pytest.raises(config.UsageError) as caught:
-    config.parse(argv)
+    config.parse_config(argv)
   for part in words.split(" & "):
     assert part in str(caught.value)
   assert "\n" not in str(caught.value)

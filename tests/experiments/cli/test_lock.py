@@ -28,14 +28,14 @@ SINCE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
 def test_another_process_and_its_death(tmp_path):
   """Without ``tidy`` a finished run of a sweep keeps an empty run.lock."""
-  lock.tidy(tmp_path)
+  lock.remove_stale_lock(tmp_path)
   with subprocess.Popen(
     [sys.executable, "-c", HOLDER, str(tmp_path)],
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
   ) as process:
     assert process.stdout.readline() == b"held\n"
-    lock.tidy(tmp_path)
+    lock.remove_stale_lock(tmp_path)
     for _ in range(2):  # who is refused leaves the file as it is
       with pytest.raises(lock.HeldError) as error:
         with lock.hold(tmp_path):
@@ -50,7 +50,7 @@ def test_another_process_and_its_death(tmp_path):
     pass
   assert not list(tmp_path.iterdir())
   (tmp_path / lock.NAME).write_bytes(stale)
-  lock.tidy(tmp_path)
+  lock.remove_stale_lock(tmp_path)
   assert not list(tmp_path.iterdir())
 
 

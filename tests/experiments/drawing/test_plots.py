@@ -133,7 +133,7 @@ def test_a_log_axis_has_several_labels(axis, values):
 def _draw_figure(monkeypatch):
   """Calls a function of plots and gives the figure that it would save."""
   seen = []
-  monkeypatch.setattr(plots, "save", lambda figure, *_: seen.append(figure))
+  monkeypatch.setattr(plots, "save_figure", lambda figure, *_: seen.append(figure))
 
   def draw(function, *args, **options):
     function([], *args, **options)
@@ -187,7 +187,12 @@ def test_the_papers_numbers_are_marked_where_they_are(draw_figure):
     plots.Mark("GA-FSVRG", 0.99, 4),
   ]  # three rounds were run
   figure = draw_figure(
-    plots.panels, {"(a) x": runs}, "global", "accuracy", "t", marks={"(a) x": marks}
+    plots.plot_panels,
+    {"(a) x": runs},
+    "global",
+    "accuracy",
+    "t",
+    marks={"(a) x": marks},
   )
   (axis,) = figure.axes
   blue, red = (styles.METHODS[label].colour for label in runs)
@@ -199,7 +204,7 @@ def test_the_papers_numbers_are_marked_where_they_are(draw_figure):
   assert axis.get_title() == "(a) x"
   assert words_of(figure) == [*runs, plots.BAND, plots.PAPER, plots.PAPER_BESIDE]
   over = draw_figure(
-    plots.panels,
+    plots.plot_panels,
     {
       "(a) x": {
         label: [row | {"total_floats": row["round"]} for row in table]
@@ -217,13 +222,13 @@ def test_the_papers_numbers_are_marked_where_they_are(draw_figure):
 
 def test_shares_have_a_linear_axis_that_ends_where_the_lines_do(draw_figure):
   near = {"x": rows([[0.5, 0.9, 0.99]]), "z": rows([[0.5, 0.9, 0.95]])}
-  (axis,) = draw_figure(plots.panels, {"p": near}, "global", "accuracy", "t").axes
+  (axis,) = draw_figure(plots.plot_panels, {"p": near}, "global", "accuracy", "t").axes
   low, high = axis.get_ylim()
   assert axis.get_yscale() == "linear" and high == 1.0
   assert low == pytest.approx(0.95 - 0.08)
   # Numbers of the paper far above the lines are shown, too.
   far = draw_figure(
-    plots.panels,
+    plots.plot_panels,
     {"p": {"x": rows([[0.1, 0.2, 0.3]])}},
     "global",
     "accuracy",
@@ -323,7 +328,7 @@ def test_several_dots_of_a_row_lie_below_each_other(draw_figure):
 def test_two_rows_of_panels_with_the_papers_numbers(draw_figure):
   table = {"FedAvg": [*rows(NUMBERS), *rows(2 * NUMBERS, "discrepancy", "rounds")]}
   figure = draw_figure(
-    plots.panels,
+    plots.plot_panels,
     {"(a) x": table, "(b) y": table},
     "global",
     "accuracy",
@@ -488,8 +493,8 @@ def settings(values, accuracy):
 @pytest.fixture(name="draw")
 def _draw(draw_figure):
   return lambda *args: draw_figure(
-    sweeps.draw,
-    sweeps.Sweep(settings(*args), "validation", "accuracy", "final"),
+    sweeps.draw_sweep,
+    sweeps.SweepTable(settings(*args), "validation", "accuracy", "final"),
     "title",
   ).axes[0]
 

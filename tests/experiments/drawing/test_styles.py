@@ -70,7 +70,7 @@ def test_the_colours_stay_apart_in_grey_and_on_white():
 def test_every_method_has_a_style_of_its_own():
   labels = [registry.get(name).label for name in registry.ALGORITHMS]
   assert None not in map(styles._exactly, labels)
-  style_of = styles.of([*styles.METHODS, *labels])
+  style_of = styles.line_styles([*styles.METHODS, *labels])
   assert len({styles._exactly(label) for label in labels}) == len(labels)
   assert len(set(styles.METHODS.values())) == len(styles.METHODS)
   # Of one colour or one dash pattern, no two methods have both.
@@ -94,7 +94,7 @@ def test_a_method_looks_the_same_in_every_figure():
         for line in figure.lines_of(panel)
         if line.protocol == "tuned"
       ]
-      looks = styles.of(labels)
+      looks = styles.line_styles(labels)
       assert len(set(looks.values())) == len(looks)
       for label, style in looks.items():
         if label in styles.METHODS:
@@ -109,15 +109,17 @@ def test_a_method_looks_the_same_in_every_figure():
 
 
 def test_variants_of_a_method():
-  looks = styles.of(["FG-EDC, x", "FG-EDC, y", "FedAvg", "mine"])
+  looks = styles.line_styles(["FG-EDC, x", "FG-EDC, y", "FedAvg", "mine"])
   assert looks["FG-EDC, x"] == styles.METHODS["FG-EDC"]
   assert looks["FedAvg"] == styles.METHODS["FedAvg"]
   assert len(set(looks.values())) == 4
-  assert styles.of(["FG-EDC, x", "FG-EDC"])["FG-EDC"] == (styles.METHODS["FG-EDC"])
   assert (
-    styles.of(["MA-FSVRG (stated)"])["MA-FSVRG (stated)"]
+    styles.line_styles(["FG-EDC, x", "FG-EDC"])["FG-EDC"] == (styles.METHODS["FG-EDC"])
+  )
+  assert (
+    styles.line_styles(["MA-FSVRG (stated)"])["MA-FSVRG (stated)"]
     == (styles.METHODS["MA-FSVRG"])
   )
-  both = styles.of(["FedGroup", "FG-EDC"])  # two names of one method
+  both = styles.line_styles(["FedGroup", "FG-EDC"])  # two names of one method
   assert both["FedGroup"] != both["FG-EDC"]
-  assert styles.method("mine") is None
+  assert styles.method_style("mine") is None

@@ -50,7 +50,7 @@ def _runs(tmp_path_factory):
 def fixture_written(runs, tmp_path_factory):
   tables = comparison.all_tables(fa.compare(runs, targets=(0.7,)))
   path = tmp_path_factory.mktemp("page") / "page.html"
-  page.write(
+  page.write_page(
     path,
     f"Title {EVIL}",
     {EVIL: runs, "b": runs},
@@ -64,7 +64,7 @@ def fixture_written(runs, tmp_path_factory):
 
 @pytest.fixture(name="figure")
 def _figure(runs):
-  return page.curves(runs, styles.of(runs), "accuracy", "global", "rounds")
+  return page.curves(runs, styles.line_styles(runs), "accuracy", "global", "rounds")
 
 
 def choose(figure, menu, words):
@@ -112,8 +112,8 @@ def test_the_menus_change_the_curves(figure, runs):
 
 def test_the_axis_has_the_range_of_the_picture(figure, runs, monkeypatch):
   seen = []
-  monkeypatch.setattr(plots, "save", lambda figure, *_: seen.append(figure))
-  comparison.draw([], fa.compare(runs), "")
+  monkeypatch.setattr(plots, "save_figure", lambda figure, *_: seen.append(figure))
+  comparison.draw_comparison([], fa.compare(runs), "")
   np.testing.assert_allclose(
     np.array(figure.layout.yaxis.range) / 100, seen[0].axes[0].get_ylim(), rtol=1e-4
   )
@@ -121,20 +121,20 @@ def test_the_axis_has_the_range_of_the_picture(figure, runs, monkeypatch):
 
 
 def test_clients_and_groups(runs):
-  figure = page.clients(runs, styles.of(runs))
+  figure = page.clients(runs, styles.line_styles(runs))
   choose(figure, 0, "local")
   first, second, _ = figure.data
   # Seven clients were tested; the middle one of them has an accuracy of 50 %.
   assert [second.x[i] for i in (0, 100, -1)] == [0, 50, 100]
   assert first.x == ()
-  assert page.clients({"FedAvg": runs["FedAvg"]}, styles.of(runs)) is None
-  sizes, members = page.groups({"": runs})
+  assert page.clients({"FedAvg": runs["FedAvg"]}, styles.line_styles(runs)) is None
+  sizes, members = page.group_figures({"": runs})
   assert [bar.x for bar in sizes.data] == [(1, 3), (2, 1)]
   assert [list(row) for row in members.data[0].z] == MEMBERS
   table = page.group_table({"": runs})  # of made runs each holds another class
   assert "A dash: not defined: all clients hold the same" in table.note
   assert "dash" not in page.group_table({"": {}}).note
-  assert page.groups({"": {"FedAvg": runs["FedAvg"]}}) == []
+  assert page.group_figures({"": {"FedAvg": runs["FedAvg"]}}) == []
 
 
 def test_what_users_write_stays_text(written):
@@ -151,7 +151,7 @@ def test_without_plotly_there_is_one_line(tmp_path, runs, monkeypatch):
 
   monkeypatch.setattr(importlib, "import_module", missing)
   with pytest.raises(OptionError, match=r"pip install 'fedjax_alg\[report\]'"):
-    page.write(
+    page.write_page(
       tmp_path / "page.html", "", {"": runs}, [], metric="accuracy", protocol="global"
     )
   assert not (tmp_path / "page.html").exists()

@@ -119,7 +119,7 @@ def test_times(timed):
   assert "| FedZO | - | - |" in text
   # At equal accuracy less is saved than in the stated rounds.
   assert "| FedAvg | 4 (50.0 +- 0.0) | - |" in text
-  words = [verdicts.judge(s, timed)[1] for s in claims.FIG4]
+  words = [verdicts.judge_statement(s, timed)[1] for s in claims.FIG4]
   # 85 % in panel a: above 83, below 98 and 99; 99.5 in panel b. A round of
   # each takes 2 s.
   assert words == [
@@ -131,8 +131,8 @@ def test_times(timed):
     "does not hold",
     "holds",
   ]
-  assert "2 s against 2 s" in verdicts.judge(claims.FIG4[5], timed)[0]
-  assert [verdicts.judge(s, timed)[1] for s in claims.FIG5] == [
+  assert "2 s against 2 s" in verdicts.judge_statement(claims.FIG4[5], timed)[0]
+  assert [verdicts.judge_statement(s, timed)[1] for s in claims.FIG5] == [
     "holds",
     "holds",
     "holds",
@@ -141,7 +141,7 @@ def test_times(timed):
     o if o.cell.label != claims.WA else o._replace(summary=timed[2].summary)
     for o in timed
   ]
-  assert verdicts.judge(claims.FIG5[2], worse)[1] == "does not hold"
+  assert verdicts.judge_statement(claims.FIG5[2], worse)[1] == "does not hold"
 
 
 def test_bars_of_times(timed, tmp_path, monkeypatch):
@@ -214,12 +214,12 @@ def test_table2(personal, monkeypatch):
   assert cells[5] == "93.70 +- 0.14"  # w_k, without the paper's number
   assert cells[8] == "95.90 +- 0.14 (96.23)" and cells[10] == "-"
   (statement,) = claims.BEYOND
-  assert verdicts.judge(statement, personal)[1] == "holds"
+  assert verdicts.judge_statement(statement, personal)[1] == "holds"
   # Of two rounds nothing is said of methods that need a thousand.
-  words = [verdicts.judge(s, personal)[1] for s in claims.TABLE2]
+  words = [verdicts.judge_statement(s, personal)[1] for s in claims.TABLE2]
   assert words.count("not run") == 2
   monkeypatch.setattr(claims, "ROUNDS", 2)
-  words = [verdicts.judge(s, personal)[1] for s in claims.TABLE2]
+  words = [verdicts.judge_statement(s, personal)[1] for s in claims.TABLE2]
   assert words == [
     "holds",
     "does not hold",
@@ -229,7 +229,7 @@ def test_table2(personal, monkeypatch):
     "does not hold",
     "holds",
   ]
-  assert "+9.00" in verdicts.judge(claims.TABLE2[1], personal)[0]
+  assert "+9.00" in verdicts.judge_statement(claims.TABLE2[1], personal)[0]
 
 
 def test_dots_of_table2_are_its_cells(personal, tmp_path, monkeypatch):
@@ -264,7 +264,7 @@ def test_fig6_table(personal, monkeypatch):
   assert "| pFedACnnL-WP | 74.03 |" in text and "FedAvg" in text
   # Two rounds of two simulated seconds, one of them idle.
   assert text.count("| 4 | 2 | 0.5 |") == 4
-  words = [verdicts.judge(s, proposals)[1] for s in claims.FIG6]
+  words = [verdicts.judge_statement(s, proposals)[1] for s in claims.FIG6]
   assert words == ["holds", "does not hold", "holds", "not run", "holds"]
   # Methods by SGD do not count for what the proposed methods take, and the end
   # of a part of their rounds is not the paper's number.
@@ -277,11 +277,11 @@ def test_fig6_table(personal, monkeypatch):
   )
   assert slow.cell.panel == "a" and claims.rounds_factor(slow) == 1.0
   monkeypatch.setattr(claims, "TOTAL", lambda o: np.full(2, 9e9 if o is slow else 4.0))
-  assert verdicts.judge(claims.FIG6[-1], [*proposals, slow])[1] == "holds"
+  assert verdicts.judge_statement(claims.FIG6[-1], [*proposals, slow])[1] == "holds"
   with pytest.raises(verdicts.NotRun, match="5 of 100 rounds: 50.00"):
     claims.end_on_cifar10(slow)
   assert (
-    config.parse(
+    config.parse_config(
       [
         "--flagfile=analytic/methods_cifar10/fedavg.flags",
         "--algorithm=fedavg",
@@ -324,9 +324,9 @@ def test_ablations_and_afl(tmp_path):
   assert "| b: panel b | 100 clients, iid | - | - |" in text
   analytic.FIGURES["afl"].draw([tmp_path / "b.png"], dealt, "t", "rounds")
   (statement,) = claims.AFL_CLAIMS
-  assert verdicts.judge(statement, dealt)[1] == "holds"
+  assert verdicts.judge_statement(statement, dealt)[1] == "holds"
   lower = outcome(tmp_path, "100 clients, iid", "b", "afl", [[0.96]])
-  assert verdicts.judge(statement, [*dealt, lower])[1] == "does not hold"
+  assert verdicts.judge_statement(statement, [*dealt, lower])[1] == "does not hold"
 
 
 @pytest.mark.usefixtures("made_up")

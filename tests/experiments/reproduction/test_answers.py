@@ -45,16 +45,16 @@ NEVER = ROUNDS._replace(value=math.inf, printed=">100")
   ],
 )
 def test_numbers(values, claim, verdict):
-  assert answers.number(values, claim)[1] == verdict
-  assert answers.number(values, claim, [chosen.Choice("test", "l2")])[1] == (
+  assert answers.answer_number(values, claim)[1] == verdict
+  assert answers.answer_number(values, claim, [chosen.Choice("test", "l2")])[1] == (
     rule.NOT_COMPARABLE
   )
 
 
 def test_a_verdict_on_what_is_never_reached_says_no_gap():
   """The table of the 2NN fails where a run misses its target."""
-  text, verdict = answers.number([math.inf] * 3, ROUNDS)
-  answer = answers.Answer(
+  text, verdict = answers.answer_number([math.inf] * 3, ROUNDS)
+  answer = answers.PaperAnswer(
     "table", "Table1", "a", "A", "rounds_to_98%", "40", text, verdict, ""
   )
   assert answer.words(40.0, "rounds", is_own=True) == rule.words(
@@ -64,8 +64,8 @@ def test_a_verdict_on_what_is_never_reached_says_no_gap():
 
 def test_a_size_needs_no_interval():
   devices = POINTS._replace(metric="devices", value=1000.0, unit="clients")
-  assert answers.number([1000], devices, exact=True)[1] == "same"
-  assert answers.number([200], devices, exact=True)[1] == "below"
+  assert answers.answer_number([1000], devices, exact=True)[1] == "same"
+  assert answers.answer_number([200], devices, exact=True)[1] == "below"
 
 
 def test_answers_of_a_figure_are_kept(tmp_path):
@@ -74,7 +74,7 @@ def test_answers_of_a_figure_are_kept(tmp_path):
     sample_runs.rising("CLSFSVRG", 20, protocol="stated"),
     sample_runs.rising("FedAvg", None),
   ]
-  rows = answers.numbers(
+  rows = answers.answer_numbers(
     "conjugate", "fig2", runs, {"rounds_to_98%": sample_runs.verdicts.rounds_to(0.98)}
   )
   by_method = {a.method: (a.claim, a.verdict) for a in rows}
@@ -84,10 +84,10 @@ def test_answers_of_a_figure_are_kept(tmp_path):
     "CLSFSVRG (stated)": ("48", "below"),
   }
   path = tmp_path / "a.csv"
-  path.write_text(answers.text(rows))
-  assert answers.read(path) == rows
+  path.write_text(answers.answers_csv(rows))
+  assert answers.read_answers(path) == rows
   assert [a.of for a in rows if "(" in a.method] == [("CLSFSVRG", "stated")]
-  assert not answers.read(tmp_path / "none.csv")
+  assert not answers.read_answers(tmp_path / "none.csv")
 
 
 def row_of(rows, **key):
@@ -98,7 +98,7 @@ def row_of(rows, **key):
 
 
 def test_rows_of_a_claims_file():
-  answer = answers.Answer(
+  answer = answers.PaperAnswer(
     "fig1",
     "Fig1",
     "a",
@@ -113,7 +113,7 @@ def test_rows_of_a_claims_file():
     method="MA-FSVRG (stated)", ours="46.7", verdict=rule.BELOW, settings="stated"
   )
   sentences = [
-    answers.Answer(
+    answers.PaperAnswer(
       f"fig{n}",
       f"Fig{n}",
       "",
@@ -136,7 +136,7 @@ def test_rows_of_a_claims_file():
       (5, "", "both above every other ...", "does not hold"),
     )
   ]
-  rows = claims_page.rows(
+  rows = claims_page.claim_rows(
     "diversified",
     ("MA-", "GA-"),
     [answer, stated, *sentences],
@@ -176,7 +176,7 @@ def test_rows_of_a_claims_file():
   # A baseline above its number is stronger here, and no failure of anybody.
   above = answer._replace(verdict=rule.ABOVE)
   baseline = row_of(
-    claims_page.rows("diversified", ("X",), [above]),
+    claims_page.claim_rows("diversified", ("X",), [above]),
     artifact="Fig1",
     panel="a",
     method="MA-FSVRG",
@@ -237,7 +237,7 @@ def test_of_several_panels_the_ends_are_shown():
 
 def test_a_figure_that_goes_further_than_the_papers_counts_first():
   """Unless it cannot be compared, or was not run."""
-  answer = answers.Answer(
+  answer = answers.PaperAnswer(
     "table3",
     "Table3",
     "a",
@@ -256,7 +256,7 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
     (rule.NOT_COMPARABLE, "95.4"),
   ):
     row = row_of(
-      claims_page.rows(
+      claims_page.claim_rows(
         "fedgroup", ("FG-EDC",), [answer, nine._replace(verdict=verdict)]
       ),
       artifact="Table3",
@@ -280,7 +280,7 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
   ):
     for order in (1, -1):
       row = row_of(
-        claims_page.rows(
+        claims_page.claim_rows(
           "fedgroup",
           ("FG-EDC",),
           [
@@ -300,7 +300,7 @@ def test_no_row_is_silent(name):
   """Without a run each row says what was tried or why it has no number."""
   paper = publish.PAPERS[name]
   texts = [s.text for figure in paper.figures.values() for s in figure.statements]
-  rows = claims_page.rows(name, paper.own, [])
+  rows = claims_page.claim_rows(name, paper.own, [])
   assert all(row.tried or row.verdict != rule.NOT_RUN for row in rows)
   assert {row.verdict for row in rows} <= {rule.NOT_COMPARABLE, rule.NOT_RUN, "lost"}
   for pattern in report.read_claims(name, "judged"):
@@ -321,10 +321,10 @@ DOCS = pathlib.Path(__file__).parents[3] / "docs"
 def claim_rows():
   """paper -> the rows of the page of claims, from the answers."""
   return {
-    name: claims_page.rows(
+    name: claims_page.claim_rows(
       name,
       paper.own,
-      answers.read(DOCS / "results" / f"{name}.answers.csv"),
+      answers.read_answers(DOCS / "results" / f"{name}.answers.csv"),
       paper.same_runs,
       paper.balanced,
     )
@@ -390,7 +390,7 @@ def test_published_labels_are_what_the_flag_files_declare(name, figure):
   cells = cells_of(name, figure)
   records = [
     a
-    for a in answers.read(DOCS / "results" / f"{name}.answers.csv")
+    for a in answers.read_answers(DOCS / "results" / f"{name}.answers.csv")
     if a.figure == figure
   ]
   for answer in records:
@@ -403,7 +403,7 @@ def test_published_labels_are_what_the_flag_files_declare(name, figure):
     cell.label: cell.tuning for cell in cells.values() if cell.protocol == suite.TUNED
   }
   labels = {a.tuning for a in records if not a.metric and not a.method}
-  assert labels <= {*tunings.values(), chosen.together(tunings.values())}
+  assert labels <= {*tunings.values(), chosen.tuning_of_several(tunings.values())}
   if len({*tunings.values()}) == 1:
     assert labels <= {*tunings.values()}
   text = "".join(

@@ -57,7 +57,7 @@ def test_a_method_defends_if_it_loses_less(monkeypatch):
     return np.array([90.0, 95.0]) + (end - 90 if share else 0)
 
   monkeypatch.setattr(hostile, "honest", honest)
-  text = hostile.answer(
+  text = hostile.hostile_section(
     [
       suite.Outcome(c, None, [], {})
       for c in shown.cells("beyond", "hostile")
@@ -124,7 +124,9 @@ def test_bytes_to_a_target_are_those_sent_until_then():
 def test_a_folder_of_fashion_mnist_takes_the_place_of_prepared_data():
   request = figures.Request(None, (), "here", files={"fashion_mnist": "/f"})
   figure, missing = figures.with_data(
-    beyond.PAPER, figures.only("bytes", beyond.PAPER.figures["bytes"], "def"), request
+    beyond.PAPER,
+    figures.select_panels("bytes", beyond.PAPER.figures["bytes"], "def"),
+    request,
   )
   assert not figure.panels and "--fashion_mnist=PATH" in missing[0]
 
@@ -189,7 +191,7 @@ def test_gaps_are_paired_and_corrected(cells):
   accuracies = {
     c.label: common + 0.01 * i + rng.normal(0, 0.01, 9) for i, c in enumerate(digits)
   }
-  text = board.table([of_partitions(c, accuracies[c.label]) for c in digits])
+  text = board.board_table([of_partitions(c, accuracies[c.label]) for c in digits])
   rows = {
     line.split(" | ")[1]: line.split(" | ")
     for line in text.splitlines()
@@ -218,7 +220,7 @@ def test_a_line_plays_its_cell_again(cells):
   cell = next(c for c in cells if (c.panel_title, c.label) == ("digits", "IFCA"))
   text = board.replay([of_partitions(cell, [0.9])])
   line = next(word for word in text.split("`") if word.startswith("fedjax"))
-  replay = config.parse(line.replace("=P", "=4").split()[2:])
+  replay = config.parse_config(line.replace("=P", "=4").split()[2:])
   part = cell.on(9)[4]
   assert replay.identity() == part.config.identity()
 
@@ -334,7 +336,8 @@ def test_costs_and_verdicts():
   assert table[2][3:9] == ["1.0", "2.0", "10.0", "never", "never", "never |"]
   assert table[1][2].startswith("86.00 +- ")
   judgements = {
-    claim.text: verdicts.judge(claim, outcomes) for claim in late.FIGURE.statements
+    claim.text: verdicts.judge_statement(claim, outcomes)
+    for claim in late.FIGURE.statements
   }
   keeps = [v for text, v in judgements.items() if text.startswith("With 50 % strag")]
   assert [verdict for _, verdict in keeps] == ["holds", "holds", "not run"]
@@ -406,7 +409,8 @@ def test_the_table_interpolates_the_epsilon_of_equal_accuracy():
   assert "| 2.00 | 95.00 | more than 2.00 |" in text
   assert private.needed_epsilon([1, 4], [80, 90], 85) == "2.00"
   judgements = {
-    claim.text: verdicts.judge(claim, outcomes) for claim in private.FIGURE.statements
+    claim.text: verdicts.judge_statement(claim, outcomes)
+    for claim in private.FIGURE.statements
   }
   assert judgements["At epsilon 1 AFL is above FedAvg"][0].startswith("a: +2.00")
   assert np.isinf(private.EPSILONS["e"])

@@ -116,4 +116,4 @@ def test_how_settings_were_found_in_a_word(settings, word):
   ],
 )
 def test_a_comparison_is_tuned_if_all_its_methods_are(words, together):
-  assert chosen.together(words) == together
+  assert chosen.tuning_of_several(words) == together

@@ -33,8 +33,8 @@ def test_what_is_tuned_of_a_combination_is_written_to_its_file(name, tmp_path):
   ]
   file = tmp_path / study.files()[name].name
   tuning.write(file, name, trials, "here", 3)
-  hparams = config.parse([f"--flagfile={file}"]).hparams
-  start = config.parse(study.method_flags(name))
+  hparams = config.parse_config([f"--flagfile={file}"]).hparams
+  start = config.parse_config(study.method_flags(name))
   assert hparams == start.hparams | trials[-1].setting
   same = {"sgd_average_1": "fedavg", "svrg_adaptive_4": "ma_fsvrg"}.get(name)
   if same:  # an algorithm of the figures has the same settings in both
@@ -89,7 +89,7 @@ def row(text, start):
 
 
 def test_parts_bring_what_they_were_given():
-  text = ablation.answer(make_outcomes())
+  text = ablation.ablation_section(make_outcomes())
   _, _, on_fedavg, on_rest, mean, verdict, rounds = row(
     text, "variance reduction: FSVRG"
   )
@@ -197,7 +197,7 @@ def test_own_classes_are_those_of_every_pair():
     for i, j in itertools.combinations(range(5), 2)
   ]
   ranks = np.argsort(np.argsort(-logits, axis=1), axis=1)
-  actual = own_classes.shares(logits, y)
+  actual = own_classes.rank_shares(logits, y)
   assert actual.own == pytest.approx(100 * np.mean(pairs))
   assert actual.top3 == pytest.approx(100 * np.mean(ranks[np.arange(60), y] < 3))
 
@@ -212,7 +212,7 @@ def test_both_readings_of_what_is_measured_stand_beside_the_number():
   cell = shown.cell(
     "diversified", "readings_cifar10", "d", "GA-FSVRG, as printed"
   )  # nothing chosen on test data
-  text = readings.table(
+  text = readings.readings_table(
     [
       suite.Outcome(
         cell, None, [], {"mean_last_10": {"global": late(0.5), "preferred": late(0.95)}}

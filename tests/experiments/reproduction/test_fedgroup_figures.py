@@ -160,7 +160,7 @@ def test_statements(tmp_path):
     for panel in "abe"
     for label, value in level.items()
   ]
-  words = {s.text: verdicts.judge(s, outcomes) for s in claims.TABLE3}
+  words = {s.text: verdicts.judge_statement(s, outcomes) for s in claims.TABLE3}
   assert [word for _, word in words.values()].count("not run") == 5
   assert {
     word
@@ -180,14 +180,14 @@ def test_statements(tmp_path):
     for label in ("FG-EDC", "FG-RAC-EDC")
   ]
   (lost,) = [s for s in claims.TABLE3 if "7.86" in s.text]
-  assert verdicts.judge(lost, five) == (
+  assert verdicts.judge_statement(lost, five) == (
     "-15.00 +- 0.00, a, b, c, d, f",
     "does not hold",
   )
   assert "+20.00" in words["FG-EDC is 6.9 points above FeSEM on MNIST-MCLR"][0]
   (survives,) = claims.SURVIVES
-  assert verdicts.judge(survives, outcomes)[1] == "holds"
-  assert "+10.00 +- 0.00" in verdicts.judge(survives, outcomes)[0]
+  assert verdicts.judge_statement(survives, outcomes)[1] == "holds"
+  assert "+10.00 +- 0.00" in verdicts.judge_statement(survives, outcomes)[0]
   text = tables.gains(outcomes)
   best, late = [line for line in text.splitlines() if "| FG-EDC |" in line]
   assert best.startswith("| FG-EDC | 90.00 +- 0.00 (96.0) |")
@@ -198,7 +198,7 @@ def test_statements(tmp_path):
   )
   for statements in (claims.FIG3, claims.FIG4, claims.NEWCOMERS):
     for statement in statements:
-      verdicts.judge(statement, outcomes)
+      verdicts.judge_statement(statement, outcomes)
 
 
 def test_table1(tmp_path):
@@ -212,7 +212,7 @@ def test_table1(tmp_path):
   assert row[2] == "0.0275 +- 0.0000 (0.11)"
   assert row[3].startswith("90.00") and row[4].startswith("80.00")
   assert row[5] == "2, 2 (39)"
-  words = {s.text: verdicts.judge(s, outcomes) for s in claims.TABLE1}
+  words = {s.text: verdicts.judge_statement(s, outcomes) for s in claims.TABLE1}
   assert words[claims.TABLE1[0].text] == ("+100.00 +- 0.00 %", "holds")
   assert words[claims.TABLE1[1].text] == ("+0.00 +- 0.00", "does not hold")
 
@@ -356,7 +356,7 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
   """Its clients and groups are those that the run's start has assigned."""
   (cell,) = figures.cells(
     fedgroup.PAPER,
-    figures.only("table3", fedgroup.FIGURES["table3"], "a"),
+    figures.select_panels("table3", fedgroup.FIGURES["table3"], "a"),
     request(
       "--num_seeds=1",
       *DIGITS,
@@ -365,7 +365,7 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
       lines=("FG-EDC",),
     ),
   )
-  (clients,) = pool.pretrain(cell)
+  (clients,) = pool.pretrain_clients(cell)
   prepared = cell.config.prepare()
   state = jax.jit(
     lambda data, keys: loop.initial_states(
@@ -377,6 +377,6 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
   for client, group, edc in zip(clients.ids, clients.groups, clients.edc):
     assert member[client] == group and (edc >= 0).all()
   assert 0.5 < pool.mapping(clients).pearson <= 1
-  monkeypatch.setattr(pool, "pretrain", lambda cell: [clients])
+  monkeypatch.setattr(pool, "pretrain_clients", lambda cell: [clients])
   text, _ = pool.clusters([cell], [tmp_path / "c.png"], "groups")
   assert text.count("MNIST-MCLR") == len(set(member) - {-1})

@@ -110,7 +110,7 @@ def _presets(tmp_path, monkeypatch):
 
 def test_a_line_is_parsed_only_if_it_is_asked_for():
   """FSVRG has no --mu, so the others' runs would be refused."""
-  figure = figures.only("fig1", diversified.PAPER.figures["fig1"], "a")
+  figure = figures.select_panels("fig1", diversified.PAPER.figures["fig1"], "a")
   (cell,) = figures.cells(
     diversified.PAPER, figure, request("--mu=3", lines=("FedProx",))
   )
@@ -121,7 +121,7 @@ def test_a_line_is_parsed_only_if_it_is_asked_for():
 
 def test_methods_join_by_their_files(presets):
   del presets
-  figure = figures.only("fig2", conjugate.PAPER.figures["fig2"], "d")
+  figure = figures.select_panels("fig2", conjugate.PAPER.figures["fig2"], "d")
   configs = {
     c.name: c.config for c in figures.cells(conjugate.PAPER, figure, request())
   }
@@ -278,9 +278,9 @@ def test_a_label_looks_the_same_in_every_panel():
 
 def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
   parsed, executed = [], []
-  parse = config.parse
+  parse = config.parse_config
   monkeypatch.setattr(
-    config, "parse", lambda flags: parsed.append(flags) or parse(flags)
+    config, "parse_config", lambda flags: parsed.append(flags) or parse(flags)
   )
   monkeypatch.setattr(
     shared_runs.sweeps, "run_all", lambda configs, names: executed.extend(configs)

@@ -158,7 +158,7 @@ def test_parts_share_the_runs_out_and_the_whole_reads_them(
   cells, rates, tmp_path, capsys
 ):
   for number, remaining in ((2, 1), (1, 0)):
-    suite.run_part(cells, tmp_path, Part(number, 2))
+    suite.run_part_of_cells(cells, tmp_path, Part(number, 2))
     assert capsys.readouterr().out == (
       f"part {number}/2: its runs have ended (1 of 2), {remaining} runs are left "
       "for other parts; the same command without --part makes the tables "

@@ -69,7 +69,7 @@ ABOVE = verdicts.Statement(
 )
 def test_difference(a, b, word):
   runs = [flat(label, *levels) for label, levels in (("A", a), ("B", b)) if levels]
-  measured, verdict = verdicts.judge(ABOVE, runs)
+  measured, verdict = verdicts.judge_statement(ABOVE, runs)
   assert verdict == word
   assert measured.startswith("a: ") if b else "B" in measured
   assert (" +- " in measured) == (len(a) > 1)
@@ -89,13 +89,13 @@ def test_other_data_than_the_papers_decide_nothing():
     ("stand-in, sizes", "holds"),
     ("stand-in, dirichlet_alpha", "does not hold"),
   ):
-    measured, verdict = verdicts.judge(
+    measured, verdict = verdicts.judge_statement(
       ABOVE, [*on("a", "", *above), *on("b", choice, *below)]
     )
     assert verdict == word and "; b: " in measured
     assert ("not judged: b" in measured) == (word == "holds")
   stand_ins = on("b", "stand-in, data", *above)
-  assert verdicts.judge(ABOVE, stand_ins)[1] == "not comparable"
+  assert verdicts.judge_statement(ABOVE, stand_ins)[1] == "not comparable"
   # A sentence on every panel that there is does not hold of none.
   (claim,) = [s for s in fedgroup.FIG3 if "not above" in s.text]
   runs = [flat(label, 0.9, 0.9, 0.9, panel="b") for label in ("FGP-EDC", "FG-EDC")]
@@ -106,7 +106,7 @@ def test_other_data_than_the_papers_decide_nothing():
     )
     for o in runs
   ]
-  assert verdicts.judge(claim, runs)[1] == "not comparable"
+  assert verdicts.judge_statement(claim, runs)[1] == "not comparable"
 
 
 def test_one_panel_against_is_enough():
@@ -116,14 +116,14 @@ def test_one_panel_against_is_enough():
     flat("A", 0.7, 0.7, panel="b"),
     flat("B", 0.8, 0.8, panel="b"),
   ]
-  measured, verdict = verdicts.judge(ABOVE, runs)
+  measured, verdict = verdicts.judge_statement(ABOVE, runs)
   assert verdict == "does not hold"
   assert measured == "a: +10.00 +- 0.00; b: -10.00 +- 0.00"
 
 
 def test_section():
   def text(a, b, *runs):
-    return verdicts.section([ABOVE], [flat("A", *a), flat("B", *b), *runs])
+    return verdicts.statements_section([ABOVE], [flat("A", *a), flat("B", *b), *runs])
 
   lines = text((0.9,), (0.8,)).splitlines()
   assert lines[0] == "## What is said in words" and "One seed" in lines[-1]
@@ -137,7 +137,7 @@ def test_section():
     flat("A", 0.7, 0.7, protocol="stated"),
     flat("B", 0.8, 0.8, protocol="one rate"),
   )
-  assert verdicts.section((), []) == ""
+  assert verdicts.statements_section((), []) == ""
 
 
 def test_above_all_is_decided_by_the_closest():
@@ -200,7 +200,7 @@ def test_above_decides_by_the_sign(a, exact, holds, measured):
   ],
 )
 def test_a_range_holds_the_whole_interval(values, holds):
-  assert verdicts.within(values, 4.0, 8.0).holds is holds
+  assert verdicts.lies_within(values, 4.0, 8.0).holds is holds
 
 
 def test_columns_of_rounds(monkeypatch):
@@ -252,7 +252,7 @@ def test_rounds_to_98(own_round, baseline_round, end, words):
     rising("CLSFSVRG", own_round, end=end),
     rising("FedAvg", baseline_round, end=end),
   ]
-  assert [verdicts.judge(s, runs)[1] for s in conjugate.FIG2[:3]] == words
+  assert [verdicts.judge_statement(s, runs)[1] for s in conjugate.FIG2[:3]] == words
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_communication_saved(losac, floats, word, bound):
     f"{100 - 1000 / total:+.1f} +- 0.0 %"
     for total in (floats, 100 if bound else floats)
   )
-  assert verdicts.judge(statement, runs) == (
+  assert verdicts.judge_statement(statement, runs) == (
     f"LoSAC: {bound}{saved}; LoSAC, client: {saved_by_client}",
     word,
   )
@@ -300,8 +300,8 @@ def test_seconds_of_server_and_clients(monkeypatch):
   assert clients == pytest.approx([0.16] * 2)
   not_slower, faster = conjugate.fig8((0.965,))
   # 2 rounds of .02 s against 10 of .01 s: less, not more, server time.
-  assert verdicts.judge(not_slower, runs)[1] == "does not hold"
-  assert verdicts.judge(faster, runs) == ("+80.0 +- 0.0 %", "holds")
+  assert verdicts.judge_statement(not_slower, runs)[1] == "does not hold"
+  assert verdicts.judge_statement(faster, runs) == ("+80.0 +- 0.0 %", "holds")
 
 
 def test_tables_of_targets(monkeypatch):
@@ -317,7 +317,7 @@ def test_tables_of_targets(monkeypatch):
   assert "| CLSFSVRG | 48 (48) |" in text
   assert "| LoSAC | not in 100 (not in 100) |" in text
   runs = [rising("CLSFSVRG", 48, "d"), rising("LoSAC", 96, "d")]
-  text = targets.communication(runs, (0.98,), "CLSFSVRG", "LoSAC", 82.4)
+  text = targets.communication_section(runs, (0.98,), "CLSFSVRG", "LoSAC", 82.4)
   assert "| 98 % | LoSAC | 96 | 10 | 960 | 4 | 2 |" in text
   assert "| 98 % | 82.4 % | 50.0 +- 0.0 | 50.0 +- 0.0 | 50.0 +- 0.0 |" in text
   text = targets.accuracy_at("conjugate", "Fig2")(runs)
@@ -331,7 +331,7 @@ def test_median_counts_a_seed_that_never_gets_there():
 
 
 def test_claims_of_rounds_are_no_claims_of_the_end():
-  rows = report.compare(
+  rows = report.compare_with_paper(
     [rising("CLSFSVRG", 48, "d")],
     report.load_claims("conjugate", "fig2"),
     "global",
@@ -378,7 +378,7 @@ def test_every_statement_can_be_judged(rounds):
     for panel in "abcd"
     for label in labels
   ]
-  words = [verdicts.judge(s, runs)[1] for s in _all_statements()]
+  words = [verdicts.judge_statement(s, runs)[1] for s in _all_statements()]
   assert set(words) <= {"holds", "does not hold", "undecided", "not run"}
   if rounds == 100:
     # No method reaches 98 %, so "50 % fewer rounds" alone stays open.
@@ -399,7 +399,7 @@ def test_an_interval_of_41_points_is_not_the_same():
   """MA-FSVRG, stated: 72.94 +- 41.61 beside the paper's 95.0."""
   for paper, verdict in ((95.0, "undecided"), (None, "no number in the paper")):
     assert (
-      report.Comparison(
+      report.PaperComparison(
         flat("MA-FSVRG", 0.7), "macro_precision", paper, 72.94, 41.61
       ).verdict
       == verdict
@@ -416,7 +416,7 @@ def test_an_interval_that_touches_0_does_not_show_that_nothing_is_gained():
     for o in runs
   ]
   (claim,) = [s for s in fedgroup.FIG3 if "not above" in s.text]
-  assert verdicts.judge(claim, runs) == ("a: +0.42 +- 0.42", "undecided")
+  assert verdicts.judge_statement(claim, runs) == ("a: +0.42 +- 0.42", "undecided")
 
 
 def test_a_loss_beyond_its_interval_is_a_loss():
@@ -427,7 +427,7 @@ def test_a_loss_beyond_its_interval_is_a_loss():
     for panel, lost in (("a", np.zeros(3)), ("d", around(-0.29, 0.09)))
   ]
   (claim,) = [s for s in conjugate.FIG2 if "lose nothing" in s.text]
-  assert verdicts.judge(claim, runs)[1] == "does not hold"
+  assert verdicts.judge_statement(claim, runs)[1] == "does not hold"
   assert verdicts.not_below(around(0.01, 0.1), 0.0).holds
   assert verdicts.not_below(around(0.01, 0.9), 0.0).holds is None
 
@@ -439,10 +439,10 @@ def test_more_than_seven_times_as_long_is_not_a_little_longer(monkeypatch):
   ]
   slightly, _ = conjugate.fig8((0.965,))
   central(monkeypatch, CLSFSVRG=0.076, LoSAC=0.01)
-  measured, verdict = verdicts.judge(slightly, runs)
+  measured, verdict = verdicts.judge_statement(slightly, runs)
   assert verdict == "does not hold" and "7.6 times" in measured
   central(monkeypatch, CLSFSVRG=0.012, LoSAC=0.01)
-  assert verdicts.judge(slightly, runs)[1] == "holds"
+  assert verdicts.judge_statement(slightly, runs)[1] == "holds"
 
 
 def test_a_saving_on_the_weaker_variant_is_not_enough():
@@ -452,9 +452,9 @@ def test_a_saving_on_the_weaker_variant_is_not_enough():
     outcome("CLSFSVRG", [[0.5, 0.97]] * 3, "d"),
     outcome("LoSAC", [[0.5, 0.6]] * 3, "d", floats=100),
   ]
-  assert verdicts.judge(claim, runs)[1] == "not run"
+  assert verdicts.judge_statement(claim, runs)[1] == "not run"
   runs.append(outcome("LoSAC, client", [[0.5, 0.97]] * 3, "d", floats=28))
-  measured, verdict = verdicts.judge(claim, runs)
+  measured, verdict = verdicts.judge_statement(claim, runs)
   assert verdict == "does not hold" and "LoSAC, client: +64.3" in measured
 
 
@@ -480,7 +480,7 @@ def test_the_interval_is_over_the_means_of_the_partitions():
     partitions.STRIDE,
     partitions.STRIDE + 1,
   }
-  assert len(verdicts.rounds_to(0.85)(pooled)) == 4
+  assert len(verdicts.rounds_until(0.85)(pooled)) == 4
   assert [r["round"] for r in pooled.rows] == sorted(r["round"] for r in pooled.rows)
   assert pooled.summary["rounds_to"]["0.98"]["values"] == [None] * 4
 
@@ -492,9 +492,9 @@ def test_another_partition_may_undo_what_seeds_show():
   )
   first = [flat("A", 0.9, 0.9, 0.9), flat("B", 0.85, 0.85, 0.85)]
   second = [flat("A", 0.7, 0.7, 0.7), flat("B", 0.8, 0.8, 0.8)]
-  assert verdicts.judge(above, first)[1] == "holds"
+  assert verdicts.judge_statement(above, first)[1] == "holds"
   both = [pool(*pair) for pair in zip(first, second)]
-  assert verdicts.judge(above, both)[1] == "undecided"
+  assert verdicts.judge_statement(above, both)[1] == "undecided"
 
 
 def test_the_first_partition_is_that_of_the_plain_run():
@@ -540,23 +540,27 @@ def test_several_models_are_shown_by_their_mean():
 
 def test_savings_count_each_partition_once():
   parts = [rising("A", 20)] * 3
-  saved = targets.saving([10, 20, 30, 40, None, 5], [20, 20, 60, 60, 9, 10], parts)
+  saved = targets.saved_percent(
+    [10, 20, 30, 40, None, 5], [20, 20, 60, 60, 9, 10], parts
+  )
   # In the third partition both get there with one seed alone.
   np.testing.assert_allclose(saved, [25.0, (50 + 100 / 3) / 2, 50.0])
-  np.testing.assert_allclose(targets.saving([10, None, 30], [20, 8, 60]), [50.0, 50.0])
+  np.testing.assert_allclose(
+    targets.saved_percent([10, None, 30], [20, 8, 60]), [50.0, 50.0]
+  )
   with pytest.raises(verdicts.NotRun):
-    targets.saving([None, 3], [4, None], parts[:2])
+    targets.saved_percent([None, 3], [4, None], parts[:2])
 
 
 def test_a_number_of_pooled_runs_has_an_interval_over_partitions():
   pooled = pool(*(rising("A", at, "d") for at in (20, 30, 40)))
   claim = report.Claim("Fig2", "d", "A", "rounds_to_98%", 30.0, "rounds", "", None)
-  measured = verdicts.rounds_to(0.98)(pooled)
+  measured = verdicts.rounds_until(0.98)(pooled)
   assert len(measured) == 6
   for parts, values in ((pooled.parts, [20.0, 30.0, 40.0]), ((), measured)):
-    assert answers.number(measured, claim, parts=parts)[0] == results.format_spread(
-      results.spread(values)
-    )
+    assert answers.answer_number(measured, claim, parts=parts)[
+      0
+    ] == results.format_spread(results.spread(values))
 
 
 def test_the_accuracy_at_a_round_has_an_interval_over_partitions():
