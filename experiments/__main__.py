@@ -18,7 +18,7 @@ from .cli.config import UsageError
 from .cli.guard import run_guarded
 
 
-def commands() -> dict[str, str]:
+def _commands() -> dict[str, str]:
   """Returns the name of every command -> the first line of its docstring."""
   summaries = {}
   for path in sorted(pathlib.Path(__file__).parent.glob("[a-z]*.py")):
@@ -29,7 +29,7 @@ def commands() -> dict[str, str]:
 
 def _usage() -> str:
   """The text of --help."""
-  lines = [f"  {name:12} {summary}" for name, summary in commands().items()]
+  lines = [f"  {name:12} {summary}" for name, summary in _commands().items()]
   return "\n".join(
     [
       f"usage: {program.name()} COMMAND [flags]",
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   def find(words: Sequence[str]) -> None:
     if not words or words[0] in ("-h", "--help", "help"):
       raise config_lib.HelpRequested(_usage())
-    names = commands()
+    names = _commands()
     if words[0] not in names:
       raise UsageError(f"COMMAND={words[0]}: must be one of {', '.join(names)}")
     modules.append(importlib.import_module(f".{words[0]}", __package__))

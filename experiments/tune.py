@@ -135,7 +135,7 @@ def _wider(
   wider_values = {}
   for name, tried in grid.items():
     try:
-      value = value_beyond(list(map(float, tried)), float(best[name]))
+      value = _value_beyond(list(map(float, tried)), float(best[name]))
       if value is not None:
         config_lib.parse_config(
           [*words, *flag_words.setting_flags(best | {name: f"{value:g}"})]
@@ -146,7 +146,7 @@ def _wider(
   return wider_values
 
 
-def value_beyond(tried: Sequence[float], best: float) -> float | None:
+def _value_beyond(tried: Sequence[float], best: float) -> float | None:
   """The value to try next, if the best one lies at an end of those tried.
 
   The values go on as they began: the ratio to the neighbour is kept. Whole

@@ -198,7 +198,7 @@ def flag_file(name: str) -> pathlib.Path:
   if not path.is_file():
     raise UsageError(
       f"--flagfile={name}: no such file, nor a preset"
-      f"{did_you_mean(name, presets())} (all are in {PRESETS})"
+      f"{did_you_mean(name, _presets())} (all are in {PRESETS})"
     )
   return path
 
@@ -240,7 +240,7 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
   return out
 
 
-def presets() -> list[str]:
+def _presets() -> list[str]:
   """The names of the presets, as --flagfile takes them."""
   return sorted(str(p.relative_to(PRESETS)) for p in PRESETS.glob("**/*.flags"))
 

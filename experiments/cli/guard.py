@@ -35,7 +35,7 @@ REPEAT_HINT = "to go on, give the same command again"
 WITH_RESUME = f"{REPEAT_HINT} with --resume"
 
 
-def error_line(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
   """The message of an error in one line, in the words of the command line.
 
   Parameters are written as --flags, commands as the user typed this one.
@@ -52,7 +52,7 @@ def error_line(error: BaseException) -> str:
 def _print_warning(message: Any, *place: Any, **options: Any) -> None:
   """A warning of the library in one line, without its place in the code."""
   del place, options
-  print(f"warning: {error_line(message)}", file=sys.stderr)
+  print(f"warning: {_error_line(message)}", file=sys.stderr)
 
 
 def run_guarded(
@@ -107,11 +107,11 @@ def _status(
     sys.stdout.flush()
     processes.finish()
   except (OptionError, RunFolderError) as error:
-    return _say(error_line(error), 2)
+    return _say(_error_line(error), 2)
   except BrokenPipeError:  # nobody reads on, as with ``| head``
     return _exit_status(1)
   except (RunError, NonFiniteError, OSError) as error:
-    return _say(error_line(error), 1)
+    return _say(_error_line(error), 1)
   except signals.Stopped as stopped:
     print(program.as_typed(str(stopped)), file=sys.stderr)
     processes.finish()

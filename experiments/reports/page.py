@@ -177,7 +177,7 @@ def _y_axis(metric: str, means: Sequence[float | None]) -> dict[str, Any]:
   }
 
 
-def curves(
+def _curves(
   runs: Mapping[str, RunResult],
   style: Mapping[str, styles.Style],
   metric: str,
@@ -255,7 +255,7 @@ def curves(
   return figure
 
 
-def clients(runs: Mapping[str, RunResult], style: Mapping[str, styles.Style]) -> Any:
+def _clients(runs: Mapping[str, RunResult], style: Mapping[str, styles.Style]) -> Any:
   """The share of clients (and seeds) with at most an accuracy.
 
   Of another task it is its main metric.
@@ -306,7 +306,7 @@ def clients(runs: Mapping[str, RunResult], style: Mapping[str, styles.Style]) ->
   return figure
 
 
-def group_figures(panels: Panels) -> list[Any]:
+def _group_figures(panels: Panels) -> list[Any]:
   """Sizes and members of the groups of every run that has groups.
 
   Returns:
@@ -403,7 +403,7 @@ def _table(table: TextTable, kind: str = "") -> str:
   return "\n".join(out)
 
 
-def group_table(panels: Panels) -> TextTable:
+def _group_table(panels: Panels) -> TextTable:
   """The last rows of groups.csv of every run that has groups."""
   rows, undefined = [], False
   for title, runs in panels.items():
@@ -509,7 +509,7 @@ def write_page(
   parts = [
     f"<h1>{html.escape(title)}</h1>",
     "<h2>Curves</h2>",
-    *draw_each(curves, metric, protocol, x_axis),
+    *draw_each(_curves, metric, protocol, x_axis),
     _note(
       "Lines are means over the seeds, bands their 95 % Student-t "
       "intervals (none for a run of one seed). Drag to zoom, "
@@ -518,7 +518,7 @@ def write_page(
     ),
     *map(_table, tables or _comparison_tables(panels, metric, protocol)),
   ]
-  distributions = draw_each(clients)
+  distributions = draw_each(_clients)
   if distributions:
     parts += [
       "<h2>Accuracy of the clients</h2>",
@@ -528,13 +528,13 @@ def write_page(
         "curve, the more clients are well served."
       ),
     ]
-  grouped = group_figures(panels)
+  grouped = _group_figures(panels)
   if grouped:
     parts += [
       "<h2>Groups of clients</h2>",
       *map(to_html, grouped),
       _note("A column for each client; grey: in no group yet.") * (len(grouped) > 1),
-      _table(group_table(panels)),
+      _table(_group_table(panels)),
     ]
   table, differs = comparison_lib.flag_table(_label_runs(panels))
   different = tuple(itertools.compress(table.rows, differs))

@@ -1,8 +1,8 @@
 """Every number and sentence of the papers, and what our runs say of it.
 
-The rows of papers/<paper>/claims.csv are joined with the answers of the runs
+The rows of reproduction/<paper>/claims.csv are joined with the answers of the runs
 (``answers``). What no run can answer, or in other words, stands in
-papers/<paper>/judged.csv, whose rows are patterns (``fnmatch``) of those of
+reproduction/<paper>/judged.csv, whose rows are patterns (``fnmatch``) of those of
 claims.csv; an empty pattern matches everything:
 
 - ``kind``: ``setting`` (a setting of the paper, which is no claim),
@@ -112,7 +112,7 @@ def _matching(
 _GAP = re.compile(r"(?:^| )([+-]\d+(?:\.\d+)?)")
 
 
-def finding(ours: str) -> str:
+def _finding(ours: str) -> str:
   """The least and the greatest of several panels' differences, as words."""
   parts = ours.split("; ")
   gaps = [_GAP.search(part) for part in parts]
@@ -150,7 +150,7 @@ def _sentences(text: str, answers: Sequence[PaperAnswer]) -> tuple[str, str, str
     candidates, key=lambda candidate: _WORST.index(candidate[0])
   )
   prefix = f"{claim.lstrip('. ')}: " if len(candidates) > 1 else ""
-  return prefix + finding(ours), verdict, tuning
+  return prefix + _finding(ours), verdict, tuning
 
 
 def _order(answer: PaperAnswer) -> tuple[bool, bool, bool]:
@@ -280,7 +280,7 @@ _REACHED = ("reaches", "exceeds", "sooner", "cheaper", "lower", "faster", "as pr
 _ELSE = ("gets there", "open", "lost", *_UNKNOWN)
 _NO_RUN = "no run"
 
-#: The columns of ``head`` after the first.
+#: The columns of ``_head`` after the first.
 _COLUMNS = (
   "numbers: reach or exceed",
   "gets there, the paper's does not",
@@ -301,7 +301,7 @@ def _standing(words: str) -> str:
   )
 
 
-def head(papers: Mapping[str, Sequence[_Row]]) -> str:
+def _head(papers: Mapping[str, Sequence[_Row]]) -> str:
   """The table: numbers of every paper's own methods, and its sentences."""
   lines = []
   for name, paper_rows in papers.items():
@@ -452,7 +452,7 @@ def claims_text(papers: Mapping[str, Sequence[_Row]]) -> str:
   return markdown.page(
     "Claims of the papers",
     [
-      head(papers),
+      _head(papers),
       _MEANING,
       *sections,
       *([f"## What was tried\n\n{tried}"] if notes else []),

@@ -395,7 +395,7 @@ def _rounds(flag_values: Mapping[str, str]) -> int:
   return int(flag_values["rounds"]) if flag_values.get("rounds", "").isdigit() else 0
 
 
-def each_cell(paper: Paper, figure: Figure, request: Request) -> Iterator[suite.Cell]:
+def _each_cell(paper: Paper, figure: Figure, request: Request) -> Iterator[suite.Cell]:
   """Every run of a figure, one after the other.
 
   At quick scale the lines are the tuned ones, if there are any.
@@ -428,22 +428,22 @@ def each_cell(paper: Paper, figure: Figure, request: Request) -> Iterator[suite.
 
 
 def cells(paper: Paper, figure: Figure, request: Request) -> list[suite.Cell]:
-  """The runs of ``each_cell`` as a list.
+  """The runs of ``_each_cell`` as a list.
 
   Raises:
     UsageError: see there; or ``request.lines`` has an unknown name.
   """
-  all_cells = list(each_cell(paper, figure, request))
+  all_cells = list(_each_cell(paper, figure, request))
   for name in request.lines or ():
     if name not in {cell.name for cell in all_cells}:
       names = dict.fromkeys(
-        cell.name for cell in each_cell(paper, figure, request._replace(lines=None))
+        cell.name for cell in _each_cell(paper, figure, request._replace(lines=None))
       )
       raise UsageError(f"--lines={name}: no such line (one of {', '.join(names)})")
   return all_cells
 
 
-def select_panels(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
+def _select_panels(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
   """The figure with only some of its panels.
 
   Raises:
@@ -478,7 +478,7 @@ def _why_unreadable(data: DataOptions, inside: str) -> str:
   return ""
 
 
-def resolve_figure(
+def _resolve_figure(
   paper: Paper, name: str, request: Request
 ) -> tuple[Figure, list[str], list[str]]:
   """A figure as it is asked for, and as it can be made on this machine.
@@ -492,10 +492,10 @@ def resolve_figure(
   """
   figure, notes = paper.figures[name], []
   if request.panels:
-    figure = select_panels(name, figure, request.panels)
+    figure = _select_panels(name, figure, request.panels)
   elif request.quick and (figure.quick or len(figure.panels) > 2):
     letters = figure.quick or (figure.panels[0].letter, figure.panels[-1].letter)
-    figure = select_panels(name, figure, letters)
+    figure = _select_panels(name, figure, letters)
     which = "" if figure.quick else "the first and the last panel "
     notes.append(
       f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, "
@@ -544,7 +544,7 @@ def _with_files(
 
   def cell(panel: Panel) -> suite.Cell:
     return next(
-      each_cell(paper, figure._replace(panels=(panel,)), request._replace(lines=None))
+      _each_cell(paper, figure._replace(panels=(panel,)), request._replace(lines=None))
     )
 
   dataset = cell(panel).config.values["dataset"] if paper.optional else ""
@@ -577,7 +577,7 @@ def _partitions(figure: Figure, request: Request) -> suite.Partitions:
   return figure.partitions[:number]
 
 
-def outcomes_of(paper: Paper, figure: Figure, request: Request) -> list[suite.Outcome]:
+def _outcomes_of(paper: Paper, figure: Figure, request: Request) -> list[suite.Outcome]:
   """Runs or finds the runs of a figure.
 
   Raises:
@@ -661,13 +661,13 @@ def _make_table(paper: Paper, name: str, request: Request) -> None:
   )
 
 
-def make_figure(paper: Paper, name: str, request: Request) -> str:
+def _make_figure(paper: Paper, name: str, request: Request) -> str:
   """Runs what a figure needs, writes it and returns its Markdown page."""
-  figure, notes, missing = resolve_figure(paper, name, request)
+  figure, notes, missing = _resolve_figure(paper, name, request)
   if not figure.panels and not request.finished:
     raise UsageError(f"{name}: {' '.join(missing)}")
   _check_outputs(request, name)
-  outcomes = outcomes_of(paper, figure, request)
+  outcomes = _outcomes_of(paper, figure, request)
   if not outcomes and not figure.of_claims:
     raise UsageError(f"--finished: no run of {name} is")
   parts = [
@@ -960,7 +960,9 @@ def _run(
     names = [str(values[paper.flag].value)]
   if part is not None:
     chosen_figures = [
-      resolve_figure(paper, name, request)[0] for name in names if name in paper.figures
+      _resolve_figure(paper, name, request)[0]
+      for name in names
+      if name in paper.figures
     ]
     suite.run_part_of_cells(
       [
@@ -979,7 +981,7 @@ def _run(
       if name in paper.tables:
         _make_table(paper, name, request)
       else:
-        make_figure(paper, name, request)
+        _make_figure(paper, name, request)
     except lock.StillHeld as error:  # the runs of other figures go on
       lock_errors.append(error)
   if lock_errors:

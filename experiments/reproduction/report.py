@@ -58,7 +58,7 @@ class PaperComparison(NamedTuple):
 
 
 def read_claims(paper: str, name: str = "claims") -> list[dict[str, str]]:
-  """All rows of papers/<paper>/<name>.csv, as text; [] of a study."""
+  """All rows of reproduction/<paper>/<name>.csv, as text; [] of a study."""
   path = PAPERS / paper / f"{name}.csv"
   if not path.is_file():
     return []

@@ -234,7 +234,7 @@ PROTOCOLS: dict[tuple[str, str], _Protocol] = {
 }
 
 
-def space(
+def _space(
   paper: str, data: str, name: str, size: float
 ) -> tuple[Space, dict[str, Any]]:
   """The ranges of a method, and the setting that is stated.
@@ -278,7 +278,7 @@ def space(
 _FRUITLESS = 20
 
 
-def sample_settings(
+def _sample_settings(
   ranges: Space, first: Mapping[str, Any], number: int, seed: int = 0
 ) -> list[dict[str, Any]]:
   """Settings drawn from all ranges together (a Latin hypercube).
@@ -434,7 +434,7 @@ class Study(NamedTuple):
     """The settings of a method that are tried, the stated one first."""
     values = flag_words.read_values([*self.data_flags(), *self.extra])
     size = _EXAMPLES.get(values["dataset"], 0) / int(values["num_clients"])
-    return sample_settings(*space(self.paper, self.data, name, size), number)
+    return _sample_settings(*_space(self.paper, self.data, name, size), number)
 
   def play(self, name: str, number: int = SETTINGS) -> list[Trial]:
     """Runs the settings of one method on every partition."""

@@ -54,7 +54,7 @@ def test_the_best_mean_of_the_partitions_is_taken():
   ],
 )
 def test_beyond(tried, best, value):
-  assert tune.value_beyond(tried, best) == value
+  assert tune._value_beyond(tried, best) == value
 
 
 def test_a_choice_replaces_the_one_before(tmp_path):
@@ -75,14 +75,14 @@ def test_a_choice_replaces_the_one_before(tmp_path):
 
 def test_settings_fill_their_ranges_and_begin_with_the_stated_one():
   """Of n settings each n-th part of a range has one, and words come alike."""
-  ranges, first = tuning.space("diversified", "mnist", "ma_fsvrg", 145.0)
+  ranges, first = tuning._space("diversified", "mnist", "ma_fsvrg", 145.0)
   assert first == {
     "server_lr": 0.02,
     "beta1": 0.0,
     "central_rule": "corrected",
     "client_lr": 12.0,
   }
-  settings = tuning.sample_settings(ranges, first, 41)
+  settings = tuning._sample_settings(ranges, first, 41)
   assert settings[0] == first and len(settings) == 41
   assert all(a != b for i, a in enumerate(settings) for b in settings[:i])
   rates = np.log([s["client_lr"] for s in settings[1:]])
@@ -92,13 +92,13 @@ def test_settings_fill_their_ranges_and_begin_with_the_stated_one():
   assert collections.Counter(s["beta1"] for s in settings[1:]) == dict.fromkeys(
     (0.0, 0.5, 0.8, 0.9, 0.95), 8
   )
-  assert settings == tuning.sample_settings(ranges, first, 41)
-  few = tuning.sample_settings(
+  assert settings == tuning._sample_settings(ranges, first, 41)
+  few = tuning._sample_settings(
     {"variant": tuning.AnyOf(("client", "table"))}, {"variant": "table"}, 16
   )
   assert [s["variant"] for s in few] == ["table", "client"]
   rates = tuning.Log(0.1, 0.2, 0.1)  # of two digits: 0.1, 0.11, ..., 0.2
-  few = tuning.sample_settings({"client_lr": rates}, {"client_lr": 0.1}, 500)
+  few = tuning._sample_settings({"client_lr": rates}, {"client_lr": 0.1}, 500)
   assert {s["client_lr"] for s in few} <= {  # it went on for ever
     number / 100 for number in range(10, 21)
   } and len(few) > 5
@@ -142,7 +142,7 @@ def test_every_setting_is_played_on_every_partition(tmp_path, monkeypatch, capsy
 def test_what_is_tuned_is_a_setting_of_the_method(paper, data):
   study = tuning.Study(paper, data, pathlib.Path())
   for name in study.files():
-    settings = tuning.sample_settings(*tuning.space(paper, data, name, 100.0), 16)
+    settings = tuning._sample_settings(*tuning._space(paper, data, name, 100.0), 16)
     assert settings[0].keys() == settings[-1].keys()
     for setting in settings[::5]:
       config.parse_config(

@@ -30,7 +30,7 @@ def expect_refusal(says):
   """An error in one line, which the command line shows with its flags."""
   with pytest.raises(OptionError) as caught:
     yield
-  assert re.search(says, guard.error_line(caught.value))
+  assert re.search(says, guard._error_line(caught.value))
 
 
 def test_the_server_holds_the_rows_of_clients_that_nobody_sees():

@@ -312,7 +312,7 @@ def _paper_savings() -> dict[tuple[str, str], float]:
   }
 
 
-def time_table(outcomes: suite.Outcomes) -> str:
+def _time_table(outcomes: suite.Outcomes) -> str:
   """Fig. 4: how a client spends its seconds, and what FedACnnL saves.
 
   The last column has the seconds of this machine, which computes all clients.
@@ -367,7 +367,7 @@ def time_table(outcomes: suite.Outcomes) -> str:
   return "\n\n".join(parts)
 
 
-def to_accuracy(outcomes: suite.Outcomes) -> str:
+def _to_accuracy(outcomes: suite.Outcomes) -> str:
   """Section: simulated seconds until the global model reaches an accuracy.
 
   The ratios of the times in Fig. 4 follow from the numbers of rounds that the
@@ -543,7 +543,7 @@ def _ends(
   return "\n\n".join(parts)
 
 
-def fig6_table(outcomes: suite.Outcomes) -> str:
+def _fig6_table(outcomes: suite.Outcomes) -> str:
   """Fig. 6: every method's last accuracy, the paper's number, and the time."""
   text = _ends(
     outcomes,
@@ -598,7 +598,7 @@ def _columns(
     )
 
 
-def table2(outcomes: suite.Outcomes) -> str:
+def _paper_table2(outcomes: suite.Outcomes) -> str:
   """Table 2 in the paper's form."""
   rows = []
   columns = [
@@ -649,7 +649,7 @@ def _draw_table2(
   )
 
 
-def afl_table(outcomes: suite.Outcomes) -> str:
+def _afl_table(outcomes: suite.Outcomes) -> str:
   """The accuracy of AFL for each way to partition the data."""
   last = claims.end("global")
   rows = []
@@ -699,8 +699,8 @@ FIGURES: dict[str, Figure] = {
     _time_lines,
     num_seeds=3,
     eval_every=1,
-    table=time_table,
-    sections=(to_accuracy,),
+    table=_time_table,
+    sections=(_to_accuracy,),
     draw=_draw_times,
     statements=claims.FIG4,
   ),
@@ -730,7 +730,7 @@ FIGURES: dict[str, Figure] = {
     _cifar10_lines,
     num_seeds=3,
     eval_every=5,
-    table=fig6_table,
+    table=_fig6_table,
     draw=_draw_fig6,
     statements=claims.FIG6,
     measures={"test_accuracy": claims.end_on_cifar10},
@@ -743,7 +743,7 @@ FIGURES: dict[str, Figure] = {
     _table2_lines,
     num_seeds=5,  # as the paper
     protocols="local,global,copy",
-    table=table2,
+    table=_paper_table2,
     draw=_draw_table2,
     statements=claims.TABLE2 + claims.BEYOND,
     measures={"test_accuracy_mean": claims.SCORE},
@@ -780,7 +780,7 @@ FIGURES: dict[str, Figure] = {
     "AFL: one layer on HoG features, however they are dealt",
     (Panel("a", "MNIST", (), "mnist_hog"), Panel("b", "CIFAR-10", (), "cifar10_hog")),
     _afl_lines,
-    table=afl_table,
+    table=_afl_table,
     statements=claims.AFL_CLAIMS,
     draw=figures.as_dots(claims.end("global"), "accuracy of the global model, %"),
   ),

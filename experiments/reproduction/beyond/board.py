@@ -78,7 +78,7 @@ def _gap(spread: dict[str, float], p: float) -> str:
   return text if np.isnan(p) else f"{text} ({p:.2g})"
 
 
-def board_table(outcomes: suite.Outcomes) -> str:
+def _board_table(outcomes: suite.Outcomes) -> str:
   """Every method's accuracy, and its gaps with the p values of the tests."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -125,7 +125,7 @@ def board_table(outcomes: suite.Outcomes) -> str:
   )
 
 
-def replay(outcomes: suite.Outcomes) -> str:
+def _replay(outcomes: suite.Outcomes) -> str:
   """Section: the line that runs each cell again."""
   lines = [
     f"- {o.cell.panel_title}, {o.cell.label}: `fedjax-alg run "
@@ -146,8 +146,8 @@ FIGURE = figures.Figure(
   protocols="local",
   eval_every=50,
   lines_of=_lines,
-  table=board_table,
-  sections=(replay,),
+  table=_board_table,
+  sections=(_replay,),
   num_seeds=1,
   partitions=9,
   draw=figures.as_dots(SCORE, "accuracy on the clients' own test data, %"),

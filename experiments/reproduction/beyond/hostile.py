@@ -71,7 +71,7 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
 
 
 @partitions.per_partition
-def honest(outcome: suite.Outcome) -> np.ndarray:
+def _honest(outcome: suite.Outcome) -> np.ndarray:
   """Accuracy in percent on the honest clients' own test data, [seeds]."""
   rows = [
     row
@@ -108,7 +108,7 @@ def _by_share(outcomes: suite.Outcomes) -> dict[str, dict[float, np.ndarray]]:
   by_method: dict[str, dict[float, np.ndarray]] = {}
   for o in outcomes:
     method, share = _attackers(o)
-    by_method.setdefault(method, {})[share] = honest(o)
+    by_method.setdefault(method, {})[share] = _honest(o)
   return by_method
 
 
@@ -142,7 +142,7 @@ def _points_lost(by_share: dict[float, np.ndarray], share: float) -> np.ndarray:
   return by_share[0.0] - by_share[share]
 
 
-def hostile_section(outcomes: suite.Outcomes) -> str:
+def _hostile_section(outcomes: suite.Outcomes) -> str:
   """Section: what is lost with several models and what FedAvg loses."""
   rows, counts = (
     [],
@@ -287,7 +287,7 @@ FIGURE = figures.Figure(
   protocols="local",
   eval_every=30,
   table=_table,
-  sections=(hostile_section,),
+  sections=(_hostile_section,),
   draw=_draw,
   quick=("b", "e"),
   statements=tuple(map(_defence_statement, DEFENCES)),

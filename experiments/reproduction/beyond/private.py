@@ -113,7 +113,7 @@ def _at_equal_accuracy(outcomes: suite.Outcomes) -> list[str]:
         f"{budget:.2f}",
         f"{mean:.2f}",
         *(
-          needed_epsilon(
+          _needed_epsilon(
             [epsilon for epsilon, _ in points],
             [values.mean() for _, values in points],
             mean,
@@ -130,7 +130,7 @@ def _at_equal_accuracy(outcomes: suite.Outcomes) -> list[str]:
   ]
 
 
-def needed_epsilon(
+def _needed_epsilon(
   epsilons: Sequence[float], accuracies: Sequence[float], target: float
 ) -> str:
   """The least epsilon of an accuracy, in words; linear in its logarithm.

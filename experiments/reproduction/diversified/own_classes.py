@@ -25,7 +25,7 @@ class _RankShares(NamedTuple):
   top3: float  #: the class is among the three of the largest logits
 
 
-def rank_shares(logits: np.ndarray, y: np.ndarray) -> _RankShares:
+def _rank_shares(logits: np.ndarray, y: np.ndarray) -> _RankShares:
   """The measures of one model on a test set with equally many of each class.
 
   Args:
@@ -50,7 +50,7 @@ def _of_run(outcome: suite.Outcome) -> list[_RankShares]:
     apply = jax.jit(jax.vmap(config.prepare().model.apply, (0, None)))
     for seed in range(len(run.seeds)):
       models = [
-        rank_shares(np.asarray(logits), y)
+        _rank_shares(np.asarray(logits), y)
         for logits in apply(run.global_params(seed), x)
       ]
       per_seed.append(_RankShares(*np.mean(models, axis=0)))

@@ -274,7 +274,7 @@ SYNTHETIC_EXAMPLES, _ABOUT, _SEARCHED = 75_349, 1_500, 400
 
 
 @functools.cache
-def partitions_of_size() -> dict[int, int]:
+def _partitions_of_size() -> dict[int, int]:
   """--partition_seed of Synthetic -> examples, of those of the paper's size."""
   sizes = {seed: int(client_sizes(100, seed).sum()) for seed in range(_SEARCHED)}
   return {
@@ -349,7 +349,7 @@ FIGURES: dict[str, Figure] = {
     "Table 3, Synthetic(1,1), on the partitions of the paper's size",
     (_SYNTHETIC.panel()._replace(chosen="", eval_every=2),),
     _lines(*METHODS),
-    partitions=tuple(partitions_of_size()),
+    partitions=tuple(_partitions_of_size()),
     table=tables.by_partition,
     sections=(tables.survives,),
     extra_answers=tables.of_table3("synthetic"),

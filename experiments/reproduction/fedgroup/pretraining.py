@@ -44,7 +44,7 @@ class Pool(NamedTuple):
   labels: np.ndarray  #: [n, L] bool, which classes each client holds
 
 
-def pretrain_clients(cell: suite.Cell) -> list[Pool]:
+def _pretrain_clients(cell: suite.Cell) -> list[Pool]:
   """The pre-trained clients of each seed of a run."""
   config = cell.config
   prepared = config.prepare()
@@ -103,7 +103,7 @@ class _LineFit(NamedTuple):
   intercept: float
 
 
-def mapping(pool: Pool) -> _LineFit:
+def _mapping(pool: Pool) -> _LineFit:
   """The correlations of EDC and MADC, and the line of least squares."""
   upper = np.triu_indices(len(pool.edc), 1)
   x, y = pool.madc[upper], pool.edc[upper]
@@ -125,7 +125,7 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
     A table with a verdict about all seeds, and the verdict.
   """
   fits_by_pair = {
-    cell.panel_title: list(map(mapping, pretrain_clients(cell))) for cell in cells
+    cell.panel_title: list(map(_mapping, _pretrain_clients(cell))) for cell in cells
   }
   plots.scatters(
     paths,
@@ -188,7 +188,7 @@ def clusters(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
   Returns:
     A table of the classes that the clients of each group hold, and no answers.
   """
-  pools = {cell.panel_title: pretrain_clients(cell)[0] for cell in cells}
+  pools = {cell.panel_title: _pretrain_clients(cell)[0] for cell in cells}
 
   def word(labels):
     return " ".join(map(str, np.flatnonzero(labels)))

@@ -88,7 +88,7 @@ class _Task(NamedTuple):
 
 
 @functools.cache
-def task(scale: _Scale) -> _Task:
+def _task(scale: _Scale) -> _Task:
   """Handwritten digits over clients by Dirichlet(0.5), a small network."""
   fed = fa.federate(
     "digits",
@@ -131,7 +131,7 @@ def _our_algorithm(scale: _Scale, name: str) -> tuple[Any, Any]:
     hparams = {"num_groups": GROUPS}
   algorithm = registry.build(
     ALGORITHMS[name],
-    task(scale).model,
+    _task(scale).model,
     map_clients=clients_lib.ClientMap(),
     **{"client_lr": RATE, "batch_size": scale.batch, "local_epochs": scale.epochs}
     | hparams,
@@ -139,7 +139,7 @@ def _our_algorithm(scale: _Scale, name: str) -> tuple[Any, Any]:
   return algorithm, jax.jit(algorithm.round)
 
 
-def ours(problem: _Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarray]]:
+def _ours(problem: _Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarray]]:
   """Runs the rounds here.
 
   Returns:
@@ -162,7 +162,7 @@ def ours(problem: _Task, name: str, seed: int) -> tuple[list[Any], list[np.ndarr
   return trajectory, groups
 
 
-def same_batches(problem: _Task, seed: int) -> Batches:
+def _same_batches(problem: _Task, seed: int) -> Batches:
   """The mini-batches that this library draws with a seed."""
   scale = problem.scale
   steps = _steps_of(problem)
@@ -194,7 +194,7 @@ def _steps_of(problem: _Task) -> list[int]:
 @functools.cache
 def _fedjax_algorithm(scale: _Scale, name: str) -> Any:
   """The algorithm of FedJAX, which compiles its steps once."""
-  fj, model = import_fedjax(), task(scale).model
+  fj, model = import_fedjax(), _task(scale).model
 
   def loss(params, batch, rng):
     del rng
@@ -221,10 +221,10 @@ def _fedjax_algorithm(scale: _Scale, name: str) -> Any:
   }[name]()
 
 
-def theirs(
+def _theirs(
   problem: _Task, name: str, start: Any, seed: int, batches: Batches
 ) -> tuple[list[Any], list[np.ndarray]]:
-  """Runs the rounds in FedJAX; arguments and results as ``ours``.
+  """Runs the rounds in FedJAX; arguments and results as ``_ours``.
 
   Args:
     problem: the task.
@@ -289,7 +289,7 @@ def theirs(
   return trajectory, groups
 
 
-def distance(a: Any, b: Any) -> float:
+def _distance(a: Any, b: Any) -> float:
   """The largest difference of two models, in units of the largest entry."""
   pairs = list(zip(jax.tree.leaves(a), jax.tree.leaves(b)))
   largest = max(float(jnp.abs(right).max()) for _, right in pairs)
@@ -323,20 +323,20 @@ def fedjax_table(quick: bool) -> str:
   """
   import_fedjax()
   scale = QUICK if quick else _Scale()
-  problem = task(scale)
+  problem = _task(scale)
   rows = []
   for name, counterpart in ALGORITHMS.items():
     distances, same_groups, losses = [], [], []
     for seed in range(scale.seeds):
-      trajectory, groups = ours(problem, name, seed)
-      fedjax_trajectory, others = theirs(
-        problem, name, trajectory[0], seed, same_batches(problem, seed)
+      trajectory, groups = _ours(problem, name, seed)
+      fedjax_trajectory, others = _theirs(
+        problem, name, trajectory[0], seed, _same_batches(problem, seed)
       )
       distances.append(
-        [distance(a, b) for a, b in zip(trajectory[1:], fedjax_trajectory[1:])]
+        [_distance(a, b) for a, b in zip(trajectory[1:], fedjax_trajectory[1:])]
       )
       same_groups.append(np.array_equal(groups, others))
-      shuffled, _ = theirs(problem, name, trajectory[0], seed, None)
+      shuffled, _ = _theirs(problem, name, trajectory[0], seed, None)
       losses.append(
         (_loss_of(problem, shuffled[-1]), _loss_of(problem, trajectory[-1]))
       )

@@ -203,13 +203,13 @@ def test_a_value_may_be_a_word_of_its_own():
   )
 
 
-@pytest.mark.parametrize("preset", config.presets())
+@pytest.mark.parametrize("preset", config._presets())
 def test_preset_parses(preset):
   words = [f"--flagfile={preset}"]
   paper, *folder, name = preset.split("/")
   if folder:  # methods, or methods_<data>: what the figures put around it
     general = f"{paper}/methods/{name}"
-    if general != preset and general in config.presets():
+    if general != preset and general in config._presets():
       words.insert(0, f"--flagfile={general}")
     usual = {
       "fedgroup": "mnist_mclr",

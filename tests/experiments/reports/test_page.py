@@ -64,7 +64,7 @@ def fixture_written(runs, tmp_path_factory):
 
 @pytest.fixture(name="figure")
 def _figure(runs):
-  return page.curves(runs, styles.line_styles(runs), "accuracy", "global", "rounds")
+  return page._curves(runs, styles.line_styles(runs), "accuracy", "global", "rounds")
 
 
 def choose(figure, menu, words):
@@ -121,20 +121,20 @@ def test_the_axis_has_the_range_of_the_picture(figure, runs, monkeypatch):
 
 
 def test_clients_and_groups(runs):
-  figure = page.clients(runs, styles.line_styles(runs))
+  figure = page._clients(runs, styles.line_styles(runs))
   choose(figure, 0, "local")
   first, second, _ = figure.data
   # Seven clients were tested; the middle one of them has an accuracy of 50 %.
   assert [second.x[i] for i in (0, 100, -1)] == [0, 50, 100]
   assert first.x == ()
-  assert page.clients({"FedAvg": runs["FedAvg"]}, styles.line_styles(runs)) is None
-  sizes, members = page.group_figures({"": runs})
+  assert page._clients({"FedAvg": runs["FedAvg"]}, styles.line_styles(runs)) is None
+  sizes, members = page._group_figures({"": runs})
   assert [bar.x for bar in sizes.data] == [(1, 3), (2, 1)]
   assert [list(row) for row in members.data[0].z] == MEMBERS
-  table = page.group_table({"": runs})  # of made runs each holds another class
+  table = page._group_table({"": runs})  # of made runs each holds another class
   assert "A dash: not defined: all clients hold the same" in table.note
-  assert "dash" not in page.group_table({"": {}}).note
-  assert page.group_figures({"": {"FedAvg": runs["FedAvg"]}}) == []
+  assert "dash" not in page._group_table({"": {}}).note
+  assert page._group_figures({"": {"FedAvg": runs["FedAvg"]}}) == []
 
 
 def test_what_users_write_stays_text(written):

@@ -32,7 +32,7 @@ def request(*common, **options):
 def test_quick_is_shorter_and_smaller():
   make = request(quick=True)
   for name in ("fig4", "fig6", "table2"):
-    figure, notes, _ = figures.resolve_figure(analytic.PAPER, name, make)
+    figure, notes, _ = figures._resolve_figure(analytic.PAPER, name, make)
     assert "FedAvg 20, FedZO 2, BAFFLE 1, FedACnnL 20" in notes[-1]
     for cell in figures.cells(analytic.PAPER, figure, make):
       values = cell.config.values
@@ -105,14 +105,14 @@ def fixture_timed(tmp_path):
 
 
 def test_times(timed):
-  text = analytic.time_table(timed)
+  text = analytic._time_table(timed)
   assert "| FedACnnL | 3 | 6 | 3 | 3 | 0 | - | - | 0.75 |" in text
   assert "| FedACnnL-WA | 3 | 9 | 3 | 6 | 0 | 33.3 | - | 0.75 |" in text
   # 20 rounds of 2 s, 85 % more than FedACnnL; real time in proportion.
   assert "| FedAvg | 20 (2 run) | 40 | 30 | 5 | 5 | 85.0 | 83 | 5 |" in text
   assert "| BAFFLE | 600 (2 run) | 1200 | 900 | 150 | 150 | 99.5 |" in text
   assert "Idle time of FedACnnL is 50.0 % less" in text
-  text = analytic.to_accuracy(timed)
+  text = analytic._to_accuracy(timed)
   assert "| a: panel a | 70 % | 90 % |" in text
   assert "| FedACnnL | 2 | - |" in text
   # One seed of two never gets there.
@@ -200,7 +200,7 @@ def _personal(tmp_path):
 
 
 def test_table2(personal, monkeypatch):
-  lines = analytic.table2(personal).splitlines()
+  lines = analytic._paper_table2(personal).splitlines()
   head = next(line for line in lines if line.startswith("| data and model"))
   assert head == (
     "| data and model | FedACnnL | pFedACnnL-WC | pFedACnnL-WP | "
@@ -236,7 +236,7 @@ def test_dots_of_table2_are_its_cells(personal, tmp_path, monkeypatch):
   panels = {}
   monkeypatch.setattr(analytic.plots, "dots", lambda *args: panels.update(args[1]))
   analytic._draw_table2([tmp_path / "a.png"], personal, "t", "rounds")
-  text = analytic.table2(personal)
+  text = analytic._paper_table2(personal)
   for name, dots in panels.items():
     row = next(
       line for line in text.splitlines() if line.startswith(f"| {name[1]}: ")
@@ -258,7 +258,7 @@ def test_fig6_table(personal, monkeypatch):
     for o in personal
     if o.cell.panel == "a" and o.cell.label.removeprefix("p").startswith("FedACnnL")
   ]
-  text = analytic.fig6_table(proposals)
+  text = analytic._fig6_table(proposals)
   assert "| FedACnnL | 70.06 | 86.90 +- " in text
   assert "| pFedACnnL | 74.40 | 95.90 +- " in text
   assert "| pFedACnnL-WP | 74.03 |" in text and "FedAvg" in text
@@ -301,7 +301,7 @@ def test_who_has_no_global_model_is_in_the_tables_of_ends(personal, tmp_path):
   assert "| each client alone | 50.00 " in text
   (row,) = [w for w in text.splitlines() if claims.LOCAL_ONLY in w]
   assert row.split(" | ")[4] == "- |"
-  assert claims.LOCAL_ONLY in analytic.fig6_table(runs)
+  assert claims.LOCAL_ONLY in analytic._fig6_table(runs)
   analytic._draw_ends([tmp_path / "a.png"], runs, "t", "rounds")
   assert (tmp_path / "a.png").is_file()
 
@@ -319,7 +319,7 @@ def test_ablations_and_afl(tmp_path):
     for partition in list(analytic._DEALT)[:2]
     for tail, value in (("", 0.97), (analytic._RIDGES_KEPT, 0.9))
   ]
-  text = analytic.afl_table(dealt)
+  text = analytic._afl_table(dealt)
   assert "| b: panel b | 1 client | 97.00 | 90.00 |" in text
   assert "| b: panel b | 100 clients, iid | - | - |" in text
   analytic.FIGURES["afl"].draw([tmp_path / "b.png"], dealt, "t", "rounds")

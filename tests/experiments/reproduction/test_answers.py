@@ -157,7 +157,7 @@ def test_rows_of_a_claims_file():
   )
   tuned, by_paper, no_run = (
     [part.strip() for part in line.split("|")[1:-1]]
-    for line in claims_page.head({"diversified": rows}).splitlines()[2:]
+    for line in claims_page._head({"diversified": rows}).splitlines()[2:]
   )
   assert tuned == ["diversified, tuned", "1", "0", "0", "0", "0", "1", "0", "1", "0"]
   assert by_paper == [
@@ -229,10 +229,10 @@ def test_of_several_panels_the_ends_are_shown():
     "a: GA-FSVRG - SCAFFOLD -0.24 +- 0.43; b: CLS-0.1 - CLS-1 +0.80 +- "
     "0.10; c: FedAvg - FedProx -3.00 +- 0.20"
   )
-  assert claims_page.finding(ours) == (
+  assert claims_page._finding(ours) == (
     "c: FedAvg - FedProx -3.00 +- 0.20 to b: CLS-0.1 - CLS-1 +0.80 +- 0.10"
   )
-  assert claims_page.finding("a: x; b: +2; c: +3") == "a: x; b: +2; c: +3"
+  assert claims_page._finding("a: x; b: +2; c: +3") == "a: x; b: +2; c: +3"
 
 
 def test_a_figure_that_goes_further_than_the_papers_counts_first():
@@ -336,7 +336,7 @@ def claim_rows():
 def test_the_published_tables_are_those_of_the_answers():
   """README's table, too, and each measurement is counted once."""
   tables = claim_rows()
-  head = claims_page.head(tables)
+  head = claims_page._head(tables)
   readme = (DOCS.parent / "README.md").read_text("utf-8")
   assert head in readme and readme.count("| paper, settings |") == 1
   assert (DOCS / "results" / "claims.md").read_text("utf-8") == (
@@ -365,7 +365,7 @@ def cells_of(name, figure):
   request = figures.Request(pathlib.Path("out"), (), "")
   return {
     (cell.panel, cell.name): cell
-    for cell in figures.each_cell(paper, paper.figures[figure], request)
+    for cell in figures._each_cell(paper, paper.figures[figure], request)
   }
 
 

@@ -37,7 +37,7 @@ def test_only_honest_clients_count(tmp_path):
   ]
   lines = [",".join(rows[0]), *(",".join(map(str, r.values())) for r in rows)]
   (tmp_path / "clients.csv").write_text("\n".join(lines))
-  actual = hostile.honest(suite.Outcome(cell, tmp_path, rows, {}))
+  actual = hostile._honest(suite.Outcome(cell, tmp_path, rows, {}))
   sizes = np.arange(1, 11)[~bad]
   expected = (sizes * (50 + 10 * (np.arange(10)[~bad] % 2))).sum()
   np.testing.assert_allclose(actual, [expected / sizes.sum()] * 2)
@@ -56,8 +56,8 @@ def test_a_method_defends_if_it_loses_less(monkeypatch):
     end = ends[method, outcome.cell.panel_title.split("; ")[1]]
     return np.array([90.0, 95.0]) + (end - 90 if share else 0)
 
-  monkeypatch.setattr(hostile, "honest", honest)
-  text = hostile.hostile_section(
+  monkeypatch.setattr(hostile, "_honest", honest)
+  text = hostile._hostile_section(
     [
       suite.Outcome(c, None, [], {})
       for c in shown.cells("beyond", "hostile")
@@ -125,7 +125,7 @@ def test_a_folder_of_fashion_mnist_takes_the_place_of_prepared_data():
   request = figures.Request(None, (), "here", files={"fashion_mnist": "/f"})
   figure, missing = figures.with_data(
     beyond.PAPER,
-    figures.select_panels("bytes", beyond.PAPER.figures["bytes"], "def"),
+    figures._select_panels("bytes", beyond.PAPER.figures["bytes"], "def"),
     request,
   )
   assert not figure.panels and "--fashion_mnist=PATH" in missing[0]
@@ -140,7 +140,7 @@ def test_a_folder_of_fashion_mnist_takes_the_place_of_prepared_data():
   ],
 )
 def test_the_figures_are_made(name, panel, lines, words, tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr(hostile, "honest", lambda outcome: np.array([90.0]))
+  monkeypatch.setattr(hostile, "_honest", lambda outcome: np.array([90.0]))
   assert not beyond.main(
     [
       f"--figure={name}",
@@ -191,7 +191,7 @@ def test_gaps_are_paired_and_corrected(cells):
   accuracies = {
     c.label: common + 0.01 * i + rng.normal(0, 0.01, 9) for i, c in enumerate(digits)
   }
-  text = board.board_table([of_partitions(c, accuracies[c.label]) for c in digits])
+  text = board._board_table([of_partitions(c, accuracies[c.label]) for c in digits])
   rows = {
     line.split(" | ")[1]: line.split(" | ")
     for line in text.splitlines()
@@ -218,7 +218,7 @@ def test_gaps_are_paired_and_corrected(cells):
 
 def test_a_line_plays_its_cell_again(cells):
   cell = next(c for c in cells if (c.panel_title, c.label) == ("digits", "IFCA"))
-  text = board.replay([of_partitions(cell, [0.9])])
+  text = board._replay([of_partitions(cell, [0.9])])
   line = next(word for word in text.split("`") if word.startswith("fedjax"))
   replay = config.parse_config(line.replace("=P", "=4").split()[2:])
   part = cell.on(9)[4]
@@ -407,7 +407,7 @@ def test_the_table_interpolates_the_epsilon_of_equal_accuracy():
   text = private.FIGURE.table(outcomes)
   assert "| 1.00 | 91.00 | at most 1.00 |" in text
   assert "| 2.00 | 95.00 | more than 2.00 |" in text
-  assert private.needed_epsilon([1, 4], [80, 90], 85) == "2.00"
+  assert private._needed_epsilon([1, 4], [80, 90], 85) == "2.00"
   judgements = {
     claim.text: verdicts.judge_statement(claim, outcomes)
     for claim in private.FIGURE.statements

@@ -197,7 +197,7 @@ def test_own_classes_are_those_of_every_pair():
     for i, j in itertools.combinations(range(5), 2)
   ]
   ranks = np.argsort(np.argsort(-logits, axis=1), axis=1)
-  actual = own_classes.rank_shares(logits, y)
+  actual = own_classes._rank_shares(logits, y)
   assert actual.own == pytest.approx(100 * np.mean(pairs))
   assert actual.top3 == pytest.approx(100 * np.mean(ranks[np.arange(60), y] < 3))
 

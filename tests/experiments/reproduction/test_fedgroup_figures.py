@@ -120,9 +120,9 @@ def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
 
 
 def test_partitions_of_synthetic_are_found_by_their_size():
-  assert list(fedgroup.partitions_of_size()) == [26, 230, 299, 385]
+  assert list(fedgroup._partitions_of_size()) == [26, 230, 299, 385]
   assert fedgroup.FIGURES["synthetic"].partitions == (26, 230, 299, 385)
-  for seed, size in fedgroup.partitions_of_size().items():
+  for seed, size in fedgroup._partitions_of_size().items():
     examples = synthetic(1.0, 1.0, 100, seed)
     rows = len(examples.y_train) + len(examples.y_test)
     assert rows == size and abs(rows - 75_349) <= 1_500
@@ -276,7 +276,7 @@ def test_table3_on_nine_partitions(options, number, monkeypatch):
     numbers.append(partitions)
 
   monkeypatch.setattr(suite, "run_cells", run)
-  figures.outcomes_of(
+  figures._outcomes_of(
     fedgroup.PAPER, fedgroup.FIGURES["table3_mnist"], request(**options)
   )
   assert numbers == [number]
@@ -315,7 +315,7 @@ def test_mapping_is_a_line_of_least_squares():
   rng = np.random.default_rng(0)
   madc = rng.random((6, 6))
   madc = madc + madc.T
-  mapping = pool.mapping(pool.Pool(None, 3 * madc + 2, madc, None, None, None))
+  mapping = pool._mapping(pool.Pool(None, 3 * madc + 2, madc, None, None, None))
   assert len(mapping.edc) == 15
   np.testing.assert_allclose(
     [mapping.slope, mapping.intercept, mapping.pearson, mapping.spearman],
@@ -356,7 +356,7 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
   """Its clients and groups are those that the run's start has assigned."""
   (cell,) = figures.cells(
     fedgroup.PAPER,
-    figures.select_panels("table3", fedgroup.FIGURES["table3"], "a"),
+    figures._select_panels("table3", fedgroup.FIGURES["table3"], "a"),
     request(
       "--num_seeds=1",
       *DIGITS,
@@ -365,7 +365,7 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
       lines=("FG-EDC",),
     ),
   )
-  (clients,) = pool.pretrain_clients(cell)
+  (clients,) = pool._pretrain_clients(cell)
   prepared = cell.config.prepare()
   state = jax.jit(
     lambda data, keys: loop.initial_states(
@@ -376,7 +376,7 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
   assert (member >= 0).sum() == 15 == len(clients.groups)
   for client, group, edc in zip(clients.ids, clients.groups, clients.edc):
     assert member[client] == group and (edc >= 0).all()
-  assert 0.5 < pool.mapping(clients).pearson <= 1
-  monkeypatch.setattr(pool, "pretrain_clients", lambda cell: [clients])
+  assert 0.5 < pool._mapping(clients).pearson <= 1
+  monkeypatch.setattr(pool, "_pretrain_clients", lambda cell: [clients])
   text, _ = pool.clusters([cell], [tmp_path / "c.png"], "groups")
   assert text.count("MNIST-MCLR") == len(set(member) - {-1})

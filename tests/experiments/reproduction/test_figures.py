@@ -110,7 +110,7 @@ def _presets(tmp_path, monkeypatch):
 
 def test_a_line_is_parsed_only_if_it_is_asked_for():
   """FSVRG has no --mu, so the others' runs would be refused."""
-  figure = figures.select_panels("fig1", diversified.PAPER.figures["fig1"], "a")
+  figure = figures._select_panels("fig1", diversified.PAPER.figures["fig1"], "a")
   (cell,) = figures.cells(
     diversified.PAPER, figure, request("--mu=3", lines=("FedProx",))
   )
@@ -121,7 +121,7 @@ def test_a_line_is_parsed_only_if_it_is_asked_for():
 
 def test_methods_join_by_their_files(presets):
   del presets
-  figure = figures.select_panels("fig2", conjugate.PAPER.figures["fig2"], "d")
+  figure = figures._select_panels("fig2", conjugate.PAPER.figures["fig2"], "d")
   configs = {
     c.name: c.config for c in figures.cells(conjugate.PAPER, figure, request())
   }
@@ -146,7 +146,7 @@ def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
     ),
   )
   make = request(*DIGITS, "--num_seeds=1", root=tmp_path, panels=("a",))
-  figures.make_figure(diversified.PAPER, "fig1", make)
+  figures._make_figure(diversified.PAPER, "fig1", make)
   folder = tmp_path / "fig1"
   for name in ("fig1.png", "fig1.pdf", "fig1.csv", "fig1.md"):
     assert (folder / name).stat().st_size > 0
@@ -170,7 +170,7 @@ def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
   assert len(runs) == 2
   before = {p: p.stat().st_mtime_ns for p in runs}
   capsys.readouterr()
-  figures.make_figure(diversified.PAPER, "fig1", make._replace(x_axis="floats"))
+  figures._make_figure(diversified.PAPER, "fig1", make._replace(x_axis="floats"))
   assert {p: p.stat().st_mtime_ns for p in runs} == before
   assert {p.name for p in folder.glob("*.png")} == {"fig1.png", "fig1_vs_floats.png"}
 

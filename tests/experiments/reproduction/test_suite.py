@@ -242,7 +242,7 @@ def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
   assert len({name.split(":")[0] for _, name in runs}) > 2
   quick, every = figures.Request(tmp_path, (), "", quick=True), set()
   for name in diversified.PAPER.figures:
-    figure, *_ = figures.resolve_figure(diversified.PAPER, name, quick)
+    figure, *_ = figures._resolve_figure(diversified.PAPER, name, quick)
     every |= {
       cell.config.identity() for cell in figures.cells(diversified.PAPER, figure, quick)
     }

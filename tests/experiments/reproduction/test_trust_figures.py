@@ -166,12 +166,12 @@ def test_fedjax_on_the_same_rows(name):
   """Other rows, and any other reading of the method, are far from it."""
   if importlib.util.find_spec("fedjax") is None:
     pytest.skip("FedJAX is not installed (extra bench)")
-  problem = against_fedjax.task(against_fedjax.QUICK)
-  trajectory, groups = against_fedjax.ours(problem, name, 0)
-  fedjax_trajectory, others = against_fedjax.theirs(
-    problem, name, trajectory[0], 0, against_fedjax.same_batches(problem, 0)
+  problem = against_fedjax._task(against_fedjax.QUICK)
+  trajectory, groups = against_fedjax._ours(problem, name, 0)
+  fedjax_trajectory, others = against_fedjax._theirs(
+    problem, name, trajectory[0], 0, against_fedjax._same_batches(problem, 0)
   )
   np.testing.assert_array_equal(groups, others)
   for a, b in zip(trajectory[1:], fedjax_trajectory[1:]):
-    assert against_fedjax.distance(a, b) < against_fedjax.ROUNDING
-  assert against_fedjax.distance(trajectory[1], trajectory[0]) > 1e-3
+    assert against_fedjax._distance(a, b) < against_fedjax.ROUNDING
+  assert against_fedjax._distance(trajectory[1], trajectory[0]) > 1e-3
