@@ -163,7 +163,7 @@ def _words(text: str) -> list[str]:
   ]
 
 
-#: word of a command line -> what of the help it asks for, see ``help.text``
+#: word of a command line -> what of the help it asks for, see ``help.help_text``
 _HELP = {"--help": "", "-h": "", "-help": "", "--helpfull": "full"}
 
 

@@ -130,7 +130,7 @@ def draw_curves(
     protocol: the protocol that is drawn.
     metric: the column that is drawn.
     x_axis: one of ``X_AXES``; a point's x is the mean over the seeds.
-    styles: label -> options of its line; by default those of ``styles.of``.
+    styles: label -> options of its line; by default those of ``styles.line_styles``.
   """
   column, x_label = X_AXES[x_axis]
   if styles is None:

@@ -326,7 +326,7 @@ def test_a_run_whose_host_callback_raises_in_a_process_of_its_own(folder):
     "import sys; sys.path = [p for p in sys.path if p]\n"
     "from experiments.cli import config\n"
     "for name in ('fedavg', 'losac', 'cfsvrg', 'central'):\n"
-    "  config.parse(['--algorithm=' + name])\n"
+    "  config.parse_config(['--algorithm=' + name])\n"
     "from experiments import run\n"
     "raise SystemExit(run.main())"
   )

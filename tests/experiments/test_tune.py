@@ -207,7 +207,9 @@ def test_a_paper_is_tuned_by_derivatives_from_what_it_states(
 ):
   seen = []
   monkeypatch.setattr(
-    tune.gradients, "make", lambda words, values, last, *_: seen.append((words, last))
+    tune.gradients,
+    "tune_run_by_gradient",
+    lambda words, values, last, *_: seen.append((words, last)),
   )
   base = [
     "--paper=diversified",

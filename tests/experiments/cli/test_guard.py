@@ -149,7 +149,7 @@ def command(argv):
   signals.wait_at_most(float(argv[0]))
   with lock.hold(folder):
     (folder / "file").touch()
-    signals.keep("the runs")
+    signals.note_progress("the runs")
     for _ in range(int(argv[1])):
       os.kill(os.getpid(), signal.SIGTERM)
       time.sleep(0.1)

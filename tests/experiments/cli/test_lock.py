@@ -27,7 +27,7 @@ SINCE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
 
 def test_another_process_and_its_death(tmp_path):
-  """Without ``tidy`` a finished run of a sweep keeps an empty run.lock."""
+  """Without ``remove_stale_lock`` a finished run of a sweep keeps an empty run.lock."""
   lock.remove_stale_lock(tmp_path)
   with subprocess.Popen(
     [sys.executable, "-c", HOLDER, str(tmp_path)],

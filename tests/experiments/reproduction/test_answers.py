@@ -75,7 +75,10 @@ def test_answers_of_a_figure_are_kept(tmp_path):
     sample_runs.rising("FedAvg", None),
   ]
   rows = answers.answer_numbers(
-    "conjugate", "fig2", runs, {"rounds_to_98%": sample_runs.verdicts.rounds_to(0.98)}
+    "conjugate",
+    "fig2",
+    runs,
+    {"rounds_to_98%": sample_runs.verdicts.rounds_until(0.98)},
   )
   by_method = {a.method: (a.claim, a.verdict) for a in rows}
   assert by_method == {

@@ -70,7 +70,7 @@ def fixture_compiled(monkeypatch):
   monkeypatch.setattr(sweeps, "compile_together", compile_together)
   monkeypatch.setattr(sweeps.sharding, "available_cores", lambda: 3)
   monkeypatch.setattr(sweeps, "divergence", lambda *_: None)
-  monkeypatch.setattr(sweeps.execute, "warn", lambda *_: None)
+  monkeypatch.setattr(sweeps.execute, "print_warnings", lambda *_: None)
   monkeypatch.setattr(
     suite.config_lib.Config,
     "prepare",

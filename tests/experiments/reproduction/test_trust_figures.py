@@ -71,7 +71,9 @@ def test_a_quick_table(tmp_path, capsys, name, flags):
 def test_the_picture_of_pfedme_has_all_three_models(monkeypatch, panel, label, best):
   """And the best round of the published curve of the panel's own settings."""
   arguments = []
-  monkeypatch.setattr(trust.plots, "panels", lambda *words: arguments.extend(words))
+  monkeypatch.setattr(
+    trust.plots, "plot_panels", lambda *words: arguments.extend(words)
+  )
   ends = {"local": 0.7, "copy": 0.8, "global": 0.6}
   (cell,) = (c for c in shown.cells("trust", "pfedme") if c.panel == panel)
   outcome = types.SimpleNamespace(
