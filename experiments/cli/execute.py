@@ -104,7 +104,7 @@ def _start(config: Config, stack: contextlib.ExitStack) -> _Start:
     if resume.is_finished(folder, config):
       print(f"{folder}: finished, nothing to do", file=sys.stderr)
       return _Start(folder, True, True, devices)
-    resume.check_tables(folder, config)
+    resume.check_same_tables(folder, config)
   elif config.output.resume:
     # No error: a batch job that is started again gives the same command.
     print(f"no run in {folder} yet: starting at round 0", file=sys.stderr)

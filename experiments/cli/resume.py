@@ -136,7 +136,7 @@ def check_rounds(folder: pathlib.Path, config: Config, done: int) -> None:
     )
 
 
-def check_tables(folder: pathlib.Path, config: Config) -> None:
+def check_same_tables(folder: pathlib.Path, config: Config) -> None:
   """Refuses to resume a run whose tables are not those of a checkpoint.
 
   Raises:

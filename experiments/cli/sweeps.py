@@ -248,7 +248,7 @@ def _check_resumed(config: Config) -> None:
     resume.check_rounds(
       folder, config, checkpoint.newest_round(folder / run_files.CHECKPOINTS) or 0
     )
-    resume.check_tables(folder, config)
+    resume.check_same_tables(folder, config)
 
 
 def _by_round(group: Sequence[LockedRun]) -> list[list[LockedRun]]:
