@@ -169,7 +169,7 @@ def test_each_warning_of_every_setting_is_given_once(fed, monkeypatch):
   monkeypatch.setattr(queue, "Programs", lambda prepared: prepared)
   monkeypatch.setattr(
     queue,
-    "run",
+    "run_queue",
     lambda programs, sinks, **_: setattr(
       sinks[0], "results", [None] * len(programs.settings)
     ),
