@@ -13,7 +13,7 @@ from experiments.reproduction import figures
 def cells(paper, name):
   """The runs of a figure as its command asks for them at full scale."""
   figure_set = publish.PAPERS[paper]
-  with mock.patch.object(config, "parse", lambda flags: _parse(tuple(flags))):
+  with mock.patch.object(config, "parse_config", lambda flags: _parse(tuple(flags))):
     return figures.cells(
       figure_set, figure_set.figures[name], figures.Request(None, (), "here")
     )
