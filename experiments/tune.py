@@ -22,7 +22,7 @@ the board of clustered methods, whose methods have a model for each client. The
 accuracy is the mean of the last ten rounds, of all rounds for the conjugate
 paper, which is about speed, and of the last evaluation for the analytic one and
 the board. Test data are not read. The choices are printed and written to
-tune.md and tune.csv; --write puts them into the flag files of the methods.
+tune.md and tune.csv; --write puts them into presets/<paper>/settings.csv.
 
 The settings are drawn from the ranges of all that the paper leaves open in a
 method (experiments/reproduction/tuning.py), together; the first is the one that

@@ -18,6 +18,7 @@ import method_costs
 import method_examples
 from sphinx.util.docutils import SphinxDirective
 
+from experiments.cli import presets
 from fedjax_alg import registry
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
@@ -105,9 +106,8 @@ def _sentence(name):
 
 
 def _presets(name):
-  files = sorted((ROOT / "experiments" / "presets").rglob(f"{name}.flags"))
   return [
-    file.relative_to(ROOT / "experiments" / "presets").as_posix() for file in files
+    preset for preset in presets.names() if preset.rpartition("/")[2] == f"{name}.flags"
   ]
 
 
@@ -157,12 +157,12 @@ def method_page(name):
   test = ROOT / "tests" / "algorithms" / f"test_{module}.py"
   if test.exists():
     lines.append(f"- Tests against a NumPy loop: `tests/algorithms/{test.name}`.")
-  presets = _presets(name)
-  if presets:
+  preset_names = _presets(name)
+  if preset_names:
     lines.append(
       "- Presets: "
-      + ", ".join(f"`--flagfile={file}`" for file in presets[:6])
-      + (f" and {len(presets) - 6} more" if len(presets) > 6 else "")
+      + ", ".join(f"`--flagfile={file}`" for file in preset_names[:6])
+      + (f" and {len(preset_names) - 6} more" if len(preset_names) > 6 else "")
       + "."
     )
   return lines

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Sequence
 import dataclasses
 import hashlib
 import json
-import pathlib
 import re
 from typing import Any
 
@@ -19,7 +18,7 @@ from fedjax_alg import own, registry
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.processes import ProcessOptions
-from fedjax_alg.errors import OptionError, did_you_mean, reason
+from fedjax_alg.errors import OptionError, did_you_mean
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import at_later_default, check_options, ordered_values
 from fedjax_alg.runs import methods, tensorboard
@@ -28,11 +27,9 @@ from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
 
-from . import flag_words, flags
+from . import flag_words, flags, presets
 from . import help as help_lib
 from .flags import OutputOptions
-
-PRESETS = pathlib.Path(__file__).parents[1] / "presets"
 
 
 class UsageError(OptionError):
@@ -153,16 +150,6 @@ def _line(word: str) -> str:
   )
 
 
-def _words(text: str) -> list[str]:
-  """The words of a flag file, one in each line."""
-  lines = [line.strip() for line in text.splitlines()]
-  return [
-    json.loads(line) if line.startswith('"--') else line
-    for line in lines
-    if line and not line.startswith("#")
-  ]
-
-
 #: word of a command line -> what of the help it asks for, see ``help.help_text``
 _HELP = {"--help": "", "-h": "", "-help": "", "--helpfull": "full"}
 
@@ -186,29 +173,13 @@ _MOST_WORDS = 10_000
 _MOST_NESTED = 9
 
 
-def flag_file(name: str) -> pathlib.Path:
-  """The path of a flag file, or of the preset of this name.
-
-  Raises:
-    UsageError: there is none.
-  """
-  path = expand_path(name, "flagfile")
-  if not path.is_file():
-    path = PRESETS / name
-  if not path.is_file():
-    raise UsageError(
-      f"--flagfile={name}: no such file, nor a preset"
-      f"{did_you_mean(name, _presets())} (all are in {PRESETS})"
-    )
-  return path
-
-
 def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
   """Replaces each ``--flagfile=FILE`` by the flags in the file.
 
   A flag file may name further flag files. If FILE does not exist, it is looked
-  for among the presets, so ``--flagfile=diversified/headline.flags`` works from
-  any folder. Later flags override earlier ones.
+  for among the presets (see ``presets``), in files and in tables, so
+  ``--flagfile=diversified/headline.flags`` works from any folder. Later flags
+  override earlier ones.
 
   Raises:
     UsageError: a file does not exist or is no text, too many are
@@ -222,27 +193,19 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
       out.append(word)
       continue
     name = word.split("=", 1)[1]
-    path = flag_file(name)
+    try:
+      words = presets.load(name).words
+    except OptionError as error:
+      raise UsageError(error.with_names("--")) from error
     if depth >= _MOST_NESTED:
       raise UsageError(
         f"--flagfile={name}: more than {_MOST_NESTED} flag "
         "files one within another; does one include itself?"
       )
-    try:
-      words = _words(path.read_text("utf-8-sig"))
-    except (OSError, ValueError) as error:
-      raise UsageError(
-        f"--flagfile={name}: cannot be read as text ({reason(error)})"
-      ) from error
     out += expand_flagfiles(words, depth + 1)
     if len(out) > _MOST_WORDS:
       raise UsageError(f"--flagfile={name}: more than {_MOST_WORDS:,} flags")
   return out
-
-
-def _presets() -> list[str]:
-  """The names of the presets, as --flagfile takes them."""
-  return sorted(str(p.relative_to(PRESETS)) for p in PRESETS.glob("**/*.flags"))
 
 
 def parse_config(argv: Sequence[str], program: str = "experiments.run") -> Config:

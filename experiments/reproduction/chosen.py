@@ -1,38 +1,24 @@
-"""The choice of the settings of a run, as its flag files declare it.
+"""The choice of the settings of a run, as the tables of its presets declare it.
 
-A flag file of a paper says how what it sets was chosen, in lines
-
-  # chosen: HOW
-  # chosen: HOW, SETTING and SETTING
-
-where HOW is one of ``ORIGINS``. The lines "# tuned:" of ``experiments.tune`` say
-that a flag was chosen on validation clients, and from which values; a choice at
-the edge of its values is said to be there, because a better one may lie beyond.
+Column ``chosen_by`` of a paper's settings.csv says how each value was chosen
+(``experiments.cli.presets``). A choice at the edge of the values tried is said to
+be there, because a better one may lie beyond.
 """
 
 from collections.abc import Iterable, Sequence
 import dataclasses
-import functools
-import re
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from fedjax_alg import files
 from fedjax_alg.data.options import DataOptions
-from fedjax_alg.errors import OptionError
 
-from ..cli import config as config_lib
-from ..cli import flag_words
+from ..cli import flag_words, presets
+from ..cli.presets import ORIGINS, Origin
 
 #: Heading of the column of tables that has ``describe``.
 COLUMN = "settings chosen by"
 
-TEST = "test"
-EDGE = "edge of grid"
-#: From the best to the worst. ``training``: by the training data; ``untuned``:
-#: a usual value or that of another paper, of which no others were tried;
-#: ``stand-in``: the paper's data are not at hand, others took their place;
-#: ``test``: by the test accuracy. A number of the last two cannot be compared.
-ORIGINS = ("stated", "validation", "training", "untuned", EDGE, "stand-in", TEST)
+TEST: Origin = "test"
+EDGE: Origin = "edge of grid"
 _LABELS = {
   TEST: "test (not comparable)",
   "training": "training data",
@@ -40,91 +26,32 @@ _LABELS = {
   "stand-in": "stand-in (not comparable)",
 }
 
-_LINE = re.compile(r"^# chosen: ([^,\n]+)(?:, (.+))?$", re.M)
-_TUNED = re.compile(
-  r"^# tuned: (\w+)(?: \(at least (\S+)\))?, value and validation accuracy: "
-  r"(.+)$",
-  re.M,
-)
-
 
 class Choice(NamedTuple):
   """The way in which a setting was chosen."""
 
-  origin: str  #: one of ``ORIGINS``
+  origin: Origin
   setting: str = ""  #: the setting; "": all that is not named
 
 
-def parse(text: str, name: str) -> list[Choice]:
-  """Reads what a flag file, or a line of one, declares.
-
-  Raises:
-    OptionError: it is none of ``ORIGINS``.
-  """
-  choices = []
-  for origin, settings in _LINE.findall(text):
-    if origin not in ORIGINS:
-      raise OptionError(
-        f"{name}: # chosen: {origin}: must be one of {', '.join(ORIGINS)}"
-      )
-    choices += [Choice(origin, setting) for setting in (settings or "").split(" and ")]
-  for flag, least, grid in _TUNED.findall(text):
-    last = re.findall(rf"^--{flag}=(\S+)$", text, re.M)
-    values = [word.split()[0] for word in grid.split("; " if ";" in grid else ", ")]
-    # Nothing lies beyond 0, nor beyond the least value there is.
-    edge = (
-      _are_numbers(values)
-      and last
-      and float(last[-1]) in (float(values[0]), float(values[-1]))
-      and float(last[-1]) > float(least or 0)
-    )
-    choices.append(Choice(EDGE if edge else "validation", flag))
-  return choices
-
-
-def drop_declarations(lines: Sequence[str], names: Iterable[str]) -> list[str]:
-  """The lines of a flag file, nothing of these settings declared by hand."""
-  other_lines = []
-  for line in lines:
-    match = _LINE.match(line)
-    if match and match[2]:
-      other_settings = [n for n in match[2].split(" and ") if n not in names]
-      if not other_settings:
-        continue
-      line = f"# chosen: {match[1]}, {' and '.join(other_settings)}"
-    other_lines.append(line)
-  return other_lines
-
-
-def _are_numbers(values: Sequence[str]) -> bool:
-  """Whether values are numbers, so that others lie beyond them."""
-  try:
-    list(map(float, values))
-  except ValueError:
-    return False
-  return len(values) > 1
-
-
-@functools.cache
-def _of_text(text: str, place: str) -> tuple[Choice, ...]:
-  return tuple(parse(text, place))
-
-
 def _read_flag_files(words: Iterable[str]) -> list[Choice]:
-  """The choices that flag files declare, and the files that they name."""
+  """The choices that presets declare, and the presets that they include."""
   choices: list[Choice] = []
   for word in words:
     if word.startswith("--flagfile="):
-      path = config_lib.flag_file(word.split("=", 1)[1])
-      text = files.read_text(path)
-      # A file's own lines count more than those of the files it includes.
-      choices += _read_flag_files(text.splitlines())
-      choices += _of_text(text, str(path))
+      file = presets.load(word.partition("=")[2])
+      # A file's own rows count more than those of the files it includes.
+      choices += _read_flag_files(file.words)
+      choices += [
+        Choice(cast(Origin, row.chosen_by), row.flag)
+        for row in file.settings
+        if row.chosen_by
+      ]
   return choices
 
 
 def of_flags(
-  words: Sequence[str], more: str = "", sources: Sequence[str] = ()
+  words: Sequence[str], more: Sequence[Choice] = (), sources: Sequence[str] = ()
 ) -> list[Choice]:
   """Collects how the settings of a run were chosen.
 
@@ -133,8 +60,8 @@ def of_flags(
 
   Args:
     words: the flags of the run.
-    more: what is declared of flags in no file, as after "# chosen: ".
-    sources: the flag files of which the run has flags without naming them.
+    more: the choices of flags that are in no file.
+    sources: the presets of which the run has flags without naming them.
   """
   choices: list[Choice] = []
   for word in words:
@@ -142,7 +69,7 @@ def of_flags(
     choices = [choice for choice in choices if choice.setting != name]
     choices += _read_flag_files([word])
   choices += _read_flag_files(sources)
-  choices += parse(f"# chosen: {more}", "a panel") if more else []
+  choices += more
   by_setting = {choice.setting: choice for choice in choices if choice.setting}
   return [*dict.fromkeys(c for c in choices if not c.setting), *by_setting.values()]
 

@@ -23,13 +23,14 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.runs.result import load_run
 
 from ..cli import config as config_lib
-from ..cli import flag_words, guard, lock, program
+from ..cli import flag_words, guard, lock, presets, program
 from ..cli import part as part_lib
 from ..cli.command import Command, Flags, boolean, enum, integer, listed, string
 from ..cli.config import UsageError
 from ..drawing import plots
 from ..reports import markdown, page
 from . import answers, chosen, partitions, report, suite, verdicts
+from .chosen import Choice
 from .suite import ONE_RATE, STATED, TUNED
 
 #: Flags of --scale=quick, which shrink a figure to minutes on two cores.
@@ -51,7 +52,7 @@ class FigureLine(NamedTuple):
   label: str
   flags: tuple[str, ...]
   protocol: str = TUNED  #: how its settings were found, see ``suite``
-  #: flag files of which it has flags without naming them, so that what they
+  #: presets of which it has flags without naming them, so that what they
   #: declare of their choice is found
   sources: tuple[str, ...] = ()
 
@@ -66,8 +67,8 @@ class Panel(NamedTuple):
   eval_every: int = 0  #: --eval_every, if it is not that of the figure
   #: half of the run's rounds -> further flags
   halfway: Callable[[int], tuple[str, ...]] = lambda half: ()
-  #: how what ``flags`` say was chosen, as in a flag file; "": stated
-  chosen: str = ""
+  #: how what ``flags`` say was chosen; (): stated
+  chosen: tuple[Choice, ...] = ()
 
 
 class Figure(NamedTuple):
@@ -221,12 +222,12 @@ def of_files(
 
 
 def method_files(paper: str, folder: str) -> dict[str, tuple[str, ...]]:
-  """algorithm -> the --flagfile of its file in a folder of the presets."""
+  """algorithm -> the --flagfile of its preset in a folder of a paper."""
   paths = {name: f"{paper}/{folder}/{name}.flags" for name in registry.ALGORITHMS}
   return {
     name: (f"--flagfile={file}",)
     for name, file in paths.items()
-    if (config_lib.PRESETS / file).is_file()
+    if presets.exists(file)
   }
 
 
@@ -266,7 +267,7 @@ def methods(
     for protocol in protocols:
       tuned = protocol == TUNED
       file = f"{paper}/{'headline' if tuned else 'stated'}.flags"
-      if (config_lib.PRESETS / file).is_file():
+      if presets.exists(file):
         all_lines += [
           FigureLine(
             registry.get(name).label + end,
@@ -315,7 +316,7 @@ def _method_flags(flags: Sequence[str], data: str) -> list[str]:
   words: list[str] = []
   for flag in flags:
     words += (
-      files.read_text(config_lib.flag_file(flag.partition("=")[2])).split()
+      presets.load(flag.partition("=")[2]).words
       if flag_words.name_of(flag) == "flagfile"
       else [flag]
     )
@@ -338,8 +339,8 @@ def _cell(
   data = f"--flagfile={paper.name}/{panel.data or figure.data}.flags"
   method_flags = _method_flags(line.flags, data)
   flags = (*line.flags, data, *method_flags, *figure.held, *panel.flags)
-  declarations = [
-    f"{choice.origin}, {choice.setting}"
+  choices = [
+    choice
     for choice in chosen.of_flags(line.flags)
     if choice.setting in flag_words.read_values(method_flags)
     and choice.origin != STATED
@@ -377,7 +378,7 @@ def _cell(
       *common,
       *data_dir,
     ),
-    "\n# chosen: ".join(filter(None, [*declarations, panel.chosen])),
+    (*choices, *panel.chosen),
     line.sources,
     line.protocol,
   )
@@ -562,7 +563,7 @@ def _with_files(
       if user_file.stand_in:
         panel = panel._replace(
           title=f"{panel.title} (stand-in {pathlib.Path(path).stem})",
-          chosen="stand-in, data",
+          chosen=(Choice("stand-in", "data"),),
         )
   why = _why_lacking(cell(panel).flags)
   return panel, why and "; or give ".join(

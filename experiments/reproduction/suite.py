@@ -18,7 +18,7 @@ from ..cli import resume, shared_runs, sweeps
 from . import chosen as chosen_lib
 from . import partitions
 
-#: Kinds of settings of a line's method: those of its own flag file, which are
+#: Kinds of settings of a line's method: those of its own preset, which are
 #: tuned where a search chose them (``Cell.tuning``); those that the paper
 #: states for its own methods; the paper's one learning rate, of a method that
 #: is not its own.
@@ -42,9 +42,9 @@ class Cell:
   panel_title: str
   label: str  #: the method's name in the figure
   flags: tuple[str, ...]  #: the flags of the run, which tables show
-  #: how flags that are in no flag file were chosen; "": as stated
-  chosen: str = ""
-  #: flag files of which the run has flags without naming them
+  #: how flags that are in no preset were chosen; (): as stated
+  chosen: tuple[chosen_lib.Choice, ...] = ()
+  #: presets of which the run has flags without naming them
   sources: tuple[str, ...] = ()
   protocol: str = TUNED  #: or ``STATED`` or ``ONE_RATE``
 

@@ -50,7 +50,8 @@ _FLAGS_BELOW = (
   boolean(
     "write",
     False,
-    "write the choices into the flag files of the methods, in presets/<paper>",
+    "write the choices into the table of the paper's presets, "
+    "presets/<paper>/settings.csv",
   ),
   string(
     "data_dir",
@@ -112,7 +113,7 @@ def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> No
     tuned[name] = study.play(name, values.settings)
     if values.write:
       tuning.write(
-        study.files()[name],
+        study.preset_names()[name],
         name,
         tuned[name],
         f"{program.name('tune')} --paper={paper} --data={data}",

@@ -22,10 +22,9 @@ from fedjax_alg.records import tables
 from fedjax_alg.records.scores import in_last
 
 from ..cli import config as config_lib
-from ..cli import flag_words, guard, shared_runs, sweeps
+from ..cli import flag_words, guard, presets, shared_runs, sweeps
 from ..cli.config import UsageError
 from ..reports import markdown
-from . import chosen
 from .conjugate import figures as conjugate
 from .diversified import ablation
 from .diversified import figures as diversified
@@ -39,8 +38,6 @@ LEAST = 100
 
 #: Partitions of synthetic data from this seed on are drawn for tuning alone.
 _OTHER_DRAW = 1000
-
-_NOTE = "# tuned: "
 
 #: paper -> its own methods, whose settings are those of headline.flags.
 _PROPOSED = {diversified.NAME: diversified.PROPOSED, conjugate.NAME: conjugate.PROPOSED}
@@ -86,7 +83,7 @@ class _Protocol(NamedTuple):
   #: how many last rounds decide by their validation accuracy; None: all
   last: int | None
   flags: tuple[str, ...] = ()  #: of every run
-  rounds: int | None = None  #: of methods whose flag file says none
+  rounds: int | None = None  #: of methods whose preset says none
   held: tuple[str, ...] = ()  #: flags that hold clients out
   #: the protocol that decides: validation (of clients that are held out) or
   #: local (of clients that have a model each, on a sixth of the training images
@@ -346,17 +343,18 @@ class Study(NamedTuple):
     """Protocol by which the methods are tuned."""
     return PROTOCOLS[self.paper, self.data]
 
-  def files(self) -> dict[str, pathlib.Path]:
-    """algorithm or combination -> the flag file that its choice is put into."""
-    base = config_lib.PRESETS / self.paper
-    folder = base / ("methods" if self.data == "mnist" else f"methods_{self.data}")
+  def preset_names(self) -> dict[str, str]:
+    """algorithm or combination -> the preset that its choice is put into."""
+    folder = "methods" if self.data == "mnist" else f"methods_{self.data}"
     cells = {}
     if (self.paper, self.data) == (diversified.NAME, "mnist"):
-      cells = {name: cell.file for name, cell in ablation.CELLS.items()}
+      cells = {name: cell.preset for name, cell in ablation.CELLS.items()}
+    paths = map(pathlib.PurePosixPath, presets.names())
     return cells | {
-      path.stem: folder / path.name
-      for path in sorted((base / "methods").glob("*.flags"))
-      if path.stem in registry.ALGORITHMS
+      path.stem: f"{self.paper}/{folder}/{path.name}"
+      for path in paths
+      if path.parent == pathlib.PurePosixPath(self.paper, "methods")
+      and path.stem in registry.ALGORITHMS
       and not (self.paper == "analytic" and path.stem == "afl")
     }
 
@@ -364,9 +362,9 @@ class Study(NamedTuple):
     """The methods that are tuned; by default all but the ablation.
 
     Raises:
-      UsageError: one has no flag file.
+      UsageError: one has no preset.
     """
-    tunable, cells = self.files(), list(ablation.CELLS)
+    tunable, cells = self.preset_names(), list(ablation.CELLS)
     if words is None:
       return [name for name in tunable if name not in cells]
     names = [
@@ -378,9 +376,7 @@ class Study(NamedTuple):
           *(n for n in tunable if n not in cells),
           *["ablation"] * (cells[0] in tunable),
         ]
-        raise UsageError(
-          f"--methods={name}: no flag file (there are {', '.join(some)})"
-        )
+        raise UsageError(f"--methods={name}: no preset (there are {', '.join(some)})")
     return list(dict.fromkeys(names))
 
   def data_flags(self) -> list[str]:
@@ -398,7 +394,7 @@ class Study(NamedTuple):
     ]
 
   def method_flags(self, name: str) -> list[str]:
-    """The flags of a method in its files."""
+    """The flags of a method in its presets."""
     if name in ablation.CELLS:
       return list(ablation.CELLS[name].start())
     folders = dict.fromkeys(
@@ -410,9 +406,7 @@ class Study(NamedTuple):
     rounds = None if _is_closed_form(name) else self.protocol.rounds
     return [
       *([f"--rounds={rounds}"] if rounds else []),
-      *(
-        f"--flagfile={file}" for file in paths if (config_lib.PRESETS / file).is_file()
-      ),
+      *(f"--flagfile={path}" for path in paths if presets.exists(path)),
       f"--algorithm={name}",
     ]
 
@@ -538,37 +532,64 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 
 def write(
-  path: pathlib.Path, name: str, trials: Sequence[Trial], author: str, seeds: int
+  preset: str, name: str, trials: Sequence[Trial], author: str, seeds: int
 ) -> None:
-  """Writes the choice into a flag file, and above it how it was made."""
-  if path.is_file():
-    lines = files_lib.read_text(path).splitlines()
-  elif name in ablation.CELLS:
-    lines = list(ablation.CELLS[name].start())
+  """Writes the choice into the table of a paper, with how it was made.
+
+  If the preset is a file, the file gets the values.
+
+  Args:
+    preset: name of the preset.
+    name: an algorithm, or a combination of the ablation.
+    trials: all settings that were tried.
+    author: the command that tried them.
+    seeds: of every setting on each partition.
+
+  Raises:
+    OSError: the table cannot be written.
+    OptionError: it is wrong.
+    RunError: all settings diverged.
+  """
+  best = choose(trials)
+  folder, _, short = preset.removesuffix(".flags").partition("/")[2].rpartition("/")
+  values = flag_words.read_values(best.flags)
+  if presets.exists(preset):
+    rows = presets.load(preset).settings
   else:
-    lines = [f"--algorithm={name}"]
-  best, flags = choose(trials), set(trials[0].setting)
-  other_lines = [
-    line
-    for line in chosen.drop_declarations(lines, flags)
-    if not line.startswith(_NOTE) and (flag_words.name_of(line) not in flags)
-  ]
-  path.parent.mkdir(parents=True, exist_ok=True)
-  results.write_text(
-    path,
-    "\n".join(
-      [
-        *other_lines,
-        f"# chosen: validation, {' and '.join(best.setting)}",
-        f"{_NOTE}best of {len(trials)} settings x {PARTITIONS} partitions x "
-        f"{seeds} seeds: {best.validation:.2f} % (the stated one "
-        f"{trials[0].validation:.2f})",
-        f"{_NOTE}by {author}",
-        *best.flags,
-      ]
+    start = [f"--algorithm={name}"]
+    if name in ablation.CELLS:
+      start = [*ablation.CELLS[name].start()]
+    rows = tuple(
+      presets.Setting(folder, short, flag, value)
+      for flag, value in flag_words.read_values(start).items()
     )
-    + "\n",
-  )
+  file = presets.PRESETS / preset
+  if file.is_file():
+    lines = files_lib.read_text(file).splitlines()
+    others = [line for line in lines if flag_words.name_of(line) not in values]
+    results.write_text(file, "\n".join([*others, *best.flags]) + "\n")
+  remarks = {row.flag: row.remark for row in rows if row.remark}
+  choice = [
+    presets.Setting(
+      folder,
+      short,
+      flag,
+      "" if file.is_file() else value,
+      chosen_by="validation",
+      tried=f"{len(trials)} settings x {PARTITIONS} partitions x {seeds} seeds",
+      score=f"{best.validation:.2f}",
+      stated_score=_finite(trials[0].validation),
+      source=author,
+      remark=remarks.get(flag, ""),
+    )
+    for flag, value in values.items()
+  ]
+  presets.replace(preset, [*(row for row in rows if row.flag not in values), *choice])
+
+
+def _finite(accuracy: float) -> str:
+  """An accuracy in percent; "" if the setting diverged."""
+  return "" if math.isnan(accuracy) else f"{accuracy:.2f}"
 
 
 def choice_table(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments import tune
-from experiments.cli import config, flag_words, guard
+from experiments.cli import config, flag_words, guard, presets
 from experiments.reproduction import chosen, tuning
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
@@ -57,20 +57,51 @@ def test_beyond(tried, best, value):
   assert tune._value_beyond(tried, best) == value
 
 
-def test_a_choice_replaces_the_one_before(tmp_path):
-  file = tmp_path / "new" / "fedavg.flags"
-  tuning.write(file, "fedavg", trials((0.1, 90.0), (0.3, 91.0)), "here", 3)
-  assert file.read_text().splitlines()[0] == "--algorithm=fedavg"
-  file.write_text(file.read_text() + "--batch_size=4\n")
-  tuning.write(file, "fedavg", trials((0.1, 92.0), (0.3, 91.0)), "there", 3)
-  text = file.read_text()
-  assert text.count("--client_lr=") == 1 and "--client_lr=0.1\n" in text
-  assert "here" not in text.replace("there", "") and "92.00 %" in text
-  assert config.parse_config([f"--flagfile={file}"]).hparams["client_lr"] == 0.1
-  assert config.parse_config([f"--flagfile={file}"]).hparams["batch_size"] == 4
-  assert chosen.describe(chosen.of_flags([f"--flagfile={file}"])) == (
+def test_a_choice_replaces_the_one_before(tmp_path, monkeypatch):
+  monkeypatch.setattr(presets, "PRESETS", tmp_path)
+  name = "new/methods/fedavg.flags"
+  tuning.write(name, "fedavg", trials((0.1, 90.0), (0.3, 91.0)), "here", 3)
+  first, rate = presets.load(name).settings
+  assert first.word == "--algorithm=fedavg"
+  rest = presets.Setting("methods", "fedavg", "batch_size", "4", remark="Small.")
+  presets.replace(name, [first, rate._replace(remark="A rate."), rest])
+  other = "new/methods/ifca.flags"
+  tuning.write(other, "ifca", trials((0.1, math.nan), (0.3, 91.0)), "here", 3)
+  tuning.write(name, "fedavg", trials((0.1, 92.0), (0.3, 91.0)), "there", 3)
+  assert presets.load(name).settings == (
+    first,
+    rest,
+    presets.Setting(
+      "methods",
+      "fedavg",
+      "client_lr",
+      "0.1",
+      "validation",
+      "2 settings x 3 partitions x 3 seeds",
+      "92.00",
+      "92.00",
+      "there",
+      "A rate.",
+    ),
+  )
+  assert presets.load(other).settings[1][6:8] == ("91.00", "")
+  assert config.parse_config([f"--flagfile={name}"]).hparams["client_lr"] == 0.1
+  assert config.parse_config([f"--flagfile={name}"]).hparams["batch_size"] == 4
+  assert chosen.describe(chosen.of_flags([f"--flagfile={name}"])) == (
     "validation: client_lr"
   )
+
+
+def test_a_choice_goes_into_a_preset_that_is_a_file(tmp_path, monkeypatch):
+  monkeypatch.setattr(presets, "PRESETS", tmp_path)
+  file = tmp_path / "new" / "methods" / "fedavg.flags"
+  file.parent.mkdir(parents=True)
+  file.write_text("# A remark.\n--algorithm=fedavg\n--client_lr=0.5\n")
+  name = "new/methods/fedavg.flags"
+  tuning.write(name, "fedavg", trials((0.1, 90.0), (0.3, 91.0)), "here", 3)
+  assert file.read_text() == "# A remark.\n--algorithm=fedavg\n--client_lr=0.3\n"
+  ((row),) = presets.load(name).settings
+  assert (row.value, row.chosen_by, row.score) == ("", "validation", "91.00")
 
 
 def test_settings_fill_their_ranges_and_begin_with_the_stated_one():
@@ -141,7 +172,7 @@ def test_every_setting_is_played_on_every_partition(tmp_path, monkeypatch, capsy
 @pytest.mark.parametrize("paper,data", tuning.PROTOCOLS)
 def test_what_is_tuned_is_a_setting_of_the_method(paper, data):
   study = tuning.Study(paper, data, pathlib.Path())
-  for name in study.files():
+  for name in study.preset_names():
     settings = tuning._sample_settings(*tuning._space(paper, data, name, 100.0), 16)
     assert settings[0].keys() == settings[-1].keys()
     for setting in settings[::5]:

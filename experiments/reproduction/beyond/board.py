@@ -18,7 +18,7 @@ import numpy as np
 from fedjax_alg.records import summary as results
 from fedjax_alg.runs.compare import holm, paired_t
 
-from ...cli import config
+from ...cli import presets
 from ...reports import markdown
 from .. import figures, partitions, report, suite, verdicts
 
@@ -50,7 +50,7 @@ PANELS = tuple(
 
 def _is_tuned(data: str) -> bool:
   """Whether the methods are tuned on a data set: there is no board before."""
-  return (config.PRESETS / NAME / f"methods_{data}").is_dir()
+  return presets.exists(f"{NAME}/methods_{data}/{METHODS[BASE]}.flags")
 
 
 def _lines(panel: figures.Panel) -> list[figures.FigureLine]:

@@ -14,6 +14,7 @@ from fedjax_alg.records import summary as results
 from ...drawing import plots
 from ...reports import markdown, rule
 from .. import cost_to_accuracy, figures, partitions, suite
+from ..chosen import Choice
 
 NAME = "beyond"
 
@@ -34,7 +35,7 @@ DATA: dict[str, tuple[tuple[str, ...], float]] = {
   "Fashion-MNIST": (("--dataset=fashion_mnist",), 0.8),
 }
 #: Data set -> how settings were chosen that are those of MNIST.
-_UNTUNED = {"Fashion-MNIST": "untuned, anything on Fashion-MNIST"}
+_UNTUNED = {"Fashion-MNIST": (Choice("untuned", "anything on Fashion-MNIST"),)}
 UNCOMPRESSED = "whole"
 
 
@@ -160,7 +161,7 @@ FIGURE = figures.Figure(
   "bytes",
   tuple(
     figures.Panel(
-      letter, f"{data}, {method}", DATA[data][0], chosen=_UNTUNED.get(data, "")
+      letter, f"{data}, {method}", DATA[data][0], chosen=_UNTUNED.get(data, ())
     )
     for letter, (data, method) in zip(
       "abcdef", ((data, method) for data in DATA for method in METHODS)

@@ -5,7 +5,7 @@
 
 import functools
 
-from ...cli import config as config_lib
+from ...cli import presets
 from ...drawing import plots
 from .. import cost_to_accuracy as targets
 from .. import figures, suite, verdicts
@@ -61,7 +61,7 @@ def _both_variants(panel: Panel) -> list[FigureLine]:
   lines = [line for line in _lines(panel) if line.protocol == TUNED]
   # Its name is not that of an algorithm.
   file = f"{NAME}/methods/losac_client.flags"
-  if (config_lib.PRESETS / file).is_file():
+  if presets.exists(file):
     lines.append(FigureLine(claims.CLIENT, (f"--flagfile={file}",)))
   return lines
 

@@ -14,7 +14,6 @@ each with its own rates, chosen on validation clients:
 
 from collections.abc import Iterator, Sequence
 import itertools
-import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,6 @@ from fedjax_alg import metrics
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
-from ...cli import config as config_lib
 from ...drawing import plots
 from ...reports import markdown, rule
 from .. import cost_to_accuracy as targets
@@ -56,12 +54,12 @@ class Combination(NamedTuple):
 
   @property
   def name(self) -> str:
-    """The name of its flag file."""
+    """The name of its preset, and of its cell."""
     return f"{LOCAL[self.local]}_{self.server}_{self.models}"
 
   @property
-  def file(self) -> pathlib.Path:
-    return config_lib.PRESETS / "diversified" / "ablation" / (f"{self.name}.flags")
+  def preset(self) -> str:
+    return f"diversified/ablation/{self.name}.flags"
 
   def start(self) -> tuple[str, ...]:
     """The flags of the run before its rates are tuned."""
@@ -78,7 +76,7 @@ class Combination(NamedTuple):
     return tuple(words)
 
 
-#: Name of its flag file -> combination.
+#: Name -> combination.
 CELLS = {
   cell.name: cell
   for cell in itertools.starmap(Combination, itertools.product(LOCAL, SERVER, MODELS))

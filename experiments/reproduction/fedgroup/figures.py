@@ -18,6 +18,7 @@ from ...cli import config as config_lib
 from ...cli.config import UsageError
 from ...drawing import plots
 from .. import figures, report, suite
+from ..chosen import Choice
 from ..figures import Draw, Figure, FigureLine, Panel, Request
 from . import claims, pretraining, tables
 
@@ -36,7 +37,7 @@ class _DataAndModel(NamedTuple):
   eval_every: int = 1
   mu: float = 1.0
   flags: tuple[str, ...] = ()
-  chosen: str = ""  #: what ``Panel.chosen`` says of the data
+  chosen: tuple[Choice, ...] = ()  #: what ``Panel.chosen`` says of the data
 
   def panel(self, letter: str = "", *extra: str) -> Panel:
     """The pair as a panel of a figure."""
@@ -59,7 +60,11 @@ PAIRS = {
     _DataAndModel("d", "FEMNIST-MLP", "femnist_mlp", 5),
     # The partition of seed 0 has half the paper's examples.
     _DataAndModel(
-      "e", "Synthetic(1,1)-MCLR", "synthetic_mclr", 5, chosen="stand-in, sizes"
+      "e",
+      "Synthetic(1,1)-MCLR",
+      "synthetic_mclr",
+      5,
+      chosen=(Choice("stand-in", "sizes"),),
     ),
     _DataAndModel("f", "Sent140-LSTM", "sent140_lstm", 5, eval_every=10, mu=0.01),
     _DataAndModel(
@@ -261,7 +266,7 @@ _CLASSES = figures.make_panels(
 _EQUAL = tuple(
   panel._replace(
     flags=(*panel.flags[:-1], "--size_sigma=0", "--features=standardize"),
-    chosen="validation, size_sigma and features",
+    chosen=(Choice("validation", "size_sigma"), Choice("validation", "features")),
   )
   for panel in _CLASSES
 )
@@ -347,7 +352,7 @@ FIGURES: dict[str, Figure] = {
   ),
   "synthetic": _local(
     "Table 3, Synthetic(1,1), on the partitions of the paper's size",
-    (_SYNTHETIC.panel()._replace(chosen="", eval_every=2),),
+    (_SYNTHETIC.panel()._replace(chosen=(), eval_every=2),),
     _lines(*METHODS),
     partitions=tuple(_partitions_of_size()),
     table=tables.by_partition,

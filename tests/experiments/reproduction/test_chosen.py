@@ -1,21 +1,23 @@
-"""How settings were chosen is read from the flag files of a run."""
+"""How settings were chosen is read from the tables of the presets of a run."""
 
 import pytest
 
-from experiments.cli import config
+from experiments.cli import presets
 from experiments.reproduction import chosen
-from fedjax_alg.errors import OptionError
 
 pytestmark = pytest.mark.fast
 
 
 @pytest.fixture(name="preset")
 def _preset(tmp_path, monkeypatch):
-  monkeypatch.setattr(config, "PRESETS", tmp_path)
+  monkeypatch.setattr(presets, "PRESETS", tmp_path)
 
-  def write(name, *lines):
-    (tmp_path / name).write_text("\n".join(lines) + "\n")
-    return f"--flagfile={name}"
+  def write(name, *rows):
+    """Rows of (flag, value, chosen_by)."""
+    presets.replace(
+      f"paper/{name}.flags", [presets.Setting("", name, *row) for row in rows]
+    )
+    return f"--flagfile=paper/{name}.flags"
 
   return write
 
@@ -25,56 +27,37 @@ def label_of(*words, **options):
 
 
 def test_the_worst_choice_comes_first(preset):
-  data = preset("data.flags", "# chosen: test, l2 and features", "--l2=1")
+  data = preset("data", ("l2", "1", "test"), ("features", "", "test"))
   special = preset(
-    "one.flags",
-    "--flagfile=data.flags",
-    "# chosen: stated",
-    "--mu=1",
-    "# chosen: untuned, mu",
+    "one",
+    ("", "", "stated"),
+    ("flagfile", "paper/data.flags"),
+    ("mu", "1", "untuned"),
   )
   assert label_of(special) == "test (not comparable): l2, features; not tuned: mu"
   assert chosen.incomparable(chosen.of_flags([data])) == {"l2", "features"}
-  assert label_of(preset("two.flags", "# chosen: stated")) == "stated"
+  assert label_of(preset("two", ("", "", "stated"), ("mu", "1"))) == "stated"
   assert label_of("--algorithm=fedavg") == "not declared"
+  edge = preset("edge", ("lr", "1", "edge of grid"), ("", "", "stated"))
+  assert label_of(edge) == "edge of grid: lr"
 
 
 def test_what_a_figure_gives_is_stated_and_the_last_file_counts(preset):
-  data = preset("data.flags", "# chosen: test, l2")
-  base = preset("base.flags", "# chosen: stated", "# chosen: untuned, lr")
-  special = preset("special.flags", "# chosen: validation, lr")
+  data = preset("data", ("rounds", "1"), ("l2", "", "test"))
+  base = preset("base", ("", "", "stated"), ("lr", "1", "untuned"))
+  special = preset("special", ("lr", "2", "validation"))
   assert label_of(base, special, data, "--l2=0.01") == "validation: lr"
-  assert label_of(base, data, "--l2=0.01", more="test, l2").startswith("test")
+  more = [chosen.Choice("test", "l2")]
+  assert label_of(base, data, "--l2=0.01", more=more).startswith("test")
   assert label_of(base, "--lr=1", special) == "validation: lr"
-  # The flags of a file that is not named.
+  # The flags of a preset that is not named.
   assert label_of("--lr=1", sources=[base]) == "not tuned: lr"
 
 
-@pytest.mark.parametrize(
-  "grid,value,words",
-  [
-    ("0.1 90.00, 0.3 91.00, 1 90.00", "0.3", "validation: lr"),
-    ("0.1 90.00, 0.3 91.00, 1 92.00", "1", "edge of grid: lr"),
-    ("0 90.00; 0.3 91.00", "0", "validation: lr"),  # nothing lies beyond
-    ("client 90.00; table 91.00", "table", "validation: lr"),
-  ],
-)
-def test_a_tuned_grid_says_whether_its_best_is_at_the_edge(preset, grid, value, words):
-  assert (
-    label_of(
-      preset(
-        "a.flags",
-        f"# tuned: lr, value and validation accuracy: {grid}",
-        f"--lr={value}",
-      )
-    )
-    == words
-  )
-
-
-def test_an_unknown_word_is_refused(preset):
-  with pytest.raises(OptionError, match="a.flags: # chosen: luck: must be"):
-    label_of(preset("a.flags", "# chosen: luck"))
+def test_what_a_user_writes_into_comments_declares_nothing(tmp_path):
+  file = tmp_path / "a.flags"
+  file.write_text("# chosen: stated\n--mu=1\n")
+  assert label_of(f"--flagfile={file}") == "not declared"
 
 
 @pytest.mark.parametrize(

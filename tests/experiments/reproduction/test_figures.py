@@ -7,6 +7,7 @@ import pytest
 
 from experiments import conjugate, diversified
 from experiments.cli import config, shared_runs
+from experiments.cli import presets as presets_lib
 from experiments.drawing import plots
 from experiments.reproduction import central_time, figures, report, suite
 from fedjax_alg import registry
@@ -104,7 +105,7 @@ def _presets(tmp_path, monkeypatch):
   write("methods/fedavg", "--algorithm=fedavg", "--client_lr=0.5")
   write("methods/not_there", "--algorithm=not_there")
   write("methods_cifar10/fedavg", "--client_lr=0.25")
-  monkeypatch.setattr(config, "PRESETS", tmp_path / "presets")
+  monkeypatch.setattr(presets_lib, "PRESETS", tmp_path / "presets")
   return folder
 
 

@@ -8,6 +8,7 @@ import pytest
 from experiments.cli import shared_runs
 from experiments.reproduction import answers, partitions, report, suite, verdicts
 from experiments.reproduction import cost_to_accuracy as targets
+from experiments.reproduction.chosen import Choice
 from experiments.reproduction.conjugate import claims as conjugate
 from experiments.reproduction.diversified import claims as diversified
 from experiments.reproduction.fedgroup import claims as fedgroup
@@ -78,30 +79,33 @@ def test_difference(a, b, word):
 def test_other_data_than_the_papers_decide_nothing():
   """Panel b is on a stand-in: it is shown, and the others decide."""
 
+  def stand_in(setting):
+    return (Choice("stand-in", setting),)
+
   def on(panel, choice, *levels):
     runs = [flat("A", *levels, panel=panel), flat("B", 0.8, 0.8, 0.81, panel=panel)]
     return [o._replace(cell=dataclasses.replace(o.cell, chosen=choice)) for o in runs]
 
   above, below = (0.9, 0.91, 0.9), (0.7, 0.71, 0.7)
   for choice, word in (
-    ("", "does not hold"),
-    ("stand-in, data", "holds"),
-    ("stand-in, sizes", "holds"),
-    ("stand-in, dirichlet_alpha", "does not hold"),
+    ((), "does not hold"),
+    (stand_in("data"), "holds"),
+    (stand_in("sizes"), "holds"),
+    (stand_in("dirichlet_alpha"), "does not hold"),
   ):
     measured, verdict = verdicts.judge_statement(
-      ABOVE, [*on("a", "", *above), *on("b", choice, *below)]
+      ABOVE, [*on("a", (), *above), *on("b", choice, *below)]
     )
     assert verdict == word and "; b: " in measured
     assert ("not judged: b" in measured) == (word == "holds")
-  stand_ins = on("b", "stand-in, data", *above)
+  stand_ins = on("b", stand_in("data"), *above)
   assert verdicts.judge_statement(ABOVE, stand_ins)[1] == "not comparable"
   # A sentence on every panel that there is does not hold of none.
   (claim,) = [s for s in fedgroup.FIG3 if "not above" in s.text]
   runs = [flat(label, 0.9, 0.9, 0.9, panel="b") for label in ("FGP-EDC", "FG-EDC")]
   runs = [
     o._replace(
-      cell=dataclasses.replace(o.cell, chosen="stand-in, data"),
+      cell=dataclasses.replace(o.cell, chosen=stand_in("data")),
       summary=o.summary | {"best": {"local": o.summary["best"]["global"]}},
     )
     for o in runs
