@@ -214,7 +214,7 @@ def participation_panels(*percent: int) -> tuple[Panel, ...]:
 def of_files(
   folder: str, files_of: Mapping[str, str]
 ) -> Callable[[Panel], list[FigureLine]]:
-  """Makes the ``Figure.lines_of`` of label -> flag file in a folder."""
+  """Makes the ``Figure.lines_of`` of label -> preset in a folder."""
   return lambda panel: [
     FigureLine(label, (f"--flagfile={folder}/{name}.flags",))
     for label, name in files_of.items()
@@ -241,13 +241,13 @@ def methods(
   ends: Mapping[str, tuple[str, ...]] | None = None,
   protocols: Sequence[str] = (TUNED, STATED),
 ) -> Callable[[Panel], list[FigureLine]]:
-  """Makes the ``Figure.lines_of`` of every registered method with a flag file.
+  """Makes the ``Figure.lines_of`` of every registered method with a preset.
 
-  The files stand in methods/; one in methods_<data>/ overrides that for a
+  The presets are in methods/; one in methods_<data>/ overrides that for a
   single data set. The paper's own methods come once in the setting headline
-  and once in that which the paper states, each a file <setting>.flags; other
-  methods come with the paper's one rate, too, if they have a file in
-  stated_<data>/.
+  and once in that which the paper states, each a preset <setting>.flags; other
+  methods come with the paper's one rate, too, if they have a preset
+  in stated_<data>/.
 
   Args:
     paper: name of the paper, and of the folder of its presets.
