@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import diversified as command
-from experiments.cli import config
+from experiments.cli import config, presets
 from experiments.reproduction import suite, tuning
 from experiments.reproduction.diversified import ablation, own_classes, readings
 from experiments.reproduction.diversified import figures as diversified
@@ -23,7 +23,9 @@ def cells():
 @pytest.mark.parametrize(
   "name", ["sgd_average_1", "scaffold_conjugate_2", "svrg_adaptive_4"]
 )
-def test_what_is_tuned_of_a_combination_is_written_to_its_file(name, tmp_path):
+def test_what_is_tuned_of_a_combination_is_written_to_its_preset(
+  name, tmp_path, monkeypatch
+):
   study = tuning.Study("diversified", "mnist", tmp_path)
   assert name in study.names(["ablation"])
   assert name not in study.names(None)
@@ -31,10 +33,11 @@ def test_what_is_tuned_of_a_combination_is_written_to_its_file(name, tmp_path):
     tuning.Trial(setting, (90.0 + i,))
     for i, setting in enumerate(study.settings(name, 5))
   ]
-  file = tmp_path / study.files()[name].name
-  tuning.write(file, name, trials, "here", 3)
-  hparams = config.parse_config([f"--flagfile={file}"]).hparams
   start = config.parse_config(study.method_flags(name))
+  preset = study.preset_names()[name]
+  monkeypatch.setattr(presets, "PRESETS", tmp_path)
+  tuning.write(preset, name, trials, "here", 3)
+  hparams = config.parse_config([f"--flagfile={preset}"]).hparams
   assert hparams == start.hparams | trials[-1].setting
   same = {"sgd_average_1": "fedavg", "svrg_adaptive_4": "ma_fsvrg"}.get(name)
   if same:  # an algorithm of the figures has the same settings in both
