@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ def test_what_is_tuned_of_a_combination_is_written_to_its_preset(
   ]
   start = config.parse_config(study.method_flags(name))
   preset = study.preset_names()[name]
+  shutil.copytree(presets.PRESETS, tmp_path, dirs_exist_ok=True)
   monkeypatch.setattr(presets, "PRESETS", tmp_path)
   tuning.write(preset, name, trials, "here", 3)
   hparams = config.parse_config([f"--flagfile={preset}"]).hparams
