@@ -92,6 +92,7 @@ def hyper(
   maximum: float | None = None,
   below: float | None = None,
   choices: tuple[str, ...] | None = None,
+  gone: Mapping[str, str] | None = None,
   when: Condition | None = None,
   traced: bool | None = None,
   neutral: float | None = None,
@@ -112,6 +113,8 @@ def hyper(
       most ``MAX_COUNT``.
     below: an exclusive upper bound.
     choices: the allowed strings.
+    gone: strings that once were choices -> why they no longer are, for the
+      message that refuses them.
     when: the condition on other fields under which the field is read
       (``conditions.only``); None: always. What it says of fields that the
       dataclass does not have is ignored.
@@ -154,6 +157,7 @@ def hyper(
       maximum=maximum,
       below=below,
       choices=choices,
+      gone=gone,
       when=when,
       traced=traced,
       neutral=neutral,
@@ -335,7 +339,11 @@ def validate(hparams: Any) -> None:
       meta.get(key) is not None and beyond(value, meta[key])
       for key, _, beyond in _LIMITS
     ):
-      raise OptionError(f"`{field.name}`={value}: must be {describe_range(field)}")
+      why = (meta.get("gone") or {}).get(str(value))
+      raise OptionError(
+        f"`{field.name}`={value}: {f'{why}; ' if why else ''}"
+        f"must be {describe_range(field)}"
+      )
 
 
 def check_count(name: str, value: Any) -> None:

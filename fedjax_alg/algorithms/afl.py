@@ -106,9 +106,7 @@ def afl(
   layers = layers_of(model, "afl")
   single_round(hparams, len(layers))
   gamma = 0.0 if hparams.remove_ridge else hparams.client_ridge
-  settings = LayerFits(
-    ridge=repr(gamma), bias=hparams.bias, adaptive_batch=False, double=hparams.double
-  )
+  settings = LayerFits(ridge=repr(gamma), bias=hparams.bias, adaptive_batch=False)
   return layerwise(
     layers,
     settings,

@@ -98,11 +98,6 @@ def _check_deployable(prepared: Prepared) -> None:
       "not with `private`: its sums would arrive as they are",
     ),
     (
-      getattr(hparams, "double", "auto") == "pairs",
-      "`double`=pairs",
-      "clients send float64",
-    ),
-    (
       up != "none" and method.name == "ma_fsvrg",
       f"`compress_up`={up}",
       "not with K models",

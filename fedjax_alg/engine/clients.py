@@ -52,6 +52,8 @@ def default_mode(platform: str) -> str:
   Args:
     platform: from ``sharding.platform``.
   """
+  # By steps that are counted, not timed: only until `benchmarks.gpu` has run
+  # once, whose table decides between lanes and vmap (docs/speed.md).
   return "sequential" if platform == "cpu" else "lanes"
 
 

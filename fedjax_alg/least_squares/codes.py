@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedjax_alg.base import Array, Key, Layer
-from fedjax_alg.least_squares import pairs
 
 #: position: a code for every position and channel; class: a code for every
 #: channel; random_filters: no code but untrained filters (a control).
@@ -65,7 +64,7 @@ def centred(
   return code - jnp.tensordot(share, code, axes=1)[None]
 
 
-def high_passed(maps: Float[pairs.Number, "L H W c"]) -> Float[pairs.Number, "L H W c"]:
+def high_passed(maps: Float[Array, "L H W c"]) -> Float[Array, "L H W c"]:
   """Applies a high-pass filter over space: 4 S - up - down - left - right.
 
   The image is extended by its edges. The filter is applied to the class sums S
@@ -79,9 +78,7 @@ def high_passed(maps: Float[pairs.Number, "L H W c"]) -> Float[pairs.Number, "L 
   Returns:
     [L, H, W, c].
   """
-  padded = pairs.map_halves(
-    lambda part: jnp.pad(part, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge"), maps
-  )
+  padded = jnp.pad(maps, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge")
   return (
     maps * 4
     - padded[:, :-2, 1:-1]

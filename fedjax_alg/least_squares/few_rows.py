@@ -11,7 +11,6 @@ that no client is padded to the largest one.
 """
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +44,8 @@ def row_limits(layer: Layer, ridge: float) -> tuple[int, ...]:
 
 
 def _rows(
-  layer: Layer, params: Params, shard: Shard, size: int, dtype: Any
-) -> tuple[Float[Array, "{size} d"], Any, Bool[Array, " {size}"]]:
+  layer: Layer, params: Params, shard: Shard, size: int, dtype: jnp.dtype
+) -> tuple[Float[Array, "{size} d"], Array, Bool[Array, " {size}"]]:
   """X [size, d], y [size, ...] and which rows there are [size], by blocks."""
 
   def put(carry, x, y, mask):

@@ -23,33 +23,17 @@ from fedjax_alg.least_squares import moments as moments_lib
 from fedjax_alg.least_squares.private import PrivateMoments, definite
 
 PRECISIONS = ("float64", "float32")
-#: Ways to compute in double precision: as the device does it, as sums of two
-#: float32 (``pairs``), or as pairs where the device would only emulate it.
-DOUBLES = ("auto", "float64", "pairs")
 
 
 def double_field() -> Any:
-  """The field `double` of a method in closed form."""
+  """The field `double` of a method in closed form, for flags that name it."""
   return hyper(
     "auto",
-    "how double precision is computed: float64; pairs = sums of two "
-    "float32, without float64 in the program; auto = pairs on a TPU, which "
-    "only emulates float64, and float64 elsewhere",
-    choices=DOUBLES,
+    "how double precision is computed: in float64, and auto is the same",
+    choices=("auto", "float64"),
+    gone={"pairs": "sums of two float32 are gone, they never ran on a TPU"},
     later=True,
   )
-
-
-def double_on(double: str, platform: str) -> str:
-  """Resolves `double` for devices of a kind: float64 or pairs.
-
-  Args:
-    double: one of ``DOUBLES``.
-    platform: the kind of the devices, such as "cpu" or "tpu".
-  """
-  if double != "auto":
-    return double
-  return "pairs" if platform == "tpu" else "float64"
 
 
 _HIDDEN = only("num_layers", MANY, words="a model of several layers")
@@ -217,16 +201,8 @@ class FitPlan:
 
   @property
   def product(self) -> jnp.dtype:
-    """The dtype in which clients compute products and sums.
-
-    It is float32 in pairs as well.
-    """
-    return jnp.dtype("float32" if self.pairs else self.options.precision)
-
-  @property
-  def pairs(self) -> bool:
-    """Whether double precision is computed in pairs."""
-    return double_on(self.options.double, jax.default_backend()) == "pairs"
+    """The dtype in which clients compute products and sums."""
+    return jnp.dtype(self.options.precision)
 
   @property
   def double_products(self) -> bool:
@@ -270,7 +246,7 @@ def layer_key(seed: Array, l: int) -> Key:
 
 
 def code_of(
-  plan: FitPlan, seed: Array, l: int, counts: Float[Array, " L"], dtype: Any
+  plan: FitPlan, seed: Array, l: int, counts: Float[Array, " L"], dtype: jnp.dtype
 ) -> Float[Array, "L p width"]:
   """Makes Q of layer l for a group of clients.
 
@@ -293,7 +269,9 @@ def code_of(
   return codes.centred(code, counts) if options.code_centred else code
 
 
-def empty_fit(plan: FitPlan, l: int, k: int, num_classes: int, dtype: Any) -> solve.Fit:
+def empty_fit(
+  plan: FitPlan, l: int, k: int, num_classes: int, dtype: jnp.dtype
+) -> solve.Fit:
   """Makes placeholders for the fits of layer l of K groups, [K, ...]."""
   layer = plan.layers[l]
   d = layer.fan_in + (plan.options.bias == "ones" and not plan.has_random_filters(l))

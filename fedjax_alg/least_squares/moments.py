@@ -10,7 +10,7 @@ from the sums of the layer's inputs by class; for a dense layer it is
 clients before the code is applied.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
@@ -22,30 +22,27 @@ from fedjax_alg.base import Array, Layer, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.exchange.messages import carry
-from fedjax_alg.least_squares import pairs, patch_gram
+from fedjax_alg.least_squares import patch_gram
 
 #: Maximum number of entries in one unfolded block: 32 MB in float64.
 _BLOCK_ENTRIES = 2**22
 
 
 class Moments(NamedTuple):
-  """Sums over the examples of one or more clients; they can be added.
+  """Sums over the examples of one or more clients; they can be added."""
 
-  All are arrays, or all are ``pairs.Pair``.
-  """
-
-  gram: pairs.Number  #: [d, d] X'X
-  total: pairs.Number  #: [d] sum of the rows of X
+  gram: Array  #: [d, d] X'X
+  total: Array  #: [d] sum of the rows of X
   #: [L, *input_shape] sums of the inputs by class; of real targets weighted by
   #: each of them
-  classes: pairs.Number
-  counts: pairs.Number  #: [L] examples by class, or sums of the targets
-  rows: Any = None  #: [] examples; None: the sum of ``counts``
+  classes: Array
+  counts: Array  #: [L] examples by class, or sums of the targets
+  rows: Array | None = None  #: [] examples; None: the sum of ``counts``
 
   @property
-  def number(self) -> pairs.Number:
+  def number(self) -> Array:
     """The number of examples, []."""
-    return pairs.sum_over(self.counts, 0) if self.rows is None else self.rows
+    return self.counts.sum(0) if self.rows is None else self.rows
 
 
 def block_rows(layer: Layer) -> int:
@@ -75,31 +72,15 @@ def zero_moments(
   )
 
 
-def in_pairs(moments: Moments) -> Moments:
-  """The same sums of float32 as Pairs."""
-  return Moments(*(None if part is None else pairs.pair(part) for part in moments))
-
-
 def carry_sums(moments: Moments) -> Moments:
   """A client's sums as the server receives them (``exchange.messages``).
 
   Of the Gram matrix the upper triangle is sent.
   """
   upper = np.triu_indices(moments.gram.shape[0])
-  triangle, others = carry((moments.gram[upper], moments._replace(gram=None)))
+  triangle, others = carry((moments.gram[upper], moments[1:]))
   gram = jnp.zeros_like(moments.gram).at[upper].set(triangle)
-  result: Moments = others._replace(gram=gram.at[upper[::-1]].set(triangle))
-  return result
-
-
-def over_devices(moments: Moments, axis: str) -> Moments:
-  """``jax.lax.psum`` of sums, in their precision."""
-  if isinstance(moments.gram, pairs.Pair):
-    return Moments(
-      *(None if part is None else pairs.over_devices(part, axis) for part in moments)
-    )
-  moments = jax.lax.psum(moments, axis)
-  return moments
+  return Moments(gram.at[upper[::-1]].set(triangle), *others)
 
 
 def add_shard(
@@ -114,13 +95,11 @@ def add_shard(
   """Adds the examples of a client, block by block.
 
   Args:
-    moments: the sums so far; their dtype is that of the result. To Pairs the
-      products are added without rounding.
+    moments: the sums so far; their dtype is that of the result.
     layer: the layer.
     params: parameters of the model; the preceding layers are read.
     shard: the client.
-    product: dtype in which the products of a block are computed; not read
-      for Pairs.
+    product: dtype in which the products of a block are computed.
     rows: examples in a block; None means ``block_rows``. It changes only the
       rounding (the weight-invariant property).
     task: what the layer is fitted to.
@@ -133,12 +112,10 @@ def add_shard(
   assert task.fitted is not None
   targets_of, columns = task.fitted, moments.counts.shape[0]
   dtype = moments.gram.dtype
-  by_offset = patch_gram.pays(layer) and not isinstance(moments.gram, pairs.Pair)
+  by_offset = patch_gram.pays(layer)
 
-  def product_of(a: Array, b: Array) -> pairs.Number:
+  def product_of(a: Array, b: Array) -> Array:
     """a' b of two matrices with one row for each example or position."""
-    if isinstance(moments.gram, pairs.Pair):
-      return pairs.matmul(a.astype(dtype).T, b.astype(dtype))
     return jax.lax.dot_general(
       a.astype(product),
       b.astype(product),
@@ -146,7 +123,8 @@ def add_shard(
       precision=trees.HIGHEST,
     ).astype(dtype)
 
-  def add_block(moments, x, y, mask):
+  def add_block(sums, x, y, mask):
+    gram, total, classes, counts, number = sums
     # By default accelerators reduce the precision of float32 products.
     with jax.default_matmul_precision("highest"):
       inputs = layer.inputs(params, x)
@@ -155,45 +133,32 @@ def add_shard(
     member = targets_of(y, mask, columns)
     by_class = product_of(member, inputs.reshape(inputs.shape[0], -1))
     if by_offset:
-      gram = patch_gram.add_examples(moments.gram, inputs, product)
+      gram = patch_gram.add_examples(gram, inputs, product)
       summed = inputs.astype(product).sum(0, keepdims=True)
-      total = moments.total + layer.unfold(summed).sum((0, 1)).astype(dtype)
+      total = total + layer.unfold(summed).sum((0, 1)).astype(dtype)
     else:
       unfolded = layer.unfold(inputs).reshape(-1, layer.fan_in)
       ones = jnp.ones((unfolded.shape[0], 1), product)
-      gram = moments.gram + product_of(unfolded, unfolded)
-      total = moments.total + product_of(ones, unfolded)[0]
-    sums = moments.classes + pairs.map_halves(
-      lambda part: part.reshape(moments.classes.shape), by_class
-    )
-    if moments.rows is None:
-      return Moments(
-        gram, total, sums, moments.counts + member.sum(0, dtype=jnp.int32).astype(dtype)
-      )
-    ones = jnp.ones((member.shape[0], 1), product)
-    return Moments(
-      gram,
-      total,
-      sums,
-      moments.counts + product_of(ones, member)[0],
-      moments.rows + mask.sum(dtype=jnp.int32).astype(dtype),
-    )
+      gram = gram + product_of(unfolded, unfolded)
+      total = total + product_of(ones, unfolded)[0]
+    classes = classes + by_class.reshape(classes.shape)
+    if number is None:
+      counts = counts + member.sum(0, dtype=jnp.int32).astype(dtype)
+    else:
+      ones = jnp.ones((member.shape[0], 1), product)
+      counts = counts + product_of(ones, member)[0]
+      number = number + mask.sum(dtype=jnp.int32).astype(dtype)
+    return gram, total, classes, counts, number
 
-  rows = rows or block_rows(layer)
-  if not by_offset:
-    moments = objective.fold_blocks(shard, add_block, moments, rows)
-    return moments
-  shard_sums: Moments = objective.fold_blocks(
-    shard,
-    add_block,
-    moments._replace(
-      gram=patch_gram.zero_products(layer.kernel, layer.input_shape[-1], dtype)
-    ),
-    rows,
+  no_gram: Array | patch_gram.Products = moments.gram
+  if by_offset:
+    no_gram = patch_gram.zero_products(layer.kernel, layer.input_shape[-1], dtype)
+  gram, *others = objective.fold_blocks(
+    shard, add_block, (no_gram, *moments[1:]), rows or block_rows(layer)
   )
-  return shard_sums._replace(
-    gram=moments.gram + patch_gram.patches_gram(shard_sums.gram)
-  )
+  if by_offset:
+    gram = moments.gram + patch_gram.patches_gram(gram)
+  return Moments(gram, *others)
 
 
 def floats_sent(layer: Layer, num_classes: int, width: int) -> int:

@@ -88,7 +88,7 @@ _POWERS = (2, 1, 1, 0)
 def _norm(moments: Moments, unit: Float[Array, ""]) -> Float[Array, ""]:
   """||v||, []."""
   squares = [
-    jnp.square(part / unit**power).sum() for part, power in zip(moments, _POWERS)
+    jnp.square(part / unit**power).sum() for part, power in zip(moments[:4], _POWERS)
   ]
   return jnp.sqrt(sum(squares, jnp.zeros((), unit.dtype)))
 
@@ -117,17 +117,16 @@ def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
     key: consumed.
   """
   unit, deviation = options.input_norm, (options.noise_multiplier * options.moment_norm)
-  sample = Moments(
-    *(
-      jax.random.normal(part, leaf.shape, jnp.float32)
-      for part, leaf in zip(jax.random.split(key, 4), total)
-    )
+  gram, *others = (
+    jax.random.normal(part, leaf.shape, jnp.float32)
+    for part, leaf in zip(jax.random.split(key, 4), total[:4])
   )
-  half = jnp.tril(sample.gram, -1) * 0.5**0.5
-  sample = sample._replace(gram=half + half.T + jnp.diag(jnp.diagonal(sample.gram)))
-  return Moments(
-    *(deviation * unit**power * part for part, power in zip(sample, _POWERS))
-  )
+  half = jnp.tril(gram, -1) * 0.5**0.5
+  gram = half + half.T + jnp.diag(jnp.diagonal(gram))
+  scaled: list[Array] = [
+    deviation * unit**power * part for part, power in zip((gram, *others), _POWERS)
+  ]
+  return Moments(*scaled)
 
 
 def add_noise(total: Moments, sample: Moments) -> Moments:

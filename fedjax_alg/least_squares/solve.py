@@ -9,7 +9,7 @@ where B is the solution for the targets Y. This needs L right-hand sides for
 any width. A ``Fit`` stores B; (13) holds for B as well as for W.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Layer
-from fedjax_alg.least_squares import codes, pairs
+from fedjax_alg.least_squares import codes
 from fedjax_alg.least_squares.moments import Moments
 
 #: none: no bias; ones: a column of ones in X, penalised like the others;
@@ -29,9 +29,9 @@ BIASES = ("none", "ones", "centred")
 class Problem(NamedTuple):
   """Normal equations A B = C, without a ridge."""
 
-  gram: pairs.Number  #: A [D, D]; D = d, or d + 1 with a column of ones
-  cross: pairs.Number  #: C [D, r]
-  target: pairs.Number  #: [r] mean of the targets
+  gram: Array  #: A [D, D]; D = d, or d + 1 with a column of ones
+  cross: Array  #: C [D, r]
+  target: Array  #: [r] mean of the targets
   #: [r, width], the code to apply to the solution; None if r = width
   mix: Array | None
 
@@ -43,15 +43,11 @@ class Fit(NamedTuple):
   scale: Array  #: [width] the divisor of every output
 
 
-def _product(a: pairs.Number, b: pairs.Number) -> Any:
-  if isinstance(a, pairs.Pair):
-    return pairs.matmul(a, b)
+def _product(a: Array, b: Array) -> Array:
   return jnp.matmul(a, b, precision=trees.HIGHEST)
 
 
-def _at_least_one(x: Any) -> Any:
-  if isinstance(x, pairs.Pair):
-    return pairs.Pair(jnp.maximum(x.hi, 1.0), x.lo)
+def _at_least_one(x: Array) -> Array:
   return jnp.maximum(x, jnp.ones((), x.dtype))
 
 
@@ -86,58 +82,37 @@ def problem(
     (classes, {1, layer.positions}, None),
     custom_message="code must be [L, positions or 1, width]",
   )
-  maps: Any = moments.classes
-  counts: Any = moments.counts
+  maps, counts = moments.classes, moments.counts
   positions = jnp.asarray(layer.positions, counts.dtype)
-  rows: Any = _at_least_one(moments.number * positions)
+  rows = _at_least_one(moments.number * positions)
   if high_pass:
     maps = codes.high_passed(maps)
-  by_class = pairs.map_halves(layer.unfold, maps)  # [L, positions, d]
+  by_class = layer.unfold(maps)  # [L, positions, d]
+  mix: Array | None
   if code.shape[1] == 1:
-    cross = pairs.sum_over(by_class, 1).T
+    cross = by_class.sum(1).T
     target = counts * positions / rows
     mix = code[:, 0]
   else:
-    cross, target = _apply_code(by_class, counts, code)
-    target = target / rows
+    cross = jnp.einsum("lpd,lpj->dj", by_class, code, precision=trees.HIGHEST)
+    target = jnp.tensordot(counts, code.sum(1), axes=1) / rows
     mix = None
     if high_pass:  # a high-passed code sums to 0 over the positions
-      target = jax.tree.map(jnp.zeros_like, target)
-  total: Any = pairs.map_halves(lambda part: part[:, None], moments.total)
+      target = jnp.zeros_like(target)
+  total = moments.total[:, None]
   if bias == "none":
     return Problem(moments.gram, cross, target, mix)
   if bias == "ones":
-    gram = pairs.map_halves(
-      lambda gram, total, rows: jnp.block([[gram, total], [total.T, rows[None, None]]]),
-      moments.gram,
-      total,
-      rows,
-    )
-    cross = pairs.map_halves(
-      lambda cross, last: jnp.concatenate([cross, last[None]]), cross, target * rows
-    )
+    gram = jnp.block([[moments.gram, total], [total.T, rows[None, None]]])
+    cross = jnp.concatenate([cross, (target * rows)[None]])
     return Problem(gram, cross, target, mix)
   return Problem(
     moments.gram - total * total.T / rows, cross - total * target[None], target, mix
   )
 
 
-def _apply_code(by_class: Any, counts: Any, code: Array) -> tuple[Any, Any]:
-  """X'T [d, width] and the sum of T [width] of a code for each position."""
-  if isinstance(by_class, pairs.Pair):
-    rows = pairs.map_halves(lambda part: part.reshape(-1, part.shape[-1]), by_class)
-    return (
-      pairs.matmul(rows.T, code.reshape(-1, code.shape[-1])),
-      pairs.matmul(counts[None], pairs.sum_over(pairs.pair(code), 1))[0],
-    )
-  return (
-    jnp.einsum("lpd,lpj->dj", by_class, code, precision=trees.HIGHEST),
-    jnp.tensordot(counts, code.sum(1), axes=1),
-  )
-
-
 def absolute(
-  ridge: float, gram: Float[pairs.Number, "D D"], relative: bool
+  ridge: float, gram: Float[Array, "D D"], relative: bool
 ) -> Float[Array, ""]:
   """Computes the number that is added to the diagonal of a Gram matrix.
 
@@ -149,7 +124,6 @@ def absolute(
   Returns:
     [] in the dtype of ``gram``.
   """
-  gram = pairs.single(gram)
   size = jnp.asarray(ridge, gram.dtype)
   return size * jnp.trace(gram) / gram.shape[0] if relative else size
 
@@ -175,22 +149,9 @@ def _factor(gram: Float[Array, "D D"], ridge: Float[Array, ""]) -> Float[Array, 
   return jnp.where(least > floor, factor, jnp.full_like(factor, jnp.nan))
 
 
-def _factor_in_pairs(
-  gram: Float[pairs.Pair, "D D"], ridge: Float[Array, ""]
-) -> pairs.Factor:
-  """``_factor`` of Pairs."""
-  a = gram + jnp.diag(jnp.full(gram.shape[0], ridge))
-  factor = pairs.cholesky(a)
-  singular = ~(factor.pivot > _least_pivot(jnp.diagonal(a.hi), pairs.EPS))
-  result: pairs.Factor = jax.tree.map(
-    lambda leaf: jnp.where(singular, jnp.nan, leaf), factor
-  )
-  return result
-
-
 def solve(
-  gram: Float[pairs.Number, "D D"],
-  cross: Float[pairs.Number, "D r"],
+  gram: Float[Array, "D D"],
+  cross: Float[Array, "D r"],
   ridge: Float[Array, ""],
   prior: Float[Array, "D r"] | None = None,
 ) -> Float[Array, "D r"]:
@@ -203,19 +164,14 @@ def solve(
     prior: [D, r], the solution for an infinite ridge; None means 0.
 
   Returns:
-    [D, r], of Pairs rounded to float32; NaN if gram + ridge I is singular.
+    [D, r]; NaN if gram + ridge I is singular.
   """
   chex.assert_shape(gram, (cross.shape[0],) * 2)
   if prior is not None:
     chex.assert_shape(
       prior, cross.shape, custom_message="prior: as many columns as cross"
     )
-    pull = pairs.pair(prior) if isinstance(cross, pairs.Pair) else prior
-    cross = cross + pull * ridge
-  if isinstance(gram, pairs.Pair):
-    factor = _factor_in_pairs(gram, ridge)
-    half = pairs.solve_lower(factor, pairs.pair(cross))
-    return pairs.single(pairs.solve_upper(factor, half))
+    cross = cross + prior * ridge
   return jax.scipy.linalg.cho_solve((_factor(gram, ridge), True), cross)
 
 
@@ -245,7 +201,7 @@ def by_rows(
 
 
 def random_filters(
-  gram: Float[pairs.Number, "D D"], ridge: Float[Array, ""], draw: Float[Array, "D r"]
+  gram: Float[Array, "D D"], ridge: Float[Array, ""], draw: Float[Array, "D r"]
 ) -> Float[Array, "D r"]:
   """Whitens random filters: L^-T R, where gram + ridge I = L L'.
 
@@ -255,12 +211,8 @@ def random_filters(
     draw: R [D, r], random numbers.
 
   Returns:
-    [D, r], of Pairs rounded to float32; NaN if gram + ridge I is singular.
+    [D, r]; NaN if gram + ridge I is singular.
   """
-  if isinstance(gram, pairs.Pair):
-    return pairs.single(
-      pairs.solve_upper(_factor_in_pairs(gram, ridge), pairs.pair(draw))
-    )
   return jax.scipy.linalg.solve_triangular(
     _factor(gram, ridge), draw, trans="T", lower=True
   )
@@ -281,13 +233,8 @@ def fitted_weights(
   Returns:
     W [d, width] and b [width].
   """
-  # Rounding errors from here on are not magnified any more.
-  total, counts, target = map(
-    pairs.single, (moments.total, _counts(moments), equations.target)
-  )
-  return weights_by_means(
-    fit, equations.mix, target, total / _rows(counts, layer), bias
-  )
+  mean = moments.total / _rows(_counts(moments), layer)
+  return weights_by_means(fit, equations.mix, equations.target, mean, bias)
 
 
 def weights_by_means(
@@ -324,18 +271,15 @@ def weights_by_means(
   return kernel / fit.scale[None], offset / fit.scale
 
 
-def _counts(moments: Moments) -> pairs.Number:
+def _counts(moments: Moments) -> Array:
   """Numbers that add up to that of the examples."""
   return moments.counts if moments.rows is None else moments.rows
 
 
-def _rows(counts: pairs.Number, layer: Layer) -> Any:
+def _rows(counts: Array, layer: Layer) -> Array:
   """The number of examples, at least 1, times positions."""
-  count = _at_least_one(pairs.single(counts).sum())
-  positions = jnp.asarray(layer.positions, count.dtype)
-  if isinstance(counts, pairs.Pair):
-    return pairs.pair(count) * positions
-  return count * positions
+  count = _at_least_one(counts.sum())
+  return count * jnp.asarray(layer.positions, count.dtype)
 
 
 def output_std(
@@ -352,12 +296,10 @@ def output_std(
     [width]; 1 for a constant output.
   """
   chex.assert_shape((kernel, moments.total), ((layer.fan_in, None), (layer.fan_in,)))
-  total: Any = moments.total
   rows = _rows(_counts(moments), layer)
-  row = pairs.map_halves(lambda part: part[None], total / rows)
-  mean = _product(row, kernel)[0]
-  square = pairs.sum_over(_product(moments.gram, kernel) * kernel, 0) / rows
-  square, variance = map(pairs.single, (square, square - mean * mean))
+  mean = _product((moments.total / rows)[None], kernel)[0]
+  square = (_product(moments.gram, kernel) * kernel).sum(0) / rows
+  variance = square - mean * mean
   unit = jnp.ones((), kernel.dtype)
   # A smaller variance is a rounding error: the output is constant.
   return jnp.sqrt(jnp.where(variance > 1e-12 * square, variance, unit))

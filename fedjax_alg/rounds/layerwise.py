@@ -45,7 +45,7 @@ from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.messages import are_carried
 from fedjax_alg.grouping import kmeans, nearest_centre
-from fedjax_alg.least_squares import codes, few_rows, pairs, solve
+from fedjax_alg.least_squares import codes, few_rows, solve
 from fedjax_alg.least_squares import moments as moments_lib
 from fedjax_alg.least_squares import private as private_moments
 from fedjax_alg.least_squares.layer_fits import (
@@ -162,8 +162,6 @@ def _check_private(method: Layerwise) -> None:
     raise OptionError(
       f"{label}: not with `code_centred`, which reads the class counts without noise"
     )
-  if method.plan.pairs:
-    raise OptionError(f"{label}: not with sums in pairs (give `double`=float64)")
 
 
 def _init(method: Layerwise, params: Params, spec: FedSpec, key: Key) -> LayerwiseState:
@@ -265,22 +263,17 @@ def _client_params(
   personal: Callable[..., Params] = functools.partial(_personal, method)
   if method.plan.double_products:
     # This must include the conditionals, which vmap traces once more.
-    personal = _in_double(method.plan, personal)
+    personal = _in_double(personal)
   return personal(state, group, params, shard)
 
 
-def _in_double(plan: FitPlan, fn: Callable[..., Any]) -> Callable[..., Any]:
+def _in_double(fn: Callable[..., Any]) -> Callable[..., Any]:
   """``fn``, traced with float64 enabled whatever the dtypes of the run are.
-
-  In pairs it is ``fn`` itself.
 
   A vmap around a loop that calls ``fn`` would trace it again without float64.
   Therefore the seeds of these methods are never vectorised
   (``registry.Entry.rounds``).
   """
-
-  if plan.pairs:
-    return fn
 
   def call(*args):
     with jax.enable_x64(True):
@@ -335,16 +328,12 @@ def _train_layer(
 
   def one_group(group):
     counts, moments, params, old = group
-    moments = (
-      moments_lib.in_pairs(moments)
-      if plan.pairs
-      else jax.tree.map(lambda leaf: leaf.astype(jnp.float64), moments)
-    )
+    moments = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), moments)
     fit, kernel, offset = fit_layer(plan, l, clients, state.code_seed, counts, moments)
     fit = jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), fit, old)
     # A group without examples keeps its layer.
     return trees.where(
-      pairs.single(moments.number) > 0,
+      moments.number > 0,
       (put_weights(layer, params, kernel, offset), fit),
       (params, old),
     )
@@ -358,7 +347,7 @@ def _train_layer(
 
   # Random numbers are drawn before float64 is enabled.
   noise = private_moments.noise(plan.private, total, key) if plan.private else ()
-  models, fit = _in_double(plan, solve)(total, noise)
+  models, fit = _in_double(solve)(total, noise)
   return models, (*state.fits[:l], fit, *state.fits[l + 1 :])
 
 
@@ -370,7 +359,7 @@ def _sum_moments(
   k, classes = state.counts.shape
 
   def zero():
-    sums = _no_moments(plan, layer, classes, plan.product)
+    sums = moments_lib.zero_moments(layer, classes, plan.product, plan.task)
     return sums if k == 1 else trees.repeat(sums, k)
 
   def add(total, models, shard, group):
@@ -394,24 +383,14 @@ def _sum_moments(
     return jax.tree.map(lambda leaf, new: leaf.at[group].set(new), total, sums)
 
   result: moments_lib.Moments = method.map_clients.total(
-    _in_double(plan, add),
-    _in_double(plan, zero),
+    _in_double(add),
+    _in_double(zero),
     state.models,
     cohort.shards,
     groups,
-    psum=moments_lib.over_devices,
+    psum=_in_double(jax.lax.psum),
   )
   return result
-
-
-def _no_moments(
-  plan: FitPlan, layer: Layer, num_classes: int, dtype: jnp.dtype
-) -> moments_lib.Moments:
-  """The moments of zero examples, in the numbers in which clients add."""
-  moments = moments_lib.zero_moments(layer, num_classes, dtype, plan.task)
-  if plan.pairs and plan.double_products:
-    return moments_lib.in_pairs(moments)
-  return moments
 
 
 def _personal(
@@ -447,7 +426,7 @@ def _personal_layer(
 
   def by_sums(state, group, meta, params, shard):
     moments = moments_lib.add_shard(
-      _no_moments(plan, layer, state.counts.shape[1], dtype),
+      moments_lib.zero_moments(layer, state.counts.shape[1], dtype, plan.task),
       layer,
       params,
       shard,
@@ -475,8 +454,8 @@ def _personal_layer(
 
   sizes: tuple[int, ...] = ()
   # Accelerators map clients by vmap, which would compute every way.
-  if jax.default_backend() == "cpu" and not plan.pairs:
-    sizes = few_rows.row_limits(layer, plan.personal_ridge[l])
+  if jax.default_backend() == "cpu":
+    sizes = few_rows.sizes(layer, plan.personal_ridge[l])
   ways: list[Callable[..., Any]] = [
     *(functools.partial(by_rows, size) for size in sizes),
     by_sums,

@@ -22,7 +22,6 @@ from fedjax_alg.hparams import (
   validate,
   with_values,
 )
-from fedjax_alg.least_squares.layer_fits import double_on
 from fedjax_alg.models import make_model, roles
 from fedjax_alg.runs import own_algorithm
 
@@ -53,21 +52,6 @@ class Method(NamedTuple):
   def resolved(self) -> "Method":
     """Returns the method with all dependent defaults filled in."""
     return self._replace(hparams=fill_defaults(self.hparams))
-
-  def on(self, platform: str) -> "Method":
-    """Returns the method as it is built for devices of a kind.
-
-    Args:
-      platform: the kind of the devices (``sharding.platform``), which need not
-        be those of this machine.
-    """
-    if self.entry.rounds is None or not hasattr(self.hparams, "double"):
-      return self
-    return self._replace(
-      hparams=dataclasses.replace(
-        self.hparams, double=double_on(self.hparams.double, platform)
-      )
-    )
 
   @property
   def traced_names(self) -> tuple[str, ...]:

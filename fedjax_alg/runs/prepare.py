@@ -758,7 +758,7 @@ def prepare(
   spec, method = _spec(federation, size), method.resolved()
   all_hparams = tuple(with_values(method.hparams, dict(values)) for values in settings)
   *_, algorithm = (
-    method._replace(hparams=hparams).on(platform).build(built, map_clients)
+    method._replace(hparams=hparams).build(built, map_clients)
     for hparams in all_hparams
   )
   check_roles(algorithm, method, built)
@@ -822,7 +822,7 @@ def prepare(
     spec,
     sharding.replicate(keys_of_rows(seeds, len(settings)), mesh),
     sharding.replicate(numbers, mesh),
-    method.on(platform).builder(built, map_clients),
+    method.builder(built, map_clients),
     map_clients,
     participation,
     map_seeds,

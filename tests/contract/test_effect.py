@@ -119,7 +119,7 @@ def test_an_option_that_is_not_read_is_refused(name):
 REPORTED = {
   "delta": "of the accounting",
   "uplink": "bytes alone",
-  "double": "the same numbers by other arithmetic",
+  "double": "both of its values are float64",
   "batch_size": "in closed form, of the clock alone",
   "adaptive_batch": "of the clock alone",
   "max_batch_size": "of the clock",

@@ -153,7 +153,6 @@ def test_noised_moments_of_many_rows_still_fit():
 def test_what_reads_more_than_the_sums_is_refused(image_problem):
   for name, options, why in (
     ("fedacnnl", dict(code_centred=True), "not with code_centred"),
-    ("fedacnnl", dict(double="pairs"), "not with sums in pairs"),
     ("pfedacnnl", {}, "it sends sums over its data, not updates"),
   ):
     with pytest.raises(ValueError, match=why):

@@ -147,8 +147,8 @@ def test_what_was_compiled_before_is_not_compiled_again(tmp_path, monkeypatch, c
 @pytest.mark.parametrize(
   "target, names",
   [
-    ("v5e_2x2", ["fedavg", "scaffold", "afl"]),
-    ("h100", ["fedavg", "scaffold", "ifca"]),
+    ("v5e_2x2", ["fedavg", "scaffold", "ifca"]),
+    ("h100", ["fedavg", "scaffold", "afl"]),
   ],
 )
 def test_three_algorithms_compile(target, names):

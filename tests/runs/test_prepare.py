@@ -9,7 +9,6 @@ import pytest
 
 from experiments.cli import config, guard
 import fedjax_alg as fa
-from fedjax_alg import registry
 from fedjax_alg.data.sources import load_digits
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import from_flax
@@ -54,31 +53,6 @@ def test_the_server_holds_the_rows_of_clients_that_nobody_sees():
   assert held_out.device_data.label_histogram.shape[0] == 15
   assert plain.device_data.data.validation is None
   assert plain.device_data.data.train.validation is None
-
-
-@pytest.mark.parametrize("platform, double", [("tpu", "pairs"), ("gpu", "float64")])
-def test_the_devices_decide_how_doubles_are_computed(platform, double, monkeypatch):
-  """And not the machine that compiles for them."""
-  built = []
-  entry = registry.ALGORITHMS["afl"]
-  monkeypatch.setitem(
-    registry.ALGORITHMS,
-    "afl",
-    entry._replace(
-      build=lambda model, hparams, **keywords: (
-        built.append(hparams.double) or entry.build(model, hparams, **keywords)
-      )
-    ),
-  )
-  monkeypatch.setattr(prepare.sharding, "platform", lambda mesh: platform)
-  prepared = make("--algorithm=afl", "--map_clients=sequential")
-  built.clear()
-  assert prepared.algorithm and built == [double]
-  # What is recorded, and what the user chose, stays.
-  assert prepared.method.hparams.double == "auto"
-  prepared = make("--algorithm=afl", "--map_clients=sequential", "--double=float64")
-  built.clear()
-  assert prepared.algorithm and built == ["float64"]
 
 
 def test_too_many_clients_of_the_users_data(tmp_path):
