@@ -455,7 +455,7 @@ def _personal_layer(
   sizes: tuple[int, ...] = ()
   # Accelerators map clients by vmap, which would compute every way.
   if jax.default_backend() == "cpu":
-    sizes = few_rows.sizes(layer, plan.personal_ridge[l])
+    sizes = few_rows.row_limits(layer, plan.personal_ridge[l])
   ways: list[Callable[..., Any]] = [
     *(functools.partial(by_rows, size) for size in sizes),
     by_sums,

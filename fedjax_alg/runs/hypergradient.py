@@ -156,13 +156,15 @@ class Derivatives:
       p.build, p.model, p.spec, data.train, keys, numbers, p.map_seeds
     )
 
+    model = roles.bind_frozen(p.model, data.train.frozen)
+
     def one_seed(state, keys, values):
-      algorithm = p.build(values)
+      algorithm = loop.with_frozen(p.build, data.train)(values)
       advance = functools.partial(
         sample_and_run, algorithm, data.train, p.participation, keys
       )
       validate_on = evaluate.make_evaluate(
-        algorithm, roles.deployed(p.model), ("validation",), p.map_clients
+        algorithm, model, ("validation",), p.map_clients
       )
 
       def run_to_evaluation(i, carry):
@@ -208,10 +210,11 @@ class Derivatives:
     )(jnp.eye(len(self.by)))
     server_data = layout.server_rows(data.train)
     assert server_data is not None
+    model = roles.deployed(roles.bind_frozen(self.prepared.model, data.train.frozen))
     bent = jnp.stack(
       [
         _gauss_newton(
-          roles.deployed(self.prepared.model),
+          model,
           jax.tree.map(lambda leaf: leaf[i], models),
           jax.tree.map(lambda leaf: leaf[:, i], tangents),
           server_data,

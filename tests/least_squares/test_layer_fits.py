@@ -11,7 +11,7 @@ from experiments.cli import config
 from fedjax_alg import models
 from fedjax_alg.errors import OptionError
 from fedjax_alg.least_squares import layer_fits
-from fedjax_alg.least_squares.layer_fits import LayerFits, Plan
+from fedjax_alg.least_squares.layer_fits import FitPlan, LayerFits
 from fedjax_alg.runs import methods
 from tests import problems
 

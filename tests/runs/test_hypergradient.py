@@ -249,6 +249,23 @@ def test_rounds_are_those_of_the_run(fed):
   assert (present < 4).any() and (present > 0).any()
 
 
+def test_frozen_parameters_are_arguments_of_the_program(fed, monkeypatch):
+  """As constants they would be in the program once for each use."""
+  monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self, options: None)
+  plan = hypergradient.validation_plan(
+    "fedavg", fed, model="mlp", hidden=(70,), roles="shared:last", **NUMBERS
+  )
+  by = ("client_lr",)
+  prepared = hypergradient.prepare_run(plan, by)
+  frozen = jax.tree.leaves(prepared.device_data.data.train.frozen)
+  assert max(leaf.size for leaf in frozen) > 140
+  program = hypergradient.Derivatives(prepared, by)
+  with jax.numpy_dtype_promotion("standard"):
+    jaxpr = jax.make_jaxpr(program._push)(*program._arguments({}, 1))
+  shapes = [np.shape(constant) for constant in jaxpr.consts]
+  assert not {leaf.shape for leaf in frozen} & set(shapes), shapes
+
+
 @pytest.mark.slow
 def test_clients_at_once_have_the_same_derivatives(fed, two_seeds):
   at_once = derivatives(
