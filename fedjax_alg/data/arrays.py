@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
+import inspect
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from fedjax_alg import tasks
 from fedjax_alg.data import items, labels, store
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.errors import a_type, describe_error
+from fedjax_alg.errors import a_type, describe_error, did_you_mean
 from fedjax_alg.hparams import of_type
 from fedjax_alg.tasks import task as task_lib
 
@@ -28,6 +29,25 @@ ARGUMENTS = {
 
 #: The largest number of a client.
 _MAX_ID = 2**31 - 2
+
+
+def refuse_unknown_options(function: str, options: Mapping[str, Any]) -> None:
+  """Refuses options that ``from_arrays`` does not have.
+
+  Args:
+    function: name of the function that passes them on, for the message.
+    options: name -> value.
+
+  Raises:
+    DataError: there is none of this name.
+  """
+  allowed = list(inspect.signature(from_arrays).parameters)[2:]
+  for name in options:
+    if name not in allowed:
+      raise DataError(
+        f"`{name}`: no option of {function}{did_you_mean(name, allowed)} (one of "
+        f"{', '.join(allowed)})"
+      )
 
 
 def from_arrays(

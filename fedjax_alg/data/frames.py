@@ -14,7 +14,12 @@ import numpy as np
 
 from fedjax_alg import tasks
 from fedjax_alg.data import labels
-from fedjax_alg.data.arrays import ARGUMENTS, argument, of_arrays
+from fedjax_alg.data.arrays import (
+  ARGUMENTS,
+  argument,
+  of_arrays,
+  refuse_unknown_options,
+)
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.errors import a_type, did_you_mean
@@ -128,17 +133,8 @@ def _of_columns(
 
 def _check_options(options: Mapping[str, Any], client: Any, test: Any) -> None:
   """Refuses options that there are not, or that the frames give already."""
-  allowed = (
-    "num_classes",
-    "name",
-    "task",
-    *(name for name in ARGUMENTS.values() if name not in ("x", "y")),
-  )
+  refuse_unknown_options("from_dataframe", options)
   for name in options:
-    if name not in allowed:
-      raise DataError(
-        f"`{name}`: no option of from_dataframe{did_you_mean(name, allowed)}"
-      )
     if name == "client_ids" and client is not None:
       raise DataError(
         "`client_ids`: `client` names the clients already, give one of both"

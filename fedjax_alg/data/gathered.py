@@ -8,18 +8,16 @@ dictionary of arrays.
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
-import inspect
 from typing import Any
 
 import numpy as np
 
 from fedjax_alg import tasks
 from fedjax_alg.data import hugging_face, items
-from fedjax_alg.data.arrays import from_arrays
+from fedjax_alg.data.arrays import from_arrays, refuse_unknown_options
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.labels import Encoding
-from fedjax_alg.errors import did_you_mean
 from fedjax_alg.tasks import task as task_lib
 
 
@@ -74,16 +72,6 @@ def _of_both(
         items.check_flat(option, choice, column)
         arrays[argument] = _gather(choice, column)
   return arrays
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-  """Refuses options that ``from_arrays`` does not have."""
-  allowed = list(inspect.signature(from_arrays).parameters)[2:]
-  for name in options:
-    if name not in allowed:
-      raise DataError(
-        f"`{name}`: unknown{did_you_mean(name, allowed)} (one of {', '.join(allowed)})"
-      )
 
 
 def _as_classes(
@@ -164,7 +152,7 @@ def from_hf(
   for option, choice in choices.items():
     if option != "client" or client is not None:
       items.check_column_choice(option, choice, (str,))
-  _check_options(options)
+  refuse_unknown_options("from_hf", options)
 
   def columns(rows):
     arrays = hugging_face.read_columns(
@@ -225,7 +213,7 @@ def from_torch(
   choices = {"x": x, "y": y, "client": client}
   for option in ("x", "y"):
     items.check_column_choice(option, choices[option], (int, str, np.integer))
-  _check_options(options)
+  refuse_unknown_options("from_torch", options)
   numbers = items.class_numbers(dataset)
   items.check_classes(numbers, items.class_numbers(test))
 

@@ -25,20 +25,20 @@ def check_newcomers(
       too many newcomers.
   """
   text = ",".join(f"{number}:{count}" for number, count in newcomers)
+  label = f"`newcomers_at`={text}"
   rounds = [number for number, _ in newcomers]
   at_start = num_clients - sum(count for _, count in newcomers)
-  for refused, why in (
-    (any(number < 1 for number in rounds), "a round must be at least 1"),
-    (any(a >= b for a, b in zip(rounds, rounds[1:])), "the rounds must ascend"),
-    (any(count < 1 for _, count in newcomers), "a count must be at least 1"),
-    (
-      at_start < fewest,
-      f"leaves {max(at_start, 0)} of the {num_clients} "
-      f"clients at the start (at least {fewest} needed)",
-    ),
-  ):
-    if refused:
-      raise DataError(f"`newcomers_at`={text}: {why}")
+  if any(number < 1 for number in rounds):
+    raise DataError(f"{label}: a round must be at least 1")
+  if any(a >= b for a, b in zip(rounds, rounds[1:])):
+    raise DataError(f"{label}: the rounds must ascend")
+  if any(count < 1 for _, count in newcomers):
+    raise DataError(f"{label}: a count must be at least 1")
+  if at_start < fewest:
+    raise DataError(
+      f"{label}: leaves {max(at_start, 0)} of the {num_clients} "
+      f"clients at the start (at least {fewest} needed)"
+    )
 
 
 def with_newcomers(

@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any
 
 from fedjax_alg import own, tasks
-from fedjax_alg.conditions import but, only
+from fedjax_alg.conditions import Range, but, only
 from fedjax_alg.data import femnist as femnist_lib
 from fedjax_alg.data import tfds_source
 from fedjax_alg.data.errors import DataError
@@ -18,6 +18,7 @@ from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.partition import PARTITIONS
 from fedjax_alg.data.shift import SHIFTS, SWAPS, num_pairs
 from fedjax_alg.data.store import STORES
+from fedjax_alg.errors import check_known
 from fedjax_alg.hparams import MAX_SEED, check_options, convert_types, hyper
 
 _NOT_TFDS = (
@@ -34,30 +35,18 @@ _NOT_TFDS = (
 )
 
 
-class _Datasets(tuple[str, ...]):
-  """Names of data sets; a name of TFDS that is not listed belongs to them."""
-
-  def __contains__(self, name: object) -> bool:
-    # The names of TFDS are looked up last, importing it takes time.
-    return super().__contains__(name) or (
-      name not in _NOT_TFDS and tfds_source.is_tfds(name)
-    )
-
-
-DATASETS = _Datasets(
-  (
-    "digits",
-    "diabetes",
-    "synthetic",
-    *tfds_source.TFDS_NAMES,
-    "femnist",
-    "sent140",
-    "shakespeare",
-    "idx",
-    "npz",
-    "leaf",
-    "tfds:NAME",
-  )
+DATASETS = (
+  "digits",
+  "diabetes",
+  "synthetic",
+  *tfds_source.TFDS_NAMES,
+  "femnist",
+  "sent140",
+  "shakespeare",
+  "idx",
+  "npz",
+  "leaf",
+  "tfds:NAME",
 )
 
 #: Default number of clients of the data sets that are generated per client.
@@ -66,11 +55,22 @@ _CLIENTS = {"synthetic": 30, "femnist": 200}
 NUMBERS = {"synthetic": 60, "diabetes": 10}
 #: Data sets that always come with clients.
 _COME_WITH_CLIENTS = ("synthetic", "femnist", "sent140", "shakespeare")
-_PREPARED = _Datasets((*tfds_source.TFDS_NAMES, "femnist", "sent140", "tfds:NAME"))
+_PREPARED = (*tfds_source.TFDS_NAMES, "femnist", "sent140", "tfds:NAME")
 _FILES = ("npz", "leaf", "idx", "shakespeare")
 #: Default lengths of sequences, in words and in characters.
 _LENGTHS = {"shakespeare": 80}
 _HOG = only("features", "hog")
+
+
+def is_dataset(name: str) -> bool:
+  """Whether a data set has this name, one of ``DATASETS`` or any of TFDS."""
+  return name in DATASETS or _is_prepared(name)
+
+
+def _is_prepared(name: Any) -> bool:
+  """Whether ``experiments.prepare`` prepares the data set."""
+  # The names of TFDS are looked up last, importing it takes time.
+  return name in _PREPARED or (name not in _NOT_TFDS and tfds_source.is_tfds(name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,6 @@ class SourceOptions:
     "the data set, one of " + ", ".join(DATASETS) + ": "
     "tfds:NAME = any image classification data set of TFDS; the prefix may "
     "be left out",
-    choices=DATASETS,
   )
   task: str | None = hyper(
     None,
@@ -99,7 +98,9 @@ class SourceOptions:
     "folder of femnist, sent140 and the data sets of TFDS, as prepared "
     "by experiments.prepare; default $TFDS_DATA_DIR or "
     "~/tensorflow_datasets",
-    when=only("dataset", *_PREPARED),
+    when=only(
+      "dataset", Range(f"of {'|'.join(_PREPARED)}", _is_prepared, _PREPARED[0])
+    ),
   )
   data_path: str | None = hyper(
     None,
@@ -392,6 +393,8 @@ class DataOptions(
 
   def _fill(self) -> "DataOptions":
     check_options(self)
+    if self.dataset is not None and not is_dataset(self.dataset):
+      check_known("dataset", self.dataset, DATASETS)
     partition, count = self.partition, self.num_clients
     has_clients = self.dataset in _COME_WITH_CLIENTS
     if partition is None and self.partition_file is not None:
@@ -402,53 +405,26 @@ class DataOptions(
       partition = "iid"
     tasks.resolve_task(self.task)
     has_no_clients = self.dataset in ("digits", "diabetes", "idx") or (
-      not has_clients and self.dataset in _PREPARED
+      not has_clients and _is_prepared(self.dataset)
     )
-    numbers = NUMBERS.get(self.dataset or "")
-    for refused, message in (
-      (
-        self.dataset in _FILES and not self.data_path,
-        f"`data_path`: missing, `dataset`={self.dataset} reads your file",
-      ),
-      (
-        partition == "file" and self.partition_file is None,
-        "`partition_file`: missing, `partition`=file reads it",
-      ),
-      (
-        partition == "file" and count is not None and self.dataset not in _CLIENTS,
-        f"`num_clients`={count}: not read with `partition`=file, which has its clients",
-      ),
-      (
-        has_no_clients and partition == "natural",
+    if self.dataset in _FILES and not self.data_path:
+      raise DataError(f"`data_path`: missing, `dataset`={self.dataset} reads your file")
+    if partition == "file" and self.partition_file is None:
+      raise DataError("`partition_file`: missing, `partition`=file reads it")
+    if partition == "file" and count is not None and self.dataset not in _CLIENTS:
+      raise DataError(
+        f"`num_clients`={count}: not read with `partition`=file, which has its clients"
+      )
+    if has_no_clients and partition == "natural":
+      raise DataError(
         f"`partition`=natural: {self.dataset} names no clients (use iid, "
-        "classes, shards, dirichlet, powerlaw or file)",
-      ),
-      (
-        has_clients and partition not in ("natural", "file"),
-        f"`partition`={partition}: {self.dataset} comes with its clients "
-        "(only natural)",
-      ),
-      (
-        self.dataset == "shakespeare"
-        and self.vocabulary != VocabularyOptions.vocabulary,
-        f"`vocabulary`={self.vocabulary}: not read with "
-        "`dataset`=shakespeare, which has 80 characters",
-      ),
-      (
-        self.data_dir and self.data_path,
-        "`data_dir` and `data_path`: give one of them",
-      ),
-      (
-        self.features == "hog" and numbers,
-        f"`features`=hog: needs images, {self.dataset} has {numbers} numbers",
-      ),
-      (
-        self.newcomers_at and self.shift != "none",
-        "`newcomers_at` and `shift`: give one of them",
-      ),
-    ):
-      if refused:
-        raise DataError(message)
+        "classes, shards, dirichlet, powerlaw or file)"
+      )
+    if has_clients and partition not in ("natural", "file"):
+      raise DataError(
+        f"`partition`={partition}: {self.dataset} comes with its clients (only natural)"
+      )
+    self._check_content()
     size = self.min_client_size
     if self.dataset == "sent140" and size is None:
       size = 20
@@ -470,6 +446,25 @@ class DataOptions(
       partition_seed=seed,
       sequence_length=length,
     )
+
+  def _check_content(self) -> None:
+    """Checks what the examples are, and how they change, for ``_fill``."""
+    numbers = NUMBERS.get(self.dataset or "")
+    if (
+      self.dataset == "shakespeare" and self.vocabulary != VocabularyOptions.vocabulary
+    ):
+      raise DataError(
+        f"`vocabulary`={self.vocabulary}: not read with "
+        "`dataset`=shakespeare, which has 80 characters"
+      )
+    if self.data_dir and self.data_path:
+      raise DataError("`data_dir` and `data_path`: give one of them")
+    if self.features == "hog" and numbers:
+      raise DataError(
+        f"`features`=hog: needs images, {self.dataset} has {numbers} numbers"
+      )
+    if self.newcomers_at and self.shift != "none":
+      raise DataError("`newcomers_at` and `shift`: give one of them")
 
   @property
   def data_task(self) -> tasks.Task | None:

@@ -162,39 +162,35 @@ def check_accounting(options: Any, data: DataOptions, hparams: Any) -> None:
     return
   private = f"`private`={hparams.private}"
   at_clients = getattr(hparams, "noise_at", "") == "clients"
-  for refused, message in (
-    (
-      options.sampling not in ("uniform", "poisson"),
+  if options.sampling not in ("uniform", "poisson"):
+    raise OptionError(
       f"{private}: the accountant knows `sampling`=uniform and poisson, not "
-      f"{options.sampling}",
-    ),
-    (
-      data.newcomers_at,
-      f"{private}: not with `newcomers_at`, the share of "
-      "the clients in a round would change",
-    ),
-    (
-      data.shift != "none",
-      f"{private}: not with `shift`, a client's data would move to another client",
-    ),
-    (
-      options.deadline_s is not None,
-      f"{private}: not with `deadline_s`, who "
-      "is in time may follow from which messages clients have missed",
-    ),
-    (
-      at_clients and options.dropout,
-      "`noise_at`=clients: not with "
-      "`dropout`, who is lost takes a share of the noise away",
-    ),
-    (
-      at_clients and options.sampling == "poisson",
+      f"{options.sampling}"
+    )
+  if data.newcomers_at:
+    raise OptionError(
+      f"{private}: not with `newcomers_at`, the share of the clients in a round "
+      "would change"
+    )
+  if data.shift != "none":
+    raise OptionError(
+      f"{private}: not with `shift`, a client's data would move to another client"
+    )
+  if options.deadline_s is not None:
+    raise OptionError(
+      f"{private}: not with `deadline_s`, who is in time may follow from which "
+      "messages clients have missed"
+    )
+  if at_clients and options.dropout:
+    raise OptionError(
+      "`noise_at`=clients: not with `dropout`, who is lost takes a share of the "
+      "noise away"
+    )
+  if at_clients and options.sampling == "poisson":
+    raise OptionError(
       "`noise_at`=clients: with `sampling`=poisson a participant does not "
-      "know into how many shares the noise is split (only uniform)",
-    ),
-  ):
-    if refused:
-      raise OptionError(message)
+      "know into how many shares the noise is split (only uniform)"
+    )
 
 
 def mechanism(

@@ -228,7 +228,11 @@ def raising(batch):
     (None, dict(y=("a", "b")), "^y: a tuple, must be the name of a column"),
     (None, dict(x={"a": []}), r"^x: a is \[\], names no column$"),
     (None, dict(x=["v"]), r"^x: column 'v' has rows of shape .2,., a list"),
-    (None, dict(numclasses=3), "^numclasses: unknown, did you mean 'num_class"),
+    (
+      None,
+      dict(numclasses=3),
+      "^numclasses: no option of from_hf, did you mean 'num_class",
+    ),
     (
       None,
       dict(client_ids=LABELS, client="label"),

@@ -104,7 +104,7 @@ def but_last(values, last):
     (Items(), dict(x=None), "^x: a NoneType, must be the name of a column"),
     (Items(), dict(y=[]), r"^y: \[\], names no column$"),
     (Items(), dict(y=7), "^dataset: its items have no 7 .item 0 is a tuple.$"),
-    (Items(), dict(nam="a"), "^nam: unknown, did you mean 'name'"),
+    (Items(), dict(nam="a"), "^nam: no option of from_torch, did you mean 'name'"),
     (Items(), dict(test=Items(), x_test=NUMBERS), "^x_test: comes from test, "),
     (Items(), dict(x=[0], y=1), r"^x: column 0 has rows of shape .2,., a list"),
     (Items(y=but_last(LABELS, None)), {}, "items' 1: row 5 is missing .None.$"),

@@ -1,10 +1,14 @@
 """Options of a federation: defaults, types, what is read, what is refused."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data.options import DataOptions
+from fedjax_alg.data.federation import refuse_unread_options
+from fedjax_alg.data.options import DataOptions, is_dataset
+from fedjax_alg.errors import OptionError
 
 
 def test_equal_options_are_equal_and_hash():
@@ -107,3 +111,17 @@ def test_the_seed_is_named_as_it_was_given(seed, message):
   with pytest.raises(fa.OptionError) as error:
     fa.federate("digits", seed=seed)
   assert str(error.value).startswith(f"seed={seed}: {message}")
+
+
+def test_any_data_set_of_tfds_has_a_folder():
+  options = DataOptions(dataset="tfds:emnist/letters", data_dir="folder").filled()
+  refuse_unread_options(options, ("data_dir",))
+  assert is_dataset("digits") and is_dataset("tfds:emnist/letters")
+  assert not is_dataset("digitz")
+  options = dataclasses.replace(options, dataset="digits")
+  with pytest.raises(OptionError) as error:
+    refuse_unread_options(options, ("data_dir",))
+  assert str(error.value) == (
+    "data_dir: not read with dataset=digits (only with dataset of mnist|"
+    "fashion_mnist|kmnist|cifar10|cifar100|svhn_cropped|femnist|sent140|tfds:NAME)"
+  )
