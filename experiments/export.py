@@ -10,7 +10,6 @@ needs the package flwr (pip install 'fedjax_alg[flower]').
 """
 
 from collections.abc import Sequence
-import dataclasses
 import sys
 
 from absl.flags import FlagValues
@@ -18,8 +17,7 @@ from absl.flags import FlagValues
 import fedjax_alg as fa
 from fedjax_alg.deploy import export, flower
 from fedjax_alg.files import expand_path
-from fedjax_alg.runs.options import RunOptions
-from fedjax_alg.runs.result import as_tuples
+from fedjax_alg.runs.result import plan_again
 
 from .cli import config as config_lib
 from .cli.command import Command, enum, string
@@ -34,13 +32,11 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   flower.library("flwr")
   if words and not words[0].startswith("-"):
     config_lib.refuse_words(words[1:])
-    result = fa.load_run(words[0])
-    # A run that is read draws nobody, and starts from its last states.
-    prepared = dataclasses.replace(
-      result.prepared,
-      init=result.facts["sources"].get("init"),
-      options=RunOptions(**as_tuples(result.facts["run"])),
-    )
+    folder = expand_path(words[0])
+    facts = fa.load_run(folder).facts
+    if "init" in facts.get("sources", {}):
+      raise UsageError("--init: an app starts by its seed, the run by arrays")
+    prepared = plan_again(folder, facts).prepare()
   else:
     prepared = config_lib.parse_config(words, "experiments.export").prepare()
   export.write_app(prepared, expand_path(values.out, "out"))

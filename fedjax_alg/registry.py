@@ -93,6 +93,9 @@ class Entry(NamedTuple):
   #: hyper-parameters with which the contract tests run the method on a small
   #: convex problem, where the defaults would diverge or take long
   test_hparams: Mapping[str, Any] = types.MappingProxyType({})
+  #: whether it can be deployed (``deploy.setting``): its rounds ask clients
+  #: through the client map alone, and clients start from nothing of the server's
+  deploys: bool = False
   #: (hparams, C) -> a warning of one line about the number of clients, or ""
   caution_of_clients: Callable[[Any, int], str] = lambda hparams, num_clients: ""
 
@@ -151,6 +154,7 @@ def _entry(
   )
 
 
+_deployed = functools.partial(_entry, deploys=True)
 _grouped = functools.partial(_entry, nonsmooth_because=_always(_GROUPS))
 _pooled = functools.partial(
   _grouped,
@@ -161,7 +165,7 @@ _pooled = functools.partial(
 )
 
 ALGORITHMS: dict[str, Entry] = {
-  "fedavg": _entry(fedavg.fedavg, "FedAvg", "McMahan et al., AISTATS 2017"),
+  "fedavg": _deployed(fedavg.fedavg, "FedAvg", "McMahan et al., AISTATS 2017"),
   **{
     name: _entry(
       fedavg.fedavg,
@@ -212,21 +216,21 @@ ALGORITHMS: dict[str, Entry] = {
       ),
     )
   },
-  "fedprox": _entry(
+  "fedprox": _deployed(
     fedavg.fedprox, "FedProx", "Li et al., MLSys 2020", keeps_partial_work=True
   ),
-  "fedavgm": _entry(fedopt.fedavgm, "FedAvgM", "Hsu et al., arXiv:1909.06335"),
-  "fedadagrad": _entry(fedopt.fedadagrad, "FedAdagrad", _FEDOPT),
-  "fedyogi": _entry(fedopt.fedyogi, "FedYogi", _FEDOPT),
-  "fedadam": _entry(fedopt.fedadam, "FedAdam", _FEDOPT),
-  "fsvrg": _entry(
+  "fedavgm": _deployed(fedopt.fedavgm, "FedAvgM", "Hsu et al., arXiv:1909.06335"),
+  "fedadagrad": _deployed(fedopt.fedadagrad, "FedAdagrad", _FEDOPT),
+  "fedyogi": _deployed(fedopt.fedyogi, "FedYogi", _FEDOPT),
+  "fedadam": _deployed(fedopt.fedadam, "FedAdam", _FEDOPT),
+  "fsvrg": _deployed(
     fsvrg.fsvrg,
     "FSVRG",
     "Konecny et al., arXiv:1610.02527",
     _ANCHORED,
     test_hparams=_SLOW,
   ),
-  "ma_fsvrg": _entry(
+  "ma_fsvrg": _deployed(
     diversified.ma_fsvrg,
     "MA-FSVRG",
     _DIVERSIFIED,
@@ -234,7 +238,7 @@ ALGORITHMS: dict[str, Entry] = {
     test_hparams=_SLOW,
     nonsmooth_because=_k_models,
   ),
-  "ga_fsvrg": _entry(
+  "ga_fsvrg": _deployed(
     diversified.ga_fsvrg,
     "GA-FSVRG",
     _DIVERSIFIED,
@@ -242,7 +246,7 @@ ALGORITHMS: dict[str, Entry] = {
     test_hparams={**_SLOW, "gradient_step": 0.1},
     nonsmooth_because=_k_models,
   ),
-  "cfsvrg": _entry(
+  "cfsvrg": _deployed(
     conjugate.cfsvrg, "CFSVRG", _CONJUGATE, _TWICE_ANCHORED, test_hparams=_SLOW
   ),
   "clsfsvrg": _entry(
@@ -254,22 +258,22 @@ ALGORITHMS: dict[str, Entry] = {
     test_hparams=_SLOW,
     nonsmooth_because=_always(_SEARCH),
   ),
-  "scaffold": _entry(
+  "scaffold": _deployed(
     scaffold.scaffold,
     "SCAFFOLD",
     "Karimireddy et al., ICML 2020",
     expected.vectors(2, 2),
   ),
-  "mime": _entry(mime.mime, "Mime", _MIME, _ANCHORED),
-  "mime_lite": _entry(mime.mime_lite, "MimeLite", _MIME),
-  "mime_svrg": _entry(mime.mime_svrg, "MimeSVRG", _MIME, _ANCHORED),
+  "mime": _deployed(mime.mime, "Mime", _MIME, _ANCHORED),
+  "mime_lite": _deployed(mime.mime_lite, "MimeLite", _MIME),
+  "mime_svrg": _deployed(mime.mime_svrg, "MimeSVRG", _MIME, _ANCHORED),
   "losac": _entry(
     losac.losac,
     "LoSAC",
     "Chen et al., ACM TKDD 2023; reconstructed",
     expected.vectors(2, 2),
   ),
-  "fednova": _entry(
+  "fednova": _deployed(
     fednova.fednova,
     "FedNova",
     "Wang et al., NeurIPS 2020",
@@ -277,7 +281,7 @@ ALGORITHMS: dict[str, Entry] = {
     keeps_partial_work=True,
     test_hparams={"mu": 0.1, "client_momentum": 0.5},
   ),
-  "feddyn": _entry(
+  "feddyn": _deployed(
     feddyn.feddyn,
     "FedDyn",
     "Acar et al., ICLR 2021",
@@ -291,9 +295,11 @@ ALGORITHMS: dict[str, Entry] = {
     expected.vectors(1, 1, batches=2),
     adapts=True,
   ),
-  "fedgroup": _pooled(fedgroup.fedgroup, "FedGroup"),
-  "fedgrouprox": _pooled(fedgroup.fedgrouprox, "FedGrouProx"),
-  "ifca": _grouped(ifca.ifca, "IFCA", "Ghosh et al., NeurIPS 2020", expected.preferred),
+  "fedgroup": _pooled(fedgroup.fedgroup, "FedGroup", deploys=True),
+  "fedgrouprox": _pooled(fedgroup.fedgrouprox, "FedGrouProx", deploys=True),
+  "ifca": _grouped(
+    ifca.ifca, "IFCA", "Ghosh et al., NeurIPS 2020", expected.preferred, deploys=True
+  ),
   "fesem": _grouped(
     fesem.fesem,
     "FeSEM",
@@ -316,7 +322,7 @@ ALGORITHMS: dict[str, Entry] = {
     expected.beside(_PLAIN, expected.at_the_clustering),
     pairwise_clients=lambda hparams, num_clients: num_clients,
   ),
-  "fedacnnl": _entry(
+  "fedacnnl": _deployed(
     fedacnnl.fedacnnl,
     "FedACnnL",
     _ANALYTIC,
@@ -337,7 +343,7 @@ ALGORITHMS: dict[str, Entry] = {
     nonfinite=_SINGULAR + "`ridge` more than 0",
     no_compression_because=_SUMS,
   ),
-  "afl": _entry(
+  "afl": _deployed(
     afl.afl,
     "AFL",
     "analytic FL, He et al., CVPR 2025; agnostic FL is `client_weights`=agnostic",
@@ -382,7 +388,7 @@ ALGORITHMS: dict[str, Entry] = {
     caution=pfedme.caution_zo,
     test_hparams={"client_lr": 0.3},
   ),
-  "ditto": _entry(
+  "ditto": _deployed(
     ditto.ditto,
     "Ditto",
     "Li et al., ICML 2021",

@@ -9,25 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg import models, own
+from fedjax_alg import models, own, registry
 from fedjax_alg.data import arrays
 from fedjax_alg.data.federation import Federation, deal, from_options
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import summary
-from fedjax_alg.runs.methods import method_of
-from fedjax_alg.runs.options import RunOptions
-from fedjax_alg.runs.prepare import Prepared, prepare
-from fedjax_alg.runs.result import as_tuples, make_facts
-
-#: Methods whose rounds ask clients through the client map alone, and whose
-#: clients start from nothing that the server has.
-METHODS = (
-  "fedavg fedprox fedavgm fedadagrad fedyogi fedadam fsvrg ma_fsvrg ga_fsvrg "
-  "cfsvrg scaffold mime mime_lite mime_svrg fednova feddyn ifca fedgroup "
-  "fedgrouprox ditto afl fedacnnl"
-).split()
+from fedjax_alg.runs.methods import Method
+from fedjax_alg.runs.plan import Plan, as_tuples
+from fedjax_alg.runs.prepare import Prepared
+from fedjax_alg.runs.result import make_facts
 
 _SIMULATED = "stays in the simulation"
 _NO_OWN_CODE = "must be a name, an app has no code of yours"
@@ -76,53 +68,48 @@ def _check_deployable(prepared: Prepared) -> None:
   method, options = prepared.method, prepared.options
   federation = prepared.federation
   hparams: Any = prepared.settings[0]
-  up = getattr(hparams, "compress_up", "none")
-  private = getattr(hparams, "private", "none") != "none"
-  closed_form = method.entry.rounds is not None
-  reasons = [
-    (
-      method.name not in METHODS,
-      f"`algorithm`={method.name}",
-      f"cannot be exported (allowed: {', '.join(METHODS)})",
-    ),
-    (prepared.model_name not in models.MODELS, "`model`", _NO_OWN_CODE),
-    (own.is_own(options.sampling), f"`sampling`={options.sampling}", _NO_OWN_CODE),
-    (
-      up != "none" and private,
-      f"`compress_up`={up}",
-      "not with `private`, whose clients shorten last",
-    ),
-    (
-      closed_form and private,
-      f"`algorithm`={method.name}",
-      "not with `private`: its sums would arrive as they are",
-    ),
-    (
-      up != "none" and method.name == "ma_fsvrg",
-      f"`compress_up`={up}",
-      "not with K models",
-    ),
-    (prepared.init is not None, "`init`", "an app starts by its seed"),
-    (
-      prepared.model.roles is not None,
-      f"`model_state`={options.model_state}",
-      _SIMULATED,
-    ),
-    (len(prepared.seeds) > 1, "`seeds`", "give one seed"),
-    (
-      federation.num_training_clients < federation.num_clients,
-      "`partition`=natural",
-      "some clients have no training examples",
-    ),
-    (federation.task is not None, "`task`", "must be one class for each example"),
-  ]
+  if not (method.is_registered and method.entry.deploys):
+    names = (name for name, entry in registry.ALGORITHMS.items() if entry.deploys)
+    raise OptionError(
+      f"`algorithm`={method.name}: cannot be exported (allowed: {', '.join(names)})"
+    )
+  if prepared.model_name not in models.MODELS:
+    raise OptionError(f"`model`: {_NO_OWN_CODE}")
+  if own.is_own(options.sampling):
+    raise OptionError(f"`sampling`={options.sampling}: {_NO_OWN_CODE}")
+  _check_messages(method, hparams)
+  if prepared.init is not None:
+    raise OptionError("`init`: an app starts by its seed")
+  if prepared.model.roles is not None:
+    raise OptionError(f"`model_state`={options.model_state}: {_SIMULATED}")
+  if len(prepared.seeds) > 1:
+    raise OptionError("`seeds`: give one seed")
+  if federation.num_training_clients < federation.num_clients:
+    raise OptionError("`partition`=natural: some clients have no training examples")
+  if federation.task is not None:
+    raise OptionError("`task`: must be one class for each example")
   for name, (usual, why) in _USUAL.items():
     for place in (hparams, options, federation.options):
       value = getattr(place, name, usual)
-      reasons.append((value != usual, f"`{name}`={value}", why))
-  for refused, option, why in reasons:
-    if refused:
-      raise OptionError(f"{option}: {why}")
+      if value != usual:
+        raise OptionError(f"`{name}`={value}: {why}")
+
+
+def _check_messages(method: Method, hparams: Any) -> None:
+  """Refuses messages that machines would send in another way."""
+  up = getattr(hparams, "compress_up", "none")
+  private = getattr(hparams, "private", "none") != "none"
+  if up != "none" and private:
+    raise OptionError(
+      f"`compress_up`={up}: not with `private`, whose clients shorten last"
+    )
+  if method.entry.rounds is not None and private:
+    raise OptionError(
+      f"`algorithm`={method.name}: not with `private`: its sums would arrive as "
+      "they are"
+    )
+  if up != "none" and method.name == "ma_fsvrg":
+    raise OptionError(f"`compress_up`={up}: not with K models")
 
 
 def of_facts(facts: Mapping[str, Any], test: tuple[Any, Any] | None = None) -> Prepared:
@@ -152,18 +139,8 @@ def of_facts(facts: Mapping[str, Any], test: tuple[Any, Any] | None = None) -> P
   )
   data = federation.data._replace(train=federation.data.train._replace(size=sizes))
   federation = dataclasses.replace(federation, tokens=deployed["tokens"], data=data)
-  method = method_of(facts["algorithm"])
-  method = method._replace(
-    hparams=dataclasses.replace(method.hparams, **as_tuples(facts["hparams"]))
-  )
-  options = as_tuples(facts["run"]) | dict(eval_protocols=("global",), host_devices=1)
-  return prepare(
-    method,
-    federation,
-    RunOptions(**options),
-    model=facts["model"],
-    seeds=facts["seeds"],
-  )
+  run = dict(facts["run"], eval_protocols=["global"], host_devices=1)
+  return Plan.from_facts(dict(facts, run=run), federation=federation).prepare()
 
 
 def write_config(

@@ -1,7 +1,8 @@
 """A plan is all that decides a run, checked before anything is computed.
 
 Keywords (``from_keywords``) and flags (``experiments.cli.config``) become a
-plan by the same checks (``make``).
+plan by the same checks (``make``). What a run has written of itself becomes it
+again (``Plan.from_facts``).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import own, tasks
+from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Model
 from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data.federation import Federation
@@ -25,7 +26,7 @@ from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers, sharding
 from fedjax_alg.errors import OptionError, a_type, with_names
-from fedjax_alg.hparams import MAX_SEED, of_type, words_of
+from fedjax_alg.hparams import MAX_SEED, of_type, validate, words_of
 from fedjax_alg.models import OPTIONS, load_model
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.records import parameters
@@ -79,6 +80,70 @@ class Plan:
   task: tasks.Task | None = None
   #: the caller's own parameters to start from; None: see ``run.init_from``
   init: parameters.Arrays | None = None
+
+  @classmethod
+  def from_facts(
+    cls,
+    facts: Mapping[str, Any],
+    *,
+    algorithm: Any = None,
+    model: Any = None,
+    federation: Federation | None = None,
+    init: Any = None,
+  ) -> "Plan":
+    """Makes the plan of a run again from its config.json.
+
+    Its options are filled in already, so none is refused because another one
+    would have it unread. Files of the user's own must be as they were.
+
+    Args:
+      facts: the content of config.json (``result.make_facts``).
+      algorithm: the caller's own, instead of the one that ``facts`` name.
+      model: likewise.
+      federation: the clients with their data; None: they are made again.
+      init: the arrays that the run started from.
+
+    Returns:
+      The plan.
+
+    Raises:
+      OptionError, DataError: an option that cannot be used any more, a file
+        that is gone or has changed, or something without a name that is not
+        given.
+      LookupError, TypeError: ``facts`` are not those of a run.
+    """
+    name, run = facts["algorithm"], as_tuples(facts["run"])
+    if algorithm is None and "algorithm" in facts.get("sources", {}):
+      algorithm = _unchanged(facts, "algorithm", name)
+    if algorithm is None and name not in registry.ALGORITHMS:
+      raise OptionError(f"{name} is not in the registry, give load_run its algorithm")
+    if model is None:
+      model = facts["model"]
+      if "model" in facts.get("sources", {}):
+        model = _unchanged(facts, "model", model)
+    if model is None:
+      raise OptionError("its model has no name, give load_run the model")
+    run["model"] = model if isinstance(model, str) else RunOptions.model
+    if "sampling" in facts.get("sources", {}):
+      run["sampling"] = _unchanged(facts, "sampling", run["sampling"])
+    run["init_from"], init = _start_again(facts, init)
+    options = RunOptions(**run).checked(needs_protocols=False)
+    if federation is None:
+      federation = _federation_again(facts)
+    method = methods.method_of(name if algorithm is None else algorithm)
+    method = method._replace(
+      hparams=dataclasses.replace(method.hparams, **as_tuples(facts["hparams"]))
+    )
+    validate(method.hparams)
+    return _check_parts(
+      method,
+      options,
+      federation.options,
+      federation=federation,
+      seeds=tuple(facts["seeds"]),
+      model=model,
+      init=init,
+    )
 
   def prepare(
     self, settings: Sequence[Mapping[str, Any]] = ({},), **kwargs: Any
@@ -146,7 +211,7 @@ def make(
   """
   options_lib.refuse_both(explicit)
   # First: it makes its metrics known, which other options name.
-  task = federation.task if federation else data.data_task if data else None
+  _ = federation.task if federation else data.data_task if data else None
   model = run.model if model is None else model
   is_named = isinstance(model, str)
   own_model = load_model(model) if own.is_own(model) else model
@@ -182,12 +247,58 @@ def make(
     others["model"] = None  # it may read what a named model reads of the data
   for options in (data, run):
     federation_lib.refuse_unread_options(options, explicit, others)
-  run = _with_rounds(method, run, model, federation)
   for name in ("participation", "cohort_size"):
     if method.entry.all_clients and name in explicit:
       raise OptionError(
         f"`{name}`: {method.name} does not read it, it uses all data in every round"
       )
+  return _check_parts(
+    method,
+    run,
+    data,
+    federation=federation,
+    seeds=run.seeds if seeds is None else seeds,
+    model=model,
+    measures=measures,
+    sampler=sampler,
+    init=init,
+  )
+
+
+def _check_parts(
+  method: Method,
+  run: RunOptions,
+  data: DataOptions,
+  *,
+  federation: Federation | None,
+  seeds: tuple[int, ...],
+  model: Any,
+  measures: Mapping[str, evaluate_lib.Measure] | None = None,
+  sampler: Any = None,
+  init: parameters.Arrays | None = None,
+) -> Plan:
+  """Checks that the parts of a plan go together.
+
+  Args:
+    method: see ``make``.
+    run: the options of the run, each checked alone.
+    data: those of the data, filled.
+    federation: see ``make``.
+    seeds: the seeds.
+    model: a name or the caller's own.
+    measures: see ``make``.
+    sampler: see ``make``.
+    init: see ``make``.
+
+  Returns:
+    The plan, its number of rounds filled in.
+
+  Raises:
+    OptionError, DataError: they do not.
+  """
+  task = federation.task if federation else data.data_task
+  own_model = load_model(model) if own.is_own(model) else model
+  run = _with_rounds(method, run, model, federation)
   if task is None:
     task = (
       own_model.task
@@ -200,7 +311,7 @@ def make(
     name=method.name,
     entry=method.entry,
     hparams=method.hparams,
-    named_model=is_named,
+    named_model=isinstance(model, str),
     task=task,
   )
   if federation is not None:
@@ -213,7 +324,7 @@ def make(
     method,
     data,
     run,
-    run.seeds if seeds is None else seeds,
+    seeds,
     model,
     measures or {},
     sampler,
@@ -221,6 +332,79 @@ def make(
     task,
     init,
   )
+
+
+def as_tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
+  """Options as config.json has them, with the tuples that JSON has no word for."""
+  return {name: _tuples(value) for name, value in facts.items()}
+
+
+def _tuples(value: Any) -> Any:
+  return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _unchanged(facts: Mapping[str, Any], parameter: str, text: str) -> str:
+  """Names what a user wrote so that it is found from any folder.
+
+  Args:
+    facts: the content of config.json.
+    parameter: name of the option.
+    text: how the run named it, see ``own.load``.
+
+  Returns:
+    What ``own.load`` takes.
+
+  Raises:
+    OptionError: it is gone, or has changed since the run.
+  """
+  saved = facts["sources"][parameter]
+  place, _, name = text.rpartition(":")
+  if place.endswith(".py"):
+    text = f"{saved['file']}:{name}"
+  _, source = own.load(text, parameter)
+  if source.sha256 != saved["sha256"]:
+    raise OptionError(
+      f"{source.file} has changed since the run; give load_run "
+      f"{parameter}={text!r} to use it as it is now"
+    )
+  return text
+
+
+def _start_again(facts: Mapping[str, Any], init: Any) -> tuple[str | None, Any]:
+  """The file or the arrays that a run started from.
+
+  Raises:
+    OptionError: they cannot be had any more, or have changed.
+  """
+  sources = facts.get("sources", {})
+  start: tuple[str | None, Any]
+  if "init_from" in sources:
+    name, file = "init_from", sources["init_from"]["file"]
+    arrays, start = parameters.read_parameters(file), (file, None)
+  elif "init" in sources:
+    if init is None:
+      raise OptionError("it started from arrays, give load_run its init")
+    name, arrays = "init", parameters.flatten(init, "`init`")
+    start = None, arrays
+  else:
+    return None, None
+  if parameters.hash_arrays(arrays) != sources[name]["sha256"]:
+    raise OptionError(f"{name} is not what the run started from")
+  return start
+
+
+def _federation_again(facts: Mapping[str, Any]) -> Federation:
+  """Makes the clients of a run again.
+
+  Raises:
+    OptionError, DataError: the data cannot be had any more.
+  """
+  data = as_tuples(facts["data"])
+  if data["dataset"] is None:
+    raise OptionError("its data were arrays, give load_run the federation")
+  if "task" in facts.get("sources", {}):
+    data["task"] = _unchanged(facts, "task", data["task"])
+  return federation_lib.from_options(DataOptions(**data))
 
 
 def _check_personal(method: Method, run: RunOptions) -> None:

@@ -13,19 +13,17 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from fedjax_alg import files, own, registry, tasks
+from fedjax_alg import files, own, tasks
 from fedjax_alg.base import Params
 from fedjax_alg.data import layout
-from fedjax_alg.data.federation import Federation, from_options
-from fedjax_alg.data.options import DataOptions, field_values
+from fedjax_alg.data.federation import Federation
+from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint, owned, processes, samplers
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import (
   as_index,
-  check_options,
-  convert_types,
   of_type,
   ordered_values,
 )
@@ -35,10 +33,10 @@ from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import parameters, tables
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
-from fedjax_alg.runs.methods import method_of
 from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs.plan import Plan
 from fedjax_alg.runs.play import Step
-from fedjax_alg.runs.prepare import Prepared, prepare
+from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import place_on_devices, state_shapes
 
 _FINAL = parameters.FINAL
@@ -744,105 +742,63 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
     raise RunFolderError(f"{path}: damaged, cannot be read") from error
 
 
-def as_tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
-  """Options as config.json has them, with the tuples that JSON has no word for."""
-  return {name: _tuples(value) for name, value in facts.items()}
-
-
-def _tuples(value: Any) -> Any:
-  return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _own_again(
-  folder: pathlib.Path,
-  text: str,
-  parameter: str,
-  sources: Mapping[str, Mapping[str, str]],
-) -> str:
-  """Names what a user wrote so that it is found from any folder.
-
-  Args:
-    folder: folder of the run.
-    text: how the run named it, see ``own.load``.
-    parameter: name of the option.
-    sources: "sources" of config.json.
-
-  Returns:
-    What ``own.load`` takes.
-
-  Raises:
-    RunFolderError: it is gone, or has changed since the run.
-  """
-  as_index, _, name = text.rpartition(":")
-  if as_index.endswith(".py"):
-    text = f"{sources[parameter]['file']}:{name}"
-  try:
-    _, source = own.load(text, parameter)
-  except OptionError as error:
-    raise RunFolderError(f"{folder}: {error}") from error
-  if source.sha256 != sources[parameter]["sha256"]:
-    raise RunFolderError(
-      f"{folder}: {source.file} has changed since the run; give load_run "
-      f"{parameter}={text!r} to use it as it is now"
-    )
-  return text
-
-
-def _start_again(
-  folder: pathlib.Path,
-  options: RunOptions,
-  init: Any,
-  sources: Mapping[str, Mapping[str, str]],
-) -> tuple[RunOptions, Any]:
-  """The options of a saved run and what it started from.
-
-  Only parameters that are frozen or the clients' own are read again.
-
-  Raises:
-    RunFolderError: they cannot be had any more, or have changed.
-  """
-  start_names = {"init_from", "init"} & sources.keys()
-  if not start_names or not options.roles:
-    return dataclasses.replace(options, init_from=None, init_only=()), None
-  (name,) = start_names
-  try:
-    if name == "init_from":
-      file = sources[name]["file"]
-      options = dataclasses.replace(options, init_from=file)
-      arrays = parameters.read_parameters(file)
-    elif init is None:
-      raise RunFolderError(f"{folder}: it started from arrays, give load_run its init")
-    else:
-      arrays = init = parameters.flatten(init, "`init`")
-  except OptionError as error:
-    raise RunFolderError(f"{folder}: {error}") from error
-  if parameters.hash_arrays(arrays) != sources[name]["sha256"]:
-    raise RunFolderError(f"{folder}: {name} is not what the run started from")
-  return options, init
-
-
-def _federation_again(
+def plan_again(
   folder: pathlib.Path,
   facts: Mapping[str, Any],
-  sources: Mapping[str, Mapping[str, str]],
-) -> Federation:
-  """Makes the clients of a saved run again.
+  *,
+  federation: Federation | None = None,
+  algorithm: Any = None,
+  model: Any = None,
+  init: Any = None,
+) -> Plan:
+  """Makes the plan of a saved run again.
 
   A partition that was read from a file is in the run's own folder, too.
 
+  Args:
+    folder: folder of the run.
+    facts: its config.json.
+    federation: see ``load_run``.
+    algorithm: see ``load_run``.
+    model: see ``load_run``.
+    init: see ``load_run``.
+
   Raises:
-    RunFolderError: the data cannot be had any more.
+    RunFolderError: something cannot be had any more, or has changed.
   """
-  facts = as_tuples(facts)
   partition = folder / "partition.npz"
-  if facts.get("partition_file") is not None and partition.is_file():
-    facts["partition_file"] = str(partition)
-  if "task" in sources:
-    facts["task"] = _own_again(folder, facts["task"], "task", sources)
+  if facts["data"].get("partition_file") is not None and partition.is_file():
+    data = dict(facts["data"], partition_file=str(partition))
+    facts = dict(facts, data=data)
   try:
-    return from_options(DataOptions(**facts))
+    return Plan.from_facts(
+      facts, algorithm=algorithm, model=model, federation=federation, init=init
+    )
   except OptionError as error:
     raise RunFolderError(f"{folder}: {error}") from error
+
+
+#: Samplers that need no file, and no number of each client.
+_SIMPLE = ("uniform", "size", "poisson")
+
+
+def _without_rounds(facts: Mapping[str, Any]) -> dict[str, Any]:
+  """The facts of a run of which no round is run any more.
+
+  Nobody needs to be drawn, and of what it started from only parameters that are
+  frozen or the clients' own are read again.
+  """
+  run, sources = dict(facts["run"]), dict(facts.get("sources", {}))
+  if run.get("sampling", "uniform") not in _SIMPLE:
+    run |= dict(sampling="uniform", availability_file=None)
+    sources.pop("sampling", None)
+  if not run.get("roles"):
+    run |= dict(init_from=None, init_only=())
+    sources = {name: of for name, of in sources.items() if name not in _STARTS}
+  return dict(facts, run=run, sources=sources)
+
+
+_STARTS = ("init_from", "init")
 
 
 def _remake(
@@ -855,39 +811,20 @@ def _remake(
   init: Any,
 ) -> Live:
   """Prepares a saved run again and reads its final states."""
-  name = facts["algorithm"]
-  sources = facts.get("sources", {})
-  if algorithm is None and "algorithm" in sources:
-    algorithm = _own_again(folder, name, "algorithm", sources)
-  if algorithm is None and name not in registry.ALGORITHMS:
-    raise RunFolderError(
-      f"{folder}: {name} is not in the registry, give load_run its algorithm"
-    )
-  if model is None and "model" in sources:
-    model = _own_again(folder, facts["model"], "model", sources)
-  options = convert_types(RunOptions(**as_tuples(facts["run"])))
-  check_options(options)
-  # No round is run, so nobody needs to be drawn.
-  options = dataclasses.replace(options, sampling="uniform")
-  options, init = _start_again(folder, options, init, sources)
-  if model is None and facts["model"] is None:
-    raise RunFolderError(f"{folder}: its model has no name, give load_run the model")
-  if federation is None:
-    if facts["data"]["dataset"] is None:
-      raise RunFolderError(
-        f"{folder}: its data were arrays, give load_run the federation"
-      )
-    federation = _federation_again(folder, facts["data"], sources)
-  if federation.hashes != {k: summary["hashes"][k] for k in federation.hashes}:
-    raise RunFolderError(f"{folder}: the run was trained on other data")
-  method = method_of(name if algorithm is None else algorithm)
-  method = method._replace(
-    hparams=dataclasses.replace(method.hparams, **as_tuples(facts["hparams"]))
+  plan = plan_again(
+    folder,
+    _without_rounds(facts),
+    federation=federation,
+    algorithm=algorithm,
+    model=model,
+    init=init,
   )
+  assert plan.federation is not None
+  hashes = plan.federation.hashes
+  if hashes != {name: summary["hashes"][name] for name in hashes}:
+    raise RunFolderError(f"{folder}: the run was trained on other data")
   try:
-    prepared = prepare(
-      method, federation, options, model=model, seeds=facts["seeds"], init=init
-    )
+    prepared = plan.prepare()
   except OptionError as error:  # for instance a file of devices that is gone
     raise RunFolderError(f"{folder}: {error}") from error
   if prepared.plan.get("frozen_sha256") != facts["plan"].get("frozen_sha256"):

@@ -277,19 +277,45 @@ def test_states_that_are_gone_are_missed_when_they_are_needed(saved, own_fed, tm
     loaded.client_params(0)
 
 
+def test_what_is_loaded_goes_through_the_checks_of_a_run(fed, tmp_path):
+  """A round of few expected participants may be loaded; what is gone is named."""
+  options = dict(rounds=1, evaluate="global", participation=0.01)
+  result = fa.run("fedavg", fed, sampling="poisson", **options)
+  folder = result.save(tmp_path / "run")
+  chex.assert_trees_all_equal(
+    fa.load_run(folder).client_params(3), result.client_params(3)
+  )
+  afl = fa.run("afl", fed, evaluate="global", remove_ridge=False)
+  folder = afl.save(tmp_path / "afl")
+  facts = files.read_json(folder / "config.json")
+  hparams = facts["hparams"] | {"double": "pairs"}
+  change_json(folder / "config.json", **facts | dict(hparams=hparams))
+  loaded = fa.load_run(folder)
+  assert loaded.state_hash() == afl.state_hash()
+  with pytest.raises(fa.RunFolderError) as error:
+    loaded.client_params(0)
+  assert str(error.value) == (
+    f"{folder}: double=pairs: sums of two float32 are gone, they never ran on a "
+    "TPU; must be one of auto, float64"
+  )
+
+
 def test_a_config_that_is_of_something_else(saved, own_fed, tmp_path):
   folder = tmp_path / "run"
   shutil.copytree(saved[1], folder)
   before = files.read_json(folder / "config.json")
-  for part in (
-    dict(run={"nosuch": 1}),
-    dict(run={"rounds": []}),
-    dict(hparams={"nosuch": 1}),
+  gone = "cannot be prepared again, its config.json is damaged or of another"
+  for part, why in (
+    (dict(run={"nosuch": 1}), gone),
+    (dict(run={"rounds": []}), "rounds="),
+    (dict(hparams={"nosuch": 1}), gone),
+    (dict(hparams={"client_lr": -1.0}), "client_lr=-1.0: must be more than 0"),
   ):
     change_json(folder / "config.json", **before | part)
     loaded = fa.load_run(folder, federation=own_fed)
-    with pytest.raises(fa.RunFolderError, match="run: cannot be prepared"):
+    with pytest.raises(fa.RunFolderError, match=f"run: {why}") as error:
       loaded.client_params(0)
+    assert "\n" not in str(error.value)
 
 
 def test_clients_hold_what_they_held_last(tmp_path):
