@@ -17,11 +17,11 @@ from fedjax_alg.hparams import of_type, reads
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
+from fedjax_alg.runs.checks import check_reachable
 from fedjax_alg.runs.options import (
   EvaluationOptions,
   MachineOptions,
   RunOptions,
-  check_reachable,
 )
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.stopping import ALL_ROUNDS

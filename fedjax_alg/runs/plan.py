@@ -30,7 +30,7 @@ from fedjax_alg.hparams import MAX_SEED, of_type, validate, words_of
 from fedjax_alg.models import OPTIONS, load_model
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.records import parameters
-from fedjax_alg.runs import methods
+from fedjax_alg.runs import checks, methods
 from fedjax_alg.runs import options as options_lib
 from fedjax_alg.runs import prepare as prepare_lib
 from fedjax_alg.runs.methods import Method
@@ -209,7 +209,7 @@ def make(
   Raises:
     OptionError, DataError: an option that cannot be used, with its name.
   """
-  options_lib.refuse_both(explicit)
+  checks.refuse_both(explicit)
   # First: it makes its metrics known, which other options name.
   _ = federation.task if federation else data.data_task if data else None
   model = run.model if model is None else model
@@ -305,7 +305,7 @@ def _check_parts(
       if isinstance(own_model, Model)
       else (tasks.CLASSIFICATION if isinstance(own_model, str) else None)
     )
-  run = options_lib.check_together(
+  run = checks.check_together(
     run,
     data,
     name=method.name,
@@ -315,7 +315,7 @@ def _check_parts(
     task=task,
   )
   if federation is not None:
-    options_lib.cohort_size(
+    checks.cohort_size(
       run, data, method.entry, method.hparams, federation.num_training_clients
     )
   if sampler is not None:
@@ -450,7 +450,7 @@ def _with_rounds(
   layers, closed_form = 1, method.entry.rounds is not None
   if closed_form:
     if isinstance(model, str) and (federation is None or not own.is_own(model)):
-      layers = options_lib.num_layers(run, method.name)
+      layers = checks.num_layers(run, method.name)
     elif run.rounds is None:
       assert federation is not None
       layers = _layers_of(model, federation, run, method.name)

@@ -25,8 +25,9 @@ from fedjax_alg.hparams import unread, with_values
 from fedjax_alg.models import augment, lstm, precision, roles, start
 from fedjax_alg.records import accounting, parameters
 from fedjax_alg.runs import own_algorithm, stopping
+from fedjax_alg.runs.checks import check_targets, cohort_size
 from fedjax_alg.runs.methods import Method, Numbers
-from fedjax_alg.runs.options import RunOptions, check_targets, cohort_size
+from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.placed import PlacedData
 
 #: The most examples that a client may read in a round; costs count in int32.
@@ -719,7 +720,7 @@ def prepare(
   Args:
     method: the algorithm with its hyper-parameters.
     federation: the clients with their data.
-    options: options that ``options.check_together`` has checked and filled.
+    options: options that ``checks.check_together`` has checked and filled.
     model: an argument of ``models.as_model``; None means ``options.model``.
     seeds: seeds of the runs; None means ``options.seeds``.
     settings: for each setting, the hyper-parameters that differ from those of

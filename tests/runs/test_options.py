@@ -13,8 +13,7 @@ import fedjax_alg as fa
 from fedjax_alg.data.options import DataOptions, field_values
 from fedjax_alg.engine import samplers
 from fedjax_alg.hparams import convert_types, of_type
-from fedjax_alg.runs import methods
-from fedjax_alg.runs import options as options_lib
+from fedjax_alg.runs import checks, methods
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import from_keywords
 
@@ -282,7 +281,7 @@ def test_rounds_by_default(name, layers, rounds):
 )
 def test_layers_are_counted(model, model_options, layers):
   options = RunOptions(model=model, **model_options)
-  assert options_lib.num_layers(options, "pfedacnnl") == layers
+  assert checks.num_layers(options, "pfedacnnl") == layers
 
 
 def test_the_availability_of_clients(tmp_path):
@@ -327,7 +326,7 @@ def test_a_probability_is_a_probability(q, newcomers):
   plan = from_keywords(
     "fedavg", fed, sampling="poisson", participation=q, rounds=5, evaluate="global"
   )
-  size = options_lib.cohort_size(
+  size = checks.cohort_size(
     plan.run, plan.data, plan.method.entry, plan.method.hparams, 10
   )
   assert size == samplers.slots_of_poisson(10, q) >= 1

@@ -1,0 +1,415 @@
+"""Checks that the options of a run, its data and its algorithm fit together."""
+
+from collections.abc import Iterable, Sequence
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from fedjax_alg import own, registry, tasks
+from fedjax_alg.base import Model
+from fedjax_alg.data.options import NUMBERS, DataOptions
+from fedjax_alg.data.tfds_source import IMAGE_SHAPES
+from fedjax_alg.engine import clients, samplers
+from fedjax_alg.errors import OptionError, check_known
+from fedjax_alg.hparams import (
+  fill_defaults,
+  reads,
+)
+from fedjax_alg.models import (
+  DEFAULT_LAYERS,
+  LAYERED,
+  MODELS,
+  OF_IMAGES,
+  OF_TOKENS,
+  check_layers,
+  load_model,
+  lstm,
+  make_model,
+  parse_layers,
+)
+from fedjax_alg.records import accounting
+from fedjax_alg.runs import stopping
+from fedjax_alg.runs.options import PARTICIPATION, RunOptions
+
+#: Shape of an image in the data sets whose shape is known before loading.
+_IMAGES = {"digits": (8, 8), "femnist": (28, 28, 1), **IMAGE_SHAPES}
+#: Data sets whose examples are sequences of words or characters.
+_SEQUENCES = ("sent140", "shakespeare")
+
+
+def num_layers(options: RunOptions, algorithm: str) -> int:
+  """Counts the layers with weights of a named model.
+
+  Args:
+    options: the options; they name the model.
+    algorithm: name of the algorithm, for the message.
+
+  Returns:
+    The number of layers.
+
+  Raises:
+    OptionError: a model that cannot be fitted with least squares.
+  """
+  if own.is_own(options.model):
+    model = load_model(options.model)
+    if not isinstance(model, Model) or model.layers is None:
+      raise OptionError(
+        f"`model`={options.model}: {algorithm} fits dense layers and "
+        "convolutions in closed form, and only a base.Model with layers "
+        "says what it has"
+      )
+    return len(model.layers)
+  if options.model in MODELS and options.model not in LAYERED:
+    raise OptionError(
+      f"`model`={options.model}: {algorithm} fits dense layers and "
+      f"convolutions in closed form, and {options.model} has others "
+      f"(allowed: {', '.join(LAYERED)})"
+    )
+  return 1 + sum(word.startswith(("conv", "dense")) for word in _layers_of(options))
+
+
+def _layers_of(options: RunOptions) -> Sequence[str]:
+  """The hidden layers of a named model that is fitted with least squares."""
+  return {
+    "softmax": (),
+    "mlp": [f"dense{width}" for width in options.hidden],
+    "cnn": DEFAULT_LAYERS,
+  }.get(options.model, options.layers)
+
+
+def check_together(
+  options: RunOptions,
+  data: DataOptions,
+  *,
+  name: str,
+  entry: registry.Entry,
+  hparams: Any,
+  named_model: bool = True,
+  task: tasks.Task | None = None,
+) -> RunOptions:
+  """Checks that algorithm, model, data and partition fit together.
+
+  The check needs no data.
+
+  Args:
+    options: checked options of the run with ``rounds`` filled in.
+    data: options of the data, filled (``DataOptions.filled``).
+    name: name of the algorithm.
+    entry: registry entry of the algorithm.
+    hparams: hyper-parameters of the algorithm.
+    named_model: whether ``options.model`` is the model of the run.
+    task: what is predicted; None if it is not known before the model is built.
+
+  Returns:
+    The options with the default participation filled in, and with the
+    protocol ``newcomers`` added if clients join during the run.
+
+  Raises:
+    OptionError: options that do not fit together.
+  """
+  named_model = named_model and not own.is_own(options.model)
+  if named_model:
+    _check_model(options, data)
+  protocols = _protocols(options, data, name, entry, hparams)
+  if named_model:
+    _check_convolutions(options, hparams)
+  _check_training(options, data, name, entry)
+  _check_late(options, name, entry, hparams)
+  stopping.check_evaluated(options.stopping_rules, protocols, task=task)
+  check_targets(options, task)
+  accounting.check_accounting(options, data, hparams)
+  if getattr(hparams, "variant", None) == "table":
+    for flag, value in (("newcomers_at", data.newcomers_at), ("shift", data.shift)):
+      if value not in (None, "none"):
+        raise OptionError(
+          f"`{flag}`: not with `variant`=table, which keeps a gradient of "
+          "every batch of the first round's clients (use `variant`=client)"
+        )
+  embedding = options.embedding
+  if embedding is None:
+    characters = options.model == "lstm" and data.dataset in ("shakespeare", "leaf")
+    embedding = lstm.EMBEDDINGS[1 if characters else 0]
+  options = dataclasses.replace(
+    options,
+    participation=_participation(options, name, entry),
+    eval_protocols=protocols,
+    embedding=embedding,
+  )
+  if data.num_clients is not None:
+    cohort_size(
+      options, data, entry, hparams, data.num_clients - data.validation_clients
+    )
+  return options
+
+
+def check_targets(options: RunOptions, task: tasks.Task | None) -> None:
+  """Checks the targets against the main metric of the task.
+
+  Raises:
+    OptionError: a target that it cannot have.
+  """
+  if task is None or options.targets == RunOptions().targets:
+    return
+  check_reachable(options.targets, task.main in task.shares)
+
+
+def check_reachable(targets: Iterable[float], share: bool) -> None:
+  """Checks values that a metric is to reach; ``share``: it is in [0, 1]."""
+  for target in targets:
+    if not (0 < target <= 1 if share else np.isfinite(target)):
+      raise OptionError(
+        f"`targets`={target:g}: must "
+        + ("lie in (0, 1], 0.9 is 90 %" if share else "be finite")
+      )
+
+
+def _protocols(
+  options: RunOptions, data: DataOptions, name: str, entry: registry.Entry, hparams: Any
+) -> tuple[str, ...]:
+  """The protocols, whose clients there must be at some time of the run."""
+  protocols = options.eval_protocols
+  if "validation" in protocols and data.validation_clients == 0:
+    raise OptionError(
+      "`eval_protocols`=validation: needs `validation_clients` "
+      "of at least 1, there are 0"
+    )
+  if entry.needs_validation(hparams) and not data.validation_clients:
+    which = "server" if hasattr(hparams, "server") else "algorithm"
+    raise OptionError(
+      f"`{which}`={getattr(hparams, 'server', name)}: searches its step on "
+      "validation data, give `validation_clients` (at least 1)"
+    )
+  if data.newcomers_at is None and "newcomers" in protocols:
+    raise OptionError(
+      "`eval_protocols`=newcomers: needs `newcomers_at`, all "
+      "clients are there from the start"
+    )
+  last = (options.rounds or 1) - 1  # after it nothing happens any more
+  if data.newcomers_at:
+    if data.newcomers_at[-1][0] > last:
+      text = ",".join(f"{n}:{count}" for n, count in data.newcomers_at)
+      raise OptionError(
+        f"`newcomers_at`={text}: the last never join, there are "
+        f"`rounds`={options.rounds} (at most {last})"
+      )
+    protocols = tuple(dict.fromkeys((*protocols, "newcomers")))
+  if data.shift != "none" and data.shift_every > last:
+    raise OptionError(
+      f"`shift_every`={data.shift_every}: the data never change, there are "
+      f"`rounds`={options.rounds} (at most {last})"
+    )
+  return protocols
+
+
+def _check_convolutions(options: RunOptions, hparams: Any) -> None:
+  """Checks that as many convolutions are there as are fitted high-passed."""
+  convolutions = sum(word.startswith("conv") for word in _layers_of(options))
+  if getattr(hparams, "code_high_passed", 0) > convolutions:
+    raise OptionError(
+      f"`code_high_passed`={hparams.code_high_passed}: must be at most "
+      f"{convolutions}, the convolutions of `model`={options.model}"
+    )
+
+
+def _participation(
+  options: RunOptions, name: str, entry: registry.Entry
+) -> float | None:
+  """The share of the clients in a round; all where the method needs all."""
+  share = options.participation
+  if not entry.all_clients:
+    return PARTICIPATION if share is None and (options.cohort_size is None) else share
+  for flag, is_set in (
+    ("participation", share not in (None, 1.0)),
+    ("cohort_size", options.cohort_size is not None),
+    ("sampling", options.sampling != "uniform"),
+    ("draw", options.draw != "auto"),
+  ):
+    if is_set:
+      raise OptionError(
+        f"`{flag}`: {name} does not read it, it uses all data in every round"
+      )
+  return 1.0
+
+
+def _check_late(
+  options: RunOptions, name: str, entry: registry.Entry, hparams: Any
+) -> None:
+  """Checks that an algorithm can be run with late and lost clients."""
+  late = options.late(entry)
+  if late is None:
+    return
+  cause = (
+    f"`dropout`={late.dropout:g}"
+    if late.dropout
+    else f"`stragglers`={options.stragglers}"
+    if late.stragglers
+    else f"`deadline_s`={options.deadline_s:g}"
+  )
+  if entry.all_clients:
+    raise OptionError(
+      f"{cause}: {name} does not read it, it uses all data in every round"
+    )
+  if late.deadline_s is not None and entry.no_deadline:
+    raise OptionError(
+      f"`deadline_s`={late.deadline_s:g}: {name} has none ({entry.no_deadline})"
+    )
+  if late.stragglers and late.keep:
+    tiny = make_model("softmax", (1,), 2)
+    built = entry.build(tiny, fill_defaults(hparams), map_clients=clients.ClientMap())
+    if not built.takes_parts:
+      raise OptionError(
+        f"`partial_work`=keep: {name} counts its work in another way than by "
+        "mini-batches of one local method (allowed: drop)"
+      )
+
+
+def refuse_both(names: Iterable[str]) -> None:
+  """Refuses what says how available the clients are beside their file.
+
+  Args:
+    names: names of the options that the caller gave.
+
+  Raises:
+    OptionError: one of them would not be read.
+  """
+  names = set(names)
+  for name in ("availability", "availability_seed"):
+    if {name, "availability_file"} <= names:
+      raise OptionError(f"`{name}` and `availability_file`: give one of them")
+
+
+def cohort_size(
+  options: RunOptions,
+  data: DataOptions,
+  entry: registry.Entry,
+  hparams: Any,
+  num_clients: int,
+) -> int:
+  """Computes the cohort size S and checks it.
+
+  Args:
+    options: options of the run.
+    data: options of the data.
+    entry: registry entry of the algorithm.
+    hparams: hyper-parameters of the algorithm.
+    num_clients: C, without the validation clients.
+
+  Returns:
+    S.
+
+  Raises:
+    OptionError: S is zero (but with Poisson sampling, whose rounds may have any
+      number of participants), larger than C or smaller than the number of
+      models; too many newcomers to form the first cohorts; or ``shift_share``
+      too small for one pair of clients.
+  """
+  held_out = data.validation_clients
+  remainder = f" that `validation_clients`={held_out} leaves" if held_out else ""
+  size, by_chance = options.cohort_size, options.sampling == "poisson"
+  if size is None:
+    assert options.participation is not None
+    size = round(options.participation * num_clients)
+    name = f"`participation`={options.participation}"
+    if size < 1 and not by_chance:
+      default = " (the default)" if options.participation == PARTICIPATION else ""
+      raise OptionError(
+        f"{name}{default}: gives 0 of {num_clients} clients{remainder} a round; "
+        f"give more than {0.5 / num_clients:.6g}, or `cohort_size`"
+      )
+  else:
+    name = f"`cohort_size`={size}"
+    if size > num_clients:
+      raise OptionError(f"{name}: more than the {num_clients} clients{remainder}")
+  if by_chance:
+    size = samplers.slots_of_poisson(num_clients, options.rate(num_clients))
+  groups = getattr(hparams, "num_groups", 1)
+  if groups > num_clients and reads(hparams, "num_groups"):
+    raise OptionError(
+      f"`num_groups`={groups}: more than the {num_clients} clients{remainder}"
+    )
+  at_once = getattr(hparams, "concurrency", 0)
+  if at_once > num_clients:
+    raise OptionError(
+      f"`concurrency`={at_once}: more than the {num_clients} clients{remainder}"
+    )
+  models = getattr(hparams, "num_models", 1)
+  if models > size:
+    raise OptionError(
+      f"`num_models`={models}: larger than the cohort of "
+      f"{size} clients ({name} of {num_clients}{remainder})"
+    )
+  # If all clients take part in every round, or each by chance, newcomers that
+  # have not joined yet occupy padding slots: one client at the start is enough.
+  one_suffices = entry.all_clients or by_chance
+  data.check_changes(num_clients, 1 if one_suffices else size)
+  return size
+
+
+def _check_model(options: RunOptions, data: DataOptions) -> None:
+  """Checks that a named model can read a named data set."""
+  model, words = options.model, data.dataset in _SEQUENCES
+  check_known("model", model, MODELS)
+  if words and model not in OF_TOKENS:
+    content = "words" if data.dataset == "sent140" else "characters"
+    raise OptionError(
+      f"`model`={model}: cannot read {content}, "
+      f"`dataset`={data.dataset} needs `model`=lstm"
+    )
+  if model in OF_TOKENS:
+    if data.dataset not in (*_SEQUENCES, "npz", "leaf", None):
+      raise OptionError(
+        f"`model`={model}: needs words or characters, {data.dataset} has "
+        "none (use `dataset`=sent140, shakespeare, or npz with int32 x)"
+      )
+    if data.features != "none":
+      raise OptionError(
+        f"`features`={data.features}: needs numbers, "
+        f"`model`={model} reads words (only none)"
+      )
+  vectors = _vectors(data)
+  if model in OF_IMAGES and vectors:
+    raise OptionError(
+      f"`model`={model}: needs images, the examples are not ({vectors})"
+    )
+  if model == "stack":
+    layers = parse_layers(options.layers)
+    image = _IMAGES.get(data.dataset or "")
+    if image and not vectors:
+      check_layers(layers, image)
+    if vectors and any(
+      word.startswith(("conv", "avg", "max")) for word in options.layers
+    ):
+      raise OptionError(
+        f"`layers`={','.join(options.layers)}: needs images, "
+        f"the examples are not ({vectors})"
+      )
+
+
+def _vectors(data: DataOptions) -> str:
+  """Explains why the examples are not images; empty if they may be."""
+  if data.dataset in NUMBERS:
+    return f"{NUMBERS[data.dataset]} numbers"
+  if data.dataset in _SEQUENCES:
+    return "words or characters"
+  if data.features in ("hog", "flatten"):
+    return f"`features`={data.features} makes a vector of each"
+  return ""
+
+
+def _check_training(
+  options: RunOptions, data: DataOptions, name: str, entry: registry.Entry
+) -> None:
+  """Checks that a method computes and trains as the options say."""
+  dtype = options.compute_dtype
+  if dtype != "float32" and entry.rounds is not None:
+    raise OptionError(
+      f"`compute_dtype`={dtype}: {name} fits layers in closed "
+      "form (allowed: float32; `precision` is that of its "
+      "sums)"
+    )
+  label = f"`augment`={','.join(options.augment)}"
+  if options.augment and entry.all_clients:
+    raise OptionError(f"{label}: {name} does not read it, it has no local steps")
+  if options.augment and _vectors(data):
+    raise OptionError(f"{label}: needs images, the examples are not ({_vectors(data)})")
