@@ -40,6 +40,7 @@ ELSEWHERE = {
   "rounds/k_models": "rounds/test_two_halves",
   "rounds/local_training": "rounds/test_two_halves",
   "rounds/one_model": "rounds/test_two_halves",
+  "runs/availability": "runs/test_options",
   "runs/sinks": "runs/test_queue",
   "split": "test_trees",
   "tasks/classification": "tasks/test_measures",

@@ -175,6 +175,10 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
   return result
 
 
+#: The name by which apps that were exported before call it.
+read = read_config
+
+
 def _sha256(facts: Mapping[str, Any]) -> str:
   return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -11,9 +11,8 @@ import pytest
 from experiments.cli import flags
 import fedjax_alg as fa
 from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.engine import samplers
 from fedjax_alg.hparams import convert_types, of_type
-from fedjax_alg.runs import checks, methods
+from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import from_keywords
 
@@ -271,19 +270,6 @@ def test_rounds_by_default(name, layers, rounds):
   assert methods.default_rounds(methods.method_of(name), layers) == rounds
 
 
-@pytest.mark.parametrize(
-  "model, model_options, layers",
-  [
-    ("softmax", {}, 1),
-    ("mlp", dict(hidden=(8, 8)), 3),
-    ("stack", dict(layers=("conv3-2", "max2", "flatten", "dense4")), 3),
-  ],
-)
-def test_layers_are_counted(model, model_options, layers):
-  options = RunOptions(model=model, **model_options)
-  assert checks.num_layers(options, "pfedacnnl") == layers
-
-
 def test_the_availability_of_clients(tmp_path):
   options = RunOptions(sampling="availability", availability=(0.25, 0.5))
   availability = options.clients_availability(1000)
@@ -316,26 +302,3 @@ def test_the_availability_of_clients(tmp_path):
   ):
     with pytest.raises(fa.OptionError, match=pattern):
       dataclasses.replace(options, availability_file=str(tmp_path / name)).checked()
-
-
-@pytest.mark.parametrize("q", [0.001, 0.04, 0.05, 0.3])
-@pytest.mark.parametrize("newcomers", [None, "2:9"])
-def test_a_probability_is_a_probability(q, newcomers):
-  """Poisson sampling may draw nobody, so q C below one half is no mistake."""
-  fed = fa.federate("digits", num_clients=10, newcomers_at=newcomers)
-  plan = from_keywords(
-    "fedavg", fed, sampling="poisson", participation=q, rounds=5, evaluate="global"
-  )
-  size = checks.cohort_size(
-    plan.run, plan.data, plan.method.entry, plan.method.hparams, 10
-  )
-  assert size == samplers.slots_of_poisson(10, q) >= 1
-  np.testing.assert_array_equal(
-    plan.run.clients_availability(10), np.full(10, q, np.float32)
-  )
-  if q < 0.06:
-    for sampling in ("uniform", "size", "availability"):
-      with pytest.raises(fa.OptionError, match="gives 0 of 10 clients"):
-        from_keywords(
-          "fedavg", fed, sampling=sampling, participation=q, rounds=5, evaluate="global"
-        )
