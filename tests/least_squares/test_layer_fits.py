@@ -73,6 +73,6 @@ def test_pairs_of_float32_are_gone(name):
     method.entry.build(models.make_model("softmax", (6,), 3), hparams, map_clients=None)
   assert str(error.value) == why
   with pytest.raises(config.UsageError) as error:
-    config.parse([f"--algorithm={name}", "--double=pairs"])
+    config.parse_config([f"--algorithm={name}", "--double=pairs"])
   assert str(error.value) == f"--{why}"
-  assert config.parse([f"--algorithm={name}", "--double=float64"])
+  assert config.parse_config([f"--algorithm={name}", "--double=float64"])
