@@ -15,7 +15,6 @@ those of one machine and one jaxlib, so both files come from the same ones.
 import argparse
 from collections.abc import Iterator, Sequence
 import csv
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -106,13 +105,12 @@ def cells() -> Iterator[tuple[str, str, dict[str, Any]]]:
 def run(federation: fa.Federation, name: str, options: dict[str, Any]) -> list[str]:
   """A line of the file."""
   entry = registry.get(name)
-  fields = {field.name for field in dataclasses.fields(entry.hparams)}
   defaults: dict[str, Any] = {}
   if entry.rounds is None:
     defaults["rounds"] = 4
   if not entry.all_clients:
     defaults["cohort_size"] = 6
-  if "local_steps" in fields:
+  if "local_steps" in entry.fields:
     defaults["local_steps"] = 3
   if "hidden" in options:
     defaults["model"] = "mlp"

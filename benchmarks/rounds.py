@@ -51,7 +51,7 @@ class Rounds:
       (
         fed.data.train,
         jax.tree.map(lambda key: key[None], run_keys(seed)),
-        method.numbers([self.hparams], 1),
+        method.numbers([method], 1),
       ),
       mesh,
     )

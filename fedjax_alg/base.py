@@ -565,6 +565,9 @@ _BUILDER = {
   OptionError: a hyper-parameter is out of range.
 """,
 }
+#: The section ``Args`` of a builder whose method has the links of an exchange.
+_EXCHANGE = """  exchange: the links between clients and server (``exchange.Exchange``).
+"""
 _Builder = TypeVar("_Builder", bound=Callable[..., Any])
 
 
@@ -585,6 +588,8 @@ def builder(fn: _Builder) -> _Builder:
     r"\n\n(?=(?:Args|Returns|Raises):\n)", inspect.cleandoc(fn.__doc__ or "")
   )
   additions = dict(section.split(":\n", 1) for section in sections)
+  if "exchange" in inspect.signature(fn).parameters:
+    additions["Args"] = _EXCHANGE + additions.get("Args", "")
   for name, common in _BUILDER.items():
     text += f"\n\n{name}:{common}{additions.get(name, '')}".rstrip()
   build.__doc__ = text

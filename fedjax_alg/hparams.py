@@ -47,38 +47,49 @@ GROUPS = {
 }
 
 
-def fields_by_group(hparams: type[Any]) -> dict[str, list[dataclasses.Field]]:
-  """Sorts the hyper-parameters of a method into its own and shared ones.
+def fields_by_group(*kinds: type[Any]) -> dict[str, list[dataclasses.Field]]:
+  """Sorts the options of a method into its own and shared ones.
 
   Args:
-    hparams: the dataclass of the method's hyper-parameters.
+    *kinds: the dataclasses of the method's hyper-parameters and of its exchange.
 
   Returns:
     Group -> fields. The first group, ``""``, holds the method's own; the others
     are those of ``GROUPS`` that the method has, in that order.
   """
-  group_of: dict[str, str] = {}
-  for part in reversed(hparams.__mro__):
-    group = vars(part).get("GROUP")
-    if group:
-      group_of |= {
-        name: group for name in inspect.get_annotations(part) if name not in group_of
-      }
   fields: dict[str, list[dataclasses.Field]] = {group: [] for group in ("", *GROUPS)}
-  for field in dataclasses.fields(hparams):
-    fields[group_of.get(field.name, "")].append(field)
+  for kind in kinds:
+    group_of: dict[str, str] = {}
+    for part in reversed(kind.__mro__):
+      group = vars(part).get("GROUP")
+      if group:
+        group_of |= {
+          name: group for name in inspect.get_annotations(part) if name not in group_of
+        }
+    for field in dataclasses.fields(kind):
+      fields[group_of.get(field.name, "")].append(field)
   return {group: members for group, members in fields.items() if members}
 
 
-def _ordered_fields(hparams: type[Any]) -> list[dataclasses.Field]:
-  """Lists the hyper-parameters of a method, its own first."""
-  return [field for fields in fields_by_group(hparams).values() for field in fields]
+def ordered_values(*parts: Any) -> dict[str, Any]:
+  """Makes name -> value of a method's options, its own first.
 
-
-def ordered_values(hparams: Any) -> dict[str, Any]:
-  """Makes name -> value of the hyper-parameters, the method's own first."""
+  Args:
+    *parts: its hyper-parameters and the options of its exchange.
+  """
+  values = field_values(*parts)
+  groups = fields_by_group(*map(type, parts))
   return {
-    field.name: getattr(hparams, field.name) for field in _ordered_fields(type(hparams))
+    field.name: values[field.name] for group in groups.values() for field in group
+  }
+
+
+def field_values(*parts: Any) -> dict[str, Any]:
+  """Makes name -> value of the fields of dataclasses, which are not copied."""
+  return {
+    field.name: getattr(part, field.name)
+    for part in parts
+    for field in dataclasses.fields(part)
   }
 
 
@@ -221,65 +232,68 @@ def at_limit(field: dataclasses.Field, value: float) -> bool:
   return value in (field.metadata.get("minimum"), field.metadata.get("maximum"))
 
 
-def unread(hparams: Any, name: str, others: Mapping[str, Any] | None = None) -> str:
-  """Explains why a method with these hyper-parameters does not read a field.
+def unread(options: Any, name: str, others: Mapping[str, Any] | None = None) -> str:
+  """Explains why a method with these options does not read a field.
 
   Args:
-    hparams: an instance of a dataclass of ``hyper`` fields.
+    options: an instance of a dataclass of ``hyper`` fields, or a tuple of some.
     name: name of the field.
-    others: options beside ``hparams`` that conditions may name, name -> value.
+    others: further options that conditions may name, name -> value.
 
   Returns:
     The reason, "not read with ..."; empty if it is read.
   """
-  fields = dataclasses.fields(hparams)
+  parts = options if isinstance(options, tuple) else (options,)
   return why_not(
     name,
-    {field.name: field.metadata.get("when") for field in fields},
     {
-      **(others or {}),
-      **{field.name: getattr(hparams, field.name) for field in fields},
+      field.name: field.metadata.get("when")
+      for part in parts
+      for field in dataclasses.fields(part)
     },
+    {**(others or {}), **field_values(*parts)},
   )
 
 
-def reads(hparams: Any, name: str) -> bool:
-  """Whether a method with these hyper-parameters reads a field.
+def reads(options: Any, name: str) -> bool:
+  """Whether a method with these options reads a field.
 
   Args:
-    hparams: an instance of a dataclass of ``hyper`` fields.
+    options: an instance of a dataclass of ``hyper`` fields, or a tuple of some.
     name: name of the field.
   """
-  return not unread(hparams, name)
+  return not unread(options, name)
 
 
-def traced_names(hparams: Any) -> tuple[str, ...]:
+def traced_names(options: Any) -> tuple[str, ...]:
   """Lists the fields that a run may pass as inputs of its compiled program.
 
   Settings can share one program if these names and the values of all other
   fields are equal.
 
   Args:
-    hparams: a dataclass of ``hyper`` fields, or an instance of one. For an
-      instance, fields that have their ``neutral`` value or are not read
-      (``reads``) are left out.
+    options: a dataclass of ``hyper`` fields, an instance of one, or a tuple of
+      either. For an instance, fields that have their ``neutral`` value or are
+      not read (``reads``) are left out.
 
   Returns:
     The names of the fields.
   """
+  parts = options if isinstance(options, tuple) else (options,)
 
-  def is_off(field: dataclasses.Field) -> bool:
-    if isinstance(hparams, type):
+  def is_off(part: Any, field: dataclasses.Field) -> bool:
+    if isinstance(part, type):
       return False
     neutral = field.metadata.get("neutral")
-    return not reads(hparams, field.name) or (
-      neutral is not None and is_zero(getattr(hparams, field.name) - neutral)
+    return not reads(parts, field.name) or (
+      neutral is not None and is_zero(getattr(part, field.name) - neutral)
     )
 
   return tuple(
     field.name
-    for field in dataclasses.fields(hparams)
-    if field.metadata.get("traced") and not is_off(field)
+    for part in parts
+    for field in dataclasses.fields(part)
+    if field.metadata.get("traced") and not is_off(part, field)
   )
 
 

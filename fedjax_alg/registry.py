@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import functools
+import inspect
 import types
 import typing
 from typing import Any, NamedTuple
@@ -38,6 +39,8 @@ from fedjax_alg.algorithms import (
 )
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.errors import OptionError, did_you_mean, normalize_name
+from fedjax_alg.exchange import ExchangeOptions, NoExchange, exchange_of
+from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.rounds import expected
@@ -47,10 +50,12 @@ from fedjax_alg.rounds.expected import Expected, Ledger
 class Entry(NamedTuple):
   """An algorithm of the registry.
 
-  ``build(model, hparams, *, map_clients)`` is the builder of the algorithm:
+  ``build(model, hparams, *, map_clients, exchange)`` is the builder:
     model: the model and its objective (``base.Model``).
     hparams: an instance of ``hparams``.
     map_clients: how clients are mapped (``engine.clients``).
+    exchange: the links between clients and server (``exchange.Exchange``); a
+      builder without this argument has none.
   It returns a ``base.Algorithm``. It raises an OptionError if a hyper-parameter
   is out of range or hyper-parameters do not fit together.
   """
@@ -98,6 +103,63 @@ class Entry(NamedTuple):
   deploys: bool = False
   #: (hparams, C) -> a warning of one line about the number of clients, or ""
   caution_of_clients: Callable[[Any, int], str] = lambda hparams, num_clients: ""
+  #: dataclass of the options of the links that the method can have, some of the
+  #: bases of ``exchange.ExchangeOptions``; None: all of them, if the builder has
+  #: the argument ``exchange``
+  links: type[Any] | None = None
+
+  @property
+  def exchange(self) -> type[Any]:
+    """The dataclass of the options of the exchange."""
+    if not takes_exchange(self.build):
+      return NoExchange
+    return self.links or ExchangeOptions
+
+  @property
+  def fields(self) -> dict[str, dataclasses.Field]:
+    """Name -> field of the hyper-parameters and of the options of the exchange."""
+    return {
+      field.name: field
+      for kind in (self.hparams, self.exchange)
+      for field in dataclasses.fields(kind)
+    }
+
+  def parts(self, **values: Any) -> tuple[Any, Any]:
+    """Makes the hyper-parameters and the options of the exchange.
+
+    Args:
+      **values: their fields; all others have their defaults.
+    """
+    names = {field.name for field in dataclasses.fields(self.exchange)}
+    return (
+      self.hparams(**{k: v for k, v in values.items() if k not in names}),
+      self.exchange(**{k: v for k, v in values.items() if k in names}),
+    )
+
+  def make(
+    self, model: Model, hparams: Any, exchange: Any, map_clients: MapClients
+  ) -> Algorithm:
+    """Calls the builder.
+
+    Args:
+      model: the model and its objective.
+      hparams: an instance of ``hparams``.
+      exchange: an instance of ``exchange``.
+      map_clients: how clients are mapped.
+    """
+    links = {} if self.exchange is NoExchange else {"exchange": exchange_of(exchange)}
+    return self.build(model, hparams, map_clients=map_clients, **links)
+
+
+@functools.cache
+def takes_exchange(build: Callable[..., Any]) -> bool:
+  """Whether a builder leaves the links between clients and server to the caller."""
+  if isinstance(build, functools.partial) and "exchange" in build.keywords:
+    return False
+  try:
+    return "exchange" in inspect.signature(build).parameters
+  except (TypeError, ValueError):  # no Python function
+    return False
 
 
 _DIVERSIFIED = "Zhao, Cai, Lu, IEEE TNNLS 2024"
@@ -287,6 +349,7 @@ ALGORITHMS: dict[str, Entry] = {
     "Acar et al., ICLR 2021",
     no_compression_because="h is the mean of all clients' linear terms, so "
     "updates are sent whole",
+    links=Hostility,
   ),
   "per_fedavg": _entry(
     per_fedavg.per_fedavg,
@@ -412,6 +475,7 @@ ALGORITHMS: dict[str, Entry] = {
     asynchronous.fedasync,
     "FedAsync",
     "Xie et al., arXiv:1903.03934",
+    links=Hostility,
     keeps_partial_work=True,
     no_deadline=_NO_BARRIER,
     test_hparams=_ANYBODY,
@@ -578,7 +642,7 @@ def build(
     name: one of ``ALGORITHMS``.
     model: the model and its objective.
     map_clients: how clients are mapped.
-    **hparams: fields of the algorithm's hyper-parameters.
+    **hparams: the algorithm's hyper-parameters and options of the exchange.
 
   Returns:
     The algorithm.
@@ -588,7 +652,6 @@ def build(
       of range.
   """
   entry = get(name)
-  allowed = {field.name for field in dataclasses.fields(entry.hparams)}
   for field in hparams:
-    refuse_unread(name, field, allowed)
-  return entry.build(model, entry.hparams(**hparams), map_clients=map_clients)
+    refuse_unread(name, field, entry.fields)
+  return entry.make(model, *entry.parts(**hparams), map_clients)

@@ -1,6 +1,5 @@
 """Command lines that a fuzz test makes of the options' own ranges."""
 
-import dataclasses
 import re
 
 from hypothesis import strategies as st
@@ -229,7 +228,7 @@ def command_lines(draw, data_path):
   }
   specs |= {
     field.name: (type(field.default), (), field.metadata)
-    for field in dataclasses.fields(entry.hparams)
+    for field in entry.fields.values()
   }
   if draw(st.booleans()):
     words["model"] = draw(st.sampled_from(sorted(MODELS)))

@@ -9,7 +9,8 @@ import numpy as np
 
 from experiments.reproduction import suite
 from fedjax_alg import metrics
-from fedjax_alg.data.options import DataOptions, field_values
+from fedjax_alg.data.options import DataOptions
+from fedjax_alg.hparams import field_values
 from fedjax_alg.records import summary, tables
 from fedjax_alg.runs.options import RunOptions
 

@@ -15,12 +15,17 @@ from typing import Any
 from absl import flags as absl_flags
 
 from fedjax_alg import own, registry
-from fedjax_alg.data.options import DataOptions, field_values
+from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, did_you_mean
 from fedjax_alg.files import expand_path
-from fedjax_alg.hparams import at_later_default, check_options, ordered_values
+from fedjax_alg.hparams import (
+  at_later_default,
+  check_options,
+  field_values,
+  ordered_values,
+)
 from fedjax_alg.runs import methods, tensorboard
 from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs.methods import Method
@@ -72,8 +77,8 @@ class Config(Plan):
 
   @property
   def hparams(self) -> dict[str, Any]:
-    """hyper-parameter -> value, with defaults filled in."""
-    return ordered_values(self.method.hparams)
+    """option of the algorithm -> value, with defaults filled in."""
+    return ordered_values(*self.method.parts)
 
   @property
   def sources(self) -> dict[str, own.Source]:
@@ -102,8 +107,8 @@ class Config(Plan):
   @property
   def fields(self) -> dict[str, dataclasses.Field]:
     """flag or hyper-parameter -> the field it is made of."""
-    hparams = {field.name: field for field in dataclasses.fields(self.method.hparams)}
-    return {flag.name: flag.field for flag in flags.run_flags()} | hparams
+    run_fields = {flag.name: flag.field for flag in flags.run_flags()}
+    return run_fields | self.method.fields
 
   def identity(self) -> str:
     """A sha256 hash of everything that decides the numbers of the run.
@@ -415,7 +420,7 @@ def _method(
 ) -> Method:
   """The algorithm with the hyper-parameters that were given."""
   method = methods.method_of(name)
-  read = {field.name for field in dataclasses.fields(method.hparams)}
+  read = method.fields.keys()
   known_flags = read | flags.hyper_fields().keys()
   requested = {flag: value for flag, value in explicit.items() if flag in known_flags}
   for flag in requested:

@@ -197,13 +197,13 @@ def _print_plan(config: Config, programs: Programs) -> None:
     sum(leaf.nbytes for leaf in jax.tree.leaves(prepared.device_data.data)) / 2**20
   )
   state_mb = split.nbytes(programs.shapes) / 2**20
-  hparams = config.method.resolved().hparams
+  parts = config.method.resolved().parts
   facts = {
     "algorithm": config.algorithm,
     **{
       name: value
-      for name, value in ordered_values(hparams).items()
-      if reads(hparams, name)
+      for name, value in ordered_values(*parts).items()
+      if reads(parts, name)
     },
     "dataset": config.data.dataset,
     "partition": prepared.federation.partition.name,

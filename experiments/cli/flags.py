@@ -200,7 +200,7 @@ def hyper_fields() -> dict[str, dataclasses.Field]:
   """
   fields: dict[str, dataclasses.Field] = {}
   for entry in registry.ALGORITHMS.values():
-    for field in dataclasses.fields(entry.hparams):
+    for field in entry.fields.values():
       first = fields.setdefault(field.name, field)
       if type(first.default) is not type(field.default):
         raise TypeError(f"hyper-parameter {field.name} has two types")
@@ -212,7 +212,7 @@ def readers(name: str) -> list[str]:
   return [
     algorithm
     for algorithm, entry in registry.ALGORITHMS.items()
-    if name in (f.name for f in dataclasses.fields(entry.hparams))
+    if name in entry.fields
   ]
 
 
@@ -234,7 +234,7 @@ def own_fields(method: Method) -> tuple[dataclasses.Field, ...]:
     OptionError: a field has the name of another flag of a run.
   """
   run_names = {flag.name for flag in run_flags()}
-  for field in dataclasses.fields(method.entry.hparams):
+  for field in method.entry.fields.values():
     if field.name in run_names:
       raise OptionError(
         f"`algorithm`={method.name}: its hyper-parameter {field.name} has "
@@ -242,7 +242,7 @@ def own_fields(method: Method) -> tuple[dataclasses.Field, ...]:
       )
   return tuple(
     field
-    for field in dataclasses.fields(method.entry.hparams)
+    for field in method.entry.fields.values()
     if type(field.default) in (int, float, bool, str)
   )
 

@@ -96,7 +96,9 @@ class _Page:
     self.hyper: dict[str, list[dataclasses.Field]] = {}
     if algorithm is not None:
       self.method = method_of(algorithm)
-      self.hyper = hparams.fields_by_group(self.method.entry.hparams)
+      self.hyper = hparams.fields_by_group(
+        self.method.entry.hparams, self.method.entry.exchange
+      )
       if self.method.source is not None:
         as_flags = {field.name for field in flags.own_fields(self.method)}
         self.hyper = {

@@ -11,9 +11,9 @@ import sys
 import time
 from typing import NamedTuple
 
-from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint, sharding
 from fedjax_alg.files import expand_path
+from fedjax_alg.hparams import field_values
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.runs.plan import by_program
 from fedjax_alg.runs.play import Divergence

@@ -6,7 +6,6 @@ stated learning rate for methods whose rate it does not state.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-import dataclasses
 import functools
 import math
 import pathlib
@@ -255,9 +254,7 @@ def _space(
       "adaptive": SPACES["ma_fsvrg"],
     }[cell.server]
   else:
-    has_rate = "client_lr" in {
-      field.name for field in dataclasses.fields(registry.get(name).hparams)
-    }
+    has_rate = "client_lr" in registry.get(name).fields
     unit = size if name in DIVIDED else UNITS.get(name, 1.0)
     specific = protocol.own.get(name, SPACES.get(name, {}))
   ranges = specific | dict(protocol.shared)

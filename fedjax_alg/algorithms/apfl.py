@@ -39,7 +39,7 @@ from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params, builder
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
-from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -47,7 +47,7 @@ _SOURCE = "Deng et al., Algorithm 1"
 
 
 @dataclasses.dataclass(frozen=True)
-class APFLHParams(Aggregation, LocalWork):
+class APFLHParams(LocalWork):
   """Hyper-parameters of APFL."""
 
   client_lr: float = hyper(
@@ -153,7 +153,11 @@ def _update(model: Model, hparams: APFLHParams) -> ClientUpdate:
 
 @builder
 def apfl(
-  model: Model, hparams: APFLHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: APFLHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """APFL: each client mixes a personal model with the global one.
 
@@ -166,7 +170,9 @@ def apfl(
     Its ``client_params`` is alpha_k v_k + (1 - alpha_k) w, and for a client
     that has not taken part yet the global model w.
   """
-  algorithm = averaging(model, _update(model, hparams), hparams, map_clients)
+  algorithm = averaging(
+    model, _update(model, hparams), hparams, map_clients, exchange=exchange
+  )
 
   def client_params(state, client_id, shard, key):
     table, shared = state.own_memory, trees.index(state.models, 0)

@@ -19,15 +19,13 @@ import dataclasses
 import jax.numpy as jnp
 
 from fedjax_alg.algorithms import composed, diversified, fedavg, fedopt
-from fedjax_alg.algorithms.common import local_rate, local_sgd, weights
+from fedjax_alg.algorithms.common import local_rate, local_sgd, weighted, weights
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, builder
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange import exchange_of
-from fedjax_alg.exchange.aggregation import Aggregation
-from fedjax_alg.exchange.attacks import Hostility
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
 
@@ -91,7 +89,7 @@ def staleness_factors(options: Asynchrony) -> Callable[[Array], Array]:
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAsyncHParams(Asynchrony, ClientOptimizer, Hostility, LocalWork):
+class FedAsyncHParams(Asynchrony, ClientOptimizer, LocalWork):
   """Hyper-parameters of FedAsync."""
 
   client_lr: float = local_rate(0.1, "Xie et al. Algorithm 1, worker", "gamma")
@@ -118,7 +116,6 @@ class FedBuffHParams(
   fedavg.Proximal,
   fedopt.Adaptivity,
   ClientOptimizer,
-  Aggregation,
   LocalWork,
 ):
   """Hyper-parameters of FedBuff and of its halves."""
@@ -155,7 +152,11 @@ class FedBuffHParams(
 
 @builder
 def fedasync(
-  model: Model, hparams: FedAsyncHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FedAsyncHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[BufferedState]:
   """FedAsync: every client that finishes moves the global model towards its.
 
@@ -174,13 +175,17 @@ def fedasync(
     concurrency=hparams.concurrency,
     one_by_one=True,
     map_clients=map_clients,
-    exchange=exchange_of(hparams),
+    exchange=exchange,
   )
 
 
 @builder
 def fedbuff(
-  model: Model, hparams: FedBuffHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FedBuffHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[BufferedState]:
   """FedBuff: the server moves when so many clients have finished as start.
 
@@ -197,6 +202,6 @@ def fedbuff(
     staleness=staleness_factors(hparams),
     concurrency=hparams.concurrency,
     map_clients=map_clients,
-    exchange=exchange_of(hparams),
+    exchange=weighted(exchange, hparams),
     label=f"`client_update`={hparams.client_update}",
   )

@@ -43,6 +43,7 @@ from fedjax_alg.base import (
   num_params,
 )
 from fedjax_alg.conditions import MANY, is_zero, only
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
@@ -310,7 +311,11 @@ def _extra(
 
 @builder
 def cfl(
-  model: Model, hparams: CFLHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: CFLHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ClusteredState]:
   """CFL: a group is split in two when its members pull apart.
 
@@ -321,4 +326,6 @@ def cfl(
   The two halves are found by clustering the cosines between the dW_k. Until a
   group is split, CFL is FedAvg.
   """
-  return in_groups(model, hparams, bipartition_rule(model, hparams), map_clients)
+  return in_groups(
+    model, hparams, bipartition_rule(model, hparams), map_clients, exchange=exchange
+  )

@@ -1,5 +1,6 @@
 """Building blocks of many methods: shared option fields, and common builders."""
 
+import dataclasses
 from typing import Any
 
 import optax
@@ -9,7 +10,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.exchange import exchange_of
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import BY_LOSS, FAIR, READ, WEIGHTS
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.clustered import ClusteredState, Rule, compose_clustered
@@ -75,6 +76,12 @@ def local_sgd(
   )
 
 
+def weighted(exchange: Exchange, hparams: Any) -> Exchange:
+  """The links with the weights of a method that has `client_weights`."""
+  weights = getattr(hparams, "client_weights", exchange.weights)
+  return dataclasses.replace(exchange, weights=weights)
+
+
 def averaging(
   model: Model,
   client: ClientUpdate,
@@ -82,6 +89,8 @@ def averaging(
   map_clients: MapClients,
   server: steps.ServerStep | None = None,
   grouping: ModelGrouping | None = None,
+  *,
+  exchange: Exchange,
 ) -> Algorithm[ComposedState]:
   """A local method, and a server step with the mean of its updates.
 
@@ -92,7 +101,7 @@ def averaging(
     client,
     server or steps.average(hparams.server_lr),
     map_clients=map_clients,
-    exchange=exchange_of(hparams),
+    exchange=weighted(exchange, hparams),
     grouping=grouping,
   )
 
@@ -103,6 +112,8 @@ def in_groups(
   rule: Rule,
   map_clients: MapClients,
   client: ClientUpdate | None = None,
+  *,
+  exchange: Exchange,
 ) -> Algorithm[ClusteredState]:
   """A local method, FedAvg's by default, in every group of a rule."""
   return compose_clustered(
@@ -110,7 +121,7 @@ def in_groups(
     client or local_sgd(model, hparams),
     rule,
     map_clients=map_clients,
-    exchange=exchange_of(hparams),
+    exchange=weighted(exchange, hparams),
   )
 
 

@@ -36,7 +36,7 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.conditions import MANY, is_zero, only
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import READ, WEIGHTS, by_loss
 from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping
@@ -100,7 +100,6 @@ class ComposedHParams(
   diversified.AdamOptions,
   diversified.KModelsHParams,
   ClientOptimizer,
-  Aggregation,
   LocalWork,
 ):
   """Hyper-parameters of all combinations.
@@ -268,7 +267,11 @@ def _check_composition(hparams: ComposedHParams) -> None:
 
 @builder
 def composed(
-  model: Model, hparams: ComposedHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: ComposedHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """Combines any local method with any server step.
 
@@ -301,4 +304,5 @@ def composed(
     map_clients,
     server_half(hparams),
     groups,
+    exchange=exchange,
   )

@@ -21,6 +21,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.conjugate_gradient import BETA_RULES
 from fedjax_alg.central.line_search import TESTS
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -148,7 +149,11 @@ def clsfsvrg_server(hparams: Any) -> steps.ServerStep:
 
 @builder
 def cfsvrg(
-  model: Model, hparams: CFSVRGHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: CFSVRGHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """CFSVRG: the server follows conjugate directions with a constant step.
 
@@ -160,13 +165,22 @@ def cfsvrg(
     w <- w_hat + aggregate_lr A sum_i (n_i/n^r) (w_i - w_hat).
   """
   return averaging(
-    model, svrg_update(model, hparams), hparams, map_clients, cfsvrg_server(hparams)
+    model,
+    svrg_update(model, hparams),
+    hparams,
+    map_clients,
+    cfsvrg_server(hparams),
+    exchange=exchange,
   )
 
 
 @builder
 def clsfsvrg(
-  model: Model, hparams: CLSFSVRGHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: CLSFSVRGHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """CLSFSVRG: CFSVRG whose server step is found by a line search.
 
@@ -179,5 +193,10 @@ def clsfsvrg(
     OptionError: the first round finds no validation data.
   """
   return averaging(
-    model, svrg_update(model, hparams), hparams, map_clients, clsfsvrg_server(hparams)
+    model,
+    svrg_update(model, hparams),
+    hparams,
+    map_clients,
+    clsfsvrg_server(hparams),
+    exchange=exchange,
   )

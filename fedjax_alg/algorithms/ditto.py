@@ -52,7 +52,7 @@ from fedjax_alg.base import (
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
-from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -63,7 +63,7 @@ _PERSONAL = 0xD177
 
 
 @dataclasses.dataclass(frozen=True)
-class DittoHParams(Aggregation, LocalWork):
+class DittoHParams(LocalWork):
   """Hyper-parameters of Ditto."""
 
   client_lr: float = hyper(
@@ -182,7 +182,11 @@ def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
 
 @builder
 def ditto(
-  model: Model, hparams: DittoHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: DittoHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """Ditto: a personal model for each client beside FedAvg's global model.
 
@@ -195,7 +199,9 @@ def ditto(
     the model where v_k starts after the steps of v_k on the client's training
     data. Its ``client_copy`` is the global model after the local steps of w.
   """
-  algorithm = averaging(model, _update(model, hparams), hparams, map_clients)
+  algorithm = averaging(
+    model, _update(model, hparams), hparams, map_clients, exchange=exchange
+  )
 
   def client_params(state, client_id, shard, key):
     memory, centre = state.own_memory, trees.index(state.models, 0)

@@ -28,6 +28,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
 from fedjax_alg.conditions import MANY, only
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.k_models import ModelGrouping, Stage
 from fedjax_alg.rounds.two_halves import ComposedState
@@ -308,7 +309,11 @@ def _server(hparams: DiversifiedHParams) -> steps.ServerStep:
 
 @builder
 def ma_fsvrg(
-  model: Model, hparams: DiversifiedHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: DiversifiedHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """MA-FSVRG: K models; participants are grouped by their trained models.
 
@@ -331,12 +336,17 @@ def ma_fsvrg(
     map_clients,
     _server(hparams),
     by_model(hparams),
+    exchange=exchange,
   )
 
 
 @builder
 def ga_fsvrg(
-  model: Model, hparams: GAHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: GAHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """GA-FSVRG: K models; participants are grouped by their gradients.
 
@@ -348,5 +358,11 @@ def ga_fsvrg(
     model, hparams, hparams.gradient_step, map_clients, hparams.group_mean
   )
   return averaging(
-    model, svrg_update(model, hparams), hparams, map_clients, _server(hparams), groups
+    model,
+    svrg_update(model, hparams),
+    hparams,
+    map_clients,
+    _server(hparams),
+    groups,
+    exchange=exchange,
   )

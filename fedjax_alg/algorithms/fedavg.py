@@ -29,13 +29,13 @@ from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
+class FedAvgHParams(ClientOptimizer, LocalWork):
   """Hyper-parameters of FedAvg."""
 
   client_lr: float = local_rate(0.1, "McMahan et al. Algorithm 1, ClientUpdate", "eta")
@@ -70,6 +70,7 @@ def fedavg(
   hparams: FedAvgHParams,
   *,
   map_clients: MapClients,
+  exchange: Exchange = Exchange(),
   optimizer: optax.GradientTransformation | None = None,
 ) -> Algorithm[ComposedState]:
   """FedAvg: the weighted average of the locally trained models.
@@ -83,7 +84,9 @@ def fedavg(
     optimizer: an optimiser of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
   """
-  return averaging(model, local_sgd(model, hparams, optimizer), hparams, map_clients)
+  return averaging(
+    model, local_sgd(model, hparams, optimizer), hparams, map_clients, exchange=exchange
+  )
 
 
 @builder
@@ -92,6 +95,7 @@ def fedprox(
   hparams: FedProxHParams,
   *,
   map_clients: MapClients,
+  exchange: Exchange = Exchange(),
   optimizer: optax.GradientTransformation | None = None,
 ) -> Algorithm[ComposedState]:
   """FedProx: FedAvg whose local models are pulled towards the global model.
@@ -104,4 +108,6 @@ def fedprox(
     optimizer: an optimiser of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
   """
-  return averaging(model, local_sgd(model, hparams, optimizer), hparams, map_clients)
+  return averaging(
+    model, local_sgd(model, hparams, optimizer), hparams, map_clients, exchange=exchange
+  )

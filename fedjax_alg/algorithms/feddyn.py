@@ -43,7 +43,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange.attacks import Hostility
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import carry
 from fedjax_alg.exchange.weights import WEIGHTS, participation
 from fedjax_alg.hparams import hyper
@@ -66,7 +66,7 @@ class DynOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class FedDynHParams(DynOptions, Hostility, LocalWork):
+class FedDynHParams(DynOptions, LocalWork):
   """Hyper-parameters of FedDyn."""
 
   client_lr: float = local_rate(0.1, "Acar et al., section 4")
@@ -147,7 +147,11 @@ def dyn_update(
 
 @builder
 def feddyn(
-  model: Model, hparams: FedDynHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FedDynHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """FedDyn: a linear term for each client makes local optima global ones.
 
@@ -159,4 +163,6 @@ def feddyn(
   client = dyn_update(
     model, hparams, hparams.client_lr, hparams.alpha, hparams.client_weights
   )
-  return averaging(model, client, hparams, map_clients, steps.average())
+  return averaging(
+    model, client, hparams, map_clients, steps.average(), exchange=exchange
+  )

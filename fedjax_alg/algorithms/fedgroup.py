@@ -45,6 +45,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.conditions import MANY, POSITIVE, is_zero, only
 from fedjax_alg.data.shift import SHIFTS
 from fedjax_alg.engine.keys import client_keys
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import (
@@ -596,7 +597,11 @@ def _extra(
 
 @builder
 def fedgroup(
-  model: Model, hparams: FedGroupHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FedGroupHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ClusteredState]:
   """FedGroup: m groups, found once by the directions of first updates.
 
@@ -611,13 +616,21 @@ def fedgroup(
   With one group and no pre-training, FedGroup is FedAvg.
   """
   return in_groups(
-    model, hparams, _direction_rule(model, hparams, map_clients), map_clients
+    model,
+    hparams,
+    _direction_rule(model, hparams, map_clients),
+    map_clients,
+    exchange=exchange,
   )
 
 
 @builder
 def fedgrouprox(
-  model: Model, hparams: FedGrouProxHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FedGrouProxHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ClusteredState]:
   """FedGrouProx: FedGroup with FedProx's local steps.
 
@@ -627,5 +640,9 @@ def fedgrouprox(
   FedGroup. ``fedgroup`` says how the groups are found.
   """
   return in_groups(
-    model, hparams, _direction_rule(model, hparams, map_clients), map_clients
+    model,
+    hparams,
+    _direction_rule(model, hparams, map_clients),
+    map_clients,
+    exchange=exchange,
   )

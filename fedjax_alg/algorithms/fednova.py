@@ -39,14 +39,14 @@ from fedjax_alg.client.optimizers import Descent
 from fedjax_alg.client.sgd import descend, proximal, sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import is_zero
-from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import participation
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
 @dataclasses.dataclass(frozen=True)
-class FedNovaHParams(Aggregation, LocalWork):
+class FedNovaHParams(LocalWork):
   """Hyper-parameters of FedNova."""
 
   client_lr: float = local_rate(0.1, "Wang et al. (2)", "eta")
@@ -163,7 +163,11 @@ def nova_update(
 
 @builder
 def fednova(
-  model: Model, hparams: FedNovaHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FedNovaHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """FedNova: FedAvg in which a client's number of steps is no weight.
 
@@ -182,7 +186,7 @@ def fednova(
     hparams.client_momentum,
     hparams.tau_eff,
   )
-  return averaging(model, client, hparams, map_clients)
+  return averaging(model, client, hparams, map_clients, exchange=exchange)
 
 
 def caution_signs(hparams: FedNovaHParams, num_params: int) -> str:

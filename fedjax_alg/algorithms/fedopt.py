@@ -20,6 +20,7 @@ from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.central import steps
 from fedjax_alg.conditions import only
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -107,7 +108,7 @@ class FedAdamHParams(Adaptivity, ServerHParams):
 
 
 def _build(
-  rule: str, model: Model, hparams: Any, map_clients: MapClients
+  rule: str, model: Model, hparams: Any, map_clients: MapClients, exchange: Exchange
 ) -> Algorithm[ComposedState]:
   """FedAvg with a rule of adaptivity; Adagrad's has no `beta2`."""
   return averaging(
@@ -122,12 +123,17 @@ def _build(
       getattr(hparams, "beta2", 0.0),
       hparams.tau,
     ),
+    exchange=exchange,
   )
 
 
 @builder
 def fedavgm(
-  model: Model, hparams: FedAvgMHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FedAvgMHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """FedAvgM: FedAvg with momentum on the server.
 
@@ -140,12 +146,17 @@ def fedavgm(
     hparams,
     map_clients,
     steps.sgd(hparams.server_lr, hparams.server_momentum),
+    exchange=exchange,
   )
 
 
 @builder
 def fedadagrad(
-  model: Model, hparams: FedAdagradHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FedAdagradHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """FedAdagrad: FedAvg with Adagrad on the server.
 
@@ -154,24 +165,32 @@ def fedadagrad(
     w <- w + server_lr m / (sqrt(v) + tau),
   from m = 0 and v = tau^2.
   """
-  return _build("adagrad", model, hparams, map_clients)
+  return _build("adagrad", model, hparams, map_clients, exchange=exchange)
 
 
 @builder
 def fedyogi(
-  model: Model, hparams: FedAdamHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FedAdamHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """FedYogi: FedAvg with Yogi on the server.
 
   As ``fedadam``, but with the second moment
     v <- v - (1 - beta2) Delta^2 sign(v - Delta^2).
   """
-  return _build("yogi", model, hparams, map_clients)
+  return _build("yogi", model, hparams, map_clients, exchange=exchange)
 
 
 @builder
 def fedadam(
-  model: Model, hparams: FedAdamHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FedAdamHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """FedAdam: FedAvg with Adam on the server, without bias correction.
 
@@ -181,4 +200,4 @@ def fedadam(
   from m = 0 and v = tau^2. (The cell `server`=adam of the grid is optax's Adam,
   with bias correction and v = 0 at the start.)
   """
-  return _build("adam", model, hparams, map_clients)
+  return _build("adam", model, hparams, map_clients, exchange=exchange)

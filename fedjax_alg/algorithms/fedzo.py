@@ -36,7 +36,7 @@ from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -61,7 +61,7 @@ class SphereDirections:
 
 
 @dataclasses.dataclass(frozen=True)
-class FedZOHParams(SphereDirections, zeroth_order.Uplink, Aggregation, LocalWork):
+class FedZOHParams(SphereDirections, zeroth_order.Uplink, LocalWork):
   """Hyper-parameters of FedZO."""
 
   local_steps: int = hyper(
@@ -135,7 +135,11 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
 
 @builder
 def fedzo(
-  model: Model, hparams: FedZOHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FedZOHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """FedZO: FedAvg with gradients estimated from losses alone.
 
@@ -146,7 +150,9 @@ def fedzo(
   is `smoothing` and b2 is `directions`. The server moves
     w <- w + server_lr mean_i (v_i - w).
   """
-  return averaging(model, _update(model, hparams), hparams, map_clients)
+  return averaging(
+    model, _update(model, hparams), hparams, map_clients, exchange=exchange
+  )
 
 
 def caution_directions(hparams: SphereDirections, num_params: int) -> str:

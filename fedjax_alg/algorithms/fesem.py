@@ -34,6 +34,7 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.conditions import MANY, only
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
@@ -152,7 +153,11 @@ def _nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
 
 @builder
 def fesem(
-  model: Model, hparams: FeSEMHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FeSEMHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ClusteredState]:
   """FeSEM: a client belongs to the nearest of K models, the centres C_j.
 
@@ -162,4 +167,6 @@ def fesem(
     C_j <- sum_{j(i) = j} (n_i / n_j) W_i.
   With one centre, FeSEM is FedAvg.
   """
-  return in_groups(model, hparams, _nearest_rule(model, hparams), map_clients)
+  return in_groups(
+    model, hparams, _nearest_rule(model, hparams), map_clients, exchange=exchange
+  )

@@ -34,6 +34,7 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.engine.keys import client_keys
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
@@ -225,7 +226,11 @@ def _extra(
 
 @builder
 def flhc(
-  model: Model, hparams: FLHCHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FLHCHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ClusteredState]:
   """FL+HC: FedAvg, then one hierarchical clustering of all clients.
 
@@ -234,4 +239,10 @@ def flhc(
   the groups. From then on each group runs FedAvg by itself, starting at w.
   With one group, FL+HC is FedAvg.
   """
-  return in_groups(model, hparams, once_rule(model, hparams, map_clients), map_clients)
+  return in_groups(
+    model,
+    hparams,
+    once_rule(model, hparams, map_clients),
+    map_clients,
+    exchange=exchange,
+  )

@@ -23,7 +23,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -36,7 +36,7 @@ FEATURES = only(
 
 
 @dataclasses.dataclass(frozen=True)
-class FSVRGHParams(Aggregation, LocalWork):
+class FSVRGHParams(LocalWork):
   """Hyper-parameters of the FSVRG family."""
 
   local_steps: int = hyper(
@@ -123,7 +123,11 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
 
 @builder
 def fsvrg(
-  model: Model, hparams: FSVRGHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: FSVRGHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """FSVRG: local steps whose variance is reduced by an anchor gradient.
 
@@ -140,5 +144,10 @@ def fsvrg(
   parameters, 1 by default.
   """
   return averaging(
-    model, svrg_update(model, hparams), hparams, map_clients, steps.average()
+    model,
+    svrg_update(model, hparams),
+    hparams,
+    map_clients,
+    steps.average(),
+    exchange=exchange,
   )

@@ -37,6 +37,7 @@ from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.engine import owned
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
@@ -232,7 +233,11 @@ def _least_loss_rule(
 
 @builder
 def ifca(
-  model: Model, hparams: IFCAHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: IFCAHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ClusteredState]:
   """IFCA: every participant trains the model whose loss on its data is least.
 
@@ -251,5 +256,10 @@ def ifca(
     )
     client = _gradient_update(model, hparams.client_lr)
   return in_groups(
-    model, hparams, _least_loss_rule(model, hparams, map_clients), map_clients, client
+    model,
+    hparams,
+    _least_loss_rule(model, hparams, map_clients),
+    map_clients,
+    client,
+    exchange=exchange,
   )

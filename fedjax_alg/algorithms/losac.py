@@ -49,7 +49,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -79,7 +79,7 @@ class Delays:
 
 
 @dataclasses.dataclass(frozen=True)
-class LosacHParams(Delays, Aggregation, LocalWork):
+class LosacHParams(Delays, LocalWork):
   """Hyper-parameters of LoSAC."""
 
   local_steps: int = hyper(
@@ -357,7 +357,11 @@ def losac_update(
 
 @builder
 def losac(
-  model: Model, hparams: LosacHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: LosacHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """LoSAC: every local step refreshes an estimate of the global gradient.
 
@@ -375,4 +379,4 @@ def losac(
       or meets a model with dropout.
   """
   client = losac_update(model, hparams, hparams.client_lr, hparams)
-  return averaging(model, client, hparams, map_clients)
+  return averaging(model, client, hparams, map_clients, exchange=exchange)

@@ -32,7 +32,7 @@ from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.svrg import svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.stacking import shares
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
@@ -77,7 +77,7 @@ class BaseOptimiser:
 
 
 @dataclasses.dataclass(frozen=True)
-class MimeSVRGHParams(Aggregation, LocalWork):
+class MimeSVRGHParams(LocalWork):
   """Hyper-parameters of MimeSVRG."""
 
   client_lr: float = local_rate(0.1, "Mime, Algorithm 1", "eta")
@@ -212,6 +212,7 @@ def _mime(
   options: BaseOptimiser | None,
   lite: bool,
   map_clients: MapClients,
+  exchange: Exchange,
 ) -> Algorithm[ComposedState]:
   client = mime_update(
     model,
@@ -221,12 +222,16 @@ def _mime(
     lite,
     hparams.client_weights == "uniform",
   )
-  return averaging(model, client, hparams, map_clients)
+  return averaging(model, client, hparams, map_clients, exchange=exchange)
 
 
 @builder
 def mime(
-  model: Model, hparams: MimeHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: MimeHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """Mime: local steps of a base optimiser with the server's statistics.
 
@@ -238,12 +243,16 @@ def mime(
   The base optimiser (`base`) defines the step U and the update V of the
   statistics s; the module's docstring has the formulas.
   """
-  return _mime(model, hparams, hparams, False, map_clients)
+  return _mime(model, hparams, hparams, False, map_clients, exchange=exchange)
 
 
 @builder
 def mime_lite(
-  model: Model, hparams: MimeHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: MimeHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """MimeLite: Mime without the correction of the local gradients.
 
@@ -254,12 +263,16 @@ def mime_lite(
   MimeLite is FedAvg: there are no statistics, and no full gradients are
   computed.
   """
-  return _mime(model, hparams, hparams, True, map_clients)
+  return _mime(model, hparams, hparams, True, map_clients, exchange=exchange)
 
 
 @builder
 def mime_svrg(
-  model: Model, hparams: MimeSVRGHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: MimeSVRGHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """MimeSVRG: Mime with plain SGD as the base optimiser.
 
@@ -268,4 +281,4 @@ def mime_svrg(
     y <- y - client_lr (g_i(y; B) - g_i(x; B) + c),
   and the server moves x <- x + server_lr mean_i (y_i - x).
   """
-  return _mime(model, hparams, None, False, map_clients)
+  return _mime(model, hparams, None, False, map_clients, exchange=exchange)

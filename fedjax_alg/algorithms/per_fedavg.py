@@ -36,13 +36,13 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, descent, local_optimizer
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
 @dataclasses.dataclass(frozen=True)
-class PerFedAvgHParams(ClientOptimizer, Aggregation, LocalWork):
+class PerFedAvgHParams(ClientOptimizer, LocalWork):
   """Hyper-parameters of Per-FedAvg."""
 
   adapt_lr: float = hyper(
@@ -144,7 +144,11 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
 
 @builder
 def per_fedavg(
-  model: Model, hparams: PerFedAvgHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: PerFedAvgHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """Per-FedAvg: a model that one gradient step adapts to a client.
 
@@ -159,7 +163,9 @@ def per_fedavg(
     Its ``client_params`` is the global model after one step with learning rate
     adapt_lr on a mini-batch of the client's training data.
   """
-  algorithm = averaging(model, _update(model, hparams), hparams, map_clients)
+  algorithm = averaging(
+    model, _update(model, hparams), hparams, map_clients, exchange=exchange
+  )
 
   def client_params(state, client_id, shard, key):
     return _adapt(

@@ -53,7 +53,7 @@ from fedjax_alg.base import (
 from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -61,7 +61,7 @@ _SOURCE = "Dinh et al., Algorithm 1"
 
 
 @dataclasses.dataclass(frozen=True)
-class PFedMeHParams(Aggregation, LocalWork):
+class PFedMeHParams(LocalWork):
   """Hyper-parameters of pFedMe."""
 
   local_steps: int = hyper(
@@ -166,7 +166,7 @@ def _train(
 
 
 def _build(
-  model: Model, hparams: Any, map_clients: MapClients, **ledger: Any
+  model: Model, hparams: Any, map_clients: MapClients, exchange: Exchange, **ledger: Any
 ) -> Algorithm[ComposedState]:
 
   def train(received, shard, client_row, key):
@@ -186,6 +186,7 @@ def _build(
     ),
     hparams,
     map_clients,
+    exchange=exchange,
   )
   return algorithm._replace(
     client_params=lambda state, _, shard, key: train_pair(state, shard, key).personal,
@@ -195,7 +196,11 @@ def _build(
 
 @builder
 def pfedme(
-  model: Model, hparams: PFedMeHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: PFedMeHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """pFedMe: personal models theta, pulled to a copy of the global model.
 
@@ -208,12 +213,22 @@ def pfedme(
     Its ``client_params`` is theta, and its ``client_copy`` w_k, after local
     training from the global model.
   """
-  return _build(model, hparams, map_clients, gradients_per_step=hparams.inner_steps)
+  return _build(
+    model,
+    hparams,
+    map_clients,
+    gradients_per_step=hparams.inner_steps,
+    exchange=exchange,
+  )
 
 
 @builder
 def pfedzo(
-  model: Model, hparams: PFedZOHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: PFedZOHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """pFedZO, reconstructed: pFedMe with gradients estimated from losses.
 
@@ -230,6 +245,7 @@ def pfedzo(
     hparams,
     map_clients,
     forward_passes=lambda size: hparams.examples_read(size) * passes_per_example,
+    exchange=exchange,
   )
 
 

@@ -43,7 +43,7 @@ from fedjax_alg.client.optimizers import (
 from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
-from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -64,7 +64,7 @@ class VariateOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class ScaffoldHParams(VariateOptions, ClientOptimizer, Aggregation, LocalWork):
+class ScaffoldHParams(VariateOptions, ClientOptimizer, LocalWork):
   """Hyper-parameters of SCAFFOLD."""
 
   client_lr: float = local_rate(0.1, "Algorithm 1, line 10", "eta_l")
@@ -162,7 +162,11 @@ def scaffold_update(
 
 @builder
 def scaffold(
-  model: Model, hparams: ScaffoldHParams, *, map_clients: MapClients
+  model: Model,
+  hparams: ScaffoldHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
   """SCAFFOLD: control variates c_i and c correct the drift of clients.
 
@@ -176,4 +180,4 @@ def scaffold(
   client = scaffold_update(
     model, hparams, hparams.client_lr, hparams.option, local_optimizer(hparams)
   )
-  return averaging(model, client, hparams, map_clients)
+  return averaging(model, client, hparams, map_clients, exchange=exchange)

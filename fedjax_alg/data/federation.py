@@ -37,7 +37,6 @@ from fedjax_alg.data.options import (
   DataOptions,
   PartitionOptions,
   ShiftOptions,
-  field_values,
 )
 from fedjax_alg.data.partition import (
   Partition,
@@ -53,7 +52,7 @@ from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact, row_chunks
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.data.tfds_source import load_tfds
 from fedjax_alg.errors import OptionError, a_type, did_you_mean
-from fedjax_alg.hparams import as_index, unread
+from fedjax_alg.hparams import as_index, field_values, unread
 
 #: Rows in one piece of the whole test set or of the validation rows. Pieces
 #: are distributed over the devices in the same way as clients.

@@ -5,7 +5,6 @@ from them. Two runs with equal options train on the same data.
 """
 
 import dataclasses
-from typing import Any
 
 from fedjax_alg import own, tasks
 from fedjax_alg.conditions import Range, but, only
@@ -67,7 +66,7 @@ def is_dataset(name: str) -> bool:
   return name in DATASETS or _is_prepared(name)
 
 
-def _is_prepared(name: Any) -> bool:
+def _is_prepared(name: object) -> bool:
   """Whether ``experiments.prepare`` prepares the data set."""
   # The names of TFDS are looked up last, importing it takes time.
   return name in _PREPARED or (name not in _NOT_TFDS and tfds_source.is_tfds(name))
@@ -488,17 +487,3 @@ class DataOptions(
       check_newcomers(self.newcomers_at, num_clients, fewest)
     if self.shift in SWAPS:
       num_pairs(self.shift_share, num_clients)
-
-
-def field_values(options: Any) -> dict[str, Any]:
-  """Makes a dictionary of the fields of an options dataclass.
-
-  Args:
-    options: an instance of a dataclass.
-
-  Returns:
-    name -> value, in the order of the fields.
-  """
-  return {
-    field.name: getattr(options, field.name) for field in dataclasses.fields(options)
-  }

@@ -67,7 +67,7 @@ def _check_deployable(prepared: Prepared) -> None:
   """
   method, options = prepared.method, prepared.options
   federation = prepared.federation
-  hparams: Any = prepared.settings[0]
+  values = prepared.settings[0].options
   if not (method.is_registered and method.entry.deploys):
     names = (name for name, entry in registry.ALGORITHMS.items() if entry.deploys)
     raise OptionError(
@@ -77,7 +77,7 @@ def _check_deployable(prepared: Prepared) -> None:
     raise OptionError(f"`model`: {_NO_OWN_CODE}")
   if own.is_own(options.sampling):
     raise OptionError(f"`sampling`={options.sampling}: {_NO_OWN_CODE}")
-  _check_messages(method, hparams)
+  _check_messages(method, values)
   if prepared.init is not None:
     raise OptionError("`init`: an app starts by its seed")
   if prepared.model.roles is not None:
@@ -89,16 +89,16 @@ def _check_deployable(prepared: Prepared) -> None:
   if federation.task is not None:
     raise OptionError("`task`: must be one class for each example")
   for name, (usual, why) in _USUAL.items():
-    for place in (hparams, options, federation.options):
-      value = getattr(place, name, usual)
+    for place in (values, vars(options), vars(federation.options)):
+      value = place.get(name, usual)
       if value != usual:
         raise OptionError(f"`{name}`={value}: {why}")
 
 
-def _check_messages(method: Method, hparams: Any) -> None:
+def _check_messages(method: Method, values: Mapping[str, Any]) -> None:
   """Refuses messages that machines would send in another way."""
-  up = getattr(hparams, "compress_up", "none")
-  private = getattr(hparams, "private", "none") != "none"
+  up = values.get("compress_up", "none")
+  private = values.get("private", "none") != "none"
   if up != "none" and private:
     raise OptionError(
       f"`compress_up`={up}: not with `private`, whose clients shorten last"

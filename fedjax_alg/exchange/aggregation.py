@@ -9,6 +9,7 @@ for the updates of every group. What is robust against false updates stands in
 from collections.abc import Callable
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,6 @@ from fedjax_alg.base import Params, Traffic
 from fedjax_alg.conditions import only
 from fedjax_alg.errors import check_known
 from fedjax_alg.exchange import robust
-from fedjax_alg.exchange.attacks import Hostility
-from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy, private_mean
 from fedjax_alg.hparams import hyper
 
@@ -99,8 +98,8 @@ UNWEIGHTED = ("median", "trimmed_mean", "krum", "multi_krum")
 #: Iterations of the aggregators that take more than one step.
 ITERATIONS = {"geometric_median": 10, "centred_clipping": 1}
 
-#: The aggregators that a hyper-parameter can name, made from an instance of
-#: ``Aggregation``.
+#: The aggregators that an option can name, made from an instance of
+#: ``AggregatorOptions``.
 AGGREGATORS: dict[str, Callable[[Any], Aggregator]] = {
   "mean": lambda options: weighted_mean(),
   "median": lambda options: coordinate_median(),
@@ -144,11 +143,8 @@ AGGREGATORS: dict[str, Callable[[Any], Aggregator]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Aggregation(Hostility, Compression, Privacy):
-  """The choice of an aggregator, of hostile clients, and of privacy.
-
-  For methods made by ``compose`` and ``compose_clustered``.
-  """
+class AggregatorOptions:
+  """Options of the aggregator, which takes the place of the mean."""
 
   GROUP: ClassVar[str] = "robustness"
 
@@ -238,7 +234,7 @@ def private(options: Privacy, releases: int) -> Aggregator:
   )
 
 
-def make_aggregator(name: str, options: Aggregation | None = None) -> Aggregator:
+def make_aggregator(name: str, options: AggregatorOptions | None = None) -> Aggregator:
   """Makes an aggregator by name.
 
   Args:
@@ -252,4 +248,19 @@ def make_aggregator(name: str, options: Aggregation | None = None) -> Aggregator
     OptionError: an unknown name.
   """
   check_known("aggregator", name, AGGREGATORS)
-  return AGGREGATORS[name](options or Aggregation(aggregator=name))
+  return AGGREGATORS[name](options or AggregatorOptions(aggregator=name))
+
+
+def __getattr__(name: str) -> Any:
+  if name != "Aggregation":
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  warnings.warn(
+    "exchange.aggregation.Aggregation is exchange.ExchangeOptions, and "
+    "hyper-parameters need not inherit it: a builder with the argument `exchange` "
+    "has these options (docs/add_an_algorithm.md, section 8)",
+    FutureWarning,
+    stacklevel=2,
+  )
+  from fedjax_alg.exchange.options import ExchangeOptions
+
+  return ExchangeOptions

@@ -321,10 +321,7 @@ def parse_compressor(text: str, parameter: str, feedback: bool) -> Compressor | 
 
 @dataclasses.dataclass(frozen=True)
 class Compression:
-  """Options of the compression of messages.
-
-  For methods made by ``compose`` and ``compose_clustered``.
-  """
+  """Options of the compression of messages."""
 
   GROUP: ClassVar[str] = "compression"
 

@@ -40,7 +40,6 @@ from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.aggregation import (
-  Aggregation,
   Aggregator,
   make_aggregator,
   private,
@@ -48,14 +47,15 @@ from fedjax_alg.exchange.aggregation import (
 )
 from fedjax_alg.exchange.attacks import (
   Attack,
-  Hostility,
   attack_of,
   flip_labels,
   forge_vectors,
 )
-from fedjax_alg.exchange.compression import Compression, Compressor, compressed, shapes
+from fedjax_alg.exchange.compression import Compressor, compressed, shapes
+from fedjax_alg.exchange.options import whole
 from fedjax_alg.exchange.privacy import Privacy, clip_on_clients
 from fedjax_alg.exchange.weights import ByLoss, by_loss, participation
+from fedjax_alg.hparams import check_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,27 +178,26 @@ class Exchange:
 
 
 def exchange_of(options: Any) -> Exchange:
-  """The links that hyper-parameters name.
+  """Makes the links that options name.
 
   Args:
-    options: what inherits ``Aggregation`` or some of its bases; a field
-      `client_weights` is read, too.
+    options: an ``ExchangeOptions``, the options of some of the links, or
+      hyper-parameters that inherit them; `client_weights` is read, too.
 
   Raises:
     OptionError: a name or an amount is wrong.
   """
-  links: dict[str, Any] = {}
-  if hasattr(options, "client_weights"):
-    links["weights"] = options.client_weights
-  if isinstance(options, Aggregation):
-    links["aggregator"] = make_aggregator(options.aggregator, options)
-  if isinstance(options, Hostility):
-    links["attack"] = attack_of(options)
-  if isinstance(options, Compression):
-    links["compress_up"], links["compress_down"] = options.compressors()
-  if isinstance(options, Privacy) and options.private != "none":
-    links["privacy"] = options
-  return Exchange(**links)
+  all_options = whole(options)
+  check_options(all_options)
+  up, down = all_options.compressors()
+  return Exchange(
+    weights=getattr(options, "client_weights", "examples"),
+    aggregator=make_aggregator(all_options.aggregator, all_options),
+    attack=attack_of(all_options),
+    compress_up=up,
+    compress_down=down,
+    privacy=all_options if all_options.private != "none" else None,
+  )
 
 
 def fit(

@@ -72,7 +72,7 @@ def delta_field(when: Condition) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Privacy:
-  """Options of private updates, for methods made by ``compose``."""
+  """Options of private updates."""
 
   GROUP: ClassVar[str] = "privacy"
 

@@ -4,6 +4,7 @@ It is that of ``dp_accounting`` (extra ``private``): Renyi differential privacy
 of a round, added up over rounds. Nothing of it is in a compiled program.
 """
 
+from collections.abc import Iterable
 import dataclasses
 import functools
 import importlib
@@ -142,26 +143,39 @@ def _of_a_round(
   return tuple(accountant._orders), tuple(accountant._rdp)
 
 
-def is_private(hparams: Any) -> bool:
-  """Whether a method with these hyper-parameters makes releases private."""
-  return isinstance(hparams, (Privacy, PrivateMoments)) and (hparams.private != "none")
+def _private_part(parts: Iterable[Any]) -> Privacy | PrivateMoments | None:
+  """The options by which releases are private; None: they are not."""
+  for part in parts:
+    if isinstance(part, (Privacy, PrivateMoments)) and part.private != "none":
+      return part
+  return None
 
 
-def check_accounting(options: Any, data: DataOptions, hparams: Any) -> None:
+def is_private(parts: Iterable[Any]) -> bool:
+  """Whether a method with these options makes releases private.
+
+  Args:
+    parts: its hyper-parameters and the options of its exchange.
+  """
+  return _private_part(parts) is not None
+
+
+def check_accounting(options: Any, data: DataOptions, parts: Iterable[Any]) -> None:
   """Checks that what is private can be accounted for.
 
   Args:
     options: the options of the run.
     data: options of the data.
-    hparams: hyper-parameters of the algorithm.
+    parts: hyper-parameters of the algorithm and options of its exchange.
 
   Raises:
     OptionError: it cannot.
   """
-  if not is_private(hparams):
+  part = _private_part(parts)
+  if part is None:
     return
-  private = f"`private`={hparams.private}"
-  at_clients = getattr(hparams, "noise_at", "") == "clients"
+  private = f"`private`={part.private}"
+  at_clients = getattr(part, "noise_at", "") == "clients"
   if options.sampling not in ("uniform", "poisson"):
     raise OptionError(
       f"{private}: the accountant knows `sampling`=uniform and poisson, not "
@@ -194,12 +208,12 @@ def check_accounting(options: Any, data: DataOptions, hparams: Any) -> None:
 
 
 def mechanism(
-  hparams: Any, options: Any, clients: int, layers: int | None = None
+  parts: Iterable[Any], options: Any, clients: int, layers: int | None = None
 ) -> Mechanism | None:
   """Returns the mechanism of the private release in a round of a run.
 
   Args:
-    hparams: hyper-parameters of the algorithm, resolved.
+    parts: hyper-parameters of the algorithm and options of its exchange.
     options: the options of the run.
     clients: C.
     layers: rounds after which nothing is released any more; None: none.
@@ -207,7 +221,8 @@ def mechanism(
   Returns:
     None if nothing is private.
   """
-  if not is_private(hparams):
+  part = _private_part(parts)
+  if part is None:
     return None
   rate = 1.0 if layers is not None else options.rate(clients)
   number = round(rate * clients)
@@ -215,6 +230,4 @@ def mechanism(
     sampling = "poisson"
   else:
     sampling, rate = "all" if number == clients else "fixed", number / clients
-  return Mechanism(
-    hparams.noise_multiplier, hparams.delta, clients, sampling, rate, layers
-  )
+  return Mechanism(part.noise_multiplier, part.delta, clients, sampling, rate, layers)

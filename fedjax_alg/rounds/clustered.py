@@ -57,7 +57,6 @@ from fedjax_alg.client.update import ClientUpdate, ExtendedMemory, Store, own_me
 from fedjax_alg.engine.keys import FORGERIES, UPDATES, client_keys, server_key
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
-from fedjax_alg.exchange.aggregation import Aggregation
 from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import Exchange, communication, fit
 from fedjax_alg.exchange.weights import READ, WEIGHTS
@@ -73,7 +72,7 @@ STARTS = ("shared", "independent")
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupWork(ClientOptimizer, Aggregation, LocalWork):
+class GroupWork(ClientOptimizer, LocalWork):
   """Hyper-parameters that every clustered method has."""
 
   client_lr: float = hyper(0.1, "learning rate of the local steps", above=0.0)

@@ -12,10 +12,7 @@ from fedjax_alg.data.options import NUMBERS, DataOptions
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, samplers
 from fedjax_alg.errors import OptionError, check_known
-from fedjax_alg.hparams import (
-  fill_defaults,
-  reads,
-)
+from fedjax_alg.hparams import reads
 from fedjax_alg.models import (
   DEFAULT_LAYERS,
   LAYERED,
@@ -30,6 +27,7 @@ from fedjax_alg.models import (
 )
 from fedjax_alg.records import accounting
 from fedjax_alg.runs import stopping
+from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import PARTICIPATION, RunOptions
 
 #: Shape of an image in the data sets whose shape is known before loading.
@@ -82,9 +80,7 @@ def check_together(
   options: RunOptions,
   data: DataOptions,
   *,
-  name: str,
-  entry: registry.Entry,
-  hparams: Any,
+  method: Method,
   named_model: bool = True,
   task: tasks.Task | None = None,
 ) -> RunOptions:
@@ -95,9 +91,7 @@ def check_together(
   Args:
     options: checked options of the run with ``rounds`` filled in.
     data: options of the data, filled (``DataOptions.filled``).
-    name: name of the algorithm.
-    entry: registry entry of the algorithm.
-    hparams: hyper-parameters of the algorithm.
+    method: the algorithm with its hyper-parameters and its exchange.
     named_model: whether ``options.model`` is the model of the run.
     task: what is predicted; None if it is not known before the model is built.
 
@@ -108,6 +102,7 @@ def check_together(
   Raises:
     OptionError: options that do not fit together.
   """
+  name, entry, hparams = method.name, method.entry, method.hparams
   named_model = named_model and not own.is_own(options.model)
   if named_model:
     _check_model(options, data)
@@ -115,10 +110,10 @@ def check_together(
   if named_model:
     _check_convolutions(options, hparams)
   _check_training(options, data, name, entry)
-  _check_late(options, name, entry, hparams)
+  _check_late(options, method)
   stopping.check_evaluated(options.stopping_rules, protocols, task=task)
   check_targets(options, task)
-  accounting.check_accounting(options, data, hparams)
+  accounting.check_accounting(options, data, method.parts)
   if getattr(hparams, "variant", None) == "table":
     for flag, value in (("newcomers_at", data.newcomers_at), ("shift", data.shift)):
       if value not in (None, "none"):
@@ -232,10 +227,9 @@ def _participation(
   return 1.0
 
 
-def _check_late(
-  options: RunOptions, name: str, entry: registry.Entry, hparams: Any
-) -> None:
+def _check_late(options: RunOptions, method: Method) -> None:
   """Checks that an algorithm can be run with late and lost clients."""
+  name, entry = method.name, method.entry
   late = options.late(entry)
   if late is None:
     return
@@ -256,7 +250,7 @@ def _check_late(
     )
   if late.stragglers and late.keep:
     tiny = make_model("softmax", (1,), 2)
-    built = entry.build(tiny, fill_defaults(hparams), map_clients=clients.ClientMap())
+    built = method.resolved().build(tiny, clients.ClientMap())
     if not built.takes_parts:
       raise OptionError(
         f"`partial_work`=keep: {name} counts its work in another way than by "

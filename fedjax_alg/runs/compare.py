@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg import metrics, registry
-from fedjax_alg.data.options import DataOptions, ShiftOptions, field_values
+from fedjax_alg.data.options import DataOptions, ShiftOptions
 from fedjax_alg.errors import OptionError, a_type, check_one_of, did_you_mean
-from fedjax_alg.hparams import of_type, reads
+from fedjax_alg.hparams import field_values, of_type, reads
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
@@ -517,21 +517,29 @@ def _read_options(result: RunResult) -> dict[str, str]:
   facts = result.facts
   out: dict[str, str] = {}
   entry = registry.ALGORITHMS.get(facts["algorithm"])
-  for kind, entries in (
-    (entry and entry.hparams, facts["hparams"]),
-    (RunOptions, facts["run"]),
-    (None, {"model": facts["model"]}),
-    (DataOptions, facts["data"]),
+  for kinds, entries in (
+    ((entry.hparams, entry.exchange) if entry else (), facts["hparams"]),
+    ((RunOptions,), facts["run"]),
+    ((), {"model": facts["model"]}),
+    ((DataOptions,), facts["data"]),
   ):
-    values = dict(entries)
-    if kind is not None:
-      # A run from before an option came has its default.
-      names = [field.name for field in dataclasses.fields(kind)]
-      options = kind(**{n: entries[n] for n in names if n in entries})
-      values |= {n: getattr(options, n) for n in names}
-      values = {
-        n: value for n, value in values.items() if n not in names or reads(options, n)
-      }
+    # A run from before an option came has its default.
+    parts = tuple(
+      kind(
+        **{
+          field.name: entries[field.name]
+          for field in dataclasses.fields(kind)
+          if field.name in entries
+        }
+      )
+      for kind in kinds
+    )
+    known = field_values(*parts)
+    values = {
+      n: value
+      for n, value in (dict(entries) | known).items()
+      if n not in known or reads(parts, n)
+    }
     out |= {
       name: _as_text(value)
       for name, value in values.items()

@@ -9,7 +9,6 @@ them are calls of one compiled program.
 """
 
 from collections.abc import Callable, Sequence
-import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 from fedjax_alg import tasks
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import check_count, fill_defaults, of_type
+from fedjax_alg.hparams import check_count, of_type
 from fedjax_alg.runs import hypergradient
 from fedjax_alg.runs.hypergradient import Derivatives
 from fedjax_alg.runs.methods import Method
@@ -93,8 +92,7 @@ def coordinate(method: Method, name: str) -> Coordinate:
     OptionError: its value is at an end of its range, from where no factor
       leads away.
   """
-  hparams = fill_defaults(method.hparams)
-  meta = {f.name: f.metadata for f in dataclasses.fields(hparams)}[name]
+  meta = method.fields[name].metadata
   ends = [
     next((float(meta[key]) for key in keys if meta[key] is not None), end)
     for keys, end in (
@@ -102,7 +100,7 @@ def coordinate(method: Method, name: str) -> Coordinate:
       (("maximum", "below"), math.inf),
     )
   ]
-  result, value = Coordinate(*ends), getattr(hparams, name)
+  result, value = Coordinate(*ends), method.resolved().options[name]
   if not math.isfinite(result.to(value)):
     raise OptionError(
       f"`{name}`={value:g}: tuned by factors, must start between "

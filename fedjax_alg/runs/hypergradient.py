@@ -30,7 +30,7 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
 from fedjax_alg.engine.round import sample_and_run
 from fedjax_alg.errors import OptionError, did_you_mean
-from fedjax_alg.hparams import fill_defaults, of_type, unread, validate, with_values
+from fedjax_alg.hparams import of_type, validate
 from fedjax_alg.models import roles
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
@@ -305,14 +305,13 @@ def check_names(method: Method, by: Sequence[str]) -> tuple[str, ...]:
 
 def _why_not(method: Method, name: str) -> str:
   """Explains why the rounds cannot be differentiated by a hyper-parameter."""
-  hparams = fill_defaults(method.hparams)
-  field = {f.name: f for f in dataclasses.fields(hparams)}.get(name)
+  field = method.fields.get(name)
   if field is None:
     return f"no hyper-parameter of {method.name}" + (
       did_you_mean(name, numbers_of(method))
     )
-  value = getattr(hparams, name)
-  why = unread(hparams, name)
+  resolved = method.resolved()
+  value, why = resolved.options[name], resolved.unread(name)
   if why:
     return why
   if isinstance(value, float) and field.metadata["traced"]:
@@ -336,7 +335,7 @@ def check_differentiable(method: Method, options: RunOptions) -> None:
     OptionError: they cannot be.
   """
   for name in ("compress_up", "compress_down"):
-    word = str(getattr(method.hparams, name, "none"))
+    word = str(method.options.get(name, "none"))
     if word.split(":")[0] in _ROUNDING:
       raise OptionError(
         f"`{name}`={word}: what it rounds has the derivative 0, which says "
@@ -408,12 +407,12 @@ def prepare_run(plan: Plan, by: Sequence[str]) -> Prepared:
 
 def caution_decisions(method: Method) -> str:
   """Warns of decisions that a derivative does not see; "" for none."""
-  hparams = method.hparams
-  reasons = [method.entry.nonsmooth_because(hparams)]
-  if getattr(hparams, "aggregator", "") in ("krum", "multi_krum"):
-    reasons.append(f"`aggregator`={hparams.aggregator} chooses participants")
+  options = method.options
+  reasons = [method.entry.nonsmooth_because(method.hparams)]
+  if options.get("aggregator") in ("krum", "multi_krum"):
+    reasons.append(f"`aggregator`={options['aggregator']} chooses participants")
   for name in ("compress_up", "compress_down"):
-    word = getattr(hparams, name, "none")
+    word = options.get(name, "none")
     if word.startswith("topk"):
       reasons.append(f"`{name}`={word} chooses entries")
   text = " and ".join(filter(None, reasons))
@@ -475,7 +474,8 @@ def hypergradient(
 def in_range(method: Method, values: Mapping[str, float]) -> bool:
   """Whether hyper-parameters are in their ranges."""
   try:
-    validate(with_values(method.hparams, values))
+    for part in method.with_values(values).parts:
+      validate(part)
   except OptionError:
     return False
   return True

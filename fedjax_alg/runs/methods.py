@@ -14,6 +14,7 @@ from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError, a_type, describe_error
 from fedjax_alg.hparams import (
+  field_values,
   fill_defaults,
   of_field,
   plain,
@@ -35,19 +36,62 @@ class NoHParams:
 
 
 class Method(NamedTuple):
-  """An algorithm with its hyper-parameters."""
+  """An algorithm with its hyper-parameters and the options of its exchange."""
 
   name: str
   entry: registry.Entry
   hparams: Any  #: an instance of ``entry.hparams``
+  exchange: Any  #: an instance of ``entry.exchange``
   #: where an algorithm was loaded from that is named by its file or module
   source: own.Source | None = None
-  explicit: tuple[str, ...] = ()  #: hyper-parameters that the caller named
+  explicit: tuple[str, ...] = ()  #: options that the caller named
 
   @property
   def is_registered(self) -> bool:
     """Whether it is an algorithm of the registry, which all accept tracers."""
     return self.entry is registry.ALGORITHMS.get(self.name)
+
+  @property
+  def parts(self) -> tuple[Any, Any]:
+    """The hyper-parameters and the options of the exchange."""
+    return self.hparams, self.exchange
+
+  @property
+  def fields(self) -> dict[str, dataclasses.Field]:
+    """Name -> field of all hyper-parameters and options of the exchange."""
+    return {
+      field.name: field for part in self.parts for field in dataclasses.fields(part)
+    }
+
+  @property
+  def options(self) -> dict[str, Any]:
+    """Name -> value of all hyper-parameters and options of the exchange."""
+    return field_values(*self.parts)
+
+  def with_values(self, values: Mapping[str, Any]) -> "Method":
+    """Returns the method with some of its options changed, without checks.
+
+    Args:
+      values: name -> new value, which may be a tracer.
+    """
+    names = {field.name for field in dataclasses.fields(self.exchange)}
+    return self._replace(
+      hparams=with_values(
+        self.hparams, {k: v for k, v in values.items() if k not in names}
+      ),
+      exchange=with_values(
+        self.exchange, {k: v for k, v in values.items() if k in names}
+      ),
+    )
+
+  def unread(self, name: str, others: Mapping[str, Any] | None = None) -> str:
+    """Explains why the method does not read one of its options; "" if it does.
+
+    Args:
+      name: name of the option.
+      others: further options that conditions may name, name -> value.
+    """
+    return unread(self.parts, name, others)
 
   def resolved(self) -> "Method":
     """Returns the method with all dependent defaults filled in."""
@@ -55,40 +99,36 @@ class Method(NamedTuple):
 
   @property
   def traced_names(self) -> tuple[str, ...]:
-    """Names of the hyper-parameters that a compiled program takes as inputs."""
-    return traced_names(fill_defaults(self.hparams))
+    """Names of the options that a compiled program takes as inputs."""
+    return traced_names(self.resolved().parts)
 
   def values(self) -> dict[str, Any]:
-    """Returns the traced hyper-parameters, name -> value."""
-    hparams = fill_defaults(self.hparams)
-    return {name: getattr(hparams, name) for name in self.traced_names}
+    """Returns the traced options, name -> value."""
+    options = self.resolved().options
+    return {name: options[name] for name in self.traced_names}
 
   def structure(self) -> tuple[Any, ...]:
     """Returns a key that is equal for settings that can share a program."""
-    hparams, traced = fill_defaults(self.hparams), self.traced_names
+    traced = self.traced_names
     return (
       self.name,
       traced,
-      *(
-        (field.name, getattr(hparams, field.name))
-        for field in dataclasses.fields(hparams)
-        if field.name not in traced
-      ),
+      *(item for item in self.resolved().options.items() if item[0] not in traced),
     )
 
-  def numbers(self, settings: Sequence[Any], repeat: int) -> Numbers:
-    """Makes the traced hyper-parameters of every row of a program.
+  def numbers(self, settings: Sequence["Method"], repeat: int) -> Numbers:
+    """Makes the traced options of every row of a program.
 
     Args:
-      settings: the resolved hyper-parameters of each setting.
+      settings: the method with the options of each setting, resolved.
       repeat: number of consecutive rows that each setting has.
 
     Returns:
       name -> [settings * repeat] float32 or int32.
     """
-    arrays = {}
+    arrays, options = {}, [setting.options for setting in settings]
     for name in self.traced_names:
-      values = [getattr(setting, name) for setting in settings]
+      values = [setting[name] for setting in options]
       kind = (
         np.float32 if any(isinstance(value, float) for value in values) else np.int32
       )
@@ -96,7 +136,7 @@ class Method(NamedTuple):
     return arrays
 
   def build(self, model: Model, map_clients: MapClients) -> Algorithm:
-    """Builds the algorithm with the values of ``hparams``.
+    """Builds the algorithm with the values of its options.
 
     Args:
       model: the model.
@@ -106,11 +146,11 @@ class Method(NamedTuple):
       The algorithm.
 
     Raises:
-      OptionError: the builder refuses the hyper-parameters, or the builder is
-        the caller's own and fails.
+      OptionError: the builder refuses the options, or the builder is the
+        caller's own and fails.
     """
     try:
-      algorithm = self.entry.build(model, self.hparams, map_clients=map_clients)
+      algorithm = self.entry.make(model, *self.parts, map_clients)
     except OptionError:
       raise
     except Exception as error:  # whatever the caller's code raises
@@ -134,16 +174,15 @@ class Method(NamedTuple):
       map_clients: how client code is mapped over a cohort.
 
     Returns:
-      The function {name: value} -> Algorithm; hyper-parameters without a
-      value keep that of ``hparams``. Its argument ``frozen`` takes the place
-      of the model's frozen parameters.
+      The function {name: value} -> Algorithm; options without a value keep that
+      of the method. Its argument ``frozen`` takes the place of the model's
+      frozen parameters.
     """
 
     def build(numbers: Mapping[str, Any], frozen: Any = None) -> Algorithm:
-      return self.entry.build(
-        roles.bind_frozen(model, frozen),
-        with_values(self.hparams, dict(numbers)),
-        map_clients=map_clients,
+      method = self.with_values(numbers)
+      return self.entry.make(
+        roles.bind_frozen(model, frozen), *method.parts, map_clients
       )
 
     return build
@@ -154,9 +193,9 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
 
   Args:
     algorithm: a name of ``registry.ALGORITHMS``, a ``registry.Entry``, a
-      builder ``(model, hparams, *, map_clients) -> Algorithm``, an
-      ``Algorithm``, or the file or module and the name of one of these
-      (``own.load``).
+      builder ``(model, hparams, *, map_clients) -> Algorithm``, which may have
+      the argument ``exchange``, too, an ``Algorithm``, or the file or module and
+      the name of one of these (``own.load``).
     hparams: hyper-parameters to start from; None: the defaults. A builder
       that is not in the registry needs ``hparams``, unless it annotates its
       parameter ``hparams`` with a dataclass.
@@ -209,7 +248,13 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
   hparams = _as_values(hparams, f"`algorithm`={name}: its hyper-parameter ")
   if entry is not registry.ALGORITHMS.get(name):
     own_algorithm.check_entry(f"`algorithm`={name}", entry, hparams)
-  return Method(name, entry, hparams, source)
+  twice = field_values(hparams).keys() & field_values(entry.exchange()).keys()
+  if twice:
+    raise OptionError(
+      f"`algorithm`={name}: {', '.join(sorted(twice))} are options of the exchange "
+      "that its builder is given, must not be hyper-parameters, too"
+    )
+  return Method(name, entry, hparams, entry.exchange(), source)
 
 
 def _defaults(name: str, kind: type[Any]) -> Any:
@@ -315,11 +360,11 @@ def _annotation_of(builder: Callable[..., Algorithm]) -> Any:
 def with_keywords(
   method: Method, keywords: Mapping[str, Any], may_be_unread: Collection[str] = ()
 ) -> Method:
-  """Sets hyper-parameters that a caller gave by name.
+  """Sets options of a method that a caller gave by name.
 
   Args:
-    method: the algorithm with its hyper-parameters.
-    keywords: name -> value of the hyper-parameters to change.
+    method: the algorithm with its hyper-parameters and its exchange.
+    keywords: name -> value of the options to change.
     may_be_unread: names that are not refused where the method would not read
       them; the run warns of them (``prepare.cautions``).
 
@@ -327,10 +372,10 @@ def with_keywords(
     The method with these values.
 
   Raises:
-    OptionError: the method does not have such a hyper-parameter or would not
-      read it, or a value has a wrong type or is out of range.
+    OptionError: the method does not have such an option or would not read it,
+      or a value has a wrong type or is out of range.
   """
-  fields = {field.name: field for field in dataclasses.fields(method.hparams)}
+  fields = method.fields
   for name in keywords:
     registry.refuse_unread(method.name, name, fields)
   # Values take the type of the default: 1 and 1.0 would otherwise compile to
@@ -343,13 +388,15 @@ def with_keywords(
     raise OptionError("`local_steps` and `local_epochs`: give one of them")
   if "local_epochs" in values and "local_steps" in fields:
     values["local_steps"] = 0
-  hparams = _as_values(dataclasses.replace(method.hparams, **values), "")
-  validate(hparams)
+  method = method.with_values(values)
+  method = method._replace(hparams=_as_values(method.hparams, ""))
+  for part in method.parts:
+    validate(part)
   for name in keywords:
-    why = unread(hparams, name)
+    why = method.unread(name)
     if why and name not in may_be_unread:
       raise OptionError(f"`{name}`: {why}")
-  return method._replace(hparams=hparams, explicit=(*method.explicit, *keywords))
+  return method._replace(explicit=(*method.explicit, *keywords))
 
 
 def default_rounds(method: Method, layers: int) -> int:

@@ -24,6 +24,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine.late import LOST
 from fedjax_alg.engine.round import PRESENT, Participation, sample_cohort
 from fedjax_alg.errors import OptionError, a_type, describe_error
+from fedjax_alg.exchange import ExchangeOptions
 from fedjax_alg.models import roles
 from fedjax_alg.records import tables
 
@@ -44,8 +45,17 @@ def check_entry(label: str, entry: Any, hparams: Any) -> None:
     hparams: an instance of its hyper-parameters.
 
   Raises:
-    OptionError: a function raises, or gives something of another type.
+    OptionError: a function raises, or gives something of another type; or
+      `links` are no options of the exchange.
   """
+  links = entry.links
+  if links is not None and not (
+    isinstance(links, type) and issubclass(ExchangeOptions, links)
+  ):
+    raise OptionError(
+      f"{label}: `links` of its entry is {links!r}, must be one of the bases of "
+      f"exchange.ExchangeOptions, or None ({PAGE}, section 4)"
+    )
   for name, kind, args in (
     ("needs_validation", bool, (hparams,)),
     ("caution", str, (hparams, 1)),

@@ -22,11 +22,11 @@ from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Model
 from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.data.options import DataOptions, field_values
+from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers, sharding
 from fedjax_alg.errors import OptionError, a_type, with_names
-from fedjax_alg.hparams import MAX_SEED, of_type, validate, words_of
+from fedjax_alg.hparams import MAX_SEED, field_values, of_type, validate, words_of
 from fedjax_alg.models import OPTIONS, load_model
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.records import parameters
@@ -131,10 +131,9 @@ class Plan:
     if federation is None:
       federation = _federation_again(facts)
     method = methods.method_of(name if algorithm is None else algorithm)
-    method = method._replace(
-      hparams=dataclasses.replace(method.hparams, **as_tuples(facts["hparams"]))
-    )
-    validate(method.hparams)
+    method = method.with_values(as_tuples(facts["hparams"]))
+    for part in method.parts:
+      validate(part)
     return _check_parts(
       method,
       options,
@@ -308,9 +307,7 @@ def _check_parts(
   run = checks.check_together(
     run,
     data,
-    name=method.name,
-    entry=method.entry,
-    hparams=method.hparams,
+    method=method,
     named_model=isinstance(model, str),
     task=task,
   )
@@ -554,10 +551,11 @@ def from_keywords(
     if name in _KEYWORDS:
       raise OptionError(f"{name}: of the command line, here it is `{_KEYWORDS[name]}`")
   method = methods.method_of(algorithm, hparams)
-  names = {field.name: None for field in dataclasses.fields(method.hparams)}
   if "roles" in keywords:
     keywords["roles"] = roles_lib.texts(keywords["roles"])
-  options, hyper_values = options_lib.split_keywords(keywords, names, method.name)
+  options, hyper_values = options_lib.split_keywords(
+    keywords, method.fields, method.name
+  )
   method = methods.with_keywords(method, hyper_values)
   if callable(options.get("sampling")):
     raise OptionError(

@@ -15,13 +15,13 @@ from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import store
 from fedjax_alg.data.federation import EvaluationData, Federation
-from fedjax_alg.data.options import DataOptions, field_values
+from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.store import Coded
 from fedjax_alg.engine import clients, evaluate, loop, processes, samplers, sharding
 from fedjax_alg.engine.keys import RunKeys, keys_of_rows, run_keys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import unread, with_values
+from fedjax_alg.hparams import field_values
 from fedjax_alg.models import augment, lstm, precision, roles, start
 from fedjax_alg.records import accounting, parameters
 from fedjax_alg.runs import own_algorithm, stopping
@@ -42,8 +42,8 @@ class Prepared:
   a seed. The rows of one setting are consecutive, in the order of the seeds.
   """
 
-  method: Method  #: the algorithm with the first setting's hyper-parameters
-  settings: tuple[Any, ...]  #: hyper-parameters of each setting
+  method: Method  #: the algorithm with the first setting's options
+  settings: tuple[Method, ...]  #: with those of each setting
   model: Model
   model_name: str | None  #: None for the caller's own model
   federation: Federation
@@ -84,11 +84,11 @@ class Prepared:
     Args:
       setting: index of the setting.
     """
-    hparams, layers = self.settings[setting], None
-    if self.method.entry.rounds is not None and self.model.layers:
-      layers = self.method.entry.rounds(hparams, len(self.model.layers))
+    method, layers = self.settings[setting], None
+    if method.entry.rounds is not None and self.model.layers:
+      layers = method.entry.rounds(method.hparams, len(self.model.layers))
     return accounting.mechanism(
-      hparams, self.options, self.federation.num_training_clients, layers
+      method.parts, self.options, self.federation.num_training_clients, layers
     )
 
 
@@ -287,12 +287,12 @@ def cautions(prepared: Prepared, seen: set[str]) -> list[str]:
     Each different new warning once; parameters are in backticks.
   """
   texts = [
-    prepared.method.entry.caution(hparams, prepared.plan["parameters"])
-    for hparams in prepared.settings
+    method.entry.caution(method.hparams, prepared.plan["parameters"])
+    for method in prepared.settings
   ]
   texts += [
-    prepared.method.entry.caution_of_clients(hparams, prepared.spec.num_clients)
-    for hparams in prepared.settings
+    method.entry.caution_of_clients(method.hparams, prepared.spec.num_clients)
+    for method in prepared.settings
   ]
   texts += [prepared.model.caution, _without_statistics(prepared)]
   texts.append(stopping.caution_test_data(prepared.options.stopping_rules))
@@ -464,7 +464,7 @@ def _without_effect(prepared: Prepared) -> list[str]:
 def _unread(prepared: Prepared) -> list[str]:
   """Options without effect on these clients and with this model."""
   method, model = prepared.method, prepared.model
-  hparams, options = method.hparams, prepared.options
+  options, values = prepared.options, method.options
   facts = (
     field_values(prepared.federation.options)
     | field_values(options)
@@ -473,20 +473,16 @@ def _unread(prepared: Prepared) -> list[str]:
       "num_layers": len(model.layers) if model.layers else None,
     }
   )
-  if hasattr(hparams, "facts"):
-    facts |= hparams.facts(prepared.spec.num_clients)
+  if hasattr(method.hparams, "facts"):
+    facts |= method.hparams.facts(prepared.spec.num_clients)
   explicit = {
     *method.explicit,
-    *(
-      field.name
-      for field in dataclasses.fields(hparams)
-      if getattr(hparams, field.name) != field.default
-    ),
+    *(name for name, field in method.fields.items() if values[name] != field.default),
   }
   texts = [
-    f"`{name}`: {unread(hparams, name, facts)}"
+    f"`{name}`: {method.unread(name, facts)}"
     for name in sorted(explicit)
-    if unread(hparams, name, facts)
+    if method.unread(name, facts)
   ]
   texts += _unread_of_run(prepared)
   everybody = prepared.spec.cohort_size == prepared.spec.num_clients
@@ -692,7 +688,7 @@ def _traceable(
     )
 
   try:
-    jax.eval_shape(evaluate_one_round, data, keys, method.numbers([method.hparams], 1))
+    jax.eval_shape(evaluate_one_round, data, keys, method.numbers([method], 1))
   except (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -723,7 +719,7 @@ def prepare(
     options: options that ``checks.check_together`` has checked and filled.
     model: an argument of ``models.as_model``; None means ``options.model``.
     seeds: seeds of the runs; None means ``options.seeds``.
-    settings: for each setting, the hyper-parameters that differ from those of
+    settings: for each setting, the options that differ from those of
       ``method``. Only traced ones (``Method.traced_names``) may differ.
     measures: the caller's own evaluations, by name.
     sampler: who takes part in a round; None means ``options.sampling``.
@@ -757,11 +753,8 @@ def prepare(
   start_params = _load_start(full_model, options, init)
   built = split_by_role(method, start.bind_leaves(full_model, start_params), options)
   spec, method = _spec(federation, size), method.resolved()
-  all_hparams = tuple(with_values(method.hparams, dict(values)) for values in settings)
-  *_, algorithm = (
-    method._replace(hparams=hparams).build(built, map_clients)
-    for hparams in all_hparams
-  )
+  methods = tuple(method.with_values(values) for values in settings)
+  *_, algorithm = (setting.build(built, map_clients) for setting in methods)
   check_roles(algorithm, method, built)
   participation = Participation(
     size, sampler or options.sampler(num_clients), options.late(method.entry)
@@ -787,12 +780,12 @@ def prepare(
   _check_adapts(method, federation, protocols)
   if not sharding.is_described(mesh):
     _check_memory(algorithm, method, built, spec, rows)
-    for hparams in all_hparams:
-      _check_work(hparams, federation)
-  method = method._replace(hparams=all_hparams[0])
+    for setting in methods:
+      _check_work(setting.hparams, federation)
+  method = methods[0]
   numbers = _numbers(
     method,
-    all_hparams,
+    methods,
     len(seeds),
     lambda: _traceable(
       method, built, spec, map_clients, participation, protocols, device_data.data
@@ -813,7 +806,7 @@ def prepare(
   )
   return Prepared(
     method,
-    all_hparams,
+    methods,
     built,
     model if isinstance(model, str) else None,
     federation,
@@ -877,7 +870,7 @@ def _check_together(
       f"`shift`={shift}: not in several processes, whose "
       "clients' rows stay where they are"
     )
-  if sampler is not None and accounting.is_private(method.hparams):
+  if sampler is not None and accounting.is_private(method.parts):
     raise OptionError(
       "`sampler`: with `private` only `sampling`=uniform or "
       "poisson can be accounted for"
@@ -901,7 +894,7 @@ def _maps(
 
 
 def _numbers(
-  method: Method, settings: Sequence[Any], seeds: int, traceable: Callable[[], bool]
+  method: Method, settings: Sequence[Method], seeds: int, traceable: Callable[[], bool]
 ) -> Numbers:
   """``Prepared.numbers``; empty if the algorithm reads them in Python."""
   if method.traced_names and traceable():

@@ -17,13 +17,13 @@ from fedjax_alg import files, own, tasks
 from fedjax_alg.base import Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.data.options import field_values
 from fedjax_alg.engine import checkpoint, owned, processes, samplers
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import (
   as_index,
+  field_values,
   of_type,
   ordered_values,
 )
@@ -60,7 +60,7 @@ class Live:
     Args:
       frozen: the frozen parameters; None: those of the model.
     """
-    method = self.prepared.method._replace(hparams=self.prepared.settings[self.setting])
+    method = self.prepared.settings[self.setting]
     return method.builder(self.prepared.model, self.prepared.map_clients)({}, frozen)
 
   @functools.cached_property
@@ -407,7 +407,7 @@ def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
   return {
     "identity": None,
     "algorithm": prepared.method.name,
-    "hparams": ordered_values(prepared.settings[setting]),
+    "hparams": ordered_values(*prepared.settings[setting].parts),
     "data": field_values(prepared.federation.options),
     "run": field_values(prepared.options),
     "model": prepared.model_name,

@@ -179,12 +179,8 @@ class Sweep:
 def _fields(result: RunResult) -> dict[str, dataclasses.Field]:
   """name -> field of the options and hyper-parameters of a run."""
   entry = registry.ALGORITHMS.get(result.facts["algorithm"])
-  return {
-    field.name: field
-    for kind in (RunOptions, entry and entry.hparams)
-    if kind is not None
-    for field in dataclasses.fields(kind)
-  }
+  run_fields = {field.name: field for field in dataclasses.fields(RunOptions)}
+  return run_fields | (entry.fields if entry else {})
 
 
 def edges(
@@ -243,7 +239,7 @@ def refuse_equal(
   for plan, setting in zip(plans, settings, strict=True):
     key = (
       plan.method.name,
-      repr(plan.method.hparams),
+      repr(plan.method.parts),
       plan.data,
       plan.run,
       plan.model if isinstance(plan.model, str) else id(plan.model),

@@ -153,7 +153,7 @@ def rounds(problem, name, cohorts=None, slots=0, **settings):
   Returns:
     The hyper-parameters, and the rounds.
   """
-  hparams = registry.get(name).hparams(**settings)
+  hparams, _ = registry.get(name).parts(**settings)
   cohorts = cohorts or COHORTS
   padded = [[*ids, *[NOBODY] * (slots - len(ids))] for ids in cohorts]
   states, log = history(
@@ -191,7 +191,7 @@ JOINS = np.repeat([0, 1, 3], [5, 4, 3])
 def with_newcomers(problem, name, **settings):
   """As ``rounds``, five of 4 random clients of those there."""
   data = problem.data._replace(joins=jnp.asarray(JOINS, jnp.int32))
-  hparams = registry.get(name).hparams(**settings)
+  hparams, _ = registry.get(name).parts(**settings)
   cohorts = [sample_cohort(data, 4, key, n) for n, key in enumerate(KEYS)]
   states, log = _run(
     problem,

@@ -56,7 +56,7 @@ def compile_variant(name, variant):
     printed = variant == "no scaling, centres as printed"
     settings["gradient_step"] = -0.1 if printed else 0.2
   algorithm = bridge.build(problem, name, **settings)
-  hparams = registry.get(name).hparams(**settings)
+  hparams, _ = registry.get(name).parts(**settings)
 
   @problems.quick_jit
   def start(params):

@@ -103,7 +103,7 @@ def shapes_of_a_round(name, model, data, spec, **overrides):
   """
   entry, keys = registry.get(name), run_keys(0)
   method = methods.Method(
-    name, entry, entry.hparams(**small_settings(entry) | overrides)
+    name, entry, *entry.parts(**small_settings(entry) | overrides)
   ).resolved()
   build = method.builder(model, clients.ClientMap())
   algorithm = build({})

@@ -33,7 +33,7 @@ FACTS = {"shift": "none", "scales_features": True, "num_layers": 1}
 
 
 def fields_of(name):
-  return {field.name: field for field in dataclasses.fields(registry.get(name).hparams)}
+  return registry.get(name).fields
 
 
 def others(field, value):
@@ -148,16 +148,16 @@ DECIDING = (
 
 
 def settings(name, values):
-  """Hyper-parameters that are read; OptionError for those that are not."""
+  """The method with options that are read; OptionError for those that are not."""
   method = methods.with_keywords(methods.method_of(name), values)
   facts = dict(FACTS)
   if hasattr(method.hparams, "facts"):
     facts |= method.hparams.facts(len(problems.SIZES))
   for option in values:
-    why = hparams_lib.unread(method.hparams, option, facts)
+    why = method.unread(option, facts)
     if why:
       raise OptionError(f"`{option}`: {why}")
-  return method.hparams
+  return method
 
 
 class Runs:
@@ -168,28 +168,21 @@ class Runs:
 
   def __call__(self, values):
     """A hash of all models after three rounds, and of their costs."""
-    hparams = hparams_lib.fill_defaults(settings(self.name, values))
-    traced = hparams_lib.traced_names(hparams)
-    structure = tuple(
-      (field.name, getattr(hparams, field.name))
-      for field in dataclasses.fields(hparams)
-      if field.name not in traced
-    )
-    if (traced, structure) not in self._made:
+    method = settings(self.name, values).resolved()
+    structure = method.structure()
+    if structure not in self._made:
       if len(self._made) > 40:  # compiled programs are many maps of memory
         self._made.clear()
         jax.clear_caches()
-      self._made[traced, structure] = problems.quick_jit(self._program(hparams))
-    result = self._made[traced, structure](test_traced.arguments(hparams))
+      self._made[structure] = problems.quick_jit(self._program(method))
+    result = self._made[structure](test_traced.arguments(method))
     return hashlib.sha256(
       b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(result))
     ).hexdigest()
 
-  def _program(self, hparams):
+  def _program(self, method):
     """Nobody asks for what is not of the models or the costs."""
-    play = test_traced.program(
-      self.name, hparams, self.problem, clients.ClientMap(), 3, (0, 1, 12)
-    )
+    play = test_traced.program(method, self.problem, clients.ClientMap(), 3, (0, 1, 12))
 
     def run(values):
       before, after, reports, *outputs = play(values)
@@ -204,10 +197,8 @@ def base_of(name, values=()):
   fields, entry = fields_of(name), registry.get(name)
   merged = {k: v for k, v in test_traced.SMALL.items() if k in fields}
   merged |= dict(entry.test_hparams) | dict(values)
-  hparams = entry.hparams(**merged)
-  return {
-    k: v for k, v in merged.items() if k in values or hparams_lib.reads(hparams, k)
-  }
+  parts = entry.parts(**merged)
+  return {k: v for k, v in merged.items() if k in values or hparams_lib.reads(parts, k)}
 
 
 def without_effect(run, name, context):
@@ -218,11 +209,11 @@ def without_effect(run, name, context):
     before = run(base)
   except OptionError:
     return []
-  ineffective, hparams = [], settings(name, base)
+  ineffective, taken = [], settings(name, base).options
   for option, field in fields.items():
     if option in context or option in REPORTED or option in DECIDING:
       continue
-    values = others(field, getattr(hparams, option))
+    values = others(field, taken[option])
     for value in values[:1] if context else values:
       unchanged = {
         k: v
@@ -243,9 +234,9 @@ def test_every_option_changes_the_run(name, problem):
   """Alone, and beside every value of every other that may switch it off."""
   run, fields = Runs(name, problem), fields_of(name)
   assert not without_effect(run, name, {})
-  base = registry.get(name).hparams(**base_of(name))
+  base = settings(name, base_of(name)).options
   for switch, field in fields.items():
-    value = getattr(base, switch)
+    value = base[switch]
     if isinstance(value, float):
       values = (0.0,) if value and is_allowed(field, 0.0) else ()
     else:

@@ -120,7 +120,7 @@ def why_refused(name, reasons, specs, model_state):
     return reasons.get(name)
   model = roles.split(norm_model(), specs, model_state=model_state)
   try:
-    algorithm = methods.Method(name, entry, entry.hparams()).build(
+    algorithm = methods.Method(name, entry, *entry.parts()).build(
       model, clients.ClientMap()
     )
   except OptionError as error:
@@ -254,6 +254,6 @@ def test_targets_that_are_no_class_are_trained_on_or_refused(name, task):
 def test_labels_cannot_be_flipped_where_there_are_none(task):
   entry = registry.get("fedavg")
   with pytest.raises(OptionError, match=f"attack=label_flip: the task {task}"):
-    methods.Method("fedavg", entry, entry.hparams(attack="label_flip")).build(
+    methods.Method("fedavg", entry, *entry.parts(attack="label_flip")).build(
       of_task(task)[0], clients.ClientMap()
     )

@@ -85,12 +85,13 @@ def test_an_unknown_hyper_parameter_gets_the_nearest_name(problem):
 @pytest.mark.parametrize("name", list(registry.ALGORITHMS))
 def test_defaults_are_valid_and_documented(name):
   entry = registry.get(name)
-  hparams.validate(entry.hparams())
+  for part in entry.parts():
+    hparams.validate(part)
   if own.is_own(name):  # documented as its author likes
     return
   assert entry.label and entry.paper
   assert dataclasses.fields(entry.hparams), name
-  for field in dataclasses.fields(entry.hparams):
+  for field in entry.fields.values():
     assert field.metadata["help"], field.name
     assert type(field.default) in (bool, int, float, str), field.name
   with pytest.raises(dataclasses.FrozenInstanceError):
@@ -103,7 +104,7 @@ def test_defaults_are_valid_and_documented(name):
     (name, field)
     for name, entry in registry.ALGORITHMS.items()
     for field in ("aggregator", "attack")
-    if hasattr(entry.hparams, field)
+    if field in entry.fields
   ],
 )
 def test_the_aggregator_and_the_attack_reach_the_round(name, field, problem):

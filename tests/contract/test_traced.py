@@ -3,7 +3,6 @@
 All of them at once, for every algorithm and for the settings that read them.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -18,7 +17,8 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import Participation, sample_and_run
-from fedjax_alg.hparams import traced_names, with_values
+from fedjax_alg.hparams import traced_names
+from fedjax_alg.runs import methods
 from tests import problems
 from tests.contract import test_contract
 
@@ -123,35 +123,33 @@ PROGRAMS = [
 
 
 def settings_of(name, overrides):
-  """The hyper-parameters of a short test, resolved."""
+  """The method of a short test, resolved."""
   entry = registry.get(name)
-  fields = {field.name for field in dataclasses.fields(entry.hparams)}
-  values = {k: v for k, v in SMALL.items() if k in fields}
-  read = entry.hparams(**values | {**entry.test_hparams} | overrides)
+  values = {k: v for k, v in SMALL.items() if k in entry.fields}
+  read = entry.parts(**values | {**entry.test_hparams} | overrides)
   settings = {k: v for k, v in values.items() if hparams_lib.reads(read, k)}
-  return hparams_lib.fill_defaults(
-    entry.hparams(**settings | {**entry.test_hparams} | overrides)
-  )
+  return methods.Method(
+    name, entry, *entry.parts(**settings | {**entry.test_hparams} | overrides)
+  ).resolved()
 
 
-def beginning(name, hparams, problem, map_clients):
+def beginning(method, problem, map_clients):
   """(values) -> the algorithm and its state before the set-up."""
-  entry, keys = registry.get(name), run_keys(0)
+  entry, keys = method.entry, run_keys(0)
+  build = method.builder(problem.model, map_clients)
   size = problem.spec.num_clients if entry.all_clients else (problem.spec.cohort_size)
   spec = problem.spec._replace(cohort_size=size)
 
   def begin(values):
-    algorithm = entry.build(
-      problem.model, with_values(hparams, values), map_clients=map_clients
-    )
+    algorithm = build(values)
     return algorithm, algorithm.init(problem.model.init(keys.model), spec, keys.start)
 
   return begin, size
 
 
-def program(name, hparams, problem, map_clients, rounds=1, ids=(0,)):
+def program(method, problem, map_clients, rounds=1, ids=(0,)):
   """(values) -> states before and after, reports, what some deploy, models."""
-  begin, size = beginning(name, hparams, problem, map_clients)
+  begin, size = beginning(method, problem, map_clients)
   data, keys = problem.data, run_keys(0)
 
   def run(values):
@@ -178,14 +176,11 @@ def program(name, hparams, problem, map_clients, rounds=1, ids=(0,)):
   return run
 
 
-def arguments(hparams):
-  """The traced fields as they are passed to a program."""
+def arguments(method):
+  """The traced options as they are passed to a program."""
   return {
-    name: np.asarray(
-      getattr(hparams, name),
-      np.float32 if isinstance(getattr(hparams, name), float) else np.int32,
-    )
-    for name in traced_names(hparams)
+    name: np.asarray(value, np.float32 if isinstance(value, float) else np.int32)
+    for name, value in method.values().items()
   }
 
 
@@ -201,10 +196,10 @@ def test_traced_values_give_the_types_of_constants(name, overrides, problem):
   The set-up and rounds of constants keep the types of a start, which is cheap
   to trace (test_contract.py).
   """
-  hparams, map_clients = settings_of(name, overrides), clients.ClientMap()
-  begin, size = beginning(name, hparams, problem, map_clients)
+  method, map_clients = settings_of(name, overrides), clients.ClientMap()
+  begin, size = beginning(method, problem, map_clients)
   state, after, (aux,), (deployed,), _ = jax.eval_shape(
-    program(name, hparams, problem, map_clients), arguments(hparams)
+    program(method, problem, map_clients), arguments(method)
   )
   constant = types(jax.eval_shape(lambda: begin({})[1]))
   assert types(state) == constant and types(after) == constant
@@ -237,28 +232,26 @@ def test_traced_values_give_the_numbers_of_constants(
   name, overrides, devices, problem, mesh
 ):
   """With values that are not the defaults."""
-  hparams = settings_of(name, overrides)
-  hparams = with_values(
-    hparams,
+  method = settings_of(name, overrides)
+  method = method.with_values(
     {
-      field: 0.9 * getattr(hparams, field)
-      for field in traced_names(hparams)
-      if isinstance(getattr(hparams, field), float)
-    },
+      field: 0.9 * value
+      for field, value in method.values().items()
+      if isinstance(value, float)
+    }
   )
   constant = problems.quick_jit(
-    lambda: program(name, hparams, problem, clients.ClientMap())({})
+    lambda: program(method, problem, clients.ClientMap())({})
   )
   # Built from other numbers, so that none of them can be used by mistake.
   traced = problems.quick_jit(
     program(
-      name,
       settings_of(name, overrides),
       problem,
       clients.ClientMap(mesh=mesh if devices > 1 else None),
     )
   )
-  problems.assert_close(traced(arguments(hparams)), constant(), rtol=1e-5, atol=1e-5)
+  problems.assert_close(traced(arguments(method)), constant(), rtol=1e-5, atol=1e-5)
 
 
 @functools.cache
@@ -274,9 +267,11 @@ def read_in_the_programs_above():
   "name", [name for name in registry.ALGORITHMS if ":" not in name]
 )
 def test_every_float_is_traced_but_for_closed_forms_in_float64(name):
-  fields = dataclasses.fields(registry.get(name).hparams)
-  floats = {field.name for field in fields if isinstance(field.default, float)}
-  names = set(traced_names(registry.get(name).hparams))
+  entry = registry.get(name)
+  floats = {
+    field for field, kind in entry.fields.items() if isinstance(kind.default, float)
+  }
+  names = set(traced_names((entry.hparams, entry.exchange)))
   assert floats - names - {"delta"} == ({"client_ridge"} if name == "afl" else set())
   assert names <= read_in_the_programs_above()
 

@@ -30,7 +30,7 @@ def test_an_unknown_name_gets_the_nearest():
 def test_operations_grow_with_coordinates_and_slots(name):
   """In proportion to the former, at least so to the latter."""
   flops = aggregation.make_aggregator(
-    name, aggregation.Aggregation(aggregator=name)
+    name, aggregation.AggregatorOptions(aggregator=name)
   ).flops
   assert flops(8, 100) > 8 * 100
   assert flops(8, 200) == 2 * flops(8, 100)

@@ -371,7 +371,7 @@ def test_groups_do_not_follow_each_other(problem):
   [
     name
     for name, entry in registry.ALGORITHMS.items()
-    if hasattr(entry.hparams, "compress_up") and name != "ga_fsvrg"
+    if "compress_up" in entry.fields and name != "ga_fsvrg"
   ],
 )
 def test_compression_reaches_every_method(problem, name):

@@ -216,7 +216,7 @@ ALLOWED = {
   [
     name
     for name, entry in registry.ALGORITHMS.items()
-    if issubclass(entry.hparams, Privacy)
+    if issubclass(entry.exchange, Privacy)
   ],
 )
 def test_every_method_is_private_or_refused(name, problem):

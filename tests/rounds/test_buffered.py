@@ -16,7 +16,7 @@ from fedjax_alg.engine import clients, clock
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange import Exchange, attacks, exchange_of
+from fedjax_alg.exchange import Exchange, ExchangeOptions, attacks, exchange_of
 from fedjax_alg.rounds import buffered
 from tests import problems
 from tests.reference.event_heap import Server, trajectory
@@ -196,7 +196,7 @@ def test_fedasync_is_one_client_after_the_other(problem, data):
 )
 def test_what_needs_one_model_is_refused(problem, client, server, options, message):
   hparams = grid.ComposedHParams(
-    client_update=client, server=server, base="momentum", **options
+    client_update=client, server=server, base="momentum"
   ).resolved()
   with pytest.raises(OptionError, match=message):
     buffered.compose_buffered(
@@ -205,7 +205,7 @@ def test_what_needs_one_model_is_refused(problem, client, server, options, messa
       grid.server_half(hparams),
       map_clients=MAP,
       staleness=jnp.ones_like,
-      exchange=exchange_of(hparams),
+      exchange=exchange_of(ExchangeOptions(**options)),
     )
 
 

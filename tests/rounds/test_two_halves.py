@@ -14,7 +14,7 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.engine import clients, keys, samplers
 from fedjax_alg.engine.round import Participation, sample_and_run
-from fedjax_alg.exchange import Exchange, aggregation, attacks, links
+from fedjax_alg.exchange import Exchange, ExchangeOptions, aggregation, attacks, links
 from fedjax_alg.exchange.aggregation import coordinate_median
 from fedjax_alg.rounds.k_models import ModelGrouping
 from fedjax_alg.rounds.two_halves import compose
@@ -401,7 +401,7 @@ def test_an_aggregator_may_remember_its_last_result(problem):
   ids = [0, 1, 2, 5, 7, 10]
   clipping = aggregation.make_aggregator(
     "centred_clipping",
-    aggregation.Aggregation(aggregator="centred_clipping", aggregator_radius=52**0.5),
+    ExchangeOptions(aggregator="centred_clipping", aggregator_radius=52**0.5),
   )
   first = np.clip(ids, -1, 1)
   for grouping_, groups in (
@@ -620,6 +620,6 @@ def test_halves_that_do_not_fit(problem):
     problem, needs_mean, average(), [1], rounds=0, attack=hostile(1, flips_labels=True)
   )
   with pytest.raises(ValueError, match="aggregator=modal: unknown"):
-    links.exchange_of(aggregation.Aggregation(aggregator="modal"))
+    links.exchange_of(ExchangeOptions(aggregator="modal"))
   with pytest.raises(ValueError, match="examples, uniform"):
     play(problem, client, average(), [1], rounds=0, weights="equal")

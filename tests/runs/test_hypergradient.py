@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import types
 
 import jax
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg import registry
-from fedjax_alg.runs import gradient_tuning, hypergradient
+from fedjax_alg.runs import gradient_tuning, hypergradient, methods
 from fedjax_alg.runs.options import LateOptions, SamplingOptions
 from tests import problems
 from tests.contract import test_traced
@@ -75,25 +74,25 @@ def check_by_differences(fed, name, options):
 
   In float32: rounding is about 1e-7 of a loss of 1, over the step.
   """
-  hparams = test_traced.settings_of(name, options)
-  names = hypergradient.numbers_of(
-    types.SimpleNamespace(
-      values=lambda: {
-        field: getattr(hparams, field) for field in test_traced.traced_names(hparams)
-      }
-    )
-  )
+  settings = test_traced.settings_of(name, options)
+  values, names = settings.options, hypergradient.numbers_of(settings)
   entry = registry.get(name)
   size = {} if entry.all_clients else {"cohort_size": 8}
   run = derivatives(
-    fed, name, names, hparams=hparams, rounds=2, **({"cohort_size": None} | size)
+    fed,
+    name,
+    names,
+    hparams=settings.hparams,
+    rounds=2,
+    **{k: v for k, v in options.items() if k in vars(settings.exchange)},
+    **({"cohort_size": None} | size),
   )
   result, method = run.at(), run.prepared.method
   assert result.finite and result.loss > 0
   # A loss of differences in smoothing's width has that much more rounding.
-  tolerance = 3e-3 if hasattr(hparams, "smoothing") else 3e-4
+  tolerance = 3e-3 if "smoothing" in values else 3e-4
   for field in names:
-    if not getattr(hparams, field) or field in DECIDING:
+    if not values[field] or field in DECIDING:
       continue
     coordinate = gradient_tuning.coordinate(method, field)
     place = coordinate.to(result.values[field])
@@ -321,9 +320,7 @@ def test_without_validation_clients(own_fed):
 def test_what_jumps_is_said():
   has_caution = {
     name: bool(
-      hypergradient.caution_decisions(
-        types.SimpleNamespace(name=name, entry=entry, hparams=entry.hparams())
-      )
+      hypergradient.caution_decisions(methods.Method(name, entry, *entry.parts()))
     )
     for name, entry in registry.ALGORITHMS.items()
   }
@@ -341,7 +338,6 @@ def test_what_jumps_is_said():
   }
   entry = registry.get("fedavg")
   for change in (dict(aggregator="krum"), dict(compress_up="topk:0.1")):
-    hparams = dataclasses.replace(entry.hparams(), **change)
     assert "does not see them change" in hypergradient.caution_decisions(
-      types.SimpleNamespace(name="fedavg", entry=entry, hparams=hparams)
+      methods.Method("fedavg", entry, *entry.parts(**change))
     )

@@ -10,8 +10,8 @@ import pytest
 
 from experiments.cli import flags
 import fedjax_alg as fa
-from fedjax_alg.data.options import DataOptions, field_values
-from fedjax_alg.hparams import convert_types, of_type
+from fedjax_alg.data.options import DataOptions
+from fedjax_alg.hparams import convert_types, field_values, of_type
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import from_keywords

@@ -259,11 +259,8 @@ def test_a_grid_is_refused_before_anything_runs(fed, compiled, grid, pattern):
   ],
 )
 def test_the_edge_of_a_grid(grid, best, expected):
-  fields = {
-    field.name: field
-    for kind in (RunOptions, registry.get("fedavg").hparams)
-    for field in dataclasses.fields(kind)
-  }
+  fields = {field.name: field for field in dataclasses.fields(RunOptions)}
+  fields |= registry.get("fedavg").fields
   actual = sweep_lib.edges(
     sweep_lib.combinations(grid), dict(zip(grid, best, strict=True)), fields
   )

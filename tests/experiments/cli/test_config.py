@@ -1,6 +1,5 @@
 """Flags: what is refused, in one line; presets; replay; help."""
 
-import dataclasses
 import json
 import re
 
@@ -438,7 +437,7 @@ def test_help_names_every_flag_and_hyper_parameter(algorithm):
   names = (
     [flag.name for flag in flags.run_flags()]
     if algorithm is None
-    else [field.name for field in dataclasses.fields(registry.get(algorithm).hparams)]
+    else list(registry.get(algorithm).fields)
   )
   with pytest.raises(config.HelpRequested) as caught:
     parse_config([f"--algorithm={algorithm}"] * bool(algorithm) + ["--helpfull"])
@@ -451,7 +450,7 @@ def test_conditions_name_options_and_values_that_exist():
   run_fields = {flag.name: flag.field for flag in flags.run_flags()}
   fields, choices = [*run_fields.values()], {}
   for entry in registry.ALGORITHMS.values():
-    fields += dataclasses.fields(entry.hparams)
+    fields += entry.fields.values()
   for field in fields:
     choices.setdefault(field.name, set()).update(field.metadata["choices"] or ())
   choices["dataset"] = {*DATASETS}

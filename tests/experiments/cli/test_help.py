@@ -1,7 +1,5 @@
 """What --help shows first, and how the rest is reached."""
 
-import dataclasses
-
 import pytest
 
 from experiments.cli import config
@@ -43,13 +41,11 @@ def test_the_first_screen_begins_with_the_methods_own(
 
 def test_groups_share_out_the_hyper_parameters_of_every_method():
   for entry in registry.ALGORITHMS.values():
-    groups = hparams.fields_by_group(entry.hparams)
+    groups = hparams.fields_by_group(entry.hparams, entry.exchange)
     names = [field.name for fields in groups.values() for field in fields]
-    assert sorted(names) == sorted(
-      field.name for field in dataclasses.fields(entry.hparams)
-    )
+    assert sorted(names) == sorted(entry.fields)
     assert list(groups)[1:] == [name for name in hparams.GROUPS if name in groups]
-    assert list(hparams.ordered_values(entry.hparams())) == names
+    assert list(hparams.ordered_values(*entry.parts())) == names
 
 
 def test_a_group_is_shown_whole():

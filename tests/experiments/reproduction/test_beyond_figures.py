@@ -378,7 +378,7 @@ def test_every_run_releases_what_its_noise_is_for():
     assert run.hparams["delta"] == 1e-5
     assert run.run.rounds == rounds
     mechanism = accounting.mechanism(
-      run.method.hparams, run.run, 3000, None if sampling == "poisson" else rounds
+      run.method.parts, run.run, 3000, None if sampling == "poisson" else rounds
     )
     assert (mechanism.sampling, mechanism.rate) == (sampling, rate)
 
