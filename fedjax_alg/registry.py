@@ -151,7 +151,6 @@ class Entry(NamedTuple):
     return self.build(model, hparams, map_clients=map_clients, **links)
 
 
-@functools.cache
 def takes_exchange(build: Callable[..., Any]) -> bool:
   """Whether a builder leaves the links between clients and server to the caller."""
   if isinstance(build, functools.partial) and "exchange" in build.keywords:
@@ -527,11 +526,12 @@ def get(name: str) -> Entry:
   return ALGORITHMS[name]
 
 
-_EXCHANGE_FIELDS = {
-  field.name
-  for options in (Compression, Privacy)
-  for field in dataclasses.fields(options)
-}
+def _names(*kinds: type[Any]) -> set[str]:
+  return {field.name for kind in kinds for field in dataclasses.fields(kind)}
+
+
+_OF_UPDATES = _names(Compression, Privacy)
+_OF_EXCHANGE = _names(ExchangeOptions)
 
 
 def refuse_unread(name: str, field: str, allowed: Iterable[str]) -> None:
@@ -569,7 +569,10 @@ def why_unread(name: str, field: str) -> str:
       "it is that of sums in closed form; a model is computed in "
       "bfloat16 with `compute_dtype`"
     )
-  return entry.no_compression_because if entry and field in _EXCHANGE_FIELDS else ""
+  if entry is None:  # the caller's own
+    no_links = "its builder has no argument `exchange`"
+    return no_links if field in _OF_EXCHANGE else ""
+  return entry.no_compression_because if field in _OF_UPDATES else ""
 
 
 #: Halves of methods as papers write them -> their names in the grid.

@@ -16,7 +16,7 @@ _FILES = sorted(
 )
 
 #: A builder's own arguments are the same for every method (``registry.Entry``).
-_BUILDER = {"model", "hparams", "map_clients"}
+_BUILDER = {"model", "hparams", "map_clients", "exchange"}
 #: Oracles say of their arguments what is not in the paper.
 _PARTLY = {"tests/reference/analytic.py:solve_layer"}
 

@@ -23,11 +23,11 @@ from fedjax_alg import registry
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.data.options import DataOptions
-from fedjax_alg.exchange.aggregation import Aggregation
+from fedjax_alg.exchange.aggregation import AggregatorOptions
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
-from fedjax_alg.hparams import describe_range
+from fedjax_alg.hparams import describe_range, fields_by_group
 from fedjax_alg.runs.options import RunOptions
 
 DOCS = pathlib.Path(__file__).resolve().parents[1]
@@ -35,13 +35,14 @@ ROOT = DOCS.parent
 CURVES = DOCS / "methods" / "curves.csv"
 
 #: Options that many methods have: (their dataclass, what they are, its page).
+#: They are hyper-parameters or options of the exchange.
 GROUPS = (
   (LocalWork, "the amount of local work", "options.md#LocalWork"),
   (ClientOptimizer, "the optimiser of the local steps", "optimizers.md"),
   (Compression, "compression", "compression.md"),
   (Privacy, "differential privacy", "private.md"),
   (Hostility, "Byzantine clients", "hostile.md"),
-  (Aggregation, "robust aggregators", "hostile.md"),
+  (AggregatorOptions, "robust aggregators", "hostile.md"),
 )
 
 FAMILIES = {
@@ -55,10 +56,6 @@ FAMILIES = {
   "gradient_free": "afl fedacnnl pfedacnnl fedzo baffle pfedzo",
   "other": "composed central local",
 }
-
-
-def _names(cls):
-  return {field.name for field in dataclasses.fields(cls)}
 
 
 def _cell(text):
@@ -90,10 +87,12 @@ _HEAD = ["| option | default | allowed | what it is |", "|---|---|---|---|"]
 
 
 def own_fields(entry):
-  """A method's hyper-parameters without those of ``GROUPS``."""
-  common = set().union(*(_names(cls) for cls, _, _ in GROUPS))
+  """A method's hyper-parameters without those of local work and optimizer."""
   return [
-    field for field in dataclasses.fields(entry.hparams) if field.name not in common
+    field
+    for group, fields in fields_by_group(entry.hparams).items()
+    if group not in ("local", "optimizer")
+    for field in fields
   ]
 
 
@@ -139,9 +138,10 @@ def method_page(name):
   fields = own_fields(entry)
   if fields:
     lines += ["## Hyper-parameters", "", *_HEAD, *map(_row, fields), ""]
-  names = _names(entry.hparams)
   also = [
-    f"[{label}]({'../' + page})" for cls, label, page in GROUPS if _names(cls) & names
+    f"[{label}]({'../' + page})"
+    for cls, label, page in GROUPS
+    if issubclass(entry.hparams, cls) or issubclass(entry.exchange, cls)
   ]
   lines += ["It also reads the options of " + ", ".join(also) + "." if also else "", ""]
   lines += [

@@ -13,6 +13,7 @@ from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError, a_type, describe_error
+from fedjax_alg.exchange import ExchangeOptions
 from fedjax_alg.hparams import (
   field_values,
   fill_defaults,
@@ -397,6 +398,31 @@ def with_keywords(
     if why and name not in may_be_unread:
       raise OptionError(f"`{name}`: {why}")
   return method._replace(explicit=(*method.explicit, *keywords))
+
+
+def restore(method: Method, saved: Mapping[str, Any]) -> Method:
+  """Sets the options that a run has saved.
+
+  Args:
+    method: the algorithm.
+    saved: name -> value. It may name options of the exchange that the caller's
+      own builder had when hyper-parameters inherited them, at their defaults.
+
+  Returns:
+    The method with these values.
+
+  Raises:
+    OptionError: the method has lost an option that the run has set.
+  """
+  unset = field_values(ExchangeOptions())
+  lost = {k: v for k, v in saved.items() if k in unset and k not in method.fields}
+  for name, value in lost.items():
+    if value != unset[name]:
+      raise OptionError(
+        f"`algorithm`={method.name}: the run has `{name}`={value}, which needs a "
+        "builder with the argument `exchange`"
+      )
+  return method.with_values({k: v for k, v in saved.items() if k not in lost})
 
 
 def default_rounds(method: Method, layers: int) -> int:

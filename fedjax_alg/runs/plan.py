@@ -131,7 +131,7 @@ class Plan:
     if federation is None:
       federation = _federation_again(facts)
     method = methods.method_of(name if algorithm is None else algorithm)
-    method = method.with_values(as_tuples(facts["hparams"]))
+    method = methods.restore(method, as_tuples(facts["hparams"]))
     for part in method.parts:
       validate(part)
     return _check_parts(

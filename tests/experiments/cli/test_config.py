@@ -387,6 +387,24 @@ def test_identity_is_that_of_version_0_2(words, identity):
   assert not newer.identity().startswith(identity)
 
 
+@pytest.mark.parametrize(
+  "words, identity",
+  [
+    (
+      "fedavg --compress_up=topk:0.3 --attack=sign_flip --attackers=0.3",
+      "18cff045f1ad",
+    ),
+    ("ga_fsvrg --num_models=3 --aggregator=median", "4342074f5713"),
+    ("composed --private=fixed --clip_norm=0.5", "3f425319d353"),
+    ("feddyn --attack=label_flip", "f46fc95e6244"),
+  ],
+)
+def test_identity_is_that_of_options_among_hyper_parameters(words, identity):
+  """As the options of the exchange were when runs of version 0.3 were saved."""
+  settings = parse([*f"--algorithm={words}".split(), "--dataset=digits"])
+  assert settings.identity().startswith(identity)
+
+
 def test_a_folder_of_version_0_2_is_resumed(tmp_path):
   """Its config.json does not have the options that came later."""
   parsed = parse_config(["--algorithm=fedavg"])
