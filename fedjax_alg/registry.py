@@ -570,7 +570,7 @@ def why_unread(name: str, field: str) -> str:
       "bfloat16 with `compute_dtype`"
     )
   if entry is None:  # the caller's own
-    no_links = "its builder has no argument `exchange`"
+    no_links = "its builder has no argument exchange"
     return no_links if field in _OF_EXCHANGE else ""
   return entry.no_compression_because if field in _OF_UPDATES else ""
 

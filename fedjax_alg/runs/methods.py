@@ -420,7 +420,7 @@ def restore(method: Method, saved: Mapping[str, Any]) -> Method:
     if value != unset[name]:
       raise OptionError(
         f"`algorithm`={method.name}: the run has `{name}`={value}, which needs a "
-        "builder with the argument `exchange`"
+        "builder with the argument exchange"
       )
   return method.with_values({k: v for k, v in saved.items() if k not in lost})
 
