@@ -49,7 +49,7 @@ def key(prepared):
     p.protocols,
     tuple(p.measures.items()),
     len(p.settings),
-    bool(p.numbers) or p.settings,
+    bool(p.numbers) or tuple(setting.parts for setting in p.settings),
     min(options.eval_every, options.rounds),
     tuple(getattr(options, name) for name in fields),
     structure,

@@ -85,9 +85,9 @@ def run(
   Args:
     algorithm: a name of ``registry.ALGORITHMS``; or a builder
       ``(model, hparams, *, map_clients) -> Algorithm`` with a dataclass of
-      ``hparams.hyper`` fields, which may have the argument ``exchange``; or a ``registry.Entry``; or an ``Algorithm``;
-      or ``"path/to/file.py:NAME"`` or ``"package.module:NAME"`` of one of
-      these.
+      ``hparams.hyper`` fields, which may have the argument ``exchange``; or a
+      ``registry.Entry``; or an ``Algorithm``; or ``"path/to/file.py:NAME"`` or
+      ``"package.module:NAME"`` of one of these.
     federation: the clients with their data, made by ``federate``.
     model: a name of ``models.MODELS``, a ``base.Model``, a flax.linen module,
       a flax.nnx module, or the file or module and the name of one of these;
@@ -118,8 +118,9 @@ def run(
       they are. ``init_only="encoder/**"`` takes those that a pattern names,
       and the others are drawn. None: all are drawn by the seed.
     **options: hyper-parameters of the algorithm by name (``client_lr=0.3``),
-      options of its exchange (``aggregator="median"``), and fields of ``runs.options.RunOptions`` (``l2``, ``hidden``,
-      ``map_clients``, ``device_cores``, ``stop_at``, ``patience``, ...).
+      options of its exchange (``aggregator="median"``), and fields of
+      ``runs.options.RunOptions`` (``l2``, ``hidden``, ``map_clients``,
+      ``device_cores``, ``stop_at``, ``patience``, ...).
 
   Returns:
     The result.
