@@ -401,7 +401,7 @@ def test_identity_is_that_of_version_0_2(words, identity):
 )
 def test_identity_is_that_of_options_among_hyper_parameters(words, identity):
   """As the options of the exchange were when runs of version 0.3 were saved."""
-  settings = parse([*f"--algorithm={words}".split(), "--dataset=digits"])
+  settings = parse_config([*f"--algorithm={words}".split(), "--dataset=digits"])
   assert settings.identity().startswith(identity)
 
 
