@@ -100,7 +100,7 @@ class Deployment:
     for client in range(clients):
       self.node(client)
 
-  def _start(self, name: Any, words: Sequence[str]) -> subprocess.Popen:
+  def _start(self, name: object, words: Sequence[str]) -> subprocess.Popen:
     with open(self.folder / f"{name}.log", "ab") as log:
       self.processes[name] = subprocess.Popen(
         words,

@@ -50,7 +50,7 @@ def answer(
   fed: data.Federation,
   ids: list[np.ndarray],
   seconds: float,
-  logits: Callable[[Any], Any],
+  logits: Callable[[Any], object],
 ) -> dict[str, Any]:
   """Makes the result of a measurement; ``logits`` is the model trained."""
   size = np.asarray(fed.data.train.size)

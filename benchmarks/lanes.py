@@ -17,7 +17,7 @@ seeds vectorise these, too (``--map_seeds=vmap``).
 import argparse
 from collections.abc import Sequence
 import functools
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -145,7 +145,7 @@ def maps(args: argparse.Namespace, slots: int, rows: int) -> dict[str, Any]:
   }
 
 
-def draw(train: base.ClientData, slots: int, seed: int, number: int) -> Any:
+def draw(train: base.ClientData, slots: int, seed: int, number: int) -> np.ndarray:
   """The participants of a round as a run draws them, [S]."""
   key = jax.random.fold_in(run_keys(seed).cohort, number)
   return np.asarray(sample_cohort(train, slots, key).ids)
@@ -183,8 +183,9 @@ def count(args: argparse.Namespace, fed: data.Federation, slots: int) -> None:
 def time_rounds(args: argparse.Namespace, fed: data.Federation, slots: int) -> None:
   """Prints CPU seconds of a round, the maps in turn."""
   train = jax.tree.map(jnp.asarray, fed.data.train)
-  model = models.make_model("softmax", fed.example_shape, fed.num_classes)
-  spec = base.FedSpec(fed.num_clients, slots, fed.num_classes, fed.example_shape)
+  shape = cast("tuple[int, ...]", fed.example_shape)
+  model = models.make_model("softmax", shape, fed.num_classes)
+  spec = base.FedSpec(fed.num_clients, slots, fed.num_classes, shape)
   measures = {}
 
   def measure(program, state, repeat):

@@ -31,9 +31,10 @@ import numpy as np
 from benchmarks import timing
 import fedjax_alg as fa
 from fedjax_alg import models
-from fedjax_alg.base import Model, Shard
+from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches, objective, sgd
 from fedjax_alg.data import store
+from fedjax_alg.typing import PyTree
 
 ROWS, PIXELS, CLASSES, BATCH = 6000, 784, 10, 10
 EPOCHS, RATE, BLOCK = 5, 0.03, 60
@@ -111,7 +112,9 @@ def client(seed: int = 0) -> Shard:
   return result
 
 
-def fold_blocks(shard: Shard, key: Any, body: Callable[..., Any], carry: Any) -> Any:
+def fold_blocks(
+  shard: Shard, key: Key, body: Callable[..., object], carry: PyTree
+) -> Params:
   """``minibatches.fold_steps`` with a body for each block of steps.
 
   Args:
@@ -131,7 +134,7 @@ def fold_blocks(shard: Shard, key: Any, body: Callable[..., Any], carry: Any) ->
   return jax.lax.fori_loop(0, STEPS // BLOCK, run_block, carry)
 
 
-def take_step(model: Model, params: Any, x: Any, y: Any) -> Any:
+def take_step(model: Model, params: Params, x: Array, y: Array) -> Params:
   """The parameters after a step."""
   _, slope = objective.batch_value_and_grad(
     model, params, x, y, jnp.ones(BATCH, bool), None
@@ -142,12 +145,12 @@ def take_step(model: Model, params: Any, x: Any, y: Any) -> Any:
 def by_steps(
   model: Model,
   shard: Shard,
-  key: Any,
-  start: Any,
+  key: Key,
+  start: Params,
   *,
   unroll: int = 1,
   together: int = 1,
-) -> Any:
+) -> Params:
   """Steps of the library, ``unroll`` times in a body.
 
   Args:
@@ -177,7 +180,7 @@ def by_steps(
   return fold_blocks(shard, key, block, start)
 
 
-def bias_as_column(model: Model, shard: Shard, key: Any, start: Any) -> Any:
+def bias_as_column(model: Model, shard: Shard, key: Key, start: Params) -> Params:
   """Examples end in a 1, and the kernel in the bias."""
   codes = jnp.pad(shard.x.codes, ((0, 0), (0, 1)), constant_values=255)
   shard = shard._replace(x=store.Coded(codes, shard.x.values))
@@ -207,7 +210,9 @@ def bias_as_column(model: Model, shard: Shard, key: Any, start: Any) -> Any:
   return {"params": {"bias": kernel[:, -1], "kernel": kernel[:, :-1]}}
 
 
-def products(model: Model, shard: Shard, key: Any, start: Any, *, read: bool) -> Any:
+def products(
+  model: Model, shard: Shard, key: Key, start: Params, *, read: bool
+) -> Params:
   """The two products of a step, of the same rows or of rows to read."""
   del model
 
@@ -227,7 +232,7 @@ def products(model: Model, shard: Shard, key: Any, start: Any, *, read: bool) ->
   }
 
 
-def in_cpp(model: Model, shard: Shard, key: Any, start: Any) -> Any:
+def in_cpp(model: Model, shard: Shard, key: Key, start: Params) -> Params:
   """All steps of a block in C++."""
   del model
   call = jax.ffi.ffi_call(

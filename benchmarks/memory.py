@@ -11,7 +11,7 @@ the two updates of the model are apart.
 
 import argparse
 import functools
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ def parse() -> argparse.Namespace:
 def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
   """Prints the two lines of one model."""
   kind, options = MODELS[name]
-  shape = fed.example_shape
+  shape = cast("tuple[int, ...]", fed.example_shape)
   model = models.make_model(kind, shape, fed.num_classes, **options)
   mesh = sharding.clients_mesh()
   algorithm = registry.build(

@@ -189,7 +189,7 @@ def fedjax_alg(job: Job, clock: Clock) -> None:
     result: np.ndarray = leaf.T if job.model == "softmax" else leaf
     return result
 
-  def params(models: Any) -> list[np.ndarray]:
+  def params(models: object) -> list[np.ndarray]:
     leaves = traverse_util.flatten_dict(models, sep="/")
     return [transpose(np.asarray(leaves[name])[0, 0]) for name in job.start]
 

@@ -53,7 +53,7 @@ def parse() -> argparse.Namespace:
 
 
 def phases(
-  model: base.Model, hparams: Any, by_gradient: bool, map_clients: Any
+  model: base.Model, hparams: Any, by_gradient: bool, map_clients: base.MapClients
 ) -> dict[str, Callable[..., Any]]:
   """Makes the phases: name -> function of the values known at that point."""
   central = adaptive(

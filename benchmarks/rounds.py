@@ -1,7 +1,7 @@
 """The rounds of a run, compiled for all devices, to be timed one by one."""
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,8 @@ class Rounds:
     mesh = sharding.clients_mesh()
     self.mesh, self.mode = mesh, clients.default_mode(sharding.platform(mesh))
     self.map_clients = clients.ClientMap(self.mode, mesh=mesh)
-    self.model = models.make_model(model, fed.example_shape, fed.num_classes, **options)
+    shape = cast("tuple[int, ...]", fed.example_shape)
+    self.model = models.make_model(model, shape, fed.num_classes, **options)
     method = methods.with_keywords(methods.method_of(algorithm), overrides)
     self.hparams, self._count = method.hparams, jnp.int32(rounds)
     build = method.builder(self.model, self.map_clients)
@@ -55,7 +56,7 @@ class Rounds:
       ),
       mesh,
     )
-    spec = base.FedSpec(fed.num_clients, cohort, fed.num_classes, fed.example_shape)
+    spec = base.FedSpec(fed.num_clients, cohort, fed.num_classes, shape)
     self.state = sharding.replicate(
       jax.jit(functools.partial(loop.initial_states, build, self.model, spec))(
         self.train, *self._more

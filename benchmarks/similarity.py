@@ -75,7 +75,7 @@ def main() -> None:
   print(f"{'milliseconds':28}    least     median   greatest  compile s")
   medians = {}
 
-  def step(name: str, fn: Callable[..., Any], *inputs: Any) -> Any:
+  def step(name: str, fn: Callable[..., object], *inputs: object) -> Any:
     out, seconds, compile_seconds = timing.steady(fn, *inputs, repeats=args.repeats)
     medians[name] = seconds.median
     timing.row(name, seconds, compile_seconds)

@@ -31,7 +31,7 @@ def spread(values: Sequence[float]) -> Spread:
   return Spread(min(values), statistics.median(values), max(values))
 
 
-def compile_program(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+def compile_program(fn: Callable[..., object], *args: object) -> tuple[Any, float]:
   """Compiles a function for these arguments without running it.
 
   Args:
@@ -48,7 +48,7 @@ def compile_program(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
 
 
 def steady(
-  fn: Callable[..., Any], *args: Any, repeats: int
+  fn: Callable[..., object], *args: object, repeats: int
 ) -> tuple[Any, Spread, float]:
   """Compiles a function, runs it once to warm up, and then times it.
 
@@ -72,7 +72,7 @@ def row(name: str, seconds: Spread, compile_seconds: float) -> None:
   print(f"{name:28}{in_ms.text()}  {compile_seconds:9.1f}", flush=True)
 
 
-def cpu_seconds(program: Any, *args: Any) -> float:
+def cpu_seconds(program: Any, *args: object) -> float:
   """CPU seconds of a call, for a shared machine."""
   began = time.process_time()
   jax.block_until_ready(program(*args))

@@ -32,7 +32,8 @@ METHODS = ("ga_fsvrg", "ma_fsvrg", "fsvrg", "fedavg")
 
 def _main_metric(run: FinishedRun) -> str:
   """The main metric of the task."""
-  return next(iter(run.summary["final"]["global"]))
+  main: str = next(iter(run.summary["final"]["global"]))
+  return main
 
 
 def _table(runs: Mapping[str, FinishedRun]) -> str:

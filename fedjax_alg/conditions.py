@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 
-def is_zero(value: Any) -> bool:
+def is_zero(value: object) -> bool:
   """Whether ``value`` is a constant zero; False for every tracer."""
   return not isinstance(value, jax.core.Tracer) and value == 0
 
@@ -23,7 +23,7 @@ class Range:
 
   words: str
   holds: Callable[[Any], bool]
-  example: Any  #: a value for which it holds
+  example: object  #: a value for which it holds
 
 
 #: The values of a count that are larger than one.
@@ -62,7 +62,7 @@ class Clause(Condition):
   """The condition that an option has one of several values, or none of them."""
 
   name: str
-  values: tuple[Any, ...]  #: the values, or one ``Range``
+  values: tuple[object, ...]  #: the values, or one ``Range``
   words: str = ""  #: how messages say it, if it is about no option
   none: bool = False  #: whether it has none of them
 
@@ -70,7 +70,7 @@ class Clause(Condition):
   def clauses(self) -> "tuple[Clause, ...]":
     return (self,)
 
-  def holds(self, value: Any) -> bool:
+  def holds(self, value: object) -> bool:
     """Whether it holds for a value of the option."""
     return self.none != any(
       entry.holds(value) if isinstance(entry, Range) else value == entry
@@ -126,7 +126,7 @@ class Compound(Condition):
     )
 
 
-def only(name: str, *values: Any, words: str = "") -> Condition:
+def only(name: str, *values: object, words: str = "") -> Condition:
   """The condition that an option has one of some values.
 
   Args:
@@ -137,13 +137,13 @@ def only(name: str, *values: Any, words: str = "") -> Condition:
   return Clause(name, values, words)
 
 
-def but(name: str, *values: Any) -> Condition:
+def but(name: str, *values: object) -> Condition:
   """The condition that an option has none of some values."""
   return Clause(name, values, none=True)
 
 
 def why_not(
-  name: str, conditions: Mapping[str, Condition | None], values: Mapping[str, Any]
+  name: str, conditions: Mapping[str, Condition | None], values: Mapping[str, object]
 ) -> str:
   """Explains why an option is not read; empty if it is.
 
@@ -161,7 +161,9 @@ def why_not(
 
 
 def _why(
-  when: Condition, conditions: Mapping[str, Condition | None], values: Mapping[str, Any]
+  when: Condition,
+  conditions: Mapping[str, Condition | None],
+  values: Mapping[str, object],
 ) -> str:
   """Explains why a condition does not hold: its smallest part that fails."""
   if isinstance(when, Compound):
@@ -178,7 +180,7 @@ def _why(
   return why_not(when.name, conditions, values)
 
 
-def _not_read(when: Condition, values: Mapping[str, Any]) -> str:
+def _not_read(when: Condition, values: Mapping[str, object]) -> str:
   now = dict.fromkeys(
     f"`{clause.name}`={values[clause.name]}"
     for clause in when.clauses

@@ -124,7 +124,7 @@ def describe_error(error: BaseException) -> str:
   return (name if message == name else f"{name}: {message}") + where
 
 
-def a_type(value: Any) -> str:
+def a_type(value: object) -> str:
   """The type of a value with its article: "an int", "a str"."""
   name = type(value).__name__
   return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
@@ -135,7 +135,7 @@ def a_type(value: Any) -> str:
 _SIMILAR = 0.75
 
 
-def normalize_name(name: Any) -> str:
+def normalize_name(name: object) -> str:
   """Removes what people write differently: case, spaces, dashes, ...
 
   Args:
@@ -226,7 +226,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
   return f", did you mean {suggestion!r}?" if suggestion else ""
 
 
-def check_one_of(label: str, value: Any, allowed: Collection[str]) -> None:
+def check_one_of(label: str, value: object, allowed: Collection[str]) -> None:
   """Refuses a value that is none of those allowed.
 
   Args:
@@ -242,7 +242,7 @@ def check_one_of(label: str, value: Any, allowed: Collection[str]) -> None:
 
 
 def check_known(
-  name: str, value: Any, choices: Collection[Any], alternative: str = ""
+  name: str, value: object, choices: Collection[Any], alternative: str = ""
 ) -> None:
   """Refuses a value of an option that is no known name.
 

@@ -36,12 +36,12 @@ class Source(NamedTuple):
   sha256: str
 
 
-def is_own(text: Any) -> bool:
+def is_own(text: object) -> bool:
   """Whether a value names something of the user's own."""
   return isinstance(text, str) and ":" in text
 
 
-def refuse_nameless(text: Any, parameter: str) -> None:
+def refuse_nameless(text: object, parameter: str) -> None:
   """Refuses a file without the name of what it holds.
 
   Args:

@@ -9,11 +9,13 @@ too) does not know of it.
 
 from collections.abc import Callable, Iterable
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from fedjax_alg.typing import Array, PyTree, Tree
 
 _KEY = jax.tree_util.GetAttrKey("")
 
@@ -28,7 +30,7 @@ class Split:
   of no meaning.
   """
 
-  def __init__(self, block: Any, cuts: Iterable[int], process: Any = None):
+  def __init__(self, block: Any, cuts: Iterable[int], process: Array | None = None):
     """Makes the array of its blocks.
 
     Args:
@@ -74,16 +76,17 @@ class Split:
     return self.block.shape[0], self.cuts[-1], *self.block.shape[3:]
 
   @property
-  def dtype(self) -> Any:
+  def dtype(self) -> np.dtype:
     """The dtype of the array that it stands for."""
-    return self.block.dtype
+    dtype: np.dtype = self.block.dtype
+    return dtype
 
   @property
   def ndim(self) -> int:
     """The number of axes of the array that it stands for."""
     return len(self.shape)
 
-  def _place(self, ids: Any) -> tuple[tuple[Any, ...], Any, Any]:
+  def _place(self, ids: Array) -> tuple[tuple[Array, ...], Array, Array]:
     """The block of rows, their places in it, and which of them it owns."""
     cuts = jnp.asarray(self.cuts, jnp.int32)
     owner = self.process
@@ -93,12 +96,13 @@ class Split:
     place = ids - jnp.asarray(self.starts, jnp.int32)[owner]
     return (owner,) if self.process is None else (), place, is_owned
 
-  def rows(self, ids: Any) -> Any:
+  def rows(self, ids: Array) -> Array:
     """See ``rows``; in the code of one client, others' are arbitrary."""
     block, place, _ = self._place(ids)
-    return self.block.at[*block, place].get(mode="clip")
+    taken: Array = self.block.at[*block, place].get(mode="clip")
+    return taken
 
-  def writable(self, ids: Any) -> Any:
+  def writable(self, ids: Array) -> Any:
     """``block.at`` of rows; others' are out of range, as in ``rows``."""
     block, place, is_owned = self._place(ids)
     return self.block.at[*block, jnp.where(is_owned, place, self.height)]
@@ -108,27 +112,27 @@ class Split:
     """[Q, T], the client of each row of the blocks."""
     return np.add.outer(self.starts, np.arange(self.height))
 
-  def with_block(self, block: Any) -> "Split":
+  def with_block(self, block: Array) -> "Split":
     """The same rows of the same clients with other values."""
     return Split(block, self.cuts, self.process)
 
 
-def is_split(leaf: Any) -> bool:
+def is_split(leaf: object) -> TypeGuard[Split]:
   """Whether a part of a tree is a ``Split``."""
   return isinstance(leaf, Split)
 
 
-def leaves(tree: Any) -> list[Any]:
+def leaves(tree: PyTree) -> list[Any]:
   """The leaves of a tree, a ``Split`` being one."""
   return jax.tree.leaves(tree, is_leaf=is_split)
 
 
-def within(tree: Any) -> bool:
+def within(tree: PyTree) -> bool:
   """Whether something of the tree is shared out over processes."""
   return any(map(is_split, leaves(tree)))
 
 
-def nbytes(tree: Any) -> int:
+def nbytes(tree: PyTree) -> int:
   """The bytes of a tree that one process holds.
 
   Args:
@@ -143,18 +147,22 @@ def nbytes(tree: Any) -> int:
 
 
 def tree_map(
-  split: Callable[..., Any], plain: Callable[..., Any], tree: Any, *trees: Any
-) -> Any:
+  split: Callable[..., object],
+  plain: Callable[..., object],
+  tree: Tree,
+  *trees: PyTree,
+) -> Tree:
   """``jax.tree.map`` with a function for every ``Split``, one for arrays."""
-  return jax.tree.map(
+  mapped: Tree = jax.tree.map(
     lambda leaf, *others: (split if is_split(leaf) else plain)(leaf, *others),
     tree,
     *trees,
     is_leaf=is_split,
   )
+  return mapped
 
 
-def rows(table: Any, ids: Any) -> Any:
+def rows(table: Tree, ids: Array) -> Tree:
   """Takes rows ``ids`` [S] of a table [C, ...].
 
   An id out of range gives an arbitrary row.
@@ -164,7 +172,7 @@ def rows(table: Any, ids: Any) -> Any:
   )
 
 
-def add_rows(table: Any, ids: Any, changes: Any) -> Any:
+def add_rows(table: Tree, ids: Array, changes: PyTree) -> Tree:
   """Adds ``changes`` [S, ...] to rows ``ids``; ignores ids out of range."""
   return tree_map(
     lambda leaf, new: leaf.with_block(leaf.writable(ids).add(new, mode="drop")),
@@ -174,7 +182,7 @@ def add_rows(table: Any, ids: Any, changes: Any) -> Any:
   )
 
 
-def set_rows(table: Any, ids: Any, values: Any) -> Any:
+def set_rows(table: Tree, ids: Array, values: PyTree) -> Tree:
   """Sets rows ``ids`` to ``values`` [S, ...]; ignores ids out of range."""
   return tree_map(
     lambda leaf, new: leaf.with_block(leaf.writable(ids).set(new, mode="drop")),
@@ -184,7 +192,7 @@ def set_rows(table: Any, ids: Any, values: Any) -> Any:
   )
 
 
-def where_rows(mask: Any, values: Any, table: Any) -> Any:
+def where_rows(mask: Array, values: PyTree, table: Tree) -> Tree:
   """``values`` [C, ...] in the rows where ``mask`` [C] is true, else the table's.
 
   Not in the code of one client.
@@ -204,7 +212,7 @@ def where_rows(mask: Any, values: Any, table: Any) -> Any:
   )
 
 
-def num_rows(table: Any) -> int:
+def num_rows(table: PyTree) -> int:
   """The number of rows of a table [C, ...]."""
   result: int = leaves(table)[0].shape[0]
   return result

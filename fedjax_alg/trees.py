@@ -27,12 +27,12 @@ def subtract(a: Params, b: Params) -> Params:
   return jax.tree.map(jnp.subtract, a, b)
 
 
-def scale(factor: Any, tree: Params) -> Params:
+def scale(factor: object, tree: Params) -> Params:
   """Computes factor * tree for a scalar ``factor``."""
   return jax.tree.map(lambda leaf: factor * leaf, tree)
 
 
-def add_scaled(a: Params, factor: Any, b: Params) -> Params:
+def add_scaled(a: Params, factor: object, b: Params) -> Params:
   """Computes a + factor * b for a scalar ``factor``.
 
   Examples:
@@ -129,7 +129,7 @@ def copies(tree: Params) -> Array:
   return jnp.stack(same).all()
 
 
-def drop_weak_types(tree: Any) -> Any:
+def drop_weak_types(tree: object) -> Any:
   """Removes the weak types of all leaves.
 
   Optax initialises some counters with a weak type. The first update makes it

@@ -49,6 +49,7 @@ ELSEWHERE = {
   "tasks/multi_label": "tasks/test_measures",
   "tasks/regression": "tasks/test_measures",
   "tasks/tokens": "tasks/test_measures",
+  "typing": "test_hparams",
 }
 
 MODULES = sorted(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import functools
 import shlex
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from absl import flags as absl_flags
 
@@ -16,7 +16,7 @@ from . import help as help_lib
 from .config import UsageError
 
 #: Functions that define a flag in ``flag_values``.
-Flags = Sequence[Callable[..., Any]]
+Flags = Sequence[Callable[..., object]]
 
 #: Each makes such a function, from the arguments of absl's.
 boolean, enum, integer, listed, string, strings = (

@@ -5,12 +5,12 @@ model, data and partition that is impossible fails within seconds. The library
 does the checks; this module passes the values of the flags to it.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
 import hashlib
 import json
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
@@ -31,6 +31,7 @@ from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
+from fedjax_alg.typing import HParams
 
 from . import flag_words, flags, presets
 from . import help as help_lib
@@ -411,12 +412,16 @@ def _make_config(
   return Config(**vars(plan), output=output, given=explicit, processes=processes)
 
 
-def _options(kind: type[Any], values: dict[str, Any]) -> Any:
+#: ``DataOptions`` or ``RunOptions``.
+_Options = TypeVar("_Options", bound=HParams)
+
+
+def _options(kind: type[_Options], values: Mapping[str, object]) -> _Options:
   return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})
 
 
 def _method(
-  name: str, explicit: dict[str, Any], only_in_files: Collection[str]
+  name: str, explicit: Mapping[str, object], only_in_files: Collection[str]
 ) -> Method:
   """The algorithm with the hyper-parameters that were given."""
   method = methods.method_of(name)

@@ -1,6 +1,6 @@
 """Executes a run that the command line asks for, and writes its results."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import pathlib
@@ -235,7 +235,7 @@ def _number(value: float | None) -> str:
   return f"{np.nan if value is None else value:.4f}"
 
 
-def print_summary(config: Config, summary: dict[str, Any]) -> None:
+def print_summary(config: Config, summary: Mapping[str, Any]) -> None:
   """Prints the results in a few lines."""
   if summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS:
     print(

@@ -1,7 +1,6 @@
 """The words of a command line, before they are parsed."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
 
 
 def name_of(word: str) -> str:
@@ -31,7 +30,7 @@ def split_words(
   return matching, [word for word in argv if word not in matching]
 
 
-def setting_flags(setting: Mapping[str, Any]) -> list[str]:
+def setting_flags(setting: Mapping[str, object]) -> list[str]:
   """The flags of a setting."""
   return [
     f"--{flag}={value if isinstance(value, str) else f'{value:g}'}"

@@ -4,7 +4,7 @@
 process can parse many command lines, and absl's global flags stay as they are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import dataclasses
 import functools
 import types
@@ -85,7 +85,7 @@ class OutputOptions:
 
 
 #: title of a group of flags -> the options whose fields are its flags.
-GROUPS: dict[str, tuple[Any, ...]] = {
+GROUPS: dict[str, tuple[object, ...]] = {
   "Run": (_AlgorithmOptions, run_options.LengthOptions),
   "Participants": (run_options.SamplingOptions, run_options.LateOptions),
   "Data": (data_options.SourceOptions,),
@@ -131,7 +131,7 @@ REMOVED = {"client_chunk": 8}
 class _Repeated(flags.Flag):
   """A list flag that may be given several times; all its words count."""
 
-  def parse(self, argument: Any) -> None:
+  def parse(self, argument: object) -> None:
     """Adds the words of one more --name=value."""
     before: list[str] = list(self.value or ()) if self.present else []
     super().parse(argument)
@@ -152,7 +152,7 @@ def _define_list(
   )
 
 
-_DEFINERS: dict[type, Any] = {
+_DEFINERS: dict[type, Callable[..., object]] = {
   int: flags.DEFINE_integer,
   float: flags.DEFINE_float,
   bool: flags.DEFINE_bool,
@@ -166,7 +166,7 @@ class _Flag(typing.NamedTuple):
 
   name: str
   kind: type  #: int, float, bool, str or tuple
-  items: tuple[Any, ...]  #: types of a tuple's entries
+  items: tuple[type, ...]  #: types of a tuple's entries
   field: dataclasses.Field
 
 
@@ -272,7 +272,7 @@ def define_flags(
     )
 
 
-def _word(item: Any) -> str:
+def _word(item: object) -> str:
   return f"{item:g}" if isinstance(item, float) else str(item)
 
 
@@ -306,7 +306,7 @@ def _check_text(name: str, word: str) -> None:
     expand_path(word, name)  # refuses the home of an unknown user
 
 
-def flag_text(name: str, value: Any) -> str:
+def flag_text(name: str, value: object) -> str:
   """The word of a command line that gives a parameter its value."""
   if isinstance(value, bool):
     return f"--{name}={str(value).lower()}"
@@ -320,7 +320,7 @@ def flag_text(name: str, value: Any) -> str:
 
 def default_text(field: dataclasses.Field) -> str:
   """Writes the default of an option as a flag takes it; empty for none."""
-  default: Any = field.default
+  default: object = field.default
   if default is None or default is dataclasses.MISSING:
     return ""
   if isinstance(default, bool):

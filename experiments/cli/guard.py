@@ -49,7 +49,7 @@ def _error_line(error: BaseException) -> str:
   return program.as_typed(errors.one_line(text))
 
 
-def _print_warning(message: Any, *place: Any, **options: Any) -> None:
+def _print_warning(message: Any, *place: object, **options: object) -> None:
   """A warning of the library in one line, without its place in the code."""
   del place, options
   print(f"warning: {_error_line(message)}", file=sys.stderr)

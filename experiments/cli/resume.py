@@ -284,7 +284,7 @@ def check_frozen(folder: pathlib.Path, prepared: Prepared) -> None:
 
 
 def _restore(
-  folder: pathlib.Path, config: Config, shapes: Any, records: Records
+  folder: pathlib.Path, config: Config, shapes: object, records: Records
 ) -> tuple[Any, int]:
   """Loads the last complete checkpoint, and reads ``records`` up to its round.
 

@@ -1,6 +1,6 @@
 """Writes the folders of runs while they are computed, as a sink."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 import pathlib
 import shutil
 import time
@@ -20,6 +20,7 @@ from fedjax_alg.runs.pace import Pace, Pause
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.sinks import Sink
+from fedjax_alg.typing import PyTree
 
 from ..drawing import plots
 from . import resume, signals
@@ -133,7 +134,7 @@ class RunWriter:
     if on:
       self._facts["resumed_on"] = on
 
-  def states_of(self, states: Any) -> Any:
+  def states_of(self, states: PyTree) -> PyTree:
     """The part of a program's states that belongs to this run."""
     prepared = self._programs.prepared
     if len(prepared.settings) == 1:
@@ -141,7 +142,7 @@ class RunWriter:
     rows = result_lib.rows_of(prepared, self._index)
     return jax.tree.map(lambda leaf: leaf[rows], states)
 
-  def save(self, states: Any, done: int) -> None:
+  def save(self, states: object, done: int) -> None:
     """Saves a checkpoint.
 
     Args:
@@ -177,7 +178,9 @@ class RunWriter:
     )
     return processes.agree(lambda: self._write_results(final, final_state))
 
-  def _write_results(self, final: dict[str, Any], final_state: str) -> dict[str, Any]:
+  def _write_results(
+    self, final: Mapping[str, object], final_state: str
+  ) -> dict[str, Any]:
     prepared = self._programs.prepared
     result_lib.write_final(
       self.folder, final, prepared.seeds, prepared.federation.client_names
@@ -195,7 +198,7 @@ class RunWriter:
     return result_lib.write_summary(self.folder, summary)
 
 
-def _common_hash(states: Any) -> str:
+def _common_hash(states: object) -> str:
   """The hash of the final states, of which all processes have the same bits.
 
   They compute the server's part each on its own, and other machines may round
@@ -302,7 +305,7 @@ class Folders(Sink):
     if not step.last and signals.any_process(signals.pending()):
       signals.stop()
 
-  def _save(self, states: Any, done: int, indices: Sequence[int]) -> None:
+  def _save(self, states: object, done: int, indices: Sequence[int]) -> None:
     if not indices:
       return
     began = time.monotonic()

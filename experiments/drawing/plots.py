@@ -110,7 +110,7 @@ def draw_curves(
   protocol: str,
   metric: str,
   x_axis: str = "rounds",
-  styles: Mapping[str, Mapping[str, Any]] | None = None,
+  styles: Mapping[str, Mapping[str, object]] | None = None,
 ) -> None:
   """Draws one line per run: the mean over its seeds, with a band.
 
@@ -205,7 +205,7 @@ def _marker_points(points: int, place: int, lines: int) -> list[int]:
 
 
 def _draw_marks(
-  axis: Any, marks: Iterable[Mark], styles: Mapping[str, Mapping[str, Any]]
+  axis: Any, marks: Iterable[Mark], styles: Mapping[str, Mapping[str, object]]
 ) -> None:
   """Draws the paper's numbers, as hollow markers of the lines they are for.
 
@@ -244,7 +244,7 @@ def _draw_marks(
   axis.set_ylim(limits)
 
 
-def _styles(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _styles(cells: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
   """label -> options of its line, the same in every panel."""
   styles = styles_lib.line_styles(label for runs in cells.values() for label in runs)
   return {label: style.matplotlib() for label, style in styles.items()}

@@ -1,7 +1,6 @@
 """Tables and pages of Markdown."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ def format_number(value: float | None, form: str = "g") -> str:
   return "-" if value is None else f"{value:{form}}"
 
 
-def format_values(values: Any, digits: int = 2, factor: float = 1.0) -> str:
+def format_values(values: object, digits: int = 2, factor: float = 1.0) -> str:
   """Mean +- 95 % interval over seeds; a single seed has no interval."""
   return results.format_spread(
     results.spread(np.asarray(values, float)), digits, factor

@@ -49,7 +49,7 @@ _CONFIG = {
 Panels = Mapping[str, Mapping[str, RunResult]]
 
 #: Words of a menu -> its changes of traces and layout, and of which traces.
-_Menu = dict[str, tuple[Any, ...]]
+_Menu = dict[str, tuple[object, ...]]
 
 #: Number of points of the distribution of the clients' accuracies.
 _QUANTILES = 201
@@ -79,7 +79,7 @@ def check_plotly(caller: str) -> None:
     ) from None
 
 
-def _numbers(values: Any) -> list[float | None]:
+def _numbers(values: object) -> list[float | None]:
   """Numbers for JSON, with six digits; what is not finite becomes null."""
   return [
     float(f"{v:.6g}") if np.isfinite(v) else None
@@ -101,7 +101,7 @@ def _label_runs(panels: Panels) -> dict[str, RunResult]:
   }
 
 
-def _figure(traces: Sequence[Mapping[str, Any]], **layout: Any) -> Any:
+def _figure(traces: Sequence[Mapping[str, object]], **layout: object) -> Any:
   """A figure of Plotly with its legend below."""
   return importlib.import_module("plotly.graph_objects").Figure(
     traces,
@@ -115,7 +115,7 @@ def _figure(traces: Sequence[Mapping[str, Any]], **layout: Any) -> Any:
   )
 
 
-def _menu(place: int, buttons: _Menu, active: int = 0) -> dict[str, Any]:
+def _menu(place: int, buttons: _Menu, active: int = 0) -> dict[str, object]:
   """A menu above a figure."""
   return {
     "x": 0.3 * place,
@@ -131,7 +131,7 @@ def _menu(place: int, buttons: _Menu, active: int = 0) -> dict[str, Any]:
   }
 
 
-def _line(label: str, style: styles.Style, **options: Any) -> dict[str, Any]:
+def _line(label: str, style: styles.Style, **options: object) -> dict[str, object]:
   """The trace of a run, without its numbers."""
   return {
     "type": "scatter",
@@ -161,7 +161,7 @@ def _curve(
   return _numbers(band) if np.isfinite(half).any() else [], _numbers(mean)
 
 
-def _y_axis(metric: str, means: Sequence[float | None]) -> dict[str, Any]:
+def _y_axis(metric: str, means: Sequence[float | None]) -> dict[str, object]:
   """The y axis of some means: wide bands would squeeze them."""
   values = [mean for mean in means if mean is not None]
   share = metrics.metric(metric).share
@@ -268,7 +268,7 @@ def _clients(runs: Mapping[str, RunResult], style: Mapping[str, styles.Style]) -
   factor = metrics.factor(main)
   unit = " %" if factor == 100 else ""
   shares = np.linspace(0, 1, _QUANTILES)
-  quantiles: dict[str, dict[str, Any]] = {}
+  quantiles: dict[str, dict[str, object]] = {}
   for label, result in runs.items():
     for protocol, of in result.clients.items():
       accuracies = of.get(main, np.zeros(0))
@@ -494,11 +494,12 @@ def write_page(
   embedded = itertools.chain([True], itertools.repeat(False))
 
   def to_html(figure: Any) -> str:
-    return figure.to_html(
+    text: str = figure.to_html(
       full_html=False, include_plotlyjs=next(embedded), config=_CONFIG
     )
+    return text
 
-  def draw_each(draw: Callable[..., Any], *args: str) -> list[str]:
+  def draw_each(draw: Callable[..., object], *args: str) -> list[str]:
     figures = {name: draw(runs, style, *args) for name, runs in panels.items()}
     return [
       f"<h3>{html.escape(name)}</h3>" * (len(panels) > 1) + to_html(figure)

@@ -1,7 +1,5 @@
 """The rule of all verdicts: a measured number beside a claimed one."""
 
-from typing import Any
-
 import numpy as np
 
 from fedjax_alg import metrics
@@ -62,7 +60,7 @@ def tie_of(value: float, unit: str) -> float:
 
 
 def place_values(
-  values: Any, claimed: float, unit: str, exact: bool = False
+  values: object, claimed: float, unit: str, exact: bool = False
 ) -> tuple[str, str]:
   """Places measured numbers beside a claimed one.
 

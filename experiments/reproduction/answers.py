@@ -60,7 +60,7 @@ class PaperAnswer(NamedTuple):
 
 
 def answer_number(
-  run_values: Any,
+  run_values: object,
   claim: report.Claim,
   choices: Iterable[chosen.Choice] = (),
   exact: bool = False,

@@ -8,6 +8,7 @@ acceleration) on vectors of CIFAR-10's size, for 1,000 machines and 100 rounds.
 Each call waits for its result, and compiling is not counted.
 """
 
+from collections.abc import Callable
 import functools
 import re
 from typing import Any
@@ -84,7 +85,7 @@ def _server(k: int, by_gradient: bool) -> Any:
 
 
 #: algorithm -> its server step, if that is not the plain average.
-_STEPS: dict[str, Any] = {
+_STEPS: dict[str, Callable[..., object]] = {
   "cfsvrg": conjugate.cfsvrg_server,
   "clsfsvrg": conjugate.clsfsvrg_server,
 }
@@ -115,7 +116,7 @@ def central_seconds(cell: suite.Cell) -> float:
     if step.when == "aggregate":
       return params
     gradient = trees.slot_mean(weight, gradients)
-    extra: dict[str, Any] = {}
+    extra: dict[str, object] = {}
     if step.needs_validation:
       extra = validation_arguments(
         prepared.model, cohort.validation, prepared.map_clients

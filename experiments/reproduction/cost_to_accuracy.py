@@ -212,7 +212,7 @@ def saved_percent(
     NotRun: there is no such seed.
   """
   both = np.array(pairs(cost, other_cost))
-  saved = 100 * (1 - both[:, 0] / both[:, 1])
+  saved: np.ndarray = 100 * (1 - both[:, 0] / both[:, 1])
   if not parts:
     return saved
   part = np.repeat(np.arange(len(parts)), len(cost) // len(parts))[

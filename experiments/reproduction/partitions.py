@@ -8,12 +8,16 @@ over partitions. It so covers seeds as well as partitions.
 
 from collections.abc import Callable, Sequence
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
+
+if TYPE_CHECKING:
+  from .suite import Outcome
+
 
 #: A pooled row has the seed of its run plus this times the number of its
 #: partition, counted from 0.
@@ -57,7 +61,7 @@ def pool(summaries: Sequence[Any]) -> Any:
   return {key: pool([summary[key] for summary in summaries]) for key in first}
 
 
-def means(values: Any, parts: Sequence[Any]) -> np.ndarray:
+def means(values: object, parts: Sequence[object]) -> np.ndarray:
   """Computes the values over which an interval of numbers of seeds is taken.
 
   Args:
@@ -72,7 +76,9 @@ def means(values: Any, parts: Sequence[Any]) -> np.ndarray:
   return numbers.reshape(len(parts), -1).mean(1) if parts else numbers
 
 
-def per_partition(measure: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
+def per_partition(
+  measure: Callable[["Outcome"], np.ndarray],
+) -> Callable[["Outcome"], np.ndarray]:
   """Makes a measure of a run's seeds one of a pooled outcome's partitions."""
 
   @functools.wraps(measure)
@@ -84,7 +90,7 @@ def per_partition(measure: Callable[[Any], np.ndarray]) -> Callable[[Any], np.nd
   return of_parts
 
 
-def describe_intervals(outcomes: Sequence[Any]) -> str:
+def describe_intervals(outcomes: Sequence["Outcome"]) -> str:
   """Describes what the intervals of a table cover, in a sentence."""
   seeds = {
     len({row["seed"] for row in (outcome.parts or (outcome,))[0].rows})

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 
-def time_call(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+def time_call(fn: Callable[..., object], *args: object) -> tuple[Any, float]:
   """Calls ``fn`` and waits until all its arrays are computed.
 
   Returns:
@@ -19,7 +19,7 @@ def time_call(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
 
 
 def time_repeats(
-  fn: Callable[..., Any], *args: Any, repeats: int
+  fn: Callable[..., object], *args: object, repeats: int
 ) -> tuple[Any, list[float]]:
   """Calls ``fn`` once to warm up, then times ``repeats`` calls.
 

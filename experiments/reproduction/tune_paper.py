@@ -1,7 +1,6 @@
 """Tunes all methods of a paper's figures: the command tune with --paper."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from absl.flags import FlagValues
 
@@ -130,7 +129,7 @@ def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> No
     print(text)
 
 
-def make_command(about: str, widen: Callable[..., Any]) -> Command:
+def make_command(about: str, widen: Callable[..., object]) -> Command:
   """Makes the form of the command tune that has --paper.
 
   Args:

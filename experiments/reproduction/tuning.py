@@ -63,10 +63,10 @@ class Log(NamedTuple):
 class AnyOf(NamedTuple):
   """One of some values."""
 
-  values: tuple[Any, ...]
-  stated: Any = None  #: as that of ``Log``
+  values: tuple[object, ...]
+  stated: object = None  #: as that of ``Log``
 
-  def at(self, place: float) -> Any:
+  def at(self, place: float) -> object:
     return self.values[int(place * len(self.values))]
 
 
@@ -232,7 +232,7 @@ PROTOCOLS: dict[tuple[str, str], _Protocol] = {
 
 def _space(
   paper: str, data: str, name: str, size: float
-) -> tuple[Space, dict[str, Any]]:
+) -> tuple[Space, dict[str, object]]:
   """The ranges of a method, and the setting that is stated.
 
   Args:
@@ -273,8 +273,8 @@ _FRUITLESS = 20
 
 
 def _sample_settings(
-  ranges: Space, first: Mapping[str, Any], number: int, seed: int = 0
-) -> list[dict[str, Any]]:
+  ranges: Space, first: Mapping[str, object], number: int, seed: int = 0
+) -> list[dict[str, object]]:
   """Settings drawn from all ranges together (a Latin hypercube).
 
   Args:
@@ -421,7 +421,7 @@ class Study(NamedTuple):
       *self.extra,
     ]
 
-  def settings(self, name: str, number: int) -> list[dict[str, Any]]:
+  def settings(self, name: str, number: int) -> list[dict[str, object]]:
     """The settings of a method that are tried, the stated one first."""
     values = flag_words.read_values([*self.data_flags(), *self.extra])
     size = _EXAMPLES.get(values["dataset"], 0) / int(values["num_clients"])
@@ -453,7 +453,7 @@ class Study(NamedTuple):
     return trials
 
   def scores(
-    self, words: Sequence[str], settings: Sequence[Mapping[str, Any]]
+    self, words: Sequence[str], settings: Sequence[Mapping[str, object]]
   ) -> list[list[float]]:
     """The accuracy in percent of every setting and seed; [] if it diverged."""
     by, scores = self.protocol.by, []
@@ -627,7 +627,7 @@ def choice_table(
 IS_TABLE = files_lib.table_with("method", "setting", "validation", "stated", "chosen")
 
 
-def trial_rows(tuned: dict[str, list[Trial]]) -> list[dict[str, Any]]:
+def trial_rows(tuned: dict[str, list[Trial]]) -> list[dict[str, object]]:
   """A row of tune.csv for each setting that was tried."""
   return [
     {

@@ -8,7 +8,7 @@ positive. It holds if the mean difference is ``above`` 0 by the rule of
 otherwise.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import contextlib
 import functools
 import math
@@ -196,7 +196,7 @@ end = functools.partial(_of_summary, "final")
 
 
 def of_rounds(
-  column: str, reduce: Callable[..., Any] = np.mean, last: float = math.inf
+  column: str, reduce: Callable[..., object] = np.mean, last: float = math.inf
 ) -> Measure:
   """Measures ``reduce(values, axis=1)`` of a column of rounds.csv.
 
@@ -341,7 +341,7 @@ def _gap(a, b, exact):
 
 
 def above(
-  a: Any, b: Any, unit: str = "", digits: int = 2, exact: bool = False
+  a: object, b: object, unit: str = "", digits: int = 2, exact: bool = False
 ) -> Verdict:
   """Whether a > b, run by run.
 
@@ -360,7 +360,7 @@ def above(
 
 
 def exceeds(
-  gap: Any, claimed: float, unit: str = "", digits: int = 2, exact: bool = False
+  gap: object, claimed: float, unit: str = "", digits: int = 2, exact: bool = False
 ) -> Verdict:
   """Whether a difference is above a claimed one; the difference is shown.
 
@@ -376,7 +376,7 @@ def exceeds(
   )
 
 
-def same(a: Any, b: Any, tie: float = TIE, exact: bool = False) -> Verdict:
+def same(a: object, b: object, tie: float = TIE, exact: bool = False) -> Verdict:
   """Whether a and b differ by at most ``tie``."""
   spread, ci95 = _gap(a, b, exact)
   holds = {rule.SAME: True, rule.UNDECIDED: None}.get(
@@ -385,7 +385,7 @@ def same(a: Any, b: Any, tie: float = TIE, exact: bool = False) -> Verdict:
   return Verdict(holds, results.format_spread(spread, sign="+"))
 
 
-def not_below(a: Any, b: Any) -> Verdict:
+def not_below(a: object, b: object) -> Verdict:
   """Whether nothing is lost from b to a, in points.
 
   However small a loss is, it is one where the interval excludes 0. Without a
@@ -401,7 +401,7 @@ def not_below(a: Any, b: Any) -> Verdict:
   return Verdict(holds, results.format_spread(spread, sign="+"))
 
 
-def lies_within(values: Any, low: float, high: float) -> Verdict:
+def lies_within(values: object, low: float, high: float) -> Verdict:
   """Whether a number is between two others, with its whole interval."""
   above_low, below_high = above(values, low), above(high, values)
   return every([("", above_low), ("", below_high)])._replace(
@@ -438,7 +438,9 @@ def every(named_verdicts: Iterable[tuple[str, Verdict]]) -> Verdict:
 # Claims that several papers make.
 
 
-def in_panels(fn, panels=None):
+def in_panels(
+  fn: Callable[..., Verdict], panels: Collection[str] | None = None
+) -> Callable[..., Verdict]:
   """A check that ``fn(outcomes, panel)`` holds in every panel that was run."""
 
   def check(outcomes):

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from fedjax_alg import tasks
 from fedjax_alg.data import items, labels, store
@@ -15,6 +16,7 @@ from fedjax_alg.data.examples import Examples
 from fedjax_alg.errors import a_type, describe_error, did_you_mean
 from fedjax_alg.hparams import of_type
 from fedjax_alg.tasks import task as task_lib
+from fedjax_alg.typing import ArraysLike, PyTree
 
 #: Name of an array in a data file -> the argument of ``from_arrays``.
 ARGUMENTS = {
@@ -51,13 +53,13 @@ def refuse_unknown_options(function: str, options: Mapping[str, Any]) -> None:
 
 
 def from_arrays(
-  x: Any,
-  y: Any,
-  client_ids: Any = None,
+  x: ArraysLike,
+  y: ArraysLike,
+  client_ids: npt.ArrayLike | None = None,
   *,
-  x_test: Any = None,
-  y_test: Any = None,
-  test_client_ids: Any = None,
+  x_test: ArraysLike | None = None,
+  y_test: ArraysLike | None = None,
+  test_client_ids: npt.ArrayLike | None = None,
   num_classes: int | None = None,
   name: str = "arrays",
   task: str | tasks.Task | None = None,
@@ -125,7 +127,7 @@ def argument(array: str) -> str:
 
 
 def of_arrays(
-  values: Mapping[str, Any],
+  values: Mapping[str, object],
   label_of: Callable[[str], str],
   name: str = "arrays",
   num_classes: int | None = None,
@@ -184,7 +186,7 @@ def of_arrays(
   )
 
 
-def _array(label: str, values: Any) -> np.ndarray:
+def _array(label: str, values: object) -> np.ndarray:
   if isinstance(values, (list, tuple)) and values and items.is_image(values[0]):
     return items.stack_rows(values, f"{label} its rows", label.startswith("`x"))
   parts = values if isinstance(values, (list, tuple)) else ()
@@ -232,7 +234,7 @@ def _array(label: str, values: Any) -> np.ndarray:
 
 
 def _number_clients(
-  ids: Mapping[str, Any], label_of: Callable[[str], str]
+  ids: Mapping[str, object], label_of: Callable[[str], str]
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
   """Numbers the client ids from 0 in their sorted order."""
   arrays = {which: _array(label_of(which), value) for which, value in ids.items()}
@@ -391,7 +393,7 @@ def make_examples(
 
 def _with_codes(
   task: tasks.Task, arrays: dict[str, Any], label_of: Callable[[str], str]
-) -> tuple[dict[str, Any], tuple[Any, ...] | None]:
+) -> tuple[dict[str, Any], tuple[str | bool, ...] | None]:
   """Labels that are names as numbers, and the names of the training labels."""
   if not task.has_classes or any(
     isinstance(arrays[f"y_{split}"], Mapping) for split in ("train", "test")
@@ -409,7 +411,7 @@ def _with_codes(
   return arrays | {"y_train": train, "y_test": test}, classes
 
 
-def _map_arrays(fn: Callable[[str, Any], Any], label: str, tree: Any) -> Any:
+def _map_arrays(fn: Callable[[str, Any], object], label: str, tree: PyTree) -> PyTree:
   """``fn(label, array)`` of an array, or of each array of a dictionary."""
   if not isinstance(tree, Mapping):
     return fn(label, tree)
@@ -426,7 +428,7 @@ def _map_arrays(fn: Callable[[str, Any], Any], label: str, tree: Any) -> Any:
 
 
 def _same_rows(
-  label: str, tree: Any, rows: int | None, of: str = "", is_flat: bool = False
+  label: str, tree: object, rows: int | None, of: str = "", is_flat: bool = False
 ) -> int:
   """Checks that arrays have as many rows; None: as the first; returns them."""
 
@@ -463,7 +465,7 @@ def _same_kind(label: str, other_label: str, train: Any, test: Any) -> None:
     )
 
 
-def _targets(task: tasks.Task, label: str, tree: Any) -> Any:
+def _targets(task: tasks.Task, label: str, tree: PyTree) -> Any:
   if isinstance(tree, Mapping) and task.outputs is not None:
     raise DataError(f"{label} is a dictionary, `task`={task.name} needs one array")
 
@@ -483,7 +485,7 @@ def _targets(task: tasks.Task, label: str, tree: Any) -> Any:
   return _map_arrays(convert, label, tree)
 
 
-def _size(task: tasks.Task, stated: int | None, y_train: Any, y_test: Any) -> int:
+def _size(task: tasks.Task, stated: int | None, y_train: object, y_test: object) -> int:
   """Returns L, and checks it if the caller has set it."""
   size = task.size(y_train, y_test)
   if stated is None or stated == size:

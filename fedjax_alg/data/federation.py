@@ -3,7 +3,7 @@
 All arrays here are NumPy arrays. A run places them on its devices once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 import dataclasses
 import functools
 import hashlib
@@ -53,6 +53,7 @@ from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.data.tfds_source import load_tfds
 from fedjax_alg.errors import OptionError, a_type, did_you_mean
 from fedjax_alg.hparams import as_index, field_values, unread
+from fedjax_alg.typing import DTypes, HParams, PyTree, Shapes
 
 #: Rows in one piece of the whole test set or of the validation rows. Pieces
 #: are distributed over the devices in the same way as clients.
@@ -127,14 +128,18 @@ class Federation:
     return int((np.asarray(self.data.train.size) > 0).sum())
 
   @property
-  def example_shape(self) -> Any:
+  def example_shape(self) -> Shapes:
     """The shape of one example as the model reads it; of a dictionary each."""
-    return store.map_arrays(lambda array: tuple(array.shape[1:]), self.data.train.x)
+    shapes: Shapes = store.map_arrays(
+      lambda array: tuple(array.shape[1:]), self.data.train.x
+    )
+    return shapes
 
   @property
-  def example_dtype(self) -> Any:
+  def example_dtype(self) -> DTypes:
     """The dtype of the examples as the model reads them, likewise."""
-    return store.map_arrays(lambda array: array.dtype, self.data.train.x)
+    dtypes: DTypes = store.map_arrays(lambda array: array.dtype, self.data.train.x)
+    return dtypes
 
   @property
   def targets(self) -> Any:
@@ -203,8 +208,8 @@ class Federation:
     return self._rows(self.data.test, number)
 
   def _rows(
-    self, data: Any, number: int, rows: process_rows.Rows | None = None
-  ) -> tuple[Any, Any]:
+    self, data: ClientData, number: int, rows: process_rows.Rows | None = None
+  ) -> tuple[PyTree, PyTree]:
     try:
       number = as_index("client", number, self.num_clients)
     except OptionError as error:
@@ -294,7 +299,9 @@ def federate(
   return from_options(filled, examples)
 
 
-def refuse_unread_options(options: Any, names: Any, others: Any = None) -> None:
+def refuse_unread_options(
+  options: HParams, names: Container[str], others: Mapping[str, object] | None = None
+) -> None:
   """Raises an error if an option was given that would not be read.
 
   Args:
@@ -377,7 +384,7 @@ def data_key(options: DataOptions) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _load_cached(
-  inside: str, loader: Callable[..., Examples], *arguments: Any
+  inside: str, loader: Callable[..., Examples], *arguments: object
 ) -> Examples:
   del inside  # the key alone: what the files hold
   return loader(*arguments)
@@ -706,10 +713,10 @@ def deal(
   x_train, y_train = examples.x_train, examples.y_train
   x_test, y_test = examples.x_test, examples.y_test
   digest = _hash(x_train, y_train, x_test, y_test)
-  rows: tuple[Any, ...] = (x_train,)
-  test_rows: tuple[Any, ...] = (x_test,)
-  labels: tuple[Any, ...] = (y_train,)
-  test_labels: tuple[Any, ...] = (y_test,)
+  rows: tuple[PyTree, ...] = (x_train,)
+  test_rows: tuple[PyTree, ...] = (x_test,)
+  labels: tuple[PyTree, ...] = (y_train,)
+  test_labels: tuple[PyTree, ...] = (y_test,)
   labels_to_deal = examples.labels()
   row_labels, test_row_labels = labels_to_deal.train, labels_to_deal.test
   if partition.pooled:
@@ -826,8 +833,8 @@ def _whole_test(
 
 
 def _own_rows(
-  x: Any,
-  y: Any,
+  x: PyTree,
+  y: PyTree,
   partition: Partition,
   rows: process_rows.Rows,
   validation: np.ndarray | None,
@@ -885,7 +892,7 @@ def _pieces(first: int, total: int) -> Pieces:
   return Pieces(first + offset, size)
 
 
-def _hash(*trees: Any) -> str:
+def _hash(*trees: PyTree) -> str:
   """sha256 of the values, however they are kept."""
   digest = hashlib.sha256()
   for array in store.arrays(trees):

@@ -5,10 +5,10 @@ column, the names of its categories, is learnt from the training frame and holds
 for the test frame, whatever categories that one has.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 import decimal
 import numbers
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,15 +24,19 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.errors import a_type, did_you_mean
 from fedjax_alg.tasks import task as task_lib
+from fedjax_alg.typing import PyTree
+
+if TYPE_CHECKING:  # pandas need not be installed
+  import pandas as pd
 
 
 def from_dataframe(
-  frame: Any,
+  frame: "pd.DataFrame",
   *,
-  y: Any,
-  x: Any = None,
-  client: Any = None,
-  test: Any = None,
+  y: object,
+  x: object = None,
+  client: object = None,
+  test: object = None,
   **options: Any,
 ) -> Examples:
   """Makes a data set from a pandas ``DataFrame``.
@@ -98,8 +102,8 @@ def from_dataframe(
 
 def _add_encoding(
   examples: Examples,
-  classes: tuple[Any, ...] | None,
-  categories: Mapping[Any, tuple[Any, ...]],
+  classes: tuple[Hashable, ...] | None,
+  categories: Mapping[Hashable, tuple[Hashable, ...]],
 ) -> Examples:
   """The examples with what was learnt of their names."""
   if classes is None and examples.encoding is not None:
@@ -110,7 +114,9 @@ def _add_encoding(
 
 
 def _of_columns(
-  values: Mapping[str, Any], choices: Mapping[str, Any], options: Mapping[str, Any]
+  values: Mapping[str, object],
+  choices: Mapping[str, object],
+  options: Mapping[str, Any],
 ) -> Examples:
   """The examples of the arrays of a frame, and of those that are options."""
 
@@ -131,7 +137,7 @@ def _of_columns(
   )
 
 
-def _check_options(options: Mapping[str, Any], client: Any, test: Any) -> None:
+def _check_options(options: Mapping[str, object], client: object, test: object) -> None:
   """Refuses options that there are not, or that the frames give already."""
   refuse_unknown_options("from_dataframe", options)
   for name in options:
@@ -145,13 +151,13 @@ def _check_options(options: Mapping[str, Any], client: Any, test: Any) -> None:
       )
 
 
-def _check_frame(option: str, frame: Any) -> None:
+def _check_frame(option: str, frame: object) -> None:
   if not all(hasattr(frame, name) for name in ("columns", "dtypes", "isna")):
     hint = " (to_pandas() makes one of it)" * hasattr(frame, "to_pandas")
     raise DataError(f"`{option}`: {a_type(frame)}, must be a pandas DataFrame{hint}")
 
 
-def _check_column(option: str, frame: Any, name: Any) -> None:
+def _check_column(option: str, frame: "pd.DataFrame", name: object) -> None:
   """Refuses a column that is not there, or twice."""
   columns = list(frame.columns)
   if name not in columns:
@@ -170,11 +176,11 @@ def _check_column(option: str, frame: Any, name: Any) -> None:
     )
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: object) -> bool:
   return isinstance(value, (str, bytes, tuple, numbers.Number, np.generic))
 
 
-def _column_name(frame: Any, option: str, name: Any) -> Any:
+def _column_name(frame: "pd.DataFrame", option: str, name: object) -> Hashable:
   """The name of one column."""
   if not _is_name(name):
     try:
@@ -191,7 +197,7 @@ def _column_name(frame: Any, option: str, name: Any) -> Any:
   return name
 
 
-def _choice(frame: Any, option: str, choice: Any) -> Any:
+def _choice(frame: "pd.DataFrame", option: str, choice: Any) -> PyTree:
   """The choice as a name, a list of names or a dictionary of either."""
   if isinstance(choice, Mapping):
     return {name: _choice(frame, option, part) for name, part in choice.items()}
@@ -208,7 +214,7 @@ def _choice(frame: Any, option: str, choice: Any) -> Any:
   return [_column_name(frame, option, name) for name in names]
 
 
-def _names(choice: Any) -> list[Any]:
+def _names(choice: object) -> list[Hashable]:
   """The columns of a choice."""
   if isinstance(choice, Mapping):
     choice = list(choice.values())
@@ -217,7 +223,7 @@ def _names(choice: Any) -> list[Any]:
   return [choice]
 
 
-def _others(frame: Any, choices: Mapping[str, Any]) -> list[Any]:
+def _others(frame: "pd.DataFrame", choices: Mapping[str, object]) -> list[Hashable]:
   """All columns that are neither targets nor clients."""
   used = _names(list(choices.values()))
   names = [name for name in frame.columns if name not in used]
@@ -228,11 +234,11 @@ def _others(frame: Any, choices: Mapping[str, Any]) -> list[Any]:
   return names
 
 
-def _is_categorical(series: Any) -> bool:
+def _is_categorical(series: "pd.Series") -> bool:
   return str(series.dtype) == "category"
 
 
-def _categories(series: Any) -> tuple[Any, ...]:
+def _categories(series: "pd.Series") -> tuple[Hashable, ...]:
   """The names of the categories of a column, in the order of their codes."""
   return tuple(series.cat.categories.astype(object))
 
@@ -240,12 +246,12 @@ def _categories(series: Any) -> tuple[Any, ...]:
 class _Column(NamedTuple):
   """A column, how a message names it, and the names that are its codes."""
 
-  series: Any
+  series: "pd.Series"
   subject: str
-  names: tuple[Any, ...] | None
+  names: tuple[Hashable, ...] | None
 
 
-def _subject(option: str, choice: Any, where: str) -> str:
+def _subject(option: str, choice: object, where: str) -> str:
   """Names a choice in a message: its option, its column, its frame."""
   if isinstance(choice, (list, Mapping)):
     return f"`{option}`:" + where.removeprefix(" of")
@@ -253,18 +259,18 @@ def _subject(option: str, choice: Any, where: str) -> str:
 
 
 def _arrays(
-  frame: Any,
+  frame: "pd.DataFrame",
   where: str,
-  choices: Mapping[str, Any],
-  categories: Mapping[Any, tuple[Any, ...]],
-) -> dict[str, Any]:
+  choices: Mapping[str, object],
+  categories: Mapping[Hashable, tuple[Hashable, ...]],
+) -> dict[str, PyTree]:
   """The arrays of the choices, under their names in a data file."""
 
-  def gather(option: str, choice: Any) -> Any:
+  def gather(option: str, choice: object) -> Any:
     if isinstance(choice, Mapping):
       return {name: gather(option, part) for name, part in choice.items()}
 
-    def column(name: Any) -> _Column:
+    def column(name: Hashable) -> _Column:
       return _Column(
         frame[name],
         _subject(option, name, where),
@@ -302,7 +308,7 @@ def _cells(column: _Column) -> np.ndarray:
   return values
 
 
-def _is_real(value: Any) -> bool:
+def _is_real(value: object) -> bool:
   return isinstance(value, (numbers.Real, decimal.Decimal, np.bool_))
 
 
@@ -331,7 +337,7 @@ def _as_numbers(column: _Column) -> np.ndarray:
   )
 
 
-def _as_rows(column: _Column, option: str, name: Any) -> np.ndarray:
+def _as_rows(column: _Column, option: str, name: object) -> np.ndarray:
   """The rows of one column, which may be arrays of one shape."""
   values = _cells(column)
   if values.dtype == object and values.size and all(map(np.ndim, values)):
@@ -349,7 +355,7 @@ def _as_rows(column: _Column, option: str, name: Any) -> np.ndarray:
   return values
 
 
-def _stack(rows: Any, subject: str) -> np.ndarray:
+def _stack(rows: np.ndarray, subject: str) -> np.ndarray:
   """Arrays of one shape as one array."""
   if any(np.ma.is_masked(row) for row in rows):
     raise DataError(f"{subject} has masked values: fill them or leave these rows out")

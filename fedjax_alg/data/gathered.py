@@ -6,7 +6,7 @@ side by side; in the place of either a dictionary name -> choice gives a
 dictionary of arrays.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 import functools
 from typing import Any
 
@@ -19,9 +19,13 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.labels import Encoding
 from fedjax_alg.tasks import task as task_lib
+from fedjax_alg.typing import PyTree
+
+#: (name) -> the array of a column.
+Column = Callable[[Hashable], np.ndarray]
 
 
-def _gather(choice: Any, column: Callable[[Any], np.ndarray]) -> Any:
+def _gather(choice: object, column: Column) -> PyTree:
   """The columns of a choice as an array, or as a dictionary of arrays."""
   if isinstance(choice, Mapping):
     return {name: _gather(part, column) for name, part in choice.items()}
@@ -30,7 +34,7 @@ def _gather(choice: Any, column: Callable[[Any], np.ndarray]) -> Any:
   return column(choice)
 
 
-def _numbers(column: np.ndarray, name: Any) -> np.ndarray:
+def _numbers(column: np.ndarray, name: object) -> np.ndarray:
   """A column of features as float32."""
   if column.dtype.kind not in "iufb":
     raise DataError(f"`x`: column {name!r} is {column.dtype}, numbers are needed")
@@ -52,14 +56,17 @@ _SOURCES = {
 
 
 def _of_both(
-  train: Any, test: Any, columns: Callable[[Any], Any], choices: Mapping[str, Any]
-) -> dict[str, Any]:
+  train: object,
+  test: object,
+  columns: Callable[[object], Column],
+  choices: Mapping[str, object],
+) -> dict[str, PyTree]:
   """The arguments of ``from_arrays`` that two data sets give.
 
   Raises:
     DataError: x or y names no column, or a list names one of arrays.
   """
-  arrays: dict[str, Any] = {}
+  arrays: dict[str, PyTree] = {}
   for rows, arguments in (
     (train, ("x", "y", "client_ids")),
     (test, ("x_test", "y_test", "test_client_ids")),
@@ -75,7 +82,7 @@ def _of_both(
 
 
 def _as_classes(
-  arrays: Mapping[str, Any], options: Mapping[str, Any], names: Sequence[str] = ()
+  arrays: Mapping[str, PyTree], options: Mapping[str, Any], names: Sequence[str] = ()
 ) -> Examples:
   """Makes the examples; all classes count that the data set names.
 
@@ -108,14 +115,14 @@ def _as_classes(
 
 
 def from_hf(
-  dataset: Any,
+  dataset: object,
   *,
-  x: Any,
-  y: Any,
+  x: object,
+  y: object,
   client: str | None = None,
-  test: Any = None,
+  test: object = None,
   channels_first: bool = False,
-  **options: Any,
+  **options: object,
 ) -> Examples:
   """Makes a data set from one of the library ``datasets`` (Hugging Face).
 
@@ -170,14 +177,14 @@ def from_hf(
 
 
 def from_torch(
-  dataset: Any,
+  dataset: object,
   *,
-  x: Any = 0,
-  y: Any = 1,
-  client: Any = None,
-  test: Any = None,
+  x: object = 0,
+  y: object = 1,
+  client: object = None,
+  test: object = None,
   channels_first: bool = False,
-  **options: Any,
+  **options: object,
 ) -> Examples:
   """Makes a data set from anything with ``__len__`` and ``__getitem__``.
 

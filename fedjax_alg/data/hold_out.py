@@ -104,7 +104,9 @@ def put_back(partition: Partition) -> Partition:
   return partition._replace(**fields, flags=flags, held_out=None)
 
 
-def _splits(clients: Partition | HeldOut) -> Any:
+def _splits(
+  clients: Partition | HeldOut,
+) -> tuple[tuple[str, np.ndarray, np.ndarray], ...]:
   """The order and the sizes of both kinds of rows, with its name."""
   return (
     ("train", clients.train_order, clients.train_size),

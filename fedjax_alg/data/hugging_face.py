@@ -1,8 +1,8 @@
 """Columns of the library ``datasets`` as arrays; it need not be installed."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,11 +10,14 @@ from fedjax_alg.data import items
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.errors import a_type, describe_error
 
+if TYPE_CHECKING:
+  import datasets
+
 _CHUNK = 1000  # rows that are read together
 _INTEGER = re.compile(r"u?int(8|16|32|64)")
 
 
-def _check(rows: Any, option: str) -> None:
+def _check(rows: "datasets.Dataset", option: str) -> None:
   """Refuses what is no ``datasets.Dataset`` with rows."""
   if isinstance(rows, Mapping):
     splits = ", ".join(map(str, list(rows)[:5]))
@@ -36,24 +39,24 @@ def _check(rows: Any, option: str) -> None:
     raise DataError(f"`{option}`: has no rows")
 
 
-def _leaf(feature: Any) -> Any:
+def _leaf(feature: object) -> Any:
   """Returns the feature of a column's entries, inside lists of any depth."""
   while hasattr(feature, "feature") or isinstance(feature, list):
     feature = feature[0] if isinstance(feature, list) else feature.feature
   return feature
 
 
-def _feature(rows: Any, name: str) -> Any:
+def _feature(rows: "datasets.Dataset", name: str) -> Any:
   return _leaf((rows.features or {}).get(name))
 
 
-def class_names(rows: Any, name: Any) -> list[str] | None:
+def class_names(rows: "datasets.Dataset", name: str) -> list[str] | None:
   """The names of a column of class labels; None of another column."""
   names = getattr(_feature(rows, name), "names", None)
   return None if names is None else list(names)
 
 
-def _images(rows: Any, name: str, where: str) -> Iterator[Any]:
+def _images(rows: "datasets.Dataset", name: str, where: str) -> Iterator[object]:
   """The values of a column as Python has them, a few at a time."""
   values = rows.with_format(None, columns=[name])
   for begin in range(0, len(rows), _CHUNK):
@@ -71,7 +74,7 @@ def _images(rows: Any, name: str, where: str) -> Iterator[Any]:
       raise DataError(f"{where} cannot be read, {describe_error(error)}") from error
 
 
-def _numbers(rows: Any, name: str, where: str) -> np.ndarray:
+def _numbers(rows: "datasets.Dataset", name: str, where: str) -> np.ndarray:
   """A column without images, in the dtype that it is stored in."""
   try:
     array = np.asarray(rows.with_format("numpy")[name][:])
@@ -91,10 +94,10 @@ def _numbers(rows: Any, name: str, where: str) -> np.ndarray:
 
 
 def _apply_transform(
-  rows: Any, names: Collection[str], option: str
-) -> dict[str, list[Any]]:
+  rows: "datasets.Dataset", names: Collection[str], option: str
+) -> dict[str, list[object]]:
   """The values that a transform gives; it sees every row once."""
-  values: dict[str, list[Any]] = {name: [] for name in names}
+  values: dict[str, list[object]] = {name: [] for name in names}
   for begin in range(0, len(rows), _CHUNK):
     end = min(begin + _CHUNK, len(rows))
     where = f"`{option}`: its transform of rows {begin} to {end - 1}"
@@ -114,7 +117,7 @@ def _apply_transform(
   return values
 
 
-def _no_column(option: str, name: str, names: Any) -> DataError:
+def _no_column(option: str, name: str, names: Iterable[str]) -> DataError:
   return DataError(
     f"`{option}`: has no column {name!r} (it has "
     f"{', '.join(map(str, list(names)[:20]))})"
@@ -122,7 +125,7 @@ def _no_column(option: str, name: str, names: Any) -> DataError:
 
 
 def read_columns(
-  rows: Any,
+  rows: "datasets.Dataset",
   option: str,
   names: Collection[str],
   examples: Collection[str],
@@ -177,7 +180,9 @@ def read_columns(
   return arrays
 
 
-def align_classes(array: np.ndarray, name: Any, rows: Any, first: Any) -> np.ndarray:
+def align_classes(
+  array: np.ndarray, name: str, rows: "datasets.Dataset", first: "datasets.Dataset"
+) -> np.ndarray:
   """Gives the classes of the test rows the numbers that training rows use.
 
   Args:

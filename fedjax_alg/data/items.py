@@ -1,6 +1,6 @@
 """Rows of other libraries, such as images and tensors, as one array."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 import numbers
 from typing import Any
 
@@ -19,12 +19,12 @@ class _RowError(ValueError):
   """A row that is no array; the message goes on after its place."""
 
 
-def is_image(value: Any) -> bool:
+def is_image(value: object) -> bool:
   """Whether a value is an image of PIL, which need not be installed."""
   return hasattr(value, "getbands") and hasattr(value, "convert")
 
 
-def names_in(*choices: Any) -> list[Any]:
+def names_in(*choices: object) -> list[Any]:
   """Lists the columns that choices name, each of them once.
 
   Args:
@@ -33,7 +33,7 @@ def names_in(*choices: Any) -> list[Any]:
   Returns:
     The names in their order.
   """
-  names: dict[Any, None] = {}
+  names: dict[Hashable, None] = {}
   for choice in choices:
     if isinstance(choice, Mapping):
       names.update(dict.fromkeys(names_in(*choice.values())))
@@ -44,7 +44,7 @@ def names_in(*choices: Any) -> list[Any]:
   return list(names)
 
 
-def check_column_choice(option: str, choice: Any, kinds: tuple[type, ...]) -> None:
+def check_column_choice(option: str, choice: object, kinds: tuple[type, ...]) -> None:
   """Refuses a choice of columns that names none.
 
   Args:
@@ -72,7 +72,9 @@ def check_column_choice(option: str, choice: Any, kinds: tuple[type, ...]) -> No
       )
 
 
-def check_flat(option: str, choice: Any, column: Any) -> None:
+def check_flat(
+  option: str, choice: object, column: Callable[[Hashable], np.ndarray]
+) -> None:
   """Refuses a list of columns of which one has more than a number a row.
 
   Args:
@@ -96,7 +98,7 @@ def check_flat(option: str, choice: Any, column: Any) -> None:
       )
 
 
-def check_numbers(option: str, name: Any, array: np.ndarray) -> None:
+def check_numbers(option: str, name: object, array: np.ndarray) -> None:
   """Refuses features that are dates or texts, which NumPy would convert.
 
   Raises:
@@ -167,7 +169,7 @@ def _array(value: Any, examples: bool) -> tuple[np.ndarray, str]:
 
 
 def stack_rows(
-  rows: Iterable[Any], where: str, examples: bool, channels_first: bool = False
+  rows: Iterable[object], where: str, examples: bool, channels_first: bool = False
 ) -> np.ndarray:
   """Makes one array of rows of one shape and kind.
 
@@ -223,7 +225,7 @@ def channels_last(array: np.ndarray) -> np.ndarray:
   return np.moveaxis(array, 1, -1) if array.ndim == 4 else array
 
 
-def read_items(rows: Any, option: str) -> list[Any]:
+def read_items(rows: object, option: str) -> list[Any]:
   """Reads all items of a data set, each of them once.
 
   Args:
@@ -258,7 +260,7 @@ def read_items(rows: Any, option: str) -> list[Any]:
   return items
 
 
-def field(items: list[Any], name: Any, option: str) -> list[Any]:
+def field(items: Sequence[Any], name: Hashable, option: str) -> list[object]:
   """Takes one field of all items.
 
   Args:
@@ -280,7 +282,7 @@ def field(items: list[Any], name: Any, option: str) -> list[Any]:
   return values
 
 
-def class_numbers(rows: Any) -> dict[str, int]:
+def class_numbers(rows: object) -> dict[str, int]:
   """Reads which class has which number, as data sets of torchvision say it.
 
   Args:

@@ -6,9 +6,9 @@ refused. Else the test examples of a split that lacks a class would be numbered
 anew.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 import numbers
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,10 @@ class Encoding(NamedTuple):
   """Mapping of names to numbers, as learned from the training examples."""
 
   #: the name of each class, by its number; None if the labels were numbers
-  classes: tuple[Any, ...] | None = None
+  classes: tuple[Hashable, ...] | None = None
   #: categorical column of x or y -> the names of its categories, by their
   #: codes; None if there is none
-  categories: Mapping[Any, tuple[Any, ...]] | None = None
+  categories: Mapping[Hashable, tuple[Hashable, ...]] | None = None
 
 
 def are_names(values: np.ndarray) -> bool:
@@ -76,7 +76,7 @@ def _missing_rows(values: np.ndarray) -> np.ndarray:
   return np.nonzero(missing.reshape(len(values), -1).any(1))[0]
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: object) -> bool:
   if value is None or type(value).__name__ in ("NAType", "NaTType"):
     return True
   return isinstance(value, (numbers.Number, np.generic)) and bool(value != value)
@@ -114,7 +114,7 @@ def refuse_missing(rows: np.ndarray, subject: str) -> None:
     )
 
 
-def learn_names(values: np.ndarray, subject: str) -> tuple[Any, ...]:
+def learn_names(values: np.ndarray, subject: str) -> tuple[str | bool, ...]:
   """Finds the names of the classes of training labels.
 
   Args:
@@ -132,8 +132,9 @@ def learn_names(values: np.ndarray, subject: str) -> tuple[Any, ...]:
   names = _plain(values, subject)
   if all(isinstance(name, bool) for name in names):
     return False, True
-  if all(isinstance(name, str) for name in names):
-    return tuple(sorted(set(names)))
+  texts = [name for name in names if isinstance(name, str)]
+  if len(texts) == len(names):
+    return tuple(sorted(set(texts)))
   kinds = sorted({type(name).__name__ for name in names})
   raise DataError(
     f"{subject} holds {' and '.join(kinds)}, labels must be of one kind: "
@@ -143,7 +144,7 @@ def learn_names(values: np.ndarray, subject: str) -> tuple[Any, ...]:
 
 def encode_labels(
   values: np.ndarray,
-  names: Sequence[Any],
+  names: Sequence[Hashable],
   subject: str,
   source: str = "the training examples",
 ) -> np.ndarray:
@@ -177,7 +178,7 @@ def encode_labels(
   )
 
 
-def _plain(values: np.ndarray, subject: str) -> list[Any]:
+def _plain(values: np.ndarray, subject: str) -> list[Hashable]:
   """Labels as Python's values, all of which can be keys of a dictionary."""
   if values.ndim != 1:
     raise DataError(
@@ -195,13 +196,13 @@ def _plain(values: np.ndarray, subject: str) -> list[Any]:
   return plain
 
 
-def _decode(name: Any) -> Any:
+def _decode(name: Hashable) -> Hashable:
   if isinstance(name, np.generic):
     name = name.item()
   return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
-def _is_key(name: Any) -> bool:
+def _is_key(name: object) -> bool:
   try:
     hash(name)
   except TypeError:

@@ -1,5 +1,6 @@
 """The layout of clients' data: back to back, without padding in between."""
 
+from collections.abc import Sequence
 import math
 from typing import Any
 
@@ -7,10 +8,12 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from fedjax_alg.base import Array, ClientData, Cohort, Shard
 from fedjax_alg.data import store
 from fedjax_alg.data.store import Coded
+from fedjax_alg.typing import PyTree
 
 #: Number of zero rows after the last client. A block of up to this many rows
 #: that starts inside a client then never extends past the end of the array.
@@ -23,7 +26,7 @@ ALIGNMENT = 64
 _CHUNK = 4096
 
 
-def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def aligned_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
   """Makes zeros at an address that a JAX CPU device can use without a copy.
 
   Args:
@@ -41,8 +44,8 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def client_data(
-  x: Any,
-  y: Any,
+  x: PyTree,
+  y: PyTree,
   order: np.ndarray,
   offset: np.ndarray,
   size: np.ndarray,
@@ -77,7 +80,7 @@ def client_data(
   Returns:
     NumPy arrays; x and y have M + V + PADDING_ROWS rows, or ``places``.
   """
-  server: Any = None
+  server: np.ndarray | None = None
   examples, targets = (
     tuple(tree) if isinstance(tree, (tuple, list)) else (tree,) for tree in (x, y)
   )
@@ -116,13 +119,17 @@ def client_data(
 
 
 def _arrange(
-  parts: Any, order: np.ndarray, places: int, keep_bytes: bool, int_kinds: str
-) -> Any:
+  parts: Sequence[Any],
+  order: np.ndarray,
+  places: int,
+  keep_bytes: bool,
+  int_kinds: str,
+) -> np.ndarray | Coded:
   """The rows of one array of examples or targets; see ``client_data``.
 
   Dtypes of a kind in ``int_kinds`` become int32.
   """
-  dtype: Any = np.int32 if parts[0].dtype.kind in int_kinds else np.float32
+  dtype: type[np.generic] = np.int32 if parts[0].dtype.kind in int_kinds else np.float32
   coded = next((part for part in parts if isinstance(part, Coded)), None)
   if coded is not None and keep_bytes:
     parts, dtype = tuple(part.codes for part in parts), np.uint8

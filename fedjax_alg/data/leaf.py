@@ -1,5 +1,6 @@
 """LEAF and FedProx json files, one entry per user."""
 
+from collections.abc import Sequence
 import json
 import os
 import pathlib
@@ -209,7 +210,9 @@ def _read_file(path: pathlib.Path) -> _Users:
   return result
 
 
-def _note_counts(path: pathlib.Path, users: _Users, counts: list[Any] | None) -> None:
+def _note_counts(
+  path: pathlib.Path, users: _Users, counts: Sequence[object] | None
+) -> None:
   """Warns of num_samples that are not the numbers of examples.
 
   LEAF's split of Shakespeare counts before it leaves windows out.
@@ -230,7 +233,7 @@ def _note_counts(path: pathlib.Path, users: _Users, counts: list[Any] | None) ->
 
 
 def _read_user(
-  path: pathlib.Path, user: str, entry: Any
+  path: pathlib.Path, user: str, entry: object
 ) -> tuple[np.ndarray, np.ndarray]:
   where = f"`data_path`={path}: user {user!r}"
   if not isinstance(entry, dict) or "x" not in entry or "y" not in entry:
@@ -269,7 +272,7 @@ def _read_user(
   return x, y.astype(np.int32)
 
 
-def _refuse_texts(where: str, x: list[Any], y: list[Any]) -> None:
+def _refuse_texts(where: str, x: Sequence[Any], y: Sequence[object]) -> None:
   """Refuses what LEAF keeps of CelebA and of Sent140, and says what to do."""
   first = x[0]
   if isinstance(first, str) and _IMAGE_FILE.fullmatch(first):

@@ -9,7 +9,9 @@ import numpy as np
 from fedjax_alg import files
 
 
-def read_npz(path: str | os.PathLike, names: Collection[str] | None = None) -> Any:
+def read_npz(
+  path: str | os.PathLike, names: Collection[str] | None = None
+) -> np.ndarray | dict[str, Any]:
   """Reads a file of NumPy arrays; all that is damaged in it is one error.
 
   Args:

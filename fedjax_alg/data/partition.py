@@ -1,7 +1,7 @@
 """Partitions: deterministic functions of the labels, the options and a seed."""
 
 import hashlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Partition(NamedTuple):
   test_size: np.ndarray  #: [C] int32, may be 0
   pooled: bool
   name: str  #: the kind of partition
-  flags: dict[str, Any]  #: every option that the partition depends on
+  flags: dict[str, object]  #: every option that the partition depends on
   held_out: HeldOut | None = None  #: validation clients, not among the C
 
   @property
@@ -133,7 +133,7 @@ def make_partition(
   if min_client_size is None:
     min_client_size = 1 if kind == "natural" else 10
   rng = np.random.default_rng(seed)
-  flags: dict[str, Any] = {"partition": kind, "seed": seed}
+  flags: dict[str, object] = {"partition": kind, "seed": seed}
   if kind == "natural":
     split = published.natural(
       examples, num_clients, min_client_size, local_test_fraction, rng
@@ -151,7 +151,7 @@ def make_partition(
     return Partition(*published.powerlaw(examples, num_clients, rng), kind, flags)
   if min_classes_per_client is None:
     min_classes_per_client = classes_per_client
-  of_kind: dict[str, dict[str, Any]] = {
+  of_kind: dict[str, dict[str, object]] = {
     "iid": {"size_sigma": size_sigma},
     "classes": {
       "size_sigma": size_sigma,

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import pathlib
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -184,7 +184,7 @@ def _read(
         )
       stored = {name: np.array(about[name]) for name in _ARRAYS}
     else:
-      stored = npz.read_npz(path)
+      stored = cast(dict[str, np.ndarray], npz.read_npz(path))  # or damaged
       about = json.loads(str(stored.get("about", "{}")))
       for name, shifted in _SHIFTS.items():
         if shifted in stored and name in stored:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 import html
 import os
 import re
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +43,7 @@ def tokenize(text: str) -> list[str]:
   ]
 
 
-def encode_tweets(records: Iterable[Mapping[str, Any]]) -> cache.Arrays:
+def encode_tweets(records: Iterable[Mapping[str, bytes]]) -> cache.Arrays:
   """Encodes tweets as numbers; leaves out neutral tweets and those of no user.
 
   Args:

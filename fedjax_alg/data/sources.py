@@ -19,7 +19,7 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def _of_sklearn(
-  name: str, files: Sequence[str], delimiter: str | None = None, **options: Any
+  name: str, files: Sequence[str], delimiter: str | None = None, **options: object
 ) -> np.ndarray:
   """A data set of scikit-learn [n, d + 1], the targets in the last column.
 
@@ -121,7 +121,7 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
       never loaded.
   """
   path = expand_path(path, "data_path")
-  arrays: dict[str, Any] = read_npz(path, _ARRAYS, ("client_train", "client_test"))
+  arrays = read_npz(path, _ARRAYS, ("client_train", "client_test"))
 
   def label_of(which: str) -> str:
     return f"`data_path`={path}: {which}"

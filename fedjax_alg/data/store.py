@@ -9,12 +9,14 @@ they are read (``gather_rows``). The values are the same bit for bit.
 from collections.abc import Callable, Iterator
 import dataclasses
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 from fedjax_alg.data.errors import DataError
+from fedjax_alg.typing import AnyArray, PyTree
 
 STORES = ("auto", "float32", "uint8")
 
@@ -84,47 +86,51 @@ class Coded:
     result: int = self.codes.shape[0]
     return result
 
-  def __getitem__(self, rows: Any) -> Any:
+  def __getitem__(self, rows: object) -> AnyArray:
     return self.decode(self.codes[rows])
 
-  def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+  def __array__(
+    self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+  ) -> np.ndarray:
     if copy is False:
       raise ValueError("values of bytes are always a copy")
     values = None if self.values is None else np.asarray(self.values)
-    decoded = Coded(np.asarray(self.codes), values)[...]
+    decoded = np.asarray(Coded(np.asarray(self.codes), values)[...])
     result: np.ndarray = decoded if dtype is None else decoded.astype(dtype)
     return result
 
-  def decode(self, codes: Any) -> Any:
+  def decode(self, codes: AnyArray) -> AnyArray:
     """The values [...] of some codes [...]."""
     if self.values is None:
       return codes.astype(np.int32)
     if self.values.shape == (2,):
       numbers = codes.astype(np.float32)
-      return numbers * self.values[0] + numbers * self.values[1]
-    return self.values[codes]
+      scaled: AnyArray = numbers * self.values[0] + numbers * self.values[1]
+      return scaled
+    looked_up: AnyArray = self.values[codes]
+    return looked_up
 
 
-def _is_coded(x: Any) -> bool:
+def _is_coded(x: object) -> bool:
   return isinstance(x, Coded)
 
 
-def map_arrays(fn: Callable[..., Any], *trees: Any) -> Any:
+def map_arrays(fn: Callable[..., object], *trees: PyTree) -> Any:
   """``jax.tree.map`` over arrays of examples, of which some are ``Coded``."""
   return jax.tree.map(fn, *trees, is_leaf=_is_coded)
 
 
-def arrays(tree: Any) -> list[Any]:
+def arrays(tree: PyTree) -> list[Any]:
   """The arrays of examples or targets, in the order of JAX's leaves."""
   return jax.tree.leaves(tree, is_leaf=_is_coded)
 
 
-def values_each(x: Any) -> int:
+def values_each(x: PyTree) -> int:
   """Counts the numbers in an example."""
   return sum(math.prod(array.shape[1:]) for array in arrays(x))
 
 
-def gather_rows(x: Any, rows: Callable[[Any], Any]) -> Any:
+def gather_rows(x: PyTree, rows: Callable[..., object]) -> PyTree:
   """Some rows of the examples as the model reads them.
 
   Args:
@@ -140,7 +146,7 @@ def gather_rows(x: Any, rows: Callable[[Any], Any]) -> Any:
   )
 
 
-def map_rows(x: Any, fn: Callable[[Any], Any]) -> Any:
+def map_rows(x: PyTree, fn: Callable[..., object]) -> Any:
   """``fn`` of the arrays that are kept; what was bytes stays bytes.
 
   Args:
@@ -158,7 +164,9 @@ def map_rows(x: Any, fn: Callable[[Any], Any]) -> Any:
   )
 
 
-def compact(arrays: tuple[Any, ...], store: str) -> tuple[Any, ...]:
+def compact(
+  arrays: tuple[np.ndarray, ...] | tuple[Coded, ...], store: str
+) -> tuple[np.ndarray, ...] | tuple[Coded, ...]:
   """Makes bytes of the arrays of a data set, where these are exact.
 
   Args:
@@ -176,7 +184,7 @@ def compact(arrays: tuple[Any, ...], store: str) -> tuple[Any, ...]:
   Raises:
     DataError: "uint8" would not be exact.
   """
-  if store == "float32" or all(isinstance(a, Coded) for a in arrays):
+  if store == "float32" or not _all_plain(arrays):
     return arrays
   if arrays[0].dtype.kind == "i":
     if all(0 <= a.min(initial=0) and a.max(initial=0) < 256 for a in arrays):
@@ -197,7 +205,13 @@ def compact(arrays: tuple[Any, ...], store: str) -> tuple[Any, ...]:
   return arrays
 
 
-def row_chunks(array: Any) -> Iterator[slice]:
+def _all_plain(
+  arrays: tuple[np.ndarray, ...] | tuple[Coded, ...],
+) -> TypeGuard[tuple[np.ndarray, ...]]:
+  return not all(isinstance(array, Coded) for array in arrays)
+
+
+def row_chunks(array: np.ndarray) -> Iterator[slice]:
   """Slices of some rows each, which together are all rows of an array."""
   step = max(1, _CHUNK // max(1, math.prod(array.shape[1:])))
   for start in range(0, len(array), step):

@@ -182,7 +182,7 @@ def prepared_version(name: str, data_dir: str | os.PathLike | None = None) -> st
 
 
 def records(
-  directory: pathlib.Path, split: str, **options: Any
+  directory: pathlib.Path, split: str, **options: object
 ) -> Iterator[dict[str, Any]]:
   """Reads the records of a split, in the order of TFDS.
 
@@ -288,11 +288,10 @@ def _find_prepared(name: str, root: pathlib.Path) -> pathlib.Path:
       f" {root / place}/*/dataset_info.json): run fedjax-alg prepare {name}"
       f" `data_dir`={root} on a machine with internet and copy the folder"
     )
-  result: pathlib.Path = max(versions)[1]
-  return result
+  return max(versions)[1]
 
 
-def _versions(folder: pathlib.Path) -> list[tuple[tuple[int, ...], Any]]:
+def _versions(folder: pathlib.Path) -> list[tuple[tuple[int, ...], pathlib.Path]]:
   """(number, folder) of the prepared versions in a folder."""
   folders = [path.parent for path in folder.glob("*/dataset_info.json")]
   return [

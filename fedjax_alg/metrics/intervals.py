@@ -24,7 +24,7 @@ def half_width_95(values: np.ndarray) -> np.ndarray:
   return result
 
 
-def confidence_95(values: Sequence[float]) -> tuple[float, float]:
+def confidence_95(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
   """Computes the mean over seeds and its 95 % Student-t confidence interval.
 
   Args:

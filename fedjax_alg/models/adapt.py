@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import tasks
-from fedjax_alg.base import Key, Model, Params
+from fedjax_alg.base import Array, Key, Model, Params
 from fedjax_alg.errors import OptionError, a_type, describe_error
 from fedjax_alg.models.flops import forward_flops
+from fedjax_alg.typing import DTypes, PyTree, Shaped, Shapes
 
 #: Name of the argument -> its value in training.
 MODE_ARGUMENTS = {"deterministic": False, "train": True, "training": True}
@@ -26,7 +27,9 @@ MODE_ARGUMENTS = {"deterministic": False, "train": True, "training": True}
 _ROWS = 7
 
 
-def mode_arguments(call: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def mode_arguments(
+  call: Callable[..., object],
+) -> tuple[dict[str, Any], dict[str, Any]]:
   """Finds the mode arguments of a module.
 
   Args:
@@ -61,7 +64,7 @@ def user_code(label: str) -> Iterator[None]:
     raise OptionError(f"`model`: {label} fails ({describe_error(error)})") from error
 
 
-def _shape_of(fn: Callable[..., Any], label: str, *shapes: Any) -> Any:
+def _shape_of(fn: Callable[..., object], label: str, *shapes: PyTree) -> Any:
   """The shapes of a result of the user's code, which is traced but never run.
 
   Args:
@@ -76,12 +79,12 @@ def _shape_of(fn: Callable[..., Any], label: str, *shapes: Any) -> Any:
     return jax.eval_shape(fn, *shapes)
 
 
-def _is_float(dtype: Any) -> bool:
+def _is_float(dtype: object) -> bool:
   """Whether a dtype is float32, or JAX's default float (x64 mode)."""
   return dtype in (jnp.float32, jax.dtypes.canonicalize_dtype(float))
 
 
-def check_params(shapes: Any, label: str) -> None:
+def check_params(shapes: PyTree, label: str) -> None:
   """Checks that all parameters are float32.
 
   Args:
@@ -103,7 +106,7 @@ def check_params(shapes: Any, label: str) -> None:
       )
 
 
-def example(input_shape: Any, input_dtype: Any, rows: int) -> Any:
+def example(input_shape: Shapes, input_dtype: DTypes, rows: int) -> Any:
   """The shapes and dtypes of some examples.
 
   Args:
@@ -133,7 +136,7 @@ def describe_example(example: Any) -> str:
   return f"{list(example.shape[1:])} {example.dtype}"
 
 
-def params_shapes(init: Callable[[Key], Params], label: str = "init(key)") -> Any:
+def params_shapes(init: Callable[[Key], Params], label: str = "init(key)") -> PyTree:
   """Finds the shapes of the parameters and checks that they are float32.
 
   Args:
@@ -156,7 +159,9 @@ def params_shapes(init: Callable[[Key], Params], label: str = "init(key)") -> An
   return shapes
 
 
-def with_flops(model: Model, input_shape: Any, input_dtype: Any = jnp.float32) -> Model:
+def with_flops(
+  model: Model, input_shape: Shapes, input_dtype: DTypes = jnp.float32
+) -> Model:
   """Counts the ``flops`` of a model if they are 0 (``forward_flops``).
 
   Args:
@@ -176,7 +181,11 @@ def with_flops(model: Model, input_shape: Any, input_dtype: Any = jnp.float32) -
   )
 
 
-def with_task(model: Model, loss: Callable[..., Any] | None, task: Any) -> Model:
+def with_task(
+  model: Model,
+  loss: Callable[[Array, Array], Array] | None,
+  task: str | tasks.Task | None,
+) -> Model:
   """The model with a task.
 
   Args:
@@ -192,10 +201,10 @@ def with_task(model: Model, loss: Callable[..., Any] | None, task: Any) -> Model
 
 def check_model(
   model: Model,
-  input_shape: Any,
-  input_dtype: Any = jnp.float32,
+  input_shape: Shapes,
+  input_dtype: DTypes = jnp.float32,
   num_classes: int | None = None,
-  targets: Any = None,
+  targets: PyTree = None,
 ) -> Model:
   """Checks the shapes of a model's functions and counts its ``flops``.
 
@@ -254,7 +263,7 @@ def check_model(
 
 
 def _check_outputs(
-  task: tasks.Task, outputs: Any, label: str, y: Any, size: int | None
+  task: tasks.Task, outputs: PyTree, label: str, y: PyTree, size: int | None
 ) -> None:
   if y is None or task.outputs is None:
     return
@@ -270,7 +279,7 @@ def _check_outputs(
     )
 
 
-def _check_own(task: tasks.Task, outputs: Any, y: Any) -> None:
+def _check_own(task: tasks.Task, outputs: PyTree, y: PyTree) -> None:
   """Checks the sums and the metrics of a task of the user's own.
 
   Raises:
@@ -301,7 +310,9 @@ def _check_own(task: tasks.Task, outputs: Any, y: Any) -> None:
   _check_further(task, sums, outputs, y)
 
 
-def _check_further(task: tasks.Task, sums: Any, outputs: Any, y: Any) -> None:
+def _check_further(
+  task: tasks.Task, sums: Mapping[str, Shaped], outputs: PyTree, y: PyTree
+) -> None:
   """Traces the functions that are called in the middle of a run.
 
   They say themselves what is wrong with what they give (``tasks.guards``).

@@ -7,7 +7,6 @@ they are.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Model
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import roles
+from fedjax_alg.typing import Shapes
 
 # Folded into the key of a mini-batch, whose other numbers are the dropout's.
 _AUGMENT = 0xA06
@@ -63,7 +63,9 @@ def flip(x: Array, key: Key) -> Array:
 AUGMENTATIONS: dict[str, Callable[[Array, Key], Array]] = {"crop": crop, "flip": flip}
 
 
-def with_augmentations(model: Model, names: Sequence[str], input_shape: Any) -> Model:
+def with_augmentations(
+  model: Model, names: Sequence[str], input_shape: Shapes
+) -> Model:
   """The model that is trained on randomly changed images.
 
   Args:

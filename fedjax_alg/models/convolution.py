@@ -9,7 +9,6 @@ which needs no memory for patches, and on a GPU or TPU so is everything else.
 
 from collections.abc import Callable
 import functools
-from typing import Any
 
 import jax
 from jax import lax
@@ -101,7 +100,7 @@ def _differentiate(
   padding: str, stride: int, primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
 
-  def of(way: Callable[..., Array]) -> Any:
+  def of(way: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
     return lambda primals, tangents: jax.jvp(
       lambda x, kernel: way(x, kernel, padding, stride), primals, tangents
     )

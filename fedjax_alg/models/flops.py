@@ -7,8 +7,10 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from fedjax_alg.typing import PyTree
 
-def forward_flops(fn: Callable[..., Any], *shapes: Any) -> float:
+
+def forward_flops(fn: Callable[..., object], *shapes: PyTree) -> float:
   """Counts the multiplications and additions of all products in a function.
 
   A product of [m, k] with [k, n] counts 2 m n k. A convolution counts in the

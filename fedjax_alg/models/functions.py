@@ -1,24 +1,24 @@
 """Makes a model from pure functions."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Model, Params
 from fedjax_alg.models import adapt
+from fedjax_alg.typing import DTypes, Shapes
 
 
 def from_functions(
   init: Callable[[Key], Params],
   apply: Callable[[Params, Array], Array],
-  input_shape: Any = None,
+  input_shape: Shapes | None = None,
   *,
   l2: float = 0.0,
   loss: Callable[[Array, Array], Array] | None = None,
   task: str | tasks.Task | None = None,
-  input_dtype: Any = jnp.float32,
+  input_dtype: DTypes = jnp.float32,
   train_apply: Callable[[Params, Array, Key], Array] | None = None,
   linear: bool = False,
   scale_features: Callable[[Params, Array], Params] | None = None,

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flax import linen as nn
 import jax.numpy as jnp
@@ -236,7 +236,7 @@ def _play(layers: Sequence[StackLayer], x: Array) -> Array:
 
 
 def _convolve(
-  x: Array, kernel: Array, strides: Any, padding: str, **others: Any
+  x: Array, kernel: Array, strides: object, padding: str, **others: object
 ) -> Array:
   """``convolve`` as flax calls it; ``Conv`` has one stride and one layout."""
   return convolution.convolve(x, kernel, padding)

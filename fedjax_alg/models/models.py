@@ -9,7 +9,7 @@ labels, or L numbers of regression.
 from collections.abc import Callable, Mapping, Sequence
 import functools
 import math
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import flax
 from flax import linen as nn
@@ -23,6 +23,7 @@ from fedjax_alg.models import adapt, lstm, resnet, roles, statistics, transforme
 from fedjax_alg.models import layers as layers_lib
 from fedjax_alg.models.functions import from_functions
 from fedjax_alg.models.layers import Stack
+from fedjax_alg.typing import DTypes, Shapes
 
 
 class Softmax(nn.Module):
@@ -118,12 +119,12 @@ def _scale_softmax(tree: Params, scale: Array) -> Params:
 
 def from_flax(
   module: nn.Module,
-  input_shape: Any,
+  input_shape: Shapes,
   *,
   l2: float = 0.0,
   loss: Callable[[Array, Array], Array] | None = None,
   task: str | tasks.Task | None = None,
-  input_dtype: Any = jnp.float32,
+  input_dtype: DTypes = jnp.float32,
 ) -> Model:
   """Makes a ``Model`` from a flax.linen module.
 
@@ -160,7 +161,9 @@ def from_flax(
       float32; or the module does not fit the examples.
   """
   layers: tuple[Layer, ...] | None = None
-  if isinstance(module, Softmax):
+  if isinstance(input_shape, Mapping):
+    pass  # the layers listed below read one array
+  elif isinstance(module, Softmax):
     layers = (_softmax_view(module.num_classes, input_shape),)
   elif isinstance(module, Stack) and not any(
     isinstance(layer, layers_lib.ValidConv) for layer in module.layers
@@ -330,7 +333,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 def make_model(
   name: str,
-  input_shape: Any,
+  input_shape: Shapes,
   num_classes: int,
   *,
   l2: float = 0.0,

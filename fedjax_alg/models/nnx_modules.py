@@ -14,16 +14,17 @@ from fedjax_alg.base import Array, Key, Model, Params
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import adapt, roles, statistics
 from fedjax_alg.models.functions import from_functions
+from fedjax_alg.typing import DTypes, PyTree, Shapes
 
 
 def from_nnx(
   module: nnx.Module | Callable[[nnx.Rngs], nnx.Module],
-  input_shape: Any,
+  input_shape: Shapes,
   *,
   l2: float = 0.0,
   loss: Callable[[Array, Array], Array] | None = None,
   task: str | tasks.Task | None = None,
-  input_dtype: Any = jnp.float32,
+  input_dtype: DTypes = jnp.float32,
 ) -> Model:
   """Makes a ``Model`` from a flax.nnx module.
 
@@ -73,7 +74,7 @@ def from_nnx(
 
   def run(params, x, key, reading):
     new = split.merge(params, jax.random.key(0) if key is None else key)
-    mode: dict[str, Any] = dict(evaluation if key is None else training)
+    mode: dict[str, object] = dict(evaluation if key is None else training)
     if key is None:
       new.eval()
     else:
@@ -130,7 +131,7 @@ _VALUES = (nnx.Param, nnx.BatchStat)
 
 def _module_and_init(
   module: nnx.Module | Callable[[nnx.Rngs], nnx.Module],
-) -> tuple[Any, Callable[[Key], Params], str]:
+) -> tuple[nnx.Module, Callable[[Key], Params], str]:
   """The module (a factory's with shapes for arrays), its ``init`` and name."""
   if isinstance(module, nnx.Module):
     # NumPy arrays, because JAX arrays would be bound to a device.
@@ -151,8 +152,8 @@ def _module_and_init(
 class _Split(NamedTuple):
   """A module without its numbers."""
 
-  graph: Any
-  shapes: Any  #: of the values and of the state of the random streams
+  graph: nnx.GraphDef
+  shapes: PyTree  #: of the values and of the state of the random streams
   tags: list[str]  #: the names of the random streams
 
   def merge(self, params: Params, key: Key) -> Any:
@@ -175,7 +176,7 @@ class _Split(NamedTuple):
     return new
 
 
-def _split(module: Any, name: str) -> tuple[_Split, nnx.State]:
+def _split(module: nnx.Module, name: str) -> tuple[_Split, nnx.State]:
   """Takes the parameters and the statistics out of a module.
 
   Raises:
@@ -216,7 +217,7 @@ def _caution(params: nnx.State, name: str) -> str:
   )
 
 
-def _abstract(factory: Callable[[nnx.Rngs], nnx.Module], name: str) -> Any:
+def _abstract(factory: Callable[[nnx.Rngs], nnx.Module], name: str) -> nnx.Module:
   """Makes the factory's module with shapes instead of arrays.
 
   Raises:

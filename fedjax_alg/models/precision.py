@@ -11,15 +11,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy.typing as npt
 
 from fedjax_alg.base import Model
 from fedjax_alg.models import roles
+from fedjax_alg.typing import PyTree
 
 #: In what a model may be computed.
 DTYPES = ("float32", "bfloat16")
 
 
-def _as(dtype: Any, tree: Any) -> Any:
+def _as(dtype: npt.DTypeLike, tree: PyTree) -> PyTree:
   """The tree with its floating-point leaves in another dtype."""
   return jax.tree.map(
     lambda leaf: (
@@ -49,7 +51,7 @@ def in_bfloat16(model: Model) -> Model:
       params,
     )
 
-  def convert(apply: Callable[..., Any] | None) -> Any:
+  def convert(apply: Callable[..., object] | None) -> Any:
 
     def low(params, x, *args):
       assert apply is not None

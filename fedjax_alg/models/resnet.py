@@ -6,7 +6,7 @@ pooling. The layers of normalisation are GroupNorm, as in federated work since
 Hsieh et al. (ICML 2020) and Reddi et al. (ICLR 2021), or the paper's BatchNorm.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 from flax import linen as nn
 
@@ -21,7 +21,7 @@ _BLOCKS = (2, 2, 2, 2)
 
 
 def _convolve(
-  x: Array, kernel: Array, strides: Any, padding: Any, **others: Any
+  x: Array, kernel: Array, strides: Sequence[int], padding: object, **others: object
 ) -> Array:
   """``convolve`` as flax calls it."""
   return convolve(x, kernel, "SAME", strides[0])

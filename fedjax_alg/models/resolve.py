@@ -16,6 +16,7 @@ from fedjax_alg.base import Array, Model
 from fedjax_alg.errors import OptionError, a_type, check_known, did_you_mean
 from fedjax_alg.models import adapt
 from fedjax_alg.models.models import MODELS, from_flax, make_model
+from fedjax_alg.typing import DTypes, PyTree, Shapes
 
 #: Options that only named models have (arguments of ``make_model``).
 OPTIONS = tuple(
@@ -26,17 +27,17 @@ OPTIONS = tuple(
 
 
 def as_model(
-  model: Any,
-  input_shape: Any,
+  model: object,
+  input_shape: Shapes,
   num_classes: int,
   *,
-  input_dtype: Any = jnp.float32,
+  input_dtype: DTypes = jnp.float32,
   task: tasks.Task | None = None,
-  targets: Any = None,
+  targets: PyTree = None,
   l2: float | None = None,
   l2_of: str | None = None,
   loss: Callable[[Array, Array], Array] | None = None,
-  **options: Any,
+  **options: object,
 ) -> Model:
   """Makes the model of a run, checks it and counts its ``flops``.
 
@@ -93,7 +94,7 @@ def as_model(
   return adapt.check_model(result, input_shape, input_dtype, num_classes, targets)
 
 
-def _of_task(model: Model, task: tasks.Task | None, targets: Any) -> Model:
+def _of_task(model: Model, task: tasks.Task | None, targets: PyTree) -> Model:
   """The model with the task of the data, or with its own.
 
   Raises:
@@ -136,9 +137,9 @@ def _check_targets(task: tasks.Task, target: Any) -> None:
 
 def _build(
   model: Any,
-  input_shape: Any,
+  input_shape: Shapes,
   num_classes: int,
-  input_dtype: Any,
+  input_dtype: DTypes,
   options: dict[str, Any],
   task: tasks.Task | None,
 ) -> Model:
@@ -200,13 +201,13 @@ def load_model(text: str) -> Any:
   )
 
 
-def _is_nnx(model: Any) -> bool:
+def _is_nnx(model: object) -> bool:
   """Whether it is a module of flax.nnx, which who has one has imported."""
   nnx = sys.modules.get("flax.nnx")
   return nnx is not None and isinstance(model, nnx.Module)
 
 
-def _parameters(maker: Any) -> dict[str, inspect.Parameter]:
+def _parameters(maker: object) -> dict[str, inspect.Parameter]:
   """The parameters of a function or class; none where they cannot be read."""
   if _is_nnx(maker) or not callable(maker):
     return {}

@@ -44,6 +44,7 @@ from fedjax_alg.errors import OptionError, did_you_mean
 from fedjax_alg.hparams import words_of
 from fedjax_alg.models import adapt
 from fedjax_alg.models.statistics import Stateful
+from fedjax_alg.typing import PyTree
 
 #: The roles of parameters.
 ROLES = ("shared", "personal", "frozen")
@@ -80,7 +81,7 @@ class Roles:
   """The leaves of a model by role, for ``Model.roles``."""
 
   whole: Model  #: the model of all leaves
-  role: Any  #: tree like the parameters, the role of each leaf
+  role: PyTree  #: tree like the parameters, the role of each leaf
   frozen: Params  #: the frozen leaves
   personal: PersonalTraining = PersonalTraining()
   stateful: Stateful | None = None  #: None: a model without statistics
@@ -142,7 +143,7 @@ class Roles:
     values = self.whole.init(key)
     return ClientLeaves(self.of("personal", values), self.of(STATE, values))
 
-  def _bind(self, model: Model, join: Callable[[Any], Params]) -> Model:
+  def _bind(self, model: Model, join: Callable[[Params], Params]) -> Model:
     """``model`` that computes with what ``join`` makes of its parameters."""
     full_model, stateful, in_training = (
       self.whole,
@@ -150,10 +151,10 @@ class Roles:
       self.whole.train_apply,
     )
 
-    def apply(params: Any, x: Array) -> Array:
+    def apply(params: Params, x: Array) -> Array:
       return full_model.apply(join(params), x)
 
-    def train_apply(params: Any, x: Array, key: Key) -> Array:
+    def train_apply(params: Params, x: Array, key: Key) -> Array:
       assert in_training is not None
       return in_training(join(params), x, key)
 
@@ -346,7 +347,7 @@ def deployed(model: Model) -> Model:
   return model if model.roles is None else model.roles.deployed(model)
 
 
-def texts(roles: Any) -> tuple[str, ...]:
+def texts(roles: object) -> tuple[str, ...]:
   """Roles as a caller gives them, as texts ROLE:PATTERN.
 
   Args:
@@ -367,7 +368,7 @@ def texts(roles: Any) -> tuple[str, ...]:
   return tuple(entries)
 
 
-def _words(roles: Any, part: Any, none: str = "") -> list[str]:
+def _words(roles: object, part: object, none: str = "") -> list[str]:
   """The words of roles, or of the patterns of one role.
 
   Args:
@@ -493,7 +494,7 @@ def _format_names(names: list[str]) -> str:
 
 def of_leaves(
   model: Model, roles: Sequence[str], stateful: Stateful | None = None
-) -> tuple[Any, list[str], list[str]]:
+) -> tuple[PyTree, list[str], list[str]]:
   """The role of every leaf.
 
   Args:

@@ -8,7 +8,6 @@ ones may all be given. The programs of a run have them as an argument
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any
 
 import jax
 import numpy as np
@@ -172,7 +171,7 @@ def bind_leaves(model: Model, leaves: Params | None) -> Model:
   return result
 
 
-def trainable(model: Model, leaves: Params | None) -> Any:
+def trainable(model: Model, leaves: Params | None) -> Params | None:
   """The given leaves but for those that are frozen, which no program draws."""
   if leaves is None or model.roles is None:
     return leaves

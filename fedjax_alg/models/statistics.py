@@ -96,7 +96,7 @@ def _arguments(
 
 
 def linen_layers(
-  run: Callable[[], Any], leaves: Mapping[str, tuple[str, ...]], name: str
+  run: Callable[[], object], leaves: Mapping[str, tuple[str, ...]], name: str
 ) -> dict[tuple[str, ...], Names]:
   """Finds the layers of a linen module that keep state.
 

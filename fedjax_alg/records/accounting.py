@@ -10,7 +10,8 @@ import functools
 import importlib
 import logging
 import math
-from typing import Any
+from types import ModuleType
+from typing import Protocol
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from fedjax_alg.data.options import DataOptions
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.least_squares.private import PrivateMoments
+from fedjax_alg.typing import HParams
 
 #: Message if the accountant is not installed.
 MISSING = (
@@ -64,10 +66,10 @@ class Mechanism:
     if self.rounds is not None:
       rounds = min(rounds, self.rounds)
     orders, divergences = of_one
+    modules = _accountant()
+    assert modules is not None  # as there are orders
     return float(
-      _accountant()[1].compute_epsilon(
-        orders, rounds * np.array(divergences), self.delta
-      )[0]
+      modules[1].compute_epsilon(orders, rounds * np.array(divergences), self.delta)[0]
     )
 
   @property
@@ -83,7 +85,7 @@ class Mechanism:
       )
     return ""
 
-  def facts(self, rounds: int) -> dict[str, Any]:
+  def facts(self, rounds: int) -> dict[str, object]:
     """Returns the facts on a run's privacy for summary.json and --dry_run."""
     epsilon = self.epsilon(rounds)
     return {
@@ -97,7 +99,7 @@ class Mechanism:
 
 
 @functools.cache
-def _accountant() -> Any:
+def _accountant() -> tuple[ModuleType, ModuleType] | None:
   """The modules dp_accounting and dp_accounting.rdp; None if missing."""
   try:
     return importlib.import_module("dp_accounting"), importlib.import_module(
@@ -116,9 +118,10 @@ def _of_a_round(
   In a cohort of fixed size a client cannot be missing, only be replaced by
   another one, which changes the sum by up to 2 S.
   """
-  if _accountant() is None:
+  modules = _accountant()
+  if modules is None:
     return None
-  dp, rdp = _accountant()
+  dp, rdp = modules
   relation, event = (
     dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
     (dp.GaussianDpEvent(noise)),
@@ -143,7 +146,26 @@ def _of_a_round(
   return tuple(accountant._orders), tuple(accountant._rdp)
 
 
-def _private_part(parts: Iterable[Any]) -> Privacy | PrivateMoments | None:
+class _RunOptions(Protocol):
+  """What the accountant reads of ``runs.options.RunOptions``."""
+
+  @property
+  def sampling(self) -> str:
+    """Who takes part in a round."""
+
+  @property
+  def deadline_s(self) -> float | None:
+    """Seconds until a round ends; None: it waits for all."""
+
+  @property
+  def dropout(self) -> float:
+    """The share of participants that are lost."""
+
+  def rate(self, clients: int) -> float:
+    """Computes the share of the clients in a round."""
+
+
+def _private_part(parts: Iterable[HParams]) -> Privacy | PrivateMoments | None:
   """The options by which releases are private; None: they are not."""
   for part in parts:
     if isinstance(part, (Privacy, PrivateMoments)) and part.private != "none":
@@ -151,7 +173,7 @@ def _private_part(parts: Iterable[Any]) -> Privacy | PrivateMoments | None:
   return None
 
 
-def is_private(parts: Iterable[Any]) -> bool:
+def is_private(parts: Iterable[HParams]) -> bool:
   """Whether a method with these options makes releases private.
 
   Args:
@@ -160,7 +182,9 @@ def is_private(parts: Iterable[Any]) -> bool:
   return _private_part(parts) is not None
 
 
-def check_accounting(options: Any, data: DataOptions, parts: Iterable[Any]) -> None:
+def check_accounting(
+  options: _RunOptions, data: DataOptions, parts: Iterable[HParams]
+) -> None:
   """Checks that what is private can be accounted for.
 
   Args:
@@ -208,7 +232,10 @@ def check_accounting(options: Any, data: DataOptions, parts: Iterable[Any]) -> N
 
 
 def mechanism(
-  parts: Iterable[Any], options: Any, clients: int, layers: int | None = None
+  parts: Iterable[HParams],
+  options: _RunOptions,
+  clients: int,
+  layers: int | None = None,
 ) -> Mechanism | None:
   """Returns the mechanism of the private release in a round of a run.
 

@@ -73,7 +73,7 @@ def _client_rows(
   train_examples: np.ndarray,
   seeds: Sequence[int],
   names: Iterable[str] | None,
-) -> Iterable[tuple[Any, ...]]:
+) -> Iterable[tuple[object, ...]]:
   """Makes the rows of clients.csv, by seed, protocol and client.
 
   Args:
@@ -88,7 +88,7 @@ def _client_rows(
   """
   # Whole columns at a time: there may be millions of rows.
   sizes, main = np.asarray(train_examples).tolist(), _main_of(clients)
-  ids: list[Any] = [range(len(sizes))]
+  ids: list[Iterable[int | str]] = [range(len(sizes))]
   if names is not None:
     ids.append(names)
   for i, seed in enumerate(seeds):
@@ -229,6 +229,8 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
     return {}
   end = "_test_examples"
   stored = npz.read_npz(path)
+  if isinstance(stored, np.ndarray):
+    raise ValueError(f"{path}: one array, not those of clients")
   protocols = [name.removesuffix(end) for name in stored if name.endswith(end)]
   group = stored.get("group")
   return {
@@ -248,7 +250,7 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _write(
-  path: pathlib.Path, head: Sequence[str], rows: Iterable[tuple[Any, ...]] | None
+  path: pathlib.Path, head: Sequence[str], rows: Iterable[tuple[object, ...]] | None
 ) -> None:
   if rows is None:
     path.unlink(missing_ok=True)

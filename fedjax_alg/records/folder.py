@@ -80,7 +80,7 @@ def find_link(folder: pathlib.Path) -> pathlib.Path | None:
   )
 
 
-def _sha256(facts: Mapping[str, Any]) -> str:
+def _sha256(facts: Mapping[str, object]) -> str:
   return hashlib.sha256(
     json.dumps(
       {name: value for name, value in facts.items() if name != "sha256"}, sort_keys=True
@@ -88,7 +88,7 @@ def _sha256(facts: Mapping[str, Any]) -> str:
   ).hexdigest()
 
 
-def seal(facts: Mapping[str, Any]) -> dict[str, Any]:
+def seal(facts: Mapping[str, object]) -> dict[str, object]:
   """The content of config.json or summary.json with its own hash.
 
   Args:
@@ -100,7 +100,7 @@ def seal(facts: Mapping[str, Any]) -> dict[str, Any]:
   return dict(facts, sha256=_sha256(json.loads(json.dumps(facts))))
 
 
-def _unseal(path: pathlib.Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _unseal(path: pathlib.Path, facts: Mapping[str, object]) -> dict[str, object]:
   """The content of config.json or summary.json, compared with its hash.
 
   Args:
@@ -180,7 +180,7 @@ def hashes(folder: pathlib.Path) -> dict[str, str]:
 
 
 def find_changed(
-  folder: pathlib.Path, summary: Mapping[str, Any], names: Iterable[str]
+  folder: pathlib.Path, summary: Mapping[str, object], names: Iterable[str]
 ) -> str | None:
   """Finds a file that is not as the run wrote it.
 

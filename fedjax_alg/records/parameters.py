@@ -13,7 +13,7 @@ import importlib
 import json
 import os
 import pathlib
-from typing import Any
+from types import ModuleType
 import zipfile
 
 from flax import serialization, traverse_util
@@ -68,7 +68,7 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
   return digest.hexdigest()
 
 
-def _library(name: str, label: str) -> Any:
+def _library(name: str, label: str) -> ModuleType:
   """A module of the package safetensors.
 
   Raises:
@@ -182,7 +182,7 @@ def _content(place: str | os.PathLike) -> tuple[Arrays, str, str]:
   return arrays, digest, str(path)
 
 
-def _stamp(path: pathlib.Path, label: str) -> tuple[Any, ...]:
+def _stamp(path: pathlib.Path, label: str) -> tuple[object, ...]:
   """Computes a stamp that changes with the content; of an orbax folder, too.
 
   Raises:
@@ -200,7 +200,9 @@ def _stamp(path: pathlib.Path, label: str) -> tuple[Any, ...]:
 
 
 @functools.lru_cache(maxsize=1)
-def _read(path: pathlib.Path, stamp: tuple[Any, ...], label: str) -> tuple[Arrays, str]:
+def _read(
+  path: pathlib.Path, stamp: tuple[object, ...], label: str
+) -> tuple[Arrays, str]:
   del stamp
   try:
     if (path / FINAL).is_file():
@@ -224,7 +226,7 @@ def _read(path: pathlib.Path, stamp: tuple[Any, ...], label: str) -> tuple[Array
 
 
 #: The types of safetensors that are floats; NumPy has no name for some.
-_FLOATS: dict[str, Any] = {
+_FLOATS: dict[str, type] = {
   "F64": np.float64,
   "F32": np.float32,
   "F16": np.float16,

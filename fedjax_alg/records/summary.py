@@ -1,6 +1,6 @@
 """Makes summary.json and partition.json, which summarise a run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import functools
 import hashlib
 from importlib import metadata
@@ -40,7 +40,7 @@ def write_text(path: pathlib.Path, text: str, durable: bool = False) -> None:
     partial.write_text(text, encoding="utf-8")
 
 
-def as_json(value: Any) -> Any:
+def as_json(value: object) -> Any:
   """A value as it is read from JSON again: lists, None for NaN."""
   if isinstance(value, dict):
     return {k: as_json(v) for k, v in value.items()}
@@ -51,7 +51,7 @@ def as_json(value: Any) -> Any:
   return value
 
 
-def write_json(path: pathlib.Path, facts: Any) -> None:
+def write_json(path: pathlib.Path, facts: object) -> None:
   """Writes a JSON file atomically and durably; NaN, infinities become null.
 
   Args:
@@ -61,7 +61,7 @@ def write_json(path: pathlib.Path, facts: Any) -> None:
   write_text(path, json.dumps(as_json(facts), indent=1) + "\n", durable=True)
 
 
-def write_sealed(path: pathlib.Path, facts: Mapping[str, Any]) -> None:
+def write_sealed(path: pathlib.Path, facts: Mapping[str, object]) -> None:
   """Writes config.json or summary.json with its hash (``folder.seal``)."""
   write_json(path, folder_lib.seal(as_json(facts)))
 
@@ -101,7 +101,7 @@ def protocols(rows: list[Row]) -> list[str]:
   return list(dict.fromkeys(r["protocol"] for r in rows))
 
 
-def spread(values: Any) -> dict[str, Any]:
+def spread(values: Sequence[float] | np.ndarray) -> dict[str, Any]:
   """Summarises one number per seed.
 
   Args:
@@ -116,7 +116,7 @@ def spread(values: Any) -> dict[str, Any]:
 
 
 def format_spread(
-  numbers: dict[str, Any], digits: int = 2, factor: float = 1.0, sign: str = ""
+  numbers: Mapping[str, Any], digits: int = 2, factor: float = 1.0, sign: str = ""
 ) -> str:
   """Writes a spread as a table shows it.
 
@@ -205,7 +205,7 @@ def _rounds_to(
 
 def summarize_rows(
   rows: list[Row], targets: tuple[float, ...], of: Metrics = CLASSIFICATION.metrics
-) -> dict[str, Any]:
+) -> dict[str, object]:
   """Makes final, best, mean_last_10 and rounds_to of summary.json.
 
   The first three are scores (``scores.score``); the round of ``best`` is chosen
@@ -243,7 +243,7 @@ def summarize_rows(
   }
 
 
-def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
+def groups(rows: list[Row], num_groups: int) -> dict[str, object]:
   """Makes groups of summary.json from the last round in groups.csv.
 
   Args:
@@ -270,7 +270,7 @@ def groups(rows: list[Row], num_groups: int) -> dict[str, Any]:
   }
 
 
-def cost(rows: list[Row], cohort: int, rounds: list[Row]) -> dict[str, Any]:
+def cost(rows: list[Row], cohort: int, rounds: list[Row]) -> dict[str, object]:
   """Makes cost of summary.json.
 
   Args:
@@ -313,7 +313,7 @@ def summary(
   compile_s: float,
   hashes: dict[str, str],
   identity: str | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
   """Makes the content of summary.json of a finished run.
 
   Args:
@@ -354,7 +354,7 @@ def summary(
   }
 
 
-def partition_facts(federation: Federation) -> dict[str, Any]:
+def partition_facts(federation: Federation) -> dict[str, object]:
   """Makes the content of partition.json.
 
   Args:
@@ -367,7 +367,7 @@ def partition_facts(federation: Federation) -> dict[str, Any]:
   """
   partition, histogram = federation.partition, federation.label_histogram
   held_out = partition.held_out
-  extra: dict[str, Any] = {}
+  extra: dict[str, object] = {}
   if held_out is not None:
     extra = {
       "validation_clients": held_out.clients.tolist(),

@@ -30,6 +30,7 @@ from fedjax_alg.metrics import groups
 from fedjax_alg.metrics.names import is_known, sign
 from fedjax_alg.records.accounting import Mechanism
 from fedjax_alg.tasks import CLASSIFICATION, Counts, Metrics, Task, summarize_counts
+from fedjax_alg.typing import AnyArray, Shaped
 
 Row = dict[str, Any]
 
@@ -122,7 +123,7 @@ def _append(path: pathlib.Path, rows: bytes) -> None:
     file.write(rows)
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> int | float | str:
   """Converts a cell to a number if possible; otherwise returns its text."""
   for kind in (int, float):
     try:
@@ -237,7 +238,7 @@ def _read_until(
   columns: Mapping[str, Sequence[str] | None],
   seeds: Sequence[int],
   done: int,
-  marks: Mapping[str, Mapping[str, Any]] | None = None,
+  marks: Mapping[str, Mapping[str, object]] | None = None,
 ) -> dict[str, list[Row]]:
   """Reads the tables of a run up to a checkpoint.
 
@@ -274,7 +275,7 @@ def check_tables(
   folder: pathlib.Path,
   seeds: Sequence[int],
   done: int,
-  marks: Mapping[str, Mapping[str, Any]] | None,
+  marks: Mapping[str, Mapping[str, object]] | None,
 ) -> None:
   """Checks the tables of a run before it goes on; see ``_read_until``.
 
@@ -287,7 +288,11 @@ def check_tables(
   Raises:
     OptionError: they are not those of the checkpoint.
   """
-  columns: dict[str, Any] = {"metrics": COLUMNS, "rounds": None, "timing": TIMING}
+  columns: dict[str, tuple[str, ...] | None] = {
+    "metrics": COLUMNS,
+    "rounds": None,
+    "timing": TIMING,
+  }
   if "groups" in marks if marks is not None else (folder / "groups.csv").is_file():
     columns["groups"] = None
   _read_until(folder, columns, seeds, done, marks)
@@ -304,7 +309,7 @@ def last_round(folder: pathlib.Path) -> int:
   )
 
 
-def server_names(server: Mapping[str, Any]) -> tuple[str, ...]:
+def server_names(server: Mapping[str, Shaped]) -> tuple[str, ...]:
   """Lists the columns of rounds.csv for ``RoundAux.server``, sorted by name.
 
   Args:
@@ -349,8 +354,8 @@ def round_rows(
   if times is None:
     nothing: Any = np.full(cost.down.shape, np.nan)
     times = RoundTimes(nothing, nothing, nothing, nothing)
-  participants: Any = server.get(PRESENT, cohort)
-  columns: dict[str, Any] = {
+  participants: AnyArray | int = server.get(PRESENT, cohort)
+  columns: dict[str, AnyArray] = {
     "floats_down": cost.down,
     "floats_up": cost.up,
     "bytes_down": _bytes(cost.down, cost.bytes_down),
@@ -565,7 +570,7 @@ class Records:
     self,
     done: int,
     unfinished_s: float = 0.0,
-    marks: Mapping[str, Mapping[str, Any]] | None = None,
+    marks: Mapping[str, Mapping[str, object]] | None = None,
   ) -> None:
     """Reads the tables that an interrupted run left, up to round ``done``.
 
@@ -584,11 +589,11 @@ class Records:
       self._add_totals(rows)
     self._hashes = {name: self._hash(name) for name in self.columns}
 
-  def _hash(self, name: str) -> Any:
+  def _hash(self, name: str) -> "hashlib._Hash":
     """The hash of a table's file, to which those of further rows are added."""
     return hashlib.sha256(_as_bytes(self.tables[name], self.columns[name], header=True))
 
-  def marks(self) -> dict[str, dict[str, Any]]:
+  def marks(self) -> dict[str, dict[str, object]]:
     """Returns each table's number of rows, and the sha256 of its file so far."""
     return {
       name: {"rows": len(rows), "sha256": self._hashes[name].hexdigest()}

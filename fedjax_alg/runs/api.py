@@ -11,6 +11,7 @@ from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs import queue
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.result import RunResult
+from fedjax_alg.typing import HParams
 
 #: A function that is called with every Step, for instance a progress bar.
 Callback = Callable[[Step], None]
@@ -35,7 +36,7 @@ def as_callbacks(callbacks: Callback | Iterable[Callback]) -> tuple[Callback, ..
   return functions
 
 
-def steps(algorithm: Any, federation: Federation, **options: Any) -> Iterator[Step]:
+def steps(algorithm: object, federation: Federation, **options: Any) -> Iterator[Step]:
   """Executes the same run as ``run`` and yields a ``Step`` at every evaluation.
 
   The arguments are checked when ``steps`` is called, before the first
@@ -61,21 +62,21 @@ def steps(algorithm: Any, federation: Federation, **options: Any) -> Iterator[St
 
 
 def run(
-  algorithm: Any,
+  algorithm: object,
   federation: Federation,
   *,
-  model: Any = "softmax",
+  model: object = "softmax",
   rounds: int | None = None,
   cohort_size: int | None = None,
   participation: float | None = None,
   seeds: int | Sequence[int] = 1,
-  evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS,
+  evaluate: object = evaluate_lib.DEFAULT_PROTOCOLS,
   eval_every: int = 5,
   callbacks: Callback | Iterable[Callback] = (),
-  hparams: Any = None,
+  hparams: HParams | None = None,
   sampler: samplers.Sampler | None = None,
-  init: Any = None,
-  **options: Any,
+  init: object = None,
+  **options: object,
 ) -> RunResult:
   """Trains an algorithm on a federation and evaluates it.
 

@@ -496,7 +496,7 @@ def _options_of(result: RunResult) -> dict[str, Any]:
   }
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
   if isinstance(value, (list, tuple)):
     return ",".join(map(_as_text, value))
   return f"{value:g}" if isinstance(value, float) else str(value)

@@ -314,7 +314,7 @@ def _smaller(best: _Point, new: _Point, usable: bool, less: bool) -> float:
   return max(share * float(np.abs(step).max()), 1e-3)
 
 
-def check_steps(outer_steps: Any, halvings: Any) -> None:
+def check_steps(outer_steps: object, halvings: Any) -> None:
   """Checks the numbers of outer steps.
 
   Raises:
@@ -333,14 +333,14 @@ def check_steps(outer_steps: Any, halvings: Any) -> None:
 
 
 def tune_by_gradient(
-  algorithm: Any,
+  algorithm: object,
   federation: Federation,
   *,
   by: str | Sequence[str],
   outer_steps: int = OUTER_STEPS,
   halvings: int = HALVINGS,
   last: int | None = 1,
-  **options: Any,
+  **options: object,
 ) -> GradientTuning:
   """Tunes hyper-parameters by the derivative of the validation loss.
 

@@ -351,7 +351,7 @@ def check_differentiable(method: Method, options: RunOptions) -> None:
     )
 
 
-def validation_plan(algorithm: Any, federation: Federation, **options: Any) -> Plan:
+def validation_plan(algorithm: object, federation: Federation, **options: Any) -> Plan:
   """Makes the plan of a run that is evaluated on the validation clients.
 
   Args:
@@ -423,12 +423,12 @@ def caution_decisions(method: Method) -> str:
 
 
 def hypergradient(
-  algorithm: Any,
+  algorithm: object,
   federation: Federation,
   *,
   by: str | Sequence[str],
   last: int | None = 1,
-  **options: Any,
+  **options: object,
 ) -> Hypergradient:
   """The derivative of the validation loss of a run by its hyper-parameters.
 

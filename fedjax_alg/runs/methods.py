@@ -26,6 +26,7 @@ from fedjax_alg.hparams import (
 )
 from fedjax_alg.models import make_model, roles
 from fedjax_alg.runs import own_algorithm
+from fedjax_alg.typing import HParams, PyTree
 
 #: Name of a hyper-parameter -> its values, one for each row of a program.
 Numbers = dict[str, np.ndarray]
@@ -180,7 +181,7 @@ class Method(NamedTuple):
       frozen parameters.
     """
 
-    def build(numbers: Mapping[str, Any], frozen: Any = None) -> Algorithm:
+    def build(numbers: Mapping[str, object], frozen: PyTree = None) -> Algorithm:
       method = self.with_values(numbers)
       return self.entry.make(
         roles.bind_frozen(model, frozen), *method.parts, map_clients
@@ -189,7 +190,7 @@ class Method(NamedTuple):
     return build
 
 
-def method_of(algorithm: Any, hparams: Any = None) -> Method:
+def method_of(algorithm: Any, hparams: HParams | None = None) -> Method:
   """Resolves the algorithm that a caller gave.
 
   Args:
@@ -258,7 +259,7 @@ def method_of(algorithm: Any, hparams: Any = None) -> Method:
   return Method(name, entry, hparams, entry.exchange(), source)
 
 
-def _defaults(name: str, kind: type[Any]) -> Any:
+def _defaults(name: str, kind: type[Any]) -> HParams:
   """The hyper-parameters at their defaults."""
   without = [
     field.name
@@ -271,7 +272,8 @@ def _defaults(name: str, kind: type[Any]) -> Any:
       f"default, missing at {', '.join(without)}"
     )
   try:
-    return kind()
+    hparams: HParams = kind()
+    return hparams
   except OptionError:
     raise
   except Exception as error:  # whatever the caller's code raises
@@ -280,7 +282,7 @@ def _defaults(name: str, kind: type[Any]) -> Any:
     ) from error
 
 
-def _as_values(hparams: Any, label: str) -> Any:
+def _as_values(hparams: HParams, label: str) -> Any:
   """Hyper-parameters that can be compared, hashed and written as JSON.
 
   Args:
@@ -307,7 +309,7 @@ def _as_values(hparams: Any, label: str) -> Any:
   return dataclasses.replace(hparams, **changes) if changes else hparams
 
 
-def _is_value(value: Any) -> bool:
+def _is_value(value: object) -> bool:
   if isinstance(value, tuple):
     return all(map(_is_value, value))
   return value is None or isinstance(value, (bool, int, float, str, jax.core.Tracer))
@@ -335,7 +337,7 @@ def _own_name(name: str) -> str:
 
 
 def _of_builder(
-  builder: Callable[..., Algorithm], hparams: Any
+  builder: Callable[..., Algorithm], hparams: HParams | None
 ) -> tuple[str, registry.Entry]:
   for name, entry in registry.ALGORITHMS.items():
     if entry.build is builder:
@@ -350,7 +352,7 @@ def _of_builder(
   return name, registry.Entry(typing.cast(Any, kind), builder, name, "")
 
 
-def _annotation_of(builder: Callable[..., Algorithm]) -> Any:
+def _annotation_of(builder: Callable[..., Algorithm]) -> object:
   """The type annotation of a builder's ``hparams``, None if it has none."""
   try:
     return typing.get_type_hints(builder).get("hparams")
@@ -359,7 +361,7 @@ def _annotation_of(builder: Callable[..., Algorithm]) -> Any:
 
 
 def with_keywords(
-  method: Method, keywords: Mapping[str, Any], may_be_unread: Collection[str] = ()
+  method: Method, keywords: Mapping[str, object], may_be_unread: Collection[str] = ()
 ) -> Method:
   """Sets options of a method that a caller gave by name.
 

@@ -767,7 +767,7 @@ def _hint(key: str, names: Iterable[str]) -> str:
 
 
 def split_keywords(
-  keywords: Mapping[str, Any], hyper_names: Mapping[str, Any], name: str
+  keywords: Mapping[str, object], hyper_names: Mapping[str, object], name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
   """Splits keywords into options of a run and hyper-parameters.
 

@@ -27,6 +27,7 @@ from fedjax_alg.errors import OptionError, a_type, describe_error
 from fedjax_alg.exchange import ExchangeOptions
 from fedjax_alg.models import roles
 from fedjax_alg.records import tables
+from fedjax_alg.typing import HParams, PyTree
 
 #: The page that says what each function is given and returns.
 PAGE = "docs/add_an_algorithm.md"
@@ -36,7 +37,7 @@ RESERVED = ("round", "seed", *tables.ROUND_COST, PRESENT, LOST, "epsilon")
 _OPTIONAL = ("global_params", "membership", "client_copy", "idle", "start_personal")
 
 
-def check_entry(label: str, entry: Any, hparams: Any) -> None:
+def check_entry(label: str, entry: object, hparams: HParams) -> None:
   """Checks that the functions of an entry can be asked.
 
   Args:
@@ -48,7 +49,7 @@ def check_entry(label: str, entry: Any, hparams: Any) -> None:
     OptionError: a function raises, or gives something of another type; or
       `links` are no options of the exchange.
   """
-  links = entry.links
+  links = getattr(entry, "links", None)
   if links is not None and not (
     isinstance(links, type) and issubclass(ExchangeOptions, links)
   ):
@@ -90,11 +91,11 @@ class _Caller:
   def error(self, name: str, text: str) -> OptionError:
     return OptionError(f"{self.label}: its {name} {text} ({PAGE})")
 
-  def shapes(self, name: str, fn: Callable[..., Any], *args: Any) -> Any:
+  def shapes(self, name: str, fn: Callable[..., PyTree], *args: PyTree) -> PyTree:
     """The shapes of what a function returns; other leaves are an error."""
     outputs: list[Any] = []
 
-    def run(*args: Any) -> int:
+    def run(*args: PyTree) -> int:
       result = fn(*args)
       for path, leaf in jax.tree_util.tree_leaves_with_path(result):
         if not hasattr(leaf, "dtype") and not isinstance(leaf, (int, float, complex)):
@@ -124,7 +125,7 @@ class _Caller:
       raise self.error(name, f"raises {describe_error(error)}") from error
     return outputs[0]
 
-  def same(self, name: str, actual: Any, expected: Any, text: str) -> None:
+  def same(self, name: str, actual: object, expected: object, text: str) -> None:
     """Refuses a tree of another structure, or with leaves of other types.
 
     Args:
@@ -133,7 +134,7 @@ class _Caller:
       expected: what it has to be.
       text: ``expected`` in words.
     """
-    structure: Callable[[Any], Any] = jax.tree.structure
+    structure: Callable[[PyTree], PyTree] = jax.tree.structure
     if structure(actual) != structure(expected):
       raise self.error(
         name, f"returns {_describe(actual)}, must return {text}, {_describe(expected)}"
@@ -161,7 +162,7 @@ def _words(leaf: jax.ShapeDtypeStruct) -> str:
 _MAX_LISTED = 4
 
 
-def _describe(tree: Any) -> str:
+def _describe(tree: PyTree) -> str:
   """Describes a tree, and where it has leaves, in words."""
   names = [
     jax.tree_util.keystr(path) or "itself"
@@ -228,12 +229,12 @@ def check_algorithm(
     key,
   )
 
-  def in_round(fn: Callable[..., Any]) -> Callable[..., Any]:
+  def in_round(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
     return lambda data, state, key: fn(
       state, sample_cohort(data, spec.cohort_size, key, 0, participation.sampler), key
     )
 
-  def pair(state: Any, cohort: Any, key: Any) -> Any:
+  def pair(state: PyTree, cohort: Any, key: Any) -> Any:
     output = algorithm.round(state, cohort, key)
     if not isinstance(output, tuple) or len(output) != 2:
       raise call.error(
@@ -263,8 +264,8 @@ def _check_models(
   model: Model,
   spec: FedSpec,
   data: ClientData,
-  state: Any,
-  key: Any,
+  state: PyTree,
+  key: object,
 ) -> None:
   """The functions that say which model somebody has."""
   params = deployed = jax.eval_shape(model.init, key)

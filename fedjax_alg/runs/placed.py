@@ -13,6 +13,7 @@ from fedjax_alg.data import store
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
+from fedjax_alg.typing import PyTree
 
 #: federation -> (mesh, data on that mesh). Runs of one federation share the
 #: copy on the devices.
@@ -73,8 +74,8 @@ class PlacedData:
     mesh: Mesh | None,
     devices: Devices,
     availability: np.ndarray | None = None,
-    frozen: Any = None,
-    start: Any = None,
+    frozen: PyTree = None,
+    start: PyTree = None,
   ):
     """Places a federation's data on the devices.
 

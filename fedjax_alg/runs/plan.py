@@ -36,6 +36,7 @@ from fedjax_alg.runs import prepare as prepare_lib
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import Prepared
+from fedjax_alg.typing import HParams
 
 _KEYWORDS = options_lib.PYTHON_NAMES
 #: Names of these that messages have in Python.
@@ -185,7 +186,7 @@ def make(
   seeds: tuple[int, ...] | None = None,
   model: Any = None,
   measures: Mapping[str, evaluate_lib.Measure] | None = None,
-  sampler: Any = None,
+  sampler: object = None,
   init: parameters.Arrays | None = None,
 ) -> Plan:
   """Checks the parts of a plan, and that they go together.
@@ -441,7 +442,7 @@ def _check_start(method: Method, run: RunOptions, has_start: bool) -> None:
 
 
 def _with_rounds(
-  method: Method, run: RunOptions, model: Any, federation: Federation | None
+  method: Method, run: RunOptions, model: object, federation: Federation | None
 ) -> RunOptions:
   """Fills the number of rounds in, and checks a method in closed form."""
   layers, closed_form = 1, method.entry.rounds is not None
@@ -463,7 +464,9 @@ def _with_rounds(
   return run
 
 
-def _layers_of(model: Any, federation: Federation, run: RunOptions, name: str) -> int:
+def _layers_of(
+  model: object, federation: Federation, run: RunOptions, name: str
+) -> int:
   layers = prepare_lib.build_model(model, federation, run).layers
   if layers is None:
     raise OptionError(
@@ -503,7 +506,7 @@ def _own_sampler(sampler: Any, method: Method, run: RunOptions) -> samplers.Samp
 
 @_as_keywords()
 def from_keywords(
-  algorithm: Any,
+  algorithm: object,
   federation: Federation,
   /,
   *,
@@ -514,7 +517,7 @@ def from_keywords(
   seeds: int | Sequence[int] = 1,
   evaluate: Any = evaluate_lib.DEFAULT_PROTOCOLS,
   eval_every: int = 5,
-  hparams: Any = None,
+  hparams: HParams | None = None,
   sampler: Any = None,
   init: Any = None,
   **keywords: Any,
@@ -593,7 +596,7 @@ def from_keywords(
   )
 
 
-def _refuse_tracing(keywords: Mapping[str, Any]) -> None:
+def _refuse_tracing(keywords: Mapping[str, object]) -> None:
   """Refuses a run inside of ``jax.jit``, ``jax.vmap`` or ``jax.grad``."""
   traced = [
     name for name, value in keywords.items() if isinstance(value, jax.core.Tracer)
@@ -631,7 +634,7 @@ def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _evaluations(
-  evaluations: Any,
+  evaluations: object,
 ) -> tuple[tuple[str, ...], dict[str, evaluate_lib.Measure]]:
   """Splits ``evaluate`` into protocols and the caller's own measures."""
   if isinstance(evaluations, str):

@@ -17,6 +17,7 @@ from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.pace import Pace, Pause
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.stopping import Stopping
+from fedjax_alg.typing import PyTree
 
 
 class NonFiniteError(RuntimeError):
@@ -154,7 +155,7 @@ def new_records(programs: Programs, folders: Sequence[Any]) -> list[Records]:
 def run_steps(
   programs: Programs,
   records: Sequence[Records],
-  states: Any = None,
+  states: PyTree = None,
   done: int = 0,
   stop: bool = True,
   pace: Pace | None = None,
@@ -250,7 +251,9 @@ class _Calls(NamedTuple):
   seconds: float
 
 
-def _call(programs: Programs, states: Any, done: int, count: int) -> tuple[Any, _Calls]:
+def _call(
+  programs: Programs, states: PyTree, done: int, count: int
+) -> tuple[Any, _Calls]:
   """Runs ``count`` rounds."""
   began = time.monotonic()
   states, log = jax.block_until_ready(programs.run_rounds(states, done, count))
@@ -284,7 +287,7 @@ class _Evaluation(NamedTuple):
   membership: np.ndarray | None
 
 
-def _evaluate(programs: Programs, states: Any) -> _Evaluation:
+def _evaluate(programs: Programs, states: PyTree) -> _Evaluation:
   """Evaluates the states."""
   counts, sums = programs.evaluate(states)
   values = tables.metric_values(counts, tasks.of(programs.prepared.model))
@@ -368,7 +371,7 @@ class _Settings:
     return recorded
 
 
-def final_step(programs: Programs, states: Any, done: int) -> Step:
+def final_step(programs: Programs, states: PyTree, done: int) -> Step:
   """Makes the ``Step`` of a run that has no round left to run.
 
   Args:

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import files, models, own, split, tasks, trees
-from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model
+from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import store
 from fedjax_alg.data.federation import EvaluationData, Federation
@@ -100,7 +100,7 @@ def _memory_bytes() -> int:
   return files.memory()
 
 
-def build_model(model: Any, federation: Federation, options: RunOptions) -> Model:
+def build_model(model: object, federation: Federation, options: RunOptions) -> Model:
   """Makes the model of a run.
 
   Args:
@@ -145,7 +145,7 @@ def build_model(model: Any, federation: Federation, options: RunOptions) -> Mode
 
 def _load_start(
   model: Model, options: RunOptions, init: parameters.Arrays | None
-) -> Any:
+) -> Params | None:
   """The parameters that the model starts from (``models.start``), or None.
 
   Raises:
@@ -540,7 +540,7 @@ def _refuse_memory(needed: int, label: str, advice: str) -> None:
     raise OptionError(f"{label}, the machine has {have / 2**30:.3g} GB ({advice})")
 
 
-def _check_work(work: Any, federation: Federation) -> None:
+def _check_work(work: object, federation: Federation) -> None:
   """Checks that a client's local work can be counted and its batch be held."""
   if not isinstance(work, LocalWork):
     return
@@ -907,7 +907,7 @@ def _numbers(
   return {}
 
 
-def _cuts(method: Method, federation: Federation) -> Any:
+def _cuts(method: Method, federation: Federation) -> tuple[int, ...] | None:
   """Finds which clients each process has; None: all have all of them."""
   if federation.rows is None or not method.is_registered:
     # Code that is not ours may read a table of clients in its own way.

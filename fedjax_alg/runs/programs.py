@@ -6,7 +6,7 @@ still traced. The threads decide no bit of a program.
 """
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 import functools
 import hashlib
@@ -19,10 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import tasks
-from fedjax_alg.base import RoundAux
+from fedjax_alg.base import ClientData, RoundAux
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
+from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.models import roles
 from fedjax_alg.runs.prepare import Prepared
+from fedjax_alg.typing import PyTree
 
 
 def _start(prepared: Prepared) -> Any:
@@ -39,11 +41,13 @@ def _start(prepared: Prepared) -> Any:
   )
 
 
-def _start_arguments(prepared: Prepared) -> tuple[Any, Any, Any]:
+def _start_arguments(
+  prepared: Prepared,
+) -> tuple[ClientData, RunKeys, Mapping[str, np.ndarray]]:
   return prepared.device_data.data.train, prepared.keys, prepared.numbers
 
 
-def state_shapes(prepared: Prepared) -> Any:
+def state_shapes(prepared: Prepared) -> PyTree:
   """Finds the shapes and dtypes of a run's states without computing them.
 
   Args:
@@ -55,7 +59,7 @@ def state_shapes(prepared: Prepared) -> Any:
   return _shapes(prepared, _start(prepared))
 
 
-def _shapes(prepared: Prepared, start: Any) -> Any:
+def _shapes(prepared: Prepared, start: Any) -> PyTree:
   """The shapes of what ``_start`` gives.
 
   They carry the sharding of the real states, so that the programs accept these
@@ -70,11 +74,11 @@ def _shapes(prepared: Prepared, start: Any) -> Any:
   )
 
 
-def _places(shapes: Any) -> Any:
+def _places(shapes: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf: leaf.sharding, shapes)
 
 
-def place_on_devices(states: Any, shapes: Any) -> Any:
+def place_on_devices(states: PyTree, shapes: PyTree) -> PyTree:
   """Places states that were read from a file on the devices.
 
   Args:
@@ -88,7 +92,9 @@ def place_on_devices(states: Any, shapes: Any) -> Any:
 _SHARED: dict[bytes, threading.Lock] = collections.defaultdict(threading.Lock)
 
 
-def _compile_once(lowered: Any, options: Any = None) -> Any:
+def _compile_once(
+  lowered: jax.stages.Lowered, options: Any = None
+) -> jax.stages.Compiled:
   """Compiles a program that another run may be compiling at this moment.
 
   Methods with the same state have the same start and evaluation. The second
@@ -205,13 +211,13 @@ class Programs:
     )
     return result
 
-  def initial(self) -> Any:
+  def initial(self) -> PyTree:
     """Computes the states before the first round."""
     p = self.prepared
     p.device_data.move(0)
     return self._init(p.device_data.data.train, p.keys, p.numbers)
 
-  def place(self, states: Any) -> Any:
+  def place(self, states: PyTree) -> Any:
     """See ``place_on_devices``."""
     return place_on_devices(states, self.shapes)
 
@@ -236,7 +242,7 @@ class Programs:
     event = self.prepared.device_data.rounds_left(done)
     return min(every - done % every, remaining, remaining if event is None else event)
 
-  def run_rounds(self, states: Any, start: int, count: int) -> Any:
+  def run_rounds(self, states: PyTree, start: int, count: int) -> Any:
     """Runs rounds without an evaluation in between.
 
     If the clients' data change during the run, all these rounds and the next
@@ -263,7 +269,7 @@ class Programs:
     )
 
   def evaluate(
-    self, states: Any
+    self, states: PyTree
   ) -> tuple[dict[str, tasks.Counts], dict[str, dict[str, np.ndarray]]]:
     """Evaluates all protocols and the caller's own measures.
 
@@ -280,7 +286,7 @@ class Programs:
     )
     return {protocol: counts[protocol] for protocol in p.protocols}, sums
 
-  def membership(self, states: Any) -> np.ndarray | None:
+  def membership(self, states: PyTree) -> np.ndarray | None:
     """Reads the group of each client.
 
     Args:

@@ -19,6 +19,7 @@ from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.result import Live, RunResult, make_facts, make_final, rows_of
 from fedjax_alg.runs.sinks import Sink
+from fedjax_alg.typing import PyTree
 
 
 class _KeepResults(Sink):
@@ -77,7 +78,7 @@ def run_queue(
   *,
   records: Sequence[Records] | None = None,
   names: Sequence[str] = ("",),
-  states: Any = None,
+  states: PyTree = None,
   done: int = 0,
   stop: bool = True,
 ) -> Step:

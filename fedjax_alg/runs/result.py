@@ -1,6 +1,6 @@
 """The result of a run, in memory and in a folder."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import os
@@ -14,7 +14,7 @@ import jaxlib
 import numpy as np
 
 from fedjax_alg import files, own, tasks
-from fedjax_alg.base import Params
+from fedjax_alg.base import Algorithm, Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, owned, processes, samplers
@@ -54,7 +54,7 @@ class Live:
   states: Any  #: final states of one setting, leaves [N, ...]
   setting: int = 0  #: index of the setting in ``prepared.settings``
 
-  def algorithm(self, frozen: Any = None) -> Any:
+  def algorithm(self, frozen: Params | None = None) -> Algorithm:
     """Builds the algorithm with this setting's hyper-parameters fixed.
 
     Args:
@@ -64,7 +64,7 @@ class Live:
     return method.builder(self.prepared.model, self.prepared.map_clients)({}, frozen)
 
   @functools.cached_property
-  def deploy(self) -> Any:
+  def deploy(self) -> Callable[..., Params]:
     """The jitted (state, data, client, key) -> what the client would deploy.
 
     Compiled once for all clients and seeds.
@@ -441,7 +441,9 @@ def machine(prepared: Prepared) -> dict[str, Any]:
   }
 
 
-def write_summary(folder: pathlib.Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+def write_summary(
+  folder: pathlib.Path, summary: Mapping[str, object]
+) -> dict[str, Any]:
   """Writes summary.json, which says that all other files are written.
 
   Args:
@@ -521,7 +523,7 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
 
 def write_final(
   folder: pathlib.Path,
-  final: Mapping[str, Any],
+  final: Mapping[str, object],
   seeds: Sequence[int],
   names: Iterable[str] | None,
 ) -> None:
@@ -583,8 +585,10 @@ class _Loaded(RunResult):
       # The file stores dictionaries only; the caller's own model may use
       # another pytree.
       live = self._state()
+      global_params = live.algorithm().global_params
+      assert global_params is not None
       self._final["global_params"] = jax.device_get(
-        jax.vmap(live.algorithm().global_params)(live.states)
+        jax.vmap(global_params)(live.states)
       )
     return super().global_params(seed)
 
@@ -593,9 +597,9 @@ def load_run(
   folder: str | os.PathLike,
   *,
   federation: Federation | None = None,
-  algorithm: Any = None,
-  model: Any = None,
-  init: Any = None,
+  algorithm: object = None,
+  model: object = None,
+  init: object = None,
 ) -> RunResult:
   """Reads a run that ``save`` or the command line wrote.
 
@@ -806,7 +810,7 @@ def _remake(
   facts: dict[str, Any],
   summary: dict[str, Any],
   federation: Any,
-  algorithm: Any,
+  algorithm: object,
   model: Any,
   init: Any,
 ) -> Live:

@@ -223,7 +223,7 @@ def edges(
 
 
 def refuse_equal(
-  name: str, plans: Sequence[Plan], settings: Sequence[Mapping[str, Any]]
+  name: str, plans: Sequence[Plan], settings: Sequence[Mapping[str, object]]
 ) -> None:
   """Refuses settings that are one run, which would be trained twice.
 
@@ -253,11 +253,11 @@ def refuse_equal(
       )
 
 
-def _words(setting: Mapping[str, Any]) -> str:
+def _words(setting: Mapping[str, object]) -> str:
   return ",".join(f"{name}={value}" for name, value in setting.items())
 
 
-def combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def combinations(grid: Mapping[str, Sequence[object]]) -> list[dict[str, Any]]:
   """Lists every setting of a grid; the last name varies fastest.
 
   Args:
@@ -302,10 +302,10 @@ _SHARED = ("seeds", "evaluate", "hparams", "sampler")
 
 
 def sweep(
-  algorithm: Any,
+  algorithm: object,
   federation: Federation,
   *,
-  grid: Mapping[str, Sequence[Any]],
+  grid: Mapping[str, Sequence[object]],
   callbacks: Callback | Iterable[Callback] = (),
   **options: Any,
 ) -> Sweep:

@@ -1,6 +1,6 @@
 """Tasks: what is predicted of an example, how well, and by which metrics."""
 
-from typing import Any
+from typing import Protocol
 
 from fedjax_alg import own
 from fedjax_alg.errors import OptionError, a_type, check_known
@@ -88,11 +88,19 @@ def resolve_task(task: str | Task | None) -> Task | None:
   return NAMES[task]
 
 
-def is_own_task(task: Any) -> bool:
+class _HasTask(Protocol):
+  """A model, examples or a federation."""
+
+  @property
+  def task(self) -> Task | None:
+    """What is predicted; None: one class for each example."""
+
+
+def is_own_task(task: object) -> bool:
   """Whether an option names a task of the user's own."""
-  return own.is_own(task) and not task.startswith(_DENSE)
+  return isinstance(task, str) and own.is_own(task) and not task.startswith(_DENSE)
 
 
-def of(source: Any) -> Task:
+def of(source: _HasTask) -> Task:
   """The task of a model or of data; one class for each example by default."""
   return CLASSIFICATION if source.task is None else source.task

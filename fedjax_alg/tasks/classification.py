@@ -1,7 +1,5 @@
 """Classification: one class in [0, L) for each example."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +7,7 @@ import numpy as np
 from fedjax_alg.metrics.names import METRICS
 from fedjax_alg.tasks import task as task_lib
 from fedjax_alg.tasks.task import HIGHER, LOWER, Sums, Task, if_any, ratio
+from fedjax_alg.typing import AnyArray, Array
 
 #: The most classes that labels may have.
 MAX_CLASSES = 100_000
@@ -16,7 +15,7 @@ MAX_CLASSES = 100_000
 MAX_MATRIX = 1_000
 
 
-def cross_entropy(logits: Any, y: Any) -> Any:
+def cross_entropy(logits: Array, y: Array) -> Array:
   """Computes -log softmax(logits)[y] of each example, [B] float32."""
   # A comparison instead of a gather, whose gradient would be a scatter.
   labels = jnp.arange(logits.shape[1], dtype=y.dtype)
@@ -24,7 +23,9 @@ def cross_entropy(logits: Any, y: Any) -> Any:
   return jax.nn.logsumexp(logits, axis=1) - picked
 
 
-def _true_and_predicted(logits: Any, y: Any, mask: Any) -> tuple[Any, Any, Any]:
+def _true_and_predicted(
+  logits: Array, y: Array, mask: Array
+) -> tuple[Array, Array, Array]:
   """One-hot [B, L] labels, 0 for rows that are ignored, and predictions.
 
   The prediction is the argmax, the lowest class for ties.
@@ -34,7 +35,7 @@ def _true_and_predicted(logits: Any, y: Any, mask: Any) -> tuple[Any, Any, Any]:
   return true, jax.nn.one_hot(jnp.argmax(logits, axis=1), logits.shape[1]), weight
 
 
-def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
+def _sums(logits: Array, y: Array, losses: Array, mask: Array) -> Sums:
   """Numbers [L] of examples, correct ones and predictions of each class.
 
   The losses are added by true class.
@@ -50,13 +51,13 @@ def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
   }
 
 
-def _matrix(logits: Any, y: Any, mask: Any) -> Any:
+def _matrix(logits: Array, y: Array, mask: Array) -> Array:
   """[L, L], rows are true classes, columns are predicted classes."""
   true, predicted, _ = _true_and_predicted(logits, y, mask)
   return jnp.matmul(true.T, predicted, precision=jax.lax.Precision.HIGHEST)
 
 
-def _values(sums: Sums) -> dict[str, Any]:
+def _values(sums: Sums) -> Sums:
   """Computes the metrics, macro averages as scikit-learn: over occurring classes.
 
   A class occurs as a true or as a predicted class. One that is never predicted
@@ -67,7 +68,7 @@ def _values(sums: Sums) -> dict[str, Any]:
   if "confusion" in sums:
     confusion = sums["confusion"]
     total = confusion.sum((-2, -1))
-    hits = np.diagonal(confusion, axis1=-2, axis2=-1)
+    hits: AnyArray = np.diagonal(confusion, axis1=-2, axis2=-1)
     truth, predicted = confusion.sum(-1), confusion.sum(-2)
   else:
     truth, hits = sums["rows"], sums["hits"]
@@ -102,7 +103,7 @@ def _targets(y: np.ndarray) -> np.ndarray:
   return y
 
 
-def _one_hot(y: Any, mask: Any, size: int) -> Any:
+def _one_hot(y: Array, mask: Array, size: int) -> Array:
   """The one-hot labels, [B, L] bool."""
   labels = jnp.arange(size, dtype=jnp.int32)
   return (y[:, None] == labels[None]) & mask[:, None]

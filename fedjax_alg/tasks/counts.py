@@ -1,6 +1,6 @@
 """Counts of an evaluation: the sums of a task, and those of each client."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ import numpy as np
 
 from fedjax_alg.metrics import names
 from fedjax_alg.tasks.task import Sums, Task
+from fedjax_alg.typing import Array
 
 
 class Counts(NamedTuple):
@@ -19,7 +20,7 @@ class Counts(NamedTuple):
   clients: Sums | None = None
 
 
-def sum_over_clients(task: Task, per_client: Sums, mask: Any = None) -> Counts:
+def sum_over_clients(task: Task, per_client: Sums, mask: Array | None = None) -> Counts:
   """Adds the sums of clients and keeps those of each client.
 
   Args:
@@ -63,7 +64,7 @@ def per_client_metrics(
     and "test_examples", int64.
   """
   sums = _on_host(clients)
-  rows = sums["rows"]
+  rows = np.asarray(sums["rows"])
   rows = rows.reshape(*rows.shape[:leading], -1).sum(-1)
   values = task.measured(sums)
   return {

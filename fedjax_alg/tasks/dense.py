@@ -1,7 +1,6 @@
 """Dense prediction: a class for each pixel, some of which are ignored."""
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +9,10 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.tasks import task as task_lib
 from fedjax_alg.tasks.classification import MAX_CLASSES, cross_entropy
 from fedjax_alg.tasks.task import HIGHER, LOWER, Labels, Sums, Task, if_any, ratio
+from fedjax_alg.typing import Array
 
 
-def mean_cross_entropy(logits: Any, y: Any, valid: Any) -> Any:
+def mean_cross_entropy(logits: Array, y: Array, valid: Array) -> Array:
   """Mean of an example's cross entropies over the places that count.
 
   Args:
@@ -31,7 +31,7 @@ def mean_cross_entropy(logits: Any, y: Any, valid: Any) -> Any:
   )
 
 
-def _sums(ignore: int, logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
+def _sums(ignore: int, logits: Array, y: Array, losses: Array, mask: Array) -> Sums:
   """Numbers [L] of pixels of each class, correct ones and predicted ones."""
   valid = (y != ignore) & mask.reshape(-1, *(1,) * (y.ndim - 1))
   predicted = jnp.argmax(logits, -1)
@@ -51,7 +51,7 @@ def _sums(ignore: int, logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
   }
 
 
-def _values(sums: Sums) -> dict[str, Any]:
+def _values(sums: Sums) -> Sums:
   """Computes the metrics; mean_iou is over true and predicted classes."""
   hits, truth = sums["hits"], sums["truth"]
   nothing = if_any(truth.sum(-1))

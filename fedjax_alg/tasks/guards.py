@@ -9,24 +9,29 @@ with the model (``models.adapt``).
 from collections.abc import Callable, Mapping
 import functools
 import operator
-from typing import Any
+from typing import Any, SupportsIndex, TypeVar
 
 import jax
 import numpy as np
 
 from fedjax_alg.errors import OptionError, a_type, describe_error
+from fedjax_alg.typing import AnyArray, Array, PyTree, Tree
+
+#: What a function of a task gives, once it is checked.
+Result = TypeVar("Result")
+
 
 _OURS = __name__.partition(".")[0] + "."
 
 
-def is_library(fn: Any) -> bool:
+def is_library(fn: object) -> bool:
   """Whether a function is one of this library."""
   return (getattr(fn, "__module__", None) or "").startswith(_OURS)
 
 
 def guard(
-  task: str, name: str, fn: Callable[..., Any], check: Callable[..., Any]
-) -> Callable[..., Any]:
+  task: str, name: str, fn: Callable[..., object], check: Callable[..., Result]
+) -> Callable[..., Result]:
   """Wraps a function of a task.
 
   Args:
@@ -47,7 +52,7 @@ def guard(
     label, error_type = f"is refused by `task`={task}, whose targets", ValueError
 
   @functools.wraps(fn, updated=())
-  def call(*args: Any) -> Any:
+  def call(*args: object) -> Result:
     try:
       result = fn(*args)
     except OptionError:
@@ -65,11 +70,11 @@ def guard(
   return call
 
 
-def _rows(tree: Any) -> int:
+def _rows(tree: object) -> int:
   return len(jax.tree.leaves(tree)[0])
 
 
-def _check_whole(value: Any, least: int, label: str) -> int:
+def _check_whole(value: SupportsIndex, least: int, label: str) -> int:
   try:
     number = operator.index(value)
   except TypeError:
@@ -79,7 +84,7 @@ def _check_whole(value: Any, least: int, label: str) -> int:
   return number
 
 
-def check_shape(result: Any, y: Any, size: int) -> tuple[int, ...]:
+def check_shape(result: object, y: object, size: int) -> tuple[int, ...]:
   """The shape of outputs: a tuple or list of whole numbers."""
   del y, size
   if not isinstance(result, (tuple, list)) or not all(
@@ -91,13 +96,13 @@ def check_shape(result: Any, y: Any, size: int) -> tuple[int, ...]:
   return tuple(map(int, result))
 
 
-def check_size(result: Any, *targets: Any) -> int:
+def check_size(result: SupportsIndex, *targets: object) -> int:
   """The number of classes, targets or tokens."""
   del targets
   return _check_whole(result, 1, "")
 
 
-def check_target_array(result: Any, y: np.ndarray) -> np.ndarray:
+def check_target_array(result: object, y: np.ndarray) -> np.ndarray:
   """An array of numbers with as many rows."""
   kind = getattr(result, "dtype", None)
   if kind is None or kind.kind not in "biuf":
@@ -113,7 +118,7 @@ def check_target_array(result: Any, y: np.ndarray) -> np.ndarray:
 def labels_of(kind: type[Any]) -> Callable[..., Any]:
   """Makes the check of labels, which are of this type, or None."""
 
-  def check(result: Any, train: Any, test: Any, size: int) -> Any:
+  def check(result: object, train: object, test: object, size: int) -> Any:
     del size
     if result is None:
       return None
@@ -142,7 +147,7 @@ def labels_of(kind: type[Any]) -> Callable[..., Any]:
   return check
 
 
-def check_pooled(result: Any, sums: Mapping[str, Any]) -> Any:
+def check_pooled(result: object, sums: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
   """Sums with the leading axes of those given, the rows and loss among them."""
   if not isinstance(result, Mapping):
     raise ValueError(f"{a_type(result)}, must give a dictionary of sums")
@@ -161,9 +166,9 @@ def check_pooled(result: Any, sums: Mapping[str, Any]) -> Any:
   return dict(result)
 
 
-def check_flipped(result: Any, y: Any) -> Any:
+def check_flipped(result: Tree, y: PyTree) -> Tree:
   """Targets like those given."""
-  structure: Callable[[Any], Any] = jax.tree.structure
+  structure: Callable[[object], object] = jax.tree.structure
   if structure(result) != structure(y):
     expected = "a dictionary of arrays" if isinstance(y, Mapping) else "an array"
     raise ValueError(
@@ -178,7 +183,7 @@ def check_flipped(result: Any, y: Any) -> Any:
   return result
 
 
-def check_fitted(result: Any, y: Any, mask: Any, size: int) -> Any:
+def check_fitted(result: Array, y: PyTree, mask: Array, size: int) -> Array:
   """One row of numbers for each example."""
   del y
   if not hasattr(result, "dtype") or result.shape != (*mask.shape, size):
@@ -193,7 +198,7 @@ def check_fitted(result: Any, y: Any, mask: Any, size: int) -> Any:
   return result
 
 
-def check_matrix(result: Any, outputs: Any, y: Any, mask: Any) -> Any:
+def check_matrix(result: Array, outputs: PyTree, y: PyTree, mask: Array) -> Array:
   """A square matrix."""
   del outputs, y, mask
   side = np.shape(result)
@@ -202,10 +207,10 @@ def check_matrix(result: Any, outputs: Any, y: Any, mask: Any) -> Any:
   return result
 
 
-def task_of(kind: type[Any]) -> Callable[..., Any]:
+def task_of(kind: type[Result]) -> Callable[..., Result]:
   """Makes the check of a task, which is of this type."""
 
-  def check(result: Any, y: Any) -> Any:
+  def check(result: object, y: PyTree) -> Result:
     del y
     if not isinstance(result, kind):
       raise ValueError(f"{a_type(result)}, must give a Task")

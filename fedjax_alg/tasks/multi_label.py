@@ -1,22 +1,21 @@
 """Multi-label classification: any of L labels for each example."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.tasks import task as task_lib
 from fedjax_alg.tasks.task import HIGHER, LOWER, Labels, Sums, Task, if_any, ratio
+from fedjax_alg.typing import Array
 
 
-def _binary_cross_entropy(logits: Any, y: Any) -> Any:
+def _binary_cross_entropy(logits: Array, y: Array) -> Array:
   """Mean over the labels of -log sigmoid(+-logit), [B] float32."""
   signed = jnp.where(y > 0, logits, -logits)
   return jax.nn.softplus(-signed).mean(-1)
 
 
-def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
+def _sums(logits: Array, y: Array, losses: Array, mask: Array) -> Sums:
   """Numbers [L] of true, predicted and rightly predicted labels.
 
   A label is predicted where its logit is above 0.
@@ -30,7 +29,7 @@ def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
   }
 
 
-def _values(sums: Sums) -> dict[str, Any]:
+def _values(sums: Sums) -> Sums:
   """F1 as in scikit-learn, 0 where nothing is true or predicted."""
   nothing = if_any(sums["rows"])
   hits, both = sums["hits"], sums["truth"] + sums["predicted"]

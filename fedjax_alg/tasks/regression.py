@@ -1,20 +1,20 @@
 """Regression: m real numbers for each example."""
 
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.tasks import task as task_lib
 from fedjax_alg.tasks.task import HIGHER, LOWER, Labels, Sums, Task
+from fedjax_alg.typing import Array
 
 #: Parts of the range of a target that stand for its labels, with as many
 #: training examples in each.
 QUANTILES = 10
 
 
-def squared_error(outputs: Any, y: Any) -> Any:
+def squared_error(outputs: Array, y: Array) -> Array:
   """Half the sum over the targets of the squared errors, [B] float32.
 
   With half, the mean over the examples and (l2/2) ||w||^2 are the objective of
@@ -23,7 +23,9 @@ def squared_error(outputs: Any, y: Any) -> Any:
   return 0.5 * jnp.square(outputs - y).sum(-1)
 
 
-def _sums(centre: Any, outputs: Any, y: Any, losses: Any, mask: Any) -> Sums:
+def _sums(
+  centre: np.ndarray | float, outputs: Array, y: Array, losses: Array, mask: Array
+) -> Sums:
   """Sums [m]; those of the targets are about a centre.
 
   About 0 the variance of targets far from it would be lost in rounding.
@@ -41,7 +43,7 @@ def _sums(centre: Any, outputs: Any, y: Any, losses: Any, mask: Any) -> Sums:
   }
 
 
-def _values(sums: Sums) -> dict[str, Any]:
+def _values(sums: Sums) -> Sums:
   """Errors are means over examples and targets, r2 is the targets' mean.
 
   As in scikit-learn, but r2 of constant targets is no number.

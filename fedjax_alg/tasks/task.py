@@ -9,6 +9,7 @@ all tables, rules and comparisons read the names of ``Task.better``.
 
 from collections.abc import Callable, Mapping
 import dataclasses
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -19,10 +20,11 @@ from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.metrics import names
 from fedjax_alg.metrics.names import Metric
 from fedjax_alg.tasks import guards
+from fedjax_alg.typing import AnyArray, Array, PyTree
 
 #: Name -> sum over rows. "rows" is their number and "loss" the sum of their
 #: losses, in parts if the sum is kept in parts.
-Sums = dict[str, Any]
+Sums = dict[str, AnyArray]
 HIGHER, LOWER = "higher", "lower"
 
 
@@ -161,17 +163,17 @@ def of_one_number(y: np.ndarray, label: str) -> np.ndarray:
   return y
 
 
-def largest(*targets: Any) -> int:
+def largest(*targets: np.ndarray) -> int:
   """L of labels: the largest one plus one."""
   return 1 + max(int(y.max(initial=0)) for y in targets)
 
 
-def num_columns(*targets: Any) -> int:
+def num_columns(*targets: np.ndarray) -> int:
   """The number of columns of targets [n, L]."""
   return int(targets[0].shape[1])
 
 
-def _size(*targets: Any) -> int:
+def _size(*targets: object) -> int:
   """The size of an own task: the number of labels, or of columns."""
   first = [jax.tree.leaves(y)[0] for y in targets]
   if first[0].dtype.kind == "i":
@@ -187,7 +189,7 @@ class Labels(NamedTuple):
   number: int
 
 
-def class_labels(y_train: Any, y_test: Any, size: int) -> Labels:
+def class_labels(y_train: np.ndarray, y_test: np.ndarray, size: int) -> Labels:
   """``Task.labels`` of targets that are one class for each example."""
   return Labels(y_train, y_test, size)
 
@@ -211,15 +213,15 @@ class Task:
 
   name: str
   #: (outputs, y) -> loss of each example [B] float32, which training minimises
-  loss: Callable[[Any, Any], Any]
+  loss: Callable[[Any, Any], Array]
   #: (outputs, y, losses [B], mask [B] bool) -> sums over the rows of the mask;
   #: other rows may hold NaN. "rows" and "loss" are added if they are missing
-  sums: Callable[[Any, Any, Any, Any], Mapping[str, Any]]
+  sums: Callable[[Any, Any, Array, Array], Mapping[str, AnyArray]]
   #: (sums) -> metric -> value. The sums are arrays with leading axes, of models
   #: or clients, before the axes that ``sums`` gives them, and the values have
   #: these leading axes. "loss" is added if it is missing. A metric that cannot
   #: be had of ``pooled`` sums is left out there
-  values: Callable[[Sums], Mapping[str, Any]]
+  values: Callable[[Sums], Mapping[str, AnyArray]]
   #: metric -> "higher" or "lower", in the order of the tables. The first is the
   #: main one, by which models and settings are chosen
   better: Mapping[str, str]
@@ -239,11 +241,11 @@ class Task:
   #: for each client
   pooled: Callable[[Sums], Sums] = lambda sums: sums
   #: (outputs, y, mask) -> the confusion matrix [L, L]; None: there is none
-  matrix: Callable[[Any, Any, Any], Any] | None = None
+  matrix: Callable[[Any, Any, Array], Array] | None = None
   #: (y of all) -> the false targets of hostile clients; None: there are none
   flipped: Callable[[Any], Any] | None = None
   #: (y, mask, L) -> [B, L], the numbers that least squares fits; None: none
-  fitted: Callable[[Any, Any, int], Any] | None = None
+  fitted: Callable[[Any, Array, int], Array] | None = None
   #: (training targets) -> the task as it measures on these data
   for_data: Callable[[Any], "Task"] | None = None
   of_tokens: bool = False  #: whether x and y are ids of the same tokens
@@ -308,7 +310,7 @@ class Task:
     )
 
   def of_batch(
-    self, outputs: Any, y: Any, losses: Any, mask: Any, matrix: bool = False
+    self, outputs: PyTree, y: PyTree, losses: Array, mask: Array, matrix: bool = False
   ) -> Sums:
     """Sums over the rows of a batch.
 
@@ -329,7 +331,7 @@ class Task:
       sums["confusion"] = self.matrix(outputs, y, mask)
     return sums
 
-  def measured(self, sums: Sums) -> dict[str, Any]:
+  def measured(self, sums: Sums) -> Sums:
     """The metrics of sums, NaN if nothing was counted; see ``values``."""
     with np.errstate(all="ignore"):
       values = dict(self.values(sums))
@@ -390,7 +392,7 @@ class Metrics(NamedTuple):
     """The columns of metrics.csv."""
     return (*self.of, *names.of_clients(self.main))
 
-  def facts(self) -> dict[str, Any]:
+  def facts(self) -> dict[str, object]:
     """Returns the entries of config.json."""
     return {
       "name": self.task,
@@ -416,12 +418,12 @@ def metrics_of(facts: Mapping[str, Any]) -> Metrics:
   return Metrics(str(facts["name"]), of)
 
 
-def module_of(array: Any) -> Any:
+def module_of(array: object) -> ModuleType:
   """The module that computes with an array: ``jnp`` or ``np``."""
   return jnp if isinstance(array, jax.Array) else np
 
 
-def ratio(a: Any, b: Any) -> Any:
+def ratio(a: AnyArray, b: AnyArray) -> AnyArray:
   """a / b, 0 where b is not positive; of NumPy or JAX arrays."""
   if isinstance(b, jax.Array):
     return jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 0.0)
@@ -429,6 +431,7 @@ def ratio(a: Any, b: Any) -> Any:
   return np.divide(a, b, out=np.zeros_like(a), where=np.asarray(b) > 0)
 
 
-def if_any(number: Any) -> Any:
+def if_any(number: AnyArray) -> AnyArray:
   """1 where a number is positive, else NaN."""
-  return module_of(number).where(number > 0, 1.0, np.nan)
+  result: AnyArray = module_of(number).where(number > 0, 1.0, np.nan)
+  return result

@@ -1,7 +1,5 @@
 """Next tokens: sequences of ids and, at each place, the id that comes next."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 
@@ -9,13 +7,14 @@ from fedjax_alg.tasks import task as task_lib
 from fedjax_alg.tasks.classification import MAX_CLASSES, cross_entropy
 from fedjax_alg.tasks.dense import mean_cross_entropy
 from fedjax_alg.tasks.task import HIGHER, LOWER, Sums, Task
+from fedjax_alg.typing import Array
 
 PADDING = 0  #: the id that marks padding, which is not counted
 #: The target that torch and Hugging Face ignore; it becomes padding.
 IGNORED = -100
 
 
-def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
+def _sums(logits: Array, y: Array, losses: Array, mask: Array) -> Sums:
   """Numbers of tokens and of correct ones, and the sum of their losses."""
   valid = ((y != PADDING) & mask[:, None]).reshape(-1)
   flat, labels = logits.reshape(-1, logits.shape[-1]), y.reshape(-1)
@@ -28,7 +27,7 @@ def _sums(logits: Any, y: Any, losses: Any, mask: Any) -> Sums:
   }
 
 
-def _values(sums: Sums) -> dict[str, Any]:
+def _values(sums: Sums) -> Sums:
   """Means over tokens, not over sequences; the loss is over sequences."""
   tokens = sums["tokens"]
   return {

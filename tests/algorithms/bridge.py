@@ -208,7 +208,7 @@ def with_newcomers(problem, name, **settings):
       hparams,
       np.asarray(cohort.ids).tolist(),
       *record,
-      int((JOINS <= n).sum()),
+      num_joined=int((JOINS <= n).sum()),
     )
     for n, (cohort, *record) in enumerate(zip(cohorts, KEYS, states, states[1:], log))
   ]
@@ -270,7 +270,7 @@ def examples(problem, ids):
 
 def losses(problem, w, ids):
   """The clients' objectives at a model of the oracle."""
-  return [oracle.loss(w, *problem.clients[i], problems.L2) for i in ids]
+  return [oracle.loss(w, *problem.clients[i], l2=problems.L2) for i in ids]
 
 
 def without_examples(problem, client):

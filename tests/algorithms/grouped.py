@@ -137,7 +137,7 @@ def rounds(run, problem_, state, cohorts=None):
   """``bridge.Round`` of ``play``."""
   states, log = play(run, problem_.data, state, cohorts)
   return [
-    bridge.Round(ids, key, *record, batches(problem_, ids, key))
+    bridge.Round(ids, key, *record, batches=batches(problem_, ids, key))
     for ids, key, *record in zip(cohorts or COHORTS, KEYS, states, states[1:], log)
   ]
 

@@ -229,14 +229,14 @@ def test_the_inter_group_step_is_the_oracles(form):
   equal, zero = ROWS.copy(), ROWS.copy()
   equal[2] = equal[0]
   zero[1] = 0.0
-  for matrix, populated in (
+  for matrix, members in (
     (ROWS, [1, 1, 1, 1]),
     (equal, [1, 1, 1, 1]),
     (zero, [1, 1, 1, 1]),
     (ROWS, [1, 0, 1, 1]),
     (ROWS, [0, 0, 1, 0]),
   ):
-    populated = np.array(populated, bool)
+    populated = np.array(members, bool)
     expected = matrix.astype(np.float64)
     # Groups that never had a member have no say, and are told nothing.
     expected[populated] = oracle.inter_group(expected[populated], 0.1, form)

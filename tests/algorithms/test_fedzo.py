@@ -61,7 +61,10 @@ def test_a_round_is_the_loops(problem, settings):
     v = bridge.start(problem)
     for number, batch in enumerate(batches):
       v = v - h.client_lr * zeroth_order.on_sphere(
-        v, *batch, directions(problem, draws, number, h), h.smoothing
+        v,
+        *batch,
+        moves_=directions(problem, draws, number, h),
+        smoothing=h.smoothing,
       )
     trained.append(v)
   check_mean(problem, r, trained, h)
@@ -91,12 +94,15 @@ def test_seeds_and_numbers_are_the_update(problem):
     for number, batch in enumerate(batches):
       messages.append(
         zeroth_order.changes(
-          v, *batch, directions(problem, draws, number, h), h.smoothing
+          v,
+          *batch,
+          moves_=directions(problem, draws, number, h),
+          smoothing=h.smoothing,
         ).astype(np.float32)
       )
       v = step(v, messages[-1], draws, number)
-    words, messages = np.asarray(jax.random.key_data(draws)), np.array(messages)
-    assert words.nbytes + messages.nbytes == 4 * int(r.aux.cost.up) == 56
+    words = np.asarray(jax.random.key_data(draws))
+    assert words.nbytes + np.array(messages).nbytes == 4 * int(r.aux.cost.up) == 56
     draws, v = jax.random.wrap_key_data(words), w
     for number, numbers in enumerate(messages):
       v = step(v, numbers, draws, number)

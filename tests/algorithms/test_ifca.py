@@ -18,7 +18,7 @@ K = 3
 
 def choices(models, clients):
   return np.array(
-    [oracle.ifca_choice(models, *client, problems.L2) for client in clients]
+    [oracle.ifca_choice(models, *client, l2=problems.L2) for client in clients]
   )
 
 

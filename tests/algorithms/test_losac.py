@@ -52,7 +52,7 @@ def check_rounds(problem, h, rounds):
       table[i] = (
         [np.zeros_like(w) for _ in partition[i]]
         if by_table
-        else full * oracle.gradient(w, *problem.clients[i], problems.L2)
+        else full * oracle.gradient(w, *problem.clients[i], l2=problems.L2)
       )
     present, variant = problem.clients[: r.num_joined], "T" if by_table else "C"
     picks = picks_of(partition, r.ids, r.key, h.local_steps)

@@ -95,7 +95,7 @@ def test_with_momentum_c_i_is_the_mean_gradient_all_the_same(problem, option):
     )
     moves.append(trained)
     if option == "I":
-      mean = oracle.gradient(w, *problem.clients[i], problems.L2)
+      mean = oracle.gradient(w, *problem.clients[i], l2=problems.L2)
     bridge.assert_vectors_close(bridge.entry(last.state.memory.clients, i), mean, 3e-5)
   bridge.assert_step_close(w, bridge.model_of(last.state), np.mean(moves, axis=0), 2e-4)
 

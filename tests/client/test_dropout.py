@@ -164,7 +164,7 @@ class Net(nn.Module):
 class PlainNet(Net):
   """Its __call__ has no mode."""
 
-  def __call__(self, x):
+  def __call__(self, x):  # type: ignore[override]
     return super().__call__(x)
 
 

@@ -101,9 +101,10 @@ SCHEDULES = [
 def test_schedules_are_their_formulas(options, factor):
   optimizer = local_optimizer(client_optimizer(**options))
   assert optimizer.transform is None and not optimizer.over_steps
-  times = jnp.arange(14, dtype=jnp.int32)
+  schedule, times = optimizer.schedule, jnp.arange(14, dtype=jnp.int32)
+  assert schedule is not None
   np.testing.assert_allclose(
-    jax.vmap(optimizer.schedule)(times),
+    jax.vmap(schedule)(times),
     [factor(t) for t in range(14)],
     rtol=1e-5,
     atol=1e-7,

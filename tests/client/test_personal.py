@@ -136,7 +136,9 @@ def check(name, play_client, heads_after=None, **options):
 )
 def test_personal_layers_are_those_of_numpy(name, when):
   check(
-    name, lambda *args: sgd(*args[:4], when), fit_head if when == "evaluation" else None
+    name,
+    lambda *args: sgd(*args[:4], when=when),
+    fit_head if when == "evaluation" else None,
   )
 
 

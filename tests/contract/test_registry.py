@@ -1,6 +1,7 @@
 """The table of algorithms and their hyper-parameters."""
 
 import dataclasses
+import functools
 
 import pytest
 
@@ -98,6 +99,12 @@ def test_defaults_are_valid_and_documented(name):
     setattr(entry.hparams(), dataclasses.fields(entry.hparams)[0].name, 1)
 
 
+def _method_of(algorithm):
+  """The first argument of a round, which is bound to it."""
+  assert isinstance(algorithm.round, functools.partial)
+  return algorithm.round.args[0]
+
+
 @pytest.mark.parametrize(
   "name, field",
   [
@@ -109,7 +116,7 @@ def test_defaults_are_valid_and_documented(name):
 )
 def test_the_aggregator_and_the_attack_reach_the_round(name, field, problem):
   plain, changed = (
-    registry.build(name, problem.model, map_clients=MAP, **{field: value}).round.args[0]
+    _method_of(registry.build(name, problem.model, map_clients=MAP, **{field: value}))
     for value in dict(aggregator=("mean", "median"), attack=("none", "label_flip"))[
       field
     ]

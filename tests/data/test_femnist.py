@@ -32,7 +32,7 @@ def fixture_letters():
 
 
 def deal(letters, kind, seed=0, clients=CLIENTS):
-  return femnist_lib.femnist(*letters, kind, clients, seed)
+  return femnist_lib.femnist(*letters, kind=kind, num_clients=clients, seed=seed)
 
 
 @pytest.mark.parametrize("kind", femnist_lib.KINDS)

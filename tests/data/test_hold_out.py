@@ -19,7 +19,7 @@ def split(train_size, test_size, seed=0):
     size = np.array(size, np.int32)
     order = rng.permutation(2 * size.sum() + 1)[: size.sum()].astype(np.int64)
     fields += [order, allocate.offsets(size), size]
-  return Partition(*fields, False, "made", {"seed": seed})
+  return Partition(*fields, pooled=False, name="made", flags={"seed": seed})
 
 
 @st.composite

@@ -30,7 +30,7 @@ def test_aligned_arrays_are_equal_and_aligned(shift):
 
 def test_cores_cannot_become_devices_once_jax_has_started():
   jax.devices()
-  before = jax.config.jax_num_cpu_devices
+  before = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
   with pytest.raises(RuntimeError):
     sharding.use_host_cores(before + 1)
   assert sharding.available_cores() >= 1

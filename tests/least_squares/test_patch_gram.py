@@ -92,8 +92,8 @@ def test_sums_of_a_client_are_those_of_the_oracle(rows):
         np.concatenate([y, np.zeros(512)]).astype(np.int32),
       ),
     ),
-    jnp.int32(2),
-    jnp.int32(7),
+    offset=jnp.int32(2),
+    size=jnp.int32(7),
   )
   with jax.enable_x64(True):
     start = moments.zero_moments(layer, 2, jnp.dtype("float64"))

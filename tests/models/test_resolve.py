@@ -128,3 +128,11 @@ def test_a_model_keeps_its_own_loss_and_l2_unless_told():
 def test_refused_in_one_line(source, options, pattern):
   with pytest.raises(ValueError, match=pattern):
     models.as_model(source, (6,), 3, **options)
+
+
+@pytest.mark.parametrize(
+  "module", [models.Softmax(3), models.Stack(3, (models.parse_layers(["dense5"]),))]
+)
+def test_a_module_of_one_array_refuses_a_dictionary_in_one_line(module):
+  with pytest.raises(ValueError, match=r"^model: \w+ on .* a \[6\].* fails"):
+    models.as_model(module, {"a": (6,), "b": (2,)}, 3)

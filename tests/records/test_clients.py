@@ -92,6 +92,10 @@ def test_very_many_clients_are_arrays(tmp_path, monkeypatch, main):
   (tmp_path / "clients.npz").write_bytes(b"PK\x03\x04 damaged")
   with pytest.raises(ValueError):
     clients.read_many(tmp_path)
+  with open(tmp_path / "clients.npz", "wb") as file:
+    np.save(file, np.zeros(3))  # no .npz
+  with pytest.raises(ValueError, match="one array"):
+    clients.read_many(tmp_path)
 
 
 def test_tables_of_the_run_before_do_not_stay(tmp_path):

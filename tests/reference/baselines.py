@@ -52,7 +52,7 @@ def scaffold_round(
     )
     trained.append(v)
     new[i] = {
-      "I": gradient(w, *clients[i], l2),
+      "I": gradient(w, *clients[i], l2=l2),
       "II": table[i] - c + (w - v) / (len(batches[i]) * client_lr),
     }[option]
   model = server_step(w, trained, average_weights(clients, ids, "uniform"), server_lr)

@@ -341,11 +341,11 @@ def ifca_round(
 
   A model nobody chose stays.
   """
-  choices = np.array([ifca_choice(models, *clients[i], l2) for i in ids])
+  choices = np.array([ifca_choice(models, *clients[i], l2=l2) for i in ids])
   if average == "model":
     return group_round(models, choices, clients, ids, batches, lr, l2, weights=weights)
   trained = [
-    models[j] - lr * oracle.gradient(models[j], *clients[i], l2)
+    models[j] - lr * oracle.gradient(models[j], *clients[i], l2=l2)
     for j, i in zip(choices, ids)
   ]
   result = list(models)

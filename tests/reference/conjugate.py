@@ -151,7 +151,7 @@ def clsfsvrg_round(
     None
     if fixed_eta is not None
     else line_search(
-      lambda v: oracle.loss(v.reshape(w.shape), *validation, l2),
+      lambda v: oracle.loss(v.reshape(w.shape), *validation, l2=l2),
       w.ravel(),
       step.d,
       g,

@@ -95,7 +95,7 @@ def anchor_gradient(w, clients, cohort, l2, weights="examples"):
   """
   return weighted_sum(
     average_weights(clients, cohort, weights),
-    [gradient(w, *clients[i], l2) for i in cohort],
+    [gradient(w, *clients[i], l2=l2) for i in cohort],
   )
 
 
@@ -423,7 +423,7 @@ def grouped_round(
     "ga": w* = w + step A_r mean_i grad f_i(w_{i,K}).
   """
   anchors = [anchor_gradient(w, clients, cohort, l2) for w in models]
-  losses = np.array([[loss(w, *clients[i], l2) for w in models] for i in cohort])
+  losses = np.array([[loss(w, *clients[i], l2=l2) for w in models] for i in cohort])
   preferences = np.argmin(losses, axis=1)
   starts = [models[k] for k in preferences]
   trained = cohort_training(
@@ -441,7 +441,7 @@ def grouped_round(
   objects, places = (
     (trained, models)
     if method == "ma"
-    else ([gradient(w, *clients[i], l2) for w, i in zip(trained, cohort)], anchors)
+    else ([gradient(w, *clients[i], l2=l2) for w, i in zip(trained, cohort)], anchors)
   )
   projection = project([o.ravel() for o in objects], len(models))
   centres = np.stack(

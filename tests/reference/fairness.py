@@ -23,7 +23,7 @@ def q_fedavg_round(w, clients, ids, batches, lr, q, l2=0.0):
   """
   top, bottom = 0.0, 0.0
   for i in ids:
-    loss, size = oracle.loss(w, *clients[i], l2), len(clients[i][1])
+    loss, size = oracle.loss(w, *clients[i], l2=l2), len(clients[i][1])
     delta_w = (w - oracle.sgd(w, clients[i], batches[i], lr, l2)) / lr
     top = top + size * loss**q * delta_w
     bottom += size * (q * loss ** (q - 1) * np.sum(delta_w**2) + loss**q / lr)
@@ -47,5 +47,5 @@ def agnostic_round(w, lam, clients, ids, batches, lr, rate, l2=0.0):
   lam, weights = np.array(lam, np.float64), np.array([lam[i] for i in ids])
   trained = [oracle.sgd(w, clients[i], batches[i], lr, l2) for i in ids]
   for i in ids:
-    lam[i] += rate * oracle.loss(w, *clients[i], l2)
+    lam[i] += rate * oracle.loss(w, *clients[i], l2=l2)
   return oracle.server_step(w, trained, weights / weights.sum()), simplex(lam)

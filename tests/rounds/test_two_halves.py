@@ -593,7 +593,8 @@ def test_the_server_draws_from_a_key_of_its_own(problem):
 def test_what_is_sent_is_counted_in_bytes(problem):
   """Of 52 parameters: signs up, half of them down again, two bytes more up."""
   client = sgd_update(problem.model, ONE_STEP, 0.1)._replace(
-    upload_bytes=lambda size: size / 8, extra_down=0.5
+    upload_bytes=lambda size: size / 8,  # type: ignore[return-value]
+    extra_down=0.5,
   )
   median = coordinate_median()._replace(extra_up=lambda size: 2)
   _, aux = play(problem, client, average(), [1, 4], aggregator=median)

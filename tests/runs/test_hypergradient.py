@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import cast
 
 import jax
 import numpy as np
@@ -39,7 +40,9 @@ VARIANTS = [
   (
     name,
     functools.reduce(
-      lambda read, item: read | _SMOOTHER.get(item, {}), options.items(), options
+      lambda read, item: read | _SMOOTHER.get(item, {}),
+      cast(dict[str, object], options).items(),
+      options,
     ),
   )
   for name, options in test_traced.VARIANTS

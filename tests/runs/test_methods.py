@@ -103,7 +103,7 @@ def test_names():
   assert methods.method_of(same_name).name == "your fedavg"
 
 
-def unknown(model, hparams: "Missing", *, map_clients):  # noqa: F821
+def unknown(model, hparams: "Missing", *, map_clients):  # type: ignore[name-defined]  # noqa: F821
   del model, hparams, map_clients
 
 

@@ -138,7 +138,7 @@ def test_examples_and_targets_are_dictionaries_of_arrays():
 
   model = models.from_functions(
     init,
-    lambda params, x: {
+    lambda params, x: {  # type: ignore[return-value]
       "kind": x["image"].reshape(-1, 6) @ params["kind"],
       "size": x["age"] @ params["size"],
     },

@@ -115,7 +115,7 @@ def test_counts_of_halves_add_up_and_nan_rows_of_weight_zero_do_not_count():
 
 def test_leading_axes_and_nothing_counted():
   full, none = (
-    count(CLASSIFICATION, *draw(2), np.full(EXAMPLES, all_of))
+    count(CLASSIFICATION, *draw(2), mask=np.full(EXAMPLES, all_of))
     for all_of in (True, False)
   )
   both = summarise(

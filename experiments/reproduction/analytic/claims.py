@@ -116,7 +116,8 @@ def rounds_factor(outcome: suite.Outcome) -> float:
     or outcome.cell.config.values["dataset"] == "cifar10"
   ):
     return 1.0
-  return stated / outcome.summary["cost"]["rounds"]
+  factor: float = stated / outcome.summary["cost"]["rounds"]
+  return factor
 
 
 TOTAL = seconds_of(*records.SIMULATED)
@@ -134,7 +135,7 @@ def reduction(
   return 100.0 * (1.0 - needed / seconds(pick(outcomes, panel, baseline)))
 
 
-def _saves(panel: str, claimed: float, *others: str):
+def _saves(panel: str, claimed: float, *others: str) -> Callable[..., verdicts.Verdict]:
   """FedACnnL needs at least ``claimed`` percent less time than ``others``."""
 
   def check(outcomes):
@@ -205,7 +206,7 @@ FIG4 = for_paper(
 )
 
 
-def _identical(measure: verdicts.Measure):
+def _identical(measure: verdicts.Measure) -> Callable[..., verdicts.Verdict]:
   """FedACnnL and FedACnnL-WA have the same accuracy in every panel."""
 
   def check(outcomes):
@@ -286,7 +287,7 @@ FIG6 = for_paper(
 )
 
 
-def _above_baselines(panels: str):
+def _above_baselines(panels: str) -> Callable[..., verdicts.Verdict]:
   """pFedACnnL is above pFedMe's theta and pFedZO."""
   checks = {label: higher(PERSONAL, label, SCORE, panels) for label in (PFEDME, PFEDZO)}
 

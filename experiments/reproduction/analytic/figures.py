@@ -287,7 +287,8 @@ def _rounds(outcome: suite.Outcome) -> str:
 
 def _wall(outcome: suite.Outcome) -> float:
   """This machine's seconds for a seed, scaled to the stated rounds."""
-  return claims.rounds_factor(outcome) * outcome.rows[-1]["seconds"]
+  seconds: float = claims.rounds_factor(outcome) * outcome.rows[-1]["seconds"]
+  return seconds
 
 
 #: Heading of a column of times that nothing else can be compared with.
@@ -677,7 +678,7 @@ def _figure(
   panels: tuple[Panel, ...],
   lines_of: Callable[[Panel], list[FigureLine]],
   num_seeds: int = 1,
-  **options,
+  **options: Any,
 ) -> Figure:
   """A figure whose lines are those of ``lines_of``.
 

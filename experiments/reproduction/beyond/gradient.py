@@ -134,7 +134,7 @@ def _resume_study(name: str, request: figures.Request) -> dict[str, Any]:
     f"`out_dir`={request.root}", {path: files.json_with("key", "steps", "grid")}
   )
   if path.is_file():
-    stored = json.loads(files.read_text(path))
+    stored: dict[str, Any] = json.loads(files.read_text(path))
     if stored.get("key") == key:
       return stored
   study = _study(name, request) | {"key": key}
@@ -189,7 +189,7 @@ def _draw(paths: plots.Paths, studies: Mapping[str, Any]) -> None:
     axes[0].set_ylabel("validation accuracy, %", fontsize=9)
 
 
-def _words(setting: Mapping[str, Any]) -> str:
+def _words(setting: Mapping[str, object]) -> str:
   return ", ".join(
     f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in setting.items()
   )

@@ -139,7 +139,8 @@ def _table(outcomes: suite.Outcomes) -> str:
 
 def _points_lost(by_share: dict[float, np.ndarray], share: float) -> np.ndarray:
   """Points lost to the attackers, run by run."""
-  return by_share[0.0] - by_share[share]
+  lost: np.ndarray = by_share[0.0] - by_share[share]
+  return lost
 
 
 def _hostile_section(outcomes: suite.Outcomes) -> str:

@@ -12,7 +12,7 @@ each with its own rates, chosen on validation clients:
   python -m experiments.tune --paper=diversified --methods=ablation --write
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import itertools
 from typing import Any, NamedTuple
 
@@ -132,7 +132,8 @@ def _pairs(
 
 
 def _difference(
-  pairs: Sequence[tuple[Combination, suite.Outcome, suite.Outcome]], measure: Any
+  pairs: Sequence[tuple[Combination, suite.Outcome, suite.Outcome]],
+  measure: Callable[[suite.Outcome], np.ndarray],
 ) -> tuple[dict[str, Any], int]:
   """The mean difference over the pairs, and how many pairs have one.
 
@@ -146,7 +147,7 @@ def _difference(
   return results.spread(gaps[complete].mean(0)), int(complete.sum())
 
 
-def _words(difference: dict[str, Any]) -> str:
+def _words(difference: Mapping[str, Any]) -> str:
   """The verdict on a difference of accuracies."""
   verdict = rule.place_gap(difference["mean"], difference["ci95"], rule.TIE)
   return {

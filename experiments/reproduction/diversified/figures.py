@@ -15,7 +15,7 @@ PROPOSED = ("ma_fsvrg", "ga_fsvrg")
 _TENTH = ("--participation=0.1",)
 
 
-def _panels_of(flag: str, name: str, *values: Any) -> tuple[Panel, ...]:
+def _panels_of(flag: str, name: str, *values: object) -> tuple[Panel, ...]:
   return figures.make_panels(
     {f"{name} = {v}": (f"--{flag}={v}",) for v in values}, extra_flags=_TENTH
   )

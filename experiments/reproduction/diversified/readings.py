@@ -10,11 +10,10 @@ one such model comes to at best.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from ...reports import markdown
 from .. import answers, report, suite, verdicts
-from ..figures import FigureLine
+from ..figures import FigureLine, Panel
 from ..suite import STATED
 
 #: Figure -> its metric.
@@ -33,15 +32,15 @@ _READINGS: dict[str, tuple[str, ...]] = {
 
 
 def lines_of_readings(
-  base: Callable[[Any], list[FigureLine]],
-) -> Callable[[Any], list[FigureLine]]:
+  base: Callable[[Panel], list[FigureLine]],
+) -> Callable[[Panel], list[FigureLine]]:
   """Makes the ``Figure.lines_of`` of the readings.
 
   Args:
     base: the lines of Figs. 5 to 7.
   """
 
-  def lines(panel: Any) -> list[FigureLine]:
+  def lines(panel: Panel) -> list[FigureLine]:
     if not panel.flags:  # nobody takes part in the pooled optimum
       return [FigureLine(POOLED, ("--algorithm=central",))]
     return [

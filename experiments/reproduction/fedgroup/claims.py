@@ -1,5 +1,6 @@
 """Claims of the FedGroup paper that are sentences, and how they are checked."""
 
+from collections.abc import Callable
 import functools
 
 import numpy as np
@@ -55,7 +56,9 @@ _EARLY = mean_over(1, 30, protocol="local")
 _DISCREPANCY = of_rounds("discrepancy")
 
 
-def _gain(panel: str, a: str, b: str, claimed: float):
+def _gain(
+  panel: str, a: str, b: str, claimed: float
+) -> Callable[..., verdicts.Verdict]:
   """Method a is at least ``claimed`` points above method b."""
   return lambda outcomes: exceeds(difference_of(outcomes, panel, a, b, SCORE), claimed)
 

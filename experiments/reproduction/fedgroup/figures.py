@@ -7,7 +7,7 @@ prepared is left out, and the table says so.
 from collections.abc import Callable, Sequence
 import functools
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedjax_alg import files
 from fedjax_alg.data import DataError
@@ -127,7 +127,7 @@ def _method_flags(pair: _DataAndModel, label: str, *extra: str) -> tuple[str, ..
   )
 
 
-def _lines(*labels: str):
+def _lines(*labels: str) -> Callable[[Panel], list[FigureLine]]:
   """Makes the ``Figure.lines_of`` that has these methods."""
 
   def lines(panel: Panel) -> list[FigureLine]:
@@ -300,14 +300,17 @@ def _local(
   title: str,
   panels: tuple[Panel, ...],
   lines_of: Callable[[Panel], list[FigureLine]],
-  **options,
+  **options: Any,
 ) -> Figure:
   """A figure of the clients' deployed models on their test splits."""
-  options = {"protocol": "local", "protocols": "local,assigned"} | options
+  by_default: dict[str, Any] = {"protocol": "local", "protocols": "local,assigned"}
+  options = by_default | options
   return Figure(title, "accuracy", "", panels, lines_of, **options)
 
 
-def _classes(title: str, panels: tuple[Panel, ...] = _CLASSES, **options) -> Figure:
+def _classes(
+  title: str, panels: tuple[Panel, ...] = _CLASSES, **options: Any
+) -> Figure:
   """A figure of FedAvg for each number of classes of a client."""
   return Figure(
     title,
@@ -507,7 +510,10 @@ def _of_pairs(
 
 
 def _picture_table(
-  name: str, title: str, titles: Sequence[str], make
+  name: str,
+  title: str,
+  titles: Sequence[str],
+  make: Callable[..., pretraining.TableAndAnswers],
 ) -> figures.FigureTable:
   """A picture of the pre-trained clients together with a table."""
   return figures.FigureTable(

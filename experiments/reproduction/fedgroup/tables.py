@@ -159,7 +159,10 @@ def survives(outcomes: suite.Outcomes) -> str:
 @partitions.per_partition
 def _median(outcome: suite.Outcome) -> np.ndarray:
   """The median over rounds of the accuracy in percent, [seeds]."""
-  return 100.0 * np.median(results.by_seed(outcome.rows, "global", "accuracy"), axis=1)
+  median: np.ndarray = 100.0 * np.median(
+    results.by_seed(outcome.rows, "global", "accuracy"), axis=1
+  )
+  return median
 
 
 #: metric of the claims file -> what is measured.

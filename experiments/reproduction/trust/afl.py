@@ -34,7 +34,10 @@ def _make_examples(rows: int, features: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _joint_weights(x: np.ndarray, y: np.ndarray) -> np.ndarray:
   """Least squares of all the data by NumPy, [features, L] float64."""
-  return np.linalg.lstsq(x.astype(np.float64), np.eye(CLASSES)[y], rcond=None)[0]
+  weights: np.ndarray = np.linalg.lstsq(
+    x.astype(np.float64), np.eye(CLASSES)[y], rcond=None
+  )[0]
+  return weights
 
 
 def _federated_weights(
@@ -76,7 +79,8 @@ def _federated_weights(
     )
     assert algorithm.global_params is not None
     solution: Any = algorithm.global_params(state)
-  return np.asarray(solution["params"]["kernel"], np.float64)[0].T
+  kernels: np.ndarray = np.asarray(solution["params"]["kernel"], np.float64)[0].T
+  return kernels
 
 
 def _deviations(

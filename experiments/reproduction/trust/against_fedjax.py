@@ -23,7 +23,7 @@ import numpy as np
 
 import fedjax_alg as fa
 from fedjax_alg import models, registry
-from fedjax_alg.base import FedSpec
+from fedjax_alg.base import Array, ClientData, FedSpec, Key, Model
 from fedjax_alg.client import minibatches
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients as clients_lib
@@ -82,8 +82,8 @@ class _Task(NamedTuple):
   """The clients and the model of both sides."""
 
   scale: _Scale
-  data: Any  #: ClientData of all clients
-  model: Any
+  data: ClientData  #: of all clients
+  model: Model
   classes: int
 
 
@@ -112,7 +112,7 @@ def _task(scale: _Scale) -> _Task:
   return _Task(scale, data, model, fed.num_classes)
 
 
-def _round_key(seed: int, number: int) -> Any:
+def _round_key(seed: int, number: int) -> Key:
   """The key of a round."""
   return jax.random.fold_in(jax.random.key(seed), number)
 
@@ -169,7 +169,7 @@ def _same_batches(problem: _Task, seed: int) -> Batches:
   x, y = np.asarray(problem.data.x), np.asarray(problem.data.y)
 
   @jax.jit
-  def rows_of(key: Any, client: Any) -> Any:
+  def rows_of(key: Key, client: Array) -> tuple[Array, Array]:
     bits = minibatches.shuffle_bits(client_keys(key, client[None])[0])
     shard = layout.shard_of(problem.data, client)
     return jax.vmap(
@@ -188,7 +188,8 @@ def _same_batches(problem: _Task, seed: int) -> Batches:
 def _steps_of(problem: _Task) -> list[int]:
   """The local steps of each client in a round."""
   size = np.asarray(problem.data.size)
-  return (problem.scale.epochs * -(-size // problem.scale.batch)).tolist()
+  steps: list[int] = (problem.scale.epochs * -(-size // problem.scale.batch)).tolist()
+  return steps
 
 
 @functools.cache
@@ -222,7 +223,7 @@ def _fedjax_algorithm(scale: _Scale, name: str) -> Any:
 
 
 def _theirs(
-  problem: _Task, name: str, start: Any, seed: int, batches: Batches
+  problem: _Task, name: str, start: object, seed: int, batches: Batches
 ) -> tuple[list[Any], list[np.ndarray]]:
   """Runs the rounds in FedJAX; arguments and results as ``_ours``.
 
@@ -289,7 +290,7 @@ def _theirs(
   return trajectory, groups
 
 
-def _distance(a: Any, b: Any) -> float:
+def _distance(a: object, b: object) -> float:
   """The largest difference of two models, in units of the largest entry."""
   pairs = list(zip(jax.tree.leaves(a), jax.tree.leaves(b)))
   largest = max(float(jnp.abs(right).max()) for _, right in pairs)
@@ -298,7 +299,7 @@ def _distance(a: Any, b: Any) -> float:
   )
 
 
-def _loss_of(problem: _Task, models: Any) -> float:
+def _loss_of(problem: _Task, models: object) -> float:
   """The mean training loss; of K models every client has its best one."""
   size = np.asarray(problem.data.size)
   rows = int(size.sum())

@@ -10,6 +10,7 @@
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -157,7 +158,7 @@ def _figure(
   data: str,
   panels: tuple[Panel, ...],
   lines_of: Callable[[Panel], list[FigureLine]],
-  **options,
+  **options: Any,
 ) -> Figure:
   """A table whose rows are the numbers of a work."""
   return Figure(
