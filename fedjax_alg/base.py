@@ -330,10 +330,13 @@ class MapClients:
       The pytree that ``fn`` returns, each leaf with a leading axis [S].
     """
 
-    def adds_nothing(*args):
-      return (), fn(*args)
+    def stacked_alone(shared, shard, rows, *args):
+      return (), (), fn(shared, shard, *args)
 
-    return self.reduce(adds_nothing, (), shared, shards, *args)[1]
+    places = jnp.zeros_like(shards.size)
+    return self.update(
+      stacked_alone, split.set_rows, (), places, (), shared, shards, *args
+    )[2]
 
   def reduce(
     self, fn: Fn, weights: Any, shared: Any, shards: Shard, *args: Any

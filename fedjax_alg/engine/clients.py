@@ -108,14 +108,12 @@ class ClientMap(MapClients):
     """See ``base.MapClients.update``; all but ``total`` are cases of it."""
     if shards.personal is not None or shards.state is not None:
       fn, shards, args = _own_as_argument(fn, shards, args)
-    slots = (places, weights, shared, shards, args)
-    if self.mode == "python":
-      return _in_python(fn, write, table, *slots)
+    slots = (table, places, weights, shared, shards, args)
     if self.processes:
-      return owned.update(self.mode, self._mesh, fn, write, table, *slots)
-    if self.devices == 1:
-      return _update(self, fn, write, lambda tree: tree, table, *slots)
-    return _update_on_devices(self, fn, write, table, *slots)
+      return owned.update(self.mode, self._mesh, fn, write, *slots)
+    if self.devices > 1:
+      return _update_on_devices(self, fn, write, *slots)
+    return _MODES[self.mode](self, fn, write, *slots)
 
   def total(
     self,
@@ -176,11 +174,10 @@ def _total(
   return jax.lax.scan(add, zero(), (shards.offset, shards.size, args))[0]
 
 
-def _update(
+def _one_after_the_other(
   client_map: ClientMap,
   fn: Fn,
   write: Fn,
-  gather: Callable[[Any], Any],
   table: Any,
   places: Array,
   weights: Any,
@@ -188,41 +185,85 @@ def _update(
   shards: Shard,
   args: Any,
 ) -> tuple[Any, Any, Any]:
-  """``ClientMap.update`` of the slots of one device.
+  """``ClientMap.update`` on one device with mode "sequential"."""
+  keeps = bool(jax.tree.leaves(table))
 
-  Args:
-    client_map: the mode and the lanes.
-    fn: see ``base.MapClients.update``.
-    write: see ``base.MapClients.update``.
-    gather: joins what all devices hold, along the axis of the slots.
-    table: see ``base.MapClients.update``.
-    places: see ``base.MapClients.update``.
-    weights: see ``base.MapClients.update``.
-    shared: see ``base.MapClients.update``.
-    shards: those of the device.
-    args: tuple of pytrees.
+  def run_slot(table, slot):
+    place, offset, size, args = slot
+    rows = trees.rows(table, place) if keeps else table
+    return fn(shared, Shard(shards.x, shards.y, offset, size), rows, *args)
 
-  Returns:
-    The table; the sum and ``stacked`` of the device.
-  """
+  def write_one(table, place, written):
+    if not keeps:
+      return table
+    return write(table, *jax.tree.map(lambda leaf: leaf[None], (place, written)))
+
+  def add(carry, slot):
+    table, last, total = carry
+    weight, slot = slot
+    # Written now, before anything of this step reads the table: a reading
+    # that no data puts before the writing would make XLA copy the table.
+    table = write_one(table, *last)
+    written, summed, stacked = run_slot(table, slot)
+    total = jax.tree.map(trees.add_weighted, weight, total, summed)
+    return (table, (slot[0], written), total), stacked
+
+  slots = places, shards.offset, shards.size, args
+  if not keeps and not jax.tree.leaves(weights):  # nothing to carry
+    run_alone = lambda _, slot: (None, run_slot(table, slot)[2])
+    return table, weights, jax.lax.scan(run_alone, None, slots)[1]
+  written, summed, _ = jax.eval_shape(run_slot, table, trees.index(slots, 0))
+  total = jax.tree.map(
+    lambda weight, part: jax.tree.map(
+      lambda leaf: jnp.zeros(weight.shape[1:] + leaf.shape, leaf.dtype), part
+    ),
+    weights,
+    summed,
+  )
+  nothing = jnp.full_like(places[0], NO_ROW), jax.tree.map(jnp.zeros_like, written)
+  (table, last, total), stacked = jax.lax.scan(
+    add, (table, nothing, total), (weights, slots)
+  )
+  return write_one(table, *last), total, stacked
+
+
+def _at_once(
+  client_map: ClientMap,
+  fn: Fn,
+  write: Fn,
+  table: Any,
+  places: Array,
+  weights: Any,
+  shared: Any,
+  shards: Shard,
+  args: Any,
+) -> tuple[Any, Any, Any]:
+  """``ClientMap.update`` on one device with mode "vmap"."""
 
   def run_slot(place, offset, size, args):
     return fn(
       shared, Shard(shards.x, shards.y, offset, size), trees.rows(table, place), *args
     )
 
-  def put(table, places, written):
-    if not jax.tree.leaves(table):
-      return table
-    return write(table, *gather((places, written)))
+  written, summed, stacked = jax.vmap(run_slot)(
+    places, shards.offset, shards.size, args
+  )
+  summed = jax.tree.map(trees.slot_sum, weights, summed)
+  return _written(write, table, places, written), summed, stacked
 
-  slots = (places, shards.offset, shards.size, args)
-  if client_map.mode == "sequential":
-    return _one_after_the_other(fn, put, table, weights, shared, shards, slots)
-  if client_map.mode == "vmap":
-    written, summed, stacked = jax.vmap(run_slot)(*slots)
-    summed = jax.tree.map(trees.slot_sum, weights, summed)
-    return put(table, places, written), summed, stacked
+
+def _in_lanes(
+  client_map: ClientMap,
+  fn: Fn,
+  write: Fn,
+  table: Any,
+  places: Array,
+  weights: Any,
+  shared: Any,
+  shards: Shard,
+  args: Any,
+) -> tuple[Any, Any, Any]:
+  """``ClientMap.update`` on one device with mode "lanes"."""
 
   def in_lane(shared, shard, rows, *args):
     written, summed, stacked = fn(shared, shard, rows, *args)
@@ -236,56 +277,12 @@ def _update(
     weights,
     client_map.lanes,
   )
-  return put(table, places, written), summed, stacked
+  return _written(write, table, places, written), summed, stacked
 
 
-def _one_after_the_other(
-  fn: Fn, put: Fn, table: Any, weights: Any, shared: Any, shards: Shard, slots: Any
-) -> tuple[Any, Any, Any]:
-  """``_update`` with mode "sequential".
-
-  Args:
-    fn: see ``base.MapClients.update``.
-    put: (table, places, written) -> table, for several slots.
-    table: see ``base.MapClients.update``.
-    weights: see ``base.MapClients.update``.
-    shared: see ``base.MapClients.update``.
-    shards: those of the device.
-    slots: places, offsets, sizes and arguments of the slots.
-  """
-
-  def run_slot(table, slot):
-    place, offset, size, args = slot
-    return fn(
-      shared, Shard(shards.x, shards.y, offset, size), trees.rows(table, place), *args
-    )
-
-  def put_one(table, place, written):
-    return put(table, *jax.tree.map(lambda leaf: leaf[None], (place, written)))
-
-  def add(carry, slot):
-    table, last, total = carry
-    weight, slot = slot
-    # Written now, before anything of this step reads the table: a reading
-    # that no data puts before the writing would make XLA copy the table.
-    table = put_one(table, *last)
-    written, summed, stacked = run_slot(table, slot)
-    total = jax.tree.map(trees.add_weighted, weight, total, summed)
-    return (table, (slot[0], written), total), stacked
-
-  written, summed, _ = jax.eval_shape(run_slot, table, trees.index(slots, 0))
-  total = jax.tree.map(
-    lambda weight, part: jax.tree.map(
-      lambda leaf: jnp.zeros(weight.shape[1:] + leaf.shape, leaf.dtype), part
-    ),
-    weights,
-    summed,
-  )
-  nothing = jnp.full_like(slots[0][0], NO_ROW), jax.tree.map(jnp.zeros_like, written)
-  (table, last, total), stacked = jax.lax.scan(
-    add, (table, nothing, total), (weights, slots)
-  )
-  return put_one(table, *last), total, stacked
+def _written(write: Fn, table: Any, places: Array, written: Any) -> Any:
+  """The table with the rows of several slots."""
+  return write(table, places, written) if jax.tree.leaves(table) else table
 
 
 def _update_on_devices(
@@ -312,9 +309,12 @@ def _update_on_devices(
   places = if_real(places, NO_ROW)
   gather = functools.partial(jax.lax.all_gather, axis_name=AXIS, tiled=True)
 
+  def write_all(table, places, written):
+    return write(table, *gather((places, written)))
+
   def on_device(table, places, weights, shared, dealt, args, back):
-    table, total, stacked = _update(
-      client_map, fn, write, gather, table, places, weights, shared, dealt, args
+    table, total, stacked = _MODES[client_map.mode](
+      client_map, fn, write_all, table, places, weights, shared, dealt, args
     )
     # Gathered here, so that later computations are not split over the mesh.
     return table, jax.lax.psum(total, AXIS), trees.index(gather(stacked), back)
@@ -364,6 +364,7 @@ def _of_slots(order: Array, shards: Shard, args: Any) -> Any:
 
 
 def _in_python(
+  client_map: ClientMap,
   fn: Fn,
   write: Fn,
   table: Any,
@@ -385,6 +386,13 @@ def _in_python(
       error.add_note(f"in slot {slot} of the cohort, a client of {shard.size} examples")
       raise
   written, summed, stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
-  if jax.tree.leaves(table):
-    table = write(table, places, written)
-  return table, jax.tree.map(trees.slot_sum, weights, summed), stacked
+  summed = jax.tree.map(trees.slot_sum, weights, summed)
+  return _written(write, table, places, written), summed, stacked
+
+
+_MODES: dict[str, Callable[..., tuple[Any, Any, Any]]] = {
+  "sequential": _one_after_the_other,
+  "vmap": _at_once,
+  "lanes": _in_lanes,
+  "python": _in_python,
+}
