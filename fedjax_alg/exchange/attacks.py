@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import tasks, trees
-from fedjax_alg.base import Array, Cohort, Key, Params
+from fedjax_alg.base import Algorithm, Array, Cohort, Key, Params
 from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.hparams import MAX_SEED, hyper
 
@@ -91,7 +91,26 @@ def who_is_hostile(attack: Attack, cohort: Cohort) -> Array:
   return cohort.present & hostile.at[cohort.ids].get(mode="fill", fill_value=False)
 
 
-def flip_labels(attack: Attack | None, cohort: Cohort) -> Cohort:
+def trains_on_false_labels(algorithm: Algorithm, attack: Attack) -> Algorithm:
+  """The algorithm whose hostile clients train on false labels.
+
+  Args:
+    algorithm: the algorithm; what clients deploy stays as it is.
+    attack: what the hostile clients do, with ``flip``.
+  """
+  idle = algorithm.idle
+  return algorithm._replace(
+    setup=lambda state, everyone, key: algorithm.setup(
+      state, flip_labels(attack, everyone), key
+    ),
+    round=lambda state, cohort, key: algorithm.round(
+      state, flip_labels(attack, cohort), key
+    ),
+    idle=idle and (lambda state, cohort: idle(state, flip_labels(attack, cohort))),
+  )
+
+
+def flip_labels(attack: Attack, cohort: Cohort) -> Cohort:
   """The cohort with the labels that the hostile clients train on.
 
   A label y becomes L - 1 - y, where L - 1 is the largest label that anybody
@@ -102,14 +121,9 @@ def flip_labels(attack: Attack | None, cohort: Cohort) -> Cohort:
   are, and so do all evaluations.
 
   Args:
-    attack: what the hostile clients do; None if there are none.
+    attack: what the hostile clients do, with ``flip``.
     cohort: the participants.
-
-  Returns:
-    The cohort; ``cohort`` itself if no labels are flipped.
   """
-  if attack is None or not attack.flips_labels:
-    return cohort
   everyone, y = cohort.everyone, cohort.shards.y
   assert everyone is not None and attack.flip is not None
   axes = 1 if everyone.blocks is None else 2

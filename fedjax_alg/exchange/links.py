@@ -2,7 +2,7 @@
 
 What a participant sends passes them in this order, and so does what comes back:
 
-  1. ``attack``: hostile clients train on false labels (``Exchange.flip_labels``);
+  1. ``attack``: hostile clients train on false labels (``wrap``);
   2. ``compress_up``: updates are sent in fewer bytes (``fit`` joins it to the
      client's half);
   3. ``attack``: hostile clients send false vectors (``Exchange.receive``);
@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from fedjax_alg import tasks
 from fedjax_alg.base import (
   BYTES_PER_FLOAT,
+  Algorithm,
   Array,
   Cohort,
   Key,
@@ -48,8 +49,8 @@ from fedjax_alg.exchange.aggregation import (
 from fedjax_alg.exchange.attacks import (
   Attack,
   attack_of,
-  flip_labels,
   forge_vectors,
+  trains_on_false_labels,
 )
 from fedjax_alg.exchange.compression import Compressor, compressed, shapes
 from fedjax_alg.exchange.options import whole
@@ -112,10 +113,6 @@ class Exchange:
     if not self.can_stream or stacking.fits(cohort.ids.shape[0], vector):
       return None
     return stacking.shares(self.weigh(cohort))
-
-  def flip_labels(self, cohort: Cohort) -> Cohort:
-    """The cohort with the labels that hostile clients train on."""
-    return flip_labels(self.attack, cohort)
 
   def receive(
     self,
@@ -291,6 +288,18 @@ def fit(
   if down:
     client = broadcast.with_memory(client, down, num_models)
   return exchange, client
+
+
+def wrap(exchange: Exchange, algorithm: Algorithm) -> Algorithm:
+  """The algorithm with the links that act outside of its rounds.
+
+  Args:
+    exchange: the links, from ``fit``.
+    algorithm: the algorithm; its rounds have the other links.
+  """
+  if exchange.attack and exchange.attack.flips_labels:
+    algorithm = trains_on_false_labels(algorithm, exchange.attack)
+  return algorithm
 
 
 def _private(

@@ -59,7 +59,7 @@ from fedjax_alg.engine.keys import (
   server_key,
 )
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange.links import Exchange, fit
+from fedjax_alg.exchange.links import Exchange, fit, wrap
 from fedjax_alg.rounds import events
 from fedjax_alg.rounds.local_training import train
 from fedjax_alg.rounds.one_model import (
@@ -175,7 +175,7 @@ def compose_buffered(
     staleness=staleness,
     one_by_one=one_by_one,
   )
-  return Algorithm(
+  algorithm: Algorithm[Any] = Algorithm(
     functools.partial(_init, method),
     no_setup,
     functools.partial(_round, method),
@@ -184,6 +184,7 @@ def compose_buffered(
     idle=lambda state, cohort: state._replace(round=state.round + 1),
     takes_parts=client.takes_parts,
   )
+  return wrap(exchange, algorithm)
 
 
 def _init(method: Buffered, params: Params, spec: FedSpec, key: Key) -> BufferedState:
@@ -325,7 +326,7 @@ def _update(
   # In the order of their ids, as a synchronous cohort.
   finished = trees.index(finished, jnp.argsort(finished.client, stable=True))
   client, exchange = method.client, method.exchange
-  batch = exchange.flip_labels(_take_clients(cohort, finished.client, finished.part))
+  batch = _take_clients(cohort, finished.client, finished.part)
   # Each starts from the newest model or from the one that it received.
   starts = jax.tree.map(
     lambda new, old: jnp.concatenate([new, old]), state.models, state.held

@@ -58,7 +58,7 @@ from fedjax_alg.engine.keys import FORGERIES, UPDATES, client_keys, server_key
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.compression import shapes
-from fedjax_alg.exchange.links import Exchange, communication, fit
+from fedjax_alg.exchange.links import Exchange, communication, fit, wrap
 from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper
 from fedjax_alg.models.roles import state_size
@@ -325,7 +325,7 @@ def compose_clustered(
   algorithm: Algorithm[Any] = Algorithm(
     functools.partial(_init, method),
     lambda state, everyone, key: _replace_state(
-      state, rule.setup(own_memory(state), exchange.flip_labels(everyone), key)
+      state, rule.setup(own_memory(state), everyone, key)
     ),
     functools.partial(_round, method),
     lambda state, *client: _client_params(method, own_memory(state), *client),
@@ -337,7 +337,7 @@ def compose_clustered(
       state, own_memory(state)._replace(round=own_memory(state).round + 1)
     ),
   )
-  return deploys(
+  algorithm = deploys(
     algorithm,
     method.client,
     model,
@@ -346,6 +346,7 @@ def compose_clustered(
     map_clients,
     rule.num_groups,
   )
+  return wrap(exchange, algorithm)
 
 
 def _replace_state(state: Any, new: ClusteredState) -> Any:
@@ -423,7 +424,7 @@ def _round(
     method.client,
     table,
     state.states,
-    exchange.flip_labels(cohort),
+    cohort,
     method.map_clients,
     rule.num_groups,
   )

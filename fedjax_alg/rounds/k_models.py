@@ -180,7 +180,7 @@ def run_k_models(
     client,
     state.memory,
     state.states,
-    exchange.flip_labels(cohort),
+    cohort,
     method.map_clients,
     k,
   )

@@ -136,7 +136,7 @@ def run_round(
     (state.models, state.server, state.aggregates, state.states), 0
   )
   cohort = attach_client_leaves(
-    client, state.memory, running, exchange.flip_labels(cohort), method.map_clients
+    client, state.memory, running, cohort, method.map_clients
   )
   state = admit_newcomers(method, state, cohort)
   cohort, new = _weigh_by_loss(method, model, cohort, aggregates)
@@ -410,7 +410,7 @@ def setup(
       method.client.setup(
         state.memory,
         trees.index(state.models, 0),
-        method.exchange.flip_labels(everyone),
+        everyone,
         method.map_clients,
       ),
     )
@@ -432,7 +432,6 @@ def admit_newcomers(
 
 def idle(method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
   """The state after a round without participants."""
-  cohort = method.exchange.flip_labels(cohort)
   return admit_newcomers(method, state, cohort)._replace(round=state.round + 1)
 
 

@@ -26,7 +26,7 @@ from fedjax_alg.central.steps import WHEN, ServerStep
 from fedjax_alg.client.personal import deploys, with_states
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError, a_type
-from fedjax_alg.exchange.links import Exchange, fit
+from fedjax_alg.exchange.links import Exchange, fit, wrap
 from fedjax_alg.rounds import k_models, one_model
 from fedjax_alg.rounds.k_models import KModels, ModelGrouping
 from fedjax_alg.rounds.one_model import ComposedState, TwoHalves
@@ -75,7 +75,7 @@ def compose(
     idle=None if exchange.privacy else functools.partial(one_model.idle, method),
     takes_parts=client.takes_parts,
   )
-  return deploys(
+  algorithm = deploys(
     algorithm,
     method.client,
     model,
@@ -84,6 +84,7 @@ def compose(
     map_clients,
     method.num_models if isinstance(method, KModels) else None,
   )
+  return wrap(method.exchange, algorithm)
 
 
 def _join_halves(

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fedjax_alg import tasks
+from fedjax_alg import registry, tasks
+from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.exchange import Exchange, attacks
+from fedjax_alg.exchange import Exchange, attacks, links
 from fedjax_alg.exchange.attacks import Hostility
 from tests import problems
 from tests.algorithms import bridge
@@ -66,8 +67,9 @@ def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
     ),
   )
   np.testing.assert_array_equal(actual.shards.y, [expected, problem.data.y])
+  algorithm = registry.build("fedavg", problem.model, map_clients=clients.ClientMap())
   for harmless in (attack_of("sign_flip"), None):
-    assert attacks.flip_labels(harmless, cohort) is cohort
+    assert links.wrap(Exchange(attack=harmless), algorithm) is algorithm
   # Several labels of an example are turned around one by one.
   several = jnp.stack([problem.data.y % 2, problem.data.y // 2], 1)
   actual = attacks.flip_labels(
