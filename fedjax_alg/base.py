@@ -134,13 +134,10 @@ class Cohort(NamedTuple):
   #: all clients, offset [C] and size [C], for a round that reads them all; the
   #: size of a client that has not joined yet is 0
   everyone: Shard | None = None
-  #: the participants' simulated machines, [S]
-  devices: Devices | None = None
   #: [C] bool, the clients that join in this round; None if the data have no
   #: newcomers
   newcomers: Array | None = None
-  #: all clients' simulated machines, [C], for a round that starts others than
-  #: its slots
+  #: all clients' simulated machines, [C]; None if no time is simulated
   machines: Devices | None = None
   #: [S] float32 in (0, 1], the part of the local work that each participant
   #: does; None: everybody does all of it
@@ -148,16 +145,23 @@ class Cohort(NamedTuple):
   #: how many participants the sampler gives on average; None if no sampler drew
   #: them
   expected: Any = None
-  #: [S] float32, the participants' losses at the model that they receive, where
-  #: their weights follow from these; None: not measured
-  losses: Array | None = None
-  #: [S] float32, these weights; None: they follow from ``weight``
-  shares: Array | None = None
 
   @property
   def present(self) -> Array:
     """[S] bool, false for padding slots and clients that have not joined."""
     return self.weight > 0
+
+  @property
+  def devices(self) -> Devices | None:
+    """The participants' machines, [S]; a padding slot has that of client 0."""
+    machines = self.machines
+    if machines is None:
+      return None
+    clients = jnp.where(self.ids >= machines.flops_per_s.shape[0], 0, self.ids)
+    return machines._replace(
+      flops_per_s=machines.flops_per_s[clients],
+      bytes_per_s=machines.bytes_per_s[clients],
+    )
 
 
 class FedSpec(NamedTuple):

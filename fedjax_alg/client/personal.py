@@ -364,31 +364,46 @@ def _rows(
   return row
 
 
-def deploys(
+class Places(NamedTuple):
+  """Where the state of an algorithm has what clients compute with."""
+
+  memory: Callable[[Any], Any]  #: state -> the memory of the local method
+  put: Callable[[Any, Any], Any]  #: (state, memory) -> state
+  #: state -> the server's statistics, see ``attach_client_leaves``
+  states: Callable[[Any], Params]
+  #: K in a round of K models, where statistics have this axis
+  models: int | None
+
+
+def with_client_leaves(
   algorithm: Algorithm,
   client: ClientUpdate,
   model: Model,
-  memory: Callable[[Any], Any],
-  put: Callable[[Any, Any], Any],
   map_clients: MapClients,
-  models: int | None = None,
+  places: Places,
 ) -> Algorithm:
-  """The algorithm whose clients deploy what they keep, too.
+  """The algorithm whose clients compute with what they keep, and deploy it.
 
   Args:
     algorithm: the algorithm of the shared parameters and of the server's
       statistics.
     client: its local method, with leaves that clients keep or without.
-    model: the model of the shared parameters.
-    memory: state -> the memory of the local method.
-    put: (state, memory) -> state.
+    model: the model of the shared parameters, with roles.
     map_clients: how clients are mapped.
-    models: see ``attach_client_leaves``.
+    places: where the state has them.
   """
-  roles = model.roles
-  if roles is None:
-    return algorithm
+  roles, inner = model.roles, algorithm
+  memory, put, _, models = places
+
+  def run_round(state, cohort, key):
+    cohort = attach_client_leaves(
+      client, memory(state), places.states(state), cohort, map_clients, models
+    )
+    return inner.round(state, cohort, key)
+
   algorithm = algorithm._replace(keeps_state=roles.has_state)
+  if roles.has_state or client.personal is not None:
+    algorithm = algorithm._replace(round=run_round)
   if client.personal is None:
     return algorithm
   store, place, options = client.store, client.personal, roles.personal
@@ -404,7 +419,7 @@ def deploys(
     leaves = ClientLeaves(trees.where(is_known, row.leaves, first.personal), None)
     if jax.tree.leaves(row.state):
       leaves = leaves._replace(state=trees.where(is_known, row.state, first.state))
-    params = algorithm.client_params(
+    params = inner.client_params(
       state,
       client_id,
       shard._replace(

@@ -109,10 +109,9 @@ class ClientUpdate(NamedTuple):
     lambda memory, params, everyone, map_clients: memory
   )
   #: (memory, model 0, cohort, map_clients) -> memory; called at the start of
-  #: every round, if the data have newcomers (``cohort.newcomers``)
-  refresh: Callable[[Any, Params, Cohort, MapClients], Any] = (
-    lambda memory, params, cohort, map_clients: memory
-  )
+  #: every round, if the data have newcomers (``cohort.newcomers``). None: the
+  #: memory stays as it is
+  refresh: Callable[[Any, Params, Cohort, MapClients], Any] | None = None
   #: memory -> what every participant receives besides the model
   shared: Callable[[Any], Any] = lambda memory: ()
   #: where participants keep what ``train`` gets as their row, and return as
@@ -163,6 +162,7 @@ class ClientUpdate(NamedTuple):
   upload_bytes: Callable[[int], int] | None = None
   gradients_per_step: int = 1  #: gradients of every example that a step reads
   full_passes: int = 0  #: gradients on all of the client's data
+  evaluations: int = 0  #: losses, without gradients, on all of it
   #: n_i [] int32 -> number of forward passes over single examples in the local
   #: steps, [], of a method without gradients; None for a method with gradients
   forward_passes: Callable[[Array], Array] | None = None
@@ -272,7 +272,7 @@ def extend_memory(
       client.init(params, spec), extra(params, spec)
     ),
     setup=changes(client.setup),
-    refresh=changes(client.refresh),
+    refresh=client.refresh and changes(client.refresh),
     shared=reads(client.shared),
     store=store,
     client_rows=reads(rows) if needs_rows else rows,

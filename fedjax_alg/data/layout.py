@@ -214,8 +214,7 @@ def take_cohort(
 
   Returns:
     The cohort. The weights are the numbers of examples. The cohort has the
-    server's validation rows and the participants' simulated machines if
-    ``data`` has them; a padding slot has the machine of client 0.
+    server's validation rows and the simulated machines if ``data`` has them.
   """
   data = jax.tree.map(jnp.asarray, data)  # NumPy arrays before placement
   num_clients = data.size.shape[0]
@@ -227,11 +226,6 @@ def take_cohort(
   if data.joins is not None and number is not None:
     sizes = jnp.where(data.joins <= number, sizes, 0)
     newcomers = (data.joins == number) & (data.joins > 0)
-  devices = data.devices
-  if devices is not None:
-    devices = devices._replace(
-      flops_per_s=devices.flops_per_s[clients], bytes_per_s=devices.bytes_per_s[clients]
-    )
   everybody = Shard(data.x, data.y, data.offset, sizes, blocks=data.blocks)
   return Cohort(
     ids,
@@ -239,7 +233,6 @@ def take_cohort(
     size.astype(jnp.float32),
     server_rows(data),
     everybody,
-    devices,
     newcomers,
     data.devices,
   )

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import Params, Traffic
+from fedjax_alg.base import Array, Params, Traffic
 from fedjax_alg.conditions import only
 from fedjax_alg.errors import check_known
 from fedjax_alg.exchange import robust
@@ -40,8 +40,8 @@ class Aggregator(NamedTuple):
   #: ``combine`` gets the newest as a fifth argument and then returns (vector,
   #: what it keeps now); None: nothing
   keeps: Callable[[Params], Any] | None = None
-  #: column of the tables with what it keeps of updates; empty: none
-  column: str = ""
+  #: (what it keeps of updates before a round) -> scalars to log
+  report: Callable[[Any], dict[str, Array]] = lambda last: {}
   # Costs besides those of the mean:
   extra_down: Traffic = 0  #: what more each participant receives in a round
   extra_up: Traffic = 0  #: what more each participant sends in a round
@@ -228,7 +228,7 @@ def private(options: Privacy, releases: int) -> Aggregator:
       options, vectors, cohort, key, norm, releases
     ),
     keeps=lambda vector: jnp.asarray(options.clip_norm, jnp.float32),
-    column="clip_norm",
+    report=lambda norm: {"clip_norm": norm},
     flops=flops,
     name="private",
   )

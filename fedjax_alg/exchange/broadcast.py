@@ -16,8 +16,17 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import BYTES_PER_FLOAT, Array, Cohort, Key, Params, num_params
+from fedjax_alg.base import (
+  BYTES_PER_FLOAT,
+  Algorithm,
+  Array,
+  Cohort,
+  Key,
+  Params,
+  num_params,
+)
 from fedjax_alg.client.update import ClientUpdate, extend_memory
+from fedjax_alg.engine.keys import BROADCAST, server_key
 from fedjax_alg.exchange.compression import Compressor
 
 
@@ -40,6 +49,30 @@ def with_memory(client: ClientUpdate, compressor: Compressor, k: int) -> ClientU
       jnp.full(spec.num_clients, -1, jnp.int32),
     ),
   )
+
+
+def sends_changes(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
+  """The algorithm whose server sends the change of its models in fewer bytes.
+
+  Args:
+    algorithm: the algorithm, with `models` and `memory` in its state; its local
+      method has been through ``with_memory``.
+    compressor: how changes are sent.
+  """
+
+  def run_round(state, cohort, key):
+    new, aux = algorithm.round(state, cohort, key)
+    models, memory = send(
+      compressor,
+      state.models,
+      new.models,
+      new.memory,
+      cohort,
+      server_key(key, BROADCAST),
+    )
+    return new._replace(models=models, memory=memory), aux
+
+  return algorithm._replace(round=run_round)
 
 
 def send(

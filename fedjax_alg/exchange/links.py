@@ -15,7 +15,7 @@ Every kind of round takes an ``Exchange`` and asks ``fit`` whether it goes with
 the local method; ``communication`` counts what is sent.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import math
@@ -63,8 +63,9 @@ from fedjax_alg.hparams import check_options
 class Exchange:
   """Processing of the messages between clients and server."""
 
-  #: weights of the participants in every mean, see ``exchange.weights``
-  weights: str = "examples"
+  #: weights of the participants in every mean, see ``exchange.weights``: a name,
+  #: or a function of the cohort -> [S] float32
+  weights: str | Callable[[Cohort], Array] = "examples"
   #: what takes the place of the mean over the participants, for updates and
   #: anchor gradients; with K models for the updates of every group. Means of
   #: what else clients send (``ClientUpdate.merge``) stay means
@@ -100,8 +101,6 @@ class Exchange:
 
   def weigh(self, cohort: Cohort) -> Array:
     """The weights of the participants in every mean, [S] float32."""
-    if cohort.shares is not None:
-      return cohort.shares
     return participation(self.weights)(cohort)
 
   def shares(self, cohort: Cohort, vector: Params) -> Array | None:
@@ -110,7 +109,7 @@ class Exchange:
     None where every vector is kept: because the mean is not enough, or because
     they are small (``stacking``).
     """
-    if not self.can_stream or stacking.fits(cohort.ids.shape[0], vector):
+    if stacking.fits(cohort.ids.shape[0], vector) or not self.can_stream:
       return None
     return stacking.shares(self.weigh(cohort))
 
@@ -231,11 +230,10 @@ def fit(
   """
   refused = refused or {}
   if exchange.by_loss:
-    _refuse("client_weights", exchange.weights, refused.get("client_weights"))
+    name = str(exchange.weights)
+    _refuse("client_weights", name, refused.get("client_weights"))
     if exchange.by_loss.shorten and client.learning_rate is None:
-      _refuse(
-        "client_weights", exchange.weights, "the local method has no learning rate"
-      )
+      _refuse("client_weights", name, "the local method has no learning rate")
   if model.roles is not None:
     if model.roles.has_personal:
       _refuse("roles", "personal", refused.get("personal"))
@@ -299,6 +297,8 @@ def wrap(exchange: Exchange, algorithm: Algorithm) -> Algorithm:
   """
   if exchange.attack and exchange.attack.flips_labels:
     algorithm = trains_on_false_labels(algorithm, exchange.attack)
+  if exchange.compress_down:
+    algorithm = broadcast.sends_changes(algorithm, exchange.compress_down)
   return algorithm
 
 
@@ -346,7 +346,7 @@ def count_bytes(size: int, traffic: Traffic) -> int:
 def communication(
   exchange: Exchange,
   client: ClientUpdate,
-  model: Model,
+  params: Params,
   memory: Any,
   cohort: Cohort,
   *,
@@ -362,7 +362,7 @@ def communication(
   Args:
     exchange: the links.
     client: the local method.
-    model: its model.
+    params: those of the model, arrays or shapes.
     memory: that of the local method, with what a broadcast keeps.
     cohort: the participants.
     models: number of models that a participant receives to begin with.
@@ -376,7 +376,6 @@ def communication(
   Returns:
     The arguments of ``round_cost``.
   """
-  params = shapes(model)
   bytes_of = functools.partial(count_bytes, num_params(params))
   down: Any = (
     bytes_of(vectors)
@@ -389,14 +388,15 @@ def communication(
     )
   else:
     down += bytes_of(models)
-  gradient = exchange.compress_gradients
   up = (
     more_up
     + bytes_of(client.upload_bytes or 1)
     + bytes_of(client.extra_up)
     + bytes_of(exchange.aggregator.extra_up)
-    + gradients * (gradient.nbytes(params) if gradient else bytes_of(1))
   )
+  if gradients:
+    gradient = exchange.compress_gradients
+    up += gradients * (gradient.nbytes(params) if gradient else bytes_of(1))
   cost: dict[str, Any] = {}
   for name, number, floats in (("down", down, floats_down), ("up", up, floats_up)):
     cost[name] = (number + (BYTES_PER_FLOAT - 1)) // BYTES_PER_FLOAT + floats

@@ -108,13 +108,13 @@ _RULES: dict[str, tuple[Callable[[float], ByLoss], str]] = {
 }
 
 
-def by_loss(weights: str) -> ByLoss | None:
+def by_loss(weights: str | Callable[[Cohort], Array]) -> ByLoss | None:
   """The weights by losses that a name stands for; None: one of ``WEIGHTS``.
 
   Raises:
     OptionError: it is neither.
   """
-  if weights in WEIGHTS:
+  if callable(weights) or weights in WEIGHTS:
     return None
   name, _, number = weights.partition(":")
   make, default = _RULES.get(name, (None, ""))
@@ -131,12 +131,24 @@ def by_loss(weights: str) -> ByLoss | None:
   return make(value)
 
 
-def participation(weights: str) -> Callable[[Cohort], Array]:
+def _by_examples(cohort: Cohort) -> Array:
+  """The weights n_i, [S] float32."""
+  return cohort.weight
+
+
+def _equally(cohort: Cohort) -> Array:
+  """Equal weights, [S] float32; 0 for padding slots."""
+  return cohort.present.astype(jnp.float32)
+
+
+def participation(
+  weights: str | Callable[[Cohort], Array],
+) -> Callable[[Cohort], Array]:
   """Makes the function that weighs the participants in every mean.
 
   Args:
-    weights: "examples" (weight n_i) or "uniform" (weight 1). Padding slots
-      have weight 0.
+    weights: "examples" (weight n_i) or "uniform" (weight 1), padding slots
+      having weight 0; or such a function.
 
   Returns:
     cohort -> weights [S] float32.
@@ -144,7 +156,7 @@ def participation(weights: str) -> Callable[[Cohort], Array]:
   Raises:
     OptionError: ``weights`` is neither of them.
   """
+  if callable(weights):
+    return weights
   check_one_of(f"`client_weights`={weights}", weights, WEIGHTS)
-  if weights == "examples":
-    return lambda cohort: cohort.weight
-  return lambda cohort: cohort.present.astype(jnp.float32)
+  return _by_examples if weights == "examples" else _equally

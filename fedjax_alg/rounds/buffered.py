@@ -59,7 +59,9 @@ from fedjax_alg.engine.keys import (
   server_key,
 )
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import Exchange, fit, wrap
+from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import events
 from fedjax_alg.rounds.local_training import train
 from fedjax_alg.rounds.one_model import (
@@ -67,6 +69,7 @@ from fedjax_alg.rounds.one_model import (
   as_gradient,
   costs,
   first_aggregates,
+  mean_update,
   server_keys,
   server_step,
 )
@@ -171,6 +174,9 @@ def compose_buffered(
     server,
     map_clients,
     exchange,
+    shapes(model),
+    state_size(model),
+    mean_update,
     concurrency=concurrency,
     staleness=staleness,
     one_by_one=one_by_one,

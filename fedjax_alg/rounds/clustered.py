@@ -47,9 +47,9 @@ from fedjax_alg.base import (
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.personal import (
-  attach_client_leaves,
-  deploys,
+  Places,
   first_states,
+  with_client_leaves,
   with_states,
 )
 from fedjax_alg.client.sgd import sgd
@@ -63,7 +63,7 @@ from fedjax_alg.exchange.weights import READ, WEIGHTS
 from fedjax_alg.hparams import hyper
 from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
-from fedjax_alg.rounds.local_training import Training, train
+from fedjax_alg.rounds.local_training import Training, mean_statistics, train
 from fedjax_alg.rounds.one_model import server_keys
 
 #: Starts of the K models before any client has been seen: as equal copies, or
@@ -278,6 +278,8 @@ class Clustered:
   rule: Rule
   map_clients: MapClients
   exchange: Exchange
+  params: Params  #: shapes of the model's parameters
+  statistics: int  #: floats of the running statistics that go with a model
 
 
 #: The links that clustered methods cannot have (``links.fit``).
@@ -321,7 +323,15 @@ def compose_clustered(
   exchange, client = fit(
     exchange, client, model, num_models=rule.num_groups, refused=REFUSED
   )
-  method = Clustered(model, _with_table_alone(client), rule, map_clients, exchange)
+  method = Clustered(
+    model,
+    _with_table_alone(client),
+    rule,
+    map_clients,
+    exchange,
+    shapes(model),
+    state_size(model),
+  )
   algorithm: Algorithm[Any] = Algorithm(
     functools.partial(_init, method),
     lambda state, everyone, key: _replace_state(
@@ -337,15 +347,19 @@ def compose_clustered(
       state, own_memory(state)._replace(round=own_memory(state).round + 1)
     ),
   )
-  algorithm = deploys(
-    algorithm,
-    method.client,
-    model,
-    lambda state: state.extra,
-    lambda state, table: state._replace(extra=table),
-    map_clients,
-    rule.num_groups,
-  )
+  if model.roles is not None:
+    algorithm = with_client_leaves(
+      algorithm,
+      method.client,
+      model,
+      map_clients,
+      Places(
+        lambda state: state.extra if method.client.store else (),
+        lambda state, table: state._replace(extra=table),
+        lambda state: own_memory(state).states,
+        rule.num_groups,
+      ),
+    )
   return wrap(exchange, algorithm)
 
 
@@ -420,14 +434,6 @@ def _round(
   state: ClusteredState = own_memory(full_state)
   table = full_state.extra if method.client.store else ()
   rule, exchange, at_start = method.rule, method.exchange, state
-  cohort = attach_client_leaves(
-    method.client,
-    table,
-    state.states,
-    cohort,
-    method.map_clients,
-    rule.num_groups,
-  )
   state = rule.before(state, cohort, _rule_key(key, state.member.shape[0] + 1))
   assigned, notes = _assign(method, state, cohort, key)
   state = state._replace(member=state.member.at[cohort.ids].set(assigned, mode="drop"))
@@ -457,7 +463,10 @@ def _round(
   state, groups, trained, distance = move(
     method, state, cohort, assigned, training, weights, key
   )
-  state = state._replace(states=training.states(state.states, cohort, groups))
+  if jax.tree.leaves(state.states):
+    state = state._replace(
+      states=mean_statistics(state.states, training.trained.state, cohort, groups)
+    )
   state = rule.finish(state, cohort, TrainingResult(before, groups, trained, notes))
   state = state._replace(round=state.round + 1)
   loss = training.trained.loss
@@ -622,7 +631,7 @@ def _cost(
 ) -> tuple[RoundCost, Work]:
   """The cost of the round, and the work of each participant."""
   client, rule, exchange = method.client, method.rule, method.exchange
-  slots, size = cohort.ids.shape[0], num_params(shapes(method.model))
+  slots, size = cohort.ids.shape[0], num_params(method.params)
   participants = jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1)
   extra = rule.extra(before, after, cohort, notes)
   gradients, work = ledger.count_work(
@@ -646,15 +655,15 @@ def _cost(
     + (rule.num_groups * exchange.aggregator.flops(slots, size))
   )
   # Each model that a client measures or trains comes with its statistics.
-  running = state_size(method.model)
   messages = communication(
     exchange,
     client,
-    method.model,
+    method.params,
     (),
     cohort,
-    floats_down=extra.down // participants + running * max(1, extra.evaluations),
-    floats_up=extra.up // participants + running,
+    floats_down=extra.down // participants
+    + method.statistics * max(1, extra.evaluations),
+    floats_up=extra.up // participants + method.statistics,
   )
   return round_cost(
     **messages,

@@ -39,7 +39,6 @@ from fedjax_alg.client import objective
 from fedjax_alg.client.personal import attach_client_leaves, with_states
 from fedjax_alg.client.update import Trained
 from fedjax_alg.engine.keys import (
-  BROADCAST,
   FORGERIES,
   MESSAGES,
   SERVER_STEP,
@@ -48,14 +47,13 @@ from fedjax_alg.engine.keys import (
   server_key,
 )
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange import broadcast, stacking
-from fedjax_alg.exchange.compression import Compressor, shapes
-from fedjax_alg.rounds.local_training import train
+from fedjax_alg.exchange import stacking
+from fedjax_alg.exchange.compression import Compressor
+from fedjax_alg.rounds.local_training import mean_statistics, train
 from fedjax_alg.rounds.one_model import (
   PURPOSES,
   ComposedState,
   TwoHalves,
-  admit_newcomers,
   combine_gradients,
   costs,
   server_keys,
@@ -174,17 +172,8 @@ def run_k_models(
   method: KModels, state: ComposedState, cohort: Cohort, key: Key
 ) -> tuple[ComposedState, RoundAux]:
   """Runs a round; the arguments are those of ``one_model.run_round``."""
-  client, server, exchange = method.client, method.server, method.exchange
+  client, server = method.client, method.server
   grouping, k = method.grouping, method.num_models
-  cohort = attach_client_leaves(
-    client,
-    state.memory,
-    state.states,
-    cohort,
-    method.map_clients,
-    k,
-  )
-  state = admit_newcomers(method, state, cohort)
   warm_up = state.round < grouping.threshold if k > 1 else None
   inputs = RoundInputs(cohort, key, state.round, warm_up, state.aggregates)
   models, servers, new = state.models, state.server, {}
@@ -211,7 +200,9 @@ def run_k_models(
   update, groups, new["updates"] = _updates(
     method, models, starts, anchors, state.memory, vectors, inputs
   )
-  states = training.states(state.states, cohort, groups.assignment)
+  states = state.states
+  if jax.tree.leaves(states):
+    states = mean_statistics(states, training.trained.state, cohort, groups.assignment)
 
   if server.when == "aggregate":
     new_models, servers = step(trees.scale(-1.0, update), servers, starts)
@@ -221,34 +212,22 @@ def run_k_models(
   gap = trees.slot_norm(trees.subtract(trained, trees.index(new_models, preference)))
   discrepancy = trees.slot_mean(cohort.present.astype(jnp.float32), gap)
   if server.when == "after":
+    if jax.tree.leaves(states):
+      cohort = attach_client_leaves(
+        client, state.memory, states, cohort, method.map_clients, k
+      )
     _, gradients, new["last_gradients"] = anchor_gradients(
-      method,
-      "last_gradients",
-      new_models,
-      inputs._replace(
-        cohort=attach_client_leaves(
-          client, state.memory, states, cohort, method.map_clients, k
-        )
-      ),
+      method, "last_gradients", new_models, inputs._replace(cohort=cohort)
     )
     new_models, servers = step(gradients, servers, new_models)
 
   report = _report(method, loss, groups, servers, inputs)
   cost, work = _costs(method, servers, training.trained.gradients, state.memory, inputs)
-  memory = training.merge(client, state.memory, cohort, anchors)
+  memory = training.merge(client, state.memory, inputs.cohort, anchors)
   new_models, servers, aggregates, states = _broadcast_first_model(
     warm_up,
     (new_models, servers, {name: new[name] for name in state.aggregates}, states),
   )
-  if exchange.compress_down:
-    new_models, memory = broadcast.send(
-      exchange.compress_down,
-      models,
-      new_models,
-      memory,
-      cohort,
-      server_key(key, BROADCAST),
-    )
   return ComposedState(
     new_models, servers, memory, state.round + 1, aggregates, states
   ), RoundAux(
@@ -539,7 +518,7 @@ def _report(
   method: KModels, loss: Array, groups: Any, servers: Any, inputs: RoundInputs
 ) -> dict[str, Array]:
   """Reports on the server after a round."""
-  k, column = method.num_models, method.exchange.aggregator.column
+  k, aggregator = method.num_models, method.exchange.aggregator
   report = {"train_loss": trees.slot_mean(inputs.cohort.weight, loss)}
   if jax.tree.leaves(servers):  # without leaves vmap has no axis
     for name, values in jax.vmap(method.server.report)(servers).items():
@@ -551,9 +530,7 @@ def _report(
       name: jnp.where(first, value, jnp.zeros_like(value)) if value.ndim else value
       for name, value in report.items()
     }
-  if column:
-    report[column] = inputs.last["updates"][0]
-  return report
+  return report | aggregator.report(trees.index(inputs.last.get("updates"), 0))
 
 
 def _costs(
@@ -565,7 +542,7 @@ def _costs(
   preference alone do not count as example gradients.
   """
   grouping, cohort = method.grouping, inputs.cohort
-  size, slots = num_params(shapes(method.model)), cohort.ids.shape[0]
+  size, slots = num_params(method.params), cohort.ids.shape[0]
 
   def of_models(k: int, servers: Any) -> tuple[RoundCost, Work]:
     return costs(

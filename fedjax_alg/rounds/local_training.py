@@ -32,26 +32,26 @@ class Training(NamedTuple):
     memory = client.merge(memory, cohort, self.uploads, anchors)
     return client.store.put(memory, self.table) if client.store else memory
 
-  def states(
-    self, before: Params, cohort: Cohort, groups: Array | None = None
-  ) -> Params:
-    """The server's statistics after the round: means by examples.
 
-    Args:
-      before: those before, [...] or [K, ...]; () if it keeps none.
-      cohort: the participants.
-      groups: [S] int32, the group of each; None: there is one model.
-    """
-    if not jax.tree.leaves(before):
-      return before
-    weights, after = cohort.weight, self.trained.state
-    if groups is None:
-      return trees.where(weights.sum() > 0, trees.slot_mean(weights, after), before)
-    k = jax.tree.leaves(before)[0].shape[0]
-    members = trees.members(groups, k) & cohort.present[None]
-    return trees.where_slots(
-      members.any(1), trees.group_mean(weights, groups, k, after), before
-    )
+def mean_statistics(
+  before: Params, after: Params, cohort: Cohort, groups: Array | None = None
+) -> Params:
+  """The server's running statistics after a round: means by examples.
+
+  Args:
+    before: those before, [...] or [K, ...].
+    after: those of the participants after their steps, [S, ...].
+    cohort: the participants.
+    groups: [S] int32, the group of each; None: there is one model.
+  """
+  weights = cohort.weight
+  if groups is None:
+    return trees.where(weights.sum() > 0, trees.slot_mean(weights, after), before)
+  k = jax.tree.leaves(before)[0].shape[0]
+  members = trees.members(groups, k) & cohort.present[None]
+  return trees.where_slots(
+    members.any(1), trees.group_mean(weights, groups, k, after), before
+  )
 
 
 def train(
@@ -80,7 +80,7 @@ def train(
     weights: [S], or [S, K] for K sums: factors of the updates in their sum;
       None: the trained models are kept.
   """
-  store, weigh_uploads = client.store or _NOTHING, client.upload_weights
+  store, weigh_uploads = client.store, client.upload_weights
   keys = client_keys(key, cohort.ids)
   data = (models, client.shared(memory), rounds), cohort.shards
   slots = (
@@ -90,15 +90,25 @@ def train(
     cohort.part,
     client.client_rows(memory, cohort, keys),
   )
-  table, places = store.get(memory), store.places(memory, cohort, keys)
   if weights is None:
-    table, trained = map_clients.change(
-      functools.partial(_one_client, client), store.write, table, places, *data, *slots
-    )
+    table: Any = ()
+    if store:
+      table, trained = map_clients.change(
+        functools.partial(_one_with_row, client),
+        store.write,
+        store.get(memory),
+        store.places(memory, cohort, keys),
+        *data,
+        *slots,
+      )
+    else:
+      trained = map_clients(functools.partial(_one_client, client), *data, *slots)
     uploads = trained.upload
     if weigh_uploads:
       uploads = trees.slot_sum(weigh_uploads(memory, cohort), uploads)
     return Training(trained, table, uploads)
+  store = store or _NOTHING
+  table, places = store.get(memory), store.places(memory, cohort, keys)
   factors = [weights]
   if weigh_uploads:
     factors.append(weigh_uploads(memory, cohort))
@@ -119,29 +129,40 @@ def _one_client(
   client: ClientUpdate,
   shared: Any,
   shard: Shard,
-  row: Any,
   group: Array | None,
   client_id: Array,
   key: Key,
   part: Array | None,
-  method_row: Any,
-) -> tuple[Any, Trained]:
-  """The local training of one participant: what it keeps, and the rest."""
+  client_row: Any,
+) -> Trained:
+  """The local training of one participant."""
   models, from_server, rounds = shared
   if group is not None:
     models = trees.index(models, group)
     shard = shard._replace(state=trees.index(shard.state, group))
   start, reference, anchor = models
+  return client.train_checked(
+    Received(start, reference, anchor, from_server, rounds, client_id),
+    shard._replace(part=part),
+    client_row,
+    key,
+  )
+
+
+def _one_with_row(
+  client: ClientUpdate,
+  shared: Any,
+  shard: Shard,
+  row: Any,
+  *slot: Any,
+) -> tuple[Any, Trained]:
+  """The local training of one participant: what it keeps, and the rest."""
+  *slot, method_row = slot
   if not client.store:
     row = method_row
   elif jax.tree.leaves(method_row):
     row = row, method_row
-  trained = client.train_checked(
-    Received(start, reference, anchor, from_server, rounds, client_id),
-    shard._replace(part=part),
-    row,
-    key,
-  )
+  trained = _one_client(client, shared, shard, *slot, row)
   return trained.kept if client.store else (), trained._replace(kept=())
 
 
@@ -154,7 +175,7 @@ def _in_sum(
   *slot: Any,
 ) -> tuple[Any, list[Any], Any]:
   """Trains a participant; returns its row, the values to sum, and the rest."""
-  new_row, trained = _one_client(client, shared, shard, row, group, *slot)
+  new_row, trained = _one_with_row(client, shared, shard, row, group, *slot)
   start = shared[0][0]
   if group is not None:
     start = trees.index(start, group)

@@ -8,6 +8,7 @@ has a leading axis of K models; here K is 1, and ``run_round`` takes the axis
 off first and puts it back last.
 """
 
+from collections.abc import Callable
 import dataclasses
 import functools
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import optax
 
 from fedjax_alg import trees
 from fedjax_alg.base import (
-  BYTES_PER_FLOAT,
+  Algorithm,
   Array,
   Cohort,
   FedSpec,
@@ -38,7 +39,6 @@ from fedjax_alg.client import objective
 from fedjax_alg.client.personal import attach_client_leaves, first_states
 from fedjax_alg.client.update import ClientUpdate, own_memory
 from fedjax_alg.engine.keys import (
-  BROADCAST,
   FIRST_GRADIENTS,
   FORGERIES,
   LAST_GRADIENTS,
@@ -48,12 +48,10 @@ from fedjax_alg.engine.keys import (
   client_keys,
   server_key,
 )
-from fedjax_alg.exchange import broadcast, stacking
-from fedjax_alg.exchange.compression import shapes
+from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.links import Exchange, communication
-from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
-from fedjax_alg.rounds.local_training import Training, train
+from fedjax_alg.rounds.local_training import Training, mean_statistics, train
 
 #: Names of the aggregates of a round -> the purpose of the key (``server_key``).
 PURPOSES = {
@@ -84,6 +82,14 @@ class ComposedState(NamedTuple):
     return own_memory(self.memory)
 
 
+class Mean(NamedTuple):
+  """The mean of the participants' updates, or what takes its place."""
+
+  update: Params  #: [...]
+  kept: Any  #: what the aggregator keeps
+  updates: Params  #: those received, [S, ...]; () where only their sum was kept
+
+
 @dataclasses.dataclass(frozen=True)
 class TwoHalves:
   """The two halves of a method, and what is between them."""
@@ -93,6 +99,10 @@ class TwoHalves:
   server: ServerStep
   map_clients: MapClients
   exchange: Exchange
+  params: Params  #: shapes of the model's parameters
+  statistics: int  #: floats of the running statistics that go with a model
+  #: (method, start, training, cohort, key, aggregates) -> the mean update
+  average: Callable[..., Mean]
 
   @property
   def num_models(self) -> int:
@@ -109,6 +119,11 @@ class TwoHalves:
   def measures_anchor(self) -> bool:
     """Whether a round starts with the anchor gradient."""
     return self.client.needs_anchor or self.server.when == "before"
+
+  @property
+  def moves_on_anchor(self) -> bool:
+    """Whether a round has the anchor gradient at its start or at its end."""
+    return self.measures_anchor or self.server.when != "aggregate"
 
   @property
   def purposes(self) -> list[str]:
@@ -130,25 +145,80 @@ def run_round(
     state: the state.
     cohort: the participants.
     key: key of the round; consumed.
+
+  Returns:
+    The state, whose ``states`` are the participants' statistics after their
+    steps [S, ...] (``keeps_statistics``), and the report.
   """
-  client, server, exchange = method.client, method.server, method.exchange
-  model, server_state, aggregates, running = trees.index(
-    (state.models, state.server, state.aggregates, state.states), 0
+  start, server_state, last = trees.index(
+    (state.models, state.server, state.aggregates), 0
   )
-  cohort = attach_client_leaves(
-    client, state.memory, running, cohort, method.map_clients
+
+  # Every participant trains from the model.
+  training = train(
+    method.client,
+    method.map_clients,
+    (start, start, ()),
+    state.round,
+    state.memory,
+    cohort,
+    key,
+    weights=method.exchange.shares(cohort, start),
   )
-  state = admit_newcomers(method, state, cohort)
-  cohort, new = _weigh_by_loss(method, model, cohort, aggregates)
+
+  # The server moves the model by the mean of their updates.
+  mean = method.average(method, start, training, cohort, key, last)
+  update = method.client.scale(state.memory, cohort, mean.update)
+  new_model, server_state = server_step(
+    method,
+    cohort,
+    state.round,
+    as_gradient(update),
+    server_state,
+    start,
+    server_keys(key, SERVER_STEP, 1)[0],
+  )
+
+  # Costs, reports, and the new state.
+  return end_round(
+    method,
+    state,
+    cohort,
+    training,
+    Ends(
+      new_model,
+      server_state,
+      training.trained.loss,
+      measure_spread(method, mean, training, cohort, trees.subtract(new_model, start)),
+      {"updates": mean.kept},
+    ),
+  )
+
+
+def run_anchored_round(
+  method: TwoHalves, state: ComposedState, cohort: Cohort, key: Key
+) -> tuple[ComposedState, RoundAux]:
+  """``run_round`` in which the cohort measures gradients at the server's model.
+
+  Args:
+    method: the method, for which ``moves_on_anchor``.
+    state: see ``run_round``.
+    cohort: see ``run_round``.
+    key: see ``run_round``.
+  """
+  client, server = method.client, method.server
+  model, server_state, last = trees.index(
+    (state.models, state.server, state.aggregates), 0
+  )
   step = functools.partial(
     server_step, method, cohort, state.round, key=server_keys(key, SERVER_STEP, 1)[0]
   )
-  measure = functools.partial(anchor_gradient, method, key=key, last=aggregates)
+  measure = functools.partial(anchor_gradient, method, key=key, last=last)
 
   # The cohort measures the gradient at the model, and the server may move it.
-  loss, anchor, start = None, (), model
+  loss, anchor, start, kept = None, (), model, {}
   if method.measures_anchor:
-    loss, anchor, new["first_gradients"] = measure("first_gradients", model, cohort)
+    loss, anchor, kept["first_gradients"] = measure("first_gradients", model, cohort)
   if server.when == "before":
     start, server_state = step(anchor, server_state, model)
 
@@ -161,83 +231,92 @@ def run_round(
     state.memory,
     cohort,
     key,
-    weights=exchange.shares(cohort, start),
+    weights=method.exchange.shares(cohort, start),
   )
-  mean, new["updates"], distance = _mean_update(
-    method, start, training, cohort, key, aggregates
-  )
-  update = client.scale(state.memory, cohort, mean)
-  running = training.states(running, cohort)
+  mean = method.average(method, start, training, cohort, key, last)
+  kept["updates"] = mean.kept
+  update = client.scale(state.memory, cohort, mean.update)
 
   # The server moves the model.
   if server.when == "aggregate":
     new_model, server_state = step(as_gradient(update), server_state, start)
   else:
     new_model = trees.add_scaled(start, server.aggregate_lr, update)
-  report = distance(trees.subtract(new_model, start))
+  report = measure_spread(
+    method, mean, training, cohort, trees.subtract(new_model, start)
+  )
   if server.when == "after":
-    _, gradient, new["last_gradients"] = measure(
-      "last_gradients",
-      new_model,
-      attach_client_leaves(client, state.memory, running, cohort, method.map_clients),
+    _, gradient, kept["last_gradients"] = measure(
+      "last_gradients", new_model, _after_training(method, state, cohort, training)
     )
     new_model, server_state = step(gradient, server_state, new_model)
-
-  # Reports, costs, and the new state.
   loss = training.trained.loss if loss is None else loss
-  report |= {"train_loss": trees.slot_mean(cohort.weight, loss)}
-  report |= server.report(server_state)
-  if exchange.aggregator.column:
-    report[exchange.aggregator.column] = aggregates["updates"]
-  models, servers, anchors, aggregates, states = trees.repeat(
-    (
-      new_model,
-      server_state,
-      anchor,
-      {name: new[name] for name in state.aggregates},
-      running,
-    ),
-    1,
-  )
-  measured = int(exchange.by_loss is not None)
-  cost, work = costs(
+  return end_round(
     method,
+    state,
     cohort,
+    training,
+    Ends(new_model, server_state, loss, report, kept, anchor),
+  )
+
+
+def _after_training(
+  method: TwoHalves, state: ComposedState, cohort: Cohort, training: Training
+) -> Cohort:
+  """The cohort with the server's statistics after the local steps."""
+  if not jax.tree.leaves(state.states):
+    return cohort
+  return attach_client_leaves(
+    method.client,
     state.memory,
-    training.trained.gradients,
-    servers,
-    evaluations=measured,
-    more_up=BYTES_PER_FLOAT * measured,
+    mean_statistics(trees.index(state.states, 0), training.trained.state, cohort),
+    cohort,
+    method.map_clients,
   )
-  memory = training.merge(client, state.memory, cohort, anchors)
-  if exchange.compress_down:
-    models, memory = broadcast.send(
-      exchange.compress_down,
-      state.models,
-      models,
-      memory,
-      cohort,
-      server_key(key, BROADCAST),
-    )
+
+
+class Ends(NamedTuple):
+  """What a round ends with."""
+
+  model: Params
+  server: Any  #: state of the server step
+  loss: Array  #: [S], the participants' losses
+  report: dict[str, Array]
+  kept: dict[str, Any]  #: what the aggregator keeps, by name in ``PURPOSES``
+  anchor: Params = ()  #: the gradient measured at the start
+
+
+def end_round(
+  method: TwoHalves,
+  state: ComposedState,
+  cohort: Cohort,
+  training: Training,
+  ends: Ends,
+) -> tuple[ComposedState, RoundAux]:
+  """The new state, the reports and the costs of a round.
+
+  Args:
+    method: the method.
+    state: that before the round.
+    cohort: the participants.
+    training: their local training.
+    ends: the results of the server.
+  """
+  aggregator, last = method.exchange.aggregator, state.aggregates
+  report = {
+    **ends.report,
+    "train_loss": trees.slot_mean(cohort.weight, ends.loss),
+    **method.server.report(ends.server),
+    **aggregator.report(trees.index(last.get("updates"), 0)),
+  }
+  models, servers, anchors, aggregates = trees.repeat(
+    (ends.model, ends.server, ends.anchor, {name: ends.kept[name] for name in last}), 1
+  )
+  cost, work = costs(method, cohort, state.memory, training.trained.gradients, servers)
+  memory = training.merge(method.client, state.memory, cohort, anchors)
   return ComposedState(
-    models, servers, memory, state.round + 1, aggregates, states
-  ), RoundAux({"loss": loss}, report, cost, work)
-
-
-def _weigh_by_loss(
-  method: TwoHalves, model: Params, cohort: Cohort, last: Any
-) -> tuple[Cohort, dict[str, Any]]:
-  """The cohort with weights by its losses, if it has, and what is kept."""
-  rule = method.exchange.by_loss
-  if rule is None:
-    return cohort, {}
-  losses = method.map_clients(
-    lambda params, shard: objective.full_loss(method.model, params, shard),
-    model,
-    cohort.shards,
-  )
-  shares, rule_state = rule.weigh(last.get("weights"), cohort, losses)
-  return cohort._replace(losses=losses, shares=shares), {"weights": rule_state}
+    models, servers, memory, state.round + 1, aggregates, training.trained.state
+  ), RoundAux({"loss": ends.loss}, report, cost, work)
 
 
 def anchor_gradient(
@@ -271,44 +350,28 @@ def anchor_gradient(
   return losses, *trees.index(of_one, 0)
 
 
-def _mean_update(
+def mean_update(
   method: TwoHalves,
   start: Params,
   training: Training,
   cohort: Cohort,
   key: Key,
   last: Any,
-) -> tuple[Params, Any, Any]:
-  """The mean of the updates, or what takes its place.
+) -> Mean:
+  """Takes the mean of the updates, or what is in its place.
 
-  Returns:
-    The vector; what the aggregator keeps; and a function: how far the model has
-    moved -> how far the trained models are from it. Its column is
-    "discrepancy", the mean distance (FedGroup (4)); where the updates were not
-    kept "discrepancy_rms", the root of the mean squared distance, in which
-    participants have the weights that they have in the mean. The model is that
-    of this round (errata F-26).
+  Args:
+    method: the method.
+    start: the model from which the participants have trained.
+    training: their local training.
+    cohort: the participants.
+    key: key of the round.
+    last: what the aggregator keeps, by name in ``PURPOSES``.
   """
-  exchange, starts = method.exchange, trees.repeat(start, 1)
-  weights = exchange.weigh(cohort)
   if training.squares is not None:
-    total = weights.sum()[None]
-    mean = _clip_mean(method, training.total, training.squares, cohort)
-    return (
-      mean,
-      None,
-      lambda move: {
-        "discrepancy_rms": stacking.group_spread(
-          weights,
-          training.squares,
-          trees.repeat(move, 1),
-          trees.repeat(training.total, 1),
-          total,
-          total,
-        )
-      },
-    )
-  trained = training.trained.params
+    return Mean(training.total, None, ())
+  exchange, starts = method.exchange, trees.repeat(start, 1)
+  weights, trained = exchange.weigh(cohort), training.trained.params
   if exchange.forges:
     trained = trees.add(
       starts,
@@ -320,47 +383,44 @@ def _mean_update(
       ),
     )
   updates = trees.subtract(trained, starts)
-  mean, aggregate = exchange.combine(
+  mean, kept = exchange.combine(
     updates, weights, cohort, server_keys(key, UPDATES, 1)[0], last.get("updates")
   )
-  mean = _clip_mean(method, mean, None, cohort, updates)
-  return (
-    mean,
-    aggregate,
-    lambda move: {
-      "discrepancy": trees.slot_mean(
-        cohort.present.astype(jnp.float32),
-        trees.slot_norm(trees.subtract(updates, trees.repeat(move, 1))),
-      )
-    },
-  )
+  return Mean(mean, kept, updates)
 
 
-def _clip_mean(
-  method: TwoHalves,
-  mean: Params,
-  squares: Array | None,
-  cohort: Cohort,
-  updates: Params = (),
-) -> Params:
-  """The mean update, clipped where the weights ask for it.
+def measure_spread(
+  method: TwoHalves, mean: Mean, training: Training, cohort: Cohort, move: Params
+) -> dict[str, Array]:
+  """Measures how far the trained models are from the model of this round.
+
+  The column is "discrepancy", the mean distance (FedGroup (4)); where the
+  updates were not kept "discrepancy_rms", the root of the mean squared
+  distance, in which participants have the weights that they have in the mean.
+  The model is that of this round (errata F-26).
 
   Args:
     method: the method.
     mean: the mean update.
-    squares: [S] float32, squared norms of the updates; None: of ``updates``.
+    training: the participants' training.
     cohort: the participants.
-    updates: [S, ...].
+    move: how far the model has moved.
   """
-  rule, rate = method.exchange.by_loss, method.client.learning_rate
-  if rule is None or rule.shorten is None:
-    return mean
-  if squares is None:
-    squares = trees.slot_norm(updates) ** 2
-  assert not (rate is None or cohort.shares is None or cohort.losses is None)
-  return trees.scale(
-    rule.shorten(cohort.shares, cohort.losses, squares, rate(cohort.shards)), mean
-  )
+  if training.squares is None:
+    gap = trees.slot_norm(trees.subtract(mean.updates, trees.repeat(move, 1)))
+    return {"discrepancy": trees.slot_mean(cohort.present.astype(jnp.float32), gap)}
+  weights = method.exchange.weigh(cohort)
+  total = weights.sum()[None]
+  return {
+    "discrepancy_rms": stacking.group_spread(
+      weights,
+      training.squares,
+      trees.repeat(move, 1),
+      trees.repeat(training.total, 1),
+      total,
+      total,
+    )
+  }
 
 
 def init(method: TwoHalves, params: Params, spec: FedSpec, key: Key) -> ComposedState:
@@ -371,7 +431,7 @@ def init(method: TwoHalves, params: Params, spec: FedSpec, key: Key) -> Composed
     method.first_servers(models),
     _place_memory(method, method.client.init(params, spec)),
     jnp.zeros((), jnp.int32),
-    first_aggregates(method, models) | _first_weights(method, spec.num_clients),
+    first_aggregates(method, models),
     first_states(method.model, method.num_models),
   )
 
@@ -381,14 +441,6 @@ def first_aggregates(method: TwoHalves, models: Params) -> dict[str, Any]:
   keeps = method.exchange.aggregator.keeps
   return (
     {} if keeps is None else {name: jax.vmap(keeps)(models) for name in method.purposes}
-  )
-
-
-def _first_weights(method: TwoHalves, clients: int) -> dict[str, Any]:
-  """Makes the initial state of the weights, as ``first_aggregates``."""
-  rule = method.exchange.by_loss
-  return (
-    {} if rule is None or rule.keeps is None else {"weights": rule.keeps(clients)[None]}
   )
 
 
@@ -417,22 +469,58 @@ def setup(
   )
 
 
-def admit_newcomers(
-  method: TwoHalves, state: ComposedState, cohort: Cohort
-) -> ComposedState:
-  """The state when the clients of this round have joined."""
-  if cohort.newcomers is None:
-    return state
-  return state._replace(
-    memory=method.client.refresh(
-      state.memory, trees.index(state.models, 0), cohort, method.map_clients
+def idle(state: ComposedState, cohort: Cohort) -> ComposedState:
+  """The state after a round without participants."""
+  return state._replace(round=state.round + 1)
+
+
+def admits_newcomers(
+  algorithm: Algorithm[ComposedState], method: TwoHalves
+) -> Algorithm[ComposedState]:
+  """The algorithm whose memory takes in the clients that join in a round.
+
+  Args:
+    algorithm: the algorithm of ``method``.
+    method: its local half has a ``refresh``.
+  """
+  refresh, idle_round = method.client.refresh, algorithm.idle
+  assert refresh is not None
+
+  def admit(state: ComposedState, cohort: Cohort) -> ComposedState:
+    if cohort.newcomers is None:
+      return state
+    return state._replace(
+      memory=refresh(
+        state.memory, trees.index(state.models, 0), cohort, method.map_clients
+      )
     )
+
+  return algorithm._replace(
+    round=lambda state, cohort, key: algorithm.round(admit(state, cohort), cohort, key),
+    idle=idle_round
+    and (lambda state, cohort: idle_round(admit(state, cohort), cohort)),
   )
 
 
-def idle(method: TwoHalves, state: ComposedState, cohort: Cohort) -> ComposedState:
-  """The state after a round without participants."""
-  return admit_newcomers(method, state, cohort)._replace(round=state.round + 1)
+def keeps_statistics(
+  algorithm: Algorithm[ComposedState],
+) -> Algorithm[ComposedState]:
+  """The algorithm of ``run_round`` whose server keeps running statistics.
+
+  They are the mean of the participants' by examples; none where each client
+  keeps its own.
+  """
+
+  def run(state, cohort, key):
+    new, aux = algorithm.round(state, cohort, key)
+    states = state.states
+    if jax.tree.leaves(states):
+      states = trees.repeat(
+        mean_statistics(trees.index(states, 0), new.states, cohort), 1
+      )
+    return new._replace(states=states), aux
+
+  return algorithm._replace(round=run)
 
 
 def server_keys(key: Key, purpose: int, k: int) -> Key:
@@ -549,10 +637,10 @@ def costs(
     cohort.shards.size,
     gradients,
     full_passes=passes,
-    evaluations=evaluations,
+    evaluations=client.evaluations + evaluations,
     part=cohort.part,
   )
-  slots, size = cohort.ids.shape[0], num_params(shapes(method.model))
+  slots, size = cohort.ids.shape[0], num_params(method.params)
   total: Any = (
     k * (1 + first + after) * exchange.aggregator.flops(slots, size)
     + client.server_flops(slots, size)
@@ -567,16 +655,15 @@ def costs(
       * cohort.validation.size.astype(jnp.float32)
       * jax.vmap(server.evaluations)(server_states).sum()
     )
-  running = state_size(method.model)
   messages = communication(
     exchange,
     client,
-    method.model,
+    method.params,
     memory,
     cohort,
     models=k,
-    floats_down=running * k * (1 + after),
-    floats_up=running,
+    floats_down=method.statistics * k * (1 + after),
+    floats_up=method.statistics,
     vectors=client.needs_anchor + (server.when == "before") + k * after,
     gradients=k * (first + after),
     more_up=more_up,

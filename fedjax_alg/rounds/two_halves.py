@@ -21,14 +21,18 @@ import dataclasses
 import functools
 from typing import Any
 
+from fedjax_alg import trees
 from fedjax_alg.base import Algorithm, MapClients, Model, shared_client_params
 from fedjax_alg.central.steps import WHEN, ServerStep
-from fedjax_alg.client.personal import deploys, with_states
+from fedjax_alg.client.personal import Places, with_client_leaves, with_states
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError, a_type
+from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import Exchange, fit, wrap
+from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import k_models, one_model
 from fedjax_alg.rounds.k_models import KModels, ModelGrouping
+from fedjax_alg.rounds.loss_weights import sends_loss, weighs_by_losses
 from fedjax_alg.rounds.one_model import ComposedState, TwoHalves
 
 __all__ = ["ComposedState", "ModelGrouping", "compose"]
@@ -59,9 +63,12 @@ def compose(
   method = _join_halves(
     model, client, server, map_clients=map_clients, exchange=exchange, grouping=grouping
   )
+  client, exchange = method.client, method.exchange
   run_round: Any = one_model.run_round
   models: Any = lambda state: with_states(model, state.models, state.states)
   client_params: Any = shared_client_params(models)
+  if method.moves_on_anchor:
+    run_round = one_model.run_anchored_round
   if isinstance(method, KModels):
     run_round = k_models.run_k_models
     if method.num_models > 1:
@@ -72,19 +79,30 @@ def compose(
     functools.partial(run_round, method),
     client_params,
     models,
-    idle=None if exchange.privacy else functools.partial(one_model.idle, method),
+    idle=None if exchange.privacy else one_model.idle,
     takes_parts=client.takes_parts,
   )
-  algorithm = deploys(
-    algorithm,
-    method.client,
-    model,
-    lambda state: state.memory,
-    lambda state, memory: state._replace(memory=memory),
-    map_clients,
-    method.num_models if isinstance(method, KModels) else None,
-  )
-  return wrap(method.exchange, algorithm)
+  if exchange.by_loss:
+    algorithm = weighs_by_losses(algorithm, method, run_round, exchange.by_loss)
+  if client.refresh:
+    algorithm = one_model.admits_newcomers(algorithm, method)
+  several = isinstance(method, KModels)
+  if model.roles is not None:
+    if model.roles.has_state and not several:
+      algorithm = one_model.keeps_statistics(algorithm)
+    algorithm = with_client_leaves(
+      algorithm,
+      client,
+      model,
+      map_clients,
+      Places(
+        lambda state: state.memory,
+        lambda state, memory: state._replace(memory=memory),
+        lambda state: state.states if several else trees.index(state.states, 0),
+        method.num_models if several else None,
+      ),
+    )
+  return wrap(exchange, algorithm)
 
 
 def _join_halves(
@@ -103,7 +121,16 @@ def _join_halves(
       server step is none, or a link does not fit (``links.fit``).
   """
   check_server(server)
-  method = TwoHalves(model, client, server, map_clients, exchange)
+  method = TwoHalves(
+    model,
+    client,
+    server,
+    map_clients,
+    exchange,
+    shapes(model),
+    state_size(model),
+    one_model.mean_update,
+  )
   refused: dict[str, str] = {}
   if grouping:
     method = KModels(**vars(method), grouping=grouping)
@@ -116,6 +143,8 @@ def _join_halves(
     released=len(method.purposes),
     refused=refused,
   )
+  if exchange.by_loss:
+    client = sends_loss(client)
   return dataclasses.replace(method, client=client, exchange=exchange)
 
 

@@ -1,0 +1,84 @@
+"""Rounds in which weights follow from the participants' losses.
+
+Every participant measures its loss at the model that it receives, and sends it.
+The rule (``exchange.weights.ByLoss``) makes the weights of this round's means of
+the losses, and may shorten the mean update.
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+from fedjax_alg import trees
+from fedjax_alg.base import BYTES_PER_FLOAT, Algorithm
+from fedjax_alg.client import objective
+from fedjax_alg.client.update import ClientUpdate
+from fedjax_alg.exchange.links import count_bytes
+from fedjax_alg.exchange.weights import ByLoss
+from fedjax_alg.rounds.one_model import ComposedState, Mean, TwoHalves
+
+
+def sends_loss(client: ClientUpdate) -> ClientUpdate:
+  """The local method with the costs of a loss that is measured and sent."""
+  return client._replace(
+    evaluations=client.evaluations + 1,
+    extra_up=lambda size: count_bytes(size, client.extra_up) + BYTES_PER_FLOAT,
+  )
+
+
+def weighs_by_losses(
+  algorithm: Algorithm[ComposedState],
+  method: TwoHalves,
+  run_round: Callable[..., Any],
+  rule: ByLoss,
+) -> Algorithm[ComposedState]:
+  """The algorithm whose participants have weights by their losses.
+
+  Args:
+    algorithm: the algorithm of ``method``.
+    method: the method; its local half is from ``sends_loss``.
+    run_round: its round (``one_model.run_round``).
+    rule: how the weights follow from the losses.
+  """
+
+  def init(params, spec, key):
+    state = algorithm.init(params, spec, key)
+    if rule.keeps is None:
+      return state
+    weights = rule.keeps(spec.num_clients)[None]
+    return state._replace(aggregates=state.aggregates | {"weights": weights})
+
+  def run(state, cohort, key):
+    aggregates = dict(state.aggregates)
+    last = aggregates.pop("weights", None)
+    losses = method.map_clients(
+      lambda params, shard: objective.full_loss(method.model, params, shard),
+      trees.index(state.models, 0),
+      cohort.shards,
+    )
+    weights, new_last = rule.weigh(trees.index(last, 0), cohort, losses)
+
+    def average(weighted, start, training, cohort, *args) -> Mean:
+      mean = method.average(weighted, start, training, cohort, *args)
+      rate = method.client.learning_rate
+      if rule.shorten is None:
+        return mean
+      squares = training.squares
+      if squares is None:
+        squares = trees.slot_norm(mean.updates) ** 2
+      assert rate is not None
+      factor = rule.shorten(weights, losses, squares, rate(cohort.shards))
+      return mean._replace(update=trees.scale(factor, mean.update))
+
+    weighted = dataclasses.replace(
+      method,
+      exchange=dataclasses.replace(method.exchange, weights=lambda cohort: weights),
+      average=average,
+    )
+    new, aux = run_round(weighted, state._replace(aggregates=aggregates), cohort, key)
+    if last is not None:
+      aggregates = new.aggregates | {"weights": trees.repeat(new_last, 1)}
+      new = new._replace(aggregates=aggregates)
+    return new, aux
+
+  return algorithm._replace(init=init, round=run)
