@@ -108,6 +108,9 @@ class Shard(NamedTuple):
   #: the client's own personal parameters (``Model.roles``), [S, ...] of several
   #: clients; None: those that the model starts from
   personal: Any = None
+  #: [] float32, the learning rate with which they move in local steps; None:
+  #: they do not move
+  rate: Any = None
   #: running statistics with which the client computes (``Model.roles``),
   #: [S, ...] of several clients; of K models [K, ...], [S, K, ...]; None: those
   #: that the model starts from

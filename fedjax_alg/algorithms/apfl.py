@@ -127,7 +127,7 @@ def _update(model: Model, hparams: APFLHParams) -> ClientUpdate:
     if hparams.personal_start == "received":
       # A client without data has not taken part: it keeps what it has.
       start = trees.where(met | (shard.size == 0), previous, received.start)
-    params, personal, weight, _, loss = minibatches.fold_steps(
+    (params, personal, weight, _, loss), _ = minibatches.fold_steps(
       model,
       shard,
       hparams,

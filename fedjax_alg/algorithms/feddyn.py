@@ -40,7 +40,8 @@ from fedjax_alg.algorithms.common import averaging, local_rate
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params, builder
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.sgd import sgd
+from fedjax_alg.client.optimizers import descent
+from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
@@ -115,10 +116,12 @@ def dyn_update(
         gradient, alpha, trees.add(drift, trees.subtract(params, start))
       )
 
-    params, loss = sgd(model, received.start, shard, work, client_lr, key, correct)
+    params, loss, _, leaves = descend(
+      model, received.start, shard, work, key, descent(client_lr), correct
+    )
     params = carry(params)  # once: its change moves h, too
     update = trees.subtract(params, received.start)
-    return Trained(params, loss, update, kept=update)
+    return Trained(params, loss, update, kept=update, leaves=leaves)
 
   def scale(memory, cohort, update):
     # mean_k v_k - h / alpha, with the h after this round.

@@ -35,8 +35,8 @@ from fedjax_alg import trees
 from fedjax_alg.algorithms.common import averaging, local_rate, product_caution, weights
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params, builder
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import Descent
-from fedjax_alg.client.sgd import descend, proximal, sgd
+from fedjax_alg.client.optimizers import Descent, descent
+from fedjax_alg.client.sgd import Correction, descend, proximal
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import is_zero
 from fedjax_alg.exchange import Exchange
@@ -142,15 +142,21 @@ def nova_update(
     length = norms if tau_eff == "normaliser" else num_steps.astype(jnp.float32)
     return trees.slot_mean(weigh(cohort), length) / jnp.where(num_steps > 0, norms, 1.0)
 
+  plain, pull = descent(client_lr), proximal(mu)
+
   def train(received, shard, factor, key):
     start = received.start
+    correct: Correction | None
     if is_zero(momentum):
-      params, loss = sgd(model, start, shard, work, client_lr, key, proximal(mu))
+      steps, correct = plain, pull
     else:
-      params, loss, _ = descend(
-        model, start, shard, work, key, _heavy_ball(client_lr, momentum, mu, start)
-      )
-    return Trained(trees.add_scaled(start, factor, trees.subtract(params, start)), loss)
+      steps, correct = _heavy_ball(client_lr, momentum, mu, start), None
+    params, loss, _, leaves = descend(model, start, shard, work, key, steps, correct)
+    return Trained(
+      trees.add_scaled(start, factor, trees.subtract(params, start)),
+      loss,
+      leaves=leaves,
+    )
 
   return ClientUpdate(
     train,

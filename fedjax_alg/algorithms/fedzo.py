@@ -99,7 +99,7 @@ def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:
       ((loss, grad),) = gradient((params, jax.random.fold_in(draws, number)))
       return (trees.add_scaled(params, -hparams.client_lr, grad), loss, number + 1)
 
-    params, loss, _ = minibatches.fold_steps(
+    (params, loss, _), _ = minibatches.fold_steps(
       model,
       shard,
       hparams,

@@ -79,7 +79,7 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
 
   def train(received, shard, client_row, key):
     scaling = feature_scaling(shard, received.shared) if scales else None
-    params = svrg(
+    params, leaves = svrg(
       model,
       received.start,
       received.reference,
@@ -90,7 +90,8 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
       key,
       scaling,
     )
-    return Trained(params, jnp.zeros(()))  # the full pass has the loss
+    # The full pass has the loss.
+    return Trained(params, jnp.zeros(()), leaves=leaves)
 
   return ClientUpdate(
     train,

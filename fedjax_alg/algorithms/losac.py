@@ -163,7 +163,7 @@ def _client_variant(
       params, estimate = _advance(params, estimate, delayed, fresh, share, client_lr)
       return params, estimate, fresh, loss
 
-    params, estimate, delayed, loss = minibatches.fold_steps(
+    (params, estimate, delayed, loss), leaves = minibatches.fold_steps(
       model, shard, work, key, step, (received.start, before, client_row, jnp.zeros(()))
     )
     return Trained(
@@ -171,6 +171,7 @@ def _client_variant(
       loss,
       trees.subtract(estimate, before),
       kept=trees.subtract(delayed, client_row),
+      leaves=leaves,
     )
 
   return _client_update(train, work, client_lr, init=init, setup=setup, refresh=refresh)

@@ -28,7 +28,8 @@ from fedjax_alg.algorithms.common import averaging, local_rate, server_rate, wei
 from fedjax_alg.base import Algorithm, MapClients, Model, Params, builder
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.sgd import sgd
+from fedjax_alg.client.optimizers import descent
+from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.svrg import svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
@@ -151,7 +152,7 @@ def mime_update(
   def train(received, shard, client_row, key):
     s = received.shared
     if not lite:
-      params = svrg(
+      params, leaves = svrg(
         model,
         received.start,
         received.reference,
@@ -162,20 +163,21 @@ def mime_update(
         key,
         precondition=lambda gradient: _step(base, s, gradient),
       )
-      return Trained(params, jnp.zeros(()))  # the full pass has the loss
-    params, loss = sgd(
+      # The full pass has the loss.
+      return Trained(params, jnp.zeros(()), leaves=leaves)
+    params, loss, _, leaves = descend(
       model,
       received.start,
       shard,
       work,
-      client_lr,
       key,
+      descent(client_lr),
       lambda gradient, *_: _step(base, s, gradient),
     )
     if base.base == "sgd":  # no statistics need the full gradient
-      return Trained(params, loss)
+      return Trained(params, loss, leaves=leaves)
     _, full = objective.full_value_and_grad(model, received.reference, shard)
-    return Trained(params, loss, full)
+    return Trained(params, loss, full, leaves=leaves)
 
   def upload_weights(memory, cohort):
     return shares(cohort.present.astype(jnp.float32) if uniform else cohort.weight)

@@ -87,7 +87,7 @@ def _adapt(
     ((_, grad),) = gradient(params)
     return trees.add_scaled(params, -adapt_lr, grad)
 
-  return minibatches.fold_steps(model, shard, once, key, step, params)
+  return minibatches.fold_steps(model, shard, once, key, step, params)[0]
 
 
 def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
@@ -123,7 +123,7 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
   def train(received, shard, client_row, key):
     start = received.start
     local_steps = descent(hparams.client_lr, optimizer, received.round)
-    params, loss, _ = minibatches.fold_steps(
+    (params, loss, _), _ = minibatches.fold_steps(
       model,
       shard,
       hparams,

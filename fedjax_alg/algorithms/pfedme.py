@@ -153,7 +153,7 @@ def _train(
     return TwoModels(theta, copy, loss), number + 1
 
   pair: TwoModels
-  pair, _ = minibatches.fold_steps(
+  (pair, _), _ = minibatches.fold_steps(
     model,
     shard,
     hparams,

@@ -32,9 +32,9 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
-from fedjax_alg.client.personal import run_moving, with_states
-from fedjax_alg.client.sgd import sgd
+from fedjax_alg.client.optimizers import ClientOptimizer, descent, local_optimizer
+from fedjax_alg.client.personal import with_states
+from fedjax_alg.client.sgd import descend
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
 from fedjax_alg.hparams import hyper
@@ -169,20 +169,15 @@ def local(
 
     def train(rounds, shard, row, key):
       params, running = row
-      (params, loss), _, running = run_moving(
-        lambda shard: sgd(
-          model,
-          params,
-          shard,
-          hparams,
-          hparams.client_lr,
-          key,
-          optimizer=optimizer,
-          rounds=0 if optimizer is None else rounds,
-        ),
+      params, loss, _, leaves = descend(
+        model,
+        params,
         shard._replace(state=running if has_state else None),
+        hparams,
+        key,
+        descent(hparams.client_lr, optimizer, 0 if optimizer is None else rounds),
       )
-      return (params, running if has_state else ()), loss
+      return (params, leaves.state if has_state else ()), loss
 
     # The id of a padding slot is C, so its row is dropped.
     (table, states), loss = map_clients.change(

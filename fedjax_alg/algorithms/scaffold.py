@@ -102,7 +102,7 @@ def scaffold_update(
     start, shift = received.start, trees.subtract(received.shared, client_row)
     sums = option == "II" and optimizer is not None
     local_steps = descent(client_lr, optimizer, received.round)
-    params, loss, opt_state = descend(
+    params, loss, opt_state, leaves = descend(
       model,
       start,
       shard,
@@ -131,7 +131,7 @@ def scaffold_update(
       trees.subtract(new, client_row),
       jax.tree.map(jnp.zeros_like, client_row),
     )
-    return Trained(params, loss, changed, kept=changed)
+    return Trained(params, loss, changed, kept=changed, leaves=leaves)
 
   def upload_weights(memory, cohort):
     clients: Any = trees.num_rows(memory.clients)

@@ -20,9 +20,10 @@ from jaxtyping import Bool, Float, Int, UInt
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
-from fedjax_alg.client import moving, objective
+from fedjax_alg.client import objective
 from fedjax_alg.data import store
 from fedjax_alg.hparams import hyper
+from fedjax_alg.models.roles import NOTHING_MOVED, ClientLeaves
 
 # After so many rounds a card is at a uniformly random place but for a
 # probability of 2^-rounds, and a pair of cards but for (3/4)^rounds = 0.1 %.
@@ -90,7 +91,9 @@ class LocalWork:
         rounded up, so at least one. None: all.
     """
     if self.local_steps:
-      steps = _part_of(jnp.int32(self.local_steps), part)
+      steps: Any = jnp.int32(self.local_steps)
+      if part is not None:
+        steps = _part_of(steps, part)
     else:
       epochs, per_epoch = self.local_epochs, batches_per_epoch(size, self.batch_size)
       if part is None:
@@ -143,12 +146,8 @@ class LocalWork:
     return result
 
 
-def _part_of(
-  number: Int[Array, ""] | int, part: Float[Array, ""] | None
-) -> Int[Array, ""] | int:
-  """ceil(part * number), [] int32; ``number`` if there is no part."""
-  if part is None:
-    return number
+def _part_of(number: Int[Array, ""] | int, part: Float[Array, ""]) -> Int[Array, ""]:
+  """ceil(part * number), [] int32."""
   return jnp.ceil(part * jnp.asarray(number, jnp.float32)).astype(jnp.int32)
 
 
@@ -267,19 +266,17 @@ def draw_at_once(steps: int) -> Iterator[None]:
 
 def take_rows(shard: Shard, rows: Int[Array, " B"]) -> tuple[Any, Any]:
   """x [B, ...] and y [B, ...] of the rows, which must exist."""
-
-  def take(array: Array) -> Array:
-    return array.at[rows].get(mode="promise_in_bounds")
-
-  return store.gather_rows(shard.x, take), store.gather_rows(shard.y, take)
+  result: tuple[Any, Any] = store.gather_rows(
+    (shard.x, shard.y), lambda array: array.at[rows].get(mode="promise_in_bounds")
+  )
+  return result
 
 
 #: For a model whose parameters are the pair (parameters, statistics).
 MOVES = Differentiate(objective.batch_value_and_moves, objective.full_value_and_moves)
 
 
-def _with_moving(
-  moving_leaves: moving.Moving,
+def _fold_moving_steps(
   model: Model,
   shard: Shard,
   work: LocalWork,
@@ -288,17 +285,17 @@ def _with_moving(
   carry: Any,
   batches_per_step: int,
   differentiate: Differentiate,
-) -> Any:
-  """``fold_steps`` in which ``moving_leaves`` move, too.
+) -> tuple[Any, ClientLeaves]:
+  """``fold_steps`` in which personal parameters or statistics move, too.
 
-  Its step is taken after that of ``fn``, with the gradient and the statistics
+  Their step is taken after that of ``fn``, with the gradient and the statistics
   at the first parameters for which ``fn`` asks, or the mean of these where a
   step has several mini-batches.
   """
-  has_state = moving_leaves.state is not None
+  has_state, rate = shard.state is not None, shard.rate
 
   def step(*args):
-    *gradients, (carry, personal, state) = args
+    *gradients, (carry, (personal, state)) = args
     moves: dict[int, tuple[Params, Any]] = {}
 
     def of_shared(place, gradient):
@@ -318,28 +315,31 @@ def _with_moving(
     old = state
     for slope, new in moves.values():
       share = 1.0 / len(moves)
-      personal = moving_leaves.take_step(personal, trees.scale(share, slope))
+      personal = jax.tree.map(
+        lambda leaf, slope: leaf - rate * slope, personal, trees.scale(share, slope)
+      )
       state = (
         new
         if len(moves) == 1
         else trees.add_scaled(state, share, trees.subtract(new, old))
       )
-    return carry, personal, state
+    return carry, ClientLeaves(personal, state)
 
   together = model.roles.together(
-    model, shard.personal if moving_leaves.personal is None else None, has_state
+    model, shard.personal if rate is None else None, has_state
   )
-  carry, moving_leaves.personal, moving_leaves.state = fold_steps(
+  leaves = ClientLeaves(shard.personal if rate is not None else None, shard.state)
+  (carry, leaves), _ = fold_steps(
     together,
-    shard._replace(personal=None, state=None),
+    shard._replace(personal=None, rate=None, state=None),
     work,
     key,
     step,
-    (carry, moving_leaves.personal, moving_leaves.state),
+    (carry, leaves),
     batches_per_step,
     MOVES if has_state else differentiate,
   )
-  return carry
+  return carry, ClientLeaves(*(() if part is None else part for part in leaves))
 
 
 def fold_steps(
@@ -351,8 +351,11 @@ def fold_steps(
   carry: Any,
   batches_per_step: int = 1,
   differentiate: Differentiate = EXACT,
-) -> Any:
+) -> tuple[Any, ClientLeaves]:
   """Folds ``fn(gradient, ..., carry)`` over the client's local steps.
+
+  With the steps move the client's personal parameters, if the shard has a
+  ``rate``, and running statistics, if it has some (``client.personal``).
 
   Args:
     model: the model.
@@ -370,37 +373,36 @@ def fold_steps(
     differentiate: how the loss and the gradient are computed.
 
   Returns:
-    The carry after the last step.
+    The carry after the last step, and the leaves that have moved with it, each
+    () if there are none (``Trained.leaves``).
   """
-  moving_leaves = moving.current()
-  if moving_leaves is not None and model.roles is not None:
-    return _with_moving(
-      moving_leaves, model, shard, work, key, fn, carry, batches_per_step, differentiate
+  if model.roles is not None and (shard.rate is not None or shard.state is not None):
+    return _fold_moving_steps(
+      model, shard, work, key, fn, carry, batches_per_step, differentiate
     )
-  model = objective.of_client(model, shard)
+  if model.roles is not None or model.l2_of_sum:
+    model = objective.of_client(model, shard)
   steps = work.num_steps(shard.size, shard.part)
 
-  def gradient(number: Array, of: Callable[..., tuple[Array, Params]]) -> Gradient:
-    """Makes the gradient of a mini-batch, whose dropout is drawn by its number."""
-    dropout = objective.dropout_key(model, key, number)
-    return lambda *params: tuple(of(p, dropout) for p in params)
+  def dropout(number: Array) -> Key | None:
+    """The key of the dropout of a mini-batch, by its number."""
+    return objective.dropout_key(model, key, number)
 
+  draws = model.train_apply is not None
   if not work.batch_size:
+
+    def full_gradient(number: Array) -> Gradient:
+      on_all = (shard, dropout(number) if draws else None)
+      return lambda *params: tuple(
+        differentiate.full(model, p, *on_all) for p in params
+      )
 
     @jax.named_scope(STEP)
     def full_step(k: Array, carry: Any) -> Any:
-      return fn(
-        *(
-          gradient(
-            k * batches_per_step + j,
-            lambda p, dropout: differentiate.full(model, p, shard, dropout),
-          )
-          for j in range(batches_per_step)
-        ),
-        carry,
-      )
+      numbers = (k * batches_per_step + j for j in range(batches_per_step))
+      return fn(*map(full_gradient, numbers), carry)
 
-    return jax.lax.fori_loop(jnp.int32(0), steps, full_step, carry)
+    return jax.lax.fori_loop(jnp.int32(0), steps, full_step, carry), NOTHING_MOVED
 
   bits = shuffle_bits(key)
   # The rows of many steps are drawn at once: the shuffle then costs next to
@@ -415,21 +417,23 @@ def fold_steps(
     )(first * batches_per_step + jnp.arange(chunk * batches_per_step, dtype=jnp.int32))
 
     def batch_gradient(b: Array) -> Gradient:
-      x, y = take_rows(shard, rows[b])
-      return gradient(
-        first * batches_per_step + b,
-        lambda p, dropout: differentiate.batch(model, p, x, y, mask[b], dropout),
+      on_batch = (
+        *take_rows(shard, rows[b]),
+        mask[b],
+        dropout(first * batches_per_step + b) if draws else None,
+      )
+      return lambda *params: tuple(
+        differentiate.batch(model, p, *on_batch) for p in params
       )
 
     @jax.named_scope(STEP)
     def run_step(k: Array, carry: Any) -> Any:
-      return fn(
-        *(batch_gradient(k * batches_per_step + j) for j in range(batches_per_step)),
-        carry,
-      )
+      numbers = (k * batches_per_step + j for j in range(batches_per_step))
+      return fn(*map(batch_gradient, numbers), carry)
 
     return jax.lax.fori_loop(
       jnp.int32(0), jnp.minimum(steps - first, chunk), run_step, carry
     )
 
-  return jax.lax.fori_loop(jnp.int32(0), (steps + chunk - 1) // chunk, run_chunk, carry)
+  chunks = (steps + chunk - 1) // chunk
+  return jax.lax.fori_loop(jnp.int32(0), chunks, run_chunk, carry), NOTHING_MOVED

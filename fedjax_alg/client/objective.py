@@ -76,14 +76,6 @@ def logits(
   return model.train_apply(params, x, key)
 
 
-def _next_key(key: Key | None) -> tuple[Key | None, Key | None]:
-  """The key of the blocks to come, and the key of this block."""
-  if key is None:
-    return None, None
-  next_key, block_key = jax.random.split(key)
-  return next_key, block_key
-
-
 def of_client(model: Model, shard: Shard) -> Model:
   """The model with this client's l2, personal parameters and statistics."""
   if model.roles is not None and not (shard.personal is None and shard.state is None):
@@ -222,11 +214,10 @@ def fold_blocks(shard: Shard, fn: Any, carry: Any, rows: int = BLOCK_ROWS) -> An
 
   def body(b, carry):
     start = shard.offset + b * rows
-
-    def block(array: Array) -> Array:
-      return jax.lax.dynamic_slice_in_dim(array, start, rows)
-
-    x, y = store.gather_rows(shard.x, block), store.gather_rows(shard.y, block)
+    x, y = store.gather_rows(
+      (shard.x, shard.y),
+      lambda array: jax.lax.dynamic_slice_in_dim(array, start, rows),
+    )
     mask = b * rows + jnp.arange(rows, dtype=jnp.int32) < shard.size
     return fn(carry, x, y, mask)
 
@@ -245,18 +236,14 @@ def sum_blocks(
 
 def block_shapes(shard: Shard, rows: int = BLOCK_ROWS) -> Any:
   """The shapes of x, y and mask that ``fold_blocks`` gives its function."""
-
-  def first(shard: Shard) -> tuple[Any, Any, Array]:
-    def block(array: Array) -> Array:
-      return array[:rows]
-
-    return (
-      store.gather_rows(shard.x, block),
-      store.gather_rows(shard.y, block),
+  return jax.eval_shape(
+    lambda x, y: (
+      *store.gather_rows((x, y), lambda array: array[:rows]),
       jnp.zeros(rows, bool),
-    )
-
-  return jax.eval_shape(first, shard)
+    ),
+    shard.x,
+    shard.y,
+  )
 
 
 def full_value_and_grad(
@@ -301,11 +288,14 @@ def full_value_and_moves(
 
   def add_block(carry, x, y, mask):
     total, gradient, state, key = carry
-    key, now = _next_key(key)
+    now = None
+    if key is not None:
+      key, now = jax.random.split(key)
     loss, grad, state = _masked_sum_and_grad(model, params, x, y, mask, now, state)
     return total + loss, trees.add(gradient, grad), state, key
 
-  model = of_client(model, shard)
+  if model.roles is not None or model.l2_of_sum:
+    model = of_client(model, shard)
   zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params), state, key
   loss, grad, state, _ = fold_blocks(shard, add_block, zero)
   loss, grad = _mean(model, params, loss, grad, shard.size)
@@ -326,7 +316,9 @@ def full_loss(
 
   def add_block(carry, x, y, mask):
     total, key = carry
-    key, now = _next_key(key)
+    now = None
+    if key is not None:
+      key, now = jax.random.split(key)
     losses = model.loss(logits(model, params, x, now, mask), y)
     return total + masked_sum(losses, mask), key
 

@@ -49,7 +49,7 @@ from fedjax_alg.base import (
   Params,
   Shard,
 )
-from fedjax_alg.client import minibatches, moving
+from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Place, Received, Trained, with_rows
 from fedjax_alg.errors import OptionError
@@ -97,18 +97,15 @@ def _fit_personal(
     ((_, grad),) = gradient(params)
     return jax.tree.map(lambda p, g: p - rate * g, params, grad)
 
-  personal, _, state = run_moving(
-    lambda shard: minibatches.fold_steps(
-      model.roles.personal_model(model, shared),
-      shard,
-      _fit_work(model, client.work),
-      jax.random.fold_in(key, _PERSONAL_FIT),
-      step,
-      leaves.personal,
-    ),
+  personal, (_, state) = minibatches.fold_steps(
+    model.roles.personal_model(model, shared),
     shard._replace(personal=None, state=leaves.state),
+    _fit_work(model, client.work),
+    jax.random.fold_in(key, _PERSONAL_FIT),
+    step,
+    leaves.personal,
   )
-  return ClientLeaves(personal, state)
+  return ClientLeaves(personal, None if leaves.state is None else state)
 
 
 def _rate(model: Model, client: ClientUpdate, shard: Shard) -> Any:
@@ -118,28 +115,6 @@ def _rate(model: Model, client: ClientUpdate, shard: Shard) -> Any:
     return rate
   assert client.learning_rate is not None
   return client.learning_rate(shard)
-
-
-def run_moving(
-  work: Callable[[Shard], Any], shard: Shard, personal: Params = None, rate: Any = 0.0
-) -> tuple[Any, Params, Params]:
-  """Runs ``work`` for a client; returns its result and what else has moved.
-
-  Args:
-    work: local steps.
-    shard: the client's data, with the statistics that it starts from.
-    personal: personal parameters that move with the steps; None: none.
-    rate: their learning rate.
-
-  Returns:
-    The result; the personal parameters, and the statistics after the steps,
-    each None if there are none.
-  """
-  if personal is None and shard.state is None:
-    return work(shard), None, None
-  with moving.moving(personal, rate, shard.state) as moving_leaves:
-    result = work(shard)
-  return result, moving_leaves.personal, moving_leaves.state
 
 
 #: Why updates cannot be made private with the server's statistics.
@@ -199,15 +174,22 @@ def with_own(client: ClientUpdate, model: Model) -> ClientUpdate:
       )
       shard = shard._replace(state=state)
     moves = when == "together"
-    result, after, state = run_moving(
-      train_method,
-      shard._replace(personal=personal),
-      personal if moves else None,
-      _rate(model, client, shard) if moves else 0.0,
-    )
+    rate = _rate(model, client, shard) if moves else None
+    result = train_method(shard._replace(personal=personal, rate=rate))
+    after, state = result.leaves
+    for is_moved, kind in (
+      (not moves or jax.tree.leaves(after), "`roles`=personal"),
+      (
+        not roles.has_state or jax.tree.leaves(state),
+        f"`model_state`={roles.model_state}",
+      ),
+    ):
+      if not is_moved:
+        raise OptionError(
+          f"{kind}: `train` of the local method must return as `leaves` what "
+          "`fold_steps` returns beside the carry"
+        )
     result = _count_first_steps(result, model, client, shard)
-    if roles.has_state:
-      result = result._replace(state=state)
     return result, after if moves else personal, state
 
   if not roles.keeps:

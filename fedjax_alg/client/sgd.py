@@ -16,6 +16,7 @@ from fedjax_alg.client import minibatches
 from fedjax_alg.client.optimizers import Descent, Optimizer, descent
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import is_zero
+from fedjax_alg.models.roles import ClientLeaves
 
 #: (gradient, params, start params) -> corrected gradient
 Correction = Callable[[Params, Params, Params], Params]
@@ -65,7 +66,7 @@ def sgd(
     The trained parameters, and the loss of the last mini-batch, [] float32,
     which is 0 for a client that takes no step.
   """
-  params, loss, _ = descend(
+  params, loss, *_ = descend(
     model, start, shard, work, key, descent(learning_rate, optimizer, rounds), correct
   )
   return params, loss
@@ -79,8 +80,22 @@ def descend(
   key: Key,
   steps: Descent,
   correct: Correction | None = None,
-) -> tuple[Params, Float[Array, ""], Any]:
-  """Trains as ``sgd`` does, by other steps; returns also their last state."""
+) -> tuple[Params, Float[Array, ""], Any, ClientLeaves]:
+  """Trains as ``sgd`` does, by other steps.
+
+  Args:
+    model: see ``sgd``.
+    start: see ``sgd``.
+    shard: see ``sgd``.
+    work: see ``sgd``.
+    key: see ``sgd``.
+    steps: the steps (``optimizers.descent``).
+    correct: see ``sgd``.
+
+  Returns:
+    What ``sgd`` returns, the last state of the steps, and the leaves that have
+    moved with them (``minibatches.fold_steps``).
+  """
 
   def step(
     gradient: minibatches.Gradient, carry: tuple[Params, Array, Any]
@@ -93,8 +108,8 @@ def descend(
     return params, loss, opt_state
 
   carry: tuple[Params, Array, Any] = (start, jnp.zeros(()), steps.init(start))
-  carry = minibatches.fold_steps(model, shard, work, key, step, carry)
-  return carry
+  carry, leaves = minibatches.fold_steps(model, shard, work, key, step, carry)
+  return *carry, leaves
 
 
 def sgd_update(
@@ -120,21 +135,14 @@ def sgd_update(
     The client's half of a method.
   """
   correct = None if is_zero(mu) else proximal(mu)
+  plain = descent(learning_rate) if optimizer is None else None
 
   def train(received, shard, client_row, key):
-    return Trained(
-      *sgd(
-        model,
-        received.start,
-        shard,
-        work,
-        learning_rate,
-        key,
-        correct,
-        optimizer,
-        received.round,
-      )
+    steps = plain or descent(learning_rate, optimizer, received.round)
+    params, loss, _, leaves = descend(
+      model, received.start, shard, work, key, steps, correct
     )
+    return Trained(params, loss, leaves=leaves)
 
   return ClientUpdate(
     train, work, takes_parts=True, learning_rate=lambda shard: learning_rate

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches, objective
+from fedjax_alg.models.roles import ClientLeaves
 
 
 def feature_scaling(
@@ -49,7 +50,7 @@ def svrg(
   key: Key,
   scaling: Float[Array, " D"] | None = None,
   precondition: Callable[[Params], Params] = lambda direction: direction,
-) -> Params:
+) -> tuple[Params, ClientLeaves]:
   """K_local steps w <- w - alpha (Lambda_i [g_i(w) - g_i(w_ref)] + g).
 
   Both stochastic gradients of a step are on the same mini-batch; otherwise no
@@ -72,7 +73,8 @@ def svrg(
       optimiser).
 
   Returns:
-    w_{i,K}, the trained parameters; ``start`` for an empty shard.
+    w_{i,K}, the trained parameters, ``start`` for an empty shard; and the leaves
+    that have moved with the steps (``minibatches.fold_steps``).
   """
 
   def step(gradient: minibatches.Gradient, params: Params) -> Params:

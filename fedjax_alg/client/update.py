@@ -20,6 +20,7 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.errors import OptionError, a_type
+from fedjax_alg.models.roles import NOTHING_MOVED, ClientLeaves
 
 
 class Received(NamedTuple):
@@ -43,7 +44,9 @@ class Trained(NamedTuple):
   #: ``gradients_per_step`` for every example that ``work`` reads
   gradients: Any = None
   kept: Any = ()  #: what it keeps, for ``Store.write``
-  state: Params = ()  #: running statistics after its steps (``Model.roles``)
+  #: the personal parameters and running statistics that have moved with its
+  #: steps, as ``minibatches.fold_steps`` returns them
+  leaves: ClientLeaves = NOTHING_MOVED
 
 
 class Place(NamedTuple):

@@ -140,9 +140,10 @@ def gather_rows(x: PyTree, rows: Callable[..., object]) -> PyTree:
   Returns:
     The rows, float32 or int32.
   """
-  return map_arrays(
+  return jax.tree.map(
     lambda array: array.decode(rows(array.codes)) if _is_coded(array) else rows(array),
     x,
+    is_leaf=_is_coded,
   )
 
 

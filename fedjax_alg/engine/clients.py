@@ -108,10 +108,10 @@ class ClientMap(MapClients):
     """See ``base.MapClients.update``; all but ``total`` are cases of it."""
     if shards.personal is not None or shards.state is not None:
       fn, shards, args = _own_as_argument(fn, shards, args)
-    slots = (table, places, weights, shared, shards, args)
-    if self.processes:
-      return owned.update(self.mode, self._mesh, fn, write, *slots)
-    if self.devices > 1:
+    slots, mesh = (table, places, weights, shared, shards, args), self.mesh
+    if mesh is not None and owned.PROCESSES in mesh.axis_names:
+      return owned.update(self.mode, mesh, fn, write, *slots)
+    if mesh is not None and mesh.size > 1:
       return _update_on_devices(self, fn, write, *slots)
     return _MODES[self.mode](self, fn, write, *slots)
 

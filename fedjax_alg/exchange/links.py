@@ -101,7 +101,8 @@ class Exchange:
 
   def weigh(self, cohort: Cohort) -> Array:
     """The weights of the participants in every mean, [S] float32."""
-    return participation(self.weights)(cohort)
+    weights = self.weights
+    return (weights if callable(weights) else participation(weights))(cohort)
 
   def shares(self, cohort: Cohort, vector: Params) -> Array | None:
     """The factors of vectors like this one in a mean, [S].
@@ -234,6 +235,10 @@ def fit(
     _refuse("client_weights", name, refused.get("client_weights"))
     if exchange.by_loss.shorten and client.learning_rate is None:
       _refuse("client_weights", name, "the local method has no learning rate")
+  else:
+    weights: Any = exchange.weights
+    if not callable(weights):
+      exchange = dataclasses.replace(exchange, weights=participation(weights))
   if model.roles is not None:
     if model.roles.has_personal:
       _refuse("roles", "personal", refused.get("personal"))

@@ -141,14 +141,12 @@ def _equally(cohort: Cohort) -> Array:
   return cohort.present.astype(jnp.float32)
 
 
-def participation(
-  weights: str | Callable[[Cohort], Array],
-) -> Callable[[Cohort], Array]:
+def participation(weights: str) -> Callable[[Cohort], Array]:
   """Makes the function that weighs the participants in every mean.
 
   Args:
-    weights: "examples" (weight n_i) or "uniform" (weight 1), padding slots
-      having weight 0; or such a function.
+    weights: "examples" (weight n_i) or "uniform" (weight 1). Padding slots
+      have weight 0.
 
   Returns:
     cohort -> weights [S] float32.
@@ -156,7 +154,5 @@ def participation(
   Raises:
     OptionError: ``weights`` is neither of them.
   """
-  if callable(weights):
-    return weights
   check_one_of(f"`client_weights`={weights}", weights, WEIGHTS)
   return _by_examples if weights == "examples" else _equally

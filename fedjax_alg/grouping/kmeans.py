@@ -60,7 +60,8 @@ def lloyd(
   checks.check_vectors(centres, points.shape[1], "centres")
   groups = centres.shape[0]
 
-  def means(assignment: Array, centres: Array) -> tuple[Array, Array]:
+  def body(carry):
+    step, _, assignment, centres, _ = carry
     member = trees.members(assignment, groups)
     size = member.sum(1, dtype=jnp.int32)
     masked = jnp.where(mask[:, None], points, jnp.zeros_like(points))
@@ -68,11 +69,7 @@ def lloyd(
       member.astype(points.dtype), masked, precision=jax.lax.Precision.HIGHEST
     )
     mean = total / jnp.maximum(size, 1).astype(points.dtype)[:, None]
-    return jnp.where(size[:, None] > 0, mean, centres), size
-
-  def body(carry):
-    step, _, assignment, centres, _ = carry
-    centres, size = means(assignment, centres)
+    centres = jnp.where(size[:, None] > 0, mean, centres)
     new = _assign(points, mask, centres)
     changed = jnp.any(new != assignment) & (step + 1 < max_steps)
     # The returned assignment is the one from which the centres were computed.

@@ -183,10 +183,13 @@ def from_flax(
   with_statistics = functools.partial(statistics.linen_reading, layers_with_state)
 
   def apply(params: Params, x: Array) -> Array:
+    return _without(
+      name, _IN_EVALUATION, lambda: jnp.asarray(module.apply(params, x, **evaluation))
+    )
+
+  def apply_with_statistics(params: Params, x: Array) -> Array:
     with with_statistics(statistics.Reading()):
-      return _without(
-        name, _IN_EVALUATION, lambda: jnp.asarray(module.apply(params, x, **evaluation))
-      )
+      return apply(params, x)
 
   def train_apply(params: Params, x: Array, key: Key) -> Array:
     if layers_with_state:
@@ -220,7 +223,7 @@ def from_flax(
   softmax = isinstance(module, Softmax)
   model = from_functions(
     init,
-    apply,
+    apply_with_statistics if layers_with_state else apply,
     input_shape,
     l2=l2,
     loss=loss,

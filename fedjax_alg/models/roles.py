@@ -76,6 +76,10 @@ class ClientLeaves(NamedTuple):
   state: Params  #: running statistics
 
 
+#: The leaves that have moved with local steps where there are none.
+NOTHING_MOVED = ClientLeaves((), ())
+
+
 @dataclasses.dataclass(frozen=True)
 class Roles:
   """The leaves of a model by role, for ``Model.roles``."""

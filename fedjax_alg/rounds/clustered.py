@@ -465,7 +465,9 @@ def _round(
   )
   if jax.tree.leaves(state.states):
     state = state._replace(
-      states=mean_statistics(state.states, training.trained.state, cohort, groups)
+      states=mean_statistics(
+        state.states, training.trained.leaves.state, cohort, groups
+      )
     )
   state = rule.finish(state, cohort, TrainingResult(before, groups, trained, notes))
   state = state._replace(round=state.round + 1)

@@ -104,11 +104,7 @@ class ModelGrouping(NamedTuple):
 class KModels(TwoHalves):
   """The two halves of a method, and how K models share its participants."""
 
-  grouping: ModelGrouping
-
-  @property
-  def num_models(self) -> int:
-    return self.grouping.num_models
+  grouping: ModelGrouping = dataclasses.field(kw_only=True)
 
 
 def forbidden_links(method: KModels) -> dict[str, str]:
@@ -195,14 +191,19 @@ def run_k_models(
     key,
     preference,
   )
-  loss = _report_loss(method, loss, training.trained.loss, inputs)
+  if loss is None:
+    loss = training.trained.loss
+  elif not method.measures_anchor:  # nor a loss in the warm-up
+    loss = jnp.where(warm_up, training.trained.loss, loss)
   trained, vectors = _receive(method, training.trained, starts, preference, inputs)
   update, groups, new["updates"] = _updates(
     method, models, starts, anchors, state.memory, vectors, inputs
   )
   states = state.states
   if jax.tree.leaves(states):
-    states = mean_statistics(states, training.trained.state, cohort, groups.assignment)
+    states = mean_statistics(
+      states, training.trained.leaves.state, cohort, groups.assignment
+    )
 
   if server.when == "aggregate":
     new_models, servers = step(trees.scale(-1.0, update), servers, starts)
@@ -281,13 +282,13 @@ def _over_data(
   fn: Callable[[Params, Shard], Any],
   in_warm_up: Callable[[Params, Shard], Any] | None = None,
 ) -> Callable[..., Any]:
-  """A client's code ((models, warm_up), shard) -> [K, ...].
+  """A client's code ((models, warm_up), shard[, key]) -> [K, ...].
 
   It is ``fn`` at each of the K models; during the warm-up ``in_warm_up``, by
   default ``fn``, at the first of them.
   """
 
-  def one_client(shared, shard):
+  def one_client(shared, shard, key=None):
     models, warm_up = shared
     at_all = functools.partial(
       _over_models(lambda params, state: fn(params, shard._replace(state=state)), k),
@@ -338,11 +339,11 @@ def anchor_gradients(
   The last is what the aggregator keeps, [K, ...].
   """
   cohort, k, exchange = inputs.cohort, method.num_models, method.exchange
-  measure = _with_compression(
-    _over_data(k, functools.partial(objective.full_value_and_grad, method.model)),
-    exchange.compress_gradients,
-    k,
+  measure = _over_data(
+    k, functools.partial(objective.full_value_and_grad, method.model)
   )
+  if exchange.compress_gradients:
+    measure = _with_compression(measure, exchange.compress_gradients, k)
   if method.grouping.own_anchors:
     measure = _of_preferred(measure)
   shared, keys = (
@@ -371,17 +372,14 @@ def anchor_gradients(
 
 
 def _with_compression(
-  measure: Callable[..., Any], compressor: Compressor | None, k: int
+  measure: Callable[..., Any], compressor: Compressor, k: int
 ) -> Callable[..., Any]:
   """A client's code that sends its K gradients compressed, with one key."""
 
   def one_client(shared, shard, key):
-    losses, gradients = measure(shared, shard)
-    if compressor:
-      gradients = _over_models(
-        lambda gradient: compressor.send(gradient, (), key)[0], k
-      )(gradients)
-    return losses, gradients
+    losses, gradients = measure(shared, shard, key)
+    compress = lambda gradient: compressor.send(gradient, (), key)[0]
+    return losses, _over_models(compress, k)(gradients)
 
   return one_client
 
@@ -430,17 +428,6 @@ def _preference(
   return preference, loss
 
 
-def _report_loss(
-  method: KModels, loss: Array | None, trained: Array, inputs: RoundInputs
-) -> Array:
-  """The loss before the training; where none was measured, the training's."""
-  if loss is None:
-    return trained
-  if method.measures_anchor:
-    return loss
-  return jnp.where(inputs.warm_up, trained, loss)
-
-
 def _receive(
   method: KModels,
   result: Trained,
@@ -454,8 +441,9 @@ def _receive(
   """
   grouping, exchange, cohort = method.grouping, method.exchange, inputs.cohort
   trained: Params = result.params
-  if jax.tree.leaves(result.state):
-    cohort = cohort._replace(shards=cohort.shards._replace(state=result.state))
+  if jax.tree.leaves(result.leaves.state):
+    shards = cohort.shards._replace(state=result.leaves.state)
+    cohort = cohort._replace(shards=shards)
   receive = functools.partial(
     exchange.receive,
     cohort=cohort,
@@ -464,12 +452,14 @@ def _receive(
     groups=preference,
     num_groups=method.num_models,
   )
+  vectors = grouping.vectors
+  if not exchange.forges:
+    return trained, vectors(trained, cohort)
   if grouping.of_gradients:
-    return trained, receive(grouping.vectors(trained, cohort))
-  if exchange.forges:
-    start = trees.index(starts, preference)
-    trained = trees.add(start, receive(trees.subtract(trained, start)))
-  return trained, grouping.vectors(trained, cohort)
+    return trained, receive(vectors(trained, cohort))
+  start = trees.index(starts, preference)
+  trained = trees.add(start, receive(trees.subtract(trained, start)))
+  return trained, vectors(trained, cohort)
 
 
 def _updates(
@@ -544,27 +534,30 @@ def _costs(
   grouping, cohort = method.grouping, inputs.cohort
   size, slots = num_params(method.params), cohort.ids.shape[0]
 
-  def of_models(k: int, servers: Any) -> tuple[RoundCost, Work]:
-    return costs(
-      method,
-      cohort,
-      memory,
-      gradients,
-      servers,
-      k=k,
-      evaluations=k if k > 1 and not method.measures_anchor else 0,
-      passes=grouping.full_passes,
-      more_up=BYTES_PER_FLOAT * (1 + size * grouping.extra_up),
-      flops=grouping.flops(slots, size, k),
-    )
-
-  of_all = of_models(method.num_models, servers)
+  k, measures = method.num_models, method.num_models > 1 and not method.measures_anchor
+  count = functools.partial(
+    costs,
+    method,
+    cohort,
+    memory,
+    gradients,
+    passes=grouping.full_passes,
+    more_up=BYTES_PER_FLOAT * (1 + size * grouping.extra_up),
+  )
+  of_all = count(
+    servers,
+    k=k,
+    evaluations=k if measures else 0,
+    flops=grouping.flops(slots, size, k),
+  )
   if inputs.warm_up is None:
     return of_all
-  of_one = of_models(1, trees.index(servers, slice(0, 1)))
-  result: tuple[RoundCost, Work] = trees.where(
-    inputs.warm_up, *_with_same_bytes(of_one, of_all)
+  of_one = count(
+    trees.index(servers, slice(0, 1)), flops=grouping.flops(slots, size, 1)
   )
+  if jax.tree.structure(of_one) != jax.tree.structure(of_all):
+    of_one, of_all = _with_same_bytes(of_one, of_all)
+  result: tuple[RoundCost, Work] = trees.where(inputs.warm_up, of_one, of_all)
   return result
 
 

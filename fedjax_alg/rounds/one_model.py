@@ -103,11 +103,7 @@ class TwoHalves:
   statistics: int  #: floats of the running statistics that go with a model
   #: (method, start, training, cohort, key, aggregates) -> the mean update
   average: Callable[..., Mean]
-
-  @property
-  def num_models(self) -> int:
-    """K, the number of global models."""
-    return 1
+  num_models: int = 1  #: K, number of global models
 
   def first_servers(self, models: Params) -> Any:
     """The state of the server step at the start, [K, ...]."""
@@ -269,7 +265,9 @@ def _after_training(
   return attach_client_leaves(
     method.client,
     state.memory,
-    mean_statistics(trees.index(state.states, 0), training.trained.state, cohort),
+    mean_statistics(
+      trees.index(state.states, 0), training.trained.leaves.state, cohort
+    ),
     cohort,
     method.map_clients,
   )
@@ -315,7 +313,7 @@ def end_round(
   cost, work = costs(method, cohort, state.memory, training.trained.gradients, servers)
   memory = training.merge(method.client, state.memory, cohort, anchors)
   return ComposedState(
-    models, servers, memory, state.round + 1, aggregates, training.trained.state
+    models, servers, memory, state.round + 1, aggregates, training.trained.leaves.state
   ), RoundAux({"loss": ends.loss}, report, cost, work)
 
 

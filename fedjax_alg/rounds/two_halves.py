@@ -133,7 +133,8 @@ def _join_halves(
   )
   refused: dict[str, str] = {}
   if grouping:
-    method = KModels(**vars(method), grouping=grouping)
+    several = vars(method) | {"num_models": grouping.num_models}
+    method = KModels(**several, grouping=grouping)
     refused = k_models.forbidden_links(method)
   exchange, client = fit(
     exchange,

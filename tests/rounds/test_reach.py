@@ -1,0 +1,93 @@
+"""How many functions of the library one traced round passes through.
+
+A round is for reading: whoever asks what FedAvg does has these functions to
+look at. What a method does not ask for is wrapped around a round where it is
+built, so it is not among them.
+"""
+
+import os
+import sys
+from typing import NamedTuple
+
+import jax
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.engine.round import sample_cohort
+from fedjax_alg.runs import plan
+
+_LIBRARY = os.path.dirname(fa.__file__) + os.sep
+
+#: method -> the most functions, and the files that have them.
+MOST = {
+  "fedavg": (80, 18),
+  "ga_fsvrg": (125, 25),
+  "scaffold": (95, 25),
+  "ifca": (95, 25),
+}
+
+
+class Reach(NamedTuple):
+  """The functions of the library that were entered."""
+
+  functions: set[tuple[str, str]]  #: (file, qualified name), without lambdas
+  depth: int  #: most frames of the library at a time
+
+  @property
+  def files(self) -> set[str]:
+    return {file for file, _ in self.functions}
+
+
+def reach_of(fn, *args) -> Reach:
+  """What is entered while a function is traced."""
+  functions, depth = set(), 0
+
+  def is_own(frame):
+    return frame.f_code.co_filename.startswith(_LIBRARY)
+
+  def profile(frame, event, _):
+    nonlocal depth
+    if event != "call" or not is_own(frame):
+      return
+    name, own_frames = frame.f_code.co_qualname, 0
+    if not name.split(".")[-1].startswith("<"):  # lambdas, comprehensions
+      functions.add((frame.f_code.co_filename[len(_LIBRARY) :], name))
+    while frame is not None:
+      own_frames += is_own(frame)
+      frame = frame.f_back
+    depth = max(depth, own_frames)
+
+  sys.setprofile(profile)
+  try:
+    jax.make_jaxpr(fn)(*args)
+  finally:
+    sys.setprofile(None)
+  return Reach(functions, depth)
+
+
+def reach_of_round(name: str) -> Reach:
+  """What one round of a method on digits enters, with its default options."""
+  federation = fa.federate(
+    "digits", partition="classes", num_clients=20, classes_per_client=4, seed=1
+  )
+  prepared = plan.from_keywords(
+    name, federation, rounds=1, cohort_size=6, host_devices=1
+  ).prepare()
+  algorithm, model = prepared.algorithm, prepared.model
+  key = jax.random.key(0)
+  state = jax.eval_shape(lambda: algorithm.init(model.init(key), prepared.spec, key))
+  cohort = sample_cohort(prepared.device_data.data.train, 6, key)
+  return reach_of(algorithm.round, state, cohort, key)
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_a_round_passes_through_few_functions(name, capsys):
+  reach = reach_of_round(name)
+  with capsys.disabled():
+    print(
+      f"\n{name}: {len(reach.functions)} functions in {len(reach.files)} files, "
+      f"depth {reach.depth}"
+    )
+  most_functions, most_files = MOST[name]
+  assert len(reach.functions) <= most_functions, sorted(reach.functions)
+  assert len(reach.files) <= most_files, sorted(reach.files)
