@@ -193,7 +193,8 @@ def run_k_models(
   )
   if loss is None:
     loss = training.trained.loss
-  elif not method.measures_anchor:  # nor a loss in the warm-up
+  elif not method.measures_anchor:  # in the warm-up there was no measurement
+    assert warm_up is not None
     loss = jnp.where(warm_up, training.trained.loss, loss)
   trained, vectors = _receive(method, training.trained, starts, preference, inputs)
   update, groups, new["updates"] = _updates(
@@ -555,9 +556,11 @@ def _costs(
   of_one = count(
     trees.index(servers, slice(0, 1)), flops=grouping.flops(slots, size, 1)
   )
-  if jax.tree.structure(of_one) != jax.tree.structure(of_all):
-    of_one, of_all = _with_same_bytes(of_one, of_all)
-  result: tuple[RoundCost, Work] = trees.where(inputs.warm_up, of_one, of_all)
+  both: list[tuple[RoundCost, Work]] = [of_one, of_all]
+  is_whole = [(cost.bytes_down is None, cost.bytes_up is None) for cost, _ in both]
+  if is_whole[0] != is_whole[1]:
+    both = list(_with_same_bytes(*both))
+  result: tuple[RoundCost, Work] = trees.where(inputs.warm_up, *both)
   return result
 
 

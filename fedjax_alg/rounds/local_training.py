@@ -154,15 +154,18 @@ def _one_with_row(
   shared: Any,
   shard: Shard,
   row: Any,
-  *slot: Any,
+  group: Array | None,
+  client_id: Array,
+  key: Key,
+  part: Array | None,
+  method_row: Any,
 ) -> tuple[Any, Trained]:
   """The local training of one participant: what it keeps, and the rest."""
-  *slot, method_row = slot
   if not client.store:
     row = method_row
   elif jax.tree.leaves(method_row):
     row = row, method_row
-  trained = _one_client(client, shared, shard, *slot, row)
+  trained = _one_client(client, shared, shard, group, client_id, key, part, row)
   return trained.kept if client.store else (), trained._replace(kept=())
 
 

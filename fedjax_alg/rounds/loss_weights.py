@@ -10,11 +10,12 @@ import dataclasses
 from typing import Any
 
 from fedjax_alg import trees
-from fedjax_alg.base import BYTES_PER_FLOAT, Algorithm
+from fedjax_alg.base import BYTES_PER_FLOAT, Algorithm, Cohort, Params
 from fedjax_alg.client import objective
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.exchange.links import count_bytes
 from fedjax_alg.exchange.weights import ByLoss
+from fedjax_alg.rounds.local_training import Training
 from fedjax_alg.rounds.one_model import ComposedState, Mean, TwoHalves
 
 
@@ -58,7 +59,9 @@ def weighs_by_losses(
     )
     weights, new_last = rule.weigh(trees.index(last, 0), cohort, losses)
 
-    def average(weighted, start, training, cohort, *args) -> Mean:
+    def average(
+      weighted: TwoHalves, start: Params, training: Training, cohort: Cohort, *args: Any
+    ) -> Mean:
       mean = method.average(weighted, start, training, cohort, *args)
       rate = method.client.learning_rate
       if rule.shorten is None:

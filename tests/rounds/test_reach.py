@@ -5,6 +5,8 @@ look at. What a method does not ask for is wrapped around a round where it is
 built, so it is not among them.
 """
 
+import ast
+import inspect
 import os
 import sys
 from typing import NamedTuple
@@ -13,7 +15,9 @@ import jax
 import pytest
 
 import fedjax_alg as fa
+from fedjax_alg.base import Cohort
 from fedjax_alg.engine.round import sample_cohort
+from fedjax_alg.rounds import one_model
 from fedjax_alg.runs import plan
 
 _LIBRARY = os.path.dirname(fa.__file__) + os.sep
@@ -91,3 +95,14 @@ def test_a_round_passes_through_few_functions(name, capsys):
   most_functions, most_files = MOST[name]
   assert len(reach.functions) <= most_functions, sorted(reach.functions)
   assert len(reach.files) <= most_files, sorted(reach.files)
+
+
+@pytest.mark.fast
+def test_a_round_of_fedavg_has_no_branch_and_a_cohort_few_fields():
+  source = ast.parse(inspect.getsource(one_model.run_round))
+  assert not [
+    node
+    for node in ast.walk(source)
+    if isinstance(node, (ast.If, ast.IfExp, ast.Match, ast.BoolOp))
+  ]
+  assert len(Cohort._fields) <= 9, Cohort._fields
