@@ -116,6 +116,9 @@ class Shard(NamedTuple):
   #: that the model starts from
   state: Any = None
   blocks: Any = None  #: () if the arrays are in blocks of processes, else None
+  #: for how many local steps the rows are drawn at once, an int; None: many.
+  #: They are the same rows. In a lane few, as who is done waits for the others
+  steps_per_draw: int | None = None
 
   def at(self, offset: Array, size: Array) -> "Shard":
     """Other rows of the same arrays."""

@@ -7,9 +7,7 @@ a client of 10 rows costs as little next to a client of 3,000 rows as alone,
 under ``lax.map`` and under ``vmap``.
 """
 
-from collections.abc import Callable, Iterator
-import contextlib
-import contextvars
+from collections.abc import Callable
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,12 +27,11 @@ from fedjax_alg.models.roles import NOTHING_MOVED, ClientLeaves
 # probability of 2^-rounds, and a pair of cards but for (3/4)^rounds = 0.1 %.
 SHUFFLE_ROUNDS = 24
 
-#: For how many steps the rows are drawn at once.
+#: For how many steps the rows are drawn at once (``Shard.steps_per_draw``).
 CHUNK_STEPS = 64
 
 #: The name of a local step in a compiled program and in profiles of it.
 STEP = "local_step"
-_steps_at_once = contextvars.ContextVar("steps", default=CHUNK_STEPS)
 
 #: (*params) -> the pair (mean loss, gradient) on one mini-batch, for each of
 #: ``params``
@@ -250,20 +247,6 @@ def batch_rows(
   return rows, mask
 
 
-@contextlib.contextmanager
-def draw_at_once(steps: int) -> Iterator[None]:
-  """Makes ``fold_steps`` draw the rows of so many steps at once in its block.
-
-  The rows are the same. ``engine.lanes`` asks for fewer, because a lane that
-  has finished its client waits until the others have run these steps.
-  """
-  token = _steps_at_once.set(steps)
-  try:
-    yield
-  finally:
-    _steps_at_once.reset(token)
-
-
 def take_rows(shard: Shard, rows: Int[Array, " B"]) -> tuple[Any, Any]:
   """x [B, ...] and y [B, ...] of the rows, which must exist."""
   result: tuple[Any, Any] = store.gather_rows(
@@ -407,7 +390,7 @@ def fold_steps(
   bits = shuffle_bits(key)
   # The rows of many steps are drawn at once: the shuffle then costs next to
   # nothing compared with the steps.
-  chunk = _steps_at_once.get()
+  chunk = shard.steps_per_draw or CHUNK_STEPS
   chunk = min(work.local_steps or chunk, chunk)
 
   def run_chunk(c: Array, carry: Any) -> Any:

@@ -33,7 +33,6 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Shard
-from fedjax_alg.client import minibatches
 
 #: For how many local steps the lanes draw rows at once. A lane takes the next
 #: client after a whole number of such stretches.
@@ -94,12 +93,12 @@ def map_slots(
 
   def run_client(common, slot):
     (shared, x, y), (offset, size, args) = common, slot
-    return fn(shared, Shard(x, y, offset, size), *args)
+    shard = Shard(x, y, offset, size, steps_per_draw=STEPS_PER_DRAW)
+    return fn(shared, shard, *args)
 
-  with minibatches.draw_at_once(STEPS_PER_DRAW):
-    client, out = jax.make_jaxpr(run_client, return_shape=True)(
-      common, jax.eval_shape(lambda tree: trees.index(tree, 0), by_slot)
-    )
+  client, out = jax.make_jaxpr(run_client, return_shape=True)(
+    common, jax.eval_shape(lambda tree: trees.index(tree, 0), by_slot)
+  )
   leaves, tree = jax.tree.flatten(out)
   kinds = [_SHARED] * (len(client.consts) + len(jax.tree.leaves(common)))
   kinds += [_BY_SLOT] * len(jax.tree.leaves(by_slot))
