@@ -325,6 +325,10 @@ class MapClients:
   ``update`` and ``total`` are those of a map; the others follow from them.
   """
 
+  #: how messages of clients on other machines travel
+  #: (``exchange.messages.Carrier``); None: in a simulation, which makes none
+  carrier: Any = None
+
   def __call__(self, fn: Fn, shared: Any, shards: Shard, *args: Any) -> Any:
     """Stacks ``fn(shared, shard, *arg_of_slot)`` over slots.
 

@@ -37,6 +37,7 @@ from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.conditions import MANY, is_zero, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import READ, WEIGHTS, by_loss
 from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping
@@ -184,7 +185,7 @@ class ComposedHParams(
     return dataclasses.replace(self, **rates)
 
 
-def client_half(model: Model, h: Any) -> ClientUpdate:
+def client_half(model: Model, h: Any, carrier: Carrier | None = None) -> ClientUpdate:
   """The local method that the hyper-parameters name; they have its options."""
   rate, optimizer = h.client_lr, local_optimizer(h)
   uniform = h.client_weights == "uniform"
@@ -205,7 +206,9 @@ def client_half(model: Model, h: Any) -> ClientUpdate:
     "scaffold": lambda: scaffold.scaffold_update(model, h, rate, h.option, optimizer),
     "losac": lambda: losac.losac_update(model, h, rate, h),
     "nova": lambda: fednova.nova_update(model, h, rate, h.client_weights),
-    "dyn": lambda: feddyn.dyn_update(model, h, rate, h.alpha, h.client_weights),
+    "dyn": lambda: feddyn.dyn_update(
+      model, h, rate, h.alpha, h.client_weights, carrier
+    ),
     "mime": lambda: mime.mime_update(model, h, rate, h, False, uniform),
     "mime_lite": lambda: mime.mime_update(model, h, rate, h, True, uniform),
   }
@@ -299,7 +302,7 @@ def composed(
     )
   return averaging(
     model,
-    client_half(model, hparams),
+    client_half(model, hparams, map_clients.carrier),
     hparams,
     map_clients,
     server_half(hparams),

@@ -45,7 +45,7 @@ from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
-from fedjax_alg.exchange.messages import carry
+from fedjax_alg.exchange.messages import Carrier, carry
 from fedjax_alg.exchange.weights import WEIGHTS, participation
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
@@ -88,9 +88,23 @@ class Drift(NamedTuple):
 
 
 def dyn_update(
-  model: Model, work: LocalWork, client_lr: float, alpha: float, weights: str
+  model: Model,
+  work: LocalWork,
+  client_lr: float,
+  alpha: float,
+  weights: str,
+  carrier: Carrier | None = None,
 ) -> ClientUpdate:
-  """The client's part of FedDyn, and the server's h."""
+  """The client's part of FedDyn, and the server's h.
+
+  Args:
+    model: the model and its objective.
+    work: number of steps and batch size.
+    client_lr: learning rate of the local steps.
+    alpha: weight of the dynamic regulariser.
+    weights: weights of the clients in the objective.
+    carrier: how messages travel (``MapClients.carrier``).
+  """
   weigh = participation(weights)
 
   def total(cohort: Cohort, mask: Array | None = None) -> Array:
@@ -119,7 +133,7 @@ def dyn_update(
     params, loss, _, leaves = descend(
       model, received.start, shard, work, key, descent(client_lr), correct
     )
-    params = carry(params)  # once: its change moves h, too
+    params = carry(carrier, params)  # once: its change moves h, too
     update = trees.subtract(params, received.start)
     return Trained(params, loss, update, kept=update, leaves=leaves)
 
@@ -164,7 +178,12 @@ def feddyn(
     h <- h - (alpha/m) sum_k (v_k - w),    w <- mean_k v_k - h / alpha.
   """
   client = dyn_update(
-    model, hparams, hparams.client_lr, hparams.alpha, hparams.client_weights
+    model,
+    hparams,
+    hparams.client_lr,
+    hparams.alpha,
+    hparams.client_weights,
+    map_clients.carrier,
   )
   return averaging(
     model, client, hparams, map_clients, steps.average(), exchange=exchange

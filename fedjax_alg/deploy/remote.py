@@ -29,7 +29,7 @@ from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange.messages import carrier, from_bytes, to_bytes
+from fedjax_alg.exchange.messages import Carrier, from_bytes, to_bytes
 from fedjax_alg.runs.prepare import Prepared
 
 
@@ -43,6 +43,9 @@ class Call:
   shared: Any
   shards: Shard
   args: Any
+  #: of those that ``fn`` runs within, the last one has its messages
+  #: (``Remote.carrier``)
+  carriers: list[Carrier]
 
   @property
   def client_shapes(self) -> tuple[Shard, Any]:
@@ -107,8 +110,11 @@ class Call:
         else from_bytes(received[len(messages) - 1], parts, numbers)
       )
 
-    with carrier(carry):
+    self.carriers.append(carry)
+    try:
       memory, *out = self.fn(shared, client[0], client[1], *args)
+    finally:
+      self.carriers.pop()
     return messages, memory, out
 
   def decode(self, line: Array, args: Any) -> Any:
@@ -156,6 +162,12 @@ class Remote(ClientMap):
   calls: list[Call] = dataclasses.field(default_factory=list)
   #: tables that clients keep, as the method makes them, [C, ...]
   tables: list[Any] = dataclasses.field(default_factory=list)
+  carriers: list[Carrier] = dataclasses.field(default_factory=list)
+
+  @property
+  def carrier(self) -> Carrier:
+    """Carries the messages of the client whose code is run (``Call.run``)."""
+    return lambda parts, numbers: self.carriers[-1](parts, numbers)
 
   def update(self, fn, write, table, places, weights, shared, shards, *args):
     """See ``base.MapClients.update``.
@@ -170,7 +182,7 @@ class Remote(ClientMap):
       or not all(map(split.is_split, split.leaves(table)))
     ):
       raise OptionError("`algorithm`: its server holds what its clients keep")
-    call = Call(fn, write, table, shared, shards, args)
+    call = Call(fn, write, table, shared, shards, args, self.carriers)
     lines = self._answers(call)
     _, total, stacked = super().update(
       lambda shared, shard, rows, *answer: (rows, *call.decode(*answer)),
@@ -195,7 +207,13 @@ class Remote(ClientMap):
       return rows, fn(total(), shared, shard, *args), ()
 
     call = Call(
-      functools.partial(run_on_client, zero), lambda *rows: (), (), shared, shards, args
+      functools.partial(run_on_client, zero),
+      lambda *rows: (),
+      (),
+      shared,
+      shards,
+      args,
+      self.carriers,
     )
     lines = self._answers(call)
     assert not any(call.answer.is_sent)

@@ -46,7 +46,7 @@ from fedjax_alg.base import BYTES_PER_FLOAT, SEED_BYTES, Key, Model, Params, num
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate, with_rows
 from fedjax_alg.errors import OptionError, did_you_mean
-from fedjax_alg.exchange.messages import Numbers, are_carried, carry
+from fedjax_alg.exchange.messages import Carrier, Numbers, carry
 from fedjax_alg.hparams import hyper
 
 #: Entries that share a scale (qsgd).
@@ -59,7 +59,8 @@ _DRAWS = 0xC0DEC
 class Compressor(NamedTuple):
   """A compressor, as the tree that a receiver decodes and the message length."""
 
-  #: (tree, memory, key) -> (the decoded tree, memory)
+  #: (tree, memory, key[, carrier]) -> (the decoded tree, memory); the carrier of
+  #: its message (``exchange.messages``) is given where there is one
   send: Callable[[Params, Any, Key], tuple[Params, Any]]
   nbytes: Callable[[Params], int]  #: a tree like those it sends -> bytes
   #: a tree like those it sends -> what the sender keeps between two messages
@@ -67,6 +68,12 @@ class Compressor(NamedTuple):
   #: whether the mean of what is decoded, over the keys, is the tree
   unbiased: bool = False
   name: str = "your own"  #: for messages
+
+  def sender(self, carrier: Carrier | None) -> Callable[..., tuple[Params, Any]]:
+    """``send`` by a carrier; None: in a simulation."""
+    return (
+      self.send if carrier is None else (functools.partial(self.send, carrier=carrier))
+    )
 
 
 def _num_bytes(bits: int) -> int:
@@ -81,13 +88,13 @@ def _num_entries(share: float, size: int) -> int:
 def _top_k(share: float) -> Compressor:
   """The entries of largest absolute value of the whole tree."""
 
-  def send(tree, memory, key):
+  def send(tree, memory, key, carrier=None):
     flat, unravel = jax.flatten_util.ravel_pytree(tree)
     count, numbers = _num_entries(share, flat.size), Numbers(flat.size, True)
     _, places = jax.lax.top_k(jnp.abs(flat), count)
-    if are_carried():
+    if carrier is not None:
       places = jnp.sort(places)
-    values, places = carry((flat[places], places), numbers)
+    values, places = carry(carrier, (flat[places], places), numbers)
     return unravel(jnp.zeros_like(flat).at[places].set(values)), memory
 
   def nbytes(tree):
@@ -102,7 +109,7 @@ def _top_k(share: float) -> Compressor:
 def _random_k(share: float, unbiased: bool) -> Compressor:
   """Entries at random places of the whole tree, times P / k if unbiased."""
 
-  def send(tree, memory, key):
+  def send(tree, memory, key, carrier=None):
     flat, unravel = jax.flatten_util.ravel_pytree(tree)
     count = _num_entries(share, flat.size)
     places = minibatches.shuffle(
@@ -114,7 +121,7 @@ def _random_k(share: float, unbiased: bool) -> Compressor:
     factor = flat.size / count if unbiased else 1.0
     # The receiver derives the places from the sender's key.
     return unravel(
-      jnp.zeros_like(flat).at[places].set(carry(factor * flat[places]))
+      jnp.zeros_like(flat).at[places].set(carry(carrier, factor * flat[places]))
     ), memory
 
   return Compressor(
@@ -128,7 +135,7 @@ def _qsgd(bits: int) -> Compressor:
   """Entries rounded at random to multiples of a / (2^(bits - 1) - 1)."""
   levels = float(2 ** (bits - 1) - 1)
 
-  def send(tree, memory, key):
+  def send(tree, memory, key, carrier=None):
     flat, unravel = jax.flatten_util.ravel_pytree(tree)
     rows = jnp.pad(flat, (0, -flat.size % BUCKET)).reshape(-1, BUCKET)
     scale = jnp.abs(rows).max(axis=1, keepdims=True)
@@ -136,8 +143,9 @@ def _qsgd(bits: int) -> Compressor:
     down = jnp.floor(exact)
     up = jax.random.uniform(key, rows.shape) < exact - down
     codes = jnp.sign(rows) * jnp.minimum(down + up.astype(jnp.float32), levels)
-    if are_carried():
+    if carrier is not None:
       received, scale = carry(
+        carrier,
         ((codes + levels).astype(jnp.int32).reshape(-1)[: flat.size], scale),
         Numbers(2**bits - 1),
       )
@@ -157,13 +165,14 @@ def _qsgd(bits: int) -> Compressor:
 def _sign() -> Compressor:
   """The signs of all entries, and a scale for every leaf."""
 
-  def send(tree, memory, key):
+  def send(tree, memory, key, carrier=None):
 
     negative, scale = carry(
+      carrier,
       (
         jax.tree.map(lambda leaf: leaf < 0, tree),
         jax.tree.map(lambda leaf: jnp.abs(leaf).mean(), tree),
-      )
+      ),
     )
     return jax.tree.map(
       lambda which, scale: jnp.where(which, -scale, scale), negative, scale
@@ -200,19 +209,21 @@ def _powersgd(rank: int) -> Compressor:
       for i, leaf in enumerate(leaves)
     )
 
-  def send_leaf(leaf, right):
+  def send_leaf(carrier, leaf, right):
     if not shortens(leaf):
-      return carry(leaf), ()
+      return carry(carrier, leaf), ()
     matrix = leaf.reshape(sides(leaf))
     left_factor, _ = jnp.linalg.qr(jnp.matmul(matrix, right, precision=trees.HIGHEST))
     right = jnp.matmul(matrix.T, left_factor, precision=trees.HIGHEST)
-    factors, memory = carry((left_factor, right)), right
+    factors, memory = carry(carrier, (left_factor, right)), right
     decoded = jnp.matmul(factors[0], factors[1].T, precision=trees.HIGHEST)
     return decoded.reshape(leaf.shape), memory
 
-  def send(tree, memory, key):
+  def send(tree, memory, key, carrier=None):
     leaves, treedef = jax.tree.flatten(tree)
-    decoded, new_memory = zip(*map(send_leaf, leaves, memory))
+    decoded, new_memory = zip(
+      *map(functools.partial(send_leaf, carrier), leaves, memory)
+    )
     return jax.tree.unflatten(treedef, decoded), new_memory
 
   def nbytes(tree):
@@ -237,9 +248,9 @@ def _with_feedback(compressor: Compressor) -> Compressor:
   def init(tree):
     return Unsent(jax.tree.map(jnp.zeros_like, tree), compressor.init(tree))
 
-  def send(tree, memory, key):
+  def send(tree, memory, key, carrier=None):
     total = trees.add(tree, memory.error)
-    decoded, inner = compressor.send(total, memory.inner, key)
+    decoded, inner = compressor.send(total, memory.inner, key, carrier)
     return decoded, Unsent(trees.subtract(total, decoded), inner)
 
   return Compressor(send, compressor.nbytes, init)
@@ -392,7 +403,10 @@ def keeps(compressor: Compressor, params: Params) -> bool:
 
 
 def compressed(
-  client: ClientUpdate, compressor: Compressor, params: Params
+  client: ClientUpdate,
+  compressor: Compressor,
+  params: Params,
+  carrier: Carrier | None = None,
 ) -> ClientUpdate:
   """The client's half whose participants send their updates compressed.
 
@@ -403,6 +417,7 @@ def compressed(
     client: the client's half.
     compressor: how its updates are sent.
     params: the parameters, arrays or shapes.
+    carrier: how messages travel; None: in a simulation.
 
   Returns:
     The client's half; what clients keep for their compressors is a table beside
@@ -423,7 +438,7 @@ def compressed(
   nbytes = compressor.nbytes(params)
 
   def send(trained, start, memory, shard, key):
-    decoded, new = compressor.send(
+    decoded, new = compressor.sender(carrier)(
       trees.subtract(trained.params, start), memory, jax.random.fold_in(key, _DRAWS)
     )
     return (

@@ -53,6 +53,7 @@ from fedjax_alg.exchange.attacks import (
   trains_on_false_labels,
 )
 from fedjax_alg.exchange.compression import Compressor, compressed, shapes
+from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.options import whole
 from fedjax_alg.exchange.privacy import Privacy, clip_on_clients
 from fedjax_alg.exchange.weights import ByLoss, by_loss, participation
@@ -205,6 +206,7 @@ def fit(
   num_models: int = 1,
   released: int = 1,
   refused: Mapping[str, str] | None = None,
+  carrier: Carrier | None = None,
 ) -> tuple[Exchange, ClientUpdate]:
   """Joins the links to a local method.
 
@@ -219,6 +221,7 @@ def fit(
       a compressor that keeps something for each client, ``personal`` for
       personal parameters, ``model_state`` for running statistics, and
       ``client_weights`` for weights by losses.
+    carrier: how messages travel (``MapClients.carrier``).
 
   Returns:
     The links, of which ``aggregator`` is the private mean if there is one; and
@@ -280,14 +283,14 @@ def fit(
     _refuse(option, value, refused.get(option))
   if up:
     store = client.store
-    client = compressed(client, up, shapes(model))
+    client = compressed(client, up, shapes(model), carrier)
     _refuse(
       "compress_up", up.name if client.store is not store else "", refused.get("memory")
     )
   privacy = exchange.privacy
   if privacy:
     exchange = _private(exchange, client, released, refused.get("private"))
-    client = clip_on_clients(client, privacy)
+    client = clip_on_clients(client, privacy, carrier)
   if down:
     client = broadcast.with_memory(client, down, num_models)
   return exchange, client

@@ -10,9 +10,7 @@ the place at which their code ends and the server's goes on with what it has
 received.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-import contextlib
-import contextvars
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -47,35 +45,18 @@ class Numbers(NamedTuple):
 
 #: (parts of a message, what their int32 leaves are) -> the parts as received
 Carrier = Callable[[Any, Numbers | None], Any]
-_CARRIER: contextvars.ContextVar[Carrier | None] = contextvars.ContextVar(
-  "carrier", default=None
-)
 
 
-def carry(parts: Any, numbers: Numbers | None = None) -> Any:
+def carry(carrier: Carrier | None, parts: Any, numbers: Numbers | None = None) -> Any:
   """The parts of a message as its receiver has them, which are the same.
 
   Args:
+    carrier: how messages travel (``MapClients.carrier``); None: in a simulation,
+      which makes none.
     parts: a tree of floats, bool and, with ``numbers``, int32.
     numbers: what its int32 leaves are; None: any.
   """
-  carrier = _CARRIER.get()
   return parts if carrier is None else carrier(parts, numbers)
-
-
-def are_carried() -> bool:
-  """Whether what is traced is for clients on other machines."""
-  return _CARRIER.get() is not None
-
-
-@contextlib.contextmanager
-def carrier(carry: Carrier) -> Iterator[None]:
-  """Has messages travel by ``carry`` in code that is traced within."""
-  token = _CARRIER.set(carry)
-  try:
-    yield
-  finally:
-    _CARRIER.reset(token)
 
 
 def to_bytes(tree: Any, numbers: Numbers | None = None) -> Array:

@@ -31,7 +31,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, Params
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.conditions import POSITIVE, Condition, is_zero, only
-from fedjax_alg.exchange.messages import are_carried
+from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.hparams import hyper
 
 _ON = only("private", "fixed", "adaptive")
@@ -184,20 +184,20 @@ def clip(vectors: Params, norm: Array | float) -> tuple[Params, Array]:
   ), was_short
 
 
-def clip_on_clients(client: ClientUpdate, options: Privacy) -> ClientUpdate:
+def clip_on_clients(
+  client: ClientUpdate, options: Privacy, carrier: Carrier | None
+) -> ClientUpdate:
   """The client's half whose clients clip what leaves their machine.
 
   In a simulation the server does it, with the same numbers but for rounding.
   On machines it does so again: noise is enough for nothing longer. With
   `private`=adaptive only the server knows the norm, and it alone clips.
   """
-  if options.private != "fixed":
+  if options.private != "fixed" or carrier is None:
     return client
 
   def train(received, shard, client_row, key):
     trained = client.train_checked(received, shard, client_row, key)
-    if not are_carried():
-      return trained
     update = trees.subtract(trained.params, received.start)
     clipped, _ = clip(trees.repeat(update, 1), options.clip_norm)
     return trained._replace(params=trees.add(received.start, trees.index(clipped, 0)))

@@ -21,7 +21,7 @@ from fedjax_alg import tasks, trees
 from fedjax_alg.base import Array, Layer, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
-from fedjax_alg.exchange.messages import carry
+from fedjax_alg.exchange.messages import Carrier, carry
 from fedjax_alg.least_squares import patch_gram
 
 #: Maximum number of entries in one unfolded block: 32 MB in float64.
@@ -72,13 +72,13 @@ def zero_moments(
   )
 
 
-def carry_sums(moments: Moments) -> Moments:
+def carry_sums(moments: Moments, carrier: Carrier | None) -> Moments:
   """A client's sums as the server receives them (``exchange.messages``).
 
   Of the Gram matrix the upper triangle is sent.
   """
   upper = np.triu_indices(moments.gram.shape[0])
-  triangle, others = carry((moments.gram[upper], moments[1:]))
+  triangle, others = carry(carrier, (moments.gram[upper], moments[1:]))
   gram = jnp.zeros_like(moments.gram).at[upper].set(triangle)
   return Moments(gram.at[upper[::-1]].set(triangle), *others)
 

@@ -167,7 +167,9 @@ def compose_buffered(
       "one model, which an asynchronous server's do not hold"
     )
   check_server(server)
-  exchange, client = fit(exchange, client, model, refused=REFUSED)
+  exchange, client = fit(
+    exchange, client, model, refused=REFUSED, carrier=map_clients.carrier
+  )
   method = Buffered(
     model,
     client,

@@ -321,7 +321,12 @@ def compose_clustered(
   """
   _check_half(client)
   exchange, client = fit(
-    exchange, client, model, num_models=rule.num_groups, refused=REFUSED
+    exchange,
+    client,
+    model,
+    num_models=rule.num_groups,
+    refused=REFUSED,
+    carrier=map_clients.carrier,
   )
   method = Clustered(
     model,

@@ -48,7 +48,6 @@ from fedjax_alg.engine.keys import (
 )
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
-from fedjax_alg.exchange.compression import Compressor
 from fedjax_alg.rounds.local_training import mean_statistics, train
 from fedjax_alg.rounds.one_model import (
   PURPOSES,
@@ -344,7 +343,8 @@ def anchor_gradients(
     k, functools.partial(objective.full_value_and_grad, method.model)
   )
   if exchange.compress_gradients:
-    measure = _with_compression(measure, exchange.compress_gradients, k)
+    send = exchange.compress_gradients.sender(method.map_clients.carrier)
+    measure = _with_compression(measure, send, k)
   if method.grouping.own_anchors:
     measure = _of_preferred(measure)
   shared, keys = (
@@ -373,13 +373,13 @@ def anchor_gradients(
 
 
 def _with_compression(
-  measure: Callable[..., Any], compressor: Compressor, k: int
+  measure: Callable[..., Any], send: Callable[..., Any], k: int
 ) -> Callable[..., Any]:
   """A client's code that sends its K gradients compressed, with one key."""
 
   def one_client(shared, shard, key):
     losses, gradients = measure(shared, shard, key)
-    compress = lambda gradient: compressor.send(gradient, (), key)[0]
+    compress = lambda gradient: send(gradient, (), key)[0]
     return losses, _over_models(compress, k)(gradients)
 
   return one_client

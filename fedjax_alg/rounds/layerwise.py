@@ -43,7 +43,6 @@ from fedjax_alg.base import (
 from fedjax_alg.client import objective
 from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange.messages import are_carried
 from fedjax_alg.grouping import kmeans, nearest_centre
 from fedjax_alg.least_squares import codes, few_rows, solve
 from fedjax_alg.least_squares import moments as moments_lib
@@ -357,6 +356,7 @@ def _sum_moments(
   """Every group's sums over the cohort, [K, ...]; with K = 1 [...]."""
   plan = method.plan
   k, classes = state.counts.shape
+  carrier = method.map_clients.carrier
 
   def zero():
     sums = moments_lib.zero_moments(layer, classes, plan.product, plan.task)
@@ -364,7 +364,7 @@ def _sum_moments(
 
   def add(total, models, shard, group):
     params = trees.index(models, 0 if k == 1 else group)
-    if plan.private or are_carried():  # the sums of each client alone
+    if plan.private or carrier is not None:  # the sums of each client alone
       client_sums = moments_lib.add_shard(
         zero(), layer, params, shard, plan.product, task=plan.task
       )
@@ -372,7 +372,7 @@ def _sum_moments(
         total,
         private_moments.clip_moments(plan.private, client_sums)
         if plan.private
-        else moments_lib.carry_sums(client_sums),
+        else moments_lib.carry_sums(client_sums, carrier),
       )
     sums = total if k == 1 else trees.index(total, group)
     sums = moments_lib.add_shard(

@@ -327,7 +327,7 @@ def anchor_gradient(
   def one_client(params, shard, key):
     loss, gradient = objective.full_value_and_grad(method.model, params, shard)
     if compressor:
-      gradient, _ = compressor.send(gradient, (), key)
+      gradient, _ = compressor.sender(method.map_clients.carrier)(gradient, (), key)
     return gradient, loss
 
   weights = exchange.weigh(cohort)

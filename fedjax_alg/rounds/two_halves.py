@@ -143,6 +143,7 @@ def _join_halves(
     num_models=method.num_models,
     released=len(method.purposes),
     refused=refused,
+    carrier=map_clients.carrier,
   )
   if exchange.by_loss:
     client = sends_loss(client)

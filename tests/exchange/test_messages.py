@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg.base import SEED_BYTES
+from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.exchange import messages
 from fedjax_alg.exchange.messages import Numbers, from_bytes, to_bytes
 from tests.exchange.test_compression import KEY, TREE, compress, flat, make
@@ -73,8 +74,7 @@ def test_a_receiver_has_what_is_decoded_by_the_bytes_that_are_counted(text, seed
         else from_bytes(received[len(lines) - 1], parts, numbers)
       )
 
-    with messages.carrier(carry):
-      decoded, _ = compressor.send(tree, compressor.init(tree), KEY)
+    decoded, _ = compressor.sender(carry)(tree, compressor.init(tree), KEY)
     return lines, decoded
 
   lines, decoded = jax.jit(lambda tree: send(tree, None))(TREE)
@@ -86,4 +86,6 @@ def test_a_receiver_has_what_is_decoded_by_the_bytes_that_are_counted(text, seed
 
 def test_a_simulation_makes_no_message():
   parts = object()
-  assert messages.carry(parts) is parts and not messages.are_carried()
+  assert messages.carry(None, parts) is parts
+  compressor = make("qsgd:4")
+  assert compressor.sender(None) is compressor.send and ClientMap().carrier is None

@@ -44,29 +44,24 @@ class Reach(NamedTuple):
 
 def reach_of(fn, *args) -> Reach:
   """What is entered while a function is traced."""
-  functions, depth = set(), 0
-
-  def is_own(frame):
-    return frame.f_code.co_filename.startswith(_LIBRARY)
+  functions, depth, deepest = set(), 0, 0
 
   def profile(frame, event, _):
-    nonlocal depth
-    if event != "call" or not is_own(frame):
+    nonlocal depth, deepest
+    file, name = frame.f_code.co_filename, frame.f_code.co_qualname
+    if event not in ("call", "return") or not file.startswith(_LIBRARY):
       return
-    name, own_frames = frame.f_code.co_qualname, 0
+    depth += 1 if event == "call" else -1
+    deepest = max(deepest, depth)
     if not name.split(".")[-1].startswith("<"):  # lambdas, comprehensions
-      functions.add((frame.f_code.co_filename[len(_LIBRARY) :], name))
-    while frame is not None:
-      own_frames += is_own(frame)
-      frame = frame.f_back
-    depth = max(depth, own_frames)
+      functions.add((file[len(_LIBRARY) :], name))
 
   sys.setprofile(profile)
   try:
     jax.make_jaxpr(fn)(*args)
   finally:
     sys.setprofile(None)
-  return Reach(functions, depth)
+  return Reach(functions, deepest)
 
 
 def reach_of_round(name: str) -> Reach:
