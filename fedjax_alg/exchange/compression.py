@@ -42,7 +42,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.base import BYTES_PER_FLOAT, SEED_BYTES, Key, Model, Params, num_params
+from fedjax_alg.base import BYTES_PER_FLOAT, SEED_BYTES, Model, Params, num_params
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate, with_rows
 from fedjax_alg.errors import OptionError, did_you_mean
@@ -61,7 +61,7 @@ class Compressor(NamedTuple):
 
   #: (tree, memory, key[, carrier]) -> (the decoded tree, memory); the carrier of
   #: its message (``exchange.messages``) is given where there is one
-  send: Callable[[Params, Any, Key], tuple[Params, Any]]
+  send: Callable[..., tuple[Params, Any]]
   nbytes: Callable[[Params], int]  #: a tree like those it sends -> bytes
   #: a tree like those it sends -> what the sender keeps between two messages
   init: Callable[[Params], Any] = lambda tree: ()

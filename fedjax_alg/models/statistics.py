@@ -154,6 +154,8 @@ def linen_reading(
 
 # flax.nnx
 
+# The mask of the rows for the calls within ``nnx_reading``. A layer cannot hold it:
+# nnx takes an array among its attributes for a part of the model.
 _rows: contextvars.ContextVar[Array | None] = contextvars.ContextVar(
   "rows", default=None
 )
@@ -211,6 +213,8 @@ def nnx_reading(
       layer.use_running_average = not reading.of_batch or bool(
         layers[path] & reading.fixed
       )
+      # Python looks `__call__` up in the class, and nnx has no interceptor as
+      # linen has; the module is made for this computation alone.
       kind: Any = type(layer)
       object.__setattr__(layer, "__class__", _reading_class(kind))
   token = _rows.set(reading.mask)
