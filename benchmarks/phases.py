@@ -81,7 +81,7 @@ def phases(
         svrg.normalised_rate(hparams.client_lr, shard),
         key,
         svrg.feature_scaling(shard, share),
-      )
+      )[0]
 
     return map_clients(
       one_client,

@@ -39,7 +39,7 @@ def test_an_empty_client_returns_what_it_got(problem, batch_size):
   assert loss == 0
   anchor = problems.some_params(model, 1)
   problems.assert_equal(
-    svrg(model, start, start, anchor, shard, work, 1.0, jax.random.key(0)), start
+    svrg(model, start, start, anchor, shard, work, 1.0, jax.random.key(0))[0], start
   )
 
 

@@ -14,11 +14,10 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.base import ClientData
 from fedjax_alg.client import minibatches
-from fedjax_alg.client.update import Trained
 from fedjax_alg.data import layout
 from fedjax_alg.engine import checkpoint
 from fedjax_alg.engine.keys import client_keys, run_keys
-from fedjax_alg.rounds.local_training import Training
+from fedjax_alg.rounds.local_training import mean_statistics
 from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.prepare import cautions
 from fedjax_alg.runs.programs import Programs
@@ -329,7 +328,6 @@ def test_every_group_has_statistics_of_its_own():
 def test_means_of_statistics():
   """By examples; of a group without participants it stays."""
   after = jnp.array([[1.0], [4.0], [7.0], [jnp.nan]])
-  training = Training(Trained((), (), state=after), (), ())
   cohort = layout.everyone(
     ClientData(
       jnp.zeros((9, 1)),
@@ -338,14 +336,13 @@ def test_means_of_statistics():
       jnp.array([1, 2, 6, 0]),
     )
   )
-  assert training.states(jnp.zeros(1), cohort).tolist() == [
+  assert mean_statistics(jnp.zeros(1), after, cohort).tolist() == [
     pytest.approx((1 + 8 + 42) / 9)
   ]
   groups = jnp.array([2, 0, 2, 1])
-  assert training.states(
-    jnp.array([[8.0], [9.0], [10.0]]), cohort, groups
+  assert mean_statistics(
+    jnp.array([[8.0], [9.0], [10.0]]), after, cohort, groups
   ).ravel().tolist() == [pytest.approx(mean) for mean in (4, 9, 43 / 7)]
-  assert training.states((), cohort) == ()
 
 
 def test_a_run_goes_on_to_the_bit(tmp_path):
