@@ -39,6 +39,7 @@ ELSEWHERE = {
   "rounds/expected": "contract/test_contract",
   "rounds/k_models": "rounds/test_two_halves",
   "rounds/local_training": "rounds/test_two_halves",
+  "rounds/loss_weights": "exchange/test_weights",
   "rounds/one_model": "rounds/test_two_halves",
   "runs/availability": "runs/test_options",
   "runs/sinks": "runs/test_queue",
