@@ -16,6 +16,7 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg.base import Cohort
+from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.rounds import one_model
 from fedjax_alg.runs import plan
@@ -72,7 +73,8 @@ def reach_of_round(name: str) -> Reach:
   prepared = plan.from_keywords(
     name, federation, rounds=1, cohort_size=6, host_devices=1
   ).prepare()
-  algorithm, model = prepared.algorithm, prepared.model
+  model = prepared.model  # on one device, however many the tests have
+  algorithm = prepared.method.builder(model, ClientMap())({})
   key = jax.random.key(0)
   state = jax.eval_shape(lambda: algorithm.init(model.init(key), prepared.spec, key))
   cohort = sample_cohort(prepared.device_data.data.train, 6, key)
