@@ -100,9 +100,12 @@ def test_defaults_are_valid_and_documented(name):
 
 
 def _method_of(algorithm):
-  """The first argument of a round, which is bound to it."""
-  assert isinstance(algorithm.round, functools.partial)
-  return algorithm.round.args[0]
+  """The method of an algorithm, which is bound to its ``init``.
+
+  Its rounds may be wrapped.
+  """
+  assert isinstance(algorithm.init, functools.partial)
+  return algorithm.init.args[0]
 
 
 @pytest.mark.parametrize(

@@ -376,5 +376,5 @@ def test_groups_do_not_follow_each_other(problem):
 )
 def test_compression_reaches_every_method(problem, name):
   algorithm = bridge.build(problem, name, compress_up="qsgd:4")
-  (method,) = algorithm.round.args
+  (method,) = algorithm.init.args
   assert method.client.upload_bytes(0) == 26 + base.BYTES_PER_FLOAT

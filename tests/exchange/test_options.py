@@ -39,7 +39,7 @@ CHANGES = {
 
 def links_of(method, model):
   """The links of the round that a method builds."""
-  (round_,) = method.build(model, ClientMap()).round.args
+  (round_,) = method.build(model, ClientMap()).init.args
   return round_.exchange
 
 

@@ -225,7 +225,7 @@ def test_every_method_is_private_or_refused(name, problem):
     bridge.assert_refused(problem, name, "private=adaptive: ", private="adaptive")
     return
   algorithm = bridge.build(problem, name, private="adaptive", **options)
-  (method,) = algorithm.round.args
+  (method,) = algorithm.init.args
   assert method.exchange.aggregator.name == "private" and algorithm.idle is None
   if options:
     bridge.assert_refused(
@@ -316,4 +316,4 @@ def test_compression_without_memory_and_down_is_fine(problem):
   algorithm = bridge.build(
     problem, "fedavg", private="fixed", compress_up="qsgd:8", compress_down="topk:0.1"
   )
-  assert algorithm.round.args[0].exchange.aggregator.name == "private"
+  assert algorithm.init.args[0].exchange.aggregator.name == "private"

@@ -59,7 +59,7 @@ def compose(problem, one_by_one=False, **links):
 
 def play(algorithm, problem, data):
   """The last state; models, reports, waiting clients of the rounds of a run."""
-  keys, (method,) = run_keys(4), algorithm.round.args
+  keys, (method,) = run_keys(4), algorithm.init.args
   spec = problem.spec._replace(cohort_size=SLOTS)
   state = algorithm.init(problem.model.init(keys.model), spec, keys.start)
 
