@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import split
 from fedjax_alg.hparams import validate
+from fedjax_alg.typing import Numeric, PyTree, Tree
 
 Array = jax.Array
 #: A typed key (``jax.random.key``). A function consumes its argument ``key``.
@@ -30,6 +31,12 @@ Params = Any
 State = TypeVar("State")
 #: Code for one client, or that writes what it keeps.
 Fn = Callable[..., Any]
+#: What the code for one client returns.
+Result = TypeVar("Result")
+#: The part of it that is added up over clients.
+Summed = TypeVar("Summed")
+#: (table, places, written) -> table
+Write = Callable[[Any, Array, PyTree], Any]
 #: Traffic of a participant besides the model: a number of vectors
 #: of P floats, which may be a fraction, or a function P -> bytes.
 Traffic = float | Callable[[int], int]
@@ -78,7 +85,7 @@ class ClientData(NamedTuple):
   availability: Array | None = None
   #: the frozen parameters of the model (``Model.roles``); None if it has none
   frozen: Params | None = None
-  blocks: Any = None  #: see ``Shard``
+  blocks: PyTree = None  #: see ``Shard``
   #: the other parameters that a run starts from where these are given
   #: (``models.start``), None in the place of those that are drawn; None: all
   #: are drawn
@@ -353,8 +360,13 @@ class MapClients:
     )[2]
 
   def reduce(
-    self, fn: Fn, weights: Any, shared: Any, shards: Shard, *args: Any
-  ) -> tuple[Any, Any]:
+    self,
+    fn: Callable[..., tuple[Summed, Result]],
+    weights: PyTree,
+    shared: Any,
+    shards: Shard,
+    *args: Any,
+  ) -> tuple[Summed, Result]:
     """Sums a part of what ``fn`` returns over slots, and stacks the rest.
 
     Every device adds up the part of its own clients, one client
@@ -380,7 +392,7 @@ class MapClients:
     def keeps_nothing(shared, shard, rows, *args):
       return rows, *fn(shared, shard, *args)
 
-    return self.update(
+    sums: tuple[Summed, Result] = self.update(
       keeps_nothing,
       split.set_rows,
       (),
@@ -390,18 +402,19 @@ class MapClients:
       shards,
       *args,
     )[1:]
+    return sums
 
   def update(
     self,
-    fn: Fn,
-    write: Fn,
-    table: Any,
+    fn: Callable[..., tuple[PyTree, Summed, Result]],
+    write: Write,
+    table: Tree,
     places: Array,
-    weights: Any,
-    shared: Any,
+    weights: PyTree,
+    shared: PyTree,
     shards: Shard,
-    *args: Any,
-  ) -> tuple[Any, Any, Any]:
+    *args: PyTree,
+  ) -> tuple[Tree, Summed, Result]:
     """``reduce`` in which every client also changes its rows of a table.
 
     The table [C, ...] is changed in place, one client of every
@@ -429,14 +442,14 @@ class MapClients:
 
   def change(
     self,
-    fn: Fn,
-    write: Fn,
-    table: Any,
+    fn: Callable[..., tuple[PyTree, Result]],
+    write: Write,
+    table: Tree,
     places: Array,
-    shared: Any,
+    shared: PyTree,
     shards: Shard,
-    *args: Any,
-  ) -> tuple[Any, Any]:
+    *args: PyTree,
+  ) -> tuple[Tree, Result]:
     """``__call__`` in which every client also changes its rows of a table.
 
     Args:
@@ -453,7 +466,8 @@ class MapClients:
     """
     if not split.within(table):
       written, stacked = self(fn, shared, shards, split.rows(table, places), *args)
-      return write(table, places, written), stacked
+      new_table: Tree = write(table, places, written)
+      return new_table, stacked
 
     def adds_nothing(*args):
       written, stacked = fn(*args)
@@ -464,7 +478,7 @@ class MapClients:
     )
     return table, stacked
 
-  def keep(self, table: Any) -> Any:
+  def keep(self, table: Tree) -> Tree:
     """Shares a table of all clients out over the processes of the run.
 
     Args:
@@ -478,13 +492,13 @@ class MapClients:
 
   def total(
     self,
-    fn: Fn,
-    zero: Callable[[], Any],
-    shared: Any,
+    fn: Callable[..., Tree],
+    zero: Callable[[], Tree],
+    shared: PyTree,
     shards: Shard,
-    *args: Any,
-    psum: Callable[[Any, str], Any] = jax.lax.psum,
-  ) -> Any:
+    *args: PyTree,
+    psum: Callable[[Tree, str], Tree] = jax.lax.psum,
+  ) -> Tree:
     """Sums over slots without storing a result for each slot.
 
     Use this for results that are too large to stack (Gram matrices). Every
@@ -626,13 +640,13 @@ def num_params(params: Params) -> int:
 
 
 def round_cost(
-  down: Any,
-  up: Any,
-  exchanges: Any,
-  example_gradients: Any,
-  central_flops: Any = 0.0,
-  bytes_down: Any = None,
-  bytes_up: Any = None,
+  down: Numeric,
+  up: Numeric,
+  exchanges: Numeric,
+  example_gradients: Numeric,
+  central_flops: Numeric = 0.0,
+  bytes_down: Numeric | None = None,
+  bytes_up: Numeric | None = None,
 ) -> RoundCost:
   """Makes a ``RoundCost`` with the dtypes that its fields document."""
   return RoundCost(

@@ -25,6 +25,7 @@ import numpy as np
 
 from fedjax_alg.conditions import Condition, is_zero, why_not
 from fedjax_alg.errors import OptionError, check_known
+from fedjax_alg.typing import HParams
 
 #: The largest seed: JAX makes its keys from 32 bits.
 MAX_SEED = 2**32 - 1
@@ -33,7 +34,7 @@ MAX_SEED = 2**32 - 1
 #: count in int32, and sums of a few such numbers must not overflow.
 MAX_COUNT = 10**9
 
-HParams = TypeVar("HParams")
+_HParams = TypeVar("_HParams", bound=HParams)
 
 
 #: Class attribute of a dataclass of options that many methods share -> the name
@@ -94,7 +95,7 @@ def field_values(*parts: Any) -> dict[str, Any]:
 
 
 def hyper(
-  default: Any,
+  default: object,
   help: str,  # pylint: disable=redefined-builtin
   *,
   source: str = "",
@@ -178,7 +179,7 @@ def hyper(
   )
 
 
-def field_like(options: Any, name: str, **changes: Any) -> Any:
+def field_like(options: HParams | type[HParams], name: str, **changes: object) -> Any:
   """The field ``name`` of other options, with some of its metadata changed."""
   field = options.__dataclass_fields__[name]
   return dataclasses.field(
@@ -186,7 +187,7 @@ def field_like(options: Any, name: str, **changes: Any) -> Any:
   )
 
 
-def at_later_default(field: dataclasses.Field, value: Any) -> bool:
+def at_later_default(field: dataclasses.Field, value: object) -> bool:
   """Whether a field has its default and came after runs had been saved."""
   return bool(field.metadata.get("later")) and value == field.default
 
@@ -297,7 +298,7 @@ def traced_names(options: Any) -> tuple[str, ...]:
   )
 
 
-def with_values(hparams: HParams, values: Mapping[str, Any]) -> HParams:
+def with_values(hparams: _HParams, values: Mapping[str, object]) -> _HParams:
   """Replaces values without checking them.
 
   Args:
@@ -308,10 +309,10 @@ def with_values(hparams: HParams, values: Mapping[str, Any]) -> HParams:
     A new instance.
   """
   changes: Any = dict(values)
-  return dataclasses.replace(hparams, **changes)  # type: ignore[type-var]
+  return dataclasses.replace(hparams, **changes)
 
 
-def fill_defaults(hparams: HParams) -> HParams:
+def fill_defaults(hparams: _HParams) -> _HParams:
   """Fills in the defaults that depend on other fields.
 
   A dataclass with such defaults has a method ``resolved``. All other
@@ -326,10 +327,11 @@ def fill_defaults(hparams: HParams) -> HParams:
     An instance with the values that a run uses.
   """
   fill_in = getattr(hparams, "resolved", None)
-  return fill_in() if fill_in else hparams
+  resolved: _HParams = fill_in() if fill_in else hparams
+  return resolved
 
 
-def validate(hparams: Any) -> None:
+def validate(hparams: HParams) -> None:
   """Checks every ``hyper`` field against its range.
 
   Tracers are not checked, because their values are not known. Check values
@@ -360,7 +362,7 @@ def validate(hparams: Any) -> None:
       )
 
 
-def check_count(name: str, value: Any) -> None:
+def check_count(name: str, value: object) -> None:
   """Checks that whole numbers are small enough to be counted with.
 
   Args:
@@ -377,7 +379,7 @@ def check_count(name: str, value: Any) -> None:
     raise OptionError(f"`{name}`={value}: must be at most {MAX_COUNT:,}")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
   """Converts a value so that it can be hashed and written as JSON.
 
   Args:
@@ -404,7 +406,7 @@ _WORDS = {
 }
 
 
-def of_type(name: str, value: Any, kind: Any) -> Any:
+def of_type(name: str, value: object, kind: object) -> Any:
   """Converts a value to the type of a field.
 
   Args:
@@ -450,7 +452,7 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
   return value
 
 
-def of_field(field: dataclasses.Field, value: Any, kind: Any) -> Any:
+def of_field(field: dataclasses.Field, value: object, kind: object) -> Any:
   """Converts a value to the type of a field (``of_type``).
 
   Args:
@@ -469,7 +471,7 @@ def of_field(field: dataclasses.Field, value: Any, kind: Any) -> Any:
   return of_type(field.name, value, kind)
 
 
-def _list_form(items: tuple[Any, ...]) -> str:
+def _list_form(items: tuple[type, ...]) -> str:
   """Describes how a list with entries of these types may be written."""
   first = items[0]
   if typing.get_origin(first) is tuple:
@@ -484,7 +486,7 @@ def words_of(text: str) -> list[str]:
 
 
 def of_words(
-  name: str, words: Sequence[str], items: tuple[Any, ...]
+  name: str, words: Sequence[str], items: tuple[type, ...]
 ) -> tuple[Any, ...]:
   """Converts the words of a list to the types of its entries.
 
@@ -548,7 +550,7 @@ def as_index(name: str, value: Any, count: int, note: str = "") -> int:
 _hints = functools.cache(typing.get_type_hints)
 
 
-def convert_types(options: HParams) -> HParams:
+def convert_types(options: _HParams) -> _HParams:
   """Converts every value to the type of its field (``of_type``).
 
   Args:
@@ -569,7 +571,7 @@ def convert_types(options: HParams) -> HParams:
   return with_values(options, values)
 
 
-def check_options(options: Any) -> None:
+def check_options(options: HParams) -> None:
   """Checks every ``hyper`` field that is not None.
 
   Args:

@@ -637,7 +637,7 @@ def _instead(name: str) -> str:
 
 
 def build(
-  name: str, model: Model, *, map_clients: MapClients, **hparams: Any
+  name: str, model: Model, *, map_clients: MapClients, **hparams: object
 ) -> Algorithm:
   """Builds an algorithm by name.
 

@@ -108,7 +108,7 @@ def averaging(
 
 def in_groups(
   model: Model,
-  hparams: Any,
+  hparams: object,
   rule: Rule,
   map_clients: MapClients,
   client: ClientUpdate | None = None,
@@ -126,7 +126,7 @@ def in_groups(
 
 
 def product_caution(
-  hparams: Any, rate: str, pull: str, most: float, effect: str
+  hparams: object, rate: str, pull: str, most: float, effect: str
 ) -> str:
   """A warning if two hyper-parameters have too large a product, else ""."""
   rate_value, pull_value = getattr(hparams, rate), getattr(hparams, pull)

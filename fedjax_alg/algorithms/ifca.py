@@ -11,7 +11,6 @@ runs is left out.
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +40,7 @@ from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.typing import PyTree
 
 #: ``group_init``=reject stops after this many draws and takes the best of them.
 MOST_DRAWS = 50
@@ -205,7 +205,12 @@ def _least_loss_rule(
     return state
 
   def assign(
-    models: Params, shared: Any, client_row: Any, member: Array, shard: Shard, key: Key
+    models: Params,
+    shared: PyTree,
+    client_row: PyTree,
+    member: Array,
+    shard: Shard,
+    key: Key,
   ) -> tuple[Array, tuple]:
     if k == 1:
       return jnp.int32(0), ()

@@ -52,6 +52,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
+from fedjax_alg.typing import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +179,7 @@ def _client_variant(
 
 
 def _client_update(
-  train: Any, work: LocalWork, client_lr: float, *table: Any, **parts: Any
+  train: Any, work: LocalWork, client_lr: float, *table: PyTree, **parts: Any
 ) -> ClientUpdate:
   """The client's half of either variant."""
   return ClientUpdate(

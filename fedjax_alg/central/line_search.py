@@ -1,7 +1,7 @@
 """Back-tracking line search on a value function (conjugate, (26)-(30))."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
@@ -102,7 +102,7 @@ def backtracking(
     value_fn: Callable[[Params], Array],
     grad: Params,
     line_fn: Callable[..., Array] | None = None,
-    **extra: Any,
+    **extra: object,
   ) -> tuple[Params, BacktrackingState]:
     chex.assert_trees_all_equal_shapes(grad, updates)
     square, slope = trees.squared_norm(grad), trees.dot(grad, updates)

@@ -35,6 +35,7 @@ from fedjax_alg.central.adaptive import adaptive
 from fedjax_alg.central.adaptivity import fedopt
 from fedjax_alg.central.conjugate_gradient import conjugate_gradient
 from fedjax_alg.central.line_search import backtracking
+from fedjax_alg.typing import PyTree
 
 #: When a server step is taken: along the aggregate of the updates, or along
 #: the anchor gradient before or after the local work.
@@ -52,10 +53,10 @@ class ServerStep(NamedTuple):
   #: whether ``transform`` needs f_v as ``value_fn`` (central.validation)
   needs_validation: bool = False
   #: (state of ``transform``) -> scalars to log about the last step
-  report: Callable[[Any], dict[str, Array]] = lambda state: {}
+  report: Callable[[PyTree], dict[str, Array]] = lambda state: {}
   #: (state of ``transform``) -> number of passes over the validation data in
   #: the last step
-  evaluations: Callable[[Any], Array] = lambda state: jnp.zeros(())
+  evaluations: Callable[[PyTree], Array] = lambda state: jnp.zeros(())
 
 
 def _step(

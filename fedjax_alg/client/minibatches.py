@@ -22,6 +22,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import store
 from fedjax_alg.hparams import hyper
 from fedjax_alg.models.roles import NOTHING_MOVED, ClientLeaves
+from fedjax_alg.typing import PyTree
 
 # After so many rounds a card is at a uniformly random place but for a
 # probability of 2^-rounds, and a pair of cards but for (3/4)^rounds = 0.1 %.
@@ -264,8 +265,8 @@ def _fold_moving_steps(
   shard: Shard,
   work: LocalWork,
   key: Key,
-  fn: Callable[..., Any],
-  carry: Any,
+  fn: Callable[..., PyTree],
+  carry: object,
   batches_per_step: int,
   differentiate: Differentiate,
 ) -> tuple[Any, ClientLeaves]:
@@ -330,8 +331,8 @@ def fold_steps(
   shard: Shard,
   work: LocalWork,
   key: Key,
-  fn: Callable[..., Any],
-  carry: Any,
+  fn: Callable[..., PyTree],
+  carry: PyTree,
   batches_per_step: int = 1,
   differentiate: Differentiate = EXACT,
 ) -> tuple[Any, ClientLeaves]:
@@ -393,7 +394,7 @@ def fold_steps(
   chunk = shard.steps_per_draw or CHUNK_STEPS
   chunk = min(work.local_steps or chunk, chunk)
 
-  def run_chunk(c: Array, carry: Any) -> Any:
+  def run_chunk(c: Array, carry: PyTree) -> PyTree:
     first = c * chunk
     rows, mask = jax.vmap(
       lambda batch: batch_rows(shard, bits, batch, work.batch_size)

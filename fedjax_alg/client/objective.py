@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float, Int
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.data import store
+from fedjax_alg.typing import PyTree
 
 #: Number of rows in a block of a full pass; at most data.layout.PADDING_ROWS.
 BLOCK_ROWS = 64
@@ -151,8 +152,8 @@ def _mean(
 def batch_value_and_grad(
   model: Model,
   params: Params,
-  x: Any,
-  y: Any,
+  x: PyTree,
+  y: PyTree,
   mask: Bool[Array, " B"],
   key: Key | None = None,
 ) -> tuple[Float[Array, ""], Params]:
@@ -175,7 +176,12 @@ def batch_value_and_grad(
 
 
 def batch_value_and_moves(
-  model: Model, at: Any, x: Any, y: Any, mask: Bool[Array, " B"], key: Key | None = None
+  model: Model,
+  at: Any,
+  x: Any,
+  y: Any,
+  mask: Bool[Array, " B"],
+  key: Key | None = None,
 ) -> tuple[Float[Array, ""], Any]:
   """``batch_value_and_grad`` of a model that moves its statistics.
 
@@ -196,7 +202,7 @@ def batch_value_and_moves(
   return loss, (grad, state)
 
 
-def fold_blocks(shard: Shard, fn: Any, carry: Any, rows: int = BLOCK_ROWS) -> Any:
+def fold_blocks(shard: Shard, fn: Any, carry: PyTree, rows: int = BLOCK_ROWS) -> Any:
   """Folds ``fn(carry, x, y, mask)`` over the blocks of a client's rows.
 
   Args:
@@ -225,7 +231,7 @@ def fold_blocks(shard: Shard, fn: Any, carry: Any, rows: int = BLOCK_ROWS) -> An
 
 
 def sum_blocks(
-  shard: Shard, fn: Callable[[Any, Any, Array], Any], rows: int = BLOCK_ROWS
+  shard: Shard, fn: Callable[[PyTree, PyTree, Array], PyTree], rows: int = BLOCK_ROWS
 ) -> Any:
   """Adds up the trees ``fn(x, y, mask)`` over the blocks of a client's rows."""
   zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(fn, *block_shapes(shard, rows)))

@@ -26,6 +26,7 @@ from fedjax_alg.base import Array, Params
 from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
+from fedjax_alg.typing import Numeric, PyTree
 
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop", "adagrad")
 SCHEDULES = ("constant", "cosine", "exponential", "step", "inverse_sqrt")
@@ -153,7 +154,7 @@ class LocalOptimizer(NamedTuple):
 Optimizer: TypeAlias = LocalOptimizer | optax.GradientTransformation | None
 
 
-def refuse_options(options: Any, why: str) -> None:
+def refuse_options(options: object, why: str) -> None:
   """Refuses options of the optimiser that would not be read.
 
   Args:
@@ -253,13 +254,13 @@ class Descent(NamedTuple):
   """Init and step functions by which a client moves its model in one round."""
 
   #: params -> state of the optimizer during the round
-  init: Callable[[Params], Any]
+  init: Callable[[Params], PyTree]
   #: (gradient, params, kept) -> (new params, kept)
   step: Callable[[Params, Params, Any], tuple[Params, Any]]
 
 
 def descent(
-  learning_rate: Any, optimizer: Optimizer = None, rounds: Int[Array, ""] | int = 0
+  learning_rate: Numeric, optimizer: Optimizer = None, rounds: Int[Array, ""] | int = 0
 ) -> Descent:
   """The steps of a client in one round.
 
@@ -298,7 +299,7 @@ def descent(
       gradient = jax.tree.map(trees.zero_nan_tangent, gradient)
     if whole_step:
       return optax.apply_updates(params, gradient), (state, num_steps)
-    factor: Any = 1.0
+    factor: Numeric = 1.0
     if schedule is not None and counts:
       factor, num_steps = schedule(num_steps), num_steps + 1
     return (

@@ -54,6 +54,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Place, Received, Trained, with_rows
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models.roles import ClientLeaves
+from fedjax_alg.typing import PyTree
 
 # Folded into a client's key for the steps with its personal parameters alone.
 _PERSONAL_FIT = 0x9E45
@@ -274,7 +275,7 @@ def with_states(model: Model, params: Params, states: Params) -> Params:
 
 def attach_client_leaves(
   client: ClientUpdate,
-  memory: Any,
+  memory: PyTree,
   states: Params,
   cohort: Cohort,
   map_clients: MapClients,
@@ -325,7 +326,7 @@ def _of_models(state: Params, models: int | None, axis: int) -> Params:
 
 
 def _rows(
-  client: ClientUpdate, memory: Any, cohort: Cohort, map_clients: MapClients
+  client: ClientUpdate, memory: PyTree, cohort: Cohort, map_clients: MapClients
 ) -> Row:
   """Reads the participants' rows of the table, [S, ...]."""
   assert client.store is not None and client.personal is not None

@@ -17,12 +17,13 @@ from fedjax_alg.client.optimizers import Descent, Optimizer, descent
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import is_zero
 from fedjax_alg.models.roles import ClientLeaves
+from fedjax_alg.typing import Numeric
 
 #: (gradient, params, start params) -> corrected gradient
 Correction = Callable[[Params, Params, Params], Params]
 
 
-def proximal(mu: float) -> Correction:
+def proximal(mu: Numeric) -> Correction:
   """Adds mu (v - w): the gradient of FedProx's (mu/2) ||v - w||^2."""
 
   def correct(gradient: Params, params: Params, start: Params) -> Params:
@@ -38,7 +39,7 @@ def sgd(
   start: Params,
   shard: Shard,
   work: minibatches.LocalWork,
-  learning_rate: Any,
+  learning_rate: Numeric,
   key: Key,
   correct: Correction | None = None,
   optimizer: Optimizer = None,
@@ -98,7 +99,7 @@ def descend(
   """
 
   def step(
-    gradient: minibatches.Gradient, carry: tuple[Params, Array, Any]
+    gradient: minibatches.Gradient, carry: tuple[Params, Array, object]
   ) -> tuple[Params, Array, Any]:
     params, _, opt_state = carry
     ((loss, grad),) = gradient(params)
@@ -115,8 +116,8 @@ def descend(
 def sgd_update(
   model: Model,
   work: minibatches.LocalWork,
-  learning_rate: Any,
-  mu: Any = 0.0,
+  learning_rate: Numeric,
+  mu: Numeric = 0.0,
   optimizer: Optimizer = None,
 ) -> ClientUpdate:
   """Local training by SGD or another optimiser.

@@ -21,6 +21,7 @@ from fedjax_alg.base import (
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.models.roles import NOTHING_MOVED, ClientLeaves
+from fedjax_alg.typing import PyTree
 
 
 class Received(NamedTuple):
@@ -56,7 +57,7 @@ class Place(NamedTuple):
   put: Callable[[Any, Any], Any]  #: (table, rows) -> table
 
 
-def _own_rows(memory: Any, cohort: Cohort, keys: Key) -> Int[Array, " S"]:
+def _own_rows(memory: PyTree, cohort: Cohort, keys: Key) -> Int[Array, " S"]:
   """The places of a table with one row for each client."""
   return cohort.ids
 
@@ -108,7 +109,7 @@ class ClientUpdate(NamedTuple):
   init: Callable[[Params, FedSpec], Any] = lambda params, spec: ()
   #: (memory, params, all clients as one cohort, map_clients) -> memory; called
   #: once, before round 1
-  setup: Callable[[Any, Params, Cohort, MapClients], Any] = (
+  setup: Callable[[PyTree, Params, Cohort, MapClients], PyTree] = (
     lambda memory, params, everyone, map_clients: memory
   )
   #: (memory, model 0, cohort, map_clients) -> memory; called at the start of
@@ -128,7 +129,7 @@ class ClientUpdate(NamedTuple):
   client_rows: Callable[[Any, Cohort, Key], Any] = lambda memory, cohort, keys: ()
   #: (memory, cohort) -> [S], the participants' weights in the sum of what they
   #: send besides the model; None: ``merge`` needs what each of them sends
-  upload_weights: Callable[[Any, Cohort], Array] | None = None
+  upload_weights: Callable[[PyTree, Cohort], Array] | None = None
   #: (memory, cohort, the sum of the uploads [...] or all of them [S, ...],
   #: anchors [K, ...] or ()) -> memory; it leaves the table of ``store`` alone
   merge: Callable[[Any, Cohort, Any, Any], Any] = (
@@ -150,7 +151,7 @@ class ClientUpdate(NamedTuple):
   no_personal_because: str = ""
   #: shard -> the learning rate of a local step, which personal parameters have,
   #: too; None: it has none
-  learning_rate: Callable[[Shard], Any] | None = None
+  learning_rate: Callable[[Shard], PyTree] | None = None
   #: whether the steps of ``train`` are those of ``work`` for the part that the
   #: shard names (``Shard.part``)
   takes_parts: bool = False
@@ -181,7 +182,7 @@ class ClientUpdate(NamedTuple):
     return [name for name in names if getattr(self, name) != self._field_defaults[name]]
 
   def train_checked(
-    self, received: Received, shard: Shard, client_row: Any, key: Key
+    self, received: Received, shard: Shard, client_row: PyTree, key: Key
   ) -> Trained:
     """``train``, held to what it has to return.
 
@@ -236,12 +237,12 @@ class ClientUpdate(NamedTuple):
 class ExtendedMemory(NamedTuple):
   """The memory of a client's half with something beside it."""
 
-  own: Any  #: the memory of the method itself
+  own: PyTree  #: the memory of the method itself
   extra: Any  #: what the method does not know of
 
 
 def extend_memory(
-  client: ClientUpdate, extra: Callable[[Params, FedSpec], Any]
+  client: ClientUpdate, extra: Callable[[Params, FedSpec], PyTree]
 ) -> ClientUpdate:
   """The client's half with something else in its memory.
 
@@ -288,8 +289,8 @@ def extend_memory(
 
 def with_rows(
   client: ClientUpdate,
-  extra: Callable[[Params, FedSpec], Any],
-  train: Callable[..., tuple[Trained, Any]],
+  extra: Callable[[Params, FedSpec], object],
+  train: Callable[..., tuple[Trained, object]],
   *,
   message: str,
   unprotected: str | None = None,
@@ -359,7 +360,7 @@ def with_rows(
   )
 
 
-def own_memory(memory: Any) -> Any:
+def own_memory(memory: PyTree) -> Any:
   """The memory of the method itself."""
   while isinstance(memory, ExtendedMemory):
     memory = memory.own

@@ -252,7 +252,7 @@ def over_directions(
 def batch_loss(
   model: Model,
   params: Params,
-  x: Any,
+  x: object,
   y: Any,
   mask: Bool[Array, " B"],
   key: Key | None = None,

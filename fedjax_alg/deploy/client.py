@@ -15,6 +15,7 @@ from fedjax_alg.deploy.remote import Inputs, MissingAnswer, Remote
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.messages import from_bytes, to_bytes
 from fedjax_alg.runs.prepare import Prepared
+from fedjax_alg.typing import PyTree
 
 #: State of a client between two messages: arrays by name.
 Memory = dict[str, np.ndarray]
@@ -104,7 +105,7 @@ class Code:
       self._answer, static_argnames=("stage", "call", "heard", "number")
     )
 
-  def __call__(self, question: Question, *args: Any) -> Any:
+  def __call__(self, question: Question, *args: PyTree) -> PyTree:
     """The bytes of the answer, of the new row, and of what was shared."""
     numbers, keys = trees.index((self.prepared.numbers, self.prepared.keys), 0)
     return self._program(
@@ -153,7 +154,7 @@ class Code:
     except MissingAnswer:
       last_call = remote.calls[-1]
     shared, args = self._read(body, earlier, remote.calls, heard)
-    row: Any = last_call.client_shapes[1]
+    row: PyTree = last_call.client_shapes[1]
     if jax.tree.leaves(row):
       (table,) = remote.tables
       row = trees.index(table, client) if before is None else (from_bytes(before, row))
@@ -183,7 +184,7 @@ class Code:
     )
 
 
-def _row(question: Question, memory: Mapping[str, np.ndarray]) -> tuple[Any, bool]:
+def _row(question: Question, memory: Mapping[str, np.ndarray]) -> tuple[PyTree, bool]:
   """Finds the row before this round (None: the first), and whether it is lost."""
   if not question.counted or "round" not in memory:  # or of another run
     return None, question.counted > 0

@@ -11,6 +11,7 @@ import json
 import logging
 import pathlib
 import time
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import parameters
 from fedjax_alg.runs.prepare import Prepared
+from fedjax_alg.typing import PyTree
 
 #: Where a client keeps what it keeps, if its node does not say it.
 KEEP = "~/.local/share/fedjax_alg"
@@ -32,10 +34,10 @@ _LOG = logging.getLogger("flwr")
 #: The name of an array of bytes, and of what stands beside it.
 _BODY, _METADATA = "body", "beside"
 #: client -> its examples (x [n, ...], y [n])
-ShardOf = Callable[[int], tuple[Any, Any]]
+ShardOf = Callable[[int], tuple[PyTree, PyTree]]
 
 
-def library(name: str) -> Any:
+def library(name: str) -> ModuleType:
   """A module of the package flwr.
 
   Raises:
@@ -54,7 +56,7 @@ def _prepare(folder: pathlib.Path, test: Any = None) -> Prepared:
   return setting.of_facts(setting.read_config(folder / "config.json"), test)
 
 
-def _pack(body: np.ndarray, metadata: Mapping[str, Any]) -> Any:
+def _pack(body: np.ndarray, metadata: Mapping[str, object]) -> Any:
   """The content of a message."""
   app = library("flwr.app")
   line = app.Array("uint8", (len(body),), "bytes", body.tobytes())
@@ -157,7 +159,7 @@ class Network:
     self.beside: dict[str, float] = {}
 
   def _exchange(
-    self, contents: Mapping[int, Any], kind: str, group: str
+    self, contents: Mapping[int, object], kind: str, group: str
   ) -> dict[int, Any]:
     """node -> reply of those who sent one."""
     if not contents:
@@ -232,7 +234,7 @@ class Network:
 
 
 def server_app(
-  folder: str | pathlib.Path, test: Callable[[], tuple[Any, Any] | None]
+  folder: str | pathlib.Path, test: Callable[[], tuple[PyTree, PyTree] | None]
 ) -> Any:
   """Makes the ServerApp of an exported app.
 
@@ -256,7 +258,7 @@ def server_app(
 
 def serve(
   folder: pathlib.Path,
-  grid: Any,
+  grid: object,
   options: Mapping[str, Any],
   test: tuple[Any, Any] | None,
 ) -> Server:

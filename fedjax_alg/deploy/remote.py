@@ -31,6 +31,7 @@ from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.messages import Carrier, from_bytes, to_bytes
 from fedjax_alg.runs.prepare import Prepared
+from fedjax_alg.typing import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Call:
       self.carriers.pop()
     return messages, memory, out
 
-  def decode(self, line: Array, args: Any) -> Any:
+  def decode(self, line: Array, args: object) -> Any:
     """Rebuilds the result of a client's code from the bytes that it has sent."""
     form = self.answer
     messages, leaves = from_bytes(line, form.shapes)
@@ -142,7 +143,7 @@ class Answer(NamedTuple):
 
   shapes: Any
   is_sent: list[bool]  #: which leaves of what the code returns are sent
-  structure: Any  #: of all
+  structure: PyTree  #: of all
 
 
 class MissingAnswer(Exception):
@@ -274,7 +275,7 @@ def data_of(prepared: Prepared, size: Array) -> ClientData:
 
 def stage(
   prepared: Prepared, name: str, remote: Remote, inputs: Inputs
-) -> tuple[Any, Any]:
+) -> tuple[PyTree, PyTree]:
   """Runs a stage as far as there are answers.
 
   Args:

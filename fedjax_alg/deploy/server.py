@@ -18,6 +18,7 @@ from fedjax_alg.engine import checkpoint, evaluate
 from fedjax_alg.exchange.messages import to_bytes
 from fedjax_alg.records import tables
 from fedjax_alg.runs.prepare import Prepared
+from fedjax_alg.typing import PyTree
 
 #: client -> (its question, the bytes of it)
 Questions = Mapping[int, tuple[Question, np.ndarray]]
@@ -260,7 +261,7 @@ def _bytes(floats: Any, nbytes: Any) -> int:
   return int(BYTES_PER_FLOAT * floats if nbytes is None else nbytes)
 
 
-def _blocks(state: Any) -> Any:
+def _blocks(state: PyTree) -> PyTree:
   """The state with what there is of the clients' tables: no row."""
   return split.tree_map(lambda leaf: leaf.block, lambda leaf: leaf, state)
 

@@ -20,6 +20,7 @@ from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.plan import Plan, as_tuples
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.result import make_facts
+from fedjax_alg.typing import PyTree
 
 _SIMULATED = "stays in the simulation"
 _NO_OWN_CODE = "must be a name, an app has no code of yours"
@@ -144,7 +145,9 @@ def of_facts(facts: Mapping[str, Any], test: tuple[Any, Any] | None = None) -> P
 
 
 def write_config(
-  path: pathlib.Path, facts: Mapping[str, Any], files: Mapping[str, str] | None = None
+  path: pathlib.Path,
+  facts: Mapping[str, object],
+  files: Mapping[str, str] | None = None,
 ) -> None:
   """Writes the frozen config of an app.
 
@@ -183,7 +186,7 @@ def _sha256(facts: Mapping[str, Any]) -> str:
   return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def test_rows(federation: Federation) -> tuple[Any, Any]:
+def test_rows(federation: Federation) -> tuple[PyTree, PyTree]:
   """The whole test set, (x, y)."""
   test = federation.data.whole_test
   total = int(np.asarray(test.size).sum())

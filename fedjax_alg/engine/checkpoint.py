@@ -25,6 +25,7 @@ import numpy as np
 
 from fedjax_alg import files, split
 from fedjax_alg.engine import processes, sharding
+from fedjax_alg.typing import PyTree
 
 FORMAT = 1
 #: The format of a checkpoint with parts.
@@ -41,7 +42,7 @@ class CheckpointError(ValueError):
   """A checkpoint that cannot be used; the message is one line."""
 
 
-def state_hash(state: Any) -> str:
+def state_hash(state: PyTree) -> str:
   """Computes the sha256 of the bytes, shapes and dtypes of all leaves.
 
   It does not tell how tables are shared out over processes; if they are, all
@@ -80,7 +81,7 @@ def newest_round(folder: pathlib.Path) -> int | None:
 
 
 def save(
-  folder: pathlib.Path, state: Any, round_number: int, header: dict[str, Any]
+  folder: pathlib.Path, state: PyTree, round_number: int, header: dict[str, Any]
 ) -> pathlib.Path:
   """Writes the checkpoint of a round and removes all but the last two.
 
@@ -124,7 +125,7 @@ def save(
   return path
 
 
-def _save_parts(path: pathlib.Path, state: Any) -> list[list[Any]]:
+def _save_parts(path: pathlib.Path, state: PyTree) -> list[list[Any]]:
   """Writes the rows that this process owns beside a checkpoint.
 
   Returns:
@@ -245,7 +246,7 @@ def headers(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
       yield read_checkpoint(path)[0]
 
 
-def _by_path(tree: Any) -> dict[str, Any]:
+def _by_path(tree: PyTree) -> dict[str, Any]:
   """The leaves of a tree by their paths in it."""
   return {
     jax.tree_util.keystr(path): leaf
@@ -254,8 +255,8 @@ def _by_path(tree: Any) -> dict[str, Any]:
 
 
 def _with_rows(
-  saved: Any, parts: Sequence[Sequence[Any]], folder: pathlib.Path, template: Any
-) -> Any:
+  saved: PyTree, parts: Sequence[Sequence[Any]], folder: pathlib.Path, template: PyTree
+) -> PyTree:
   """Puts the rows of tables together.
 
   Args:
@@ -297,7 +298,7 @@ def _shape(leaf: Any) -> tuple[int, ...]:
 
 
 def load_latest(
-  folder: pathlib.Path, template: Any
+  folder: pathlib.Path, template: PyTree
 ) -> tuple[Any, dict[str, Any], list[str]]:
   """Reads the newest checkpoint that is not damaged.
 

@@ -34,6 +34,7 @@ from fedjax_alg.base import Array, Fn, MapClients, Shard
 from fedjax_alg.engine import lanes as in_lanes
 from fedjax_alg.engine import owned
 from fedjax_alg.errors import check_one_of
+from fedjax_alg.typing import PyTree
 
 AXIS = owned.AXIS
 #: Modes that a run may choose; ``python`` is for algorithms that are built by hand.
@@ -98,12 +99,12 @@ class ClientMap(MapClients):
     self,
     fn: Fn,
     write: Fn,
-    table: Any,
+    table: PyTree,
     places: Array,
-    weights: Any,
-    shared: Any,
+    weights: PyTree,
+    shared: PyTree,
     shards: Shard,
-    *args: Any,
+    *args: PyTree,
   ) -> tuple[Any, Any, Any]:
     """See ``base.MapClients.update``; all but ``total`` are cases of it."""
     if shards.personal is not None or shards.state is not None:
@@ -118,11 +119,11 @@ class ClientMap(MapClients):
   def total(
     self,
     fn: Fn,
-    zero: Callable[[], Any],
-    shared: Any,
+    zero: Callable[[], PyTree],
+    shared: PyTree,
     shards: Shard,
-    *args: Any,
-    psum: Callable[[Any, Any], Any] = jax.lax.psum,
+    *args: PyTree,
+    psum: Callable[[Any, Any], object] = jax.lax.psum,
   ) -> Any:
     """See ``base.MapClients.total``."""
     if self.processes:
@@ -142,7 +143,7 @@ class ClientMap(MapClients):
       check_vma=False,
     )(shared, dealt, _of_slots(order, shards, args))
 
-  def keep(self, table: Any) -> Any:
+  def keep(self, table: object) -> Any:
     """See ``base.MapClients.keep``."""
     return table if self.cuts is None else owned.keep(self._mesh, self.cuts, table)
 
@@ -162,8 +163,8 @@ def _own_as_argument(fn: Fn, shards: Shard, args: Any) -> tuple[Fn, Shard, Any]:
 
 
 def _total(
-  fn: Fn, zero: Callable[[], Any], shared: Any, shards: Shard, args: Any
-) -> Any:
+  fn: Fn, zero: Callable[[], PyTree], shared: PyTree, shards: Shard, args: PyTree
+) -> PyTree:
   """``ClientMap.total`` on one device."""
 
   def add(total, slot):
@@ -180,8 +181,8 @@ def _one_after_the_other(
   write: Fn,
   table: Any,
   places: Array,
-  weights: Any,
-  shared: Any,
+  weights: PyTree,
+  shared: PyTree,
   shards: Shard,
   args: Any,
 ) -> tuple[Any, Any, Any]:
@@ -289,13 +290,13 @@ def _update_on_devices(
   client_map: ClientMap,
   fn: Fn,
   write: Fn,
-  table: Any,
+  table: PyTree,
   places: Array,
-  weights: Any,
-  shared: Any,
+  weights: PyTree,
+  shared: PyTree,
   shards: Shard,
-  args: Any,
-) -> tuple[Any, Any, Any]:
+  args: PyTree,
+) -> tuple[PyTree, PyTree, PyTree]:
   """``ClientMap.update`` on several devices of one process."""
   slots = shards.size.shape[0]
   order, dealt = _deal(client_map, shards)
@@ -319,7 +320,7 @@ def _update_on_devices(
     # Gathered here, so that later computations are not split over the mesh.
     return table, jax.lax.psum(total, AXIS), trees.index(gather(stacked), back)
 
-  result: tuple[Any, Any, Any] = jax.shard_map(
+  result: tuple[PyTree, PyTree, PyTree] = jax.shard_map(
     on_device,
     mesh=client_map.mesh,
     in_specs=(
@@ -358,7 +359,7 @@ def _deal(client_map: ClientMap, shards: Shard) -> tuple[Array, Shard]:
   )
 
 
-def _of_slots(order: Array, shards: Shard, args: Any) -> Any:
+def _of_slots(order: Array, shards: Shard, args: PyTree) -> Any:
   """Leaves [S', ...] of slots in an order with padding."""
   return trees.index(args, jnp.minimum(order, shards.size.shape[0] - 1))
 
@@ -367,13 +368,13 @@ def _in_python(
   client_map: ClientMap,
   fn: Fn,
   write: Fn,
-  table: Any,
+  table: PyTree,
   places: Array,
-  weights: Any,
-  shared: Any,
+  weights: PyTree,
+  shared: PyTree,
   shards: Shard,
-  args: Any,
-) -> tuple[Any, Any, Any]:
+  args: PyTree,
+) -> tuple[PyTree, PyTree, PyTree]:
   """``ClientMap.update`` with mode "python"."""
   outputs = []
   for slot in range(shards.size.shape[0]):

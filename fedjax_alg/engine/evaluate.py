@@ -49,6 +49,7 @@ from fedjax_alg.data.federation import EvaluationData
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError, check_one_of
 from fedjax_alg.models import roles
+from fedjax_alg.typing import PyTree
 
 #: The caller's own evaluation: (params, x [B, ...], y [B], mask [B] bool) ->
 #: {name: sums over the rows where mask is true}. The sums are added over a
@@ -194,7 +195,9 @@ def _sum_measure(
   return result
 
 
-def _over_models(model: Model, fn: Callable[[Params], Any], models: Params) -> Any:
+def _over_models(
+  model: Model, fn: Callable[[Params], PyTree], models: Params
+) -> PyTree:
   """Applies a function to each of K models.
 
   Models with convolutions are processed one after the other: vectorised, they

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Shard
+from fedjax_alg.typing import PyTree
 
 #: For how many local steps the lanes draw rows at once. A lane takes the next
 #: client after a whole number of such stretches.
@@ -69,11 +70,11 @@ def default_lanes(slots: int, rows: int = 1) -> int:
 
 
 def map_slots(
-  fn: Callable[..., Any],
-  shared: Any,
+  fn: Callable[..., PyTree],
+  shared: PyTree,
   shards: Shard,
-  args: Any,
-  weights: Any = None,
+  args: PyTree,
+  weights: PyTree = None,
   lanes: int = 0,
 ) -> Any:
   """Maps the code of one client over slots, in lanes.
@@ -379,7 +380,7 @@ class _Queue:
 
 def _pass(
   code: _Code,
-  loop: Any,
+  loop: object,
   queue: _Queue,
   outputs: Sequence[Atom],
   weights: Sequence[Array] = (),
@@ -583,7 +584,7 @@ def _own_carry(loop: Any, client_vars: dict[Var, None]) -> tuple[list[bool], boo
   return [ends or flag for flag in carry], ends
 
 
-def _parts(loop: Any, atoms: Sequence[Any]) -> tuple[Any, Any, Any]:
+def _parts(loop: Any, atoms: Sequence[object]) -> tuple[Any, Any, Any]:
   """Splits atoms into those of the condition, of the body, and of the carry."""
   first = loop.params["cond_nconsts"]
   second = first + loop.params["body_nconsts"]

@@ -30,6 +30,7 @@ from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.errors import check_one_of
 from fedjax_alg.models import start
+from fedjax_alg.typing import PyTree
 
 #: Name of a hyper-parameter -> scalar, an input of the program.
 Numbers = Mapping[str, Array]
@@ -51,7 +52,7 @@ class RunLog(NamedTuple):
   finite: dict[str, Array]  #: name of a state leaf -> [N, max_rounds] bool
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def _name(path: tuple[object, ...]) -> str:
   # Flax wraps parameters in a dictionary {"params": ...}, which is left out.
   parts = [
     str(getattr(k, "name", getattr(k, "key", getattr(k, "idx", k))))
@@ -61,12 +62,12 @@ def _name(path: tuple[Any, ...]) -> str:
   return "/".join(filter(None, parts))
 
 
-def leaf_names(tree: Any) -> list[str]:
+def leaf_names(tree: PyTree) -> list[str]:
   """Makes a readable name for every leaf, in the order of ``tree.leaves``."""
   return [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def all_finite(state: Any) -> dict[str, Array]:
+def all_finite(state: PyTree) -> dict[str, Array]:
   """Checks every floating-point leaf of a state.
 
   Args:
@@ -86,7 +87,7 @@ def all_finite(state: Any) -> dict[str, Array]:
   }
 
 
-def over_seeds(fn: Callable[..., Any], map_seeds: str) -> Callable[..., Any]:
+def over_seeds(fn: Callable[..., PyTree], map_seeds: str) -> Callable[..., Any]:
   """Maps a function over the leading axis of its arguments, the seeds.
 
   Args:
@@ -128,7 +129,7 @@ def initial_states(
   keys: RunKeys,
   numbers: Numbers,
   map_seeds: str = "sequential",
-) -> Any:
+) -> PyTree:
   """Runs ``init`` and ``setup`` of the algorithm for every seed.
 
   Args:
@@ -162,7 +163,7 @@ def make_run_rounds(
   max_rounds: int,
   map_seeds: str = "sequential",
   mesh: Mesh | None = None,
-  where: Any = None,
+  where: PyTree = None,
 ) -> Any:
   """Makes the jitted program that runs rounds.
 

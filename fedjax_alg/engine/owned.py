@@ -26,6 +26,7 @@ from fedjax_alg import split, trees
 from fedjax_alg.base import Array, Fn, MapClients, Shard
 from fedjax_alg.data import store
 from fedjax_alg.data.store import Coded
+from fedjax_alg.typing import PyTree
 
 AXIS = "clients"
 PROCESSES = "processes"
@@ -95,7 +96,7 @@ def by_device(size: Array, device: Array) -> Array:
   return largest_first[jnp.argsort(device[largest_first], stable=True)]
 
 
-def _add_up(tree: Any, axes: tuple[str, ...] = (PROCESSES, AXIS)) -> Any:
+def _add_up(tree: PyTree, axes: tuple[str, ...] = (PROCESSES, AXIS)) -> Any:
   """Adds the trees of devices up; small leaves travel together.
 
   Args:
@@ -134,8 +135,8 @@ def _add_up(tree: Any, axes: tuple[str, ...] = (PROCESSES, AXIS)) -> Any:
 
 
 def for_one(
-  map_clients: MapClients, fn: Fn, shared: Any, shard: Shard, *args: Any
-) -> Any:
+  map_clients: MapClients, fn: Fn, shared: PyTree, shard: Shard, *args: PyTree
+) -> PyTree:
   """Computes ``fn(shared, shard, *args)`` of one client, outside of a map.
 
   Args:
@@ -155,14 +156,14 @@ def for_one(
   return trees.index(map_clients(fn, shared, shards, *args), 0)
 
 
-def _specs(tree: Any) -> Any:
+def _specs(tree: PyTree) -> PyTree:
   """Returns the sharding of each leaf: whole, or in one block per process."""
   return split.tree_map(
     lambda leaf: leaf.with_block(_IN_BLOCKS), lambda leaf: _REPLICATED, tree
   )
 
 
-def _own_blocks(tree: Any) -> Any:
+def _own_blocks(tree: PyTree) -> Any:
   """The block of this process, as the code of one client sees it."""
   process = jax.lax.axis_index(PROCESSES)
   return split.tree_map(
@@ -170,14 +171,14 @@ def _own_blocks(tree: Any) -> Any:
   )
 
 
-def _all_blocks(tree: Any) -> Any:
+def _all_blocks(tree: PyTree) -> PyTree:
   """The inverse of ``_own_blocks``."""
   return split.tree_map(
     lambda leaf: split.Split(leaf.block[None], leaf.cuts), lambda leaf: leaf, tree
   )
 
 
-def keep(mesh: Mesh, cuts: tuple[int, ...], table: Any) -> Any:
+def keep(mesh: Mesh, cuts: tuple[int, ...], table: PyTree) -> Any:
   """See ``base.MapClients.keep``."""
 
   def block(leaf):
@@ -207,8 +208,8 @@ def _on_devices(
   work: Fn,
   shards: Shard,
   width: int,
-  *operands: Any,
-  out_specs: Any = _REPLICATED,
+  *operands: object,
+  out_specs: object = _REPLICATED,
 ) -> Any:
   """Calls ``work`` on every device, with its slots, as whole results.
 
@@ -272,7 +273,7 @@ def _on_devices(
 
 
 def _in_groups(
-  fn: Fn, width: int, rows: Shard, slots: Array, shared: Any, args: Any
+  fn: Fn, width: int, rows: Shard, slots: Array, shared: PyTree, args: PyTree
 ) -> Callable[[Array], Any]:
   """Makes the function (group) -> (its slots, results).
 
@@ -298,7 +299,7 @@ def _in_groups(
   return group
 
 
-def _empty(shape: tuple[int, ...], results: Any) -> Any:
+def _empty(shape: tuple[int, ...], results: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf: jnp.zeros(shape + leaf.shape, leaf.dtype), results)
 
 
@@ -307,12 +308,12 @@ def update(
   mesh: Mesh,
   fn: Fn,
   write: Fn,
-  table: Any,
+  table: PyTree,
   places: Array,
-  weights: Any,
-  shared: Any,
+  weights: PyTree,
+  shared: PyTree,
   shards: Shard,
-  args: Any,
+  args: PyTree,
 ) -> tuple[Any, Any, Any]:
   """See ``base.MapClients.update``.
 
@@ -402,11 +403,11 @@ def update(
 def total(
   mesh: Mesh,
   fn: Fn,
-  zero: Callable[[], Any],
-  shared: Any,
+  zero: Callable[[], PyTree],
+  shared: PyTree,
   shards: Shard,
-  args: Any,
-  psum: Callable[[Any, Any], Any],
+  args: PyTree,
+  psum: Callable[[Any, Any], object],
 ) -> Any:
   """See ``base.MapClients.total``."""
 

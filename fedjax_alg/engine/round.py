@@ -1,6 +1,6 @@
 """One round of an algorithm: the cohort, the call and the report."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from fedjax_alg.engine import clock, samplers
 from fedjax_alg.engine import late as late_clients
 from fedjax_alg.engine.keys import LATE, RunKeys, client_keys, server_key
 from fedjax_alg.engine.late import Late
+from fedjax_alg.typing import Numeric
 
 #: Name in ``RoundAux.server``, and column, of the number of participants.
 PRESENT = "cohort_present"
@@ -36,7 +37,7 @@ def sample_cohort(
     The cohort, in the order of the client ids; empty slots are padding slots.
   """
   ids = sampler(data, cohort_size, key, jnp.asarray(number))
-  expected: Any = None
+  expected: Numeric | None = None
   if sampler in samplers.DRAWS.values():
     expected = float(cohort_size)
   elif sampler is samplers.poisson:

@@ -24,6 +24,7 @@ from fedjax_alg import split
 from fedjax_alg.data import layout
 from fedjax_alg.engine.owned import AXIS, PROCESSES
 from fedjax_alg.errors import OptionError
+from fedjax_alg.typing import PyTree
 
 _COMPILATION_CACHE = os.path.expanduser("~/.cache/fedjax_alg/jax")
 
@@ -138,7 +139,7 @@ def spans_processes(mesh: Mesh | None) -> bool:
   return mesh is not None and mesh.is_multi_process
 
 
-def replicated(mesh: Mesh | None) -> Any:
+def replicated(mesh: Mesh | None) -> NamedSharding | None:
   """Makes the sharding of a value that every device holds.
 
   The programs of a run use it as ``out_shardings``, so that the state has the
@@ -207,7 +208,7 @@ def _align(array: np.ndarray) -> np.ndarray:
   return out
 
 
-def replicate(tree: Any, mesh: Mesh | None) -> Any:
+def replicate(tree: PyTree, mesh: Mesh | None) -> Any:
   """Puts NumPy arrays on every device of the mesh.
 
   On a CPU all devices share one copy in memory.
@@ -233,7 +234,7 @@ def replicate(tree: Any, mesh: Mesh | None) -> Any:
   return jax.tree.map(lambda a: a if _in_blocks(a) else jax.device_put(a, where), tree)
 
 
-def _in_blocks(array: Any) -> bool:
+def _in_blocks(array: object) -> bool:
   """Whether an array was placed by ``place_blocks``."""
   return (
     isinstance(array, jax.Array)
@@ -265,7 +266,7 @@ def place_blocks(blocks: np.ndarray, mesh: Mesh) -> jax.Array:
   return result
 
 
-def of_states(states: Any, mesh: Any, otherwise: Any) -> Any:
+def of_states(states: PyTree, mesh: Any, otherwise: jax.sharding.Sharding) -> PyTree:
   """Finds where the states of a run lie.
 
   Args:
@@ -283,7 +284,7 @@ def of_states(states: Any, mesh: Any, otherwise: Any) -> Any:
   )
 
 
-def place_states(states: Any, where: Any) -> Any:
+def place_states(states: PyTree, where: PyTree) -> PyTree:
   """Places states that were read from a file.
 
   Args:
@@ -372,7 +373,7 @@ def all_rows(table: split.Split) -> Iterator[np.ndarray]:
       yield message.view(table.dtype).reshape(rows.shape)[: clients - first]
 
 
-def to_host(states: Any) -> Any:
+def to_host(states: PyTree) -> PyTree:
   """States with whole tables, on the host. All processes must call this.
 
   Args:

@@ -21,6 +21,7 @@ from fedjax_alg.errors import check_known
 from fedjax_alg.exchange import robust
 from fedjax_alg.exchange.privacy import Privacy, private_mean
 from fedjax_alg.hparams import hyper
+from fedjax_alg.typing import PyTree
 
 
 class Aggregator(NamedTuple):
@@ -62,7 +63,7 @@ def weighted_mean() -> Aggregator:
 def _of_sent(
   name: str,
   combine: Callable[..., Params],
-  *args: Any,
+  *args: PyTree,
   flops: Callable[[int, int], float],
 ) -> Aggregator:
   """An aggregator that reads vectors and weights alone (``robust``)."""

@@ -23,6 +23,7 @@ from fedjax_alg import tasks, trees
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, Params
 from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.hparams import MAX_SEED, hyper
+from fedjax_alg.typing import Numeric
 
 
 class Scene(NamedTuple):
@@ -176,7 +177,7 @@ def forge_vectors(
   return trees.where_slots(scene.hostile, attack.forge(vectors, scene), vectors)
 
 
-def sign_flip(vectors: Params, scene: Scene, scale: Any) -> Params:
+def sign_flip(vectors: Params, scene: Scene, scale: Numeric) -> Params:
   """The update with the other sign, ``scale`` times as long; 0: as long.
 
   Source: Li, Xu, Chen, Giannakis, Ling, "RSA: Byzantine-Robust Stochastic
@@ -185,7 +186,7 @@ def sign_flip(vectors: Params, scene: Scene, scale: Any) -> Params:
   return trees.scale(-1.0 if is_zero(scale) else -scale, vectors)
 
 
-def _gaussian(vectors: Params, scene: Scene, scale: Any) -> Params:
+def _gaussian(vectors: Params, scene: Scene, scale: Numeric) -> Params:
   """Normal numbers of mean 0 and standard deviation ``scale``; 0: of 1.
 
   Source: Blanchard et al., NeurIPS 2017, section 6 (with 200).
@@ -197,7 +198,7 @@ def _gaussian(vectors: Params, scene: Scene, scale: Any) -> Params:
   )(scene.keys, vectors)
 
 
-def _scaled(vectors: Params, scene: Scene, scale: Any) -> Params:
+def _scaled(vectors: Params, scene: Scene, scale: Numeric) -> Params:
   """The update, ``scale`` times as long; 0: so that it replaces the model.
 
   Source: Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS
@@ -230,7 +231,7 @@ def supporters(number: Array, hostile: Array) -> Array:
   return jax.scipy.special.ndtri(share)
 
 
-def _little_is_enough(vectors: Params, scene: Scene, scale: Any) -> Params:
+def _little_is_enough(vectors: Params, scene: Scene, scale: Numeric) -> Params:
   """mu - z sigma of every coordinate, with z = ``scale``; 0: z_max.
 
   Source: Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses
@@ -253,7 +254,7 @@ def _little_is_enough(vectors: Params, scene: Scene, scale: Any) -> Params:
   )
 
 
-def _inner_product(vectors: Params, scene: Scene, scale: Any) -> Params:
+def _inner_product(vectors: Params, scene: Scene, scale: Numeric) -> Params:
   """The negative mean of the honest ones, times ``scale``; 0: times 0.5.
 
   Source: Xie, Koyejo, Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD
@@ -264,7 +265,7 @@ def _inner_product(vectors: Params, scene: Scene, scale: Any) -> Params:
 
 #: Attacks that forge what is sent: (sent, scene, scale) -> what hostile clients
 #: send.
-FORGERIES: dict[str, Callable[[Params, Scene, Any], Params]] = {
+FORGERIES: dict[str, Callable[[Params, Scene, Numeric], Params]] = {
   "sign_flip": sign_flip,
   "gaussian": _gaussian,
   "scaled": _scaled,

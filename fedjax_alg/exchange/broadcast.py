@@ -28,6 +28,7 @@ from fedjax_alg.base import (
 from fedjax_alg.client.update import ClientUpdate, extend_memory
 from fedjax_alg.engine.keys import BROADCAST, server_key
 from fedjax_alg.exchange.compression import Compressor
+from fedjax_alg.typing import PyTree
 
 
 class Heard(NamedTuple):
@@ -82,7 +83,7 @@ def send(
   memory: Any,
   cohort: Cohort,
   key: Key,
-) -> tuple[Params, Any]:
+) -> tuple[Params, PyTree]:
   """Sends the change of all models.
 
   Args:

@@ -48,6 +48,7 @@ from fedjax_alg.client.update import ClientUpdate, with_rows
 from fedjax_alg.errors import OptionError, did_you_mean
 from fedjax_alg.exchange.messages import Carrier, Numbers, carry
 from fedjax_alg.hparams import hyper
+from fedjax_alg.typing import PyTree
 
 #: Entries that share a scale (qsgd).
 BUCKET = 512
@@ -64,7 +65,7 @@ class Compressor(NamedTuple):
   send: Callable[..., tuple[Params, Any]]
   nbytes: Callable[[Params], int]  #: a tree like those it sends -> bytes
   #: a tree like those it sends -> what the sender keeps between two messages
-  init: Callable[[Params], Any] = lambda tree: ()
+  init: Callable[[Params], PyTree] = lambda tree: ()
   #: whether the mean of what is decoded, over the keys, is the tree
   unbiased: bool = False
   name: str = "your own"  #: for messages

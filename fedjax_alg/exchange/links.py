@@ -58,6 +58,7 @@ from fedjax_alg.exchange.options import whole
 from fedjax_alg.exchange.privacy import Privacy, clip_on_clients
 from fedjax_alg.exchange.weights import ByLoss, by_loss, participation
 from fedjax_alg.hparams import check_options
+from fedjax_alg.typing import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +153,8 @@ class Exchange:
     )
 
   def combine(
-    self, vectors: Params, weights: Array, cohort: Cohort, key: Key, last: Any = None
-  ) -> tuple[Params, Any]:
+    self, vectors: Params, weights: Array, cohort: Cohort, key: Key, last: PyTree = None
+  ) -> tuple[Params, PyTree]:
     """Makes one vector of those that the server has received.
 
     Args:
@@ -169,7 +170,7 @@ class Exchange:
     """
     if self.aggregator.keeps is None:
       return self.aggregator.combine(vectors, weights, cohort, key), None
-    result: tuple[Params, Any] = self.aggregator.combine(
+    result: tuple[Params, PyTree] = self.aggregator.combine(
       vectors, weights, cohort, key, last
     )
     return result

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.base import Array
+from fedjax_alg.typing import PyTree
 
 
 class Numbers(NamedTuple):
@@ -81,7 +82,7 @@ def to_bytes(tree: Any, numbers: Numbers | None = None) -> Array:
   return jnp.concatenate(parts)
 
 
-def from_bytes(line: Array, template: Any, numbers: Numbers | None = None) -> Any:
+def from_bytes(line: Array, template: PyTree, numbers: Numbers | None = None) -> Any:
   """The inverse of ``to_bytes``.
 
   Args:
@@ -145,7 +146,7 @@ def _kinds(
   return kinds
 
 
-def _plain(leaf: Any) -> Array:
+def _plain(leaf: PyTree) -> Array:
   """An array of numbers or bool."""
   array = jnp.asarray(leaf)
   if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):

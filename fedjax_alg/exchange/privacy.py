@@ -33,6 +33,7 @@ from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.conditions import POSITIVE, Condition, is_zero, only
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.hparams import hyper
+from fedjax_alg.typing import Numeric
 
 _ON = only("private", "fixed", "adaptive")
 _ADAPTIVE = only("private", "adaptive")
@@ -140,7 +141,7 @@ class Privacy:
 
 def deviations(
   options: Privacy, expected: Array | float, vectors: int
-) -> tuple[Any, Any]:
+) -> tuple[Numeric, Numeric]:
   """The noise that z asks for.
 
   Args:

@@ -26,6 +26,7 @@ from fedjax_alg.base import (
   Shard,
   num_params,
 )
+from fedjax_alg.typing import PyTree
 
 #: Up to this size the vectors of all participants are kept.
 STACKED_BYTES = 64 * 2**20
@@ -62,7 +63,7 @@ def mean(
   weights: Array,
   shared: Any,
   shards: Shard,
-  *args: Any,
+  *args: PyTree,
 ) -> tuple[Any, Any]:
   """The weighted mean over slots of a part of what ``fn`` returns.
 

@@ -23,7 +23,7 @@ agnostic mean is over the participants, whose lambda are scaled to the sum 1.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
@@ -31,6 +31,7 @@ from fedjax_alg.base import Array, Cohort
 from fedjax_alg.conditions import ZERO, but, only
 from fedjax_alg.errors import OptionError, check_one_of
 from fedjax_alg.exchange.aggregation import UNWEIGHTED
+from fedjax_alg.typing import PyTree
 
 #: examples: n_i / n^r; uniform: 1 / |S|.
 WEIGHTS = ("examples", "uniform")
@@ -56,12 +57,12 @@ class ByLoss(NamedTuple):
   """Weights that follow from the participants' losses."""
 
   #: (what the server keeps, cohort, losses [S]) -> (weights [S], what it keeps)
-  weigh: Callable[[Any, Cohort, Array], tuple[Array, Any]]
+  weigh: Callable[[PyTree, Cohort, Array], tuple[Array, PyTree]]
   #: C -> what the server keeps before round 1, [C]; None: nothing
   keeps: Callable[[int], Array] | None = None
   #: (weights [S], losses [S], ||u_i||^2 [S], learning rate [] or [S]) -> factor
   #: of the mean update; None: 1
-  shorten: Callable[[Array, Array, Array, Any], Array] | None = None
+  shorten: Callable[[Array, Array, Array, PyTree], Array] | None = None
 
 
 def _q_ffl(q: float) -> ByLoss:

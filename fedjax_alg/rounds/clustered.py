@@ -65,6 +65,7 @@ from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.local_training import Training, mean_statistics, train
 from fedjax_alg.rounds.one_model import server_keys
+from fedjax_alg.typing import Numeric, PyTree
 
 #: Starts of the K models before any client has been seen: as equal copies, or
 #: as independent random models.
@@ -103,16 +104,16 @@ class ClusteredState(NamedTuple):
 class Extra(NamedTuple):
   """Cost beyond one download and one upload, for the whole cohort."""
 
-  down: Any = 0  #: [] int32, floats sent to clients
-  up: Any = 0  #: [] int32, floats sent to the server
-  exchanges: Any = 0  #: [] int32, further exchanges
-  example_gradients: Any = 0  #: [] int32, per-example gradients
-  flops: Any = 0.0  #: [] float32, arithmetic of the server
+  down: Numeric = 0  #: [] int32, floats sent to clients
+  up: Numeric = 0  #: [] int32, floats sent to the server
+  exchanges: Numeric = 0  #: [] int32, further exchanges
+  example_gradients: Numeric = 0  #: [] int32, per-example gradients
+  flops: Numeric = 0.0  #: [] float32, arithmetic of the server
   #: [S] int32, the part of ``example_gradients`` that each participant computes
   #: itself, 0 on padding slots; other clients compute the rest, or it was
   #: computed before round 1
-  own_gradients: Any = 0
-  own_batches: Any = 0  #: [S] int32, the mini-batches of ``own_gradients``
+  own_gradients: Numeric = 0
+  own_batches: Numeric = 0  #: [S] int32, the mini-batches of ``own_gradients``
   #: for how many models every participant evaluates the loss on its data
   evaluations: int = 0
 
@@ -368,7 +369,7 @@ def compose_clustered(
   return wrap(exchange, algorithm)
 
 
-def _replace_state(state: Any, new: ClusteredState) -> Any:
+def _replace_state(state: PyTree, new: ClusteredState) -> PyTree:
   """The state with a new ``ClusteredState``, alone or in an ``ExtendedMemory``."""
   return state._replace(own=new) if isinstance(state, ExtendedMemory) else new
 
@@ -414,7 +415,7 @@ def _check_half(client: ClientUpdate) -> None:
     )
 
 
-def _init(method: Clustered, params: Params, spec: FedSpec, key: Key) -> Any:
+def _init(method: Clustered, params: Params, spec: FedSpec, key: Key) -> PyTree:
   models, memory = method.rule.init(params, spec, key)
   keeps = method.exchange.aggregator.keeps
   state = ClusteredState(
@@ -434,7 +435,7 @@ def _init(method: Clustered, params: Params, spec: FedSpec, key: Key) -> Any:
 
 def _round(
   method: Clustered, full_state: Any, cohort: Cohort, key: Key
-) -> tuple[Any, RoundAux]:
+) -> tuple[PyTree, RoundAux]:
   """One round; ``full_state``: a state, with a table of clients' rows or without."""
   state: ClusteredState = own_memory(full_state)
   table = full_state.extra if method.client.store else ()
@@ -535,7 +536,7 @@ def _combine(
   updates: Params,
   weights: Array,
   key: Key,
-) -> tuple[Params, Any]:
+) -> tuple[Params, PyTree]:
   """The moves of the K models, 0 for an empty group, and what is kept."""
   exchange, k = method.exchange, method.rule.num_groups
   whole_divisor = method.rule.whole_divisor
@@ -589,7 +590,7 @@ def _by_sums(
 
 def _assign(
   method: Clustered, state: ClusteredState, cohort: Cohort, key: Key
-) -> tuple[Array, Any]:
+) -> tuple[Array, PyTree]:
   """Groups [S] and notes [S, ...] of the participants."""
   rule = method.rule
   keys = client_keys(_rule_key(key, state.member.shape[0]), cohort.ids)
@@ -598,7 +599,7 @@ def _assign(
     models, shared = shared
     return rule.assign(models, shared, client_row, member, shard, key)
 
-  result: tuple[Array, Any] = method.map_clients(
+  result: tuple[Array, PyTree] = method.map_clients(
     one_client,
     (state.models, rule.shared(state.memory)),
     cohort.shards,
@@ -633,8 +634,8 @@ def _cost(
   before: ClusteredState,
   after: ClusteredState,
   cohort: Cohort,
-  gradients: Any,
-  notes: Any,
+  gradients: PyTree,
+  notes: PyTree,
 ) -> tuple[RoundCost, Work]:
   """The cost of the round, and the work of each participant."""
   client, rule, exchange = method.client, method.rule, method.exchange

@@ -58,6 +58,7 @@ from fedjax_alg.rounds.one_model import (
   server_keys,
   server_step,
 )
+from fedjax_alg.typing import PyTree
 
 
 class Stage(NamedTuple):
@@ -239,7 +240,7 @@ def run_k_models(
   )
 
 
-def _broadcast_first_model(warm_up: Any, per_model: Any) -> Any:
+def _broadcast_first_model(warm_up: PyTree, per_model: PyTree) -> Any:
   """Leaves [K, ...]; during the warm-up copies of the first model's."""
   if warm_up is None:
     return per_model
@@ -253,7 +254,7 @@ def _broadcast_first_model(warm_up: Any, per_model: Any) -> Any:
   )
 
 
-def _over_models(fn: Callable[..., Any], k: int) -> Callable[..., Any]:
+def _over_models(fn: Callable[..., PyTree], k: int) -> Callable[..., Any]:
   """``fn`` over a leading axis K; with K = 1 it is not vectorised."""
   if k > 1:
     return jax.vmap(fn)
@@ -261,8 +262,12 @@ def _over_models(fn: Callable[..., Any], k: int) -> Callable[..., Any]:
 
 
 def _server_steps(
-  method: KModels, inputs: RoundInputs, gradients: Params, states: Any, models: Params
-) -> tuple[Params, Any]:
+  method: KModels,
+  inputs: RoundInputs,
+  gradients: Params,
+  states: PyTree,
+  models: Params,
+) -> tuple[Params, PyTree]:
   """Takes the server's step for each model: (moved models, new states)."""
   k = method.num_models
   result: tuple[Params, Any] = _over_models(
@@ -333,7 +338,7 @@ def _losses(
 
 def anchor_gradients(
   method: KModels, name: str, models: Params, inputs: RoundInputs
-) -> tuple[Array, Params, Any]:
+) -> tuple[Array, Params, PyTree]:
   """The participants' losses [S, K], the anchor gradients [K, ...], and kept.
 
   The last is what the aggregator keeps, [K, ...].
@@ -468,7 +473,7 @@ def _updates(
   models: Params,
   starts: Params,
   anchors: Params,
-  memory: Any,
+  memory: PyTree,
   vectors: Params,
   inputs: RoundInputs,
 ) -> tuple[Params, Any, Any]:
@@ -506,7 +511,7 @@ def _updates(
 
 
 def _report(
-  method: KModels, loss: Array, groups: Any, servers: Any, inputs: RoundInputs
+  method: KModels, loss: Array, groups: Any, servers: PyTree, inputs: RoundInputs
 ) -> dict[str, Array]:
   """Reports on the server after a round."""
   k, aggregator = method.num_models, method.exchange.aggregator
@@ -525,7 +530,11 @@ def _report(
 
 
 def _costs(
-  method: KModels, servers: Any, gradients: Any, memory: Any, inputs: RoundInputs
+  method: KModels,
+  servers: PyTree,
+  gradients: PyTree,
+  memory: PyTree,
+  inputs: RoundInputs,
 ) -> tuple[RoundCost, Work]:
   """The cost of the round, and the work of each participant.
 

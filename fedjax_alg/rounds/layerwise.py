@@ -60,6 +60,7 @@ from fedjax_alg.least_squares.layer_fits import (
 )
 from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds import ledger
+from fedjax_alg.typing import PyTree
 
 
 class LayerwiseState(NamedTuple):
@@ -222,7 +223,7 @@ def _round(
     functools.partial(_train_layer, method, l, cohort=cohort, groups=groups, key=key)
     for l in range(len(plan.layers))
   ]
-  ways: list[Callable[..., Any]] = [*fit, lambda state: (state.models, state.fits)]
+  ways: list[Callable[..., PyTree]] = [*fit, lambda state: (state.models, state.fits)]
   if isinstance(state.round, int):  # a round of its own program (``deploy``)
     models, fits = ways[min(state.round, len(plan.layers))](state)
   else:
@@ -456,7 +457,7 @@ def _personal_layer(
   # Accelerators map clients by vmap, which would compute every way.
   if jax.default_backend() == "cpu":
     sizes = few_rows.row_limits(layer, plan.personal_ridge[l])
-  ways: list[Callable[..., Any]] = [
+  ways: list[Callable[..., PyTree]] = [
     *(functools.partial(by_rows, size) for size in sizes),
     by_sums,
   ]

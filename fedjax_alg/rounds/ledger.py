@@ -14,6 +14,7 @@ from fedjax_alg.client.minibatches import batches_per_epoch
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.least_squares import moments
 from fedjax_alg.least_squares.layer_fits import FitPlan
+from fedjax_alg.typing import Numeric
 
 #: A gradient costs as much as three forward passes: the forward pass itself,
 #: and two products of the same size, for the gradients of a layer's input and
@@ -76,12 +77,12 @@ def count_work(
 class LayerCost(NamedTuple):
   """The cost of a round in which a layer is fitted."""
 
-  down: Any = 0  #: floats sent to each participant
-  up: Any = 0  #: floats that each participant sends
-  exchanges: Any = 0
-  central_flops: Any = 0.0
-  per_example: Any = 0.0  #: a client's flops for each example
-  per_client: Any = 0.0  #: a client's flops that do not depend on its examples
+  down: Numeric = 0  #: floats sent to each participant
+  up: Numeric = 0  #: floats that each participant sends
+  exchanges: Numeric = 0
+  central_flops: Numeric = 0.0
+  per_example: Numeric = 0.0  #: a client's flops for each example
+  per_client: Numeric = 0.0  #: a client's flops that do not depend on its examples
 
 
 #: Fields of ``LayerCost`` that are whole numbers.

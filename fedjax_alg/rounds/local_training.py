@@ -10,6 +10,7 @@ from fedjax_alg.base import Array, Cohort, Key, MapClients, Params, Shard
 from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
+from fedjax_alg.typing import PyTree
 
 #: Store of clients without a state.
 _NOTHING = Store(lambda memory: (), lambda memory, table: memory)
@@ -21,12 +22,12 @@ class Training(NamedTuple):
   #: leaves [S, ...]; ``params`` are () where only their updates' sum is kept
   trained: Trained
   table: Any  #: the new table of ``ClientUpdate.store``, or ()
-  uploads: Any  #: what ``ClientUpdate.merge`` gets: their sum or all of them
+  uploads: PyTree  #: what ``ClientUpdate.merge`` gets: their sum or all of them
   total: Params = ()  #: weighted sum of the updates, [...] or [K, ...]
   squares: Any = None  #: [S] float32, squared norm of each update; None: kept
 
   def merge(
-    self, client: ClientUpdate, memory: Any, cohort: Cohort, anchors: Any
+    self, client: ClientUpdate, memory: PyTree, cohort: Cohort, anchors: PyTree
   ) -> Any:
     """The memory of the client's half after the round; anchors [K, ...]."""
     memory = client.merge(memory, cohort, self.uploads, anchors)
@@ -59,7 +60,7 @@ def train(
   map_clients: MapClients,
   models: tuple[Params, Params, Params],
   rounds: Array,
-  memory: Any,
+  memory: PyTree,
   cohort: Cohort,
   key: Key,
   groups: Array | None = None,
@@ -158,7 +159,7 @@ def _one_with_row(
   client_id: Array,
   key: Key,
   part: Array | None,
-  method_row: Any,
+  method_row: PyTree,
 ) -> tuple[Any, Trained]:
   """The local training of one participant: what it keeps, and the rest."""
   if not client.store:

@@ -52,6 +52,7 @@ from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.links import Exchange, communication
 from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.local_training import Training, mean_statistics, train
+from fedjax_alg.typing import PyTree
 
 #: Names of the aggregates of a round -> the purpose of the key (``server_key``).
 PURPOSES = {
@@ -77,7 +78,7 @@ class ComposedState(NamedTuple):
   states: Params = ()
 
   @property
-  def own_memory(self) -> Any:
+  def own_memory(self) -> PyTree:
     """``memory`` without what senders keep of what they have not sent."""
     return own_memory(self.memory)
 
@@ -105,7 +106,7 @@ class TwoHalves:
   average: Callable[..., Mean]
   num_models: int = 1  #: K, number of global models
 
-  def first_servers(self, models: Params) -> Any:
+  def first_servers(self, models: Params) -> PyTree:
     """The state of the server step at the start, [K, ...]."""
     return jax.vmap(
       lambda params: trees.drop_weak_types(self.server.transform.init(params))
@@ -318,8 +319,8 @@ def end_round(
 
 
 def anchor_gradient(
-  method: TwoHalves, name: str, model: Params, cohort: Cohort, key: Key, last: Any
-) -> tuple[Array, Params, Any]:
+  method: TwoHalves, name: str, model: Params, cohort: Cohort, key: Key, last: PyTree
+) -> tuple[Array, Params, PyTree]:
   """The participants' losses [S], their gradients' mean, and what is kept."""
   exchange, compressor = method.exchange, method.exchange.compress_gradients
   keys = client_keys(server_key(server_key(key, MESSAGES), PURPOSES[name]), cohort.ids)
@@ -527,7 +528,12 @@ def server_keys(key: Key, purpose: int, k: int) -> Key:
 
 
 def combine_gradients(
-  method: TwoHalves, name: str, gradients: Params, cohort: Cohort, key: Key, last: Any
+  method: TwoHalves,
+  name: str,
+  gradients: Params,
+  cohort: Cohort,
+  key: Key,
+  last: Any,
 ) -> tuple[Params, Any]:
   """Combines the anchor gradients that participants sent of K models.
 
@@ -548,7 +554,7 @@ def combine_gradients(
     gradients = exchange.receive(gradients, cohort, server_key(key, FORGERIES), weights)
     return exchange.combine(gradients, weights, cohort, key, last)
 
-  result: tuple[Params, Any] = jax.vmap(of_model, in_axes=(1, 0, 0))(
+  result: tuple[Params, PyTree] = jax.vmap(of_model, in_axes=(1, 0, 0))(
     gradients, server_keys(key, PURPOSES[name], method.num_models), last.get(name)
   )
   return result
@@ -568,11 +574,11 @@ def server_step(
   cohort: Cohort,
   rounds: Array,
   gradient: Params,
-  state: Any,
+  state: PyTree,
   params: Params,
   key: Key,
   running: Params = None,
-) -> tuple[Params, Any]:
+) -> tuple[Params, PyTree]:
   """Takes the server's step for one model: (moved model, new state).
 
   ``running`` are the model's statistics if they are not those of
@@ -595,9 +601,9 @@ def server_step(
 def costs(
   method: TwoHalves,
   cohort: Cohort,
-  memory: Any,
-  gradients: Any,
-  server_states: Any,
+  memory: PyTree,
+  gradients: PyTree,
+  server_states: PyTree,
   *,
   k: int = 1,
   evaluations: int = 0,
