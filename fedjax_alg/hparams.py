@@ -72,7 +72,7 @@ def fields_by_group(*kinds: type[Any]) -> dict[str, list[dataclasses.Field]]:
   return {group: members for group, members in fields.items() if members}
 
 
-def ordered_values(*parts: Any) -> dict[str, Any]:
+def ordered_values(*parts: object) -> dict[str, Any]:
   """Makes name -> value of a method's options, its own first.
 
   Args:
@@ -233,7 +233,9 @@ def at_limit(field: dataclasses.Field, value: float) -> bool:
   return value in (field.metadata.get("minimum"), field.metadata.get("maximum"))
 
 
-def unread(options: Any, name: str, others: Mapping[str, Any] | None = None) -> str:
+def unread(
+  options: object, name: str, others: Mapping[str, object] | None = None
+) -> str:
   """Explains why a method with these options does not read a field.
 
   Args:
@@ -256,7 +258,7 @@ def unread(options: Any, name: str, others: Mapping[str, Any] | None = None) -> 
   )
 
 
-def reads(options: Any, name: str) -> bool:
+def reads(options: object, name: str) -> bool:
   """Whether a method with these options reads a field.
 
   Args:
@@ -266,7 +268,7 @@ def reads(options: Any, name: str) -> bool:
   return not unread(options, name)
 
 
-def traced_names(options: Any) -> tuple[str, ...]:
+def traced_names(options: object) -> tuple[str, ...]:
   """Lists the fields that a run may pass as inputs of its compiled program.
 
   Settings can share one program if these names and the values of all other
@@ -282,7 +284,7 @@ def traced_names(options: Any) -> tuple[str, ...]:
   """
   parts = options if isinstance(options, tuple) else (options,)
 
-  def is_off(part: Any, field: dataclasses.Field) -> bool:
+  def is_off(part: object, field: dataclasses.Field) -> bool:
     if isinstance(part, type):
       return False
     neutral = field.metadata.get("neutral")

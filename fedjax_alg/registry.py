@@ -124,7 +124,7 @@ class Entry(NamedTuple):
       for field in dataclasses.fields(kind)
     }
 
-  def parts(self, **values: Any) -> tuple[Any, Any]:
+  def parts(self, **values: object) -> tuple[Any, Any]:
     """Makes the hyper-parameters and the options of the exchange.
 
     Args:
@@ -137,7 +137,7 @@ class Entry(NamedTuple):
     )
 
   def make(
-    self, model: Model, hparams: Any, exchange: Any, map_clients: MapClients
+    self, model: Model, hparams: object, exchange: object, map_clients: MapClients
   ) -> Algorithm:
     """Calls the builder.
 
@@ -151,7 +151,7 @@ class Entry(NamedTuple):
     return self.build(model, hparams, map_clients=map_clients, **links)
 
 
-def takes_exchange(build: Callable[..., Any]) -> bool:
+def takes_exchange(build: Callable[..., object]) -> bool:
   """Whether a builder leaves the links between clients and server to the caller."""
   if isinstance(build, functools.partial) and "exchange" in build.keywords:
     return False

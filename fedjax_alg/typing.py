@@ -26,6 +26,10 @@ PyTree: TypeAlias = object
 #: A pytree that a function returns with the structure it was given.
 Tree = TypeVar("Tree")
 
+#: What a JSON file of a run holds, or a part of it: name -> number, text, list or
+#: facts again. Whoever reads a fact knows its type.
+Facts: TypeAlias = Mapping[str, Any]
+
 #: The shape of an array, or of each array of a dictionary.
 Shapes: TypeAlias = tuple[int, ...] | Mapping[str, "Shapes"]
 

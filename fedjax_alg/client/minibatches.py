@@ -382,7 +382,7 @@ def fold_steps(
       )
 
     @jax.named_scope(STEP)
-    def full_step(k: Array, carry: Any) -> Any:
+    def full_step(k: Array, carry: object) -> Any:
       numbers = (k * batches_per_step + j for j in range(batches_per_step))
       return fn(*map(full_gradient, numbers), carry)
 
@@ -411,7 +411,7 @@ def fold_steps(
       )
 
     @jax.named_scope(STEP)
-    def run_step(k: Array, carry: Any) -> Any:
+    def run_step(k: Array, carry: object) -> Any:
       numbers = (k * batches_per_step + j for j in range(batches_per_step))
       return fn(*map(batch_gradient, numbers), carry)
 

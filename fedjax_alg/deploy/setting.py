@@ -20,7 +20,7 @@ from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.plan import Plan, as_tuples
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.result import make_facts
-from fedjax_alg.typing import PyTree
+from fedjax_alg.typing import Facts, PyTree
 
 _SIMULATED = "stays in the simulation"
 _NO_OWN_CODE = "must be a name, an app has no code of yours"
@@ -96,7 +96,7 @@ def _check_deployable(prepared: Prepared) -> None:
         raise OptionError(f"`{name}`={value}: {why}")
 
 
-def _check_messages(method: Method, values: Mapping[str, Any]) -> None:
+def _check_messages(method: Method, values: Mapping[str, object]) -> None:
   """Refuses messages that machines would send in another way."""
   up = values.get("compress_up", "none")
   private = values.get("private", "none") != "none"
@@ -113,7 +113,7 @@ def _check_messages(method: Method, values: Mapping[str, Any]) -> None:
     raise OptionError(f"`compress_up`={up}: not with K models")
 
 
-def of_facts(facts: Mapping[str, Any], test: tuple[Any, Any] | None = None) -> Prepared:
+def of_facts(facts: Facts, test: tuple[Any, Any] | None = None) -> Prepared:
   """Prepares the run without the clients' data.
 
   Args:
@@ -182,7 +182,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
 read = read_config
 
 
-def _sha256(facts: Mapping[str, Any]) -> str:
+def _sha256(facts: Mapping[str, object]) -> str:
   return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
@@ -193,7 +193,7 @@ def test_rows(federation: Federation) -> tuple[PyTree, PyTree]:
   return test.x[:total], test.y[:total]
 
 
-def simulated(facts: Mapping[str, Any]) -> Federation:
+def simulated(facts: Facts) -> Federation:
   """The clients of the simulation, for a proof; the data are those of the run.
 
   Raises:

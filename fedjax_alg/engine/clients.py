@@ -179,12 +179,12 @@ def _one_after_the_other(
   client_map: ClientMap,
   fn: Fn,
   write: Fn,
-  table: Any,
+  table: object,
   places: Array,
   weights: PyTree,
   shared: PyTree,
   shards: Shard,
-  args: Any,
+  args: object,
 ) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` on one device with mode "sequential"."""
   keeps = bool(jax.tree.leaves(table))
@@ -232,12 +232,12 @@ def _at_once(
   client_map: ClientMap,
   fn: Fn,
   write: Fn,
-  table: Any,
+  table: object,
   places: Array,
-  weights: Any,
-  shared: Any,
+  weights: object,
+  shared: object,
   shards: Shard,
-  args: Any,
+  args: object,
 ) -> tuple[Any, Any, Any]:
   """``ClientMap.update`` on one device with mode "vmap"."""
 
@@ -257,10 +257,10 @@ def _in_lanes(
   client_map: ClientMap,
   fn: Fn,
   write: Fn,
-  table: Any,
+  table: object,
   places: Array,
-  weights: Any,
-  shared: Any,
+  weights: object,
+  shared: object,
   shards: Shard,
   args: Any,
 ) -> tuple[Any, Any, Any]:
@@ -281,7 +281,7 @@ def _in_lanes(
   return _written(write, table, places, written), summed, stacked
 
 
-def _written(write: Fn, table: Any, places: Array, written: Any) -> Any:
+def _written(write: Fn, table: object, places: Array, written: object) -> Any:
   """The table with the rows of several slots."""
   return write(table, places, written) if jax.tree.leaves(table) else table
 

@@ -176,7 +176,7 @@ class Exchange:
     return result
 
 
-def exchange_of(options: Any) -> Exchange:
+def exchange_of(options: object) -> Exchange:
   """Makes the links that options name.
 
   Args:
@@ -356,7 +356,7 @@ def communication(
   exchange: Exchange,
   client: ClientUpdate,
   params: Params,
-  memory: Any,
+  memory: object,
   cohort: Cohort,
   *,
   models: int = 1,

@@ -48,7 +48,9 @@ class Numbers(NamedTuple):
 Carrier = Callable[[Any, Numbers | None], Any]
 
 
-def carry(carrier: Carrier | None, parts: Any, numbers: Numbers | None = None) -> Any:
+def carry(
+  carrier: Carrier | None, parts: object, numbers: Numbers | None = None
+) -> Any:
   """The parts of a message as its receiver has them, which are the same.
 
   Args:
@@ -60,7 +62,7 @@ def carry(carrier: Carrier | None, parts: Any, numbers: Numbers | None = None) -
   return parts if carrier is None else carrier(parts, numbers)
 
 
-def to_bytes(tree: Any, numbers: Numbers | None = None) -> Array:
+def to_bytes(tree: object, numbers: Numbers | None = None) -> Array:
   """The leaves of a tree one after the other.
 
   Args:

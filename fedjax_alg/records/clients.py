@@ -15,6 +15,7 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.data import npz
+from fedjax_alg.typing import Facts
 
 #: Columns of clients.csv; of another task its main metric takes the place of
 #: ``accuracy``. ``name`` is there only if the data set names its clients. A
@@ -133,7 +134,7 @@ def _of_sums(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   }
 
 
-def are_many(final: Mapping[str, Any]) -> bool:
+def are_many(final: Facts) -> bool:
   """Whether the clients of ``write_clients`` are written as clients.npz."""
   sizes = final.get("train_examples")
   return sizes is not None and len(sizes) > MOST_IN_TEXT
@@ -141,7 +142,7 @@ def are_many(final: Mapping[str, Any]) -> bool:
 
 def write_clients(
   folder: pathlib.Path,
-  final: Mapping[str, Any],
+  final: Facts,
   seeds: Sequence[int],
   names: Iterable[str] | None,
 ) -> None:
@@ -189,7 +190,7 @@ def _narrow(array: np.ndarray) -> np.ndarray:
 
 def _write_npz(
   path: pathlib.Path,
-  final: Mapping[str, Any],
+  final: Facts,
   seeds: Sequence[int],
   names: Iterable[str] | None,
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
+from fedjax_alg.typing import Facts
 
 #: The tables that grow while a run is run.
 TABLES = ("metrics.csv", "rounds.csv", "timing.csv", "groups.csv")
@@ -211,7 +212,7 @@ def find_changed(
   )
 
 
-def is_complete(folder: pathlib.Path, summary: Mapping[str, Any]) -> bool:
+def is_complete(folder: pathlib.Path, summary: Facts) -> bool:
   """Whether every file of a finished run is there and has not changed.
 
   Checkpoints may be missing: only a run that goes on needs them.

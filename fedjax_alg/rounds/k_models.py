@@ -284,8 +284,8 @@ def _server_steps(
 
 def _over_data(
   k: int,
-  fn: Callable[[Params, Shard], Any],
-  in_warm_up: Callable[[Params, Shard], Any] | None = None,
+  fn: Callable[[Params, Shard], object],
+  in_warm_up: Callable[[Params, Shard], object] | None = None,
 ) -> Callable[..., Any]:
   """A client's code ((models, warm_up), shard[, key]) -> [K, ...].
 

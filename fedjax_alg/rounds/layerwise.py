@@ -267,7 +267,7 @@ def _client_params(
   return personal(state, group, params, shard)
 
 
-def _in_double(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _in_double(fn: Callable[..., object]) -> Callable[..., Any]:
   """``fn``, traced with float64 enabled whatever the dtypes of the run are.
 
   A vmap around a loop that calls ``fn`` would trace it again without float64.

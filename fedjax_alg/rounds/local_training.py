@@ -152,7 +152,7 @@ def _one_client(
 
 def _one_with_row(
   client: ClientUpdate,
-  shared: Any,
+  shared: object,
   shard: Shard,
   row: Any,
   group: Array | None,

@@ -60,7 +60,11 @@ def weighs_by_losses(
     weights, new_last = rule.weigh(trees.index(last, 0), cohort, losses)
 
     def average(
-      weighted: TwoHalves, start: Params, training: Training, cohort: Cohort, *args: Any
+      weighted: TwoHalves,
+      start: Params,
+      training: Training,
+      cohort: Cohort,
+      *args: object,
     ) -> Mean:
       mean = method.average(weighted, start, training, cohort, *args)
       rate = method.client.learning_rate

@@ -443,7 +443,7 @@ def first_aggregates(method: TwoHalves, models: Params) -> dict[str, Any]:
   )
 
 
-def _place_memory(method: TwoHalves, memory: Any) -> Any:
+def _place_memory(method: TwoHalves, memory: object) -> Any:
   """The memory, what clients keep shared out over processes."""
   store = method.client.store
   if store is None or not store.one_row:

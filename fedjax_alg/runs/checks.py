@@ -160,7 +160,11 @@ def check_reachable(targets: Iterable[float], share: bool) -> None:
 
 
 def _protocols(
-  options: RunOptions, data: DataOptions, name: str, entry: registry.Entry, hparams: Any
+  options: RunOptions,
+  data: DataOptions,
+  name: str,
+  entry: registry.Entry,
+  hparams: object,
 ) -> tuple[str, ...]:
   """The protocols, whose clients there must be at some time of the run."""
   protocols = options.eval_protocols
@@ -277,7 +281,7 @@ def cohort_size(
   options: RunOptions,
   data: DataOptions,
   entry: registry.Entry,
-  hparams: Any,
+  hparams: object,
   num_clients: int,
 ) -> int:
   """Computes the cohort size S and checks it.

@@ -70,7 +70,7 @@ class Method(NamedTuple):
     """Name -> value of all hyper-parameters and options of the exchange."""
     return field_values(*self.parts)
 
-  def with_values(self, values: Mapping[str, Any]) -> "Method":
+  def with_values(self, values: Mapping[str, object]) -> "Method":
     """Returns the method with some of its options changed, without checks.
 
     Args:
@@ -86,7 +86,7 @@ class Method(NamedTuple):
       ),
     )
 
-  def unread(self, name: str, others: Mapping[str, Any] | None = None) -> str:
+  def unread(self, name: str, others: Mapping[str, object] | None = None) -> str:
     """Explains why the method does not read one of its options; "" if it does.
 
     Args:
@@ -402,7 +402,7 @@ def with_keywords(
   return method._replace(explicit=(*method.explicit, *keywords))
 
 
-def restore(method: Method, saved: Mapping[str, Any]) -> Method:
+def restore(method: Method, saved: Mapping[str, object]) -> Method:
   """Sets the options that a run has saved.
 
   Args:

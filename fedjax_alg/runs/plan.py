@@ -36,7 +36,7 @@ from fedjax_alg.runs import prepare as prepare_lib
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import Prepared
-from fedjax_alg.typing import HParams
+from fedjax_alg.typing import Facts, HParams
 
 _KEYWORDS = options_lib.PYTHON_NAMES
 #: Names of these that messages have in Python.
@@ -85,7 +85,7 @@ class Plan:
   @classmethod
   def from_facts(
     cls,
-    facts: Mapping[str, Any],
+    facts: Facts,
     *,
     algorithm: Any = None,
     model: Any = None,
@@ -146,7 +146,7 @@ class Plan:
     )
 
   def prepare(
-    self, settings: Sequence[Mapping[str, Any]] = ({},), **kwargs: Any
+    self, settings: Sequence[Mapping[str, object]] = ({},), **kwargs: Any
   ) -> Prepared:
     """Prepares the run for compilation; see ``prepare.prepare``.
 
@@ -332,16 +332,16 @@ def _check_parts(
   )
 
 
-def as_tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
+def as_tuples(facts: Facts) -> dict[str, Any]:
   """Options as config.json has them, with the tuples that JSON has no word for."""
   return {name: _tuples(value) for name, value in facts.items()}
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> Any:
   return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _unchanged(facts: Mapping[str, Any], parameter: str, text: str) -> str:
+def _unchanged(facts: Facts, parameter: str, text: str) -> str:
   """Names what a user wrote so that it is found from any folder.
 
   Args:
@@ -368,7 +368,7 @@ def _unchanged(facts: Mapping[str, Any], parameter: str, text: str) -> str:
   return text
 
 
-def _start_again(facts: Mapping[str, Any], init: Any) -> tuple[str | None, Any]:
+def _start_again(facts: Facts, init: Any) -> tuple[str | None, Any]:
   """The file or the arrays that a run started from.
 
   Raises:
@@ -391,7 +391,7 @@ def _start_again(facts: Mapping[str, Any], init: Any) -> tuple[str | None, Any]:
   return start
 
 
-def _federation_again(facts: Mapping[str, Any]) -> Federation:
+def _federation_again(facts: Facts) -> Federation:
   """Makes the clients of a run again.
 
   Raises:

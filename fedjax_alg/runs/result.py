@@ -38,6 +38,7 @@ from fedjax_alg.runs.plan import Plan
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import place_on_devices, state_shapes
+from fedjax_alg.typing import Facts
 
 _FINAL = parameters.FINAL
 
@@ -111,7 +112,7 @@ class RunResult:
   def __init__(
     self,
     records: Records,
-    final: Mapping[str, Any],
+    final: Facts,
     facts: dict[str, Any],
     live: Live | None = None,
   ):
@@ -687,9 +688,7 @@ _FACTS = {
 _SUMMARY = {"hashes": dict}
 
 
-def _check_parts(
-  facts: Mapping[str, Any], summary: Mapping[str, Any], final: Mapping[str, Any]
-) -> None:
+def _check_parts(facts: Facts, summary: Facts, final: Facts) -> None:
   """Checks that the parts of a run are what they have to be.
 
   Raises:
@@ -727,7 +726,7 @@ def _check_parts(
     raise ValueError(_FINAL)
 
 
-def _metrics_of(facts: Mapping[str, Any]) -> tasks.Metrics:
+def _metrics_of(facts: Facts) -> tasks.Metrics:
   """The metrics of a run, by its config.json."""
   of = facts["plan"].get("task")
   return tasks.CLASSIFICATION.metrics if of is None else tasks.metrics_of(of)
@@ -748,7 +747,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
 
 def plan_again(
   folder: pathlib.Path,
-  facts: Mapping[str, Any],
+  facts: Facts,
   *,
   federation: Federation | None = None,
   algorithm: Any = None,
@@ -786,7 +785,7 @@ def plan_again(
 _SIMPLE = ("uniform", "size", "poisson")
 
 
-def _without_rounds(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _without_rounds(facts: Facts) -> dict[str, Any]:
   """The facts of a run of which no round is run any more.
 
   Nobody needs to be drawn, and of what it started from only parameters that are
@@ -811,8 +810,8 @@ def _remake(
   summary: dict[str, Any],
   federation: Any,
   algorithm: object,
-  model: Any,
-  init: Any,
+  model: object,
+  init: object,
 ) -> Live:
   """Prepares a saved run again and reads its final states."""
   plan = plan_again(

@@ -20,7 +20,7 @@ from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.metrics import names
 from fedjax_alg.metrics.names import Metric
 from fedjax_alg.tasks import guards
-from fedjax_alg.typing import AnyArray, Array, PyTree
+from fedjax_alg.typing import AnyArray, Array, Facts, PyTree
 
 #: Name -> sum over rows. "rows" is their number and "loss" the sum of their
 #: losses, in parts if the sum is kept in parts.
@@ -400,7 +400,7 @@ class Metrics(NamedTuple):
     }
 
 
-def metrics_of(facts: Mapping[str, Any]) -> Metrics:
+def metrics_of(facts: Facts) -> Metrics:
   """The metrics of a run that was read from a folder.
 
   Args:
