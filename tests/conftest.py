@@ -18,7 +18,7 @@ import pytest
 from fedjax_alg import registry
 from fedjax_alg.engine import sharding
 from fedjax_alg.runs import methods
-from tests import problems, shared_programs
+from tests import problems, program_counts, shared_programs
 
 #: Folders whose tests compile whole rounds or runs, as files marked
 #: ``program`` do.
@@ -43,6 +43,9 @@ LONGEST = (
 #: Compiled programs are forgotten above so many pieces of memory. Linux ends a
 #: process that has 65,530, and a program of the newest jaxlib takes several.
 MOST_MAPS = 20_000
+
+#: Compiled programs of this process, and in the end those of its workers.
+COUNTS = program_counts.Counts()
 
 # Before JAX starts: all programs are compiled as by problems.quick_options. A
 # jaxlib that does not know the flag would not start.
@@ -113,6 +116,35 @@ def pytest_configure(config):
   name = config.getoption("--algorithm")
   if name and ":" in name:
     registry.ALGORITHMS[name] = methods.method_of(name).entry
+  COUNTS.listen()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+  """What a test compiles goes to its folder."""
+  room = _room(item)
+  with COUNTS.of("tests" if room == item.path.name else room):
+    return (yield)
+
+
+def pytest_sessionfinish(session):
+  """A worker hands its counts to the process that started it."""
+  if hasattr(session.config, "workeroutput"):
+    session.config.workeroutput["program_counts"] = dict(COUNTS.by_folder)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+  """A worker that was lost has none."""
+  COUNTS.add(getattr(node, "workeroutput", {}).get("program_counts", {}))
+
+
+def pytest_terminal_summary(terminalreporter):
+  """CPU seconds, compiled programs and their times, by folder."""
+  if COUNTS.by_folder:
+    terminalreporter.section("compiled programs")
+    for line in COUNTS.lines():
+      terminalreporter.write_line(line)
 
 
 def pytest_unconfigure():
