@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import base, own, registry, trees
+from fedjax_alg import base, own, registry
 from fedjax_alg import hparams as hparams_lib
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
@@ -67,6 +67,14 @@ def small_settings(entry):
   return usable(entry.hparams, SMALL) | dict(entry.test_hparams)
 
 
+def small_method(name, **overrides):
+  """A method with ``small_settings``, resolved."""
+  entry = registry.get(name)
+  return methods.Method(
+    name, entry, *entry.parts(**small_settings(entry) | overrides)
+  ).resolved()
+
+
 def usable(kind, settings):
   """Those settings that hyper-parameters of this type can have.
 
@@ -102,9 +110,7 @@ def shapes_of_a_round(name, model, data, spec, **overrides):
     OptionError: the method does not go with the model, as a run would say.
   """
   entry, keys = registry.get(name), run_keys(0)
-  method = methods.Method(
-    name, entry, *entry.parts(**small_settings(entry) | overrides)
-  ).resolved()
+  method = small_method(name, **overrides)
   build = method.builder(model, clients.ClientMap())
   algorithm = build({})
   prepare.check_roles(algorithm, method, model)
@@ -169,26 +175,35 @@ class Slots(NamedTuple):
 
 
 class Bench:
-  """One algorithm with its program of a run, shared by its tests."""
+  """One algorithm with its program of a run, shared by its tests.
+
+  The program takes every number that it may take as an argument, and is built
+  from other numbers, so that none of these can be used by mistake.
+  ``algorithm`` has them as constants.
+  """
 
   def __init__(self, name, problem):
     self.name, self.problem = name, problem
     self.is_own = own.is_own(name)
     self.entry = entry = registry.get(name)
-    self.settings = small_settings(entry)
-    self.hparams = entry.hparams(**self.settings)
+    method = small_method(name)
+    self.traced = method.builder(problem.model, clients.ClientMap())
+    self.method = method.with_values(
+      {
+        name: 0.9 * value
+        for name, value in method.values().items()
+        if isinstance(value, float)
+      }
+    )
+    self.hparams = self.method.hparams
+    self.numbers = self.method.numbers([self.method], len(SEEDS))
     size = problem.spec.num_clients if entry.all_clients else (problem.spec.cohort_size)
     self.spec = problem.spec._replace(cohort_size=size)
     self.algorithm = self.build(clients.ClientMap())
     self.keys = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(run_keys, SEEDS))
     self.initial = problems.quick_jit(
-      functools.partial(
-        loop.initial_states,
-        loop.constant_build(self.algorithm),
-        problem.model,
-        self.spec,
-      )
-    )(problem.data, self.keys, {})
+      functools.partial(loop.initial_states, self.traced, problem.model, self.spec)
+    )(problem.data, self.keys, self.numbers)
     #: Types of a round's state, new state and report; set when it is traced.
     self.types = None
     self.run_rounds = problems.quick_jit(
@@ -204,19 +219,19 @@ class Bench:
     self.fewer = self.whole._replace(present=np.arange(size) < size - PADDING)
 
   def build(self, map_clients):
-    return registry.build(
-      self.name, self.problem.model, map_clients=map_clients, **self.settings
-    )
+    """The algorithm with its numbers as constants."""
+    return self.method.build(self.problem.model, map_clients)
 
   def with_slots(self, numbers):
     """The algorithm with rounds on a changed cohort."""
+    slots, algorithm = numbers["slots"], self.traced(numbers["traced"])
 
     def round_(state, cohort, key):
-      new, aux = self.algorithm.round(state, numbers["slots"].change(cohort), key)
+      new, aux = algorithm.round(state, slots.change(cohort), key)
       self.types = jax.tree.map(jax.typeof, (state, new, aux))
       return new, aux
 
-    return self.algorithm._replace(round=round_)
+    return algorithm._replace(round=round_)
 
   def inputs(self, states, start, count, slots=None, data=None, keys=None):
     """Arguments of ``run_rounds``, for which ``states`` is copied."""
@@ -226,7 +241,8 @@ class Bench:
         {
           "slots": jax.tree.map(
             lambda leaf: np.stack([leaf] * len(SEEDS)), slots or self.whole
-          )
+          ),
+          "traced": self.numbers,
         },
       )
     )
@@ -261,7 +277,12 @@ class Bench:
   @functools.cached_property
   def size(self):
     """P, the number of parameters."""
-    return base.num_params(self.problem.model.init(jax.random.key(0)))
+    return base.num_params(self.model_shapes)
+
+  @functools.cached_property
+  def model_shapes(self):
+    """The model's parameters, as shapes."""
+    return jax.eval_shape(self.problem.model.init, jax.random.key(0))
 
   @functools.cached_property
   def models(self):
@@ -323,8 +344,8 @@ class Bench:
 
   @functools.cached_property
   def deploy_all(self):
-    """(state) -> params of every client and of a newcomer, their losses."""
-    algorithm, problem = self.algorithm, self.problem
+    """(state, key) -> params of all clients and a newcomer, their losses."""
+    problem = self.problem
     count = self.spec.num_clients
     ids = jnp.arange(count + 1, dtype=jnp.int32)  # id C is the newcomer
     holder = ids % count  # whose data are those of client 0
@@ -334,7 +355,9 @@ class Bench:
       measured = measured._replace(loss=squared_error)
 
     @problems.quick_jit
-    def deploy(state, key):
+    def deploy(state, key, numbers):
+      algorithm = self.traced(numbers)
+
       def deploy_one(shard, client_id, key):
         params = algorithm.client_params(state, client_id, shard, key)
         return params, objective.full_loss(measured, params, shard)
@@ -343,7 +366,8 @@ class Bench:
         shards, ids, client_keys(key, ids)
       )
 
-    return deploy
+    numbers = problems.row(self.numbers, 0)
+    return lambda state, key: deploy(state, key, numbers)
 
 
 def squared_error(logits, y):
@@ -415,8 +439,15 @@ AGES = (0, 1, 3)
 
 
 def test_round_keeps_structure_shapes_dtypes_and_weak_types(bench):
+  """With numbers as arguments; a start has the types of one with constants."""
   bench.states(1)
   old, new, aux = bench.types
+  constant = jax.eval_shape(
+    lambda params, key: bench.algorithm.init(params, bench.spec, key),
+    bench.model_shapes,
+    jax.random.key(0),
+  )
+  assert types(old) == types(constant)
   assert jax.tree.structure(new) == jax.tree.structure(bench.initial)
   for name, start, a, b in zip(
     loop.leaf_names(old), *map(jax.tree.leaves, (bench.initial, old, new)), strict=True
@@ -424,6 +455,11 @@ def test_round_keeps_structure_shapes_dtypes_and_weak_types(bench):
     assert (a.shape, a.dtype) == (b.shape, b.dtype), name
     assert not start.weak_type and not a.weak_type and not b.weak_type, name
   check_report(aux, bench.spec.cohort_size)
+
+
+def types(tree):
+  """Structure, shapes, dtypes and weak types."""
+  return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
 
 
 def check_report(aux, slots):
@@ -518,6 +554,7 @@ def test_client_maps_agree_and_padding_slots_change_nothing(bench, mesh, monkeyp
 
   Two lanes on each of four devices, which keep sums alone where a method needs
   no more, against one client after the other on one device, which keeps all.
+  Here numbers are constants, those of the run arguments of its program.
   """
   if bench.name == "ifca":  # all modes: tests/engine/test_clients.py
     check_map(bench, clients.ClientMap("lanes", lanes=3))
@@ -617,12 +654,21 @@ def test_all_that_a_run_makes_is_finite(bench):
 
 
 def test_client_params_have_the_models_structure(bench):
-  expected = bench.problem.model.init(jax.random.key(0))
   params, losses = bench.deploy_all(bench.state(3), jax.random.key(5))
-  chex.assert_trees_all_equal_shapes_and_dtypes(
-    params, trees.repeat(expected, bench.spec.num_clients + 1)
-  )
+  assert_stacked(params, bench.spec.num_clients + 1, bench.model_shapes)
+  for leaf in jax.tree.leaves(params):
+    assert not leaf.weak_type
   chex.assert_tree_all_finite((params, losses))
+
+
+def assert_stacked(params, count, shapes):
+  """``count`` models of these shapes along a first axis."""
+  chex.assert_trees_all_equal_shapes_and_dtypes(
+    params,
+    jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), shapes
+    ),
+  )
 
 
 def test_global_params_have_a_leading_axis(bench):
@@ -633,13 +679,10 @@ def test_global_params_have_a_leading_axis(bench):
     member = bench.algorithm.membership(bench.state(3))
     assert (member.shape, member.dtype) == ((bench.spec.num_clients,), jnp.int32)
     assert (np.asarray(member) >= -1).all() and (np.asarray(member) >= 0).any()
-  expected = bench.problem.model.init(jax.random.key(0))
-  models = bench.algorithm.global_params(bench.state(3))
+  models = jax.eval_shape(bench.algorithm.global_params, bench.state(3))
   if not bench.is_own:
     assert bench.models == max(getattr(bench.hparams, name, 1) for name in MODELS)
-  chex.assert_trees_all_equal_shapes_and_dtypes(
-    models, trees.repeat(expected, bench.models)
-  )
+  assert_stacked(models, bench.models, bench.model_shapes)
 
 
 def read_by_steps(work, sizes, batches_per_step):

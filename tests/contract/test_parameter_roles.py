@@ -47,40 +47,85 @@ OPEN = [
 
 
 class Normed(nn.Module):
-  """A perceptron with BatchNorm."""
+  """A perceptron with BatchNorm, on numbers or on tokens."""
+
+  outputs: int = problems.CLASSES
 
   @nn.compact
   def __call__(self, x, train):
-    x = nn.BatchNorm(not train)(nn.Dense(5)(x))
-    return nn.Dense(problems.CLASSES)(nn.relu(x))
+    if jnp.issubdtype(x.dtype, jnp.integer):
+      x = nn.Embed(TOKENS, INPUTS)(x)
+    x = nn.BatchNorm(not train)(nn.Dense(HIDDEN)(x))
+    return nn.Dense(self.outputs)(nn.relu(x))
 
 
-#: Floats of its first layer, of all its parameters and of its statistics.
-FIRST = 5 * (problems.FEATURES + 1)
-PARAMETERS, STATISTICS = FIRST + 10 + 6 * problems.CLASSES, 10
+HIDDEN, INPUTS, TARGETS, LENGTH, TOKENS = 6, 5, 2, 4, 11
+STATISTICS = 2 * HIDDEN
+SIZES = (4, 9, 7, 3, 8, 5) * 2
+#: task -> floats of the layers of ``Normed``.
+FLOATS = {
+  None: dict(
+    first=HIDDEN * (problems.FEATURES + 1),
+    norm=2 * HIDDEN,
+    last=(HIDDEN + 1) * problems.CLASSES,
+  ),
+  "regression": dict(
+    first=HIDDEN * (INPUTS + 1), norm=2 * HIDDEN, last=(HIDDEN + 1) * TARGETS
+  ),
+  "tokens": dict(
+    embedding=TOKENS * INPUTS,
+    first=HIDDEN * (INPUTS + 1),
+    norm=2 * HIDDEN,
+    last=(HIDDEN + 1) * TOKENS,
+  ),
+}
 
 
 @functools.cache
-def problem():
-  return problems.softmax_problem()
+def problem(task):
+  """Data and their spec; numbers, classes or tokens of some clients."""
+  if task is None:
+    softmax = problems.softmax_problem()
+    return softmax.data, softmax.spec
+  rng, rows = np.random.default_rng(0), sum(SIZES) + 6
+  if task == "regression":
+    x, y = rng.normal(size=(rows, INPUTS)), rng.normal(size=(rows, TARGETS))
+    shape, size = (INPUTS,), TARGETS
+  else:
+    x, y = (rng.integers(0, TOKENS, (rows, LENGTH)) for _ in range(2))
+    shape, size = (LENGTH,), TOKENS
+  ends = np.cumsum(SIZES)
+  data = layout.client_data(
+    x, y, np.arange(ends[-1]), ends - SIZES, np.array(SIZES), ends[-1] + np.arange(6)
+  )
+  return (
+    jax.tree.map(jnp.asarray, data),
+    FedSpec(len(SIZES), 4, size, shape, int(ends[-1])),
+  )
 
 
-def norm_model():
-  return models.from_flax(Normed(), (problems.FEATURES,))
+@functools.cache
+def norm_model(task=None):
+  _, spec = problem(task)
+  return models.from_flax(
+    Normed(spec.num_classes),
+    spec.input_shape,
+    task=task,
+    input_dtype=jnp.int32 if task == "tokens" else jnp.float32,
+  )
 
 
-def trace_round(name, specs, model_state, **overrides):
-  """The algorithm, its state after a round and what it sends, as shapes.
+def trace_round(name, specs, model_state, task=None, **overrides):
+  """The model, algorithm, and its state after a round, as shapes.
 
   Raises:
     OptionError: the method refuses the roles, as a run would.
   """
-  fed = problem()
-  model = roles.split(norm_model(), specs, model_state=model_state)
-  data = fed.data
+  data, spec = problem(task)
+  model = roles.split(norm_model(task), specs, model_state=model_state)
   if model.roles.has_frozen:
     data = data._replace(frozen=model.roles.frozen)
-  return model, *shapes_of_a_round(name, model, data, fed.spec, **overrides)
+  return model, *shapes_of_a_round(name, model, data, spec, **overrides)
 
 
 def client_shapes(algorithm, state, data):
@@ -95,8 +140,8 @@ def client_shapes(algorithm, state, data):
   )
 
 
-def floats_deployed(algorithm, state):
-  return num_params(client_shapes(algorithm, state, problem().data))
+def floats_deployed(algorithm, state, task=None):
+  return num_params(client_shapes(algorithm, state, problem(task)[0]))
 
 
 def assert_refused(name, why, *args):
@@ -131,43 +176,60 @@ def why_refused(name, reasons, specs, model_state):
   return re.escape(name) + " keep" if lacks else None
 
 
+def task_of(name, task):
+  """One of the user's own may refuse a task, see the last tests here."""
+  return None if own.is_own(name) else task
+
+
 @pytest.mark.parametrize("name", OPEN)
 def test_what_is_a_clients_own_stays_there_or_is_refused(name):
-  """A personal layer, and statistics that each client keeps."""
+  """A personal layer, and statistics that each client keeps; tokens."""
   specs = ["personal:Dense_1"], "local"
   why, entry = why_refused(name, REFUSED, *specs), registry.get(name)
   if why is None and entry.needs_validation(entry.hparams()):
     why = "measures losses at the server"
+  task = task_of(name, "tokens")
+  floats = FLOATS[task]
+  shared, deployed = sum(floats.values()) - floats["last"], STATISTICS
   if why is not None:
-    assert_refused(name, why, *specs)
-    return
-  model, algorithm, state = trace_round(name, *specs)
-  assert algorithm.start_personal is not None
-  shared = FIRST + 10
+    assert_refused(name, why, *specs, task)
+    specs, shared, deployed = ([], "batch"), sum(floats.values()), 0
+  model, algorithm, state = trace_round(name, *specs, task)
+  if why is None:
+    assert algorithm.start_personal is not None
   assert num_params(jax.eval_shape(model.init, jax.random.key(0))) == shared
-  models_ = jax.eval_shape(algorithm.global_params, state)
-  assert num_params(models_) % shared == 0
-  assert floats_deployed(algorithm, state) == PARAMETERS + STATISTICS
+  if algorithm.global_params is not None:
+    models_ = jax.eval_shape(algorithm.global_params, state)
+    assert num_params(models_) % shared == 0
+  deployed += sum(floats.values())
+  assert floats_deployed(algorithm, state, task) == deployed
 
 
 @pytest.mark.parametrize("name", OPEN)
 def test_frozen_parameters_are_in_no_state_and_statistics_are(name):
-  """A round reads frozen ones from its arguments; the server keeps the rest."""
+  """A round reads frozen ones from its arguments; the server keeps the rest.
+
+  Targets are numbers.
+  """
   specs, model_state, num_statistics = ["frozen:Dense_0"], "global", STATISTICS
-  why = why_refused(name, WITHOUT_STATE, specs, model_state)
+  why, task = (
+    why_refused(name, WITHOUT_STATE, specs, model_state),
+    task_of(name, "regression"),
+  )
   if why is not None:
-    assert "(allowed: batch)" in assert_refused(name, why, specs, model_state)
+    assert "(allowed: batch)" in assert_refused(name, why, specs, model_state, task)
     model_state, num_statistics = "batch", 0
-  model, algorithm, state = trace_round(name, specs, model_state)
-  assert num_params(model.roles.frozen) == FIRST
+  model, algorithm, state = trace_round(name, specs, model_state, task)
+  floats = FLOATS[task]
+  assert num_params(model.roles.frozen) == floats["first"]
   assert not [
     path
     for path, _ in jax.tree_util.tree_leaves_with_path(state)
     if "Dense_0" in jax.tree_util.keystr(path)
   ]
-  shared = PARAMETERS - FIRST
+  shared = sum(floats.values()) - floats["first"]
   assert num_params(jax.eval_shape(model.init, jax.random.key(0))) == shared
-  assert floats_deployed(algorithm, state) == shared + num_statistics
+  assert floats_deployed(algorithm, state, task) == shared + num_statistics
   if algorithm.global_params is not None:
     models_ = jax.eval_shape(algorithm.global_params, state)
     assert num_params(models_) % (shared + num_statistics) == 0
@@ -179,7 +241,7 @@ def test_clients_keep_what_they_have_not_sent_beside(name):
   _, algorithm, state = trace_round(
     name, ["personal:Dense_1"], "local", compress_up="topk:0.1"
   )
-  assert floats_deployed(algorithm, state) == PARAMETERS + STATISTICS
+  assert floats_deployed(algorithm, state) == sum(FLOATS[None].values()) + STATISTICS
 
 
 @pytest.mark.parametrize("name", CLOSED)
@@ -191,8 +253,6 @@ def test_closed_form_fits_every_layer(name):
       )
 
 
-SIZES = (4, 9, 7, 3, 8, 5) * 2
-INPUTS, TARGETS, LENGTH, TOKENS = 5, 2, 6, 11
 #: Why a method does not go with a task, as it says itself.
 NOT_OF_TASK = {
   ("pfedacnnl", "regression"): "groups clients by their classes",
@@ -204,39 +264,27 @@ NOT_OF_TASK = {
 
 
 @functools.cache
-def of_task(task):
-  """The model, the data of some clients with validation rows, and the spec."""
-  rng, rows = np.random.default_rng(0), sum(SIZES) + 6
+def plain_model(task):
+  """A model of one layer, which least squares can fit to numbers."""
+  _, spec = problem(task)
   if task == "regression":
-    x, y = rng.normal(size=(rows, INPUTS)), rng.normal(size=(rows, TARGETS))
-    shape, size = (INPUTS,), TARGETS
-    model = models.make_model("softmax", shape, size, task=task)
-  else:
-    x, y = (rng.integers(0, TOKENS, (rows, LENGTH)) for _ in range(2))
-    shape, size = (LENGTH,), TOKENS
-    model = models.from_functions(
-      lambda key: jax.random.normal(key, (TOKENS, TOKENS)),
-      lambda params, x: params[x],
-      task=task,
-    )
-    model = adapt.with_flops(model, shape, jnp.int32)
-  ends = np.cumsum(SIZES)
-  data = layout.client_data(
-    x, y, np.arange(ends[-1]), ends - SIZES, np.array(SIZES), ends[-1] + np.arange(6)
+    return models.make_model("softmax", spec.input_shape, TARGETS, task=task)
+  model = models.from_functions(
+    lambda key: jax.random.normal(key, (TOKENS, TOKENS)),
+    lambda params, x: params[x],
+    task=task,
   )
-  return (
-    model,
-    jax.tree.map(jnp.asarray, data),
-    FedSpec(len(SIZES), 4, size, shape, int(ends[-1])),
-  )
+  return adapt.with_flops(model, spec.input_shape, jnp.int32)
 
 
 @pytest.mark.parametrize("task", ["regression", "tokens"])
 @pytest.mark.parametrize(
-  "name", [pytest.param(name, marks=marks(name)) for name in registry.ALGORITHMS]
+  "name",
+  [name for name in registry.ALGORITHMS if name in CLOSED or own.is_own(name)],
 )
-def test_targets_that_are_no_class_are_trained_on_or_refused(name, task):
-  model, data, spec = of_task(task)
+def test_targets_that_are_no_class_are_fitted_or_refused(name, task):
+  """The other methods train on them above."""
+  model, (data, spec) = plain_model(task), problem(task)
   try:
     algorithm, state = shapes_of_a_round(name, model, data, spec)
   except OptionError as error:
@@ -255,5 +303,5 @@ def test_labels_cannot_be_flipped_where_there_are_none(task):
   entry = registry.get("fedavg")
   with pytest.raises(OptionError, match=f"attack=label_flip: the task {task}"):
     methods.Method("fedavg", entry, *entry.parts(attack="label_flip")).build(
-      of_task(task)[0], clients.ClientMap()
+      plain_model(task), clients.ClientMap()
     )

@@ -1,6 +1,7 @@
 """Every number that a run may pass to its program as an argument is one.
 
-All of them at once, for every algorithm and for the settings that read them.
+All of them at once, for the settings that read them. The programs of
+test_contract.py take those of every algorithm.
 """
 
 import functools
@@ -21,6 +22,7 @@ from fedjax_alg.hparams import traced_names
 from fedjax_alg.runs import methods
 from tests import problems
 from tests.contract import test_contract
+from tests.contract.test_contract import types
 
 #: Given to every algorithm that has the field: few steps, nothing zero.
 SMALL = dict(
@@ -116,10 +118,6 @@ VARIANTS = [
   ("fedbuff", dict(client_update="prox", server="adam", staleness="constant")),
   ("fedbuff", dict(client_update="nova", server="yogi")),
 ]
-PROGRAMS = [
-  *((name, {}) for name, entry in registry.ALGORITHMS.items() if not entry.options),
-  *VARIANTS,
-]
 
 
 def settings_of(name, overrides):
@@ -184,12 +182,7 @@ def arguments(method):
   }
 
 
-def types(tree):
-  """Structure, shapes, dtypes and weak types."""
-  return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
-
-
-@pytest.mark.parametrize("name, overrides", PROGRAMS)
+@pytest.mark.parametrize("name, overrides", VARIANTS)
 def test_traced_values_give_the_types_of_constants(name, overrides, problem):
   """Those of constants: all of a state's by its start, a report's by contract.
 
@@ -213,11 +206,14 @@ def test_traced_values_give_the_types_of_constants(name, overrides, problem):
     (
       "fedprox",
       dict(
-        client_optimizer="nesterov", client_clip=1.0, client_lr_schedule="exponential"
+        client_optimizer="nesterov",
+        client_clip=1.0,
+        client_lr_schedule="exponential",
+        aggregator="centred_clipping",
+        attack="scaled",
       ),
       4,
     ),
-    ("ga_fsvrg", dict(threshold=0, aggregator="centred_clipping", attack="scaled"), 1),
     (
       "composed",
       dict(
@@ -258,8 +254,13 @@ def test_traced_values_give_the_numbers_of_constants(
 def read_in_the_programs_above():
   return {
     field
-    for name, overrides in PROGRAMS
+    for name, overrides in VARIANTS
     for field in arguments(settings_of(name, overrides))
+  } | {
+    field
+    for name, entry in registry.ALGORITHMS.items()
+    if not entry.options
+    for field in test_contract.small_method(name).traced_names
   }
 
 
