@@ -174,10 +174,14 @@ def optimised_jit(fn: Any, **options: Any) -> Any:
 def some_params(model: Model, seed=0, size=0.3):
   """Parameters away from the initial ones (softmax starts at zero)."""
   rng = np.random.default_rng(seed)
-  return jax.tree.map(
-    lambda leaf: leaf + size * rng.normal(size=leaf.shape).astype(leaf.dtype),
-    model.init(jax.random.key(seed)),
-  )
+  with jax.ensure_compile_time_eval():  # numbers in a traced function, too
+    start = jax.jit(model.init)(jax.random.key(seed))
+    return jax.tree.map(
+      lambda leaf: jnp.asarray(
+        np.asarray(leaf) + size * rng.normal(size=leaf.shape).astype(leaf.dtype)
+      ),
+      start,
+    )
 
 
 def assert_equal(a: Any, b: Any) -> None:

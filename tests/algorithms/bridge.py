@@ -50,7 +50,7 @@ def assert_refused(problem, name, pattern, **settings):
 
 def cohort_of(problem, ids):
   """The cohort of these clients."""
-  return _take_cohort(problem.data, jnp.array(ids, jnp.int32))
+  return take_cohort(problem.data, np.array(ids, np.int32))
 
 
 def model_of(state, k=0):
@@ -192,7 +192,7 @@ def with_newcomers(problem, name, **settings):
   """As ``rounds``, five of 4 random clients of those there."""
   data = problem.data._replace(joins=jnp.asarray(JOINS, jnp.int32))
   hparams, _ = registry.get(name).parts(**settings)
-  cohorts = [sample_cohort(data, 4, key, n) for n, key in enumerate(KEYS)]
+  cohorts = [draw_cohort(data, 4, key, n) for n, key in enumerate(KEYS)]
   states, log = _run(
     problem,
     name,
@@ -305,7 +305,8 @@ def client_batches(problem, i, key, work):
 
 
 _batch_rows = jax.jit(minibatches.batch_rows, static_argnums=3)
-_take_cohort = jax.jit(layout.take_cohort)
+take_cohort = jax.jit(layout.take_cohort)
+draw_cohort = jax.jit(sample_cohort, static_argnums=1)
 
 
 def assert_step_close(start, params, expected, rtol=1e-4):

@@ -120,7 +120,7 @@ def begin(run, data, params=None, key=START, present=None):
 def cohort_of(data, ids):
   """The cohort of these clients in SLOTS slots."""
   padded = [*ids, *[NOBODY] * (SLOTS - len(ids))]
-  return layout.take_cohort(data, jnp.array(padded, jnp.int32))
+  return bridge.take_cohort(data, np.array(padded, np.int32))
 
 
 def play(run, data, state, cohorts=None, keys=None):

@@ -146,29 +146,27 @@ def by_scikit_learn(alpha, bias):
   return model.coef_, np.broadcast_to(model.intercept_, 2)
 
 
-@pytest.mark.parametrize("bias", solve.BIASES)
+KEPT = dict(client_ridge=GAMMA, remove_ridge=False)
+
+
+# Of "ones" the ridge has the bias, too; more of fedacnnl in test_fedacnnl.py.
 @pytest.mark.parametrize(
-  "name, settings, alpha",
+  "name, settings, alpha, bias",
   [
-    ("afl", dict(client_ridge=GAMMA, remove_ridge=False), 6 * GAMMA),
-    ("afl", {}, 1e-9),  # the server removes the clients' ridge
-    ("fedacnnl", dict(ridge="12"), 12.0),
+    *(("afl", KEPT, 6 * GAMMA, bias) for bias in solve.BIASES),
+    # The server removes the clients' ridge.
+    *(("afl", {}, 1e-9, bias) for bias in ("centred", "ones")),
+    ("fedacnnl", dict(ridge="12"), 12.0, "centred"),
   ],
 )
 def test_it_is_scikit_learns_ridge_of_all_the_data(name, settings, alpha, bias):
   """docs/tasks.md says so; only `centred` has its intercept."""
-  params = fa.run(
-    name, off_centre(), evaluate="global", bias=bias, **settings
-  ).global_params()["params"]
+  result = fa.run(name, off_centre(), evaluate="global", bias=bias, **settings)
+  params = result.global_params()["params"]
   kernel, intercept = by_scikit_learn(alpha, bias)
   np.testing.assert_allclose(params["kernel"][0], kernel, rtol=0, atol=2e-6)
   np.testing.assert_allclose(params["bias"][0], intercept, rtol=0, atol=5e-6)
-
-
-@pytest.mark.parametrize("bias", solve.BIASES)
-def test_a_bias_costs_only_its_own_floats(bias):
-  """X'X, X'Y and the sums of X and Y are enough for every bias."""
-  history = fa.run("afl", off_centre(), evaluate="global", bias=bias).history
-  assert history["floats_down"][0, 0] == 5 * 2 + 2 * (bias != "none")
+  # X'X, X'Y and the sums of X and Y are enough for every bias.
+  assert result.history["floats_down"][0, 0] == 5 * 2 + 2 * (bias != "none")
   # Sums of both targets, and the number of rows.
-  assert history["floats_up"][0, 0] == 15 + 5 * 2 + 5 + 2 + 1
+  assert result.history["floats_up"][0, 0] == 15 + 5 * 2 + 5 + 2 + 1

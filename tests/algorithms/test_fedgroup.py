@@ -10,6 +10,7 @@ import fedjax_alg as fa
 from fedjax_alg import trees
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.runs import plan, prepare
 from tests import problems
 from tests.algorithms import bridge, grouped
 from tests.reference import clustered as oracle
@@ -391,15 +392,19 @@ def test_pre_training_is_counted_when_clients_first_take_part(problem):
 
 
 def test_of_few_clients_all_are_pretrained_with_a_warning():
-  """With the default of 60, too, and bit for bit as where all are named."""
-  runs, fed = [], fa.federate("digits", num_clients=12)
+  """With the default of 60, and by the program of where all are named.
+
+  So test_composed.py has it.
+  """
+  fed = fa.federate("digits", num_clients=12)
   options = dict(rounds=2, cohort_size=4, evaluate="assigned", pretrain_steps=2)
-  with pytest.warns(
-    UserWarning,
-    match="pretrain_scale=20: would pre-train 60 clients for num_groups=3, all 12 are",
-  ):
-    runs.append(fa.run("fedgroup", fed, **options))
-  runs.append(fa.run("fedgroup", fed, pretrain_scale=4, **options))
-  assert len({run.state_hash() for run in runs}) == 1
-  costs = [run.history["floats_down"] for run in runs]
-  np.testing.assert_array_equal(*costs)
+  warnings = [
+    prepare.cautions(
+      plan.from_keywords("fedgroup", fed, **options, **changes).prepare(), set()
+    )
+    for changes in ({}, dict(pretrain_scale=4))
+  ]
+  assert warnings == [
+    ["`pretrain_scale`=20: would pre-train 60 clients for `num_groups`=3, all 12 are"],
+    [],
+  ]

@@ -80,7 +80,7 @@ def test_every_block_of_a_full_pass_has_its_own_key(problem):
   carry, first = jax.random.split(KEY)
   second = jax.random.split(carry)[1]
   expected = (64 * number_of(first) + 26 * number_of(second)) / 90
-  params = NOISE.init(KEY)
+  params = jax.jit(NOISE.init)(KEY)
 
   @jax.jit
   def losses(*inputs):
@@ -99,7 +99,7 @@ def test_every_mini_batch_has_its_own_key(problem, batch_size):
   shard = layout.shard_of(problem.data, CLIENT)
   steps = minibatches.CHUNK_STEPS + 3 if batch_size else 3
   work = LocalWork(local_steps=steps, batch_size=batch_size)
-  params = NOISE.init(KEY)
+  params = jax.jit(NOISE.init)(KEY)
 
   def step(first, second, carry):
     seen, number = carry
@@ -178,7 +178,7 @@ def test_a_rate_of_0_is_no_dropout_to_the_bit(image_problem):
       "fedavg",
       [0, 1, 3],
       KEY,
-      model.init(KEY),
+      jax.jit(model.init)(KEY),
       local_steps=3,
       batch_size=4,
       client_lr=0.1,
@@ -232,7 +232,7 @@ def test_methods_train_with_dropout(problem, name, settings):
 )
 def test_the_losses_of_an_estimate_meet_the_same_dropout(problem, name, settings):
   """What differs between them is the step alone, which changes nothing here."""
-  problem, start = problem._replace(model=NOISE), NOISE.init(KEY)
+  problem, start = problem._replace(model=NOISE), jax.jit(NOISE.init)(KEY)
   algorithm = bridge.build(problem, name, directions=4, **settings)
   # 64 examples: their mean is exact too.
   _, state, aux = bridge.one_round(
@@ -247,9 +247,9 @@ def test_the_losses_of_an_estimate_meet_the_same_dropout(problem, name, settings
 def test_an_estimates_dropout_is_not_its_directions(problem):
   x, y = problem.clients[CLIENT]
   rows = jnp.ones(90, bool)
-  loss = zeroth_order.batch_loss(NOISE, NOISE.init(KEY), x, y, rows, KEY)
+  loss = zeroth_order.batch_loss(NOISE, jax.jit(NOISE.init)(KEY), x, y, rows, KEY)
   np.testing.assert_allclose(loss, number_of(KEY), rtol=1e-5)
-  assert zeroth_order.batch_loss(NOISE, NOISE.init(KEY), x, y, rows) == 0
+  assert zeroth_order.batch_loss(NOISE, jax.jit(NOISE.init)(KEY), x, y, rows) == 0
 
 
 def test_a_table_of_delayed_gradients_is_refused(problem):

@@ -21,6 +21,7 @@ from fedjax_alg.rounds.local_training import mean_statistics
 from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.prepare import cautions
 from fedjax_alg.runs.programs import Programs
+from tests import problems
 from tests.client import federations
 from tests.client.federations import CLASSES, ROUNDS, SIZES, mean
 
@@ -74,6 +75,9 @@ def play(algorithm, fed, **options):
   return federations.play(algorithm, fed, **{"model": Normed(), "l2": 0.0, **options})
 
 
+_init = jax.jit(Normed().init, static_argnums=2)
+
+
 # The oracle.
 
 
@@ -115,7 +119,7 @@ def local_sgd(w, moving, batches):
 def first(key=None):
   """The first parameters of a run of seed 0, and the first statistics."""
   key = run_keys(0).model if key is None else key
-  return flat(Normed().init(key, jnp.zeros((1, 4)), False))
+  return flat(_init(key, np.zeros((1, 4), np.float32), False))
 
 
 def fedavg(clients, mode, rounds=ROUNDS, personal=()):
@@ -172,9 +176,7 @@ def test_the_servers_statistics_are_those_of_numpy():
   models, states = fedavg(clients, "global")
   for i in range(len(clients)):
     check(result.client_params(i), models[i], states[i])
-  check(
-    jax.tree.map(lambda leaf: leaf[0], result.global_params()), models[0], states[0]
-  )
+  check(problems.row(result.global_params(), 0), models[0], states[0])
   # Evaluation has the running statistics.
   x, y = (np.concatenate(part) for part in zip(*clients))
   for protocol in ("global", "local"):
@@ -214,8 +216,11 @@ def batches_of(fed, client, size):
     layout.shard_of(jax.tree.map(jnp.asarray, fed.data.train), client),
   )
   for step in range(-(-int(shard.size) // size)):
-    rows, mask = minibatches.batch_rows(shard, bits, jnp.int32(step), size)
+    rows, mask = _batch_rows(shard, bits, np.int32(step), size)
     yield np.asarray(rows)[np.asarray(mask)]
+
+
+_batch_rows = jax.jit(minibatches.batch_rows, static_argnums=3)
 
 
 def test_statistics_of_the_batch_are_those_of_a_loop():
@@ -269,7 +274,7 @@ def test_variance_reduced_steps_move_the_statistics_of_the_moving_model():
         )
       )
     check(
-      jax.tree.map(lambda leaf: leaf[0], result.global_params(seed)),
+      problems.row(result.global_params(seed), 0),
       w,
       moving,
       atol=1e-5,
@@ -320,29 +325,29 @@ def test_every_group_has_statistics_of_its_own():
     members = np.flatnonzero(result.membership[0] == k)
     assert len(members)
     expected, states = fedavg([clients[i] for i in members], "global")
-    check(
-      jax.tree.map(lambda leaf, k=k: leaf[k], models), expected[0], states[0], atol=1e-4
-    )
+    check(problems.row(models, k), expected[0], states[0], atol=1e-4)
 
 
 def test_means_of_statistics():
   """By examples; of a group without participants it stays."""
-  after = jnp.array([[1.0], [4.0], [7.0], [jnp.nan]])
+  after = np.float32([[1.0], [4.0], [7.0], [np.nan]])
   cohort = layout.everyone(
     ClientData(
-      jnp.zeros((9, 1)),
-      jnp.zeros(9, jnp.int32),
-      jnp.array([0, 1, 3, 9]),
-      jnp.array([1, 2, 6, 0]),
+      jnp.asarray(np.zeros((9, 1), np.float32)),
+      jnp.asarray(np.zeros(9, np.int32)),
+      jnp.asarray(np.int32([0, 1, 3, 9])),
+      jnp.asarray(np.int32([1, 2, 6, 0])),
     )
   )
-  assert mean_statistics(jnp.zeros(1), after, cohort).tolist() == [
-    pytest.approx((1 + 8 + 42) / 9)
-  ]
-  groups = jnp.array([2, 0, 2, 1])
-  assert mean_statistics(
-    jnp.array([[8.0], [9.0], [10.0]]), after, cohort, groups
-  ).ravel().tolist() == [pytest.approx(mean) for mean in (4, 9, 43 / 7)]
+  before = np.float32([[8.0], [9.0], [10.0]])
+  mean, means = jax.jit(
+    lambda before, cohort, groups: (
+      mean_statistics(before[0], after, cohort),
+      mean_statistics(before, after, cohort, groups),
+    )
+  )(before, cohort, np.int32([2, 0, 2, 1]))
+  np.testing.assert_allclose(mean, [(1 + 8 + 42) / 9], rtol=1e-6)
+  np.testing.assert_allclose(means.ravel(), [4, 9, 43 / 7], rtol=1e-6)
 
 
 def test_a_run_goes_on_to_the_bit(tmp_path):

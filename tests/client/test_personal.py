@@ -90,7 +90,7 @@ def start(fed):
   """The initial parameters of a run of seed 0, as pairs of float64."""
   model = models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,))
   layers = jax.tree.map(
-    lambda leaf: np.asarray(leaf, np.float64), model.init(run_keys(0).model)
+    lambda leaf: np.asarray(leaf, np.float64), jax.jit(model.init)(run_keys(0).model)
   )["params"]
   return tuple(
     (layers[name]["kernel"], layers[name]["bias"]) for name in ("Dense_0", "Dense_1")
@@ -212,7 +212,7 @@ def test_frozen_parameters_stay_and_are_those_of_a_closure(tmp_path):
   fed, _ = federation()
   result = play("fedavg", fed, roles={"frozen": "Dense_0"})
   full_model = models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,))
-  values = full_model.init(jax.random.key(0))["params"]["Dense_0"]
+  values = jax.jit(full_model.init)(jax.random.key(0))["params"]["Dense_0"]
 
   def apply(head, x):
     return full_model.apply({"params": {"Dense_0": values, "Dense_1": head}}, x)

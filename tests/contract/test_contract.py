@@ -35,6 +35,8 @@ from fedjax_alg.runs import methods, prepare
 from tests import problems
 
 SEEDS, MAX_ROUNDS, PADDING = (0, 1), 60, 2
+#: The numbers that a program is given, in parts of those it is built from.
+CHANGE = 0.95
 
 #: Given to every algorithm that has the field.
 SMALL = dict(
@@ -190,7 +192,7 @@ class Bench:
     self.traced = method.builder(problem.model, clients.ClientMap())
     self.method = method.with_values(
       {
-        name: 0.9 * value
+        name: CHANGE * value
         for name, value in method.values().items()
         if isinstance(value, float)
       }
@@ -401,6 +403,8 @@ SIMILAR = {
 #: of ``composed`` word for word: tests/algorithms/test_composed.py.)
 SIMILAR_WHEN_MAPPED = {
   "fsvrg": "cfsvrg",
+  "clsfsvrg": "cfsvrg",
+  "fedadam": "fedavg",
   "ma_fsvrg": "ga_fsvrg",
   "mime_lite": "mime",
   "losac": "scaffold",

@@ -1,5 +1,6 @@
 """How clients are mapped and dealt to devices."""
 
+import functools
 import re
 
 from hypothesis import example, given
@@ -17,7 +18,11 @@ from tests import problems
 
 #: Clients and devices; every pair compiles.
 HANDS = [(1, 4), (7, 1), (13, 8), (24, 3), (40, 4)]
-_balance = jax.jit(owned.balance, static_argnums=(1, 2))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def deal(sizes, devices, hand):
+  return owned.by_device(sizes, owned.balance(sizes, devices, hand))
 
 
 @pytest.mark.program
@@ -36,9 +41,7 @@ def test_devices_get_like_work(dealt):
   sizes, devices = dealt
   slots = -(-len(sizes) // devices) * devices
   padded = np.array(sizes + [0] * (slots - len(sizes)), np.int32)
-  order = np.asarray(
-    owned.by_device(padded, _balance(padded, devices, slots // devices))
-  )
+  order = np.asarray(deal(padded, devices, slots // devices))
   np.testing.assert_array_equal(np.sort(order), np.arange(slots))
   hands = padded[order].reshape(devices, -1)
   totals = hands.sum(1)
@@ -47,8 +50,7 @@ def test_devices_get_like_work(dealt):
 
 
 def test_cards_are_dealt_to_and_fro():
-  size = jnp.arange(1, 9, dtype=jnp.int32)
-  order = np.asarray(owned.by_device(size, owned.balance(size, 4, 2)))
+  order = np.asarray(deal(np.arange(1, 9, dtype=np.int32), 4, 2))
   assert (order.reshape(4, 2) + 1).tolist() == [[8, 1], [7, 2], [6, 3], [5, 4]]
 
 
@@ -171,8 +173,8 @@ def test_padding_of_the_map_is_the_last_client_without_data(mesh):
     jax.debug.callback(lambda size: seen.append(int(size)), shard.size)
     return shard.size
 
-  out = clients.ClientMap(mesh=mesh)(
-    one_client, (), sharding.replicate(three_shards(), mesh)
+  out = jax.jit(lambda shards: clients.ClientMap(mesh=mesh)(one_client, (), shards))(
+    sharding.replicate(three_shards(), mesh)
   )
   jax.effects_barrier()
   assert out.tolist() == [4, 2, 3]

@@ -148,7 +148,7 @@ def outcome(problem, case, k, x, y):
 
 @pytest.mark.parametrize("protocol", evaluate.PER_MODEL)
 def test_every_global_model_on_all_rows_of_a_kind(problem, case, protocol):
-  sums = case.counts[protocol].sums
+  sums = jax.tree.map(np.asarray, case.counts[protocol].sums)
   assert {name: leaf.shape for name, leaf in sums.items()} == {
     **dict.fromkeys(("rows", "hits", "predicted", "loss"), (K, L)),
     **({"confusion": (K, L, L)} if protocol == "global" else {}),

@@ -13,6 +13,7 @@ from fedjax_alg.base import ClientData
 from fedjax_alg.engine import samplers
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import sample_cohort
+from tests.algorithms import bridge
 
 
 @pytest.mark.program
@@ -20,17 +21,19 @@ def test_absent_clients_are_never_drawn_and_the_present_evenly(problem):
   joins = np.zeros(12, np.int32)
   joins[[0, 5]], joins[[3, 9, 11]] = 2, 4
   late = problem.data._replace(joins=jnp.asarray(joins))
-  draw = jax.jit(lambda key, number: sample_cohort(late, 5, key, number).ids)
+  draw = jax.jit(
+    jax.vmap(lambda key, number: sample_cohort(late, 5, key, number).ids, (0, None))
+  )
   keys = jax.random.split(jax.random.key(0), 1000)
   for number, num_present in ((0, 7), (1, 7), (2, 9), (3, 9), (4, 12)):
-    ids = np.asarray(jax.vmap(draw, (0, None))(keys, jnp.int32(number)))
+    ids = np.asarray(draw(keys, np.int32(number)))
     assert (np.diff(ids, axis=1) > 0).all()
     counts = np.bincount(ids.reshape(-1), minlength=12)
     np.testing.assert_array_equal(counts > 0, joins <= number)
     assert stats.chisquare(counts[joins <= number]).pvalue > 1e-3
     assert (joins <= number).sum() == num_present
   # Fewer than S there: the rest are padding slots.
-  few = sample_cohort(late, 9, keys[0], 0)
+  few = bridge.draw_cohort(late, 9, keys[0], 0)
   np.testing.assert_array_equal(few.ids[7:], [12, 12])
   np.testing.assert_array_equal(few.weight[7:], [0, 0])
 
@@ -59,12 +62,12 @@ def draws(sampler, data, slots, number=0):
 def test_uniform_cohorts_are_those_that_have_always_been_drawn(problem):
   """Otherwise every run of before would have other numbers."""
   key = jax.random.fold_in(run_keys(0).cohort, 3)
-  ids = sample_cohort(problem.data, 5, key, 3).ids
+  ids = bridge.draw_cohort(problem.data, 5, key, 3).ids
   np.testing.assert_array_equal(ids, np.sort(jax.random.permutation(key, 12)[:5]))
-  joins = jnp.where(jnp.arange(12) % 4 == 1, 9, 0)
+  joins = np.where(np.arange(12) % 4 == 1, 9, 0).astype(np.int32)
   late = problem.data._replace(joins=joins)
   np.testing.assert_array_equal(  # all of them: each in its own slot
-    sample_cohort(late, 12, key, 3).ids, np.where(joins > 3, 12, np.arange(12))
+    bridge.draw_cohort(late, 12, key, 3).ids, np.where(joins > 3, 12, np.arange(12))
   )
 
 

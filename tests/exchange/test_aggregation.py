@@ -1,7 +1,7 @@
 """Aggregators by name; their formulas are in test_robust.py."""
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from fedjax_alg.exchange import aggregation
@@ -10,12 +10,13 @@ KEY = jax.random.key(0)
 
 
 def test_a_minority_of_nan_does_not_reach_the_median():
-  updates = jnp.array([[1.0], [2.0], [3.0], [jnp.nan], [jnp.inf]])
-  combine = aggregation.coordinate_median().combine
+  updates = np.float32([[1], [2], [3], [np.nan], [np.inf]])
+  combine = jax.jit(
+    lambda weights: aggregation.coordinate_median().combine(updates, weights, None, KEY)
+  )
   for count, expected in ((3, 2.0), (5, 3.0)):
-    weights = (jnp.arange(5) < count).astype(jnp.float32)
-    assert combine(updates, weights, None, KEY) == expected
-  assert jnp.isnan(combine(updates, jnp.array([1.0, 0, 0, 1, 0]), None, KEY))[0]
+    assert combine(np.float32(np.arange(5) < count)) == expected
+  assert np.isnan(combine(np.float32([1, 0, 0, 1, 0])))[0]
 
 
 def test_an_unknown_name_gets_the_nearest():

@@ -41,10 +41,10 @@ def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
   """In the rows of a round; those of the data stay as they are."""
   attack = attack_of("label_flip")
   cohort = bridge.cohort_of(problem, IDS)
-  actual = problems.quick_jit(lambda cohort: attacks.flip_labels(attack, cohort))(
-    cohort
-  )
-  expected = np.array(problem.data.y)
+  flip = problems.quick_jit(attacks.flip_labels, static_argnums=0)
+  actual = flip(attack, cohort)
+  labels = np.asarray(problem.data.y)
+  expected = labels.copy()
   hostile, offset = map(
     np.asarray, (attack.hostile(len(problem.clients)), problem.data.offset)
   )
@@ -58,8 +58,8 @@ def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
   np.testing.assert_array_equal(actual.everyone.y, expected)
   np.testing.assert_array_equal(actual.validation.y, problem.data.y)
   # As several processes hold the rows: in blocks.
-  blocks = jnp.stack([problem.data.y, problem.data.y])
-  actual = attacks.flip_labels(
+  blocks = np.stack([labels, labels])
+  actual = flip(
     attack,
     cohort._replace(
       shards=cohort.shards._replace(y=blocks, blocks=()),
@@ -71,8 +71,8 @@ def test_the_labels_of_hostile_clients_alone_are_flipped(problem):
   for harmless in (attack_of("sign_flip"), None):
     assert links.wrap(Exchange(attack=harmless), algorithm) is algorithm
   # Several labels of an example are turned around one by one.
-  several = jnp.stack([problem.data.y % 2, problem.data.y // 2], 1)
-  actual = attacks.flip_labels(
+  several = np.stack([labels % 2, labels // 2], 1)
+  actual = flip(
     attack._replace(flip=tasks.MULTI_LABEL.flipped),
     cohort._replace(
       shards=cohort.shards._replace(y=several),

@@ -81,12 +81,12 @@ def test_rounds_are_the_loop(problem):
     change, error = np.zeros(52), u
     change[largest], error[largest] = u[largest], 0
     np.testing.assert_allclose(
-      flat(trees.index(after.models, 0)) - flat(trees.index(before.models, 0)),
+      flat(problems.row(after.models, 0)) - flat(problems.row(before.models, 0)),
       change,
       atol=2e-6,
     )
     np.testing.assert_allclose(
-      flat(trees.index(after.memory.extra.memory.error, 0)), error, atol=1e-5
+      flat(problems.row(after.memory.extra.memory.error, 0)), error, atol=1e-5
     )
 
 

@@ -73,7 +73,7 @@ def test_random_entries_are_sent():
     flat(decoded)[mask], FLAT[mask] * np.float32(607 / 61), rtol=1e-6
   )
   with_memory = make("randk:0.1", feedback=True)
-  decoded, memory = with_memory.send(TREE, with_memory.init(TREE), KEY)
+  decoded, memory = jax.jit(with_memory.send)(TREE, with_memory.init(TREE), KEY)
   np.testing.assert_array_equal(flat(decoded)[mask], FLAT[mask])
   np.testing.assert_array_equal(flat(memory.error), np.where(mask, 0, FLAT))
 

@@ -178,11 +178,12 @@ def test_a_poisson_round_without_anybody_is_noised_like_any_other():
 @pytest.mark.program
 def test_the_mean_is_divided_by_the_expected_number(problem):
   options = Privacy("fixed", clip_norm=FAR, noise_multiplier=0.0)
-  rows = jnp.arange(3.0)[:, None]
-  for expected, divisor in ((8.0, 8), (jnp.float32(2.0), 2), (None, 3)):
-    mean, _ = privacy.private_mean(
-      options, rows, cohort_of(problem, [1, 4, 7], expected), KEY, FAR, 1
-    )
+  rows = np.arange(3, dtype=np.float32)[:, None]
+  for expected, divisor in ((8.0, 8), (np.float32(2.0), 2), (None, 3)):
+    cohort = cohort_of(problem, [1, 4, 7], expected)
+    mean, _ = jax.jit(
+      lambda rows: privacy.private_mean(options, rows, cohort, KEY, FAR, 1)
+    )(rows)
     np.testing.assert_allclose(mean, [3 / divisor], rtol=1e-6)
 
 

@@ -141,13 +141,15 @@ def test_the_memory_of_a_round_does_not_grow_with_the_cohort(
   SCAFFOLD's table, of 12 sizes, is not copied either.
   """
   model = models.make_model("mlp", problem.spec.input_shape, 4, hidden=(512,))
-  size = base.BYTES_PER_FLOAT * base.num_params(model.init(KEY))
+  size = base.BYTES_PER_FLOAT * base.num_params(jax.jit(model.init)(KEY))
 
   def temporaries(slots):
     algorithm = registry.build(
       name, model, map_clients=clients.ClientMap(), local_steps=2
     )
-    state = jax.eval_shape(lambda: algorithm.init(model.init(KEY), problem.spec, KEY))
+    state = jax.eval_shape(
+      lambda: algorithm.init(jax.jit(model.init)(KEY), problem.spec, KEY)
+    )
     cohort = layout.take_cohort(problem.data, jnp.zeros(slots, jnp.int32))
     program = problems.quick_jit(algorithm.round, donate_argnums=0).lower(
       state, cohort, KEY

@@ -18,7 +18,7 @@ X = RNG.normal(size=(40 + layout.PADDING_ROWS, INPUTS)).astype(np.float32)
 Y = RNG.integers(CLASSES, size=len(X)).astype(np.int32)
 PARAMS = jax.tree.map(
   lambda leaf: RNG.normal(size=leaf.shape).astype(np.float32),
-  MODEL.init(jax.random.key(0)),
+  jax.jit(MODEL.init)(jax.random.key(0)),
 )
 
 

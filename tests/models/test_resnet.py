@@ -58,7 +58,7 @@ def test_it_is_its_definition():
   params = problems.some_params(model)
   x = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)
   with jax.numpy_rank_promotion("allow"):
-    expected = problems.quick_jit(logits)(params["params"], jnp.asarray(x)[..., None])
+    expected = problems.quick_jit(logits)(params["params"], x[..., None])
   np.testing.assert_allclose(
     problems.quick_jit(model.apply)(params, x), expected, atol=1e-4
   )

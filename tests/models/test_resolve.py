@@ -30,7 +30,7 @@ FUNCTIONS = models.from_functions(
 def test_whatever_is_given_trains_with_its_flops_counted(source, options, flops):
   model = models.as_model(source, (6,), 3, **options)
   assert (model.flops, model.l2) == (flops, 0.0)
-  logits = model.apply(model.init(jax.random.key(0)), jnp.ones((4, 6)))
+  logits = model.apply(jax.jit(model.init)(jax.random.key(0)), jnp.ones((4, 6)))
   assert (logits.shape, logits.dtype) == ((4, 3), jnp.float32)
   assert models.as_model(source, (6,), 3, l2=0.5, **options).l2 == 0.5
 
@@ -75,7 +75,7 @@ def of_both(num_classes, input_shape):
 def test_a_maker_gets_the_sizes_that_it_asks_for(maker):
   model = models.as_model(maker, (6,), 3)
   assert model.flops == 2 * 6 * 3
-  first, second = (model.init(jax.random.key(seed)) for seed in (0, 1))
+  first, second = (jax.jit(model.init)(jax.random.key(seed)) for seed in (0, 1))
   assert jax.tree.map(jnp.shape, first) == jax.tree.map(jnp.shape, second)
 
 

@@ -28,7 +28,7 @@ def test_what_is_given_takes_the_place_of_what_is_drawn():
   starting_model = start.starting(model, matched)
   for seed in (0, 1):
     params, random_params = (
-      m.init(jax.random.key(seed))["params"] for m in (starting_model, model)
+      jax.jit(m.init)(jax.random.key(seed))["params"] for m in (starting_model, model)
     )
     for leaf in ("kernel", "bias"):
       np.testing.assert_array_equal(

@@ -1,5 +1,7 @@
 """Layers with state: which rows they see, who moves, what is refused."""
 
+import functools
+
 import chex
 from flax import linen as nn
 from flax import nnx
@@ -46,14 +48,14 @@ class Nnx(nnx.Module):
 
 
 X = np.random.default_rng(0).normal(size=(7, 4, 4)).astype(np.float32)
-Y = jnp.arange(7, dtype=jnp.int32) % 2
-COUNTS = jnp.arange(7) < 5
+Y = np.arange(7, dtype=np.int32) % 2
+COUNTS = jnp.asarray(np.arange(7) < 5)
 
 
 @pytest.mark.parametrize("module", [Linen(), Nnx])
 def test_rows_that_fill_a_batch_up_leave_no_trace(module):
   model = roles.split(models.as_model(module, (4, 4), 2), ())
-  params, key = model.init(jax.random.key(1)), jax.random.key(2)
+  params, key = jax.jit(model.init)(jax.random.key(1)), jax.random.key(2)
   state = model.roles.start(key).state
   moving = model.roles.together(model, with_state=True)
 
@@ -66,19 +68,22 @@ def test_rows_that_fill_a_batch_up_leave_no_trace(module):
     return logits[:5], (new, after), loss, grad
 
   unpadded = of(X[:5], Y[:5], COUNTS[:5])
-  logits, new, loss, _ = of(jnp.asarray(X).at[5:].set(jnp.nan), Y, COUNTS)
+  padded = X.copy()
+  padded[5:] = np.nan
+  logits, new, loss, _ = of(padded, Y, COUNTS)
   problems.assert_close((logits, new, loss), unpadded[:3], rtol=1e-5, atol=1e-6)
   problems.assert_close(*new, rtol=1e-6, atol=1e-6)
   for a, b in zip(*map(jax.tree.leaves, (new[0], state)), strict=True):
-    assert (a != b).all()
-  filled = of(jnp.asarray(X).at[5:].set(1e3), Y, COUNTS)
+    assert (np.asarray(a) != np.asarray(b)).all()
+  padded[5:] = 1e3
+  filled = of(padded, Y, COUNTS)
   problems.assert_close(filled, unpadded, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("module", [Linen(), Nnx])
 def test_evaluation_has_running_statistics_or_those_of_the_rows(module):
   model = models.as_model(module, (4, 4), 2)
-  params, key = model.init(jax.random.key(1)), jax.random.key(2)
+  params, key = jax.jit(model.init)(jax.random.key(1)), jax.random.key(2)
   of_rows = roles.split(model, (), model_state="batch")
   assert not of_rows.roles.has_state
 
@@ -113,18 +118,20 @@ def test_dropout_is_that_of_the_step_and_none_in_evaluation():
   model = models.as_model(Dropped(), (4, 4), 2)
   state, params = (
     model.roles.start(jax.random.key(0)).state,
-    model.init(jax.random.key(1)),
+    jax.jit(model.init)(jax.random.key(1)),
   )
   moving = model.roles.together(model, with_state=True)
+  observe = jax.jit(lambda key: moving.observe(((params, None), state), X, None, key))
   (first, a), (same, _), (different, b) = (
-    moving.observe(((params, None), state), X, None, jax.random.key(k))
-    for k in (2, 2, 3)
+    observe(jax.random.key(k)) for k in (2, 2, 3)
   )
   problems.assert_equal(first, same)
   assert problems.differ(first, different)
   problems.assert_equal(a, b)
   of_rows = roles.split(model, (), model_state="batch")
-  problems.assert_equal(of_rows.apply(params, X), objective.logits(of_rows, params, X))
+  problems.assert_equal(
+    *jax.jit(lambda: (of_rows.apply(params, X), objective.logits(of_rows, params, X)))()
+  )
 
 
 def test_statistics_of_frozen_layers_are_frozen():
@@ -140,10 +147,14 @@ def test_statistics_of_frozen_layers_are_frozen():
   assert body_frozen.roles.has_state
   both = roles.split(model, ["frozen:body", "frozen:BatchNorm_0"])
   assert not both.roles.has_state
-  params, key = both.init(jax.random.key(1)), jax.random.key(2)
+  params, key = jax.jit(both.init)(jax.random.key(1)), jax.random.key(2)
   problems.assert_close(
-    objective.logits(both, params, X[:3], key),
-    objective.logits(both, params, X, key)[:3],
+    *jax.jit(
+      lambda: (
+        objective.logits(both, params, X[:3], key),
+        objective.logits(both, params, X, key)[:3],
+      )
+    )(),
     rtol=1e-5,
     atol=1e-6,
   )
@@ -178,7 +189,9 @@ class Transposed(nn.Module):
 def test_what_cannot_leave_rows_out_is_one_line(module, message):
   with pytest.raises(OptionError, match=message):
     model = models.as_model(module, (4, 4), 2)
-    objective.logits(model, model.init(jax.random.key(0)), X, jax.random.key(1), COUNTS)
+    objective.logits(
+      model, jax.jit(model.init)(jax.random.key(0)), X, jax.random.key(1), COUNTS
+    )
 
 
 @pytest.mark.program
@@ -190,11 +203,13 @@ def test_options_of_training_reach_the_layers_with_state():
     augment.with_augmentations(precision.in_bfloat16(model), ["flip"], (4, 4)), ()
   )
   plain = roles.split(model, ())
-  params, state = plain.init(key), plain.roles.start(key).state
+  params, state = jax.jit(plain.init)(key), plain.roles.start(key).state
   # A number that bfloat16 does not have.
-  state = jax.tree.map(lambda leaf: leaf + np.float32(1 / 512), state)
+  state = jax.tree.map(lambda leaf: np.asarray(leaf) + np.float32(1 / 512), state)
 
+  @functools.partial(problems.quick_jit, static_argnums=0)
   def observe(model, x, key):
+    model = {"modified": modified, "plain": plain}[model]
     together = model.roles.together(model, with_state=True)
     return together.observe(((params, None), state), x, COUNTS, key)
 
@@ -202,9 +217,11 @@ def test_options_of_training_reach_the_layers_with_state():
     X, jax.random.split(jax.random.fold_in(change, 0xA06), 1)[0]
   )
   for x, key in ((X, None), (seen, change)):
-    (logits, new), (exact, expected) = observe(modified, X, key), observe(plain, x, key)
+    (logits, new), (exact, expected) = (
+      observe(which, inputs, key) for which, inputs in (("modified", X), ("plain", x))
+    )
     np.testing.assert_allclose(logits, exact, atol=0.05)
-    assert logits.dtype == jnp.float32 and (logits != exact).any()
+    assert logits.dtype == jnp.float32 and problems.differ(logits, exact)
     for leaf, exact in zip(*map(jax.tree.leaves, (new, expected))):
       assert leaf.dtype == jnp.float32
       np.testing.assert_allclose(leaf, exact, atol=0.02)
@@ -214,7 +231,7 @@ def test_a_model_with_state_starts_from_what_is_given():
   """The statistics, too, where they are given."""
   model = models.as_model(Linen(), (4, 4), 2)
   values = jax.tree.map(
-    lambda leaf: leaf + 1, model.roles.whole.init(jax.random.key(5))
+    lambda leaf: leaf + 1, jax.jit(model.roles.whole.init)(jax.random.key(5))
   )
   arrays = parameters.flatten(values)
   for left_out in ("", "batch_stats"):
@@ -232,7 +249,7 @@ def test_a_model_with_state_starts_from_what_is_given():
     statistics = restored.roles.start(jax.random.key(1)).state["batch_stats"]
     initial = model.roles.start(jax.random.key(1)).state["batch_stats"]
     chex.assert_trees_all_equal(
-      restored.init(jax.random.key(1))["params"], values["params"]
+      jax.jit(restored.init)(jax.random.key(1))["params"], values["params"]
     )
     chex.assert_trees_all_equal(
       statistics, initial if left_out else values["batch_stats"]

@@ -150,7 +150,7 @@ def test_a_run_starts_from_a_part_of_another(fed, trained, tmp_path):
 def test_what_a_run_starts_from_is_no_constant_of_its_programs(fed):
   """A large model would be compiled into them, and kept in the cache."""
   model = models.as_model("mlp", (8, 8), 10, hidden=(300,))
-  init = jax.device_get(model.init(jax.random.key(3)))
+  init = jax.device_get(jax.jit(model.init)(jax.random.key(3)))
   prepared = plan.from_keywords(
     "fedavg", fed, model="mlp", hidden=(300,), init=init, **OPTIONS
   ).prepare()

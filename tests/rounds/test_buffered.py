@@ -221,7 +221,7 @@ def test_stragglers_of_a_buffer_do_a_part(problem, data):
     concurrency=PLACES,
   )
   state = algorithm.init(
-    problem.model.init(jax.random.key(0)),
+    jax.jit(problem.model.init)(jax.random.key(0)),
     problem.spec._replace(cohort_size=SLOTS),
     None,
   )
