@@ -79,10 +79,8 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     },
   )
   labels = [registry.get(name).label for name in METHODS]
-  configs = [
-    config_lib.parse_config((f"--flagfile=demo/{name}.flags", "--noprogress", *words))
-    for name in METHODS
-  ]
+  layers = ({"progress": False}, *config_lib.read_layers(words))
+  configs = [config_lib.build_config(f"demo/{name}.flags", *layers) for name in METHODS]
   names = [f"digits: {label}" for label in labels]
   runs = dict(zip(labels, shared_runs.make_runs(configs, root, names), strict=True))
   picture = root / "demo.png"

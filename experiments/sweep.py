@@ -32,10 +32,10 @@ from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations, edges
 
 from .cli import config as config_lib
-from .cli import flag_words, program, sweeps
 from .cli import part as part_lib
+from .cli import program, sweeps
 from .cli.command import Command, boolean, enum, string, strings
-from .cli.config import UsageError
+from .cli.config import Layer, UsageError
 from .cli.guard import WITH_RESUME
 from .reports import page
 from .reports import sweeps as report
@@ -94,22 +94,20 @@ _IS_SWEEP = files.json_with("best", "folder", "by", "metric", "score", "replay")
 _MOST_SETTINGS = 10_000
 
 
-def _with_validation(words: Sequence[str]) -> list[str]:
+def _with_validation(layers: Sequence[Layer]) -> list[Layer]:
   """Adds the protocol validation, unless --eval_protocols was given.
 
-  Without --validation_clients the flags stay as they are.
+  Without --validation_clients the settings stay as they are.
   """
-  flag_values = flag_words.read_values(words)
-  if (
-    flag_values.get("validation_clients", "0") == "0" or "eval_protocols" in flag_values
-  ):
-    return list(words)
+  values = config_lib.read_values(config_lib.merge_layers(*layers))
+  if not values.get("validation_clients") or "eval_protocols" in values:
+    return list(layers)
   default = ",".join(config_lib.RunOptions().eval_protocols)
-  return [*words, f"--eval_protocols={default},validation"]
+  return [*layers, {"eval_protocols": f"{default},validation"}]
 
 
 def run_grid(
-  words: Sequence[str],
+  layers: Sequence[Layer],
   grid: dict[str, list[str]],
   root: pathlib.Path,
   *,
@@ -122,7 +120,7 @@ def run_grid(
   """Runs a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
 
   Args:
-    words: the flags that all settings share.
+    layers: what all settings share.
     grid: flag name -> its values, as they are written.
     root: folder of the sweep.
     by: protocol by which the best setting is chosen; None: see ``Sweep.of_settings``.
@@ -156,7 +154,7 @@ def run_grid(
     raise UsageError(
       f"--sweep: {number:,} settings in all, must be at most {_MOST_SETTINGS:,}"
     )
-  configs = sweeps.configs(_with_validation(words), grid, root)
+  configs = sweeps.configs(_with_validation(layers), grid, root)
   columns = tasks.of(configs[0]).metrics.columns
   if metric is not None and metric not in columns:
     raise UsageError(f"--metric={metric}: must be one of {', '.join(columns)}")
@@ -243,14 +241,14 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     )
   grid = sweeps.read_grid(values.sweep)
   sweeps.refuse_given(argv, grid)
-  flag_values = flag_words.read_values(words)
-  algorithm = flag_values.get("algorithm", "composed").rpartition(":")[2]
+  layers = config_lib.read_layers(words)
+  common = config_lib.merge_layers(*layers)
+  algorithm = common.get("algorithm", "composed").rpartition(":")[2]
   run_grid(
-    words,
+    layers,
     grid,
     expand_path(
-      values.out_dir
-      or (f"out/sweep_{algorithm}_{flag_values.get('dataset', 'digits')}")
+      values.out_dir or (f"out/sweep_{algorithm}_{common.get('dataset', 'digits')}")
     ),
     by=values.by,
     metric=values.metric,

@@ -54,7 +54,7 @@ from .cli import config as config_lib
 from .cli import flag_words, sweeps
 from .cli import part as part_lib
 from .cli.command import Command, integer
-from .cli.config import UsageError
+from .cli.config import Layer, UsageError
 from .cli.guard import WITH_RESUME
 from .reports import gradients
 
@@ -78,7 +78,8 @@ def _tune_any(values: FlagValues, words: list[str], argv: Sequence[str]) -> None
     UsageError: no clients are held out, or the flags are wrong.
   """
   by_gradient = gradients.names_to_tune(values, argv)
-  if "validation_clients" not in map(flag_words.name_of, words):
+  layers = config_lib.read_layers(words)
+  if "validation_clients" not in config_lib.merge_layers(*layers):
     raise UsageError(
       "--validation_clients: missing, the choice is made on "
       "clients held out (at least 1)"
@@ -90,11 +91,11 @@ def _tune_any(values: FlagValues, words: list[str], argv: Sequence[str]) -> None
     )
   score = values.score if values["score"].present else "last_10"
   if by_gradient:
-    every = config_lib.parse_config(words).run.eval_every
+    config = config_lib.build_config(*layers)
     gradients.tune_run_by_gradient(
-      words,
+      config,
       values,
-      gradients.last(every, LAST_ROUNDS[score]),
+      gradients.last(config.run.eval_every, LAST_ROUNDS[score]),
       expand_path(values.out_dir or "out/tune/gradient"),
       "Outer steps",
     )
@@ -105,7 +106,7 @@ def _tune_any(values: FlagValues, words: list[str], argv: Sequence[str]) -> None
   sweeps.refuse_given(argv, grid)
   for widened in range(values.widen + 1):
     best = sweep.run_grid(
-      words,
+      layers,
       grid,
       expand_path(values.out_dir or "out/tune/any"),
       by="validation",
@@ -113,7 +114,7 @@ def _tune_any(values: FlagValues, words: list[str], argv: Sequence[str]) -> None
       score=score,
       part=part_lib.parse_part(values.part),
     )
-    wider_values = _wider(grid, best["best"], words) if best else {}
+    wider_values = _wider(grid, best["best"], layers) if best else {}
     if not wider_values or widened == values.widen:
       break
     print(
@@ -125,11 +126,11 @@ def _tune_any(values: FlagValues, words: list[str], argv: Sequence[str]) -> None
       for name, old_values in grid.items()
     }
     # The settings that were run are read again.
-    words = [*flag_words.drop_flags(words, "overwrite", "resume"), "--resume"]
+    layers = (*layers, {"overwrite": False, "resume": True})
 
 
 def _wider(
-  grid: dict[str, list[str]], best: dict[str, str], words: Sequence[str]
+  grid: dict[str, list[str]], best: dict[str, str], layers: Sequence[Layer]
 ) -> dict[str, str]:
   """name -> a value beyond the grid, of flags whose best is at its edge."""
   wider_values = {}
@@ -137,9 +138,7 @@ def _wider(
     try:
       value = _value_beyond(list(map(float, tried)), float(best[name]))
       if value is not None:
-        config_lib.parse_config(
-          [*words, *flag_words.setting_flags(best | {name: f"{value:g}"})]
-        )
+        config_lib.build_config(*layers, best | {name: f"{value:g}"})
         wider_values[name] = f"{value:g}"
     except (ValueError, OptionError):  # words; out of the range of the flag
       continue

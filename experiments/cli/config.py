@@ -7,6 +7,7 @@ does the checks; this module passes the values of the flags to it.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -50,6 +51,12 @@ class HelpRequested(Exception):
   """The user asked for --help; the message is the text to show."""
 
 
+#: Settings of a run: values by flag, as Python or a command line has them; or
+#: the name of a preset or flag file, as --flagfile takes it. Of several layers
+#: a later one overrides an earlier one.
+Layer = Mapping[str, Any] | str
+
+
 @dataclasses.dataclass(frozen=True)
 class Config(Plan):
   """A plan with what is the command's: flags, folder, processes."""
@@ -60,6 +67,8 @@ class Config(Plan):
   processes: ProcessOptions = ProcessOptions()
   #: `--host_devices` of the first run, if it used another number of processes
   first_devices: int | None = None
+  #: what ``given`` was merged from; lines that are printed name its presets
+  layers: tuple[Layer, ...] = dataclasses.field(default=(), compare=False)
 
   @property
   def out_dir(self) -> str:
@@ -70,6 +79,17 @@ class Config(Plan):
   def with_output(self, **changes: Any) -> "Config":
     """The same run with some of its ``OutputOptions`` changed."""
     return dataclasses.replace(self, output=dataclasses.replace(self.output, **changes))
+
+  def override(self, **values: Any) -> "Config":
+    """The same run with other values of some flags, which are checked.
+
+    Args:
+      **values: flag -> value, as Python or a command line has it.
+
+    Raises:
+      UsageError: a value is wrong, or flags do not go together.
+    """
+    return _build(self.given | values, (*self.layers, values))
 
   @property
   def algorithm(self) -> str:
@@ -225,44 +245,225 @@ def parse_config(argv: Sequence[str], program: str = "experiments.run") -> Confi
     UsageError: something is wrong with the flags.
     HelpRequested: the flags ask for --help.
   """
-  topics = [topic for topic in map(_help_topic, argv) if topic is not None]
-  parsed = absl_flags.FlagValues()
   try:
-    typed = [word for word in argv if _help_topic(word) is None]
-    argv = expand_flagfiles(typed)
-    first = _first_flags(argv)
-    if any(own.is_own(first[flag].value) for flag in _NAMING):
-      # The user's file may use JAX, whose devices cannot be changed later.
-      sharding.start(first.host_devices)
-    extra_fields: tuple[dataclasses.Field, ...] = ()
-    if own.is_own(first.algorithm):
-      extra_fields = flags.own_fields(methods.method_of(first.algorithm))
-    flags.define_flags(parsed, extra_fields)
-    _refuse_absl_flags(argv)
-    other_words = read_flags(parsed, argv)
-    if topics:
-      raise HelpRequested(
-        help_lib.help_text(f"python -m {program}", parsed.algorithm, topics[-1])
-      )
-    refuse_words(other_words)
-    explicit = {name: parsed[name].value for name in parsed if parsed[name].present}
-    values = {
-      flag.name: flags.convert(flag, parsed[flag.name].value)
-      for flag in flags.run_flags()
-    }
-    return _make_config(values, explicit, _only_in_files(parsed, explicit, typed))
+    given, layers = _parse_words(argv, program)
+    return _make_config(given, layers)
   except OptionError as error:
     raise UsageError(error.with_names("--")) from error
 
 
-def _only_in_files(
-  parsed: absl_flags.FlagValues, explicit: Iterable[str], typed: Sequence[str]
-) -> set[str]:
-  """The flags of flag files that are not typed as well."""
-  names = set(map(flag_words.name_of, typed))
-  return set(explicit) - {
-    name if name in parsed else name.removeprefix("no") for name in names
+def read_layers(argv: Sequence[str]) -> tuple[Layer, ...]:
+  """Parses flags that alone need not make a run.
+
+  Args:
+    argv: words of a command line.
+
+  Returns:
+    The flag files that they name, and the values of the other flags.
+
+  Raises:
+    UsageError: a flag is unknown, or its value not of its type.
+  """
+  try:
+    return _parse_words(argv, "experiments.run")[1]
+  except OptionError as error:
+    raise UsageError(error.with_names("--")) from error
+
+
+def _parse_words(
+  argv: Sequence[str], program: str
+) -> tuple[dict[str, Any], tuple[Layer, ...]]:
+  """The value of each flag of a command line, and its layers.
+
+  Raises:
+    OptionError, HelpRequested: see ``parse_config``.
+  """
+  topics = [topic for topic in map(_help_topic, argv) if topic is not None]
+  parsed = absl_flags.FlagValues()
+  typed = [word for word in argv if _help_topic(word) is None]
+  argv = expand_flagfiles(typed)
+  first = _first_flags(argv)
+  flags.define_flags(parsed, _own_fields(first.flag_values_dict()))
+  _refuse_absl_flags(argv)
+  other_words = read_flags(parsed, argv)
+  if topics:
+    raise HelpRequested(
+      help_lib.help_text(f"python -m {program}", parsed.algorithm, topics[-1])
+    )
+  refuse_words(other_words)
+  given = {name: parsed[name].value for name in parsed if parsed[name].present}
+  layers: list[Layer] = []
+  for word, after in zip(typed, [*typed[1:], ""]):
+    name, equals, text = word.lstrip("-").partition("=")
+    if name == "flagfile":
+      layers.append(text)
+    elif word[:1] == "-":
+      name = name if name in parsed else name.removeprefix("no")
+      # In a file after it another value may stand, which counts.
+      value = given[name]
+      if name in flags.REPEATED:  # each adds its own
+        value = text if equals else after
+      layers.append({name: value})
+  return given, tuple(layers)
+
+
+def _own_fields(values: Mapping[str, Any]) -> tuple[dataclasses.Field, ...]:
+  """The hyper-parameters of the user's own algorithm; () of a registered one.
+
+  Args:
+    values: those of the flags ``_NAMING``, and of --host_devices.
+
+  Raises:
+    OptionError: there is no such algorithm.
+  """
+  if any(own.is_own(values.get(flag)) for flag in _NAMING):
+    # The user's file may use JAX, whose devices cannot be changed later.
+    sharding.start(values.get("host_devices") or 0)
+  algorithm = values.get("algorithm")
+  if not own.is_own(algorithm):
+    return ()
+  return flags.own_fields(methods.method_of(algorithm))
+
+
+def layers_of(name: str) -> tuple[Layer, ...]:
+  """The layers of a preset or flag file: those that it includes, and its values.
+
+  Raises:
+    OptionError: there is none of this name, or it is no text.
+  """
+  return tuple(
+    _read_word(word).get("flagfile", _read_word(word))
+    for word in presets.load(name).words
+  )
+
+
+def layers_in(name: str) -> list[dict[str, Any]]:
+  """The values in a preset and those that it includes, of each line its own.
+
+  Raises:
+    UsageError: there is no such preset, or it is no text.
+  """
+  return [_read_word(word) for word in expand_flagfiles([f"--flagfile={name}"])]
+
+
+def values_of(layer: Layer, included: bool = True) -> Mapping[str, Any]:
+  """The values of a layer: flag -> value.
+
+  Args:
+    layer: the layer.
+    included: whether those are among them that a preset includes from others.
+
+  Raises:
+    UsageError: there is no such preset, or it is no text.
+  """
+  if not isinstance(layer, str):
+    return layer
+  if included:
+    return merge_layers(*layers_in(layer))
+  return merge_layers(*(part for part in layers_of(layer) if not isinstance(part, str)))
+
+
+def _read_word(word: str) -> dict[str, Any]:
+  """Reads a word of a flag file."""
+  name, equals, text = word.lstrip("-").partition("=")
+  if equals:
+    return {name: text}
+  known = flags.known_flags()
+  short = name.removeprefix("no")
+  return {name: True} if name in known or short not in known else {short: False}
+
+
+def merge_layers(*layers: Layer) -> dict[str, Any]:
+  """Merges layers: flag -> its last value, of ``flags.REPEATED`` all of them.
+
+  Raises:
+    UsageError: a layer names no preset.
+  """
+  merged: dict[str, Any] = {}
+  for layer in layers:
+    for name, value in values_of(layer).items():
+      if name in flags.REPEATED and name in merged:
+        value = ",".join(map(flags.value_text, (merged[name], value)))
+      merged[name] = value
+  return merged
+
+
+def layer_words(layers: Iterable[Layer]) -> list[str]:
+  """The words of a command line that give layers, presets by their names."""
+  words: list[str] = []
+  for layer in layers:
+    if isinstance(layer, str):
+      words.append(f"--flagfile={layer}")
+      continue
+    for name, value in layer.items():
+      if isinstance(value, bool):
+        words.append(f"--{'' if value else 'no'}{name}")
+      else:
+        words.append(f"--{name}" if value == "true" else flags.flag_text(name, value))
+  return words
+
+
+def build_config(*layers: Layer) -> Config:
+  """Makes the configuration of a run of its settings, and checks it.
+
+  Args:
+    *layers: the settings. A later layer overrides an earlier one.
+
+  Raises:
+    UsageError: a flag is wrong, or flags do not go together.
+  """
+  return _build(merge_layers(*layers), layers)
+
+
+def _build(values: Mapping[str, Any], layers: tuple[Layer, ...]) -> Config:
+  """The same of settings that are merged.
+
+  Raises:
+    UsageError: see ``build_config``.
+  """
+  try:
+    return _make_config(read_values(values), layers)
+  except OptionError as error:
+    raise UsageError(error.with_names("--")) from error
+
+
+def read_values(values: Mapping[str, Any]) -> dict[str, Any]:
+  """Reads values as the parser of a command line does.
+
+  Args:
+    values: flag -> value, as Python or a command line has it.
+
+  Returns:
+    flag -> value, in the order of --help; that of a list flag is its words.
+
+  Raises:
+    UsageError: a flag is unknown, or a value not of its type.
+  """
+  known = flags.known_flags()
+  own_hparams = _own_fields(values)
+  if own_hparams:
+    known = absl_flags.FlagValues()
+    flags.define_flags(known, own_hparams)
+  for name in values:
+    if name not in known:
+      raise UsageError(_unknown_flag(name, known))
+  return {
+    name: _read_value(known, name, values[name]) for name in known if name in values
   }
+
+
+def _read_value(known: absl_flags.FlagValues, name: str, value: Any) -> Any:
+  """Reads the value of one flag."""
+  if isinstance(value, list):  # has been read
+    return value
+  text = flags.value_text(value)
+  try:
+    return known[name].parser.parse(text)
+  except ValueError:  # said in the words of the command line
+    parsed = absl_flags.FlagValues()
+    parsed[name] = known[name]
+    read_flags(parsed, [f"--{name}={text}"])
+    raise
 
 
 def _refuse_absl_flags(argv: Sequence[str]) -> None:
@@ -324,8 +525,7 @@ def _flag_error(error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
     parsed: the flags that it knows.
   """
   if isinstance(error, absl_flags.UnrecognizedFlagError):
-    name = error.flagname
-    return f"--{name}: unknown flag{did_you_mean(name, parsed)} (see --help)"
+    return _unknown_flag(error.flagname, parsed)
   message = str(error).removesuffix(f": {error.__context__}")
   match = re.match(r"flag (--(\w+)=)", message)
   if isinstance(error, absl_flags.IllegalFlagValueError) and match:
@@ -346,6 +546,10 @@ def _flag_error(error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
         f"{', '.join([must, *(bounds and [' and '.join(bounds)])])}"
       )
   return str(error)
+
+
+def _unknown_flag(name: str, known: Iterable[str]) -> str:
+  return f"--{name}: unknown flag{did_you_mean(name, known)} (see --help)"
 
 
 #: Flags that may name a file of the user's own.
@@ -369,31 +573,43 @@ def _first_flags(argv: Sequence[str]) -> absl_flags.FlagValues:
   return first
 
 
-def _make_config(
-  values: dict[str, Any], explicit: dict[str, Any], only_in_files: Collection[str] = ()
-) -> Config:
-  """Makes the configuration from flags that are already of their types.
+@functools.cache
+def _default_values() -> dict[str, Any]:
+  """flag -> its default, of every flag that is no hyper-parameter."""
+  known = flags.known_flags()
+  return {
+    flag.name: flags.convert(flag, known[flag.name].value) for flag in flags.run_flags()
+  }
 
-  A hyper-parameter of a flag file may be one that is not read with the flags
+
+def _make_config(given: dict[str, Any], layers: tuple[Layer, ...]) -> Config:
+  """Makes the configuration from flags that are already read.
+
+  A hyper-parameter that only flag files have may be one that is not read with the flags
   beside it, and the run then warns: so a part of a preset can be switched off.
 
   Args:
-    values: flag -> value, of all flags.
-    explicit: flag -> value, of those that were given.
-    only_in_files: those of them that only flag files gave.
+    given: flag -> value, of those that were given.
+    layers: what they were merged from.
 
   Raises:
     OptionError: a flag is wrong, or flags do not go together.
   """
+  values = _default_values() | {
+    flag.name: flags.convert(flag, given[flag.name])
+    for flag in flags.run_flags()
+    if flag.name in given
+  }
   name = values["algorithm"]
-  if name is None and explicit.keys() & {"client_update", "server"}:
+  if name is None and given.keys() & {"client_update", "server"}:
     name = "composed"
   if name is None:
     raise OptionError(f"`algorithm`: missing (one of {', '.join(registry.ALGORITHMS)})")
+  typed = {flag for layer in layers if not isinstance(layer, str) for flag in layer}
   plan = plan_lib.make(
-    _method(name, explicit, only_in_files),
+    _method(name, given, given.keys() - typed),
     _options(RunOptions, values),
-    explicit,
+    given,
     data=_options(DataOptions, values),
   )
   output = _options(OutputOptions, values)
@@ -409,7 +625,13 @@ def _make_config(
   expand_path(output.out_dir, "out_dir")
   processes = _options(ProcessOptions, values)
   processes.check()
-  return Config(**vars(plan), output=output, given=explicit, processes=processes)
+  return Config(
+    **vars(plan),
+    output=output,
+    given=given,
+    processes=processes,
+    layers=layers,
+  )
 
 
 #: ``DataOptions`` or ``RunOptions``.
@@ -421,13 +643,13 @@ def _options(kind: type[_Options], values: Mapping[str, object]) -> _Options:
 
 
 def _method(
-  name: str, explicit: Mapping[str, object], only_in_files: Collection[str]
+  name: str, given: Mapping[str, Any], only_in_files: Collection[str]
 ) -> Method:
   """The algorithm with the hyper-parameters that were given."""
   method = methods.method_of(name)
   read = method.fields.keys()
-  known_flags = read | flags.hyper_fields().keys()
-  requested = {flag: value for flag, value in explicit.items() if flag in known_flags}
+  of_runs = _default_values().keys()
+  requested = {flag: value for flag, value in given.items() if flag not in of_runs}
   for flag in requested:
     if flag not in read:
       why = registry.why_unread(name, flag) or (

@@ -4,7 +4,7 @@
 process can parse many command lines, and absl's global flags stay as they are.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import types
@@ -247,6 +247,23 @@ def own_fields(method: Method) -> tuple[dataclasses.Field, ...]:
   )
 
 
+def known_flags() -> flags.FlagValues:
+  """The flags of a run at their defaults, made once; nobody may set them."""
+  return _known_flags(
+    tuple((name, entry.hparams) for name, entry in registry.ALGORITHMS.items())
+  )
+
+
+@functools.lru_cache(maxsize=8)
+def _known_flags(algorithms: tuple[Any, ...]) -> flags.FlagValues:
+  """The same, of the algorithms that are registered."""
+  del algorithms
+  values = flags.FlagValues()
+  define_flags(values)
+  values.mark_as_parsed()
+  return values
+
+
 def define_flags(
   values: flags.FlagValues, own_hparams: Sequence[dataclasses.Field] = ()
 ) -> None:
@@ -306,16 +323,29 @@ def _check_text(name: str, word: str) -> None:
     expand_path(word, name)  # refuses the home of an unknown user
 
 
-def flag_text(name: str, value: object) -> str:
-  """The word of a command line that gives a parameter its value."""
+def value_text(value: object) -> str:
+  """Writes a value as a command line has it."""
   if isinstance(value, bool):
-    return f"--{name}={str(value).lower()}"
+    return str(value).lower()
   if isinstance(value, (list, tuple)):
-    return f"--{name}=" + ",".join(
+    return ",".join(
       ":".join(map(str, item)) if isinstance(item, tuple) else str(item)
       for item in value
     )
-  return f"--{name}={value}"
+  return str(value)
+
+
+def setting_texts(setting: Mapping[str, Any]) -> dict[str, str]:
+  """Writes the values of a setting that is tried, numbers to six digits."""
+  return {
+    flag: value if isinstance(value, str) else f"{value:g}"
+    for flag, value in setting.items()
+  }
+
+
+def flag_text(name: str, value: Any) -> str:
+  """The word of a command line that gives a parameter its value."""
+  return f"--{name}={value_text(value)}"
 
 
 def default_text(field: dataclasses.Field) -> str:

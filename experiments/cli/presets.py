@@ -253,10 +253,15 @@ def _exclusive(folder: pathlib.Path) -> Iterator[None]:
 
 def _settings_of(path: pathlib.Path) -> tuple[Setting, ...]:
   """The rows of the preset at this path, of a file or not; () for no preset."""
-  real = os.path.realpath(path)
-  inside = os.path.relpath(real, os.path.realpath(PRESETS))
+  inside = os.path.relpath(os.path.realpath(path), _real(PRESETS))
   paper, _, preset = pathlib.PurePath(inside).as_posix().partition("/")
   return _presets_of(PRESETS / paper / TABLE).get(preset, ())
+
+
+@functools.lru_cache(maxsize=8)
+def _real(folder: pathlib.Path) -> str:
+  """The folder itself, where it is a link."""
+  return os.path.realpath(folder)
 
 
 def _presets_of(path: pathlib.Path) -> dict[str, tuple[Setting, ...]]:

@@ -27,7 +27,7 @@ from . import config as config_lib
 from . import execute, flag_words, flags, lock, resume, signals
 from . import folder as folder_lib
 from . import part as part_lib
-from .config import Config, UsageError
+from .config import Config, Layer, UsageError
 from .folder import LockedRun
 from .lock import HeldError
 
@@ -108,12 +108,12 @@ _SHARED = (
 
 
 def configs(
-  argv: Sequence[str], grid: dict[str, list[str]], root: pathlib.Path
+  layers: Sequence[Layer], grid: dict[str, list[str]], root: pathlib.Path
 ) -> list[Config]:
   """The checked configuration of every setting, with a folder in ``root``.
 
   Args:
-    argv: the flags that all settings share.
+    layers: what all settings share.
     grid: the grid, from ``read_grid``.
     root: the folder of the sweep.
 
@@ -127,12 +127,7 @@ def configs(
   out, settings = [], combinations(grid)
   for setting in settings:
     folder = root / ",".join(f"{k}={v}" for k, v in setting.items()).replace("/", "_")
-    out.append(
-      config_lib.parse_config(
-        [*argv, *(f"--{k}={v}" for k, v in setting.items()), f"--out_dir={folder}"],
-        "experiments.sweep",
-      )
-    )
+    out.append(config_lib.build_config(*layers, setting, {"out_dir": str(folder)}))
     if out[-1].output.dry_run:
       raise UsageError("--dry_run: not of a sweep (python -m experiments.run has it)")
   refuse_equal("sweep", out, settings)

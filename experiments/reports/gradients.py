@@ -19,7 +19,7 @@ from fedjax_alg.runs.prepare import check_choice
 from ..cli import config as config_lib
 from ..cli import execute, flag_words, program
 from ..cli.command import integer, listed
-from ..cli.config import UsageError
+from ..cli.config import Config, UsageError
 from . import markdown
 
 FLAG = "tune_by_gradient"
@@ -139,7 +139,7 @@ def _flags_of_step(step: OuterStep) -> list[str]:
 
 
 def tune_run_by_gradient(
-  words: Sequence[str],
+  run: Config,
   values: FlagValues,
   late: int | None,
   root: pathlib.Path,
@@ -148,7 +148,7 @@ def tune_run_by_gradient(
   """Tunes a run by its derivatives; writes gradient.md and gradient.json.
 
   Args:
-    words: the flags of the run; it holds validation clients out.
+    run: the run, which holds validation clients out.
     values: the flags of ``FLAGS``.
     late: number of last evaluations that count; None: all.
     root: the folder.
@@ -167,7 +167,7 @@ def tune_run_by_gradient(
       root / "gradient.md": files.with_sibling("gradient.json", _IS_TUNING),
     },
   )
-  main = tasks.of(config_lib.parse_config(words)).main
+  main = tasks.of(run).main
   factor = metrics.factor(main)
   unit = "%" if factor == 100 else main
 
@@ -181,7 +181,7 @@ def tune_run_by_gradient(
 
   with _naming_flag():
     gradient_tuning.check_steps(values.outer_steps, values.halvings)
-    config = config_lib.parse_config([*words, "--eval_protocols=validation"])
+    config = run.override(eval_protocols="validation")
     execute.refuse_several(config)
     names = gradient_tuning.check_starts(config.method, list(values[FLAG].value or ()))
     hypergradient.check_differentiable(config.method, config.run)
@@ -205,7 +205,7 @@ def tune_run_by_gradient(
     main: descent.best.accuracy,
     "rounds_played": descent.played,
     "steps": [step._asdict() for step in descent.steps],
-    "replay": shlex.join([*words, *best]),
+    "replay": shlex.join([*config_lib.layer_words(run.layers), *best]),
   }
   root.mkdir(parents=True, exist_ok=True)
   text = _table_of_steps(descent)

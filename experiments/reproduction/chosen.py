@@ -11,7 +11,9 @@ from typing import NamedTuple, cast
 
 from fedjax_alg.data.options import DataOptions
 
-from ..cli import flag_words, presets
+from ..cli import config as config_lib
+from ..cli import presets
+from ..cli.config import Layer
 from ..cli.presets import ORIGINS, Origin
 
 #: Heading of the column of tables that has ``describe``.
@@ -34,44 +36,44 @@ class Choice(NamedTuple):
   setting: str = ""  #: the setting; "": all that is not named
 
 
-def _read_flag_files(words: Iterable[str]) -> list[Choice]:
-  """The choices that presets declare, and the presets that they include."""
+def _of_preset(name: str) -> list[Choice]:
+  """The choices that a preset declares, and the presets that it includes."""
   choices: list[Choice] = []
-  for word in words:
-    if word.startswith("--flagfile="):
-      file = presets.load(word.partition("=")[2])
-      # A file's own rows count more than those of the files it includes.
-      choices += _read_flag_files(file.words)
-      choices += [
-        Choice(cast(Origin, row.chosen_by), row.flag)
-        for row in file.settings
-        if row.chosen_by
-      ]
-  return choices
+  for layer in config_lib.layers_of(name):
+    # A preset's own rows count more than those of the presets it includes.
+    if isinstance(layer, str):
+      choices += _of_preset(layer)
+  return choices + [
+    Choice(cast(Origin, row.chosen_by), row.flag)
+    for row in presets.load(name).settings
+    if row.chosen_by
+  ]
 
 
-def of_flags(
-  words: Sequence[str], more: Sequence[Choice] = (), sources: Sequence[str] = ()
-) -> list[Choice]:
+def of_layers(
+  layers: Sequence[Layer], more: Sequence[Choice] = (), sources: Sequence[str] = ()
+) -> tuple[Choice, ...]:
   """Collects how the settings of a run were chosen.
 
-  A flag that a figure itself gives is one that the paper states. Of a setting
-  that several files give the last one counts, as it does for the run.
+  A value that a figure itself gives is one that the paper states. Of a setting
+  that several presets give the last one counts, as it does for the run.
 
   Args:
-    words: the flags of the run.
-    more: the choices of flags that are in no file.
-    sources: the presets of which the run has flags without naming them.
+    layers: the settings of the run.
+    more: the choices of values that are in no preset.
+    sources: the presets of which the run has values without naming them.
   """
   choices: list[Choice] = []
-  for word in words:
-    name = flag_words.name_of(word)
-    choices = [choice for choice in choices if choice.setting != name]
-    choices += _read_flag_files([word])
-  choices += _read_flag_files(sources)
+  for layer in layers:
+    if isinstance(layer, str):
+      choices += _of_preset(layer)
+    else:
+      choices = [choice for choice in choices if choice.setting not in layer]
+  for name in sources:
+    choices += _of_preset(name)
   choices += more
   by_setting = {choice.setting: choice for choice in choices if choice.setting}
-  return [*dict.fromkeys(c for c in choices if not c.setting), *by_setting.values()]
+  return (*dict.fromkeys(c for c in choices if not c.setting), *by_setting.values())
 
 
 def incomparable(choices: Iterable[Choice]) -> frozenset[str]:

@@ -10,7 +10,7 @@ import functools
 import pathlib
 import shlex
 import string as string_lib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl.flags import FlagValues
 
@@ -26,15 +26,15 @@ from ..cli import config as config_lib
 from ..cli import flag_words, guard, lock, presets, program
 from ..cli import part as part_lib
 from ..cli.command import Command, Flags, boolean, enum, integer, listed, string
-from ..cli.config import UsageError
+from ..cli.config import Layer, UsageError
 from ..drawing import plots
 from ..reports import markdown, page
 from . import answers, chosen, partitions, report, suite, verdicts
 from .chosen import Choice
 from .suite import ONE_RATE, STATED, TUNED
 
-#: Flags of --scale=quick, which shrink a figure to minutes on two cores.
-QUICK = ("--rounds=30", "--num_seeds=1")
+#: Values of --scale=quick, which shrink a figure to minutes on two cores.
+QUICK = {"rounds": 30, "num_seeds": 1}
 
 #: Data sets that are read from --data_dir.
 PREPARED = ("mnist", "fashion_mnist", "cifar10", "femnist", "sent140")
@@ -50,9 +50,9 @@ class FigureLine(NamedTuple):
   """A line of a panel: a method in one setting."""
 
   label: str
-  flags: tuple[str, ...]
+  layers: tuple[Layer, ...]  #: its settings; a later layer overrides an earlier one
   protocol: str = TUNED  #: how its settings were found, see ``suite``
-  #: presets of which it has flags without naming them, so that what they
+  #: presets of which it has values without naming them, so that what they
   #: declare of their choice is found
   sources: tuple[str, ...] = ()
 
@@ -62,12 +62,12 @@ class Panel(NamedTuple):
 
   letter: str
   title: str
-  flags: tuple[str, ...]
+  values: Mapping[str, Any]  #: flag -> value
   data: str = ""  #: preset of its data, if it is not that of the figure
   eval_every: int = 0  #: --eval_every, if it is not that of the figure
-  #: half of the run's rounds -> further flags
-  halfway: Callable[[int], tuple[str, ...]] = lambda half: ()
-  #: how what ``flags`` say was chosen; (): stated
+  #: half of the run's rounds -> further values
+  halfway: Callable[[int], Mapping[str, Any]] = lambda half: {}
+  #: how what ``values`` say was chosen; (): stated
   chosen: tuple[Choice, ...] = ()
 
 
@@ -79,7 +79,7 @@ class Figure(NamedTuple):
   data: str  #: preset of the data, <paper>/<data>.flags
   panels: tuple[Panel, ...]
   lines_of: Callable[[Panel], Sequence[FigureLine]]  #: the lines of a panel
-  held: tuple[str, ...] = ()  #: flags that hold clients out for validation
+  held: Mapping[str, Any] = {}  #: values that hold clients out for validation
   protocol: str = "global"  #: the protocol that is shown
   protocols: str = "global"  #: the protocols that are evaluated
   eval_every: int = 2
@@ -92,7 +92,7 @@ class Figure(NamedTuple):
   #: --partitions at full scale, if the user does not say it; or the seeds of
   #: the partitions, of which --partitions says how many are run
   partitions: suite.Partitions = 1
-  shrunk: tuple[str, ...] = ()  #: further flags of --scale=quick
+  shrunk: Mapping[str, Any] = {}  #: further values of --scale=quick
   #: the table; None: the mean of the last rounds beside the paper's number
   table: Section | None = None
   #: whether the table lists what the paper has, so that it needs no run
@@ -111,8 +111,8 @@ class Request(NamedTuple):
   """The user's request, the same for every figure."""
 
   root: pathlib.Path  #: folder of the results, --out_dir
-  #: flags of every run; they come last and so override the presets
-  common: tuple[str, ...]
+  #: settings of every run; they come last and so override all others
+  common: tuple[Layer, ...]
   command_line: str  #: the command, as shown below the tables
   quick: bool = False  #: whether --scale is quick
   panels: tuple[str, ...] | None = None  #: letters of the panels; None: all
@@ -140,14 +140,14 @@ class OwnFile(NamedTuple):
 
   dataset: str
   help: str
-  flags: Callable[[str], tuple[str, ...]]  #: path -> flags of the runs
+  values: Callable[[str], Mapping[str, Any]]  #: path -> those of the runs
   stand_in: bool = True  #: whether it holds other data than the paper's
 
 
 FASHION_MNIST = OwnFile(
   "fashion_mnist",
   "folder of Fashion-MNIST's four IDX files, where TFDS has not prepared it",
-  lambda path: ("--dataset=idx", f"--data_path={path}"),
+  lambda path: {"dataset": "idx", "data_path": path},
   stand_in=False,
 )
 
@@ -160,7 +160,7 @@ class Paper(NamedTuple):
   tables: Mapping[str, FigureTable]
   note: str  #: sentences below every table
   own: tuple[str, ...]  #: beginnings of the names of the paper's own methods
-  quick: tuple[str, ...] = QUICK  #: flags of --scale=quick
+  quick: Mapping[str, Any] = QUICK  #: values of --scale=quick
   #: algorithm -> the most rounds of --scale=quick, where it has them
   quick_rounds: Mapping[str, int] = {}
   seeds: str = "3 seeds"  #: number of seeds of --scale=full, in words
@@ -195,19 +195,21 @@ class Paper(NamedTuple):
 
 
 def make_panels(
-  of: Mapping[str, tuple[str, ...]], data: str = "", extra_flags: tuple[str, ...] = ()
+  of: Mapping[str, Mapping[str, Any]],
+  data: str = "",
+  common: Mapping[str, Any] | None = None,
 ) -> tuple[Panel, ...]:
-  """Panels with the letters from a on: title -> flags, with ``extra_flags``."""
+  """Panels with the letters from a on: title -> values, beside ``common`` ones."""
   return tuple(
-    Panel(letter, title, (*flags, *extra_flags), data)
-    for letter, (title, flags) in zip(string_lib.ascii_lowercase, of.items())
+    Panel(letter, title, {**values, **(common or {})}, data)
+    for letter, (title, values) in zip(string_lib.ascii_lowercase, of.items())
   )
 
 
 def participation_panels(*percent: int) -> tuple[Panel, ...]:
   """A panel for each share of participants, in percent."""
   return make_panels(
-    {f"{p} % of the clients": (f"--participation={p / 100}",) for p in percent}
+    {f"{p} % of the clients": {"participation": p / 100} for p in percent}
   )
 
 
@@ -216,19 +218,14 @@ def of_files(
 ) -> Callable[[Panel], list[FigureLine]]:
   """Makes the ``Figure.lines_of`` of label -> preset in a folder."""
   return lambda panel: [
-    FigureLine(label, (f"--flagfile={folder}/{name}.flags",))
-    for label, name in files_of.items()
+    FigureLine(label, (f"{folder}/{name}.flags",)) for label, name in files_of.items()
   ]
 
 
-def method_files(paper: str, folder: str) -> dict[str, tuple[str, ...]]:
-  """algorithm -> the --flagfile of its preset in a folder of a paper."""
-  paths = {name: f"{paper}/{folder}/{name}.flags" for name in registry.ALGORITHMS}
-  return {
-    name: (f"--flagfile={file}",)
-    for name, file in paths.items()
-    if presets.exists(file)
-  }
+def method_presets(paper: str, folder: str) -> dict[str, str]:
+  """algorithm -> the name of its preset in a folder of a paper."""
+  names = {name: f"{paper}/{folder}/{name}.flags" for name in registry.ALGORITHMS}
+  return {name: preset for name, preset in names.items() if presets.exists(preset)}
 
 
 def methods(
@@ -237,8 +234,8 @@ def methods(
   proposed: Sequence[str] = (),
   *,
   others: bool = True,
-  fixed: tuple[str, ...] = (),
-  ends: Mapping[str, tuple[str, ...]] | None = None,
+  fixed: Mapping[str, Any] | None = None,
+  ends: Mapping[str, tuple[Layer, ...]] | None = None,
   protocols: Sequence[str] = (TUNED, STATED),
 ) -> Callable[[Panel], list[FigureLine]]:
   """Makes the ``Figure.lines_of`` of every registered method with a preset.
@@ -254,146 +251,137 @@ def methods(
     data: the data set.
     proposed: the paper's own methods.
     others: whether other methods are shown, too.
-    fixed: flags of the paper's own methods.
-    ends: end of the label -> flags of each line of a method of the paper.
+    fixed: flag -> value, of the paper's own methods.
+    ends: end of the label -> further settings, for each line of a method of the
+      paper.
     protocols: whether tuned and stated settings are shown.
   """
 
   def lines(panel: Panel) -> list[FigureLine]:
     del panel
-    general = method_files(paper, "methods")
-    special = method_files(paper, f"methods_{data}")
+    general = method_presets(paper, "methods")
+    special = method_presets(paper, f"methods_{data}")
     all_lines = []
     for protocol in protocols:
       tuned = protocol == TUNED
-      file = f"{paper}/{'headline' if tuned else 'stated'}.flags"
-      if presets.exists(file):
+      setting = f"{paper}/{'headline' if tuned else 'stated'}.flags"
+      if presets.exists(setting):
         all_lines += [
           FigureLine(
             registry.get(name).label + end,
             (
-              f"--flagfile={file}",
-              f"--algorithm={name}",
-              *(general.get(name, ()) if tuned else ()),
-              *fixed,
-              *(special.get(name, ()) if tuned else ()),
-              *extra_flags,
+              setting,
+              {"algorithm": name},
+              general.get(name, {}) if tuned else {},
+              fixed or {},
+              special.get(name, {}) if tuned else {},
+              *end_layers,
             ),
             protocol,
           )
           for name in proposed
           if name in registry.ALGORITHMS
-          for end, extra_flags in (ends or {"": ()}).items()
+          for end, end_layers in (ends or {"": ()}).items()
         ]
     if others:
       all_lines += [
         FigureLine(
-          registry.get(name).label, (*general.get(name, ()), *special.get(name, ()))
+          registry.get(name).label, (general.get(name, {}), special.get(name, {}))
         )
         for name in registry.ALGORITHMS
         if name not in proposed and (name in general or name in special)
       ]
     if others and STATED in protocols:
       all_lines += [
-        FigureLine(registry.get(name).label, file, ONE_RATE)
-        for name, file in method_files(paper, f"stated_{data}").items()
+        FigureLine(registry.get(name).label, (preset,), ONE_RATE)
+        for name, preset in method_presets(paper, f"stated_{data}").items()
       ]
     return all_lines
 
   return lines
 
 
-#: What the data preset leaves as the line has it: of these the stated settings
-#: need values of their own.
-_METHOD_FLAGS = ("l2", "l2_of", "hog_norm")
-
-
-def _method_flags(flags: Sequence[str], data: str) -> list[str]:
-  """Lists what a line says of ``_METHOD_FLAGS``, where the data preset differs.
-
-  What its files include does not count: it is a data preset as well.
-  """
-  words: list[str] = []
-  for flag in flags:
-    words += (
-      presets.load(flag.partition("=")[2]).words
-      if flag_words.name_of(flag) == "flagfile"
-      else [flag]
-    )
-  line, common = map(
-    flag_words.read_values, (words, config_lib.expand_flagfiles([data]))
-  )
-  return [
-    f"--{name}={line[name]}"
-    for name in _METHOD_FLAGS
-    if name in line and line[name] != common.get(name)
-  ]
+#: Of these a line's own values count, and not those of the data preset: the
+#: stated settings need them.
+_OF_METHODS = ("l2", "l2_of", "hog_norm")
 
 
 def _cell(
   paper: Paper, figure: Figure, panel: Panel, line: FigureLine, request: Request
 ) -> suite.Cell:
-  """The run of one line in one panel."""
-  # The data preset overrides the flags of the line, so that a method's file for
-  # MNIST serves CIFAR-10 too, but for ``_METHOD_FLAGS``.
-  data = f"--flagfile={paper.name}/{panel.data or figure.data}.flags"
-  method_flags = _method_flags(line.flags, data)
-  flags = (*line.flags, data, *method_flags, *figure.held, *panel.flags)
-  choices = [
-    choice
-    for choice in chosen.of_flags(line.flags)
-    if choice.setting in flag_words.read_values(method_flags)
-    and choice.origin != STATED
-  ]
-  scale: tuple[str, ...] = ()
+  """The run of one line in one panel.
+
+  Raises:
+    UsageError: a flag is wrong, or flags do not go together.
+  """
+  # The data preset overrides the line, so that a method's preset for MNIST
+  # serves CIFAR-10 too, but for ``_OF_METHODS``. What the line's presets include
+  # does not count as its own: it is a data preset as well.
+  data = f"{paper.name}/{panel.data or figure.data}.flags"
+  of_data = config_lib.values_of(data)
+  of_line: dict[str, Any] = {}
+  for layer in line.layers:
+    of_line |= config_lib.values_of(layer, included=False)
+  of_method = {
+    name: of_line[name]
+    for name in _OF_METHODS
+    if name in of_line and of_line[name] != of_data.get(name)
+  }
+  layers = (*line.layers, data, of_method, figure.held, panel.values)
   if request.quick:
-    scale = (*paper.quick, *figure.shrunk, *_fewer(paper, flags))
-  elif "num_seeds" not in flag_words.read_values(line.flags):
-    scale = (f"--num_seeds={figure.num_seeds}",)
-  common = (*scale, *request.common)
-  flag_values = flag_words.read_values(config_lib.expand_flagfiles((*flags, *common)))
-  protocols = figure.protocols.split(",")
+    scale = {**paper.quick, **figure.shrunk, **_fewer_rounds(paper, layers)}
+  elif any("num_seeds" in layer for layer in line.layers if not isinstance(layer, str)):
+    scale = {}
+  else:
+    scale = {"num_seeds": figure.num_seeds}
+  values = config_lib.merge_layers(*layers, scale, *request.common)
   # Methods that adapt the model to each client are evaluated on clients, too.
+  protocols = figure.protocols.split(",")
   if (
     "local" not in protocols
-    and registry.get(flag_values.get("algorithm", "composed")).adapts
+    and registry.get(values.get("algorithm", "composed")).adapts
   ):
     protocols.append("local")
-  data_dir = []
-  if (
-    request.data_dir
-    and flag_values.get("dataset") in PREPARED
-    and ("data_path" not in flag_values)
-  ):
-    data_dir = [f"--data_dir={request.data_dir}"]
+  config = config_lib.build_config(
+    *layers,
+    panel.halfway(max(_rounds(values) // 2, 1)),
+    {
+      "eval_protocols": ",".join(protocols),
+      "eval_every": panel.eval_every or figure.eval_every,
+    },
+    scale,
+    *request.common,
+    {"data_dir": request.data_dir}
+    if request.data_dir
+    and values.get("dataset") in PREPARED
+    and "data_path" not in values
+    else {},
+  )
+  choices = [
+    choice
+    for choice in (chosen.of_layers(line.layers) if of_method else ())
+    if choice.setting in of_method and choice.origin != STATED
+  ]
   return suite.Cell(
     panel.letter,
     panel.title,
     line.label,
-    (
-      *flags,
-      *panel.halfway(max(_rounds(flag_values) // 2, 1)),
-      f"--eval_protocols={','.join(protocols)}",
-      f"--eval_every={panel.eval_every or figure.eval_every}",
-      *common,
-      *data_dir,
-    ),
-    (*choices, *panel.chosen),
-    line.sources,
+    config,
     line.protocol,
+    chosen.of_layers(config.layers, (*choices, *panel.chosen), line.sources),
   )
 
 
-def _fewer(paper: Paper, flags: Sequence[str]) -> list[str]:
-  """The flag of the rounds of --scale=quick, where a method has more."""
-  flag_values = flag_words.read_values(config_lib.expand_flagfiles(flags))
-  most = paper.quick_rounds.get(flag_values.get("algorithm", ""))
-  return [f"--rounds={most}"] if most and _rounds(flag_values) > most else []
+def _fewer_rounds(paper: Paper, layers: Sequence[Layer]) -> dict[str, Any]:
+  """The rounds of --scale=quick, where a method has more."""
+  values = config_lib.merge_layers(*layers)
+  most = paper.quick_rounds.get(values.get("algorithm", ""))
+  return {"rounds": most} if most and _rounds(values) > most else {}
 
 
-def _rounds(flag_values: Mapping[str, str]) -> int:
-  """The rounds that flags say; 0 if they say none, or no number."""
-  return int(flag_values["rounds"]) if flag_values.get("rounds", "").isdigit() else 0
+def _rounds(values: Mapping[str, Any]) -> int:
+  """The rounds that values ask for; 0 if they leave them open."""
+  return int(values.get("rounds") or 0)
 
 
 def _each_cell(paper: Paper, figure: Figure, request: Request) -> Iterator[suite.Cell]:
@@ -423,9 +411,7 @@ def _each_cell(paper: Paper, figure: Figure, request: Request) -> Iterator[suite
         request.lines is None
         or suite.method_name(line.label, line.protocol) in request.lines
       ):
-        cell = _cell(paper, figure, panel, line, request)
-        assert cell.config  # which checks the flags
-        yield cell
+        yield _cell(paper, figure, panel, line, request)
 
 
 def cells(paper: Paper, figure: Figure, request: Request) -> list[suite.Cell]:
@@ -459,10 +445,9 @@ def _select_panels(name: str, figure: Figure, panels: Sequence[str]) -> Figure:
   return figure._replace(panels=selection)
 
 
-def _why_lacking(flags: tuple[str, ...]) -> str:
+def _why_lacking(data: DataOptions) -> str:
   """Explains why the data of a run cannot be read; "" if they can."""
   try:
-    data = config_lib.parse_config(flags).data
     return _why_unreadable(data, data_key(data))
   except DataError as error:
     return str(error).replace("`", "")
@@ -499,7 +484,7 @@ def _resolve_figure(
     figure = _select_panels(name, figure, letters)
     which = "" if figure.quick else "the first and the last panel "
     notes.append(
-      f"Quick: `{' '.join([*paper.quick, *figure.shrunk])}`, "
+      f"Quick: `{' '.join(config_lib.layer_words([paper.quick, figure.shrunk]))}`, "
       f"{which}({' and '.join(letters)}; --panels gives others)."
     )
   if request.quick and paper.quick_rounds:
@@ -559,13 +544,13 @@ def _with_files(
   for name, user_file in of_data.items():
     path = request.files.get(name)
     if path:
-      panel = panel._replace(flags=(*panel.flags, *user_file.flags(path)))
+      panel = panel._replace(values={**panel.values, **user_file.values(path)})
       if user_file.stand_in:
         panel = panel._replace(
           title=f"{panel.title} (stand-in {pathlib.Path(path).stem})",
           chosen=(Choice("stand-in", "data"),),
         )
-  why = _why_lacking(cell(panel).flags)
+  why = _why_lacking(cell(panel).config.data)
   return panel, why and "; or give ".join(
     [why, *(f"--{name}=PATH" for name in of_data)]
   )
@@ -824,7 +809,8 @@ def _flags(paper: Paper) -> Flags:
       "full",
       ["full", "quick"],
       f"full: {paper.seeds}, all rounds and all panels; quick: minutes "
-      f"instead of hours, with {' '.join(paper.quick)} and only some of "
+      f"instead of hours, with {' '.join(config_lib.layer_words([paper.quick]))} "
+      "and only some of "
       "the panels",
     ),
     listed("panels", None, "make only these panels, by their letters, e.g. a,c"),
@@ -934,7 +920,7 @@ def _request(
   )
   return Request(
     expand_path(values.out_dir),
-    tuple(words),
+    config_lib.read_layers(words),
     command_line,
     values.scale == "quick",
     tuple(values.panels) if values.panels else None,

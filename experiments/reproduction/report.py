@@ -12,6 +12,8 @@ from fedjax_alg import files, metrics
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
+from ..cli import config as config_lib
+from ..cli.config import Layer
 from ..drawing import plots
 from ..reports import markdown, rule
 from . import chosen, partitions, suite
@@ -457,11 +459,15 @@ def provenance_line(command_line: str) -> str:
   return f"Made by `{command_line}`; {versions}; {results.device()}."
 
 
-def _without_folders(word: str) -> str:
-  """A flag as tables show it: --data_path has only the name of its file."""
-  if not word.startswith("--data_path="):
-    return word
-  return f"--data_path={pathlib.Path(word.split('=', 1)[1]).name}"
+def _without_folders(layer: Layer) -> Layer:
+  """Settings as tables show them: --data_path has only the name of its file."""
+  if isinstance(layer, str):
+    return layer
+  return {
+    flag: pathlib.Path(value).name if flag == "data_path" else value
+    for flag, value in layer.items()
+    if flag != "data_dir"
+  }
 
 
 def provenance(
@@ -503,7 +509,5 @@ def provenance(
 def format_flags(outcome: suite.Outcome) -> str:
   """The flags of a run, as tables show them."""
   return " ".join(
-    _without_folders(word)
-    for word in outcome.cell.flags
-    if not word.startswith("--data_dir=")
+    config_lib.layer_words(map(_without_folders, outcome.cell.config.layers))
   )

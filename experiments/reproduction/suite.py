@@ -5,7 +5,6 @@ Figures that need the same run share it (``cli.shared_runs``).
 
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
-import functools
 import itertools
 import pathlib
 from typing import Any, NamedTuple
@@ -41,12 +40,10 @@ class Cell:
   panel: str  #: letter of the panel in the paper: "a", "b", ...
   panel_title: str
   label: str  #: the method's name in the figure
-  flags: tuple[str, ...]  #: the flags of the run, which tables show
-  #: how flags that are in no preset were chosen; (): as stated
-  chosen: tuple[chosen_lib.Choice, ...] = ()
-  #: presets of which the run has flags without naming them
-  sources: tuple[str, ...] = ()
+  config: config_lib.Config  #: the run
   protocol: str = TUNED  #: or ``STATED`` or ``ONE_RATE``
+  #: how its settings were chosen
+  choices: tuple[chosen_lib.Choice, ...] = ()
 
   @property
   def name(self) -> str:
@@ -68,20 +65,6 @@ class Cell:
     """The same, as in the rows of tables."""
     return f"{self.panel}: {self.panel_title}"
 
-  @functools.cached_property
-  def config(self) -> config_lib.Config:
-    """The run that the flags ask for, parsed and checked once.
-
-    Raises:
-      UsageError: the flags are wrong.
-    """
-    return config_lib.parse_config(self.flags)
-
-  @functools.cached_property
-  def choices(self) -> list[chosen_lib.Choice]:
-    """The way in which the settings of the run were chosen."""
-    return chosen_lib.of_flags(self.flags, self.chosen, self.sources)
-
   @property
   def tuning(self) -> str:
     """The way in which the method's settings were chosen, see ``chosen.tuning``."""
@@ -97,7 +80,7 @@ class Cell:
     return [
       self
       if seed == first
-      else dataclasses.replace(self, flags=(*self.flags, f"--partition_seed={seed}"))
+      else dataclasses.replace(self, config=self.config.override(partition_seed=seed))
       for seed in (range(first, first + parts) if isinstance(parts, int) else parts)
     ]
 
@@ -128,11 +111,7 @@ Outcomes = Sequence[Outcome]
 
 
 def _with_names(cells: Iterable[Cell]) -> tuple[list[config_lib.Config], list[str]]:
-  """The runs of some cells, and what is said of each.
-
-  Raises:
-    UsageError: the flags of a cell are wrong.
-  """
+  """The runs of some cells, and what is said of each."""
   all_cells = list(cells)
   return (
     [cell.config for cell in all_cells],
@@ -154,7 +133,7 @@ def run_cells(
     An outcome for each cell, pooled if there are several partitions.
 
   Raises:
-    UsageError: the flags of a cell are wrong. Then no run has been started.
+    UsageError: a cell cannot be run. Then no run has been started.
     RunError: another process makes a run of them.
   """
   every = [cell.on(parts) for cell in cells]

@@ -9,9 +9,10 @@ from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables
 
-from ..cli import flag_words, program
+from ..cli import config as config_lib
+from ..cli import flags, program
 from ..cli.command import Command, boolean, enum, integer, listed, string
-from ..cli.config import UsageError
+from ..cli.config import Layer, UsageError
 from ..cli.guard import REPEAT_HINT
 from ..reports import gradients
 from . import tuning
@@ -78,11 +79,13 @@ def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> No
       f"--{gradients.FLAG}: not of {paper} on {data}, where methods have a "
       "model for each client and no validation clients"
     )
-  source = [f"--data_dir={values.data_dir}"] if values.data_dir else []
+  source: list[Layer] = [{"data_dir": values.data_dir}] if values.data_dir else []
+  further = list(config_lib.read_layers(extra))
   if protocol.by == "validation":
-    extra += source
+    further += source
   else:  # the runs read a file of their own
-    place, extra = flag_words.split_words(extra, ("dataset", "data_path"))
+    place = [layer for layer in further if {"dataset", "data_path"}.intersection(layer)]
+    further = [layer for layer in further if layer not in place]
     source = place or source
   root = expand_path(values.out_dir) / f"{paper}_{data}"
   files.check_outputs(
@@ -92,7 +95,7 @@ def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> No
       root / "tune.md": files.with_sibling("tune.csv", tuning.IS_TABLE),
     },
   )
-  study = tuning.Study(paper, data, root, source, extra)
+  study = tuning.Study(paper, data, root, source, further)
   tuned = {}
   for name in study.names(values.methods):
     if by_gradient:
@@ -102,7 +105,7 @@ def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> No
         if flag in by_gradient
       }
       gradients.tune_run_by_gradient(
-        [*study.run_flags(name), *flag_words.setting_flags(starts)],
+        config_lib.build_config(*study.run_layers(name), flags.setting_texts(starts)),
         values,
         gradients.last(5, protocol.last),
         root / f"{name}_by_gradient",

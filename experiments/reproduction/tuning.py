@@ -21,8 +21,8 @@ from fedjax_alg.records import tables
 from fedjax_alg.records.scores import in_last
 
 from ..cli import config as config_lib
-from ..cli import flag_words, guard, presets, shared_runs, sweeps
-from ..cli.config import UsageError
+from ..cli import flag_words, flags, guard, presets, shared_runs, sweeps
+from ..cli.config import Layer, UsageError
 from ..reports import markdown
 from .conjugate import figures as conjugate
 from .diversified import ablation
@@ -81,9 +81,9 @@ class _Protocol(NamedTuple):
   stated: float  #: client_lr of the paper, for a step of one mini-batch
   #: how many last rounds decide by their validation accuracy; None: all
   last: int | None
-  flags: tuple[str, ...] = ()  #: of every run
+  values: Mapping[str, Any] = {}  #: of every run
   rounds: int | None = None  #: of methods whose preset says none
-  held: tuple[str, ...] = ()  #: flags that hold clients out
+  held: Mapping[str, Any] = {}  #: values that hold clients out
   #: the protocol that decides: validation (of clients that are held out) or
   #: local (of clients that have a model each, on a sixth of the training images
   #: or another draw of synthetic data)
@@ -137,7 +137,7 @@ SPACES: dict[str, Space] = {
 
 
 _analytic = functools.partial(_Protocol, stated=0.1, last=1, by="local")
-_TENTH = ("--participation=0.1",)
+_TENTH = {"participation": 0.1}
 #: On CIFAR-10 a central step of 0.005 is too long already
 #: (docs/papers/readings.md, R-D6). Stated are the captions of Figs. 5 to 7.
 _CENTRAL: Space = {
@@ -150,7 +150,7 @@ _CIFAR = _Protocol(
   0.08 * 1_100 / 50_000,
   10,
   _TENTH,
-  held=diversified.HOLDOUT_FLAGS["cifar10"],
+  held=diversified.HELD["cifar10"],
   own={
     "ma_fsvrg": _CENTRAL,
     "ga_fsvrg": _CENTRAL
@@ -216,7 +216,7 @@ PROTOCOLS: dict[tuple[str, str], _Protocol] = {
     Log(3e-3, 1.0), 0.3 / 120, None, _TENTH, shared={"hog_norm": AnyOf(("none", "l2"))}
   ),
   ("diversified", "mnist"): _Protocol(
-    Log(0.03, 10.0), 12 / 145, 10, _TENTH, held=diversified.HOLDOUT_FLAGS["mnist"]
+    Log(0.03, 10.0), 12 / 145, 10, _TENTH, held=diversified.HELD["mnist"]
   ),
   ("diversified", "cifar10"): _CIFAR,
   ("beyond", "board_mnist"): _BOARD,
@@ -322,8 +322,9 @@ class Trial(NamedTuple):
     return sum(self.accuracies) / len(self.accuracies)
 
   @property
-  def flags(self) -> list[str]:
-    return flag_words.setting_flags(self.setting)
+  def words(self) -> str:
+    """The setting as a command line has it."""
+    return " ".join(config_lib.layer_words([flags.setting_texts(self.setting)]))
 
 
 class Study(NamedTuple):
@@ -332,8 +333,8 @@ class Study(NamedTuple):
   paper: str
   data: str
   root: pathlib.Path
-  source: Sequence[str] = ()  #: flags of where images lie that are split
-  extra: Sequence[str] = ()  #: further flags of all runs
+  source: Sequence[Layer] = ()  #: where images lie that are split
+  extra: Sequence[Layer] = ()  #: further settings of all runs
 
   @property
   def protocol(self) -> _Protocol:
@@ -376,24 +377,20 @@ class Study(NamedTuple):
         raise UsageError(f"--methods={name}: no preset (there are {', '.join(some)})")
     return list(dict.fromkeys(names))
 
-  def data_flags(self) -> list[str]:
-    """The flags of the data preset, with data held out for validation."""
-    flags = config_lib.expand_flagfiles([f"--flagfile={self.paper}/{self.data}.flags"])
+  def data_values(self) -> dict[str, Any]:
+    """The values of the data preset, with data held out for validation."""
+    values = config_lib.values_of(f"{self.paper}/{self.data}.flags")
     if self.protocol.by == "validation":
-      return [*flags, *self.protocol.held]
-    dataset = flag_words.read_values(flags)["dataset"]
-    if dataset == "synthetic":
-      return [*flags, f"--partition_seed={_OTHER_DRAW}"]
-    return [
-      *flags,
-      "--dataset=npz",
-      f"--data_path={_holdout_file(self.root, dataset, self.source)}",
-    ]
+      return {**values, **self.protocol.held}
+    if values["dataset"] == "synthetic":
+      return {**values, "partition_seed": _OTHER_DRAW}
+    path = _holdout_file(self.root, values["dataset"], self.source)
+    return {**values, "dataset": "npz", "data_path": path}
 
-  def method_flags(self, name: str) -> list[str]:
-    """The flags of a method in its presets."""
+  def method_layers(self, name: str) -> tuple[Layer, ...]:
+    """The settings of a method in its presets."""
     if name in ablation.CELLS:
-      return list(ablation.CELLS[name].start())
+      return (ablation.CELLS[name].start(),)
     folders = dict.fromkeys(
       ("methods", f"methods_{self.data.split('_')[0]}", f"methods_{self.data}")
     )
@@ -401,36 +398,37 @@ class Study(NamedTuple):
     if name in _PROPOSED.get(self.paper, ()):
       paths.insert(0, f"{self.paper}/headline.flags")
     rounds = None if _is_closed_form(name) else self.protocol.rounds
-    return [
-      *([f"--rounds={rounds}"] if rounds else []),
-      *(f"--flagfile={path}" for path in paths if presets.exists(path)),
-      f"--algorithm={name}",
-    ]
+    return (
+      {"rounds": rounds} if rounds else {},
+      *filter(presets.exists, paths),
+      {"algorithm": name},
+    )
 
-  def run_flags(self, name: str) -> list[str]:
-    """The flags of the runs in which a method is tuned, but for how."""
+  def run_layers(self, name: str) -> tuple[Layer, ...]:
+    """The settings of the runs in which a method is tuned, but for how."""
     # An evaluation may take as long as rounds: one of pFedACnnL fits the
     # personal layers of all clients again.
     every = 100 if self.protocol.last == 1 else 5
-    return [
-      *self.method_flags(name),
-      *self.data_flags(),
-      *self.protocol.flags,
-      f"--num_seeds={self.protocol.seeds}",
-      f"--eval_every={every}",
+    return (
+      *self.method_layers(name),
+      self.data_values(),
+      self.protocol.values,
+      {"num_seeds": self.protocol.seeds, "eval_every": every},
       *self.extra,
-    ]
+    )
 
   def settings(self, name: str, number: int) -> list[dict[str, object]]:
     """The settings of a method that are tried, the stated one first."""
-    values = flag_words.read_values([*self.data_flags(), *self.extra])
+    values = config_lib.merge_layers(self.data_values(), *self.extra)
     size = _EXAMPLES.get(values["dataset"], 0) / int(values["num_clients"])
     return _sample_settings(*_space(self.paper, self.data, name, size), number)
 
   def play(self, name: str, number: int = SETTINGS) -> list[Trial]:
     """Runs the settings of one method on every partition."""
-    words = [*self.run_flags(name), f"--eval_protocols={self.protocol.by}"]
-    first = config_lib.parse_config(words).data.partition_seed or 0
+    base = config_lib.build_config(
+      *self.run_layers(name), {"eval_protocols": self.protocol.by}
+    )
+    first = base.data.partition_seed or 0
     settings = self.settings(name, number)
     print(
       f"{label(name)}: {len(settings)} settings x {PARTITIONS} partitions "
@@ -438,7 +436,7 @@ class Study(NamedTuple):
       flush=True,
     )
     by_partition = [
-      self.scores([*words, f"--partition_seed={partition}"], settings)
+      self.scores(base.override(partition_seed=partition), settings)
       for partition in range(first, first + PARTITIONS)
     ]
     trials = [
@@ -449,18 +447,20 @@ class Study(NamedTuple):
       for setting, by_seed in zip(settings, zip(*by_partition))
     ]
     for trial in trials:
-      print(f"  {' '.join(trial.flags)}: {trial.validation:.2f} %", flush=True)
+      print(f"  {trial.words}: {trial.validation:.2f} %", flush=True)
     return trials
 
   def scores(
-    self, words: Sequence[str], settings: Sequence[Mapping[str, object]]
+    self, base: config_lib.Config, settings: Sequence[Mapping[str, object]]
   ) -> list[list[float]]:
-    """The accuracy in percent of every setting and seed; [] if it diverged."""
+    """The accuracy in percent of every setting and seed; [] if it diverged.
+
+    Args:
+      base: the run.
+      settings: values that override its own.
+    """
     by, scores = self.protocol.by, []
-    configs = [
-      config_lib.parse_config([*words, *flag_words.setting_flags(setting)])
-      for setting in settings
-    ]
+    configs = [base.override(**flags.setting_texts(setting)) for setting in settings]
     for outcome in sweeps.run_all(
       [  # those begun before are gone on with
         config.with_output(
@@ -486,15 +486,13 @@ class Study(NamedTuple):
 
 
 def _holdout_file(
-  root: pathlib.Path, dataset: str, source: Sequence[str]
+  root: pathlib.Path, dataset: str, source: Sequence[Layer]
 ) -> pathlib.Path:
   """A file of the training images, of which a sixth are its test images."""
   path = root / f"{dataset}_held_out.npz"
   if not path.is_file():
     examples = load_examples(
-      config_lib.parse_config(
-        [f"--dataset={dataset}", "--algorithm=fedavg", *source]
-      ).data
+      config_lib.build_config({"dataset": dataset, "algorithm": "fedavg"}, *source).data
     )
     x, y = examples.x_train, examples.y_train
     last = np.random.default_rng(0).permutation(len(y))
@@ -549,22 +547,23 @@ def write(
   """
   best = choose(trials)
   folder, _, short = preset.removesuffix(".flags").partition("/")[2].rpartition("/")
-  values = flag_words.read_values(best.flags)
+  values = flags.setting_texts(best.setting)
   if presets.exists(preset):
     rows = presets.load(preset).settings
   else:
-    start = [f"--algorithm={name}"]
+    start = {"algorithm": name}
     if name in ablation.CELLS:
-      start = [*ablation.CELLS[name].start()]
+      start = ablation.CELLS[name].start()
     rows = tuple(
-      presets.Setting(folder, short, flag, value)
-      for flag, value in flag_words.read_values(start).items()
+      presets.Setting(folder, short, flag, str(value)) for flag, value in start.items()
     )
   file = presets.PRESETS / preset
   if file.is_file():
     lines = files_lib.read_text(file).splitlines()
     others = [line for line in lines if flag_words.name_of(line) not in values]
-    results.write_text(file, "\n".join([*others, *best.flags]) + "\n")
+    results.write_text(
+      file, "\n".join([*others, *config_lib.layer_words([values])]) + "\n"
+    )
   remarks = {row.flag: row.remark for row in rows if row.remark}
   choice = [
     presets.Setting(
@@ -598,7 +597,7 @@ def choice_table(
     [
       label(name),
       len(trials),
-      " ".join(choose(trials).flags),
+      choose(trials).words,
       f"{choose(trials).validation:.2f}",
       ", ".join(f"{a:.2f}" for a in choose(trials).accuracies),
       f"{trials[0].validation:.2f}",
@@ -632,7 +631,7 @@ def trial_rows(tuned: dict[str, list[Trial]]) -> list[dict[str, object]]:
   return [
     {
       "method": label(name),
-      "setting": " ".join(trial.flags),
+      "setting": trial.words,
       "validation": trial.validation,
       **{f"partition_{i}": a for i, a in enumerate(trial.accuracies)},
       "stated": int(trial is trials[0]),

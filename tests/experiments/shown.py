@@ -1,4 +1,4 @@
-"""The cells of the papers' figures, parsed once for all tests."""
+"""The cells of the papers' figures, made once for all tests."""
 
 import functools
 import hashlib
@@ -13,14 +13,26 @@ from experiments.reproduction import figures
 def cells(paper, name):
   """The runs of a figure as its command asks for them at full scale."""
   figure_set = publish.PAPERS[paper]
-  with mock.patch.object(config, "parse_config", lambda flags: _parse(tuple(flags))):
+  with mock.patch.object(config, "build_config", _build):
     return figures.cells(
       figure_set, figure_set.figures[name], figures.Request(None, (), "here")
     )
 
 
-#: Figures share runs.
-_parse = functools.cache(config.parse_config)
+_build_config, _configs = config.build_config, {}
+
+
+def _build(*layers):
+  """Builds what figures share once."""
+  words = tuple(config.layer_words(layers))
+  if words not in _configs:
+    _configs[words] = _build_config(*layers)
+  return _configs[words]
+
+
+def config_of(*words):
+  """The run of a command line whose algorithm is FedAvg, if it names none."""
+  return _build({"algorithm": "fedavg"}, *config.read_layers(words))
 
 
 def cell(paper, name, panel, label):

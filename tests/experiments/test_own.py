@@ -202,7 +202,9 @@ def test_a_run_is_resumed_by_the_code_that_began_it(folder, capsys):
 
 def test_a_sweep_over_ones_own_hyper_parameter(folder):
   configs = sweeps.configs(
-    [*SMALL, *OWN_PARTS[:-1]], {"friction": ["0.25", "0.75"]}, folder
+    config.read_layers([*SMALL, *OWN_PARTS[:-1]]),
+    {"friction": ["0.25", "0.75"]},
+    folder,
   )
   assert [config.hparams["friction"] for config in configs] == [0.25, 0.75]
   assert (

@@ -289,9 +289,11 @@ def test_validation_data_without_a_class_choose_nothing(tmp_path, capsys):
   ],
 )
 def test_validation_is_evaluated_where_there_is_one(words, evaluated):
-  actual = sweep._with_validation(words)
-  assert actual[: len(words)] == words
-  assert any(word.endswith(",validation") for word in actual) == evaluated
+  layers = config_lib.read_layers(words)
+  actual = sweep._with_validation(layers)
+  assert actual[: len(layers)] == [*layers]
+  protocols = config_lib.merge_layers(*actual).get("eval_protocols", "")
+  assert ("validation" in protocols) == evaluated
 
 
 SOMEWHERE = pathlib.Path("somewhere")
@@ -308,7 +310,9 @@ def test_a_grid_is_read_as_it_is_written():
 
 def test_a_setting_is_a_run_of_its_own():
   configs = sweeps.configs(
-    PROX, {"client_lr": ["0.1", "1"], "local_steps": ["2", "3"]}, SOMEWHERE
+    config_lib.read_layers(PROX),
+    {"client_lr": ["0.1", "1"], "local_steps": ["2", "3"]},
+    SOMEWHERE,
   )
   assert [c.out_dir for c in configs] == [
     str(SOMEWHERE / f"client_lr={rate},local_steps={steps}")
@@ -323,9 +327,13 @@ def test_a_setting_is_a_run_of_its_own():
 
 
 def test_values_that_are_zero_or_strings_part_the_grid():
-  configs = sweeps.configs(PROX, {"mu": ["0", "0.1", "1"]}, SOMEWHERE)
+  configs = sweeps.configs(
+    config_lib.read_layers(PROX), {"mu": ["0", "0.1", "1"]}, SOMEWHERE
+  )
   assert [len(part) for part in by_program(configs)] == [1, 2]
-  configs = sweeps.configs(PROX, {"partition": ["iid", "classes"]}, SOMEWHERE)
+  configs = sweeps.configs(
+    config_lib.read_layers(PROX), {"partition": ["iid", "classes"]}, SOMEWHERE
+  )
   assert [len(part) for part in by_program(configs)] == [1, 1]
 
 
@@ -340,7 +348,7 @@ def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
   with pytest.raises(Compiled):
     sweeps.run_all(
       sweeps.configs(
-        ["--algorithm=ditto", "--dataset=digits", "--personal_lr=0.1"],
+        [{"algorithm": "ditto", "dataset": "digits", "personal_lr": 0.1}],
         {"lam": ["0.5", "30"]},
         tmp_path,
       )

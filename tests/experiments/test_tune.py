@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments import tune
-from experiments.cli import config, flag_words, guard, presets
+from experiments.cli import config, flags, guard, presets
 from experiments.reproduction import chosen, tuning
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
@@ -22,6 +22,7 @@ DIGITS = [
   "--partition=iid",
   "--model=softmax",
 ]
+DATA = config.merge_layers(*config.read_layers(DIGITS))
 
 
 def trials(*values, flag="client_lr"):
@@ -87,9 +88,7 @@ def test_a_choice_replaces_the_one_before(tmp_path, monkeypatch):
   assert presets.load(other).settings[1][6:8] == ("91.00", "")
   assert config.parse_config([f"--flagfile={name}"]).hparams["client_lr"] == 0.1
   assert config.parse_config([f"--flagfile={name}"]).hparams["batch_size"] == 4
-  assert chosen.describe(chosen.of_flags([f"--flagfile={name}"])) == (
-    "validation: client_lr"
-  )
+  assert chosen.describe(chosen.of_layers([name])) == ("validation: client_lr")
 
 
 def test_a_choice_goes_into_a_preset_that_is_a_file(tmp_path, monkeypatch):
@@ -136,14 +135,14 @@ def test_settings_fill_their_ranges_and_begin_with_the_stated_one():
 
 
 def test_every_setting_is_played_on_every_partition(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(tuning.Study, "data_flags", lambda self: DIGITS)
+  monkeypatch.setattr(tuning.Study, "data_values", lambda self: DATA)
   key = "diversified", "mnist"
   monkeypatch.setitem(tuning.PROTOCOLS, key, tuning.PROTOCOLS[key]._replace(seeds=1))
   monkeypatch.setattr(tuning, "PARTITIONS", 2)
   monkeypatch.setattr(tuning, "LEAST", 20)
-  extra = ["--rounds=4", "--noprogress", "--participation=0.34"]
+  extra = [{"rounds": 4, "progress": False, "participation": 0.34}]
   monkeypatch.setattr(
-    tuning.Study, "method_flags", lambda self, name: [f"--algorithm={name}"]
+    tuning.Study, "method_layers", lambda self, name: ({"algorithm": name},)
   )
   real = tuning.sweeps.run_all
   seen = []
@@ -176,14 +175,11 @@ def test_what_is_tuned_is_a_setting_of_the_method(paper, data):
     settings = tuning._sample_settings(*tuning._space(paper, data, name, 100.0), 16)
     assert settings[0].keys() == settings[-1].keys()
     for setting in settings[::5]:
-      config.parse_config(
-        [
-          *study.method_flags(name),
-          f"--flagfile={paper}/{data}.flags",
-          *flag_words.setting_flags(setting),
-          "--num_clients=100",
-          "--validation_clients=10",
-        ]
+      config.build_config(
+        *study.method_layers(name),
+        f"{paper}/{data}.flags",
+        flags.setting_texts(setting),
+        {"num_clients": 100, "validation_clients": 10},
       )
 
 
@@ -240,7 +236,7 @@ def test_a_paper_is_tuned_by_derivatives_from_what_it_states(
   monkeypatch.setattr(
     tune.gradients,
     "tune_run_by_gradient",
-    lambda words, values, last, *_: seen.append((words, last)),
+    lambda run, values, last, *_: seen.append((run, last)),
   )
   base = [
     "--paper=diversified",
@@ -248,9 +244,10 @@ def test_a_paper_is_tuned_by_derivatives_from_what_it_states(
     f"--out_dir={tmp_path}",
   ]
   assert tune.main([*base, "--methods=fedprox", "--rounds=7"]) == 0
-  ((words, last),) = seen
-  hparams = config.parse_config(words).hparams
+  ((run, last),) = seen
+  hparams = run.hparams
   assert (hparams["client_lr"], hparams["mu"], last) == (0.083, 0.01, 2)
-  assert config.parse_config(words).run.rounds == 7
+  assert run.run.rounds == 7
+  assert config.parse_config(config.layer_words(run.layers)) == run
   assert tune.main(["--paper=analytic", *base[1:]]) == 2
   assert "not of analytic on mnist" in capsys.readouterr().err

@@ -7,7 +7,6 @@ are seconds on this machine.
 
 from collections.abc import Callable, Iterator, Mapping
 import functools
-import itertools
 import math
 from typing import Any
 
@@ -17,7 +16,6 @@ from fedjax_alg import registry
 from fedjax_alg.records import tables as records
 
 from ...cli import config as config_lib
-from ...cli import flag_words
 from ...drawing import plots
 from ...reports import markdown
 from .. import cost_to_accuracy as targets
@@ -54,55 +52,58 @@ QUICK_ROUNDS = {
 }
 #: The network of --scale=quick on CIFAR-10, whose shared layers take 5 rounds.
 #: It is evaluated after these and at the end.
-QUICK_LAYERS = ("--layers=avg2,conv5-16,avg2,conv3-32,avg2,conv3-64,avg2,dense64",)
+QUICK_LAYERS = {"layers": "avg2,conv5-16,avg2,conv3-32,avg2,conv3-64,avg2,dense64"}
 
-_MNIST = Panel("a", "MNIST", (), "mnist")
-_SYNTHETIC = Panel("b", "Synthetic(0.5, 0.5)", (), "synthetic")
+_MNIST = Panel("a", "MNIST", {}, "mnist")
+_SYNTHETIC = Panel("b", "Synthetic(0.5, 0.5)", {}, "synthetic")
 #: The settings of Table 2.
 _SETTINGS = (
   _MNIST._replace(title="MNIST-DNN"),
   _SYNTHETIC._replace(title="Synthetic-DNN"),
-  Panel("c", "MNIST-LR", (), "mnist_lr"),
-  Panel("d", "Synthetic-LR", (), "synthetic_lr"),
+  Panel("c", "MNIST-LR", {}, "mnist_lr"),
+  Panel("d", "Synthetic-LR", {}, "synthetic_lr"),
 )
 
 
-def _method_flags(panel: Panel, name: str, *extra: str) -> tuple[str, ...]:
-  """The flags of a method: its files for the panel's data set and model."""
+def _presets(panel: Panel, name: str) -> tuple[str, ...]:
+  """The presets of a method for the panel's data set and model."""
   folders = dict.fromkeys(
     ("methods", f"methods_{panel.data.split('_')[0]}", f"methods_{panel.data}")
   )
-  files = [figures.method_files(NAME, folder).get(name, ()) for folder in folders]
-  return (*itertools.chain(*files), *extra)
+  found = [figures.method_presets(NAME, folder).get(name) for folder in folders]
+  return tuple(filter(None, found))
 
 
-def _words(panel: Panel, name: str, *without: str) -> tuple[str, ...]:
-  """The flags in a method's files, but for some."""
-  return flag_words.drop_flags(
-    config_lib.expand_flagfiles(_method_flags(panel, name)), *without
-  )
+def _without(panel: Panel, name: str, flag: str) -> list[Mapping[str, Any]]:
+  """The values in a method's presets, but for those of a flag."""
+  return [
+    values
+    for preset in _presets(panel, name)
+    for values in config_lib.layers_in(preset)
+    if flag not in values
+  ]
 
 
-def _variant_line(panel: Panel, label: str, *extra: str) -> FigureLine:
+def _variant_line(panel: Panel, label: str, **values: Any) -> FigureLine:
   """FedACnnL, pFedACnnL or a variant that lacks a part."""
   name = "fedacnnl" if label in (claims.ACNNL, claims.WA) else "pfedacnnl"
   lacks = {
-    claims.WA: ("--noadaptive_batch",),
-    claims.WC: ("--noclustering",),
-    claims.WP: ("--nopersonalize",),
-  }.get(label, ())
+    claims.WA: {"adaptive_batch": False},
+    claims.WC: {"clustering": False},
+    claims.WP: {"personalize": False},
+  }.get(label, {})
   unread = {claims.WC: "num_groups", claims.WP: "personal_ridge"}.get(label)
   if unread is None:
-    return FigureLine(label, _method_flags(panel, name, *lacks, *extra))
+    return FigureLine(label, (*_presets(panel, name), lacks, values))
   return FigureLine(
     label,
-    (*_words(panel, name, unread), *lacks, *extra),
-    sources=_method_flags(panel, name),
+    (*_without(panel, name, unread), lacks, values),
+    sources=_presets(panel, name),
   )
 
 
-def _baseline(panel: Panel, name: str, *extra: str) -> FigureLine:
-  return FigureLine(registry.get(name).label, _method_flags(panel, name, *extra))
+def _baseline(panel: Panel, name: str, **values: Any) -> FigureLine:
+  return FigureLine(registry.get(name).label, (*_presets(panel, name), values))
 
 
 def _time_lines(panel: Panel) -> list[FigureLine]:
@@ -113,15 +114,14 @@ def _time_lines(panel: Panel) -> list[FigureLine]:
   stated = claims.STATED_ROUNDS[panel.letter]
   return [
     *(
-      _variant_line(panel, label, f"--rounds={stated}")
-      for label in (claims.ACNNL, claims.WA)
+      _variant_line(panel, label, rounds=stated) for label in (claims.ACNNL, claims.WA)
     ),
     *(
       _baseline(
         panel,
         name,
-        f"--rounds={ROUNDS_RUN.get((panel.letter, name), stated)}",
-        *["--num_seeds=1"] * (name in ONE_SEED),
+        rounds=ROUNDS_RUN.get((panel.letter, name), stated),
+        **({"num_seeds": 1} if name in ONE_SEED else {}),
       )
       for name in ("fedavg", "fedzo", "baffle")
     ),
@@ -136,19 +136,19 @@ def _cifar10_lines(panel: Panel) -> list[FigureLine]:
   figure's seeds, all other lines one but the first of panel b, FedACnnL again.
   -WA, whose weights are FedACnnL's, stands in panel a alone.
   """
-  rounds, one_seed = "--rounds=10", "--num_seeds=1"
+  one_seed = {"num_seeds": 1}
   if panel.letter == "b":
-    first = _variant_line(panel, claims.ACNNL, rounds)
+    first = _variant_line(panel, claims.ACNNL, rounds=10)
     unfiltered = FigureLine(
       "... not high-passed",
-      (*_words(panel, "fedacnnl", "code_high_passed"), rounds, one_seed),
-      sources=_method_flags(panel, "fedacnnl"),
+      (*_without(panel, "fedacnnl", "code_high_passed"), {"rounds": 10}, one_seed),
+      sources=_presets(panel, "fedacnnl"),
     )
     return [
       first._replace(label="codes of positions"),
       unfiltered,
       *(
-        unfiltered._replace(label=label, flags=(*unfiltered.flags, f"--code={code}"))
+        unfiltered._replace(label=label, layers=(*unfiltered.layers, {"code": code}))
         for label, code in (
           ("codes of classes", "class"),
           ("random filters", "random_filters"),
@@ -156,9 +156,9 @@ def _cifar10_lines(panel: Panel) -> list[FigureLine]:
       ),
     ]
   all_methods = panel.letter == "a"
-  seeds = () if all_methods else (one_seed,)
+  seeds = {} if all_methods else one_seed
   lines = [
-    _variant_line(panel, label, rounds, *seeds)
+    _variant_line(panel, label, rounds=10, **seeds)
     for label in (
       claims.ACNNL,
       *[claims.WA] * all_methods,
@@ -169,7 +169,7 @@ def _cifar10_lines(panel: Panel) -> list[FigureLine]:
   ]
   if all_methods:
     lines += [
-      _baseline(panel, name, f"--rounds={number}", one_seed)
+      _baseline(panel, name, rounds=number, **one_seed)
       for name, number in CIFAR10_ROUNDS_RUN.items()
     ]
   return lines
@@ -182,9 +182,9 @@ def _table2_lines(panel: Panel) -> list[FigureLine]:
   ]
   for name in ("pfedme", "pfedzo", "local"):
     fewer = TABLE2_ROUNDS_RUN.get((panel.letter, name))
-    lines.append(_baseline(panel, name, *[f"--rounds={fewer}"] * (fewer is not None)))
+    lines.append(_baseline(panel, name, **({"rounds": fewer} if fewer else {})))
   if panel.data.endswith("_lr"):  # pixels always 0 need the ridges
-    lines.append(_baseline(panel, "afl", "--noremove_ridge"))
+    lines.append(_baseline(panel, "afl", remove_ridge=False))
   return lines
 
 
@@ -200,33 +200,33 @@ def _dirichlet_lines(panel: Panel) -> list[FigureLine]:
 
 #: Whitened filters have such small outputs that an absolute ridge would
 #: outweigh them.
-_RANDOM = (
-  "--code=random_filters",
-  "--normalize",
-  "--ridge=0.1",
-  "--ridge_unit=relative",
-)
+_RANDOM = {
+  "code": "random_filters",
+  "normalize": True,
+  "ridge": 0.1,
+  "ridge_unit": "relative",
+}
 
 
 def _ablation_lines(panel: Panel) -> list[FigureLine]:
   full = _variant_line(panel, claims.PERSONAL if panel.letter == "a" else claims.ACNNL)
 
-  def but(label: str, *extra: str) -> FigureLine:
-    return full._replace(label=label, flags=(*full.flags, *extra))
+  def but(label: str, **values: Any) -> FigureLine:
+    return full._replace(label=label, layers=(*full.layers, values))
 
   if panel.letter == "b":
     return [
-      *(but(f"codes: {code}", f"--code={code}") for code in ("position", "class")),
-      but("random filters", *_RANDOM),
+      *(but(f"codes: {code}", code=code) for code in ("position", "class")),
+      but("random filters", **_RANDOM),
     ]
   return [
     full,
     _variant_line(panel, claims.WC),
     _variant_line(panel, claims.WP),
-    but("random filters", *_RANDOM),
-    but("label counts of length 1 by l2", "--label_norm=l2"),
+    but("random filters", **_RANDOM),
+    but("label counts of length 1 by l2", label_norm="l2"),
     *(
-      but(f"{word} = {value}", f"--{flag}={value}")
+      but(f"{word} = {value}", **{flag: value})
       for word, flag, values in (
         ("bias", "bias", ("none", "centred")),
         ("gamma", "ridge", ("1", "10", "1000")),
@@ -238,30 +238,30 @@ def _ablation_lines(panel: Panel) -> list[FigureLine]:
   ]
 
 
-#: Ways to partition the data for AFL -> flags.
+#: Ways to partition the data for AFL -> values.
 _DEALT = {
-  "1 client": ("--partition=iid", "--num_clients=1"),
-  "10 clients, iid": ("--partition=iid", "--num_clients=10"),
-  "100 clients, iid": ("--partition=iid", "--num_clients=100"),
-  "10 clients, Dirichlet(0.1)": (
-    "--partition=dirichlet",
-    "--dirichlet_alpha=0.1",
-    "--num_clients=10",
-  ),
-  "100 clients, Dirichlet(0.1)": (
-    "--partition=dirichlet",
-    "--dirichlet_alpha=0.1",
-    "--num_clients=100",
-  ),
+  "1 client": {"partition": "iid", "num_clients": 1},
+  "10 clients, iid": {"partition": "iid", "num_clients": 10},
+  "100 clients, iid": {"partition": "iid", "num_clients": 100},
+  "10 clients, Dirichlet(0.1)": {
+    "partition": "dirichlet",
+    "dirichlet_alpha": 0.1,
+    "num_clients": 10,
+  },
+  "100 clients, Dirichlet(0.1)": {
+    "partition": "dirichlet",
+    "dirichlet_alpha": 0.1,
+    "num_clients": 100,
+  },
 }
 _RIDGES_KEPT = ", ridges kept"
 
 
 def _afl_lines(panel: Panel) -> list[FigureLine]:
   return [
-    FigureLine(partition + tail, (*_method_flags(panel, "afl"), *dealt, *extra))
+    FigureLine(partition + tail, (*_presets(panel, "afl"), dealt, extra))
     for partition, dealt in _DEALT.items()
-    for tail, extra in (("", ()), (_RIDGES_KEPT, ("--noremove_ridge",)))
+    for tail, extra in (("", {}), (_RIDGES_KEPT, {"remove_ridge": False}))
   ]
 
 
@@ -716,13 +716,13 @@ FIGURES: dict[str, Figure] = {
   "fig6": _personal(
     "Fig. 6: five layers on CIFAR-10",
     (
-      Panel("a", "methods", (), "cifar10"),
-      Panel("b", "what FedACnnL's hidden layers are fitted to", (), "cifar10"),
+      Panel("a", "methods", {}, "cifar10"),
+      Panel("b", "what FedACnnL's hidden layers are fitted to", {}, "cifar10"),
       *(
         Panel(
           letter,
           f"methods, Dirichlet({alpha})",
-          (f"--dirichlet_alpha={alpha}",),
+          {"dirichlet_alpha": alpha},
           "cifar10",
         )
         for letter, alpha in (("c", "0.3"), ("d", "1"))
@@ -754,7 +754,7 @@ FIGURES: dict[str, Figure] = {
     "Personalised accuracy by the concentration of the classes, MNIST-DNN",
     figures.make_panels(
       {
-        f"Dirichlet({alpha})": (f"--dirichlet_alpha={alpha}",)
+        f"Dirichlet({alpha})": {"dirichlet_alpha": alpha}
         for alpha in ("0.1", "0.3", "1")
       },
       "mnist",
@@ -770,7 +770,7 @@ FIGURES: dict[str, Figure] = {
     "What the paper leaves open, MNIST",
     (
       _MNIST._replace(title="pFedACnnL, two hidden layers"),
-      Panel("b", "FedACnnL, two convolutions", (), "mnist_conv"),
+      Panel("b", "FedACnnL, two convolutions", {}, "mnist_conv"),
     ),
     _ablation_lines,
     table=lambda outcomes: _ends(outcomes, "setting"),
@@ -779,7 +779,7 @@ FIGURES: dict[str, Figure] = {
   ),
   "afl": _figure(
     "AFL: one layer on HoG features, however they are dealt",
-    (Panel("a", "MNIST", (), "mnist_hog"), Panel("b", "CIFAR-10", (), "cifar10_hog")),
+    (Panel("a", "MNIST", {}, "mnist_hog"), Panel("b", "CIFAR-10", {}, "cifar10_hog")),
     _afl_lines,
     table=_afl_table,
     statements=claims.AFL_CLAIMS,
@@ -796,7 +796,7 @@ PAPER = figures.Paper(
   "partition and one set of simulated machines, so a deviation over seeds "
   "holds neither. A best round is chosen on test data.",
   ("FedACnnL", "pFedACnnL"),
-  quick=("--num_seeds=1",),
+  quick={"num_seeds": 1},
   quick_rounds=QUICK_ROUNDS,
   pages={
     "fig6": "cifar10",

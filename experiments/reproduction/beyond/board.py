@@ -43,7 +43,7 @@ DATA = {
   "digits": "board_digits",
 }
 PANELS = tuple(
-  figures.Panel(letter, title, (), data)
+  figures.Panel(letter, title, {}, data)
   for letter, (title, data) in zip("abc", DATA.items())
 )
 
@@ -57,7 +57,7 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
   folders = ["methods", *[f"methods_{panel.data}"] * _is_tuned(panel.data)]
   return [
     figures.FigureLine(
-      label, tuple(f"--flagfile={NAME}/{folder}/{name}.flags" for folder in folders)
+      label, tuple(f"{NAME}/{folder}/{name}.flags" for folder in folders)
     )
     for label, name in METHODS.items()
   ]

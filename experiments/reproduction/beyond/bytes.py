@@ -6,6 +6,7 @@ so a method that sends them saves less.
 """
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +30,10 @@ COMPRESSORS = {
   "signs": "sign",
   "rank 1": "powersgd:1",
 }
-#: Data set -> flags, the accuracy to reach.
-DATA: dict[str, tuple[tuple[str, ...], float]] = {
-  "MNIST": ((), 0.95),
-  "Fashion-MNIST": (("--dataset=fashion_mnist",), 0.8),
+#: Data set -> values, the accuracy to reach.
+DATA: dict[str, tuple[dict[str, Any], float]] = {
+  "MNIST": ({}, 0.95),
+  "Fashion-MNIST": ({"dataset": "fashion_mnist"}, 0.8),
 }
 #: Data set -> how settings were chosen that are those of MNIST.
 _UNTUNED = {"Fashion-MNIST": (Choice("untuned", "anything on Fashion-MNIST"),)}
@@ -41,9 +42,9 @@ UNCOMPRESSED = "whole"
 
 def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
   method = panel.title.split(", ")[1]
-  file = f"--flagfile={NAME}/bytes/{METHODS[method]}.flags"
+  preset = f"{NAME}/bytes/{METHODS[method]}.flags"
   return [
-    figures.FigureLine(label, (file, f"--compress_up={value}"))
+    figures.FigureLine(label, (preset, {"compress_up": value}))
     for label, value in COMPRESSORS.items()
   ]
 
@@ -171,10 +172,10 @@ FIGURE = figures.Figure(
   table=_table_of_targets,
   draw=_draw,
   quick=("a",),
-  shrunk=(
-    "--dataset=digits",
-    "--features=none",
-    "--num_clients=100",
-    "--validation_clients=10",
-  ),
+  shrunk={
+    "dataset": "digits",
+    "features": "none",
+    "num_clients": 100,
+    "validation_clients": 10,
+  },
 )

@@ -30,7 +30,7 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.runs.plan import federation_of
 
 from ...cli import config as config_lib
-from ...cli import flag_words
+from ...cli import flags
 from ...cli.command import Command
 from ...drawing import plots, styles
 from ...reports import gradients, markdown, rule
@@ -46,13 +46,13 @@ METHODS = {
 }
 #: Share of the grid's rounds that a tuning by derivatives may run.
 SHARE = 1 / 3
-QUICK = (
-  "--dataset=digits",
-  "--features=none",
-  "--num_clients=70",
-  "--validation_clients=14",
-  "--rounds=12",
-)
+QUICK = {
+  "dataset": "digits",
+  "features": "none",
+  "num_clients": 70,
+  "validation_clients": 14,
+  "rounds": 12,
+}
 
 
 def _study(name: str, request: figures.Request) -> dict[str, Any]:
@@ -63,18 +63,13 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
     request.root / "runs",
     (),
     [
-      *(QUICK if request.quick else ()),
+      QUICK if request.quick else {},
       *request.common,
-      "--noprogress",
-      *(
-        [f"--data_dir={request.data_dir}"]
-        if request.data_dir and not request.quick
-        else []
-      ),
+      {"progress": False},
+      {"data_dir": request.data_dir} if request.data_dir and not request.quick else {},
     ],
   )
-  words = study.run_flags(name)
-  config = config_lib.parse_config(words)
+  config = config_lib.build_config(*study.run_layers(name))
   federation_of(config.data)  # read before the clocks start
   rounds = int(config.values["rounds"]) * _SEEDS * tuning.PARTITIONS
   print(f"{name}: grid", flush=True)
@@ -90,11 +85,9 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
   }
   began = time.process_time()
   descent = gradients.tune_run_by_gradient(
-    [
-      *words,
-      "--num_seeds=1",
-      *flag_words.setting_flags({flag: starts[flag] for flag in METHODS[name]}),
-    ],
+    config.override(
+      num_seeds=1, **flags.setting_texts({flag: starts[flag] for flag in METHODS[name]})
+    ),
     values,
     2,
     request.root / "gradient" / name,
@@ -103,7 +96,7 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
   seconds = time.process_time() - began
   print(f"{name}: the choices again", flush=True)
   scores = study.scores(
-    [*words, "--eval_protocols=validation"],
+    config.override(eval_protocols="validation"),
     [
       setting,
       *(
@@ -112,7 +105,7 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
     ],
   )
   return {
-    "words": words,
+    "words": config_lib.layer_words(config.layers),
     "grid_seconds": grid_seconds,
     "seconds": seconds,
     "chosen": setting,
@@ -129,7 +122,7 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
 def _resume_study(name: str, request: figures.Request) -> dict[str, Any]:
   """The study of a method, which is read again where it was finished."""
   path = request.root / "gradient" / f"{name}.json"
-  key = [*request.common, request.quick]
+  key = [*config_lib.layer_words(request.common), request.quick]
   files.check_outputs(
     f"`out_dir`={request.root}", {path: files.json_with("key", "steps", "grid")}
   )

@@ -11,6 +11,7 @@ not read.
 """
 
 import collections
+from typing import Any
 
 import numpy as np
 
@@ -36,13 +37,16 @@ METHODS = {
 #: The methods with several models.
 SEVERAL = ("MA-FSVRG", "GA-FSVRG", "IFCA", "FG-EDC")
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
-#: Name of an attack -> flags: on data, on updates, and one that looks honest.
-ATTACKS = {
-  "flipped labels": ("--attack=label_flip",),
-  "flipped signs, 4 times": ("--attack=sign_flip", "--attack_scale=4"),
-  "little is enough": ("--attack=little_is_enough",),
+#: Name of an attack -> values: on data, on updates, and one that looks honest.
+ATTACKS: dict[str, dict[str, Any]] = {
+  "flipped labels": {"attack": "label_flip"},
+  "flipped signs, 4 times": {"attack": "sign_flip", "attack_scale": 4},
+  "little is enough": {"attack": "little_is_enough"},
 }
-DEFENCES = {"mean": (), "geometric median": ("--aggregator=geometric_median",)}
+DEFENCES: dict[str, dict[str, Any]] = {
+  "mean": {},
+  "geometric median": {"aggregator": "geometric_median"},
+}
 
 
 def _attackers(outcome: suite.Outcome) -> tuple[str, float]:
@@ -60,9 +64,9 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
     figures.FigureLine(
       f"{method} {100 * share:g} %",
       (
-        f"--flagfile={NAME}/hostile/{file}.flags",
-        *DEFENCES[defence],
-        *((*ATTACKS[attack], f"--attackers={share:g}") if share else ()),
+        f"{NAME}/hostile/{file}.flags",
+        DEFENCES[defence],
+        {**ATTACKS[attack], "attackers": share} if share else {},
       ),
     )
     for method, file in METHODS.items()
@@ -281,7 +285,7 @@ FIGURE = figures.Figure(
   "accuracy",
   "hostile",
   figures.make_panels(
-    {f"{attack}; {defence}": () for defence in DEFENCES for attack in ATTACKS}
+    {f"{attack}; {defence}": {} for defence in DEFENCES for attack in ATTACKS}
   ),
   _lines,
   protocol="local",
@@ -292,10 +296,10 @@ FIGURE = figures.Figure(
   draw=_draw,
   quick=("b", "e"),
   statements=tuple(map(_defence_statement, DEFENCES)),
-  shrunk=(
-    "--dataset=digits",
-    "--features=none",
-    "--num_clients=100",
-    "--validation_clients=10",
-  ),
+  shrunk={
+    "dataset": "digits",
+    "features": "none",
+    "num_clients": 100,
+    "validation_clients": 10,
+  },
 )

@@ -124,7 +124,7 @@ FIGURE = figures.Figure(
   "late",
   figures.make_panels(
     {
-      f"{100 * share:g} % stragglers": (f"--stragglers={share}",) if share else ()
+      f"{100 * share:g} % stragglers": {"stragglers": share} if share else {}
       for share in _SHARES
     }
   ),
@@ -132,16 +132,16 @@ FIGURE = figures.Figure(
   eval_every=5,
   table=_table,
   draw=_draw,
-  shrunk=(
-    "--dataset=digits",
-    "--features=none",
-    "--partition=classes",
-    "--classes_per_client=2",
-    "--num_clients=60",
-    "--local_epochs=5",
-    "--client_lr=0.1",
-    "--targets=0.6,0.7",
-  ),
+  shrunk={
+    "dataset": "digits",
+    "features": "none",
+    "partition": "classes",
+    "classes_per_client": 2,
+    "num_clients": 60,
+    "local_epochs": 5,
+    "client_lr": 0.1,
+    "targets": "0.6,0.7",
+  },
   statements=(
     *(_keeps(panel) for panel in "bc"),
     *(

@@ -46,14 +46,12 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
   """Every method with the noise of a panel; without privacy in the last."""
   lines = []
   for label, (file, released) in METHODS.items():
-    flags = (f"--flagfile=beyond/private/{file}.flags",)
     if panel.letter in _BUDGETS:
       noise = NOISE[released][_BUDGETS.index(panel.letter)]
-      lines.append(figures.FigureLine(label, (*flags, f"--noise_multiplier={noise}")))
+      preset = f"beyond/private/{file}.flags"
+      lines.append(figures.FigureLine(label, (preset, {"noise_multiplier": noise})))
     elif file != "fedavg_adaptive":
-      lines.append(
-        figures.FigureLine(label, (f"--flagfile=beyond/private/{file}_plain.flags",))
-      )
+      lines.append(figures.FigureLine(label, (f"beyond/private/{file}_plain.flags",)))
   return lines
 
 
@@ -210,7 +208,7 @@ FIGURE = figures.Figure(
   "private",
   figures.make_panels(
     {
-      "without privacy" if math.isinf(epsilon) else f"epsilon {epsilon:g}": ()
+      "without privacy" if math.isinf(epsilon) else f"epsilon {epsilon:g}": {}
       for epsilon in EPSILONS.values()
     }
   ),
@@ -220,12 +218,12 @@ FIGURE = figures.Figure(
   of_claims=True,
   draw=_draw,
   quick=("a", "d"),
-  shrunk=(
-    "--dataset=digits",
-    "--features=flatten",
-    "--num_clients=120",
-    "--validation_clients=0",
-  ),
+  shrunk={
+    "dataset": "digits",
+    "features": "flatten",
+    "num_clients": 120,
+    "validation_clients": 0,
+  },
   statements=(
     _above("AFL", "FedAvg", "a"),
     _above("FedAvg", "AFL", "d"),

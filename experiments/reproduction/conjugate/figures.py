@@ -4,8 +4,10 @@
 """
 
 import functools
+from typing import Any
 
 from ...cli import presets
+from ...cli.config import Layer
 from ...drawing import plots
 from .. import cost_to_accuracy as targets
 from .. import figures, suite, verdicts
@@ -21,21 +23,21 @@ TARGETS = (0.955, 0.96, 0.965)
 _MNIST = figures.participation_panels(20, 15, 10, 5)
 _RATES = figures.participation_panels(30, 20, 15, 10)
 #: The stated settings with the steps of Figs. 4 and 5.
-_STEPS = {
-  f"-{rate}": (f"--flagfile={NAME}/stated.flags", f"--client_lr={rate}")
+_STEPS: dict[str, tuple[Layer, ...]] = {
+  f"-{rate}": (f"{NAME}/stated.flags", {"client_lr": rate})
   for rate in ("0.1", "0.5", "0.8", "1")
 }
 
-_ONE_PASS = ("--local_steps=0", "--local_epochs=1", "--batch_size=1")
-_L2 = ("--hog_norm=l2",)
+_ONE_PASS: dict[str, Any] = {"local_steps": 0, "local_epochs": 1, "batch_size": 1}
+_L2 = {"hog_norm": "l2"}
 #: Local work and features, which the paper does not state (R-C1 to R-C4 of
-#: docs/papers/readings.md) -> flags. The last two are of CLSFSVRG alone, and
+#: docs/papers/readings.md) -> values. The last two are of CLSFSVRG alone, and
 #: LoSAC, whose table has a row for each step, makes a fixed number of them.
-READINGS = {
-  "20 steps of 10": (),
+READINGS: dict[str, dict[str, Any]] = {
+  "20 steps of 10": {},
   "one pass": _ONE_PASS,
   "20 steps of 10, l2 blocks": _L2,
-  "one pass, l2 blocks": (*_ONE_PASS, *_L2),
+  "one pass, l2 blocks": _ONE_PASS | _L2,
 }
 
 _lines = figures.methods(NAME, "mnist", PROPOSED)
@@ -47,12 +49,12 @@ _by_step = figures.methods(
 def _readings(panel: Panel) -> list[FigureLine]:
   """The stated settings, and all methods at their rate, by each reading."""
   return [
-    line._replace(label=f"{line.label} ({name})", flags=(*line.flags, *extra))
+    line._replace(label=f"{line.label} ({name})", layers=(*line.layers, values))
     for line in _lines(panel)
     if line.protocol != TUNED
-    for name, extra in READINGS.items()
-    if (_L2[0] not in extra or line.protocol == STATED)
-    and not (_ONE_PASS[0] in extra and line.label.startswith("LoSAC"))
+    for name, values in READINGS.items()
+    if ("hog_norm" not in values or line.protocol == STATED)
+    and not ("local_steps" in values and line.label.startswith("LoSAC"))
   ]
 
 
@@ -60,9 +62,9 @@ def _both_variants(panel: Panel) -> list[FigureLine]:
   """The tuned methods, LoSAC in both of its variants."""
   lines = [line for line in _lines(panel) if line.protocol == TUNED]
   # Its name is not that of an algorithm.
-  file = f"{NAME}/methods/losac_client.flags"
-  if presets.exists(file):
-    lines.append(FigureLine(claims.CLIENT, (f"--flagfile={file}",)))
+  preset = f"{NAME}/methods/losac_client.flags"
+  if presets.exists(preset):
+    lines.append(FigureLine(claims.CLIENT, (preset,)))
   return lines
 
 

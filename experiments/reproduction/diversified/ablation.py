@@ -61,19 +61,18 @@ class Combination(NamedTuple):
   def preset(self) -> str:
     return f"diversified/ablation/{self.name}.flags"
 
-  def start(self) -> tuple[str, ...]:
-    """The flags of the run before its rates are tuned."""
-    words = [
-      "--algorithm=composed",
-      f"--client_update={LOCAL[self.local]}",
-      f"--server={SERVER[self.server]}",
-      f"--num_models={self.models}",
-      "--local_steps=20",
-      "--batch_size=10",
-    ]
-    if self.models > 1:
-      words.append("--threshold=4")  # as the paper states
-    return tuple(words)
+  def start(self) -> dict[str, Any]:
+    """The settings of the run before its rates are tuned."""
+    values = {
+      "algorithm": "composed",
+      "client_update": LOCAL[self.local],
+      "server": SERVER[self.server],
+      "num_models": self.models,
+      "local_steps": 20,
+      "batch_size": 10,
+    }
+    # As the paper states.
+    return values | ({"threshold": 4} if self.models > 1 else {})
 
 
 #: Name -> combination.

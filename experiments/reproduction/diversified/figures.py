@@ -12,50 +12,53 @@ from . import ablation, claims, own_classes, readings
 
 NAME = "diversified"
 PROPOSED = ("ma_fsvrg", "ga_fsvrg")
-_TENTH = ("--participation=0.1",)
+_TENTH = {"participation": 0.1}
 
 
 def _panels_of(flag: str, name: str, *values: object) -> tuple[Panel, ...]:
   return figures.make_panels(
-    {f"{name} = {v}": (f"--{flag}={v}",) for v in values}, extra_flags=_TENTH
+    {f"{name} = {v}": {flag: v} for v in values}, common=_TENTH
   )
 
 
 _MNIST = figures.participation_panels(20, 15, 10, 5)
 _CIFAR = figures.participation_panels(40, 30, 20, 10)
-_CIFAR_FIXED = ("--num_models=3", "--beta1=0.9", "--client_lr=0.08")
+_CIFAR_FIXED = {"num_models": 3, "beta1": 0.9, "client_lr": 0.08}
 #: On CIFAR-10 no global model reaches the paper's numbers, so the accuracy of
 #: the clients on their own classes is evaluated too.
 _CIFAR_PROTOCOLS = "global,local,preferred,validation"
 
-#: data -> flags that hold clients out, by which settings are tuned and one of
+#: data -> values that hold clients out, by which settings are tuned and one of
 #: the K models is chosen; the others are as many as the paper has.
-HOLDOUT_FLAGS = {
-  "mnist": ("--num_clients=440", "--validation_clients=40"),
-  "cifar10": ("--num_clients=1100", "--validation_clients=100"),
+HELD = {
+  "mnist": {"num_clients": 440, "validation_clients": 40},
+  "cifar10": {"num_clients": 1100, "validation_clients": 100},
 }
 
 # A figure of this project: the paper can be read in several ways, and each
 # panel changes one reading of the stated settings.
 _READINGS = figures.make_panels(
   {
-    "as stated": (),
-    "(64) as printed": ("--central_rule=printed",),
-    "L2 on the mean loss": ("--l2_of=mean",),
-    "(64) as printed, L2 on the mean loss": ("--central_rule=printed", "--l2_of=mean"),
-    "one pass in single examples": (
-      "--local_steps=0",
-      "--local_epochs=1",
-      "--batch_size=1",
-    ),
-    "A_r as printed": ("--aggregate_scaling=paper",),
-    "A_r = 1": ("--aggregate_scaling=none",),
-    "centres not centred": ("--nocentre_projection",),
-    "K copies, no split": ("--split=copies",),
-    "Lambda_i = 1": ("--nolocal_scaling",),
-    "no acceleration": ("--noaccelerate",),
+    "as stated": {},
+    "(64) as printed": {"central_rule": "printed"},
+    "L2 on the mean loss": {"l2_of": "mean"},
+    "(64) as printed, L2 on the mean loss": {
+      "central_rule": "printed",
+      "l2_of": "mean",
+    },
+    "one pass in single examples": {
+      "local_steps": 0,
+      "local_epochs": 1,
+      "batch_size": 1,
+    },
+    "A_r as printed": {"aggregate_scaling": "paper"},
+    "A_r = 1": {"aggregate_scaling": "none"},
+    "centres not centred": {"centre_projection": False},
+    "K copies, no split": {"split": "copies"},
+    "Lambda_i = 1": {"local_scaling": False},
+    "no acceleration": {"accelerate": False},
   },
-  extra_flags=_TENTH,
+  common=_TENTH,
 )
 
 
@@ -72,7 +75,7 @@ def _comparison(number: int, title: str, metric: str, data: str) -> Figure:
     data,
     _CIFAR if cifar else _MNIST,
     _OF_CIFAR if cifar else figures.methods(NAME, data, PROPOSED),
-    HOLDOUT_FLAGS[data],
+    HELD[data],
     protocols=_CIFAR_PROTOCOLS if cifar else "global,validation",
     sections=(report.deployment_section, own_classes.class_ranks_section)
     if number == 5
@@ -92,7 +95,7 @@ def _proposal_figure(
     "mnist",
     panels,
     figures.methods(NAME, "mnist", PROPOSED, others=False, **method_options),
-    HOLDOUT_FLAGS["mnist"],
+    HELD["mnist"],
     protocols="global,validation",
     **options,
   )
@@ -136,9 +139,9 @@ FIGURES: dict[str, Figure] = {
     "Figs. 5 to 7 by the readings of what the paper leaves open, CIFAR-10",
     "macro_recall",
     "cifar10",
-    (_CIFAR[-1], Panel("e", "all data in one place", ())),
+    (_CIFAR[-1], Panel("e", "all data in one place", {})),
     readings.lines_of_readings(_OF_CIFAR),
-    HOLDOUT_FLAGS["cifar10"],
+    HELD["cifar10"],
     protocols=_CIFAR_PROTOCOLS,
     sections=(own_classes.class_ranks_section,),
     table=readings.readings_table,
@@ -149,7 +152,7 @@ FIGURES: dict[str, Figure] = {
     "mnist",
     _MNIST,
     ablation.lines,
-    HOLDOUT_FLAGS["mnist"],
+    HELD["mnist"],
     protocols="global,validation",
     table=ablation.ablation_table,
     sections=(ablation.ablation_section, ablation.note),

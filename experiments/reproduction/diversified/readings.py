@@ -22,12 +22,12 @@ METRICS = {"Fig5": "macro_recall", "Fig6": "macro_f1", "Fig7": "micro_precision"
 MEASURED = {"global": "entire test set", "preferred": "all machines"}
 POOLED = "pooled optimum"
 
-_READINGS: dict[str, tuple[str, ...]] = {
-  "": (),
-  ", as printed": ("--central_rule=printed", "--l2_of=mean"),
-  ", features to 255": ("--hog_norm=none", "--hog_scale=255"),
-  ", own anchors": ("--anchors=preferring",),
-  ", means of models": ("--group_mean=models",),
+_READINGS: dict[str, dict[str, Any]] = {
+  "": {},
+  ", as printed": {"central_rule": "printed", "l2_of": "mean"},
+  ", features to 255": {"hog_norm": "none", "hog_scale": 255},
+  ", own anchors": {"anchors": "preferring"},
+  ", means of models": {"group_mean": "models"},
 }
 
 
@@ -41,14 +41,14 @@ def lines_of_readings(
   """
 
   def lines(panel: Panel) -> list[FigureLine]:
-    if not panel.flags:  # nobody takes part in the pooled optimum
-      return [FigureLine(POOLED, ("--algorithm=central",))]
+    if not panel.values:  # nobody takes part in the pooled optimum
+      return [FigureLine(POOLED, ({"algorithm": "central"},))]
     return [
-      line._replace(label=line.label + end, flags=(*line.flags, *extra))
+      line._replace(label=line.label + end, layers=(*line.layers, values))
       for line in base(panel)
       if line.protocol == STATED
-      for end, extra in _READINGS.items()
-      if line.label.startswith("GA") or "--group_mean=models" not in extra
+      for end, values in _READINGS.items()
+      if line.label.startswith("GA") or "group_mean" not in values
     ]
 
   return lines

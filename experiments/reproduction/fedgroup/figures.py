@@ -4,7 +4,7 @@
 prepared is left out, and the table says so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import pathlib
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from fedjax_alg.data.sources import load_npz
 from fedjax_alg.data.synthetic import client_sizes
 
 from ...cli import config as config_lib
-from ...cli.config import UsageError
+from ...cli.config import Layer, UsageError
 from ...drawing import plots
 from .. import figures, report, suite
 from ..chosen import Choice
@@ -35,16 +35,16 @@ class _DataAndModel(NamedTuple):
   data: str  #: preset
   groups: int  #: m
   eval_every: int = 1
-  mu: float = 1.0
-  flags: tuple[str, ...] = ()
+  mu: float = 1
+  values: Mapping[str, Any] = {}  #: of further flags
   chosen: tuple[Choice, ...] = ()  #: what ``Panel.chosen`` says of the data
 
-  def panel(self, letter: str = "", *extra: str) -> Panel:
+  def panel(self, letter: str = "", **values: Any) -> Panel:
     """The pair as a panel of a figure."""
     return Panel(
       letter or self.letter,
       self.title,
-      (*self.flags, *extra),
+      {**self.values, **values},
       self.data,
       self.eval_every,
       chosen=self.chosen,
@@ -72,7 +72,7 @@ PAIRS = {
       "FEMNIST-MCLR, published generator",
       "femnist_mclr",
       5,
-      flags=("--femnist=leaky",),
+      values={"femnist": "leaky"},
     ),
   )
 }
@@ -103,27 +103,29 @@ METHODS = {
 _SENT140_CLIENTS = 772
 
 
-def _file(label: str) -> str:
-  """The flag that names a method's file."""
-  return f"--flagfile={NAME}/methods/{METHODS[label]}.flags"
+def _preset(label: str) -> str:
+  """The name of a method's preset."""
+  return f"{NAME}/methods/{METHODS[label]}.flags"
 
 
 @functools.cache
 def _hyper_parameters(label: str) -> frozenset[str]:
   """The names of the hyper-parameters that a method reads."""
-  return frozenset(config_lib.parse_config([_file(label)]).hparams)
+  return frozenset(config_lib.build_config(_preset(label)).hparams)
 
 
-def _method_flags(pair: _DataAndModel, label: str, *extra: str) -> tuple[str, ...]:
-  """The flags of a method on a pair; m and mu are given if it reads them."""
+def _layers(
+  pair: _DataAndModel, label: str, further: Mapping[str, Any] | None = None
+) -> tuple[Layer, ...]:
+  """The settings of a method on a pair; m and mu are given if it reads them."""
   values = {"num_groups": pair.groups, "max_groups": pair.groups, "mu": pair.mu}
   if label == claims.PRETRAINED:
     values = {"pretrain_scale": pair.groups * ALPHA}
   reads = _hyper_parameters(label)
   return (
-    _file(label),
-    *(f"--{name}={value:g}" for name, value in values.items() if name in reads),
-    *extra,
+    _preset(label),
+    {name: value for name, value in values.items() if name in reads},
+    further or {},
   )
 
 
@@ -134,7 +136,7 @@ def _lines(*labels: str) -> Callable[[Panel], list[FigureLine]]:
     pair = _pair(panel)
     # On Synthetic all clients are pre-trained, so RAC has none to assign.
     return [
-      FigureLine(label, _method_flags(pair, label))
+      FigureLine(label, _layers(pair, label))
       for label in labels
       if (label, pair) != ("FG-RAC-EDC", _SYNTHETIC)
     ]
@@ -146,29 +148,29 @@ def _pair(panel: Panel) -> _DataAndModel:
   return next(p for p in PAIRS.values() if p.data == panel.data)
 
 
-def _of_fg(panel: Panel, *ends: tuple[str, tuple[str, ...]]) -> list[FigureLine]:
-  """FG-EDC with further flags, each with the end of its label."""
+def _of_fg(panel: Panel, *ends: tuple[str, Mapping[str, Any]]) -> list[FigureLine]:
+  """FG-EDC with further values, each with the end of its label."""
   return [
-    FigureLine(claims.FG + end, _method_flags(_pair(panel), claims.FG, *extra))
-    for end, extra in ends
+    FigureLine(claims.FG + end, _layers(_pair(panel), claims.FG, values))
+    for end, values in ends
   ]
 
 
 def _eta_g_lines(panel: Panel) -> list[FigureLine]:
   return _of_fg(
     panel,
-    *((f", eta_g = {value}", (f"--eta_g={value}",)) for value in ("0", "0.1", "1")),
+    *((f", eta_g = {value}", {"eta_g": value}) for value in ("0", "0.1", "1")),
   )
 
 
 def _reading_lines(panel: Panel) -> list[FigureLine]:
   return _of_fg(
     panel,
-    ("", ()),
-    (", uniform means", ("--client_weights=uniform",)),
-    (", 200 steps of pre-training", ("--pretrain_steps=200",)),
-    (", newcomers by auxiliary", ("--direction=auxiliary",)),
-    (", newcomers by latest", ("--direction=latest",)),
+    ("", {}),
+    (", uniform means", {"client_weights": "uniform"}),
+    (", 200 steps of pre-training", {"pretrain_steps": 200}),
+    (", newcomers by auxiliary", {"direction": "auxiliary"}),
+    (", newcomers by latest", {"direction": "latest"}),
   )
 
 
@@ -183,7 +185,7 @@ def _newcomer_lines(panel: Panel) -> list[FigureLine]:
     *_of_fg(
       panel,
       *(
-        (f", {direction}", (f"--direction={direction}",))
+        (f", {direction}", {"direction": direction})
         for direction in ("auxiliary", "latest")
       ),
     ),
@@ -193,7 +195,7 @@ def _newcomer_lines(panel: Panel) -> list[FigureLine]:
 def _shift_lines(panel: Panel) -> list[FigureLine]:
   return [
     *_lines("FedAvg", "IFCA", claims.FG)(panel),
-    *_of_fg(panel, (", no migration", ("--migration=1",))),
+    *_of_fg(panel, (", no migration", {"migration": 1})),
   ]
 
 
@@ -253,19 +255,19 @@ def _draws(protocol: str, *below: tuple[str, str], table1: bool = False) -> Draw
 #: log-normal with sigma 2; pixels and rate are those of the other MNIST runs.
 _CLASSES = figures.make_panels(
   {
-    "1 class": ("--partition=classes", "--classes_per_client=1"),
-    "3 classes": ("--partition=classes", "--classes_per_client=3"),
-    "5 classes": ("--partition=classes", "--classes_per_client=5"),
-    "10 classes (IID)": ("--partition=iid",),
+    "1 class": {"partition": "classes", "classes_per_client": 1},
+    "3 classes": {"partition": "classes", "classes_per_client": 3},
+    "5 classes": {"partition": "classes", "classes_per_client": 5},
+    "10 classes (IID)": {"partition": "iid"},
   },
   "mnist_mclr",
-  ("--size_sigma=2",),
+  {"size_sigma": 2},
 )
 #: Of sigma 0, 0.5, 1 and 2, with pixels in [0, 1] or standardised, validation
 #: clients choose these for FedAvg, with three classes a client.
 _EQUAL = tuple(
   panel._replace(
-    flags=(*panel.flags[:-1], "--size_sigma=0", "--features=standardize"),
+    values={**panel.values, "size_sigma": 0, "features": "standardize"},
     chosen=(Choice("validation", "size_sigma"), Choice("validation", "features")),
   )
   for panel in _CLASSES
@@ -417,8 +419,8 @@ FIGURES: dict[str, Figure] = {
   "newcomers": _local(
     "100 newcomers after half of the rounds, MNIST-MCLR",
     (
-      _MNIST.panel("a", "--rounds=200")._replace(
-        eval_every=5, halfway=lambda r: (f"--newcomers_at={r}:100",)
+      _MNIST.panel("a", rounds=200)._replace(
+        eval_every=5, halfway=lambda r: {"newcomers_at": f"{r}:100"}
       ),
     ),
     _newcomer_lines,
@@ -430,8 +432,8 @@ FIGURES: dict[str, Figure] = {
   "shift": _local(
     "A fifth of the clients exchange their data after half of the rounds, MNIST-MCLR",
     (
-      _MNIST.panel("a", "--rounds=100", "--shift=swap_all")._replace(
-        halfway=lambda r: (f"--shift_every={r}",)
+      _MNIST.panel("a", rounds=100, shift="swap_all")._replace(
+        halfway=lambda r: {"shift_every": r}
       ),
     ),
     _shift_lines,
@@ -463,17 +465,17 @@ def _clients_of(path: str, inside: str) -> int:
   return min(len(set(client_ids.tolist())), _SENT140_CLIENTS)
 
 
-def _letters(path: str) -> tuple[str, ...]:
-  return (f"--data_path={path}",)
+def _letters(path: str) -> dict[str, Any]:
+  return {"data_path": path}
 
 
-def _texts(path: str) -> tuple[str, ...]:
-  return (
-    "--dataset=npz",
-    f"--data_path={path}",
-    "--partition=natural",
-    f"--num_clients={_clients(path)}",
-  )
+def _texts(path: str) -> dict[str, Any]:
+  return {
+    "dataset": "npz",
+    "data_path": path,
+    "partition": "natural",
+    "num_clients": _clients(path),
+  }
 
 
 def _of_pairs(
@@ -565,7 +567,7 @@ PAPER = figures.Paper(
   "group by then, as in the paper. A best round is chosen on test data.",
   # Random groups (FG-RCC, FG-RAC) are what the paper compares its own with.
   ("FG-EDC", "FG-MADC", "FGP-"),
-  quick=("--rounds=40", "--num_seeds=1"),
+  quick={"rounds": 40, "num_seeds": 1},
   pages={
     "table1": "discrepancy",
     "table1_equal": "discrepancy",

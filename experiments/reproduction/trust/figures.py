@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ...cli import flag_words
 from ...drawing import plots
 from ...reports import markdown, rule
 from .. import answers, figures, report, suite, verdicts
@@ -37,29 +36,27 @@ NIID_ROUNDS = {"a": 8, "b": 4, "c": 3}
 _2NN = {"iid": "2nn_iid", "shards": "2nn_two_classes"}
 
 
-def _file(name: str) -> tuple[str, ...]:
-  """The flag that names a method's file."""
-  return (f"--flagfile={NAME}/methods/{name}.flags",)
+def _line(label: str, name: str) -> FigureLine:
+  """A line with the preset of this name."""
+  return FigureLine(label, (f"{NAME}/methods/{name}.flags",))
 
 
 def _2nn_lines(panel: Panel) -> list[FigureLine]:
-  return [
-    FigureLine("FedAvg", _file(_2NN[flag_words.read_values(panel.flags)["partition"]]))
-  ]
+  return [_line("FedAvg", _2NN[panel.values["partition"]])]
 
 
 def _2nn_panels() -> tuple[Panel, ...]:
-  kinds = (
-    ("IID", ("--partition=iid", "--size_sigma=0", "--rounds=300")),
-    ("two classes", ("--partition=shards", "--classes_per_client=2", "--rounds=1000")),
+  kinds: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("IID", {"partition": "iid", "size_sigma": 0, "rounds": 300}),
+    ("two classes", {"partition": "shards", "classes_per_client": 2, "rounds": 1000}),
   )
   return figures.make_panels(
     {
-      f"{words}, C = {share}": (*flags, f"--participation={share}")
-      for words, flags in kinds
+      f"{words}, C = {share}": {**values, "participation": share}
+      for words, values in kinds
       for share in (0.1, 0.2, 0.5, 1)
     },
-    extra_flags=("--stop_at=global:accuracy:0.97",),
+    common={"stop_at": "global:accuracy:0.97"},
   )
 
 
@@ -180,7 +177,7 @@ FIGURES: dict[str, Figure] = {
     "NIID-Bench: best round, 10 clients by Dirichlet(0.5), test accuracy",
     "niid_bench",
     tuple(
-      Panel(letter, title, (f"--dataset={dataset}", f"--rounds={NIID_ROUNDS[letter]}"))
+      Panel(letter, title, {"dataset": dataset, "rounds": NIID_ROUNDS[letter]})
       for letter, title, dataset in (
         ("a", "MNIST", "mnist"),
         ("b", "Fashion-MNIST", "fashion_mnist"),
@@ -191,7 +188,7 @@ FIGURES: dict[str, Figure] = {
     quick=("a",),
     num_seeds=1,
     measures={"test_accuracy_max": _best("global", 50)},
-    shrunk=("--layers=valid3-4,max2,dense16", "--local_epochs=1"),
+    shrunk={"layers": "valid3-4,max2,dense16", "local_epochs": 1},
   ),
   "fedavg_2nn": _figure(
     "fedavg_2nn",
@@ -201,7 +198,7 @@ FIGURES: dict[str, Figure] = {
     _2nn_lines,
     quick=("a", "e"),
     measures={"rounds_to_97%": verdicts.rounds_until(0.97)},
-    shrunk=("--num_clients=20", "--hidden=16,16"),
+    shrunk={"num_clients": 20, "hidden": "16,16"},
   ),
   "pfedme": _figure(
     "pfedme",
@@ -209,14 +206,14 @@ FIGURES: dict[str, Figure] = {
     "of 2 classes, test accuracy",
     "pfedme",
     (
-      Panel("a", "MNIST, 20 local steps, personal rate 0.1", ()),
+      Panel("a", "MNIST, 20 local steps, personal rate 0.1", {}),
       Panel(
         "b",
         "MNIST, 10 local steps, personal rate 0.09",
-        ("--local_steps=10", "--personal_lr=0.09"),
+        {"local_steps": 10, "personal_lr": 0.09},
       ),
     ),
-    lambda panel: [FigureLine("pFedMe", _file("pfedme"))],
+    lambda panel: [_line("pFedMe", "pfedme")],
     protocols="global,local,copy",
     draw=_draw_pfedme,
     measures={
@@ -244,7 +241,7 @@ PAPER = figures.Paper(
   TABLES,
   "A best round is chosen on test data, here as in the works.",
   ("",),
-  quick=("--dataset=digits", "--num_seeds=1", "--rounds=3"),
+  quick={"dataset": "digits", "num_seeds": 1, "rounds": 3},
   files={"fashion_mnist": figures.FASHION_MNIST},
   optional=("mnist", "fashion_mnist", "cifar10"),
   seeds="niid_bench 1 seed and a part of its 50 rounds, the others 3 seeds",

@@ -188,6 +188,13 @@ def test_refused_in_one_line(words, parts):
   assert len(str(caught.value)) < 600 or len(words) < 600
   for part in parts.split(" & "):
     assert part in str(caught.value)
+  pairs = [word.removeprefix("--").split("=", 1) for word in words.split(" ")]
+  if all(len(pair) == 2 for pair in pairs) and "undefok" not in words:
+    with pytest.raises(UsageError) as refusal:  # the same by name and value
+      config.build_config(
+        *(text if name == "flagfile" else {name: text} for name, text in pairs)
+      )
+    assert str(refusal.value) == str(caught.value)
 
 
 def test_without_an_algorithm_one_is_asked_for():
@@ -366,6 +373,40 @@ def test_a_part_of_a_preset_can_be_switched_off(tmp_path):
   parse_config(words)
   with pytest.raises(UsageError, match="^--beta1: not read with --acc"):
     parse_config([*words, "--beta1=0.5"])
+
+
+@pytest.mark.parametrize(
+  "words",
+  [
+    "--algorithm=fedavg --rounds=3 --targets=0.5,0.75 --noprogress --client_lr=1e-3",
+    "--algorithm fedavg --rounds 7 --newcomers_at=4:2 --num_clients=9",
+    "--rounds=3 --flagfile=FILE --noaccelerate",  # the file's rounds
+    "--flagfile=FILE --rounds=3 --accelerate=false --client_lr=0.25",
+    "--client_update=scaffold --server=average",
+  ],
+)
+def test_layers_make_the_run_of_their_words(words, tmp_path):
+  file = tmp_path / "a.flags"
+  file.write_text("--algorithm=ma_fsvrg\n--rounds=5\n--beta1=0.8\n--noprogress\n")
+  words = words.replace("FILE", str(file)).split()
+  run, layers = parse_config(words), config.read_layers(words)
+  built = config.build_config(*layers)
+  assert built == run and built.flag_lines() == run.flag_lines()
+  assert parse_config(config.layer_words(layers)) == run
+  assert run.override(rounds="9", seed=4) == parse_config(
+    [*words, "--rounds=9", "--seed=4"]
+  )
+  with pytest.raises(UsageError, match="^--rounds=-1: must be"):
+    run.override(rounds=-1)
+
+
+def test_all_values_of_a_list_that_is_given_in_parts_count(tmp_path):
+  file = tmp_path / "a.flags"
+  file.write_text("--roles=personal:head\n")
+  words = [f"--flagfile={file}", "--roles=frozen:a", "--roles", "frozen:b,lora:c"]
+  layers = config.read_layers(words)
+  roles = config.read_values(config.merge_layers(*layers))["roles"]
+  assert roles == ["personal:head", "frozen:a", "frozen:b", "lora:c"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from experiments.reproduction.analytic import figures as analytic
 from fedjax_alg import registry
 from fedjax_alg.records import tables as records
 from tests import made_runs
+from tests.experiments import shown
 
 #: Beside the preset's Dirichlet partition: 6 clients, a tiny network.
 DIGITS = (
@@ -26,7 +27,7 @@ DIGITS = (
 
 
 def request(*common, **options):
-  return figures.Request(None, common, "here", **options)
+  return figures.Request(None, config.read_layers(common), "here", **options)
 
 
 def test_quick_is_shorter_and_smaller():
@@ -66,7 +67,9 @@ def outcome(
     }
 
   return made_runs.outcome(
-    suite.Cell(panel, f"panel {panel}", label, (f"--algorithm={algorithm}",)),
+    suite.Cell(
+      panel, f"panel {panel}", label, shown.config_of(f"--algorithm={algorithm}")
+    ),
     # Each client alone has no global model.
     curves,
     columns,
@@ -270,9 +273,7 @@ def test_fig6_table(personal, monkeypatch):
   # of a part of their rounds is not the paper's number.
   sgd = next(o for o in personal if o.cell.label == claims.LOCAL_ONLY)
   slow = sgd._replace(
-    cell=dataclasses.replace(
-      sgd.cell, flags=("--algorithm=fedavg", "--dataset=cifar10")
-    ),
+    cell=dataclasses.replace(sgd.cell, config=shown.config_of("--dataset=cifar10")),
     summary={**sgd.summary, "cost": {**sgd.summary["cost"], "rounds": 5}},
   )
   assert slow.cell.panel == "a" and claims.rounds_factor(slow) == 1.0

@@ -17,13 +17,13 @@ def _preset(tmp_path, monkeypatch):
     presets.replace(
       f"paper/{name}.flags", [presets.Setting("", name, *row) for row in rows]
     )
-    return f"--flagfile=paper/{name}.flags"
+    return f"paper/{name}.flags"
 
   return write
 
 
-def label_of(*words, **options):
-  return chosen.describe(chosen.of_flags(words, **options))
+def label_of(*layers, **options):
+  return chosen.describe(chosen.of_layers(layers, **options))
 
 
 def test_the_worst_choice_comes_first(preset):
@@ -35,9 +35,9 @@ def test_the_worst_choice_comes_first(preset):
     ("mu", "1", "untuned"),
   )
   assert label_of(special) == "test (not comparable): l2, features; not tuned: mu"
-  assert chosen.incomparable(chosen.of_flags([data])) == {"l2", "features"}
+  assert chosen.incomparable(chosen.of_layers([data])) == {"l2", "features"}
   assert label_of(preset("two", ("", "", "stated"), ("mu", "1"))) == "stated"
-  assert label_of("--algorithm=fedavg") == "not declared"
+  assert label_of({"algorithm": "fedavg"}) == "not declared"
   edge = preset("edge", ("lr", "1", "edge of grid"), ("", "", "stated"))
   assert label_of(edge) == "edge of grid: lr"
 
@@ -46,18 +46,18 @@ def test_what_a_figure_gives_is_stated_and_the_last_file_counts(preset):
   data = preset("data", ("rounds", "1"), ("l2", "", "test"))
   base = preset("base", ("", "", "stated"), ("lr", "1", "untuned"))
   special = preset("special", ("lr", "2", "validation"))
-  assert label_of(base, special, data, "--l2=0.01") == "validation: lr"
+  assert label_of(base, special, data, {"l2": 0.01}) == "validation: lr"
   more = [chosen.Choice("test", "l2")]
-  assert label_of(base, data, "--l2=0.01", more=more).startswith("test")
-  assert label_of(base, "--lr=1", special) == "validation: lr"
+  assert label_of(base, data, {"l2": 0.01}, more=more).startswith("test")
+  assert label_of(base, {"lr": 1}, special) == "validation: lr"
   # The flags of a preset that is not named.
-  assert label_of("--lr=1", sources=[base]) == "not tuned: lr"
+  assert label_of({"lr": 1}, sources=[base]) == "not tuned: lr"
 
 
 def test_what_a_user_writes_into_comments_declares_nothing(tmp_path):
   file = tmp_path / "a.flags"
   file.write_text("# chosen: stated\n--mu=1\n")
-  assert label_of(f"--flagfile={file}") == "not declared"
+  assert label_of(str(file)) == "not declared"
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_what_is_tuned_of_a_combination_is_written_to_its_preset(
     tuning.Trial(setting, (90.0 + i,))
     for i, setting in enumerate(study.settings(name, 5))
   ]
-  start = config.parse_config(study.method_flags(name))
+  start = config.build_config(*study.method_layers(name))
   preset = study.preset_names()[name]
   shutil.copytree(presets.PRESETS, tmp_path, dirs_exist_ok=True)
   monkeypatch.setattr(presets, "PRESETS", tmp_path)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import fedgroup as command
+from experiments.cli import config
 from experiments.reproduction import figures, report, suite, verdicts
 from experiments.reproduction.fedgroup import claims, tables
 from experiments.reproduction.fedgroup import figures as fedgroup
@@ -30,7 +31,7 @@ DIGITS = (
 
 
 def request(*common, **options):
-  return figures.Request(None, common, "here", **options)
+  return figures.Request(None, config.read_layers(common), "here", **options)
 
 
 def test_what_happens_half_way():
@@ -47,11 +48,7 @@ def test_what_is_not_there_is_left_out(monkeypatch, capsys):
   monkeypatch.setattr(
     figures,
     "_why_lacking",
-    lambda flags: (
-      ""
-      if "--data_path=" in " ".join(flags)
-      else "no prepared emnist, nor sentiment140"
-    ),
+    lambda data: "" if data.data_path else "no prepared emnist, nor sentiment140",
   )
   table3 = fedgroup.FIGURES["table3"]
   figure, missing = figures.with_data(fedgroup.PAPER, table3, request())
@@ -70,8 +67,8 @@ def test_what_is_not_there_is_left_out(monkeypatch, capsys):
   )
   assert cell.config.values["data_path"] == "/my/letters.npz"
   assert cell.config.values["data_dir"] is None  # not both
-  text = report._without_folders("--data_path=/my/letters.npz")
-  assert text == "--data_path=letters.npz"
+  words = report.format_flags(suite.Outcome(cell, None, [], {})).split()
+  assert "--data_path=letters.npz" in words and "/" not in words[-1]
   assert command.main(["--figure=fig4", "--panels=b"]) == 2
   assert "sentiment140; or give --sent140_path=PATH" in capsys.readouterr().err
 
@@ -139,7 +136,7 @@ FLAGS = (
 def outcome(folder, label, panel, curves):
   """A run: ``curves`` [seeds, rounds] in every protocol and column."""
   return made_runs.outcome(
-    suite.Cell(panel, f"panel {panel}", label, FLAGS),
+    suite.Cell(panel, f"panel {panel}", label, shown.config_of(*FLAGS)),
     curves,
     protocols=("global", "local", "newcomers"),
     targets=(0.85,),
@@ -224,7 +221,7 @@ def test_partitions_of_synthetic_answer_table3(tmp_path):
       [
         o._replace(
           cell=dataclasses.replace(
-            o.cell, flags=("--algorithm=fedavg", f"--partition_seed={seed}")
+            o.cell, config=shown.config_of(f"--partition_seed={seed}")
           )
         )
         for seed, shift in enumerate((-1e-3, 0.0, 0.0, 1e-3))

@@ -27,7 +27,7 @@ DIGITS = (
 
 
 def request(*common, root=None, **options):
-  return figures.Request(root, common, "here", **options)
+  return figures.Request(root, config.read_layers(common), "here", **options)
 
 
 def cells_of(name, paper):
@@ -141,8 +141,8 @@ def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
     "fig1",
     diversified.PAPER.figures["fig1"]._replace(
       lines_of=lambda panel: [
-        ("FedAvg", ("--flagfile=diversified/methods/fedavg.flags",)),
-        ("FSVRG", ("--flagfile=diversified/methods/fedavg.flags", "--client_lr=0.2")),
+        ("FedAvg", ("diversified/methods/fedavg.flags",)),
+        ("FSVRG", ("diversified/methods/fedavg.flags", {"client_lr": 0.2})),
       ]
     ),
   )
@@ -229,7 +229,9 @@ def test_the_papers_numbers_on_the_curves():
       paper,
       artifact,
       [
-        suite.Outcome(suite.Cell(panel, "5 %", label, ()), pathlib.Path(), [], {})
+        suite.Outcome(
+          suite.Cell(panel, "5 %", label, shown.config_of()), pathlib.Path(), [], {}
+        )
         for panel, label in labels
       ],
       metric,
@@ -277,24 +279,24 @@ def test_a_label_looks_the_same_in_every_panel():
   assert all(first[1] != second[1] for first, second in zip(looks, looks[1:]))
 
 
-def test_a_cell_is_parsed_once_and_before_the_first_run(tmp_path, monkeypatch):
-  parsed, executed = [], []
-  parse = config.parse_config
-  monkeypatch.setattr(
-    config, "parse_config", lambda flags: parsed.append(flags) or parse(flags)
-  )
+def test_cells_are_checked_before_the_first_run(tmp_path, monkeypatch):
+  executed = []
   monkeypatch.setattr(
     shared_runs.sweeps, "run_all", lambda configs, names: executed.extend(configs)
   )
   monkeypatch.setattr(shared_runs.execute, "run_files", None)  # nothing is read
-  good = suite.Cell("a", "", "A", ("--algorithm=fedavg",))
-  bad = suite.Cell("a", "", "B", ("--algorithm=fedavgg",))
-  with pytest.raises(config.UsageError, match="fedavgg"):
-    suite.run_cells([good, bad], tmp_path)
-  assert parsed == [good.flags, bad.flags] and not executed
+  lines = [
+    ("A", ({"algorithm": "fedavg"},)),
+    ("B", ({"algorithm": "fedavg", "mu": 3},)),
+  ]
+  figure = diversified.PAPER.figures["fig1"]
+  bad = figure._replace(lines_of=lambda panel: lines)
+  with pytest.raises(config.UsageError, match="--mu: fedavg does not read it"):
+    figures._outcomes_of(diversified.PAPER, bad, request(root=tmp_path))
+  assert not executed
+  good = suite.Cell("a", "", "A", shown.config_of())
   with pytest.raises(AttributeError):  # after it is run
     suite.run_cells([good], tmp_path)
-  assert parsed == [good.flags, bad.flags]
   (run,) = executed
   assert run.identity() == good.config.identity()
   assert run.values["out_dir"] == str(shared_runs.run_folder(tmp_path, run))

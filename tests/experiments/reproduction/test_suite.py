@@ -17,10 +17,11 @@ from experiments.cli.part import Part
 from experiments.reproduction import figures, suite, timing
 from fedjax_alg import files
 from fedjax_alg.records import tables as records
+from tests.experiments import shown
 
 
 def outcome(panel, label):
-  cell = suite.Cell(panel, f"panel {panel}", label, ())
+  cell = suite.Cell(panel, f"panel {panel}", label, shown.config_of())
   return suite.Outcome(cell, pathlib.Path("nowhere"), [{"round": 1}], {})
 
 
@@ -51,9 +52,7 @@ def test_the_first_call_is_not_timed():
 def _cells():
   """Three cells with two runs."""
   return [
-    suite.Cell(
-      "a", "A", name, ("--algorithm=fedavg", f"--client_lr={lr}", "--rounds=3")
-    )
+    suite.Cell("a", "A", name, shown.config_of(f"--client_lr={lr}", "--rounds=3"))
     for name, lr in (("x", 1), ("again", 1), ("y", 2))
   ]
 
@@ -125,8 +124,7 @@ def test_runs_are_compiled_together_and_played_in_turn(
       "a",
       "panel",
       f"rate {rate}",
-      (
-        "--algorithm=fedavg",
+      shown.config_of(
         "--dataset=digits",
         f"--client_lr={rate}",
         "--rounds=3",
@@ -200,7 +198,7 @@ def test_what_others_do_with_a_run_that_is_compiled_ahead(
     for cell in (
       cells[0],
       cells[2],
-      suite.Cell("a", "A", "z", ("--algorithm=fedavg", "--client_lr=3", "--rounds=3")),
+      suite.Cell("a", "A", "z", shown.config_of("--client_lr=3", "--rounds=3")),
     )
   ]
   play = sweeps.execute.run_folders

@@ -133,7 +133,7 @@ def test_a_table_without_runs_has_every_number(tmp_path, capsys):
 
 def test_a_page_does_not_say_where_the_users_data_are(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(
-    figures, "_why_lacking", lambda flags: f"nothing at {tmp_path}/tfds"
+    figures, "_why_lacking", lambda data: f"nothing at {tmp_path}/tfds"
   )
   status, _, _ = run_command(
     tmp_path, capsys, "--table=niid_bench", "--finished", f"--data_dir={tmp_path}/tfds"

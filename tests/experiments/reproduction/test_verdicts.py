@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments.cli import shared_runs
+from experiments.cli import config, shared_runs
 from experiments.reproduction import answers, partitions, report, suite, verdicts
 from experiments.reproduction import cost_to_accuracy as targets
 from experiments.reproduction.chosen import Choice
@@ -14,6 +14,7 @@ from experiments.reproduction.diversified import claims as diversified
 from experiments.reproduction.fedgroup import claims as fedgroup
 from fedjax_alg.records import summary as results
 from tests import made_runs
+from tests.experiments import shown
 
 pytestmark = pytest.mark.fast
 
@@ -32,7 +33,7 @@ def outcome(label, curves, panel="a", floats=10, steady=0.1, protocol="tuned"):
     }
 
   run = made_runs.outcome(
-    suite.Cell(panel, f"panel {panel}", label, (), protocol=protocol),
+    suite.Cell(panel, f"panel {panel}", label, shown.config_of(), protocol),
     curves,
     columns,
     ("global", "train"),
@@ -84,7 +85,7 @@ def test_other_data_than_the_papers_decide_nothing():
 
   def on(panel, choice, *levels):
     runs = [flat("A", *levels, panel=panel), flat("B", 0.8, 0.8, 0.81, panel=panel)]
-    return [o._replace(cell=dataclasses.replace(o.cell, chosen=choice)) for o in runs]
+    return [o._replace(cell=dataclasses.replace(o.cell, choices=choice)) for o in runs]
 
   above, below = (0.9, 0.91, 0.9), (0.7, 0.71, 0.7)
   for choice, word in (
@@ -105,7 +106,7 @@ def test_other_data_than_the_papers_decide_nothing():
   runs = [flat(label, 0.9, 0.9, 0.9, panel="b") for label in ("FGP-EDC", "FG-EDC")]
   runs = [
     o._replace(
-      cell=dataclasses.replace(o.cell, chosen=stand_in("data")),
+      cell=dataclasses.replace(o.cell, choices=stand_in("data")),
       summary=o.summary | {"best": {"local": o.summary["best"]["global"]}},
     )
     for o in runs
@@ -502,13 +503,20 @@ def test_another_partition_may_undo_what_seeds_show():
 
 
 def test_the_first_partition_is_that_of_the_plain_run():
-  cell = suite.Cell("a", "A", "A", ("--algorithm=fedavg", "--partition_seed=5"))
-  assert [part.flags[2:] for part in cell.on(3)] == [
-    (),
-    ("--partition_seed=6",),
-    ("--partition_seed=7",),
+  cell = suite.Cell("a", "A", "A", shown.config_of("--partition_seed=5"))
+
+  def parts(which):
+    return [
+      (part.config.data.partition_seed, config.layer_words(part.config.layers)[2:])
+      for part in cell.on(which)
+    ]
+
+  assert parts(3) == [
+    (5, []),
+    (6, ["--partition_seed=6"]),
+    (7, ["--partition_seed=7"]),
   ]
-  assert [part.flags[2:] for part in cell.on((5, 9))] == [(), ("--partition_seed=9",)]
+  assert parts((5, 9)) == [(5, []), (9, ["--partition_seed=9"])]
 
 
 def test_a_table_says_what_its_intervals_cover():
