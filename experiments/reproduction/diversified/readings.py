@@ -22,7 +22,7 @@ METRICS = {"Fig5": "macro_recall", "Fig6": "macro_f1", "Fig7": "micro_precision"
 MEASURED = {"global": "entire test set", "preferred": "all machines"}
 POOLED = "pooled optimum"
 
-_READINGS: dict[str, dict[str, Any]] = {
+_READINGS: dict[str, dict[str, object]] = {
   "": {},
   ", as printed": {"central_rule": "printed", "l2_of": "mean"},
   ", features to 255": {"hog_norm": "none", "hog_scale": 255},

@@ -286,8 +286,8 @@ def test_cells_are_checked_before_the_first_run(tmp_path, monkeypatch):
   )
   monkeypatch.setattr(shared_runs.execute, "run_files", None)  # nothing is read
   lines = [
-    ("A", ({"algorithm": "fedavg"},)),
-    ("B", ({"algorithm": "fedavg", "mu": 3},)),
+    figures.FigureLine("A", ({"algorithm": "fedavg"},)),
+    figures.FigureLine("B", ({"algorithm": "fedavg", "mu": 3},)),
   ]
   figure = diversified.PAPER.figures["fig1"]
   bad = figure._replace(lines_of=lambda panel: lines)
