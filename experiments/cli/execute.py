@@ -254,6 +254,7 @@ def print_summary(config: Config, summary: Mapping[str, Any]) -> None:
     )
   if "groups" in summary:
     groups = summary["groups"]
+    has_kinds = "kinds" in summary
     sizes = "; ".join(" ".join(map(str, seed_sizes)) for seed_sizes in groups["sizes"])
     print(
       f"{'groups':12} sizes {sizes}; {groups['empty_groups']['mean']:g} "
@@ -262,8 +263,8 @@ def print_summary(config: Config, summary: Mapping[str, Any]) -> None:
         f"purity and adjusted Rand index {groups['agreement']}"
         if "agreement" in groups
         else f"purity {_number(groups['purity']['mean'])}, adjusted Rand "
-        f"index {_number(groups['ari']['mean'])} (against clients with "
-        "the same classes)"
+        f"index {_number(groups['ari']['mean'])} (against "
+        + ("the kinds of clients)" if has_kinds else "clients with the same classes)")
       )
     )
   timing = summary["timing"]

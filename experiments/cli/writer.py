@@ -56,6 +56,7 @@ def _draw_partition(path: pathlib.Path, federation: Federation) -> None:
     federation.label_histogram,
     f"{federation.name}, {federation.partition.name}: {federation.num_clients} clients",
     federation.client_names,
+    federation.kinds,
   )
   _PARTITION_PLOTS[federation] = path
 

@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 
 from fedjax_alg import files, metrics
+from fedjax_alg.data.kinds import ClientKinds
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
@@ -345,11 +346,22 @@ def sheet(
   save_figure(figure, *paths)
 
 
+#: Up to so many kinds of clients have a line each in curves.png.
+_MOST_LINES = 4
+
+
 def run_curves(paths: Paths, rows: list[records.Row], title: str) -> None:
-  """Draws a run's main metric and its loss, one line per protocol."""
+  """Draws a run's main metric and its loss, one line per protocol.
+
+  Of many kinds of clients the mean and the worst are drawn alone.
+  """
+  drawn = results.protocols(rows)
+  of_one = [name for name in drawn if name.removeprefix("kinds_").isdecimal()]
+  if len(of_one) > _MOST_LINES:
+    drawn = [name for name in drawn if name not in of_one]
   runs = {
     protocol: [row | {"protocol": ""} for row in rows if row["protocol"] == protocol]
-    for protocol in results.protocols(rows)
+    for protocol in drawn
   }
   main = records.main_metric(rows[0]) if rows else "accuracy"
   with sheet(paths, ("", ""), title, size=(4.5, 3.6)) as axes:
@@ -401,12 +413,13 @@ def histogram(
   label_histogram: np.ndarray,
   title: str,
   names: Sequence[str] | np.ndarray | None = None,
+  kinds: ClientKinds | None = None,
 ) -> None:
   """Draws partition.png: who holds which classes, and how many examples.
 
   Few clients have a bar each. Many have a column in a heat map, sorted by
   their most frequent class, and a histogram of their sizes beside it; of very
-  many a column is the mean of several.
+  many a column is the mean of several. Clients of one kind are side by side.
 
   Args:
     path: the file to write.
@@ -414,25 +427,61 @@ def histogram(
     title: above the picture.
     names: [C], the clients' names, which a few bars have below them instead of
       the clients' numbers.
+    kinds: the kinds of the clients; None if they have none.
   """
+  if kinds is not None and kinds.number > 1:
+    title += f" of {kinds.number} kinds"
+  of_client = np.zeros(len(label_histogram), int) if kinds is None else kinds.of_client
+  marks = () if kinds is None else kinds.names
   if len(label_histogram) <= _MOST_BARS:
     figure, axis = plt.subplots(figsize=(9, 3.6))
-    _client_bars(axis, label_histogram, names)
+    _client_bars(axis, label_histogram, names, of_client)
+    _mark_kinds(axis, of_client, marks, -0.5)
   else:
     figure, axes = plt.subplots(
       1, 2, figsize=(9, 3.6), width_ratios=(2.6, 1), layout="constrained"
     )
-    _client_map(figure, axes[0], label_histogram)
+    _client_map(figure, axes[0], label_histogram, of_client)
+    _mark_kinds(axes[0], of_client[label_histogram.sum(1) > 0], marks, 0.0)
     _client_sizes(axes[1], label_histogram.sum(1))
   figure.suptitle(title, fontsize=10)
   save_figure(figure, path)
 
 
-def _client_bars(
-  axis: Any, label_histogram: np.ndarray, names: Sequence[str] | np.ndarray | None
+#: Up to so many kinds of clients are marked in partition.png.
+_MOST_KINDS = 20
+
+
+def _mark_kinds(
+  axis: Any, of_client: np.ndarray, names: Sequence[str], first: float
 ) -> None:
-  """Draws a bar for each client, the largest first."""
-  order = np.argsort(-label_histogram.sum(1), kind="stable")
+  """Draws lines between clients of different kinds, and the kinds' names."""
+  if not 1 < len(names) <= _MOST_KINDS:
+    return
+  ends = first + np.cumsum(np.bincount(of_client, minlength=len(names)))
+  for end in ends[:-1]:
+    axis.axvline(end, color="black", linewidth=1.0)
+  for name, end, start in zip(names, ends, (first, *ends[:-1])):
+    axis.text(
+      (start + end) / 2,
+      1.01,
+      textwrap.shorten(name, 16, placeholder="..."),
+      transform=axis.get_xaxis_transform(),
+      ha="center",
+      va="bottom",
+      fontsize=8,
+    )
+
+
+def _client_bars(
+  axis: Any,
+  label_histogram: np.ndarray,
+  names: Sequence[str] | np.ndarray | None,
+  kinds: np.ndarray | None = None,
+) -> None:
+  """Draws a bar for each client, by kind and the largest first."""
+  kinds = np.zeros(len(label_histogram), int) if kinds is None else kinds
+  order = np.lexsort((-label_histogram.sum(1), kinds))
   stacked = label_histogram[order]
   bottom = np.zeros(len(stacked))
   colours = plt.get_cmap("tab10" if stacked.shape[1] <= 10 else "turbo")
@@ -462,18 +511,26 @@ def _client_bars(
     fontsize=7 if len(order) > 30 else 8,
   )
   axis.margins(x=0.01)
-  axis.set(xlabel="client, largest first", ylabel="training examples")
+  first = "by kind, " if kinds.any() else ""
+  axis.set(xlabel=f"client, {first}largest first", ylabel="training examples")
   if stacked.shape[1] <= 12:
     axis.legend(title="class", fontsize=7, ncol=2, loc="upper right")
 
 
-def _client_map(figure: Any, axis: Any, label_histogram: np.ndarray) -> None:
-  """Draws the share of each class at each client, sorted by classes."""
-  counts = label_histogram[label_histogram.sum(1) > 0]
+def _client_map(
+  figure: Any,
+  axis: Any,
+  label_histogram: np.ndarray,
+  kinds: np.ndarray | None = None,
+) -> None:
+  """Draws the share of each class at each client, sorted by kinds and classes."""
+  holds = label_histogram.sum(1) > 0
+  counts = label_histogram[holds]
+  kinds = np.zeros(len(counts), int) if kinds is None else kinds[holds]
   shares = counts / counts.sum(1, keepdims=True)
   ranks = np.argsort(-shares, axis=1, kind="stable")
   second = ranks[:, min(1, ranks.shape[1] - 1)]
-  order = np.lexsort((-shares.max(1), second, ranks[:, 0]))
+  order = np.lexsort((-shares.max(1), second, ranks[:, 0], kinds))
   starts = np.linspace(
     0, len(counts), min(len(counts), _COLUMNS), endpoint=False
   ).astype(int)
@@ -496,7 +553,8 @@ def _client_map(figure: Any, axis: Any, label_histogram: np.ndarray) -> None:
     if (len(counts) >= 2 * len(starts))
     else ""
   )
-  axis.set_xlabel(f"rank of the client by most frequent class{note}")
+  first = "kind and " if kinds.any() else ""
+  axis.set_xlabel(f"rank of the client by {first}most frequent class{note}")
   axis.set_ylabel("class")
   axis.yaxis.set_major_locator(ticker.MaxNLocator(12, integer=True))
 

@@ -26,6 +26,8 @@ ARGUMENTS = {
   "x_test": "x_test",
   "y_test": "y_test",
   "client_test": "test_client_ids",
+  "kind_train": "kind_ids",
+  "kind_test": "test_kind_ids",
 }
 
 
@@ -63,6 +65,8 @@ def from_arrays(
   num_classes: int | None = None,
   name: str = "arrays",
   task: str | tasks.Task | None = None,
+  kind_ids: Any = None,
+  test_kind_ids: Any = None,
 ) -> Examples:
   """Makes a data set from your own arrays, for ``federate``.
 
@@ -88,6 +92,11 @@ def from_arrays(
     name: name of the data set in tables and plots.
     task: what is predicted, a name of ``tasks.NAMES`` or a ``Task``: docs/
       tasks.md. None: one class for each example, unless the model names a task.
+    kind_ids: [n] the kind of client that each training example belongs to, as
+      numbers or strings (docs/kinds.md): all examples of a client are of one
+      kind. Kinds are numbered in the sorted order of their ids.
+    test_kind_ids: [m] likewise of the test examples; by default those of their
+      clients.
 
   Returns:
     The examples.
@@ -113,6 +122,8 @@ def from_arrays(
       "x_test": x_test,
       "y_test": y_test,
       "client_test": test_client_ids,
+      "kind_train": kind_ids,
+      "kind_test": test_kind_ids,
     },
     argument,
     name,
@@ -136,8 +147,9 @@ def of_arrays(
   """Makes a data set of what stands in the place of each array of a file.
 
   Args:
-    values: x_train and y_train, perhaps x_test, y_test, client_train and
-      client_test, of anything that NumPy converts to arrays; or None.
+    values: x_train and y_train, perhaps x_test, y_test, client_train,
+      client_test, kind_train and kind_test, of anything that NumPy converts to
+      arrays; or None.
     label_of: see ``make_examples``.
     name: see ``from_arrays``.
     num_classes: see ``from_arrays``.
@@ -168,6 +180,13 @@ def of_arrays(
       )
       for kind in ("x", "y")
     }
+  if "kind_test" in present and "x_test" not in present:
+    raise DataError("`test_kind_ids`: needs `x_test` and `y_test`")
+  arrays |= {
+    which: _array(label_of(which), values[which])
+    for which in ("kind_train", "kind_test")
+    if which in present
+  }
   client_numbers, names = _number_clients(
     {
       which: values[which]
@@ -311,7 +330,8 @@ def make_examples(
 
   Args:
     arrays: x_train, y_train, x_test and y_test, which may be dictionaries of
-      arrays; also client_train and client_test if the data set names clients.
+      arrays; also client_train and client_test if the data set names clients,
+      and kind_train and kind_test if it brings their kinds.
     label_of: name of an array -> the name of the array in an error message.
     name: name of the data set.
     num_classes: L; None means that of the targets (``Task.size``).
@@ -388,7 +408,77 @@ def make_examples(
     client_names,
     task,
     None if classes is None else labels.Encoding(classes),
+    *_number_kinds(arrays, label_of),
   )
+
+
+def _number_kinds(
+  arrays: Mapping[str, Any], label_of: Callable[[str], str]
+) -> tuple[np.ndarray | None, np.ndarray | None, tuple[str, ...]]:
+  """Numbers the kinds of clients from 0 in the sorted order of their ids.
+
+  Returns:
+    ``kind_train``, ``kind_test`` and ``kind_names`` of the examples. Test rows
+    that have no kind have that of their client.
+  """
+  if "kind_train" not in arrays:
+    if "kind_test" in arrays:
+      raise DataError(f"{label_of('kind_test')} without kinds of the training rows")
+    return None, None, ()
+  for split in ("train", "test"):
+    ids = arrays.get(f"kind_{split}")
+    if ids is None:
+      continue
+    label = label_of(f"kind_{split}")
+    if ids.dtype == object or ids.dtype.kind == "f":
+      labels.check_present(ids, label)
+    if ids.ndim != 1 or ids.size and ids.dtype.kind not in "iuUSO":
+      raise DataError(
+        f"{label} is {ids.dtype} of shape {ids.shape}, one whole number or string "
+        "for each example is needed"
+      )
+    rows = len(store.arrays(arrays[f"y_{split}"])[0])
+    if len(ids) != rows:
+      raise DataError(f"{label} has {len(ids)} entries, {rows} are needed")
+  of_splits = {
+    f"client_{split}": arrays[f"kind_{split}"]
+    for split in ("train", "test")
+    if f"kind_{split}" in arrays
+  }
+  try:
+    numbers, names = number_clients(of_splits)
+  except TypeError:
+    raise DataError(
+      f"{label_of('kind_train')} ids of different types, which cannot be sorted: "
+      "give all as whole numbers or all as strings"
+    ) from None
+  train = numbers["client_train"]
+  test = numbers.get("client_test")
+  if test is None:
+    test = _kinds_of_test_rows(arrays, train, label_of)
+  return train, test, tuple(names.tolist())
+
+
+def _kinds_of_test_rows(
+  arrays: Mapping[str, Any], kinds: np.ndarray, label_of: Callable[[str], str]
+) -> np.ndarray:
+  """The kinds of the clients of the test rows, [m] int32."""
+  rows = len(store.arrays(arrays["y_test"])[0])
+  client, of_train = arrays.get("client_test"), arrays.get("client_train")
+  if not rows:
+    return np.zeros(0, np.int32)
+  if client is None or of_train is None:
+    raise DataError(
+      f"{label_of('kind_test')} is missing, test rows name no clients to have a kind of"
+    )
+  of_client = np.full(max(client.max(), of_train.max()) + 1, -1, np.int32)
+  of_client[of_train] = kinds
+  result: np.ndarray = of_client[client]
+  if (result < 0).any():
+    raise DataError(
+      f"{label_of('kind_test')} is missing, some clients have test rows only"
+    )
+  return result
 
 
 def _with_codes(

@@ -38,6 +38,11 @@ class Examples(NamedTuple):
   task: tasks.Task | None = None
   #: the names that labels and categories had; None if all were numbers
   encoding: Encoding | None = None
+  #: [n] int32 in [0, K), the kind of each training row; None if the data bring
+  #: no kinds of clients
+  kind_train: np.ndarray | None = None
+  kind_test: np.ndarray | None = None  #: [m] int32, of each test row
+  kind_names: tuple[str, ...] = ()  #: the names of the K kinds
 
   @property
   def rows(self) -> tuple[int, int]:

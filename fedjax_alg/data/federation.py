@@ -16,14 +16,15 @@ import numpy as np
 
 from fedjax_alg import files, own, tasks
 from fedjax_alg.base import Array, ClientData, Shard
-from fedjax_alg.data import process_rows, store, tfds_source
+from fedjax_alg.data import kind_changes, kind_dealing, process_rows, store, tfds_source
+from fedjax_alg.data import kinds as kinds_lib
 from fedjax_alg.data import shift as shift_lib
 from fedjax_alg.data.arrays import make_examples
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, doubts
 from fedjax_alg.data.features import Scaler, fit_scaler, image_shape, make_features
 from fedjax_alg.data.femnist import load_femnist
-from fedjax_alg.data.hold_out import hold_out
+from fedjax_alg.data.hold_out import hold_out, put_back
 from fedjax_alg.data.idx import idx_files, load_idx
 from fedjax_alg.data.layout import (
   PADDING_ROWS,
@@ -47,6 +48,7 @@ from fedjax_alg.data.partition import (
 from fedjax_alg.data.partition_file import labels_hash, read_partition
 from fedjax_alg.data.sent140 import SPECIAL, load_sent140
 from fedjax_alg.data.shakespeare import load_shakespeare, play_files
+from fedjax_alg.data.shift import SWAPS
 from fedjax_alg.data.sources import load_diabetes, load_digits, load_npz
 from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact, row_chunks
 from fedjax_alg.data.synthetic import synthetic
@@ -74,6 +76,14 @@ class Pieces(NamedTuple):
   size: Array  #: [V] int32
 
 
+class KindTests(NamedTuple):
+  """The rows of the whole test set on which the K kinds of clients are tested."""
+
+  client: Array  #: [C] int32, the kind of each client
+  offset: Array  #: [K] int32, first row of each kind
+  size: Array  #: [K] int32
+
+
 class EvaluationData(NamedTuple):
   """The arrays that the programs of a run read, on the host or on devices."""
 
@@ -83,6 +93,8 @@ class EvaluationData(NamedTuple):
   class_weight: Array  #: [C, L] float32, ``Federation.label_histogram``
   #: the rows of ``train.x`` that the server holds; None if it holds none
   validation: Pieces | None = None
+  #: the test rows of each kind of clients; None if clients have no kinds
+  kinds: KindTests | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,6 +128,8 @@ class Federation:
   dealt_by: tuple[np.ndarray, np.ndarray] | None = None
   #: how ``features=standardize`` has scaled the examples, for new ones
   scaler: Scaler | None = None
+  #: the kinds of the clients, if they have any
+  kinds: kinds_lib.ClientKinds | None = None
 
   @property
   def num_clients(self) -> int:
@@ -367,6 +381,9 @@ def data_key(options: DataOptions) -> str:
     that of their version. A file that cannot be read is no error yet: the
     loader says it.
   """
+  change = kinds_lib.parse_kinds(options.kinds)
+  if change is not None and change.word == "sources":
+    return " ".join(map(data_key, _options_of_sources(options, change)))
   name, path, keys = options.dataset, options.data_path, []
   if path:
     files_of = _FILES_OF.get(
@@ -379,7 +396,18 @@ def data_key(options: DataOptions) -> str:
     )
   if tasks.is_own_task(options.task):
     keys.append(own.load(str(options.task), "task")[1].sha256)
+  if change is not None and change.function:
+    keys.append(own.load(change.function, "kinds")[1].sha256)
   return " ".join(keys)
+
+
+def _options_of_sources(
+  options: DataOptions, change: kinds_lib.KindChange
+) -> list[DataOptions]:
+  """The options of each of the data sets that stand in the place of one."""
+  return [
+    dataclasses.replace(options, dataset=name, kinds=None) for name in change.names
+  ]
 
 
 @functools.lru_cache(maxsize=2)
@@ -406,6 +434,11 @@ def load_examples(options: DataOptions) -> Examples:
 
 
 def _load(options: DataOptions, inside: str) -> Examples:
+  change = kinds_lib.parse_kinds(options.kinds)
+  if change is not None and change.word == "sources":
+    return kind_changes.join_sources(
+      change, [_load(source, inside) for source in _options_of_sources(options, change)]
+    )
   loader, names = _LOADERS.get(options.dataset, _OF_TFDS)
   examples = _load_cached(inside, loader, *(getattr(options, name) for name in names))
   return _with_task(examples, options.task)
@@ -527,7 +560,10 @@ def _of_data_set(options: DataOptions) -> DataOptions:
   if options.dataset in ("synthetic", "femnist", "sent140"):
     return options
   return dataclasses.replace(
-    options, **field_values(PartitionOptions()), **field_values(ShiftOptions())
+    options,
+    kind_shares=None,
+    **field_values(PartitionOptions()),
+    **field_values(ShiftOptions()),
   )
 
 
@@ -580,12 +616,19 @@ def _make(
   options: DataOptions, examples: Examples | None, inside: str | None
 ) -> Federation:
   """``from_options``; ``inside`` are ``data_key`` if they are known."""
+  change = kinds_lib.parse_kinds(options.kinds)
+  # Features are computed of what a kind makes of the examples.
+  changes = change is not None and change.word != "sources"
   if examples is None:
-    examples = _load_with_features(
-      _of_data_set(options), data_key(options) if inside is None else inside
+    load = _load if changes else _load_with_features
+    examples = load(
+      options if changes else _of_data_set(options),
+      data_key(options) if inside is None else inside,
     )
   else:
-    examples = _with_features(options, _with_task(examples, options.task))
+    examples = _with_task(examples, options.task)
+    if not changes:
+      examples = _with_features(options, examples)
   task = tasks.of(examples)
   if options.shift == "swap_part" and not task.has_classes:
     raise DataError(
@@ -595,7 +638,26 @@ def _make(
   if options.dataset in ("npz", "leaf", "idx", None):  # the caller's own
     for text in doubts(examples):
       warnings.warn(text, stacklevel=4)
-  partition = _partition(options, examples)
+  partition, kinds = _partition(options, examples)
+  client_kinds, labels = None, labels_hash(examples)
+  if kinds is not None:
+    seed, before = options.partition_seed, examples
+    assert seed is not None
+    if changes:
+      everyone = put_back(partition)
+      is_image = options.features == "images"
+      examples = _with_features(
+        options,
+        kind_changes.change_examples(change, before, everyone, kinds, seed, is_image),
+      )
+    if partition.held_out is not None:
+      kinds = np.delete(kinds, partition.held_out.clients)
+    client_kinds = kind_dealing.client_kinds(change, kinds, before, examples)
+    if options.shift in SWAPS:
+      raise DataError(
+        f"`shift`={options.shift}: {examples.name} has clients of several kinds, "
+        "they would have examples of others (allowed: none, increment)"
+      )
   joins = None
   if options.newcomers_at or not partition.train_size.all():
     assert options.partition_seed is not None
@@ -606,7 +668,9 @@ def _make(
   if options.features == "standardize":
     examples, scaler = _standardize(options, examples, partition)
   federation = dataclasses.replace(
-    deal(examples, partition, joins, options), scaler=scaler
+    deal(examples, partition, joins, options, client_kinds),
+    scaler=scaler,
+    labels=labels,
   )
   large = (
     options.dataset == "npz"
@@ -619,8 +683,15 @@ def _make(
   return federation
 
 
-def _partition(options: DataOptions, examples: Examples) -> Partition:
-  """The partition that the options describe, without validation clients."""
+def _partition(
+  options: DataOptions, examples: Examples
+) -> tuple[Partition, np.ndarray | None]:
+  """The partition that the options describe, without validation clients.
+
+  Returns:
+    The partition; and the kinds of all clients, [C] int32 before any were held
+    out, or None.
+  """
   kind, count = options.partition, options.num_clients
   if kind is None:
     kind = "natural" if examples.client_train is not None else "iid"
@@ -628,6 +699,14 @@ def _partition(options: DataOptions, examples: Examples) -> Partition:
     count = 100
   if options.dataset in ("synthetic", "femnist"):
     count = None  # the generator of the data set has made the clients
+  if (
+    kind in ("natural", "file")
+    and examples.kind_train is not None
+    and options.kind_shares is not None
+  ):
+    raise DataError(
+      "`kind_shares`: not read, the data say the kind of each of their clients"
+    )
   fewest = options.min_client_size
   if options.dataset == "sent140":
     # load_sent140 has applied min_client_size, to training plus test tweets.
@@ -637,11 +716,10 @@ def _partition(options: DataOptions, examples: Examples) -> Partition:
     assert options.partition_file is not None
     partition = read_partition(options.partition_file, examples)
   else:
-    partition = make_partition(
+    make = functools.partial(
+      make_partition,
       kind,
-      examples,
-      count,
-      options.partition_seed,
+      seed=options.partition_seed,
       classes_per_client=options.classes_per_client,
       min_classes_per_client=options.min_classes_per_client,
       dirichlet_alpha=options.dirichlet_alpha,
@@ -649,10 +727,29 @@ def _partition(options: DataOptions, examples: Examples) -> Partition:
       min_client_size=fewest,
       size_sigma=options.size_sigma,
       local_test_fraction=options.local_test_fraction,
+      quantity_alpha=options.quantity_alpha,
     )
+    if examples.kind_train is None or kind == "natural":
+      partition = make(examples, count)
+    else:
+      assert count is not None
+      partition = kind_dealing.deal_by_kind(
+        examples,
+        make,
+        count,
+        options.kind_shares,
+        options.partition_seed,
+      )
+  kinds = kind_dealing.deal_kinds(
+    kinds_lib.parse_kinds(options.kinds),
+    examples,
+    partition,
+    options.kind_shares,
+    options.partition_seed,
+  )
   partition = hold_out(partition, options.validation_clients, options.partition_seed)
   _note_test_clients(options, examples, partition)
-  return partition
+  return partition, kinds
 
 
 def _note_test_clients(
@@ -686,6 +783,7 @@ def deal(
   partition: Partition,
   joins: np.ndarray | None = None,
   options: DataOptions = DataOptions(dataset=None),
+  kinds: kinds_lib.ClientKinds | None = None,
 ) -> Federation:
   """Deals the rows of a data set to clients as a partition says.
 
@@ -693,7 +791,8 @@ def deal(
   the clients' local test splits instead if the partition trains on rows of the
   official test set (``powerlaw``), the data have no official test set, or they
   name the client of each test row (``natural``). The union has no rows of
-  validation clients and of clients that were left out.
+  validation clients and of clients that were left out. It is so, too, if
+  clients are of several kinds: then a test example is of the kind of its client.
 
   The server gets the training rows of the validation clients.
 
@@ -703,6 +802,7 @@ def deal(
     joins: [C] int32, rounds run before each client joins, see
       ``with_newcomers``; None if all clients take part from the start.
     options: the options to store in the federation.
+    kinds: the kinds of the C clients; None if they have none.
 
   Returns:
     The federation.
@@ -762,12 +862,19 @@ def deal(
       keep_bytes,
     )
   class_weight: Any = histogram.astype(np.float32)
+  several = kinds is not None and kinds.number > 1
+  whole_test = (
+    _test_by_kind(examples, partition, test, kinds.of_client, keep_bytes)
+    if kinds is not None and several
+    else _whole_test(examples, partition, test, keep_bytes)
+  )
   data = EvaluationData(
     train,
     test,
-    _whole_test(examples, partition, test, keep_bytes),
+    whole_test,
     class_weight,
     None if validation is None else _pieces(first, len(validation)),
+    None if kinds is None else _kind_tests(kinds, partition, whole_test),
   )
   hashes = {"data": digest, "partition": partition_hash(partition)}
   return Federation(
@@ -786,7 +893,51 @@ def deal(
     None
     if tasks.of(examples).has_classes
     else (row_labels[partition.train_order], test_row_labels[partition.test_order]),
+    kinds=kinds,
   )
+
+
+def _test_by_kind(
+  examples: Examples,
+  partition: Partition,
+  test: ClientData,
+  kinds: np.ndarray,
+  keep_bytes: bool,
+) -> ClientData:
+  """The test rows of all clients in pieces, kind by kind.
+
+  Raises:
+    DataError: the clients have no test rows.
+  """
+  total = len(partition.test_order)
+  if not total:
+    raise DataError(
+      f"the data set {examples.name} has no test examples of its clients, and a "
+      "test example is of the kind of its client"
+    )
+  place = np.argsort(np.repeat(kinds, partition.test_size), kind="stable")
+  test_data = test
+  if (place != np.arange(total)).any():
+    order = np.arange(total)
+    x, y = (
+      store.map_rows(rows, lambda array: array[place]) for rows in (test.x, test.y)
+    )
+    test_data = client_data(
+      x, y, order, order[:1], np.array([total]), keep_bytes=keep_bytes
+    )
+  return test_data._replace(**_pieces(0, total)._asdict())
+
+
+def _kind_tests(
+  kinds: kinds_lib.ClientKinds, partition: Partition, whole_test: ClientData
+) -> KindTests:
+  """Where the test rows of each kind are in the whole test set."""
+  size = np.zeros(kinds.number, np.int32)
+  np.add.at(size, kinds.of_client, partition.test_size)
+  if kinds.number == 1:
+    size[0] = whole_test.size.sum()
+  arrays: tuple[Any, ...] = (kinds.of_client, np.cumsum(size) - size, size)
+  return KindTests(*(array.astype(np.int32) for array in arrays))
 
 
 def _whole_test(

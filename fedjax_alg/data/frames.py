@@ -37,6 +37,7 @@ def from_dataframe(
   x: object = None,
   client: object = None,
   test: object = None,
+  kind: object = None,
   **options: Any,
 ) -> Examples:
   """Makes a data set from a pandas ``DataFrame``.
@@ -47,13 +48,14 @@ def from_dataframe(
       categories, texts and truth values those of their sorted names
       (``Examples.encoding`` keeps both). Or a list of columns of numbers, or a
       dictionary of either.
-    x: the columns of the features, a list; by default all that are neither in
-      ``y`` nor ``client``. Numbers and truth values become float32, categories
-      their codes. The name of one column takes its rows as they are, which must
-      be arrays of one shape.
+    x: the columns of the features, a list; by default all that are in
+      none of ``y``, ``client`` and ``kind``. Numbers and truth values become
+      float32, categories their codes. The name of one column takes its rows as
+      they are, which must be arrays of one shape.
     client: the column of the clients, whole numbers or strings.
     test: the test examples, a frame of the same columns. The codes of its names
       are those of ``frame``.
+    kind: the column of the clients' kinds (docs/kinds.md), likewise.
     **options: further arguments of ``from_arrays``: ``num_classes``, by default
       the number of categories or names, ``name`` and ``task``.
 
@@ -73,11 +75,13 @@ def from_dataframe(
     >>> examples.encoding.classes, examples.y_test.tolist()
     (('no', 'yes'), [1])
   """
-  _check_options(options, client, test)
+  _check_options(options, client, test, kind)
   _check_frame("frame", frame)
   choices = {"y": _choice(frame, "y", y)}
   if client is not None:
     choices["client"] = _column_name(frame, "client", client)
+  if kind is not None:
+    choices["kind"] = _column_name(frame, "kind", kind)
   choices["x"] = _others(frame, choices) if x is None else _choice(frame, "x", x)
   categories = {
     name: _categories(frame[name])
@@ -125,7 +129,7 @@ def _of_columns(
       return argument(array)
     kind, split = array.split("_")
     start = _subject(kind, choices[kind], " of `test`" * (split == "test"))
-    return start + ":" * (kind == "client")  # "client z has no ..." goes on
+    return start + ":" * (kind in ("client", "kind"))  # "client z has no ..." goes on
 
   extra = {array: options[name] for array, name in ARGUMENTS.items() if name in options}
   return of_arrays(
@@ -137,7 +141,9 @@ def _of_columns(
   )
 
 
-def _check_options(options: Mapping[str, object], client: object, test: object) -> None:
+def _check_options(
+  options: Mapping[str, object], client: object, test: object, kind: object
+) -> None:
   """Refuses options that there are not, or that the frames give already."""
   refuse_unknown_options("from_dataframe", options)
   for name in options:
@@ -145,6 +151,8 @@ def _check_options(options: Mapping[str, object], client: object, test: object) 
       raise DataError(
         "`client_ids`: `client` names the clients already, give one of both"
       )
+    if name == "kind_ids" and kind is not None:
+      raise DataError("`kind_ids`: `kind` names the kinds already, give one of both")
     if "test" in name and test is not None:
       raise DataError(
         f"`{name}`: `test` has the test examples already, give one of both"
@@ -191,7 +199,11 @@ def _column_name(frame: "pd.DataFrame", option: str, name: object) -> Hashable:
       kind = "None" if name is None else a_type(name)
       raise DataError(
         f"`{option}`: {kind}, must be the name of a column"
-        + ("" if option == "client" else ", a list of names or a dictionary of either")
+        + (
+          ""
+          if option in ("client", "kind")
+          else ", a list of names or a dictionary of either"
+        )
       )
   _check_column("frame", frame, name)
   return name
@@ -274,7 +286,7 @@ def _arrays(
       return _Column(
         frame[name],
         _subject(option, name, where),
-        categories.get(name) if option != "client" else None,
+        categories.get(name) if option not in ("client", "kind") else None,
       )
 
     if isinstance(choice, list):

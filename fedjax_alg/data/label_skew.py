@@ -28,6 +28,30 @@ def _check_sizes(rows: int, num_clients: int, min_client_size: int) -> None:
     )
 
 
+def draw_sizes(
+  num_clients: int,
+  size_sigma: float,
+  quantity_alpha: float | None,
+  rng: np.random.Generator,
+) -> np.ndarray:
+  """Draws the relative sizes of clients.
+
+  Args:
+    num_clients: C.
+    size_sigma: sigma of log-normal sizes.
+    quantity_alpha: if given, sizes are shares of a symmetric Dirichlet
+      distribution of this concentration, as in NIID-Bench (Li et al. 2022).
+    rng: draws them.
+
+  Returns:
+    [C] float64, above 0.
+  """
+  if quantity_alpha is None:
+    return rng.lognormal(0.0, size_sigma, num_clients)
+  shares = rng.dirichlet(np.full(num_clients, quantity_alpha))
+  return np.maximum(shares, np.finfo(np.float64).tiny)  # a small alpha underflows
+
+
 def _iid(
   y: np.ndarray,
   num_classes: int,
@@ -36,12 +60,13 @@ def _iid(
   *,
   size_sigma: float,
   min_client_size: int,
+  quantity_alpha: float | None = None,
 ) -> np.ndarray:
-  """Deals random samples with log-normal sizes of at least the minimum."""
+  """Deals random samples of drawn sizes of at least the minimum."""
   rows = len(y)
   _check_sizes(rows, num_clients, min_client_size)
   size = allocate.allocate(
-    rng.lognormal(0.0, size_sigma, num_clients),
+    draw_sizes(num_clients, size_sigma, quantity_alpha, rng),
     rows,
     np.full(num_clients, min_client_size),
     np.full(num_clients, rows),
@@ -138,12 +163,13 @@ def _few_classes(
   classes_per_client: int,
   min_classes_per_client: int,
   min_client_size: int,
+  quantity_alpha: float | None = None,
 ) -> np.ndarray:
   """Gives every client few classes; their number is uniform on [min, k].
 
-  The sizes of the clients are log-normal. Each class gets a number of places
-  in proportion to its examples. A client takes the classes with the most free
-  places; ties are broken at random. The log-normal weight of a client is
+  The sizes of the clients are those of ``draw_sizes``. Each class gets a number
+  of places in proportion to its examples. A client takes the classes with the most free
+  places; ties are broken at random. The drawn size of a client is
   divided equally among its classes. The examples of a class are spread over
   the clients that hold it in proportion to these weights, but each client gets
   at least its share of the minimum.
@@ -167,7 +193,7 @@ def _few_classes(
       f"{where} hold at most {num_clients * classes_per_client} of the"
       f" {len(present)} classes, every class needs a client"
     )
-  weights = rng.lognormal(0.0, size_sigma, num_clients)
+  weights = draw_sizes(num_clients, size_sigma, quantity_alpha, rng)
   for _ in range(_TRIES):
     number = rng.integers(min_classes_per_client, classes_per_client + 1, num_clients)
     if number.sum() < len(present):

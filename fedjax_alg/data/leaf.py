@@ -22,6 +22,7 @@ _TRAIN_SHARE = 0.9
 _PAIRS = 100  # neighbours that are looked at for the stride of windows
 _IMAGE_FILE = re.compile(r"\S+\.(jpe?g|png|bmp|gif|webp)", re.IGNORECASE)
 _Users = dict[str, tuple[np.ndarray, np.ndarray]]
+_Kinds = dict[str, str]
 
 
 def load_leaf(path: str | os.PathLike) -> Examples:
@@ -42,7 +43,8 @@ def load_leaf(path: str | os.PathLike) -> Examples:
     characters, as in LEAF's Shakespeare, x are token ids int32 [n, T] and the
     classes those of ``data.characters``. The clients are numbered in the order
     in which the users appear; those of a split by user that have test data
-    alone come last.
+    alone come last. A list ``kind_ids``, one for each of the users, says the
+    kinds of the clients.
 
   Raises:
     DataError: a file is missing, truncated, not numeric or inconsistent.
@@ -51,12 +53,13 @@ def load_leaf(path: str | os.PathLike) -> Examples:
     UserWarning: num_samples of a file are not the numbers of its examples.
   """
   path = expand_path(path, "data_path")
+  kinds: _Kinds = {}
   if path.is_dir():
-    train, test = (_read_folder(path, split) for split in _SPLITS)
+    train, test = (_read_folder(path, split, kinds) for split in _SPLITS)
   elif path.is_file():
     train, test = {}, {}
     rng = np.random.default_rng(0)
-    for user, (x, y) in _read_file(path).items():
+    for user, (x, y) in _read_file(path, kinds).items():
       train[user], test[user] = ((x[rows], y[rows]) for rows in _split(x, rng))
   else:
     raise DataError(
@@ -96,7 +99,30 @@ def load_leaf(path: str | os.PathLike) -> Examples:
     path.stem,
     num_tokens,
     np.array(list(ids)),
+    None,
+    None,
+    *_kinds_of(path, kinds, list(ids), client_train, client_test),
   )
+
+
+def _kinds_of(
+  path: pathlib.Path,
+  kinds: _Kinds,
+  users: list[str],
+  client_train: np.ndarray,
+  client_test: np.ndarray,
+) -> tuple[np.ndarray | None, np.ndarray | None, tuple[str, ...]]:
+  """``kind_train``, ``kind_test`` and ``kind_names`` of the examples."""
+  if not kinds:
+    return None, None, ()
+  missing = [user for user in users if user not in kinds]
+  if missing:
+    raise DataError(
+      f"`data_path`={path}: user {missing[0]!r} has no kind, others have (kind_ids)"
+    )
+  names, number = np.unique([kinds[user] for user in users], return_inverse=True)
+  of_client = number.astype(np.int32)
+  return of_client[client_train], of_client[client_test], tuple(names.tolist())
 
 
 def leaf_files(path: str | os.PathLike) -> list[pathlib.Path]:
@@ -153,7 +179,7 @@ def _stack(
   )
 
 
-def _read_folder(path: pathlib.Path, split: str) -> _Users:
+def _read_folder(path: pathlib.Path, split: str, kinds: _Kinds) -> _Users:
   parts = _parts(path, split)
   if not parts:
     raise DataError(
@@ -162,14 +188,15 @@ def _read_folder(path: pathlib.Path, split: str) -> _Users:
     )
   users: _Users = {}
   for file in parts:
-    for user, data in _read_file(file).items():
+    for user, data in _read_file(file, kinds).items():
       if user in users:
         raise DataError(f"`data_path`={file}: user {user!r} appears twice")
       users[user] = data
   return users
 
 
-def _read_file(path: pathlib.Path) -> _Users:
+def _read_file(path: pathlib.Path, kinds: _Kinds) -> _Users:
+  """The users of a file; adds their kinds to ``kinds``, if it says any."""
   try:
     content = files.read_json(path)
   except OSError as error:
@@ -207,7 +234,30 @@ def _read_file(path: pathlib.Path) -> _Users:
       raise DataError(f"`data_path`={path}: user {user!r} appears twice")
     result[user] = _read_user(path, user, data.get(user))
   _note_counts(path, result, counts)
+  _add_kinds(path, content.get("kind_ids"), list(result), kinds)
   return result
+
+
+def _add_kinds(
+  path: pathlib.Path, ids: object, users: list[str], kinds: _Kinds
+) -> None:
+  """Adds the kinds of users to those of other files."""
+  if ids is None:
+    return
+  if (
+    not isinstance(ids, list)
+    or len(ids) != len(users)
+    or not all(isinstance(kind, (str, int)) for kind in ids)
+  ):
+    raise DataError(
+      f"`data_path`={path}: kind_ids must be a list of {len(users)} whole numbers or "
+      "texts, one for each of the users"
+    )
+  for user, kind in zip(users, map(str, ids)):
+    if kinds.setdefault(user, kind) != kind:
+      raise DataError(
+        f"`data_path`={path}: user {user!r} is of the kinds {kinds[user]} and {kind}"
+      )
 
 
 def _note_counts(

@@ -13,6 +13,7 @@ from fedjax_alg.data import tfds_source
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import FEATURES, HOG_NORMS
 from fedjax_alg.data.hold_out import check_hold_out
+from fedjax_alg.data.kinds import FORMS, check_shares, parse_kinds
 from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.partition import PARTITIONS
 from fedjax_alg.data.shift import SHIFTS, SWAPS, num_pairs
@@ -238,6 +239,16 @@ class PartitionOptions:
     maximum=10,
     when=only("partition", "iid", "classes"),
   )
+  quantity_alpha: float | None = hyper(
+    None,
+    "if given, the clients' numbers of examples are shares of a Dirichlet "
+    "distribution of this concentration in the place of log-normal ones, as in "
+    "NIID-Bench (`partition`=iid or classes)",
+    above=0,
+    maximum=1e6,
+    when=only("partition", "iid", "classes"),
+    later=True,
+  )
   local_test_fraction: float = hyper(
     0.1,
     "share of its data that a client keeps for testing (`partition`=natural)",
@@ -265,6 +276,33 @@ class PartitionOptions:
     "ROUND:COUNT[,ROUND:COUNT...]: COUNT clients, chosen at random by "
     "`partition_seed`, join only after ROUND rounds have been run. This "
     "adds the protocol newcomers to `eval_protocols`",
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class KindOptions:
+  """Options of clients that differ in kind."""
+
+  kinds: str | None = hyper(
+    None,
+    "how clients differ in kind, one of "
+    + ", ".join(FORMS)
+    + ": rotate = a kind for each angle, whose images are rotated "
+    "counterclockwise, permute = K permutations of the labels, the first the "
+    "identity, noise = Gaussian noise of variance VARIANCE (i + 1) / C at "
+    "client i, as in the paper of NIID-Bench, noise_std = of standard deviation "
+    "DEVIATION i / (C - 1), as in its code, sources = a data set for each "
+    "kind, in the place of `dataset`, FILE.py:NAME = your own function (x, y, "
+    "kind, key) -> x, y, of K kinds. Test data go through the kinds, too. "
+    "With the default `eval_protocols` this adds the protocol kinds",
+    later=True,
+  )
+  kind_shares: tuple[float, ...] | None = hyper(
+    None,
+    "shares of the clients that are of each kind, positive numbers such as "
+    "2,1,1; default equal shares. Which clients they are is drawn by "
+    "`partition_seed`",
+    later=True,
   )
 
 
@@ -370,7 +408,12 @@ class VocabularyOptions:
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions(
-  VocabularyOptions, FeatureOptions, ShiftOptions, PartitionOptions, SourceOptions
+  VocabularyOptions,
+  FeatureOptions,
+  ShiftOptions,
+  KindOptions,
+  PartitionOptions,
+  SourceOptions,
 ):
   """All options of a federation. Equal options make equal federations."""
 
@@ -388,10 +431,31 @@ class DataOptions(
       OptionError: a value has a wrong type or is out of range, or options do
         not fit together.
     """
-    return convert_types(self)._fill()
+    options = convert_types(self)
+    check_options(options)
+    return options._of_sources()._fill()
+
+  def _of_sources(self) -> "DataOptions":
+    """The options with the first of several data sets as the data set."""
+    change = parse_kinds(self.kinds)
+    if change is None or change.word != "sources":
+      return self
+    for name in change.names:
+      is_other = name != "digits" and not _is_prepared(name)
+      if is_other or name in ("femnist", "sent140", "tfds:NAME"):
+        raise DataError(
+          f"{change.label}: {name} is no data set of images without clients "
+          "(digits, mnist, fashion_mnist, cifar10, ... and other names of TFDS)"
+        )
+    if self.dataset not in (SourceOptions().dataset, change.names[0]):
+      own_data = "your own examples" if self.dataset is None else self.dataset
+      raise DataError(
+        f"{change.label}: names the data sets of the run, not with {own_data} "
+        f"(`dataset`={change.names[0]}, the first, may be given)"
+      )
+    return dataclasses.replace(self, dataset=change.names[0])
 
   def _fill(self) -> "DataOptions":
-    check_options(self)
     if self.dataset is not None and not is_dataset(self.dataset):
       check_known("dataset", self.dataset, DATASETS)
     partition, count = self.partition, self.num_clients
@@ -464,6 +528,18 @@ class DataOptions(
       )
     if self.newcomers_at and self.shift != "none":
       raise DataError("`newcomers_at` and `shift`: give one of them")
+    if self.kinds and self.shift in SWAPS:
+      raise DataError(
+        f"`shift`={self.shift}: not with `kinds`, clients would have examples of "
+        "several kinds (allowed: none, increment)"
+      )
+    if (
+      self.quantity_alpha is not None and self.size_sigma != PartitionOptions.size_sigma
+    ):
+      raise DataError("`size_sigma` and `quantity_alpha`: give one of them")
+    change = parse_kinds(self.kinds)
+    if change is not None:
+      check_shares(self.kind_shares, len(change.names) or None, change.label)
 
   @property
   def data_task(self) -> tasks.Task | None:

@@ -66,6 +66,7 @@ def make_partition(
   min_client_size: int | None = None,
   size_sigma: float = 0.5,
   local_test_fraction: float = 0.1,
+  quantity_alpha: float | None = None,
 ) -> Partition:
   """Deals the examples to clients.
 
@@ -113,6 +114,8 @@ def make_partition(
       (``iid``, ``classes``). Sizes below the minimum are raised to it.
     local_test_fraction: share of the examples of a client that ``natural``
       holds out if the data set names no clients of test rows.
+    quantity_alpha: concentration of the Dirichlet distribution of the sizes, in
+      the place of log-normal ones (``iid``, ``classes``).
 
   Returns:
     The partition.
@@ -166,6 +169,8 @@ def make_partition(
     },
   }
   options = of_kind[kind] | {"min_client_size": min_client_size}
+  if quantity_alpha is not None and "size_sigma" in options:
+    options["quantity_alpha"] = quantity_alpha
   owner = label_skew.OWNERS[kind](
     labels.train, labels.number, num_clients, rng, **options
   )

@@ -108,7 +108,8 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
       y_test [m] (m may be 0) and, if clients are given, client_train [n] and
       client_test [m], whole numbers from 0 or names (strings). uint8 x are
       images, signed integers x token ids, every other x becomes float32.
-      Labels are whole numbers from 0. In place of x_train and x_test there may
+      kind_train [n] and kind_test [m] may name the kinds of clients. Labels are
+      whole numbers from 0. In place of x_train and x_test there may
       be several arrays x_train/NAME and x_test/NAME, and so with y.
     task: what is predicted, see ``tasks.resolve_task``; None: classes.
 
@@ -121,7 +122,9 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
       never loaded.
   """
   path = expand_path(path, "data_path")
-  arrays = read_npz(path, _ARRAYS, ("client_train", "client_test"))
+  arrays = read_npz(
+    path, _ARRAYS, ("client_train", "client_test", "kind_train", "kind_test")
+  )
 
   def label_of(which: str) -> str:
     return f"`data_path`={path}: {which}"

@@ -35,6 +35,7 @@ _USUAL = {
   "compress_down": ("none", _SIMULATED),
   "noise_at": ("server", "clients draw by keys that the server has"),
   "shift": ("none", "clients hold their own data"),
+  "kinds": (None, "clients hold their own data, of whatever kind"),
   "newcomers_at": (None, "clients join when they are there"),
   "validation_clients": (0, "the server holds no data of clients"),
 }

@@ -17,6 +17,8 @@ What is counted are the sums of the model's task (``tasks.Task``).
   mixture of classes. The mistakes of a model in each class are counted on the
   whole test set and weighted with the class frequencies of the clients that
   prefer this model. This avoids the noise of small local test splits.
+- ``kinds``: as ``local``, but each client's model on the test rows of all
+  clients of its kind, [K] counts for K kinds of clients.
 - ``validation``: every global model on the server's validation data, [K]
   counts.
 - ``train``: every global model on the training data of all clients, [K]
@@ -65,6 +67,7 @@ PROTOCOLS = (
   "newcomers",
   "assigned",
   "copy",
+  "kinds",
 )
 #: Those that read no test data. Whatever is chosen by another one, a setting or
 #: a round, has an optimistic score.
@@ -76,6 +79,9 @@ PER_MODEL = ("global", "validation", "train")
 #: The protocols that are measured on the clients' local test splits. They
 #: alone give a number for each client.
 PER_CLIENT = ("local", "newcomers", "assigned", "copy")
+
+#: What a client would deploy is measured by these; no global model is needed.
+DEPLOYED = (*PER_CLIENT, "kinds")
 
 #: Rows in a block of a client's local test split, if the mean split is not
 #: larger than an ordinary block.
@@ -226,7 +232,7 @@ def supported_protocols(
 ) -> tuple[str, ...]:
   """Selects the protocols that an algorithm supports.
 
-  A method without a global model supports only protocols of ``PER_CLIENT``, and
+  A method without a global model supports only protocols of ``DEPLOYED``, and
   so does one whose clients have personal parameters. ``assigned`` needs an
   algorithm that groups clients, ``copy`` needs an algorithm with
   ``client_copy``, and ``preferred`` a confusion matrix.
@@ -245,7 +251,7 @@ def supported_protocols(
       return algorithm.membership is not None
     if protocol == "copy":
       return algorithm.client_copy is not None
-    return protocol in PER_CLIENT or (
+    return protocol in DEPLOYED or (
       (matrix or protocol != "preferred")
       and algorithm.global_params is not None
       and algorithm.start_personal is None
@@ -270,11 +276,12 @@ def make_evaluate(
 
   Returns:
     ``evaluate(data, state, key)``, which returns protocol -> Counts. The
-    leaves of a protocol in ``PER_MODEL`` have a leading axis [K]. The counts
+    leaves of a protocol in ``PER_MODEL`` have a leading axis [K], and those of
+    "kinds" one of the kinds of clients. The counts
     of a protocol in ``PER_CLIENT`` also hold the sums of each client, 0 for
     clients that the protocol leaves out. ``evaluate`` raises an
     OptionError for "validation" if the data have no validation rows, and for
-    "newcomers" if they have no newcomers.
+    "newcomers" or "kinds" if they have none of these.
 
   Raises:
     OptionError: an unknown protocol.
@@ -302,7 +309,7 @@ def _evaluate(
   of = dataclasses.replace(of, model=roles.deployed(of.model))
   algorithm, protocols = of.algorithm, of.protocols
   counts = {}
-  if any(p not in PER_CLIENT for p in protocols):
+  if any(p not in DEPLOYED for p in protocols):
     assert algorithm.global_params is not None
     models = algorithm.global_params(state)
     if "global" in protocols or "preferred" in protocols:
@@ -323,7 +330,24 @@ def _evaluate(
   if "copy" in protocols:
     assert algorithm.client_copy is not None
     counts |= _client_counts(of, algorithm.client_copy, data, state, key, ["copy"])
+  if "kinds" in protocols:
+    counts |= _kind_counts(of, data, state, key)
   return counts
+
+
+def _kind_counts(
+  of: Evaluation, data: EvaluationData, state: State, key: Key
+) -> dict[str, tasks.Counts]:
+  """Counts of each kind of clients, on its own test rows, leaves [K, ...]."""
+  if data.kinds is None:
+    raise OptionError("`evaluate`=kinds: the clients are of no kinds")
+  kind = data.kinds.client
+  test = data.whole_test._replace(
+    offset=data.kinds.offset[kind], size=data.kinds.size[kind]
+  )
+  return _client_counts(
+    of, of.algorithm.client_params, data._replace(test=test), state, key, ["kinds"]
+  )
 
 
 def _whole_counts(
@@ -355,6 +379,9 @@ def _client_counts(
   task = tasks.of(model)
   mean_rows = (layout.num_example_rows(data.test) - layout.PADDING_ROWS) / clients
   rows = _LOCAL_ROWS if mean_rows <= objective.BLOCK_ROWS else objective.BLOCK_ROWS
+  kinds = data.kinds if "kinds" in protocols else None
+  if kinds is not None:
+    rows = objective.BLOCK_ROWS
   masks = {p: _client_mask(of.algorithm, p, data, state) for p in protocols}
 
   def one_client(shared, shard, client_id, key, test_offset, test_size):
@@ -377,7 +404,10 @@ def _client_counts(
     )
     return {
       p: tasks.sum_over_clients(
-        task, of_each_client, None if which is None else which[place]
+        task,
+        of_each_client,
+        None if which is None else which[place],
+        *(() if kinds is None else (kinds.client[place], len(kinds.size))),
       )
       for p, which in masks.items()
     }

@@ -14,8 +14,8 @@ class Agreement(NamedTuple):
 
 #: Why a row of groups.csv whose clients have groups has no agreement.
 UNDEFINED = (
-  "not defined: all clients hold the same classes, or each holds "
-  "others, so no grouping is better than another"
+  "not defined: all clients are of one kind (without `kinds`: hold the same "
+  "classes), or each is of its own, so no grouping is better than another"
 )
 
 

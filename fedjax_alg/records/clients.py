@@ -18,7 +18,8 @@ from fedjax_alg.data import npz
 from fedjax_alg.typing import Facts
 
 #: Columns of clients.csv; of another task its main metric takes the place of
-#: ``accuracy``. ``name`` is there only if the data set names its clients. A
+#: ``accuracy``. ``name`` is there only if the data set names its clients, and
+#: ``kind`` only if clients have kinds (the numbers of partition.json). A
 #: client that the protocol did not count (it has no test examples, has no group
 #: yet, ...) has 0 test examples, and its accuracy and loss are NaN.
 COLUMNS = (
@@ -26,6 +27,7 @@ COLUMNS = (
   "protocol",
   "client",
   "name",
+  "kind",
   "train_examples",
   "test_examples",
   "accuracy",
@@ -40,20 +42,20 @@ _NPZ = "clients.npz"
 
 
 def list_columns(
-  names: Iterable[str] | None, main: str = "accuracy"
+  names: Iterable[str] | None, main: str = "accuracy", kinds: bool = False
 ) -> tuple[str, ...]:
   """Lists the columns of clients.csv.
 
   Args:
     names: the names of the clients; None if they have none.
     main: the main metric of the task.
+    kinds: whether the clients have kinds.
 
   Returns:
     Names of the columns.
   """
-  return tuple(
-    main if c == "accuracy" else c for c in COLUMNS if c != "name" or names is not None
-  )
+  there = {"name": names is not None, "kind": kinds}
+  return tuple(main if c == "accuracy" else c for c in COLUMNS if there.get(c, True))
 
 
 def _main_of(clients: Mapping[str, Mapping[str, np.ndarray]]) -> str:
@@ -74,6 +76,7 @@ def _client_rows(
   train_examples: np.ndarray,
   seeds: Sequence[int],
   names: Iterable[str] | None,
+  kinds: np.ndarray | None = None,
 ) -> Iterable[tuple[object, ...]]:
   """Makes the rows of clients.csv, by seed, protocol and client.
 
@@ -83,6 +86,7 @@ def _client_rows(
     train_examples: [C] int, the clients' training examples.
     seeds: the N seeds.
     names: the names of the C clients; None if they have none.
+    kinds: [C] int, the kinds of the clients; None if they have none.
 
   Yields:
     Rows in the order of ``list_columns``.
@@ -92,6 +96,8 @@ def _client_rows(
   ids: list[Iterable[int | str]] = [range(len(sizes))]
   if names is not None:
     ids.append(names)
+  if kinds is not None:
+    ids.append(np.asarray(kinds).tolist())
   for i, seed in enumerate(seeds):
     for protocol, of in clients.items():
       measured = [of[name][i].tolist() for name in ("test_examples", main, "loss")]
@@ -153,11 +159,12 @@ def write_clients(
   Args:
     folder: folder of the run.
     final: "clients" and "train_examples" (see ``_client_rows``) and
-      "membership", [N, C] int or None.
+      "membership", [N, C] int or None; perhaps "kinds", see ``_client_rows``.
     seeds: the N seeds.
     names: the names of the C clients; None if they have none.
   """
   clients, membership = final["clients"], final["membership"]
+  kinds = final.get("kinds")
   (folder / _NPZ).unlink(missing_ok=True)
   if are_many(final):
     _write_npz(folder / _NPZ, final, seeds, names)
@@ -166,8 +173,10 @@ def write_clients(
   complete = clients and all("loss" in of for of in clients.values())
   _write(
     folder / "clients.csv",
-    list_columns(names, _main_of(clients)),
-    _client_rows(clients, final["train_examples"], seeds, names) if complete else None,
+    list_columns(names, _main_of(clients), kinds is not None),
+    _client_rows(clients, final["train_examples"], seeds, names, kinds)
+    if complete
+    else None,
   )
   _write(
     folder / "assignment.csv",
@@ -201,6 +210,8 @@ def _write_npz(
   }
   if names is not None:
     arrays["name"] = np.asarray(names)
+  if final.get("kinds") is not None:
+    arrays["kind"] = _narrow(np.asarray(final["kinds"]))
   if final["membership"] is not None:
     arrays["group"] = _narrow(final["membership"])
   for protocol, of in final["clients"].items():
@@ -219,8 +230,8 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
     folder: folder of the run.
 
   Returns:
-    "clients", "membership" and "train_examples" as ``write_clients`` takes them; empty
-    if the folder has no such file.
+    "clients", "membership", "train_examples" and, if clients have any, "kinds" as
+    ``write_clients`` takes them; empty if the folder has no such file.
 
   Raises:
     ValueError, KeyError, OSError: the file is damaged.
@@ -247,6 +258,7 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
     },
     "membership": None if group is None else group.astype(np.int32),
     "train_examples": stored["train_examples"].astype(np.int64),
+    **({"kinds": stored["kind"].astype(np.int32)} if "kind" in stored else {}),
   }
 
 

@@ -20,6 +20,7 @@ from fedjax_alg._version import __version__
 from fedjax_alg.base import NEVER
 from fedjax_alg.data import partition_file
 from fedjax_alg.data.federation import Federation
+from fedjax_alg.metrics.distances import label_distances
 from fedjax_alg.metrics.groups import UNDEFINED
 from fedjax_alg.records import folder as folder_lib
 from fedjax_alg.records import scores
@@ -362,8 +363,9 @@ def partition_facts(federation: Federation) -> dict[str, object]:
 
   Returns:
     The partition with its options, the hashes, the numbers of rows of each
-    client and the label histogram; of very many clients without the lists of
-    all clients. The rows are in partition.npz.
+    client, their kinds, the label histogram and the distances of the clients'
+    label distributions; of very many clients without the lists of all clients.
+    The rows are in partition.npz.
   """
   partition, histogram = federation.partition, federation.label_histogram
   held_out = partition.held_out
@@ -378,6 +380,19 @@ def partition_facts(federation: Federation) -> dict[str, object]:
     extra["joins"] = [
       None if after == NEVER else after for after in np.asarray(joins).tolist()
     ]
+  kinds = federation.kinds
+  if kinds is not None:
+    few = partition.num_clients <= MOST_IN_TEXT
+    extra["kinds"] = {
+      "option": federation.options.kinds,
+      "names": list(kinds.names),
+      "clients": kinds.sizes().tolist(),
+      "same_labels": kinds.same_labels,
+      **({"of_client": kinds.of_client.tolist()} if few else {}),
+    }
+  distances = label_distances(histogram, None if kinds is None else kinds.of_client)
+  if distances:
+    extra["label_distances"] = distances
   if partition.num_clients <= MOST_IN_TEXT:
     extra |= {
       "train_size": partition.train_size.tolist(),

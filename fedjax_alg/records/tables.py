@@ -393,6 +393,8 @@ def round_rows(
   ]
 
 
+#: Of several kinds of clients: the one whose main metric is worst.
+KINDS_WORST = "kinds_worst"
 #: With several global models: the one that is best on the validation data.
 GLOBAL_CHOSEN = "global_chosen"
 
@@ -415,6 +417,38 @@ def _best_and_mean(
   return table
 
 
+def _mean_and_worst(
+  values: dict[str, np.ndarray], main: str
+) -> dict[str, dict[str, np.ndarray]]:
+  """Reduces metrics [N, K] of K kinds of clients to their mean and the worst.
+
+  A kind of which no example was tested does not count.
+  """
+  tested = ~np.isnan(values[main])
+  number = tested.sum(1)
+  mean = {
+    name: np.divide(
+      np.where(tested, of_kind, 0.0).sum(1),
+      number,
+      out=np.full(len(number), np.nan),
+      where=number > 0,
+    )
+    for name, of_kind in values.items()
+  }
+  ordered = np.where(tested, sign(main) * values[main], np.inf)
+  worst = ordered.argmin(1), np.arange(len(number))
+  table = {
+    "kinds": mean,
+    KINDS_WORST: {name: of_kind[worst[::-1]] for name, of_kind in values.items()},
+  }
+  if values[main].shape[1] <= MOST_ENTRIES:
+    table |= {
+      f"kinds_{k}": {name: of_kind[:, k] for name, of_kind in values.items()}
+      for k in range(values[main].shape[1])
+    }
+  return table
+
+
 def group_columns(num_groups: int) -> tuple[str, ...]:
   """Lists the columns of groups.csv.
 
@@ -434,6 +468,7 @@ def group_rows(
   number: int,
   seeds: Sequence[int],
   num_groups: int,
+  kinds: np.ndarray | None = None,
 ) -> list[Row]:
   """Makes the rows of groups.csv for one evaluation.
 
@@ -443,11 +478,14 @@ def group_rows(
     number: rounds run.
     seeds: the N seeds.
     num_groups: K.
+    kinds: [C] int, the kinds of the clients; None: clients that hold the same
+      classes are of one kind.
 
   Returns:
     One row per seed.
   """
-  kinds = groups.kinds(label_histogram)
+  if kinds is None:
+    kinds = groups.kinds(label_histogram)
   rows = []
   for seed, of_seed in zip(seeds, membership, strict=True):
     sizes = groups.group_sizes(of_seed, num_groups)
@@ -473,6 +511,9 @@ def metric_values(
   and ``<protocol>_mean`` reports the mean over the K models. The best model is
   an optimistic choice: for ``global`` it is chosen on test data. With
   ``validation``, too, ``global_chosen`` reports the model that is best there.
+  ``kinds`` reports the mean over the kinds of clients, each counting alike,
+  ``kinds_worst`` the worst of them, and ``kinds_0``, ... each of up to
+  ``MOST_ENTRIES``.
 
   Args:
     counts: protocol -> counts, leaves [N, ...].
@@ -487,6 +528,9 @@ def metric_values(
     for protocol, protocol_counts in counts.items()
   }
   for protocol, of_protocol in values.items():
+    if protocol == "kinds":
+      table |= _mean_and_worst(of_protocol, task.main)
+      continue
     table |= (
       _best_and_mean(protocol, of_protocol, task.main)
       if protocol in evaluate.PER_MODEL
@@ -691,12 +735,18 @@ class Records:
         )
     self._append("metrics", rows)
 
-  def add_groups(self, membership: np.ndarray, label_histogram: np.ndarray) -> None:
+  def add_groups(
+    self,
+    membership: np.ndarray,
+    label_histogram: np.ndarray,
+    kinds: np.ndarray | None = None,
+  ) -> None:
     """Records the groups after the last recorded round.
 
     Args:
       membership: [N, C] int, see ``group_rows``.
       label_histogram: [C, L] int, see ``group_rows``.
+      kinds: [C] int, see ``group_rows``.
     """
     assert self.num_groups is not None
     self._append(
@@ -707,6 +757,7 @@ class Records:
         self.tables["rounds"][-1]["round"],
         self.seeds,
         self.num_groups,
+        kinds,
       ),
     )
 

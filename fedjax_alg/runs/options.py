@@ -13,6 +13,7 @@ import numpy as np
 from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Devices
 from fedjax_alg.conditions import but, only
+from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import clients, clock, evaluate, loop, samplers
 from fedjax_alg.engine.late import Late
@@ -457,7 +458,9 @@ class EvaluationOptions:
     "= as local, for "
     "the client's copy of the global model after local training (w_k of "
     "pFedMe and Ditto; only for algorithms that have it), preferred = each "
-    "client's preferred global model, on the client's mixture of classes",
+    "client's preferred global model, on the client's mixture of classes, kinds = "
+    "as local, on the test examples of all clients of its kind (`kinds`): the mean "
+    "over the kinds, kinds_worst the worst of them, kinds_0, ... each",
   )
   targets: tuple[float, ...] = hyper(
     (0.90, 0.95, 0.98),
@@ -694,10 +697,12 @@ class RunOptions(
 
   def sources(self, data: DataOptions) -> dict[str, own.Source]:
     """The user's own files that decide the run, by the options naming them."""
+    change = parse_kinds(data.kinds)
     by_option = own.sources(
       model=self.model,
       sampling=self.sampling,
       task=data.task if tasks.is_own_task(data.task) else None,
+      kinds=change.function if change is not None else None,
     )
     for name, file in (
       ("availability_file", self.availability_file),

@@ -22,6 +22,7 @@ from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Model
 from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data.federation import Federation
+from fedjax_alg.data.kinds import split_own
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers, sharding
@@ -402,6 +403,10 @@ def _federation_again(facts: Facts) -> Federation:
     raise OptionError("its data were arrays, give load_run the federation")
   if "task" in facts.get("sources", {}):
     data["task"] = _unchanged(facts, "task", data["task"])
+  if "kinds" in facts.get("sources", {}):
+    function, number = split_own(data["kinds"])
+    function = _unchanged(facts, "kinds", function)
+    data["kinds"] = function if number is None else f"{function}:{number}"
   return federation_lib.from_options(DataOptions(**data))
 
 

@@ -267,7 +267,7 @@ def _check_adapts(
 ) -> None:
   """Checks that a client that adapts the model has training examples."""
   empty = np.flatnonzero(federation.data.train.size == 0)
-  protocol = next((p for p in protocols if p in evaluate.PER_CLIENT), None)
+  protocol = next((p for p in protocols if p in evaluate.DEPLOYED), None)
   if method.entry.adapts and len(empty) and protocol:
     raise OptionError(
       f"`eval_protocols`={protocol}: {method.name} adapts the model on each "
@@ -436,17 +436,70 @@ def _lacks(algorithm: Algorithm, protocol: str, matrix: bool) -> str:
   )
 
 
+def _kinds_lack(protocol: str, federation: Federation) -> str:
+  """Says why a protocol means nothing for clients of several kinds; "": it does."""
+  kinds = federation.kinds
+  if kinds is None or kinds.number == 1:
+    return ""
+  if protocol == "global" and not kinds.same_labels:
+    return (
+      "clients of several kinds give the same example other labels, so no one "
+      "model can be right for all"
+    )
+  if protocol == "preferred":
+    return (
+      "clients of several kinds have test sets of their own, and it weighs the "
+      "mistakes of a model on all of them together"
+    )
+  return ""
+
+
+def _of_kinds(choices: tuple[str, ...], federation: Federation) -> tuple[str, ...]:
+  """The protocols that mean something for the kinds of the clients.
+
+  Raises:
+    OptionError: there are no kinds, or none of the protocols means something.
+  """
+  kinds = federation.kinds
+  if kinds is None and "kinds" in choices:
+    raise OptionError(
+      "`eval_protocols`=kinds: the clients are of no kinds (give `kinds`, or data "
+      "that bring theirs, such as from_arrays(..., kind_ids=))"
+    )
+  measured = tuple(choice for choice in choices if not _kinds_lack(choice, federation))
+  if choices and not measured:
+    raise OptionError(
+      f"`eval_protocols`={','.join(choices)}: {_kinds_lack(choices[0], federation)} "
+      "(local and kinds can be given)"
+    )
+  several = kinds is not None and kinds.number > 1
+  if several and choices == evaluate.DEFAULT_PROTOCOLS:
+    return (*measured, "kinds")
+  return measured
+
+
 def _without_effect(prepared: Prepared) -> list[str]:
   """Lists, as warnings, what the caller asked for and does not get."""
   method, options, texts = prepared.method, prepared.options, []
+  defaults_alone = options.eval_protocols == evaluate.DEFAULT_PROTOCOLS
+  meaningless = {
+    protocol: why
+    for protocol in options.eval_protocols
+    if (why := _kinds_lack(protocol, prepared.federation))
+  }
+  texts += [
+    f"`eval_protocols`={protocol}: left out, {why}"
+    for protocol, why in meaningless.items()
+    if protocol == "global" or not defaults_alone
+  ]
   matrix = evaluate.has_matrix(tasks.of(prepared.model), prepared.spec.num_classes)
-  if options.eval_protocols != evaluate.DEFAULT_PROTOCOLS:
+  if not defaults_alone:
     defaults = set(evaluate.DEFAULT_PROTOCOLS) <= set(options.eval_protocols)
     texts += [
       f"`eval_protocols`={protocol}: left out, {method.name} has "
       f"{_lacks(prepared.algorithm, protocol, matrix)}"
       for protocol in options.eval_protocols
-      if protocol not in prepared.protocols
+      if protocol not in (*prepared.protocols, *meaningless)
       and (matrix or protocol != "preferred" or not defaults)
     ]
   layers = prepared.model.layers
@@ -771,7 +824,7 @@ def prepare(
   protocols = _protocols(
     algorithm,
     method.name,
-    options.eval_protocols,
+    _of_kinds(options.eval_protocols, federation),
     measures,
     evaluate.has_matrix(tasks.of(built), spec.num_classes),
   )
@@ -936,6 +989,7 @@ def _summary(
       if federation.num_training_clients == spec.num_clients
       else {"training_clients": federation.num_training_clients}
     ),
+    **({} if federation.kinds is None else {"kinds": federation.kinds.number}),
     "train_examples": spec.num_examples,
     "validation_examples": 0
     if data.validation is None

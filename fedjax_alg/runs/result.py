@@ -476,7 +476,8 @@ def make_summary(
   targets = prepared.options.targets
   if targets == RunOptions().targets and not names.metric(records.metrics.main).share:
     targets = ()
-  return summary_lib.summary(
+  kinds = prepared.federation.kinds
+  return ({} if kinds is None else {"kinds": list(kinds.names)}) | summary_lib.summary(
     records,
     targets=targets,
     compile_s=facts.get("compile_s", 0.0),
@@ -500,7 +501,8 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
 
   Returns:
     "clients", "membership" and "global_params", see ``RunResult``; and
-    "train_examples", [C] int64, those that the clients held last.
+    "train_examples", [C] int64, those that the clients held last; and "kinds",
+    [C] int32, if they have kinds.
   """
   rows = rows_of(live.prepared, live.setting)
   task, clients = tasks.of(live.prepared.model), {}
@@ -514,11 +516,13 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
     models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
   membership = None if step.membership is None else step.membership[rows]
   sizes = live.prepared.device_data.label_histogram.sum(1)
+  kinds = live.prepared.federation.kinds
   return {
     "clients": clients,
     "membership": membership,
     "global_params": models,
     "train_examples": np.asarray(sizes, np.int64),
+    **({} if kinds is None else {"kinds": kinds.of_client}),
   }
 
 
@@ -538,7 +542,8 @@ def write_final(
   """
   tables_of_clients.write_clients(folder, final, seeds, names)
   if tables_of_clients.are_many(final):  # clients.npz has the same numbers
-    final = dict(final, clients={}, membership=None, train_examples=None)
+    few = {name: value for name, value in final.items() if name != "kinds"}
+    final = dict(few, clients={}, membership=None, train_examples=None)
   with files.replacing(folder / _FINAL) as partial:
     partial.write_bytes(
       serialization.msgpack_serialize(serialization.to_state_dict(dict(final)))

@@ -57,7 +57,11 @@ def parse_rule(name: str, text: str) -> StopRule:
   if len(parts) != 3:
     raise OptionError(f"{flag}: must be PROTOCOL:METRIC:{last}")
   protocol, metric, word = parts
-  protocols = (*evaluate.PROTOCOLS, *(f"{p}_mean" for p in evaluate.PER_MODEL))
+  protocols = (
+    *evaluate.PROTOCOLS,
+    *(f"{p}_mean" for p in evaluate.PER_MODEL),
+    "kinds_worst",
+  )
   for kind, value, allowed, is_one in (
     ("protocol", protocol, protocols, protocol in protocols),
     ("metric", metric, names.metric_names(), names.is_known(metric)),
@@ -146,7 +150,7 @@ def check_evaluated(
         f"{rule.label}: the task {task.name} has no {rule.metric} (one of "
         f"{', '.join(task.metrics.columns)})"
       )
-    if rule.protocol.removesuffix("_mean") not in protocols:
+    if rule.protocol.removesuffix("_mean").removesuffix("_worst") not in protocols:
       has = f"`eval_protocols`={','.join(protocols)}"
       advice = (
         f"; give `validation_clients`=N and {has},validation"

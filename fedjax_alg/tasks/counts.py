@@ -20,16 +20,25 @@ class Counts(NamedTuple):
   clients: Sums | None = None
 
 
-def sum_over_clients(task: Task, per_client: Sums, mask: Array | None = None) -> Counts:
+def sum_over_clients(
+  task: Task,
+  per_client: Sums,
+  mask: Array | None = None,
+  kind: Array | None = None,
+  num_kinds: int = 0,
+) -> Counts:
   """Adds the sums of clients and keeps those of each client.
 
   Args:
     task: the task.
     per_client: sums of each client, leaves [C, ...].
     mask: [C] bool, the clients to count; None means all.
+    kind: [C] int32, the kind of each client; None adds up all clients.
+    num_kinds: K.
 
   Returns:
-    The counts.
+    The counts; with ``kind`` those of each kind, leaves [K, ...], in the place
+    of those of each client.
   """
   if mask is not None:
     per_client = jax.tree.map(
@@ -39,6 +48,13 @@ def sum_over_clients(task: Task, per_client: Sums, mask: Array | None = None) ->
         jnp.zeros_like(leaf),
       ),
       per_client,
+    )
+  if kind is not None:
+    return Counts(
+      {
+        name: jax.ops.segment_sum(leaf, kind, num_kinds)
+        for name, leaf in per_client.items()
+      }
     )
   return Counts(
     {name: leaf.sum(0) for name, leaf in per_client.items()}, task.pooled(per_client)

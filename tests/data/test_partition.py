@@ -9,6 +9,7 @@ import pytest
 
 from fedjax_alg.data import Examples, allocate, published
 from fedjax_alg.data.partition import label_histogram, make_partition, partition_hash
+from fedjax_alg.data.sources import load_digits
 from tests.data.reading import arrays, refuses, rows
 
 
@@ -442,3 +443,29 @@ def test_an_empty_client_gets_an_example_of_who_has_most_to_spare():
     np.testing.assert_array_equal(actual, spread_by_search(train, first.copy()))
     num_moved += np.abs(actual - first).sum() // 2
   assert num_moved > 100
+
+
+@pytest.mark.parametrize("kind", ["iid", "classes"])
+def test_sizes_are_shares_of_a_dirichlet_distribution(kind):
+  digits = load_digits()
+  options = {"kind": kind, "num_clients": 20, "seed": 3, "min_client_size": 10}
+  plain = make_partition(examples=digits, **options)
+  same = make_partition(examples=digits, quantity_alpha=None, **options)
+  skewed = make_partition(examples=digits, quantity_alpha=0.3, **options)
+  even = make_partition(examples=digits, quantity_alpha=1e5, **options)
+  assert plain.flags == same.flags and "quantity_alpha" not in plain.flags
+  assert skewed.flags["quantity_alpha"] == 0.3
+  for partition in (skewed, even):
+    assert sorted(partition.train_order) == list(range(len(digits.y_train)))
+    assert partition.train_size.min() >= 10
+  assert skewed.train_size.std() > plain.train_size.std() > even.train_size.std()
+  if kind == "iid":  # the first draw of the partition's stream, by hand
+    shares = np.random.default_rng(3).dirichlet(np.full(20, 0.3))
+    low, high = 0.0, 1e9
+    for _ in range(200):  # raised to the minimum, the others in proportion
+      middle = (low + high) / 2
+      total = np.maximum(middle * shares, 10).sum()
+      low, high = (middle, high) if total < len(digits.y_train) else (low, middle)
+    expected = np.maximum(high * shares, 10)
+    assert np.abs(skewed.train_size - expected).max() <= 1
+    assert np.abs(even.train_size - len(digits.y_train) / 20).max() <= 2

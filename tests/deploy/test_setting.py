@@ -46,6 +46,14 @@ def prepare_run(method="fedavg", federation=None, num_held_out=0, **options):
     ("afl", {"private": "moments"}, "algorithm=afl: not with private"),
     ("fedavg", {"seeds": 2}, "seeds: give one seed"),
     ("fedavg", {"num_held_out": 1}, "validation_clients=1"),
+    (
+      "fedavg",
+      {
+        "federation": fa.federate("digits", num_clients=4, kinds="rotate:0,90"),
+        "evaluate": ("local",),
+      },
+      "kinds=rotate:0,90: clients hold their own data",
+    ),
   ],
 )
 def test_what_cannot_be_exported(tmp_path, method, options, message):

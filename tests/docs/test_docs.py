@@ -262,6 +262,15 @@ def test_ones_own_arrays_of_the_page_on_data_run(tmp_path, monkeypatch):
     assert f",{client},45," in table
 
 
+def test_the_examples_of_the_page_on_kinds_run(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert run_blocks("kinds")["federation"].kinds.names == ("north", "south")
+  block = re.findall(r"```\n(fedjax-alg .*?)\n```", page_of("kinds"), re.S)[0]
+  words = shlex.split(block.replace("\\\n", " "))
+  parsed = config.parse_config(words[2:])
+  assert parsed.data.kinds == "rotate:0,90,180,270"
+
+
 @pytest.mark.fast
 def test_the_recipes_can_be_given(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 from fedjax_alg import tasks
 from fedjax_alg.base import NEVER, Algorithm, no_setup
 from fedjax_alg.data import layout
-from fedjax_alg.data.federation import EvaluationData, Pieces
+from fedjax_alg.data.federation import EvaluationData, KindTests, Pieces
 from fedjax_alg.engine import clients, evaluate, sharding
 from tests import problems
 
@@ -24,6 +24,9 @@ C, K, L = 12, 3, problems.CLASSES
 
 #: Clients that come later, and those that a group has been found for.
 NEW = np.isin(np.arange(C), (1, 4, 11))
+#: Kinds of clients, and the test rows of each among those of all clients.
+KIND = np.arange(C) % 3
+KIND_OFFSET, KIND_SIZE = np.array([100, 0, 20]), np.array([90, 33, 80])
 GROUP = np.where(np.isin(np.arange(C), (0, 1, 7)), -1, np.arange(C) % K)
 
 
@@ -94,6 +97,7 @@ def fixture_case(problem):
     problems.client_data(pieces),
     jnp.asarray(histogram, jnp.float32),
     Pieces(num_train + jnp.array([0, 40, 80]), jnp.array([40, 40, 3])),
+    KindTests(jnp.asarray(KIND), jnp.asarray(KIND_OFFSET), jnp.asarray(KIND_SIZE)),
   )
   state = State(
     jax.tree.map(
@@ -198,6 +202,21 @@ def test_the_sum_of_the_own_tests_of_some_clients(problem, case, protocol, selec
   assert values["accuracy"] != pytest.approx(values["client_accuracy"])
 
 
+def test_what_clients_deploy_on_all_test_rows_of_their_kind(problem, case):
+  counts = case.counts["kinds"]
+  assert counts.clients is None and counts.sums["rows"].shape == (3, L)
+  for kind in range(3):
+    rows = slice(KIND_OFFSET[kind], KIND_OFFSET[kind] + KIND_SIZE[kind])
+    x, y = (array[rows] for array in case.pooled)
+    confusion, loss = np.zeros((L, L)), np.zeros(L)
+    for i in np.flatnonzero((kind == KIND) & ~NEW):  # those of local
+      predicted, losses = outcome(problem, case, i % K, x, y)
+      np.add.at(confusion, (y, predicted), 1)
+      np.add.at(loss, y, losses)
+    assert_sums({name: leaf[kind] for name, leaf in counts.sums.items()}, confusion)
+    np.testing.assert_allclose(counts.sums["loss"][kind], loss, rtol=1e-5)
+
+
 def test_who_never_joins_is_local_and_no_newcomer(case):
   joins = jnp.asarray([0, 3, NEVER, 0])
   data = case.data._replace(train=case.data.train._replace(joins=joins))
@@ -269,7 +288,7 @@ def test_pieces_are_shared_out_over_devices(problem, case, mesh):
 def test_clients_in_blocks_are_counted_like_all_at_once(problem, case, monkeypatch):
   # Five blocks of three slots for twelve clients.
   monkeypatch.setattr(evaluate, "_ENTRIES", 5 * L * L // 2)
-  of_clients = [p for p in evaluate.PROTOCOLS if p in evaluate.PER_CLIENT]
+  of_clients = [p for p in evaluate.PROTOCOLS if p in evaluate.DEPLOYED]
   counts = jax.jit(
     evaluate.make_evaluate(
       full(), problem.model, tuple(of_clients), clients.ClientMap()
@@ -280,7 +299,10 @@ def test_clients_in_blocks_are_counted_like_all_at_once(problem, case, monkeypat
       counts[protocol],
       case.counts[protocol],
     )
-    chex.assert_trees_all_equal(per_client, expected_per_client)
+    if protocol == "kinds":
+      assert per_client is expected_per_client is None
+    else:
+      chex.assert_trees_all_equal(per_client, expected_per_client)
     for name, leaf in expected_sums.items():
       np.testing.assert_allclose(
         sums[name], leaf, rtol=(1e-6 if name == "loss" else 0)
@@ -293,13 +315,14 @@ def test_clients_in_blocks_are_counted_like_all_at_once(problem, case, monkeypat
     ("test", "^evaluate=test: must be one of global"),
     ("validation", "the data hold no validation rows"),
     ("newcomers", "every client is there from the start"),
+    ("kinds", "the clients are of no kinds"),
   ],
 )
 def test_what_cannot_be_evaluated_is_named(problem, case, protocol, pattern):
   with pytest.raises(ValueError, match=pattern):
     jax.eval_shape(
       evaluate.make_evaluate(toy(), problem.model, (protocol,), clients.ClientMap()),
-      all_there(case.data)._replace(validation=None),
+      all_there(case.data)._replace(validation=None, kinds=None),
       case.state,
       jax.random.key(0),
     )
@@ -314,5 +337,9 @@ def test_what_a_method_has_of_the_protocols():
   assert evaluate.supported_protocols(full(), every, matrix=False) == tuple(
     p for p in every if p != "preferred"
   )
-  assert evaluate.supported_protocols(toy(None), every) == ("local", "newcomers")
+  assert evaluate.supported_protocols(toy(None), every) == (
+    "local",
+    "newcomers",
+    "kinds",
+  )
   assert evaluate.supported_protocols(toy(None), ("global",)) == ()

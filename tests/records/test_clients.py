@@ -107,3 +107,18 @@ def test_tables_of_the_run_before_do_not_stay(tmp_path):
       tmp_path, {"clients": measured, "membership": None}, (3, 5), None
     )
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_kinds_of_clients_are_a_column(tmp_path, monkeypatch, most):
+  monkeypatch.setattr(clients, "MOST_IN_TEXT", most)
+  kinds = np.array([1, 0, 1], np.int32)
+  clients.write_clients(tmp_path, FINAL | {"kinds": kinds}, (3, 5), None)
+  many = clients.read_many(tmp_path)
+  if most == 1:
+    np.testing.assert_array_equal(many["kinds"], kinds)
+  else:
+    assert not many
+    rows = read(tmp_path / "clients.csv")
+    assert [int(row["kind"]) for row in rows] == 4 * [1, 0, 1]
+    assert tuple(rows[0]) == clients.list_columns(None, kinds=True)

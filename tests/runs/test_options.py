@@ -55,6 +55,7 @@ TEXTS = {
   "eval_protocols": ("global,local", ("global", "local")),
   "targets": ("0.5,0.9", (0.5, 0.9)),
   "newcomers_at": ("20:8,30:1", ((20, 8), (30, 1))),
+  "kind_shares": ("2,1", (2.0, 1.0)),
 }
 
 

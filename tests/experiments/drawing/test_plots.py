@@ -10,6 +10,7 @@ from scipy import stats
 from experiments.drawing import plots, styles
 from experiments.reports import sweeps
 from experiments.reproduction import partitions
+from fedjax_alg.data.kinds import ClientKinds
 from fedjax_alg.records import tables as records
 
 NUMBERS = np.array([[0.2, 0.5, 0.6], [0.3, 0.45, 0.8], [0.1, 0.52, 0.9]])
@@ -357,6 +358,22 @@ def test_bars_stand_above_their_clients(axis, names):
   assert [tick.get_text() for tick in axis.get_xticklabels()] == (
     ["1", "2", "0"] if names is None else ["Bob", "Cy", "Ann"]
   )
+
+
+@pytest.mark.parametrize("clients", [6, 90])
+def test_clients_of_one_kind_are_side_by_side(draw_figure, clients):
+  of_client = np.arange(clients) % 3
+  kinds = ClientKinds(of_client, ("red", "green", "blue"), True)
+  histogram = np.arange(1, 2 * clients + 1).reshape(clients, 2)
+  axis = draw_figure(plots.histogram, histogram, "title", None, kinds).axes[0]
+  texts = {text.get_text(): text.get_position()[0] for text in axis.texts}
+  middle = np.arange(3) * clients / 3 + clients / 6 - 0.5 * (clients == 6)
+  np.testing.assert_allclose([texts[name] for name in kinds.names], middle)
+  lines = [line.get_xdata()[0] for line in axis.lines]
+  np.testing.assert_allclose(lines, middle[:2] + clients / 6)
+  if clients == 6:
+    labels = [int(tick.get_text()) for tick in axis.get_xticklabels()]
+    assert labels == [3, 0, 4, 1, 5, 2]  # the largest of each kind first
 
 
 def test_a_long_name_is_wrapped(axis):

@@ -1,0 +1,368 @@
+"""What the kinds of clients do to their examples, and data sets as kinds."""
+
+from collections.abc import Callable, Sequence
+import itertools
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import ndimage
+
+from fedjax_alg import own, tasks
+from fedjax_alg.data import store
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.features import none as as_float32
+from fedjax_alg.data.kinds import STREAM, KindChange
+from fedjax_alg.data.partition import Partition
+from fedjax_alg.errors import OptionError, describe_error
+
+#: (x [n, ...], y [n, ...], kind, key) -> x [n, ...], y [n, ...]
+KindFn = Callable[[Any, Any, int, Any], tuple[Any, Any]]
+
+
+def change_examples(
+  change: KindChange | None,
+  examples: Examples,
+  partition: Partition,
+  kinds: np.ndarray,
+  seed: int,
+  is_image: bool = False,
+) -> Examples:
+  """Applies to each row what the kind of its client does.
+
+  Args:
+    change: the option `kinds`; None, or sources, which change nothing.
+    examples: the data set, before any features.
+    partition: all clients, before any are held out.
+    kinds: [C] int32, the kind of each client.
+    seed: seed of all that is random.
+    is_image: whether vectors are the pixels of square images.
+
+  Returns:
+    The examples. Rows that no client has are as they were.
+
+  Raises:
+    DataError: the data cannot be changed so, or a function of the user's own
+      fails or returns something else.
+  """
+  if change is None or change.word == "sources":
+    return examples
+  function = _function(change, examples, int(kinds.max()) + 1, seed, is_image)
+  n, m = examples.rows
+  train, test = (np.full(rows, -1, np.int32) for rows in (n, m))
+  if partition.pooled:
+    train = test = np.full(n + m, -1, np.int32)
+  train[partition.train_order] = np.repeat(kinds, partition.train_size)
+  test[partition.test_order] = np.repeat(kinds, partition.test_size)
+  if partition.pooled:
+    train, test = train[:n], train[n:]
+  key, results = jax.random.fold_in(jax.random.key(seed), STREAM), []
+  for split, (x, y, of_row) in enumerate(
+    (
+      (examples.x_train, examples.y_train, train),
+      (examples.x_test, examples.y_test, test),
+    )
+  ):
+    parts = []
+    for kind in np.unique(kinds).tolist():
+      rows = np.flatnonzero(of_row == kind)
+      before = tuple(
+        store.map_arrays(lambda array, rows=rows: array[rows], tree) for tree in (x, y)
+      )
+      of_kind = jax.random.fold_in(jax.random.fold_in(key, kind), split)
+      if len(rows):
+        after = function(before[0], before[1], kind, of_kind)
+        parts.append((rows, _checked(change, kind, before, after, examples)))
+    results.append(parts)
+  # uint8 becomes float32 everywhere if it does so anywhere.
+  bytes_stay = all(
+    array.dtype == np.uint8
+    for parts in results
+    for _, (x, _) in parts
+    for array in store.arrays(x)
+  )
+  x_train, x_test = (
+    _put(x, [(rows, after[0]) for rows, after in parts], bytes_stay)
+    for x, parts in zip((examples.x_train, examples.x_test), results)
+  )
+  y_train, y_test = (
+    _put(y, [(rows, after[1]) for rows, after in parts], True)
+    for y, parts in zip((examples.y_train, examples.y_test), results)
+  )
+  return examples._replace(
+    x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test
+  )
+
+
+def _put(tree: Any, parts: list[tuple[np.ndarray, Any]], bytes_stay: bool) -> Any:
+  """The arrays with other rows in their places."""
+
+  def put(array: np.ndarray, *after: np.ndarray) -> np.ndarray:
+    if array.dtype == np.uint8 and not bytes_stay:
+      array, after = as_float32(array), tuple(map(as_float32, after))
+    result = array.copy()
+    for (rows, _), values in zip(parts, after):
+      result[rows] = values
+    return result
+
+  return store.map_arrays(put, tree, *(after for _, after in parts))
+
+
+def _checked(
+  change: KindChange, kind: int, before: Any, after: Any, examples: Examples
+) -> tuple[Any, Any]:
+  """What the function of a kind returned, as arrays like those it was given."""
+  if change.word != "own":
+    result: tuple[Any, Any] = after
+    return result
+  label = f"{change.label}: of kind {kind}"
+  if not isinstance(after, tuple) or len(after) != 2:
+    raise DataError(f"{label} returned {type(after).__name__}, must return x and y")
+  structure: Any = jax.tree.structure(before)
+  if jax.tree.structure(after) != structure:
+    raise DataError(f"{label} returned other arrays than x and y")
+  trees = []
+  for name, old_tree, new_tree in zip("xy", before, after):
+
+    def check(old: np.ndarray, new: Any, name: str = name) -> np.ndarray:
+      new = np.asarray(new)
+      if new.shape != old.shape:
+        raise DataError(
+          f"{label} returned {name} of shape {new.shape}, must be {old.shape}"
+        )
+      if name == "x" and old.dtype.kind != "i":
+        result: np.ndarray = new if new.dtype == old.dtype else new.astype(np.float32)
+      else:
+        result = new.astype(old.dtype)
+      if result.dtype.kind == "f" and not np.isfinite(result).all():
+        raise DataError(f"{label} returned NaN or infinite {name}")
+      if result.dtype.kind != "f" and (result != new).any():
+        raise DataError(f"{label} returned {name} that are no whole numbers")
+      return result
+
+    trees.append(store.map_arrays(check, old_tree, new_tree))
+  x, y = trees
+  if tasks.of(examples).has_classes and not (
+    0 <= y.min() <= y.max() < examples.num_classes
+  ):
+    raise DataError(
+      f"{label} returned labels in [{y.min()}, {y.max()}], must lie in "
+      f"[0, {examples.num_classes})"
+    )
+  return x, y
+
+
+def _function(
+  change: KindChange, examples: Examples, number: int, seed: int, is_image: bool
+) -> KindFn:
+  """The function of the kinds, for these data.
+
+  Args:
+    change: the option `kinds`.
+    examples: the data set.
+    number: one more than the largest kind.
+    seed: of the permutations.
+    is_image: see ``change_examples``.
+
+  Raises:
+    DataError: the data cannot be changed so.
+  """
+  if change.word == "own":
+    return _own_function(change)
+  if change.word == "permute":
+    return _permute_labels(change, examples, seed)
+  x = examples.x_train
+  if isinstance(x, dict) or x.dtype.kind == "i":
+    what = "several arrays" if isinstance(x, dict) else "whole numbers (tokens)"
+    raise DataError(
+      f"{change.label}: needs {'images' if change.word == 'rotate' else 'real numbers'}"
+      f", the examples of {examples.name} are {what}"
+    )
+  if change.word == "rotate":
+    return _rotate(change, examples, is_image)
+  (value,) = change.numbers
+  levels = value * np.arange(number) / max(number - 1, 1)
+  if change.word == "noise":
+    levels = np.sqrt(value * np.arange(1, number + 1) / number)
+
+  def add_noise(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:
+    if levels[kind] == 0:
+      return x, y
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    noise = rng.standard_normal(x.shape, np.float32)
+    return as_float32(x) + np.float32(levels[kind]) * noise, y
+
+  return add_noise
+
+
+def _own_function(change: KindChange) -> KindFn:
+  """The user's function, whose errors are said in one line."""
+  function, _ = own.load(change.function, "kinds")
+  if not callable(function):
+    raise DataError(
+      f"{change.label}: no function (x, y, kind, key) -> x, y, but "
+      f"{type(function).__name__}"
+    )
+
+  def call(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:
+    try:
+      result: tuple[Any, Any] = function(x, y, kind, key)
+    except OptionError:
+      raise
+    except Exception as error:  # whatever the user's code raises
+      raise DataError(
+        f"{change.label}: of kind {kind} failed, {describe_error(error)}"
+      ) from error
+    return result
+
+  return call
+
+
+def draw_permutations(number: int, classes: int, seed: int) -> np.ndarray:
+  """Draws different permutations of labels, the first the identity.
+
+  Args:
+    number: K.
+    classes: L, with L! >= K.
+    seed: seed of the draw.
+
+  Returns:
+    [K, L] int32; fewer kinds have the first of these.
+  """
+  rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM, 1)))
+  if classes <= 6:  # few enough to list, and a draw might not end
+    every = list(itertools.permutations(range(classes)))
+    others = rng.permutation(len(every) - 1)[: number - 1] + 1
+    return np.array([every[0], *(every[i] for i in others)], np.int32)
+  permutations = {tuple(range(classes)): None}
+  while len(permutations) < number:
+    permutations.setdefault(tuple(rng.permutation(classes).tolist()))
+  return np.array(list(permutations), np.int32)
+
+
+def _permute_labels(change: KindChange, examples: Examples, seed: int) -> KindFn:
+  task, classes = tasks.of(examples), examples.num_classes
+  if not task.has_classes:
+    raise DataError(f"{change.label}: permutes classes, `task`={task.name} has none")
+  number = len(change.names)
+  if classes <= 10 and number > math.factorial(classes):
+    raise DataError(
+      f"{change.label}: {classes} classes have {math.factorial(classes)} permutations"
+    )
+  permutations = draw_permutations(number, classes, seed)
+
+  def permute(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:
+    del key
+    return x, permutations[kind][y].astype(y.dtype)
+
+  return permute
+
+
+def rotate_images(x: np.ndarray, degrees: float) -> np.ndarray:
+  """Rotates images counterclockwise, without changing their shape.
+
+  Args:
+    x: [n, H, W] or [n, H, W, c], uint8 or float32.
+    degrees: the angle. Multiples of 90 move pixels, which is exact, and need
+      H = W but for multiples of 180; others interpolate linearly, with zeros
+      outside, and round uint8.
+
+  Returns:
+    The images, of the same shape and dtype.
+  """
+  turns, remainder = divmod(degrees % 360, 90)
+  if remainder == 0:
+    turned: np.ndarray = np.ascontiguousarray(np.rot90(x, int(turns), axes=(1, 2)))
+    return turned
+  rotated: np.ndarray = ndimage.rotate(
+    x.astype(np.float32), degrees, axes=(2, 1), reshape=False, order=1
+  )
+  if x.dtype == np.uint8:
+    rotated = np.clip(np.rint(rotated), 0, 255)
+  result: np.ndarray = rotated.astype(x.dtype, copy=False)
+  return result
+
+
+def _rotate(change: KindChange, examples: Examples, is_image: bool) -> KindFn:
+  shape: tuple[int, ...] = examples.x_train.shape[1:]
+  pixels = shape
+  if is_image and len(shape) == 1:
+    side = math.isqrt(shape[0])
+    pixels = (side, side) if side**2 == shape[0] else shape
+  if len(pixels) not in (2, 3):
+    hint = "" if is_image else " (`features`=images makes images of flat pixels)"
+    raise DataError(
+      f"{change.label}: needs images, the examples of {examples.name} have shape "
+      f"{shape}{hint}"
+    )
+  quarter = any(degrees % 180 == 90 for degrees in change.numbers)
+  if quarter and pixels[0] != pixels[1]:
+    raise DataError(
+      f"{change.label}: a quarter turn needs square images, those of "
+      f"{examples.name} are {pixels[0]} x {pixels[1]}"
+    )
+
+  def rotate(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:
+    del key
+    images = x.reshape(len(x), *pixels)
+    return rotate_images(images, change.numbers[kind]).reshape(x.shape), y
+
+  return rotate
+
+
+def join_sources(change: KindChange, parts: Sequence[Examples]) -> Examples:
+  """Makes one data set of several, a kind each, brought to one shape.
+
+  Smaller images get a border of zeros on all sides, and grey images three equal
+  channels beside those of colours. Images stay bytes if all of them are. A label
+  keeps its number.
+
+  Args:
+    change: the option `kinds`.
+    parts: the data sets, with images and classes.
+
+  Returns:
+    The data set with its rows one source after the other.
+
+  Raises:
+    DataError: a data set has no images or no classes.
+  """
+  for part in parts:
+    shape: Any = () if isinstance(part.x_train, dict) else part.x_train.shape[1:]
+    if len(shape) != 3 or shape[2] not in (1, 3) or not tasks.of(part).has_classes:
+      raise DataError(f"{change.label}: needs images of classes, {part.name} has none")
+  arrays: dict[str, Any] = {}
+  if len(parts) > 1:
+    shapes = np.array([part.x_train.shape[1:] for part in parts])
+    are_bytes = all(part.x_train.dtype == np.uint8 for part in parts)
+
+    def fit(x: Any) -> Any:
+      x = x if are_bytes else as_float32(x)
+      space = shapes.max(0)[:2] - x.shape[1:3]
+      around = [(0, 0), *((gap // 2, gap - gap // 2) for gap in space), (0, 0)]
+      channels = shapes[:, 2].max() // x.shape[3]
+      return np.repeat(np.pad(x, around), channels, axis=3)
+
+    arrays = {
+      name: np.concatenate(
+        [
+          fit(getattr(part, name)) if name.startswith("x") else getattr(part, name)
+          for part in parts
+        ]
+      )
+      for name in ("x_train", "y_train", "x_test", "y_test")
+    }
+  kinds = [
+    np.repeat(np.arange(len(parts), dtype=np.int32), [part.rows[i] for part in parts])
+    for i in (0, 1)
+  ]
+  return parts[0]._replace(
+    **arrays,
+    num_classes=max(part.num_classes for part in parts),
+    name="+".join(part.name for part in parts),
+    kind_train=kinds[0],
+    kind_test=kinds[1],
+    kind_names=tuple(part.name for part in parts),
+  )
