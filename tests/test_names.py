@@ -22,6 +22,8 @@ WORDS = frozenset(
 )
 #: Most bindings of such words, and functions that begin with a participle.
 MOST_WORDS, MOST_PARTICIPLES = 0.005, 0.03
+#: Public names that modules share: commands, and what own algorithms import.
+SHARED_NAMES = {"main", "sgd"}
 _IRREGULAR = frozenset(
   "made given held kept taken drawn shown sent built found cut known said put chosen "
   "written begun done gone hidden lost met paid seen told understood".split()
@@ -78,3 +80,15 @@ def test_functions_do_something():
   ]
   participles = [name for name in names if is_participle(name)]
   assert len(participles) <= MOST_PARTICIPLES * len(names), participles
+
+
+def test_a_public_name_has_one_module():
+  """A search for a name finds one definition."""
+  modules = collections.defaultdict(list)
+  for folder in ("fedjax_alg", "experiments"):
+    for path in sorted((ROOT / folder).rglob("*.py")):
+      for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_":
+          modules[node.name].append(str(path.relative_to(ROOT)))
+  shared = {name: paths for name, paths in modules.items() if len(paths) > 1}
+  assert shared.keys() <= SHARED_NAMES, shared

@@ -220,7 +220,7 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
       continue
     name = word.split("=", 1)[1]
     try:
-      words = presets.load(name).words
+      words = presets.load_preset(name).words
     except OptionError as error:
       raise UsageError(error.with_names("--")) from error
     if depth >= _MOST_NESTED:
@@ -325,7 +325,7 @@ def _own_fields(values: Mapping[str, Any]) -> tuple[dataclasses.Field, ...]:
   return flags.own_fields(methods.method_of(algorithm))
 
 
-def layers_of(name: str) -> tuple[Layer, ...]:
+def preset_layers(name: str) -> tuple[Layer, ...]:
   """The layers of a preset or flag file: those that it includes, and its values.
 
   Raises:
@@ -333,7 +333,7 @@ def layers_of(name: str) -> tuple[Layer, ...]:
   """
   return tuple(
     _read_word(word).get("flagfile", _read_word(word))
-    for word in presets.load(name).words
+    for word in presets.load_preset(name).words
   )
 
 
@@ -360,7 +360,9 @@ def values_of(layer: Layer, included: bool = True) -> Mapping[str, Any]:
     return layer
   if included:
     return merge_layers(*layers_in(layer))
-  return merge_layers(*(part for part in layers_of(layer) if not isinstance(part, str)))
+  return merge_layers(
+    *(part for part in preset_layers(layer) if not isinstance(part, str))
+  )
 
 
 def _read_word(word: str) -> dict[str, Any]:

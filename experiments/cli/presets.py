@@ -4,7 +4,7 @@ A preset is named ``<paper>/<name>.flags`` or ``<paper>/<folder>/<name>.flags``.
 Data sets and headline settings are files of that name in ``PRESETS``. All others
 are rows of one table a paper, ``<paper>/settings.csv``: a row for each flag of
 each preset, in their order, with how its value was chosen. The columns are the
-fields of ``Setting``. A row without a value says how something was chosen that
+fields of ``PresetRow``. A row without a value says how something was chosen that
 is set elsewhere: in the file of this name, or in a preset that is included. A
 row without a flag is about all of a preset that no other row names.
 """
@@ -43,7 +43,7 @@ Origin = Literal[
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 
 
-class Setting(NamedTuple):
+class PresetRow(NamedTuple):
   """A row of a table: a flag of a preset, and the choice of its value."""
 
   folder: str  #: of the preset within the paper; "": the paper's own
@@ -73,10 +73,10 @@ class FlagFile(NamedTuple):
 
   place: pathlib.Path  #: its path, also where a table has it
   words: list[str]  #: its flags; those of files that it includes are not among them
-  settings: tuple[Setting, ...]  #: its rows of the table; () for a user's file
+  settings: tuple[PresetRow, ...]  #: its rows of the table; () for a user's file
 
 
-def load(name: str) -> FlagFile:
+def load_preset(name: str) -> FlagFile:
   """Reads a flag file, or the preset of this name.
 
   Args:
@@ -119,7 +119,7 @@ def names() -> list[str]:
   return sorted(of_files | of_tables)
 
 
-def replace(name: str, rows: Sequence[Setting]) -> None:
+def replace(name: str, rows: Sequence[PresetRow]) -> None:
   """Puts the rows of one preset into the table of its paper.
 
   They take the place of its rows; a preset that is new comes last. Other
@@ -144,14 +144,14 @@ def replace(name: str, rows: Sequence[Setting]) -> None:
     others = [row for row in before if row.preset != preset]
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Setting._fields)
+    writer.writerow(PresetRow._fields)
     writer.writerows([*others[:place], *rows, *others[place:]])
     parse_table(text.getvalue(), path)
     with files.replacing(path) as partial:
       partial.write_text(text.getvalue(), "utf-8")
 
 
-def read_table(path: pathlib.Path) -> tuple[Setting, ...]:
+def read_table(path: pathlib.Path) -> tuple[PresetRow, ...]:
   """Reads a table of settings.
 
   Raises:
@@ -161,7 +161,7 @@ def read_table(path: pathlib.Path) -> tuple[Setting, ...]:
   return parse_table(files.read_text(path), path)
 
 
-def parse_table(text: str, path: pathlib.Path) -> tuple[Setting, ...]:
+def parse_table(text: str, path: pathlib.Path) -> tuple[PresetRow, ...]:
   """Parses the text of a table of settings.
 
   Args:
@@ -173,18 +173,19 @@ def parse_table(text: str, path: pathlib.Path) -> tuple[Setting, ...]:
   """
   table = csv.reader(io.StringIO(text, newline=""))
   header = next(table, [])
-  if tuple(header) != Setting._fields:
+  if tuple(header) != PresetRow._fields:
     raise OptionError(
-      f"{path}, row 1: columns {','.join(header)}: must be {','.join(Setting._fields)}"
+      f"{path}, row 1: columns {','.join(header)}: must be "
+      f"{','.join(PresetRow._fields)}"
     )
-  rows: list[Setting] = []
+  rows: list[PresetRow] = []
   places: dict[tuple[str, str, str], int] = {}
   for number, cells in enumerate(table, 2):
-    if len(cells) != len(Setting._fields):
+    if len(cells) != len(PresetRow._fields):
       raise OptionError(
-        f"{path}, row {number}: {len(cells)} columns: must be {len(Setting._fields)}"
+        f"{path}, row {number}: {len(cells)} columns: must be {len(PresetRow._fields)}"
       )
-    row = Setting(*cells)
+    row = PresetRow(*cells)
     wrong = _check(row, path)
     # Includes may be several; value and choice may stand in rows of their own.
     for column in ("value", "chosen_by"):
@@ -209,7 +210,7 @@ def parse_table(text: str, path: pathlib.Path) -> tuple[Setting, ...]:
   return tuple(rows)
 
 
-def _check(row: Setting, path: pathlib.Path) -> tuple[str, str] | None:
+def _check(row: PresetRow, path: pathlib.Path) -> tuple[str, str] | None:
   """Returns the column of a row that is wrong, and what it must be."""
   if not re.fullmatch(r"(\w+(/\w+)*)?", row.folder):
     return "folder", "must be a folder such as methods, or empty"
@@ -251,7 +252,7 @@ def _exclusive(folder: pathlib.Path) -> Iterator[None]:
     os.close(descriptor)
 
 
-def _settings_of(path: pathlib.Path) -> tuple[Setting, ...]:
+def _settings_of(path: pathlib.Path) -> tuple[PresetRow, ...]:
   """The rows of the preset at this path, of a file or not; () for no preset."""
   inside = os.path.relpath(os.path.realpath(path), _real(PRESETS))
   paper, _, preset = pathlib.PurePath(inside).as_posix().partition("/")
@@ -264,7 +265,7 @@ def _real(folder: pathlib.Path) -> str:
   return os.path.realpath(folder)
 
 
-def _presets_of(path: pathlib.Path) -> dict[str, tuple[Setting, ...]]:
+def _presets_of(path: pathlib.Path) -> dict[str, tuple[PresetRow, ...]]:
   """preset -> its rows, of a table that may be lacking."""
   try:
     status = path.stat()
@@ -276,10 +277,10 @@ def _presets_of(path: pathlib.Path) -> dict[str, tuple[Setting, ...]]:
 @functools.lru_cache(maxsize=64)
 def _group_rows(
   path: pathlib.Path, changed: int, size: int
-) -> dict[str, tuple[Setting, ...]]:
+) -> dict[str, tuple[PresetRow, ...]]:
   """The same of a table as it is since a time."""
   del changed, size  # of another content
-  presets: dict[str, list[Setting]] = {}
+  presets: dict[str, list[PresetRow]] = {}
   for row in read_table(path):
     presets.setdefault(row.preset, []).append(row)
   return {preset: tuple(rows) for preset, rows in presets.items()}

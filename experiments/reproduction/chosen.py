@@ -39,13 +39,13 @@ class Choice(NamedTuple):
 def _of_preset(name: str) -> list[Choice]:
   """The choices that a preset declares, and the presets that it includes."""
   choices: list[Choice] = []
-  for layer in config_lib.layers_of(name):
+  for layer in config_lib.preset_layers(name):
     # A preset's own rows count more than those of the presets it includes.
     if isinstance(layer, str):
       choices += _of_preset(layer)
   return choices + [
     Choice(cast(Origin, row.chosen_by), row.flag)
-    for row in presets.load(name).settings
+    for row in presets.load_preset(name).settings
     if row.chosen_by
   ]
 

@@ -549,13 +549,14 @@ def write(
   folder, _, short = preset.removesuffix(".flags").partition("/")[2].rpartition("/")
   values = flags.setting_texts(best.setting)
   if presets.exists(preset):
-    rows = presets.load(preset).settings
+    rows = presets.load_preset(preset).settings
   else:
     start = {"algorithm": name}
     if name in ablation.CELLS:
       start = ablation.CELLS[name].start()
     rows = tuple(
-      presets.Setting(folder, short, flag, str(value)) for flag, value in start.items()
+      presets.PresetRow(folder, short, flag, str(value))
+      for flag, value in start.items()
     )
   file = presets.PRESETS / preset
   if file.is_file():
@@ -566,7 +567,7 @@ def write(
     )
   remarks = {row.flag: row.remark for row in rows if row.remark}
   choice = [
-    presets.Setting(
+    presets.PresetRow(
       folder,
       short,
       flag,

@@ -122,7 +122,7 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
       never loaded.
   """
   path = expand_path(path, "data_path")
-  arrays = read_npz(
+  arrays = read_named_arrays(
     path, _ARRAYS, ("client_train", "client_test", "kind_train", "kind_test")
   )
 
@@ -143,7 +143,7 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
   )
 
 
-def read_npz(
+def read_named_arrays(
   path: pathlib.Path, required: Sequence[str], optional: Sequence[str] = ()
 ) -> dict[str, Any]:
   """Reads the named arrays of an ``.npz``; pickled objects are refused.

@@ -62,17 +62,17 @@ def test_a_choice_replaces_the_one_before(tmp_path, monkeypatch):
   monkeypatch.setattr(presets, "PRESETS", tmp_path)
   name = "new/methods/fedavg.flags"
   tuning.write(name, "fedavg", trials((0.1, 90.0), (0.3, 91.0)), "here", 3)
-  first, rate = presets.load(name).settings
+  first, rate = presets.load_preset(name).settings
   assert first.word == "--algorithm=fedavg"
-  rest = presets.Setting("methods", "fedavg", "batch_size", "4", remark="Small.")
+  rest = presets.PresetRow("methods", "fedavg", "batch_size", "4", remark="Small.")
   presets.replace(name, [first, rate._replace(remark="A rate."), rest])
   other = "new/methods/ifca.flags"
   tuning.write(other, "ifca", trials((0.1, math.nan), (0.3, 91.0)), "here", 3)
   tuning.write(name, "fedavg", trials((0.1, 92.0), (0.3, 91.0)), "there", 3)
-  assert presets.load(name).settings == (
+  assert presets.load_preset(name).settings == (
     first,
     rest,
-    presets.Setting(
+    presets.PresetRow(
       "methods",
       "fedavg",
       "client_lr",
@@ -85,7 +85,7 @@ def test_a_choice_replaces_the_one_before(tmp_path, monkeypatch):
       "A rate.",
     ),
   )
-  assert presets.load(other).settings[1][6:8] == ("91.00", "")
+  assert presets.load_preset(other).settings[1][6:8] == ("91.00", "")
   assert config.parse_config([f"--flagfile={name}"]).hparams["client_lr"] == 0.1
   assert config.parse_config([f"--flagfile={name}"]).hparams["batch_size"] == 4
   assert chosen.describe(chosen.of_layers([name])) == ("validation: client_lr")
@@ -99,7 +99,7 @@ def test_a_choice_goes_into_a_preset_that_is_a_file(tmp_path, monkeypatch):
   name = "new/methods/fedavg.flags"
   tuning.write(name, "fedavg", trials((0.1, 90.0), (0.3, 91.0)), "here", 3)
   assert file.read_text() == "# A remark.\n--algorithm=fedavg\n--client_lr=0.3\n"
-  ((row),) = presets.load(name).settings
+  ((row),) = presets.load_preset(name).settings
   assert (row.value, row.chosen_by, row.score) == ("", "validation", "91.00")
 
 

@@ -269,7 +269,7 @@ def test_the_headline_has_what_validation_chose_for_ma():
       [*headline, "--flagfile=diversified/methods/ma_fsvrg.flags"]
     ).hparams
   )
-  settings = presets.load("diversified/headline.flags").settings
+  settings = presets.load_preset("diversified/headline.flags").settings
   assert {row.chosen_by for row in settings} == {"stated", "validation"}
 
 

@@ -12,7 +12,7 @@ from fedjax_alg.errors import OptionError
 pytestmark = pytest.mark.fast
 
 TABLES = sorted(presets.PRESETS.glob(f"*/{presets.TABLE}"))
-HEADER = ",".join(presets.Setting._fields)
+HEADER = ",".join(presets.PresetRow._fields)
 
 
 def is_number(text):
@@ -100,13 +100,13 @@ def test_rows_are_the_flags_of_a_preset(tmp_path, monkeypatch):
   ):
     assert config.expand_flagfiles([f"--flagfile={name}"]) == expected
   assert presets.names() == ["a/base.flags", "a/methods/fedavg.flags", "a/short.flags"]
-  assert [row.flag for row in presets.load("a/base.flags").settings] == ["l2"]
+  assert [row.flag for row in presets.load_preset("a/base.flags").settings] == ["l2"]
   assert presets.exists("a/short.flags") and not presets.exists("a/long.flags")
   # A user's file of that name comes first, and no table speaks of it.
   (tmp_path / "user" / "a").mkdir(parents=True)
   (tmp_path / "user" / "a" / "short.flags").write_text("--rounds=5\n")
   monkeypatch.chdir(tmp_path / "user")
-  assert presets.load("a/short.flags")[1:] == (["--rounds=5"], ())
+  assert presets.load_preset("a/short.flags")[1:] == (["--rounds=5"], ())
 
 
 def test_every_preset_of_a_table_is_named_and_others_are_answered_with_a_near_name():
@@ -160,7 +160,7 @@ def test_rows_of_a_preset_take_the_place_of_those_before(tmp_path, monkeypatch):
   path = write(tmp_path, monkeypatch, "m,a,l2,1", "m,b,l2,2", "m,a,mu,3", "m,c,l2,4")
 
   def setting(name, *rest, **columns):
-    return presets.Setting("m", name, *rest, **columns)
+    return presets.PresetRow("m", name, *rest, **columns)
 
   presets.replace("a/m/b.flags", [setting("b", "l2", "5", remark="a, b")])
   presets.replace("a/m/a.flags", [setting("a", "mu", "6")])
@@ -175,7 +175,7 @@ def test_rows_of_a_preset_take_the_place_of_those_before(tmp_path, monkeypatch):
   with pytest.raises(OptionError, match="column chosen_by: 'luck'"):
     presets.replace("a/m/d.flags", [setting("d", "mu", "7", "luck")])
   assert path.read_bytes() == before
-  assert presets.load("a/m/d.flags").words == ["--mu=7"]
+  assert presets.load_preset("a/m/d.flags").words == ["--mu=7"]
 
 
 def test_who_write_at_once_lose_nothing(tmp_path, monkeypatch):
@@ -183,7 +183,7 @@ def test_who_write_at_once_lose_nothing(tmp_path, monkeypatch):
 
   def write_some(name):
     for value in range(20):
-      setting = presets.Setting("m", f"{name}{value}", "l2", str(value))
+      setting = presets.PresetRow("m", f"{name}{value}", "l2", str(value))
       presets.replace(f"a/m/{name}{value}.flags", [setting])
 
   with concurrent.futures.ThreadPoolExecutor() as pool:

@@ -15,7 +15,7 @@ def _preset(tmp_path, monkeypatch):
   def write(name, *rows):
     """Rows of (flag, value, chosen_by)."""
     presets.replace(
-      f"paper/{name}.flags", [presets.Setting("", name, *row) for row in rows]
+      f"paper/{name}.flags", [presets.PresetRow("", name, *row) for row in rows]
     )
     return f"paper/{name}.flags"
 
