@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_alg.data import cache, tfds_source
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.data.sources import npz_examples
+from fedjax_alg.data.sources import read_named_arrays
 from fedjax_alg.files import expand_path
 
 KINDS = ("fixed", "leaky")
@@ -195,7 +195,7 @@ def _letters_npz(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
   Raises:
     DataError: the file is missing or damaged, or has other arrays.
   """
-  arrays = npz_examples(path, ("x", "y"))
+  arrays = read_named_arrays(path, ("x", "y"))
   x, y = arrays["x"], arrays["y"]
   if x.dtype != np.uint8 or x.shape[1:] not in ((28, 28), (28, 28, 1)):
     raise DataError(
