@@ -32,6 +32,7 @@ from fedjax_alg.algorithms import (
   ifca,
   losac,
   mime,
+  pacfl,
   per_fedavg,
   pfedme,
   references,
@@ -383,6 +384,15 @@ ALGORITHMS: dict[str, Entry] = {
     "Briggs et al., IJCNN 2020",
     expected.beside(_PLAIN, expected.at_the_clustering),
     pairwise_clients=lambda hparams, num_clients: num_clients,
+  ),
+  "pacfl": _grouped(
+    pacfl.pacfl,
+    "PACFL",
+    "Vahidian et al., AAAI 2023",
+    expected.with_subspaces,
+    pairwise_clients=lambda hparams, num_clients: (
+      num_clients * (hparams.max_groups > 1)
+    ),
   ),
   "fedacnnl": _deployed(
     fedacnnl.fedacnnl,

@@ -13,14 +13,17 @@ from fedjax_alg.grouping.similarity import (
   gram,
   madc,
 )
+from fedjax_alg.grouping.subspaces import ANGLES, angles, leading_vectors, orthonormal
 
 __all__ = [
+  "ANGLES",
   "Groups",
   "Hierarchy",
   "LINKAGES",
   "METRICS",
   "Projection",
   "agglomerate",
+  "angles",
   "closest_direction",
   "cosine",
   "distances",
@@ -29,10 +32,12 @@ __all__ = [
   "farthest_first",
   "gram",
   "kmeans",
+  "leading_vectors",
   "lift",
   "lloyd",
   "madc",
   "nearest_centre",
+  "orthonormal",
   "project_further",
   "plus_plus",
   "project",

@@ -173,3 +173,12 @@ def past_all_splits(round_: Played) -> SideWork:
   new = [i for i in round_.ids if round_.state.member[i] < 0]
   splits = int(round_.state.memory.number) - 1
   return SideWork(new, splits * round_.read_by(new, 0), splits)
+
+
+def with_subspaces(round_: Played) -> Expected:
+  """PACFL: before round 1 every client sends p vectors of D floats."""
+  base = vectors(1, 1)(round_)
+  if round_.round:
+    return base
+  floats = round_.clients * round_.hparams.num_vectors * round_.features
+  return base._replace(up=base.up + floats // len(round_.ids), exchanges=2)

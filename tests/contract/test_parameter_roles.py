@@ -256,6 +256,7 @@ def test_closed_form_fits_every_layer(name):
 #: Why a method does not go with a task, as it says itself.
 NOT_OF_TASK = {
   ("pfedacnnl", "regression"): "groups clients by their classes",
+  ("pacfl", "tokens"): "x holds token ids",
   **{
     (name, "tokens"): "least squares fits classes, labels and numbers"
     for name in ("fedacnnl", "pfedacnnl", "afl")
