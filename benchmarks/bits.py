@@ -80,6 +80,7 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
   "fesem": dict(num_groups=3),
   "cfl": dict(split_after=1, eps1=10.0, eps2=0.0),
   "flhc": dict(max_groups=3),
+  "pacfl": dict(max_groups=3),
   "fedacnnl": dict(hidden=(8,)),
   "pfedacnnl": dict(hidden=(8,)),
 }

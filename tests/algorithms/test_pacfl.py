@@ -161,7 +161,7 @@ def test_who_has_no_numbers_or_no_classes_is_refused(problem):
   words = fa.from_arrays(
     x, x[:, 0] % 2, ids, x_test=x, y_test=x[:, 0] % 2, test_client_ids=ids
   )
-  with pytest.raises(fa.OptionError, match="^algorithm=pacfl: .* token ids$"):
+  with pytest.raises(fa.OptionError, match="^algorithm=pacfl: .* token ids"):
     fa.run(
       "pacfl",
       fa.federate(words, partition="natural"),

@@ -76,6 +76,7 @@ VARIANTS = [
   ),
   ("cfl", dict(client_optimizer="momentum")),
   ("flhc", dict(client_lr_schedule="exponential")),
+  ("pacfl", dict(angle="entry", subspace="classes")),
   ("fesem", dict(client_optimizer="adam")),
   ("ifca", dict(client_optimizer="adam", group_init="kmeans++")),
   ("ma_fsvrg", dict(central_rule="printed", split="copies")),

@@ -337,6 +337,7 @@ def test_what_jumps_is_said():
     "fesem",
     "cfl",
     "flhc",
+    "pacfl",
     *(("composed",) if registry.get("composed").hparams().num_models > 1 else ()),
   }
   entry = registry.get("fedavg")
