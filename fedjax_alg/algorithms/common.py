@@ -12,6 +12,7 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import BY_LOSS, FAIR, READ, WEIGHTS
+from fedjax_alg.grouping import COUNTS
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.clustered import ClusteredState, Rule, compose_clustered
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
@@ -60,6 +61,19 @@ def weights(
     when=when,
     source="; ".join(filter(None, (source, FAIR))),
     **options,
+  )
+
+
+def group_count(limit: str, when: Any) -> Any:
+  """The field `group_count` of a method that finds its groups at once."""
+  return hyper(
+    "fixed",
+    f"how many groups there are: fixed = as `{limit}` says, silhouette = the number "
+    f"from 2 to `{limit}` whose groups have the largest mean silhouette",
+    choices=COUNTS,
+    source="Rousseeuw 1987",
+    when=when,
+    later=True,
   )
 
 

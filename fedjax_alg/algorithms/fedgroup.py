@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, tasks, trees
-from fedjax_alg.algorithms.common import in_groups
+from fedjax_alg.algorithms.common import group_count, in_groups
 from fedjax_alg.algorithms.fedavg import Proximal
 from fedjax_alg.base import (
   Algorithm,
@@ -81,6 +81,9 @@ class FedGroupHParams(GroupWork):
     choices=SIMILARITIES,
     source="(7), (8)",
     when=only("centers", "kmeans") & only("num_groups", MANY),
+  )
+  group_count: str = group_count(
+    "num_groups", only("centers", "kmeans") & only("num_groups", MANY)
   )
   cold_start: str = hyper(
     "cosine",
@@ -304,16 +307,26 @@ def _group_pool(
   if hparams.centers == "random":
     return jnp.where(mask & (place < m), place, -1)
   gram = grouping.gram(updates, mask)
-  if hparams.similarity == "edc":
-    assignment = grouping.kmeans(
-      grouping.edc_points(gram, mask, m), mask, key, m
-    ).assignment
-  else:
+  if hparams.similarity == "madc":
     distance = grouping.madc(grouping.cosine(gram), mask)
-    assignment = grouping.agglomerate(
-      distance, mask, "complete", num_groups=m
-    ).assignment
-  return jnp.where(mask, assignment, -1)
+    return grouping.cluster(
+      distance,
+      mask,
+      "complete",
+      count=hparams.group_count,
+      max_groups=m,
+      threshold=-jnp.inf,
+    )
+
+  def by_edc(number: int) -> Array:
+    points = grouping.edc_points(gram, mask, number)
+    return jnp.where(mask, grouping.kmeans(points, mask, key, number).assignment, -1)
+
+  if hparams.group_count == "fixed":
+    return by_edc(m)
+  # Numbers of groups are compared in one space, that of m directions.
+  distance = grouping.edc(grouping.edc_points(gram, mask, m))
+  return grouping.choose_number(distance, by_edc, m)
 
 
 def pretrain_and_group(
@@ -425,11 +438,14 @@ def _cold_start(
     ).astype(jnp.int32)
   start, directions = memory.start, memory.directions
   if hparams.direction != "initial":
-    start = jax.tree.map(lambda leaf: leaf.mean(0), models)
+    if hparams.group_count == "fixed":
+      start = jax.tree.map(lambda leaf: leaf.mean(0), models)
+    else:  # fewer than m groups have a model
+      start = trees.slot_mean(memory.populated.astype(jnp.float32), models)
     directions = memory.latest
   if hparams.direction == "auxiliary":
     rows, _ = trees.to_matrix(models)
-    directions = rows - rows.mean(0, keepdims=True)
+    directions = rows - clustered.flat(start)[None]
   update = _first_update(method.model, hparams, start, shard, key)
   return grouping.closest_direction(update, directions, memory.populated)
 
@@ -588,7 +604,11 @@ def _extra(
     up=number * size,
     exchanges=(number > 0).astype(jnp.int32),
     example_gradients=gradients.sum() + pooled,
-    flops=jnp.where(first, 2.0 * n * n * size, 0.0)
+    flops=jnp.where(
+      first,
+      2.0 * n * n * size + grouping.counting_flops(hparams.group_count, pretrained, m),
+      0.0,
+    )
     + 2.0 * m * size * new.sum().astype(jnp.float32),
     own_gradients=gradients,
     own_batches=jnp.where(new, hparams.pretrain_steps, 0),

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.algorithms.common import in_groups
+from fedjax_alg.algorithms.common import group_count, in_groups
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -77,8 +77,9 @@ class FLHCHParams(GroupWork):
     "`max_groups` groups",
     minimum=0.0,
     source="Briggs et al., T",
-    when=_SPLIT,
+    when=_SPLIT & only("group_count", "fixed"),
   )
+  group_count: str = group_count("max_groups", _SPLIT)
 
 
 class Clustering(NamedTuple):
@@ -163,14 +164,14 @@ def _cluster(
     present: [C] bool, the clients that are there.
   """
   k = hparams.max_groups
-  assignment = grouping.agglomerate(
+  member = grouping.cluster(
     grouping.distances(updates, present, hparams.metric),
     present,
     hparams.linkage,
-    num_groups=k,
+    count=hparams.group_count,
+    max_groups=k,
     threshold=hparams.distance_threshold,
-  ).assignment
-  member = jnp.where(present, assignment, -1)
+  )
   return state._replace(
     models=trees.repeat(start, k),
     member=member,
@@ -218,7 +219,12 @@ def _extra(
     up=number * size,
     exchanges=(number > 0).astype(jnp.int32),
     example_gradients=gradients,
-    flops=jnp.where(now, 2.0 * clients * clients * size, 0.0),
+    flops=jnp.where(
+      now,
+      2.0 * clients * clients * size
+      + grouping.counting_flops(hparams.group_count, clients, hparams.max_groups),
+      0.0,
+    ),
     own_gradients=jnp.where(now | new, read(cohort.shards.size), 0),
     own_batches=jnp.where(now | new, steps(cohort.shards.size), 0),
   )

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, tasks, trees
-from fedjax_alg.algorithms.common import in_groups
+from fedjax_alg.algorithms.common import group_count, in_groups
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -96,8 +96,9 @@ class PACFLHParams(GroupWork):
     "exactly `max_groups` groups",
     minimum=0.0,
     source="Vahidian et al., beta",
-    when=_SPLIT,
+    when=_SPLIT & only("group_count", "fixed"),
   )
+  group_count: str = group_count("max_groups", _SPLIT)
 
 
 class Signatures(NamedTuple):
@@ -162,14 +163,15 @@ def subspace_rule(model: Model, hparams: PACFLHParams, map_clients: MapClients) 
     vectors = map_clients(
       lambda _, shard: subspace(num_rows, shard), (), everyone.shards
     )
-    assignment = grouping.agglomerate(
-      grouping.angles(vectors, vectors, hparams.angle),
+    gaps = grouping.angles(vectors, vectors, hparams.angle)
+    member = grouping.cluster(
+      0.5 * (gaps + gaps.T),
       everyone.present,
       hparams.linkage,
-      num_groups=k,
+      count=hparams.group_count,
+      max_groups=k,
       threshold=hparams.distance_threshold,
-    ).assignment
-    member = jnp.where(everyone.present, assignment, -1)
+    )
     return state._replace(
       member=member, memory=Signatures(vectors, member, jnp.bool_(False))
     )
@@ -232,7 +234,12 @@ def _extra(
   return Extra(
     up=number * size,
     exchanges=(number > 0).astype(jnp.int32),
-    flops=2.0 * pairs * rows * rows * size,
+    flops=2.0 * pairs * rows * rows * size
+    + jnp.where(
+      first,
+      grouping.counting_flops(hparams.group_count, clients, hparams.max_groups),
+      0.0,
+    ),
   )
 
 

@@ -4,6 +4,13 @@ from fedjax_alg.grouping.hierarchy import LINKAGES, Hierarchy, agglomerate
 from fedjax_alg.grouping.kmeans import Groups, farthest_first, kmeans, lloyd, plus_plus
 from fedjax_alg.grouping.nearest import closest_direction, nearest_centre
 from fedjax_alg.grouping.projection import Projection, lift, project, project_further
+from fedjax_alg.grouping.silhouette import (
+  COUNTS,
+  choose_number,
+  cluster,
+  counting_flops,
+  silhouette,
+)
 from fedjax_alg.grouping.similarity import (
   METRICS,
   cosine,
@@ -17,6 +24,7 @@ from fedjax_alg.grouping.subspaces import ANGLES, angles, leading_vectors, ortho
 
 __all__ = [
   "ANGLES",
+  "COUNTS",
   "Groups",
   "Hierarchy",
   "LINKAGES",
@@ -24,8 +32,11 @@ __all__ = [
   "Projection",
   "agglomerate",
   "angles",
+  "choose_number",
+  "cluster",
   "closest_direction",
   "cosine",
+  "counting_flops",
   "distances",
   "edc",
   "edc_points",
@@ -41,4 +52,5 @@ __all__ = [
   "project_further",
   "plus_plus",
   "project",
+  "silhouette",
 ]

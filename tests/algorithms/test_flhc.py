@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.cluster import hierarchy
 from scipy.spatial import distance
+from sklearn.metrics import silhouette_score
 
 from fedjax_alg.algorithms import flhc
 from fedjax_alg.client.minibatches import LocalWork
@@ -141,6 +142,32 @@ def test_no_more_groups_than_allowed(problem):
     )[0][-1],
     state[-1]._replace(round=late.round + 1),
   )
+
+
+def test_the_silhouette_of_the_updates_decides_the_number(problem):
+  """Of all numbers up to max_groups that with scikit-learn's largest value."""
+  run = grouped.programs(
+    "flhc", max_groups=6, cluster_after=0, group_count="silhouette", linkage="average"
+  )
+  params = problems.some_params(problem.model)
+  state = grouped.begin(run, problem.data, params)
+  _, distances = clustering(problem, bridge.to_oracle(params), grouped.KEYS[0])
+  cuts = [oracle.cut_at_count(distances, "average", k) for k in range(2, 7)]
+  scores = [silhouette_score(distances, cut, metric="precomputed") for cut in cuts]
+  state, aux = run.round(
+    state, grouped.cohort_of(problem.data, [0, 1]), grouped.KEYS[0]
+  )
+  np.testing.assert_array_equal(state.member, cuts[int(np.argmax(scores))])
+  fixed, paid = grouped.programs(
+    "flhc", max_groups=6, cluster_after=0, linkage="average"
+  ).round(
+    grouped.begin(run, problem.data, params),
+    grouped.cohort_of(problem.data, [0, 1]),
+    grouped.KEYS[0],
+  )
+  assert len(set(fixed.member.tolist())) == 6
+  counted = aux.cost.central_flops - paid.cost.central_flops
+  np.testing.assert_allclose(counted, 2 * 12 * 12 * 6 * 5, rtol=0.05)
 
 
 def test_who_comes_after_the_clustering_joins_the_nearest_update(problem):

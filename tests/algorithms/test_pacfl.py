@@ -180,3 +180,19 @@ def test_who_has_no_numbers_or_no_classes_is_refused(problem):
       cohort_size=2,
       rounds=1,
     )
+
+
+@pytest.mark.parametrize("number", [2, 3, 5])
+def test_the_silhouette_finds_how_many_planes(number):
+  data, kind = planes(15, number)
+  result = fa.run(
+    "pacfl",
+    fa.federate(data, partition="natural"),
+    rounds=1,
+    cohort_size=5,
+    max_groups=6,
+    group_count="silhouette",
+    num_vectors=2,
+  )
+  (groups,) = result.membership
+  assert len({*zip(kind.tolist(), groups.tolist())}) == number == len(set(groups))

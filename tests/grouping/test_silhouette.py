@@ -1,0 +1,87 @@
+"""Silhouettes against scikit-learn, and the numbers they find."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.spatial import distance as scipys
+import sklearn.metrics
+
+from fedjax_alg import grouping
+
+
+def square(points, metric="euclidean"):
+  """Distances of all pairs of rows, float32."""
+  return scipys.squareform(scipys.pdist(points, metric)).astype("f")
+
+
+silhouette = jax.jit(grouping.silhouette, static_argnums=2)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cityblock", "cosine"])
+def test_silhouette_is_scikit_learns(metric):
+  rng = np.random.default_rng(0)
+  d = square(rng.normal(size=(40, 6)), metric)
+  for groups in (rng.integers(0, 2, 40), rng.integers(0, 5, 40), np.arange(40) // 39):
+    np.fill_diagonal(d, 0)
+    expected = sklearn.metrics.silhouette_score(d, groups, metric="precomputed")
+    # Groups without members, and their numbers, change nothing.
+    for shift in (0, 2):
+      np.fill_diagonal(d, shift)
+      mine = silhouette(d, jnp.array(groups + shift, jnp.int32), 8)
+      np.testing.assert_allclose(mine, expected, atol=1e-5)
+
+
+def test_rows_to_ignore_are_not_there():
+  rng = np.random.default_rng(0)
+  d, groups = square(rng.normal(size=(20, 3))), rng.integers(0, 3, 20)
+  expected = silhouette(d[:15, :15], jnp.array(groups[:15], jnp.int32), 3)
+  d[15:], d[:, 15:], groups[15:] = np.nan, np.nan, -1
+  np.testing.assert_allclose(
+    silhouette(d, jnp.array(groups, jnp.int32), 3), expected, rtol=1e-6
+  )
+
+
+def test_one_group_equal_rows_and_rows_alone_have_none():
+  zeros = jnp.zeros(6, jnp.int32)
+  assert silhouette(square(np.eye(6)), zeros, 3) == 0
+  assert silhouette(jnp.zeros((6, 6)), jnp.arange(6, dtype=jnp.int32) % 2, 3) == 0
+  assert silhouette(square(np.eye(3)), jnp.arange(3, dtype=jnp.int32), 3) == 0
+
+
+def blobs(number, seed):
+  """Points of so many well separated blobs, and whose is which."""
+  rng = np.random.default_rng(seed)
+  centres = 10 * np.eye(8)[:number]
+  kinds = np.arange(40) % number
+  return (centres[kinds] + rng.normal(size=(40, 8))).astype("f"), kinds
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def cluster(d, mask, linkage, count="silhouette"):
+  return grouping.cluster(
+    d, mask, linkage, count=count, max_groups=8, threshold=jnp.float32(0.0)
+  )
+
+
+@pytest.mark.parametrize("linkage", grouping.LINKAGES)
+def test_blobs_are_counted(linkage):
+  """Whatever their number, and with clients that are not there."""
+  for number in range(2, 9):
+    points, kinds = blobs(number, number)
+    mask = np.arange(40) < 33
+    groups = np.asarray(cluster(square(points), mask, linkage))
+    assert (groups[33:] == -1).all()
+    assert sklearn.metrics.adjusted_rand_score(kinds[:33], groups[:33]) == 1
+    if number < 8:
+      assert (
+        len(set(cluster(square(points), mask, linkage, "fixed")[:33].tolist())) == 8
+      )
+
+
+def test_the_fewest_groups_win_ties_and_one_stays_one():
+  same = jnp.zeros((5, 5))
+  assert grouping.choose_number(same, lambda k: jnp.arange(5) % k, 4).max() == 1
+  assert grouping.choose_number(same, lambda k: jnp.arange(5) % k, 1).max() == 0
