@@ -408,3 +408,42 @@ def test_of_few_clients_all_are_pretrained_with_a_warning():
     ["`pretrain_scale`=20: would pre-train 60 clients for `num_groups`=3, all 12 are"],
     [],
   ]
+
+
+@pytest.mark.parametrize("similarity", fedgroup.SIMILARITIES)
+@pytest.mark.parametrize("number", [2, 4])
+def test_the_silhouette_finds_how_many_directions(similarity, number):
+  """Updates of so many directions; who is no client is in no group."""
+  rng = np.random.default_rng(number)
+  kinds = np.arange(30) % number
+  updates = 3 * np.eye(20)[kinds] + 0.2 * rng.normal(size=(30, 20))
+  updates *= rng.uniform(0.5, 5, size=(30, 1))
+  mask = np.arange(30) < 27
+  updates[27:] = np.nan
+  hparams = fedgroup.FedGroupHParams(
+    num_groups=6, group_count="silhouette", similarity=similarity
+  )
+  groups = np.asarray(
+    jax.jit(lambda *rows: fedgroup._group_pool(hparams, *rows, jax.random.key(0)))(
+      jnp.array(updates, jnp.float32), jnp.array(mask)
+    )
+  )
+  assert (groups[27:] == -1).all()
+  pairs = {*zip(kinds[:27].tolist(), groups[:27].tolist())}
+  assert len(pairs) == number == len(set(groups[:27]))
+
+
+@pytest.mark.parametrize("direction", ["initial", "auxiliary", "latest"])
+def test_groups_that_were_not_found_take_no_part(problem, direction):
+  """Empty groups of six are as if they were not there."""
+  run = grouped.programs(
+    "fedgroup",
+    **COLD | dict(num_groups=6, group_count="silhouette", direction=direction),
+  )
+  state = grouped.begin(run, problem.data)
+  pool = np.asarray(state.member)
+  number = pool.max() + 1
+  assert 1 < number < 6
+  np.testing.assert_array_equal(state.memory.populated, np.arange(6) < number)
+  for after in grouped.play(run, problem.data, state)[0][1:]:
+    assert np.asarray(after.member).max() < number
