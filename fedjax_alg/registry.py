@@ -390,6 +390,7 @@ ALGORITHMS: dict[str, Entry] = {
     "PACFL",
     "Vahidian et al., AAAI 2023",
     expected.with_subspaces,
+    test_hparams={"num_vectors": 3},
     pairwise_clients=lambda hparams, num_clients: (
       num_clients * (hparams.max_groups > 1)
     ),

@@ -59,10 +59,10 @@ class PACFLHParams(GroupWork):
 
   max_groups: int = hyper(5, "largest number of groups", minimum=1)
   num_vectors: int = hyper(
-    3,
+    5,
     "p, singular vectors of a subspace",
     minimum=1,
-    source="Vahidian et al., 3 to 5",
+    source="Vahidian et al., 3 to 5; public code",
     when=_SPLIT,
   )
   subspace: str = hyper(
@@ -129,7 +129,7 @@ def data_subspace(hparams: PACFLHParams, classes: int, shard: Shard) -> Array:
       objective.sum_blocks(shard, gram), hparams.num_vectors
     )
 
-  vectors = jax.lax.map(vectors_of, jnp.arange(classes, dtype=jnp.int32))
+  vectors: Array = jax.lax.map(vectors_of, jnp.arange(classes, dtype=jnp.int32))
   return vectors.reshape(-1, vectors.shape[-1])
 
 
@@ -186,7 +186,9 @@ def subspace_rule(model: Model, hparams: PACFLHParams, map_clients: MapClients) 
 
     return jax.lax.cond(member < 0, join, lambda: (member, jnp.int32(0)))
 
-  def finish(state: ClusteredState, cohort: Cohort, result: TrainingResult):
+  def finish(
+    state: ClusteredState, cohort: Cohort, result: TrainingResult
+  ) -> ClusteredState:
     return state._replace(memory=state.memory._replace(billed=jnp.bool_(True)))
 
   return Rule(

@@ -112,4 +112,7 @@ def angles(
     raise ValueError(f"kind {kind!r}: one of {', '.join(ANGLES)}")
   if kind != "entry":
     rows, others = jax.vmap(orthonormal)(rows), jax.vmap(orthonormal)(others)
-  return jax.lax.map(lambda u: jax.vmap(lambda v: _angle(u, v, kind))(others), rows)
+  result: Array = jax.lax.map(
+    lambda u: jax.vmap(lambda v: _angle(u, v, kind))(others), rows
+  )
+  return result

@@ -176,7 +176,7 @@ def past_all_splits(round_: Played) -> SideWork:
 
 
 def with_subspaces(round_: Played) -> Expected:
-  """PACFL: before round 1 every client sends p vectors of D floats."""
+  """PACFL: before round 1 clients, of p examples at least, send p vectors."""
   base = vectors(1, 1)(round_)
   if round_.round:
     return base

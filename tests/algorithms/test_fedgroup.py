@@ -424,9 +424,9 @@ def test_the_silhouette_finds_how_many_directions(similarity, number):
     num_groups=6, group_count="silhouette", similarity=similarity
   )
   groups = np.asarray(
-    jax.jit(lambda *rows: fedgroup._group_pool(hparams, *rows, jax.random.key(0)))(
-      jnp.array(updates, jnp.float32), jnp.array(mask)
-    )
+    jax.jit(
+      lambda rows, mask: fedgroup._group_pool(hparams, rows, mask, jax.random.key(0))
+    )(jnp.array(updates, jnp.float32), jnp.array(mask))
   )
   assert (groups[27:] == -1).all()
   pairs = {*zip(kinds[:27].tolist(), groups[:27].tolist())}
