@@ -70,7 +70,7 @@ class PACFLHParams(GroupWork):
     "whose singular vectors a client sends: all = p of all its examples, "
     "classes = p of the examples of every class that it holds",
     choices=("all", "classes"),
-    source="Algorithm 1; classes in the public code for label skew",
+    source="Vahidian et al.; classes in the public code for label skew",
     when=_SPLIT,
   )
   angle: str = hyper(
@@ -79,7 +79,7 @@ class PACFLHParams(GroupWork):
     "of their subspaces, sum = the sum of all of them, entry = the least angle "
     "of a singular vector of the one with one of the other",
     choices=grouping.ANGLES,
-    source="(2), (3); entry in the public code",
+    source="Vahidian et al.; entry in the public code",
     when=_SPLIT,
   )
   linkage: str = hyper(

@@ -31,7 +31,7 @@ def client_vectors(x, y, p, subspace):
 def angle(u, v, reading):
   """The distance of two subspaces.
 
-  "smallest" (2): the least principal angle; "sum" (3): all of them added;
+  "smallest": the least principal angle; "sum": all of them added;
   "entry" (code): the least arccos of an inner product of two of the vectors.
   """
   if reading == "entry":
