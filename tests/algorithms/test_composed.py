@@ -58,7 +58,6 @@ SAMPLE = [
 #: contract tests compile them and their ledger.
 SAMPLE_OF_ONE = [
   ("sgd", "adaptive"),
-  ("sgd", "cg_line_search"),
   ("prox", "adaptive"),
   ("svrg", "adagrad"),
   ("svrg", "adaptive"),
@@ -66,8 +65,25 @@ SAMPLE_OF_ONE = [
   ("scaffold", "conjugate_gradient"),
   ("scaffold", "cg_line_search"),
   ("mime", "sgd"),
-  ("mime_lite", "cg_line_search"),
   ("losac", "adaptive"),
+  ("nova", "adam"),
+]
+
+
+#: Cells of the samples that are compiled as a whole: every server that acts at
+#: another place, with each grouping. Of the others the costs are; both halves of
+#: each are in one of these, or in a method's contract and oracle.
+WHOLE = [
+  ("nova", "average", "model"),
+  ("mime", "adam", "gradient"),
+  ("scaffold", "adaptive", "model"),
+  ("sgd", "conjugate_gradient", "gradient"),
+  ("svrg", "cg_line_search", "model"),
+  ("mime_lite", "cg_line_search", "gradient"),
+]
+WHOLE_OF_ONE = [
+  ("sgd", "adaptive"),
+  ("scaffold", "cg_line_search"),
   ("nova", "adam"),
 ]
 
@@ -78,8 +94,8 @@ def fixture_tiny():
   return problems.of_sizes(SIZES, VALIDATION)
 
 
-def play(problem, **settings):
-  """Start, set-up and a round as one program: (state, aux, cohort)."""
+def play(problem, result=lambda state, aux: (state, aux), **settings):
+  """Start, set-up and a round as one program: (``result`` of it, cohort)."""
   algorithm = build(
     problem,
     "composed",
@@ -93,30 +109,49 @@ def play(problem, **settings):
 
   def run(params, cohort, everyone, key):
     state = init(problem, algorithm, key, params)
-    return algorithm.round(algorithm.setup(state, everyone, key), cohort, key)
+    return result(*algorithm.round(algorithm.setup(state, everyone, key), cohort, key))
 
-  return *problems.quick_jit(run)(
+  return problems.quick_jit(run)(
     problems.some_params(problem.model), cohort, layout.everyone(problem.data), KEY
   ), cohort
 
 
+def cell(client, server, **settings):
+  return dict(client_update=client, server=server, **settings)
+
+
 def check_cell(problem, client, server, k, grouping="model"):
   """Runs one round; all finite, the models moved, the ledger right."""
-  options = dict(client_lr=1.0) if client == "svrg" else {}
-  state, aux, cohort = play(
-    problem,
-    client_update=client,
-    server=server,
-    num_models=k,
-    grouping=grouping,
-    **options,
-  )
+  settings = cell(client, server, num_models=k, grouping=grouping)
+  if client == "svrg":
+    settings["client_lr"] = 1.0
+  (state, aux), cohort = play(problem, **settings)
   for leaf in jax.tree.leaves((state, aux)):
     assert np.isfinite(leaf).all()
   kernel = np.asarray(state.models["params"]["kernel"])
   start = problems.some_params(problem.model)
   assert kernel.shape == (k, problems.CLASSES, problems.FEATURES)
   assert np.abs(kernel - np.asarray(start["params"]["kernel"])).max() > 1e-4
+  flops = 0
+  if server == "cg_line_search":  # f_v at w and at every step tried
+    tries = np.asarray(aux.server["line_search_tries"])
+    flops = 2 * base.num_params(start) * VALIDATION * (1 + tries).sum()
+  check_costs(problem, aux.cost, cohort, settings, flops)
+
+
+def check_costs_of_cell(problem, client, server, k, grouping="model"):
+  """Runs what of a round its costs are made of."""
+  assert server != "cg_line_search"  # which tries as often as it has to
+  settings = cell(client, server, num_models=k, grouping=grouping)
+  cost, cohort = play(problem, lambda state, aux: aux.cost, **settings)
+  check_costs(problem, cost, cohort, settings)
+
+
+def check_costs(problem, cost, cohort, settings, flops=0):
+  """The ledger of a cell, ``flops`` those of its line search."""
+  client, server = settings["client_update"], settings["server"]
+  k, grouping = settings["num_models"], settings["grouping"]
+  start = problems.some_params(problem.model)
   size, n = base.num_params(start), int(cohort.shards.size.sum())
   before, after = server in CONJUGATE, server == "adaptive"
   measured = before or client in ANCHORED  # the anchor gradients of w_k
@@ -125,19 +160,15 @@ def check_cell(problem, client, server, k, grouping="model"):
   down = k + (client in ANCHORED) + before + k * after + (client in VECTOR_MORE)
   # Up: the trained model, K gradients for each measurement.
   up = 1 + k * measured + k * after + (client in VECTOR_MORE)
-  assert int(aux.cost.down) == down * size
-  assert int(aux.cost.up) == up * size + (k > 1)  # and the preference
-  assert int(aux.cost.exchanges) == 1 + measured + after
+  assert int(cost.down) == down * size
+  assert int(cost.up) == up * size + (k > 1)  # and the preference
+  assert int(cost.exchanges) == 1 + measured + after
   passes = k * measured + k * after + (k > 1 and grouping == "gradient")
   per_step = 2 if client in ANCHORED else 1
-  assert int(aux.cost.example_gradients) == (passes + STEPS * per_step) * n
-  flops = 0
+  assert int(cost.example_gradients) == (passes + STEPS * per_step) * n
   if k > 1:  # Gram matrix of three, two products for the K centres
     flops += 2 * size * 3 * (3 + 2 * k)
-  if server == "cg_line_search":  # f_v at w and at every step tried
-    tries = np.asarray(aux.server["line_search_tries"])
-    flops += 2 * size * VALIDATION * (1 + tries).sum()
-  np.testing.assert_allclose(aux.cost.central_flops, flops, rtol=1e-6)
+  np.testing.assert_allclose(cost.central_flops, flops, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -148,17 +179,35 @@ def check_cell(problem, client, server, k, grouping="model"):
   ],
 )
 def test_every_cell_of_one_model(tiny, client, server):
+  whole = (client, server) in WHOLE_OF_ONE or (client, server) not in SAMPLE_OF_ONE
+  (check_cell if whole else check_costs_of_cell)(tiny, client, server, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "client, server", [pair for pair in SAMPLE_OF_ONE if pair not in WHOLE_OF_ONE]
+)
+def test_whole_cells_of_one_model(tiny, client, server):
   check_cell(tiny, client, server, 1)
 
 
 @pytest.mark.parametrize("client, server, grouping", SAMPLE)
 def test_cells_of_several_models(tiny, client, server, grouping):
+  whole = (client, server, grouping) in WHOLE
+  (check_cell if whole else check_costs_of_cell)(tiny, client, server, K, grouping)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "client, server, grouping", [triple for triple in SAMPLE if triple not in WHOLE]
+)
+def test_whole_cells_of_several_models(tiny, client, server, grouping):
   check_cell(tiny, client, server, K, grouping)
 
 
 def test_one_variate_serves_all_models(tiny):
   """c stays the mean of the c_i, whichever models the clients train."""
-  state, *_ = play(tiny, client_update="scaffold", server="average", num_models=K)
+  (state, _), _ = play(tiny, client_update="scaffold", server="average", num_models=K)
   (c, clients_), present = state.memory, np.array([0, 1, 3])
   for mean, rows in zip(jax.tree.leaves(c), jax.tree.leaves(clients_)):
     np.testing.assert_allclose(mean, rows.mean(0), rtol=1e-4, atol=1e-6)
@@ -175,6 +224,14 @@ def test_every_cell_of_several_models(tiny, client, server, grouping):
 
 
 def test_the_sample_covers_the_grid():
+  assert set(WHOLE) <= set(SAMPLE) and set(WHOLE_OF_ONE) <= set(SAMPLE_OF_ONE)
+  named = [(c["client_update"], c["server"]) for _, c in NAMED_CELLS.values()]
+  # Both halves of a cell are compiled somewhere.
+  for cells in (SAMPLE, SAMPLE_OF_ONE):
+    for place in (0, 1):
+      assert {c[place] for c in cells} <= {
+        c[place] for c in (*WHOLE, *WHOLE_OF_ONE, *named)
+      }
   assert set(SAMPLE) <= set(SEVERAL)
   assert {cell[0] for cell in SAMPLE} == {cell[0] for cell in SEVERAL}
   assert {cell[1:] for cell in SAMPLE} >= {
@@ -238,10 +295,6 @@ STATISTICS = (
 )
 def test_what_belongs_to_one_model_or_needs_the_mean(tiny, client, settings, message):
   assert_refused(tiny, "composed", message, client_update=client, **settings)
-
-
-def cell(client, server, **settings):
-  return dict(client_update=client, server=server, **settings)
 
 
 _GROUPS = dict(
