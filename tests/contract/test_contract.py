@@ -8,8 +8,11 @@ round costs in `Entry.ledger`.
 import contextlib
 import dataclasses
 import functools
+import inspect
 import itertools
 import math
+import os
+import pathlib
 from typing import Any, NamedTuple
 
 import chex
@@ -203,9 +206,6 @@ class Bench:
     self.spec = problem.spec._replace(cohort_size=size)
     self.algorithm = self.build(clients.ClientMap())
     self.keys = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(run_keys, SEEDS))
-    self.initial = problems.quick_jit(
-      functools.partial(loop.initial_states, self.traced, problem.model, self.spec)
-    )(problem.data, self.keys, self.numbers)
     #: Types of a round's state, new state and report; set when it is traced.
     self.types = None
     self.run_rounds = problems.quick_jit(
@@ -219,6 +219,13 @@ class Bench:
     #: All slots of a cohort, and the last of them without clients.
     self.whole = Slots(np.arange(size), np.ones(size, bool))
     self.fewer = self.whole._replace(present=np.arange(size) < size - PADDING)
+
+  @functools.cached_property
+  def initial(self):
+    """States of all seeds before their first round."""
+    return problems.quick_jit(
+      functools.partial(loop.initial_states, self.traced, self.problem.model, self.spec)
+    )(self.problem.data, self.keys, self.numbers)
 
   def build(self, map_clients):
     """The algorithm with its numbers as constants."""
@@ -386,50 +393,58 @@ def is_finished(bench, age):
 # by that one, and by test_parameter_roles.
 #: These stand for all in ``--fast``; clustered rounds by IFCA's oracle.
 FAST = ("fedavg", "afl")
-#: The round of another but for a term of the clients' loss or the step of the
-#: server, and its ledger: with ``-m slow``.
-SIMILAR = {
-  "fedprox": "fedavg",
-  "fedgrouprox": "fedgroup",
-  "mime_svrg": "mime",
-  "fedavgm": "fedadam",
-  "fedadagrad": "fedadam",
-  "fedyogi": "fedadam",
-}
-
-
-#: What its clients are asked for, and what of it is kept or added up, is as of
-#: another: its rounds in every client map are tested with ``-m slow``. (A cell
-#: of ``composed`` word for word: tests/algorithms/test_composed.py.)
-SIMILAR_WHEN_MAPPED = {
-  "fsvrg": "cfsvrg",
-  "clsfsvrg": "cfsvrg",
-  "fedadam": "fedavg",
-  "ma_fsvrg": "ga_fsvrg",
-  "mime_lite": "mime",
-  "losac": "scaffold",
-  "feddyn": "scaffold",
-  "per_fedavg": "fedavg",
-  "pfedzo": "pfedme",
-  "local": "ditto",
-  "composed": "ga_fsvrg",
-  "fedasync": "fedbuff",
-}
+#: Traced, and compiled with ``-m slow``: every function of the library under
+#: which an equation of their rounds is made is one of a compiled method's, as
+#: ``test_what_is_only_traced_has_no_part_of_its_own`` holds.
+TRACED = (
+  "fedprox",
+  "fedyogi",
+  "fedadam",
+  "fsvrg",
+  "ma_fsvrg",
+  "cfsvrg",
+  "mime_lite",
+  "mime_svrg",
+  "fedgroup",
+  "fedacnnl",
+  "pfedme",
+  "fedbuff",
+)
+#: Compiled in other client maps, too; the others are traced in them, and
+#: compiled with ``-m slow``. Together these use all that rounds have of a map.
+MAPPED = (
+  "ga_fsvrg",
+  "clsfsvrg",
+  "losac",
+  "fedgrouprox",
+  "ifca",
+  "fesem",
+  "flhc",
+  "pfedacnnl",
+  "baffle",
+  "fedasync",
+  "central",
+  "local",
+)
+#: Who carries what clients send, keep and add up to the server.
+CARRIERS = ("rounds/", "engine/", "exchange/", "split.py", "trees.py")
 
 
 def marks(name):
-  if name in SIMILAR:
-    assert registry.get(name).ledger is registry.get(SIMILAR[name]).ledger
+  if name in TRACED:
     return [pytest.mark.slow]
   return [pytest.mark.fast] if name in FAST else []
 
 
-def benches(slow_names=()):
-  """The algorithms, of which those with ``slow_names`` are slow."""
+#: The algorithms of which a round is here.
+NAMES = [name for name, entry in registry.ALGORITHMS.items() if not entry.options]
+
+
+def benches(names=(*NAMES,)):
+  """The algorithms; those that are none of ``names`` are slow."""
   return [
-    pytest.param(name, marks=[pytest.mark.slow] if name in slow_names else marks(name))
-    for name, entry in registry.ALGORITHMS.items()
-    if not entry.options
+    pytest.param(name, marks=marks(name) if name in names else [pytest.mark.slow])
+    for name in NAMES
   ]
 
 
@@ -552,7 +567,11 @@ def test_nan_behind_a_padding_slot_changes_nothing(bench, age):
   problems.assert_equal(bad_aux.server, aux.server)
 
 
-@pytest.mark.parametrize("bench", benches(SIMILAR_WHEN_MAPPED), indirect=True)
+@pytest.mark.parametrize(
+  "bench",
+  benches([name for name in NAMES if name in MAPPED or own.is_own(name)]),
+  indirect=True,
+)
 def test_client_maps_agree_and_padding_slots_change_nothing(bench, mesh, monkeypatch):
   """On cohorts with padding slots that point at NaN; lanes are vmap inside.
 
@@ -560,8 +579,7 @@ def test_client_maps_agree_and_padding_slots_change_nothing(bench, mesh, monkeyp
   no more, against one client after the other on one device, which keeps all.
   Here numbers are constants, those of the run arguments of its program.
   """
-  if bench.name == "ifca":  # all modes: tests/engine/test_clients.py
-    check_map(bench, clients.ClientMap("lanes", lanes=3))
+  if bench.name == "ifca":  # all modes: tests/engine/test_clients.py, test_lanes.py
     check_map(bench, clients.ClientMap("vmap", mesh=mesh), mesh)
   monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
   check_map(bench, clients.ClientMap("lanes", lanes=2, mesh=mesh), mesh)
@@ -704,12 +722,16 @@ def read_by_steps(work, sizes, batches_per_step):
 
 @pytest.mark.parametrize("age", AGES)
 def test_ledger(bench, age):
-  _, aux = bench.round(age)
+  check_costs(bench, age, bench.round(age)[1].cost)
+
+
+def check_costs(bench, age, cost):
+  """The cost of the round after ``age`` rounds is that of the entry's ledger."""
   expected = bench.cost_by_entry(age)
   if bench.entry.rounds and age:  # the layer has been sent
     expected = Expected(0, 0, 0, 0)
   names = ("down", "up", "exchanges", "gradients")
-  billed = dict(zip(names, map(int, aux.cost[:4])))
+  billed = dict(zip(names, map(int, cost[:4])))
   stated = {name: math.ceil(getattr(expected, name)) for name in names}
   assert billed == stated, (
     f"{bench.name}: the RoundCost of its round bills {billed}, the ledger of "
@@ -720,12 +742,12 @@ def test_ledger(bench, age):
       if isinstance(value, (int, tuple)) and name != "state"
     )
   )
-  for nbytes, floats in zip((aux.cost.bytes_down, aux.cost.bytes_up), expected):
+  for nbytes, floats in zip((cost.bytes_down, cost.bytes_up), expected):
     if nbytes is None:
       assert floats == int(floats)
     else:
       assert (nbytes.dtype, int(nbytes)) == (jnp.uint32, 4 * floats)
-  assert aux.cost.central_flops >= 0
+  assert cost.central_flops >= 0
 
 
 def test_it_learns(bench):
@@ -744,14 +766,192 @@ def primitives(jaxpr):
       yield from primitives(sub)
 
 
+def has_callback(names):
+  return any("callback" in name or "print" in name for name in names)
+
+
 def test_nothing_leaves_the_device_during_a_run(bench):
   args = bench.inputs(bench.initial, 0, 2)
   names = set(primitives(bench.run_rounds.trace(*args).jaxpr.jaxpr))
-  assert "while" in names
-  assert not [n for n in names if "callback" in n or "print" in n]
+  assert "while" in names and not has_callback(names)
   with jax.transfer_guard("disallow"):
     states, _ = bench.run_rounds(*args)
   problems.assert_equal(states, bench.states(2))
+
+
+# Methods of which nothing is compiled but the costs.
+
+ONE_BY_ONE = clients.ClientMap()
+LIBRARY = f"{pathlib.Path(base.__file__).parent}{os.sep}"
+
+
+class Beginning(NamedTuple):
+  """A start, the set-up, a round and what is made of the state after it."""
+
+  start: Any
+  before: Any
+  after: Any
+  aux: Any
+  params: Any  #: of a client
+  models: Any
+  membership: Any
+
+
+def begin(bench, map_clients=ONE_BY_ONE):
+  """(numbers, data, keys) -> Beginning of one seed, with PADDING empty slots."""
+
+  def run(numbers, data, keys):
+    algorithm = bench.method.builder(bench.problem.model, map_clients)(numbers)
+    start = algorithm.init(bench.problem.model.init(keys.model), bench.spec, keys.start)
+    before = algorithm.setup(start, layout.everyone(data), keys.start)
+    cohort = sample_cohort(
+      data, bench.spec.cohort_size, jax.random.fold_in(keys.cohort, 0)
+    )
+    ids = jnp.pad(cohort.ids, (0, PADDING), constant_values=bench.spec.num_clients)
+    after, aux = algorithm.round(
+      before, layout.take_cohort(data, ids), jax.random.fold_in(keys.work, 0)
+    )
+    shard = layout.shard_of(data, 0)
+    return Beginning(
+      start,
+      before,
+      after,
+      aux,
+      algorithm.client_params(after, jnp.int32(0), shard, keys.evaluation),
+      algorithm.global_params and algorithm.global_params(after),
+      algorithm.membership and algorithm.membership(after),
+    )
+
+  return run
+
+
+@pytest.fixture(scope="module", name="traces")
+def fixture_traces(problem):
+  """Name -> (bench, jaxpr of its ``begin``, types of the results); kept."""
+
+  @functools.cache
+  def trace(name):
+    bench = Bench(name, problem)
+    traced = jax.jit(begin(bench)).trace(*one_seed(bench))
+    return (
+      bench,
+      traced.jaxpr.jaxpr,
+      jax.tree.unflatten(jax.tree.structure(traced.out_info), traced.jaxpr.out_avals),
+    )
+
+  return trace
+
+
+def one_seed(bench):
+  """Arguments of ``begin``."""
+  return problems.row(bench.numbers, 0), bench.problem.data, run_keys(SEEDS[0])
+
+
+def stacks(jaxpr):
+  """For each equation the (file, function) of the library above it, innermost
+  first.
+  """
+  for eqn in jaxpr.eqns:
+    if eqn.source_info.traceback is not None:
+      yield tuple(
+        (
+          frame.file_name.removeprefix(LIBRARY).replace(os.sep, "/"),
+          frame.function_name,
+        )
+        for frame in eqn.source_info.traceback.frames
+        if frame.file_name.startswith(LIBRARY)
+      )
+    # One that is jitted was traced once, perhaps under another method.
+    if eqn.primitive.name not in ("pjit", "jit"):
+      for sub in jex_core.jaxprs_in_params(eqn.params):
+        yield from stacks(sub)
+
+
+def parts(jaxpr):
+  """The functions of the library that have made a part of it."""
+  return set(itertools.chain.from_iterable(stacks(jaxpr)))
+
+
+def carriers(jaxpr):
+  """Those that bring something from clients to the server, or call the map."""
+  calls = {
+    caller
+    for stack in set(stacks(jaxpr))
+    for callee, caller in itertools.pairwise(stack)
+    if callee[1] == "MapClients.__call__" or callee[0] == "engine/clients.py"
+  }
+  return calls | {part for part in parts(jaxpr) if part[0].startswith(CARRIERS)}
+
+
+def test_what_is_only_traced_has_no_part_of_its_own(traces):
+  """Every local half, server step, grouping and kind of round is compiled.
+
+  And in other client maps all that brings something to the server.
+  """
+  assert {*TRACED, *MAPPED} <= {*NAMES} and not {*TRACED} & {*MAPPED}
+  library = [name for name in NAMES if not own.is_own(name)]
+  jaxprs = {name: traces(name)[1] for name in library}
+  builders = {inspect.unwrap(registry.get(name).build).__qualname__ for name in library}
+  for find, compiled, where in (
+    (parts, {*library} - {*TRACED}, "take it from TRACED"),
+    (carriers, {*MAPPED}, "add it, or another that has them, to MAPPED"),
+  ):
+    parts_of = {
+      name: {part for part in find(jaxpr) if part[1] not in builders}
+      for name, jaxpr in jaxprs.items()
+    }
+    everywhere = set().union(*(parts_of[name] for name in compiled))
+    assert everywhere
+    alone = {
+      name: sorted(parts_of[name] - everywhere)
+      for name in library
+      if not parts_of[name] <= everywhere
+    }
+    assert not alone, f"no compiled method has these; {where}: {alone}"
+
+
+@pytest.mark.parametrize("name", [name for name in TRACED if name in NAMES])
+def test_a_traced_round_keeps_types_calls_nobody_and_bills_its_ledger(name, traces):
+  """As the tests above ask of compiled ones; costs alone are compiled."""
+  bench, jaxpr, made = traces(name)
+  constant = jax.eval_shape(
+    lambda params, key: bench.algorithm.init(params, bench.spec, key),
+    bench.model_shapes,
+    jax.random.key(0),
+  )
+  for state in (made.start, made.before, made.after):
+    assert types(state) == types(constant)
+  assert types(made.params) == types(bench.model_shapes)
+  check_report(made.aux, bench.spec.cohort_size + PADDING)
+  assert not has_callback(set(primitives(jaxpr)))
+  if made.membership is not None:
+    assert (made.membership.shape, made.membership.dtype) == (
+      (bench.spec.num_clients,),
+      jnp.int32,
+    )
+  for leaf, model in zip(
+    jax.tree.leaves(made.models), jax.tree.leaves(bench.model_shapes), strict=True
+  ):
+    assert leaf.shape[1:] == model.shape and leaf.dtype == model.dtype
+
+  def bill(*inputs):
+    made = begin(bench)(*inputs)
+    return made.aux.cost, jax.tree.map(lambda leaf: leaf[None], made.before)
+
+  cost, bench.initial = problems.quick_jit(bill)(*one_seed(bench))
+  check_costs(bench, 0, cost)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in (*MAPPED, *TRACED)])
+def test_a_client_map_gives_the_types_of_another(name, traces, mesh, monkeypatch):
+  """Also where sums alone are kept; what clients share is an argument."""
+  monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
+  _, _, made = traces(name)
+  lanes = clients.ClientMap("lanes", lanes=2, mesh=mesh)
+  bench = Bench(name, traces(name)[0].problem)
+  other = jax.eval_shape(begin(bench, lanes), *one_seed(bench))
+  assert types(other.after) == types(made.after)
+  check_report(other.aux, bench.spec.cohort_size + PADDING)
 
 
 @pytest.mark.fast
