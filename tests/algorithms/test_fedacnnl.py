@@ -311,11 +311,11 @@ def test_groups_and_personal_layers_are_the_oracle(stack, rows, monkeypatch):
   make, sizes, fit = deploy_program, set(), few_rows.fit_by_rows
   if rows:
     monkeypatch.setattr(
-      few_rows, "fit", lambda *words: sizes.add(words[-2]) or fit(*words)
+      few_rows, "fit_by_rows", lambda *words: sizes.add(words[-2]) or fit(*words)
     )
     monkeypatch.setattr(
       few_rows,
-      "sizes",
+      "row_limits",
       lambda layer, ridge: (4, 16, 32) if layer.positions == 1 else (),
     )
     monkeypatch.setattr(few_rows, "_FEWEST", 4)  # rows of a block
