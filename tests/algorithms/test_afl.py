@@ -153,9 +153,15 @@ KEPT = dict(client_ridge=GAMMA, remove_ridge=False)
 @pytest.mark.parametrize(
   "name, settings, alpha, bias",
   [
-    *(("afl", KEPT, 6 * GAMMA, bias) for bias in solve.BIASES),
+    *(
+      pytest.param(
+        "afl", KEPT, 6 * GAMMA, bias, marks=[pytest.mark.slow] * (bias == "centred")
+      )
+      for bias in solve.BIASES
+    ),
     # The server removes the clients' ridge.
-    *(("afl", {}, 1e-9, bias) for bias in ("centred", "ones")),
+    ("afl", {}, 1e-9, "centred"),
+    pytest.param("afl", {}, 1e-9, "ones", marks=pytest.mark.slow),
     ("fedacnnl", dict(ridge="12"), 12.0, "centred"),
   ],
 )

@@ -16,9 +16,17 @@ from tests.reference import diversified as oracle
   [
     ("fedavg", dict(local_epochs=2, batch_size=10, client_lr=0.2)),
     ("fedavg", dict(local_steps=3, batch_size=0, server_lr=0.6)),
-    ("fedavg", dict(local_epochs=2, batch_size=1, client_lr=0.05)),
+    pytest.param(
+      "fedavg",
+      dict(local_epochs=2, batch_size=1, client_lr=0.05),
+      marks=pytest.mark.slow,
+    ),
     ("fedprox", dict(local_steps=6, batch_size=7, mu=0.7, server_lr=1.3)),
-    ("fedprox", dict(local_steps=70, batch_size=3, mu=0.7, client_lr=0.05)),
+    pytest.param(
+      "fedprox",
+      dict(local_steps=70, batch_size=3, mu=0.7, client_lr=0.05),
+      marks=pytest.mark.slow,
+    ),
   ],
 )
 def test_one_round_is_the_oracles(problem, name, settings):

@@ -50,7 +50,7 @@ def client_of(problem, r, i, h):
       server_lr=0.8,
       client_weights="examples",
     ),
-    dict(local_steps=2, batch_size=0),
+    pytest.param(dict(local_steps=2, batch_size=0), marks=pytest.mark.slow),
   ],
 )
 def test_a_round_is_the_loops(problem, settings):

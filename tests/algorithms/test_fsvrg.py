@@ -22,7 +22,9 @@ WORK = dict(local_steps=5, batch_size=6, client_lr=1.0)
       client_lr=0.5,
       aggregate_scaling="none",
     ),
-    dict(local_steps=3, batch_size=0, client_lr=1.0),
+    pytest.param(
+      dict(local_steps=3, batch_size=0, client_lr=1.0), marks=pytest.mark.slow
+    ),
   ],
 )
 def test_one_round_is_the_oracles(problem, settings):

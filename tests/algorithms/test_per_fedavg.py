@@ -35,13 +35,16 @@ def by_step(problem, ids, key, work, per_step):
   [
     dict(hessian="fo", **WORK),
     dict(hessian="exact", client_weights="examples", server_lr=0.8, **WORK),
-    dict(
-      hessian="exact",
-      local_steps=0,
-      local_epochs=2,
-      batch_size=10,
-      client_lr=0.1,
-      adapt_lr=0.2,
+    pytest.param(
+      dict(
+        hessian="exact",
+        local_steps=0,
+        local_epochs=2,
+        batch_size=10,
+        client_lr=0.1,
+        adapt_lr=0.2,
+      ),
+      marks=pytest.mark.slow,
     ),
     dict(hessian="fo", local_steps=3, batch_size=0, adapt_lr=0.5, server_lr=1.2),
   ],

@@ -54,8 +54,9 @@ def oracle_pair(problem, name, i, key, h):
 @pytest.mark.parametrize(
   "name, settings",
   [
-    *(("pfedme", {**BASE, **work}) for work in WORK),
-    ("pfedzo", {**ZO, **WORK[0]}),
+    *(("pfedme", {**BASE, **work}) for work in WORK[:2]),
+    pytest.param("pfedme", {**BASE, **WORK[2]}, marks=pytest.mark.slow),
+    pytest.param("pfedzo", {**ZO, **WORK[0]}, marks=pytest.mark.slow),
     ("pfedzo", {**ZO, **WORK[2]}),
   ],
 )

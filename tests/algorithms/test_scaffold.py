@@ -38,13 +38,16 @@ def check_round(problem, r, h, w, c, table):
   [
     dict(option="I", **WORK),
     dict(option="II", server_lr=0.7, **WORK),
-    dict(
-      option="II",
-      local_steps=0,
-      local_epochs=2,
-      batch_size=10,
-      client_lr=0.1,
-      server_lr=1.3,
+    pytest.param(
+      dict(
+        option="II",
+        local_steps=0,
+        local_epochs=2,
+        batch_size=10,
+        client_lr=0.1,
+        server_lr=1.3,
+      ),
+      marks=pytest.mark.slow,
     ),
   ],
 )
@@ -114,7 +117,7 @@ def test_c_is_the_mean_of_all_c_i(problem):
     assert row.any() == (i not in never)
 
 
-@pytest.mark.parametrize("option", ["I", "II"])
+@pytest.mark.parametrize("option", [pytest.param("I", marks=pytest.mark.slow), "II"])
 def test_with_newcomers_n_is_who_is_there(problem, option):
   """Against the oracle, whose clients are those there and c their mean."""
   h, rounds = bridge.with_newcomers(problem, "scaffold", option=option, **WORK)
