@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 
 from fedjax_alg.engine import loop
-from fedjax_alg.runs import methods, play
-from fedjax_alg.runs.options import RunOptions
+from fedjax_alg.runs import play
 from fedjax_alg.runs.prepare import prepare
-from fedjax_alg.runs.programs import Programs
-
-OPTIONS = RunOptions(
-  rounds=5, eval_every=2, cohort_size=3, num_seeds=2, eval_protocols=("global",)
-)
+from tests import shared_programs
+from tests.runs import test_programs
 
 
 @pytest.fixture(scope="module", name="programs")
 def fixture_programs(fed):
   """FedAvg with a learning rate that trains, and one that diverges."""
-  method = methods.with_keywords(methods.method_of("fedavg"), {"local_steps": 2})
-  return Programs(
-    prepare(method, fed, OPTIONS, settings=({"client_lr": 0.3}, {"client_lr": 1e38}))
+  return shared_programs.make(
+    prepare(
+      test_programs.method(),
+      fed,
+      test_programs.OPTIONS,
+      settings=({"client_lr": 0.3}, {"client_lr": 1e38}),
+    )
   )
 
 
@@ -53,17 +53,17 @@ def test_a_run_stops_where_it_diverges(programs):
 def test_a_setting_that_diverges_is_recorded_no_further(programs):
   records = play.new_records(programs, [None, None])
   steps = list(play.run_steps(programs, records, stop=False))
-  assert [(step.round, step.count) for step in steps] == [(2, 2), (4, 2), (5, 1)]
+  assert [(step.round, step.count) for step in steps] == [(3, 3), (6, 3), (7, 1)]
   for step in steps:
     assert set(step.diverged) == {2, 3}  # both seeds of the second setting
     assert [step.diverged[row].seed for row in (2, 3)] == [0, 1]
     assert step.aux.cost.down.shape == (4, step.count)
   good, bad = records
   assert not bad.rows and not bad.tables["rounds"]
-  assert [row["round"] for row in good.rows] == [2, 2, 4, 4, 5, 5]
-  assert len(good.tables["rounds"]) == 10
+  assert [row["round"] for row in good.rows] == [3, 3, 6, 6, 7, 7]
+  assert len(good.tables["rounds"]) == 14
   for step, row in zip(steps, good.rows[1::2]):  # of seed 1
-    assert step.metrics["global"]["accuracy"][1] == row["accuracy"]
+    assert step.metrics["local"]["accuracy"][1] == row["accuracy"]
   assert np.isfinite([row["loss"] for row in good.rows]).all()
 
 
@@ -72,16 +72,16 @@ def test_a_run_without_a_round_left_is_evaluated_alike(programs):
     programs, play.new_records(programs, [None, None]), stop=False
   )
   step = play.final_step(programs, last.states, last.round)
-  assert step.round == step.rounds == 5 and step.count == 0
-  for name, values in last.metrics["global"].items():
-    np.testing.assert_array_equal(step.metrics["global"][name], values)
+  assert step.round == step.rounds == 7 and step.count == 0
+  for name, values in last.metrics["local"].items():
+    np.testing.assert_array_equal(step.metrics["local"][name], values)
   assert step.aux.cost.down.shape == (4, 0)
 
 
 def test_a_setting_that_has_ended_keeps_its_states(programs, monkeypatch):
   """Also where it is resumed, before the others go on."""
   p = programs.prepared
-  rule = "global:loss:1000"  # of setting 0 at once; setting 1 diverges
+  rule = "local:loss:1000"  # of setting 0 at once; setting 1 diverges
   monkeypatch.setattr(
     programs,
     "prepared",
@@ -92,15 +92,15 @@ def test_a_setting_that_has_ended_keeps_its_states(programs, monkeypatch):
   for step in play.run_steps(programs, records, stop=False):
     assert step.stopped == {0: f"stop_at {rule}"} and step.last
     first, states = step, jax.device_get(step.states)
-  assert first.round == 2 and first.recorded == (0,)
+  assert first.round == 3 and first.recorded == (0,)
   steps = []
-  for step in play.run_steps(programs, records, programs.place(states), 2, stop=False):
+  for step in play.run_steps(programs, records, programs.place(states), 3, stop=False):
     steps.append((step.round, step.recorded, step.stopped, step.last))
-    if step.round == 2:
+    if step.round == 3:
       chex.assert_trees_all_equal(jax.device_get(step.states), states)
-  assert [round_number for round_number, *_ in steps] == [2, 4]
+  assert [round_number for round_number, *_ in steps] == [3, 6]
   assert all(not of[1] and of[2] == first.stopped for of in steps)
   assert [of[-1] for of in steps] == [False, True]
-  assert [row["round"] for row in records[0].rows] == [2, 2]
+  assert [row["round"] for row in records[0].rows] == [3, 3]
   assert records[0].stopped == f"stop_at {rule}"
   assert records[1].stopped == "rounds"

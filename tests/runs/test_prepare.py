@@ -311,8 +311,7 @@ def test_word_ids_go_with_the_lstm(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:arrays. 2 of 8 clients")
 @pytest.mark.parametrize(
-  "name, options",
-  [("scaffold", {}), ("feddyn", {}), ("fedavg", {"sampling": "size"})],
+  "name, options", [("scaffold", {"sampling": "size"}), ("feddyn", {})]
 )
 def test_clients_that_never_train_change_no_bit_of_training(name, options):
   """They count in no mean and in no number of clients of a formula."""
