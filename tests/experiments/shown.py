@@ -13,7 +13,7 @@ from experiments.reproduction import figures
 def cells(paper, name):
   """The runs of a figure as its command asks for them at full scale."""
   figure_set = publish.PAPERS[paper]
-  with mock.patch.object(config, "build_config", _build):
+  with built_once():
     return figures.cells(
       figure_set, figure_set.figures[name], figures.Request(None, (), "here")
     )
@@ -35,6 +35,11 @@ def config_of(*words):
   return _build({"algorithm": "fedavg"}, *config.read_layers(words))
 
 
+def built_once():
+  """A context in which equal settings are built once."""
+  return mock.patch.object(config, "build_config", _build)
+
+
 def cell(paper, name, panel, label):
   """One of them."""
   return next(
@@ -46,19 +51,17 @@ def cell(paper, name, panel, label):
 
 def digest(cells, parts=1):
   """A hash of what the runs of a figure are, and of their names."""
-  cells = [part for cell in cells for part in cell.on(parts)]
-  return hashlib.sha256(
-    repr(
-      sorted(
-        (
-          cell.panel,
-          cell.name,
-          cell.config.identity(),
-          cell.config.run.rounds,
-          cell.config.run.eval_every,
-          cell.config.run.eval_protocols,
-        )
-        for cell in cells
+  with built_once():
+    cells = [part for cell in cells for part in cell.on(parts)]
+    runs = sorted(
+      (
+        cell.panel,
+        cell.name,
+        cell.config.identity(),
+        cell.config.run.rounds,
+        cell.config.run.eval_every,
+        cell.config.run.eval_protocols,
       )
-    ).encode()
-  ).hexdigest()[:8]
+      for cell in cells
+    )
+  return hashlib.sha256(repr(runs).encode()).hexdigest()[:8]

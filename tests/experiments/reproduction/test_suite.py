@@ -231,19 +231,21 @@ def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
     "run_all",
     lambda configs, names: (runs.extend(zip(configs, names)), [])[1],
   )
-  assert (
-    diversified.main(
-      ["--figure=all", "--scale=quick", "--part=1/3", f"--out_dir={tmp_path}"]
+  with shown.built_once():
+    assert (
+      diversified.main(
+        ["--figure=all", "--scale=quick", "--part=1/3", f"--out_dir={tmp_path}"]
+      )
+      == 0
     )
-    == 0
-  )
-  assert len({name.split(":")[0] for _, name in runs}) > 2
-  quick, every = figures.Request(tmp_path, (), "", quick=True), set()
-  for name in diversified.PAPER.figures:
-    figure, *_ = figures._resolve_figure(diversified.PAPER, name, quick)
-    every |= {
-      cell.config.identity() for cell in figures.cells(diversified.PAPER, figure, quick)
-    }
+    assert len({name.split(":")[0] for _, name in runs}) > 2
+    quick, every = figures.Request(tmp_path, (), "", quick=True), set()
+    for name in diversified.PAPER.figures:
+      figure, *_ = figures._resolve_figure(diversified.PAPER, name, quick)
+      every |= {
+        cell.config.identity()
+        for cell in figures.cells(diversified.PAPER, figure, quick)
+      }
   assert len(runs) == len(every) // 3
   assert capsys.readouterr().out.startswith(
     f"part 1/3: its runs have ended ({len(runs)} of {len(every)}), "
