@@ -3,6 +3,7 @@
 import ast
 import configparser
 import csv
+import dataclasses
 import doctest
 import fnmatch
 import importlib
@@ -49,10 +50,47 @@ def run_blocks(name, text=None, **names):
   return names
 
 
+def compiled(text, *calls):
+  """A page whose calls are one program each.
+
+  Eager, each has a program for every operation and shape: a hundred of a page.
+
+  Args:
+    text: the page.
+    *calls: (what is called, with its bracket; more words for ``jax.jit``) each.
+  """
+  for call, words in calls:
+    assert call in text
+    before, name = re.fullmatch(r"(\W*)(.*)\(", call).groups()
+    text = text.replace(call, f"{before}jax.jit({name}{words})(")
+  return text
+
+
+@pytest.fixture(name="global_alone")
+def fixture_global_alone(monkeypatch):
+  """Runs that ask for no evaluation have one of the global model, the cheapest.
+
+  Those of README.md and of docs/add_an_algorithm.md have the usual ones.
+  """
+  real = fedjax_alg.run
+
+  def run_cheaply(*args, **options):
+    return real(*args, **{"evaluate": "global"} | options)
+
+  monkeypatch.setattr(fedjax_alg, "run", run_cheaply)
+
+
 @pytest.mark.usefixtures("no_pictures")
 @mock.patch.dict(registry.ALGORITHMS)
 def test_worked_example_runs(tmp_path):
-  run_blocks("add_an_algorithm", out_dir=tmp_path / "run")
+  # That clients see numbers in Python is tested in tests/engine/test_clients.py.
+  text = compiled(
+    page_of("add_an_algorithm"),
+    ("(model.init(", ""),
+    (" algorithm.round(", ""),
+    (" sample_cohort(", ", static_argnums=1"),
+  )
+  run_blocks("add_an_algorithm", text, out_dir=tmp_path / "run")
   assert (tmp_path / "run" / "summary.json").is_file()
   # The blocks of sections 1 to 4 without the trial, as a file of one's own.
   blocks = re.findall(r"```python\n(.*?)```", page_of("add_an_algorithm"), re.S)
@@ -91,16 +129,26 @@ def test_worked_example_runs(tmp_path):
   assert check.returncode == 0
 
 
+@pytest.mark.usefixtures("global_alone")
 def test_the_models_of_the_page_are_models(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  names = run_blocks("models")
-  logits = names["mine"].apply(names["init"](jax.random.key(0)), names["x"])
+  text = compiled(
+    page_of("models"),
+    ("(model.init(", ""),
+    (" model.init(", ""),
+    ("(model.train_apply(", ""),
+    (" Normed().apply(", ', static_argnames="train"'),
+  )
+  names = run_blocks("models", text)
+  params = jax.jit(names["init"])(jax.random.key(0))
+  logits = jax.jit(names["mine"].apply)(params, names["x"])
   y = jnp.arange(5, dtype=jnp.int32)
   expected = [
     sum(max(0.0, 1 + row[k] - row[label]) for k in range(10) if k != label)
     for row, label in zip(np.asarray(logits), y)
   ]
-  np.testing.assert_allclose(names["hinge"](logits, y), expected, rtol=1e-5)
+  losses = jax.jit(names["hinge"])(logits, y)
+  np.testing.assert_allclose(losses, expected, rtol=1e-5)
   first, second = (
     names[run].global_params()["params"]["Dense_0"]["kernel"]
     for run in ("first", "second")
@@ -117,9 +165,11 @@ def test_the_models_of_the_page_are_models(tmp_path, monkeypatch):
 def test_the_tasks_of_the_page_are_tasks():
   listed = re.findall(r"^\| `(\w+)`", page_of("tasks"), re.M)
   assert listed == list(tasks.NAMES)
-  assert run_blocks("tasks")["fed"].task.main == "near"
+  text = compiled(page_of("tasks"), (" built.apply(", ""), ("(built.init(", ""))
+  assert run_blocks("tasks", text)["fed"].task.main == "near"
 
 
+@pytest.mark.usefixtures("global_alone")
 @pytest.mark.parametrize(
   "page", ["optimizers", "compression", "late", "personal", "private", "recipes"]
 )
@@ -250,6 +300,7 @@ def test_compare_page_runs(tmp_path, monkeypatch):
   assert f"{100 * pair.difference.mean:+.2f} +- " in table
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_ones_own_arrays_of_the_page_on_data_run(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert run_blocks("data")["federation"].client_names.tolist() == [
@@ -312,17 +363,29 @@ def test_the_code_on_the_page_of_a_method_can_be_started(name, tmp_path, monkeyp
 
   def start(plans, callbacks):
     del callbacks
-    started.extend(plan.prepare() for plan in plans)
+    started.extend(plans)
     return [object()], None
 
   monkeypatch.setattr(api.queue, "run_plans", start)
   exec(compile(blocks[-1], name, "exec"), {})
-  assert len(started) == 1
+  (plan,) = started
   (command,) = re.findall(r"```bash\n(.*?)```", text, re.S)
   words = shlex.split(command.replace("\\\n", ""))
   assert words[:2] == ["fedjax-alg", "run"]
-  parsed = config.parse_config(words[2:]).prepare()
-  assert len(parsed.seeds) == 3 and parsed.plan == started[0].plan
+  parsed = config.parse_config(words[2:])
+  # Equal plans are prepared alike, so one of them is.
+  in_python, in_shell = (
+    (
+      one.method.structure(),
+      one.method.values(),
+      one.data,
+      dataclasses.replace(one.run, num_seeds=1),
+      one.seeds,
+    )
+    for one in (plan, parsed)
+  )
+  assert in_python == in_shell and plan.model == parsed.model
+  assert len(parsed.prepare().seeds) == 3
 
 
 def extension(name):
