@@ -6,12 +6,17 @@ from experiments import export
 import fedjax_alg as fa
 from fedjax_alg.deploy import flower, setting
 
+#: A run of the programs of tests/experiments/cli/test_folder.py.
 FLAGS = [
-  "--algorithm=fedadam",
+  "--algorithm=fedavg",
   "--dataset=digits",
-  "--num_clients=6",
-  "--cohort_size=2",
+  "--partition=classes",
+  "--num_clients=20",
+  "--cohort_size=4",
+  "--eval_every=1",
   "--rounds=2",
+  "--eval_protocols=global",
+  "--client_lr=0.2",
 ]
 
 
@@ -28,8 +33,10 @@ def test_flags_and_a_finished_run_give_the_same_app(tmp_path, monkeypatch, refus
   """Writing an app takes no more of flwr than that it is there."""
   monkeypatch.setattr(flower, "library", lambda name: None)
   assert export.main([f"--out={tmp_path / 'a'}", *FLAGS]) == 0
-  fed = fa.federate("digits", num_clients=6)
-  fa.run("fedadam", fed, cohort_size=2, rounds=2, seeds=[0]).save(tmp_path / "run")
+  fed = fa.federate("digits", partition="classes", num_clients=20)
+  options = dict(cohort_size=4, eval_every=1, rounds=2, evaluate="global")
+  result = fa.run("fedavg", fed, seeds=[0], client_lr=0.2, **options)
+  result.save(tmp_path / "run")
   assert export.main([str(tmp_path / "run"), f"--out={tmp_path / 'b'}"]) == 0
   first, second = (
     setting.read_config(tmp_path / app / "fedjax_app" / "config.json") for app in "ab"
