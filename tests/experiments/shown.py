@@ -51,17 +51,19 @@ def cell(paper, name, panel, label):
 
 def digest(cells, parts=1):
   """A hash of what the runs of a figure are, and of their names."""
-  with built_once():
-    cells = [part for cell in cells for part in cell.on(parts)]
-    runs = sorted(
-      (
-        cell.panel,
-        cell.name,
-        cell.config.identity(),
-        cell.config.run.rounds,
-        cell.config.run.eval_every,
-        cell.config.run.eval_protocols,
+  cells = [part for cell in cells for part in cell.on(parts)]
+  return hashlib.sha256(
+    repr(
+      sorted(
+        (
+          cell.panel,
+          cell.name,
+          cell.config.identity(),
+          cell.config.run.rounds,
+          cell.config.run.eval_every,
+          cell.config.run.eval_protocols,
+        )
+        for cell in cells
       )
-      for cell in cells
-    )
-  return hashlib.sha256(repr(runs).encode()).hexdigest()[:8]
+    ).encode()
+  ).hexdigest()[:8]
