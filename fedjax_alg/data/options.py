@@ -539,6 +539,8 @@ class DataOptions(
       raise DataError("`size_sigma` and `quantity_alpha`: give one of them")
     change = parse_kinds(self.kinds)
     if change is not None:
+      if change.function:
+        own.load(change.function, "kinds")  # refused before any data are read
       check_shares(self.kind_shares, len(change.names) or None, change.label)
 
   @property

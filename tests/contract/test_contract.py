@@ -420,6 +420,7 @@ MAPPED = (
   "ifca",
   "fesem",
   "flhc",
+  "pacfl",
   "pfedacnnl",
   "baffle",
   "fedasync",

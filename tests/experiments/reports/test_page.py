@@ -132,7 +132,7 @@ def test_clients_and_groups(runs):
   assert [bar.x for bar in sizes.data] == [(1, 3), (2, 1)]
   assert [list(row) for row in members.data[0].z] == MEMBERS
   table = page._group_table({"": runs})  # of made runs each holds another class
-  assert "A dash: not defined: all clients hold the same" in table.note
+  assert "A dash: not defined: all clients are of one kind" in table.note
   assert "dash" not in page._group_table({"": {}}).note
   assert page._group_figures({"": {"FedAvg": runs["FedAvg"]}}) == []
 
