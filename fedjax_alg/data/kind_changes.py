@@ -175,10 +175,10 @@ def _function(
     return _permute_labels(change, examples, seed)
   x = examples.x_train
   if isinstance(x, dict) or x.dtype.kind == "i":
-    what = "several arrays" if isinstance(x, dict) else "whole numbers (tokens)"
+    content = "several arrays" if isinstance(x, dict) else "whole numbers (tokens)"
     raise DataError(
       f"{change.label}: needs {'images' if change.word == 'rotate' else 'real numbers'}"
-      f", the examples of {examples.name} are {what}"
+      f", the examples of {examples.name} are {content}"
     )
   if change.word == "rotate":
     return _rotate(change, examples, is_image)

@@ -21,20 +21,6 @@ from fedjax_alg.data.store import STORES
 from fedjax_alg.errors import check_known
 from fedjax_alg.hparams import MAX_SEED, check_options, convert_types, hyper
 
-_NOT_TFDS = (
-  "digits",
-  "diabetes",
-  "synthetic",
-  "femnist",
-  "sent140",
-  "shakespeare",
-  "idx",
-  "npz",
-  "leaf",
-  None,
-)
-
-
 DATASETS = (
   "digits",
   "diabetes",
@@ -70,7 +56,8 @@ def is_dataset(name: str) -> bool:
 def _is_prepared(name: object) -> bool:
   """Whether ``experiments.prepare`` prepares the data set."""
   # The names of TFDS are looked up last, importing it takes time.
-  return name in _PREPARED or (name not in _NOT_TFDS and tfds_source.is_tfds(name))
+  is_other = name is not None and name not in DATASETS
+  return name in _PREPARED or (is_other and tfds_source.is_tfds(name))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,16 +41,16 @@ def silhouette(
   real_pair = member.any(0)[None] & ~jnp.eye(len(distance), dtype=bool)
   masked = jnp.where(real_pair, distance, 0.0)
   total = jnp.matmul(masked, member.T.astype(jnp.float32), precision=trees.HIGHEST)
-  of_own = member.T
-  own_size = jnp.where(of_own, size[None], 0.0).sum(1)
-  own = jnp.where(of_own, total, 0.0).sum(1) / jnp.maximum(own_size - 1.0, 1.0)
-  is_other = ~of_own & (size > 0)[None]
-  other = jnp.where(is_other, total / jnp.maximum(size, 1.0)[None], jnp.inf).min(1)
-  real = (own_size > 1) & jnp.isfinite(other)
-  other = jnp.where(real, other, 0.0)
-  longer = jnp.maximum(own, other)
-  each = jnp.where(real & (longer > 0), (other - own) / longer, 0.0)
-  result: Array = each.sum() / jnp.maximum(size.sum(), 1.0)
+  in_group = member.T
+  group_size = jnp.where(in_group, size[None], 0.0).sum(1)
+  within = jnp.where(in_group, total, 0.0).sum(1) / jnp.maximum(group_size - 1.0, 1.0)
+  is_other = ~in_group & (size > 0)[None]
+  nearest = jnp.where(is_other, total / jnp.maximum(size, 1.0)[None], jnp.inf).min(1)
+  real = (group_size > 1) & jnp.isfinite(nearest)
+  nearest = jnp.where(real, nearest, 0.0)
+  longer = jnp.maximum(within, nearest)
+  scores = jnp.where(real & (longer > 0), (nearest - within) / longer, 0.0)
+  result: Array = scores.sum() / jnp.maximum(size.sum(), 1.0)
   return result
 
 

@@ -54,8 +54,10 @@ def list_columns(
   Returns:
     Names of the columns.
   """
-  there = {"name": names is not None, "kind": kinds}
-  return tuple(main if c == "accuracy" else c for c in COLUMNS if there.get(c, True))
+  is_written = {"name": names is not None, "kind": kinds}
+  return tuple(
+    main if c == "accuracy" else c for c in COLUMNS if is_written.get(c, True)
+  )
 
 
 def _main_of(clients: Mapping[str, Mapping[str, np.ndarray]]) -> str:
