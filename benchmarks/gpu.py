@@ -21,6 +21,7 @@ import time
 from typing import Any, NamedTuple
 
 from benchmarks import sweep
+from fedjax_alg.engine import clients
 
 BUDGET_S = 1170  #: of all steps
 KEPT_LINES = 40
@@ -57,18 +58,32 @@ POWERLAW = (
   "experiments.run",
   "--algorithm=fedavg",
   "--dataset=mnist",
-  "--features=flatten",
   "--partition=powerlaw",
   "--num_clients=1000",
-  "--model=softmax",
-  "--local_epochs=20",
   "--batch_size=10",
   "--client_lr=0.03",
-  "--rounds=40",
-  "--eval_every=10",
   "--noprogress",
   "--out_dir=OUT",
 )
+#: model -> its flags on POWERLAW, by the operations of a step
+MODELS = {
+  "softmax": (
+    "--features=flatten",
+    "--model=softmax",
+    "--local_epochs=20",
+    "--rounds=40",
+    "--eval_every=10",
+  ),
+  "MLP 128": (
+    "--features=flatten",
+    "--model=mlp",
+    "--hidden=128",
+    "--local_epochs=5",
+    "--rounds=20",
+    "--eval_every=10",
+  ),
+  "CNN": ("--model=cnn", "--local_epochs=2", "--rounds=10", "--eval_every=5"),
+}
 RESNET = (
   "experiments.run",
   "--algorithm=fedavg",
@@ -102,28 +117,29 @@ def steps() -> list[Step]:
     for path in pathlib.Path("tests").rglob("test_*.py")
     if "mark.gpu" in path.read_text("utf-8")
   )
-  lanes = [
+  maps = [
     Step(
-      f"FedAvg, {size} a round, {name}",
-      (*POWERLAW, f"--cohort_size={size}", *words),
+      f"FedAvg, {model}, {size} a round, {mode}",
+      (*POWERLAW, *words, f"--cohort_size={size}", f"--map_clients={mode}"),
       60,
       quick=SMALL,
     )
+    for model, words in MODELS.items()
     for size in (20, 100)
-    for name, words in {
-      "vmap": ("--map_clients=vmap",),
-      "lanes of the rule": ("--map_clients=lanes",),
-      "16 lanes": ("--map_clients=lanes", "--client_lanes=16"),
-    }.items()
+    for mode in clients.MODES
+    # Softmax regression one after the other takes longer than all the rest.
+    if mode != "sequential" or model == "CNN"
   ]
   resnets = [
     Step(
-      f"ResNet-18, GroupNorm, CIFAR-10, 10 of 100 clients, {precision}",
-      (*RESNET, f"--compute_dtype={precision}"),
+      f"ResNet-18, GroupNorm, CIFAR-10, 10 of 100 clients, {precision}, {mode}",
+      (*RESNET, f"--compute_dtype={precision}", f"--map_clients={mode}"),
       150,
       quick=(*SMALL, "--resnet_width=2"),
     )
     for precision in ("float32", "bfloat16")
+    for mode in clients.MODES
+    if mode != "vmap" or precision == "float32"
   ]
   return [
     Step(
@@ -133,10 +149,18 @@ def steps() -> list[Step]:
       {"tests": r"((?:\d+ \w+, )*\d+ (?:passed|skipped|failed).*) in"},
     ),
     Step(
-      "against FedJAX, softmax regression", ("benchmarks.vs_fedjax",), 120, RATE, FEW
+      "against FedJAX, softmax regression",
+      ("benchmarks.vs_fedjax", "--rounds=3", "--repeats=3"),
+      120,
+      RATE,
+      FEW,
     ),
     Step(
-      "against FedJAX, CNN", ("benchmarks.vs_fedjax", "--model=cnn"), 150, RATE, FEW
+      "against FedJAX, CNN",
+      ("benchmarks.vs_fedjax", "--model=cnn", "--rounds=2", "--repeats=2"),
+      150,
+      RATE,
+      FEW,
     ),
     Step(
       "GA-FSVRG by phase",
@@ -150,7 +174,7 @@ def steps() -> list[Step]:
       },
       FEW,
     ),
-    *lanes,
+    *maps,
     Step(
       "a sweep, 32 rates x 5 seeds, 60 rounds, digits",
       (

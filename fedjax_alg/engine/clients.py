@@ -7,7 +7,7 @@ besides), whichever of these modes runs it:
 - ``sequential``: one client after the other. Best on a CPU, because the loop
   of a client then has only as many steps as this client needs.
 - ``vmap``: all clients at once; every loop runs as long as that of the largest
-  client. For accelerators.
+  client. For small models on a GPU.
 - ``lanes``: n clients at once, and who has finished makes room for the next
   (``engine.lanes``). For accelerators, where clients differ in size.
 - ``python``: one client after the other in a loop of Python, for debugging. A
@@ -47,15 +47,48 @@ _REPLICATED, _SLOTS = PartitionSpec(), PartitionSpec(AXIS)
 _OVER_SLOTS = Shard(_REPLICATED, _REPLICATED, _SLOTS, _SLOTS)  # type: ignore[arg-type]
 
 
-def default_mode(platform: str) -> str:
-  """The mode that suits the devices, for ``map_clients``=auto.
+#: Operations of a forward pass, from which ``default_mode`` chooses on a GPU:
+#: of one example of every participant, and of one client's batch. Timed on an
+#: H200 (docs/speed.md).
+SMALL_COHORT, LARGE_BATCH = 1e7, 2e9
+
+
+def default_mode(
+  platform: str, flops: float = 0.0, slots: int = 1, batch_size: float = 1
+) -> str:
+  """Chooses the mode that suits devices and model, for ``map_clients``=auto.
+
+  A step on a GPU waits for its kernels to start as long as they have little to
+  do, so all clients of a small model step at once, although the small ones
+  wait for the largest. A batch that fills the device by itself gains nothing
+  from others beside it, and convolutions with a kernel for each client lose.
 
   Args:
     platform: from ``sharding.platform``.
+    flops: operations of the model's forward pass for one example
+      (``Model.flops``); 0: not known.
+    slots: participants of all rows (seeds, settings) that step together.
+    batch_size: examples of a local step.
+
+  Returns:
+    One of ``MODES``.
+
+  Examples:
+    >>> default_mode("gpu", flops=15_680, slots=100, batch_size=10)
+    'vmap'
+    >>> default_mode("gpu", flops=2.2e6, slots=100, batch_size=10)
+    'lanes'
+    >>> default_mode("gpu", flops=1.1e9, slots=10, batch_size=50)
+    'sequential'
   """
-  # By steps that are counted, not timed: only until `benchmarks.gpu` has run
-  # once, whose table decides between lanes and vmap (docs/speed.md).
-  return "sequential" if platform == "cpu" else "lanes"
+  if platform == "cpu":
+    return "sequential"
+  # Only the steps of a TPU were counted, none was timed.
+  if platform != "gpu" or not flops:
+    return "lanes"
+  if flops * slots <= SMALL_COHORT:
+    return "vmap"
+  return "sequential" if flops * batch_size >= LARGE_BATCH else "lanes"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -497,7 +497,8 @@ class MachineOptions:
     + ", ".join(clients.MODES)
     + ": sequential = one after the other, vmap = "
     "all at once, lanes = `client_lanes` at once, and who is done makes room "
-    "for the next, auto = sequential on a CPU, else lanes",
+    "for the next, auto = sequential on a CPU, by the model's size on a GPU, "
+    "lanes on a TPU",
     choices=("auto", *clients.MODES),
   )
   client_lanes: int = hyper(
@@ -515,8 +516,8 @@ class MachineOptions:
     "how the seeds are computed, one of auto, "
     + ", ".join(loop.MAP_SEEDS)
     + ": sequential = one after the other, which "
-    "needs less memory, vmap = all at once, auto = sequential on a CPU, else "
-    "vmap",
+    "needs less memory, vmap = all at once, auto = sequential on a CPU and "
+    "where clients are, else vmap",
     choices=("auto", *loop.MAP_SEEDS),
   )
   host_devices: int = hyper(

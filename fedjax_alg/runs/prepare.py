@@ -797,15 +797,16 @@ def prepare(
     options, federation.options, method.entry, method.hparams, training
   )
   rows = len(settings) * len(seeds)
-  mode, map_seeds = _maps(method, options, platform, rows)
+  model = options.model if model is None else model
+  full_model = build_model(model, federation, options)
+  spec = _spec(federation, size)
+  mode, map_seeds = _maps(method, options, platform, rows, full_model, spec)
   map_clients = clients.ClientMap(
     mode, options.client_lanes, mesh, _cuts(method, federation)
   )
-  model = options.model if model is None else model
-  full_model = build_model(model, federation, options)
   start_params = _load_start(full_model, options, init)
   built = split_by_role(method, start.bind_leaves(full_model, start_params), options)
-  spec, method = _spec(federation, size), method.resolved()
+  method = method.resolved()
   methods = tuple(method.with_values(values) for values in settings)
   *_, algorithm = (setting.build(built, map_clients) for setting in methods)
   check_roles(algorithm, method, built)
@@ -931,17 +932,28 @@ def _check_together(
 
 
 def _maps(
-  method: Method, options: RunOptions, platform: str, rows: int
+  method: Method,
+  options: RunOptions,
+  platform: str,
+  rows: int,
+  model: Model,
+  spec: FedSpec,
 ) -> tuple[str, str]:
   """Chooses how clients and rows are mapped, ``map_clients`` and ``map_seeds``."""
   mode, map_seeds = options.map_clients, options.map_seeds
   if mode == "auto":
-    mode = clients.default_mode(platform)
+    complete = spec.num_examples / spec.num_clients
+    mode = clients.default_mode(
+      platform,
+      model.flops,
+      spec.cohort_size * rows,
+      getattr(method.hparams, "batch_size", 0) or complete,
+    )
   if map_seeds == "auto":
     # Methods in closed form compute in float64, which an outer vmap would
-    # not keep.
+    # not keep. Clients that fill the device alone leave nothing for others.
     closed = method.entry.rounds is not None
-    one_by_one = platform == "cpu" or closed or rows == 1
+    one_by_one = platform == "cpu" or closed or rows == 1 or mode == "sequential"
     map_seeds = "sequential" if one_by_one else "vmap"
   return mode, map_seeds
 

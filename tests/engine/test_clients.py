@@ -220,3 +220,36 @@ def test_a_client_that_fails_is_named_in_python():
   with pytest.raises(ZeroDivisionError) as error:
     clients.ClientMap("python")(one_client, (), three_shards(), jnp.arange(3))
   assert error.value.__notes__ == ["in slot 1 of the cohort, a client of 2 examples"]
+
+
+#: operations of an example, participants, batch, and milliseconds a round on an
+#: H200 of vmap, lanes, sequential (docs/speed.md)
+TIMED = [
+  (15_680, 20, 10, (27, 50, None)),
+  (15_680, 100, 10, (66, 118, None)),
+  (50_816, 20, 10, (7.1, 13.8, None)),
+  (50_816, 100, 10, (22, 35, None)),
+  (203_264, 20, 10, (8.6, 13.5, None)),
+  (203_264, 100, 10, (48, 35, None)),
+  (813_056, 20, 10, (15.8, 15.7, None)),
+  (813_056, 100, 10, (126, 46, None)),
+  (2_234_112, 20, 10, (63, 50, 38)),
+  (2_234_112, 100, 10, (805, 157, 212)),
+  (2_234_112, 20, 50, (None, 30, 26)),
+  (2_234_112, 20, 200, (None, 43, 43)),
+  (1_110_845_440, 10, 50, (984, 776, 281)),
+]
+
+
+def test_a_gpu_takes_a_mode_that_is_hardly_slower_than_the_best():
+  for flops, slots, batch_size, times in TIMED:
+    by_mode = dict(zip(("vmap", "lanes", "sequential"), times, strict=True))
+    mode = clients.default_mode("gpu", flops, slots, batch_size)
+    assert by_mode[mode] <= 1.35 * min(filter(None, times)), (flops, slots)
+
+
+def test_the_mode_of_other_devices():
+  large = dict(flops=1e12, slots=100, batch_size=50)
+  assert clients.default_mode("cpu", **large) == "sequential"
+  assert clients.default_mode("tpu", **large) == "lanes"
+  assert clients.default_mode("gpu", flops=0) == "lanes"  # not known
