@@ -438,7 +438,7 @@ def _group_table(panels: Panels) -> TextTable:
     ),
     tuple(rows),
     "Purity and adjusted Rand index: how the groups agree with the kinds of "
-    "clients, which hold the same classes."
+    "the clients (--kinds); without kinds, with the clients of equal classes."
     + (f" A dash: {UNDEFINED}." if undefined else ""),
   )
 

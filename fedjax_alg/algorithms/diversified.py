@@ -16,12 +16,13 @@ wrongly, and what is done here instead.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.algorithms.common import averaging
+from fedjax_alg.algorithms.common import averaging, group_count
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams, svrg_update
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params, builder
 from fedjax_alg.central import steps
@@ -76,6 +77,7 @@ class KModelsHParams:
     source="diversified (39), (53)",
     when=_MODELS,
   )
+  group_count: str = group_count("num_models", _MODELS)
   anchors: str = hyper(
     "all",
     "over whom the gradient at a model is averaged: all = all "
@@ -208,7 +210,10 @@ def group_vectors(
     points, start = jax.tree.map(
       lambda at: jnp.where(stage.warm_up, 0.0, at), (points, start)
     )
-  groups = grouping.lloyd(points, present, start)
+  lloyd = grouping.lloyd
+  if options.group_count == "silhouette":
+    lloyd = grouping.lloyd_by_silhouette
+  groups = lloyd(points, present, start)
   return from_rows(grouping.lift(projection, groups.centres)), groups
 
 
@@ -222,7 +227,7 @@ def by_model(options: KModelsHParams) -> ModelGrouping:
     options.num_models,
     options.threshold,
     regroup,
-    flops=_grouping_flops,
+    flops=functools.partial(_grouping_flops, options.group_count),
     own_anchors=options.own_anchors,
   )
 
@@ -274,7 +279,7 @@ def by_gradient(
       vectors=and_models,
       of_gradients=True,
       full_passes=1,
-      flops=_grouping_flops,
+      flops=functools.partial(_grouping_flops, options.group_count),
       own_anchors=options.own_anchors,
       extra_up=1,
       changes=lambda model, vectors, scale: trees.subtract_one(vectors[1], model),
@@ -287,16 +292,16 @@ def by_gradient(
     own_anchors=options.own_anchors,
     of_gradients=True,
     full_passes=1,
-    flops=_grouping_flops,
+    flops=functools.partial(_grouping_flops, options.group_count),
     changes=lambda model, vectors, scale: trees.scale(
       -gradient_step, jax.vmap(scale)(vectors)
     ),
   )
 
 
-def _grouping_flops(slots: int, size: int, k: int) -> float:
-  """The server's flops: the Gram matrix, and two products for K centres."""
-  return 2.0 * size * slots * (slots + 2 * k)
+def _grouping_flops(count: str, slots: int, size: int, k: int) -> float:
+  """The server's flops: the Gram matrix, two products for K centres, silhouettes."""
+  return 2.0 * size * slots * (slots + 2 * k) + grouping.counting_flops(count, slots, k)
 
 
 def _server(hparams: DiversifiedHParams) -> steps.ServerStep:

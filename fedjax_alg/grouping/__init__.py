@@ -1,7 +1,14 @@
 """Grouping clients according to their trained models or updates."""
 
 from fedjax_alg.grouping.hierarchy import LINKAGES, Hierarchy, agglomerate
-from fedjax_alg.grouping.kmeans import Groups, farthest_first, kmeans, lloyd, plus_plus
+from fedjax_alg.grouping.kmeans import (
+  Groups,
+  farthest_first,
+  kmeans,
+  lloyd,
+  lloyd_by_silhouette,
+  plus_plus,
+)
 from fedjax_alg.grouping.nearest import closest_direction, nearest_centre
 from fedjax_alg.grouping.projection import Projection, lift, project, project_further
 from fedjax_alg.grouping.silhouette import (
@@ -46,6 +53,7 @@ __all__ = [
   "leading_vectors",
   "lift",
   "lloyd",
+  "lloyd_by_silhouette",
   "madc",
   "nearest_centre",
   "orthonormal",

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key
 from fedjax_alg.grouping import checks
+from fedjax_alg.grouping.silhouette import choose_number
 
 
 class Groups(NamedTuple):
@@ -81,6 +82,44 @@ def lloyd(
     lambda carry: carry[1], body, start
   )
   return Groups(assignment, centres, size)
+
+
+def lloyd_by_silhouette(
+  points: Float[Array, "S d"],
+  mask: Bool[Array, " S"],
+  centres: Float[Array, "K d"],
+) -> Groups:
+  """Runs ``lloyd`` with the first 2 to K centres and keeps the best number.
+
+  The best number of groups has the largest mean silhouette of the Euclidean
+  distances (``grouping.silhouette``); the fewest groups win ties.
+
+  Args:
+    points: [S, d].
+    mask: [S] bool, false for points to ignore.
+    centres: [K, d], the initial centres; the first are used first.
+
+  Returns:
+    The assignment with the means of its groups. Groups behind the best number
+    are empty, and their centres do not change.
+  """
+  k = centres.shape[0]
+
+  def group(number: int) -> Array:
+    assignment = lloyd(points, mask, centres[:number]).assignment
+    return jnp.where(mask, assignment, k)
+
+  distance = jnp.sqrt(_squared_distances(points, points))
+  assignment = choose_number(distance, group, k)
+  member = trees.members(assignment, k)
+  size = member.sum(1, dtype=jnp.int32)
+  total = jnp.matmul(
+    member.astype(points.dtype),
+    jnp.where(mask[:, None], points, jnp.zeros_like(points)),
+    precision=jax.lax.Precision.HIGHEST,
+  )
+  mean = total / jnp.maximum(size, 1).astype(points.dtype)[:, None]
+  return Groups(assignment, jnp.where(size[:, None] > 0, mean, centres), size)
 
 
 def farthest_first(

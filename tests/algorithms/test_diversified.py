@@ -151,11 +151,11 @@ def test_rounds_are_the_oracles(problem, name, variant):
   assert is_split or hparams.split == "copies"
 
 
-@problems.quick_jit
-def split_in_four(vectors, present):
+@functools.partial(problems.quick_jit, static_argnums=2)
+def split_in_four(vectors, present, group_count="fixed"):
   """Sizes of the groups of the round in which four copies part."""
   return diversified.group_vectors(
-    diversified.KModelsHParams(num_models=4),
+    diversified.KModelsHParams(num_models=4, group_count=group_count),
     vectors,
     jnp.zeros((4, 30)),
     present,
@@ -175,6 +175,8 @@ def test_no_model_goes_without_clients_in_the_split(seed):
   vectors = np.float32(kinds + rng.normal(size=(3, 5, 30))).reshape(15, 30)
   size = np.asarray(split_in_four(vectors, np.arange(15) != seed))
   assert size.min() > 0 and size.sum() == 14
+  counted = split_in_four(vectors, np.arange(15) != seed, "silhouette")
+  assert sorted(np.asarray(counted).tolist()) == [0, 4, 5, 5]
 
 
 def test_clients_deploy_the_model_they_prefer(problem):

@@ -85,3 +85,24 @@ def test_the_fewest_groups_win_ties_and_one_stays_one():
   same = jnp.zeros((5, 5))
   assert grouping.choose_number(same, lambda k: jnp.arange(5) % k, 4).max() == 1
   assert grouping.choose_number(same, lambda k: jnp.arange(5) % k, 1).max() == 0
+
+
+@jax.jit
+def group_models(points, mask):
+  centres = grouping.farthest_first(points, mask, jnp.zeros(8), 5)
+  return centres, grouping.lloyd_by_silhouette(points, mask, centres)
+
+
+@pytest.mark.parametrize("number", range(2, 6))
+def test_models_of_a_round_are_counted(number):
+  """Five models: as many groups as blobs, at their means; the others stay."""
+  points, kinds = blobs(number, seed=number)
+  mask = np.arange(40) < 33
+  centres, groups = jax.device_get(group_models(points, mask))
+  assert sklearn.metrics.adjusted_rand_score(kinds[:33], groups.assignment[:33]) == 1
+  assert (groups.assignment[33:] == 5).all()
+  assert groups.size.sum() == 33 and (groups.size > 0).sum() == number
+  for group in range(5):
+    rows = points[:33][np.asarray(groups.assignment[:33]) == group]
+    expected = rows.mean(0) if len(rows) else centres[group]
+    np.testing.assert_allclose(groups.centres[group], expected, rtol=1e-5, atol=1e-5)
