@@ -15,8 +15,8 @@ too. docs/papers/diversified.md lists what else the paper leaves open or prints
 wrongly, and what is done here instead.
 """
 
+from collections.abc import Callable
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -227,7 +227,7 @@ def by_model(options: KModelsHParams) -> ModelGrouping:
     options.num_models,
     options.threshold,
     regroup,
-    flops=functools.partial(_grouping_flops, options.group_count),
+    flops=_flops(options),
     own_anchors=options.own_anchors,
   )
 
@@ -279,7 +279,7 @@ def by_gradient(
       vectors=and_models,
       of_gradients=True,
       full_passes=1,
-      flops=functools.partial(_grouping_flops, options.group_count),
+      flops=_flops(options),
       own_anchors=options.own_anchors,
       extra_up=1,
       changes=lambda model, vectors, scale: trees.subtract_one(vectors[1], model),
@@ -292,16 +292,26 @@ def by_gradient(
     own_anchors=options.own_anchors,
     of_gradients=True,
     full_passes=1,
-    flops=functools.partial(_grouping_flops, options.group_count),
+    flops=_flops(options),
     changes=lambda model, vectors, scale: trees.scale(
       -gradient_step, jax.vmap(scale)(vectors)
     ),
   )
 
 
-def _grouping_flops(count: str, slots: int, size: int, k: int) -> float:
-  """The server's flops: the Gram matrix, two products for K centres, silhouettes."""
-  return 2.0 * size * slots * (slots + 2 * k) + grouping.counting_flops(count, slots, k)
+def _grouping_flops(slots: int, size: int, k: int) -> float:
+  """The server's flops: the Gram matrix, and two products for K centres."""
+  return 2.0 * size * slots * (slots + 2 * k)
+
+
+def _flops(options: KModelsHParams) -> Callable[[int, int, int], float]:
+  """The server's flops of a grouping, with those of the silhouettes if asked for."""
+  if options.group_count == "fixed":
+    return _grouping_flops
+  return lambda slots, size, k: (
+    _grouping_flops(slots, size, k)
+    + grouping.counting_flops(options.group_count, slots, k)
+  )
 
 
 def _server(hparams: DiversifiedHParams) -> steps.ServerStep:
