@@ -90,7 +90,7 @@ GROUPS: dict[str, tuple[object, ...]] = {
   "Participants": (run_options.SamplingOptions, run_options.LateOptions),
   "Data": (data_options.SourceOptions,),
   "Partition": (data_options.PartitionOptions,),
-  "Kinds": (data_options.KindOptions,),
+  "Kinds": (data_options.KindOptions, data_options.ConceptOptions),
   "Shift": (data_options.ShiftOptions,),
   "Features": (data_options.FeatureOptions,),
   "Model": (run_options.ModelOptions, data_options.VocabularyOptions),

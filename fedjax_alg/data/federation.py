@@ -16,10 +16,19 @@ import numpy as np
 
 from fedjax_alg import files, own, tasks
 from fedjax_alg.base import Array, ClientData, Shard
-from fedjax_alg.data import kind_changes, kind_dealing, process_rows, store, tfds_source
+from fedjax_alg.data import (
+  concept_steps,
+  kind_changes,
+  kind_dealing,
+  process_rows,
+  store,
+  tfds_source,
+)
 from fedjax_alg.data import kinds as kinds_lib
 from fedjax_alg.data import shift as shift_lib
 from fedjax_alg.data.arrays import make_examples
+from fedjax_alg.data.boundaries import BOUNDARIES, make_points
+from fedjax_alg.data.concepts import PATTERNS, make_schedule
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, doubts
 from fedjax_alg.data.features import Scaler, fit_scaler, image_shape, make_features
@@ -35,6 +44,7 @@ from fedjax_alg.data.layout import (
 from fedjax_alg.data.leaf import leaf_files, load_leaf
 from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.options import (
+  ConceptOptions,
   DataOptions,
   PartitionOptions,
   ShiftOptions,
@@ -128,8 +138,10 @@ class Federation:
   dealt_by: tuple[np.ndarray, np.ndarray] | None = None
   #: how ``features=standardize`` has scaled the examples, for new ones
   scaler: Scaler | None = None
-  #: the kinds of the clients, if they have any
+  #: the kinds of the clients, if they have any; at the first step, if they change
   kinds: kinds_lib.ClientKinds | None = None
+  #: the steps of a schedule of kinds; None if kinds stay
+  steps: concept_steps.ConceptSteps | None = None
 
   @property
   def num_clients(self) -> int:
@@ -347,6 +359,13 @@ _LOADERS: dict[str | None, tuple[Callable[..., Examples], tuple[str, ...]]] = {
       "synthetic_iid",
     ),
   ),
+  **{
+    name: (
+      functools.partial(make_points, name),
+      ("num_clients", "client_examples", "label_noise", "partition_seed"),
+    )
+    for name in BOUNDARIES
+  },
   "diabetes": (load_diabetes, ()),
   "npz": (load_npz, ("data_path", "task")),
   "leaf": (load_leaf, ("data_path",)),
@@ -398,6 +417,8 @@ def data_key(options: DataOptions) -> str:
     keys.append(own.load(str(options.task), "task")[1].sha256)
   if change is not None and change.function:
     keys.append(own.load(change.function, "kinds")[1].sha256)
+  if options.concepts is not None and options.concepts not in PATTERNS:
+    keys.append(files.contents_key([files.expand_path(options.concepts, "concepts")]))
   return " ".join(keys)
 
 
@@ -557,13 +578,14 @@ def _of_data_set(options: DataOptions) -> DataOptions:
   A data set that is generated for its clients also depends on the number of
   clients and on the seed, so its options are kept.
   """
-  if options.dataset in ("synthetic", "femnist", "sent140"):
+  if options.dataset in ("synthetic", *BOUNDARIES, "femnist", "sent140"):
     return options
   return dataclasses.replace(
     options,
     kind_shares=None,
     **field_values(PartitionOptions()),
     **field_values(ShiftOptions()),
+    **field_values(ConceptOptions()),
   )
 
 
@@ -640,7 +662,11 @@ def _make(
       warnings.warn(text, stacklevel=4)
   partition, kinds = _partition(options, examples)
   client_kinds, labels = None, labels_hash(examples)
-  if kinds is not None:
+  steps, dealt = None, partition
+  if options.concepts is not None:
+    examples, steps = _share_out_steps(options, change, examples, partition)
+    client_kinds, dealt = steps.kinds(0), steps.partition
+  elif kinds is not None:
     seed, before = options.partition_seed, examples
     assert seed is not None
     if changes:
@@ -666,12 +692,20 @@ def _make(
     )
   scaler = None
   if options.features == "standardize":
-    examples, scaler = _standardize(options, examples, partition)
+    examples, scaler = _standardize(options, examples, dealt)
   federation = dataclasses.replace(
-    deal(examples, partition, joins, options, client_kinds),
+    deal(examples, dealt, joins, options, client_kinds),
     scaler=scaler,
     labels=labels,
   )
+  if steps is not None:
+    tests = examples._replace(x_train=None, y_train=None)
+    federation = dataclasses.replace(
+      federation,
+      steps=steps._replace(tests=tests),
+      partition=partition,
+      hashes=federation.hashes | {"partition": partition_hash(partition)},
+    )
   large = (
     options.dataset == "npz"
     and options.features in _SHAPED
@@ -681,6 +715,43 @@ def _make(
     _load_cached.cache_clear()
     _load_with_features.cache_clear()
   return federation
+
+
+def _share_out_steps(
+  options: DataOptions,
+  change: kinds_lib.KindChange | None,
+  examples: Examples,
+  partition: Partition,
+) -> tuple[Examples, concept_steps.ConceptSteps]:
+  """The rows of clients whose kinds follow a schedule, with features.
+
+  Raises:
+    DataError: the schedule does not fit the data.
+  """
+  assert options.concepts is not None and options.partition_seed is not None
+  assert change is not None
+  if examples.kind_train is not None:
+    raise DataError(
+      f"`concepts`={options.concepts}: {examples.name} brings the kinds of its "
+      "clients, which stay"
+    )
+  schedule = make_schedule(
+    options.concepts,
+    options.concept_steps,
+    partition.num_clients,
+    len(change.names) or None,
+    change.label,
+  )
+  rows, steps = concept_steps.share_out_steps(
+    change,
+    examples,
+    partition,
+    schedule,
+    options.concept_data == "all",
+    options.partition_seed,
+    options.features == "images",
+  )
+  return _with_features(options, rows), steps
 
 
 def _partition(
@@ -697,7 +768,7 @@ def _partition(
     kind = "natural" if examples.client_train is not None else "iid"
   if count is None and kind not in ("natural", "file"):
     count = 100
-  if options.dataset in ("synthetic", "femnist"):
+  if options.dataset in ("synthetic", *BOUNDARIES, "femnist"):
     count = None  # the generator of the data set has made the clients
   if (
     kind in ("natural", "file")
@@ -740,13 +811,15 @@ def _partition(
         options.kind_shares,
         options.partition_seed,
       )
-  kinds = kind_dealing.deal_kinds(
-    kinds_lib.parse_kinds(options.kinds),
-    examples,
-    partition,
-    options.kind_shares,
-    options.partition_seed,
-  )
+  kinds = None
+  if options.concepts is None:
+    kinds = kind_dealing.deal_kinds(
+      kinds_lib.parse_kinds(options.kinds),
+      examples,
+      partition,
+      options.kind_shares,
+      options.partition_seed,
+    )
   partition = hold_out(partition, options.validation_clients, options.partition_seed)
   _note_test_clients(options, examples, partition)
   return partition, kinds
@@ -1051,6 +1124,58 @@ def _hash(*trees: PyTree) -> str:
     for rows in row_chunks(array):
       digest.update(np.ascontiguousarray(array[rows]).data)
   return digest.hexdigest()
+
+
+class StepData(NamedTuple):
+  """The data that clients hold at a step of a schedule of kinds."""
+
+  kinds: np.ndarray  #: [C] int32
+  train: tuple[np.ndarray, np.ndarray]  #: offset and size, [C] int32
+  label_histogram: np.ndarray  #: [C, L] int64
+  test: ClientData
+  whole_test: ClientData
+  kind_tests: KindTests
+
+
+def at_step(federation: Federation, step: int) -> StepData:
+  """Computes the rows that each client holds at a step.
+
+  It depends on the federation and the step alone, so a resumed run continues with
+  the same data. All arrays have the shapes that they have at the first step.
+
+  Args:
+    federation: clients whose kinds follow a schedule.
+    step: the step, from 0.
+
+  Returns:
+    The kinds, places and test data of the clients.
+  """
+  steps = federation.steps
+  assert steps is not None
+  kinds, partition, tests = steps.kinds(step), steps.at(step), steps.tests
+  keep_bytes = federation.options.store != "float32"
+  test = client_data(
+    (tests.x_test,),
+    (tests.y_test,),
+    partition.test_order,
+    partition.test_offset,
+    partition.test_size,
+    keep_bytes=keep_bytes,
+  )
+  whole_test = _test_by_kind(tests, partition, test, kinds.of_client, keep_bytes)
+  labels = (
+    federation.dealt_by[0]
+    if federation.dealt_by
+    else np.asarray(federation.data.train.y)[: len(partition.train_order)]
+  )
+  return StepData(
+    kinds.of_client,
+    (partition.train_offset, partition.train_size),
+    label_histogram(partition, labels, federation.label_histogram.shape[1]),
+    test,
+    whole_test,
+    _kind_tests(kinds, partition, whole_test),
+  )
 
 
 class Shifted(NamedTuple):

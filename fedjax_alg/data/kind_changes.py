@@ -11,6 +11,7 @@ from scipy import ndimage
 
 from fedjax_alg import own, tasks
 from fedjax_alg.data import store
+from fedjax_alg.data.boundaries import label_by_concept
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.features import none as as_float32
@@ -49,7 +50,6 @@ def change_examples(
   """
   if change is None or change.word == "sources":
     return examples
-  function = _function(change, examples, int(kinds.max()) + 1, seed, is_image)
   n, m = examples.rows
   train, test = (np.full(rows, -1, np.int32) for rows in (n, m))
   if partition.pooled:
@@ -58,6 +58,40 @@ def change_examples(
   test[partition.test_order] = np.repeat(kinds, partition.test_size)
   if partition.pooled:
     train, test = train[:n], train[n:]
+  return change_rows(
+    change, examples, (train, test), int(kinds.max()) + 1, seed, is_image
+  )
+
+
+def change_rows(
+  change: KindChange,
+  examples: Examples,
+  kinds_of_rows: tuple[np.ndarray, np.ndarray],
+  number: int,
+  seed: int,
+  is_image: bool = False,
+) -> Examples:
+  """Applies to each row what its kind does.
+
+  Args:
+    change: the option `kinds`, not sources.
+    examples: the data set, before any features.
+    kinds_of_rows: [n] and [m] int32, the kind of each row for training and for
+      testing; -1: the row stays as it is.
+    number: one more than the largest kind.
+    seed: seed of all that is random.
+    is_image: whether vectors are the pixels of square images.
+
+  Returns:
+    The examples.
+
+  Raises:
+    DataError: see ``change_examples``.
+  """
+  function = _function(change, examples, number, seed, is_image)
+  train, test = kinds_of_rows
+  present = np.unique(np.concatenate([train, test]))
+  present = present[present >= 0]
   key, results = jax.random.fold_in(jax.random.key(seed), STREAM), []
   for split, (x, y, of_row) in enumerate(
     (
@@ -66,7 +100,7 @@ def change_examples(
     )
   ):
     parts = []
-    for kind in np.unique(kinds).tolist():
+    for kind in present.tolist():
       rows = np.flatnonzero(of_row == kind)
       before = tuple(
         store.map_arrays(lambda array, rows=rows: array[rows], tree) for tree in (x, y)
@@ -173,6 +207,8 @@ def _function(
     return _own_function(change)
   if change.word == "permute":
     return _permute_labels(change, examples, seed)
+  if change.word == "boundaries":
+    return lambda x, y, kind, key: (x, label_by_concept(examples.name, x, y, kind))
   x = examples.x_train
   if isinstance(x, dict) or x.dtype.kind == "i":
     content = "several arrays" if isinstance(x, dict) else "whole numbers (tokens)"

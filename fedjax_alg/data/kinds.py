@@ -24,9 +24,12 @@ FORMS = (
   "noise:VARIANCE",
   "noise_std:DEVIATION",
   "sources:DATASET,DATASET,...",
+  "boundaries:K",
   "FILE.py:NAME[:K]",
 )
-_WORDS = ("rotate", "permute", "noise", "noise_std", "sources")
+_WORDS = ("rotate", "permute", "noise", "noise_std", "sources", "boundaries")
+#: Words with a number of kinds, and what they are.
+_NUMBERED = {"permute": "permutations", "boundaries": "boundaries"}
 #: The random stream of the kinds; 1 to 3 are those of ``hold_out``,
 #: ``newcomers`` and ``shift``.
 STREAM = 4
@@ -57,7 +60,7 @@ class KindChange(NamedTuple):
   """What the option `kinds` says."""
 
   text: str  #: the value of the option
-  #: rotate, permute, noise, noise_std, sources or own
+  #: rotate, permute, noise, noise_std, sources, boundaries or own
   word: str
   #: of the K kinds; empty if every client is of a kind of its own, or if
   #: `kind_shares` says the number
@@ -137,10 +140,11 @@ def parse_kinds(text: str | None) -> KindChange | None:
     return KindChange(text, word, tuple(parts), numbers)
   if len(numbers) > 1:
     raise DataError(f"{label}: must be one number, {len(numbers)} are there")
-  if word == "permute":
+  if word in _NUMBERED:
     if not (numbers[0].is_integer() and 1 <= numbers[0] <= _MOST):
       raise DataError(
-        f"{label}: the number of permutations must be a whole number in [1, {_MOST:,}]"
+        f"{label}: the number of {_NUMBERED[word]} must be a whole number in "
+        f"[1, {_MOST:,}]"
       )
     return KindChange(text, word, tuple(map(str, range(int(numbers[0])))))
   if numbers[0] < 0:

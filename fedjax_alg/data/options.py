@@ -10,6 +10,8 @@ from fedjax_alg import own, tasks
 from fedjax_alg.conditions import Range, but, only
 from fedjax_alg.data import femnist as femnist_lib
 from fedjax_alg.data import tfds_source
+from fedjax_alg.data.boundaries import BOUNDARIES
+from fedjax_alg.data.concepts import DATA, PATTERNS, check_concepts
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import FEATURES, HOG_NORMS
 from fedjax_alg.data.hold_out import check_hold_out
@@ -19,12 +21,19 @@ from fedjax_alg.data.partition import PARTITIONS
 from fedjax_alg.data.shift import SHIFTS, SWAPS, num_pairs
 from fedjax_alg.data.store import STORES
 from fedjax_alg.errors import check_known
-from fedjax_alg.hparams import MAX_SEED, check_options, convert_types, hyper
+from fedjax_alg.hparams import (
+  MAX_SEED,
+  check_options,
+  convert_types,
+  field_values,
+  hyper,
+)
 
 DATASETS = (
   "digits",
   "diabetes",
   "synthetic",
+  *BOUNDARIES,
   *tfds_source.TFDS_NAMES,
   "femnist",
   "sent140",
@@ -36,11 +45,15 @@ DATASETS = (
 )
 
 #: Default number of clients of the data sets that are generated per client.
-_CLIENTS = {"synthetic": 30, "femnist": 200}
+_CLIENTS = {"synthetic": 30, "femnist": 200, **dict.fromkeys(BOUNDARIES, 10)}
 #: Data sets whose examples are so many numbers.
-NUMBERS = {"synthetic": 60, "diabetes": 10}
+NUMBERS = {
+  "synthetic": 60,
+  "diabetes": 10,
+  **{name: boundaries.inputs for name, boundaries in BOUNDARIES.items()},
+}
 #: Data sets that always come with clients.
-_COME_WITH_CLIENTS = ("synthetic", "femnist", "sent140", "shakespeare")
+_COME_WITH_CLIENTS = ("synthetic", *BOUNDARIES, "femnist", "sent140", "shakespeare")
 _PREPARED = (*tfds_source.TFDS_NAMES, "femnist", "sent140", "tfds:NAME")
 _FILES = ("npz", "leaf", "idx", "shakespeare")
 #: Default lengths of sequences, in words and in characters.
@@ -122,6 +135,25 @@ class SourceOptions:
     "whether all clients share one model and one input distribution "
     "(`dataset`=synthetic)",
     when=only("dataset", "synthetic"),
+  )
+  client_examples: int = hyper(
+    1000,
+    "number of training examples of a client, of all steps together; for testing "
+    "it has a tenth as many, but at least 100 (`dataset`="
+    + ", ".join(BOUNDARIES)
+    + ")",
+    minimum=1,
+    when=only("dataset", *BOUNDARIES),
+    later=True,
+  )
+  label_noise: float = hyper(
+    0.0,
+    "probability with which a label is the other one, for testing, too "
+    "(`dataset`=" + ", ".join(BOUNDARIES) + ")",
+    minimum=0.0,
+    below=1.0,
+    when=only("dataset", *BOUNDARIES),
+    later=True,
   )
   femnist: str = hyper(
     femnist_lib.KINDS[0],
@@ -279,7 +311,9 @@ class KindOptions:
     "identity, noise = Gaussian noise of variance VARIANCE (i + 1) / C at "
     "client i, as in the paper of NIID-Bench, noise_std = of standard deviation "
     "DEVIATION i / (C - 1), as in its code, sources = a data set for each "
-    "kind, in the place of `dataset`, FILE.py:NAME = your own function (x, y, "
+    "kind, in the place of `dataset`, boundaries = the K labelings of "
+    + ", ".join(BOUNDARIES)
+    + ", FILE.py:NAME = your own function (x, y, "
     "kind, key) -> x, y, of K kinds. Test data go through the kinds, too. "
     "With the default `eval_protocols` this adds the protocol kinds",
     later=True,
@@ -289,6 +323,51 @@ class KindOptions:
     "shares of the clients that are of each kind, positive numbers such as "
     "2,1,1; default equal shares. Which clients they are is drawn by "
     "`partition_seed`",
+    later=True,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class ConceptOptions:
+  """Options of clients whose kinds change during training."""
+
+  concepts: str | None = hyper(
+    None,
+    "how the kinds of clients change, one of "
+    + ", ".join(PATTERNS)
+    + ", or a file with a line for each step and in it the number of the kind "
+    "of each client, from 0: switch = all clients turn to the next kind at once, "
+    "staggered = one client after the other, recurring = all at once, through "
+    "all kinds twice",
+    later=True,
+  )
+  concept_rounds: int = hyper(
+    200,
+    "number of rounds of a step; its last round is always evaluated. Rounds after "
+    "the last step have its data",
+    minimum=1,
+    source="Jothimurugesan et al.",
+    when=but("concepts", None),
+    later=True,
+  )
+  concept_steps: int = hyper(
+    10,
+    "number of steps, to which the training examples of each client are shared out; "
+    "a file has its own",
+    minimum=1,
+    maximum=10_000,
+    source="Jothimurugesan et al.",
+    when=only("concepts", *PATTERNS),
+    later=True,
+  )
+  concept_data: str = hyper(
+    "step",
+    "examples that a client trains on, one of "
+    + ", ".join(DATA)
+    + ": step = those of the step, all = those of all steps until then, of which "
+    "earlier ones may be of other kinds",
+    choices=DATA,
+    when=but("concepts", None),
     later=True,
   )
 
@@ -398,6 +477,7 @@ class DataOptions(
   VocabularyOptions,
   FeatureOptions,
   ShiftOptions,
+  ConceptOptions,
   KindOptions,
   PartitionOptions,
   SourceOptions,
@@ -420,7 +500,7 @@ class DataOptions(
     """
     options = convert_types(self)
     check_options(options)
-    return options._of_sources()._fill()
+    return options._of_sources()._of_boundaries()._fill()
 
   def _of_sources(self) -> "DataOptions":
     """The options with the first of several data sets as the data set."""
@@ -441,6 +521,38 @@ class DataOptions(
         f"(`dataset`={change.names[0]}, the first, may be given)"
       )
     return dataclasses.replace(self, dataset=change.names[0])
+
+  def _of_boundaries(self) -> "DataOptions":
+    """The options with the kinds that a data set of points has over time."""
+    points = BOUNDARIES.get(self.dataset or "")
+    if points is None or self.concepts is None or self.kinds is not None:
+      return self
+    return dataclasses.replace(self, kinds=f"boundaries:{len(points.concepts)}")
+
+  def _check_concepts(self) -> None:
+    """Checks what the option `concepts` goes with."""
+    if self.concepts is None:
+      for name, value in field_values(ConceptOptions()).items():
+        if getattr(self, name) != value:
+          raise DataError(
+            f"`{name}`={getattr(self, name)}: not read (only with `concepts`)"
+          )
+      return
+    check_concepts(self.concepts)
+    label, change = f"`concepts`={self.concepts}", parse_kinds(self.kinds)
+    if change is None:
+      raise DataError(f"{label}: of which kinds? give `kinds`")
+    if change.one_each or change.word == "sources":
+      raise DataError(
+        f"{label}: not with {change.label}, whose clients cannot turn to another kind"
+      )
+    for name, value in (
+      ("shift", self.shift != "none"),
+      ("kind_shares", self.kind_shares is not None),
+      ("validation_clients", self.validation_clients > 0),
+    ):
+      if value:
+        raise DataError(f"`concepts` and `{name}`: give one of them")
 
   def _fill(self) -> "DataOptions":
     if self.dataset is not None and not is_dataset(self.dataset):
@@ -524,11 +636,19 @@ class DataOptions(
       self.quantity_alpha is not None and self.size_sigma != PartitionOptions.size_sigma
     ):
       raise DataError("`size_sigma` and `quantity_alpha`: give one of them")
+    self._check_concepts()
     change = parse_kinds(self.kinds)
     if change is not None:
       if change.function:
         own.load(change.function, "kinds")  # refused before any data are read
       check_shares(self.kind_shares, len(change.names) or None, change.label)
+
+  @property
+  def changes_every(self) -> int | None:
+    """The number of rounds after which the clients' data change; None: never."""
+    if self.concepts is not None:
+      return self.concept_rounds
+    return None if self.shift == "none" else self.shift_every
 
   @property
   def data_task(self) -> tasks.Task | None:

@@ -363,9 +363,10 @@ def partition_facts(federation: Federation) -> dict[str, object]:
 
   Returns:
     The partition with its options, the hashes, the numbers of rows of each
-    client, their kinds, the label histogram and the distances of the clients'
-    label distributions; of very many clients without the lists of all clients.
-    The rows are in partition.npz.
+    client, their kinds (those of the first step, and the schedule, if they
+    change), the label histogram and the distances of the clients' label
+    distributions; of very many clients without the lists of all clients. The
+    rows are in partition.npz.
   """
   partition, histogram = federation.partition, federation.label_histogram
   held_out = partition.held_out
@@ -381,8 +382,8 @@ def partition_facts(federation: Federation) -> dict[str, object]:
       None if after == NEVER else after for after in np.asarray(joins).tolist()
     ]
   kinds = federation.kinds
+  few = partition.num_clients <= MOST_IN_TEXT
   if kinds is not None:
-    few = partition.num_clients <= MOST_IN_TEXT
     extra["kinds"] = {
       "option": federation.options.kinds,
       "names": list(kinds.names),
@@ -390,10 +391,18 @@ def partition_facts(federation: Federation) -> dict[str, object]:
       "same_labels": kinds.same_labels,
       **({"of_client": kinds.of_client.tolist()} if few else {}),
     }
-  distances = label_distances(histogram, None if kinds is None else kinds.of_client)
+  steps = federation.steps
+  if steps is not None:
+    extra["concepts"] = {
+      "option": federation.options.concepts,
+      "steps": len(steps.schedule),
+      **({"schedule": steps.schedule.tolist()} if few else {}),
+    }
+  stay = None if kinds is None or steps is not None else kinds.of_client
+  distances = label_distances(histogram, stay)
   if distances:
     extra["label_distances"] = distances
-  if partition.num_clients <= MOST_IN_TEXT:
+  if few:
     extra |= {
       "train_size": partition.train_size.tolist(),
       "test_size": partition.test_size.tolist(),

@@ -115,7 +115,8 @@ def check_together(
   check_targets(options, task)
   accounting.check_accounting(options, data, method.parts)
   if getattr(hparams, "variant", None) == "table":
-    for flag, value in (("newcomers_at", data.newcomers_at), ("shift", data.shift)):
+    for flag in ("newcomers_at", "shift", "concepts"):
+      value = getattr(data, flag)
       if value not in (None, "none"):
         raise OptionError(
           f"`{flag}`: not with `variant`=table, which keeps a gradient of "
@@ -193,9 +194,10 @@ def _protocols(
         f"`rounds`={options.rounds} (at most {last})"
       )
     protocols = tuple(dict.fromkeys((*protocols, "newcomers")))
-  if data.shift != "none" and data.shift_every > last:
+  if data.changes_every is not None and data.changes_every > last:
+    name = "shift_every" if data.concepts is None else "concept_rounds"
     raise OptionError(
-      f"`shift_every`={data.shift_every}: the data never change, there are "
+      f"`{name}`={data.changes_every}: the data never change, there are "
       f"`rounds`={options.rounds} (at most {last})"
     )
   return protocols

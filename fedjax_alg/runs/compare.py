@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg import metrics, registry
-from fedjax_alg.data.options import DataOptions, ShiftOptions
+from fedjax_alg.data.options import ConceptOptions, DataOptions, ShiftOptions
 from fedjax_alg.errors import OptionError, a_type, check_one_of, did_you_mean
 from fedjax_alg.hparams import field_values, of_type, reads
 from fedjax_alg.records import scores as scores_lib
@@ -34,7 +34,14 @@ COSTS = ("round", *tables.TOTALS)
 
 #: Options that change what clients hold without changing the hashes of the
 #: data and of the partition.
-_LATER = ("newcomers_at", *(field.name for field in dataclasses.fields(ShiftOptions)))
+_LATER = (
+  "newcomers_at",
+  *(
+    field.name
+    for kind in (ShiftOptions, ConceptOptions)
+    for field in dataclasses.fields(kind)
+  ),
+)
 
 #: Options that decide who takes part in a round, with their defaults.
 _PARTICIPATION = {

@@ -387,9 +387,11 @@ def prepare_run(plan: Plan, by: Sequence[str]) -> Prepared:
   check_differentiable(plan.method, plan.run)
   if processes.count() > 1:
     raise OptionError(f"`by`={','.join(by)}: in one process only")
-  if plan.data.shift != "none":
+  if plan.data.changes_every is not None:
+    name = "shift" if plan.data.concepts is None else "concepts"
     raise OptionError(
-      f"`shift`={plan.data.shift}: the derivative is that of rounds on data that stay"
+      f"`{name}`={getattr(plan.data, name)}: the derivative is that of rounds on data "
+      "that stay"
     )
   prepared = plan.prepare()
   # Lanes cannot be differentiated; what is computed is the same.

@@ -61,11 +61,11 @@ def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
 
 
 class PlacedData:
-  """The data that the programs of a run read, including changes by a shift.
+  """The data that the programs of a run read, including their changes.
 
-  Event e of the shift happens after e * shift_every rounds have been run
-  and evaluated. The arrays keep their shapes and their sharding, so the
-  compiled programs need not change.
+  Event e of a shift, or step e of a schedule of kinds, comes after
+  e * changes_every rounds have been run and evaluated. The arrays keep their
+  shapes and their sharding, so the compiled programs need not change.
   """
 
   def __init__(
@@ -103,21 +103,24 @@ class PlacedData:
     self.data = self._original  #: the data that the programs read
     #: [C, L] training examples by class in ``data``
     self.label_histogram = federation.label_histogram
+    kinds = federation.kinds
+    #: [C] the kinds of the clients in ``data``; None if they have none
+    self.kinds = None if kinds is None else kinds.of_client
     self.move(0)
 
   def rounds_left(self, done: int) -> int | None:
-    """Counts the rounds before the next event of the shift.
+    """Counts the rounds before the data change.
 
     Args:
       done: rounds run so far.
 
     Returns:
-      The number of rounds; None if the data never change.
+      The number of rounds; None if the data stay from now on.
     """
-    options = self._federation.options
-    if options.shift == "none":
+    every, steps = self._federation.options.changes_every, self._federation.steps
+    if every is None or steps is not None and done // every >= len(steps.schedule) - 1:
       return None
-    return options.shift_every - done % options.shift_every
+    return every - done % every
 
   def move(self, done: int) -> None:
     """Sets ``data`` to the data of the round after ``done`` rounds.
@@ -125,15 +128,25 @@ class PlacedData:
     Args:
       done: rounds run so far.
     """
-    options = self._federation.options
-    if options.shift == "none":
+    every, steps = self._federation.options.changes_every, self._federation.steps
+    if every is None:
       return
-    event = done // options.shift_every
+    event = done // every
+    if steps is not None:
+      event = min(event, len(steps.schedule) - 1)
     if event == self._event:
       return
+    self.data = self._original  # frees the arrays of the previous event
+    if steps is None:
+      self._move_to_event(event)
+    else:
+      self._move_to_step(event)
+    self._event = event
+
+  def _move_to_event(self, event: int) -> None:
+    """Sets ``data`` to those after an event of a shift."""
     current = federation_lib.after_events(self._federation, event)
     original = self._original
-    self.data = original  # frees the arrays of the previous event
     self.data = original._replace(
       train=self._reorder(original.train, current.train_order, *current.train),
       test=self._reorder(original.test, current.test_order, *current.test),
@@ -142,7 +155,23 @@ class PlacedData:
       ),
     )
     self.label_histogram = current.label_histogram
-    self._event = event
+
+  def _move_to_step(self, number: int) -> None:
+    """Sets ``data`` to those at a step of a schedule of kinds."""
+    step, original = federation_lib.at_step(self._federation, number), self._original
+    self.data = original._replace(
+      train=self._reorder(original.train, None, *step.train),
+      **sharding.replicate(
+        {
+          "test": step.test,
+          "whole_test": step.whole_test,
+          "kinds": step.kind_tests,
+          "class_weight": step.label_histogram.astype(np.float32),
+        },
+        self._mesh,
+      ),
+    )
+    self.label_histogram, self.kinds = step.label_histogram, step.kinds
 
   def _reorder(
     self,

@@ -365,11 +365,10 @@ class _Settings:
       table.add_metrics(metrics)
       self._rules[i].add_evaluation(metrics)
       if evaluation.membership is not None:
-        kinds = self._programs.prepared.federation.kinds
         table.add_groups(
           evaluation.membership[rows],
           self._programs.label_histogram,
-          None if kinds is None else kinds.of_client,
+          self._programs.prepared.device_data.kinds,
         )
     if evaluation is not None:
       self.stopped = self._find_stopped()

@@ -918,10 +918,11 @@ def _check_together(
   method: Method, federation: Federation, sampler: samplers.Sampler | None
 ) -> None:
   """Checks what several processes and the caller's own sampler exclude."""
-  shift = federation.options.shift
-  if processes.count() > 1 and shift != "none":
+  options = federation.options
+  if processes.count() > 1 and options.changes_every is not None:
+    name = "shift" if options.concepts is None else "concepts"
     raise OptionError(
-      f"`shift`={shift}: not in several processes, whose "
+      f"`{name}`={getattr(options, name)}: not in several processes, whose "
       "clients' rows stay where they are"
     )
   if sampler is not None and accounting.is_private(method.parts):

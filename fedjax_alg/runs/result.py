@@ -516,13 +516,13 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
     models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
   membership = None if step.membership is None else step.membership[rows]
   sizes = live.prepared.device_data.label_histogram.sum(1)
-  kinds = live.prepared.federation.kinds
+  kinds = live.prepared.device_data.kinds
   return {
     "clients": clients,
     "membership": membership,
     "global_params": models,
     "train_examples": np.asarray(sizes, np.int64),
-    **({} if kinds is None else {"kinds": kinds.of_client}),
+    **({} if kinds is None else {"kinds": kinds}),
   }
 
 
