@@ -81,6 +81,7 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
   "cfl": dict(split_after=1, eps1=10.0, eps2=0.0),
   "flhc": dict(max_groups=3),
   "pacfl": dict(max_groups=3),
+  "feddrift": dict(max_groups=3, step_rounds=2, drift_threshold=0.05),
   "fedacnnl": dict(hidden=(8,)),
   "pfedacnnl": dict(hidden=(8,)),
 }

@@ -83,6 +83,8 @@ class ClientData(NamedTuple):
   #: [C] float32, the probability with which a client is available in a round;
   #: None if nothing is known of it
   availability: Array | None = None
+  #: [C] int32, the clients' kinds; None unless the method reads them
+  kinds: Array | None = None
   #: the frozen parameters of the model (``Model.roles``); None if it has none
   frozen: Params | None = None
   blocks: PyTree = None  #: see ``Shard``
@@ -126,6 +128,9 @@ class Shard(NamedTuple):
   #: for how many local steps the rows are drawn at once, an int; None: many.
   #: They are the same rows. In a lane few, as who is done waits for the others
   steps_per_draw: int | None = None
+  #: [C] int32, the kinds of all clients (``Cohort.everyone``); None unless the
+  #: method reads them
+  kind: Any = None
 
   def at(self, offset: Array, size: Array) -> "Shard":
     """Other rows of the same arrays."""

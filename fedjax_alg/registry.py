@@ -21,6 +21,7 @@ from fedjax_alg.algorithms import (
   diversified,
   fedacnnl,
   fedavg,
+  feddrift,
   feddyn,
   fedgroup,
   fednova,
@@ -104,6 +105,11 @@ class Entry(NamedTuple):
   deploys: bool = False
   #: (hparams, C) -> a warning of one line about the number of clients, or ""
   caution_of_clients: Callable[[Any, int], str] = lambda hparams, num_clients: ""
+  #: why clients' rows must stay where they are during a run; empty if they need not
+  keeps_rows_because: str = ""
+  #: (hparams) -> the most kinds of clients, of a method that reads the kinds and
+  #: has a model for each; None for all others
+  models_of_kinds: Callable[[Any], int | None] = lambda hparams: None
   #: dataclass of the options of the links that the method can have, some of the
   #: bases of ``exchange.ExchangeOptions``; None: all of them, if the builder has
   #: the argument ``exchange``
@@ -393,6 +399,17 @@ ALGORITHMS: dict[str, Entry] = {
     test_hparams={"num_vectors": 3},
     pairwise_clients=lambda hparams, num_clients: (
       num_clients * (hparams.max_groups > 1)
+    ),
+  ),
+  "feddrift": _grouped(
+    feddrift.feddrift,
+    "FedDrift",
+    "Jothimurugesan et al., AISTATS 2023",
+    expected.with_losses,
+    test_hparams={"step_rounds": 2, "drift_threshold": 0.02, "drift_measure": "loss"},
+    keeps_rows_because="clients train on their examples of earlier steps, too",
+    models_of_kinds=lambda hparams: (
+      hparams.max_groups if hparams.variant == "oracle" else None
     ),
   ),
   "fedacnnl": _deployed(

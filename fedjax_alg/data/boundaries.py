@@ -13,6 +13,7 @@ import numpy as np
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory
+from fedjax_alg.data.kinds import STREAM
 
 
 class Boundaries(NamedTuple):
@@ -71,8 +72,9 @@ def make_points(
   Raises:
     DataError: more examples than fit into memory.
   """
-  boundaries, rng = BOUNDARIES[name], np.random.default_rng(seed)
-  parts = []
+  boundaries, parts = BOUNDARIES[name], []
+  # Not the stream of the partition, which would sort a client's points by it.
+  rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM, 2)))
   for number in (examples, max(100, examples // 10)):
     total = num_clients * number
     check_memory(

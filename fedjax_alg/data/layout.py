@@ -226,7 +226,9 @@ def take_cohort(
   if data.joins is not None and number is not None:
     sizes = jnp.where(data.joins <= number, sizes, 0)
     newcomers = (data.joins == number) & (data.joins > 0)
-  everybody = Shard(data.x, data.y, data.offset, sizes, blocks=data.blocks)
+  everybody = Shard(
+    data.x, data.y, data.offset, sizes, blocks=data.blocks, kind=data.kinds
+  )
   return Cohort(
     ids,
     everybody.at(offset, size),

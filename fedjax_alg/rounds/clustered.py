@@ -11,6 +11,7 @@ may leave out all of them but ``assign``:
 
   1. ``before``: a step that involves all clients (FL+HC's clustering);
   2. ``assign``: finds every participant's group from its training data;
+     ``examples``: may choose the examples that it trains on (FedDrift);
   3. local training from the group's model;
   4. ``regroup``: the server changes groups by the updates it received (CFL);
   5. every model moves by the mean update of its group, or by what an
@@ -150,6 +151,11 @@ class Rule(NamedTuple):
   #: (state, cohort, key) -> state
   before: Callable[[ClusteredState, Cohort, Key], ClusteredState] = (
     lambda state, cohort, key: state
+  )
+  #: (state with the participants' groups, cohort, key) -> the cohort with the
+  #: examples that participants train on, and the weights of these
+  examples: Callable[[ClusteredState, Cohort, Key], Cohort] = (
+    lambda state, cohort, key: cohort
   )
   #: (state, cohort, the participants' updates [S, ...]) -> state
   regroup: Callable[[ClusteredState, Cohort, Params], ClusteredState] = (
@@ -443,6 +449,7 @@ def _round(
   state = rule.before(state, cohort, _rule_key(key, state.member.shape[0] + 1))
   assigned, notes = _assign(method, state, cohort, key)
   state = state._replace(member=state.member.at[cohort.ids].set(assigned, mode="drop"))
+  cohort = rule.examples(state, cohort, _rule_key(key, state.member.shape[0] + 2))
   before, weights = state.models, exchange.weigh(cohort)
   shares = (
     None if rule.reads_updates else exchange.shares(cohort, trees.index(before, 0))

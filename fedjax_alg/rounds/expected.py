@@ -182,3 +182,16 @@ def with_subspaces(round_: Played) -> Expected:
     return base
   floats = round_.clients * round_.hparams.num_vectors * round_.features
   return base._replace(up=base.up + floats // len(round_.ids), exchanges=2)
+
+
+def with_losses(round_: Played) -> Expected:
+  """FedDrift: at the start of a step all clients get the models, send losses."""
+  base, memory = vectors(1, 1)(round_), round_.state.memory
+  if round_.round // round_.hparams.step_rounds < memory.step:
+    return base
+  models, participants = int(memory.alive.sum()), len(round_.ids)
+  return base._replace(
+    down=base.down + round_.clients * models * round_.params // participants,
+    up=base.up + round_.clients * models * (models + 1) // participants,
+    exchanges=2,
+  )

@@ -9,6 +9,7 @@ import numpy as np
 from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Model
 from fedjax_alg.data.options import NUMBERS, DataOptions
+from fedjax_alg.data.shift import SWAPS
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, samplers
 from fedjax_alg.errors import OptionError, check_known
@@ -122,6 +123,10 @@ def check_together(
           f"`{flag}`: not with `variant`=table, which keeps a gradient of "
           "every batch of the first round's clients (use `variant`=client)"
         )
+  if entry.keeps_rows_because and data.shift in SWAPS:
+    raise OptionError(
+      f"`shift`={data.shift}: not with `algorithm`={name}, {entry.keeps_rows_because}"
+    )
   embedding = options.embedding
   if embedding is None:
     characters = options.model == "lstm" and data.dataset in ("shakespeare", "leaf")

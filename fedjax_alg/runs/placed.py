@@ -76,6 +76,7 @@ class PlacedData:
     availability: np.ndarray | None = None,
     frozen: PyTree = None,
     start: PyTree = None,
+    reads_kinds: bool = False,
   ):
     """Places a federation's data on the devices.
 
@@ -86,6 +87,7 @@ class PlacedData:
       availability: [C] float32, see ``ClientData``.
       frozen: the frozen parameters of the model; None if it has none.
       start: the others that the run starts from; see ``ClientData``.
+      reads_kinds: whether the method reads the clients' kinds.
     """
     self._federation, self._mesh = federation, mesh
     shared = _place(federation, mesh)
@@ -100,12 +102,14 @@ class PlacedData:
       )
     )
     self._event = -1
-    self.data = self._original  #: the data that the programs read
     #: [C, L] training examples by class in ``data``
     self.label_histogram = federation.label_histogram
     kinds = federation.kinds
     #: [C] the kinds of the clients in ``data``; None if they have none
     self.kinds = None if kinds is None else kinds.of_client
+    self._reads_kinds = reads_kinds
+    self._original = self._with_kinds(self._original)
+    self.data = self._original  #: the data that the programs read
     self.move(0)
 
   def rounds_left(self, done: int) -> int | None:
@@ -172,6 +176,14 @@ class PlacedData:
       ),
     )
     self.label_histogram, self.kinds = step.label_histogram, step.kinds
+    self.data = self._with_kinds(self.data)
+
+  def _with_kinds(self, data: EvaluationData) -> EvaluationData:
+    """The data with the clients' kinds, for a method that reads them."""
+    if not self._reads_kinds:
+      return data
+    kinds = sharding.replicate(self.kinds, self._mesh)
+    return data._replace(train=data.train._replace(kinds=kinds))
 
   def _reorder(
     self,

@@ -820,6 +820,7 @@ def prepare(
     options.clients_availability(num_clients, training),
     built.roles and built.roles.if_frozen,
     start.trainable(built, start_params),
+    method.entry.models_of_kinds(method.hparams) is not None,
   )
   _check_own(method, algorithm, built, spec, participation, device_data)
   protocols = _protocols(
@@ -924,6 +925,13 @@ def _check_together(
     raise OptionError(
       f"`{name}`={getattr(options, name)}: not in several processes, whose "
       "clients' rows stay where they are"
+    )
+  most, kinds = method.entry.models_of_kinds(method.hparams), federation.kinds
+  if most is not None and (kinds is None or kinds.number > most):
+    number = "no" if kinds is None else kinds.number
+    raise OptionError(
+      f"`algorithm`={method.name}: has a model for each kind of clients, at most "
+      f"{most}, the clients are of {number} kinds"
     )
   if sampler is not None and accounting.is_private(method.parts):
     raise OptionError(

@@ -421,6 +421,7 @@ MAPPED = (
   "fesem",
   "flhc",
   "pacfl",
+  "feddrift",
   "pfedacnnl",
   "baffle",
   "fedasync",

@@ -77,6 +77,7 @@ VARIANTS = [
   ("cfl", dict(client_optimizer="momentum")),
   ("flhc", dict(client_lr_schedule="exponential")),
   ("pacfl", dict(angle="entry", subspace="classes")),
+  ("feddrift", dict(variant="eager", drift_measure="error")),
   ("fesem", dict(client_optimizer="adam")),
   ("ifca", dict(client_optimizer="adam", group_init="kmeans++")),
   ("ma_fsvrg", dict(central_rule="printed", split="copies")),

@@ -52,6 +52,13 @@ def test_every_seed_and_client_has_points_of_its_own():
   assert len(np.unique(np.concatenate([first.x_train, second.x_train]), axis=0)) == 200
 
 
+def test_every_step_has_points_of_the_whole_square():
+  federation = fa.federate("sine2", concepts="switch", client_examples=4000)
+  x = np.stack([federation.client(client)[0] for client in range(10)])
+  means = x.reshape(10, 10, 400, 2).mean(2)  # of each client and step
+  assert np.abs(means - 0.5).max() < 5 / (12 * 400) ** 0.5
+
+
 def test_what_has_no_boundaries_is_refused():
   refuses(lambda: fa.federate("digits", kinds="boundaries:2"), "digits has none")
   refuses(lambda: fa.federate("sine2", kinds="boundaries:3"), "sine2 has 2 of them")

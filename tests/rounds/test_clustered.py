@@ -156,6 +156,7 @@ def fixture_fedavg(problem):
     ("fesem", dict(num_groups=1, group_init="shared")),
     ("flhc", dict(max_groups=1, cluster_after=1)),
     ("pacfl", dict(max_groups=1)),
+    ("feddrift", dict(max_groups=1)),
     ("cfl", dict(max_groups=1, split_after=0, eps1=1e3, eps2=0.0)),
     ("fedgroup", dict(num_groups=1, pretrain_scale=2, pretrain_steps=0)),
   ],

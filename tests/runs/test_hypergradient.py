@@ -338,6 +338,7 @@ def test_what_jumps_is_said():
     "cfl",
     "flhc",
     "pacfl",
+    "feddrift",
     *(("composed",) if registry.get("composed").hparams().num_models > 1 else ()),
   }
   entry = registry.get("fedavg")
