@@ -15,7 +15,7 @@ _LATER_ROUND: dict[str, Any] = dict(
   round=10**6,
   ids=(),
   clients=10,
-  state=types.SimpleNamespace(memory=types.SimpleNamespace(number=1)),
+  state=types.SimpleNamespace(memory=types.SimpleNamespace(number=1, step=10**6)),
   read_by=lambda clients, batches: 0,
 )
 
