@@ -49,9 +49,9 @@ from fedjax_alg.typing import PyTree
 
 _SPLIT = only("max_groups", MANY)
 _BY_LOSSES = _SPLIT & but("variant", "oracle")
+_MERGES = _SPLIT & only("variant", "hierarchical")
 #: The least loss of a client that was never asked, above all others.
 _UNKNOWN = 1e9
-_MERGES = _SPLIT & only("variant", "hierarchical")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,11 +247,12 @@ def drift_rule(model: Model, hparams: FedDriftHParams, map_clients: MapClients) 
       empty,
     )
 
-  def losses_of(models: Params, shard: Shard, offset: Array, size: Array) -> Array:
-    losses: Array = jax.lax.map(
-      lambda rows: measure(models, shard._replace(offset=rows[0], size=rows[1])),
-      (offset, size),
-    )
+  def losses_of(models: Params, shard: Shard, shift: Array, size: Array) -> Array:
+    def at_step(rows: tuple[Array, Array]) -> Array:
+      shift, size = rows
+      return measure(models, shard._replace(offset=shard.offset + shift, size=size))
+
+    losses: Array = jax.lax.map(at_step, (shift, size))
     return losses
 
   def begin_step(state: ClusteredState, cohort: Cohort) -> ClusteredState:
@@ -269,9 +270,11 @@ def drift_rule(model: Model, hparams: FedDriftHParams, map_clients: MapClients) 
     isolated = present & (memory.until > memory.step)
     group = jnp.where(isolated, state.member, -1)
     active = memory.alive & ~trees.members(group, k).any(1)
-    asked = (memory.offset, memory.size)
+    active = jnp.where(active.any(), active, memory.alive)
+    # From the place of the client's rows, which differs where these are in blocks.
+    asked = (memory.offset - everyone.offset[:, None], memory.size)
     if not merges:
-      asked = (everyone.offset[:, None], everyone.size[:, None])
+      asked = (jnp.zeros_like(everyone.size)[:, None], everyone.size[:, None])
     losses = map_clients(losses_of, state.models, everyone, *asked)
     now = jnp.where(active[None], losses[:, place if merges else 0], jnp.inf)
     best, least = jnp.argmin(now, 1).astype(jnp.int32), now.min(1)

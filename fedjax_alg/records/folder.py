@@ -38,6 +38,7 @@ FILES = (
   "assignment.csv",
   "clients.npz",
   "scaler.npz",
+  "concepts.cp",
 )
 #: Files whose hashes are in summary.json.
 _HASHED = (
@@ -49,6 +50,7 @@ _HASHED = (
   "partition.json",
   "partition.npz",
   "scaler.npz",
+  "concepts.cp",
 )
 CHECKPOINTS, EVENTS = "checkpoint", "tensorboard"
 

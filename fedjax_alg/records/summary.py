@@ -424,7 +424,7 @@ def write_partition(folder: pathlib.Path, federation: Federation) -> None:
   """Writes partition.json, for people, and partition.npz, to be used again.
 
   With ``features=standardize`` also scaler.npz: ``mean`` and ``factor`` of each
-  input, float64.
+  input, float64. If kinds follow a schedule, also concepts.cp, the schedule.
 
   Args:
     folder: folder of the run.
@@ -435,6 +435,12 @@ def write_partition(folder: pathlib.Path, federation: Federation) -> None:
   partition_file.write_partition_file(
     folder / "partition.npz", federation.partition, federation.labels
   )
+  if federation.steps is None:
+    (folder / "concepts.cp").unlink(missing_ok=True)
+  else:
+    rows = federation.steps.schedule.tolist()
+    text = "".join(" ".join(map(str, row)) + "\n" for row in rows)
+    write_text(folder / "concepts.cp", text)
   if federation.scaler is None:
     (folder / "scaler.npz").unlink(missing_ok=True)
     return

@@ -127,6 +127,12 @@ def check_together(
     raise OptionError(
       f"`shift`={data.shift}: not with `algorithm`={name}, {entry.keeps_rows_because}"
     )
+  step_rounds = getattr(hparams, "step_rounds", None)
+  if data.concepts is not None and step_rounds and data.concept_rounds % step_rounds:
+    raise OptionError(
+      f"`step_rounds`={step_rounds}: must divide `concept_rounds`={data.concept_rounds}"
+      ", so that clients look for drift when their data change"
+    )
   embedding = options.embedding
   if embedding is None:
     characters = options.model == "lstm" and data.dataset in ("shakespeare", "leaf")

@@ -16,6 +16,7 @@ import numpy as np
 from fedjax_alg import files, own, tasks
 from fedjax_alg.base import Algorithm, Params
 from fedjax_alg.data import layout
+from fedjax_alg.data.concepts import PATTERNS
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, owned, processes, samplers
 from fedjax_alg.engine.keys import client_keys
@@ -774,10 +775,13 @@ def plan_again(
   Raises:
     RunFolderError: something cannot be had any more, or has changed.
   """
-  partition = folder / "partition.npz"
-  if facts["data"].get("partition_file") is not None and partition.is_file():
-    data = dict(facts["data"], partition_file=str(partition))
-    facts = dict(facts, data=data)
+  data = facts["data"]
+  partition, concepts = folder / "partition.npz", folder / "concepts.cp"
+  if data.get("partition_file") is not None and partition.is_file():
+    data = dict(data, partition_file=str(partition))
+  if data.get("concepts") not in (None, *PATTERNS) and concepts.is_file():
+    data = dict(data, concepts=str(concepts))
+  facts = dict(facts, data=data)
   try:
     return Plan.from_facts(
       facts, algorithm=algorithm, model=model, federation=federation, init=init

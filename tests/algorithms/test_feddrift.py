@@ -255,7 +255,11 @@ def test_the_oracle_has_a_model_for_each_kind():
 @pytest.mark.parametrize(
   "settings, says",
   [
-    (dict(variant="oracle", max_groups=2, sea=True), "at most 2, .* of 4 kinds"),
+    (
+      dict(variant="oracle", max_groups=2, sea=True, step_rounds=4),
+      "at most 2, .* of 4 kinds",
+    ),
+    (dict(step_rounds=3), "^step_rounds=3: must divide concept_rounds=8"),
     (dict(variant="best"), "variant=best"),
   ],
 )

@@ -76,6 +76,20 @@ def test_a_resumed_run_is_bit_equal(folder, tmp_path):
   assert fa.load_run(folder).metrics["local"]["accuracy"].shape == (1, 5)
 
 
+def test_a_run_of_a_file_needs_it_no_more(folder, tmp_path):
+  file = tmp_path / "A.cp"
+  file.write_text((folder / "concepts.cp").read_text("utf-8"), "utf-8")
+  words = (f"--concepts={file}", "--concept_rounds=2", "--rounds=4")
+  others = [word for word in WORDS if not word.startswith("--concept")]
+  out_dir = f"--out_dir={tmp_path / 'run'}"
+  assert run.main([*others, out_dir, *words]) == 0
+  file.unlink()
+  result = fa.load_run(tmp_path / "run")
+  assert result.global_params is not None
+  first = fa.load_run(folder).metrics["local"]["accuracy"][:, :3]
+  np.testing.assert_array_equal(result.metrics["local"]["accuracy"], first)
+
+
 def test_steps_compile_nothing():
   options = dict(
     partition_seed=0,
