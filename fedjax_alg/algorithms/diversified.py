@@ -210,10 +210,10 @@ def group_vectors(
     points, start = jax.tree.map(
       lambda at: jnp.where(stage.warm_up, 0.0, at), (points, start)
     )
-  lloyd = grouping.lloyd
   if options.group_count == "silhouette":
-    lloyd = grouping.lloyd_by_silhouette
-  groups = lloyd(points, present, start)
+    groups = grouping.lloyd_by_silhouette(points, present, start)
+  else:
+    groups = grouping.lloyd(points, present, start)
   return from_rows(grouping.lift(projection, groups.centres)), groups
 
 
