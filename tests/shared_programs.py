@@ -8,10 +8,17 @@ not compile the same programs again.
 
 import copy
 import dataclasses
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_alg import own
+from fedjax_alg.base import RoundAux
+from fedjax_alg.data import layout
+from fedjax_alg.engine import keys as keys_lib
+from fedjax_alg.engine import loop
+from fedjax_alg.runs import plan
 from fedjax_alg.runs import programs as programs_lib
 from fedjax_alg.runs.options import MachineOptions, ModelOptions
 
@@ -78,3 +85,78 @@ def make(prepared):
 def make_together(runs):
   """As ``make``, of several runs."""
   return [make(prepared) for prepared in runs]
+
+
+class Outcome(NamedTuple):
+  """What the rounds of a run made, leaves [seeds, ...] in NumPy."""
+
+  deployed: Any  #: what each client deploys [seeds, C, ...]
+  models: Any  #: global models [seeds, K, ...]; None: the method has none
+  membership: Any  #: [seeds, C]; None: the method has no groups
+  aux: RoundAux  #: [seeds, rounds, ...]
+  roles: Any  #: of the model's parameters
+
+  def client_params(self, client, seed=0):
+    """As ``RunResult.client_params``."""
+    params = jax.tree.map(lambda leaf: leaf[seed, client], self.deployed)
+    return params if self.roles is None else self.roles.join(params, self.roles.frozen)
+
+  def global_params(self, seed=0):
+    """As ``RunResult.global_params``."""
+    return jax.tree.map(lambda leaf: leaf[seed], self.models)
+
+
+def outcome(algorithm, fed, deploys=True, **options):
+  """The start, the rounds and what is deployed of ``fa.run``, without evaluation.
+
+  A run compiles its pieces each as a program; here all are one.
+
+  Args:
+    algorithm: as of ``fa.run``.
+    fed: the federation.
+    deploys: whether the clients' models are wanted.
+    **options: as of ``fa.run``.
+
+  Returns:
+    The ``Outcome``.
+  """
+  p = plan.from_keywords(algorithm, fed, **options).prepare()
+  rounds = p.options.rounds
+  p.device_data.move(0)
+
+  @jax.jit
+  def program(data, keys, numbers):
+    start = loop.initial_states(
+      p.build, p.model, p.spec, data, keys, numbers, p.map_seeds
+    )
+    run_rounds = loop.make_run_rounds(
+      p.build, p.participation, rounds, p.map_seeds, p.mesh
+    )
+    states, log = run_rounds(
+      start, data, keys, numbers, jnp.int32(0), jnp.int32(rounds)
+    )
+
+    def of_seed(state, key, values):
+      method = loop.with_frozen(p.build, data)(values)
+
+      def deploy(client):
+        client_key = keys_lib.client_keys(key, client[None])[0]
+        return method.client_params(
+          state, client, layout.shard_of(data, client), client_key
+        )
+
+      clients = jnp.arange(p.spec.num_clients, dtype=jnp.int32)
+      return (
+        jax.lax.map(deploy, clients) if deploys else None,
+        *(
+          fn and fn(state) for fn in (method.global_params, method.membership)
+        ),
+      )
+
+    return (
+      *loop.over_seeds(of_seed, p.map_seeds)(states, keys.evaluation, numbers),
+      log.aux,
+    )
+
+  results = program(p.device_data.data.train, p.keys, p.numbers)
+  return Outcome(*jax.device_get(results), p.model.roles)

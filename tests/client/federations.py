@@ -3,6 +3,7 @@
 import numpy as np
 
 import fedjax_alg as fa
+from tests import shared_programs
 
 SIZES, CLASSES, ROUNDS = (6, 9, 14), 3, 3
 
@@ -18,9 +19,9 @@ def federation(sizes=SIZES, shift=0.0):
   return fa.federate(examples, partition="natural"), clients
 
 
-def play(algorithm, fed, **options):
-  """A run with all clients and full batches, on one device."""
-  return fa.run(
+def play(algorithm, fed, run=shared_programs.outcome, **options):
+  """All clients and full batches, on one device; a whole run with ``fa.run``."""
+  return run(
     algorithm,
     fed,
     **{

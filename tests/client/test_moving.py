@@ -71,8 +71,9 @@ def federation(sizes=SIZES, shift=0.5):
   return federations.federation(sizes, shift)
 
 
-def play(algorithm, fed, **options):
-  return federations.play(algorithm, fed, **{"model": Normed(), "l2": 0.0, **options})
+def play(algorithm, fed, *run, **options):
+  options = {"model": Normed(), "l2": 0.0, **options}
+  return federations.play(algorithm, fed, *run, **options)
 
 
 _init = jax.jit(Normed().init, static_argnums=2)
@@ -172,7 +173,7 @@ PARAMETERS = 4 * WIDTH + 2 * WIDTH + WIDTH * CLASSES
 @pytest.mark.fast
 def test_the_servers_statistics_are_those_of_numpy():
   fed, clients = federation()
-  result = play("fedavg", fed, evaluate=("global", "local"))
+  result = play("fedavg", fed, fa.run, evaluate=("global", "local"))
   models, states = fedavg(clients, "global")
   for i in range(len(clients)):
     check(result.client_params(i), models[i], states[i])
@@ -201,7 +202,7 @@ def test_the_clients_own_statistics_are_those_of_numpy():
   result = play("fedbn", fed, model=module)
   for i, (w, moving) in enumerate(zip(*fedavg(clients, "local", personal=(1, 2)))):
     check(as_linen(result.client_params(i)), w, moving)
-  assert result.history["floats_up"][0, -1] == PARAMETERS - 2 * WIDTH
+  assert result.aux.cost.up[0, -1] == PARAMETERS - 2 * WIDTH
   with pytest.raises(fa.OptionError, match="no global model, as some of it"):
     play("fedavg", fed, model_state="local", evaluate="global")
 
@@ -229,6 +230,7 @@ def test_statistics_of_the_batch_are_those_of_a_loop():
   result = play(
     "fedavg",
     fed,
+    fa.run,
     model_state="batch",
     rounds=1,
     eval_every=1,
@@ -261,7 +263,13 @@ def test_variance_reduced_steps_move_the_statistics_of_the_moving_model():
   """
   fed, clients = federation()
   result = play(
-    "fsvrg", fed, client_lr=2.0, seeds=2, map_clients="lanes", map_seeds="vmap"
+    "fsvrg",
+    fed,
+    deploys=False,
+    client_lr=2.0,
+    seeds=2,
+    map_clients="lanes",
+    map_seeds="vmap",
   )
   for seed in range(2):
     w, moving = first(run_keys(seed).model)
@@ -319,7 +327,9 @@ def test_newcomers_find_statistics_of_their_own():
 def test_every_group_has_statistics_of_its_own():
   """FL+HC, whose groups train apart: each is FedAvg of its members."""
   fed, clients = federation((8, 8, 8, 8), shift=4.0)
-  result = play("flhc", fed, max_groups=2, cluster_after=0, evaluate="global")
+  result = play(
+    "flhc", fed, deploys=False, max_groups=2, cluster_after=0, evaluate="global"
+  )
   models = result.global_params()
   for k in range(2):
     members = np.flatnonzero(result.membership[0] == k)

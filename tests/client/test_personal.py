@@ -26,11 +26,11 @@ WIDTH = 5
 HEAD = {"personal": "last"}
 
 
-def play(algorithm, fed, **options):
+def play(algorithm, fed, *run, **options):
   """A run of a perceptron, if of no other model."""
   if "model" not in options:
     options = dict(model="mlp", hidden=(WIDTH,), **options)
-  return federations.play(algorithm, fed, **{"l2": 0.01, **options})
+  return federations.play(algorithm, fed, *run, **{"l2": 0.01, **options})
 
 
 # The oracle: a perceptron of one hidden layer, its parameters the shared pair
@@ -97,7 +97,7 @@ def start(fed):
   )
 
 
-def check(name, play_client, heads_after=None, **options):
+def check(name, play_client, heads_after=None, *run, **options):
   """A run is the loop over its clients: (shared, head, x, y) -> both, trained.
 
   Args:
@@ -105,10 +105,11 @@ def check(name, play_client, heads_after=None, **options):
     play_client: a participant's round; with anchor gradients as the last
       argument.
     heads_after: (shared, head, x, y) -> the head that is deployed, if another.
+    *run: ``fa.run`` for a whole run.
     **options: of the run.
   """
   fed, clients = federation()
-  result = play(name, fed, **options)
+  result = play(name, fed, *run, **options)
   shared, head = start(fed)
   heads = [head] * len(clients)
   for _ in range(ROUNDS):
@@ -139,6 +140,7 @@ def test_personal_layers_are_those_of_numpy(name, when):
     name,
     lambda *args: sgd(*args[:4], when=when),
     fit_head if when == "evaluation" else None,
+    *[fa.run] * (name == "fedrep"),  # as below
   )
 
 
@@ -210,7 +212,7 @@ def test_a_head_is_never_sent_and_its_own_steps_are_counted(name, when, vectors)
 
 def test_frozen_parameters_stay_and_are_those_of_a_closure(tmp_path):
   fed, _ = federation()
-  result = play("fedavg", fed, roles={"frozen": "Dense_0"})
+  result = play("fedavg", fed, fa.run, roles={"frozen": "Dense_0"})
   full_model = models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,))
   values = jax.jit(full_model.init)(jax.random.key(0))["params"]["Dense_0"]
 
@@ -247,7 +249,7 @@ def test_frozen_parameters_stay_and_are_those_of_a_closure(tmp_path):
 def test_interrupted_runs_resume_with_personal_parameters(tmp_path):
   """The rows are part of a run's folder."""
   fed, _ = federation()
-  result = play("fedrep", fed)
+  result = play("fedrep", fed, fa.run)
   result.save(tmp_path / "run")
   loaded = fa.load_run(tmp_path / "run", federation=fed)
   assert loaded.state_hash() == result.state_hash()
