@@ -14,7 +14,7 @@ from fedjax_alg.base import FedSpec
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from fedjax_alg.least_squares import solve
-from tests import problems
+from tests import problems, shared_programs
 from tests.algorithms import bridge
 from tests.reference import analytic as oracle
 
@@ -167,12 +167,14 @@ KEPT = dict(client_ridge=GAMMA, remove_ridge=False)
 )
 def test_it_is_scikit_learns_ridge_of_all_the_data(name, settings, alpha, bias):
   """docs/tasks.md says so; only `centred` has its intercept."""
-  result = fa.run(name, off_centre(), evaluate="global", bias=bias, **settings)
+  result = shared_programs.outcome(
+    name, off_centre(), deploys=False, evaluate="global", bias=bias, **settings
+  )
   params = result.global_params()["params"]
   kernel, intercept = by_scikit_learn(alpha, bias)
   np.testing.assert_allclose(params["kernel"][0], kernel, rtol=0, atol=2e-6)
   np.testing.assert_allclose(params["bias"][0], intercept, rtol=0, atol=5e-6)
   # X'X, X'Y and the sums of X and Y are enough for every bias.
-  assert result.history["floats_down"][0, 0] == 5 * 2 + 2 * (bias != "none")
+  assert result.aux.cost.down[0, 0] == 5 * 2 + 2 * (bias != "none")
   # Sums of both targets, and the number of rows.
-  assert result.history["floats_up"][0, 0] == 15 + 5 * 2 + 5 + 2 + 1
+  assert result.aux.cost.up[0, 0] == 15 + 5 * 2 + 5 + 2 + 1

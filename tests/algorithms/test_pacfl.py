@@ -9,8 +9,11 @@ from scipy.cluster import hierarchy
 from scipy.spatial import distance
 
 import fedjax_alg as fa
-from fedjax_alg import grouping
-from tests import problems
+from fedjax_alg import grouping, models, registry
+from fedjax_alg.base import FedSpec
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from tests import problems, shared_programs
 from tests.algorithms import bridge, grouped
 from tests.reference import clustered as rounds_oracle
 from tests.reference import pacfl as oracle
@@ -21,8 +24,9 @@ P, KEY = 2, jax.random.key(4)
 @functools.cache
 def subspaces(subspace="all"):
   """The oracle's subspaces of the clients of ``grouped.problem``."""
-  clients = grouped.problem().clients
-  return [oracle.client_vectors(x, y, P, subspace) for x, y in clients]
+  return [
+    oracle.client_vectors(x, y, P, subspace) for x, y in grouped.problem().clients
+  ]
 
 
 def labels_of(linkage, angle, subspace, present=grouped.EVERYONE, count=3):
@@ -87,10 +91,10 @@ def test_rounds_are_fedavg_in_the_oracles_groups(problem):
   run = run_of(**CHOICES[0])
   labels = labels_of(**CHOICES[0])
   params = problems.some_params(problem.model)
-  models = [bridge.to_oracle(params)] * 3
+  expected_models = [bridge.to_oracle(params)] * 3
   for r in grouped.rounds(run, problem, grouped.begin(run, problem.data, params)):
     expected = rounds_oracle.group_round(
-      models,
+      expected_models,
       labels[r.ids],
       problem.clients,
       r.ids,
@@ -99,8 +103,8 @@ def test_rounds_are_fedavg_in_the_oracles_groups(problem):
       problems.L2,
       weights="examples",
     )
-    grouped.assert_round(r, models, expected, 3)
-    models = expected.models
+    grouped.assert_round(r, expected_models, expected, 3)
+    expected_models = expected.models
   grouped.assert_deploys(run, r.state, dict(enumerate(labels)))
 
 
@@ -126,24 +130,27 @@ def test_one_group_sends_no_subspace(problem):
 
 
 def planes(num_clients=12, kinds=3, rows=30):
-  """A data set of clients, each of one of three planes, and whose is which."""
+  """Clients [(x, y)] whose data are each of one of three planes, and whose is which."""
   rng = np.random.default_rng(0)
   bases = [np.linalg.qr(rng.normal(size=(20, 2)))[0] for _ in range(kinds)]
   kind = np.arange(num_clients) % kinds
   x = [rng.normal(size=(rows, 2)) @ bases[k].T for k in kind]
   x = np.concatenate(x) + 0.02 * rng.normal(size=(num_clients * rows, 20))
-  ids = np.repeat(np.arange(num_clients), rows)
   y = rng.integers(2, size=len(x))
-  return fa.from_arrays(x, y, ids, x_test=x, y_test=y, test_client_ids=ids), kind
+  return list(zip(np.split(np.float32(x), num_clients), np.split(y, num_clients))), kind
 
 
 @pytest.mark.parametrize("angle", grouping.ANGLES)
 def test_clients_of_a_plane_are_a_group(angle):
   """In a run, newcomers too; each angle takes a plane's own basis for close."""
-  data, kind = planes()
-  result = fa.run(
+  clients_, kind = planes()
+  x, y = map(np.concatenate, zip(*clients_))
+  ids = np.repeat(np.arange(12), 30)
+  data = fa.from_arrays(x, y, ids, x_test=x, y_test=y, test_client_ids=ids)
+  result = shared_programs.outcome(
     "pacfl",
     fa.federate(data, partition="natural", newcomers_at=((1, 3),)),
+    deploys=False,
     rounds=3,
     cohort_size=9,
     max_groups=3,
@@ -182,17 +189,28 @@ def test_who_has_no_numbers_or_no_classes_is_refused(problem):
     )
 
 
-@pytest.mark.parametrize("number", [2, 3, 5])
-def test_the_silhouette_finds_how_many_planes(number):
-  data, kind = planes(15, number)
-  result = fa.run(
+@functools.cache
+def by_silhouette():
+  """(data of 15 clients) -> their groups, six at most."""
+  model = models.make_model("softmax", (20,), 2)
+  algorithm = registry.build(
     "pacfl",
-    fa.federate(data, partition="natural"),
-    rounds=1,
-    cohort_size=5,
+    model,
+    map_clients=clients.ClientMap(),
     max_groups=6,
     group_count="silhouette",
     num_vectors=2,
   )
-  (groups,) = result.membership
+
+  def groups(data):
+    state = algorithm.init(model.init(KEY), FedSpec(15, 5, 2, (20,)), KEY)
+    return algorithm.setup(state, layout.everyone(data), KEY).member
+
+  return problems.quick_jit(groups)
+
+
+@pytest.mark.parametrize("number", [2, 3, 5])
+def test_the_silhouette_finds_how_many_planes(number):
+  clients_, kind = planes(15, number)
+  groups = np.asarray(by_silhouette()(problems.client_data(clients_)))
   assert len({*zip(kind.tolist(), groups.tolist())}) == number == len(set(groups))
