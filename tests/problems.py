@@ -40,7 +40,7 @@ def client_data(clients, validation=None) -> ClientData:
   size = np.array([len(y) for _, y in clients])
   rows = np.arange(len(y))
   return jax.tree.map(
-    jnp.asarray,
+    jax.device_put,  # jnp.asarray compiles a program for each shape
     layout.client_data(
       x,
       y,
@@ -173,15 +173,17 @@ def optimised_jit(fn: Any, **options: Any) -> Any:
 
 def some_params(model: Model, seed=0, size=0.3):
   """Parameters away from the initial ones (softmax starts at zero)."""
+  if isinstance(jnp.zeros(()), jax.core.Tracer):
+    with jax.ensure_compile_time_eval():  # numbers in a traced function, too
+      return some_params(model, seed, size)
   rng = np.random.default_rng(seed)
-  with jax.ensure_compile_time_eval():  # numbers in a traced function, too
-    start = jax.jit(model.init)(jax.random.key(seed))
-    return jax.tree.map(
-      lambda leaf: jnp.asarray(
-        np.asarray(leaf) + size * rng.normal(size=leaf.shape).astype(leaf.dtype)
-      ),
-      start,
-    )
+  start = jax.jit(model.init)(jax.random.key(seed))
+  return jax.tree.map(
+    lambda leaf: jax.device_put(
+      np.asarray(leaf) + size * rng.normal(size=leaf.shape).astype(leaf.dtype)
+    ),
+    start,
+  )
 
 
 def assert_equal(a: Any, b: Any) -> None:

@@ -1,5 +1,6 @@
 """Between the library and the NumPy oracle (tests.reference.diversified)."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,8 @@ from tests.reference import diversified as oracle
 #: Unlike cohorts of clients of 3 to 90 examples, who come again or never.
 COHORTS = [[0, 1, 4, 5, 8, 11], [1, 2, 3, 6, 9], [0, 4, 7, 8, 10, 11]]
 KEYS = [jax.random.key(seed) for seed in range(3, 8)]
+#: A start of so many operations is not compiled as a whole.
+FEW = 12
 NOBODY = 12  #: the id of a slot without a client
 
 
@@ -96,7 +99,7 @@ def history(problem, name, cohorts, keys, start, **settings):
     name,
     [cohort_of(problem, [*ids, *[NOBODY] * (most - len(ids))]) for ids in cohorts],
     keys,
-    layout.everyone(problem.data),
+    everyone(problem.data),
     start,
     **settings,
   )
@@ -113,11 +116,14 @@ def history(problem, name, cohorts, keys, start, **settings):
 
 def _run(problem, name, cohorts, keys, everyone, start, **settings):
   algorithm = build(problem, name, **settings)
-  begin = problems.quick_jit(
-    lambda params: algorithm.setup(
-      algorithm.init(params, problem.spec, keys[0]), everyone, keys[0]
-    )
-  )
+
+  def begin(params):
+    state = algorithm.init(params, problem.spec, keys[0])
+    return algorithm.setup(state, everyone, keys[0])
+
+  # A few operations, each compiled once for all tests, or one program.
+  if len(jax.make_jaxpr(begin)(start).eqns) > FEW:
+    begin = problems.quick_jit(begin)
   states, log = [begin(start)], []
   round_ = problems.quick_jit(algorithm.round)
   for cohort, key in zip(cohorts, keys, strict=True):
@@ -295,17 +301,26 @@ def client_batches(problem, i, key, work):
   steps = int(work.num_steps(jnp.int32(size)))
   if not work.batch_size:
     return [np.arange(size)] * steps
-  shard = Shard(problem.data.x, problem.data.y, jnp.int32(0), jnp.int32(size))
-  bits = minibatches.shuffle_bits(key)
-  result = []
-  for k in range(steps):
-    rows, mask = _batch_rows(shard, bits, jnp.int32(k), work.batch_size)
-    result.append(np.asarray(rows)[np.asarray(mask)])
-  return result
+  numbers = np.arange(-(-steps // STEPS) * STEPS, dtype=np.int32)
+  every_rows, masks = jax.device_get(
+    _rows_of_steps(key, np.int32(size), numbers, work.batch_size)
+  )
+  return [rows[mask] for rows, mask in zip(every_rows[:steps], masks)]
 
 
-_batch_rows = jax.jit(minibatches.batch_rows, static_argnums=3)
+#: Numbers of steps are rounded up to its multiples, for fewer programs.
+STEPS = 16
+
+
+@functools.partial(problems.quick_jit, static_argnums=3)
+def _rows_of_steps(key, size, steps, batch_size):
+  """Rows of these local steps [n, B] of a client alone, and which count."""
+  shard, bits = Shard((), (), jnp.int32(0), size), minibatches.shuffle_bits(key)
+  return jax.vmap(lambda k: minibatches.batch_rows(shard, bits, k, batch_size))(steps)
+
+
 take_cohort = jax.jit(layout.take_cohort)
+everyone = jax.jit(layout.everyone)
 draw_cohort = jax.jit(sample_cohort, static_argnums=1)
 
 
