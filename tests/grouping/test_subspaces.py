@@ -21,16 +21,16 @@ def data(rng, n, d, rank=None):
   return (rows @ rng.normal(size=(rank or d, d)) + 0.5 * (rank is None)).astype("f")
 
 
+_leading_vectors = jax.jit(grouping.leading_vectors, static_argnums=1)
+_angles = jax.jit(grouping.angles, static_argnums=2)
+
+
 def vectors_of(x, p):
-  return np.asarray(jax.jit(grouping.leading_vectors, static_argnums=1)(x.T @ x, p))
+  return np.asarray(_leading_vectors(x.T @ x, p))
 
 
 def angles(rows, others, kind):
-  return np.asarray(
-    jax.jit(grouping.angles, static_argnums=2)(
-      jnp.array(rows, jnp.float32), jnp.array(others, jnp.float32), kind
-    )
-  )
+  return np.asarray(_angles(np.float32(rows), np.float32(others), kind))
 
 
 @pytest.mark.parametrize("shape, p", [((40, 50), 3), ((30, 6), 5), ((200, 90), 1)])
@@ -51,7 +51,7 @@ def test_a_wide_gram_matrix_takes_few_steps(rng):
   """Half of the first value is the second's, as of images."""
   turn = np.linalg.qr(rng.normal(size=(300, 300)))[0]
   gram = ((turn * 0.5 ** np.arange(300)) @ turn.T).astype("f")
-  mine = np.asarray(grouping.leading_vectors(jnp.array(gram), 3))
+  mine = np.asarray(_leading_vectors(gram, 3))
   np.testing.assert_allclose(np.abs(np.diag(mine @ turn[:, :3])), 1, atol=1e-5)
 
 
