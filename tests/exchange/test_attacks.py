@@ -102,21 +102,25 @@ def fixture_round(problem):
 def forge(round_, name, **options):
   cohort, updates = round_
   attack = attack_of(name, **options)
-  hostile = np.asarray(attacks.who_is_hostile(attack, cohort))
-  forged = problems.quick_jit(
-    lambda updates: attacks.forge_vectors(
-      attack,
-      {"w": updates},
-      cohort.weight,
-      jnp.array(GROUPS),
-      2,
-      cohort,
-      client_keys(KEY, cohort.ids),
-    )["w"]
-  )(updates)
+  forged, hostile = jax.device_get(
+    problems.quick_jit(
+      lambda updates: (
+        attacks.forge_vectors(
+          attack,
+          {"w": updates},
+          cohort.weight,
+          jnp.array(GROUPS),
+          2,
+          cohort,
+          client_keys(KEY, cohort.ids),
+        )["w"],
+        attacks.who_is_hostile(attack, cohort),
+      )
+    )(updates)
+  )
   assert 0 < hostile.sum() < len(IDS) - 1 and not hostile[-1]
   np.testing.assert_array_equal(forged[~hostile], updates[~hostile])
-  return np.asarray(forged), hostile
+  return forged, hostile
 
 
 def of_groups(round_, hostile):

@@ -47,19 +47,17 @@ def test_the_spread_by_sums_is_that_of_the_vectors(whole_divisor):
     [(weights * (groups == k)) @ vectors / max(divisors[k], 1e-30) for k in range(3)]
   )
   squares = np.where(weights > 0, (vectors**2).sum(1), np.nan)
-  actual = stacking.group_spread(
-    *(
-      jnp.asarray(a, jnp.float32)
-      for a in (weights, squares, moves, means, divisors, of_group)
-    )
+  actual = jax.jit(stacking.group_spread)(
+    *map(np.float32, (weights, squares, moves, means, divisors, of_group))
   )
   np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 def test_a_spread_that_rounding_makes_negative_is_zero():
-  unit, same = jnp.ones(1), jnp.full((1, 4), 0.1)
-  square = jnp.vdot(same, same)[None] * (1 - 1e-6)
-  assert stacking.group_spread(unit, square, same, same, unit, unit) == 0
+  unit, same = np.ones(1, np.float32), np.full((1, 4), 0.1, np.float32)
+  square = np.float32([np.vdot(same, same) * (1 - 1e-6)])
+  inputs = unit, square, same, same, unit, unit
+  assert float(jax.jit(stacking.group_spread)(*inputs)) == 0
 
 
 def both(algorithm, monkeypatch, *inputs):
@@ -96,21 +94,22 @@ def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights, aggregator)
   assert set(aux.server) == {"train_loss", "discrepancy"}
   assert set(summed_aux.server) == {"train_loss", name}
   if aggregator == "mean":
-    w = cohort.weight if weights == "examples" else cohort.present
-    change = trees.subtract(trees.index(end.models, 0), trees.index(state.models, 0))
+    w = np.asarray(cohort.weight if weights == "examples" else cohort.present)
+    end, state = jax.device_get((end, state))
+    change = jax.tree.map(np.subtract, end.models, state.models)
     squared, total = 0.0, float(w.sum())
+    round_ = problems.quick_jit(algorithm.round)
     for slot in np.flatnonzero(cohort.present):
       solo_cohort = np.where(np.arange(7) == slot, COHORT, 12)
-      _, after, _ = bridge.one_round(problem, algorithm, solo_cohort, KEY, state)
-      update = trees.scale(
-        1 / 0.7,
-        trees.subtract(trees.index(after.models, 0), trees.index(state.models, 0)),
+      after, _ = round_(state, bridge.cohort_of(problem, solo_cohort), KEY)
+      gaps = jax.tree.map(
+        lambda new, old, mean: (np.asarray(new) - old) / 0.7 - mean,
+        after.models,
+        state.models,
+        change,
       )
-      squared += (
-        float(w[slot])
-        / total
-        * float(trees.squared_norm(trees.subtract(update, change)))
-      )
+      squares = sum((gap**2).sum() for gap in jax.tree.leaves(gaps))
+      squared += float(w[slot]) / total * squares
     np.testing.assert_allclose(
       summed_aux.server["discrepancy_rms"], squared**0.5, rtol=1e-3
     )
@@ -127,7 +126,10 @@ def test_forged_updates_are_kept(problem, monkeypatch, name):
   ):
     algorithm = bridge.build(problem, name, local_steps=1, **settings)
     _, aux = jax.eval_shape(
-      algorithm.round, bridge.init(problem, algorithm), cohort, KEY
+      lambda params, algorithm=algorithm: algorithm.round(
+        bridge.init(problem, algorithm, params=params), cohort, KEY
+      ),
+      problems.some_params(problem.model),
     )
     assert ("discrepancy" in aux.server) == keeps_updates
 
@@ -141,16 +143,16 @@ def test_the_memory_of_a_round_does_not_grow_with_the_cohort(
   SCAFFOLD's table, of 12 sizes, is not copied either.
   """
   model = models.make_model("mlp", problem.spec.input_shape, 4, hidden=(512,))
-  size = base.BYTES_PER_FLOAT * base.num_params(jax.jit(model.init)(KEY))
+  size = base.BYTES_PER_FLOAT * base.num_params(jax.eval_shape(model.init, KEY))
 
   def temporaries(slots):
     algorithm = registry.build(
       name, model, map_clients=clients.ClientMap(), local_steps=2
     )
-    state = jax.eval_shape(
-      lambda: algorithm.init(jax.jit(model.init)(KEY), problem.spec, KEY)
+    state = jax.eval_shape(lambda: algorithm.init(model.init(KEY), problem.spec, KEY))
+    cohort = jax.eval_shape(
+      layout.take_cohort, problem.data, jax.ShapeDtypeStruct((slots,), jnp.int32)
     )
-    cohort = layout.take_cohort(problem.data, jnp.zeros(slots, jnp.int32))
     program = problems.quick_jit(algorithm.round, donate_argnums=0).lower(
       state, cohort, KEY
     )
@@ -187,13 +189,18 @@ def test_what_clients_keep_and_send_besides_is_the_same_in_sums(
     map_clients=clients.ClientMap(mesh=mesh if several else None),
   )
   cohort = bridge.cohort_of(problem, COHORT)
-  state = algorithm.setup(
-    bridge.init(problem, algorithm, KEY), bridge.cohort_of(problem, range(12)), KEY
-  )
-  state = state._replace(
-    memory=jax.tree.map(
-      lambda leaf: leaf + 0.1 if leaf.dtype == jnp.float32 else leaf, state.memory
+
+  @problems.quick_jit
+  def begin(params, everyone):
+    state = algorithm.setup(bridge.init(problem, algorithm, KEY, params), everyone, KEY)
+    return state._replace(
+      memory=jax.tree.map(
+        lambda leaf: leaf + 0.1 if leaf.dtype == jnp.float32 else leaf, state.memory
+      )
     )
+
+  state = begin(
+    problems.some_params(problem.model), bridge.cohort_of(problem, range(12))
   )
   _, (_, summed_aux) = both(algorithm, monkeypatch, state, cohort, KEY)
   assert "discrepancy_rms" in summed_aux.server
@@ -213,15 +220,17 @@ def test_sums_have_the_same_bits_in_one_go_in_two_and_in_company(
 
   def play(seeds, *counts):
     keys = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(run_keys, seeds))
-    states = loop.initial_states(
-      build, problem.model, problem.spec, problem.data, keys, {}
-    )
+    states = problems.quick_jit(
+      lambda data, keys: loop.initial_states(
+        build, problem.model, problem.spec, data, keys, {}
+      )
+    )(problem.data, keys)
     data, keys, states = sharding.replicate((problem.data, keys, states), mesh)
     start = 0
     for count in counts:
       states, _ = run(states, data, keys, {}, jnp.int32(start), jnp.int32(count))
       start += count
-    return states
+    return jax.device_get(states)
 
   expected = play([5], 3)
   problems.assert_equal(play([5], 1, 2), expected)
@@ -240,8 +249,10 @@ def test_a_clustered_round_of_sums_is_the_round(problem, monkeypatch, name, sett
   state = state._replace(
     models=jax.tree.map(
       lambda leaf: (
-        leaf
-        * jnp.linspace(1.0, 2.0, leaf.shape[0]).reshape((-1,) + (1,) * (leaf.ndim - 1))
+        np.asarray(leaf)
+        * np.linspace(1, 2, len(leaf), dtype=np.float32).reshape(
+          (-1,) + (1,) * (leaf.ndim - 1)
+        )
       ),
       state.models,
     )
