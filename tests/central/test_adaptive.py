@@ -22,10 +22,11 @@ GRADIENTS = [
 def displacements(rule, steps=4, **settings):
   """What each of the steps adds, and the last state."""
   transformation = central.adaptive(rule=rule, **settings)
-  state = transformation.init(GRADIENTS[0])
+  update_ = jax.jit(transformation.update)
+  state = jax.jit(transformation.init)(GRADIENTS[0])
   updates = []
   for gradient in GRADIENTS[:steps]:
-    update, state = transformation.update(gradient, state)
+    update, state = update_(gradient, state)
     updates.append(update)
   return updates, state
 
@@ -52,9 +53,8 @@ def test_without_first_moment_corrected_is_adam():
   """But for eps, which is inside the root here: negligible at 1e-14."""
   mine, _ = displacements("corrected", learning_rate=0.1, beta1=0.0, eps=1e-14)
   adam = optax.adam(0.1, b1=0.0, b2=0.999, eps=1e-9)
-  params = jax.tree.map(jnp.zeros_like, GRADIENTS[0])
-  state = adam.init(params)
+  state, adam_update = jax.jit(adam.init)(GRADIENTS[0]), jax.jit(adam.update)
   for gradient, update in zip(GRADIENTS, mine):
     with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-      theirs, state = adam.update(gradient, state)
+      theirs, state = adam_update(gradient, state)
     np.testing.assert_allclose(update["kernel"], theirs["kernel"], rtol=1e-4)

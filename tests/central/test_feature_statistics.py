@@ -46,10 +46,10 @@ def test_statistics_are_those_of_who_is_there(problem, name):
   algorithm = bridge.build(problem, name)
   key = jax.random.key(0)
   state = problems.quick_jit(
-    lambda: algorithm.setup(
-      bridge.init(problem, algorithm, key), layout.present(data, 0), key
+    lambda params: algorithm.setup(
+      bridge.init(problem, algorithm, key, params), layout.present(data, 0), key
     )
-  )()
+  )(problems.some_params(problem.model))
   round_ = problems.quick_jit(algorithm.round)
   for number in range(6):
     cohort = bridge.draw_cohort(data, 4, jax.random.key(number), number)

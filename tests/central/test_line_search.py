@@ -12,7 +12,6 @@ import pytest
 
 from fedjax_alg.central.line_search import TESTS, WIDTH, backtracking
 from fedjax_alg.central.validation import validation_loss
-from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from tests import problems
 from tests.algorithms import bridge
@@ -259,9 +258,9 @@ def test_validation_loss_is_the_mean_and_the_regulariser(problem, mesh, mode):
     "sequential" if mode == "four devices" else mode,
     mesh=mesh if mode == "four devices" else None,
   )
-  validation = layout.everyone(problem.data).validation
+  validation = bridge.everyone(problem.data).validation
   models = [problems.some_params(problem.model, seed) for seed in range(3)]
-  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *models)
+  stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *models)
 
   @jax.jit
   def losses(shard, stacked):

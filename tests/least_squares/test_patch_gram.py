@@ -95,12 +95,17 @@ def test_sums_of_a_client_are_those_of_the_oracle(rows):
     offset=jnp.int32(2),
     size=jnp.int32(7),
   )
-  with jax.enable_x64(True):
+
+  @jax.jit
+  def sums(shard):
     start = moments.zero_moments(layer, 2, jnp.dtype("float64"))
     start = start._replace(gram=start.gram + 1.0)
-    actual = moments.add_shard(
+    return moments.add_shard(
       start, layer, {"params": {}}, shard, jnp.dtype("float64"), rows
     )
+
+  with jax.enable_x64(True):
+    actual = sums(shard)
   x = x.astype(np.float32).astype(float)[2:]
   expected = oracle.statistics(x, y[2:], 2, 3)
   for ours, theirs in zip(actual, (expected[0] + 1.0, *expected[1:])):
