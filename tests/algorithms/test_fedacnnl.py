@@ -1,6 +1,7 @@
 """FedACnnL and pFedACnnL against the NumPy oracle, and what must hold."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -119,16 +120,24 @@ def oracle_clients(federation):
 def own_code(seed, model, l, kind):
   """Q of hidden layer l as every client draws it, [L, width] or [L, P, width]."""
   layer = model.layers[l]
-
-  @problems.quick_jit
-  def draw(seed):
-    key = jax.random.fold_in(jax.random.wrap_key_data(seed), l)
-    return codes.draw_code(
-      key, layer, CLASSES, "class" if layer.positions == 1 else kind, jnp.float32
-    )
-
-  code = np.asarray(draw(seed), np.float64)
+  kind = "class" if layer.positions == 1 else kind
+  code = np.asarray(_draw(layer.positions, layer.width, kind)(seed, l), np.float64)
   return code[:, 0] if code.shape[1] == 1 else code
+
+
+@functools.cache
+def _draw(positions, width, kind):
+  """(seed, l) -> the code of a hidden layer of these sizes."""
+  layer = types.SimpleNamespace(positions=positions, width=width)
+  return problems.quick_jit(
+    lambda seed, l: codes.draw_code(
+      jax.random.fold_in(jax.random.wrap_key_data(seed), l),
+      layer,
+      CLASSES,
+      kind,
+      jnp.float32,
+    )
+  )
 
 
 def oracle_layers(stack, seed, name="fedacnnl", **settings):
