@@ -148,9 +148,7 @@ def outcome(algorithm, fed, deploys=True, **options):
       clients = jnp.arange(p.spec.num_clients, dtype=jnp.int32)
       return (
         jax.lax.map(deploy, clients) if deploys else None,
-        *(
-          fn and fn(state) for fn in (method.global_params, method.membership)
-        ),
+        *(fn and fn(state) for fn in (method.global_params, method.membership)),
       )
 
     return (
@@ -158,5 +156,7 @@ def outcome(algorithm, fed, deploys=True, **options):
       log.aux,
     )
 
-  results = program(p.device_data.data.train, p.keys, p.numbers)
-  return Outcome(*jax.device_get(results), p.model.roles)
+  deployed, models, membership, aux = jax.device_get(
+    program(p.device_data.data.train, p.keys, p.numbers)
+  )
+  return Outcome(deployed, models, membership, aux, p.model.roles)

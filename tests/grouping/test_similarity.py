@@ -136,7 +136,7 @@ def test_madc_needs_three_rows():
 def test_directions_beyond_the_rank_are_zero():
   rows = np.outer([1, -2, 3], [1, 2, 2]).astype(np.float32)
   gram = rows @ rows.T
-  points = optimised_jit(lambda *inputs: grouping.edc_points(*inputs, 5))(
+  points = optimised_jit(lambda gram, mask: grouping.edc_points(gram, mask, 5))(
     gram, np.ones(3, bool)
   )
   np.testing.assert_allclose(points, np.outer([1, -1, 1], [1, 0, 0, 0, 0]), atol=1e-6)
