@@ -341,23 +341,21 @@ def test_every_group_has_statistics_of_its_own():
 def test_means_of_statistics():
   """By examples; of a group without participants it stays."""
   after = np.float32([[1.0], [4.0], [7.0], [np.nan]])
-  cohort = layout.everyone(
-    ClientData(
-      jnp.asarray(np.zeros((9, 1), np.float32)),
-      jnp.asarray(np.zeros(9, np.int32)),
-      jnp.asarray(np.int32([0, 1, 3, 9])),
-      jnp.asarray(np.int32([1, 2, 6, 0])),
-    )
+  data = ClientData(
+    np.zeros((9, 1), np.float32),
+    np.zeros(9, np.int32),
+    np.int32([0, 1, 3, 9]),
+    np.int32([1, 2, 6, 0]),
   )
   before = np.float32([[8.0], [9.0], [10.0]])
   mean, means = jax.jit(
-    lambda before, cohort, groups: (
-      mean_statistics(before[0], after, cohort),
-      mean_statistics(before, after, cohort, groups),
+    lambda before, data, groups: (
+      mean_statistics(before[0], after, layout.everyone(data)),
+      mean_statistics(before, after, layout.everyone(data), groups),
     )
-  )(before, cohort, np.int32([2, 0, 2, 1]))
+  )(before, data, np.int32([2, 0, 2, 1]))
   np.testing.assert_allclose(mean, [(1 + 8 + 42) / 9], rtol=1e-6)
-  np.testing.assert_allclose(means.ravel(), [4, 9, 43 / 7], rtol=1e-6)
+  np.testing.assert_allclose(np.ravel(means), [4, 9, 43 / 7], rtol=1e-6)
 
 
 def test_a_run_goes_on_to_the_bit(tmp_path):
