@@ -124,21 +124,25 @@ def test_dropout_in_training_alone():
   model = models.from_nnx(module, (6, 6))
   params = jax.jit(model.init)(KEY)
   before = jax.tree.leaves(nnx.state(module))
-  evaluated = model.apply(params, X)
+  evaluated = jax.jit(model.apply)(params, X)
+  train_apply = jax.jit(model.train_apply)
   first, same, different = (
-    np.asarray(jax.jit(model.train_apply)(params, X, jax.random.key(seed)))
-    for seed in (1, 1, 2)
+    np.asarray(train_apply(params, X, jax.random.key(seed))) for seed in (1, 1, 2)
   )
   problems.assert_equal(first, same)
   assert (first != different).mean() > 0.9 and (first != evaluated).mean() > 0.9
   problems.assert_close(
-    evaluated, models.from_flax(LinenNet(), (6, 6)).apply(to_linen(params), X)
+    evaluated, jax.jit(models.from_flax(LinenNet(), (6, 6)).apply)(to_linen(params), X)
   )
   assert module.drop.deterministic is False  # the module is left alone
   for leaf, now in zip(before, jax.tree.leaves(nnx.state(module))):
     assert leaf is now
   without = models.from_nnx(lambda rngs: Net(rngs, rate=0.0), (6, 6))
-  problems.assert_equal(without.train_apply(params, X, KEY), without.apply(params, X))
+  problems.assert_equal(
+    *jax.jit(
+      lambda params: (without.train_apply(params, X, KEY), without.apply(params, X))
+    )(params)
+  )
 
 
 def test_two_layers_of_dropout_drop_other_entries():
@@ -177,8 +181,11 @@ def test_random_numbers_as_an_argument():
 
   model = models.from_nnx(RngsArgument, (6, 6))
   params = jax.jit(model.init)(KEY)
-  without_dropout = np.asarray(model.apply(params, X))
-  with_dropout = np.asarray(model.train_apply(params, X, KEY))
+  without_dropout, with_dropout = jax.device_get(
+    jax.jit(lambda params: (model.apply(params, X), model.train_apply(params, X, KEY)))(
+      params
+    )
+  )
   assert 0.3 < (with_dropout == 0).mean() < 0.7
   np.testing.assert_allclose(
     with_dropout[with_dropout != 0], 2 * without_dropout[with_dropout != 0], rtol=1e-5

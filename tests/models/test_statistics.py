@@ -52,11 +52,16 @@ Y = np.arange(7, dtype=np.int32) % 2
 COUNTS = jnp.asarray(np.arange(7) < 5)
 
 
+def first_state(model, key):
+  """The statistics before the first step."""
+  return jax.jit(lambda key: model.roles.start(key).state)(key)
+
+
 @pytest.mark.parametrize("module", [Linen(), Nnx])
 def test_rows_that_fill_a_batch_up_leave_no_trace(module):
   model = roles.split(models.as_model(module, (4, 4), 2), ())
   params, key = jax.jit(model.init)(jax.random.key(1)), jax.random.key(2)
-  state = model.roles.start(key).state
+  state = first_state(model, key)
   moving = model.roles.together(model, with_state=True)
 
   @problems.quick_jit
@@ -117,7 +122,7 @@ def test_dropout_is_that_of_the_step_and_none_in_evaluation():
   """With the statistics of the batch it is evaluation all the same."""
   model = models.as_model(Dropped(), (4, 4), 2)
   state, params = (
-    model.roles.start(jax.random.key(0)).state,
+    first_state(model, jax.random.key(0)),
     jax.jit(model.init)(jax.random.key(1)),
   )
   moving = model.roles.together(model, with_state=True)
@@ -203,7 +208,7 @@ def test_options_of_training_reach_the_layers_with_state():
     augment.with_augmentations(precision.in_bfloat16(model), ["flip"], (4, 4)), ()
   )
   plain = roles.split(model, ())
-  params, state = jax.jit(plain.init)(key), plain.roles.start(key).state
+  params, state = jax.jit(plain.init)(key), first_state(plain, key)
   # A number that bfloat16 does not have.
   state = jax.tree.map(lambda leaf: np.asarray(leaf) + np.float32(1 / 512), state)
 
@@ -231,7 +236,8 @@ def test_a_model_with_state_starts_from_what_is_given():
   """The statistics, too, where they are given."""
   model = models.as_model(Linen(), (4, 4), 2)
   values = jax.tree.map(
-    lambda leaf: leaf + 1, jax.jit(model.roles.whole.init)(jax.random.key(5))
+    lambda leaf: np.asarray(leaf) + np.float32(1),
+    jax.jit(model.roles.whole.init)(jax.random.key(5)),
   )
   arrays = parameters.flatten(values)
   for left_out in ("", "batch_stats"):
@@ -246,8 +252,9 @@ def test_a_model_with_state_starts_from_what_is_given():
       "`init`",
     )
     restored = roles.split(start.bind_leaves(model, matched), ())
-    statistics = restored.roles.start(jax.random.key(1)).state["batch_stats"]
-    initial = model.roles.start(jax.random.key(1)).state["batch_stats"]
+    statistics, initial = (
+      first_state(of, jax.random.key(1))["batch_stats"] for of in (restored, model)
+    )
     chex.assert_trees_all_equal(
       jax.jit(restored.init)(jax.random.key(1))["params"], values["params"]
     )
