@@ -44,6 +44,9 @@ LONGEST = (
 #: process that has 65,530, and a program of the newest jaxlib takes several.
 MOST_MAPS = 20_000
 
+#: What ``one_device`` has another function take the place of.
+_CLIENTS_MESH = sharding.clients_mesh
+
 #: Compiled programs of this process, and in the end those of its workers.
 COUNTS = program_counts.Counts()
 
@@ -283,6 +286,27 @@ def _bench(item, parameter="bench"):
   return (
     str(item.callspec.params.get(parameter, "")) if hasattr(item, "callspec") else ""
   )
+
+
+@pytest.fixture(scope="module", name="one_device")
+def fixture_one_device():
+  """Runs use one device: their programs compile in half the time.
+
+  Those of tests that ask for ``all_devices`` use all four.
+  """
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(
+      sharding,
+      "clients_mesh",
+      lambda devices=None: _CLIENTS_MESH(devices or jax.devices()[:1]),
+    )
+    yield
+
+
+@pytest.fixture(name="all_devices")
+def fixture_all_devices(monkeypatch):
+  """Undoes ``one_device`` for a test."""
+  monkeypatch.setattr(sharding, "clients_mesh", _CLIENTS_MESH)
 
 
 @pytest.fixture(scope="session", name="mesh")

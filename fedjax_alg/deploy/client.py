@@ -101,6 +101,8 @@ class Code:
   def __init__(self, prepared: Prepared):
     """Makes the code of a run (``setting.of_facts``)."""
     self.prepared = prepared
+    #: (stage, round or None) -> forms of its answers
+    self._forms: dict[tuple[str, int | None], remote_lib.Forms] = {}
     self._program = jax.jit(
       self._answer, static_argnames=("stage", "call", "heard", "number")
     )
@@ -146,7 +148,8 @@ class Code:
     remote = Remote(
       answers_of=lambda at, question: (
         None if at == call else (remote_lib.no_answers(question))
-      )
+      ),
+      forms=self._forms.setdefault((stage, number), {}),
     )
     try:
       remote_lib.stage(self.prepared, stage, remote, inputs)

@@ -47,6 +47,8 @@ class Call:
   #: of those that ``fn`` runs within, the last one has its messages
   #: (``Remote.carrier``)
   carriers: list[Carrier]
+  number: int  #: of the call in its stage
+  forms: "Forms"  #: of the answers in its stage
 
   @property
   def client_shapes(self) -> tuple[Shard, Any]:
@@ -59,20 +61,26 @@ class Call:
       is_leaf=split.is_split,
     )
 
-  @functools.cached_property
+  @property
   def answer(self) -> "Answer":
     """Form of one client's answer."""
-    inputs = self.shared, trees.index(self.args, 0)
+    if self.number not in self.forms:
+      self.forms[self.number] = self._trace_answer()
+    return self.forms[self.number]
+
+  def _trace_answer(self) -> "Answer":
+    # As shapes: nothing of this is in the program that asks.
+    client, *inputs = jax.eval_shape(
+      lambda: (self.client_shapes, self.shared, trees.index(self.args, 0))
+    )
     messages = jax.eval_shape(
-      lambda client, inputs: self.run(None, client, *inputs)[0],
-      self.client_shapes,
-      inputs,
+      lambda client, inputs: self.run(None, client, *inputs)[0], client, inputs
     )
     traced, out = jax.make_jaxpr(
       lambda client, *inputs: self.run(inputs[0], client, *inputs[1:])[2],
       return_shape=True,
-    )(self.client_shapes, messages, *inputs)
-    private = set(traced.jaxpr.invars[: len(jax.tree.leaves(self.client_shapes))])
+    )(client, messages, *inputs)
+    private = set(traced.jaxpr.invars[: len(jax.tree.leaves(client))])
 
     def is_private(variable):
       return not isinstance(variable, core.Literal) and variable in private
@@ -146,6 +154,11 @@ class Answer(NamedTuple):
   structure: PyTree  #: of all
 
 
+#: Number of a call in its stage -> form of its answers. Shapes decide it, so a
+#: run has one for each stage, and whoever traces a call again finds it there.
+Forms = dict[int, Answer]
+
+
 class MissingAnswer(Exception):
   """The last call of the map has no answer yet."""
 
@@ -164,6 +177,7 @@ class Remote(ClientMap):
   #: tables that clients keep, as the method makes them, [C, ...]
   tables: list[Any] = dataclasses.field(default_factory=list)
   carriers: list[Carrier] = dataclasses.field(default_factory=list)
+  forms: Forms = dataclasses.field(default_factory=dict)  #: of the answers
 
   @property
   def carrier(self) -> Carrier:
@@ -183,7 +197,7 @@ class Remote(ClientMap):
       or not all(map(split.is_split, split.leaves(table)))
     ):
       raise OptionError("`algorithm`: its server holds what its clients keep")
-    call = Call(fn, write, table, shared, shards, args, self.carriers)
+    call = self._call(fn, write, table, shared, shards, args)
     lines = self._answers(call)
     _, total, stacked = super().update(
       lambda shared, shard, rows, *answer: (rows, *call.decode(*answer)),
@@ -207,14 +221,8 @@ class Remote(ClientMap):
     def run_on_client(total, shared, shard, rows, *args):
       return rows, fn(total(), shared, shard, *args), ()
 
-    call = Call(
-      functools.partial(run_on_client, zero),
-      lambda *rows: (),
-      (),
-      shared,
-      shards,
-      args,
-      self.carriers,
+    call = self._call(
+      functools.partial(run_on_client, zero), lambda *rows: (), (), shared, shards, args
     )
     lines = self._answers(call)
     assert not any(call.answer.is_sent)
@@ -226,6 +234,10 @@ class Remote(ClientMap):
       ).run(messages, call.client_shapes, shared, args)[2][0]
 
     return super().total(add, zero, shared, shards, lines, args, psum=psum)
+
+  def _call(self, *parts: Any) -> Call:
+    """The next call."""
+    return Call(*parts, self.carriers, len(self.calls), self.forms)
 
   def _answers(self, call: Call) -> Array:
     """The bytes of the answers to the next call."""

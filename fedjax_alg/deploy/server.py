@@ -14,7 +14,7 @@ from fedjax_alg.base import BYTES_PER_FLOAT
 from fedjax_alg.deploy import remote as remote_lib
 from fedjax_alg.deploy.client import Question
 from fedjax_alg.deploy.remote import Inputs, MissingAnswer, Remote, heard
-from fedjax_alg.engine import checkpoint, evaluate
+from fedjax_alg.engine import checkpoint, evaluate, sharding
 from fedjax_alg.exchange.messages import to_bytes
 from fedjax_alg.records import tables
 from fedjax_alg.runs.prepare import Prepared
@@ -44,8 +44,15 @@ class Round(NamedTuple):
 class _Piece:
   """A stage up to its next question, as a compiled program."""
 
-  def __init__(self, prepared: Prepared, stage: str, number: int | None = None):
+  def __init__(
+    self,
+    prepared: Prepared,
+    stage: str,
+    number: int | None = None,
+    forms: remote_lib.Forms | None = None,
+  ):
     self._prepared, self._stage, self._number = prepared, stage, number
+    self._forms = {} if forms is None else forms  #: of the answers in the stage
     self.heard: tuple[int, ...] = ()  #: of the question
     self.program = jax.jit(self._piece)
 
@@ -53,7 +60,10 @@ class _Piece:
     if self._number is not None:
       inputs = inputs._replace(number=self._number)
     remote = Remote(
-      answers_of=lambda number, call: answers[number] if number < len(answers) else None
+      answers_of=lambda number, call: (
+        answers[number] if number < len(answers) else None
+      ),
+      forms=self._forms,
     )
     try:
       return True, remote_lib.stage(self._prepared, self._stage, remote, inputs)
@@ -97,6 +107,7 @@ class Server:
     #: (stage, question, round or None) -> its program, which servers of one
     #: run can share
     self.pieces: dict[tuple[str, int, int | None], _Piece] = {}
+    self._forms: dict[tuple[str, int | None], remote_lib.Forms] = {}
     self.counted = np.zeros(len(sizes), np.int32)  #: ``Question.counted`` [C]
     self.round = 0  #: rounds run
     self.state: Any = None  #: the state after them
@@ -134,19 +145,26 @@ class Server:
         folder, (_blocks(template), self.counted)
       )
       self.counted, self.round = np.array(last_counted), header["round"]
-      self.state = split.tree_map(
-        lambda leaf, block: leaf.with_block(block),
-        lambda leaf, array: array,
-        template,
-        blocks,
+      self.state = self._place(
+        split.tree_map(
+          lambda leaf, block: leaf.with_block(block),
+          lambda leaf, array: array,
+          template,
+          blocks,
+        )
       )
       return
     traffic = _Traffic()
     while self.state is None:
       try:
-        self.state, _ = self._run_stage("setup", everybody, traffic)
+        state, _ = self._run_stage("setup", everybody, traffic)
+        self.state = self._place(state)
       except _Lost as lost:
         self.sizes[lost.args[0]] = 0
+
+  def _place(self, state: Any) -> Any:
+    """Puts a state where rounds leave theirs, so that all are one program."""
+    return sharding.replicate(state, self.prepared.mesh)
 
   def play(self) -> Round:
     """Runs a round, without those who do not answer in time."""
@@ -219,7 +237,10 @@ class Server:
     number = remote_lib.static_round(self.prepared, self.round)
     while True:
       piece = self.pieces.setdefault(
-        (stage, len(answers), number), _Piece(self.prepared, stage, number)
+        (stage, len(answers), number),
+        _Piece(
+          self.prepared, stage, number, self._forms.setdefault((stage, number), {})
+        ),
       )
       done, outcome = piece.program(self._inputs(arrived), answers)
       if done:

@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.deploy import export, flower, setting
+from fedjax_alg import data
+from fedjax_alg.deploy import export, flower, remote, setting
 from fedjax_alg.deploy.client import Client, Code
 from fedjax_alg.deploy.server import Server, _Piece
 from fedjax_alg.engine import samplers
@@ -19,6 +21,8 @@ from tests import problems
 
 pytestmark = pytest.mark.program
 CLIENTS, COHORT, ROUNDS = 4, 3, 4
+#: Examples of the clients; each number is a program of theirs.
+SIZES = (20, 30, 20, 30)
 OPTIONS = dict(rounds=ROUNDS, eval_every=1, seeds=[3], evaluate=("global",))
 
 
@@ -29,7 +33,18 @@ def options(method, extra=()):
 
 @functools.cache
 def federation():
-  return fa.federate("digits", partition="iid", num_clients=CLIENTS)
+  """A few digits of each client."""
+  digits, rows = data.load_digits(), sum(SIZES)
+  return fa.federate(
+    fa.from_arrays(
+      digits.x_train[:rows],
+      digits.y_train[:rows],
+      np.repeat(np.arange(CLIENTS), SIZES),
+      x_test=digits.x_test,
+      y_test=digits.y_test,
+    ),
+    partition="natural",
+  )
 
 
 def setting_from_file(method, extra=()):
@@ -94,9 +109,13 @@ def count_rows(params, x, y, mask):
   return {"rows": mask.sum()}
 
 
-@functools.cache
 def simulate(method, lost=(), extra=()):
   """The global models after each round, without those who are lost."""
+  return _simulate(method, tuple(lost), extra)
+
+
+@functools.cache
+def _simulate(method, lost, extra):
   gone = np.zeros((ROUNDS, CLIENTS + 1), bool)
   for number, client in lost:
     gone[number - 1, client] = True
@@ -171,8 +190,31 @@ def test_an_answer_has_the_bytes_of_its_message_and_of_the_loss(method, extra, u
   assert lines.shape == (COHORT, up + 4)
 
 
+def test_the_form_of_an_answer_is_traced_once(monkeypatch):
+  """With a form that is there a piece is the same program, so of the same bits."""
+  traced, trace = [], remote.Call._trace_answer
+  monkeypatch.setattr(
+    remote.Call, "_trace_answer", lambda call: traced.append(call.number) or trace(call)
+  )
+  prepared = setting_from_file("fedavg", (("compress_up", "sign"),))
+  server = Server(prepared, federation().data.train.size, lambda questions: {})
+  inputs, answers, forms = server._inputs(np.ones(COHORT, bool)), [], {}
+
+  def program(*forms):
+    piece = _Piece(prepared, "round", None, *forms)
+    jaxpr, out = jax.make_jaxpr(piece._piece, return_shape=True)(inputs, answers)
+    return re.sub(" at 0x[0-9a-f]+", "", str(jaxpr)), out[1]
+
+  text, (*_, lines) = program(forms)
+  answers.append(lines)
+  assert "scan" not in text and traced == [0]
+  text, (state, _) = program(forms)
+  assert int(np.prod(state.models["params"]["bias"].shape)) == 10 and traced == [0]
+  assert program()[0] == text and traced == [0, 0]
+
+
 def test_clients_of_a_private_run_shorten_what_they_send():
-  extra = (("private", "fixed"), ("clip_norm", 0.5), ("noise_multiplier", 0.1))
+  extra = (("private", "fixed"), ("clip_norm", 0.1), ("noise_multiplier", 0.1))
   machines = Machines("fedavg", extra)
   server = machines.server()
 
@@ -184,7 +226,7 @@ def test_clients_of_a_private_run_shorten_what_they_send():
     server.play()
     for answer in machines.sent[-COHORT:]:
       trained = np.frombuffer(np.asarray(answer).tobytes(), np.float32)[:-1]
-      np.testing.assert_allclose(np.linalg.norm(trained - start), 0.5, rtol=1e-4)
+      np.testing.assert_allclose(np.linalg.norm(trained - start), 0.1, rtol=1e-4)
     problems.assert_close(server.global_params(), models)
 
 
@@ -196,7 +238,7 @@ def test_who_is_lost_is_dropped_and_what_came_late_does_not_count():
   machines = Machines("scaffold")
   machines.silent = dict(zip(lost, (True, False)))
   server = machines.server()
-  for number, models in enumerate(simulate("scaffold", tuple(lost)), 1):
+  for number, models in enumerate(simulate("scaffold", lost), 1):
     outcome = server.play()
     assert outcome.lost == [client for r, client in lost if r == number]
     problems.assert_close(server.global_params(), models)

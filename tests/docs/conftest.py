@@ -4,6 +4,6 @@ import pytest
 
 
 @pytest.fixture(autouse=True, scope="module")
-def fixture_shared_programs(share_programs):
-  """Equal programs are compiled once."""
-  del share_programs
+def fixture_shared_programs(share_programs, one_device):
+  """Equal programs are compiled once, for one device."""
+  del share_programs, one_device

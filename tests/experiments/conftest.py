@@ -7,9 +7,9 @@ from tests import made_runs
 
 
 @pytest.fixture(autouse=True, scope="module")
-def fixture_shared_programs(share_programs):
-  """Equal programs are compiled once."""
-  del share_programs
+def fixture_shared_programs(share_programs, one_device):
+  """Equal programs are compiled once, for one device."""
+  del share_programs, one_device
 
 
 @pytest.fixture(autouse=True)

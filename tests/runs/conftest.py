@@ -18,9 +18,9 @@ SMALL = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _share_programs(share_programs):
-  """Equal programs are compiled once."""
-  del share_programs
+def _share_programs(share_programs, one_device):
+  """Equal programs are compiled once, for one device."""
+  del share_programs, one_device
 
 
 @pytest.fixture(name="fed", scope="session")
