@@ -2,7 +2,7 @@
 
 import functools
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
@@ -39,16 +39,16 @@ def test_the_order_of_a_heap(places, slots):
     expected, lasted = oracle.run(
       {int(i): s for i, s in zip(ids, seconds) if i < CLIENTS}, num_wanted
     )
-    client_ids = jnp.minimum(jnp.asarray(ids, jnp.int32), CLIENTS)
-    running, _, finished, time = compile_events(slots)(
-      running,
-      events.Waiting(
-        client_ids,
-        jnp.asarray(seconds, jnp.float32),
-        jnp.asarray(seconds, jnp.float32) / 8,
-      ),
-      num_reports=jnp.int32(num_wanted),
-      version=jnp.int32(version),
+    seconds_32 = seconds.astype(np.float32)
+    running, _, finished, time = jax.device_get(
+      compile_events(slots)(
+        running,
+        events.Waiting(
+          np.minimum(ids, CLIENTS).astype(np.int32), seconds_32, seconds_32 / 8
+        ),
+        num_reports=np.int32(num_wanted),
+        version=np.int32(version),
+      )
     )
     actual = np.stack([finished.client, finished.version, finished.place], 1)
     assert list(map(tuple, actual[: len(expected)])) == expected
@@ -69,27 +69,37 @@ def test_what_is_left_waits_for_the_next_buffer():
   """Two run, three wait: one starts at once, one more at the first arrival."""
   running = events.nobody(2, CLIENTS)
   queue = events.Waiting(
-    jnp.array([7, 8, 9, 10], jnp.int32),
-    jnp.array([1.0, 3.0, 1.0, 5.0]),
-    jnp.full(4, 0.5),
+    np.array([7, 8, 9, 10], np.int32),
+    np.array([1.0, 3.0, 1.0, 5.0], np.float32),
+    np.full(4, 0.5, np.float32),
   )
-  run = functools.partial(compile_events(1), num_reports=jnp.int32(1))
-  running, queue, first, time = run(running, queue, version=jnp.int32(0))
+
+  def run(running, queue, version):
+    return jax.device_get(
+      compile_events(1)(
+        running, queue, num_reports=np.int32(1), version=np.int32(version)
+      )
+    )
+
+  running, queue, first, time = run(running, queue, version=0)
   assert (int(first.client[0]), float(time)) == (7, 1)
   # Client 9 would start when the buffer is full, so it waits for model 1.
   np.testing.assert_array_equal(queue.client, [20, 20, 9, 10])
-  running, queue, second, time = run(running, queue, version=jnp.int32(1))
+  running, queue, second, time = run(running, queue, version=1)
   assert (int(second.client[0]), int(second.version[0])) == (9, 1)
-  running, _, third, time = run(running, queue, version=jnp.int32(2))
+  running, _, third, time = run(running, queue, version=2)
   assert (int(third.client[0]), int(third.version[0]), float(time)) == (8, 0, 1)
   assert third.part[0] == 0.5
 
 
 def test_nobody_is_there():
-  _, _, finished, time = compile_events(3)(
-    events.nobody(4, CLIENTS),
-    events.Waiting(jnp.full(6, CLIENTS, jnp.int32), jnp.ones(6), jnp.ones(6)),
-    num_reports=jnp.int32(3),
-    version=jnp.int32(0),
+  ones = np.ones(11, np.float32)
+  _, _, finished, time = jax.device_get(
+    compile_events(3)(
+      events.nobody(9, CLIENTS),
+      events.Waiting(np.full(11, CLIENTS, np.int32), ones, ones),
+      num_reports=np.int32(3),
+      version=np.int32(0),
+    )
   )
   assert (finished.client == CLIENTS).all() and time == 0

@@ -15,6 +15,13 @@ from fedjax_alg.rounds import ledger
 from tests.algorithms import bridge
 
 
+def count_work(model, client, *gradients, **passes):
+  """Of clients with 3, 12 and no examples, as a round counts it."""
+  return jax.jit(
+    lambda sizes: ledger.count_work(model, client, sizes, *gradients, **passes)
+  )(np.array([3, 12, 0], np.int32))
+
+
 @pytest.mark.program
 @pytest.mark.parametrize("zeroth_order", [False, True])
 def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
@@ -27,13 +34,8 @@ def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
   )
   if zeroth_order:
     client = client._replace(forward_passes=lambda size: 7 * size + 1)
-  gradients, work = ledger.count_work(
-    problem.model._replace(flops=10.0),
-    client,
-    jnp.array([3, 12, 0], jnp.int32),
-    full_passes=3,
-    evaluations=2,
-  )
+  model = problem.model._replace(flops=10.0)
+  gradients, work = count_work(model, client, full_passes=3, evaluations=2)
   steps, passes = ([0, 0, 0], [22, 85, 0]) if zeroth_order else ([24, 34, 0], [0, 0, 0])
   np.testing.assert_array_equal(gradients, steps)
   np.testing.assert_allclose(
@@ -47,10 +49,9 @@ def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
   # examples they read are; one and three batches an epoch, five passes.
   runs = [4 * 22 / 12, 4 * 85 / 17] if zeroth_order else [8, 8]
   np.testing.assert_allclose(work.batches, [runs[0] + 5, runs[1] + 5 * 3, 0], rtol=1e-6)
-  num_gradients, work = ledger.count_work(
-    problem.model._replace(flops=10.0),
+  num_gradients, work = count_work(
+    model,
     client._replace(work=LocalWork(batch_size=0), forward_passes=None),
-    jnp.array([3, 12, 0], jnp.int32),
     jnp.array([9, 8, 0]),
     full_passes=1,
   )
@@ -69,12 +70,14 @@ def test_the_rounds_of_a_fit_layer_by_layer():
     lambda ridge, clients: ridge,
     (2.0, float("inf")),
   )
-  costs = [ledger.layer_cost(plan, jnp.int32(r), 2, 3, 4) for r in range(6)]
+  costs = jax.jit(jax.vmap(lambda number: ledger.layer_cost(plan, number, 2, 3, 4)))(
+    np.arange(6, dtype=np.int32)
+  )
   solve = [6**3 / 3 + 2 * 6 * 6 * 3, 5**3 / 3 + 2 * 5 * 5 * 3]
   # Down the solution for Y and a bias. Up the upper triangle of X'X, X'Y, the
   # sums of the columns and the classes' counts, at first the encoded labels.
   np.testing.assert_allclose(
-    np.array(costs),
+    np.stack(costs, 1),
     [
       [7 * 3, 21 + 6 * 3 + 6 + 3 + 4, 1, 2 * solve[0], 2 * 36, 0],
       [6 * 3, 15 + 5 * 3 + 5 + 3, 1, 2 * solve[1], 2 * (30 + 25), 0],

@@ -77,7 +77,8 @@ def reach_of_round(name: str) -> Reach:
   algorithm = prepared.method.builder(model, ClientMap())({})
   key = jax.random.key(0)
   state = jax.eval_shape(lambda: algorithm.init(model.init(key), prepared.spec, key))
-  cohort = sample_cohort(prepared.device_data.data.train, 6, key)
+  data = prepared.device_data.data.train
+  cohort = jax.eval_shape(lambda: sample_cohort(data, 6, key))
   return reach_of(algorithm.round, state, cohort, key)
 
 

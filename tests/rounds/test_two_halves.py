@@ -64,14 +64,8 @@ def by_gradient(problem, step, mean="gradients", **options):
   )
 
 
-def play(
-  problem, client, step, ids, rounds=1, idle=(), grouping=None, start=None, **links
-):
-  """States from the start on, and the last log; nobody is there in ``idle``.
-
-  ``start`` makes another first state of the first.
-  """
-  algorithm = compose(
+def build(problem, client, step, grouping=None, **links):
+  return compose(
     problem.model,
     client,
     step,
@@ -79,14 +73,31 @@ def play(
     exchange=Exchange(**links),
     grouping=grouping,
   )
-  state, aux = bridge.init(problem, algorithm, KEY), None
+
+
+def play(problem, client, step, ids, rounds=1, start=None, **options):
+  """``play_rounds`` of the algorithm that is ``build`` of the options."""
+  return play_rounds(
+    problem, build(problem, client, step, **options), ids, rounds, start=start
+  )
+
+
+def play_rounds(problem, algorithm, ids, rounds, idle=(), start=None):
+  """States from the start on, and the last log; nobody is there in ``idle``.
+
+  ``start`` makes another first state of the first. All is in NumPy.
+  """
+  state, aux = jax.device_get(bridge.init(problem, algorithm, KEY)), None
   states = [start(state) if start else state]
   for number in range(rounds):
     if number in idle:
-      states.append(algorithm.idle(states[-1], bridge.cohort_of(problem, ids)))
+      state = algorithm.idle(states[-1], bridge.cohort_of(problem, ids))
+      states.append(jax.device_get(state))
       continue
-    _, state, aux = bridge.one_round(
-      problem, algorithm, ids, jax.random.fold_in(KEY, number), states[-1]
+    _, state, aux = jax.device_get(
+      bridge.one_round(
+        problem, algorithm, ids, jax.random.fold_in(KEY, number), states[-1]
+      )
     )
     states.append(state)
   return states, aux
@@ -157,17 +168,15 @@ def test_the_warm_up_is_one_model_in_copies(problem):
   """Until round T the copies stay equal, and are what K = 1 trains."""
   ids, client = list(range(8)), sgd_update(problem.model, ONE_STEP, 0.3)
 
-  def run(num_models, **options):
-    return play(
-      problem,
-      client,
-      server("after"),
-      ids,
-      **({"rounds": 3} | options),
-      grouping=by_model(num_models=num_models, threshold=2),
+  algorithms = {
+    num_models: build(
+      problem, client, server("after"), by_model(num_models=num_models, threshold=2)
     )
-
-  (several, aux), (single, _) = run(3), run(1)
+    for num_models in (1, 3)
+  }
+  (several, aux), (single, _) = (
+    play_rounds(problem, algorithms[num_models], ids, 3) for num_models in (3, 1)
+  )
   for state, single_state in zip(several[:3], single):
     for k in range(3):
       problems.assert_equal(
@@ -182,18 +191,18 @@ def test_the_warm_up_is_one_model_in_copies(problem):
   )
   assert aux.cost.down == 2 * 3 * 52  # three models there, three again
   # Nobody was there in round T + 1: the next one splits the copies.
-  later = run(3, rounds=4, idle=(2,))[0]
-  problems.assert_equal(later[3], several[2]._replace(round=jnp.int32(3)))
-  problems.assert_equal(later[4], several[3]._replace(round=jnp.int32(4)))
+  later = play_rounds(problem, algorithms[3], ids, 4, idle=(2,))[0]
+  problems.assert_equal(later[3], several[2]._replace(round=np.int32(3)))
+  problems.assert_equal(later[4], several[3]._replace(round=np.int32(4)))
 
 
 def spread_models(state):
   """The state with three different models, nobody prefers the last."""
   first = trees.index(state.models, 0)
-  rolled = jax.tree.map(lambda leaf: jnp.roll(leaf, 1, 0), first)
-  far = jax.tree.map(lambda leaf: 90.0 * (leaf + jnp.sin(9.0 * leaf)), rolled)
+  rolled = jax.tree.map(lambda leaf: np.roll(leaf, 1, 0), first)
+  far = jax.tree.map(lambda leaf: np.float32(90) * (leaf + np.sin(9 * leaf)), rolled)
   return state._replace(
-    models=jax.tree.map(lambda *leaves: jnp.stack(leaves), first, rolled, far)
+    models=jax.tree.map(lambda *leaves: np.stack(leaves), first, rolled, far)
   )
 
 
@@ -279,8 +288,8 @@ def test_readings_that_need_what_clients_send_as_it_is(problem, settings, patter
 
 def test_clients_join_in_a_round_without_participants(problem):
   """What the server keeps stays the mean over those who are there."""
-  joins = jnp.where(jnp.arange(12) < 7, 0, 2)
-  data = problem.data._replace(joins=joins)
+  joins = np.where(np.arange(12) < 7, 0, 2).astype(np.int32)
+  data = problem.data._replace(joins=jnp.asarray(joins))
   algorithm = bridge.build(problem, "scaffold", local_steps=2, batch_size=6)
 
   def nobody_when_they_join(data, cohort_size, key, number):
@@ -296,13 +305,15 @@ def test_clients_join_in_a_round_without_participants(problem):
       state,
     )[0]
   )
-  state = bridge.init(problem, algorithm, KEY)
+  state = jax.device_get(bridge.init(problem, algorithm, KEY))
   for number in range(4):
-    before, state = state, round_(jnp.int32(number), state)
+    before, state = state, jax.device_get(round_(np.int32(number), state))
     assert state.round == number + 1
     mean, rows = state.memory
-    present = (joins <= number).astype(jnp.float32)
-    problems.assert_close(mean, trees.slot_mean(present, rows), rtol=1e-4, atol=1e-6)
+    present = np.flatnonzero(joins <= number)
+    problems.assert_close(
+      mean, jax.tree.map(lambda leaf: leaf[present].mean(0), rows), rtol=1e-4, atol=1e-6
+    )
     if number == 2:
       problems.assert_equal(state.models, before.models)
       assert problems.differ(mean, before.memory[0])
@@ -505,7 +516,7 @@ def test_flipped_labels_are_other_data(problem, mesh):
   """In lanes on several devices, the rounds of one on flipped data."""
   flipped, liars = (
     np.array(problem.data.y),
-    np.array(attacks.hostile_clients(12, 0.4, 1)),
+    np.array(jax.jit(lambda: attacks.hostile_clients(12, 0.4, 1))()),
   )
   assert liars[::2].any()
   for client in np.flatnonzero(liars):
@@ -530,7 +541,9 @@ def test_flipped_labels_are_other_data(problem, mesh):
       **settings,
     )
     poisoned = problem._replace(data=problem.data._replace(y=jnp.asarray(y)))
-    ends.append(bridge.one_round(poisoned, algorithm, range(0, 12, 2), KEY)[1:])
+    ends.append(
+      jax.device_get(bridge.one_round(poisoned, algorithm, range(0, 12, 2), KEY)[1:])
+    )
   problems.assert_close(*ends, rtol=1e-4, atol=1e-5)
 
 
