@@ -12,9 +12,9 @@ import pytest
 
 from fedjax_alg import trees
 from fedjax_alg.base import Shard
-from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, owned, sharding
 from tests import problems
+from tests.algorithms import bridge
 
 #: Clients and devices; every pair compiles.
 HANDS = [(1, 4), (7, 1), (13, 8), (24, 3), (40, 4)]
@@ -87,9 +87,7 @@ def test_every_map_is_numpys(problem, mesh, mode, lanes, several):
   A slot of weight 0 sends NaN; sums may be several, with weights of their own.
   """
   map_clients = clients.ClientMap(mode, lanes, mesh if several else None)
-  cohort = layout.take_cohort(
-    problem.data, jnp.array([3, 12, 1, 0, 9, 5, 11], jnp.int32)
-  )
+  cohort = bridge.cohort_of(problem, [3, 12, 1, 0, 9, 5, 11])
   ids, size = np.asarray(cohort.ids), np.asarray(cohort.shards.size)
   pairs = np.arange(14.0, dtype=np.float32).reshape(7, 2)
   weights = np.float32([0.5, 0.0, 2.0, 1.0, 0.0, 4.0, 0.25])
@@ -139,7 +137,7 @@ def test_every_map_is_numpys(problem, mesh, mode, lanes, several):
   for ids_of_output in (out["id"], numbers, ids_again):
     np.testing.assert_array_equal(ids_of_output, ids)
   np.testing.assert_array_equal(out["size"], size)
-  x = np.asarray(problem.data.x[:, 0])[np.asarray(cohort.shards.offset)]
+  x = np.asarray(problem.data.x)[:, 0][np.asarray(cohort.shards.offset)]
   np.testing.assert_allclose(out["sum"], 2 * pairs.sum(1) + x, rtol=1e-6)
   assert total == (2 * (size * pairs[:, 1]).sum(), (size * ids).sum())
   np.testing.assert_allclose(sums["pair"], 2 * weights @ pairs)
@@ -157,10 +155,10 @@ def test_every_map_is_numpys(problem, mesh, mode, lanes, several):
 
 def three_shards():
   return Shard(
-    jnp.zeros((9, 1)),
-    jnp.zeros(9, jnp.int32),
-    jnp.array([0, 4, 6], jnp.int32),
-    jnp.array([4, 2, 3], jnp.int32),
+    np.zeros((9, 1), np.float32),
+    np.zeros(9, np.int32),
+    np.array([0, 4, 6], np.int32),
+    np.array([4, 2, 3], np.int32),
   )
 
 
@@ -184,7 +182,7 @@ def test_padding_of_the_map_is_the_last_client_without_data(mesh):
 def test_a_round_on_a_mesh_gathers_once(problem, mesh):
   """Dealing, a loop over the slots, is not shared out over the devices."""
   map_clients = clients.ClientMap(mesh=mesh)
-  cohort = layout.take_cohort(problem.data, jnp.arange(8, dtype=jnp.int32))
+  cohort = bridge.cohort_of(problem, range(8))
   inputs = sharding.replicate((cohort.shards, jnp.float32(2)), mesh)
   text = (
     jax.jit(
@@ -218,7 +216,7 @@ def test_a_client_that_fails_is_named_in_python():
     return number
 
   with pytest.raises(ZeroDivisionError) as error:
-    clients.ClientMap("python")(one_client, (), three_shards(), jnp.arange(3))
+    clients.ClientMap("python")(one_client, (), three_shards(), np.arange(3))
   assert error.value.__notes__ == ["in slot 1 of the cohort, a client of 2 examples"]
 
 

@@ -1,6 +1,7 @@
 """The evaluation protocols on a case worked out with NumPy."""
 
 from collections.abc import Callable
+import functools
 from typing import NamedTuple
 
 import chex
@@ -95,13 +96,15 @@ def fixture_case(problem):
     train,
     problems.client_data(tests),
     problems.client_data(pieces),
-    jnp.asarray(histogram, jnp.float32),
-    Pieces(num_train + jnp.array([0, 40, 80]), jnp.array([40, 40, 3])),
-    KindTests(jnp.asarray(KIND), jnp.asarray(KIND_OFFSET), jnp.asarray(KIND_SIZE)),
+    histogram.astype(np.float32),
+    Pieces(
+      *(np.int32([num_train, num_train + 40, num_train + 80]), np.int32([40, 40, 3]))
+    ),
+    KindTests(*map(np.int32, (KIND, KIND_OFFSET, KIND_SIZE))),
   )
   state = State(
     jax.tree.map(
-      lambda *leaves: jnp.stack(leaves),
+      lambda *leaves: np.stack(leaves),
       *(problems.some_params(problem.model, seed, 1.0) for seed in range(K)),
     )
   )
@@ -139,14 +142,25 @@ def all_there(data):
   return data._replace(train=data.train._replace(joins=None))
 
 
+@functools.cache
+def _outputs(model):
+  """(params, x, y) -> logits, losses."""
+
+  @jax.jit
+  def outputs(params, x, y):
+    logits = model.apply(params, x)
+    return logits, model.loss(logits, y)
+
+  return outputs
+
+
 def outcome(problem, case, k, x, y):
   """Predictions and losses of model k."""
   params = jax.tree.map(lambda leaf: leaf[k], case.state.models)
   count = len(y)
   padding = -count % 512  # one program for all lengths
   x, y = np.pad(x, ((0, padding), (0, 0))), np.pad(y, (0, padding))
-  logits = problem.model.apply(params, jnp.asarray(x))
-  losses = problem.model.loss(logits, jnp.asarray(y))
+  logits, losses = _outputs(problem.model)(params, x, y)
   return (np.asarray(logits)[:count].argmax(1), np.asarray(losses, np.float64)[:count])
 
 
@@ -218,7 +232,7 @@ def test_what_clients_deploy_on_all_test_rows_of_their_kind(problem, case):
 
 
 def test_who_never_joins_is_local_and_no_newcomer(case):
-  joins = jnp.asarray([0, 3, NEVER, 0])
+  joins = np.array([0, 3, NEVER, 0])
   data = case.data._replace(train=case.data.train._replace(joins=joins))
   for protocol, members in (("local", [0, 2, 3]), ("newcomers", [1])):
     mask = evaluate._client_mask(None, protocol, data, None)
@@ -240,7 +254,10 @@ def test_nobody_assigned_yet_is_not_a_number(case):
 def test_preferred_weighs_each_class_as_its_clients_hold_it(problem, case):
   x, y = case.pooled
   squares = [
-    sum(float((leaf[k] ** 2).sum()) for leaf in jax.tree.leaves(case.state.models))
+    sum(
+      float((np.asarray(leaf[k]) ** 2).sum())
+      for leaf in jax.tree.leaves(case.state.models)
+    )
     for k in range(K)
   ]
   confusion, loss, groups = np.zeros((L, L)), np.zeros(L), set()

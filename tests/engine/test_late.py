@@ -18,15 +18,14 @@ DRAWS, ABSENT = 4000, 3
 
 def draw_arrivals(problem, options):
   """Arrivals of DRAWS rounds of all 12 clients but one."""
-  cohort = sample_cohort(problem.data, 12, jax.random.key(0))
-  cohort = cohort._replace(weight=cohort.weight.at[ABSENT].set(0))
-  return jax.device_get(
-    jax.jit(
-      jax.vmap(
-        lambda key: late.draw_late(options, cohort, client_keys(key, cohort.ids))
-      )
-    )(jax.random.split(jax.random.key(5), DRAWS))
-  )
+
+  def draw(key):
+    cohort = sample_cohort(problem.data, 12, jax.random.key(0))
+    cohort = cohort._replace(weight=cohort.weight.at[ABSENT].set(0))
+    return late.draw_late(options, cohort, client_keys(key, cohort.ids))
+
+  keys = jax.random.split(jax.random.key(5), DRAWS)
+  return jax.device_get(jax.jit(jax.vmap(draw))(keys))
 
 
 def test_everybody_is_lost_as_often_and_alone(problem):
@@ -87,7 +86,11 @@ def player(problem, data, name, **settings):
     batch_size=5,
     **dict(dict(local_steps=0, local_epochs=4), **settings),
   )
-  state = algorithm.init(problem.model.init(KEYS.model), problem.spec, KEYS.start)
+  state = jax.jit(
+    lambda keys: algorithm.init(
+      problem.model.init(keys.model), problem.spec, keys.start
+    )
+  )(KEYS)
 
   @problems.quick_jit
   def play(numbers, ids):
@@ -104,12 +107,21 @@ def player(problem, data, name, **settings):
       state,
     )
 
-  return state, lambda ids=None, **numbers: play(numbers or None, ids)
+  return jax.device_get(state), lambda ids=None, **numbers: jax.device_get(
+    play(numbers or None, ids)
+  )
 
 
 KEYS = run_keys(1)
-#: Of the round.
-COHORT_KEY = jax.random.fold_in(KEYS.cohort, 2)
+
+
+def draw_ids(data):
+  """The 8 clients of the round."""
+  return np.asarray(
+    jax.jit(lambda key: samplers.uniform(data, 8, jax.random.fold_in(key, 2)))(
+      KEYS.cohort
+    )
+  )
 
 
 def seconds(problem, data):
@@ -118,9 +130,9 @@ def seconds(problem, data):
   steps = 4 * -(-sizes // 5)
   nbytes = 2 * 4 * (problems.FEATURES + 1) * problems.CLASSES
   return (
-    3 * problem.model.flops * 4 * sizes / data.devices.flops_per_s
+    3 * problem.model.flops * 4 * sizes / np.asarray(data.devices.flops_per_s)
     + 1e-6 * steps
-    + nbytes / data.devices.bytes_per_s
+    + nbytes / np.asarray(data.devices.bytes_per_s)
   )
 
 
@@ -128,12 +140,12 @@ def seconds(problem, data):
 def test_a_deadline_by_the_clock(problem, data):
   """The round is that of those in time; it ends at the deadline."""
   before, play = player(problem, data, "fedavg")
-  ids = samplers.uniform(data, 8, COHORT_KEY)
-  took = np.asarray(seconds(problem, data))
+  ids = draw_ids(data)
+  took = seconds(problem, data)
   deadline = float(np.sort(took[ids])[4] * 1.001)
   in_time = took[ids] <= deadline
   state, aux = play(deadline_s=deadline)
-  plain, report = play(ids=jnp.where(in_time, ids, 12))
+  plain, report = play(ids=np.where(in_time, ids, 12).astype(np.int32))
   problems.assert_close(state, plain, rtol=1e-6)
   assert (aux.server["cohort_present"], aux.server[late.LOST]) == (5, 3)
   assert aux.cost == report.cost
@@ -147,7 +159,7 @@ def test_a_deadline_by_the_clock(problem, data):
   assert aux.server[late.LOST] == 0
   # Too late: they have received the model and sent nothing; the server waits.
   state, aux = play(deadline_s=1e-7)
-  problems.assert_equal(state, before._replace(round=jnp.int32(1)))
+  problems.assert_equal(state, before._replace(round=np.int32(1)))
   assert (aux.server["cohort_present"], aux.server[late.LOST]) == (0, 8)
   assert (aux.cost.down, aux.cost.up) == (report.cost.down, 0)
   assert aux.times[:3] == (0, 0, 0)
@@ -158,16 +170,17 @@ def test_a_deadline_by_the_clock(problem, data):
 def test_who_is_lost_keeps_its_state(problem, data):
   """SCAFFOLD's variates of those who do not arrive, and its round."""
   before, play = player(problem, data, "scaffold")
-  cohort = sample_cohort(data, 8, COHORT_KEY)
-  arrived = late.draw_late(
-    Late(dropout=0.4),
-    cohort,
-    client_keys(server_key(jax.random.fold_in(KEYS.work, 2), LATE), cohort.ids),
-  ).arrived
-  arrived, ids = np.asarray(arrived), np.asarray(cohort.ids)
+
+  @jax.jit
+  def draw(keys):
+    cohort = sample_cohort(data, 8, jax.random.fold_in(keys.cohort, 2))
+    client = client_keys(server_key(jax.random.fold_in(keys.work, 2), LATE), cohort.ids)
+    return late.draw_late(Late(dropout=0.4), cohort, client).arrived, cohort.ids
+
+  arrived, ids = jax.device_get(draw(KEYS))
   assert 0 < arrived.sum() < 8
-  state, aux = play(dropout=jnp.float32(0.4))
-  plain, _ = play(ids=np.where(arrived, ids, 12))
+  state, aux = play(dropout=np.float32(0.4))
+  plain, _ = play(ids=np.where(arrived, ids, 12).astype(np.int32))
   problems.assert_close(state, plain, rtol=1e-6)
   assert aux.server[late.LOST] == 8 - arrived.sum()
   table, old = (
@@ -195,13 +208,15 @@ def test_a_part_is_so_many_epochs(problem, data):
     batch_size=5,
   )
   before, play = player(problem, data, "fednova", local_epochs=1)
-  plain, report = play(ids=samplers.uniform(data, 8, COHORT_KEY))
+  plain, report = play(ids=draw_ids(data))
   options = Late(stragglers=1.0, most=1e-6, keep=True)  # rounded up
-  state, aux = problems.quick_jit(
-    lambda state: sample_and_run(
-      algorithm, data, Participation(8, late=options), KEYS, jnp.int32(2), state
-    )
-  )(before)
+  state, aux = jax.device_get(
+    problems.quick_jit(
+      lambda state: sample_and_run(
+        algorithm, data, Participation(8, late=options), KEYS, jnp.int32(2), state
+      )
+    )(before)
+  )
   problems.assert_close(state.models, plain.models, rtol=1e-6, atol=1e-7)
   assert aux.cost == report.cost
   problems.assert_equal(aux.work, report.work)

@@ -54,9 +54,9 @@ def _sample(sampler, slots):
 def draws(sampler, data, slots, number=0):
   """[DRAWS, slots] cohorts of independent keys."""
   if data.joins is None:  # one program for all data
-    data = data._replace(joins=jnp.zeros(12, jnp.int32))
+    data = data._replace(joins=np.zeros(12, np.int32))
   keys = jax.random.split(jax.random.key(3), DRAWS)
-  return np.asarray(_sample(sampler, slots)(keys, data, jnp.int32(number)))
+  return np.asarray(_sample(sampler, slots)(keys, data, np.int32(number)))
 
 
 def test_uniform_cohorts_are_those_that_have_always_been_drawn(problem):
@@ -127,17 +127,16 @@ def test_large_clients_are_drawn_more_often(problem, sampler):
     > 1e-3
   )
   # Client 10 has just come, and who is left without examples stays away.
-  few = jnp.where(
-    jnp.isin(jnp.arange(12), jnp.array([3, 10, 11])), problem.data.size, 0
-  )
-  late = problem.data._replace(size=few, joins=jnp.where(jnp.arange(12) == 10, 4, 0))
+  few = np.where(np.isin(np.arange(12), [3, 10, 11]), problem.data.size, 0)
+  joins = np.where(np.arange(12) == 10, 4, 0).astype(np.int32)
+  late = problem.data._replace(size=few, joins=joins)
   assert np.unique(draws(sampler, late, 2), axis=0).tolist() == [[3, 11]]
   assert np.unique(draws(sampler, late, 2, 4), axis=0).tolist() == [
     [3, 10],
     [3, 11],
     [10, 11],
   ]
-  none = late._replace(size=jnp.zeros_like(few))
+  none = late._replace(size=np.zeros_like(few))
   assert (draws(sampler, none, 2) == 12).all()
 
 
@@ -152,10 +151,12 @@ def test_samplers_of_very_many_clients():
   assert samplers.find_sampler("availability", "auto", 10**5) is samplers.by_trial
   assert samplers.find_sampler("size", "auto", 100) is samplers.by_size
   np.testing.assert_array_equal(
-    samplers.by_examples(data, 6, key), [5, 127, 128, 2999, 3000, 3000]
+    jax.jit(lambda key: samplers.by_examples(data, 6, key))(key),
+    [5, 127, 128, 2999, 3000, 3000],
   )
   np.testing.assert_array_equal(  # the third of three turns
-    samplers.by_trial(data, 5, key), [699, 1399, 2099, 2799, 3000]
+    jax.jit(lambda key: samplers.by_trial(data, 5, key))(key),
+    [699, 1399, 2099, 2799, 3000],
   )
 
 
@@ -163,8 +164,8 @@ def layout_of(size, availability):
   """Clients of these sizes, without rows."""
   size = jnp.asarray(size, jnp.int32)
   return ClientData(
-    jnp.zeros((1, 1)),
-    jnp.zeros(1, jnp.int32),
+    np.zeros((1, 1), np.float32),
+    np.zeros(1, np.int32),
     size,
     size,
     availability=jnp.asarray(availability, jnp.float32),
@@ -203,13 +204,13 @@ def test_available_clients_are_drawn_evenly_and_slots_stay_empty(problem, sample
   assert (z**2).sum() < stats.chi2.ppf(0.999, 10)
   empty = (number_there(a) * np.maximum(0, 3 - np.arange(13))).sum()
   assert abs((ids == 12).sum(1).mean() - empty) < 4 / np.sqrt(DRAWS)
-  nobody = data._replace(availability=jnp.zeros(12))
+  nobody = data._replace(availability=np.zeros(12, np.float32))
   assert (draws(sampler, nobody, 3) == 12).all()
 
 
 def test_availability_follows_the_time_of_day(problem):
   """Each client's share of days by hour, and its own phase."""
-  data = problem.data._replace(availability=jnp.full(12, 0.5))
+  data = problem.data._replace(availability=np.full(12, 0.5, np.float32))
   sampler = samplers.with_daily_cycle(samplers.by_availability, 4, seed=7)
   hours = np.stack(
     [
@@ -246,13 +247,16 @@ def test_a_sampler_of_ones_own_cannot_break_a_cohort(problem):
     return jnp.stack([5, 7, 5, -1, 13, number])
 
   sampler = samplers.with_checks(mine)
+  draw = jax.jit(
+    lambda number: sample_cohort(late, 6, jax.random.key(0), number, sampler)
+  )
   for number, ids in ((1, [1, 5, 12, 12, 12, 12]), (2, [2, 5, 7, 12, 12, 12])):
-    cohort = sample_cohort(late, 6, jax.random.key(0), jnp.int32(number), sampler)
+    cohort = jax.device_get(draw(np.int32(number)))
     np.testing.assert_array_equal(cohort.ids, ids)
     np.testing.assert_array_equal(cohort.present, np.array(ids) < 12)
   for bad, pattern in (
-    (lambda *_: jnp.zeros(3, jnp.int32), r"gives \[3\] int32"),
-    (lambda *_: jnp.zeros(6), r"gives \[6\] float32"),
+    (lambda *_: jnp.asarray(np.zeros(3, np.int32)), r"gives \[3\] int32"),
+    (lambda *_: jnp.asarray(np.zeros(6, np.float32)), r"gives \[6\] float32"),
     (lambda *_: None, r"gives \[\] NoneType"),
   ):
     with pytest.raises(ValueError, match="^sampler=<lambda>: " + pattern):
@@ -268,7 +272,9 @@ def test_coins_are_independent_and_there_are_slots_for_all(problem):
   """Poisson sampling: every client with probability q, against SciPy."""
   clients, rate, rounds = 12, 0.3, 4000
   slots = samplers.slots_of_poisson(clients, rate)
-  data = problem.data._replace(availability=jnp.full(clients, rate, jnp.float32))
+  data = problem.data._replace(
+    availability=jnp.asarray(np.full(clients, rate, np.float32))
+  )
   ids = np.asarray(
     jax.jit(jax.vmap(lambda key: samplers.poisson(data, slots, key)))(
       jax.random.split(jax.random.key(1), rounds)
@@ -285,7 +291,9 @@ def test_coins_are_independent_and_there_are_slots_for_all(problem):
     > 1e-3
   )
   assert abs(np.corrcoef(present.T) - np.eye(clients)).max() < 0.08
-  cohort = sample_cohort(data, slots, jax.random.key(2), sampler=samplers.poisson)
+  cohort = jax.jit(
+    lambda key: sample_cohort(data, slots, key, sampler=samplers.poisson)
+  )(jax.random.key(2))
   np.testing.assert_allclose(cohort.expected, rate * clients, rtol=1e-6)
   for clients, rate in ((2000, 0.05), (100, 0.01), (30, 0.9), (5, 1.0)):
     slots = samplers.slots_of_poisson(clients, rate)
