@@ -44,9 +44,6 @@ LONGEST = (
 #: process that has 65,530, and a program of the newest jaxlib takes several.
 MOST_MAPS = 20_000
 
-#: What ``one_device`` has another function take the place of.
-_CLIENTS_MESH = sharding.clients_mesh
-
 #: Compiled programs of this process, and in the end those of its workers.
 COUNTS = program_counts.Counts()
 
@@ -294,19 +291,15 @@ def fixture_one_device():
 
   Those of tests that ask for ``all_devices`` use all four.
   """
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(
-      sharding,
-      "clients_mesh",
-      lambda devices=None: _CLIENTS_MESH(devices or jax.devices()[:1]),
-    )
+  with shared_programs.on_devices(1):
     yield
 
 
 @pytest.fixture(name="all_devices")
-def fixture_all_devices(monkeypatch):
+def fixture_all_devices():
   """Undoes ``one_device`` for a test."""
-  monkeypatch.setattr(sharding, "clients_mesh", _CLIENTS_MESH)
+  with shared_programs.on_devices(None):
+    yield
 
 
 @pytest.fixture(scope="session", name="mesh")

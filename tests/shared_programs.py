@@ -3,12 +3,15 @@
 The programs of a run are made of what ``key`` lists; seeds, data, clocks,
 traced hyper-parameters and the number of rounds are inputs
 (tests/runs/test_programs.py). So tests about folders, tables or messages need
-not compile the same programs again.
+not compile the same programs again. Nor does it matter to them on how many
+devices: programs for one compile in half the time.
 """
 
+import contextlib
 import copy
 import dataclasses
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +20,7 @@ from fedjax_alg import own
 from fedjax_alg.base import RoundAux
 from fedjax_alg.data import layout
 from fedjax_alg.engine import keys as keys_lib
-from fedjax_alg.engine import loop
+from fedjax_alg.engine import loop, sharding
 from fedjax_alg.runs import plan
 from fedjax_alg.runs import programs as programs_lib
 from fedjax_alg.runs.options import MachineOptions, ModelOptions
@@ -26,6 +29,18 @@ from fedjax_alg.runs.options import MachineOptions, ModelOptions
 PLACES = ("fedjax_alg.runs.queue", "experiments.cli.execute", "experiments.cli.sweeps")
 REAL = programs_lib.Programs
 _CACHE = {}
+_MESH = sharding.clients_mesh
+
+
+@contextlib.contextmanager
+def on_devices(number):
+  """Runs that name no devices use so many of them; None: all."""
+
+  def mesh(devices=None):
+    return _MESH(devices or jax.devices()[:number])
+
+  with mock.patch.object(sharding, "clients_mesh", mesh):
+    yield
 
 
 def key(prepared):

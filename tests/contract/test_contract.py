@@ -354,29 +354,41 @@ class Bench:
   @functools.cached_property
   def deploy_all(self):
     """(state, key) -> params of all clients and a newcomer, their losses."""
-    problem = self.problem
+    loss = squared_error if self.entry.rounds else None  # of least squares
     count = self.spec.num_clients
-    ids = jnp.arange(count + 1, dtype=jnp.int32)  # id C is the newcomer
+    ids = np.arange(count + 1, dtype=np.int32)  # id C is the newcomer
     holder = ids % count  # whose data are those of client 0
-    shards = layout.take_cohort(problem.data, holder).shards
-    measured = problem.model
-    if self.entry.rounds:  # fitted by least squares
-      measured = measured._replace(loss=squared_error)
+    offset, size = (
+      np.asarray(leaf)[holder]
+      for leaf in (self.problem.data.offset, self.problem.data.size)
+    )
+    shards = Shard(self.problem.data.x, self.problem.data.y, offset, size)
 
     @problems.quick_jit
-    def deploy(state, key, numbers):
-      algorithm = self.traced(numbers)
+    def deploy(state, key, numbers, shards):
+      return jax.vmap(
+        functools.partial(self.traced(numbers).client_params, state),
+        in_axes=(0, OF_CLIENTS, 0),
+      )(ids, shards, client_keys(key, ids))
 
-      def deploy_one(shard, client_id, key):
-        params = algorithm.client_params(state, client_id, shard, key)
-        return params, objective.full_loss(measured, params, shard)
+    def deploy_and_measure(state, key):
+      params = deploy(state, key, problems.row(self.numbers, 0), shards)
+      return params, losses_of(self.problem.model, loss)(params, shards)
 
-      return jax.vmap(deploy_one, in_axes=(Shard(None, None, 0, 0), 0, 0))(
-        shards, ids, client_keys(key, ids)
-      )
+    return deploy_and_measure
 
-    numbers = problems.row(self.numbers, 0)
-    return lambda state, key: deploy(state, key, numbers)
+
+#: The axis of a shard's leaves along which clients lie.
+OF_CLIENTS = Shard(None, None, 0, 0)
+
+
+@functools.cache
+def losses_of(model, loss):
+  """(params, shards) of clients -> their losses: one program for all methods."""
+  measured = model._replace(loss=loss) if loss else model
+  return problems.quick_jit(
+    jax.vmap(functools.partial(objective.full_loss, measured), in_axes=(0, OF_CLIENTS))
+  )
 
 
 def squared_error(logits, y):

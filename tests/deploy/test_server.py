@@ -17,7 +17,7 @@ from fedjax_alg.deploy.client import Client, Code
 from fedjax_alg.deploy.server import Server, _Piece
 from fedjax_alg.engine import samplers
 from fedjax_alg.runs.plan import from_keywords
-from tests import problems
+from tests import problems, shared_programs
 
 pytestmark = pytest.mark.program
 CLIENTS, COHORT, ROUNDS = 4, 3, 4
@@ -147,15 +147,18 @@ def _simulate(method, lost, extra):
   ],
 )
 def test_rounds_and_bytes_are_those_of_the_simulation(method, extra, down, up):
-  machines = Machines(method, extra)
-  server = machines.server()
-  for models in simulate(method, extra=extra):
-    outcome = server.play()
-    problems.assert_close(server.global_params(), models)
-    assert outcome.bytes_down - outcome.ledger_down == down
-    assert outcome.bytes_up - outcome.ledger_up == up
-    assert len(outcome.asked) == COHORT and not outcome.lost
+  """On one device, or several; all rounds are the same programs."""
+  with shared_programs.on_devices(None if extra else 1):
+    machines = Machines(method, extra)
+    server = machines.server()
+    for models in simulate(method, extra=extra):
+      outcome = server.play()
+      problems.assert_close(server.global_params(), models)
+      assert outcome.bytes_down - outcome.ledger_down == down
+      assert outcome.bytes_up - outcome.ledger_up == up
+      assert len(outcome.asked) == COHORT and not outcome.lost
   assert server.counted.max() == ROUNDS
+  assert {piece.program._cache_size() for piece in server.pieces.values()} == {1}
 
 
 def test_sums_of_a_method_in_closed_form_are_sent_in_double_precision():

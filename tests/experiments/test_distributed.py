@@ -1,14 +1,20 @@
-"""A run of several processes, as a command."""
+"""A run of several processes, as a command.
+
+As a script with words it is one of the processes: the command is run in a folder
+that is not empty, and then with these words.
+"""
 
 import json
 import os
 import signal
+import sys
 import time
 
 import jax
 import pytest
 
 from experiments import run
+from fedjax_alg.engine import processes
 from fedjax_alg.records import tables
 from tests.engine.test_processes import free_port, start
 
@@ -35,12 +41,22 @@ def play(*flags):
   return run.main([*FLAGS, *flags])
 
 
-def two(*flags):
+def refused_then_played(occupied, *words):
+  """Statuses with which a process would end; only the last one ends it."""
+  end, processes.end = processes.end, print
+  run.main([*words, f"--out_dir={occupied}"])
+  sys.stdout.flush()
+  processes.end = end
+  return run.main(words)
+
+
+def two(occupied, *flags):
   port = free_port()
   return [
     start(
       "-m",
-      "experiments.run",
+      "tests.experiments.test_distributed",
+      str(occupied),
       *FLAGS,
       *flags,
       "--host_devices=1",
@@ -60,23 +76,32 @@ def newest(folder):
 def test_one_process_two_and_one_again(tmp_path):
   """A run goes on with two; one is killed, the other ends with 75.
 
-  Clients keep control variates and a layer, the server running statistics.
+  Clients keep control variates and a layer, the server running statistics. What
+  process 0 sees in another folder would have ended both before, with one line.
   """
   folder, reference = tmp_path / "run", tmp_path / "whole"
+  occupied = tmp_path / "occupied"
+  occupied.mkdir()
+  (occupied / "mine.txt").write_text("no run")
   assert play("--rounds=2", f"--out_dir={folder}") == 0
   identity = json.loads((folder / "config.json").read_text())["identity"]
-  both = two("--rounds=100000", *RESUME, f"--out_dir={folder}")
+  both = two(occupied, "--rounds=100000", *RESUME, f"--out_dir={folder}")
   end = time.monotonic() + 300
   while newest(folder) <= 4 and time.monotonic() < end and (both[0].poll() is None):
     time.sleep(0.1)
   began = time.monotonic()
   os.kill(both[1].pid, signal.SIGKILL)
-  message = both[0].communicate(timeout=100)[1]
+  (status, messages), (other_status, other_messages) = (
+    process.communicate(timeout=100) for process in both
+  )
   assert both[0].returncode == 75
   assert time.monotonic() - began < 60
-  assert len(message.splitlines()) == 1, message
+  refusal, *end = messages.splitlines()
+  assert (status.split()[0], other_status.split()[0]) == ("2", "2")
+  assert refusal.startswith(f"error: --out_dir={occupied}: "), messages
+  assert other_messages.splitlines() == [refusal]
+  (message,) = end
   assert message.startswith("error: ") and "lost" in message and "--resume" in message
-  both[1].communicate(timeout=100)
   for process in range(2):  # each has saved what its own clients keep
     assert list(folder.glob(f"checkpoint/*.rows_{process}_of_2"))
   facts = json.loads((folder / "config.json").read_text())
@@ -98,12 +123,5 @@ def test_one_process_two_and_one_again(tmp_path):
       ), name
 
 
-def test_what_process_0_finds_in_the_folder_ends_both(tmp_path):
-  """One line and one status, of each process."""
-  (tmp_path / "mine.txt").write_text("no run")
-  both = two("--rounds=2", f"--out_dir={tmp_path}")
-  for process in both:
-    message = process.communicate(timeout=300)[1]
-    assert process.returncode == 2
-    assert message.startswith(f"error: --out_dir={tmp_path}: "), message
-    assert len(message.splitlines()) == 1, message
+if __name__ == "__main__":
+  sys.exit(refused_then_played(*sys.argv[1:]))

@@ -8,9 +8,11 @@ import pytest
 from experiments import run as command
 from experiments.cli import writer
 import fedjax_alg as fa
+from tests import shared_programs
 
 CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
-#: algorithm -> what a run of it takes, beside its federation.
+#: algorithm -> what a run of it takes, beside its federation. IFCA's are on all
+#: devices, see ``shared_programs.on_devices``.
 SMALL = {
   "ifca": dict(cohort_size=6, rounds=3, num_groups=2),
   "losac": dict(cohort_size=4, rounds=3, local_steps=3),
@@ -32,9 +34,13 @@ def _fed():
 @pytest.fixture(name="by_api", scope="session")
 def _by_api(fed):
   """algorithm of ``SMALL`` -> its run by the library."""
-  return functools.cache(
-    lambda name: fa.run(name, fed, seeds=2, eval_every=2, **SMALL[name])
-  )
+
+  @functools.cache
+  def run(name):
+    with shared_programs.on_devices(None if name == "ifca" else 1):
+      return fa.run(name, fed, seeds=2, eval_every=2, **SMALL[name])
+
+  return run
 
 
 @pytest.fixture(name="by_command", scope="session")
@@ -45,7 +51,10 @@ def _by_command(tmp_path_factory):
   @functools.cache
   def run_command(name):
     words = [f"--{key}={value}" for key, value in SMALL[name].items()]
-    with pytest.MonkeyPatch.context() as patch:
+    with (
+      pytest.MonkeyPatch.context() as patch,
+      shared_programs.on_devices(None if name == "ifca" else 1),
+    ):
       for picture in ("histogram", "run_curves"):
         patch.setattr(writer.plots, picture, lambda *_: None)
       assert (

@@ -4,17 +4,19 @@ The runs share one compiled program, and pictures are drawn by a stand-in.
 """
 
 import builtins
+import functools
 import io
 import json
 import os
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import pytest
 
 from experiments import run
-from experiments.cli import execute, lock, resume, writer
+from experiments.cli import config, execute, lock, resume, writer
 from experiments.cli.config import Config, UsageError
 import fedjax_alg as fa
 from fedjax_alg import files
@@ -39,6 +41,12 @@ WORDS = (
 _PREPARED = {}
 
 
+@functools.cache
+def _parse(words, parse=config.parse_config):
+  """A command line is parsed once; one that is refused, each time."""
+  return parse(words)
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
 
@@ -58,6 +66,7 @@ def _quick(monkeypatch):
   monkeypatch.setattr(writer.plots, "run_curves", draw)
   monkeypatch.setattr(writer.plots, "histogram", draw)
   monkeypatch.setattr(Config, "prepare", prepare)
+  monkeypatch.setattr(run.config_lib, "parse_config", lambda argv: _parse(tuple(argv)))
   monkeypatch.setattr(writer, "_PARTITION_PLOTS", {})
 
 
@@ -477,8 +486,13 @@ def test_a_config_that_was_edited_is_refused_before_compiling(
 # Devices
 
 
-def test_other_devices(folder, reference, capsys):
+def test_other_devices(tmp_path, all_devices, monkeypatch, capsys):
   """Two devices, then those of here, then two others, and here again."""
+  del all_devices
+  monkeypatch.setattr(sys.modules[__name__], "_PREPARED", {})
+  folder, reference = tmp_path / "run", tmp_path / "whole"
+  assert play(reference) == 0
+  shutil.copytree(reference, folder)
   machine = files.read_json(folder / "config.json")["machine"]
   assert machine["devices"] == 4 and machine["map_clients"] == "sequential"
   assert machine["draw"] == "permutation, version 1"
