@@ -7,7 +7,7 @@ decode them. What is left of them is in files of old runs or in the interface;
 
 import ast
 import collections
-from collections.abc import Iterator
+import functools
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -31,12 +31,20 @@ _IRREGULAR = frozenset(
 _NO_PARTICIPLES = frozenset("need seed feed speed exceed embed hundred shared".split())
 
 
-def trees() -> Iterator[ast.AST]:
-  """Parses every file."""
+@functools.cache
+def all_names() -> tuple[list[str], list[str]]:
+  """Lists the names that are bound in all files, and those of functions."""
+  names, functions = [], []
   for folder in FOLDERS:
     for path in sorted((ROOT / folder).rglob("*.py")):
-      if "_build" not in path.parts:
-        yield ast.parse(path.read_text("utf-8"))
+      if "_build" in path.parts:
+        continue
+      for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if name := bound(node):
+          names.append(name)
+        if isinstance(node, ast.FunctionDef):
+          functions.append(node.name)
+  return names, functions
 
 
 def bound(node: ast.AST) -> str | None:
@@ -64,7 +72,7 @@ def is_participle(name: str) -> bool:
 
 
 def test_names_are_not_words_that_a_reader_must_decode():
-  names = [name for tree in trees() for name in map(bound, ast.walk(tree)) if name]
+  names, _ = all_names()
   counts = collections.Counter(
     name for name in names if name.strip("_").lower() in WORDS
   )
@@ -72,12 +80,7 @@ def test_names_are_not_words_that_a_reader_must_decode():
 
 
 def test_functions_do_something():
-  names = [
-    node.name
-    for tree in trees()
-    for node in ast.walk(tree)
-    if isinstance(node, ast.FunctionDef) and not node.name.startswith("test_")
-  ]
+  names = [name for name in all_names()[1] if not name.startswith("test_")]
   participles = [name for name in names if is_participle(name)]
   assert len(participles) <= MOST_PARTICIPLES * len(names), participles
 

@@ -65,12 +65,18 @@ def play(name, federation):
 
 
 def main(port, process, out, *algorithms):
+  try:
+    fa.distributed()
+    alone = ""
+  except fa.OptionError as error:
+    alone = str(error)
   fa.distributed(f"127.0.0.1:{port}", 2, int(process), host_devices=1)
   federation = fa.federate("digits", **DATA)
   outputs = {
+    "alone": np.array(alone),
     "rows": np.array(
       [federation.data.train.x.shape[0], federation.data.train.size.sum()]
-    )
+    ),
   }
   for name in algorithms:
     numbers, own_bytes = play(name, federation)

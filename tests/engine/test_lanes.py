@@ -7,10 +7,10 @@ import pytest
 
 from fedjax_alg.base import Shard
 from fedjax_alg.client import minibatches, objective, sgd
-from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import client_keys
 from tests import problems
+from tests.algorithms import bridge
 
 pytestmark = pytest.mark.program
 
@@ -22,10 +22,14 @@ WORK = minibatches.LocalWork(local_epochs=3, batch_size=4)
 @pytest.fixture(scope="module", name="inputs")
 def fixture_inputs(problem):
   """(two rows of models, shards, keys of each row): the second diverges."""
-  cohort = layout.take_cohort(problem.data, jnp.minimum(IDS, 12))
+  cohort = bridge.cohort_of(problem, np.minimum(IDS, 12))
   start = problems.some_params(problem.model)
-  starts = jax.tree.map(lambda leaf: jnp.stack([leaf, jnp.inf * leaf]), start)
-  keys = jnp.stack([client_keys(jax.random.key(seed), cohort.ids) for seed in (0, 1)])
+  starts = jax.tree.map(
+    lambda leaf: np.stack([leaf, np.float32(np.inf) * np.asarray(leaf)]), start
+  )
+  keys = jax.jit(
+    lambda ids: jnp.stack([client_keys(jax.random.key(seed), ids) for seed in (0, 1)])
+  )(cohort.ids)
   return starts, cohort.shards, keys
 
 
@@ -57,13 +61,13 @@ def simulate(problem, inputs, weights, **options):
     return first_row, rows
 
   with problems.quick_compilation():
-    return play(*inputs, weights)
+    return jax.device_get(play(*inputs, weights))
 
 
 def test_lanes_give_what_clients_give_alone(problem, inputs):
   """In the order of the slots, and by row: NaN of one row stays there."""
   # [S, 2]; the padding slot, which sends NaN, counts in no sum.
-  weights = jnp.array([[1, 0], [0, 2], [0, 0], [3, 1], [0, 0], [0.5, 0], [0, 4.0]])
+  weights = np.float32([[1, 0], [0, 2], [0, 0], [3, 1], [0, 0], [0.5, 0], [0, 4]])
   expected = simulate(problem, inputs, weights, mode="sequential")
   per_client, (sums, reports) = simulate(
     problem, inputs, weights, mode="lanes", lanes=3

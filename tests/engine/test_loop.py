@@ -1,5 +1,6 @@
 """The compiled run: seeds, logs, names."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -50,14 +51,17 @@ def fixture_run(problem):
     m: loop.make_run_rounds(build, Participation(4), 6, m) for m in loop.MAP_SEEDS
   }
 
-  def run(seeds, count, map_seeds="sequential", start=0, states=None):
+  @functools.partial(jax.jit, static_argnums=1)
+  def begin(keys, map_seeds):
+    return loop.initial_states(
+      build, problem.model, problem.spec, problem.data, keys, {}, map_seeds
+    )
+
+  def run(seeds, count, map_seeds="sequential"):
     keys = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(run_keys, seeds))
-    if states is None:
-      states = loop.initial_states(
-        build, problem.model, problem.spec, problem.data, keys, {}, map_seeds
-      )
-    return programs[map_seeds](
-      states, problem.data, keys, {}, jnp.int32(start), jnp.int32(count)
+    states = begin(keys, map_seeds)
+    return jax.device_get(
+      programs[map_seeds](states, problem.data, keys, {}, np.int32(0), np.int32(count))
     )
 
   return run
@@ -80,7 +84,7 @@ def test_the_log_has_the_rounds_played_and_zeros(run):
 
 def test_no_rounds_change_nothing(run, problem):
   states, log = run((0, 1, 2), 0)
-  initial = problem.model.init(run_keys(0).model)
+  initial = jax.device_get(jax.jit(problem.model.init)(run_keys(0).model))
   problems.assert_equal(jax.tree.map(lambda leaf: leaf[0, 0], states.models), initial)
   assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(log))
 
@@ -91,9 +95,11 @@ def test_the_state_is_donated(problem):
   )
   keys = jax.tree.map(lambda leaf: leaf[None], run_keys(0))
   build = loop.constant_build(algorithm)
-  states = loop.initial_states(
-    build, problem.model, problem.spec, problem.data, keys, {}
-  )
+  states = jax.jit(
+    lambda keys: loop.initial_states(
+      build, problem.model, problem.spec, problem.data, keys, {}
+    )
+  )(keys)
   loop.make_run_rounds(build, Participation(4), 2)(
     states, problem.data, keys, {}, jnp.int32(0), jnp.int32(1)
   )

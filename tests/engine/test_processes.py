@@ -84,15 +84,6 @@ def test_a_process_alone_leads_and_agrees_with_itself():
   processes.finish()
 
 
-def test_without_a_scheduler_distributed_says_what_to_give():
-  done = start("-c", "import fedjax_alg as fa\nfa.distributed()")
-  stderr = done.communicate(timeout=100)[1]
-  assert done.returncode == 1 and stderr.strip().endswith(
-    "OptionError: distributed: found no Slurm, Open MPI or TPU pod (give "
-    "coordinator, num_processes and process_id)"
-  )
-
-
 def run_by_two(out, *algorithms):
   """(status, stderr, numbers) of each of two processes."""
   port = free_port()
@@ -135,6 +126,14 @@ def test_two_processes_have_the_numbers_of_one(pair):
 def test_of_other_kinds_of_rounds_too(tmp_path):
   others = [name for name in two_processes.RUNS if name != "composed"]
   check_numbers(run_by_two(tmp_path, *others), others)
+
+
+def test_without_a_scheduler_distributed_says_what_to_give(pair):
+  for _, _, numbers in pair:
+    assert str(numbers["alone"]) == (
+      "distributed: found no Slurm, Open MPI or TPU pod (give "
+      "coordinator, num_processes and process_id)"
+    )
 
 
 def test_a_process_holds_its_share_of_the_rows(pair):
