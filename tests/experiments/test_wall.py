@@ -1,6 +1,7 @@
 """What users run does not import what serves the papers."""
 
 import ast
+import functools
 import pathlib
 import subprocess
 import sys
@@ -46,11 +47,20 @@ def _modules():
   }
 
 
+@functools.cache
+def _import_statements(path):
+  return [
+    node
+    for node in ast.walk(ast.parse(path.read_text("utf-8")))
+    if isinstance(node, ast.Import | ast.ImportFrom)
+  ]
+
+
 def _imports(module, path, modules):
   """The modules that one imports anywhere, within functions, too."""
   package = module.split(".")[:-1]
   imported = set()
-  for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+  for node in _import_statements(path):
     if isinstance(node, ast.Import):
       imported.update(alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
