@@ -1,20 +1,14 @@
-"""A run of several processes, as a command.
-
-As a script with words it is one of the processes: the command is run in a folder
-that is not empty, and then with these words.
-"""
+"""A run of several processes, as a command."""
 
 import json
 import os
 import signal
-import sys
 import time
 
 import jax
 import pytest
 
 from experiments import run
-from fedjax_alg.engine import processes
 from fedjax_alg.records import tables
 from tests.engine.test_processes import free_port, start
 
@@ -41,21 +35,27 @@ def play(*flags):
   return run.main([*FLAGS, *flags])
 
 
-def refused_then_played(occupied, *words):
-  """Statuses with which a process would end; only the last one ends it."""
-  end, processes.end = processes.end, print
-  run.main([*words, f"--out_dir={occupied}"])
-  sys.stdout.flush()
-  processes.end = end
-  return run.main(words)
+#: A process of two: the command in a folder that is not empty, where it says the
+#: status with which it would end; and then with its words alone.
+PROCESS = """
+import sys
+from experiments import run
+from fedjax_alg.engine import processes
+occupied, *words = sys.argv[1:]
+end, processes.end = processes.end, print
+run.main([*words, f"--out_dir={occupied}"])
+sys.stdout.flush()
+processes.end = end
+sys.exit(run.main(words))
+"""
 
 
 def two(occupied, *flags):
   port = free_port()
   return [
     start(
-      "-m",
-      "tests.experiments.test_distributed",
+      "-c",
+      PROCESS,
       str(occupied),
       *FLAGS,
       *flags,
@@ -121,7 +121,3 @@ def test_one_process_two_and_one_again(tmp_path):
       assert some[name] == (
         value if isinstance(value, str) else pytest.approx(value, rel=1e-4, nan_ok=True)
       ), name
-
-
-if __name__ == "__main__":
-  sys.exit(refused_then_played(*sys.argv[1:]))
