@@ -235,9 +235,27 @@ class Remote(ClientMap):
 
     return super().total(add, zero, shared, shards, lines, args, psum=psum)
 
-  def _call(self, *parts: Any) -> Call:
+  def _call(
+    self,
+    fn: Callable[..., Any],
+    write: Callable[..., Any],
+    table: Any,
+    shared: Any,
+    shards: Shard,
+    args: Any,
+  ) -> Call:
     """The next call."""
-    return Call(*parts, self.carriers, len(self.calls), self.forms)
+    return Call(
+      fn,
+      write,
+      table,
+      shared,
+      shards,
+      args,
+      self.carriers,
+      len(self.calls),
+      self.forms,
+    )
 
   def _answers(self, call: Call) -> Array:
     """The bytes of the answers to the next call."""
