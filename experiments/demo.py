@@ -1,6 +1,6 @@
 """Compares four federated methods on a small data set.
 
-  python -m experiments.demo [--out_dir=out/demo]
+  python -m experiments.demo [--out_dir=out/demo] [--run_pictures]
 
 The methods are GA-FSVRG and MA-FSVRG of the diversified paper, FSVRG and
 FedAvg. The data are scikit-learn's digits, so nothing is downloaded: 60 clients
@@ -9,7 +9,8 @@ seeds. Every method does the same local work, 20 steps of 10 examples, and its
 learning rate is the best of a grid (--flagfile=demo/ga_fsvrg.flags has it).
 
 The command prints a table and writes it with a picture and the runs to
---out_dir.
+--out_dir. With --run_pictures each run has its pictures, too, also where it was
+finished before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,8 @@ from fedjax_alg import files, metrics, registry
 from fedjax_alg.records import summary as results
 
 from .cli import config as config_lib
-from .cli import shared_runs
-from .cli.command import Command, string
+from .cli import shared_runs, writer
+from .cli.command import Command, boolean, string
 from .cli.guard import REPEAT_HINT
 from .cli.shared_runs import FinishedRun
 from .drawing import plots
@@ -82,7 +83,11 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   layers = ({"progress": False}, *config_lib.read_layers(words))
   configs = [config_lib.build_config(f"demo/{name}.flags", *layers) for name in METHODS]
   names = [f"digits: {label}" for label in labels]
-  runs = dict(zip(labels, shared_runs.make_runs(configs, root, names), strict=True))
+  finished = shared_runs.make_runs(configs, root, names, pictures=False)
+  runs = dict(zip(labels, finished, strict=True))
+  text = _table(runs)
+  results.write_text(root / "demo.txt", text + "\n")
+  print(f"\n{text}", flush=True)
   picture = root / "demo.png"
   first = runs[labels[0]]
   main = _main_metric(first)
@@ -98,14 +103,18 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     main,
     f"digits, 60 clients of 1-2 classes, {len(seeds)} seeds",
   )
-  text = _table(runs)
-  results.write_text(root / "demo.txt", text + "\n")
-  print(f"\n{text}\n\nfigure: {picture}")
+  if values.run_pictures:
+    for run, config in zip(finished, configs, strict=True):
+      writer.draw_run(run.folder, config)
+  print(f"\nfigure: {picture}")
 
 
 main = Command(
   __doc__,
-  (string("out_dir", "out/demo", "folder to write to"),),
+  (
+    string("out_dir", "out/demo", "folder to write to"),
+    boolean("run_pictures", False, "draw curves and clients of each run, too"),
+  ),
   _run,
   "Any other --flag=value is passed on to every run;\n"
   "python -m experiments.run --help lists these flags.",

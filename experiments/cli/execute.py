@@ -136,7 +136,11 @@ def print_warnings(prepared: Prepared, printed: set[str]) -> None:
 
 
 def run_folders(
-  runs: Sequence[LockedRun], programs: Programs, label: str, stop: bool = True
+  runs: Sequence[LockedRun],
+  programs: Programs,
+  label: str,
+  stop: bool = True,
+  pictures: bool = True,
 ) -> tuple[list[dict[str, Any] | None], Step]:
   """Runs all settings of a program from where their folders are.
 
@@ -145,6 +149,7 @@ def run_folders(
     programs: their programs.
     label: label of the progress bar.
     stop: whether a non-finite state ends the run; see ``play.run_steps``.
+    pictures: whether each setting is drawn, too.
 
   Returns:
     summary.json of each setting, None for one that diverged; and the last step.
@@ -161,7 +166,7 @@ def run_folders(
         "checkpoint of another setting is damaged",
         file=sys.stderr,
       )
-  output, folders = runs[0].config.output, Folders(runs)
+  output, folders = runs[0].config.output, Folders(runs, pictures)
   sinks: list[Sink] = [
     folders,
     ProgressBar(label, output.progress and processes.lead()),

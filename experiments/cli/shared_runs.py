@@ -60,7 +60,10 @@ def assign_folders(
 
 
 def make_runs(
-  configs: Sequence[Config], root: pathlib.Path, names: Sequence[str]
+  configs: Sequence[Config],
+  root: pathlib.Path,
+  names: Sequence[str],
+  pictures: bool = True,
 ) -> list[FinishedRun]:
   """Makes runs, or reads those that are finished.
 
@@ -68,6 +71,7 @@ def make_runs(
     configs: the runs.
     root: folder of the results.
     names: a name of each for messages.
+    pictures: whether those that are made are drawn, too.
 
   Returns:
     The run of each configuration.
@@ -76,7 +80,7 @@ def make_runs(
     RunError: another process makes a run of them.
   """
   in_folders, run_names = assign_folders(configs, root, names)
-  sweeps.run_all(in_folders, names=run_names)
+  sweeps.run_all(in_folders, names=run_names, pictures=pictures)
   return [_read_finished(run_folder(root, config)) for config in configs]
 
 

@@ -135,7 +135,10 @@ def configs(
 
 
 def run_all(
-  all_configs: Sequence[Config], validated: int = 0, names: Sequence[str] | None = None
+  all_configs: Sequence[Config],
+  validated: int = 0,
+  names: Sequence[str] | None = None,
+  pictures: bool = True,
 ) -> list[SettingOutcome]:
   """Runs every configuration that is not finished in its folder.
 
@@ -148,6 +151,7 @@ def run_all(
     names: what each is called. With names none may diverge, and the rounds of
       each are timed alone; without them, those of one program are run
       together.
+    pictures: whether each is drawn, too.
 
   Returns:
     The outcome of each configuration, in their order.
@@ -178,6 +182,7 @@ def run_all(
     [[all_configs[i] for i in group] for group in groups],
     validated,
     [names[i] for i in waiting] if names else [],
+    pictures,
   )
   diverged = {
     outcome.config.out_dir: outcome.diverged
@@ -274,10 +279,15 @@ class _Runner:
   """
 
   def __init__(
-    self, groups: Sequence[Sequence[Config]], validated: int, names: Sequence[str]
+    self,
+    groups: Sequence[Sequence[Config]],
+    validated: int,
+    names: Sequence[str],
+    pictures: bool,
   ):
     self.elsewhere: list[tuple[Config, HeldError]] = []
     self._groups, self._validated, self._names = groups, validated, names
+    self._pictures = pictures
     self._printed: set[str] = set()  # warnings
     self._left = TimeLeft()
     #: folders of settings -> their programs, which were compiled ahead
@@ -331,6 +341,7 @@ class _Runner:
       programs,
       entry.label if self._names else f"{entry.label}, {len(runs)} settings",
       stop=bool(self._names),
+      pictures=self._pictures,
     )
     if not runs[0].resuming:
       self._left.add(*_size(configs[0]), self._compiling, time.monotonic() - began)

@@ -14,7 +14,9 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
+from fedjax_alg.runs import plan
 from fedjax_alg.runs import result as result_lib
 from fedjax_alg.runs.pace import Pace, Pause
 from fedjax_alg.runs.play import Step
@@ -44,6 +46,35 @@ _PARTITION_PLOTS: weakref.WeakKeyDictionary[Federation, pathlib.Path] = (
 )
 
 
+def draw_run(folder: pathlib.Path, config: Config) -> None:
+  """Draws the pictures of a finished run."""
+  federation = plan.federation_of(config.data)
+  _draw_partition(folder / "partition.png", federation)
+  size = run_files.read_facts(folder, "config.json")["plan"]["cohort_size"]
+  _draw_curves(
+    folder,
+    tables.read_rows(folder / "metrics.csv"),
+    config.method.entry.label,
+    federation,
+    size,
+  )
+
+
+def _draw_curves(
+  folder: pathlib.Path,
+  rows: list[tables.Row],
+  label: str,
+  federation: Federation,
+  cohort_size: int,
+) -> None:
+  """Draws a run's main metric and its loss."""
+  plots.run_curves(
+    [folder / "curves.png", folder / "curves.pdf"],
+    rows,
+    f"{label}, {federation.name}, {cohort_size} of {federation.num_clients} clients",
+  )
+
+
 def _draw_partition(path: pathlib.Path, federation: Federation) -> None:
   """Draws who holds which classes, once for all runs of a federation."""
   existing = _PARTITION_PLOTS.get(federation)
@@ -71,6 +102,7 @@ class RunWriter:
     programs: Programs,
     records: Records,
     index: int = 0,
+    pictures: bool = True,
   ):
     """Makes the writer, which writes nothing yet.
 
@@ -80,7 +112,9 @@ class RunWriter:
       programs: the programs that execute the run.
       records: the tables of the run.
       index: the index of the run among the settings of ``programs``.
+      pictures: whether it draws the run, too.
     """
+    self._pictures = pictures
     self.folder, self.config, self.records = folder, config, records
     self._programs, self._index = programs, index
     prepared = programs.prepared
@@ -119,7 +153,8 @@ class RunWriter:
       self.folder / "flags.txt", "\n".join(self.config.flag_lines()) + "\n"
     )
     summary_lib.write_partition(self.folder, federation)
-    _draw_partition(self.folder / "partition.png", federation)
+    if self._pictures:
+      _draw_partition(self.folder / "partition.png", federation)
     self.records.write()
     # An existing folder shows that no checkpoint was deleted.
     (self.folder / run_files.CHECKPOINTS).mkdir(exist_ok=True)
@@ -186,12 +221,14 @@ class RunWriter:
     result_lib.write_final(
       self.folder, final, prepared.seeds, prepared.federation.client_names
     )
-    plots.run_curves(
-      [self.folder / "curves.png", self.folder / "curves.pdf"],
-      self.records.rows,
-      f"{prepared.method.entry.label}, {prepared.federation.name}, "
-      f"{prepared.spec.cohort_size} of {prepared.spec.num_clients} clients",
-    )
+    if self._pictures:
+      _draw_curves(
+        self.folder,
+        self.records.rows,
+        prepared.method.entry.label,
+        prepared.federation,
+        prepared.spec.cohort_size,
+      )
     summary = result_lib.make_summary(self.records, prepared, final_state, self._facts)
     if "resumed_on" in self._facts:
       summary["resumed_on"] = self._facts["resumed_on"]
@@ -224,9 +261,14 @@ class Folders(Sink):
     summaries: summary.json of each setting; None until it is finished.
   """
 
-  def __init__(self, runs: Sequence[LockedRun]):
-    """Makes the sink of the settings of a program."""
-    self._runs = runs
+  def __init__(self, runs: Sequence[LockedRun], pictures: bool = True):
+    """Makes the sink of the settings of a program.
+
+    Args:
+      runs: the settings, with their folders.
+      pictures: whether each is drawn, too.
+    """
+    self._runs, self._pictures = runs, pictures
     self.summaries: list[dict[str, Any] | None] = [None] * len(runs)
     folder = runs[0].folder
     self._what = (
@@ -243,7 +285,7 @@ class Folders(Sink):
     self._num_seeds = len(programs.prepared.seeds)
     #: those that have not ended
     self._writers = {
-      index: RunWriter(run.folder, run.config, programs, table, index)
+      index: RunWriter(run.folder, run.config, programs, table, index, self._pictures)
       for index, (run, table) in enumerate(zip(self._runs, records))
     }
     for writer in self._writers.values():

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy import ndimage
 
 from fedjax_alg import own, tasks
 from fedjax_alg.data import store
@@ -312,6 +311,8 @@ def rotate_images(x: np.ndarray, degrees: float) -> np.ndarray:
   if remainder == 0:
     turned: np.ndarray = np.ascontiguousarray(np.rot90(x, int(turns), axes=(1, 2)))
     return turned
+  from scipy import ndimage  # slow to import, and read here alone
+
   rotated: np.ndarray = ndimage.rotate(
     x.astype(np.float32), degrees, axes=(2, 1), reshape=False, order=1
   )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_alg import trees
 from fedjax_alg.base import (
@@ -23,7 +24,9 @@ from fedjax_alg.base import (
   RoundTimes,
   Work,
 )
+from fedjax_alg.engine import draws
 from fedjax_alg.errors import OptionError
+from fedjax_alg.typing import AnyArray
 
 #: Between these, all times of a round are finite float32 numbers.
 _LEAST, _MOST = 1e-9, 1e9
@@ -115,11 +118,8 @@ def make_devices(
   """
   check_machines(cores, core_gflops, bandwidth_gbps, batch_ms, server_gflops)
   slow, fast = bandwidth_gbps
-  flops_per_s, bytes_per_s = _draw_machines(
-    jax.random.key(seed),
-    num_clients,
-    cores[0],
-    cores[1],
+  flops_per_s, bytes_per_s = _compute_machines(
+    *_draw_machines(seed, num_clients, cores[0], cores[1]),
     core_gflops * 1e9,
     slow,
     fast / slow,
@@ -133,26 +133,40 @@ def make_devices(
   )
 
 
+#: NumPy draws the machines of up to so many clients.
+_MOST_ON_HOST = 2**16
+
+
+def _draw_machines(
+  seed: int, num_clients: int, fewest: int, most: int
+) -> tuple[AnyArray, AnyArray]:
+  """Draws cores [C] int32 and, for the bandwidth, numbers of [0, 1) [C] float32."""
+  if num_clients > _MOST_ON_HOST or not draws.is_default():
+    return _draw_in_program(jax.random.key(seed), num_clients, fewest, most)
+  key = np.asarray(jax.random.key_data(jax.random.key(seed)))
+  keys = draws.fold_in(key, np.arange(num_clients, dtype=np.uint32))
+  keys = draws.split(keys, (2,))
+  return draws.randint(keys[:, 0], fewest, most + 1), draws.uniform(keys[:, 1])
+
+
 # One small program, not one for every operation. All numbers are arguments, so
 # that a process compiles it once for each C.
 @functools.partial(jax.jit, static_argnums=1)
-def _draw_machines(
-  key: Key,
-  num_clients: int,
-  fewest: int,
-  most: int,
-  core_flops: float,
-  slow: float,
-  ratio: float,
-  gbps: float,
+def _draw_in_program(
+  key: Key, num_clients: int, fewest: int, most: int
 ) -> tuple[Array, Array]:
-  """``flops_per_s`` and ``bytes_per_s`` of C machines, [C] float32."""
-
   def draw(client):
     first, second = jax.random.split(jax.random.fold_in(key, client))
     return (jax.random.randint(first, (), fewest, most + 1), jax.random.uniform(second))
 
-  cores, share = jax.vmap(draw)(jnp.arange(num_clients, dtype=jnp.int32))
+  return jax.vmap(draw)(jnp.arange(num_clients, dtype=jnp.int32))
+
+
+@jax.jit
+def _compute_machines(
+  cores: Array, share: Array, core_flops: float, slow: float, ratio: float, gbps: float
+) -> tuple[Array, Array]:
+  """``flops_per_s`` and ``bytes_per_s`` of C machines, [C] float32."""
   return cores.astype(jnp.float32) * core_flops, slow * ratio**share * gbps
 
 

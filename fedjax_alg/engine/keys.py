@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.base import Array, Key
+from fedjax_alg.engine import draws
 
 
 class RunKeys(NamedTuple):
@@ -31,7 +32,7 @@ def run_keys(seed: int | Array) -> RunKeys:
 
 
 def keys_of_rows(seeds: Sequence[int], settings: int = 1) -> RunKeys:
-  """Makes the keys of all rows of a program, in one small program.
+  """Makes the keys of all rows of a program, on the host if it can.
 
   Args:
     seeds: the N seeds.
@@ -41,6 +42,9 @@ def keys_of_rows(seeds: Sequence[int], settings: int = 1) -> RunKeys:
     The keys of every row, each [settings * N].
   """
   rows = np.tile(np.asarray(seeds, np.uint32), settings)
+  if draws.is_default():
+    words = draws.split(np.stack([np.zeros_like(rows), rows], -1), (5,))
+    return RunKeys(*map(jax.random.wrap_key_data, words.swapaxes(0, 1)))
   result: RunKeys = _keys_of_rows(jnp.asarray(rows))
   return result
 

@@ -224,7 +224,7 @@ class _Code:
     inputs = [*jaxpr.constvars, *jaxpr.invars]
     self._jaxpr, self._per_row = jaxpr, per_row
     # Otherwise float64 parts of the code would become float32 when vectorized.
-    self._double = _has_double(jaxpr)
+    self._double = has_double(jaxpr)
     self._inputs = {
       var: (kind, operand)
       for var, kind, operand in zip(inputs, kinds, operands, strict=True)
@@ -515,7 +515,7 @@ def _sum(weights: Array, row: Array, rows: int, leaf: Array) -> Array:
   )
 
 
-def _has_double(jaxpr: jex_core.Jaxpr) -> bool:
+def has_double(jaxpr: jex_core.Jaxpr) -> bool:
   """Whether code, or code that it calls, computes in float64."""
   for eqn in jaxpr.eqns:
     avals: list[Any] = [var.aval for var in eqn.outvars]
@@ -528,7 +528,7 @@ def _has_double(jaxpr: jex_core.Jaxpr) -> bool:
         is_leaf=lambda leaf: isinstance(leaf, jex_core.ClosedJaxpr),
       )
     ]
-    if any(_has_double(part) for part in called if isinstance(part, jex_core.Jaxpr)):
+    if any(has_double(part) for part in called if isinstance(part, jex_core.Jaxpr)):
       return True
   return False
 

@@ -25,7 +25,7 @@ from fedjax_alg.base import (
   State,
 )
 from fedjax_alg.data import layout
-from fedjax_alg.engine import sharding
+from fedjax_alg.engine import draws, sharding
 from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.errors import check_one_of
@@ -145,16 +145,78 @@ def initial_states(
     States, leaves [N, ...].
   """
 
-  def one_seed(keys, numbers):
-    algorithm = with_frozen(build, data)(numbers)
-    first, second = jax.random.split(keys.start)
-    bound_model = start.bind_leaves(model, data.start)
-    state = algorithm.init(bound_model.init(keys.model), spec, first)
-    if algorithm.start_personal is not None:
-      state = algorithm.start_personal(state, bound_model.roles.start(keys.model))
-    return algorithm.setup(state, layout.present(data, 0), second)
+  start_one = functools.partial(_initial_state, build, model, spec)
+  return over_seeds(lambda keys, numbers: start_one(keys, numbers, data), map_seeds)(
+    keys, numbers
+  )
 
-  return over_seeds(one_seed, map_seeds)(keys, numbers)
+
+def _initial_state(
+  build: Build,
+  model: Model,
+  spec: FedSpec,
+  keys: RunKeys,
+  numbers: Numbers,
+  data: ClientData,
+) -> State:
+  """The state of one seed."""
+  algorithm = with_frozen(build, data)(numbers)
+  first, second = jax.random.split(keys.start)
+  bound_model = start.bind_leaves(model, data.start)
+  state = algorithm.init(bound_model.init(keys.model), spec, first)
+  if algorithm.start_personal is not None:
+    state = algorithm.start_personal(state, bound_model.roles.start(keys.model))
+  return algorithm.setup(state, layout.present(data, 0), second)
+
+
+class Start:
+  """The program of ``initial_states``, whose keys and words the host draws.
+
+  Where the host cannot draw (``draws.Draws.apply``), the program does.
+  """
+
+  def __init__(
+    self,
+    build: Build,
+    model: Model,
+    spec: FedSpec,
+    data: ClientData,
+    keys: RunKeys,
+    numbers: Numbers,
+    map_seeds: str = "sequential",
+  ):
+    """Traces the start; see ``initial_states``. Arguments may be shapes."""
+    over_rows = functools.partial(over_seeds, map_seeds=map_seeds)
+    self._draws: draws.Draws | None = draws.Draws(
+      functools.partial(_initial_state, build, model, spec), keys, numbers, data
+    )
+    if not self._draws.apply or isinstance(keys.model, jax.ShapeDtypeStruct):
+      self._draws = None
+    self._where = keys.model.sharding
+    self._keys = keys
+
+    def initial_states_of_words(data, words, numbers):
+      assert self._draws is not None
+      return self._draws.compute(over_rows, words, numbers, data)
+
+    def initial_states_of_keys(data, keys, numbers):
+      return initial_states(build, model, spec, data, keys, numbers, map_seeds)
+
+    #: (data, drawn, numbers) -> states
+    self.program = jax.jit(
+      initial_states_of_keys if self._draws is None else initial_states_of_words,
+      inline=True,
+    )
+
+  def drawn(self) -> PyTree:
+    """Draws the second argument of ``program``."""
+    if self._draws is None:
+      return self._keys
+    return jax.device_put(self._draws.draw(self._keys), self._where)
+
+  def drawn_shapes(self) -> PyTree:
+    """The shapes of ``drawn``."""
+    return self._keys if self._draws is None else self._draws.shapes(self._where)
 
 
 def make_run_rounds(

@@ -6,9 +6,8 @@ still traced. The threads decide no bit of a program.
 """
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-import functools
 import hashlib
 import threading
 import time
@@ -19,32 +18,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import tasks
-from fedjax_alg.base import ClientData, RoundAux
+from fedjax_alg.base import RoundAux
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
-from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.models import roles
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.typing import PyTree
 
 
-def _start(prepared: Prepared) -> Any:
-  """Makes the jitted (data, keys, numbers) -> states before round 1."""
-  return jax.jit(
-    functools.partial(
-      loop.initial_states,
-      prepared.build,
-      prepared.model,
-      prepared.spec,
-      map_seeds=prepared.map_seeds,
-    ),
-    inline=True,
+def _start(prepared: Prepared) -> loop.Start:
+  """Makes the program of the states before round 1."""
+  return loop.Start(
+    prepared.build,
+    prepared.model,
+    prepared.spec,
+    prepared.device_data.data.train,
+    prepared.keys,
+    prepared.numbers,
+    prepared.map_seeds,
   )
 
 
-def _start_arguments(
-  prepared: Prepared,
-) -> tuple[ClientData, RunKeys, Mapping[str, np.ndarray]]:
-  return prepared.device_data.data.train, prepared.keys, prepared.numbers
+def _start_shapes(prepared: Prepared, start: loop.Start) -> tuple[PyTree, ...]:
+  return prepared.device_data.data.train, start.drawn_shapes(), prepared.numbers
 
 
 def state_shapes(prepared: Prepared) -> PyTree:
@@ -59,14 +54,14 @@ def state_shapes(prepared: Prepared) -> PyTree:
   return _shapes(prepared, _start(prepared))
 
 
-def _shapes(prepared: Prepared, start: Any) -> PyTree:
+def _shapes(prepared: Prepared, start: loop.Start) -> PyTree:
   """The shapes of what ``_start`` gives.
 
   They carry the sharding of the real states, so that the programs accept these
   without moving them. It is that of the keys, but for tables that are shared
   out over processes.
   """
-  shapes = start.eval_shape(*_start_arguments(prepared))
+  shapes = start.program.eval_shape(*_start_shapes(prepared, start))
   return jax.tree.map(
     lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
     shapes,
@@ -131,7 +126,7 @@ class Programs:
     data, mesh = p.device_data.data, p.mesh
     platform = sharding.platform(mesh)
     compiling.leave_frames_out(platform)
-    start = _start(p)  # traced once, for the shapes and for its program
+    self._start = start = _start(p)  # traced once, for the shapes and for its program
     self.shapes = shapes = _shapes(p, start)
     where = _places(shapes)
     assert p.options.rounds is not None
@@ -159,7 +154,7 @@ class Programs:
       self._log = lowered.out_info[1]
       rounds = pool.submit(lowered.compile, compiling.options(platform))
       self._init = _compile_once(
-        jax.jit(start, out_shardings=where).lower(*_start_arguments(p)),
+        jax.jit(start.program, out_shardings=where).lower(*_start_shapes(p, start)),
         compiling.start_options(platform),
       )
       self._run, self._evaluate = rounds.result(), evaluation.result()
@@ -215,7 +210,7 @@ class Programs:
     """Computes the states before the first round."""
     p = self.prepared
     p.device_data.move(0)
-    return self._init(p.device_data.data.train, p.keys, p.numbers)
+    return self._init(p.device_data.data.train, self._start.drawn(), p.numbers)
 
   def place(self, states: PyTree) -> Any:
     """See ``place_on_devices``."""
