@@ -9,7 +9,7 @@ seeds. Every method does the same local work, 20 steps of 10 examples, and its
 learning rate is the best of a grid (--flagfile=demo/ga_fsvrg.flags has it).
 
 The command prints a table and writes it with a picture and the runs to
---out_dir. With --run_pictures each run has its pictures, too, also where it was
+--out_dir. With --run_pictures each run has its pictures, too, also one that was
 finished before.
 """
 
@@ -22,7 +22,7 @@ from fedjax_alg import files, metrics, registry
 from fedjax_alg.records import summary as results
 
 from .cli import config as config_lib
-from .cli import shared_runs, writer
+from .cli import shared_runs
 from .cli.command import Command, boolean, string
 from .cli.guard import REPEAT_HINT
 from .cli.shared_runs import FinishedRun
@@ -83,7 +83,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   layers = ({"progress": False}, *config_lib.read_layers(words))
   configs = [config_lib.build_config(f"demo/{name}.flags", *layers) for name in METHODS]
   names = [f"digits: {label}" for label in labels]
-  finished = shared_runs.make_runs(configs, root, names, pictures=False)
+  finished = shared_runs.make_runs(configs, root, names, values.run_pictures)
   runs = dict(zip(labels, finished, strict=True))
   text = _table(runs)
   results.write_text(root / "demo.txt", text + "\n")
@@ -103,9 +103,6 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     main,
     f"digits, 60 clients of 1-2 classes, {len(seeds)} seeds",
   )
-  if values.run_pictures:
-    for run, config in zip(finished, configs, strict=True):
-      writer.draw_run(run.folder, config)
   print(f"\nfigure: {picture}")
 
 

@@ -36,11 +36,16 @@ _OF_ALL_ROWS = ("iid", "classes", "shards", "dirichlet")
 _OWN_CLIENTS = ("synthetic", "femnist", "sent140")
 
 
-def is_finished(folder: pathlib.Path, config: Config) -> bool:
+def is_finished(folder: pathlib.Path, config: Config, pictures: bool = True) -> bool:
   """Whether ``folder`` holds this run with all its rounds, or ended early.
 
   All its files must be there and whole, see ``folder.is_complete``. If they
   are, the lock of a process that was killed is removed.
+
+  Args:
+    folder: the folder.
+    config: the run.
+    pictures: whether its pictures must be there, too.
   """
   try:
     summary = run_files.read_facts(folder, "summary.json")
@@ -51,7 +56,7 @@ def is_finished(folder: pathlib.Path, config: Config) -> bool:
         done == total
         or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS and done < total)
       )
-      and (run_files.is_complete(folder, summary))
+      and run_files.is_complete(folder, summary, pictures)
     )
   except (OSError, ValueError, KeyError, TypeError, AttributeError):
     return False

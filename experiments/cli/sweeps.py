@@ -151,7 +151,8 @@ def run_all(
     names: what each is called. With names none may diverge, and the rounds of
       each are timed alone; without them, those of one program are run
       together.
-    pictures: whether each is drawn, too.
+    pictures: whether each is drawn, too; without, a run is finished if it has
+      none.
 
   Returns:
     The outcome of each configuration, in their order.
@@ -166,7 +167,7 @@ def run_all(
   waiting = [
     i
     for i, config in enumerate(all_configs)
-    if not (config.output.resume and resume.is_finished(folders[i], config))
+    if not (config.output.resume and resume.is_finished(folders[i], config, pictures))
   ]
   for i in waiting:  # all, before the first is run or discarded
     _check_resumed(all_configs[i])
@@ -192,7 +193,7 @@ def run_all(
   lock_errors = [
     error
     for config, error in runner.elsewhere  # it may have ended
-    if not resume.is_finished(expand_path(config.out_dir), config)
+    if not resume.is_finished(expand_path(config.out_dir), config, pictures)
   ]
   if lock_errors:
     raise lock.StillHeld(lock_errors)
@@ -315,7 +316,7 @@ class _Runner:
           print(error, file=sys.stderr)
           self.elsewhere.append((config, error))
           continue
-        if not (resuming and resume.is_finished(folder, config)):
+        if not (resuming and resume.is_finished(folder, config, self._pictures)):
           waiting.append(LockedRun(config, folder, resuming))
       for runs in _by_round(waiting):
         out += self._run_together(runs, self._groups[number + 1 :])

@@ -14,9 +14,7 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
-from fedjax_alg.runs import plan
 from fedjax_alg.runs import result as result_lib
 from fedjax_alg.runs.pace import Pace, Pause
 from fedjax_alg.runs.play import Step
@@ -44,35 +42,6 @@ _CALL_S = 5.0
 _PARTITION_PLOTS: weakref.WeakKeyDictionary[Federation, pathlib.Path] = (
   weakref.WeakKeyDictionary()
 )
-
-
-def draw_run(folder: pathlib.Path, config: Config) -> None:
-  """Draws the pictures of a finished run."""
-  federation = plan.federation_of(config.data)
-  _draw_partition(folder / "partition.png", federation)
-  size = run_files.read_facts(folder, "config.json")["plan"]["cohort_size"]
-  _draw_curves(
-    folder,
-    tables.read_rows(folder / "metrics.csv"),
-    config.method.entry.label,
-    federation,
-    size,
-  )
-
-
-def _draw_curves(
-  folder: pathlib.Path,
-  rows: list[tables.Row],
-  label: str,
-  federation: Federation,
-  cohort_size: int,
-) -> None:
-  """Draws a run's main metric and its loss."""
-  plots.run_curves(
-    [folder / "curves.png", folder / "curves.pdf"],
-    rows,
-    f"{label}, {federation.name}, {cohort_size} of {federation.num_clients} clients",
-  )
 
 
 def _draw_partition(path: pathlib.Path, federation: Federation) -> None:
@@ -222,12 +191,11 @@ class RunWriter:
       self.folder, final, prepared.seeds, prepared.federation.client_names
     )
     if self._pictures:
-      _draw_curves(
-        self.folder,
+      plots.run_curves(
+        [self.folder / "curves.png", self.folder / "curves.pdf"],
         self.records.rows,
-        prepared.method.entry.label,
-        prepared.federation,
-        prepared.spec.cohort_size,
+        f"{prepared.method.entry.label}, {prepared.federation.name}, "
+        f"{prepared.spec.cohort_size} of {prepared.spec.num_clients} clients",
       )
     summary = result_lib.make_summary(self.records, prepared, final_state, self._facts)
     if "resumed_on" in self._facts:

@@ -145,8 +145,10 @@ def _draw_machines(
     return _draw_in_program(jax.random.key(seed), num_clients, fewest, most)
   key = np.asarray(jax.random.key_data(jax.random.key(seed)))
   keys = draws.fold_in(key, np.arange(num_clients, dtype=np.uint32))
-  keys = draws.split(keys, (2,))
-  return draws.randint(keys[:, 0], fewest, most + 1), draws.uniform(keys[:, 1])
+  keys = draws.split_keys(keys, (2,))
+  return draws.draw_integers(keys[:, 0], fewest, most + 1), draws.draw_uniform(
+    keys[:, 1]
+  )
 
 
 # One small program, not one for every operation. All numbers are arguments, so

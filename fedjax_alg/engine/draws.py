@@ -6,7 +6,7 @@ the program and takes as long as the rounds. Threefry is integer arithmetic, so
 NumPy gives the same words. What is computed with them, as the numbers of a
 normal distribution, stays in the program.
 
-``Draws`` parts the code of one row (a seed of a setting) by its jaxpr: what
+``HostDraws`` parts the code of one row (a seed of a setting) by its jaxpr: what
 depends on nothing but the row's keys and is known here is drawn on the host,
 all else is the program. A table that is filled with one value, or with a row
 for each client, is filled after the rows are mapped, not in every row.
@@ -90,7 +90,7 @@ def fold_in(keys: np.ndarray, data: np.ndarray) -> np.ndarray:
   return np.stack(np.broadcast_arrays(*out), axis=-1)
 
 
-def split(keys: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+def split_keys(keys: np.ndarray, shape: Sequence[int]) -> np.ndarray:
   """Derives keys as ``jax.random.split`` does.
 
   Args:
@@ -105,7 +105,7 @@ def split(keys: np.ndarray, shape: Sequence[int]) -> np.ndarray:
 
 
 def bits(keys: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-  """Draws random words as ``jax.random.bits`` does.
+  """HostDraws random words as ``jax.random.bits`` does.
 
   Args:
     keys: [..., 2] uint32, the words of threefry keys.
@@ -163,8 +163,8 @@ def _broadcast(eqn: Any, x: np.ndarray) -> np.ndarray:
 
 
 @np.errstate(over="ignore")
-def randint(keys: np.ndarray, low: int, high: int) -> np.ndarray:
-  """Draws whole numbers as ``jax.random.randint`` does.
+def draw_integers(keys: np.ndarray, low: int, high: int) -> np.ndarray:
+  """HostDraws whole numbers as ``jax.random.randint`` does.
 
   Args:
     keys: [..., 2] uint32, the words of threefry keys.
@@ -174,7 +174,7 @@ def randint(keys: np.ndarray, low: int, high: int) -> np.ndarray:
   Returns:
     [...] int32.
   """
-  words = bits(split(keys, (2,)), ())
+  words = bits(split_keys(keys, (2,)), ())
   span, half = np.uint32(high - low), np.uint32(2**16)
   factor = (half % span) * (half % span) % span
   offset = ((words[..., 0] % span) * factor + words[..., 1] % span) % span
@@ -182,8 +182,8 @@ def randint(keys: np.ndarray, low: int, high: int) -> np.ndarray:
   return result
 
 
-def uniform(keys: np.ndarray) -> np.ndarray:
-  """Draws numbers of [0, 1) as ``jax.random.uniform`` does.
+def draw_uniform(keys: np.ndarray) -> np.ndarray:
+  """HostDraws numbers of [0, 1) as ``jax.random.uniform`` does.
 
   Args:
     keys: [..., 2] uint32, the words of threefry keys.
@@ -200,7 +200,7 @@ def uniform(keys: np.ndarray) -> np.ndarray:
 #: Primitive -> what NumPy does in its place, (equation, *inputs) -> output.
 #: A key is its words, [..., 2].
 _ON_HOST: dict[str, Callable[..., np.ndarray]] = {
-  "random_split": lambda eqn, key: split(key, eqn.params["shape"]),
+  "random_split": lambda eqn, key: split_keys(key, eqn.params["shape"]),
   "random_fold_in": lambda _, key, data: fold_in(key, data),
   "random_bits": lambda eqn, key: bits(key, eqn.params["shape"]),
   "slice": _slice,
@@ -304,7 +304,7 @@ def _fills(eqn: Any) -> bool:
   )
 
 
-class Draws:
+class HostDraws:
   """Code of one row that is parted into draws of the host and a program."""
 
   def __init__(

@@ -43,7 +43,7 @@ def keys_of_rows(seeds: Sequence[int], settings: int = 1) -> RunKeys:
   """
   rows = np.tile(np.asarray(seeds, np.uint32), settings)
   if draws.is_default():
-    words = draws.split(np.stack([np.zeros_like(rows), rows], -1), (5,))
+    words = draws.split_keys(np.stack([np.zeros_like(rows), rows], -1), (5,))
     return RunKeys(*map(jax.random.wrap_key_data, words.swapaxes(0, 1)))
   result: RunKeys = _keys_of_rows(jnp.asarray(rows))
   return result

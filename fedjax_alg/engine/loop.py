@@ -172,7 +172,7 @@ def _initial_state(
 class Start:
   """The program of ``initial_states``, whose keys and words the host draws.
 
-  Where the host cannot draw (``draws.Draws.apply``), the program does.
+  Where the host cannot draw (``draws.HostDraws.apply``), the program does.
   """
 
   def __init__(
@@ -187,7 +187,7 @@ class Start:
   ):
     """Traces the start; see ``initial_states``. Arguments may be shapes."""
     over_rows = functools.partial(over_seeds, map_seeds=map_seeds)
-    self._draws: draws.Draws | None = draws.Draws(
+    self._draws: draws.HostDraws | None = draws.HostDraws(
       functools.partial(_initial_state, build, model, spec), keys, numbers, data
     )
     if not self._draws.apply or isinstance(keys.model, jax.ShapeDtypeStruct):
@@ -212,7 +212,12 @@ class Start:
     """Draws the second argument of ``program``."""
     if self._draws is None:
       return self._keys
-    return jax.device_put(self._draws.draw(self._keys), self._where)
+    return [
+      jax.make_array_from_callback(
+        leaf.shape, self._where, lambda index, leaf=leaf: leaf[index]
+      )
+      for leaf in self._draws.draw(self._keys)
+    ]
 
   def drawn_shapes(self) -> PyTree:
     """The shapes of ``drawn``."""

@@ -24,16 +24,15 @@ _ALWAYS = (
   "flags.txt",
   "partition.json",
   "partition.npz",
-  "partition.png",
-  "curves.png",
-  "curves.pdf",
   "final.msgpack",
 )
+_PICTURES = ("partition.png", "curves.png", "curves.pdf")
 #: Every file that a run writes beside those in the two folders below.
 FILES = (
   "summary.json",
   *TABLES,
   *_ALWAYS,
+  *_PICTURES,
   "clients.csv",
   "assignment.csv",
   "clients.npz",
@@ -214,7 +213,7 @@ def find_changed(
   )
 
 
-def is_complete(folder: pathlib.Path, summary: Facts) -> bool:
+def is_complete(folder: pathlib.Path, summary: Facts, pictures: bool = True) -> bool:
   """Whether every file of a finished run is there and has not changed.
 
   Checkpoints may be missing: only a run that goes on needs them.
@@ -222,6 +221,7 @@ def is_complete(folder: pathlib.Path, summary: Facts) -> bool:
   Args:
     folder: the folder of the run.
     summary: its summary.json.
+    pictures: whether its pictures must be there, too.
 
   Raises:
     OSError: a file cannot be read.
@@ -240,6 +240,7 @@ def is_complete(folder: pathlib.Path, summary: Facts) -> bool:
     if "groups" in summary:
       needed.append("groups.csv")
     return all(os.path.getsize(folder / name) for name in needed)
-  return all(os.path.getsize(folder / name) for name in _ALWAYS) and all(
+  needed = [*_ALWAYS, *(_PICTURES if pictures else ())]
+  return all(os.path.getsize(folder / name) for name in needed) and all(
     files.sha256(folder / name) == digest for name, digest in summary["files"].items()
   )

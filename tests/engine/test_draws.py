@@ -22,7 +22,7 @@ def test_keys_and_words_are_those_of_jax():
   keys = jax.random.split(jax.random.key(7), 6)
   words = _words(keys)
   np.testing.assert_array_equal(
-    draws.split(words[0], (4, 3)), _words(jax.random.split(keys[0], (4, 3)))
+    draws.split_keys(words[0], (4, 3)), _words(jax.random.split(keys[0], (4, 3)))
   )
   for data in (0, 5, 2**32 - 1):
     np.testing.assert_array_equal(
@@ -40,11 +40,11 @@ def test_keys_and_words_are_those_of_jax():
 def test_numbers_are_those_of_jax():
   keys = jax.random.split(jax.random.key(3), 500)
   np.testing.assert_array_equal(
-    draws.uniform(_words(keys)), jax.vmap(jax.random.uniform)(keys)
+    draws.draw_uniform(_words(keys)), jax.vmap(jax.random.uniform)(keys)
   )
   for low, high in ((1, 5), (0, 7), (-3, 2**30), (4, 5)):
     np.testing.assert_array_equal(
-      draws.randint(_words(keys), low, high),
+      draws.draw_integers(_words(keys), low, high),
       jax.vmap(lambda key, ends=(low, high): jax.random.randint(key, (), *ends))(keys),
     )
 
@@ -93,7 +93,7 @@ def test_code_in_two_parts_gives_the_same_bits(monkeypatch, map_seeds, most):
   data = jnp.arange(3.0)
   over_rows = functools.partial(loop.over_seeds, map_seeds=map_seeds)
   whole = jax.jit(over_rows(lambda keys, numbers: _code(keys, numbers, data)))
-  parts = draws.Draws(_code, keys, numbers, data)
+  parts = draws.HostDraws(_code, keys, numbers, data)
   assert parts.apply
   drawn = parts.draw(keys)
   assert [(leaf.shape, leaf.dtype) for leaf in drawn] == [
@@ -112,7 +112,7 @@ def test_code_in_two_parts_gives_the_same_bits(monkeypatch, map_seeds, most):
 
 def test_other_generators_draw_in_the_program():
   keys = jax.random.split(jax.random.key(0, impl="rbg"), 2)
-  parts = draws.Draws(
+  parts = draws.HostDraws(
     lambda key, _, data: jax.random.normal(key, data.shape), keys, (), jnp.zeros(3)
   )
   assert not parts.apply
@@ -140,7 +140,7 @@ def test_tables_are_filled_after_the_rows():
     return jnp.broadcast_to(jax.random.normal(key, (2,)) + data, (100, 2))
 
   keys = jax.random.split(jax.random.key(0), 3)
-  parts = draws.Draws(fill, keys, (), jnp.zeros(()))
+  parts = draws.HostDraws(fill, keys, (), jnp.zeros(()))
   over_rows = functools.partial(loop.over_seeds, map_seeds="sequential")
   jaxpr = jax.make_jaxpr(functools.partial(parts.compute, over_rows))(
     parts.draw(keys), (), jnp.zeros(())

@@ -104,6 +104,7 @@ def test_whole(folder):
   summary["files"]["clients.csv"] = files.sha256(folder / "clients.csv")
   assert run_files.is_complete(folder, summary)
   (folder / "curves.pdf").unlink()
+  assert run_files.is_complete(folder, summary, pictures=False)
   with pytest.raises(FileNotFoundError):
     run_files.is_complete(folder, summary)
   with pytest.raises(KeyError):

@@ -83,9 +83,9 @@ def _rates(monkeypatch, compiled):
   """The rates of the runs made, which take no time."""
   rates = []
 
-  def play(runs, programs, label, stop):
+  def play(runs, programs, label, stop, pictures):
     ((config, folder, resuming),) = runs
-    assert label == "FedAvg" and stop and not resuming
+    assert label == "FedAvg" and stop and pictures and not resuming
     assert compiled and programs.prepared == config.hparams["client_lr"]
     rates.append(config.hparams["client_lr"])
     assert (folder / "run.lock").exists()
