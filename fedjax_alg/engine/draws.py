@@ -332,7 +332,7 @@ class HostDraws:
     self._rows = jax.tree.leaves(row_keys)[0].shape[0]
     self._num_keys = len(jax.tree.leaves(row_keys))
     self._host_words = True
-    if self._look() > MOST_WORDS:
+    if not self._consts and self._look() > MOST_WORDS:
       self._host_words = False
       self._look()
 
@@ -369,7 +369,10 @@ class HostDraws:
 
   @property
   def apply(self) -> bool:
-    """Whether the host knows what the keys draw."""
+    """Whether the host knows what the keys draw.
+
+    Code with arrays of its own, such as the cuts between processes, is left whole.
+    """
     return (
       bool(jax.config.jax_threefry_partitionable)
       and not self._consts

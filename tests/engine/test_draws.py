@@ -110,10 +110,18 @@ def test_code_in_two_parts_gives_the_same_bits(monkeypatch, map_seeds, most):
   problems.assert_equal(out, expected)
 
 
-def test_other_generators_draw_in_the_program():
+def test_other_generators_and_own_arrays_stay_in_the_program():
   keys = jax.random.split(jax.random.key(0, impl="rbg"), 2)
   parts = draws.HostDraws(
     lambda key, _, data: jax.random.normal(key, data.shape), keys, (), jnp.zeros(3)
+  )
+  assert not parts.apply
+  own = np.arange(3.0, dtype=np.float32)
+  parts = draws.HostDraws(
+    lambda key, _, data: jax.random.normal(key, (3,)) + jnp.asarray(own) + data,
+    jax.random.split(jax.random.key(0), 2),
+    (),
+    jnp.zeros(3),
   )
   assert not parts.apply
 
