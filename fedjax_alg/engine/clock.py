@@ -142,7 +142,10 @@ def _draw_machines(
 ) -> tuple[AnyArray, AnyArray]:
   """Draws cores [C] int32 and, for the bandwidth, numbers of [0, 1) [C] float32."""
   if num_clients > _MOST_ON_HOST or not draws.is_default():
-    return _draw_in_program(jax.random.key(seed), num_clients, fewest, most)
+    drawn: tuple[Array, Array] = _draw_in_program(
+      jax.random.key(seed), num_clients, fewest, most
+    )
+    return drawn
   key = np.asarray(jax.random.key_data(jax.random.key(seed)))
   keys = draws.fold_in(key, np.arange(num_clients, dtype=np.uint32))
   keys = draws.split_keys(keys, (2,))
@@ -161,7 +164,8 @@ def _draw_in_program(
     first, second = jax.random.split(jax.random.fold_in(key, client))
     return (jax.random.randint(first, (), fewest, most + 1), jax.random.uniform(second))
 
-  return jax.vmap(draw)(jnp.arange(num_clients, dtype=jnp.int32))
+  drawn: tuple[Array, Array] = jax.vmap(draw)(jnp.arange(num_clients, dtype=jnp.int32))
+  return drawn
 
 
 @jax.jit

@@ -115,7 +115,8 @@ def bits(keys: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     [..., *shape] uint32.
   """
   first, second = _hash_counts(keys.reshape(-1, 2), math.prod(shape))
-  return (first ^ second).reshape(*keys.shape[:-1], *shape)
+  words: np.ndarray = (first ^ second).reshape(*keys.shape[:-1], *shape)
+  return words
 
 
 @functools.cache
@@ -127,7 +128,8 @@ def _key_dtype() -> Any:
 def is_default() -> bool:
   """Whether ``jax.random.key`` and its draws are those of this module."""
   return bool(
-    jax.config.jax_default_prng_impl == _IMPL and jax.config.jax_threefry_partitionable
+    getattr(jax.config, "jax_default_prng_impl") == _IMPL
+    and getattr(jax.config, "jax_threefry_partitionable")
   )
 
 
@@ -235,7 +237,7 @@ def _is_on_host(eqn: Any, words: bool) -> bool:
 class _Slot(NamedTuple):
   """A value of the host, by its place in the order of the code."""
 
-  index: int
+  place: int
 
 
 #: Stands for a value of the program while the code is only looked at.
@@ -288,9 +290,13 @@ def _walk(
   return values
 
 
+def _aval(atom: Any) -> Any:
+  return atom.aval
+
+
 def _read(values: dict[Any, Any], atom: Any) -> Any:
   if isinstance(atom, jex_core.Literal):
-    return np.asarray(atom.val, atom.aval.dtype)
+    return np.asarray(atom.val, _aval(atom).dtype)
   return values[atom]
 
 
@@ -352,7 +358,7 @@ class HostDraws:
       return [_Slot(len(self._avals) - 1)]
 
     def device(eqn, values):
-      reads.update(value.index for value in values if isinstance(value, _Slot))
+      reads.update(value.place for value in values if isinstance(value, _Slot))
       return [_INSIDE] * len(eqn.outvars)
 
     values = _walk(
@@ -363,7 +369,7 @@ class HostDraws:
       self._host_words,
     )
     out = [_read(values, atom) for atom in jaxpr.outvars]
-    reads.update(value.index for value in out if isinstance(value, _Slot))
+    reads.update(value.place for value in out if isinstance(value, _Slot))
     self._reads = sorted(reads)
     return words
 
@@ -374,7 +380,7 @@ class HostDraws:
     Code with arrays of its own, such as the cuts between processes, is left whole.
     """
     return (
-      bool(jax.config.jax_threefry_partitionable)
+      bool(getattr(jax.config, "jax_threefry_partitionable"))
       and not self._consts
       and all(aval.dtype == _key_dtype() for aval in self._avals[: self._num_keys])
       and not lanes.has_double(self._jaxpr)
@@ -413,7 +419,7 @@ class HostDraws:
     def host(eqn, values):
       known.append(
         _ON_HOST[eqn.primitive.name](
-          eqn, *(known[v.index] if isinstance(v, _Slot) else v for v in values)
+          eqn, *(known[v.place] if isinstance(v, _Slot) else v for v in values)
         )
       )
       return [_Slot(len(known) - 1)]
@@ -430,7 +436,7 @@ class HostDraws:
 
   def compute(
     self,
-    over_rows: Callable[[Callable[..., PyTree]], Callable[..., PyTree]],
+    over_rows: Callable[[Callable[..., Any]], Callable[..., Any]],
     drawn: Sequence[Array],
     numbers: PyTree,
     data: PyTree,
@@ -468,7 +474,7 @@ class HostDraws:
     out = []
     for source, fill in zip(sources, fills):
       if isinstance(source, jex_core.Literal):
-        leaf = jnp.full((self._rows,), source.val, source.aval.dtype)
+        leaf = jnp.full((self._rows,), source.val, _aval(source).dtype)
       else:
         leaf = next(mapped)
       if fill is not None:
@@ -488,8 +494,8 @@ class HostDraws:
     def value(of: Any) -> Any:
       if not isinstance(of, _Slot):
         return of
-      leaf = slots[of.index]
-      if _is_key(self._avals[of.index]):
+      leaf = slots[of.place]
+      if _is_key(self._avals[of.place]):
         return jax.random.wrap_key_data(leaf, impl=_IMPL)
       return leaf
 

@@ -30,7 +30,7 @@ from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.errors import check_one_of
 from fedjax_alg.models import start
-from fedjax_alg.typing import PyTree
+from fedjax_alg.typing import AnyArray, PyTree
 
 #: Name of a hyper-parameter -> scalar, an input of the program.
 Numbers = Mapping[str, Array]
@@ -158,7 +158,7 @@ def _initial_state(
   keys: RunKeys,
   numbers: Numbers,
   data: ClientData,
-) -> State:
+) -> Any:
   """The state of one seed."""
   algorithm = with_frozen(build, data)(numbers)
   first, second = jax.random.split(keys.start)
@@ -182,7 +182,7 @@ class Start:
     spec: FedSpec,
     data: ClientData,
     keys: RunKeys,
-    numbers: Numbers,
+    numbers: Mapping[str, AnyArray],
     map_seeds: str = "sequential",
   ):
     """Traces the start; see ``initial_states``. Arguments may be shapes."""
@@ -213,9 +213,7 @@ class Start:
     if self._draws is None:
       return self._keys
     return [
-      jax.make_array_from_callback(
-        leaf.shape, self._where, lambda index, leaf=leaf: leaf[index]
-      )
+      jax.make_array_from_callback(leaf.shape, self._where, leaf.__getitem__)
       for leaf in self._draws.draw(self._keys)
     ]
 
