@@ -1,23 +1,36 @@
 """Convolutions that are fast to differentiate on a CPU.
 
 Inside a loop, such as that over local steps, XLA's derivatives of a convolution
-on a CPU are 6 to 60 times as slow as the matrix products that they are. So
-there the convolution and its derivatives are products of patches and kernel
-wherever a derivative is taken. The value alone is always XLA's convolution,
-which needs no memory for patches, and on a GPU or TPU so is everything else.
+on a CPU are 6 to 60 times as slow as the arithmetic in them. So wherever a
+derivative is taken there, another way is chosen by the shape (``is_wide``):
+
+- many channels: the three products of a step are convolutions in the one layout
+  for which XLA has a fast kernel;
+- few: they are products of patches and kernel, with the images of a batch on
+  the last axis, so that all that is copied is contiguous.
+
+The value alone is always XLA's convolution, and on a GPU or TPU so is everything
+else. ``python -m benchmarks.convolutions`` times the ways.
 """
 
 from collections.abc import Callable
 import functools
+from typing import Any
 
+from flax import linen as nn
 import jax
 from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array
 
 #: Layouts of the images, the kernels and the result.
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
+
+#: Input channels from which on convolutions are faster than products.
+WIDE = 8
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
@@ -38,8 +51,55 @@ def convolve(x: Array, kernel: Array, padding: str, stride: int = 1) -> Array:
   return _by_xla(x, kernel, padding, stride)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
+def convolve_and_pool(
+  x: Array, kernel: Array, bias: Array, padding: str, size: int
+) -> Array:
+  """Convolves with stride 1, adds a bias, applies ReLU and takes maxima.
+
+  A maximum that several numbers of a square have shares its derivative out to
+  them equally, as that of ``jnp.max``.
+
+  Args:
+    x: [B, H, W, c].
+    kernel: [k, k, c, d].
+    bias: [d].
+    padding: of ``convolve``, whose result has H' rows and W' columns.
+    size: s, rows and columns of the squares of which maxima are taken;
+      incomplete squares are dropped. 1: there are no maxima.
+
+  Returns:
+    [B, H' // s, W' // s, d].
+  """
+  return pool_squares(nn.relu(convolve(x, kernel, padding) + bias), size)
+
+
+def pool_squares(x: Array, size: int) -> Array:
+  """Takes the maxima of squares, [B, H, W, c] -> [B, H // size, W // size, c]."""
+  return x if size == 1 else squares(x, size).max((2, 4))
+
+
+def squares(x: Array, size: int) -> Array:
+  """Parts images, [B, H, W, c] -> [B, H // size, size, W // size, size, c].
+
+  On a CPU the gradients of nn.avg_pool and nn.max_pool take 3 times as long.
+
+  Args:
+    x: the images; incomplete squares are dropped.
+    size: of a square.
+
+  Returns:
+    The parts.
+  """
+  batch, height, width, channels = x.shape
+  rows, columns = height // size, width // size
+  return x[:, : rows * size, : columns * size].reshape(
+    batch, rows, size, columns, size, channels
+  )
+
+
 def patches(
-  x: Array, size: int, padding: str, stride: int = 1, *, first: bool = False
+  x: Array, size: int, padding: str, stride: int = 1, *, batch_last: bool = False
 ) -> Array:
   """Unfolds images into what each output of a convolution reads.
 
@@ -47,22 +107,20 @@ def patches(
   with an identity, which is slow on a CPU.
 
   Args:
-    x: [B, H, W, c].
+    x: [B, H, W, c]; [c, H, W, B] if the batch is last.
     size: k, rows and columns of a kernel.
     padding: of ``convolve``.
     stride: of ``convolve``.
-    first: whether the axis of what is read comes first.
+    batch_last: whether the batch is the last axis, and what is read the first.
 
   Returns:
-    [B, H', W', k * k * c] or [k * k * c, B, H', W'], H' and W' as in the result
+    [B, H', W', k * k * c] or [k * k * c, H', W', B], H' and W' as in the result
     of ``convolve``, in the order of a kernel's first three axes.
   """
   if padding == "SAME":
     x = jnp.pad(x, ((0, 0), _around(size), _around(size), (0, 0)))
-  rows, columns, read = (2, 3, 0) if first else (1, 2, 3)
-  if first:
-    x = jnp.moveaxis(x, 3, 0)
-  for axis in (columns, rows):
+  read = 0 if batch_last else 3
+  for axis in (2, 1):
     last = x.shape[axis] - size
     x = jnp.concatenate(
       [
@@ -72,6 +130,18 @@ def patches(
       read,
     )
   return x
+
+
+def is_wide(kernel: Array) -> bool:
+  """Whether the derivatives on a CPU are convolutions and not products.
+
+  XLA's fast kernel is for float32 and float64, and it multiplies the channels
+  of a few pixels at a time, so that with few of them it has little to do.
+
+  Args:
+    kernel: [k, k, c, d].
+  """
+  return kernel.shape[2] >= WIDE and kernel.dtype in (jnp.float32, jnp.float64)
 
 
 def _around(size: int) -> tuple[int, int]:
@@ -86,26 +156,274 @@ def _by_xla(x: Array, kernel: Array, padding: str, stride: int) -> Array:
   )
 
 
-def _by_product(x: Array, kernel: Array, padding: str, stride: int) -> Array:
-  size, width = kernel.shape[0], kernel.shape[3]
-  # A product [d, k k c] @ [k k c, B H W]: its long axis is the last one, where
-  # rows of a few channels would be 2 to 3 times as slow.
-  read = patches(x, size, padding, stride, first=True)
-  out = kernel.reshape(-1, width).T @ read.reshape(read.shape[0], -1)
-  return jnp.moveaxis(out.reshape(width, *read.shape[1:]), 0, 3)
+# Few channels: products. Two layers of [c, H, W, B] one after the other have
+# nothing to transpose between them: XLA drops what is transposed and back.
 
 
-@convolve.defjvp
-def _differentiate(
-  padding: str, stride: int, primals: tuple[Array, Array], tangents: tuple[Array, Array]
+def _batch_last(x: Array) -> Array:
+  return x.transpose(3, 1, 2, 0)
+
+
+@jax.custom_jvp
+def _multiply(kernel: Array, read: Array) -> Array:
+  """[r, d], [r, n] -> [d, n].
+
+  XLA would make one product of the transposition and this one, for which it
+  has no fast kernel. The derivatives are products of what lies as it is.
+  """
+  return lax.optimization_barrier(kernel.T) @ read
+
+
+@_multiply.defjvp
+def _differentiate_multiply(
+  primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
+  (kernel, read), (d_kernel, d_read) = primals, tangents
+  return _multiply(kernel, read), d_kernel.T @ read + kernel.T @ d_read
+
+
+def _multiply_patches(x: Array, kernel: Array, padding: str, stride: int) -> Array:
+  """[c, H, W, B] -> [d, H', W', B]."""
+  size, width = kernel.shape[0], kernel.shape[3]
+  read = patches(x, size, padding, stride, batch_last=True)
+  out = _multiply(kernel.reshape(-1, width), read.reshape(read.shape[0], -1))
+  return out.reshape(width, *read.shape[1:])
+
+
+def _by_product(x: Array, kernel: Array, padding: str, stride: int) -> Array:
+  return _batch_last(_multiply_patches(_batch_last(x), kernel, padding, stride))
+
+
+# Many channels: three bilinear maps, each the transpose of the others. They are
+# primitives because only so are all their derivatives, of any order and mode,
+# these same three. Several kernels at once (vmap) would make grouped
+# convolutions, which take minutes; so there they are products.
+
+
+def _images(
+  g: Array, kernel: Array, *, image: tuple[int, int], size: int, padding: str, stride: int
+) -> Array:
+  """The transpose of a convolution in its images, [B, H', W', d] -> [B, H, W, c]."""
+  before = size - 1 - (_around(size)[0] if padding == "SAME" else 0)
+  around = [
+    (before, length + size - 2 - (out - 1) * stride - before)
+    for length, out in zip(image, g.shape[1:3])
+  ]
+  if padding == "VALID" or stride > 1:
+    # The fast kernel makes no result that is larger than what it reads; the
+    # barrier keeps XLA from undoing the zeros.
+    g = lax.optimization_barrier(
+      lax.pad(
+        g,
+        jnp.zeros((), g.dtype),
+        [(0, 0, 0), *((*rows, stride - 1) for rows in around), (0, 0, 0)],
+      )
+    )
+    around = [(0, 0)] * 2
+  return lax.conv_general_dilated(
+    g,
+    kernel[::-1, ::-1].swapaxes(2, 3),
+    (1, 1),
+    around,
+    dimension_numbers=_LAYOUT,
+  )
+
+
+def _kernel(
+  x: Array, g: Array, *, image: tuple[int, int], size: int, padding: str, stride: int
+) -> Array:
+  """Its transpose in the kernel, [B, H, W, c], [B, H', W', d] -> [k, k, c, d]."""
+  before = _around(size)[0] if padding == "SAME" else 0
+  after = [
+    (out - 1) * stride + size - length - before
+    for length, out in zip(image, g.shape[1:3])
+  ]
+  # Rows and columns that no output reads are left out.
+  rows, columns = (length + min(0, more) for length, more in zip(image, after))
+  out = lax.conv_general_dilated(
+    _batch_last(x[:, :rows, :columns]),
+    g.transpose(1, 2, 0, 3),
+    (1, 1),
+    [(before, max(0, more)) for more in after],
+    rhs_dilation=(stride, stride),
+    dimension_numbers=_LAYOUT,
+  )
+  return out.transpose(1, 2, 0, 3)
+
+
+def _output(
+  x: Array, kernel: Array, *, image: tuple[int, int], size: int, padding: str, stride: int
+) -> Array:
+  """The convolution itself."""
+  return _by_xla(x, kernel, padding, stride)
+
+
+def _bilinear(
+  name: str, way: Callable[..., Array], by_product: Callable[..., Array]
+) -> Primitive:
+  """Makes a primitive of two arrays, without its derivatives.
+
+  Args:
+    name: of the primitive.
+    way: what it computes.
+    by_product: the same for several pairs at once.
+  """
+  primitive = Primitive(name)
+
+  def shape(*arrays: Any, **shapes: Any) -> Any:
+    # Under shard_map the type says over which axes of the mesh a value varies.
+    vma = frozenset().union(*(getattr(array, "vma", ()) for array in arrays))
+    out = jax.eval_shape(
+      functools.partial(way, **shapes),
+      *(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays),
+    )
+    return jax.core.ShapedArray(out.shape, out.dtype, **({"vma": vma} if vma else {}))
+
+  def batch(arrays: Any, axes: Any, **shapes: Any) -> Any:
+    return jax.vmap(functools.partial(by_product, **shapes), axes)(*arrays), 0
+
+  primitive.def_abstract_eval(shape)
+  primitive.def_impl(
+    lambda *arrays, **shapes: jax.jit(functools.partial(way, **shapes))(*arrays)
+  )
+  mlir.register_lowering(primitive, mlir.lower_fun(way, multiple_results=False))
+  batching.primitive_batchers[primitive] = batch
+  return primitive
+
+
+def _output_by_product(x: Array, kernel: Array, **shapes: Any) -> Array:
+  return _by_product(x, kernel, shapes["padding"], shapes["stride"])
+
+
+def _images_by_product(g: Array, kernel: Array, **shapes: Any) -> Array:
+  images = jax.ShapeDtypeStruct(
+    (g.shape[0], *shapes["image"], kernel.shape[2]), g.dtype
+  )
+  (out,) = jax.linear_transpose(
+    lambda x: _output_by_product(x, kernel, **shapes), images
+  )(g)
+  return out
+
+
+def _kernel_by_product(x: Array, g: Array, **shapes: Any) -> Array:
+  kernel = jax.ShapeDtypeStruct(
+    (shapes["size"], shapes["size"], x.shape[3], g.shape[3]), g.dtype
+  )
+  (out,) = jax.linear_transpose(
+    lambda kernel: _output_by_product(x, kernel, **shapes), kernel
+  )(g)
+  return out
+
+
+_output_p = _bilinear("convolve", _output, _output_by_product)
+_images_p = _bilinear("convolve_images", _images, _images_by_product)
+_kernel_p = _bilinear("convolve_kernel", _kernel, _kernel_by_product)
+
+ad.defbilinear(
+  _output_p,
+  lambda g, x, kernel, **shapes: _images_p.bind(g, kernel, **shapes),
+  lambda g, x, kernel, **shapes: _kernel_p.bind(x, g, **shapes),
+)
+ad.defbilinear(
+  _images_p,
+  lambda x, g, kernel, **shapes: _output_p.bind(x, kernel, **shapes),
+  lambda x, g, kernel, **shapes: _kernel_p.bind(x, g, **shapes),
+)
+ad.defbilinear(
+  _kernel_p,
+  lambda kernel, x, g, **shapes: _images_p.bind(g, kernel, **shapes),
+  lambda kernel, x, g, **shapes: _output_p.bind(x, kernel, **shapes),
+)
+
+
+def _by_convolutions(x: Array, kernel: Array, padding: str, stride: int) -> Array:
+  result: Array = _output_p.bind(
+    x,
+    kernel,
+    image=x.shape[1:3],
+    size=kernel.shape[0],
+    padding=padding,
+    stride=stride,
+  )
+  return result
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _pool(x: Array, size: int) -> Array:
+  """The maxima of squares of the second and third axis.
+
+  Shifted slices are compared in the order in which they lie; the derivative of
+  a maximum over two axes is 2 to 4 times as slow.
+  """
+  return functools.reduce(jnp.maximum, _shifted(x, size))
+
+
+@_pool.defjvp
+def _differentiate_pool(
+  size: int, primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
+  parts, changes = _shifted(primals[0], size), _shifted(tangents[0], size)
+  out = _pool(primals[0], size)
+  here = [(part == out).astype(out.dtype) for part in parts]
+  change = sum(a * b for a, b in zip(changes, here))
+  return out, change / functools.reduce(jnp.add, here)
+
+
+def _shifted(x: Array, size: int) -> list[Array]:
+  """The first, second, ... pixels of all squares."""
+  height, width = (length // size * size for length in x.shape[1:3])
+  return [
+    x[:, i:height:size, j:width:size] for i in range(size) for j in range(size)
+  ]
+
+
+def _convolve_on_cpu(x: Array, kernel: Array, padding: str, stride: int) -> Array:
+  way = _by_convolutions if is_wide(kernel) else _by_product
+  return way(x, kernel, padding, stride)
+
+
+def _convolve_and_pool_on_cpu(
+  x: Array, kernel: Array, bias: Array, padding: str, size: int
+) -> Array:
+  def after(out: Array) -> Array:  # ReLU of the maxima is the maxima of ReLU
+    return nn.relu(out if size == 1 else _pool(out, size))
+
+  if is_wide(kernel):
+    return after(_by_convolutions(x, kernel, padding, 1) + bias)
+  out = _multiply_patches(_batch_last(x), kernel, padding, 1)
+  return _batch_last(after(out + bias[:, None, None, None]))
+
+
+def _differentiate(
+  on_cpu: Callable[..., Array], otherwise: Callable[..., Array], *args: Any
+) -> tuple[Array, Array]:
+  """A value and its change, by platform.
+
+  Args:
+    on_cpu: the function on a CPU.
+    otherwise: elsewhere.
+    *args: what is not differentiated, the primals, their tangents.
+  """
+  *fixed, primals, tangents = args
 
   def of(way: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
     return lambda primals, tangents: jax.jvp(
-      lambda x, kernel: way(x, kernel, padding, stride), primals, tangents
+      lambda *arrays: way(*arrays, *fixed), primals, tangents
     )
 
   result: tuple[Array, Array] = lax.platform_dependent(
-    primals, tangents, cpu=of(_by_product), default=of(_by_xla)
+    primals, tangents, cpu=of(on_cpu), default=of(otherwise)
   )
   return result
+
+
+convolve.defjvp(functools.partial(_differentiate, _convolve_on_cpu, _by_xla))
+convolve_and_pool.defjvp(
+  functools.partial(
+    _differentiate,
+    _convolve_and_pool_on_cpu,
+    lambda x, kernel, bias, padding, size: pool_squares(
+      nn.relu(_by_xla(x, kernel, padding, 1) + bias), size
+    ),
+  )
+)

@@ -200,46 +200,47 @@ def check_layers(layers: Sequence[StackLayer], input_shape: Sequence[int]) -> No
       )
 
 
-def _squares(x: Array, size: int) -> Array:
-  """[B, H, W, c] -> [B, H // size, size, W // size, size, c] for pooling.
+class _Convolution(nn.Module):
+  """A ``Conv`` and the maxima that follow it.
 
-  On a CPU the gradients of nn.avg_pool and nn.max_pool take 3 times as long.
+  It makes the parameters of flax's ``Conv``, which would leave ReLU and maxima
+  to others.
   """
-  batch, height, width, channels = x.shape
-  rows, columns = height // size, width // size
-  return x[:, : rows * size, : columns * size].reshape(
-    batch, rows, size, columns, size, channels
-  )
+
+  layer: Conv
+  size: int  #: of the squares of which maxima are taken, 1: there are none
+
+  @nn.compact
+  def __call__(self, x: Array) -> Array:
+    """Computes [B, H, W, c] -> [B, H' // size, W' // size, d]."""
+    kernel = self.param(
+      "kernel",
+      nn.linear.default_kernel_init,
+      (self.layer.kernel, self.layer.kernel, x.shape[3], self.layer.channels),
+    )
+    bias = self.param("bias", nn.initializers.zeros_init(), (self.layer.channels,))
+    padding = "VALID" if isinstance(self.layer, ValidConv) else "SAME"
+    return convolution.convolve_and_pool(
+      *nn.dtypes.promote_dtype(x, kernel, bias), padding, self.size
+    )
 
 
 def _play(layers: Sequence[StackLayer], x: Array) -> Array:
   """Applies the layers inside a flax module, which makes their parameters."""
-  for layer in layers:
+  convolutions = 0
+  for before, layer, after in zip((None, *layers), layers, (*layers[1:], None)):
     x = x.reshape(x.shape[0], *_reads(layer, x.shape[1:]))
     if isinstance(layer, Dense):
       x = nn.relu(nn.Dense(layer.width)(x))
     elif isinstance(layer, Conv):
-      padding = "VALID" if isinstance(layer, ValidConv) else "SAME"
-      x = nn.relu(
-        nn.Conv(
-          layer.channels,
-          (layer.kernel, layer.kernel),
-          padding=padding,
-          conv_general_dilated=_convolve,
-        )(x)
-      )
+      size = after.size if isinstance(after, MaxPool) else 1
+      x = _Convolution(layer, size, name=f"Conv_{convolutions}")(x)
+      convolutions += 1
     elif isinstance(layer, AvgPool):
-      x = _squares(x, layer.size).mean((2, 4))
-    elif isinstance(layer, MaxPool):
-      x = _squares(x, layer.size).max((2, 4))
+      x = convolution.squares(x, layer.size).mean((2, 4))
+    elif isinstance(layer, MaxPool) and not isinstance(before, Conv):
+      x = convolution.pool_squares(x, layer.size)
   return x
-
-
-def _convolve(
-  x: Array, kernel: Array, strides: object, padding: str, **others: object
-) -> Array:
-  """``convolve`` as flax calls it; ``Conv`` has one stride and one layout."""
-  return convolution.convolve(x, kernel, padding)
 
 
 class Stack(nn.Module):
