@@ -71,7 +71,11 @@ def convolve_and_pool(
   Returns:
     [B, H' // s, W' // s, d].
   """
-  return pool_squares(nn.relu(convolve(x, kernel, padding) + bias), size)
+  return pool_squares(nn.relu(convolve(x, kernel, padding) + _along_last(bias)), size)
+
+
+def _along_last(bias: Array) -> Array:
+  return bias.reshape(1, 1, 1, -1)
 
 
 def pool_squares(x: Array, size: int) -> Array:
@@ -171,7 +175,8 @@ def _multiply(kernel: Array, read: Array) -> Array:
   XLA would make one product of the transposition and this one, for which it
   has no fast kernel. The derivatives are products of what lies as it is.
   """
-  return lax.optimization_barrier(kernel.T) @ read
+  result: Array = lax.optimization_barrier(kernel.T) @ read
+  return result
 
 
 @_multiply.defjvp
@@ -201,25 +206,30 @@ def _by_product(x: Array, kernel: Array, padding: str, stride: int) -> Array:
 
 
 def _images(
-  g: Array, kernel: Array, *, image: tuple[int, int], size: int, padding: str, stride: int
+  g: Array,
+  kernel: Array,
+  *,
+  image: tuple[int, int],
+  size: int,
+  padding: str,
+  stride: int,
 ) -> Array:
   """The transpose of a convolution in its images, [B, H', W', d] -> [B, H, W, c]."""
-  before = size - 1 - (_around(size)[0] if padding == "SAME" else 0)
-  around = [
-    (before, length + size - 2 - (out - 1) * stride - before)
-    for length, out in zip(image, g.shape[1:3])
-  ]
-  if padding == "VALID" or stride > 1:
+  if stride > 1:  # as a convolution it would mostly multiply zeros
+    return _images_by_product(
+      g, kernel, image=image, size=size, padding=padding, stride=stride
+    )
+  before = size - 1
+  if padding == "SAME":
+    before -= _around(size)[0]
+  around = [(before, size - 1 - before)] * 2
+  if padding == "VALID":
     # The fast kernel makes no result that is larger than what it reads; the
     # barrier keeps XLA from undoing the zeros.
-    g = lax.optimization_barrier(
-      lax.pad(
-        g,
-        jnp.zeros((), g.dtype),
-        [(0, 0, 0), *((*rows, stride - 1) for rows in around), (0, 0, 0)],
-      )
-    )
     around = [(0, 0)] * 2
+    g = lax.optimization_barrier(
+      jnp.pad(g, ((0, 0), (before, before), (before, before), (0, 0)))
+    )
   return lax.conv_general_dilated(
     g,
     kernel[::-1, ::-1].swapaxes(2, 3),
@@ -252,7 +262,13 @@ def _kernel(
 
 
 def _output(
-  x: Array, kernel: Array, *, image: tuple[int, int], size: int, padding: str, stride: int
+  x: Array,
+  kernel: Array,
+  *,
+  image: tuple[int, int],
+  size: int,
+  padding: str,
+  stride: int,
 ) -> Array:
   """The convolution itself."""
   return _by_xla(x, kernel, padding, stride)
@@ -271,13 +287,11 @@ def _bilinear(
   primitive = Primitive(name)
 
   def shape(*arrays: Any, **shapes: Any) -> Any:
-    # Under shard_map the type says over which axes of the mesh a value varies.
-    vma = frozenset().union(*(getattr(array, "vma", ()) for array in arrays))
     out = jax.eval_shape(
       functools.partial(way, **shapes),
       *(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays),
     )
-    return jax.core.ShapedArray(out.shape, out.dtype, **({"vma": vma} if vma else {}))
+    return jax.core.ShapedArray(out.shape, out.dtype)
 
   def batch(arrays: Any, axes: Any, **shapes: Any) -> Any:
     return jax.vmap(functools.partial(by_product, **shapes), axes)(*arrays), 0
@@ -299,6 +313,7 @@ def _images_by_product(g: Array, kernel: Array, **shapes: Any) -> Array:
   images = jax.ShapeDtypeStruct(
     (g.shape[0], *shapes["image"], kernel.shape[2]), g.dtype
   )
+  out: Array
   (out,) = jax.linear_transpose(
     lambda x: _output_by_product(x, kernel, **shapes), images
   )(g)
@@ -309,6 +324,7 @@ def _kernel_by_product(x: Array, g: Array, **shapes: Any) -> Array:
   kernel = jax.ShapeDtypeStruct(
     (shapes["size"], shapes["size"], x.shape[3], g.shape[3]), g.dtype
   )
+  out: Array
   (out,) = jax.linear_transpose(
     lambda kernel: _output_by_product(x, kernel, **shapes), kernel
   )(g)
@@ -372,13 +388,20 @@ def _differentiate_pool(
 def _shifted(x: Array, size: int) -> list[Array]:
   """The first, second, ... pixels of all squares."""
   height, width = (length // size * size for length in x.shape[1:3])
-  return [
-    x[:, i:height:size, j:width:size] for i in range(size) for j in range(size)
-  ]
+  return [x[:, i:height:size, j:width:size] for i in range(size) for j in range(size)]
+
+
+def _takes_convolutions(x: Array, kernel: Array) -> bool:
+  """``is_wide``, unless shard_map checks over which axes of a mesh values vary.
+
+  The primitives do not say that of their results; the library never checks it.
+  """
+  types = [getattr(jax.typeof(a), "manual_axis_type", None) for a in (x, kernel)]
+  return is_wide(kernel) and not any(getattr(t, "varying", ()) for t in types)
 
 
 def _convolve_on_cpu(x: Array, kernel: Array, padding: str, stride: int) -> Array:
-  way = _by_convolutions if is_wide(kernel) else _by_product
+  way = _by_convolutions if _takes_convolutions(x, kernel) else _by_product
   return way(x, kernel, padding, stride)
 
 
@@ -388,8 +411,8 @@ def _convolve_and_pool_on_cpu(
   def after(out: Array) -> Array:  # ReLU of the maxima is the maxima of ReLU
     return nn.relu(out if size == 1 else _pool(out, size))
 
-  if is_wide(kernel):
-    return after(_by_convolutions(x, kernel, padding, 1) + bias)
+  if _takes_convolutions(x, kernel):
+    return after(_by_convolutions(x, kernel, padding, 1) + _along_last(bias))
   out = _multiply_patches(_batch_last(x), kernel, padding, 1)
   return _batch_last(after(out + bias[:, None, None, None]))
 
@@ -423,7 +446,7 @@ convolve_and_pool.defjvp(
     _differentiate,
     _convolve_and_pool_on_cpu,
     lambda x, kernel, bias, padding, size: pool_squares(
-      nn.relu(_by_xla(x, kernel, padding, 1) + bias), size
+      nn.relu(_by_xla(x, kernel, padding, 1) + _along_last(bias)), size
     ),
   )
 )

@@ -217,8 +217,11 @@ class _Convolution(nn.Module):
       "kernel",
       nn.linear.default_kernel_init,
       (self.layer.kernel, self.layer.kernel, x.shape[3], self.layer.channels),
+      jnp.float32,
     )
-    bias = self.param("bias", nn.initializers.zeros_init(), (self.layer.channels,))
+    bias = self.param(
+      "bias", nn.initializers.zeros_init(), (self.layer.channels,), jnp.float32
+    )
     padding = "VALID" if isinstance(self.layer, ValidConv) else "SAME"
     return convolution.convolve_and_pool(
       *nn.dtypes.promote_dtype(x, kernel, bias), padding, self.size
