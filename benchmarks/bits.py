@@ -82,6 +82,7 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
   "flhc": dict(max_groups=3),
   "pacfl": dict(max_groups=3),
   "feddrift": dict(max_groups=3, step_rounds=2, drift_threshold=0.05),
+  "fedem": dict(num_components=3),
   "fedacnnl": dict(hidden=(8,)),
   "pfedacnnl": dict(hidden=(8,)),
 }

@@ -46,7 +46,7 @@ PERSONAL = (
   "pfedacnnl",
 )
 #: Hyper-parameters that say how many global models there are.
-_MODELS = ("num_models", "num_groups", "max_groups")
+_MODELS = ("num_models", "num_components", "num_groups", "max_groups")
 #: Methods whose step is client_lr / n_i, of 23 examples in the mean.
 PER_EXAMPLE = ("fsvrg", "ma_fsvrg", "ga_fsvrg", "cfsvrg", "clsfsvrg")
 #: Options in the place of client_lr=0.3.

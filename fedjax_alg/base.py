@@ -561,6 +561,9 @@ class Algorithm(NamedTuple, Generic[State]):
   #: server's or the clients'; ``client_params`` and, if they are the server's,
   #: ``global_params`` then have them, too
   keeps_state: bool = False
+  #: (model) -> the model of what ``client_params`` returns, where clients deploy
+  #: something else than parameters of ``model``: a mixture of several
+  client_model: Callable[[Model], Model] = lambda model: model
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:

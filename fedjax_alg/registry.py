@@ -23,6 +23,7 @@ from fedjax_alg.algorithms import (
   fedavg,
   feddrift,
   feddyn,
+  fedem,
   fedgroup,
   fednova,
   fedopt,
@@ -411,6 +412,9 @@ ALGORITHMS: dict[str, Entry] = {
     models_of_kinds=lambda hparams: (
       hparams.max_groups if hparams.variant == "oracle" else None
     ),
+  ),
+  "fedem": _entry(
+    fedem.fedem, "FedEM", "Marfoq et al., NeurIPS 2021", expected.of_components
   ),
   "fedacnnl": _deployed(
     fedacnnl.fedacnnl,

@@ -46,7 +46,10 @@ def cost(name: str) -> str:
   if entry.ledger is None:
     return ""
   size, examples, read = 10**6, 10**4, 10**2
-  models = getattr(hparams, "num_models", getattr(hparams, "num_groups", 1))
+  models = max(
+    getattr(hparams, field, 1)
+    for field in ("num_models", "num_components", "num_groups")
+  )
   ledger = entry.ledger(
     Played(
       size,

@@ -51,7 +51,10 @@ FAMILIES = {
     "mime mime_lite mime_svrg losac fednova feddyn cfsvrg clsfsvrg"
   ),
   "asynchronous": "fedasync fedbuff",
-  "groups": "ma_fsvrg ga_fsvrg fedgroup fedgrouprox ifca fesem cfl flhc pacfl feddrift",
+  "groups": (
+    "ma_fsvrg ga_fsvrg fedgroup fedgrouprox ifca fesem cfl flhc "
+    "pacfl feddrift fedem"
+  ),
   "personal": ("fedper lg_fedavg fedrep fedbabu fedbn apfl per_fedavg pfedme ditto"),
   "gradient_free": "afl fedacnnl pfedacnnl fedzo baffle pfedzo",
   "other": "composed central local",

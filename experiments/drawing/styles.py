@@ -63,7 +63,7 @@ _GRID: dict[str, tuple[str, ...]] = {
     "FedAsync",
     "AFL",
   ),
-  "#A52DFF": ("PACFL", "", "", "", "SCAFFOLD", "APFL", ""),
+  "#A52DFF": ("PACFL", "FedEM", "FedSoft", "FedDrift", "SCAFFOLD", "APFL", ""),
   "#695A2D": (
     "FedPer",
     "LoSAC",

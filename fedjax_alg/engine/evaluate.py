@@ -383,12 +383,14 @@ def _client_counts(
   if kinds is not None:
     rows = objective.BLOCK_ROWS
   masks = {p: _client_mask(of.algorithm, p, data, state) for p in protocols}
+  if "copy" not in protocols:
+    model = of.algorithm.client_model(model)
 
   def one_client(shared, shard, client_id, key, test_offset, test_size):
     state, test_x, test_y = shared
     params = deployed(state, client_id, shard, key)
     test = Shard(test_x, test_y, test_offset, test_size)
-    return count_shard(of.model, params, test, rows)
+    return count_shard(model, params, test, rows)
 
   def of_clients(ids):
     shards = layout.take_cohort(data.train, ids).shards

@@ -95,6 +95,18 @@ def preferred(round_: Played) -> Expected:
   )
 
 
+def of_components(round_: Played) -> Expected:
+  """FedEM: all K components go down, are trained and come back."""
+  k = round_.models
+  return Expected(
+    k * round_.params,
+    k * round_.params,
+    1,
+    k * round_.read(1),
+    evaluations=k if k > 1 else 0,
+  )
+
+
 def closed_form(bias: int | None = None, grouped: int = 0) -> Ledger:
   """A layer's sums: X'X (a triangle), X'Y, and the sums of X and of Y.
 

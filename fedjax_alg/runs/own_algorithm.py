@@ -268,16 +268,18 @@ def _check_models(
   key: object,
 ) -> None:
   """The functions that say which model somebody has."""
-  params = deployed = jax.eval_shape(model.init, key)
+  params, joined = jax.eval_shape(model.init, key), model
   if algorithm.start_personal is not None or algorithm.keeps_state:
-    deployed = jax.eval_shape(roles.deployed(model).init, key)
+    joined = roles.deployed(model)
+  deployed = jax.eval_shape(joined.init, key)
   if algorithm.keeps_state and model.roles.sends_state:
     params = jax.tree.map(
       lambda role, leaf: None if role == "personal" else leaf,
       model.roles.role,
       deployed,
     )
-  for name in ("client_params", "client_copy"):
+  of_clients = jax.eval_shape(algorithm.client_model(joined).init, key)
+  for name, expected in (("client_params", of_clients), ("client_copy", deployed)):
     fn = getattr(algorithm, name)
     if fn is not None:
       output = call.shapes(
@@ -289,7 +291,7 @@ def _check_models(
         state,
         key,
       )
-      call.same(name, output, deployed, "parameters of the model")
+      call.same(name, output, expected, "parameters of the model")
   if algorithm.global_params is not None:
     output = call.shapes("global_params", algorithm.global_params, state)
     leaves = jax.tree.leaves(output)

@@ -444,6 +444,12 @@ def _check_start(method: Method, run: RunOptions, has_start: bool) -> None:
       f"`group_init`={groups}: the models of the groups would all start from "
       "`init_from` and stay alike (give another one, or `init_only`)"
     )
+  apart = getattr(method.hparams, "APART", "")
+  if has_start and not run.init_only and apart and getattr(method.hparams, apart) > 1:
+    raise OptionError(
+      f"`{apart}`={getattr(method.hparams, apart)}: the models would all start from "
+      "`init_from` and stay alike (give `init_only`)"
+    )
 
 
 def _with_rounds(

@@ -209,6 +209,8 @@ class RunResult:
     Returns:
       The parameters of one model, with the running statistics that the client
       uses; None in their place where nobody keeps some (`model_state`=batch).
+      Of a client that mixes several models (`fedem`) those of
+      ``client.mixture.mixture``, without frozen ones.
 
     Raises:
       OptionError: a client or seed out of range.
@@ -225,9 +227,10 @@ class RunResult:
       live.deploy(state, p.device_data.data.train, np.int32(client), key)
     )
     model_roles = p.model.roles
-    return (
-      params if model_roles is None else model_roles.join(params, model_roles.frozen)
-    )
+    mixes = live.algorithm().client_model(p.model) is not p.model
+    if model_roles is None or mixes:
+      return params
+    return model_roles.join(params, model_roles.frozen)
 
   def export(
     self,

@@ -1,6 +1,7 @@
 """Between the library and the NumPy oracle (tests.reference.diversified)."""
 
 import functools
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -49,6 +50,19 @@ def assert_refused(problem, name, pattern, **settings):
   with pytest.raises(ValueError, match=f"^{pattern}") as error:
     build(problem, name, **settings)
   assert "\n" not in str(error.value)
+
+
+def method_of(algorithm):
+  """The method of an algorithm, which is bound to its ``init``.
+
+  Its rounds may be wrapped, and its ``init`` by one that has it first.
+  """
+  init = algorithm.init
+  while True:
+    assert isinstance(init, functools.partial)
+    if not isinstance(init.args[0], functools.partial):
+      return init.args[0]
+    init = init.args[0]
 
 
 def cohort_of(problem, ids):

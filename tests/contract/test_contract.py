@@ -47,6 +47,7 @@ SMALL = dict(
   batch_size=5,
   num_models=3,
   threshold=1,
+  num_components=3,
   num_groups=3,
   max_groups=3,
   pretrain_scale=4,
@@ -64,7 +65,7 @@ SMALL = dict(
   remove_ridge=False,
 )
 #: The fields that say how many models the server keeps.
-MODELS = ("num_models", "num_groups", "max_groups")
+MODELS = ("num_models", "num_components", "num_groups", "max_groups")
 
 
 def small_settings(entry):
@@ -294,6 +295,12 @@ class Bench:
     return jax.eval_shape(self.problem.model.init, jax.random.key(0))
 
   @functools.cached_property
+  def deployed_shapes(self):
+    """What a client deploys, as shapes."""
+    model = self.algorithm.client_model(self.problem.model)
+    return jax.eval_shape(model.init, jax.random.key(0))
+
+  @functools.cached_property
   def models(self):
     """K, the number of global models; 1 where there is none."""
     if self.algorithm.global_params is None:
@@ -363,6 +370,7 @@ class Bench:
       for leaf in (self.problem.data.offset, self.problem.data.size)
     )
     shards = Shard(self.problem.data.x, self.problem.data.y, offset, size)
+    measured = self.algorithm.client_model(self.problem.model)
 
     @problems.quick_jit
     def deploy(state, key, numbers, shards):
@@ -373,7 +381,7 @@ class Bench:
 
     def deploy_and_measure(state, key):
       params = deploy(state, key, problems.row(self.numbers, 0), shards)
-      return params, losses_of(self.problem.model, loss)(params, shards)
+      return params, losses_of(measured, loss)(params, shards)
 
     return deploy_and_measure
 
@@ -691,7 +699,7 @@ def test_all_that_a_run_makes_is_finite(bench):
 
 def test_client_params_have_the_models_structure(bench):
   params, losses = bench.deploy_all(bench.state(3), jax.random.key(5))
-  assert_stacked(params, bench.spec.num_clients + 1, bench.model_shapes)
+  assert_stacked(params, bench.spec.num_clients + 1, bench.deployed_shapes)
   for leaf in jax.tree.leaves(params):
     assert not leaf.weak_type
   chex.assert_tree_all_finite((params, losses))
@@ -935,7 +943,7 @@ def test_a_traced_round_keeps_types_calls_nobody_and_bills_its_ledger(name, trac
   )
   for state in (made.start, made.before, made.after):
     assert types(state) == types(constant)
-  assert types(made.params) == types(bench.model_shapes)
+  assert types(made.params) == types(bench.deployed_shapes)
   check_report(made.aux, bench.spec.cohort_size + PADDING)
   assert not has_callback(set(primitives(jaxpr)))
   if made.membership is not None:

@@ -25,6 +25,7 @@ REFUSED = {
   "ditto": "keeps a personal model",
   "pfedme": "has a personal model",
   "apfl": "keeps a personal model",
+  "fedem": "all parameters are shared",
   "per_fedavg": "adapts all parameters",
   "fedzo": "losses and no gradients",
   "pfedzo": "has a personal model",
@@ -144,6 +145,17 @@ def floats_deployed(algorithm, state, task=None):
   return num_params(client_shapes(algorithm, state, problem(task)[0]))
 
 
+def floats_of_client(algorithm, model, floats):
+  """The floats of what a client deploys, which is a model of so many floats."""
+  mixed = algorithm.client_model(model)
+  if mixed is model:
+    return floats
+  deployed = num_params(jax.eval_shape(mixed.init, jax.random.key(0)))
+  components = jax.eval_shape(mixed.init, jax.random.key(0))["weights"].size
+  assert deployed == components * (floats + 1)
+  return deployed
+
+
 def assert_refused(name, why, *args):
   with pytest.raises(OptionError, match=why) as caught:
     trace_round(name, *args)
@@ -201,7 +213,7 @@ def test_what_is_a_clients_own_stays_there_or_is_refused(name):
   if algorithm.global_params is not None:
     models_ = jax.eval_shape(algorithm.global_params, state)
     assert num_params(models_) % shared == 0
-  deployed += sum(floats.values())
+  deployed = floats_of_client(algorithm, model, deployed + sum(floats.values()))
   assert floats_deployed(algorithm, state, task) == deployed
 
 
@@ -229,7 +241,9 @@ def test_frozen_parameters_are_in_no_state_and_statistics_are(name):
   ]
   shared = sum(floats.values()) - floats["first"]
   assert num_params(jax.eval_shape(model.init, jax.random.key(0))) == shared
-  assert floats_deployed(algorithm, state, task) == shared + num_statistics
+  assert floats_deployed(algorithm, state, task) == floats_of_client(
+    algorithm, model, shared + num_statistics
+  )
   if algorithm.global_params is not None:
     models_ = jax.eval_shape(algorithm.global_params, state)
     assert num_params(models_) % (shared + num_statistics) == 0

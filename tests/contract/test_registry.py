@@ -1,7 +1,6 @@
 """The table of algorithms and their hyper-parameters."""
 
 import dataclasses
-import functools
 
 import pytest
 
@@ -9,6 +8,7 @@ from fedjax_alg import hparams, own, registry
 from fedjax_alg.algorithms import composed
 from fedjax_alg.engine import clients
 from fedjax_alg.runs import methods
+from tests.algorithms import bridge
 
 pytestmark = pytest.mark.fast
 
@@ -99,15 +99,6 @@ def test_defaults_are_valid_and_documented(name):
     setattr(entry.hparams(), dataclasses.fields(entry.hparams)[0].name, 1)
 
 
-def _method_of(algorithm):
-  """The method of an algorithm, which is bound to its ``init``.
-
-  Its rounds may be wrapped.
-  """
-  assert isinstance(algorithm.init, functools.partial)
-  return algorithm.init.args[0]
-
-
 @pytest.mark.parametrize(
   "name, field",
   [
@@ -119,7 +110,7 @@ def _method_of(algorithm):
 )
 def test_the_aggregator_and_the_attack_reach_the_round(name, field, problem):
   plain, changed = (
-    _method_of(registry.build(name, problem.model, map_clients=MAP, **{field: value}))
+    bridge.method_of(registry.build(name, problem.model, map_clients=MAP, **{field: value}))
     for value in dict(aggregator=("mean", "median"), attack=("none", "label_flip"))[
       field
     ]

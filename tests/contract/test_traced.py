@@ -29,6 +29,7 @@ SMALL = dict(
   local_steps=2,
   batch_size=5,
   num_models=2,
+  num_components=2,
   threshold=1,
   num_groups=2,
   max_groups=2,
@@ -78,6 +79,7 @@ VARIANTS = [
   ("flhc", dict(client_lr_schedule="exponential")),
   ("pacfl", dict(angle="entry", subspace="classes")),
   ("feddrift", dict(variant="eager", drift_measure="error")),
+  ("fedem", dict(client_optimizer="adam", client_clip=1.0)),
   ("fesem", dict(client_optimizer="adam")),
   ("ifca", dict(client_optimizer="adam", group_init="kmeans++")),
   ("ma_fsvrg", dict(central_rule="printed", split="copies")),
@@ -198,7 +200,10 @@ def test_traced_values_give_the_types_of_constants(name, overrides, problem):
   )
   constant = types(jax.eval_shape(lambda: begin({})[1]))
   assert types(state) == constant and types(after) == constant
-  assert types(deployed) == types(jax.eval_shape(problem.model.init, jax.random.key(0)))
+  deployed_model = begin({})[0].client_model(problem.model)
+  assert types(deployed) == types(
+    jax.eval_shape(deployed_model.init, jax.random.key(0))
+  )
   test_contract.check_report(aux, size)
 
 

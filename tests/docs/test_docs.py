@@ -409,7 +409,8 @@ def test_a_curve_shows_what_clients_use():
     entry = registry.ALGORITHMS[row["method"]]
     hparams = entry.hparams()
     models = max(
-      getattr(hparams, name, 1) for name in ("num_models", "num_groups", "max_groups")
+      getattr(hparams, name, 1)
+      for name in ("num_models", "num_components", "num_groups", "max_groups")
     )
     is_personal = (
       models > 1
