@@ -83,6 +83,7 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
   "pacfl": dict(max_groups=3),
   "feddrift": dict(max_groups=3, step_rounds=2, drift_threshold=0.05),
   "fedem": dict(num_components=3),
+  "fedsoft": dict(num_groups=3),
   "fedacnnl": dict(hidden=(8,)),
   "pfedacnnl": dict(hidden=(8,)),
 }

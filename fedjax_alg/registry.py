@@ -27,6 +27,7 @@ from fedjax_alg.algorithms import (
   fedgroup,
   fednova,
   fedopt,
+  fedsoft,
   fedzo,
   fesem,
   flhc,
@@ -415,6 +416,13 @@ ALGORITHMS: dict[str, Entry] = {
   ),
   "fedem": _entry(
     fedem.fedem, "FedEM", "Marfoq et al., NeurIPS 2021", expected.of_components
+  ),
+  "fedsoft": _grouped(
+    fedsoft.fedsoft,
+    "FedSoft",
+    "Ruan, Joe-Wong, AAAI 2022",
+    expected.with_importance,
+    caution=fedsoft.caution_pull,
   ),
   "fedacnnl": _deployed(
     fedacnnl.fedacnnl,

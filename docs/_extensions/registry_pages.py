@@ -53,7 +53,7 @@ FAMILIES = {
   "asynchronous": "fedasync fedbuff",
   "groups": (
     "ma_fsvrg ga_fsvrg fedgroup fedgrouprox ifca fesem cfl flhc "
-    "pacfl feddrift fedem"
+    "pacfl feddrift fedem fedsoft"
   ),
   "personal": ("fedper lg_fedavg fedrep fedbabu fedbn apfl per_fedavg pfedme ditto"),
   "gradient_free": "afl fedacnnl pfedacnnl fedzo baffle pfedzo",

@@ -33,6 +33,9 @@ class Received(NamedTuple):
   shared: Any  #: ``ClientUpdate.shared`` of the server's memory
   round: Array  #: [] int32, rounds completed before this one
   client_id: Array  #: [] int32
+  #: [K] float32, how much the client belongs to each of K models, of which
+  #: ``start`` is then the mean by these weights; None: it gets one model
+  memberships: Any = None
 
 
 class Trained(NamedTuple):

@@ -15,7 +15,8 @@ may leave out all of them but ``assign``:
   3. local training from the group's model;
   4. ``regroup``: the server changes groups by the updates it received (CFL);
   5. every model moves by the mean update of its group, or by what an
-     ``aggregation.Aggregator`` puts in its place;
+     ``aggregation.Aggregator`` puts in its place; where clients belong to several
+     models (``memberships``), to the mean of all trained models;
   6. ``finish``: the server changes the new models (FedGroup's inter-group step)
      or stores something for later rounds (FeSEM's local models).
 """
@@ -115,8 +116,9 @@ class Extra(NamedTuple):
   #: computed before round 1
   own_gradients: Numeric = 0
   own_batches: Numeric = 0  #: [S] int32, the mini-batches of ``own_gradients``
-  #: for how many models every participant evaluates the loss on its data
-  evaluations: int = 0
+  #: for how many models every participant evaluates the loss on its data; or
+  #: [S] int32, of each participant
+  evaluations: Any = 0
 
 
 class TrainingResult(NamedTuple):
@@ -172,6 +174,11 @@ class Rule(NamedTuple):
   #: whether the sum of a group's updates is divided by the weight of the whole
   #: cohort instead of the group's weight (IFCA's gradient averaging)
   whole_divisor: bool = False
+  #: (notes [S, ...]) -> [S, K] float32 from 0, how much each participant belongs
+  #: to every model: its start is the mean of the models by these memberships,
+  #: and it counts by them in the mean of every model. None: it belongs to the
+  #: group of ``assign`` alone. With memberships ``reads_updates`` stays true
+  memberships: Callable[[Any], Array] | None = None
   #: whether ``regroup`` or ``finish`` reads what each participant sent. If not,
   #: large updates are added up without being kept (``exchange.stacking``), and
   #: ``regroup`` is not called.
@@ -451,6 +458,7 @@ def _round(
   state = state._replace(member=state.member.at[cohort.ids].set(assigned, mode="drop"))
   cohort = rule.examples(state, cohort, _rule_key(key, state.member.shape[0] + 2))
   before, weights = state.models, exchange.weigh(cohort)
+  memberships = None if rule.memberships is None else rule.memberships(notes)
   shares = (
     None if rule.reads_updates else exchange.shares(cohort, trees.index(before, 0))
   )
@@ -469,10 +477,12 @@ def _round(
     table,
     cohort,
     key,
-    assigned,
+    assigned if memberships is None else memberships,
     shares,
   )
   move = _by_updates if shares is None else _by_sums
+  if memberships is not None:
+    move = functools.partial(_by_updates, memberships=memberships)
   state, groups, trained, distance = move(
     method, state, cohort, assigned, training, weights, key
   )
@@ -508,10 +518,14 @@ def _by_updates(
   training: Training,
   weights: Array,
   key: Key,
+  memberships: Array | None = None,
 ) -> MoveResult:
-  """Moves every model by the mean update of its group."""
+  """Moves every model by the mean update of its group, or by memberships."""
   rule, exchange = method.rule, method.exchange
-  starts = trees.index(state.models, assigned)
+  if memberships is None:
+    starts = trees.index(state.models, assigned)
+  else:
+    starts = jax.vmap(trees.slot_mean, (0, None))(memberships, state.models)
   updates = exchange.receive(
     trees.subtract(training.trained.params, starts),
     cohort,
@@ -525,7 +539,11 @@ def _by_updates(
   params = trees.add(starts, updates)
   state = rule.regroup(state, cohort, updates)
   groups = _last_group(state, cohort.ids)
-  mean, aggregates = _combine(method, state, cohort, groups, updates, weights, key)
+  if memberships is None:
+    mean, aggregates = _combine(method, state, cohort, groups, updates, weights, key)
+  else:
+    factors = weights[:, None] * memberships
+    mean, aggregates = _combine_all(method, state, cohort, params, factors, key)
   state = state._replace(models=trees.add(state.models, mean), aggregates=aggregates)
 
   def distance(models):
@@ -557,6 +575,34 @@ def _combine(
     moves = trees.scale_slots(
       of_group.sum(1) / jnp.maximum(weights.sum(), 1e-30), moves
     )
+  return moves, () if aggregates is None else aggregates
+
+
+def _combine_all(
+  method: Clustered,
+  state: ClusteredState,
+  cohort: Cohort,
+  params: Params,
+  weights: Array,
+  key: Key,
+) -> tuple[Params, PyTree]:
+  """``_combine`` where all trained models count by weights [S, K] in every mean."""
+  exchange = method.exchange
+  if exchange.aggregator.is_mean:
+    total = weights.sum(0)
+    means = trees.slot_sum(weights / jnp.maximum(total, 1e-30)[None], params)
+    means = trees.where_slots(total > 0, means, state.models)
+    return trees.subtract(means, state.models), ()
+  moves, aggregates = jax.vmap(
+    lambda model, weights, key, last: exchange.combine(
+      trees.subtract_one(params, model), weights, cohort, key, last
+    )
+  )(
+    state.models,
+    weights.T,
+    server_keys(key, UPDATES, method.rule.num_groups),
+    state.aggregates,
+  )
   return moves, () if aggregates is None else aggregates
 
 
@@ -677,7 +723,7 @@ def _cost(
     (),
     cohort,
     floats_down=extra.down // participants
-    + method.statistics * max(1, extra.evaluations),
+    + (method.statistics and method.statistics * max(1, extra.evaluations)),
     floats_up=extra.up // participants + method.statistics,
   )
   return round_cost(

@@ -107,6 +107,13 @@ def of_components(round_: Played) -> Expected:
   )
 
 
+def with_importance(round_: Played) -> Expected:
+  """FedSoft with `estimate_every`=1: K centers down; a model and K weights up."""
+  return preferred(round_)._replace(
+    up=round_.params + (round_.models if round_.models > 1 else 0)
+  )
+
+
 def closed_form(bias: int | None = None, grouped: int = 0) -> Ledger:
   """A layer's sums: X'X (a triangle), X'Y, and the sums of X and of Y.
 

@@ -76,8 +76,9 @@ def train(
     memory: that of the client's half.
     cohort: the participants.
     key: key of the round.
-    groups: [S] int32, which of K models [K, ...] each participant gets; None:
-      there is one model.
+    groups: [S] int32, which of K models [K, ...] each participant gets; or
+      [S, K] float32, its memberships, by which it gets the mean of the models
+      (``Received.memberships``). None: there is one model.
     weights: [S], or [S, K] for K sums: factors of the updates in their sum;
       None: the trained models are kept.
   """
@@ -138,12 +139,15 @@ def _one_client(
 ) -> Trained:
   """The local training of one participant."""
   models, from_server, rounds = shared
-  if group is not None:
+  memberships = None
+  if group is not None and group.ndim:
+    memberships, models = group, trees.slot_mean(group, models)
+  elif group is not None:
     models = trees.index(models, group)
     shard = shard._replace(state=trees.index(shard.state, group))
   start, reference, anchor = models
   return client.train_checked(
-    Received(start, reference, anchor, from_server, rounds, client_id),
+    Received(start, reference, anchor, from_server, rounds, client_id, memberships),
     shard._replace(part=part),
     client_row,
     key,

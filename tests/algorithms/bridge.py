@@ -1,7 +1,6 @@
 """Between the library and the NumPy oracle (tests.reference.diversified)."""
 
 import functools
-import functools
 from typing import Any, NamedTuple
 
 import jax

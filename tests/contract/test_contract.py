@@ -440,6 +440,7 @@ MAPPED = (
   "ifca",
   "fesem",
   "flhc",
+  "fedsoft",
   "pacfl",
   "feddrift",
   "pfedacnnl",

@@ -26,6 +26,7 @@ REFUSED = {
   "pfedme": "has a personal model",
   "apfl": "keeps a personal model",
   "fedem": "all parameters are shared",
+  "fedsoft": "keeps a personal model",
   "per_fedavg": "adapts all parameters",
   "fedzo": "losses and no gradients",
   "pfedzo": "has a personal model",

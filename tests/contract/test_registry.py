@@ -110,7 +110,9 @@ def test_defaults_are_valid_and_documented(name):
 )
 def test_the_aggregator_and_the_attack_reach_the_round(name, field, problem):
   plain, changed = (
-    bridge.method_of(registry.build(name, problem.model, map_clients=MAP, **{field: value}))
+    bridge.method_of(
+      registry.build(name, problem.model, map_clients=MAP, **{field: value})
+    )
     for value in dict(aggregator=("mean", "median"), attack=("none", "label_flip"))[
       field
     ]

@@ -80,6 +80,7 @@ VARIANTS = [
   ("pacfl", dict(angle="entry", subspace="classes")),
   ("feddrift", dict(variant="eager", drift_measure="error")),
   ("fedem", dict(client_optimizer="adam", client_clip=1.0)),
+  ("fedsoft", dict(local_start="centers", estimate_every=2, aggregator="median")),
   ("fesem", dict(client_optimizer="adam")),
   ("ifca", dict(client_optimizer="adam", group_init="kmeans++")),
   ("ma_fsvrg", dict(central_rule="printed", split="copies")),

@@ -337,6 +337,7 @@ def test_what_jumps_is_said():
     "fesem",
     "cfl",
     "flhc",
+    "fedsoft",
     "pacfl",
     "feddrift",
     *(("composed",) if registry.get("composed").hparams().num_models > 1 else ()),
