@@ -105,7 +105,7 @@ def split_keys(keys: np.ndarray, shape: Sequence[int]) -> np.ndarray:
 
 
 def bits(keys: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-  """HostDraws random words as ``jax.random.bits`` does.
+  """Draws random words as ``jax.random.bits`` does.
 
   Args:
     keys: [..., 2] uint32, the words of threefry keys.
@@ -166,7 +166,7 @@ def _broadcast(eqn: Any, x: np.ndarray) -> np.ndarray:
 
 @np.errstate(over="ignore")
 def draw_integers(keys: np.ndarray, low: int, high: int) -> np.ndarray:
-  """HostDraws whole numbers as ``jax.random.randint`` does.
+  """Draws whole numbers as ``jax.random.randint`` does.
 
   Args:
     keys: [..., 2] uint32, the words of threefry keys.
@@ -185,7 +185,7 @@ def draw_integers(keys: np.ndarray, low: int, high: int) -> np.ndarray:
 
 
 def draw_uniform(keys: np.ndarray) -> np.ndarray:
-  """HostDraws numbers of [0, 1) as ``jax.random.uniform`` does.
+  """Draws numbers of [0, 1) as ``jax.random.uniform`` does.
 
   Args:
     keys: [..., 2] uint32, the words of threefry keys.
