@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.errors import OptionError, describe_error, did_you_mean
+from fedjax_alg.errors import OptionError, did_you_mean, reason
 
 #: The named patterns.
 PATTERNS = ("switch", "staggered", "recurring")
@@ -109,7 +109,7 @@ def read_schedule(path: str) -> np.ndarray:
   except (OSError, UnicodeDecodeError, OptionError) as error:
     raise DataError(
       f"{name}: no pattern{did_you_mean(path, PATTERNS)} (one of "
-      f"{', '.join(PATTERNS)}) and no file of numbers ({describe_error(error)})"
+      f"{', '.join(PATTERNS)}) and no file of numbers ({reason(error)})"
     ) from None
   rows = [line.split() for line in text.splitlines() if line.strip()]
   if not rows:

@@ -146,7 +146,8 @@ def _draw_machines(
       jax.random.key(seed), num_clients, fewest, most
     )
     return drawn
-  key = np.asarray(jax.random.key_data(jax.random.key(seed)))
+  with jax.ensure_compile_time_eval():
+    key = np.asarray(jax.random.key_data(jax.random.key(seed)))
   keys = draws.fold_in(key, np.arange(num_clients, dtype=np.uint32))
   keys = draws.split_keys(keys, (2,))
   return draws.draw_integers(keys[:, 0], fewest, most + 1), draws.draw_uniform(

@@ -375,13 +375,14 @@ class HostDraws:
 
   @property
   def apply(self) -> bool:
-    """Whether the host knows what the keys draw.
+    """Whether the host knows what the keys draw, if they draw anything.
 
     Code with arrays of its own, such as the cuts between processes, is left whole.
     """
     return (
       bool(getattr(jax.config, "jax_threefry_partitionable"))
       and not self._consts
+      and bool(self._reads)
       and all(aval.dtype == _key_dtype() for aval in self._avals[: self._num_keys])
       and not lanes.has_double(self._jaxpr)
     )

@@ -68,6 +68,7 @@ def test_the_folder_has_the_files_and_columns_of_its_page(finished):
   } - {
     "assignment.csv",
     "clients.npz",
+    "concepts.cp",
     "groups.csv",  # few clients
     "scaler.npz",
   }

@@ -363,6 +363,7 @@ def test_other_data_are_not_gone_on_with(tmp_path, options, change, says):
       "clients.csv",
       "assignment.csv",
       "clients.npz",
+      "concepts.cp",
       "scaler.npz",
       "metrics.csv",
       "rounds.csv",
