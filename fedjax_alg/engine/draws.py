@@ -199,9 +199,13 @@ def draw_uniform(keys: np.ndarray) -> np.ndarray:
   return result
 
 
-#: Primitive -> what NumPy does in its place, (equation, *inputs) -> output.
-#: A key is its words, [..., 2].
-_ON_HOST: dict[str, Callable[..., np.ndarray]] = {
+def _unstack(eqn: Any, x: np.ndarray) -> list[np.ndarray]:
+  return list(np.moveaxis(x, eqn.params["axis"], 0))
+
+
+#: Primitive -> what NumPy does in its place, (equation, *inputs) -> output, or a
+#: list of several. A key is its words, [..., 2].
+_ON_HOST: dict[str, Callable[..., np.ndarray | list[np.ndarray]]] = {
   "random_split": lambda eqn, key: split_keys(key, eqn.params["shape"]),
   "random_fold_in": lambda _, key, data: fold_in(key, data),
   "random_bits": lambda eqn, key: bits(key, eqn.params["shape"]),
@@ -209,7 +213,14 @@ _ON_HOST: dict[str, Callable[..., np.ndarray]] = {
   "squeeze": _squeeze,
   "reshape": _squeeze,
   "broadcast_in_dim": _broadcast,
+  "unstack": _unstack,
 }
+
+
+def _on_host(eqn: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+  """The outputs of an equation."""
+  out = _ON_HOST[eqn.primitive.name](eqn, *inputs)
+  return out if isinstance(out, list) else [out]
 
 
 def _is_on_host(eqn: Any, words: bool) -> bool:
@@ -354,8 +365,9 @@ class HostDraws:
       del values
       if eqn.primitive.name == "random_bits":
         words += self._rows * eqn.outvars[0].aval.size
-      self._avals.append(eqn.outvars[0].aval)
-      return [_Slot(len(self._avals) - 1)]
+      first = len(self._avals)
+      self._avals.extend(var.aval for var in eqn.outvars)
+      return [*map(_Slot, range(first, len(self._avals)))]
 
     def device(eqn, values):
       reads.update(value.place for value in values if isinstance(value, _Slot))
@@ -418,12 +430,11 @@ class HostDraws:
     known: list[np.ndarray] = list(keys)
 
     def host(eqn, values):
-      known.append(
-        _ON_HOST[eqn.primitive.name](
-          eqn, *(known[v.place] if isinstance(v, _Slot) else v for v in values)
-        )
+      first = len(known)
+      known.extend(
+        _on_host(eqn, [known[v.place] if isinstance(v, _Slot) else v for v in values])
       )
-      return [_Slot(len(known) - 1)]
+      return [*map(_Slot, range(first, len(known)))]
 
     jaxpr = self._jaxpr
     _walk(
@@ -502,9 +513,9 @@ class HostDraws:
 
     def host(eqn, values):
       nonlocal count
-      del eqn, values
-      count += 1
-      return [_Slot(count - 1)]
+      del values
+      first, count = count, count + len(eqn.outvars)
+      return [*map(_Slot, range(first, count))]
 
     def device(eqn, values):
       return _evaluate(self._jaxpr, eqn, [value(v) for v in values])

@@ -282,7 +282,9 @@ def test_a_label_looks_the_same_in_every_panel():
 def test_cells_are_checked_before_the_first_run(tmp_path, monkeypatch):
   executed = []
   monkeypatch.setattr(
-    shared_runs.sweeps, "run_all", lambda configs, names, pictures: executed.extend(configs)
+    shared_runs.sweeps,
+    "run_all",
+    lambda configs, names, pictures: executed.extend(configs),
   )
   monkeypatch.setattr(shared_runs.execute, "run_files", None)  # nothing is read
   lines = [
