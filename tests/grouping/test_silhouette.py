@@ -99,16 +99,21 @@ def group_models(points, mask):
   return centres, grouping.lloyd_by_silhouette(points, mask, centres)
 
 
+@pytest.mark.parametrize("alone", (False, True), ids=("many", "one_alone"))
 @pytest.mark.parametrize("number", range(2, 6))
-def test_models_of_a_round_are_counted(number):
+def test_models_of_a_round_are_counted(number, alone):
   """Five models: as many groups as blobs, at their means; the others stay."""
   points, kinds = blobs(number, seed=number)
-  mask = np.arange(40) < 33
+  rows = np.arange(40)
+  mask = rows < 33
+  if alone:  # a single one of the last blob
+    mask &= (kinds < number - 1) | (rows == number - 1)
   centres, groups = jax.device_get(group_models(points, mask))
-  assert sklearn.metrics.adjusted_rand_score(kinds[:33], groups.assignment[:33]) == 1
-  assert (groups.assignment[33:] == 5).all()
-  assert groups.size.sum() == 33 and (groups.size > 0).sum() == number
+  assignment = groups.assignment[mask]
+  assert sklearn.metrics.adjusted_rand_score(kinds[mask], assignment) == 1
+  assert (groups.assignment[~mask] == 5).all()
+  assert groups.size.sum() == mask.sum() and (groups.size > 0).sum() == number
   for group in range(5):
-    rows = points[:33][np.asarray(groups.assignment[:33]) == group]
-    expected = rows.mean(0) if len(rows) else centres[group]
+    members = points[mask][assignment == group]
+    expected = members.mean(0) if len(members) else centres[group]
     np.testing.assert_allclose(groups.centres[group], expected, rtol=1e-5, atol=1e-5)
