@@ -61,8 +61,8 @@ def test_no_predictions_are_mixed_where_nothing_says_how():
     "classification",
     lambda outputs, y: (outputs[:, 0] - y) ** 2,
     lambda outputs, y, losses, mask: {},
-    lambda sums: {"near": sums["loss"]},
-    {"near": "lower"},
+    lambda sums: {"mixture_error": sums["loss"]},
+    {"mixture_error": "lower"},
   )
   model = problems.softmax_problem().model._replace(task=task)
   with pytest.raises(OptionError, match="^task=classification: nothing says how"):
