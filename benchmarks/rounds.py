@@ -45,14 +45,12 @@ class Rounds:
     self.model = models.make_model(model, shape, fed.num_classes, **options)
     method = methods.with_keywords(methods.method_of(algorithm), overrides)
     self.hparams, self._count = method.hparams, jnp.int32(rounds)
-    self.mesh, self.mode = (
-      mesh,
-      clients.default_mode(
-        sharding.platform(mesh),
-        self.model.flops,
-        cohort,
-        getattr(self.hparams, "batch_size", 1),
-      ),
+    self.mesh = mesh
+    self.mode = clients.default_mode(
+      sharding.platform(mesh),
+      self.model.flops,
+      cohort,
+      getattr(self.hparams, "batch_size", 1),
     )
     self.map_clients = clients.ClientMap(self.mode, mesh=mesh)
     build = method.builder(self.model, self.map_clients)

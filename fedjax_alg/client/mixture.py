@@ -26,15 +26,10 @@ TINY = float(np.finfo(np.float32).tiny)
 def over_components(
   model: Model, fn: Callable[[Params], PyTree], components: Params
 ) -> Any:
-  """``fn`` of each of K models [K, ...], stacked.
-
-  Dense layers of several models are one product. Convolutions run one model
-  after the other, as vectorised they would be grouped ones, slow on a CPU.
-  """
+  """``objective.over_models``, where a single model is not vectorised."""
   if jax.tree.leaves(components)[0].shape[0] == 1:
     return trees.repeat(fn(trees.index(components, 0)), 1)
-  convolves = any(layer.positions > 1 for layer in model.layers or ())
-  return jax.lax.map(fn, components) if convolves else jax.vmap(fn)(components)
+  return objective.over_models(model, fn, components)
 
 
 def outputs(

@@ -337,6 +337,25 @@ def full_loss(
   return loss
 
 
+def over_models(model: Model, fn: Callable[[Params], PyTree], models: Params) -> Any:
+  """Applies a function to each of K models.
+
+  Models with convolutions are processed one after the other: vectorised, they
+  become grouped convolutions, which take minutes on a CPU. Dense layers of
+  several models are vectorised to one product.
+
+  Args:
+    model: the model; tells whether it has convolutions.
+    fn: function of the parameters of one model.
+    models: parameters, leaves [K, ...].
+
+  Returns:
+    The results, leaves [K, ...].
+  """
+  convolves = any(layer.positions > 1 for layer in model.layers or ())
+  return jax.lax.map(fn, models) if convolves else jax.vmap(fn)(models)
+
+
 def full_losses(model: Model, models: Params, shard: Shard) -> Float[Array, " K"]:
   """f_i at K models ([K, ...]) in one pass over the data, [K] float32.
 

@@ -386,7 +386,7 @@ class HostDraws:
     return words
 
   @property
-  def apply(self) -> bool:
+  def can_draw(self) -> bool:
     """Whether the host knows what the keys draw, if they draw anything.
 
     Code with arrays of its own, such as the cuts between processes, is left whole.

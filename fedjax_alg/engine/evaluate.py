@@ -51,7 +51,6 @@ from fedjax_alg.data.federation import EvaluationData
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError, check_one_of
 from fedjax_alg.models import roles
-from fedjax_alg.typing import PyTree
 
 #: The caller's own evaluation: (params, x [B, ...], y [B], mask [B] bool) ->
 #: {name: sums over the rows where mask is true}. The sums are added over a
@@ -188,7 +187,7 @@ def _sum_measure(
     )
 
   def one_piece(models, shard):
-    return _over_models(
+    return objective.over_models(
       model,
       lambda params: objective.sum_blocks(
         shard, lambda *block: dict(fn(params, *block))
@@ -199,27 +198,6 @@ def _sum_measure(
   per_piece = map_clients(one_piece, models, shards)
   result: dict[str, Array] = jax.tree.map(lambda leaf: leaf.sum(0), per_piece)
   return result
-
-
-def _over_models(
-  model: Model, fn: Callable[[Params], PyTree], models: Params
-) -> PyTree:
-  """Applies a function to each of K models.
-
-  Models with convolutions are processed one after the other: vectorised, they
-  become grouped convolutions, which take minutes on a CPU. Dense layers of
-  several models are vectorised to one product.
-
-  Args:
-    model: the model; tells whether it has convolutions.
-    fn: function of the parameters of one model.
-    models: parameters, leaves [K, ...].
-
-  Returns:
-    The results, leaves [K, ...].
-  """
-  convolves = any(layer.positions > 1 for layer in model.layers or ())
-  return jax.lax.map(fn, models) if convolves else jax.vmap(fn)(models)
 
 
 def has_matrix(task: tasks.Task, size: int) -> bool:
@@ -356,7 +334,7 @@ def _whole_counts(
   """Counts of K models on all shards together, leaves [K, ...]."""
 
   def one_piece(models, shard):
-    return _over_models(
+    return objective.over_models(
       of.model,
       lambda params: count_shard(of.model, params, shard, matrix=matrix),
       models,

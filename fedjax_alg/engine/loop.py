@@ -172,7 +172,7 @@ def _initial_state(
 class Start:
   """The program of ``initial_states``, whose keys and words the host draws.
 
-  Where the host cannot draw (``draws.HostDraws.apply``), the program does.
+  Where the host cannot draw (``draws.HostDraws.can_draw``), the program does.
   """
 
   def __init__(
@@ -190,7 +190,7 @@ class Start:
     self._draws: draws.HostDraws | None = draws.HostDraws(
       functools.partial(_initial_state, build, model, spec), keys, numbers, data
     )
-    if not self._draws.apply or isinstance(keys.model, jax.ShapeDtypeStruct):
+    if not self._draws.can_draw or isinstance(keys.model, jax.ShapeDtypeStruct):
       self._draws = None
     self._where = keys.model.sharding
     self._keys = keys

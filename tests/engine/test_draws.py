@@ -94,7 +94,7 @@ def test_code_in_two_parts_gives_the_same_bits(monkeypatch, map_seeds, most):
   over_rows = functools.partial(loop.over_seeds, map_seeds=map_seeds)
   whole = jax.jit(over_rows(lambda keys, numbers: _code(keys, numbers, data)))
   parts = draws.HostDraws(_code, keys, numbers, data)
-  assert parts.apply
+  assert parts.can_draw
   drawn = parts.draw(keys)
   assert [(leaf.shape, leaf.dtype) for leaf in drawn] == [
     (shape.shape, shape.dtype) for shape in parts.shapes(None)
@@ -115,7 +115,7 @@ def test_other_generators_and_own_arrays_stay_in_the_program():
   parts = draws.HostDraws(
     lambda key, _, data: jax.random.normal(key, data.shape), keys, (), jnp.zeros(3)
   )
-  assert not parts.apply
+  assert not parts.can_draw
   own = np.arange(3.0, dtype=np.float32)
   parts = draws.HostDraws(
     lambda key, _, data: jax.random.normal(key, (3,)) + jnp.asarray(own) + data,
@@ -123,7 +123,7 @@ def test_other_generators_and_own_arrays_stay_in_the_program():
     (),
     jnp.zeros(3),
   )
-  assert not parts.apply
+  assert not parts.can_draw
 
 
 @pytest.mark.parametrize("algorithm", ("fedavg", "ifca"))
