@@ -462,7 +462,13 @@ def _load(options: DataOptions, inside: str) -> Examples:
     )
   loader, names = _LOADERS.get(options.dataset, _OF_TFDS)
   examples = _load_cached(inside, loader, *(getattr(options, name) for name in names))
-  return _with_task(examples, options.task)
+  examples = _with_task(examples, options.task)
+  if change is None or options.kind_data != "all":
+    return examples
+  assert options.partition_seed is not None
+  return kind_changes.repeat_for_kinds(
+    change, examples, options.kind_shares, options.partition_seed
+  )
 
 
 def _with_task(examples: Examples, task: str | None) -> Examples:

@@ -403,3 +403,55 @@ def join_sources(change: KindChange, parts: Sequence[Examples]) -> Examples:
     kind_test=kinds[1],
     kind_names=tuple(part.name for part in parts),
   )
+
+
+def repeat_for_kinds(
+  change: KindChange,
+  examples: Examples,
+  shares: Sequence[float] | None,
+  seed: int,
+) -> Examples:
+  """Makes a data set of which each kind has all examples.
+
+  Source: the rotated MNIST of IFCA (Ghosh et al. 2020), whose clusters have the
+  60,000 images each, in an order of their own.
+
+  Args:
+    change: the option `kinds`, neither noise nor sources.
+    examples: the data set, without clients and kinds of its own.
+    shares: the option `kind_shares`, which says the number of kinds of a function
+      without one.
+    seed: seed of the orders of the second kind and those after it.
+
+  Returns:
+    K times the rows, those of one kind after those of another, as they are: what
+    a kind does to them comes later.
+
+  Raises:
+    DataError: the data have clients or kinds of their own, or the number of kinds
+      is not known.
+  """
+  label = f"`kind_data`=all: not with {examples.name}, which"
+  if examples.client_train is not None:
+    raise DataError(f"{label} says the client of each example")
+  if examples.kind_train is not None:
+    raise DataError(f"{label} says the kind of each example")
+  number = len(change.names) or len(shares or ())
+  if not number:
+    raise DataError(
+      f"{change.label}: of how many kinds? write {change.text}:K, or give `kind_shares`"
+    )
+  rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM, 2)))
+  fields: dict[str, Any] = {}
+  for split, rows in zip(("train", "test"), examples.rows):
+    order = np.concatenate(
+      [np.arange(rows), *(rng.permutation(rows) for _ in range(number - 1))]
+    )
+    for name in (f"x_{split}", f"y_{split}"):
+      fields[name] = store.map_arrays(
+        lambda array, order=order: array[order], getattr(examples, name)
+      )
+    fields[f"kind_{split}"] = np.repeat(np.arange(number, dtype=np.int32), rows)
+  return examples._replace(
+    **fields, kind_names=change.names or tuple(map(str, range(number)))
+  )

@@ -27,6 +27,8 @@ FORMS = (
   "boundaries:K",
   "FILE.py:NAME[:K]",
 )
+#: The option `kind_data`.
+KIND_DATA = ("split", "all")
 _WORDS = ("rotate", "permute", "noise", "noise_std", "sources", "boundaries")
 #: Words with a number of kinds, and what they are.
 _NUMBERED = {"permute": "permutations", "boundaries": "boundaries"}
@@ -184,3 +186,26 @@ def check_shares(
     raise DataError(
       f"{text}: {len(shares)} shares, {number} are needed, one for each kind of {label}"
     )
+
+
+def check_kind_data(data: str, change: KindChange | None) -> None:
+  """Checks the option `kind_data` against the kinds.
+
+  Args:
+    data: one of ``KIND_DATA``.
+    change: the option `kinds`.
+
+  Raises:
+    DataError: each kind cannot have all examples.
+  """
+  if data != "all":
+    return
+  if change is None:
+    raise DataError("`kind_data`=all: not read (only with `kinds`)")
+  if change.one_each or change.word == "sources":
+    why = (
+      "makes every client a kind of its own"
+      if change.one_each
+      else "gives each kind a data set of its own"
+    )
+    raise DataError(f"`kind_data`=all: not with {change.label}, which {why}")

@@ -15,7 +15,13 @@ from fedjax_alg.data.concepts import DATA, PATTERNS, check_concepts
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import FEATURES, HOG_NORMS
 from fedjax_alg.data.hold_out import check_hold_out
-from fedjax_alg.data.kinds import FORMS, check_shares, parse_kinds
+from fedjax_alg.data.kinds import (
+  FORMS,
+  KIND_DATA,
+  check_kind_data,
+  check_shares,
+  parse_kinds,
+)
 from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.partition import PARTITIONS
 from fedjax_alg.data.shift import SHIFTS, SWAPS, num_pairs
@@ -325,6 +331,18 @@ class KindOptions:
     "`partition_seed`",
     later=True,
   )
+  kind_data: str = hyper(
+    "split",
+    "examples that a kind has, one of "
+    + ", ".join(KIND_DATA)
+    + ": split = every example belongs to a client of one kind, all = each kind "
+    "has all examples, for training and for testing, which are dealt to its "
+    "clients; K times as many in all",
+    choices=KIND_DATA,
+    source="all: IFCA's rotated MNIST",
+    when=but("kinds", None),
+    later=True,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -549,6 +567,7 @@ class DataOptions(
     for name, value in (
       ("shift", self.shift != "none"),
       ("kind_shares", self.kind_shares is not None),
+      ("kind_data", self.kind_data != "split"),
       ("validation_clients", self.validation_clients > 0),
     ):
       if value:
@@ -638,6 +657,7 @@ class DataOptions(
       raise DataError("`size_sigma` and `quantity_alpha`: give one of them")
     self._check_concepts()
     change = parse_kinds(self.kinds)
+    check_kind_data(self.kind_data, change)
     if change is not None:
       if change.function:
         own.load(change.function, "kinds")  # refused before any data are read

@@ -305,3 +305,54 @@ def test_npz_frames_and_leaf_bring_kinds(tmp_path):
 )
 def test_kinds_that_do_not_fit_are_refused_in_one_line(call, says):
   refuses(call, says)
+
+
+def test_each_kind_may_have_all_examples():
+  """IFCA's rotated MNIST: K copies of the data, each dealt in an order of its own.
+
+  Without it kinds share one copy out, and a model of one kind has a K-th of the
+  images that the paper's has.
+  """
+  plain = fa.federate("digits", num_clients=1, size_sigma=0, partition="iid")
+  options = {"kinds": "rotate:0,90", "num_clients": 6, "size_sigma": 0}
+  fed = fa.federate("digits", kind_data="all", partition="iid", **options)
+  assert fed.kinds.sizes().tolist() == [3, 3] and fed.kinds.names == ("0", "90")
+
+  def rows(federation, clients, of, turns=0):
+    images = np.concatenate([of(federation, int(c))[0] for c in clients])
+    images = np.rot90(images, -turns, axes=(1, 2)).reshape(len(images), -1)
+    return images[np.lexsort(images.T)]
+
+  orders = []
+  for kind in (0, 1):
+    clients = np.flatnonzero(fed.kinds.of_client == kind)
+    for of in (fa.Federation.client, fa.Federation.client_test):
+      np.testing.assert_array_equal(
+        rows(fed, clients, of, kind), rows(plain, [0], of), strict=True
+      )
+    orders.append(fed.client(int(clients[0]))[1])
+  assert (orders[0] != orders[1]).any()
+  np.testing.assert_array_equal(fed.data.kinds.size, [359, 359])
+
+
+def test_one_kind_with_all_examples_is_no_kind():
+  one = fa.federate("digits", kinds="rotate:0", kind_data="all", num_clients=7)
+  assert one.hashes == fa.federate("digits", num_clients=7).hashes
+
+
+@pytest.mark.parametrize(
+  "source, options, words",
+  [
+    ("digits", {"kinds": "noise:1"}, "kind_data=all: not with kinds=noise:1, which m"),
+    ("digits", {"kinds": "sources:mnist"}, "kind_data=all: not with kinds=sources"),
+    ("synthetic", {"kinds": "permute:2"}, "which says the client of each example"),
+    ("digits", {}, "kind_data=all: not read (only with kinds)"),
+    (
+      "digits",
+      {"kinds": "rotate:0,90", "concepts": "switch"},
+      "concepts and kind_data: give one",
+    ),
+  ],
+)
+def test_a_kind_cannot_have_all_examples(source, options, words):
+  refuses(lambda: fa.federate(source, kind_data="all", **options), words)

@@ -40,6 +40,7 @@ def run_command(tmp_path, capsys, *words):
     ("niid_bench", ("--lines=FedNova",)),
     ("fedavg_2nn", ("--panels=e",)),
     ("pfedme", ()),
+    ("ifca_rotated", ("--panels=a", "--lines=IFCA")),
   ],
 )
 def test_a_quick_table(tmp_path, capsys, name, flags):
@@ -52,7 +53,8 @@ def test_a_quick_table(tmp_path, capsys, name, flags):
   assert sum(text.count(f"\n| {p}: ") for p in "abcdefgh") == len(claims)
   assert (
     text.count("| - | - | not run |")
-    == len(claims) - {"niid_bench": 1, "fedavg_2nn": 1, "pfedme": 2}[name]
+    == len(claims)
+    - {"niid_bench": 1, "fedavg_2nn": 1, "pfedme": 2, "ifca_rotated": 1}[name]
   )
   assert "--dataset=digits" in text
   assert ("3 of " in text) == (name != "fedavg_2nn")
