@@ -54,6 +54,8 @@ _Menu = dict[str, tuple[object, ...]]
 #: Number of points of the distribution of the clients' accuracies.
 _QUANTILES = 201
 
+#: The most kinds that are named at an axis.
+_MOST_TICKS = 24
 #: Groups of at most so many cells (clients, runs and seeds) are drawn one by
 #: one; the sizes of the groups are always there.
 _MOST_CELLS = 200_000
@@ -313,12 +315,12 @@ def _group_figures(panels: Panels) -> list[Any]:
     Figures of Plotly: the sizes, and the members unless they are too many; []
     if no run has groups.
   """
-  members = {
-    f"{_plain(label)}, seed {seed}": np.asarray(row)
-    for label, result in _label_runs(panels).items()
-    if result.membership is not None
-    for seed, row in zip(result.seeds, result.membership)
-  }
+  members, kinds = {}, {}
+  for label, result in _label_runs(panels).items():
+    if result.membership is not None:
+      for seed, row in zip(result.seeds, result.membership):
+        name = f"{_plain(label)}, seed {seed}"
+        members[name], kinds[name] = np.asarray(row), _kind_names(result)
   if not members:
     return []
   names, number = (
@@ -364,18 +366,81 @@ def _group_figures(panels: Panels) -> list[Any]:
             "y": names,
             "zmin": -1.5,
             "zmax": number - 0.5,
-            "z": [row.tolist() for row in members.values()],
             "ygap": 2,
             "colorscale": scale,
             "showscale": False,
-            "hovertemplate": "client %{x}: group %{z}<extra>%{y}</extra>",
+            **_cells(members, kinds),
           }
         ],
         **layout,
-        xaxis={"title": {"text": "client"}},
+        xaxis=_client_axis(list(kinds.values())),
       )
     )
   return figures
+
+
+def _kind_names(result: RunResult) -> list[str] | None:
+  """The name of each client's kind; None if the clients are of one kind."""
+  if result.kinds is None:
+    return None
+  names = result.summary()["kinds"]
+  if len(names) < 2:
+    return None
+  return [_plain(names[kind]) for kind in result.kinds.tolist()]
+
+
+def _by_kind(of_client: Sequence[str]) -> list[int]:
+  """The clients kind by kind, in the order of the kinds' first clients."""
+  first = {kind: place for place, kind in reversed(list(enumerate(of_client)))}
+  return sorted(range(len(of_client)), key=lambda client: first[of_client[client]])
+
+
+def _cells(
+  members: Mapping[str, np.ndarray], kinds: Mapping[str, list[str] | None]
+) -> dict[str, object]:
+  """The groups of the clients, those of one kind side by side."""
+  if not any(kinds.values()):
+    return {
+      "z": [row.tolist() for row in members.values()],
+      "hovertemplate": "client %{x}: group %{z}<extra>%{y}</extra>",
+    }
+  z, words = [], []
+  for name, row in members.items():
+    of_client = kinds[name]
+    order = _by_kind(of_client) if of_client else range(len(row))
+    z.append([int(row[client]) for client in order])
+    words.append(
+      [
+        f"client {client}" + (f", kind {of_client[client]}" if of_client else "")
+        for client in order
+      ]
+    )
+  return {
+    "z": z,
+    "customdata": words,
+    "hovertemplate": "%{customdata}: group %{z}<extra>%{y}</extra>",
+  }
+
+
+def _client_axis(kinds: Sequence[list[str] | None]) -> dict[str, object]:
+  """The axis of the clients; with the kinds' names if all runs have the same."""
+  of_client = kinds[0]
+  if not of_client or any(other != of_client for other in kinds):
+    words = "client" + ", those of one kind side by side" * any(map(bool, kinds))
+    return {"title": {"text": words}}
+  order = _by_kind(of_client)
+  sizes = {
+    kind: len(list(clients))
+    for kind, clients in itertools.groupby(of_client[client] for client in order)
+  }
+  ends = list(itertools.accumulate(sizes.values()))
+  if len(sizes) > _MOST_TICKS:
+    return {"title": {"text": "client, those of one kind side by side"}}
+  return {
+    "title": {"text": "clients by kind"},
+    "tickvals": [end - 0.5 - size / 2 for end, size in zip(ends, sizes.values())],
+    "ticktext": list(sizes),
+  }
 
 
 def _text(words: str) -> str:
@@ -534,7 +599,13 @@ def write_page(
     parts += [
       "<h2>Groups of clients</h2>",
       *map(to_html, grouped),
-      _note("A column for each client; grey: in no group yet.") * (len(grouped) > 1),
+      _note(
+        "A column for each client, those of one kind side by side; grey: in no "
+        "group yet."
+        if any(result.kinds is not None for result in _label_runs(panels).values())
+        else "A column for each client; grey: in no group yet."
+      )
+      * (len(grouped) > 1),
       _table(_group_table(panels)),
     ]
   table, differs = comparison_lib.flag_table(_label_runs(panels))

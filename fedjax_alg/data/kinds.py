@@ -80,6 +80,11 @@ class KindChange(NamedTuple):
     return self.word in ("noise", "noise_std")
 
   @property
+  def labels_only(self) -> bool:
+    """Whether kinds differ in their labels alone."""
+    return self.word in _NUMBERED
+
+  @property
   def function(self) -> str:
     """What `own.load` reads of a function of the user's own, else ""."""
     return split_own(self.text)[0] if self.word == "own" else ""

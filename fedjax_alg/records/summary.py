@@ -20,7 +20,8 @@ from fedjax_alg._version import __version__
 from fedjax_alg.base import NEVER
 from fedjax_alg.data import partition_file
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.metrics.distances import label_distances
+from fedjax_alg.data.kinds import parse_kinds
+from fedjax_alg.metrics.distances import label_distances, subspace_angles
 from fedjax_alg.metrics.groups import UNDEFINED
 from fedjax_alg.records import folder as folder_lib
 from fedjax_alg.records import scores
@@ -355,6 +356,41 @@ def summary(
   }
 
 
+#: Clients between which angles are measured, at most.
+_MOST_SUBSPACES = 100
+
+
+def _subspace_angles(federation: Federation) -> dict[str, object]:
+  """The angles between clients of kinds whose examples differ; {}: there are none.
+
+  They are of the first clients of each kind, ``_MOST_SUBSPACES`` in all.
+  """
+  kinds, train = federation.kinds, federation.data.train
+  change = parse_kinds(federation.options.kinds)
+  if (
+    kinds is None
+    or not 1 < kinds.number <= _MOST_SUBSPACES
+    or change is not None
+    and change.labels_only
+    or federation.steps is not None
+    or federation.rows is not None
+    or isinstance(train.x, dict)
+    or train.x.dtype.kind != "f"
+  ):
+    return {}
+  each = _MOST_SUBSPACES // kinds.number
+  members = [
+    client
+    for kind in range(kinds.number)
+    for client in np.flatnonzero((kinds.of_client == kind) & (train.size > 0))[:each]
+  ]
+  if len(members) < 2:
+    return {}
+  return subspace_angles(
+    [federation.client(int(client))[0] for client in members], kinds.of_client[members]
+  )
+
+
 def partition_facts(federation: Federation) -> dict[str, object]:
   """Makes the content of partition.json.
 
@@ -364,8 +400,9 @@ def partition_facts(federation: Federation) -> dict[str, object]:
   Returns:
     The partition with its options, the hashes, the numbers of rows of each
     client, their kinds (those of the first step, and the schedule, if they
-    change), the label histogram and the distances of the clients' label
-    distributions; of very many clients without the lists of all clients. The
+    change), the label histogram, the distances of the clients' label
+    distributions and, of kinds whose examples differ, the angles between the
+    clients' subspaces; of very many clients without the lists of all clients. The
     rows are in partition.npz.
   """
   partition, histogram = federation.partition, federation.label_histogram
@@ -402,6 +439,9 @@ def partition_facts(federation: Federation) -> dict[str, object]:
   distances = label_distances(histogram, stay)
   if distances:
     extra["label_distances"] = distances
+  angles = _subspace_angles(federation)
+  if angles:
+    extra["subspace_angles"] = angles
   if few:
     extra |= {
       "train_size": partition.train_size.tolist(),

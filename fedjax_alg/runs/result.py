@@ -106,6 +106,8 @@ class RunResult:
     membership: [N, C] int32, the group that each client was last assigned to,
       -1 for a client without a group; None if the algorithm does not group
       clients.
+    kinds: [C] int32, the kinds of the clients, at the end if they change; None if
+      they have none. ``summary()["kinds"]`` has their names.
     history: name -> [N, R], the cost and the server's report of every round.
     records: the tables that metrics.csv, rounds.csv, ... are written from.
   """
@@ -142,6 +144,7 @@ class RunResult:
     self.metrics |= {name: dict(of) for name, of in final.get("measures", {}).items()}
     self.clients: dict[str, dict[str, np.ndarray]] = self._final["clients"]
     self.membership: np.ndarray | None = self._final["membership"]
+    self.kinds: np.ndarray | None = self._final.get("kinds")
 
   @property
   def protocols(self) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import run
+from experiments.reports import page
 import fedjax_alg as fa
 from fedjax_alg.metrics import groups
 from fedjax_alg.records import tables
@@ -61,6 +62,10 @@ def test_the_tables_know_the_kinds(folder, capsys):
   of_client = partition["kinds"]["of_client"]
   assert partition["kinds"]["clients"] == np.bincount(of_client).tolist() == [4] * 3
   assert partition["label_distances"]["hellinger"]["same_kind_mean"] > 0
+  # Quarter turns of digits are further apart than the clients of one kind.
+  angles = partition["subspace_angles"]
+  assert 3 * angles["same_kind_mean"] < angles["other_kind_mean"] < 90
+  assert angles["kinds"][0][1] > angles["kinds"][0][2]
   assert [int(row["kind"]) for row in read(folder, "clients")] == of_client
   membership = np.array([int(row["group"]) for row in read(folder, "assignment")])
   row = read(folder, "groups")[-1]
@@ -74,6 +79,24 @@ def test_the_run_is_read_again(folder):
   measured = result.metrics["kinds_worst"]["accuracy"]
   np.testing.assert_array_equal(measured, [[float(row["accuracy"]) for row in rows]])
   assert jax.tree.leaves(result.client_params(3))
+  of_client = [int(row["kind"]) for row in read(folder, "clients")]
+  assert result.kinds.tolist() == of_client
+
+
+def test_the_page_shows_the_members_by_kind(folder):
+  """A group that is a kind is one block of the page's picture."""
+  result = fa.load_run(folder)
+  figure = page._group_figures({"": {"IFCA": result}})[1]
+  order = sorted(
+    range(12), key=lambda client: list(result.kinds).index(result.kinds[client])
+  )
+  assert list(figure.data[0].z[0]) == result.membership[0][order].tolist()
+  names = [("0", "90", "180")[result.kinds[client]] for client in order]
+  assert list(figure.data[0].customdata[0]) == [
+    f"client {client}, kind {name}" for client, name in zip(order, names)
+  ]
+  assert figure.layout.xaxis.ticktext == tuple(names[::4])
+  assert figure.layout.xaxis.tickvals == (1.5, 5.5, 9.5)
 
 
 def test_a_resumed_run_is_bit_equal(folder, tmp_path):

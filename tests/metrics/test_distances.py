@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy import linalg
 from scipy.spatial import distance
 
 from fedjax_alg.metrics import distances
@@ -74,3 +75,42 @@ def test_very_many_clients_are_compared_with_all_alone(monkeypatch):
   monkeypatch.setattr(distances, "_MOST", 10)
   result = distances.label_distances(np.eye(4, dtype=int))
   assert result["hellinger"].keys() == {"to_all_mean", "to_all_max"}
+
+
+@pytest.mark.parametrize("rows", [5, 40])
+def test_angles_are_the_least_principal_ones_of_scipy(rows):
+  """Of three leading singular vectors, where a spectrum has more than three."""
+  rng = np.random.default_rng(rows)
+  examples = [
+    rng.normal(size=(rows, 3, 4)) * np.geomspace(1, 0.01, 12).reshape(3, 4)
+    for _ in range(5)
+  ]
+  kinds = np.array([0, 1, 0, 1, 2])
+  bases = [np.linalg.svd(x.reshape(rows, 12))[2][:3].T for x in examples]
+  angle = {
+    (a, b): np.degrees(linalg.subspace_angles(bases[a], bases[b]).min())
+    for a, b in itertools.combinations(range(5), 2)
+  }
+  result = distances.subspace_angles(examples, kinds)
+  mean = lambda *pairs: np.mean([angle[pair] for pair in pairs])
+  assert result["pairs_mean"] == pytest.approx(mean(*angle), abs=2e-3)
+  assert result["same_kind_mean"] == pytest.approx(mean((0, 2), (1, 3)), abs=2e-3)
+  table = result["kinds"]
+  assert table[0][2] == table[2][0] == pytest.approx(mean((0, 4), (2, 4)), abs=2e-3)
+  assert table[2][2] is None and table[1][1] == pytest.approx(angle[1, 3], abs=2e-3)
+
+
+def test_angles_do_not_depend_on_scale_and_coordinates():
+  examples = [RNG.normal(size=(9, 6)) + 1 for _ in range(3)]
+  kinds = np.array([0, 0, 1])
+  turn = np.linalg.qr(RNG.normal(size=(6, 6)))[0]
+  before = distances.subspace_angles(examples, kinds)
+  after = distances.subspace_angles([7 * x @ turn for x in examples], kinds)
+  assert before["other_kind_mean"] == pytest.approx(after["other_kind_mean"], abs=2e-3)
+
+
+def test_equal_and_orthogonal_examples_have_angles_of_0_and_90_degrees():
+  """And fewer examples than singular vectors are no error."""
+  x, y = np.eye(8)[:2], np.eye(8)[4:5]
+  result = distances.subspace_angles([x, x, y], np.array([0, 0, 1]))
+  assert result["same_kind_mean"] == 0 and result["other_kind_mean"] == 90
