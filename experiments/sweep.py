@@ -53,8 +53,8 @@ FLAGS = (
     "by",
     None,
     "evaluation protocol by which the best setting is "
-    "chosen; default validation if it is evaluated, else the first "
-    "protocol of --eval_protocols",
+    "chosen; default validation or held_out if it is evaluated, else the "
+    "first protocol of --eval_protocols",
   ),
   string(
     "metric",
@@ -92,6 +92,10 @@ _IS_SWEEP = files.json_with("best", "folder", "by", "metric", "score", "replay")
 
 #: Every setting has a folder and is checked before the first is run.
 _MOST_SETTINGS = 10_000
+
+
+#: The protocols that are measured on clients held out.
+_VALIDATION = {"validation", "held_out"}
 
 
 def _with_validation(layers: Sequence[Layer]) -> list[Layer]:
@@ -163,8 +167,8 @@ def run_grid(
     return {}
   outcomes = sweeps.run_all(
     configs,
-    validated=by == "validation"
-    or (by is None and "validation" in configs[0].run.eval_protocols),
+    validated=by in _VALIDATION
+    or (by is None and bool(_VALIDATION & {*configs[0].run.eval_protocols})),
   )
   sweep = report.SweepTable.of_settings(
     [

@@ -45,7 +45,7 @@ class SweepTable(NamedTuple):
   def of_settings(
     cls, settings: Sequence[Setting], by: str | None, metric: str | None, score: str
   ) -> "SweepTable":
-    """Makes it; by default validation chooses, else the first protocol.
+    """Makes it; by default validation chooses, or held_out, else the first protocol.
 
     Raises:
       OptionError: ``by`` was not evaluated.
@@ -59,7 +59,8 @@ class SweepTable(NamedTuple):
       raise OptionError(f"`by`={by}: not evaluated (one of {', '.join(protocols)})")
     return cls(
       settings,
-      by or ("validation" if "validation" in protocols else protocols[0]),
+      by
+      or next((p for p in ("validation", "held_out") if p in protocols), protocols[0]),
       metric or tables.main_metric(rows[0]),
       score,
     )

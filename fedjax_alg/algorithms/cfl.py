@@ -7,6 +7,10 @@ be the last update of member k. After a round, a group is split if
 
   ||mean_k dW_k|| < eps1   and   max_k ||dW_k|| > eps2
 
+The values of eps1 and eps2 depend on the learning rate, the local work and the
+model. With ``thresholds``=relative they are multiples of R, the largest norm that
+the mean update of all clients had in any round so far.
+
 Agglomerative clustering of -cos(dW_k, dW_l) gives the two halves. The group is
 split only if the halves are far enough apart (``gamma_max``). Each half then
 moves by the mean update of its members.
@@ -49,6 +53,8 @@ from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
 
 _SPLIT = only("max_groups", MANY)
+_FIXED = _SPLIT & only("thresholds", "fixed")
+_RELATIVE = _SPLIT & only("thresholds", "relative")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +69,7 @@ class CFLHParams(GroupWork):
     "a group is split only if the norm of its mean update is below this "
     "value; a good value depends on the learning rate and the model",
     above=0.0,
-    when=_SPLIT,
+    when=_FIXED,
     source="Sattler et al. (20); value of the public code",
   )
   eps2: float = hyper(
@@ -71,8 +77,32 @@ class CFLHParams(GroupWork):
     "a group is split only if the largest norm of its members' updates "
     "is above this value",
     minimum=0.0,
-    when=_SPLIT,
+    when=_FIXED,
     source="Sattler et al. (21); value of the public code",
+  )
+  thresholds: str = hyper(
+    "fixed",
+    "what the norms of updates are compared with: fixed = eps1 and eps2, relative = "
+    "eps1_share and eps2_share times R, the largest norm that the mean update of "
+    "all clients had in any round so far",
+    choices=("fixed", "relative"),
+    when=_SPLIT,
+    later=True,
+  )
+  eps1_share: float = hyper(
+    0.5,
+    "a group is split only if the norm of its mean update is below this share of R",
+    above=0.0,
+    when=_RELATIVE,
+    later=True,
+  )
+  eps2_share: float = hyper(
+    2.0,
+    "a group is split only if the largest norm of its members' updates is above "
+    "this multiple of R",
+    minimum=0.0,
+    when=_RELATIVE,
+    later=True,
   )
   gamma_max: float = hyper(
     0.0,
@@ -120,6 +150,9 @@ class Updates(NamedTuple):
   trained: Array  #: [C] bool, whether the client has sent an update
   number: Array  #: [] int32, the number of groups so far
   tree: Tree  #: the splits so far
+  #: [] R, the largest norm of the mean update of all clients; () if the
+  #: thresholds are fixed
+  largest: Array | tuple[()] = ()
 
 
 def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
@@ -136,7 +169,7 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
 
   return Rule(
     hparams.max_groups,
-    functools.partial(_init, hparams.max_groups),
+    functools.partial(_init, hparams),
     assign,
     regroup=functools.partial(_regroup, hparams),
     extra=functools.partial(_extra, hparams),
@@ -145,8 +178,10 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
   )
 
 
-def _init(k: int, params: Params, spec: FedSpec, key: Key) -> tuple[Params, Updates]:
-  size = num_params(params)
+def _init(
+  hparams: CFLHParams, params: Params, spec: FedSpec, key: Key
+) -> tuple[Params, Updates]:
+  k, size = hparams.max_groups, num_params(params)
   zeros = jnp.zeros((k, size))
   models = trees.repeat(params, k)
   return models, Updates(
@@ -154,6 +189,7 @@ def _init(k: int, params: Params, spec: FedSpec, key: Key) -> tuple[Params, Upda
     jnp.zeros(spec.num_clients, bool),
     jnp.ones((), jnp.int32),
     Tree(jnp.full(k, -1, jnp.int32), models, zeros, zeros),
+    jnp.zeros(()) if hparams.thresholds == "relative" else (),
   )
 
 
@@ -191,6 +227,12 @@ def _regroup(
   state = clustered.with_last(state, cohort, drifts)
   if hparams.max_groups == 1:
     return state
+  if hparams.thresholds == "relative":
+    memory: Updates = state.memory
+    weight, everyone = _weights(hparams, memory, cohort), jnp.zeros_like(state.member)
+    (mean,) = trees.group_mean(weight, everyone, 1, memory.last)
+    largest = jnp.maximum(memory.largest, jnp.linalg.norm(mean))
+    state = state._replace(memory=memory._replace(largest=largest))
   result: ClusteredState = jax.lax.cond(
     state.round >= hparams.split_after,
     lambda: _split_all(hparams, state, cohort),
@@ -199,15 +241,26 @@ def _regroup(
   return result
 
 
+def _weights(hparams: CFLHParams, memory: Updates, cohort: Cohort) -> Array:
+  """The clients' weights in mean updates, 0 before their first, [C]."""
+  weight = memory.trained.astype(jnp.float32)
+  if hparams.client_weights == "examples":
+    assert cohort.everyone is not None
+    weight = weight * cohort.everyone.size.astype(jnp.float32)
+  return weight
+
+
 def _split_all(
   hparams: CFLHParams, state: ClusteredState, cohort: Cohort
 ) -> ClusteredState:
   """Splits every group whose mean update is short and one member's is long."""
   memory: Updates = state.memory
-  assert cohort.everyone is not None
-  weight = memory.trained.astype(jnp.float32)
-  if hparams.client_weights == "examples":
-    weight = weight * cohort.everyone.size.astype(jnp.float32)
+  weight = _weights(hparams, memory, cohort)
+  eps1, eps2 = hparams.eps1, hparams.eps2
+  if hparams.thresholds == "relative":
+    eps1, eps2 = (
+      share * memory.largest for share in (hparams.eps1_share, hparams.eps2_share)
+    )
   mean = trees.group_mean(weight, state.member, hparams.max_groups, memory.last)
   mean_norm = jnp.linalg.norm(mean, axis=1)
   norm = jnp.where(memory.trained, jnp.linalg.norm(memory.last, axis=1), 0.0)
@@ -215,8 +268,8 @@ def _split_all(
   def split_one(group: Array, state: ClusteredState) -> ClusteredState:
     inside = (state.member == group) & memory.trained
     should_split = (
-      (mean_norm[group] < hparams.eps1)
-      & (jnp.where(inside, norm, 0.0).max() > hparams.eps2)
+      (mean_norm[group] < eps1)
+      & (jnp.where(inside, norm, 0.0).max() > eps2)
       & (inside.sum() > 2)
       & (state.memory.number < hparams.max_groups)
     )
@@ -290,6 +343,8 @@ def _extra(
   k = hparams.max_groups
   size, clients = num_params(before.models) // k, len(before.member)
   flops = jnp.where(before.round >= hparams.split_after, 2.0 * k * clients * size, 0.0)
+  if hparams.thresholds == "relative":
+    flops += 2.0 * clients * size
   splits = after.memory.number - before.memory.number
   # A client walks past at most all splits so far; this bound is counted.
   steps = before.memory.number - 1

@@ -105,6 +105,8 @@ class EvaluationData(NamedTuple):
   validation: Pieces | None = None
   #: the test rows of each kind of clients; None if clients have no kinds
   kinds: KindTests | None = None
+  #: of the same rows those of each validation client
+  held_out: Pieces | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -954,6 +956,9 @@ def deal(
     class_weight,
     None if validation is None else _pieces(first, len(validation)),
     None if kinds is None else _kind_tests(kinds, partition, whole_test),
+    None
+    if partition.held_out is None
+    else _consecutive(first, partition.held_out.train_size),
   )
   hashes = {"data": digest, "partition": partition_hash(partition)}
   return Federation(
@@ -1120,6 +1125,12 @@ def _pieces(first: int, total: int) -> Pieces:
   offset: Any = np.arange(0, total, PIECE, dtype=np.int32)
   size: Any = np.minimum(PIECE, total - offset).astype(np.int32)
   return Pieces(first + offset, size)
+
+
+def _consecutive(first: int, size: np.ndarray) -> Pieces:
+  """Pieces of these sizes, one after the other."""
+  ends: Any = first + np.cumsum(size)
+  return Pieces((ends - size).astype(np.int32), size.astype(np.int32))
 
 
 def _hash(*trees: PyTree) -> str:

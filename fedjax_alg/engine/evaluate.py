@@ -21,6 +21,10 @@ What is counted are the sums of the model's task (``tasks.Task``).
   clients of its kind, [K] counts for K kinds of clients.
 - ``validation``: every global model on the server's validation data, [K]
   counts.
+- ``held_out``: the model that each validation client would deploy as a newcomer
+  with the first four fifths of its rows, on the last fifth. The counts of the
+  clients are added. No test data are read, and a method with several models or
+  with personal ones is measured by what a client gets of them.
 - ``train``: every global model on the training data of all clients, [K]
   counts; the counts of the clients are added.
 """
@@ -67,10 +71,11 @@ PROTOCOLS = (
   "assigned",
   "copy",
   "kinds",
+  "held_out",
 )
 #: Those that read no test data. Whatever is chosen by another one, a setting or
 #: a round, has an optimistic score.
-HONEST = ("validation", "train")
+HONEST = ("validation", "train", "held_out")
 #: The protocols of a run for which none are given.
 DEFAULT_PROTOCOLS = ("global", "local", "preferred")
 #: The protocols whose counts have a leading axis [K], one entry per model.
@@ -80,11 +85,14 @@ PER_MODEL = ("global", "validation", "train")
 PER_CLIENT = ("local", "newcomers", "assigned", "copy")
 
 #: What a client would deploy is measured by these; no global model is needed.
-DEPLOYED = (*PER_CLIENT, "kinds")
+DEPLOYED = (*PER_CLIENT, "kinds", "held_out")
 
 #: Rows in a block of a client's local test split, if the mean split is not
 #: larger than an ordinary block.
 _LOCAL_ROWS = 16
+
+#: A validation client's rows are in so many parts; ``held_out`` tests on one.
+_HELD_OUT_PARTS = 5
 
 #: Entries of the clients' sums that are held at once. With more clients these
 #: are counted in blocks of clients.
@@ -310,6 +318,8 @@ def _evaluate(
     counts |= _client_counts(of, algorithm.client_copy, data, state, key, ["copy"])
   if "kinds" in protocols:
     counts |= _kind_counts(of, data, state, key)
+  if "held_out" in protocols:
+    counts["held_out"] = _held_out_counts(of, data, state, key)
   return counts
 
 
@@ -326,6 +336,35 @@ def _kind_counts(
   return _client_counts(
     of, of.algorithm.client_params, data._replace(test=test), state, key, ["kinds"]
   )
+
+
+def _held_out_counts(
+  of: Evaluation, data: EvaluationData, state: State, key: Key
+) -> tasks.Counts:
+  """Counts of what the validation clients would deploy, on their last rows."""
+  rows = layout.server_rows(data.train)
+  if rows is None or data.held_out is None:
+    raise OptionError("`evaluate`=held_out: the data hold no validation rows")
+  model = of.algorithm.client_model(roles.deployed(of.model))
+  clients, (offset, size) = data.class_weight.shape[0], data.held_out
+  fitted = size - size // _HELD_OUT_PARTS
+
+  def one_client(shared, shard, client_id, key, test_offset, test_size):
+    state, x, y = shared
+    params = of.algorithm.client_params(state, client_id, shard, key)
+    return count_shard(model, params, Shard(x, y, test_offset, test_size))
+
+  numbers = clients + jnp.arange(len(size), dtype=jnp.int32)
+  of_each_client = of.map_clients(
+    one_client,
+    (state, rows.x, rows.y),
+    Shard(rows.x, rows.y, offset, fitted),
+    jnp.full_like(numbers, clients),  # a newcomer's
+    client_keys(key, numbers),
+    offset + fitted,
+    size - fitted,
+  )
+  return tasks.Counts(jax.tree.map(lambda leaf: leaf.sum(0), of_each_client))
 
 
 def _whole_counts(

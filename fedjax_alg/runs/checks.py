@@ -180,11 +180,12 @@ def _protocols(
 ) -> tuple[str, ...]:
   """The protocols, whose clients there must be at some time of the run."""
   protocols = options.eval_protocols
-  if "validation" in protocols and data.validation_clients == 0:
-    raise OptionError(
-      "`eval_protocols`=validation: needs `validation_clients` "
-      "of at least 1, there are 0"
-    )
+  for protocol in ("validation", "held_out"):
+    if protocol in protocols and data.validation_clients == 0:
+      raise OptionError(
+        f"`eval_protocols`={protocol}: needs `validation_clients` "
+        "of at least 1, there are 0"
+      )
   if entry.needs_validation(hparams) and not data.validation_clients:
     which = "server" if hasattr(hparams, "server") else "algorithm"
     raise OptionError(

@@ -460,7 +460,9 @@ class EvaluationOptions:
     "pFedMe and Ditto; only for algorithms that have it), preferred = each "
     "client's preferred global model, on the client's mixture of classes, kinds = "
     "as local, on the test examples of all clients of its kind (`kinds`): the mean "
-    "over the kinds, kinds_worst the worst of them, kinds_0, ... each",
+    "over the kinds, kinds_worst the worst of them, kinds_0, ... each, held_out = "
+    "the model that each validation client would deploy as a newcomer with four "
+    "fifths of its examples, on the last fifth",
   )
   targets: tuple[float, ...] = hyper(
     (0.90, 0.95, 0.98),

@@ -105,10 +105,10 @@ class Sweep:
     lie beyond; see ``edges``.
 
     Args:
-      protocol: the protocol to choose by. None means ``validation`` if it was
-        evaluated, otherwise the first protocol. A protocol that reads test
-        data causes a warning, because the score of the chosen setting is then
-        optimistic.
+      protocol: the protocol to choose by. None means ``validation`` or, if that was
+        not evaluated, ``held_out``, otherwise the first protocol. A protocol that
+        reads test data causes a warning, because the score of the chosen setting
+        is then optimistic.
       metric: the metric to choose by; None means the main one of the task.
         The smallest value of a loss or an error is the best; of every other
         metric the largest is.
@@ -124,7 +124,8 @@ class Sweep:
     first = next(result for result in self.results if result is not None)
     names = first.protocols
     if protocol is None and names:
-      protocol = "validation" if "validation" in names else names[0]
+      honest = (p for p in ("validation", "held_out") if p in names)
+      protocol = next(honest, names[0])
     if protocol not in names:
       raise OptionError(
         f"`protocol`={protocol}: not evaluated (one of {', '.join(names) or 'none'})"
@@ -136,7 +137,7 @@ class Sweep:
         f"`metric`={metric}: not a metric of {protocol} (one "
         f"of {', '.join(first.metrics[protocol])})"
       )
-    if protocol == "validation":
+    if protocol in ("validation", "held_out"):
       check_choice(self._federation)
     if not evaluate_lib.is_honest(protocol):
       warnings.warn(

@@ -182,6 +182,45 @@ def test_a_group_is_parted_when_both_norms_say_so(problem):
   assert number(1e3, 0.0, 0) == 2
 
 
+def test_relative_thresholds_are_multiples_of_the_largest_mean_update(problem):
+  """So the same numbers serve another rate, for which fixed ones fail.
+
+  Of one group of all clients the mean update in the first round is R itself.
+  """
+  run = grouped.by_arguments(
+    cfl.CFLHParams(max_groups=K, thresholds="relative", **grouped.WORK),
+    cfl.bipartition_rule,
+    eps1_share=2.0,
+    eps2_share=0.0,
+    split_after=0,
+  )
+  reference = Oracle(problem, start(), eps1=1e3, eps2=0.0)
+  norms = [
+    reference.play(grouped.EVERYONE, key, False).norms[0] for key in grouped.KEYS[:3]
+  ]
+  cohort = grouped.cohort_of(problem.data, grouped.EVERYONE)
+
+  def play(share1, share2, rounds, after):
+    programs = run(eps1_share=share1, eps2_share=share2, split_after=after)
+    state = grouped.begin(programs, problem.data, bridge.to_library(start()))
+    for key in grouped.KEYS[:rounds]:
+      state, _ = programs.round(state, cohort, key)
+    return state.memory
+
+  close, (mean, largest) = 1e-4, norms[0]
+  spread = largest / mean
+  assert int(play(1 + close, spread * (1 - close), 1, 0).number) == 2
+  assert int(play(1 - close, spread * (1 - close), 1, 0).number) == 1
+  assert int(play(1 + close, spread * (1 + close), 1, 0).number) == 1
+  # Later rounds are compared with the largest so far, not with their own.
+  r = max(mean for mean, _ in norms)
+  assert norms[2][0] < 0.9 * r
+  share = norms[2][0] / r
+  np.testing.assert_allclose(play(share, 0.0, 3, 9).largest, r, rtol=1e-5)
+  assert int(play(share * (1 + close), 0.0, 3, 2).number) == 2
+  assert int(play(share * (1 - close), 0.0, 3, 2).number) == 1
+
+
 def test_there_are_never_more_groups_than_allowed(problem):
   """Three groups are to be parted, there is room for one more."""
   cohort = grouped.cohort_of(problem.data, grouped.EVERYONE)

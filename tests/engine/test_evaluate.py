@@ -28,6 +28,8 @@ NEW = np.isin(np.arange(C), (1, 4, 11))
 #: Kinds of clients, and the test rows of each among those of all clients.
 KIND = np.arange(C) % 3
 KIND_OFFSET, KIND_SIZE = np.array([100, 0, 20]), np.array([90, 33, 80])
+#: The rows of three validation clients.
+HELD_OUT = [52, 28, 3]
 GROUP = np.where(np.isin(np.arange(C), (0, 1, 7)), -1, np.arange(C) % K)
 
 
@@ -101,6 +103,7 @@ def fixture_case(problem):
       *(np.int32([num_train, num_train + 40, num_train + 80]), np.int32([40, 40, 3]))
     ),
     KindTests(*map(np.int32, (KIND, KIND_OFFSET, KIND_SIZE))),
+    Pieces(*(num_train + np.int32([0, 52, 80]), np.int32(HELD_OUT))),
   )
   state = State(
     jax.tree.map(
@@ -231,6 +234,39 @@ def test_what_clients_deploy_on_all_test_rows_of_their_kind(problem, case):
     np.testing.assert_allclose(counts.sums["loss"][kind], loss, rtol=1e-5)
 
 
+def test_held_out_clients_choose_by_most_rows_and_are_tested_on_the_others(
+  problem, case
+):
+  """So a number of groups can be chosen without test data.
+
+  A validation client of n rows has the id of a newcomer, C, and deploys a model
+  by its first n - n // 5 rows.
+  """
+
+  def client_params(state, client_id, shard, key):
+    del key
+    number = jnp.where(client_id == C, shard.size, 0)
+    return jax.tree.map(lambda leaf: leaf[number % K], state.models)
+
+  algorithm = toy()._replace(client_params=client_params)
+  run = evaluate.make_evaluate(
+    algorithm, problem.model, ("held_out",), clients.ClientMap()
+  )
+  counts = jax.device_get(
+    jax.jit(run)(case.data, case.state, jax.random.key(0))["held_out"]
+  )
+  assert counts.clients is None
+  x, y = case.validation
+  confusion, first = np.zeros((L, L)), 0
+  for size in HELD_OUT[:2]:  # the third has too few rows
+    rows = slice(first + size - size // 5, first + size)
+    predicted, _ = outcome(problem, case, (size - size // 5) % K, x[rows], y[rows])
+    np.add.at(confusion, (y[rows], predicted), 1)
+    first += size
+  assert confusion.sum() == 10 + 5
+  assert_sums(counts.sums, confusion)
+
+
 def test_who_never_joins_is_local_and_no_newcomer(case):
   joins = np.array([0, 3, NEVER, 0])
   data = case.data._replace(train=case.data.train._replace(joins=joins))
@@ -316,7 +352,7 @@ def test_clients_in_blocks_are_counted_like_all_at_once(problem, case, monkeypat
       counts[protocol],
       case.counts[protocol],
     )
-    if protocol == "kinds":
+    if protocol in ("kinds", "held_out"):
       assert per_client is expected_per_client is None
     else:
       chex.assert_trees_all_equal(per_client, expected_per_client)
@@ -333,13 +369,14 @@ def test_clients_in_blocks_are_counted_like_all_at_once(problem, case, monkeypat
     ("validation", "the data hold no validation rows"),
     ("newcomers", "every client is there from the start"),
     ("kinds", "the clients are of no kinds"),
+    ("held_out", "the data hold no validation rows"),
   ],
 )
 def test_what_cannot_be_evaluated_is_named(problem, case, protocol, pattern):
   with pytest.raises(ValueError, match=pattern):
     jax.eval_shape(
       evaluate.make_evaluate(toy(), problem.model, (protocol,), clients.ClientMap()),
-      all_there(case.data)._replace(validation=None, kinds=None),
+      all_there(case.data)._replace(validation=None, kinds=None, held_out=None),
       case.state,
       jax.random.key(0),
     )
@@ -358,5 +395,6 @@ def test_what_a_method_has_of_the_protocols():
     "local",
     "newcomers",
     "kinds",
+    "held_out",
   )
   assert evaluate.supported_protocols(toy(None), ("global",)) == ()
