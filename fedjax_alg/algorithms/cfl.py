@@ -97,7 +97,7 @@ class CFLHParams(GroupWork):
     later=True,
   )
   eps2_share: float = hyper(
-    2.0,
+    1.5,
     "a group is split only if the largest norm of its members' updates is above "
     "this multiple of R",
     minimum=0.0,

@@ -76,6 +76,7 @@ VARIANTS = [
     ),
   ),
   ("cfl", dict(client_optimizer="momentum")),
+  ("cfl", dict(thresholds="relative")),
   ("flhc", dict(client_lr_schedule="exponential")),
   ("pacfl", dict(angle="entry", subspace="classes")),
   ("feddrift", dict(variant="eager", drift_measure="error")),
