@@ -174,6 +174,7 @@ def test_what_has_no_meaning_is_left_out_in_one_line(tmp_path, capsys):
     (["--kinds=permute:2", "--eval_protocols=global"], "no one model can be right"),
     (["--kinds=rotate:0,90", "--eval_protocols=preferred"], "local and kinds can be"),
     (["--kinds=rotate:0,90", "--kind_shares=1"], "--kind_shares=1: 1 shares, 2 are"),
+    (["--eval_protocols=held_out"], "needs --validation_clients of at least 1"),
     (["--kinds=turn:1"], "--kinds=turn:1: unknown"),
   ],
 )
@@ -192,9 +193,12 @@ def test_newcomers_and_validation_clients_have_kinds(tmp_path):
     "--rounds=2",
     "--cohort_size=3",
     "--stop_at=kinds_worst:accuracy:0.999",
-    "--eval_protocols=local,kinds,validation",
+    "--eval_protocols=local,kinds,validation,held_out",
   )
   assert {"newcomers", "kinds", "validation"} <= set(summary["final"])
+  # What newcomers deploy is about as good as the models themselves.
+  final = {p: summary["final"][p]["loss"]["mean"] for p in ("held_out", "validation")}
+  assert 0 < final["held_out"] < 2 * final["validation"]
 
 
 def test_many_kinds_have_their_mean_and_the_worst_alone(monkeypatch):
