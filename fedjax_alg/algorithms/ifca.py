@@ -5,8 +5,8 @@ Federated Learning", NeurIPS 2020, Algorithm 1 (and its public code).
 
 Deviations: by default the groups' means are weighted by n_i, as in all
 clustered methods of this library. The public code has uniform weights on MNIST
-and CIFAR, and n_i on FEMNIST. The shared representation of the paper's FEMNIST
-runs is left out.
+and CIFAR, and n_i on FEMNIST. ``common_layers`` are the shared representation of
+the paper's FEMNIST runs.
 """
 
 import dataclasses
@@ -34,12 +34,13 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer, refuse_options
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.conditions import only
+from fedjax_alg.conditions import MANY, only
 from fedjax_alg.engine import owned
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.common_layers import mark_common, with_common_layers
 from fedjax_alg.typing import PyTree
 
 #: ``group_init``=reject stops after this many draws and takes the best of them.
@@ -78,6 +79,15 @@ class IFCAHParams(GroupWork):
     maximum=1.0,
     source="public code, 0.35 with two groups",
     when=only("group_init", "reject"),
+  )
+  common_layers: str = hyper(
+    "",
+    "layers that the models of all groups have in common, a pattern as of `roles` "
+    "such as Dense_0; they move by the mean over all participants, the others "
+    "are each group's. Empty: none",
+    source="Ghosh et al. section 6.3",
+    when=only("num_groups", MANY),
+    later=True,
   )
 
 
@@ -251,7 +261,8 @@ def ifca(
                          trained from w_k by SGD;
     gradient averaging:  w_k <- w_k - client_lr (1 / n^r)
                                 sum_{k(i) = k} n_i grad f_i(w_k).
-  A model that no participant chooses stays as it is. With one group and model
+  A model that no participant chooses stays as it is, but for `common_layers`.
+  With one group and model
   averaging, IFCA is FedAvg.
   """
   client = None
@@ -260,10 +271,14 @@ def ifca(
       hparams, "not read with `averaging`=gradient, whose clients take no local steps"
     )
     client = _gradient_update(model, hparams.client_lr)
+  rule = _least_loss_rule(model, hparams, map_clients)
+  if hparams.common_layers and hparams.num_groups > 1:
+    is_common = mark_common(model, hparams.common_layers)
+    rule = with_common_layers(rule, is_common, exchange.weigh)
   return in_groups(
     model,
     hparams,
-    _least_loss_rule(model, hparams, map_clients),
+    rule,
     map_clients,
     client,
     exchange=exchange,
