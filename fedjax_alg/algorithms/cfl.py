@@ -26,7 +26,7 @@ uniform means. The number of groups is bounded by ``max_groups``.
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -152,7 +152,7 @@ class Updates(NamedTuple):
   tree: Tree  #: the splits so far
   #: [] R, the largest norm of the mean update of all clients; () if the
   #: thresholds are fixed
-  largest: Array | tuple[()] = ()
+  largest: Any = ()
 
 
 def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
@@ -256,7 +256,8 @@ def _split_all(
   """Splits every group whose mean update is short and one member's is long."""
   memory: Updates = state.memory
   weight = _weights(hparams, memory, cohort)
-  eps1, eps2 = hparams.eps1, hparams.eps2
+  eps1: Any = hparams.eps1
+  eps2: Any = hparams.eps2
   if hparams.thresholds == "relative":
     eps1, eps2 = (
       share * memory.largest for share in (hparams.eps1_share, hparams.eps2_share)

@@ -1129,8 +1129,9 @@ def _pieces(first: int, total: int) -> Pieces:
 
 def _consecutive(first: int, size: np.ndarray) -> Pieces:
   """Pieces of these sizes, one after the other."""
-  ends: Any = first + np.cumsum(size)
-  return Pieces((ends - size).astype(np.int32), size.astype(np.int32))
+  ends, sizes = first + np.cumsum(size), np.asarray(size, np.int32)
+  places: Any = (ends - sizes).astype(np.int32), sizes
+  return Pieces(*places)
 
 
 def _hash(*trees: PyTree) -> str:

@@ -93,8 +93,10 @@ def with_common_layers(
     )
     return state._replace(models=models)
 
-  def extra(before, after, cohort, notes) -> Extra:
-    other: Extra = rule.extra(before, after, cohort, notes)
+  def extra(
+    before: ClusteredState, after: ClusteredState, cohort: Cohort, notes: PyTree
+  ) -> Extra:
+    other = rule.extra(before, after, cohort, notes)
     common = sum(
       num_params(leaf) // k
       for is_one, leaf in zip(
