@@ -124,7 +124,7 @@ def hyper(
     maximum: the largest allowed value. Whole numbers without a maximum are at
       most ``MAX_COUNT``.
     below: an exclusive upper bound.
-    choices: the allowed strings.
+    choices: the allowed strings; ``optax:NAME`` allows all that begin so.
     gone: strings that once were choices -> why they no longer are, for the
       message that refuses them.
     when: the condition on other fields under which the field is read
@@ -353,7 +353,7 @@ def validate(hparams: HParams) -> None:
       continue  # None: not given; tuple: checked elsewhere; tracer: not known
     if not isinstance(value, (str, int)) and not np.isfinite(value):
       raise OptionError(f"`{field.name}`={value}: must be finite")
-    if (meta.get("choices") and value not in meta["choices"]) or any(
+    if not _is_choice(value, meta.get("choices")) or any(
       meta.get(key) is not None and beyond(value, meta[key])
       for key, _, beyond in _LIMITS
     ):
@@ -362,6 +362,18 @@ def validate(hparams: HParams) -> None:
         f"`{field.name}`={value}: {f'{why}; ' if why else ''}"
         f"must be {describe_range(field)}"
       )
+
+
+def _is_choice(value: object, choices: tuple[str, ...] | None) -> bool:
+  """Whether a value is allowed; ``optax:NAME`` stands for all that begin so."""
+  return (
+    not choices
+    or value in choices
+    or any(
+      choice.endswith(":NAME") and str(value).startswith(choice.removesuffix("NAME"))
+      for choice in choices
+    )
+  )
 
 
 def check_count(name: str, value: object) -> None:

@@ -19,14 +19,19 @@ from fedjax_alg.algorithms import (
   conjugate,
   ditto,
   diversified,
+  fedacg,
   fedacnnl,
+  fedadmm,
   fedavg,
+  fedcm,
   feddrift,
   feddyn,
   fedem,
+  fedexp,
   fedgroup,
   fednova,
   fedopt,
+  fedsam,
   fedsoft,
   fedzo,
   fesem,
@@ -39,6 +44,7 @@ from fedjax_alg.algorithms import (
   per_fedavg,
   pfedme,
   references,
+  scaffnew,
   scaffold,
 )
 from fedjax_alg.base import Algorithm, MapClients, Model
@@ -334,6 +340,30 @@ ALGORITHMS: dict[str, Entry] = {
     "Karimireddy et al., ICML 2020",
     expected.vectors(2, 2),
   ),
+  "fedexp": _deployed(fedexp.fedexp, "FedExP", "Jhunjhunwala et al., ICLR 2023"),
+  "fedacg": _deployed(fedacg.fedacg, "FedACG", "Kim et al., CVPR 2024"),
+  "fedcm": _deployed(
+    fedcm.fedcm, "FedCM", "Xu et al., arXiv:2106.10874", expected.vectors(2, 1)
+  ),
+  "scaffold_m": _entry(
+    fedcm.scaffold_m,
+    "SCAFFOLD-M",
+    "Cheng et al., ICLR 2024",
+    expected.vectors(3, 2),
+  ),
+  "fedsam": _deployed(
+    fedsam.fedsam, "FedSAM", "Qu et al., ICML 2022", expected.vectors(1, 1, steps=2)
+  ),
+  "fedlesam": _entry(fedsam.fedlesam, "FedLESAM", "Fan et al., ICML 2024"),
+  "scaffnew": _entry(
+    scaffnew.scaffnew,
+    "Scaffnew",
+    "Mishchenko et al., ICML 2022",
+    expected.mean_of_drawn_steps,
+    all_clients=True,
+    test_hparams={"communication": 1.0},
+  ),
+  "fedadmm": _entry(fedadmm.fedadmm, "FedADMM", "Gong et al., ICDE 2022"),
   "mime": _deployed(mime.mime, "Mime", _MIME, _ANCHORED),
   "mime_lite": _deployed(mime.mime_lite, "MimeLite", _MIME),
   "mime_svrg": _deployed(mime.mime_svrg, "MimeSVRG", _MIME, _ANCHORED),

@@ -1,13 +1,14 @@
 """Methods that combine any local method with any server step.
 
-  `client_update`=sgd|prox|svrg|scaffold|mime|mime_lite|losac|nova|dyn
+  `client_update`=sgd|prox|svrg|scaffold|mime|mime_lite|losac|nova|dyn|fedcm|
+           scaffold_m|sam|lesam
   `server`=average|sgd|adam|yogi|adagrad|adaptive|conjugate_gradient|
-           cg_line_search
+           cg_line_search|extrapolated|lookahead|optax:NAME
   `num_models`=1|K, with K > 1 grouped by `grouping`=model|gradient
 
 Many named algorithms are such combinations with other defaults: FedAvg is sgd x
-average, FSVRG is svrg x average, CLSFSVRG is svrg x cg_line_search, and
-MA-FSVRG is svrg x adaptive x K models.
+average, FSVRG is svrg x average, CLSFSVRG is svrg x cg_line_search, FedACG is
+prox x lookahead, and MA-FSVRG is svrg x adaptive x K models.
 """
 
 from collections.abc import Callable
@@ -18,9 +19,12 @@ from fedjax_alg.algorithms import (
   conjugate,
   diversified,
   fedavg,
+  fedcm,
   feddyn,
+  fedexp,
   fednova,
   fedopt,
+  fedsam,
   fsvrg,
   losac,
   mime,
@@ -34,12 +38,13 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.conditions import MANY, is_zero, only
+from fedjax_alg.conditions import MANY, but, is_zero, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import READ, WEIGHTS, by_loss
 from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.named_optimizers import PREFIX
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping
 
 CLIENT_UPDATES = (
@@ -52,6 +57,10 @@ CLIENT_UPDATES = (
   "losac",
   "nova",
   "dyn",
+  "fedcm",
+  "scaffold_m",
+  "sam",
+  "lesam",
 )
 SERVERS = (
   "average",
@@ -62,6 +71,9 @@ SERVERS = (
   "adaptive",
   "conjugate_gradient",
   "cg_line_search",
+  "extrapolated",
+  "lookahead",
+  f"{PREFIX}NAME",
 )
 
 #: Default learning rates of the local methods and of the server steps. A local
@@ -76,6 +88,10 @@ SERVER_LR = {
   "adaptive": 0.02,
   "conjugate_gradient": 0.02,
 }
+#: Server steps whose length is not an option.
+_WITHOUT_RATE = ("cg_line_search", "extrapolated", "lookahead")
+#: Default learning rate of the server's optimizers of optax.
+OPTAX_LR = 0.01
 
 _SVRG = only("client_update", "svrg")
 #: Participants of a group count alike, but for the gradients at its model;
@@ -94,6 +110,9 @@ class ComposedHParams(
   mime.BaseOptimiser,
   losac.Delays,
   feddyn.DynOptions,
+  fedcm.GlobalMomentum,
+  fedsam.Radius,
+  fedexp.Extrapolation,
   conjugate.LineSearch,
   conjugate.Conjugate,
   conjugate.Aggregate,
@@ -116,7 +135,8 @@ class ComposedHParams(
   )
   server: str = hyper(
     "average",
-    "the server step, which applies the participants' mean update",
+    "the server step, which applies the participants' mean update; optax:NAME is an "
+    "optimizer of optax (optax:lion), with its other arguments at their defaults",
     choices=SERVERS,
   )
   client_weights: str = weights(
@@ -134,17 +154,17 @@ class ComposedHParams(
   server_lr: float = hyper(
     0.0,
     "learning rate of the server; 0 stands for the default, which is 1 "
-    "with average and sgd, 0.01 with adam and yogi, 0.1 with adagrad, and "
+    "with average and sgd, 0.01 with adam, yogi and optax:NAME, 0.1 with adagrad, and "
     "0.02 with adaptive and conjugate_gradient",
     minimum=0.0,
-    when=only("server", *SERVER_LR),
+    when=but("server", *_WITHOUT_RATE),
   )
   server_momentum: float = hyper(
     0.9,
-    "momentum of the server's SGD",
+    "momentum of the server's SGD, and how far lookahead moves the model along it",
     minimum=0.0,
     below=1.0,
-    when=only("server", "sgd"),
+    when=only("server", "sgd", "lookahead"),
   )
   local_scaling: bool = field_like(
     FSVRGHParams,
@@ -180,8 +200,8 @@ class ComposedHParams(
     rates: dict[str, Any] = {}
     if is_zero(self.client_lr):
       rates["client_lr"] = CLIENT_LR.get(self.client_update, 0.1)
-    if is_zero(self.server_lr) and self.server in SERVER_LR:
-      rates["server_lr"] = SERVER_LR[self.server]
+    if is_zero(self.server_lr) and self.server not in _WITHOUT_RATE:
+      rates["server_lr"] = SERVER_LR.get(self.server, OPTAX_LR)
     return dataclasses.replace(self, **rates)
 
 
@@ -211,6 +231,10 @@ def client_half(model: Model, h: Any, carrier: Carrier | None = None) -> ClientU
     ),
     "mime": lambda: mime.mime_update(model, h, rate, h, False, uniform),
     "mime_lite": lambda: mime.mime_update(model, h, rate, h, True, uniform),
+    "fedcm": lambda: fedcm.fedcm_update(model, h),
+    "scaffold_m": lambda: fedcm.scaffold_m_update(model, h),
+    "sam": lambda: fedsam.sam_update(model, h, rate, h.rho, optimizer),
+    "lesam": lambda: fedsam.lesam_update(model, h, rate, h.rho, optimizer),
   }
   return make[h.client_update]()
 
@@ -231,7 +255,11 @@ def server_half(h: Any) -> steps.ServerStep:
     )._replace(aggregate_lr=h.aggregate_lr),
     "conjugate_gradient": lambda: conjugate.cfsvrg_server(h),
     "cg_line_search": lambda: conjugate.clsfsvrg_server(h),
+    "extrapolated": lambda: steps.extrapolated(h.epsilon, h.average_iterates),
+    "lookahead": lambda: steps.lookahead(h.server_momentum),
   }
+  if h.server.startswith(PREFIX):
+    return steps.from_optax(h.server, rate)
   return make[h.server]()
 
 

@@ -59,7 +59,7 @@ class VariateOptions:
     "steps",
     choices=("I", "II"),
     source="Algorithm 1, line 12",
-    when=only("client_update", "scaffold"),
+    when=only("client_update", "scaffold", "scaffold_m"),
   )
 
 

@@ -19,7 +19,9 @@ The transformation may take these extra arguments of ``update``:
 - ``round``: [] int32, number of rounds completed before this one;
 - ``grad``: the gradient with which a chain of transformations started;
 - ``value_fn`` and ``line_fn``: f_v, with ``needs_validation``
-  (``central.validation``).
+  (``central.validation``);
+- ``mean_square``: [] float32, the mean of the clients' squared updates, with
+  ``needs_mean_square``.
 """
 
 from collections.abc import Callable
@@ -28,13 +30,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array
+from fedjax_alg.base import Array, Params
 from fedjax_alg.central.adaptive import adaptive
 from fedjax_alg.central.adaptivity import fedopt
 from fedjax_alg.central.conjugate_gradient import conjugate_gradient
 from fedjax_alg.central.line_search import backtracking
+from fedjax_alg.named_optimizers import make_optimizer
 from fedjax_alg.typing import PyTree
 
 #: When a server step is taken: along the aggregate of the updates, or along
@@ -57,6 +61,11 @@ class ServerStep(NamedTuple):
   #: (state of ``transform``) -> number of passes over the validation data in
   #: the last step
   evaluations: Callable[[PyTree], Array] = lambda state: jnp.zeros(())
+  #: whether ``transform`` needs the mean of ||update_i||^2 as ``mean_square``
+  needs_mean_square: bool = False
+  #: (state of ``transform``, model) -> the model that is evaluated and deployed
+  #: in the place of the one that clients train from; None: the same
+  deployed: Callable[[PyTree, Params], Params] | None = None
 
 
 def _step(
@@ -73,6 +82,83 @@ def average(learning_rate: float = 1.0) -> ServerStep:
 def sgd(learning_rate: float = 1.0, momentum: float = 0.9) -> ServerStep:
   """SGD with momentum on the mean update (FedAvgM, Hsu et al. 2019)."""
   return _step(optax.sgd(learning_rate, momentum), "aggregate")
+
+
+class ExtrapolationState(NamedTuple):
+  """What the step of ``extrapolated`` keeps."""
+
+  rate: Array  #: [] float32, the last server learning rate
+  move: Params  #: the last move of the model; () if it is not kept
+
+
+def extrapolated(epsilon: float = 1e-3, averages_iterates: bool = True) -> ServerStep:
+  """Moves as far as the updates disagree (FedExP, Jhunjhunwala et al. 2023).
+
+  The model moves by eta_g times the mean update, with
+    eta_g = max(1, mean_i ||update_i||^2 / (2 (||mean update||^2 + epsilon))).
+
+  Args:
+    epsilon: keeps eta_g finite where the updates cancel.
+    averages_iterates: whether the mean of the last two models is deployed, as
+      in the paper's experiments.
+  """
+
+  def init(params):
+    move = jax.tree.map(jnp.zeros_like, params) if averages_iterates else ()
+    return ExtrapolationState(jnp.ones(()), move)
+
+  def update(gradient, state, params=None, *, mean_square, **extra):
+    del state, params, extra
+    squared_norm = optax.tree.norm(gradient, squared=True)
+    rate = jnp.maximum(1.0, 0.5 * mean_square / (squared_norm + epsilon))
+    move = trees.scale(-rate, gradient)
+    return move, ExtrapolationState(rate, move if averages_iterates else ())
+
+  return _step(
+    optax.GradientTransformationExtraArgs(init, update),
+    "aggregate",
+    needs_mean_square=True,
+    report=lambda state: {"eta_g": state.rate},
+    deployed=(lambda state, params: trees.add_scaled(params, -0.5, state.move))
+    if averages_iterates
+    else None,
+  )
+
+
+def lookahead(momentum: float = 0.85) -> ServerStep:
+  """Sends the model moved ahead by the momentum (FedACG, Kim et al. 2024).
+
+  With the server's momentum m, clients train from z = w + momentum m, and
+    m <- momentum m + mean update,    w <- z + mean update = w + m.
+  The state of a run holds z, which takes steps of Nesterov's SGD; w is deployed.
+
+  Args:
+    momentum: lambda.
+  """
+  return _step(
+    optax.sgd(1.0, momentum, nesterov=True),
+    "aggregate",
+    deployed=lambda state, params: trees.add_scaled(params, momentum, state[0].trace),
+  )
+
+
+def from_optax(name: str, learning_rate: float) -> ServerStep:
+  """Takes the steps of an optimizer of optax on the mean update.
+
+  Args:
+    name: such as optax:lion (``named_optimizers``).
+    learning_rate: its learning rate.
+
+  Raises:
+    OptionError: there is no such optimizer.
+  """
+  optimizer = make_optimizer("server", name, learning_rate)
+  is_average = "schedule_free" in name
+  return _step(
+    optimizer,
+    "aggregate",
+    deployed=optax.contrib.schedule_free_eval_params if is_average else None,
+  )
 
 
 def adam(

@@ -26,13 +26,23 @@ from fedjax_alg.base import Array, Params
 from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
+from fedjax_alg.named_optimizers import PREFIX, make_optimizer
 from fedjax_alg.typing import Numeric, PyTree
 
-OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop", "adagrad")
+OPTIMIZERS = (
+  "sgd",
+  "momentum",
+  "nesterov",
+  "adam",
+  "adamw",
+  "rmsprop",
+  "adagrad",
+  f"{PREFIX}NAME",
+)
 SCHEDULES = ("constant", "cosine", "exponential", "step", "inverse_sqrt")
 
 #: Local methods of the grid that take an optimiser.
-_UPDATES = only("client_update", "sgd", "prox", "scaffold")
+_UPDATES = only("client_update", "sgd", "prox", "scaffold", "sam", "lesam")
 _VARYING = only("client_lr_schedule", *SCHEDULES[1:])
 
 
@@ -44,7 +54,8 @@ class ClientOptimizer:
 
   client_optimizer: str = hyper(
     "sgd",
-    "optimiser of the local steps; its state is fresh in every round",
+    "optimiser of the local steps; its state is fresh in every round; optax:NAME is "
+    "any of optax (optax:lion), with its other arguments at their defaults",
     choices=OPTIMIZERS,
     when=_UPDATES,
     later=True,
@@ -192,6 +203,13 @@ def local_optimizer(
     refuse_options(options, "not read with an optimiser of one's own")
     return LocalOptimizer(own_transform, whole_step=True)
   transform, schedule = _transform(options), _schedule(options)
+  if options.client_optimizer.startswith(PREFIX):
+    if schedule is not None:
+      raise OptionError(
+        f"`client_lr_schedule`={options.client_lr_schedule}: `client_optimizer`="
+        f"{options.client_optimizer} makes whole steps (allowed: constant)"
+      )
+    return LocalOptimizer(transform, whole_step=True)
   if transform is None and schedule is None:
     return None
   return LocalOptimizer(transform, schedule, options.client_lr_over == "steps")
@@ -223,6 +241,9 @@ def _transform(options: ClientOptimizer) -> optax.GradientTransformation | None:
     parts.append(optax.scale_by_rss(0.0, options.client_eps))
   if kind == "adamw":
     parts += decay
+  if kind.startswith(PREFIX):
+    learning_rate = getattr(options, "client_lr")
+    parts.append(make_optimizer("client_optimizer", kind, learning_rate))
   return optax.chain(*parts) if parts else None
 
 

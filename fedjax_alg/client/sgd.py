@@ -23,6 +23,16 @@ from fedjax_alg.typing import Numeric
 Correction = Callable[[Params, Params, Params], Params]
 
 
+#: (gradient of a mini-batch, params) -> (loss, gradient)
+Measure = Callable[[minibatches.Gradient, Params], tuple[Array, Params]]
+
+
+def at_params(gradient: minibatches.Gradient, params: Params) -> tuple[Array, Params]:
+  """Measures the loss and the gradient of a mini-batch at the client's model."""
+  (result,) = gradient(params)
+  return result
+
+
 def proximal(mu: Numeric) -> Correction:
   """Adds mu (v - w): the gradient of FedProx's (mu/2) ||v - w||^2."""
 
@@ -81,6 +91,7 @@ def descend(
   key: Key,
   steps: Descent,
   correct: Correction | None = None,
+  measure: Measure = at_params,
 ) -> tuple[Params, Float[Array, ""], Any, ClientLeaves]:
   """Trains as ``sgd`` does, by other steps.
 
@@ -92,6 +103,7 @@ def descend(
     key: see ``sgd``.
     steps: the steps (``optimizers.descent``).
     correct: see ``sgd``.
+    measure: where the loss and the gradient of a step are measured.
 
   Returns:
     What ``sgd`` returns, the last state of the steps, and the leaves that have
@@ -102,7 +114,7 @@ def descend(
     gradient: minibatches.Gradient, carry: tuple[Params, Array, object]
   ) -> tuple[Params, Array, Any]:
     params, _, opt_state = carry
-    ((loss, grad),) = gradient(params)
+    loss, grad = measure(gradient, params)
     if correct is not None:
       grad = correct(grad, params, start)
     params, opt_state = steps.step(grad, params, opt_state)

@@ -138,6 +138,9 @@ class ClientUpdate(NamedTuple):
   merge: Callable[[Any, Cohort, Any, Any], Any] = (
     lambda memory, cohort, uploads, anchors: memory
   )
+  #: (memory, cohort, mean update) -> memory; called at the end of a round for
+  #: what the server remembers of the mean update itself. None: nothing
+  record: Callable[[Any, Cohort, Params], Any] | None = None
   #: (memory, cohort, mean update) -> the update that is applied;
   #: ``cohort.present.sum()`` is |S|
   scale: Callable[[Any, Cohort, Params], Params] = lambda memory, cohort, update: update
@@ -285,6 +288,7 @@ def extend_memory(
     client_rows=reads(rows) if needs_rows else rows,
     upload_weights=reads(weights) if weights else None,
     merge=changes(client.merge),
+    record=client.record and changes(client.record),
     scale=reads(client.scale),
     unprotected=client.leak,
   )

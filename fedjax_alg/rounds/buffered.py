@@ -166,6 +166,11 @@ def compose_buffered(
       "`server`: its step needs gradients that all participants measure at "
       "one model, which an asynchronous server's do not hold"
     )
+  if server.needs_mean_square:
+    raise OptionError(
+      "`server`: its step compares updates of one model, and an asynchronous server's "
+      "are of several"
+    )
   check_server(server)
   exchange, client = fit(
     exchange, client, model, refused=REFUSED, carrier=map_clients.carrier

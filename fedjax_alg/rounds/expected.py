@@ -84,6 +84,12 @@ def of_k_models(gradient_passes: int) -> Ledger:
   )
 
 
+def mean_of_drawn_steps(round_: Played) -> Expected:
+  """Scaffnew: 1 / `communication` local steps on average."""
+  steps = round(1.0 / round_.hparams.communication)
+  return Expected(round_.params, round_.params, 1, round_.read_by(round_.ids, steps))
+
+
 def preferred(round_: Played) -> Expected:
   """All K models go down; the trained one and its number come back."""
   return Expected(

@@ -142,14 +142,29 @@ def forbidden_links(method: KModels) -> dict[str, str]:
 
 
 def deploy_preferred(
-  model: Model, state: ComposedState, client_id: Array, shard: Shard, key: Key
+  model: Model,
+  models_of: Callable[[ComposedState], Params],
+  state: ComposedState,
+  client_id: Array,
+  shard: Shard,
+  key: Key,
 ) -> Params:
-  """The model that a client prefers, (18), with the server's statistics."""
+  """The model that a client prefers, (18), with the server's statistics.
+
+  Args:
+    model: the model.
+    models_of: state -> the K models that are deployed, [K, ...].
+    state: the state.
+    client_id: the client; not read.
+    shard: its data.
+    key: not read.
+  """
+  models = models_of(state)
   if jax.tree.leaves(state.states):
     shard = shard._replace(state=state.states)
   return trees.index(
-    with_states(model, state.models, state.states),
-    objective.preferred_model(model, state.models, shard),
+    with_states(model, models, state.states),
+    objective.preferred_model(model, models, shard),
   )
 
 
@@ -200,6 +215,9 @@ def run_k_models(
   update, groups, new["updates"] = _updates(
     method, models, starts, anchors, state.memory, vectors, inputs
   )
+  mean_squares = None
+  if server.needs_mean_square:
+    mean_squares = _mean_squares(method, starts, state.memory, vectors, groups, inputs)
   states = state.states
   if jax.tree.leaves(states):
     states = mean_statistics(
@@ -207,7 +225,7 @@ def run_k_models(
     )
 
   if server.when == "aggregate":
-    new_models, servers = step(trees.scale(-1.0, update), servers, starts)
+    new_models, servers = step(trees.scale(-1.0, update), servers, starts, mean_squares)
   else:
     new_models = trees.add_scaled(starts, server.aggregate_lr, update)
   # Distance to the new models of this round (errata F-26).
@@ -267,6 +285,7 @@ def _server_steps(
   gradients: Params,
   states: PyTree,
   models: Params,
+  mean_squares: Array | None = None,
 ) -> tuple[Params, PyTree]:
   """Takes the server's step for each model: (moved models, new states)."""
   k = method.num_models
@@ -278,6 +297,7 @@ def _server_steps(
     models,
     server_keys(inputs.key, SERVER_STEP, k),
     inputs.cohort.validation and inputs.cohort.validation.state,
+    mean_squares,
   )
   return result
 
@@ -508,6 +528,27 @@ def _updates(
   targets = trees.where_slots(groups.size > 0, targets, starts)
   update = _over_models(scale, k)(trees.subtract(targets, starts))  # (60)
   return update, groups, aggregate
+
+
+def _mean_squares(
+  method: KModels,
+  starts: Params,
+  memory: PyTree,
+  vectors: Params,
+  groups: Any,
+  inputs: RoundInputs,
+) -> Array:
+  """Computes the mean of the squared updates of each group, [K] float32."""
+  k, cohort = method.num_models, inputs.cohort
+  scale = functools.partial(method.client.scale, memory, cohort)
+
+  def of_model(start, members):
+    changes = method.grouping.changes(start, vectors, scale)
+    return trees.slot_mean(members, trees.slot_norm(changes) ** 2)
+
+  members = trees.members(groups.assignment, k) & cohort.present[None]
+  squares: Array = _over_models(of_model, k)(starts, members.astype(jnp.float32))
+  return squares
 
 
 def _report(

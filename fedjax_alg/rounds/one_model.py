@@ -89,6 +89,8 @@ class Mean(NamedTuple):
   update: Params  #: [...]
   kept: Any  #: what the aggregator keeps
   updates: Params  #: those received, [S, ...]; () where only their sum was kept
+  #: [] float32, mean of ||update_i||^2; None: the server does not need it
+  square: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +176,7 @@ def run_round(
     server_state,
     start,
     server_keys(key, SERVER_STEP, 1)[0],
+    mean_square=mean.square,
   )
 
   # Costs, reports, and the new state.
@@ -188,6 +191,7 @@ def run_round(
       training.trained.loss,
       measure_spread(method, mean, training, cohort, trees.subtract(new_model, start)),
       {"updates": mean.kept},
+      update=update,
     ),
   )
 
@@ -236,7 +240,9 @@ def run_anchored_round(
 
   # The server moves the model.
   if server.when == "aggregate":
-    new_model, server_state = step(as_gradient(update), server_state, start)
+    new_model, server_state = step(
+      as_gradient(update), server_state, start, mean_square=mean.square
+    )
   else:
     new_model = trees.add_scaled(start, server.aggregate_lr, update)
   report = measure_spread(
@@ -253,7 +259,7 @@ def run_anchored_round(
     state,
     cohort,
     training,
-    Ends(new_model, server_state, loss, report, kept, anchor),
+    Ends(new_model, server_state, loss, report, kept, anchor, update),
   )
 
 
@@ -283,6 +289,7 @@ class Ends(NamedTuple):
   report: dict[str, Array]
   kept: dict[str, Any]  #: what the aggregator keeps, by name in ``PURPOSES``
   anchor: Params = ()  #: the gradient measured at the start
+  update: Params = ()  #: the mean update
 
 
 def end_round(
@@ -313,6 +320,8 @@ def end_round(
   )
   cost, work = costs(method, cohort, state.memory, training.trained.gradients, servers)
   memory = training.merge(method.client, state.memory, cohort, anchors)
+  if method.client.record:
+    memory = method.client.record(memory, cohort, ends.update)
   return ComposedState(
     models, servers, memory, state.round + 1, aggregates, training.trained.leaves.state
   ), RoundAux({"loss": ends.loss}, report, cost, work)
@@ -367,8 +376,11 @@ def mean_update(
     key: key of the round.
     last: what the aggregator keeps, by name in ``PURPOSES``.
   """
+  needs_square = method.server.needs_mean_square
   if training.squares is not None:
-    return Mean(training.total, None, ())
+    weights = method.exchange.weigh(cohort)
+    square = trees.slot_mean(weights, training.squares) if needs_square else None
+    return Mean(training.total, None, (), square)
   exchange, starts = method.exchange, trees.repeat(start, 1)
   weights, trained = exchange.weigh(cohort), training.trained.params
   if exchange.forges:
@@ -385,7 +397,10 @@ def mean_update(
   mean, kept = exchange.combine(
     updates, weights, cohort, server_keys(key, UPDATES, 1)[0], last.get("updates")
   )
-  return Mean(mean, kept, updates)
+  square = None
+  if needs_square:
+    square = trees.slot_mean(weights, trees.slot_norm(updates) ** 2)
+  return Mean(mean, kept, updates, square)
 
 
 def measure_spread(
@@ -578,14 +593,18 @@ def server_step(
   params: Params,
   key: Key,
   running: Params = None,
+  mean_square: Array | None = None,
 ) -> tuple[Params, PyTree]:
   """Takes the server's step for one model: (moved model, new state).
 
   ``running`` are the model's statistics if they are not those of
-  ``cohort.validation``.
+  ``cohort.validation``; ``mean_square`` is that of the updates, [], for a
+  server that needs it.
   """
   transform = optax.with_extra_args_support(method.server.transform)
   extra: dict[str, Any] = {"round": rounds}
+  if method.server.needs_mean_square:
+    extra["mean_square"] = mean_square
   if method.server.needs_validation:
     shard = cohort.validation
     if shard is not None and running is not None:

@@ -17,12 +17,15 @@ A round has these steps; those that neither half needs are left out:
      rounds.
 """
 
+from collections.abc import Callable
 import dataclasses
 import functools
 from typing import Any
 
+import jax
+
 from fedjax_alg import trees
-from fedjax_alg.base import Algorithm, MapClients, Model, shared_client_params
+from fedjax_alg.base import Algorithm, MapClients, Model, Params, shared_client_params
 from fedjax_alg.central.steps import WHEN, ServerStep
 from fedjax_alg.client.personal import Places, with_client_leaves, with_states
 from fedjax_alg.client.update import ClientUpdate
@@ -65,14 +68,15 @@ def compose(
   )
   client, exchange = method.client, method.exchange
   run_round: Any = one_model.run_round
-  models: Any = lambda state: with_states(model, state.models, state.states)
+  models_of = _deployed_models(server)
+  models: Any = lambda state: with_states(model, models_of(state), state.states)
   client_params: Any = shared_client_params(models)
   if method.moves_on_anchor:
     run_round = one_model.run_anchored_round
   if isinstance(method, KModels):
     run_round = k_models.run_k_models
     if method.num_models > 1:
-      client_params = functools.partial(k_models.deploy_preferred, model)
+      client_params = functools.partial(k_models.deploy_preferred, model, models_of)
   algorithm: Algorithm[Any] = Algorithm(
     functools.partial(one_model.init, method),
     functools.partial(one_model.setup, method),
@@ -103,6 +107,14 @@ def compose(
       ),
     )
   return wrap(exchange, algorithm)
+
+
+def _deployed_models(server: ServerStep) -> Callable[[ComposedState], Params]:
+  """The function that reads the K models that are deployed from a state."""
+  deployed = server.deployed
+  if deployed is None:
+    return lambda state: state.models
+  return lambda state: jax.vmap(deployed)(state.server, state.models)
 
 
 def _join_halves(
@@ -136,6 +148,13 @@ def _join_halves(
     several = vars(method) | {"num_models": grouping.num_models}
     method = KModels(**several, grouping=grouping)
     refused = k_models.forbidden_links(method)
+  if server.needs_mean_square:
+    refused |= {"private": "the server reads the norm of every update without noise"}
+    if not exchange.aggregator.is_mean:
+      raise OptionError(
+        f"`aggregator`={exchange.aggregator.name}: the server's step compares the mean "
+        "update with each of them (allowed: mean)"
+      )
   exchange, client = fit(
     exchange,
     client,

@@ -1,0 +1,78 @@
+"""FedExP: a server learning rate that follows from the updates themselves.
+
+Reference: Jhunjhunwala, Wang, Joshi, "FedExP: Speeding Up Federated Averaging
+via Extrapolation", ICLR 2023, Algorithm 1.
+
+The paper's epsilon is tuned for every task; 1e-3 is that of its experiments with
+networks. Its theory weighs all clients alike. Other weights replace both means
+by weighted ones. As in its experiments, the mean of the last two models is the
+one that is evaluated, because the models of successive rounds oscillate.
+"""
+
+import dataclasses
+
+from fedjax_alg.algorithms.common import averaging, local_rate, local_sgd, weights
+from fedjax_alg.algorithms.fedavg import Proximal
+from fedjax_alg.base import Algorithm, MapClients, Model, builder
+from fedjax_alg.central import steps
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.optimizers import ClientOptimizer
+from fedjax_alg.conditions import only
+from fedjax_alg.exchange import Exchange
+from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds.two_halves import ComposedState
+
+_EXTRAPOLATED = only("server", "extrapolated")
+
+
+@dataclasses.dataclass(frozen=True)
+class Extrapolation:
+  """Options of the extrapolated server step."""
+
+  epsilon: float = hyper(
+    1e-3,
+    "keeps the server's learning rate finite where the updates cancel",
+    minimum=0.0,
+    source="Algorithm 1, line 11",
+    when=_EXTRAPOLATED,
+    later=True,
+  )
+  average_iterates: bool = hyper(
+    True,
+    "whether the mean of the last two models is evaluated and deployed; else the last",
+    source="section 5",
+    when=_EXTRAPOLATED,
+    later=True,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class FedExPHParams(Extrapolation, Proximal, ClientOptimizer, LocalWork):
+  """Hyper-parameters of FedExP."""
+
+  mu: float = dataclasses.field(
+    default=0.0, metadata=Proximal.__dataclass_fields__["mu"].metadata
+  )
+  client_lr: float = local_rate(0.1, "Algorithm 1, line 6", "eta_l")
+  client_weights: str = weights("uniform", "Algorithm 1, line 10", by_loss=True)
+
+
+@builder
+def fedexp(
+  model: Model,
+  hparams: FedExPHParams,
+  *,
+  map_clients: MapClients,
+  exchange: Exchange = Exchange(),
+) -> Algorithm[ComposedState]:
+  """FedExP: the server goes further, the more the updates disagree.
+
+  Participants train as in FedAvg, or in FedProx with `mu`. With their updates
+  Delta_i and the mean Delta of these the server moves
+    w <- w + eta_g Delta,
+    eta_g = max(1, mean_i ||Delta_i||^2 / (2 (||Delta||^2 + epsilon))).
+  """
+  server = steps.extrapolated(hparams.epsilon, hparams.average_iterates)
+  return averaging(
+    model, local_sgd(model, hparams), hparams, map_clients, server, exchange=exchange
+  )

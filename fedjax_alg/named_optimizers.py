@@ -1,0 +1,82 @@
+"""Optimizers of optax by their names, for clients and servers.
+
+Those are listed that need nothing but a learning rate and gradients, with the
+other arguments at optax's defaults.
+"""
+
+from typing import Any
+
+import optax
+import optax.contrib
+
+from fedjax_alg.errors import OptionError, did_you_mean
+
+#: What an option that names an optimizer begins with, as in ``optax:lion``.
+PREFIX = "optax:"
+
+NAMES = (
+  "adabelief",
+  "adadelta",
+  "adafactor",
+  "adagrad",
+  "adam",
+  "adamax",
+  "adamw",
+  "adan",
+  "amsgrad",
+  "fromage",
+  "lamb",
+  "lars",
+  "lion",
+  "novograd",
+  "optimistic_gradient_descent",
+  "radam",
+  "rmsprop",
+  "rprop",
+  "sgd",
+  "sign_sgd",
+  "sm3",
+  "yogi",
+)
+CONTRIB_NAMES = (
+  "acprop",
+  "ademamix",
+  "adopt",
+  "cocob",
+  "dadapt_adamw",
+  "dog",
+  "dowg",
+  "madgrad",
+  "muon",
+  "prodigy",
+  "schedule_free_adamw",
+  "schedule_free_sgd",
+)
+
+
+def make_optimizer(
+  option: str, value: str, learning_rate: Any
+) -> optax.GradientTransformation:
+  """Makes the optimizer that an option names.
+
+  Args:
+    option: name of the option, for messages.
+    value: its value, for example optax:lion.
+    learning_rate: the learning rate, [] or a number.
+
+  Returns:
+    The optimizer, which makes whole steps: learning rate and sign are included.
+
+  Raises:
+    OptionError: it is none of ``NAMES`` and ``CONTRIB_NAMES``.
+  """
+  name = value.removeprefix(PREFIX)
+  names = (*NAMES, *CONTRIB_NAMES)
+  if name not in names:
+    raise OptionError(
+      f"`{option}`={value}: no optimizer of optax{did_you_mean(name, names)} (one of "
+      f"{', '.join(names)})"
+    )
+  module = optax if name in NAMES else optax.contrib
+  optimizer: optax.GradientTransformation = getattr(module, name)(learning_rate)
+  return optimizer

@@ -1,0 +1,290 @@
+"""Accelerations of 2021 to 2024 against the oracles, and their neutral values."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import named_optimizers
+from fedjax_alg.algorithms import scaffnew
+from tests import problems
+from tests.algorithms import bridge
+from tests.reference import acceleration as oracle
+from tests.reference import diversified
+
+WORK = dict(local_steps=4, batch_size=6, client_lr=0.2)
+L2 = problems.L2
+
+
+def deployed(problem, name, state, **settings):
+  """The global model that a state of the method stands for."""
+  algorithm = bridge.build(problem, name, **settings)
+  return problems.row(algorithm.global_params(state), 0)
+
+
+def test_fedexp_extrapolates_as_far_as_the_updates_disagree(problem):
+  settings = dict(WORK, epsilon=1e-4)
+  h, rounds = bridge.rounds(problem, "fedexp", **settings)
+  w, rates = bridge.start(problem), []
+  for r in rounds:
+    trained = oracle.train(
+      w, problem.clients, r.ids, r.batches, h.client_lr, L2, lambda i, g, *_: g
+    )
+    updates = [v - w for v in trained]
+    rates.append(oracle.fedexp_rate(updates, h.epsilon))
+    new = w + rates[-1] * np.mean(updates, axis=0)
+    bridge.assert_step_close(w, bridge.model_of(r.state), new, 1e-3)
+    np.testing.assert_allclose(r.aux.server["eta_g"], rates[-1], rtol=1e-4)
+    # The mean of the last two models is evaluated.
+    mean = deployed(problem, "fedexp", r.state, **settings)
+    bridge.assert_step_close(w, mean, (w + new) / 2, 1e-3)
+    w = new
+  assert max(rates) > 1.05
+
+
+def test_fedacg_starts_clients_ahead_of_the_model(problem):
+  settings = dict(WORK, server_momentum=0.8, mu=0.05)
+  _, rounds = bridge.rounds(problem, "fedacg", **settings)
+  w = bridge.start(problem)
+  m = np.zeros_like(w)
+  for r in rounds:
+    new, m = oracle.fedacg_round(
+      w, m, problem.clients, r.ids, r.batches, 0.2, 0.8, 0.05, L2
+    )
+    mine = deployed(problem, "fedacg", r.state, **settings)
+    bridge.assert_step_close(w, mine, new, 1e-3)
+    bridge.assert_vectors_close(
+      bridge.to_oracle(bridge.model_of(r.state)), new + 0.8 * m
+    )
+    w = new
+
+
+def test_fedcm_mixes_the_last_global_move_into_every_step(problem):
+  settings = dict(WORK, gradient_weight=0.3, server_lr=0.9)
+  _, rounds = bridge.rounds(problem, "fedcm", **settings)
+  w = bridge.start(problem)
+  m = np.zeros_like(w)
+  for r in rounds:
+    after = oracle.momentum_round(
+      w, m, problem.clients, r.ids, r.batches, 0.2, 0.3, 0.9, L2
+    )
+    bridge.assert_step_close(w, bridge.model_of(r.state), after.model, 1e-3)
+    bridge.assert_vectors_close(bridge.to_oracle(r.state.memory.extra), after.m, 1e-4)
+    w, m = after.model, after.m
+    assert bridge.counts(r.aux)[:2] == [104, 52]
+
+
+def test_scaffold_m_keeps_raw_gradients_as_control_variates(problem):
+  settings = dict(WORK, gradient_weight=0.4)
+  _, rounds = bridge.rounds(problem, "scaffold_m", **settings)
+  w = bridge.start(problem)
+  m, c = np.zeros_like(w), np.zeros_like(w)
+  table = {i: np.zeros_like(w) for i in range(12)}
+  for r in rounds:
+    shifts = {i: c - table[i] for i in r.ids}
+    after = oracle.momentum_round(
+      w, m, problem.clients, r.ids, r.batches, 0.2, 0.4, 1.0, L2, shifts
+    )
+    c = c + sum(after.gradients[i] - table[i] for i in r.ids) / 12
+    table |= after.gradients
+    bridge.assert_step_close(w, bridge.model_of(r.state), after.model, 1e-3)
+    bridge.assert_vectors_close(bridge.to_oracle(r.state.own_memory.server), c, 1e-4)
+    w, m = after.model, after.m
+
+
+@pytest.mark.parametrize("name", ["fedsam", "fedlesam"])
+def test_sharpness_is_met_where_the_paper_looks_for_it(problem, name):
+  _, rounds = bridge.rounds(problem, name, rho=0.3, client_weights="uniform", **WORK)
+  w = bridge.start(problem)
+  received = {i: w for i in range(12)} if name == "fedlesam" else None
+  for r in rounds:
+    trained = oracle.perturbed_training(
+      w, problem.clients, r.ids, r.batches, 0.2, 0.3, L2, received
+    )
+    if received:
+      received |= dict.fromkeys(r.ids, w)
+    new = np.mean(trained, axis=0)
+    bridge.assert_step_close(w, bridge.model_of(r.state), new, 1e-3)
+    w = new
+
+
+def test_fedadmm_sends_changes_of_the_augmented_models(problem):
+  _, rounds = bridge.rounds(problem, "fedadmm", rho=0.5, server_lr=0.8, **WORK)
+  w = bridge.start(problem)
+  rows = {i: (w, np.zeros_like(w)) for i in range(12)}
+  for r in rounds:
+    new, rows = oracle.fedadmm_round(
+      w, rows, problem.clients, r.ids, r.batches, 0.2, 0.5, 0.8, L2
+    )
+    bridge.assert_step_close(w, bridge.model_of(r.state), new, 1e-3)
+    w = new
+
+
+def test_with_all_clients_fedadmm_is_feddyn(problem):
+  """Equal objectives and servers, whose states are written otherwise."""
+  everyone = [list(range(12))] * 3
+  states = [
+    bridge.rounds(problem, name, everyone, **options, **WORK)[1][-1].state
+    for name, options in (("fedadmm", dict(rho=0.3)), ("feddyn", dict(alpha=0.3)))
+  ]
+  problems.assert_close(states[0].models, states[1].models, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+  "name, neutral, parent, options",
+  [
+    ("fedacg", dict(server_momentum=0.0, mu=0.0), "fedavg", {}),
+    ("fedcm", dict(gradient_weight=1.0), "fedavg", {}),
+    # Option II takes the mean gradient in another order.
+    ("scaffold_m", dict(gradient_weight=1.0), "scaffold", dict(option="I")),
+    ("fedsam", dict(rho=0.0), "fedavg", {}),
+    ("fedlesam", dict(rho=0.0), "fedavg", {}),
+    # An epsilon so large that eta_g is 1.
+    ("fedexp", dict(epsilon=1e6, average_iterates=False), "fedavg", {}),
+  ],
+)
+def test_at_its_neutral_value_a_method_is_its_parent_to_the_bit(
+  problem, name, neutral, parent, options
+):
+  options = dict(WORK, client_weights="uniform", **options)
+  mine, theirs = (
+    bridge.rounds(problem, method, bridge.COHORTS[:2], **settings)[1][-1].state.models
+    for method, settings in ((name, options | neutral), (parent, options))
+  )
+  problems.assert_equal(mine, theirs)
+
+
+def quadratics(num_clients=4, size=3):
+  """Strongly convex quadratics (v - b_i)' diag(a_i) (v - b_i) / 2."""
+  rng = np.random.default_rng(5)
+  return rng.uniform(0.2, 2.0, (num_clients, size)), rng.normal(
+    size=(num_clients, size)
+  )
+
+
+def test_proxskip_oracle_has_the_rate_of_the_theorem():
+  """1 - min(gamma mu, p^2) a step bounds the measured rate; p^2 = gamma mu."""
+  a, b = quadratics()
+  best = (a * b).sum(0) / a.sum(0)
+  gamma = 1 / a.max()
+  p = np.sqrt(gamma * a.min())
+  coins = np.random.default_rng(1).uniform(size=4000) < p
+  gradients = [lambda v, a=a_i, b=b_i: a * (v - b) for a_i, b_i in zip(a, b)]
+  means = oracle.proxskip(np.zeros(3), gradients, gamma, p, coins)
+  error = [np.linalg.norm(mean - best) for mean in means]
+  last = next(k for k, e in enumerate(error) if e < 1e-12)
+  steps = np.flatnonzero(coins)[last] + 1
+  rate = (error[last] / np.linalg.norm(best)) ** (2 / steps)
+  assert rate < 1 - min(gamma * a.min(), p**2)
+
+
+def test_scaffnew_is_proxskip_with_the_same_coins(problem):
+  """Rounds of a geometric number of steps are Algorithm 2 step by step."""
+  everyone = [list(range(12))] * 4
+  settings = dict(batch_size=0, client_lr=0.3, communication=0.4)
+  _, rounds = bridge.rounds(problem, "scaffnew", everyone, **settings)
+  coins = []
+  for r in rounds:
+    key = jax.random.fold_in(jax.random.fold_in(r.key, 0), scaffnew._COIN)
+    coins += [False] * (int(scaffnew.draw_steps(key, 0.4)) - 1) + [True]
+  present = rounds[0].ids
+  gradients = [
+    lambda v, i=i: diversified.gradient(v, *problem.clients[i], l2=L2) for i in present
+  ]
+  means = oracle.proxskip(bridge.start(problem), gradients, 0.3, 0.4, coins)
+  w = bridge.start(problem)
+  for r, mean in zip(rounds, means, strict=True):
+    bridge.assert_step_close(w, bridge.model_of(r.state), mean, 1e-3)
+    w = mean
+  assert len(coins) > 4
+
+
+def test_steps_of_scaffnew_are_geometric():
+  """Mean 1 / p, and one step in every round with p = 1."""
+  keys = jax.random.split(jax.random.key(0), 4000)
+  steps = np.asarray(jax.vmap(lambda key: scaffnew.draw_steps(key, 0.2))(keys))
+  assert steps.min() == 1
+  assert abs(steps.mean() - 5) < 4 * np.sqrt(20 / 4000)
+  assert abs((steps > 5).mean() - 0.8**5) < 0.03
+  assert int(scaffnew.draw_steps(keys[0], jnp.float32(1.0))) == 1
+
+
+def test_with_k_models_each_group_has_its_rate(problem):
+  """eta_g of a group is that of its members' changes, as one model's is."""
+  settings = dict(WORK, client_update="sgd", server="extrapolated", epsilon=1e-4)
+  _, rounds = bridge.rounds(
+    problem, "composed", bridge.COHORTS[:2], num_models=2, threshold=1, **settings
+  )
+  first, second = rounds
+  w = bridge.start(problem)
+  trained = dict(
+    zip(
+      first.ids,
+      oracle.train(
+        w, problem.clients, first.ids, first.batches, 0.2, L2, lambda i, g, *_: g
+      ),
+    )
+  )
+  expected = oracle.fedexp_rate([v - w for v in trained.values()], 1e-4)
+  np.testing.assert_allclose(first.aux.server["eta_g"][0], expected, rtol=1e-4)
+  groups = np.asarray(second.aux.client["assignment"])
+  assert set(groups.tolist()) == {0, 1}
+  starts = [bridge.to_oracle(bridge.model_of(second.before, k)) for k in range(2)]
+  preference = np.asarray(second.aux.client["preference"])
+  models = {
+    i: oracle.train(
+      starts[p], problem.clients, [i], second.batches, 0.2, L2, lambda i, g, *_: g
+    )[0]
+    for i, p in zip(second.ids, preference)
+  }
+  for k in range(2):
+    squares = [
+      np.sum((models[i] - starts[k]) ** 2) for i, g in zip(second.ids, groups) if g == k
+    ]
+    eta = float(second.aux.server["eta_g"][k])
+    new = bridge.to_oracle(bridge.model_of(second.state, k))
+    # The mean update of a group, which lies in the plane of the projection.
+    update = (new - starts[k]) / eta
+    expected = max(1.0, np.mean(squares) / (2 * (np.sum(update**2) + 1e-4)))
+    np.testing.assert_allclose(eta, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+  "pattern, settings",
+  [
+    ("aggregator=median: ", dict(aggregator="median")),
+    ("private=fixed: ", dict(private="fixed")),
+  ],
+)
+def test_what_reads_every_update_refuses_what_hides_them(problem, pattern, settings):
+  bridge.assert_refused(problem, "fedexp", pattern, **settings)
+
+
+def test_an_optimizer_of_optax_is_taken_by_name(problem):
+  """Lion moves every parameter by server_lr in the direction of the update."""
+  options = dict(WORK, client_update="sgd", server="optax:lion", server_lr=0.01)
+  _, (r,) = bridge.rounds(problem, "composed", bridge.COHORTS[:1], **options)
+  moved = bridge.to_oracle(bridge.model_of(r.state)) - bridge.start(problem)
+  np.testing.assert_allclose(np.abs(moved[moved != 0]), 0.01, rtol=1e-2)
+  for name, settings in (
+    ("composed", dict(server="optax:lyon")),
+    ("fedavg", dict(client_optimizer="optax:lyon")),
+  ):
+    (option,) = settings
+    bridge.assert_refused(
+      problem,
+      name,
+      f"{option}=optax:lyon: no optimizer of optax, did you mean 'lion'",
+      **settings,
+    )
+
+
+def test_every_named_optimizer_is_there():
+  params = {"w": jnp.ones((2, 3))}
+  for name in (*named_optimizers.NAMES, *named_optimizers.CONTRIB_NAMES):
+    optimizer = named_optimizers.make_optimizer("server", f"optax:{name}", 0.1)
+    with jax.numpy_dtype_promotion("standard"):
+      updates, _ = jax.eval_shape(
+        lambda p, t=optimizer: t.update(p, t.init(p), p), params
+      )
+    assert updates["w"].shape == (2, 3)

@@ -1,0 +1,122 @@
+"""Server steps and local steps of 2021 to 2024 as loops over arrays, in float64.
+
+Written from the papers: FedExP (Jhunjhunwala et al. 2023, Algorithm 1), FedACG
+(Kim et al. 2024, Algorithm 1), FedCM (Xu et al. 2021, Algorithm 2), SCAFFOLD-M
+(Cheng et al. 2024), FedSAM (Qu et al. 2022), FedLESAM (Fan et al. 2024), ProxSkip
+/ Scaffnew (Mishchenko et al. 2022, Algorithm 2), FedADMM (Gong et al. 2022).
+Arguments are those of ``tests.reference.diversified``; all means are uniform.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from tests.reference.diversified import gradient, local_steps
+
+
+def train(w, clients, ids, batches, rate, l2, direction):
+  """The trained models of the participants; direction(i, g, v, x_B, y_B)."""
+  return [
+    local_steps(
+      w, clients[i], batches[i], rate, l2, lambda *args, i=i: direction(i, *args)
+    )
+    for i in ids
+  ]
+
+
+def fedexp_rate(updates, epsilon):
+  """eta_g of the updates of one round."""
+  mean = np.mean(updates, axis=0)
+  squares = [np.sum(update**2) for update in updates]
+  return max(1.0, sum(squares) / (2 * len(updates) * (np.sum(mean**2) + epsilon)))
+
+
+def fedacg_round(w, m, clients, ids, batches, rate, lam, beta, l2=0.0):
+  """w, m after a round: clients start at w + lam m."""
+  z = w + lam * m
+  trained = train(
+    z, clients, ids, batches, rate, l2, lambda i, g, v, *_: g + beta * (v - z)
+  )
+  m = lam * m + np.mean([v - z for v in trained], axis=0)
+  return np.mean(trained, axis=0), m
+
+
+def momentum_round(
+  w, m, clients, ids, batches, rate, alpha, server_lr=1.0, l2=0.0, shifts=None
+):
+  """FedCM; with shifts {i: c - c_i} SCAFFOLD-M. All take equal numbers of steps.
+
+  Returns:
+    The model, m, and the mean of the raw local gradients of each participant.
+  """
+  raw = {i: [] for i in ids}
+
+  def direction(i, g, v, *_):
+    raw[i].append(g)
+    return alpha * (g + (shifts[i] if shifts else 0.0)) + (1 - alpha) * m
+
+  trained = train(w, clients, ids, batches, rate, l2, direction)
+  mean = np.mean([v - w for v in trained], axis=0)
+  (steps,) = {len(batches[i]) for i in ids}
+  return SimpleNamespace(
+    model=w + server_lr * mean,
+    m=-mean / (rate * steps),
+    gradients={i: np.mean(raw[i], axis=0) for i in ids},
+  )
+
+
+def perturbed_training(w, clients, ids, batches, rate, rho, l2=0.0, received=None):
+  """FedSAM; with received {i: the model that i received last} FedLESAM."""
+
+  def direction(i, g, v, x, y):
+    ascent = g if received is None else received[i] - w
+    norm = np.linalg.norm(ascent)
+    if norm == 0:
+      return g
+    return gradient(v + rho * ascent / norm, x, y, l2)
+
+  return train(w, clients, ids, batches, rate, l2, direction)
+
+
+def proxskip(x, gradients, gamma, p, coins):
+  """Algorithm 2, step by step, with the coins of all steps.
+
+  Args:
+    x: [P], the start of all clients.
+    gradients: for each client v -> its gradient.
+    gamma: step size.
+    p: probability of a communication.
+    coins: a bool for each step, whether it is followed by a communication.
+
+  Returns:
+    The mean of the clients' models after each communication.
+  """
+  models = [x] * len(gradients)
+  h = [np.zeros_like(x) for _ in gradients]
+  means = []
+  for communicates in coins:
+    hats = [v - gamma * (g(v) - h_i) for v, g, h_i in zip(models, gradients, h)]
+    if communicates:
+      shifted = [hat - gamma / p * h_i for hat, h_i in zip(hats, h)]
+      mean = np.mean(shifted, axis=0)
+      new = [mean] * len(hats)
+      means.append(mean)
+    else:
+      new = hats
+    h = [h_i + p / gamma * (v - hat) for h_i, v, hat in zip(h, new, hats)]
+    models = new
+  return means
+
+
+def fedadmm_round(w, rows, clients, ids, batches, rate, rho, eta=1.0, l2=0.0):
+  """w and rows {i: (w_i, y_i)} after a round; training starts from w."""
+  rows, changes = dict(rows), []
+  for i in ids:
+    old_w, y = rows[i]
+    v = local_steps(
+      w, clients[i], batches[i], rate, l2, lambda g, v, *_: g + y + rho * (v - w)
+    )
+    new_y = y + rho * (v - w)
+    changes.append((v + new_y / rho) - (old_w + y / rho))
+    rows[i] = v, new_y
+  return w + eta * np.mean(changes, axis=0), rows
