@@ -52,6 +52,7 @@ from fedjax_alg.errors import OptionError, did_you_mean, normalize_name
 from fedjax_alg.exchange import ExchangeOptions, NoExchange, exchange_of
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
+from fedjax_alg.exchange.options import MeanOptions
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.rounds import expected
 from fedjax_alg.rounds.expected import Expected, Ledger
@@ -340,7 +341,9 @@ ALGORITHMS: dict[str, Entry] = {
     "Karimireddy et al., ICML 2020",
     expected.vectors(2, 2),
   ),
-  "fedexp": _deployed(fedexp.fedexp, "FedExP", "Jhunjhunwala et al., ICLR 2023"),
+  "fedexp": _deployed(
+    fedexp.fedexp, "FedExP", "Jhunjhunwala et al., ICLR 2023", links=MeanOptions
+  ),
   "fedacg": _deployed(fedacg.fedacg, "FedACG", "Kim et al., CVPR 2024"),
   "fedcm": _deployed(
     fedcm.fedcm, "FedCM", "Xu et al., arXiv:2106.10874", expected.vectors(2, 1)
@@ -361,9 +364,18 @@ ALGORITHMS: dict[str, Entry] = {
     "Mishchenko et al., ICML 2022",
     expected.mean_of_drawn_steps,
     all_clients=True,
+    no_compression_because="h_i are corrected by the exact mean",
+    links=Hostility,
     test_hparams={"communication": 1.0},
   ),
-  "fedadmm": _entry(fedadmm.fedadmm, "FedADMM", "Gong et al., ICDE 2022"),
+  "fedadmm": _entry(
+    fedadmm.fedadmm,
+    "FedADMM",
+    "Gong et al., ICDE 2022",
+    no_compression_because="changes add up to what clients keep",
+    links=Hostility,
+    test_hparams={"rho": 0.3},
+  ),
   "mime": _deployed(mime.mime, "Mime", _MIME, _ANCHORED),
   "mime_lite": _deployed(mime.mime_lite, "MimeLite", _MIME),
   "mime_svrg": _deployed(mime.mime_svrg, "MimeSVRG", _MIME, _ANCHORED),
@@ -667,6 +679,7 @@ _SETTINGS = {
   "fedopt": "`algorithm`=fedadam, fedyogi or fedadagrad",
   "mimeadam": "`algorithm`=mime with `base`=adam (the paper's MimeAdam; a "
   "cell of the grid is `client_update`=mime with `server`=adam)",
+  "proxskip": "`algorithm`=scaffnew",
   "mimesgdm": "`algorithm`=mime with `base`=momentum",
   "mimeliteadam": "`algorithm`=mime_lite with `base`=adam",
   **dict.fromkeys(
@@ -682,7 +695,7 @@ _SETTINGS = {
 }
 #: Methods of the literature that are not here, and whose names resemble those
 #: of others.
-_NOT_HERE = ("fedproto", "fedpd", "moon", "scaffnew", "proxskip")
+_NOT_HERE = ("fedproto", "fedpd", "moon")
 
 
 def _instead(name: str) -> str:

@@ -12,6 +12,20 @@ _LIBRARY = _TESTS.parent / "fedjax_alg"
 #: types, base classes and parts that are tested through what they make up.
 ELSEWHERE = {
   "algorithms/common": "contract/test_registry",
+  **{
+    module: "algorithms/test_acceleration"
+    for module in (
+      "algorithms/fedacg",
+      "algorithms/fedadmm",
+      "algorithms/fedcm",
+      "algorithms/fedexp",
+      "algorithms/fedsam",
+      "algorithms/scaffnew",
+      "client/global_momentum",
+      "client/sharpness",
+      "named_optimizers",
+    )
+  },
   "base": "contract/test_contract",
   "conditions": "test_hparams",
   "registry": "contract/test_registry",

@@ -47,7 +47,8 @@ GROUPS = (
 
 FAMILIES = {
   "one": (
-    "fedavg fedprox fedavgm fedadagrad fedyogi fedadam fsvrg scaffold "
+    "fedavg fedprox fedavgm fedadagrad fedyogi fedadam fedexp fedacg fedcm fsvrg "
+    "scaffold scaffold_m scaffnew fedadmm fedsam fedlesam "
     "mime mime_lite mime_svrg losac fednova feddyn cfsvrg clsfsvrg"
   ),
   "asynchronous": "fedasync fedbuff",

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import averaging, local_rate, server_rate, weights
+from fedjax_alg.algorithms.common import averaging, local_rate, weights
 from fedjax_alg.base import Algorithm, MapClients, Model, Params, builder
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import descent
@@ -31,7 +31,12 @@ class FedADMMHParams(LocalWork):
   """Hyper-parameters of FedADMM."""
 
   client_lr: float = local_rate(0.1, "Algorithm 1, line 13", "eta_i")
-  server_lr: float = server_rate("Algorithm 1, line 7", "eta")
+  server_lr: float = hyper(
+    0.5,
+    "eta, factor of the participants' mean change; 1 with full participation",
+    above=0.0,
+    source="Algorithm 1, line 7",
+  )
   rho: float = hyper(
     0.1,
     "weight of the quadratic term of the augmented Lagrangian",

@@ -18,8 +18,8 @@ from fedjax_alg import trees
 from fedjax_alg.base import Cohort, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import LocalOptimizer, Optimizer
-from fedjax_alg.client.update import ClientUpdate, extend_memory
-from fedjax_alg.typing import Numeric, PyTree
+from fedjax_alg.client.update import ClientUpdate, ExtendedMemory, extend_memory
+from fedjax_alg.typing import Numeric
 
 
 def with_global_momentum(
@@ -55,7 +55,7 @@ def with_global_momentum(
     mixed = make(LocalOptimizer(optax.stateless(mix)))
     return mixed.train(received._replace(shared=own), shard, client_row, key)
 
-  def record(memory: PyTree, cohort: Cohort, update: Params) -> PyTree:
+  def record(memory: ExtendedMemory, cohort: Cohort, update: Params) -> ExtendedMemory:
     steps = jax.vmap(work.num_steps)(cohort.shards.size, cohort.part)
     mean_steps = trees.slot_mean(
       cohort.present.astype(jnp.float32), steps.astype(jnp.float32)

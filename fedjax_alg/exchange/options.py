@@ -14,6 +14,11 @@ class ExchangeOptions(AggregatorOptions, Hostility, Compression, Privacy):
 
 
 @dataclasses.dataclass(frozen=True)
+class MeanOptions(Hostility, Compression):
+  """Options of the links of a server that reads the mean and every update."""
+
+
+@dataclasses.dataclass(frozen=True)
 class NoExchange:
   """The options of a method with no such links: none."""
 

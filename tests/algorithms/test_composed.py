@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fedjax_alg import base, registry
-from fedjax_alg.algorithms.composed import CLIENT_UPDATES, SERVERS
+from fedjax_alg.algorithms import composed
+from fedjax_alg.algorithms.composed import CLIENT_UPDATES
 from fedjax_alg.data import layout
 from tests import problems
 from tests.algorithms.bridge import assert_refused, build, cohort_of, init
@@ -17,13 +18,17 @@ SIZES, VALIDATION = (6, 11, 4, 9, 5), 8
 K, STEPS = 3, 2
 KEY = jax.random.key(0)
 
+#: Lion stands for all optimizers of optax.
+SERVERS = [server.replace("NAME", "lion") for server in composed.SERVERS]
 CONJUGATE = ("conjugate_gradient", "cg_line_search")
 #: Local methods whose memory belongs to one model.
-ONE_MODEL = ("losac", "dyn")
+ONE_MODEL = ("losac", "dyn", "fedcm", "scaffold_m", "lesam")
 #: Local methods that need the anchor gradient.
 ANCHORED = ("svrg", "mime")
-#: Local methods that send a vector more each way: variates, estimates.
-VECTOR_MORE = ("scaffold", "losac")
+#: Vectors that the server and participants send beside models and gradients:
+#: control variates, estimates, the global momentum.
+MORE_DOWN = {"scaffold": 1, "losac": 1, "fedcm": 1, "scaffold_m": 2}
+MORE_UP = {"scaffold": 1, "losac": 1, "scaffold_m": 1}
 
 
 def is_allowed(client, server, grouping):
@@ -51,6 +56,7 @@ SAMPLE = [
   ("svrg", "cg_line_search", "model"),
   ("mime_lite", "cg_line_search", "gradient"),
   ("prox", "yogi", "model"),
+  ("sam", "extrapolated", "model"),
 ]
 
 
@@ -67,6 +73,10 @@ SAMPLE_OF_ONE = [
   ("mime", "sgd"),
   ("losac", "adaptive"),
   ("nova", "adam"),
+  ("fedcm", "adaptive"),
+  ("scaffold_m", "adam"),
+  ("lesam", "adaptive"),
+  ("sgd", "optax:lion"),
 ]
 
 
@@ -83,6 +93,7 @@ WHOLE = [
 ]
 WHOLE_OF_ONE = [
   ("sgd", "adaptive"),
+  ("sgd", "optax:lion"),
   ("scaffold", "cg_line_search"),
   ("nova", "adam"),
 ]
@@ -157,14 +168,15 @@ def check_costs(problem, cost, cohort, settings, flops=0):
   measured = before or client in ANCHORED  # the anchor gradients of w_k
   # Down: K models; the anchor to correct with; the model the server moved; K
   # models to measure again.
-  down = k + (client in ANCHORED) + before + k * after + (client in VECTOR_MORE)
+  down = k + (client in ANCHORED) + before + k * after
+  down += MORE_DOWN.get(client, 0)
   # Up: the trained model, K gradients for each measurement.
-  up = 1 + k * measured + k * after + (client in VECTOR_MORE)
+  up = 1 + k * measured + k * after + MORE_UP.get(client, 0)
   assert int(cost.down) == down * size
   assert int(cost.up) == up * size + (k > 1)  # and the preference
   assert int(cost.exchanges) == 1 + measured + after
   passes = k * measured + k * after + (k > 1 and grouping == "gradient")
-  per_step = 2 if client in ANCHORED else 1
+  per_step = 2 if client in (*ANCHORED, "sam") else 1
   assert int(cost.example_gradients) == (passes + STEPS * per_step) * n
   if k > 1:  # Gram matrix of three, two products for the K centres
     flops += 2 * size * 3 * (3 + 2 * k)
@@ -335,6 +347,21 @@ NAMED_CELLS = {
     dict(base="momentum", client_weights="uniform"),
     cell("mime_lite", "average"),
   ),
+  "fedexp": (
+    dict(client_lr=0.2, mu=0.0, epsilon=0.01, client_weights="uniform"),
+    cell("sgd", "extrapolated"),
+  ),
+  "fedacg": (
+    dict(client_lr=0.2, mu=0.3, server_momentum=0.8, client_weights="uniform"),
+    cell("prox", "lookahead"),
+  ),
+  "fedcm": (dict(server_lr=0.9, client_weights="uniform"), cell("fedcm", "average")),
+  "scaffold_m": (
+    dict(option="I", client_weights="uniform"),
+    cell("scaffold_m", "average"),
+  ),
+  "fedsam": (dict(rho=0.1, client_optimizer="adam"), cell("sam", "average")),
+  "fedlesam": (dict(rho=0.1), cell("lesam", "average")),
   "mime_svrg": (dict(client_weights="uniform"), cell("mime", "average", base="sgd")),
   "losac": (dict(variant="table", client_weights="uniform"), cell("losac", "average")),
   "fednova": (dict(client_lr=0.2, server_lr=0.9), cell("nova", "average")),

@@ -24,6 +24,7 @@ import pytest
 
 from fedjax_alg import base, own, registry
 from fedjax_alg import hparams as hparams_lib
+from fedjax_alg.algorithms.scaffnew import ScaffnewHParams
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
@@ -104,7 +105,7 @@ def draws(bench):
 
   None: nothing says so of an algorithm of one's own.
   """
-  if issubclass(bench.entry.hparams, LocalWork):
+  if issubclass(bench.entry.hparams, (LocalWork, ScaffnewHParams)):
     return True
   return None if bench.is_own else not bench.entry.all_clients
 

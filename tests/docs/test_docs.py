@@ -171,7 +171,16 @@ def test_the_tasks_of_the_page_are_tasks():
 
 @pytest.mark.usefixtures("global_alone")
 @pytest.mark.parametrize(
-  "page", ["optimizers", "compression", "late", "personal", "private", "recipes"]
+  "page",
+  [
+    "optimizers",
+    "server_steps",
+    "compression",
+    "late",
+    "personal",
+    "private",
+    "recipes",
+  ],
 )
 def test_the_example_of_a_page_runs(page):
   run_blocks(page)
