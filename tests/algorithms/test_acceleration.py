@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedjax_alg as fa
 from fedjax_alg import named_optimizers
 from fedjax_alg.algorithms import scaffnew
+from fedjax_alg.central import steps
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import acceleration as oracle
@@ -288,3 +290,71 @@ def test_every_named_optimizer_is_there():
         lambda p, t=optimizer: t.update(p, t.init(p), p), params
       )
     assert updates["w"].shape == (2, 3)
+
+
+def test_lookahead_on_a_quadratic_is_nesterovs_method():
+  """x+ = y - eta grad f(y), y+ = x+ + lambda (x+ - x), by the paper of 1983."""
+  curvature, eta, momentum = np.array([0.1, 1.0, 3.0]), 0.2, 0.8
+  step = steps.lookahead(momentum)
+  z = {"w": jnp.array([1.0, -2.0, 0.5])}
+  state, x, y = step.transform.init(z), np.array(z["w"]), np.array(z["w"])
+  for _ in range(4):
+    x, last = y - eta * curvature * y, x
+    y = x + momentum * (x - last)
+    gradient = {"w": jnp.asarray(eta * curvature, jnp.float32) * z["w"]}
+    updates, state = step.transform.update(gradient, state, z)
+    z = jax.tree.map(jnp.add, z, updates)
+    np.testing.assert_allclose(z["w"], y, rtol=1e-5)
+    np.testing.assert_allclose(step.deployed(state, z)["w"], x, rtol=1e-5)
+
+
+def test_fedexps_own_problem():
+  """20 clients, 30 rows of 1,000 features each, 20 local steps: the paper's example.
+
+  More unknowns than rows, so all clients agree at a solution, and eta_g goes
+  far above 1.
+  """
+  rng, rounds, rate, epsilon = np.random.default_rng(3), 30, 0.01, 1e-3
+  truth = rng.normal(size=1000)
+  x = rng.normal(size=(20, 30, 1000)).astype(np.float32)
+  y = (x @ truth).astype(np.float32)
+  data = fa.from_arrays(
+    x.reshape(-1, 1000),
+    y.reshape(-1),
+    np.repeat(np.arange(20), 30),
+    x_test=x[0],
+    y_test=y[0],
+    task="regression",
+  )
+  model = fa.models.from_functions(
+    lambda key: {"w": jnp.zeros((1000, 1))},
+    lambda params, x: x @ params["w"],
+    task="regression",
+  )
+  result = fa.run(
+    "fedexp",
+    fa.federate(data, partition="natural"),
+    model=model,
+    rounds=rounds,
+    eval_every=rounds,
+    participation=1.0,
+    local_steps=20,
+    batch_size=0,
+    client_lr=rate,
+    epsilon=epsilon,
+    average_iterates=False,
+    evaluate="global",
+  )
+  w, rates = np.zeros(1000), []
+  for _ in range(rounds):
+    updates = []
+    for x_i, y_i in zip(x.astype(np.float64), y.astype(np.float64)):
+      v = w
+      for _ in range(20):
+        v = v - rate * x_i.T @ (x_i @ v - y_i) / 30
+      updates.append(v - w)
+    rates.append(oracle.fedexp_rate(updates, epsilon))
+    w = w + rates[-1] * np.mean(updates, axis=0)
+  mine = np.asarray(result.global_params()["w"])[0, :, 0]
+  assert rates[-1] > 3
+  np.testing.assert_allclose(mine, w, atol=2e-3 * np.abs(w).max())
