@@ -326,6 +326,7 @@ def test_fedexps_own_problem():
     y_test=y[0],
     task="regression",
   )
+  federation = fa.federate(data, partition="natural")
   model = fa.models.from_functions(
     lambda key: {"w": jnp.zeros((1000, 1))},
     lambda params, x: x @ params["w"],
@@ -333,7 +334,7 @@ def test_fedexps_own_problem():
   )
   result = fa.run(
     "fedexp",
-    fa.federate(data, partition="natural"),
+    federation,
     model=model,
     rounds=rounds,
     eval_every=rounds,
@@ -345,13 +346,22 @@ def test_fedexps_own_problem():
     average_iterates=False,
     evaluate="global",
   )
+  train = federation.data.train
+  clients = [
+    (
+      np.asarray(train.x[a : a + n], np.float64),
+      np.asarray(train.y[a : a + n], np.float64).reshape(n),
+    )
+    for a, n in zip(train.offset, train.size)
+  ]
+  assert {len(y_i) for _, y_i in clients} == {27}  # a tenth is for testing
   w, rates = np.zeros(1000), []
   for _ in range(rounds):
     updates = []
-    for x_i, y_i in zip(x.astype(np.float64), y.astype(np.float64)):
+    for x_i, y_i in clients:
       v = w
       for _ in range(20):
-        v = v - rate * x_i.T @ (x_i @ v - y_i) / 30
+        v = v - rate * x_i.T @ (x_i @ v - y_i) / len(y_i)
       updates.append(v - w)
     rates.append(oracle.fedexp_rate(updates, epsilon))
     w = w + rates[-1] * np.mean(updates, axis=0)
