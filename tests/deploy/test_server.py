@@ -143,6 +143,7 @@ def _simulate(method, lost, extra):
   [
     ("scaffold", (), 16, 4),
     ("mime", (), 24, 4),
+    ("fedcm", (), 16, 4),
     ("fedavg", (("compress_up", "topk:0.1"),), 16, 4),
   ],
 )
