@@ -50,7 +50,7 @@ from fedjax_alg.conditions import MANY, is_zero, only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
 
 _SPLIT = only("max_groups", MANY)
 _FIXED = _SPLIT & only("thresholds", "fixed")
@@ -355,8 +355,8 @@ def _extra(
     for count in (hparams.examples_read, hparams.num_steps)
   )
   return Extra(
-    down=number * size,
-    up=number * size,
+    down=Messages(number, size),
+    up=Messages(number, size),
     exchanges=(number > 0).astype(jnp.int32),
     example_gradients=gradients.sum(),
     flops=flops + 2.0 * clients * clients * size * splits.astype(jnp.float32),

@@ -44,7 +44,7 @@ from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
 from fedjax_alg.typing import PyTree
 
 _SPLIT = only("max_groups", MANY)
@@ -436,8 +436,8 @@ def _extra(
   models = before.memory.alive.sum(dtype=jnp.int32)
   losses = models * (models + 1) if hparams.variant == "hierarchical" else models
   return Extra(
-    down=number * models * size,
-    up=number * losses,
+    down=Messages(number, models * size),
+    up=Messages(number, losses),
     exchanges=asks.astype(jnp.int32),
   )
 

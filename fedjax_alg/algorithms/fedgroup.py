@@ -52,6 +52,7 @@ from fedjax_alg.rounds.clustered import (
   ClusteredState,
   Extra,
   GroupWork,
+  Messages,
   Rule,
   TrainingResult,
 )
@@ -600,8 +601,8 @@ def _extra(
   pooled = pool * hparams.pretrain_steps * hparams.batch_size
   n = float(pretrained)
   return Extra(
-    down=number * size,
-    up=number * size,
+    down=Messages(number, size),
+    up=Messages(number, size),
     exchanges=(number > 0).astype(jnp.int32),
     example_gradients=gradients.sum() + pooled,
     flops=jnp.where(

@@ -51,7 +51,7 @@ from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained, own
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
 
 _SOURCE = "Ruan and Joe-Wong"
 
@@ -165,8 +165,8 @@ def soft_rule(model: Model, hparams: FedSoftHParams) -> Rule:
     last = _rows(before.memory, cohort.ids).period
     asked = cohort.present & (last < before.round // tau) if k > 1 else 0
     return Extra(
-      down=(k - 1) * num_params(before.models) // k * number,
-      up=k * jnp.sum(asked, dtype=jnp.int32),
+      down=Messages(number, (k - 1) * num_params(before.models) // k),
+      up=Messages(jnp.sum(asked, dtype=jnp.int32), k),
       evaluations=k * jnp.asarray(asked, jnp.int32),
     )
 

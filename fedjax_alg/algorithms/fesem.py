@@ -37,7 +37,7 @@ from fedjax_alg.conditions import MANY, only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +129,8 @@ def _nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
       new, jax.vmap(before_all.examples_read)(cohort.shards.size), 0
     )
     return Extra(
-      down=number * size,
-      up=number * size,
+      down=Messages(number, size),
+      up=Messages(number, size),
       exchanges=new.any().astype(jnp.int32),
       example_gradients=own_gradients.sum(),
       flops=flops,

@@ -37,7 +37,7 @@ from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
 
 _SPLIT = only("max_groups", MANY)
 
@@ -215,8 +215,8 @@ def _extra(
     + jnp.where(new, read(cohort.shards.size), 0).sum()
   )
   return Extra(
-    down=number * size,
-    up=number * size,
+    down=Messages(number, size),
+    up=Messages(number, size),
     exchanges=(number > 0).astype(jnp.int32),
     example_gradients=gradients,
     flops=jnp.where(

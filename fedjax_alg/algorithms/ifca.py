@@ -39,7 +39,7 @@ from fedjax_alg.engine import owned
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Rule
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
 from fedjax_alg.rounds.common_layers import mark_common, with_common_layers
 from fedjax_alg.typing import PyTree
 
@@ -230,8 +230,8 @@ def _least_loss_rule(
     size = num_params(before.models) // k
     number = cohort.present.sum(dtype=jnp.int32)
     return Extra(
-      down=(k - 1) * size * number,
-      up=number,  # up: the choice
+      down=Messages(number, (k - 1) * size),
+      up=Messages(number, 1),  # the choice
       evaluations=k if k > 1 else 0,
     )
 
@@ -262,8 +262,7 @@ def ifca(
     gradient averaging:  w_k <- w_k - client_lr (1 / n^r)
                                 sum_{k(i) = k} n_i grad f_i(w_k).
   A model that no participant chooses stays as it is, but for `common_layers`.
-  With one group and model
-  averaging, IFCA is FedAvg.
+  With one group and model averaging, IFCA is FedAvg.
   """
   client = None
   if hparams.averaging == "gradient":

@@ -46,6 +46,7 @@ from fedjax_alg.rounds.clustered import (
   ClusteredState,
   Extra,
   GroupWork,
+  Messages,
   Rule,
   TrainingResult,
 )
@@ -234,7 +235,7 @@ def _extra(
     jnp.where(first, float(clients), 0.0) + (joined > 0).sum().astype(jnp.float32)
   )
   return Extra(
-    up=number * size,
+    up=Messages(number, size),
     exchanges=(number > 0).astype(jnp.int32),
     flops=2.0 * pairs * rows * rows * size
     + jnp.where(

@@ -103,11 +103,29 @@ class ClusteredState(NamedTuple):
   states: Params = ()
 
 
+class Messages(NamedTuple):
+  """Equal messages that some clients receive or send.
+
+  Their floats together may be more than int32 can count.
+  """
+
+  number: Numeric = 0  #: [] int32
+  floats: Numeric = 0  #: [] int32, of each
+
+  def shared_by(self, participants: Array) -> Array:
+    """Computes floor(number * floats / participants), [] int32.
+
+    It is exact as long as the result and number * participants fit in int32.
+    """
+    whole, rest = jnp.divmod(jnp.asarray(self.floats, jnp.int32), participants)
+    return whole * self.number + rest * self.number // participants
+
+
 class Extra(NamedTuple):
   """Cost beyond one download and one upload, for the whole cohort."""
 
-  down: Numeric = 0  #: [] int32, floats sent to clients
-  up: Numeric = 0  #: [] int32, floats sent to the server
+  down: Messages = Messages()  #: to clients
+  up: Messages = Messages()  #: to the server
   exchanges: Numeric = 0  #: [] int32, further exchanges
   example_gradients: Numeric = 0  #: [] int32, per-example gradients
   flops: Numeric = 0.0  #: [] float32, arithmetic of the server
@@ -722,9 +740,9 @@ def _cost(
     method.params,
     (),
     cohort,
-    floats_down=extra.down // participants
+    floats_down=extra.down.shared_by(participants)
     + (method.statistics and method.statistics * max(1, extra.evaluations)),
-    floats_up=extra.up // participants + method.statistics,
+    floats_up=extra.up.shared_by(participants) + method.statistics,
   )
   return round_cost(
     **messages,

@@ -49,7 +49,7 @@ def with_common_layers(
   """Makes a rule whose models have some layers in common.
 
   Args:
-    rule: the rule; its `group_init` may draw K models.
+    rule: the rule; every participant receives all K models.
     is_common: ``mark_common``.
     weigh: cohort -> the participants' weights [S], 0 of padding slots.
 
@@ -105,7 +105,7 @@ def with_common_layers(
       if is_one
     )
     # Of K models that come down K - 1 are beside the one that is trained.
-    saved = (k - 1) * common * cohort.present.sum(dtype=jnp.int32)
-    return other._replace(down=other.down - saved)
+    down = other.down._replace(floats=other.down.floats - (k - 1) * common)
+    return other._replace(down=down)
 
   return rule._replace(init=init, setup=setup, finish=finish, extra=extra)

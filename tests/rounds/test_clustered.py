@@ -15,7 +15,7 @@ from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange, attacks
 from fedjax_alg.exchange.aggregation import coordinate_median
-from fedjax_alg.rounds.clustered import Extra, Rule, compose_clustered
+from fedjax_alg.rounds.clustered import Extra, Messages, Rule, compose_clustered
 from tests import problems
 from tests.algorithms import bridge
 
@@ -182,7 +182,7 @@ def test_a_local_method_of_which_a_part_is_lost_is_refused(problem, name):
       problem.model, client, by_parity(), map_clients=clients.ClientMap()
     )
 
-  if name in ("sgd", "prox"):
+  if name in ("sgd", "prox", "sam", "lesam"):
     compose()
     return
   with pytest.raises(OptionError, match="client: the local method needs [a-z]"):
@@ -236,12 +236,28 @@ def test_what_a_local_method_costs_beside(problem):
   assert aux.cost.central_flops == 7
 
 
+@pytest.mark.parametrize(
+  "number, floats, participants",
+  [
+    (4800, 477_030, 4800),
+    (4800, 477_030, 480),
+    (7, 11, 3),
+    (0, 5, 2),
+    (46_000, 9, 46_341),
+  ],
+)
+def test_floats_of_many_messages_are_counted_beyond_int32(number, floats, participants):
+  """IFCA's 4,800 clients receive 2.3e9 floats together."""
+  share = Messages(jnp.int32(number), floats).shared_by(jnp.int32(participants))
+  assert share == number * floats // participants and share.dtype == jnp.int32
+
+
 def test_what_a_rule_costs_beside(problem):
   """One model down and one up; the rule's own is shared out."""
   rule = by_parity(
     extra=lambda before, after, cohort, notes: Extra(
-      down=41,
-      up=8,
+      down=Messages(1, 41),
+      up=Messages(2, 4),
       exchanges=2,
       example_gradients=70,
       flops=9.0,
