@@ -42,11 +42,10 @@ RECIPE = dict(
 CASES = [
   ("mlp", dict(bias="ones", ridge="0.5,2,0.1", code_centred=True)),
   ("cnn", dict(bias="none", code_high_passed=1, ridge="0.5,2,1,0.1")),
-  ("small", dict(bias="ones", normalize=True, code_centred=True)),
   (
     "small",
     dict(
-      bias="centred",
+      bias="ones",
       code="class",
       normalize=True,
       code_centred=True,

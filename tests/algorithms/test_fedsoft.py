@@ -158,12 +158,11 @@ def test_a_cluster_of_nobody_stays(problem):
   problems.assert_equal(bridge.model_of(after.own, 2), bridge.model_of(state.own, 2))
 
 
-@pytest.mark.parametrize("name", ["norm_bound", "centred_clipping"])
-def test_another_aggregator_takes_the_place_of_every_mean(problem, name):
+def test_another_aggregator_takes_the_place_of_every_mean(problem):
   """One that shortens nobody is the mean, up to rounding."""
   ids = COHORTS[0]
   plain, trimmed = (
     bridge.one_round(problem, bridge.build(problem, "fedsoft", **WORK, **options), ids)
-    for options in ({}, dict(aggregator=name, aggregator_radius=1e6))
+    for options in ({}, dict(aggregator="centred_clipping", aggregator_radius=1e6))
   )
   problems.assert_close(trimmed[1].own.models, plain[1].own.models, rtol=1e-5)

@@ -116,7 +116,7 @@ def test_the_server_pays_for_every_vector_that_it_aggregates(
       )(bridge.init(problem, algorithm))
     )
 
-  size = num_params(problem.model.init(jax.random.key(0)))
+  size = num_params(jax.eval_shape(problem.model.init, jax.random.key(0)))
   np.testing.assert_allclose(
     flops("median") - flops("mean"),
     vectors * make_aggregator("median").flops(5, size),
