@@ -44,6 +44,7 @@ def rows_of(path, title):
   return [dict(zip(head, row, strict=True)) for row in rows]
 
 
+@pytest.mark.usefixtures("whole_pictures")
 def test_a_folder_gets_every_file(root, capsys):
   assert compare.main(["one", "two", "--targets=0.85"]) == 0
   folder = root / "out" / "compare"

@@ -388,6 +388,7 @@ def test_a_long_name_is_wrapped(axis):
   )
 
 
+@pytest.mark.usefixtures("whole_pictures")
 def test_curves_as_a_picture_and_as_pdf(tmp_path):
   table = [row | {"loss": 1.0} for row in rows(NUMBERS)]
   for name in ("one", "two"):

@@ -131,7 +131,7 @@ def test_a_folder_of_fashion_mnist_takes_the_place_of_prepared_data():
   assert not figure.panels and "--fashion_mnist=PATH" in missing[0]
 
 
-@pytest.mark.usefixtures("made_up")
+@pytest.mark.usefixtures("made_up", "whole_pictures")
 @pytest.mark.parametrize(
   "name, panel, lines, words",
   [
@@ -273,6 +273,7 @@ def test_a_verdict_needs_accuracy_and_few_rounds():
   assert of([60.0, 99.0], 400) == (rule.UNDECIDED, rule.UNDECIDED)
 
 
+@pytest.mark.usefixtures("whole_pictures")
 def test_the_page_is_drawn_of_finished_studies(tmp_path, monkeypatch, capsys):
   names = []
   monkeypatch.setattr(

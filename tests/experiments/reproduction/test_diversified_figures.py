@@ -130,6 +130,7 @@ def test_pooled_runs_count_once_for_each_partition():
 
 @pytest.mark.slow
 @pytest.mark.program
+@pytest.mark.usefixtures("whole_pictures")
 def test_the_figure_is_made(tmp_path, capsys):
   status = command.main(
     [
