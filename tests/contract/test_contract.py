@@ -438,7 +438,6 @@ MAPPED = (
   "clsfsvrg",
   "losac",
   "fedgrouprox",
-  "ifca",
   "fesem",
   "flhc",
   "fedsoft",
@@ -447,8 +446,6 @@ MAPPED = (
   "pfedacnnl",
   "baffle",
   "fedasync",
-  "central",
-  "local",
 )
 #: Who carries what clients send, keep and add up to the server.
 CARRIERS = ("rounds/", "engine/", "exchange/", "split.py", "trees.py")
@@ -603,7 +600,7 @@ def test_client_maps_agree_and_padding_slots_change_nothing(bench, mesh, monkeyp
   no more, against one client after the other on one device, which keeps all.
   Here numbers are constants, those of the run arguments of its program.
   """
-  if bench.name == "ifca":  # all modes: tests/engine/test_clients.py, test_lanes.py
+  if bench.name == "losac":  # all modes: tests/engine/test_clients.py, test_lanes.py
     check_map(bench, clients.ClientMap("vmap", mesh=mesh), mesh)
   monkeypatch.setattr(stacking, "STACKED_BYTES", 0)
   check_map(bench, clients.ClientMap("lanes", lanes=2, mesh=mesh), mesh)

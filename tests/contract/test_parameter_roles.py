@@ -1,5 +1,6 @@
 """Every registered algorithm with roles of parameters or other targets."""
 
+import dataclasses
 import functools
 import re
 
@@ -109,12 +110,15 @@ def problem(task):
 @functools.cache
 def norm_model(task=None):
   _, spec = problem(task)
-  return models.from_flax(
+  model = models.from_flax(
     Normed(spec.num_classes),
     spec.input_shape,
     task=task,
     input_dtype=jnp.int32 if task == "tokens" else jnp.float32,
   )
+  # Traced once for all methods, each of which asks for it several times.
+  whole = model.roles.whole._replace(init=jax.jit(model.roles.whole.init))
+  return model._replace(roles=dataclasses.replace(model.roles, whole=whole))
 
 
 def trace_round(name, specs, model_state, task=None, **overrides):

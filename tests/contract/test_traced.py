@@ -53,9 +53,13 @@ SMALL = dict(
   aggregator_radius=0.5,
 )
 
-#: Settings beside those of every algorithm alone, which read other fields.
+#: Settings beside those of every algorithm alone, which read other fields. What
+#: acts at different places of a round goes together.
 VARIANTS = [
-  ("fedavg", dict(local_steps=0, local_epochs=2)),
+  (
+    "fedavg",
+    dict(local_steps=0, local_epochs=2, aggregator="multi_krum", attack="scaled"),
+  ),
   (
     "fedprox",
     dict(
@@ -65,7 +69,11 @@ VARIANTS = [
       client_lr_period=5,
     ),
   ),
-  ("per_fedavg", dict(client_optimizer="adamw", client_weight_decay=0.1)),
+  (
+    "per_fedavg",
+    dict(client_optimizer="adamw", client_weight_decay=0.1, hessian="hf"),
+  ),
+  ("per_fedavg", dict(hessian="exact")),
   ("local", dict(client_optimizer="rmsprop", client_lr_schedule="step")),
   (
     "fedgroup",
@@ -73,42 +81,51 @@ VARIANTS = [
       client_optimizer="adagrad",
       client_lr_over="steps",
       client_lr_schedule="inverse_sqrt",
+      inter_group="code",
+      direction="auxiliary",
     ),
   ),
   ("cfl", dict(client_optimizer="momentum")),
   ("cfl", dict(thresholds="relative")),
-  ("flhc", dict(client_lr_schedule="exponential")),
   ("pacfl", dict(angle="entry", subspace="classes")),
   ("feddrift", dict(variant="eager", drift_measure="error")),
   ("fedem", dict(client_optimizer="adam", client_clip=1.0)),
   ("fedsoft", dict(local_start="centers", estimate_every=2, aggregator="median")),
-  ("fesem", dict(client_optimizer="adam")),
-  ("ifca", dict(client_optimizer="adam", group_init="kmeans++")),
-  ("ma_fsvrg", dict(central_rule="printed", split="copies")),
-  ("fsvrg", dict(aggregate_scaling="paper")),
-  ("scaffold", dict(option="I")),
-  ("scaffold", dict(client_optimizer="momentum")),
-  ("mime", dict(base="adam")),
-  ("mime_lite", dict(base="momentum")),
-  ("losac", dict(variant="table")),
-  ("per_fedavg", dict(hessian="hf")),
-  ("per_fedavg", dict(hessian="exact")),
-  ("fedgroup", dict(inter_group="code", direction="auxiliary")),
+  (
+    "ifca",
+    dict(
+      client_optimizer="adam",
+      client_lr_schedule="exponential",
+      group_init="kmeans++",
+      aggregator="centred_clipping",
+      attack="little_is_enough",
+    ),
+  ),
   ("ifca", dict(group_init="reject")),
   ("ifca", dict(group_init="kmeans++", averaging="gradient")),
+  (
+    "ma_fsvrg",
+    dict(
+      central_rule="printed", split="copies", aggregator="krum", attack="inner_product"
+    ),
+  ),
+  ("scaffold", dict(option="I", client_optimizer="momentum")),
+  ("mime_lite", dict(base="momentum")),
   ("baffle", dict(protocol="per_client", server="sgd")),
-  ("composed", dict(client_update="prox", server="sgd")),
-  ("composed", dict(client_update="svrg", server="adam", grouping="gradient")),
-  ("composed", dict(client_update="svrg", server="adaptive")),
+  (
+    "composed",
+    dict(
+      client_update="svrg",
+      server="adam",
+      grouping="gradient",
+      aggregate_scaling="paper",
+    ),
+  ),
   ("composed", dict(client_update="prox", server="yogi", client_optimizer="adam")),
   (
     "composed",
     dict(client_update="mime", base="adam", num_models=1, server="conjugate_gradient"),
   ),
-  ("fednova", dict(tau_eff="steps")),
-  ("fedavg", dict(aggregator="multi_krum", attack="scaled")),
-  ("ga_fsvrg", dict(aggregator="krum", attack="inner_product")),
-  ("ifca", dict(aggregator="centred_clipping", attack="little_is_enough")),
   ("ditto", dict(personal_steps=3)),
   (
     "composed",
@@ -118,11 +135,14 @@ VARIANTS = [
   ),
   ("afl", dict(private="moments")),
   ("composed", dict(client_update="nova", server="adaptive")),
+  ("fednova", dict(tau_eff="steps")),
   ("composed", dict(client_update="dyn", num_models=1)),
-  ("composed", dict(client_update="losac", num_models=1, server="cg_line_search")),
+  (
+    "composed",
+    dict(client_update="losac", variant="table", num_models=1, server="cg_line_search"),
+  ),
   ("fedasync", dict(staleness="hinge")),
-  ("fedbuff", dict(client_update="prox", server="adam", staleness="constant")),
-  ("fedbuff", dict(client_update="nova", server="yogi")),
+  ("fedbuff", dict(client_update="nova", server="yogi", staleness="constant")),
 ]
 
 
