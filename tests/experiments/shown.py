@@ -1,11 +1,12 @@
 """The cells of the papers' figures, made once for all tests."""
 
+import contextlib
 import functools
 import hashlib
 from unittest import mock
 
 from experiments import publish
-from experiments.cli import config
+from experiments.cli import config, presets
 from experiments.reproduction import figures
 
 
@@ -20,6 +21,8 @@ def cells(paper, name):
 
 
 _build_config, _configs = config.build_config, {}
+_load_preset = functools.cache(presets.load_preset)
+_exists = functools.cache(presets.exists)
 
 
 def _build(*layers):
@@ -35,9 +38,17 @@ def config_of(*words):
   return _build({"algorithm": "fedavg"}, *config.read_layers(words))
 
 
+@contextlib.contextmanager
 def built_once():
-  """A context in which equal settings are built once."""
-  return mock.patch.object(config, "build_config", _build)
+  """A context in which equal settings are built, and presets read, once."""
+  with contextlib.ExitStack() as patches:
+    for module, name, cached in (
+      (config, "build_config", _build),
+      (presets, "load_preset", _load_preset),
+      (presets, "exists", _exists),
+    ):
+      patches.enter_context(mock.patch.object(module, name, cached))
+    yield
 
 
 def cell(paper, name, panel, label):
