@@ -446,6 +446,7 @@ MAPPED = (
   "pfedacnnl",
   "baffle",
   "fedasync",
+  "fedexp",
 )
 #: Who carries what clients send, keep and add up to the server.
 CARRIERS = ("rounds/", "engine/", "exchange/", "split.py", "trees.py")
