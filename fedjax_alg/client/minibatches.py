@@ -112,7 +112,7 @@ class LocalWork:
       return self.num_steps(size, part) * size
     per_epoch = batches_per_epoch(size, self.batch_size)
     steps = self.num_steps(size, part)
-    epochs = steps // jnp.maximum(per_epoch, 1)
+    epochs = jax.lax.div(steps, jnp.maximum(per_epoch, 1))
     return epochs * size + (steps - epochs * per_epoch) * self.batch_size
 
   def examples_by_batch(
@@ -155,7 +155,7 @@ def batches_per_epoch(
   """ceil(size / batch_size), [] or [S] int32; it is 1 if batch_size is 0."""
   if not batch_size:
     return jnp.ones_like(size)
-  return (size + batch_size - 1) // batch_size
+  return jax.lax.div(size + (batch_size - 1), batch_size)  # // looks at signs
 
 
 def shuffle_bits(key: Key) -> UInt[Array, " rounds"]:
@@ -190,7 +190,7 @@ def shuffle(
   chex.assert_shape((bits, epoch, size), ((SHUFFLE_ROUNDS,), (), ()))
   n = size.astype(jnp.uint32)
   words = _mix(bits ^ _mix(epoch.astype(jnp.uint32) + jnp.uint32(1)))
-  pivots = words % n
+  pivots = jax.lax.rem(words, n)
   coins = words + jnp.arange(SHUFFLE_ROUNDS, dtype=jnp.uint32)
 
   def swap_or_not(r: Array, card: Array) -> Array:
@@ -239,11 +239,12 @@ def batch_rows(
     Rows of x and y [B] int32, mask [B] bool.
   """
   per_epoch = jnp.maximum(batches_per_epoch(shard.size, batch_size), 1)
-  position = step % per_epoch * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
+  position = jax.lax.rem(step, per_epoch) * batch_size
+  position += jnp.arange(batch_size, dtype=jnp.int32)
   mask = position < shard.size
   position = jnp.clip(position, 0, jnp.maximum(shard.size - 1, 0))
   rows = shard.offset + shuffle(
-    bits, step // per_epoch, position, jnp.maximum(shard.size, 1)
+    bits, jax.lax.div(step, per_epoch), position, jnp.maximum(shard.size, 1)
   )
   return rows, mask
 
@@ -419,5 +420,5 @@ def fold_steps(
       jnp.int32(0), jnp.minimum(steps - first, chunk), run_step, carry
     )
 
-  chunks = (steps + chunk - 1) // chunk
+  chunks = jax.lax.div(steps + (chunk - 1), chunk)
   return jax.lax.fori_loop(jnp.int32(0), chunks, run_chunk, carry), NOTHING_MOVED

@@ -216,13 +216,15 @@ def fold_blocks(shard: Shard, fn: Any, carry: PyTree, rows: int = BLOCK_ROWS) ->
   Returns:
     The carry after the last block.
   """
-  blocks = (shard.size + rows - 1) // rows
+  blocks = jax.lax.div(shard.size + (rows - 1), rows)
 
   def body(b, carry):
     start = shard.offset + b * rows
     x, y = store.gather_rows(
       (shard.x, shard.y),
-      lambda array: jax.lax.dynamic_slice_in_dim(array, start, rows),
+      lambda array: jax.lax.dynamic_slice_in_dim(
+        array, start, rows, allow_negative_indices=False
+      ),
     )
     mask = b * rows + jnp.arange(rows, dtype=jnp.int32) < shard.size
     return fn(carry, x, y, mask)
@@ -234,6 +236,7 @@ def sum_blocks(
   shard: Shard, fn: Callable[[PyTree, PyTree, Array], PyTree], rows: int = BLOCK_ROWS
 ) -> Any:
   """Adds up the trees ``fn(x, y, mask)`` over the blocks of a client's rows."""
+  fn = jax.jit(fn, inline=True)  # traced once, for the shapes and for the loop
   zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(fn, *block_shapes(shard, rows)))
   return fold_blocks(
     shard, lambda sums, *block: trees.add(sums, fn(*block)), zero, rows

@@ -163,7 +163,7 @@ class ClientMap(MapClients):
       return owned.total(self._mesh, fn, zero, shared, shards, args, psum)
     if self.devices == 1:
       return _total(fn, zero, shared, shards, args)
-    order, dealt = _deal(self, shards)
+    order, dealt, _ = _deal(self, shards)
 
     def on_device(shared, dealt, args):
       return psum(_total(fn, zero, shared, dealt, args), AXIS)
@@ -332,7 +332,7 @@ def _update_on_devices(
 ) -> tuple[PyTree, PyTree, PyTree]:
   """``ClientMap.update`` on several devices of one process."""
   slots = shards.size.shape[0]
-  order, dealt = _deal(client_map, shards)
+  order, dealt, back = _deal(client_map, shards)
   weights, places, args = _of_slots(order, shards, (weights, places, args))
 
   def if_real(leaf, otherwise):
@@ -367,34 +367,48 @@ def _update_on_devices(
     ),
     out_specs=_REPLICATED,
     check_vma=False,
-  )(table, places, weights, shared, dealt, args, jnp.argsort(order)[:slots])
+  )(table, places, weights, shared, dealt, args, back)
   return result
 
 
-def _deal(client_map: ClientMap, shards: Shard) -> tuple[Array, Shard]:
+def _deal(client_map: ClientMap, shards: Shard) -> tuple[Array, Shard, Array]:
   """Gives every device as many slots, with about equal work.
 
   Returns:
     [S'] int32 slot numbers, S' a multiple of the devices; numbers >= S are
-    padding. Device d takes S' / devices of them, largest first. And the shards
-    in this order; a padding slot is the last client without data.
+    padding. Device d takes S' / devices of them, largest first. The shards in
+    this order; a padding slot is the last client without data. And where each
+    slot is in this order, [S] uint32.
   """
-  slots, devices = shards.size.shape[0], client_map.devices
+  whole = NamedSharding(client_map._mesh, _REPLICATED)
+  order, size, back = _deal_sizes(client_map.devices, whole, shards.size)
+  return (
+    order,
+    Shard(shards.x, shards.y, _of_slots(order, shards, shards.offset), size),
+    back,
+  )
+
+
+# All maps of a round deal the same sizes, and those of other methods as many:
+# jitted, so that they are traced and lowered once.
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _deal_sizes(
+  devices: int, whole: NamedSharding, size: Array
+) -> tuple[Array, Array, Array]:
+  """``_deal`` of sizes [S] alone: the order, the sizes in it, and the way back."""
+  slots = size.shape[0]
   room = -(-slots // devices)
-  size = jnp.pad(shards.size, (0, room * devices - slots))
+  size = jnp.pad(size, (0, room * devices - slots))
   order = owned.by_device(size, owned.balance(size, devices, room))
   # Else XLA shares the loop out: a collective for every slot.
-  order = jax.lax.with_sharding_constraint(
-    order, NamedSharding(client_map._mesh, _REPLICATED)
-  )
-  return order, Shard(
-    shards.x, shards.y, _of_slots(order, shards, shards.offset), size[order]
-  )
+  order = jax.lax.with_sharding_constraint(order, whole)
+  return order, size[order], jnp.argsort(order)[:slots].astype(jnp.uint32)
 
 
 def _of_slots(order: Array, shards: Shard, args: PyTree) -> Any:
   """Leaves [S', ...] of slots in an order with padding."""
-  return trees.index(args, jnp.minimum(order, shards.size.shape[0] - 1))
+  last = shards.size.shape[0] - 1
+  return trees.index(args, jnp.minimum(order, last).astype(jnp.uint32))
 
 
 def _in_python(

@@ -269,7 +269,9 @@ def make_run_rounds(
       state, log = carry
       state, entry = log_round(start + i, state)
       log = jax.tree.map(
-        lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, i, 0),
+        lambda rows, row: jax.lax.dynamic_update_index_in_dim(
+          rows, row, i, 0, allow_negative_indices=False
+        ),
         log,
         entry,
       )

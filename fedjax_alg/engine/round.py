@@ -85,10 +85,11 @@ def sample_and_run(
     The new state and the report of the round.
   """
   cohort_size, sampler, late = participation
-  cohort = sample_cohort(
-    data, cohort_size, jax.random.fold_in(keys.cohort, number), number, sampler
+  # The hash of both keys is one piece of the program.
+  of_cohort, key = jax.vmap(jax.random.fold_in, (0, None))(
+    jnp.stack([keys.cohort, keys.work]), number
   )
-  key = jax.random.fold_in(keys.work, number)
+  cohort = sample_cohort(data, cohort_size, of_cohort, number, sampler)
   num_asked, round_end_s = cohort.present.sum(), None
   if late is not None:
     arrivals = late_clients.draw_late(

@@ -54,6 +54,33 @@ def test_cards_are_dealt_to_and_fro():
   assert (order.reshape(4, 2) + 1).tolist() == [[8, 1], [7, 2], [6, 3], [5, 4]]
 
 
+def test_maps_of_the_same_sizes_deal_by_the_same_code(monkeypatch):
+  """Four maps of a round would trace and lower the loop over the slots each."""
+  calls, balance = [], owned.balance
+
+  def counting(size, *args):
+    calls.append(size.shape)
+    return balance(size, *args)
+
+  monkeypatch.setattr(clients.owned, "balance", counting)
+  slots = 11  # no other test deals so many
+
+  def two_maps(shards):
+    map_clients = clients.ClientMap(mesh=sharding.clients_mesh(jax.devices()[:4]))
+    numbers = shards.size
+    for _ in range(2):
+      numbers = map_clients(lambda _, shard, n: shard.size + n, (), shards, numbers)
+    return numbers
+
+  size = jnp.arange(slots, dtype=jnp.int32)
+  shards = Shard(
+    jnp.zeros((64, 1)), jnp.zeros(64, jnp.int32), jnp.zeros_like(size), size
+  )
+  lowered = jax.jit(two_maps).lower(shards)
+  assert calls == [(12,)]
+  assert lowered.as_text().count("func.func private @_deal_sizes") == 1
+
+
 CASES = [
   ("sequential", 0, False),
   ("vmap", 0, False),
