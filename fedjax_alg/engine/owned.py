@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
+import numpy as np
 
 from fedjax_alg import split, trees
 from fedjax_alg.base import Array, Fn, MapClients, Shard
@@ -64,7 +65,7 @@ def balance(
   """
   if owner is not None and devices == processes:
     return owner
-  process = jnp.arange(devices, dtype=jnp.int32) // (devices // processes)
+  process = np.arange(devices, dtype=np.int32) // (devices // processes)
   largest_first = jnp.argsort(-size, stable=True).astype(jnp.int32)
 
   def deal(k, carry):

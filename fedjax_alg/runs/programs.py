@@ -83,6 +83,10 @@ def place_on_devices(states: PyTree, shapes: PyTree) -> PyTree:
   return sharding.place_states(states, _places(shapes))
 
 
+#: Python traces one program at a time anyhow. In turn, not in turns, the first
+#: run's programs are with the compiler while those of the next are traced.
+_TRACING = threading.Lock()
+
 #: A lock for every program that is the same in several runs.
 _SHARED: dict[bytes, threading.Lock] = collections.defaultdict(threading.Lock)
 
@@ -136,27 +140,30 @@ class Programs:
     if sharding.spans_processes(mesh):
       replicate["out_shardings"] = sharding.replicated(mesh)
     with ThreadPoolExecutor() as pool:
-      # First: a caller's own measure may fail, before minutes of compiling.
-      evaluation = pool.submit(
-        _compile_once,
-        jax.jit(self._evaluate_all, **replicate).lower(data, shapes, p.keys, p.numbers),
-      )
-      run = loop.make_run_rounds(
-        p.build,
-        p.participation,
-        min(p.options.eval_every, self.rounds),
-        p.map_seeds,
-        mesh,
-        where,
-      )
-      zero = jnp.int32(0)
-      lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
-      self._log = lowered.out_info[1]
-      rounds = pool.submit(lowered.compile, compiling.options(platform))
-      self._init = _compile_once(
-        jax.jit(start.program, out_shardings=where).lower(*_start_shapes(p, start)),
-        compiling.start_options(platform),
-      )
+      with _TRACING:
+        # First: a caller's own measure may fail, before minutes of compiling.
+        evaluation = pool.submit(
+          _compile_once,
+          jax.jit(self._evaluate_all, **replicate).lower(
+            data, shapes, p.keys, p.numbers
+          ),
+        )
+        run = loop.make_run_rounds(
+          p.build,
+          p.participation,
+          min(p.options.eval_every, self.rounds),
+          p.map_seeds,
+          mesh,
+          where,
+        )
+        zero = jnp.int32(0)
+        lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
+        self._log = lowered.out_info[1]
+        rounds = pool.submit(lowered.compile, compiling.options(platform))
+        start_states = jax.jit(start.program, out_shardings=where).lower(
+          *_start_shapes(p, start)
+        )
+      self._init = _compile_once(start_states, compiling.start_options(platform))
       self._run, self._evaluate = rounds.result(), evaluation.result()
     algorithm = p.algorithm
     self._membership = None
