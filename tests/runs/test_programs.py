@@ -1,6 +1,8 @@
 """The compiled programs of a run."""
 
 import dataclasses
+import time
+import types
 
 import jax
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from fedjax_alg.data import federate
 from fedjax_alg.engine import checkpoint, sharding
 from fedjax_alg.runs import methods
+from fedjax_alg.runs import programs as programs_lib
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import prepare
 from fedjax_alg.runs.programs import Programs, compile_together
@@ -57,6 +60,28 @@ def test_a_row_for_each_setting_and_seed(two, fed, monkeypatch):
     )
   )
   assert first == second
+
+
+def test_runs_compiled_together_are_traced_in_turn(fed, monkeypatch):
+  """Else both are traced before the compiler has the rounds of either."""
+  events, make = [], programs_lib.loop.make_run_rounds
+
+  def make_slowly(*args):
+    def lower(*shapes):
+      events.append("begins")
+      time.sleep(0.1)  # another thread would begin
+      lowered = make(*args).lower(*shapes)
+      events.append("ends")
+      return lowered
+
+    return types.SimpleNamespace(lower=lower)
+
+  monkeypatch.setattr(programs_lib.loop, "make_run_rounds", make_slowly)
+  monkeypatch.setattr(programs_lib.sharding, "available_cores", lambda: 2)
+  compile_together(
+    [prepare(method(client_lr=rate), fed, OPTIONS) for rate in (0.1, 0.3)]
+  )
+  assert events == ["begins", "ends"] * 2
 
 
 @pytest.mark.parametrize(
