@@ -155,7 +155,7 @@ def batches_per_epoch(
   """ceil(size / batch_size), [] or [S] int32; it is 1 if batch_size is 0."""
   if not batch_size:
     return jnp.ones_like(size)
-  return jax.lax.div(size + (batch_size - 1), batch_size)  # // looks at signs
+  return jax.lax.div(size + (batch_size - 1), jnp.int32(batch_size))
 
 
 def shuffle_bits(key: Key) -> UInt[Array, " rounds"]:
@@ -420,5 +420,5 @@ def fold_steps(
       jnp.int32(0), jnp.minimum(steps - first, chunk), run_step, carry
     )
 
-  chunks = jax.lax.div(steps + (chunk - 1), chunk)
+  chunks = jax.lax.div(steps + (chunk - 1), jnp.int32(chunk))
   return jax.lax.fori_loop(jnp.int32(0), chunks, run_chunk, carry), NOTHING_MOVED

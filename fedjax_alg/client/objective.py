@@ -216,7 +216,7 @@ def fold_blocks(shard: Shard, fn: Any, carry: PyTree, rows: int = BLOCK_ROWS) ->
   Returns:
     The carry after the last block.
   """
-  blocks = jax.lax.div(shard.size + (rows - 1), rows)
+  blocks = jax.lax.div(shard.size + (rows - 1), jnp.int32(rows))
 
   def body(b, carry):
     start = shard.offset + b * rows
