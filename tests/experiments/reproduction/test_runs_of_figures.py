@@ -29,7 +29,9 @@ PUBLISHED = {
     "fig4:535ef516 fig5:535ef516 fig6:9663d221 table2:80a84417 "
     "dirichlet:7f9b528b ablations:9974ae91 afl:a3f64f7b"
   ),
-  "trust": "niid_bench:86f9d441 fedavg_2nn:91e3a913 pfedme:82fa5f23",
+  "trust": (
+    "niid_bench:86f9d441 fedavg_2nn:91e3a913 pfedme:82fa5f23 ifca_rotated:040f82f1"
+  ),
   "beyond": (
     "hostile:ae052db1 bytes:2e3720e8 late:fc3d4f33 private:569f2cec board:e79dcbf3"
   ),
