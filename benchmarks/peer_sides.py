@@ -16,7 +16,7 @@ import os
 import resource
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 import warnings
 
 import numpy as np
@@ -27,7 +27,8 @@ class Job:
 
   ``x`` [N, ...] and ``y`` [N] hold the rows client by client, ``size`` [C] of
   each; ``order`` [K, N] the rows of every client in its pass k over them, with
-  ``epochs`` passes a round; ``start`` the parameters, by layer, kernel first.
+  ``epochs`` passes a round; ``start`` the parameters that are trained, by
+  layer, kernel first; ``frozen`` the others, by name.
   """
 
   def __init__(self, path: str):
@@ -38,6 +39,11 @@ class Job:
       names = [name for name in arrays.files if name.startswith("start:")]
       names.sort(key=lambda name: (name.split("/")[:-1], "bias" in name))
       self.start = {name[len("start:") :]: arrays[name] for name in names}
+      self.frozen = {
+        name[len("frozen:") :]: arrays[name]
+        for name in arrays.files
+        if name.startswith("frozen:")
+      }
     self.ends = np.cumsum(self.size)
     self.clients = len(self.size)
     self.model: str = self.settings["model"]
@@ -52,25 +58,46 @@ class Job:
     result: np.ndarray = self.order[k, end - self.size[client] : end]
     return result
 
+  @property
+  def first_batch(self) -> tuple[np.ndarray, np.ndarray]:
+    """The first mini-batch of the first client."""
+    rows = self.rows(0)[: self.batch]
+    return self.x[rows], self.y[rows]
+
+
+class Work(NamedTuple):
+  """What a side computes, which has to be the same on all of them."""
+
+  trained: int  #: parameters that are trained and sent
+  total: int  #: parameters
+  examples: int  #: read in the first round by all clients
+  loss: float  #: at the start, of ``Job.first_batch``
+
 
 class Clock:
   """The seconds of each round, and the parameters after the first and last."""
 
   def __init__(self, job: Job):
-    self._job, self.first_round = job, 0.0
+    self._job, self.first_round, self.first_cpu = job, 0.0, 0.0
     self.seconds: list[float] = []
+    self.cpu_seconds: list[float] = []
     self.arrays: dict[str, np.ndarray] = {}
     self.processes: dict[int, float] = {}  #: other processes -> peak MB
+    self.work: Work | None = None  #: of jobs of one round, which are not timed
     self.begin()
 
   def begin(self) -> None:
     """A round begins, after what is done once."""
-    self._began = time.perf_counter()
+    self._others_began = cpu_of_others()
+    self._cpu_began, self._began = time.process_time(), time.perf_counter()
 
   def end(self, params: Callable[[], list[Any]]) -> None:
     """A round has ended with ``params()``, in the order of ``Job.start``."""
     self.seconds.append(time.perf_counter() - self._began)
-    self.first_round = self.first_round or time.time()
+    cpu, others = time.process_time(), cpu_of_others()
+    self.cpu_seconds.append(cpu - self._cpu_began + others - self._others_began)
+    if not self.first_round:
+      self.first_round, self.first_cpu = time.time(), cpu + others
     for name, number in (("first", 1), ("last", self._job.rounds)):
       if len(self.seconds) == number:
         pairs = zip(self._job.start, params(), strict=True)
@@ -81,12 +108,46 @@ class Clock:
     """Writes what was measured, with this process' peak memory."""
     facts = {
       "first_round": self.first_round,
+      "first_cpu": self.first_cpu,
       "seconds": self.seconds,
+      "cpu_seconds": self.cpu_seconds,
+      "work": self.work and self.work._asdict(),
       "peak_mb": peak_mb() + sum(self.processes.values()),
       "versions": versions,
     }
     contents: dict[str, Any] = {"json": json.dumps(facts), **self.arrays}
     np.savez(path, **contents)
+
+
+def cpu_of_others() -> float:
+  """CPU seconds of the processes that this one has started, in hundredths.
+
+  They are read from /proc; where there is none (not Linux), they are 0.
+  """
+  parents, ticks = {}, {}
+  for entry in os.listdir("/proc") if os.path.isdir("/proc/self") else []:
+    if entry.isdigit():
+      try:
+        with open(f"/proc/{entry}/stat", encoding="utf-8") as file:
+          words = file.read().rpartition(")")[2].split()
+      except OSError:  # it has ended
+        continue
+      parents[int(entry)], ticks[int(entry)] = (
+        int(words[1]),
+        sum(map(int, words[11:15])),
+      )
+  family = {os.getpid()}
+  while new := {child for child, of in parents.items() if of in family} - family:
+    family |= new
+  total = sum(ticks[process] for process in family - {os.getpid()} if process in ticks)
+  return total / os.sysconf("SC_CLK_TCK")
+
+
+def cores() -> int:
+  """The number of CPU cores that this process may use."""
+  if hasattr(os, "sched_getaffinity"):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
 
 
 def peak_mb() -> float:
@@ -106,11 +167,16 @@ class Torch:
     x = np.moveaxis(job.x, 3, 1) if job.x.ndim == 4 else job.x
     self.x = torch.from_numpy(np.ascontiguousarray(x))
     self.y = torch.from_numpy(job.y.astype(np.int64))
+    self.read: list[int] = []  #: the examples of each mini-batch so far
 
   def model(self) -> Any:
     """The model at the parameters of the start."""
     nn: Any = self.torch.nn
     start = list(self._job.start.values())
+    if self._job.model == "lora":
+      net = adapted(self._job)
+      self.load(net, start)
+      return net
 
     class Rows(nn.Module):
       """Images as rows of numbers, in the order of height, width, channel."""
@@ -119,7 +185,7 @@ class Torch:
         return x.permute(0, 2, 3, 1).flatten(1)
 
     if self._job.model == "softmax":
-      net: Any = nn.Sequential(nn.Linear(*start[0].shape))
+      net = nn.Sequential(nn.Linear(*start[0].shape))
     else:
       layers = [
         layer
@@ -141,23 +207,116 @@ class Torch:
     return net
 
   def load(self, net: Any, params: list[np.ndarray]) -> None:
-    """Sets the parameters of a model to those in the job's layout."""
-    for leaf, value in zip(net.parameters(), params, strict=True):
+    """Sets what is trained of a model to values in the job's layout."""
+    for leaf, value in zip(self.trained(net), params, strict=True):
       axes = (3, 2, 0, 1) if value.ndim == 4 else None
       leaf.data.copy_(self.torch.from_numpy(value.transpose(axes).copy()))
 
   def params(self, net: Any) -> list[np.ndarray]:
-    """The parameters of a model in the job's layout."""
-    arrays = [leaf.detach().numpy() for leaf in net.parameters()]
+    """What is trained of a model in the job's layout."""
+    arrays = [leaf.detach().numpy() for leaf in self.trained(net)]
     return [
       value.transpose((2, 3, 1, 0) if value.ndim == 4 else None).copy()
       for value in arrays
     ]
 
+  def trained(self, net: Any) -> list[Any]:
+    """The parameters of a model that are trained."""
+    return [leaf for leaf in net.parameters() if leaf.requires_grad]
+
+  def loss(self, net: Any, x: Any, y: Any) -> Any:
+    """The mean cross entropy of examples, or of their tokens."""
+    return self.torch.nn.functional.cross_entropy(net(x).flatten(0, -2), y.flatten())
+
   def batches(self, client: int, k: int) -> Iterator[tuple[Any, Any]]:
     """The mini-batches of a client's pass k."""
     rows = self.torch.from_numpy(self._job.rows(client, k).astype(np.int64))
-    return zip(self.x[rows].split(self._job.batch), self.y[rows].split(self._job.batch))
+    for part in rows.split(self._job.batch):
+      self.read.append(len(part))
+      yield self.x[part], self.y[part]
+
+  def work(self) -> Work:
+    """What this side computes, after the first round."""
+    net = self.model()
+    rows = self.torch.from_numpy(self._job.rows(0)[: self._job.batch].astype(np.int64))
+    with self.torch.no_grad():
+      loss = float(self.loss(net, self.x[rows], self.y[rows]))
+    return Work(
+      sum(leaf.numel() for leaf in self.trained(net)),
+      sum(leaf.numel() for leaf in net.parameters()),
+      sum(self.read),
+      loss,
+    )
+
+
+def adapted(job: Job) -> Any:
+  """``benchmarks.adapted`` in PyTorch, with the adapters of PEFT."""
+  import peft
+  import torch
+  from torch import nn
+
+  of, heads = torch.nn.functional, job.settings["heads"]
+  rank, width = job.start["block_0/query/lora/lora_b"].shape
+
+  def linear(inputs: int, outputs: int) -> Any:
+    return nn.Linear(inputs, outputs)
+
+  class Block(nn.Module):
+    """A block; no token is padding, so the mask is the causal one."""
+
+    def __init__(self):
+      super().__init__()
+      self.attention_norm = nn.LayerNorm(width, 1e-6)
+      self.query, self.key = linear(width, width), linear(width, width)
+      self.value, self.out = linear(width, width), linear(width, width)
+      self.dense_norm = nn.LayerNorm(width, 1e-6)
+      self.up, self.down = linear(width, 4 * width), linear(4 * width, width)
+
+    def forward(self, x):
+      y = self.attention_norm(x)
+      query, key, value = (
+        part(y).unflatten(-1, (heads, -1)).transpose(1, 2)
+        for part in (self.query, self.key, self.value)
+      )
+      y = of.scaled_dot_product_attention(query, key, value, is_causal=True)
+      x = x + self.out(y.transpose(1, 2).flatten(2))
+      y = of.gelu(self.up(self.dense_norm(x)), approximate="tanh")
+      return x + self.down(y)
+
+  class Transformer(nn.Module):
+    """Logits of the token after each one."""
+
+    def __init__(self):
+      super().__init__()
+      tokens, _ = job.frozen["embed/embedding"].shape
+      self.embed = nn.Embedding(tokens, width)
+      self.position = nn.Parameter(torch.empty(job.frozen["position"].shape))
+      self.blocks = job.settings["blocks"]
+      for block in range(self.blocks):
+        setattr(self, f"block_{block}", Block())
+      self.norm = nn.LayerNorm(width, 1e-6)
+      self.last = linear(width, tokens)
+
+    def forward(self, x):
+      y = self.embed(x) + self.position
+      for block in range(self.blocks):
+        y = getattr(self, f"block_{block}")(y)
+      return self.last(self.norm(y))
+
+  net = Transformer()
+  for name, value in job.frozen.items():
+    names = name.split("/")
+    last = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
+    names[-1] = last.get(names[-1], names[-1])
+    if name.endswith("kernel"):
+      value = value.T
+    net.get_parameter(".".join(names)).data.copy_(torch.from_numpy(value.copy()))
+  return peft.get_peft_model(
+    net,
+    peft.LoraConfig(
+      r=rank, lora_alpha=rank, lora_dropout=0.0, target_modules=["query", "value"]
+    ),
+  )
 
 
 def federation(x: np.ndarray, y: np.ndarray, size: np.ndarray) -> Any:
@@ -173,8 +332,38 @@ def federation(x: np.ndarray, y: np.ndarray, size: np.ndarray) -> Any:
     x_test=x[:clients],
     y_test=y[:clients],
     test_client_ids=np.arange(clients),
+    task="tokens" if y.ndim == 2 else None,
   )
   return fa.federate(examples, partition="natural")
+
+
+def work_here(job: Job, clients: Any, options: dict[str, Any], step: Any) -> Work:
+  """What this library computes, after the first round."""
+  import jax
+  import jax.numpy as jnp
+
+  from fedjax_alg import base, models
+  from fedjax_alg.models import roles
+
+  model = models.as_model(
+    options["model"],
+    clients.example_shape,
+    clients.num_classes,
+    input_dtype=job.x.dtype,
+    task=clients.task,
+  )
+  total = base.num_params(jax.eval_shape(model.init, jax.random.key(0)))
+  params = options.get("init")
+  if params is None:  # those of the module that was given
+    model = roles.split(model, [options["roles"]])
+    params = model.init(jax.random.key(0))
+  x, y = map(jnp.asarray, job.first_batch)
+  return Work(
+    base.num_params(step.states.models),
+    total,
+    int(step.aux.cost.example_gradients.sum()),
+    float(jax.jit(lambda: model.task.loss(model.apply(params, x), y).mean())()),
+  )
 
 
 def fedjax_alg(job: Job, clock: Clock) -> None:
@@ -189,6 +378,15 @@ def fedjax_alg(job: Job, clock: Clock) -> None:
     result: np.ndarray = leaf.T if job.model == "softmax" else leaf
     return result
 
+  init = traverse_util.unflatten_dict(
+    {name: transpose(leaf) for name, leaf in job.start.items()}, sep="/"
+  )
+  model: dict[str, Any] = {"model": job.model, "init": init}
+  if job.model == "lora":
+    from benchmarks import adapted as small
+
+    model = {"model": small.with_values(job.start | job.frozen), "roles": "lora"}
+
   def params(models: object) -> list[np.ndarray]:
     leaves = traverse_util.flatten_dict(models, sep="/")
     return [transpose(np.asarray(leaves[name])[0, 0]) for name in job.start]
@@ -197,7 +395,7 @@ def fedjax_alg(job: Job, clock: Clock) -> None:
   for step in fa.steps(
     "fedavg",
     clients,
-    model=job.model,
+    **model,
     rounds=job.rounds,
     cohort_size=job.clients,
     eval_every=1,
@@ -206,11 +404,10 @@ def fedjax_alg(job: Job, clock: Clock) -> None:
     local_epochs=job.epochs,
     batch_size=job.batch,
     l2=0.0,
-    init=traverse_util.unflatten_dict(
-      {name: transpose(leaf) for name, leaf in job.start.items()}, sep="/"
-    ),
   ):
     clock.end(lambda: params(step.states.models))
+  if job.rounds == 1:
+    clock.work = work_here(job, clients, model, step)
 
 
 def fedjax(job: Job, clock: Clock) -> None:
@@ -222,7 +419,7 @@ def fedjax(job: Job, clock: Clock) -> None:
   import fedjax as fj
   import fedjax.algorithms
 
-  passes = [0] * job.clients
+  passes, read = [0] * job.clients, []
 
   class Client(fj.ClientDataset):
     """A client that takes the batches of the job."""
@@ -236,6 +433,7 @@ def fedjax(job: Job, clock: Clock) -> None:
         passes[self.number] += 1
         for at in range(0, len(rows), job.batch):
           batch = rows[at : at + job.batch]
+          read.append(len(batch))
           mask = np.arange(job.batch) < len(batch)
           batch = np.resize(batch, job.batch)
           yield {"x": job.x[batch], "y": job.y[batch], "__mask__": mask}
@@ -286,6 +484,13 @@ def fedjax(job: Job, clock: Clock) -> None:
     )
     jax.block_until_ready(state.params)
     clock.end(lambda: state.params)
+  if job.rounds == 1:
+    x, y = job.first_batch
+    first = loss(
+      [jnp.asarray(leaf) for leaf in job.start.values()], {"x": x, "y": y}, 0
+    )
+    size = sum(leaf.size for leaf in job.start.values())
+    clock.work = Work(size, size, sum(read), float(first.mean()))
 
 
 def flower(job: Job, clock: Clock) -> None:
@@ -293,6 +498,7 @@ def flower(job: Job, clock: Clock) -> None:
   from flwr import app, clientapp, serverapp, simulation
   from flwr.serverapp.strategy import FedAvg
 
+  works: dict[int, Work] = {}  # process -> its
   clients, path = clientapp.ClientApp(), job.path
   folder = os.path.dirname(os.path.abspath(__file__))
 
@@ -304,25 +510,26 @@ def flower(job: Job, clock: Clock) -> None:
     import torch
 
     if not hasattr(peer_sides, "KEPT"):
-      setattr(peer_sides, "KEPT", peer_sides.Torch(peer_sides.Job(path)))
-    side = getattr(peer_sides, "KEPT")
+      side = peer_sides.Torch(peer_sides.Job(path))
+      setattr(peer_sides, "KEPT", (side, side.model()))
+    side, net = getattr(peer_sides, "KEPT")
     mine, client = side._job, int(context.node_config["partition-id"])
-    net = side.model()
     side.load(net, message.content["arrays"].to_numpy_ndarrays())
-    optimizer = torch.optim.SGD(net.parameters(), lr=mine.rate)
+    optimizer = torch.optim.SGD(side.trained(net), lr=mine.rate)
     number = int(message.content["config"]["server-round"]) - 1
     for k in range(number * mine.epochs, (number + 1) * mine.epochs):
       for x, y in side.batches(client, k):
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(net(x), y).backward()
+        side.loss(net, x, y).backward()
         optimizer.step()
-    metrics = app.MetricRecord(
-      {
-        "num-examples": len(mine.rows(client)),
-        "pid": os.getpid(),
-        "peak": peer_sides.peak_mb(),
-      }
-    )
+    numbers = {
+      "num-examples": len(mine.rows(client)),
+      "pid": os.getpid(),
+      "peak": peer_sides.peak_mb(),
+    }
+    if mine.rounds == 1:
+      numbers |= side.work()._asdict()
+    metrics = app.MetricRecord(numbers)
     return app.Message(
       content=app.RecordDict(
         {"arrays": app.ArrayRecord(side.params(net)), "metrics": metrics}
@@ -335,6 +542,11 @@ def flower(job: Job, clock: Clock) -> None:
     for reply in replies:
       metrics = reply["metrics"]
       clock.processes[int(metrics["pid"])] = metrics["peak"]
+      if "trained" in metrics:
+        work = Work(*(metrics[name] for name in Work._fields))
+        works[int(metrics["pid"])] = max(
+          work, works.get(int(metrics["pid"]), work), key=lambda work: work.examples
+        )
     return app.MetricRecord({})
 
   server = serverapp.ServerApp()
@@ -365,8 +577,15 @@ def flower(job: Job, clock: Clock) -> None:
     server,
     clients,
     job.clients,
-    backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0}},
+    backend_config={
+      "init_args": {"num_cpus": cores()},
+      "client_resources": {"num_cpus": 1, "num_gpus": 0},
+    },
   )
+  if works:
+    clock.work = next(iter(works.values()))._replace(
+      examples=sum(work.examples for work in works.values())
+    )
 
 
 def pfl(job: Job, clock: Clock) -> None:
@@ -385,7 +604,7 @@ def pfl(job: Job, clock: Clock) -> None:
 
   side, passes = Torch(job), [0] * job.clients
   torch, net = side.torch, side.model()
-  net.loss = lambda x, y: torch.nn.functional.cross_entropy(net(x), y)
+  net.loss = lambda x, y: side.loss(net, x, y)
   net.metrics = lambda x, y: {}
 
   class Rows(Dataset):
@@ -435,12 +654,14 @@ def pfl(job: Job, clock: Clock) -> None:
       val_cohort_size=None,
     ),
     SimulatedBackend(data, data, [WeightByDatapoints()]),
-    Model(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0)),
+    Model(net, torch.optim.SGD, torch.optim.SGD(side.trained(net), lr=1.0)),
     work,
     NNEvalHyperParams(local_batch_size=job.batch),
     [Rounds()],
     send_metrics_to_platform=False,
   )
+  if job.rounds == 1:
+    clock.work = side.work()
 
 
 def fluke(job: Job, clock: Clock) -> None:
@@ -506,6 +727,8 @@ def fluke(job: Job, clock: Clock) -> None:
   run = FedAVG(job.clients, None, {}, clients=clients, server=server)
   clock.begin()
   run.run(job.rounds, 1.0)
+  if job.rounds == 1:
+    clock.work = side.work()
 
 
 def blazefl(job: Job, clock: Clock) -> None:
@@ -551,7 +774,7 @@ def blazefl(job: Job, clock: Clock) -> None:
     job.batch,
     job.rate,
     0,
-    os.cpu_count() or 1,
+    cores(),
   )
   clock.begin()
   while not server.if_stop():
@@ -560,6 +783,8 @@ def blazefl(job: Job, clock: Clock) -> None:
     for package in trainer.uplink_package():
       server.load(package)
     clock.end(lambda: side.params(server.model))
+  if job.rounds == 1:
+    clock.work = side.work()
 
 
 #: library -> (side, the distributions whose versions are told)
@@ -581,6 +806,8 @@ def main() -> None:
   clock = Clock(job)
   side, told = SIDES[name]
   side(job, clock)
+  if job.model == "lora" and name != "fedjax_alg":
+    told += ("peft",)
   clock.save(
     out_path, {package: importlib.metadata.version(package) for package in told}
   )

@@ -6,20 +6,28 @@ Each library runs in an environment of its own, which the command makes in
 --envs with the versions of ``PEERS``; one that cannot be installed, or that
 fails, is named with the reason. All get the same rows, the same parameters to
 start from, and the same mini-batches in the same order, those that this library
-draws with seed 0; all clients take part in every round. Two workloads:
+draws with seed 0; all clients take part in every round. Three workloads:
 
 - softmax regression on MNIST, 100 clients of power-law sizes, one epoch of
   batches of 10, learning rate 0.03;
 - the CNN (two 3x3 convolutions of 16 and 32 channels, a hidden layer of 64
   units) on 10,000 images of CIFAR-10 over 100 clients by Dirichlet(0.5), one
-  epoch of batches of 20, learning rate 0.05.
+  epoch of batches of 20, learning rate 0.05;
+- LoRA: adapters of rank 8 for queries and values of the small transformer, whose
+  other parameters are trained before and frozen, on tokens drawn by a seed
+  (``benchmarks.adapted``), 40 clients, one epoch of batches of 16, learning rate
+  1. FedJAX has no adapters. The others have those of PEFT, as in pfl-research's
+  and Flower's examples of language models.
 
-First every library runs one round, and its parameters are compared with ours.
-Then the libraries run in turn, --repeats times: seconds from the start of the
-process to the end of the first round, the median of the later rounds (with a
-barrier), the peak memory of the process (of Flower's processes together), and
-the accuracy after the last round on the whole test set. Our first start of a
-workload finds no compiled program, the later ones those of the first.
+First every library runs one round: its parameters are compared with ours, and
+what it computes has to be the same (``peer_sides.Work``: the parameters that are
+trained and all of them, the examples read, the loss at the start). Then the
+libraries run in turn, --repeats times: seconds from the start of the process to
+the end of the first round, the median of the later rounds (with a barrier) in
+seconds and in CPU seconds, the peak memory of the process (of Flower's processes
+together), and the accuracy after the last round on the whole test set. Our first
+start of a workload finds no compiled program, the later ones those of the first.
+`taskset -c 1 python -m benchmarks.peers` gives every library one core.
 """
 
 import argparse
@@ -35,19 +43,21 @@ import tempfile
 import time
 from typing import Any, NamedTuple
 
-from flax import traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import peer_sides, workloads
+from benchmarks import adapted, peer_sides, workloads
 from fedjax_alg import data, models
 from fedjax_alg.client import minibatches
+from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import client_keys, run_keys
+from fedjax_alg.models import roles
 from fedjax_alg.records import parameters
 
 SIDE = pathlib.Path(__file__).with_name("peer_sides.py")
 TORCH = ("torch==2.13.0",)
+PEFT = "peft==0.21.2"
 #: Where PyTorch without CUDA is found.
 INDEX = "https://download.pytorch.org/whl/cpu"
 ENOUGH = 1e-5  #: difference of the parameters after a round, at most
@@ -65,8 +75,8 @@ class Peer(NamedTuple):
 
 PEERS = {
   "fedjax": Peer("FedJAX", ("fedjax==0.0.17", "jax==0.10.2")),
-  "pfl": Peer("pfl-research", ("pfl[pytorch]==0.6.0",), TORCH),
-  "flower": Peer("Flower (Ray)", ("flwr[simulation]==1.42.0",), TORCH),
+  "pfl": Peer("pfl-research", ("pfl[pytorch]==0.6.0", PEFT), TORCH),
+  "flower": Peer("Flower (Ray)", ("flwr[simulation]==1.42.0", PEFT), TORCH),
   "fluke": Peer(
     "fluke", ("fluke-fl==0.8.1",), (*TORCH, "torchvision==0.28.0"), "python3.12"
   ),
@@ -88,11 +98,14 @@ class Workload(NamedTuple):
   epochs: int
   batch: int
   rate: float
+  #: the libraries that can do it; none: all
+  peers: tuple[str, ...] = ()
 
 
 WORKLOADS = {
   "softmax": Workload("Softmax regression", "softmax", 5, 1, 10, 0.03),
   "cnn": Workload("CNN", "cnn", 4, 1, 20, 0.05),
+  "lora": Workload("LoRA", "lora", 6, 1, 16, 1.0, ("pfl", "flower")),
 }
 
 
@@ -185,6 +198,8 @@ def environment(name: str, envs: pathlib.Path) -> tuple[str, str]:
 
 def federation(args: argparse.Namespace, model: str) -> data.Federation:
   """Deals the data of a workload."""
+  if model == "lora":
+    return adapted.federation()
   if model == "softmax":
     return workloads.powerlaw(args, clients=CLIENTS)
   examples = workloads.images(args, "cifar10")
@@ -229,6 +244,23 @@ def orders(partition: data.Partition, rounds: int, epochs: int) -> np.ndarray:
   return result
 
 
+def told(work: dict[str, Any]) -> str:
+  """What a side computes, in words."""
+  return (
+    f"{work['trained']:,.0f} of {work['total']:,.0f} parameters trained, "
+    f"{work['examples']:,.0f} examples read, loss {work['loss']:.4f} at the start"
+  )
+
+
+def differences(work: dict[str, Any], ours: dict[str, Any]) -> str:
+  """Why what a side computes is not what ours does; "" where it is."""
+  counts = ("trained", "total", "examples")
+  same = all(work[name] == ours[name] for name in counts)
+  if same and abs(work["loss"] - ours["loss"]) <= ENOUGH * max(1, ours["loss"]):
+    return ""
+  return f"computes something else: {told(work)}, in place of {told(ours)}"
+
+
 class Trial:
   """A workload: its job in a folder, and what the libraries did."""
 
@@ -240,14 +272,21 @@ class Trial:
     )
     rows = np.concatenate([np.arange(o, o + n) for o, n in zip(offset, size)])
     self.args, self.work, self.folder = args, work, folder
-    self.model = models.make_model(work.model, fed.example_shape, fed.num_classes)
-    start = self.model.init(run_keys(SEED).model)
+    if work.model == "lora":
+      self.model = roles.split(
+        adapted.model(adapted.with_values(adapted.pretrain())), ["lora"]
+      )
+    else:
+      self.model = models.make_model(work.model, fed.example_shape, fed.num_classes)
+    self.start = self.model.init(run_keys(SEED).model)
     self.test = fed.data.whole_test
     self.title = (
       f"{work.title}, {fed.name}, {len(size)} clients of "
       f"{size.min()} to {size.max()} examples, {len(rows)} in all"
     )
     x, y = x[rows], y[rows]
+    settings = {"heads": adapted.HEADS, "blocks": adapted.BLOCKS}
+    self.settings = work._asdict() | settings
     self.held: dict[str, Any] = {
       "x": x,
       "y": y,
@@ -258,8 +297,13 @@ class Trial:
     }
     self.held |= {
       f"start:{name}": self.transpose(leaf)
-      for name, leaf in parameters.flatten(start).items()
+      for name, leaf in parameters.flatten(self.start).items()
     }
+    if self.model.roles:
+      frozen = parameters.flatten(self.model.roles.frozen)
+      self.held |= {f"frozen:{name}": leaf for name, leaf in frozen.items()}
+    before = {key.replace("start:", "last:"): leaf for key, leaf in self.held.items()}
+    self.title += f", {100 * self.accuracy(before):.2f} % right before the first round"
 
   def transpose(self, leaf: np.ndarray) -> np.ndarray:
     """A kernel of ours as [inputs, outputs], or back."""
@@ -272,7 +316,7 @@ class Trial:
       np.savez(
         job,
         json=json.dumps(
-          self.work._asdict() | {"rounds": rounds, "threads": self.args.threads}
+          self.settings | {"rounds": rounds, "threads": self.args.threads}
         ),
         **self.held,
       )
@@ -309,13 +353,11 @@ class Trial:
 
   def accuracy(self, arrays: dict[str, np.ndarray]) -> float:
     """The accuracy of the last model on the whole test set."""
-    params = traverse_util.unflatten_dict(
-      {
-        key.removeprefix("last:"): self.transpose(value)
-        for key, value in arrays.items()
-        if key.startswith("last:")
-      },
-      sep="/",
+    params = jax.tree_util.tree_map_with_path(
+      lambda path, leaf: self.transpose(
+        arrays["last:" + jax.tree_util.keystr(path, simple=True, separator="/")]
+      ),
+      self.start,
     )
     apply = jax.jit(self.model.apply)
     x, y = (
@@ -323,7 +365,7 @@ class Trial:
       for leaf in (self.test.x, self.test.y)
     )
     right = [
-      np.asarray(apply(params, x[at : at + BLOCK])).argmax(1) == y[at : at + BLOCK]
+      np.asarray(apply(params, x[at : at + BLOCK])).argmax(-1) == y[at : at + BLOCK]
       for at in range(0, len(y), BLOCK)
     ]
     return float(np.concatenate(right).mean())
@@ -331,7 +373,7 @@ class Trial:
   def measure(self, pythons: dict[str, str]) -> dict[str, Any]:
     """Compares a round of every library with ours, then times all in turn."""
     print(
-      f"{self.title}; {jax.local_device_count()} cores, load average "
+      f"{self.title}; {sharding.available_cores()} cores, load average "
       f"{os.getloadavg()[0]:.1f}",
       flush=True,
     )
@@ -343,8 +385,11 @@ class Trial:
       else:
         results[name] = {
           "versions": outcome["versions"],
+          "work": outcome["work"],
           "cold": [],
+          "cold_cpu": [],
           "seconds": [],
+          "cpu_seconds": [],
           "peak_mb": 0.0,
           "arrays": outcome["arrays"],
         }
@@ -352,8 +397,11 @@ class Trial:
           float(np.abs(value - results[OURS]["arrays"][key]).max())
           for key, value in outcome["arrays"].items()
         )
+        if reason := differences(outcome["work"], results[OURS]["work"]):
+          results[name] = {"reason": reason}
       text = results[name].get("reason") or (
-        f"{results[name]['difference']:.1e} from ours after one round"
+        f"{results[name]['difference']:.1e} from ours after one round; "
+        f"{told(outcome['work'])}"
       )
       print(f"  {name:12}{text}", flush=True)
       if name == OURS and isinstance(outcome, str):
@@ -367,12 +415,15 @@ class Trial:
           results[name] = {"reason": outcome}
           continue
         results[name]["cold"].append(outcome["cold"])
+        results[name]["cold_cpu"].append(outcome["first_cpu"])
         results[name]["seconds"] += outcome["seconds"][1:]
+        results[name]["cpu_seconds"] += outcome["cpu_seconds"][1:]
         results[name]["peak_mb"] = max(results[name]["peak_mb"], outcome["peak_mb"])
         results[name]["accuracy"] = self.accuracy(outcome["arrays"])
         print(
-          f"  {name:12}{outcome['cold']:6.1f} s, "
-          f"{1e3 * statistics.median(outcome['seconds'][1:]):8.1f} ms a round",
+          f"  {name:12}{outcome['cold']:6.1f} s ({outcome['first_cpu']:.1f} CPU s), "
+          f"{1e3 * statistics.median(outcome['seconds'][1:]):8.1f} ms a round, "
+          f"{1e3 * statistics.median(outcome['cpu_seconds'][1:]):8.1f} ms of CPU time",
           flush=True,
         )
     for side in results.values():
@@ -385,16 +436,18 @@ def table(results: dict[str, Any]) -> str:
   lines = [
     f"{results['title']}, {results['rounds']} rounds of all clients:",
     "",
-    "| library | parameters after one round | first start, s | later starts, "
-    "s | a round, ms (least, greatest) | times ours | peak, MB | accuracy, % "
-    "|",
-    "|---|---|---|---|---|---|---|---|",
+    "| library | parameters after one round | first start, s (CPU s) | later "
+    "starts | a round, ms (least, greatest) | times ours | CPU of a round, ms (times "
+    "ours) | peak, MB | accuracy, % |",
+    "|" + 9 * "---|",
   ]
-  ours = statistics.median(results["sides"][OURS]["seconds"])
+  ours, ours_cpu = (
+    statistics.median(results["sides"][OURS][key]) for key in ("seconds", "cpu_seconds")
+  )
   for name, side in results["sides"].items():
     title = PEERS[name].title if name in PEERS else name
     if "reason" in side:
-      lines.append(f"| {title} | not run: {side['reason']} " + "| - " * 6 + "|")
+      lines.append(f"| {title} | not run: {side['reason']} " + "| - " * 7 + "|")
       continue
     versions = " ".join(f"{key} {value}" for key, value in side["versions"].items())
     gap = side["difference"]
@@ -403,15 +456,19 @@ def table(results: dict[str, Any]) -> str:
       if name == OURS
       else (f"{gap:.0e} from ours" + (", not equal" if gap > ENOUGH else ""))
     )
-    later = [f"{value:.1f}" for value in side["cold"][1:]] or ["-"]
+    starts = [
+      f"{wall:.1f} ({cpu:.1f})" for wall, cpu in zip(side["cold"], side["cold_cpu"])
+    ]
     seconds = side["seconds"]
     middle, least, most = (
       1e3 * rule(seconds) for rule in (statistics.median, min, max)
     )
+    cpu = statistics.median(side["cpu_seconds"])
     lines.append(
-      f"| {title} ({versions}) | {equal} | {side['cold'][0]:.1f} | "
-      f"{', '.join(later)} | {middle:,.0f} ({least:,.0f}, {most:,.0f}) | "
-      f"{middle / 1e3 / ours:.2f} | {side['peak_mb']:,.0f} | "
+      f"| {title} ({versions}) | {equal} | {starts[0]} | "
+      f"{', '.join(starts[1:]) or '-'} | {middle:,.0f} ({least:,.0f}, {most:,.0f}) | "
+      f"{middle / 1e3 / ours:.2f} | "
+      f"{1e3 * cpu:,.0f} ({cpu / ours_cpu:.2f}) | {side['peak_mb']:,.0f} | "
       f"{100 * side['accuracy']:.2f} |"
     )
   return "\n".join(lines)
@@ -423,6 +480,8 @@ def main() -> None:
   envs = pathlib.Path(args.envs).expanduser()
   pythons, missing = {OURS: sys.executable}, {}
   for name in args.peers:
+    if not any(name in (WORKLOADS[work].peers or PEERS) for work in args.workloads):
+      continue
     python, reason = environment(name, envs)
     if python:
       pythons[name] = python
@@ -431,10 +490,13 @@ def main() -> None:
       print(f"{PEERS[name].title}: cannot be installed: {reason}")
   tables = {}
   for name in args.workloads:
+    able = (OURS, *(WORKLOADS[name].peers or PEERS))
     with tempfile.TemporaryDirectory() as folder:
       trial = Trial(args, WORKLOADS[name], pathlib.Path(folder))
-      tables[name] = trial.measure(pythons)
-    tables[name]["sides"] |= missing
+      tables[name] = trial.measure(
+        {one: pythons[one] for one in able if one in pythons}
+      )
+    tables[name]["sides"] |= {one: missing[one] for one in able if one in missing}
   if args.out:
     pathlib.Path(args.out).write_text(json.dumps(tables, indent=1), "utf-8")
   print("\n" + "\n\n".join(map(table, tables.values())))
