@@ -167,14 +167,14 @@ class Torch:
     x = np.moveaxis(job.x, 3, 1) if job.x.ndim == 4 else job.x
     self.x = torch.from_numpy(np.ascontiguousarray(x))
     self.y = torch.from_numpy(job.y.astype(np.int64))
-    self.read: list[int] = []  #: the examples of each mini-batch so far
+    self.batch_sizes: list[int] = []  #: the examples of each mini-batch so far
 
   def model(self) -> Any:
     """The model at the parameters of the start."""
     nn: Any = self.torch.nn
     start = list(self._job.start.values())
     if self._job.model == "lora":
-      net = adapted(self._job)
+      net = lora_model(self._job)
       self.load(net, start)
       return net
 
@@ -208,19 +208,19 @@ class Torch:
 
   def load(self, net: Any, params: list[np.ndarray]) -> None:
     """Sets what is trained of a model to values in the job's layout."""
-    for leaf, value in zip(self.trained(net), params, strict=True):
+    for leaf, value in zip(self.trainable(net), params, strict=True):
       axes = (3, 2, 0, 1) if value.ndim == 4 else None
       leaf.data.copy_(self.torch.from_numpy(value.transpose(axes).copy()))
 
   def params(self, net: Any) -> list[np.ndarray]:
     """What is trained of a model in the job's layout."""
-    arrays = [leaf.detach().numpy() for leaf in self.trained(net)]
+    arrays = [leaf.detach().numpy() for leaf in self.trainable(net)]
     return [
       value.transpose((2, 3, 1, 0) if value.ndim == 4 else None).copy()
       for value in arrays
     ]
 
-  def trained(self, net: Any) -> list[Any]:
+  def trainable(self, net: Any) -> list[Any]:
     """The parameters of a model that are trained."""
     return [leaf for leaf in net.parameters() if leaf.requires_grad]
 
@@ -232,7 +232,7 @@ class Torch:
     """The mini-batches of a client's pass k."""
     rows = self.torch.from_numpy(self._job.rows(client, k).astype(np.int64))
     for part in rows.split(self._job.batch):
-      self.read.append(len(part))
+      self.batch_sizes.append(len(part))
       yield self.x[part], self.y[part]
 
   def work(self) -> Work:
@@ -242,15 +242,15 @@ class Torch:
     with self.torch.no_grad():
       loss = float(self.loss(net, self.x[rows], self.y[rows]))
     return Work(
-      sum(leaf.numel() for leaf in self.trained(net)),
+      sum(leaf.numel() for leaf in self.trainable(net)),
       sum(leaf.numel() for leaf in net.parameters()),
-      sum(self.read),
+      sum(self.batch_sizes),
       loss,
     )
 
 
-def adapted(job: Job) -> Any:
-  """``benchmarks.adapted`` in PyTorch, with the adapters of PEFT."""
+def lora_model(job: Job) -> Any:
+  """``benchmarks.adapters`` in PyTorch, with the adapters of PEFT."""
   import peft
   import torch
   from torch import nn
@@ -337,7 +337,7 @@ def federation(x: np.ndarray, y: np.ndarray, size: np.ndarray) -> Any:
   return fa.federate(examples, partition="natural")
 
 
-def work_here(job: Job, clients: Any, options: dict[str, Any], step: Any) -> Work:
+def our_work(job: Job, clients: Any, options: dict[str, Any], step: Any) -> Work:
   """What this library computes, after the first round."""
   import jax
   import jax.numpy as jnp
@@ -383,9 +383,9 @@ def fedjax_alg(job: Job, clock: Clock) -> None:
   )
   model: dict[str, Any] = {"model": job.model, "init": init}
   if job.model == "lora":
-    from benchmarks import adapted as small
+    from benchmarks import adapters
 
-    model = {"model": small.with_values(job.start | job.frozen), "roles": "lora"}
+    model = {"model": adapters.with_values(job.start | job.frozen), "roles": "lora"}
 
   def params(models: object) -> list[np.ndarray]:
     leaves = traverse_util.flatten_dict(models, sep="/")
@@ -407,7 +407,7 @@ def fedjax_alg(job: Job, clock: Clock) -> None:
   ):
     clock.end(lambda: params(step.states.models))
   if job.rounds == 1:
-    clock.work = work_here(job, clients, model, step)
+    clock.work = our_work(job, clients, model, step)
 
 
 def fedjax(job: Job, clock: Clock) -> None:
@@ -419,7 +419,7 @@ def fedjax(job: Job, clock: Clock) -> None:
   import fedjax as fj
   import fedjax.algorithms
 
-  passes, read = [0] * job.clients, []
+  passes, batch_sizes = [0] * job.clients, []
 
   class Client(fj.ClientDataset):
     """A client that takes the batches of the job."""
@@ -433,7 +433,7 @@ def fedjax(job: Job, clock: Clock) -> None:
         passes[self.number] += 1
         for at in range(0, len(rows), job.batch):
           batch = rows[at : at + job.batch]
-          read.append(len(batch))
+          batch_sizes.append(len(batch))
           mask = np.arange(job.batch) < len(batch)
           batch = np.resize(batch, job.batch)
           yield {"x": job.x[batch], "y": job.y[batch], "__mask__": mask}
@@ -490,7 +490,7 @@ def fedjax(job: Job, clock: Clock) -> None:
       [jnp.asarray(leaf) for leaf in job.start.values()], {"x": x, "y": y}, 0
     )
     size = sum(leaf.size for leaf in job.start.values())
-    clock.work = Work(size, size, sum(read), float(first.mean()))
+    clock.work = Work(size, size, sum(batch_sizes), float(first.mean()))
 
 
 def flower(job: Job, clock: Clock) -> None:
@@ -498,7 +498,7 @@ def flower(job: Job, clock: Clock) -> None:
   from flwr import app, clientapp, serverapp, simulation
   from flwr.serverapp.strategy import FedAvg
 
-  works: dict[int, Work] = {}  # process -> its
+  works: dict[int, Work] = {}  # process -> its work
   clients, path = clientapp.ClientApp(), job.path
   folder = os.path.dirname(os.path.abspath(__file__))
 
@@ -515,7 +515,7 @@ def flower(job: Job, clock: Clock) -> None:
     side, net = getattr(peer_sides, "KEPT")
     mine, client = side._job, int(context.node_config["partition-id"])
     side.load(net, message.content["arrays"].to_numpy_ndarrays())
-    optimizer = torch.optim.SGD(side.trained(net), lr=mine.rate)
+    optimizer = torch.optim.SGD(side.trainable(net), lr=mine.rate)
     number = int(message.content["config"]["server-round"]) - 1
     for k in range(number * mine.epochs, (number + 1) * mine.epochs):
       for x, y in side.batches(client, k):
@@ -654,7 +654,7 @@ def pfl(job: Job, clock: Clock) -> None:
       val_cohort_size=None,
     ),
     SimulatedBackend(data, data, [WeightByDatapoints()]),
-    Model(net, torch.optim.SGD, torch.optim.SGD(side.trained(net), lr=1.0)),
+    Model(net, torch.optim.SGD, torch.optim.SGD(side.trainable(net), lr=1.0)),
     work,
     NNEvalHyperParams(local_batch_size=job.batch),
     [Rounds()],

@@ -15,7 +15,7 @@ draws with seed 0; all clients take part in every round. Three workloads:
   epoch of batches of 20, learning rate 0.05;
 - LoRA: adapters of rank 8 for queries and values of the small transformer, whose
   other parameters are trained before and frozen, on tokens drawn by a seed
-  (``benchmarks.adapted``), 40 clients, one epoch of batches of 16, learning rate
+  (``benchmarks.adapters``), 40 clients, one epoch of batches of 16, learning rate
   1. FedJAX has no adapters. The others have those of PEFT, as in pfl-research's
   and Flower's examples of language models.
 
@@ -47,7 +47,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import adapted, peer_sides, workloads
+from benchmarks import adapters, peer_sides, workloads
 from fedjax_alg import data, models
 from fedjax_alg.client import minibatches
 from fedjax_alg.engine import sharding
@@ -199,7 +199,7 @@ def environment(name: str, envs: pathlib.Path) -> tuple[str, str]:
 def federation(args: argparse.Namespace, model: str) -> data.Federation:
   """Deals the data of a workload."""
   if model == "lora":
-    return adapted.federation()
+    return adapters.federation()
   if model == "softmax":
     return workloads.powerlaw(args, clients=CLIENTS)
   examples = workloads.images(args, "cifar10")
@@ -244,7 +244,7 @@ def orders(partition: data.Partition, rounds: int, epochs: int) -> np.ndarray:
   return result
 
 
-def told(work: dict[str, Any]) -> str:
+def describe_work(work: dict[str, Any]) -> str:
   """What a side computes, in words."""
   return (
     f"{work['trained']:,.0f} of {work['total']:,.0f} parameters trained, "
@@ -252,13 +252,15 @@ def told(work: dict[str, Any]) -> str:
   )
 
 
-def differences(work: dict[str, Any], ours: dict[str, Any]) -> str:
+def difference_of_work(work: dict[str, Any], ours: dict[str, Any]) -> str:
   """Why what a side computes is not what ours does; "" where it is."""
   counts = ("trained", "total", "examples")
   same = all(work[name] == ours[name] for name in counts)
   if same and abs(work["loss"] - ours["loss"]) <= ENOUGH * max(1, ours["loss"]):
     return ""
-  return f"computes something else: {told(work)}, in place of {told(ours)}"
+  return (
+    f"computes something else: {describe_work(work)}, in place of {describe_work(ours)}"
+  )
 
 
 class Trial:
@@ -274,7 +276,7 @@ class Trial:
     self.args, self.work, self.folder = args, work, folder
     if work.model == "lora":
       self.model = roles.split(
-        adapted.model(adapted.with_values(adapted.pretrain())), ["lora"]
+        adapters.model(adapters.with_values(adapters.pretrain())), ["lora"]
       )
     else:
       self.model = models.make_model(work.model, fed.example_shape, fed.num_classes)
@@ -285,7 +287,7 @@ class Trial:
       f"{size.min()} to {size.max()} examples, {len(rows)} in all"
     )
     x, y = x[rows], y[rows]
-    settings = {"heads": adapted.HEADS, "blocks": adapted.BLOCKS}
+    settings = {"heads": adapters.HEADS, "blocks": adapters.BLOCKS}
     self.settings = work._asdict() | settings
     self.held: dict[str, Any] = {
       "x": x,
@@ -397,11 +399,11 @@ class Trial:
           float(np.abs(value - results[OURS]["arrays"][key]).max())
           for key, value in outcome["arrays"].items()
         )
-        if reason := differences(outcome["work"], results[OURS]["work"]):
+        if reason := difference_of_work(outcome["work"], results[OURS]["work"]):
           results[name] = {"reason": reason}
       text = results[name].get("reason") or (
         f"{results[name]['difference']:.1e} from ours after one round; "
-        f"{told(outcome['work'])}"
+        f"{describe_work(outcome['work'])}"
       )
       print(f"  {name:12}{text}", flush=True)
       if name == OURS and isinstance(outcome, str):
@@ -490,13 +492,15 @@ def main() -> None:
       print(f"{PEERS[name].title}: cannot be installed: {reason}")
   tables = {}
   for name in args.workloads:
-    able = (OURS, *(WORKLOADS[name].peers or PEERS))
+    capable = (OURS, *(WORKLOADS[name].peers or PEERS))
     with tempfile.TemporaryDirectory() as folder:
       trial = Trial(args, WORKLOADS[name], pathlib.Path(folder))
       tables[name] = trial.measure(
-        {one: pythons[one] for one in able if one in pythons}
+        {peer: pythons[peer] for peer in capable if peer in pythons}
       )
-    tables[name]["sides"] |= {one: missing[one] for one in able if one in missing}
+    tables[name]["sides"] |= {
+      peer: missing[peer] for peer in capable if peer in missing
+    }
   if args.out:
     pathlib.Path(args.out).write_text(json.dumps(tables, indent=1), "utf-8")
   print("\n" + "\n\n".join(map(table, tables.values())))

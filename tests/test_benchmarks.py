@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import adapted, gpu, peer_sides, peers
+from benchmarks import adapters, gpu, peer_sides, peers
 from fedjax_alg import data
 from fedjax_alg.models import transformer
 
@@ -115,19 +115,17 @@ def numbers(work):
 def test_a_library_that_computes_something_else_is_not_compared(other, same):
   # Without it full training in the place of adapters, or fewer batches, would
   # be timed beside ours.
-  reason = peers.differences(numbers(other), numbers((8, 20, 30, 1.5)))
+  reason = peers.difference_of_work(numbers(other), numbers((8, 20, 30, 1.5)))
   assert (reason == "") == same
   assert same or reason.startswith(f"computes something else: {other[0]} of {other[1]}")
 
 
 @pytest.fixture
 def small(monkeypatch):
-  for name, value in {
-    "TOKENS": 6, "LENGTH": 5, "WIDTH": 8, "BLOCKS": 1, "HEADS": 2, "RANK": 3, "CLIENTS": 3,
-    "SIZES": (2, 5),
-  }.items():  # fmt: skip
-    monkeypatch.setattr(adapted, name, value)
-  return adapted
+  sizes = dict(TOKENS=6, LENGTH=5, WIDTH=8, BLOCKS=1, HEADS=2, RANK=3, CLIENTS=3)
+  for name, value in (sizes | {"SIZES": (2, 5)}).items():
+    monkeypatch.setattr(adapters, name, value)
+  return adapters
 
 
 def of_linen(values):

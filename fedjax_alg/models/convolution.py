@@ -215,10 +215,8 @@ def _images(
   stride: int,
 ) -> Array:
   """The transpose of a convolution in its images, [B, H', W', d] -> [B, H, W, c]."""
-  if stride > 1:  # as a convolution it would mostly multiply zeros
-    return _images_by_product(
-      g, kernel, image=image, size=size, padding=padding, stride=stride
-    )
+  if stride > 1:  # as one convolution it would mostly multiply zeros
+    return _images_by_phases(g, kernel, image, padding, stride)
   before = size - 1
   if padding == "SAME":
     before -= _around(size)[0]
@@ -237,6 +235,49 @@ def _images(
     around,
     dimension_numbers=_LAYOUT,
   )
+
+
+def _images_by_phases(
+  g: Array, kernel: Array, image: tuple[int, int], padding: str, stride: int
+) -> Array:
+  """``_images`` with a stride s, s x s convolutions of parts of the kernel.
+
+  Every s-th row of the images, from row a on, is read by every s-th row of the
+  kernel alone, and so are the columns.
+  """
+  size = kernel.shape[0]
+  before = _around(size)[0] if padding == "SAME" else 0
+
+  def phase(a: int, length: int, out: int) -> tuple[int, int, tuple[int, int]]:
+    """The first row of the kernel, how many, and the zeros around ``g``."""
+    shift, first = divmod(a + before, stride)
+    number = -(-max(0, size - first) // stride)
+    low = number - 1 - shift
+    return first, number, (low, length - out - low + number - 1)
+
+  # All phases have as many rows; those after the image are dropped.
+  rows, columns = (-(-side // stride) for side in image)
+  parts = []
+  for a in range(stride):
+    top, heights, above = phase(a, rows, g.shape[1])
+    line = []
+    for b in range(stride):
+      left, widths, aside = phase(b, columns, g.shape[2])
+      if not (heights and widths):
+        shape = (g.shape[0], rows, columns, kernel.shape[2])
+        line.append(jnp.zeros(shape, g.dtype))
+        continue
+      part = kernel[top::stride, left::stride][::-1, ::-1].swapaxes(2, 3)
+      line.append(
+        lax.conv_general_dilated(
+          g, part, (1, 1), (above, aside), dimension_numbers=_LAYOUT
+        )
+      )
+    parts.append(jnp.stack(line, 3))
+  out = jnp.stack(parts, 2).reshape(
+    g.shape[0], rows * stride, columns * stride, kernel.shape[2]
+  )
+  return out[:, : image[0], : image[1]]
 
 
 def _kernel(

@@ -35,11 +35,15 @@ class Block(nnx.Module):
     def layer(inputs, outputs):
       return nnx.Linear(inputs, outputs, rngs=rngs)
 
-    def adapted():
+    def with_adapter():
       return nnx.LoRALinear(WIDTH, WIDTH, lora_rank=RANK, rngs=rngs)
 
     self.attention_norm = nnx.LayerNorm(WIDTH, rngs=rngs)
-    self.query, self.key, self.value = adapted(), layer(WIDTH, WIDTH), adapted()
+    self.query, self.key, self.value = (
+      with_adapter(),
+      layer(WIDTH, WIDTH),
+      with_adapter(),
+    )
     self.out = layer(WIDTH, WIDTH)
     self.dense_norm = nnx.LayerNorm(WIDTH, rngs=rngs)
     self.up, self.down = layer(WIDTH, 4 * WIDTH), layer(4 * WIDTH, WIDTH)
