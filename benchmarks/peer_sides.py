@@ -342,7 +342,7 @@ def our_work(job: Job, clients: Any, options: dict[str, Any], step: Any) -> Work
   import jax
   import jax.numpy as jnp
 
-  from fedjax_alg import base, models
+  from fedjax_alg import base, models, tasks
   from fedjax_alg.models import roles
 
   model = models.as_model(
@@ -358,11 +358,12 @@ def our_work(job: Job, clients: Any, options: dict[str, Any], step: Any) -> Work
     model = roles.split(model, [options["roles"]])
     params = model.init(jax.random.key(0))
   x, y = map(jnp.asarray, job.first_batch)
+  task = model.task or tasks.CLASSIFICATION
   return Work(
     base.num_params(step.states.models),
     total,
     int(step.aux.cost.example_gradients.sum()),
-    float(jax.jit(lambda: model.task.loss(model.apply(params, x), y).mean())()),
+    float(jax.jit(lambda: task.loss(model.apply(params, x), y).mean())()),
   )
 
 
