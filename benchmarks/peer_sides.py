@@ -152,6 +152,11 @@ def cores() -> int:
 
 def peak_mb() -> float:
   """The peak memory of this process in 10^6 bytes."""
+  if os.path.exists("/proc/self/status"):
+    # ru_maxrss counts the process that has started this one, too.
+    with open("/proc/self/status", encoding="utf-8") as file:
+      line = next(line for line in file if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024 / 1e6
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   return peak * (1 if sys.platform == "darwin" else 1024) / 1e6
 
