@@ -13,13 +13,14 @@ from tests.algorithms import bridge
 from tests.reference import diversified as oracle
 
 
+@jax.jit
+def gather(data):
+  return features.gather_statistics(layout.everyone(data).shards, clients.ClientMap())
+
+
 @pytest.fixture(scope="module", name="statistics")
 def fixture_statistics(problem):
-  return jax.jit(
-    lambda data: features.gather_statistics(
-      layout.everyone(data).shards, clients.ClientMap()
-    )
-  )(problem.data)
+  return gather(problem.data)
 
 
 scale = jax.jit(features.scale_aggregate, static_argnums=(0, 1))
@@ -32,6 +33,16 @@ def test_statistics_are_those_of_all_clients(problem, statistics):
   np.testing.assert_array_equal(statistics.holders, holders)
   assert holders[10] == 1 and holders[11] == 0
   assert statistics.clients == 12
+
+
+def test_a_client_of_one_example_counts_and_one_of_none_does_not(problem):
+  sizes = np.array(problem.data.size)
+  sizes[:2] = 1, 0
+  statistics = gather(problem.data._replace(size=jnp.asarray(sizes)))
+  rows = [(x[:n], y[:n]) for (x, y), n in zip(problem.clients, sizes) if n]
+  counts, total = oracle.total_counts(rows)
+  assert statistics.clients == 11
+  np.testing.assert_allclose(statistics.share, counts[:-1] / total, rtol=1e-6)
 
 
 #: Rounds run before each client comes.

@@ -1,6 +1,7 @@
 """The table of algorithms and their hyper-parameters."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -167,3 +168,16 @@ def test_it_warns_of_what_diverges_or_float32_cannot_see(name, settings, message
   assert not entry.caution(entry.hparams(), 7850)
   caution = entry.caution(entry.hparams(**settings), 7850)
   assert message in caution if message else not caution
+
+
+def test_momenta_and_decays_are_below_one():
+  """A momentum of 1 or more grows without end, so no method may take it."""
+  fields = {
+    (name, field.name): field.metadata
+    for name, entry in registry.ALGORITHMS.items()
+    for field in entry.fields.values()
+    if re.search(r"momentum$|_?beta[12]$", field.name)
+  }
+  assert len({field for _, field in fields}) >= 6
+  for field, metadata in fields.items():
+    assert (metadata["minimum"], metadata["below"]) == (0.0, 1.0), field
