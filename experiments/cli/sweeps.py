@@ -207,6 +207,7 @@ def run_part(
   all_configs: Sequence[Config],
   share: part_lib.Part,
   names: Sequence[str] | None = None,
+  pictures: bool = True,
 ) -> None:
   """Runs one part of the configurations and says what is left.
 
@@ -214,6 +215,7 @@ def run_part(
     all_configs: the configurations.
     share: the part.
     names: see ``run_all``.
+    pictures: see ``run_all``.
 
   Raises:
     OptionError, RunError: one line for the user.
@@ -231,11 +233,12 @@ def run_part(
     for outcome in run_all(
       [all_configs[i] for i in part_indices],
       names=names and [names[i] for i in part_indices],
+      pictures=pictures,
     )
   }
   remaining = sum(
     config.out_dir not in ended
-    and not resume.is_finished(expand_path(config.out_dir), config)
+    and not resume.is_finished(expand_path(config.out_dir), config, pictures)
     for config in all_configs
   )
   print(part_lib.report_part(share, len(part_indices), remaining, len(all_configs)))

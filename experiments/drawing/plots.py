@@ -22,7 +22,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (after the backend)
 from matplotlib import ticker
 from matplotlib.lines import Line2D  # noqa: E402
-from matplotlib.patches import Patch  # noqa: E402
+from matplotlib.patches import Patch, Rectangle  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 
 #: --x_axis -> column of the rows, label of the axis.
@@ -808,6 +808,104 @@ def dots(
       axis.set_yticks(range(len(panel_dots)), list(panel_dots))
       axis.set(ylim=(len(panel_dots) - 0.4, -0.6), xlabel=x_label)
       axis.margins(x=0.08)
+
+
+class Gain(NamedTuple):
+  """A difference from a reference."""
+
+  mean: float
+  is_clear: bool  #: whether a test tells it from none
+
+
+#: A gain from which on colors are full.
+_FULL = 20.0
+
+
+def gains(
+  paths: Paths,
+  rows: Mapping[str, Sequence[str]],
+  columns: Mapping[str, Mapping[str, Mapping[str, Gain]]],
+  title: str,
+  note: str,
+) -> None:
+  """Draws gains as a map: better than the reference is blue, worse is orange.
+
+  White is no difference. Cells that nobody has run are hatched.
+
+  Args:
+    paths: files to write.
+    rows: block -> the labels of its rows.
+    columns: heading of a block of columns -> heading of a column -> label of a
+      row -> its gain.
+    title: above the map.
+    note: below it.
+  """
+  heights = np.cumsum([0] + [len(labels) + 0.35 for labels in rows.values()])
+  widths = np.cumsum([0] + [len(of) + 0.35 for of in columns.values()])
+  size = (2.9 + 0.92 * widths[-1], 1.75 + 0.34 * heights[-1])
+  figure, axis = plt.subplots(figsize=size, layout="constrained")
+  colors = matplotlib.colormaps["PuOr"]
+  ticks: dict[float, str] = {}
+  for (block, labels), top in zip(rows.items(), heights):
+    axis.text(
+      -0.32,
+      (len(labels) - 1) / 2 + top,
+      block,
+      ha="right",
+      va="center",
+      fontsize=12,
+      fontweight="bold",
+      transform=axis.get_yaxis_transform(),
+    )
+    ticks |= {top + i: label for i, label in enumerate(labels)}
+  heads: dict[float, str] = {}
+  for (heading, of), left in zip(columns.items(), widths):
+    if len(columns) > 1:
+      axis.text(
+        left + (len(of) - 1) / 2,
+        -2.0,
+        heading,
+        ha="center",
+        fontsize=13,
+        fontweight="bold",
+      )
+    for i, (name, gain_of) in enumerate(of.items()):
+      x = left + i
+      heads[x] = name
+      for y, label in ticks.items():
+        gain = gain_of.get(label)
+        box = {"xy": (x - 0.5, y - 0.5), "width": 1, "height": 1}
+        if gain is None or not math.isfinite(gain.mean):
+          axis.add_patch(
+            Rectangle(**box, facecolor="white", edgecolor="0.8", hatch="///", lw=0)
+          )
+          continue
+        share = min(1.0, max(-1.0, gain.mean / _FULL))
+        axis.add_patch(
+          Rectangle(**box, facecolor=colors(0.5 + share / 2), edgecolor="white", lw=1.5)
+        )
+        axis.text(
+          x,
+          y,
+          f"{gain.mean:+.0f}".replace("+0", "0")
+          .replace("-0", "0")
+          .replace("-", "\u2212"),
+          ha="center",
+          va="center",
+          fontsize=12,
+          fontweight="bold" if gain.is_clear else "normal",
+          color=("white" if abs(share) > 0.6 else "black") if gain.is_clear else "0.5",
+        )
+  axis.set_xlim(-0.5, widths[-1] - 0.35 - 0.5)
+  axis.set_ylim(heights[-1] - 0.35 - 0.5, -0.5)
+  axis.set_yticks(list(ticks), list(ticks.values()), fontsize=12)
+  axis.set_xticks(list(heads), list(heads.values()), fontsize=11)
+  axis.xaxis.tick_top()
+  axis.tick_params(length=0)
+  axis.spines[:].set_visible(False)
+  axis.set_xlabel(note, fontsize=10)
+  figure.suptitle(title, fontsize=14, fontweight="bold")
+  save_figure(figure, *paths)
 
 
 def _several(label_dots: Dot | Sequence[Dot]) -> Sequence[Dot]:

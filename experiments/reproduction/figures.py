@@ -105,6 +105,9 @@ class Figure(NamedTuple):
     lambda outcomes: []
   )
   draw: Draw | None = None  #: draws the picture; None: draw curves
+  #: whether each run is drawn in its folder, too; for hundreds of short runs
+  #: that takes as long as the runs
+  pictures: bool = True
 
 
 class Request(NamedTuple):
@@ -369,6 +372,7 @@ def _cell(
     config,
     line.protocol,
     chosen.of_layers(config.layers, (*choices, *panel.chosen), line.sources),
+    figure.pictures,
   )
 
 

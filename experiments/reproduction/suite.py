@@ -44,6 +44,7 @@ class Cell:
   protocol: str = TUNED  #: or ``STATED`` or ``ONE_RATE``
   #: how its settings were chosen
   choices: tuple[chosen_lib.Choice, ...] = ()
+  pictures: bool = True  #: whether the run is drawn, too
 
   @property
   def name(self) -> str:
@@ -138,7 +139,9 @@ def run_cells(
   """
   every = [cell.on(parts) for cell in cells]
   configs, names = _with_names(itertools.chain(*every))
-  finished_runs = iter(shared_runs.make_runs(configs, root, names))
+  finished_runs = iter(
+    shared_runs.make_runs(configs, root, names, any(cell.pictures for cell in cells))
+  )
   return [
     _pool([Outcome(cell, *next(finished_runs)) for cell in part_cells])
     for part_cells in every
@@ -153,9 +156,10 @@ def run_part_of_cells(
   Raises:
     UsageError, RunError: see ``run_cells``.
   """
-  configs, names = _with_names(cells)
+  all_cells = list(cells)
+  configs, names = _with_names(all_cells)
   configs, names = shared_runs.assign_folders(configs, root, names)
-  sweeps.run_part(configs, part, names)
+  sweeps.run_part(configs, part, names, any(cell.pictures for cell in all_cells))
 
 
 def select_finished(
@@ -167,7 +171,9 @@ def select_finished(
     for cell in cells
     if all(
       resume.is_finished(
-        shared_runs.run_folder(root, part_cell.config), part_cell.config
+        shared_runs.run_folder(root, part_cell.config),
+        part_cell.config,
+        cell.pictures,
       )
       for part_cell in cell.on(parts)
     )

@@ -24,6 +24,7 @@ from ..cli import config as config_lib
 from ..cli import flag_words, flags, guard, presets, shared_runs, sweeps
 from ..cli.config import Layer, UsageError
 from ..reports import markdown
+from .beyond import kinds_map
 from .conjugate import figures as conjugate
 from .diversified import ablation
 from .diversified import figures as diversified
@@ -41,7 +42,12 @@ _OTHER_DRAW = 1000
 #: paper -> its own methods, whose settings are those of headline.flags.
 _PROPOSED = {diversified.NAME: diversified.PROPOSED, conjugate.NAME: conjugate.PROPOSED}
 #: Training examples of a data set.
-_EXAMPLES = {"mnist": 60_000, "cifar10": 50_000, "digits": 1438}
+_EXAMPLES = {
+  "mnist": 60_000,
+  "fashion_mnist": 60_000,
+  "cifar10": 50_000,
+  "digits": 1438,
+}
 
 
 class Log(NamedTuple):
@@ -69,6 +75,12 @@ class AnyOf(NamedTuple):
   def at(self, place: float) -> object:
     return self.values[int(place * len(self.values))]
 
+  def times(self, unit: float) -> "AnyOf":
+    """The same numbers in another unit."""
+    return AnyOf(
+      tuple(float(f"{unit * float(str(value)):.2g}") for value in self.values)
+    )
+
 
 #: setting -> where its values come from
 Space = dict[str, Log | AnyOf]
@@ -77,7 +89,7 @@ Space = dict[str, Log | AnyOf]
 class _Protocol(NamedTuple):
   """Protocol by which the methods of a paper are tuned on one data set."""
 
-  rates: Log  #: of client_lr, for a step of one mini-batch
+  rates: Log | AnyOf  #: of client_lr, for a step of one mini-batch
   stated: float  #: client_lr of the paper, for a step of one mini-batch
   #: how many last rounds decide by their validation accuracy; None: all
   last: int | None
@@ -93,6 +105,13 @@ class _Protocol(NamedTuple):
   #: algorithm -> its own settings here, in place of those of ``SPACES``
   own: Mapping[str, Space] = {}
   seeds: int = 3  #: of every setting on each partition
+  #: algorithms in place of those with a preset
+  algorithms: tuple[str, ...] = ()
+  #: algorithm -> a factor of its rates
+  units: Mapping[str, float] = {}
+  #: algorithm -> a setting that is client_lr, too
+  same_rate: Mapping[str, str] = {}
+  pictures: bool = True  #: whether every run is drawn, too
 
 
 #: Methods whose local learning rate is client_lr / n_i.
@@ -207,6 +226,38 @@ _BOARD_DIGITS = _BOARD._replace(
   own={**_BOARD.own, "fedgroup": {"num_groups": _GROUPS, "pretrain_scale": AnyOf((7,))}}
 )
 
+#: Rates of the map on each data set (experiments.reproduction.beyond.kinds_map).
+_MAP_RATES = {
+  "digits": AnyOf((0.1, 0.3, 1.0)),
+  "mnist": AnyOf((0.03, 0.1, 0.3)),
+  "fashion": AnyOf((0.03, 0.1, 0.3)),
+}
+
+
+def _of_map(data: str, kind: str) -> _Protocol:
+  """The map: a rate of three, and what the methods are told of the kinds."""
+  rates, steps = _MAP_RATES[data], kinds_map.KINDS[kind].steps
+  told = kinds_map.fixed_settings(kind)
+  return _Protocol(
+    rates,
+    float(str(rates.at(0.0))),
+    # With drift every evaluation counts, at the end of each step.
+    None if steps else 1,
+    {"eval_every": steps} if steps else {},
+    by="local",
+    own={
+      name: {flag: AnyOf((value,)) for flag, value in values.items()}
+      for name, values in told.items()
+    },
+    seeds=1,
+    algorithms=tuple(told),
+    # Scaled corrections make their steps longer where features are rare.
+    units={"ma_fsvrg": 0.3, "ga_fsvrg": 0.3},
+    same_rate={"ditto": "personal_lr"},
+    pictures=False,
+  )
+
+
 #: (paper, data) -> protocol.
 PROTOCOLS: dict[tuple[str, str], _Protocol] = {
   ("conjugate", "mnist"): _Protocol(
@@ -222,6 +273,10 @@ PROTOCOLS: dict[tuple[str, str], _Protocol] = {
   ("beyond", "board_mnist"): _BOARD,
   ("beyond", "board_fashion"): _BOARD,
   ("beyond", "board_digits"): _BOARD_DIGITS,
+  **{
+    ("beyond", kinds_map.preset_of(*place)): _of_map(*place)
+    for place in kinds_map.PLACES
+  },
   ("analytic", "mnist"): _analytic(Log(0.03, 1.0), rounds=20),
   ("analytic", "mnist_lr"): _analytic(Log(0.03, 1.0)),
   ("analytic", "synthetic"): _analytic(Log(0.01, 0.3), rounds=600),
@@ -263,6 +318,7 @@ def _space(
     for flag, values in ranges.items()
   }
   if has_rate:
+    unit *= protocol.units.get(name, 1.0)
     ranges["client_lr"] = protocol.rates.times(unit)
     first["client_lr"] = float(f"{protocol.stated * unit:.2g}")
   return ranges, first
@@ -344,6 +400,10 @@ class Study(NamedTuple):
   def preset_names(self) -> dict[str, str]:
     """algorithm or combination -> the preset that its choice is put into."""
     folder = "methods" if self.data == "mnist" else f"methods_{self.data}"
+    if self.protocol.algorithms:
+      return {
+        name: f"{self.paper}/{folder}/{name}.flags" for name in self.protocol.algorithms
+      }
     cells = {}
     if (self.paper, self.data) == (diversified.NAME, "mnist"):
       cells = {name: cell.preset for name, cell in ablation.CELLS.items()}
@@ -384,7 +444,14 @@ class Study(NamedTuple):
       return {**values, **self.protocol.held}
     if values["dataset"] == "synthetic":
       return {**values, "partition_seed": _OTHER_DRAW}
-    path = _holdout_file(self.root, values["dataset"], self.source)
+    sources = _sources(values)
+    path = _holdout_file(
+      self.root,
+      "+".join(sources),
+      (*self.source, {"kinds": values["kinds"]}) if len(sources) > 1 else self.source,
+    )
+    if len(sources) > 1:  # of which the file says the kinds
+      values = {name: value for name, value in values.items() if name != "kinds"}
     return {**values, "dataset": "npz", "data_path": path}
 
   def method_layers(self, name: str) -> tuple[Layer, ...]:
@@ -412,16 +479,24 @@ class Study(NamedTuple):
     return (
       *self.method_layers(name),
       self.data_values(),
-      self.protocol.values,
       {"num_seeds": self.protocol.seeds, "eval_every": every},
+      self.protocol.values,
       *self.extra,
     )
 
   def settings(self, name: str, number: int) -> list[dict[str, object]]:
     """The settings of a method that are tried, the stated one first."""
     values = config_lib.merge_layers(self.data_values(), *self.extra)
-    size = _EXAMPLES.get(values["dataset"], 0) / int(values["num_clients"])
-    return _sample_settings(*_space(self.paper, self.data, name, size), number)
+    if values["dataset"] == "npz":
+      preset = f"{self.paper}/{self.data}.flags"
+      values = config_lib.merge_layers(preset, *self.extra)
+    examples = sum(_EXAMPLES.get(name, 0) for name in _sources(values))
+    size = examples / int(values["num_clients"])
+    settings = _sample_settings(*_space(self.paper, self.data, name, size), number)
+    same = self.protocol.same_rate.get(name)
+    if same:
+      settings = [setting | {same: setting["client_lr"]} for setting in settings]
+    return settings
 
   def play(self, name: str, number: int = SETTINGS) -> list[Trial]:
     """Runs the settings of one method on every partition."""
@@ -469,6 +544,7 @@ class Study(NamedTuple):
         for config in configs
       ],
       LEAST if by == "validation" else 0,
+      pictures=self.protocol.pictures,
     ):
       rows = (
         [] if outcome.diverged else tables.read_rows(outcome.folder / "metrics.csv")
@@ -485,21 +561,41 @@ class Study(NamedTuple):
     return scores
 
 
+def _sources(values: Mapping[str, Any]) -> list[str]:
+  """The data sets of a run: one, or those of --kinds=sources."""
+  word, _, names = str(values.get("kinds", "")).partition(":")
+  return names.split(",") if word == "sources" else [values["dataset"]]
+
+
 def _holdout_file(
   root: pathlib.Path, dataset: str, source: Sequence[Layer]
 ) -> pathlib.Path:
-  """A file of the training images, of which a sixth are its test images."""
+  """A file of the training images, of which a sixth are its test images.
+
+  Args:
+    root: its folder.
+    dataset: the data set; names of several are joined by +.
+    source: further settings with which it is read.
+  """
   path = root / f"{dataset}_held_out.npz"
   if not path.is_file():
     examples = load_examples(
-      config_lib.build_config({"dataset": dataset, "algorithm": "fedavg"}, *source).data
+      config_lib.build_config(
+        {"dataset": dataset.split("+")[0], "algorithm": "fedavg"}, *source
+      ).data
     )
-    x, y = examples.x_train, examples.y_train
-    last = np.random.default_rng(0).permutation(len(y))
-    test, train = np.split(last, [len(y) // 6])
+    arrays = {"x": examples.x_train, "y": examples.y_train}
+    if "+" in dataset:
+      arrays["kind"] = examples.kind_train
+    last = np.random.default_rng(0).permutation(len(arrays["y"]))
+    test, train = np.split(last, [len(last) // 6])
     root.mkdir(parents=True, exist_ok=True)
     with files_lib.replacing(path) as partial, open(partial, "wb") as file:
-      np.savez(file, x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])
+      np.savez(
+        file,
+        **{f"{name}_train": values[train] for name, values in arrays.items()},
+        **{f"{name}_test": values[test] for name, values in arrays.items()},
+      )
   return path
 
 

@@ -67,13 +67,13 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
 SCORE = verdicts.late("accuracy", "local")
 
 
-def _gap_statistics(gaps: Sequence[np.ndarray]) -> list[tuple[dict[str, float], float]]:
+def gap_statistics(gaps: Sequence[np.ndarray]) -> list[tuple[dict[str, float], float]]:
   """The mean with its interval, and Holm's p value, of paired differences."""
   corrected = holm([paired_t(list(gap))[1] for gap in gaps])
   return [(results.spread(list(gap)), p) for gap, p in zip(gaps, corrected)]
 
 
-def _gap(spread: dict[str, float], p: float) -> str:
+def format_gap(spread: dict[str, float], p: float) -> str:
   text = results.format_spread(spread, sign="+")
   return text if np.isnan(p) else f"{text} ({p:.2g})"
 
@@ -87,8 +87,8 @@ def _board_table(outcomes: suite.Outcomes) -> str:
     columns = []
     for reference in (BASE, best):
       labels = [label for label in means if label != reference]
-      gaps = _gap_statistics([means[label] - means[reference] for label in labels])
-      columns.append({label: _gap(*gap) for label, gap in zip(labels, gaps)})
+      gaps = gap_statistics([means[label] - means[reference] for label in labels])
+      columns.append({label: format_gap(*gap) for label, gap in zip(labels, gaps)})
     for o in sorted(runs, key=lambda o: -means[o.cell.label].mean()):
       late, label = o.summary["mean_last_10"]["local"], o.cell.label
       last = max(row["round"] for row in o.rows)
@@ -125,7 +125,7 @@ def _board_table(outcomes: suite.Outcomes) -> str:
   )
 
 
-def _replay(outcomes: suite.Outcomes) -> str:
+def replay(outcomes: suite.Outcomes) -> str:
   """Section: the line that runs each cell again."""
   lines = [
     f"- {o.cell.panel_title}, {o.cell.label}: `fedjax-alg run "
@@ -147,7 +147,7 @@ FIGURE = figures.Figure(
   eval_every=50,
   lines_of=_lines,
   table=_board_table,
-  sections=(_replay,),
+  sections=(replay,),
   num_seeds=1,
   partitions=9,
   draw=figures.as_dots(SCORE, "accuracy on the clients' own test data, %"),

@@ -1,7 +1,7 @@
 """Studies beyond the papers; ``python -m experiments.beyond`` makes them."""
 
 from .. import figures
-from . import board, gradient, hostile, late, private
+from . import board, gradient, hostile, kinds_map, late, private
 from . import bytes as fewer_bytes
 
 PAPER = figures.Paper(
@@ -12,6 +12,7 @@ PAPER = figures.Paper(
     "late": late.FIGURE,
     "private": private.FIGURE,
     **({"board": board.FIGURE} if board.FIGURE.panels else {}),
+    **({"map": kinds_map.FIGURE} if kinds_map.FIGURE.panels else {}),
   },
   {"gradient": gradient.TABLE},
   "Settings are chosen on validation clients.",
@@ -26,5 +27,6 @@ PAPER = figures.Paper(
     "private": "private",
     "gradient": "gradient",
     "board": "board",
+    "map": "map",
   },
 )

@@ -218,7 +218,7 @@ def test_gaps_are_paired_and_corrected(cells):
 
 def test_a_line_plays_its_cell_again(cells):
   cell = next(c for c in cells if (c.panel_title, c.label) == ("digits", "IFCA"))
-  text = board._replay([of_partitions(cell, [0.9])])
+  text = board.replay([of_partitions(cell, [0.9])])
   line = next(word for word in text.split("`") if word.startswith("fedjax"))
   replay = config.parse_config(line.replace("=P", "=4").split()[2:])
   part = cell.on(9)[4]

@@ -1,0 +1,377 @@
+"""A map of what to use when: methods x kinds of difference between clients.
+
+Eighteen methods on clients that differ in one way each: in their classes, in
+what their images look like, in what their labels mean, in the noise or the
+source of their images, or by a concept that drifts. All have the same rounds and
+local steps, and the number of groups that is the truth. Their learning rate is
+the best of three by validation:
+
+  python -m experiments.tune --paper=beyond --data=map_digits_rotate --write
+
+(map_<data>_<kind>). What counts is what clients deploy on their own test data,
+beside FedAvg, partition by partition. A panel is a kind on a data set; there is
+none before its methods are tuned.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import math
+import string
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables as records
+
+from ...cli import presets
+from ...drawing import plots
+from ...reports import markdown
+from .. import figures, partitions, suite
+from . import board
+
+NAME = "beyond"
+BASE = "FedAvg"
+
+
+class Method(NamedTuple):
+  """A method of the map."""
+
+  algorithm: str
+  #: its hyper-parameter that is the number of groups; "": it has none
+  groups: str = ""
+
+
+#: family -> label -> method.
+FAMILIES: dict[str, dict[str, Method]] = {
+  "one model": {BASE: Method("fedavg"), "FedProx": Method("fedprox")},
+  "clusters": {
+    "FedGroup": Method("fedgroup", "num_groups"),
+    "FedGrouProx": Method("fedgrouprox", "num_groups"),
+    "MA-FSVRG": Method("ma_fsvrg", "num_models"),
+    "GA-FSVRG": Method("ga_fsvrg", "num_models"),
+    "IFCA": Method("ifca", "num_groups"),
+    "FeSEM": Method("fesem", "num_groups"),
+    "CFL": Method("cfl", "max_groups"),
+    "FL+HC": Method("flhc", "max_groups"),
+    "PACFL": Method("pacfl", "max_groups"),
+    "FedDrift": Method("feddrift"),
+  },
+  "mixtures": {
+    "FedSoft": Method("fedsoft", "num_groups"),
+    "FedEM": Method("fedem", "num_components"),
+  },
+  "personal": {
+    "Ditto": Method("ditto"),
+    "APFL": Method("apfl"),
+    "FedRep": Method("fedrep"),
+  },
+  "nothing shared": {"each client alone": Method("local")},
+}
+METHODS = {label: m for family in FAMILIES.values() for label, m in family.items()}
+
+
+class Kind(NamedTuple):
+  """A way in which clients differ."""
+
+  title: str
+  groups: int  #: number of groups that clustered methods are told
+  data: tuple[str, ...] = ("digits", "mnist", "fashion")
+  steps: int = 0  #: rounds of a step of a schedule; 0: nothing changes
+
+
+#: name -> kind, as in presets/beyond/map_<data>_<name>.flags.
+KINDS = {
+  "classes": Kind("two classes each", 4),
+  "dirichlet": Kind("Dirichlet 0.1", 4),
+  "rotate": Kind("four rotations", 4),
+  "permute": Kind("four labelings", 4),
+  "noise": Kind("noise", 4),
+  "sources": Kind("two sources", 2, ("mnist",)),
+  "drift": Kind("drift", 2, steps=10),
+}
+DATA = {"digits": "digits", "mnist": "MNIST", "fashion": "Fashion-MNIST"}
+#: (data, kind), in the order of the panels.
+PLACES = [(data, name) for data in DATA for name in KINDS if data in KINDS[name].data]
+
+#: Cells that stay empty, and why: kind -> what is said.
+EMPTY = {
+  "FedDrift": "opens models only where a schedule of concepts has steps; without "
+  "drift it is FedAvg",
+  "two sources": "the sources are MNIST and Fashion-MNIST, so they are a row of "
+  "MNIST alone",
+}
+
+
+def preset_of(data: str, kind: str) -> str:
+  """The name of the data preset of a panel, as `tune --data` takes it."""
+  return f"map_{data}_{kind}"
+
+
+def methods_of(kind: str) -> dict[str, Method]:
+  """The methods that run on a kind of difference, by their labels."""
+  return {
+    label: method
+    for label, method in METHODS.items()
+    if KINDS[kind].steps or method.algorithm != "feddrift"
+  }
+
+
+def fixed_settings(kind: str) -> dict[str, dict[str, int]]:
+  """algorithm -> what it is told of a kind: the number of groups, or of rounds."""
+  told: dict[str, dict[str, int]] = {}
+  for method in methods_of(kind).values():
+    told[method.algorithm] = (
+      {method.groups: KINDS[kind].groups}
+      if method.groups
+      else {"step_rounds": KINDS[kind].steps}
+      if method.algorithm == "feddrift"
+      else {}
+    )
+  return told
+
+
+def _is_tuned(place: tuple[str, str]) -> bool:
+  """Whether all methods of a panel are tuned: there is no panel before."""
+  return all(
+    presets.exists(f"{NAME}/methods_{preset_of(*place)}/{method.algorithm}.flags")
+    for method in methods_of(place[1]).values()
+  )
+
+
+PANELS = tuple(
+  figures.Panel(
+    letter,
+    f"{DATA[data]}, {KINDS[kind].title}",
+    {},
+    preset_of(data, kind),
+    eval_every=KINDS[kind].steps,
+  )
+  for letter, (data, kind) in zip(string.ascii_lowercase, PLACES)
+)
+_PLACE_OF = dict(zip((panel.letter for panel in PANELS), PLACES))
+
+
+def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
+  folders = ["methods", f"methods_{panel.data}"]
+  return [
+    figures.FigureLine(
+      label,
+      tuple(
+        preset
+        for folder in folders
+        if presets.exists(preset := f"{NAME}/{folder}/{method.algorithm}.flags")
+      ),
+    )
+    for label, method in methods_of(_PLACE_OF[panel.letter][1]).items()
+  ]
+
+
+def _mean_of_evaluations(
+  protocol: str, metric: str
+) -> Callable[[suite.Outcome], np.ndarray]:
+  """Makes a measure in percent, for each partition.
+
+  It is the mean over the evaluations: of the last round, or with drift of the last
+  round of every step.
+  """
+
+  def measure(outcome: suite.Outcome) -> np.ndarray:
+    rows = [row for row in outcome.rows if row["protocol"] == protocol]
+    if not rows:
+      return np.array([math.nan])
+    means = results.by_seed(rows, protocol, metric).mean(1)
+    return partitions.means(100 * means, outcome.parts)
+
+  return measure
+
+
+#: outcome -> accuracy in percent of each partition.
+SCORE = _mean_of_evaluations("local", "accuracy")
+_WORST_KIND = _mean_of_evaluations("kinds_worst", "accuracy")
+_WORST_TENTH = _mean_of_evaluations("local", "worst_decile")
+
+
+def _rand_index(outcome: suite.Outcome) -> np.ndarray:
+  """The adjusted Rand index of the groups of each partition; NaN for none."""
+  indices = []
+  for part in outcome.parts or (outcome,):
+    rows = (
+      records.read_rows(part.folder / "groups.csv", None)
+      if "groups" in part.summary
+      else []
+    )
+    values = [row["ari"] for row in rows if not math.isnan(row["ari"])]
+    indices.append(np.mean(values) if values else math.nan)
+  return np.array(indices)
+
+
+def _total(outcome: suite.Outcome, column: str) -> float:
+  """What all participants of a run sent or computed, the mean over partitions."""
+  last = max(row["round"] for row in outcome.rows)
+  return float(np.mean([r[column] for r in outcome.rows if r["round"] == last]))
+
+
+def gains(
+  runs: Sequence[suite.Outcome],
+) -> dict[str, tuple[dict[str, float], float]]:
+  """Every method's gain over FedAvg in a panel, in points.
+
+  Args:
+    runs: the outcomes of one panel, FedAvg's among them.
+
+  Returns:
+    label -> the mean with its 95 % interval, paired by partition, and the p value
+    with Holm's correction for the tests of the panel. {} without FedAvg.
+  """
+  scores = {o.cell.label: SCORE(o) for o in runs}
+  if BASE not in scores:
+    return {}
+  labels = [label for label in scores if label != BASE]
+  statistics = board.gap_statistics([scores[label] - scores[BASE] for label in labels])
+  return dict(zip(labels, statistics))
+
+
+def _spread(values: np.ndarray, digits: int = 1) -> str:
+  return "-" if np.isnan(values).any() else markdown.format_values(values, digits)
+
+
+def _table(outcomes: suite.Outcomes) -> str:
+  """The best method of every family, and every method with its intervals."""
+  best, rows = [], []
+  for runs in suite.by_panel(outcomes):
+    title, gain_of = runs[0].cell.panel_title, gains(runs)
+    base = next((o for o in runs if o.cell.label == BASE), None)
+    best.append([title, *(_best_of(family, gain_of) for family in FAMILIES.values())])
+    for o in sorted(runs, key=lambda o: -SCORE(o).mean()):
+      work = "total_example_gradients"
+      rows.append(
+        [
+          title,
+          o.cell.label,
+          _spread(SCORE(o)),
+          board.format_gap(*gain_of[o.cell.label]) if o.cell.label in gain_of else "-",
+          _spread(_WORST_KIND(o)),
+          _spread(_WORST_TENTH(o)),
+          _spread(_rand_index(o), 2),
+          f"{_total(o, 'total_bytes') / 1e6:,.0f}",
+          f"{_total(o, work) / _total(base, work):.1f}" if base else "-",
+        ]
+      )
+  return "\n\n".join(
+    [
+      "The best method of every family and its points above FedAvg, in brackets the "
+      "p value of the paired t test with Holm's correction. The best is chosen by "
+      "these numbers, so they are optimistic where a family has many methods.",
+      markdown.table(["clients differ by", *FAMILIES], best),
+      "Every method. Accuracy of what clients deploy on their own test data after "
+      "the last round, in percent; with drift the mean over the last rounds of the "
+      "steps. Gaps are paired by partition. The worst kind is measured on the "
+      "examples of all its clients. ARI is the adjusted Rand index of the groups "
+      "against the kinds, without kinds against clients with the same classes. MB "
+      "are those of all participants, both ways; work is the number of per-example "
+      "gradients, as a multiple of FedAvg's.",
+      markdown.table(
+        [
+          "clients differ by",
+          "method",
+          "accuracy",
+          f"less {BASE}",
+          "worst kind",
+          "worst tenth of clients",
+          "ARI",
+          "MB",
+          "work",
+        ],
+        rows,
+      ),
+    ]
+  )
+
+
+def _best_of(
+  family: Mapping[str, Method], gain_of: Mapping[str, tuple[dict[str, float], float]]
+) -> str:
+  members = [label for label in family if label in gain_of]
+  if not members:
+    return "-"
+  label = max(members, key=lambda name: gain_of[name][0]["mean"])
+  return f"{label} {board.format_gap(*gain_of[label])}"
+
+
+def _what_is_there(outcomes: suite.Outcomes) -> str:
+  """Section: which panels are finished, and which cells stay empty and why."""
+  finished: dict[str, set[str]] = {}
+  for o in outcomes:
+    finished.setdefault(o.cell.panel, set()).add(o.cell.label)
+  lines = []
+  for panel, (data, kind) in zip(PANELS, PLACES):
+    count, of = len(finished.get(panel.letter, ())), len(methods_of(kind))
+    state = (
+      "finished"
+      if count == of
+      else f"{count} of {of} methods are finished"
+      if count
+      else "not run yet"
+      if _is_tuned((data, kind))
+      else "not tuned yet"
+    )
+    lines.append([panel.letter, panel.title, state])
+  return "\n\n".join(
+    [
+      "## What is there",
+      "A panel is run by these two commands, in this order. Both go on where they "
+      "were stopped, and `--part=K/N` shares the second one out:",
+      "```\nfedjax-alg tune --paper=beyond --data=map_DATA_KIND --write\n"
+      "fedjax-alg beyond --figure=map --panels=LETTER\n```",
+      markdown.table(["letter", "panel", "state"], lines),
+      "Cells that stay empty: "
+      + "; ".join(f"{what}: {why}" for what, why in EMPTY.items())
+      + ".",
+    ]
+  )
+
+
+def _draw(
+  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
+) -> None:
+  """Draws the gains over FedAvg, a row for each method and a block for each family."""
+  columns: dict[str, dict[str, dict[str, plots.Gain]]] = {}
+  for runs in suite.by_panel(outcomes):
+    data, kind = _PLACE_OF[runs[0].cell.panel]
+    base = next((o for o in runs if o.cell.label == BASE), None)
+    if base is not None:
+      columns.setdefault(DATA[data], {})[
+        f"{KINDS[kind].title}\n({SCORE(base).mean():.0f} %)"
+      ] = {
+        label: plots.Gain(spread["mean"], not p > 0.05)
+        for label, (spread, p) in gains(runs).items()
+      }
+  plots.gains(
+    paths,
+    {
+      family: [label for label in members if label != BASE]
+      for family, members in FAMILIES.items()
+    },
+    columns,
+    "What helps clients that differ in kind? Points of accuracy above FedAvg",
+    "below each kind of difference: FedAvg's accuracy. "
+    "Grey numbers: no difference by a paired t test",
+  )
+
+
+FIGURE = figures.Figure(
+  "The map: what to use when clients differ in kind",
+  "accuracy",
+  "",
+  tuple(panel for panel, place in zip(PANELS, PLACES) if _is_tuned(place)),
+  protocol="local",
+  protocols="local,kinds",
+  eval_every=40,
+  lines_of=_lines,
+  table=_table,
+  sections=(_what_is_there, board.replay),
+  num_seeds=1,
+  partitions=9,
+  draw=_draw,
+  pictures=False,
+)
