@@ -21,6 +21,7 @@ from . import styles as styles_lib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (after the backend)
 from matplotlib import ticker
+from matplotlib.colors import LinearSegmentedColormap  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 from matplotlib.patches import Patch, Rectangle  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
@@ -817,95 +818,116 @@ class Gain(NamedTuple):
   is_clear: bool  #: whether a test tells it from none
 
 
+class GainColumn(NamedTuple):
+  """A column of a map of gains."""
+
+  heading: str
+  reference: str  #: the number of the reference, in words
+  gains: Mapping[str, Gain]  #: label of a row -> its gain
+
+
 #: A gain from which on colors are full.
 _FULL = 20.0
+#: Rows of space above a block, in which its name stands.
+_SPACE = 0.75
 
 
 def gains(
   paths: Paths,
   rows: Mapping[str, Sequence[str]],
-  columns: Mapping[str, Mapping[str, Mapping[str, Gain]]],
+  panels_of: Mapping[str, Sequence[GainColumn]],
+  reference: str,
   title: str,
   note: str,
 ) -> None:
   """Draws gains as a map: better than the reference is blue, worse is orange.
 
-  White is no difference. Cells that nobody has run are hatched.
+  White is no difference. Numbers that are not clear are grey, cells without one
+  hatched.
 
   Args:
     paths: files to write.
     rows: block -> the labels of its rows.
-    columns: heading of a block of columns -> heading of a column -> label of a
-      row -> its gain.
-    title: above the map.
-    note: below it.
+    panels_of: title of a panel -> its columns. Panels stand below each other.
+    reference: label of the row with the reference's own numbers.
+    title: above all panels.
+    note: below them.
   """
-  heights = np.cumsum([0] + [len(labels) + 0.35 for labels in rows.values()])
-  widths = np.cumsum([0] + [len(of) + 0.35 for of in columns.values()])
-  size = (2.9 + 0.92 * widths[-1], 1.75 + 0.34 * heights[-1])
-  figure, axis = plt.subplots(figsize=size, layout="constrained")
-  colors = matplotlib.colormaps["PuOr"]
-  ticks: dict[float, str] = {}
-  for (block, labels), top in zip(rows.items(), heights):
-    axis.text(
-      -0.32,
-      (len(labels) - 1) / 2 + top,
-      block,
-      ha="right",
-      va="center",
-      fontsize=12,
-      fontweight="bold",
-      transform=axis.get_yaxis_transform(),
-    )
-    ticks |= {top + i: label for i, label in enumerate(labels)}
-  heads: dict[float, str] = {}
-  for (heading, of), left in zip(columns.items(), widths):
-    if len(columns) > 1:
-      axis.text(
-        left + (len(of) - 1) / 2,
-        -2.0,
-        heading,
-        ha="center",
-        fontsize=13,
+  colors = LinearSegmentedColormap.from_list(
+    "gain", [styles_lib.WORSE, "white", styles_lib.BETTER]
+  )
+  places: dict[str, float] = {}
+  heads: dict[str, float] = {}
+  y = 0.0
+  for block, labels in rows.items():
+    heads[block] = y + 0.5 + _SPACE / 2
+    y += _SPACE
+    for label in labels:
+      y += 1.0
+      places[label] = y
+  count = max(map(len, panels_of.values()))
+  figure, axes = plt.subplots(
+    len(panels_of),
+    squeeze=False,
+    figsize=(2.1 + 0.95 * count, 0.8 + (1.1 + 0.31 * (y + 1)) * len(panels_of)),
+  )
+  for axis, (name, columns) in zip(axes.flat, panels_of.items()):
+    if len(panels_of) > 1:
+      axis.set_title(name, fontsize=14, fontweight="bold")
+    for block, at in heads.items():
+      axis.annotate(
+        block,
+        (0, at + 0.12),
+        (-4, 0),
+        ("axes fraction", "data"),
+        textcoords="offset points",
+        ha="right",
+        va="center",
+        fontsize=11,
         fontweight="bold",
       )
-    for i, (name, gain_of) in enumerate(of.items()):
-      x = left + i
-      heads[x] = name
-      for y, label in ticks.items():
-        gain = gain_of.get(label)
-        box = {"xy": (x - 0.5, y - 0.5), "width": 1, "height": 1}
-        if gain is None or not math.isfinite(gain.mean):
-          axis.add_patch(
-            Rectangle(**box, facecolor="white", edgecolor="0.8", hatch="///", lw=0)
-          )
-          continue
-        share = min(1.0, max(-1.0, gain.mean / _FULL))
-        axis.add_patch(
-          Rectangle(**box, facecolor=colors(0.5 + share / 2), edgecolor="white", lw=1.5)
-        )
-        axis.text(
-          x,
-          y,
-          f"{gain.mean:+.0f}".replace("+0", "0")
-          .replace("-0", "0")
-          .replace("-", "\u2212"),
-          ha="center",
-          va="center",
-          fontsize=12,
-          fontweight="bold" if gain.is_clear else "normal",
-          color=("white" if abs(share) > 0.6 else "black") if gain.is_clear else "0.5",
-        )
-  axis.set_xlim(-0.5, widths[-1] - 0.35 - 0.5)
-  axis.set_ylim(heights[-1] - 0.35 - 0.5, -0.5)
-  axis.set_yticks(list(ticks), list(ticks.values()), fontsize=12)
-  axis.set_xticks(list(heads), list(heads.values()), fontsize=11)
-  axis.xaxis.tick_top()
-  axis.tick_params(length=0)
-  axis.spines[:].set_visible(False)
-  axis.set_xlabel(note, fontsize=10)
-  figure.suptitle(title, fontsize=14, fontweight="bold")
+    for x, column in enumerate(columns):
+      axis.text(x, 0, column.reference, ha="center", va="center", fontsize=11)
+      for label, at in places.items():
+        _draw_gain(axis, x, at, column.gains.get(label), colors)
+    axis.set(xlim=(-0.5, len(columns) - 0.5), ylim=(y + 0.5, -0.5))
+    axis.set_yticks([0, *places.values()], [reference, *places], fontsize=11)
+    axis.set_xticks(
+      range(len(columns)),
+      [textwrap.fill(column.heading, 9) for column in columns],
+      fontsize=11,
+      fontweight="bold",
+    )
+    axis.xaxis.tick_top()
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+  figure.supxlabel(note, fontsize=9)
+  figure.suptitle(title, fontsize=13, fontweight="bold")
   save_figure(figure, *paths)
+
+
+def _draw_gain(axis: Any, x: float, y: float, gain: Gain | None, colors: Any) -> None:
+  """Draws a cell of a map of gains around its middle."""
+  corner = x - 0.5, y - 0.5
+  if gain is None or not math.isfinite(gain.mean):
+    axis.add_patch(
+      Rectangle(corner, 1, 1, facecolor="white", edgecolor="0.85", hatch="///", lw=0)
+    )
+    return
+  share = min(1.0, max(-1.0, gain.mean / _FULL))
+  axis.add_patch(
+    Rectangle(corner, 1, 1, facecolor=colors(0.5 + share / 2), edgecolor="white", lw=2)
+  )
+  axis.text(
+    x,
+    y,
+    f"{gain.mean:+.0f}" if abs(gain.mean) >= 0.5 else "0",
+    ha="center",
+    va="center",
+    fontsize=12,
+    fontweight="bold" if gain.is_clear else "normal",
+    color="0.55" if not gain.is_clear else "white" if abs(share) > 0.6 else "black",
+  )
 
 
 def _several(label_dots: Dot | Sequence[Dot]) -> Sequence[Dot]:

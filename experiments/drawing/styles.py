@@ -76,6 +76,8 @@ _GRID: dict[str, tuple[str, ...]] = {
 }
 COLOURS = tuple(_GRID)
 MARKERS = "os^DvPX<>"
+#: Of numbers above and below a reference.
+BETTER, WORSE = COLOURS[:2]
 
 #: Dash pattern in Plotly -> (in matplotlib, width of the line, hatch of a bar).
 #: The more of a line is drawn, the lower it lies and the wider it is, so that

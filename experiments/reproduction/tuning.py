@@ -662,21 +662,26 @@ def write(
       file, "\n".join([*others, *config_lib.layer_words([values])]) + "\n"
     )
   remarks = {row.flag: row.remark for row in rows if row.remark}
-  choice = [
-    presets.PresetRow(
+  choice = []
+  for flag, value in values.items():
+    row = presets.PresetRow(
       folder,
       short,
       flag,
       "" if file.is_file() else value,
-      chosen_by="validation",
-      tried=f"{len(trials)} settings x {PARTITIONS} partitions x {seeds} seeds",
-      score=f"{best.validation:.2f}",
-      stated_score=_finite(trials[0].validation),
-      source=author,
+      chosen_by="stated",
       remark=remarks.get(flag, ""),
     )
-    for flag, value in values.items()
-  ]
+    # Of one value nothing is chosen.
+    if len({str(trial.setting[flag]) for trial in trials}) > 1 or len(trials) == 1:
+      row = row._replace(
+        chosen_by="validation",
+        tried=f"{len(trials)} settings x {PARTITIONS} partitions x {seeds} seeds",
+        score=f"{best.validation:.2f}",
+        stated_score=_finite(trials[0].validation),
+        source=author,
+      )
+    choice.append(row)
   presets.replace(preset, [*(row for row in rows if row.flag not in values), *choice])
 
 

@@ -195,6 +195,56 @@ def test_a_sixth_of_the_training_images_is_held_out(tmp_path, monkeypatch):
   np.testing.assert_array_equal(np.sort(rows, 0), x)
 
 
+def test_held_out_images_of_two_sources_keep_their_kinds(tmp_path, monkeypatch):
+  """Else the clients would be tuned with images of both sources."""
+  x, kind = np.arange(24).reshape(12, 2), np.repeat(np.arange(2), 6)
+  arrays = types.SimpleNamespace(x_train=x, y_train=x[:, 0] % 3, kind_train=kind)
+  seen = []
+  monkeypatch.setattr(
+    tuning, "load_examples", lambda options: seen.append(options.kinds) or arrays
+  )
+  study = tuning.Study("beyond", "map_mnist_sources", tmp_path)
+  values = study.data_values()
+  assert "kinds" not in values and values["dataset"] == "npz"
+  assert seen == ["sources:mnist,fashion_mnist"]
+  with np.load(values["data_path"]) as file:
+    for part in ("train", "test"):
+      np.testing.assert_array_equal(
+        file[f"kind_{part}"], (file[f"x_{part}"][:, 0] >= 12).astype(int)
+      )
+  # Rates of client_lr / n_i count the examples of both.
+  first, *_ = study.settings("ma_fsvrg", 3)
+  assert first["client_lr"] == pytest.approx(0.03 * 0.3 * 1200, rel=0.05)
+
+
+def test_the_map_has_a_grid_of_rates_and_two_of_ditto_alike(tmp_path, monkeypatch):
+  monkeypatch.setattr(tuning, "_holdout_file", lambda *_: tmp_path / "a.npz")
+  study = tuning.Study("beyond", "map_digits_rotate", tmp_path)
+  for name in study.preset_names():
+    settings = study.settings(name, tuning.SETTINGS)
+    rates = [setting["client_lr"] for setting in settings]
+    assert len(settings) == len(set(rates)) == 3
+    unit = 0.3 * 36 if name.endswith("fsvrg") else 1.0
+    np.testing.assert_allclose(sorted(rates), [0.1 * unit, 0.3 * unit, unit], rtol=0.03)
+  assert [s["personal_lr"] for s in study.settings("ditto", 3)] == [
+    s["client_lr"] for s in study.settings("ditto", 3)
+  ]
+
+
+def test_a_setting_of_one_value_is_not_said_to_be_chosen(tmp_path, monkeypatch):
+  monkeypatch.setattr(presets, "PRESETS", tmp_path)
+  given = [
+    tuning.Trial({"num_groups": 4, "client_lr": rate}, (accuracy,))
+    for rate, accuracy in ((0.1, 80.0), (0.3, 90.0))
+  ]
+  tuning.write("new/methods_x/ifca.flags", "ifca", given, "here", 1)
+  rows_of = {
+    row.flag: row for row in presets.load_preset("new/methods_x/ifca.flags").settings
+  }
+  assert rows_of["num_groups"][3:7] == ("4", "stated", "", "")
+  assert rows_of["client_lr"].chosen_by == "validation"
+
+
 ANY = [
   "--algorithm=fedavg",
   *DIGITS,

@@ -31,6 +31,8 @@ from . import board
 
 NAME = "beyond"
 BASE = "FedAvg"
+#: p value, after Holm's correction, up to which a gain is clear.
+_CLEAR = 0.05
 
 
 class Method(NamedTuple):
@@ -81,11 +83,11 @@ class Kind(NamedTuple):
 
 #: name -> kind, as in presets/beyond/map_<data>_<name>.flags.
 KINDS = {
-  "classes": Kind("two classes each", 4),
+  "classes": Kind("two classes", 4),
   "dirichlet": Kind("Dirichlet 0.1", 4),
-  "rotate": Kind("four rotations", 4),
-  "permute": Kind("four labelings", 4),
-  "noise": Kind("noise", 4),
+  "rotate": Kind("rotated images", 4),
+  "permute": Kind("permuted labels", 4),
+  "noise": Kind("noisy images", 4),
   "sources": Kind("two sources", 2, ("mnist",)),
   "drift": Kind("drift", 2, steps=10),
 }
@@ -93,7 +95,7 @@ DATA = {"digits": "digits", "mnist": "MNIST", "fashion": "Fashion-MNIST"}
 #: (data, kind), in the order of the panels.
 PLACES = [(data, name) for data in DATA for name in KINDS if data in KINDS[name].data]
 
-#: Cells that stay empty, and why: kind -> what is said.
+#: What stays empty -> why.
 EMPTY = {
   "FedDrift": "opens models only where a schedule of concepts has steps; without "
   "drift it is FedAvg",
@@ -152,18 +154,19 @@ _PLACE_OF = dict(zip((panel.letter for panel in PANELS), PLACES))
 
 
 def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
-  folders = ["methods", f"methods_{panel.data}"]
-  return [
-    figures.FigureLine(
-      label,
-      tuple(
-        preset
-        for folder in folders
-        if presets.exists(preset := f"{NAME}/{folder}/{method.algorithm}.flags")
-      ),
+  kind = _PLACE_OF[panel.letter][1]
+  told = fixed_settings(kind)
+  lines = []
+  for label, method in methods_of(kind).items():
+    name = method.algorithm
+    general, tuned = (
+      preset if presets.exists(preset) else {}
+      for folder in ("methods", f"methods_{panel.data}")
+      for preset in (f"{NAME}/{folder}/{name}.flags",)
     )
-    for label, method in methods_of(_PLACE_OF[panel.letter][1]).items()
-  ]
+    settings = {"algorithm": name, **told[name]}
+    lines.append(figures.FigureLine(label, (general, settings, tuned)))
+  return lines
 
 
 def _mean_of_evaluations(
@@ -259,15 +262,16 @@ def _table(outcomes: suite.Outcomes) -> str:
       )
   return "\n\n".join(
     [
-      "The best method of every family and its points above FedAvg, in brackets the "
-      "p value of the paired t test with Holm's correction. The best is chosen by "
-      "these numbers, so they are optimistic where a family has many methods.",
+      f"The best method of every family and its points above {BASE}. The best is "
+      "chosen by these numbers, so they are optimistic where a family has many "
+      "methods.",
       markdown.table(["clients differ by", *FAMILIES], best),
       "Every method. Accuracy of what clients deploy on their own test data after "
       "the last round, in percent; with drift the mean over the last rounds of the "
-      "steps. Gaps are paired by partition. The worst kind is measured on the "
-      "examples of all its clients. ARI is the adjusted Rand index of the groups "
-      "against the kinds, without kinds against clients with the same classes. MB "
+      "steps. Gaps are paired by partition; in brackets the p value of the paired t "
+      "test, with Holm's correction for the tests of a panel. The worst kind is "
+      "measured on the examples of all its clients. ARI is the adjusted Rand index "
+      "of the groups against the kinds, without kinds against clients with the same classes. MB "
       "are those of all participants, both ways; work is the number of per-example "
       "gradients, as a multiple of FedAvg's.",
       markdown.table(
@@ -295,12 +299,13 @@ def _best_of(
   if not members:
     return "-"
   label = max(members, key=lambda name: gain_of[name][0]["mean"])
-  return f"{label} {board.format_gap(*gain_of[label])}"
+  return f"{label} {results.format_spread(gain_of[label][0], 1, sign='+')}"
 
 
 def _what_is_there(outcomes: suite.Outcomes) -> str:
   """Section: which panels are finished, and which cells stay empty and why."""
   finished: dict[str, set[str]] = {}
+  parts = {max(1, len(o.parts)) for o in outcomes}
   for o in outcomes:
     finished.setdefault(o.cell.panel, set()).add(o.cell.label)
   lines = []
@@ -319,6 +324,8 @@ def _what_is_there(outcomes: suite.Outcomes) -> str:
   return "\n\n".join(
     [
       "## What is there",
+      f"Finished are cells of {' or '.join(map(str, sorted(parts)))} of "
+      f"{FIGURE.partitions} partitions." * bool(parts),
       "A panel is run by these two commands, in this order. Both go on where they "
       "were stopped, and `--part=K/N` shares the second one out:",
       "```\nfedjax-alg tune --paper=beyond --data=map_DATA_KIND --write\n"
@@ -335,17 +342,23 @@ def _draw(
   paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
 ) -> None:
   """Draws the gains over FedAvg, a row for each method and a block for each family."""
-  columns: dict[str, dict[str, dict[str, plots.Gain]]] = {}
+  del title, x_axis
+  columns: dict[str, list[plots.GainColumn]] = {}
   for runs in suite.by_panel(outcomes):
     data, kind = _PLACE_OF[runs[0].cell.panel]
     base = next((o for o in runs if o.cell.label == BASE), None)
     if base is not None:
-      columns.setdefault(DATA[data], {})[
-        f"{KINDS[kind].title}\n({SCORE(base).mean():.0f} %)"
-      ] = {
-        label: plots.Gain(spread["mean"], not p > 0.05)
-        for label, (spread, p) in gains(runs).items()
-      }
+      columns.setdefault(DATA[data], []).append(
+        plots.GainColumn(
+          KINDS[kind].title,
+          f"{SCORE(base).mean():.0f} %",
+          {
+            label: plots.Gain(spread["mean"], p <= _CLEAR)
+            for label, (spread, p) in gains(runs).items()
+          },
+        )
+      )
+  parts = " or ".join(sorted({f"{max(1, len(o.parts))}" for o in outcomes}))
   plots.gains(
     paths,
     {
@@ -353,9 +366,12 @@ def _draw(
       for family, members in FAMILIES.items()
     },
     columns,
-    "What helps clients that differ in kind? Points of accuracy above FedAvg",
-    "below each kind of difference: FedAvg's accuracy. "
-    "Grey numbers: no difference by a paired t test",
+    BASE,
+    f"Points of accuracy above {BASE}"
+    + f" on {''.join(columns)}" * (len(columns) == 1)
+    + ", where clients differ by ...",
+    f"partitions: {parts}; bold: clear in a paired t test (p <= {_CLEAR:g}); "
+    "grey: not clear; hatched: not run, or not made for it",
   )
 
 

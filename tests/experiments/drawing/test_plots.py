@@ -2,6 +2,7 @@
 
 import pathlib
 
+import matplotlib
 from matplotlib import pyplot as plt
 import numpy as np
 import pytest
@@ -324,6 +325,43 @@ def test_several_dots_of_a_row_lie_below_each_other(draw_figure):
     (styles.COLOURS[1], pytest.approx(y)) for y in (-0.8 / 3, 0, 0.8 / 3)
   ]
   assert words_of(figure) == ["the interval", "K = 0", "K = 1", "K = 2"]
+
+
+def test_gains_are_white_at_none_and_blue_above(draw_figure):
+  """A reader who takes orange for better would choose the wrong method."""
+  column = plots.GainColumn(
+    "rotated images",
+    "85 %",
+    {
+      "up": plots.Gain(12.4, True),
+      "none": plots.Gain(0.0, False),
+      "down": plots.Gain(-40.0, True),
+      "lost": plots.Gain(float("nan"), False),
+    },
+  )
+  rows_of = {"clusters": ["up", "none"], "personal": ["down", "lost", "absent"]}
+  figure = draw_figure(
+    plots.gains, rows_of, {"digits": [column]}, "FedAvg", "title", "note"
+  )
+  (axis,) = figure.axes
+  assert [tick.get_text() for tick in axis.get_yticklabels()] == [
+    "FedAvg",
+    *rows_of["clusters"],
+    *rows_of["personal"],
+  ]
+  height = dict(zip([t.get_text() for t in axis.get_yticklabels()], axis.get_yticks()))
+  at = {patch.get_y() + 0.5: patch for patch in axis.patches}
+  red, green, blue, _ = at[height["up"]].get_facecolor()
+  assert red < green < blue < 1
+  assert at[height["none"]].get_facecolor()[:3] == pytest.approx((1, 1, 1), abs=0.01)
+  worst = matplotlib.colors.to_hex(at[height["down"]].get_facecolor())
+  assert worst.upper() == styles.WORSE  # and no further below
+  hatched = {y for y, patch in at.items() if patch.get_hatch()}
+  assert hatched == {height["lost"], height["absent"]}
+  texts = {text.get_text(): text for text in axis.texts}
+  assert set(texts) == {"85 %", "+12", "0", "-40", *rows_of}
+  assert texts["+12"].get_weight() == "bold" and texts["0"].get_weight() == "normal"
+  assert height["none"] < texts["personal"].xy[1] < height["down"]
 
 
 def test_two_rows_of_panels_with_the_papers_numbers(draw_figure):

@@ -10,8 +10,15 @@ from scipy import stats
 from experiments import beyond
 from experiments.cli import config
 from experiments.reports import rule
-from experiments.reproduction import figures, suite, verdicts
-from experiments.reproduction.beyond import board, gradient, hostile, late, private
+from experiments.reproduction import figures, partitions, suite, verdicts
+from experiments.reproduction.beyond import (
+  board,
+  gradient,
+  hostile,
+  kinds_map,
+  late,
+  private,
+)
 from experiments.reproduction.beyond import bytes as fewer_bytes
 from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.records import accounting
@@ -223,6 +230,101 @@ def test_a_line_plays_its_cell_again(cells):
   replay = config.parse_config(line.replace("=P", "=4").split()[2:])
   part = cell.on(9)[4]
   assert replay.identity() == part.config.identity()
+
+
+@pytest.fixture(scope="module", name="map_cells")
+def fixture_map_cells():
+  """Of all panels, also of those that are not tuned yet."""
+  with shown.built_once():
+    return figures.cells(
+      beyond.PAPER,
+      kinds_map.FIGURE._replace(panels=kinds_map.PANELS),
+      figures.Request(None, (), "here"),
+    )
+
+
+def test_every_cell_of_the_map_has_the_same_budget(map_cells):
+  """Also that every method takes every kind of difference that it is shown for."""
+  titles = {kind.title: kind for kind in kinds_map.KINDS.values()}
+  for cell in map_cells:
+    run, values = cell.config.run, cell.config.values
+    assert (run.rounds, len(run.seeds), values["participation"]) == (40, 1, 1.0)
+    hparams = cell.config.method.values()
+    assert hparams["local_steps"] == 20 and hparams["batch_size"] == 10
+    kind = titles[cell.panel_title.split(", ")[1]]
+    groups = kinds_map.METHODS[cell.label].groups
+    assert not groups or hparams[groups] == kind.groups
+    assert not cell.pictures
+  by_panel = {}
+  for cell in map_cells:
+    by_panel.setdefault(cell.panel_title, set()).add(cell.label)
+  assert set(by_panel) == {p.title for p in kinds_map.PANELS} and len(by_panel) == 19
+  for title, labels in by_panel.items():
+    missing = set(kinds_map.METHODS) - labels
+    assert missing == (set() if title.endswith("drift") else {"FedDrift"})
+
+
+def map_outcome(cell, accuracies, folder=None):
+  """A pooled outcome; accuracies [partitions, evaluations]."""
+  rows = [
+    {
+      "round": 40 // len(curve) * (i + 1),
+      "seed": partitions.STRIDE * part,
+      "partition": part,
+      "protocol": "local",
+      "accuracy": accuracy,
+      "worst_decile": accuracy / 2,
+      "total_bytes": 5e6,
+      "total_example_gradients": 100.0,
+    }
+    for part, curve in enumerate(accuracies)
+    for i, accuracy in enumerate(curve)
+  ]
+  rows.sort(key=lambda row: row["round"])
+  parts = tuple(suite.Outcome(cell, folder, [], {}) for _ in accuracies)
+  return suite.Outcome(cell, folder, rows, {}, parts)
+
+
+def test_gains_of_the_map_are_paired_by_partition(map_cells):
+  """By SciPy's test, on the means over the steps of a schedule."""
+  rng = np.random.default_rng(0)
+  hard = rng.normal(0.7, 0.1, (9, 1))  # a partition is hard for all methods
+  cells = {c.label: c for c in map_cells if c.panel_title == "digits, drift"}
+  curves = {
+    label: hard + gain + rng.normal(0, 0.005, (9, 4))
+    for label, gain in (("FedAvg", 0.0), ("IFCA", 0.05), ("FedDrift", 0.1))
+  }
+  runs = [map_outcome(cells[label], curve) for label, curve in curves.items()]
+  gains = kinds_map.gains(runs)
+  assert list(gains) == ["IFCA", "FedDrift"]
+  p = [
+    stats.ttest_rel(curves[label].mean(1), curves["FedAvg"].mean(1)).pvalue
+    for label in gains
+  ]
+  for (spread, corrected), label in zip(gains.values(), gains):
+    gap = 100 * (curves[label] - curves["FedAvg"]).mean()
+    assert spread["mean"] == pytest.approx(gap) and spread["ci95"] < 1
+    assert min(p) <= corrected <= 2 * max(p)
+  table = kinds_map._table(runs)
+  assert "FedDrift +" in table and "| digits, drift | FedAvg |" in table
+  assert kinds_map.gains(runs[1:]) == {}  # nothing to compare with
+
+
+def test_the_map_shows_no_cell_before_its_last_partition(map_cells, monkeypatch):
+  """A mean of eight partitions beside means of nine would not be paired."""
+  cells = [c for c in map_cells if c.panel_title == "digits, rotated images"]
+  late = next(c for c in cells if c.label == "IFCA").on(9)[8].config.identity()
+  monkeypatch.setattr(
+    suite.resume,
+    "is_finished",
+    lambda folder, config, pictures: config.identity() != late and not pictures,
+  )
+  shown_cells = suite.select_finished(cells, pathlib.Path("out"), 9)
+  assert {c.label for c in cells} - {c.label for c in shown_cells} == {"IFCA"}
+  text = kinds_map._what_is_there([map_outcome(c, [[0.9]]) for c in shown_cells])
+  (row,) = [line for line in text.splitlines() if "digits, rotated" in line]
+  assert row.endswith("| 16 of 17 methods are finished |")
+  assert "finished" not in text.split("digits, permuted labels")[1].split("\n")[0]
 
 
 def study(scores, rounds):
