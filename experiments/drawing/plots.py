@@ -832,7 +832,7 @@ _FULL = 20.0
 _SPACE = 0.75
 
 
-def gains(
+def gain_map(
   paths: Paths,
   rows: Mapping[str, Sequence[str]],
   panels_of: Mapping[str, Sequence[GainColumn]],

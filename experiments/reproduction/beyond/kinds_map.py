@@ -35,7 +35,7 @@ BASE = "FedAvg"
 _CLEAR = 0.05
 
 
-class Method(NamedTuple):
+class MapMethod(NamedTuple):
   """A method of the map."""
 
   algorithm: str
@@ -44,35 +44,35 @@ class Method(NamedTuple):
 
 
 #: family -> label -> method.
-FAMILIES: dict[str, dict[str, Method]] = {
-  "one model": {BASE: Method("fedavg"), "FedProx": Method("fedprox")},
+FAMILIES: dict[str, dict[str, MapMethod]] = {
+  "one model": {BASE: MapMethod("fedavg"), "FedProx": MapMethod("fedprox")},
   "clusters": {
-    "FedGroup": Method("fedgroup", "num_groups"),
-    "FedGrouProx": Method("fedgrouprox", "num_groups"),
-    "MA-FSVRG": Method("ma_fsvrg", "num_models"),
-    "GA-FSVRG": Method("ga_fsvrg", "num_models"),
-    "IFCA": Method("ifca", "num_groups"),
-    "FeSEM": Method("fesem", "num_groups"),
-    "CFL": Method("cfl", "max_groups"),
-    "FL+HC": Method("flhc", "max_groups"),
-    "PACFL": Method("pacfl", "max_groups"),
-    "FedDrift": Method("feddrift"),
+    "FedGroup": MapMethod("fedgroup", "num_groups"),
+    "FedGrouProx": MapMethod("fedgrouprox", "num_groups"),
+    "MA-FSVRG": MapMethod("ma_fsvrg", "num_models"),
+    "GA-FSVRG": MapMethod("ga_fsvrg", "num_models"),
+    "IFCA": MapMethod("ifca", "num_groups"),
+    "FeSEM": MapMethod("fesem", "num_groups"),
+    "CFL": MapMethod("cfl", "max_groups"),
+    "FL+HC": MapMethod("flhc", "max_groups"),
+    "PACFL": MapMethod("pacfl", "max_groups"),
+    "FedDrift": MapMethod("feddrift"),
   },
   "mixtures": {
-    "FedSoft": Method("fedsoft", "num_groups"),
-    "FedEM": Method("fedem", "num_components"),
+    "FedSoft": MapMethod("fedsoft", "num_groups"),
+    "FedEM": MapMethod("fedem", "num_components"),
   },
   "personal": {
-    "Ditto": Method("ditto"),
-    "APFL": Method("apfl"),
-    "FedRep": Method("fedrep"),
+    "Ditto": MapMethod("ditto"),
+    "APFL": MapMethod("apfl"),
+    "FedRep": MapMethod("fedrep"),
   },
-  "nothing shared": {"each client alone": Method("local")},
+  "nothing shared": {"each client alone": MapMethod("local")},
 }
 METHODS = {label: m for family in FAMILIES.values() for label, m in family.items()}
 
 
-class Kind(NamedTuple):
+class Difference(NamedTuple):
   """A way in which clients differ."""
 
   title: str
@@ -83,13 +83,13 @@ class Kind(NamedTuple):
 
 #: name -> kind, as in presets/beyond/map_<data>_<name>.flags.
 KINDS = {
-  "classes": Kind("two classes", 4),
-  "dirichlet": Kind("Dirichlet 0.1", 4),
-  "rotate": Kind("rotated images", 4),
-  "permute": Kind("permuted labels", 4),
-  "noise": Kind("noisy images", 4),
-  "sources": Kind("two sources", 2, ("mnist",)),
-  "drift": Kind("drift", 2, steps=10),
+  "classes": Difference("two classes", 4),
+  "dirichlet": Difference("Dirichlet 0.1", 4),
+  "rotate": Difference("rotated images", 4),
+  "permute": Difference("permuted labels", 4),
+  "noise": Difference("noisy images", 4),
+  "sources": Difference("two sources", 2, ("mnist",)),
+  "drift": Difference("drift", 2, steps=10),
 }
 DATA = {"digits": "digits", "mnist": "MNIST", "fashion": "Fashion-MNIST"}
 #: (data, kind), in the order of the panels.
@@ -109,7 +109,7 @@ def preset_of(data: str, kind: str) -> str:
   return f"map_{data}_{kind}"
 
 
-def methods_of(kind: str) -> dict[str, Method]:
+def methods_of(kind: str) -> dict[str, MapMethod]:
   """The methods that run on a kind of difference, by their labels."""
   return {
     label: method
@@ -214,7 +214,7 @@ def _total(outcome: suite.Outcome, column: str) -> float:
   return float(np.mean([r[column] for r in outcome.rows if r["round"] == last]))
 
 
-def gains(
+def panel_gains(
   runs: Sequence[suite.Outcome],
 ) -> dict[str, tuple[dict[str, float], float]]:
   """Every method's gain over FedAvg in a panel, in points.
@@ -242,7 +242,7 @@ def _table(outcomes: suite.Outcomes) -> str:
   """The best method of every family, and every method with its intervals."""
   best, rows = [], []
   for runs in suite.by_panel(outcomes):
-    title, gain_of = runs[0].cell.panel_title, gains(runs)
+    title, gain_of = runs[0].cell.panel_title, panel_gains(runs)
     base = next((o for o in runs if o.cell.label == BASE), None)
     best.append([title, *(_best_of(family, gain_of) for family in FAMILIES.values())])
     for o in sorted(runs, key=lambda o: -SCORE(o).mean()):
@@ -271,9 +271,9 @@ def _table(outcomes: suite.Outcomes) -> str:
       "steps. Gaps are paired by partition; in brackets the p value of the paired t "
       "test, with Holm's correction for the tests of a panel. The worst kind is "
       "measured on the examples of all its clients. ARI is the adjusted Rand index "
-      "of the groups against the kinds, without kinds against clients with the same classes. MB "
-      "are those of all participants, both ways; work is the number of per-example "
-      "gradients, as a multiple of FedAvg's.",
+      "of the groups against the kinds, without kinds against clients with the same "
+      "classes. MB are those of all participants, both ways; work is the number of "
+      f"per-example gradients, as a multiple of {BASE}'s.",
       markdown.table(
         [
           "clients differ by",
@@ -293,7 +293,7 @@ def _table(outcomes: suite.Outcomes) -> str:
 
 
 def _best_of(
-  family: Mapping[str, Method], gain_of: Mapping[str, tuple[dict[str, float], float]]
+  family: Mapping[str, MapMethod], gain_of: Mapping[str, tuple[dict[str, float], float]]
 ) -> str:
   members = [label for label in family if label in gain_of]
   if not members:
@@ -354,12 +354,12 @@ def _draw(
           f"{SCORE(base).mean():.0f} %",
           {
             label: plots.Gain(spread["mean"], p <= _CLEAR)
-            for label, (spread, p) in gains(runs).items()
+            for label, (spread, p) in panel_gains(runs).items()
           },
         )
       )
   parts = " or ".join(sorted({f"{max(1, len(o.parts))}" for o in outcomes}))
-  plots.gains(
+  plots.gain_map(
     paths,
     {
       family: [label for label in members if label != BASE]

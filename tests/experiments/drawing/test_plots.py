@@ -341,7 +341,7 @@ def test_gains_are_white_at_none_and_blue_above(draw_figure):
   )
   rows_of = {"clusters": ["up", "none"], "personal": ["down", "lost", "absent"]}
   figure = draw_figure(
-    plots.gains, rows_of, {"digits": [column]}, "FedAvg", "title", "note"
+    plots.gain_map, rows_of, {"digits": [column]}, "FedAvg", "title", "note"
   )
   (axis,) = figure.axes
   assert [tick.get_text() for tick in axis.get_yticklabels()] == [

@@ -295,7 +295,7 @@ def test_gains_of_the_map_are_paired_by_partition(map_cells):
     for label, gain in (("FedAvg", 0.0), ("IFCA", 0.05), ("FedDrift", 0.1))
   }
   runs = [map_outcome(cells[label], curve) for label, curve in curves.items()]
-  gains = kinds_map.gains(runs)
+  gains = kinds_map.panel_gains(runs)
   assert list(gains) == ["IFCA", "FedDrift"]
   p = [
     stats.ttest_rel(curves[label].mean(1), curves["FedAvg"].mean(1)).pvalue
@@ -307,7 +307,7 @@ def test_gains_of_the_map_are_paired_by_partition(map_cells):
     assert min(p) <= corrected <= 2 * max(p)
   table = kinds_map._table(runs)
   assert "FedDrift +" in table and "| digits, drift | FedAvg |" in table
-  assert kinds_map.gains(runs[1:]) == {}  # nothing to compare with
+  assert kinds_map.panel_gains(runs[1:]) == {}  # nothing to compare with
 
 
 def test_the_map_shows_no_cell_before_its_last_partition(map_cells, monkeypatch):
