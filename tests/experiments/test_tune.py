@@ -222,7 +222,7 @@ def test_the_map_has_a_grid_of_rates_and_two_of_ditto_alike(tmp_path, monkeypatc
   study = tuning.Study("beyond", "map_digits_rotate", tmp_path)
   for name in study.preset_names():
     settings = study.settings(name, tuning.SETTINGS)
-    rates = [setting["client_lr"] for setting in settings]
+    rates = [float(str(setting["client_lr"])) for setting in settings]
     assert len(settings) == len(set(rates)) == 3
     unit = 0.3 * 36 if name.endswith("fsvrg") else 1.0
     np.testing.assert_allclose(sorted(rates), [0.1 * unit, 0.3 * unit, unit], rtol=0.03)

@@ -24,6 +24,7 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
 from ...cli import presets
+from ...cli.config import Layer
 from ...drawing import plots
 from ...reports import markdown
 from .. import figures, partitions, suite
@@ -159,13 +160,21 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
   lines = []
   for label, method in methods_of(kind).items():
     name = method.algorithm
-    general, tuned = (
-      preset if presets.exists(preset) else {}
-      for folder in ("methods", f"methods_{panel.data}")
-      for preset in (f"{NAME}/{folder}/{name}.flags",)
+    layers: tuple[Layer, ...] = (
+      f"{NAME}/methods/{name}.flags",
+      {"algorithm": name, **told[name]},
+      f"{NAME}/methods_{panel.data}/{name}.flags",
     )
-    settings = {"algorithm": name, **told[name]}
-    lines.append(figures.FigureLine(label, (general, settings, tuned)))
+    lines.append(
+      figures.FigureLine(
+        label,
+        tuple(
+          layer
+          for layer in layers
+          if not isinstance(layer, str) or presets.exists(layer)
+        ),
+      )
+    )
   return lines
 
 

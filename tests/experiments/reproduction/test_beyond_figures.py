@@ -21,6 +21,7 @@ from experiments.reproduction.beyond import (
 )
 from experiments.reproduction.beyond import bytes as fewer_bytes
 from fedjax_alg.exchange.attacks import hostile_clients
+from fedjax_alg.hparams import ordered_values
 from fedjax_alg.records import accounting
 from tests.experiments import shown
 
@@ -249,7 +250,7 @@ def test_every_cell_of_the_map_has_the_same_budget(map_cells):
   for cell in map_cells:
     run, values = cell.config.run, cell.config.values
     assert (run.rounds, len(run.seeds), values["participation"]) == (40, 1, 1.0)
-    hparams = cell.config.method.values()
+    hparams = ordered_values(*cell.config.method.resolved().parts)
     assert hparams["local_steps"] == 20 and hparams["batch_size"] == 10
     kind = titles[cell.panel_title.split(", ")[1]]
     groups = kinds_map.METHODS[cell.label].groups
