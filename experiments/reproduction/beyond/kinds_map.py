@@ -347,25 +347,32 @@ def _what_is_there(outcomes: suite.Outcomes) -> str:
   )
 
 
+def _empty_columns(data: str) -> dict[str, plots.GainColumn]:
+  """kind -> its column of a map on which nothing has been run."""
+  return {
+    kind: plots.GainColumn(difference.title, "", {})
+    for kind, difference in KINDS.items()
+    if data in difference.data
+  }
+
+
 def _draw(
   paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
 ) -> None:
   """Draws the gains over FedAvg, a row for each method and a block for each family."""
   del title, x_axis
-  columns: dict[str, list[plots.GainColumn]] = {}
+  columns: dict[str, dict[str, plots.GainColumn]] = {}
   for runs in suite.by_panel(outcomes):
     data, kind = _PLACE_OF[runs[0].cell.panel]
     base = next((o for o in runs if o.cell.label == BASE), None)
     if base is not None:
-      columns.setdefault(DATA[data], []).append(
-        plots.GainColumn(
-          KINDS[kind].title,
-          f"{SCORE(base).mean():.0f} %",
-          {
-            label: plots.Gain(spread["mean"], p <= _CLEAR)
-            for label, (spread, p) in panel_gains(runs).items()
-          },
-        )
+      columns.setdefault(data, _empty_columns(data))[kind] = plots.GainColumn(
+        KINDS[kind].title,
+        f"{SCORE(base).mean():.0f} %",
+        {
+          label: plots.Gain(spread["mean"], p <= _CLEAR)
+          for label, (spread, p) in panel_gains(runs).items()
+        },
       )
   parts = " or ".join(sorted({f"{max(1, len(o.parts))}" for o in outcomes}))
   plots.gain_map(
@@ -374,13 +381,13 @@ def _draw(
       family: [label for label in members if label != BASE]
       for family, members in FAMILIES.items()
     },
-    columns,
+    {DATA[data]: list(of_data.values()) for data, of_data in columns.items()},
     BASE,
-    f"Points of accuracy above {BASE}"
-    + f" on {''.join(columns)}" * (len(columns) == 1)
+    f"Points above {BASE}"
+    + "".join(f" on {DATA[data]}" for data in columns if len(columns) == 1)
     + ", where clients differ by ...",
     f"partitions: {parts}; bold: clear in a paired t test (p <= {_CLEAR:g}); "
-    "grey: not clear; hatched: not run, or not made for it",
+    "grey: not clear;\nhatched: not run, or not made for it",
   )
 
 
