@@ -229,7 +229,7 @@ def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
   monkeypatch.setattr(
     sweeps,
     "run_all",
-    lambda configs, names: (runs.extend(zip(configs, names)), [])[1],
+    lambda configs, names, pictures: (runs.extend(zip(configs, names)), [])[1],
   )
   with shown.built_once():
     assert (
