@@ -33,7 +33,8 @@ PUBLISHED = {
     "niid_bench:86f9d441 fedavg_2nn:91e3a913 pfedme:82fa5f23 ifca_rotated:040f82f1"
   ),
   "beyond": (
-    "hostile:ae052db1 bytes:2e3720e8 late:fc3d4f33 private:569f2cec board:e79dcbf3"
+    "hostile:ae052db1 bytes:2e3720e8 late:fc3d4f33 private:569f2cec board:e79dcbf3 "
+    "map:a5484f29"
   ),
 }
 
