@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 #: apart, and colour-blind readers can tell them apart, too. No figure of the
 #: papers' gradient methods has one twice.
 _GRID: dict[str, tuple[str, ...]] = {
-  "#006BAA": ("MA-FSVRG", "", "FedACnnL-WA", "", "CFL", "pFedZO", "IFCA"),
+  "#006BAA": ("MA-FSVRG", "FedSAM", "FedACnnL-WA", "FedLESAM", "CFL", "pFedZO", "IFCA"),
   "#D55E00": (
     "GA-FSVRG",
     "CFSVRG",
@@ -31,7 +31,7 @@ _GRID: dict[str, tuple[str, ...]] = {
     "FG-RAC-EDC",
     "FSVRG",
     "BAFFLE",
-    "",
+    "FedCM",
     "pFedACnnL-WC",
     "FG-RCC-EDC",
   ),
@@ -47,13 +47,22 @@ _GRID: dict[str, tuple[str, ...]] = {
   "#000000": (
     "FedAvg",
     "FedAvgM",
-    "",
+    "FedACG",
     "composed",
     "each client alone",
     "pooled optimum",
     "FedAvg + pre-training",
   ),
-  "#EAA60A": ("FedACnnL", "FedNova", "FedProx", "FGP-MADC", "FedYogi", "", "FedDyn"),
+  "#EAA60A": (
+    "FedACnnL",
+    "FedNova",
+    "FedProx",
+    "FGP-MADC",
+    "FedYogi",
+    "FedExP",
+    "FedDyn",
+    "FedADMM",
+  ),
   "#332288": (
     "pFedACnnL",
     "MimeSVRG",
@@ -63,7 +72,16 @@ _GRID: dict[str, tuple[str, ...]] = {
     "FedAsync",
     "AFL",
   ),
-  "#A52DFF": ("PACFL", "FedEM", "FedSoft", "FedDrift", "SCAFFOLD", "APFL", ""),
+  "#A52DFF": (
+    "PACFL",
+    "FedEM",
+    "FedSoft",
+    "FedDrift",
+    "SCAFFOLD",
+    "APFL",
+    "SCAFFOLD-M",
+    "Scaffnew",
+  ),
   "#695A2D": (
     "FedPer",
     "LoSAC",
@@ -90,6 +108,7 @@ _DASHES: dict[str, tuple[Any, float, str]] = {
   "dashdot": ((0, (4, 1.5, 1.2, 1.5)), 1.6, "--"),
   "5px,2px,2px,2px,2px,2px": ((0, (4, 1.3, 1.2, 1.3, 1.2, 1.3)), 1.6, "++"),
   "dot": ((0, (1.2, 1.2)), 1.6, ".."),
+  "4px,4px": ((0, (2.4, 2.4)), 1.6, "oo"),
 }
 
 
@@ -147,7 +166,7 @@ def _every() -> list[Style]:
     Style(colour, order[(i + 2 * turn) % len(order)])
     for turn in range(len(order))
     for i, colour in enumerate(COLOURS)
-  ]
+  ] + [Style(colour, dashes[7]) for colour in COLOURS]
 
 
 def _exactly(label: str) -> Style | None:
@@ -171,7 +190,7 @@ def line_styles(labels: Iterable[str]) -> dict[str, Style]:
 
   The label of a method gets the method's style. Other labels get what is left,
   in turn; of several variants of a method the first has the method's style, if
-  the method itself is not there. 63 lines differ.
+  the method itself is not there. 72 lines differ.
   """
   names = list(dict.fromkeys(labels))
   by_label: dict[str, Style] = {}

@@ -43,7 +43,7 @@ class FedADMMHParams(LocalWork):
     above=0.0,
     source="Gong et al. (3)",
   )
-  client_weights: str = weights("uniform", "Algorithm 1, line 7")
+  client_weights: str = weights("uniform", "Algorithm 1, line 7", when=None)
 
 
 class Duals(NamedTuple):

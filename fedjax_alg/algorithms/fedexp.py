@@ -54,7 +54,9 @@ class FedExPHParams(Extrapolation, Proximal, ClientOptimizer, LocalWork):
     default=0.0, metadata=Proximal.__dataclass_fields__["mu"].metadata
   )
   client_lr: float = local_rate(0.1, "Algorithm 1, line 6", "eta_l")
-  client_weights: str = weights("uniform", "Algorithm 1, line 10", by_loss=True)
+  client_weights: str = weights(
+    "uniform", "Algorithm 1, line 10", when=None, by_loss=True
+  )
 
 
 @builder

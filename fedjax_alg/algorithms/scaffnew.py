@@ -50,7 +50,7 @@ class ScaffnewHParams:
     maximum=1.0,
     source="Algorithm 2, line 4",
   )
-  client_weights: str = weights("uniform", "Algorithm 2, line 9")
+  client_weights: str = weights("uniform", "Algorithm 2, line 9", when=None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -127,7 +127,10 @@ def test_with_all_clients_fedadmm_is_feddyn(problem):
   everyone = [list(range(12))] * 3
   states = [
     bridge.rounds(problem, name, everyone, **options, **WORK)[1][-1].state
-    for name, options in (("fedadmm", dict(rho=0.3)), ("feddyn", dict(alpha=0.3)))
+    for name, options in (
+      ("fedadmm", dict(rho=0.3, server_lr=1.0)),
+      ("feddyn", dict(alpha=0.3)),
+    )
   ]
   problems.assert_close(states[0].models, states[1].models, rtol=0, atol=2e-6)
 
@@ -259,7 +262,8 @@ def test_with_k_models_each_group_has_its_rate(problem):
   ],
 )
 def test_what_reads_every_update_refuses_what_hides_them(problem, pattern, settings):
-  bridge.assert_refused(problem, "fedexp", pattern, **settings)
+  settings |= dict(server="extrapolated")
+  bridge.assert_refused(problem, "composed", pattern, **settings)
 
 
 def test_an_optimizer_of_optax_is_taken_by_name(problem):

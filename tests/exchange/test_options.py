@@ -21,6 +21,7 @@ from fedjax_alg.exchange import (
 )
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
+from fedjax_alg.exchange.options import MeanOptions
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.exchange.weights import participation
 from fedjax_alg.hparams import field_values, hyper, reads
@@ -48,7 +49,7 @@ def test_only_an_own_weight_is_left_to_the_methods():
   """Their hyper-parameters share no name with the exchange."""
   names = field_values(ExchangeOptions()).keys()
   for name, entry in registry.ALGORITHMS.items():
-    assert entry.exchange in (ExchangeOptions, Hostility, NoExchange), name
+    assert entry.exchange in (ExchangeOptions, Hostility, MeanOptions, NoExchange), name
     shared = field_values(entry.hparams()).keys() & names
     assert not shared or entry.rounds is not None, name  # moments are private, too
 
