@@ -117,6 +117,14 @@ def test_counts_of_features_and_labels(offset, size):
     np.testing.assert_array_equal(counts, expected)
 
 
+def test_features_of_several_arrays_are_counted_one_after_the_other():
+  shard = Shard(
+    {"a": DATA.x[:, :2], "b": DATA.x[:, 2:]}, DATA.y, *map(jnp.int32, (17, 63))
+  )
+  counts = feature_counts(shard)
+  np.testing.assert_array_equal(counts, (X[rows_of(17, 63)] != 0).sum(0))
+
+
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("shape", [(), (1,), (4, 1)])
 def test_a_loss_has_one_number_for_each_row(shape):
