@@ -14,15 +14,16 @@ The second form tunes all methods of a paper's figures:
   python -m experiments.tune --paper=conjugate --data=mnist --data_dir=...
 
 It runs every method with the same number of settings (--settings, 12), on three
-partitions with three seeds each (one for the board and the map), and chooses the
-one of the best accuracy on data that are held out: clients of the conjugate and
-diversified papers, which have to have 100 examples of every class, a sixth of
-the training images or another draw of synthetic data for the analytic paper, the
-board and the map, whose methods have a model for each client. The accuracy is
-the mean of the last ten rounds, of all rounds for the conjugate paper, which is
-about speed, and of the last evaluation for the analytic one, the board and the
-map (of every step where clients drift). Test data are not read. The choices are
-printed and written to tune.md and tune.csv; --write puts them into
+partitions with three seeds each (one for the studies beyond the papers), and
+chooses the one of the best accuracy on data that are held out: clients of the
+conjugate and diversified papers, which have to have 100 examples of every class,
+and for the others a sixth of the training images or another draw of synthetic
+data. There the accuracy is that of the clients' models for the analytic paper, the
+board and the map, and of the global model for central acceleration. It is the mean
+of the last ten rounds, of all rounds for the conjugate paper, which is about speed,
+and of the last evaluation for the analytic one, the board and the map (of every
+step where clients drift). Test data are not read. The choices are printed and
+written to tune.md and tune.csv; --write puts them into
 presets/<paper>/settings.csv. The map has a grid of three learning rates.
 
 The settings are drawn from the ranges of all that the paper leaves open in a

@@ -722,6 +722,7 @@ def dots(
   interval: str = "",
   missing: str = "not run",
   in_a_row: int = 2,
+  reference: float | None = None,
 ) -> None:
   """Draws panels of numbers, in rows of one or several.
 
@@ -733,6 +734,7 @@ def dots(
     interval: what the intervals are, for the legend.
     missing: what stands in the place of a number that there is not.
     in_a_row: the most panels side by side.
+    reference: a number that a vertical line marks; None: no line.
   """
   rows = max(
     4.0,
@@ -756,6 +758,8 @@ def dots(
         for dot in _several(label_dots)
       ):
         axis.plot([], [], "|-", color="grey", markersize=7, label=interval)
+      if reference is not None:
+        axis.axvline(reference, color="grey", linewidth=1.0, zorder=1)
       for y, (label, label_dots) in enumerate(panel_dots.items()):
         for i, dot in enumerate(_several(label_dots), 1):
           style = styles_lib.method_style(label) or styles_lib.Style(

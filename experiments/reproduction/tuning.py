@@ -24,7 +24,7 @@ from ..cli import config as config_lib
 from ..cli import flag_words, flags, guard, presets, shared_runs, sweeps
 from ..cli.config import Layer, UsageError
 from ..reports import markdown
-from .beyond import kinds_map
+from .beyond import accelerations, kinds_map
 from .conjugate import figures as conjugate
 from .diversified import ablation
 from .diversified import figures as diversified
@@ -96,9 +96,9 @@ class _Protocol(NamedTuple):
   values: Mapping[str, Any] = {}  #: of every run
   rounds: int | None = None  #: of methods whose preset says none
   held: Mapping[str, Any] = {}  #: values that hold clients out
-  #: the protocol that decides: validation (of clients that are held out) or
-  #: local (of clients that have a model each, on a sixth of the training images
-  #: or another draw of synthetic data)
+  #: the protocol that decides: validation (of clients that are held out), or
+  #: on a sixth of the training images or another draw of synthetic data, local
+  #: (of clients that have a model each) or global
   by: str = "validation"
   #: ranges that all methods have besides
   shared: Mapping[str, Log | AnyOf] = {}
@@ -258,6 +258,58 @@ def _of_map(data: str, kind: str) -> _Protocol:
   )
 
 
+#: Rates of the study of central acceleration: those of clients on each data set,
+#: and what a server has (experiments.reproduction.beyond.accelerations).
+_ACCELERATION_RATES = {
+  "digits": Log(0.03, 10.0, 0.3),
+  "mnist": Log(0.03, 10.0, 0.1),
+  "fashion": Log(0.01, 1.0, 0.1),
+  "cifar10": Log(0.003, 0.3, 0.03),
+}
+_MIXED = AnyOf((0.05, 0.1, 0.2, 0.4, 0.7), 0.1)
+_ADAPTIVE = Log(0.003, 0.3, 0.01)
+_ACCELERATIONS: dict[str, Space] = {
+  "fedavgm": {
+    "server_lr": AnyOf((0.1, 0.3, 1.0), 1.0),
+    "server_momentum": AnyOf((0.5, 0.8, 0.9, 0.95), 0.9),
+  },
+  "fedadam": {"server_lr": _ADAPTIVE},
+  "fedyogi": {"server_lr": _ADAPTIVE},
+  "fedcm": {"gradient_weight": _MIXED},
+  "scaffold_m": {"gradient_weight": _MIXED},
+  "fedexp": {"epsilon": AnyOf((1e-4, 1e-3, 1e-2, 0.1), 1e-3)},
+  "fedacg": {"server_momentum": AnyOf((0.5, 0.7, 0.85, 0.95), 0.85)},
+  "ma_fsvrg": {"server_lr": _SERVER, "beta1": _BETA1},
+  "ga_fsvrg": {
+    "server_lr": _SERVER,
+    "beta1": _BETA1,
+    "gradient_step": Log(0.3, 10.0, 1.0),
+  },
+}
+
+
+def _of_accelerations(data: str, share: str) -> _Protocol:
+  """Central acceleration: the global model on a sixth of the training images."""
+  told = accelerations.told_settings(share)
+  rates = _ACCELERATION_RATES[data]
+  return _Protocol(
+    rates,
+    float(str(rates.stated)),
+    10,
+    by="global",
+    own={
+      name: {
+        **_ACCELERATIONS.get(name, SPACES.get(name, {})),
+        **{flag: AnyOf((value,)) for flag, value in values.items()},
+      }
+      for name, values in told.items()
+    },
+    seeds=1,
+    algorithms=tuple(told),
+    pictures=False,
+  )
+
+
 #: (paper, data) -> protocol.
 PROTOCOLS: dict[tuple[str, str], _Protocol] = {
   ("conjugate", "mnist"): _Protocol(
@@ -276,6 +328,10 @@ PROTOCOLS: dict[tuple[str, str], _Protocol] = {
   **{
     ("beyond", kinds_map.preset_of(*place)): _of_map(*place)
     for place in kinds_map.PLACES
+  },
+  **{
+    ("beyond", accelerations.data_preset(*place)): _of_accelerations(*place)
+    for place in accelerations.PLACES
   },
   ("analytic", "mnist"): _analytic(Log(0.03, 1.0), rounds=20),
   ("analytic", "mnist_lr"): _analytic(Log(0.03, 1.0)),

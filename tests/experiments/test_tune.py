@@ -179,7 +179,7 @@ def test_what_is_tuned_is_a_setting_of_the_method(paper, data):
         *study.method_layers(name),
         f"{paper}/{data}.flags",
         flags.setting_texts(setting),
-        {"num_clients": 100},
+        {"num_clients": 440},
         {"validation_clients": 10} if study.protocol.by == "validation" else {},
       )
 

@@ -1,7 +1,7 @@
 """Studies beyond the papers; ``python -m experiments.beyond`` makes them."""
 
 from .. import figures
-from . import board, gradient, hostile, kinds_map, late, private
+from . import accelerations, board, gradient, hostile, kinds_map, late, private
 from . import bytes as fewer_bytes
 
 PAPER = figures.Paper(
@@ -13,6 +13,7 @@ PAPER = figures.Paper(
     "private": private.FIGURE,
     **({"board": board.FIGURE} if board.FIGURE.panels else {}),
     **({"map": kinds_map.FIGURE} if kinds_map.FIGURE.panels else {}),
+    **({"acceleration": accelerations.FIGURE} if accelerations.FIGURE.panels else {}),
   },
   {"gradient": gradient.TABLE},
   "Settings are chosen on validation clients.",
@@ -28,5 +29,6 @@ PAPER = figures.Paper(
     "gradient": "gradient",
     "board": "board",
     "map": "map",
+    "acceleration": "acceleration",
   },
 )

@@ -23,12 +23,10 @@ import numpy as np
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
-from ...cli import presets
-from ...cli.config import Layer
 from ...drawing import plots
 from ...reports import markdown
 from .. import figures, partitions, suite
-from . import board
+from . import board, tuned_panels
 
 NAME = "beyond"
 BASE = "FedAvg"
@@ -134,10 +132,8 @@ def fixed_settings(kind: str) -> dict[str, dict[str, int]]:
 
 
 def _is_tuned(place: tuple[str, str]) -> bool:
-  """Whether all methods of a panel are tuned: there is no panel before."""
-  return all(
-    presets.exists(f"{NAME}/methods_{preset_of(*place)}/{method.algorithm}.flags")
-    for method in methods_of(place[1]).values()
+  return tuned_panels.is_tuned(
+    preset_of(*place), (m.algorithm for m in methods_of(place[1]).values())
   )
 
 
@@ -157,25 +153,13 @@ _PLACE_OF = dict(zip((panel.letter for panel in PANELS), PLACES))
 def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
   kind = _PLACE_OF[panel.letter][1]
   told = fixed_settings(kind)
-  lines = []
-  for label, method in methods_of(kind).items():
-    name = method.algorithm
-    layers: tuple[Layer, ...] = (
-      f"{NAME}/methods/{name}.flags",
-      {"algorithm": name, **told[name]},
-      f"{NAME}/methods_{panel.data}/{name}.flags",
+  return [
+    figures.FigureLine(
+      label,
+      tuned_panels.method_layers(panel.data, method.algorithm, told[method.algorithm]),
     )
-    lines.append(
-      figures.FigureLine(
-        label,
-        tuple(
-          layer
-          for layer in layers
-          if not isinstance(layer, str) or presets.exists(layer)
-        ),
-      )
-    )
-  return lines
+    for label, method in methods_of(kind).items()
+  ]
 
 
 def _mean_of_evaluations(
@@ -217,34 +201,15 @@ def _rand_index(outcome: suite.Outcome) -> np.ndarray:
   return np.array(indices)
 
 
-def _total(outcome: suite.Outcome, column: str) -> float:
-  """What all participants of a run sent or computed, the mean over partitions."""
-  last = max(row["round"] for row in outcome.rows)
-  return float(np.mean([r[column] for r in outcome.rows if r["round"] == last]))
-
-
 def panel_gains(
   runs: Sequence[suite.Outcome],
 ) -> dict[str, tuple[dict[str, float], float]]:
-  """Every method's gain over FedAvg in a panel, in points.
-
-  Args:
-    runs: the outcomes of one panel, FedAvg's among them.
-
-  Returns:
-    label -> the mean with its 95 % interval, paired by partition, and the p value
-    with Holm's correction for the tests of the panel. {} without FedAvg.
-  """
-  scores = {o.cell.label: SCORE(o) for o in runs}
-  if BASE not in scores:
-    return {}
-  labels = [label for label in scores if label != BASE]
-  statistics = board.gap_statistics([scores[label] - scores[BASE] for label in labels])
-  return dict(zip(labels, statistics))
+  """Every method's gain over FedAvg in points, as ``tuned_panels.gains_over``."""
+  return tuned_panels.gains_over(runs, SCORE, BASE)
 
 
-def _spread(values: np.ndarray, digits: int = 1) -> str:
-  return "-" if np.isnan(values).any() else markdown.format_values(values, digits)
+def _work(outcome: suite.Outcome) -> float:
+  return tuned_panels.mean_total(outcome, "total_example_gradients")
 
 
 def _table(outcomes: suite.Outcomes) -> str:
@@ -255,18 +220,17 @@ def _table(outcomes: suite.Outcomes) -> str:
     base = next((o for o in runs if o.cell.label == BASE), None)
     best.append([title, *(_best_of(family, gain_of) for family in FAMILIES.values())])
     for o in sorted(runs, key=lambda o: -SCORE(o).mean()):
-      work = "total_example_gradients"
       rows.append(
         [
           title,
           o.cell.label,
-          _spread(SCORE(o)),
-          board.format_gap(*gain_of[o.cell.label]) if o.cell.label in gain_of else "-",
-          _spread(_WORST_KIND(o)),
-          _spread(_WORST_TENTH(o)),
-          _spread(_rand_index(o), 2),
-          f"{_total(o, 'total_bytes') / 1e6:,.0f}",
-          f"{_total(o, work) / _total(base, work):.1f}" if base else "-",
+          tuned_panels.format_score(SCORE(o)),
+          tuned_panels.format_gain(gain_of.get(o.cell.label)),
+          tuned_panels.format_score(_WORST_KIND(o)),
+          tuned_panels.format_score(_WORST_TENTH(o)),
+          tuned_panels.format_score(_rand_index(o), 2),
+          f"{tuned_panels.mean_total(o, 'total_bytes') / 1e6:,.0f}",
+          f"{_work(o) / _work(base):.1f}" if base else "-",
         ]
       )
   return "\n\n".join(
@@ -313,37 +277,16 @@ def _best_of(
 
 def _what_is_there(outcomes: suite.Outcomes) -> str:
   """Section: which panels are finished, and which cells stay empty and why."""
-  finished: dict[str, set[str]] = {}
-  parts = {max(1, len(o.parts)) for o in outcomes}
-  for o in outcomes:
-    finished.setdefault(o.cell.panel, set()).add(o.cell.label)
-  lines = []
-  for panel, (data, kind) in zip(PANELS, PLACES):
-    count, of = len(finished.get(panel.letter, ())), len(methods_of(kind))
-    state = (
-      "finished"
-      if count == of
-      else f"{count} of {of} methods are finished"
-      if count
-      else "not run yet"
-      if _is_tuned((data, kind))
-      else "not tuned yet"
-    )
-    lines.append([panel.letter, panel.title, state])
-  return "\n\n".join(
+  return tuned_panels.what_is_there(
+    outcomes,
     [
-      "## What is there",
-      f"Finished are cells of {' or '.join(map(str, sorted(parts)))} of "
-      f"{FIGURE.partitions} partitions." * bool(parts),
-      "A panel is run by these two commands, in this order. Both go on where they "
-      "were stopped, and `--part=K/N` shares the second one out:",
-      "```\nfedjax-alg tune --paper=beyond --data=map_DATA_KIND --write\n"
-      "fedjax-alg beyond --figure=map --panels=LETTER\n```",
-      markdown.table(["letter", "panel", "state"], lines),
-      "Cells that stay empty: "
-      + "; ".join(f"{what}: {why}" for what, why in EMPTY.items())
-      + ".",
-    ]
+      tuned_panels.PanelState(panel, tuple(methods_of(place[1])), _is_tuned(place))
+      for panel, place in zip(PANELS, PLACES)
+    ],
+    FIGURE.partitions,
+    "map",
+    "map_DATA_KIND",
+    EMPTY,
   )
 
 

@@ -10,8 +10,9 @@ from scipy import stats
 from experiments import beyond
 from experiments.cli import config
 from experiments.reports import rule
-from experiments.reproduction import figures, partitions, suite, verdicts
+from experiments.reproduction import figures, partitions, suite, tuning, verdicts
 from experiments.reproduction.beyond import (
+  accelerations,
   board,
   gradient,
   hostile,
@@ -326,6 +327,165 @@ def test_the_map_shows_no_cell_before_its_last_partition(map_cells, monkeypatch)
   (row,) = [line for line in text.splitlines() if "digits, rotated" in line]
   assert row.endswith("| 16 of 17 methods are finished |")
   assert "finished" not in text.split("digits, permuted labels")[1].split("\n")[0]
+
+
+@pytest.fixture(scope="module", name="acceleration_cells")
+def fixture_acceleration_cells():
+  """Of all panels, also of those that are not tuned yet."""
+  with shown.built_once():
+    return figures.cells(
+      beyond.PAPER,
+      accelerations.FIGURE._replace(panels=accelerations.PANELS),
+      figures.Request(None, (), "here"),
+    )
+
+
+def test_every_acceleration_has_the_same_budget(acceleration_cells):
+  """Else a method would gain by rounds, steps or data that others do not have."""
+  data_of, labels_of = {}, {}
+  for cell in acceleration_cells:
+    run, values = cell.config.run, cell.config.values
+    assert (run.rounds, len(run.seeds)) == (100, 1) and not cell.pictures
+    for last in (accelerations.EARLY, accelerations.LATE):
+      assert last % run.eval_every == 0
+    hparams = ordered_values(*cell.config.method.resolved().parts)
+    steps = hparams.get("local_steps") or 1 / hparams["communication"]
+    assert (steps, hparams["batch_size"]) == (20, 10)
+    share = cell.panel_title.split(", ")[-1]
+    expected_share = 1.0 if share == "all clients" else float(share.split()[0]) / 100
+    if cell.label != "Scaffnew":  # which refuses to be told one
+      assert values["participation"] == expected_share
+    data_of.setdefault(cell.panel, set()).add(cell.config.data)
+    labels_of.setdefault(cell.panel, set()).add(cell.label)
+  assert len(data_of) == 12 and {len(data) for data in data_of.values()} == {1}
+  for panel, (_, share) in zip(accelerations.PANELS, accelerations.PLACES):
+    expected = set(accelerations.METHODS) - {"Scaffnew"}
+    if share == "all":
+      expected = {"FedAvg", "SCAFFOLD", "Scaffnew"}
+    assert labels_of[panel.letter] == expected
+
+
+def acceleration_outcome(cell, accuracies):
+  """A pooled outcome; accuracies [partitions, (20 rounds, 100 rounds)]."""
+  rows = [
+    {
+      "round": last,
+      "seed": partitions.STRIDE * part,
+      "partition": part,
+      "protocol": "global",
+      "accuracy": accuracy,
+      "total_bytes": 1e6 * last * (part + 1),
+      "total_example_gradients": 1e3 * last,
+    }
+    for part, curve in enumerate(accuracies)
+    for last, accuracy in zip((20, 100), curve)
+  ]
+  rows.sort(key=lambda row: row["round"])
+  parts = tuple(suite.Outcome(cell, None, [], {}) for _ in accuracies)
+  return suite.Outcome(cell, None, rows, {}, parts)
+
+
+@pytest.fixture(name="accelerated")
+def fixture_accelerated(acceleration_cells):
+  """A finished panel: each method is 0.2 points above the one before it."""
+  rng = np.random.default_rng(0)
+  hard = rng.normal(0.8, 0.05, (9, 1))  # a partition is hard for all methods
+  order = list(accelerations.METHODS)
+  return {
+    c.label: acceleration_outcome(
+      c, hard + 0.002 * order.index(c.label) + rng.normal(0, 0.001, (9, 2))
+    )
+    for c in acceleration_cells
+    if c.panel == "a"
+  }
+
+
+def test_eras_are_compared_by_the_choice_of_validation(accelerated, monkeypatch):
+  """The best by test data would be FedACG, 0.8 points above the choice."""
+  scores = {"fedavgm": 2.0, "fedadam": 1.0, "fedcm": 2.0, "fedacg": 1.0}
+  monkeypatch.setattr(
+    accelerations, "validation_accuracy", lambda data, name: scores.get(name, 0.0)
+  )
+  runs = list(accelerated.values())
+  best, gain = accelerations.compare_eras(runs)
+  assert best[accelerations.EARLIER] == "FedAvgM"
+  assert best[accelerations.LATER] == "FedCM"
+  accuracy = {
+    label: 100
+    * np.array([r["accuracy"] for r in accelerated[label].rows if r["round"] == 100])
+    for label in ("FedAvg", "FedAvgM", "FedCM")
+  }
+  np.testing.assert_allclose(
+    gain[accelerations.LATER], accuracy["FedCM"] - accuracy["FedAvg"]
+  )
+  p = stats.ttest_rel(accuracy["FedCM"], accuracy["FedAvgM"]).pvalue
+  (row,) = [
+    line for line in accelerations._answer(runs).splitlines() if "| digits" in line
+  ]
+  assert row.endswith(f"({p:.2g}) |")  # one row, so Holm corrects nothing
+
+
+def test_gains_of_accelerations_are_paired_and_corrected(accelerated):
+  """By SciPy's test: the least p value is multiplied by the number of tests."""
+  runs = list(accelerated.values())
+  table = accelerations._table(runs)
+  accuracy = {
+    label: [r["accuracy"] for r in outcome.rows if r["round"] == 20]
+    for label, outcome in accelerated.items()
+  }
+  p = {
+    label: stats.ttest_rel(values, accuracy["FedAvg"]).pvalue
+    for label, values in accuracy.items()
+    if label != "FedAvg"
+  }
+  first = min(p, key=p.get)
+  (row,) = [line for line in table.splitlines() if f" | {first} | " in line]
+  assert row.split(" | ")[4].endswith(f"({13 * p[first]:.2g})")
+
+
+@pytest.mark.parametrize(
+  "reached, costs",
+  [
+    ([20, 20, 100], ["20", "20", "60"]),
+    ([20, 100, None], ["100", "100", "200"]),
+    ([20, None, None], ["not reached"] * 3),
+  ],
+)
+def test_costs_are_those_of_the_median_partition(acceleration_cells, reached, costs):
+  """A partition that does not get there is not left out of the median."""
+  curves = [
+    (0.9 if first == 20 else 0.5, 0.5 if first is None else 0.9) for first in reached
+  ]
+  outcome = acceleration_outcome(acceleration_cells[0], curves)
+  if reached[2] == 100:  # MB of the partitions: 20, 40, 300
+    costs[2] = "40"
+  assert accelerations.costs_to_target(outcome, 0.85) == costs
+
+
+def test_a_panel_without_all_methods_is_not_compared(accelerated):
+  """Tests of some methods alone would be corrected for too few."""
+  runs = [o for label, o in accelerated.items() if label != "FedACG"]
+  assert "No panel is finished" in accelerations._table(runs)
+  assert accelerations.select_whole(list(accelerated.values())) and not (
+    accelerations.select_whole(runs)
+  )
+  text = accelerations._what_is_there(runs)
+  assert "| a | digits, softmax, 20 % of the clients | 13 of 14 methods" in text
+  assert "| b | digits, softmax, 10 % of the clients | finished" not in text
+
+
+def test_every_acceleration_is_tuned_with_as_many_settings(tmp_path, monkeypatch):
+  """The choice among more settings would be the better one by luck alone."""
+  monkeypatch.setattr(tuning, "_holdout_file", lambda *_: tmp_path / "a.npz")
+  for place in accelerations.PLACES:
+    study = tuning.Study("beyond", accelerations.data_preset(*place), tmp_path)
+    told = accelerations.told_settings(place[1])
+    assert set(study.preset_names()) == set(told)
+    for name in told:
+      settings = study.settings(name, tuning.SETTINGS)
+      assert len(settings) == tuning.SETTINGS
+      assert len({str(setting["client_lr"]) for setting in settings}) > 8
+      assert all(told[name].items() <= setting.items() for setting in settings)
 
 
 def study(scores, rounds):

@@ -1,0 +1,430 @@
+"""Central acceleration from 2019 to today, every method tuned in the same way.
+
+Fourteen methods on four data sets, with two shares of the clients in a round. All
+have the same rounds, local steps and batch size. A method that takes two gradients
+in a step, or measures gradients at the server's model, pays for them: what a method
+costs is counted up to one target. Twelve settings a method are compared on a sixth
+of the training images:
+
+  python -m experiments.tune --paper=beyond --data=acceleration_digits_20 --write
+
+(acceleration_<data>_<share>). Scaffnew takes all clients in every round, so it has
+a column of its own, beside FedAvg and SCAFFOLD with all clients.
+"""
+
+from collections.abc import Mapping
+import math
+import string
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_alg import metrics
+from fedjax_alg.records import summary as results
+
+from ...cli import presets
+from ...drawing import plots
+from ...reports import markdown
+from .. import cost_to_accuracy, figures, partitions, suite
+from . import board, tuned_panels
+
+NAME = "beyond"
+BASE = "FedAvg"
+
+
+#: What every method is told but Scaffnew, whose number of steps is drawn.
+_STEPS = {"local_steps": 20}
+
+
+class Acceleration(NamedTuple):
+  """A method of the study."""
+
+  algorithm: str
+  year: str  #: of its paper; "": not stated
+  told: Mapping[str, object] = _STEPS  #: flag -> value that is not tuned
+
+
+_SEVERAL = {**_STEPS, "num_models": 4, "threshold": 4, "central_rule": "corrected"}
+#: The base method is that of AISTATS 2017.
+EARLIER = "2019 to 2021"
+LATER = "2021 to 2024"
+OF_FSVRG = "FSVRG, and central steps beside it"
+#: era -> label -> method, in the order of the years.
+ERAS: dict[str, dict[str, Acceleration]] = {
+  EARLIER: {
+    "FedAvgM": Acceleration("fedavgm", "2019"),
+    "SCAFFOLD": Acceleration("scaffold", "2020"),
+    "FedAdam": Acceleration("fedadam", "2021"),
+    "FedYogi": Acceleration("fedyogi", "2021"),
+  },
+  LATER: {
+    "FedCM": Acceleration("fedcm", "2021"),
+    # A round has 20 local steps on average, as those of the others.
+    "Scaffnew": Acceleration("scaffnew", "2022", {"communication": 0.05}),
+    "FedExP": Acceleration("fedexp", "2023"),
+    "SCAFFOLD-M": Acceleration("scaffold_m", "2024"),
+    "FedACG": Acceleration("fedacg", "2024"),
+  },
+  OF_FSVRG: {
+    "FSVRG": Acceleration("fsvrg", "2016"),
+    "MA-FSVRG": Acceleration("ma_fsvrg", "2024", _SEVERAL),
+    "GA-FSVRG": Acceleration("ga_fsvrg", "2024", _SEVERAL),
+    "CFSVRG": Acceleration("cfsvrg", ""),
+    "CLSFSVRG": Acceleration("clsfsvrg", ""),
+  },
+}
+METHODS = {BASE: Acceleration("fedavg", "2017")} | {
+  label: method for era in ERAS.values() for label, method in era.items()
+}
+#: The method that takes all clients in every round.
+ALONE = "Scaffnew"
+#: What is compared where all clients take part in every round.
+OF_ALL_CLIENTS = (BASE, "SCAFFOLD", ALONE)
+
+
+class DataSet(NamedTuple):
+  """A data set of the study."""
+
+  title: str
+  target: float  #: accuracy up to which costs are counted
+  shares: tuple[str, ...] = ("20", "5", "all")
+  eval_every: int = 0  #: rounds, if they are not those of the figure
+
+
+#: name -> data set, as in presets/beyond/acceleration_<name>.flags.
+DATA = {
+  "digits": DataSet("digits, softmax", 0.9, ("20", "10", "all")),
+  "mnist": DataSet("MNIST, softmax on HoG", 0.95),
+  "fashion": DataSet("Fashion-MNIST, MLP", 0.8),
+  "cifar10": DataSet("CIFAR-10, CNN", 0.5, eval_every=5),
+}
+#: (data, share of the clients), in the order of the panels.
+PLACES = [(name, share) for name, data in DATA.items() for share in data.shares]
+
+#: What stays empty -> why.
+EMPTY = {
+  ALONE: "takes all clients in every round, so it is compared in the panels of "
+  f"all clients, with {' and '.join(OF_ALL_CLIENTS[:2])}",
+  "5 % of digits": "would be two or three clients, so there are 10 %",
+  "FedMuon": "is not in the library",
+}
+
+#: Rounds after which accuracy is compared.
+EARLY, LATE = 20, 100
+
+
+def data_preset(data: str, share: str) -> str:
+  """The name of the data preset of a panel, as `tune --data` takes it."""
+  return f"acceleration_{data}_{share}"
+
+
+def methods_with(share: str) -> dict[str, Acceleration]:
+  """The methods that run with a share of the clients, by their labels."""
+  if share != "all":
+    return {label: method for label, method in METHODS.items() if label != ALONE}
+  # Scaffnew does not read the share: it has all clients by itself.
+  return {
+    label: method
+    if label == ALONE
+    else method._replace(told={**method.told, "participation": 1.0})
+    for label, method in METHODS.items()
+    if label in OF_ALL_CLIENTS
+  }
+
+
+def told_settings(share: str) -> dict[str, Mapping[str, object]]:
+  """algorithm -> its settings that are not tuned."""
+  return {method.algorithm: method.told for method in methods_with(share).values()}
+
+
+def describe_share(share: str) -> str:
+  """Describes who takes part in a round."""
+  return "all clients" if share == "all" else f"{share} % of the clients"
+
+
+def _is_tuned(place: tuple[str, str]) -> bool:
+  return tuned_panels.is_tuned(data_preset(*place), told_settings(place[1]))
+
+
+PANELS = tuple(
+  figures.Panel(
+    letter,
+    f"{DATA[data].title}, {describe_share(share)}",
+    {},
+    data_preset(data, share),
+    eval_every=DATA[data].eval_every,
+  )
+  for letter, (data, share) in zip(string.ascii_lowercase, PLACES)
+)
+_PLACE_OF = dict(zip((panel.letter for panel in PANELS), PLACES))
+
+
+def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
+  return [
+    figures.FigureLine(
+      label, tuned_panels.method_layers(panel.data, method.algorithm, method.told)
+    )
+    for label, method in methods_with(_PLACE_OF[panel.letter][1]).items()
+  ]
+
+
+def accuracy_after(outcome: suite.Outcome, last: int) -> np.ndarray:
+  """The accuracy after some rounds, in percent of each partition.
+
+  With K models it is the mean of theirs.
+  """
+  rows = [
+    row for row in outcome.rows if row["protocol"] == "global" and row["round"] == last
+  ]
+  if not rows:
+    return np.array([math.nan])
+  values = results.by_seed(rows, "global", "accuracy")[:, 0]
+  return partitions.means(100 * values, outcome.parts)
+
+
+def _late_accuracy(outcome: suite.Outcome) -> np.ndarray:
+  return accuracy_after(outcome, LATE)
+
+
+def _early_accuracy(outcome: suite.Outcome) -> np.ndarray:
+  return accuracy_after(outcome, EARLY)
+
+
+def select_whole(outcomes: suite.Outcomes) -> list[list[suite.Outcome]]:
+  """The outcomes of each panel of which all methods are finished.
+
+  A panel that lacks some has no tests, since Holm's correction is for all of them.
+  """
+  finished = tuned_panels.finished_labels(outcomes)
+  return [
+    list(runs)
+    for runs in suite.by_panel(outcomes)
+    if finished[runs[0].cell.panel] == set(methods_with(_place(runs)[1]))
+  ]
+
+
+def _place(runs: suite.Outcomes) -> tuple[str, str]:
+  return _PLACE_OF[runs[0].cell.panel]
+
+
+def _by_year(runs: suite.Outcomes) -> list[suite.Outcome]:
+  """The base method, and the others era by era."""
+  order = list(METHODS)
+  return sorted(runs, key=lambda o: order.index(o.cell.label))
+
+
+#: Heading of a cost -> its column, and what it is divided by.
+_COSTS = {
+  "rounds": ("round", 1.0),
+  "thousand gradients": ("total_example_gradients", 1e3),
+  "MB": ("total_bytes", 1e6),
+}
+
+
+def costs_to_target(outcome: suite.Outcome, target: float) -> list[str]:
+  """Formats the costs until the target: medians over the partitions.
+
+  A partition that does not get there counts as infinite.
+  """
+  texts = []
+  for column, unit in _COSTS.values():
+    median = cost_to_accuracy.median(
+      cost_to_accuracy.costs_at_target(outcome, target, column)
+    )
+    texts.append("not reached" if median is None else f"{median / unit:,.4g}")
+  return texts
+
+
+def _table(outcomes: suite.Outcomes) -> str:
+  """Every method of the finished panels, with its gains and costs."""
+  rows = []
+  for runs in select_whole(outcomes):
+    data, share = _place(runs)
+    early = tuned_panels.gains_over(runs, _early_accuracy, BASE)
+    late = tuned_panels.gains_over(runs, _late_accuracy, BASE)
+    for o in _by_year(runs):
+      label = o.cell.label
+      rows.append(
+        [
+          f"{DATA[data].title}, {describe_share(share)}",
+          label,
+          METHODS[label].year or "-",
+          tuned_panels.format_score(_early_accuracy(o)),
+          tuned_panels.format_gain(early.get(label)),
+          tuned_panels.format_score(_late_accuracy(o)),
+          tuned_panels.format_gain(late.get(label)),
+          f"{100 * DATA[data].target:g} %",
+          *costs_to_target(o, DATA[data].target),
+        ]
+      )
+  if not rows:
+    return "No panel is finished, so there is nothing to compare."
+  return "\n\n".join(
+    [
+      _answer(outcomes),
+      "Every method. Accuracy of the global model on all test data, in percent, "
+      f"after {EARLY} and after {LATE} rounds; of MA-FSVRG and GA-FSVRG the mean of "
+      f"their models. Gains over {BASE} are paired by partition; in brackets the p "
+      "value of the paired t test, with Holm's correction for the tests of a panel. "
+      f"Settings are those that are best in the last ten of {LATE} rounds, and may "
+      f"not be those of {EARLY}. Costs are those of all participants until the "
+      "target, medians over the partitions: per-example gradients, anchors and "
+      "second passes included, and bytes both ways.",
+      markdown.table(
+        [
+          "data and clients",
+          "method",
+          "year",
+          f"after {EARLY}",
+          f"less {BASE}",
+          f"after {LATE}",
+          f"less {BASE}",
+          "target",
+          *_COSTS,
+        ],
+        rows,
+      ),
+    ]
+  )
+
+
+def validation_accuracy(data: str, algorithm: str) -> float:
+  """The validation accuracy of a method's tuned settings; NaN: it has none."""
+  preset = tuned_panels.tuned_preset(data, algorithm)
+  if not presets.exists(preset):
+    return math.nan
+  scores = [row.score for row in presets.load_preset(preset).settings if row.score]
+  return float(scores[0]) if scores else math.nan
+
+
+def choose_method(data: str, labels: list[str]) -> str:
+  """The method of best validation accuracy on a data preset."""
+  return max(
+    labels, key=lambda label: validation_accuracy(data, METHODS[label].algorithm)
+  )
+
+
+def compare_eras(
+  runs: suite.Outcomes,
+) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+  """The best method of every era in a finished panel.
+
+  Validation chooses it, so its test accuracy is not that of a choice by test data.
+
+  Returns:
+    era -> label; and era -> its gain over the base method in points, of each
+    partition.
+  """
+  data = data_preset(*_place(runs))
+  accuracies = {o.cell.label: _late_accuracy(o) for o in runs}
+  best = {
+    era: choose_method(data, [label for label in members if label in accuracies])
+    for era, members in ERAS.items()
+  }
+  return best, {era: accuracies[best[era]] - accuracies[BASE] for era in ERAS}
+
+
+def _format_points(gain: np.ndarray) -> str:
+  return results.format_spread(results.spread(list(gain)), sign="+")
+
+
+def _answer(outcomes: suite.Outcomes) -> str:
+  """What later methods gain over earlier ones; "" without a panel that says it."""
+  panels = [runs for runs in select_whole(outcomes) if _place(runs)[1] != "all"]
+  if not panels:
+    return ""
+  compared = [compare_eras(runs) for runs in panels]
+  gaps = board.gap_statistics([gain[LATER] - gain[EARLIER] for _, gain in compared])
+  rows = []
+  for runs, (best, gain), gap in zip(panels, compared, gaps):
+    data, share = _place(runs)
+    rows.append(
+      [
+        f"{DATA[data].title}, {describe_share(share)}",
+        *(f"{best[era]} {_format_points(gain[era])}" for era in ERAS),
+        board.format_gap(*gap),
+      ]
+    )
+  return "\n\n".join(
+    [
+      f"The method of every era that has the best validation accuracy, and its "
+      f"points above {BASE} on the test data after {LATE} rounds. The last column "
+      f"is the gain of {LATER} over {EARLIER}, paired by partition; in brackets the "
+      "p value of the paired t test, with Holm's correction for the rows.",
+      markdown.table(["data and clients", *ERAS, "later less earlier"], rows),
+    ]
+  )
+
+
+def _what_is_there(outcomes: suite.Outcomes) -> str:
+  """Section: which panels are finished, and which cells stay empty and why."""
+  return tuned_panels.what_is_there(
+    outcomes,
+    [
+      tuned_panels.PanelState(panel, tuple(methods_with(place[1])), _is_tuned(place))
+      for panel, place in zip(PANELS, PLACES)
+    ],
+    FIGURE.partitions,
+    "acceleration",
+    "acceleration_DATA_SHARE",
+    EMPTY,
+  )
+
+
+def _name_row(label: str) -> str:
+  return f"{label} {METHODS[label].year}".strip()
+
+
+def _draw(
+  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
+) -> None:
+  """Draws the gains over FedAvg, a panel for each data set, in order of the years."""
+  del x_axis
+  panels: dict[str, dict[str, list[plots.Dot]]] = {}
+  references: dict[str, list[str]] = {}
+  for runs in select_whole(outcomes):
+    data, share = _place(runs)
+    accuracies = {o.cell.label: _late_accuracy(o) for o in runs}
+    references.setdefault(data, []).append(f"{accuracies[BASE].mean():.1f} %")
+    index = DATA[data].shares.index(share)
+    rows = panels.setdefault(
+      data, {_name_row(label): [] for label in METHODS if label != BASE}
+    )
+    for label, values in accuracies.items():
+      if label != BASE:
+        rows[_name_row(label)].append(
+          plots.Dot(
+            *metrics.confidence_95((values - accuracies[BASE]).tolist()),
+            name=_NAMES[index],
+            place=(index, index),
+          )
+        )
+  plots.dots(
+    paths,
+    {
+      f"{DATA[data].title}\n{BASE}: {', '.join(references[data])}": rows
+      for data, rows in panels.items()
+    },
+    f"points above {BASE} after {LATE} rounds",
+    title,
+    "95 % CI over partitions, paired",
+    reference=0.0,
+  )
+
+
+#: Names of the three shares of the clients.
+_NAMES = ("20 % of the clients", "5 % (digits: 10 %)", "all clients")
+
+FIGURE = figures.Figure(
+  "Central acceleration from 2019 to 2024, tuned with equal budgets",
+  "accuracy",
+  "",
+  tuple(panel for panel, place in zip(PANELS, PLACES) if _is_tuned(place)),
+  lines_of=_lines,
+  table=_table,
+  sections=(_what_is_there, board.replay),
+  num_seeds=1,
+  partitions=9,
+  draw=_draw,
+  pictures=False,
+)

@@ -1,0 +1,149 @@
+"""Studies whose panels are data sets on which every method is tuned by itself.
+
+Such a panel is there once all of its methods are tuned:
+
+  python -m experiments.tune --paper=beyond --data=PRESET --write
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...cli import presets
+from ...cli.config import Layer
+from ...reports import markdown
+from .. import figures, suite
+from . import board
+
+NAME = "beyond"
+
+
+def tuned_preset(data: str, algorithm: str) -> str:
+  """The preset with the settings that a method has on a data preset."""
+  return f"{NAME}/methods_{data}/{algorithm}.flags"
+
+
+def is_tuned(data: str, algorithms: Iterable[str]) -> bool:
+  """Whether all methods of a panel are tuned: there is no panel before."""
+  return all(presets.exists(tuned_preset(data, name)) for name in algorithms)
+
+
+def method_layers(
+  data: str, algorithm: str, told: Mapping[str, object]
+) -> tuple[Layer, ...]:
+  """The settings of a method in a panel: those of all data, told, and tuned ones."""
+  layers: tuple[Layer, ...] = (
+    f"{NAME}/methods/{algorithm}.flags",
+    {"algorithm": algorithm, **told},
+    tuned_preset(data, algorithm),
+  )
+  return tuple(
+    layer for layer in layers if not isinstance(layer, str) or presets.exists(layer)
+  )
+
+
+def gains_over(
+  runs: Sequence[suite.Outcome],
+  score: Callable[[suite.Outcome], np.ndarray],
+  base: str,
+) -> dict[str, tuple[dict[str, float], float]]:
+  """Every method's gain over a base method in a panel.
+
+  Args:
+    runs: the outcomes of one panel, the base method's among them.
+    score: outcome -> a number of each partition.
+    base: label of the base method.
+
+  Returns:
+    label -> the mean with its 95 % interval, paired by partition, and the p value
+    with Holm's correction for the tests of the panel. {} without the base.
+  """
+  scores = {o.cell.label: score(o) for o in runs}
+  if base not in scores:
+    return {}
+  labels = [label for label in scores if label != base]
+  statistics = board.gap_statistics([scores[label] - scores[base] for label in labels])
+  return dict(zip(labels, statistics))
+
+
+def mean_total(outcome: suite.Outcome, column: str) -> float:
+  """What all participants of a run sent or computed, the mean over partitions."""
+  last = max(row["round"] for row in outcome.rows)
+  return float(np.mean([r[column] for r in outcome.rows if r["round"] == last]))
+
+
+class PanelState(NamedTuple):
+  """A panel, and the labels of its methods."""
+
+  panel: figures.Panel
+  labels: tuple[str, ...]
+  is_tuned: bool
+
+
+def finished_labels(outcomes: suite.Outcomes) -> dict[str, set[str]]:
+  """letter of a panel -> the labels of its finished cells."""
+  finished: dict[str, set[str]] = {}
+  for o in outcomes:
+    finished.setdefault(o.cell.panel, set()).add(o.cell.label)
+  return finished
+
+
+def what_is_there(
+  outcomes: suite.Outcomes,
+  panels: Sequence[PanelState],
+  partitions: suite.Partitions,
+  figure: str,
+  data: str,
+  empty: Mapping[str, str],
+) -> str:
+  """Section: which panels are finished, and which cells stay empty and why.
+
+  Args:
+    outcomes: the finished cells.
+    panels: all of them, also those that are not tuned yet.
+    partitions: of a whole cell.
+    figure: name of the figure.
+    data: form of the names of the panels' data presets.
+    empty: what stays empty -> why.
+  """
+  finished = finished_labels(outcomes)
+  parts = {max(1, len(o.parts)) for o in outcomes}
+  lines = []
+  for panel, labels, tuned in panels:
+    count, of = len(finished.get(panel.letter, ())), len(labels)
+    state = (
+      "finished"
+      if count == of
+      else f"{count} of {of} methods are finished"
+      if count
+      else "not run yet"
+      if tuned
+      else "not tuned yet"
+    )
+    lines.append([panel.letter, panel.title, state])
+  return "\n\n".join(
+    [
+      "## What is there",
+      f"Finished are cells of {' or '.join(map(str, sorted(parts)))} of "
+      f"{partitions} partitions." * bool(parts),
+      "A panel is run by these two commands, in this order. Both go on where they "
+      "were stopped, and `--part=K/N` shares the second one out:",
+      f"```\nfedjax-alg tune --paper={NAME} --data={data} --write\n"
+      f"fedjax-alg {NAME} --figure={figure} --panels=LETTER\n```",
+      markdown.table(["letter", "panel", "state"], lines),
+      "Cells that stay empty: "
+      + "; ".join(f"{what}: {why}" for what, why in empty.items())
+      + ".",
+    ]
+  )
+
+
+def format_score(values: np.ndarray, digits: int = 1) -> str:
+  """The mean with its interval; "-" where a partition has no number."""
+  return "-" if np.isnan(values).any() else markdown.format_values(values, digits)
+
+
+def format_gain(gain: tuple[dict[str, float], float] | None) -> str:
+  """A gain with its p value; "-" for none."""
+  return board.format_gap(*gain) if gain else "-"
