@@ -877,7 +877,7 @@ def _command(paper: Paper) -> Command:
     "\n".join(
       [
         "Names of the figures and tables:",
-        *(f"  {name:9} {title}" for name, title in titles.items()),
+        *(f"  {name:12} {title}" for name, title in titles.items()),
         "",
         "A finished run is reused, an interrupted one is continued. Any "
         "other --flag=value",

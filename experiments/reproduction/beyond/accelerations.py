@@ -385,7 +385,9 @@ def _draw(
   for runs in select_whole(outcomes):
     data, share = _place(runs)
     accuracies = {o.cell.label: _late_accuracy(o) for o in runs}
-    references.setdefault(data, []).append(f"{accuracies[BASE].mean():.1f} %")
+    references.setdefault(data, []).append(
+      f"{accuracies[BASE].mean():.1f} % with {describe_share(share)}"
+    )
     index = DATA[data].shares.index(share)
     rows = panels.setdefault(
       data, {_name_row(label): [] for label in METHODS if label != BASE}
@@ -402,7 +404,9 @@ def _draw(
   plots.dots(
     paths,
     {
-      f"{DATA[data].title}\n{BASE}: {', '.join(references[data])}": rows
+      "\n".join(
+        [DATA[data].title, *(f"{BASE}: {text}" for text in references[data])]
+      ): {name: dots for name, dots in rows.items() if dots}
       for data, rows in panels.items()
     },
     f"points above {BASE} after {LATE} rounds",
