@@ -182,3 +182,19 @@ def test_an_output_that_does_not_change_is_divided_by_1():
   rows = examples("dense")[1]
   expected = [1, rows.sum(1).std(), 1, 1, 1]
   np.testing.assert_allclose(actual, expected)
+
+
+def test_an_output_that_only_rounding_moves_has_the_deviation_one():
+  """Its variance is below 1e-12 of its square; a small one above it is kept."""
+  view = VIEWS["dense"]
+  x = np.zeros((N, 6))
+  x[:, 0], x[:, 1] = 1000.1, 0.01 * np.sign(np.arange(N) % 2 - 0.5)
+  y = np.arange(N) % CLASSES
+  kernel = np.zeros((6, 2))
+  kernel[0] = 1.0, 1.0
+  kernel[1] = 1e-3, 1.0  # deviations 1e-5 and 0.01 beside 1000.1
+  sums = moments.Moments(*oracle.statistics(x, y, CLASSES, None))
+  with jax.enable_x64(True):
+    to_double = lambda leaf: jnp.asarray(leaf, "float64")
+    result = solve.output_std(to_double(kernel), jax.tree.map(to_double, sums), view)
+  np.testing.assert_allclose(result, [1.0, 0.01], rtol=1e-4)
