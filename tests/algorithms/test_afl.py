@@ -59,11 +59,13 @@ def program(remove_ridge):
     state = algorithm.setup(state, everyone, jax.random.key(0))
     return algorithm.round(state, everyone, jax.random.key(0))
 
-  def weights(sizes):
+  def weights(sizes, empty=()):
     params = {
       "params": {"kernel": jnp.ones((CLASSES, FEATURES)), "bias": jnp.ones(CLASSES)}
     }
-    state, aux = run(problems.client_data(dealt(sizes)), params)
+    data = problems.client_data(dealt(sizes))
+    data = data._replace(size=data.size.at[np.array(empty, int)].set(0))
+    state, aux = run(data, params)
     *kernel, bias = bridge.to_oracle(bridge.model_of(state))
     np.testing.assert_array_equal(bias, np.zeros(CLASSES))
     return kernel, aux.cost
@@ -82,6 +84,14 @@ def test_a_round_is_the_paper(sizes, aggregate):
   parts = [oracle.afl_client(x, y, CLASSES, GAMMA) for x, y in dealt(sizes) if len(y)]
   weights, _ = program(False)(sizes)
   np.testing.assert_allclose(weights, aggregate(parts).w, rtol=1e-5, atol=1e-6)
+
+
+def test_one_example_of_all_clients_is_enough():
+  sizes = (1, 209) + (0,) * 10
+  weights, _ = program(False)(sizes, empty=[1])
+  (x, y), *_ = dealt(sizes)
+  expected = oracle.afl_direct([oracle.afl_client(x, y, CLASSES, GAMMA)]).w
+  np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_with_the_ridge_removed_it_is_least_squares_of_all_the_data():
