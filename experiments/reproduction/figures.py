@@ -65,6 +65,7 @@ class Panel(NamedTuple):
   values: Mapping[str, Any]  #: flag -> value
   data: str = ""  #: preset of its data, if it is not that of the figure
   eval_every: int = 0  #: --eval_every, if it is not that of the figure
+  protocols: str = ""  #: --eval_protocols, if they are not those of the figure
   #: half of the run's rounds -> further values
   halfway: Callable[[int], Mapping[str, Any]] = lambda half: {}
   #: how what ``values`` say was chosen; (): stated
@@ -339,7 +340,7 @@ def _cell(
     scale = {"num_seeds": figure.num_seeds}
   values = config_lib.merge_layers(*layers, scale, *request.common)
   # Methods that adapt the model to each client are evaluated on clients, too.
-  protocols = figure.protocols.split(",")
+  protocols = (panel.protocols or figure.protocols).split(",")
   if (
     "local" not in protocols
     and registry.get(values.get("algorithm", "composed")).adapts

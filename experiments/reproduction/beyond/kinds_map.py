@@ -78,12 +78,13 @@ class Difference(NamedTuple):
   groups: int  #: number of groups that clustered methods are told
   data: tuple[str, ...] = ("digits", "mnist", "fashion")
   steps: int = 0  #: rounds of a step of a schedule; 0: nothing changes
+  has_kinds: bool = True  #: whether clients are of kinds; else labels alone differ
 
 
 #: name -> kind, as in presets/beyond/map_<data>_<name>.flags.
 KINDS = {
-  "classes": Difference("two classes", 4),
-  "dirichlet": Difference("Dirichlet 0.1", 4),
+  "classes": Difference("two classes", 4, has_kinds=False),
+  "dirichlet": Difference("Dirichlet 0.1", 4, has_kinds=False),
   "rotate": Difference("rotated images", 4),
   "permute": Difference("permuted labels", 4),
   "noise": Difference("noisy images", 4),
@@ -144,6 +145,7 @@ PANELS = tuple(
     {},
     preset_of(data, kind),
     eval_every=KINDS[kind].steps,
+    protocols="" if KINDS[kind].has_kinds else "local",
   )
   for letter, (data, kind) in zip(string.ascii_lowercase, PLACES)
 )

@@ -245,6 +245,13 @@ def fixture_map_cells():
     )
 
 
+def test_kinds_are_evaluated_where_clients_are_of_kinds():
+  """A run of clients of no kind refuses the protocol."""
+  for panel in kinds_map.PANELS:
+    values = config.merge_layers(f"beyond/{panel.data}.flags")
+    assert ("kinds" in values) == (panel.protocols == ""), panel.title
+
+
 def test_every_cell_of_the_map_has_the_same_budget(map_cells):
   """Also that every method takes every kind of difference that it is shown for."""
   titles = {kind.title: kind for kind in kinds_map.KINDS.values()}
