@@ -34,7 +34,7 @@ PUBLISHED = {
   ),
   "beyond": (
     "hostile:ae052db1 bytes:2e3720e8 late:fc3d4f33 private:569f2cec board:e79dcbf3 "
-    "map:a5484f29 acceleration:1ccfe3ca"
+    "map:ea8581b3 acceleration:1ccfe3ca"
   ),
 }
 
