@@ -75,7 +75,8 @@ def weighs_by_losses(
         squares = trees.slot_norm(mean.updates) ** 2
       assert rate is not None
       factor = rule.shorten(weights, losses, squares, rate(cohort.shards))
-      return mean._replace(update=trees.scale(factor, mean.update))
+      square = None if mean.square is None else factor**2 * mean.square
+      return mean._replace(update=trees.scale(factor, mean.update), square=square)
 
     weighted = dataclasses.replace(
       method,
