@@ -24,9 +24,9 @@ from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.client import sharpness
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import Optimizer, descent, local_optimizer
-from fedjax_alg.client.sgd import descend
-from fedjax_alg.client.update import ClientUpdate, Store, Trained
+from fedjax_alg.client.optimizers import Optimizer, local_optimizer
+from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.client.update import ClientUpdate, Store
 from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
@@ -62,26 +62,14 @@ def sam_update(
   optimizer: Optimizer = None,
 ) -> ClientUpdate:
   """The client's part of FedSAM: steps along g_i(v + rho g / ||g||; B)."""
-
-  def train(received, shard, client_row, key):
-    params, loss, _, leaves = descend(
-      model,
-      received.start,
-      shard,
-      work,
-      key,
-      descent(client_lr, optimizer, received.round),
-      measure=sharpness.along_gradient(rho),
-    )
-    return Trained(params, loss, leaves=leaves)
-
-  return ClientUpdate(
-    train,
+  client = sgd_update(
+    model,
     work,
-    takes_parts=True,
-    learning_rate=lambda shard: client_lr,
-    gradients_per_step=1 if is_zero(rho) else 2,
+    client_lr,
+    optimizer=optimizer,
+    measure=sharpness.along_gradient(rho),
   )
+  return client._replace(gradients_per_step=1 if is_zero(rho) else 2)
 
 
 def lesam_update(
@@ -97,24 +85,15 @@ def lesam_update(
     return trees.repeat(params, spec.num_clients)
 
   def train(received, shard, last, key):
-    params, loss, _, leaves = descend(
-      model,
-      received.start,
-      shard,
-      work,
-      key,
-      descent(client_lr, optimizer, received.round),
-      measure=sharpness.along(trees.subtract(last, received.start), rho),
-    )
-    return Trained(params, loss, kept=received.start, leaves=leaves)
+    measure = sharpness.along(trees.subtract(last, received.start), rho)
+    client = sgd_update(model, work, client_lr, optimizer=optimizer, measure=measure)
+    trained = client.train(received, shard, (), key)
+    return trained._replace(kept=received.start)
 
-  return ClientUpdate(
-    train,
-    work,
+  return sgd_update(model, work, client_lr, optimizer=optimizer)._replace(
+    train=train,
     init=init,
     store=Store(lambda memory: memory, lambda memory, table: table, trees.set_rows),
-    takes_parts=True,
-    learning_rate=lambda shard: client_lr,
     one_model="a client's direction belongs to one model",
   )
 

@@ -1,7 +1,8 @@
 """Local steps that are mixed with the direction of the last global move.
 
-The server sends m beside the model, the direction in which all participants of
-the last round have moved the model, per local step. A client's step goes along
+The server sends m beside the model: minus the move of the model that all
+participants of the last round have made, per local step, so that it stands beside
+gradients. A client's step goes against
   beta d + (1 - beta) m,
 where d is the gradient of its own method: plain (FedCM, FedAvg-M) or corrected
 by control variates (SCAFFOLD-M). m follows from the mean update, so clients send

@@ -131,6 +131,7 @@ def sgd_update(
   learning_rate: Numeric,
   mu: Numeric = 0.0,
   optimizer: Optimizer = None,
+  measure: Measure = at_params,
 ) -> ClientUpdate:
   """Local training by SGD or another optimiser.
 
@@ -143,6 +144,7 @@ def sgd_update(
     optimizer: the optimiser (``optimizers.local_optimizer``), or a
       transformation of optax that makes the steps itself, so that the
       learning rate is not read; None: plain SGD.
+    measure: where the loss and the gradient of a step are measured.
 
   Returns:
     The client's half of a method.
@@ -153,7 +155,7 @@ def sgd_update(
   def train(received, shard, client_row, key):
     steps = plain or descent(learning_rate, optimizer, received.round)
     params, loss, _, leaves = descend(
-      model, received.start, shard, work, key, steps, correct
+      model, received.start, shard, work, key, steps, correct, measure
     )
     return Trained(params, loss, leaves=leaves)
 
