@@ -147,7 +147,7 @@ def _update(model: Model, hparams: APFLHParams) -> ClientUpdate:
     takes_parts=True,
     one_model="a client's personal model is mixed with one global model",
     no_personal_because="keeps a personal model of all parameters",
-    store=Store(lambda memory: memory, lambda memory, table: table, trees.set_rows),
+    store=Store.whole(),
   )
 
 

@@ -83,7 +83,7 @@ def admm_update(model: Model, hparams: FedADMMHParams) -> ClientUpdate:
     train,
     hparams,
     init=init,
-    store=Store(lambda memory: memory, lambda memory, table: table, trees.set_rows),
+    store=Store.whole(),
     takes_parts=True,
     learning_rate=lambda shard: hparams.client_lr,
     one_model="a client's dual variables belong to one model",

@@ -171,7 +171,7 @@ def _update(model: Model, hparams: FedEMHParams) -> ClientUpdate:
     takes_parts=True,
     one_model="its one model is that of all components",
     no_personal_because="mixes components of which all parameters are shared",
-    store=Store(lambda memory: memory, lambda memory, table: table, trees.set_rows),
+    store=Store.whole(),
   )
 
 

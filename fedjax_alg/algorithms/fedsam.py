@@ -93,7 +93,7 @@ def lesam_update(
   return sgd_update(model, work, client_lr, optimizer=optimizer)._replace(
     train=train,
     init=init,
-    store=Store(lambda memory: memory, lambda memory, table: table, trees.set_rows),
+    store=Store.whole(),
     one_model="a client's direction belongs to one model",
   )
 

@@ -125,7 +125,7 @@ def scaffnew_update(model: Model, hparams: ScaffnewHParams) -> ClientUpdate:
     train,
     LocalWork(local_steps=1, batch_size=hparams.batch_size),
     init=init,
-    store=Store(lambda memory: memory, lambda memory, table: table, trees.set_rows),
+    store=Store.whole(),
     client_rows=client_rows,
     learning_rate=lambda shard: gamma,
     one_model="h_i belongs to one model",

@@ -90,6 +90,11 @@ class Store(NamedTuple):
       *functions,
     )
 
+  @classmethod
+  def whole(cls) -> "Store":
+    """The table is the memory itself, whose rows are replaced."""
+    return cls(lambda memory: memory, lambda memory, table: table, trees.set_rows)
+
   @property
   def one_row(self) -> bool:
     """Whether the table has one row for each client."""
