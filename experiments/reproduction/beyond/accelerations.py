@@ -356,9 +356,9 @@ def _answer(outcomes: suite.Outcomes) -> str:
   )
 
 
-def _what_is_there(outcomes: suite.Outcomes) -> str:
+def _describe_panels(outcomes: suite.Outcomes) -> str:
   """Section: which panels are finished, and which cells stay empty and why."""
-  return tuned_panels.what_is_there(
+  return tuned_panels.describe_panels(
     outcomes,
     [
       tuned_panels.PanelState(panel, tuple(methods_with(place[1])), _is_tuned(place))
@@ -426,7 +426,7 @@ FIGURE = figures.Figure(
   tuple(panel for panel, place in zip(PANELS, PLACES) if _is_tuned(place)),
   lines_of=_lines,
   table=_table,
-  sections=(_what_is_there, board.replay),
+  sections=(_describe_panels, board.replay),
   num_seeds=1,
   partitions=9,
   draw=_draw,

@@ -277,9 +277,9 @@ def _best_of(
   return f"{label} {results.format_spread(gain_of[label][0], 1, sign='+')}"
 
 
-def _what_is_there(outcomes: suite.Outcomes) -> str:
+def _describe_panels(outcomes: suite.Outcomes) -> str:
   """Section: which panels are finished, and which cells stay empty and why."""
-  return tuned_panels.what_is_there(
+  return tuned_panels.describe_panels(
     outcomes,
     [
       tuned_panels.PanelState(panel, tuple(methods_of(place[1])), _is_tuned(place))
@@ -346,7 +346,7 @@ FIGURE = figures.Figure(
   eval_every=40,
   lines_of=_lines,
   table=_table,
-  sections=(_what_is_there, board.replay),
+  sections=(_describe_panels, board.replay),
   num_seeds=1,
   partitions=9,
   draw=_draw,

@@ -89,7 +89,7 @@ def finished_labels(outcomes: suite.Outcomes) -> dict[str, set[str]]:
   return finished
 
 
-def what_is_there(
+def describe_panels(
   outcomes: suite.Outcomes,
   panels: Sequence[PanelState],
   partitions: suite.Partitions,

@@ -330,7 +330,7 @@ def test_the_map_shows_no_cell_before_its_last_partition(map_cells, monkeypatch)
   )
   shown_cells = suite.select_finished(cells, pathlib.Path("out"), 9)
   assert {c.label for c in cells} - {c.label for c in shown_cells} == {"IFCA"}
-  text = kinds_map._what_is_there([map_outcome(c, [[0.9]]) for c in shown_cells])
+  text = kinds_map._describe_panels([map_outcome(c, [[0.9]]) for c in shown_cells])
   (row,) = [line for line in text.splitlines() if "digits, rotated" in line]
   assert row.endswith("| 16 of 17 methods are finished |")
   assert "finished" not in text.split("digits, permuted labels")[1].split("\n")[0]
@@ -476,7 +476,7 @@ def test_a_panel_without_all_methods_is_not_compared(accelerated):
   assert accelerations.select_whole(list(accelerated.values())) and not (
     accelerations.select_whole(runs)
   )
-  text = accelerations._what_is_there(runs)
+  text = accelerations._describe_panels(runs)
   assert "| a | digits, softmax, 20 % of the clients | 13 of 14 methods" in text
   assert "| b | digits, softmax, 10 % of the clients | finished" not in text
 
