@@ -556,11 +556,19 @@ class Study(NamedTuple):
 
   def play(self, name: str, number: int = SETTINGS) -> list[Trial]:
     """Runs the settings of one method on every partition."""
+    settings = self.settings(name, number)
+    # What all settings share may be what a run of the method needs on these data.
+    shared = {
+      flag: value
+      for flag, value in settings[0].items()
+      if all(setting.get(flag) == value for setting in settings)
+    }
     base = config_lib.build_config(
-      *self.run_layers(name), {"eval_protocols": self.protocol.by}
+      *self.run_layers(name),
+      {"eval_protocols": self.protocol.by},
+      flags.setting_texts(shared),
     )
     first = base.data.partition_seed or 0
-    settings = self.settings(name, number)
     print(
       f"{label(name)}: {len(settings)} settings x {PARTITIONS} partitions "
       f"x {self.protocol.seeds} seeds",
