@@ -554,20 +554,30 @@ class Study(NamedTuple):
       settings = [setting | {same: setting["client_lr"]} for setting in settings]
     return settings
 
-  def play(self, name: str, number: int = SETTINGS) -> list[Trial]:
-    """Runs the settings of one method on every partition."""
-    settings = self.settings(name, number)
-    # What all settings share may be what a run of the method needs on these data.
+  def base_run(
+    self, name: str, settings: Sequence[Mapping[str, object]]
+  ) -> config_lib.Config:
+    """The run that the settings of a method override.
+
+    It has what all of them share, which may be what the method needs on these data
+    (FedDrift looks for drift when they change).
+    """
+    first, *others = settings
     shared = {
       flag: value
-      for flag, value in settings[0].items()
-      if all(setting.get(flag) == value for setting in settings)
+      for flag, value in first.items()
+      if all(setting.get(flag) == value for setting in others)
     }
-    base = config_lib.build_config(
+    return config_lib.build_config(
       *self.run_layers(name),
       {"eval_protocols": self.protocol.by},
       flags.setting_texts(shared),
     )
+
+  def play(self, name: str, number: int = SETTINGS) -> list[Trial]:
+    """Runs the settings of one method on every partition."""
+    settings = self.settings(name, number)
+    base = self.base_run(name, settings)
     first = base.data.partition_seed or 0
     print(
       f"{label(name)}: {len(settings)} settings x {PARTITIONS} partitions "
