@@ -1,7 +1,15 @@
 """The epsilon of a run whose releases are private, on the host.
 
-It is that of ``dp_accounting`` (extra ``private``): Renyi differential privacy
-of a round, added up over rounds. Nothing of it is in a compiled program.
+``dp_accounting`` (extra ``private``) computes it. Rounds of all clients together
+are one Gaussian mechanism, whose epsilon is exact. Rounds of Poisson samples are
+composed as privacy loss distributions, which is tight but for the discretization;
+it rounds up. Cohorts of a fixed size have no such distribution there: for them
+Renyi divergences are added up over rounds, which is valid but looser. Nothing of
+it is in a compiled program.
+
+References: Koskela, Jaelkoe, Honkela, "Computing Tight Differential Privacy
+Guarantees Using FFT", AISTATS 2020; Doroshenko et al., "Connect the Dots",
+PoPETs 2022 (the discretization); Mironov, "Renyi Differential Privacy", CSF 2017.
 """
 
 from collections.abc import Iterable
@@ -11,11 +19,12 @@ import importlib
 import logging
 import math
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from fedjax_alg.data.options import DataOptions
+from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.least_squares.private import PrivateMoments
@@ -41,6 +50,13 @@ class Mechanism:
   rounds: int | None = None  #: rounds that release something; None: all
 
   @property
+  def accountant(self) -> str:
+    """The kind of accounting: "gaussian" (exact), "pld" (tight) or "rdp"."""
+    if self.sampling == "fixed":
+      return "rdp"
+    return "pld" if self.sampling == "poisson" and self.rate < 1 else "gaussian"
+
+  @property
   def unit(self) -> str:
     """The relation of neighboring data sets, in words."""
     return (
@@ -60,17 +76,26 @@ class Mechanism:
     """
     if not self.noise_multiplier:
       return math.inf
-    of_one = _of_a_round(self.noise_multiplier, self.sampling, self.clients, self.rate)
-    if of_one is None:
+    if _accountant() is None:
       return math.nan
     if self.rounds is not None:
       rounds = min(rounds, self.rounds)
-    orders, divergences = of_one
-    modules = _accountant()
-    assert modules is not None  # as there are orders
-    return float(
-      modules[1].compute_epsilon(orders, rounds * np.array(divergences), self.delta)[0]
-    )
+    return _epsilon(dataclasses.replace(self, rounds=None), rounds)
+
+  def epsilon_bound(self, rounds: int) -> float:
+    """Bounds epsilon after some rounds, cheaply for a column of many rounds.
+
+    Above 100, rounds are rounded up to two digits, so that a run of 1,000 rounds
+    asks the accountant 190 times.
+
+    Args:
+      rounds: rounds run, at least 1.
+
+    Returns:
+      Epsilon of at least as many rounds (``epsilon``).
+    """
+    step = 10 ** max(0, len(str(rounds)) - 2)
+    return self.epsilon(-(-rounds // step) * step)
 
   @property
   def caution(self) -> str:
@@ -95,55 +120,94 @@ class Mechanism:
       "noise_multiplier": self.noise_multiplier,
       "sampling": self.sampling,
       "rate": self.rate,
+      "accountant": self.accountant,
     } | ({"note": MISSING} if math.isnan(epsilon) else {})
 
 
 @functools.cache
-def _accountant() -> tuple[ModuleType, ModuleType] | None:
-  """The modules dp_accounting and dp_accounting.rdp; None if missing."""
+def _accountant() -> ModuleType | None:
+  """The module dp_accounting; None if it is missing."""
   try:
-    return importlib.import_module("dp_accounting"), importlib.import_module(
-      "dp_accounting.rdp"
-    )
+    return importlib.import_module("dp_accounting")
   except ImportError:
     return None
 
 
-@functools.lru_cache(maxsize=64)
-def _of_a_round(
-  noise: float, sampling: str, clients: int, rate: float
-) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-  """The orders, and the Renyi divergence of a round at each; None: unknown.
+@functools.lru_cache(maxsize=4096)
+def _epsilon(mechanism: Mechanism, rounds: int) -> float:
+  """Epsilon of some rounds, each of which releases something."""
+  dp = _accountant()
+  assert dp is not None
+  if mechanism.accountant == "rdp":
+    orders, divergences = _renyi_divergences(mechanism)
+    rdp = importlib.import_module("dp_accounting.rdp")
+    epsilon, _ = rdp.compute_epsilon(orders, rounds * divergences, mechanism.delta)
+    return float(epsilon)
+  noise = mechanism.noise_multiplier
+  if mechanism.accountant == "gaussian":  # so many Gaussians are one
+    return float(dp.get_epsilon_gaussian(noise / math.sqrt(rounds), mechanism.delta))
+  losses = _losses_of_a_round(noise, mechanism.clients, mechanism.rate)
+  return float(losses.self_compose(rounds).get_epsilon_for_delta(mechanism.delta))
+
+
+def _interval(noise: float, rate: float) -> float:
+  """The width of the steps on which privacy losses are discretized.
+
+  It is narrower where the losses of a release are small, so that epsilon is less
+  than 1e-3 or 0.05 % above the tight number, and one number takes 50 ms.
+  """
+  # The loss of an outcome six standard deviations from the mean.
+  exponent = (1 + 12 * noise) / (2 * noise**2)
+  loss = exponent if exponent > 50 else math.log1p(rate * math.expm1(exponent))
+  return max(1e-4, loss / 2500)
+
+
+@functools.lru_cache(maxsize=16)
+def _losses_of_a_round(noise: float, clients: int, rate: float) -> Any:
+  """The privacy loss distribution of a Poisson sample in so many slots."""
+  distributions = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
+  slots, interval = samplers.slots_of_poisson(clients, rate), _interval(noise, rate)
+  if slots == clients:
+    return distributions.from_gaussian_mechanism(
+      noise, sampling_prob=rate, value_discretization_interval=interval
+    )
+  return distributions.from_truncated_subsampled_gaussian_mechanism(
+    dataset_size=clients,
+    sampling_probability=rate,
+    truncated_batch_size=slots,
+    noise_multiplier=noise,
+    value_discretization_interval=interval,
+  )
+
+
+@functools.lru_cache(maxsize=16)
+def _renyi_divergences(mechanism: Mechanism) -> tuple[np.ndarray, np.ndarray]:
+  """The orders, and the Renyi divergence of a round of fixed size at each.
 
   In a cohort of fixed size a client cannot be missing, only be replaced by
   another one, which changes the sum by up to 2 S.
   """
-  modules = _accountant()
-  if modules is None:
-    return None
-  dp, rdp = modules
-  relation, event = (
-    dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
-    (dp.GaussianDpEvent(noise)),
+  dp = _accountant()
+  assert dp is not None
+  accountant = importlib.import_module("dp_accounting.rdp").RdpAccountant(
+    neighboring_relation=dp.NeighboringRelation.REPLACE_ONE
   )
-  if sampling == "poisson" and rate < 1:
-    event = dp.PoissonSampledDpEvent(rate, event)
-  elif sampling == "fixed":
-    relation = dp.NeighboringRelation.REPLACE_ONE
-    event = dp.SampledWithoutReplacementDpEvent(
-      clients, round(rate * clients), dp.GaussianDpEvent(noise / 2)
-    )
-  accountant = rdp.RdpAccountant(neighboring_relation=relation)
   log = logging.getLogger("absl")  # it names every order that it leaves out
   level = log.level
   log.setLevel(logging.ERROR)
   try:
-    accountant.compose(event)
+    accountant.compose(
+      dp.SampledWithoutReplacementDpEvent(
+        mechanism.clients,
+        round(mechanism.rate * mechanism.clients),
+        dp.GaussianDpEvent(mechanism.noise_multiplier / 2),
+      )
+    )
   finally:
     log.setLevel(level)
-  # No public name has them; they are added up over rounds, and finding them
+  # No public name has them; they are added up over rounds, and computing them
   # takes 0.1 s.
-  return tuple(accountant._orders), tuple(accountant._rdp)
+  return np.array(accountant._orders), np.array(accountant._rdp)
 
 
 class _RunOptions(Protocol):

@@ -700,7 +700,7 @@ class Records:
     for group in self._group(rows):
       self._add_totals(group)
       if self.privacy:
-        epsilon = self.privacy.epsilon(group[0]["round"])
+        epsilon = self.privacy.epsilon_bound(group[0]["round"])
         for row in group:
           row["epsilon"] = epsilon
     self._append("rounds", rows)
