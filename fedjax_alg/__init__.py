@@ -28,6 +28,7 @@ from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.api import run, steps
+from fedjax_alg.runs.audit import Audit, audit
 from fedjax_alg.runs.compare import Comparison, compare
 from fedjax_alg.runs.gradient_tuning import GradientTuning, tune_by_gradient
 from fedjax_alg.runs.hypergradient import Hypergradient, hypergradient
@@ -40,6 +41,7 @@ from fedjax_alg.tasks import Task
 
 __all__ = [
   "Algorithm",
+  "Audit",
   "ClientData",
   "Cohort",
   "Comparison",
@@ -59,6 +61,7 @@ __all__ = [
   "Step",
   "Sweep",
   "Task",
+  "audit",
   "compare",
   "confusion",
   "distributed",

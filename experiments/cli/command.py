@@ -19,13 +19,14 @@ from .config import UsageError
 Flags = Sequence[Callable[..., object]]
 
 #: Each makes such a function, from the arguments of absl's.
-boolean, enum, integer, listed, string, strings = (
+boolean, enum, integer, listed, number, string, strings = (
   functools.partial(functools.partial, define)
   for define in (
     absl_flags.DEFINE_bool,
     absl_flags.DEFINE_enum,
     absl_flags.DEFINE_integer,
     absl_flags.DEFINE_list,
+    absl_flags.DEFINE_float,
     absl_flags.DEFINE_string,
     absl_flags.DEFINE_multi_string,
   )

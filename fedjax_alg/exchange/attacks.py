@@ -263,6 +263,29 @@ def _inner_product(vectors: Params, scene: Scene, scale: Numeric) -> Params:
   return trees.scale(-0.5 if is_zero(scale) else -scale, scene.mean(vectors))
 
 
+def canary_direction(vector: Params) -> Params:
+  """Draws the direction of a canary's updates: a fixed unit vector.
+
+  Source: Andrew et al., "One-shot Empirical Privacy Estimation for Federated
+  Learning", ICLR 2024, section 3: updates of canaries are random directions.
+
+  Args:
+    vector: gives the shapes and dtypes.
+  """
+  direction = trees.normal(jax.random.key(0), vector)
+  return trees.scale(jax.lax.rsqrt(trees.squared_norm(direction)), direction)
+
+
+def _canary(vectors: Params, scene: Scene, scale: Numeric) -> Params:
+  """A fixed direction of the length ``scale``; with 0 nothing (zeros).
+
+  ``runs.audit`` looks for this direction in the models that are released.
+  """
+  direction = canary_direction(trees.index(vectors, 0))
+  number = scene.weights.shape[0]
+  return trees.repeat(trees.scale(scale, direction), number)
+
+
 #: Attacks that forge what is sent: (sent, scene, scale) -> what hostile clients
 #: send.
 FORGERIES: dict[str, Callable[[Params, Scene, Numeric], Params]] = {
@@ -271,6 +294,7 @@ FORGERIES: dict[str, Callable[[Params, Scene, Numeric], Params]] = {
   "scaled": _scaled,
   "little_is_enough": _little_is_enough,
   "inner_product": _inner_product,
+  "canary": _canary,
 }
 #: Attacks of clients that train on false labels.
 FLIPPING = ("label_flip", "scaled")
@@ -290,12 +314,14 @@ class Hostility:
     "scaled = train on false labels and send so long an update that it "
     "replaces the model, little_is_enough = send mean - z deviations of the "
     "honest updates, inner_product = send the negative mean of the honest "
-    "updates. Anchor gradients are forged as updates are",
+    "updates, canary = send a fixed direction, which an audit of the privacy "
+    "looks for. Anchor gradients are forged as updates are",
     choices=("none", *ATTACKS),
     source="Karimireddy et al., ICLR 2022 (label_flip); Li et al., AAAI 2019 "
     "(sign_flip); Blanchard et al., NeurIPS 2017 (gaussian); Bagdasaryan et "
     "al., AISTATS 2020 (scaled); Baruch et al., NeurIPS 2019 "
-    "(little_is_enough); Xie et al., UAI 2019 (inner_product)",
+    "(little_is_enough); Xie et al., UAI 2019 (inner_product); Andrew et al., "
+    "ICLR 2024 (canary)",
     later=True,
   )
   attackers: float = hyper(
@@ -318,9 +344,10 @@ class Hostility:
     0.0,
     "strength of the attack: factor of the update (sign_flip, scaled), "
     "standard deviation (gaussian), z (little_is_enough), epsilon "
-    "(inner_product); 0 stands for the default, which is 1 with sign_flip "
-    "and gaussian, 0.5 with inner_product, and follows from the numbers of "
-    "honest and hostile participants with the others",
+    "(inner_product), length (canary, whose 0 sends zeros); 0 stands for the "
+    "default, which is 1 with sign_flip and gaussian, 0.5 with inner_product, "
+    "and follows from the numbers of honest and hostile participants with the "
+    "others",
     minimum=0.0,
     neutral=0.0,
     when=only("attack", *FORGERIES),

@@ -18,6 +18,7 @@ _COMMANDS = (
   "compare",
   "tune",
   "export",
+  "audit",
   "card",
   "judge",
   "demo",
