@@ -23,10 +23,9 @@ import fedjax_alg as fa
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.files import expand_path
 from fedjax_alg.metrics import names
+from fedjax_alg.records import lock, tables
 from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.records import tables
 
-from .cli import lock
 from .cli.command import Command, boolean, explain_write_errors
 from .cli.config import UsageError
 from .reports import markdown

@@ -35,6 +35,7 @@ from fedjax_alg.runs.hypergradient import Hypergradient, hypergradient
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.progress import progress_bar
 from fedjax_alg.runs.result import RunFolderError, RunResult, load_run
+from fedjax_alg.runs.sinks import STOP
 from fedjax_alg.runs.sweep import Sweep, sweep
 from fedjax_alg.runs.tensorboard import tensorboard
 from fedjax_alg.tasks import Task
@@ -57,6 +58,7 @@ __all__ = [
   "RoundCost",
   "RunFolderError",
   "RunResult",
+  "STOP",
   "Shard",
   "Step",
   "Sweep",

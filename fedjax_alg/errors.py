@@ -41,6 +41,10 @@ class OptionError(ValueError):
     return with_names(self.text, prefix)
 
 
+class RunError(RuntimeError):
+  """A run had to stop; the message is the one line the user sees."""
+
+
 def with_names(text: str, prefix: str = "") -> str:
   """Replaces every `parameter` in backticks by ``prefix`` and its name.
 

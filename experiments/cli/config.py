@@ -5,7 +5,7 @@ model, data and partition that is impossible fails within seconds. The library
 does the checks; this module passes the values of the flags to it.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
@@ -19,7 +19,8 @@ from fedjax_alg import own, registry
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.processes import ProcessOptions
-from fedjax_alg.errors import OptionError, did_you_mean
+from fedjax_alg.errors import OptionError, a_type, did_you_mean
+from fedjax_alg.errors import RunError as RunError
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import (
   at_later_default,
@@ -32,6 +33,7 @@ from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
+from fedjax_alg.runs.play import Step
 from fedjax_alg.typing import HParams
 
 from . import flag_words, flags, presets
@@ -41,10 +43,6 @@ from .flags import OutputOptions
 
 class UsageError(OptionError):
   """A wrong flag or argument; the message is the one line the user sees."""
-
-
-class RunError(RuntimeError):
-  """A run had to stop; the message is the one line the user sees."""
 
 
 class HelpRequested(Exception):
@@ -620,6 +618,8 @@ def _make_config(given: dict[str, Any], layers: tuple[Layer, ...]) -> Config:
     raise OptionError("`resume` and `overwrite`: give one of them")
   if output.tensorboard:
     tensorboard.require()
+  if output.callback:
+    load_callback(output.callback)
   if output.out_dir is None:
     short = re.sub(r"\W", "_", f"{name.rpartition(':')[2]}_{plan.data.dataset}")
     output = dataclasses.replace(output, out_dir=f"out/{short}")
@@ -638,6 +638,21 @@ def _make_config(given: dict[str, Any], layers: tuple[Layer, ...]) -> Config:
 
 #: ``DataOptions`` or ``RunOptions``.
 _Options = TypeVar("_Options", bound=HParams)
+
+
+def load_callback(text: str) -> Callable[[Step], object]:
+  """Loads the function of --callback.
+
+  Raises:
+    OptionError: there is none of that name.
+  """
+  function, _ = own.load(text, "callback")
+  if not callable(function):
+    raise OptionError(
+      f"`callback`={text}: {a_type(function)}, must be a function of a Step"
+    )
+  loaded: Callable[[Step], object] = function
+  return loaded
 
 
 def _options(kind: type[_Options], values: Mapping[str, object]) -> _Options:

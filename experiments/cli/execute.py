@@ -26,7 +26,7 @@ from fedjax_alg.runs.tensorboard import TensorBoard
 
 from . import flags, resume, signals
 from . import folder as folder_lib
-from .config import Config, UsageError
+from .config import Config, UsageError, load_callback
 from .folder import LockedRun
 from .guard import RunError
 from .writer import Folders
@@ -167,6 +167,7 @@ def run_folders(
         file=sys.stderr,
       )
   output, folders = runs[0].config.output, Folders(runs, pictures)
+  callbacks = [load_callback(output.callback)] if output.callback else []
   sinks: list[Sink] = [
     folders,
     ProgressBar(label, output.progress and processes.lead()),
@@ -183,6 +184,7 @@ def run_folders(
       done=done,
       stop=stop,
       names=[str(run.folder / "tensorboard") for run in runs],
+      callbacks=callbacks,
     )
   except NonFiniteError as error:
     saved = (

@@ -77,6 +77,11 @@ class OutputOptions:
     maximum=1e6,
   )
   progress: bool = hyper(True, "show a progress bar")
+  callback: str | None = hyper(
+    None,
+    "FILE.py:NAME of a function that is called with every evaluation (fa.Step), "
+    "for example a tracker; if it returns fa.STOP, the run ends there",
+  )
   tensorboard: bool = hyper(
     False,
     "also write event files for TensorBoard, to the folder "
@@ -113,6 +118,7 @@ NEUTRAL = (
   "allow_other_devices",
   "dry_run",
   "progress",
+  "callback",
   "tensorboard",
   "checkpoint_every_s",
   "grace_s",

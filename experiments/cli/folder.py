@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from fedjax_alg.files import expand_path, read_json
 from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import lock
 
-from . import lock
 from .config import Config, UsageError
 
 #: Files that may be there before a run is: it has just been started, or was

@@ -16,7 +16,7 @@ from fedjax_alg.engine.samplers import FEW_CLIENTS, by_bijection
 from fedjax_alg.errors import OptionError
 from fedjax_alg.files import expand_path
 from fedjax_alg.records import folder as run_files
-from fedjax_alg.records import tables
+from fedjax_alg.records import lock, tables
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs import result as result_lib
@@ -24,7 +24,7 @@ from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.stopping import ALL_ROUNDS
 
-from . import flags, lock
+from . import flags
 from . import folder as folder_lib
 from .config import Config, UsageError
 from .folder import LockedRun

@@ -17,8 +17,7 @@ from typing import NoReturn
 import jax
 
 from fedjax_alg.engine import processes
-
-from . import lock
+from fedjax_alg.records import lock
 
 #: The exit status of a command that goes on when it is given again (EX_TEMPFAIL
 #: of sysexits.h).

@@ -15,6 +15,8 @@ from fedjax_alg.engine import checkpoint, sharding
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import field_values
 from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import lock
+from fedjax_alg.records.lock import HeldError
 from fedjax_alg.runs.plan import by_program
 from fedjax_alg.runs.play import Divergence
 from fedjax_alg.runs.prepare import Prepared, check_choice
@@ -24,12 +26,11 @@ from fedjax_alg.runs.queue import divergence
 from fedjax_alg.runs.sweep import combinations, refuse_equal
 
 from . import config as config_lib
-from . import execute, flag_words, flags, lock, resume, signals
+from . import execute, flag_words, flags, resume, signals
 from . import folder as folder_lib
 from . import part as part_lib
 from .config import Config, Layer, UsageError
 from .folder import LockedRun
-from .lock import HeldError
 
 
 class SettingOutcome(NamedTuple):

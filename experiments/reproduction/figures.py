@@ -19,11 +19,12 @@ from fedjax_alg.data import DataError
 from fedjax_alg.data.federation import data_key, load_examples
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.files import expand_path
+from fedjax_alg.records import lock
 from fedjax_alg.records import summary as results
 from fedjax_alg.runs.result import load_run
 
 from ..cli import config as config_lib
-from ..cli import flag_words, guard, lock, presets, program
+from ..cli import flag_words, guard, presets, program
 from ..cli import part as part_lib
 from ..cli.command import Command, Flags, boolean, enum, integer, listed, string
 from ..cli.config import Layer, UsageError

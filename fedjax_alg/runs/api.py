@@ -1,6 +1,7 @@
 """``run`` and ``steps`` train any algorithm on any federation from Python."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
 from typing import Any
 
 from fedjax_alg.data.federation import Federation
@@ -9,12 +10,13 @@ from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs import queue
+from fedjax_alg.runs.in_folder import run_in_folder
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.typing import HParams
 
 #: A function that is called with every Step, for instance a progress bar.
-Callback = Callable[[Step], None]
+Callback = Callable[[Step], object]
 
 
 def as_callbacks(callbacks: Callback | Iterable[Callback]) -> tuple[Callback, ...]:
@@ -76,6 +78,8 @@ def run(
   hparams: HParams | None = None,
   sampler: samplers.Sampler | None = None,
   init: object = None,
+  out_dir: str | os.PathLike | None = None,
+  resume: bool = False,
   **options: object,
 ) -> RunResult:
   """Trains an algorithm on a federation and evaluates it.
@@ -107,7 +111,8 @@ def run(
       results of all blocks are added.
     eval_every: rounds between evaluations; the last round is always evaluated.
     callbacks: one function, or several, called with every ``Step``, for
-      instance ``progress_bar()``.
+      instance ``progress_bar()``. If one returns ``fa.STOP``, the run ends at that
+      evaluation, with its result.
     hparams: hyper-parameters to start from, instead of the defaults.
     sampler: your own choice of the participants, (data, cohort_size, key,
       round) -> ids [cohort_size]; see ``engine.samplers.Sampler``. The option
@@ -118,6 +123,10 @@ def run(
       or the folder of a finished run, whose global model of the first seed
       they are. ``init_only="encoder/**"`` takes those that a pattern names,
       and the others are drawn. None: all are drawn by the seed.
+    out_dir: a folder for the run, which then has a checkpoint of every evaluation
+      and can go on after an interruption. None: nothing is written.
+    resume: whether to go on with the run in ``out_dir``, with the bits that it has
+      without an interruption. A finished run is read; an empty folder starts one.
     **options: hyper-parameters of the algorithm by name (``client_lr=0.3``),
       options of its exchange (``aggregator="median"``), and fields of
       ``runs.options.RunOptions`` (``l2``, ``hidden``, ``map_clients``,
@@ -130,6 +139,8 @@ def run(
     OptionError, DataError: an argument that cannot be used; the message is
       one line that names it.
     NonFiniteError: training became NaN or infinite.
+    RunFolderError: ``out_dir`` holds a run and ``resume`` is false, or another run
+      or something else.
 
   Examples:
     >>> import tempfile
@@ -162,6 +173,18 @@ def run(
     init=init,
     **options,
   )
+  if out_dir is not None:
+    parts = {"algorithm": algorithm, "model": model, "init": init}
+    own = {k: v for k, v in parts.items() if not isinstance(v, (str, os.PathLike))}
+    return run_in_folder(
+      plan,
+      out_dir,
+      resume=resume,
+      callbacks=callbacks,
+      own=own | {"federation": federation},
+    )
+  if resume:
+    raise OptionError("`resume`=True: needs `out_dir`, the folder of the run")
   (result,), _ = queue.run_plans([plan], callbacks)
   assert result is not None
   return result

@@ -6,6 +6,7 @@ folders, shows a bar. All runs of the library and of the commands go through
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+import dataclasses
 from typing import Any
 
 import jax
@@ -18,11 +19,12 @@ from fedjax_alg.runs.play import Divergence, Step
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.result import Live, RunResult, make_facts, make_final, rows_of
-from fedjax_alg.runs.sinks import Sink
+from fedjax_alg.runs.sinks import STOP, Sink
+from fedjax_alg.runs.stopping import BY_CALLBACK
 from fedjax_alg.typing import PyTree
 
 
-class _KeepResults(Sink):
+class KeepResults(Sink):
   """Keeps the result of every setting.
 
   Attributes:
@@ -81,6 +83,7 @@ def run_queue(
   states: PyTree = None,
   done: int = 0,
   stop: bool = True,
+  callbacks: Sequence[Callable[[Step], object]] = (),
 ) -> Step:
   """Runs all settings of a program to their last rounds.
 
@@ -94,6 +97,8 @@ def run_queue(
     states: states to continue from; None starts from the initial states.
     done: rounds before ``states``.
     stop: whether a non-finite state ends the run; see ``play.run_steps``.
+    callbacks: called with every step before the sinks. If one returns ``STOP``,
+      all settings end there, with their results.
 
   Returns:
     The last step.
@@ -128,7 +133,11 @@ def run_queue(
     for step in play_lib.run_steps(
       programs, records, states, done, stop, paces[0] if paces else None
     ):
+      if [call for call in callbacks if call(step) is STOP] and not step.last:
+        step = _ended(step, records)
       tell(step)
+      if step.last:
+        break
     if step is None:  # only the results were missing
       step = play_lib.final_step(programs, states, done)
       tell(step, evaluated=False)
@@ -138,9 +147,32 @@ def run_queue(
   return step
 
 
+def split_callbacks(
+  callbacks: Iterable[Callable[[Step], object]],
+) -> tuple[list[Callable[[Step], object]], list[Sink]]:
+  """Parts callbacks into functions, which may end a run, and sinks."""
+  functions: list[Callable[[Step], object]] = []
+  sinks: list[Sink] = []
+  for callback in callbacks:
+    if isinstance(callback, Sink):
+      sinks.append(callback)
+    else:
+      functions.append(callback)
+  return functions, sinks
+
+
+def _ended(step: Step, records: Sequence[Records]) -> Step:
+  """The step at which a callback ends the settings that have not ended."""
+  ended = [setting for setting in step.recorded if setting not in step.stopped]
+  for setting in ended:
+    records[setting].stopped = BY_CALLBACK
+  stopped = step.stopped | dict.fromkeys(ended, BY_CALLBACK)
+  return dataclasses.replace(step, stopped=stopped, last=True)
+
+
 def run_plans(
   plans: Sequence[Plan],
-  callbacks: Iterable[Callable[[Step], None]] = (),
+  callbacks: Iterable[Callable[[Step], object]] = (),
   names: Sequence[str] = ("",),
   stop: bool = True,
 ) -> tuple[list[RunResult | None], int]:
@@ -161,13 +193,19 @@ def run_plans(
     NonFiniteError: a state became NaN or infinite and ``stop`` is true.
   """
   results: list[RunResult | None] = [None] * len(plans)
-  memory, warned = _KeepResults(), set[str]()
-  sinks = [memory, *map(Sink.of, callbacks)]
+  memory, warned = KeepResults(), set[str]()
+  functions, sinks = split_callbacks(callbacks)
   groups = by_program(plans)
   for indices in groups:
     prepared = plans[indices[0]].prepare([plans[i].method.values() for i in indices])
     warn(prepared, warned)
-    run_queue(Programs(prepared), sinks, names=[names[i] for i in indices], stop=stop)
+    run_queue(
+      Programs(prepared),
+      [memory, *sinks],
+      names=[names[i] for i in indices],
+      stop=stop,
+      callbacks=functions,
+    )
     for i, result in zip(indices, memory.results):
       results[i] = result
   return results, len(groups)

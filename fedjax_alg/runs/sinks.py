@@ -1,11 +1,26 @@
 """Sinks, which receive a run while it is computed (``queue.run_queue``)."""
 
 from collections.abc import Callable, Sequence
+import enum
+from typing import Final
 
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.pace import Pace
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.programs import Programs
+
+
+class _Answer(enum.Enum):
+  """What a callback may return to have an effect."""
+
+  STOP = "stop"
+
+  def __repr__(self) -> str:
+    return f"fa.{self.name}"
+
+
+#: A callback returns it to end the run at the evaluation that it was called with.
+STOP: Final = _Answer.STOP
 
 
 class Sink:

@@ -21,6 +21,8 @@ from fedjax_alg.tasks import Task
 
 #: Value of ``stopped`` for a run that ran all its rounds.
 ALL_ROUNDS = "rounds"
+#: Value of ``stopped`` for a run that a callback has ended.
+BY_CALLBACK = "callback"
 
 
 class StopRule(NamedTuple):

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from experiments import run
-from experiments.cli import config, execute, lock, resume, writer
+from experiments.cli import config, execute, resume, writer
 from experiments.cli.config import Config, UsageError
 import fedjax_alg as fa
 from fedjax_alg import files
 from fedjax_alg.engine import checkpoint
 from fedjax_alg.records import folder as run_files
-from fedjax_alg.records import summary
+from fedjax_alg.records import lock, summary
 
 WORDS = (
   "--algorithm=fedavg",

@@ -141,7 +141,8 @@ ROOT = pathlib.Path(__file__).parents[3]
 #: A command that does not come to an end, for each number of signals.
 ENDLESS = """
 import os, pathlib, signal, sys, time
-from experiments.cli import guard, lock, signals
+from experiments.cli import guard, signals
+from fedjax_alg.records import lock
 
 folder = pathlib.Path(sys.argv[1])
 

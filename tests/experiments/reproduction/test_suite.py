@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import pytest
 
 from experiments import diversified
-from experiments.cli import lock, shared_runs, sweeps
+from experiments.cli import shared_runs, sweeps
 from experiments.cli.part import Part
 from experiments.reproduction import figures, suite, timing
 from fedjax_alg import files
+from fedjax_alg.records import lock
 from fedjax_alg.records import tables as records
 from tests.experiments import shown
 

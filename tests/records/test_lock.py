@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from experiments.cli import lock
+from fedjax_alg.records import lock
 
 #: Another process with the lock of a folder, until it is killed.
 HOLDER = """

@@ -18,8 +18,7 @@ import time
 import filelock
 
 from fedjax_alg import files
-
-from .config import RunError
+from fedjax_alg.errors import RunError
 
 NAME = "run.lock"
 
