@@ -33,6 +33,28 @@ def encode_text(text: str) -> np.ndarray:
   return result
 
 
+def decode_text(tokens: np.ndarray, alphabet: str = ALPHABET) -> str:
+  """Converts token ids to a text, as ``encode_text`` does the other way round.
+
+  Args:
+    tokens: [n] integers; padding (0) is left out, and id 1 (a character outside the
+      alphabet) becomes U+FFFD.
+    alphabet: the characters of the ids from 2 on; ``vocabulary`` of a run's
+      config.json.
+
+  Returns:
+    The text.
+
+  Raises:
+    ValueError: an id outside the alphabet.
+  """
+  ids = np.asarray(tokens)
+  if ids.size and not 0 <= ids.min() <= ids.max() < SPECIAL + len(alphabet):
+    raise ValueError(f"ids from 0 to {SPECIAL + len(alphabet) - 1} are needed")
+  symbols = ["", "\ufffd", *alphabet]
+  return "".join(symbols[number] for number in ids)
+
+
 def classes(tokens: np.ndarray) -> np.ndarray:
   """Converts token ids to classes, int32."""
   return tokens.astype(np.int32) - 1

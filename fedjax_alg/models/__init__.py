@@ -10,6 +10,7 @@ from typing import Any
 from fedjax_alg.models.adapt import with_flops
 from fedjax_alg.models.flops import forward_flops
 from fedjax_alg.models.functions import from_functions
+from fedjax_alg.models.generation import generate
 from fedjax_alg.models.layers import (
   DEFAULT_LAYERS,
   Stack,
@@ -49,6 +50,7 @@ __all__ = [
   "from_flax",
   "from_functions",
   "from_nnx",
+  "generate",
   "layer_views",
   "load_model",
   "make_model",

@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_alg import files, models, own, split, tasks, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.data import store
+from fedjax_alg.data import characters, store
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.store import Coded
@@ -1031,6 +1031,11 @@ def _summary(
       )
     ),
     "classes": federation.num_classes,
+    **(
+      {"vocabulary": characters.ALPHABET}
+      if federation.options.dataset == "shakespeare"
+      else {}
+    ),
     **({} if task is tasks.CLASSIFICATION else {"task": task.metrics.facts()}),
     "parameters": sum(leaf.size for leaf in jax.tree.leaves(parameters)),
     **_of_roles(model),
