@@ -134,5 +134,6 @@ def _continue(
     count = jnp.where(full, size, count + 1)
     return (window.at[count - 1].set(token), count), token
 
+  tokens: Array
   _, tokens = jax.lax.scan(step, (window, count), jax.random.split(key, length))
   return tokens
