@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pathlib
 from typing import Any, NamedTuple
 
+from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
@@ -25,7 +26,7 @@ class FinishedRun(NamedTuple):
   """
 
   folder: pathlib.Path
-  rows: list[records.Row]  #: rows of metrics.csv with ``seconds`` of timing.csv
+  rows: list[records.Row]  #: rows of metrics.csv, ``tables.with_costs``
   summary: dict[str, Any]
 
 
@@ -89,9 +90,9 @@ def _read_finished(folder: pathlib.Path) -> FinishedRun:
   summary = execute.read_summary(folder)
   rows = records.read_rows(folder / "metrics.csv")
   timing = records.read_rows(folder / "timing.csv", records.TIMING)
-  seconds = {row["round"]: row["seconds"] for row in timing}
-  for row in rows:
-    row["seconds"] = seconds[row["round"]]
+  rounds = records.read_rows(folder / "rounds.csv", None)
+  cohort = run_files.read_facts(folder, "config.json")["plan"]["cohort_size"]
+  rows = records.with_costs(rows, rounds, timing, cohort)
   return FinishedRun(folder, *name_protocols(rows, summary))
 
 

@@ -31,6 +31,7 @@ X_AXES = {
   "rounds": ("round", "communication round"),
   "floats": ("total_floats", "floats sent, all participants, both ways"),
   "bytes": ("total_bytes", "bytes sent, all participants, both ways"),
+  "bytes_up": ("total_bytes_up", "bytes sent to the server, all participants"),
   "example_gradients": (
     "total_example_gradients",
     "per-example gradients, all participants",

@@ -458,10 +458,11 @@ def latex(comparison: Comparison, command_line: str) -> str:
   return "\n".join(out) + "\n"
 
 
-def with_seconds(result: RunResult) -> list[tables.Row]:
-  """The rows of metrics.csv, with ``seconds`` from timing.csv."""
-  seconds = {row["round"]: row["seconds"] for row in result.records.tables["timing"]}
-  return [{**row, "seconds": seconds[row["round"]]} for row in result.records.rows]
+def with_costs(result: RunResult) -> list[tables.Row]:
+  """The rows of metrics.csv, with costs of other tables (``tables.with_costs``)."""
+  records = result.records
+  rounds, timing = records.tables["rounds"], records.tables["timing"]
+  return tables.with_costs(records.rows, rounds, timing, records.cohort)
 
 
 def draw_comparison(
@@ -479,7 +480,7 @@ def draw_comparison(
     x_axis: one of ``plots.X_AXES``.
   """
   figure, axis = plt.subplots(figsize=(7.2, 4.6))
-  runs = {label: with_seconds(result) for label, result in comparison.results.items()}
+  runs = {label: with_costs(result) for label, result in comparison.results.items()}
   plots.draw_curves(axis, runs, comparison.protocol, comparison.metric, x_axis)
   if metrics.is_cost(comparison.metric):
     plots.log_axis(axis)

@@ -393,6 +393,39 @@ def round_rows(
   ]
 
 
+def with_costs(
+  rows: Iterable[Row], rounds: Iterable[Row], timing: Iterable[Row], cohort: int
+) -> list[Row]:
+  """Adds what other tables have of a round to the rows of metrics.csv.
+
+  Args:
+    rows: of metrics.csv.
+    rounds: of rounds.csv.
+    timing: of timing.csv.
+    cohort: S, the number of clients in each round.
+
+  Returns:
+    The rows with ``seconds``, and with ``total_bytes_up``, the bytes that all
+    participants have sent to the server so far.
+  """
+  seconds = {row["round"]: row["seconds"] for row in timing}
+  sent: dict[int, int] = {}
+  sent_until: dict[tuple[int, int], int] = {}
+  for row in rounds:
+    seed = row["seed"]
+    up = row.get("bytes_up", BYTES_PER_FLOAT * row["floats_up"])  # earlier versions
+    sent[seed] = sent.get(seed, 0) + row.get(PRESENT, cohort) * up
+    sent_until[row["round"], seed] = sent[seed]
+  return [
+    {
+      **row,
+      "seconds": seconds[row["round"]],
+      "total_bytes_up": sent_until[row["round"], row["seed"]],
+    }
+    for row in rows
+  ]
+
+
 #: Of several kinds of clients: the one whose main metric is worst.
 KINDS_WORST = "kinds_worst"
 #: With several global models: the one that is best on the validation data.

@@ -382,3 +382,25 @@ def test_nothing_is_appended_through_a_link(run, tmp_path):
   run.path("rounds").unlink()
   with pytest.raises(FileNotFoundError):
     run.add_rounds(aux(1), 3, 1, 1.0)
+
+
+def test_costs_of_other_tables_stand_beside_the_metrics():
+  """Uploads add up over the participants of every round, seed by seed."""
+  rounds = [
+    {"round": r, "seed": s, "bytes_up": 10 * r + s, "floats_up": 1, **present}
+    for r, present in ((1, {}), (2, {"cohort_present": 3}), (3, {}))
+    for s in (0, 7)
+  ]
+  timing = [{"round": 1, "seconds": 0.5}, {"round": 3, "seconds": 2.0}]
+  rows = [{"round": r, "seed": s, "accuracy": 0.5} for r in (1, 3) for s in (0, 7)]
+  joined = records.with_costs(rows, rounds, timing, 4)
+  # Four participants, in round 2 three of them.
+  assert [row["total_bytes_up"] for row in joined] == [
+    4 * 10,
+    4 * 17,
+    4 * 10 + 3 * 20 + 4 * 30,
+    4 * 17 + 3 * 27 + 4 * 37,
+  ]
+  assert [row["seconds"] for row in joined] == [0.5, 0.5, 2.0, 2.0]
+  earlier = [{k: v for k, v in row.items() if k != "bytes_up"} for row in rounds]
+  assert records.with_costs(rows[:1], earlier, timing, 4)[0]["total_bytes_up"] == 16

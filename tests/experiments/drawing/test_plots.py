@@ -484,6 +484,7 @@ def test_a_point_lies_at_the_mean_of_its_seeds(axis, name, x):
   assert {column for column, _ in plots.X_AXES.values()} <= {
     *records.COLUMNS,
     "seconds",
+    "total_bytes_up",
   }
 
 
