@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_alg.base import Key, Model, Params
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models import adapt, roles
+from fedjax_alg.models import adapt, lora, roles
 
 
 def _by_leaf(arrays: Mapping[str, np.ndarray], label: str) -> dict[str, np.ndarray]:
@@ -84,8 +84,8 @@ def match_arrays(
 
   Raises:
     OptionError: an array is missing, there twice, of another shape, or of no
-      leaf; or the arrays are those of several models. Running statistics that
-      are missing are drawn.
+      leaf; or the arrays are those of several models. Running statistics and
+      adapters that are missing are drawn.
   """
   full_model = model if model.roles is None else model.roles.whole
   statistics = {} if model.roles is None else model.roles.stateful.names
@@ -124,7 +124,8 @@ def match_arrays(
   )
   leaves = []
   for name, take, leaf in zip(names, selected, jax.tree.leaves(shapes)):
-    take = take and (name in by_leaf or name not in statistics)
+    drawn = name in statistics or (full_model.kinds or {}).get(name) == lora.KIND
+    take = take and (name in by_leaf or not drawn)
     if take and name not in by_leaf:
       raise OptionError(f"{label}: has no {name}, it has {format_names(by_leaf)}{part}")
     if take and by_leaf[name].shape != leaf.shape:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Devices
-from fedjax_alg.conditions import but, only
+from fedjax_alg.conditions import POSITIVE, but, only
 from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import clients, clock, evaluate, loop, samplers
@@ -298,6 +298,22 @@ class ModelOptions:
     "number of heads of each attention (`model`=transformer)",
     minimum=1,
     when=only("model", "transformer"),
+    later=True,
+  )
+  lora_rank: int = hyper(
+    0,
+    "r, rank of the adapters beside every dense layer; 0: none. With `roles`=lora "
+    "they alone are trained and sent",
+    minimum=0,
+    source="Hu et al., ICLR 2022",
+    later=True,
+  )
+  lora_alpha: float = hyper(
+    0.0,
+    "alpha, scale of the adapters, whose product is multiplied by alpha / r; 0: r",
+    minimum=0.0,
+    when=only("lora_rank", POSITIVE),
+    source="Hu et al., ICLR 2022",
     later=True,
   )
   l2: float = hyper(

@@ -22,7 +22,7 @@ from fedjax_alg.engine.keys import RunKeys, keys_of_rows, run_keys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import field_values
-from fedjax_alg.models import augment, lstm, precision, roles, start
+from fedjax_alg.models import augment, lora, lstm, precision, roles, start
 from fedjax_alg.records import accounting, parameters
 from fedjax_alg.runs import own_algorithm, stopping
 from fedjax_alg.runs.checks import check_targets, cohort_size
@@ -138,6 +138,8 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
   )
   if federation.task is None and built.task is not None:
     _check_targets(built.task, federation)
+  if options.lora_rank:
+    built = lora.with_adapters(built, options.lora_rank, options.lora_alpha)
   if options.compute_dtype == "bfloat16":
     built = precision.in_bfloat16(built)
   return augment.with_augmentations(built, options.augment, federation.example_shape)

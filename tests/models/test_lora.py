@@ -1,0 +1,121 @@
+"""Adapters beside dense layers: what they compute, who has them, what is sent."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg import models
+from fedjax_alg.models import lora
+from fedjax_alg.models.roles import leaf_paths
+
+
+def names_of(model):
+  return leaf_paths(jax.eval_shape(model.init, jax.random.key(0)))
+
+
+def perceptron():
+  return models.make_model("mlp", (6,), 3, hidden=(5,))
+
+
+def test_the_model_starts_as_it_is_without_adapters():
+  plain, key = perceptron(), jax.random.key(3)
+  model = lora.with_adapters(plain, 2)
+  params, start = model.init(key), plain.init(key)
+  x = jax.random.normal(jax.random.key(1), (4, 6))
+  np.testing.assert_array_equal(model.apply(params, x), plain.apply(start, x))
+  bare = [name for name in names_of(model) if "lora" not in name]
+  assert bare == names_of(plain) and len(names_of(model)) == len(bare) + 4
+
+
+def test_layers_are_changed_by_the_product_of_the_adapters():
+  """Against NumPy, with all entries drawn."""
+  model = lora.with_adapters(perceptron(), 2, alpha=3.0)
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  random = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda leaf: random.normal(size=leaf.shape).astype(np.float32), shapes
+  )
+  x = random.normal(size=(7, 6)).astype(np.float32)
+  first, last = params["params"].values()
+
+  def layer(weights, inputs):
+    kernel = weights["kernel"] + 1.5 * weights["lora_a"] @ weights["lora_b"]
+    return inputs @ kernel + weights["bias"]
+
+  expected = layer(last, np.maximum(layer(first, x), 0))
+  np.testing.assert_allclose(model.apply(params, x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_heads_of_an_attention_are_one_matrix():
+  plain = models.make_model(
+    "transformer", (5,), 9, tokens=9, d_model=8, heads=2, blocks=1, task="tokens"
+  )
+  model = lora.with_adapters(plain, 3)
+  shapes = dict(
+    zip(names_of(model), jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
+  )
+  layers = {name.split("/")[-2] for name in shapes if "lora" in name}
+  assert layers == {"query", "key", "value", "out", "last", "Dense_0", "Dense_1"}
+  for name, leaf in shapes.items():
+    layer = f"/{name}".split("/")[-2]
+    if name.endswith("lora_a") and layer in ("query", "out"):
+      assert leaf.shape == (8, 3)  # [D, r], and [heads * size, r]
+    if name.endswith("lora_b") and layer == "Dense_0":
+      assert leaf.shape == (3, 32)
+  assert not any(
+    "Embed" in name or "position" in name for name in shapes if "lora" in name
+  )
+
+
+@pytest.fixture(scope="module")
+def clients():
+  return fa.federate("digits", num_clients=6, partition="iid")
+
+
+OPTIONS = dict(
+  model="mlp", hidden=(16,), rounds=2, cohort_size=3, client_lr=0.3, evaluate="global"
+)
+
+
+def test_adapters_alone_are_trained_and_sent(clients, tmp_path):
+  whole = fa.run("fedavg", clients, **OPTIONS)
+  whole.save(tmp_path / "base")
+  result = fa.run(
+    "fedavg",
+    clients,
+    lora_rank=2,
+    roles="lora",
+    init=str(tmp_path / "base"),
+    **OPTIONS,
+  )
+  sent = 2 * (64 + 16) + 2 * (16 + 10)
+  assert (result.history["floats_up"] == sent).all()
+  base, tuned = whole.global_params(), result.client_params(0)
+  for layer in ("Dense_0", "Dense_1"):
+    mine, before = tuned["params"][layer], base["params"][layer]
+    np.testing.assert_array_equal(mine["kernel"], before["kernel"][0])
+    assert np.abs(mine["lora_b"]).max() > 0
+  # FFA-LoRA: with A frozen half of it is sent.
+  frozen = fa.run(
+    "fedavg", clients, lora_rank=2, roles=("lora", "frozen:**/lora_a"), **OPTIONS
+  )
+  assert (frozen.history["floats_up"] == 2 * 16 + 2 * 10).all()
+
+
+@pytest.mark.parametrize(
+  "options,message",
+  [
+    (dict(lora_rank=11), "lora_rank=11: more than a layer of size 10"),
+    (dict(lora_alpha=2.0), "lora_alpha"),
+    (dict(lora_rank=-1), "lora_rank=-1"),
+  ],
+)
+def test_adapters_that_cannot_be_had_are_refused(clients, options, message):
+  with pytest.raises(fa.OptionError, match=message):
+    fa.run("fedavg", clients, **OPTIONS, **options)
+
+
+def test_a_run_without_the_role_is_warned_of(clients):
+  with pytest.warns(UserWarning, match="roles=lora freezes them"):
+    fa.run("fedavg", clients, lora_rank=2, **OPTIONS)
