@@ -458,7 +458,7 @@ def latex(comparison: Comparison, command_line: str) -> str:
   return "\n".join(out) + "\n"
 
 
-def with_costs(result: RunResult) -> list[tables.Row]:
+def rows_with_costs(result: RunResult) -> list[tables.Row]:
   """The rows of metrics.csv, with costs of other tables (``tables.with_costs``)."""
   records = result.records
   rounds, timing = records.tables["rounds"], records.tables["timing"]
@@ -480,7 +480,9 @@ def draw_comparison(
     x_axis: one of ``plots.X_AXES``.
   """
   figure, axis = plt.subplots(figsize=(7.2, 4.6))
-  runs = {label: with_costs(result) for label, result in comparison.results.items()}
+  runs = {
+    label: rows_with_costs(result) for label, result in comparison.results.items()
+  }
   plots.draw_curves(axis, runs, comparison.protocol, comparison.metric, x_axis)
   if metrics.is_cost(comparison.metric):
     plots.log_axis(axis)

@@ -217,7 +217,7 @@ def _curves(
     x = []
     for result in runs.values():
       values = summary_lib.by_seed(
-        comparison_lib.with_costs(result), result.protocols[0], column
+        comparison_lib.rows_with_costs(result), result.protocols[0], column
       )
       places = _numbers(values.mean(0)) if np.isfinite(values).all() else []
       x += [places + places[::-1], places]
