@@ -1,0 +1,319 @@
+"""The English of the pages, counted.
+
+A page that talks to a person who wants something is read; one that lists
+properties and exceptions is not. The first is what the documentation of flax
+does, so the rates of flax are the measure: at most three times as much of each
+idiom below, at least half as much of each turn that speaks to the reader, and no
+sentence above 35 words.
+
+A page that is not there yet has its present counts in voice_budgets.json, as
+limits that can only be tightened. ``python tests/docs/test_voice.py`` prints all
+counts; with ``--tighten`` it also writes the file, with lower limits only.
+"""
+
+import json
+import math
+import pathlib
+import re
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+BUDGETS = pathlib.Path(__file__).with_name("voice_budgets.json")
+GLOBS = ("README.md", "docs/*.md")
+#: Lists that a program fills, and no sentences.
+LISTS = ("docs/api.md", "docs/changelog.md", "docs/options.md")
+#: How far a page may be below its limits before they have to be tightened.
+MARGIN = 8
+LONGEST = 35  # words of a sentence
+
+#: idiom -> (pattern, how often 1,000 words of flax's documentation have it).
+IDIOMS = {
+  "who, nobody, whose": (
+    r"\b(?:who|whom|whose|whoever|nobody|everybody|everyone|somebody)\b",
+    0.2,
+  ),
+  "a bare What or Who as subject": (
+    r"(?:^|[;:] |, (?:and|but) )(?:what(?:ever)?|who(?:ever)?)\b(?! \S*:)",
+    0.06,
+  ),
+  "that of": (r"\b(?:that|those|the ones?) of\b", 0.0),
+  "is that of": (r"\b(?:is|are|was|were) (?:that|those|the ones?) of\b", 0.0),
+  "alone": (r"\balone\b", 0.1),
+  "of its own": (r"\bof (?:its|your|their|our|one's) own\b", 0.02),
+  "by, for according to": (
+    r"\b(?:settings?|curves?|means?|groups?|weights?|tables?|methods?|figures?|"
+    r"accuracy|lines?|chosen|drawn|weighted|named|counted|ordered|told|compared|"
+    r"measured|judged) by (?:the |their |its |a )?(?:validation|rounds?|seeds?|"
+    r"examples?|models?|gradients?|names?|numbers?|costs?|bytes|kinds?|loss(?:es)?|"
+    r"clock|settings?)\b",
+    0.04,
+  ),
+  "beside": (r"\bbesides?\b", 0.0),
+  "to the bit, in turn": (
+    r"\bto the (?:last )?(?:bit|digit)\b|\bword for word\b|\bbit for bit\b|"
+    r"\bin turn\b|\bto and fro\b|\bby the clock\b",
+    0.02,
+  ),
+  "comes out, gets there, goes on": (
+    r"\b(?:comes?|came) out\b|\bgets? there\b|\b(?:goes|go|went) on\b",
+    0.02,
+  ),
+  "so do, nor": (
+    r"(?:^|[;,:] |\band )so (?:do|does|did|is|are|was|were|has|have|can|will)\b"
+    r"|\bnor\b",
+    0.2,
+  ),
+  "in the place of": (r"\bin the place of\b", 0.02),
+  "as it was": (
+    r"\bas (?:it|they) (?:was|were|is|are|has been|have been|stands?)\b",
+    0.04,
+  ),
+  "British spelling": (
+    r"\b\w*(?:personalis|quantis|normalis|optimis(?!t)|initialis|vectoris|regularis|"
+    r"generalis|factoris|randomis|colour|behaviour|defence|centre(?:s|d)?\b)\w*",
+    0.0,
+  ),
+}
+
+#: turn -> (pattern, how often 1,000 words of flax's documentation have it).
+TURNS = {
+  "you": (r"\b(?:you|your|yours|yourself)\b", 10.9),
+  "can, should, want": (
+    r"\b(?:can|cannot|should|must|wants?|needs?|needed)\b",
+    12.8,
+  ),
+  "for example": (r"\bfor (?:example|instance)\b|\bsuch as\b|\be\.g\.", 1.9),
+  "because, so that": (r"\b(?:because|since|so that|therefore)\b", 2.2),
+}
+
+_CODE = (
+  r"<!--.*?-->|^(```+|~~~+).*?^\1[ \t]*$|\$\$.*?\$\$"  # blocks
+  r"|^:{3,}.*?$|^:[\w-]+:.*?$|^\(\S+\)=$"  # directives, their options, targets
+  r"|^(?: {4}|\t)(?![-*\d]).*?$"  # indented code
+  r"|!\[[^\]]*\]\([^)]*\)"  # pictures
+)
+_PROSE = r"^```\{(?:glossary|note|tip|warning|important)\}.*?$(.*?)^```[ \t]*$"
+_ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|et al|Fig|Figs|Eq|cf|vs|resp|no|sec)\.")
+
+
+def sentences(text):
+  """The sentences of a page in markdown, without code, formulas and links.
+
+  A cell of a table, a heading and an item of a list begin a sentence.
+  """
+  text = re.sub(
+    _PROSE, lambda m: re.sub(r"^  ", "\n", m[1], flags=re.M), text, flags=re.S | re.M
+  )
+  text = re.sub(_CODE, "", text, flags=re.S | re.M)
+  text = re.sub(r"``.+?``|`[^`]+`|\$[^$\n]+\$", "x", text)
+  text = re.sub(r"\{\w+\}x|\[([^\]]*)\]\([^)]*\)", lambda m: m[1] or "x", text)
+  text = re.sub(r"https?://\S+|</?\w[^>]*>|\*\*?|(?<!\w)_|_(?!\w)", "", text)
+  text = _ABBREVIATIONS.sub(r"\1", text)
+  text = re.sub(r"^#+ (.*)$", r"\n\n\1\n\n", text, flags=re.M)
+  text = re.sub(r"^\s*(?:[-*+]|\d+\.) ", "\n\n", text, flags=re.M)
+  text = re.sub(r"^\|.*$", lambda m: m[0].replace("|", "\n\n"), text, flags=re.M)
+  for part in re.split(r"\n\s*\n", text):
+    for sentence in re.split(r"(?<=[.!?])[)\"']?\s+", " ".join(part.split())):
+      if re.search("[a-zA-Z]", sentence):
+        yield sentence
+
+
+def number_of_words(text):
+  return len(re.findall(r"[A-Za-z][\w'-]*", text))
+
+
+def counts(text):
+  """How often a page has each idiom, long sentence and turn, and its words."""
+  parts = list(sentences(text))
+  number = {name: 0 for name in (*IDIOMS, "long", *TURNS)}
+  for part in parts:
+    if number_of_words(part) > LONGEST:
+      number["long"] += 1
+    for name, (pattern, _) in IDIOMS.items():
+      if name.startswith("a bare") and (
+        part.endswith("?") or number_of_words(part) < 6
+      ):
+        continue  # a question, a heading, the head of a column
+      number[name] += len(re.findall(pattern, part, re.I))
+    for name, (pattern, _) in TURNS.items():
+      number[name] += len(re.findall(pattern, part, re.I))
+  return number, sum(map(number_of_words, parts))
+
+
+def target(words):
+  """What a page of so many words should have: most of the idioms, least of turns."""
+  limits = {
+    name: math.ceil(3 * rate * words / 1000) for name, (_, rate) in IDIOMS.items()
+  }
+  limits["long"] = 0
+  for name, (_, rate) in TURNS.items():
+    limits[name] = math.floor(rate / 2 * words / 1000)
+  return limits
+
+
+def distance(number, limits):
+  """How far a page is from limits: kind -> by how much, positive if beyond them."""
+  return {
+    name: (limit - number[name]) if name in TURNS else (number[name] - limit)
+    for name, limit in limits.items()
+  }
+
+
+def faults(text, budget=None):
+  """One line for each limit that a page breaks.
+
+  Args:
+    text: the page.
+    budget: its limits if it is not at the target yet, for the kinds in which it is
+      not: kind -> count.
+  """
+  number, words = counts(text)
+  limits = aims = target(words)
+  if budget is not None:
+    if not any(gap > 0 for gap in distance(number, limits).values()):
+      return ["meets the target: remove its budget"]
+    limits = {
+      name: (min if name in TURNS else max)(limit, budget.get(name, limit))
+      for name, limit in aims.items()
+    }
+  gaps = distance(number, limits)
+  lines = [
+    f"{name}: {number[name]}, at {'least' if name in TURNS else 'most'} {limits[name]}"
+    for name, gap in gaps.items()
+    if gap > 0
+  ]
+  slack = -sum(gap for name, gap in gaps.items() if limits[name] > aims[name])
+  if budget is not None and not lines and slack > MARGIN:
+    lines.append(f"is {slack} below its limits: tighten the budget")
+  return lines
+
+
+def pages():
+  return sorted(
+    name
+    for pattern in GLOBS
+    for path in ROOT.glob(pattern)
+    if (name := path.relative_to(ROOT).as_posix()) not in LISTS
+  )
+
+
+def text_of(page):
+  return (ROOT / page).read_text("utf-8")
+
+
+def budgets():
+  return json.loads(BUDGETS.read_text("utf-8"))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("page", pages())
+def test_a_page_talks_to_its_reader(page):
+  lines = faults(text_of(page), budgets().get(page))
+  assert not lines, (
+    f"{page}: {'; '.join(lines)} (python tests/docs/test_voice.py shows the counts)"
+  )
+
+
+@pytest.mark.fast
+def test_a_budget_is_of_a_page():
+  assert budgets().keys() <= set(pages())
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+  "sentence, name",
+  [
+    ("Who does not arrive has no weight.", "who, nobody, whose"),
+    ("What is finished is not run again.", "a bare What or Who as subject"),
+    ("The mean is that of the round.", "that of"),
+    ("The mean is that of the round.", "is that of"),
+    ("The client map alone decides.", "alone"),
+    ("Every client has a stream of its own.", "of its own"),
+    ("The table has settings by validation.", "by, for according to"),
+    ("The checksum stands beside the file.", "beside"),
+    ("Both runs are equal to the bit.", "to the bit, in turn"),
+    ("The run goes on.", "comes out, gets there, goes on"),
+    ("SCAFFOLD keeps a state, and so does FedDyn.", "so do, nor"),
+    ("A median acts in the place of the mean.", "in the place of"),
+    ("The state stays as it was.", "as it was"),
+    ("An optimiser moves the centre.", "British spelling"),
+    (" ".join(["word"] * 36) + ".", "long"),
+  ],
+)
+def test_a_sentence_of_each_kind_is_refused(sentence, name):
+  # Around it a page that has every turn often enough.
+  page = "For example, you can add `x`, because you want it. " * 3
+  assert not faults(page)
+  number = counts(page + f"{sentence} " * 2)[0]
+  assert number[name] >= 2
+  # Few words allow one of an idiom that flax has at all.
+  assert any(line.startswith(name) for line in faults(page + f"{sentence} " * 2))
+
+
+@pytest.mark.fast
+def test_a_page_that_describes_an_object_is_refused():
+  page = "The object has a property of some length. " * 200
+  assert [line.split(":")[0] for line in faults(page)] == list(TURNS)
+
+
+@pytest.mark.fast
+def test_code_formulas_and_tables_are_no_sentences():
+  text = (
+    "# Whose page\n\n```python\nwho = alone  # nobody\n```\n\n    fa.run(alone)\n\n"
+    "| who | `alone` |\n|---|---|\n| $alone$ | [two words](alone.md) |\n\n"
+    "$$\nalone\n$$\n\n- an item, e.g. this one\n- another\n"
+  )
+  assert list(sentences(text)) == [
+    "Whose page",
+    "who",
+    "x",
+    "x",
+    "two words",
+    "an item, e.g this one",
+    "another",
+  ]
+
+
+@pytest.mark.fast
+def test_a_budget_can_only_be_tightened():
+  text = "The mean is that of the round. " * 20
+  number, _ = counts(text)
+  assert not faults(text, number)
+  assert faults(text, number | {"that of": 19}) == ["that of: 20, at most 19"]
+  (line,) = faults(text, number | {"that of": 20 + MARGIN + 1})
+  assert "tighten the budget" in line
+  page = "For example, you can add `x`, because you want it. "
+  assert faults(page, number) == ["meets the target: remove its budget"]
+
+
+def tighten():
+  """Writes the limits of the pages that are not at the target: never weaker ones."""
+  old = budgets()
+  new = {}
+  for page, limits in old.items():
+    number, words = counts(text_of(page))
+    gaps = distance(number, target(words))
+    if any(gap > 0 for gap in gaps.values()):
+      new[page] = {
+        name: (max if name in TURNS else min)(limit, number[name])
+        for name, limit in limits.items()
+        if gaps[name] > 0
+      }
+  BUDGETS.write_text(json.dumps(new, indent=1) + "\n", "utf-8")
+
+
+def main():
+  if "--tighten" in sys.argv:
+    tighten()
+  for page in pages():
+    number, words = counts(text_of(page))
+    gaps = distance(number, target(words))
+    print(f"{page}: {words} words, idioms {sum(number[i] for i in IDIOMS)}")
+    print("  ", {name: number[name] for name in number if number[name]})
+    print("   beyond the target:", {n: gap for n, gap in gaps.items() if gap > 0})
+
+
+if __name__ == "__main__":
+  main()
