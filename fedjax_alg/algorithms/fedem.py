@@ -138,7 +138,7 @@ def _expected(model: Model, received: Params, weights: Array) -> Model:
 
 def _each(steps: Descent) -> Descent:
   """The steps of each component by itself."""
-  return Descent(jax.vmap(steps.init), jax.vmap(steps.step))
+  return Descent(*map(jax.vmap, steps))
 
 
 def _update(model: Model, hparams: FedEMHParams) -> ClientUpdate:

@@ -123,7 +123,7 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
   def train(received, shard, client_row, key):
     start = received.start
     local_steps = descent(hparams.client_lr, optimizer, received.round)
-    (params, loss, _), _ = minibatches.fold_steps(
+    (params, loss, opt_state), _ = minibatches.fold_steps(
       model,
       shard,
       hparams,
@@ -135,7 +135,7 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     # A product with the Hessian counts as two gradients on D''.
     cost = jnp.array([1, 1, 2], jnp.int32)
     read = hparams.examples_by_batch(shard.size, batches) @ cost[:batches]
-    return Trained(params, loss, (), read)
+    return Trained(local_steps.result(params, opt_state), loss, (), read)
 
   return ClientUpdate(
     train, hparams, no_personal_because="adapts all parameters to a client"

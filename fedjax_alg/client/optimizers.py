@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Int
 import optax
+import optax.contrib
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
@@ -278,6 +279,26 @@ class Descent(NamedTuple):
   init: Callable[[Params], PyTree]
   #: (gradient, params, kept) -> (new params, kept)
   step: Callable[[Params, Params, Any], tuple[Params, Any]]
+  #: (params, kept) -> the model that the client sends after its last step
+  result: Callable[[Params, Any], Params] = lambda params, kept: params
+
+
+def _average(params: Params, state: PyTree) -> Params:
+  """The average that schedule-free steps stand for; the parameters of others.
+
+  Their gradients are taken at parameters that are not the average (Defazio et
+  al., "The Road Less Scheduled", NeurIPS 2024, (2) to (4)).
+  """
+
+  def is_free(node: object) -> bool:
+    return isinstance(node, optax.contrib.ScheduleFreeState)
+
+  for node in jax.tree.leaves(state, is_leaf=is_free):
+    if is_free(node):
+      # Without a step the formula would only round the parameters.
+      average = optax.contrib.schedule_free_eval_params(node, params)
+      return trees.where(node.step_count > 1, average, params)
+  return params
 
 
 def descent(
@@ -328,7 +349,7 @@ def descent(
       (state, num_steps),
     )
 
-  return Descent(init, step)
+  return Descent(init, step, lambda params, carry: _average(params, carry[0]))
 
 
 def with_sum(steps: Descent) -> Descent:
@@ -342,4 +363,4 @@ def with_sum(steps: Descent) -> Descent:
     params, carry = steps.step(gradient, params, carry)
     return params, (carry, trees.add(total, gradient))
 
-  return Descent(init, step)
+  return Descent(init, step, lambda params, carry: steps.result(params, carry[0]))

@@ -121,8 +121,10 @@ def descend(
     return params, loss, opt_state
 
   carry: tuple[Params, Array, Any] = (start, jnp.zeros(()), steps.init(start))
-  carry, leaves = minibatches.fold_steps(model, shard, work, key, step, carry)
-  return *carry, leaves
+  (params, loss, opt_state), leaves = minibatches.fold_steps(
+    model, shard, work, key, step, carry
+  )
+  return steps.result(params, opt_state), loss, opt_state, leaves
 
 
 def sgd_update(

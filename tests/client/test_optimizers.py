@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import pytest
 
+from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
+from fedjax_alg.client.optimizers import ClientOptimizer, descent, local_optimizer
 from fedjax_alg.client.sgd import proximal, sgd
 from fedjax_alg.data import layout
 from fedjax_alg.errors import OptionError
@@ -131,6 +133,62 @@ def test_any_transformation_of_optax(problem):
     problem, optax.sgd(optax.exponential_decay(0.2, 1, 0.7), 0.9, nesterov=True)
   )
   bridge.assert_step_close(w, actual, model)
+
+
+SCHEDULE_FREE = optax.contrib.schedule_free_sgd(LR, b1=0.6)
+
+
+@pytest.mark.parametrize(
+  "optimizer",
+  [SCHEDULE_FREE, optax.chain(optax.clip_by_global_norm(1e3), SCHEDULE_FREE)],
+  ids=["alone", "in_a_chain"],
+)
+def test_a_client_sends_the_average_of_schedule_free_steps(problem, optimizer):
+  """Else the server averaged the points at which gradients were taken."""
+  w = bridge.to_oracle(problems.some_params(problem.model))
+  batches = bridge.client_batches(problem, CLIENT, KEY, WORK)
+  x, y = oracle.schedule_free(
+    w, problem.clients[CLIENT], batches, LR, problems.L2, beta=0.6
+  )
+  actual = train(problem, optimizer)
+  bridge.assert_step_close(w, actual, x, 2e-4)
+  assert np.linalg.norm(x - y) > 0.01 * np.linalg.norm(x - w)
+
+
+def test_without_a_step_the_average_is_the_start_to_the_bit(problem):
+  """A client without examples sends what it got, not a rounded form of it."""
+  params = problems.some_params(problem.model)
+  steps = descent(LR, SCHEDULE_FREE)
+  problems.assert_equal(steps.result(params, steps.init(params)), params)
+
+
+def test_schedule_free_by_its_name_is_that_of_optax(problem):
+  """Step by step by optax itself, for FedAvg's only participant and FedEM's."""
+  settings = dict(
+    client_optimizer="optax:schedule_free_sgd", client_lr=LR, local_steps=4
+  )
+  w = problems.some_params(problem.model)
+  shard = layout.shard_of(problem.data, CLIENT)
+  optimizer = optax.contrib.schedule_free_sgd(LR)
+  gradient = problems.quick_jit(
+    lambda params: objective.full_value_and_grad(problem.model, params, shard)[1]
+  )
+  params, state = w, optimizer.init(w)
+  for _ in range(4):
+    with jax.numpy_dtype_promotion("standard"):
+      updates, state = optimizer.update(gradient(params), state, params)
+    params = optax.apply_updates(params, updates)
+  expected = optax.contrib.schedule_free_eval_params(state, params)
+  for name in ("fedavg", "fedem"):
+    extra = dict(num_components=1) if name == "fedem" else {}
+    _, (r,) = bridge.rounds(
+      problem, name, [[CLIENT]], batch_size=0, **settings, **extra
+    )
+    model = r.state.models
+    if name == "fedem":
+      model = jax.tree.map(lambda leaf: leaf[0], model)
+    mine = jax.tree.map(lambda leaf: leaf[0], model)
+    problems.assert_close(mine, expected, rtol=0, atol=2e-6)
 
 
 def test_what_is_off_is_not_in_the_program():

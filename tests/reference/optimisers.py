@@ -1,7 +1,7 @@
 """Optimisers of clients and servers as loops over arrays, in float64.
 
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2; Hsu et
-al., arXiv:1909.06335; Kingma and Ba (Adam); Loshchilov and Hutter (AdamW).
+al., arXiv:1909.06335; Kingma and Ba (Adam); Loshchilov and Hutter (AdamW); Defazio et al., NeurIPS 2024 (schedule-free).
 """
 
 import numpy as np
@@ -86,3 +86,17 @@ def local_training(
 
   trained = oracle.local_steps(w, client, batches, 1.0, l2, step)
   return trained, np.mean(raw, axis=0)
+
+
+def schedule_free(w, client, batches, rate, l2=0.0, beta=0.9):
+  """x and y after schedule-free SGD, (2) to (4) of Defazio et al.
+
+  Gradients are taken at y, between z and x; x, the mean of all z, is the model.
+  """
+  examples, labels = client
+  z = x = y = w
+  for t, rows in enumerate(batches, 1):
+    y = (1 - beta) * z + beta * x
+    z = z - rate * oracle.gradient(y, examples[rows], labels[rows], l2)
+    x = (1 - 1 / t) * x + z / t
+  return x, (1 - beta) * z + beta * x
