@@ -53,6 +53,7 @@ PER_EXAMPLE = ("fsvrg", "ma_fsvrg", "ga_fsvrg", "cfsvrg", "clsfsvrg")
 SETTINGS = {
   **dict.fromkeys(PER_EXAMPLE, {"client_lr": 3.0}),
   "fedavgm": {"client_lr": 0.1},
+  "fedmuon": {"client_lr": 0.02},
   "afl": {"remove_ridge": False},
   "fedzo": {},
   "baffle": {},

@@ -29,6 +29,7 @@ from fedjax_alg.algorithms import (
   fedem,
   fedexp,
   fedgroup,
+  fedmuon,
   fednova,
   fedopt,
   fedsam,
@@ -353,6 +354,12 @@ ALGORITHMS: dict[str, Entry] = {
     "SCAFFOLD-M",
     "Cheng et al., ICLR 2024",
     expected.vectors(3, 2),
+  ),
+  "fedmuon": _entry(
+    fedmuon.fedmuon,
+    "FedMuon",
+    "Takezawa et al., ICLR 2026",
+    expected.vectors(2, 2),
   ),
   "fedsam": _deployed(
     fedsam.fedsam, "FedSAM", "Qu et al., ICML 2022", expected.vectors(1, 1, steps=2)

@@ -19,6 +19,7 @@ ELSEWHERE = {
       "algorithms/fedadmm",
       "algorithms/fedcm",
       "algorithms/fedexp",
+      "algorithms/fedmuon",
       "algorithms/fedsam",
       "algorithms/scaffnew",
       "client/global_momentum",

@@ -48,7 +48,7 @@ GROUPS = (
 FAMILIES = {
   "one": (
     "fedavg fedprox fedavgm fedadagrad fedyogi fedadam fedexp fedacg fedcm fsvrg "
-    "scaffold scaffold_m scaffnew fedadmm fedsam fedlesam "
+    "scaffold scaffold_m fedmuon scaffnew fedadmm fedsam fedlesam "
     "mime mime_lite mime_svrg losac fednova feddyn cfsvrg clsfsvrg"
   ),
   "asynchronous": "fedasync fedbuff",

@@ -43,6 +43,7 @@ _GRID: dict[str, tuple[str, ...]] = {
     "FG-MADC",
     "PFedAvg",
     "Ditto",
+    "FedMuon",
   ),
   "#000000": (
     "FedAvg",

@@ -1,7 +1,7 @@
 """Methods that combine any local method with any server step.
 
   `client_update`=sgd|prox|svrg|scaffold|mime|mime_lite|losac|nova|dyn|fedcm|
-           scaffold_m|sam|lesam
+           scaffold_m|muon|sam|lesam
   `server`=average|sgd|adam|yogi|adagrad|adaptive|conjugate_gradient|
            cg_line_search|extrapolated|lookahead|optax:NAME
   `num_models`=1|K, with K > 1 grouped by `grouping`=model|gradient
@@ -22,6 +22,7 @@ from fedjax_alg.algorithms import (
   fedcm,
   feddyn,
   fedexp,
+  fedmuon,
   fednova,
   fedopt,
   fedsam,
@@ -59,6 +60,7 @@ CLIENT_UPDATES = (
   "dyn",
   "fedcm",
   "scaffold_m",
+  "muon",
   "sam",
   "lesam",
 )
@@ -78,7 +80,7 @@ SERVERS = (
 
 #: Default learning rates of the local methods and of the server steps. A local
 #: method that is not named here has 0.1.
-CLIENT_LR = {"svrg": 12.0}
+CLIENT_LR = {"svrg": 12.0, "muon": 0.01}
 SERVER_LR = {
   "average": 1.0,
   "sgd": 1.0,
@@ -111,6 +113,7 @@ class ComposedHParams(
   losac.Delays,
   feddyn.DynOptions,
   fedcm.GlobalMomentum,
+  fedmuon.Orthogonality,
   fedsam.Radius,
   fedexp.Extrapolation,
   conjugate.LineSearch,
@@ -148,7 +151,7 @@ class ComposedHParams(
   client_lr: float = hyper(
     0.0,
     "learning rate of the local steps (svrg divides it by n_i); 0 "
-    "stands for the default, which is 12 with svrg and else 0.1",
+    "stands for the default, which is 12 with svrg, 0.01 with muon and else 0.1",
     minimum=0.0,
   )
   server_lr: float = hyper(
@@ -233,6 +236,7 @@ def client_half(model: Model, h: Any, carrier: Carrier | None = None) -> ClientU
     "mime_lite": lambda: mime.mime_update(model, h, rate, h, True, uniform),
     "fedcm": lambda: fedcm.fedcm_update(model, h),
     "scaffold_m": lambda: fedcm.scaffold_m_update(model, h),
+    "muon": lambda: fedmuon.muon_update(model, h),
     "sam": lambda: fedsam.sam_update(model, h, rate, h.rho, optimizer),
     "lesam": lambda: fedsam.lesam_update(model, h, rate, h.rho, optimizer),
   }

@@ -138,7 +138,7 @@ def _expected(model: Model, received: Params, weights: Array) -> Model:
 
 def _each(steps: Descent) -> Descent:
   """The steps of each component by itself."""
-  return Descent(*map(jax.vmap, steps))
+  return Descent(jax.vmap(steps.init), jax.vmap(steps.step), jax.vmap(steps.result))
 
 
 def _update(model: Model, hparams: FedEMHParams) -> ClientUpdate:

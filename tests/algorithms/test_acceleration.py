@@ -1,14 +1,18 @@
-"""Accelerations of 2021 to 2024 against the oracles, and their neutral values."""
+"""Accelerations of 2021 to 2026 against the oracles, and their neutral values."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import optax.contrib
 import pytest
 
 import fedjax_alg as fa
 from fedjax_alg import named_optimizers
-from fedjax_alg.algorithms import scaffnew
+from fedjax_alg.algorithms import fedmuon, scaffnew
 from fedjax_alg.central import steps
+from fedjax_alg.client import objective
+from fedjax_alg.data import layout
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import acceleration as oracle
@@ -92,6 +96,122 @@ def test_scaffold_m_keeps_raw_gradients_as_control_variates(problem):
     bridge.assert_step_close(w, bridge.model_of(r.state), after.model, 1e-3)
     bridge.assert_vectors_close(bridge.to_oracle(r.state.own_memory.server), c, 1e-4)
     w, m = after.model, after.m
+
+
+def test_fedmuon_corrects_the_momentum_before_it_is_made_orthogonal(problem):
+  settings = dict(WORK, client_lr=0.05, gradient_share=0.3, newton_schulz=3)
+  h, rounds = bridge.rounds(problem, "fedmuon", server_lr=0.8, **settings)
+  w = bridge.start(problem)
+  c, rows = np.zeros_like(w), {i: np.zeros_like(w) for i in range(12)}
+  for r in rounds:
+    new, c, rows = oracle.fedmuon_round(
+      w, c, rows, problem.clients, r.ids, r.batches, 0.05, 0.3, 3, h.server_lr, L2
+    )
+    bridge.assert_step_close(w, bridge.model_of(r.state), new, 2e-3)
+    bridge.assert_vectors_close(bridge.to_oracle(r.state.own_memory.server), c, 1e-4)
+    w = new
+
+
+def test_newton_schulz_goes_to_the_polar_factor():
+  """Jordan's coefficients end near 1, not at 1; the directions are those of U V'."""
+  rng = np.random.default_rng(2)
+  u, s, v = np.linalg.svd(rng.normal(size=(7, 4)), full_matrices=False)
+  matrix = u * np.geomspace(1.0, 0.05, 4) @ v
+  made = np.asarray(fedmuon.orthogonal(jnp.asarray(matrix, jnp.float32), 5))
+  np.testing.assert_allclose(made, oracle.newton_schulz(matrix, 5), atol=2e-5)
+  singular = np.diag(u.T @ made @ v.T)
+  np.testing.assert_allclose(u * singular @ v, made, atol=2e-5)
+  assert 0.65 < singular.min() and singular.max() < 1.25
+  # The coefficients 15/8, -10/8, 3/8, whose limit is U V'.
+  np.testing.assert_allclose(
+    oracle.newton_schulz(matrix, 30, (1.875, -1.25, 0.375)), u @ v, atol=1e-9
+  )
+  # A kernel of a convolution is a matrix of its patches, a vector a direction.
+  kernel = jnp.asarray(matrix[:6].reshape(1, 2, 3, 4), jnp.float32)
+  flat = fedmuon.orthogonal(kernel.reshape(6, 4), 2)
+  problems.assert_equal(fedmuon.orthogonal(kernel, 2).reshape(6, 4), flat)
+  np.testing.assert_allclose(fedmuon.orthogonal(jnp.array([3.0, 4.0]), 5), [0.6, 0.8])
+  assert not np.any(np.asarray(fedmuon.orthogonal(jnp.zeros((2, 3)), 5)))
+
+
+def test_fedmuon_of_one_client_is_muon_of_optax():
+  """To the bit without momentum, which optax corrects for its start by a factor."""
+  rng = np.random.default_rng(7)
+  x = rng.normal(size=(40, 6)).astype(np.float32)
+  y, names = rng.integers(0, 3, 40), np.zeros(40, int)
+  federation = fa.federate(
+    fa.from_arrays(x, y, names, x_test=x, y_test=y), partition="natural"
+  )
+  start = {"w": jnp.asarray(rng.normal(size=(6, 3)), jnp.float32)}
+  model = fa.models.from_functions(lambda key: start, lambda params, x: x @ params["w"])
+  shard = layout.shard_of(jax.tree.map(jnp.asarray, federation.data.train), 0)
+  gradient = jax.jit(lambda w: objective.full_value_and_grad(model, w, shard)[1])
+  rate, rounds = 0.05, 4
+  settings = dict(client_lr=rate, local_steps=1, batch_size=0, participation=1.0)
+  for share in (1.0, 0.2):
+    result = fa.run(
+      "fedmuon",
+      federation,
+      model=model,
+      rounds=rounds,
+      eval_every=rounds,
+      evaluate="global",
+      gradient_share=share,
+      **settings,
+    )
+    muon = optax.contrib.muon(rate, beta=1.0 - share, nesterov=False)
+    w, state = start, muon.init(start)
+    for _ in range(rounds):
+      with jax.numpy_dtype_promotion("standard"):
+        updates, state = muon.update(gradient(w), state, w)
+      w = optax.apply_updates(w, updates)
+    mine = jax.tree.map(lambda leaf: leaf[0], result.global_params())
+    problems.assert_close(mine, w, rtol=0, atol=1e-5)
+    if share == 1.0:
+      problems.assert_equal(mine, w)
+
+
+def test_uncorrected_muon_stays_where_fedmuon_goes_to_the_optimum():
+  """Theorem 1 with matrices of one number: (w - 3)^2 / 2 and (w + 1)^2 / 2.
+
+  The clients' steps have opposite signs and equal lengths between their optima.
+  """
+  ones, names = np.ones((20, 1), np.float32), np.repeat([0, 1], 10)
+  targets = np.where(names == 0, 3.0, -1.0).astype(np.float32)
+  data = fa.from_arrays(
+    ones, targets, names, x_test=ones[:1], y_test=targets[:1], task="regression"
+  )
+  federation = fa.federate(data, partition="natural")
+  model = fa.models.from_functions(
+    lambda key: {"w": jnp.zeros((1, 1))},
+    lambda params, x: x @ params["w"],
+    task="regression",
+  )
+  ends = {
+    name: float(
+      fa.run(
+        name,
+        federation,
+        model=model,
+        rounds=60,
+        eval_every=60,
+        participation=1.0,
+        local_steps=2,
+        batch_size=0,
+        client_lr=0.02,
+        evaluate="global",
+        **options,
+      )
+      .global_params()["w"]
+      .item()
+    )
+    for name, options in (
+      ("fedavg", dict(client_optimizer="optax:muon")),
+      ("fedmuon", dict(gradient_share=0.5)),
+    )
+  }
+  assert abs(ends["fedavg"]) < 1e-5
+  assert abs(ends["fedmuon"] - 1.0) < 0.1
 
 
 @pytest.mark.parametrize("name", ["fedsam", "fedlesam"])

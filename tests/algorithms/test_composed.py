@@ -27,8 +27,8 @@ ONE_MODEL = ("losac", "dyn", "fedcm", "scaffold_m", "lesam")
 ANCHORED = ("svrg", "mime")
 #: Vectors that the server and participants send beside models and gradients:
 #: control variates, estimates, the global momentum.
-MORE_DOWN = {"scaffold": 1, "losac": 1, "fedcm": 1, "scaffold_m": 2}
-MORE_UP = {"scaffold": 1, "losac": 1, "scaffold_m": 1}
+MORE_DOWN = {"scaffold": 1, "losac": 1, "fedcm": 1, "scaffold_m": 2, "muon": 1}
+MORE_UP = {"scaffold": 1, "losac": 1, "scaffold_m": 1, "muon": 1}
 
 
 def is_allowed(client, server, grouping):
@@ -57,6 +57,7 @@ SAMPLE = [
   ("mime_lite", "cg_line_search", "gradient"),
   ("prox", "yogi", "model"),
   ("sam", "extrapolated", "model"),
+  ("muon", "sgd", "model"),
 ]
 
 
@@ -76,6 +77,7 @@ SAMPLE_OF_ONE = [
   ("fedcm", "adaptive"),
   ("scaffold_m", "adam"),
   ("lesam", "adaptive"),
+  ("muon", "sgd"),
   ("sgd", "optax:lion"),
 ]
 
@@ -359,6 +361,10 @@ NAMED_CELLS = {
   "scaffold_m": (
     dict(option="I", client_weights="uniform"),
     cell("scaffold_m", "average"),
+  ),
+  "fedmuon": (
+    dict(gradient_share=0.3, newton_schulz=3, client_weights="uniform"),
+    cell("muon", "average"),
   ),
   "fedsam": (dict(rho=0.1, client_optimizer="adam"), cell("sam", "average")),
   "fedlesam": (dict(rho=0.1), cell("lesam", "average")),

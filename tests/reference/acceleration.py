@@ -1,9 +1,10 @@
-"""Server steps and local steps of 2021 to 2024 as loops over arrays, in float64.
+"""Server steps and local steps of 2021 to 2026 as loops over arrays, in float64.
 
 Written from the papers: FedExP (Jhunjhunwala et al. 2023, Algorithm 1), FedACG
 (Kim et al. 2024, Algorithm 1), FedCM (Xu et al. 2021, Algorithm 2), SCAFFOLD-M
 (Cheng et al. 2024), FedSAM (Qu et al. 2022), FedLESAM (Fan et al. 2024), ProxSkip
-/ Scaffnew (Mishchenko et al. 2022, Algorithm 2), FedADMM (Gong et al. 2022).
+/ Scaffnew (Mishchenko et al. 2022, Algorithm 2), FedADMM (Gong et al. 2022),
+FedMuon (Takezawa et al. 2026, Algorithm 1; Newton-Schulz by Jordan et al. 2024).
 Arguments are those of ``tests.reference.diversified``; all means are uniform.
 """
 
@@ -120,3 +121,39 @@ def fedadmm_round(w, rows, clients, ids, batches, rate, rho, eta=1.0, l2=0.0):
     changes.append((v + new_y / rho) - (old_w + y / rho))
     rows[i] = v, new_y
   return w + eta * np.mean(changes, axis=0), rows
+
+
+def newton_schulz(matrix, steps, coefficients=(3.4445, -4.7750, 2.0315)):
+  """G^(T): a G + b (G G') G + c (G G')^2 G, T times, from G / ||G||_F.
+
+  It goes to U V' of the SVD U S V'; T = 0 is the direction of G.
+  """
+  a, b, c = coefficients
+  g = matrix / np.linalg.norm(matrix)
+  for _ in range(steps):
+    square = g @ g.T
+    g = a * g + b * square @ g + c * square @ square @ g
+  return g
+
+
+def fedmuon_round(
+  w, c, rows, clients, ids, batches, rate, alpha, steps, server_lr=1.0, l2=0.0
+):
+  """w, c and rows {i: c_i} after a round of N = len(rows) clients.
+
+  A client's momentum goes on from the last round in which it took part, whose
+  end is its c_i. The bias, the last row of w, is a vector.
+  """
+  moments, trained = {}, []
+  for i in ids:
+    m, (x, y), v = rows[i], clients[i], w
+    for batch in batches[i]:
+      m = (1 - alpha) * m + alpha * gradient(v, x[batch], y[batch], l2)
+      d = m - rows[i] + c
+      lmo = np.vstack([newton_schulz(d[:-1], steps), d[-1] / np.linalg.norm(d[-1])])
+      v = v - rate * lmo
+    moments[i] = m
+    trained.append(v)
+  c = c + sum(moments[i] - rows[i] for i in ids) / len(rows)
+  w = w + server_lr * (np.mean(trained, axis=0) - w)
+  return w, c, rows | moments

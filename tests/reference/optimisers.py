@@ -1,7 +1,8 @@
 """Optimisers of clients and servers as loops over arrays, in float64.
 
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2; Hsu et
-al., arXiv:1909.06335; Kingma and Ba (Adam); Loshchilov and Hutter (AdamW); Defazio et al., NeurIPS 2024 (schedule-free).
+al., arXiv:1909.06335; Kingma and Ba (Adam); Loshchilov and Hutter (AdamW); Defazio
+et al., NeurIPS 2024 (schedule-free).
 """
 
 import numpy as np
