@@ -73,7 +73,7 @@ from fedjax_alg.rounds.one_model import (
   server_keys,
   server_step,
 )
-from fedjax_alg.rounds.two_halves import check_server
+from fedjax_alg.rounds.two_halves import check_server, deployed_models
 
 
 class BufferedState(NamedTuple):
@@ -188,12 +188,13 @@ def compose_buffered(
     staleness=staleness,
     one_by_one=one_by_one,
   )
+  models_of = deployed_models(server)
   algorithm: Algorithm[Any] = Algorithm(
     functools.partial(_init, method),
     no_setup,
     functools.partial(_round, method),
-    shared_client_params(lambda state: state.models),
-    lambda state: state.models,
+    shared_client_params(models_of),
+    models_of,
     idle=lambda state, cohort: state._replace(round=state.round + 1),
     takes_parts=client.takes_parts,
   )

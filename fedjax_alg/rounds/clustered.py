@@ -428,6 +428,7 @@ NOT_CALLED = (
   "needs_anchor",
   "upload_weights",
   "merge",
+  "record",
   "scale",
 )
 

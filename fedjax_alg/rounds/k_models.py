@@ -120,6 +120,11 @@ def forbidden_links(method: KModels) -> dict[str, str]:
       f"`num_models`={method.num_models}: the local method has "
       f"one global model ({client.one_model})"
     )
+  if client.record:
+    raise OptionError(
+      f"`num_models`={method.num_models}: the local method records the mean update of "
+      "one model"
+    )
   if grouping.own_anchors and not method.exchange.can_stream:
     raise OptionError(
       "`anchors`=preferring: read with the mean of what clients have measured"

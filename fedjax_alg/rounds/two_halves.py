@@ -68,7 +68,7 @@ def compose(
   )
   client, exchange = method.client, method.exchange
   run_round: Any = one_model.run_round
-  models_of = _deployed_models(server)
+  models_of = deployed_models(server)
   models: Any = lambda state: with_states(model, models_of(state), state.states)
   client_params: Any = shared_client_params(models)
   if method.moves_on_anchor:
@@ -109,8 +109,12 @@ def compose(
   return wrap(exchange, algorithm)
 
 
-def _deployed_models(server: ServerStep) -> Callable[[ComposedState], Params]:
-  """The function that reads the K models that are deployed from a state."""
+def deployed_models(server: ServerStep) -> Callable[[Any], Params]:
+  """Makes state -> the K models that are deployed, [K, ...].
+
+  Args:
+    server: the server's half, the state of whose step a state has as ``server``.
+  """
   deployed = server.deployed
   if deployed is None:
     return lambda state: state.models

@@ -79,8 +79,20 @@ def perturbed_training(w, clients, ids, batches, rate, rho, l2=0.0, received=Non
   return train(w, clients, ids, batches, rate, l2, direction)
 
 
+def proxskip_steps(models, h, gradients, gamma, p, coins):
+  """Algorithm 2, step by step: models and h_i of all clients after each step."""
+  for communicates in coins:
+    hats = [v - gamma * (g(v) - h_i) for v, g, h_i in zip(models, gradients, h)]
+    models = hats
+    if communicates:
+      shifted = [hat - gamma / p * h_i for hat, h_i in zip(hats, h)]
+      models = [np.mean(shifted, axis=0)] * len(hats)
+    h = [h_i + p / gamma * (v - hat) for h_i, v, hat in zip(h, models, hats)]
+    yield models, h
+
+
 def proxskip(x, gradients, gamma, p, coins):
-  """Algorithm 2, step by step, with the coins of all steps.
+  """Algorithm 2 with the coins of all steps.
 
   Args:
     x: [P], the start of all clients.
@@ -92,21 +104,9 @@ def proxskip(x, gradients, gamma, p, coins):
   Returns:
     The mean of the clients' models after each communication.
   """
-  models = [x] * len(gradients)
-  h = [np.zeros_like(x) for _ in gradients]
-  means = []
-  for communicates in coins:
-    hats = [v - gamma * (g(v) - h_i) for v, g, h_i in zip(models, gradients, h)]
-    if communicates:
-      shifted = [hat - gamma / p * h_i for hat, h_i in zip(hats, h)]
-      mean = np.mean(shifted, axis=0)
-      new = [mean] * len(hats)
-      means.append(mean)
-    else:
-      new = hats
-    h = [h_i + p / gamma * (v - hat) for h_i, v, hat in zip(h, new, hats)]
-    models = new
-  return means
+  starts = [x] * len(gradients), [np.zeros_like(x) for _ in gradients]
+  steps = proxskip_steps(*starts, gradients, gamma, p, coins)
+  return [models[0] for (models, _), coin in zip(steps, coins) if coin]
 
 
 def fedadmm_round(w, rows, clients, ids, batches, rate, rho, eta=1.0, l2=0.0):

@@ -190,6 +190,8 @@ def test_fedasync_is_one_client_after_the_other(problem, data):
     ("scaffold", "average", {}, "keeps a state between rounds"),
     ("mime_lite", "average", {}, "keeps a state between rounds"),
     ("sgd", "adaptive", {}, "server: its step needs gradients"),
+    ("sgd", "extrapolated", {}, "server: its step compares updates of one model"),
+    ("fedcm", "average", {}, "keeps a state between rounds"),
     ("sgd", "average", dict(compress_up="topk:0.1"), "keep nothing"),
     ("sgd", "average", dict(compress_down="sign"), "keep nothing"),
     ("sgd", "average", dict(private="fixed"), "no draw that the accountant"),
@@ -208,6 +210,24 @@ def test_what_needs_one_model_is_refused(problem, client, server, options, messa
       staleness=jnp.ones_like,
       exchange=exchange_of(ExchangeOptions(**options)),
     )
+
+
+def test_the_model_behind_a_lookahead_is_deployed(problem):
+  """Clients start ahead of it, here by 0.8 of the last move."""
+  algorithm = buffered.compose_buffered(
+    problem.model,
+    ClientUpdate(halfway, WORK),
+    steps.lookahead(0.8),
+    map_clients=MAP,
+    staleness=jnp.ones_like,
+  )
+  state = algorithm.init(
+    problems.some_params(problem.model), problem.spec, jax.random.key(0)
+  )
+  moved = jax.tree.map(jnp.ones_like, state.server)
+  models = algorithm.global_params(state._replace(server=moved))
+  # The trace of optax's SGD is minus the move.
+  problems.assert_close(models, jax.tree.map(lambda leaf: leaf + 0.8, state.models))
 
 
 @pytest.mark.program

@@ -9,6 +9,7 @@ from fedjax_alg import trees
 from fedjax_alg.algorithms import composed as grid
 from fedjax_alg.base import num_params
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
@@ -187,6 +188,17 @@ def test_a_local_method_of_which_a_part_is_lost_is_refused(problem, name):
     return
   with pytest.raises(OptionError, match="client: the local method needs [a-z]"):
     compose()
+
+
+def test_a_record_of_the_mean_update_is_none_of_groups(problem):
+  client = sgd_update(problem.model, LocalWork(local_steps=1), 0.1)
+  with pytest.raises(OptionError, match="client: the local method needs record, which"):
+    compose_clustered(
+      problem.model,
+      client._replace(record=lambda memory, *_: memory),
+      by_parity(),
+      map_clients=clients.ClientMap(),
+    )
 
 
 def test_a_local_method_that_keeps_a_row_is_served(problem):

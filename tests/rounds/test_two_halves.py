@@ -622,6 +622,9 @@ def test_halves_that_do_not_fit(problem):
   groups = by_model(num_models=2)
   with pytest.raises(ValueError, match="one global model .for a reason"):
     play(problem, client, average(), [1], rounds=0, grouping=groups)
+  records = client._replace(one_model="", record=lambda memory, *_: memory)
+  with pytest.raises(ValueError, match="^num_models=2: the local method records"):
+    play(problem, records, average(), [1], rounds=0, grouping=groups)
   needs_mean = client._replace(one_model="", mean_only="for a reason")
   for aggregator, name in ((coordinate_median(), "median"), (slow_mean(), "your own")):
     with pytest.raises(
