@@ -279,6 +279,7 @@ _ACCELERATIONS: dict[str, Space] = {
   "scaffold_m": {"gradient_weight": _MIXED},
   "fedexp": {"epsilon": AnyOf((1e-4, 1e-3, 1e-2, 0.1), 1e-3)},
   "fedacg": {"server_momentum": AnyOf((0.5, 0.7, 0.85, 0.95), 0.85)},
+  "fedmuon": {"gradient_share": AnyOf((0.05, 0.1, 0.3, 1.0), 0.1)},
   "ma_fsvrg": {"server_lr": _SERVER, "beta1": _BETA1},
   "ga_fsvrg": {
     "server_lr": _SERVER,
@@ -306,6 +307,8 @@ def _of_accelerations(data: str, share: str) -> _Protocol:
     },
     seeds=1,
     algorithms=tuple(told),
+    # A step moves a matrix by 1 in every direction, whatever the gradient.
+    units={"fedmuon": 0.03},
     pictures=False,
   )
 
