@@ -5,8 +5,11 @@
 - ``fedavg_2nn``: McMahan et al., AISTATS 2017, Table 1: the rounds that FedAvg
   takes to 97 % on MNIST.
 - ``ifca_rotated``: Ghosh et al., NeurIPS 2020: MNIST in four rotations.
+- ``tamuna``: FedAvg of Flower's baseline of TAMUNA (Condat et al. 2023) on MNIST.
+- ``muon``: a reproduction of FedMuon (Takezawa et al., ICLR 2026) on Fashion-MNIST.
 - ``pfedme``: Dinh, Tran, Nguyen, NeurIPS 2020: MNIST, the convex setting.
 - ``afl``: He et al., CVPR 2025: one result for every partition, in float64.
+- ``fedexp``: Jhunjhunwala et al., ICLR 2023: the least squares of their notebook.
 - ``fedjax``: FedJAX 0.0.17, run in turn on the same clients and rows.
 """
 
@@ -19,7 +22,7 @@ from ...drawing import plots
 from ...reports import markdown, rule
 from .. import answers, figures, report, suite, verdicts
 from ..figures import Figure, FigureLine, Panel
-from . import afl, against_fedjax
+from . import afl, against_fedjax, fedexp
 
 NAME = "trust"
 
@@ -35,6 +38,13 @@ _ROTATED = {
   "FedAvg": "rotated_fedavg",
   "each client alone": "rotated_local",
 }
+_MUON = {
+  "FedMuon": "muon_fedmuon",
+  "FedAvg": "muon_fedavg",
+  "FedAvg with Muon": "muon_local",
+}
+#: How many of the 1,000 rounds of ``muon`` run; ``--rounds=1000`` runs all.
+MUON_ROUNDS = 200
 #: The paper's last round of rotated MNIST.
 ROTATED_ROUNDS = 300
 #: Panel of NIID-Bench -> how many of its 50 rounds the figure runs, with one
@@ -239,6 +249,33 @@ FIGURES: dict[str, Figure] = {
     measures={"test_accuracy_end": _last("local", ROTATED_ROUNDS)},
     shrunk={"num_clients": 40, "hidden": "16"},
   ),
+  "tamuna": _figure(
+    "tamuna",
+    "FedAvg of Flower's TAMUNA baseline: MNIST, 10 of 1,000 clients, round 35",
+    "tamuna",
+    (Panel("a", "MNIST, 1,000 clients of 60 images", {}),),
+    lambda panel: [_line("FedAvg", "tamuna_fedavg")],
+    eval_every=5,
+    measures={"test_accuracy_end": _last("global", 35)},
+    shrunk={"num_clients": 20, "layers": "valid3-4,max2,dense16"},
+  ),
+  "muon": _figure(
+    "muon",
+    "A reproduction of FedMuon: Fashion-MNIST, 16 clients by Dirichlet(0.1)",
+    "muon",
+    (
+      Panel(
+        "a",
+        "Fashion-MNIST, Dirichlet 0.1",
+        {"dirichlet_alpha": 0.1, "rounds": MUON_ROUNDS},
+      ),
+    ),
+    figures.of_files(f"{NAME}/methods", _MUON),
+    eval_every=20,
+    num_seeds=1,
+    measures={"test_accuracy_end": _last("global", 1000)},
+    shrunk={"layers": "valid3-4,max2,dense16"},
+  ),
   "pfedme": _figure(
     "pfedme",
     "pFedMe: best round, MNIST, softmax regression, 20 clients "
@@ -268,6 +305,10 @@ TABLES = {
     "AFL: the weights in every partition beside the joint ones, float64",
     lambda request, folder: (afl.deviation_table(request.quick), []),
   ),
+  "fedexp": figures.FigureTable(
+    "FedExP's notebook: least squares of clients that can all be right",
+    lambda request, folder: (fedexp.loss_table(request.quick), []),
+  ),
   "fedjax": figures.FigureTable(
     "FedJAX 0.0.17 on the same clients",
     lambda request, folder: (against_fedjax.fedjax_table(request.quick), []),
@@ -283,8 +324,8 @@ PAPER = figures.Paper(
   quick={"dataset": "digits", "num_seeds": 1, "rounds": 3},
   files={"fashion_mnist": figures.FASHION_MNIST},
   optional=("mnist", "fashion_mnist", "cifar10"),
-  seeds="niid_bench 1 seed and a part of its 50 rounds, ifca_rotated 1 seed, the "
-  "others 3 seeds",
+  seeds="niid_bench 1 seed and a part of its 50 rounds, ifca_rotated and muon 1 seed, "
+  "the others 3 seeds",
   flag="table",
   subject="other works",
 )

@@ -11,7 +11,7 @@ from experiments import publish
 from experiments import trust as command
 from experiments.reports import rule
 from experiments.reproduction import figures, report
-from experiments.reproduction.trust import against_fedjax
+from experiments.reproduction.trust import against_fedjax, fedexp
 from experiments.reproduction.trust import figures as trust
 from tests.experiments import shown
 
@@ -41,6 +41,8 @@ def run_command(tmp_path, capsys, *words):
     ("fedavg_2nn", ("--panels=e",)),
     ("pfedme", ()),
     ("ifca_rotated", ("--panels=a", "--lines=IFCA")),
+    ("tamuna", ()),
+    ("muon", ("--lines=FedMuon",)),
   ],
 )
 def test_a_quick_table(tmp_path, capsys, name, flags):
@@ -51,11 +53,7 @@ def test_a_quick_table(tmp_path, capsys, name, flags):
   claims = report.load_claims("trust", name)
   assert text.count("\n| a: ") + text.count("\n| e: ") >= 1
   assert sum(text.count(f"\n| {p}: ") for p in "abcdefgh") == len(claims)
-  assert (
-    text.count("| - | - | not run |")
-    == len(claims)
-    - {"niid_bench": 1, "fedavg_2nn": 1, "pfedme": 2, "ifca_rotated": 1}[name]
-  )
+  assert text.count("| - | - | not run |") == len(claims) - {"pfedme": 2}.get(name, 1)
   assert "--dataset=digits" in text
   assert ("3 of " in text) == (name != "fedavg_2nn")
   # What is finished is shown without being run.
@@ -155,6 +153,40 @@ def test_the_table_of_afl(tmp_path, capsys):
     float(line.split("|")[4]) for line in out.splitlines() if rule.NO_NUMBER in line
   ]
   assert 0 < max(worst) < 1e-10
+
+
+def test_the_table_of_fedexp(tmp_path, capsys):
+  status, out, _ = run_command(tmp_path, capsys, "--table=fedexp", "--scale=quick")
+  assert status == 0 and out.count(f"| {rule.NO_NUMBER} |") == len(fedexp.METHODS)
+  losses = {
+    line.split("|")[1].strip(): float(line.split("|")[4])
+    for line in out.splitlines()
+    if rule.NO_NUMBER in line
+  }
+  x, y = fedexp.make_problem(5, 60)
+  w = np.zeros(60)
+  for _ in range(3):
+    trained = []
+    for x_i, y_i in zip(x, y):
+      v = w
+      for _ in range(20):
+        v = v - 0.1 * x_i.T @ (x_i @ v - y_i)
+      trained.append(v)
+    w = w + 10 * (np.mean(trained, axis=0) - w)
+  expected = np.sum((x @ w - y) ** 2) / 5
+  assert losses["FedAvg"] == pytest.approx(expected, rel=1e-5)
+  assert losses["FedProx"] != losses["FedAvg"]
+
+
+def test_ten_rounds_of_fedexps_notebook():
+  """The authors' own data, draw by draw, and their own number."""
+  (claim,) = (
+    c
+    for c in report.load_claims("trust", "fedexp")
+    if (c.method, c.metric) == ("FedExP", "loss_10")
+  )
+  loss = fedexp.loss_after("FedExP", *fedexp.make_problem(20, 1000), 10)
+  assert loss == pytest.approx(claim.value, rel=1e-5)
 
 
 def test_without_fedjax(tmp_path, capsys, monkeypatch):
