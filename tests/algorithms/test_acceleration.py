@@ -279,6 +279,30 @@ def test_at_its_neutral_value_a_method_is_its_parent_to_the_bit(
   problems.assert_equal(mine, theirs)
 
 
+def test_fedexp_of_equal_updates_is_fedavg_to_the_bit(problem):
+  """One participant agrees with itself, so eta_g is 1 whatever epsilon is."""
+  options = dict(WORK, client_weights="uniform")
+  mine, theirs = (
+    bridge.rounds(problem, name, [[4], [8]], **options, **extra)[1][-1].state.models
+    for name, extra in (("fedexp", dict(average_iterates=False)), ("fedavg", {}))
+  )
+  problems.assert_equal(mine, theirs)
+
+
+def test_with_a_communication_after_every_step_scaffnew_is_gradient_descent(problem):
+  """The h_i move, and add up to zero but for rounding."""
+  everyone = [list(range(12))] * 3
+  options = dict(client_lr=0.3, batch_size=0, client_weights="uniform")
+  mine, theirs = (
+    bridge.rounds(problem, name, everyone, **options, **extra)[1][-1].state.models
+    for name, extra in (
+      ("scaffnew", dict(communication=1.0)),
+      ("fedavg", dict(local_steps=1)),
+    )
+  )
+  problems.assert_close(mine, theirs, rtol=0, atol=1e-6)
+
+
 def quadratics(num_clients=4, size=3):
   """Strongly convex quadratics (v - b_i)' diag(a_i) (v - b_i) / 2."""
   rng = np.random.default_rng(5)
