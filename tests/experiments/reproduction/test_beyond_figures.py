@@ -408,7 +408,7 @@ def fixture_accelerated(acceleration_cells):
 
 
 def test_eras_are_compared_by_the_choice_of_validation(accelerated, monkeypatch):
-  """The best by test data would be FedACG, 0.8 points above the choice."""
+  """The best by test data would be FedMuon, a point above the choice."""
   scores = {"fedavgm": 2.0, "fedadam": 1.0, "fedcm": 2.0, "fedacg": 1.0}
   monkeypatch.setattr(
     accelerations, "validation_accuracy", lambda data, name: scores.get(name, 0.0)
@@ -447,7 +447,7 @@ def test_gains_of_accelerations_are_paired_and_corrected(accelerated):
   }
   first = min(p, key=p.get)
   (row,) = [line for line in table.splitlines() if f" | {first} | " in line]
-  assert row.split(" | ")[4].endswith(f"({13 * p[first]:.2g})")
+  assert row.split(" | ")[4].endswith(f"({14 * p[first]:.2g})")
 
 
 @pytest.mark.parametrize(
@@ -477,7 +477,7 @@ def test_a_panel_without_all_methods_is_not_compared(accelerated):
     accelerations.select_whole(runs)
   )
   text = accelerations._describe_panels(runs)
-  assert "| a | digits, softmax, 20 % of the clients | 13 of 14 methods" in text
+  assert "| a | digits, softmax, 20 % of the clients | 14 of 15 methods" in text
   assert "| b | digits, softmax, 10 % of the clients | finished" not in text
 
 
