@@ -70,7 +70,7 @@ class FedMuonHParams(Orthogonality, LocalWork):
   client_lr: float = local_rate(0.01, "Algorithm 1, line 9", "eta")
   server_lr: float = server_rate(
     "Algorithm 1, line 18",
-    note="; the paper counts absent clients, too, which is |S| / N",
+    note="; |S| / N in the paper, where absent clients count as unchanged",
   )
   client_weights: str = weights("uniform", "Algorithm 1, line 18", by_loss=True)
 
