@@ -58,6 +58,7 @@ ELSEWHERE = {
   "rounds/one_model": "rounds/test_two_halves",
   "runs/availability": "runs/test_options",
   "runs/sinks": "runs/test_queue",
+  "trackers": "runs/test_trackers",
   "split": "test_trees",
   "tasks/classification": "tasks/test_measures",
   "tasks/counts": "tasks/test_measures",
