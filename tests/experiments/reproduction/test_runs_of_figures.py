@@ -30,7 +30,8 @@ PUBLISHED = {
     "dirichlet:7f9b528b ablations:9974ae91 afl:a3f64f7b"
   ),
   "trust": (
-    "niid_bench:86f9d441 fedavg_2nn:91e3a913 pfedme:82fa5f23 ifca_rotated:040f82f1"
+    "niid_bench:86f9d441 niid_noise:49661e44 fedavg_2nn:91e3a913 pfedme:82fa5f23 "
+    "ifca_rotated:040f82f1 feddrift:1e81375e"
   ),
   "beyond": (
     "hostile:ae052db1 bytes:2e3720e8 late:fc3d4f33 private:569f2cec board:e79dcbf3 "
