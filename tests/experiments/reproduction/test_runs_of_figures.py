@@ -35,7 +35,7 @@ PUBLISHED = {
   ),
   "beyond": (
     "hostile:ae052db1 bytes:2e3720e8 late:fc3d4f33 private:569f2cec board:e79dcbf3 "
-    "map:ea8581b3 acceleration:1ccfe3ca"
+    "map:4c5dd5d5 acceleration:1ccfe3ca"
   ),
 }
 
