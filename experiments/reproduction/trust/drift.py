@@ -18,6 +18,7 @@ from .. import figures, partitions, suite, verdicts
 
 ROUNDS, STEPS = 2_000, 10
 ORACLE = "oracle grouping"
+OBLIVIOUS = "FedAvg on all steps (oblivious)"
 _FEDDRIFT = ("FedDrift", "FedDrift-Eager")
 #: label -> preset in presets/trust/methods.
 _LINES = {
@@ -25,8 +26,8 @@ _LINES = {
   "FedDrift-Eager": "drift_eager",
   ORACLE: "drift_oracle",
   "IFCA on the step": "drift_ifca",
-  "FedAvg on the step": "drift_step",
-  "FedAvg on all steps (oblivious)": "drift_all",
+  "FedAvg on the step": "drift_fedavg",
+  OBLIVIOUS: "drift_fedavg",
 }
 #: Points up to which two methods count as comparable.
 _COMPARABLE = 1.0
@@ -36,7 +37,11 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
   end = {label: panel.values["dataset"] == "circle2" for label in _FEDDRIFT}
   return [
     figures.FigureLine(
-      label, (f"trust/methods/{name}{'_circle2' * end.get(label, False)}.flags",)
+      label,
+      (
+        f"trust/methods/{name}{'_circle2' * end.get(label, False)}.flags",
+        {"concept_data": "all"} if label == OBLIVIOUS else {},
+      ),
     )
     for label, name in _LINES.items()
   ]
