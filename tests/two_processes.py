@@ -20,7 +20,7 @@ DATA = dict(
   seed=1,
 )
 #: algorithm -> what it is given: sums alone, vectors, groups, tables of
-#: clients, a line search on the server's rows, float64.
+#: clients, a line search on the server's rows, float64, clients of two kinds.
 RUNS = {
   "fedavg": {},
   "scaffold": {},
@@ -32,15 +32,25 @@ RUNS = {
   "fedgroup": dict(num_groups=2, pretrain_scale=3, pretrain_steps=2),
   "composed": dict(client_update="scaffold", num_models=2, threshold=1),
   "fedacnnl": dict(model="mlp", hidden=(8,)),
+  "ifca": dict(num_groups=2),
 }
+#: algorithm -> the kinds of its clients.
+KINDS = {"ifca": "rotate:0,90"}
 #: Those without a global model, or whose models are evaluated as others'.
 LOCAL = ("local", "fedgroup")
+
+
+def federate(name=""):
+  """The clients of an algorithm; by default those of all without kinds."""
+  return fa.federate("digits", **DATA, kinds=KINDS.get(name))
 
 
 def play(name, federation):
   """A short run: its numbers, final state among them; bytes of that here."""
   length = {} if name == "fedacnnl" else dict(rounds=3, cohort_size=6, local_steps=3)
   evaluate = ("local",) if name in LOCAL else ("global", "local", "validation")
+  if name in KINDS:
+    evaluate = ("kinds", "local")
   result = fa.run(
     name, federation, eval_every=2, **length, **RUNS[name], evaluate=evaluate
   )
@@ -71,7 +81,7 @@ def main(port, process, out, *algorithms):
   except fa.OptionError as error:
     alone = str(error)
   fa.distributed(f"127.0.0.1:{port}", 2, int(process), host_devices=1)
-  federation = fa.federate("digits", **DATA)
+  federation = federate()
   outputs = {
     "alone": np.array(alone),
     "rows": np.array(
@@ -79,7 +89,7 @@ def main(port, process, out, *algorithms):
     ),
   }
   for name in algorithms:
-    numbers, own_bytes = play(name, federation)
+    numbers, own_bytes = play(name, federate(name) if name in KINDS else federation)
     total_bytes = sum(
       leaf.nbytes
       for leaf_name, leaf in numbers.items()

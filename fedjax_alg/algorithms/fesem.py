@@ -12,7 +12,8 @@ Deviations: the distance is over all parameters; the public code takes the last
 dense kernel alone. By default means are weighted by n_i, as in all clustered
 methods of this library; the paper's are uniform. The paper does not say to
 which centre a client belongs that has not trained yet; ``first_group`` offers
-three ways to choose.
+three ways to choose. Such a client deploys a centre that has clients, if any has:
+one of nobody is still the random model that it began as.
 """
 
 import dataclasses
@@ -145,6 +146,7 @@ def _nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
     shared=lambda memory: memory.start,
     client_rows=client_rows,
     extra=extra,
+    joinable=lambda state: trees.members(state.member, k).any(1),
     finish=lambda state, cohort, result: clustered.with_last(
       state, cohort, result.trained
     ),

@@ -13,21 +13,71 @@ from fedjax_alg.errors import OptionError, did_you_mean, reason
 
 #: The named patterns.
 PATTERNS = ("switch", "staggered", "recurring")
+#: How the pattern begins that says for each client at which steps it turns.
+TURNS = "turns:"
 #: Which examples of a client a round trains on.
 DATA = ("step", "all")
+
+
+def is_pattern(text: str | None) -> bool:
+  """Whether the option `concepts` is a pattern, and no file."""
+  return text is not None and (text in PATTERNS or text.startswith(TURNS))
 
 
 def check_concepts(text: str) -> None:
   """Checks the option `concepts` as far as no data are needed.
 
   Args:
-    text: the option, one of ``PATTERNS`` or the path of a file.
+    text: the option, a pattern or the path of a file.
 
   Raises:
     DataError: no pattern and no file.
   """
-  if text not in PATTERNS:
+  if not is_pattern(text):
     read_schedule(text)
+  elif text not in PATTERNS:
+    _parse_turns(text)
+
+
+def _parse_turns(text: str) -> list[list[int]]:
+  """The steps at which each client turns to its next kind.
+
+  Raises:
+    DataError: they are no rising numbers.
+  """
+  turns = []
+  for number, part in enumerate(text.removeprefix(TURNS).split(",")):
+    entries = part.split("-") if part else []
+    if not all(entry.isdecimal() and len(entry) < 6 for entry in entries):
+      raise DataError(
+        f"`concepts`={text}: client {number} has {part}, must be steps with - between "
+        "them, such as 1-5, or nothing"
+      )
+    turns.append([int(entry) for entry in entries])
+    if any(b <= a for a, b in zip([0, *turns[-1]], turns[-1])):
+      raise DataError(
+        f"`concepts`={text}: client {number} has {part}, its steps must rise, from 1 on"
+      )
+  return turns
+
+
+def _schedule_of_turns(text: str, steps: int, clients: int, kinds: int) -> np.ndarray:
+  turns = _parse_turns(text)
+  if len(turns) != clients:
+    raise DataError(
+      f"`concepts`={text}: has {len(turns)} entries, {clients} are needed, one for "
+      "each client (`num_clients`)"
+    )
+  last = max((step for client in turns for step in client), default=0)
+  if last >= steps:
+    raise DataError(
+      f"`concept_steps`={steps}: must be at least {last + 1} with `concepts`={text}"
+    )
+  schedule = np.zeros((steps, clients), np.int32)
+  for client, at in enumerate(turns):
+    for step in at:
+      schedule[step:, client] += 1
+  return schedule % kinds
 
 
 def make_schedule(
@@ -42,6 +92,8 @@ def make_schedule(
     then to the third, ...
   ``recurring``: all clients are of the first kind, then of the second, ..., and
     once more.
+  ``turns:2,1-5,``: the first client turns to the next kind at step 2, from 0, the
+    second at steps 1 and 5, the third never. After the last kind comes the first.
 
   Args:
     text: the option `concepts`.
@@ -57,7 +109,7 @@ def make_schedule(
     DataError: a file that does not fit, or too few steps for a pattern.
   """
   name = f"`concepts`={text}"
-  if text not in PATTERNS:
+  if not is_pattern(text):
     schedule = read_schedule(text)
     if schedule.shape[1] != clients:
       raise DataError(
@@ -71,6 +123,8 @@ def make_schedule(
     return schedule
   if kinds is None:
     raise DataError(f"{name}: of how many kinds? write {label}:K, or give a file")
+  if text not in PATTERNS:
+    return _schedule_of_turns(text, steps, clients, kinds)
   fewest = {"switch": kinds, "staggered": 2, "recurring": 2 * kinds}[text]
   if steps < fewest:
     raise DataError(
@@ -109,7 +163,7 @@ def read_schedule(path: str) -> np.ndarray:
   except (OSError, UnicodeDecodeError, OptionError) as error:
     raise DataError(
       f"{name}: no pattern{did_you_mean(path, PATTERNS)} (one of "
-      f"{', '.join(PATTERNS)}) and no file of numbers ({reason(error)})"
+      f"{', '.join(PATTERNS)}, {TURNS}...) and no file of numbers ({reason(error)})"
     ) from None
   rows = [line.split() for line in text.splitlines() if line.strip()]
   if not rows:

@@ -28,7 +28,7 @@ from fedjax_alg.data import kinds as kinds_lib
 from fedjax_alg.data import shift as shift_lib
 from fedjax_alg.data.arrays import make_examples
 from fedjax_alg.data.boundaries import BOUNDARIES, make_points
-from fedjax_alg.data.concepts import PATTERNS, make_schedule
+from fedjax_alg.data.concepts import is_pattern, make_schedule
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, doubts
 from fedjax_alg.data.features import Scaler, fit_scaler, image_shape, make_features
@@ -419,7 +419,7 @@ def data_key(options: DataOptions) -> str:
     keys.append(own.load(str(options.task), "task")[1].sha256)
   if change is not None and change.function:
     keys.append(own.load(change.function, "kinds")[1].sha256)
-  if options.concepts is not None and options.concepts not in PATTERNS:
+  if options.concepts is not None and not is_pattern(options.concepts):
     keys.append(files.contents_key([files.expand_path(options.concepts, "concepts")]))
   return " ".join(keys)
 

@@ -11,7 +11,7 @@ from fedjax_alg.conditions import Range, but, only
 from fedjax_alg.data import femnist as femnist_lib
 from fedjax_alg.data import tfds_source
 from fedjax_alg.data.boundaries import BOUNDARIES
-from fedjax_alg.data.concepts import DATA, PATTERNS, check_concepts
+from fedjax_alg.data.concepts import DATA, PATTERNS, check_concepts, is_pattern
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import FEATURES, HOG_NORMS
 from fedjax_alg.data.hold_out import check_hold_out
@@ -353,10 +353,11 @@ class ConceptOptions:
     None,
     "how the kinds of clients change, one of "
     + ", ".join(PATTERNS)
-    + ", or a file with a line for each step and in it the number of the kind "
-    "of each client, from 0: switch = all clients turn to the next kind at once, "
-    "staggered = one client after the other, recurring = all at once, through "
-    "all kinds twice",
+    + ", turns:STEPS,STEPS,..., or a file with a line for each step and in it the "
+    "number of the kind of each client, from 0: switch = all clients turn to the "
+    "next kind at once, staggered = one client after the other, recurring = all at "
+    "once, through all kinds twice, turns:2,1-5, = the first client at step 2, from "
+    "0, the second at steps 1 and 5, the third never",
     later=True,
   )
   concept_rounds: int = hyper(
@@ -375,7 +376,7 @@ class ConceptOptions:
     minimum=1,
     maximum=10_000,
     source="Jothimurugesan et al.",
-    when=only("concepts", *PATTERNS),
+    when=only("concepts", Range("that is a pattern", is_pattern, PATTERNS[0])),
     later=True,
   )
   concept_data: str = hyper(

@@ -189,6 +189,9 @@ class Rule(NamedTuple):
   extra: Callable[..., Extra] = lambda before, after, cohort, notes: Extra()
   #: (state) -> [C] int32, the groups to report; ``member`` by default
   membership: Callable[[ClusteredState], Array] = lambda state: state.member
+  #: (state) -> [K] bool, the models that a client without a group may deploy, all
+  #: of them if it is none; None: all
+  joinable: Callable[[ClusteredState], Array] | None = None
   #: whether the sum of a group's updates is divided by the weight of the whole
   #: cohort instead of the group's weight (IFCA's gradient averaging)
   whole_divisor: bool = False
@@ -758,14 +761,23 @@ def _client_params(
 ) -> Params:
   """The model of the group to which the rule assigns the client."""
   rule, ids = method.rule, client_id[None]
+  last, models, places = _last_group(state, ids)[0], state.models, None
+  if rule.joinable is not None:
+    # A model that may be deployed stands in the place of every other one.
+    joinable = rule.joinable(state)
+    stays = joinable | ~joinable.any() | (last >= 0)
+    places = jnp.where(stays, jnp.arange(rule.num_groups), jnp.argmax(joinable))
+    models = trees.index(models, places)
   if jax.tree.leaves(state.states):
     shard = shard._replace(state=state.states)
   group, _ = rule.assign(
-    state.models,
+    models,
     rule.shared(state.memory),
     trees.index(rule.client_rows(state.memory, ids), 0),
-    _last_group(state, ids)[0],
+    last,
     shard,
     key,
   )
+  if places is not None:
+    group = places[group]
   return trees.index(with_states(method.model, state.models, state.states), group)

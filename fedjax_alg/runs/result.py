@@ -16,7 +16,7 @@ import numpy as np
 from fedjax_alg import files, own, tasks
 from fedjax_alg.base import Algorithm, Params
 from fedjax_alg.data import layout
-from fedjax_alg.data.concepts import PATTERNS
+from fedjax_alg.data.concepts import is_pattern
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, owned, processes, samplers
 from fedjax_alg.engine.keys import client_keys
@@ -785,7 +785,8 @@ def plan_again(
   partition, concepts = folder / "partition.npz", folder / "concepts.cp"
   if data.get("partition_file") is not None and partition.is_file():
     data = dict(data, partition_file=str(partition))
-  if data.get("concepts") not in (None, *PATTERNS) and concepts.is_file():
+  schedule = data.get("concepts")
+  if schedule is not None and not is_pattern(schedule) and concepts.is_file():
     data = dict(data, concepts=str(concepts))
   facts = dict(facts, data=data)
   try:

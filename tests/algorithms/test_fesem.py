@@ -1,6 +1,7 @@
 """FeSEM against the oracle, its store of local models, and newcomers."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -89,6 +90,21 @@ def test_newcomers_join_the_centre_nearest_to_their_own_training(problem):
   state = state._replace(models=grouped.stack_models(centres))
   for i, w in trained.items():
     assert grouped.assign_newcomer(run, state, i) == oracle.nearest_centre(w, centres)
+
+
+def test_newcomers_deploy_no_centre_of_nobody(problem):
+  """Such a centre is a random model, and the nearest to one that hardly trained."""
+  run = grouped.programs(
+    "fesem", first_group="trained", client_weights="examples", **SETTINGS
+  )
+  state = grouped.begin(run, problem.data, grouped.zeros())
+  w0 = bridge.to_oracle(grouped.zeros())
+  state = state._replace(models=grouped.stack_models([w0, w0 + 3.0, w0 + 2.0]))
+  assert grouped.assign_newcomer(run, state, 0) == 0
+  for groups, joins in (([1, 1], 1), ([1, 2], 2), ([0, 1], 0)):
+    member = state.member.at[jnp.arange(2)].set(jnp.array(groups, jnp.int32))
+    later = state._replace(member=member)
+    assert grouped.assign_newcomer(run, later, 5) == joins
 
 
 def test_clients_deploy_the_centre_nearest_to_their_last_model(problem):

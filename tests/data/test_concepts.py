@@ -44,6 +44,38 @@ def test_every_client_has_every_kind_and_nothing_comes_back_too_early(
   assert (schedule[0] == 0).all() and (schedule[-1] == kinds - 1).all()
 
 
+def test_turns_say_each_clients_steps():
+  """Without it, a schedule that no pattern has needs a file beside the preset."""
+  three = pattern("turns:2,1-3,", 4, 3, 2)
+  assert three.T.tolist() == [[0, 0, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0]]
+  assert three.dtype == np.int32
+  assert pattern("turns:1-2-3", 4, 1, 3).T.tolist() == [[0, 1, 2, 0]]
+  staggered = pattern("staggered", 9, 8, 2)
+  turns = ",".join(str(step) for step in np.argmax(staggered, axis=0))
+  np.testing.assert_array_equal(pattern(f"turns:{turns}", 9, 8, 2), staggered)
+
+
+@pytest.mark.parametrize(
+  "text, says",
+  [
+    ("turns:1,x", "client 1 has x, must be steps with - between them"),
+    ("turns:1-", "client 0 has 1-, must be steps"),
+    ("turns:3,2-1", "client 1 has 2-1, its steps must rise, from 1 on"),
+    ("turns:0", "client 0 has 0, its steps must rise"),
+  ],
+)
+def test_turns_that_are_no_rising_steps_are_refused(text, says):
+  refuses(lambda: check_concepts(text), says)
+
+
+def test_turns_of_other_clients_or_steps_are_refused():
+  refuses(lambda: pattern("turns:1,2", 9, 3, 2), "has 2 entries, 3 are needed")
+  refuses(
+    lambda: pattern("turns:1,9", 9, 2, 2),
+    "concept_steps=9: must be at least 10 with concepts=turns:1,9",
+  )
+
+
 def test_a_file_is_read_as_it_is(tmp_path):
   file = tmp_path / "A.cp"
   file.write_text(TEXT)

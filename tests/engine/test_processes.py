@@ -110,8 +110,8 @@ def check_numbers(pair, algorithms):
   assert first.keys() == second.keys()
   for name, leaf in first.items():
     np.testing.assert_array_equal(leaf, second[name], err_msg=name)
-  federation = fa.federate("digits", **two_processes.DATA)
   for name in algorithms:
+    federation = two_processes.federate(name)
     for leaf, values in two_processes.play(name, federation)[0].items():
       np.testing.assert_allclose(
         first[leaf], values, rtol=1e-4, atol=2e-5, err_msg=leaf

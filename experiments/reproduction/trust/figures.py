@@ -7,6 +7,7 @@
 - ``ifca_rotated``: Ghosh et al., NeurIPS 2020: MNIST in four rotations.
 - ``tamuna``: FedAvg of Flower's baseline of TAMUNA (Condat et al. 2023) on MNIST.
 - ``muon``: a reproduction of FedMuon (Takezawa et al., ICLR 2026) on Fashion-MNIST.
+- ``feddrift``: Jothimurugesan et al., AISTATS 2023: SINE-2 and CIRCLE-2.
 - ``pfedme``: Dinh, Tran, Nguyen, NeurIPS 2020: MNIST, the convex setting.
 - ``afl``: He et al., CVPR 2025: one result for every partition, in float64.
 - ``fedexp``: Jhunjhunwala et al., ICLR 2023: the least squares of their notebook.
@@ -22,7 +23,7 @@ from ...drawing import plots
 from ...reports import markdown, rule
 from .. import answers, figures, report, suite, verdicts
 from ..figures import Figure, FigureLine, Panel
-from . import afl, against_fedjax, fedexp
+from . import afl, against_fedjax, drift, fedexp
 
 NAME = "trust"
 
@@ -33,6 +34,7 @@ _NIID = {
   "SCAFFOLD": "niid_scaffold",
   "FedNova": "niid_fednova",
 }
+_NOISE = {"FedAvg": "noise_fedavg"}
 _ROTATED = {
   "IFCA": "rotated_ifca",
   "FedAvg": "rotated_fedavg",
@@ -222,6 +224,16 @@ FIGURES: dict[str, Figure] = {
     measures={"test_accuracy_max": _best("global", 50)},
     shrunk={"layers": "valid3-4,max2,dense16", "local_epochs": 1},
   ),
+  "niid_noise": _figure(
+    "niid_noise",
+    "NIID-Bench: clients with noise on their images, last of 50 rounds, test accuracy",
+    "niid_noise",
+    (Panel("a", "Fashion-MNIST, IID, noise 0.1", {}),),
+    figures.of_files(f"{NAME}/methods", _NOISE),
+    num_seeds=1,
+    measures={"test_accuracy_end": _last("global", 50)},
+    shrunk={"layers": "valid3-4,max2,dense16", "local_epochs": 1},
+  ),
   "fedavg_2nn": _figure(
     "fedavg_2nn",
     "FedAvg's 2NN: rounds to 97 % on MNIST, E = 1, B = 10",
@@ -249,6 +261,7 @@ FIGURES: dict[str, Figure] = {
     measures={"test_accuracy_end": _last("local", ROTATED_ROUNDS)},
     shrunk={"num_clients": 40, "hidden": "16"},
   ),
+  "feddrift": drift.FIGURE,
   "tamuna": _figure(
     "tamuna",
     "FedAvg of Flower's TAMUNA baseline: MNIST, 10 of 1,000 clients, round 35",
@@ -324,8 +337,8 @@ PAPER = figures.Paper(
   quick={"dataset": "digits", "num_seeds": 1, "rounds": 3},
   files={"fashion_mnist": figures.FASHION_MNIST},
   optional=("mnist", "fashion_mnist", "cifar10"),
-  seeds="niid_bench 1 seed and a part of its 50 rounds, ifca_rotated and muon 1 seed, "
-  "the others 3 seeds",
+  seeds="niid_bench 1 seed and a part of its 50 rounds, niid_noise, ifca_rotated and "
+  "muon 1 seed, feddrift 1 seed on each of 5 partitions, the others 3 seeds",
   flag="table",
   subject="other works",
 )

@@ -30,12 +30,12 @@ PUBLISHED = {
     "dirichlet:7f9b528b ablations:9974ae91 afl:a3f64f7b"
   ),
   "trust": (
-    "niid_bench:86f9d441 fedavg_2nn:91e3a913 pfedme:82fa5f23 ifca_rotated:040f82f1 "
-    "tamuna:f19aa1eb muon:4a20c4e1"
+    "niid_bench:86f9d441 niid_noise:49661e44 fedavg_2nn:91e3a913 pfedme:82fa5f23 "
+    "ifca_rotated:040f82f1 feddrift:1e81375e tamuna:f19aa1eb muon:4a20c4e1"
   ),
   "beyond": (
     "hostile:ae052db1 bytes:2e3720e8 late:fc3d4f33 private:569f2cec board:e79dcbf3 "
-    "map:ea8581b3 acceleration:d3059cd5"
+    "map:4c5dd5d5 acceleration:d3059cd5"
   ),
 }
 

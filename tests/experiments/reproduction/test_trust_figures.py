@@ -10,15 +10,20 @@ import pytest
 from experiments import publish
 from experiments import trust as command
 from experiments.reports import rule
-from experiments.reproduction import figures, report
-from experiments.reproduction.trust import against_fedjax, fedexp
+from experiments.reproduction import figures, report, suite, verdicts
+from experiments.reproduction.trust import against_fedjax, drift, fedexp
 from experiments.reproduction.trust import figures as trust
+from fedjax_alg.data import concepts
 from tests.experiments import shown
 
 PAPER = trust.PAPER
 
 
-@pytest.mark.parametrize("name", trust.FIGURES)
+#: Figures with published numbers; those of FedDrift could not be opened.
+NUMBERED = [name for name in trust.FIGURES if name != "feddrift"]
+
+
+@pytest.mark.parametrize("name", NUMBERED)
 def test_every_published_number_has_a_run_and_a_measure(name):
   runs = {(c.panel, c.label) for c in shown.cells("trust", name)}
   claims = report.load_claims("trust", name)
@@ -43,6 +48,7 @@ def run_command(tmp_path, capsys, *words):
     ("ifca_rotated", ("--panels=a", "--lines=IFCA")),
     ("tamuna", ()),
     ("muon", ("--lines=FedMuon",)),
+    ("niid_noise", ()),
   ],
 )
 def test_a_quick_table(tmp_path, capsys, name, flags):
@@ -53,7 +59,10 @@ def test_a_quick_table(tmp_path, capsys, name, flags):
   claims = report.load_claims("trust", name)
   assert text.count("\n| a: ") + text.count("\n| e: ") >= 1
   assert sum(text.count(f"\n| {p}: ") for p in "abcdefgh") == len(claims)
-  assert text.count("| - | - | not run |") == len(claims) - {"pfedme": 2}.get(name, 1)
+  assert text.count("| - | - | not run |") == len(claims) - {
+    "fedavg_2nn": 1,
+    "pfedme": 2,
+  }.get(name, 1)
   assert "--dataset=digits" in text
   assert ("3 of " in text) == (name != "fedavg_2nn")
   # What is finished is shown without being run.
@@ -211,3 +220,47 @@ def test_fedjax_on_the_same_rows(name):
   for a, b in zip(trajectory[1:], fedjax_trajectory[1:]):
     assert against_fedjax._distance(a, b) < against_fedjax.ROUNDING
   assert against_fedjax._distance(trajectory[1], trajectory[0]) > 1e-3
+
+
+def drift_outcome(cell, accuracy):
+  """A finished run with these accuracies at the ends of the steps."""
+  rows = [
+    {
+      "seed": 0,
+      "protocol": "local",
+      "round": (drift.ROUNDS // drift.STEPS) * (step + 1),
+      "accuracy": value,
+    }
+    for step, value in enumerate(accuracy)
+  ]
+  start = {"seed": 0, "protocol": "local", "round": 0, "accuracy": 0.5}
+  return suite.Outcome(cell, None, [start, *rows], {})
+
+
+def test_feddrift_is_measured_at_the_ends_of_its_steps():
+  """Without it, the untrained model or one step alone would count."""
+  cells = [c for c in shown.cells("trust", "feddrift") if c.panel == "a"]
+  best = np.linspace(0.9, 0.99, drift.STEPS)
+  runs = [drift_outcome(c, best - 0.1 * (c.label != drift.ORACLE)) for c in cells]
+  assert drift.MEAN(runs[0]) == pytest.approx(100 * best.mean() - 10)
+  assert drift.WORST(runs[0]) == pytest.approx(80)
+  text = drift.FIGURE.table(runs)
+  assert f"| a: SINE-2 | FedDrift | {100 * best.mean() - 10:.2f} | -10.00 |" in text
+  assert f"| a: SINE-2 | {drift.ORACLE} | {100 * best.mean():.2f} | 0.00 |" in text
+  short = drift_outcome(cells[0], best[:3])
+  with pytest.raises(verdicts.NotRun, match="600 of 2000 rounds"):
+    drift.MEAN(short)
+  assert "| FedDrift | 600 of 2000 rounds | - | - |" in drift.FIGURE.table([short])
+
+
+def test_feddrift_has_the_steps_of_its_data():
+  """Its preset and its measures say the same numbers."""
+  for cell in shown.cells("trust", "feddrift"):
+    data, run = cell.config.data, cell.config.run
+    assert data.concept_rounds * data.concept_steps == run.rounds == drift.ROUNDS
+    assert (data.concept_steps, run.eval_every) == (drift.STEPS, data.concept_rounds)
+    assert data.client_examples == 100 * data.concept_steps
+    schedule = concepts.make_schedule(
+      data.concepts, data.concept_steps, data.num_clients, 2, ""
+    )
+    assert schedule.sum(1).tolist() == [0, 1, 2, 5, 6, 6, 4, 5, 4, 4]
