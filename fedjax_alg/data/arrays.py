@@ -132,6 +132,33 @@ def from_arrays(
   )
 
 
+def as_features(label: str, x: Any, to_numbers: bool) -> Any:
+  """Converts new examples as ``from_arrays`` does.
+
+  Args:
+    label: how a message starts.
+    x: [n, ...] examples, or a dictionary of arrays.
+    to_numbers: whether signed integers are numbers, not ids of tokens.
+
+  Returns:
+    Arrays that are float32, uint8 or int32.
+
+  Raises:
+    DataError: they cannot be examples.
+  """
+
+  def convert(label: str, values: object) -> np.ndarray:
+    array = _array(label, values)
+    if to_numbers and array.dtype.kind == "i":
+      array = array.astype(np.float64)
+    features: np.ndarray = _features(label, array)
+    return features
+
+  converted = _map_arrays(convert, label, x)
+  _same_rows(label, converted, None)
+  return converted
+
+
 def argument(array: str) -> str:
   """The argument of ``from_arrays`` that is an array, as a message names it."""
   return f"`{ARGUMENTS[array]}`:"

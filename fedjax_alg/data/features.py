@@ -43,6 +43,20 @@ def make_features(kind: str, **hog_options: Any) -> FeaturesFn:
   return lambda x_train, x_test: (fn(x_train), fn(x_test))
 
 
+def hog_options(options: Any) -> dict[str, Any]:
+  """The arguments of ``hog`` that options of the data say; none for others.
+
+  Args:
+    options: ``data.options.DataOptions``.
+  """
+  if options.features != "hog":
+    return {}
+  return {
+    name: getattr(options, f"hog_{name}")
+    for name in ("block", "stride", "bins", "norm", "scale")
+  }
+
+
 def none(x: np.ndarray) -> np.ndarray:
   """Converts uint8 images to float32 in [0, 1]; keeps shapes and tokens."""
   if x.dtype == np.uint8:

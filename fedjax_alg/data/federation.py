@@ -31,10 +31,18 @@ from fedjax_alg.data.boundaries import BOUNDARIES, make_points
 from fedjax_alg.data.concepts import is_pattern, make_schedule
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, doubts
-from fedjax_alg.data.features import Scaler, fit_scaler, image_shape, make_features
+from fedjax_alg.data.features import (
+  Scaler,
+  fit_scaler,
+  hog_options,
+  image_shape,
+  make_features,
+)
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import hold_out, put_back
 from fedjax_alg.data.idx import idx_files, load_idx
+from fedjax_alg.data.inputs import Inputs
+from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.layout import (
   PADDING_ROWS,
   client_data,
@@ -144,6 +152,8 @@ class Federation:
   kinds: kinds_lib.ClientKinds | None = None
   #: the steps of a schedule of kinds; None if kinds stay
   steps: concept_steps.ConceptSteps | None = None
+  #: what the data set has learnt of names and columns; None if all were numbers
+  encoding: Encoding | None = None
 
   @property
   def num_clients(self) -> int:
@@ -174,6 +184,17 @@ class Federation:
     """The shapes and dtypes of the targets of one example."""
     return jax.tree.map(
       lambda y: jax.ShapeDtypeStruct(y.shape[1:], y.dtype), self.data.train.y
+    )
+
+  @property
+  def inputs(self) -> Inputs:
+    """How raw rows become what the model reads (``RunResult.predict``)."""
+    return Inputs(
+      self.options,
+      self.example_shape,
+      self.example_dtype,
+      self.encoding,
+      self.scaler,
     )
 
   @property
@@ -510,12 +531,6 @@ def _with_task(examples: Examples, task: str | None) -> Examples:
 def _with_features(options: DataOptions, examples: Examples) -> Examples:
   if isinstance(examples.x_train, dict):
     return _store_each(options, examples)
-  feature_options = {}
-  if options.features == "hog":
-    feature_options = {
-      name: getattr(options, f"hog_{name}")
-      for name in ("block", "stride", "bins", "norm", "scale")
-    }
   arrays: Any = examples.x_train, examples.x_test
   kind, shape = options.features, arrays[0].shape[1:]
   if kind == "standardize":  # its scale depends on the partition
@@ -530,7 +545,9 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
       Coded(images.reshape(len(images), *shape), IMAGE_SCALE) for images in arrays
     )
   else:
-    arrays = compact(make_features(kind, **feature_options)(*arrays), options.store)
+    arrays = compact(
+      make_features(kind, **hog_options(options))(*arrays), options.store
+    )
   return examples._replace(x_train=arrays[0], x_test=arrays[1])
 
 
@@ -978,6 +995,7 @@ def deal(
     if tasks.of(examples).has_classes
     else (row_labels[partition.train_order], test_row_labels[partition.test_order]),
     kinds=kinds,
+    encoding=examples.encoding,
   )
 
 

@@ -1,8 +1,9 @@
 """Data sets of pandas as arrays in memory, checked column by column.
 
 pandas is not needed here: a frame is read as it is given. What is learnt of a
-column, the names of its categories, is learnt from the training frame and holds
-for the test frame, whatever categories that one has.
+column, the names of its categories and what stands for its missing values, is
+learnt from the training frame and holds for the test frame and for new rows,
+whatever categories these have.
 """
 
 from collections.abc import Hashable, Mapping
@@ -21,7 +22,7 @@ from fedjax_alg.data.arrays import (
   refuse_unknown_options,
 )
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.examples import Examples, check_memory
 from fedjax_alg.errors import a_type, did_you_mean
 from fedjax_alg.tasks import task as task_lib
 from fedjax_alg.typing import PyTree
@@ -38,6 +39,7 @@ def from_dataframe(
   client: object = None,
   test: object = None,
   kind: object = None,
+  missing: object = None,
   **options: Any,
 ) -> Examples:
   """Makes a data set from a pandas ``DataFrame``.
@@ -50,12 +52,19 @@ def from_dataframe(
       dictionary of either.
     x: the columns of the features, a list; by default all that are in
       none of ``y``, ``client`` and ``kind``. Numbers and truth values become
-      float32, categories their codes. The name of one column takes its rows as
-      they are, which must be arrays of one shape.
+      float32. A categorical column becomes a column of 0 and 1 for each of its
+      categories, an ordered one (``Categorical(..., ordered=True)``) a single
+      column of their codes 0, 1, 2, ... The name of one column takes its rows
+      as they are, which must be arrays of one shape.
     client: the column of the clients, whole numbers or strings.
     test: the test examples, a frame of the same columns. The codes of its names
       are those of ``frame``.
     kind: the column of the clients' kinds (docs/kinds.md), likewise.
+    missing: what takes the place of missing features: "mean" or "median" of a
+      column of numbers, "most_frequent" (the least or first of equally frequent
+      ones) of any column, as ``frame`` has them; or a dictionary from columns to
+      one of these or to a value. None refuses missing values, and so do columns
+      that are not in the dictionary. Missing targets and clients are refused.
     **options: further arguments of ``from_arrays``: ``num_classes``, by default
       the number of categories or names, ``name`` and ``task``.
 
@@ -65,7 +74,8 @@ def from_dataframe(
   Raises:
     DataError: a column is missing, is there twice, has missing values or is
       neither numbers nor categories; a test row has a name that ``frame`` has
-      not; an unknown option; or see ``from_arrays``.
+      not; ``missing`` does not fit a column; an unknown option; or see
+      ``from_arrays``.
 
   Examples:
     >>> import pandas as pd
@@ -74,6 +84,12 @@ def from_dataframe(
     >>> examples = from_dataframe(train, y="ill", test=test)
     >>> examples.encoding.classes, examples.y_test.tolist()
     (('no', 'yes'), [1])
+    >>> train["ward"] = pd.Categorical(["b", "a", "b"])
+    >>> encoding = from_dataframe(train, y="ill").encoding
+    >>> encoding.feature_names()
+    ['age', 'ward=a', 'ward=b']
+    >>> encode_features(encoding, pd.DataFrame({"age": [61], "ward": ["b"]})).tolist()
+    [[61.0, 0.0, 1.0]]
   """
   _check_options(options, client, test, kind)
   _check_frame("frame", frame)
@@ -89,32 +105,140 @@ def from_dataframe(
     for name in _names(choices[option])
     if _is_categorical(frame[name])
   }
-  values = _arrays(frame, "", choices, categories)
+  encoding = labels.Encoding(
+    categories=categories,
+    columns=choices["x"],
+    ordered=tuple(
+      name
+      for name in dict.fromkeys(_names(choices["x"]))
+      if name in categories and frame[name].cat.ordered
+    ),
+  )
+  encoding = encoding._replace(fill=_learn_fill(frame, encoding, missing))
+  values = _arrays(frame, "", choices, encoding)
   if test is not None:
     _check_frame("test", test)
     for name in _names(list(choices.values())):
       _check_column("test", test, name)
-    values |= _arrays(test, " of `test`", choices, categories)
+    values |= _arrays(test, " of `test`", choices, encoding)
   task, target = tasks.resolve_task(options.get("task")), choices["y"]
   classes = None
   if not isinstance(target, (list, Mapping)) and (task is None or task.has_classes):
     classes = categories.get(target)
     if classes and options.get("num_classes") is None:
       options["num_classes"] = len(classes)
-  return _add_encoding(_of_columns(values, choices, options), classes, categories)
-
-
-def _add_encoding(
-  examples: Examples,
-  classes: tuple[Hashable, ...] | None,
-  categories: Mapping[Hashable, tuple[Hashable, ...]],
-) -> Examples:
-  """The examples with what was learnt of their names."""
+  examples = _of_columns(values, choices, options)
   if classes is None and examples.encoding is not None:
     classes = examples.encoding.classes
-  if classes is None and not categories:
-    return examples
-  return examples._replace(encoding=labels.Encoding(classes, dict(categories) or None))
+  return examples._replace(
+    encoding=encoding._replace(classes=classes, categories=categories or None)
+  )
+
+
+def encode_features(encoding: labels.Encoding, frame: "pd.DataFrame") -> PyTree:
+  """Computes the features of new rows as those of the training frame.
+
+  Args:
+    encoding: ``Examples.encoding`` of ``from_dataframe``.
+    frame: n rows with the columns of the features; others are not read.
+
+  Returns:
+    The features [n, ...], as ``x_train``; of a dictionary of columns a
+    dictionary.
+
+  Raises:
+    DataError: no frame, a column is missing, or it has a missing value or a name
+      that the training frame does not have.
+  """
+  _check_frame("x", frame)
+  for name in _names(encoding.columns):
+    _check_column("x", frame, name)
+  values = _arrays(frame, "", {"x": encoding.columns}, encoding, "the training frame")
+  return values["x_train"]
+
+
+#: What may stand for missing values, as the training frame has it.
+_STRATEGIES = ("mean", "median", "most_frequent")
+
+
+def _learn_fill(
+  frame: "pd.DataFrame", encoding: labels.Encoding, missing: Any
+) -> dict[Hashable, Hashable] | None:
+  """What takes the place of the missing values of each column.
+
+  Raises:
+    DataError: ``missing`` names no feature, or nothing that fits its values.
+  """
+  columns = encoding.columns
+  of_lists = columns.values() if isinstance(columns, Mapping) else [columns]
+  names = list(
+    dict.fromkeys(name for part in of_lists if isinstance(part, list) for name in part)
+  )
+  if missing is None:
+    return None
+  allowed = f"one of {', '.join(_STRATEGIES)}"
+  if isinstance(missing, str) and missing in _STRATEGIES:
+    categories = encoding.categories or {}
+    missing = {
+      name: missing
+      for name in names
+      if missing == "most_frequent" or name not in categories
+    }
+  if not isinstance(missing, Mapping):
+    value = missing if isinstance(missing, str) else a_type(missing)
+    raise DataError(
+      f"`missing`={value}: must be {allowed}, or a dictionary from columns to one "
+      "of these or to a value"
+    )
+  for name in missing:
+    if name not in names:
+      raise DataError(
+        f"`missing`: {name!r} is no column of the features"
+        f"{did_you_mean(str(name), list(map(str, names)))} (these are "
+        f"{', '.join(map(str, names[:20]))})"
+      )
+  return {
+    name: _fill_value(frame[name], encoding, name, choice, allowed)
+    for name, choice in missing.items()
+  }
+
+
+def _fill_value(
+  series: "pd.Series",
+  encoding: labels.Encoding,
+  name: Hashable,
+  choice: Any,
+  allowed: str,
+) -> Hashable:
+  """What takes the place of the missing values of one column."""
+  names = (encoding.categories or {}).get(name)
+  column = _Column(
+    series[~np.asarray(series.isna())], _subject("x", name, ""), names, "`frame`"
+  )
+  start = f"`missing`: column {name!r}"
+  if names is not None:
+    if choice != "most_frequent" and choice not in names:
+      labels_text = ", ".join(map(str, names[:10]))
+      raise DataError(
+        f"{start} is a category, {choice!r} is neither most_frequent nor one of its "
+        f"names ({labels_text}{', ...' * (len(names) > 10)})"
+      )
+    if choice in names:
+      result: Hashable = choice
+      return result
+  elif choice not in _STRATEGIES:
+    if not _is_real(choice) or not np.isfinite(float(choice)):
+      raise DataError(f"{start}: {choice!r}, must be {allowed}, or a number")
+    return float(choice)
+  values = _cells(column) if names is not None else _as_numbers(column)
+  if not len(values):
+    raise DataError(f"{start} has missing values alone, so it has no {choice}")
+  if choice == "most_frequent":
+    options, counts = np.unique(values, return_counts=True)
+    value = options[counts.argmax()]
+    return float(value) if names is None else names[int(value)]
+  of_column = np.mean if choice == "mean" else np.median
+  return float(of_column(values.astype(np.float64)))
 
 
 def _of_columns(
@@ -261,6 +385,9 @@ class _Column(NamedTuple):
   series: "pd.Series"
   subject: str
   names: tuple[Hashable, ...] | None
+  source: str  #: where the names are from, for messages
+  fill: Hashable = None  #: what stands for missing values; None: they are refused
+  is_ordered: bool = True  #: whether the codes are numbers, not one-hot
 
 
 def _subject(option: str, choice: object, where: str) -> str:
@@ -274,9 +401,11 @@ def _arrays(
   frame: "pd.DataFrame",
   where: str,
   choices: Mapping[str, object],
-  categories: Mapping[Hashable, tuple[Hashable, ...]],
+  encoding: labels.Encoding,
+  source: str = "`frame`",
 ) -> dict[str, PyTree]:
   """The arrays of the choices, under their names in a data file."""
+  categories, fill = encoding.categories or {}, encoding.fill or {}
 
   def gather(option: str, choice: object) -> Any:
     if isinstance(choice, Mapping):
@@ -287,10 +416,13 @@ def _arrays(
         frame[name],
         _subject(option, name, where),
         categories.get(name) if option not in ("client", "kind") else None,
+        source,
+        fill.get(name) if option == "x" else None,
+        option != "x" or name in encoding.ordered,
       )
 
     if isinstance(choice, list):
-      return np.stack([_as_numbers(column(name)) for name in choice], axis=-1)
+      return np.concatenate([_as_features(column(name)) for name in choice], axis=1)
     return _as_rows(column(choice), option, choice)
 
   split = "test" if where else "train"
@@ -301,15 +433,24 @@ def _arrays(
 
 def _cells(column: _Column) -> np.ndarray:
   """The values of a column [n]; objects that are numbers as numbers."""
-  series, subject, names = column
-  labels.refuse_missing(np.flatnonzero(np.asarray(series.isna())), subject)
+  series, subject, names = column[:3]
+  missing = np.asarray(series.isna())
+  if column.fill is None:
+    labels.refuse_missing(np.flatnonzero(missing), subject)
   if names is not None:
-    if _is_categorical(series) and _categories(series) == names:
+    if _is_categorical(series) and _categories(series) == names and not missing.any():
       return np.asarray(series.cat.codes, np.int32)
-    return labels.encode_labels(
-      series.astype(object).to_numpy(), names, subject, "`frame`"
-    )
-  values = labels.whole_objects(np.asarray(series.to_numpy()))
+    texts = all(isinstance(name, str) for name in names)
+    values = series.astype(object).to_numpy(copy=True)
+    values[missing] = column.fill
+    if texts:  # a saved encoding has intervals and dates as texts
+      values = np.array([_as_text(value) for value in values] + [None], object)[:-1]
+    return labels.encode_labels(values, names, subject, column.source)
+  values = np.asarray(series.to_numpy())
+  if missing.any():
+    values = values.astype(object)
+    values[missing] = column.fill
+  values = labels.whole_objects(values)
   if not values.size and values.ndim == 1:  # of any dtype in an empty frame
     return values.astype(np.int32)
   if values.dtype == object:
@@ -318,6 +459,22 @@ def _cells(column: _Column) -> np.ndarray:
     if all(_is_real(value) for value in values):
       return values.astype(np.float64)
   return values
+
+
+def _as_text(value: object) -> object:
+  """The value, or the text of one that is neither a text nor a number."""
+  is_plain = isinstance(value, (str, bytes, numbers.Number, np.generic, list, dict))
+  return value if is_plain else str(value)
+
+
+def _as_features(column: _Column) -> np.ndarray:
+  """A column as numbers, float32 [n, 1]; categories one-hot, [n, K]."""
+  if column.names is None or column.is_ordered:
+    return _as_numbers(column)[:, None]
+  codes, number = _cells(column), len(column.names)
+  check_memory(f"{column.subject}: {number:,} categories", 4.0 * len(codes) * number)
+  hot: np.ndarray = (codes[:, None] == np.arange(number)).astype(np.float32)
+  return hot
 
 
 def _is_real(value: object) -> bool:

@@ -8,7 +8,7 @@ anew.
 
 from collections.abc import Hashable, Mapping, Sequence
 import numbers
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,32 @@ class Encoding(NamedTuple):
   #: categorical column of x or y -> the names of its categories, by their
   #: codes; None if there is none
   categories: Mapping[Hashable, tuple[Hashable, ...]] | None = None
+  #: the columns of the features: a list of names, the name of one column of
+  #: arrays, or a dictionary of either; None if the examples were arrays
+  columns: Any = None
+  #: the categorical columns that are one number each, since theirs are ordered
+  ordered: tuple[Hashable, ...] = ()
+  #: column of x -> what takes the place of its missing values; those of other
+  #: columns are refused
+  fill: Mapping[Hashable, Hashable] | None = None
+
+  def feature_names(self) -> list[str]:
+    """Lists what each input of a model stands for, such as "age" and "ward=b".
+
+    Returns:
+      A name for each of the D features of a list of columns; empty where the
+      features are no such list.
+    """
+    if not isinstance(self.columns, list):
+      return []
+    names = []
+    for column in self.columns:
+      parts = (self.categories or {}).get(column)
+      if parts is None or column in self.ordered:
+        names.append(str(column))
+      else:
+        names += [f"{column}={part}" for part in parts]
+    return names
 
 
 def are_names(values: np.ndarray) -> bool:

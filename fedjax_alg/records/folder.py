@@ -37,6 +37,7 @@ FILES = (
   "assignment.csv",
   "clients.npz",
   "scaler.npz",
+  "encoding.json",
   "concepts.cp",
 )
 #: Files whose hashes are in summary.json.
@@ -49,6 +50,7 @@ _HASHED = (
   "partition.json",
   "partition.npz",
   "scaler.npz",
+  "encoding.json",
   "concepts.cp",
 )
 CHECKPOINTS, EVENTS = "checkpoint", "tensorboard"

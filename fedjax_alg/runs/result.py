@@ -29,11 +29,13 @@ from fedjax_alg.hparams import (
   ordered_values,
 )
 from fedjax_alg.metrics import names
+from fedjax_alg.models import roles
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import parameters, tables
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
+from fedjax_alg.runs import predict as predict_lib
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
 from fedjax_alg.runs.play import Step
@@ -220,20 +222,119 @@ class RunResult:
       RunFolderError: the run was read from a folder, and its data, model or
         algorithm cannot be made again. Give them to ``load_run``.
     """
+    params, live = self._deployed(client, seed), self._state()
+    p = live.prepared
+    model_roles = p.model.roles
+    mixes = live.algorithm().client_model(p.model) is not p.model
+    if model_roles is None or mixes:
+      return params
+    return model_roles.join(params, model_roles.frozen)
+
+  def _deployed(self, client: int, seed: int) -> Params:
+    """What ``Algorithm.client_params`` returns for a client."""
     live, index = self._state(), self._seed_index(seed)
     p = live.prepared
     client = as_index("client", client, p.spec.num_clients)
     state = jax.tree.map(lambda leaf: leaf[index], live.states)
     ids = jnp.asarray([client], jnp.int32)
     key = client_keys(p.keys.evaluation[index], ids)[0]
-    params = jax.device_get(
+    params: Params = jax.device_get(
       live.deploy(state, p.device_data.data.train, np.int32(client), key)
     )
-    model_roles = p.model.roles
-    mixes = live.algorithm().client_model(p.model) is not p.model
-    if model_roles is None or mixes:
-      return params
-    return model_roles.join(params, model_roles.frozen)
+    return params
+
+  def predict(
+    self,
+    x: Any,
+    client: int | str | None = None,
+    proba: bool = False,
+    *,
+    model: int | None = None,
+    seed: int = 0,
+  ) -> Any:
+    """Predicts the targets of new rows, which are given raw.
+
+    Rows are encoded, imputed and scaled as those that the run was trained on.
+
+    Args:
+      x: n rows: a pandas ``DataFrame`` with the columns of the training frame
+        (``from_dataframe``), or an array or dictionary of arrays like those of
+        the training examples.
+      client: the number or the name of the client whose model predicts: that of
+        its group, or its personal one (``client_params``). None: the global
+        model.
+      proba: whether to return probabilities.
+      model: which of K global models predicts; only read without ``client``.
+      seed: index of the seed in ``seeds``.
+
+    Returns:
+      [n] classes, by their names if the labels had names, else their numbers;
+      of several labels [n, L] 0 or 1, of a single real target [n]. Outputs of
+      the model for a task of one's own. With ``proba`` [n, L] probabilities,
+      float64, in the order of ``federation.encoding.classes``.
+
+    Raises:
+      DataError: rows of another shape, or with a missing value or a name that
+        the training rows do not have.
+      OptionError: an index out of range, no such client, several global models
+        or none, or a task without probabilities.
+      RunFolderError: see ``client_params``.
+    """
+    if client is None:
+      predictor, params = self._global_predictor(seed, model)
+    else:
+      if model is not None:
+        raise OptionError(
+          f"`model`={model}: only read without `client`, whose model is its own"
+        )
+      predictor, params = self._client_predictor(client, seed)
+    return predictor.predict(params, x, proba)
+
+  @functools.cached_property
+  def _predictors(self) -> tuple[predict_lib.Predictor, predict_lib.Predictor]:
+    """The predictors of the global models and of what clients deploy."""
+    live = self._state()
+    inputs = live.prepared.federation.inputs
+    model = roles.deployed(live.prepared.model)
+    of_clients = live.algorithm().client_model(model)
+    predictor = predict_lib.make_predictor(model, inputs)
+    return predictor, (
+      predictor
+      if of_clients is model
+      else predict_lib.make_predictor(of_clients, inputs)
+    )
+
+  def _client_predictor(
+    self, client: Any, seed: int
+  ) -> tuple[predict_lib.Predictor, Params]:
+    """The predictor and the parameters of what a client deploys."""
+    federation = self._state().prepared.federation
+    number = predict_lib.client_number(client, federation)
+    return self._predictors[1], self._deployed(number, seed)
+
+  def _global_predictor(
+    self, seed: int, model: int | None
+  ) -> tuple[predict_lib.Predictor, Params]:
+    """The predictor and the parameters of a global model."""
+    params = self._one_global(self.global_params(seed), model)
+    model_roles = self._state().prepared.model.roles
+    if model_roles is not None and model_roles.has_personal:
+      raise OptionError(
+        "`client`: clients have parameters of their own, give the client whose "
+        "model predicts"
+      )
+    return self._predictors[0], params
+
+  def _one_global(self, models: Params, model: int | None) -> Params:
+    """One of K global models."""
+    count = jax.tree.leaves(models)[0].shape[0]
+    if model is None and count > 1:
+      raise OptionError(
+        f"`client`: give the client whose model predicts, or as `model` which of the "
+        f"{count} global models"
+      )
+    number = as_index("model", model or 0, count)
+    return jax.tree.map(lambda leaf: leaf[number], models)
 
   def export(
     self,
@@ -593,6 +694,38 @@ class _Loaded(RunResult):
     result: str = self._summary["hashes"]["final_state"]
     return result
 
+  @functools.cached_property
+  def _reader(self) -> tuple[predict_lib.Predictor, Params] | None:
+    """The predictor of the global models; None: the data are needed."""
+    federation, _, model, _ = self._remade
+    edited = run_files.find_changed(self._folder, self._summary, _OF_INPUTS)
+    if edited is not None:
+      raise RunFolderError(
+        f"{self._folder}: {edited} is not as the run wrote it (its hash in "
+        "summary.json is another); restore it"
+      )
+    if federation is not None:
+      return None
+    try:
+      return predict_lib.read_predictor(self._folder, self.facts, model)
+    except (OptionError, RunFolderError):
+      raise
+    except (OSError, ValueError, LookupError, TypeError) as error:
+      raise RunFolderError(
+        f"{self._folder}: cannot be prepared again ({reason(error)})"
+      ) from error
+
+  def _global_predictor(
+    self, seed: int, model: int | None
+  ) -> tuple[predict_lib.Predictor, Params]:
+    models = self._final["global_params"]
+    if self._live is None and models is not None and self._reader is not None:
+      index = self._seed_index(seed)
+      predictor, shapes = self._reader
+      params = self._one_global(jax.tree.map(lambda leaf: leaf[index], models), model)
+      return predictor, predict_lib.as_tree(shapes, params)
+    return super()._global_predictor(seed, model)
+
   def global_params(self, seed: int = 0) -> Params:
     if self._remade[2] is not None and (self._final["global_params"] is not None):
       # The file stores dictionaries only; the caller's own model may use
@@ -687,6 +820,9 @@ def load_run(
 
 #: Files that are read of a run, and checked by the hashes in its summary.
 _READ = (_FINAL, *run_files.TABLES, "clients.csv", "assignment.csv", "clients.npz")
+
+#: Files by which new rows are read, checked when they are.
+_OF_INPUTS = ("encoding.json", "scaler.npz")
 
 #: Entries that a run has, and their types.
 _FACTS = {

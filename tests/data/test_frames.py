@@ -8,9 +8,11 @@ import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from sklearn import impute as impute_lib
+from sklearn import preprocessing
 
 import fedjax_alg as fa
-from fedjax_alg.data.frames import from_dataframe
+from fedjax_alg.data.frames import encode_features, from_dataframe
 
 pd = pytest.importorskip("pandas", reason="the package pandas is missing")
 
@@ -69,7 +71,8 @@ def test_numbers_and_rows_that_are_arrays():
       y=LABELS,
       client_ids=CLIENTS,
     )
-  assert examples_of().encoding is None
+  assert examples_of().encoding.feature_names() == ["age", "height"]
+  assert examples_of().encoding.classes is examples_of().encoding.categories is None
   for nobody in (FRAME[:0], pd.DataFrame(columns=list(FRAME))):
     assert examples_of(test=nobody).x_test.shape == (0, 2)
 
@@ -114,8 +117,14 @@ def test_the_training_frame_numbers_the_test_frame(codes, kind):
   )
   examples = examples_of(train, test=test)
   assert examples.y_train.tolist() == LABELS.tolist()
-  assert examples.x_train[:, 2].tolist() == LABELS[::-1].tolist()
-  assert examples.y_test.tolist() == examples.x_test[:, 2].tolist() == codes
+  np.testing.assert_array_equal(examples.x_train[:, 2:], np.eye(3)[LABELS[::-1]])
+  np.testing.assert_array_equal(examples.x_test[:, 2:], np.eye(3)[codes])
+  np.testing.assert_array_equal(
+    examples.x_test,
+    encode_features(examples.encoding, test[["stage", "height", "age"]]),
+  )
+  assert examples.encoding.feature_names()[2:] == ["stage=II", "stage=I", "stage=III"]
+  assert examples.y_test.tolist() == codes
   assert examples.encoding.classes == tuple(STAGES)
   assert examples.encoding.categories == {"y": tuple(STAGES), "stage": tuple(STAGES)}
 
@@ -335,3 +344,127 @@ def test_a_federation_of_names():
   federation = fa.federate(examples_of(frame), partition="natural")
   assert federation.num_classes == 2
   assert list(federation.client_names) == ["anna", "bert", "carla"]
+
+
+RNG = np.random.default_rng(3)
+WARDS = RNG.choice(["a", "b", "c"], 40)
+PATIENTS = pd.DataFrame(
+  {
+    "age": RNG.integers(20, 60, 40).astype(float),
+    "ward": pd.Categorical(WARDS, ["c", "a", "b"]),
+    "stage": pd.Categorical.from_codes(RNG.integers(0, 3, 40), STAGES, ordered=True),
+    "sex": pd.Categorical(RNG.choice(["f", "m"], 40)),
+    "ill": RNG.choice(["no", "yes"], 40),
+  }
+)
+
+
+def with_gaps(frame, seed):
+  """Missing values in every column of features."""
+  frame, rng = frame.copy(), np.random.default_rng(seed)
+  for column in ("age", "ward", "stage"):
+    frame.loc[rng.choice(len(frame), 9, replace=False), column] = None
+  return frame
+
+
+@pytest.mark.parametrize("strategy", ["mean", "median", "most_frequent"])
+def test_encodings_are_those_of_scikit_learn(strategy):
+  """One-hot and ordinal codes and what is imputed, learnt on the training frame."""
+  train, test = with_gaps(PATIENTS, 0), with_gaps(PATIENTS[::-1].reset_index(), 1)
+  test = test[test["ward"] != "b"].astype({"ward": object, "sex": object})
+  examples = from_dataframe(
+    train,
+    y="ill",
+    test=test,
+    missing={"age": strategy, "ward": "most_frequent", "stage": "I"},
+  )
+
+  def impute(column, how, **options):
+    imputer = impute_lib.SimpleImputer(strategy=how, missing_values=pd.NA, **options)
+    arrays = [frame[[column]].astype(object) for frame in (train, test)]
+    arrays = [array.where(array.notna(), pd.NA) for array in arrays]
+    if column == "age":
+      imputer.missing_values = np.nan
+      arrays = [frame[[column]].to_numpy(float) for frame in (train, test)]
+    return imputer.fit(arrays[0]), arrays
+
+  columns = []
+  for column, how, encoder in (
+    ("age", strategy, None),
+    (
+      "ward",
+      "most_frequent",
+      preprocessing.OneHotEncoder(categories=[["c", "a", "b"]]),
+    ),
+    ("stage", "constant", preprocessing.OrdinalEncoder(categories=[STAGES])),
+    ("sex", "most_frequent", preprocessing.OneHotEncoder()),
+  ):
+    fill = {"fill_value": "I"} if how == "constant" else {}
+    imputer, arrays = impute(column, how, **fill)
+    both = [imputer.transform(array) for array in arrays]
+    if encoder is not None:
+      encoder.fit(both[0])
+      both = [np.asarray(scipy_dense(encoder.transform(array))) for array in both]
+    columns.append(both)
+  for actual, expected in zip((examples.x_train, examples.x_test), zip(*columns)):
+    np.testing.assert_allclose(actual, np.hstack(expected).astype(np.float32))
+  assert examples.encoding.ordered == ("stage",)
+  np.testing.assert_array_equal(
+    encode_features(examples.encoding, test), examples.x_test
+  )
+
+
+def scipy_dense(matrix):
+  return matrix.toarray() if hasattr(matrix, "toarray") else matrix
+
+
+@pytest.mark.parametrize(
+  "missing, message",
+  [
+    ("mode", "missing=mode: must be one of mean, median, most_frequent, or a dict"),
+    (["age"], "missing=a list: must be"),
+    (
+      {"agge": "mean"},
+      "missing: 'agge' is no column .*did you mean 'age'",
+    ),
+    ({"ill": "most_frequent"}, "missing: 'ill' is no column of the features"),
+    (
+      {"age": "least"},
+      "missing: column 'age': 'least', must be one of mean, .* number",
+    ),
+    ({"age": np.nan}, "missing: column 'age': nan, must be"),
+    ({"ward": "mean"}, r"missing: column 'ward' is a category, 'mean' .*\(c, a, b\)"),
+    ("mean", "x: column 'ward' has 9 missing values"),
+    ({"age": 40.0}, "x: column 'ward' has 9 missing values"),
+  ],
+)
+def test_what_cannot_stand_for_missing_values_is_refused(missing, message):
+  with pytest.raises(fa.DataError, match=f"^{message}"):
+    from_dataframe(with_gaps(PATIENTS, 0), y="ill", missing=missing)
+
+
+def test_a_column_without_values_has_no_mean():
+  with pytest.raises(fa.DataError, match="missing: column 'age' has missing values al"):
+    from_dataframe(PATIENTS.assign(age=np.nan), y="ill", missing="mean")
+
+
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    ({"ward": "z"}, "x: column 'ward' has 'z' in row 0, .* 3 names of the training fr"),
+    ({"age": np.nan}, "x: column 'age' has 40 missing"),
+    ({"age": "old"}, "x: column 'age' is text"),
+  ],
+)
+def test_new_rows_are_refused_by_column_and_value(change, message):
+  encoding = from_dataframe(PATIENTS, y="ill").encoding
+  with pytest.raises(fa.DataError, match=f"^{message}"):
+    encode_features(encoding, PATIENTS.assign(**change))
+  with pytest.raises(fa.DataError, match="^x: has no column 'sex'"):
+    encode_features(encoding, PATIENTS[["age", "ward", "stage"]])
+
+
+def test_a_federation_keeps_the_encoding():
+  examples = from_dataframe(PATIENTS, y="ill", client="ward")
+  assert fa.federate(examples).encoding is examples.encoding
+  assert fa.federate("digits", num_clients=5).encoding is None

@@ -71,6 +71,7 @@ def test_the_folder_has_the_files_and_columns_of_its_page(finished):
     "concepts.cp",
     "groups.csv",  # few clients
     "scaler.npz",
+    "encoding.json",
   }
   sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
   tables = {

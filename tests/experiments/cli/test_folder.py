@@ -365,6 +365,7 @@ def test_other_data_are_not_gone_on_with(tmp_path, options, change, says):
       "clients.npz",
       "concepts.cp",
       "scaler.npz",
+      "encoding.json",
       "metrics.csv",
       "rounds.csv",
       "timing.csv",

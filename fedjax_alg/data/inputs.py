@@ -1,0 +1,199 @@
+"""New rows as the inputs of a trained model: names, features and scaling.
+
+What a run has learnt of its training rows, the names of categories, what stands
+for missing values and the scale of features, holds for all rows after them. A
+federation keeps it, and so does the folder of a run.
+"""
+
+from collections.abc import Hashable
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_alg import files
+from fedjax_alg.data import arrays, frames
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.features import Scaler, hog_options, make_features
+from fedjax_alg.data.labels import Encoding
+from fedjax_alg.data.options import DataOptions
+from fedjax_alg.typing import DTypes, Facts, Shapes
+
+#: The file of a run's folder with the names of its classes and columns.
+ENCODING = "encoding.json"
+#: The file of a run's folder with mean and factor of each input.
+SCALER = "scaler.npz"
+
+
+class Inputs(NamedTuple):
+  """How raw rows become what a model reads."""
+
+  options: DataOptions  #: the features
+  shape: Shapes  #: of one example, as the model reads it
+  dtype: DTypes  #: likewise
+  encoding: Encoding | None = None  #: of frames
+  scaler: Scaler | None = None  #: with ``features=standardize``
+
+  def compute(self, x: Any) -> Any:
+    """Computes the inputs of new rows.
+
+    Args:
+      x: n rows: a pandas ``DataFrame`` with the columns of the training frame
+        (others are not read), or an array [n, ...] or a dictionary of arrays,
+        like those of the training examples.
+
+    Returns:
+      The inputs [n, ...] of the model, float32 or int32.
+
+    Raises:
+      DataError: rows of another kind or shape, a value is missing, or a name is
+        none of those of the training frame.
+    """
+    if hasattr(x, "columns") and hasattr(x, "dtypes"):
+      if self.encoding is None or self.encoding.columns is None:
+        raise DataError(
+          "`x`: a DataFrame, but the model was trained on arrays; give an array"
+        )
+      x = frames.encode_features(self.encoding, x)
+    ids = self.dtype == np.int32
+    x = arrays.as_features("`x`:", x, to_numbers=not ids)
+    if isinstance(x, dict):
+      x = {name: make_features("none")(part, part[:0])[0] for name, part in x.items()}
+    elif self.scaler is not None:
+      self._check_shape(x)  # NumPy would stretch it
+      x = self.scaler.apply(x)
+    else:
+      kind = self.options.features
+      x = make_features(kind, **hog_options(self.options))(x, x[:0])[0]
+    self._check_shape(x)
+    return x
+
+  def _check_shape(self, x: Any) -> None:
+    """Refuses examples that are not those of the model.
+
+    Raises:
+      DataError: their shape, or the names of their arrays, are others.
+    """
+    shape: Any = (
+      {name: part.shape[1:] for name, part in x.items()}
+      if isinstance(x, dict)
+      else x.shape[1:]
+    )
+    if shape == self.shape:
+      return
+    names = [] if self.encoding is None else self.encoding.feature_names()
+    listed = f" ({', '.join(names[:20])}{', ...' * (len(names) > 20)})" * bool(names)
+    raise DataError(
+      f"`x`: has examples of shape {shape}, the model reads {self.shape}{listed}"
+    )
+
+
+def write_encoding(folder: pathlib.Path, encoding: Encoding | None) -> None:
+  """Writes encoding.json into the folder of a run, or removes an earlier one.
+
+  Names that are neither texts, numbers nor truth values are written as their
+  texts.
+
+  Args:
+    folder: the folder.
+    encoding: what the data have learnt; None: nothing.
+  """
+  if encoding is None:
+    (folder / ENCODING).unlink(missing_ok=True)
+    return
+  facts = {
+    "classes": None if encoding.classes is None else _words(encoding.classes),
+    "categories": [
+      [_word(column), _words(names)]
+      for column, names in (encoding.categories or {}).items()
+    ],
+    "columns": _columns_as_json(encoding.columns),
+    "ordered": _words(encoding.ordered),
+    "fill": [
+      [_word(column), _word(value)] for column, value in (encoding.fill or {}).items()
+    ],
+  }
+  with files.replacing(folder / ENCODING) as partial:
+    partial.write_text(json.dumps(facts, ensure_ascii=False) + "\n", "utf-8")
+
+
+def read_encoding(folder: pathlib.Path) -> Encoding | None:
+  """Reads encoding.json; None if the folder has none.
+
+  Args:
+    folder: the folder of a run.
+
+  Raises:
+    OSError, ValueError, LookupError, TypeError: it is damaged.
+  """
+  if not (folder / ENCODING).is_file():
+    return None
+  facts = json.loads((folder / ENCODING).read_text("utf-8"))
+  classes = facts["classes"]
+  return Encoding(
+    None if classes is None else tuple(map(_name, classes)),
+    {_name(column): tuple(map(_name, names)) for column, names in facts["categories"]}
+    or None,
+    _columns_of_json(facts["columns"]),
+    tuple(map(_name, facts["ordered"])),
+    {_name(column): _name(value) for column, value in facts["fill"]} or None,
+  )
+
+
+def read_inputs(
+  folder: pathlib.Path, options: DataOptions, shape: Shapes, dtype: DTypes
+) -> Inputs:
+  """Reads how a run's raw rows become inputs, from its folder alone.
+
+  Args:
+    folder: the folder of the run.
+    options: the options of its data.
+    shape: of one example, as the model reads it.
+    dtype: likewise.
+
+  Raises:
+    OSError, ValueError, LookupError, TypeError: a file is damaged or missing.
+  """
+  scaler = None
+  if options.features == "standardize":
+    with np.load(folder / SCALER) as stored:
+      scaler = Scaler(stored["mean"], stored["factor"])
+  return Inputs(options, shape, dtype, read_encoding(folder), scaler)
+
+
+def _word(name: Hashable) -> object:
+  """A name as JSON."""
+  if isinstance(name, np.generic):
+    name = name.item()
+  if isinstance(name, tuple):
+    return {"tuple": _words(name)}
+  if name is None or isinstance(name, (str, bool, int, float)):
+    return name
+  return str(name)
+
+
+def _words(names: tuple[Hashable, ...]) -> list[object]:
+  return list(map(_word, names))
+
+
+def _name(word: Any) -> Hashable:
+  """The inverse of ``_word``, of what JSON can say."""
+  return tuple(map(_name, word["tuple"])) if isinstance(word, dict) else word
+
+
+def _columns_as_json(columns: Any) -> object:
+  """Columns of features: a list stays one, a name is in "name"."""
+  if isinstance(columns, dict):
+    return {"parts": [[key, _columns_as_json(part)] for key, part in columns.items()]}
+  if isinstance(columns, list):
+    return [_word(name) for name in columns]
+  return {"name": _word(columns)}
+
+
+def _columns_of_json(stored: Facts | list[Any]) -> Any:
+  if isinstance(stored, list):
+    return list(map(_name, stored))
+  if "parts" in stored:
+    return {key: _columns_of_json(part) for key, part in stored["parts"]}
+  return _name(stored["name"])

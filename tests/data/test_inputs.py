@@ -1,0 +1,56 @@
+"""What a run has learnt of its rows is read again from its folder."""
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.data import inputs
+from fedjax_alg.data.labels import Encoding
+
+ENCODINGS = [
+  Encoding(("no", "yes")),
+  Encoding((False, True), None, ["age", 3, ("a", 1)], (), {"age": 2.5}),
+  Encoding(
+    None,
+    {"ward": ("b", "a"), "y": (7, 3), "s": (1.5, "x")},
+    {"one": ["ward", "s"], "two": "window"},
+    ("s",),
+    {"ward": "a"},
+  ),
+  Encoding(columns="window"),
+]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_an_encoding_is_read_as_it_was_written(encoding, tmp_path):
+  inputs.write_encoding(tmp_path, encoding)
+  assert inputs.read_encoding(tmp_path) == encoding
+  inputs.write_encoding(tmp_path, None)
+  assert inputs.read_encoding(tmp_path) is None
+  assert not any(tmp_path.iterdir())
+
+
+def test_intervals_are_found_again_by_their_texts(tmp_path):
+  """JSON has no intervals, and ages come in them."""
+  pd = pytest.importorskip("pandas", reason="the package pandas is missing")
+  frame = pd.DataFrame({"age": pd.cut([1, 9, 6], [0, 5, 10]), "y": [0, 1, 1]})
+  examples = fa.from_dataframe(frame.assign(age=frame["age"].cat.as_unordered()), y="y")
+  inputs.write_encoding(tmp_path, examples.encoding)
+  again = inputs.read_encoding(tmp_path)
+  assert again.categories == {"age": ("(0, 5]", "(5, 10]")}
+  for encoding in (examples.encoding, again):
+    features = inputs.frames.encode_features(encoding, frame[["age"]])
+    np.testing.assert_array_equal(features, [[1, 0], [0, 1], [0, 1]])
+
+
+@pytest.mark.parametrize(
+  "features", ["none", "flatten", "standardize", "contrast", "hog"]
+)
+def test_raw_rows_become_the_rows_of_the_federation(features):
+  fed = fa.federate("digits", num_clients=4, features=features)
+  raw = fa.federate("digits", num_clients=4).data.whole_test
+  total = int(raw.size.sum())
+  expected = np.asarray(fed.data.whole_test.x[:total])
+  computed = fed.inputs.compute(np.asarray(raw.x[:total]))
+  np.testing.assert_allclose(computed, expected, rtol=1e-6, atol=1e-6)
+  assert computed.dtype == np.float32

@@ -1,0 +1,164 @@
+"""Predictions on raw rows are what the protocols measure, encoded and scaled."""
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from tests.runs import hospitals
+
+pd = pytest.importorskip("pandas", reason="the package pandas is missing")
+
+OPTIONS = dict(rounds=2, cohort_size=3, eval_every=2, client_lr=0.1)
+
+
+@pytest.fixture(name="frames", scope="module")
+def fixture_frames():
+  return hospitals.frame(240, 0), hospitals.frame(90, 1)
+
+
+def federate(frames, **options):
+  train, test = frames
+  examples = fa.from_dataframe(
+    train, y="ill", client="hospital", test=test, missing=hospitals.MISSING
+  )
+  return fa.federate(examples, features="standardize", **options)
+
+
+@pytest.fixture(name="run", scope="module")
+def fixture_run(frames):
+  fed = federate(frames)
+  return fa.run("fedavg", fed, evaluate=("global", "local"), seeds=2, **OPTIONS)
+
+
+def test_predictions_have_the_accuracy_that_is_measured(run, frames):
+  """Whatever happens between a raw row and the model also happens here."""
+  _, test = frames
+  for seed in (0, 1):
+    predicted = run.predict(test, seed=seed)
+    assert set(predicted) <= {"no", "yes"}
+    accuracy = (predicted == test["ill"]).mean()
+    measured = run.metrics["global"]["accuracy"][seed, -1]
+    np.testing.assert_allclose(accuracy, measured, rtol=1e-6)
+    proba = run.predict(test, proba=True, seed=seed)
+    np.testing.assert_allclose(proba.sum(1), 1)
+    picked = proba[np.arange(len(test)), (test["ill"] == "yes").to_numpy().astype(int)]
+    np.testing.assert_allclose(
+      -np.log(picked).mean(), run.metrics["global"]["loss"][seed, -1], rtol=1e-5
+    )
+
+
+def test_a_frame_that_lacks_a_category_has_the_same_predictions(run, frames):
+  """Codes of its own would move every category behind the one that is lacking."""
+  _, test = frames
+  few = test[test["ward"] != "cardiology"].astype({"ward": str, "stage": str})
+  few = few.astype({"ward": "category", "stage": "category"})
+  assert "cardiology" not in few["ward"].cat.categories
+  whole = run.predict(test, proba=True)[(test["ward"] != "cardiology").to_numpy()]
+  np.testing.assert_array_equal(run.predict(few, proba=True), whole)
+  np.testing.assert_array_equal(run.predict(few.drop(columns="ill"), proba=True), whole)
+  with pytest.raises(fa.DataError, match="^x: column 'ward' has 'eye' in row 0, which"):
+    run.predict(few.assign(ward="eye"))
+
+
+def test_a_folder_predicts_without_the_data(run, frames, tmp_path):
+  _, test = frames
+  loaded = fa.load_run(run.save(tmp_path / "run"))
+  for options in (dict(proba=True), dict(seed=1)):
+    np.testing.assert_array_equal(
+      loaded.predict(test, **options), run.predict(test, **options)
+    )
+  with pytest.raises(fa.RunFolderError, match="arrays, give load_run the federation"):
+    loaded.predict(test, client=0)
+  with_data = fa.load_run(tmp_path / "run", federation=federate(frames))
+  np.testing.assert_array_equal(
+    with_data.predict(test, "north", proba=True), run.predict(test, "north", proba=True)
+  )
+  path = tmp_path / "run" / "encoding.json"
+  path.write_text(path.read_text("utf-8").replace("surgery", "eye"), "utf-8")
+  with pytest.raises(fa.RunFolderError, match="encoding.json is not as the run wrote"):
+    fa.load_run(tmp_path / "run").predict(test)
+
+
+@pytest.mark.parametrize(
+  "name, options",
+  [
+    ("ifca", dict(num_groups=2)),
+    ("ditto", {}),
+    ("fedem", dict(num_components=2)),
+  ],
+)
+def test_the_models_of_clients_predict_their_rows(frames, name, options):
+  """Of groups, personal ones and mixtures: by the client's name or number."""
+  fed = federate(frames)
+  result = fa.run(name, fed, evaluate="local", **OPTIONS, **options)
+  _, test = frames
+  accuracies = result.clients["local"]["accuracy"][0]
+  for number, hospital in enumerate(fed.client_names):
+    rows = test[test["hospital"] == hospital]
+    predicted = result.predict(rows, str(hospital))
+    np.testing.assert_allclose(
+      (predicted == rows["ill"]).mean(), accuracies[number], rtol=1e-6
+    )
+  if name == "ifca":
+    np.testing.assert_array_equal(
+      result.predict(rows, number),
+      result.predict(rows, model=int(result.membership[0, number])),
+    )
+    with pytest.raises(fa.OptionError, match="^client: give the client whose model"):
+      result.predict(rows)
+
+
+def test_arrays_are_rows_too(fed):
+  """uint8 images as they are, of a run on digits."""
+  result = fa.run("fedavg", fed, evaluate="global", **OPTIONS | dict(cohort_size=4))
+  test = fed.data.whole_test
+  raw = np.asarray(test.x[: int(test.size.sum())])
+  y = np.asarray(test.y[: len(raw)])
+  assert (result.predict(raw) == y).mean() == pytest.approx(
+    result.metrics["global"]["accuracy"][0, -1]
+  )
+  assert result.predict(raw[:0]).shape == (0,)
+  with pytest.raises(fa.DataError, match=r"^x: has examples of shape \(3,\), the mo"):
+    result.predict(np.zeros((2, 3)))
+  with pytest.raises(fa.DataError, match="^x: a DataFrame, but the model was trained"):
+    result.predict(pd.DataFrame({"a": [1]}))
+
+
+def test_a_regression_predicts_numbers():
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(60, 3)).astype(np.float32)
+  train, test = slice(0, 40), slice(40, 60)
+  examples = fa.from_arrays(
+    x[train],
+    2 * x[train, 0],
+    np.arange(40) % 4,
+    x_test=x[test],
+    y_test=2 * x[test, 0],
+    task="regression",
+  )
+  result = fa.run("fedavg", fa.federate(examples), evaluate="global", **OPTIONS)
+  predicted = result.predict(x[test].astype(np.float64))
+  assert predicted.shape == (20,)
+  np.testing.assert_allclose(
+    np.square(predicted - 2 * x[test, 0]).mean(),
+    result.metrics["global"]["mse"][0, -1],
+    rtol=1e-5,
+  )
+  with pytest.raises(fa.OptionError, match="^proba: task=regression has no probabil"):
+    result.predict(x, proba=True)
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    (dict(client="nort"), "client=nort: no client of this name .one of east, north"),
+    (dict(client=17), "client=17: "),
+    (dict(client=0, model=1), "model=1: only read without client"),
+    (dict(model=1), "model=1: "),
+    (dict(seed=2), "seed=2: "),
+  ],
+)
+def test_choices_that_cannot_be_are_one_line(run, frames, arguments, message):
+  with pytest.raises(fa.OptionError, match=f"^{message}") as caught:
+    run.predict(frames[1], **arguments)
+  assert "\n" not in str(caught.value)
