@@ -23,7 +23,7 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.federation import Federation, federate
 from fedjax_alg.data.frames import from_dataframe
 from fedjax_alg.data.gathered import from_hf, from_torch
-from fedjax_alg.engine.evaluate import confusion
+from fedjax_alg.engine.evaluate import at_clients, confusion
 from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start
 from fedjax_alg.errors import OptionError
@@ -63,6 +63,7 @@ __all__ = [
   "Step",
   "Sweep",
   "Task",
+  "at_clients",
   "audit",
   "compare",
   "confusion",

@@ -71,6 +71,7 @@ def _mean(outputs: Array, weights: Array) -> Array:
 #: Task -> (outputs [K, B, ...], weights [K]) -> outputs of the mixture [B, ...].
 MIXED: Mapping[str, Callable[[Array, Array], Array]] = {
   "classification": _softmax,
+  "binary": _softmax,
   "dense": _softmax,
   "tokens": _softmax,
   "multi_label": _sigmoid,

@@ -607,6 +607,8 @@ def _size(task: tasks.Task, stated: int | None, y_train: object, y_test: object)
   size = task.size(y_train, y_test)
   if stated is None or stated == size:
     return size
+  if task.name == tasks.BINARY.name:
+    raise DataError(f"`task`=binary: needs {size} classes, there are {stated}")
   if store.arrays(y_train)[0].dtype.kind != "i":
     raise DataError(
       f"`num_classes`={stated}: the targets of `task`={task.name} have {size} numbers"

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import hashlib
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 import warnings
 
 import jax
@@ -41,7 +41,6 @@ from fedjax_alg.data.features import (
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import hold_out, put_back
 from fedjax_alg.data.idx import idx_files, load_idx
-from fedjax_alg.data.inputs import Inputs
 from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.layout import (
   PADDING_ROWS,
@@ -64,6 +63,7 @@ from fedjax_alg.data.partition import (
   partition_hash,
 )
 from fedjax_alg.data.partition_file import labels_hash, read_partition
+from fedjax_alg.data.preprocessing import Preprocessing
 from fedjax_alg.data.sent140 import SPECIAL, load_sent140
 from fedjax_alg.data.shakespeare import load_shakespeare, play_files
 from fedjax_alg.data.shift import SWAPS
@@ -72,7 +72,7 @@ from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact, row_chunks
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.data.tfds_source import load_tfds
 from fedjax_alg.errors import OptionError, a_type, did_you_mean
-from fedjax_alg.hparams import as_index, field_values, unread
+from fedjax_alg.hparams import as_index, field_values, of_type, unread
 from fedjax_alg.typing import DTypes, HParams, PyTree, Shapes
 
 #: Rows in one piece of the whole test set or of the validation rows. Pieces
@@ -82,6 +82,9 @@ PIECE = 500
 #: A larger file is read again for the next federation: the rows lie in memory
 #: once more, in the order of the clients.
 _KEPT_BYTES = 2**29
+
+#: The most partitions that ``federate`` makes at once.
+MAX_PARTITIONS = 1000
 
 #: Features that are the values of the data, perhaps in another shape.
 _SHAPED = ("none", "flatten", "images")
@@ -187,9 +190,9 @@ class Federation:
     )
 
   @property
-  def inputs(self) -> Inputs:
+  def preprocessing(self) -> Preprocessing:
     """How raw rows become what the model reads (``RunResult.predict``)."""
-    return Inputs(
+    return Preprocessing(
       self.options,
       self.example_shape,
       self.example_dtype,
@@ -285,9 +288,36 @@ class Federation:
     )
 
 
+class Federations(tuple[Federation, ...]):
+  """The same data dealt to clients several times, by different seeds."""
+
+  def __repr__(self) -> str:
+    return f"<{len(self)} partitions of {self[0]!r}>"
+
+
+@overload
+def federate(
+  source: str | Examples = "digits",
+  *,
+  seed: int | None = None,
+  partitions: int,
+  **options: Any,
+) -> Federations: ...
+
+
+@overload
 def federate(
   source: str | Examples = "digits", *, seed: int | None = None, **options: Any
-) -> Federation:
+) -> Federation: ...
+
+
+def federate(
+  source: str | Examples = "digits",
+  *,
+  seed: int | None = None,
+  partitions: int | None = None,
+  **options: Any,
+) -> Federation | Federations:
   """Deals a data set to clients.
 
   Args:
@@ -295,12 +325,15 @@ def federate(
       (``from_arrays``).
     seed: seed of the partition and of the choice of validation clients and
       newcomers; 0 if not given. It is another name of ``partition_seed``.
+    partitions: N, how many times the data are dealt, with the seeds seed, ...,
+      seed + N - 1. ``run`` and ``sweep`` run each of them with a seed of its own
+      and pool the results, so that an interval covers the partition, too.
     **options: fields of ``DataOptions``: ``partition``, ``num_clients``,
       ``classes_per_client``, ``features``, ``validation_clients``, ... It is
       an error to give an option that would not be read.
 
   Returns:
-    The federation, in NumPy arrays.
+    The federation, in NumPy arrays; with ``partitions`` all of them.
 
   Raises:
     DataError, OptionError: the data are missing or unusable, or an option is
@@ -319,6 +352,15 @@ def federate(
     Traceback (most recent call last):
     fedjax_alg.errors.OptionError: partition=clases: unknown, did you mean ...
   """
+  if partitions is not None:
+    number = of_type("partitions", partitions, int)
+    if not 2 <= number <= MAX_PARTITIONS:
+      raise DataError(f"`partitions`={number}: must be 2 to {MAX_PARTITIONS}")
+    first = options.pop("partition_seed", None) if seed is None else seed
+    start = 0 if first is None else of_type("seed", first, int)
+    return Federations(
+      federate(source, seed=start + part, **options) for part in range(number)
+    )
   fields = {field.name: field for field in dataclasses.fields(DataOptions)}
   for name in options:
     if name not in fields or name == "dataset":
@@ -823,6 +865,7 @@ def _partition(
       min_client_size=fewest,
       size_sigma=options.size_sigma,
       local_test_fraction=options.local_test_fraction,
+      local_test_stratified=options.local_test_stratified,
       quantity_alpha=options.quantity_alpha,
     )
     if examples.kind_train is None or kind == "natural":

@@ -281,6 +281,13 @@ class PartitionOptions:
     below=1,
     when=only("partition", "natural"),
   )
+  local_test_stratified: bool = hyper(
+    False,
+    "whether these rows have every class in proportion to the client's examples of "
+    "it (`partition`=natural)",
+    when=only("partition", "natural"),
+    later=True,
+  )
   partition_seed: int | None = hyper(
     None,
     "seed of the partition, which all seeds of a run share; default "

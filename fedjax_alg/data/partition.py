@@ -66,6 +66,7 @@ def make_partition(
   min_client_size: int | None = None,
   size_sigma: float = 0.5,
   local_test_fraction: float = 0.1,
+  local_test_stratified: bool = False,
   quantity_alpha: float | None = None,
 ) -> Partition:
   """Deals the examples to clients.
@@ -114,6 +115,8 @@ def make_partition(
       (``iid``, ``classes``). Sizes below the minimum are raised to it.
     local_test_fraction: share of the examples of a client that ``natural``
       holds out if the data set names no clients of test rows.
+    local_test_stratified: whether ``natural`` holds out rows of every class in
+      proportion to the client's examples of it.
     quantity_alpha: concentration of the Dirichlet distribution of the sizes, in
       the place of log-normal ones (``iid``, ``classes``).
 
@@ -139,10 +142,17 @@ def make_partition(
   flags: dict[str, object] = {"partition": kind, "seed": seed}
   if kind == "natural":
     split = published.natural(
-      examples, num_clients, min_client_size, local_test_fraction, rng
+      examples,
+      num_clients,
+      min_client_size,
+      local_test_fraction,
+      rng,
+      _labels_to_stratify(examples) if local_test_stratified else None,
     )
     if examples.client_test is None:
       flags["local_test_fraction"] = local_test_fraction
+      if local_test_stratified:
+        flags["local_test_stratified"] = True
     flags |= {"min_client_size": min_client_size, "num_clients": len(split[1])}
     return Partition(*split, kind, flags)
   if num_clients is None:
@@ -206,6 +216,21 @@ def _labels(kind: str, examples: Examples) -> tasks.Labels:
       f"`task`={task.name} have none (use iid, natural or file)"
     )
   return labels
+
+
+def _labels_to_stratify(examples: Examples) -> np.ndarray:
+  """The labels [n] by which local test splits are made.
+
+  Raises:
+    DataError: the examples have none.
+  """
+  labels = examples.labels()
+  if labels.number == 1 and not tasks.of(examples).has_classes:
+    raise DataError(
+      f"`local_test_stratified`: examples of `task`={tasks.of(examples).name} have no "
+      "label"
+    )
+  return labels.train
 
 
 def split_fields(

@@ -95,6 +95,7 @@ def natural(
   min_client_size: int,
   local_test_fraction: float,
   rng: np.random.Generator,
+  labels: np.ndarray | None = None,
 ) -> Split:
   """Takes the clients that the data set names, in the order of their ids.
 
@@ -111,6 +112,9 @@ def natural(
     min_client_size: clients with training rows, but fewer, are left out.
     local_test_fraction: the fraction above.
     rng: source of the random numbers.
+    labels: [n] int, the label of each training row. The held out rows of a client
+      then have each label in proportion to its rows of it, rounded by the method
+      of Sainte-Lague; None: whatever labels they have.
 
   Returns:
     The first seven fields of ``Partition``.
@@ -153,6 +157,8 @@ def natural(
     size > 1, np.maximum(1, (size * local_test_fraction).astype(int)), 0
   ).astype(np.int32)
   train_size = size - test_size
+  if labels is not None:
+    order = _in_proportion(order, np.repeat(np.arange(total), size), labels)
   # The rows of a client are in random order; the first ones are held out.
   rank = np.arange(len(order)) - np.repeat(offset, size)
   is_test = rank < np.repeat(test_size, size)
@@ -165,3 +171,28 @@ def natural(
     test_size,
     True,
   )
+
+
+def _in_proportion(
+  order: np.ndarray, client: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+  """Orders the rows of each client so that its first ones have labels in proportion.
+
+  The r-th row of a label of which the client has n comes at (r + 1/2) / n, so the
+  first m rows are shared out to the labels by the method of Sainte-Lague.
+
+  Args:
+    order: [M] int, the rows client by client, in random order.
+    client: [M] int, the client of each of them.
+    labels: labels of all rows.
+  """
+  label = labels[order].astype(np.int64)
+  group = client * (int(label.max(initial=0)) + 1) + label
+  by_group = np.argsort(group, kind="stable")  # keeps the random order
+  _, first, count = np.unique(group[by_group], return_index=True, return_counts=True)
+  rank = np.arange(len(order)) - np.repeat(first, count)
+  place = np.empty(len(order))
+  place[by_group] = (rank + 0.5) / np.repeat(count, count)
+  # Equal places in the random order, not in that of the labels.
+  result: np.ndarray = order[np.lexsort((place, client))]
+  return result

@@ -30,6 +30,7 @@ _USUAL = {
   "stragglers": (None, "who is late decides itself on machines"),
   "deadline_s": (None, "the server's time limit is `timeout` of the app"),
   "roles": ((), _SIMULATED),
+  "class_weights": (None, _SIMULATED),
   "init_from": (None, "an app starts by its seed"),
   "attack": ("none", _SIMULATED),
   "compress_down": ("none", _SIMULATED),

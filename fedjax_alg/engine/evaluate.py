@@ -149,50 +149,142 @@ def confusion(model: Model) -> Measure:
   return measure
 
 
+class AtClients:
+  """A measure of what each client would deploy, on its local test split.
+
+  ``evaluate=("local", fa.at_clients(fa.confusion))`` has
+  ``result.metrics["local_confusion"]["matrix"]``, [N, E, C, L, L]. Their sum over
+  the clients is the matrix of the protocol ``local``, where nobody joins later.
+
+  Examples:
+    >>> def positives(params, x, y, mask):
+    ...   return {"number": (mask & (y == 1)).sum()}
+    >>> at_clients(positives).__name__
+    'local_positives'
+  """
+
+  def __init__(self, fn: Callable[..., Any]):
+    """Makes the measure.
+
+    Args:
+      fn: (params, x [B, ...], y [B], mask [B]) -> {name: sums}, see ``run``;
+        ``params`` are what ``Algorithm.client_params`` returns. Or ``confusion``.
+
+    Raises:
+      OptionError: it is no function.
+    """
+    if not callable(fn):
+      raise OptionError(f"`fn`={fn!r}: must be a function")
+    self.fn = fn
+    self.__name__ = f"local_{getattr(fn, '__name__', type(fn).__name__)}"
+
+  def __call__(self, *block: Any) -> Any:
+    """The measure of one model on a block of rows."""
+    return self.fn(*block)
+
+
+#: Makes a measure of each client's own model.
+at_clients = AtClients
+
+
+def function_of(fn: Measure) -> Callable[..., Any]:
+  """The caller's function, whichever models it measures."""
+  return fn.fn if isinstance(fn, AtClients) else fn
+
+
 def make_measures(
   algorithm: Algorithm[State],
   model: Model,
   measures: Mapping[str, Measure],
   map_clients: MapClients,
-) -> Callable[[EvaluationData, State], dict[str, dict[str, Array]]]:
-  """Makes the caller's own evaluations of the global models.
+) -> Callable[[EvaluationData, State, Key], dict[str, dict[str, Array]]]:
+  """Makes the caller's own evaluations of the global models and of the clients'.
 
   Args:
-    algorithm: the algorithm; it must have global models.
+    algorithm: the algorithm; it must have global models, unless all measures are
+      ``AtClients``.
     model: the model.
     measures: name -> the caller's function.
     map_clients: how the pieces of the test set are mapped.
 
   Returns:
-    ``measure(data, state)``, which returns name -> sums over the whole test
-    set, leaves with a leading axis [K].
+    ``measure(data, state, key)``, which returns name -> sums over the whole test
+    set, leaves with a leading axis [K]; of ``AtClients`` over the local test
+    split of each client, with a leading axis [C].
   """
 
-  def measure(data: EvaluationData, state: State) -> dict[str, dict[str, Array]]:
-    assert algorithm.global_params is not None
-    models = algorithm.global_params(state)
-    shards = layout.everyone(data.whole_test).shards
-    return {
-      name: _sum_measure(
-        model, confusion(model) if fn is confusion else fn, models, shards, map_clients
+  def measure(
+    data: EvaluationData, state: State, key: Key
+  ) -> dict[str, dict[str, Array]]:
+    sums = {}
+    for name, fn in measures.items():
+      if isinstance(fn, AtClients):
+        sums[name] = _sum_at_clients(
+          algorithm, model, fn.fn, data, state, key, map_clients
+        )
+        continue
+      assert algorithm.global_params is not None
+      sums[name] = _sum_measure(
+        model,
+        confusion(model) if fn is confusion else fn,
+        algorithm.global_params(state),
+        layout.everyone(data.whole_test).shards,
+        map_clients,
       )
-      for name, fn in measures.items()
-    }
+    return sums
 
   return measure
+
+
+def _check_measure(fn: Measure, params: Params, shards: Shard) -> None:
+  """Refuses a measure that returns no dictionary."""
+  if not isinstance(jax.eval_shape(fn, params, *objective.block_shapes(shards)), dict):
+    raise OptionError(
+      f"`evaluate`={getattr(fn, '__name__', fn)}: must return "
+      "a dictionary, name -> sums"
+    )
+
+
+def _sum_at_clients(
+  algorithm: Algorithm[State],
+  model: Model,
+  fn: Callable[..., Any],
+  data: EvaluationData,
+  state: State,
+  key: Key,
+  map_clients: MapClients,
+) -> dict[str, Array]:
+  """Sums ``fn`` over the local test split of each client, leaves [C, ...]."""
+  if fn is confusion:
+    fn = confusion(algorithm.client_model(roles.deployed(model)))
+
+  def one_client(shared, shard, client_id, key, test_offset, test_size):
+    state, test_x, test_y = shared
+    params = algorithm.client_params(state, client_id, shard, key)
+    test = Shard(test_x, test_y, test_offset, test_size)
+    _check_measure(fn, params, test)
+    return objective.sum_blocks(
+      test, lambda *block: dict(fn(params, *block)), _LOCAL_ROWS
+    )
+
+  ids = jnp.arange(data.class_weight.shape[0], dtype=jnp.int32)
+  result: dict[str, Array] = map_clients(
+    one_client,
+    (state, data.test.x, data.test.y),
+    layout.take_cohort(data.train, ids).shards,
+    ids,
+    client_keys(key, ids),
+    data.test.offset,
+    data.test.size,
+  )
+  return result
 
 
 def _sum_measure(
   model: Model, fn: Measure, models: Params, shards: Shard, map_clients: MapClients
 ) -> dict[str, Array]:
   """Sums ``fn`` over all shards for each of K models, leaves [K, ...]."""
-  if not isinstance(
-    jax.eval_shape(fn, trees.index(models, 0), *objective.block_shapes(shards)), dict
-  ):
-    raise OptionError(
-      f"`evaluate`={getattr(fn, '__name__', fn)}: must return "
-      "a dictionary, name -> sums"
-    )
+  _check_measure(fn, trees.index(models, 0), shards)
 
   def one_piece(models, shard):
     return objective.over_models(
@@ -213,6 +305,11 @@ def has_matrix(task: tasks.Task, size: int) -> bool:
   return task.matrix is not None and size <= tasks.MAX_MATRIX
 
 
+def has_preferred(task: tasks.Task, size: int) -> bool:
+  """Whether the protocol ``preferred`` measures a task with L classes."""
+  return task.of_matrix and has_matrix(task, size)
+
+
 def supported_protocols(
   algorithm: Algorithm[State], protocols: tuple[str, ...], matrix: bool = True
 ) -> tuple[str, ...]:
@@ -226,7 +323,7 @@ def supported_protocols(
   Args:
     algorithm: the algorithm.
     protocols: the protocols to select from.
-    matrix: see ``has_matrix``.
+    matrix: see ``has_preferred``.
 
   Returns:
     The supported protocols, in the same order.
@@ -448,7 +545,7 @@ def _entries(model: Model, data: EvaluationData, rows: int, key: Key) -> int:
   So the sums are added in the same order, whether or not there is one.
   """
   classes = data.class_weight.shape[1]
-  if has_matrix(tasks.of(model), classes):
+  if has_preferred(tasks.of(model), classes):
     return classes**2
   sums = jax.eval_shape(
     lambda key, shard: count_shard(model, model.init(key), shard, rows),

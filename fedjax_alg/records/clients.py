@@ -18,10 +18,11 @@ from fedjax_alg.data import npz
 from fedjax_alg.typing import Facts
 
 #: Columns of clients.csv; of another task its main metric takes the place of
-#: ``accuracy``. ``name`` is there only if the data set names its clients, and
-#: ``kind`` only if clients have kinds (the numbers of partition.json). A
-#: client that the protocol did not count (it has no test examples, has no group
-#: yet, ...) has 0 test examples, and its accuracy and loss are NaN.
+#: ``accuracy``, and further metrics of clients follow (``Task.at_clients``).
+#: ``name`` is there only if the data set names its clients, and ``kind`` only if
+#: clients have kinds (the numbers of partition.json). A client that the protocol
+#: did not count (it has no test examples, has no group yet, ...) has 0 test
+#: examples, and its accuracy and loss are NaN.
 COLUMNS = (
   "seed",
   "protocol",
@@ -42,7 +43,10 @@ _NPZ = "clients.npz"
 
 
 def list_columns(
-  names: Iterable[str] | None, main: str = "accuracy", kinds: bool = False
+  names: Iterable[str] | None,
+  main: str = "accuracy",
+  kinds: bool = False,
+  others: Iterable[str] = (),
 ) -> tuple[str, ...]:
   """Lists the columns of clients.csv.
 
@@ -50,14 +54,14 @@ def list_columns(
     names: the names of the clients; None if they have none.
     main: the main metric of the task.
     kinds: whether the clients have kinds.
+    others: further metrics of the clients.
 
   Returns:
     Names of the columns.
   """
   is_written = {"name": names is not None, "kind": kinds}
-  return tuple(
-    main if c == "accuracy" else c for c in COLUMNS if is_written.get(c, True)
-  )
+  columns = (main if c == "accuracy" else c for c in COLUMNS if is_written.get(c, True))
+  return (*columns, *others)
 
 
 def _main_of(clients: Mapping[str, Mapping[str, np.ndarray]]) -> str:
@@ -71,6 +75,13 @@ def _main_of(clients: Mapping[str, Mapping[str, np.ndarray]]) -> str:
     ),
     "accuracy",
   )
+
+
+def _others_of(clients: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
+  """The metrics of the clients beside the main one and the loss."""
+  names = dict.fromkeys(name for of in clients.values() for name in of)
+  first = (_main_of(clients), "loss", "test_examples")
+  return [name for name in names if name not in first]
 
 
 def _client_rows(
@@ -95,6 +106,7 @@ def _client_rows(
   """
   # Whole columns at a time: there may be millions of rows.
   sizes, main = np.asarray(train_examples).tolist(), _main_of(clients)
+  metrics = ("test_examples", main, "loss", *_others_of(clients))
   ids: list[Iterable[int | str]] = [range(len(sizes))]
   if names is not None:
     ids.append(names)
@@ -102,7 +114,7 @@ def _client_rows(
     ids.append(np.asarray(kinds).tolist())
   for i, seed in enumerate(seeds):
     for protocol, of in clients.items():
-      measured = [of[name][i].tolist() for name in ("test_examples", main, "loss")]
+      measured = [of[name][i].tolist() for name in metrics]
       for row in zip(*ids, sizes, *measured, strict=True):
         yield (seed, protocol, *row)
 
@@ -122,6 +134,7 @@ def _sums(of: Mapping[str, np.ndarray], main: str) -> dict[str, np.ndarray]:
       if main == "accuracy"
       else {main: of[main]}
     ),
+    **{name: of[name] for name in _others_of({"": of})},
   }
 
 
@@ -134,10 +147,11 @@ def _of_sums(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
       sums, total, out=np.full(total.shape, np.nan), where=total > 0, dtype=np.float64
     )
 
-  (main,) = stored.keys() - {"test_examples", "loss_sum"}
+  main, *others = (name for name in stored if name not in ("test_examples", "loss_sum"))
   return {
     **({"accuracy": mean(stored[main])} if main == "hits" else {main: stored[main]}),
     "loss": mean(stored["loss_sum"]),
+    **{name: stored[name] for name in others},
     "test_examples": total.astype(np.int64),
   }
 
@@ -175,7 +189,7 @@ def write_clients(
   complete = clients and all("loss" in of for of in clients.values())
   _write(
     folder / "clients.csv",
-    list_columns(names, _main_of(clients), kinds is not None),
+    list_columns(names, _main_of(clients), kinds is not None, _others_of(clients)),
     _client_rows(clients, final["train_examples"], seeds, names, kinds)
     if complete
     else None,

@@ -18,7 +18,7 @@ import numpy as np
 from fedjax_alg import files, metrics
 from fedjax_alg._version import __version__
 from fedjax_alg.base import NEVER
-from fedjax_alg.data import inputs, partition_file
+from fedjax_alg.data import partition_file, preprocessing
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.metrics.distances import label_distances, subspace_angles
@@ -465,7 +465,7 @@ def write_partition(folder: pathlib.Path, federation: Federation) -> None:
 
   With ``features=standardize`` also scaler.npz: ``mean`` and ``factor`` of each
   input, float64. If kinds follow a schedule, also concepts.cp, the schedule. If
-  the data have names, also encoding.json (``data.inputs``).
+  the data have names, also encoding.json (``data.preprocessing``).
 
   Args:
     folder: folder of the run.
@@ -482,7 +482,7 @@ def write_partition(folder: pathlib.Path, federation: Federation) -> None:
     rows = federation.steps.schedule.tolist()
     text = "".join(" ".join(map(str, row)) + "\n" for row in rows)
     write_text(folder / "concepts.cp", text)
-  inputs.write_encoding(folder, federation.encoding)
+  preprocessing.write_encoding(folder, federation.encoding)
   if federation.scaler is None:
     (folder / "scaler.npz").unlink(missing_ok=True)
     return

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import os
 from typing import Any
 
-from fedjax_alg.data.federation import Federation
+from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.runs import plan as plan_lib
-from fedjax_alg.runs import queue
+from fedjax_alg.runs import pooled, queue
 from fedjax_alg.runs.in_folder import run_in_folder
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.result import RunResult
@@ -65,7 +65,7 @@ def steps(algorithm: object, federation: Federation, **options: Any) -> Iterator
 
 def run(
   algorithm: object,
-  federation: Federation,
+  federation: Federation | Federations,
   *,
   model: object = "softmax",
   rounds: int | None = None,
@@ -93,7 +93,8 @@ def run(
       ``hparams.hyper`` fields, which may have the argument ``exchange``; or a
       ``registry.Entry``; or an ``Algorithm``; or ``"path/to/file.py:NAME"`` or
       ``"package.module:NAME"`` of one of these.
-    federation: the clients with their data, made by ``federate``.
+    federation: the clients with their data, made by ``federate``. Of several
+      partitions (``federate(..., partitions=5)``) each is run with one seed.
     model: a name of ``models.MODELS``, a ``base.Model``, a flax.linen module,
       a flax.nnx module, or the file or module and the name of one of these;
       see ``models.as_model``.
@@ -108,7 +109,8 @@ def run(
       and your own functions ``(params, x [B, ...], y [B], mask [B]) -> {name:
       sums}``. Such a function is called for every global model with blocks of
       the whole test set. It must ignore the rows where ``mask`` is false; the
-      results of all blocks are added.
+      results of all blocks are added. ``at_clients(function)`` calls it for
+      each client's own model with blocks of its local test split.
     eval_every: rounds between evaluations; the last round is always evaluated.
     callbacks: one function, or several, called with every ``Step``, for
       instance ``progress_bar()``. If one returns ``fa.STOP``, the run ends at that
@@ -124,7 +126,8 @@ def run(
       they are. ``init_only="encoder/**"`` takes those that a pattern names,
       and the others are drawn. None: all are drawn by the seed.
     out_dir: a folder for the run, which then has a checkpoint of every evaluation
-      and can go on after an interruption. None: nothing is written.
+      and can go on after an interruption; of several partitions a folder in it for
+      each, ``partition_0`` and so on. None: nothing is written.
     resume: whether to go on with the run in ``out_dir``, with the bits that it has
       without an interruption. A finished run is read; an empty folder starts one.
     **options: hyper-parameters of the algorithm by name (``client_lr=0.3``),
@@ -133,7 +136,8 @@ def run(
       ``device_cores``, ``stop_at``, ``patience``, ...).
 
   Returns:
-    The result.
+    The result; of several partitions a ``runs.pooled.PooledResult``, which has an
+    entry for each in the place of the seeds.
 
   Raises:
     OptionError, DataError: an argument that cannot be used; the message is
@@ -158,6 +162,29 @@ def run(
     [10, 20]
   """
   callbacks = as_callbacks(callbacks)
+  if isinstance(federation, Federations):
+    return pooled.over_partitions(
+      lambda part, seeds, name: run(
+        algorithm,
+        part,
+        model=model,
+        rounds=rounds,
+        cohort_size=cohort_size,
+        participation=participation,
+        seeds=seeds,
+        evaluate=evaluate,
+        eval_every=eval_every,
+        callbacks=callbacks,
+        hparams=hparams,
+        sampler=sampler,
+        init=init,
+        out_dir=None if out_dir is None else os.path.join(out_dir, name),
+        resume=resume,
+        **options,
+      ),
+      federation,
+      seeds,
+    )
   plan = plan_lib.from_keywords(
     algorithm,
     federation,

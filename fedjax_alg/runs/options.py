@@ -27,6 +27,7 @@ from fedjax_alg.hparams import (
 from fedjax_alg.models import (
   DEFAULT_LAYERS,
   MODELS,
+  class_weights,
   load_model,
   lstm,
   resnet,
@@ -339,6 +340,14 @@ class ModelOptions:
     choices=DTYPES,
     later=True,
   )
+  class_weights: str | None = hyper(
+    None,
+    "weights by which the losses of examples of each class count: balanced (n / (L "
+    "n_l) of the training examples of all clients), or a number for each class; the "
+    "column loss has these losses, too",
+    numbers=",",
+    later=True,
+  )
   augment: tuple[str, ...] = hyper(
     (),
     "random changes of the images of local training, some of "
@@ -594,6 +603,8 @@ class RunOptions(
       check_known("eval_protocols", protocol, evaluate.PROTOCOLS)
     for name in self.augment:
       check_known("augment", name, AUGMENTATIONS)
+    if self.class_weights is not None:
+      class_weights.parse_weights(self.class_weights)
     if self.init_from is not None:
       parameters.read_parameters(self.init_from)
     roles_lib.parse_roles(self.roles)

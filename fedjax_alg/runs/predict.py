@@ -17,9 +17,9 @@ from fedjax_alg.base import Model, Params
 from fedjax_alg.client import objective
 from fedjax_alg.data import arrays, store
 from fedjax_alg.data.federation import Federation, deal
-from fedjax_alg.data.inputs import Inputs, read_inputs
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.partition import Partition
+from fedjax_alg.data.preprocessing import Preprocessing, read_preprocessing
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import OF_TOKENS
 from fedjax_alg.runs.options import RunOptions
@@ -35,7 +35,7 @@ _ROWS = 256
 class Predictor(NamedTuple):
   """A model of a run, and how new rows are read by it."""
 
-  inputs: Inputs
+  preprocessing: Preprocessing
   task: tasks.Task
   #: (parameters, x [B, ...], mask [B]) -> outputs [B, ...], jitted
   apply: Callable[[Params, PyTree, Any], PyTree]
@@ -45,14 +45,14 @@ class Predictor(NamedTuple):
 
     Args:
       params: parameters of the model.
-      x: see ``Inputs.compute``.
+      x: see ``Preprocessing.apply``.
       proba: whether probabilities are asked for.
 
     Returns:
       See ``RunResult.predict``.
 
     Raises:
-      DataError: see ``Inputs.compute``.
+      DataError: see ``Preprocessing.apply``.
       OptionError: the task has no probabilities.
     """
     name = self.task.name
@@ -61,11 +61,11 @@ class Predictor(NamedTuple):
         f"`proba`: `task`={name} has no probabilities (allowed: "
         f"{', '.join(_PROBABILITIES)})"
       )
-    outputs = self._outputs(params, self.inputs.compute(x))
+    outputs = self._outputs(params, self.preprocessing.apply(x))
     if proba:
       return _PROBABILITIES[name](outputs)
     predictions = _PREDICTIONS.get(name, lambda outputs: outputs)(outputs)
-    encoding = self.inputs.encoding
+    encoding = self.preprocessing.encoding
     if self.task.has_classes and encoding is not None and encoding.classes is not None:
       return _names(encoding.classes)[predictions]
     return predictions
@@ -87,19 +87,19 @@ class Predictor(NamedTuple):
     return jax.tree.map(lambda *parts: np.concatenate(parts), *blocks)
 
 
-def make_predictor(model: Model, inputs: Inputs) -> Predictor:
+def make_predictor(model: Model, preprocessing: Preprocessing) -> Predictor:
   """Makes the predictor of a model; its program is compiled once.
 
   Args:
     model: the model of the parameters that it will be given.
-    inputs: how new rows are read.
+    preprocessing: how new rows are read.
   """
 
   @jax.jit
   def apply(params, x, mask):
     return objective.logits(model, params, x, mask=mask)
 
-  return Predictor(inputs, tasks.of(model), apply)
+  return Predictor(preprocessing, tasks.of(model), apply)
 
 
 def client_number(client: Any, federation: Federation) -> Any:
@@ -164,14 +164,14 @@ def read_predictor(
   built = build_model(
     model, _placeholder(tuple(shape), plan["classes"], name), RunOptions(**run)
   )
-  inputs = read_inputs(
+  preprocessing = read_preprocessing(
     folder,
     DataOptions(**as_tuples(facts["data"])),
     tuple(shape),
     np.dtype(np.float32),
   )
   shapes = jax.eval_shape(built.init, jax.random.key(0))
-  return make_predictor(built, inputs), shapes
+  return make_predictor(built, preprocessing), shapes
 
 
 def as_tree(shapes: Params, params: Params) -> Params:
@@ -196,6 +196,7 @@ def _placeholder(shape: tuple[int, ...], size: int, name: str) -> Federation:
 #: Task -> targets of one example.
 _TARGETS: Mapping[str, Callable[[int], np.ndarray]] = {
   "classification": lambda size: np.zeros(1, np.int32),
+  "binary": lambda size: np.zeros(1, np.int32),
   "multi_label": lambda size: np.zeros((1, size), np.int32),
   "regression": lambda size: np.zeros((1, size), np.float32),
 }
@@ -229,6 +230,7 @@ def _argmax(outputs: np.ndarray) -> np.ndarray:
 #: Task -> (outputs) -> what is predicted.
 _PREDICTIONS: Mapping[str, Callable[[Any], np.ndarray]] = {
   "classification": _argmax,
+  "binary": _argmax,
   "dense": _argmax,
   "tokens": _argmax,
   "multi_label": lambda outputs: (outputs > 0).astype(np.int32),
@@ -237,6 +239,7 @@ _PREDICTIONS: Mapping[str, Callable[[Any], np.ndarray]] = {
 #: Task -> (outputs) -> probabilities.
 _PROBABILITIES: Mapping[str, Callable[[Any], np.ndarray]] = {
   "classification": _softmax,
+  "binary": _softmax,
   "dense": _softmax,
   "tokens": _softmax,
   "multi_label": _sigmoid,

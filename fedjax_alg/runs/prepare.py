@@ -22,7 +22,15 @@ from fedjax_alg.engine.keys import RunKeys, keys_of_rows, run_keys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import field_values
-from fedjax_alg.models import augment, lora, lstm, precision, roles, start
+from fedjax_alg.models import (
+  augment,
+  class_weights,
+  lora,
+  lstm,
+  precision,
+  roles,
+  start,
+)
 from fedjax_alg.records import accounting, parameters
 from fedjax_alg.runs import own_algorithm, stopping
 from fedjax_alg.runs.checks import check_targets, cohort_size
@@ -140,6 +148,9 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
     _check_targets(built.task, federation)
   if options.lora_rank:
     built = lora.with_adapters(built, options.lora_rank, options.lora_alpha)
+  if options.class_weights is not None:
+    counts = federation.label_histogram.sum(0)
+    built = class_weights.with_class_weights(built, options.class_weights, counts)
   if options.compute_dtype == "bfloat16":
     built = precision.in_bfloat16(built)
   return augment.with_augmentations(built, options.augment, federation.example_shape)
@@ -180,6 +191,11 @@ def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
       they name.
   """
   if method.entry.rounds is not None:
+    if options.class_weights is not None:
+      raise OptionError(
+        f"`class_weights`={options.class_weights}: {method.name} fits layers in closed "
+        "form, without the loss"
+      )
     cause = (
       f"`roles`={','.join(options.roles)}"
       if options.roles
@@ -494,7 +510,7 @@ def _without_effect(prepared: Prepared) -> list[str]:
     for protocol, why in meaningless.items()
     if protocol == "global" or not defaults_alone
   ]
-  matrix = evaluate.has_matrix(tasks.of(prepared.model), prepared.spec.num_classes)
+  matrix = evaluate.has_preferred(tasks.of(prepared.model), prepared.spec.num_classes)
   if not defaults_alone:
     defaults = set(evaluate.DEFAULT_PROTOCOLS) <= set(options.eval_protocols)
     texts += [
@@ -680,15 +696,17 @@ def _protocols(
       f"`eval_protocols`={','.join(choices)}: {name} has "
       f"{_lacks(algorithm, choices[0], matrix)}"
     )
-  if measures and not matrix and evaluate.confusion in measures.values():
-    raise OptionError(
-      f"`evaluate`=confusion: {name} has {_lacks(algorithm, 'preferred', matrix)}"
-    )
-  if measures and (
+  of_global = [
+    measure
+    for measure, fn in (measures or {}).items()
+    if not isinstance(fn, evaluate.AtClients)
+  ]
+  if of_global and (
     algorithm.global_params is None or algorithm.start_personal is not None
   ):
     raise OptionError(
-      f"`evaluate`={next(iter(measures))}: {name} has no global model to measure"
+      f"`evaluate`={of_global[0]}: {name} has no global model to measure (at_clients "
+      "measures those of the clients)"
     )
   return supported
 
@@ -825,16 +843,25 @@ def prepare(
     method.entry.models_of_kinds(method.hparams) is not None,
   )
   _check_own(method, algorithm, built, spec, participation, device_data)
+  task = tasks.of(built)
   protocols = _protocols(
     algorithm,
     method.name,
     _of_kinds(options.eval_protocols, federation),
     measures,
-    evaluate.has_matrix(tasks.of(built), spec.num_classes),
+    evaluate.has_preferred(task, spec.num_classes),
   )
+  functions = [evaluate.function_of(fn) for fn in (measures or {}).values()]
+  if evaluate.confusion in functions and not evaluate.has_matrix(
+    task, spec.num_classes
+  ):
+    raise OptionError(
+      f"`evaluate`=confusion: {method.name} has {_lacks(algorithm, 'preferred', False)}"
+    )
   _check_stopping(options, protocols, algorithm, built, spec)
   check_targets(options, tasks.of(built))
-  _check_adapts(method, federation, protocols)
+  deployed = any(isinstance(fn, evaluate.AtClients) for fn in (measures or {}).values())
+  _check_adapts(method, federation, (*protocols, *(["local"] if deployed else [])))
   if not sharding.is_described(mesh):
     _check_memory(algorithm, method, built, spec, rows)
     for setting in methods:

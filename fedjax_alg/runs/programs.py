@@ -194,7 +194,7 @@ class Programs:
         return counts, {}
       return counts, evaluate.make_measures(
         algorithm, model, p.measures, p.map_clients
-      )(data, state)
+      )(data, state, key)
 
     return loop.over_seeds(evaluate_one, p.map_seeds)(states, keys.evaluation, numbers)
 

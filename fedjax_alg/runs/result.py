@@ -20,7 +20,7 @@ from fedjax_alg.data.concepts import is_pattern
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, owned, processes, samplers
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.errors import OptionError, reason
+from fedjax_alg.errors import OptionError, check_one_of, reason
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import (
   as_index,
@@ -28,7 +28,7 @@ from fedjax_alg.hparams import (
   of_type,
   ordered_values,
 )
-from fedjax_alg.metrics import names
+from fedjax_alg.metrics import intervals, names
 from fedjax_alg.models import roles
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
@@ -165,6 +165,28 @@ class RunResult:
       for name in names
     }
 
+  def estimate(
+    self, metric: str | None = None, protocol: str | None = None
+  ) -> tuple[float, float]:
+    """Estimates a metric after the last round.
+
+    Args:
+      metric: a metric; None means the main one of the task.
+      protocol: a protocol; None means the first one of the run.
+
+    Returns:
+      The mean over the seeds, or over the partitions of a run on several, and the
+      half-width of its 95 % interval (Student t); NaN for one seed.
+
+    Raises:
+      OptionError: a protocol or a metric that was not evaluated.
+    """
+    protocol = self.protocols[0] if protocol is None and self.protocols else protocol
+    check_one_of(f"`protocol`={protocol}", str(protocol), self.protocols)
+    metric = self.records.metrics.main if metric is None else metric
+    check_one_of(f"`metric`={metric}", metric, tuple(self.metrics[str(protocol)]))
+    return intervals.confidence_95(self.metrics[str(protocol)][metric][:, -1])
+
   @property
   def stopped(self) -> str:
     """Reason why the run ended: "rounds", "stop_at ..." or "patience ..."."""
@@ -294,14 +316,14 @@ class RunResult:
   def _predictors(self) -> tuple[predict_lib.Predictor, predict_lib.Predictor]:
     """The predictors of the global models and of what clients deploy."""
     live = self._state()
-    inputs = live.prepared.federation.inputs
+    preprocessing = live.prepared.federation.preprocessing
     model = roles.deployed(live.prepared.model)
     of_clients = live.algorithm().client_model(model)
-    predictor = predict_lib.make_predictor(model, inputs)
+    predictor = predict_lib.make_predictor(model, preprocessing)
     return predictor, (
       predictor
       if of_clients is model
-      else predict_lib.make_predictor(of_clients, inputs)
+      else predict_lib.make_predictor(of_clients, preprocessing)
     )
 
   def _client_predictor(
@@ -698,7 +720,7 @@ class _Loaded(RunResult):
   def _reader(self) -> tuple[predict_lib.Predictor, Params] | None:
     """The predictor of the global models; None: the data are needed."""
     federation, _, model, _ = self._remade
-    edited = run_files.find_changed(self._folder, self._summary, _OF_INPUTS)
+    edited = run_files.find_changed(self._folder, self._summary, _OF_NEW_ROWS)
     if edited is not None:
       raise RunFolderError(
         f"{self._folder}: {edited} is not as the run wrote it (its hash in "
@@ -822,7 +844,7 @@ def load_run(
 _READ = (_FINAL, *run_files.TABLES, "clients.csv", "assignment.csv", "clients.npz")
 
 #: Files by which new rows are read, checked when they are.
-_OF_INPUTS = ("encoding.json", "scaler.npz")
+_OF_NEW_ROWS = ("encoding.json", "scaler.npz")
 
 #: Entries that a run has, and their types.
 _FACTS = {

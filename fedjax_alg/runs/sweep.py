@@ -17,12 +17,12 @@ import warnings
 import numpy as np
 
 from fedjax_alg import metrics, registry
-from fedjax_alg.data.federation import Federation
+from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.hparams import at_limit, plain
 from fedjax_alg.records import parameters
-from fedjax_alg.runs import api, queue
+from fedjax_alg.runs import api, pooled, queue
 from fedjax_alg.runs.api import Callback
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan, from_keywords
@@ -304,7 +304,7 @@ _SHARED = ("seeds", "evaluate", "hparams", "sampler")
 
 def sweep(
   algorithm: object,
-  federation: Federation,
+  federation: Federation | Federations,
   *,
   grid: Mapping[str, Sequence[object]],
   callbacks: Callback | Iterable[Callback] = (),
@@ -329,6 +329,21 @@ def sweep(
       values or with the same run twice, or every setting diverged.
   """
   callbacks = api.as_callbacks(callbacks)
+  if isinstance(federation, Federations):
+    seeds = pooled.seeds_of(federation, options.pop("seeds", 1))
+    sweeps = [
+      sweep(algorithm, part, grid=grid, callbacks=callbacks, seeds=(seed,), **options)
+      for part, seed in zip(federation, seeds)
+    ]
+    return Sweep(
+      sweeps[0].settings,
+      [
+        None if any(r is None for r in results) else pooled.PooledResult(results)
+        for results in zip(*(part.results for part in sweeps))
+      ],
+      sum(part.num_programs for part in sweeps),
+      federation[0],
+    )
   settings = combinations(grid)
   for name in settings[0]:
     if name in _SHARED:

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from fedjax_alg import own
 from fedjax_alg.errors import OptionError, a_type, check_known
+from fedjax_alg.tasks.binary import BINARY
 from fedjax_alg.tasks.classification import CLASSIFICATION, MAX_MATRIX, cross_entropy
 from fedjax_alg.tasks.counts import (
   Counts,
@@ -18,6 +19,7 @@ from fedjax_alg.tasks.task import Labels, Metrics, Sums, Task, largest, metrics_
 from fedjax_alg.tasks.tokens import PADDING, TOKENS
 
 __all__ = [
+  "BINARY",
   "CLASSIFICATION",
   "Counts",
   "DENSE",
@@ -45,7 +47,15 @@ __all__ = [
 
 #: Name -> task.
 NAMES: dict[str, Task] = {
-  task.name: task for task in (CLASSIFICATION, MULTI_LABEL, REGRESSION, DENSE, TOKENS)
+  task.name: task
+  for task in (
+    CLASSIFICATION,
+    BINARY,
+    MULTI_LABEL,
+    REGRESSION,
+    DENSE,
+    TOKENS,
+  )
 }
 
 

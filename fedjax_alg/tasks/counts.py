@@ -76,15 +76,18 @@ def per_client_metrics(
     leading: number of axes up to that of the clients.
 
   Returns:
-    The main metric and "loss", float64, NaN for a client that was not counted,
-    and "test_examples", int64.
+    The main metric, "loss" and those of ``Task.at_clients``, float64, NaN for a
+    client that was not counted, and "test_examples", int64.
   """
   sums = _on_host(clients)
   rows = np.asarray(sums["rows"])
   rows = rows.reshape(*rows.shape[:leading], -1).sum(-1)
   values = task.measured(sums)
   return {
-    **{name: np.where(rows > 0, values[name], np.nan) for name in (task.main, "loss")},
+    **{
+      name: np.where(rows > 0, values[name], np.nan)
+      for name in dict.fromkeys((task.main, "loss", *task.at_clients))
+    },
     "test_examples": rows.astype(np.int64),
   }
 
@@ -92,21 +95,30 @@ def per_client_metrics(
 def _client_averages(
   task: Task, counts: Counts, template: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """The mean of the main metric over the clients, and over the worst tenth.
+  """The mean of the clients' metrics, and over the worst tenth of them.
 
-  All clients have the same weight, and those without test examples none. A
-  tenth is rounded up. NaN if the clients are not counted one by one.
+  All clients have the same weight, and those without a number none. A tenth is
+  rounded up. NaN if the clients are not counted one by one.
   """
-  columns = names.of_clients(task.main)
   nothing = np.full(template.shape, np.nan)
   if counts.clients is None:
-    return dict.fromkeys(columns, nothing)
-  sign = names.sign(task.main)
+    return dict.fromkeys(task.metrics.of_clients, nothing)
+  of_each = per_client_metrics(task, counts.clients, template.ndim + 1)
+  return {
+    column: value
+    for name in dict.fromkeys((task.main, *task.at_clients))
+    for column, value in zip(
+      names.of_clients(name), _means(of_each[name], names.sign(name), nothing)
+    )
+  }
+
+
+def _means(
+  values: np.ndarray, sign: float, nothing: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """The means of values [..., C] over the clients and over the worst tenth."""
   # The worst first, and clients without a number at the end.
-  ordered = np.sort(
-    sign * per_client_metrics(task, counts.clients, template.ndim + 1)[task.main],
-    axis=-1,
-  )
+  ordered = np.sort(sign * values, axis=-1)
   tested = (~np.isnan(ordered)).sum(-1)
 
   def mean(number):
@@ -118,7 +130,7 @@ def _client_averages(
       where=number > 0,
     )
 
-  return dict(zip(columns, (mean(tested), mean(-(-tested // 10)))))
+  return mean(tested), mean(-(-tested // 10))
 
 
 def summarize_counts(task: Task, counts: Counts) -> dict[str, np.ndarray]:

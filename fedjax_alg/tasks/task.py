@@ -249,6 +249,12 @@ class Task:
   #: (training targets) -> the task as it measures on these data
   for_data: Callable[[Any], "Task"] | None = None
   of_tokens: bool = False  #: whether x and y are ids of the same tokens
+  #: metrics beside ``main`` that follow from ``pooled`` sums, too: each client has
+  #: them, and their mean over the clients and over the worst tenth are columns
+  at_clients: tuple[str, ...] = ()
+  #: whether ``values`` takes the sums "confusion" and "loss" alone (the protocol
+  #: ``preferred``)
+  of_matrix: bool = True
 
   def __post_init__(self):
     _check_types(self)
@@ -274,15 +280,16 @@ class Task:
         raise OptionError(
           f"`better`={name}: {which!r}, must be {HIGHER!r} or {LOWER!r}"
         )
-    for name in self.shares:
-      if name not in better:
-        raise OptionError(
-          f"`shares`={name}: not in `better` (one of {', '.join(better)})"
-        )
+    for option in ("shares", "at_clients"):
+      for name in getattr(self, option):
+        if name not in better:
+          raise OptionError(
+            f"`{option}`={name}: not in `better` (one of {', '.join(better)})"
+          )
     for name in better:
       if not isinstance(name, str) or not name.strip():
         raise OptionError(f"`better`={name!r}: must be the name of a metric")
-      if name in (*names.OTHER_COLUMNS, *names.of_clients(self.main)):
+      if name in (*names.OTHER_COLUMNS, *self.metrics.of_clients):
         raise OptionError(
           f"`better`={name}: is another column of the run's tables; take another name"
         )
@@ -307,6 +314,7 @@ class Task:
         name: Metric(which == HIGHER, name in self.shares)
         for name, which in self.better.items()
       },
+      self.at_clients,
     )
 
   def of_batch(
@@ -374,6 +382,10 @@ def _check_types(task: Task) -> None:
     )
   if isinstance(task.shares, str):
     raise OptionError(f"{label} shares is {task.shares!r}, must be a list of metrics")
+  if isinstance(task.at_clients, str):
+    raise OptionError(
+      f"{label} at_clients is {task.at_clients!r}, must be a list of metrics"
+    )
 
 
 class Metrics(NamedTuple):
@@ -381,6 +393,7 @@ class Metrics(NamedTuple):
 
   task: str  #: name of the task
   of: dict[str, Metric]  #: in the order of the tables, without the clients'
+  at_clients: tuple[str, ...] = ()  #: see ``Task``
 
   @property
   def main(self) -> str:
@@ -388,15 +401,25 @@ class Metrics(NamedTuple):
     return next(iter(self.of))
 
   @property
+  def of_clients(self) -> tuple[str, ...]:
+    """The columns of metrics.csv that are of the clients."""
+    return tuple(
+      column
+      for name in dict.fromkeys((self.main, *self.at_clients))
+      for column in names.of_clients(name)
+    )
+
+  @property
   def columns(self) -> tuple[str, ...]:
     """The columns of metrics.csv."""
-    return (*self.of, *names.of_clients(self.main))
+    return (*self.of, *self.of_clients)
 
   def facts(self) -> dict[str, object]:
     """Returns the entries of config.json."""
     return {
       "name": self.task,
       "metrics": {name: list(meant) for name, meant in self.of.items()},
+      **({"at_clients": list(self.at_clients)} if self.at_clients else {}),
     }
 
 
@@ -415,7 +438,10 @@ def metrics_of(facts: Facts) -> Metrics:
   if not of:
     raise ValueError("metrics")
   names.define(of.items())
-  return Metrics(str(facts["name"]), of)
+  at_clients = tuple(map(str, facts.get("at_clients", ())))
+  if not set(at_clients) <= set(of):
+    raise ValueError("at_clients")
+  return Metrics(str(facts["name"]), of, at_clients)
 
 
 def module_of(array: object) -> ModuleType:

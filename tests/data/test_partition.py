@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg.data import Examples, allocate, published
+from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.partition import label_histogram, make_partition, partition_hash
 from fedjax_alg.data.sources import load_digits
 from tests.data.reading import arrays, refuses, rows
@@ -469,3 +470,28 @@ def test_sizes_are_shares_of_a_dirichlet_distribution(kind):
     expected = np.maximum(high * shares, 10)
     assert np.abs(skewed.train_size - expected).max() <= 1
     assert np.abs(even.train_size - len(digits.y_train) / 20).max() <= 2
+
+
+def test_a_stratified_split_keeps_the_shares_of_classes():
+  """Two classes: as many rows as the share says, rounded; else within one."""
+  rng = np.random.default_rng(0)
+  for labels, shares in ((2, [0.9, 0.1]), (4, [0.6, 0.25, 0.1, 0.05])):
+    y = rng.choice(labels, 2000, p=shares)
+    examples = from_arrays(np.ones((2000, 1)), y, rng.integers(0, 20, 2000))
+    partition = make_partition(
+      "natural", examples, None, 3, local_test_fraction=0.3, local_test_stratified=True
+    )
+    for client in range(20):
+      offset, size = partition.test_offset[client], partition.test_size[client]
+      rows = partition.test_order[offset : offset + size]
+      of_client = y[examples.client_train == client]
+      expected = np.bincount(of_client, minlength=labels) * size / len(of_client)
+      held = np.bincount(y[rows], minlength=labels)
+      assert (np.abs(held - expected) <= (0.5 if labels == 2 else 1) + 1e-9).all()
+    assert partition.flags["local_test_stratified"]
+    everyone = np.sort(np.concatenate([partition.train_order, partition.test_order]))
+    np.testing.assert_array_equal(everyone, np.arange(2000))
+    other = make_partition(
+      "natural", examples, None, 4, local_test_fraction=0.3, local_test_stratified=True
+    )
+    assert (other.test_order != partition.test_order).any()

@@ -18,10 +18,8 @@ from fedjax_alg.records import tables
 
 def test_the_partition_is_two_files(tmp_path):
   """Of all clients, the validation clients in their old places."""
-  plain, fed = (
-    federate("digits", num_clients=20, **options)
-    for options in ({}, {"validation_clients": 5})
-  )
+  plain = federate("digits", num_clients=20)
+  fed = federate("digits", num_clients=20, validation_clients=5)
   results.write_partition(tmp_path, fed)
   facts = json.loads((tmp_path / "partition.json").read_text("utf-8"))
   assert facts == json.loads(json.dumps(results.partition_facts(fed)))

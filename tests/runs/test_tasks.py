@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn import metrics as sk
 
 import fedjax_alg as fa
 from fedjax_alg import models, tasks
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
+from tests.runs import hospitals
 
 L2 = 0.1
 
@@ -290,3 +292,56 @@ def test_a_model_may_name_the_task_where_the_data_do_not():
     client_lr=0.5,
   )
   assert result.metrics["local"]["right"][0, -1] == 1.0
+
+
+def test_two_classes_are_measured_at_each_hospital(tmp_path):
+  """AUROC, calibration and a confusion matrix of what each client deploys."""
+  pd = pytest.importorskip("pandas", reason="the package pandas is missing")
+  frames = hospitals.frame(240, 0), hospitals.frame(200, 1)
+  examples = fa.from_dataframe(
+    frames[0],
+    y="ill",
+    client="hospital",
+    test=frames[1],
+    missing=hospitals.MISSING,
+    task="binary",
+  )
+
+  def positives(params, x, y, mask):
+    del params, x
+    return {"number": (mask & (y == 1)).sum()}
+
+  result = fa.run(
+    "ditto",
+    fa.federate(examples, features="standardize"),
+    rounds=2,
+    cohort_size=3,
+    eval_every=2,
+    client_lr=0.1,
+    class_weights="balanced",
+    evaluate=("local", fa.at_clients(fa.confusion), fa.at_clients(positives)),
+  )
+  matrix = result.metrics["local_confusion"]["matrix"][0, -1]
+  table = pd.read_csv(result.save(tmp_path / "run") / "clients.csv")
+  assert list(table)[-7:] == [
+    *("loss", "auprc", "f1", "balanced_accuracy", "accuracy", "brier", "ece")
+  ]
+  aurocs = []
+  for number, hospital in enumerate(["east", "north", "south", "west"]):
+    rows = frames[1][frames[1]["hospital"] == hospital]
+    p = result.predict(rows, hospital, proba=True)[:, 1]
+    y = (rows["ill"] == "yes").to_numpy()
+    aurocs.append(sk.roc_auc_score(y, p))
+    row = table.iloc[number]
+    np.testing.assert_allclose(row["auroc"], aurocs[-1], atol=5e-3)
+    np.testing.assert_allclose(row["brier"], sk.brier_score_loss(y, p), rtol=1e-4)
+    np.testing.assert_array_equal(matrix[number], sk.confusion_matrix(y, p > 0.5))
+    assert result.metrics["local_positives"]["number"][0, -1, number] == y.sum()
+  of = result.metrics["local"]
+  np.testing.assert_allclose(of["client_auroc"][0, -1], np.mean(aurocs), atol=5e-3)
+  np.testing.assert_allclose(of["worst_decile_auroc"][0, -1], min(aurocs), atol=5e-3)
+  loaded = fa.load_run(tmp_path / "run")
+  assert loaded.records.metrics == result.records.metrics
+  np.testing.assert_array_equal(
+    loaded.clients["local"]["ece"], result.clients["local"]["ece"]
+  )

@@ -115,6 +115,7 @@ def test_what_does_not_fit_is_refused(fields, message):
 def test_tasks_have_names(tmp_path):
   assert list(tasks.NAMES) == [
     "classification",
+    "binary",
     "multi_label",
     "regression",
     "dense",

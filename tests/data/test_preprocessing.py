@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data import inputs
+from fedjax_alg.data import preprocessing
 from fedjax_alg.data.labels import Encoding
 
 ENCODINGS = [
@@ -23,10 +23,10 @@ ENCODINGS = [
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_an_encoding_is_read_as_it_was_written(encoding, tmp_path):
-  inputs.write_encoding(tmp_path, encoding)
-  assert inputs.read_encoding(tmp_path) == encoding
-  inputs.write_encoding(tmp_path, None)
-  assert inputs.read_encoding(tmp_path) is None
+  preprocessing.write_encoding(tmp_path, encoding)
+  assert preprocessing.read_encoding(tmp_path) == encoding
+  preprocessing.write_encoding(tmp_path, None)
+  assert preprocessing.read_encoding(tmp_path) is None
   assert not any(tmp_path.iterdir())
 
 
@@ -35,11 +35,11 @@ def test_intervals_are_found_again_by_their_texts(tmp_path):
   pd = pytest.importorskip("pandas", reason="the package pandas is missing")
   frame = pd.DataFrame({"age": pd.cut([1, 9, 6], [0, 5, 10]), "y": [0, 1, 1]})
   examples = fa.from_dataframe(frame.assign(age=frame["age"].cat.as_unordered()), y="y")
-  inputs.write_encoding(tmp_path, examples.encoding)
-  again = inputs.read_encoding(tmp_path)
+  preprocessing.write_encoding(tmp_path, examples.encoding)
+  again = preprocessing.read_encoding(tmp_path)
   assert again.categories == {"age": ("(0, 5]", "(5, 10]")}
   for encoding in (examples.encoding, again):
-    features = inputs.frames.encode_features(encoding, frame[["age"]])
+    features = preprocessing.frames.encode_features(encoding, frame[["age"]])
     np.testing.assert_array_equal(features, [[1, 0], [0, 1], [0, 1]])
 
 
@@ -51,6 +51,6 @@ def test_raw_rows_become_the_rows_of_the_federation(features):
   raw = fa.federate("digits", num_clients=4).data.whole_test
   total = int(raw.size.sum())
   expected = np.asarray(fed.data.whole_test.x[:total])
-  computed = fed.inputs.compute(np.asarray(raw.x[:total]))
+  computed = fed.preprocessing.apply(np.asarray(raw.x[:total]))
   np.testing.assert_allclose(computed, expected, rtol=1e-6, atol=1e-6)
   assert computed.dtype == np.float32

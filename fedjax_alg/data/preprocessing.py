@@ -26,7 +26,7 @@ ENCODING = "encoding.json"
 SCALER = "scaler.npz"
 
 
-class Inputs(NamedTuple):
+class Preprocessing(NamedTuple):
   """How raw rows become what a model reads."""
 
   options: DataOptions  #: the features
@@ -35,7 +35,7 @@ class Inputs(NamedTuple):
   encoding: Encoding | None = None  #: of frames
   scaler: Scaler | None = None  #: with ``features=standardize``
 
-  def compute(self, x: Any) -> Any:
+  def apply(self, x: Any) -> Any:
     """Computes the inputs of new rows.
 
     Args:
@@ -141,9 +141,9 @@ def read_encoding(folder: pathlib.Path) -> Encoding | None:
   )
 
 
-def read_inputs(
+def read_preprocessing(
   folder: pathlib.Path, options: DataOptions, shape: Shapes, dtype: DTypes
-) -> Inputs:
+) -> Preprocessing:
   """Reads how a run's raw rows become inputs, from its folder alone.
 
   Args:
@@ -159,7 +159,7 @@ def read_inputs(
   if options.features == "standardize":
     with np.load(folder / SCALER) as stored:
       scaler = Scaler(stored["mean"], stored["factor"])
-  return Inputs(options, shape, dtype, read_encoding(folder), scaler)
+  return Preprocessing(options, shape, dtype, read_encoding(folder), scaler)
 
 
 def _word(name: Hashable) -> object:

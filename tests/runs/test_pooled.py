@@ -1,0 +1,90 @@
+"""Several partitions, each with a seed of its own, as one result."""
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+
+OPTIONS = dict(
+  rounds=2, cohort_size=3, eval_every=1, evaluate=("global", "local"), client_lr=0.1
+)
+
+
+@pytest.fixture(name="feds", scope="module")
+def fixture_feds():
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(120, 3)).astype(np.float32)
+  y = (x[:, 0] + rng.normal(size=120) > 0).astype(int)
+  examples = fa.from_arrays(x, y, rng.choice(["a", "b", "c", "d"], 120), task="binary")
+  return fa.federate(examples, partitions=3, seed=5, local_test_fraction=0.4)
+
+
+@pytest.fixture(name="result", scope="module")
+def fixture_result(feds):
+  return fa.run("fedavg", feds, **OPTIONS)
+
+
+def test_every_partition_is_dealt_and_run_by_itself(feds, result):
+  """One partition for all seeds would leave the split out of the interval."""
+  assert [fed.options.partition_seed for fed in feds] == [5, 6, 7]
+  assert len({fed.hashes["partition"] for fed in feds}) == 3
+  assert result.seeds == (0, 1, 2) and len(result.results) == 3
+  alone = fa.run("fedavg", feds[1], seeds=(1,), **OPTIONS)
+  for protocol in ("global", "local"):
+    for name, values in alone.metrics[protocol].items():
+      np.testing.assert_array_equal(result.metrics[protocol][name][1], values[0])
+  np.testing.assert_array_equal(
+    result.clients["local"]["auroc"][1], alone.clients["local"]["auroc"][0]
+  )
+  np.testing.assert_array_equal(
+    result.history["train_loss"][1], alone.history["train_loss"][0]
+  )
+  x, _ = feds[1].client_test(2)
+  np.testing.assert_array_equal(
+    result.predict(x, "c", proba=True, seed=1), alone.predict(x, "c", proba=True)
+  )
+
+
+def test_pooled_results_are_compared_partition_by_partition(feds, result, tmp_path):
+  other = fa.run("fedavg", feds, **OPTIONS | dict(client_lr=0.3))
+  comparison = fa.compare({"low": result, "high": other})
+  (pair,) = comparison.pairs
+  assert len(pair.difference.values) == 3 and not comparison.unpaired
+  fewer = fa.run(
+    "fedavg", fa.federate("digits", partitions=2, num_clients=4), **OPTIONS
+  )
+  (_, reason) = next(
+    iter(fa.compare({"a": result, "b": fewer}, metric="accuracy").unpaired.items())
+  )
+  assert reason == "the data differ"
+  folder = result.save(tmp_path / "three")
+  again = fa.load_run(folder / "partition_2")
+  np.testing.assert_array_equal(
+    again.metrics["global"]["auroc"][0], result.metrics["global"]["auroc"][2]
+  )
+
+
+def test_a_sweep_chooses_over_partitions(feds, result):
+  shared = {name: value for name, value in OPTIONS.items() if name != "client_lr"}
+  swept = fa.sweep("fedavg", feds, grid={"client_lr": (0.1, 0.3)}, **shared)
+  assert swept.seeds == (0, 1, 2)
+  np.testing.assert_array_equal(
+    swept.metrics["global"]["auroc"][0], result.metrics["global"]["auroc"]
+  )
+  with pytest.warns(UserWarning, match="chosen by local, on test data"):
+    best = swept.best("local")
+  assert np.isfinite(best.ci95) and best.result.seeds == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+  "fn, message",
+  [
+    (lambda feds: fa.run("fedavg", feds, seeds=2), "seeds=2: each of the 3 partitions"),
+    (lambda feds: fa.run("fedavg", feds, seeds=(1, 1, 2), **OPTIONS), "seeds="),
+    (lambda feds: fa.federate("digits", partitions=1), "partitions=1: must be 2 to"),
+    (lambda feds: fa.federate("digits", partitions=2.5), "partitions=2.5"),
+  ],
+)
+def test_other_numbers_are_refused(feds, fn, message):
+  with pytest.raises(fa.OptionError, match=f"^{message}"):
+    fn(feds)
