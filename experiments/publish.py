@@ -41,11 +41,11 @@ from fedjax_alg import files
 from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
+from fedjax_alg.runs import styles
 
 from .cli import config as config_lib
 from .cli.command import Command, boolean, enum, string
 from .cli.config import UsageError
-from .drawing import styles
 from .reports import markdown
 from .reproduction import answers, claims_page, figures, report, tuning
 

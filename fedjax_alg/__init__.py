@@ -34,6 +34,7 @@ from fedjax_alg.runs.gradient_tuning import GradientTuning, tune_by_gradient
 from fedjax_alg.runs.hypergradient import Hypergradient, hypergradient
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.progress import progress_bar
+from fedjax_alg.runs.ranks import Ranking, rank
 from fedjax_alg.runs.result import RunFolderError, RunResult, load_run
 from fedjax_alg.runs.sinks import STOP
 from fedjax_alg.runs.sweep import Sweep, sweep
@@ -54,6 +55,7 @@ __all__ = [
   "Model",
   "NonFiniteError",
   "OptionError",
+  "Ranking",
   "RoundAux",
   "RoundCost",
   "RunFolderError",
@@ -76,6 +78,7 @@ __all__ = [
   "hypergradient",
   "load_run",
   "progress_bar",
+  "rank",
   "run",
   "start",
   "steps",

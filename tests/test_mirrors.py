@@ -57,6 +57,8 @@ ELSEWHERE = {
   "rounds/loss_weights": "exchange/test_weights",
   "rounds/one_model": "rounds/test_two_halves",
   "runs/availability": "runs/test_options",
+  "runs/pictures": "runs/test_compare",
+  "runs/texts": "runs/test_compare",
   "runs/sinks": "runs/test_queue",
   "trackers": "runs/test_trackers",
   "split": "test_trees",

@@ -15,8 +15,7 @@ from fedjax_alg import files, metrics
 from fedjax_alg.data.kinds import ClientKinds
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
-
-from . import styles as styles_lib
+from fedjax_alg.runs import styles as styles_lib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (after the backend)

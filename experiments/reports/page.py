@@ -17,10 +17,11 @@ from fedjax_alg import metrics
 from fedjax_alg.errors import OptionError
 from fedjax_alg.metrics.groups import UNDEFINED
 from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.runs import styles
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import RunResult
 
-from ..drawing import plots, styles
+from ..drawing import plots
 from . import comparison as comparison_lib
 from .comparison import TextTable
 

@@ -12,9 +12,10 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
+from fedjax_alg.runs import styles
 
 from ..cli.config import RunError
-from ..drawing import plots, styles
+from ..drawing import plots
 from . import markdown
 
 

@@ -8,6 +8,7 @@ from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError, a_type
+from fedjax_alg.runs import best as best_lib
 from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs import pooled, queue
 from fedjax_alg.runs.in_folder import run_in_folder
@@ -80,6 +81,7 @@ def run(
   init: object = None,
   out_dir: str | os.PathLike | None = None,
   resume: bool = False,
+  keep_best: object = None,
   **options: object,
 ) -> RunResult:
   """Trains an algorithm on a federation and evaluates it.
@@ -130,6 +132,9 @@ def run(
       each, ``partition_0`` and so on. None: nothing is written.
     resume: whether to go on with the run in ``out_dir``, with the bits that it has
       without an interruption. A finished run is read; an empty folder starts one.
+    keep_best: the protocol by which the best evaluated round of each seed is
+      chosen, whose parameters ``RunResult.best`` then has: True for
+      ``validation``, a protocol, or PROTOCOL:METRIC.
     **options: hyper-parameters of the algorithm by name (``client_lr=0.3``),
       options of its exchange (``aggregator="median"``), and fields of
       ``runs.options.RunOptions`` (``l2``, ``hidden``, ``map_clients``,
@@ -180,6 +185,7 @@ def run(
         init=init,
         out_dir=None if out_dir is None else os.path.join(out_dir, name),
         resume=resume,
+        keep_best=keep_best,
         **options,
       ),
       federation,
@@ -200,6 +206,12 @@ def run(
     init=init,
     **options,
   )
+  keeper = None if keep_best in (None, False) else best_lib.KeepBest(keep_best, plan)
+  if keeper is not None and out_dir is not None:
+    raise OptionError(
+      f"`keep_best`={keep_best}: not with `out_dir`, whose run may go on without the "
+      "rounds before"
+    )
   if out_dir is not None:
     parts = {"algorithm": algorithm, "model": model, "init": init}
     own = {k: v for k, v in parts.items() if not isinstance(v, (str, os.PathLike))}
@@ -212,6 +224,10 @@ def run(
     )
   if resume:
     raise OptionError("`resume`=True: needs `out_dir`, the folder of the run")
-  (result,), _ = queue.run_plans([plan], callbacks)
+  (result,), _ = queue.run_plans(
+    [plan], callbacks if keeper is None else (*callbacks, keeper)
+  )
   assert result is not None
+  if keeper is not None:
+    result.best = keeper.best(result.prepared.algorithm)
   return result

@@ -4,19 +4,24 @@
 pictures and pages from what ``compare`` returns.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
+import os
+import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_alg import metrics, registry
+from fedjax_alg import files, metrics, registry
 from fedjax_alg.data.options import ConceptOptions, DataOptions, ShiftOptions
-from fedjax_alg.errors import OptionError, a_type, check_one_of, did_you_mean
+from fedjax_alg.errors import OptionError, a_type, check_one_of, did_you_mean, reason
 from fedjax_alg.hparams import field_values, of_type, reads
+from fedjax_alg.metrics import names
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
+from fedjax_alg.runs import pictures, texts
 from fedjax_alg.runs.checks import check_reachable
 from fedjax_alg.runs.options import (
   EvaluationOptions,
@@ -153,6 +158,133 @@ class Comparison:
     """label -> run."""
     return {line.label: line.result for line in self.lines}
 
+  def table(
+    self, metrics: Sequence[str] | None = None
+  ) -> dict[str, dict[str, Estimate]]:
+    """Several metrics of every run, by the score of the comparison.
+
+    Args:
+      metrics: METRIC of the comparison's protocol, or PROTOCOL:METRIC; None means
+        the metric of the comparison.
+
+    Returns:
+      run -> metric as it was given -> estimate.
+
+    Raises:
+      OptionError: a run was not evaluated so.
+    """
+    if metrics is None:
+      metrics = (self.metric,)
+    out: dict[str, dict[str, Estimate]] = {line.label: {} for line in self.lines}
+    for text in metrics:
+      name, colon, metric = text.rpartition(":")
+      protocol = name if colon else self.protocol
+      _metric(self.results, metric)
+      _protocol(self.results, protocol)
+      for label, result in self.results.items():
+        curves = result.metrics[protocol][metric]
+        out[label][text] = estimate_mean(
+          [
+            scores_lib.score(self.score, curve, result.rounds, metric)
+            for curve in curves
+          ]
+        )
+    return out
+
+  def to_latex(self, metrics: Sequence[str] | None = None) -> str:
+    """A table of runs and metrics for LaTeX, with rules of booktabs.
+
+    The best mean of each metric is bold. Shares are in percent.
+
+    Args:
+      metrics: see ``table``.
+
+    Raises:
+      OptionError: see ``table``.
+    """
+    table = self.table(metrics)
+    heads = list(next(iter(table.values())))
+    bare = {head: head.rpartition(":")[2] for head in heads}
+    best = {
+      head: max(
+        (names.sign(bare[head]) * of[head].mean for of in table.values()),
+        key=lambda mean: (not np.isnan(mean), mean),
+      )
+      for head in heads
+    }
+    rows = [
+      [
+        label,
+        *(
+          texts.latex_estimate(
+            of[head], bare[head], names.sign(bare[head]) * of[head].mean == best[head]
+          )
+          for head in heads
+        ),
+      ]
+      for label, of in table.items()
+    ]
+    units = [
+      head.replace("_", " ") + ", %" * names.metric(bare[head]).share for head in heads
+    ]
+    return texts.latex_table(["run", *units], rows)
+
+  def plot(self, axis: Any = None) -> Any:
+    """Draws the curves of all runs, means over seeds with 95 % bands.
+
+    A method has the same color in every picture; other labels get theirs in the
+    order of the comparison.
+
+    Args:
+      axis: axes of matplotlib; None makes a new figure.
+
+    Returns:
+      The axes.
+    """
+    axis = pictures.new_axis(axis)
+    pictures.draw_lines(
+      axis,
+      {
+        label: (result.rounds, result.metrics[self.protocol][self.metric])
+        for label, result in self.results.items()
+      },
+      self.metric,
+    )
+    axis.set_title(f"protocol {self.protocol}", fontsize=10)
+    return axis
+
+  def save(
+    self, path: str | os.PathLike, metrics: Sequence[str] | None = None
+  ) -> pathlib.Path:
+    """Writes a picture or a table; a file of this name is replaced.
+
+    Args:
+      path: its suffix says what is written: .png, .pdf and .svg the curves, .tex
+        ``to_latex``, .csv ``rows``.
+      metrics: of .tex, see ``table``.
+
+    Returns:
+      The path.
+
+    Raises:
+      OptionError: another suffix, or a place that cannot be written; see
+        ``table``.
+    """
+    place = files.output_path(path, "path")
+    suffix = place.suffix.lower()
+    check_one_of(f"`path`={path}: its suffix", suffix, (*_PICTURES, ".tex", ".csv"))
+    if suffix not in _PICTURES:
+      content = (
+        self.to_latex(metrics) if suffix == ".tex" else texts.as_csv(self.rows())
+      )
+      with _write_errors(path), files.replacing(place) as partial:
+        partial.write_text(content, "utf-8", newline="")
+      return place
+    figure = self.plot().figure
+    with _write_errors(path), files.replacing(place) as partial:
+      figure.savefig(partial, dpi=150, format=suffix[1:])
+    return place
+
   def rows(self) -> list[dict[str, Any]]:
     """One flat dictionary per run, for example for ``pandas.DataFrame``."""
     pairs = {pair.label: pair for pair in self.pairs}
@@ -177,6 +309,19 @@ class Comparison:
       }
       out.append(row)
     return out
+
+
+#: Suffixes of pictures.
+_PICTURES = (".png", ".pdf", ".svg")
+
+
+@contextlib.contextmanager
+def _write_errors(path: object) -> Iterator[None]:
+  """Says in one line that a file cannot be written."""
+  try:
+    yield
+  except OSError as error:
+    raise OptionError(f"`path`={path}: cannot be written ({reason(error)})") from error
 
 
 def compare(

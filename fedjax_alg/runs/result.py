@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from fedjax_alg import files, own, tasks
+from fedjax_alg import files, own, registry, tasks
 from fedjax_alg.base import Algorithm, Params
 from fedjax_alg.data import layout
 from fedjax_alg.data.concepts import is_pattern
@@ -35,6 +35,7 @@ from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import parameters, tables
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
+from fedjax_alg.runs import pictures
 from fedjax_alg.runs import predict as predict_lib
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
@@ -112,7 +113,12 @@ class RunResult:
       they have none. ``summary()["kinds"]`` has their names.
     history: name -> [N, R], the cost and the server's report of every round.
     records: the tables that metrics.csv, rounds.csv, ... are written from.
+    best: the round, value and parameters of the best evaluated round of each seed,
+      a ``runs.best.BestRound``; None unless ``run`` had ``keep_best``. It is not
+      saved.
   """
+
+  best: Any = None
 
   def __init__(
     self,
@@ -186,6 +192,42 @@ class RunResult:
     metric = self.records.metrics.main if metric is None else metric
     check_one_of(f"`metric`={metric}", metric, tuple(self.metrics[str(protocol)]))
     return intervals.confidence_95(self.metrics[str(protocol)][metric][:, -1])
+
+  def plot(
+    self,
+    metric: str | None = None,
+    protocols: Sequence[str] | None = None,
+    axis: Any = None,
+  ) -> Any:
+    """Draws the curves of the run's protocols, means over seeds with 95 % bands.
+
+    Args:
+      metric: a metric; None means the main one of the task.
+      protocols: the protocols; None means all that have the metric.
+      axis: axes of matplotlib; None makes a new figure.
+
+    Returns:
+      The axes.
+
+    Raises:
+      OptionError: a protocol or a metric that was not evaluated.
+    """
+    metric = self.records.metrics.main if metric is None else metric
+    check_one_of(f"`metric`={metric}", metric, self.records.metrics.columns)
+    for protocol in protocols or ():
+      check_one_of(f"`protocols`={protocol}", protocol, self.protocols)
+    curves = {
+      protocol: (self.rounds, self.metrics[protocol][metric])
+      for protocol in protocols or self.protocols
+      if protocols or np.isfinite(self.metrics[protocol][metric]).any()
+    }
+    axis = pictures.new_axis(axis)
+    name = self.facts["algorithm"]
+    label = registry.get(name).label if name in registry.ALGORITHMS else str(name)
+    # The first curve looks as the method does in comparisons.
+    pictures.draw_lines(axis, curves, metric, {next(iter(curves), ""): label})
+    axis.set_title(label, fontsize=10)
+    return axis
 
   @property
   def stopped(self) -> str:

@@ -9,8 +9,8 @@ from PIL.PngImagePlugin import PngInfo
 import pytest
 
 from experiments import publish
-from experiments.drawing import styles
 from experiments.reproduction import answers
+from fedjax_alg.runs import styles
 
 
 def draw(path):

@@ -3,13 +3,17 @@
 import itertools
 import re
 
+import matplotlib
 import numpy as np
 import pytest
 from scipy import stats
 
 import fedjax_alg as fa
 from fedjax_alg.runs import compare as compare_lib
+from fedjax_alg.runs import styles
 from tests import made_runs
+
+matplotlib.use("Agg")
 
 SCORES_A = [[0.5, 0.7, 0.8], [0.4, 0.8, 0.7], [0.6, 0.9, 0.9]]
 SCORES_B = [[0.6, 0.9, 0.9], [0.7, 0.9, 0.75], [0.5, 0.95, 0.94]]
@@ -264,3 +268,48 @@ def test_wrong_arguments(load, options, words):
     fa.compare(**{"results": {"a": load(SCORES_A)}} | options)
   with pytest.raises(fa.OptionError, match="accuracy: a has none"):
     fa.compare({"a": load(np.full((1, 2), np.nan))})
+
+
+def test_several_metrics_in_one_table(load):
+  runs = {"a": load(SCORES_A), "b_2": load(SCORES_B)}
+  comparison = fa.compare(runs)
+  table = comparison.table(("accuracy", "global:loss"))
+  for label, scores in (("a", SCORES_A), ("b_2", SCORES_B)):
+    last = np.array(scores)[:, -1]
+    np.testing.assert_allclose(table[label]["accuracy"].values, last)
+    np.testing.assert_allclose(table[label]["global:loss"].mean, 1 - last.mean())
+  latex = comparison.to_latex(("accuracy", "loss"))
+  assert r"run & accuracy, \% & loss \\" in latex and r"\toprule" in latex
+  half = 100 * compare_lib.estimate_mean(np.array(SCORES_B)[:, -1]).ci95
+  assert rf"b\_2 & \textbf{{86.33}} $\pm$ {half:.2f} & \textbf{{0.1367}}" in latex
+  assert "a & 80.00" in latex
+  with pytest.raises(fa.OptionError, match="^protocol=local: a was not evaluated"):
+    comparison.table(("local:accuracy",))
+
+
+def test_files_by_their_suffix(load, tmp_path):
+  comparison = fa.compare({"a": load(SCORES_A), "b": load(SCORES_B)})
+  assert comparison.save(tmp_path / "t.tex").read_text() == comparison.to_latex()
+  lines = comparison.save(tmp_path / "t.csv").read_text().splitlines()
+  assert lines[0].startswith("run,seeds,final,final_ci95") and len(lines) == 3
+  assert comparison.save(tmp_path / "t.png").read_bytes()[:4] == b"\x89PNG"
+  with pytest.raises(fa.OptionError, match="t.doc: its suffix: must be one of .png"):
+    comparison.save(tmp_path / "t.doc")
+  with pytest.raises(fa.OptionError, match="cannot be written"):
+    comparison.save(tmp_path / "none" / "t.tex")
+
+
+def test_pictures_give_a_method_one_look(load):
+  """Its color and dashes are those of the papers' figures, too."""
+  result = load(SCORES_A)
+  axis = fa.compare({"other": load(SCORES_B), "FedAvg": result}).plot()
+  lines = {line.get_label(): line for line in axis.lines}
+  (curve,) = result.plot().lines
+  look = styles.METHODS["FedAvg"].matplotlib()
+  for line in (lines["FedAvg"], curve):
+    assert (line.get_color(), line.get_marker()) == (look["color"], look["marker"])
+    np.testing.assert_allclose(line.get_ydata(), np.mean(SCORES_A, 0))
+  assert lines["other"].get_color() != look["color"]
+  assert len(axis.collections) == 2  # a band each
+  with pytest.raises(fa.OptionError, match="^protocols=local: must be one of global"):
+    result.plot(protocols=("local",))

@@ -27,12 +27,13 @@ import numpy as np
 
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.records import summary as results
+from fedjax_alg.runs import styles
 from fedjax_alg.runs.plan import federation_of
 
 from ...cli import config as config_lib
 from ...cli import flags
 from ...cli.command import Command
-from ...drawing import plots, styles
+from ...drawing import plots
 from ...reports import gradients, markdown, rule
 from .. import figures, tuning
 

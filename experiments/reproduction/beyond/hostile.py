@@ -18,8 +18,9 @@ import numpy as np
 from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
+from fedjax_alg.runs import styles
 
-from ...drawing import plots, styles
+from ...drawing import plots
 from ...reports import markdown, rule
 from .. import figures, partitions, suite, verdicts
 

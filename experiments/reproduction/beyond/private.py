@@ -13,7 +13,9 @@ import math
 
 import numpy as np
 
-from ...drawing import plots, styles
+from fedjax_alg.runs import styles
+
+from ...drawing import plots
 from ...reports import markdown
 from .. import figures, report, suite, verdicts
 

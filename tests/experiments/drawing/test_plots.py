@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.drawing import plots, styles
+from experiments.drawing import plots
 from experiments.reports import sweeps
 from experiments.reproduction import partitions
 from fedjax_alg.data.kinds import ClientKinds
 from fedjax_alg.records import tables as records
+from fedjax_alg.runs import styles
 
 NUMBERS = np.array([[0.2, 0.5, 0.6], [0.3, 0.45, 0.8], [0.1, 0.52, 0.9]])
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.drawing import plots, styles
+from experiments.drawing import plots
 from experiments.reports import comparison, page
 import fedjax_alg as fa
 from fedjax_alg.errors import OptionError
+from fedjax_alg.runs import styles
 from tests import made_runs
 
 #: A label that must stay text wherever it stands.

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from experiments import publish
-from experiments.drawing import styles
 from experiments.reproduction.analytic import figures as analytic
 from experiments.reproduction.fedgroup import figures as fedgroup
 from fedjax_alg import registry
+from fedjax_alg.runs import styles
 
 pytestmark = pytest.mark.fast
 

@@ -1,0 +1,61 @@
+"""The best validated round: its number, its value and its very parameters."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+
+#: With so large a learning rate later rounds are not always better.
+OPTIONS = dict(cohort_size=3, client_lr=3.0, seeds=2, eval_every=1)
+
+
+@pytest.fixture(name="fed", scope="module")
+def fixture_fed():
+  return fa.federate(
+    "digits", partition="dirichlet", num_clients=12, validation_clients=6
+  )
+
+
+def test_parameters_are_those_of_a_run_that_ends_there(fed):
+  result = fa.run(
+    "fedavg", fed, rounds=6, evaluate="validation", keep_best=True, **OPTIONS
+  )
+  curves = result.metrics["validation"]["accuracy"]
+  best = result.best
+  np.testing.assert_array_equal(best.rounds, 1 + curves.argmax(1))
+  np.testing.assert_array_equal(best.values, curves.max(1))
+  assert (best.rounds < 6).any(), "the last round is the best, so nothing is tested"
+  row = int(np.flatnonzero(best.rounds < 6)[0])
+  short = fa.run(
+    "fedavg", fed, rounds=int(best.rounds[row]), evaluate="validation", **OPTIONS
+  )
+  jax.tree.map(
+    lambda kept, leaf: np.testing.assert_array_equal(kept[row], leaf),
+    best.params,
+    short.global_params(row),
+  )
+  assert short.best is None
+
+
+@pytest.mark.parametrize(
+  "choice, message",
+  [
+    ("train", "keep_best=train: train is not evaluated: must be one of validation"),
+    ("validation:f1", "keep_best=validation:f1: f1 is no metric: must be one of acc"),
+    (3, "keep_best=3: must be PROTOCOL or"),
+  ],
+)
+def test_other_choices_are_refused(fed, choice, message):
+  with pytest.raises(fa.OptionError, match=f"^{message}"):
+    fa.run("fedavg", fed, evaluate="validation", keep_best=choice, **OPTIONS)
+
+
+def test_test_data_are_warned_of(fed):
+  with pytest.warns(UserWarning, match="the best round is chosen by global, on test"):
+    result = fa.run(
+      "fedavg", fed, rounds=1, evaluate="global", keep_best="global:loss", **OPTIONS
+    )
+  np.testing.assert_array_equal(
+    result.best.values, result.metrics["global"]["loss"][:, 0]
+  )

@@ -1,0 +1,97 @@
+"""Ranks over data sets against SciPy and published quantiles."""
+
+import itertools
+
+import matplotlib
+import numpy as np
+import pytest
+from scipy import stats
+
+import fedjax_alg as fa
+from fedjax_alg.runs import pictures, ranks
+from tests import made_runs
+
+matplotlib.use("Agg")
+
+
+def test_ranks_and_the_test_are_those_of_scipy():
+  """Scores of one decimal, so that there are ties, and a set of ties alone."""
+  scores = np.random.default_rng(0).normal(size=(14, 4)).round(1)
+  scores[9] = 1.0
+  of = ranks.rank_rows(scores)
+  np.testing.assert_array_equal(of, stats.rankdata(-scores, axis=1))
+  np.testing.assert_allclose(ranks.friedman(of), stats.friedmanchisquare(*scores.T))
+  assert np.isnan(ranks.friedman(of[:, :2])).all()
+
+
+@pytest.mark.parametrize(
+  "methods, quantile", [(2, 1.960), (3, 2.343), (4, 2.569), (5, 2.728), (10, 3.164)]
+)
+def test_quantiles_are_those_of_the_table(methods, quantile):
+  """Table 5 of Demsar, for Nemenyi's test at 0.05."""
+  scale = np.sqrt(methods * (methods + 1) / (6 * 7))
+  np.testing.assert_allclose(ranks.nemenyi(7, methods) / scale, quantile, atol=1e-3)
+
+
+def test_bars_join_what_does_not_differ():
+  values = np.array([1.0, 1.5, 2.2, 3.9])
+  assert pictures._cliques(values, 1.0) == [(0, 1), (1, 2)]
+  assert pictures._cliques(values, 0.1) == []
+  assert pictures._cliques(values, 9.0) == [(0, 3)]
+
+
+@pytest.fixture(name="runs")
+def fixture_runs(tmp_path):
+  """Three methods on two data sets, the last of which has a loser."""
+  numbers = itertools.count()
+
+  def load(final, data):
+    curve = [[0.1, final], [0.1, final + 0.02]]
+    folder = made_runs.write(
+      tmp_path / str(next(numbers)), curve, data={"dataset": data}
+    )
+    return fa.load_run(folder)
+
+  return {
+    name: {
+      method: load(final, name) for method, final in zip(("A", "B", "C_1"), finals)
+    }
+    for name, finals in (("digits", (0.5, 0.7, 0.6)), ("mnist", (0.5, 0.5, 0.2)))
+  }
+
+
+def test_methods_are_ranked_over_data_sets(runs):
+  ranking = fa.rank(runs)
+  np.testing.assert_array_equal(ranking.ranks, [[3, 1, 2], [1.5, 1.5, 3]])
+  assert ranking.mean_ranks == {"A": 2.25, "B": 1.25, "C_1": 2.5}
+  assert [row["mnist"] for row in ranking.rows()] == pytest.approx([0.51, 0.51, 0.21])
+  latex = ranking.to_latex()
+  assert r"B & \textbf{71.00} $\pm$ 12.71 & \textbf{51.00}" in latex
+  assert r"C\_1 & 61.00" in latex and "Friedman" in latex
+  assert len(ranking.plot().lines) > 3
+  by_loss = fa.rank(runs, metric="loss")
+  np.testing.assert_array_equal(by_loss.scores < 1, True)
+
+
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    (lambda runs: [runs], "results: a list, must be a dictionary"),
+    (
+      lambda runs: {"digits": runs["digits"]},
+      "results: 3 methods on 1 data sets",
+    ),
+    (lambda runs: runs | {"mnist": {"A": 1}}, "results: mnist has no run of "),
+    (
+      lambda runs: runs | {"z": runs["mnist"]},
+      "results: z and mnist are the same",
+    ),
+    (
+      lambda runs: runs | {"mnist": runs["mnist"] | {"B": runs["digits"]["B"]}},
+      "results: mnist: B and A have other data",
+    ),
+  ],
+)
+def test_what_has_no_ranks_is_refused(runs, change, message):
+  with pytest.raises(fa.OptionError, match=f"^{message}"):
+    fa.rank(change(runs))
