@@ -21,7 +21,7 @@ from fedjax_alg.metrics import names
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
-from fedjax_alg.runs import pictures, texts
+from fedjax_alg.runs import texts
 from fedjax_alg.runs.checks import check_reachable
 from fedjax_alg.runs.options import (
   EvaluationOptions,
@@ -241,6 +241,8 @@ class Comparison:
     Returns:
       The axes.
     """
+    from fedjax_alg.runs import pictures  # few who import the library draw
+
     axis = pictures.new_axis(axis)
     pictures.draw_lines(
       axis,

@@ -590,7 +590,8 @@ def _unread_of_run(prepared: Prepared) -> list[str]:
     )
   dealt = federation.partition
   if dealt.name == "natural" and "local_test_fraction" not in dealt.flags:
-    without["local_test_fraction"] = "the data name the clients of test rows"
+    for name in ("local_test_fraction", "local_test_stratified"):
+      without[name] = "the data name the clients of test rows"
   values = field_values(federation.options) | field_values(options)
   usual = (
     field_values(DataOptions())

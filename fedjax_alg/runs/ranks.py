@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.errors import OptionError, a_type
-from fedjax_alg.runs import pictures, texts
+from fedjax_alg.runs import texts
 from fedjax_alg.runs.compare import Comparison, Estimate, compare
 from fedjax_alg.runs.result import RunResult
 
@@ -104,6 +104,8 @@ class Ranking:
     Returns:
       The axes.
     """
+    from fedjax_alg.runs import pictures  # few who import the library draw
+
     number = len(self.methods)
     axis = pictures.new_axis(axis, (7.2, 1.6 + 0.32 * ((number + 1) // 2)))
     pictures.draw_critical_differences(axis, self.mean_ranks, self.critical_difference)

@@ -35,7 +35,6 @@ from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import parameters, tables
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
-from fedjax_alg.runs import pictures
 from fedjax_alg.runs import predict as predict_lib
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
@@ -221,6 +220,8 @@ class RunResult:
       for protocol in protocols or self.protocols
       if protocols or np.isfinite(self.metrics[protocol][metric]).any()
     }
+    from fedjax_alg.runs import pictures  # few who import the library draw
+
     axis = pictures.new_axis(axis)
     name = self.facts["algorithm"]
     label = registry.get(name).label if name in registry.ALGORITHMS else str(name)
