@@ -20,12 +20,15 @@ and as many others as you like, which are shown. The file is text in UTF-8 with
 commas. Runs are folders, named as by the command compare (NAME=FOLDER, else the
 method).
 
-A number is reached within 0.3 points (5 % of numbers that are no shares) and
-with an interval of at most a point; it is exceeded or missed ("short") if the
-gap is larger than that and than the interval; else it is open. A bound such as
-">50" holds, or fails, if the interval excludes the value. What a run is too
-short for is open. Intervals: 95 %, over the seeds; one seed decides nothing.
---out gets judge.md and judge.csv.
+A verdict is one of five words, with its reason: reached (at most 0.3 points
+off, or 5 % of numbers that are no shares, or inside the interval, and the
+interval is narrower than a point), better or worse (off by more than that and
+than the interval), undecided (all else), not testable (without a run). On
+CIFAR-10 and FEMNIST 0.5 points count as 0.3. A bound such as ">50" is reached,
+or worse, if the interval excludes the value. Rounds to a value that no seed
+reaches are worse; where a run is too short for the claim, it is undecided.
+Intervals: 95 %, over the seeds; one seed decides nothing. --out gets judge.md
+and judge.csv.
 """
 
 import collections
@@ -227,8 +230,8 @@ def _read_claims(word: str) -> list[dict[str, str]]:
 def _holds(sign: str, place: str) -> str:
   """Whether a bound holds, by the place of our number beside it."""
   if place not in (rule.ABOVE, rule.BELOW):
-    return "too close to call"
-  return "holds" if (place == rule.ABOVE) == (sign == ">") else "fails"
+    return rule.UNDECIDED
+  return rule.REACHED if (place == rule.ABOVE) == (sign == ">") else rule.WORSE
 
 
 def _margin(
@@ -244,7 +247,7 @@ def _margin(
     targets=(),
   )
   if compared.unpaired:
-    return "-", f"{rule.NOT_COMPARABLE}: {compared.unpaired[name]}"
+    return "-", rule.words(rule.NOT_TESTABLE, compared.unpaired[name])
   factor = metrics.factor(claim["metric"])
   gain = compared.pairs[0].difference
   ours = summary_lib.format_spread(gain._asdict(), 2, factor, "+")
@@ -253,13 +256,18 @@ def _margin(
   if sign:
     return ours, _holds(sign, rule.place_gap(gap, ci95))
   unit = "pp" if factor == 100 else ""
-  return ours, rule.words(
-    rule.place_gap(gap, ci95, rule.tie_of(number, unit)),
-    abs(gap),
-    claim["metric"],
-    unit,
-    True,
+  place = rule.place_number(
+    gap,
+    ci95,
+    rule.tie_of(number, unit, _data_of(runs[name])),
+    rule.widest_of(number, unit),
   )
+  return ours, rule.words(*rule.verdict(place, ours, abs(gap), claim["metric"], unit))
+
+
+def _data_of(result: fa.RunResult) -> str:
+  """The data set of a run; "" of data that have no name."""
+  return str(result.facts.get("plan", {}).get("data", {}).get("dataset", ""))
 
 
 def _line(
@@ -279,20 +287,24 @@ def _line(
 
 
 def _answer(
-  claim: Mapping[str, str], values: Sequence[float], metric: str, unit: str
+  claim: Mapping[str, str],
+  values: Sequence[float],
+  metric: str,
+  unit: str,
+  data: str = "",
 ) -> tuple[str, str]:
   """(ours, the verdict) of numbers, one per seed; inf: never in the run."""
   sign, number = _bound(claim)
-  ours, verdict = rule.place_values(values, number, unit)
+  ours, place = rule.place_values(values, number, unit, data=data)
   never = bool(np.isinf(values).any())
   gap = None if never else estimate_mean(np.subtract(values, number))
   if not sign:
     return ours, rule.words(
-      verdict, None if gap is None else abs(gap.mean), metric, unit, True
+      *rule.verdict(place, ours, None if gap is None else abs(gap.mean), metric, unit)
     )
   # Without a gap the verdict is whether all seeds, or none, never get there.
   return ours, _holds(
-    sign, verdict if gap is None else rule.place_gap(gap.mean, gap.ci95)
+    sign, place if gap is None else rule.place_gap(gap.mean, gap.ci95)
   )
 
 
@@ -303,7 +315,11 @@ def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
     metric, factor = claim["metric"], metrics.factor(claim["metric"])
     scores = _line(result, claim, metric).scores[claim["rule"]].values
     return _answer(
-      claim, [factor * value for value in scores], metric, "%" if factor == 100 else ""
+      claim,
+      [factor * value for value in scores],
+      metric,
+      "%" if factor == 100 else "",
+      _data_of(result),
     )
   line = _line(result, claim, spent.metric, [spent.target])
   of_seeds = [
@@ -322,9 +338,14 @@ def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
     if math.isinf(value) and total < number
   ]
   if short:  # what is never reached in the run may be reached in time
-    verdict = f"open: {min(short):g} of {number:g}"
+    verdict = f"{rule.UNDECIDED}: {min(short):g} of {number:g}"
     verdict += " rounds" * (spent.cost == "round")
   return ours, verdict
+
+
+def _no_run(names: Sequence[str]) -> str:
+  """The reason for which a claim about other runs cannot be tested."""
+  return f"{rule.NOT_RUN}, {', '.join(names)}"
 
 
 def _judge_claims(
@@ -341,7 +362,7 @@ def _judge_claims(
     missing = [name for name in names if name not in runs]
     try:
       if missing:
-        answer = "-", f"{rule.NOT_RUN}: {', '.join(missing)}"
+        answer = "-", rule.words(rule.NOT_TESTABLE, _no_run(missing))
       elif len(names) == 2:
         answer = _margin(claim, runs)
       else:
@@ -370,8 +391,9 @@ def _judged_page(answers: Sequence[_JudgedClaim], command_line: str) -> str:
         ),
       ),
       "Intervals: 95 %, over the seeds. A number is reached within 0.3 points "
-      "(5 % of numbers that are no shares) and with an interval of at most a "
-      "point; a single seed decides nothing.",
+      "(0.5 on CIFAR-10 and FEMNIST, 5 % of numbers that are no shares), or "
+      "inside the interval, if the interval is narrower than a point; a single "
+      "seed decides nothing.",
       f"Made by `{command_line}`.",
     ],
   )
@@ -394,7 +416,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   runs = compare.read_runs(words[1:])  # which makes the metrics of own tasks known
   claims = _read_claims(words[0])
   answers = _judge_claims(claims, runs)
-  if all(answer.words.startswith(rule.NOT_RUN) for answer in answers):
+  if all(f": {rule.NOT_RUN}" in answer.words for answer in answers):
     raise UsageError(f"{words[0]}: no claim is about these runs ({', '.join(runs)})")
   text = _judged_page(answers, as_module("judge", argv).replace("`", "'"))
   with explain_write_errors(f"--out={values.out}"):

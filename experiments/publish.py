@@ -314,6 +314,11 @@ def publish(
   target.mkdir(parents=True, exist_ok=True)
   for name in names:
     figure_parts[name] = _figure_part(paper, *figure_texts[name], source / name, target)
+  all_answers = _merge_answers(paper, source, target)
+  for name, part in figure_parts.items():
+    figure_parts[name] = _with_sentences(
+      part, [a for a in all_answers if a.figure == name]
+    )
   texts = {}
   for end, page in pages.items():
     of_page = [
@@ -345,7 +350,10 @@ def publish(
       old.unlink()
   for page, text in texts.items():
     results.write_text(page, text)
-  _keep_answers(paper, source, target)
+  if all_answers:
+    results.write_text(
+      target / f"{paper.name}.answers.csv", answers.answers_csv(all_answers)
+    )
   return pages[""]
 
 
@@ -406,10 +414,21 @@ def _others(paper: figures.Paper, figure_parts: Mapping[str, str]) -> str:
   )
 
 
-def _keep_answers(
+def _with_sentences(part: str, figure_answers: Sequence[answers.PaperAnswer]) -> str:
+  """A figure's part with the table of sentences that its answers give."""
+  section = answers.sentences_section(figure_answers)
+  return re.sub(
+    rf"^### {answers.SENTENCES}\n\n(?:\|.*(?:\n|\Z))+",
+    lambda _: f"#{section}\n",
+    part,
+    flags=re.M,
+  ).rstrip()
+
+
+def _merge_answers(
   paper: figures.Paper, source: pathlib.Path, target: pathlib.Path
-) -> None:
-  """Writes the answers of the figures in place of the earlier ones."""
+) -> list[answers.PaperAnswer]:
+  """The answers of the figures, new ones in place of earlier ones."""
   new = {
     name: answers.read_answers(path)
     for name in (*paper.figures, *paper.tables)
@@ -418,11 +437,9 @@ def _keep_answers(
   answers_file = target / f"{paper.name}.answers.csv"
   old = [a for a in answers.read_answers(answers_file) if a.figure not in new]
   order = [*paper.figures, *paper.tables]
-  all_answers = sorted(
+  return sorted(
     [*old, *itertools.chain(*new.values())], key=lambda a: order.index(a.figure)
   )
-  if all_answers:
-    results.write_text(answers_file, answers.answers_csv(all_answers))
 
 
 def _publish_all(target: pathlib.Path) -> list[pathlib.Path]:

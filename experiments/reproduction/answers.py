@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_alg import files
 
-from ..reports import rule
+from ..reports import markdown, rule
 from . import chosen, partitions, report, suite, verdicts
 
 #: metric of the claims file -> its measure, in the claim's unit, or two: the
@@ -35,7 +35,8 @@ class PaperAnswer(NamedTuple):
   metric: str  #: "" for a sentence
   claim: str  #: the paper's number, or the sentence
   ours: str
-  verdict: str
+  verdict: str  #: one of ``rule.VERDICTS``
+  reason: str  #: why, beside it; "": nothing to say
   settings: str  #: how the settings were chosen; "": there are none
 
   @property
@@ -50,13 +51,10 @@ class PaperAnswer(NamedTuple):
     protocol = self.method if not self.metric else self.of[1]
     return chosen.tuning(self.settings) if protocol in ("", suite.TUNED) else protocol
 
-  def words(self, value: float, unit: str, is_own: bool, never: bool = False) -> str:
-    """The verdict on a number in words; see ``rule.words``."""
-    try:
-      gap = abs(float(self.ours.split(" ")[0]) - value)
-    except ValueError:  # it is not run, or never gets there
-      gap = None
-    return rule.words(self.verdict, gap, self.metric, unit, is_own, never)
+  @property
+  def words(self) -> str:
+    """The verdict with its reason; see ``rule.words``."""
+    return rule.words(self.verdict, self.reason)
 
 
 def answer_number(
@@ -65,8 +63,9 @@ def answer_number(
   choices: Iterable[chosen.Choice] = (),
   exact: bool = False,
   parts: suite.Outcomes = (),
-) -> tuple[str, str]:
-  """Our number beside a paper's: (ours in words, the verdict).
+  data: str = "",
+) -> tuple[str, str, str]:
+  """Our number beside a paper's: (ours in words, the verdict, its reason).
 
   Args:
     run_values: one number per run; inf: never within the rounds run.
@@ -74,12 +73,20 @@ def answer_number(
     choices: how the settings were chosen.
     exact: whether the number does not vary from run to run.
     parts: the partitions of a pooled run, over which the interval is taken.
+    data: the data set, of which the tie depends.
   """
-  values = np.asarray(run_values, float)
-  if not np.isinf(values).any():
+  values, choices = np.asarray(run_values, float), list(choices)
+  never = bool(np.isinf(values).any())
+  if not never:
     values = partitions.means(values, parts)
-  ours, verdict = rule.place_values(values, claim.value, claim.unit, exact)
-  return ours, rule.NOT_COMPARABLE if chosen.incomparable(choices) else verdict
+  ours, place = rule.place_values(values, claim.value, claim.unit, exact, data)
+  why = chosen.why_incomparable(choices)
+  if why:
+    return ours, rule.NOT_TESTABLE, why
+  gap = None if never or np.isinf(claim.value) else abs(values.mean() - claim.value)
+  return ours, *rule.verdict(
+    place, ours, gap, claim.metric, claim.unit, bool(np.isinf(claim.value))
+  )
 
 
 def _apply_measure(
@@ -115,9 +122,11 @@ def answer_numbers(
           outcomes,
         )
       except verdicts.NotRun as error:
-        ours, verdict = str(error), rule.NOT_RUN
+        ours, verdict, reason = str(error), rule.NOT_TESTABLE, rule.NOT_RUN
       else:
-        ours, verdict = answer_number(values, claim, o.cell.choices, parts=o.parts)
+        ours, verdict, reason = answer_number(
+          values, claim, o.cell.choices, parts=o.parts, data=o.cell.data
+        )
       answers.append(
         PaperAnswer(
           name,
@@ -128,6 +137,7 @@ def answer_numbers(
           claim.printed,
           ours,
           verdict,
+          reason,
           o.settings,
         )
       )
@@ -141,7 +151,7 @@ def answer_sentences(
   answers = []
   for protocol, runs in verdicts.by_protocol(outcomes).items():
     for claim in claims:
-      measured, verdict = verdicts.judge_statement(claim, runs)
+      measured, verdict, reason = verdicts.judge_statement(claim, runs)
       answers.append(
         PaperAnswer(
           name,
@@ -152,10 +162,47 @@ def answer_sentences(
           claim.text,
           measured,
           verdict,
+          reason,
           verdicts.tuning_of_statement(claim, runs) if protocol == suite.TUNED else "",
         )
       )
   return answers
+
+
+#: The heading of the section of ``sentences_section``.
+SENTENCES = "What is said in words"
+
+
+def sentences_section(figure_answers: Iterable[PaperAnswer]) -> str:
+  """The Markdown section of what a paper says in words; "" without sentences.
+
+  Numbers among the answers are passed over.
+  """
+  by_text: dict[str, dict[str, PaperAnswer]] = {}
+  for answer in figure_answers:
+    if not answer.metric:
+      by_text.setdefault(answer.claim, {})[answer.method] = answer
+  if not by_text:
+    return ""
+  protocols = list(dict.fromkeys(key for texts in by_text.values() for key in texts))
+  head, columns = report.with_tunings(
+    [texts[""].tuning if "" in texts else "" for texts in by_text.values()]
+  )
+  rows = []
+  for (text, texts), column in zip(by_text.items(), columns):
+    rows.append([text])
+    for protocol in protocols:
+      answer = texts.get(protocol)
+      rows[-1] += [
+        rule.shorten(answer.ours) if answer else "-",
+        *(column if not protocol else ()),
+        answer.words if answer else "-",
+      ]
+  heads = ["what is said"]
+  for protocol in protocols:
+    heads += [*([protocol] if protocol else head), "verdict"]
+  text = f"## {SENTENCES}\n\n" + markdown.table(heads, rows)
+  return text
 
 
 #: Recognizer of a file of answers.

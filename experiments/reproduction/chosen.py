@@ -84,6 +84,15 @@ def incomparable(choices: Iterable[Choice]) -> frozenset[str]:
   return frozenset(c.setting for c in choices if c.origin in (TEST, "stand-in"))
 
 
+def why_incomparable(choices: Iterable[Choice]) -> str:
+  """The reason for which a number cannot be compared; "" if it can."""
+  choices = list(choices)
+  if any(c.origin == TEST for c in choices):
+    return "settings chosen on test data"
+  names = dict.fromkeys(c.setting for c in choices if c.origin == "stand-in")
+  return names and f"a stand-in for {', '.join(names)}" or ""
+
+
 #: Parts of a stand-in that are not the paper's; the rest are settings of its own
 #: data that its text has lost.
 _DATA = ("data", "sizes")

@@ -7,12 +7,9 @@ claims.csv; an empty pattern matches everything:
 
 - ``kind``: ``setting`` (a setting of the paper, which is no claim),
   ``sentences`` (``text`` has the beginnings of the sentences that answer it,
-  separated by " & ", and before a "|" the figures that they are of), or a
-  verdict (``text`` says why).
-- ``cause``: of a sentence that does not hold, why: ``baseline`` (other methods
-  are stronger here), ``method`` (the paper's own falls short), ``range`` (more
-  than the paper says), ``trend`` (it goes another way) or ``close`` (the
-  difference is of the size of its interval).
+  separated by " & ", and before a "|" the figures that they are of), or the
+  reason for which it cannot be tested (``text`` says more of it).
+- ``cause``: the reason of a sentence's verdict, see ``_CAUSES``.
 - ``tried``: what was tried, where a row is not met.
 
 Of several patterns that match the first with an entry in a column counts.
@@ -32,40 +29,41 @@ from ..reports import markdown, rule
 from . import chosen, report, suite, verdicts
 from .answers import PaperAnswer
 
-_MEANING = (
-  "Two questions, never one: *does a method reach its number*, and *does its "
-  "margin over others hold*. Each with how the settings were found: `tuned` "
-  "(every method's by a search on validation data, equal budgets), `stated` "
-  "(the paper's own numbers), `one rate` (the paper's learning rate for all "
-  "methods), `tuned in part` (some settings, or those of some methods that "
-  "are compared, have usual values instead). Features of the data that "
-  "validation chose are those of the stated settings, too. `no run`: not "
-  "run, or our copy of the paper has lost the number. `reaches`: at most 0.3 "
-  "points apart (5 % for numbers that are no shares), with an interval of at "
-  "most half a point (8 %) to either side; `exceeds`, `short`: further, and "
-  "by more than the interval; `open`: the interval is too wide for either, "
-  "or one run alone was made; `gets there`: the paper's method does not get "
-  "there within its rounds and ours does, which is no number that is "
-  "reached; `as printed`: neither does. What is "
-  "one measurement is one row: micro recall, micro precision and micro F1 of "
-  "single labels are the accuracy, and figures that show the same runs are "
-  "counted once; the numbers that the paper prints besides stand in "
-  "brackets. Macro precision and macro F1 are other numbers of the same runs "
-  "and rows of their own, though they move with the accuracy. Of a sentence "
-  "about several panels the least and the greatest difference is shown, of "
-  "the part that decides; all are in `<paper>.answers.csv`."
-)
+_MEANING = """\
+Two questions are kept apart: *does a method reach its number*, and *does its margin over others hold*. Both are asked for each way in which the settings were found. `tuned`: a search on validation data chose them for every method, with equal budgets. `stated`: they are the paper's numbers. `one rate`: all methods have the paper's learning rate. `tuned in part`: some settings, or those of some methods that are compared, have usual values instead. Features of the data that validation chose belong to the stated settings, too. `no run`: there is no run, or our copy of the paper has lost the number.
+
+A verdict is one of five words, with its reason beside:
+
+| verdict | of a number | of a sentence |
+| --- | --- | --- |
+| reached | The printed number is at most 0.3 points off the mean (0.5 on CIFAR-10 and FEMNIST, 5 % for numbers that are no shares), or inside the 95 % interval. The interval must be narrower than a point. | It holds. |
+| better | Ours is better by more than that, and by more than the interval. *Other than printed*: the paper's method does not get there within its rounds, and ours does. That is no number that is reached. | More than the sentence says. |
+| worse | Ours is worse by more than that, and by more than the interval. | It does not hold. The reason: *baseline stronger*, *method short*, *other trend*, or *small difference*. |
+| undecided | The interval is too wide, some runs get there and others do not, or only one run was made. | The intervals do not decide it. |
+| not testable | *Impossible as printed*: the number contradicts a bound that we measured with all data in one place, or the paper itself. *Other hardware*: seconds, or ratios of seconds, of another machine. Other reasons: other data, not run, lost in our copy of the paper. | The same reasons, or a baseline of ours that is too slow to test it. |
+
+The thresholds were [registered](../papers/readings.md#thresholds) before the runs. Measurements that are one number are one row: micro recall, micro precision and micro F1 of single labels are the accuracy, and figures that show the same runs are counted once. The numbers that the paper prints besides stand in brackets. Macro precision and macro F1 are other numbers of the same runs and have rows, though they move with the accuracy. Of a sentence about several panels you see the least and the greatest difference of the part that decides. All of them are in `<paper>.answers.csv`."""  # noqa: E501
+
+#: The reasons for which a number of the paper cannot be tested by any run here.
+IMPOSSIBLE, HARDWARE = "impossible as printed", "other hardware"
+_LOST = "lost"
 
 #: The words of sentences, in the order in which the worst of several counts.
-FAILS = "does not hold"
-_WORST = (FAILS, rule.NOT_RUN, rule.NOT_COMPARABLE, rule.UNDECIDED, "holds")
+_WORST = (
+  rule.WORSE,
+  rule.NOT_TESTABLE,
+  rule.UNDECIDED,
+  rule.BETTER,
+  rule.REACHED,
+)
+#: cause -> (verdict that it is of, verdict that it makes, reason)
 _CAUSES = {
-  "baseline": "fails: baseline stronger",
-  "method": "fails: method short",
-  "range": "exceeds the range",
-  "trend": "fails: other trend",
-  "close": "too close to call",
-  "": "fails",
+  "baseline": (rule.WORSE, rule.WORSE, "baseline stronger"),
+  "method": (rule.WORSE, rule.WORSE, "method short"),
+  "trend": (rule.WORSE, rule.WORSE, "other trend"),
+  "close": (rule.WORSE, rule.WORSE, "small difference"),
+  "range": (rule.WORSE, rule.BETTER, "beyond the range"),
+  "slow": (rule.REACHED, rule.NOT_TESTABLE, "our baseline is slow"),
 }
 _KEYS = ("artifact", "panel", "method", "metric", "value")
 
@@ -73,24 +71,49 @@ _KEYS = ("artifact", "panel", "method", "metric", "value")
 _ACCURACY = ("accuracy", "micro_recall", "micro_precision", "micro_f1")
 
 
+class _Answer(NamedTuple):
+  """What our runs say of a claim, by one way to find their settings."""
+
+  ours: str
+  verdict: str  #: one of ``rule.VERDICTS``
+  reason: str = ""
+  tuning: str = ""  #: how the settings were found; "": no run
+
+  @property
+  def words(self) -> str:
+    """The verdict with its reason."""
+    return rule.words(self.verdict, self.reason)
+
+  @property
+  def is_run(self) -> bool:
+    """Whether there is a run that answers."""
+    return (self.verdict, self.reason) != (rule.NOT_TESTABLE, rule.NOT_RUN)
+
+
+_NONE = _Answer("-", rule.NOT_TESTABLE, rule.NOT_RUN)
+
+
 class _Row(NamedTuple):
   """A measurement, or a sentence, with its answer."""
 
   claim: Mapping[str, str]
   kind: str  #: own, other (numbers of methods), sentence
-  ours: str
-  verdict: str  #: of ``rule``, or holds, does not hold, lost
-  words: str  #: the verdict in words
+  answer: _Answer
   tried: str
-  #: ours and the words by the paper's settings, or at its one rate, where these
-  #: are not the first
-  stated: str = ""
+  #: by the paper's settings, or at its one rate, where these are not the first
+  stated: _Answer | None = None
   printed: tuple[str, ...] = ()  #: other numbers that the paper prints for it
-  tuning: str = ""  #: how the settings of ``ours`` were found; "": no run
 
   @property
   def where(self) -> str:
     return " ".join(filter(None, (self.claim["artifact"], self.claim["panel"])))
+
+  @property
+  def is_measured(self) -> bool:
+    """Whether there is something to show: a verdict, or a number of ours."""
+    return self.answer.verdict != rule.NOT_TESTABLE or (
+      self.answer.tuning != "" and self.answer.reason in _SHOWN
+    )
 
 
 def _matching(
@@ -124,10 +147,8 @@ def _finding(ours: str) -> str:
   return f"{ordered[0]} to {ordered[-1]}"
 
 
-def _sentences(text: str, answers: Sequence[PaperAnswer]) -> tuple[str, str, str]:
-  """(what was measured, the verdict, the tuning) of the sentences.
-
-  They are those that begin so.
+def _sentences(text: str, answers: Sequence[PaperAnswer]) -> _Answer:
+  """The answer to the sentences that begin so.
 
   Of several the first that decides the verdict is shown.
   """
@@ -144,13 +165,14 @@ def _sentences(text: str, answers: Sequence[PaperAnswer]) -> tuple[str, str, str
         key = a.artifact, a.claim
         best[key] = min(best.get(key, a), a, key=_order)
     candidates += [
-      (a.verdict, a.claim.split(" (")[0], a.ours, a.tuning) for a in best.values()
-    ] or [(rule.NOT_RUN, start, "was not judged", "")]
-  verdict, claim, ours, tuning = min(
-    candidates, key=lambda candidate: _WORST.index(candidate[0])
+      (a.claim.split(" (")[0], _Answer(a.ours, a.verdict, a.reason, a.tuning))
+      for a in best.values()
+    ] or [(start, _NONE._replace(ours="was not judged"))]
+  claim, answer = min(
+    candidates, key=lambda candidate: _WORST.index(candidate[1].verdict)
   )
   prefix = f"{claim.lstrip('. ')}: " if len(candidates) > 1 else ""
-  return prefix + _finding(ours), verdict, tuning
+  return answer._replace(ours=prefix + rule.shorten(_finding(answer.ours)))
 
 
 def _order(answer: PaperAnswer) -> tuple[bool, bool, bool]:
@@ -161,26 +183,15 @@ def _order(answer: PaperAnswer) -> tuple[bool, bool, bool]:
   """
   return (
     answer.of[1] != suite.TUNED,
-    answer.verdict in (rule.NOT_COMPARABLE, rule.NOT_RUN),
+    answer.verdict == rule.NOT_TESTABLE,
     answer.figure.lower() == answer.artifact.lower(),
   )
 
 
-def _words(row: Mapping[str, str], answer: PaperAnswer, is_own: bool) -> str:
-  """The verdict on a number in words."""
-  factor = 100.0 if row["unit"] == "fraction" else 1.0
-  return answer.words(
-    factor * float(row["value"].lstrip(">")),
-    row["unit"],
-    is_own,
-    never=row["value"].startswith(">"),
-  )
-
-
 def _number(
-  row: Mapping[str, str], answers: Sequence[PaperAnswer], is_own: bool
-) -> tuple[str, str, str, str, str]:
-  """(ours, verdict, words, by the stated settings, tuning) of a number."""
+  row: Mapping[str, str], answers: Sequence[PaperAnswer]
+) -> tuple[_Answer, _Answer | None]:
+  """The answer to a number, and that by the stated settings."""
   matches = sorted(
     (
       a
@@ -191,17 +202,12 @@ def _number(
     key=_order,
   )
   if not matches:
-    return "-", rule.NOT_RUN, rule.NOT_RUN, "", ""
-  first = matches[0]
-  stated = next(
-    (
-      f"{a.ours}: {_words(row, a, is_own)}"
-      for a in matches[1:]
-      if a.of[1] != suite.TUNED
-    ),
-    "",
+    return _NONE, None
+  first, *others = (
+    _Answer(rule.shorten(a.ours), a.verdict, a.reason, a.tuning) for a in matches
   )
-  return (first.ours, first.verdict, _words(row, first, is_own), stated, first.tuning)
+  is_stated = [a.of[1] != suite.TUNED for a in matches[1:]]
+  return first, next((a for a, stated in zip(others, is_stated) if stated), None)
 
 
 def _measurement(
@@ -245,95 +251,99 @@ def claim_rows(
     kind = _matching(patterns, row, "kind")
     if kind.get("kind") == "setting":
       continue
-    mine = row["method"].startswith(own_names)
-    role, stated, key = "own" if mine else "other", "", (str(number),)
-    tuning = ""
+    role = "own" if row["method"].startswith(own_names) else "other"
+    key = (str(number),)
     if kind.get("kind") == "sentences":
       role = "sentence"
-      ours, verdict, tuning = _sentences(
-        kind["text"], [a for a in answers if not a.method]
-      )
+      answer = _sentences(kind["text"], [a for a in answers if not a.method])
       cause = _matching(patterns, row, "cause").get("cause", "")
-      words = {FAILS: _CAUSES[cause], rule.UNDECIDED: "too close to call"}.get(
-        verdict, verdict
-      )
-      its, by, _ = _sentences(
+      if cause and answer.verdict == _CAUSES[cause][0]:
+        answer = answer._replace(verdict=_CAUSES[cause][1], reason=_CAUSES[cause][2])
+      stated: _Answer | None = _sentences(
         kind["text"], [a for a in answers if a.method == verdicts.PAPERS_OWN]
       )
-      stated = "" if by == rule.NOT_RUN else f"{its}: {by}"
-    elif kind:
-      ours, verdict, words = kind["text"], kind["kind"], kind["kind"]
+      if stated is not None and not stated.is_run:
+        stated = None
     else:
-      key = _measurement(row, same_runs or {}, balanced)
-      ours, verdict, words, stated, tuning = _number(row, answers, mine)
+      answer, stated = _number(row, answers)
+      if not kind:
+        key = _measurement(row, same_runs or {}, balanced)
+      else:
+        why = {"verdict": rule.NOT_TESTABLE, "reason": kind["kind"]}
+        if kind["kind"] == IMPOSSIBLE:
+          key = _measurement(row, same_runs or {}, balanced)
+        if answer is _NONE:
+          answer = answer._replace(ours=kind["text"])
+        answer = answer._replace(**why)
+        stated = stated and stated._replace(**why)
     if key in out:
       out[key] = out[key]._replace(
         printed=(*out[key].printed, f"{_value(row)} ({row['artifact']})")
       )
     else:
-      out[key] = _Row(row, role, ours, verdict, words, tried, stated, tuning=tuning)
+      out[key] = _Row(row, role, answer, tried, stated)
   return list(out.values())
 
 
-_UNKNOWN = (rule.NOT_COMPARABLE, rule.NOT_RUN)
-_REACHED = ("reaches", "exceeds", "sooner", "cheaper", "lower", "faster", "as printed")
-_ELSE = ("gets there", "open", "lost", *_UNKNOWN)
+#: Reasons of rows that are shown with the numbers of ours.
+_SHOWN = (IMPOSSIBLE, HARDWARE, _CAUSES["slow"][2])
 _NO_RUN = "no run"
 
-#: The columns of ``_head`` after the first.
-_COLUMNS = (
-  "numbers: reach or exceed",
-  "gets there, the paper's does not",
-  "short",
-  "open",
-  "not comparable, not run, lost",
-  "sentences: hold",
-  "too close to call",
-  "fail",
-  "fail as a baseline is stronger",
+#: The columns of ``_head``, and what is counted in each.
+_NUMBERS = (
+  rule.REACHED,
+  rule.BETTER,
+  rule.OTHER_THAN_PRINTED,
+  rule.WORSE,
+  rule.UNDECIDED,
+  IMPOSSIBLE,
+  HARDWARE,
+  rule.NOT_TESTABLE,
 )
 
 
-def _standing(words: str) -> str:
-  """Reduces a verdict in words on a number to reached, short, or why neither."""
-  return (
-    "reached" if words.startswith(_REACHED) else words if (words in _ELSE) else "short"
-  )
+def standing(answer: _Answer) -> str:
+  """Reduces the verdict on a number to a column of ``_head``."""
+  named = (rule.OTHER_THAN_PRINTED, IMPOSSIBLE, HARDWARE)
+  return answer.reason if answer.reason in named else answer.verdict
 
 
 def _head(papers: Mapping[str, Sequence[_Row]]) -> str:
   """The table: numbers of every paper's own methods, and its sentences."""
   lines = []
   for name, paper_rows in papers.items():
-    for tuning, words in _by_tuning(paper_rows).items():
-      own_counts, sentence_counts = (
-        collections.Counter(map(_standing, words["own"])),
-        collections.Counter(words["sentence"]),
-      )
+    for tuning, by_kind in by_tuning(paper_rows).items():
+      counts = collections.Counter(map(standing, by_kind["own"]))
+      sentences = collections.Counter(answer.verdict for answer in by_kind["sentence"])
       lines.append(
         [
           f"{name}, {tuning}",
-          own_counts["reached"],
-          own_counts["gets there"],
-          own_counts["short"],
-          own_counts["open"],
-          sum(own_counts[word] for word in (*_UNKNOWN, "lost")),
-          sentence_counts["holds"] + sentence_counts[_CAUSES["range"]],
-          sentence_counts["too close to call"] + sentence_counts[rule.UNDECIDED],
-          sum(
-            number
-            for text, number in sentence_counts.items()
-            if text.startswith(("fails", FAILS))
+          *(counts[word] for word in _NUMBERS),
+          sentences[rule.REACHED] + sentences[rule.BETTER],
+          *(
+            sentences[word] for word in (rule.WORSE, rule.UNDECIDED, rule.NOT_TESTABLE)
           ),
-          # The causes are unknown for the paper's own settings.
-          "-" if sentence_counts[FAILS] else sentence_counts[_CAUSES["baseline"]],
         ]
       )
-  return markdown.table(["paper, settings", *_COLUMNS], lines)
+  return markdown.table(
+    [
+      "paper, settings",
+      f"numbers: {_NUMBERS[0]}",
+      *_NUMBERS[1:-1],
+      "not testable, other reasons",
+      "sentences: reached, better",
+      rule.WORSE,
+      rule.UNDECIDED,
+      rule.NOT_TESTABLE,
+    ],
+    lines,
+  )
 
 
-def _by_tuning(paper_rows: Sequence[_Row]) -> dict[str, dict[str, list[str]]]:
-  """Sorts verdicts in words: choice of the settings -> kind of row -> verdicts."""
+def by_tuning(
+  paper_rows: Sequence[_Row],
+) -> dict[str, dict[str, list[_Answer]]]:
+  """Sorts answers: choice of the settings -> kind of row -> answers."""
   order = (
     chosen.TUNED,
     chosen.IN_PART,
@@ -342,19 +352,19 @@ def _by_tuning(paper_rows: Sequence[_Row]) -> dict[str, dict[str, list[str]]]:
     chosen.UNTUNED,
     _NO_RUN,
   )
-  words: dict[str, dict[str, list[str]]] = {}
+  out: dict[str, dict[str, list[_Answer]]] = {}
   for row in paper_rows:
     if row.kind == "other":
       continue
-    pairs = [(row.tuning or _NO_RUN, row.words)]
+    pairs = [(row.answer.tuning or _NO_RUN, row.answer)]
     if row.stated:
-      pairs.append((suite.STATED, row.stated.rpartition(": ")[2]))
-    for tuning, text in pairs:
-      words.setdefault(tuning, {"own": [], "sentence": []})[row.kind].append(text)
+      pairs.append((suite.STATED, row.stated))
+    for tuning, answer in pairs:
+      out.setdefault(tuning, {"own": [], "sentence": []})[row.kind].append(answer)
   return {
-    tuning: words[tuning]
+    tuning: out[tuning]
     for tuning in sorted(
-      words, key=lambda tuning: order.index(tuning) if tuning in order else -1
+      out, key=lambda tuning: order.index(tuning) if tuning in order else -1
     )
   }
 
@@ -383,7 +393,7 @@ def _table(
 ) -> str:
   """Rows of numbers or sentences; what was tried stands below all tables."""
   paper_rows, rows = list(paper_rows), []
-  heads, columns = report.with_tunings([row.tuning for row in paper_rows])
+  heads, columns = report.with_tunings([row.answer.tuning for row in paper_rows])
   extra_heads = [stated] * any(row.stated for row in paper_rows)
   for row, column in zip(paper_rows, columns):
     tried = row.tried and (f" [{notes.setdefault(row.tried, len(notes) + 1)}]")
@@ -393,10 +403,11 @@ def _table(
         row.where,
         row.claim["method"] or "-",
         _claim_text(row.claim) + also,
-        row.ours,
+        row.answer.ours,
         *column,
-        row.words + tried,
-        *[row.stated or "-"] * len(extra_heads),
+        row.answer.words + tried,
+        *[f"{row.stated.ours}, {row.stated.words}" if row.stated else "-"]
+        * len(extra_heads),
       ]
     )
   return (
@@ -410,7 +421,7 @@ def _table(
 
 def _of_paper(name: str, paper_rows: Sequence[_Row], notes: dict[str, int]) -> str:
   """The section of a paper."""
-  known_rows = [row for row in paper_rows if row.verdict not in (*_UNKNOWN, "lost")]
+  known_rows = [row for row in paper_rows if row.is_measured]
   own_rows, sentence_rows, others = (
     [row for row in known_rows if row.kind == kind]
     for kind in ("own", "sentence", "other")
@@ -424,19 +435,19 @@ def _of_paper(name: str, paper_rows: Sequence[_Row], notes: dict[str, int]) -> s
       )
     )
   groups: dict[tuple[str, str, str], int] = collections.Counter(
-    (row.claim["artifact"], row.verdict, row.ours)
+    (row.claim["artifact"], row.answer.reason, row.answer.ours)
     for row in paper_rows
-    if row not in known_rows
+    if not row.is_measured
   )
   if groups:
     parts.append(
       markdown.collapse(
-        f"Not comparable, not run or lost: {sum(groups.values())}",
+        f"Not testable: {sum(groups.values())}",
         markdown.table(
           ["where", "numbers and sentences", "why"],
           (
-            [where, number, f"{verdict}: {why}" if why != "-" else verdict]
-            for (where, verdict, why), number in groups.items()
+            [where, number, f"{reason}: {ours}" if ours != "-" else reason]
+            for (where, reason, ours), number in groups.items()
           ),
         ),
       )

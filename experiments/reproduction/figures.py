@@ -653,6 +653,15 @@ def _make_table(paper: Paper, name: str, request: Request) -> None:
   )
 
 
+_ONE_SEED = "One seed gives no interval and decides nothing that varies with the seed."
+
+
+def _is_one_seed(outcomes: suite.Outcomes) -> bool:
+  return bool(outcomes) and all(
+    len({row["seed"] for row in o.rows}) == 1 for o in outcomes
+  )
+
+
 def _make_figure(paper: Paper, name: str, request: Request) -> str:
   """Runs what a figure needs, writes it and returns its Markdown page."""
   figure, notes, missing = _resolve_figure(paper, name, request)
@@ -662,9 +671,11 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
   outcomes = _outcomes_of(paper, figure, request)
   if not outcomes and not figure.of_claims:
     raise UsageError(f"--finished: no run of {name} is")
+  sentences = answers.answer_sentences(name, figure.statements, outcomes)
   parts = [
     *(section(outcomes) for section in figure.sections),
-    verdicts.statements_section(figure.statements, outcomes),
+    answers.sentences_section(sentences),
+    _ONE_SEED * (bool(sentences) and _is_one_seed(outcomes)),
     _without_places("\n\n".join(missing), request),
     report.provenance(
       outcomes,
@@ -692,7 +703,7 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
     text,
     [
       *answers.answer_numbers(paper.name, name, outcomes, measures),
-      *answers.answer_sentences(name, figure.statements, outcomes),
+      *sentences,
       *figure.extra_answers(outcomes),
     ],
   )

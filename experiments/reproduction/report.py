@@ -51,12 +51,18 @@ class PaperComparison(NamedTuple):
 
   @property
   def verdict(self) -> str:
-    """The verdict by ``rule.place_gap``; none if settings were chosen on test."""
+    """The verdict with its reason, see ``rule.words``; no number, no verdict."""
     if self.paper is None:
       return rule.NO_NUMBER
-    if chosen.incomparable(self.cell.choices):
-      return rule.NOT_COMPARABLE
-    return rule.place_gap(self.ours - self.paper, self.ci95, rule.TIE)
+    why = chosen.why_incomparable(self.cell.choices)
+    if why:
+      return rule.words(rule.NOT_TESTABLE, why)
+    gap = self.ours - self.paper
+    place = rule.place_number(
+      gap, self.ci95, rule.tie_of(0.0, "%", self.cell.data), rule.widest_of(0.0, "%")
+    )
+    ours = "" if np.isnan(self.ci95) else "+-"
+    return rule.words(*rule.verdict(place, ours, abs(gap), self.metric, "%"))
 
 
 def read_claims(paper: str, name: str = "claims") -> list[dict[str, str]]:
@@ -218,7 +224,7 @@ def figure_page(
   methods = list(dict.fromkeys(row.cell.label for row in rows))
   mine = [m for m in methods if m.startswith(own_names)] if own_names else methods
   others = [m for m in methods if m not in mine]
-  parts = [_table_of(rows, others, False), *parts]
+  parts = [_table_of(rows, others), *parts]
   if others and mine:
     parts[0] = markdown.collapse(f"{_OTHERS}{', '.join(others)}", parts[0])
   intro = (
@@ -227,12 +233,10 @@ def figure_page(
     if rows
     else ""
   )
-  return markdown.page(title, [intro + _table_of(rows, mine, bool(own_names)), *parts])
+  return markdown.page(title, [intro + _table_of(rows, mine), *parts])
 
 
-def _table_of(
-  rows: Sequence[PaperComparison], methods: Sequence[str], is_own: bool
-) -> str:
+def _table_of(rows: Sequence[PaperComparison], methods: Sequence[str]) -> str:
   """The numbers of some methods: the paper's, then ours by every protocol."""
   cells: list[tuple[str, str, str]] = []
   for method in methods:
@@ -241,11 +245,11 @@ def _table_of(
       if row.cell.label == method:
         if row.paper is not None:
           cells.append((panel, f"{method}, the paper", f"{row.paper:.1f}"))
-        cells.append((panel, f"{method}, {row.cell.tuning}", _cell(row, is_own)))
+        cells.append((panel, f"{method}, {row.cell.tuning}", _cell(row)))
   return panel_table(cells)
 
 
-def _cell(row: PaperComparison, is_own: bool) -> str:
+def _cell(row: PaperComparison) -> str:
   """Ours, and the verdict on the paper's number."""
   digits = metrics.digits(row.metric)
   text = f"{row.ours:.{digits}f}" + (
@@ -253,9 +257,7 @@ def _cell(row: PaperComparison, is_own: bool) -> str:
   )
   if row.paper is None:
     return text
-  return f"{text}, " + rule.words(
-    row.verdict, abs(row.ours - row.paper), row.metric, "%", is_own
-  )
+  return f"{text}, {row.verdict}"
 
 
 #: Numbers of a curve that ``numbers_csv`` writes.

@@ -67,6 +67,11 @@ class Cell:
     return f"{self.panel}: {self.panel_title}"
 
   @property
+  def data(self) -> str:
+    """The data set."""
+    return str(self.config.values["dataset"])
+
+  @property
   def tuning(self) -> str:
     """The way in which the method's settings were chosen, see ``chosen.tuning``."""
     return (

@@ -19,9 +19,9 @@ import numpy as np
 from fedjax_alg import metrics
 from fedjax_alg.records import summary as results
 
-from ..reports import markdown, rule
+from ..reports import rule
 from ..reports.rule import TIE
-from . import chosen, partitions, report, suite
+from . import chosen, partitions, suite
 
 #: outcome -> one number per seed.
 Measure = Callable[[suite.Outcome], np.ndarray]
@@ -60,8 +60,8 @@ def _note(outcomes: Iterable[suite.Outcome], used: Iterable[suite.Outcome]) -> N
     outcomes.used += used
 
 
-def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, str]:
-  """Checks a claim: (what was measured, the verdict in words).
+def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, str, str]:
+  """Checks a claim: (what was measured, the verdict, its reason).
 
   Methods of which some alone have settings chosen on test data cannot be
   compared; a claim that does not hold in spite of that does not hold. Panels
@@ -71,8 +71,8 @@ def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, st
   try:
     holds, measured = claim.check(seen)
   except NotRun as error:
-    return str(error), rule.NOT_RUN
-  words = {True: "holds", False: "does not hold", None: rule.UNDECIDED}
+    return str(error), rule.NOT_TESTABLE, rule.NOT_RUN
+  word = {True: rule.REACHED, False: rule.WORSE, None: rule.UNDECIDED}
   used = seen.used or list(outcomes)
   foreign = {o.cell.panel for o in used if chosen.other_data(o.cell.choices)}
   if foreign:
@@ -83,11 +83,15 @@ def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, st
         raise NotRun("the paper's data")
       holds, _ = claim.check(comparable)
     except NotRun:
-      return note, rule.NOT_COMPARABLE
+      return note, rule.NOT_TESTABLE, "other data"
     measured, used = note, [o for o in used if o.cell.panel not in foreign]
   if holds is not False and _unequal(used):
-    return f"{measured} (else: {words[holds]})", rule.NOT_COMPARABLE
-  return measured, words[holds]
+    return (
+      f"{measured} (else: {word[holds]})",
+      rule.NOT_TESTABLE,
+      "unequal settings",
+    )
+  return measured, word[holds], ""
 
 
 def tuning_of_statement(claim: Statement, outcomes: suite.Outcomes) -> str:
@@ -136,44 +140,6 @@ def by_protocol(outcomes: suite.Outcomes) -> dict[str, list[suite.Outcome]]:
   return {words: runs for words, runs in by_settings.items() if runs} or {
     suite.TUNED: []
   }
-
-
-def statements_section(claims: Sequence[Statement], outcomes: suite.Outcomes) -> str:
-  """The Markdown section of what a paper says in words; "" without claims."""
-  if not claims:
-    return ""
-  protocols = by_protocol(outcomes)
-  tuned = protocols.get(suite.TUNED, [])
-  head, columns = report.with_tunings(
-    [tuning_of_statement(claim, tuned) for claim in claims]
-  )
-  rows = []
-  for claim, column in zip(claims, columns):
-    rows.append([claim.text])
-    for protocol, runs in protocols.items():
-      ours, verdict = judge_statement(claim, runs)
-      rows[-1] += [
-        ours,
-        *(column if protocol == suite.TUNED else ()),
-        "too close to call" if verdict == rule.UNDECIDED else verdict,
-      ]
-  heads = {suite.TUNED: head}
-  text = "## What is said in words\n\n" + markdown.table(
-    [
-      "what is said",
-      *(
-        word
-        for protocol in protocols
-        for word in (*heads.get(protocol, [protocol]), "verdict")
-      ),
-    ],
-    rows,
-  )
-  if outcomes and all(len({r["seed"] for r in o.rows}) == 1 for o in outcomes):
-    text += (
-      "\n\nOne seed gives no interval and decides nothing that varies with the seed."
-    )
-  return text
 
 
 # What is measured.
@@ -377,11 +343,14 @@ def exceeds(
 
 
 def same(a: object, b: object, tie: float = TIE, exact: bool = False) -> Verdict:
-  """Whether a and b differ by at most ``tie``."""
+  """Whether the interval of a - b lies within ``tie`` to either side of 0."""
   spread, ci95 = _gap(a, b, exact)
-  holds = {rule.SAME: True, rule.UNDECIDED: None}.get(
-    rule.place_gap(spread["mean"], ci95, tie), False
-  )
+  gap = abs(spread["mean"])
+  holds = None
+  if gap + ci95 <= tie:
+    holds = True
+  elif gap > max(tie, ci95) and not np.isnan(ci95):
+    holds = False
   return Verdict(holds, results.format_spread(spread, sign="+"))
 
 

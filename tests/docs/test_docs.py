@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import yaml
 
 from experiments import compare, run
 from experiments.cli import config
@@ -32,6 +33,7 @@ from fedjax_alg.data import PARTITIONS, is_tfds, options
 from fedjax_alg.rounds import one_model
 from fedjax_alg.runs import api
 from tests import made_runs
+from tests.contract import test_parameter_roles
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -445,6 +447,52 @@ def test_numbers_of_methods_are_those_of_the_registry():
   (later,) = re.findall(r"those that came later \((.*?)\)", speed)
   assert len(compiled) == int(stated)
   assert {*compiled, *re.findall(r"`(\w+)`", later)} == {*registry.ALGORITHMS}
+
+
+def refuses_private_layers():
+  """Methods whose clients keep no private layers, or whose server has none."""
+  return {
+    *test_parameter_roles.REFUSED,
+    *test_parameter_roles.CLOSED,
+    *(
+      name
+      for name, entry in registry.ALGORITHMS.items()
+      if entry.needs_validation(entry.hparams())
+    ),
+  }
+
+
+@pytest.mark.fast
+def test_methods_with_private_layers_are_counted_and_the_others_named():
+  """README said "any method"."""
+  refused, count = refuses_private_layers(), len(registry.ALGORITHMS)
+  words = (str(count - len(refused)), str(count))
+  for text in ((ROOT / "README.md").read_text("utf-8"), page_of("methods")):
+    assert re.findall(r"(\d+) of (?:the )?(\d+) methods", text) == [words]
+  part = page_of("personal").partition("## What is refused")[2]
+  assert {name for name in re.findall(r"`(\w+)`", part)} >= refused
+
+
+@pytest.mark.fast
+def test_the_readme_is_short_and_names_what_there_is():
+  """A page to read in two minutes, with the papers and the methods by name."""
+  text = (ROOT / "README.md").read_text("utf-8")
+  assert len([word for word in text.split() if re.search(r"\w", word)]) <= 900
+  cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["references"]
+  plain = text.replace(" FL ", " Federated Learning ")
+  for reference in cited[:4]:
+    assert " ".join(reference["title"].split()[:5]).rstrip(":") in plain
+  named = set(re.findall(r"docs/methods/(\w+)\.md", text))
+  assert len(named) >= 20 and named <= registry.ALGORITHMS.keys()
+
+
+@pytest.mark.fast
+def test_the_installation_page_names_the_extras():
+  """Those of setup.cfg, each in the table."""
+  setup = configparser.ConfigParser()
+  setup.read(ROOT / "setup.cfg")
+  table = page_of("installation").partition("## Extras")[2]
+  assert set(re.findall(r"`(\w+)`", table)) == {*setup["options.extras_require"]}
 
 
 @pytest.mark.fast

@@ -55,21 +55,21 @@ def test_verdicts_are_those_of_the_numbers(folders, tmp_path):
     ],
     tmp_path,
   )
-  assert rows[0] == (f"{mean:.2f} +- {ci95:.2f}", f"exceeds by {ci95 + 2:.1f}")
-  assert rows[1][1] == f"short by {ci95 + 2:.1f}"
-  assert rows[2] == (f"+{gap:.2f} +- {gap_ci95:.2f}", "holds")
+  assert rows[0] == (f"{mean:.2f} +- {ci95:.2f}", f"better by {ci95 + 2:.1f}")
+  assert rows[1][1] == f"worse by {ci95 + 2:.1f}"
+  assert rows[2] == (f"+{gap:.2f} +- {gap_ci95:.2f}", "reached")
   assert [words for _, words in rows[3:6]] == [
-    "fails",
-    "too close to call",
-    f"exceeds by {gap_ci95 + 1:.1f}",
+    "worse",
+    "undecided",
+    f"better by {gap_ci95 + 1:.1f}",
   ]
-  assert rows[6] == ("-", "not run: Third")
+  assert rows[6] == ("-", "not testable: not run, Third")
   page = (tmp_path / "judge.md").read_text()
-  assert "| holds | 1 |" in page and "| exceeds | 2 |" in page
+  assert "| reached | 1 |" in page and "| better | 2 |" in page
 
 
 def test_what_is_spent(folders, tmp_path):
-  """Rounds to a value: sooner, later, and open where three rounds end first."""
+  """Rounds to a value: better, worse, and undecided where three rounds end first."""
   rows = judge_claims(
     folders,
     [
@@ -82,34 +82,34 @@ def test_what_is_spent(folders, tmp_path):
     tmp_path,
   )
   assert rows[:2] == [
-    ("2.00 +- 0.00", "sooner by 28 rounds"),
-    ("2000.00 +- 0.00", "reaches"),
+    ("2.00 +- 0.00", "better by 28 rounds"),
+    ("2000.00 +- 0.00", "reached"),
   ]
   assert [words for _, words in rows[2:]] == [
-    "later",
-    "open: 3 of 5 rounds",
-    "open: 3000 of 5000",
+    "worse: never in these rounds",
+    "undecided: 3 of 5 rounds",
+    "undecided: 3000 of 5000",
   ]
 
 
 #: A claim's metric, value and rule -> the verdict: the last accuracies of SLOW
 #: are 70.3 +- 3.8, its losses 0.30 +- 0.04, and 60 % are there in round 2.
 BOUNDS = {
-  ("accuracy", ">50", "final"): "holds",
-  ("accuracy", ">90", "final"): "fails",
-  ("accuracy", "<90%", "final"): "holds",
-  ("accuracy", "<50", "final"): "fails",
-  ("accuracy", ">70", "final"): "too close to call",
-  ("loss", "<0.5", "final"): "holds",
-  ("loss", ">5e-1", "final"): "fails",
-  ("round_to_accuracy_60%", ">1", ""): "holds",
-  ("round_to_accuracy_60%", "<1", ""): "fails",
-  ("round_to_accuracy_60%", ">6", ""): "fails",
-  ("round_to_accuracy_60%", "<6", ""): "holds",
-  ("round_to_accuracy_99.9%", ">3", ""): "holds",
-  ("round_to_accuracy_99.9%", "<3", ""): "fails",
-  ("round_to_accuracy_99.9%", ">6", ""): "open: 3 of 6 rounds",
-  ("round_to_accuracy_71%", ">3", ""): "too close to call",  # one of three
+  ("accuracy", ">50", "final"): "reached",
+  ("accuracy", ">90", "final"): "worse",
+  ("accuracy", "<90%", "final"): "reached",
+  ("accuracy", "<50", "final"): "worse",
+  ("accuracy", ">70", "final"): "undecided",
+  ("loss", "<0.5", "final"): "reached",
+  ("loss", ">5e-1", "final"): "worse",
+  ("round_to_accuracy_60%", ">1", ""): "reached",
+  ("round_to_accuracy_60%", "<1", ""): "worse",
+  ("round_to_accuracy_60%", ">6", ""): "worse",
+  ("round_to_accuracy_60%", "<6", ""): "reached",
+  ("round_to_accuracy_99.9%", ">3", ""): "reached",
+  ("round_to_accuracy_99.9%", "<3", ""): "worse",
+  ("round_to_accuracy_99.9%", ">6", ""): "undecided: 3 of 6 rounds",
+  ("round_to_accuracy_71%", ">3", ""): "undecided",  # one of three
 }
 
 
@@ -133,7 +133,7 @@ def test_one_seed_decides_no_bound(tmp_path):
     ],
     tmp_path,
   )
-  assert {words for _, words in rows} == {"too close to call"}
+  assert {words for _, words in rows} == {"undecided"}
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_file_of_claims_as_other_programs_write_it(folders, tmp_path, change):
     "ours",
     "verdict",
   ]
-  assert [row["verdict"] for row in rows] == ["holds", "reaches"]
+  assert [row["verdict"] for row in rows] == ["reached", "reached"]
 
 
 def test_margins_that_are_no_shares_tie_within_five_percent(folders, tmp_path):
@@ -227,7 +227,7 @@ def test_margins_that_are_no_shares_tie_within_five_percent(folders, tmp_path):
     ["Fast - Slow,global,loss,0.2,final", "Fast - Slow,global,loss,<0,final"],
     tmp_path,
   )
-  assert [words.split(" ")[0] for _, words in rows] == ["lower", "holds"]
+  assert [words.split(" ")[0] for _, words in rows] == ["better", "reached"]
 
 
 def test_claims_about_metrics_of_an_own_task(folders, tmp_path):
@@ -249,7 +249,7 @@ def test_claims_about_metrics_of_an_own_task(folders, tmp_path):
   assert not is_known("hinge_of_judge")
   assert (
     judge_claims(folders, ["Slow,global,hinge_of_judge,>50,final"], tmp_path)[0][1]
-    == "holds"
+    == "reached"
   )
 
 

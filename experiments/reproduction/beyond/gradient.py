@@ -208,7 +208,7 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
     holds = (
       rule.UNDECIDED
       if place == rule.UNDECIDED
-      else ("holds" if place != rule.BELOW and fewer else "does not hold")
+      else (rule.REACHED if place != rule.BELOW and fewer else rule.WORSE)
     )
     rows.append(
       [

@@ -60,7 +60,10 @@ def _first_to_98(outcomes, panel):
   if not np.isfinite(ours).all():
     verdicts.needs_rounds(outcomes, 100)
   best = np.min(list(others.values()), axis=0)
-  return verdicts.votes(ours < best, f"{_rounds(ours)} against {_rounds(best)}")
+  measured = f"{_rounds(ours)} against {_rounds(best)}"
+  if not np.isfinite([ours, best]).any():  # where nobody arrives nobody is first
+    return verdicts.Verdict(None, measured)
+  return verdicts.votes(ours < best, measured)
 
 
 def _rounds(values):
@@ -68,10 +71,11 @@ def _rounds(values):
   return ", ".join("-" if math.isinf(v) else f"{v:.0f}" for v in values)
 
 
-def _no_other_at_98(outcomes, panel):
-  """Every other method stays below 98 % for 100 rounds."""
+def _no_baseline_at_98(outcomes, panel):
+  """Every method that is not the paper's stays below 98 % for 100 rounds."""
   verdicts.needs_rounds(outcomes, 100)
   _, others = _to_98(outcomes, panel)
+  others.pop(_CF, None)
   return verdicts.votes(
     ~np.isfinite(list(others.values())).any(0),
     ", ".join(
@@ -171,7 +175,7 @@ FIG2 = for_paper(
     "CLSFSVRG is the first to reach 98 % (rounds of each seed)": in_panels(
       _first_to_98
     ),
-    "no other method reaches 98 % in 100 rounds": in_panels(_no_other_at_98),
+    "no baseline reaches 98 % in 100 rounds": in_panels(_no_baseline_at_98),
     "98 % in 50 % fewer rounds than the best other method that gets there "
     "(introduction)": _fewer_rounds,
     "CLSFSVRG above CFSVRG (mean of the last ten rounds)": higher(CLS, _CF, _LATE),

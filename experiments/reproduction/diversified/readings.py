@@ -79,7 +79,9 @@ def readings_table(outcomes: suite.Outcomes) -> str:
         values = verdicts.late(metric, protocol)(o)
         words.append(markdown.format_values(values))
         if claim is not None:
-          _, verdict = answers.answer_number(values, claim, o.cell.choices)
+          _, verdict, _ = answers.answer_number(
+            values, claim, o.cell.choices, data=o.cell.data
+          )
           words[-1] += f" ({verdict})"
     rows.append(words)
   return (

@@ -173,13 +173,11 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
     },
   )
   settings = chosen.tuning_of_several(cell.tuning for cell in cells)
-  return (
-    text + "\n\n" + verdicts.statements_section(statements, []),
-    [
-      answer._replace(settings=settings)
-      for answer in answers.answer_sentences("fig5", statements, [])
-    ],
-  )
+  figure_answers = [
+    answer._replace(settings=settings)
+    for answer in answers.answer_sentences("fig5", statements, [])
+  ]
+  return f"{text}\n\n{answers.sentences_section(figure_answers)}", figure_answers
 
 
 def clusters(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:

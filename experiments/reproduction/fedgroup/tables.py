@@ -66,7 +66,7 @@ def gains(outcomes: suite.Outcomes) -> str:
 def by_partition(outcomes: suite.Outcomes) -> str:
   """Synthetic: every method on each partition, and their spread."""
   verdict_of = {
-    a.method: a.verdict
+    a.method: a.words
     for a in of_table3("synthetic")(outcomes)
     if a.metric == "test_accuracy_max"
   }

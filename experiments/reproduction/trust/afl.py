@@ -95,6 +95,12 @@ def _deviations(
   ]
 
 
+def _verdict(gap: float) -> str:
+  """The verdict on a deviation, of which less is better."""
+  place = rule.place_gap(gap, 0.0)
+  return {rule.ABOVE: rule.WORSE, rule.BELOW: rule.BETTER}.get(place, rule.REACHED)
+
+
 def deviation_table(quick: bool) -> str:
   """The Markdown table; quick: of 600 x 48 numbers, beside no claim."""
   rows, features = (600, 48) if quick else (10_000, 512)
@@ -107,7 +113,7 @@ def deviation_table(quick: bool) -> str:
       comparison = (
         ("-", rule.NO_NUMBER)
         if published is None
-        else (f"{published:.1e}", rule.place_gap(deviation - published, 0.0))
+        else (f"{published:.1e}", _verdict(deviation - published))
       )
       lines.append(
         [number, f"{ridge:g}", comparison[0], f"{deviation:.1e}", comparison[1]]

@@ -136,12 +136,12 @@ def _table_of(name: str) -> figures.Section:
       answer = answer_of.get((claim.panel, claim.method, claim.metric))
       if answer is None:
         missing[claim.panel] = None
-        rows[-1] += ["-", "-", rule.NOT_RUN]
+        rows[-1] += ["-", "-", rule.words(rule.NOT_TESTABLE, rule.NOT_RUN)]
         continue
       rows[-1] += [
         answer.ours,
         str(rounds_run[claim.panel, claim.method]),
-        answer.words(claim.value, claim.unit, is_own=True),
+        answer.words,
       ]
     return markdown.table(
       ["panel", "method", "metric", "published", "ours", "rounds run", "verdict"], rows

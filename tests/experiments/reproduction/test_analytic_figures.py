@@ -126,25 +126,25 @@ def test_times(timed):
   # 85 % in panel a: above 83, below 98 and 99; 99.5 in panel b. A round of
   # each takes 2 s.
   assert words == [
-    "holds",
-    "does not hold",
-    "does not hold",
-    "holds",
-    "holds",
-    "does not hold",
-    "holds",
+    "reached",
+    "worse",
+    "worse",
+    "reached",
+    "reached",
+    "worse",
+    "reached",
   ]
   assert "2 s against 2 s" in verdicts.judge_statement(claims.FIG4[5], timed)[0]
   assert [verdicts.judge_statement(s, timed)[1] for s in claims.FIG5] == [
-    "holds",
-    "holds",
-    "holds",
+    "reached",
+    "reached",
+    "reached",
   ]
   worse = [
     o if o.cell.label != claims.WA else o._replace(summary=timed[2].summary)
     for o in timed
   ]
-  assert verdicts.judge_statement(claims.FIG5[2], worse)[1] == "does not hold"
+  assert verdicts.judge_statement(claims.FIG5[2], worse)[1] == "worse"
 
 
 def test_bars_of_times(timed, tmp_path, monkeypatch):
@@ -217,20 +217,20 @@ def test_table2(personal, monkeypatch):
   assert cells[5] == "93.70 +- 0.14"  # w_k, without the paper's number
   assert cells[8] == "95.90 +- 0.14 (96.23)" and cells[10] == "-"
   (statement,) = claims.BEYOND
-  assert verdicts.judge_statement(statement, personal)[1] == "holds"
+  assert verdicts.judge_statement(statement, personal)[1] == "reached"
   # Of two rounds nothing is said of methods that need a thousand.
   words = [verdicts.judge_statement(s, personal)[1] for s in claims.TABLE2]
-  assert words.count("not run") == 2
+  assert words.count("not testable") == 2
   monkeypatch.setattr(claims, "ROUNDS", 2)
   words = [verdicts.judge_statement(s, personal)[1] for s in claims.TABLE2]
   assert words == [
-    "holds",
-    "does not hold",
-    "holds",
-    "does not hold",
-    "holds",
-    "does not hold",
-    "holds",
+    "reached",
+    "worse",
+    "reached",
+    "worse",
+    "reached",
+    "worse",
+    "reached",
   ]
   assert "+9.00" in verdicts.judge_statement(claims.TABLE2[1], personal)[0]
 
@@ -268,7 +268,7 @@ def test_fig6_table(personal, monkeypatch):
   # Two rounds of two simulated seconds, one of them idle.
   assert text.count("| 4 | 2 | 0.5 |") == 4
   words = [verdicts.judge_statement(s, proposals)[1] for s in claims.FIG6]
-  assert words == ["holds", "does not hold", "holds", "not run", "holds"]
+  assert words == ["reached", "worse", "reached", "not testable", "reached"]
   # Methods by SGD do not count for what the proposed methods take, and the end
   # of a part of their rounds is not the paper's number.
   sgd = next(o for o in personal if o.cell.label == claims.LOCAL_ONLY)
@@ -278,7 +278,7 @@ def test_fig6_table(personal, monkeypatch):
   )
   assert slow.cell.panel == "a" and claims.rounds_factor(slow) == 1.0
   monkeypatch.setattr(claims, "TOTAL", lambda o: np.full(2, 9e9 if o is slow else 4.0))
-  assert verdicts.judge_statement(claims.FIG6[-1], [*proposals, slow])[1] == "holds"
+  assert verdicts.judge_statement(claims.FIG6[-1], [*proposals, slow])[1] == "reached"
   with pytest.raises(verdicts.NotRun, match="5 of 100 rounds: 50.00"):
     claims.end_on_cifar10(slow)
   assert (
@@ -325,9 +325,9 @@ def test_ablations_and_afl(tmp_path):
   assert "| b: panel b | 100 clients, iid | - | - |" in text
   analytic.FIGURES["afl"].draw([tmp_path / "b.png"], dealt, "t", "rounds")
   (statement,) = claims.AFL_CLAIMS
-  assert verdicts.judge_statement(statement, dealt)[1] == "holds"
+  assert verdicts.judge_statement(statement, dealt)[1] == "reached"
   lower = outcome(tmp_path, "100 clients, iid", "b", "afl", [[0.96]])
-  assert verdicts.judge_statement(statement, [*dealt, lower])[1] == "does not hold"
+  assert verdicts.judge_statement(statement, [*dealt, lower])[1] == "worse"
 
 
 @pytest.mark.usefixtures("made_up")
@@ -352,4 +352,4 @@ def test_made_on_digits(tmp_path, monkeypatch, capsys):
   assert (tmp_path / "fig4" / "fig4.png").stat().st_size > 0
   text = (tmp_path / "fig4" / "fig4.md").read_text()
   assert "| FedAvg | 20 (4 run) |" in text and "| FedACnnL | 1.5 |" in text
-  assert "| not run |" in text and "Quick: at most so many rounds" in text
+  assert "not testable: not run" in text and "Quick: at most so many rounds" in text

@@ -536,10 +536,10 @@ def test_a_verdict_needs_accuracy_and_few_rounds():
     ((*_, place, holds),) = gradient._rows({"fedavg": study(*args)})
     return place, holds
 
-  assert of([90.0, 90.2], 400) == (rule.SAME, "holds")
-  assert of([90.0, 90.2], 401) == (rule.SAME, "does not hold")
-  assert of([80.0, 80.2], 400) == (rule.BELOW, "does not hold")
-  assert of([95.0, 95.2], 400) == (rule.ABOVE, "holds")
+  assert of([90.0, 90.2], 400) == (rule.SAME, "reached")
+  assert of([90.0, 90.2], 401) == (rule.SAME, "worse")
+  assert of([80.0, 80.2], 400) == (rule.BELOW, "worse")
+  assert of([95.0, 95.2], 400) == (rule.ABOVE, "reached")
   assert of([60.0, 99.0], 400) == (rule.UNDECIDED, rule.UNDECIDED)
 
 
@@ -556,7 +556,7 @@ def test_the_page_is_drawn_of_finished_studies(tmp_path, monkeypatch, capsys):
     assert beyond.main(words) == 0
   assert names == list(gradient.METHODS)  # the second time they are read
   page = (tmp_path / "gradient" / "gradient.md").read_text()
-  assert page.count("holds") == 3 and "diverged" in page
+  assert page.count("reached") == 3 and "diverged" in page
   assert "400 (0.33)" in page and page in capsys.readouterr().out
   for kind in ("png", "pdf"):
     path = pathlib.Path(tmp_path, "gradient", f"gradient.{kind}")
@@ -611,7 +611,7 @@ def test_costs_and_verdicts():
     for claim in late.FIGURE.statements
   }
   keeps = [v for text, v in judgements.items() if text.startswith("With 50 % strag")]
-  assert [verdict for _, verdict in keeps] == ["holds", "holds", "not run"]
+  assert [verdict for _, verdict, _ in keeps] == ["reached", "reached", "not testable"]
   # FedProx is above FedAvg by 8, 6 and 4 points: 6 +- 5.
   assert keeps[0][0].startswith("b: +6.00")
   # FedAvg has not got there in 360 seconds, FedBuff in 60, 90 and 30.

@@ -226,4 +226,4 @@ def test_both_readings_of_what_is_measured_stand_beside_the_number():
     ]
   )
   words = text.splitlines()[-1].split(" | ")
-  assert words[2:5] == ["81", "50.00 +- 0.00 (below)", "95.00 +- 0.00 (above)"]
+  assert words[2:5] == ["81", "50.00 +- 0.00 (worse)", "95.00 +- 0.00 (better)"]

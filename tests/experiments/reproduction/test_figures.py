@@ -158,7 +158,7 @@ def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
   }
   assert set(rows[0]) >= {"total_floats", "exchanges", "seconds", "accuracy"}
   text = (folder / "fig1.md").read_text()
-  assert "## What is said in words" in text and "| not run |" in text
+  assert "## What is said in words" in text and "| not testable: not run |" in text
   with open(folder / "fig1_numbers.csv", newline="", encoding="utf-8") as file:
     numbers = list(csv.DictReader(file))
   assert [(row["method"], row["protocol"]) for row in numbers] == [

@@ -59,7 +59,7 @@ def test_a_quick_table(tmp_path, capsys, name, flags):
   claims = report.load_claims("trust", name)
   assert text.count("\n| a: ") + text.count("\n| e: ") >= 1
   assert sum(text.count(f"\n| {p}: ") for p in "abcdefgh") == len(claims)
-  assert text.count("| - | - | not run |") == len(claims) - {
+  assert text.count("| - | - | not testable: not run |") == len(claims) - {
     "fedavg_2nn": 1,
     "pfedme": 2,
   }.get(name, 1)

@@ -62,16 +62,16 @@ ABOVE = verdicts.Statement(
 @pytest.mark.parametrize(
   "a,b,word",
   [
-    ((0.9, 0.91, 0.9), (0.8, 0.8, 0.81), "holds"),
-    ((0.7, 0.71, 0.7), (0.8, 0.8, 0.81), "does not hold"),
+    ((0.9, 0.91, 0.9), (0.8, 0.8, 0.81), "reached"),
+    ((0.7, 0.71, 0.7), (0.8, 0.8, 0.81), "worse"),
     ((0.8, 0.9, 0.7), (0.8, 0.8, 0.79), "undecided"),
     ((0.9,), (0.8,), "undecided"),
-    ((0.9,), (), "not run"),
+    ((0.9,), (), "not testable"),
   ],
 )
 def test_difference(a, b, word):
   runs = [flat(label, *levels) for label, levels in (("A", a), ("B", b)) if levels]
-  measured, verdict = verdicts.judge_statement(ABOVE, runs)
+  measured, verdict, _ = verdicts.judge_statement(ABOVE, runs)
   assert verdict == word
   assert measured.startswith("a: ") if b else "B" in measured
   assert (" +- " in measured) == (len(a) > 1)
@@ -89,18 +89,18 @@ def test_other_data_than_the_papers_decide_nothing():
 
   above, below = (0.9, 0.91, 0.9), (0.7, 0.71, 0.7)
   for choice, word in (
-    ((), "does not hold"),
-    (stand_in("data"), "holds"),
-    (stand_in("sizes"), "holds"),
-    (stand_in("dirichlet_alpha"), "does not hold"),
+    ((), "worse"),
+    (stand_in("data"), "reached"),
+    (stand_in("sizes"), "reached"),
+    (stand_in("dirichlet_alpha"), "worse"),
   ):
-    measured, verdict = verdicts.judge_statement(
+    measured, verdict, _ = verdicts.judge_statement(
       ABOVE, [*on("a", (), *above), *on("b", choice, *below)]
     )
     assert verdict == word and "; b: " in measured
-    assert ("not judged: b" in measured) == (word == "holds")
+    assert ("not judged: b" in measured) == (word == "reached")
   stand_ins = on("b", stand_in("data"), *above)
-  assert verdicts.judge_statement(ABOVE, stand_ins)[1] == "not comparable"
+  assert verdicts.judge_statement(ABOVE, stand_ins)[1] == "not testable"
   # A sentence on every panel that there is does not hold of none.
   (claim,) = [s for s in fedgroup.FIG3 if "not above" in s.text]
   runs = [flat(label, 0.9, 0.9, 0.9, panel="b") for label in ("FGP-EDC", "FG-EDC")]
@@ -111,7 +111,7 @@ def test_other_data_than_the_papers_decide_nothing():
     )
     for o in runs
   ]
-  assert verdicts.judge_statement(claim, runs)[1] == "not comparable"
+  assert verdicts.judge_statement(claim, runs)[1] == "not testable"
 
 
 def test_one_panel_against_is_enough():
@@ -121,28 +121,29 @@ def test_one_panel_against_is_enough():
     flat("A", 0.7, 0.7, panel="b"),
     flat("B", 0.8, 0.8, panel="b"),
   ]
-  measured, verdict = verdicts.judge_statement(ABOVE, runs)
-  assert verdict == "does not hold"
+  measured, verdict, _ = verdicts.judge_statement(ABOVE, runs)
+  assert verdict == "worse"
   assert measured == "a: +10.00 +- 0.00; b: -10.00 +- 0.00"
 
 
 def test_section():
   def text(a, b, *runs):
-    return verdicts.statements_section([ABOVE], [flat("A", *a), flat("B", *b), *runs])
+    return answers.sentences_section(
+      answers.answer_sentences("fig1", [ABOVE], [flat("A", *a), flat("B", *b), *runs])
+    )
 
   lines = text((0.9,), (0.8,)).splitlines()
-  assert lines[0] == "## What is said in words" and "One seed" in lines[-1]
-  assert "| A above B | a: +10.00 | too close to call |" in lines
-  assert "One seed" not in text((0.9, 0.8), (0.8,))
+  assert lines[0] == "## What is said in words"
+  assert "| A above B | a: +10.00 | undecided |" in lines
   assert (
-    "| A above B | a: +10.00 +- 0.00 | holds | a: -10.00 +- 0.00 | does not hold |"
+    "| A above B | a: +10.00 +- 0.00 | reached | a: -10.00 +- 0.00 | worse |"
   ) in text(
     (0.9, 0.9),
     (0.8, 0.8),
     flat("A", 0.7, 0.7, protocol="stated"),
     flat("B", 0.8, 0.8, protocol="one rate"),
   )
-  assert verdicts.statements_section((), []) == ""
+  assert answers.sentences_section([]) == ""
 
 
 def test_above_all_is_decided_by_the_closest():
@@ -245,11 +246,11 @@ def rising(label, at, panel="a", seeds=2, end=100, protocol="tuned"):
 @pytest.mark.parametrize(
   "own_round,baseline_round,end,words",
   [
-    (40, None, 100, ["holds", "holds", "not run"]),
-    (40, 90, 100, ["holds", "does not hold", "holds"]),
-    (40, 60, 100, ["holds", "does not hold", "does not hold"]),
-    (80, 60, 100, ["does not hold"] * 3),
-    (None, None, 30, ["not run"] * 3),
+    (40, None, 100, ["reached", "reached", "not testable"]),
+    (40, 90, 100, ["reached", "worse", "reached"]),
+    (40, 60, 100, ["reached", "worse", "worse"]),
+    (80, 60, 100, ["worse"] * 3),
+    (None, None, 30, ["not testable"] * 3),
   ],
 )  # says nothing of 100 rounds
 def test_rounds_to_98(own_round, baseline_round, end, words):
@@ -263,10 +264,10 @@ def test_rounds_to_98(own_round, baseline_round, end, words):
 @pytest.mark.parametrize(
   "losac,floats,word,bound",
   [
-    (0.97, 100, "holds", ""),
-    (0.97, 40, "does not hold", ""),
+    (0.97, 100, "reached", ""),
+    (0.97, 40, "worse", ""),
     # What LoSAC has spent by then: enough for the claim, or undecided.
-    (0.6, 100, "holds", "more than "),
+    (0.6, 100, "reached", "more than "),
     (0.6, 40, "undecided", "more than "),
   ],
 )
@@ -282,7 +283,7 @@ def test_communication_saved(losac, floats, word, bound):
     f"{100 - 1000 / total:+.1f} +- 0.0 %"
     for total in (floats, 100 if bound else floats)
   )
-  assert verdicts.judge_statement(statement, runs) == (
+  assert verdicts.judge_statement(statement, runs)[:2] == (
     f"LoSAC: {bound}{saved}; LoSAC, client: {saved_by_client}",
     word,
   )
@@ -305,8 +306,8 @@ def test_seconds_of_server_and_clients(monkeypatch):
   assert clients == pytest.approx([0.16] * 2)
   not_slower, faster = conjugate.fig8((0.965,))
   # 2 rounds of .02 s against 10 of .01 s: less, not more, server time.
-  assert verdicts.judge_statement(not_slower, runs)[1] == "does not hold"
-  assert verdicts.judge_statement(faster, runs) == ("+80.0 +- 0.0 %", "holds")
+  assert verdicts.judge_statement(not_slower, runs)[1] == "worse"
+  assert verdicts.judge_statement(faster, runs)[:2] == ("+80.0 +- 0.0 %", "reached")
 
 
 def test_tables_of_targets(monkeypatch):
@@ -384,10 +385,10 @@ def test_every_statement_can_be_judged(rounds):
     for label in labels
   ]
   words = [verdicts.judge_statement(s, runs)[1] for s in _all_statements()]
-  assert set(words) <= {"holds", "does not hold", "undecided", "not run"}
+  assert set(words) <= {"reached", "worse", "undecided", "not testable"}
   if rounds == 100:
     # No method reaches 98 %, so "50 % fewer rounds" alone stays open.
-    assert words.count("not run") == 1
+    assert words.count("not testable") == 1
 
 
 # Verdicts that an older rule gave and that are wrong.
@@ -402,7 +403,10 @@ def around(mean, half, count=3):
 
 def test_an_interval_of_41_points_is_not_the_same():
   """MA-FSVRG, stated: 72.94 +- 41.61 beside the paper's 95.0."""
-  for paper, verdict in ((95.0, "undecided"), (None, "no number in the paper")):
+  for paper, verdict in (
+    (95.0, "undecided: wide interval"),
+    (None, "no number in the paper"),
+  ):
     assert (
       report.PaperComparison(
         flat("MA-FSVRG", 0.7), "macro_precision", paper, 72.94, 41.61
@@ -421,7 +425,7 @@ def test_an_interval_that_touches_0_does_not_show_that_nothing_is_gained():
     for o in runs
   ]
   (claim,) = [s for s in fedgroup.FIG3 if "not above" in s.text]
-  assert verdicts.judge_statement(claim, runs) == ("a: +0.42 +- 0.42", "undecided")
+  assert verdicts.judge_statement(claim, runs)[:2] == ("a: +0.42 +- 0.42", "undecided")
 
 
 def test_a_loss_beyond_its_interval_is_a_loss():
@@ -432,7 +436,7 @@ def test_a_loss_beyond_its_interval_is_a_loss():
     for panel, lost in (("a", np.zeros(3)), ("d", around(-0.29, 0.09)))
   ]
   (claim,) = [s for s in conjugate.FIG2 if "lose nothing" in s.text]
-  assert verdicts.judge_statement(claim, runs)[1] == "does not hold"
+  assert verdicts.judge_statement(claim, runs)[1] == "worse"
   assert verdicts.not_below(around(0.01, 0.1), 0.0).holds
   assert verdicts.not_below(around(0.01, 0.9), 0.0).holds is None
 
@@ -444,10 +448,10 @@ def test_more_than_seven_times_as_long_is_not_a_little_longer(monkeypatch):
   ]
   slightly, _ = conjugate.fig8((0.965,))
   central(monkeypatch, CLSFSVRG=0.076, LoSAC=0.01)
-  measured, verdict = verdicts.judge_statement(slightly, runs)
-  assert verdict == "does not hold" and "7.6 times" in measured
+  measured, verdict, _ = verdicts.judge_statement(slightly, runs)
+  assert verdict == "worse" and "7.6 times" in measured
   central(monkeypatch, CLSFSVRG=0.012, LoSAC=0.01)
-  assert verdicts.judge_statement(slightly, runs)[1] == "holds"
+  assert verdicts.judge_statement(slightly, runs)[1] == "reached"
 
 
 def test_a_saving_on_the_weaker_variant_is_not_enough():
@@ -457,10 +461,10 @@ def test_a_saving_on_the_weaker_variant_is_not_enough():
     outcome("CLSFSVRG", [[0.5, 0.97]] * 3, "d"),
     outcome("LoSAC", [[0.5, 0.6]] * 3, "d", floats=100),
   ]
-  assert verdicts.judge_statement(claim, runs)[1] == "not run"
+  assert verdicts.judge_statement(claim, runs)[1] == "not testable"
   runs.append(outcome("LoSAC, client", [[0.5, 0.97]] * 3, "d", floats=28))
-  measured, verdict = verdicts.judge_statement(claim, runs)
-  assert verdict == "does not hold" and "LoSAC, client: +64.3" in measured
+  measured, verdict, _ = verdicts.judge_statement(claim, runs)
+  assert verdict == "worse" and "LoSAC, client: +64.3" in measured
 
 
 def pool(*parts):
@@ -497,7 +501,7 @@ def test_another_partition_may_undo_what_seeds_show():
   )
   first = [flat("A", 0.9, 0.9, 0.9), flat("B", 0.85, 0.85, 0.85)]
   second = [flat("A", 0.7, 0.7, 0.7), flat("B", 0.8, 0.8, 0.8)]
-  assert verdicts.judge_statement(above, first)[1] == "holds"
+  assert verdicts.judge_statement(above, first)[1] == "reached"
   both = [pool(*pair) for pair in zip(first, second)]
   assert verdicts.judge_statement(above, both)[1] == "undecided"
 
