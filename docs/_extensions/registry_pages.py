@@ -16,9 +16,12 @@ import re
 
 import method_costs
 import method_examples
+import method_papers
+import numpy as np
 from sphinx.util.docutils import SphinxDirective
 
 from experiments.cli import presets
+from experiments.drawing import styles
 from fedjax_alg import registry
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
@@ -130,12 +133,18 @@ def method_page(name):
       f"{entry.label} on the embedded digits: 60 clients with two of "
       "the ten classes each, 10 of them a round, three seeds, not "
       f"tuned ({curve['model']}, {curve['settings'] or 'defaults'}; "
-      f"accuracy by the protocol `{curve['protocol']}`). Grey: "
-      "FedAvg.",
+      f"accuracy by the protocol `{curve['protocol']}`). The bands are "
+      "95 % intervals over the seeds.",
       "```",
       "",
     ]
-  lines += ["## Run it", "", *method_examples.example(name)]
+  lines += [
+    "Symbols that all pages share are in [one table](../methods.md#symbols).",
+    "",
+    "## Run it",
+    "",
+    *method_examples.example(name),
+  ]
   if entry.options:
     options = ", ".join(f"`{key}={value!r}`" for key, value in entry.options.items())
     lines += [f"It is `fedavg` with other defaults: {options}.", ""]
@@ -155,7 +164,7 @@ def method_page(name):
     "",
     "## Where it is",
     "",
-    f"- Paper: {entry.paper}.",
+    f"- Paper: {method_papers.link(name)}.",
     f"- Code: {{py:mod}}`fedjax_alg.algorithms.{module}`.",
   ]
   test = ROOT / "tests" / "algorithms" / f"test_{module}.py"
@@ -271,23 +280,41 @@ def _draw(app):
   folder = pathlib.Path(app.srcdir) / "_static" / "methods"
   folder.mkdir(parents=True, exist_ok=True)
 
-  def points(row):
-    pairs = [pair.split(":") for pair in row["accuracy"].split()]
-    return [int(x) for x, _ in pairs], [100 * float(y) for _, y in pairs]
+  def draw(axes, row, label):
+    """Draws a curve with its interval, which ends where accuracies do."""
+    style = (styles.method_style(label) or styles.METHODS["MA-FSVRG"]).matplotlib()
+    points = [tuple(map(float, point.split(":"))) for point in row["accuracy"].split()]
+    rounds, means, *half = map(np.array, zip(*points))
+    means = 100 * means
+    axes.plot(
+      rounds,
+      means,
+      label=label,
+      markersize=4,
+      markevery=max(1, len(rounds) // 6),
+      **style,
+    )
+    for width in half:
+      axes.fill_between(
+        rounds,
+        np.maximum(means - 100 * width, 0),
+        np.minimum(means + 100 * width, 100),
+        color=style["color"],
+        alpha=0.2,
+        linewidth=0,
+      )
 
   for name in registry.ALGORITHMS:
     row = _curve(name)
     if row is None:
       continue
     figure, axes = pyplot.subplots(figsize=(4.2, 2.4), layout="constrained")
-    axes.plot(*points(curves()["fedavg", row["protocol"], row["model"]]), color="0.7")
-    axes.plot(
-      *points(row),
-      color="C0",
-      marker="o" if len(points(row)[0]) < 4 else "",
-      markersize=3,
-    )
+    if name != "fedavg":
+      beside = curves()["fedavg", row["protocol"], row["model"]]
+      draw(axes, beside, registry.ALGORITHMS["fedavg"].label)
+    draw(axes, row, registry.ALGORITHMS[name].label)
     axes.set(xlabel="rounds", ylabel="accuracy, %", ylim=(0, 100))
+    axes.legend(loc="lower right", fontsize=8)
     axes.grid(alpha=0.3)
     figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
     pyplot.close(figure)

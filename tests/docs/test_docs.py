@@ -496,6 +496,24 @@ def test_the_installation_page_names_the_extras():
 
 
 @pytest.mark.fast
+def test_every_method_links_its_paper():
+  """By an address that was checked; those without one are listed."""
+  papers = run_path(ROOT / "docs" / "_extensions" / "method_papers.py", "papers")
+  without = {name for name in registry.ALGORITHMS if not papers["address"](name)}
+  assert without == set(papers["WITHOUT"])
+  named = {*papers["_ARXIV"], *papers["_DOI"], *papers["WITHOUT"]}
+  assert named <= registry.ALGORITHMS.keys()
+  for name in registry.ALGORITHMS:
+    paper = registry.ALGORITHMS[name].paper
+    assert paper in papers["link"](name)
+    if name not in without:
+      assert re.fullmatch(
+        r"https://(arxiv\.org/abs/\d{4}\.\d{5}|doi\.org/10\.\S+)",
+        papers["address"](name),
+      )
+
+
+@pytest.mark.fast
 def test_the_names_of_a_round_are_counted():
   """As docs/architecture.md counts them: those that `run_round` uses."""
   tree = ast.parse(inspect.getsource(one_model))
