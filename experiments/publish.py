@@ -15,6 +15,11 @@ them, and writes docs/results/claims.md: how many claims of each of the four
 papers are met, and every one that is not, with what was tried. The answers of
 the figures are kept in docs/results/<paper>.answers.csv.
 
+  python -m experiments.publish --all --redraw
+
+draws the pictures again for which the numbers beside the pages suffice. The
+others need the folders of their figures (--finished of their commands).
+
 What the page has of a figure stays, answers and pictures included, until that
 figure is published again. So one figure can be made anew without the runs of
 the others. To take a figure away, delete its part of the page and its lines of
@@ -27,12 +32,14 @@ same input always gives the same files.
 """
 
 from collections.abc import Mapping, Sequence
+import csv
 import importlib
 import io
 import itertools
 import pathlib
 import re
 import sys
+import tempfile
 
 from absl.flags import FlagValues
 from PIL import Image
@@ -442,6 +449,37 @@ def _merge_answers(
   )
 
 
+def redraw(paper: figures.Paper, target: pathlib.Path) -> list[pathlib.Path]:
+  """Draws the pictures of a paper again that its stored numbers suffice for.
+
+  Args:
+    paper: the paper.
+    target: folder of its page, with the tables of numbers.
+
+  Returns:
+    The pictures, which are those of figures that are on the page.
+  """
+  drawn = []
+  for name, figure in paper.figures.items():
+    numbers = target / f"{paper.name}_{name}.csv"
+    picture = target / f"{paper.name}_{name}.png"
+    if (
+      isinstance(figure.draw, figures.Dots)
+      and figure.draw.stored
+      and numbers.is_file()
+      and picture.is_file()
+    ):
+      files.check_outputs(f"`to`={target}", {picture: _is_picture})
+      with tempfile.TemporaryDirectory() as folder:
+        whole = pathlib.Path(folder) / picture.name
+        with open(numbers, newline="", encoding="utf-8") as file:
+          figure.draw.draw_numbers([whole], csv.DictReader(file), figure.title)
+        with files.replacing(picture) as partial:
+          partial.write_bytes(_small_png(whole))
+      drawn.append(picture)
+  return drawn
+
+
 def _publish_all(target: pathlib.Path) -> list[pathlib.Path]:
   """Publishes the papers with figures in out/ or a page; returns the pages.
 
@@ -484,6 +522,12 @@ _FLAGS = (
     "publish every paper with figures in out/<paper> or "
     "a page, and the page of all claims",
   ),
+  boolean(
+    "redraw",
+    False,
+    "with --all: draw the pictures again for which the numbers beside the pages "
+    "suffice",
+  ),
   string(
     "from",
     None,
@@ -509,7 +553,12 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
           f"--{flag}: not read with --all, which takes out/<paper> of each"
         )
     print(*_publish_all(expand_path(values.to)), sep="\n")
+    if values.redraw:
+      for paper in PAPERS.values():
+        print(*redraw(paper, expand_path(values.to)), sep="\n")
     return
+  if values.redraw:
+    raise UsageError("--redraw: only with --all")
   if values.paper is None:
     raise UsageError(f"--paper: missing (one of {', '.join(PAPERS)}; or --all)")
   source = pathlib.Path(values["from"].value or f"out/{values.paper}")

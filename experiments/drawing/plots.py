@@ -185,7 +185,32 @@ def draw_curves(
       ticker.MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True)
     )
   axis.set(xlabel=x_label, ylabel=metric.replace("_", " "))
+  if _is_share(metric):
+    in_percent(axis)
   axis.grid(alpha=0.3)
+
+
+def in_percent(axis: Any) -> None:
+  """Writes a y axis of shares in percent, as tables have them."""
+  axis.yaxis.set_major_formatter(
+    ticker.FuncFormatter(lambda share, _: f"{round(100 * share, 6):g}")
+  )
+  axis.set_ylabel(f"{axis.get_ylabel()}, %")
+
+
+class Reference(NamedTuple):
+  """A bound or a target, which a line marks in every panel."""
+
+  value: float  #: in the unit of the axis
+  label: str
+  metric: str = ""  #: "": that of the first row of panels
+
+
+def _draw_references(axis: Any, references: Iterable[Reference]) -> None:
+  for value, label, _ in references:
+    axis.axhline(
+      value, color="0.35", linewidth=1.2, linestyle=(0, (1, 2)), zorder=1, label=label
+    )
 
 
 def _is_share(metric: str) -> bool:
@@ -576,6 +601,10 @@ def _client_sizes(axis: Any, sizes: np.ndarray) -> None:
   axis.legend(fontsize=7)
 
 
+#: The y axis of a share begins at least so far below the lines' ends.
+_LEAST_MARGIN = 0.02
+
+
 def _fit(axis: Any, curves: Iterable[np.ndarray], marks: Sequence[Mark] = ()) -> None:
   """Fits the y axis of a share to the last rounds.
 
@@ -590,7 +619,10 @@ def _fit(axis: Any, curves: Iterable[np.ndarray], marks: Sequence[Mark] = ()) ->
   if not finite:
     return
   marked = [mark.value for mark in marks]
-  low = max(min(c[:, -1].min() for c in finite) - 0.08, 0.0)
+  ends = [c[:, -1].mean() for c in finite]
+  # Lines that end close together are told apart on a short axis.
+  margin = min(max(max(ends) - min(ends), _LEAST_MARGIN), 0.08)
+  low = max(min(c[:, -1].min() for c in finite) - margin, 0.0)
   axis.set_ylim(
     max(min([low, *(value - 0.01 for value in marked)]), 0.0),
     min(
@@ -723,8 +755,12 @@ def dots(
   missing: str = "not run",
   in_a_row: int = 2,
   reference: float | None = None,
+  most: float = math.inf,
+  least: float = -math.inf,
 ) -> None:
   """Draws panels of numbers, in rows of one or several.
+
+  Rows are named once where panels beside each other have the same ones.
 
   Args:
     paths: files to write.
@@ -735,6 +771,8 @@ def dots(
     missing: what stands in the place of a number that there is not.
     in_a_row: the most panels side by side.
     reference: a number that a vertical line marks; None: no line.
+    most: the largest number there can be, at which intervals end.
+    least: where the axes begin; what lies below is written there as a number.
   """
   rows = max(
     4.0,
@@ -751,7 +789,8 @@ def dots(
     size=(4.6, 0.24 * rows + 1.0),
     margin=(1.0, 0.0),
   ) as axes:
-    for axis, panel_dots in zip(axes, panels_of.values()):
+    beside: list[str] = []  # the rows of the panel on the left
+    for number, (axis, (name, panel_dots)) in enumerate(zip(axes, panels_of.items())):
       if interval and any(
         math.isfinite(dot.half)
         for label_dots in panel_dots.values()
@@ -762,8 +801,10 @@ def dots(
         axis.axvline(reference, color="grey", linewidth=1.0, zorder=1)
       for y, (label, label_dots) in enumerate(panel_dots.items()):
         for i, dot in enumerate(_several(label_dots), 1):
-          style = styles_lib.method_style(label) or styles_lib.Style(
-            styles_lib.COLOURS[0], "solid"
+          style = (
+            styles_lib.method_style(label)
+            or styles_lib.method_style(name)
+            or styles_lib.Style(styles_lib.COLOURS[0], "solid")
           )
           look = {"fmt": style.marker, "color": style.colour, "markersize": 6}
           if dot.name:
@@ -779,13 +820,14 @@ def dots(
             if not dot.name
             else (y + 0.8 * (i - 0.5) / len(_several(label_dots)) - 0.4)
           )
-          if dot.mean is None:
+          words = missing if dot.mean is None else f"\N{LEFTWARDS ARROW} {dot.mean:.1f}"
+          if dot.mean is None or dot.mean < least:
             axis.text(
               0.02,
               place,
-              dot.name + ": " * bool(dot.name) + missing,
+              dot.name + ": " * bool(dot.name) + words,
               fontsize=6 if dot.name else 8,
-              color="grey",
+              color="grey" if dot.mean is None else look["color"],
               va="center",
               transform=axis.get_yaxis_transform(),
             )
@@ -794,7 +836,11 @@ def dots(
               [dot.mean],
               [place],
               None,
-              [dot.half] if math.isfinite(dot.half) else None,
+              (
+                [[dot.half], [max(min(dot.half, most - dot.mean), 0.0)]]
+                if math.isfinite(dot.half)
+                else None
+              ),
               capsize=3,
               **look,
             )
@@ -810,9 +856,18 @@ def dots(
               zorder=4,
               label=PAPER,
             )
-      axis.set_yticks(range(len(panel_dots)), list(panel_dots))
-      axis.set(ylim=(len(panel_dots) - 0.4, -0.6), xlabel=x_label)
+      axis.set_yticks(range(len(panel_dots)), list(panel_dots), fontsize=9)
+      if number % in_a_row and list(panel_dots) == beside:
+        axis.tick_params(labelleft=False)
+      beside = list(panel_dots)
+      axis.set(ylim=(len(panel_dots) - 0.4, -0.6))
+      axis.set_xlabel(textwrap.fill(x_label, 56), fontsize=9)
       axis.margins(x=0.08)
+      if math.isfinite(least):
+        axis.set_xlim(left=least)
+      if axis.get_xlim()[1] > most:
+        axis.set_xlim(right=most + 0.01 * (most - axis.get_xlim()[0]))
+      axis.tick_params(axis="x", labelsize=8)
 
 
 class Gain(NamedTuple):
@@ -982,6 +1037,7 @@ def plot_panels(
   in_a_row: int = 2,
   x_scale: str = "",
   below: Sequence[tuple[str, str]] = (),
+  references: Sequence[Reference] = (),
 ) -> None:
   """Draws panels of curves.
 
@@ -998,6 +1054,7 @@ def plot_panels(
     x_scale: "log" where the x axis is always logarithmic.
     below: (protocol, metric) of further curves, in a row of panels each; those
       of another protocol are drawn over rounds.
+    references: bounds and targets, each a line across the panels of its metric.
   """
   curves = [(protocol, metric), *below]
   titles = [name if not row else "" for row in range(len(curves)) for name in cells]
@@ -1021,6 +1078,8 @@ def plot_panels(
         )
       ]
       draw_curves(axis, runs, panel_protocol, column, over, styles)
+      lines = [line for line in references if column == (line.metric or metric)]
+      _draw_references(axis, lines)
       if x_scale:
         axis.set_xscale(x_scale)
       if column.endswith("loss") or metrics.is_cost(column):
@@ -1029,7 +1088,7 @@ def plot_panels(
         _fit(
           axis,
           [results.by_seed(rows, panel_protocol, column) for rows in runs.values()],
-          panel_marks,
+          [*panel_marks, *(Mark("", line.value) for line in lines)],
         )
       _draw_marks(axis, panel_marks, styles)
 

@@ -5,8 +5,9 @@ needs, or finds those that exist, and writes the picture (PNG, PDF), its points
 (CSV) and a table of the paper's numbers beside ours (Markdown).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import functools
+import math
 import pathlib
 import shlex
 import string as string_lib
@@ -107,6 +108,7 @@ class Figure(NamedTuple):
     lambda outcomes: []
   )
   draw: Draw | None = None  #: draws the picture; None: draw curves
+  references: tuple[plots.Reference, ...] = ()  #: lines across the panels
   #: whether each run is drawn in its folder, too; for hundreds of short runs
   #: that takes as long as the runs
   pictures: bool = True
@@ -720,6 +722,12 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
   return text
 
 
+#: A picture with more panels cannot be read at the width of a page.
+MOST_PANELS = 4
+#: Protocol -> what the title of a picture says of its lines.
+_PICTURES = {suite.TUNED: "tuned", verdicts.PAPERS_OWN: "the paper's settings"}
+
+
 def _draw(
   paper: Paper,
   name: str,
@@ -728,56 +736,117 @@ def _draw(
   request: Request,
   paths: plots.Paths,
 ) -> None:
-  """Draws the curves, those by the paper's settings beside the tuned ones."""
-  protocols = dict(reversed(verdicts.by_protocol(outcomes).items()))
-  cells, marks = {}, {}
-  for panel in suite.by_panel(outcomes):
-    title = panel[0].cell.heading
-    for words, runs in protocols.items():
-      which = title if len(protocols) == 1 else f"{title}, {words}"
-      cells[which] = suite.rows_by_panel(runs).get(title, {})
-      marks[which] = report.marks(paper.name, name, runs, figure.metric).get(title, [])
-  plots.plot_panels(
-    paths,
-    {title: runs for title, runs in cells.items() if runs},
-    figure.protocol,
-    figure.metric,
-    figure.title,
-    request.x_axis,
-    marks,
-  )
+  """Draws the curves in pictures of at most ``MOST_PANELS`` panels.
 
-
-def as_dots(
-  measure: verdicts.Measure,
-  x_label: str,
-  stated: Mapping[tuple[str, str], float] | None = None,
-  by_method: bool = False,
-) -> Draw:
-  """Makes the ``Figure.draw`` of a number of each run, as dots.
-
-  Args:
-    measure: run -> one number for each seed.
-    x_label: of the numbers.
-    stated: (panel, method) -> the paper's number.
-    by_method: whether there is a panel for each method, with a row for each
-      panel of the figure, and not the other way round.
+  Those by the paper's settings are pictures of their own, NAME_stated; the
+  second picture of many panels is NAME_2.
   """
-
-  def draw(
-    paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-  ) -> None:
-    cells: dict[str, dict[str, plots.Dot]] = {}
-    for o in outcomes:
-      place = o.cell.heading, o.cell.name
-      panel, row = reversed(place) if by_method else place
-      cells.setdefault(panel, {})[row] = plots.Dot(
-        *metrics.confidence_95(partitions.means(measure(o), o.parts).tolist()),
-        (stated or {}).get((o.cell.panel, o.cell.label)),
+  protocols = verdicts.by_protocol(outcomes)
+  for words, runs in protocols.items():
+    title, end = figure.title, ""
+    if len(protocols) > 1:
+      title += f", {_PICTURES[words]}"
+      end = "_stated" * (words == verdicts.PAPERS_OWN)
+    panels = list(suite.rows_by_panel(runs).items())
+    for first in range(0, len(panels), MOST_PANELS):
+      number = f"_{first // MOST_PANELS + 1}" * bool(first)
+      plots.plot_panels(
+        [path.with_stem(path.stem + end + number) for path in paths],
+        dict(panels[first : first + MOST_PANELS]),
+        figure.protocol,
+        figure.metric,
+        title,
+        request.x_axis,
+        report.marks(paper.name, name, runs, figure.metric),
+        references=figure.references,
       )
-    plots.dots(paths, cells, x_label, title, "95 % CI of the mean")
 
-  return draw
+
+class Dots(NamedTuple):
+  """Draws a number of each run, as dots; a ``Figure.draw``."""
+
+  measure: verdicts.Measure  #: run -> one number for each seed
+  x_label: str  #: of the numbers, which are percent
+  stated: Mapping[tuple[str, str], float] = {}  #: (panel, method) -> the paper's
+  #: whether there is a panel for each method, with a row for each panel of the
+  #: figure, and not the other way round
+  by_method: bool = False
+  #: the column of the table beside the page that has the numbers, so that they
+  #: can be drawn again without the runs: "ours" of ``report.numbers_csv``, or
+  #: one with numbers and intervals in words; "": there is none
+  stored: str = ""
+  least: float = -math.inf  #: see ``plots.dots``
+
+  def __call__(
+    self, paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
+  ) -> None:
+    """Draws the runs."""
+    del x_axis
+    self._draw(
+      paths,
+      title,
+      (
+        (
+          o.cell.panel,
+          o.cell.heading,
+          o.cell.label,
+          o.cell.name,
+          plots.Dot(
+            *metrics.confidence_95(partitions.means(self.measure(o), o.parts).tolist())
+          ),
+        )
+        for o in outcomes
+      ),
+    )
+
+  def draw_numbers(
+    self, paths: plots.Paths, rows: Iterable[Mapping[str, str]], title: str
+  ) -> None:
+    """Draws the rows of the table beside the page."""
+    numbers = []
+    for row in rows:
+      mean, _, half = row[self.stored].partition(" +- ")
+      letter, _, panel = row["panel"].partition(": ")
+      protocol = row.get("protocol", "")
+      if protocol not in (suite.STATED, suite.ONE_RATE):
+        protocol = suite.TUNED
+      numbers.append(
+        (
+          letter,
+          f"({letter}) {panel or row['title']}",
+          row["method"],
+          suite.method_name(row["method"], protocol),
+          plots.Dot(float(mean), float(half or row.get("ci95") or "nan")),
+        )
+      )
+    self._draw(paths, title, numbers)
+
+  def _draw(
+    self,
+    paths: plots.Paths,
+    title: str,
+    numbers: Iterable[tuple[str, str, str, str, plots.Dot]],
+  ) -> None:
+    """Draws (letter, heading, label, name, dot) of each run."""
+    cells: dict[str, dict[str, plots.Dot]] = {}
+    for letter, heading, label, name, dot in numbers:
+      panel, row = (name, heading) if self.by_method else (heading, name)
+      cells.setdefault(panel, {})[row] = dot._replace(
+        paper=self.stated.get((letter, label))
+      )
+    order = list(dict.fromkeys(row for rows in cells.values() for row in rows))
+    plots.dots(
+      paths,
+      {
+        panel: {row: rows[row] for row in order if row in rows}
+        for panel, rows in cells.items()
+      },
+      self.x_label,
+      title,
+      "95 % CI of the mean",
+      most=100.0,
+      least=self.least,
+    )
 
 
 def _write_page(

@@ -9,7 +9,7 @@ from PIL.PngImagePlugin import PngInfo
 import pytest
 
 from experiments import publish
-from experiments.reproduction import answers
+from experiments.reproduction import answers, figures
 from fedjax_alg.runs import styles
 
 
@@ -257,6 +257,79 @@ def test_the_committed_pages_have_their_notes(tmp_path, monkeypatch):
   for path in committed.iterdir():
     assert (folder / path.name).read_bytes() == path.read_bytes(), path.name
   assert len(list(folder.iterdir())) == len(list(committed.iterdir()))
+
+
+RESULTS = pathlib.Path(__file__).parents[2] / "docs" / "results"
+
+#: Pictures of earlier styles, whose figures have to be made again to be drawn.
+OLD_STYLE = {"fedgroup_fig3.png", "beyond_gradient.png"}
+#: The first colors of matplotlib's own palette.
+DEFAULTS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
+
+
+@pytest.mark.parametrize(
+  "path", sorted(RESULTS.glob("*.png")), ids=lambda path: path.stem
+)
+def test_pictures_have_the_colors_of_the_methods(path):
+  """Lines of matplotlib's palette cannot be told apart by color-blind readers."""
+  pixels = np.asarray(Image.open(path).convert("RGB")).reshape(-1, 3).astype(np.uint32)
+  codes = pixels @ np.array([65536, 256, 1], np.uint32)
+  drawn = {
+    color
+    for color in DEFAULTS
+    if np.count_nonzero(codes == int(color[1:], 16)) > 0.0005 * codes.size
+  }
+  assert bool(drawn) == (path.name in OLD_STYLE), drawn
+
+
+def test_pictures_of_stored_numbers_are_drawn_again(tmp_path):
+  """As they are now, and without any run."""
+  redrawn = []
+  for name, paper in publish.PAPERS.items():
+    for file in RESULTS.glob(f"{name}_*"):
+      shutil.copy(file, tmp_path)
+    redrawn += [path.name for path in publish.redraw(paper, tmp_path)]
+  assert sorted(redrawn) == [
+    "conjugate_readings.png",
+    "diversified_readings.png",
+    "fedgroup_table3.png",
+    "fedgroup_table3_mnist.png",
+  ]
+  for name in redrawn:  # the tests draw small pictures
+    new, old = (
+      np.asarray(Image.open(folder / name)).shape[1::-1]
+      for folder in (tmp_path, RESULTS)
+    )
+    assert new[0] / new[1] == pytest.approx(old[0] / old[1], rel=0.05), name
+
+
+def test_a_stored_number_is_drawn_where_it_is(monkeypatch):
+  """A column of numbers in words, and one of numbers with intervals beside it."""
+  drawn = {}
+  monkeypatch.setattr(
+    figures.plots, "dots", lambda paths, cells, *words, **options: drawn.update(cells)
+  )
+  draw = figures.Dots(None, "x", {("a", "IFCA"): 95.3}, stored="best")
+  draw.draw_numbers(
+    [],
+    [
+      {"panel": "a: MNIST", "method": "FedAvg", "best": "89.78 +- 0.19"},
+      {"panel": "b: MLP", "method": "IFCA", "best": "97.6"},
+      {"panel": "b: MLP", "method": "FedAvg", "best": "95.1"},
+      {"panel": "a: MNIST", "method": "IFCA", "best": "96.01 +- 0.14"},
+    ],
+    "title",
+  )
+  assert list(drawn["(b) MLP"]) == list(drawn["(a) MNIST"]) == ["FedAvg", "IFCA"]
+  assert drawn["(a) MNIST"]["IFCA"][:3] == (96.01, 0.14, 95.3)
+  assert drawn["(b) MLP"]["FedAvg"].mean == 95.1
+  drawn.clear()
+  row = {"panel": "c", "title": "all", "method": "MA", "ours": "97.8", "ci95": "0.1"}
+  figures.Dots(None, "x", by_method=True, stored="ours").draw_numbers(
+    [], [row | {"protocol": "stated"}, row | {"protocol": "tuned", "ci95": ""}], "t"
+  )
+  assert drawn["MA (stated)"]["(c) all"][:2] == (97.8, 0.1)
+  assert np.isnan(drawn["MA"]["(c) all"].half)
 
 
 def test_pages_of_their_own_and_what_was_chosen(tmp_path, docs, source):

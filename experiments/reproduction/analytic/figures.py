@@ -461,7 +461,7 @@ def _draw_times(
 
 
 #: Draws the accuracies of ``_ends``.
-_draw_ends = figures.as_dots(claims.end("local"), "accuracy, clients' own data, %")
+_draw_ends = figures.Dots(claims.end("local"), "accuracy, clients' own data, %")
 
 
 def _draw_fig6(
@@ -471,7 +471,7 @@ def _draw_fig6(
 
   A method in closed form is evaluated once or twice, which makes no curve.
   """
-  figures.as_dots(
+  figures.Dots(
     claims.end("local"),
     "accuracy, clients' own data, %",
     {
@@ -783,7 +783,7 @@ FIGURES: dict[str, Figure] = {
     _afl_lines,
     table=_afl_table,
     statements=claims.AFL_CLAIMS,
-    draw=figures.as_dots(claims.end("global"), "accuracy of the global model, %"),
+    draw=figures.Dots(claims.end("global"), "accuracy of the global model, %"),
   ),
 }
 

@@ -291,10 +291,11 @@ def _partitions_of_size() -> dict[int, int]:
   }
 
 
-_draw_best = figures.as_dots(
+_draw_best = figures.Dots(
   claims.SCORE,
   "accuracy, clients' own data, best of all rounds, %",
   report.paper_numbers(NAME, "Table3", "test_accuracy_max"),
+  stored="best round +- 95 % CI",
 )
 
 

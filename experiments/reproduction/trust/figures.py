@@ -242,6 +242,7 @@ FIGURES: dict[str, Figure] = {
     _2nn_lines,
     quick=("a", "e"),
     measures={"rounds_to_97%": verdicts.rounds_until(0.97)},
+    references=(plots.Reference(0.97, "97 %, the target"),),
     shrunk={"num_clients": 20, "hidden": "16,16"},
   ),
   "ifca_rotated": _figure(

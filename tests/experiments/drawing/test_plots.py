@@ -228,7 +228,13 @@ def test_shares_have_a_linear_axis_that_ends_where_the_lines_do(draw_figure):
   (axis,) = draw_figure(plots.plot_panels, {"p": near}, "global", "accuracy", "t").axes
   low, high = axis.get_ylim()
   assert axis.get_yscale() == "linear" and high == 1.0
-  assert low == pytest.approx(0.95 - 0.08)
+  assert low == pytest.approx(0.95 - 0.04)  # the lines' ends are 0.04 apart
+  # Lines of one level have an axis of two points below, in percent as in tables.
+  close = {"x": rows([[0.5, 0.981]]), "z": rows([[0.5, 0.98]])}
+  (axis,) = draw_figure(plots.plot_panels, {"p": close}, "global", "accuracy", "t").axes
+  assert axis.get_ylim()[0] == pytest.approx(0.96)
+  assert axis.get_ylabel() == "accuracy, %"
+  assert axis.yaxis.get_major_formatter()(0.98, 0) == "98"
   # Numbers of the paper far above the lines are shown, too.
   far = draw_figure(
     plots.plot_panels,
@@ -239,6 +245,43 @@ def test_shares_have_a_linear_axis_that_ends_where_the_lines_do(draw_figure):
     marks={"p": [plots.Mark("x", 0.99)]},
   )
   assert far.axes[0].get_ylim()[1] > 0.99
+
+
+def test_a_bound_is_a_line_on_the_axis(draw_figure):
+  """The bound of 52 % explains a picture whose lines end below it."""
+  runs = {"FedAvg": [row | {"loss": 1.0} for row in rows([[0.1, 0.4]])]}
+  bound = plots.Reference(0.52, "all data: 52 %")
+  figure = draw_figure(
+    plots.plot_panels,
+    {"p": runs},
+    "global",
+    "accuracy",
+    "t",
+    below=(("global", "loss"),),
+    references=[bound],
+  )
+  shares, losses = figure.axes
+  assert shares.get_ylim()[1] > 0.52
+  (line,) = [part for part in shares.lines if part.get_label() == bound.label]
+  assert set(line.get_ydata()) == {0.52}
+  assert bound.label not in [part.get_label() for part in losses.lines]
+  assert bound.label in words_of(figure)
+
+
+def test_dots_end_at_the_most_and_begin_at_the_least(draw_figure):
+  """No interval of an accuracy reaches beyond 100 %; what is far is a number."""
+  panels = {
+    name: {"FedAvg": plots.Dot(97.0, 10.0), "FedProx": plots.Dot(40.0, 1.0)}
+    for name in "ab"
+  }
+  figure = draw_figure(plots.dots, panels, "accuracy, %", "t", most=100.0, least=91.0)
+  for axis in figure.axes:
+    ends = [part for bar in axis.collections for part in bar.get_segments()]
+    assert max(x for segment in ends for x, _ in segment) == 100.0
+    assert [text.get_text() for text in axis.texts] == ["\N{LEFTWARDS ARROW} 40.0"]
+    assert axis.get_xlim()[0] == 91.0
+  shown = [axis.yaxis.get_tick_params()["labelleft"] for axis in figure.axes]
+  assert shown == [True, False]  # the rows are named once
 
 
 def test_bars_of_very_different_heights_have_a_log_axis(draw_figure):

@@ -161,7 +161,7 @@ def test_statements(tmp_path):
   assert [word for _, word, _ in words.values()].count("not testable") == 5
   assert {
     word
-    for text, (_, word) in words.items()
+    for text, (_, word, _) in words.items()
     if "Synthetic apart" in text and "worst" not in text
   } == {"reached"}
   # RCC (80) lies above FeSEM, RAC (75) below FedAvg, by 15 below FG-EDC.

@@ -13,6 +13,7 @@ from experiments.reproduction import central_time, figures, report, suite
 from fedjax_alg import registry
 from tests import made_runs
 from tests.experiments import shown
+from tests.experiments.reproduction import test_verdicts
 
 DIGITS = (
   "--dataset=digits",
@@ -159,6 +160,7 @@ def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
   assert set(rows[0]) >= {"total_floats", "exchanges", "seconds", "accuracy"}
   text = (folder / "fig1.md").read_text()
   assert "## What is said in words" in text and "| not testable: not run |" in text
+  assert "\n\nOne seed gives no interval" in text
   with open(folder / "fig1_numbers.csv", newline="", encoding="utf-8") as file:
     numbers = list(csv.DictReader(file))
   assert [(row["method"], row["protocol"]) for row in numbers] == [
@@ -174,6 +176,47 @@ def test_a_figure_is_made_and_reused(tmp_path, monkeypatch, capsys):
   figures._make_figure(diversified.PAPER, "fig1", make._replace(x_axis="floats"))
   assert {p: p.stat().st_mtime_ns for p in runs} == before
   assert {p.name for p in folder.glob("*.png")} == {"fig1.png", "fig1_vs_floats.png"}
+
+
+def test_a_picture_has_at_most_four_panels(monkeypatch, tmp_path):
+  """Eight panels in one picture were 6 px text at the page's width."""
+  runs = [
+    test_verdicts.flat(label, 0.9, 0.9, panel=panel, protocol=protocol)
+    for panel in "abcde"
+    for label, protocol in (("A", "tuned"), ("A", "stated"), ("B", "one rate"))
+  ]
+  drawn = {}
+  monkeypatch.setattr(
+    figures.plots,
+    "plot_panels",
+    lambda paths, cells, *words, references: drawn.update(
+      {paths[0].name: ([*cells], [*next(iter(cells.values()))], words[2])}
+    ),
+  )
+  figures._draw(
+    diversified.PAPER,
+    "fig1",
+    diversified.PAPER.figures["fig1"],
+    runs,
+    request(root=tmp_path),
+    [tmp_path / "fig1.png"],
+  )
+  panels = [f"({letter}) panel {letter}" for letter in "abcde"]
+  title = diversified.PAPER.figures["fig1"].title
+  assert drawn == {
+    "fig1.png": (panels[:4], ["A"], f"{title}, tuned"),
+    "fig1_2.png": (panels[4:], ["A"], f"{title}, tuned"),
+    "fig1_stated.png": (
+      panels[:4],
+      ["A", "B"],
+      f"{title}, the paper's settings",
+    ),
+    "fig1_stated_2.png": (
+      panels[4:],
+      ["A", "B"],
+      f"{title}, the paper's settings",
+    ),
+  }
 
 
 @pytest.mark.usefixtures("made_up")
