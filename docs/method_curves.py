@@ -15,7 +15,7 @@ import sys
 from flax import linen as nn
 
 import fedjax_alg as fa
-from fedjax_alg import registry
+from fedjax_alg import metrics, registry
 
 PATH = pathlib.Path(__file__).parent / "methods" / "curves.csv"
 COLUMNS = ("method", "protocol", "model", "settings", "accuracy")
@@ -86,7 +86,10 @@ def settings_of(name):
 
 
 def curve(name, federations, protocol, model):
-  """One row: accuracy of every second round, the mean of three seeds."""
+  """One row: round:mean:interval of the accuracy of every second round.
+
+  The interval is half the width of the 95 % interval of the mean of three seeds.
+  """
   entry, settings = registry.ALGORITHMS[name], settings_of(name)
   options = dict(settings, seeds=3, evaluate=protocol)
   if entry.rounds is None:
@@ -99,8 +102,10 @@ def curve(name, federations, protocol, model):
     options["model"] = Normalised()
   federation = federations[entry.needs_validation(entry.hparams())]
   result = fa.run(name, federation, **options)
-  mean = result.metrics[protocol]["accuracy"].mean(0)
-  points = " ".join(f"{r}:{a:.3f}" for r, a in zip(result.rounds, mean))
+  points = " ".join(
+    "{}:{:.3f}:{:.3f}".format(number, *metrics.confidence_95(list(values)))
+    for number, values in zip(result.rounds, result.metrics[protocol]["accuracy"].T)
+  )
   settings_text = " ".join(f"{key}={value}" for key, value in settings.items())
   return dict(zip(COLUMNS, (name, protocol, model, settings_text, points)))
 

@@ -133,8 +133,13 @@ def method_page(name):
       f"{entry.label} on the embedded digits: 60 clients with two of "
       "the ten classes each, 10 of them a round, three seeds, not "
       f"tuned ({curve['model']}, {curve['settings'] or 'defaults'}; "
-      f"accuracy by the protocol `{curve['protocol']}`). The bands are "
-      "95 % intervals over the seeds.",
+      f"accuracy by the protocol `{curve['protocol']}`)."
+      # A point has a third number where its interval is known.
+      + (
+        " The bands are 95 % intervals over the seeds."
+        if curve["accuracy"].split()[0].count(":") == 2
+        else " The band of FedAvg is the 95 % interval over the seeds."
+      ),
       "```",
       "",
     ]

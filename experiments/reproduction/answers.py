@@ -192,11 +192,11 @@ def sentences_section(figure_answers: Iterable[PaperAnswer]) -> str:
   for (text, texts), column in zip(by_text.items(), columns):
     rows.append([text])
     for protocol in protocols:
-      answer = texts.get(protocol)
+      its = texts.get(protocol)
       rows[-1] += [
-        rule.shorten(answer.ours) if answer else "-",
+        rule.shorten(its.ours) if its else "-",
         *(column if not protocol else ()),
-        answer.words if answer else "-",
+        its.words if its else "-",
       ]
   heads = ["what is said"]
   for protocol in protocols:

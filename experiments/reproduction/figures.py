@@ -6,6 +6,7 @@ needs, or finds those that exist, and writes the picture (PNG, PDF), its points
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import dataclasses
 import functools
 import math
 import pathlib
@@ -762,12 +763,14 @@ def _draw(
       )
 
 
-class Dots(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Dots:
   """Draws a number of each run, as dots; a ``Figure.draw``."""
 
   measure: verdicts.Measure  #: run -> one number for each seed
   x_label: str  #: of the numbers, which are percent
-  stated: Mapping[tuple[str, str], float] = {}  #: (panel, method) -> the paper's
+  #: (panel, method) -> the paper's
+  stated: Mapping[tuple[str, str], float] = dataclasses.field(default_factory=dict)
   #: whether there is a panel for each method, with a row for each panel of the
   #: figure, and not the other way round
   by_method: bool = False
