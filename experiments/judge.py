@@ -267,7 +267,8 @@ def _margin(
 
 def _data_of(result: fa.RunResult) -> str:
   """The data set of a run; "" of data that have no name."""
-  return str(result.facts.get("plan", {}).get("data", {}).get("dataset", ""))
+  data = result.facts.get("data")
+  return str(data.get("dataset", "")) if isinstance(data, Mapping) else ""
 
 
 def _line(

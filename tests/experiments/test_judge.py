@@ -92,6 +92,19 @@ def test_what_is_spent(folders, tmp_path):
   ]
 
 
+def test_the_data_set_of_a_run_decides_the_tie(tmp_path):
+  """0.4 points are a difference on digits and none on CIFAR-10."""
+  curves = [[0.5, 0.7040], [0.5, 0.7041], [0.5, 0.7039]]
+  made_runs.write(tmp_path / "slow", curves, every=1)
+  made_runs.write(tmp_path / "fast", curves, every=1, data={"dataset": "cifar10"})
+  rows = judge_claims(
+    tmp_path,
+    ["Slow,global,accuracy,70,final", "Fast,global,accuracy,70,final"],
+    tmp_path,
+  )
+  assert [words for _, words in rows] == ["better by 0.4", "reached"]
+
+
 #: A claim's metric, value and rule -> the verdict: the last accuracies of SLOW
 #: are 70.3 +- 3.8, its losses 0.30 +- 0.04, and 60 % are there in round 2.
 BOUNDS = {
