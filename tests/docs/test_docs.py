@@ -473,7 +473,7 @@ def test_methods_with_private_layers_are_counted_and_the_others_named():
   words = (str(count - len(refused)), str(count))
   for text in ((ROOT / "README.md").read_text("utf-8"), page_of("methods")):
     assert re.findall(r"(\d+) of (?:the )?(\d+) methods", text) == [words]
-  part = page_of("personal").partition("## What is refused")[2]
+  part = page_of("personal").partition("## Errors you may see")[2]
   assert {name for name in re.findall(r"`(\w+)`", part)} >= refused
 
 
@@ -503,17 +503,17 @@ def test_the_installation_page_names_the_extras():
 def test_every_method_links_its_paper():
   """By an address that was checked; those without one are listed."""
   papers = run_path(ROOT / "docs" / "_extensions" / "method_papers.py", "papers")
-  without = {name for name in registry.ALGORITHMS if not papers["address"](name)}
-  assert without == set(papers["WITHOUT"])
-  named = {*papers["_ARXIV"], *papers["_DOI"], *papers["WITHOUT"]}
+  without = {name for name in registry.ALGORITHMS if not papers.address(name)}
+  assert without == set(papers.WITHOUT)
+  named = {*papers._ARXIV, *papers._DOI, *papers.WITHOUT}
   assert named <= registry.ALGORITHMS.keys()
   for name in registry.ALGORITHMS:
     paper = registry.ALGORITHMS[name].paper
-    assert paper in papers["link"](name)
+    assert paper in papers.link(name)
     if name not in without:
       assert re.fullmatch(
         r"https://(arxiv\.org/abs/\d{4}\.\d{5}|doi\.org/10\.\S+)",
-        papers["address"](name),
+        papers.address(name),
       )
 
 
