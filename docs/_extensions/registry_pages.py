@@ -21,7 +21,7 @@ import numpy as np
 from sphinx.util.docutils import SphinxDirective
 
 from experiments.cli import presets
-from experiments.drawing import styles
+from fedjax_alg.runs import styles
 from fedjax_alg import registry
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
