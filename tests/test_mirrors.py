@@ -50,6 +50,7 @@ ELSEWHERE = {
   "metrics/names": "metrics/test_metrics",
   "models/adapt": "models/test_resolve",
   "models/flops": "models/test_layers",
+  "rounds/closed_form": "least_squares/test_closed_form",
   "rounds/layerwise": "algorithms/test_fedacnnl",
   "rounds/expected": "contract/test_contract",
   "rounds/k_models": "rounds/test_two_halves",

@@ -31,7 +31,8 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import solve
 from fedjax_alg.least_squares.layer_fits import LayerFits, double_field, layers_of
 from fedjax_alg.least_squares.private import PrivateMoments
-from fedjax_alg.rounds.layerwise import LayerwiseState, layerwise
+from fedjax_alg.rounds.closed_form import ClosedFormState
+from fedjax_alg.rounds.layerwise import layerwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +94,7 @@ def caution_ridge(hparams: AFLHParams, num_params: int) -> str:
 @builder
 def afl(
   model: Model, hparams: AFLHParams, *, map_clients: MapClients
-) -> Algorithm[LayerwiseState]:
+) -> Algorithm[ClosedFormState]:
   """AFL: least squares on the features of all clients, in one round.
 
     W = (sum_k (X_k'X_k + gamma I) - K gamma I)^-1 sum_k X_k'Y_k

@@ -20,7 +20,8 @@ from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of, per_layer
 from fedjax_alg.least_squares.private import PrivateMoments
-from fedjax_alg.rounds.layerwise import LayerwiseState, layerwise
+from fedjax_alg.rounds.closed_form import ClosedFormState
+from fedjax_alg.rounds.layerwise import layerwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +87,7 @@ def num_rounds(hparams: LayerFits, num_layers: int) -> int:
 @builder
 def fedacnnl(
   model: Model, hparams: FedACnnLHParams, *, map_clients: MapClients
-) -> Algorithm[LayerwiseState]:
+) -> Algorithm[ClosedFormState]:
   """FedACnnL: every layer is fitted once, by least squares over all data.
 
   Round l fits layer l. Client k computes the inputs X_k of layer l from its
@@ -110,7 +111,7 @@ def fedacnnl(
 @builder
 def pfedacnnl(
   model: Model, hparams: PFedACnnLHParams, *, map_clients: MapClients
-) -> Algorithm[LayerwiseState]:
+) -> Algorithm[ClosedFormState]:
   """pFedACnnL: FedACnnL in groups of clients, then personal layers.
 
   With `clustering`, clients with similar label frequencies form groups, and

@@ -346,7 +346,7 @@ def stage(
 
 
 def static_round(prepared: Prepared, number: int) -> int | None:
-  """The round, if its code is that of this round alone (``rounds.layerwise``).
+  """The round, if its code is that of this round alone (``rounds.closed_form``).
 
   None: all rounds have the same code.
   """

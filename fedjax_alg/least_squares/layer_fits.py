@@ -1,25 +1,34 @@
 """Fitting the layers of a model one after the other, with its options.
 
-``rounds.layerwise`` calls these functions at the server and at a client when
-the sums of a layer are known (analytic, (1), (5), (11)-(13)).
+``steps_of`` makes the steps of a method in closed form (``ClosedFormStep``): one
+for each layer, solved from the sums of that layer (analytic, (1), (5),
+(11)-(13)).
 """
 
 from collections.abc import Callable
 import dataclasses
+import functools
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Num
+import numpy as np
 
 from fedjax_alg import tasks
-from fedjax_alg.base import Array, Key, Layer, Model, Params
+from fedjax_alg.base import Array, Key, Layer, Model, Params, Shard
 from fedjax_alg.conditions import MANY, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
-from fedjax_alg.least_squares import codes, solve
+from fedjax_alg.least_squares import codes, few_rows, solve
 from fedjax_alg.least_squares import moments as moments_lib
+from fedjax_alg.least_squares import private as private_moments
+from fedjax_alg.least_squares.closed_form import (
+  AdditiveStatistics,
+  ClosedFormStep,
+  StepContext,
+)
 from fedjax_alg.least_squares.private import PrivateMoments, definite
 
 PRECISIONS = ("float64", "float32")
@@ -269,15 +278,13 @@ def code_of(
   return codes.centred(code, counts) if options.code_centred else code
 
 
-def empty_fit(
-  plan: FitPlan, l: int, k: int, num_classes: int, dtype: jnp.dtype
-) -> solve.Fit:
-  """Makes placeholders for the fits of layer l of K groups, [K, ...]."""
+def empty_fit(plan: FitPlan, l: int, num_classes: int, dtype: jnp.dtype) -> solve.Fit:
+  """Makes a placeholder for the fit of layer l."""
   layer = plan.layers[l]
   d = layer.fan_in + (plan.options.bias == "ones" and not plan.has_random_filters(l))
   return solve.Fit(
-    jnp.zeros((k, d, plan.columns(l, num_classes)), dtype),
-    jnp.ones((k, layer.width), dtype),
+    jnp.zeros((d, plan.columns(l, num_classes)), dtype),
+    jnp.ones(layer.width, dtype),
   )
 
 
@@ -377,3 +384,122 @@ def fit_personal_layer(
   )
   fit = solve.Fit(basis, meta.scale.astype(dtype))
   return solve.fitted_weights(fit, equations, moments, layer, bias)
+
+
+def steps_of(plan: FitPlan) -> tuple[ClosedFormStep, ...]:
+  """Makes the steps of a method that fits one layer in each round."""
+  return tuple(_step_of(plan, l) for l in range(len(plan.layers)))
+
+
+def _step_of(plan: FitPlan, l: int) -> ClosedFormStep:
+  """The round in which layer l is fitted."""
+  layer, options = plan.layers[l], plan.options
+  is_random = plan.has_random_filters(l)
+
+  def floats_sent(num_classes):
+    up = moments_lib.floats_sent(layer, num_classes, 0 if is_random else layer.width)
+    # Without classes, the number of examples is not the sum of the counts.
+    return up if plan.task.has_classes else up + 1
+
+  def floats_down(num_classes):
+    # If the positions of a layer share a code, the server sends the solution
+    # for the labels Y instead of the layer, as that is smaller.
+    down = (layer.fan_in + (options.bias != "none")) * min(
+      plan.columns(l, num_classes), layer.width
+    )
+    return down + (layer.width if options.normalize and l < plan.last else 0)
+
+  def solve_flops(num_classes):
+    d, sides = layer.fan_in, plan.columns(l, num_classes)
+    return d**3 / 3 + (1.0 if is_random else 2.0) * d * d * sides
+
+  def solve_layer(total, context):
+    fit, kernel, offset = fit_layer(
+      plan, l, context.clients, context.seed, context.counts, total
+    )
+    return put_weights(layer, context.params, kernel, offset), fit
+
+  statistics = AdditiveStatistics(
+    zero=lambda num_classes: moments_lib.zero_moments(
+      layer, num_classes, plan.product, plan.task
+    ),
+    add=lambda sums, params, shard: moments_lib.add_shard(
+      sums, layer, params, shard, plan.product, task=plan.task
+    ),
+    number=lambda sums: sums.number,
+    floats_sent=floats_sent,
+    flops=moments_lib.flops(layer)
+    + sum(2.0 * done.positions * done.fan_in * done.width for done in plan.layers[:l]),
+    send=moments_lib.carry_sums,
+  )
+  if plan.private is not None:
+    statistics = dataclasses.replace(
+      statistics,
+      clip=functools.partial(private_moments.clip_moments, plan.private),
+      noise=functools.partial(private_moments.noise, plan.private),
+    )
+  is_personal = bool(plan.personal_ridge) and not plan.keeps_group_layer(l)
+  return ClosedFormStep(
+    statistics,
+    solve_layer,
+    functools.partial(empty_fit, plan, l),
+    floats_down,
+    solve_flops,
+    functools.partial(_personal_layer, plan, l) if is_personal else None,
+    solve_flops,
+  )
+
+
+def _personal_layer(
+  plan: FitPlan, l: int, params: Params, shard: Shard, context: StepContext
+) -> Params:
+  """``params`` with the client's personal layer l, by (13)."""
+  layer = plan.layers[l]
+  group_fit: solve.Fit = context.fit  # type: ignore[assignment]
+  dtype = np.promote_types(plan.product, group_fit.basis.dtype)
+
+  def by_sums(context, params, shard):
+    moments = moments_lib.add_shard(
+      moments_lib.zero_moments(layer, context.counts.shape[0], dtype, plan.task),
+      layer,
+      params,
+      shard,
+      plan.product,
+      task=plan.task,
+    )
+    return fit_personal_layer(
+      plan, l, context.seed, context.counts, context.fit, moments
+    )
+
+  def by_rows(size, context, params, shard):
+    meta = jax.tree.map(lambda leaf: leaf.astype(dtype), context.fit)
+    code = code_of(plan, context.seed, l, context.counts.astype(dtype), dtype)
+    return few_rows.fit_by_rows(
+      layer,
+      params,
+      shard,
+      code,
+      meta,
+      plan.personal_ridge[l],
+      plan.options.bias,
+      size,
+      plan.task,
+    )
+
+  sizes: tuple[int, ...] = ()
+  # Accelerators map clients by vmap, which would compute every way.
+  if jax.default_backend() == "cpu":
+    sizes = few_rows.row_limits(layer, plan.personal_ridge[l])
+  ways: list[Callable[..., Any]] = [
+    *(functools.partial(by_rows, size) for size in sizes),
+    by_sums,
+  ]
+  # A client takes the smallest size that holds its examples.
+  solution = jax.lax.switch(
+    (shard.size > jnp.asarray(sizes, jnp.int32)).sum(dtype=jnp.int32),
+    ways,
+    context,
+    params,
+    shard,
+  )
+  return put_weights(layer, params, *solution)

@@ -3,7 +3,8 @@
 What is sent is counted in ``exchange.links``.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,13 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Model, Work
 from fedjax_alg.client.minibatches import batches_per_epoch
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.least_squares import moments
-from fedjax_alg.least_squares.layer_fits import FitPlan
-from fedjax_alg.typing import Numeric
+from fedjax_alg.least_squares.closed_form import (
+  ClosedFormStep,
+  LayerCost,
+  cost_of_personal,
+  cost_of_step,
+)
+from fedjax_alg.least_squares.layer_fits import FitPlan, steps_of
 
 #: A gradient costs as much as three forward passes: the forward pass itself,
 #: and two products of the same size, for the gradients of a layer's input and
@@ -74,17 +79,6 @@ def count_work(
   )
 
 
-class LayerCost(NamedTuple):
-  """The cost of a round in which a layer is fitted."""
-
-  down: Numeric = 0  #: floats sent to each participant
-  up: Numeric = 0  #: floats that each participant sends
-  exchanges: Numeric = 0
-  central_flops: Numeric = 0.0
-  per_example: Numeric = 0.0  #: a client's flops for each example
-  per_client: Numeric = 0.0  #: a client's flops that do not depend on its examples
-
-
 #: Fields of ``LayerCost`` that are whole numbers.
 _INTEGER_FIELDS = ("down", "up", "exchanges")
 
@@ -92,19 +86,35 @@ _INTEGER_FIELDS = ("down", "up", "exchanges")
 def layer_cost(
   plan: FitPlan, rounds: Array, k: int, num_classes: int, encoded_width: int
 ) -> LayerCost:
-  """The cost of the next round of a layerwise method, arrays [].
+  """``cost_of_steps`` of a method that fits layers."""
+  return cost_of_steps(steps_of(plan), rounds, k, num_classes, encoded_width)
+
+
+def cost_of_steps(
+  steps: Sequence[ClosedFormStep],
+  rounds: Array,
+  k: int,
+  num_classes: int,
+  encoded_width: int,
+) -> LayerCost:
+  """The cost of the next round of a method in closed form, arrays [].
+
+  The first rounds solve the steps, the next ones the personal parts, and later
+  rounds cost nothing.
 
   Args:
-    plan: how layers are fitted.
+    steps: the steps of the method.
     rounds: [] int32, number of rounds run so far.
     k: K, number of groups of clients.
     num_classes: L.
-    encoded_width: number of entries of an encoded label vector.
+    encoded_width: number of entries of an encoded label vector, which clients
+      send in the first round if there are groups.
   """
-  entries = [
-    _cost_of_round(plan, r, k, num_classes, encoded_width)
-    for r in range(2 * len(plan.layers) + 1)
-  ]
+  first, *others = (cost_of_step(step, num_classes, k) for step in steps)
+  if k > 1:
+    first = first._replace(up=first.up + encoded_width)
+  personal = [cost_of_personal(step, num_classes) for step in steps]
+  entries = [first, *others, *personal, LayerCost()]
   table = LayerCost(
     *(
       jnp.asarray(column, jnp.int32 if name in _INTEGER_FIELDS else jnp.float32)
@@ -113,36 +123,3 @@ def layer_cost(
   )
   result: LayerCost = trees.index(table, jnp.minimum(rounds, len(entries) - 1))
   return result
-
-
-def _cost_of_round(
-  plan: FitPlan, r: int, k: int, num_classes: int, encoded_width: int
-) -> LayerCost:
-  """The cost of the round after r rounds.
-
-  The first rounds fit the shared layers, the next ones the personal layers, and
-  later rounds cost nothing.
-  """
-  personal, l = r > plan.last, r % len(plan.layers)
-  if r >= plan.num_rounds or (personal and plan.keeps_group_layer(l)):
-    return LayerCost()
-  layer, random_filters = plan.layers[l], plan.has_random_filters(l)
-  d, sides = layer.fan_in, plan.columns(l, num_classes)
-  solution = d**3 / 3 + (1.0 if random_filters else 2.0) * d * d * sides
-  forward = sum(
-    2.0 * done.positions * done.fan_in * done.width for done in plan.layers[:l]
-  )
-  per_example = forward + moments.flops(layer)
-  if personal:
-    return LayerCost(per_example=per_example, per_client=solution)
-  # If the positions of a layer share a code, the server sends the solution for
-  # the labels Y instead of the layer, as that is smaller.
-  down = (d + (plan.options.bias != "none")) * min(sides, layer.width) + (
-    layer.width if plan.options.normalize and l < plan.last else 0
-  )
-  up = moments.floats_sent(layer, num_classes, 0 if random_filters else layer.width)
-  if not plan.task.has_classes:
-    up += 1  # the number of examples, which is not the sum of the counts
-  if l == 0 and k > 1:
-    up += encoded_width
-  return LayerCost(down, up, 1, k * solution, per_example)

@@ -1,0 +1,396 @@
+"""Methods in closed form: one round for each part of a model, solved from sums.
+
+In round l every client runs its data through the parts solved so far and sends
+the statistics of step l (``least_squares.closed_form``). The server adds these
+up for each of K groups of clients, solves for part l of each group, and sends
+the parts back. The partition, the batch size and the order of the clients
+change the result only by rounding.
+
+After the last step nothing more is sent. Where a step has a personal part,
+every client then computes parts of its own, one per round. Personal parts are
+not stored: ``client_params`` computes them from the group's model and the
+client's data.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import tasks, trees
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  Cohort,
+  Devices,
+  FedSpec,
+  Key,
+  MapClients,
+  Params,
+  RoundAux,
+  RoundCost,
+  Shard,
+  Work,
+  round_cost,
+)
+from fedjax_alg.client import objective
+from fedjax_alg.engine import clock
+from fedjax_alg.errors import OptionError
+from fedjax_alg.grouping import kmeans, nearest_centre
+from fedjax_alg.least_squares.closed_form import ClosedFormStep, StepContext, Sums
+from fedjax_alg.rounds import ledger
+from fedjax_alg.typing import PyTree
+
+
+class ClosedFormState(NamedTuple):
+  """State of the server: its K models, and facts about the clients."""
+
+  models: Params  #: [K, ...]
+  fits: tuple[PyTree, ...]  #: the fit of every step, [K, ...]
+  counts: Array  #: [K, L], examples of each class in each group, or zeros
+  centres: Array  #: [K, w], mean encoded label vector of each group
+  member: Array  #: [C] int32, each client's group; -1 before it takes part
+  batch: Array  #: [C] int32, each client's batch size in the next round
+  fastest: Array  #: [] float32, seconds of the fastest client in round 1
+  code_seed: Array  #: [2] uint32, seed of the codes, shared by all clients
+  round: Array  #: [] int32, rounds completed
+
+
+def class_shares(seed: Array, counts: Array) -> Array:
+  """The shares of the classes among a client's examples, [L]."""
+  del seed
+  return counts / jnp.maximum(counts.sum(), 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Grouping:
+  """How clients are grouped by their classes."""
+
+  num_groups: int = 1  #: K
+  #: (seed, class counts [L]) -> vector [w], by which clients are grouped
+  encode: Callable[[Array, Array], Array] = class_shares
+
+
+@dataclasses.dataclass(frozen=True)
+class _Method:
+  """The arguments of ``make_closed_form``."""
+
+  steps: tuple[ClosedFormStep, ...]
+  map_clients: MapClients
+  task: tasks.Task
+  grouping: Grouping
+  batch_size: int
+  max_batch_size: int | None
+  double: bool
+
+  @property
+  def num_groups(self) -> int:
+    return self.grouping.num_groups
+
+  @property
+  def is_personal(self) -> bool:
+    return any(step.personal for step in self.steps)
+
+
+def make_closed_form(
+  steps: Sequence[ClosedFormStep],
+  *,
+  map_clients: MapClients,
+  task: tasks.Task = tasks.CLASSIFICATION,
+  grouping: Grouping = Grouping(),
+  batch_size: int = 32,
+  max_batch_size: int | None = None,
+  double: bool = True,
+) -> Algorithm[ClosedFormState]:
+  """Makes an algorithm that solves one step in each round.
+
+  Args:
+    steps: the steps, in the order of their rounds.
+    map_clients: how one client's code is mapped over the participants.
+    task: what the model predicts; with classes, those of a group are counted.
+    grouping: how clients are grouped; a model is solved for each group.
+    batch_size: the batch size on a client's simulated machine, at first.
+    max_batch_size: the largest, to which it grows on slow clients; None: it
+      does not grow.
+    double: whether personal parts are computed in double precision.
+
+  Raises:
+    OptionError: there are groups, and the task has no classes.
+  """
+  if grouping.num_groups > 1 and not task.has_classes:
+    raise OptionError(
+      f"`clustering`: groups clients by their classes, the task {task.name} has none"
+    )
+  method = _Method(
+    tuple(steps), map_clients, task, grouping, batch_size, max_batch_size, double
+  )
+  return Algorithm(
+    functools.partial(_init, method),
+    functools.partial(_setup, method),
+    functools.partial(_round, method),
+    functools.partial(_client_params, method),
+    lambda state: state.models,
+    (lambda state: state.member) if grouping.num_groups > 1 else None,
+  )
+
+
+def _init(method: _Method, params: Params, spec: FedSpec, key: Key) -> ClosedFormState:
+  k, classes = method.num_groups, spec.num_classes
+  if k > spec.num_clients:
+    raise OptionError(f"`num_groups`={k}: more than the {spec.num_clients} clients")
+  dtype = jax.tree.leaves(params)[0].dtype
+  seed = jax.random.key_data(key)
+  width = method.grouping.encode(seed, jnp.ones(classes)).shape[0]
+  return ClosedFormState(
+    trees.repeat(params, k),
+    tuple(trees.repeat(step.empty_fit(classes, dtype), k) for step in method.steps),
+    jnp.zeros((k, classes)),
+    jnp.zeros((k, width)),
+    jnp.full(spec.num_clients, -1, jnp.int32),
+    jnp.full(spec.num_clients, method.batch_size, jnp.int32),
+    jnp.zeros(()),
+    seed,
+    jnp.zeros((), jnp.int32),
+  )
+
+
+def _setup(
+  method: _Method, state: ClosedFormState, everyone: Cohort, key: Key
+) -> ClosedFormState:
+  """Groups the clients, and counts the examples of each class in a group."""
+  seed, (k, classes) = state.code_seed, state.counts.shape
+  if not method.task.has_classes:
+    return state
+  counts = method.map_clients(
+    lambda _, shard: objective.label_counts(shard, classes), (), everyone.shards
+  )
+  present = everyone.present
+  centres, groups = state.centres, jnp.zeros(present.shape, jnp.int32)
+  if k > 1:
+    points = jax.vmap(functools.partial(method.grouping.encode, seed))(counts)
+    clusters = kmeans(points, present, key, k)
+    centres, groups = clusters.centres, clusters.assignment
+  counts = jax.ops.segment_sum(
+    jnp.where(present[:, None], counts, jnp.zeros_like(counts)),
+    jnp.where(present, groups, k),
+    k,
+  )
+  return state._replace(centres=centres, counts=counts)
+
+
+def _round(
+  method: _Method, state: ClosedFormState, cohort: Cohort, key: Key
+) -> tuple[ClosedFormState, RoundAux]:
+  groups = jnp.zeros(cohort.ids.shape, jnp.int32)
+  if method.num_groups > 1:
+    groups = method.map_clients(
+      functools.partial(_group_of, method),
+      (state.code_seed, state.centres, state.counts),
+      cohort.shards,
+    )
+  fit = [
+    functools.partial(_solve_step, method, l, cohort=cohort, groups=groups, key=key)
+    for l in range(len(method.steps))
+  ]
+  ways: list[Callable[..., PyTree]] = [*fit, lambda state: (state.models, state.fits)]
+  if isinstance(state.round, int):  # a round of its own program (``deploy``)
+    models, fits = ways[min(state.round, len(method.steps))](state)
+  else:
+    models, fits = jax.lax.switch(
+      jnp.minimum(state.round, len(method.steps)), ways, state
+    )
+  cost = ledger.cost_of_steps(
+    method.steps,
+    state.round,
+    method.num_groups,
+    state.counts.shape[1],
+    state.centres.shape[1],
+  )
+  batch = state.batch.at[cohort.ids].get(mode="clip").astype(jnp.float32)
+  work = Work(
+    jnp.where(cohort.present, cohort.weight * cost.per_example + cost.per_client, 0.0),
+    jnp.where(cost.per_example > 0, jnp.ceil(cohort.weight / batch), 0.0),
+  )
+  state = state._replace(
+    models=models,
+    fits=fits,
+    round=jnp.int32(state.round + 1),
+    member=state.member.at[cohort.ids].set(groups, mode="drop"),
+  )
+  billed = round_cost(cost.down, cost.up, cost.exchanges, 0, cost.central_flops)
+  if method.max_batch_size is not None and cohort.devices is not None:
+    state = _adapt_batches(method, state, cohort, cohort.devices, work, billed)
+  mean_batch = trees.slot_mean(cohort.present.astype(jnp.float32), batch)
+  return state, RoundAux({"group": groups}, {"batch_size": mean_batch}, billed, work)
+
+
+def _client_params(
+  method: _Method, state: ClosedFormState, client_id: Array, shard: Shard, key: Key
+) -> Params:
+  """The group's model, with the personal parts of the rounds so far."""
+  del client_id, key
+  group = _group_of(method, (state.code_seed, state.centres, state.counts), shard)
+  params = trees.index(state.models, group)
+  if not method.is_personal:
+    return params
+  personal: Callable[..., Params] = functools.partial(_personal, method)
+  if method.double:
+    # This must include the conditionals, which vmap traces once more.
+    personal = _in_double(personal)
+  return personal(state, group, params, shard)
+
+
+def _in_double(fn: Callable[..., object]) -> Callable[..., Any]:
+  """``fn``, traced with float64 enabled whatever the dtypes of the run are.
+
+  A vmap around a loop that calls ``fn`` would trace it again without float64.
+  Therefore the seeds of these methods are never vectorised
+  (``registry.Entry.rounds``).
+  """
+
+  def call(*args):
+    with jax.enable_x64(True):
+      return fn(*args)
+
+  return call
+
+
+def _group_of(method: _Method, shared: Any, shard: Shard) -> Array:
+  """The group whose mean encoded labels are nearest, [] int32."""
+  seed, centres, counts = shared
+  if method.num_groups == 1:
+    return jnp.zeros((), jnp.int32)
+  labels = objective.label_counts(shard, counts.shape[1])
+  return nearest_centre(method.grouping.encode(seed, labels), centres)
+
+
+def _solve_step(
+  method: _Method,
+  l: int,
+  state: ClosedFormState,
+  *,
+  cohort: Cohort,
+  groups: Array,
+  key: Key,
+) -> tuple[Params, tuple[PyTree, ...]]:
+  """Solves step l in one federated round: (models, fits) with that step."""
+  step = method.steps[l]
+  total = _sum_statistics(method, step, state, cohort, groups)
+  clients = cohort.present.sum()
+
+  def one_group(group):
+    counts, total, params, old = group
+    total = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), total)
+    new, fit = step.solve(
+      total, StepContext(clients, state.code_seed, counts, params, old)
+    )
+    fit = jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), fit, old)
+    # A group without examples keeps its model.
+    return trees.where(
+      step.statistics.number(total) > 0,
+      (new, fit),
+      (params, old),
+    )
+
+  def solve(total, noise):
+    if step.statistics.noise is not None:
+      total = jax.tree.map(
+        lambda sums, part: sums + part.astype(sums.dtype), total, noise
+      )
+    if method.num_groups == 1:
+      total = trees.repeat(total, 1)
+    return jax.lax.map(one_group, (state.counts, total, state.models, state.fits[l]))
+
+  # Random numbers are drawn before float64 is enabled.
+  noise = () if step.statistics.noise is None else step.statistics.noise(total, key)
+  models, fit = _in_double(solve)(total, noise)
+  return models, (*state.fits[:l], fit, *state.fits[l + 1 :])
+
+
+def _sum_statistics(
+  method: _Method,
+  step: ClosedFormStep,
+  state: ClosedFormState,
+  cohort: Cohort,
+  groups: Array,
+) -> Sums:
+  """Every group's sums over the cohort, [K, ...]; with K = 1 [...]."""
+  statistics, (k, classes) = step.statistics, state.counts.shape
+  carrier = method.map_clients.carrier
+
+  def zero():
+    sums = statistics.zero(classes)
+    return sums if k == 1 else trees.repeat(sums, k)
+
+  def add(total, models, shard, group):
+    params = trees.index(models, 0 if k == 1 else group)
+    if statistics.clip is not None or carrier is not None:
+      return trees.add(total, statistics.of_client(params, shard, classes, carrier))
+    sums = total if k == 1 else trees.index(total, group)
+    sums = statistics.add(sums, params, shard)
+    if k == 1:
+      return sums
+    return jax.tree.map(lambda leaf, new: leaf.at[group].set(new), total, sums)
+
+  return method.map_clients.total(
+    _in_double(add),
+    _in_double(zero),
+    state.models,
+    cohort.shards,
+    groups,
+    psum=_in_double(jax.lax.psum),
+  )
+
+
+def _personal(
+  method: _Method, state: ClosedFormState, group: Array, params: Params, shard: Shard
+) -> Params:
+  """``params`` with the personal parts of the rounds run so far."""
+  for l, step in enumerate(method.steps):
+    if step.personal is None:
+      continue
+    context = StepContext(
+      (state.member == group).sum(),
+      state.code_seed,
+      state.counts[group],
+      trees.index(state.models, group),
+      trees.index(state.fits[l], group),
+    )
+    params = jax.lax.cond(
+      state.round > len(method.steps) + l,
+      step.personal,
+      lambda params, shard, context: params,
+      params,
+      shard,
+      context,
+    )
+  return params
+
+
+def _adapt_batches(
+  method: _Method,
+  state: ClosedFormState,
+  cohort: Cohort,
+  devices: Devices,
+  work: Work,
+  cost: RoundCost,
+) -> ClosedFormState:
+  """Gives slow clients larger batches in the next round, by (7)."""
+  assert method.max_batch_size is not None
+  times = clock.round_times(
+    devices, cohort.weight, work, clock.bytes_sent(cost), cost.central_flops
+  )
+  first = jnp.where(cohort.present, times.arrival, jnp.inf).min()
+  fastest = jnp.where(state.round == 1, first, state.fastest)
+  batch = clock.adapt_batch_size(
+    state.batch.at[cohort.ids].get(mode="clip"),
+    times.arrival,
+    fastest,
+    method.max_batch_size,
+  )
+  return state._replace(
+    fastest=fastest, batch=state.batch.at[cohort.ids].set(batch, mode="drop")
+  )
