@@ -30,12 +30,14 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.api import run, steps
 from fedjax_alg.runs.audit import Audit, audit
 from fedjax_alg.runs.compare import Comparison, compare
+from fedjax_alg.runs.contributions import Contributions, contributions
 from fedjax_alg.runs.gradient_tuning import GradientTuning, tune_by_gradient
 from fedjax_alg.runs.hypergradient import Hypergradient, hypergradient
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.progress import progress_bar
 from fedjax_alg.runs.ranks import Ranking, rank
 from fedjax_alg.runs.result import RunFolderError, RunResult, load_run
+from fedjax_alg.runs.revision import add, forget
 from fedjax_alg.runs.sinks import STOP
 from fedjax_alg.runs.sweep import Sweep, sweep
 from fedjax_alg.runs.tensorboard import tensorboard
@@ -47,6 +49,7 @@ __all__ = [
   "ClientData",
   "Cohort",
   "Comparison",
+  "Contributions",
   "DataError",
   "FedSpec",
   "Federation",
@@ -67,10 +70,13 @@ __all__ = [
   "Task",
   "at_clients",
   "audit",
+  "add",
   "compare",
   "confusion",
+  "contributions",
   "distributed",
   "federate",
+  "forget",
   "from_arrays",
   "from_dataframe",
   "from_hf",

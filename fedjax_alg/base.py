@@ -564,6 +564,10 @@ class Algorithm(NamedTuple, Generic[State]):
   #: (model) -> the model of what ``client_params`` returns, where clients deploy
   #: something else than parameters of ``model``: a mixture of several
   client_model: Callable[[Model], Model] = lambda model: model
+  #: (state, cohort, step, sign) -> the state with the sums of these clients added
+  #: to those of a step (sign 1) or subtracted (sign -1), and that step solved
+  #: again; None for a method whose state does not have the sums
+  revise: Callable[[State, Cohort, int, int], State] | None = None
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:

@@ -29,6 +29,7 @@ from fedjax_alg.conditions import POSITIVE, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import solve
+from fedjax_alg.least_squares.closed_form import StoredSums
 from fedjax_alg.least_squares.layer_fits import LayerFits, double_field, layers_of
 from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds.closed_form import ClosedFormState
@@ -36,7 +37,7 @@ from fedjax_alg.rounds.layerwise import layerwise
 
 
 @dataclasses.dataclass(frozen=True)
-class AFLHParams(PrivateMoments):
+class AFLHParams(StoredSums, PrivateMoments):
   """Hyper-parameters of AFL."""
 
   client_ridge: float = hyper(
@@ -115,4 +116,5 @@ def afl(
     total_ridge=lambda ridge, clients: ridge * clients,
     private=hparams,
     task=tasks.of(model),
+    store_sums=hparams.store_sums,
   )

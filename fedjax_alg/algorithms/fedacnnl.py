@@ -18,6 +18,7 @@ from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
+from fedjax_alg.least_squares.closed_form import StoredSums
 from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of, per_layer
 from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds.closed_form import ClosedFormState
@@ -25,12 +26,12 @@ from fedjax_alg.rounds.layerwise import layerwise
 
 
 @dataclasses.dataclass(frozen=True)
-class FedACnnLHParams(PrivateMoments, LayerFits):
+class FedACnnLHParams(StoredSums, PrivateMoments, LayerFits):
   """Hyper-parameters of FedACnnL."""
 
 
 @dataclasses.dataclass(frozen=True)
-class PFedACnnLHParams(LayerFits):
+class PFedACnnLHParams(StoredSums, LayerFits):
   """Hyper-parameters of pFedACnnL."""
 
   clustering: bool = hyper(
@@ -105,6 +106,7 @@ def fedacnnl(
     map_clients=map_clients,
     private=hparams,
     task=tasks.of(model),
+    store_sums=hparams.store_sums,
   )
 
 
@@ -134,4 +136,5 @@ def pfedacnnl(
     personal_ridge=pull,
     label_norm=hparams.label_norm,
     task=tasks.of(model),
+    store_sums=hparams.store_sums,
   )

@@ -21,10 +21,24 @@ from typing import Any, NamedTuple
 
 from fedjax_alg.base import Array, Key, Params, Shard
 from fedjax_alg.exchange.messages import Carrier, carry
+from fedjax_alg.hparams import hyper
 from fedjax_alg.typing import Numeric, PyTree
 
 #: A tree of floats that can be added over clients.
 Sums = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredSums:
+  """The option of a method whose clients can be forgotten."""
+
+  store_sums: bool = hyper(
+    False,
+    "whether the server stores the sums of every step beside the model, so that "
+    "clients can be forgotten, or added, without asking the others",
+    later=True,
+    traced=False,
+  )
 
 
 def send_all(sums: Sums, carrier: Carrier | None) -> Sums:

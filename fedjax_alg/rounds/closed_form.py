@@ -10,6 +10,13 @@ After the last step nothing more is sent. Where a step has a personal part,
 every client then computes parts of its own, one per round. Personal parts are
 not stored: ``client_params`` computes them from the group's model and the
 client's data.
+
+With ``store_sums`` the state has the total of every step in double precision,
+and which clients it holds. ``revise`` subtracts the sums of some clients from a
+total, or adds them, and solves the step again: the model is that of a run in
+which they never took part, or did, up to rounding. Only these clients compute
+anything. Later steps read the outputs of earlier ones, so they have to be
+played again by all who remain (``runs.revision``).
 """
 
 from collections.abc import Callable, Sequence
@@ -59,6 +66,45 @@ class ClosedFormState(NamedTuple):
   round: Array  #: [] int32, rounds completed
 
 
+class StepSums(NamedTuple):
+  """The total of a step, for as long as the run is there."""
+
+  #: the sums of all clients, of float64 leaves the bits, [..., 2] uint32
+  total: PyTree
+  clients: Array  #: [C] bool, whose sums the total holds
+
+
+class StateWithSums(NamedTuple):
+  """A ``ClosedFormState`` beside the sums that it was solved from."""
+
+  models: Params
+  fits: tuple[PyTree, ...]
+  counts: Array
+  centres: Array
+  member: Array
+  batch: Array
+  fastest: Array
+  code_seed: Array
+  round: Array
+  sums: tuple[StepSums, ...]  #: of every step
+  counted: Array  #: [C] bool, whose examples ``counts`` holds
+
+
+def to_bits(sums: Sums) -> PyTree:
+  """Float64 leaves as pairs of uint32, which outlive ``enable_x64``."""
+  return jax.tree.map(
+    lambda leaf: jax.lax.bitcast_convert_type(leaf.astype(jnp.float64), jnp.uint32),
+    sums,
+  )
+
+
+def from_bits(bits: PyTree) -> Sums:
+  """The inverse of ``to_bits``; call it within ``enable_x64``."""
+  return jax.tree.map(
+    lambda leaf: jax.lax.bitcast_convert_type(leaf, jnp.float64), bits
+  )
+
+
 def class_shares(seed: Array, counts: Array) -> Array:
   """The shares of the classes among a client's examples, [L]."""
   del seed
@@ -85,6 +131,7 @@ class _Method:
   batch_size: int
   max_batch_size: int | None
   double: bool
+  store_sums: bool
 
   @property
   def num_groups(self) -> int:
@@ -104,7 +151,8 @@ def make_closed_form(
   batch_size: int = 32,
   max_batch_size: int | None = None,
   double: bool = True,
-) -> Algorithm[ClosedFormState]:
+  store_sums: bool = False,
+) -> Algorithm[Any]:
   """Makes an algorithm that solves one step in each round.
 
   Args:
@@ -116,16 +164,35 @@ def make_closed_form(
     max_batch_size: the largest, to which it grows on slow clients; None: it
       does not grow.
     double: whether personal parts are computed in double precision.
+    store_sums: whether the state has the totals of the steps (``StateWithSums``),
+      so that clients can be subtracted from them.
 
   Raises:
-    OptionError: there are groups, and the task has no classes.
+    OptionError: there are groups, and the task has no classes; or the sums
+      cannot be stored, because there are groups or the sums are private.
   """
+  if store_sums and grouping.num_groups > 1:
+    raise OptionError(
+      "`store_sums`: the groups were formed with the classes of all clients, so "
+      "none can be forgotten (allowed: one group)"
+    )
+  if store_sums and any(step.statistics.noise for step in steps):
+    raise OptionError(
+      "`store_sums`: not with `private`, whose noised sums are released for good"
+    )
   if grouping.num_groups > 1 and not task.has_classes:
     raise OptionError(
       f"`clustering`: groups clients by their classes, the task {task.name} has none"
     )
   method = _Method(
-    tuple(steps), map_clients, task, grouping, batch_size, max_batch_size, double
+    tuple(steps),
+    map_clients,
+    task,
+    grouping,
+    batch_size,
+    max_batch_size,
+    double,
+    store_sums,
   )
   return Algorithm(
     functools.partial(_init, method),
@@ -134,17 +201,18 @@ def make_closed_form(
     functools.partial(_client_params, method),
     lambda state: state.models,
     (lambda state: state.member) if grouping.num_groups > 1 else None,
+    revise=functools.partial(_revise, method) if store_sums else None,
   )
 
 
-def _init(method: _Method, params: Params, spec: FedSpec, key: Key) -> ClosedFormState:
+def _init(method: _Method, params: Params, spec: FedSpec, key: Key) -> Any:
   k, classes = method.num_groups, spec.num_classes
   if k > spec.num_clients:
     raise OptionError(f"`num_groups`={k}: more than the {spec.num_clients} clients")
   dtype = jax.tree.leaves(params)[0].dtype
   seed = jax.random.key_data(key)
   width = method.grouping.encode(seed, jnp.ones(classes)).shape[0]
-  return ClosedFormState(
+  state = ClosedFormState(
     trees.repeat(params, k),
     tuple(trees.repeat(step.empty_fit(classes, dtype), k) for step in method.steps),
     jnp.zeros((k, classes)),
@@ -155,11 +223,17 @@ def _init(method: _Method, params: Params, spec: FedSpec, key: Key) -> ClosedFor
     seed,
     jnp.zeros((), jnp.int32),
   )
+  if not method.store_sums:
+    return state
+  nobody = jnp.zeros(spec.num_clients, bool)
+  empty = _in_double(
+    lambda: [to_bits(step.statistics.zero(classes)) for step in method.steps]
+  )()
+  sums = tuple(StepSums(total, nobody) for total in empty)
+  return StateWithSums(*state, sums, nobody)
 
 
-def _setup(
-  method: _Method, state: ClosedFormState, everyone: Cohort, key: Key
-) -> ClosedFormState:
+def _setup(method: _Method, state: Any, everyone: Cohort, key: Key) -> Any:
   """Groups the clients, and counts the examples of each class in a group."""
   seed, (k, classes) = state.code_seed, state.counts.shape
   if not method.task.has_classes:
@@ -178,6 +252,9 @@ def _setup(
     jnp.where(present, groups, k),
     k,
   )
+  if method.store_sums:
+    counted = state.counted.at[everyone.ids].set(present, mode="drop")
+    state = state._replace(counted=counted)
   return state._replace(centres=centres, counts=counts)
 
 
@@ -195,13 +272,11 @@ def _round(
     functools.partial(_solve_step, method, l, cohort=cohort, groups=groups, key=key)
     for l in range(len(method.steps))
   ]
-  ways: list[Callable[..., PyTree]] = [*fit, lambda state: (state.models, state.fits)]
+  ways: list[Callable[..., PyTree]] = [*fit, _solution]
   if isinstance(state.round, int):  # a round of its own program (``deploy``)
-    models, fits = ways[min(state.round, len(method.steps))](state)
+    solution = ways[min(state.round, len(method.steps))](state)
   else:
-    models, fits = jax.lax.switch(
-      jnp.minimum(state.round, len(method.steps)), ways, state
-    )
+    solution = jax.lax.switch(jnp.minimum(state.round, len(method.steps)), ways, state)
   cost = ledger.cost_of_steps(
     method.steps,
     state.round,
@@ -215,8 +290,7 @@ def _round(
     jnp.where(cost.per_example > 0, jnp.ceil(cohort.weight / batch), 0.0),
   )
   state = state._replace(
-    models=models,
-    fits=fits,
+    **solution,
     round=jnp.int32(state.round + 1),
     member=state.member.at[cohort.ids].set(groups, mode="drop"),
   )
@@ -267,25 +341,61 @@ def _group_of(method: _Method, shared: Any, shard: Shard) -> Array:
   return nearest_centre(method.grouping.encode(seed, labels), centres)
 
 
+def _solution(state: Any) -> dict[str, Any]:
+  """The fields of the state that a step changes."""
+  solution = {"models": state.models, "fits": state.fits}
+  return solution | ({"sums": state.sums} if isinstance(state, StateWithSums) else {})
+
+
 def _solve_step(
   method: _Method,
   l: int,
-  state: ClosedFormState,
+  state: Any,
   *,
   cohort: Cohort,
   groups: Array,
   key: Key,
-) -> tuple[Params, tuple[PyTree, ...]]:
-  """Solves step l in one federated round: (models, fits) with that step."""
+) -> dict[str, Any]:
+  """Solves step l in one federated round: ``_solution`` with that step."""
   step = method.steps[l]
   total = _sum_statistics(method, step, state, cohort, groups)
-  clients = cohort.present.sum()
+  # Random numbers are drawn before float64 is enabled.
+  noise = () if step.statistics.noise is None else step.statistics.noise(total, key)
+  clients = None
+  if method.store_sums:
+    clients = (
+      jnp.zeros_like(state.counted).at[cohort.ids].set(cohort.present, mode="drop")
+    )
+  return _with_total(method, l, state, cohort.present.sum(), total, noise, clients)
+
+
+def _with_total(
+  method: _Method,
+  l: int,
+  state: Any,
+  number: Array,
+  total: Sums,
+  noise: PyTree,
+  clients: Array | None,
+) -> dict[str, Any]:
+  """``_solution`` with step l solved from a total.
+
+  Args:
+    method: the method.
+    l: index of the step.
+    state: the state.
+    number: [] of the clients in the total.
+    total: the sums, [K, ...]; with K = 1 [...].
+    noise: what is added to it; () for nothing.
+    clients: [C] bool, whose sums they are; None: they are not stored.
+  """
+  step = method.steps[l]
 
   def one_group(group):
     counts, total, params, old = group
     total = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), total)
     new, fit = step.solve(
-      total, StepContext(clients, state.code_seed, counts, params, old)
+      total, StepContext(number, state.code_seed, counts, params, old)
     )
     fit = jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), fit, old)
     # A group without examples keeps its model.
@@ -300,14 +410,68 @@ def _solve_step(
       total = jax.tree.map(
         lambda sums, part: sums + part.astype(sums.dtype), total, noise
       )
+    bits = to_bits(total) if method.store_sums else ()
     if method.num_groups == 1:
       total = trees.repeat(total, 1)
-    return jax.lax.map(one_group, (state.counts, total, state.models, state.fits[l]))
+    return jax.lax.map(
+      one_group, (state.counts, total, state.models, state.fits[l])
+    ), bits
 
-  # Random numbers are drawn before float64 is enabled.
-  noise = () if step.statistics.noise is None else step.statistics.noise(total, key)
-  models, fit = _in_double(solve)(total, noise)
-  return models, (*state.fits[:l], fit, *state.fits[l + 1 :])
+  (models, fit), bits = _in_double(solve)(total, noise)
+  solution = _solution(state) | {
+    "models": models,
+    "fits": (*state.fits[:l], fit, *state.fits[l + 1 :]),
+  }
+  if clients is not None:
+    solution["sums"] = (*state.sums[:l], StepSums(bits, clients), *state.sums[l + 1 :])
+  return solution
+
+
+def _revise(method: _Method, state: Any, cohort: Cohort, l: int, sign: int) -> Any:
+  """``Algorithm.revise``; clients that are in the total, or not, are skipped."""
+  stored, new_ids = state.sums[l], cohort.ids
+  inside = stored.clients.at[new_ids].get(mode="fill", fill_value=sign > 0)
+  changes = cohort.present & (inside if sign < 0 else ~inside)
+  shards = cohort.shards.at(
+    cohort.shards.offset, jnp.where(changes, cohort.shards.size, 0)
+  )
+  part = cohort._replace(shards=shards, weight=jnp.where(changes, cohort.weight, 0.0))
+  change = _sum_statistics(
+    method, method.steps[l], state, part, jnp.zeros_like(new_ids)
+  )
+  total = _in_double(
+    lambda bits, change: jax.tree.map(
+      lambda sums, part: sums + sign * part.astype(sums.dtype), from_bits(bits), change
+    )
+  )(stored.total, change)
+  clients = stored.clients.at[jnp.where(changes, new_ids, stored.clients.shape[0])].set(
+    sign > 0, mode="drop"
+  )
+  state = _recount(method, state, cohort, sign)
+  solution = _with_total(method, l, state, clients.sum(), total, (), clients)
+  places = jnp.where(cohort.present, new_ids, state.member.shape[0])
+  member = state.member.at[places].set(0 if sign > 0 else -1, mode="drop")
+  return state._replace(**solution, member=member)
+
+
+def _recount(method: _Method, state: Any, cohort: Cohort, sign: int) -> Any:
+  """The state with the class counts of a cohort added or subtracted."""
+  if not method.task.has_classes:
+    return state
+  inside = state.counted.at[cohort.ids].get(mode="fill", fill_value=sign > 0)
+  changes = cohort.present & (inside if sign < 0 else ~inside)
+  classes = state.counts.shape[1]
+  counts = method.map_clients(
+    lambda _, shard: objective.label_counts(shard, classes), (), cohort.shards
+  )
+  change = jnp.where(changes[:, None], counts, jnp.zeros_like(counts)).sum(
+    0, keepdims=True
+  )
+  places = jnp.where(changes, cohort.ids, state.counted.shape[0])
+  return state._replace(
+    counts=state.counts + sign * change.sum(0, keepdims=True),
+    counted=state.counted.at[places].set(sign > 0, mode="drop"),
+  )
 
 
 def _sum_statistics(

@@ -41,6 +41,7 @@ def layerwise(
   total_ridge: Callable[[Array, Array], Array] = lambda ridge, clients: ridge,
   private: PrivateMoments | None = None,
   task: tasks.Task = tasks.CLASSIFICATION,
+  store_sums: bool = False,
 ) -> Algorithm[ClosedFormState]:
   """Makes an algorithm that fits one layer per round by least squares.
 
@@ -57,6 +58,8 @@ def layerwise(
     private: how the sums are made private; None or its ``private`` none: not at
       all. There is one group then.
     task: what the last layer is fitted to.
+    store_sums: whether the state has the sums of the layers
+      (``make_closed_form``).
 
   Raises:
     OptionError: the number of ridges does not fit the layers, the first batch
@@ -83,6 +86,7 @@ def layerwise(
     batch_size=options.batch_size,
     max_batch_size=options.max_batch_size if options.adaptive_batch else None,
     double=plan.double_products,
+    store_sums=store_sums,
   )
 
 

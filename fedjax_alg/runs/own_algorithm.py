@@ -34,7 +34,14 @@ PAGE = "docs/add_an_algorithm.md"
 #: Names in ``RoundAux.server`` that are columns already.
 RESERVED = ("round", "seed", *tables.ROUND_COST, PRESENT, LOST, "epsilon")
 #: The functions of ``Algorithm`` that may be None.
-_OPTIONAL = ("global_params", "membership", "client_copy", "idle", "start_personal")
+_OPTIONAL = (
+  "global_params",
+  "membership",
+  "client_copy",
+  "idle",
+  "start_personal",
+  "revise",
+)
 
 
 def check_entry(label: str, entry: object, hparams: HParams) -> None:

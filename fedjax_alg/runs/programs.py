@@ -8,6 +8,7 @@ still traced. The threads decide no bit of a program.
 import collections
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+import functools
 import hashlib
 import threading
 import time
@@ -117,6 +118,37 @@ def compile_together(runs: Sequence[Prepared]) -> list["Programs"]:
     return list(pool.map(Programs, runs))
 
 
+def evaluate_all(
+  p: Prepared, data: Any, states: PyTree, keys: Any, numbers: Any
+) -> Any:
+  """Evaluates states by the protocols and measures of a run; can be jitted.
+
+  Args:
+    p: the run.
+    data: ``p.device_data.data``.
+    states: leaves [rows, ...].
+    keys: ``RunKeys`` of the rows.
+    numbers: the traced hyper-parameters of the rows.
+
+  Returns:
+    protocol -> counts, and measure -> sums, leaves [rows, ...].
+  """
+
+  def evaluate_one(state, key, values):
+    algorithm = loop.with_frozen(p.build, data.train)(values)
+    model = roles.bind_frozen(p.model, data.train.frozen)
+    counts = evaluate.make_evaluate(algorithm, model, p.protocols, p.map_clients)(
+      data, state, key
+    )
+    if not p.measures:
+      return counts, {}
+    return counts, evaluate.make_measures(algorithm, model, p.measures, p.map_clients)(
+      data, state, key
+    )
+
+  return loop.over_seeds(evaluate_one, p.map_seeds)(states, keys.evaluation, numbers)
+
+
 class Programs:
   """The compiled programs of a run, and the time that compiling took.
 
@@ -144,7 +176,7 @@ class Programs:
         # First: a caller's own measure may fail, before minutes of compiling.
         evaluation = pool.submit(
           _compile_once,
-          jax.jit(self._evaluate_all, **replicate).lower(
+          jax.jit(functools.partial(evaluate_all, p), **replicate).lower(
             data, shapes, p.keys, p.numbers
           ),
         )
@@ -180,23 +212,6 @@ class Programs:
         self.num_groups = jax.tree.leaves(models)[0].shape[1]
     processes.meet("compiled")
     self.compile_s = time.monotonic() - began
-
-  def _evaluate_all(self, data, states, keys, numbers):
-    p = self.prepared
-
-    def evaluate_one(state, key, values):
-      algorithm = loop.with_frozen(p.build, data.train)(values)
-      model = roles.bind_frozen(p.model, data.train.frozen)
-      counts = evaluate.make_evaluate(algorithm, model, p.protocols, p.map_clients)(
-        data, state, key
-      )
-      if not p.measures:
-        return counts, {}
-      return counts, evaluate.make_measures(
-        algorithm, model, p.measures, p.map_clients
-      )(data, state, key)
-
-    return loop.over_seeds(evaluate_one, p.map_seeds)(states, keys.evaluation, numbers)
 
   @property
   def server(self) -> dict[str, Any]:

@@ -40,8 +40,8 @@ from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.prepare import Prepared
-from fedjax_alg.runs.programs import place_on_devices, state_shapes
-from fedjax_alg.typing import Facts
+from fedjax_alg.runs.programs import evaluate_all, place_on_devices, state_shapes
+from fedjax_alg.typing import Facts, PyTree
 
 _FINAL = parameters.FINAL
 
@@ -87,6 +87,32 @@ class Live:
       )
 
     return deploy
+
+  @functools.cached_property
+  def evaluate(self) -> Callable[..., Any]:
+    """The jitted (states) -> what ``programs.evaluate_all`` returns of them."""
+    p, rows = self.prepared, rows_of(self.prepared, self.setting)
+    program = jax.jit(functools.partial(evaluate_all, p))
+    return lambda states: jax.device_get(
+      program(
+        p.device_data.data,
+        states,
+        *jax.tree.map(lambda leaf: leaf[rows], (p.keys, p.numbers)),
+      )
+    )
+
+  def with_states(self, states: PyTree) -> "Live":
+    """The run with other states; what has been compiled serves it, too."""
+    live = dataclasses.replace(self, states=states)
+    for name in ("deploy", "evaluate", "programs"):
+      if name in self.__dict__:
+        live.__dict__[name] = self.__dict__[name]
+    return live
+
+  @functools.cached_property
+  def programs(self) -> dict[Any, Any]:
+    """Further compiled functions of the run, by name (``runs.revision``)."""
+    return {}
 
 
 class RunResult:
@@ -234,6 +260,11 @@ class RunResult:
   def stopped(self) -> str:
     """Reason why the run ended: "rounds", "stop_at ..." or "patience ..."."""
     return self.records.stopped
+
+  @property
+  def folder(self) -> pathlib.Path | None:
+    """The folder that the run was read from; None for one in memory."""
+    return None
 
   def state_hash(self) -> str:
     """The sha256 of the final states (``hashes.final_state``, summary.json).
@@ -678,16 +709,29 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
     [C] int32, if they have kinds.
   """
   rows = rows_of(live.prepared, live.setting)
-  task, clients = tasks.of(live.prepared.model), {}
-  for protocol, counts in step.counts.items():
-    if counts.clients is not None:
-      clients[protocol] = tasks.per_client_metrics(
-        task, {name: leaf[rows] for name, leaf in counts.clients.items()}, 2
-      )
+  return measure_final(
+    live,
+    {
+      protocol: {name: leaf[rows] for name, leaf in counts.clients.items()}
+      for protocol, counts in step.counts.items()
+      if counts.clients is not None
+    },
+    None if step.membership is None else step.membership[rows],
+  )
+
+
+def measure_final(
+  live: Live, counts: Mapping[str, Any], membership: np.ndarray | None
+) -> dict[str, Any]:
+  """``make_final`` of the counts of each client, protocol -> leaves [N, C]."""
+  task = tasks.of(live.prepared.model)
+  clients = {
+    protocol: tasks.per_client_metrics(task, of_clients, 2)
+    for protocol, of_clients in counts.items()
+  }
   algorithm, models = live.algorithm(), None
   if algorithm.global_params is not None:
     models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
-  membership = None if step.membership is None else step.membership[rows]
   sizes = live.prepared.device_data.label_histogram.sum(1)
   kinds = live.prepared.device_data.kinds
   return {
@@ -731,6 +775,10 @@ class _Loaded(RunResult):
   ):
     super().__init__(*args)
     self._folder, self._remade, self._summary = folder, remade, summary
+
+  @property
+  def folder(self) -> pathlib.Path:
+    return self._folder
 
   def _state(self) -> Live:
     if self._live is None:

@@ -23,6 +23,8 @@ _COMMANDS = (
   "judge",
   "demo",
   "prepare",
+  "forget",
+  "contributions",
 )
 #: The others: each serves papers, and may import what it likes.
 _OF_PAPERS = (

@@ -1,0 +1,88 @@
+"""Removes clients from a finished run in closed form, without asking the others.
+
+  python -m experiments.forget RUN --clients=3,17 --out=out/without_3_17
+
+RUN is the folder of a finished run of a method in closed form (afl, fedacnnl)
+that has stored its sums (--store_sums). The folder --out gets a run whose model
+is that of a run in which these clients never took part: their sums are
+subtracted and each layer is solved again (docs/forget.md). RUN stays as it is.
+"""
+
+from collections.abc import Sequence
+import sys
+
+from absl.flags import FlagValues
+
+import fedjax_alg as fa
+from fedjax_alg import metrics
+from fedjax_alg.files import expand_path, output_path
+
+from .cli import config as config_lib
+from .cli.command import Command, boolean, listed, string
+from .cli.config import UsageError
+
+
+def _read_ids(words: Sequence[str] | None) -> list[int]:
+  """The ids that --clients names."""
+  try:
+    return [int(word) for word in words or ()]
+  except ValueError:
+    raise UsageError(
+      f"--clients={','.join(words or ())}: must be ids of clients, separated by commas"
+    ) from None
+
+
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
+  """Writes the run without the clients, or with them."""
+  del argv
+  if not words:
+    raise UsageError("no run: give the folder of one, e.g. out/first")
+  config_lib.refuse_words(words[1:])
+  ids = _read_ids(values.clients)
+  if values.out is None:
+    raise UsageError("--out: give the folder of the new run")
+  folder, out = expand_path(words[0]), output_path(values.out, "out")
+  if out.resolve() == folder.resolve():
+    raise UsageError(f"--out={values.out}: is the run itself, which stays as it is")
+  if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    raise UsageError(f"--out={values.out}: is there already; give another folder")
+  revise = fa.add if values.add else fa.forget
+  result = revise(fa.load_run(folder), ids, refit=values.refit)
+  result.save(out)
+  cost, main = result.records.tables["rounds"], result.records.metrics.main
+  for protocol in result.protocols:
+    before, after = result.metrics[protocol][main].mean(0)[-2:] * metrics.factor(main)
+    print(f"{protocol} {main}: {before:.4g} before, {after:.4g} after")
+  new = [row for row in cost if row["round"] > result.rounds[-2]]
+  seeds, several = len(result.seeds), "s" * (len(ids) != 1)
+  asked = sum(row["cohort_present"] for row in new[seeds::seeds])
+  others = "nobody else was asked"
+  if asked:
+    others = f"{asked} were asked to fit later layers again"
+  print(f"{len(ids)} client{several} sent {new[0]['bytes_up']:,} bytes each; {others}")
+  print(f"wrote {out}")
+
+
+main = Command(
+  __doc__,
+  (
+    listed("clients", None, "the ids of the clients, separated by commas: 3,17"),
+    string("out", None, "folder of the new run, which must be empty or not there"),
+    boolean(
+      "refit",
+      False,
+      "whether the clients that remain fit the later layers of a network again, "
+      "which read what the first one gives out",
+    ),
+    boolean(
+      "add",
+      False,
+      "whether the clients are added instead: clients that were forgotten, or that "
+      "joined too late for the round of the sums",
+    ),
+  ),
+  _run,
+)
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,137 @@
+"""What each client has contributed to a finished run in closed form.
+
+The contribution of client i is the score of the model of all clients, less that
+of the model without client i (leave-one-out). Both are exact, as the sums of a
+client can be subtracted (``runs.revision``): there is no sampling of coalitions,
+and nobody trains again.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_alg import tasks
+from fedjax_alg.data import layout
+from fedjax_alg.engine import evaluate
+from fedjax_alg.errors import OptionError
+from fedjax_alg.metrics import names
+from fedjax_alg.models import roles
+from fedjax_alg.records import tables
+from fedjax_alg.runs import revision
+from fedjax_alg.runs.result import Live, RunResult
+
+
+@dataclasses.dataclass(frozen=True)
+class Contributions:
+  """The score without each client, and with all."""
+
+  metric: str  #: the metric, one of the run's task
+  seeds: tuple[int, ...]  #: the N seeds
+  clients: np.ndarray  #: [C'] int, the clients that took part
+  total: np.ndarray  #: [N] float64, the score of the model of all of them
+  without: np.ndarray  #: [N, C'] float64, that of the model without each client
+  names: tuple[str, ...]  #: of the clients; their ids if they have no names
+
+  @property
+  def values(self) -> np.ndarray:
+    """[N, C'], by how much each client makes the model better; negative: worse."""
+    result: np.ndarray = names.sign(self.metric) * (self.total[:, None] - self.without)
+    return result
+
+
+def contributions(result: RunResult, *, metric: str | None = None) -> Contributions:
+  """Computes the score of a run without each client, exactly.
+
+  Every client is subtracted alone (``revision.forget``), and the model without
+  it is scored on the whole test set. All solutions are one program, which takes
+  one client after the other.
+
+  Args:
+    result: a finished run of a method in closed form with one layer or step, in
+      memory or loaded, that has stored its sums (``store_sums=True``).
+    metric: the metric, one of the run's task; None: its main one.
+
+  Returns:
+    The scores.
+
+  Raises:
+    OptionError: see ``revision.forget``; the model has several layers, each of
+      which would have to be fitted again for every client; or an unknown metric.
+    RunFolderError: see ``RunResult.client_params``.
+
+  Examples:
+    >>> import fedjax_alg as fa
+    >>> fed = fa.federate("digits", partition="classes", num_clients=20)
+    >>> fit = fa.run("fedacnnl", fed, store_sums=True)
+    >>> share = fa.contributions(fit)
+    >>> share.values.shape  # [seeds, clients]
+    (1, 20)
+  """
+  revision.refuse_others(result.facts)
+  live = result._state()
+  states = live.states
+  if len(states.sums) > 1:
+    raise OptionError(
+      f"`model`: has {len(states.sums)} layers, and those after the first would be "
+      "fitted again for every client (allowed: one layer)"
+    )
+  task = tasks.of(live.prepared.model)
+  metric = metric or task.metrics.main
+  if metric not in task.metrics.columns:
+    raise OptionError(
+      f"`metric`={metric}: must be one of {', '.join(task.metrics.columns)}"
+    )
+  inside = np.asarray(jax.device_get(states.sums[0].clients))
+  clients = np.flatnonzero(inside[0])
+  if not clients.size:
+    raise OptionError("`clients`: no step has been solved yet, there are no sums")
+  live.prepared.device_data.move(0)  # the data that the clients had in the round
+  ids = np.append(clients, inside.shape[1]).astype(np.int32)  # and without nobody
+  counts = jax.device_get(_program(live)(states, live.prepared.device_data.data, ids))
+  scores = np.stack(
+    [
+      tables.metric_values({"global": _row(counts, i)}, task)["global"][metric]
+      for i in range(len(ids))
+    ],
+    axis=1,
+  )
+  labels = live.prepared.federation.client_names
+  return Contributions(
+    metric,
+    result.seeds,
+    clients,
+    scores[:, -1],
+    scores[:, :-1],
+    tuple(str(c if labels is None else labels[c]) for c in clients),
+  )
+
+
+def _row(counts: Any, i: int) -> Any:
+  """The counts without client number ``i``, leaves [N, ...]."""
+  return jax.tree.map(lambda leaf: leaf[:, i], counts)
+
+
+def _program(live: Live) -> Any:
+  """The jitted (states, data, ids [M]) -> counts of each model, [N, M, ...]."""
+  p = live.prepared
+
+  def without(state, data, client):
+    algorithm = live.algorithm(data.train.frozen)
+    assert algorithm.revise is not None
+    cohort = layout.take_cohort(data.train, client[None])
+    state = algorithm.revise(state, cohort, 0, revision.FORGET)
+    model = roles.bind_frozen(p.model, data.train.frozen)
+    score = evaluate.make_evaluate(algorithm, model, ("global",), p.map_clients)
+    return score(data, state, p.keys.evaluation[0])["global"]
+
+  # A loop, as vmap would trace the solution once more without float64.
+  @jax.jit
+  def program(states, data, ids):
+    return jax.lax.map(
+      lambda state: jax.lax.map(lambda client: without(state, data, client), ids),
+      states,
+    )
+
+  return live.programs.setdefault("contributions", program)

@@ -1,0 +1,388 @@
+"""Clients leave a finished run in closed form, or come late to it.
+
+The model of a method in closed form depends on the sums of its clients alone
+(``rounds.closed_form``). ``forget`` subtracts the sums of some clients and
+solves again, ``add`` adds them: the result is that of a run in which they never
+took part, or did. Nobody but these clients computes or sends anything.
+
+Source: the algebra is that of the analytic paper, (3)-(5), and of AFL's
+aggregation (He et al., CVPR 2025). "Exact Federated Continual Unlearning for
+Ridge Heads" (arXiv:2603.12977) states it for unlearning.
+"""
+
+from collections.abc import Iterable, Sequence
+import copy
+import datetime
+import functools
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg import tasks
+from fedjax_alg.data import layout
+from fedjax_alg.engine.round import PRESENT
+from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import as_index
+from fedjax_alg.records import tables
+from fedjax_alg.records.tables import Records
+from fedjax_alg.runs.result import Live, RunResult, measure_final
+from fedjax_alg.typing import Facts
+
+#: Signs of the sums of the clients, by what happens to them.
+FORGET, ADD = -1, 1
+#: The fact of config.json that lists what has been done to the run since.
+REVISIONS = "revisions"
+
+
+def forget(
+  result: RunResult, clients: int | Iterable[int], *, refit: bool = False
+) -> RunResult:
+  """Computes the model as if some clients had never taken part.
+
+  The run has to have stored its sums (``store_sums=True``). The leaving clients
+  compute their sums again, from the data that they had, and the server
+  subtracts these and solves again. The weights are those of a run without these
+  clients, up to the rounding of float64. The first layer of a network follows
+  exactly from the sums. The layers after it read what the first one gives out,
+  and with ``refit`` they are fitted again by the clients that remain.
+
+  Args:
+    result: a finished run of a method in closed form, in memory or loaded.
+    clients: the ids of the clients, in [0, C).
+    refit: whether the clients that remain may be asked to fit later layers
+      again; only read where there are some.
+
+  Returns:
+    The run with a further row in its tables: what the leaving clients sent, and
+    how good the model is without them. Each layer that was fitted again has a
+    row of its own. ``facts["revisions"]`` says what has been done, and when;
+    ``save`` writes it.
+
+  Raises:
+    OptionError: the method is not in closed form, is private, or has stored no
+      sums; a client is out of range, given twice, or not in the sums; or later
+      layers would have to be fitted again and ``refit`` is false.
+    RunFolderError: see ``RunResult.client_params``.
+
+  Examples:
+    >>> import fedjax_alg as fa
+    >>> fed = fa.federate("digits", partition="classes", num_clients=20)
+    >>> fit = fa.run("fedacnnl", fed, store_sums=True)
+    >>> smaller = fa.forget(fit, clients=[3, 17])
+    >>> [row["floats_down"] for row in smaller.records.tables["rounds"]]
+    [650, 0]
+  """
+  return _revise(result, clients, FORGET, refit)
+
+
+def add(
+  result: RunResult, clients: int | Iterable[int], *, refit: bool = False
+) -> RunResult:
+  """Computes the model as if some clients had taken part, too.
+
+  They are clients that were forgotten, or that joined the federation after the
+  round in which sums are sent (``newcomers_at``). See ``forget``, of which this
+  is the inverse.
+
+  Args:
+    result: see ``forget``.
+    clients: the ids of the clients, in [0, C).
+    refit: see ``forget``; whether all clients may be asked.
+
+  Returns:
+    See ``forget``.
+
+  Raises:
+    OptionError: see ``forget``; or a client is in the sums already.
+    RunFolderError: see ``RunResult.client_params``.
+  """
+  return _revise(result, clients, ADD, refit)
+
+
+def _revise(
+  result: RunResult, clients: int | Iterable[int], sign: int, refit: bool
+) -> RunResult:
+  """``forget`` or ``add``."""
+  refuse_others(result.facts)
+  live = result._state()
+  ids = read_clients(clients, live.prepared.spec.num_clients)
+  solved = solved_steps(live.states)
+  if not solved:
+    raise OptionError("`clients`: no step has been solved yet, there are no sums")
+  inside = np.asarray(jax.device_get([step.clients for step in live.states.sums]))
+  check_clients(result.facts, inside[:solved].any((0, 1)), ids, sign)
+  first = first_step(live, inside[:solved], ids, sign)
+  if first + 1 < solved and not refit:
+    raise OptionError(why_refit(first, solved, ids, sign))
+  moved = live.with_states(_new_states(live, ids, sign, first, solved))
+  return _with_rows(result, moved, ids, sign, range(first, solved))
+
+
+def read_clients(clients: Any, count: int) -> list[int]:
+  """Checks ids of clients.
+
+  Args:
+    clients: an id, or several.
+    count: C.
+
+  Raises:
+    OptionError: there is none, one is no whole number in [0, C), or given twice.
+  """
+  try:
+    several: Sequence[Any] = [operator.index(clients)]
+  except TypeError:
+    if isinstance(clients, str) or not isinstance(clients, Iterable):
+      raise OptionError(
+        f"`clients`={clients!r}: must be ids of clients, for instance [3, 17]"
+      ) from None
+    several = list(clients)
+  ids = [as_index("clients", client, count, ", the clients") for client in several]
+  if not ids:
+    raise OptionError("`clients`: give at least one client")
+  for client in ids:
+    if ids.count(client) > 1:
+      raise OptionError(f"`clients`={','.join(map(str, ids))}: {client} is given twice")
+  return ids
+
+
+def refuse_others(facts: Facts) -> None:
+  """Refuses runs whose clients cannot be subtracted, by their facts.
+
+  Raises:
+    OptionError: the method has no sums, or has not stored them.
+  """
+  method, hparams = facts["algorithm"], facts["hparams"]
+  if hparams.get("private", "none") != "none":
+    raise OptionError(
+      f"`algorithm`={method}: the run is private; its noised sums are released, and "
+      "forgetting a client gives no epsilon back"
+    )
+  if "store_sums" not in hparams:
+    raise OptionError(
+      f"`algorithm`={method}: not in closed form, so a client cannot be subtracted "
+      "from the model; run it again without the client"
+    )
+  if not hparams["store_sums"]:
+    raise OptionError(
+      "`store_sums`: the run has not stored its sums, from which clients are "
+      "subtracted (run it with `store_sums` true)"
+    )
+
+
+def solved_steps(state: Any) -> int:
+  """The number of steps that have been solved."""
+  return min(int(np.min(jax.device_get(state.round))), len(state.sums))
+
+
+def check_clients(
+  facts: Facts, inside: np.ndarray, ids: Sequence[int], sign: int
+) -> None:
+  """Checks that clients are in the sums to be forgotten, or not to be added.
+
+  Args:
+    facts: the content of config.json.
+    inside: [C] bool, whose sums a total holds.
+    ids: the clients.
+    sign: ``FORGET`` or ``ADD``.
+
+  Raises:
+    OptionError: one is not.
+  """
+  forgotten = {
+    client
+    for revision in facts.get(REVISIONS, ())
+    if revision["action"] == "forget"
+    for client in revision["clients"]
+  }
+  for client in ids:
+    if sign == ADD and inside[client]:
+      raise OptionError(f"`clients`={client}: is in the sums already")
+    if sign == FORGET and not inside[client]:
+      raise OptionError(
+        f"`clients`={client}: "
+        + ("is forgotten already" if client in forgotten else "never took part")
+      )
+
+
+def first_step(live: Live, inside: np.ndarray, ids: Sequence[int], sign: int) -> int:
+  """The first step whose solution the clients change.
+
+  Args:
+    live: the run.
+    inside: [N, steps, C] or [steps, N, C] bool, whose sums the totals hold.
+    ids: the clients.
+    sign: ``FORGET`` or ``ADD``.
+  """
+  hparams = live.prepared.settings[live.setting].hparams
+  if sign == ADD or getattr(hparams, "code_centred", False):
+    return 0
+  return int(np.argmax(inside[..., list(ids)].any((1, 2))))
+
+
+def why_refit(first: int, solved: int, ids: Sequence[int], sign: int) -> str:
+  """Says in one line why later layers have to be fitted again."""
+  layers = (
+    f"layer {solved}" if first + 2 == solved else f"layers {first + 2} to {solved}"
+  )
+  verb = "forgotten" if sign == FORGET else "added"
+  return (
+    f"`refit`: {','.join(map(str, ids))} can be {verb} exactly in layer {first + 1} "
+    f"alone; {layers} what it gives out, so that the other clients are asked "
+    "again (allowed with `refit` true)"
+  )
+
+
+def _new_states(
+  live: Live, ids: Sequence[int], sign: int, first: int, solved: int
+) -> Any:
+  """The states of all seeds without the clients, or with them."""
+  p, num = live.prepared, len(live.prepared.seeds)
+  last_round = int(np.max(jax.device_get(live.states.round)))
+  rows = []
+  for seed in range(num):
+    state = jax.tree.map(lambda leaf, seed=seed: leaf[seed], live.states)
+    for step in range(first, solved):
+      p.device_data.move(step)  # the data that the clients had in that round
+      data = p.device_data.data.train
+      if step == first:
+        state = _revised(live)(state, data, np.array(ids, np.int32), step, sign)
+      else:
+        who = np.array(jax.device_get(state.sums[step].clients))
+        who[list(ids)] = sign == ADD
+        slots = np.where(who, np.arange(len(who)), len(who)).astype(np.int32)
+        key = jax.random.fold_in(p.keys.work[live.setting * num + seed], step)
+        state = _played_again(live)(state, data, slots, np.int32(step), key)
+    rows.append(state)
+  p.device_data.move(max(last_round - 1, 0))
+  return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+
+
+def _revised(live: Live) -> Any:
+  """The jitted (state, data, ids, step, sign) -> ``Algorithm.revise``."""
+  if "revise" not in live.programs:
+
+    @functools.partial(jax.jit, static_argnames=("step", "sign"))
+    def program(state, data, ids, step, sign):
+      revise = live.algorithm(data.frozen).revise
+      assert revise is not None
+      return revise(state, layout.take_cohort(data, ids), step, sign)
+
+    live.programs["revise"] = program
+  return live.programs["revise"]
+
+
+def _played_again(live: Live) -> Any:
+  """The jitted (state, data, ids, step, key) -> the state with this step anew."""
+  if "round" not in live.programs:
+
+    @jax.jit
+    def program(state, data, ids, step, key):
+      algorithm = live.algorithm(data.frozen)
+      new, _ = algorithm.round(
+        state._replace(round=step), layout.take_cohort(data, ids), key
+      )
+      # The clock of the simulated machines is not that of the first time.
+      return new._replace(
+        round=state.round, batch=state.batch, fastest=state.fastest, member=state.member
+      )
+
+    live.programs["round"] = program
+  return live.programs["round"]
+
+
+def _with_rows(
+  result: RunResult, live: Live, ids: Sequence[int], sign: int, steps: range
+) -> RunResult:
+  """The run after the clients have left or come, with what that has cost."""
+  p = live.prepared
+  counts, sums = live.evaluate(live.states)
+  records = _copy_records(result.records)
+  inside = np.asarray(jax.device_get(live.states.sums[steps[-1]].clients)).sum(1)
+  for step in steps:
+    first = step == steps[0]
+    _add_row(records, step, [len(ids)] * len(inside) if first else inside, first)
+  before = records.tables["timing"][-1]
+  last = records.tables["rounds"][-1]["round"]
+  records.tables["timing"].append({"round": last, "seconds": before["seconds"]})
+  counts = {protocol: counts[protocol] for protocol in p.protocols}
+  records.add_metrics(tables.metric_values(counts, tasks.of(p.model)))
+  final = measure_final(
+    live,
+    {name: of.clients for name, of in counts.items() if of.clients is not None},
+    None,
+  )
+  measures = result._final.get("measures", {})
+  final["measures"] = {
+    name: jax.tree.map(
+      lambda old, new: np.concatenate([old, np.asarray(new)[:, None]], axis=1),
+      of,
+      sums[name],
+    )
+    for name, of in measures.items()
+  }
+  return RunResult(records, final, _new_facts(result, ids, sign, steps), live)
+
+
+def _new_facts(
+  result: RunResult, ids: Sequence[int], sign: int, steps: range
+) -> dict[str, Any]:
+  """config.json of the run, with what has been done to it."""
+  revision = {
+    "action": "forget" if sign == FORGET else "add",
+    "clients": list(ids),
+    "refitted_layers": [step + 1 for step in steps[1:]],
+    "of_state": result.state_hash(),
+    "of_run": None if (folder := result.folder) is None else str(folder),
+    "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+  }
+  facts = {name: value for name, value in result.facts.items() if name != "sha256"}
+  return facts | {
+    "identity": None,  # no command goes on from here
+    REVISIONS: [*facts.get(REVISIONS, ()), revision],
+  }
+
+
+def _copy_records(records: Records) -> Records:
+  """Tables that can grow while those of the run stay as they are."""
+  new = copy.copy(records)
+  new.folder = None
+  new.tables = {name: [dict(row) for row in of] for name, of in records.tables.items()}
+  new.columns = dict(records.columns)
+  totals = records.tables["metrics"]
+  new._totals = {
+    seed: {
+      name: next(row[name] for row in reversed(totals) if row["seed"] == seed)
+      for name in tables.TOTALS
+    }
+    for seed in records.seeds
+  }
+  if PRESENT not in new.columns["rounds"]:
+    new.columns["rounds"] = (*new.columns["rounds"], PRESENT)
+    for row in new.tables["rounds"]:
+      row[PRESENT] = records.cohort
+  return new
+
+
+def _add_row(
+  records: Records, step: int, participants: Sequence[int], first: bool
+) -> None:
+  """Adds what a step has cost that was solved again, a row for each seed."""
+  rounds = records.tables["rounds"]
+  last = rounds[-1]["round"]
+  rows = []
+  for seed, number in zip(records.seeds, participants):
+    old = next(r for r in rounds if r["seed"] == seed and r["round"] == step + 1)
+    row = dict(old) | {"round": last + 1, PRESENT: int(number)}
+    row |= {"client_flops": float("nan"), **dict.fromkeys(tables.SIMULATED, 0.0)}
+    if first:
+      row |= {"floats_down": 0, "bytes_down": 0}
+    rows.append(row)
+  for row in rows:
+    total = records._totals[row["seed"]]
+    for unit in ("floats", "bytes"):
+      total[f"total_{unit}"] += row[PRESENT] * (row[f"{unit}_down"] + row[f"{unit}_up"])
+    total["total_central_flops"] += row["central_flops"]
+  rounds += rows

@@ -1,0 +1,248 @@
+"""A run without some clients is the run in which they never took part."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+import experiments.forget
+import fedjax_alg as fa
+from fedjax_alg.rounds.closed_form import from_bits
+from tests import problems
+
+pytestmark = pytest.mark.program
+CLIENTS, FEATURES, CLASSES = 6, 5, 3
+OPTIONS = dict(evaluate=("global",), store_sums=True)
+NETWORK = OPTIONS | dict(model="mlp", hidden=(7,), code_centred=True, normalize=True)
+
+
+def examples():
+  """Inputs, classes, and the client of each row; no two clients are as large."""
+  rng = np.random.default_rng(0)
+  owner = np.repeat(np.arange(CLIENTS), 4 + 3 * np.arange(CLIENTS))
+  y = rng.integers(CLASSES, size=owner.size)
+  x = (rng.normal(size=(owner.size, FEATURES)) + y[:, None]).astype(np.float32)
+  return x, y, owner
+
+
+@functools.cache
+def federation(clients=tuple(range(CLIENTS))):
+  """The clients with these ids and their examples, as if there were no others."""
+  x, y, owner = examples()
+  every = fa.federate(
+    fa.from_arrays(x, y, owner, x_test=x[:9], y_test=y[:9]), partition="natural"
+  )
+  ids, data = list(clients), every.data
+  return dataclasses.replace(
+    every,
+    data=data._replace(
+      **{
+        name: of._replace(offset=of.offset[ids], size=of.size[ids])
+        for name, of in (("train", data.train), ("test", data.test))
+      },
+      class_weight=data.class_weight[ids],
+    ),
+    label_histogram=every.label_histogram[ids],
+  )
+
+
+@functools.cache
+def fit(clients=tuple(range(CLIENTS)), network=False):
+  return fa.run("fedacnnl", federation(clients), **NETWORK if network else OPTIONS)
+
+
+def totals(result):
+  """The sums of all layers in float64, by NumPy alone."""
+  return jax.tree.map(
+    lambda bits: np.ascontiguousarray(bits).view(np.float64)[..., 0],
+    [step.total for step in jax.device_get(result._state().states.sums)],
+  )
+
+
+def assert_same(result, expected):
+  """Sums as in float64, models as in float32."""
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9),
+    totals(result),
+    totals(expected),
+  )
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+    result.global_params(),
+    expected.global_params(),
+  )
+
+
+@pytest.mark.parametrize("order", ([1, 4], [4, 1], [[4, 1]]))
+def test_forgetting_in_any_order_is_never_having_taken_part(order, tmp_path):
+  """Solved by NumPy, too, and read from a folder between the steps."""
+  result = fit()
+  for i, clients in enumerate(order):
+    result = fa.load_run(
+      fa.forget(result, clients).save(tmp_path / str(i)), **{"federation": federation()}
+    )
+  assert_same(result, fit((0, 2, 3, 5)))
+  shards = [federation().client(client) for client in (0, 2, 3, 5)]
+  x, y = map(np.concatenate, zip(*shards))
+  x = np.concatenate([x, np.ones((len(x), 1))], 1).astype(np.float64)
+  ridge = np.eye(FEATURES + 1)
+  weights = np.linalg.solve(x.T @ x + ridge, x.T @ np.eye(CLASSES)[y])
+  sums = totals(result)[0]
+  gram = np.block(
+    [
+      [sums.gram[0], sums.total[0][:, None]],
+      [sums.total[0], sums.counts.sum(keepdims=True)[0]],
+    ]
+  )
+  right = np.concatenate([sums.classes[0].T, sums.counts])
+  ours = np.linalg.solve(gram + ridge, right)
+  np.testing.assert_allclose(ours, weights, rtol=1e-9, atol=1e-9)
+  kernel = result.global_params()["params"]["kernel"][0]
+  np.testing.assert_allclose(kernel, weights[:-1].T, rtol=1e-5, atol=1e-6)
+  np.testing.assert_array_equal(
+    result.metrics["global"]["accuracy"][:, -1],
+    fit((0, 2, 3, 5)).metrics["global"]["accuracy"][:, -1],
+  )
+  actions = [revision["action"] for revision in result.facts["revisions"]]
+  assert actions == ["forget"] * len(order)
+  assert result.facts["revisions"][0]["of_state"] == fit().state_hash()
+
+
+def test_the_inverse_gives_the_old_model_back():
+  """And clients that are forgotten, added and forgotten again cost no accuracy."""
+  again = fa.add(fa.forget(fa.forget(fit(), 2), 5), [2, 5])
+  assert_same(again, fit())
+  problems.assert_equal(
+    again._state().states.sums[0].clients, fit()._state().states.sums[0].clients
+  )
+  np.testing.assert_allclose(again._state().states.counts, fit()._state().states.counts)
+
+
+def test_later_layers_are_fitted_again_by_those_who_remain():
+  """Asked for it; the ledger has who was asked, and what was sent."""
+  with pytest.raises(fa.OptionError) as error:
+    fa.forget(fit(network=True), 3)
+  assert str(error.value) == (
+    "refit: 3 can be forgotten exactly in layer 1 alone; layer 2 reads what it gives "
+    "out, so that the other clients are asked again (allowed with refit true)"
+  )
+  result = fa.forget(fit(network=True), 3, refit=True)
+  assert_same(result, fit((0, 1, 2, 4, 5), network=True))
+  first, last = result.records.tables["rounds"][2:]
+  old = result.records.tables["rounds"][:2]
+  assert [row["cohort_present"] for row in (*old, first, last)] == [6, 6, 1, 5]
+  assert (first["floats_up"], first["floats_down"]) == (old[0]["floats_up"], 0)
+  assert (last["floats_up"], last["floats_down"]) == (
+    old[1]["floats_up"],
+    old[1]["floats_down"],
+  )
+  assert_same(fa.add(result, 3, refit=True), fit(network=True))
+
+
+def test_one_client_sends_what_it_had_sent_and_nobody_else_anything():
+  result = fa.forget(fit(), [0, 2])
+  before, after = result.records.tables["rounds"]
+  # X'X (a triangle), X'Y, the sums of X and of Y; 4 bytes a float.
+  up = FEATURES * (FEATURES + 1) // 2 + FEATURES * CLASSES + FEATURES + CLASSES
+  assert (after["floats_up"], after["floats_down"]) == (up, 0)
+  assert after["cohort_present"] == 2
+  total = [row["total_bytes"] for row in result.records.tables["metrics"]]
+  assert total[1] - total[0] == 4 * 2 * up
+  assert before == fit().records.tables["rounds"][0] | {"cohort_present": CLIENTS}
+
+
+def test_a_client_that_comes_late_is_added():
+  """It joined after the round of the sums; it is forgotten, too."""
+  late = fa.federate("digits", num_clients=5, partition="iid", newcomers_at=((1, 1),))
+  run = functools.partial(fa.run, "fedacnnl", late, evaluate=("global",), rounds=2)
+  with pytest.warns(UserWarning, match="has fitted all layers after 1"):
+    result = run(store_sums=True)
+  (newcomer,) = np.flatnonzero(~np.asarray(result._state().states.sums[0].clients[0]))
+  more = fa.add(result, newcomer)
+  inside = totals(more)[0].counts.sum()
+  assert inside == late.data.train.size.sum() > totals(result)[0].counts.sum()
+  assert_same(fa.forget(more, newcomer), result)
+
+
+@pytest.mark.parametrize(
+  "change, clients, message",
+  [
+    (fa.forget, [3, 3], "clients=3,3: 3 is given twice"),
+    (fa.forget, [6], "clients=6: must be a whole number in [0, 6), the clients"),
+    (fa.forget, [], "clients: give at least one client"),
+    (fa.forget, "3", "clients='3': must be ids of clients, for instance [3, 17]"),
+    (fa.add, 3, "clients=3: is in the sums already"),
+  ],
+)
+def test_clients_that_cannot_leave_or_come(change, clients, message):
+  with pytest.raises(fa.OptionError) as error:
+    change(fit(), clients)
+  assert str(error.value) == message
+
+
+def test_a_client_leaves_once():
+  with pytest.raises(fa.OptionError, match="^clients=3: is forgotten already$"):
+    fa.forget(fa.forget(fit(), 3), [1, 3])
+
+
+@pytest.mark.parametrize(
+  "method, options, message",
+  [
+    ("fedavg", {"rounds": 1}, "algorithm=fedavg: not in closed form, so a client"),
+    ("fedacnnl", {}, "store_sums: the run has not stored its sums"),
+    (
+      "fedacnnl",
+      {"private": "moments"},
+      "algorithm=fedacnnl: the run is private; its noised sums are released",
+    ),
+  ],
+)
+def test_runs_whose_clients_cannot_be_subtracted(method, options, message):
+  result = fa.run(method, federation(), evaluate=("global",), **options)
+  with pytest.raises(fa.OptionError, match="^" + message):
+    fa.forget(result, 1)
+
+
+@pytest.mark.parametrize(
+  "method, options, message",
+  [
+    ("fedacnnl", {"private": "moments"}, "store_sums: not with private"),
+    ("pfedacnnl", {"num_groups": 2}, "store_sums: the groups were formed with"),
+  ],
+)
+def test_sums_that_are_not_stored(method, options, message):
+  with pytest.raises(fa.OptionError, match="^" + message):
+    fa.run(method, federation(), **OPTIONS, **options)
+
+
+def test_the_bits_of_the_sums_survive():
+  """A total is not rounded to the float32 of the run."""
+  numbers = np.random.default_rng(1).normal(size=(3, 2))
+  bits = numbers.view(np.uint32).reshape(3, 2, 2)
+  with jax.enable_x64(True):
+    np.testing.assert_array_equal(from_bits(bits), numbers)
+
+
+def test_the_command_writes_a_run(tmp_path, capsys):
+  """Of a named federation; what is there stays as it is."""
+  named = fa.federate("digits", num_clients=5, partition="iid")
+  folder = fa.run("fedacnnl", named, **OPTIONS).save(tmp_path / "run")
+  out = tmp_path / "out"
+  words = [str(folder), "--clients=3", f"--out={out}"]
+  assert experiments.forget.main(words) == 0
+  text = capsys.readouterr().out
+  assert "1 client sent 11,176 bytes each; nobody else was asked" in text
+  result = fa.load_run(out)
+  assert result.facts["revisions"][0]["of_run"] == str(folder)
+  assert not np.asarray(result._state().states.sums[0].clients)[0, 3]
+  for wrong, message in (
+    (words, f"--out={out}: is there already; give another folder"),
+    ([*words[:2], f"--out={folder}"], f"--out={folder}: is the run itself"),
+    ([words[0], "--clients=a", "--out=x"], "--clients=a: must be ids of clients"),
+    ([words[0], "--clients=9", "--out=x"], "--clients=9: must be a whole number"),
+  ):
+    assert experiments.forget.main(wrong) != 0
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
