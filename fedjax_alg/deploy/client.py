@@ -24,7 +24,7 @@ Memory = dict[str, np.ndarray]
 class Question(NamedTuple):
   """Header of a question, which the server sends beside its bytes."""
 
-  stage: str  #: "setup" or "round", see ``remote.stage``
+  stage: str  #: "setup", "round" or "forget", see ``remote.stage``
   call: int  #: its number in the stage
   round: int  #: from 1; 0: before round 1
   client: int  #: the client's id
@@ -142,7 +142,7 @@ class Code:
       keys,
       jnp.ones(spec.num_clients, jnp.int32),
       None,
-      jnp.ones(spec.cohort_size, bool),
+      jnp.ones(spec.num_clients if stage == "forget" else spec.cohort_size, bool),
       jnp.int32(0) if number is None else number,
     )
     remote = Remote(

@@ -245,7 +245,8 @@ def server_app(
   Returns:
     The app. Its options are `out` (folder of checkpoints, of rounds.jsonl and
     of models), `every_round` (whether models are written after every round),
-    `timeout` and `wait` (seconds).
+    `timeout` and `wait` (seconds), `forget` (ids of clients that are subtracted
+    after the last round, separated by commas).
   """
   app = library("flwr.serverapp").ServerApp()
 
@@ -294,7 +295,36 @@ def serve(
       file.write(json.dumps(row) + "\n")
     if options["every_round"] or last:
       _write_models(server, out / "models")
+  _forget(server, str(options.get("forget", "")), out, test is not None)
   return server
+
+
+def _forget(server: Server, words: str, out: pathlib.Path, evaluates: bool) -> None:
+  """Forgets the clients that the option names, but for those who are gone."""
+  try:
+    named = [int(word) for word in words.split(",") if word.strip()]
+  except ValueError:
+    raise OptionError(
+      f"`forget`={words}: must be ids of clients, separated by commas"
+    ) from None
+  sums = getattr(server.state, "sums", ())
+  inside = [np.asarray(step.clients) for step in sums]
+  ids = [
+    client
+    for client in named
+    if not inside
+    or not 0 <= client < len(inside[0])
+    or any(of[client] for of in inside)
+  ]
+  if not ids:
+    return
+  row = server.forget(ids)._asdict() | {"forgotten": ids}
+  if evaluates:
+    row |= server.evaluate()
+  _LOG.info("%s", row)
+  with open(out / "rounds.jsonl", "a", encoding="utf-8") as file:
+    file.write(json.dumps(row) + "\n")
+  _write_models(server, out / "models")
 
 
 def _write_models(server: Server, folder: pathlib.Path) -> None:

@@ -310,7 +310,9 @@ def stage(
 
   Args:
     prepared: the run, whose data have no rows.
-    name: "setup", the state before round 1, or "round".
+    name: "setup", the state before round 1, "round", or "forget": clients leave
+      the sums of the step of that number (``Algorithm.revise``), and
+      ``inputs.arrived`` [C] says which.
     remote: the client map.
     inputs: what it reads.
 
@@ -329,6 +331,11 @@ def stage(
   state = state if inputs.state is None else inputs.state
   slots, sampler, _ = prepared.participation
   number = inputs.number
+  if name == "forget":
+    assert algorithm.revise is not None and isinstance(number, int)
+    ids = jnp.arange(inputs.size.shape[0], dtype=jnp.int32)
+    leaving = jnp.where(inputs.arrived, ids, ids.shape[0])
+    return algorithm.revise(state, layout.take_cohort(data, leaving), number, -1), ()
   if isinstance(number, int):
     state = state._replace(round=number)
   sample = sample_cohort(

@@ -1,6 +1,6 @@
 """The server's side of a run whose clients are elsewhere."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import pathlib
 import time
 from typing import Any, NamedTuple
@@ -15,8 +15,11 @@ from fedjax_alg.deploy import remote as remote_lib
 from fedjax_alg.deploy.client import Question
 from fedjax_alg.deploy.remote import Inputs, MissingAnswer, Remote, heard
 from fedjax_alg.engine import checkpoint, evaluate, sharding
+from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.messages import to_bytes
+from fedjax_alg.hparams import ordered_values
 from fedjax_alg.records import tables
+from fedjax_alg.runs import revision
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.typing import PyTree
 
@@ -34,8 +37,8 @@ class Round(NamedTuple):
   lost: list[int]  #: those of them who did not answer in time
   bytes_down: int  #: bytes to each participant that arrived, the mean
   bytes_up: int
-  ledger_down: int  #: what the simulation counts of these
-  ledger_up: int
+  ledger_down: int | None  #: what the simulation counts of these; None: nothing
+  ledger_up: int | None
   clients_s: float  #: seconds of waiting for answers
   server_s: float  #: seconds of all else
   train_loss: float | None  #: None of a method in closed form
@@ -195,6 +198,57 @@ class Server:
       float(aux.server["train_loss"]) if "train_loss" in aux.server else None,
     )
 
+  def forget(self, clients: Sequence[int]) -> Round:
+    """Computes the model as if some clients had never taken part.
+
+    They are asked for their sums once more, which the server subtracts; nobody
+    else is asked (``runs.revision.forget``). Earlier checkpoints, which hold
+    these clients' sums, are removed.
+
+    Args:
+      clients: their ids.
+
+    Raises:
+      OptionError: see ``runs.revision.forget``; of a network only the sums of the
+        last step can be changed, as later ones would have to be played again; or
+        a client does not answer.
+    """
+    began, traffic, p = time.monotonic(), _Traffic(), self.prepared
+    method = p.settings[0]
+    facts = {"algorithm": method.name, "hparams": ordered_values(*method.parts)}
+    revision.refuse_others(facts)
+    ids = revision.read_clients(clients, p.spec.num_clients)
+    solved = revision.solved_steps(self.state)
+    inside = np.asarray(jax.device_get([step.clients for step in self.state.sums]))
+    revision.check_clients(facts, inside[:solved].any(0), ids, revision.FORGET)
+    first = revision.first_step(
+      method.hparams, inside[:solved, None], ids, revision.FORGET
+    )
+    if first + 1 < solved:
+      raise OptionError(revision.why_refit(first, solved, ids, revision.FORGET))
+    try:
+      leaving = np.isin(np.arange(p.spec.num_clients), ids)
+      self.state, _ = self._run_stage("forget", leaving, traffic, first)
+    except _Lost as lost:
+      raise OptionError(
+        f"`clients`={','.join(map(str, sorted(lost.args[0])))}: no answer, so nothing "
+        "is forgotten"
+      ) from None
+    if self._folder is not None:
+      checkpoint.clear(self._folder)
+      checkpoint.save(self._folder, (_blocks(self.state), self.counted), self.round, {})
+    return Round(
+      self.round,
+      ids,
+      [],
+      *traffic.means(np.array(ids)),
+      None,
+      None,
+      traffic.seconds,
+      time.monotonic() - began - traffic.seconds,
+      None,
+    )
+
   def evaluate(self) -> dict[str, float]:
     """The metrics of the global models on the server's test examples."""
     p = self.prepared
@@ -226,15 +280,24 @@ class Server:
     )
 
   def _run_stage(
-    self, stage: str, arrived: np.ndarray, traffic: "_Traffic"
+    self, stage: str, arrived: np.ndarray, traffic: "_Traffic", step: int | None = None
   ) -> tuple[Any, Any]:
     """Runs a stage; what has been answered before is not asked again.
+
+    Args:
+      stage: see ``remote.stage``.
+      arrived: see ``Inputs``.
+      traffic: what has been asked and answered.
+      step: the round, from 0, that the stage belongs to; None: the next one.
 
     Raises:
       _Lost: a participant did not answer.
     """
     answers: list[np.ndarray] = []
     number = remote_lib.static_round(self.prepared, self.round)
+    last = self.round + (stage == "round")
+    if step is not None:
+      number, last = step, step + 1
     while True:
       piece = self.pieces.setdefault(
         (stage, len(answers), number),
@@ -246,13 +309,21 @@ class Server:
       if done:
         return outcome[0], jax.device_get(outcome[1])
       answers.append(
-        self._answers(stage, len(answers), piece, jax.device_get(outcome), traffic)
+        self._answers(
+          stage, len(answers), last, piece, jax.device_get(outcome), traffic
+        )
       )
 
   def _answers(
-    self, stage: str, call: int, piece: _Piece, question: Any, traffic: "_Traffic"
+    self,
+    stage: str,
+    call: int,
+    number: int,
+    piece: _Piece,
+    question: Any,
+    traffic: "_Traffic",
   ) -> np.ndarray:
-    """The answers to a question, [S, n] uint8; 0 of empty slots."""
+    """The answers to a question of a round, [S, n] uint8; 0 of empty slots."""
     shared, bodies, ids, is_present, lines = question
     questions = {}
     for slot in np.flatnonzero(is_present):
@@ -261,7 +332,7 @@ class Server:
         Question(
           stage,
           call,
-          self.round + (stage == "round"),
+          number,
           client,
           int(self.counted[client]),
           piece.heard,

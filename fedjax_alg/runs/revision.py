@@ -29,7 +29,7 @@ from fedjax_alg.hparams import as_index
 from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.result import Live, RunResult, measure_final
-from fedjax_alg.typing import Facts
+from fedjax_alg.typing import Facts, HParams
 
 #: Signs of the sums of the clients, by what happens to them.
 FORGET, ADD = -1, 1
@@ -114,7 +114,8 @@ def _revise(
     raise OptionError("`clients`: no step has been solved yet, there are no sums")
   inside = np.asarray(jax.device_get([step.clients for step in live.states.sums]))
   check_clients(result.facts, inside[:solved].any((0, 1)), ids, sign)
-  first = first_step(live, inside[:solved], ids, sign)
+  hparams = live.prepared.settings[live.setting].hparams
+  first = first_step(hparams, inside[:solved], ids, sign)
   if first + 1 < solved and not refit:
     raise OptionError(why_refit(first, solved, ids, sign))
   moved = live.with_states(_new_states(live, ids, sign, first, solved))
@@ -207,16 +208,17 @@ def check_clients(
       )
 
 
-def first_step(live: Live, inside: np.ndarray, ids: Sequence[int], sign: int) -> int:
+def first_step(
+  hparams: HParams, inside: np.ndarray, ids: Sequence[int], sign: int
+) -> int:
   """The first step whose solution the clients change.
 
   Args:
-    live: the run.
-    inside: [N, steps, C] or [steps, N, C] bool, whose sums the totals hold.
+    hparams: those of the method.
+    inside: [steps, N, C] bool, whose sums the totals hold.
     ids: the clients.
     sign: ``FORGET`` or ``ADD``.
   """
-  hparams = live.prepared.settings[live.setting].hparams
   if sign == ADD or getattr(hparams, "code_centred", False):
     return 0
   return int(np.argmax(inside[..., list(ids)].any((1, 2))))

@@ -172,6 +172,28 @@ def test_sums_of_a_method_in_closed_form_are_sent_in_double_precision():
     assert outcome.bytes_up == 2 * outcome.ledger_up
 
 
+def test_a_client_leaves_the_server_of_a_method_in_closed_form(tmp_path):
+  """It alone is asked; the model is that of ``fa.forget``, also after a restart."""
+  extra = (("rounds", 1), ("store_sums", True))
+  machines = Machines("fedacnnl", extra)
+  server = machines.server(tmp_path)
+  server.play()
+  machines.asked.clear()
+  outcome = server.forget([2])
+  assert {question.client for question in machines.asked} == {2}
+  assert (outcome.asked, outcome.bytes_up > 0) == ([2], True)
+  result = fa.run("fedacnnl", federation(), **options("fedacnnl", extra))
+  expected = fa.forget(result, 2).global_params()
+  problems.assert_close(server.global_params(), expected)
+  again = machines.server(tmp_path)
+  problems.assert_equal(again.global_params(), server.global_params())
+  with pytest.raises(fa.OptionError, match="^clients=2: "):
+    again.forget([2])
+  machines.silent[1, 3] = False
+  with pytest.raises(fa.OptionError, match="^clients=3: no answer, so nothing"):
+    again.forget([3])
+
+
 @pytest.mark.parametrize(
   "method,extra,up",
   [
