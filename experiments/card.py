@@ -9,7 +9,7 @@ describes every file of the folder with its hash, so that the folder can be
 archived as it is (Zenodo, WorkflowHub).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import importlib.util
 import pathlib
 import shlex
@@ -83,6 +83,16 @@ def _outcomes(summary: dict[str, Any]) -> str:
   )
 
 
+def _revisions(facts: Mapping[str, Any]) -> str:
+  """What has been done to the run since it ended; "" for nothing."""
+  verbs = {"forget": "forgotten", "add": "added"}
+  return "\n".join(
+    f"- {revision['time'][:10]}: clients {', '.join(map(str, revision['clients']))} "
+    f"{verbs[revision['action']]}"
+    for revision in facts.get("revisions", ())
+  )
+
+
 def _run_page(result: fa.RunResult, folder: pathlib.Path) -> str:
   """The page of a run.
 
@@ -130,6 +140,7 @@ def _run_page(result: fa.RunResult, folder: pathlib.Path) -> str:
         if summary["stopped"] == "rounds"
         else f" It ended early: {summary['stopped']}."
       ),
+      _revisions(facts),
       "## What came out\n\n"
       + _outcomes(summary)
       + "\n\nMean +- half-width of the 95 % interval over the seeds.",

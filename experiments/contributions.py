@@ -61,8 +61,8 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   files_lib.check_outputs(
     f"`out`={values.out}",
     {
-      out / _TABLE: files_lib.text_with(",".join(_COLUMNS)),
-      **{path: plots_of[path.suffix] for path in pictures},
+      out / _TABLE: files_lib.table_with(*_COLUMNS),
+      **dict.fromkeys(pictures, files_lib.picture),
     },
   )
   share = fa.contributions(fa.load_run(expand_path(words[0])), metric=values.metric)
@@ -80,21 +80,21 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   ]
   labels, heights = bars_of(share)
   unit = "points" if metrics.factor(share.metric) != 1 else ""
-  what = f"{share.metric.replace('_', ' ')} with the client less that without"
+  gain = f"gain in {share.metric.replace('_', ' ')}"
   with explain_write_errors(f"--out={values.out}"):
     out.mkdir(parents=True, exist_ok=True)
     tables.write_rows(out / _TABLE, rows, _COLUMNS)
     plots.bars(
       pictures,
-      {f"{what}{', ' * bool(unit)}{unit}": {"contribution": heights}},
+      {f"{gain}{', ' * bool(unit)}{unit}": {"with the client, less without": heights}},
       labels,
       f"What each of {len(share.clients)} clients contributes",
     )
-  print(f"{len(share.clients)} clients, {share.metric} with all {share.total.mean():.4g}")
-  for label, height in (zip(labels[:3], heights[:3])):
-    print(f"  most: client {label}, {height:+.3g} {unit}".rstrip())
-  for label, height in (zip(labels[-3:], heights[-3:])):
-    print(f"  least: client {label}, {height:+.3g} {unit}".rstrip())
+  print(
+    f"{len(share.clients)} clients, {share.metric} with all {share.total.mean():.4g}"
+  )
+  for name, at in (("most", 0), ("least", -1)):
+    print(f"  {name}: client {labels[at]}, {heights[at]:+.3g} {unit}".rstrip())
   print(f"wrote {out}")
 
 

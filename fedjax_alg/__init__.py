@@ -44,6 +44,7 @@ from fedjax_alg.runs.tensorboard import tensorboard
 from fedjax_alg.tasks import Task
 
 __all__ = [
+  "STOP",
   "Algorithm",
   "Audit",
   "ClientData",
@@ -63,14 +64,13 @@ __all__ = [
   "RoundCost",
   "RunFolderError",
   "RunResult",
-  "STOP",
   "Shard",
   "Step",
   "Sweep",
   "Task",
+  "add",
   "at_clients",
   "audit",
-  "add",
   "compare",
   "confusion",
   "contributions",

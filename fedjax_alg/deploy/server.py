@@ -220,7 +220,7 @@ class Server:
     ids = revision.read_clients(clients, p.spec.num_clients)
     solved = revision.solved_steps(self.state)
     inside = np.asarray(jax.device_get([step.clients for step in self.state.sums]))
-    revision.check_clients(facts, inside[:solved].any(0), ids, revision.FORGET)
+    revision.check_clients(facts, np.any(inside[:solved], axis=0), ids, revision.FORGET)
     first = revision.first_step(
       method.hparams, inside[:solved, None], ids, revision.FORGET
     )

@@ -113,7 +113,7 @@ def _revise(
   if not solved:
     raise OptionError("`clients`: no step has been solved yet, there are no sums")
   inside = np.asarray(jax.device_get([step.clients for step in live.states.sums]))
-  check_clients(result.facts, inside[:solved].any((0, 1)), ids, sign)
+  check_clients(result.facts, np.any(inside[:solved], axis=(0, 1)), ids, sign)
   hparams = live.prepared.settings[live.setting].hparams
   first = first_step(hparams, inside[:solved], ids, sign)
   if first + 1 < solved and not refit:

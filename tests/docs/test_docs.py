@@ -178,6 +178,7 @@ def test_the_tasks_of_the_page_are_tasks():
     "optimizers",
     "server_steps",
     "compression",
+    "forget",
     "late",
     "personal",
     "private",

@@ -1,0 +1,66 @@
+"""The score without a client is that of the run that has forgotten it."""
+
+import numpy as np
+import pytest
+
+import experiments.contributions
+import fedjax_alg as fa
+
+pytestmark = pytest.mark.program
+CLIENTS = 5
+OPTIONS = dict(evaluate=("global",), store_sums=True)
+
+
+@pytest.fixture(scope="module", name="fit")
+def fixture_fit():
+  federation = fa.federate("digits", num_clients=CLIENTS, partition="classes")
+  return fa.run("fedacnnl", federation, seeds=2, **OPTIONS)
+
+
+def test_each_score_is_that_of_the_run_without_the_client(fit):
+  share = fa.contributions(fit)
+  without = fa.forget(fit, 3).metrics["global"]["accuracy"]
+  np.testing.assert_array_equal(share.without[:, 3], without[:, 1])
+  np.testing.assert_array_equal(share.total, without[:, 0])
+  np.testing.assert_array_equal(share.values, share.total[:, None] - share.without)
+  assert share.values.shape == (2, CLIENTS)
+  assert np.ptp(share.values) > 0
+
+
+def test_a_smaller_loss_is_better(fit):
+  share = fa.contributions(fit, metric="loss")
+  np.testing.assert_array_equal(share.values, share.without - share.total[:, None])
+
+
+def test_who_has_been_forgotten_contributes_nothing(fit):
+  """And is not in the table; another measure than the task's is refused."""
+  share = fa.contributions(fa.forget(fit, [0, 3]))
+  np.testing.assert_array_equal(share.clients, [1, 2, 4])
+  with pytest.raises(fa.OptionError, match="^metric=size: must be one of accuracy"):
+    fa.contributions(fit, metric="size")
+
+
+def test_a_network_is_refused():
+  federation = fa.federate("digits", num_clients=CLIENTS, partition="classes")
+  result = fa.run("fedacnnl", federation, model="mlp", hidden=(4,), **OPTIONS)
+  with pytest.raises(fa.OptionError, match="^model: has 2 layers, and those after"):
+    fa.contributions(result)
+
+
+def test_the_command_writes_a_table_and_a_picture(fit, tmp_path, capsys):
+  folder = fit.save(tmp_path / "run")
+  words = [str(folder), f"--out={tmp_path / 'out'}"]
+  for _ in range(2):  # what an earlier call has written is replaced
+    assert experiments.contributions.main(words) == 0
+  text = capsys.readouterr().out
+  assert f"{CLIENTS} clients, accuracy with all" in text and "most: client" in text
+  names = {path.name for path in (tmp_path / "out").iterdir()}
+  assert names == {f"contributions.{kind}" for kind in ("csv", "png", "pdf")}
+  rows = (tmp_path / "out" / "contributions.csv").read_text().splitlines()
+  assert len(rows) == 1 + 2 * CLIENTS
+  assert experiments.contributions.main([str(folder)]) != 0
+  assert (
+    capsys.readouterr()
+    .err.strip()
+    .endswith("--out: give the folder of the table and the picture")
+  )
