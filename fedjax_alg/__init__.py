@@ -37,7 +37,8 @@ from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.progress import progress_bar
 from fedjax_alg.runs.ranks import Ranking, rank
 from fedjax_alg.runs.result import RunFolderError, RunResult, load_run
-from fedjax_alg.runs.revision import add, forget
+from fedjax_alg.runs.revision import add_clients as add
+from fedjax_alg.runs.revision import forget
 from fedjax_alg.runs.sinks import STOP
 from fedjax_alg.runs.sweep import Sweep, sweep
 from fedjax_alg.runs.tensorboard import tensorboard

@@ -2,7 +2,7 @@
 
 The model of a method in closed form depends on the sums of its clients alone
 (``rounds.closed_form``). ``forget`` subtracts the sums of some clients and
-solves again, ``add`` adds them: the result is that of a run in which they never
+solves again, ``add_clients`` adds them: the result is that of a run in which they never
 took part, or did. Nobody but these clients computes or sends anything.
 
 Source: the algebra is that of the analytic paper, (3)-(5), and of AFL's
@@ -78,7 +78,7 @@ def forget(
   return _revise(result, clients, FORGET, refit)
 
 
-def add(
+def add_clients(
   result: RunResult, clients: int | Iterable[int], *, refit: bool = False
 ) -> RunResult:
   """Computes the model as if some clients had taken part, too.
@@ -105,7 +105,7 @@ def add(
 def _revise(
   result: RunResult, clients: int | Iterable[int], sign: int, refit: bool
 ) -> RunResult:
-  """``forget`` or ``add``."""
+  """``forget`` or ``add_clients``."""
   refuse_others(result.facts)
   live = result._state()
   ids = read_clients(clients, live.prepared.spec.num_clients)
