@@ -45,7 +45,6 @@ from fedjax_alg.runs.tensorboard import tensorboard
 from fedjax_alg.tasks import Task
 
 __all__ = [
-  "STOP",
   "Algorithm",
   "Audit",
   "ClientData",
@@ -65,6 +64,7 @@ __all__ = [
   "RoundCost",
   "RunFolderError",
   "RunResult",
+  "STOP",
   "Shard",
   "Step",
   "Sweep",

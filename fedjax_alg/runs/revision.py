@@ -226,9 +226,8 @@ def first_step(
 
 def why_refit(first: int, solved: int, ids: Sequence[int], sign: int) -> str:
   """Says in one line why later layers have to be fitted again."""
-  layers = (
-    f"layer {solved}" if first + 2 == solved else f"layers {first + 2} to {solved}"
-  )
+  single = first + 2 == solved
+  layers = f"layer {solved} reads" if single else f"layers {first + 2} to {solved} read"
   verb = "forgotten" if sign == FORGET else "added"
   return (
     f"`refit`: {','.join(map(str, ids))} can be {verb} exactly in layer {first + 1} "
