@@ -65,6 +65,8 @@ def num_layers(options: RunOptions, algorithm: str) -> int:
       f"convolutions in closed form, and {options.model} has others "
       f"(allowed: {', '.join(LAYERED)})"
     )
+  if options.model == "residual":
+    return 1 + options.blocks
   return 1 + sum(word.startswith(("conv", "dense")) for word in _layers_of(options))
 
 
@@ -379,7 +381,12 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
         f"`features`={data.features}: needs numbers, "
         f"`model`={model} reads words (only none)"
       )
-  vectors = _vectors(data)
+    if options.feature_map != "none":
+      raise OptionError(
+        f"`feature_map`={options.feature_map}: needs numbers, "
+        f"`model`={model} reads words (allowed: none)"
+      )
+  vectors = _vectors(data) or _mapped(options)
   if model in OF_IMAGES and vectors:
     raise OptionError(
       f"`model`={model}: needs images, the examples are not ({vectors})"
@@ -407,6 +414,14 @@ def _vectors(data: DataOptions) -> str:
   if data.features in ("hog", "flatten"):
     return f"`features`={data.features} makes a vector of each"
   return ""
+
+
+def _mapped(options: RunOptions) -> str:
+  """Explains why the model does not read the examples; empty if it does."""
+  name = options.feature_map
+  if name == "none" or (name != "buckets" and not options.num_features):
+    return ""
+  return f"`feature_map`={name} makes a vector of each"
 
 
 def _check_training(

@@ -34,6 +34,7 @@ from fedjax_alg.models import (
 )
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.augment import AUGMENTATIONS
+from fedjax_alg.models.feature_map import FEATURE_MAPS
 from fedjax_alg.models.precision import DTYPES
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import availability, stopping
@@ -215,6 +216,8 @@ def _stragglers(text: str | None) -> tuple[float, float]:
 
 #: When a model has personal parameters.
 _PERSONAL = but("roles", ())
+#: When it reads random features.
+_RANDOM = only("feature_map", "fourier", "relu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,10 +291,18 @@ class ModelOptions:
   )
   blocks: int = hyper(
     2,
-    "number of blocks of attention and perceptron (`model`=transformer)",
+    "number of blocks of attention and perceptron (`model`=transformer), or of "
+    "residual blocks (`model`=residual)",
     minimum=1,
     maximum=MAX_LAYERS,
-    when=only("model", "transformer"),
+    when=only("model", "transformer", "residual"),
+    later=True,
+  )
+  block_features: int = hyper(
+    256,
+    "F, fixed random units of each block (`model`=residual)",
+    minimum=1,
+    when=only("model", "residual"),
     later=True,
   )
   heads: int = hyper(
@@ -315,6 +326,52 @@ class ModelOptions:
     minimum=0.0,
     when=only("lora_rank", POSITIVE),
     source="Hu et al., ICLR 2022",
+    later=True,
+  )
+  feature_map: str = hyper(
+    "none",
+    "phi, a fixed map before the model, which then reads phi(x): fourier = "
+    "random Fourier features of the kernel exp(-gamma |x - z|^2), relu = random "
+    "ReLU features, buckets = a one-hot vector for each group of thresholded "
+    "inputs; all clients draw it by `feature_seed`, so it is never sent",
+    choices=FEATURE_MAPS,
+    later=True,
+  )
+  num_features: int = hyper(
+    1000,
+    "D, the number of random features; 0: none, the model reads the examples",
+    minimum=0,
+    when=_RANDOM,
+    later=True,
+  )
+  rbf_gamma: float | None = hyper(
+    None,
+    "gamma of the kernel exp(-gamma |x - z|^2) whose features are drawn; default "
+    "1 / d for examples of d numbers, as scikit-learn's rbf_kernel has it",
+    above=0.0,
+    when=only("feature_map", "fourier"),
+    later=True,
+  )
+  bit_thresholds: tuple[float, ...] = hyper(
+    (0.25, 0.5, 0.75),
+    "t of the bits x_j > t into which every input is cut (`feature_map`=buckets)",
+    when=only("feature_map", "buckets"),
+    later=True,
+  )
+  group_size: int = hyper(
+    3,
+    "g, bits of a group, which has one output for each of its 2^g patterns "
+    "(`feature_map`=buckets)",
+    minimum=1,
+    maximum=12,
+    when=only("feature_map", "buckets"),
+    later=True,
+  )
+  feature_seed: int = hyper(
+    0,
+    "the seed of `feature_map`, the same for all clients and all seeds of a run",
+    minimum=0,
+    when=but("feature_map", "none"),
     later=True,
   )
   l2: float = hyper(
@@ -624,6 +681,8 @@ class RunOptions(
         any(width < 1 for width in widths) or not widths and name == "lstm_widths"
       ):
         raise OptionError(f"`{name}`={widths}: widths must be at least 1")
+    if self.feature_map == "buckets" and not self.bit_thresholds:
+      raise OptionError("`bit_thresholds`: empty, must be one number at least")
     stopping.rules(self.stop_at, self.patience)
     self.check_clock()
     if not _stragglers(self.stragglers)[0] and self.partial_work != "auto":

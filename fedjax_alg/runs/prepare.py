@@ -25,6 +25,7 @@ from fedjax_alg.hparams import field_values
 from fedjax_alg.models import (
   augment,
   class_weights,
+  feature_map,
   lora,
   lstm,
   precision,
@@ -133,13 +134,24 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
     named_options |= dict(
       tokens=federation.num_tokens, embedding=options.embedding or lstm.EMBEDDINGS[0]
     )
+  input_shape, input_dtype = federation.example_shape, federation.example_dtype
+  phi = feature_map.draw(
+    options.feature_map,
+    input_shape,
+    input_dtype,
+    num_features=options.num_features,
+    rbf_gamma=options.rbf_gamma,
+    thresholds=options.bit_thresholds,
+    group_size=options.group_size,
+    seed=options.feature_seed,
+  )
   built = models.as_model(
     model,
-    federation.example_shape,
+    input_shape if phi is None else (phi.width,),
     federation.num_classes,
     l2=options.l2,
     l2_of=options.l2_of,
-    input_dtype=federation.example_dtype,
+    input_dtype=input_dtype,
     task=federation.task,
     targets=federation.targets,
     **named_options,
@@ -151,6 +163,8 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
   if options.class_weights is not None:
     counts = federation.label_histogram.sum(0)
     built = class_weights.with_class_weights(built, options.class_weights, counts)
+  if phi is not None:
+    built = feature_map.on_features(built, phi)
   if options.compute_dtype == "bfloat16":
     built = precision.in_bfloat16(built)
   return augment.with_augmentations(built, options.augment, federation.example_shape)

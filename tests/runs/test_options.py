@@ -54,6 +54,7 @@ TEXTS = {
   "bandwidth_gbps": ("1,2.5", (1.0, 2.5)),
   "eval_protocols": ("global,local", ("global", "local")),
   "targets": ("0.5,0.9", (0.5, 0.9)),
+  "bit_thresholds": ("-1,0.5", (-1.0, 0.5)),
   "newcomers_at": ("20:8,30:1", ((20, 8), (30, 1))),
   "kind_shares": ("2,1", (2.0, 1.0)),
 }
