@@ -44,6 +44,7 @@ PERSONAL = (
   "ditto",
   "local",
   "pfedacnnl",
+  "afl_dual",
 )
 #: Hyper-parameters that say how many global models there are.
 _MODELS = ("num_models", "num_components", "num_groups", "max_groups")
@@ -55,6 +56,9 @@ SETTINGS = {
   "fedavgm": {"client_lr": 0.1},
   "fedmuon": {"client_lr": 0.02},
   "afl": {"remove_ridge": False},
+  "afl_dual": {"remove_ridge": False},
+  "deepafl": {"blocks": 3},
+  "fed3r": {"feature_map": "fourier", "rbf_gamma": 0.25},
   "fedzo": {},
   "baffle": {},
   "pfedzo": {},
@@ -98,6 +102,8 @@ def curve(name, federations, protocol, model):
     options["cohort_size"] = 10
   if model == "mlp":
     options |= {"model": "mlp", "hidden": (32,)}
+  elif model == "residual":
+    options["model"] = model
   elif model == "normalised":
     options["model"] = Normalised()
   federation = federations[entry.needs_validation(entry.hparams())]
@@ -114,6 +120,8 @@ def model_of(name):
   """The model of a method's picture."""
   if name == "fedbn":
     return "normalised"
+  if name == "deepafl":
+    return "residual"
   return "mlp" if "roles" in registry.ALGORITHMS[name].options else "softmax"
 
 

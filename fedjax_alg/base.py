@@ -218,6 +218,8 @@ class Layer(NamedTuple):
   #: k of a convolution with k x k weights a channel, stride 1 and as many rows
   #: and columns of zeros around the image as keep its size; 0: another layer
   kernel: int = 0
+  #: whether its output is added to what came before (``models.residual``)
+  residual: bool = False
 
   @property
   def positions(self) -> int:

@@ -11,25 +11,30 @@ from typing import Any, NamedTuple
 from fedjax_alg import own
 from fedjax_alg.algorithms import (
   afl,
+  afl_dual,
   apfl,
   asynchronous,
   baffle,
   cfl,
   composed,
   conjugate,
+  deepafl,
   ditto,
   diversified,
+  fed3r,
   fedacg,
   fedacnnl,
   fedadmm,
   fedavg,
   fedcm,
+  fedcof,
   feddrift,
   feddyn,
   fedem,
   fedexp,
   fedgroup,
   fedmuon,
+  fedncm,
   fednova,
   fedopt,
   fedsam,
@@ -45,6 +50,7 @@ from fedjax_alg.algorithms import (
   per_fedavg,
   pfedme,
   references,
+  safle,
   scaffnew,
   scaffold,
 )
@@ -55,6 +61,7 @@ from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.options import MeanOptions
 from fedjax_alg.exchange.privacy import Privacy
+from fedjax_alg.least_squares import heads
 from fedjax_alg.rounds import expected
 from fedjax_alg.rounds.expected import Expected, Ledger
 
@@ -241,6 +248,29 @@ _pooled = functools.partial(
   caution_of_clients=fedgroup.few_clients,
   ledger=expected.beside(_PLAIN, expected.pool_before_all),
 )
+
+_HEAD = expected.closed_form()
+
+
+def _head(
+  build: Any,
+  label: str,
+  paper: str,
+  ledger: Ledger = _HEAD,
+  **fields: Any,
+) -> Entry:
+  """The entry of a method that fits a head in one round."""
+  return _deployed(
+    build,
+    label,
+    paper,
+    ledger,
+    all_clients=True,
+    rounds=heads.single_round(build.__name__),
+    no_compression_because=_SUMS,
+    **fields,
+  )
+
 
 ALGORITHMS: dict[str, Entry] = {
   "fedavg": _deployed(fedavg.fedavg, "FedAvg", "McMahan et al., AISTATS 2017"),
@@ -500,10 +530,60 @@ ALGORITHMS: dict[str, Entry] = {
     "analytic FL, He et al., CVPR 2025; agnostic FL is `client_weights`=agnostic",
     expected.closed_form(),
     all_clients=True,
-    rounds=afl.single_round,
+    rounds=heads.single_round("afl"),
     caution=afl.caution_ridge,
     nonfinite=_SINGULAR + "`remove_ridge` false and `client_ridge` more than 0",
     no_compression_because=_SUMS,
+  ),
+  "fed3r": _head(
+    fed3r.fed3r,
+    "Fed3R",
+    "Fani et al., ICML 2024",
+    test_hparams={"normalize": False},
+    nonfinite=_SINGULAR + "`ridge` more than 0",
+  ),
+  "fedncm": _head(
+    fedncm.fedncm,
+    "FedNCM",
+    "Legate et al., NeurIPS 2023",
+    ledger=expected.of_class_means("euclidean"),
+  ),
+  "fedcof": _head(
+    fedcof.fedcof,
+    "FedCOF",
+    "Goswami et al., NeurIPS 2025",
+    ledger=expected.of_class_means(),
+    nonfinite=_SINGULAR + "`shrinkage` more than 0",
+  ),
+  "afl_dual": _entry(
+    afl_dual.afl_dual,
+    "AFL dual",
+    "Fan et al., arXiv:2508.10732; APFL of Deng et al. is `algorithm`=apfl",
+    expected.closed_form(),
+    all_clients=True,
+    adapts=True,
+    rounds=heads.single_round("afl_dual"),
+    caution=afl.caution_ridge,
+    nonfinite=_SINGULAR + "`remove_ridge` false and `client_ridge` more than 0",
+    no_compression_because=_SUMS,
+  ),
+  "deepafl": _deployed(
+    deepafl.deepafl,
+    "DeepAFL",
+    "Tang et al., ICLR 2026",
+    expected.closed_form(bias=0),
+    all_clients=True,
+    rounds=deepafl.rounds_of_blocks,
+    nonfinite=_SINGULAR + "`ridge` more than 0",
+    no_compression_because=_SUMS,
+  ),
+  "safle": _head(
+    safle.safle,
+    "SAFLe",
+    "Bacellar et al., CVPR 2026",
+    ledger=expected.closed_form(bias=0),
+    nonfinite=_SINGULAR + "`ridge` more than 0",
+    options={"feature_map": "buckets"},
   ),
   "fedzo": _entry(
     fedzo.fedzo,

@@ -27,6 +27,20 @@ ELSEWHERE = {
       "named_optimizers",
     )
   },
+  **{
+    module: "algorithms/test_analytic_family"
+    for module in (
+      "algorithms/afl_dual",
+      "algorithms/deepafl",
+      "algorithms/fed3r",
+      "algorithms/fedcof",
+      "algorithms/fedncm",
+      "algorithms/safle",
+      "least_squares/class_means",
+      "least_squares/heads",
+      "models/residual",
+    )
+  },
   "base": "contract/test_contract",
   "conditions": "test_hparams",
   "registry": "contract/test_registry",

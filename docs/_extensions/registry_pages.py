@@ -60,7 +60,10 @@ FAMILIES = {
     "pacfl feddrift fedem fedsoft"
   ),
   "personal": ("fedper lg_fedavg fedrep fedbabu fedbn apfl per_fedavg pfedme ditto"),
-  "gradient_free": "afl fedacnnl pfedacnnl fedzo baffle pfedzo",
+  "gradient_free": (
+    "afl fed3r fedncm fedcof safle deepafl afl_dual fedacnnl pfedacnnl "
+    "fedzo baffle pfedzo"
+  ),
   "other": "composed central local",
 }
 

@@ -26,11 +26,11 @@ import dataclasses
 from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.conditions import POSITIVE, only
-from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import solve
 from fedjax_alg.least_squares.closed_form import StoredSums
-from fedjax_alg.least_squares.layer_fits import LayerFits, double_field, layers_of
+from fedjax_alg.least_squares.heads import head_of
+from fedjax_alg.least_squares.layer_fits import LayerFits, double_field
 from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds.closed_form import ClosedFormState
 from fedjax_alg.rounds.layerwise import layerwise
@@ -66,20 +66,6 @@ class AFLHParams(StoredSums, PrivateMoments):
   double: str = double_field()
 
 
-def single_round(hparams: AFLHParams, num_layers: int) -> int:
-  """The number of rounds that AFL takes, which is one.
-
-  Raises:
-    OptionError: the model has more than one layer.
-  """
-  if num_layers != 1:
-    raise OptionError(
-      f"`algorithm`=afl: fits one layer on features, the model "
-      f"has {num_layers} (use `model`=softmax)"
-    )
-  return 1
-
-
 def caution_ridge(hparams: AFLHParams, num_params: int) -> str:
   """Warns of a ridge that is removed again."""
   del num_params
@@ -105,8 +91,7 @@ def afl(
   Raises:
     OptionError: the model is not one dense layer.
   """
-  layers = layers_of(model, "afl")
-  single_round(hparams, len(layers))
+  layers = (head_of(model, "afl"),)
   gamma = 0.0 if hparams.remove_ridge else hparams.client_ridge
   settings = LayerFits(ridge=repr(gamma), bias=hparams.bias, adaptive_batch=False)
   return layerwise(

@@ -178,6 +178,11 @@ def layers_of(model: Model, name: str) -> tuple[Layer, ...]:
       f"`algorithm`={name}: fits hidden layers to codes of classes, the task "
       f"{task.name} has none (allowed: one layer, `model`=softmax)"
     )
+  if model.layers and any(layer.residual for layer in model.layers):
+    raise OptionError(
+      f"`algorithm`={name}: fits layers one after the other, the model has residual "
+      "blocks (use `algorithm`=deepafl)"
+    )
   if model.layers is None:
     raise OptionError(
       f"`algorithm`={name}: least squares fits dense layers and convolutions "

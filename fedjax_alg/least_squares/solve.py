@@ -175,6 +175,36 @@ def solve(
   return jax.scipy.linalg.cho_solve((_factor(gram, ridge), True), cross)
 
 
+def sandwiched(
+  gram: Float[Array, "f f"],
+  target: Float[Array, "f D"],
+  weights: Float[Array, "D L"],
+  ridge: Float[Array, ""],
+) -> Float[Array, "f D"]:
+  """Computes the Delta that minimises |R - F Delta W|^2 + ridge |Delta|^2.
+
+  It solves F'F Delta W W' + ridge Delta = F'R W' by the eigenvectors of F'F and
+  of W W', in which the equation is one division for each entry.
+
+  Args:
+    gram: F'F [f, f].
+    target: F'R W' [f, D].
+    weights: W [D, L].
+    ridge: [], above 0.
+
+  Returns:
+    [f, D].
+  """
+  chex.assert_shape((gram, target), ((target.shape[0],) * 2, (None, weights.shape[0])))
+  outer, rows = jnp.linalg.eigh(_product(weights, weights.T))
+  inner, columns = jnp.linalg.eigh(gram)
+  # Rounding makes some eigenvalues of these matrices negative.
+  outer, inner = (jnp.maximum(part, jnp.zeros_like(part)) for part in (outer, inner))
+  turned = _product(_product(columns.T, target), rows)
+  turned = turned / (inner[:, None] * outer[None] + ridge)
+  return _product(_product(columns, turned), rows.T)
+
+
 def by_rows(
   x: Float[Array, "n D"],
   t: Float[Array, "n r"],

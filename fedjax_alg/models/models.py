@@ -19,7 +19,15 @@ import jax.numpy as jnp
 from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Layer, Model, Params
 from fedjax_alg.errors import OptionError, check_one_of, describe_error
-from fedjax_alg.models import adapt, lstm, resnet, roles, statistics, transformer
+from fedjax_alg.models import (
+  adapt,
+  lstm,
+  residual,
+  resnet,
+  roles,
+  statistics,
+  transformer,
+)
 from fedjax_alg.models import layers as layers_lib
 from fedjax_alg.models.functions import from_functions
 from fedjax_alg.models.layers import Stack
@@ -165,6 +173,8 @@ def from_flax(
     pass  # the layers listed below read one array
   elif isinstance(module, Softmax):
     layers = (_softmax_view(module.num_classes, input_shape),)
+  elif isinstance(module, residual.Residual):
+    layers = residual.residual_views(module, input_shape)
   elif isinstance(module, Stack) and not any(
     isinstance(layer, layers_lib.ValidConv) for layer in module.layers
   ):
@@ -298,7 +308,7 @@ def _without(name: str, where: str, run: Callable[[], _Result]) -> _Result:
 
 
 #: Named models whose layers are dense layers and convolutions.
-LAYERED = ("softmax", "mlp", "cnn", "stack")
+LAYERED = ("softmax", "mlp", "cnn", "stack", "residual")
 #: Named models that read ids of words or characters.
 OF_TOKENS = ("lstm", "transformer")
 #: Named models of images -> the fewest pixels each way.
@@ -311,6 +321,9 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
   "cnn": lambda num_classes, **_: CNN(num_classes),
   "stack": lambda num_classes, layers, **_: Stack(
     num_classes, layers_lib.parse_layers(layers)
+  ),
+  "residual": lambda num_classes, blocks, block_features, **_: residual.Residual(
+    num_classes, blocks, block_features
   ),
   "lstm": lambda num_classes, tokens, embedding, embedding_size, lstm_widths, task, **_: (  # noqa: E501
     lstm.make_lstm(
@@ -351,6 +364,7 @@ def make_model(
   d_model: int = 128,
   blocks: int = 2,
   heads: int = 4,
+  block_features: int = 256,
   task: str | tasks.Task | None = None,
 ) -> Model:
   """Makes a named model.
@@ -370,8 +384,9 @@ def make_model(
     norm: one of ``resnet.NORMS`` (resnet18).
     resnet_width: channels of the first stage (resnet18).
     d_model: length of the vectors between the blocks (transformer).
-    blocks: number of blocks (transformer).
+    blocks: number of blocks (transformer, residual).
     heads: number of heads of each attention (transformer).
+    block_features: random units of each block (residual).
     task: what is predicted, see ``tasks.resolve_task``; None: one class for each
       example.
 
@@ -423,6 +438,7 @@ def make_model(
     d_model=d_model,
     blocks=blocks,
     heads=heads,
+    block_features=block_features,
     task=task or tasks.CLASSIFICATION,
   )
   return from_flax(

@@ -138,6 +138,21 @@ def closed_form(bias: int | None = None, grouped: int = 0) -> Ledger:
   return ledger
 
 
+def of_class_means(with_bias: str = "") -> Ledger:
+  """Class means and numbers of examples up, a head down.
+
+  Args:
+    with_bias: the `distance` with which the head has a bias.
+  """
+
+  def ledger(round_):
+    d, classes = round_.features, round_.classes
+    has = getattr(round_.hparams, "distance", None) == with_bias
+    return Expected(classes * (d + has), classes * (d + 1), 1, 0)
+
+  return ledger
+
+
 class SideWork(NamedTuple):
   """Training beside the participants' own work, to be grouped for example."""
 

@@ -25,6 +25,7 @@ _GRID: dict[str, tuple[str, ...]] = {
     "pFedACnnL-WP",
     "FedZO",
     "FeSEM",
+    "Fed3R",
   ),
   "#22AD82": (
     "FG-EDC",
@@ -34,6 +35,7 @@ _GRID: dict[str, tuple[str, ...]] = {
     "FedCM",
     "pFedACnnL-WC",
     "FG-RCC-EDC",
+    "FedNCM",
   ),
   "#882255": (
     "CLSFSVRG",
@@ -44,6 +46,7 @@ _GRID: dict[str, tuple[str, ...]] = {
     "PFedAvg",
     "Ditto",
     "FedMuon",
+    "FedCOF",
   ),
   "#000000": (
     "FedAvg",
@@ -53,6 +56,7 @@ _GRID: dict[str, tuple[str, ...]] = {
     "each client alone",
     "pooled optimum",
     "FedAvg + pre-training",
+    "DeepAFL",
   ),
   "#EAA60A": (
     "FedACnnL",
@@ -72,6 +76,7 @@ _GRID: dict[str, tuple[str, ...]] = {
     "Mime",
     "FedAsync",
     "AFL",
+    "AFL dual",
   ),
   "#A52DFF": (
     "PACFL",
@@ -91,6 +96,7 @@ _GRID: dict[str, tuple[str, ...]] = {
     "LG-FedAvg",
     "FedBN",
     "FedBABU",
+    "SAFLe",
   ),
 }
 COLOURS = tuple(_GRID)

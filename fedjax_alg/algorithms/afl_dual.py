@@ -1,0 +1,133 @@
+"""AFL with a second, personal stream that is fitted to the residuals of the first.
+
+Reference: Fan et al., "APFL: Analytic Personalized Federated Learning via
+Dual-Stream Least Squares" (arXiv:2508.10732); of the text the abstract alone was
+read, so the equations are a reading of it. (`apfl` is Deng et al.'s method.) The
+primary stream is AFL, shared by all clients. Client i fits a refinement to what
+the primary stream leaves of the client's targets,
+  P_i = (Phi_i'Phi_i + mu I)^-1 Phi_i'(Y_i - X_i W),
+and deploys x W + lambda phi(x) P_i. Nothing of it is sent or stored: P_i follows
+from W and the client's data. So the model of a client depends on the others'
+data through W alone, which is the same however these are dealt.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg import tasks, trees
+from fedjax_alg.algorithms import afl
+from fedjax_alg.base import Algorithm, MapClients, Model, builder
+from fedjax_alg.client import objective
+from fedjax_alg.hparams import hyper
+from fedjax_alg.least_squares import moments, solve
+from fedjax_alg.least_squares.heads import head_of
+from fedjax_alg.least_squares.layer_fits import per_layer
+from fedjax_alg.models.feature_map import random_features
+from fedjax_alg.rounds.closed_form import ClosedFormState
+
+
+@dataclasses.dataclass(frozen=True)
+class AFLDualHParams(afl.AFLHParams):
+  """Hyper-parameters of AFL with a personal stream."""
+
+  refinement_ridge: str = hyper(
+    "1",
+    "mu, ridge of the refinement of a client; inf: clients deploy the model of AFL",
+    source="arXiv:2508.10732; value not read",
+    numbers=",",
+  )
+  refinement_weight: float = hyper(
+    1.0,
+    "lambda, weight of the refinement in a prediction",
+    minimum=0.0,
+    source="arXiv:2508.10732; value not read",
+    traced=False,
+  )
+  refinement_features: int = hyper(
+    256,
+    "number of random ReLU features phi that the refinement reads; 0: the features "
+    "of the primary stream",
+    minimum=0,
+  )
+  refinement_seed: int = hyper(0, "the seed of phi, the same for all clients")
+
+
+@builder
+def afl_dual(
+  model: Model, hparams: AFLDualHParams, *, map_clients: MapClients
+) -> Algorithm[ClosedFormState]:
+  """AFL for all clients, and a refinement fitted to the residuals of each.
+
+    P_i = (Phi_i'Phi_i + mu I)^-1 Phi_i'(Y_i - X_i W)
+  A client deploys x W + lambda phi(x) P_i, the server W alone.
+
+  Raises:
+    OptionError: the model is not one dense layer.
+  """
+  layer, task = head_of(model, "afl_dual"), tasks.of(model)
+  (mu,) = per_layer("refinement_ridge", hparams.refinement_ridge, 1, False)
+  primary = afl.afl(model, hparams, map_clients=map_clients)
+  assert task.fitted is not None
+  targets_of, width = task.fitted, hparams.refinement_features or layer.fan_in
+  phi = lambda x: x
+  if hparams.refinement_features:
+    rng = np.random.default_rng(hparams.refinement_seed)
+    phi = random_features(rng.standard_normal((layer.fan_in, width)), None).apply
+
+  def refinement(params, shard):
+    """P_i [D, L] of the client whose data the shard has."""
+
+    def add_block(sums, x, y, mask):
+      with jax.default_matmul_precision("highest"):
+        outputs, z = model.apply(params, x), phi(layer.inputs(params, x))
+      targets = targets_of(y, mask, layer.width).astype(jnp.float64)
+      rest = targets - outputs.astype(jnp.float64)
+      z, rest = (
+        jnp.where(mask[:, None], part, jnp.zeros_like(part))
+        for part in (z.astype(jnp.float64), rest)
+      )
+      parts = (z.T, z), (z.T, rest)
+      return trees.add(
+        sums, tuple(jnp.matmul(*part, precision=trees.HIGHEST) for part in parts)
+      )
+
+    zero = (
+      jnp.zeros((width, width), jnp.float64),
+      jnp.zeros((width, layer.width), jnp.float64),
+    )
+    rows = moments.block_rows(layer)
+    gram, cross = objective.fold_blocks(shard, add_block, zero, rows)
+    return solve.solve(gram, cross, jnp.float64(mu))
+
+  def client_params(state, client_id, shard, key):
+    shared = primary.client_params(state, client_id, shard, key)
+    zeros = jnp.zeros((width, layer.width), jnp.float32)
+    if math.isinf(mu):
+      return {"primary": shared, "refinement": zeros}
+    with jax.enable_x64(True):  # around all of it, which vmap traces once more
+      fitted = refinement(shared, shard).astype(jnp.float32)
+    return {"primary": shared, "refinement": jnp.where(state.round > 0, fitted, zeros)}
+
+  def client_model(of_primary):
+    def apply(params, x):
+      shared = params["primary"]
+      refined = jnp.matmul(
+        phi(layer.inputs(shared, x)), params["refinement"], precision=trees.HIGHEST
+      )
+      return of_primary.apply(shared, x) + hparams.refinement_weight * refined
+
+    return of_primary._replace(
+      init=lambda key: {
+        "primary": of_primary.init(key),
+        "refinement": jnp.zeros((width, layer.width), jnp.float32),
+      },
+      apply=apply,
+      layers=None,
+      flops=of_primary.flops + 2.0 * width * (layer.fan_in + layer.width),
+    )
+
+  return primary._replace(client_params=client_params, client_model=client_model)

@@ -1,0 +1,147 @@
+"""DeepAFL: residual blocks fitted one after the other in closed form.
+
+Reference: Tang et al., "DeepAFL: Deep Analytic Federated Learning", ICLR 2026
+(arXiv:2603.00579); of the text the abstract and summaries were read, and the
+public code. The model is ``models.residual``: Phi_(t+1) = Phi_t + F_t Delta_t
+with fixed random features F_t of Phi_t. After a first head
+  W_0 = (Phi_0'Phi_0 + gamma I)^-1 Phi_0'Y
+two rounds add a block: the clients send F_t'F_t and F_t'R of the residuals
+R = Y - Phi_t W_t, from which Delta_t follows as the minimum of
+  |R - F_t Delta_t W_t|^2 + lambda |Delta_t|^2,
+and then Phi_(t+1)'Phi_(t+1) and Phi_(t+1)'Y, from which the next head follows.
+All products are sums over the clients. gamma is 1 and lambda 0.05 in the code.
+
+Deviations: clients send F'R [F, L], the server multiplies it by W' (the code's
+clients send W R'F). The code's first layer of random features is not a part of
+the method here: `feature_map` puts one before any model.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_alg import tasks, trees
+from fedjax_alg.base import Algorithm, Layer, MapClients, Model, builder
+from fedjax_alg.client import objective
+from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import hyper
+from fedjax_alg.least_squares import moments
+from fedjax_alg.least_squares.closed_form import (
+  AdditiveStatistics,
+  ClosedFormStep,
+  StoredSums,
+)
+from fedjax_alg.least_squares.layer_fits import FitPlan, LayerFits, per_layer, steps_of
+from fedjax_alg.least_squares.solve import sandwiched
+from fedjax_alg.rounds.closed_form import ClosedFormState, make_closed_form
+
+
+@dataclasses.dataclass(frozen=True)
+class DeepAFLHParams(StoredSums):
+  """Hyper-parameters of DeepAFL."""
+
+  ridge: str = hyper(
+    "1",
+    "gamma of every head's least squares",
+    source="public code, REG",
+    numbers=",",
+  )
+  block_ridge: float = hyper(
+    0.05,
+    "lambda of every block's least squares",
+    above=0.0,
+    source="public code, REG_SAND",
+    traced=False,
+  )
+
+
+def rounds_of_blocks(hparams: DeepAFLHParams, num_layers: int) -> int:
+  """The number of rounds: a head, and two for every block."""
+  del hparams
+  return 2 * num_layers - 1
+
+
+def block_step(model: Model, layer: Layer, head: Layer, ridge: float) -> ClosedFormStep:
+  """The round that fits Delta_t; later blocks are the identity until then."""
+  task, f = tasks.of(model), layer.fan_in
+  assert task.fitted is not None
+  targets_of = task.fitted
+
+  def add_block(sums, params, x, y, mask):
+    with jax.default_matmul_precision("highest"):
+      units, outputs = layer.inputs(params, x), model.apply(params, x)
+    targets = targets_of(y, mask, head.width).astype(jnp.float64)
+    rest = targets - outputs.astype(jnp.float64)
+    rows = [
+      jnp.where(mask[:, None], part, jnp.zeros_like(part))
+      for part in (units.astype(jnp.float64), rest)
+    ]
+    gram, cross = (
+      jnp.matmul(rows[0].T, part, precision=trees.HIGHEST) for part in rows
+    )
+    return trees.add(sums, (gram, cross, mask.sum(dtype=jnp.int32).astype(gram.dtype)))
+
+  def add(sums, params, shard):
+    return objective.fold_blocks(
+      shard,
+      lambda sums, *block: add_block(sums, params, *block),
+      sums,
+      moments.block_rows(layer),
+    )
+
+  def solve(total, context):
+    gram, cross, _ = total
+    weights = head.get(context.params)[0].astype(gram.dtype)
+    target = jnp.matmul(cross, weights.T, precision=trees.HIGHEST)
+    delta = sandwiched(gram, target, weights, jnp.asarray(ridge, gram.dtype))
+    delta = delta.astype(jnp.float32)
+    return layer.put(context.params, delta, jnp.zeros(layer.width)), ()
+
+  return ClosedFormStep(
+    AdditiveStatistics(
+      lambda num_classes: (
+        jnp.zeros((f, f), jnp.float64),
+        jnp.zeros((f, head.width), jnp.float64),
+        jnp.zeros((), jnp.float64),
+      ),
+      add,
+      lambda sums: sums[2],
+      lambda num_classes: f * (f + 1) // 2 + f * head.width + 1,
+      model.flops + 2.0 * f * (f + head.width),
+    ),
+    solve,
+    floats_down=lambda num_classes: f * layer.width,
+    solve_flops=lambda num_classes: 25.0 * (f**3 + layer.width**3),
+  )
+
+
+@builder
+def deepafl(
+  model: Model, hparams: DeepAFLHParams, *, map_clients: MapClients
+) -> Algorithm[ClosedFormState]:
+  """DeepAFL: a head, then for every block Delta_t and the next head.
+
+  Without blocks (`model`=softmax) it is least squares in one round, as AFL is.
+
+  Raises:
+    OptionError: the model is neither one dense layer nor residual blocks.
+  """
+  *blocks, head = model.layers or (None,)
+  task = tasks.of(model)
+  if head is None or task.fitted is None or not all(b.residual for b in blocks):
+    raise OptionError(
+      "`algorithm`=deepafl: fits residual blocks and a head, the model has others "
+      "(use `model`=residual)"
+    )
+  options = LayerFits(ridge=hparams.ridge, bias="none")
+  gammas = per_layer("ridge", hparams.ridge, 1, True)
+  (last,) = steps_of(
+    FitPlan((head,), options, gammas, lambda gamma, _: gamma, (), task=task)
+  )
+  steps = [last]
+  for block in blocks:
+    steps += [block_step(model, block, head, hparams.block_ridge), last]
+  return make_closed_form(
+    steps, map_clients=map_clients, task=task, store_sums=hparams.store_sums
+  )

@@ -1,0 +1,328 @@
+"""Fed3R, FedNCM, FedCOF, the dual stream, DeepAFL and SAFLe: oracles, identities."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn import kernel_approximation, linear_model
+
+from fedjax_alg import models, registry
+from fedjax_alg.base import FedSpec
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients
+from fedjax_alg.errors import OptionError
+from fedjax_alg.least_squares import class_means
+from fedjax_alg.models import feature_map, residual
+from tests import problems
+from tests.reference import analytic_family as oracle
+
+FEATURES, CLASSES, SLOTS = 5, 3, 6
+SIZES = (3, 40, 7, 12, 1, 27)
+MODEL = models.make_model("softmax", (FEATURES,), CLASSES)
+#: As many clients, and four; the others hold nothing.
+PARTITIONS = (SIZES, SIZES[::-1], (50, 0, 20, 0, 19, 1))
+#: Features that are not centred, in classes that depend on all of them.
+rng = np.random.default_rng(2)
+X = (rng.normal(size=(sum(SIZES), FEATURES)) + 0.3).astype(np.float32)
+Y = np.argmax(X @ rng.normal(size=(FEATURES, CLASSES)) + X[:, :1] ** 2, 1)
+ORDER = rng.permutation(sum(SIZES))
+
+
+def dealt(sizes, order=ORDER):
+  """[(x, y)] of clients of these sizes."""
+  ends = np.cumsum(sizes)[:-1]
+  return list(zip(np.split(X[order], ends), np.split(Y[order].astype(np.int32), ends)))
+
+
+def holders(parts):
+  """The clients of the oracle: float64, those with examples alone."""
+  return [(x.astype(float), y) for x, y in parts if len(y)]
+
+
+@functools.cache
+def program(name, model=MODEL, **settings):
+  """(parts, rounds) -> (algorithm, state, last cost); rounds compiled once."""
+  algorithm = registry.build(name, model, map_clients=clients.ClientMap(), **settings)
+  spec = FedSpec(SLOTS, SLOTS, CLASSES, (FEATURES,))
+
+  @problems.quick_jit
+  def start(data):
+    everyone, key = layout.everyone(data), jax.random.key(0)
+    return algorithm.setup(algorithm.init(model.init(key), spec, key), everyone, key)
+
+  @problems.quick_jit
+  def round_(state, data):
+    return algorithm.round(state, layout.everyone(data), jax.random.key(0))
+
+  def run(parts, rounds=1):
+    data = problems.client_data(parts)
+    state = start(data)
+    for _ in range(rounds):
+      state, aux = round_(state, data)
+    return algorithm, state, aux.cost, data
+
+  return run
+
+
+def head(state):
+  """(W [d, L], b [L]) of a softmax model."""
+  inner = state.models["params"]
+  return np.asarray(inner["kernel"][0]).T, np.asarray(inner["bias"][0])
+
+
+def fitted(name, parts, **settings):
+  return head(program(name, **settings)(parts)[1])
+
+
+def assert_close(actual, expected, atol=2e-6):
+  np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=atol)
+
+
+SAME = {
+  "fed3r": (
+    dict(ridge="0.5"),
+    lambda parts: oracle.fed3r(parts, CLASSES, 0.5, lambda x: x),
+  ),
+  "fedncm": (
+    {},
+    lambda parts: (
+      oracle.unit_rows(oracle.fedncm(parts, CLASSES)).T,
+      np.zeros(CLASSES),
+    ),
+  ),
+  "safle": (
+    dict(ridge="0.5"),
+    lambda parts: oracle.fed3r(parts, CLASSES, 0.5, lambda x: x, "none", False),
+  ),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("sizes", PARTITIONS)
+def test_it_is_the_papers_formula_in_every_partition(name, sizes):
+  settings, expected = SAME[name]
+  actual = fitted(name, dealt(sizes), **settings)
+  for part, other in zip(actual, expected(holders(dealt(SIZES))), strict=True):
+    assert_close(part, other)
+
+
+# Fed3R.
+
+
+def test_without_features_ridge_and_norm_fed3r_is_afl_to_the_bit():
+  plain = dict(ridge="0.0", normalize=False, bias="none")
+  for actual, expected in zip(
+    fitted("fed3r", dealt(SIZES), **plain), fitted("afl", dealt(SIZES))
+  ):
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_on_random_features_it_is_scikit_learns_ridge_of_all_the_data():
+  sampler = kernel_approximation.RBFSampler(gamma=0.2, n_components=30).fit(X)
+  phi = feature_map.random_features(sampler.random_weights_, sampler.random_offset_)
+  model = feature_map.on_features(models.make_model("softmax", (30,), CLASSES), phi)
+  run = program("fed3r", model, ridge="0.5", normalize=False, bias="none")
+  _, state, cost, _ = run(dealt(SIZES))
+  params = jax.tree.map(lambda leaf: leaf[0], state.models)
+  z = sampler.transform(X)
+  ridge = linear_model.Ridge(0.5, fit_intercept=False, solver="cholesky")
+  ridge.fit(z, np.eye(CLASSES)[Y])
+  np.testing.assert_allclose(
+    model.apply(params, X), ridge.predict(z), rtol=0, atol=1e-6
+  )
+  # The seed of the features is known: the head down, its sums up.
+  assert [int(count) for count in cost[:2]] == [90, 465 + 90 + 30 + 3]
+
+
+# FedNCM and FedCOF.
+
+
+def test_fedncm_predicts_the_nearest_mean():
+  weights, bias = fitted("fedncm", dealt(SIZES), distance="euclidean")
+  means = np.stack([X[Y == c].mean(0) for c in range(CLASSES)])
+  distances = ((X[:, None] - means[None]) ** 2).sum(-1)
+  np.testing.assert_array_equal((X @ weights + bias).argmax(1), distances.argmin(1))
+
+
+@pytest.mark.parametrize("sizes", PARTITIONS)
+def test_fedcof_is_the_papers_formula(sizes):
+  """It reads the partition: the clients' means are its only source of spread."""
+  weights, bias = fitted("fedcof", dealt(sizes), shrinkage=0.1)
+  assert_close(weights, oracle.fedcof(holders(dealt(sizes)), CLASSES, 0.1), 1e-5)
+  np.testing.assert_array_equal(bias, np.zeros(CLASSES))
+
+
+def covariance_of(sums, counts):
+  """FedCOF's of clients' sums [.., M, d] of one class and numbers [.., M]."""
+  with jax.enable_x64(True):
+
+    def of_clients(sums, counts):
+      spread = jax.vmap(class_means.spread_of)(
+        class_means.Means(sums[:, None], counts[:, None])
+      )
+      return class_means.covariances(jax.tree.map(lambda leaf: leaf.sum(0), spread))[0]
+
+    return np.asarray(jax.vmap(of_clients)(jnp.asarray(sums), jnp.asarray(counts)))
+
+
+def test_the_covariance_is_unbiased():
+  """Over 200 deals alike its mean is within its error; a wrong divisor is far off."""
+  x = np.random.default_rng(5).normal(size=(60, 2)) @ [[2.0, 0.0], [1.0, 0.5]]
+  sizes, generator = (2, 5, 8, 10, 15, 20), np.random.default_rng(6)
+  ends = np.cumsum(sizes)[:-1]
+  sums = np.stack(
+    [
+      [part.sum(0) for part in np.split(x[generator.permutation(60)], ends)]
+      for _ in range(200)
+    ]
+  )
+  estimates = covariance_of(sums, np.tile(np.array(sizes, float), (200, 1)))
+  error = estimates.std(0) / np.sqrt(200)
+  truth = np.cov(x.T)
+  assert (np.abs(estimates.mean(0) - truth) < 2 * error).all()
+  assert (error < 0.06 * np.sqrt(np.outer(*[np.diag(truth)] * 2))).all()
+
+
+def test_clients_of_one_example_send_the_covariance_itself():
+  x = X[:20].astype(float)
+  estimate = covariance_of(x[None], np.ones((1, 20)))[0]
+  np.testing.assert_allclose(estimate, np.cov(x.T), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+  "name, settings, down",
+  [("fedncm", {}, 15), ("fedncm", dict(distance="euclidean"), 18), ("fedcof", {}, 15)],
+)
+def test_means_and_numbers_are_sent(name, settings, down):
+  cost = program(name, **settings)(dealt(SIZES))[2]
+  assert [int(count) for count in cost[:3]] == [down, 15 + 3, 1]
+
+
+# The dual stream.
+
+DUAL = dict(client_ridge=0.2, remove_ridge=False)
+
+
+def deployed(run, parts, client):
+  """What a client deploys after the round."""
+  algorithm, state, _, data = run(parts)
+  shard = layout.everyone(data).shards
+  shard = shard._replace(offset=shard.offset[client], size=shard.size[client])
+  return algorithm.client_params(state, jnp.int32(client), shard, jax.random.key(0))
+
+
+def refined(client, parts, **settings):
+  run = program("afl_dual", **DUAL, **settings)
+  params = deployed(run, parts, client)
+  algorithm, *_ = run(parts)
+  return params, algorithm.client_model(MODEL).apply(params, X)
+
+
+@pytest.mark.parametrize("client", (1, 4))
+@pytest.mark.parametrize("width", (0, 8))
+def test_a_client_refines_what_the_primary_stream_leaves(client, width):
+  omega = np.random.default_rng(4).standard_normal((FEATURES, width))
+  phi = (lambda x: oracle.relu(x, omega)) if width else lambda x: x
+  w, _, predict = oracle.dual_stream(
+    holders(dealt(SIZES)), CLASSES, SLOTS * 0.2, 0.7, 0.5, phi
+  )
+  params, outputs = refined(
+    client,
+    dealt(SIZES),
+    refinement_ridge="0.7",
+    refinement_weight=0.5,
+    refinement_features=width,
+    refinement_seed=4,
+  )
+  assert_close(params["primary"]["params"]["kernel"].T, w)
+  assert_close(outputs, predict(X.astype(float), client))
+
+
+def test_an_infinite_mu_is_afl_to_the_bit():
+  params, outputs = refined(1, dealt(SIZES), refinement_ridge="inf")
+  np.testing.assert_array_equal(
+    params["primary"]["params"]["kernel"].T, fitted("afl", dealt(SIZES), **DUAL)[0]
+  )
+  np.testing.assert_array_equal(outputs, MODEL.apply(params["primary"], X))
+
+
+def test_others_may_be_dealt_anew():
+  """The model of client 1 is the same whoever holds the other examples."""
+  first = dealt(SIZES)
+  others = np.setdiff1d(np.arange(90), np.arange(3, 43))
+  shuffled = np.random.default_rng(9).permutation(others)
+  order = np.concatenate([shuffled[:3], np.arange(3, 43), shuffled[3:]])
+  second = dealt(SIZES, ORDER[order])
+  np.testing.assert_array_equal(first[1][0], second[1][0])
+  assert_close(refined(1, first)[1], refined(1, second)[1])
+  # The number of the others counts where their ridge stays; here all are there.
+  assert np.abs(refined(1, first)[1] - refined(3, first)[1]).max() > 0.05
+
+
+# DeepAFL.
+
+BLOCKS = models.make_model("residual", (FEATURES,), CLASSES, blocks=2, block_features=7)
+
+
+@pytest.mark.parametrize("sizes", PARTITIONS)
+def test_blocks_and_heads_are_the_papers_formulas(sizes):
+  run = program("deepafl", BLOCKS, ridge="0.5", block_ridge=0.3)
+  _, state, _, _ = run(dealt(sizes), rounds=5)
+  blocks = [
+    lambda phi, t=t: np.asarray(residual.hidden(t, jnp.asarray(phi, jnp.float32), 7))
+    for t in range(2)
+  ]
+  expected = oracle.deepafl(holders(dealt(SIZES)), CLASSES, blocks, 0.5, 0.3)
+  params = state.models["params"]
+  for name, value in (("Delta_0", expected[1]), ("Delta_1", expected[3])):
+    assert_close(params[name][0], value, 1e-5)
+  assert_close(params["head"]["kernel"][0], expected[4], 1e-5)
+
+
+def test_the_first_round_and_no_block_are_least_squares():
+  blocks = program("deepafl", BLOCKS, ridge="0.5")(dealt(SIZES))[1].models["params"]
+  weights, _ = fitted("deepafl", dealt(SIZES), ridge="0.5")
+  np.testing.assert_array_equal(blocks["head"]["kernel"][0], weights)
+  ridge = dict(client_ridge=0.5 / SLOTS, remove_ridge=False)
+  assert_close(weights, fitted("afl", dealt(SIZES), **ridge)[0])
+  np.testing.assert_array_equal(
+    fitted("deepafl", dealt(SIZES), ridge="0.0")[0], fitted("afl", dealt(SIZES))[0]
+  )
+
+
+def test_what_rounds_of_deepafl_send():
+  f, d = 7, FEATURES
+  heads = [d * CLASSES, d * (d + 1) // 2 + d * CLASSES + d + CLASSES]
+  block = [f * d, f * (f + 1) // 2 + f * CLASSES + 1]
+  for rounds, expected in ((1, heads), (2, block), (3, heads), (5, heads), (6, [0, 0])):
+    cost = program("deepafl", BLOCKS, ridge="0.5")(dealt(SIZES), rounds)[2]
+    assert [int(count) for count in cost[:2]] == expected
+
+
+# Refusals.
+
+DEEP = models.make_model("mlp", (FEATURES,), CLASSES, hidden=(4,))
+NUMBERS = models.make_model("softmax", (FEATURES,), 2, task="regression")
+
+
+@pytest.mark.parametrize(
+  "name, model, settings, message",
+  [
+    *(
+      (name, DEEP, {}, f"algorithm={name}: fits one layer on features, .* has 2")
+      for name in ("fed3r", "fedncm", "fedcof", "safle", "afl_dual")
+    ),
+    ("deepafl", DEEP, {}, "algorithm=deepafl: fits residual blocks and a head"),
+    ("fedacnnl", BLOCKS, {}, "algorithm=fedacnnl: .* residual blocks .*deepafl"),
+    ("fedncm", NUMBERS, {}, "algorithm=fedncm: reads one class for each example"),
+    ("fedcof", NUMBERS, {}, "algorithm=fedcof: reads one class for each example"),
+    ("fed3r", NUMBERS, {}, "normalize: divides the weights of a class"),
+    ("fed3r", MODEL, dict(ridge="-1"), "ridge=-1: must be at least 0"),
+    ("deepafl", BLOCKS, dict(block_ridge=0.0), "block_ridge=0.0: must be more than 0"),
+  ],
+)
+def test_refused_in_one_line(name, model, settings, message):
+  with pytest.raises(OptionError, match=f"^{message}"):
+    registry.build(name, model, map_clients=clients.ClientMap(), **settings)
