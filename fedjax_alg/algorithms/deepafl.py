@@ -16,13 +16,14 @@ clients send W R'F). The code's first layer of random features is not a part of
 the method here: `feature_map` puts one before any model.
 """
 
+from collections.abc import Sequence
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_alg import tasks, trees
-from fedjax_alg.base import Algorithm, Layer, MapClients, Model, builder
+from fedjax_alg.base import Algorithm, Layer, MapClients, Model, Params, builder
 from fedjax_alg.client import objective
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
@@ -62,15 +63,29 @@ def rounds_of_blocks(hparams: DeepAFLHParams, num_layers: int) -> int:
   return 2 * num_layers - 1
 
 
-def block_step(model: Model, layer: Layer, head: Layer, ridge: float) -> ClosedFormStep:
-  """The round that fits Delta_t; later blocks are the identity until then."""
+def _before(blocks: Sequence[Layer], params: Params) -> Params:
+  """``params`` in which these blocks, the ones that come later, are the identity."""
+  for block in blocks:
+    delta, bias = block.get(params)
+    params = block.put(params, jnp.zeros_like(delta), bias)
+  return params
+
+
+def block_step(
+  model: Model, layer: Layer, later: Sequence[Layer], head: Layer, ridge: float
+) -> ClosedFormStep:
+  """The round that fits Delta_t, before those of the later blocks.
+
+  They are the identity in a run; in one that is fitted again they are not yet.
+  """
   task, f = tasks.of(model), layer.fan_in
   assert task.fitted is not None
   targets_of = task.fitted
 
   def add_block(sums, params, x, y, mask):
     with jax.default_matmul_precision("highest"):
-      units, outputs = layer.inputs(params, x), model.apply(params, x)
+      units = layer.inputs(params, x)
+      outputs = model.apply(_before((layer, *later), params), x)
     targets = targets_of(y, mask, head.width).astype(jnp.float64)
     rest = targets - outputs.astype(jnp.float64)
     rows = [
@@ -136,12 +151,24 @@ def deepafl(
     )
   options = LayerFits(ridge=hparams.ridge, bias="none")
   gammas = per_layer("ridge", hparams.ridge, 1, True)
-  (last,) = steps_of(
-    FitPlan((head,), options, gammas, lambda gamma, _: gamma, (), task=task)
-  )
-  steps = [last]
-  for block in blocks:
-    steps += [block_step(model, block, head, hparams.block_ridge), last]
+
+  def head_step(later: Sequence[Layer]) -> ClosedFormStep:
+    inputs = lambda params, x: head.inputs(_before(later, params), x)
+    plan = FitPlan(
+      (head._replace(inputs=inputs),),
+      options,
+      gammas,
+      lambda gamma, _: gamma,
+      (),
+      task=task,
+    )
+    return steps_of(plan)[0]
+
+  steps = [head_step(blocks)]
+  for t, block in enumerate(blocks):
+    later = blocks[t + 1 :]
+    steps.append(block_step(model, block, later, head, hparams.block_ridge))
+    steps.append(head_step(later))
   return make_closed_form(
     steps, map_clients=map_clients, task=task, store_sums=hparams.store_sums
   )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn import kernel_approximation, linear_model
 
+import fedjax_alg as fa
 from fedjax_alg import models, registry
 from fedjax_alg.base import FedSpec
 from fedjax_alg.data import layout
@@ -17,6 +18,7 @@ from fedjax_alg.least_squares import class_means
 from fedjax_alg.models import feature_map, residual
 from tests import problems
 from tests.reference import analytic_family as oracle
+from tests.runs import test_revision
 
 FEATURES, CLASSES, SLOTS = 5, 3, 6
 SIZES = (3, 40, 7, 12, 1, 27)
@@ -299,6 +301,49 @@ def test_what_rounds_of_deepafl_send():
   for rounds, expected in ((1, heads), (2, block), (3, heads), (5, heads), (6, [0, 0])):
     cost = program("deepafl", BLOCKS, ridge="0.5")(dealt(SIZES), rounds)[2]
     assert [int(count) for count in cost[:2]] == expected
+
+
+# Forgetting.
+
+FORGOTTEN = {
+  **SAME,
+  "fedcof": (
+    {},
+    lambda parts: (oracle.fedcof(parts, CLASSES, 0.1), np.zeros(CLASSES)),
+  ),
+}
+
+
+@pytest.mark.parametrize("name", FORGOTTEN)
+def test_a_forgotten_client_has_never_been_there(name):
+  """What a method adds up of a client is what it subtracts."""
+  settings, expected = FORGOTTEN[name]
+  parts = dealt(SIZES)
+  algorithm, state, _, data = program(name, store_sums=True, **settings)(parts)
+  everyone, client = layout.everyone(data), np.array([1])
+  shards = everyone.shards
+  leaving = everyone._replace(
+    ids=everyone.ids[client],
+    weight=everyone.weight[client],
+    shards=shards._replace(offset=shards.offset[client], size=shards.size[client]),
+  )
+  state = problems.quick_jit(lambda state: algorithm.revise(state, leaving, 0, -1))(
+    state
+  )
+  others = holders([parts[0], *parts[2:]])
+  for actual, other in zip(head(state), expected(others), strict=True):
+    assert_close(actual, other, 1e-5)
+
+
+def test_blocks_are_fitted_again_without_a_forgotten_client():
+  """Every step reads the blocks before it alone, those after it are there already."""
+  options = dict(model="residual", blocks=1, block_features=4, store_sums=True)
+  everyone, others = (
+    fa.run("deepafl", test_revision.federation(clients), evaluate="global", **options)
+    for clients in (tuple(range(6)), (0, 1, 2, 4, 5))
+  )
+  result = fa.forget(everyone, 3, refit=True)
+  test_revision.assert_same(result, others)
 
 
 # Refusals.
