@@ -35,7 +35,7 @@ class AFLDualHParams(afl.AFLHParams):
   """Hyper-parameters of AFL with a personal stream."""
 
   refinement_ridge: str = hyper(
-    "1",
+    "10",
     "mu, ridge of the refinement of a client; inf: clients deploy the model of AFL",
     source="arXiv:2508.10732; value not read",
     numbers=",",

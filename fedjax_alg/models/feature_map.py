@@ -26,7 +26,7 @@ from jaxtyping import Float
 import numpy as np
 
 from fedjax_alg import trees
-from fedjax_alg.base import Array, Layer, Model
+from fedjax_alg.base import Array, Layer, Model, Params
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import roles
 from fedjax_alg.typing import DTypes, Shapes
@@ -114,6 +114,42 @@ def random_features(
     return jnp.cos(z + jnp.asarray(offset[None], x.dtype)) * jnp.asarray(scale, x.dtype)
 
   return FeatureMap(width, apply, 2.0 * d * width)
+
+
+def features_of_layer(model: Model, params: Params, layer: str = "") -> FeatureMap:
+  """Makes a map of what a layer of a trained model reads: frozen deep features.
+
+  Args:
+    model: a model whose layers are known (``Model.layers``).
+    params: its parameters, which the map has as constants.
+    layer: name of the layer; "": the last one, so that all before it is the map.
+
+  Returns:
+    The map.
+
+  Raises:
+    OptionError: the model's layers are not known, or none has this name.
+
+  Examples:
+    >>> from fedjax_alg import models
+    >>> body = models.make_model("mlp", (4,), 3, hidden=(6,))
+    >>> phi = features_of_layer(body, body.init(jax.random.key(0)))
+    >>> head = on_features(models.make_model("softmax", (phi.width,), 3), phi)
+    >>> phi.width, head.layers[0].fan_in
+    (6, 6)
+  """
+  layers = {view.name: view for view in model.layers or ()}
+  name = layer or next(reversed(layers), "")
+  if name not in layers:
+    listed = ", ".join(layers) or "none are known of this model"
+    raise OptionError(f"`layer`={name}: no layer of the model (it has {listed})")
+  view, constants = layers[name], jax.tree.map(np.asarray, params)
+
+  def apply(x: Array) -> Array:
+    inputs: Array = view.inputs(constants, x)
+    return inputs.reshape(x.shape[0], -1)
+
+  return FeatureMap(math.prod(view.input_shape), apply, model.flops)
 
 
 def _buckets(

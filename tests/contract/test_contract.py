@@ -449,6 +449,7 @@ MAPPED = (
   "pacfl",
   "feddrift",
   "pfedacnnl",
+  "fedncm",
   "baffle",
   "fedasync",
   "fedexp",

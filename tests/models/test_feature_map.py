@@ -75,6 +75,37 @@ def test_the_model_reads_the_features():
   assert model.flops == inner.flops + 2 * 6 * 50
 
 
+def test_a_head_on_a_trained_body():
+  """Closed form fits the last layer alone, on what the layers before it give."""
+  fed = fa.federate("digits", num_clients=4, partition="iid")
+  body = models.as_model("mlp", (8, 8), 10, hidden=(20,))
+  params = body.init(jax.random.key(3))
+  phi = feature_map.features_of_layer(body, params)
+  model = feature_map.on_features(models.make_model("softmax", (20,), 10), phi)
+  fit = shared_programs.outcome(
+    "fed3r",
+    fed,
+    deploys=False,
+    evaluate="global",
+    model=model,
+    ridge="0.5",
+    bias="none",
+    normalize=False,
+  )
+  x, y = (np.concatenate(part) for part in zip(*map(fed.client, range(4))))
+  hidden = jax.tree.map(np.asarray, params["params"]["Dense_0"])
+  z = np.maximum(x.reshape(len(x), -1) @ hidden["kernel"] + hidden["bias"], 0)
+  expected = oracle.ridge(z.astype(float), oracle.one_hot(y, 10), 0.5)
+  kernel = fit.global_params()["params"]["kernel"][0].T
+  np.testing.assert_allclose(kernel, expected, rtol=0, atol=1e-5)
+
+
+def test_a_layer_that_is_not_there():
+  body = models.make_model("mlp", (4,), 3)
+  with pytest.raises(OptionError, match="layer=x: no layer .*it has Dense_0, Dense_1"):
+    feature_map.features_of_layer(body, body.init(jax.random.key(0)), "x")
+
+
 @pytest.mark.parametrize("name", ["none", "fourier", "relu"])
 def test_no_features_are_the_examples(name):
   assert draw(name, num_features=0) is None
