@@ -444,14 +444,19 @@ def default_rounds(method: Method, layers: int) -> int:
 
 
 @functools.cache
-def _tiny_model(layers: int) -> Model:
-  """A perceptron of so many layers of one unit; 0: softmax regression."""
+def _tiny_model(layers: int, residual: bool = False) -> Model:
+  """A perceptron of so many layers of one unit; 0: softmax regression.
+
+  With ``residual`` all layers but the last are residual blocks.
+  """
+  if residual:
+    return make_model("residual", (1,), 2, blocks=layers - 1, block_features=1)
   if not layers:
     return make_model("softmax", (1,), 2)
   return make_model("mlp", (1,), 2, hidden=(1,) * (layers - 1))
 
 
-def check_builds(method: Method, layers: int) -> None:
+def check_builds(method: Method, layers: int, residual: bool = False) -> None:
   """Checks that hyper-parameters fit together, without any data.
 
   The builder makes these checks, so it is called with a tiny model.
@@ -459,9 +464,11 @@ def check_builds(method: Method, layers: int) -> None:
   Args:
     method: the algorithm with its hyper-parameters.
     layers: number of layers with weights that the tiny model gets.
+    residual: whether they are residual blocks and a head.
 
   Raises:
     OptionError: the builder refuses the hyper-parameters.
   """
-  model = _tiny_model(0 if method.entry.rounds is None else layers)
+  closed_form = method.entry.rounds is not None
+  model = _tiny_model(layers if closed_form else 0, residual and closed_form)
   method.build(model, clients.ClientMap())

@@ -471,7 +471,7 @@ def _with_rounds(
   if run.rounds is None:
     run = dataclasses.replace(run, rounds=methods.default_rounds(method, layers))
   if federation is None:  # else ``prepare`` builds it, with the real model
-    methods.check_builds(method, layers)
+    methods.check_builds(method, layers, run.model == "residual")
   return run
 
 

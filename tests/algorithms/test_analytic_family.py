@@ -16,6 +16,7 @@ from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
 from fedjax_alg.least_squares import class_means
 from fedjax_alg.models import feature_map, residual
+from fedjax_alg.runs import methods
 from tests import problems
 from tests.reference import analytic_family as oracle
 from tests.runs import test_revision
@@ -371,3 +372,11 @@ NUMBERS = models.make_model("softmax", (FEATURES,), 2, task="regression")
 def test_refused_in_one_line(name, model, settings, message):
   with pytest.raises(OptionError, match=f"^{message}"):
     registry.build(name, model, map_clients=clients.ClientMap(), **settings)
+
+
+def test_residual_blocks_are_checked_before_the_data_are_read():
+  """As the command line does; a perceptron in their place would be refused."""
+  method = methods.method_of("deepafl")
+  methods.check_builds(method, 3, residual=True)
+  with pytest.raises(OptionError, match="fits residual blocks and a head"):
+    methods.check_builds(method, 3)
