@@ -111,7 +111,7 @@ def test_run_has_the_defaults_of_a_plan():
   } == {
     name: parameter.default
     for name, parameter in run.items()
-    if name not in ("callbacks", "options")
+    if name not in ("callbacks", "keep_best", "options", "out_dir", "resume")
   }
 
 

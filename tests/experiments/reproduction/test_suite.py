@@ -104,6 +104,8 @@ def _rates(monkeypatch, compiled):
       "utf-8",
     )
     (folder / "curves.png").write_text("drawn", "utf-8")
+    facts = {"plan": {"cohort_size": 1}}
+    (folder / "config.json").write_text(json.dumps(facts), "utf-8")
     records.write_rows(folder / "metrics.csv", [])
     records.write_rows(folder / "rounds.csv", [])
     records.write_rows(folder / "timing.csv", [], records.TIMING)
