@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 #: apart, and colour-blind readers can tell them apart, too. No figure of the
 #: papers' gradient methods has one twice.
 _GRID: dict[str, tuple[str, ...]] = {
-  "#006BAA": ("MA-FSVRG", "FedSAM", "FedACnnL-WA", "FedLESAM", "CFL", "pFedZO", "IFCA"),
+  "#006BAA": (
+    "MA-FSVRG",
+    "FedSAM",
+    "FedACnnL-WA",
+    "FedLESAM",
+    "CFL",
+    "pFedZO",
+    "IFCA",
+    "FedCOF",
+  ),
   "#D55E00": (
     "GA-FSVRG",
     "CFSVRG",
@@ -46,7 +55,6 @@ _GRID: dict[str, tuple[str, ...]] = {
     "PFedAvg",
     "Ditto",
     "FedMuon",
-    "FedCOF",
   ),
   "#000000": (
     "FedAvg",

@@ -108,6 +108,7 @@ def sentences(text):
   )
   text = re.sub(_CODE, "", text, flags=re.S | re.M)
   text = re.sub(r"``.+?``|`[^`]+`|\$[^$\n]+\$", "x", text)
+  text = re.sub(r"\bx(?:, x){3,}\b", "x", text)  # names in a row are read as one
   text = re.sub(r"\{\w+\}x|\[([^\]]*)\]\([^)]*\)", lambda m: m[1] or "x", text)
   text = re.sub(r"https?://\S+|</?\w[^>]*>|\*\*?|(?<!\w)_|_(?!\w)", "", text)
   text = _ABBREVIATIONS.sub(r"\1", text)
