@@ -150,31 +150,10 @@ def confusion(model: Model) -> Measure:
 
 
 class AtClients:
-  """A measure of what each client would deploy, on its local test split.
-
-  ``evaluate=("local", fa.at_clients(fa.confusion))`` has
-  ``result.metrics["local_confusion"]["matrix"]``, [N, E, C, L, L]. Their sum over
-  the clients is the matrix of the protocol ``local``, where nobody joins later.
-
-  Examples:
-    >>> def positives(params, x, y, mask):
-    ...   return {"number": (mask & (y == 1)).sum()}
-    >>> at_clients(positives).__name__
-    'local_positives'
-  """
+  """A measure of what each client would deploy; see ``at_clients``."""
 
   def __init__(self, fn: Callable[..., Any]):
-    """Makes the measure.
-
-    Args:
-      fn: (params, x [B, ...], y [B], mask [B]) -> {name: sums}, see ``run``;
-        ``params`` are what ``Algorithm.client_params`` returns. Or ``confusion``.
-
-    Raises:
-      OptionError: it is no function.
-    """
-    if not callable(fn):
-      raise OptionError(f"`fn`={fn!r}: must be a function")
+    """Makes the measure of a function."""
     self.fn = fn
     self.__name__ = f"local_{getattr(fn, '__name__', type(fn).__name__)}"
 
@@ -183,8 +162,32 @@ class AtClients:
     return self.fn(*block)
 
 
-#: Makes a measure of each client's own model.
-at_clients = AtClients
+def at_clients(fn: Callable[..., Any]) -> AtClients:
+  """Makes a measure of what each client would deploy, on its local test split.
+
+  ``evaluate=("local", fa.at_clients(fa.confusion))`` has
+  ``result.metrics["local_confusion"]["matrix"]``, [N, E, C, L, L]. Their sum over
+  the clients is the matrix of the protocol ``local``, where nobody joins later.
+
+  Args:
+    fn: (params, x [B, ...], y [B], mask [B]) -> {name: sums}, see ``run``;
+      ``params`` are what ``Algorithm.client_params`` returns. Or ``confusion``.
+
+  Returns:
+    The measure, for the argument ``evaluate`` of ``run``.
+
+  Raises:
+    OptionError: it is no function.
+
+  Examples:
+    >>> def positives(params, x, y, mask):
+    ...   return {"number": (mask & (y == 1)).sum()}
+    >>> at_clients(positives).__name__
+    'local_positives'
+  """
+  if not callable(fn):
+    raise OptionError(f"`fn`={fn!r}: must be a function")
+  return AtClients(fn)
 
 
 def function_of(fn: Measure) -> Callable[..., Any]:
