@@ -21,7 +21,6 @@ import numpy as np
 from sphinx.util.docutils import SphinxDirective
 
 from experiments.cli import presets
-from fedjax_alg.runs import styles
 from fedjax_alg import registry
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
@@ -31,6 +30,7 @@ from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.hparams import describe_range, fields_by_group
+from fedjax_alg.runs import styles
 from fedjax_alg.runs.options import RunOptions
 
 DOCS = pathlib.Path(__file__).resolve().parents[1]
