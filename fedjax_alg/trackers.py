@@ -46,18 +46,20 @@ def _library(name: str) -> ModuleType:
     ) from None
 
 
-class WandB:
-  """Logs every evaluation to Weights & Biases, with the round as the step.
+class _Tracker:
+  """Logs every evaluation, with the round as the step.
 
-  A run of W&B that is active already is used. Otherwise one is started, and it
-  ends with the run.
+  A run of the tracker that is active already is used. Otherwise one is started,
+  and it ends with the run.
   """
+
+  package: str  #: the name of the tracker's package
 
   def __init__(self, **settings: Any):
     """Makes the callback.
 
     Args:
-      **settings: the arguments of ``wandb.init`` (project, name, mode, ...).
+      **settings: the arguments with which the tracker starts a run.
     """
     self._settings, self._started = settings, False
 
@@ -65,47 +67,64 @@ class WandB:
     """Logs the means over the seeds.
 
     Raises:
-      OptionError: the package wandb is missing.
+      OptionError: the package of the tracker is missing.
     """
-    wandb = _library("wandb")
-    if wandb.run is None:
-      wandb.init(**self._settings)
+    library = _library(self.package)
+    if not self._is_active(library):
+      self._start(library)
       self._started = True
-    wandb.log(mean_metrics(step), step=step.round)
+    self._log(library, mean_metrics(step), step.round)
     if step.last and self._started:
-      wandb.finish()
+      self._end(library)
       self._started = False
 
+  def _is_active(self, library: Any) -> bool:
+    raise NotImplementedError
 
-class MLflow:
-  """Logs every evaluation to MLflow, with the round as the step.
+  def _start(self, library: Any) -> None:
+    raise NotImplementedError
 
-  A run of MLflow that is active already is used. Otherwise one is started, and it
-  ends with the run.
-  """
+  def _log(self, library: Any, means: dict[str, float], number: int) -> None:
+    raise NotImplementedError
 
-  def __init__(self, **settings: Any):
-    """Makes the callback.
+  def _end(self, library: Any) -> None:
+    raise NotImplementedError
 
-    Args:
-      **settings: the arguments of ``mlflow.start_run`` (run_name, tags, ...).
-    """
-    self._settings, self._started = settings, False
 
-  def __call__(self, step: Step) -> None:
-    """Logs the means over the seeds.
+class WandB(_Tracker):
+  """Logs to Weights & Biases; settings are those of ``wandb.init``."""
 
-    Raises:
-      OptionError: the package mlflow is missing.
-    """
-    mlflow = _library("mlflow")
-    if mlflow.active_run() is None:
-      mlflow.start_run(**self._settings)
-      self._started = True
-    mlflow.log_metrics(mean_metrics(step), step=step.round)
-    if step.last and self._started:
-      mlflow.end_run()
-      self._started = False
+  package = "wandb"
+
+  def _is_active(self, library: Any) -> bool:
+    return library.run is not None
+
+  def _start(self, library: Any) -> None:
+    library.init(**self._settings)
+
+  def _log(self, library: Any, means: dict[str, float], number: int) -> None:
+    library.log(means, step=number)
+
+  def _end(self, library: Any) -> None:
+    library.finish()
+
+
+class MLflow(_Tracker):
+  """Logs to MLflow; settings are those of ``mlflow.start_run``."""
+
+  package = "mlflow"
+
+  def _is_active(self, library: Any) -> bool:
+    return library.active_run() is not None
+
+  def _start(self, library: Any) -> None:
+    library.start_run(**self._settings)
+
+  def _log(self, library: Any, means: dict[str, float], number: int) -> None:
+    library.log_metrics(means, step=number)
+
+  def _end(self, library: Any) -> None:
+    library.end_run()
 
 
 #: With the default settings, for ``--callback=fedjax_alg.trackers:wandb``.

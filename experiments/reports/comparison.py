@@ -13,6 +13,7 @@ from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
+from fedjax_alg.runs import texts
 from fedjax_alg.runs.compare import Comparison, Estimate, Line, option_table
 from fedjax_alg.runs.result import RunResult
 
@@ -393,31 +394,9 @@ def _cell(text: str) -> str:
   return " ".join(text.split())
 
 
-_LATEX = {
-  "\\": r"\textbackslash{}",
-  "&": r"\&",
-  "%": r"\%",
-  "$": r"\$",
-  "#": r"\#",
-  "_": r"\_",
-  "{": r"\{",
-  "}": r"\}",
-  "~": r"\textasciitilde{}",
-  "^": r"\textasciicircum{}",
-  "<": r"\textless{}",
-  ">": r"\textgreater{}",
-}
-
-
-def _latex_text(text: str) -> str:
-  """Text in which every character stands for itself in LaTeX."""
-  words = "".join(_LATEX.get(sign, sign) for sign in text)
-  return words.replace("--", "-{}-")  # two signs, not a dash
-
-
 def _latex_cell(text: str) -> str:
   """A cell in LaTeX: intervals, powers and signs in mathematics."""
-  words = _latex_text(text).replace("+-", r"$\pm$")
+  words = texts.latex_text(text).replace("+-", r"$\pm$")
   for sign, power in (("\u2079", "9"), ("\u2076", "6"), ("\u00b3", "3")):
     words = words.replace(f"10{sign}", f"$10^{power}$")
   if words[:1] in "+-" and len(words) > 1:

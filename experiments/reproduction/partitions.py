@@ -8,6 +8,7 @@ over partitions. It so covers seeds as well as partitions.
 
 from collections.abc import Callable, Sequence
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,3 +115,21 @@ def describe_intervals(outcomes: Sequence["Outcome"]) -> str:
     f"Intervals: 95 %, over {of_seeds} seeds of one partition; the "
     f"spread over partitions is not in them.{note}"
   )
+
+
+def rand_index(outcome: "Outcome") -> np.ndarray:
+  """The adjusted Rand index of the groups of each partition.
+
+  It is the mean over the evaluations with several kinds, and NaN for a method
+  without groups.
+  """
+  indices = []
+  for part in outcome.parts or (outcome,):
+    rows = (
+      records.read_rows(part.folder / "groups.csv", None)
+      if "groups" in part.summary
+      else []
+    )
+    values = [row["ari"] for row in rows if not math.isnan(row["ari"])]
+    indices.append(np.mean(values) if values else math.nan)
+  return np.array(indices)

@@ -31,6 +31,7 @@ from fedjax_alg.runs.result import (
   make_facts,
 )
 from fedjax_alg.runs.sinks import Sink
+from fedjax_alg.runs.stopping import ALL_ROUNDS
 
 #: Entries of config.json that a run has to share with the one it goes on with.
 _SAME = (
@@ -144,7 +145,7 @@ def _run_in_held(
     if (path / "summary.json").is_file():
       finished = load_run(path, **own)
       done = int(finished.rounds[-1])
-      early = finished.records.stopped != "rounds"
+      early = finished.records.stopped != ALL_ROUNDS
       if early or done >= (prepared.options.rounds or 0):
         return finished
   warn(prepared, set())

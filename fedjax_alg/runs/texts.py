@@ -20,12 +20,15 @@ _LATEX = {
   "}": r"\}",
   "~": r"\textasciitilde{}",
   "^": r"\textasciicircum{}",
+  "<": r"\textless{}",
+  ">": r"\textgreater{}",
 }
 
 
 def latex_text(text: str) -> str:
   """Text in which every character stands for itself in LaTeX."""
-  return "".join(_LATEX.get(sign, sign) for sign in text)
+  words = "".join(_LATEX.get(sign, sign) for sign in text)
+  return words.replace("--", "-{}-")  # two signs, not a dash
 
 
 def latex_estimate(estimate: Any, metric: str, is_best: bool = False) -> str:

@@ -21,7 +21,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
 
 from ...drawing import plots
 from ...reports import markdown
@@ -189,20 +188,6 @@ _WORST_KIND = _mean_of_evaluations("kinds_worst", "accuracy")
 _WORST_TENTH = _mean_of_evaluations("local", "worst_decile")
 
 
-def _rand_index(outcome: suite.Outcome) -> np.ndarray:
-  """The adjusted Rand index of the groups of each partition; NaN for none."""
-  indices = []
-  for part in outcome.parts or (outcome,):
-    rows = (
-      records.read_rows(part.folder / "groups.csv", None)
-      if "groups" in part.summary
-      else []
-    )
-    values = [row["ari"] for row in rows if not math.isnan(row["ari"])]
-    indices.append(np.mean(values) if values else math.nan)
-  return np.array(indices)
-
-
 def panel_gains(
   runs: Sequence[suite.Outcome],
 ) -> dict[str, tuple[dict[str, float], float]]:
@@ -230,7 +215,7 @@ def _table(outcomes: suite.Outcomes) -> str:
           tuned_panels.format_gain(gain_of.get(o.cell.label)),
           tuned_panels.format_score(_WORST_KIND(o)),
           tuned_panels.format_score(_WORST_TENTH(o)),
-          tuned_panels.format_score(_rand_index(o), 2),
+          tuned_panels.format_score(partitions.rand_index(o), 2),
           f"{tuned_panels.mean_total(o, 'total_bytes') / 1e6:,.0f}",
           f"{_work(o) / _work(base):.1f}" if base else "-",
         ]

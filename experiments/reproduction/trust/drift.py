@@ -6,12 +6,10 @@ of it is here: two sentences of its abstract are checked.
 """
 
 from collections.abc import Callable
-import math
 
 import numpy as np
 
 from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
 
 from ...reports import markdown
 from .. import figures, partitions, suite, verdicts
@@ -70,23 +68,6 @@ def _of_steps(reduce: Callable[..., np.ndarray]) -> verdicts.Measure:
 MEAN, WORST = _of_steps(np.mean), _of_steps(np.min)
 
 
-def _rand_index(outcome: suite.Outcome) -> np.ndarray:
-  """The adjusted Rand index of each partition, over steps with two kinds.
-
-  It is NaN for a method without groups.
-  """
-  indices = []
-  for part in outcome.parts or (outcome,):
-    rows = (
-      records.read_rows(part.folder / "groups.csv", None)
-      if "groups" in part.summary
-      else []
-    )
-    values = [row["ari"] for row in rows if not math.isnan(row["ari"])]
-    indices.append(np.mean(values) if values else math.nan)
-  return np.array(indices)
-
-
 def _format(values: np.ndarray, digits: int = 2) -> str:
   return (
     "-"
@@ -117,7 +98,7 @@ def _table(outcomes: suite.Outcomes) -> str:
           f"{outcome.cell.panel}: {outcome.cell.panel_title}",
           outcome.cell.label,
           *numbers,
-          _format(_rand_index(outcome)),
+          _format(partitions.rand_index(outcome)),
         ]
       )
   return (
