@@ -55,10 +55,10 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     print(f"{protocol} {main}: {before:.4g} before, {after:.4g} after")
   new = [row for row in cost if row["round"] > result.rounds[-2]]
   seeds, several = len(result.seeds), "s" * (len(ids) != 1)
-  asked = sum(row["cohort_present"] for row in new[seeds::seeds])
+  num_others = sum(row["cohort_present"] for row in new[seeds::seeds])
   others = "nobody else was asked"
-  if asked:
-    others = f"{asked} were asked to fit later layers again"
+  if num_others:
+    others = f"{num_others} were asked to fit later layers again"
   print(f"{len(ids)} client{several} sent {new[0]['bytes_up']:,} bytes each; {others}")
   print(f"wrote {out}")
 

@@ -459,7 +459,7 @@ def redraw(paper: figures.Paper, target: pathlib.Path) -> list[pathlib.Path]:
   Returns:
     The pictures, which are those of figures that are on the page.
   """
-  drawn = []
+  pictures = []
   for name, figure in paper.figures.items():
     numbers = target / f"{paper.name}_{name}.csv"
     picture = target / f"{paper.name}_{name}.png"
@@ -471,13 +471,13 @@ def redraw(paper: figures.Paper, target: pathlib.Path) -> list[pathlib.Path]:
     ):
       files.check_outputs(f"`to`={target}", {picture: _is_picture})
       with tempfile.TemporaryDirectory() as folder:
-        whole = pathlib.Path(folder) / picture.name
+        uncompressed = pathlib.Path(folder) / picture.name
         with open(numbers, newline="", encoding="utf-8") as file:
-          figure.draw.draw_numbers([whole], csv.DictReader(file), figure.title)
+          figure.draw.draw_numbers([uncompressed], csv.DictReader(file), figure.title)
         with files.replacing(picture) as partial:
-          partial.write_bytes(_small_png(whole))
-      drawn.append(picture)
-  return drawn
+          partial.write_bytes(_small_png(uncompressed))
+      pictures.append(picture)
+  return pictures
 
 
 def _publish_all(target: pathlib.Path) -> list[pathlib.Path]:

@@ -63,8 +63,8 @@ def address(name: str) -> str:
   """Returns the address of a method's paper; "" where there is none."""
   if name in _DOI:
     return f"https://doi.org/{_DOI[name]}"
-  named = re.search(r"arXiv:(\d{4}\.\d{5})", registry.ALGORITHMS[name].paper)
-  number = named[1] if named else _ARXIV.get(name)
+  match = re.search(r"arXiv:(\d{4}\.\d{5})", registry.ALGORITHMS[name].paper)
+  number = match[1] if match else _ARXIV.get(name)
   return f"https://arxiv.org/abs/{number}" if number else ""
 
 

@@ -318,8 +318,8 @@ def _draw(app):
       continue
     figure, axes = pyplot.subplots(figsize=(4.2, 2.4), layout="constrained")
     if name != "fedavg":
-      beside = curves()["fedavg", row["protocol"], row["model"]]
-      draw(axes, beside, registry.ALGORITHMS["fedavg"].label)
+      fedavg_row = curves()["fedavg", row["protocol"], row["model"]]
+      draw(axes, fedavg_row, registry.ALGORITHMS["fedavg"].label)
     draw(axes, row, registry.ALGORITHMS[name].label)
     axes.set(xlabel="rounds", ylabel="accuracy, %", ylim=(0, 100))
     axes.legend(loc="lower right", fontsize=8)

@@ -789,7 +789,7 @@ def dots(
     size=(4.6, 0.24 * rows + 1.0),
     margin=(1.0, 0.0),
   ) as axes:
-    beside: list[str] = []  # the rows of the panel on the left
+    left_labels: list[str] = []  # the rows of the panel on the left
     for number, (axis, (name, panel_dots)) in enumerate(zip(axes, panels_of.items())):
       if interval and any(
         math.isfinite(dot.half)
@@ -857,9 +857,9 @@ def dots(
               label=PAPER,
             )
       axis.set_yticks(range(len(panel_dots)), list(panel_dots), fontsize=9)
-      if number % in_a_row and list(panel_dots) == beside:
+      if number % in_a_row and list(panel_dots) == left_labels:
         axis.tick_params(labelleft=False)
-      beside = list(panel_dots)
+      left_labels = list(panel_dots)
       axis.set(ylim=(len(panel_dots) - 0.4, -0.6))
       axis.set_xlabel(textwrap.fill(x_label, 56), fontsize=9)
       axis.margins(x=0.08)
