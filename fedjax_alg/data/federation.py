@@ -718,6 +718,8 @@ def _make(
     examples = _with_task(examples, options.task)
     if not changes:
       examples = _with_features(options, examples)
+  if options.train_examples is not None:
+    examples = _sample_training(options, examples)
   task = tasks.of(examples)
   if options.shift == "swap_part" and not task.has_classes:
     raise DataError(
@@ -782,6 +784,30 @@ def _make(
     _load_cached.cache_clear()
     _load_with_features.cache_clear()
   return federation
+
+
+def _sample_training(options: DataOptions, examples: Examples) -> Examples:
+  """The data set with ``train_examples`` of its training examples, in their order.
+
+  Raises:
+    DataError: the data set has fewer.
+  """
+  count, total = options.train_examples, examples.rows[0]
+  assert count is not None and options.partition_seed is not None
+  if count > total:
+    raise DataError(
+      f"`train_examples`={count}: {examples.name} has {total} training examples"
+    )
+  rng = np.random.default_rng(
+    np.random.SeedSequence(options.partition_seed, spawn_key=(5,))
+  )
+  rows = np.sort(rng.permutation(total)[:count])
+  return examples._replace(
+    x_train=store.map_rows(examples.x_train, lambda array: array[rows]),
+    y_train=store.map_arrays(lambda array: array[rows], examples.y_train),
+    client_train=None if examples.client_train is None else examples.client_train[rows],
+    kind_train=None if examples.kind_train is None else examples.kind_train[rows],
+  )
 
 
 def _share_out_steps(

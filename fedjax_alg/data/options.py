@@ -274,6 +274,14 @@ class PartitionOptions:
     when=only("partition", "iid", "classes"),
     later=True,
   )
+  train_examples: int | None = hyper(
+    None,
+    "if given, only so many training examples of the data set are dealt to the "
+    "clients, drawn at random by `partition_seed`; default all",
+    minimum=1,
+    when=only("partition", "iid", "classes", "shards", "dirichlet", "powerlaw"),
+    later=True,
+  )
   local_test_fraction: float = hyper(
     0.1,
     "share of its data that a client keeps for testing (`partition`=natural)",

@@ -22,6 +22,7 @@ from fedjax_alg.data import (
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.options import DataOptions
+from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.plan import federation_of
 from tests.data import reading
 from tests.data.reading import rows_of
@@ -564,3 +565,26 @@ def test_a_large_file_is_not_kept_in_memory(tmp_path, monkeypatch):
     )
     assert federation._load_with_features.cache_info().currsize == num_cached
   assert hashes[0] == hashes[1]
+
+
+def test_some_of_the_training_examples():
+  """Without it a subset could repeat rows, change the test set, or lose its nesting."""
+  source, options = make_examples(), {"num_clients": 3, "size_sigma": 0.0, "seed": 2}
+
+  def rows(count):
+    fed = federation.federate(source, train_examples=count, **options)
+    x = np.asarray(fed.data.train.x)[: fed.data.train.size.sum()]
+    return fed, sorted(x[:, 0].tolist())
+
+  (whole, every), (fewer, some), (_, few) = rows(None), rows(60), rows(30)
+  assert len(set(some)) == 60 and set(few) < set(some) < set(every)
+  np.testing.assert_array_equal(
+    *(np.sort(whole_test(fed)[0], 0) for fed in (fewer, whole))
+  )
+  assert rows(90)[0].hashes == whole.hashes  # all of them are what was dealt before
+  other = federation.federate(source, train_examples=60, **options | {"seed": 3})
+  assert other.hashes["data"] != fewer.hashes["data"]
+  with pytest.raises(DataError, match="train_examples=91: numbered has 90"):
+    rows(91)
+  with pytest.raises(OptionError, match="train_examples"):
+    federation.federate(source, train_examples=5, partition="natural")
