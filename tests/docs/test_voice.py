@@ -36,8 +36,13 @@ FOLDERS = {
 TABLES = "docs/results/"
 #: Labels of methods in tables and pictures, and no idioms.
 LABELS = re.compile(r"each client alone", re.I)
-#: Lists that a program fills, and no sentences.
-LISTS = ("docs/api.md", "docs/changelog.md", "docs/options.md")
+#: Lists that a program fills, and a registration that may only be added to.
+LISTS = (
+  "docs/api.md",
+  "docs/changelog.md",
+  "docs/options.md",
+  "docs/papers/readings.md",
+)
 #: How far a page may be below its limits before they have to be tightened.
 MARGIN = 8
 LONGEST = 35  # words of a sentence
@@ -122,7 +127,8 @@ def sentences(text):
   )
   text = re.sub(_CODE, "", text, flags=re.S | re.M)
   text = re.sub(r"``.+?``|`[^`]+`|\$[^$\n]+\$", "x", text)
-  text = LABELS.sub("x", text)
+  text = LABELS.sub("x", re.sub(r"\b\w+_\w+\b", "x", text))
+  text = re.sub(r"<br ?/?>", "\n\n", text)
   text = re.sub(r"\bx(?:, x){3,}\b", "x", text)  # names in a row are read as one
   text = re.sub(r"\{\w+\}x|\[([^\]]*)\]\([^)]*\)", lambda m: m[1] or "x", text)
   text = re.sub(r"https?://\S+|</?\w[^>]*>|\*\*?|(?<!\w)_|_(?!\w)", "", text)
@@ -218,7 +224,9 @@ def pages(folders=tuple(FOLDERS)):
 
 
 def text_of(page):
-  return (ROOT / page).read_text("utf-8")
+  """The text of a page; lists of runs in the tables' notes end at semicolons."""
+  text = (ROOT / page).read_text("utf-8")
+  return text.replace("; ", ";\n\n") if page.startswith(TABLES) else text
 
 
 def budgets():
