@@ -228,8 +228,8 @@ def _table(outcomes: suite.Outcomes) -> str:
       "Every method. Accuracy of the models that clients deploy, on their test data "
       "after the last round, in percent; with drift the mean over the last rounds of "
       "the steps. Gaps are paired by partition; in brackets the p value of the "
-      "paired t test, with Holm's correction for the tests of a panel. The worst kind is "
-      "measured on the examples of all its clients. ARI is the adjusted Rand index "
+      "paired t test, with Holm's correction for the tests of a panel. The worst kind "
+      "is measured on the examples of all its clients. ARI is the adjusted Rand index "
       "of the groups against the kinds, without kinds against clients with the same "
       "classes. MB are sums over all participants, both ways; work is the number of "
       f"per-example gradients, as a multiple of {BASE}'s.",
