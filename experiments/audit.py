@@ -78,7 +78,7 @@ main = Command(
     string("scores", None, "csv file for the score of every run"),
   ),
   _run,
-  below="All other flags are those of experiments.run.",
+  below="You can also use all flags of experiments.run.",
   passes_on=True,
 )
 

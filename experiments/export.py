@@ -47,12 +47,10 @@ main = Command(
   __doc__,
   (
     enum("to", "flower", ["flower"], "what starts the app"),
-    string(
-      "out", None, "folder of the app, empty or with an app that nobody has touched"
-    ),
+    string("out", None, "folder of the app, empty or with an unchanged app"),
   ),
   _run,
-  below="All other flags are those of experiments.run.",
+  below="You can also use all flags of experiments.run.",
   passes_on=True,
 )
 

@@ -248,7 +248,7 @@ def _tuning(
           "settings tried",
           "chosen",
           "its validation accuracy",
-          "that of the stated setting",
+          "with the stated setting",
         ],
         table,
       )
@@ -265,9 +265,9 @@ def _tuning(
     [
       _TUNING,
       "## Chosen how",
-      "By `experiments.tune --paper`: every method "
-      "with the same number of settings, drawn from all its ranges together, "
-      f"the stated one first; mean over three partitions of {seeds} on {by}.",
+      "With `experiments.tune --paper`: every method tries the same number of "
+      "settings, drawn from all its ranges together, the stated one first. Scores "
+      f"are means over three partitions of {seeds} on {by}.",
       *parts,
     ]
   )
@@ -525,8 +525,7 @@ _FLAGS = (
   boolean(
     "redraw",
     False,
-    "with --all: draw the pictures again for which the numbers beside the pages "
-    "suffice",
+    "with --all: draw the pictures again if the numbers next to the pages suffice",
   ),
   string(
     "from",

@@ -56,12 +56,12 @@ NEVER = 2**31 - 1
 
 
 class ClientData(NamedTuple):
-  """The data of all C clients, back to back, without padding between clients.
+  """The data of all C clients, one after the other, without padding between clients.
 
-  The rows of one client are contiguous. After the last client follow the rows
-  that the server holds, if any, and then ``data.layout.PADDING_ROWS`` zero
-  rows, so that a block that starts inside a client never extends past the end
-  of the array.
+  A row is one example, and the rows of one client are contiguous. After the last
+  client follow the server's rows, if any, and then ``data.layout.PADDING_ROWS`` zero
+  rows, so that a block that starts inside a client never extends past the end of the
+  array.
   """
 
   #: [M, ...] float32 (or int32 tokens), perhaps as ``data.store.Coded``, or a
@@ -101,10 +101,10 @@ class Shard(NamedTuple):
   are the arrays of all clients and never have a client axis. If ``offset`` and
   ``size`` have a leading axis, the shard stands for several clients.
 
-  In a run of several processes the arrays outside of ``map_clients`` are in
-  blocks, x [Q, M, ...] and y [Q, M, ...], of which each process holds its own,
-  and ``blocks`` says so. An offset is then q * M + the row in block q. Code of
-  a client sees the block of its own process, with offsets in it.
+  In a run of several processes the arrays outside of ``map_clients`` are in blocks, x
+  [Q, M, ...] and y [Q, M, ...]. Each process holds one block, and ``blocks`` is true.
+  An offset is then q * M + the row in block q. Code of a client sees the block of its
+  process, with offsets in it.
   """
 
   x: Any  #: [M, ...], arrays or ``data.store.Coded``; see ``data.store.gather_rows``
@@ -133,14 +133,15 @@ class Shard(NamedTuple):
   kind: Any = None
 
   def at(self, offset: Array, size: Array) -> "Shard":
-    """Other rows of the same arrays."""
+    """Returns a shard with other rows of the same arrays."""
     return Shard(self.x, self.y, offset, size, blocks=self.blocks)
 
 
 class Cohort(NamedTuple):
-  """The S participants of one round, including padding slots.
+  """The S participants of one round, including padding.
 
-  Padding slots have no examples and do not change the result of a round.
+  If fewer than S clients take part, the other places (slots) are padding: they have
+  no examples and do not change the result of a round.
   """
 
   ids: Array  #: [S] int32 in [0, C); C marks a padding slot
@@ -171,7 +172,7 @@ class Cohort(NamedTuple):
 
   @property
   def devices(self) -> Devices | None:
-    """The participants' machines, [S]; a padding slot has that of client 0."""
+    """The participants' machines, [S]; a padding slot has client 0's machine."""
     machines = self.machines
     if machines is None:
       return None
@@ -282,9 +283,9 @@ class Model(NamedTuple):
 class RoundCost(NamedTuple):
   """The cost of one round.
 
-  Communication is counted in floats of 4 bytes, part of a float as one. Bytes
-  are given only where they are not 4 for each float: so a model of any size
-  that int32 can count does not overflow them.
+  Communication is counted in floats of 4 bytes, part of a float as one. Bytes are
+  only given if they are not 4 for each float, so that they do not overflow for any
+  model with an int32 number of parameters.
   """
 
   down: Array  #: [] int32, floats sent to each participating client

@@ -218,9 +218,8 @@ def _target_table(comparison: Comparison) -> TextTable:
     "Cost to targets",
     ("run", "target", "reached by", *(head for head, _ in columns)),
     rows,
-    "Up to the first evaluation at or beyond the target. Where not all seeds "
-    "get there, the mean is over those that do, which is too low, and there "
-    "is no interval.",
+    "Up to the first evaluation at or beyond the target. If only some seeds reach "
+    "it, the mean is over these, which is too low, and there is no interval.",
     "targets",
   )
 

@@ -578,10 +578,9 @@ def write_page(
     "<h2>Curves</h2>",
     *draw_each(_curves, metric, protocol, x_axis),
     _note(
-      "Lines are means over the seeds, bands their 95 % Student-t "
-      "intervals (none for a run of one seed). Drag to zoom, "
-      "double-click to see all again; a click on a name switches the run "
-      "off and on, a double click shows it alone."
+      "Lines are means over the seeds, bands their 95 % Student-t intervals (none "
+      "for a run of one seed). Drag to zoom, double-click to see all again; a click "
+      "on a name switches the run off and on, a double click only shows this run."
     ),
     *map(_table, tables or _comparison_tables(panels, metric, protocol)),
   ]

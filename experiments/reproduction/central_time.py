@@ -211,8 +211,8 @@ def table1(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
   }
   text = (
     f"Seconds for {_ROUNDS} rounds; in brackets relative to K = 2 at 10 %. "
-    "The paper gives neither the data nor the number of rounds, and its "
-    "hardware is another, so only the ratios compare.\n\n"
+    "You can only compare the ratios, because the paper has other hardware "
+    "and does not give the data and the number of rounds.\n\n"
     + markdown.table(
       [
         "method",

@@ -30,19 +30,25 @@ from . import chosen, report, suite, verdicts
 from .answers import PaperAnswer
 
 _MEANING = """\
-Two questions are kept apart: *does a method reach its number*, and *does its margin over others hold*. Both are asked for each way in which the settings were found. `tuned`: a search on validation data chose them for every method, with equal budgets. `stated`: they are the paper's numbers. `one rate`: all methods have the paper's learning rate. `tuned in part`: some settings, or those of some methods that are compared, have usual values instead. Features of the data that validation chose belong to the stated settings, too. `no run`: there is no run, or our copy of the paper has lost the number.
+You find answers to two questions here: *does a method reach its number*, and *does its margin over others hold*. Both are answered for each way in which hyper-parameters were chosen:
 
-A verdict is one of five words, with its reason beside:
+- `tuned`: a search on validation data chose them for every method, with equal budgets.
+- `stated`: they are the paper's numbers. Features of the data that validation chose belong to the stated settings, too.
+- `one rate`: all methods have the paper's learning rate.
+- `tuned in part`: some hyper-parameters, or some methods that are compared, have usual values instead.
+- `no run`: there is no run, or our copy of the paper has lost the number.
+
+A verdict is one of five words, with its reason next to it:
 
 | verdict | of a number | of a sentence |
 | --- | --- | --- |
 | reached | The printed number is at most 0.3 points off the mean (0.5 on CIFAR-10 and FEMNIST, 5 % for numbers that are no shares), or inside the 95 % interval. The interval must be narrower than a point. | It holds. |
-| better | Ours is better by more than that, and by more than the interval. *Other than printed*: the paper's method does not get there within its rounds, and ours does. That is no number that is reached. | More than the sentence says. |
+| better | Ours is better by more than that, and by more than the interval. *Other than printed*: the paper's method does not reach the value within its rounds, and ours does. You should not count this as a number that is reached. | More than the sentence says. |
 | worse | Ours is worse by more than that, and by more than the interval. | It does not hold. The reason: *baseline stronger*, *method short*, *other trend*, or *small difference*. |
-| undecided | The interval is too wide, some runs get there and others do not, or only one run was made. | The intervals do not decide it. |
+| undecided | The interval is too wide, only some runs reach the value, or only one run was made. | The intervals do not decide it. |
 | not testable | *Impossible as printed*: the number contradicts a bound that we measured with all data in one place, or the paper itself. *Other hardware*: seconds, or ratios of seconds, of another machine. Other reasons: other data, not run, lost in our copy of the paper. | The same reasons, or a baseline of ours that is too slow to test it. |
 
-The thresholds were [registered](../papers/readings.md#thresholds) before the runs. Measurements that are one number are one row: micro recall, micro precision and micro F1 of single labels are the accuracy, and figures that show the same runs are counted once. The numbers that the paper prints besides stand in brackets. Macro precision and macro F1 are other numbers of the same runs and have rows, though they move with the accuracy. Of a sentence about several panels you see the least and the greatest difference of the part that decides. All of them are in `<paper>.answers.csv`."""  # noqa: E501
+The thresholds were [registered](../papers/readings.md#thresholds) before the runs. Each measurement has one line. For example, micro recall, micro precision and micro F1 of single labels are the accuracy, and figures that show the same runs are counted once. Further numbers of the paper are in brackets. Macro precision and macro F1 are other numbers of the same runs and have lines, although they change with the accuracy. For a sentence about several panels you see the least and the greatest difference of the part that decides. You find all of them in `<paper>.answers.csv`."""  # noqa: E501
 
 #: The reasons for which a number of the paper cannot be tested by any run here.
 IMPOSSIBLE, HARDWARE = "impossible as printed", "other hardware"
@@ -430,7 +436,7 @@ def _of_paper(name: str, paper_rows: Sequence[_Row], notes: dict[str, int]) -> s
   if others:
     parts.append(
       markdown.collapse(
-        f"Other methods, and what is no method: {len(others)} numbers",
+        f"Other methods, and numbers of no method: {len(others)} numbers",
         _table(others, notes, "at the paper's one rate"),
       )
     )

@@ -299,7 +299,7 @@ def communication_section(
       "floats a round, all clients",
       "floats, all clients",
       "KB",
-      "KB sent up alone",
+      "KB sent up",
     ],
     rows,
   )
@@ -329,7 +329,7 @@ def communication_section(
         ]
       )
     text += f"\n\n## What {proposed} saves against {baseline}\n\n" + markdown.table(
-      ["target", "paper", "both ways, %", "sent up alone, %", "rounds, %"], rows
+      ["target", "paper", "both ways, %", "sent up only, %", "rounds, %"], rows
     )
   return text
 

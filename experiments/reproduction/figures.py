@@ -924,11 +924,10 @@ def _flags(paper: Paper) -> Flags:
     integer(
       "partitions",
       None,
-      "make every run on so many partitions of the "
-      "data; the intervals are then those over partitions, each with "
-      "the mean of its seeds (--partitions=9 --num_seeds=1: nine "
-      "independent draws of both); default 1, but for figures whose "
-      "title names more",
+      "make every run on so many partitions of the data; the intervals are then over "
+      "partitions, each with the mean of its seeds (--partitions=9 --num_seeds=1: "
+      "nine independent draws of both); default 1, but for figures whose title names "
+      "more",
       lower_bound=1,
       upper_bound=_PARTITIONS,
     ),
@@ -955,7 +954,7 @@ def _command(paper: Paper) -> Command:
     f"usage: python -m experiments.{paper.name} --{paper.flag}=NAME [flags]"
     f"\n\nMakes the figures and tables of {paper.works}. It makes the runs "
     "that a\nfigure needs and writes its picture (PNG, PDF), its points "
-    "(CSV) and a table of the\npublished numbers beside ours (Markdown) to "
+    "(CSV) and a table of the\npublished numbers next to ours (Markdown) to "
     "the folder NAME in --out_dir.",
     _flags(paper),
     functools.partial(_run, paper),

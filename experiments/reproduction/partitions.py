@@ -104,12 +104,12 @@ def describe_intervals(outcomes: Sequence["Outcome"]) -> str:
   plural = "" if seeds == {1} else "s"
   if parts != {1}:
     return (
-      f"Intervals: 95 %, over {of_parts} partitions of the data (that of "
-      "the flags below and those of the next --partition_seed), each "
+      f"Intervals: 95 %, over {of_parts} partitions of the data (from the "
+      "flags below, and from the next values of --partition_seed), each "
       f"with the mean of {of_seeds} seed{plural}."
     )
   if seeds == {1}:
-    return "A run has one seed on one partition and so no interval of its own."
+    return "A run has one seed on one partition and therefore no interval."
   note = " A run of one seed has none." if 1 in seeds else ""
   return (
     f"Intervals: 95 %, over {of_seeds} seeds of one partition; the "

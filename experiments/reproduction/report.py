@@ -369,10 +369,10 @@ def deployment_section(outcomes: suite.Outcomes) -> str:
     cells
     and (
       "## On the clients' own data\n\nAccuracy, mean of the last ten "
-      f"rounds ({' / '.join(names)}): `local` is what a client deploys on "
-      "its own test split (PFedAvg: after one adaptation step on its "
-      "training data; MA, GA: the model it prefers), `preferred` its "
-      "preferred global model on its own mixture of classes.\n\n" + panel_table(cells)
+      f"rounds ({' / '.join(names)}): `local` tests the model that a client "
+      "deploys on its test split (PFedAvg: after one adaptation step on its "
+      "training data; MA, GA: the model it prefers). `preferred` tests its "
+      "preferred global model on its mixture of classes.\n\n" + panel_table(cells)
     )
     or ""
   )

@@ -22,7 +22,7 @@ _FLAGS_ABOVE = (
     "paper",
     None,
     sorted({p for p, _ in tuning.PROTOCOLS}),
-    "the paper whose methods are tuned",
+    "the paper with the methods to tune",
   ),
   enum(
     "data", "mnist", sorted({d for _, d in tuning.PROTOCOLS}), "the data set to tune on"
@@ -144,7 +144,7 @@ def make_command(about: str, widen: Callable[..., object]) -> Command:
     (*_FLAGS_ABOVE, widen, *_FLAGS_BELOW),
     _tune_paper,
     "Without --paper the flags are --widen, --tune_by_gradient,\n"
-    "--outer_steps, --halvings and those of\n"
+    "--outer_steps, --halvings and all flags of\n"
     "python -m experiments.sweep --help. In both forms any other --flag=value "
     "is\npassed on to every run; python -m experiments.run --help lists these "
     "flags.",

@@ -57,9 +57,9 @@ class AFLHParams(StoredSums, PrivateMoments):
   )
   bias: str = hyper(
     "none",
-    "none = no bias, as in the paper's code; ones = a column of "
-    "ones, with the penalty of the weights; centred = fitted to centred "
-    "data, without penalty, as scikit-learn's Ridge has its intercept",
+    "none = no bias, as in the paper's code; ones = a column of ones, with the "
+    "penalty of the weights; centred = fitted to centered data, without penalty, as "
+    "scikit-learn's Ridge has its intercept",
     choices=solve.BIASES,
     later=True,
   )

@@ -45,10 +45,9 @@ class Asynchrony:
   )
   staleness: str = hyper(
     "polynomial",
-    "factor of the update of a client during whose training "
-    "the server has made tau updates: constant = 1, polynomial = "
-    "(1 + tau)^-staleness_power, hinge = 1 up to tau = staleness_free, then "
-    "1 / (1 + staleness_slope (tau - staleness_free))",
+    "factor of a client's update if the server has made tau updates during its "
+    "training: constant = 1, polynomial = (1 + tau)^-staleness_power, hinge = 1 up "
+    "to tau = staleness_free, then 1 / (1 + staleness_slope (tau - staleness_free))",
     choices=("constant", "polynomial", "hinge"),
     source=_ASYNC,
   )
@@ -122,10 +121,9 @@ class FedBuffHParams(
 
   client_update: str = hyper(
     "sgd",
-    "the local method, by which a client trains (see composed). Not "
-    "svrg and mime, whose participants measure a gradient at one model, nor "
-    "scaffold, losac, dyn and mime_lite, which keep a state that belongs to "
-    "a round",
+    "the local method of a client (see composed). Not svrg and mime, which measure a "
+    "gradient at one model, and not scaffold, losac, dyn and mime_lite, which store "
+    "a state that belongs to a round",
     choices=("sgd", "prox", "nova"),
   )
   server: str = hyper(

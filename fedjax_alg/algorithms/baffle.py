@@ -114,7 +114,7 @@ class BaffleHParams(zeroth_order.Uplink):
     neutral=0.0,
     when=only("protocol", "per_client"),
   )
-  server: str = hyper("adam", "the server's optimiser", choices=("sgd", "adam"))
+  server: str = hyper("adam", "the server's optimizer", choices=("sgd", "adam"))
   server_lr: float = hyper(0.01, "learning rate of the server, per step", above=0.0)
   server_momentum: float = hyper(
     0.9,

@@ -106,9 +106,8 @@ class CFLHParams(GroupWork):
   )
   gamma_max: float = hyper(
     0.0,
-    "a group is split only if this value is below sqrt((1 - a) / 2), "
-    "where a is the largest cosine between members of different halves; 0: "
-    "no such test",
+    "a group is split only if this value is below sqrt((1 - a) / 2), where a is the "
+    "largest cosine between members of the two new groups; 0: no such test",
     minimum=0.0,
     below=1.0,
     neutral=0.0,
@@ -117,9 +116,8 @@ class CFLHParams(GroupWork):
   )
   linkage: str = hyper(
     "complete",
-    "linkage of the clustering into two halves: single = the "
-    "largest cosine between the halves is as small as possible (the paper), "
-    "complete = as in the public code",
+    "linkage of the clustering into two groups: single = the largest cosine between "
+    "the two is as small as possible (the paper), complete = as in the public code",
     choices=("single", "complete"),
     source="Sattler et al. (16)",
     when=_SPLIT,

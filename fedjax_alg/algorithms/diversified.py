@@ -63,26 +63,26 @@ class KModelsHParams:
   )
   split: str = hyper(
     "farthest",
-    "how round T+1 makes the K equal copies differ: farthest = "
-    "the centres start at participants that are far apart (farthest-first), "
-    "copies = the centres start equal, and the groups separate one by one",
+    "how round T+1 makes the K equal copies differ: farthest = the centers start at "
+    "participants that are far apart (farthest-first), copies = the centers start "
+    "equal, and the groups separate one by one",
     choices=("farthest", "copies"),
     source="diversified (39), (53)",
     when=_MODELS,
   )
   centre_projection: bool = hyper(
     True,
-    "whether the participants' mean is subtracted from the group "
-    "centres before they are projected; false: as printed",
+    "whether the participants' mean is subtracted from the group centers before they "
+    "are projected; false: as printed",
     source="diversified (39), (53)",
     when=_MODELS,
   )
   group_count: str = group_count("num_models", _MODELS)
   anchors: str = hyper(
     "all",
-    "over whom the gradient at a model is averaged: all = all "
-    "participants, preferring = those who prefer the model (0 where nobody "
-    "does)",
+    "the participants over which the gradient at a model is averaged: all = all "
+    "participants, preferring = participants that prefer the model (0 if there are "
+    "none)",
     choices=("all", "preferring"),
     source="diversified (17), (61)",
     when=_MODELS & ANCHORED,
@@ -125,9 +125,9 @@ class AdamOptions:
   )
   central_rule: str = hyper(
     "corrected",
-    "formula of the step: corrected = Adam with correction of "
-    "the second moment alone, printed = (64) as printed, whose step is "
-    "(1-beta1)/sqrt(1-beta2) times as long",
+    "formula of the step: corrected = Adam with correction of the second moment "
+    "only, printed = (64) as printed, with steps (1-beta1)/sqrt(1-beta2) times as "
+    "long",
     choices=RULES,
     source="diversified (64)",
     when=_ON & only("server", "adaptive"),

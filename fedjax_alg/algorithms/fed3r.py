@@ -52,8 +52,8 @@ class Fed3RHParams(StoredSums):
   )
   bias: str = hyper(
     "ones",
-    "none = no bias; ones = a column of ones, with the penalty of the weights, as "
-    "in the public code; centred = fitted to centred data, without penalty",
+    "none = no bias; ones = a column of ones, with the penalty of the weights, as in "
+    "the public code; centred = fitted to centered data, without penalty",
     choices=solve.BIASES,
   )
   double: str = double_field()

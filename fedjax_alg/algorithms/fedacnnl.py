@@ -36,7 +36,7 @@ class PFedACnnLHParams(StoredSums, LayerFits):
 
   clustering: bool = hyper(
     True,
-    "whether each group of clients gets a model of its own; false is pFedACnnL-WC",
+    "whether each group of clients gets a separate model; false is pFedACnnL-WC",
     source="section 4.2",
   )
   num_groups: int = hyper(
@@ -55,7 +55,7 @@ class PFedACnnLHParams(StoredSums, LayerFits):
   )
   personalize: bool = hyper(
     True,
-    "whether every client fits layers of its own at the end; false is pFedACnnL-WP",
+    "whether every client fits personal layers at the end; false is pFedACnnL-WP",
     source="section 4.4",
   )
   personal_ridge: str = hyper(

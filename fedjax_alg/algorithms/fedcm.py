@@ -34,8 +34,8 @@ class GlobalMomentum:
 
   gradient_weight: float = hyper(
     0.1,
-    "weight of the client's own gradient in a local step, beside the global momentum; "
-    "1: no momentum",
+    "weight of the client's gradient in a local step; the global momentum has the "
+    "rest; 1: no momentum",
     above=0.0,
     maximum=1.0,
     source="FedCM, Algorithm 2, line 8 (alpha); Cheng et al. (beta)",

@@ -63,16 +63,17 @@ class FedDriftHParams(GroupWork):
   )
   variant: str = hyper(
     "hierarchical",
-    "who opens models: hierarchical = each client that drifts, and models alike are "
-    "merged; eager = all clients that drift at a step together, and none are "
-    "merged; oracle = nobody, each kind of clients has a model",
+    "when models are opened: hierarchical = each client that drifts opens one, and "
+    "similar models are merged; eager = all clients that drift at a step open one "
+    "together, and none are merged; oracle = each kind of clients has a model from "
+    "the start",
     choices=("hierarchical", "eager", "oracle"),
     source="Jothimurugesan et al., FedDrift, FedDrift-Eager, Oracle",
     when=_SPLIT,
   )
   step_rounds: int = hyper(
     200,
-    "number of rounds of a step, at whose start clients look for drift; "
+    "number of rounds of a step; clients look for drift at its start; "
     "`concept_rounds` of the data",
     minimum=1,
     source="Jothimurugesan et al.",
@@ -80,7 +81,7 @@ class FedDriftHParams(GroupWork):
   )
   history_steps: int = hyper(
     10,
-    "number of steps whose examples clients train on, the latest ones",
+    "number of latest steps; clients train on their examples",
     minimum=1,
     maximum=1000,
     when=_SPLIT,
@@ -109,7 +110,7 @@ class FedDriftHParams(GroupWork):
   )
   isolation: int = hyper(
     1,
-    "W, number of steps for which a new model is its client's alone",
+    "W, number of steps for which only its client uses a new model",
     minimum=1,
     source="Jothimurugesan et al.",
     when=_MERGES,

@@ -57,8 +57,8 @@ class DynOptions:
 
   alpha: float = hyper(
     0.1,
-    "alpha, weight of the dynamic regulariser; the smaller, the further "
-    "clients go in a round",
+    "alpha, weight of the dynamic regularizer; with a smaller one clients move "
+    "further in a round",
     above=0.0,
     source="Acar et al. (1)",
     when=only("client_update", "dyn"),

@@ -55,7 +55,7 @@ class Orthogonality:
   )
   newton_schulz: int = hyper(
     5,
-    "T, iterations that make a step orthogonal; 0: its direction alone",
+    "T, iterations that make a step orthogonal; 0: its direction only",
     minimum=0,
     source="Takezawa et al., Theorem 3",
     when=only("client_update", "muon"),

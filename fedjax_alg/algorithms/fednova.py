@@ -50,7 +50,7 @@ class FedNovaHParams(LocalWork):
   """Hyper-parameters of FedNova."""
 
   client_lr: float = local_rate(0.1, "Wang et al. (2)", "eta")
-  server_lr: float = hyper(1.0, "factor of the normalised mean update", above=0.0)
+  server_lr: float = hyper(1.0, "factor of the normalized mean update", above=0.0)
   mu: float = hyper(
     0.0,
     "weight of the proximal term (mu/2)||v - w||^2 of the local steps; "
@@ -61,7 +61,7 @@ class FedNovaHParams(LocalWork):
   )
   client_momentum: float = hyper(
     0.0,
-    "rho, momentum of the local steps, whose buffer is zero at the start of a round",
+    "rho, momentum of the local steps; its buffer is zero at the start of a round",
     minimum=0.0,
     below=1.0,
     neutral=0.0,

@@ -53,8 +53,7 @@ class SphereDirections:
   )
   smoothing: float = hyper(
     1e-3,
-    "mu, distance in parameter space between the two points whose "
-    "losses are subtracted",
+    "mu, distance in parameter space between the two points of the loss difference",
     above=0.0,
     source="FedZO, section II",
   )

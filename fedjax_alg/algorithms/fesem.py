@@ -45,26 +45,26 @@ from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messag
 class FeSEMHParams(GroupWork):
   """Hyper-parameters of FeSEM."""
 
-  num_groups: int = hyper(3, "K, number of centres C_j", minimum=1, source="Xie et al.")
+  num_groups: int = hyper(3, "K, number of centers C_j", minimum=1, source="Xie et al.")
   group_init: str = hyper(
     "independent",
-    "how the K centres start: independent = K random models, "
-    "shared = K equal models (which stay equal)",
+    "how the K centers start: independent = K random models, shared = K equal models "
+    "(which stay equal)",
     choices=clustered.STARTS,
   )
   first_group: str = hyper(
     "trained",
-    "centre of a client that has not trained yet: trained = the "
-    "centre nearest to the client's model after `pretrain_steps` steps from "
-    "the initial model, initial = the centre nearest to the initial model "
-    "(the same for all clients), random = a centre drawn at random",
+    "center of a client that has not trained yet: trained = the center nearest to "
+    "the client's model after `pretrain_steps` steps from the initial model, initial "
+    "= the center nearest to the initial model (the same for all clients), random = "
+    "a center drawn at random",
     choices=("trained", "initial", "random"),
     source="FlexCFL's code (initial); public code (random)",
     when=only("num_groups", MANY),
   )
   pretrain_steps: int = hyper(
     50,
-    "mini-batch steps that a client trains before its first centre is chosen",
+    "mini-batch steps that a client trains before its first center is chosen",
     minimum=0,
     when=only("first_group", "trained"),
   )

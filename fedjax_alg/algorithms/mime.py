@@ -47,14 +47,14 @@ class BaseOptimiser:
 
   base: str = hyper(
     "sgd",
-    "base optimiser, whose steps the clients take",
+    "base optimizer of the clients' steps",
     choices=("sgd", "momentum", "adam"),
     source="Mime, Table 1",
     when=_MIME,
   )
   base_momentum: float = hyper(
     0.9,
-    "b, decay of the base optimiser's first moment",
+    "b, decay of the base optimizer's first moment",
     minimum=0.0,
     below=1.0,
     source="Mime, Table 1",
@@ -62,7 +62,7 @@ class BaseOptimiser:
   )
   base_beta2: float = hyper(
     0.99,
-    "b2, decay of the base optimiser's second moment",
+    "b2, decay of the base optimizer's second moment",
     minimum=0.0,
     below=1.0,
     source="Mime, Table 1",
@@ -70,7 +70,7 @@ class BaseOptimiser:
   )
   base_eps: float = hyper(
     1e-3,
-    "added to the root of the base optimiser's second moment",
+    "added to the root of the base optimizer's second moment",
     above=0.0,
     source="Mime, Table 1",
     when=only("base", "adam"),

@@ -68,8 +68,8 @@ class PACFLHParams(GroupWork):
   )
   subspace: str = hyper(
     "all",
-    "whose singular vectors a client sends: all = p of all its examples, "
-    "classes = p of the examples of every class that it holds",
+    "which singular vectors a client sends: all = p of all its examples, classes = p "
+    "of the examples of each of its classes",
     choices=("all", "classes"),
     source="Vahidian et al.; classes in the public code for label skew",
     when=_SPLIT,

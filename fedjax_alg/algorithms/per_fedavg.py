@@ -64,8 +64,8 @@ class PerFedAvgHParams(ClientOptimizer, LocalWork):
   )
   hf_delta: float = hyper(
     1e-3,
-    "distance from w of the two points whose gradients are subtracted, "
-    "relative to 1 + ||w||",
+    "distance from w of the two points of the gradient difference, relative to 1 + "
+    "||w||",
     above=0.0,
     source="section 4",
     when=only("hessian", "hf"),

@@ -55,8 +55,8 @@ class ClientOptimizer:
 
   client_optimizer: str = hyper(
     "sgd",
-    "optimiser of the local steps; its state is fresh in every round; optax:NAME is "
-    "any of optax (optax:lion), with its other arguments at their defaults",
+    "optimizer of the local steps; its state starts anew in every round; optax:NAME "
+    "is any of optax (optax:lion), with its other arguments at their defaults",
     choices=OPTIMIZERS,
     when=_UPDATES,
     later=True,

@@ -69,10 +69,9 @@ class Uplink:
 
   uplink: str = hyper(
     "vector",
-    "what a client sends of estimates along directions of its own: "
-    "vector = what they add up to, seeds = the seed of the directions and "
-    "one number for each of them, from which the server makes the same "
-    "vector",
+    "how a client sends estimates along its directions: vector = their sum, seeds = "
+    "the seed of the directions and one number for each of them, from which the "
+    "server makes the same vector",
     choices=UPLINKS,
     when=only("protocol", "per_client"),
     later=True,

@@ -68,43 +68,43 @@ def from_arrays(
   kind_ids: Any = None,
   test_kind_ids: Any = None,
 ) -> Examples:
-  """Makes a data set from your own arrays, for ``federate``.
+  """Makes a data set from your arrays, for ``federate``.
 
   Args:
     x: [n, ...] training examples, an array or a dictionary of arrays. uint8
       arrays are images and arrays of signed integers are token ids, which
       become int32; every other real dtype is converted to float32.
-    y: [n] labels, whole numbers from 0; or texts or truth values, which are
-      numbered in their sorted order and kept as ``encoding.classes``; or the
-      targets of another ``task``.
-    client_ids: [n] the client of each training example, as numbers or
-      strings; needed for ``partition="natural"``. Clients are numbered in the
-      sorted order of their ids, and keep them as ``client_names``.
+    y: [n] labels, whole numbers from 0; or texts or truth values, which are numbered
+      in their sorted order (``encoding.classes``); or the targets of another
+      ``task``.
+    client_ids: [n] the client of each training example, as numbers or strings; needed
+      for ``partition="natural"``. Clients are numbered in the sorted order of their
+      ids (``client_names``).
     x_test: [m, ...] test examples with the shape and dtype of ``x``. Without
       test examples the partition must hold out a local test split, as
       ``natural`` does.
-    y_test: [m] labels of the test examples, among those of ``y`` where these
-      are texts or truth values.
-    test_client_ids: [m] the client of each test example. A client that has
-      no training example is evaluated and never takes part.
+    y_test: [m] labels of the test examples. Texts and truth values must occur in
+      ``y``.
+    test_client_ids: [m] the client of each test example. A client without a training
+      example is evaluated but never takes part.
     num_classes: L; by default the largest label plus one, the number of names
       or the number of the targets of an example.
     name: name of the data set in tables and plots.
-    task: what is predicted, a name of ``tasks.NAMES`` or a ``Task``: docs/
-      tasks.md. None: one class for each example, unless the model names a task.
-    kind_ids: [n] the kind of client that each training example belongs to, as
-      numbers or strings (docs/kinds.md): all examples of a client are of one
-      kind. Kinds are numbered in the sorted order of their ids.
-    test_kind_ids: [m] likewise of the test examples; by default those of their
+    task: a name of ``tasks.NAMES`` or a ``Task``, see docs/tasks.md. None: one class
+      for each example, unless the model names a task.
+    kind_ids: [n] the kind of client of each training example, as numbers or strings
+      (docs/kinds.md); all examples of a client must have one kind. Kinds are numbered
+      in the sorted order of their ids.
+    test_kind_ids: [m] likewise for the test examples; by default the kinds of their
       clients.
 
   Returns:
     The examples.
 
   Raises:
-    DataError: an array has a wrong shape, length or dtype, a value is NaN,
-      infinite or masked, float32 cannot tell the values of a column apart, or a
-      label is out of range; the message is one line that names the argument.
+    DataError: an array has a wrong shape, length or dtype, a value is NaN, infinite
+      or masked, different values of a column are equal in float32, or a label is out
+      of range; the message is one line that names the argument.
 
   Examples:
     >>> x = np.random.default_rng(0).random((40, 5))

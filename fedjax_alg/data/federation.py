@@ -165,12 +165,12 @@ class Federation:
 
   @property
   def num_training_clients(self) -> int:
-    """The number of clients with training rows; the others are evaluated."""
+    """The number of clients with training examples; the others are only evaluated."""
     return int((np.asarray(self.data.train.size) > 0).sum())
 
   @property
   def example_shape(self) -> Shapes:
-    """The shape of one example as the model reads it; of a dictionary each."""
+    """The shape of one example for the model; for a dictionary, each shape."""
     shapes: Shapes = store.map_arrays(
       lambda array: tuple(array.shape[1:]), self.data.train.x
     )
@@ -191,7 +191,7 @@ class Federation:
 
   @property
   def preprocessing(self) -> Preprocessing:
-    """How raw rows become what the model reads (``RunResult.predict``)."""
+    """The steps from raw examples to the model's inputs (``RunResult.predict``)."""
     return Preprocessing(
       self.options,
       self.example_shape,
@@ -240,8 +240,8 @@ class Federation:
       tasks), as arrays or dictionaries of arrays.
 
     Raises:
-      DataError: ``number`` is out of range, or another process holds the
-        client's rows.
+      DataError: ``number`` is out of range, or another process holds the client's
+        examples.
     """
     return self._rows(self.data.train, number, self.rows)
 
@@ -318,16 +318,16 @@ def federate(
   partitions: int | None = None,
   **options: Any,
 ) -> Federation | Federations:
-  """Deals a data set to clients.
+  """Distributes a data set over clients.
 
   Args:
     source: a name of ``data.options.DATASETS``, or your own examples
       (``from_arrays``).
     seed: seed of the partition and of the choice of validation clients and
       newcomers; 0 if not given. It is another name of ``partition_seed``.
-    partitions: N, how many times the data are dealt, with the seeds seed, ...,
-      seed + N - 1. ``run`` and ``sweep`` run each of them with a seed of its own
-      and pool the results, so that an interval covers the partition, too.
+    partitions: N, the number of partitions of the data, with the seeds seed, ...,
+      seed + N - 1. ``run`` and ``sweep`` run each of them with another seed and pool
+      the results, so that your interval covers the partition, too.
     **options: fields of ``DataOptions``: ``partition``, ``num_clients``,
       ``classes_per_client``, ``features``, ``validation_clients``, ... It is
       an error to give an option that would not be read.

@@ -46,25 +46,25 @@ def from_dataframe(
 
   Args:
     frame: one row for each example.
-    y: the column of the targets. A categorical one becomes the codes of its
-      categories, texts and truth values those of their sorted names
-      (``Examples.encoding`` keeps both). Or a list of columns of numbers, or a
-      dictionary of either.
-    x: the columns of the features, a list; by default all that are in
-      none of ``y``, ``client`` and ``kind``. Numbers and truth values become
-      float32. A categorical column becomes a column of 0 and 1 for each of its
-      categories, an ordered one (``Categorical(..., ordered=True)``) a single
-      column of their codes 0, 1, 2, ... The name of one column takes its rows
-      as they are, which must be arrays of one shape.
+    y: the column of the targets. A categorical column becomes the codes of its
+      categories, and texts and truth values the codes of their sorted names
+      (``Examples.encoding`` has both). You can also give a list of columns of
+      numbers, or a dictionary of either.
+    x: the columns of the features, a list; by default all columns except ``y``,
+      ``client`` and ``kind``. Numbers and truth values become float32. A categorical
+      column becomes a column of 0 and 1 for each of its categories, an ordered one
+      (``Categorical(..., ordered=True)``) a single column of their codes 0, 1, 2, ...
+      If you give the name of one column, its values must be arrays of one shape.
     client: the column of the clients, whole numbers or strings.
-    test: the test examples, a frame of the same columns. The codes of its names
-      are those of ``frame``.
+    test: the test examples, a frame of the same columns. Names have the same codes as
+      in ``frame``.
     kind: the column of the clients' kinds (docs/kinds.md), likewise.
-    missing: what takes the place of missing features: "mean" or "median" of a
-      column of numbers, "most_frequent" (the least or first of equally frequent
-      ones) of any column, as ``frame`` has them; or a dictionary from columns to
-      one of these or to a value. None refuses missing values, and so do columns
-      that are not in the dictionary. Missing targets and clients are refused.
+    missing: how to fill missing features: with the "mean" or "median" of a column of
+      numbers, or with the "most_frequent" value of any column (the least or first of
+      equally frequent ones), computed from ``frame``. Or a dictionary from columns to
+      one of these or to a value. With None, and in columns that are not in the
+      dictionary, missing values are refused. Missing targets and clients are always
+      refused.
     **options: further arguments of ``from_arrays``: ``num_classes``, by default
       the number of categories or names, ``name`` and ``task``.
 
@@ -72,10 +72,9 @@ def from_dataframe(
     The examples.
 
   Raises:
-    DataError: a column is missing, is there twice, has missing values or is
-      neither numbers nor categories; a test row has a name that ``frame`` has
-      not; ``missing`` does not fit a column; an unknown option; or see
-      ``from_arrays``.
+    DataError: a column is missing, occurs twice, has missing values or has no numbers
+      or categories; a test row has a name that ``frame`` does not have; ``missing``
+      does not fit a column; an unknown option; or see ``from_arrays``.
 
   Examples:
     >>> import pandas as pd

@@ -124,13 +124,13 @@ def from_hf(
   channels_first: bool = False,
   **options: object,
 ) -> Examples:
-  """Makes a data set from one of the library ``datasets`` (Hugging Face).
+  """Makes a data set from a ``datasets.Dataset`` (Hugging Face).
 
-  A transform of the data set (``with_transform``) is applied, once to every
-  row. Images of one size become uint8 arrays, palette images RGB; images of 16
-  bits become float32 in [0, 1]. Class labels have the numbers and the classes
-  of ``dataset`` in both splits, also classes that no row has; of texts the
-  classes are the training texts in their sorted order.
+  A transform of the data set (``with_transform``) is applied, once to every row.
+  Images of one size become uint8 arrays, and palette images RGB; images of 16 bits
+  become float32 in [0, 1]. Class labels have the numbers and the classes of
+  ``dataset`` in both splits, also classes without an example. For texts the classes
+  are the training texts in their sorted order.
 
   Args:
     dataset: a ``datasets.Dataset``.
@@ -148,9 +148,8 @@ def from_hf(
     The examples.
 
   Raises:
-    DataError: a column is missing, cannot be read or has a row without a
-      value, a test row has a class that ``dataset`` does not have, or see
-      ``from_arrays``.
+    DataError: a column is missing, cannot be read or lacks a value, a test row has a
+      class that ``dataset`` does not have, or see ``from_arrays``.
 
   Examples:
     fa.from_hf(load_dataset("mnist", split="train"), x="image", y="label")
@@ -188,19 +187,19 @@ def from_torch(
 ) -> Examples:
   """Makes a data set from anything with ``__len__`` and ``__getitem__``.
 
-  Such as a ``torch.utils.data.Dataset``; torch itself is not needed. Every item
-  is read once, so a random transform of the data set is drawn once, too (see
-  ``augment`` for images). Palette images of PIL become RGB, those of 16 bits
-  float32 in [0, 1]. Where ``class_to_idx`` says the classes, as in torchvision,
-  they all count, also those of no item; of texts the classes are the training
-  texts in their sorted order.
+  For example, from a ``torch.utils.data.Dataset``; you do not need torch. Every item
+  is read once, so a random transform is also drawn once (use ``augment`` for images).
+  Palette images of PIL become RGB, and images of 16 bits float32 in [0, 1]. If the
+  data set has ``class_to_idx``, as in torchvision, all its classes count, also
+  classes without an item. For texts the classes are the training texts in their
+  sorted order.
 
   Args:
     dataset: its items are tuples or dictionaries of arrays, tensors, images of
       PIL, numbers or texts.
     x: place or name of the example in an item, or a list or dictionary of such.
-    y: that of the target, likewise.
-    client: that of the client; or a list of the clients of all items.
+    y: place or name of the target, likewise.
+    client: place or name of the client; or a list of the clients of all items.
     test: the test examples, a data set of the same kind.
     channels_first: whether images are [c, H, W], as those of torch are; here
       they become [H, W, c]. Images of PIL always are [H, W, c].
@@ -211,8 +210,8 @@ def from_torch(
     The examples.
 
   Raises:
-    DataError: an item cannot be read or has not what is asked for, the two
-      data sets give a class different numbers, or see ``from_arrays``.
+    DataError: an item cannot be read or lacks an entry, the two data sets give a
+      class different numbers, or see ``from_arrays``.
   """
   options = dict(options)
   if client is not None and not isinstance(client, (int, str)):

@@ -94,9 +94,10 @@ class SourceOptions:
     "what is predicted, one of " + ", ".join(tasks.NAMES) + ", or your "
     "own, " + own.FORMS + ": multi_label = any of L labels for each example, "
     "regression = real numbers, dense = a class for each pixel "
-    "(dense:255 ignores pixels of this label, dense those of -1), tokens = "
-    "the next token at each place of a sequence; default regression for "
-    "diabetes, else classification, unless your own model names a task",
+    "(dense:255 ignores pixels of this label, dense pixels of "
+    "-1), tokens = the next token at each place of a sequence; "
+    "default regression for diabetes, else classification, "
+    "unless your own model names a task",
     later=True,
   )
   data_dir: str | None = hyper(
@@ -198,8 +199,8 @@ class PartitionOptions:
     None,
     "how the examples are distributed to the clients, one of "
     + ", ".join(PARTITIONS)
-    + ", file; default file with `partition_file`, natural if the data set "
-    "has clients of its own, else iid",
+    + ", file; default file with `partition_file`, natural if the data set has "
+    "clients, else iid",
     choices=(*PARTITIONS, "file"),
   )
   partition_file: str | None = hyper(
@@ -267,8 +268,8 @@ class PartitionOptions:
   quantity_alpha: float | None = hyper(
     None,
     "if given, the clients' numbers of examples are shares of a Dirichlet "
-    "distribution of this concentration in the place of log-normal ones, as in "
-    "NIID-Bench (`partition`=iid or classes)",
+    "distribution of this concentration instead of log-normal ones, as in NIID-Bench "
+    "(`partition`=iid or classes)",
     above=0,
     maximum=1e6,
     when=only("partition", "iid", "classes"),
@@ -291,8 +292,8 @@ class PartitionOptions:
   )
   local_test_stratified: bool = hyper(
     False,
-    "whether these rows have every class in proportion to the client's examples of "
-    "it (`partition`=natural)",
+    "whether these examples have every class in proportion to the client's examples "
+    "of it (`partition`=natural)",
     when=only("partition", "natural"),
     later=True,
   )
@@ -327,12 +328,12 @@ class KindOptions:
     None,
     "how clients differ in kind, one of "
     + ", ".join(FORMS)
-    + ": rotate = a kind for each angle, whose images are rotated "
-    "counterclockwise, permute = K permutations of the labels, the first the "
-    "identity, noise = Gaussian noise of variance VARIANCE (i + 1) / C at "
-    "client i, as in the paper of NIID-Bench, noise_std = of standard deviation "
-    "DEVIATION i / (C - 1), as in its code, sources = a data set for each "
-    "kind, in the place of `dataset`, boundaries = the K labelings of "
+    + ": rotate = a kind for each angle, with images rotated counterclockwise, "
+    "permute = K permutations of the labels, the first the identity, noise = "
+    "Gaussian noise of variance VARIANCE (i + 1) / C at client i, as in the paper "
+    "of NIID-Bench, noise_std = of standard deviation DEVIATION i / (C - 1), as in "
+    "its code, sources = a data set for each kind, instead of `dataset`, "
+    "boundaries = the K labelings of "
     + ", ".join(BOUNDARIES)
     + ", FILE.py:NAME = your own function (x, y, "
     "kind, key) -> x, y, of K kinds. Test data go through the kinds, too. "
@@ -398,8 +399,8 @@ class ConceptOptions:
     "step",
     "examples that a client trains on, one of "
     + ", ".join(DATA)
-    + ": step = those of the step, all = those of all steps until then, of which "
-    "earlier ones may be of other kinds",
+    + ": step = examples of the current step, all = examples of all steps so far, "
+    "which may have other kinds",
     choices=DATA,
     when=but("concepts", None),
     later=True,
@@ -445,12 +446,11 @@ class FeatureOptions:
     "none",
     "features that are computed from the examples, one of "
     + ", ".join(FEATURES)
-    + ": images = flat pixels of square images as H x "
-    "H, for models of convolutions; hog = histograms of oriented gradients "
-    "as in the diversified paper, section V-A; contrast = each example minus "
-    "its mean, divided by sqrt(its variance + 0.001); standardize = each "
-    "input minus its mean, divided by its deviation + 0.001, both of the "
-    "training rows of the clients that take part",
+    + ": images = flat pixels of square images as H x H, for models of convolutions; "
+    "hog = histograms of oriented gradients as in the diversified paper, section "
+    "V-A; contrast = each example minus its mean, divided by sqrt(its variance + "
+    "0.001); standardize = each input minus its mean, divided by its deviation + "
+    "0.001, both of the training examples of the clients that take part",
     choices=FEATURES,
   )
   hog_block: int = hyper(

@@ -136,9 +136,9 @@ def count_shard(
 def confusion(model: Model) -> Measure:
   """Makes the measure of confusion matrices, for ``evaluate`` of ``run``.
 
-  ``evaluate=("global", fa.confusion)`` has ``result.metrics["confusion"]
-  ["matrix"]``, [N, E, K, L, L]: the examples of the whole test set by true
-  class (rows) and by predicted class (columns), for up to 1,000 classes.
+  With ``evaluate=("global", fa.confusion)`` you get ``result.metrics["confusion"]
+  ["matrix"]``, [N, E, K, L, L]: the number of test examples for each true class
+  (first axis) and predicted class (second axis), for up to 1,000 classes.
   """
   matrix = tasks.of(model).matrix
   assert matrix is not None
@@ -163,15 +163,16 @@ class AtClients:
 
 
 def at_clients(fn: Callable[..., Any]) -> AtClients:
-  """Makes a measure of what each client would deploy, on its local test split.
+  """Makes a measure of the model that each client would deploy.
 
-  ``evaluate=("local", fa.at_clients(fa.confusion))`` has
-  ``result.metrics["local_confusion"]["matrix"]``, [N, E, C, L, L]. Their sum over
-  the clients is the matrix of the protocol ``local``, where nobody joins later.
+  It is computed on the client's local test split. For example, with
+  ``evaluate=("local", fa.at_clients(fa.confusion))`` you get
+  ``result.metrics["local_confusion"]["matrix"]``, [N, E, C, L, L]. The sum over the
+  clients is the matrix of the protocol ``local``, if no client joins later.
 
   Args:
-    fn: (params, x [B, ...], y [B], mask [B]) -> {name: sums}, see ``run``;
-      ``params`` are what ``Algorithm.client_params`` returns. Or ``confusion``.
+    fn: (params, x [B, ...], y [B], mask [B]) -> {name: sums}, see ``run``, with the
+      ``params`` that ``Algorithm.client_params`` returns. Or ``confusion``.
 
   Returns:
     The measure, for the argument ``evaluate`` of ``run``.

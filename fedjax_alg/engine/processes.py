@@ -126,24 +126,23 @@ def distributed(
   """Joins the processes that execute the same runs together.
 
   Call this function in every process before JAX computes anything and before
-  ``federate``: of a federation that is made afterwards this process keeps the
-  training rows of about 1/Q of the clients. Then call ``run`` with the same
-  arguments in every process. Every process gets the whole result;
-  ``RunResult.save`` writes in process 0 alone.
+  ``federate``. Each process then stores the training examples of about 1/Q of the
+  clients of a federation. Then call ``run`` with the same arguments in every process.
+  Every process gets the whole result; ``RunResult.save`` only writes in process 0.
 
-  In a second call nothing happens.
+  A second call does nothing.
 
   Args:
-    coordinator: HOST:PORT of process 0; None: Slurm, Open MPI or a TPU pod
-      says it, and the other two.
+    coordinator: HOST:PORT of process 0. With None, Slurm, Open MPI or a TPU pod
+      provides it and the next two arguments.
     num_processes: Q, the number of processes.
     process_id: number of this process, from 0.
-    host_devices: number of CPU cores that this process uses; 0 means all that
-      it may use. All processes must use as many.
+    host_devices: number of CPU cores that this process uses; 0 means all that it may
+      use. All processes must use the same number.
 
   Raises:
-    OptionError: arguments that do not go together, JAX has already started, or
-      the other processes were not found.
+    OptionError: arguments that exclude each other, JAX has already started, or the
+      other processes were not found.
   """
   join(
     ProcessOptions(coordinator is None, coordinator, num_processes, process_id),

@@ -55,15 +55,15 @@ def use_host_cores(cores: int | None = None) -> None:
 
 
 def start(host_devices: int = 0) -> None:
-  """Turns CPU cores into devices and keeps compiled programs on disk.
+  """Turns CPU cores into devices and stores compiled programs on disk.
 
   ``run``, ``steps`` and ``sweep`` call this function. If your code uses JAX
   before it calls one of them, call ``start`` first: once JAX has started, its
   devices cannot be changed, and ``start`` leaves them unchanged.
 
-  Compiled programs are kept in ~/.cache/fedjax_alg/jax, so a repeated run
-  starts without compiling. The environment variable JAX_COMPILATION_CACHE_DIR
-  selects another folder, which many processes may share; docs/cluster.md.
+  Compiled programs are stored in ~/.cache/fedjax_alg/jax, so a repeated run starts
+  without compiling. You can select another folder, which many processes may share,
+  with the environment variable JAX_COMPILATION_CACHE_DIR; see docs/cluster.md.
 
   Args:
     host_devices: number of CPU cores to use; 0 means all that this process

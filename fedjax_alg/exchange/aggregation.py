@@ -151,14 +151,13 @@ class AggregatorOptions:
 
   aggregator: str = hyper(
     "mean",
-    "how the server combines the participants' updates and anchor "
-    "gradients: mean = their weighted mean, median = the median of every "
-    "coordinate, trimmed_mean = its mean without the largest and smallest "
-    "values, krum = the one vector that is nearest to most others, "
-    "multi_krum = the mean of such vectors, geometric_median = the point of "
-    "least sum of distances, centred_clipping = the mean of vectors that are "
-    "clipped around the last one, norm_bound = the mean of shortened "
-    "vectors. With median, trimmed_mean and both Krums participants count "
+    "how the server combines the participants' updates and gradients at the server's "
+    "model: mean =  their weighted mean, median = the median of every coordinate, "
+    "trimmed_mean = its mean without the largest and smallest values, krum = the one "
+    "vector that is nearest to most others, multi_krum = the mean of such vectors, "
+    "geometric_median = the point of least sum of distances, centred_clipping = the "
+    "mean of vectors that are clipped around the last one, norm_bound = the mean of "
+    "shortened vectors. With median, trimmed_mean and both Krums participants count "
     "alike",
     choices=tuple(AGGREGATORS),
     source="Yin et al., ICML 2018 (median, trimmed_mean); Blanchard et al., "
@@ -181,9 +180,9 @@ class AggregatorOptions:
   )
   aggregator_radius: float = hyper(
     0.0,
-    "length to which vectors (norm_bound), or their distances from the "
-    "centre (centred_clipping), are shortened; 0 stands for the median of "
-    "these lengths in the round (`aggregator`=centred_clipping|norm_bound)",
+    "length to which vectors (norm_bound), or their distances from the center "
+    "(centred_clipping), are shortened; 0 stands for the median of these lengths in "
+    "the round (`aggregator`=centred_clipping|norm_bound)",
     minimum=0.0,
     neutral=0.0,
     source="tau, Karimireddy et al. (7); M, Sun et al. section 3",

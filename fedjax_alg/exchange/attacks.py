@@ -342,12 +342,11 @@ class Hostility:
   )
   attack_scale: float = hyper(
     0.0,
-    "strength of the attack: factor of the update (sign_flip, scaled), "
-    "standard deviation (gaussian), z (little_is_enough), epsilon "
-    "(inner_product), length (canary, whose 0 sends zeros); 0 stands for the "
-    "default, which is 1 with sign_flip and gaussian, 0.5 with inner_product, "
-    "and follows from the numbers of honest and hostile participants with the "
-    "others",
+    "strength of the attack: factor of the update (sign_flip, scaled), standard "
+    "deviation (gaussian), z (little_is_enough), epsilon (inner_product), length "
+    "(canary, where 0 sends zeros); 0 stands for the default, which is 1 with "
+    "sign_flip and gaussian, 0.5 with inner_product, and follows from the numbers of "
+    "honest and hostile participants with the others",
     minimum=0.0,
     neutral=0.0,
     when=only("attack", *FORGERIES),

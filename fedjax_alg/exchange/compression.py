@@ -339,11 +339,18 @@ class Compression:
 
   compress_up: str = hyper(
     "none",
-    "how participants send their updates, one of " + _WORDS + ": the "
-    "SHARE of the entries that are largest or drawn at random, BITS for "
-    "every entry, signs, factors of RANK columns; anchor gradients are sent "
-    "in this way if it is unbiased (qsgd; randk with "
-    "`error_feedback`=false), else whole",
+    "how participants send their updates, one of "
+    + _WORDS
+    + ": the SHARE of the entries "
+    "that are largest or drawn at "
+    "random, BITS for every entry, "
+    "signs, factors of RANK "
+    "columns; gradients at the "
+    "server's model are sent in "
+    "this way if it is unbiased "
+    "(qsgd; randk with "
+    "`error_feedback`=false), else "
+    "whole",
     source="Stich et al. 2018 (topk, randk); Alistarh et al. 2017; "
     "Karimireddy et al. 2019 (sign); Vogels et al. 2019",
     later=True,

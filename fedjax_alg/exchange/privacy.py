@@ -100,9 +100,8 @@ class Privacy:
   noise_multiplier: float = noise_field(_ON)
   noise_at: str = hyper(
     "server",
-    "who draws the noise: server = the server, clients = each "
-    "participant a share, whose sum has the same variance (with "
-    "`sampling`=uniform)",
+    "where the noise is drawn: server = at the server, clients = a share at each "
+    "participant, with the same variance of the sum (with `sampling`=uniform)",
     choices=("server", "clients"),
     when=_ON & NOISY,
     later=True,
@@ -127,10 +126,10 @@ class Privacy:
   )
   count_noise: float = hyper(
     0.0,
-    "sigma_b, standard deviation of the noise of the number of updates "
-    "that are shorter than S; 0 stands for a 20th of the expected number of "
-    "participants. At least `noise_multiplier`, and the more if a round has "
-    "anchor gradients",
+    "sigma_b, standard deviation of the noise of the number of updates that are "
+    "shorter than S; 0 stands for a 20th of the expected number of participants. At "
+    "least `noise_multiplier`, and more if a round also releases gradients at the "
+    "server's model",
     minimum=0.0,
     neutral=0.0,
     when=_ADAPTIVE & NOISY,

@@ -34,7 +34,7 @@ class StoredSums:
 
   store_sums: bool = hyper(
     False,
-    "whether the server stores the sums of every step beside the model, so that "
+    "whether the server stores the sums of every step with the model, so that "
     "clients can be forgotten, or added, without asking the others",
     later=True,
     traced=False,

@@ -66,8 +66,8 @@ class LayerFits:
   )
   bias: str = hyper(
     "ones",
-    "none = no bias; ones = a column of ones, with the penalty of "
-    "the weights; centred = fitted to centred data, without penalty",
+    "none = no bias; ones = a column of ones, with the penalty of the weights; "
+    "centred = fitted to centered data, without penalty",
     choices=solve.BIASES,
   )
   code: str = hyper(
@@ -85,8 +85,8 @@ class LayerFits:
   )
   code_high_passed: int = hyper(
     0,
-    "number of convolutions, counted from the first, whose codes are "
-    "high-passed over space",
+    "number of convolutions, counted from the first, with codes that are high-passed "
+    "over space",
     minimum=0,
     when=_HIDDEN & only("code", "position"),
   )

@@ -48,7 +48,7 @@ def steps(algorithm: object, federation: Federation, **options: Any) -> Iterator
   Args:
     algorithm: see ``run``.
     federation: see ``run``.
-    **options: all other arguments of ``run`` but ``callbacks``.
+    **options: all other arguments of ``run`` except ``callbacks``.
 
   Yields:
     A ``Step`` with ``round``, ``states``, ``metrics``, ``aux``, ... The states
@@ -86,8 +86,8 @@ def run(
 ) -> RunResult:
   """Trains an algorithm on a federation and evaluates it.
 
-  On the same devices the result equals that of ``python -m experiments.run``
-  with the same settings, bit for bit.
+  On the same devices you get results bit-identical to ``python -m experiments.run``
+  with the same options.
 
   Args:
     algorithm: a name of ``registry.ALGORITHMS``; or a builder
@@ -95,54 +95,55 @@ def run(
       ``hparams.hyper`` fields, which may have the argument ``exchange``; or a
       ``registry.Entry``; or an ``Algorithm``; or ``"path/to/file.py:NAME"`` or
       ``"package.module:NAME"`` of one of these.
-    federation: the clients with their data, made by ``federate``. Of several
+    federation: the clients with their data, made by ``federate``. With several
       partitions (``federate(..., partitions=5)``) each is run with one seed.
     model: a name of ``models.MODELS``, a ``base.Model``, a flax.linen module,
       a flax.nnx module, or the file or module and the name of one of these;
       see ``models.as_model``.
-    rounds: communication rounds. The default is 100; a method in closed form
-      takes as many rounds as it has layers to fit.
+    rounds: communication rounds. The default is 100; a method in closed form needs
+      one for each layer that it fits.
     cohort_size: S, the number of clients in each round.
     participation: the share of all clients in each round, an alternative to
       ``cohort_size``; 0.1 if neither is given.
-    seeds: the number of seeds (0, 1, ...), or the seeds themselves. They do
-      not decide the partition, whose seed is an argument of ``federate``.
-    evaluate: protocols (``global``, ``local``, ..., see docs/architecture.md)
-      and your own functions ``(params, x [B, ...], y [B], mask [B]) -> {name:
-      sums}``. Such a function is called for every global model with blocks of
-      the whole test set. It must ignore the rows where ``mask`` is false; the
-      results of all blocks are added. ``at_clients(function)`` calls it for
-      each client's own model with blocks of its local test split.
+    seeds: the number of seeds (0, 1, ...), or the seeds themselves. They do not
+      change the partition, which has its seed in ``federate``.
+    evaluate: protocols (``global``, ``local``, ..., see docs/architecture.md) and
+      your own functions ``(params, x [B, ...], y [B], mask [B]) -> {name: sums}``.
+      Such a function is called for every global model with blocks of the whole test
+      set. It must ignore the examples where ``mask`` is false; the results of all
+      blocks are added. ``at_clients(function)`` calls it for each client's model with
+      blocks of its local test split.
     eval_every: rounds between evaluations; the last round is always evaluated.
     callbacks: one function, or several, called with every ``Step``, for
       instance ``progress_bar()``. If one returns ``fa.STOP``, the run ends at that
       evaluation, with its result.
     hparams: hyper-parameters to start from, instead of the defaults.
-    sampler: your own choice of the participants, (data, cohort_size, key,
+    sampler: your function that chooses the participants, (data, cohort_size, key,
       round) -> ids [cohort_size]; see ``engine.samplers.Sampler``. The option
       ``sampling`` takes names.
-    init: the parameters to start from: a pytree like those of the model, or
-      like ``RunResult.global_params`` with one model, leaves [1, ...]; a file
-      of safetensors or npz or a folder of orbax (``RunResult.export``),
-      or the folder of a finished run, whose global model of the first seed
-      they are. ``init_only="encoder/**"`` takes those that a pattern names,
-      and the others are drawn. None: all are drawn by the seed.
-    out_dir: a folder for the run, which then has a checkpoint of every evaluation
-      and can go on after an interruption; of several partitions a folder in it for
-      each, ``partition_0`` and so on. None: nothing is written.
-    resume: whether to go on with the run in ``out_dir``, with the bits that it has
-      without an interruption. A finished run is read; an empty folder starts one.
-    keep_best: the protocol by which the best evaluated round of each seed is
-      chosen, whose parameters ``RunResult.best`` then has: True for
-      ``validation``, a protocol, or PROTOCOL:METRIC.
+    init: the parameters to start from: a pytree like those of the model, or like
+      ``RunResult.global_params`` with one model, leaves [1, ...]; a file of
+      safetensors or npz or a folder of orbax (``RunResult.export``), or the folder of
+      a finished run, to use its global model of the first seed. With
+      ``init_only="encoder/**"`` you only take the parameters that a pattern names,
+      and the others are drawn. None: all are drawn from the seed.
+    out_dir: a folder for the run. It gets a checkpoint of every evaluation, so that
+      you can continue after an interruption. With several partitions it has a folder
+      for each, ``partition_0`` and so on. None: nothing is written.
+    resume: whether to continue the run in ``out_dir``, with results bit-identical to
+      a run without an interruption. A finished run is read; an empty folder starts
+      one.
+    keep_best: whether to store the parameters of the best evaluated round of each
+      seed in ``RunResult.best``. It is chosen with True on ``validation``, or with a
+      protocol or PROTOCOL:METRIC that you name.
     **options: hyper-parameters of the algorithm by name (``client_lr=0.3``),
       options of its exchange (``aggregator="median"``), and fields of
       ``runs.options.RunOptions`` (``l2``, ``hidden``, ``map_clients``,
       ``device_cores``, ``stop_at``, ``patience``, ...).
 
   Returns:
-    The result; of several partitions a ``runs.pooled.PooledResult``, which has an
-    entry for each in the place of the seeds.
+    The result; with several partitions a ``runs.pooled.PooledResult``, which has an
+    entry for each partition instead of the seeds.
 
   Raises:
     OptionError, DataError: an argument that cannot be used; the message is

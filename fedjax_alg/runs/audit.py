@@ -185,10 +185,11 @@ def audit(
 ) -> Audit:
   """Measures a lower bound of the epsilon of a private run.
 
-  The run is trained ``canaries`` times with a client that sends as long an update
-  as it can in a fixed direction, and as often with that client silent, each time
-  with another seed, as rows of two compiled programs. The score of a run is how far
-  its last model has moved in that direction.
+  Use it to check that the noise hides a client as well as epsilon promises. The run
+  is trained ``canaries`` times with a client that sends as long an update as it can
+  in a fixed direction, and as often with that client silent. Each run has another
+  seed, and all runs share two compiled programs. The score of a run is the distance
+  that its last model has moved in that direction.
 
   Args:
     algorithm: see ``run``.
@@ -199,7 +200,7 @@ def audit(
     **options: all other arguments of ``run``, with `private`=fixed or adaptive.
 
   Returns:
-    The lower bound beside the accounted epsilon, and the scores.
+    The lower bound, the accounted epsilon, and the scores.
 
   Raises:
     OptionError, DataError: an argument that cannot be used, or the package

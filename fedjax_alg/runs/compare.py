@@ -122,10 +122,10 @@ class PairedRuns(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """Some runs side by side.
+  """A comparison of runs: their metrics, differences and costs.
 
   Attributes:
-    metric: the metric that is compared.
+    metric: the metric to compare.
     protocol: its protocol.
     score: which number of a curve the pairs compare, a name of ``SCORES``.
     targets: values of the metric.
@@ -133,7 +133,7 @@ class Comparison:
     lines: the runs.
     pairs: the other runs against the baseline, then those on other data
       against the baseline of these (``Pair.baseline``).
-    unpaired: label -> why a run is not compared seed by seed with any other, or
+    unpaired: label -> the reason why a run is not paired by seed with any other, or
       is itself the baseline of runs on other data.
   """
 
@@ -148,7 +148,7 @@ class Comparison:
 
   @property
   def baselines(self) -> tuple[str, ...]:
-    """``baseline``, and those of runs that cannot be compared with it."""
+    """``baseline``, and the baselines of runs that cannot be compared with it."""
     return tuple(
       dict.fromkeys([self.baseline, *(pair.baseline for pair in self.pairs)])
     )
@@ -161,17 +161,17 @@ class Comparison:
   def table(
     self, metrics: Sequence[str] | None = None
   ) -> dict[str, dict[str, Estimate]]:
-    """Several metrics of every run, by the score of the comparison.
+    """Estimates several metrics of every run, with the score of the comparison.
 
     Args:
       metrics: METRIC of the comparison's protocol, or PROTOCOL:METRIC; None means
         the metric of the comparison.
 
     Returns:
-      run -> metric as it was given -> estimate.
+      run -> metric, with the name that you gave -> estimate.
 
     Raises:
-      OptionError: a run was not evaluated so.
+      OptionError: a run does not have the metric or the protocol.
     """
     if metrics is None:
       metrics = (self.metric,)
@@ -192,7 +192,7 @@ class Comparison:
     return out
 
   def to_latex(self, metrics: Sequence[str] | None = None) -> str:
-    """A table of runs and metrics for LaTeX, with rules of booktabs.
+    """Makes a table of runs and metrics for LaTeX, with rules of booktabs.
 
     The best mean of each metric is bold. Shares are in percent.
 
@@ -232,8 +232,8 @@ class Comparison:
   def plot(self, axis: Any = None) -> Any:
     """Draws the curves of all runs, means over seeds with 95 % bands.
 
-    A method has the same color in every picture; other labels get theirs in the
-    order of the comparison.
+    A method has the same color in every picture; other labels get colors in the order
+    of the comparison.
 
     Args:
       axis: axes of matplotlib; None makes a new figure.
@@ -258,19 +258,18 @@ class Comparison:
   def save(
     self, path: str | os.PathLike, metrics: Sequence[str] | None = None
   ) -> pathlib.Path:
-    """Writes a picture or a table; a file of this name is replaced.
+    """Writes a picture or a table, and replaces a file of this name.
 
     Args:
-      path: its suffix says what is written: .png, .pdf and .svg the curves, .tex
-        ``to_latex``, .csv ``rows``.
-      metrics: of .tex, see ``table``.
+      path: the suffix decides what is written: the curves for .png, .pdf and .svg,
+        ``to_latex`` for .tex, and ``rows`` for .csv.
+      metrics: for .tex, see ``table``.
 
     Returns:
       The path.
 
     Raises:
-      OptionError: another suffix, or a place that cannot be written; see
-        ``table``.
+      OptionError: another suffix, or a path that cannot be written; see ``table``.
     """
     place = files.output_path(path, "path")
     suffix = place.suffix.lower()
@@ -288,7 +287,7 @@ class Comparison:
     return place
 
   def rows(self) -> list[dict[str, Any]]:
-    """One flat dictionary per run, for example for ``pandas.DataFrame``."""
+    """Returns one flat dictionary per run, for example for ``pandas.DataFrame``."""
     pairs = {pair.label: pair for pair in self.pairs}
     out = []
     for line in self.lines:
@@ -337,32 +336,32 @@ def compare(
 ) -> Comparison:
   """Compares finished runs.
 
-  Runs of the same data, partition and seeds, in any order, are compared seed by
-  seed with the baseline: mean and 95 % interval of the differences, a paired t
-  test, and Holm's correction for the number of tests. Rank tests have no power
-  with few seeds: the smallest p value of Wilcoxon's test is 2 / 2^n, which is
-  0.25 with three seeds and 0.06 with five.
+  You get the curves, tables and costs of all runs. Runs with the same data, partition
+  and seeds (in any order) are paired with the baseline by seed: mean and 95 %
+  interval of the differences, a paired t test, and Holm's correction for the number
+  of tests. There are no rank tests, because they have no power with few seeds: the
+  smallest p value of Wilcoxon's test is 2 / 2^n, for example 0.25 with three seeds
+  and 0.06 with five.
 
-  Runs that cannot be compared with the baseline are compared among themselves.
-  Their baseline is the first of them of the baseline's method, or else the
-  first. So runs of two methods on three data sets give three tests.
-  ``unpaired`` says why these baselines, and runs that are like no other, are
-  not compared with the first one.
+  Runs that cannot be compared with the baseline are compared among themselves. Their
+  baseline is the first of them with the baseline's method, or else the first. For
+  example, runs of two methods on three data sets give three tests. ``unpaired`` has
+  the reasons why other runs are not compared with the first one.
 
   Args:
-    results: label -> run, from ``run`` or ``load_run``. Runs without labels are
-      named by what differs between their options.
+    results: label -> run, from ``run`` or ``load_run``. Without labels, the options
+      that differ name the runs.
     metric: a metric of all runs; by default the main one of their task
       (accuracy).
     protocol: an evaluation protocol of all runs; by default "global" if all
       runs have it, else the first one that all have.
     score: which number of a curve the pairs compare: "final" = the last value,
-      "last_10" = the mean of the evaluations in the last ten rounds, "best" =
-      the best value, which is chosen by looking at it.
+      "last_10" = the mean of the evaluations in the last ten rounds, "best" = the
+      best value, which is optimistic on test data.
     baseline: label of the run that the others are compared with; by default
       the first. Its method is the baseline on other data, too.
-    targets: values of the metric; by default the targets that all runs have,
-      or none for a metric that is no share (the loss).
+    targets: values of the metric, for the cost of reaching them; by default the
+      targets that all runs have, or none for a metric that is no share (the loss).
 
   Returns:
     The comparison.

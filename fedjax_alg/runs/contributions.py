@@ -25,7 +25,7 @@ from fedjax_alg.runs.result import Live, RunResult
 
 @dataclasses.dataclass(frozen=True)
 class Contributions:
-  """The score without each client, and with all."""
+  """The scores of the models without each client, and with all clients."""
 
   metric: str  #: the metric, one of the run's task
   seeds: tuple[int, ...]  #: the N seeds
@@ -44,9 +44,10 @@ class Contributions:
 def contributions(result: RunResult, *, metric: str | None = None) -> Contributions:
   """Computes the score of a run without each client, exactly.
 
-  Every client is subtracted alone (``revision.forget``), and the model without
-  it is scored on the whole test set. All solutions are one program, which takes
-  one client after the other.
+  Use it to see how much each client contributes to the model. Every client is
+  subtracted (``revision.forget``), and the model without it is scored on the whole
+  test set. All solutions share one compiled program, which handles one client after
+  the other.
 
   Args:
     result: a finished run of a method in closed form with one layer or step, in
@@ -57,8 +58,8 @@ def contributions(result: RunResult, *, metric: str | None = None) -> Contributi
     The scores.
 
   Raises:
-    OptionError: see ``revision.forget``; the model has several layers, each of
-      which would have to be fitted again for every client; or an unknown metric.
+    OptionError: see ``revision.forget``; the model has several layers, which would
+      all need a new fit for every client; or an unknown metric.
     RunFolderError: see ``RunResult.client_params``.
 
   Examples:

@@ -342,21 +342,21 @@ def tune_by_gradient(
   last: int | None = 1,
   **options: object,
 ) -> GradientTuning:
-  """Tunes hyper-parameters by the derivative of the validation loss.
+  """Tunes hyper-parameters along the derivative of the validation loss.
 
-  A few outer steps from the given values, each a run with its derivatives, take
-  the place of a grid; see docs/hypergradient.md.
+  Use it instead of a grid. It makes a few outer steps from the given values, and each
+  step is a run with its derivatives; see docs/hypergradient.md.
 
   Args:
     algorithm: see ``run``.
     federation: see ``run``; it holds validation clients out.
-    by: names of the hyper-parameters to tune, see ``hypergradient``. Each
-      starts at its value in ``options``, ``hparams`` or at its default, and is
-      moved by factors (in its logit if it has a largest value).
+    by: names of the hyper-parameters to tune, see ``hypergradient``. Each starts at
+      its value in ``options``, ``hparams`` or at its default, and changes by factors
+      (in its logit if it has a largest value).
     outer_steps: number of outer steps.
     halvings: the first outer step runs 1 / 2^halvings of the rounds, the next
       twice as many, and so on to all of them.
-    last: number of final evaluations whose mean loss is made small; None: all.
+    last: number of final evaluations, the mean loss of which is minimized; None: all.
     **options: see ``hypergradient``; all outer steps have the same seeds.
 
   Returns:

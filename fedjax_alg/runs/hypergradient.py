@@ -432,11 +432,11 @@ def hypergradient(
   last: int | None = 1,
   **options: object,
 ) -> Hypergradient:
-  """The derivative of the validation loss of a run by its hyper-parameters.
+  """Differentiates the validation loss of a run by its hyper-parameters.
 
-  The run is that of ``run`` with the same arguments; the loss is that of its
-  protocol ``validation``, on the clients that ``federate`` holds out
-  (``validation_clients``), of K models the mean (``validation_mean``).
+  The run equals ``run`` with the same arguments. The loss belongs to its protocol
+  ``validation``, on the clients that ``federate`` holds out (``validation_clients``);
+  for K models it is the mean (``validation_mean``).
 
   Args:
     algorithm: see ``run``.

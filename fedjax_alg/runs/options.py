@@ -143,10 +143,9 @@ class LateOptions:
 
   availability_day: int = hyper(
     0,
-    "rounds of a day, over which every client's probability to be "
-    "available goes up and down between 0 and twice its mean (at most 1), as "
-    "1 + sin, from a time of day of its own; 0: it stays the same "
-    "(`sampling`=availability)",
+    "rounds of a day, over which every client's probability to be available goes up "
+    "and down between 0 and twice its mean (at most 1), as 1 + sin, from a different "
+    "time of day for each; 0: it stays the same (`sampling`=availability)",
     minimum=0,
     later=True,
     when=_AVAILABILITY,
@@ -179,9 +178,8 @@ class LateOptions:
   )
   deadline_s: float | None = hyper(
     None,
-    "seconds on the simulated clock after which the server goes on "
-    "without those who have not sent their update; default: it waits for "
-    "all",
+    "seconds on the simulated clock after which the server continues without the "
+    "late updates; default: it waits for all",
     above=0.0,
     later=True,
   )
@@ -265,7 +263,7 @@ class ModelOptions:
   )
   norm: str = hyper(
     "group",
-    "the layers of normalisation, one of "
+    "the normalization layers, one of "
     + ", ".join(resnet.NORMS)
     + ": GroupNorm of two groups or BatchNorm "
     "(`model`=resnet18)",
@@ -275,8 +273,8 @@ class ModelOptions:
   )
   resnet_width: int = hyper(
     64,
-    "channels of the first of four stages, of which each has twice those "
-    "of the one before (`model`=resnet18)",
+    "channels of the first of four stages; each has twice as many as the previous "
+    "one (`model`=resnet18)",
     minimum=2,
     when=only("model", "resnet18"),
     later=True,
@@ -314,15 +312,15 @@ class ModelOptions:
   )
   lora_rank: int = hyper(
     0,
-    "r, rank of the adapters beside every dense layer; 0: none. With `roles`=lora "
-    "they alone are trained and sent",
+    "r, rank of the adapters of every dense layer; 0: none. With `roles`=lora only "
+    "the adapters are trained and sent",
     minimum=0,
     source="Hu et al., ICLR 2022",
     later=True,
   )
   lora_alpha: float = hyper(
     0.0,
-    "alpha, scale of the adapters, whose product is multiplied by alpha / r; 0: r",
+    "alpha, scale of the adapters: their product is multiplied by alpha / r; 0: r",
     minimum=0.0,
     when=only("lora_rank", POSITIVE),
     source="Hu et al., ICLR 2022",
@@ -346,8 +344,8 @@ class ModelOptions:
   )
   rbf_gamma: float | None = hyper(
     None,
-    "gamma of the kernel exp(-gamma |x - z|^2) whose features are drawn; default "
-    "1 / d for examples of d numbers, as scikit-learn's rbf_kernel has it",
+    "gamma of the kernel exp(-gamma |x - z|^2) of the random features; default 1 / d "
+    "for examples of d numbers, as scikit-learn's rbf_kernel has it",
     above=0.0,
     when=only("feature_map", "fourier"),
     later=True,
@@ -416,10 +414,9 @@ class ModelOptions:
   )
   init_from: str | None = hyper(
     None,
-    "the parameters to start from: a file of safetensors or .npz or a "
-    "folder of orbax (result.export writes them), or the folder of a "
-    "finished run, whose global model they are (of several seeds the first); "
-    "default: drawn by the seed",
+    "the parameters to start from: a file of safetensors or .npz or a folder of "
+    "orbax (result.export writes them), or the folder of a finished run, to use its "
+    "global model (the first seed's); default: drawn from the seed",
     later=True,
   )
   init_only: tuple[str, ...] = hyper(
@@ -430,12 +427,12 @@ class ModelOptions:
   )
   roles: tuple[str, ...] = hyper(
     (),
-    "what happens to parameters, as ROLE:PATTERN: personal = they stay "
-    "with each client, frozen = they are neither trained nor sent, shared = "
-    "the others (where it is given, what no pattern names is frozen). A "
-    "pattern names a part of the parameter tree (head, encoder/**, */bias), "
-    "last the last layer, norm the normalisation layers, and a type of "
-    "flax.nnx variables those; lora = shared:LoRAParam",
+    "what happens to parameters, as ROLE:PATTERN: personal = they stay with each "
+    "client, frozen = they are neither trained nor sent, shared = the others (where "
+    "it is given, what no pattern names is frozen). A pattern names a part of the "
+    "parameter tree (head, encoder/**, */bias), last the last layer, norm the "
+    "normalization layers, and a type of flax.nnx variables these variables; lora = "
+    "shared:LoRAParam",
     later=True,
   )
   personal_when: str = hyper(
@@ -450,29 +447,27 @@ class ModelOptions:
   )
   personal_rate: float = hyper(
     0.0,
-    "learning rate of the personal parameters; 0: that of the method's local steps",
+    "learning rate of the personal parameters; 0: the rate of the method's local steps",
     minimum=0.0,
     when=_PERSONAL,
     later=True,
   )
   personal_fit: int = hyper(
     0,
-    "mini-batch steps with the personal parameters alone, before those of "
-    "the shared ones (`personal_when`=first) or when a client deploys the "
-    "model (evaluation, and newcomers, whose statistics of `model_state`="
-    "local move with them); 0: as many as the method's local steps, and none "
-    "for newcomers",
+    "mini-batch steps with the personal parameters only, before the steps with the "
+    "shared ones (`personal_when`=first) or when a client deploys the model "
+    "(evaluation, and newcomers; statistics of `model_state`=local change, too); 0: "
+    "as many as the method's local steps, and none for newcomers",
     minimum=0,
     when=_PERSONAL | only("model_state", "local"),
     later=True,
   )
   model_state: str = hyper(
     "global",
-    "who keeps the running statistics of a model (BatchNorm): "
-    "global = the server, as the mean of the participants' by examples, sent "
-    "with the model and its update, local = each client its own, which are "
-    "never sent (FedBN), batch = nobody, the statistics of each batch alone "
-    "are used, in evaluation too",
+    "where the running statistics of a model (BatchNorm) are stored: global = at the "
+    "server, as the mean over the participants with weights by examples, sent with "
+    "the model and its update, local = at each client, never sent (FedBN), batch = "
+    "nowhere, only the statistics of each batch are used, in evaluation, too",
     choices=roles_lib.MODEL_STATES,
     source="Li et al., ICLR 2021 (local)",
     later=True,
@@ -527,24 +522,22 @@ class EvaluationOptions:
     evaluate.DEFAULT_PROTOCOLS,
     "what is evaluated on which data, some of "
     + ", ".join(evaluate.PROTOCOLS)
-    + ": global = the global model on the "
-    "whole test set, validation = the global model on the server's "
-    "validation data (`validation_clients`), train = the global model on all "
-    "clients' training data; with K global models these three are those of "
-    "the best model, and global_mean, validation_mean and train_mean are "
-    "means over the models (global_chosen, if validation is evaluated too: "
-    "the model that is best there, on the test set). local = the model that "
-    "each client would deploy, on its own test split, newcomers = as local, "
-    "for the clients of `newcomers_at`, which local leaves out, assigned = "
-    "as local, for the clients that the algorithm has put into a group, copy "
-    "= as local, for "
-    "the client's copy of the global model after local training (w_k of "
-    "pFedMe and Ditto; only for algorithms that have it), preferred = each "
-    "client's preferred global model, on the client's mixture of classes, kinds = "
-    "as local, on the test examples of all clients of its kind (`kinds`): the mean "
-    "over the kinds, kinds_worst the worst of them, kinds_0, ... each, held_out = "
-    "the model that each validation client would deploy as a newcomer with four "
-    "fifths of its examples, on the last fifth",
+    + ": global = the global model on the whole test set, validation = the global "
+    "model on the server's validation data (`validation_clients`), train = the "
+    "global model on all clients' training data; with K global models these three "
+    "use the best model, and global_mean, validation_mean and train_mean are means "
+    "over the models (global_chosen, if validation is evaluated too: the model "
+    "that is best there, on the test set). local = the model that each client "
+    "would deploy, on its own test split, newcomers = as local, for the clients of "
+    "`newcomers_at`, which local leaves out, assigned = as local, for the clients "
+    "that the algorithm has put into a group, copy = as local, for the client's "
+    "copy of the global model after local training (w_k of pFedMe and Ditto; only "
+    "for algorithms that have it), preferred = each client's preferred global "
+    "model, on the client's mixture of classes, kinds = as local, on the test "
+    "examples of all clients of its kind (`kinds`): the mean over the kinds, "
+    "kinds_worst the worst of them, kinds_0, ... each, held_out = the model that "
+    "each validation client would deploy as a newcomer with four fifths of its "
+    "examples, on the last fifth",
   )
   targets: tuple[float, ...] = hyper(
     (0.90, 0.95, 0.98),
@@ -579,18 +572,17 @@ class MachineOptions:
     "auto",
     "how the clients of a round are computed, one of auto, "
     + ", ".join(clients.MODES)
-    + ": sequential = one after the other, vmap = "
-    "all at once, lanes = `client_lanes` at once, and who is done makes room "
-    "for the next, auto = sequential on a CPU, by the model's size on a GPU, "
-    "lanes on a TPU",
+    + ": sequential = one after the other, vmap = all at once, lanes = "
+    "`client_lanes` at once, and a finished client makes room for the next, auto = "
+    "sequential on a CPU, by the model's size on a GPU, lanes on a TPU",
     choices=("auto", *clients.MODES),
   )
   client_lanes: int = hyper(
     0,
-    "number of lanes on each device, for each seed and setting that are "
-    "computed at once; 0: the largest power of two whose square is at most "
-    "the number of the device's participants, so 4 for 20 and 8 for 100 "
-    "(`map_clients`=lanes)",
+    "number of lanes (clients that train at the same time) on each device, for each "
+    "seed and hyper-parameter combination that are computed at once; 0: the largest "
+    "power of two whose square is at most the number of the device's participants, "
+    "so 4 for 20 and 8 for 100 (`map_clients`=lanes)",
     minimum=0,
     later=True,
     when=only("map_clients", "lanes"),

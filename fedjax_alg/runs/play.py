@@ -58,8 +58,8 @@ class Divergence:
 class Step:
   """The state of a run at an evaluation.
 
-  ``N`` is the number of seeds. In a sweep ``N`` is the number of settings in
-  the program times the number of seeds.
+  ``N`` is the number of seeds. In a sweep ``N`` is the number of hyper-parameter
+  combinations in the program times the number of seeds.
   """
 
   round: int  #: rounds run so far

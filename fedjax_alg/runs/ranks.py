@@ -45,7 +45,7 @@ class Ranking:
     return dict(zip(self.methods, self.ranks.mean(0).tolist()))
 
   def rows(self) -> list[dict[str, Any]]:
-    """One flat dictionary per method, for example for ``pandas.DataFrame``."""
+    """Returns one flat dictionary per method, e.g. for ``pandas.DataFrame``."""
     out = []
     for place, method in enumerate(self.methods):
       row: dict[str, Any] = {"method": method}
@@ -56,9 +56,9 @@ class Ranking:
     return out
 
   def to_latex(self) -> str:
-    """A table of methods and data sets for LaTeX, with rules of booktabs.
+    """Makes a table of methods and data sets for LaTeX, with rules of booktabs.
 
-    The best mean of a data set is bold. Below stand both tests.
+    The best mean of a data set is bold. Both tests are below the table.
     """
     first = next(iter(self.comparisons.values()))
     best = self.ranks.min(1)
@@ -124,7 +124,7 @@ def rank(
   protocol: str | None = None,
   score: str = "final",
 ) -> Ranking:
-  """Compares methods over several data sets by their ranks.
+  """Compares the ranks of methods over several data sets.
 
   Args:
     results: data set -> method -> run; all data sets have the same methods.
@@ -136,8 +136,8 @@ def rank(
     The ranking.
 
   Raises:
-    OptionError: less than two data sets or methods, a data set that lacks a
-      method or has the data of another, or see ``compare``.
+    OptionError: less than two data sets or methods, a data set without one of the
+      methods or with the data of another, or see ``compare``.
 
   Examples:
     >>> import fedjax_alg as fa

@@ -124,9 +124,8 @@ class RunResult:
   Attributes:
     seeds: the N seeds.
     rounds: [E] int, rounds run before each evaluation.
-    metrics: protocol -> metric -> [N, E] float64, NaN if the protocol
-      counted no example. The caller's own measures are here too, as name ->
-      key -> sums [N, E, K, ...].
+    metrics: protocol -> metric -> [N, E] float64, NaN if the protocol counted no
+      example. Your measures are here, too, as name -> key -> sums [N, E, K, ...].
     clients: protocol -> the task's main metric ("accuracy") and "loss" ->
       [N, C] float64, on each client's test split after the last round, NaN for
       a client that was not counted; and "test_examples" -> [N, C] int64, those
@@ -181,7 +180,7 @@ class RunResult:
 
   @property
   def protocols(self) -> list[str]:
-    """The names in ``metrics`` that are not the caller's own measures."""
+    """The names in ``metrics``, without your measures."""
     return summary_lib.protocols(self.records.rows)
 
   @property
@@ -206,7 +205,7 @@ class RunResult:
       protocol: a protocol; None means the first one of the run.
 
     Returns:
-      The mean over the seeds, or over the partitions of a run on several, and the
+      The mean over the seeds, or over the partitions if there are several, and the
       half-width of its 95 % interval (Student t); NaN for one seed.
 
     Raises:
@@ -263,7 +262,7 @@ class RunResult:
 
   @property
   def folder(self) -> pathlib.Path | None:
-    """The folder that the run was read from; None for one in memory."""
+    """The folder that the run was read from; None for a run in memory."""
     return None
 
   def state_hash(self) -> str:
@@ -278,15 +277,15 @@ class RunResult:
     return as_index("seed", seed, len(self.seeds), ", the place of a seed in `seeds`")
 
   def global_params(self, seed: int = 0) -> Params:
-    """The global models after the last round.
+    """Returns the global models after the last round.
 
     Args:
       seed: index of the seed in ``seeds``.
 
     Returns:
-      The parameters of the K models, leaves [K, ...]; with roles the shared
-      ones, and the server's running statistics if it keeps them
-      (`model_state`=global); None in the place of the others.
+      The parameters of the K models, leaves [K, ...]; with roles the shared ones, and
+      the server's running statistics if it stores them (`model_state`=global). The
+      others are None.
 
     Raises:
       OptionError: an index out of range, or a method without a global model.
@@ -298,7 +297,7 @@ class RunResult:
     return jax.tree.map(lambda leaf: leaf[index], models)
 
   def client_params(self, client: int, seed: int = 0) -> Params:
-    """The model that a client would deploy after the last round.
+    """Returns the model that a client would deploy after the last round.
 
     A method that adapts the model to the client adapts it on the client's
     training data first.
@@ -308,15 +307,15 @@ class RunResult:
       seed: index of the seed in ``seeds``.
 
     Returns:
-      The parameters of one model, with the running statistics that the client
-      uses; None in their place where nobody keeps some (`model_state`=batch).
-      Of a client that mixes several models (`fedem`) those of
-      ``client.mixture.mixture``, without frozen ones.
+      The parameters of one model, with the running statistics that the client uses,
+      which are None if there are none (`model_state`=batch). If a client mixes
+      several models (`fedem`), the parameters of ``client.mixture.mixture``, without
+      frozen ones.
 
     Raises:
       OptionError: a client or seed out of range.
-      RunFolderError: the run was read from a folder, and its data, model or
-        algorithm cannot be made again. Give them to ``load_run``.
+      RunFolderError: the run was read from a folder, and its data, model or algorithm
+        cannot be made again. You can give them to ``load_run``.
     """
     params, live = self._deployed(client, seed), self._state()
     p = live.prepared
@@ -348,30 +347,30 @@ class RunResult:
     model: int | None = None,
     seed: int = 0,
   ) -> Any:
-    """Predicts the targets of new rows, which are given raw.
+    """Predicts the targets of new raw examples.
 
-    Rows are encoded, imputed and scaled as those that the run was trained on.
+    You need no preprocessing: examples are encoded, imputed and scaled in the same
+    way as the training examples.
 
     Args:
-      x: n rows: a pandas ``DataFrame`` with the columns of the training frame
-        (``from_dataframe``), or an array or dictionary of arrays like those of
-        the training examples.
-      client: the number or the name of the client whose model predicts: that of
-        its group, or its personal one (``client_params``). None: the global
-        model.
+      x: n examples: a pandas ``DataFrame`` with the columns of the training frame
+        (``from_dataframe``), or an array or dictionary of arrays like the training
+        examples.
+      client: the number or the name of a client, to predict with its model: the model
+        of its group, or its personal one (``client_params``). None: the global model.
       proba: whether to return probabilities.
       model: which of K global models predicts; only read without ``client``.
       seed: index of the seed in ``seeds``.
 
     Returns:
-      [n] classes, by their names if the labels had names, else their numbers;
-      of several labels [n, L] 0 or 1, of a single real target [n]. Outputs of
-      the model for a task of one's own. With ``proba`` [n, L] probabilities,
-      float64, in the order of ``federation.encoding.classes``.
+      [n] classes: names if the labels had names, else numbers. For several labels [n,
+      L] 0 or 1, for a single real target [n], and for a task that you define the
+      outputs of the model. With ``proba`` [n, L] probabilities, float64, in the order
+      of ``federation.encoding.classes``.
 
     Raises:
-      DataError: rows of another shape, or with a missing value or a name that
-        the training rows do not have.
+      DataError: examples of another shape, or with a missing value or a name that the
+        training examples do not have.
       OptionError: an index out of range, no such client, several global models
         or none, or a task without probabilities.
       RunFolderError: see ``client_params``.
@@ -441,30 +440,30 @@ class RunResult:
     model: int | None = None,
     seed: int = 0,
   ) -> pathlib.Path:
-    """Writes a model in a format of other programs.
+    """Writes a model in a format that other programs read.
 
     The arrays have the names of their places in the model's tree, such as
-    "params/Dense_0/kernel". ``run(..., init=path)`` starts from them. Their
-    checksums are written to ``path`` with .sha256 behind it, for ``sha256sum
-    -c``; ``run`` compares them.
+    "params/Dense_0/kernel". You can start from them with ``run(..., init=path)``.
+    Their checksums are written to ``path`` + ".sha256", for ``sha256sum -c``; ``run``
+    compares them.
 
     Args:
-      path: the file, or with orbax the folder. An earlier export there, which
-        its checksums tell, is replaced, and nothing else is.
+      path: the file, or with orbax the folder. It only replaces an earlier export,
+        which it recognizes by the checksums.
       format: "safetensors" (needs the package of that name), "npz" or "orbax".
-      client: the client whose model it is (``client_params``); None: the global
+      client: a client, to export its model (``client_params``); None: the global
         model, with its frozen parameters.
-      model: which of K global models; needed where there are several, and only
-        read without ``client``.
+      model: which of K global models; needed if there are several, and only read
+        without ``client``.
       seed: index of the seed in ``seeds``.
 
     Returns:
       The path.
 
     Raises:
-      OptionError: an index out of range, an unknown format, a missing package,
-        a path that holds something else or cannot be written, a method without
-        a global model, or one whose clients have parameters of their own.
+      OptionError: an index out of range, an unknown format, a missing package, a path
+        that holds something else or cannot be written, a method without a global
+        model, or a method with private parameters at the clients.
       RunFolderError: see ``client_params``.
     """
     place_ = files.output_path(path, "path")
@@ -500,7 +499,7 @@ class RunResult:
 
   @property
   def prepared(self) -> Prepared:
-    """The run as it was prepared; of a folder it is prepared again.
+    """The prepared run; a run from a folder is prepared again.
 
     Raises:
       RunFolderError: see ``client_params``.
@@ -513,7 +512,7 @@ class RunResult:
     return self._live
 
   def summary(self) -> dict[str, Any]:
-    """The content of summary.json: final, best, cost, timing, hashes, ..."""
+    """Returns the content of summary.json: final, best, cost, timing, hashes, ..."""
     live = self._state()
     result: dict[str, Any] = summary_lib.as_json(
       make_summary(self.records, live.prepared, self.state_hash(), self.facts)
@@ -521,11 +520,10 @@ class RunResult:
     return result
 
   def save(self, folder: str | os.PathLike) -> pathlib.Path:
-    """Writes the run as the command line does; ``load_run`` reads it.
+    """Writes the run in the format of the command line; ``load_run`` reads it.
 
-    Of several processes (``distributed``) the first writes, and each the rows
-    of its own clients where the algorithm keeps a table of them; call this in
-    all of them.
+    With several processes (``distributed``) you must call this in all of them: the
+    first one writes, and each one writes its part of a table of clients.
 
     Args:
       folder: where to write; made if it does not exist. A run that is already
@@ -863,16 +861,15 @@ def load_run(
   """Reads a run that ``save`` or the command line wrote.
 
   The tables, client accuracies, groups and global models are read at once.
-  ``client_params`` also needs the data, the model and the algorithm. They are
-  made again if they have names; otherwise give them here. If a run used your
-  own model and you do not give the model, ``global_params`` returns nested
-  dictionaries.
+  ``client_params`` also needs the data, the model and the algorithm. They are made
+  again if they have names; otherwise you must give them here. If a run used your
+  model and you do not give it, ``global_params`` returns nested dictionaries.
 
   Args:
     folder: folder of the run.
-    federation: the clients, if they were made from your own arrays.
-    algorithm: your own algorithm, if the run used one; see ``run``.
-    model: your own model, if the run used one; see ``run``.
+    federation: the clients, if you made them from arrays.
+    algorithm: your algorithm, if the run used one; see ``run``.
+    model: your model, if the run used one; see ``run``.
     init: the parameters that the run started from, if they were a pytree and
       the run has roles; see ``run``.
 

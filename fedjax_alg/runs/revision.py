@@ -40,26 +40,26 @@ REVISIONS = "revisions"
 def forget(
   result: RunResult, clients: int | Iterable[int], *, refit: bool = False
 ) -> RunResult:
-  """Computes the model as if some clients had never taken part.
+  """Removes clients from a finished run in closed form.
 
-  The run has to have stored its sums (``store_sums=True``). The leaving clients
-  compute their sums again, from the data that they had, and the server
-  subtracts these and solves again. The weights are those of a run without these
-  clients, up to the rounding of float64. The first layer of a network follows
-  exactly from the sums. The layers after it read what the first one gives out,
-  and with ``refit`` they are fitted again by the clients that remain.
+  You get the model as if they had never taken part, up to the rounding of float64.
+  The run must have stored its sums (``store_sums=True``). The leaving clients compute
+  their sums again, from the data that they had. The server subtracts these and solves
+  again. The first layer of a network follows exactly from the sums. The later layers
+  depend on the outputs of the first one, and with ``refit`` the remaining clients fit
+  them again.
 
   Args:
     result: a finished run of a method in closed form, in memory or loaded.
     clients: the ids of the clients, in [0, C).
-    refit: whether the clients that remain may be asked to fit later layers
-      again; only read where there are some.
+    refit: whether the server may ask the remaining clients to fit later layers again;
+      only read if there are some.
 
   Returns:
-    The run with a further row in its tables: what the leaving clients sent, and
-    how good the model is without them. Each layer that was fitted again has a
-    row of its own. ``facts["revisions"]`` says what has been done, and when;
-    ``save`` writes it.
+    The run with another line in its tables: the messages of the leaving clients,
+    and the metrics of the model without them. Each layer that was fitted again has
+    another line. ``facts["revisions"]`` has all changes with their times; ``save``
+    writes it.
 
   Raises:
     OptionError: the method is not in closed form, is private, or has stored no
@@ -81,11 +81,11 @@ def forget(
 def add_clients(
   result: RunResult, clients: int | Iterable[int], *, refit: bool = False
 ) -> RunResult:
-  """Computes the model as if some clients had taken part, too.
+  """Adds clients to a finished run in closed form.
 
-  They are clients that were forgotten, or that joined the federation after the
-  round in which sums are sent (``newcomers_at``). See ``forget``, of which this
-  is the inverse.
+  You get the model as if they had taken part, too. The clients were forgotten, or
+  they joined the federation after the round in which sums are sent
+  (``newcomers_at``). This is the inverse of ``forget``.
 
   Args:
     result: see ``forget``.
@@ -96,7 +96,7 @@ def add_clients(
     See ``forget``.
 
   Raises:
-    OptionError: see ``forget``; or a client is in the sums already.
+    OptionError: see ``forget``; or the sums already have a client.
     RunFolderError: see ``RunResult.client_params``.
   """
   return _revise(result, clients, ADD, refit)

@@ -42,9 +42,10 @@ class Best(NamedTuple):
 
 
 class Sweep:
-  """The results of a grid.
+  """The results of a sweep over a grid of hyper-parameters.
 
-  Axes: ``G`` settings, ``N`` seeds, ``E`` evaluations.
+  A setting is one combination of the grid. Axes: ``G`` settings, ``N`` seeds, ``E``
+    evaluations.
 
   Attributes:
     settings: name -> value for each of the G settings; the last name of the
@@ -53,10 +54,9 @@ class Sweep:
     rounds: [E] int, the evaluated rounds of the first setting that did not
       diverge.
     seeds: the N seeds.
-    metrics: protocol -> metric -> [G, N, E], NaN for a setting that diverged.
-      The caller's own measures are here too, see ``RunResult.metrics``. Empty
-      if the settings were evaluated in different rounds; read ``results``
-      then.
+    metrics: protocol -> metric -> [G, N, E], NaN for a setting that diverged. Your
+      measures are here, too, see ``RunResult.metrics``. Empty if the settings were
+      evaluated in different rounds; read ``results`` then.
     num_programs: number of programs that were compiled.
   """
 
@@ -100,18 +100,18 @@ class Sweep:
   ) -> Best:
     """Finds the setting with the best mean over the seeds.
 
-    The first of equal settings is returned. A number of it that lies at an end
-    of three or more that were tried causes a warning, because a better one may
-    lie beyond; see ``edges``.
+    The first of equal settings is returned. You get a warning if one of its numbers
+    is the least or the largest of three or more, because a better one may lie beyond;
+    see ``edges``.
 
     Args:
-      protocol: the protocol to choose by. None means ``validation`` or, if that was
-        not evaluated, ``held_out``, otherwise the first protocol. A protocol that
-        reads test data causes a warning, because the score of the chosen setting
-        is then optimistic.
-      metric: the metric to choose by; None means the main one of the task.
-        The smallest value of a loss or an error is the best; of every other
-        metric the largest is.
+      protocol: the protocol that decides. None means ``validation`` or, if that was
+        not evaluated, ``held_out``, otherwise the first protocol. You get a warning
+        if it reads test data, because the score of the chosen setting is then
+        optimistic.
+      metric: the metric that decides; None means the main one of the task. The
+        smallest value of a loss or an error is the best, and the largest of any other
+        metric.
       last: number of final evaluations that are averaged; None means all.
 
     Returns:
@@ -310,14 +310,14 @@ def sweep(
   callbacks: Callback | Iterable[Callback] = (),
   **options: Any,
 ) -> Sweep:
-  """Runs every setting of a grid.
+  """Runs every combination of a grid of hyper-parameters.
 
   Args:
     algorithm: see ``run``.
     federation: see ``run``.
     grid: name -> values. A name is a hyper-parameter of the algorithm or
       another option of ``run`` (``cohort_size``, ``l2``, ``hidden``, ...).
-    callbacks: see ``run``. The rows of a ``Step`` are the settings of one
+    callbacks: see ``run``. The first axis of a ``Step`` has the settings of one
       program times the seeds.
     **options: all other arguments of ``run``, which all settings share.
 

@@ -168,8 +168,8 @@ class TensorBoard(Sink):
 def tensorboard(folder: str | os.PathLike) -> TensorBoard:
   """Makes a writer of event files for the argument ``callbacks`` of ``run``.
 
-  It needs the package tensorboard (``pip install fedjax_alg[tensorboard]``);
-  ``tensorboard --logdir=FOLDER`` shows the curves.
+  You need the package tensorboard (``pip install fedjax_alg[tensorboard]``). To see
+  the curves, run ``tensorboard --logdir=FOLDER``.
 
   Args:
     folder: where to write; made if it does not exist.

@@ -29,15 +29,15 @@ HIGHER, LOWER = "higher", "lower"
 
 
 def numbers(y: np.ndarray, label: str = "whole numbers") -> np.ndarray:
-  """Targets of any kind: whole numbers as int32, others as float32.
+  """Converts targets of any kind: whole numbers to int32, others to float32.
 
   Args:
     y: [n, ...].
-    label: what whole numbers are, for messages.
+    label: the meaning of whole numbers, for messages.
 
   Raises:
     ValueError: they are no real numbers, or one is NaN or infinite; the text
-      goes on after the name of the array.
+      continues after the name of the array.
   """
   if y.dtype.kind not in "fiub":
     raise ValueError(f"is {kind_of(y)}, real numbers are needed")
@@ -174,7 +174,7 @@ def num_columns(*targets: np.ndarray) -> int:
 
 
 def _size(*targets: object) -> int:
-  """The size of an own task: the number of labels, or of columns."""
+  """Returns the size of a task that you define: the number of labels or columns."""
   first = [jax.tree.leaves(y)[0] for y in targets]
   if first[0].dtype.kind == "i":
     return largest(*first)
@@ -196,14 +196,13 @@ def class_labels(y_train: np.ndarray, y_test: np.ndarray, size: int) -> Labels:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-  """A prediction task: what is predicted of an example, and how well.
+  """A prediction task: its targets, loss and metrics.
 
-  B examples have the targets y [B, ...] and the model's outputs [B, ...], which
-  both may be pytrees. Only ``name``, ``loss``, ``sums``, ``values`` and
-  ``better`` have to be given for a task of one's own.
+  B examples have the targets y [B, ...] and the model's outputs [B, ...], which both
+  may be pytrees. If you define a task, you only need to give ``name``, ``loss``,
+  ``sums``, ``values`` and ``better``.
 
-  Functions of the user's own are held to this where they are called
-  (``guards``).
+  The results of your functions are checked when they are called (``guards``).
 
   Raises:
     OptionError: a field has another type, ``better`` and ``shares`` do not fit
@@ -320,13 +319,13 @@ class Task:
   def of_batch(
     self, outputs: PyTree, y: PyTree, losses: Array, mask: Array, matrix: bool = False
   ) -> Sums:
-    """Sums over the rows of a batch.
+    """Computes the sums over the examples of a batch.
 
     Args:
-      outputs: of the model.
+      outputs: outputs of the model.
       y: targets.
       losses: [B] float32, loss of each example.
-      mask: [B] bool; other rows are ignored, and may hold NaN.
+      mask: [B] bool, the examples that count; the others may hold NaN.
       matrix: whether "confusion" is one of the sums.
     """
     sums = dict(self.sums(outputs, y, losses, mask))

@@ -6,11 +6,16 @@ does, so the rates of flax are the measure: at most three times as much of each
 idiom below, at least half as much of each turn that speaks to the reader, and no
 sentence above 35 words.
 
+Pages of results are tables with short remarks, so no turns are asked of one of
+them. All pages together have at most twice flax's rate of each idiom and at least
+half of each turn.
+
 A page that is not there yet has its present counts in voice_budgets.json, as
 limits that can only be tightened. ``python tests/docs/test_voice.py`` prints all
 counts; with ``--tighten`` it also writes the file, with lower limits only.
 """
 
+import collections
 import json
 import math
 import pathlib
@@ -21,9 +26,23 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 BUDGETS = pathlib.Path(__file__).with_name("voice_budgets.json")
-GLOBS = ("README.md", "docs/*.md")
-#: Lists that a program fills, and no sentences.
-LISTS = ("docs/api.md", "docs/changelog.md", "docs/options.md")
+FOLDERS = {
+  "guides": ("README.md", "docs/*.md"),
+  "methods": ("docs/methods/*.md",),
+  "papers": ("docs/papers/*.md",),
+  "results": ("docs/results/*.md",),
+}
+#: Pages of which no turns are asked.
+TABLES = "docs/results/"
+#: Labels of methods in tables and pictures, and no idioms.
+LABELS = re.compile(r"each client alone", re.I)
+#: Lists that a program fills, and a registration that may only be added to.
+LISTS = (
+  "docs/api.md",
+  "docs/changelog.md",
+  "docs/options.md",
+  "docs/papers/readings.md",
+)
 #: How far a page may be below its limits before they have to be tightened.
 MARGIN = 8
 LONGEST = 35  # words of a sentence
@@ -108,6 +127,8 @@ def sentences(text):
   )
   text = re.sub(_CODE, "", text, flags=re.S | re.M)
   text = re.sub(r"``.+?``|`[^`]+`|\$[^$\n]+\$", "x", text)
+  text = LABELS.sub("x", re.sub(r"\b\w+_\w+\b", "x", text))
+  text = re.sub(r"<br ?/?>", "\n\n", text)
   text = re.sub(r"\bx(?:, x){3,}\b", "x", text)  # names in a row are read as one
   text = re.sub(r"\{\w+\}x|\[([^\]]*)\]\([^)]*\)", lambda m: m[1] or "x", text)
   text = re.sub(r"https?://\S+|</?\w[^>]*>|\*\*?|(?<!\w)_|_(?!\w)", "", text)
@@ -143,14 +164,14 @@ def counts(text):
   return number, sum(map(number_of_words, parts))
 
 
-def target(words):
+def target(words, most=3, turns=True):
   """What a page of so many words should have: most of the idioms, least of turns."""
   limits = {
-    name: math.ceil(3 * rate * words / 1000) for name, (_, rate) in IDIOMS.items()
+    name: math.ceil(most * rate * words / 1000) for name, (_, rate) in IDIOMS.items()
   }
   limits["long"] = 0
   for name, (_, rate) in TURNS.items():
-    limits[name] = math.floor(rate / 2 * words / 1000)
+    limits[name] = math.floor(rate / 2 * words / 1000) if turns else 0
   return limits
 
 
@@ -162,16 +183,17 @@ def distance(number, limits):
   }
 
 
-def faults(text, budget=None):
+def faults(text, budget=None, turns=True):
   """One line for each limit that a page breaks.
 
   Args:
     text: the page.
     budget: its limits if it is not at the target yet, for the kinds in which it is
       not: kind -> count.
+    turns: whether they are asked of the page.
   """
   number, words = counts(text)
-  limits = aims = target(words)
+  limits = aims = target(words, turns=turns)
   if budget is not None:
     if not any(gap > 0 for gap in distance(number, limits).values()):
       return ["meets the target: remove its budget"]
@@ -191,17 +213,20 @@ def faults(text, budget=None):
   return lines
 
 
-def pages():
+def pages(folders=tuple(FOLDERS)):
   return sorted(
     name
-    for pattern in GLOBS
+    for folder in folders
+    for pattern in FOLDERS[folder]
     for path in ROOT.glob(pattern)
     if (name := path.relative_to(ROOT).as_posix()) not in LISTS
   )
 
 
 def text_of(page):
-  return (ROOT / page).read_text("utf-8")
+  """The text of a page; lists of runs in the tables' notes end at semicolons."""
+  text = (ROOT / page).read_text("utf-8")
+  return text.replace("; ", ";\n\n") if page.startswith(TABLES) else text
 
 
 def budgets():
@@ -209,17 +234,43 @@ def budgets():
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("page", pages())
-def test_a_page_talks_to_its_reader(page):
-  lines = faults(text_of(page), budgets().get(page))
-  assert not lines, (
-    f"{page}: {'; '.join(lines)} (python tests/docs/test_voice.py shows the counts)"
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_page_talks_to_its_reader(folder):
+  lines = {
+    page: faults(text_of(page), budgets().get(page), not page.startswith(TABLES))
+    for page in pages([folder])
+  }
+  lines = [
+    f"{page}: {'; '.join(of_page)}" for page, of_page in lines.items() if of_page
+  ]
+  assert not lines, "\n".join(
+    [*lines, "python tests/docs/test_voice.py shows the counts"]
   )
+
+
+def totals():
+  """The counts and the words of all pages, notes in the pages made of them."""
+  number, words = collections.Counter(), 0
+  for page in pages():
+    if not page.endswith(".notes.md"):
+      of_page, more = counts(text_of(page))
+      number.update(of_page)
+      words += more
+  return number, words
+
+
+@pytest.mark.fast
+def test_all_pages_together_talk_as_those_of_flax():
+  number, words = totals()
+  limits = target(words, most=2)
+  assert number["long"] <= budgets()["all"]["long"]
+  gaps = distance(number, {**limits, **budgets()["all"]})
+  assert not {name: gap for name, gap in gaps.items() if gap > 0}
 
 
 @pytest.mark.fast
 def test_a_budget_is_of_a_page():
-  assert budgets().keys() <= set(pages())
+  assert budgets().keys() <= {"all", *pages()}
 
 
 @pytest.mark.fast
@@ -294,8 +345,12 @@ def tighten():
   old = budgets()
   new = {}
   for page, limits in old.items():
-    number, words = counts(text_of(page))
-    gaps = distance(number, target(words))
+    if page == "all":
+      (number, words), aims = totals(), {"most": 2}
+    else:
+      number, words = counts(text_of(page))
+      aims = {"turns": not page.startswith(TABLES)}
+    gaps = distance(number, target(words, **aims))
     if any(gap > 0 for gap in gaps.values()):
       new[page] = {
         name: (max if name in TURNS else min)(limit, number[name])
@@ -308,9 +363,10 @@ def tighten():
 def main():
   if "--tighten" in sys.argv:
     tighten()
-  for page in pages():
-    number, words = counts(text_of(page))
-    gaps = distance(number, target(words))
+  for page in (*pages(), "all"):
+    number, words = totals() if page == "all" else counts(text_of(page))
+    turns = not page.startswith(TABLES)
+    gaps = distance(number, target(words, 2 if page == "all" else 3, turns))
     print(f"{page}: {words} words, idioms {sum(number[i] for i in IDIOMS)}")
     print("  ", {name: number[name] for name in number if number[name]})
     print("   beyond the target:", {n: gap for n, gap in gaps.items() if gap > 0})

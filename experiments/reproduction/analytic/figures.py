@@ -322,9 +322,9 @@ def _time_table(outcomes: suite.Outcomes) -> str:
   stated = _paper_savings()
   parts = [
     "Mean seconds of a client for the whole training on the simulated "
-    "machines. All rounds of a method with rounds take the same time: where "
-    "fewer were run than the paper states, the time is that of the "
-    "stated ones."
+    "machines. All rounds of a method with rounds take the same time. If "
+    "fewer were run than the paper states, you see the time of the stated "
+    "number of rounds."
   ]
   for runs in suite.by_panel(outcomes):
     panel, rows = runs[0].cell.panel, []
@@ -562,8 +562,8 @@ def _fig6_table(outcomes: suite.Outcomes) -> str:
   short = [f"{name} {rounds_of[name]}" for name in names if name in rounds_of]
   if short:
     text += (
-      "\n\nRounds that were run of methods by SGD, whose end they "
-      f"are not: {', '.join(short)}."
+      "\n\nMethods with SGD were stopped early, after these rounds: "
+      f"{', '.join(short)}."
     )
   missing = [name for name in names if name not in rounds_of]
   if missing:
@@ -739,7 +739,7 @@ FIGURES: dict[str, Figure] = {
     shrunk=QUICK_LAYERS,
   ),
   "table2": _personal(
-    "Table 2: personalised accuracy",
+    "Table 2: personalized accuracy",
     _SETTINGS,
     _table2_lines,
     num_seeds=5,  # as the paper
@@ -751,7 +751,7 @@ FIGURES: dict[str, Figure] = {
     quick=("a", "d"),
   ),
   "dirichlet": _personal(
-    "Personalised accuracy by the concentration of the classes, MNIST-DNN",
+    "Personalized accuracy by the concentration of the classes, MNIST-DNN",
     figures.make_panels(
       {
         f"Dirichlet({alpha})": {"dirichlet_alpha": alpha}
@@ -767,7 +767,7 @@ FIGURES: dict[str, Figure] = {
     quick=("a",),
   ),
   "ablations": _personal(
-    "What the paper leaves open, MNIST",
+    "Choices that the paper leaves open, MNIST",
     (
       _MNIST._replace(title="pFedACnnL, two hidden layers"),
       Panel("b", "FedACnnL, two convolutions", {}, "mnist_conv"),

@@ -266,10 +266,10 @@ def _table(outcomes: suite.Outcomes) -> str:
       f"after {EARLY} and after {LATE} rounds; of MA-FSVRG and GA-FSVRG the mean of "
       f"their models. Gains over {BASE} are paired by partition; in brackets the p "
       "value of the paired t test, with Holm's correction for the tests of a panel. "
-      f"Settings are those that are best in the last ten of {LATE} rounds, and may "
-      f"not be those of {EARLY}. Costs are those of all participants until the "
-      "target, medians over the partitions: per-example gradients, anchors and "
-      "second passes included, and bytes both ways.",
+      f"Hyper-parameters are the best ones in the last ten of {LATE} rounds. "
+      f"Others may be better after {EARLY}. Costs are sums over all participants "
+      "until the target, medians over the partitions: bytes both ways, and "
+      "per-example gradients with anchors and second passes.",
       markdown.table(
         [
           "data and clients",

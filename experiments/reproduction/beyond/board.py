@@ -106,8 +106,8 @@ def _board_table(outcomes: suite.Outcomes) -> str:
         ]
       )
   return (
-    "Accuracy of what clients deploy after the last round on their own test "
-    "data, in percent, and that of the worst tenth of them. Gaps are paired "
+    "Accuracy of the models that clients deploy after the last round, on their "
+    "test data, in percent, and of the worst tenth of them. Gaps are paired "
     "by partition; in brackets the p value of the paired t test, with Holm's "
     "correction for the eight tests of a column.\n\n"
     + markdown.table(
@@ -138,7 +138,7 @@ def replay(outcomes: suite.Outcomes) -> str:
 
 
 FIGURE = figures.Figure(
-  "The board: clustered and personalised methods, tuned with equal budgets",
+  "The board: clustered and personalized methods, tuned with equal budgets",
   "accuracy",
   "",
   tuple(panel for panel in PANELS if _is_tuned(panel.data)),

@@ -76,9 +76,9 @@ def _to_target(outcome: suite.Outcome, up: bool) -> np.ndarray:
 def _compare_bytes(ours: np.ndarray, uncompressed: np.ndarray) -> tuple[str, str]:
   """(how many times fewer bytes, the verdict)."""
   if np.isnan(uncompressed).any():
-    return "-", "whole does not get there"
+    return "-", "whole does not reach it"
   if np.isnan(ours).any():
-    return "-", "does not get there" if np.isnan(ours).all() else (rule.UNDECIDED)
+    return "-", "does not reach it" if np.isnan(ours).all() else (rule.UNDECIDED)
   ratio = results.spread(uncompressed / ours)
   place = rule.place_gap(ratio["mean"] - 1.0, ratio["ci95"], rule.tie_of(1.0, "times"))
   return results.format_spread(ratio, 1), {
@@ -118,9 +118,9 @@ def _table_of_targets(outcomes: suite.Outcomes) -> str:
         ]
       )
   return (
-    "Bytes are those of all participants to an accuracy of the global model; "
-    "ratios to those of whole updates are paired by runs. Models are sent "
-    "down whole, so both ways at most half is saved of FedAvg's bytes.\n\n"
+    "Bytes are sums over all participants, to an accuracy of the global model. "
+    "Ratios to whole updates are paired by runs. Models are sent down whole, "
+    "so at most half of FedAvg's bytes is saved both ways.\n\n"
     + markdown.table(
       [
         "data, method",

@@ -243,7 +243,7 @@ def _make(request: figures.Request, folder: pathlib.Path) -> tuple[str, list[Any
       "rounds, derivatives",
       "CPU s, grid",
       "CPU s, derivatives",
-      "beside the grid",
+      "compared with the grid",
       "as good in a third of the rounds",
     ],
     _rows(studies),
@@ -252,9 +252,9 @@ def _make(request: figures.Request, folder: pathlib.Path) -> tuple[str, list[Any
   return "\n\n".join(
     [
       "Validation accuracy of the last ten rounds in percent, mean of "
-      f"{_SEEDS} seeds; {rule.TIE} points count as equal. Rounds are those of "
-      "all seeds, of the grid with its widenings; a run with k derivatives "
-      "counts as 1 + k. The derivatives are those of one seed; a slope is the "
+      f"{_SEEDS} seeds; {rule.TIE} points count as equal. Rounds are summed over "
+      "all seeds, with the widenings of the grid; a run with k derivatives "
+      "counts as 1 + k. The derivatives are from one seed; a slope is the "
       "derivative of the loss by the logarithm, or the logit, of a number.",
       table,
       *(
@@ -292,7 +292,7 @@ def _outer(study: Mapping[str, Any]) -> str:
 
 
 TABLE = figures.FigureTable(
-  "Tuning by derivatives through the rounds, beside the grid: validation "
+  "Tuning by derivatives through the rounds, and the grid: validation "
   "accuracy over rounds run",
   _make,
   of_runs=True,

@@ -133,11 +133,10 @@ def _table(outcomes: suite.Outcomes) -> str:
         ]
       )
   return (
-    "Accuracy of what the honest clients deploy after the last round, "
-    "on their own test data, in percent, by the share of hostile "
-    "clients.\n\n"
+    "Accuracy of the models that honest clients deploy after the last round, "
+    "on their test data, in percent, by the share of hostile clients.\n\n"
     + markdown.table(
-      ["attack; defence", "method", *(f"{100 * s:g} %" for s in shares)], rows
+      ["attack; defense", "method", *(f"{100 * s:g} %" for s in shares)], rows
     )
   )
 
@@ -195,10 +194,10 @@ def _hostile_section(outcomes: suite.Outcomes) -> str:
     and (
       "## Do several models defend?\n\nPoints that the honest clients lose to "
       "each share of attackers, and the paired difference to what FedAvg with "
-      "the mean loses. A method or a defence *defends* if it loses less by "
+      "the mean loses. A method or a defense *defends* if it loses less by "
       "more than the tie and the interval.\n\n"
       + markdown.table(
-        ["attack", "defence", "method", *(f"{100 * share:g} %" for share in shares)],
+        ["attack", "defense", "method", *(f"{100 * share:g} %" for share in shares)],
         rows,
       )
       + bool(counts)

@@ -98,8 +98,7 @@ PLACES = [(data, name) for data in DATA for name in KINDS if data in KINDS[name]
 EMPTY = {
   "FedDrift": "opens models only where a schedule of concepts has steps; without "
   "drift it is FedAvg",
-  "two sources": "the sources are MNIST and Fashion-MNIST, so they are a row of "
-  "MNIST alone",
+  "two sources": "the sources are MNIST and Fashion-MNIST, so only MNIST has them",
 }
 
 
@@ -226,13 +225,13 @@ def _table(outcomes: suite.Outcomes) -> str:
       "chosen by these numbers, so they are optimistic where a family has many "
       "methods.",
       markdown.table(["clients differ by", *FAMILIES], best),
-      "Every method. Accuracy of what clients deploy on their own test data after "
-      "the last round, in percent; with drift the mean over the last rounds of the "
-      "steps. Gaps are paired by partition; in brackets the p value of the paired t "
-      "test, with Holm's correction for the tests of a panel. The worst kind is "
-      "measured on the examples of all its clients. ARI is the adjusted Rand index "
+      "Every method. Accuracy of the models that clients deploy, on their test data "
+      "after the last round, in percent; with drift the mean over the last rounds of "
+      "the steps. Gaps are paired by partition; in brackets the p value of the "
+      "paired t test, with Holm's correction for the tests of a panel. The worst kind "
+      "is measured on the examples of all its clients. ARI is the adjusted Rand index "
       "of the groups against the kinds, without kinds against clients with the same "
-      "classes. MB are those of all participants, both ways; work is the number of "
+      "classes. MB are sums over all participants, both ways; work is the number of "
       f"per-example gradients, as a multiple of {BASE}'s.",
       markdown.table(
         [
@@ -322,7 +321,7 @@ def _draw(
 
 
 FIGURE = figures.Figure(
-  "The map: what to use when clients differ in kind",
+  "The map: which method to use when clients differ in kind",
   "accuracy",
   "",
   tuple(panel for panel, place in zip(PANELS, PLACES) if _is_tuned(place)),

@@ -57,10 +57,10 @@ def _table(outcomes: suite.Outcomes) -> str:
     "stragglers",
   ) + (
     "\n\nCosts are medians over seeds, at the first evaluation that "
-    "reaches the accuracy; MB are those of all participants, both ways. "
-    "A round of FedBuff is 5 clients, of the others 10. FedBuff's "
-    "clients count alike, those of FedAvg and FedProx by their examples, "
-    "as in FedAvg's paper."
+    "reaches the accuracy; MB are sums over all participants, both ways. "
+    "A round has 5 clients with FedBuff and 10 with the others. FedBuff's "
+    "clients have equal weights. FedAvg and FedProx weight clients with their "
+    "examples, as in FedAvg's paper."
   )
 
 

@@ -86,9 +86,9 @@ def _table(outcomes: suite.Outcomes) -> str:
           "rounds": lambda o: o.summary["cost"]["rounds"],
         },
       ),
-      "A client with all its data is what epsilon protects (delta 1e-5): "
-      "added or removed. Settings but z are those of the best validation "
-      "accuracy at epsilon 2, for all panels.",
+      "Epsilon protects a client with all its data, added or removed (delta "
+      "1e-5). In all panels, all settings except z have the best validation "
+      "accuracy at epsilon 2.",
       *_at_equal_accuracy(outcomes),
     ]
   )

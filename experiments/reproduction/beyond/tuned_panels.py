@@ -127,8 +127,8 @@ def describe_panels(
       "## What is there",
       f"Finished are cells of {' or '.join(map(str, sorted(parts)))} of "
       f"{partitions} partitions." * bool(parts),
-      "A panel is run by these two commands, in this order. Both go on where they "
-      "were stopped, and `--part=K/N` shares the second one out:",
+      "You can run a panel with these two commands, in this order. Both continue "
+      "where they were stopped, and `--part=K/N` divides the second one:",
       f"```\nfedjax-alg tune --paper={NAME} --data={data} --write\n"
       f"fedjax-alg {NAME} --figure={figure} --panels=LETTER\n```",
       markdown.table(["letter", "panel", "state"], lines),

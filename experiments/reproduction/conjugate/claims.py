@@ -176,7 +176,7 @@ FIG2 = for_paper(
       _first_to_98
     ),
     "no baseline reaches 98 % in 100 rounds": in_panels(_no_baseline_at_98),
-    "98 % in 50 % fewer rounds than the best other method that gets there "
+    "98 % in 50 % fewer rounds than the best other method that reaches it "
     "(introduction)": _fewer_rounds,
     "CLSFSVRG above CFSVRG (mean of the last ten rounds)": higher(CLS, _CF, _LATE),
     "CLSFSVRG leads all methods from round 10 on (mean from there on, "

@@ -150,23 +150,23 @@ def _words(difference: Mapping[str, Any]) -> str:
   """The verdict on a difference of accuracies."""
   verdict = rule.place_gap(difference["mean"], difference["ci95"], rule.TIE)
   return {
-    rule.ABOVE: "brings more than the tie",
+    rule.ABOVE: "gains more than the tie",
     rule.BELOW: "costs more than the tie",
     rule.SAME: f"at most {rule.TIE} points either way",
   }.get(verdict, verdict)
 
 
 def ablation_section(outcomes: suite.Outcomes) -> str:
-  """Section: what each part brings, alone, among all, and to the rest."""
+  """Section: what each part gains, by itself, on average, and added to the rest."""
   intro = (
-    "## What each part brings\n\nPaired differences of the accuracy in "
-    "points, with the part less without it: *alone*, to FedAvg's steps "
-    "with the average and one model; *to the rest*, where both other "
-    "parts of MA-FSVRG are there (FSVRG's steps, the adaptive step, K = "
-    "4); *on average*, over all combinations of the other parts. All "
+    "## What each part brings\n\nYou see paired differences of the accuracy "
+    "in points, with the part less without it. *By itself*: added to FedAvg's "
+    "steps with the average and one model. *To the rest*: added to both other "
+    "parts of MA-FSVRG (FSVRG's steps, the adaptive step, K = 4). *On "
+    "average*: over all combinations of the other parts. All "
     "are means over the panels that were run. The verdict is on the "
-    f"average. Rounds saved are those to {100 * TARGET:g} %, over the "
-    "pairs in which all repetitions of both get there.\n\n"
+    f"average. Rounds saved are rounds to {100 * TARGET:g} %, over the "
+    "pairs in which all repetitions of both reach it.\n\n"
   )
   rows, phrases = [], []
   full = Combination("FSVRG", "adaptive", 4)
@@ -208,7 +208,7 @@ def ablation_section(outcomes: suite.Outcomes) -> str:
       [
         "part",
         "instead of",
-        "alone",
+        "by itself",
         "to the rest",
         "on average",
         "verdict",
@@ -241,8 +241,8 @@ def ablation_table(outcomes: suite.Outcomes) -> str:
   return (
     "Test accuracy in percent, mean of the last ten rounds and, with several "
     "models, of the K; in brackets of the model that is best on validation "
-    f"data. Then the rounds to {100 * TARGET:g} %, median over the runs, - "
-    "where half of them do not get there.\n\n"
+    f"data. Then the rounds to {100 * TARGET:g} %, median over the runs; - "
+    "if half of them do not reach it.\n\n"
     + markdown.table(
       [
         "local steps",
@@ -312,8 +312,8 @@ def draw_ablation(
 def note(outcomes: suite.Outcomes) -> str:
   """Section: how to read the intervals."""
   return (
-    "FSVRG's local steps are those of the paper, with their scalings "
+    "FSVRG's local steps are the paper's, with the scalings "
     "Lambda_i and A_r. SCAFFOLD's have one variate for each client, "
-    "whichever of the K models it trains. The adaptive step is (64) as "
+    "for all of the K models. The adaptive step is (64) as "
     f"printed, the conjugate one CFSVRG's. {partitions.describe_intervals(outcomes)}"
   )

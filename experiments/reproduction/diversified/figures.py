@@ -181,10 +181,10 @@ PAPER = figures.Paper(
       lambda request, folder: central_time.table1(request.quick),
     )
   },
-  "K models: the mean of the K, which alone is judged and drawn; beside it "
+  "With K models, only the mean of the K is judged and drawn. You also see "
   "the model that is best on the validation data, and the best of the K on "
-  "the test set, as in the paper's figures, which no table compares with "
-  "single models. `(stated)` rows use the paper's stated settings.",
+  "the test set, as in the paper's figures. No table compares the best of K "
+  "with single models. Lines with `(stated)` have the paper's stated settings.",
   ("MA-", "GA-"),
   same_runs={
     "Fig2": "Fig1",

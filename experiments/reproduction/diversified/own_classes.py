@@ -76,10 +76,10 @@ def class_ranks_section(outcomes: suite.Outcomes) -> str:
     )
   return (
     "## On a machine's own classes, and top-3\n\n"
-    "After the last round, in percent (own classes / top-3), of K models "
-    "their mean: how often the class of a test example beats one other "
-    "class (a machine that knows its own two classes; mean over all pairs), "
-    "and how often it is among the first three. Neither is what the paper "
-    "says that it measures, so no verdict rests on them.\n\n"
+    "After the last round, in percent (own classes / top-3), with K models "
+    "their mean. The first number shows how often the class of a test example "
+    "beats one other class (a client that knows its two classes; mean over all "
+    "pairs). The second shows how often it is among the first three. The paper "
+    "says that it measures something else, so no verdict uses them.\n\n"
     + report.panel_table(cells)
   )

@@ -107,7 +107,7 @@ TABLE3 = for_paper(
       FG, _MADC, SCORE, _NOT_SYNTHETIC
     ),
     "... and the gap is shorter in low dimension (Synthetic)": _closer_on_synthetic,
-    "random centres (RCC) are worse than FG-EDC, Synthetic and Sent140 apart": higher(
+    "random centers (RCC) are worse than FG-EDC, Synthetic and Sent140 apart": higher(
       FG, _RCC, SCORE, "abcdg"
     ),
     "... but better than FeSEM": higher(_RCC, "FeSEM", SCORE),
@@ -134,7 +134,7 @@ TABLE3_MNIST = for_paper(
     ),
     "on MNIST-MCLR, FeSEM is below FedAvg": higher("FedAvg", "FeSEM", SCORE, "a"),
     "on MNIST-MCLR, EDC is better than MADC": higher(FG, _MADC, SCORE, "a"),
-    "on MNIST-MCLR, random centres (RCC) are worse than FG-EDC": higher(
+    "on MNIST-MCLR, random centers (RCC) are worse than FG-EDC": higher(
       FG, _RCC, SCORE, "a"
     ),
     "on MNIST-MCLR, random groups of cold clients (RAC) are worse than FedAvg": higher(
@@ -285,7 +285,7 @@ NEWCOMERS = for_paper(
     "compared with its last update, as (9) prints it": higher(
       FG, LATEST, verdicts.late("accuracy", "newcomers")
     ),
-    "newcomers of FG are better off than those of FedAvg": higher(
+    "newcomers of FG are better off than newcomers of FedAvg": higher(
       FG, "FedAvg", verdicts.late("accuracy", "newcomers")
     ),
   },

@@ -563,9 +563,9 @@ PAPER = figures.Paper(
   NAME,
   FIGURES,
   TABLES,
-  "`local`: what each client deploys on its own test split, all clients' "
-  "counts added; `assigned`: of the clients that a method has put into a "
-  "group by then, as in the paper. A best round is chosen on test data.",
+  "`local`: each client's deployed model on its test split, with the counts of "
+  "all clients added; `assigned`: the same for the clients that a method has "
+  "put into a group by then, as in the paper. A best round is chosen on test data.",
   # Random groups (FG-RCC, FG-RAC) are what the paper compares its own with.
   ("FG-EDC", "FG-MADC", "FGP-"),
   quick={"rounds": 40, "num_seeds": 1},

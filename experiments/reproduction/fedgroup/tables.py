@@ -54,8 +54,8 @@ def gains(outcomes: suite.Outcomes) -> str:
 
   return "\n\n".join(
     [
-      "Accuracy of the clients' models on their own test data, in percent: the "
-      "best evaluated round, as in the paper, whose numbers are in brackets.",
+      "Accuracy of the clients' models on their test data, in percent: the best "
+      "evaluated round, as in the paper. The paper's numbers are in brackets.",
       cells("best"),
       "The mean of the last ten rounds, which no test data chose:",
       cells("mean_last_10"),
@@ -87,8 +87,8 @@ def by_partition(outcomes: suite.Outcomes) -> str:
     )
   return (
     "Best evaluated round of `local`, in percent, mean of the seeds. "
-    "The partitions are those of about as many examples as the paper's; "
-    "none is chosen by accuracy. The last columns take each partition "
+    "The partitions have about as many examples as the paper's; "
+    "none is chosen by accuracy. The last columns count each partition "
     "as one draw.\n\n"
     + markdown.table(
       [
@@ -140,7 +140,7 @@ def survives(outcomes: suite.Outcomes) -> str:
     (
       "## Groups or pre-training\n\nFedGroup pre-trains clients before "
       f'round 1. "{claims.PRETRAINED}" pre-trains as many, puts them '
-      "into one group and goes on as FedAvg.\n\n"
+      "into one group and continues as FedAvg.\n\n"
       + markdown.table(
         [
           "data and model",

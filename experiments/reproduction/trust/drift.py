@@ -102,9 +102,9 @@ def _table(outcomes: suite.Outcomes) -> str:
         ]
       )
   return (
-    "Accuracy in percent of what clients deploy on their own test data, at the ends "
-    "of the ten steps; ARI is the adjusted Rand index of groups against concepts, "
-    "over the steps at which the clients have two.\n\n"
+    "Accuracy in percent of the models that clients deploy, on their test data at "
+    "the ends of the ten steps. ARI is the adjusted Rand index of groups against "
+    "concepts, over the steps at which the clients have two.\n\n"
     + markdown.table(
       [
         "panel",

@@ -316,7 +316,7 @@ FIGURES: dict[str, Figure] = {
 
 TABLES = {
   "afl": figures.FigureTable(
-    "AFL: the weights in every partition beside the joint ones, float64",
+    "AFL: the weights in every partition and the joint ones, float64",
     lambda request, folder: (afl.deviation_table(request.quick), []),
   ),
   "fedexp": figures.FigureTable(

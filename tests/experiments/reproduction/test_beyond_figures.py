@@ -127,7 +127,7 @@ def test_bytes_to_a_target_are_those_sent_until_then():
   seeds = np.array([10.0, 11.0])
   assert fewer_bytes._compare_bytes(seeds, 4 * seeds)[1] == "fewer bytes"
   assert fewer_bytes._compare_bytes(seeds, seeds) == ("1.0 +- 0.0", "as many bytes")
-  assert fewer_bytes._compare_bytes(seeds * np.nan, seeds)[1] == "does not get there"
+  assert fewer_bytes._compare_bytes(seeds * np.nan, seeds)[1] == "does not reach it"
 
 
 def test_a_folder_of_fashion_mnist_takes_the_place_of_prepared_data():
@@ -145,7 +145,7 @@ def test_a_folder_of_fashion_mnist_takes_the_place_of_prepared_data():
   "name, panel, lines, words",
   [
     ("hostile", "b", "FedAvg 0 %,FedAvg 40 %", "## Do several models"),
-    ("bytes", "a", "whole,signs", "whole does not get there"),
+    ("bytes", "a", "whole,signs", "whole does not reach it"),
   ],
 )
 def test_the_figures_are_made(name, panel, lines, words, tmp_path, capsys, monkeypatch):

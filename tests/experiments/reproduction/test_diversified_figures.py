@@ -99,7 +99,7 @@ def test_parts_bring_what_they_were_given():
     text, "variance reduction: FSVRG"
   )
   assert (on_fedavg, on_rest) == ("+1.00 +- 0.00", "+2.00 +- 0.00")
-  assert mean == f"{1 + 1 / 9:+.2f} +- 0.00" and verdict.startswith("brings")
+  assert mean == f"{1 + 1 / 9:+.2f} +- 0.00" and verdict.startswith("gains")
   assert rounds == "+0.0 +- 0.0 (9 of 9)"
   assert row(text, "variance reduction: SCAFFOLD")[5:] == [
     "costs more than the tie",
