@@ -316,7 +316,9 @@ def _draw(app):
     row = _curve(name)
     if row is None:
       continue
-    figure, axes = pyplot.subplots(figsize=(4.2, 2.4), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(4.2, 2.4))
+    # Wide enough for all; a layout engine would draw every picture twice.
+    figure.subplots_adjust(left=0.13, right=0.98, bottom=0.19, top=0.97)
     if name != "fedavg":
       fedavg_row = curves()["fedavg", row["protocol"], row["model"]]
       draw(axes, fedavg_row, registry.ALGORITHMS["fedavg"].label)

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import os
 import pathlib
 import re
 import shlex
@@ -206,14 +207,40 @@ def test_the_page_on_data_lists_every_data_set_and_partition():
   assert flags <= valid, flags - valid
 
 
-@pytest.mark.fast
-def test_every_page_is_in_the_index():
+def trees_of_contents():
+  """page -> the patterns in its trees of contents, from the folder docs."""
   docs = ROOT / "docs"
-  index = (docs / "index.md").read_text("utf-8").splitlines()
+  trees = {}
   for page in docs.rglob("*.md"):
-    name = page.relative_to(docs).with_suffix("").as_posix()
-    if not name.startswith(("_", "index")) and "." not in page.stem:
-      assert any(fnmatch.fnmatchcase(name, line) for line in index), name
+    for tree in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text("utf-8"), re.S):
+      trees.setdefault(page.relative_to(docs).with_suffix("").as_posix(), []).extend(
+        os.path.normpath(page.relative_to(docs).parent / line)
+        for line in tree.splitlines()
+        if line and not line.startswith(":")
+      )
+  return trees
+
+
+@pytest.mark.fast
+def test_every_page_is_in_the_index_or_folded_below_a_page_of_it():
+  """At most 30 entries are beside a page, and no page is in two places."""
+  docs = ROOT / "docs"
+  trees = trees_of_contents()
+  assert len(trees["index"]) <= 30
+  for path in docs.rglob("*"):
+    name = path.relative_to(docs).with_suffix("").as_posix()
+    if (
+      path.suffix not in (".md", ".ipynb")
+      or name.startswith(("_", "index"))
+      or ("." in path.stem)
+    ):
+      continue
+    above = [
+      page
+      for page, patterns in trees.items()
+      if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+    assert len(above) == 1, (name, above)
 
 
 @pytest.mark.fast
@@ -634,3 +661,19 @@ MODULES = sorted(
 def test_the_examples_of_a_module_are_true(name):
   result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
   assert result.attempted and not result.failed
+
+
+@pytest.mark.fast
+def test_what_people_search_for_leads_to_its_page():
+  """By entries of the index, which the search ranks above all words of texts."""
+  words = extension("search_words")
+  assert len(words.QUERIES) == 26
+  right = 0
+  for query, pages in words.QUERIES.items():
+    (first, *others) = words.matches(query).items() or [(None, 0)]
+    right += first[0] in pages and (not others or others[0][1] < first[1])
+  assert right == 26
+  entries = [word for page in words.WORDS for word in words.words_of(page)]
+  assert len(entries) == len(set(entries))  # else two pages are first
+  for page in words.WORDS:
+    assert any((ROOT / "docs" / f"{page}{end}").exists() for end in (".md", ".ipynb"))
