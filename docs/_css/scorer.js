@@ -1,6 +1,7 @@
 // Guides come before the pages of methods, these before results, the architecture
 // and the changelog, and last the pages of modules, whose titles are names of files.
 const LOWERED = [
+  ["_api/", 5],
   ["_", 30],
   ["changelog", 25],
   ["architecture", 20],

@@ -16,40 +16,48 @@ WORDS = {
   "glossary": "glossary, terms, symbols",
   "data": (
     "dirichlet, non-iid, partition, own data, custom data, data set, mnist, cifar10, "
-    "femnist, leaf, shakespeare, pandas, hugging face, torchvision, label skew"
+    "femnist, leaf, shakespeare, pandas, hugging face, torchvision, label skew, "
+    "newcomers"
   ),
   "kinds": "feature skew, rotation, concept drift, label permutation, label noise",
   "models": (
     "custom model, own model, flax, nnx, batchnorm, running statistics, "
-    "pretrained model, dropout layers, transformer, resnet"
+    "pretrained model, dropout layers, transformer, resnet, class imbalance"
   ),
-  "tasks": "regression, binary, multi-label, segmentation, tokens, auc, metrics",
+  "tasks": (
+    "regression, binary, multi-label, segmentation, tokens, auc, metrics, "
+    "per-client accuracy"
+  ),
   "personal": "personalization, personalized, fine-tuning, lora, frozen, private head",
   "optimizers": (
-    "client optimizer, learning rate schedule, momentum of clients, weight decay, "
-    "gradient clipping, optax, adam"
+    "client optimizer, learning rate, learning rate schedule, momentum of clients, "
+    "weight decay, gradient clipping, optax, adam"
   ),
   "server_steps": "server optimizer, server momentum, server learning rate",
   "hypergradient": "hypergradient, tune by gradient",
   "add_an_algorithm": "custom algorithm, own algorithm, new method, client update",
   "compare": (
     "confidence interval, paired test, significance, latex table, compare runs, "
-    "tensorboard page, plot"
+    "seeds, plot"
   ),
-  "run_folder": "checkpoint, resume, results file, csv, save and load a run",
+  "run_folder": "checkpoint, resume, results file, csv, save model, load model",
   "recipes": (
     "wandb, weights & biases, mlflow, tensorboard, optuna, hyperparameter tuning, "
     "early stopping, callback"
   ),
-  "hostile": "byzantine, attack, robust aggregation, krum, poisoning, trimmed mean",
-  "private": "differential privacy, epsilon, dp-fedavg, noise multiplier, audit",
+  "hostile": (
+    "byzantine, attack, robust aggregation, krum, poisoning, trimmed mean, label flip"
+  ),
+  "private": (
+    "differential privacy, epsilon, noise multiplier, audit, secure aggregation"
+  ),
   "compression": "compression, quantization, sparsification, topk, error feedback",
   "late": (
-    "stragglers, dropout of clients, asynchronous, fedbuff, simulated clock, "
-    "availability"
+    "stragglers, dropout of clients, asynchronous, simulated clock, "
+    "availability, client sampling"
   ),
   "forget": "unlearning, forget, shapley, contribution of a client",
-  "speed": "speed, benchmark, memory, multi-gpu, lanes",
+  "speed": "speed, benchmark, memory, multi-gpu, lanes, jit, compile time",
   "distributed": "multi-host, several processes, multi-node",
   "cluster": "slurm, preemption, job array, sge",
   "deploy": "deployment, real devices, export, grpc",
@@ -60,7 +68,7 @@ WORDS = {
   "checked": "mistakes, bugs of other libraries, correctness",
 }
 
-#: What was typed by a reviewer or is asked most often -> pages that may come first.
+#: What researchers may type -> the pages that may come first.
 QUERIES = {
   "quickstart": ("notebooks/first_run",),
   "install": ("installation",),
