@@ -1,6 +1,7 @@
 """The code on the documentation's pages and in docstrings runs."""
 
 import ast
+import builtins
 import configparser
 import csv
 import dataclasses
@@ -15,6 +16,7 @@ import pathlib
 import re
 import shlex
 import subprocess
+import symtable
 import sys
 from unittest import mock
 
@@ -67,6 +69,52 @@ def compiled(text, *calls):
     before, name = re.fullmatch(r"(\W*)(.*)\(", call).groups()
     text = text.replace(call, f"{before}jax.jit({name}{words})(")
   return text
+
+
+def names_of(code):
+  """The names that a block reads and does not define, and those that it defines."""
+  defined, read = set(dir(builtins)) | {"__name__"}, set()
+
+  def collect(table):
+    for symbol in table.get_symbols():
+      name = symbol.get_name()
+      if table.get_type() == "module" and (
+        symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+      ):
+        defined.add(name)
+      if symbol.is_referenced() and (
+        table.get_type() == "module" or symbol.is_global()
+      ):
+        read.add(name)
+    for inner in table.get_children():
+      collect(inner)
+
+  collect(symtable.symtable(code, "block", "exec"))
+  return read - defined, defined
+
+
+@pytest.mark.fast
+def test_a_block_of_python_runs_alone_or_says_what_it_continues():
+  """Else a reader who copies it meets a NameError."""
+  blocks = 0
+  for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    above, first = set(), set()
+    for kind, code in re.findall(
+      r"```(python|py)\n(.*?)```", page.read_text("utf-8"), re.S
+    ):
+      blocks += 1
+      missing, defined = names_of(code)
+      said = re.match(r"# (.*)\n", code) if missing else None
+      assert said or not missing, (page.name, missing)
+      if said:
+        # What is neither above nor in the first block is named.
+        there = first if "first block" in said[1] else above
+        there = there if "block" in said[1] else set()
+        assert missing - there <= set(re.findall(r"\w+", said[1])), (page.name, said[1])
+      if kind == "python":
+        above |= defined
+        first = first or defined
+  assert blocks > 70
 
 
 @pytest.fixture(name="global_alone")
