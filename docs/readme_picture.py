@@ -9,7 +9,8 @@ import re
 import matplotlib.pyplot as plt
 import numpy as np
 
-from fedjax_alg import metrics
+from fedjax_alg import metrics, registry
+from fedjax_alg.runs import styles
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -21,6 +22,8 @@ def main():
   exec(re.findall(r"```python\n(.*?)```", text, re.S)[0], names)
   figure, axes = plt.subplots(1, 2, figsize=(8, 2.9), sharey=True, layout="constrained")
   for name, result in names["runs"].items():
+    label = registry.ALGORITHMS[name].label
+    style = styles.line_styles([label])[label].matplotlib()
     values = 100 * result.metrics["global"]["accuracy"]
     mean, half = values.mean(0), metrics.half_width_95(values)
     round_bytes = sum(result.history[f"bytes_{way}"] for way in ("up", "down"))
@@ -30,9 +33,14 @@ def main():
       / 1e6
     )
     for axis, x in zip(axes, (result.rounds, total)):
-      (line,) = axis.plot(x, mean, label=name)
+      axis.plot(x, mean, label=label, markersize=4, markevery=4, **style)
       axis.fill_between(
-        x, mean - half, mean + half, color=line.get_color(), alpha=0.2, linewidth=0
+        x,
+        np.maximum(mean - half, 0),
+        np.minimum(mean + half, 100),
+        color=style["color"],
+        alpha=0.2,
+        linewidth=0,
       )
   for axis, label in zip(axes, ("rounds", "megabytes sent")):
     axis.set(xlabel=label, ylim=(60, 100))

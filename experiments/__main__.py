@@ -13,6 +13,7 @@ import sys
 import types
 
 from .cli import config as config_lib
+from .cli import help as help_lib
 from .cli import program
 from .cli.config import UsageError
 from .cli.guard import run_guarded
@@ -29,12 +30,21 @@ def _commands() -> dict[str, str]:
 
 def _usage() -> str:
   """The text of --help."""
-  lines = [f"  {name:12} {summary}" for name, summary in _commands().items()]
+  lines = [
+    line
+    for name, summary in _commands().items()
+    for line in help_lib.definition_lines(name, summary)
+  ]
   return "\n".join(
     [
       f"usage: {program.name()} COMMAND [flags]",
       "",
       *lines,
+      "",
+      "Example:",
+      "  fedjax-alg run --algorithm=fedavg \\",
+      "      --dataset=digits --partition=classes --num_clients=60 \\",
+      "      --cohort_size=10 --rounds=60 --num_seeds=3",
       "",
       f"{program.name('COMMAND')} --help lists the flags of a command.",
     ]

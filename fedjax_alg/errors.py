@@ -157,35 +157,102 @@ def normalize_name(name: object) -> str:
 _SYNONYMS: dict[str, tuple[str, ...]] = {
   foreign: tuple(names)
   for others, *names in (
-    ("lr learningrate clientlearningrate locallr stepsize eta", "client_lr"),
-    ("serverlearningrate globallr", "server_lr"),
-    ("epochs epoch numepochs nepochs numlocalepochs clientepochs e", "local_epochs"),
-    ("steps numsteps numlocalsteps", "local_steps"),
-    ("batch bs minibatch minibatchsize clientbatchsize b", "batch_size"),
     (
-      "clients nclients users numusers parties nparties numparties numpartitions",
+      "lr learningrate clientlearningrate locallr locallearningrate etal stepsize eta",
+      "client_lr",
+      "softmax",  # logistic regression, of models
+    ),
+    (
+      "serverlearningrate globallr globallearningrate centrallr centrallearningrate"
+      " etag",
+      "server_lr",
+    ),
+    (
+      "epochs epoch numepochs nepochs numlocalepochs localnumepochs localepoch localep"
+      " clientepochs e",
+      "local_epochs",
+    ),
+    ("steps numsteps numlocalsteps localnumsteps localupdates", "local_steps"),
+    (
+      "batch bs lbs localbs minibatch minibatchsize clientbatchsize localbatchsize b",
+      "batch_size",
+    ),
+    (
+      "clients nclients users numusers parties nparties numparties numpartitions"
+      " numsupernodes numnodes nc",
       "num_clients",
     ),
-    ("numrounds nrounds communicationrounds commround globalrounds", "rounds"),
     (
-      "fraction frac fractionfit clientfraction joinratio samplingrate c",
+      "numrounds nrounds communicationrounds commround globalrounds numserverrounds"
+      " numiterations centralnumiterations gr t",
+      "rounds",
+    ),
+    (
+      "fraction frac fractionfit fractiontrain clientfraction sample samplefraction"
+      " joinratio jr samplingrate c",
       "participation",
     ),
     (
-      "clientsperround numclientsperround cohort participants numparticipants",
+      "clientsperround numclientsperround cohort participants numparticipants"
+      " numactiveusers",
       "cohort_size",
     ),
     ("momentum", "client_momentum", "server_momentum", "beta"),
-    ("optimizer", "client_optimizer"),
+    ("optimizer opt", "client_optimizer"),
+    ("serveroptimizer centraloptimizer", "server"),
     ("weightdecay wd", "l2"),
-    ("alpha dirichlet", "dirichlet_alpha"),
-    ("proximalmu", "mu"),
+    ("alpha dirichlet diralpha concentration", "dirichlet_alpha"),
+    ("proximalmu prox", "mu"),
     ("strategy method algo alg", "algorithm"),
-    ("data", "dataset"),
-    ("randomseed rngseed", "seed", "seeds"),
+    ("data datasetname dataname", "dataset"),
+    ("net arch architecture modelname", "model"),
+    ("noniid", "partition", "dirichlet"),
+    ("randomseed rngseed initseed manualseed", "seed", "seeds"),
+    ("times trials numtrials repeats repetitions runs numruns nseeds", "num_seeds"),
+    ("out output savedir logdir rootdir resultsdir savefoldername", "out_dir", "out"),
+    ("evalgap evalfreq evalinterval evaluationfrequency testevery", "eval_every"),
+    ("restore ckpt load checkpointdir", "resume"),
+    ("droprate clientdroprate", "dropout"),
+    ("clippingbound clippingnorm", "clip_norm"),
+    ("gradclip maxgradnorm localmaxgradnorm", "client_clip"),
+    ("dp differentialprivacy", "private"),
+    ("nummaliciousnodes nummalicious byzantine numbyzantine", "attackers"),
+    ("aggregation aggregationrule defense", "aggregator"),
+    ("quantize quantization compressor", "compress_up"),
+    ("testratio testsplit", "local_test_fraction"),
+    ("valfraction validationfraction", "validation_clients"),
+    ("wandb mlflow", "callback"),
+    # Values, where others name a data set, a partition, a model or a method.
+    ("classes numclassesperclient classperclient", "classes_per_client"),
+    ("dir labeldir noniidlabeldir", "dirichlet"),
+    ("pat pathological", "classes"),
+    ("homo", "iid"),
+    ("mclr mlr logistic logisticregression", "softmax"),
+    ("dnn", "mlp"),
+    ("lenet lenet5 simplecnn", "cnn"),
+    ("fmnist", "fashion_mnist"),
+    ("peravg pfedavg maml", "per_fedavg"),
+    ("hypcluster", "ifca"),
   )
   for foreign in others.split()
 }
+
+
+def synonym(name: str, names: Iterable[str]) -> str | None:
+  """Finds the known name of what other libraries and papers call ``name``.
+
+  Args:
+    name: their name.
+    names: the known names.
+
+  Returns:
+    The known name; None if there is none.
+  """
+  by_letters = {normalize_name(candidate): candidate for candidate in names}
+  for meaning in _SYNONYMS.get(normalize_name(name), ()):
+    if normalize_name(meaning) in by_letters:
+      return by_letters[normalize_name(meaning)]
+  return None
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
@@ -202,9 +269,9 @@ def closest(name: str, names: Iterable[str]) -> str | None:
   by_letters: dict[str, str] = {}
   for candidate in names:
     by_letters.setdefault(normalize_name(candidate), candidate)
-  for synonym in _SYNONYMS.get(normalize_name(name), ()):
-    if normalize_name(synonym) in by_letters:
-      return by_letters[normalize_name(synonym)]
+  meant = synonym(name, by_letters.values())
+  if meant:
+    return meant
   matches = difflib.get_close_matches(
     normalize_name(name), list(by_letters), n=1, cutoff=_SIMILAR
   )

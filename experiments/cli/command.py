@@ -73,10 +73,10 @@ class Command(NamedTuple):
     """The text of --help."""
     return "\n".join(
       [
-        str(self.about).strip(),
+        help_lib.wrap_paragraphs(str(self.about)),
         "",
         *_help_lines(self.values()),
-        *(["", self.below] if self.below else []),
+        *(["", help_lib.wrap_paragraphs(self.below)] if self.below else []),
       ]
     )
 
@@ -115,7 +115,7 @@ def explain_write_errors(place: str) -> Iterator[None]:
 
 
 #: Characters of the values of a flag from which on they may stand in several lines.
-_LONG = 60
+_LONG = 30
 
 
 def _help_lines(values: absl_flags.FlagValues) -> list[str]:

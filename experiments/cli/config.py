@@ -19,7 +19,7 @@ from fedjax_alg import own, registry
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.processes import ProcessOptions
-from fedjax_alg.errors import OptionError, a_type, did_you_mean
+from fedjax_alg.errors import OptionError, a_type, did_you_mean, normalize_name, synonym
 from fedjax_alg.errors import RunError as RunError
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import (
@@ -548,8 +548,22 @@ def _flag_error(error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
   return str(error)
 
 
+#: Flags of other libraries for what is no flag here -> what does it instead.
+_INSTEAD = {
+  **dict.fromkeys(
+    ("gpu", "gpus", "device", "deviceid", "devices", "cuda", "numgpus", "usecuda"),
+    "JAX takes the accelerator that it finds, and JAX_PLATFORMS=cpu the CPU",
+  ),
+  "iid": "use --partition=iid",
+  "shards": "use --partition=shards",
+  "targetepsilon": "choose --noise_multiplier, from which epsilon follows",
+}
+
+
 def _unknown_flag(name: str, known: Iterable[str]) -> str:
-  return f"--{name}: unknown flag{did_you_mean(name, known)} (see --help)"
+  instead = _INSTEAD.get(normalize_name(name), "")
+  hint = f"; {instead}" if instead else did_you_mean(name, known)
+  return f"--{name}: unknown flag{hint} (see --help)"
 
 
 #: Flags that may name a file of the user's own.
@@ -672,5 +686,8 @@ def _method(
       why = registry.why_unread(name, flag) or (
         f"read by {', '.join(flags.readers(flag))}"
       )
-      raise OptionError(f"`{flag}`: {name} does not read it ({why})")
+      # Another library's name may be that of another method's hyper-parameter.
+      meant = synonym(flag, (*read, *of_runs))
+      hint = f", did you mean {meant!r}?" if meant else ""
+      raise OptionError(f"`{flag}`: {name} does not read it ({why}){hint}")
   return methods.with_keywords(method, requested, may_be_unread=only_in_files)

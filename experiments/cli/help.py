@@ -16,6 +16,7 @@ from fedjax_alg.errors import OptionError, did_you_mean
 from fedjax_alg.runs.methods import Method, method_of
 
 from . import flags
+from . import program as program_lib
 
 #: The flags of every run that a first run needs.
 ESSENTIALS = (
@@ -65,17 +66,50 @@ def _first_clause(sentence: str) -> str:
   return re.split(r"[;:] ", sentence, maxsplit=1)[0]
 
 
+def wrap_paragraphs(text: str) -> str:
+  """Fills the paragraphs of a text to the terminal's width.
+
+  Args:
+    text: paragraphs with empty lines between them. An indented one may be a list of
+      names, each with its explanation after two spaces or more. Others that have an
+      indented line, such as a command, keep their lines.
+
+  Returns:
+    The text, with the commands in it as the user would type them.
+  """
+  return "\n\n".join(map(_wrap_paragraph, text.strip("\n").split("\n\n")))
+
+
+def _wrap_paragraph(part: str) -> str:
+  lines = part.splitlines()
+  if not any(line.startswith(" ") for line in lines):
+    return "\n".join(_wrap(" ".join(part.split())))
+  entries: list[tuple[str, list[str]]] = []
+  for line in lines:
+    entry = re.match(r"  (\S+) {2,}(\S.*)$", line)
+    if entry:
+      entries.append((entry[1], [entry[2]]))
+    elif entries and line.startswith(" " * 6):
+      entries[-1][1].append(line.strip())
+    else:
+      return program_lib.as_typed(part)
+  return "\n".join(
+    line for name, words in entries for line in definition_lines(name, " ".join(words))
+  )
+
+
 def _wrap(words: str, indent: str = "") -> list[str]:
   """Breaks a text into lines of the terminal's width."""
   width = max(60, min(shutil.get_terminal_size().columns, 100))
-  return textwrap.wrap(
-    words,
+  lines = textwrap.wrap(
+    program_lib.as_typed(words, space="\N{NO-BREAK SPACE}"),
     width,
     initial_indent=indent,
     subsequent_indent=indent,
     break_on_hyphens=False,
     break_long_words=False,
   )
+  return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def definition_lines(name: str, about: str) -> list[str]:

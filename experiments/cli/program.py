@@ -33,18 +33,22 @@ def name(command: str = "") -> str:
   return f"{words} {command}".rstrip()
 
 
-def as_typed(text: str) -> str:
+def as_typed(text: str, space: str = " ") -> str:
   """Writes the commands in a text as the user would type them.
 
   ``python -m experiments.NAME``, ``experiments.NAME`` and ``fedjax-alg NAME``
   become ``name(NAME)``.
+
+  Args:
+    text: the text.
+    space: what stands for the spaces of a command, so that it stays in one line.
   """
 
   def replace_command(match: re.Match[str]) -> str:
     command = match["module"] or match["word"]
     if not (_COMMANDS / f"{command}.py").is_file():
       return match[0]
-    return name(command)
+    return name(command).replace(" ", space)
 
   return re.sub(
     r"(?<![\w./])(?:(?:python -m )?experiments\.(?P<module>[a-z]+)"

@@ -27,6 +27,7 @@ from fedjax_alg.runs.result import load_run
 
 from ..cli import config as config_lib
 from ..cli import flag_words, guard, presets, program
+from ..cli import help as help_lib
 from ..cli import part as part_lib
 from ..cli.command import Command, Flags, boolean, enum, integer, listed, string
 from ..cli.config import Layer, UsageError
@@ -953,19 +954,24 @@ def _command(paper: Paper) -> Command:
   return Command(
     f"usage: python -m experiments.{paper.name} --{paper.flag}=NAME [flags]"
     f"\n\nMakes the figures and tables of {paper.works}. It makes the runs "
-    "that a\nfigure needs and writes its picture (PNG, PDF), its points "
-    "(CSV) and a table of the\npublished numbers next to ours (Markdown) to "
-    "the folder NAME in --out_dir.",
+    "that a figure needs and writes its picture (PNG, PDF), its points "
+    "(CSV) and a table of the published numbers beside ours (Markdown) to "
+    "the folder NAME in --out_dir. For example:\n\n"
+    f"  python -m experiments.{paper.name} --{paper.flag}={next(iter(titles))} "
+    "--scale=quick",
     _flags(paper),
     functools.partial(_run, paper),
     "\n".join(
       [
         "Names of the figures and tables:",
-        *(f"  {name:12} {title}" for name, title in titles.items()),
+        *(
+          line
+          for name, title in titles.items()
+          for line in help_lib.definition_lines(name, title)
+        ),
         "",
         "A finished run is reused, an interrupted one is continued. Any "
-        "other --flag=value",
-        "is passed on to every run and overrides its settings;",
+        "other --flag=value is passed on to every run and overrides its settings; "
         "python -m experiments.run --help lists these flags.",
       ]
     ),

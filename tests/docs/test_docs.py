@@ -1,6 +1,7 @@
 """The code on the documentation's pages and in docstrings runs."""
 
 import ast
+import builtins
 import configparser
 import csv
 import dataclasses
@@ -10,10 +11,12 @@ import importlib
 import importlib.util
 import inspect
 import json
+import os
 import pathlib
 import re
 import shlex
 import subprocess
+import symtable
 import sys
 from unittest import mock
 
@@ -66,6 +69,52 @@ def compiled(text, *calls):
     before, name = re.fullmatch(r"(\W*)(.*)\(", call).groups()
     text = text.replace(call, f"{before}jax.jit({name}{words})(")
   return text
+
+
+def names_of(code):
+  """The names that a block reads and does not define, and those that it defines."""
+  defined, read = set(dir(builtins)) | {"__name__"}, set()
+
+  def collect(table):
+    for symbol in table.get_symbols():
+      name = symbol.get_name()
+      if table.get_type() == "module" and (
+        symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+      ):
+        defined.add(name)
+      if symbol.is_referenced() and (
+        table.get_type() == "module" or symbol.is_global()
+      ):
+        read.add(name)
+    for inner in table.get_children():
+      collect(inner)
+
+  collect(symtable.symtable(code, "block", "exec"))
+  return read - defined, defined
+
+
+@pytest.mark.fast
+def test_a_block_of_python_runs_alone_or_says_what_it_continues():
+  """Else a reader who copies it meets a NameError."""
+  blocks = 0
+  for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    above, first = set(), set()
+    for kind, code in re.findall(
+      r"```(python|py)\n(.*?)```", page.read_text("utf-8"), re.S
+    ):
+      blocks += 1
+      missing, defined = names_of(code)
+      said = re.match(r"# (.*)\n", code) if missing else None
+      assert said or not missing, (page.name, missing)
+      if said:
+        # What is neither above nor in the first block is named.
+        there = first if "first block" in said[1] else above
+        there = there if "block" in said[1] else set()
+        assert missing - there <= set(re.findall(r"\w+", said[1])), (page.name, said[1])
+      if kind == "python":
+        above |= defined
+        first = first or defined
+  assert blocks > 70
 
 
 @pytest.fixture(name="global_alone")
@@ -206,14 +255,40 @@ def test_the_page_on_data_lists_every_data_set_and_partition():
   assert flags <= valid, flags - valid
 
 
-@pytest.mark.fast
-def test_every_page_is_in_the_index():
+def trees_of_contents():
+  """page -> the patterns in its trees of contents, from the folder docs."""
   docs = ROOT / "docs"
-  index = (docs / "index.md").read_text("utf-8").splitlines()
+  trees = {}
   for page in docs.rglob("*.md"):
-    name = page.relative_to(docs).with_suffix("").as_posix()
-    if not name.startswith(("_", "index")) and "." not in page.stem:
-      assert any(fnmatch.fnmatchcase(name, line) for line in index), name
+    for tree in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text("utf-8"), re.S):
+      trees.setdefault(page.relative_to(docs).with_suffix("").as_posix(), []).extend(
+        os.path.normpath(page.relative_to(docs).parent / line)
+        for line in tree.splitlines()
+        if line and not line.startswith(":")
+      )
+  return trees
+
+
+@pytest.mark.fast
+def test_every_page_is_in_the_index_or_folded_below_a_page_of_it():
+  """At most 30 entries are beside a page, and no page is in two places."""
+  docs = ROOT / "docs"
+  trees = trees_of_contents()
+  assert len(trees["index"]) <= 30
+  for path in docs.rglob("*"):
+    name = path.relative_to(docs).with_suffix("").as_posix()
+    if (
+      path.suffix not in (".md", ".ipynb")
+      or name.startswith(("_", "index"))
+      or ("." in path.stem)
+    ):
+      continue
+    above = [
+      page
+      for page, patterns in trees.items()
+      if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+    assert len(above) == 1, (name, above)
 
 
 @pytest.mark.fast
@@ -433,9 +508,9 @@ def test_a_curve_shows_what_clients_use():
     assert row["protocol"] == ("local" if is_personal else "global"), row["method"]
   curves = {row["method"]: row["accuracy"] for row in rows}
   assert curves["fedgroup"] != curves["fedgrouprox"]  # mu is not 0
-  # round:mean, or round:mean:interval, of every point of a curve alike
+  # round:mean:interval of every point
   for points in map(str.split, curves.values()):
-    assert len({point.count(":") for point in points}) == 1
+    assert {point.count(":") for point in points} == {2}
   assert all(point.count(":") == 2 for point in curves["fedgroup"].split())
 
 
@@ -634,3 +709,19 @@ MODULES = sorted(
 def test_the_examples_of_a_module_are_true(name):
   result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
   assert result.attempted and not result.failed
+
+
+@pytest.mark.fast
+def test_what_people_search_for_leads_to_its_page():
+  """By entries of the index, which the search ranks above all words of texts."""
+  words = extension("search_words")
+  assert len(words.QUERIES) == 26
+  right = 0
+  for query, pages in words.QUERIES.items():
+    (first, *others) = words.matches(query).items() or [(None, 0)]
+    right += first[0] in pages and (not others or others[0][1] < first[1])
+  assert right == 26
+  entries = [word for page in words.WORDS for word in words.words_of(page)]
+  assert len(entries) == len(set(entries))  # else two pages are first
+  for page in words.WORDS:
+    assert any((ROOT / "docs" / f"{page}{end}").exists() for end in (".md", ".ipynb"))

@@ -7,8 +7,9 @@ import pytest
 
 from experiments.cli import config, flags, presets, resume
 from experiments.cli.config import UsageError, parse_config
-from fedjax_alg import registry
+from fedjax_alg import errors, models, registry
 from fedjax_alg.conditions import Range
+from fedjax_alg.data import PARTITIONS
 from fedjax_alg.data.options import DATASETS
 
 pytestmark = pytest.mark.fast
@@ -30,9 +31,8 @@ REFUSED = [
   ("--resume=when", "--resume=when: must be true or"),
   ("--client_lrr=1", "--client_lrr: unknown flag, did you mean 'client_lr'? & --help"),
   ("--lr=1", "--lr: unknown flag, did you mean 'client_lr'? & --help"),
-  ("--num_epochs=1", "unknown flag, did you mean 'local_epochs'?"),
-  ("--clients=3", "unknown flag, did you mean 'num_clients'?"),
-  ("--batch=3", "unknown flag, did you mean 'batch_size'?"),
+  ("--num_gpus=1", "--num_gpus: unknown flag; JAX takes the accelerator & --help"),
+  ("--alpha=0.1", "--alpha: fedavg does not read it & 'dirichlet_alpha'?"),
   ("stray", "'stray'"),
   ("--undefok=nosuch --nosuch=1", "--undefok=nosuch"),
   ("--resume yes", "'yes': not a flag"),
@@ -521,3 +521,22 @@ def test_conditions_name_options_and_values_that_exist():
         assert names <= choices[clause.name], field.name
   assert set(flags.NEUTRAL) <= set(run_fields)
   assert not set(run_fields) & set(flags.hyper_fields())
+
+
+def test_what_others_call_an_option_leads_to_one_that_is_here():
+  """Else an error would recommend what the next error refuses."""
+  here = {
+    *flags.known_flags(),
+    *flags.hyper_fields(),
+    *registry.ALGORITHMS,
+    *PARTITIONS,
+    *DATASETS,
+    *models.MODELS,
+    # keywords of Python, and the other commands' flags
+    "seeds",
+    "beta",
+    "out",
+  }
+  for name, meanings in errors._SYNONYMS.items():
+    assert name == errors.normalize_name(name)
+    assert here.issuperset(meanings), (name, meanings)

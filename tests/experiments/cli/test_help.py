@@ -1,10 +1,20 @@
 """What --help shows first, and how the rest is reached."""
 
+import pathlib
+import re
+
 import pytest
 
+from experiments import __main__ as main
 from experiments.cli import config
 from experiments.cli import help as help_lib
 from fedjax_alg import hparams, registry
+
+COMMANDS = sorted(
+  path.stem
+  for path in pathlib.Path(main.__file__).parent.glob("*.py")
+  if path.stem != "__init__"
+)
 
 
 def help_text(*argv):
@@ -89,3 +99,36 @@ def test_lines_are_as_wide_as_the_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = help_lib.definition_lines("--name=1", "word " * 60)
     assert columns - 6 < max(map(len, lines)) <= columns
+
+
+def test_a_text_is_filled_and_its_commands_and_names_stay(monkeypatch):
+  """Docstrings are broken at 80 columns, and terminals are of other widths."""
+  monkeypatch.setenv("COLUMNS", "60")
+  command = "  fedjax-alg nothing " + "--flag=1 " * 9 + "\\\n      --last=1"
+  text = help_lib.wrap_paragraphs(
+    f"{'Some words ' * 9}\nand more.\n\n{command}\n\n"
+    "  metric   a column\n           of the table\n  rule     which value"
+  )
+  filled, kept, *names = text.split("\n\n")
+  assert max(map(len, filled.splitlines())) <= 60
+  assert filled.split() == f"{'Some words ' * 9} and more.".split()
+  assert kept == command
+  assert [" ".join(line.split()) for line in names[0].splitlines()] == [
+    "metric a column of the table",
+    "rule which value",
+  ]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_fits_and_has_an_example(name, monkeypatch, capsys):
+  monkeypatch.setenv("COLUMNS", "72")
+  words = [] if name == "__main__" else [name]
+  assert main.main([*words, "--help"]) == 0
+  text = capsys.readouterr().out
+  commands = re.findall(r"^ +(?:python -m|fedjax-alg) .*(?:\\\n.*)*", text, re.M)
+  assert commands and "(default )" not in text
+  for line in re.sub(r"^ +(?:python -m|fedjax-alg) .*", "", text, flags=re.M).split(
+    "\n"
+  ):
+    # A command may stand in several lines, which it keeps.
+    assert len(line) <= 72 or line.startswith("      --"), line
