@@ -59,6 +59,7 @@ class FigureLine(NamedTuple):
   #: presets of which it has values without naming them, so that what they
   #: declare of their choice is found
   sources: tuple[str, ...] = ()
+  most_partitions: int = 0  #: see ``suite.Cell``
 
 
 class Panel(NamedTuple):
@@ -74,6 +75,7 @@ class Panel(NamedTuple):
   halfway: Callable[[int], Mapping[str, Any]] = lambda half: {}
   #: how what ``values`` say was chosen; (): stated
   chosen: tuple[Choice, ...] = ()
+  metric: str = ""  #: if it is not that of the figure
 
 
 class Figure(NamedTuple):
@@ -379,6 +381,8 @@ def _cell(
     line.protocol,
     chosen.of_layers(config.layers, (*choices, *panel.chosen), line.sources),
     figure.pictures,
+    panel.metric,
+    line.most_partitions,
   )
 
 

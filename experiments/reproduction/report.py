@@ -177,20 +177,23 @@ def compare_with_paper(
   ``ours`` is the mean over the evaluations of the last ten rounds, which
   involves no choice on test data; with K models it is the mean of the K.
   """
-  factor = metrics.factor(metric)
   stated = {
-    (c.panel, c.method): c.value
+    (c.panel, c.method, c.metric.removeprefix("test_")): c.value
     for c in reversed(claims)
-    if c.metric.removeprefix("test_") == metric and c.round is None
+    if c.round is None
   }
   rows = []
   for outcome in outcomes:
-    late = outcome.summary["mean_last_10"][protocol][metric]
+    name = outcome.cell.metric or metric
+    factor, late = (
+      metrics.factor(name),
+      outcome.summary["mean_last_10"][protocol][name],
+    )
     rows.append(
       PaperComparison(
         outcome,
-        metric,
-        stated.get((outcome.cell.panel, outcome.cell.method)),
+        name,
+        stated.get((outcome.cell.panel, outcome.cell.method, name)),
         factor * late["mean"],
         np.nan if len(late["values"]) < 2 else factor * late["ci95"],
       )
@@ -438,13 +441,14 @@ def points_csv(
   Of pooled runs the seeds of partition p are those plus p times
   ``partitions.STRIDE``.
   """
-  columns = ["round", "seed", metric, *records.ROUND_COST, *records.TOTALS, "seconds"]
+  names = dict.fromkeys([metric, *(o.cell.metric for o in outcomes if o.cell.metric)])
+  columns = ["round", "seed", *names, *records.ROUND_COST, *records.TOTALS, "seconds"]
   rows = [
     {
       "panel": o.cell.panel,
       "panel_title": o.cell.panel_title,
       "method": o.cell.name,
-      **{name: row[name] for name in columns},
+      **{name: row.get(name, "") for name in columns},
     }
     for o in outcomes
     for row in o.rows

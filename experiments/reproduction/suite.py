@@ -45,6 +45,9 @@ class Cell:
   #: how its settings were chosen
   choices: tuple[chosen_lib.Choice, ...] = ()
   pictures: bool = True  #: whether the run is drawn, too
+  metric: str = ""  #: the metric of its panel, if it is not that of the figure
+  #: the most partitions of a costly run; 0: all of the figure
+  most_partitions: int = 0
 
   @property
   def name(self) -> str:
@@ -83,11 +86,12 @@ class Cell:
   def on(self, parts: Partitions) -> list["Cell"]:
     """The same run on several partitions of the data."""
     first = self.config.values["partition_seed"]
+    seeds = range(first, first + parts) if isinstance(parts, int) else parts
     return [
       self
       if seed == first
       else dataclasses.replace(self, config=self.config.override(partition_seed=seed))
-      for seed in (range(first, first + parts) if isinstance(parts, int) else parts)
+      for seed in seeds[: self.most_partitions or None]
     ]
 
 

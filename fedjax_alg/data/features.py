@@ -9,6 +9,7 @@ import threadpoolctl
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory
+from fedjax_alg.errors import OptionError, check_known
 
 FEATURES = ("none", "flatten", "images", "standardize", "contrast", "hog")
 HOG_NORMS = ("l2", "l1", "none")
@@ -20,15 +21,52 @@ _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 FeaturesFn = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
+class RunLayer(NamedTuple):
+  """A layer of the model of a finished run."""
+
+  folder: str  #: of the run
+  layer: str  #: its name in the model; "last": the last one
+
+
+#: Makes the function x [n, ...] -> what a layer reads [n, D]; raises OptionError
+#: and DataError. ``runs.api`` sets it, as data cannot read runs.
+layer_reader: Callable[[RunLayer], Callable[[np.ndarray], np.ndarray]] | None = None
+
+
+def run_layer(kind: str) -> RunLayer | None:
+  """Reads a value RUN:LAYER of the option; None if it is one of ``FEATURES``."""
+  folder, _, layer = kind.rpartition(":")
+  return RunLayer(folder, layer) if folder else None
+
+
+def check_features(kind: str) -> None:
+  """Refuses a value of the option that names neither features nor a layer.
+
+  Raises:
+    DataError: it names none.
+  """
+  layer = run_layer(kind)
+  if layer is not None and not layer.layer:
+    raise DataError(f"`features`={kind}: name a layer of the run, or last")
+  try:
+    if layer is None:
+      check_known("features", kind, FEATURES, ", or RUN:LAYER")
+  except OptionError as error:
+    raise DataError(error.text) from None
+
+
 def make_features(kind: str, **hog_options: Any) -> FeaturesFn:
   """Makes the function that computes a kind of features.
 
   Args:
-    kind: one of ``FEATURES``.
+    kind: one of ``FEATURES``, or RUN:LAYER.
     **hog_options: arguments of ``hog``, for this kind only.
 
   Returns:
     The function (x_train, x_test) -> features of both.
+
+  Raises:
+    OptionError, DataError: the layer of a run cannot be read.
   """
   if kind == "standardize":
     return standardize
@@ -39,7 +77,12 @@ def make_features(kind: str, **hog_options: Any) -> FeaturesFn:
     "images": lambda x: none(x).reshape(len(x), *image_shape(x)),
     "hog": lambda x: hog(x, **hog_options),
   }
-  fn = per_split[kind]
+  layer = run_layer(kind)
+  if layer is not None:
+    assert layer_reader is not None
+    fn = layer_reader(layer)
+  else:
+    fn = per_split[kind]
   return lambda x_train, x_test: (fn(x_train), fn(x_test))
 
 

@@ -37,6 +37,7 @@ from fedjax_alg.data.features import (
   hog_options,
   image_shape,
   make_features,
+  run_layer,
 )
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import hold_out, put_back
@@ -482,6 +483,11 @@ def data_key(options: DataOptions) -> str:
     keys.append(own.load(str(options.task), "task")[1].sha256)
   if change is not None and change.function:
     keys.append(own.load(change.function, "kinds")[1].sha256)
+  layer = run_layer(options.features)
+  if layer is not None:
+    folder = files.expand_path(layer.folder, "features")
+    names = ("final.msgpack", "config.json")
+    keys.append(files.contents_key([folder / name for name in names]))
   if options.concepts is not None and not is_pattern(options.concepts):
     keys.append(files.contents_key([files.expand_path(options.concepts, "concepts")]))
   return " ".join(keys)

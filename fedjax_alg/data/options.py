@@ -13,7 +13,7 @@ from fedjax_alg.data import tfds_source
 from fedjax_alg.data.boundaries import BOUNDARIES
 from fedjax_alg.data.concepts import DATA, PATTERNS, check_concepts, is_pattern
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.features import FEATURES, HOG_NORMS
+from fedjax_alg.data.features import FEATURES, HOG_NORMS, check_features
 from fedjax_alg.data.hold_out import check_hold_out
 from fedjax_alg.data.kinds import (
   FORMS,
@@ -446,12 +446,13 @@ class FeatureOptions:
     "none",
     "features that are computed from the examples, one of "
     + ", ".join(FEATURES)
-    + ": images = flat pixels of square images as H x H, for models of convolutions; "
-    "hog = histograms of oriented gradients as in the diversified paper, section "
-    "V-A; contrast = each example minus its mean, divided by sqrt(its variance + "
-    "0.001); standardize = each input minus its mean, divided by its deviation + "
-    "0.001, both of the training examples of the clients that take part",
-    choices=FEATURES,
+    + ", or RUN:LAYER: images = flat pixels of square images as H x H, for models of "
+    "convolutions; hog = histograms of oriented gradients as in the diversified "
+    "paper, section V-A; contrast = each example minus its mean, divided by "
+    "sqrt(its variance + 0.001); standardize = each input minus its mean, divided by "
+    "its deviation + 0.001, both of the training examples of the clients that take "
+    "part; RUN:LAYER = what a layer of the model in the folder RUN of a finished run "
+    "reads, which stays as it is (LAYER is its name, or last)",
   )
   hog_block: int = hyper(
     7, "side of a block, in pixels (`features`=hog)", minimum=1, when=_HOG
@@ -656,6 +657,7 @@ class DataOptions(
       )
     if self.data_dir and self.data_path:
       raise DataError("`data_dir` and `data_path`: give one of them")
+    check_features(self.features)
     if self.features == "hog" and numbers:
       raise DataError(
         f"`features`=hog: needs images, {self.dataset} has {numbers} numbers"

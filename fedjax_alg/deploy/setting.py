@@ -11,6 +11,7 @@ import numpy as np
 
 from fedjax_alg import models, own, registry
 from fedjax_alg.data import arrays
+from fedjax_alg.data.features import run_layer
 from fedjax_alg.data.federation import Federation, deal, from_options
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.partition import Partition
@@ -89,6 +90,10 @@ def _check_deployable(prepared: Prepared) -> None:
     raise OptionError("`seeds`: give one seed")
   if federation.num_training_clients < federation.num_clients:
     raise OptionError("`partition`=natural: some clients have no training examples")
+  if run_layer(federation.options.features) is not None:
+    raise OptionError(
+      f"`features`={federation.options.features}: an app has no folder of this run"
+    )
   if federation.task is not None:
     raise OptionError("`task`: must be one class for each example")
   for name, (usual, why) in _USUAL.items():

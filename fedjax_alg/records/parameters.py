@@ -139,7 +139,7 @@ def write_parameters(path: pathlib.Path, params: Params, kind: str) -> None:
 # Reading.
 
 
-def read_parameters(place: str | os.PathLike) -> Arrays:
+def read_parameters(place: str | os.PathLike, option: str = "init_from") -> Arrays:
   """Reads parameters: a file of ``write_parameters``, or the folder of a finished run.
 
   Of a run it is the global model of the first seed. What was read last is
@@ -147,6 +147,7 @@ def read_parameters(place: str | os.PathLike) -> Arrays:
 
   Args:
     place: the file or the folder.
+    option: the option that names it, for messages.
 
   Returns:
     name -> array, float32.
@@ -155,23 +156,29 @@ def read_parameters(place: str | os.PathLike) -> Arrays:
     OptionError: it is none of these or damaged, its checksums are others, or
       the run has no global model or several.
   """
-  return _content(place)[0]
+  return _content(place, option)[0]
 
 
-def source(place: str | os.PathLike) -> own.Source:
+def source(place: str | os.PathLike, option: str = "init_from") -> own.Source:
   """Returns the path that parameters are read from, and their checksum.
+
+  Args:
+    place: see ``read_parameters``.
+    option: the option that names it, for messages.
 
   Raises:
     OptionError: see ``read_parameters``.
   """
-  _, digest, path = _content(place)
+  _, digest, path = _content(place, option)
   return own.Source(path, digest)
 
 
-def _content(place: str | os.PathLike) -> tuple[Arrays, str, str]:
+def _content(
+  place: str | os.PathLike, option: str = "init_from"
+) -> tuple[Arrays, str, str]:
   """The arrays, their checksum and the real path."""
-  path = files.expand_path(place, "init_from")
-  label = f"`init_from`={place}"
+  path = files.expand_path(place, option)
+  label = f"`{option}`={place}"
   try:
     if not path.exists():
       raise OptionError(f"{label}: no such file or folder")

@@ -4,17 +4,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import os
 from typing import Any
 
+from fedjax_alg.data import features
 from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.runs import best as best_lib
+from fedjax_alg.runs import layer_features, pooled, queue
 from fedjax_alg.runs import plan as plan_lib
-from fedjax_alg.runs import pooled, queue
 from fedjax_alg.runs.in_folder import run_in_folder
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.typing import HParams
+
+# Data name a run, which they cannot read themselves.
+features.layer_reader = layer_features.read_layer
 
 #: A function that is called with every Step, for instance a progress bar.
 Callback = Callable[[Step], object]

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Model
+from fedjax_alg.data.features import run_layer
 from fedjax_alg.data.options import NUMBERS, DataOptions
 from fedjax_alg.data.shift import SWAPS
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
@@ -411,7 +412,7 @@ def _vectors(data: DataOptions) -> str:
     return f"{NUMBERS[data.dataset]} numbers"
   if data.dataset in _SEQUENCES:
     return "words or characters"
-  if data.features in ("hog", "flatten"):
+  if data.features in ("hog", "flatten") or run_layer(data.features) is not None:
     return f"`features`={data.features} makes a vector of each"
   return ""
 

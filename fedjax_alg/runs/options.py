@@ -13,6 +13,7 @@ import numpy as np
 from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Devices
 from fedjax_alg.conditions import POSITIVE, but, only
+from fedjax_alg.data.features import run_layer
 from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import clients, clock, evaluate, loop, samplers
@@ -793,6 +794,9 @@ class RunOptions(
         by_option[name] = own.source_of(file)
     if self.init_from is not None:
       by_option["init_from"] = parameters.source(self.init_from)
+    layer = run_layer(data.features)
+    if layer is not None:
+      by_option["features"] = parameters.source(layer.folder, "features")
     return by_option
 
   def check_clock(self) -> None:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Model
 from fedjax_alg.data import federation as federation_lib
+from fedjax_alg.data.features import run_layer
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.data.kinds import split_own
 from fedjax_alg.data.options import DataOptions
@@ -407,6 +408,12 @@ def _federation_again(facts: Facts) -> Federation:
     function, number = split_own(data["kinds"])
     function = _unchanged(facts, "kinds", function)
     data["kinds"] = function if number is None else f"{function}:{number}"
+  layer = run_layer(data["features"])
+  if layer is not None:
+    saved = facts["sources"]["features"]
+    data["features"] = f"{saved['file']}:{layer.layer}"
+    if parameters.source(saved["file"], "features").sha256 != saved["sha256"]:
+      raise OptionError(f"features: the run in {saved['file']} has changed")
   return federation_lib.from_options(DataOptions(**data))
 
 

@@ -61,7 +61,7 @@ class Predictor(NamedTuple):
         f"`proba`: `task`={name} has no probabilities (allowed: "
         f"{', '.join(_PROBABILITIES)})"
       )
-    outputs = self._outputs(params, self.preprocessing.apply(x))
+    outputs = self.outputs(params, self.preprocessing.apply(x))
     if proba:
       return _PROBABILITIES[name](outputs)
     predictions = _PREDICTIONS.get(name, lambda outputs: outputs)(outputs)
@@ -70,8 +70,8 @@ class Predictor(NamedTuple):
       return _names(encoding.classes)[predictions]
     return predictions
 
-  def _outputs(self, params: Params, x: PyTree) -> Any:
-    """The outputs of all rows, in blocks of equal shapes."""
+  def outputs(self, params: Params, x: PyTree) -> Any:
+    """The outputs of all rows of inputs [n, ...], in blocks of equal shapes."""
     total = len(store.arrays(x)[0])
     blocks = []
     for start in range(0, max(total, 1), _ROWS):
@@ -130,6 +130,32 @@ def read_predictor(
 ) -> tuple[Predictor, Params] | None:
   """Makes the predictor of a run's global models from its folder alone.
 
+  Args:
+    folder: the folder of the run.
+    facts: its config.json.
+    model: the caller's own model, if the run used one; see ``load_run``.
+
+  Returns:
+    The predictor, and the shapes of the parameters in the model's own tree;
+    None: the data are needed (see ``read_model``).
+
+  Raises:
+    OptionError, DataError, OSError, ValueError, LookupError, TypeError: see
+      ``read_model``.
+  """
+  parts = read_model(folder, facts, model)
+  if parts is None:
+    return None
+  built, preprocessing = parts
+  shapes = jax.eval_shape(built.init, jax.random.key(0))
+  return make_predictor(built, preprocessing), shapes
+
+
+def read_model(
+  folder: pathlib.Path, facts: Facts, model: Any = None
+) -> tuple[Model, Preprocessing] | None:
+  """Makes the model of a run, and how it reads new rows, from its folder alone.
+
   The data of the run are not read, so they may be gone.
 
   Args:
@@ -138,9 +164,8 @@ def read_predictor(
     model: the caller's own model, if the run used one; see ``load_run``.
 
   Returns:
-    The predictor, and the shapes of the parameters in the model's own tree;
-    None: the data are needed (a model with roles or of tokens, or a task without
-    a name).
+    The model and the preprocessing; None: the data are needed (a model with
+    roles or of tokens, or a task without a name).
 
   Raises:
     OptionError, DataError: the model cannot be made again.
@@ -170,8 +195,7 @@ def read_predictor(
     tuple(shape),
     np.dtype(np.float32),
   )
-  shapes = jax.eval_shape(built.init, jax.random.key(0))
-  return make_predictor(built, preprocessing), shapes
+  return built, preprocessing
 
 
 def as_tree(shapes: Params, params: Params) -> Params:

@@ -1,7 +1,7 @@
 """Studies beyond the papers; ``python -m experiments.beyond`` makes them."""
 
 from .. import figures
-from . import accelerations, board, gradient, hostile, kinds_map, late, private
+from . import accelerations, board, family, gradient, hostile, kinds_map, late, private
 from . import bytes as fewer_bytes
 
 PAPER = figures.Paper(
@@ -11,6 +11,7 @@ PAPER = figures.Paper(
     "bytes": fewer_bytes.FIGURE,
     "late": late.FIGURE,
     "private": private.FIGURE,
+    "family": family.FIGURE,
     **({"board": board.FIGURE} if board.FIGURE.panels else {}),
     **({"map": kinds_map.FIGURE} if kinds_map.FIGURE.panels else {}),
     **({"acceleration": accelerations.FIGURE} if accelerations.FIGURE.panels else {}),
@@ -26,6 +27,7 @@ PAPER = figures.Paper(
     "bytes": "bytes",
     "late": "late",
     "private": "private",
+    "family": "family",
     "gradient": "gradient",
     "board": "board",
     "map": "map",
