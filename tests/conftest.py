@@ -15,9 +15,7 @@ import jaxlib
 import jaxtyping
 import pytest
 
-from fedjax_alg import registry
 from fedjax_alg.engine import sharding
-from fedjax_alg.runs import methods
 from tests import problems, program_counts, shared_programs
 
 #: Folders whose tests compile whole rounds or runs, as files marked
@@ -47,7 +45,7 @@ MOST_MAPS = 20_000
 #: Compiled programs of this process, and in the end those of its workers.
 COUNTS = program_counts.Counts()
 
-# Before JAX starts: all programs are compiled as by problems.quick_options. A
+# Before JAX starts: all programs are compiled as by compiling.quick_options. A
 # jaxlib that does not know the flag would not start.
 if jaxlib.__version__.startswith(("0.10.", "0.11.", "0.12.")):
   os.environ["XLA_FLAGS"] = (
@@ -101,21 +99,15 @@ def pytest_addoption(parser):
   parser.addoption(
     "--algorithm",
     metavar="NAME",
-    help="the tests in tests/contract of this algorithm alone: a name of the "
-    "registry, or your own, path/to/file.py:ENTRY or package.module:ENTRY",
+    help="the tests in tests/contract of this algorithm of the registry alone "
+    "(fedjax-alg check tests your own)",
   )
 
 
 def pytest_configure(config):
-  """Fewer examples with ``--fast``, your own algorithm with ``--algorithm``.
-
-  Before tests are imported.
-  """
+  """Fewer examples with ``--fast``."""
   if config.getoption("--fast"):
     hypothesis.settings.load_profile("fast")
-  name = config.getoption("--algorithm")
-  if name and ":" in name:
-    registry.ALGORITHMS[name] = methods.method_of(name).entry
   COUNTS.listen()
 
 
@@ -209,7 +201,7 @@ def pytest_collection_modifyitems(config, items):
   def is_fast(item):
     fast = item.get_closest_marker("fast")
     program = _room(item) in PROGRAMS or item.get_closest_marker("program")
-    case = (item.path, item.originalname, _bench(item))
+    case = (item.path, item.originalname, _bench(item), _bench(item, "promise"))
     take = (fast or not program) and case not in seen
     seen.add(case)
     return take
@@ -279,7 +271,7 @@ def _room(item):
 
 
 def _bench(item, parameter="bench"):
-  """The algorithm of a test of the contract."""
+  """The algorithm of a test of the contract, or its clause (``promise``)."""
   return (
     str(item.callspec.params.get(parameter, "")) if hasattr(item, "callspec") else ""
   )

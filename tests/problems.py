@@ -1,9 +1,12 @@
-"""Small federated problems for the tests, made with NumPy."""
+"""Small federated problems for the tests, made with NumPy.
+
+Those of the contract are ``fedjax_alg.runs.bench``'s.
+"""
 
 from collections.abc import Iterator
 import contextlib
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
@@ -14,81 +17,16 @@ from fedjax_alg import models
 from fedjax_alg.base import ClientData, FedSpec, Model, Shard
 from fedjax_alg.data import layout, process_rows
 from fedjax_alg.engine import sharding
-
-#: Heavy-tailed; 64 fills one block of a full pass exactly, 90 takes two.
-SIZES = (3, 90, 7, 12, 45, 5, 20, 9, 64, 4, 15, 30)
-VALIDATION = 70
-FEATURES, CLASSES = 12, 4
-L2 = 0.01
-
-
-class Problem(NamedTuple):
-  """A federated data set with a model for it."""
-
-  model: Model
-  data: ClientData
-  clients: list[tuple[np.ndarray, np.ndarray]]  #: (x, y) of each client
-  spec: FedSpec  #: its cohort is 8 of the 12, or all of a small problem
-  validation: Any = None  #: (x, y) the server holds
-
-
-def client_data(clients, validation=None) -> ClientData:
-  """Lays the clients' arrays out back to back, then the server's (x, y)."""
-  validation_pairs = [] if validation is None else [validation]
-  x = np.concatenate([x for x, _ in [*clients, *validation_pairs]])
-  y = np.concatenate([y for _, y in [*clients, *validation_pairs]])
-  size = np.array([len(y) for _, y in clients])
-  rows = np.arange(len(y))
-  return jax.tree.map(
-    jax.device_put,  # jnp.asarray compiles a program for each shape
-    layout.client_data(
-      x,
-      y,
-      rows[: size.sum()],
-      np.cumsum(size) - size,
-      size,
-      rows[size.sum() :] if validation_pairs else None,
-    ),
-  )
-
-
-def make_clients(sizes=SIZES, seed=0):
-  """Three kinds of clients whose models differ, on sparse features.
-
-  Feature 8 is held by every other client, 9 by every third one, 10 by client
-  1 alone in few examples, 11 by nobody.
-  """
-  rng = np.random.default_rng(seed)
-  shared = rng.normal(size=(FEATURES, CLASSES))
-  kinds = 2.5 * rng.normal(size=(3, FEATURES, CLASSES))
-  clients = []
-  for i, size in enumerate(sizes):
-    x = rng.normal(size=(size, FEATURES))
-    x *= rng.random((size, FEATURES)) < 0.7
-    x[:, 8] *= i % 2 == 0
-    x[:, 9] *= i % 3 == 0
-    x[:, 10] *= (i == 1) & (rng.random(size) < 0.2)
-    x[:, 11] = 0
-    x = x.astype(np.float32)
-    y = np.argmax(x @ (shared + kinds[i % 3]), axis=1).astype(np.int32)
-    clients.append((x, y))
-  return clients
-
-
-def softmax_problem() -> Problem:
-  """12 clients, 12 features, 4 classes, softmax regression with L2.
-
-  The server holds VALIDATION examples of a thirteenth client.
-  """
-  *clients, server = make_clients((*SIZES, VALIDATION))
-  model = models.make_model("softmax", (FEATURES,), CLASSES, l2=L2)
-  return Problem(
-    model,
-    client_data(clients, server),
-    clients,
-    FedSpec(len(clients), 8, CLASSES, (FEATURES,), sum(SIZES)),
-    server,
-  )
+from fedjax_alg.runs.bench import CLASSES as CLASSES
+from fedjax_alg.runs.bench import FEATURES as FEATURES
+from fedjax_alg.runs.bench import L2 as L2
+from fedjax_alg.runs.bench import SIZES as SIZES
+from fedjax_alg.runs.bench import VALIDATION as VALIDATION
+from fedjax_alg.runs.bench import SmallProblem as Problem
+from fedjax_alg.runs.bench import lay_out_clients as client_data
+from fedjax_alg.runs.bench import make_clients, softmax_problem
+from fedjax_alg.runs.bench import quick_jit as quick_jit
+from fedjax_alg.runs.bench import row as row
 
 
 def of_sizes(sizes, num_validation=0) -> Problem:
@@ -131,15 +69,6 @@ def quick_compilation() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-def quick_options() -> dict[str, Any]:
-  """``compiler_options`` that compile in a third of the time.
-
-  XLA's older way to fuse loops, and LLVM without optimisations; where the
-  former is gone, nothing.
-  """
-  return _options(False, 0)
-
-
 def usual_options(level: int = 3) -> dict[str, Any]:
   """``compiler_options`` of a run, whatever conftest has set for the tests.
 
@@ -159,11 +88,6 @@ def _options(fusion_emitters: bool, level: int) -> dict[str, Any]:
   except Exception:  # pylint: disable=broad-except
     return {}
   return options
-
-
-def quick_jit(fn: Any, **options: Any) -> Any:
-  """``jax.jit`` with ``quick_options``."""
-  return jax.jit(fn, compiler_options=quick_options(), **options)
 
 
 def optimised_jit(fn: Any, **options: Any) -> Any:
@@ -194,11 +118,6 @@ def assert_equal(a: Any, b: Any) -> None:
 def assert_close(a: Any, b: Any, rtol=1e-5, atol=1e-6) -> None:
   """Two pytrees are equal but for rounding."""
   chex.assert_trees_all_close(a, b, rtol=rtol, atol=atol, strict=True)
-
-
-def row(tree: Any, i: int) -> Any:
-  """Row ``i`` of every leaf, in NumPy: JAX would compile it for each shape."""
-  return jax.tree.map(lambda leaf: np.asarray(leaf)[i], tree)
 
 
 def differ(a: Any, b: Any) -> bool:

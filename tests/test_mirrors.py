@@ -72,6 +72,8 @@ ELSEWHERE = {
   "rounds/loss_weights": "exchange/test_weights",
   "rounds/one_model": "rounds/test_two_halves",
   "runs/availability": "runs/test_options",
+  "runs/bench": "contract/test_contract",
+  "runs/contract_roles": "contract/test_parameter_roles",
   "runs/pictures": "runs/test_compare",
   "runs/texts": "runs/test_compare",
   "runs/sinks": "runs/test_queue",

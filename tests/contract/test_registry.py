@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from fedjax_alg import hparams, own, registry
+from fedjax_alg import hparams, registry
 from fedjax_alg.algorithms import composed
 from fedjax_alg.engine import clients
-from fedjax_alg.runs import methods
+from fedjax_alg.runs import contract
 from tests.algorithms import bridge
 
 pytestmark = pytest.mark.fast
@@ -89,8 +89,6 @@ def test_defaults_are_valid_and_documented(name):
   entry = registry.get(name)
   for part in entry.parts():
     hparams.validate(part)
-  if own.is_own(name):  # documented as its author likes
-    return
   assert entry.label and entry.paper
   assert dataclasses.fields(entry.hparams), name
   for field in entry.fields.values():
@@ -128,27 +126,8 @@ def test_the_aggregator_and_the_attack_reach_the_round(name, field, problem):
 
 @pytest.mark.parametrize("name", list(registry.ALGORITHMS))
 def test_builders_validate(name, problem):
-  """The first number with a lower bound is set below it.
-
-  One of the user's own may have none, and may leave the check to the run.
-  """
-  field, bound = next(
-    (
-      (field, bound)
-      for field in dataclasses.fields(registry.get(name).hparams)
-      for bound in map(field.metadata.get, ("minimum", "above"))
-      if bound is not None
-    ),
-    (None, None),
-  )
-  if field is None:  # no number has a bound, or it is the user's own
-    assert own.is_own(name) or name in ("fed3r", "fedncm")
-    return
-  bad = type(field.default)(bound - 1)
-  with pytest.raises(ValueError, match=f"{field.name}={bad}: must be"):
-    if own.is_own(name):
-      methods.with_keywords(methods.method_of(name), {field.name: bad})
-    registry.build(name, problem.model, map_clients=MAP, **{field.name: bad})
+  field = contract.check_ranges(name, registry.get(name), problem.model)
+  assert field or name in ("fed3r", "fedncm")
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,8 @@ from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.hparams import traced_names
-from fedjax_alg.runs import methods
+from fedjax_alg.runs import bench, contract, methods
 from tests import problems
-from tests.contract import test_contract
-from tests.contract.test_contract import types
 
 #: Given to every algorithm that has the field: few steps, nothing zero.
 SMALL = dict(
@@ -220,13 +218,13 @@ def test_traced_values_give_the_types_of_constants(name, overrides, problem):
   state, after, (aux,), (deployed,), _ = jax.eval_shape(
     program(method, problem, map_clients), arguments(method)
   )
-  constant = types(jax.eval_shape(lambda: begin({})[1]))
-  assert types(state) == constant and types(after) == constant
+  constant = contract.types(jax.eval_shape(lambda: begin({})[1]))
+  assert contract.types(state) == constant and contract.types(after) == constant
   deployed_model = begin({})[0].client_model(problem.model)
-  assert types(deployed) == types(
+  assert contract.types(deployed) == contract.types(
     jax.eval_shape(deployed_model.init, jax.random.key(0))
   )
-  test_contract.check_report(aux, size)
+  contract.check_report(aux, size)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +287,7 @@ def read_in_the_programs_above():
     field
     for name, entry in registry.ALGORITHMS.items()
     if not entry.options
-    for field in test_contract.small_method(name).traced_names
+    for field in bench.small_method(name).traced_names
   }
 
 

@@ -23,6 +23,7 @@ _COMMANDS = (
   "judge",
   "demo",
   "prepare",
+  "check",
   "forget",
   "contributions",
 )

@@ -1,0 +1,511 @@
+"""A method on a small problem: what the clauses of the contract measure.
+
+Clients are unlike in their number of examples and in their models. The program
+of a run takes every number that it may take as an argument, as those of
+``fa.run`` do, and also how the cohort of a round is changed (``Slots``).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import copy
+import dataclasses
+import functools
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg import base, models, registry
+from fedjax_alg import hparams as hparams_lib
+from fedjax_alg.algorithms.scaffnew import ScaffnewHParams
+from fedjax_alg.base import Algorithm, ClientData, FedSpec, Model, Shard
+from fedjax_alg.client import objective
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.data import layout
+from fedjax_alg.engine import clients, compiling, loop
+from fedjax_alg.engine.keys import client_keys, run_keys
+from fedjax_alg.engine.round import Participation, sample_cohort
+from fedjax_alg.errors import OptionError
+from fedjax_alg.rounds.expected import Played
+from fedjax_alg.runs import methods
+from fedjax_alg.typing import PyTree
+
+#: Examples of each client: 64 fill one block of a full pass, 90 take two.
+SIZES = (3, 90, 7, 12, 45, 5, 20, 9, 64, 4, 15, 30)
+VALIDATION = 70  #: examples of the server
+FEATURES, CLASSES = 12, 4
+L2 = 0.01
+#: Seeds of a run, its most rounds, and the slots without clients of ``fewer``.
+SEEDS, MAX_ROUNDS, PADDING = (0, 1), 60, 2
+#: The numbers that a program is given, in parts of those it is built from, so
+#: that none of the latter can be used by mistake.
+CHANGE = 0.95
+
+#: Values of a short run, for methods that have the field.
+SMALL: Mapping[str, Any] = dict(
+  local_steps=4,
+  batch_size=5,
+  num_models=3,
+  threshold=1,
+  num_components=3,
+  num_groups=3,
+  max_groups=3,
+  pretrain_scale=4,
+  pretrain_steps=3,
+  cluster_after=1,
+  split_after=1,
+  eps1=1e3,
+  eps2=0.0,
+  gamma_max=0.0,
+  directions=3,
+  smoothing=0.1,
+  steps_per_round=3,
+  inner_steps=2,
+  lam=2.0,
+  remove_ridge=False,
+)
+#: Methods whose head is made of class means, which minimize nothing.
+OF_MEANS = ("fedcof", "fedncm")
+
+
+class SmallProblem(NamedTuple):
+  """A federated data set with a model for it."""
+
+  model: Model
+  data: ClientData
+  clients: list[tuple[np.ndarray, np.ndarray]]  #: (x, y) of each client
+  spec: FedSpec  #: its cohort is 8 of the 12, or all of a small problem
+  validation: Any = None  #: (x, y) of the server
+
+
+def lay_out_clients(
+  clients: Sequence[tuple[np.ndarray, np.ndarray]], validation: Any = None
+) -> ClientData:
+  """Lays the clients' arrays out back to back, then the server's (x, y)."""
+  validation_pairs = [] if validation is None else [validation]
+  x = np.concatenate([x for x, _ in [*clients, *validation_pairs]])
+  y = np.concatenate([y for _, y in [*clients, *validation_pairs]])
+  size = np.array([len(y) for _, y in clients])
+  rows = np.arange(len(y))
+  data: ClientData = jax.tree.map(
+    jax.device_put,  # jnp.asarray compiles a program for each shape
+    layout.client_data(
+      x,
+      y,
+      rows[: size.sum()],
+      np.cumsum(size) - size,
+      size,
+      rows[size.sum() :] if validation_pairs else None,
+    ),
+  )
+  return data
+
+
+def make_clients(
+  sizes: Sequence[int] = SIZES, seed: int = 0
+) -> list[tuple[np.ndarray, np.ndarray]]:
+  """Makes three kinds of clients whose models differ, on sparse features.
+
+  Feature 8 is held by every other client, 9 by every third one, 10 by client
+  1 alone in few examples, 11 by nobody.
+  """
+  rng = np.random.default_rng(seed)
+  shared = rng.normal(size=(FEATURES, CLASSES))
+  kinds = 2.5 * rng.normal(size=(3, FEATURES, CLASSES))
+  clients = []
+  for i, size in enumerate(sizes):
+    x = rng.normal(size=(size, FEATURES))
+    x *= rng.random((size, FEATURES)) < 0.7
+    x[:, 8] *= i % 2 == 0
+    x[:, 9] *= i % 3 == 0
+    x[:, 10] *= (i == 1) & (rng.random(size) < 0.2)
+    x[:, 11] = 0
+    x = x.astype(np.float32)
+    y = np.argmax(x @ (shared + kinds[i % 3]), axis=1).astype(np.int32)
+    clients.append((x, y))
+  return clients
+
+
+def softmax_problem() -> SmallProblem:
+  """Makes 12 clients, 12 features, 4 classes, and softmax regression with L2.
+
+  The server holds VALIDATION examples of a thirteenth client.
+  """
+  *clients, server = make_clients((*SIZES, VALIDATION))
+  model = models.make_model("softmax", (FEATURES,), CLASSES, l2=L2)
+  return SmallProblem(
+    model,
+    lay_out_clients(clients, server),
+    clients,
+    FedSpec(len(clients), 8, CLASSES, (FEATURES,), sum(SIZES)),
+    server,
+  )
+
+
+def row(tree: PyTree, i: Any) -> Any:
+  """Reads row ``i`` of every leaf, in NumPy: JAX would compile it for each shape."""
+  return jax.tree.map(lambda leaf: np.asarray(leaf)[i], tree)
+
+
+def quick_compiler_options() -> dict[str, Any]:
+  """Gives ``compiler_options`` that compile in a third of the time."""
+  return dict(compiling.quick_options("cpu") or {})
+
+
+def quick_jit(fn: Callable[..., Any], **options: Any) -> Any:
+  """Jits a function with ``quick_compiler_options``."""
+  return jax.jit(fn, compiler_options=quick_compiler_options(), **options)
+
+
+def usable(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+  """Selects those settings that hyper-parameters of this type can have.
+
+  A field of a user's own method may mean something else by the same name.
+  """
+  fields = {field.name: field for field in dataclasses.fields(kind)}
+  usable_settings = {}
+  for name, value in settings.items():
+    if name in fields and type(value) is type(fields[name].default):
+      with contextlib.suppress(OptionError):
+        if "help" in fields[name].metadata:
+          hparams_lib.validate(
+            dataclasses.make_dataclass("One", [(name, object, fields[name])])(value)
+          )
+        usable_settings[name] = value
+  return usable_settings
+
+
+def small_method(
+  name: str, entry: registry.Entry | None = None, **overrides: Any
+) -> methods.Method:
+  """Makes a method with the settings of a short run, resolved.
+
+  Args:
+    name: its name.
+    entry: its entry; None: that of the registry.
+    **overrides: settings that it has in any case.
+  """
+  entry = entry or registry.get(name)
+  settings = usable(entry.hparams, SMALL) | dict(entry.test_hparams) | overrides
+  return methods.Method(name, entry, *entry.parts(**settings)).resolved()
+
+
+class Violation(Exception):
+  """A clause of the contract does not hold; the message is one sentence."""
+
+
+def trace_once(fn: Callable[..., Any]) -> Callable[..., Any]:
+  """Wraps a function, which fails when it is traced again.
+
+  One trace is one program.
+  """
+  traces: list[int] = []
+
+  def once(*args: Any) -> Any:
+    if traces:
+      raise Violation("is traced, and would be compiled, a second time")
+    result = fn(*args)
+    traces.append(1)
+    return result
+
+  return once
+
+
+class Slots(NamedTuple):
+  """How a cohort is changed before a round; inputs of the program of a run."""
+
+  order: Any  #: [S] int, the slot that comes to each place
+  present: Any  #: [S] bool, false for those that become padding slots
+  offset: Any = 0  #: [] int, the offset of padding slots
+
+  @jax.jit
+  def change(self, cohort: Any) -> Any:
+    """Gives the cohort with its slots in this order, some without client."""
+    present = jnp.asarray(self.present)
+    shards = cohort.shards._replace(
+      offset=jnp.where(present, cohort.shards.offset, self.offset),
+      size=jnp.where(present, cohort.shards.size, 0),
+    )
+    ids = jnp.where(present, cohort.ids, cohort.everyone.size.shape[0])
+    weight = jnp.where(present, cohort.weight, 0)
+    ids, offset, size, weight = (
+      leaf[jnp.asarray(self.order)]
+      for leaf in (ids, shards.offset, shards.size, weight)
+    )
+    return cohort._replace(
+      ids=ids, shards=shards._replace(offset=offset, size=size), weight=weight
+    )
+
+
+class Bench:
+  """One method with its program of a run, shared by all clauses.
+
+  The program is built from other numbers than it is given. ``algorithm`` has
+  its numbers as constants.
+  """
+
+  def __init__(
+    self, name: str, problem: SmallProblem, entry: registry.Entry | None = None
+  ):
+    """Builds the method.
+
+    Args:
+      name: its name in messages, or of the registry.
+      problem: the clients and the model.
+      entry: its entry; None: that of the registry.
+    """
+    self.name, self.problem = name, problem
+    self.entry = entry = entry or registry.get(name)
+    #: Whether it is a user's own method, of which nothing else is known.
+    self.is_own = entry is not registry.ALGORITHMS.get(name)
+    method = small_method(name, entry)
+    self.traced = method.builder(problem.model, clients.ClientMap())
+    self.method = method.with_values(
+      {
+        name: CHANGE * value
+        for name, value in method.values().items()
+        if isinstance(value, float)
+      }
+    )
+    self.hparams = self.method.hparams
+    self.numbers = self.method.numbers([self.method], len(SEEDS))
+    size = problem.spec.num_clients if entry.all_clients else problem.spec.cohort_size
+    self.spec = problem.spec._replace(cohort_size=size)
+    self.algorithm = self.build(clients.ClientMap())
+    self.keys = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(run_keys, SEEDS))
+    #: Types of a round's state, new state and report; set when it is traced.
+    self.types: Any = None
+    self.run_rounds = quick_jit(
+      trace_once(
+        loop.make_run_rounds(
+          self.with_slots, Participation(size), MAX_ROUNDS
+        ).__wrapped__
+      ),
+      donate_argnums=0,
+    )
+    #: All slots of a cohort, and the last of them without clients.
+    self.whole = Slots(np.arange(size), np.ones(size, bool))
+    self.fewer = self.whole._replace(present=np.arange(size) < size - PADDING)
+    self._states: dict[int, PyTree] = {}
+
+  def with_numbers(self, **numbers: float) -> "Bench":
+    """Gives the method with other numbers; the program of a run is the same."""
+    other = copy.copy(self)
+    other.method = self.method.with_values(numbers)
+    other.hparams = other.method.hparams
+    other.numbers = other.method.numbers([other.method], len(SEEDS))
+    other.algorithm = other.build(clients.ClientMap())
+    other._states = {}
+    return other
+
+  @property
+  def draws(self) -> bool | None:
+    """Whether a round draws mini-batches, or anything else, at random.
+
+    None: nothing says so of a user's own method.
+    """
+    if issubclass(self.entry.hparams, (LocalWork, ScaffnewHParams)):
+      return True
+    return None if self.is_own else not self.entry.all_clients
+
+  @functools.cached_property
+  def initial(self) -> Any:
+    """States of all seeds before their first round."""
+    return quick_jit(
+      functools.partial(loop.initial_states, self.traced, self.problem.model, self.spec)
+    )(self.problem.data, self.keys, self.numbers)
+
+  def build(self, map_clients: base.MapClients) -> Algorithm:
+    """Builds the algorithm with its numbers as constants."""
+    return self.method.build(self.problem.model, map_clients)
+
+  def with_slots(self, numbers: Any) -> Algorithm:
+    """Builds the algorithm with rounds on a changed cohort."""
+    slots, algorithm = numbers["slots"], self.traced(numbers["traced"])
+
+    def round_(state: Any, cohort: Any, key: Any) -> Any:
+      new, aux = algorithm.round(state, slots.change(cohort), key)
+      self.types = jax.tree.map(jax.typeof, (state, new, aux))
+      return new, aux
+
+    return algorithm._replace(round=round_)
+
+  def inputs(
+    self,
+    states: Any,
+    start: int,
+    count: int,
+    slots: Slots | None = None,
+    data: ClientData | None = None,
+    keys: Any = None,
+  ) -> Any:
+    """Makes arguments of ``run_rounds``, for which ``states`` is copied."""
+    states, numbers = jax.device_put(
+      (
+        jax.tree.map(np.array, states),
+        {
+          "slots": jax.tree.map(
+            lambda leaf: np.stack([leaf] * len(SEEDS)), slots or self.whole
+          ),
+          "traced": self.numbers,
+        },
+      )
+    )
+    return (
+      states,
+      data or self.problem.data,
+      keys or self.keys,
+      numbers,
+      jnp.int32(start),
+      jnp.int32(count),
+    )
+
+  def run(self, states: Any, start: int, count: int, **changes: Any) -> Any:
+    """Gives the states after rounds start.. and the log."""
+    return self.run_rounds(*self.inputs(states, start, count, **changes))
+
+  def round(self, age: int, slots: Slots | None = None, **changes: Any) -> Any:
+    """Gives state and report of seed 0 of the round after ``age`` rounds."""
+    states, log = self.run(self.states(age), age, 1, slots=slots, **changes)
+    return row(states, 0), row(log.aux, (0, 0))
+
+  def states(self, age: int) -> Any:
+    """Gives the states of all seeds after ``age`` rounds."""
+    if age not in self._states:
+      self._states[age] = self.run(self.initial, 0, age)[0] if age else self.initial
+    return self._states[age]
+
+  def state(self, age: int) -> Any:
+    """Gives the state of seed 0 after ``age`` rounds."""
+    return row(self.states(age), 0)
+
+  @functools.cached_property
+  def size(self) -> int:
+    """P, the number of parameters."""
+    return base.num_params(self.model_shapes)
+
+  @functools.cached_property
+  def model_shapes(self) -> Any:
+    """The model's parameters, as shapes."""
+    return jax.eval_shape(self.problem.model.init, jax.random.key(0))
+
+  @functools.cached_property
+  def deployed_shapes(self) -> Any:
+    """The parameters that a client deploys, as shapes."""
+    model = self.algorithm.client_model(self.problem.model)
+    return jax.eval_shape(model.init, jax.random.key(0))
+
+  @functools.cached_property
+  def models(self) -> int:
+    """K, the number of global models; 1 where there is none."""
+    if self.algorithm.global_params is None:
+      return 1
+    shapes = jax.eval_shape(self.algorithm.global_params, self.state(0))
+    return int(jax.tree.leaves(shapes)[0].shape[0])
+
+  def facts_of_round(self, age: int) -> Played:
+    """Describes the round after ``age`` rounds, for ledgers."""
+    cohort, _ = self.round_inputs(age)
+    num_models, ids = self.models, tuple(np.asarray(cohort.ids).tolist())
+    if age < getattr(self.hparams, "threshold", 0):
+      num_models = 1
+
+    def read_by(clients: Sequence[int], steps: int, batches: int = 1) -> int:
+      work = (
+        self.hparams
+        if not steps
+        else LocalWork(local_steps=steps, batch_size=self.hparams.batch_size)
+      )
+      return _read_by_steps(work, [SIZES[i] for i in clients], batches)
+
+    return Played(
+      self.size,
+      num_models,
+      sum(SIZES[i] for i in ids),
+      lambda batches: read_by(ids, 0, batches),
+      self.hparams,
+      FEATURES,
+      CLASSES,
+      age,
+      ids,
+      self.spec.num_clients,
+      self.state(age),
+      read_by,
+    )
+
+  def round_inputs(self, number: int) -> tuple[Any, Any]:
+    """Gives the cohort and the key of round ``number`` of seed 0 in a run."""
+    keys = run_keys(SEEDS[0])
+    cohort = sample_cohort(
+      self.problem.data, self.spec.cohort_size, jax.random.fold_in(keys.cohort, number)
+    )
+    return cohort, jax.random.fold_in(keys.work, number)
+
+  @functools.cached_property
+  def deploy_all(self) -> Any:
+    """(state, key) -> params of all clients and a newcomer, their losses."""
+    # Least squares; a head of class means minimizes nothing.
+    loss = _squared_error if self.entry.rounds and self.name not in OF_MEANS else None
+    count = self.spec.num_clients
+    ids: Any = np.arange(count + 1, dtype=np.int32)  # id C is the newcomer
+    holder = ids % count  # whose data are those of client 0
+    data = self.problem.data
+    places: list[Any] = [np.asarray(leaf)[holder] for leaf in (data.offset, data.size)]
+    shards = Shard(data.x, data.y, *places)
+    measured = self.algorithm.client_model(self.problem.model)
+
+    @quick_jit
+    def deploy(state: Any, key: Any, numbers: Any, shards: Any) -> Any:
+      return jax.vmap(
+        functools.partial(self.traced(numbers).client_params, state),
+        in_axes=(0, _OF_CLIENTS, 0),
+      )(ids, shards, client_keys(key, ids))
+
+    def deploy_and_measure(state: Any, key: Any) -> Any:
+      params = deploy(state, key, row(self.numbers, 0), shards)
+      return params, _losses_of(measured, loss)(params, shards)
+
+    return deploy_and_measure
+
+  def is_finished(self, age: int) -> bool:
+    """Whether a method that ends has nothing more to do."""
+    rounds = self.entry.rounds
+    return rounds is not None and age >= rounds(self.hparams, 1)
+
+
+#: The axis of a shard's leaves along which clients lie.
+_OF_CLIENTS = Shard(*cast(Any, (None, None, 0, 0)))
+
+
+@functools.cache
+def _losses_of(model: Model, loss: Any) -> Any:
+  """(params, shards) of clients -> their losses: one program for all methods."""
+  measured = model._replace(loss=loss) if loss else model
+  return quick_jit(
+    jax.vmap(functools.partial(objective.full_loss, measured), in_axes=(0, _OF_CLIENTS))
+  )
+
+
+def _squared_error(logits: Any, y: Any) -> Any:
+  return ((logits - jax.nn.one_hot(y, logits.shape[1])) ** 2).sum(1)
+
+
+def _read_by_steps(work: Any, sizes: Sequence[int], batches_per_step: int) -> int:
+  """Examples that the local steps read, counted batch by batch."""
+  if not isinstance(work, LocalWork):
+    return 0
+  total = 0
+  for size in sizes:
+    batch = work.batch_size or size
+    per_epoch = [min(batch, size - start) for start in range(0, size, batch)]
+    steps = work.local_steps or work.local_epochs * len(per_epoch)
+    total += sum(per_epoch[k % len(per_epoch)] for k in range(steps * batches_per_step))
+  return total
+
+
+def nan_behind(data: ClientData) -> tuple[ClientData, int]:
+  """Gives the data with rows full of NaN, and the offset of the first of them."""
+  # No client's last block reaches these rows.
+  first = data.x.shape[0] - layout.PADDING_ROWS + objective.BLOCK_ROWS
+  return data._replace(x=data.x.at[first:].set(jnp.nan)), first

@@ -1,0 +1,228 @@
+"""A method that breaks a promise is told which, in one sentence.
+
+The defects of ``flawed`` are numbers of one compiled program. That methods which
+keep the promises pass is tested for the library's in tests/contract, and for the
+example of the documentation in tests/docs.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fedjax_alg import registry, trees
+from fedjax_alg.base import (
+  Algorithm,
+  RoundAux,
+  Work,
+  no_setup,
+  num_params,
+  round_cost,
+  shared_client_params,
+)
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd
+from fedjax_alg.engine.keys import client_keys
+from fedjax_alg.hparams import hyper
+from fedjax_alg.rounds import expected
+from fedjax_alg.runs import contract
+from fedjax_alg.runs.bench import Bench
+
+(
+  NONE,
+  READS_BEHIND_SLOTS,
+  KEYS_OF_SLOTS,
+  NO_KEY,
+  OVERFLOW,
+  NO_STEP,
+  FREE_DOWNLOAD,
+  WORK_OF_EMPTY_SLOTS,
+  MEAN_OF_ALL_SLOTS,
+) = range(9)
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(LocalWork):
+  client_lr: float = hyper(0.1, "learning rate", above=0.0)
+  flaw: float = hyper(0.0, "which defect", minimum=0.0)
+
+
+class State(NamedTuple):
+  params: object
+  turns: object
+
+
+def flawed(model, hparams: HParams, *, map_clients):
+  def has(flaw):
+    return jnp.abs(hparams.flaw - flaw) < 0.5
+
+  def global_params(state):
+    return trees.repeat(state.params, 1)
+
+  def init(params, spec, key):
+    del spec, key
+    return State(params, jnp.float32(0))
+
+  def round_(state, cohort, key):
+    slots = cohort.ids.shape[0]
+    key = jax.lax.select(has(NO_KEY), jax.random.key(0), key)
+    keys = jax.lax.select(
+      jnp.full(slots, has(KEYS_OF_SLOTS)),
+      jax.random.split(key, slots),
+      client_keys(key, cohort.ids),
+    )
+
+    def train(params, shard, key):
+      trained, loss = sgd(model, params, shard, hparams, hparams.client_lr, key)
+      return trees.subtract(trained, params), loss
+
+    update, loss = map_clients(train, state.params, cohort.shards, keys)
+    mean = jax.tree.map(
+      lambda right, wrong: jnp.where(has(MEAN_OF_ALL_SLOTS), wrong, right),
+      trees.slot_mean(cohort.weight, update),
+      jax.tree.map(lambda leaf: leaf.mean(0), update),
+    )
+    params = trees.add_scaled(state.params, jnp.where(has(NO_STEP), 0.0, 1.0), mean)
+    turns = state.turns + jnp.where(has(OVERFLOW), jnp.float32(3e38), 1.0)
+    first = cohort.shards.x[cohort.shards.offset, 0]
+    sizes = (cohort.weight * first).sum()  # 0 times what an empty slot points at
+    turns = jnp.where(has(READS_BEHIND_SLOTS), turns + sizes, turns)
+    size = num_params(params)
+    gradients = jax.vmap(hparams.examples_read)(cohort.shards.size)
+    cost = round_cost(size, size, 1, gradients.sum())
+    cost = cost._replace(down=jnp.where(has(FREE_DOWNLOAD), 0, cost.down))
+    steps = jax.vmap(hparams.num_steps)(cohort.shards.size).astype(jnp.float32)
+    steps = jnp.where(has(WORK_OF_EMPTY_SLOTS), steps + 1, steps)
+    work = Work(3 * model.flops * gradients.astype(jnp.float32), steps)
+    server = {"train_loss": trees.slot_mean(cohort.weight, loss)}
+    return State(params, turns), RoundAux({"loss": loss}, server, cost, work)
+
+  return Algorithm(
+    init, no_setup, round_, shared_client_params(global_params), global_params
+  )
+
+
+ENTRY = registry.Entry(
+  HParams, flawed, "Flawed", "nobody", ledger=expected.vectors(1, 1)
+)
+
+
+@pytest.fixture(scope="module", name="flawless")
+def fixture_flawless(problem):
+  bench = Bench("mine.py:ENTRY", problem, ENTRY)
+  bench.states(1)  # traces and compiles the program of all flaws
+  return bench
+
+
+@pytest.mark.parametrize(
+  "flaw, sentences",
+  [
+    (NONE, {}),
+    (
+      READS_BEHIND_SLOTS,
+      {"empty slots": "examples behind an empty slot change state.turns (by NaN); "},
+    ),
+    (
+      KEYS_OF_SLOTS,
+      {"order of slots": "the order of the slots changes state.params/"},
+    ),
+    (NO_KEY, {"seeds": "another key of a round changes nothing of the state"}),
+    (OVERFLOW, {"finite": "NaN or infinite within six rounds: state.turns"}),
+    (NO_STEP, {"learning": "the clients' mean loss is ", "seeds": ""}),
+    (
+      FREE_DOWNLOAD,
+      {"ledger": "bills down=0, the ledger of its Entry states down=52 of a Played"},
+    ),
+    (WORK_OF_EMPTY_SLOTS, {"work": "work.batches of an empty slot is not 0"}),
+  ],
+)
+def test_a_flaw_is_named_by_the_clause_that_it_breaks(flawless, flaw, sentences):
+  """And by no other; a method without any flaw breaks none."""
+  bench = flawless.with_numbers(flaw=float(flaw))
+  violations = {}
+  for promise in contract.cases(contract.COMPILED):
+    if sentence := promise.violation(bench):
+      assert sentence.startswith(promise.clause.name) and "\n" not in sentence
+      violations.setdefault(promise.clause.name, sentence)
+  assert violations.keys() == sentences.keys(), violations
+  for name, words in sentences.items():
+    assert words in violations[name]
+
+
+def test_a_mean_that_counts_empty_slots_is_noticed(flawless):
+  """Their updates are zero, so nothing but their number tells."""
+  bench = flawless.with_numbers(flaw=float(MEAN_OF_ALL_SLOTS))
+  with pytest.raises(contract.Violation, match="more empty slots changes state.params"):
+    contract.MAPS.check(bench, 0)
+
+
+def other(**changes):
+  """An entry of ``flawed`` with some functions or fields changed."""
+
+  def build(model, hparams: HParams, *, map_clients):
+    algorithm = flawed(model, hparams, map_clients=map_clients)
+    return algorithm._replace(
+      **{name: change(algorithm) for name, change in changes.items()}
+    )
+
+  return ENTRY._replace(build=build)
+
+
+def after(change):
+  """A round with a change of its results."""
+  return lambda algorithm: (
+    lambda state, cohort, key: change(*algorithm.round(state, cohort, key))
+  )
+
+
+@pytest.mark.parametrize(
+  "entry, sentence",
+  [
+    (
+      other(round=after(lambda state, aux: (state, aux._replace(cost=None)))),
+      "its round returns a NoneType as `cost` of its report, must return a RoundCost",
+    ),
+    (
+      other(
+        round=after(
+          lambda state, aux: (state._replace(turns=jnp.zeros(2, jnp.float32)), aux)
+        )
+      ),
+      "its round returns float32[2] at .turns, must return a state like the one",
+    ),
+    (
+      other(global_params=lambda algorithm: lambda state: state.turns),
+      "its global_params returns one array, must return K models",
+    ),
+  ],
+)
+def test_a_method_without_meaning_is_told_once(entry, sentence):
+  """No other clause can be tested."""
+  (finding,) = contract.check(entry)
+  assert finding.sentence.startswith("structure: ") and sentence in finding.sentence
+
+
+def test_a_round_that_calls_the_host_is_told_how(problem):
+  def prints(state, aux):
+    jax.debug.print("{}", state.turns)
+    return state, aux
+
+  bench = Bench("mine.py:ENTRY", problem, other(round=after(prints)))
+  (promise,) = [
+    promise for promise in contract.cases() if str(promise) == "on the device"
+  ]
+  sentence = promise.violation(bench)
+  assert sentence.startswith("on the device: a round calls the host with debug_")
+
+
+@pytest.mark.fast
+def test_an_entry_without_a_ledger_is_told_the_fields_of_one(flawless):
+  """The message names the fields, so that nobody has to read the tests."""
+  bench = flawless.with_numbers(flaw=0.0)
+  bench.entry = ENTRY._replace(ledger=None)
+  with pytest.raises(contract.Violation) as error:
+    contract.cost_by_entry(bench, 0)
+  for name in (*contract.Played._fields, *contract.Expected._fields):
+    assert name in str(error.value)
