@@ -13,7 +13,8 @@ publishes every paper whose figures are in out/<paper> or whose page is there
 already, those of the commands experiments.trust and experiments.beyond among
 them, and writes docs/results/claims.md: how many claims of each of the four
 papers are met, and every one that is not, with what was tried. The answers of
-the figures are kept in docs/results/<paper>.answers.csv.
+the figures are kept in docs/results/<paper>.answers.csv. Without --from, a page
+that is there already is written again from what it has and from its notes.
 
   python -m experiments.publish --all --redraw
 
@@ -324,7 +325,8 @@ def publish(
   all_answers = _merge_answers(paper, source, target)
   for name, part in figure_parts.items():
     figure_parts[name] = _with_sentences(
-      part, [a for a in all_answers if a.figure == name]
+      report.without_numbers(part) if paper.overview else part,
+      [a for a in all_answers if a.figure == name],
     )
   texts = {}
   for end, page in pages.items():
@@ -339,7 +341,11 @@ def publish(
       f"# Results: {paper.works}{end and ', '}{end}",
       *filter(
         None,
-        [notes.get(tops.get(end, ""), ""), "" if end else _others(paper, figure_parts)],
+        [
+          notes.get(tops.get(end, ""), ""),
+          "" if end else _others(paper, figure_parts),
+          "" if end or paper.overview is None else paper.overview(all_answers),
+        ],
       ),
     ]
     for name in of_page:
@@ -561,7 +567,14 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   if values.paper is None:
     raise UsageError(f"--paper: missing (one of {', '.join(PAPERS)}; or --all)")
   source = pathlib.Path(values["from"].value or f"out/{values.paper}")
-  print(publish(PAPERS[values.paper], expand_path(source), expand_path(values.to)))
+  print(
+    publish(
+      PAPERS[values.paper],
+      expand_path(source),
+      expand_path(values.to),
+      rewrite=not values["from"].present,
+    )
+  )
 
 
 main = Command(__doc__, _FLAGS, _run)

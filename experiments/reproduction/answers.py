@@ -38,6 +38,7 @@ class PaperAnswer(NamedTuple):
   verdict: str  #: one of ``rule.VERDICTS``
   reason: str  #: why, beside it; "": nothing to say
   settings: str  #: how the settings were chosen; "": there are none
+  rounds: str = ""  #: the rounds that were run; "": not known, or a sentence
 
   @property
   def of(self) -> tuple[str, str]:
@@ -86,6 +87,30 @@ def answer_number(
   gap = None if never or np.isinf(claim.value) else abs(values.mean() - claim.value)
   return ours, *rule.verdict(
     place, ours, gap, claim.metric, claim.unit, bool(np.isinf(claim.value))
+  )
+
+
+def of_claim(
+  figure: str,
+  claim: report.Claim,
+  ours: str,
+  verdict: str,
+  reason: str = "",
+  rounds: str = "",
+) -> PaperAnswer:
+  """The answer to a published number by a table without runs."""
+  return PaperAnswer(
+    figure,
+    claim.artifact,
+    claim.panel,
+    claim.method,
+    claim.metric,
+    claim.printed,
+    ours,
+    verdict,
+    reason,
+    "",
+    rounds,
   )
 
 
@@ -139,6 +164,7 @@ def answer_numbers(
           verdict,
           reason,
           o.settings,
+          str(o.summary.get("cost", {}).get("rounds", "")),
         )
       )
   return answers
@@ -210,11 +236,13 @@ IS_TABLE = files.table_with(*PaperAnswer._fields[:4])
 
 
 def answers_csv(answers: Iterable[PaperAnswer]) -> str:
-  """The content of a file of answers."""
+  """The content of a file of answers; no column of rounds if none are known."""
+  rows = list(answers)
+  fields = PaperAnswer._fields[: None if any(row.rounds for row in rows) else -1]
   buffer = io.StringIO()
   writer = csv.writer(buffer, lineterminator="\n")
-  writer.writerow(PaperAnswer._fields)
-  writer.writerows(answers)
+  writer.writerow(fields)
+  writer.writerows(row[: len(fields)] for row in rows)
   return buffer.getvalue()
 
 

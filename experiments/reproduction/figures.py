@@ -188,6 +188,8 @@ class Paper(NamedTuple):
   balanced: tuple[str, ...] = ()
   #: of which works its figures are, for --help and for the published page
   subject: str = ""
+  #: answers -> the one table of its page, which stands for those of its figures
+  overview: Callable[[Sequence[answers.PaperAnswer]], str] | None = None
 
   @property
   def works(self) -> str:

@@ -416,6 +416,26 @@ def with_tunings(tunings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...
   return ["ours", "settings"], [(word or "-",) for word in tunings]
 
 
+#: The heading of a table of published numbers, for which the table of a page
+#: stands if there is one (``figures.Paper.overview``).
+NUMBERS = "Published numbers and ours"
+
+
+def numbers_section(table: str, below: str = "") -> str:
+  """The Markdown section of a table of numbers, with a line below it."""
+  return f"## {NUMBERS}\n\n{table}" + (f"\n\n{below}" if below else "")
+
+
+def without_numbers(text: str) -> str:
+  """A figure's part of a page without its table of numbers."""
+  return re.sub(
+    rf"^### {NUMBERS}\n\n(?:\|.*(?:\n|\Z))+(?:\nNot run: .*\n)?\n*",
+    "",
+    text,
+    flags=re.M,
+  )
+
+
 #: Content of a column of a table, from a run.
 Column = Callable[[suite.Outcome], object]
 

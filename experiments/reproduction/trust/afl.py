@@ -19,7 +19,8 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients as clients_lib
 
 from ...reports import markdown, rule
-from .. import report
+from .. import answers, report
+from . import overview
 
 CLASSES = 10
 CLIENTS = (2, 10, 20, 50, 100, 200)
@@ -101,28 +102,32 @@ def _verdict(gap: float) -> str:
   return {rule.ABOVE: rule.WORSE, rule.BELOW: rule.BETTER}.get(place, rule.REACHED)
 
 
-def deviation_table(quick: bool) -> str:
-  """The Markdown table; quick: of 600 x 48 numbers, beside no claim."""
+def deviation_table(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
+  """The Markdown table and its answers; quick: 600 x 48 numbers, beside no claim."""
   rows, features = (600, 48) if quick else (10_000, 512)
   numbers = (2, 200) if quick else CLIENTS
-  claims = {(c.panel, c.metric): c.value for c in report.load_claims("trust", "afl")}
-  lines = []
+  claims = {(c.panel, c.metric): c for c in report.load_claims("trust", "afl")}
+  lines, table_answers = [], []
   for panel, ridge in (("a", 1.0), ("b", 0.0)):
     for number, deviation in zip(numbers, _deviations(rows, features, numbers, ridge)):
       published = None if quick else claims.get((panel, f"deviation_{number}"))
-      comparison = (
-        ("-", rule.NO_NUMBER)
-        if published is None
-        else (f"{published:.1e}", _verdict(deviation - published))
-      )
-      lines.append(
-        [number, f"{ridge:g}", comparison[0], f"{deviation:.1e}", comparison[1]]
-      )
+      ours, comparison = f"{deviation:.1e}", ("-", rule.NO_NUMBER)
+      if published is not None:
+        comparison = (
+          overview.format_published(published.printed, beside=ours),
+          _verdict(deviation - published.value),
+        )
+        table_answers.append(
+          answers.of_claim("afl", published, ours, comparison[1], rounds="1")
+        )
+      lines.append([number, f"{ridge:g}", comparison[0], ours, comparison[1]])
   return (
     f"{rows:,} x {features} Gaussian features, {CLASSES} classes, equal "
     "parts; the sum of all |W - W_joint|, W_joint by NumPy's lstsq. "
     "Below is better.\n\n"
-    + markdown.table(
-      ["clients", "ridge of a client", "published", "ours", "verdict"], lines
+    + report.numbers_section(
+      markdown.table(
+        ["clients", "ridge of a client", "published", "ours", "verdict"], lines
+      )
     )
-  )
+  ), table_answers

@@ -23,7 +23,7 @@ from ...drawing import plots
 from ...reports import markdown, rule
 from .. import answers, figures, report, suite, verdicts
 from ..figures import Figure, FigureLine, Panel
-from . import afl, against_fedjax, drift, fedexp
+from . import afl, against_fedjax, drift, fedexp, overview
 
 NAME = "trust"
 
@@ -49,9 +49,8 @@ _MUON = {
 MUON_ROUNDS = 200
 #: The paper's last round of rotated MNIST.
 ROTATED_ROUNDS = 300
-#: Panel of NIID-Bench -> how many of its 50 rounds the figure runs, with one
-#: seed: as many as a few hours of two cores allow. ``--rounds=50`` runs all.
-NIID_ROUNDS = {"a": 8, "b": 4, "c": 3}
+#: The rounds of NIID-Bench, 0.8 to 1.5 core-hours for each method.
+NIID_ROUNDS = 50
 #: Partition of the panels of the FedAvg paper -> file of its method.
 _2NN = {"iid": "2nn_iid", "shards": "2nn_two_classes"}
 
@@ -123,6 +122,7 @@ def _table_of(name: str) -> figures.Section:
       (a.panel, a.method, a.metric): a
       for a in answers.answer_numbers(NAME, name, outcomes, figure.measures)
     }
+    deviations = overview.published_deviations()
     rows, missing = [], dict[str, None]()
     for claim in report.load_claims(NAME, name):
       rows.append(
@@ -130,7 +130,7 @@ def _table_of(name: str) -> figures.Section:
           f"{claim.panel}: {titles.get(claim.panel, '')}",
           claim.method,
           claim.metric,
-          f"{claim.value:g}",
+          overview.format_published(claim.printed, deviations.get(claim[:4], "")),
         ]
       )
       answer = answer_of.get((claim.panel, claim.method, claim.metric))
@@ -143,11 +143,16 @@ def _table_of(name: str) -> figures.Section:
         str(rounds_run[claim.panel, claim.method]),
         answer.words,
       ]
-    return markdown.table(
-      ["panel", "method", "metric", "published", "ours", "rounds run", "verdict"], rows
-    ) + bool(missing) * (
-      "\n\nNot run: `python -m experiments.trust --table="
-      f"{name} --panels={','.join(missing)}`."
+    return report.numbers_section(
+      markdown.table(
+        ["panel", "method", "metric", "published", "ours", "rounds run", "verdict"],
+        rows,
+      ),
+      bool(missing)
+      * (
+        f"Not run: `python -m experiments.trust --table={name} "
+        f"--panels={','.join(missing)}`."
+      ),
     )
 
   return section
@@ -211,17 +216,17 @@ FIGURES: dict[str, Figure] = {
     "NIID-Bench: best round, 10 clients by Dirichlet(0.5), test accuracy",
     "niid_bench",
     tuple(
-      Panel(letter, title, {"dataset": dataset, "rounds": NIID_ROUNDS[letter]})
-      for letter, title, dataset in (
-        ("a", "MNIST", "mnist"),
-        ("b", "Fashion-MNIST", "fashion_mnist"),
-        ("c", "CIFAR-10", "cifar10"),
+      Panel(letter, title, {"dataset": data} | values)
+      for letter, title, data, values in (
+        ("a", "MNIST", "mnist", {}),
+        ("b", "Fashion-MNIST", "fashion_mnist", {}),
+        ("c", "CIFAR-10", "cifar10", {"augment": "crop,flip"}),
       )
     ),
     figures.of_files(f"{NAME}/methods", _NIID),
     quick=("a",),
     num_seeds=1,
-    measures={"test_accuracy_max": _best("global", 50)},
+    measures={"test_accuracy_max": _best("global", NIID_ROUNDS)},
     shrunk={"layers": "valid3-4,max2,dense16", "local_epochs": 1},
   ),
   "niid_noise": _figure(
@@ -317,11 +322,11 @@ FIGURES: dict[str, Figure] = {
 TABLES = {
   "afl": figures.FigureTable(
     "AFL: the weights in every partition and the joint ones, float64",
-    lambda request, folder: (afl.deviation_table(request.quick), []),
+    lambda request, folder: afl.deviation_table(request.quick),
   ),
   "fedexp": figures.FigureTable(
     "FedExP's notebook: least squares of clients that can all be right",
-    lambda request, folder: (fedexp.loss_table(request.quick), []),
+    lambda request, folder: fedexp.loss_table(request.quick),
   ),
   "fedjax": figures.FigureTable(
     "FedJAX 0.0.17 on the same clients",
@@ -338,8 +343,9 @@ PAPER = figures.Paper(
   quick={"dataset": "digits", "num_seeds": 1, "rounds": 3},
   files={"fashion_mnist": figures.FASHION_MNIST},
   optional=("mnist", "fashion_mnist", "cifar10"),
-  seeds="niid_bench 1 seed and a part of its 50 rounds, niid_noise, ifca_rotated and "
+  seeds="niid_bench, niid_noise, ifca_rotated and "
   "muon 1 seed, feddrift 1 seed on each of 5 partitions, the others 3 seeds",
   flag="table",
   subject="other works",
+  overview=overview.table_of_finished,
 )

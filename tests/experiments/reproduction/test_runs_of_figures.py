@@ -30,7 +30,7 @@ PUBLISHED = {
     "dirichlet:7f9b528b ablations:9974ae91 afl:a3f64f7b"
   ),
   "trust": (
-    "niid_bench:86f9d441 niid_noise:49661e44 fedavg_2nn:91e3a913 pfedme:82fa5f23 "
+    "niid_bench:f7156322 niid_noise:49661e44 fedavg_2nn:91e3a913 pfedme:82fa5f23 "
     "ifca_rotated:040f82f1 feddrift:1e81375e tamuna:f19aa1eb muon:4a20c4e1"
   ),
   "beyond": (

@@ -1,6 +1,7 @@
 """The tables of other works: settings, published numbers, runs, FedJAX."""
 
 import importlib.util
+import operator
 import re
 import types
 
@@ -10,8 +11,8 @@ import pytest
 from experiments import publish
 from experiments import trust as command
 from experiments.reports import rule
-from experiments.reproduction import figures, report, suite, verdicts
-from experiments.reproduction.trust import against_fedjax, drift, fedexp
+from experiments.reproduction import answers, figures, report, suite, verdicts
+from experiments.reproduction.trust import against_fedjax, drift, fedexp, overview
 from experiments.reproduction.trust import figures as trust
 from fedjax_alg.data import concepts
 from tests.experiments import shown
@@ -101,21 +102,41 @@ def test_the_picture_of_pfedme_has_all_three_models(monkeypatch, panel, label, b
   }
 
 
-def test_numbers_of_other_works_are_of_one_file_and_one_run():
+def test_every_published_number_is_that_of_its_source():
   """Two versions of a file, and two runs' settings, stood side by side."""
-  rows = [
-    row
-    for row in report.read_claims("trust")
-    if row["artifact"] in ("niid_bench", "pfedme")
-  ]
-  for row in rows:
-    assert re.search(r" at [0-9a-f]{8}, \S+/\S+\.(md|h5)\b", row["note"]), row
-  assert (
-    len({row["note"].split("; ")[1] for row in rows if row["artifact"] == "niid_bench"})
-    == 1
-  )
+  claims, sources = report.read_claims("trust"), report.read_claims("trust", "sources")
+  key = operator.itemgetter("artifact", "panel", "method", "metric")
+  assert [key(row) for row in sources] == [key(row) for row in claims]
+  for source, claim in zip(sources, claims):
+    ends = [float(number) for number in source["printed"].split(" to ")]
+    share = claim["unit"] == "%" and max(ends) < 1
+    digits = len(claim["value"].partition(".")[2])
+    number = sum(ends) / len(ends) * (100 if share else 1)
+    if "e" not in claim["value"]:
+      number = round(number, digits)
+    assert number == float(claim["value"]), source
+    deviation = re.match(r"\+- ([\d.]+); ", claim["note"])
+    assert source["deviation"] == (deviation[1] if deviation else ""), source
+    note, file = claim["note"], source["file"]
+    if source["repository"]:
+      assert re.fullmatch("[0-9a-f]{40}", source["commit"])
+      assert f" at {source['commit'][:8]}, {file}" in note, source
+    else:
+      assert re.fullmatch(r"arXiv:\d{4}\.\d{5}", file) and not source["commit"]
+      assert re.match(r"Table \d", source["place"])[0] in note, source
+    assert ("not read" in note) == (source["read"] == "no"), source
+    assert source["read"] in (
+      "yes",
+      "no",
+      "from a picture",
+      "quoted there",
+      "by running it",
+    )
+
+
+def test_a_curve_of_pfedme_is_that_of_its_settings():
   panels = {cell.panel: cell.config.hparams for cell in shown.cells("trust", "pfedme")}
-  for row in rows:
+  for row in report.read_claims("trust"):
     if row["artifact"] == "pfedme":
       steps, rate = re.search(  # 20b_<steps>_<inner steps>_<personal rate>
         r"20b_(\d+)_5_([\d.]+)_avg", row["note"]
@@ -128,16 +149,31 @@ def test_numbers_of_other_works_are_of_one_file_and_one_run():
       )
 
 
+def test_the_page_has_a_row_for_each_finished_run_alone():
+  """A part of a run stood beside a published number, as if it could be compared."""
+  (claim,) = (c for c in report.load_claims("trust", "niid_bench") if c.value == 98.89)
+  finished = answers.of_claim("niid_bench", claim, "98.80 +- 0.05", "reached", "", "50")
+  part = finished._replace(reason=rule.NOT_RUN, method="FedNova", rounds="8")
+  head, _, *rows = (
+    overview.table_of_finished([finished, part]).split("\n\n")[0].splitlines()
+  )
+  assert head.count("|") == rows[0].count("|") == 7 and len(rows) == 1
+  assert "FedAvg, best test accuracy | 98.89 +- 0.07 | 98.80 +- 0.05 | 50 |" in rows[0]
+  assert rows[0].endswith("| reached | `--table=niid_bench --panels=a` |")
+  assert "`niid_bench` (11)" in overview.table_of_finished([finished, part])
+
+
 def test_a_table_without_runs_has_every_number(tmp_path, capsys):
   status, out, _ = run_command(
     tmp_path, capsys, "--table=pfedme", "--finished", "--scale=quick"
   )
-  assert status == 0 and not list(tmp_path.glob("runs/*"))
+  assert status == 0 and not list(tmp_path.glob("runs/*")) and "| 94.59 |" in out
   assert out.count("not run") == 2
   assert "`python -m experiments.trust --table=pfedme --panels=a,b`" in out
   page = publish.publish(PAPER, tmp_path, tmp_path / "docs")
   text = page.read_text("utf-8")
-  assert text.startswith("# Results: other works\n") and "94.59" in text
+  assert text.startswith("# Results: other works\n\nNo finished run, so no row: ")
+  assert "`pfedme` (2)" in text and "94.59" not in text
 
 
 def test_a_page_does_not_say_where_the_users_data_are(tmp_path, capsys, monkeypatch):
