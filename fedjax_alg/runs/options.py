@@ -29,6 +29,7 @@ from fedjax_alg.models import (
   MODELS,
   class_weights,
   load_model,
+  lora,
   lstm,
   resnet,
 )
@@ -326,6 +327,20 @@ class ModelOptions:
     minimum=0.0,
     when=only("lora_rank", POSITIVE),
     source="Hu et al., ICLR 2022",
+    later=True,
+  )
+  lora_aggregation: str = hyper(
+    "fedit",
+    "how the server aggregates adapters (`roles`=lora), one of "
+    + ", ".join(lora.AGGREGATIONS)
+    + ": fedit = the means of A and of B, ffa = A stays as it was drawn, fedex = "
+    "these means, and what they miss of the mean of the products A B is added to the "
+    "layer, flora = the mean of the products is added to the layer, and every "
+    "participant draws new adapters in each round",
+    choices=lora.AGGREGATIONS,
+    when=only("lora_rank", POSITIVE),
+    source="Zhang et al. 2023 (fedit); Sun et al., ICLR 2024 (ffa); Singhal et al., "
+    "ACL 2025 (fedex); Wang et al., NeurIPS 2024 (flora)",
     later=True,
   )
   feature_map: str = hyper(

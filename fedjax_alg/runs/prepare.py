@@ -221,13 +221,19 @@ def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
       raise OptionError(
         f"{cause}: {method.name} fits every layer of the model in closed form"
       )
-  return roles.split(
+  patterns = options.roles
+  if options.lora_aggregation == "ffa":
+    patterns = (*patterns, lora.FREEZES_A)
+  model = roles.split(
     model,
-    options.roles,
+    patterns,
     roles.PersonalTraining(
       options.personal_when, options.personal_rate, options.personal_fit
     ),
     options.model_state,
+  )
+  return lora.aggregated(
+    model, options.lora_aggregation, options.lora_rank, options.lora_alpha
   )
 
 
