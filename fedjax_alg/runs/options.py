@@ -313,6 +313,14 @@ class ModelOptions:
     when=only("model", "transformer"),
     later=True,
   )
+  remat: bool = hyper(
+    False,
+    "whether gradients compute the activations within a block again instead of keeping "
+    "them: less memory for about a third more computation (`model`=resnet18 or "
+    "transformer)",
+    when=only("model", "resnet18", "transformer"),
+    later=True,
+  )
   lora_rank: int = hyper(
     0,
     "r, rank of the adapters beside every dense layer; 0: none. With `roles`=lora "
@@ -618,6 +626,14 @@ class MachineOptions:
     "needs less memory, vmap = all at once, auto = sequential on a CPU and "
     "where clients are, else vmap",
     choices=("auto", *loop.MAP_SEEDS),
+  )
+  shard_frozen: bool = hyper(
+    False,
+    "whether the devices share out the frozen parameters (`roles`) and compute every "
+    "client together, for a model that one device cannot hold; else each device holds "
+    "them all and computes clients of its own",
+    later=True,
+    when=but("roles", ()),
   )
   host_devices: int = hyper(
     0,
