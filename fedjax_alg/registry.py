@@ -64,6 +64,7 @@ from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.least_squares import heads
 from fedjax_alg.rounds import expected
 from fedjax_alg.rounds.expected import Expected, Ledger
+from fedjax_alg.rounds.merging import with_kernels_of_state
 
 
 class Entry(NamedTuple):
@@ -172,7 +173,13 @@ class Entry(NamedTuple):
       map_clients: how clients are mapped.
     """
     links = {} if self.exchange is NoExchange else {"exchange": exchange_of(exchange)}
-    return self.build(model, hparams, map_clients=map_clients, **links)
+
+    def build(model: Model) -> Algorithm:
+      return self.build(model, hparams, map_clients=map_clients, **links)
+
+    if model.roles is not None and model.roles.merging is not None:
+      return with_kernels_of_state(build, model)
+    return build(model)
 
 
 def takes_exchange(build: Callable[..., object]) -> bool:

@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int, UInt
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import objective
+from fedjax_alg.conditions import but
 from fedjax_alg.data import store
 from fedjax_alg.hparams import hyper
 from fedjax_alg.models.roles import NOTHING_MOVED, ClientLeaves
@@ -57,6 +58,50 @@ class Differentiate(NamedTuple):
 EXACT = Differentiate()
 
 
+def in_microbatches(differentiate: Differentiate, rows: int) -> Differentiate:
+  """The same loss and gradient of a mini-batch, accumulated over parts of it.
+
+  The means of the parts are weighted by the rows that count, so that a step is that
+  of the whole mini-batch but for the rounding of sums, as with ``optax.MultiSteps``
+  where all parts are full. Every part has a dropout of its own.
+
+  Args:
+    differentiate: how the loss and the gradient are computed.
+    rows: the most rows of a part, at least 1.
+  """
+
+  def batch(model, params, x, y, mask, key):
+    count = -(-mask.shape[0] // rows)
+    if count == 1:
+      return differentiate.batch(model, params, x, y, mask, key)
+    lacks = count * rows - mask.shape[0]
+
+    def split(leaf):
+      leaf = jnp.pad(leaf, ((0, lacks), *[(0, 0)] * (leaf.ndim - 1)))
+      return leaf.reshape(count, rows, *leaf.shape[1:])
+
+    parts = jax.tree.map(split, (x, y, mask))
+    number = parts[2].sum(1).astype(jnp.float32)
+    weights = jnp.where(
+      number.sum() > 0, number / jnp.maximum(number.sum(), 1.0), 1.0 / count
+    )
+
+    def value(part, x, y, mask):
+      now = None if key is None else jax.random.fold_in(key, part)
+      return differentiate.batch(model, params, x, y, mask, now)
+
+    def add(total, slot):
+      weight, *part = slot
+      return trees.add_scaled(total, weight, value(*part)), None
+
+    slots = jnp.arange(count, dtype=jnp.int32), *parts
+    shapes = jax.eval_shape(value, *trees.index(slots, 0))
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.scan(add, zero, (weights, *slots))[0]
+
+  return differentiate._replace(batch=batch)
+
+
 @dataclasses.dataclass(frozen=True)
 class LocalWork:
   """Amount of a participant's training in one round, in mini-batch steps."""
@@ -75,6 +120,15 @@ class LocalWork:
   )
   batch_size: int = hyper(
     10, "B, examples per step; 0: all the client's examples", minimum=0
+  )
+  microbatch_size: int = hyper(
+    0,
+    "the most examples whose gradient is computed at once: gradients are added up over "
+    "the parts of a step's B examples, which takes less memory and is the same step "
+    "but for rounding; 0: all B",
+    minimum=0,
+    when=but("batch_size", 0),
+    later=True,
   )
 
   def num_steps(
@@ -365,6 +419,8 @@ def fold_steps(
     return _fold_moving_steps(
       model, shard, work, key, fn, carry, batches_per_step, differentiate
     )
+  if work.microbatch_size:
+    differentiate = in_microbatches(differentiate, work.microbatch_size)
   if model.roles is not None or model.l2_of_sum:
     model = objective.of_client(model, shard)
   steps = work.num_steps(shard.size, shard.part)

@@ -234,6 +234,34 @@ def replicate(tree: PyTree, mesh: Mesh | None) -> Any:
   return jax.tree.map(lambda a: a if _in_blocks(a) else jax.device_put(a, where), tree)
 
 
+def divide(tree: PyTree, mesh: Mesh) -> Any:
+  """Shares NumPy arrays out over the devices of a mesh with one axis.
+
+  Each array is cut along its longest axis that the number of devices divides;
+  an array without such an axis is on every device.
+
+  Args:
+    tree: pytree of NumPy arrays.
+    mesh: the devices, which may be of a machine that is only described.
+
+  Returns:
+    The tree of JAX arrays, or of their shapes (see ``replicate``).
+  """
+  (axis,) = mesh.axis_names
+
+  def place(array):
+    sizes = [size if size % mesh.size == 0 else 0 for size in array.shape]
+    spec: list[str | None] = [None] * array.ndim
+    if any(sizes):
+      spec[int(np.argmax(sizes))] = axis
+    where = NamedSharding(mesh, PartitionSpec(*spec))
+    if is_described(mesh):
+      return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=where)
+    return jax.device_put(array, where)
+
+  return jax.tree.map(place, tree)
+
+
 def _in_blocks(array: object) -> bool:
   """Whether an array was placed by ``place_blocks``."""
   return (

@@ -8,9 +8,25 @@ as the model without them.
 Deviations: A has the variance 1 / d (the authors' code draws it uniformly with
 that of He et al.); all dense layers have adapters, those of an attention, too,
 whose heads are taken together. Convolutions and embeddings have none.
+
+How a server aggregates the adapters A_i, B_i of participants with weights p_i
+(`lora_aggregation`):
+
+- fedit: it averages A and B apart (Zhang et al., arXiv:2305.05644), so that the
+  product of the means is not the mean of the products.
+- ffa: A stays as it was drawn, so that the mean of B is exact (Sun et al., ICLR
+  2024, arXiv:2403.12313).
+- fedex: it averages both and adds the residual (alpha / r) (sum_i p_i A_i B_i - A B)
+  to W (Singhal et al., ACL 2025, arXiv:2410.09432).
+- flora: it adds (alpha / r) sum_i p_i A_i B_i, the product of the stacked adapters,
+  to W, and every participant of the next round draws new adapters (Wang et al.,
+  NeurIPS 2024, arXiv:2409.05976).
+
+The last two move W (``rounds.merging``); papers and codes write A and B transposed.
 """
 
 from collections.abc import Callable, Mapping
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -23,11 +39,23 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.models import adapt, roles
 
 #: Names of A and B beside a kernel.
-LORA_A, LORA_B = "lora_a", "lora_b"
+LORA_A, LORA_B = ADAPTERS = "lora_a", "lora_b"
 #: The type by which `roles`=lora finds adapters, that of flax.nnx.
 KIND = "LoRAParam"
 #: The layer of an attention whose last axis alone is the output.
 _OUT = "out"
+#: How a server aggregates adapters.
+AGGREGATIONS = ("fedit", "ffa", "fedex", "flora")
+#: Keeps A as it was drawn.
+FREEZES_A = f"frozen:**/{LORA_A}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Merging:
+  """How a server moves frozen kernels by the adapters of clients."""
+
+  aggregation: str  #: "fedex" or "flora"
+  factor: float  #: alpha / r
 
 
 def _sizes(name: str, shape: tuple[int, ...]) -> tuple[int, int] | None:
@@ -52,6 +80,12 @@ def _map_layers(
     sizes = _sizes(name, tree["kernel"].shape)
     return change(dict(tree), sizes) if sizes else dict(tree)
   return {name: _map_layers(part, change, name) for name, part in tree.items()}
+
+
+def _draw(key: Key, number: int, shape: tuple[int, ...], dtype: Any) -> Array:
+  """A [d, r] of the layer with this number."""
+  draw = jax.random.normal(jax.random.fold_in(key, number), shape, dtype)
+  return draw * shape[0] ** -0.5
 
 
 def with_adapters(model: Model, rank: int, alpha: float = 0.0) -> Model:
@@ -92,10 +126,9 @@ def with_adapters(model: Model, rank: int, alpha: float = 0.0) -> Model:
     count = itertools.count()
 
     def add(layer: dict[str, Any], sizes: tuple[int, int]) -> Any:
-      dtype, number = layer["kernel"].dtype, next(count)
-      draw = jax.random.normal(jax.random.fold_in(key, number), (sizes[0], rank), dtype)
+      dtype = layer["kernel"].dtype
       return layer | {
-        LORA_A: draw * sizes[0] ** -0.5,
+        LORA_A: _draw(key, next(count), (sizes[0], rank), dtype),
         LORA_B: jnp.zeros((rank, sizes[1]), dtype),
       }
 
@@ -132,3 +165,136 @@ def with_adapters(model: Model, rank: int, alpha: float = 0.0) -> Model:
       "too (`roles`=lora freezes them)"
     ),
   )
+
+
+def aggregated(model: Model, aggregation: str, rank: int, alpha: float) -> Model:
+  """The model whose frozen kernels a server moves, if the aggregation says so.
+
+  Args:
+    model: a model ``with_adapters``, split by roles.
+    aggregation: one of ``AGGREGATIONS``.
+    rank: r.
+    alpha: see ``with_adapters``.
+
+  Raises:
+    OptionError: the adapters are not the clients' to train, or the layers beside
+      them are not frozen.
+  """
+  label = f"`lora_aggregation`={aggregation}"
+  if aggregation == "fedit":
+    return model
+  if model.roles is None:
+    raise OptionError(f"{label}: clients train the layers, too (`roles`=lora freezes)")
+  names = dict(
+    zip(roles.leaf_paths(model.roles.role), jax.tree.leaves(model.roles.role))
+  )
+  needed = {LORA_B: "shared", LORA_A: "frozen" if aggregation == "ffa" else "shared"}
+  for name in [name for name in names if name.rpartition("/")[2] == LORA_A]:
+    layer = name.removesuffix(LORA_A)
+    for leaf, role in (needed | {"kernel": "frozen"}).items():
+      if names[layer + leaf] != role:
+        raise OptionError(
+          f"{label}: {layer}{leaf} must be {role}, and is {names[layer + leaf]} "
+          f"(`roles`=lora)"
+        )
+  if aggregation == "ffa":
+    return model
+  if model.roles.has_personal:
+    raise OptionError(f"{label}: clients must not have personal parameters")
+  merging = Merging(aggregation, (alpha or rank) / rank)
+  result: Model = dataclasses.replace(model.roles, merging=merging).shared_like(model)
+  return result
+
+
+def map_adapted(fn: Callable[..., Any], tree: Any, *trees: Any) -> Any:
+  """Maps a function over the layers with adapters; None for all other leaves.
+
+  Args:
+    fn: gets the layer of each tree, name -> leaf or None, and returns such a layer.
+    tree: parameters, or some of them with None in the place of the others.
+    *trees: trees of the same structure.
+  """
+  if LORA_A in tree:
+    return fn(tree, *trees)
+  return {
+    name: map_adapted(fn, part, *(other[name] for other in trees))
+    if isinstance(part, Mapping)
+    else None
+    for name, part in tree.items()
+  }
+
+
+def keep_leaves(tree: Any, *names: str) -> Any:
+  """Leaves with these names in layers with adapters; None for all others."""
+  return map_adapted(
+    lambda layer: {
+      name: leaf if name in names else None for name, leaf in layer.items()
+    },
+    tree,
+  )
+
+
+def redraw(key: Key, params: Params) -> Params:
+  """The parameters with new adapters, as ``with_adapters`` draws them."""
+  count = itertools.count()
+
+  def new(layer):
+    a, b = layer[LORA_A], layer[LORA_B]
+    return dict.fromkeys(layer) | {
+      LORA_A: _draw(key, next(count), a.shape, a.dtype),
+      LORA_B: jnp.zeros_like(b),
+    }
+
+  return put_adapters(params, map_adapted(new, params))
+
+
+def put_adapters(params: Params, adapters: Params) -> Params:
+  """The parameters with other adapters."""
+  return jax.tree.map(
+    lambda leaf, other: leaf if other is None else other,
+    params,
+    adapters,
+    is_leaf=lambda leaf: leaf is None,
+  )
+
+
+def layer_sizes(tree: Any) -> list[tuple[int, int, int]]:
+  """(d, r, e) of each layer with adapters.
+
+  Args:
+    tree: the adapters, arrays or shapes.
+  """
+  sizes: list[tuple[int, int, int]] = []
+
+  def note(layer):
+    sizes.append((*layer[LORA_A].shape[-2:], layer[LORA_B].shape[-1]))
+    return layer
+
+  map_adapted(note, tree)
+  return sizes
+
+
+def merge(merging: Merging, kernels: Params, adapters: Params, shares: Array) -> Params:
+  """The kernels after a round.
+
+  Args:
+    merging: the rule.
+    kernels: W of each layer, None in the place of all other leaves.
+    adapters: those that the participants send, leaves [S, ...].
+    shares: [S], p_i, which sum to 1; all 0: nobody has taken part.
+  """
+
+  def move(layer, sent):
+    factors, kernel = shares[:, None, None], layer["kernel"]
+    # Who has no share may have sent anything.
+    a, b = (jnp.where(factors > 0, sent[name], 0.0) for name in ADAPTERS)
+    a = factors * a
+    # The adapters of all slots side by side, [d, S r] and [S r, e].
+    stacked = jnp.moveaxis(a, 0, 1).reshape(a.shape[1], -1)
+    change = stacked @ b.reshape(-1, b.shape[2])
+    if merging.aggregation == "fedex":
+      change -= a.sum(0) @ jnp.tensordot(shares, b, 1)
+    moved = kernel + merging.factor * change.reshape(kernel.shape)
+    return dict.fromkeys(layer) | {"kernel": moved}
+
+  return map_adapted(move, kernels, adapters)

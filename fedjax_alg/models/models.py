@@ -336,12 +336,12 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
       task.of_tokens,
     )
   ),
-  "resnet18": lambda num_classes, norm, resnet_width, **_: resnet.ResNet(
-    num_classes, norm, resnet_width
+  "resnet18": lambda num_classes, norm, resnet_width, remat, **_: resnet.ResNet(
+    num_classes, norm, resnet_width, remat
   ),
-  "transformer": lambda num_classes, tokens, d_model, blocks, heads, task, **_: (
+  "transformer": lambda num_classes, tokens, d_model, blocks, heads, task, remat, **_: (
     transformer.Transformer(
-      num_classes, tokens, d_model, blocks, heads, per_position=task.of_tokens
+      num_classes, tokens, d_model, blocks, heads, task.of_tokens, remat
     )
   ),
 }
@@ -365,6 +365,7 @@ def make_model(
   blocks: int = 2,
   heads: int = 4,
   block_features: int = 256,
+  remat: bool = False,
   task: str | tasks.Task | None = None,
 ) -> Model:
   """Makes a named model.
@@ -387,6 +388,8 @@ def make_model(
     blocks: number of blocks (transformer, residual).
     heads: number of heads of each attention (transformer).
     block_features: random units of each block (residual).
+    remat: whether gradients compute the activations within a block again instead of
+      keeping them, as ``jax.checkpoint`` does (resnet18, transformer).
     task: what is predicted, see ``tasks.resolve_task``; None: one class for each
       example.
 
@@ -439,6 +442,7 @@ def make_model(
     blocks=blocks,
     heads=heads,
     block_features=block_features,
+    remat=remat,
     task=task or tasks.CLASSIFICATION,
   )
   return from_flax(

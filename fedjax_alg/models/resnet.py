@@ -66,6 +66,7 @@ class ResNet(nn.Module):
   num_classes: int  #: L
   norm: str = "group"  #: one of ``NORMS``
   width: int = 64  #: channels of the first stage, doubled in each of the others
+  remat: bool = False  #: whether a gradient computes activations of blocks again
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
@@ -73,9 +74,10 @@ class ResNet(nn.Module):
     if x.ndim == 3:
       x = x[..., None]
     x = nn.relu(_norm(self.norm)(_conv(self.width, 3)(x)))
+    kind = nn.remat(ResidualBlock) if self.remat else ResidualBlock
     for stage, blocks in enumerate(_BLOCKS):
       for block in range(blocks):
         stride = 2 if stage and not block else 1
         name = f"Block_{sum(_BLOCKS[:stage]) + block}"  # of earlier checkpoints
-        x = ResidualBlock(self.width * 2**stage, stride, self.norm, name=name)(x)
+        x = kind(self.width * 2**stage, stride, self.norm, name=name)(x)
     return nn.Dense(self.num_classes, name="last")(x.mean((1, 2)))

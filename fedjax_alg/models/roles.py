@@ -92,6 +92,8 @@ class Roles:
   model_state: str = "global"  #: one of ``MODEL_STATES``
   #: the statistics with which layers are called that nobody keeps (``batch``)
   unkept: Params = None
+  #: how the server moves frozen kernels (``lora.Merging``); None: they stay
+  merging: Any = None
 
   @property
   def has_personal(self) -> bool:

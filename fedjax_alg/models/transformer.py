@@ -38,6 +38,7 @@ class Transformer(nn.Module):
   blocks: int = 2
   heads: int = 4
   per_position: bool = True  #: whether every place has outputs, not the last alone
+  remat: bool = False  #: whether a gradient computes activations of blocks again
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
@@ -54,9 +55,10 @@ class Transformer(nn.Module):
       jnp.tril(jnp.ones((length, length), bool))[None, None]
       & ((x != PADDING)[:, None, None, :])
     )
+    kind = nn.remat(TransformerBlock) if self.remat else TransformerBlock
     for block in range(self.blocks):
       # The name is that of earlier checkpoints.
-      y = TransformerBlock(self.heads, name=f"Block_{block}")(y, mask)
+      y = kind(self.heads, name=f"Block_{block}")(y, mask)
     if not self.per_position:
       last = jnp.where(x != PADDING, jnp.arange(length), 0).max(1)
       y = jnp.take_along_axis(y, last[:, None, None], 1)[:, 0]

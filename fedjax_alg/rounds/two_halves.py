@@ -33,7 +33,7 @@ from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import Exchange, fit, wrap
 from fedjax_alg.models.roles import state_size
-from fedjax_alg.rounds import k_models, one_model
+from fedjax_alg.rounds import k_models, merging, one_model
 from fedjax_alg.rounds.k_models import KModels, ModelGrouping
 from fedjax_alg.rounds.loss_weights import sends_loss, weighs_by_losses
 from fedjax_alg.rounds.one_model import ComposedState, TwoHalves
@@ -66,6 +66,9 @@ def compose(
   method = _join_halves(
     model, client, server, map_clients=map_clients, exchange=exchange, grouping=grouping
   )
+  merges = model.roles is not None and model.roles.merging is not None
+  if merges:
+    method = merging.hands_over(method)
   client, exchange = method.client, method.exchange
   run_round: Any = one_model.run_round
   models_of = deployed_models(server)
@@ -106,6 +109,8 @@ def compose(
         method.num_models if several else None,
       ),
     )
+  if merges:
+    algorithm = merging.moves_kernels(algorithm, method)
   return wrap(exchange, algorithm)
 
 

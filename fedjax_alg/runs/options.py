@@ -30,6 +30,7 @@ from fedjax_alg.models import (
   MODELS,
   class_weights,
   load_model,
+  lora,
   lstm,
   resnet,
 )
@@ -311,6 +312,14 @@ class ModelOptions:
     when=only("model", "transformer"),
     later=True,
   )
+  remat: bool = hyper(
+    False,
+    "whether gradients compute the activations within a block again instead of keeping "
+    "them: less memory for about a third more computation (`model`=resnet18 or "
+    "transformer)",
+    when=only("model", "resnet18", "transformer"),
+    later=True,
+  )
   lora_rank: int = hyper(
     0,
     "r, rank of the adapters of every dense layer; 0: none. With `roles`=lora only "
@@ -325,6 +334,20 @@ class ModelOptions:
     minimum=0.0,
     when=only("lora_rank", POSITIVE),
     source="Hu et al., ICLR 2022",
+    later=True,
+  )
+  lora_aggregation: str = hyper(
+    "fedit",
+    "how the server aggregates adapters (`roles`=lora), one of "
+    + ", ".join(lora.AGGREGATIONS)
+    + ": fedit = the means of A and of B, ffa = A stays as it was drawn, fedex = "
+    "these means, and what they miss of the mean of the products A B is added to the "
+    "layer, flora = the mean of the products is added to the layer, and every "
+    "participant draws new adapters in each round",
+    choices=lora.AGGREGATIONS,
+    when=only("lora_rank", POSITIVE),
+    source="Zhang et al. 2023 (fedit); Sun et al., ICLR 2024 (ffa); Singhal et al., "
+    "ACL 2025 (fedex); Wang et al., NeurIPS 2024 (flora)",
     later=True,
   )
   feature_map: str = hyper(
@@ -596,6 +619,14 @@ class MachineOptions:
     "needs less memory, vmap = all at once, auto = sequential on a CPU and "
     "where clients are, else vmap",
     choices=("auto", *loop.MAP_SEEDS),
+  )
+  shard_frozen: bool = hyper(
+    False,
+    "whether the devices share out the frozen parameters (`roles`) and compute every "
+    "client together, for a model that one device cannot hold; else each device holds "
+    "them all and computes clients of its own",
+    later=True,
+    when=but("roles", ()),
   )
   host_devices: int = hyper(
     0,

@@ -85,7 +85,7 @@ class PlacedData:
       mesh: the devices; None for a single device.
       devices: the clients' simulated machines.
       availability: [C] float32, see ``ClientData``.
-      frozen: the frozen parameters of the model; None if it has none.
+      frozen: the frozen parameters of the model on the devices; None if it has none.
       start: the others that the run starts from; see ``ClientData``.
       reads_kinds: whether the method reads the clients' kinds.
     """
@@ -97,7 +97,7 @@ class PlacedData:
       train=shared.train._replace(
         devices=sharding.replicate(jax.tree.map(np.asarray, devices), mesh),
         availability=sharding.replicate(availability, mesh),
-        frozen=sharding.replicate(frozen, mesh),
+        frozen=frozen,
         start=sharding.replicate(start, mesh),
       )
     )

@@ -221,14 +221,44 @@ def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
       raise OptionError(
         f"{cause}: {method.name} fits every layer of the model in closed form"
       )
-  return roles.split(
+  patterns = options.roles
+  if options.lora_aggregation == "ffa":
+    patterns = (*patterns, lora.FREEZES_A)
+  model = roles.split(
     model,
-    options.roles,
+    patterns,
     roles.PersonalTraining(
       options.personal_when, options.personal_rate, options.personal_fit
     ),
     options.model_state,
   )
+  return lora.aggregated(
+    model, options.lora_aggregation, options.lora_rank, options.lora_alpha
+  )
+
+
+def _place_frozen(model: Model, options: RunOptions, mesh: Mesh | None) -> Any:
+  """The frozen parameters on the devices; None if there are none.
+
+  Raises:
+    OptionError: they are to be shared out, and cannot.
+  """
+  frozen = None if model.roles is None else model.roles.if_frozen
+  if not options.shard_frozen:
+    return sharding.replicate(frozen, mesh)
+  why = ""
+  if frozen is None:
+    why = "the model has no frozen parameters (`roles`)"
+  elif mesh is None:
+    why = "there is one device (`host_devices` makes more of a CPU)"
+  elif len(mesh.axis_names) > 1:
+    why = "the devices are those of several processes"
+  elif model.roles.merging is not None:
+    why = f"`lora_aggregation`={options.lora_aggregation} moves frozen parameters"
+  if why:
+    raise OptionError(f"`shard_frozen`=True: {why}")
+  assert mesh is not None
+  return sharding.divide(frozen, mesh)
 
 
 def check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
@@ -244,6 +274,12 @@ def check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
     raise OptionError(
       f"`roles`=personal: the clients of {method.name} keep no "
       "personal parameters (allowed: frozen)"
+    )
+  rows = getattr(method.hparams, "microbatch_size", 0)
+  if rows and model_roles.stateful is not None:
+    raise OptionError(
+      f"`microbatch_size`={rows}: the model's running statistics are those of whole "
+      "mini-batches"
     )
   flag = f"`model_state`={model_roles.model_state}"
   if model_roles.has_state and not algorithm.keeps_state:
@@ -837,7 +873,10 @@ def prepare(
   spec = _spec(federation, size)
   mode, map_seeds = _maps(method, options, platform, rows, full_model, spec)
   map_clients = clients.ClientMap(
-    mode, options.client_lanes, mesh, _cuts(method, federation)
+    mode,
+    options.client_lanes,
+    None if options.shard_frozen else mesh,
+    _cuts(method, federation),
   )
   start_params = _load_start(full_model, options, init)
   built = split_by_role(method, start.bind_leaves(full_model, start_params), options)
@@ -853,7 +892,7 @@ def prepare(
     mesh,
     options.devices(num_clients),
     options.clients_availability(num_clients, training),
-    built.roles and built.roles.if_frozen,
+    _place_frozen(built, options, mesh),
     start.trainable(built, start_params),
     method.entry.models_of_kinds(method.hparams) is not None,
   )

@@ -3,17 +3,22 @@
 import functools
 import itertools
 
+import chex
 from hypothesis import example, given
 from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy import stats
 
+from fedjax_alg import models
 from fedjax_alg.base import Shard
-from fedjax_alg.client import minibatches
+from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.sgd import sgd
+from tests import problems
 
 LARGEST = 2000
 
@@ -186,3 +191,51 @@ def test_a_part_is_whole_epochs_or_steps(work, full_steps, per_epoch):
 def test_a_shuffle_has_all_its_words():
   with pytest.raises(AssertionError, match="assert_shape"):
     minibatches.shuffle(bits_of(0)[:1], jnp.int32(0), jnp.arange(3), jnp.int32(3))
+
+
+def test_parts_of_a_batch_make_its_step():
+  """Three steps of optax.MultiSteps where all rows count; masked rows count nowhere."""
+  model = models.make_model("softmax", (3,), 4, l2=0.1)
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32),
+    model.init(jax.random.key(0)),
+  )
+  x = jnp.asarray(rng.normal(size=(12, 3)), jnp.float32)
+  y = jnp.arange(12, dtype=jnp.int32) % 4
+  of_parts = minibatches.in_microbatches(minibatches.EXACT, 4).batch
+  for number in (12, 9, 3, 0):
+    mask = jnp.arange(12) < number
+    whole = objective.batch_value_and_grad(model, params, x, y, mask)
+    # 10 of the rows, too: the last of three parts is filled up.
+    for rows in (12, 10) if number < 10 else (12,):
+      parts = of_parts(model, params, x[:rows], y[:rows], mask[:rows], None)
+      chex.assert_trees_all_close(parts, whole, rtol=1e-5, atol=1e-6)
+  multi = optax.MultiSteps(optax.sgd(0.3), 3)
+  state, moved = multi.init(params), params
+  for part in range(3):
+    rows = slice(4 * part, 4 * part + 4)
+    grad = objective.batch_value_and_grad(
+      model, params, x[rows], y[rows], jnp.ones(4, bool)
+    )[1]
+    with jax.numpy_dtype_promotion("standard"):
+      updates, state = multi.update(grad, state, moved)
+    moved = optax.apply_updates(moved, updates)
+  _, grad = of_parts(model, params, x, y, jnp.ones(12, bool), None)
+  expected = jax.tree.map(lambda p, g: p - 0.3 * g, params, grad)
+  chex.assert_trees_all_close(moved, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_local_steps_are_those_of_parts():
+  """The option reaches the steps of a client, whose last mini-batch is short."""
+  problem = problems.of_sizes((8,))
+  shard = Shard(problem.data.x, problem.data.y, jnp.int32(0), jnp.int32(8))
+  start = problems.some_params(problem.model)
+
+  def train(rows):
+    work = LocalWork(batch_size=5, microbatch_size=rows)
+    key = jax.random.key(1)
+    return jax.jit(lambda w: sgd(problem.model, w, shard, work, 0.1, key))(start)
+
+  whole, parts = train(0), train(3)
+  chex.assert_trees_all_close(parts, whole, rtol=1e-5, atol=1e-6)

@@ -3,6 +3,7 @@
 import math
 
 import jax
+from jax import ad_checkpoint
 import numpy as np
 import pytest
 
@@ -85,3 +86,43 @@ def test_what_is_refused():
     models.make_model("transformer", (5,), 9, tokens=9, heads=3)
   with pytest.raises(OptionError, match="transformer: needs sequences of"):
     models.make_model("transformer", (5, 5), 9, tokens=9)
+
+
+def residuals(model, params, x, capsys):
+  """The arrays that a gradient keeps from the forward pass, as JAX prints them."""
+  ad_checkpoint.print_saved_residuals(lambda p: model.apply(p, x).sum(), params)
+  return capsys.readouterr().out.count("\n")
+
+
+@pytest.mark.parametrize("name", ["transformer", "resnet18"])
+def test_blocks_keep_less_and_compute_the_same(name, capsys):
+  """Without `remat` in the module a gradient keeps all activations of its blocks."""
+  made = {
+    remat: models.make_model(
+      name,
+      (5,) if name == "transformer" else (8, 8, 1),
+      7,
+      tokens=9,
+      d_model=6,
+      heads=3,
+      resnet_width=2,
+      task="tokens" if name == "transformer" else None,
+      remat=remat,
+    )
+    for remat in (False, True)
+  }
+  shapes = [jax.eval_shape(model.init, jax.random.key(0)) for model in made.values()]
+  assert shapes[0] == shapes[1]
+  params = jax.tree.map(lambda leaf: np.full(leaf.shape, 0.1, leaf.dtype), shapes[0])
+  x = np.ones((2, 5), np.int32) if name == "transformer" else np.ones((2, 8, 8, 1))
+  x = x.astype(np.int32 if name == "transformer" else np.float32)
+  kept = {remat: residuals(model, params, x, capsys) for remat, model in made.items()}
+  assert kept[True] < 0.6 * kept[False], kept
+  if name == "transformer":
+    params = start()
+    tokens = np.array([[1, 2, 3, 0, 4], [5, 6, 7, 8, 1]])
+    grads = [
+      jax.jit(jax.grad(lambda p, m=model: (m.apply(p, tokens) ** 2).sum()))(params)
+      for model in made.values()
+    ]
+    problems.assert_close(*grads, rtol=1e-4)

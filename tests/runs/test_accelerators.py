@@ -1,13 +1,17 @@
 """Programs for a TPU and a GPU that are not there, by their compilers."""
 
+import jax
 import pytest
 
 from benchmarks import accelerators, hlo
 from fedjax_alg.data import federate
+from fedjax_alg.engine import sharding
+from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import prepare
 from fedjax_alg.runs.programs import Programs
+from tests import problems
 
 SMALL = [
   "--dataset=digits",
@@ -63,6 +67,49 @@ def test_the_loops_and_the_collectives_of_a_run_on_a_mesh(mesh):
   assert sum(facts["collectives"]) >= 1
   assert facts["kernels"].kernels >= 2  # two products of matrices
   assert facts["temporary_mb"] > 0 and facts["map_clients"] == "sequential"
+
+
+def test_devices_share_out_frozen_parameters(mesh):
+  """Four devices hold a quarter each and compute what each of them would alone."""
+  fed = federate("digits", partition="classes", num_clients=12)
+  ends, held = [], []
+  for shard_frozen in (False, True):
+    options = RunOptions(
+      rounds=1,
+      cohort_size=4,
+      eval_protocols=("global",),
+      model="mlp",
+      hidden=(64,),
+      lora_rank=1,
+      roles=("lora",),
+      shard_frozen=shard_frozen,
+    )
+    programs = Programs(prepare(methods.method_of("fedavg"), fed, options, mesh=mesh))
+    states, _ = programs.run_rounds(programs.initial(), 0, 1)
+    ends.append(jax.device_get(states.models))
+    size = programs.executables["rounds"].memory_analysis()
+    held.append(size.argument_size_in_bytes)
+  problems.assert_close(*ends, rtol=1e-4, atol=1e-5)
+  # Two matrices, of 64 x 64 and of 64 x 10, and two biases, of 64 and of 10.
+  shared_out = 4 * (64 * 64 + 64 * 10 + 64) * 3 // 4
+  assert abs(held[0] - held[1] - shared_out) <= 64
+
+
+@pytest.mark.parametrize(
+  "options, message",
+  [
+    (dict(), "shard_frozen=True: the model has no frozen parameters"),
+    (dict(roles=("lora",), lora_rank=1), "shard_frozen=True: there is one device"),
+  ],
+)
+def test_what_cannot_be_shared_out_is_refused(options, message, monkeypatch):
+  monkeypatch.setattr(sharding, "clients_mesh", lambda: None)
+  fed = federate("digits", partition="classes", num_clients=12)
+  options = RunOptions(
+    rounds=1, cohort_size=4, eval_protocols=("global",), shard_frozen=True, **options
+  )
+  with pytest.raises(OptionError, match=message):
+    prepare(methods.method_of("fedavg"), fed, options)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +198,9 @@ def test_what_was_compiled_before_is_not_compiled_again(tmp_path, monkeypatch, c
     ("h100", ["fedavg", "scaffold", "afl"]),
   ],
 )
-def test_three_algorithms_compile(target, names):
+def test_three_algorithms_compile(target, names, monkeypatch):
   """With the extra aot, where it can be installed."""
+  monkeypatch.delenv("XLA_FLAGS", raising=False)  # the compiler may not know them
   for module in accelerators.TARGETS[target].needs:
     pytest.importorskip(module)
   results = list(accelerators.answers(target, names, SMALL))
@@ -166,3 +214,21 @@ def test_three_algorithms_compile(target, names):
     else:
       assert facts["map_clients"] == "lanes"
       assert 2 <= facts["kernels"][0] <= 60  # two products of matrices
+
+
+@pytest.mark.parametrize("target", ["v5e_2x2"])
+def test_a_device_needs_a_quarter_of_a_frozen_model(target, monkeypatch):
+  """The plan of a model that one device cannot hold; with the extra aot."""
+  monkeypatch.delenv("XLA_FLAGS", raising=False)  # the compiler may not know them
+  for module in accelerators.TARGETS[target].needs:
+    pytest.importorskip(module)
+  model = ["--model=mlp", "--hidden=1024,1024", "--lora_rank=2", "--roles=lora"]
+  whole, shared_out = (
+    next(accelerators.answers(target, ["fedavg"], [*SMALL, *model, *flags]))
+    for flags in ([], ["--shard_frozen"])
+  )
+  for facts in (whole, shared_out):
+    assert "failed" not in facts, facts["failed"]
+  frozen_mb = 4 * (64 * 1024 + 1024 * 1024 + 1024 * 10) / 1e6
+  saved = whole["arguments_mb"] - shared_out["arguments_mb"]
+  assert 0.7 * frozen_mb < saved < 0.8 * frozen_mb, (whole, shared_out)
