@@ -15,9 +15,7 @@ import os
 import pathlib
 import re
 import shlex
-import subprocess
 import symtable
-import sys
 from unittest import mock
 
 import jax
