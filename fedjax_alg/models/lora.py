@@ -234,7 +234,7 @@ def keep_leaves(tree: Any, *names: str) -> Any:
   )
 
 
-def redraw(key: Key, params: Params) -> Params:
+def draw_adapters(key: Key, params: Params) -> Params:
   """The parameters with new adapters, as ``with_adapters`` draws them."""
   count = itertools.count()
 

@@ -74,7 +74,7 @@ def hands_over(method: TwoHalves) -> TwoHalves:
   def train(received, shard, client_row, key):
     start = received.start
     if redraws:
-      new = lora.redraw(jax.random.fold_in(key, _ADAPTERS), start)
+      new = lora.draw_adapters(jax.random.fold_in(key, _ADAPTERS), start)
       received = received._replace(start=new, reference=new)
     result = client.train_checked(received, shard, client_row, key)
     sent = lora.keep_leaves(result.params, *lora.ADAPTERS)

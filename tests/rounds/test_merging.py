@@ -78,7 +78,7 @@ def train(x, y, w, bias, a, b, moves_a):
 
 
 def oracle(rows, aggregation, w, bias, a, rounds=ROUNDS):
-  """W + s A B after some rounds, A [5, 2] being what every redraw gives."""
+  """W + s A B after some rounds, A [5, 2] being what each draw gives."""
   x, y, clients = rows
   first, b, shares = a, np.zeros((RANK, 4)), np.bincount(clients) / len(clients)
   for _ in range(rounds):

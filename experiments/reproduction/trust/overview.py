@@ -96,7 +96,7 @@ def table_of_finished(page_answers: Sequence[PaperAnswer]) -> str:
   if missing:
     words = ", ".join(f"`{name}` ({number})" for name, number in missing.items())
     parts.append(
-      f"No finished run, so no row: {words}. The number in parentheses is that of "
-      "the cells."
+      f"These have no finished run and therefore no row: {words}. Numbers in "
+      "parentheses count the cells."
     )
   return "\n\n".join(parts)
