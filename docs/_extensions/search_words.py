@@ -5,6 +5,7 @@ of a text, the nearer the entry is to the whole of what is typed.
 """
 
 import pathlib
+import zlib
 
 #: page -> words, which need not stand on it
 WORDS = {
@@ -146,4 +147,5 @@ def _check(app):
 def setup(app):
   app.connect("builder-inited", _check)
   app.connect("doctree-read", _add)
-  return {"parallel_read_safe": True}
+  # Pages are read again where the words have changed.
+  return {"parallel_read_safe": True, "env_version": zlib.crc32(repr(WORDS).encode())}
