@@ -130,6 +130,7 @@ case "$command" in
     "$venv/bin/python" -m sphinx -b html -q -W --keep-going docs \
       docs/_build/html "$@"
     "$venv/bin/python" docs/check_links.py
+    "$venv/bin/python" docs/check_search.py
     echo "docs/_build/html/index.html"
     ;;
   prepare)

@@ -31,11 +31,11 @@ def ancestors(env, page):
   for parent, pages in env.toctree_includes.items():
     for child in pages:
       above.setdefault(child, parent)
-  found = []
-  while page is not None and page not in found:
-    found.append(page)
+  path = []
+  while page is not None and page not in path:
+    path.append(page)
     page = above.get(page)
-  return found
+  return path
 
 
 def tree(env, builder, current):

@@ -26,7 +26,7 @@ def rows(text):
 
 
 def test_every_mistake_has_a_thread_and_a_test_that_is_there():
-  found = 0
+  threads = 0
   for *_, mistake, _, test in rows(CHECKED):
     path, _, name = test.strip("`").partition("::")
     tree = ast.parse((ROOT / path).read_text("utf-8"))
@@ -36,8 +36,8 @@ def test_every_mistake_has_a_thread_and_a_test_that_is_there():
       thread = re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/\w+/(\d+)", link)
       assert thread is None or label.endswith(f" {thread[1]}"), link
       assert thread or "/blob/" in link, link
-    found += bool(links)
-  assert found >= 25
+    threads += bool(links)
+  assert threads >= 25
 
 
 def test_fedbn_needs_a_normalization_layer():

@@ -709,3 +709,37 @@ def test_what_people_search_for_leads_to_its_page():
   assert len(entries) == len(set(entries))  # else two pages are first
   for page in words.WORDS:
     assert any((ROOT / "docs" / f"{page}{end}").exists() for end in (".md", ".ipynb"))
+
+
+@pytest.mark.fast
+def test_guides_are_found_before_results_and_the_changelog():
+  """The built pages are measured where they are built, ``./launch.sh docs``."""
+  measure = run_path(ROOT / "docs" / "check_search.py", "check_search")
+  scorer = measure.read_scorer(
+    (ROOT / "docs" / "_css" / "scorer.js").read_text("utf-8")
+  )
+  names = [
+    "changelog",
+    "architecture",
+    "results/claims",
+    "late",
+    "methods/fedbuff",
+    "data",
+  ]
+  index = {
+    "docnames": names,
+    "titles": ["Changes", "Late rounds", "Claims", "Late clients", "FedBuff", "Data"],
+    "alltitles": {"Late clients": [[3, None]], "Late rounds": [[1, None]]},
+    "indexentries": {"stragglers": [[5, "data", True]]},
+    "objects": {},
+    "terms": {"late": [0, 1, 2, 3, 4], "straggler": [0, 1, 2, 3, 4]},
+    "titleterms": {"late": [1, 3]},
+  }
+
+  def first(query):
+    results = measure.search(index, scorer, lambda word: word.rstrip("s"), query)
+    return list(dict.fromkeys(page for page, _ in results))
+
+  assert first("late") == [names[i] for i in (3, 4, 1, 2, 0)]
+  assert first("stragglers")[:2] == ["data", "late"]
+  assert first("nothing") == []
