@@ -12,6 +12,8 @@ import pathlib
 import sys
 import types
 
+from fedjax_alg.errors import did_you_mean
+
 from .cli import config as config_lib
 from .cli import help as help_lib
 from .cli import program
@@ -61,7 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
       raise config_lib.HelpRequested(_usage())
     names = _commands()
     if words[0] not in names:
-      raise UsageError(f"COMMAND={words[0]}: must be one of {', '.join(names)}")
+      raise UsageError(
+        f"COMMAND={words[0]}: must be one of {', '.join(names)}"
+        f"{did_you_mean(words[0], names)}"
+      )
     modules.append(importlib.import_module(f".{words[0]}", __package__))
 
   status = run_guarded(find, words)

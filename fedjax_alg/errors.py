@@ -222,6 +222,11 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     ("testratio testsplit", "local_test_fraction"),
     ("valfraction validationfraction", "validation_clients"),
     ("wandb mlflow", "callback"),
+    # Commands.
+    ("train simulate start", "run"),
+    ("download", "prepare"),
+    ("plot", "compare"),
+    ("grid gridsearch", "sweep"),
     # Values, where others name a data set, a partition, a model or a method.
     ("classes numclassesperclient classperclient", "classes_per_client"),
     ("dir labeldir noniidlabeldir", "dirichlet"),

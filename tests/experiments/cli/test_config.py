@@ -532,7 +532,11 @@ def test_what_others_call_an_option_leads_to_one_that_is_here():
     *PARTITIONS,
     *DATASETS,
     *models.MODELS,
-    # keywords of Python, and the other commands' flags
+    # commands, keywords of Python, and the other commands' flags
+    "run",
+    "prepare",
+    "compare",
+    "sweep",
     "seeds",
     "beta",
     "out",

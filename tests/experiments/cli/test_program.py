@@ -57,3 +57,6 @@ def test_a_command_is_run_with_the_words_after_it(monkeypatch, capsys):
   message = capsys.readouterr().err
   assert message.startswith("error: COMMAND=fly: must be one of ")
   assert "diversified" in message
+  for word, meant in (("sweeep", "sweep"), ("train", "run")):
+    assert commands.main([word]) == 2
+    assert capsys.readouterr().err.endswith(f"did you mean '{meant}'?\n")
