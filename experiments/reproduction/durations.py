@@ -86,7 +86,7 @@ def durations(
       yield Duration(cell, number, 0, estimate.seconds, ESTIMATED)
 
 
-def total(all_durations: Sequence[Duration]) -> str:
+def total_time(all_durations: Sequence[Duration]) -> str:
   """Says in a line how long all unfinished runs take, and how that is known."""
   open_runs = [each for each in all_durations if each.runs > each.finished]
   sources = {

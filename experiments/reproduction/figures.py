@@ -1040,7 +1040,7 @@ def _list_runs(paper: Paper, names: Sequence[str], request: Request) -> None:
     for each in durations.durations(figure_cells, request.root, parts, folders):
       print(f"{name} {each}", flush=True)
       all_durations.append(each)
-  print(durations.total(all_durations))
+  print(durations.total_time(all_durations))
 
 
 def _run(
