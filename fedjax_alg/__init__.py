@@ -31,6 +31,7 @@ from fedjax_alg.runs.api import run, steps
 from fedjax_alg.runs.audit import Audit, audit
 from fedjax_alg.runs.compare import Comparison, compare
 from fedjax_alg.runs.contributions import Contributions, contributions
+from fedjax_alg.runs.dry_run import DryRun, dry_run
 from fedjax_alg.runs.gradient_tuning import GradientTuning, tune_by_gradient
 from fedjax_alg.runs.hypergradient import Hypergradient, hypergradient
 from fedjax_alg.runs.play import NonFiniteError, Step
@@ -52,6 +53,7 @@ __all__ = [
   "Comparison",
   "Contributions",
   "DataError",
+  "DryRun",
   "FedSpec",
   "Federation",
   "GradientTuning",
@@ -76,6 +78,7 @@ __all__ = [
   "confusion",
   "contributions",
   "distributed",
+  "dry_run",
   "federate",
   "forget",
   "from_arrays",

@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_alg import split
 from fedjax_alg.engine import checkpoint, loop, processes
-from fedjax_alg.hparams import ordered_values, reads
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.runs import queue
+from fedjax_alg.runs import dry_run, queue
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.prepare import Prepared, cautions
 from fedjax_alg.runs.programs import Programs
@@ -72,7 +70,7 @@ def execute(config: Config) -> dict[str, Any]:
     programs = Programs(prepared)
     if folder is None:
       if processes.lead():
-        _print_plan(config, programs)
+        _print_plan(programs)
       return {}
     (summary,), _ = run_folders(
       [LockedRun(config, folder, start.resuming)], programs, config.method.entry.label
@@ -197,38 +195,13 @@ def run_folders(
   return folders.summaries, last
 
 
-def _print_plan(config: Config, programs: Programs) -> None:
-  """Prints what --dry_run shows."""
-  prepared = programs.prepared
-  data_mb = (
-    sum(leaf.nbytes for leaf in jax.tree.leaves(prepared.device_data.data)) / 2**20
-  )
-  state_mb = split.nbytes(programs.shapes) / 2**20
-  parts = config.method.resolved().parts
-  facts = {
-    "algorithm": config.algorithm,
-    **{
-      name: value
-      for name, value in ordered_values(*parts).items()
-      if reads(parts, name)
-    },
-    "dataset": config.data.dataset,
-    "partition": prepared.federation.partition.name,
-    **prepared.plan,
-    "rounds": programs.rounds,
-    "seeds": list(config.seeds),
-    "evaluations": -(-programs.rounds // config.run.eval_every),
-    "protocols": list(prepared.protocols),
-    "shift": config.data.shift,
-    "data_mb": round(data_mb, 1),
-    "state_mb": round(state_mb, 2),
+def _print_plan(programs: Programs) -> None:
+  """Prints what --dry_run shows: costs, and what the compiled programs need."""
+  facts = dry_run.estimate(programs.prepared).facts | {
     "program_mb": round(programs.memory_mb(), 1),
     "process_peak_mb": summary_lib.peak_memory_mb(),
     "compile_s": round(programs.compile_s, 1),
   }
-  privacy = prepared.privacy()
-  if privacy is not None:
-    facts["privacy"] = privacy.facts(programs.rounds)
   for name, value in facts.items():
     print(f"{name:18} {value}")
   for name, leaf in zip(

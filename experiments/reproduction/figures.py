@@ -33,7 +33,7 @@ from ..cli.command import Command, Flags, boolean, enum, integer, listed, string
 from ..cli.config import Layer, UsageError
 from ..drawing import plots
 from ..reports import markdown, page
-from . import answers, chosen, partitions, report, suite, verdicts
+from . import answers, chosen, durations, partitions, report, suite, verdicts
 from .chosen import Choice
 from .suite import ONE_RATE, STATED, TUNED
 
@@ -883,7 +883,6 @@ _NOT_OF_FIGURES = {
   "resume": "which goes on with unfinished runs by itself",
   "overwrite": "which reads finished runs again; to run them anew give "
   "another --out_dir or delete their folders in its runs/",
-  "dry_run": "python -m experiments.run has it",
 }
 
 
@@ -940,6 +939,12 @@ def _flags(paper: Paper) -> Flags:
     ),
     string("part", None, part_lib.HELP),
     boolean("finished", False, "run nothing: show the runs that are finished"),
+    boolean(
+      "dry_run",
+      False,
+      "run nothing: list the runs of figures and the hours that they take, as measured "
+      "if some of them are finished, otherwise estimated",
+    ),
     string(
       "data_dir",
       None,
@@ -1003,13 +1008,14 @@ def _request(
       f"--{paper.flag}: missing (one of "
       f"{', '.join([*paper.figures, *paper.tables, 'all'])})"
     )
-  for flag in ("panels", "lines", "x_axis", "html", "part", "finished"):
+  for flag in ("panels", "lines", "x_axis", "html", "part", "finished", "dry_run"):
     if name in paper.tables and values[flag].present:
       raise UsageError(f"--{flag}: not read by {name}, which makes no runs")
   if name in paper.tables and not paper.tables[name].of_runs and words:
     raise UsageError(f"{words[0]}: not read by {name}, which has settings of its own")
-  if values.part and values.finished:
-    raise UsageError("--part and --finished: give one of them")
+  one_of = [flag for flag in ("part", "finished", "dry_run") if values[flag].value]
+  if len(one_of) > 1:
+    raise UsageError(f"--{one_of[0]} and --{one_of[1]}: give one of them")
   # Tables do not show the paths of files on this machine.
   places = ("--data_dir", "--out_dir", *(f"--{name}" for name in paper.files))
   command_line = " ".join(
@@ -1034,6 +1040,20 @@ def _request(
   )
 
 
+def _list_runs(paper: Paper, names: Sequence[str], request: Request) -> None:
+  """Prints the runs of figures, and how long they take."""
+  folders: set[pathlib.Path] = set()
+  all_durations = []
+  for name in names:
+    figure, *_ = _resolve_figure(paper, name, request)
+    figure_cells = cells(paper, figure, request)
+    parts = _partitions(figure, request)
+    for each in durations.durations(figure_cells, request.root, parts, folders):
+      print(f"{name} {each}", flush=True)
+      all_durations.append(each)
+  print(durations.total_time(all_durations))
+
+
 def _run(
   paper: Paper, values: FlagValues, words: list[str], argv: Sequence[str]
 ) -> None:
@@ -1045,6 +1065,9 @@ def _run(
   names = [*paper.figures, *paper.tables]
   if values[paper.flag].value != "all":
     names = [str(values[paper.flag].value)]
+  if values.dry_run:
+    _list_runs(paper, [name for name in names if name in paper.figures], request)
+    return
   if part is not None:
     chosen_figures = [
       _resolve_figure(paper, name, request)[0]

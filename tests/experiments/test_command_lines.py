@@ -305,8 +305,8 @@ HOLDOUT = "--validation_clients=3 --partition=iid"
     ),
     (
       diversified,
-      "--figure=fig1 --dry_run",
-      "--dry_run: not of a figure command & experiments.run",
+      "--figure=fig1 --dry_run --finished",
+      "--finished and --dry_run: give one of them",
     ),
     *(
       (

@@ -394,7 +394,13 @@ def test_dry_run_writes_nothing(tmp_path, capsys):
     == 0
   )
   output = capsys.readouterr().out
-  for word in ("map_clients", "program_mb", "cohort_size", "state models/"):
+  for word in (
+    "map_clients",
+    "program_mb",
+    "cohort_size",
+    "total_bytes",
+    "state models/",
+  ):
     assert word in output
   plan = dict(
     line.split(None, 1) for line in output.splitlines() if len(line.split()) > 1
