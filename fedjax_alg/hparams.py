@@ -94,6 +94,10 @@ def field_values(*parts: Any) -> dict[str, Any]:
   }
 
 
+#: A choice that stands for all code of the user's own.
+OWN_CODE = "FILE.py:NAME"
+
+
 def hyper(
   default: object,
   help: str,  # pylint: disable=redefined-builtin
@@ -124,7 +128,8 @@ def hyper(
     maximum: the largest allowed value. Whole numbers without a maximum are at
       most ``MAX_COUNT``.
     below: an exclusive upper bound.
-    choices: the allowed strings; ``optax:NAME`` allows all that begin so.
+    choices: the allowed strings; ``optax:NAME`` allows all that begin so, and
+      ``FILE.py:NAME`` all names of code of the user's own (``own.is_own``).
     gone: strings that once were choices -> why they no longer are, for the
       message that refuses them.
     when: the condition on other fields under which the field is read
@@ -365,10 +370,11 @@ def validate(hparams: HParams) -> None:
 
 
 def _is_choice(value: object, choices: tuple[str, ...] | None) -> bool:
-  """Whether a value is allowed; ``optax:NAME`` stands for all that begin so."""
+  """Whether a value is allowed; see ``hyper`` for choices with a NAME."""
   return (
     not choices
     or value in choices
+    or (OWN_CODE in choices and ":" in str(value))
     or any(
       choice.endswith(":NAME") and str(value).startswith(choice.removesuffix("NAME"))
       for choice in choices
@@ -596,6 +602,7 @@ def check_options(options: HParams) -> None:
   """
   for field in dataclasses.fields(options):
     value, choices = getattr(options, field.name), field.metadata["choices"]
-    if choices and value is not None:
+    if value is not None and not _is_choice(value, choices):
+      assert choices
       check_known(field.name, value, choices)
   validate(options)

@@ -52,6 +52,7 @@ ELSEWHERE = {
   "data/examples": "data/test_partition",
   "data/label_skew": "data/test_partition",
   "data/leaf": "data/test_sources",
+  "data/own_partition": "data/test_partition",
   "data/published": "data/test_partition",
   "data/tfds_source": "data/test_sources",
   "deploy/client": "deploy/test_server",

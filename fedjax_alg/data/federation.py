@@ -698,6 +698,8 @@ def from_options_cached(options: DataOptions) -> Federation:
       [files.expand_path(options.partition_file, "partition_file")]
     )
   )
+  if own.is_own(options.partition):
+    partition = own.load(str(options.partition), "partition")[1].sha256
   return _make_cached(options, data_key(options), partition)
 
 

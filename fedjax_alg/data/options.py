@@ -9,7 +9,7 @@ import dataclasses
 from fedjax_alg import own, tasks
 from fedjax_alg.conditions import Range, but, only
 from fedjax_alg.data import femnist as femnist_lib
-from fedjax_alg.data import tfds_source
+from fedjax_alg.data import own_partition, tfds_source
 from fedjax_alg.data.boundaries import BOUNDARIES
 from fedjax_alg.data.concepts import DATA, PATTERNS, check_concepts, is_pattern
 from fedjax_alg.data.errors import DataError
@@ -29,6 +29,7 @@ from fedjax_alg.data.store import STORES
 from fedjax_alg.errors import check_known
 from fedjax_alg.hparams import (
   MAX_SEED,
+  OWN_CODE,
   check_options,
   convert_types,
   field_values,
@@ -199,9 +200,10 @@ class PartitionOptions:
     None,
     "how the examples are distributed to the clients, one of "
     + ", ".join(PARTITIONS)
-    + ", file; default file with `partition_file`, natural if the data set has "
+    + ", file, or your function (labels, num_clients, rng) -> rows of each client, "
+    "FILE.py:NAME; default file with `partition_file`, natural if the data set has "
     "clients, else iid",
-    choices=(*PARTITIONS, "file"),
+    choices=(*PARTITIONS, "file", OWN_CODE),
   )
   partition_file: str | None = hyper(
     None,
@@ -534,6 +536,7 @@ class DataOptions(
         not fit together.
     """
     options = convert_types(self)
+    own.refuse_nameless(options.partition, "partition")
     check_options(options)
     return options._of_sources()._of_boundaries()._fill()
 
@@ -601,6 +604,8 @@ class DataOptions(
       partition = "natural"
     elif partition is None and self.dataset not in ("npz", None):
       partition = "iid"
+    if own.is_own(partition):
+      own_partition.load_function(str(partition))  # refused before data are read
     tasks.resolve_task(self.task)
     has_no_clients = self.dataset in ("digits", "diabetes", "idx") or (
       not has_clients and _is_prepared(self.dataset)

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_alg import tasks
-from fedjax_alg.data import allocate, label_skew, published
+from fedjax_alg import own, tasks
+from fedjax_alg.data import allocate, label_skew, own_partition, published
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory
 
@@ -82,6 +82,8 @@ def make_partition(
       which every client gets k (McMahan et al. 2017).
     ``powerlaw``: the FedProx MNIST generator, see ``published.powerlaw``.
     ``natural``: the clients that the data set names.
+    ``FILE.py:NAME``: the rows that a function of the user's own gives each client
+      (``own_partition``); training rows that it leaves out are not used.
 
   The class of an example is its label (``Examples.labels``): of a real target
   the quantile that it lies in, of several labels or pixels the most frequent
@@ -89,11 +91,12 @@ def make_partition(
   refused.
 
   With iid, classes, shards and dirichlet every training example is used exactly
-  once, and the official test set is spread over the clients in proportion to
-  their training counts of each class (``allocate.spread_test``).
+  once. With these and with a function the official test set is spread over the
+  clients in proportion to their training counts of each class
+  (``allocate.spread_test``).
 
   Args:
-    kind: one of ``PARTITIONS``.
+    kind: one of ``PARTITIONS``, or the name of a function.
     examples: the data set; only labels and client ids are read.
     num_clients: C. For ``natural``, None takes all clients, and a number takes
       a random choice of so many clients.
@@ -162,30 +165,36 @@ def make_partition(
   flags["num_clients"] = num_clients
   if kind == "powerlaw":
     return Partition(*published.powerlaw(examples, num_clients, rng), kind, flags)
-  if min_classes_per_client is None:
-    min_classes_per_client = classes_per_client
-  of_kind: dict[str, dict[str, object]] = {
-    "iid": {"size_sigma": size_sigma},
-    "classes": {
-      "size_sigma": size_sigma,
-      "classes_per_client": classes_per_client,
-      "min_classes_per_client": min_classes_per_client,
-    },
-    "shards": {"classes_per_client": classes_per_client},
-    # At its default it is left out, as in the files of earlier versions.
-    "dirichlet": {
-      "dirichlet_alpha": dirichlet_alpha,
-      **({"dirichlet_even": True} if dirichlet_even else {}),
-    },
-  }
-  options = of_kind[kind] | {"min_client_size": min_client_size}
-  if quantity_alpha is not None and "size_sigma" in options:
-    options["quantity_alpha"] = quantity_alpha
-  owner = label_skew.OWNERS[kind](
-    labels.train, labels.number, num_clients, rng, **options
-  )
+  options: dict[str, object] = {}
+  if own.is_own(kind):
+    options["sha256"] = own.load(kind, "partition")[1].sha256
+    owner = own_partition.deal_rows(kind, labels.train, num_clients, rng)
+  else:
+    if min_classes_per_client is None:
+      min_classes_per_client = classes_per_client
+    of_kind: dict[str, dict[str, object]] = {
+      "iid": {"size_sigma": size_sigma},
+      "classes": {
+        "size_sigma": size_sigma,
+        "classes_per_client": classes_per_client,
+        "min_classes_per_client": min_classes_per_client,
+      },
+      "shards": {"classes_per_client": classes_per_client},
+      # At its default it is left out, as in the files of earlier versions.
+      "dirichlet": {
+        "dirichlet_alpha": dirichlet_alpha,
+        **({"dirichlet_even": True} if dirichlet_even else {}),
+      },
+    }
+    options = of_kind[kind] | {"min_client_size": min_client_size}
+    if quantity_alpha is not None and "size_sigma" in options:
+      options["quantity_alpha"] = quantity_alpha
+    owner = label_skew.OWNERS[kind](
+      labels.train, labels.number, num_clients, rng, **options
+    )
   histogram = np.zeros((num_clients, labels.number), np.int64)
-  np.add.at(histogram, (owner, labels.train), 1)
+  used = owner >= 0
+  np.add.at(histogram, (owner[used], labels.train[used]), 1)
   available = np.bincount(labels.test, minlength=labels.number)
   test_owner = allocate.deal_classes(
     labels.test, allocate.spread_test(histogram, available, rng), rng

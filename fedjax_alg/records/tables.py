@@ -10,6 +10,7 @@ groups.csv is written for methods that group the clients.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+import copy
 import csv
 import hashlib
 import io
@@ -630,6 +631,13 @@ class Records:
   def rows(self) -> list[Row]:
     """The rows of metrics.csv."""
     return self.tables["metrics"]
+
+  def copy(self) -> "Records":
+    """Copies the tables, which the run goes on to fill; without a folder."""
+    records = copy.copy(self)
+    records.folder = None
+    records.tables = {name: list(rows) for name, rows in self.tables.items()}
+    return records
 
   def path(self, name: str) -> pathlib.Path:
     """Returns the path of a table's file.

@@ -57,7 +57,7 @@ def steps(algorithm: object, federation: Federation, **options: Any) -> Iterator
   Yields:
     A ``Step`` with ``round``, ``states``, ``metrics``, ``aux``, ... The states
     are on the devices, and the next step reuses their memory. Copy the states
-    that you want to keep.
+    that you want to keep. ``step.result()`` gives the ``RunResult`` so far.
 
   Raises:
     OptionError, DataError: an argument that cannot be used.

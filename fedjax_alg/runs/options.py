@@ -816,6 +816,7 @@ class RunOptions(
       sampling=self.sampling,
       task=data.task if tasks.is_own_task(data.task) else None,
       kinds=change.function if change is not None else None,
+      partition=data.partition,
     )
     for name, file in (
       ("availability_file", self.availability_file),

@@ -404,6 +404,8 @@ def _federation_again(facts: Facts) -> Federation:
     raise OptionError("its data were arrays, give load_run the federation")
   if "task" in facts.get("sources", {}):
     data["task"] = _unchanged(facts, "task", data["task"])
+  if "partition" in facts.get("sources", {}):
+    data["partition"] = _unchanged(facts, "partition", data["partition"])
   if "kinds" in facts.get("sources", {}):
     function, number = split_own(data["kinds"])
     function = _unchanged(facts, "kinds", function)

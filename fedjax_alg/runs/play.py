@@ -1,6 +1,6 @@
 """The loop over evaluations, for one run or for all settings of a sweep."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import time
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 from fedjax_alg import tasks
 from fedjax_alg.base import RoundAux
 from fedjax_alg.engine import loop
-from fedjax_alg.errors import with_names
+from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.pace import Pace, Pause
@@ -90,6 +90,25 @@ class Step:
   seeds: tuple[int, ...] = ()  #: the seeds of one setting
   #: the settings that have not diverged and had not ended before this step
   recorded: tuple[int, ...] = ()
+  #: of ``steps``: makes what ``result`` returns
+  make_result: Callable[[], Any] | None = dataclasses.field(
+    default=None, repr=False, compare=False
+  )
+
+  def result(self) -> Any:
+    """Makes the ``RunResult`` of the run so far, as if it had ended here.
+
+    Call it before the next step, which reuses the memory of the states.
+
+    Returns:
+      The result, which the further run does not change.
+
+    Raises:
+      OptionError: the step is none of ``steps``.
+    """
+    if self.make_result is None:
+      raise OptionError("`result`: only a Step of fa.steps has the result so far")
+    return self.make_result()
 
   @property
   def aux(self) -> RoundAux:

@@ -141,8 +141,9 @@ class PooledResult(RunResult):
     *,
     model: int | None = None,
     seed: int = 0,
+    best: bool = False,
   ) -> Any:
-    return self._part(seed).predict(x, client, proba, model=model)
+    return self._part(seed).predict(x, client, proba, model=model, best=best)
 
   def state_hash(self) -> str:
     return _join([result.state_hash() for result in self.results])

@@ -7,9 +7,11 @@ folders, shows a bar. All runs of the library and of the commands go through
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import dataclasses
+import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.records.tables import Records
@@ -48,6 +50,17 @@ class KeepResults(Sink):
     )
 
   def finish(self, setting: int, step: Step) -> None:
+    self.results[setting] = self._result(setting, step, self._records[setting])
+
+  def result_so_far(self, step: Step) -> RunResult:
+    """Makes the result of a single setting that ends at a step, and may go on."""
+    (records,) = (table.copy() for table in self._records)
+    if not step.last:
+      records.stopped = BY_CALLBACK
+    states = jax.tree.map(jnp.copy, step.states)
+    return self._result(0, dataclasses.replace(step, states=states), records)
+
+  def _result(self, setting: int, step: Step, records: Records) -> RunResult:
     p = self._programs.prepared
     rows = rows_of(p, setting)
     live = Live(p, jax.tree.map(lambda leaf: leaf[rows], step.states), setting)
@@ -59,9 +72,8 @@ class KeepResults(Sink):
       for name in p.measures
     }
     facts = make_facts(p, setting) | {"compile_s": self._programs.compile_s}
-    self.results[setting] = RunResult(
-      self._records[setting], make_final(live, step) | {"measures": sums}, facts, live
-    )
+    final = make_final(live, step) | {"measures": sums}
+    return RunResult(records, final, facts, live)
 
 
 def divergence(step: Step, setting: int, prepared: Prepared) -> Divergence | None:
@@ -212,6 +224,12 @@ def run_plans(
 
 
 def compile_steps(prepared: Prepared) -> Iterator[Step]:
-  """Compiles a run and yields its steps, see ``play.run_steps``."""
+  """Compiles a run and yields its steps, each with the result so far."""
   programs = Programs(prepared)
-  yield from play_lib.run_steps(programs, play_lib.new_records(programs, [None]))
+  records, memory = play_lib.new_records(programs, [None]), KeepResults()
+  memory.start(programs, records, ("",), 0)
+  for step in play_lib.run_steps(programs, records):
+    memory(step)
+    yield dataclasses.replace(
+      step, make_result=functools.partial(memory.result_so_far, step)
+    )

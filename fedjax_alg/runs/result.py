@@ -346,6 +346,7 @@ class RunResult:
     *,
     model: int | None = None,
     seed: int = 0,
+    best: bool = False,
   ) -> Any:
     """Predicts the targets of new raw examples.
 
@@ -361,6 +362,8 @@ class RunResult:
       proba: whether to return probabilities.
       model: which of K global models predicts; only read without ``client``.
       seed: index of the seed in ``seeds``.
+      best: whether the global model of the seed's best round predicts, in the
+        place of the last one's; of a run with ``keep_best``.
 
     Returns:
       [n] classes: names if the labels had names, else numbers. For several labels [n,
@@ -375,13 +378,20 @@ class RunResult:
         or none, or a task without probabilities.
       RunFolderError: see ``client_params``.
     """
+    if best and self.best is None:
+      raise OptionError("`best`=True: needs a run with `keep_best`")
     if client is None:
       predictor, params = self._global_predictor(seed, model)
+      if best:
+        row = self._seed_index(seed)
+        models = jax.tree.map(lambda leaf: leaf[row], self.best.params)
+        params = self._one_global(models, model)
     else:
-      if model is not None:
-        raise OptionError(
-          f"`model`={model}: only read without `client`, whose model is its own"
-        )
+      for name, value in (("model", model), ("best", best or None)):
+        if value is not None:
+          raise OptionError(
+            f"`{name}`={value}: only read without `client`, whose model is its own"
+          )
       predictor, params = self._client_predictor(client, seed)
     return predictor.predict(params, x, proba)
 

@@ -1,6 +1,8 @@
 """Every partitioner: nobody's example is lost, doubled or misplaced."""
 
+import hashlib
 import itertools
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +11,10 @@ import pytest
 
 from fedjax_alg.data import Examples, allocate, published
 from fedjax_alg.data.arrays import from_arrays
+from fedjax_alg.data.federation import federate
 from fedjax_alg.data.partition import label_histogram, make_partition, partition_hash
 from fedjax_alg.data.sources import load_digits
+from fedjax_alg.errors import OptionError
 from tests.data.reading import arrays, refuses, rows
 
 
@@ -495,3 +499,93 @@ def test_a_stratified_split_keeps_the_shares_of_classes():
       "natural", examples, None, 4, local_test_fraction=0.3, local_test_stratified=True
     )
     assert (other.test_order != partition.test_order).any()
+
+
+OWN_FILE = """
+import numpy as np
+
+def by_thirds(labels, num_clients, rng):
+  '''The last third of the rows, sorted by label.'''
+  rows = np.arange(len(labels))[-(len(labels) // 3):]
+  order = rows[np.argsort(labels[rows], kind="stable")]
+  return np.array_split(order, num_clients)
+
+def few(labels, num_clients, rng):
+  return [[0], [1]]
+
+def twice(labels, num_clients, rng):
+  return [[0, 5], [5], *([i] for i in range(10, 8 + num_clients))]
+
+def outside(labels, num_clients, rng):
+  return [[i] for i in range(1, num_clients)] + [[len(labels)]]
+
+def empty(labels, num_clients, rng):
+  return [[i] for i in range(1, num_clients)] + [[]]
+
+def reals(labels, num_clients, rng):
+  return [[i / 2] for i in range(num_clients)]
+
+def fails(labels, num_clients, rng):
+  return labels[len(labels)]
+
+NUMBER = 3
+"""
+
+
+@pytest.fixture(name="own_file")
+def fixture_own_file(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text(OWN_FILE, "utf-8")
+  return path
+
+
+def test_a_function_says_the_rows_of_each_client(own_file):
+  """Rows that it leaves out are nobody's; test rows follow the training rows."""
+  examples, name = load_digits(), f"{own_file}:by_thirds"
+  partition = make_partition(name, examples, 7, seed=0)
+  count = len(examples.y_train)
+  last = np.arange(count)[-(count // 3) :]
+  pieces = np.array_split(last[np.argsort(examples.y_train[last], kind="stable")], 7)
+  for client, expected in enumerate(pieces):
+    place, size = partition.train_offset[client], partition.train_size[client]
+    dealt = partition.train_order[place : place + size]
+    assert sorted(dealt.tolist()) == sorted(expected.tolist())
+    place, size = partition.test_offset[client], partition.test_size[client]
+    tested = examples.y_test[partition.test_order[place : place + size]]
+    assert {*tested.tolist()} <= {*examples.y_train[expected].tolist()}
+  # partition.json has these, so that a changed file is noticed.
+  assert partition.name == partition.flags["partition"] == name
+  digest = hashlib.sha256(OWN_FILE.encode()).hexdigest()
+  assert partition.flags["sha256"] == digest
+
+
+@pytest.mark.parametrize(
+  "name, says",
+  [
+    ("few", "gives the rows of 2 clients, must give those of `num_clients`=12"),
+    ("twice", "row 5 occurs 2 times (client 0 and client 1)"),
+    ("outside", "client 11 has row 1438, the training rows are 0 to 1,437"),
+    ("empty", "client 11 has no row"),
+    ("reals", "client 0 has rows of float64[1], must be a list of whole numbers"),
+    ("fails", "failed, IndexError: index 1438 is out of bounds"),
+    ("NUMBER", "is an int; must be a function (labels, num_clients, rng) ->"),
+    ("other", "mine.py has no other"),
+  ],
+)
+def test_a_function_that_gives_something_else_is_told_so(own_file, name, says):
+  with pytest.raises(OptionError) as error:
+    federate("digits", partition=f"{own_file}:{name}", num_clients=12)
+  message = str(error.value)
+  assert message.startswith(f"partition={own_file}:{name}: ") and "\n" not in message
+  assert says.replace("`", "") in message
+
+
+def test_a_function_needs_its_name_and_clients_that_are_not_the_datas(own_file):
+  for data, text, says in (
+    ("digits", str(own_file), "a file needs the name in it"),
+    ("synthetic", f"{own_file}:few", "comes with its clients (only natural)"),
+    ("digits", f"{own_file}:few", None),
+  ):
+    options = {} if says else {"classes_per_client": 3}
+    with pytest.raises(OptionError, match=re.escape(says or "classes_per_client")):
+      federate(data, partition=text, **options)

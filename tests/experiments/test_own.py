@@ -100,6 +100,10 @@ def short(data, cohort_size, key, number):
   return jnp.arange(cohort_size - 1)
 
 
+def in_turn(labels, num_clients, rng):
+  return [range(client, len(labels), num_clients) for client in range(num_clients)]
+
+
 NUMBER = 7
 '''
 SMALL = [
@@ -115,6 +119,7 @@ OWN_PARTS = [
   "--algorithm=parts/mine.py:ENTRY",
   "--model=parts/mine.py:Net",
   "--sampling=parts/mine.py:three_largest",
+  "--partition=parts/mine.py:in_turn",
   "--friction=0.25",
 ]
 
@@ -142,6 +147,10 @@ def test_a_run_of_ones_own_files_is_replayed_by_its_flags(folder):
   ]
   assert summaries[0]["identity"] == summaries[1]["identity"]
   assert summaries[0]["hashes"] == summaries[1]["hashes"]
+  dealt = files.read_json(first / "partition.json")
+  assert (
+    dealt["name"] == "parts/mine.py:in_turn" and len(dealt["flags"]["sha256"]) == 64
+  )
   facts = files.read_json(first / "config.json")
   assert facts["algorithm"] == "parts/mine.py:ENTRY"
   assert facts["hparams"]["friction"] == 0.25
@@ -157,8 +166,8 @@ def test_a_run_of_ones_own_files_is_replayed_by_its_flags(folder):
 
 def test_python_takes_the_same_strings(folder, monkeypatch):
   """The same bits as the command line, and its run in another folder."""
-  fed = fa.federate("digits", num_clients=12)
   place = "parts/mine.py"
+  fed = fa.federate("digits", num_clients=12, partition=f"{place}:in_turn")
   result = fa.run(
     f"{place}:heavy",
     fed,
@@ -191,8 +200,9 @@ def test_a_run_is_resumed_by_the_code_that_began_it(folder, capsys):
     assert "has changed since the run in grows was started" in message
     with pytest.raises(fa.RunFolderError, match="mine.py has changed since"):
       fa.load_run("grows").client_params(0)
+    fed = fa.federate("digits", num_clients=12, partition=OWN_PARTS[3][12:])
     assert fa.load_run(
-      "grows", algorithm=f"{path}:ENTRY", model=f"{path}:Net"
+      "grows", algorithm=f"{path}:ENTRY", model=f"{path}:Net", federation=fed
     ).client_params(0)
   finally:
     path.write_text(MINE, encoding="utf-8")
@@ -271,6 +281,7 @@ def test_its_hyper_parameters_are_flags(folder):
       "--algorithm=parts/mine.py:asks --friction=0.95",
       "--algorithm=parts/mine.py:asks: its builder raises ValueError: too heavy",
     ),
+    ("--algorithm=fedavg --partition=parts/mine.py:NUMBER", "must be a function (lab"),
     ("--algorithm=central --sampling=size", "--sampling: central does not read it"),
   ],
 )

@@ -124,13 +124,23 @@ def test_seeds_are_a_number_or_their_list(measured, fed):
 def test_steps_and_callbacks_are_the_run(measured, fed):
   result, (seen, rounds) = measured
   assert rounds == [2, 3]
-  hashes, collected = [], []
+  hashes, collected, results = [], [], []
   for step in fa.steps(
     "fedavg", fed, seeds=[3, 1], evaluate=("global", correct), **FEDAVG
   ):
     hashes.append(checkpoint.state_hash(step.states))  # until the next step
     collected.append(step)
+    results.append(step.result())
   assert hashes[0] != hashes[1] == result.state_hash()
+  # The results so far are those of runs that end there, also after the next step.
+  assert [so_far.state_hash() for so_far in results] == hashes
+  assert [so_far.rounds.tolist() for so_far in results] == [[2], [2, 3]]
+  assert [so_far.records.stopped for so_far in results] == ["callback", "rounds"]
+  for so_far in results:
+    evaluations = len(so_far.rounds)
+    chex.assert_trees_all_equal(
+      so_far.metrics, jax.tree.map(lambda leaf: leaf[:, :evaluations], result.metrics)
+    )
   for steps in (seen, collected):
     assert [(step.round, step.count) for step in steps] == [(2, 2), (3, 1)]
     for i, step in enumerate(steps):

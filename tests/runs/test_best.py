@@ -36,6 +36,17 @@ def test_parameters_are_those_of_a_run_that_ends_there(fed):
     short.global_params(row),
   )
   assert short.best is None
+  x = fed.data.whole_test.x[:50]
+  np.testing.assert_array_equal(
+    result.predict(x, seed=row, best=True, proba=True),
+    short.predict(x, seed=row, proba=True),
+  )
+  for options, message in (
+    (dict(client=0), "best=True: only read without client"),
+    (dict(), "best=True: needs a run with keep_best"),
+  ):
+    with pytest.raises(fa.OptionError, match=message):
+      (result if options else short).predict(x, best=True, **options)
 
 
 @pytest.mark.parametrize(
