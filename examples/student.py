@@ -3,7 +3,7 @@
 import fedjax_alg as fa
 
 digits = fa.federate("digits", num_clients=20, partition="dirichlet")
-setting = dict(cohort_size=5, rounds=20, seeds=3, eval_every=10, evaluate="global")
+setting = dict(cohort_size=5, rounds=20, seeds=3, eval_every=2, evaluate="global")
 comparison = fa.compare(
   {
     "FedAvg": fa.run("fedavg", digits, **setting),
