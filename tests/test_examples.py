@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import runpy
 
 import numpy as np
@@ -10,6 +11,16 @@ import pytest
 from tests.runs import hospitals
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
+
+
+#: Name -> the most lines beside the docstring, and what stands in the output.
+SCRIPTS = {
+  "student": (14, [r"SCAFFOLD - FedAvg: \+0.\d+, p = 0.\d+", r"\\begin{tabular}"]),
+  "method_author": (25, [r"\[0.\d+"]),
+  "systems_engineer": (14, ["rounds: 20 bytes up: [0-9]+", "same bits: True"]),
+  "privacy": (18, [r"epsilon +[0-9.]+  accuracy 0.\d+"]),
+  "fine_tuner": (25, ["Shall I .+"]),
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,3 +52,28 @@ def test_hospitals(tmp_path, monkeypatch, capsys):
   assert predicted.startswith("[0.")
   lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
   assert len(lines) - 1 <= 12  # beside the docstring
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_says_what_it_promises(name, tmp_path, monkeypatch, capsys):
+  """As its reader runs it, in an empty folder; short enough to be read whole."""
+  most, patterns = SCRIPTS[name]
+  path = EXAMPLES / f"{name}.py"
+  monkeypatch.chdir(tmp_path)
+  names = runpy.run_path(str(path), run_name="__main__")
+  output = capsys.readouterr().out
+  for pattern in patterns:
+    assert re.search(pattern, output), output
+  code = path.read_text("utf-8").split('"""', 2)[2]
+  assert len([line for line in code.splitlines() if line.strip()]) <= most
+  if name == "student":
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+  if name == "privacy":
+    epsilons = [run.history["epsilon"][0, -1] for run in names["noises"].results]
+    assert epsilons == sorted(epsilons, reverse=True)
+  if name == "fine_tuner":
+    before, after = (
+      names[run].metrics["global"]["perplexity"][0, -1] for run in ("base", "tuned")
+    )
+    assert after < before

@@ -84,9 +84,9 @@ def _map_layers(
 
 def _draw(key: Key, number: int, shape: tuple[int, ...], dtype: Any) -> Array:
   """A [d, r] of the layer with this number."""
-  draw = jax.random.normal(jax.random.fold_in(key, number), shape, dtype)
-  scaled: Array = draw * shape[0] ** -0.5
-  return scaled
+  draw: Array = jax.random.normal(jax.random.fold_in(key, number), shape, dtype)
+  result: Array = draw * shape[0] ** -0.5
+  return result
 
 
 def with_adapters(model: Model, rank: int, alpha: float = 0.0) -> Model:

@@ -59,10 +59,7 @@ def hands_over(method: TwoHalves) -> TwoHalves:
     ("attack", forges and forges.name),
     ("compress_down", down and down.name),
     ("client_weights", exchange.weights if exchange.by_loss else ""),
-    (
-      "algorithm",
-      f"a method with {method.num_models}" if method.num_models > 1 else "",
-    ),
+    ("num_models", str(method.num_models) if method.num_models > 1 else ""),
   ):
     if value:
       raise OptionError(

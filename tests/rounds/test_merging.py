@@ -186,7 +186,7 @@ def test_who_was_away_is_sent_what_it_missed():
     (dict(client_weights="qffl:1"), "not with client_weights=qffl:1"),
     (
       dict(algorithm="ma_fsvrg", num_models=2),
-      "not with algorithm=a method with 2 models",
+      "not with num_models=2",
     ),
     (dict(algorithm="ifca", group_init="shared"), "moves no frozen kernels"),
     (dict(algorithm="fedbuff"), "moves no frozen kernels"),
