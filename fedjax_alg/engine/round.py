@@ -42,6 +42,9 @@ def sample_cohort(
     expected = float(cohort_size)
   elif sampler is samplers.poisson:
     expected = samplers.availability_of(data).sum()
+  elif sampler is samplers.cyclic:
+    clients = data.size.shape[0]
+    expected = clients / samplers.turns(clients, cohort_size)
   return layout.take_cohort(data, ids, number)._replace(expected=expected)
 
 

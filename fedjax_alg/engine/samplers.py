@@ -1,7 +1,7 @@
 """Samplers, which draw the participants of a round.
 
 A ``Sampler`` is one of ``uniform``, ``by_size``,
-``by_availability``, ``poisson``, the same for very many clients
+``by_availability``, ``poisson``, ``cyclic``, the same for very many clients
 (``by_bijection``, ``by_examples``, ``by_trial``), or a function of the caller's
 own.
 """
@@ -173,6 +173,44 @@ def poisson(
     OptionError: ``data`` has no availability.
   """
   return by_availability(data, cohort_size, key, number)
+
+
+def cyclic(
+  data: ClientData, cohort_size: int, key: Key, number: Array | int = 0
+) -> Array:
+  """Draws nobody: the clients take turns, each once in ``turns`` rounds.
+
+  The clients are dealt to so many groups of at most S, whose sizes differ by one at
+  most, in a random order that is the same in every run, and group t mod ``turns``
+  takes part in round t. Any two participations of a client are therefore at least
+  ``turns`` rounds apart.
+
+  Args:
+    data: see ``uniform``.
+    cohort_size: see ``uniform``.
+    key: not read.
+    number: rounds run so far.
+
+  Returns:
+    [S] int32, see ``Sampler``. A slot stays empty if a group has fewer than S
+    clients.
+  """
+  del key
+  clients = data.size.shape[0]
+  every = turns(clients, cohort_size)
+  places = number % every + every * jnp.arange(cohort_size, dtype=jnp.int32)
+  ids = minibatches.random_order_at(
+    jax.random.key(0), jnp.minimum(places, clients - 1), jnp.int32(clients)
+  )
+  missing = places >= clients
+  if data.joins is not None:
+    missing |= data.joins[ids] > number
+  return jnp.sort(jnp.where(missing, clients, ids)).astype(jnp.int32)
+
+
+def turns(num_clients: int, cohort_size: int) -> int:
+  """The rounds from one participation of a client to its next with ``cyclic``."""
+  return -(-num_clients // cohort_size)
 
 
 def slots_of_poisson(num_clients: int, rate: float) -> int:
@@ -399,6 +437,7 @@ SAMPLERS: dict[str, Sampler] = {
   "size": by_size,
   "availability": by_availability,
   "poisson": poisson,
+  "cyclic": cyclic,
 }
 
 #: The same, as they are drawn from very many clients.
@@ -407,6 +446,7 @@ SAMPLERS_FOR_MANY_CLIENTS: dict[str, Sampler] = {
   "size": by_examples,
   "availability": by_trial,
   "poisson": poisson,
+  "cyclic": cyclic,
 }
 
 

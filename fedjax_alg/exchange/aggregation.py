@@ -16,10 +16,10 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params, Traffic
-from fedjax_alg.conditions import only
+from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.errors import check_known
-from fedjax_alg.exchange import robust
-from fedjax_alg.exchange.privacy import Privacy, private_mean
+from fedjax_alg.exchange import correlated, robust
+from fedjax_alg.exchange.privacy import Privacy, correlated_mean, private_mean
 from fedjax_alg.hparams import hyper
 from fedjax_alg.typing import PyTree
 
@@ -215,7 +215,19 @@ def private(options: Privacy, releases: int) -> Aggregator:
     releases: the number of vectors that a round releases.
   """
   flops: Callable[[int, int], float] = lambda slots, size: 5.0 * slots * size
-  if options.private == "fixed":
+  stream = None
+  if options.private == "ftrl" and not is_zero(options.noise_multiplier):
+    stream = correlated.inverse(options.noise_bands, options.noise_buffers)
+  if stream is not None:
+    return Aggregator(
+      lambda vectors, weights, cohort, key, last: correlated_mean(
+        options, vectors, cohort, key, stream, last
+      ),
+      keeps=stream.init_multiply,
+      flops=flops,
+      name="private",
+    )
+  if options.private != "adaptive":
     return Aggregator(
       lambda vectors, weights, cohort, key: private_mean(
         options, vectors, cohort, key, options.clip_norm, releases

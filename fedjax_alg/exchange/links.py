@@ -322,7 +322,7 @@ def _private(
     reasons.append(
       f"the noise is that of a mean (`aggregator`={aggregator.name} is none)"
     )
-  if released > 1 and privacy.private == "fixed":
+  if released > 1 and privacy.private != "adaptive":
     reasons.append("updates and anchor gradients are not of one length (give adaptive)")
   if privacy.noise_at == "clients" and (exchange.forges or client.upload_bytes):
     reasons.append(

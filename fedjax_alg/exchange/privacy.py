@@ -18,9 +18,10 @@ compose as one of multiplier (sum_i z_i^-2)^(-1/2), so with m vectors
 for the standard deviation sigma_b of the count's noise, whose terms are +-1/2
 (Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with
 Adaptive Clipping", NeurIPS 2021, Theorem 1, there with m = 1). z is the option,
-and z_u follows (``deviations``).
+and z_u follows (``deviations``). Noise may be correlated over rounds (``correlated``).
 """
 
+from collections.abc import Callable
 import dataclasses
 from typing import Any, ClassVar
 
@@ -33,9 +34,11 @@ from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.conditions import POSITIVE, Condition, is_zero, only
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.hparams import hyper
-from fedjax_alg.typing import Numeric
+from fedjax_alg.typing import Numeric, PyTree
 
-_ON = only("private", "fixed", "adaptive")
+_ON = only("private", "fixed", "adaptive", "ftrl")
+_INDEPENDENT = only("private", "fixed", "adaptive")
+_FTRL = only("private", "ftrl")
 _ADAPTIVE = only("private", "adaptive")
 NOISY = only("noise_multiplier", POSITIVE)
 
@@ -81,11 +84,13 @@ class Privacy:
     "none",
     "user-level differential privacy of what the server makes of the "
     "clients' updates: fixed = shortened to `clip_norm`, adaptive = to a "
-    "norm that follows a quantile of their lengths; noise is added to their "
+    "norm that follows a quantile of their lengths, ftrl = fixed with noise that "
+    "is correlated over rounds; noise is added to their "
     "sum, and participants count alike. Anchor gradients need adaptive. With "
-    "`sampling`=uniform or poisson",
-    choices=("none", "fixed", "adaptive"),
-    source="McMahan et al., ICLR 2018 (fixed); Andrew et al., NeurIPS 2021 (adaptive)",
+    "`sampling`=uniform, poisson or cyclic (ftrl: cyclic)",
+    choices=("none", "fixed", "adaptive", "ftrl"),
+    source="McMahan et al., ICLR 2018 (fixed); Andrew et al., NeurIPS 2021 "
+    "(adaptive); Kairouz et al., ICML 2021 (ftrl)",
     later=True,
   )
   clip_norm: float = hyper(
@@ -103,7 +108,27 @@ class Privacy:
     "where the noise is drawn: server = at the server, clients = a share at each "
     "participant, with the same variance of the sum (with `sampling`=uniform)",
     choices=("server", "clients"),
-    when=_ON & NOISY,
+    when=_INDEPENDENT & NOISY,
+    later=True,
+  )
+  noise_bands: int = hyper(
+    10,
+    "b, rounds over which noise is correlated; the server keeps the noise of the "
+    "last b - 1 rounds. 1: independent noise, that of `private`=fixed",
+    minimum=1,
+    maximum=1000,
+    when=_FTRL & NOISY & only("noise_buffers", 0),
+    source="Choquette-Choo et al., NeurIPS 2023",
+    later=True,
+  )
+  noise_buffers: int = hyper(
+    0,
+    "number of vectors that the server keeps to correlate noise over all rounds, "
+    "in the place of `noise_bands`; 0: bands",
+    minimum=0,
+    maximum=10,
+    when=_FTRL & NOISY,
+    source="Dvijotham et al., FOCS 2024 (buffered linear Toeplitz)",
     later=True,
   )
   delta: float = delta_field(_ON)
@@ -153,7 +178,7 @@ def deviations(
     sqrt(m) z, because half of that would use all of z up.
   """
   z, m = options.noise_multiplier, vectors
-  if options.private == "fixed":
+  if options.private != "adaptive":
     return z * m**0.5, 0.0
   requested = expected / 20.0 if is_zero(options.count_noise) else (options.count_noise)
   count = jnp.maximum(requested, z * m**0.5)
@@ -193,7 +218,7 @@ def clip_on_clients(
   On machines it does so again: noise is enough for nothing longer. With
   `private`=adaptive only the server knows the norm, and it alone clips.
   """
-  if options.private != "fixed" or carrier is None:
+  if options.private not in ("fixed", "ftrl") or carrier is None:
     return client
 
   def train(received, shard, client_row, key):
@@ -212,6 +237,7 @@ def private_mean(
   key: Key,
   norm: Array | float,
   releases: int,
+  correlate: Callable[[Params], Params] = lambda noise: noise,
 ) -> tuple[Params, Array]:
   """The noised mean of clipped vectors.
 
@@ -222,6 +248,7 @@ def private_mean(
     key: consumed.
     norm: S, the norm to which they are clipped.
     releases: m, the vectors that the round releases.
+    correlate: independent noise of the vector -> what the server adds.
 
   Returns:
     The mean, leaves [...], and S of the next round.
@@ -252,11 +279,46 @@ def private_mean(
   # without noise, it is the mean with equal weights bit for bit.
   means = trees.scale(count / expected, trees.slot_mean(present, summands))
   if noisy and options.noise_at == "server":
+    vector_noise, *count_noise = trees.normal(key, means)
     means = tuple(
       trees.add_scaled(mean, deviation / expected, noise)
-      for mean, deviation, noise in zip(means, noise_stds, trees.normal(key, means))
+      for mean, deviation, noise in zip(
+        means, noise_stds, (correlate(vector_noise), *count_noise)
+      )
     )
   if not adaptive:
     return means[0], jnp.asarray(norm, jnp.float32)
   share = means[1] + 0.5
   return means[0], norm * jnp.exp(-options.clip_lr * (share - options.clip_quantile))
+
+
+def correlated_mean(
+  options: Privacy,
+  vectors: Params,
+  cohort: Cohort,
+  key: Key,
+  stream: Any,
+  last: PyTree,
+) -> tuple[Params, PyTree]:
+  """The mean of clipped vectors with noise that is correlated over rounds.
+
+  Args:
+    options: how it is made private.
+    vectors: leaves [S, ...], what the participants send.
+    cohort: the participants.
+    key: consumed.
+    stream: C^-1, see ``correlated.inverse``.
+    last: what is kept of earlier noises.
+
+  Returns:
+    The mean, leaves [...], and what is kept now.
+  """
+  kept = last
+
+  def correlate(noise):
+    nonlocal kept
+    noise, kept = stream.multiply_next(noise, last)
+    return noise
+
+  mean, _ = private_mean(options, vectors, cohort, key, options.clip_norm, 1, correlate)
+  return mean, kept

@@ -3,7 +3,10 @@
 ``dp_accounting`` (extra ``private``) computes it. Rounds of all clients together
 are one Gaussian mechanism, whose epsilon is exact. Rounds of Poisson samples are
 composed as privacy loss distributions, which is tight but for the discretization;
-it rounds up. Cohorts of a fixed size have no such distribution there: for them
+it rounds up. With clients that take turns, and noise that is correlated over rounds,
+all rounds are one Gaussian mechanism, too, of the sensitivity that the least distance
+of two participations leaves (``exchange.correlated``).
+Cohorts of a fixed size have no such distribution there: for them
 Renyi divergences are added up over rounds, which is valid but looser. Nothing of
 it is in a compiled program.
 
@@ -26,6 +29,7 @@ import numpy as np
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import correlated
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.typing import HParams
@@ -44,10 +48,14 @@ class Mechanism:
   noise_multiplier: float  #: z, of all that a round releases
   delta: float
   clients: int  #: C
-  #: "poisson", "fixed" or "all": how the participants of a round are drawn
+  #: "poisson", "fixed", "cyclic" or "all": how the participants of a round are drawn
   sampling: str
   rate: float  #: share of the clients that take part, on average
   rounds: int | None = None  #: rounds that release something; None: all
+  #: the least number of rounds from one participation of a client to its next
+  separation: int = 1
+  noise_bands: int = 1  #: see ``Privacy``; 1: independent noise
+  noise_buffers: int = 0  #: see ``Privacy``
 
   @property
   def accountant(self) -> str:
@@ -113,15 +121,27 @@ class Mechanism:
   def facts(self, rounds: int) -> dict[str, object]:
     """Returns the facts on a run's privacy for summary.json and --dry_run."""
     epsilon = self.epsilon(rounds)
-    return {
-      "epsilon": epsilon,
-      "delta": self.delta,
-      "unit": self.unit,
-      "noise_multiplier": self.noise_multiplier,
-      "sampling": self.sampling,
-      "rate": self.rate,
-      "accountant": self.accountant,
-    } | ({"note": MISSING} if math.isnan(epsilon) else {})
+    return (
+      {
+        "epsilon": epsilon,
+        "delta": self.delta,
+        "unit": self.unit,
+        "noise_multiplier": self.noise_multiplier,
+        "sampling": self.sampling,
+        "rate": self.rate,
+        "accountant": self.accountant,
+      }
+      | (
+        {
+          "separation": self.separation,
+          "noise_bands": self.noise_bands,
+          "noise_buffers": self.noise_buffers,
+        }
+        if self.sampling == "cyclic"
+        else {}
+      )
+      | ({"note": MISSING} if math.isnan(epsilon) else {})
+    )
 
 
 @functools.cache
@@ -145,7 +165,13 @@ def _epsilon(mechanism: Mechanism, rounds: int) -> float:
     return float(epsilon)
   noise = mechanism.noise_multiplier
   if mechanism.accountant == "gaussian":  # so many Gaussians are one
-    return float(dp.get_epsilon_gaussian(noise / math.sqrt(rounds), mechanism.delta))
+    moved = math.sqrt(rounds)
+    if mechanism.sampling == "cyclic":
+      column = correlated.first_column(
+        mechanism.noise_bands, mechanism.noise_buffers, rounds
+      )
+      moved = correlated.sensitivity(column, mechanism.separation)
+    return float(dp.get_epsilon_gaussian(noise / moved, mechanism.delta))
   losses = _losses_of_a_round(noise, mechanism.clients, mechanism.rate)
   return float(losses.self_compose(rounds).get_epsilon_for_delta(mechanism.delta))
 
@@ -264,10 +290,15 @@ def check_accounting(
     return
   private = f"`private`={part.private}"
   at_clients = getattr(part, "noise_at", "") == "clients"
-  if options.sampling not in ("uniform", "poisson"):
+  if options.sampling not in ("uniform", "poisson", "cyclic"):
     raise OptionError(
-      f"{private}: the accountant knows `sampling`=uniform and poisson, not "
+      f"{private}: the accountant knows `sampling`=uniform, poisson and cyclic, not "
       f"{options.sampling}"
+    )
+  if part.private == "ftrl" and options.sampling != "cyclic":
+    raise OptionError(
+      f"{private}: needs `sampling`=cyclic, not {options.sampling}: the least number "
+      "of rounds between two participations of a client decides epsilon"
     )
   if data.newcomers_at:
     raise OptionError(
@@ -317,6 +348,22 @@ def mechanism(
     return None
   rate = 1.0 if layers is not None else options.rate(clients)
   number = round(rate * clients)
+  if options.sampling == "cyclic" and layers is None:
+    every = samplers.turns(clients, number)
+    correlation = (
+      {"noise_bands": part.noise_bands, "noise_buffers": part.noise_buffers}
+      if isinstance(part, Privacy) and part.private == "ftrl"
+      else {}
+    )
+    return Mechanism(
+      part.noise_multiplier,
+      part.delta,
+      clients,
+      "cyclic",
+      1 / every,
+      separation=every,
+      **correlation,
+    )
   if options.sampling == "poisson":
     sampling = "poisson"
   else:

@@ -109,7 +109,7 @@ def audit_plan(plan: Plan, canaries: int = 200, error: float = 0.05) -> Audit:
   if "attack" not in values:
     raise OptionError(
       f"`private`={values['private']}: no client sends an update that could be a "
-      "canary's (only fixed and adaptive)"
+      "canary's (only fixed, adaptive and ftrl)"
     )
   if values["attack"] != "none":
     raise OptionError(
@@ -197,7 +197,7 @@ def audit(
     canaries: N. With more of them a larger epsilon can be refuted: N = 200 refutes
       3.1 at most, N = 2,000 up to 5.4.
     error: the chance that the lower bound is too large.
-    **options: all other arguments of ``run``, with `private`=fixed or adaptive.
+    **options: all other arguments of ``run``, with `private`=fixed, adaptive or ftrl.
 
   Returns:
     The lower bound, the accounted epsilon, and the scores.

@@ -94,7 +94,8 @@ class SamplingOptions:
     "(FedProx; with `client_weights`=uniform where the algorithm has it), "
     "availability = uniformly among those that are available in this round, "
     "poisson = every client with the probability `participation`, so that "
-    "their number varies. Or your own function (data, cohort_size, key, "
+    "their number varies, cyclic = in turns, each client again when all others "
+    "have been there. Or your own function (data, cohort_size, key, "
     "round) -> ids [cohort_size], " + own.FORMS,
     later=True,
   )
@@ -110,7 +111,7 @@ class SamplingOptions:
     "join later uniform cohorts are drawn by the permutation",
     choices=("auto", *samplers.DRAWS),
     later=True,
-    when=only("sampling", *(name for name in samplers.SAMPLERS if name != "poisson")),
+    when=only("sampling", "uniform", "size", "availability"),
   )
   availability: tuple[float, float] = hyper(
     (0.1, 0.9),

@@ -1018,8 +1018,8 @@ def _check_together(
     )
   if sampler is not None and accounting.is_private(method.parts):
     raise OptionError(
-      "`sampler`: with `private` only `sampling`=uniform or "
-      "poisson can be accounted for"
+      "`sampler`: with `private` only `sampling`=uniform, "
+      "poisson or cyclic can be accounted for"
     )
 
 

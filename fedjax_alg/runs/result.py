@@ -1054,7 +1054,7 @@ def plan_again(
 
 
 #: Samplers that need no file, and no number of each client.
-_SIMPLE = ("uniform", "size", "poisson")
+_SIMPLE = ("uniform", "size", "poisson", "cyclic")
 
 
 def _without_rounds(facts: Facts) -> dict[str, Any]:

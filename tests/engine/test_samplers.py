@@ -299,3 +299,24 @@ def test_coins_are_independent_and_there_are_slots_for_all(problem):
     slots = samplers.slots_of_poisson(clients, rate)
     assert stats.binom.sf(slots, clients, rate) <= 1e-12
     assert slots == clients or stats.binom.sf(0.75 * slots, clients, rate) > 1e-12
+
+
+def test_clients_take_turns(problem):
+  """A second participation too early would move the model more than epsilon says."""
+  data = problem.data
+  clients, slots, rounds = data.size.shape[0], 5, 12
+  every = samplers.turns(clients, slots)
+  ids = np.asarray(
+    jax.vmap(lambda number: samplers.cyclic(data, slots, jax.random.key(1), number))(
+      jnp.arange(rounds)
+    )
+  )
+  assert every == -(-clients // slots)
+  for client in range(clients):
+    (number,) = np.nonzero((ids == client).any(1))
+    assert number[0] < every and (np.diff(number) == every).all()
+  sizes = (ids < clients).sum(1)
+  assert set(sizes) <= {clients // every, -(-clients // every)}
+  assert not (np.diff(ids[0, : sizes[0]]) == 1).all()
+  cohort = sample_cohort(data, slots, jax.random.key(1), 0, samplers.cyclic)
+  assert cohort.expected == clients / every

@@ -297,7 +297,7 @@ def test_what_leaks_is_refused(settings_, why, problem):
 def test_what_is_not_accounted_for_is_refused():
   fed = fa.federate("digits", num_clients=12, partition="iid")
   for options, why in (
-    (dict(sampling="size"), "sampling=uniform and poisson, not size"),
+    (dict(sampling="size"), "sampling=uniform, poisson and cyclic, not size"),
     (dict(noise_at="clients", sampling="poisson"), "noise_at=clients: with"),
     (dict(noise_at="clients", dropout=0.1), "noise_at=clients: not with"),
     (dict(deadline_s=1.0), "private=fixed: not with deadline_s"),
