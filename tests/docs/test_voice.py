@@ -269,6 +269,12 @@ def test_all_pages_together_talk_as_those_of_flax():
 
 
 @pytest.mark.fast
+def test_no_sentence_of_the_changelog_is_long():
+  parts = sentences(text_of("CHANGELOG.md"))
+  assert not [part for part in parts if number_of_words(part) > LONGEST]
+
+
+@pytest.mark.fast
 def test_a_budget_is_of_a_page():
   assert budgets().keys() <= {"all", *pages()}
 
