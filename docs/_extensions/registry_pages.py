@@ -41,7 +41,7 @@ CURVES = DOCS / "methods" / "curves.csv"
 #: They are hyper-parameters or options of the exchange.
 GROUPS = (
   (LocalWork, "the amount of local work", "options.md#LocalWork"),
-  (ClientOptimizer, "the optimiser of the local steps", "optimizers.md"),
+  (ClientOptimizer, "the optimizer of the local steps", "optimizers.md"),
   (Compression, "compression", "compression.md"),
   (Privacy, "differential privacy", "private.md"),
   (Hostility, "Byzantine clients", "hostile.md"),

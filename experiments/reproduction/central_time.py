@@ -212,7 +212,7 @@ def table1(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
   text = (
     f"Seconds for {_ROUNDS} rounds; in brackets relative to K = 2 at 10 %. "
     "You can only compare the ratios, because the paper has other hardware "
-    "and does not give the data and the number of rounds.\n\n"
+    "and does not give the data or the number of rounds.\n\n"
     + markdown.table(
       [
         "method",

@@ -68,8 +68,8 @@ def group_count(limit: str, when: Any) -> Any:
   """The field `group_count` of a method that finds its groups at once."""
   return hyper(
     "fixed",
-    f"how many groups there are: fixed = as `{limit}` says, silhouette = the number "
-    f"from 2 to `{limit}` whose groups have the largest mean silhouette",
+    f"how to choose the number of groups: fixed = as `{limit}` says, silhouette = the "
+    f"number from 2 to `{limit}` with the largest mean silhouette of its groups",
     choices=COUNTS,
     source="Rousseeuw 1987",
     when=when,

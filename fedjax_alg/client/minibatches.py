@@ -123,9 +123,9 @@ class LocalWork:
   )
   microbatch_size: int = hyper(
     0,
-    "the most examples whose gradient is computed at once: gradients are added up over "
-    "the parts of a step's B examples, which takes less memory and is the same step "
-    "but for rounding; 0: all B",
+    "the largest number of examples for one gradient computation: gradients are "
+    "added up over the parts of a step's B examples, which needs less memory and "
+    "gives the same step up to rounding; 0: all B",
     minimum=0,
     when=but("batch_size", 0),
     later=True,

@@ -139,8 +139,8 @@ def from_hf(
     y: the column of the targets, likewise.
     client: the column of the clients, whole numbers or strings.
     test: the test examples, a ``datasets.Dataset`` of the same columns.
-    channels_first: whether a transform gives images [c, H, W], as those of
-      torch are; here they become [H, W, c]. Images of PIL always are [H, W, c].
+    channels_first: whether a transform gives images [c, H, W], as in torch;
+      here they become [H, W, c]. Images of PIL always are [H, W, c].
     **options: further arguments of ``from_arrays``: ``num_classes``, ``name``,
       ``task``.
 
@@ -201,8 +201,8 @@ def from_torch(
     y: place or name of the target, likewise.
     client: place or name of the client; or a list of the clients of all items.
     test: the test examples, a data set of the same kind.
-    channels_first: whether images are [c, H, W], as those of torch are; here
-      they become [H, W, c]. Images of PIL always are [H, W, c].
+    channels_first: whether images are [c, H, W], as in torch; here they become
+      [H, W, c]. Images of PIL always are [H, W, c].
     **options: further arguments of ``from_arrays``: ``num_classes``, ``name``,
       ``task``, ``test_client_ids``.
 

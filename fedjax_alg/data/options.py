@@ -453,8 +453,8 @@ class FeatureOptions:
     "paper, section V-A; contrast = each example minus its mean, divided by "
     "sqrt(its variance + 0.001); standardize = each input minus its mean, divided by "
     "its deviation + 0.001, both of the training examples of the clients that take "
-    "part; RUN:LAYER = what a layer of the model in the folder RUN of a finished run "
-    "reads, which stays as it is (LAYER is its name, or last)",
+    "part; RUN:LAYER = the inputs of a layer of the model in the folder RUN of a "
+    "finished run, which does not change (LAYER is its name, or last)",
   )
   hog_block: int = hyper(
     7, "side of a block, in pixels (`features`=hog)", minimum=1, when=_HOG

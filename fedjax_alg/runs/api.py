@@ -125,7 +125,7 @@ def run(
     sampler: your function that chooses the participants, (data, cohort_size, key,
       round) -> ids [cohort_size]; see ``engine.samplers.Sampler``. The option
       ``sampling`` takes names.
-    init: the parameters to start from: a pytree like those of the model, or like
+    init: the parameters to start from: a pytree like the model's parameters, or like
       ``RunResult.global_params`` with one model, leaves [1, ...]; a file of
       safetensors or npz or a folder of orbax (``RunResult.export``), or the folder of
       a finished run, to use its global model of the first seed. With

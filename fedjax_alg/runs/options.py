@@ -341,10 +341,10 @@ class ModelOptions:
     "fedit",
     "how the server aggregates adapters (`roles`=lora), one of "
     + ", ".join(lora.AGGREGATIONS)
-    + ": fedit = the means of A and of B, ffa = A stays as it was drawn, fedex = "
-    "these means, and what they miss of the mean of the products A B is added to the "
-    "layer, flora = the mean of the products is added to the layer, and every "
-    "participant draws new adapters in each round",
+    + ": fedit = the means of A and of B, ffa = A keeps its random initial value, "
+    "fedex = these means, and what they miss of the mean of the products A B is "
+    "added to the layer, flora = the mean of the products is added to the layer, "
+    "and every participant draws new adapters in each round",
     choices=lora.AGGREGATIONS,
     when=only("lora_rank", POSITIVE),
     source="Zhang et al. 2023 (fedit); Sun et al., ICLR 2024 (ffa); Singhal et al., "
@@ -624,8 +624,8 @@ class MachineOptions:
   shard_frozen: bool = hyper(
     False,
     "whether the devices share out the frozen parameters (`roles`) and compute every "
-    "client together, for a model that one device cannot hold; else each device holds "
-    "them all and computes clients of its own",
+    "client together, for a model that one device cannot hold; else each device "
+    "holds them all and computes different clients",
     later=True,
     when=but("roles", ()),
   )

@@ -334,6 +334,10 @@ def test_every_method_has_a_page_with_an_equation_and_a_picture():
     text = page_of(f"methods/{name}")
     assert f"```{{registered}} {name}\n" in text and "**Use it when:**" in text
     assert text.count("$$") % 2 == 0 and text.count("$$") >= 2, name
+    # Where to start, and what to do when it fails.
+    advice = text.partition("**Use it when:**")[2].partition("\n\n")[0]
+    assert re.search(r"[Ss]tart with|no learning rate|nothing to tune", advice), name
+    assert re.search(r"\b[Ii]f\b", advice), name
 
 
 def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):

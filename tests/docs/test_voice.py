@@ -16,6 +16,8 @@ counts; with ``--tighten`` it also writes the file, with lower limits only.
 """
 
 import collections
+import dataclasses
+import inspect
 import json
 import math
 import pathlib
@@ -23,6 +25,11 @@ import re
 import sys
 
 import pytest
+
+import fedjax_alg as fa
+from fedjax_alg import registry
+from fedjax_alg.data.options import DataOptions
+from fedjax_alg.runs.options import RunOptions
 
 ROOT = pathlib.Path(__file__).parents[2]
 BUDGETS = pathlib.Path(__file__).with_name("voice_budgets.json")
@@ -248,24 +255,64 @@ def test_a_page_talks_to_its_reader(folder):
   )
 
 
+def add_up(texts):
+  """The counts and the words of several texts."""
+  number, words = collections.Counter(), 0
+  for text in texts:
+    of_text, more = counts(text)
+    number.update(of_text)
+    words += more
+  return number, words
+
+
 def totals():
   """The counts and the words of all pages, notes in the pages made of them."""
-  number, words = collections.Counter(), 0
-  for page in pages():
-    if not page.endswith(".notes.md"):
-      of_page, more = counts(text_of(page))
-      number.update(of_page)
-      words += more
-  return number, words
+  return add_up(text_of(page) for page in pages() if not page.endswith(".notes.md"))
 
 
 @pytest.mark.fast
 def test_all_pages_together_talk_as_those_of_flax():
   number, words = totals()
-  limits = target(words, most=2)
-  assert number["long"] <= budgets()["all"]["long"]
-  gaps = distance(number, {**limits, **budgets()["all"]})
+  gaps = distance(number, target(words, most=2) | budgets().get("all", {}))
   assert not {name: gap for name, gap in gaps.items() if gap > 0}
+
+
+def texts_of_the_api():
+  """Docstrings of the public names and texts of all options, without examples."""
+  for name in fa.__all__:
+    value = getattr(fa, name)
+    members = vars(value).values() if inspect.isclass(value) else ()
+    for part in (value, *(getattr(m, "fget", m) for m in members)):
+      if callable(part) and "fedjax_alg" in (getattr(part, "__module__", "") or ""):
+        text = (inspect.getdoc(part) or "").partition("\nExamples:")[0]
+        text = re.sub(r"^ *(?=[\w*]+:)", "\n\n", text, flags=re.M)
+        yield re.sub(r"^ +", "", text, flags=re.M)
+  kinds = {entry.hparams for entry in registry.ALGORITHMS.values()} | {
+    DataOptions,
+    RunOptions,
+  }
+  yield from {
+    re.sub(r"\b\w+ = ", "x = ", field.metadata["help"])
+    for kind in kinds
+    for field in dataclasses.fields(kind)
+    if "help" in field.metadata
+  }
+
+
+@pytest.mark.fast
+def test_docstrings_and_help_have_as_few_idioms():
+  number, words = add_up(texts_of_the_api())
+  assert words > 10_000
+  gaps = distance(number, target(words, turns=False))
+  # Texts of options are questions ("what a client sends: x = ...") and lists.
+  others = {"long", "a bare What or Who as subject"}
+  assert not {name: gap for name, gap in gaps.items() if gap > 0}.keys() - others
+
+
+@pytest.mark.fast
+def test_no_sentence_of_the_changelog_is_long():
+  parts = sentences(text_of("CHANGELOG.md"))
+  assert not [part for part in parts if number_of_words(part) > LONGEST]
 
 
 @pytest.mark.fast

@@ -85,7 +85,7 @@ def readings_table(outcomes: suite.Outcomes) -> str:
           words[-1] += f" ({verdict})"
     rows.append(words)
   return (
-    "Percent, mean of the last ten rounds; of K models the mean of the K, or "
-    "the one that a machine prefers on its own classes. In brackets the "
-    "verdict on the paper's number.\n\n" + markdown.table(head, rows)
+    "Percent, mean of the last ten rounds; with K models the mean of the K, or "
+    "the model that a client prefers, on its classes. In brackets the verdict on "
+    "the paper's number.\n\n" + markdown.table(head, rows)
   )
