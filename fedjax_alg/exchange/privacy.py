@@ -114,7 +114,7 @@ class Privacy:
   noise_bands: int = hyper(
     10,
     "b, rounds over which noise is correlated; the server keeps the noise of the "
-    "last b - 1 rounds. 1: independent noise, that of `private`=fixed",
+    "last b - 1 rounds. 1: independent noise, as `private`=fixed has",
     minimum=1,
     maximum=1000,
     when=_FTRL & NOISY & only("noise_buffers", 0),

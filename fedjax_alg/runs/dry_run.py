@@ -72,7 +72,7 @@ def dry_run(
 ) -> DryRun:
   """Tells what a run would cost, without running or compiling it.
 
-  The arguments are those of ``run``, and are checked in the same way.
+  The arguments of ``run`` are checked in the same way.
 
   Args:
     algorithm: see ``run``.
