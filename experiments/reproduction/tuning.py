@@ -550,7 +550,8 @@ class Study(NamedTuple):
       preset = f"{self.paper}/{self.data}.flags"
       values = config_lib.merge_layers(preset, *self.extra)
     examples = sum(_EXAMPLES.get(name, 0) for name in _sources(values))
-    size = examples / int(values["num_clients"])
+    dealt = values.get("train_examples") or examples
+    size = int(dealt) / int(values["num_clients"])
     settings = _sample_settings(*_space(self.paper, self.data, name, size), number)
     same = self.protocol.same_rate.get(name)
     if same:
