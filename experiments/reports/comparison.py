@@ -1,7 +1,6 @@
 """The tables and the picture of ``fedjax_alg.compare``."""
 
 from collections.abc import Callable, Iterable, Sequence
-import itertools
 import math
 import pathlib
 from typing import Any, NamedTuple
@@ -14,7 +13,13 @@ from fedjax_alg.engine import evaluate
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs import texts
-from fedjax_alg.runs.compare import Comparison, Estimate, Line, option_table
+from fedjax_alg.runs.compare import (
+  Comparison,
+  Estimate,
+  Line,
+  differing_options,
+  option_table,
+)
 from fedjax_alg.runs.result import RunResult
 
 from ..drawing import plots
@@ -169,7 +174,7 @@ def _traffic_columns(comparison: Comparison) -> dict[str, str]:
   return columns
 
 
-def _target_table(comparison: Comparison) -> TextTable:
+def target_table(comparison: Comparison) -> TextTable:
   """Rounds, what is sent and simulated seconds until every target."""
   factor = metrics.factor(comparison.metric)
   unit = " %" if factor == 100 else ""
@@ -316,14 +321,34 @@ def _difference_table(comparison: Comparison, baseline: str = "") -> TextTable:
   )
 
 
-def flag_table(results: dict[str, RunResult]) -> tuple[TextTable, list[bool]]:
-  """The options of every run, and which of them differ between the runs."""
-  every = option_table(list(results.values()))
-  for name in ("device", "versions"):
-    every[name] = [_provenance(result, name) for result in results.values()]
-  rows = tuple((name, *values) for name, values in every.items())
-  differs = [len(set(values)) > 1 for values in every.values()]
-  return TextTable("Flags of every run", ("flag", *results), rows), differs
+def flag_tables(results: dict[str, RunResult]) -> tuple[TextTable, TextTable]:
+  """The options of every run; and those that some run reads and that differ.
+
+  The second one has the method first, then numbers that not every method has. A run
+  that does not read an option has nothing there.
+  """
+  provenance = {
+    name: [_provenance(result, name) for result in results.values()]
+    for name in ("device", "versions")
+  }
+  every, differing = (
+    table(list(results.values())) | provenance
+    for table in (option_table, differing_options)
+  )
+  return (
+    TextTable(
+      "Flags of every run",
+      ("flag", *results),
+      tuple((name, *values) for name, values in every.items()),
+    ),
+    TextTable(
+      "Flags that differ",
+      ("flag", *results),
+      tuple(
+        (name, *values) for name, values in differing.items() if len(set(values)) > 1
+      ),
+    ),
+  )
 
 
 def _provenance(result: RunResult, name: str) -> str:
@@ -337,7 +362,7 @@ def all_tables(comparison: Comparison) -> list[TextTable]:
   """The tables of a comparison, without empty ones."""
   tables = [scores(comparison)]
   if comparison.targets:
-    tables.append(_target_table(comparison))
+    tables.append(target_table(comparison))
   tables.append(cost_table(comparison))
   if len(comparison.lines) > 1:
     tables += [
@@ -354,11 +379,10 @@ def comparison_page(title: str, comparison: Comparison, command_line: str) -> st
     if table.rows:
       part += [_markdown(table.head, table.rows), ""]
     parts.append("\n".join([*part, _cell(table.note)]))
-  table, differs = flag_table(comparison.results)
-  if any(differs):
+  _, differing = flag_tables(comparison.results)
+  if differing.rows:
     parts.append(
-      "## Flags that differ\n\n"
-      + _markdown(table.head, itertools.compress(table.rows, differs))
+      f"## {differing.title}\n\n" + _markdown(differing.head, differing.rows)
     )
   made_by = command_line.replace("`", "'")
   parts.append(f"Made by `{made_by}`.")

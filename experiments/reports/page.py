@@ -514,7 +514,7 @@ def _note(words: str) -> str:
 
 
 def _comparison_tables(panels: Panels, metric: str, protocol: str) -> list[TextTable]:
-  """The scores and the costs of every panel's runs."""
+  """The scores and the costs of every panel's runs, in all and to targets."""
   out = []
   for title, runs in panels.items():
     comparison = compare(runs, metric=metric, protocol=protocol)
@@ -522,6 +522,7 @@ def _comparison_tables(panels: Panels, metric: str, protocol: str) -> list[TextT
       table._replace(title=f"{title}: {table.title}".removeprefix(": "))
       for table in (
         comparison_lib.scores(comparison),
+        *([comparison_lib.target_table(comparison)] if comparison.targets else ()),
         comparison_lib.cost_table(comparison),
       )
     ]
@@ -608,12 +609,9 @@ def write_page(
       * (len(grouped) > 1),
       _table(_group_table(panels)),
     ]
-  table, differs = comparison_lib.flag_table(_label_runs(panels))
-  different = tuple(itertools.compress(table.rows, differs))
+  table, differing = comparison_lib.flag_tables(_label_runs(panels))
   parts += [
-    _table(table._replace(title="Flags that differ", rows=different), "text")
-    if different
-    else "",
+    _table(differing, "text") if differing.rows else "",
     f"<details><summary>{_text(table.title)}</summary>",
     _table(table._replace(title=""), "text"),
     "</details>",

@@ -665,16 +665,51 @@ def option_table(results: Sequence[RunResult]) -> dict[str, list[str]]:
   }
 
 
-def _read_options(result: RunResult) -> dict[str, str]:
-  """name -> value as text of the options that a run reads and that are set."""
+def differing_options(results: Sequence[RunResult]) -> dict[str, list[str]]:
+  """Lists the options that a run reads and that are not the same in all runs.
+
+  Args:
+    results: the runs.
+
+  Returns:
+    name -> its value in every run as text, "" for a run that does not read it: the
+    algorithm, options that not all methods have, those that all have, and then
+    those of the model, of the data and of the run.
+  """
+  parts = [_read_parts(result) for result in results]
+  hparams = [options for options, *_ in parts]
+  names = dict.fromkeys(name for options in hparams for name in options)
+  per_run = [
+    {
+      "algorithm": str(result.facts["algorithm"]),
+      **{name: value for options in run_parts for name, value in options.items()},
+    }
+    for result, run_parts in zip(results, parts)
+  ]
+  ordered = dict.fromkeys(
+    [
+      "algorithm",
+      *sorted(names, key=lambda name: all(name in options for options in hparams)),
+      *(name for run_parts in parts for options in run_parts for name in options),
+    ]
+  )
+  table = {name: [options.get(name, "") for options in per_run] for name in ordered}
+  return {name: values for name, values in table.items() if len(set(values)) > 1}
+
+
+def _read_parts(result: RunResult) -> list[dict[str, str]]:
+  """name -> value as text of the options that a run reads and that are set.
+
+  Those of the method, the model, the data and the run.
+  """
   facts = result.facts
-  out: dict[str, str] = {}
+  out = []
   entry = registry.ALGORITHMS.get(facts["algorithm"])
   for kinds, entries in (
     ((entry.hparams, entry.exchange) if entry else (), facts["hparams"]),
-    ((RunOptions,), facts["run"]),
     ((), {"model": facts["model"]}),
     ((DataOptions,), facts["data"]),
+    ((RunOptions,), facts["run"]),
   ):
     # A run from before an option came has its default.
     parts = tuple(
@@ -688,17 +723,22 @@ def _read_options(result: RunResult) -> dict[str, str]:
       for kind in kinds
     )
     known = field_values(*parts)
-    values = {
-      n: value
-      for n, value in (dict(entries) | known).items()
-      if n not in known or reads(parts, n)
-    }
-    out |= {
-      name: _as_text(value)
-      for name, value in values.items()
-      if value is not None and name not in _NEUTRAL
-    }
+    out.append(
+      {
+        name: _as_text(value)
+        for name, value in (dict(entries) | known).items()
+        if value is not None and (name not in known or reads(parts, name))
+      }
+    )
   return out
+
+
+def _read_options(result: RunResult) -> dict[str, str]:
+  """name -> value as text of the options that decide the numbers of a run."""
+  hparams, model, data, run = _read_parts(result)
+  # The order of labels.
+  every = hparams | run | model | data
+  return {name: value for name, value in every.items() if name not in _NEUTRAL}
 
 
 def labels(

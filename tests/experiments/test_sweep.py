@@ -137,6 +137,12 @@ def test_finished_settings_are_not_played_again(sweep_folder, monkeypatch, capsy
   assert hashes(sweep_folder) == before
   assert (sweep_folder / "sweep.md").read_text("utf-8") == table
   assert "warning" not in capsys.readouterr().err
+  page = (sweep_folder / "sweep.html").read_text("utf-8")
+  _, reached = page.split("<h2>Cost to targets</h2>")
+  assert "No run reached 90, 95 or 98 % (--targets)" in reached
+  _, differing = page.split("<h2>Flags that differ</h2>")
+  differing, _ = differing.split("</tbody>", 1)
+  assert differing.count("<td>client_lr</td>") == 1 and differing.count("<tr>") == 2
   lines = made_runs.read_traces(sweep_folder / "sweep.html")[0][1::2]
   assert [line["name"] for line in lines] == FOLDERS  # none diverged
   summary = files.read_json(sweep_folder / FOLDERS[1] / "summary.json")

@@ -313,3 +313,30 @@ def test_pictures_give_a_method_one_look(load):
   assert len(axis.collections) == 2  # a band each
   with pytest.raises(fa.OptionError, match="^protocols=local: must be one of global"):
     result.plot(protocols=("local",))
+
+
+def test_the_flags_that_differ_are_those_that_are_read(tmp_path):
+  """The method first, then its own numbers; of a switched-off part none."""
+  shared = dict(client_lr=0.1, local_epochs=1, local_steps=0, server_momentum=0.9)
+  runs = [
+    fa.load_run(made_runs.write(tmp_path / name, [[0.5]], algorithm=name, **options))
+    for name, options in {
+      "fedavg": dict(hparams=shared, data=dict(num_clients=10, partition="iid")),
+      "fedprox": dict(
+        hparams=shared | dict(mu=0.3, client_lr=0.2),
+        # Neither partition reads the other's option.
+        data=dict(num_clients=20, partition="classes", dirichlet_alpha=0.1),
+        run=dict(eval_every=7),
+      ),
+    }.items()
+  ]
+  table = compare_lib.differing_options(runs)
+  first, *others = table.items()
+  assert first == ("algorithm", ["fedavg", "fedprox"])
+  assert others[0] == ("mu", ["", "0.3"])
+  assert others[1] == ("client_lr", ["0.1", "0.2"])
+  names = [name for name, _ in others]
+  assert "dirichlet_alpha" not in names and "local_epochs" not in names
+  assert table["num_clients"] == ["10", "20"]
+  assert table["classes_per_client"] == ["", "2"]
+  assert names.index("num_clients") < names.index("eval_every")
