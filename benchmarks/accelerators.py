@@ -80,7 +80,12 @@ TARGETS = {
   "v5e": _V5E,
   "v5e_2x2": _V5E._replace(about="four TPU v5e", devices=4),
   "h100": _H100,
+  "h100_x4": _H100._replace(
+    about="four H100", topology={"topology_name": "", "topology": "1x1x4"}, devices=4
+  ),
 }
+#: Those of the table in docs/speed.md.
+USUAL = "v5e,v5e_2x2,h100"
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
@@ -93,9 +98,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[s
   parser.add_argument(
     "--algorithms", default="all", help="names of the registry, comma separated"
   )
-  parser.add_argument(
-    "--targets", default=",".join(TARGETS), help=f"some of {','.join(TARGETS)}"
-  )
+  parser.add_argument("--targets", default=USUAL, help=f"some of {','.join(TARGETS)}")
   parser.add_argument(
     "--out",
     type=pathlib.Path,

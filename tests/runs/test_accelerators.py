@@ -115,7 +115,7 @@ def test_what_cannot_be_shared_out_is_refused(options, message, monkeypatch):
 @pytest.mark.parametrize(
   "flags, message",
   [
-    (["--targets=v6e"], "--targets=v6e: unknown, one of v5e, v5e_2x2, h100"),
+    (["--targets=v6e"], "--targets=v6e: unknown, one of v5e, v5e_2x2, h100, h100_x4"),
     (["--targets=nothing"], "--targets=nothing: needs no_such_module: pip"),
     (["--algorithm=fedavg"], "--algorithm=fedavg: not a flag of a run"),
   ],
@@ -216,7 +216,7 @@ def test_three_algorithms_compile(target, names, monkeypatch):
       assert 2 <= facts["kernels"][0] <= 60  # two products of matrices
 
 
-@pytest.mark.parametrize("target", ["v5e_2x2"])
+@pytest.mark.parametrize("target", ["v5e_2x2", "h100_x4"])
 def test_a_device_needs_a_quarter_of_a_frozen_model(target, monkeypatch):
   """The plan of a model that one device cannot hold; with the extra aot."""
   monkeypatch.delenv("XLA_FLAGS", raising=False)  # the compiler may not know them
