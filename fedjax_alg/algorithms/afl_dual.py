@@ -2,7 +2,8 @@
 
 Reference: Fan et al., "APFL: Analytic Personalized Federated Learning via
 Dual-Stream Least Squares" (arXiv:2508.10732); of the text the abstract alone was
-read, so the equations are a reading of it. (`apfl` is Deng et al.'s method.) The
+read, so the equations are a reading of it; DS-AL (AAAI 2024) of some of the same
+authors fits a second stream to residuals, too. (`apfl` is Deng et al.'s method.) The
 primary stream is AFL, shared by all clients. Client i fits a refinement to what
 the primary stream leaves of the client's targets,
   P_i = (Phi_i'Phi_i + mu I)^-1 Phi_i'(Y_i - X_i W),
