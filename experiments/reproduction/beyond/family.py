@@ -42,7 +42,7 @@ ITERATIVE = {"FedAvg": "fedavg", "FedAdam": "fedadam", "SCAFFOLD": "scaffold"}
 #: Those whose model does not depend on the partition, by their papers.
 INVARIANT = (BASE, "Fed3R", "FedNCM", "DeepAFL", "SAFLe", "FedACnnL")
 #: The sums of these take so long that images have few partitions of them.
-COSTLY = ("DeepAFL", "SAFLe", "pFedACnnL")
+COSTLY = ("Fed3R", "DeepAFL", "SAFLe", "pFedACnnL")
 FEW = 2
 ITERATIVE_PARTITIONS = 3
 
@@ -272,7 +272,7 @@ def _table(outcomes: suite.Outcomes) -> str:
       _spread(SERVER(o)),
       f"{max(1, len(o.parts))}",
       f"{o.summary['cost']['rounds']}",
-      f"{_sent(o, 'bytes_up'):,.2f}",
+      f"{_sent(o, 'bytes_up'):,.3g}",
       f"{_sent(o, 'bytes_down'):,.2f}",
       f"{_last(o, 'simulated_s'):,.2f}",
       f"{_last(o, 'seconds'):,.1f}",
