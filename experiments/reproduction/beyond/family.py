@@ -228,6 +228,11 @@ def _last(outcome: suite.Outcome, column: str) -> float:
   return float(np.mean([r[column] for r in outcome.rows if r["round"] == last]))
 
 
+def _digits(number: float) -> str:
+  """A number with three digits, or all digits before the point."""
+  return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
 class AtBudget(NamedTuple):
   """What a run has reached within a budget."""
 
@@ -272,10 +277,10 @@ def _table(outcomes: suite.Outcomes) -> str:
       _spread(SERVER(o)),
       f"{max(1, len(o.parts))}",
       f"{o.summary['cost']['rounds']}",
-      f"{_sent(o, 'bytes_up'):,.3g}",
-      f"{_sent(o, 'bytes_down'):,.2f}",
-      f"{_last(o, 'simulated_s'):,.2f}",
-      f"{_last(o, 'seconds'):,.1f}",
+      _digits(_sent(o, "bytes_up")),
+      _digits(_sent(o, "bytes_down")),
+      _digits(_last(o, "simulated_s")),
+      _digits(_last(o, "seconds")),
     ]
     for o in outcomes
   ]
