@@ -22,7 +22,6 @@ import numpy as np
 from fedjax_alg import tasks, trees
 from fedjax_alg.algorithms import afl
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
-from fedjax_alg.client import objective
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import moments, solve
 from fedjax_alg.least_squares.heads import head_of
@@ -72,8 +71,7 @@ def afl_dual(
   layer, task = head_of(model, "afl_dual"), tasks.of(model)
   (mu,) = per_layer("refinement_ridge", hparams.refinement_ridge, 1, False)
   primary = afl.afl(model, hparams, map_clients=map_clients)
-  assert task.fitted is not None
-  targets_of, width = task.fitted, hparams.refinement_features or layer.fan_in
+  width = hparams.refinement_features or layer.fan_in
   phi = lambda x: x
   if hparams.refinement_features:
     rng = np.random.default_rng(hparams.refinement_seed)
@@ -82,27 +80,14 @@ def afl_dual(
   def refinement(params, shard):
     """P_i [D, L] of the client whose data the shard has."""
 
-    def add_block(sums, x, y, mask):
-      with jax.default_matmul_precision("highest"):
-        outputs, z = model.apply(params, x), phi(layer.inputs(params, x))
-      targets = targets_of(y, mask, layer.width).astype(jnp.float64)
-      rest = targets - outputs.astype(jnp.float64)
-      z, rest = (
-        jnp.where(mask[:, None], part, jnp.zeros_like(part))
-        for part in (z.astype(jnp.float64), rest)
-      )
-      parts = (z.T, z), (z.T, rest)
-      return trees.add(
-        sums, tuple(jnp.matmul(*part, precision=trees.HIGHEST) for part in parts)
-      )
-
-    zero = (
-      jnp.zeros((width, width), jnp.float64),
-      jnp.zeros((width, layer.width), jnp.float64),
+    sums = moments.add_residuals(
+      moments.zero_residuals(width, layer.width),
+      task,
+      shard,
+      moments.block_rows(layer),
+      lambda x: (phi(layer.inputs(params, x)), model.apply(params, x)),
     )
-    rows = moments.block_rows(layer)
-    gram, cross = objective.fold_blocks(shard, add_block, zero, rows)
-    return solve.solve(gram, cross, jnp.float64(mu))
+    return solve.solve(sums.gram, sums.cross, jnp.float64(mu))
 
   def client_params(state, client_id, shard, key):
     shared = primary.client_params(state, client_id, shard, key)
