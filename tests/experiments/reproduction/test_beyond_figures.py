@@ -644,6 +644,13 @@ def test_rivals_are_read_within_the_budget_of_one_round():
   ]
 
 
+def test_what_one_partition_alone_notes_is_not_pooled():
+  """Groups of clients have such a note where no grouping can be better."""
+  first, second = {"groups": {"sizes": 2, "agreement": "no"}}, {"groups": {"sizes": 3}}
+  assert partitions.pool([first, second]) == {"groups": {"sizes": 2}}
+  assert partitions.pool([second, first]) == {"groups": {"sizes": 3}}
+
+
 def test_one_partition_that_differs_is_a_difference():
   check = family._is_invariant("AFL")
   same = family_outcome("AFL", [{1: 0.8}] * 3)
