@@ -182,7 +182,7 @@ class Federation:
     """
     train = self.data.train
     old = np.zeros(len(train.size), np.int32) if train.joins is None else train.joins
-    joins = np.where(np.asarray(train.size) > 0, old, NEVER).astype(np.int32)
+    joins: Any = np.where(np.asarray(train.size) > 0, old, NEVER).astype(np.int32)
     if self.steps is not None or (joins == old).all():
       return self
     train = train._replace(joins=joins)

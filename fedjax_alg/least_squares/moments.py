@@ -216,7 +216,8 @@ def add_residuals(
     number = mask.sum(dtype=jnp.int32).astype(gram.dtype)
     return trees.add(sums, ResidualSums(gram, cross, number))
 
-  return objective.fold_blocks(shard, add_block, sums, rows)
+  result: ResidualSums = objective.fold_blocks(shard, add_block, sums, rows)
+  return result
 
 
 def floats_sent(layer: Layer, num_classes: int, width: int) -> int:

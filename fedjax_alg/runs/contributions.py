@@ -153,7 +153,7 @@ def _by_training_again(result: RunResult, metric: str | None) -> Contributions:
     run = dataclasses.replace(run, cohort_size=len(clients) - 1)
   scores = []
   for client in clients:
-    size = np.array(train.size)
+    size: Any = np.array(train.size)
     size[client] = 0
     others = federation.data._replace(train=train._replace(size=size))
     without = dataclasses.replace(federation, data=others)
