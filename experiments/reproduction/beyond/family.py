@@ -286,12 +286,12 @@ def _table(outcomes: suite.Outcomes) -> str:
   ]
   return "\n\n".join(
     [
-      "Accuracy in percent (for diabetes 100 R²) after the last round: of what "
-      "clients deploy on their own test data, and of the server's model on all of "
-      "them. The largest difference is that of the server's model over the "
-      "partitions. MB are those of all participants. Simulated seconds are those of "
-      "machines of one to four cores on links of 10 to 100 Mbit/s; a round has no "
-      "latency there. Measured seconds are of one shared core and say little.",
+      "You find accuracy in percent (for diabetes 100 R²) after the last round: "
+      "deployed by the clients, on their own test data, and of the server's model, on "
+      "all test data. The largest difference over the partitions is measured on the "
+      "server's model. MB are sums over all participants. The simulated machines have "
+      "one to four cores and links of 10 to 100 Mbit/s, without latency. Seconds were "
+      "measured on one core that other work shared.",
       markdown.table(
         [
           "data",
@@ -342,9 +342,10 @@ def _at_equal_costs(outcomes: suite.Outcomes) -> list[str]:
   if not rows:
     return []
   return [
-    "Iterative methods at the bytes (both ways, of all participants) and at the "
-    "simulated seconds that AFL takes: the last evaluation, one in five rounds, "
-    "within this budget. A run that ends earlier says at which share.",
+    "Iterative methods at AFL's bytes (both ways, of all participants) and at its "
+    "simulated seconds. Every fifth round is evaluated, and the last one within the "
+    "budget counts. If a run ends earlier, you see the share of the budget that it "
+    "used.",
     markdown.table(
       [
         "data",
