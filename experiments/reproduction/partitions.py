@@ -39,7 +39,8 @@ def pool(summaries: Sequence[Any]) -> Any:
   """Pools summaries, or parts of them.
 
   Spreads are those over partitions, numbers of seeds are put one after the
-  other, and anything else is that of the first partition.
+  other, and anything else is that of the first partition. What some partitions
+  lack is left out.
   """
   first = summaries[0]
   if not isinstance(first, dict):
@@ -59,7 +60,9 @@ def pool(summaries: Sequence[Any]) -> Any:
       "reached": len(reached),
       "mean": float(np.mean(reached)) if reached else None,
     }
-  return {key: pool([summary[key] for summary in summaries]) for key in first}
+  # A note may be about one partition alone.
+  keys = [key for key in first if all(key in summary for summary in summaries)]
+  return {key: pool([summary[key] for summary in summaries]) for key in keys}
 
 
 def means(values: object, parts: Sequence[object]) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 Reference: Fan et al., "APFL: Analytic Personalized Federated Learning via
 Dual-Stream Least Squares" (arXiv:2508.10732); of the text the abstract alone was
-read, so the equations are a reading of it. (`apfl` is Deng et al.'s method.) The
+read, so the equations are a reading of it; DS-AL (AAAI 2024) of some of the same
+authors fits a second stream to residuals, too. (`apfl` is Deng et al.'s method.) The
 primary stream is AFL, shared by all clients. Client i fits a refinement to what
 the primary stream leaves of the client's targets,
   P_i = (Phi_i'Phi_i + mu I)^-1 Phi_i'(Y_i - X_i W),
@@ -21,7 +22,6 @@ import numpy as np
 from fedjax_alg import tasks, trees
 from fedjax_alg.algorithms import afl
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
-from fedjax_alg.client import objective
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import moments, solve
 from fedjax_alg.least_squares.heads import head_of
@@ -71,8 +71,7 @@ def afl_dual(
   layer, task = head_of(model, "afl_dual"), tasks.of(model)
   (mu,) = per_layer("refinement_ridge", hparams.refinement_ridge, 1, False)
   primary = afl.afl(model, hparams, map_clients=map_clients)
-  assert task.fitted is not None
-  targets_of, width = task.fitted, hparams.refinement_features or layer.fan_in
+  width = hparams.refinement_features or layer.fan_in
   phi = lambda x: x
   if hparams.refinement_features:
     rng = np.random.default_rng(hparams.refinement_seed)
@@ -81,27 +80,14 @@ def afl_dual(
   def refinement(params, shard):
     """P_i [D, L] of the client whose data the shard has."""
 
-    def add_block(sums, x, y, mask):
-      with jax.default_matmul_precision("highest"):
-        outputs, z = model.apply(params, x), phi(layer.inputs(params, x))
-      targets = targets_of(y, mask, layer.width).astype(jnp.float64)
-      rest = targets - outputs.astype(jnp.float64)
-      z, rest = (
-        jnp.where(mask[:, None], part, jnp.zeros_like(part))
-        for part in (z.astype(jnp.float64), rest)
-      )
-      parts = (z.T, z), (z.T, rest)
-      return trees.add(
-        sums, tuple(jnp.matmul(*part, precision=trees.HIGHEST) for part in parts)
-      )
-
-    zero = (
-      jnp.zeros((width, width), jnp.float64),
-      jnp.zeros((width, layer.width), jnp.float64),
+    sums = moments.add_residuals(
+      moments.zero_residuals(width, layer.width),
+      task,
+      shard,
+      moments.block_rows(layer),
+      lambda x: (phi(layer.inputs(params, x)), model.apply(params, x)),
     )
-    rows = moments.block_rows(layer)
-    gram, cross = objective.fold_blocks(shard, add_block, zero, rows)
-    return solve.solve(gram, cross, jnp.float64(mu))
+    return solve.solve(sums.gram, sums.cross, jnp.float64(mu))
 
   def client_params(state, client_id, shard, key):
     shared = primary.client_params(state, client_id, shard, key)

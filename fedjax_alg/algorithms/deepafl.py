@@ -19,12 +19,10 @@ the method here: `feature_map` puts one before any model.
 from collections.abc import Sequence
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 
 from fedjax_alg import tasks, trees
 from fedjax_alg.base import Algorithm, Layer, MapClients, Model, Params, builder
-from fedjax_alg.client import objective
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import moments
@@ -79,30 +77,15 @@ def block_step(
   They are the identity in a run; in one that is fitted again they are not yet.
   """
   task, f = tasks.of(model), layer.fan_in
-  assert task.fitted is not None
-  targets_of = task.fitted
-
-  def add_block(sums, params, x, y, mask):
-    with jax.default_matmul_precision("highest"):
-      units = layer.inputs(params, x)
-      outputs = model.apply(_before((layer, *later), params), x)
-    targets = targets_of(y, mask, head.width).astype(jnp.float64)
-    rest = targets - outputs.astype(jnp.float64)
-    rows = [
-      jnp.where(mask[:, None], part, jnp.zeros_like(part))
-      for part in (units.astype(jnp.float64), rest)
-    ]
-    gram, cross = (
-      jnp.matmul(rows[0].T, part, precision=trees.HIGHEST) for part in rows
-    )
-    return trees.add(sums, (gram, cross, mask.sum(dtype=jnp.int32).astype(gram.dtype)))
 
   def add(sums, params, shard):
-    return objective.fold_blocks(
-      shard,
-      lambda sums, *block: add_block(sums, params, *block),
+    without = _before((layer, *later), params)
+    return moments.add_residuals(
       sums,
+      task,
+      shard,
       moments.block_rows(layer),
+      lambda x: (layer.inputs(params, x), model.apply(without, x)),
     )
 
   def solve(total, context):
@@ -115,13 +98,9 @@ def block_step(
 
   return ClosedFormStep(
     AdditiveStatistics(
-      lambda num_classes: (
-        jnp.zeros((f, f), jnp.float64),
-        jnp.zeros((f, head.width), jnp.float64),
-        jnp.zeros((), jnp.float64),
-      ),
+      lambda num_classes: moments.zero_residuals(f, head.width),
       add,
-      lambda sums: sums[2],
+      lambda sums: sums.number,
       lambda num_classes: f * (f + 1) // 2 + f * head.width + 1,
       model.flops + 2.0 * f * (f + head.width),
     ),

@@ -2,7 +2,7 @@
 
 Reference: Goswami et al., "Covariances for Free: Exploiting Mean Distributions
 for Training-free Federated Learning", NeurIPS 2025 (arXiv:2412.14326); of the
-text the abstract and summaries were read, and the public code. Clients send
+text the abstract and a summary were read, and the public code. Clients send
 class means and numbers, as FedNCM does. How far the means of the M_c clients
 that hold class c are spread says what its covariance is:
   Sigma_c = sum_i n_ic (mu_ic - mu_c)(mu_ic - mu_c)' / (M_c - 1) + gamma I,

@@ -10,7 +10,8 @@ the embeddings of all clients' data.
 
 Readings: the buckets are bits, x_j > t for each of `bit_thresholds`, of which the
 summary says that overlapping binary ones are best; thresholds are given, as data
-that decide them would take a second round. The features are the model's
+that decide them would take a second round. The ridge stays: the paper takes it off
+again and computes a pseudo-inverse. The features are the model's
 (`feature_map`=buckets, this method's default), so every method can go on from
 the embeddings.
 """

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from fedjax_alg import files, own, tasks
-from fedjax_alg.base import Array, ClientData, Shard
+from fedjax_alg.base import NEVER, Array, ClientData, Shard
 from fedjax_alg.data import (
   concept_steps,
   kind_changes,
@@ -168,6 +168,25 @@ class Federation:
   def num_training_clients(self) -> int:
     """The number of clients with training examples; the others are only evaluated."""
     return int((np.asarray(self.data.train.size) > 0).sum())
+
+  def with_absent(self) -> "Federation":
+    """Marks clients without training rows, so that they never take part.
+
+    ``federate`` marks them. A federation whose sizes were changed afterwards has
+    as many places in a round as there are clients with rows, and would fill one
+    of them with a client that has none.
+
+    Returns:
+      The same federation if there is nothing to mark, or if the clients' rows
+      change (``steps``).
+    """
+    train = self.data.train
+    old = np.zeros(len(train.size), np.int32) if train.joins is None else train.joins
+    joins: Any = np.where(np.asarray(train.size) > 0, old, NEVER).astype(np.int32)
+    if self.steps is not None or (joins == old).all():
+      return self
+    train = train._replace(joins=joins)
+    return dataclasses.replace(self, data=self.data._replace(train=train))
 
   @property
   def example_shape(self) -> Shapes:

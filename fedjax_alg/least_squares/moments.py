@@ -10,6 +10,7 @@ from the sums of the layer's inputs by class; for a dense layer it is
 clients before the code is applied.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import chex
@@ -159,6 +160,64 @@ def add_shard(
   if by_offset:
     gram = moments.gram + patch_gram.patches_gram(gram)
   return Moments(gram, *others)
+
+
+class ResidualSums(NamedTuple):
+  """Sums of units and of residuals, which the units are then fitted to."""
+
+  gram: Array  #: [D, D] float64, Z'Z of the units Z
+  cross: Array  #: [D, L] float64, Z'R of the residuals R = Y - outputs
+  number: Array  #: [] float64, examples
+
+
+def zero_residuals(width: int, columns: int) -> ResidualSums:
+  """Makes sums of no example, of D units and L outputs."""
+  return ResidualSums(
+    jnp.zeros((width, width), jnp.float64),
+    jnp.zeros((width, columns), jnp.float64),
+    jnp.zeros((), jnp.float64),
+  )
+
+
+def add_residuals(
+  sums: ResidualSums,
+  task: tasks.Task,
+  shard: Shard,
+  rows: int,
+  forward: Callable[[Array], tuple[Array, Array]],
+) -> ResidualSums:
+  """Adds the examples of a client, block by block.
+
+  Args:
+    sums: the sums so far.
+    task: what the outputs are fitted to.
+    shard: the client.
+    rows: examples in a block.
+    forward: x [B, ...] -> (units [B, D], outputs [B, L]).
+
+  Returns:
+    The new sums.
+  """
+  assert task.fitted is not None
+  targets_of: Callable[..., Array] = task.fitted
+
+  def add_block(sums, x, y, mask):
+    with jax.default_matmul_precision("highest"):
+      units, outputs = forward(x)
+    targets = targets_of(y, mask, sums.cross.shape[1]).astype(jnp.float64)
+    rest = targets - outputs.astype(jnp.float64)
+    units, rest = (
+      jnp.where(mask[:, None], part, jnp.zeros_like(part))
+      for part in (units.astype(jnp.float64), rest)
+    )
+    gram, cross = (
+      jnp.matmul(units.T, part, precision=trees.HIGHEST) for part in (units, rest)
+    )
+    number = mask.sum(dtype=jnp.int32).astype(gram.dtype)
+    return trees.add(sums, ResidualSums(gram, cross, number))
+
+  result: ResidualSums = objective.fold_blocks(shard, add_block, sums, rows)
+  return result
 
 
 def floats_sent(layer: Layer, num_classes: int, width: int) -> int:

@@ -1,9 +1,10 @@
-"""What each client has contributed to a finished run in closed form.
+"""What each client has contributed to a finished run.
 
 The contribution of client i is the score of the model of all clients, less that
-of the model without client i (leave-one-out). Both are exact, as the sums of a
-client can be subtracted (``runs.revision``): there is no sampling of coalitions,
-and nobody trains again.
+of the model without client i (leave-one-out). In closed form both are exact, as
+the sums of a client can be subtracted (``runs.revision``): there is no sampling of
+coalitions, and nobody trains again. Of other methods the run is made again without
+each client: the same program, with a client that has no rows.
 """
 
 import dataclasses
@@ -14,12 +15,14 @@ import numpy as np
 
 from fedjax_alg import tasks
 from fedjax_alg.data import layout
+from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
 from fedjax_alg.metrics import names
 from fedjax_alg.models import roles
 from fedjax_alg.records import tables
-from fedjax_alg.runs import revision
+from fedjax_alg.runs import queue, revision
+from fedjax_alg.runs.plan import Plan
 from fedjax_alg.runs.result import Live, RunResult
 
 
@@ -41,7 +44,9 @@ class Contributions:
     return result
 
 
-def contributions(result: RunResult, *, metric: str | None = None) -> Contributions:
+def contributions(
+  result: RunResult, *, metric: str | None = None, retrain: bool = False
+) -> Contributions:
   """Computes the score of a run without each client, exactly.
 
   Use it to see how much each client contributes to the model. Every client is
@@ -53,13 +58,17 @@ def contributions(result: RunResult, *, metric: str | None = None) -> Contributi
     result: a finished run of a method in closed form with one layer or step, in
       memory or loaded, that has stored its sums (``store_sums=True``).
     metric: the metric, one of the run's task; None: its main one.
+    retrain: whether the run is made again without each client, for methods that
+      are not in closed form: C runs of one compiled program. Rounds have the
+      participants of the run only if all clients take part in each.
 
   Returns:
     The scores.
 
   Raises:
     OptionError: see ``revision.forget``; the model has several layers, which would
-      all need a new fit for every client; or an unknown metric.
+      all need a new fit for every client; or an unknown metric. With ``retrain``:
+      the run is private, its data change, or it has no protocol ``global``.
     RunFolderError: see ``RunResult.client_params``.
 
   Examples:
@@ -70,6 +79,8 @@ def contributions(result: RunResult, *, metric: str | None = None) -> Contributi
     >>> share.values.shape  # [seeds, clients]
     (1, 20)
   """
+  if retrain:
+    return _by_training_again(result, metric)
   revision.refuse_others(result.facts)
   live = result._state()
   states = live.states
@@ -79,11 +90,7 @@ def contributions(result: RunResult, *, metric: str | None = None) -> Contributi
       "fitted again for every client (allowed: one layer)"
     )
   task = tasks.of(live.prepared.model)
-  metric = metric or task.metrics.main
-  if metric not in task.metrics.columns:
-    raise OptionError(
-      f"`metric`={metric}: must be one of {', '.join(task.metrics.columns)}"
-    )
+  metric = _check_metric(metric, task)
   inside = np.asarray(jax.device_get(states.sums[0].clients))
   clients = np.flatnonzero(inside[0])
   if not clients.size:
@@ -98,14 +105,70 @@ def contributions(result: RunResult, *, metric: str | None = None) -> Contributi
     ],
     axis=1,
   )
-  labels = live.prepared.federation.client_names
   return Contributions(
     metric,
     result.seeds,
     clients,
     scores[:, -1],
     scores[:, :-1],
-    tuple(str(c if labels is None else labels[c]) for c in clients),
+    _names_of(clients, live.prepared.federation),
+  )
+
+
+def _check_metric(metric: str | None, task: tasks.Task) -> str:
+  """The metric that is meant.
+
+  Raises:
+    OptionError: the task has no such metric.
+  """
+  metric = metric or task.metrics.main
+  if metric not in task.metrics.columns:
+    raise OptionError(
+      f"`metric`={metric}: must be one of {', '.join(task.metrics.columns)}"
+    )
+  return metric
+
+
+def _names_of(clients: np.ndarray, federation: Federation) -> tuple[str, ...]:
+  labels = federation.client_names
+  return tuple(str(c if labels is None else labels[c]) for c in clients)
+
+
+def _by_training_again(result: RunResult, metric: str | None) -> Contributions:
+  """``contributions`` of a run that is made again without each client."""
+  if result.facts["hparams"].get("private", "none") != "none":
+    raise OptionError("`retrain`: not of a private run, each run would spend epsilon")
+  prepared = result._state().prepared
+  federation = prepared.federation
+  metric = _check_metric(metric, tasks.of(prepared.model))
+  if "global" not in prepared.protocols:
+    raise OptionError("`retrain`: the run has no protocol global (give `evaluate`)")
+  if federation.steps is not None or federation.options.shift != "none":
+    raise OptionError("`retrain`: the data of this run change from round to round")
+  plan = Plan.from_facts(result.facts, federation=federation)
+  train = federation.data.train
+  clients = np.flatnonzero(np.asarray(train.size) > 0)
+  run = dataclasses.replace(plan.run, eval_protocols=("global",))
+  if run.cohort_size is not None and run.cohort_size > len(clients) - 1:
+    run = dataclasses.replace(run, cohort_size=len(clients) - 1)
+  scores = []
+  for client in clients:
+    size: Any = np.array(train.size)
+    size[client] = 0
+    others = federation.data._replace(train=train._replace(size=size))
+    without = dataclasses.replace(federation, data=others)
+    (again,), _ = queue.run_plans(
+      [dataclasses.replace(plan, run=run, federation=without)]
+    )
+    assert again is not None
+    scores.append(again.metrics["global"][metric][:, -1])
+  return Contributions(
+    metric,
+    result.seeds,
+    clients,
+    np.asarray(result.metrics["global"][metric][:, -1], float),
+    np.stack(scores, axis=1),
+    _names_of(clients, federation),
   )
 
 

@@ -860,6 +860,7 @@ def prepare(
   """
   sharding.start(options.host_devices)
   _check_together(method, federation, sampler)
+  federation = federation.with_absent()
   seeds = tuple(options.seeds if seeds is None else seeds)
   mesh = sharding.clients_mesh() if mesh is None else mesh
   platform, num_clients = sharding.platform(mesh), federation.num_clients

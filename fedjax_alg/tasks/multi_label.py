@@ -78,6 +78,13 @@ def _labels(y_train: np.ndarray, y_test: np.ndarray, size: int) -> Labels:
   return Labels(first(y_train), first(y_test), size + 1)
 
 
+def _signs(y: Array, mask: Array, size: int) -> Array:
+  """1 for a label and -1 for none, [B, L]: 0 is then half way, as for logits."""
+  del size
+  signs = jnp.where(y > 0, 1.0, -1.0)
+  return jnp.where(mask[:, None], signs, jnp.zeros_like(signs))
+
+
 MULTI_LABEL = Task(
   "multi_label",
   _binary_cross_entropy,
@@ -91,5 +98,5 @@ MULTI_LABEL = Task(
   labels=_labels,
   pooled=_pool,
   flipped=lambda y: 1 - y,
-  fitted=lambda y, mask, size: (y > 0) & mask[:, None],
+  fitted=_signs,
 )

@@ -47,6 +47,27 @@ def test_a_network_is_refused():
     fa.contributions(result)
 
 
+def test_iterative_methods_are_trained_again_without_each_client():
+  """As on data that never had the client, with one program for all of them."""
+  rng = np.random.default_rng(0)
+  x, y = rng.normal(size=(90, 4)).astype(np.float32), rng.integers(0, 3, 90)
+  owner = np.repeat(np.arange(3), 30)
+
+  def federate(rows):
+    examples = fa.from_arrays(x[rows], y[rows], owner[rows], x_test=x, y_test=y)
+    return fa.federate(examples, partition="natural")
+
+  options = dict(participation=1, rounds=3, evaluate=("global",), client_lr=0.5)
+  result = fa.run("fedavg", federate(owner < 3), **options)
+  with pytest.raises(fa.OptionError, match="^algorithm=fedavg: not in closed form"):
+    fa.contributions(result)
+  share = fa.contributions(result, metric="loss", retrain=True)
+  last = fa.run("fedavg", federate(owner < 2), **options).metrics["global"]["loss"]
+  np.testing.assert_allclose(share.without[:, 2], last[:, -1], rtol=1e-6)
+  assert share.without.shape == (1, 3) and np.ptp(share.without) > 0
+  np.testing.assert_array_equal(share.clients, [0, 1, 2])
+
+
 def test_the_command_writes_a_table_and_a_picture(fit, tmp_path, capsys):
   folder = fit.save(tmp_path / "run")
   words = [str(folder), f"--out={tmp_path / 'out'}"]

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import re
 
+import jax
 import numpy as np
 import pytest
 
@@ -263,6 +264,21 @@ def test_adapting_on_a_client_without_data_is_refused():
     on_empty(prepared.method, "global", "local")
   on_empty(prepared.method, "global")
   on_empty(methods.method_of("fedavg"), "global", "local")
+
+
+def test_a_client_whose_rows_are_taken_away_leaves_nobody_else_out():
+  """Rounds of all clients had a place less, which was anybody's."""
+  prepared = make("--algorithm=fedncm")
+  data, size = prepared.federation.data, prepared.federation.data.train.size.copy()
+  size[3] = 0
+  empty = dataclasses.replace(
+    prepared.federation, data=data._replace(train=data.train._replace(size=size))
+  )
+  again = prepare.prepare(prepared.method, empty, prepared.options)
+  drawn = again.participation.sampler(
+    again.federation.data.train, again.spec.cohort_size, jax.random.key(0), 0
+  )
+  assert set(np.asarray(drawn)) - {len(size)} == set(range(len(size))) - {3}
 
 
 def test_word_ids_go_with_the_lstm(tmp_path):

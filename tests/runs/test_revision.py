@@ -141,6 +141,22 @@ def test_later_layers_are_fitted_again_by_those_who_remain():
   assert_same(fa.add(result, 3, refit=True), fit(network=True))
 
 
+def test_a_resumed_run_forgets_as_the_whole_one(tmp_path):
+  """Its sums of layer 1 come from a checkpoint, those of layer 2 from its data."""
+  for rounds in (1, 2):
+    fa.run(
+      "fedacnnl",
+      federation(),
+      out_dir=tmp_path / "run",
+      resume=rounds > 1,
+      **NETWORK | {"rounds": rounds},
+    )
+  loaded = fa.load_run(tmp_path / "run", federation=federation())
+  ours, whole = (fa.forget(r, 3, refit=True) for r in (loaded, fit(network=True)))
+  problems.assert_equal(ours._state().states.sums, whole._state().states.sums)
+  problems.assert_equal(ours.global_params(), whole.global_params())
+
+
 def test_one_client_sends_what_it_had_sent_and_nobody_else_anything():
   result = fa.forget(fit(), [0, 2])
   before, after = result.records.tables["rounds"]

@@ -44,6 +44,7 @@ INVARIANT = (BASE, "Fed3R", "FedNCM", "DeepAFL", "SAFLe", "FedACnnL")
 #: The sums of these take so long that images have few partitions of them.
 COSTLY = ("Fed3R", "AFL dual", "DeepAFL", "SAFLe", "FedACnnL", "pFedACnnL")
 FEW = 2
+ITERATIVE_PARTITIONS = 3
 
 
 class StudyData(NamedTuple):
@@ -55,8 +56,7 @@ class StudyData(NamedTuple):
   #: presets of rates that other studies have chosen; {name} is the method's
   rates: tuple[str, ...] = ()
   share: float = 0.1  #: of the clients in a round of the iterative methods
-  most: int = 0  #: most partitions of any method; 0: all
-  few: int = FEW  #: of the costly ones
+  few: int = FEW  #: most partitions of the costly ones; 0: all
   model: Mapping[str, Any] = {"model": "softmax"}
   #: labels that do not apply or take too long -> why
   without: Mapping[str, str] = {}
@@ -64,7 +64,7 @@ class StudyData(NamedTuple):
   metric: str = "accuracy"
 
 
-_SUMS = "sums of 768 pixels in several layers take too long on two cores"
+_SUMS = "reads all 3,072 numbers, whose sums take minutes"
 #: Letter of a panel -> data preset -> place.
 PLACES: dict[str, StudyData] = {
   "mnist": StudyData("MNIST (HoG)", 100, 1000, ("diversified/methods",)),
@@ -73,28 +73,25 @@ PLACES: dict[str, StudyData] = {
     100,
     1000,
     ("diversified/methods",),
-    most=3,
-    without={"SAFLe": "its 3,456 patterns take a minute; see MNIST"},
   ),
   "cifar10_hog": StudyData(
     "CIFAR-10 (HoG)",
     100,
     1000,
     ("diversified/methods", "diversified/methods_cifar10"),
-    most=FEW,
-    without={
-      "SAFLe": "its 4,376 patterns take minutes; see MNIST",
-      "pFedACnnL": "a layer of 729 features for each client takes minutes, too",
-    },
+    without={"SAFLe": "its 4,376 patterns take minutes; see MNIST"},
   ),
   "cifar10": StudyData(
     "CIFAR-10 (pixels, 16 x 16)",
     100,
     1000,
-    most=FEW,
     model={"model": "stack", "layers": "avg2"},
-    without=dict.fromkeys(("DeepAFL", "SAFLe", "FedACnnL", "pFedACnnL"), _SUMS),
-    settings={"Fed3R": {"model": "softmax"}},
+    without=dict.fromkeys(("DeepAFL", "SAFLe"), _SUMS),
+    settings={
+      "Fed3R": {"model": "softmax"},
+      "FedACnnL": {"model": "stack", "layers": "avg2,dense128"},
+      "pFedACnnL": {"model": "stack", "layers": "avg2,dense128"},
+    },
   ),
   "digits": StudyData(
     "digits",
@@ -174,13 +171,13 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
     model = {} if "model" in further else dict(place.model)
     layers: list[Layer] = [model, f"{NAME}/family/{name}.flags"]
     layers.append(_clients_of(place, label))
-    most = place.most
+    most = 0
     if label in ITERATIVE:
       rates = [f"{folder}/{name}.flags" for folder in place.rates]
       rates.append(f"{NAME}/methods_family_{data}/{name}.flags")
       layers += [preset for preset in rates if presets.exists(preset)]
       layers.append({"participation": place.share})
-      most = place.most or 3
+      most = ITERATIVE_PARTITIONS
     elif label == BOUND:
       most = 1
     elif label in COSTLY:
@@ -231,6 +228,11 @@ def _last(outcome: suite.Outcome, column: str) -> float:
   return float(np.mean([r[column] for r in outcome.rows if r["round"] == last]))
 
 
+def _digits(number: float) -> str:
+  """A number with three digits, or all digits before the point."""
+  return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
 class AtBudget(NamedTuple):
   """What a run has reached within a budget."""
 
@@ -275,21 +277,21 @@ def _table(outcomes: suite.Outcomes) -> str:
       _spread(SERVER(o)),
       f"{max(1, len(o.parts))}",
       f"{o.summary['cost']['rounds']}",
-      f"{_sent(o, 'bytes_up'):,.2f}",
-      f"{_sent(o, 'bytes_down'):,.2f}",
-      f"{_last(o, 'simulated_s'):,.2f}",
-      f"{_last(o, 'seconds'):,.1f}",
+      _digits(_sent(o, "bytes_up")),
+      _digits(_sent(o, "bytes_down")),
+      _digits(_last(o, "simulated_s")),
+      _digits(_last(o, "seconds")),
     ]
     for o in outcomes
   ]
   return "\n\n".join(
     [
-      "Accuracy in percent (for diabetes 100 R²) after the last round: of what "
-      "clients deploy on their own test data, and of the server's model on all of "
-      "them. The largest difference is that of the server's model over the "
-      "partitions. MB are those of all participants. Simulated seconds are those of "
-      "machines of one to four cores on links of 10 to 100 Mbit/s; a round has no "
-      "latency there. Measured seconds are of one shared core and say little.",
+      "You find accuracy in percent (for diabetes 100 R²) after the last round: "
+      "deployed by the clients, on their own test data, and of the server's model, on "
+      "all test data. The largest difference over the partitions is measured on the "
+      "server's model. MB are sums over all participants. The simulated machines have "
+      "one to four cores and links of 10 to 100 Mbit/s, without latency. Seconds were "
+      "measured on one core that other work shared.",
       markdown.table(
         [
           "data",
@@ -340,9 +342,10 @@ def _at_equal_costs(outcomes: suite.Outcomes) -> list[str]:
   if not rows:
     return []
   return [
-    "Iterative methods at the bytes (both ways, of all participants) and at the "
-    "simulated seconds that AFL takes: the last evaluation, one in five rounds, "
-    "within this budget. A run that ends earlier says at which share.",
+    "Iterative methods at AFL's bytes (both ways, of all participants) and at its "
+    "simulated seconds. Every fifth round is evaluated, and the last one within the "
+    "budget counts. If a run ends earlier, you see the share of the budget that it "
+    "used.",
     markdown.table(
       [
         "data",

@@ -14,6 +14,7 @@ from experiments.reproduction import figures, partitions, suite, tuning, verdict
 from experiments.reproduction.beyond import (
   accelerations,
   board,
+  family,
   gradient,
   hostile,
   kinds_map,
@@ -146,6 +147,7 @@ def test_a_folder_of_fashion_mnist_takes_the_place_of_prepared_data():
   [
     ("hostile", "b", "FedAvg 0 %,FedAvg 40 %", "## Do several models"),
     ("bytes", "a", "whole,signs", "whole does not reach it"),
+    ("family", "e", "pooled ridge,AFL,FedAvg", "| digits | FedAvg | "),
   ],
 )
 def test_the_figures_are_made(name, panel, lines, words, tmp_path, capsys, monkeypatch):
@@ -588,6 +590,93 @@ def late_outcome(label, accuracies, second):
       "mean_last_10": {"global": {"accuracy": {"values": last}}},
     },
   )
+
+
+def family_outcome(label, values, cost=lambda round_: 10.0 * round_):
+  """A run of the analytic family, with an accuracy for each evaluated round."""
+  cell = shown.cell("beyond", "family", "e", label)
+  parts = [
+    suite.Outcome(
+      cell,
+      None,
+      [
+        dict(
+          round=round_,
+          seed=0,
+          protocol="local",
+          accuracy=value,
+          total_bytes=cost(round_),
+          simulated_s=1.0 * round_,
+        )
+        for round_, value in of.items()
+      ],
+      {
+        "final": {
+          p: {"accuracy": {"values": [list(of.values())[-1]], "ci95": 0.0}}
+          for p in ("local", "global")
+        }
+      },
+    )
+    for of in values
+  ]
+  return suite._pool(parts)
+
+
+def test_rivals_are_read_within_the_budget_of_one_round():
+  run = family_outcome("FedAvg", [{5: 0.5, 10: 0.7, 15: 0.9}, {5: 0.3, 10: 0.5, 15: 1}])
+  reached = family.at_budget(run, "total_bytes", 140.0)
+  np.testing.assert_allclose(reached.scores, [70, 50])
+  assert (reached.round, reached.share) == (10, 1.0)
+  assert np.isnan(family.at_budget(run, "total_bytes", 49.0).scores).all()
+  reached = family.at_budget(run, "simulated_s", 30.0)  # the run ends before
+  assert (reached.round, reached.share) == (15, 0.5)
+  base = family_outcome("AFL", [{1: 0.8}, {1: 0.8}], lambda round_: 140.0)
+  (row,) = [
+    line
+    for line in family._at_equal_costs([base, run])[1].splitlines()
+    if "FedAvg" in line
+  ]
+  assert [word.strip() for word in row.split("|")[3:-1]] == [
+    "80.00",
+    "60.00 (round 10)",
+    "- (before round 5)",
+    "95.00",
+  ]
+
+
+def test_what_one_partition_alone_notes_is_not_pooled():
+  """Groups of clients have such a note where no grouping can be better."""
+  first, second = {"groups": {"sizes": 2, "agreement": "no"}}, {"groups": {"sizes": 3}}
+  assert partitions.pool([first, second]) == {"groups": {"sizes": 2}}
+  assert partitions.pool([second, first]) == {"groups": {"sizes": 3}}
+
+
+def test_one_partition_that_differs_is_a_difference():
+  check = family._is_invariant("AFL")
+  same = family_outcome("AFL", [{1: 0.8}] * 3)
+  other = family_outcome("AFL", [{1: 0.8}, {1: 0.8}, {1: 0.801}])
+  assert check([same]).holds and not check([other]).holds
+
+
+def test_every_ridge_of_the_family_is_one_in_all():
+  """So that a method and its rivals differ in what they sum up alone."""
+  for cell in shown.cells("beyond", "family"):
+    hparams, clients = cell.config.hparams, cell.config.values["num_clients"]
+    if cell.label in (family.BOUND, family.BASE, "AFL dual"):
+      assert not hparams["remove_ridge"]
+      assert hparams["client_ridge"] * clients == pytest.approx(1)
+    elif "ridge" in hparams:
+      assert hparams["ridge"] == "1"
+    costly = cell.label in family.COSTLY and cell.panel in "abcd"
+    assert len(cell.on(9)) == (
+      1
+      if cell.label == family.BOUND
+      else family.FEW
+      if costly
+      else 3
+      if cell.label in family.ITERATIVE
+      else 9
+    )
 
 
 def test_costs_and_verdicts():
