@@ -64,7 +64,7 @@ class StudyData(NamedTuple):
   metric: str = "accuracy"
 
 
-_SUMS = "reads all 3,072 numbers, whose sums take minutes"
+_SUMS = "reads all 3,072 numbers, and their sums take minutes"
 #: Letter of a panel -> data preset -> place.
 PLACES: dict[str, StudyData] = {
   "mnist": StudyData("MNIST (HoG)", 100, 1000, ("diversified/methods",)),
