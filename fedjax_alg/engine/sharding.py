@@ -17,7 +17,6 @@ import jax
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
-import scipy.linalg  # noqa: F401  (loads the LAPACK that JAX calls)
 import threadpoolctl
 
 from fedjax_alg import split
@@ -48,6 +47,10 @@ def use_host_cores(cores: int | None = None) -> None:
     RuntimeError: JAX has already started.
   """
   jax.config.update("jax_num_cpu_devices", cores or available_cores())
+  # Loads the LAPACK that JAX calls, whose threads are limited below. It takes a
+  # tenth of the time of importing this package, and only runs need it.
+  import scipy.linalg  # noqa: F401
+
   # Every device calls LAPACK (for instance for an eigendecomposition) on one
   # core. Additional BLAS threads would compete for the cores: a round then
   # takes 300 ms instead of 50 ms.
