@@ -29,6 +29,7 @@ def fixture_shared_programs(share_programs, one_device):
   del share_programs, one_device
 
 
+@pytest.mark.fast
 def test_hospitals(tmp_path, monkeypatch, capsys):
   """At most 12 lines, from files of a user's to AUROC, an interval and new rows."""
   pytest.importorskip("pandas", reason="the package pandas is missing")
