@@ -42,7 +42,7 @@ ITERATIVE = {"FedAvg": "fedavg", "FedAdam": "fedadam", "SCAFFOLD": "scaffold"}
 #: Those whose model does not depend on the partition, by their papers.
 INVARIANT = (BASE, "Fed3R", "FedNCM", "DeepAFL", "SAFLe", "FedACnnL")
 #: The sums of these take so long that images have few partitions of them.
-COSTLY = ("Fed3R", "AFL dual", "DeepAFL", "SAFLe", "FedACnnL", "pFedACnnL")
+COSTLY = ("DeepAFL", "SAFLe", "pFedACnnL")
 FEW = 2
 ITERATIVE_PARTITIONS = 3
 
