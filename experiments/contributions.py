@@ -1,10 +1,12 @@
-"""Scores a finished run in closed form without each client, exactly.
+"""Scores a finished run without each client, exactly.
 
   python -m experiments.contributions RUN --out=out/contributions
 
 RUN is the folder of a finished run of one layer in closed form (afl, fedacnnl)
 that has stored its sums (--store_sums). The contribution of a client is the
 score of the model less that of the model without the client (docs/forget.md).
+With --retrain, RUN may be a run of any method, which is made again without each
+client.
 The folder --out gets contributions.csv with a row for each client and seed, and
 contributions.png and .pdf with a bar for each client, the largest first.
 """
@@ -21,7 +23,7 @@ from fedjax_alg.files import expand_path, output_path
 from fedjax_alg.records import tables
 
 from .cli import config as config_lib
-from .cli.command import Command, explain_write_errors, string
+from .cli.command import Command, boolean, explain_write_errors, string
 from .cli.config import UsageError
 from .drawing import plots
 
@@ -65,7 +67,9 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
       **dict.fromkeys(pictures, files_lib.picture),
     },
   )
-  share = fa.contributions(fa.load_run(expand_path(words[0])), metric=values.metric)
+  share = fa.contributions(
+    fa.load_run(expand_path(words[0])), metric=values.metric, retrain=values.retrain
+  )
   rows = [
     {
       "client": int(client),
@@ -106,6 +110,9 @@ main = Command(
       "metric",
       None,
       "the metric, a column of metrics.csv; default the main one of the run's task",
+    ),
+    boolean(
+      "retrain", False, "make the run again without each client, once for each of them"
     ),
   ),
   _run,

@@ -85,3 +85,14 @@ def test_the_command_writes_a_table_and_a_picture(fit, tmp_path, capsys):
     .err.strip()
     .endswith("--out: give the folder of the table and the picture")
   )
+
+
+def test_the_command_makes_runs_of_other_methods_again(tmp_path, capsys):
+  """It says what is lacking where it is not asked to."""
+  federation = fa.federate("digits", num_clients=3)
+  result = fa.run("fedavg", federation, participation=1, rounds=1, evaluate="global")
+  words = [str(result.save(tmp_path / "run")), f"--out={tmp_path / 'out'}"]
+  assert experiments.contributions.main(words) != 0
+  assert "not in closed form" in capsys.readouterr().err
+  assert experiments.contributions.main([*words, "--retrain"]) == 0
+  assert "3 clients, accuracy with all" in capsys.readouterr().out
