@@ -246,14 +246,18 @@ def test_clients_in_pairs_that_do_not_fit_are_refused(monkeypatch, words, compar
     make(*words)
 
 
+def without_rows(federation, client):
+  """The federation without the training rows of a client."""
+  data, size = federation.data, federation.data.train.size.copy()
+  size[client] = 0
+  train = data.train._replace(size=size)
+  return dataclasses.replace(federation, data=data._replace(train=train))
+
+
 def test_adapting_on_a_client_without_data_is_refused():
   """No partition makes such a client today."""
   prepared = make("--algorithm=per_fedavg")
-  data, size = prepared.federation.data, prepared.federation.data.train.size.copy()
-  size[3] = 0
-  empty = dataclasses.replace(
-    prepared.federation, data=data._replace(train=data.train._replace(size=size))
-  )
+  empty = without_rows(prepared.federation, 3)
 
   def on_empty(method, *protocols):
     prepare.prepare(
@@ -269,16 +273,13 @@ def test_adapting_on_a_client_without_data_is_refused():
 def test_a_client_whose_rows_are_taken_away_leaves_nobody_else_out():
   """Rounds of all clients had a place less, which was anybody's."""
   prepared = make("--algorithm=fedncm")
-  data, size = prepared.federation.data, prepared.federation.data.train.size.copy()
-  size[3] = 0
-  empty = dataclasses.replace(
-    prepared.federation, data=data._replace(train=data.train._replace(size=size))
-  )
+  empty = without_rows(prepared.federation, 3)
   again = prepare.prepare(prepared.method, empty, prepared.options)
   drawn = again.participation.sampler(
     again.federation.data.train, again.spec.cohort_size, jax.random.key(0), 0
   )
-  assert set(np.asarray(drawn)) - {len(size)} == set(range(len(size))) - {3}
+  count = empty.num_clients
+  assert set(np.asarray(drawn)) - {count} == set(range(count)) - {3}
 
 
 def test_word_ids_go_with_the_lstm(tmp_path):
