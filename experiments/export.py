@@ -35,7 +35,9 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     folder = expand_path(words[0])
     facts = fa.load_run(folder).facts
     if "init" in facts.get("sources", {}):
-      raise UsageError("--init: an app starts by its seed, the run by arrays")
+      raise UsageError(
+        "--init: the run started from arrays, an exported app starts from its seed"
+      )
     prepared = plan_again(folder, facts).prepare()
   else:
     prepared = config_lib.parse_config(words, "experiments.export").prepare()

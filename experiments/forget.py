@@ -45,7 +45,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   if out.resolve() == folder.resolve():
     raise UsageError(f"--out={values.out}: is the run itself, which stays as it is")
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
-    raise UsageError(f"--out={values.out}: is there already; give another folder")
+    raise UsageError(f"--out={values.out}: exists already; give another folder")
   revise = fa.add if values.add else fa.forget
   result = revise(fa.load_run(folder), ids, refit=values.refit)
   result.save(out)

@@ -97,7 +97,7 @@ def _number_of(text: str, percent: str, metric: str, margin: bool = False) -> fl
     raise ValueError("must be finite")
   if not metrics.metric(metric).share:
     if percent:
-      raise ValueError(f"{metric} is no share, must have no %")
+      raise ValueError(f"{metric} is not a share, must be given without %")
     return number
   least = -100.0 if margin else 0.0
   if not least <= number <= 100:
@@ -143,7 +143,7 @@ def _bound(claim: Mapping[str, str]) -> tuple[str, float]:
       )
     number = float(match[2])
     if match[3] or not 0 < number < math.inf:
-      raise ValueError("what is spent must be a number above 0")
+      raise ValueError("a cost must be a number above 0")
   except ValueError as error:
     raise UsageError(f"{where}: {error}") from None
   return match[1], number

@@ -79,13 +79,15 @@ def _read_notes(path: pathlib.Path) -> dict[str, str]:
   """Reads a file of ``## section`` parts: section -> text; {} without a file.
 
   Raises:
-    UsageError: text before the first section.
+    UsageError: there is text before the first section.
   """
   if not path.is_file():
     return {}
   parts = re.split(r"^## +(\S+) *$", files.read_text(path), flags=re.M)
   if re.sub(r"^#[^#].*$", "", parts[0], flags=re.M).strip():
-    raise UsageError(f"{path}: text before the first section (## intro, ## fig1, ...)")
+    raise UsageError(
+      f"{path}: there is text before the first section (## intro, ## fig1, ...)"
+    )
   return dict(zip(parts[1::2], map(str.strip, parts[2::2])))
 
 
@@ -144,7 +146,8 @@ def _lower(path: pathlib.Path) -> tuple[str, str]:
   title, _, body = files.read_text(path).partition("\n")
   if not title.startswith("# "):
     raise UsageError(
-      f"{path}: has no title, so it is no table of a figure command; make it again"
+      f"{path}: has no title, so it is not a table of a figure command; run the "
+      "figure again"
     )
   return title.removeprefix("# "), re.sub(r"^#", "##", body, flags=re.M).strip()
 

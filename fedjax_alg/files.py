@@ -146,7 +146,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
   try:
     content = json.loads(read_bytes(path).decode("utf-8-sig"))
   except RecursionError:
-    raise ValueError(f"{path.name}: too many brackets") from None
+    raise ValueError(f"{path.name}: nested too deeply") from None
   if not isinstance(content, dict):
     raise ValueError(f"{path.name}: no dictionary")
   return content

@@ -74,7 +74,7 @@ def _prepare(config: Config, folder: pathlib.Path) -> bool:
   if contents and not (config.output.resume or config.output.overwrite):
     raise UsageError(
       f"--out_dir={folder}: not empty (give --resume to go on, "
-      "--overwrite to start anew, or another folder)"
+      "--overwrite to start over, or another folder)"
     )
   has_config = (folder / "config.json").is_file()
   if contents and config.output.overwrite and not run_files.is_run(folder):

@@ -77,7 +77,7 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
     identity, old = saved["identity"], saved["flags"] | saved["hparams"]
   except OptionError as error:
     raise UsageError(
-      f"{error}, or start anew with --overwrite or in another folder"
+      f"{error}, or start over with --overwrite or in another folder"
     ) from None
   except (OSError, ValueError, KeyError, TypeError):
     raise UsageError(
@@ -94,7 +94,7 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
       raise UsageError(
         f"--resume: the run in {folder} is of an earlier version, which drew "
         f"cohorts of more than {FEW_CLIENTS:,} clients in another "
-        "way; start anew in another folder"
+        "way; start over in another folder"
       )
     return
   old_sources = saved.get("sources", {})
@@ -102,7 +102,7 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
     if flag in old_sources and old_sources[flag]["sha256"] != source.sha256:
       raise UsageError(
         f"--{flag}: {source.file} has changed since the run in {folder} was "
-        "started; restore it or start anew in another folder"
+        "started; restore it or start over in another folder"
       )
   new = json.loads(json.dumps(config.values | config.hparams, default=str))
   later = {
@@ -116,13 +116,13 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
     raise UsageError(
       f"--resume: the run in {folder} was started with flags or "
       "files that its config.json does not name (another "
-      "version, or edited); start anew in another folder"
+      "version, or edited); start over in another folder"
     )
   name = changed[0]
   raise UsageError(
     f"--{name}={new.get(name)}: the run in {folder} has "
     f"{old.get(name)}; resume with its flags "
-    f"({folder_lib.resume_words(folder)}) or start anew in another folder"
+    f"({folder_lib.resume_words(folder)}) or start over in another folder"
   )
 
 
@@ -137,7 +137,7 @@ def check_rounds(folder: pathlib.Path, config: Config, done: int) -> None:
   if done > rounds:
     raise UsageError(
       f"--rounds={rounds}: the run in {folder} has {done} "
-      "already; start anew in another folder"
+      "already; start over in another folder"
     )
 
 
@@ -159,7 +159,7 @@ def check_same_tables(folder: pathlib.Path, config: Config) -> None:
   if not checkpoints.is_dir() or (folder / "summary.json").exists():
     raise UsageError(
       f"--resume: {checkpoints} is gone, but the tables have {rows} rounds; "
-      "restore it, or start anew with --overwrite or in another folder"
+      "restore it, or start over with --overwrite or in another folder"
     )
   print(
     f"{folder}: no checkpoint yet, starting again at round 0 (the tables have {rows})",
@@ -212,13 +212,13 @@ def check_data(folder: pathlib.Path, federation: Federation) -> None:
     if key in saved and saved[key] != federation.hashes[name]:
       raise UsageError(
         f"--resume: the {name} of the run in {folder} changed after it was "
-        "started; restore the files or start anew in another folder"
+        "started; restore the files or start over in another folder"
       )
   before = "" if "data_hash" in saved else _of_earlier_versions(federation)
   if before:
     raise UsageError(
       f"--resume: the run in {folder} is of an earlier version, which "
-      f"{before}; start anew in another folder"
+      f"{before}; start over in another folder"
     )
 
 
@@ -284,7 +284,7 @@ def check_frozen(folder: pathlib.Path, prepared: Prepared) -> None:
   if plan.get("frozen_sha256") != prepared.plan.get("frozen_sha256"):
     raise UsageError(
       f"--resume: the run in {folder} has other frozen parameters than the "
-      "model has now; restore them or start anew in another folder"
+      "model has now; restore them or start over in another folder"
     )
 
 

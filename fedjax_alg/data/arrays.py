@@ -496,7 +496,7 @@ def _kinds_of_test_rows(
     return np.zeros(0, np.int32)
   if client is None or of_train is None:
     raise DataError(
-      f"{label_of('kind_test')} is missing, test rows name no clients to have a kind of"
+      f"{label_of('kind_test')} is missing, test rows without client ids need it"
     )
   of_client = np.full(max(client.max(), of_train.max()) + 1, -1, np.int32)
   of_client[of_train] = kinds
@@ -536,7 +536,7 @@ def _map_arrays(fn: Callable[[str, Any], object], label: str, tree: PyTree) -> P
     raise DataError(f"{label} has no arrays")
   if len({str(key) for key in tree}) < len(tree):
     raise DataError(
-      f"{label} has two arrays of one name, as texts (its keys "
+      f"{label} has two arrays of the same name, as text (its keys "
       f"are {', '.join(map(repr, tree))})"
     )
   return {

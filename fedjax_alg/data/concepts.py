@@ -122,7 +122,9 @@ def make_schedule(
       )
     return schedule
   if kinds is None:
-    raise DataError(f"{name}: of how many kinds? write {label}:K, or give a file")
+    raise DataError(
+      f"{name}: the number of kinds is missing; write {label}:K, or give a file"
+    )
   if text not in PATTERNS:
     return _schedule_of_turns(text, steps, clients, kinds)
   fewest = {"switch": kinds, "staggered": 2, "recurring": 2 * kinds}[text]

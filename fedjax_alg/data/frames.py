@@ -272,13 +272,13 @@ def _check_options(
   for name in options:
     if name == "client_ids" and client is not None:
       raise DataError(
-        "`client_ids`: `client` names the clients already, give one of both"
+        "`client_ids`: `client` names the clients already, give one of them"
       )
     if name == "kind_ids" and kind is not None:
-      raise DataError("`kind_ids`: `kind` names the kinds already, give one of both")
+      raise DataError("`kind_ids`: `kind` names the kinds already, give one of them")
     if "test" in name and test is not None:
       raise DataError(
-        f"`{name}`: `test` has the test examples already, give one of both"
+        f"`{name}`: `test` has the test examples already, give one of them"
       )
 
 

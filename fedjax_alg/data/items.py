@@ -244,7 +244,7 @@ def read_items(rows: object, option: str) -> list[Any]:
     number = len(rows)
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise DataError(
-      f"`{option}`: its length cannot be had, {describe_error(error)}"
+      f"`{option}`: its length cannot be read, {describe_error(error)}"
     ) from error
   if not number:
     raise DataError(f"`{option}`: {a_type(rows)} without items")

@@ -439,7 +439,8 @@ def repeat_for_kinds(
   number = len(change.names) or len(shares or ())
   if not number:
     raise DataError(
-      f"{change.label}: of how many kinds? write {change.text}:K, or give `kind_shares`"
+      f"{change.label}: the number of kinds is missing; write {change.text}:K, or "
+      "give `kind_shares`"
     )
   rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM, 2)))
   fields: dict[str, Any] = {}

@@ -85,7 +85,7 @@ def deal_kinds(
   if change is None:
     if shares is not None:
       raise DataError(
-        "`kind_shares`: not read, the clients are of no kinds (give `kinds`)"
+        "`kind_shares`: not read, the clients have no kinds (give `kinds`)"
       )
     return None
   if change.one_each:
@@ -96,7 +96,8 @@ def deal_kinds(
     return np.arange(clients, dtype=np.int32)
   if not number and shares is None:
     raise DataError(
-      f"{change.label}: of how many kinds? write {change.text}:K, or give `kind_shares`"
+      f"{change.label}: the number of kinds is missing; write {change.text}:K, or "
+      "give `kind_shares`"
     )
   number = number or len(shares or ())
   check_shares(shares, number, change.label)

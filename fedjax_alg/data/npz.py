@@ -34,7 +34,7 @@ def read_npz(
       if isinstance(stored, np.ndarray):
         return stored
       if len(set(stored.files)) < len(stored.files):
-        raise ValueError("two arrays of one name")
+        raise ValueError("two arrays of the same name")
       return {
         name: np.asarray(stored[name])
         if names is None or name.split("/")[0] in names

@@ -579,7 +579,7 @@ class DataOptions(
     check_concepts(self.concepts)
     label, change = f"`concepts`={self.concepts}", parse_kinds(self.kinds)
     if change is None:
-      raise DataError(f"{label}: of which kinds? give `kinds`")
+      raise DataError(f"{label}: needs `kinds`")
     if change.one_each or change.word == "sources":
       raise DataError(
         f"{label}: not with {change.label}, whose clients cannot turn to another kind"
@@ -620,7 +620,7 @@ class DataOptions(
       )
     if has_no_clients and partition == "natural":
       raise DataError(
-        f"`partition`=natural: {self.dataset} names no clients (use iid, "
+        f"`partition`=natural: {self.dataset} has no client ids (use iid, "
         "classes, shards, dirichlet, powerlaw or file)"
       )
     if has_clients and partition not in ("natural", "file"):

@@ -124,7 +124,7 @@ def natural(
   """
   if examples.client_train is None:
     raise DataError(
-      f"`partition`=natural: the data set {examples.name} names no clients;"
+      f"`partition`=natural: the data set {examples.name} has no client ids;"
       " give client_ids (client_train in an npz) or use another partition"
     )
   every, count = np.unique(examples.client_train, return_counts=True)

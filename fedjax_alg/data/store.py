@@ -262,6 +262,6 @@ def _table(arrays: tuple[np.ndarray, ...]) -> np.ndarray:
       if len(bits) > 256:
         raise DataError(
           "`store`=uint8: the examples have more than 256 different values, "
-          "as one byte cannot say (allowed: auto, float32)"
+          "more than one byte can hold (allowed: auto, float32)"
         )
   return np.append(bits, np.full(256 - len(bits), bits[-1])).view(np.float32)

@@ -153,7 +153,7 @@ class Code:
     )
     try:
       remote_lib.stage(self.prepared, stage, remote, inputs)
-      raise OptionError(f"`call`={call}: the stage {stage} asks less")
+      raise OptionError(f"`call`={call}: the stage {stage} has fewer calls")
     except MissingAnswer:
       last_call = remote.calls[-1]
     shared, args = self._read(body, earlier, remote.calls, heard)

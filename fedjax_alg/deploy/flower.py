@@ -206,7 +206,9 @@ class Network:
       self.meet()
     if missing := np.flatnonzero(self.sizes == 0).tolist():
       _LOG.warning(
-        "clients %s: not there after %g s, going on without", missing, seconds
+        "clients %s: not connected after %g s; continuing without them",
+        missing,
+        seconds,
       )
 
   def ask(self, questions: Questions) -> dict[int, np.ndarray]:
@@ -225,7 +227,7 @@ class Network:
       seconds.append(reply.content[_METADATA]["seconds"])
       if reply.content[_METADATA]["lost"]:
         _LOG.warning(
-          "round %s: client %d has lost what it kept, and starts anew",
+          "round %s: client %d has lost its local state, and starts from a new one",
           number,
           reached[node],
         )

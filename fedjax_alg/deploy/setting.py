@@ -32,7 +32,7 @@ _USUAL = {
   "deadline_s": (None, "the server's time limit is `timeout` of the app"),
   "roles": ((), _SIMULATED),
   "class_weights": (None, _SIMULATED),
-  "init_from": (None, "an app starts by its seed"),
+  "init_from": (None, "an exported app starts from its seed"),
   "attack": ("none", _SIMULATED),
   "compress_down": ("none", _SIMULATED),
   "noise_at": ("server", "clients draw by keys that the server has"),
@@ -83,7 +83,7 @@ def _check_deployable(prepared: Prepared) -> None:
     raise OptionError(f"`sampling`={options.sampling}: {_NO_OWN_CODE}")
   _check_messages(method, values)
   if prepared.init is not None:
-    raise OptionError("`init`: an app starts by its seed")
+    raise OptionError("`init`: an exported app starts from its seed")
   if prepared.model.roles is not None:
     raise OptionError(f"`model_state`={options.model_state}: {_SIMULATED}")
   if len(prepared.seeds) > 1:
@@ -109,7 +109,7 @@ def _check_messages(method: Method, values: Mapping[str, object]) -> None:
   private = values.get("private", "none") != "none"
   if up != "none" and private:
     raise OptionError(
-      f"`compress_up`={up}: not with `private`, whose clients shorten last"
+      f"`compress_up`={up}: not with `private`, whose clients must clip last"
     )
   if method.entry.rounds is not None and private:
     raise OptionError(
@@ -208,5 +208,5 @@ def simulated(facts: Facts) -> Federation:
   """
   federation = from_options(DataOptions(**as_tuples(facts["data"])))
   if federation.hashes != facts["deployed"]["hashes"]:
-    raise OptionError("`data`: not those that the app was exported with")
+    raise OptionError("`data`: differ from those that the app was exported with")
   return federation

@@ -354,5 +354,5 @@ def load_latest(
       [f"{message}; using the one before it" for message in damaged],
     )
   if damaged:
-    raise CheckpointError(f"no whole checkpoint in {folder}: {damaged[0]}")
+    raise CheckpointError(f"no complete checkpoint in {folder}: {damaged[0]}")
   raise CheckpointError(f"no checkpoint in {folder}")

@@ -429,7 +429,7 @@ def _kind_counts(
 ) -> dict[str, tasks.Counts]:
   """Counts of each kind of clients, on its own test rows, leaves [K, ...]."""
   if data.kinds is None:
-    raise OptionError("`evaluate`=kinds: the clients are of no kinds")
+    raise OptionError("`evaluate`=kinds: the clients have no kinds")
   kind = data.kinds.client
   test = data.whole_test._replace(
     offset=data.kinds.offset[kind], size=data.kinds.size[kind]
@@ -579,7 +579,7 @@ def _client_mask(
     return algorithm.membership(state) >= 0
   if protocol == "newcomers":
     if joins is None:
-      raise OptionError("`evaluate`=newcomers: every client is there from the start")
+      raise OptionError("`evaluate`=newcomers: every client takes part from the start")
     return (joins > 0) & (joins < NEVER)
   return None if joins is None else (joins == 0) | (joins == NEVER)
 

@@ -186,7 +186,7 @@ def join(options: ProcessOptions, host_devices: int = 0) -> None:
       ) from error
     raise OptionError(
       f"`coordinator`={options.coordinator}: the {options.num_processes} "
-      f"processes did not meet: {str(error).splitlines()[0]}"
+      f"processes could not connect to each other: {str(error).splitlines()[0]}"
     ) from error
   process_rows.set_process(
     process_rows.Process(jax.process_index(), jax.process_count())

@@ -406,7 +406,7 @@ def availability_of(data: ClientData) -> Array:
   """The clients' availability [C] float32."""
   if data.availability is None:
     raise OptionError(
-      "`sampling`=availability: the data say nothing of the clients' availability"
+      "`sampling`=availability: the data do not have the availability of clients"
     )
   return jnp.asarray(data.availability)
 

@@ -137,7 +137,7 @@ def match_arrays(
   unknown = sorted(set(by_leaf) - set(names))
   if unknown and not only:
     raise OptionError(
-      f"{label}: has {format_names(unknown)}, which the model has not{part}"
+      f"{label}: has {format_names(unknown)}, which the model does not have{part}"
     )
   return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 

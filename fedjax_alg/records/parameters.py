@@ -260,7 +260,7 @@ def _read_safetensors(path: pathlib.Path, label: str) -> Arrays:
     ],
   )
   if len(set(names)) < len(names):
-    raise ValueError("two arrays of one name")
+    raise ValueError("two arrays of the same name")
   for name, array in read:
     if array["dtype"] not in _FLOATS:
       raise OptionError(

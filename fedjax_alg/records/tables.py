@@ -135,7 +135,7 @@ def _value(text: str) -> int | float | str:
 
 
 #: Advice to the user about a table that is not that of the run.
-_ANEW = "start anew with `overwrite` or in another folder"
+_ANEW = "start over with `overwrite` or in another folder"
 
 
 def read_rows(path: pathlib.Path, columns: Sequence[str] | None = COLUMNS) -> list[Row]:

@@ -198,7 +198,7 @@ def _protocols(
   if data.newcomers_at is None and "newcomers" in protocols:
     raise OptionError(
       "`eval_protocols`=newcomers: needs `newcomers_at`, all "
-      "clients are there from the start"
+      "clients take part from the start"
     )
   last = (options.rounds or 1) - 1  # after it nothing happens any more
   if data.newcomers_at:

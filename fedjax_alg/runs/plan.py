@@ -572,7 +572,9 @@ def from_keywords(
     raise OptionError(f"`federation`: {a_type(federation)}, make one with federate()")
   for name in keywords:
     if name in _KEYWORDS:
-      raise OptionError(f"{name}: of the command line, here it is `{_KEYWORDS[name]}`")
+      raise OptionError(
+        f"{name}: an option of the command line; in Python it is `{_KEYWORDS[name]}`"
+      )
   method = methods.method_of(algorithm, hparams)
   if "roles" in keywords:
     keywords["roles"] = roles_lib.texts(keywords["roles"])

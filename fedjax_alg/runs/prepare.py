@@ -531,7 +531,7 @@ def _of_kinds(choices: tuple[str, ...], federation: Federation) -> tuple[str, ..
   kinds = federation.kinds
   if kinds is None and "kinds" in choices:
     raise OptionError(
-      "`eval_protocols`=kinds: the clients are of no kinds (give `kinds`, or data "
+      "`eval_protocols`=kinds: the clients have no kinds (give `kinds`, or data "
       "that bring theirs, such as from_arrays(..., kind_ids=))"
     )
   measured = tuple(choice for choice in choices if not _kinds_lack(choice, federation))

@@ -269,7 +269,7 @@ def test_refusals(settings, says):
 
 
 def test_what_has_no_kinds_no_classes_or_moves_is_refused():
-  with pytest.raises(fa.OptionError, match="the clients are of no kinds"):
+  with pytest.raises(fa.OptionError, match="the clients have no kinds"):
     fa.run("feddrift", fa.federate("digits"), variant="oracle", rounds=1)
   with pytest.raises(fa.OptionError, match="^drift_measure=error: .* no class"):
     fa.run("feddrift", fa.federate("diabetes", num_clients=9), cohort_size=2)

@@ -85,7 +85,7 @@ def test_a_list_of_images_has_their_colors():
       dict(x=jax.random.split(jax.random.key(0), 6)),
       "^x: a PRNGKeyArray that is no array, TypeError: ",
     ),
-    (dict(x={0: X, "0": X}), "^x: has two arrays of one name, as texts .its k"),
+    (dict(x={0: X, "0": X}), "^x: has two arrays of the same name, as text .its k"),
     (dict(x=None), "^x: has shape"),
     (dict(x=X[:5]), r"^y: has shape \(6,\), \(5,\) is needed .*of x\)"),
     (dict(y=Y[:, None]), r"^y: has shape \(6, 1\)"),

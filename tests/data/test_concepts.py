@@ -108,7 +108,7 @@ def test_other_files_are_refused(tmp_path, text, says):
   [
     ({"concepts": "swich"}, "concepts=swich: no pattern, did you mean 'switch'"),
     ({"concepts": "no.cp"}, "concepts=no.cp: no pattern"),
-    ({"concepts": "switch"}, "concepts=switch: of which kinds? give kinds"),
+    ({"concepts": "switch"}, "concepts=switch: needs kinds"),
     ({"concept_rounds": 3}, "concept_rounds=3: not read (only with concepts)"),
     (
       {"concepts": "switch", "kinds": "noise:1"},

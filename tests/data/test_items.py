@@ -86,11 +86,11 @@ def but_last(values, last):
       "^dataset: item 6 of 9 .its len. cannot be read, "
       "IndexError: index 6 is out of bounds",
     ),
-    (Items(length=-1), {}, "^dataset: its length cannot be had, ValueError: "),
+    (Items(length=-1), {}, "^dataset: its length cannot be read, ValueError: "),
     (
       Items(length=NotImplementedError()),
       {},
-      "^dataset: its length cannot be had, NotImplementedError",
+      "^dataset: its length cannot be read, NotImplementedError",
     ),
     (
       Items(fails=4),

@@ -239,7 +239,7 @@ def test_a_function_is_called_with_one_key_for_each_kind(file):
 @pytest.mark.parametrize(
   "name, says",
   [
-    ("shifted", "of how many kinds? write"),
+    ("shifted", "the number of kinds is missing; write"),
     ("fewer:2", "of kind 0 returned x of shape"),
     ("fails:2", "of kind 0 failed, KeyError"),
     ("large:2", "returned labels in [9, 11], must lie in [0, 3)"),

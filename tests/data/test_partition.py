@@ -352,7 +352,7 @@ def test_natural_can_take_fewer_clients():
     ),
     ("powerlaw", 60, {}, "num_clients=60: partition=powerlaw"),
     ("shards", 9, {"classes_per_client": 3}, "leave a client with 9 of the 1"),
-    ("natural", None, {}, "names no clients"),
+    ("natural", None, {}, "has no client ids"),
   ],
 )
 def test_bad_options_are_named_in_one_line(kind, clients, options, says):

@@ -95,7 +95,7 @@ def test_the_clients_of_the_simulation_are_those_of_the_run():
     np.testing.assert_array_equal(ours[:], theirs[:])
   assert len(setting.test_rows(federation)[1]) == run.plan["test_examples"]
   facts["deployed"]["hashes"]["data"] = "another"
-  with pytest.raises(fa.OptionError, match="not those that the app"):
+  with pytest.raises(fa.OptionError, match="differ from those that the app"):
     setting.simulated(facts)
 
 

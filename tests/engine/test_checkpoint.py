@@ -251,7 +251,7 @@ def test_without_a_whole_checkpoint_there_is_an_error(tmp_path):
     checkpoint.load_latest(tmp_path, TEMPLATE)
   checkpoint.save(tmp_path, state_of(1), 1, {}).write_bytes(b"")
   with pytest.raises(
-    checkpoint.CheckpointError, match="no whole checkpoint in .* is damaged"
+    checkpoint.CheckpointError, match="no complete checkpoint in .* is damaged"
   ):
     checkpoint.load_latest(tmp_path, TEMPLATE)
 

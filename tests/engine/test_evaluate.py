@@ -367,8 +367,8 @@ def test_clients_in_blocks_are_counted_like_all_at_once(problem, case, monkeypat
   [
     ("test", "^evaluate=test: must be one of global"),
     ("validation", "the data hold no validation rows"),
-    ("newcomers", "every client is there from the start"),
-    ("kinds", "the clients are of no kinds"),
+    ("newcomers", "every client takes part from the start"),
+    ("kinds", "the clients have no kinds"),
     ("held_out", "the data hold no validation rows"),
   ],
 )

@@ -164,7 +164,7 @@ def test_one_seed_decides_no_bound(tmp_path):
     ("Slow,global,accuracy,-5,final", "must lie in [0, 100] %"),
     ("Slow - Fast,global,accuracy,>101,final", "must lie in [-100, 100] %"),
     ("Slow,global,accuracy,0.7,final", "in percent, must be 70, or 0.7% if"),
-    ("Slow,global,loss,0.7%,final", "loss is no share, must have no %"),
+    ("Slow,global,loss,0.7%,final", "loss is not a share, must be given without %"),
     ("Slow,global,accuracy,70,last", "line 2: rule=last: must be one of final"),
     ("Slow,global,round_to_accuracy_60%,2,last", "rule=last: must be empty"),
     ("Slow,global,round_to_accuracy_60%,-2,", "must be a number above 0"),

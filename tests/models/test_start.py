@@ -69,7 +69,7 @@ def test_the_axis_of_one_global_model_is_taken_off():
     (6, ("Dense_1",), r"kernel is \[6, 3\], and \[5, 3\] in the model$"),
     (5, ("Dense_2",), "`init_only`=Dense_2: matches no parameter of the model"),
     (None, (), "`init`: has no Dense_1/kernel, it has Dense_0/bias"),
-    (0, (), "`init`: has more, which the model has not"),
+    (0, (), "`init`: has more, which the model does not have"),
   ],
 )
 def test_what_does_not_fit_is_one_line(width, only, pattern):

@@ -254,7 +254,7 @@ def test_the_command_writes_a_run(tmp_path, capsys):
   assert result.facts["revisions"][0]["of_run"] == str(folder)
   assert not np.asarray(result._state().states.sums[0].clients)[0, 3]
   for wrong, message in (
-    (words, f"--out={out}: is there already; give another folder"),
+    (words, f"--out={out}: exists already; give another folder"),
     ([*words[:2], f"--out={folder}"], f"--out={folder}: is the run itself"),
     ([words[0], "--clients=a", "--out=x"], "--clients=a: must be ids of clients"),
     ([words[0], "--clients=9", "--out=x"], "--clients=9: must be a whole number"),

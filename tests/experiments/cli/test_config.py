@@ -130,7 +130,7 @@ REFUSED = [
     "--dataset=npz --data_path=~nosuchuser/x",
     "--data_path=~nosuchuser/x & no such user",
   ),
-  ("--dataset=kmnist --partition=natural", "kmnist names no clients"),
+  ("--dataset=kmnist --partition=natural", "kmnist has no client ids"),
   (
     "--dataset=tfds:made/up --model=stack --data_path=/x",
     "--data_path & --dataset=tfds:made/up & idx",

@@ -301,7 +301,7 @@ OF_CLIENTS = {"partition": "natural", "partition_seed": 0}
     ({}, {"seed": 1}, "the data of the run"),
     ({"features": "none"}, {"seed": 1}, "the partition of the run"),
     ({}, "earlier", "an earlier version, which scaled .* by all training"),
-    (OF_CLIENTS | {"num_clients": 3}, "earlier", "left out, too; start anew"),
+    (OF_CLIENTS | {"num_clients": 3}, "earlier", "left out, too; start over"),
     (OF_CLIENTS, "earlier", None),
     ({"partition": "iid"}, "earlier", None),
     ({}, {}, None),
@@ -436,7 +436,7 @@ def test_a_checkpoint_folder_that_was_deleted(folder, capsys):
   (folder / "summary.json").unlink()
   assert refusal(capsys, folder, "--resume") == (
     f"--resume: {folder}/checkpoint is gone, but the tables have 2 rounds; "
-    "restore it, or start anew with --overwrite or in another folder"
+    "restore it, or start over with --overwrite or in another folder"
   )
   (folder / "checkpoint").mkdir()
   (folder / "summary.json").write_text("{}")
@@ -478,7 +478,7 @@ def test_a_config_that_was_edited_is_refused_before_compiling(
       nothing_runs.setattr(Config, "prepare", None)
       assert refusal(capsys, folder, "--resume") == (
         f"{folder}: config.json is not as the run wrote it (its hash in it is"
-        " another); restore it, or start anew with --overwrite or in another "
+        " another); restore it, or start over with --overwrite or in another "
         "folder"
       )
   assert play(folder, "--overwrite") == 0
