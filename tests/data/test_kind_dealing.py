@@ -278,7 +278,7 @@ def test_npz_frames_and_leaf_bring_kinds(tmp_path):
       lambda: fa.federate(examples(np.array(["red", "blue"])[np.arange(80) // 40])),
       "client 0 has rows of the kinds blue and red",
     ),
-    (lambda: examples(client=None), "test_kind_ids: is missing, test rows name no"),
+    (lambda: examples(client=None), "test_kind_ids: is missing, test rows without"),
     (lambda: examples(KIND[:70][:, None]), "one whole number or string for each"),
     (lambda: examples(np.array([0.5] * 80)), "kind_ids: is float64"),
     (lambda: examples(test_kind_ids=["red"]), "test_kind_ids: has 1 entries, 16"),

@@ -264,7 +264,7 @@ def test_a_sampler_of_ones_own_cannot_break_a_cohort(problem):
 
 
 def test_availability_needs_to_be_known(problem):
-  with pytest.raises(ValueError, match="^sampling=availability: the data say"):
+  with pytest.raises(ValueError, match="^sampling=availability: the data do not"):
     sample_cohort(problem.data, 2, jax.random.key(0), 0, samplers.by_availability)
 
 

@@ -35,7 +35,7 @@ PUBLISHED = {
   ),
   "beyond": (
     "hostile:ae052db1 bytes:2e3720e8 late:fc3d4f33 private:ff7d6924 board:e79dcbf3 "
-    "map:709a2d70 acceleration:d3059cd5 family:5e4fa38c"
+    "map:33a1c1e6 acceleration:d3059cd5 family:5e4fa38c"
   ),
 }
 
