@@ -135,7 +135,7 @@ def _value(text: str) -> int | float | str:
 
 
 #: Advice to the user about a table that is not that of the run.
-_ANEW = "start over with `overwrite` or in another folder"
+_START_OVER = "start over with `overwrite` or in another folder"
 
 
 def read_rows(path: pathlib.Path, columns: Sequence[str] | None = COLUMNS) -> list[Row]:
@@ -164,7 +164,7 @@ def _read(path: pathlib.Path) -> bytes:
   try:
     return files.read_bytes(path)
   except FileNotFoundError:
-    raise OptionError(f"{path}: is missing; {_ANEW}") from None
+    raise OptionError(f"{path}: is missing; {_START_OVER}") from None
 
 
 def _parse(path: pathlib.Path, raw: bytes, columns: Sequence[str] | None) -> list[Row]:
@@ -175,7 +175,7 @@ def _parse(path: pathlib.Path, raw: bytes, columns: Sequence[str] | None) -> lis
       row for row in reader if None not in row.values() and ("" not in row.values())
     ]
   except (UnicodeDecodeError, csv.Error):
-    raise OptionError(f"{path}: damaged, no table; {_ANEW}") from None
+    raise OptionError(f"{path}: damaged, no table; {_START_OVER}") from None
   filled = {
     new: old for new, old in _BYTES.items() if old in header and new not in header
   }
@@ -187,7 +187,7 @@ def _parse(path: pathlib.Path, raw: bytes, columns: Sequence[str] | None) -> lis
   ):
     raise OptionError(
       f"{path}: damaged or of another version, its columns are not "
-      f"those of a run; {_ANEW}"
+      f"those of a run; {_START_OVER}"
     )
   rows = [{name: _value(text) for name, text in row.items()} for row in every]
   for row in rows if header[:1] == ("round",) else ():
@@ -195,7 +195,7 @@ def _parse(path: pathlib.Path, raw: bytes, columns: Sequence[str] | None) -> lis
       if isinstance(value, str) and name != "protocol":
         raise OptionError(
           f"{path}: damaged, a {name} that is no number "
-          f"({value!r}); restore it, or {_ANEW}"
+          f"({value!r}); restore it, or {_START_OVER}"
         )
   return [
     row | {new: BYTES_PER_FLOAT * row[old] for new, old in filled.items()}
@@ -226,11 +226,13 @@ def _until(
     if hashlib.sha256(raw).hexdigest() != mark["sha256"]:
       raise OptionError(
         f"{path}: edited or cut, it is not as it was at the "
-        f"checkpoint of round {done}; restore it, or {_ANEW}"
+        f"checkpoint of round {done}; restore it, or {_START_OVER}"
       )
   rows = _parse(path, raw, columns)
   if any("round" not in row for row in rows[:1]):
-    raise OptionError(f"{path}: damaged, has no column round; restore it, or {_ANEW}")
+    raise OptionError(
+      f"{path}: damaged, has no column round; restore it, or {_START_OVER}"
+    )
   return [row for row in rows if row["round"] <= done]
 
 
@@ -267,7 +269,7 @@ def _read_until(
     raise OptionError(
       f"{folder / 'rounds.csv'}: damaged, has "
       f"{len(tables['rounds'])} rows of {done} rounds of "
-      f"{len(seeds)} seeds; restore it, or {_ANEW}"
+      f"{len(seeds)} seeds; restore it, or {_START_OVER}"
     )
   return tables
 

@@ -1015,7 +1015,7 @@ def _check_together(
     number = "no" if kinds is None else kinds.number
     raise OptionError(
       f"`algorithm`={method.name}: has a model for each kind of clients, at most "
-      f"{most}, the clients are of {number} kinds"
+      f"{most}, the clients have {number} kinds"
     )
   if sampler is not None and accounting.is_private(method.parts):
     raise OptionError(

@@ -123,7 +123,9 @@ def test_without_features_ridge_and_norm_fed3r_is_afl_to_the_bit():
 
 
 def test_on_random_features_it_is_scikit_learns_ridge_of_all_the_data():
-  sampler = kernel_approximation.RBFSampler(gamma=0.2, n_components=30).fit(X)
+  sampler = kernel_approximation.RBFSampler(
+    gamma=0.2, n_components=30, random_state=0
+  ).fit(X)
   phi = feature_map.random_features(sampler.random_weights_, sampler.random_offset_)
   model = feature_map.on_features(models.make_model("softmax", (30,), CLASSES), phi)
   run = program("fed3r", model, ridge="0.5", normalize=False, bias="none")

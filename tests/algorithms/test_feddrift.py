@@ -257,7 +257,7 @@ def test_the_oracle_has_a_model_for_each_kind():
   [
     (
       dict(variant="oracle", max_groups=2, sea=True, step_rounds=4),
-      "at most 2, .* of 4 kinds",
+      "at most 2, .* have 4 kinds",
     ),
     (dict(step_rounds=3), "^step_rounds=3: must divide concept_rounds=8"),
     (dict(variant="best"), "variant=best"),
