@@ -5,7 +5,7 @@
 RUN is the folder of a finished run of one layer in closed form (afl, fedacnnl)
 that has stored its sums (--store_sums). The contribution of a client is the
 score of the model less that of the model without the client (docs/forget.md).
-With --retrain, RUN may be a run of any method, which is made again without each
+With --retrain, RUN may be a run of any method, which is repeated once without each
 client.
 The folder --out gets contributions.csv with a row for each client and seed, and
 contributions.png and .pdf with a bar for each client, the largest first.
@@ -111,9 +111,7 @@ main = Command(
       None,
       "the metric, a column of metrics.csv; default the main one of the run's task",
     ),
-    boolean(
-      "retrain", False, "make the run again without each client, once for each of them"
-    ),
+    boolean("retrain", False, "repeat the whole run once without each client"),
   ),
   _run,
 )

@@ -14,7 +14,7 @@ from fedjax_alg.data.boundaries import label_by_concept
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.features import none as as_float32
-from fedjax_alg.data.kinds import STREAM, KindChange
+from fedjax_alg.data.kinds import STREAM, KindChange, count_kinds
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.errors import OptionError, describe_error
 
@@ -436,12 +436,7 @@ def repeat_for_kinds(
     raise DataError(f"{label} says the client of each example")
   if examples.kind_train is not None:
     raise DataError(f"{label} says the kind of each example")
-  number = len(change.names) or len(shares or ())
-  if not number:
-    raise DataError(
-      f"{change.label}: the number of kinds is missing; write {change.text}:K, or "
-      "give `kind_shares`"
-    )
+  number = count_kinds(change, shares)
   rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM, 2)))
   fields: dict[str, Any] = {}
   for split, rows in zip(("train", "test"), examples.rows):

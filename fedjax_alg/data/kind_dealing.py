@@ -8,7 +8,13 @@ import numpy as np
 from fedjax_alg.data import allocate, store
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.data.kinds import STREAM, ClientKinds, KindChange, check_shares
+from fedjax_alg.data.kinds import (
+  STREAM,
+  ClientKinds,
+  KindChange,
+  check_shares,
+  count_kinds,
+)
 from fedjax_alg.data.partition import Partition, split_fields
 
 
@@ -94,12 +100,7 @@ def deal_kinds(
         f"`kind_shares`: not read, {change.label} makes every client a kind of its own"
       )
     return np.arange(clients, dtype=np.int32)
-  if not number and shares is None:
-    raise DataError(
-      f"{change.label}: the number of kinds is missing; write {change.text}:K, or "
-      "give `kind_shares`"
-    )
-  number = number or len(shares or ())
+  number = count_kinds(change, shares)
   check_shares(shares, number, change.label)
   return _shuffle(share_out(number, clients, shares), seed)
 

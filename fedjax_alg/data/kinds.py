@@ -169,6 +169,25 @@ def _number(label: str, text: str) -> float:
   return number
 
 
+def count_kinds(change: KindChange, shares: Sequence[float] | None) -> int:
+  """Counts the kinds that the option `kinds` names, or else the shares.
+
+  Args:
+    change: the option `kinds`.
+    shares: the option `kind_shares`.
+
+  Raises:
+    DataError: neither option says how many kinds there are.
+  """
+  number = len(change.names) or len(shares or ())
+  if not number:
+    raise DataError(
+      f"{change.label}: the number of kinds is missing; write {change.text}:K, or "
+      "give `kind_shares`"
+    )
+  return number
+
+
 def check_shares(
   shares: Sequence[float] | None, number: int | None, label: str
 ) -> None:
