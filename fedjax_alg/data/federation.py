@@ -920,6 +920,7 @@ def _partition(
       local_test_fraction=options.local_test_fraction,
       local_test_stratified=options.local_test_stratified,
       quantity_alpha=options.quantity_alpha,
+      random_classes=options.random_classes,
     )
     if examples.kind_train is None or kind == "natural":
       partition = make(examples, count)

@@ -164,12 +164,15 @@ def _few_classes(
   min_classes_per_client: int,
   min_client_size: int,
   quantity_alpha: float | None = None,
+  random_classes: bool = False,
 ) -> np.ndarray:
   """Gives every client few classes; their number is uniform on [min, k].
 
   The sizes of the clients are those of ``draw_sizes``. Each class gets a number
   of places in proportion to its examples. A client takes the classes with the most free
-  places; ties are broken at random. The drawn size of a client is
+  places; ties are broken at random. With ``random_classes`` client i holds
+  class i modulo L and k - 1 random others, so that the numbers of clients of the
+  classes differ (Li et al. 2022, NIID-Bench). The drawn size of a client is
   divided equally among its classes. The examples of a class are spread over
   the clients that hold it in proportion to these weights, but each client gets
   at least its share of the minimum.
@@ -198,7 +201,12 @@ def _few_classes(
     number = rng.integers(min_classes_per_client, classes_per_client + 1, num_clients)
     if number.sum() < len(present):
       continue
-    holds = _class_sets(available[present], number, rng)
+    if random_classes:
+      holds = _random_class_sets(len(present), number, rng)
+    else:
+      holds = _class_sets(available[present], number, rng)
+    if not holds.any(axis=0).all():
+      continue
     some = _spread_classes(available[present], weights, holds, min_client_size)
     if some is not None:
       counts = np.zeros((num_clients, num_classes), np.int64)
@@ -232,6 +240,21 @@ def _class_sets(available, number, rng):
     best = np.lexsort((rng.random(num_classes), -places))[: number[client]]
     holds[client, best] = True
     places[best] -= 1
+  return holds
+
+
+def _random_class_sets(num_classes, number, rng):
+  """Draws the classes of each client: class i modulo L and random others.
+
+  Returns:
+    [C, L] bool. Row sums are ``number``.
+  """
+  holds = np.zeros((len(number), num_classes), bool)
+  for client, of_client in enumerate(number):
+    first = client % num_classes
+    others = np.delete(np.arange(num_classes), first)
+    holds[client, first] = True
+    holds[client, rng.choice(others, of_client - 1, replace=False)] = True
   return holds
 
 

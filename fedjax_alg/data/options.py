@@ -236,6 +236,14 @@ class PartitionOptions:
     minimum=1,
     when=only("partition", "classes"),
   )
+  random_classes: bool = hyper(
+    False,
+    "whether client i holds class i modulo L and random others, as in NIID-Bench, "
+    "so that some classes have few clients (`partition`=classes); default: every "
+    "class has as many clients",
+    when=only("partition", "classes"),
+    later=True,
+  )
   dirichlet_alpha: float = hyper(
     0.5,
     "concentration of the Dirichlet distribution of each class over the "

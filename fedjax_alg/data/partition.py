@@ -68,12 +68,15 @@ def make_partition(
   local_test_fraction: float = 0.1,
   local_test_stratified: bool = False,
   quantity_alpha: float | None = None,
+  random_classes: bool = False,
 ) -> Partition:
   """Deals the examples to clients.
 
   Kinds:
     ``iid``: every client holds a random sample; sizes are log-normal.
-    ``classes``: every client holds few classes; sizes are log-normal.
+    ``classes``: every client holds few classes; sizes are log-normal. With
+      ``random_classes`` the classes are drawn by the rule of NIID-Bench, see
+      ``label_skew._few_classes``.
     ``dirichlet``: the shares of the clients in each class are drawn from
       Dirichlet(alpha). (This is the usual definition; Hsu et al. 2019 draw the
       shares of the classes in each client instead.) With ``dirichlet_even``
@@ -122,6 +125,8 @@ def make_partition(
       proportion to the client's examples of it.
     quantity_alpha: concentration of the Dirichlet distribution of the sizes, in
       the place of log-normal ones (``iid``, ``classes``).
+    random_classes: whether client i holds class i modulo L and random others,
+      rather than that every class has as many clients (``classes``).
 
   Returns:
     The partition.
@@ -172,15 +177,17 @@ def make_partition(
   else:
     if min_classes_per_client is None:
       min_classes_per_client = classes_per_client
+    # random_classes and dirichlet_even are left out at their defaults, as in the
+    # files of earlier versions.
     of_kind: dict[str, dict[str, object]] = {
       "iid": {"size_sigma": size_sigma},
       "classes": {
         "size_sigma": size_sigma,
         "classes_per_client": classes_per_client,
         "min_classes_per_client": min_classes_per_client,
+        **({"random_classes": True} if random_classes else {}),
       },
       "shards": {"classes_per_client": classes_per_client},
-      # At its default it is left out, as in the files of earlier versions.
       "dirichlet": {
         "dirichlet_alpha": dirichlet_alpha,
         **({"dirichlet_even": True} if dirichlet_even else {}),

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import re
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
@@ -150,6 +150,34 @@ def test_dirichlet_even(data, num_clients):
   before = np.cumsum(histogram, axis=1) - histogram
   assert not histogram[before >= len(examples.y_train) / num_clients].any()
   assert partition.flags["dirichlet_even"]
+
+
+@given(data_sets(), st.integers(0, 20), st.integers(1, 3))
+def test_random_classes(data, more, k):
+  """Client i holds class i modulo L; all clients of a class have an equal share."""
+  examples, seed = data
+  num_clients, k = examples.num_classes + more, min(k, examples.num_classes)
+  fewest = np.bincount(examples.y_train, minlength=examples.num_classes).min()
+  assume(fewest >= num_clients)
+  partition, histogram = complete(
+    "classes",
+    examples,
+    num_clients,
+    seed,
+    1,
+    classes_per_client=k,
+    random_classes=True,
+    size_sigma=0,
+    min_client_size=1,
+  )
+  holds = histogram > 0
+  assert (holds.sum(axis=1) == k).all()
+  clients = np.arange(num_clients)
+  assert holds[clients, clients % examples.num_classes].all()
+  for counts in histogram.T:
+    counts = counts[counts > 0]
+    assert counts.max() - counts.min() <= 1
+  assert partition.flags["random_classes"]
 
 
 @given(data_sets(), st.integers(1, 6), st.integers(1, 3))

@@ -51,6 +51,9 @@ MUON_ROUNDS = 200
 ROTATED_ROUNDS = 300
 #: The rounds of NIID-Bench, 0.8 to 1.5 core-hours for each method.
 NIID_ROUNDS = 50
+#: The partitions of NIID-Bench.
+_DIRICHLET = {"partition": "dirichlet", "dirichlet_alpha": 0.5, "dirichlet_even": True}
+_EVEN_IID = {"partition": "iid", "size_sigma": 0}
 #: Partition of the panels of the FedAvg paper -> file of its method.
 _2NN = {"iid": "2nn_iid", "shards": "2nn_two_classes"}
 
@@ -58,6 +61,16 @@ _2NN = {"iid": "2nn_iid", "shards": "2nn_two_classes"}
 def _line(label: str, name: str) -> FigureLine:
   """A line with the preset of this name."""
   return FigureLine(label, (f"{NAME}/methods/{name}.flags",))
+
+
+def _labels(number: int) -> dict[str, Any]:
+  """Values of NIID-Bench's clients of a number of labels."""
+  return {
+    "partition": "classes",
+    "classes_per_client": number,
+    "random_classes": True,
+    "size_sigma": 0,
+  }
 
 
 def _2nn_lines(panel: Panel) -> list[FigureLine]:
@@ -213,14 +226,25 @@ def _figure(
 FIGURES: dict[str, Figure] = {
   "niid_bench": _figure(
     "niid_bench",
-    "NIID-Bench: best round, 10 clients by Dirichlet(0.5), test accuracy",
+    "NIID-Bench: best round, 10 clients, test accuracy",
     "niid_bench",
     tuple(
       Panel(letter, title, {"dataset": data} | values)
       for letter, title, data, values in (
-        ("a", "MNIST", "mnist", {}),
-        ("b", "Fashion-MNIST", "fashion_mnist", {}),
-        ("c", "CIFAR-10", "cifar10", {"augment": "crop,flip"}),
+        ("a", "MNIST, Dirichlet 0.5", "mnist", _DIRICHLET),
+        ("b", "Fashion-MNIST, Dirichlet 0.5", "fashion_mnist", _DIRICHLET),
+        (
+          "c",
+          "CIFAR-10, Dirichlet 0.5",
+          "cifar10",
+          _DIRICHLET | {"augment": "crop,flip"},
+        ),
+        ("d", "MNIST, two labels", "mnist", _labels(2)),
+        ("e", "Fashion-MNIST, two labels", "fashion_mnist", _labels(2)),
+        ("f", "MNIST, IID", "mnist", _EVEN_IID),
+        ("g", "Fashion-MNIST, IID", "fashion_mnist", _EVEN_IID),
+        ("h", "MNIST, three labels", "mnist", _labels(3)),
+        ("i", "Fashion-MNIST, three labels", "fashion_mnist", _labels(3)),
       )
     ),
     figures.of_files(f"{NAME}/methods", _NIID),
