@@ -746,6 +746,10 @@ class Dot(NamedTuple):
   place: tuple[int, int] = (0, 0)
 
 
+class NothingToDraw(Exception):
+  """No panel has the runs that a picture compares; the message says so."""
+
+
 def dots(
   paths: Paths,
   panels_of: Mapping[str, Mapping[str, Dot | Sequence[Dot]]],
@@ -773,7 +777,12 @@ def dots(
     reference: a number that a vertical line marks; None: no line.
     most: the largest number there can be, at which intervals end.
     least: where the axes begin; what lies below is written there as a number.
+
+  Raises:
+    NothingToDraw: there is no panel.
   """
+  if not panels_of:
+    raise NothingToDraw("no panel has the runs that it compares")
   rows = max(
     4.0,
     *(
@@ -911,7 +920,12 @@ def gain_map(
     reference: label of the row with the reference's own numbers.
     title: above all panels.
     note: below them.
+
+  Raises:
+    NothingToDraw: there is no panel.
   """
+  if not panels_of:
+    raise NothingToDraw(f"no panel has the run of {reference}, the reference")
   colors = LinearSegmentedColormap.from_list(
     "gain", [styles_lib.WORSE, "white", styles_lib.BETTER]
   )

@@ -616,9 +616,13 @@ def _write_page_and_answers(
 
 def pictures(folder: pathlib.Path, name: str) -> plots.Paths:
   """The paths of a picture's PNG and PDF; prints the first one."""
-  paths = [folder / f"{name}.{kind}" for kind in ("png", "pdf")]
+  paths = _picture_paths(folder, name)
   print(f"figure: {paths[0]}", flush=True)
   return paths
+
+
+def _picture_paths(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
+  return [folder / f"{name}.{kind}" for kind in ("png", "pdf")]
 
 
 def _without_places(text: str, request: Request) -> str:
@@ -720,11 +724,18 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
   report.numbers_csv(folder / f"{name}_numbers.csv", rows)
   report.points_csv(folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
   suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
-  paths = pictures(folder, name + suffix)
-  if figure.draw is not None and outcomes:
-    figure.draw(paths, outcomes, figure.title, request.x_axis)
-  elif outcomes:
-    _draw(paper, name, figure, outcomes, request, paths)
+  paths = _picture_paths(folder, name + suffix)
+  try:
+    if figure.draw is not None and outcomes:
+      figure.draw(paths, outcomes, figure.title, request.x_axis)
+    elif outcomes:
+      _draw(paper, name, figure, outcomes, request, paths)
+  except plots.NothingToDraw as error:
+    for path in paths:  # of an earlier command, with other runs
+      path.unlink(missing_ok=True)
+    print(f"no figure: {error}", flush=True)
+  else:
+    print(f"figure: {paths[0]}", flush=True)
   if request.html:
     _write_page(folder / f"{name}.html", figure, outcomes, request)
   return text

@@ -68,7 +68,7 @@ _GRID: dict[str, tuple[str, ...]] = {
   ),
   "#EAA60A": (
     "FedACnnL",
-    "FedNova",
+    "LG-FedAvg",
     "FedProx",
     "FGP-MADC",
     "FedYogi",
@@ -101,7 +101,7 @@ _GRID: dict[str, tuple[str, ...]] = {
     "LoSAC",
     "FedRep",
     "LoSAC, client",
-    "LG-FedAvg",
+    "FedNova",
     "FedBN",
     "FedBABU",
     "SAFLe",

@@ -9,6 +9,7 @@ from scipy import stats
 
 from experiments import beyond
 from experiments.cli import config
+from experiments.drawing import plots
 from experiments.reports import rule
 from experiments.reproduction import figures, partitions, suite, tuning, verdicts
 from experiments.reproduction.beyond import (
@@ -51,6 +52,21 @@ def test_only_honest_clients_count(tmp_path):
   sizes = np.arange(1, 11)[~bad]
   expected = (sizes * (50 + 10 * (np.arange(10)[~bad] % 2))).sum()
   np.testing.assert_allclose(actual, [expected / sizes.sum()] * 2)
+
+
+@pytest.mark.parametrize(
+  "draw, name, label",
+  [
+    (accelerations._draw, "acceleration", "FedAvgM"),
+    (kinds_map._draw, "map", "CFL"),
+  ],
+)
+def test_a_part_of_the_runs_has_no_picture(tmp_path, draw, name, label):
+  """A job of --lines has nothing to compare with; it once ended with a traceback."""
+  cell = next(c for c in shown.cells("beyond", name) if c.label == label)
+  runs = [suite.Outcome(cell, None, [], {})]
+  with pytest.raises(plots.NothingToDraw, match="no panel has the run"):
+    draw([tmp_path / "a.png"], runs, "", "rounds")
 
 
 def test_a_method_defends_if_it_loses_less(monkeypatch):

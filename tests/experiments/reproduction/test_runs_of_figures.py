@@ -30,12 +30,12 @@ PUBLISHED = {
     "dirichlet:7f9b528b ablations:9974ae91 afl:a3f64f7b"
   ),
   "trust": (
-    "niid_bench:f7156322 niid_noise:49661e44 fedavg_2nn:91e3a913 pfedme:82fa5f23 "
+    "niid_bench:9e95903c niid_noise:49661e44 fedavg_2nn:91e3a913 pfedme:82fa5f23 "
     "ifca_rotated:040f82f1 feddrift:1e81375e tamuna:f19aa1eb muon:4a20c4e1"
   ),
   "beyond": (
     "hostile:ae052db1 bytes:2e3720e8 late:fc3d4f33 private:ff7d6924 board:e79dcbf3 "
-    "map:33a1c1e6 acceleration:d3059cd5 family:5e4fa38c"
+    "map:a4629d5c acceleration:f374fe4d family:5e4fa38c"
   ),
 }
 

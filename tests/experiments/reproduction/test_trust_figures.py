@@ -59,7 +59,7 @@ def test_a_quick_table(tmp_path, capsys, name, flags):
   text = (tmp_path / name / f"{name}.md").read_text("utf-8")
   claims = report.load_claims("trust", name)
   assert text.count("\n| a: ") + text.count("\n| e: ") >= 1
-  assert sum(text.count(f"\n| {p}: ") for p in "abcdefgh") == len(claims)
+  assert sum(text.count(f"\n| {p}: ") for p in "abcdefghi") == len(claims)
   assert text.count("| - | - | not testable: not run |") == len(claims) - {
     "fedavg_2nn": 1,
     "pfedme": 2,
@@ -160,7 +160,7 @@ def test_the_page_has_a_row_for_each_finished_run_alone():
   assert head.count("|") == rows[0].count("|") == 7 and len(rows) == 1
   assert "FedAvg, best test accuracy | 98.89 +- 0.07 | 98.80 +- 0.05 | 50 |" in rows[0]
   assert rows[0].endswith("| reached | `--table=niid_bench --panels=a` |")
-  assert "`niid_bench` (11)" in overview.table_of_finished([finished, part])
+  assert "`niid_bench` (35)" in overview.table_of_finished([finished, part])
 
 
 def test_a_table_without_runs_has_every_number(tmp_path, capsys):
