@@ -161,7 +161,7 @@ def marks(
 def _place(claim: Claim, metric: str) -> tuple[float, float | None] | None:
   """(height, round) of a claim in a figure of a metric; None: it has none."""
   metric_name = claim.metric.removeprefix("test_")
-  if claim.unit == "%" and metric_name in (metric, f"{metric}_max"):
+  if claim.unit == "%" and metric_name in (metric, f"{metric}_max", f"{metric}_end"):
     return claim.value / 100.0, claim.round
   target = re.fullmatch(r"rounds_to_([\d.]+)%", metric_name)
   if target and metric == "accuracy" and np.isfinite(claim.value):

@@ -200,6 +200,13 @@ def test_the_table_of_afl(tmp_path, capsys):
   assert 0 < max(worst) < 1e-10
 
 
+def test_a_number_of_the_last_round_is_marked_beside_its_curve():
+  """Without the mark the axis ends above the number that a run is compared with."""
+  outcome = suite.Outcome(shown.cell("trust", "tamuna", "a", "FedAvg"), None, [], {})
+  (marks,) = report.marks("trust", "tamuna", [outcome], "accuracy").values()
+  assert [(m.label, m.value, m.round) for m in marks] == [("FedAvg", 0.83, None)]
+
+
 def test_the_table_of_fedexp(tmp_path, capsys):
   status, out, _ = run_command(tmp_path, capsys, "--table=fedexp", "--scale=quick")
   assert status == 0 and out.count(f"| {rule.NO_NUMBER} |") == len(fedexp.METHODS)
