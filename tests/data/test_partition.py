@@ -398,6 +398,11 @@ def test_data_that_have_too_few_for_the_clients():
     lambda: make_partition("natural", examples, 3, 0),
     "num_clients=3: the data set has 2",
   )
+  many_classes = make_examples(np.arange(400) % 20, [])
+  refuses(
+    lambda: make_partition("classes", many_classes, 10, 0, random_classes=True),
+    "random_classes left a class without a client in 100 draws",
+  )
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), st.data())
