@@ -10,6 +10,7 @@
 - ``feddrift``: Jothimurugesan et al., AISTATS 2023: SINE-2 and CIRCLE-2.
 - ``pfedme``: Dinh, Tran, Nguyen, NeurIPS 2020: MNIST, the convex setting.
 - ``afl``: He et al., CVPR 2025: one result for every partition, in float64.
+- ``fair``: Li et al., ICLR 2020: three classes of Fashion-MNIST.
 - ``fedexp``: Jhunjhunwala et al., ICLR 2023: the least squares of their notebook.
 - ``fedjax``: FedJAX 0.0.17, run in turn on the same clients and rows.
 """
@@ -23,7 +24,7 @@ from ...drawing import plots
 from ...reports import markdown, rule
 from .. import answers, figures, report, suite, verdicts
 from ..figures import Figure, FigureLine, Panel
-from . import afl, against_fedjax, drift, fedexp, overview
+from . import afl, against_fedjax, drift, fair, fedexp, overview
 
 NAME = "trust"
 
@@ -351,6 +352,10 @@ TABLES = {
   "fedexp": figures.FigureTable(
     "FedExP's notebook: least squares of clients that can all be right",
     lambda request, folder: fedexp.loss_table(request.quick),
+  ),
+  "fair": figures.FigureTable(
+    "Agnostic learning and q-FFL: three clients of one class of Fashion-MNIST each",
+    lambda request, folder: fair.fairness_table(request),
   ),
   "fedjax": figures.FigureTable(
     "FedJAX 0.0.17 on the same clients",

@@ -18,12 +18,14 @@ _WORDS = {
   "test_accuracy_end": "last test accuracy",
   "personal_accuracy_max": "best accuracy of the personal models",
   "global_accuracy_max": "best accuracy of the global model",
+  "average_accuracy": "mean of the clients' accuracies",
+  "shirt_accuracy": "accuracy of the client with shirts",
   r"rounds_to_(\d+)%": r"rounds to \1 %",
   r"deviation_(\d+)": r"\1 clients, sum of abs(W - W_joint)",
   r"loss_(\d+)": "loss",
 }
 #: Tables without panels.
-_TABLES = ("afl", "fedexp")
+_TABLES = ("afl", "fedexp", "fair")
 #: Columns that name a number, in claims, sources and answers.
 _KEY = ("artifact", "panel", "method", "metric")
 
