@@ -1,7 +1,7 @@
 """Fairness on three classes of Fashion-MNIST: agnostic learning and q-FFL.
 
 Three clients hold one class each: T-shirts, pullovers and shirts (Mohri et al., ICML
-2019; Li et al., ICLR 2020). The settings are those of the public code of the second
+2019; Li et al., ICLR 2020). The settings are from the public code of the second
 paper (litian96/fair_flearn at 0499a7d6): softmax regression on standardized pixels,
 all clients in every round, one gradient step, a rate of 0.1 for the model and for the
 weights of agnostic learning, 6,000 rounds. It does not say the batch size and q of
