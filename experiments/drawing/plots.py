@@ -1071,15 +1071,24 @@ def plot_panels(
     references: bounds and targets, each a line across the panels of its metric.
   """
   curves = [(protocol, metric), *below]
-  titles = [name if not row else "" for row in range(len(curves)) for name in cells]
-  columns = min(len(cells) if below else in_a_row, len(cells))
+  columns = min(in_a_row, len(cells))
+  if below and len(cells) % columns:
+    columns = len(cells)  # a place that stays free would move the rows below
+  names = list(cells)
+  # The rows of a few panels, then those of the next ones.
+  places = [
+    (curve, name)
+    for first in range(0, len(names), columns)
+    for curve in curves
+    for name in names[first : first + columns]
+  ]
+  titles = [name if curve == curves[0] else "" for curve, name in places]
   # A single panel must be wide enough for the title and the legend.
   size = (4.6 if columns > 1 else 7.5, 2.9 if below else 3.4)
   styles = _styles(cells)
   with sheet(paths, titles, title, in_a_row=columns, size=size) as axes:
-    for axis, ((panel_protocol, column), (name, runs)) in zip(
-      axes, itertools.product(curves, cells.items())
-    ):
+    for axis, ((panel_protocol, column), name) in zip(axes, places):
+      runs = cells[name]
       over = x_axis if panel_protocol == protocol else "rounds"
       panel_marks = [
         mark
