@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import functools
 import math
 import pathlib
+import secrets
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -668,7 +669,9 @@ def _holdout_file(
     last = np.random.default_rng(0).permutation(len(arrays["y"]))
     test, train = np.split(last, [len(last) // 6])
     root.mkdir(parents=True, exist_ok=True)
-    with files_lib.replacing(path) as partial, open(partial, "wb") as file:
+    # Jobs that tune a method each may write the file at the same time.
+    suffix = f".{secrets.token_hex(4)}.partial"
+    with files_lib.replacing(path, suffix) as partial, open(partial, "wb") as file:
       np.savez(
         file,
         **{f"{name}_train": values[train] for name, values in arrays.items()},

@@ -195,6 +195,27 @@ def test_a_sixth_of_the_training_images_is_held_out(tmp_path, monkeypatch):
   np.testing.assert_array_equal(np.sort(rows, 0), x)
 
 
+def test_two_jobs_hold_images_out_at_once(tmp_path, monkeypatch):
+  """The second one took the file away that the first one was writing."""
+  x, y = np.arange(24).reshape(12, 2), np.arange(12) % 3
+  monkeypatch.setattr(
+    tuning, "load_examples", lambda options: types.SimpleNamespace(x_train=x, y_train=y)
+  )
+  save = np.savez
+
+  def save_while_another_job_does(file, **arrays):
+    monkeypatch.setattr(np, "savez", save)
+    other = tuning._holdout_file(tmp_path, "digits", ())
+    assert other.is_file()
+    save(file, **arrays)
+
+  monkeypatch.setattr(np, "savez", save_while_another_job_does)
+  path = tuning._holdout_file(tmp_path, "digits", ())
+  assert [p.name for p in tmp_path.iterdir()] == [path.name]
+  with np.load(path) as arrays:
+    assert arrays["x_test"].shape == (2, 2)
+
+
 def test_held_out_images_of_two_sources_keep_their_kinds(tmp_path, monkeypatch):
   """Else the clients would be tuned with images of both sources."""
   x, kind = np.arange(24).reshape(12, 2), np.repeat(np.arange(2), 6)
