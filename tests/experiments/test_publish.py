@@ -262,7 +262,7 @@ def test_the_committed_pages_have_their_notes(tmp_path, monkeypatch):
 RESULTS = pathlib.Path(__file__).parents[2] / "docs" / "results"
 
 #: Pictures of earlier styles, whose figures have to be made again to be drawn.
-OLD_STYLE = {"fedgroup_fig3.png", "beyond_gradient.png"}
+OLD_STYLE = {"beyond_gradient.png"}
 #: The first colors of matplotlib's own palette.
 DEFAULTS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 
