@@ -197,7 +197,7 @@ def _few_classes(
       f" {len(present)} classes, every class needs a client"
     )
   weights = draw_sizes(num_clients, size_sigma, quantity_alpha, rng)
-  whole = False  # whether every class had a client in some draw
+  has_cover = False  # whether every class had a client in some draw
   for _ in range(_TRIES):
     number = rng.integers(min_classes_per_client, classes_per_client + 1, num_clients)
     if number.sum() < len(present):
@@ -208,13 +208,13 @@ def _few_classes(
       holds = _class_sets(available[present], number, rng)
     if not holds.any(axis=0).all():
       continue
-    whole = True
+    has_cover = True
     some = _spread_classes(available[present], weights, holds, min_client_size)
     if some is not None:
       counts = np.zeros((num_clients, num_classes), np.int64)
       counts[:, present] = some
       return allocate.deal_classes(y, counts, rng)
-  if random_classes and not whole:
+  if random_classes and not has_cover:
     raise DataError(
       f"{where} `random_classes` left a class without a client in {_TRIES} draws:"
       " raise one of the two numbers"

@@ -205,8 +205,7 @@ def test_two_jobs_hold_images_out_at_once(tmp_path, monkeypatch):
 
   def save_while_another_job_does(file, **arrays):
     monkeypatch.setattr(np, "savez", save)
-    other = tuning._holdout_file(tmp_path, "digits", ())
-    assert other.is_file()
+    assert tuning._holdout_file(tmp_path, "digits", ()).is_file()
     save(file, **arrays)
 
   monkeypatch.setattr(np, "savez", save_while_another_job_does)

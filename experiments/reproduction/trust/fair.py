@@ -41,7 +41,8 @@ def select_classes(examples: Examples, classes: Mapping[str, int]) -> Examples:
 
   Returns:
     The examples, x [n, pixels] float32. The means and deviations of the pixels are
-    those of all training examples, as in the code.
+    those of all training examples, of every class, as in the code (the option
+    ``features=standardize`` takes those of the selected classes alone).
   """
   labels = list(classes.values())
   flat = np.asarray(examples.x_train, np.float32).reshape(len(examples.y_train), -1)
@@ -60,7 +61,7 @@ def select_classes(examples: Examples, classes: Mapping[str, int]) -> Examples:
   )
 
 
-def client_accuracies(
+def measure_accuracies(
   examples: Examples, weights: str, rounds: int, seeds: int
 ) -> np.ndarray:
   """Trains with some weights of the clients.
@@ -107,18 +108,18 @@ def fairness_table(request: figures.Request) -> tuple[str, list[answers.PaperAns
       examples = load_tfds("fashion_mnist", request.data_dir)
   except DataError as error:
     return f"Not run. {error}", []
-  chosen = select_classes(examples, classes)
+  examples = select_classes(examples, classes)
   published = {(c.method, c.metric): c for c in report.load_claims("trust", "fair")}
   lines, table_answers = [], []
   for label, weights in METHODS.items():
-    accuracies = client_accuracies(chosen, weights, rounds, seeds)
+    accuracies = measure_accuracies(examples, weights, rounds, seeds)
     numbers = {"average": accuracies.mean(axis=1)} | dict(zip(classes, accuracies.T))
     lines.append([label])
     for name, values in numbers.items():
-      ours, place = rule.place_values(values, np.nan, "%")
-      claim = published.get((label, f"{name}_accuracy"))
-      if claim is not None and not request.quick:
-        ours, place = rule.place_values(values, claim.value, "%")
+      claim = None if request.quick else published.get((label, f"{name}_accuracy"))
+      claimed = claim.value if claim else np.nan
+      ours, place = rule.place_values(values, claimed, "%")
+      if claim is not None:
         gap = abs(values.mean() - claim.value)
         verdict = rule.verdict(place, ours, gap, "accuracy", "%")
         table_answers.append(

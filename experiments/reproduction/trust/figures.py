@@ -64,8 +64,8 @@ def _line(label: str, name: str) -> FigureLine:
   return FigureLine(label, (f"{NAME}/methods/{name}.flags",))
 
 
-def _labels(number: int) -> dict[str, Any]:
-  """Values of NIID-Bench's clients of a number of labels."""
+def _deal_labels(number: int) -> dict[str, Any]:
+  """Returns the values that deal each client so many labels, as NIID-Bench does."""
   return {
     "partition": "classes",
     "classes_per_client": number,
@@ -240,12 +240,12 @@ FIGURES: dict[str, Figure] = {
           "cifar10",
           _DIRICHLET | {"augment": "crop,flip"},
         ),
-        ("d", "MNIST, two labels", "mnist", _labels(2)),
-        ("e", "Fashion-MNIST, two labels", "fashion_mnist", _labels(2)),
+        ("d", "MNIST, two labels", "mnist", _deal_labels(2)),
+        ("e", "Fashion-MNIST, two labels", "fashion_mnist", _deal_labels(2)),
         ("f", "MNIST, IID", "mnist", _EVEN_IID),
         ("g", "Fashion-MNIST, IID", "fashion_mnist", _EVEN_IID),
-        ("h", "MNIST, three labels", "mnist", _labels(3)),
-        ("i", "Fashion-MNIST, three labels", "fashion_mnist", _labels(3)),
+        ("h", "MNIST, three labels", "mnist", _deal_labels(3)),
+        ("i", "Fashion-MNIST, three labels", "fashion_mnist", _deal_labels(3)),
       )
     ),
     figures.of_files(f"{NAME}/methods", _NIID),

@@ -12,8 +12,15 @@ from experiments import publish
 from experiments import trust as command
 from experiments.reports import rule
 from experiments.reproduction import answers, figures, report, suite, verdicts
-from experiments.reproduction.trust import against_fedjax, drift, fedexp, overview
+from experiments.reproduction.trust import (
+  against_fedjax,
+  drift,
+  fair,
+  fedexp,
+  overview,
+)
 from experiments.reproduction.trust import figures as trust
+import fedjax_alg as fa
 from fedjax_alg.data import concepts
 from tests.experiments import shown
 
@@ -198,6 +205,28 @@ def test_the_table_of_afl(tmp_path, capsys):
     float(line.split("|")[4]) for line in out.splitlines() if rule.NO_NUMBER in line
   ]
   assert 0 < max(worst) < 1e-10
+
+
+def test_each_class_is_a_client_with_pixels_standardized_over_all_classes():
+  """Statistics of the three classes alone would give another problem."""
+  rng = np.random.default_rng(0)
+  x, y = rng.integers(0, 256, (60, 2, 2, 1)), np.arange(60) % 6
+  digits = fa.from_arrays(x, y, x_test=x[:12], y_test=y[:12])
+  selected = fair.select_classes(digits, {"a": 1, "b": 2, "c": 5})
+  flat = x.reshape(60, 4).astype(np.float32)
+  rows = np.isin(y, (1, 2, 5))
+  expected = ((flat - flat.mean(0)) / (flat.std(0) + 0.001))[rows]
+  np.testing.assert_allclose(selected.x_train, expected, rtol=1e-5, atol=1e-6)
+  np.testing.assert_array_equal(selected.y_train, np.tile([0, 1, 2], 10))
+  np.testing.assert_array_equal(selected.client_train, selected.y_train)
+  np.testing.assert_array_equal(selected.client_test, selected.y_test)
+
+
+def test_the_fairness_table(tmp_path, capsys):
+  status, out, _ = run_command(tmp_path, capsys, "--table=fair", "--scale=quick")
+  assert status == 0
+  for label in fair.METHODS:
+    assert len(re.findall(rf"\n\| {label} (\| [\d.]+ ){{4}}\|", out)) == 1
 
 
 def test_a_number_of_the_last_round_is_marked_beside_its_curve():
