@@ -579,19 +579,21 @@ class Study(NamedTuple):
       flags.setting_texts(shared),
     )
 
-  def play(self, name: str, number: int = SETTINGS) -> list[Trial]:
-    """Runs the settings of one method on every partition."""
+  def play(
+    self, name: str, number: int = SETTINGS, partitions: int = PARTITIONS
+  ) -> list[Trial]:
+    """Runs the settings of one method on the first partitions."""
     settings = self.settings(name, number)
     base = self.base_run(name, settings)
     first = base.data.partition_seed or 0
     print(
-      f"{label(name)}: {len(settings)} settings x {PARTITIONS} partitions "
-      f"x {self.protocol.seeds} seeds",
+      f"{label(name)}: {len(settings)} settings x {partitions} "
+      f"partition{'s' * (partitions > 1)} x {self.protocol.seeds} seeds",
       flush=True,
     )
     by_partition = [
       self.scores(base.override(partition_seed=partition), settings)
-      for partition in range(first, first + PARTITIONS)
+      for partition in range(first, first + partitions)
     ]
     trials = [
       Trial(
