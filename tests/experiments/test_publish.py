@@ -261,8 +261,6 @@ def test_the_committed_pages_have_their_notes(tmp_path, monkeypatch):
 
 RESULTS = pathlib.Path(__file__).parents[2] / "docs" / "results"
 
-#: Pictures of earlier styles, whose figures have to be made again to be drawn.
-OLD_STYLE = {"beyond_gradient.png"}
 #: The first colors of matplotlib's own palette.
 DEFAULTS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 
@@ -279,7 +277,7 @@ def test_pictures_have_the_colors_of_the_methods(path):
     for color in DEFAULTS
     if np.count_nonzero(codes == int(color[1:], 16)) > 0.0005 * codes.size
   }
-  assert bool(drawn) == (path.name in OLD_STYLE), drawn
+  assert not drawn
 
 
 def test_pictures_of_stored_numbers_are_drawn_again(tmp_path):

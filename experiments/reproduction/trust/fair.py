@@ -18,13 +18,10 @@ import numpy as np
 
 import fedjax_alg as fa
 from fedjax_alg.data import Examples
-from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.idx import load_idx
-from fedjax_alg.data.sources import load_digits
-from fedjax_alg.data.tfds_source import load_tfds
 
 from ...reports import markdown, rule
 from .. import answers, figures, report
+from . import images
 
 CLASSES = {"T-shirt": 0, "pullover": 2, "shirt": 6}
 #: label -> value of --client_weights.
@@ -98,17 +95,12 @@ def measure_accuracies(
 def fairness_table(request: figures.Request) -> tuple[str, list[answers.PaperAnswer]]:
   """The Markdown table and its answers; quick: three classes of digits, no claim."""
   classes, rounds, seeds = dict(CLASSES), ROUNDS, SEEDS
-  try:
-    if request.quick:
-      classes, rounds, seeds = {"0": 0, "1": 1, "8": 8}, 20, 1
-      examples = load_digits()
-    elif folder := request.files.get("fashion_mnist"):
-      examples = load_idx(folder)
-    else:
-      examples = load_tfds("fashion_mnist", request.data_dir)
-  except DataError as error:
-    return f"Not run. {error}", []
-  examples = select_classes(examples, classes)
+  if request.quick:
+    classes, rounds, seeds = {"0": 0, "1": 1, "8": 8}, 20, 1
+  loaded = images.load_images(request, "fashion_mnist")
+  if isinstance(loaded, str):
+    return loaded, []
+  examples = select_classes(loaded, classes)
   published = {(c.method, c.metric): c for c in report.load_claims("trust", "fair")}
   lines, table_answers = [], []
   for label, weights in METHODS.items():

@@ -11,6 +11,7 @@
 - ``pfedme``: Dinh, Tran, Nguyen, NeurIPS 2020: MNIST, the convex setting.
 - ``afl``: He et al., CVPR 2025: one result for every partition, in float64.
 - ``fair``: Li et al., ICLR 2020: three classes of Fashion-MNIST.
+- ``client_privacy``: Geyer, Klein, Nabi 2017: clients of MNIST, epsilon 8.
 - ``fedexp``: Jhunjhunwala et al., ICLR 2023: the least squares of their notebook.
 - ``fedjax``: FedJAX 0.0.17, run in turn on the same clients and rows.
 """
@@ -24,7 +25,7 @@ from ...drawing import plots
 from ...reports import markdown, rule
 from .. import answers, figures, report, suite, verdicts
 from ..figures import Figure, FigureLine, Panel
-from . import afl, against_fedjax, drift, fair, fedexp, overview
+from . import afl, against_fedjax, client_privacy, drift, fair, fedexp, overview
 
 NAME = "trust"
 
@@ -356,6 +357,10 @@ TABLES = {
   "fair": figures.FigureTable(
     "Agnostic learning and q-FFL: three clients of one class of Fashion-MNIST each",
     lambda request, folder: fair.fairness_table(request),
+  ),
+  "client_privacy": figures.FigureTable(
+    "Client-level differential privacy on MNIST, epsilon 8",
+    lambda request, folder: client_privacy.privacy_table(request),
   ),
   "fedjax": figures.FigureTable(
     "FedJAX 0.0.17 on the same clients",

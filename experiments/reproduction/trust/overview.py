@@ -25,7 +25,7 @@ _WORDS = {
   r"loss_(\d+)": "loss",
 }
 #: Tables without panels.
-_TABLES = ("afl", "fedexp", "fair")
+_TABLES = ("afl", "fedexp", "fair", "client_privacy")
 #: Columns that name a number, in claims, sources and answers.
 _KEY = ("artifact", "panel", "method", "metric")
 

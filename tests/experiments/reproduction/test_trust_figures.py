@@ -14,6 +14,7 @@ from experiments.reports import rule
 from experiments.reproduction import answers, figures, report, suite, verdicts
 from experiments.reproduction.trust import (
   against_fedjax,
+  client_privacy,
   drift,
   fair,
   fedexp,
@@ -227,6 +228,48 @@ def test_the_fairness_table(tmp_path, capsys):
   assert status == 0
   for label in fair.METHODS:
     assert len(re.findall(rf"\n\| {label} (\| [\d.]+ ){{4}}\|", out)) == 1
+
+
+@pytest.mark.parametrize("num_clients", [100, 300])
+def test_clients_have_two_shards_of_sorted_labels(num_clients):
+  """A shard is of one tenth of the images, in the order of their labels."""
+  rng = np.random.default_rng(1)
+  labels = rng.permutation(np.repeat(np.arange(10), rng.integers(300, 700, 10)))
+  tenths = np.empty(len(labels), int)
+  for tenth, rows in enumerate(np.array_split(np.argsort(labels, kind="stable"), 10)):
+    tenths[rows] = tenth
+  rows, clients = client_privacy.deal_shards(labels, num_clients, rng)
+  copies, size = num_clients // 100, len(labels) // 200
+  np.testing.assert_array_equal(np.bincount(clients), np.full(num_clients, 2 * size))
+  assert np.bincount(rows).max() <= copies
+  dealt = tenths[rows].reshape(num_clients, 2, size)
+  # Few shards are at a border, since a tenth is not a multiple of their size.
+  pure = (dealt == dealt[:, :, :1]).all(axis=2)
+  assert pure.mean() > 0.9
+  # The two are not neighbors in that order, as for one client in ten they would be.
+  assert (dealt[:, 0, 0] != dealt[:, 1, 0]).mean() > 0.8
+
+
+def test_the_table_of_private_clients(tmp_path, capsys):
+  status, out, _ = run_command(
+    tmp_path, capsys, "--table=client_privacy", "--scale=quick"
+  )
+  assert status == 0
+  assert len(re.findall(r"\n\| 100 \| 50 \| 2 \|.*\| [\d.]+ \|", out)) == 1
+
+
+@pytest.mark.parametrize("setting", client_privacy.SETTINGS.values())
+def test_the_noise_of_the_table_spends_epsilon_8(setting):
+  """By a call of the accountant that no code of the library makes."""
+  dp_accounting = pytest.importorskip("dp_accounting")
+  pld = pytest.importorskip("dp_accounting.pld")
+  accountant = pld.PLDAccountant()
+  event = dp_accounting.PoissonSampledDpEvent(
+    setting.participants / setting.num_clients,
+    dp_accounting.GaussianDpEvent(setting.noise_multiplier),
+  )
+  accountant.compose(event, setting.rounds)
+  assert accountant.get_epsilon(setting.delta) == pytest.approx(8, abs=0.02)
 
 
 def test_a_number_of_the_last_round_is_marked_beside_its_curve():

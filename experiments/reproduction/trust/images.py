@@ -1,0 +1,29 @@
+"""Images of the tables that train through the library rather than by commands."""
+
+from fedjax_alg.data import Examples
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.idx import load_idx
+from fedjax_alg.data.sources import load_digits
+from fedjax_alg.data.tfds_source import load_tfds
+
+from .. import figures
+
+
+def load_images(request: figures.Request, dataset: str) -> Examples | str:
+  """Loads the images of a table.
+
+  Args:
+    request: what the command asks for; quick: the digits in place of the data set.
+    dataset: "mnist" or "fashion_mnist".
+
+  Returns:
+    The images, or a sentence for the page: why there are none.
+  """
+  try:
+    if request.quick:
+      return load_digits()
+    if folder := request.files.get(dataset):
+      return load_idx(folder)
+    return load_tfds(dataset, request.data_dir)
+  except DataError as error:
+    return f"Not run. {error}"
