@@ -1130,7 +1130,7 @@ def scatters(
     labels: of the axes.
     title: above all panels.
   """
-  with sheet(paths, list(cells), title, in_a_row=len(cells), size=(3.4, 3.2)) as axes:
+  with sheet(paths, list(cells), title, in_a_row=3, size=(3.4, 3.2)) as axes:
     for axis, (x, y, (slope, intercept)) in zip(axes, cells.values()):
       # In the PDF the points are an image; thousands of vector points would
       # take much space.
