@@ -369,7 +369,7 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
     content = "words" if data.dataset == "sent140" else "characters"
     raise OptionError(
       f"`model`={model}: cannot read {content}, "
-      f"`dataset`={data.dataset} needs `model`=lstm"
+      f"`dataset`={data.dataset} needs `model`={' or '.join(OF_TOKENS)}"
     )
   if model in OF_TOKENS:
     if data.dataset not in (*_SEQUENCES, "npz", "leaf", None):

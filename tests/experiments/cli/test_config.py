@@ -135,7 +135,7 @@ REFUSED = [
     "--dataset=tfds:made/up --model=stack --data_path=/x",
     "--data_path & --dataset=tfds:made/up & idx",
   ),
-  ("--dataset=sent140", "--model=softmax & --dataset=sent140 & --model=lstm"),
+  ("--dataset=sent140", "--model=softmax & --dataset=sent140 & lstm or transformer"),
   (
     "--dataset=sent140 --model=lstm --features=flatten",
     "--features=flatten & only none",
