@@ -16,8 +16,9 @@ _LATER_ROUND: dict[str, Any] = dict(
   ids=(),
   clients=10,
   state=types.SimpleNamespace(memory=types.SimpleNamespace(number=1, step=10**6)),
-  read_by=lambda clients, batches: 0,
 )
+#: Methods in closed form that send means of classes.
+OF_MEANS = ("fedncm", "fedcof")
 
 
 def _times(count: float, unit: int) -> str:
@@ -37,6 +38,11 @@ def cost(name: str) -> str:
   """
   entry = registry.ALGORITHMS[name]
   hparams = entry.hparams()
+  if name in OF_MEANS:
+    return (
+      "One exchange: a client sends the mean and the number of examples of each "
+      "class, L (d + 1) floats for L classes and d features, and the head goes down."
+    )
   if entry.rounds is not None:
     return (
       "One exchange for each layer: its weights go down; the sums of its "
@@ -50,6 +56,13 @@ def cost(name: str) -> str:
     getattr(hparams, field, 1)
     for field in ("num_models", "num_components", "num_groups")
   )
+  asked = []  # numbers of steps that the ledger draws by itself
+
+  def read_by(clients, batches):
+    del clients
+    asked.append(batches)
+    return 0
+
   ledger = entry.ledger(
     Played(
       size,
@@ -59,6 +72,7 @@ def cost(name: str) -> str:
       hparams,
       features=10,
       classes=10,
+      read_by=read_by,
       **_LATER_ROUND,
     )
   )
@@ -66,8 +80,12 @@ def cost(name: str) -> str:
   gradients = (
     [f"{steps // read} for every example of the local steps"] if (steps) else []
   )
+  if entry.options.get("personal_when") == "first":
+    gradients.append("1 for every example of the steps of the head before them")
   if passes:
     gradients.append(f"{passes} for each of the client's examples")
+  if asked and not gradients:
+    gradients.append("1 for every example of the local steps, whose number is random")
   if not ledger.exchanges:
     return "Nothing is sent."
   text = (

@@ -21,6 +21,13 @@ class Normalized(nn.Module):
 
 MODEL = Normalized()"""
 _WIDTH = 78
+#: Options without which a method does not run, or is another method, on these data.
+_SETTINGS: dict[str, dict[str, Any]] = {
+  # Some pixels of the digits are always zero.
+  "afl": {"remove_ridge": False},
+  "afl_dual": {"remove_ridge": False},
+  "deepafl": {"model": "residual", "blocks": 3},
+}
 
 
 def _data(entry: registry.Entry) -> dict[str, Any]:
@@ -31,9 +38,10 @@ def _data(entry: registry.Entry) -> dict[str, Any]:
   return options
 
 
-def _options(entry: registry.Entry) -> dict[str, Any]:
-  """Returns the options of the run: name -> value."""
-  options: dict[str, Any] = {}
+def _options(name: str) -> dict[str, Any]:
+  """Returns the options of the run of a method: name -> value."""
+  entry = registry.ALGORITHMS[name]
+  options = dict(_SETTINGS.get(name, {}))
   roles = entry.options.get("roles", ())
   if "personal:norm" in roles:
     options["model"] = f"{MODEL_FILE}:MODEL"
@@ -87,7 +95,7 @@ def example(name: str) -> list[str]:
     name: a name of the registry.
   """
   entry = registry.ALGORITHMS[name]
-  data, options = _data(entry), _options(entry)
+  data, options = _data(entry), _options(name)
   lines = []
   if str(options.get("model")).startswith(MODEL_FILE):
     lines += [

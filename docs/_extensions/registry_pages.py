@@ -150,7 +150,8 @@ def method_page(name):
   ]
   if entry.options:
     options = ", ".join(f"`{key}={value!r}`" for key, value in entry.options.items())
-    lines += [f"It is `fedavg` with other defaults: {options}.", ""]
+    words = "These options have" if entry.rounds else "It is `fedavg` with"
+    lines += [f"{words} other defaults: {options}.", ""]
   fields = own_fields(entry)
   if fields:
     lines += ["## Hyper-parameters", "", *_HEAD, *map(_row, fields), ""]
@@ -200,6 +201,8 @@ def methods_table(family):
     traffic = (
       f"{match[1]} / {match[2]} | {match[3]}"
       if match
+      else "head / class means | 1"
+      if name in method_costs.OF_MEANS
       else ("sums / layer | 1" if entry.rounds else "- | 0")
     )
     lines.append(

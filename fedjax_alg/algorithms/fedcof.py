@@ -11,7 +11,7 @@ G leaves out what is between the classes, but for the mean mu of all examples.
 
 A class that one client holds has Sigma_c = gamma I, as in the code. The estimate
 is unbiased if clients draw their examples of a class alike, and it depends on
-the partition, unlike the other methods in closed form.
+the partition, unlike that of most methods in closed form.
 """
 
 import dataclasses

@@ -6,7 +6,7 @@
   gaussian: v_k ~ N(0, I), c = 1
 
 References: FedZO (Fang et al. 2022) for the sphere, BAFFLE (Feng et al.
-2022) for Gaussian directions. n is `directions`, s is `smoothing`.
+2023) for Gaussian directions. n is `directions`, s is `smoothing`.
 
 Directions are drawn a few at a time and not kept, so memory does not grow with
 their number. F is the mean loss of one mini-batch; all evaluations of an
