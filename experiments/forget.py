@@ -2,10 +2,12 @@
 
   python -m experiments.forget RUN --clients=3,17 --out=out/without_3_17
 
-RUN is the folder of a finished run of a method in closed form (afl, fedacnnl)
-that has stored its sums (--store_sums). The folder --out gets a run whose model
-is that of a run in which these clients never took part: their sums are
-subtracted and each layer is solved again (docs/forget.md). RUN stays as it is.
+RUN is the folder of a finished run of a method in closed form (such as afl or
+fedacnnl) that has stored its sums (--store_sums). The folder --out gets a run whose
+model is that of a run in which these clients never took part: their sums are
+subtracted and the first layer is solved again. For the later layers of a network
+give --refit: the clients that remain then fit them again. --add adds clients
+instead (docs/forget.md). RUN stays as it is.
 """
 
 from collections.abc import Sequence

@@ -28,9 +28,9 @@ presets/<paper>/settings.csv. The map has a grid of three learning rates.
 
 The settings are drawn from the ranges of all that the paper leaves open in a
 method (experiments/reproduction/tuning.py), together; the first is the one that
-the paper states. The ranges of the learning rate are the same for every method.
-The methods of FSVRG's family divide the learning rate by the client's number of
-examples n_i, so for them it is multiplied by the mean of n_i.
+the paper states. The ranges of the learning rate are the same for every method,
+in units of its step. The methods of FSVRG's family divide the learning rate by the
+client's number of examples n_i, so for them it is multiplied by the mean of n_i.
 
 In place of a grid, in both forms:
 

@@ -553,7 +553,7 @@ class Algorithm(NamedTuple, Generic[State]):
   #: takes part: models stay, the round counts, and clients may join. None: such
   #: a round is run like any other, as nobody may learn that it was one
   idle: Callable[[State, Cohort], State] | None = lambda state, cohort: state
-  #: (state, ``models.roles.Own``) -> the state in which every client starts
+  #: (state, ``models.roles.ClientLeaves``) -> the state in which every client starts
   #: from these personal parameters and running statistics; None for a method
   #: whose clients keep none. ``client_params`` then returns them with the
   #: shared parameters, joined

@@ -10,8 +10,8 @@ that hold class c are spread says what its covariance is:
 G leaves out what is between the classes, but for the mean mu of all examples.
 
 A class that one client holds has Sigma_c = gamma I, as in the code. The estimate
-is unbiased if clients draw their examples of a class alike, and it depends on
-the partition, unlike that of most methods in closed form.
+is unbiased if clients draw their examples of a class alike. It depends on the
+partition, which the results of most methods in closed form do not.
 """
 
 import dataclasses

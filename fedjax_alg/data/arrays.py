@@ -105,6 +105,7 @@ def from_arrays(
     DataError: an array has a wrong shape, length or dtype, a value is NaN, infinite
       or masked, different values of a column are equal in float32, or a label is out
       of range; the message is one line that names the argument.
+    OptionError: an unknown ``task``, or ``num_classes`` is no whole number.
 
   Examples:
     >>> x = np.random.default_rng(0).random((40, 5))

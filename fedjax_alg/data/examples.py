@@ -36,7 +36,8 @@ class Examples(NamedTuple):
   client_names: np.ndarray | None = None
   #: what is predicted; None: one class for each example
   task: tasks.Task | None = None
-  #: the names that labels and categories had; None if all were numbers
+  #: the names that labels and categories had; None for arrays of numbers, while a
+  #: frame always has an encoding
   encoding: Encoding | None = None
   #: [n] int32 in [0, K), the kind of each training row; None if the data bring
   #: no kinds of clients

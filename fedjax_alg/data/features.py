@@ -59,7 +59,8 @@ def make_features(kind: str, **hog_options: Any) -> FeaturesFn:
   """Makes the function that computes a kind of features.
 
   Args:
-    kind: one of ``FEATURES``, or RUN:LAYER.
+    kind: one of ``FEATURES``, or RUN:LAYER; not checked here, see
+      ``check_features``.
     **hog_options: arguments of ``hog``, for this kind only.
 
   Returns:

@@ -117,7 +117,7 @@ class EvaluationData(NamedTuple):
   validation: Pieces | None = None
   #: the test rows of each kind of clients; None if clients have no kinds
   kinds: KindTests | None = None
-  #: of the same rows those of each validation client
+  #: of the server's rows those of each validation client; None if it holds none
   held_out: Pieces | None = None
 
 
@@ -156,7 +156,7 @@ class Federation:
   kinds: kinds_lib.ClientKinds | None = None
   #: the steps of a schedule of kinds; None if kinds stay
   steps: concept_steps.ConceptSteps | None = None
-  #: what the data set has learnt of names and columns; None if all were numbers
+  #: what the data set has learnt of names and columns; None for arrays of numbers
   encoding: Encoding | None = None
 
   @property
@@ -239,7 +239,7 @@ class Federation:
 
   @property
   def validation_sizes(self) -> np.ndarray | None:
-    """[L] int64, validation examples by class; None if there are none."""
+    """[L] int64, validation examples by class; None if there are none or no classes."""
     rows = server_rows(self.data.train)
     if rows is None or not self.has_classes:
       return None

@@ -75,6 +75,7 @@ def from_dataframe(
     DataError: a column is missing, occurs twice, has missing values or has no numbers
       or categories; a test row has a name that ``frame`` does not have; ``missing``
       does not fit a column; an unknown option; or see ``from_arrays``.
+    OptionError: see ``from_arrays``.
 
   Examples:
     >>> import pandas as pd

@@ -150,6 +150,7 @@ def from_hf(
   Raises:
     DataError: a column is missing, cannot be read or lacks a value, a test row has a
       class that ``dataset`` does not have, or see ``from_arrays``.
+    OptionError: see ``from_arrays``.
 
   Examples:
     fa.from_hf(load_dataset("mnist", split="train"), x="image", y="label")
@@ -190,9 +191,9 @@ def from_torch(
   For example, from a ``torch.utils.data.Dataset``; you do not need torch. Every item
   is read once, so a random transform is also drawn once (use ``augment`` for images).
   Palette images of PIL become RGB, and images of 16 bits float32 in [0, 1]. If the
-  data set has ``class_to_idx``, as in torchvision, all its classes count, also
-  classes without an item. For texts the classes are the training texts in their
-  sorted order.
+  data set has ``class_to_idx``, as in torchvision, and ``y`` is its default, all its
+  classes count, also classes without an item. For texts the classes are the training
+  texts in their sorted order.
 
   Args:
     dataset: its items are tuples or dictionaries of arrays, tensors, images of
@@ -212,6 +213,7 @@ def from_torch(
   Raises:
     DataError: an item cannot be read or lacks an entry, the two data sets give a
       class different numbers, or see ``from_arrays``.
+    OptionError: see ``from_arrays``.
   """
   options = dict(options)
   if client is not None and not isinstance(client, (int, str)):

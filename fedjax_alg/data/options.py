@@ -216,8 +216,8 @@ class PartitionOptions:
   num_clients: int | None = hyper(
     None,
     "C, number of clients; default 100, but 30 for synthetic, 200 "
-    "for femnist, and all clients of the data or the file with "
-    "`partition`=natural or file",
+    "for femnist, 10 for sine2, circle2 and sea4, and all clients of "
+    "the data or the file with `partition`=natural or file",
     minimum=1,
     maximum=10_000_000,
   )

@@ -132,7 +132,9 @@ def make_partition(
     The partition.
 
   Raises:
-    DataError: an option is out of range or impossible with these data.
+    DataError: the data cannot be divided in this way.
+    KeyError, ValueError, ZeroDivisionError: a value is out of range, which
+      ``federate`` checks before.
 
   Examples:
     >>> from fedjax_alg.data.sources import load_digits

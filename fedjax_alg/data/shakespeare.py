@@ -103,8 +103,9 @@ def load_shakespeare(
     task: None or "tokens".
 
   Returns:
-    x int8 [n, T] of token ids, the classes of the next characters (the ids at
-    each place, y [n, T]), and the roles as clients, named "<text>: <speaker>".
+    x int8 [n, T] (int32 with the task "tokens") of token ids, the classes of the next
+    characters (the ids at each place, y [n, T]), and the roles as clients, named
+    "<text>: <speaker>".
 
   Raises:
     DataError: a file cannot be read, or there is no role with a window.

@@ -139,6 +139,12 @@ def confusion(model: Model) -> Measure:
   With ``evaluate=("global", fa.confusion)`` you get ``result.metrics["confusion"]
   ["matrix"]``, [N, E, K, L, L]: the number of test examples for each true class
   (first axis) and predicted class (second axis), for up to 1,000 classes.
+
+  Args:
+    model: given by ``run``; you pass ``fa.confusion`` itself.
+
+  Returns:
+    The measure.
   """
   matrix = tasks.of(model).matrix
   assert matrix is not None

@@ -12,7 +12,7 @@ from fedjax_alg.base import Array
 from fedjax_alg.grouping.projection import leading_eigenpairs
 from fedjax_alg.trees import HIGHEST
 
-#: What stands for the distance of two subspaces (``angle``).
+#: What stands for the distance of two subspaces (``kind`` of ``angles``).
 ANGLES = ("smallest", "sum", "entry")
 # Vectors beside those asked for, which make the iteration converge sooner; most
 # iterations, and the change after which it ends.

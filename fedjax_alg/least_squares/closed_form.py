@@ -9,7 +9,7 @@ the statistics of a client can be subtracted later (``rounds.closed_form``).
 A method is one ``ClosedFormStep`` for each round. FedACnnL and AFL make their steps of
 layers (``layer_fits.steps_of``), with ``moments.Moments`` as the statistics.
 
-AdditiveStatistics may be any tree of floats that is a sum over clients. What the server
+The statistics may be any tree of floats that is a sum over clients. What the server
 computes from a client's message before it adds it up belongs to ``add``: class
 means are sent as C d numbers, and ``floats_sent`` says so, though their total
 may hold outer products of them.

@@ -51,8 +51,9 @@ def steps(algorithm: object, federation: Federation, **options: Any) -> Iterator
 
   Args:
     algorithm: see ``run``.
-    federation: see ``run``.
-    **options: all other arguments of ``run`` except ``callbacks``.
+    federation: see ``run``; one partition only.
+    **options: the other arguments of ``run``, without ``callbacks``, ``out_dir``,
+      ``resume`` and ``keep_best``.
 
   Yields:
     A ``Step`` with ``round``, ``states``, ``metrics``, ``aux``, ... The states
@@ -139,7 +140,8 @@ def run(
       one.
     keep_best: whether to store the parameters of the best evaluated round of each
       seed in ``RunResult.best``. It is chosen with True on ``validation``, or with a
-      protocol or PROTOCOL:METRIC that you name.
+      protocol or PROTOCOL:METRIC that you name. Not with ``out_dir``. With several
+      partitions every ``results[i].best`` is set.
     **options: hyper-parameters of the algorithm by name (``client_lr=0.3``),
       options of its exchange (``aggregator="median"``), and fields of
       ``runs.options.RunOptions`` (``l2``, ``hidden``, ``map_clients``,

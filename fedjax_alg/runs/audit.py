@@ -193,11 +193,13 @@ def audit(
 
   Args:
     algorithm: see ``run``.
-    federation: see ``run``.
+    federation: see ``run``; one partition only.
     canaries: N. With more of them a larger epsilon can be refuted: N = 200 refutes
       3.1 at most, N = 2,000 up to 5.4.
     error: the chance that the lower bound is too large.
-    **options: all other arguments of ``run``, with `private`=fixed, adaptive or ftrl.
+    **options: the other arguments of ``run``, without ``callbacks``, ``out_dir``,
+      ``resume`` and ``keep_best``, with `private`=fixed, adaptive or ftrl.
+      ``evaluate``, ``eval_every`` and arrays given as ``init`` are not used.
 
   Returns:
     The lower bound, the accounted epsilon, and the scores.

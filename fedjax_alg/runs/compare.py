@@ -132,7 +132,7 @@ class Comparison:
     baseline: label of the run that the others are compared with.
     lines: the runs.
     pairs: the other runs against the baseline, then those on other data
-      against the baseline of these (``Pair.baseline``).
+      against the baseline of these (``PairedRuns.baseline``).
     unpaired: label -> the reason why a run is not paired by seed with any other, or
       is itself the baseline of runs on other data.
   """

@@ -68,7 +68,8 @@ def contributions(
   Raises:
     OptionError: see ``revision.forget``; the model has several layers, which would
       all need a new fit for every client; or an unknown metric. With ``retrain``:
-      the run is private, its data change, or it has no protocol ``global``.
+      the run is private, its data change, it has no protocol ``global``, or its
+      model or algorithm has no name. Without it: no step has been solved yet.
     RunFolderError: see ``RunResult.client_params``.
 
   Examples:

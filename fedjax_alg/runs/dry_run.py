@@ -48,8 +48,8 @@ class DryRun:
   bytes_down: float
   bytes_up: float
   total_bytes: float  #: of all clients in all rounds of one seed
-  data_mb: float  #: the examples on the devices
-  state_mb: float  #: the states of all seeds between rounds
+  data_mb: float  #: the examples on the devices, in MiB
+  state_mb: float  #: the states of all seeds between rounds, in MiB
   #: estimated, of the rounds and evaluations of all seeds, without compiling;
   #: None on accelerators, and for methods without a count of their work
   seconds: float | None
@@ -72,16 +72,16 @@ def dry_run(
 ) -> DryRun:
   """Tells what a run would cost, without running or compiling it.
 
-  The arguments of ``run`` are checked in the same way.
+  The other arguments of ``run`` are checked in the same way.
 
   Args:
     algorithm: see ``run``.
     federation: see ``run``.
-    callbacks: not called.
-    out_dir: not written to.
-    resume: not read.
-    keep_best: not read.
-    **options: all other arguments of ``run``.
+    callbacks: neither called nor checked.
+    out_dir: neither written to nor checked.
+    resume: neither read nor checked.
+    keep_best: neither read nor checked.
+    **options: the other arguments of ``run``.
 
   Returns:
     The costs. The bytes are exact unless a round's depend on what was learned. The

@@ -349,7 +349,7 @@ def tune_by_gradient(
 
   Args:
     algorithm: see ``run``.
-    federation: see ``run``; it holds validation clients out.
+    federation: see ``run``; one partition, which holds validation clients out.
     by: names of the hyper-parameters to tune, see ``hypergradient``. Each starts at
       its value in ``options``, ``hparams`` or at its default, and changes by factors
       (in its logit if it has a largest value).

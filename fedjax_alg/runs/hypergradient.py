@@ -356,9 +356,9 @@ def validation_plan(algorithm: object, federation: Federation, **options: Any) -
 
   Args:
     algorithm: see ``run``.
-    federation: see ``run``.
-    **options: all other arguments of ``run`` but ``callbacks`` and
-      ``evaluate``.
+    federation: see ``run``; one partition only.
+    **options: the other arguments of ``run``, without ``callbacks``, ``evaluate``,
+      ``out_dir``, ``resume`` and ``keep_best``.
 
   Returns:
     The plan.
@@ -440,14 +440,14 @@ def hypergradient(
 
   Args:
     algorithm: see ``run``.
-    federation: see ``run``.
+    federation: see ``run``; one partition only.
     by: names of hyper-parameters, numbers of a client or of the server that the
       compiled rounds take as inputs (``client_lr``, ``server_lr``, ``mu``,
       ``beta1``, ...).
     last: number of final evaluations that ``loss`` is the mean of; None: all.
-    **options: all other arguments of ``run`` but ``callbacks`` and
-      ``evaluate``. ``loss`` is the mean over the seeds; each evaluation has
-      derivatives.
+    **options: the other arguments of ``run``, without ``callbacks``, ``evaluate``,
+      ``out_dir``, ``resume``, ``keep_best``, ``stop_at`` and ``patience``.
+      ``loss`` is the mean over the seeds; each evaluation has derivatives.
 
   Returns:
     The loss and its derivatives.

@@ -69,7 +69,7 @@ class Step:
   #: (``jax.device_get(step.states)``).
   states: Any
   #: protocol -> metric -> [N]; also the caller's own measures, name -> key ->
-  #: sums [N, K, ...]
+  #: sums [N, K, ...], or [N, C, ...] with ``at_clients``
   metrics: dict[str, dict[str, np.ndarray]]
   #: the sums of the task that the metrics were computed from
   counts: dict[str, tasks.Counts]
@@ -83,8 +83,8 @@ class Step:
   #: log of the rounds since the previous step, may be padded
   log: loop.RunLog
   count: int  #: rounds since the previous step
-  #: setting -> why it ended before the last round, "stop_at ..." or "patience
-  #: ..."; a setting that has ended is recorded no further
+  #: setting -> why it ended before the last round, "stop_at ...", "patience ..." or
+  #: "callback"; a setting that has ended is recorded no further
   stopped: dict[int, str] = dataclasses.field(default_factory=dict)
   last: bool = False  #: whether the run has ended
   seeds: tuple[int, ...] = ()  #: the seeds of one setting

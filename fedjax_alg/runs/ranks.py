@@ -27,7 +27,8 @@ class Ranking:
     scores: [n, k] means over the seeds.
     ranks: [n, k], 1 for the best, equal scores have the mean of their ranks.
     friedman: statistic and p value of Friedman's test (chi squared with k - 1
-      degrees of freedom); NaN with less than three methods.
+      degrees of freedom); NaN with less than three methods, and if
+      all ranks are equal.
     critical_difference: two mean ranks differ (Nemenyi's test, at level 0.05) from
       this difference on.
   """
@@ -137,7 +138,8 @@ def rank(
 
   Raises:
     OptionError: less than two data sets or methods, a data set without one of the
-      methods or with the data of another, or see ``compare``.
+      methods or with the data of another, data sets with different main metrics, or
+      see ``compare``.
 
   Examples:
     >>> import fedjax_alg as fa

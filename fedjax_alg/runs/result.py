@@ -125,8 +125,10 @@ class RunResult:
     seeds: the N seeds.
     rounds: [E] int, rounds run before each evaluation.
     metrics: protocol -> metric -> [N, E] float64, NaN if the protocol counted no
-      example. Your measures are here, too, as name -> key -> sums [N, E, K, ...].
-    clients: protocol -> the task's main metric ("accuracy") and "loss" ->
+      example. Your measures are here, too, as name -> key -> sums
+      [N, E, K, ...], or [N, E, C, ...] with ``at_clients``.
+    clients: protocol -> the task's main metric ("accuracy"), "loss" and the metrics
+      of ``Task.at_clients`` ->
       [N, C] float64, on each client's test split after the last round, NaN for
       a client that was not counted; and "test_examples" -> [N, C] int64, those
       counted. Only protocols that are measured at the clients are here.
@@ -134,12 +136,13 @@ class RunResult:
       -1 for a client without a group; None if the algorithm does not group
       clients.
     kinds: [C] int32, the kinds of the clients, at the end if they change; None if
-      they have none. ``summary()["kinds"]`` has their names.
+      they have none, and with several partitions. ``summary()["kinds"]`` has their
+      names.
     history: name -> [N, R], the cost and the server's report of every round.
     records: the tables that metrics.csv, rounds.csv, ... are written from.
     best: the round, value and parameters of the best evaluated round of each seed,
-      a ``runs.best.BestRound``; None unless ``run`` had ``keep_best``. It is not
-      saved.
+      a ``runs.best.BestRound``; None unless ``run`` had ``keep_best``, and with
+      several partitions (read ``results[i]``). It is not saved.
   """
 
   best: Any = None
@@ -257,7 +260,11 @@ class RunResult:
 
   @property
   def stopped(self) -> str:
-    """Reason why the run ended: "rounds", "stop_at ..." or "patience ..."."""
+    """Reason why the run ended: "rounds", "stop_at ...", "patience ..." or "callback".
+
+    It is "callback" if a callback returned ``fa.STOP``, and in the result of a
+    ``Step`` before the end.
+    """
     return self.records.stopped
 
   @property
@@ -266,7 +273,7 @@ class RunResult:
     return None
 
   def state_hash(self) -> str:
-    """The sha256 of the final states (``hashes.final_state``, summary.json).
+    """Computes the sha256 of the final states (``hashes.final_state``, summary.json).
 
     Raises:
       RunFolderError: the states cannot be read.
@@ -289,6 +296,7 @@ class RunResult:
 
     Raises:
       OptionError: an index out of range, or a method without a global model.
+      RunFolderError: see ``client_params``, for a loaded run with your own model.
     """
     models = self._final["global_params"]
     if models is None:
@@ -366,16 +374,18 @@ class RunResult:
         place of the last one's; of a run with ``keep_best``.
 
     Returns:
-      [n] classes: names if the labels had names, else numbers. For several labels [n,
-      L] 0 or 1, for a single real target [n], and for a task that you define the
-      outputs of the model. With ``proba`` [n, L] probabilities, float64, in the order
-      of ``federation.encoding.classes``.
+      [n] classes: names if the labels had names, else numbers; for pixels or tokens
+      one for each, [n, ...]. For several labels [n, L] 0 or 1, for a single real
+      target [n], for several [n, L] float32, and for a task that you define the
+      outputs of the model. With ``proba`` probabilities, float64, with a last axis
+      of L in the order of ``federation.encoding.classes``.
 
     Raises:
       DataError: examples of another shape, or with a missing value or a name that the
         training examples do not have.
       OptionError: an index out of range, no such client, several global models
-        or none, or a task without probabilities.
+        or none, a task without probabilities, ``best`` without ``keep_best``, or
+        ``model`` or ``best`` with ``client``.
       RunFolderError: see ``client_params``.
     """
     if best and self.best is None:
@@ -889,6 +899,7 @@ def load_run(
   Raises:
     RunFolderError: the folder holds no finished run, or a file is missing or
       damaged.
+    OptionError: ``folder`` is no path.
   """
   path = expand_path(folder)
   facts = _read_json(path / "config.json")

@@ -319,7 +319,8 @@ def sweep(
       another option of ``run`` (``cohort_size``, ``l2``, ``hidden``, ...).
     callbacks: see ``run``. The first axis of a ``Step`` has the settings of one
       program times the seeds.
-    **options: all other arguments of ``run``, which all settings share.
+    **options: the other arguments of ``run``, without ``out_dir``, ``resume`` and
+      ``keep_best``; all settings share them.
 
   Returns:
     The results of all settings.

@@ -178,6 +178,6 @@ def tensorboard(folder: str | os.PathLike) -> TensorBoard:
     The callback.
 
   Raises:
-    OptionError: the package tensorboard is missing.
+    OptionError: the package tensorboard is missing, or the folder cannot be made.
   """
   return TensorBoard(folder)
