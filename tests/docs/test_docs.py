@@ -693,6 +693,8 @@ LIGHT = ("first_run",)
 )
 def test_a_notebook_runs(path, capsys):
   """And prints what is stored in it, but for numbers, which differ by machine."""
+  # So do the words that a trained model writes.
+  varying = ".+" if path.stem == "text" else r"[-\d.e+]+"
   cells = json.loads(path.read_text("utf-8"))["cells"]
   names = {"__name__": "notebook"}
   for cell in cells:
@@ -706,7 +708,7 @@ def test_a_notebook_runs(path, capsys):
       if not any(
         output["output_type"] == "execute_result" for output in cell["outputs"]
       ):
-        assert re.sub(r"[-\d.e+]+", "0", printed) == re.sub(r"[-\d.e+]+", "0", stored)
+        assert re.sub(varying, "0", printed) == re.sub(varying, "0", stored)
   if any("pyplot" in "".join(cell["source"]) for cell in cells):
     assert plt.get_fignums()  # it draws
   plt.close("all")
