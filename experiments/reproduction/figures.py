@@ -662,7 +662,13 @@ def _make_table(paper: Paper, name: str, request: Request) -> None:
   _write_page_and_answers(
     request,
     name,
-    markdown.page(title, [text, report.provenance_line(request.command_line)]),
+    markdown.page(
+      title,
+      [
+        _without_places(text, request),
+        report.provenance_line(request.command_line),
+      ],
+    ),
     figure_answers,
   )
 

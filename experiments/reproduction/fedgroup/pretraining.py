@@ -130,7 +130,7 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
   plots.scatters(
     paths,
     {
-      f"{name}, r = {f.pearson:.2f}": (f.madc, f.edc, (f.slope, f.intercept))
+      f"{name}\nr = {f.pearson:.2f}": (f.madc, f.edc, (f.slope, f.intercept))
       for name, (f, *_) in fits_by_pair.items()
     },
     ("MADC", "EDC"),

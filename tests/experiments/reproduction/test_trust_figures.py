@@ -272,6 +272,16 @@ def test_the_noise_of_the_table_spends_epsilon_8(setting):
   assert accountant.get_epsilon(setting.delta) == pytest.approx(8, abs=0.02)
 
 
+def test_a_table_without_its_data_names_no_folder_of_the_user(tmp_path, capsys):
+  """Pages are published, so they say the name of the folder and not its place."""
+  data = tmp_path / "prepared"
+  data.mkdir()
+  status, out, _ = run_command(tmp_path, capsys, "--table=fair", f"--data_dir={data}")
+  assert status == 0 and "Not run." in out and "data_dir=prepared" in out
+  page = (tmp_path / "fair" / "fair.md").read_text("utf-8")
+  assert str(data) not in page
+
+
 def test_a_number_of_the_last_round_is_marked_beside_its_curve():
   """Without the mark the axis ends above the number that a run is compared with."""
   outcome = suite.Outcome(shown.cell("trust", "tamuna", "a", "FedAvg"), None, [], {})
