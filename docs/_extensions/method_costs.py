@@ -56,7 +56,7 @@ def cost(name: str) -> str:
     getattr(hparams, field, 1)
     for field in ("num_models", "num_components", "num_groups")
   )
-  asked = []  # numbers of steps that the ledger draws by itself
+  asked = []  # numbers of steps, of a ledger that draws them
 
   def read_by(clients, batches):
     del clients
