@@ -143,17 +143,19 @@ def _table_of_targets(outcomes: suite.Outcomes) -> str:
 def _draw(
   paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
 ) -> None:
-  """Draws accuracy over bytes, on a logarithmic axis."""
-  plots.plot_panels(
-    paths,
-    suite.rows_by_panel(outcomes),
-    "global",
-    "accuracy",
-    title,
-    "bytes" if x_axis == "rounds" else x_axis,
-    in_a_row=3,
-    x_scale="log",
-  )
+  """Draws accuracy over bytes, on a logarithmic axis; a picture each data set."""
+  panels = list(suite.rows_by_panel(outcomes).items())
+  for first in range(0, len(panels), len(METHODS)):
+    number = f"_{first // len(METHODS) + 1}" * bool(first)
+    plots.plot_panels(
+      [path.with_stem(path.stem + number) for path in paths],
+      dict(panels[first : first + len(METHODS)]),
+      "global",
+      "accuracy",
+      title,
+      "bytes" if x_axis == "rounds" else x_axis,
+      x_scale="log",
+    )
 
 
 FIGURE = figures.Figure(
