@@ -138,7 +138,6 @@ def test_every_setting_is_played_on_every_partition(tmp_path, monkeypatch, capsy
   monkeypatch.setattr(tuning.Study, "data_values", lambda self: DATA)
   key = "diversified", "mnist"
   monkeypatch.setitem(tuning.PROTOCOLS, key, tuning.PROTOCOLS[key]._replace(seeds=1))
-  monkeypatch.setattr(tuning, "PARTITIONS", 2)
   monkeypatch.setattr(tuning, "LEAST", 20)
   extra = [{"rounds": 4, "progress": False, "participation": 0.34}]
   monkeypatch.setattr(
@@ -153,7 +152,7 @@ def test_every_setting_is_played_on_every_partition(tmp_path, monkeypatch, capsy
 
   monkeypatch.setattr(tuning.sweeps, "run_all", play_all)
   study = tuning.Study(*key, tmp_path, (), extra)
-  trials = study.play("fedavg", 2)
+  trials = study.play("fedavg", 2, partitions=2)
   assert "2 settings x 2 partitions x 1 seeds" in capsys.readouterr().out
   assert [c.data.partition_seed for c in seen] == [0, 0, 1, 1]
   assert all(c.run.eval_protocols == ("validation",) for c in seen)
