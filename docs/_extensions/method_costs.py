@@ -56,11 +56,11 @@ def cost(name: str) -> str:
     getattr(hparams, field, 1)
     for field in ("num_models", "num_components", "num_groups")
   )
-  asked = []  # numbers of steps, of a ledger that draws them
+  drawn_steps = []  # of a ledger that draws the number of steps
 
   def read_by(clients, batches):
     del clients
-    asked.append(batches)
+    drawn_steps.append(batches)
     return 0
 
   ledger = entry.ledger(
@@ -84,7 +84,7 @@ def cost(name: str) -> str:
     gradients.append("1 for every example of the steps of the head before them")
   if passes:
     gradients.append(f"{passes} for each of the client's examples")
-  if asked and not gradients:
+  if drawn_steps and not gradients:
     gradients.append("1 for every example of the local steps, whose number is random")
   if not ledger.exchanges:
     return "Nothing is sent."

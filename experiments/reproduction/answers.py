@@ -114,6 +114,31 @@ def of_claim(
   )
 
 
+def of_accuracies(
+  figure: str, claim: report.Claim | None, values: np.ndarray, rounds: int
+) -> tuple[str, list[PaperAnswer]]:
+  """Formats accuracies beside the published one.
+
+  Args:
+    figure: name of the table.
+    claim: the published number; None: there is none.
+    values: [seeds], in percent.
+    rounds: number of rounds of the runs.
+
+  Returns:
+    The cell of a table, with the published number in parentheses, and the answer
+    to the claim if there is one.
+  """
+  claimed = np.nan if claim is None else claim.value
+  ours, place = rule.place_values(values, claimed, "%")
+  if claim is None:
+    return ours, []
+  gap = abs(values.mean() - claim.value)
+  verdict = rule.verdict(place, ours, gap, "accuracy", "%")
+  answer = of_claim(figure, claim, ours, *verdict, rounds=str(rounds))
+  return f"{ours} ({claim.printed})", [answer]
+
+
 def _apply_measure(
   measure: verdicts.Measure | tuple[verdicts.Measure, str],
   outcome: suite.Outcome,

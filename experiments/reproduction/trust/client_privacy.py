@@ -22,7 +22,7 @@ import numpy as np
 import fedjax_alg as fa
 from fedjax_alg.data import Examples
 
-from ...reports import markdown, rule
+from ...reports import markdown
 from .. import answers, figures, report
 from . import images
 
@@ -135,20 +135,17 @@ def privacy_table(request: figures.Request) -> tuple[str, list[answers.PaperAnsw
   if isinstance(examples, str):
     return examples, []
   published = {c.panel: c for c in report.load_claims("trust", "client_privacy")}
-  lines, table_answers = [], []
+  lines: list[list[str]] = []
+  table_answers: list[answers.PaperAnswer] = []
   seeds = 1 if request.quick else SEEDS
   for panel, setting in SETTINGS.items():
     rounds = 2 if request.quick else setting.rounds
     accuracies, epsilon = train_private(examples, setting, rounds, seeds)
     claim = None if request.quick else published.get(panel)
-    ours, place = rule.place_values(accuracies, claim.value if claim else np.nan, "%")
-    if claim is not None:
-      gap = abs(accuracies.mean() - claim.value)
-      verdict = rule.verdict(place, ours, gap, "accuracy", "%")
-      table_answers.append(
-        answers.of_claim("client_privacy", claim, ours, *verdict, rounds=str(rounds))
-      )
-      ours += f" ({claim.printed})"
+    cell, new_answers = answers.of_accuracies(
+      "client_privacy", claim, accuracies, rounds
+    )
+    table_answers += new_answers
     lines.append(
       [
         f"{setting.num_clients:,}",
@@ -157,7 +154,7 @@ def privacy_table(request: figures.Request) -> tuple[str, list[answers.PaperAnsw
         f"{setting.noise_multiplier}",
         f"{setting.delta:.0e}",
         f"{epsilon:.2f}",
-        ours,
+        cell,
       ]
     )
     if request.quick:

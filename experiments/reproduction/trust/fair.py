@@ -19,7 +19,7 @@ import numpy as np
 import fedjax_alg as fa
 from fedjax_alg.data import Examples
 
-from ...reports import markdown, rule
+from ...reports import markdown
 from .. import answers, figures, report
 from . import images
 
@@ -102,23 +102,17 @@ def fairness_table(request: figures.Request) -> tuple[str, list[answers.PaperAns
     return loaded, []
   examples = select_classes(loaded, classes)
   published = {(c.method, c.metric): c for c in report.load_claims("trust", "fair")}
-  lines, table_answers = [], []
+  lines: list[list[str]] = []
+  table_answers: list[answers.PaperAnswer] = []
   for label, weights in METHODS.items():
     accuracies = measure_accuracies(examples, weights, rounds, seeds)
     numbers = {"average": accuracies.mean(axis=1)} | dict(zip(classes, accuracies.T))
     lines.append([label])
     for name, values in numbers.items():
       claim = None if request.quick else published.get((label, f"{name}_accuracy"))
-      claimed = claim.value if claim else np.nan
-      ours, place = rule.place_values(values, claimed, "%")
-      if claim is not None:
-        gap = abs(values.mean() - claim.value)
-        verdict = rule.verdict(place, ours, gap, "accuracy", "%")
-        table_answers.append(
-          answers.of_claim("fair", claim, ours, *verdict, rounds=str(rounds))
-        )
-        ours += f" ({claim.printed})"
-      lines[-1].append(ours)
+      cell, new_answers = answers.of_accuracies("fair", claim, values, rounds)
+      lines[-1].append(cell)
+      table_answers += new_answers
   return (
     f"Softmax regression, three clients of one class each, {rounds:,} rounds of one "
     f"step; accuracy of the last model on the clients' test examples in percent, "
