@@ -52,6 +52,9 @@ CONTRIB_NAMES = (
   "schedule_free_adamw",
   "schedule_free_sgd",
 )
+#: Those that estimate the length of their steps; the learning rate is a factor of it,
+#: by default 1.
+RATE_FREE = ("cocob", "dadapt_adamw", "dog", "dowg", "prodigy")
 
 
 def make_optimizer(

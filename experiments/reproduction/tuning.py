@@ -294,7 +294,7 @@ _ACCELERATIONS: dict[str, Space] = {
 
 def _of_accelerations(data: str, share: str) -> _Protocol:
   """Central acceleration: the global model on a sixth of the training images."""
-  told = accelerations.told_settings(share)
+  told = accelerations.told_settings(data, share)
   rates = _ACCELERATION_RATES[data]
   return _Protocol(
     rates,

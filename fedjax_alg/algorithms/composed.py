@@ -45,7 +45,7 @@ from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import READ, WEIGHTS, by_loss
 from fedjax_alg.hparams import field_like, hyper
-from fedjax_alg.named_optimizers import PREFIX
+from fedjax_alg.named_optimizers import PREFIX, RATE_FREE
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping
 
 CLIENT_UPDATES = (
@@ -89,10 +89,11 @@ SERVER_LR = {
   "adagrad": 0.1,
   "adaptive": 0.02,
   "conjugate_gradient": 0.02,
+  **{f"{PREFIX}{name}": 1.0 for name in RATE_FREE},
 }
 #: Server steps whose length is not an option.
 _WITHOUT_RATE = ("cg_line_search", "extrapolated", "lookahead")
-#: Default learning rate of the server's optimizers of optax.
+#: Default learning rate of the server's other optimizers of optax.
 OPTAX_LR = 0.01
 
 _SVRG = only("client_update", "svrg")
@@ -151,14 +152,16 @@ class ComposedHParams(
   client_lr: float = hyper(
     0.0,
     "learning rate of the local steps (svrg divides it by n_i); 0 "
-    "stands for the default, which is 12 with svrg, 0.01 with muon and else 0.1",
+    "stands for the default, which is 12 with svrg, 0.01 with muon, 1 with optimizers "
+    "that estimate their steps, such as optax:prodigy, and else 0.1",
     minimum=0.0,
   )
   server_lr: float = hyper(
     0.0,
     "learning rate of the server; 0 stands for the default, which is 1 "
-    "with average and sgd, 0.01 with adam, yogi and optax:NAME, 0.1 with adagrad, and "
-    "0.02 with adaptive and conjugate_gradient",
+    "with average and sgd, 0.01 with adam, yogi and optax:NAME, 0.1 with adagrad, "
+    "0.02 with adaptive and conjugate_gradient, and 1 with optimizers that estimate "
+    "their steps, such as optax:prodigy",
     minimum=0.0,
     when=but("server", *_WITHOUT_RATE),
   )
@@ -202,7 +205,9 @@ class ComposedHParams(
     """The same, with each learning rate of 0 replaced by its default."""
     rates: dict[str, Any] = {}
     if is_zero(self.client_lr):
-      rates["client_lr"] = CLIENT_LR.get(self.client_update, 0.1)
+      name = self.client_optimizer.removeprefix(PREFIX)
+      usual = 1.0 if name in RATE_FREE else 0.1
+      rates["client_lr"] = CLIENT_LR.get(self.client_update, usual)
     if is_zero(self.server_lr) and self.server not in _WITHOUT_RATE:
       rates["server_lr"] = SERVER_LR.get(self.server, OPTAX_LR)
     return dataclasses.replace(self, **rates)
@@ -259,7 +264,7 @@ def server_half(h: Any) -> steps.ServerStep:
     )._replace(aggregate_lr=h.aggregate_lr),
     "conjugate_gradient": lambda: conjugate.cfsvrg_server(h),
     "cg_line_search": lambda: conjugate.clsfsvrg_server(h),
-    "extrapolated": lambda: steps.extrapolated(h.epsilon, h.average_iterates),
+    "extrapolated": lambda: fedexp.extrapolated_server(h),
     "lookahead": lambda: steps.lookahead(h.server_momentum),
   }
   if h.server.startswith(PREFIX):

@@ -6,7 +6,8 @@ via Extrapolation", ICLR 2023, Algorithm 1.
 The paper's epsilon is tuned for every task; 1e-3 is that of its experiments with
 networks. Its theory weighs all clients alike. Other weights replace both means
 by weighted ones. As in its experiments, the mean of the last two models is the
-one that is evaluated, because the models of successive rounds oscillate.
+one that is evaluated, because the models of successive rounds oscillate. Momentum
+is in the authors' code (github.com/Divyansh03/FedExP), and not in Algorithm 1.
 """
 
 import dataclasses
@@ -44,6 +45,23 @@ class Extrapolation:
     when=_EXTRAPOLATED,
     later=True,
   )
+  extrapolation_momentum: float = hyper(
+    0.0,
+    "momentum of the server, along which it goes as far as past and present updates "
+    "disagree; 0: along the mean update",
+    minimum=0.0,
+    below=1.0,
+    source="the authors' code",
+    when=_EXTRAPOLATED,
+    later=True,
+  )
+
+
+def extrapolated_server(options: Extrapolation) -> steps.ServerStep:
+  """Makes the server's step that the options describe."""
+  return steps.extrapolated(
+    options.epsilon, options.average_iterates, options.extrapolation_momentum
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +91,13 @@ def fedexp(
   Delta_i and the mean Delta of these the server moves
     w <- w + eta_g Delta,
     eta_g = max(1, mean_i ||Delta_i||^2 / (2 (||Delta||^2 + epsilon))).
+  With `extrapolation_momentum` it moves along a momentum (``steps.extrapolated``).
   """
-  server = steps.extrapolated(hparams.epsilon, hparams.average_iterates)
   return averaging(
-    model, local_sgd(model, hparams), hparams, map_clients, server, exchange=exchange
+    model,
+    local_sgd(model, hparams),
+    hparams,
+    map_clients,
+    extrapolated_server(hparams),
+    exchange=exchange,
   )

@@ -38,6 +38,7 @@ from fedjax_alg.central.adaptive import adaptive
 from fedjax_alg.central.adaptivity import fedopt
 from fedjax_alg.central.conjugate_gradient import conjugate_gradient
 from fedjax_alg.central.line_search import backtracking
+from fedjax_alg.conditions import is_zero
 from fedjax_alg.named_optimizers import make_optimizer
 from fedjax_alg.typing import PyTree
 
@@ -91,28 +92,55 @@ class ExtrapolationState(NamedTuple):
   move: Params  #: the last move of the model; () if it is not kept
 
 
-def extrapolated(epsilon: float = 1e-3, averages_iterates: bool = True) -> ServerStep:
+class ExtrapolatedMomentumState(NamedTuple):
+  """What the step of ``extrapolated`` keeps with momentum."""
+
+  rate: Array  #: [] float32, the last server learning rate
+  move: Params  #: the last move of the model; () if it is not kept
+  trace: Params  #: minus the momentum v
+  mean_square: Array  #: [] float32, q
+
+
+def extrapolated(
+  epsilon: float = 1e-3, averages_iterates: bool = True, momentum: float = 0.0
+) -> ServerStep:
   """Moves as far as the updates disagree (FedExP, Jhunjhunwala et al. 2023).
 
   The model moves by eta_g times the mean update, with
     eta_g = max(1, mean_i ||update_i||^2 / (2 (||mean update||^2 + epsilon))).
+  With momentum beta it moves by eta_g v without the bound 1, as in the authors' code:
+    v <- mean update + beta v,    q <- mean_i ||update_i||^2 + beta / 2 q,
+    eta_g = q / (2 (||v||^2 + epsilon)).
 
   Args:
     epsilon: keeps eta_g finite where the updates cancel.
     averages_iterates: whether the mean of the last two models is deployed, as
       in the paper's experiments.
+    momentum: beta; 0: none.
   """
+  has_momentum = not is_zero(momentum)
 
   def init(params):
-    move = jax.tree.map(jnp.zeros_like, params) if averages_iterates else ()
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    move = zeros if averages_iterates else ()
+    if has_momentum:
+      return ExtrapolatedMomentumState(jnp.ones(()), move, zeros, jnp.zeros(()))
     return ExtrapolationState(jnp.ones(()), move)
 
   def update(gradient, state, params=None, *, mean_square, **extra):
-    del state, params, extra
+    del params, extra
+    if has_momentum:
+      gradient = trees.add_scaled(gradient, momentum, state.trace)
+      mean_square = mean_square + 0.5 * momentum * state.mean_square
     squared_norm = optax.tree.norm(gradient, squared=True)
-    rate = jnp.maximum(1.0, 0.5 * mean_square / (squared_norm + epsilon))
+    rate = 0.5 * mean_square / (squared_norm + epsilon)
+    if not has_momentum:
+      rate = jnp.maximum(1.0, rate)
     move = trees.scale(-rate, gradient)
-    return move, ExtrapolationState(rate, move if averages_iterates else ())
+    new_state = ExtrapolationState(rate, move if averages_iterates else ())
+    if has_momentum:
+      return move, ExtrapolatedMomentumState(*new_state, gradient, mean_square)
+    return move, new_state
 
   return _step(
     optax.GradientTransformationExtraArgs(init, update),

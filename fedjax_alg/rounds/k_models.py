@@ -118,12 +118,12 @@ def forbidden_links(method: KModels) -> dict[str, str]:
   if method.num_models > 1 and client.one_model:
     raise OptionError(
       f"`num_models`={method.num_models}: the local method has "
-      f"one global model ({client.one_model})"
+      f"one global model ({client.one_model}; allowed: 1)"
     )
   if client.record:
     raise OptionError(
       f"`num_models`={method.num_models}: the local method records the mean update of "
-      "one model"
+      "one model (allowed: 1)"
     )
   if grouping.own_anchors and not method.exchange.can_stream:
     raise OptionError(

@@ -1,5 +1,7 @@
 """Accelerations of 2021 to 2026 against the oracles, and their neutral values."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg import named_optimizers
-from fedjax_alg.algorithms import fedmuon, scaffnew
+from fedjax_alg.algorithms import composed, fedmuon, scaffnew
 from fedjax_alg.central import steps
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
@@ -46,6 +48,24 @@ def test_fedexp_extrapolates_as_far_as_the_updates_disagree(problem):
     bridge.assert_step_close(w, mean, (w + new) / 2, 1e-3)
     w = new
   assert max(rates) > 1.05
+
+
+def test_fedexp_extrapolates_along_its_momentum(problem):
+  settings = dict(WORK, epsilon=1e-4, extrapolation_momentum=0.6)
+  h, rounds = bridge.rounds(problem, "fedexp", **settings)
+  w = bridge.start(problem)
+  v, q = np.zeros_like(w), 0.0
+  for r in rounds:
+    trained = oracle.train(
+      w, problem.clients, r.ids, r.batches, h.client_lr, L2, lambda i, g, *_: g
+    )
+    rate, v, q = oracle.fedexp_momentum_step(
+      [model - w for model in trained], h.epsilon, 0.6, v, q
+    )
+    bridge.assert_step_close(w, bridge.model_of(r.state), w + rate * v, 1e-3)
+    np.testing.assert_allclose(r.aux.server["eta_g"], rate, rtol=1e-3)
+    w = w + rate * v
+  assert rate < 0.95  # the bound 1 is gone, since the steps of a momentum add up
 
 
 def test_fedacg_starts_clients_ahead_of_the_model(problem):
@@ -233,6 +253,51 @@ def test_sharpness_is_met_where_the_paper_looks_for_it(problem, name):
     w = new
 
 
+def test_the_library_has_the_rate_of_the_theorem():
+  """1 - gamma mu a step, if that is the slower part: 0.02 here, within 5 %.
+
+  Each client has three rows sqrt(3 a_j) e_j, so its loss has the curvatures a.
+  """
+  curvatures, targets = np.array([0.02, 0.3, 1.0]), np.random.default_rng(5)
+  y = targets.normal(size=(4, 3))
+  data = fa.from_arrays(
+    np.tile(np.diag(np.sqrt(3 * curvatures)), (4, 1)).astype(np.float32),
+    y.reshape(-1).astype(np.float32),
+    np.repeat(np.arange(4), 3),
+    x_test=np.ones((4, 3), np.float32),
+    y_test=np.zeros(4, np.float32),
+    test_client_ids=np.arange(4),
+    task="regression",
+  )
+  federation = fa.federate(data, partition="natural")
+  assert federation.data.train.size.tolist()[:4] == [3] * 4
+  model = fa.models.from_functions(
+    lambda key: {"w": jnp.zeros((3, 1))},
+    lambda params, x: x @ params["w"],
+    task="regression",
+  )
+  end = y.mean(0) / np.sqrt(3 * curvatures)
+  distances, steps = [], []
+  for rounds in (50, 200):
+    result = fa.run(
+      "scaffnew",
+      federation,
+      model=model,
+      rounds=rounds,
+      eval_every=rounds,
+      batch_size=0,
+      client_lr=1.0,
+      communication=0.5,
+      evaluate="global",
+    )
+    w = np.asarray(result.global_params()["w"])[0, :, 0]
+    distances.append(np.linalg.norm(w - end))
+    steps.append(result.history["example_gradients"].sum() / 3)
+  assert 350 < steps[1] < 450  # of 200 rounds
+  rate = (distances[1] / distances[0]) ** (1 / (steps[1] - steps[0]))
+  assert abs((1 - rate) / 0.02 - 1) < 0.05
+
+
 def test_fedadmm_sends_changes_of_the_augmented_models(problem):
   _, rounds = bridge.rounds(problem, "fedadmm", rho=0.5, server_lr=0.8, **WORK)
   w = bridge.start(problem)
@@ -283,18 +348,22 @@ def test_at_its_neutral_value_a_method_is_its_parent_to_the_bit(
 
 
 def test_fedexp_of_equal_updates_is_fedavg_to_the_bit(problem):
-  """One participant agrees with itself, so eta_g is 1 whatever epsilon is."""
-  options = dict(WORK, client_weights="uniform")
+  """Clients with the same examples agree, so eta_g is 1 whatever epsilon is."""
+  options = dict(WORK, client_weights="uniform", batch_size=0)
+  cohorts = [[4, 4, 4], [8, 8, 8]]
   mine, theirs = (
-    bridge.rounds(problem, name, [[4], [8]], **options, **extra)[1][-1].state.models
+    bridge.rounds(problem, name, cohorts, **options, **extra)[1][-1].state.models
     for name, extra in (("fedexp", dict(average_iterates=False)), ("fedavg", {}))
   )
   problems.assert_equal(mine, theirs)
 
 
-def test_with_a_communication_after_every_step_scaffnew_is_gradient_descent(problem):
-  """The h_i move, and add up to zero but for rounding."""
-  everyone = [list(range(12))] * 3
+@pytest.mark.parametrize("members, tolerance", [([4], 0.0), (list(range(12)), 1e-6)])
+def test_with_a_communication_after_every_step_scaffnew_is_gradient_descent(
+  problem, members, tolerance
+):
+  """The h_i of several clients move, and add up to zero but for rounding."""
+  everyone = [members] * 3
   options = dict(client_lr=0.3, batch_size=0, client_weights="uniform")
   mine, theirs = (
     bridge.rounds(problem, name, everyone, **options, **extra)[1][-1].state.models
@@ -303,7 +372,7 @@ def test_with_a_communication_after_every_step_scaffnew_is_gradient_descent(prob
       ("fedavg", dict(local_steps=1)),
     )
   )
-  problems.assert_close(mine, theirs, rtol=0, atol=1e-6)
+  problems.assert_close(mine, theirs, rtol=0, atol=tolerance)
 
 
 def quadratics(num_clients=4, size=3):
@@ -472,6 +541,69 @@ def test_what_reads_every_update_refuses_what_hides_them(problem, pattern, setti
   bridge.assert_refused(problem, "composed", pattern, **settings)
 
 
+def test_with_k_models_each_group_has_its_lookahead(problem):
+  """z <- z + lambda m + mean update and m <- lambda m + mean update, model by model."""
+  momentum = 0.8
+  settings = dict(WORK, client_update="sgd", server="lookahead", num_models=2)
+  settings |= dict(server_momentum=momentum, threshold=1)
+  _, rounds = bridge.rounds(problem, "composed", bridge.COHORTS[:2], **settings)
+  algorithm = bridge.build(problem, "composed", **settings)
+  after = rounds[-1].state
+  for k in range(2):
+    z, new_z = (
+      bridge.to_oracle(bridge.model_of(s, k)) for s in (rounds[-1].before, after)
+    )
+    w, new_w = (
+      bridge.to_oracle(problems.row(algorithm.global_params(s), k))
+      for s in (rounds[-1].before, after)
+    )
+    update = (new_z - z - momentum * (z - w)) / (1 + momentum)
+    assert np.abs(update).max() > 1e-3
+    np.testing.assert_allclose(new_w, z + update, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  # The first two begin with a distance of 1e-6, so a round shows with large factors.
+  "name, rate",
+  [("dog", 1e4), ("prodigy", 1e5), ("schedule_free_sgd", 0.5)],
+)
+def test_a_server_of_optax_takes_the_steps_of_optax(problem, name, rate):
+  settings = dict(WORK, client_update="sgd", server=f"optax:{name}", server_lr=rate)
+  settings |= dict(client_weights="uniform")
+  _, rounds = bridge.rounds(problem, "composed", bridge.COHORTS[:2], **settings)
+  optimizer = getattr(optax.contrib, name)(rate)
+  params = bridge.to_library(bridge.start(problem))
+  state = optimizer.init(params)
+  for r in rounds:
+    w = bridge.to_oracle(params)
+    trained = oracle.train(
+      w, problem.clients, r.ids, r.batches, 0.2, L2, lambda i, g, *_: g
+    )
+    gradient = bridge.to_library(w - np.mean(trained, axis=0))
+    updates, state = optimizer.update(gradient, state, params)
+    params = optax.apply_updates(params, updates)
+    bridge.assert_step_close(
+      w, bridge.model_of(r.state), bridge.to_oracle(params), 2e-3
+    )
+  if name == "schedule_free_sgd":  # The average of the iterates is deployed.
+    params = optax.contrib.schedule_free_eval_params(state, params)
+  mine = deployed(problem, "composed", r.state, **settings)
+  np.testing.assert_allclose(
+    bridge.to_oracle(mine), bridge.to_oracle(params), rtol=1e-4, atol=1e-6
+  )
+
+
+def test_optimizers_that_estimate_their_steps_have_the_factor_of_optax():
+  """0.1 or 0.01 of it would be a rate that was never meant."""
+  for name in named_optimizers.RATE_FREE:
+    signature = inspect.signature(getattr(optax.contrib, name))
+    assert signature.parameters["learning_rate"].default == 1.0
+    optimizer = f"optax:{name}"
+    hparams = composed.ComposedHParams(server=optimizer, client_optimizer=optimizer)
+    assert hparams.resolved().server_lr == hparams.resolved().client_lr == 1.0
+  assert composed.ComposedHParams(server="optax:lion").resolved().server_lr == 0.01
+
+
 def test_an_optimizer_of_optax_is_taken_by_name(problem):
   """Lion moves every parameter by server_lr in the direction of the update."""
   options = dict(WORK, client_update="sgd", server="optax:lion", server_lr=0.01)
@@ -522,7 +654,8 @@ def test_fedexps_own_problem():
   """20 clients, 30 rows of 1,000 features each, 20 local steps: the paper's example.
 
   More unknowns than rows, so all clients agree at a solution, and eta_g goes
-  far above 1.
+  far above 1. Only 30 of 200 rounds: rounding decides the later ones, since eta_g
+  divides by the squared mean update (docs/results/trust.md has all rounds).
   """
   rng, rounds, rate, epsilon = np.random.default_rng(3), 30, 0.01, 1e-3
   truth = rng.normal(size=1000)

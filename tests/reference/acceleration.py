@@ -32,6 +32,13 @@ def fedexp_rate(updates, epsilon):
   return max(1.0, sum(squares) / (2 * len(updates) * (np.sum(mean**2) + epsilon)))
 
 
+def fedexp_momentum_step(updates, epsilon, beta, v, q):
+  """eta_g, v and q after a round with momentum, as main.py of the authors means it."""
+  v = np.mean(updates, axis=0) + beta * v
+  q = np.mean([np.sum(update**2) for update in updates]) + beta * 0.5 * q
+  return 0.5 * q / (np.sum(v**2) + epsilon), v, q
+
+
 def fedacg_round(w, m, clients, ids, batches, rate, lam, beta, l2=0.0):
   """w, m after a round: clients start at w + lam m."""
   z = w + lam * m

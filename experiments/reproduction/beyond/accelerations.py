@@ -90,14 +90,19 @@ class DataSet(NamedTuple):
   target: float  #: accuracy up to which costs are counted
   shares: tuple[str, ...] = ("20", "5", "all")
   eval_every: int = 0  #: rounds, if they are not those of the figure
+  labels: tuple[str, ...] = ()  #: of the methods that are compared; (): all
 
+
+#: With a CNN a run of these takes one or two minutes, of FSVRG's family two to
+#: fifteen, and every method needs 45.
+_CHEAP = (BASE, "SCAFFOLD", "SCAFFOLD-M", "FedMuon")
 
 #: name -> data set, as in presets/beyond/acceleration_<name>.flags.
 DATA = {
   "digits": DataSet("digits, softmax", 0.9, ("20", "10", "all")),
   "mnist": DataSet("MNIST, softmax on HoG", 0.95),
   "fashion": DataSet("Fashion-MNIST, MLP", 0.8),
-  "cifar10": DataSet("CIFAR-10, CNN", 0.5, eval_every=5),
+  "cifar10": DataSet("CIFAR-10, CNN", 0.5, eval_every=5, labels=_CHEAP),
 }
 #: (data, share of the clients), in the order of the panels.
 PLACES = [(name, share) for name, data in DATA.items() for share in data.shares]
@@ -118,10 +123,12 @@ def data_preset(data: str, share: str) -> str:
   return f"acceleration_{data}_{share}"
 
 
-def methods_with(share: str) -> dict[str, Acceleration]:
-  """The methods that run with a share of the clients, by their labels."""
+def methods_on(data: str, share: str) -> dict[str, Acceleration]:
+  """The methods that run on a data set with a share of the clients, by label."""
   if share != "all":
-    return {label: method for label, method in METHODS.items() if label != ALONE}
+    return {
+      label: METHODS[label] for label in DATA[data].labels or METHODS if label != ALONE
+    }
   # Scaffnew does not read the share: it has all clients by itself.
   return {
     label: method
@@ -132,9 +139,9 @@ def methods_with(share: str) -> dict[str, Acceleration]:
   }
 
 
-def told_settings(share: str) -> dict[str, Mapping[str, object]]:
+def told_settings(data: str, share: str) -> dict[str, Mapping[str, object]]:
   """algorithm -> its settings that are not tuned."""
-  return {method.algorithm: method.told for method in methods_with(share).values()}
+  return {method.algorithm: method.told for method in methods_on(data, share).values()}
 
 
 def describe_share(share: str) -> str:
@@ -143,7 +150,7 @@ def describe_share(share: str) -> str:
 
 
 def _is_tuned(place: tuple[str, str]) -> bool:
-  return tuned_panels.is_tuned(data_preset(*place), told_settings(place[1]))
+  return tuned_panels.is_tuned(data_preset(*place), told_settings(*place))
 
 
 PANELS = tuple(
@@ -164,7 +171,7 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
     figures.FigureLine(
       label, tuned_panels.method_layers(panel.data, method.algorithm, method.told)
     )
-    for label, method in methods_with(_PLACE_OF[panel.letter][1]).items()
+    for label, method in methods_on(*_PLACE_OF[panel.letter]).items()
   ]
 
 
@@ -199,7 +206,7 @@ def select_whole(outcomes: suite.Outcomes) -> list[list[suite.Outcome]]:
   return [
     list(runs)
     for runs in suite.by_panel(outcomes)
-    if finished[runs[0].cell.panel] == set(methods_with(_place(runs)[1]))
+    if finished[runs[0].cell.panel] == set(methods_on(*_place(runs)))
   ]
 
 
@@ -313,15 +320,18 @@ def compare_eras(
 
   Returns:
     era -> label; and era -> its gain over the base method in points, of each
-    partition.
+    partition. An era of which the data set has no method is left out.
   """
   data = data_preset(*_place(runs))
   accuracies = {o.cell.label: _late_accuracy(o) for o in runs}
   best = {
-    era: choose_method(data, [label for label in members if label in accuracies])
+    era: choose_method(data, labels)
     for era, members in ERAS.items()
+    if (labels := [label for label in members if label in accuracies])
   }
-  return best, {era: accuracies[best[era]] - accuracies[BASE] for era in ERAS}
+  return best, {
+    era: accuracies[label] - accuracies[BASE] for era, label in best.items()
+  }
 
 
 def _format_points(gain: np.ndarray) -> str:
@@ -341,7 +351,10 @@ def _answer(outcomes: suite.Outcomes) -> str:
     rows.append(
       [
         f"{DATA[data].title}, {describe_share(share)}",
-        *(f"{best[era]} {_format_points(gain[era])}" for era in ERAS),
+        *(
+          f"{best[era]} {_format_points(gain[era])}" if era in best else "not run"
+          for era in ERAS
+        ),
         board.format_gap(*gap),
       ]
     )
@@ -361,7 +374,7 @@ def _describe_panels(outcomes: suite.Outcomes) -> str:
   return tuned_panels.describe_panels(
     outcomes,
     [
-      tuned_panels.PanelState(panel, tuple(methods_with(place[1])), _is_tuned(place))
+      tuned_panels.PanelState(panel, tuple(methods_on(*place)), _is_tuned(place))
       for panel, place in zip(PANELS, PLACES)
     ],
     FIGURE.partitions,

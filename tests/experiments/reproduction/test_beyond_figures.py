@@ -504,7 +504,7 @@ def test_every_acceleration_is_tuned_with_as_many_settings(tmp_path, monkeypatch
   monkeypatch.setattr(tuning, "_holdout_file", lambda *_: tmp_path / "a.npz")
   for place in accelerations.PLACES:
     study = tuning.Study("beyond", accelerations.data_preset(*place), tmp_path)
-    told = accelerations.told_settings(place[1])
+    told = accelerations.told_settings(*place)
     assert set(study.preset_names()) == set(told)
     for name in told:
       settings = study.settings(name, tuning.SETTINGS)
