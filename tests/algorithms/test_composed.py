@@ -265,7 +265,7 @@ def test_the_sample_covers_the_grid():
 @pytest.mark.parametrize("client, server, grouping", REFUSED)
 def test_other_cells_are_refused(tiny, client, server, grouping):
   """In one line that names the flag and the reason."""
-  pattern = f"num_models={K}: .*(belongs|belong) to one model[)]$"
+  pattern = f"num_models={K}: .*(belongs|belong) to one model; allowed: 1[)]$"
   if grouping == "gradient" and server not in CONJUGATE:
     pattern = "grouping=gradient: (?=.*measures no anchor gradients)" + (
       f"(?=.*client_update={client}).*server={server}"
@@ -283,7 +283,7 @@ def test_other_cells_are_refused(tiny, client, server, grouping):
 
 STATISTICS = (
   "num_models=3: the local method has one global model .the base "
-  "optimiser's statistics belong to one model.$"
+  "optimiser's statistics belong to one model; allowed: 1.$"
 )
 
 
