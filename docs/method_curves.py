@@ -21,8 +21,8 @@ PATH = pathlib.Path(__file__).parent / "methods" / "curves.csv"
 COLUMNS = ("method", "protocol", "model", "settings", "accuracy")
 
 
-class Normalised(nn.Module):
-  """A perceptron with a normalisation layer, for FedBN."""
+class Normalized(nn.Module):
+  """A perceptron with a normalization layer, for FedBN."""
 
   @nn.compact
   def __call__(self, x):
@@ -104,8 +104,8 @@ def curve(name, federations, protocol, model):
     options |= {"model": "mlp", "hidden": (32,)}
   elif model == "residual":
     options["model"] = model
-  elif model == "normalised":
-    options["model"] = Normalised()
+  elif model == "normalized":
+    options["model"] = Normalized()
   federation = federations[entry.needs_validation(entry.hparams())]
   result = fa.run(name, federation, **options)
   points = " ".join(
@@ -119,7 +119,7 @@ def curve(name, federations, protocol, model):
 def model_of(name):
   """The model of a method's picture."""
   if name == "fedbn":
-    return "normalised"
+    return "normalized"
   if name == "deepafl":
     return "residual"
   return "mlp" if "roles" in registry.ALGORITHMS[name].options else "softmax"

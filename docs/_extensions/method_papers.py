@@ -40,6 +40,7 @@ _ARXIV = {
   "afl": "2405.16240",
   "fedzo": "2201.09531",
   "baffle": "2301.12195",
+  "losac": "2112.07839",
   "pfedme": "2006.08848",
   "ditto": "2012.04221",
   "fedbuff": "2106.06639",
@@ -56,7 +57,7 @@ _DOI = {
 }
 #: Methods without a paper, and those of which we have found no address that we
 #: could check.
-WITHOUT = ("composed", "central", "local", "cfsvrg", "clsfsvrg", "losac", "pfedzo")
+WITHOUT = ("composed", "central", "local", "cfsvrg", "clsfsvrg", "pfedzo")
 
 
 def address(name: str) -> str:

@@ -340,6 +340,109 @@ def test_every_method_has_a_page_with_an_equation_and_a_picture():
     assert re.search(r"\b[Ii]f\b", advice), name
 
 
+#: Letters that LaTeX writes as commands; all its other commands are layout or words.
+_LETTERS = (
+  "alpha beta gamma delta epsilon eta theta lambda mu pi rho sigma tau phi ell "
+  "Delta Lambda Phi Sigma"
+).split()
+_BRACES = r"\{(?:[^{}]|\{[^{}]*\})*\}"
+_SYMBOL = re.compile(
+  r"(?:\\(bar|hat|tilde) ?)?(?:\\([A-Za-z]+)|([A-Za-z]))('?)"
+  rf"(?:_({_BRACES}|\\[A-Za-z]+|\w))?"
+)
+
+
+def parts_of(formula):
+  """Yields (text before it, symbol) for the symbols of a formula in LaTeX.
+
+  A symbol is a letter with its accent and its index. An index of clients, models,
+  classes, steps or examples is written as i, so c_i and c_k are one symbol, but
+  alpha and alpha_i, or eta_l and eta_g, are two. Powers and words are left out.
+  The last pair has the text after all symbols, and "".
+  """
+  formula = re.sub(r"\\operatorname\{\w+\}", r"\\word", formula)
+  formula = re.sub(r"\\(?:begin|end)\{\w+\}", "", formula)
+  formula = re.sub(r"(?<!_\{)\\(?:text|mathrm)\{[^{}]*\}", "", formula)
+  formula = re.sub(rf"\^(?:{_BRACES}|\\[A-Za-z]+|.)", "", formula)
+  end = 0
+  for match in _SYMBOL.finditer(formula):
+    accent, command, letter, prime, index = match.groups()
+    if command and command not in _LETTERS:
+      continue
+    index = re.sub(r"\\(?:text|mathrm)?|[{}]", "", index or "")
+    if index and (set(index) <= set("abcijkmnrstz") or not index.isalnum()):
+      index = "i"
+    symbol = " ".join(filter(None, (accent, (command or letter) + prime)))
+    yield formula[end : match.start()], f"{symbol}_{index}" if index else symbol
+    end = match.end()
+  yield formula[end:], ""
+
+
+def used_symbols(text):
+  """Returns the symbols of a page's equations; i and j are clients or examples."""
+  equations = re.findall(r"\$\$(.*?)\$\$", text, re.S)
+  return {
+    symbol for equation in equations for _, symbol in parts_of(equation) if symbol
+  } - {"i", "j"}
+
+
+def defined_symbols(text):
+  """Returns the symbols that a page names in its text.
+
+  Such a formula is one symbol, a function or a pair, for example $c_i$, $f_i(v)$ or
+  $(x_i, y_i)$. An equation may follow the symbol.
+  """
+  text = re.sub(r"```.*?```|\$\$.*?\$\$", "", text, flags=re.S)
+  defined = set()
+  for formula in re.findall(r"\$([^$\n]+)\$", text):
+    parts = list(parts_of(formula))
+    symbols = [symbol for _, symbol in parts if symbol]
+    between = "".join(before.strip() for before, _ in parts)
+    if re.fullmatch(r"\(,\)", between):
+      defined.update(symbols)
+    elif symbols and not parts[0][0] and re.match(r"[(=]|$", parts[1][0].strip()):
+      defined.add(symbols[0])
+  return defined
+
+
+def symbols_of_options(name):
+  """Yields the symbols in a method's table of options: beta1, or "alpha, the ..."."""
+  for field in dataclasses.fields(registry.ALGORITHMS[name].hparams):
+    yield field.name
+    yield from re.findall(r"^(\w+'?)(?:\^\w+)?[,;] ", field.metadata.get("help", ""))
+
+
+@pytest.mark.fast
+def test_every_symbol_of_a_methods_equations_is_defined():
+  """On its page, in its table of options, or in the table that all pages share."""
+  shared = defined_symbols(page_of("methods").partition("## Symbols")[2])
+  undefined = []
+  for name in registry.ALGORITHMS:
+    text = page_of(f"methods/{name}")
+    options = {*symbols_of_options(name)}
+    undefined += [
+      f"{name}: {symbol}"
+      for symbol in sorted(used_symbols(text) - defined_symbols(text) - shared)
+      if re.sub(r"_(?=\d)", "", symbol) not in options
+    ]
+  assert not undefined, "\n".join(undefined)
+
+
+@pytest.mark.fast
+def test_a_formula_of_one_symbol_defines_it():
+  equation = r"""
+$$
+\bar v_k \leftarrow \tfrac{1}{N} \sum_i \eta_l c_i^\top + \lambda W_{\text{group}}
+$$
+"""
+  symbols = {"bar v_i", "N", "eta_l", "c_i", "lambda", "W_group"}
+  assert used_symbols(equation) == symbols
+  text = (
+    r"$c_k$ is a vector, $f_i(v)$ a loss, $\lambda = 1$; $\sqrt{N}$, $x - y$, $(a, b)$"
+  )
+  assert defined_symbols(equation + text) == {"c_i", "f_i", "lambda", "a", "b"}
+
+
 def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
   """The last digits may be those of another CPU."""
   monkeypatch.chdir(tmp_path)
