@@ -81,7 +81,7 @@ def answer_number(
   if not never:
     values = partitions.means(values, parts)
   ours, place = rule.place_values(values, claim.value, claim.unit, exact, data)
-  why = chosen.why_incomparable(choices)
+  why = claim.untestable or chosen.why_incomparable(choices)
   if why:
     return ours, rule.NOT_TESTABLE, why
   gap = None if never or np.isinf(claim.value) else abs(values.mean() - claim.value)

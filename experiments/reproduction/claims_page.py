@@ -50,8 +50,6 @@ A verdict is one of five words, with its reason next to it:
 
 The thresholds were [registered](../papers/readings.md#thresholds) before the runs. Each measurement has one line. For example, micro recall, micro precision and micro F1 of single labels are the accuracy, and figures that show the same runs are counted once. Further numbers of the paper are in brackets. Macro precision and macro F1 are other numbers of the same runs and have lines, although they change with the accuracy. For a sentence about several panels you see the least and the greatest difference of the part that decides. You find all of them in `<paper>.answers.csv`."""  # noqa: E501
 
-#: The reasons for which a number of the paper cannot be tested by any run here.
-IMPOSSIBLE, HARDWARE = "impossible as printed", "other hardware"
 _LOST = "lost"
 
 #: The words of sentences, in the order in which the worst of several counts.
@@ -69,9 +67,7 @@ _CAUSES = {
   "trend": (rule.WORSE, rule.WORSE, "other trend"),
   "close": (rule.WORSE, rule.WORSE, "small difference"),
   "range": (rule.WORSE, rule.BETTER, "beyond the range"),
-  "slow": (rule.REACHED, rule.NOT_TESTABLE, "our baseline is slow"),
 }
-_KEYS = ("artifact", "panel", "method", "metric", "value")
 
 #: Metrics that are the accuracy where every example has one label.
 _ACCURACY = ("accuracy", "micro_recall", "micro_precision", "micro_f1")
@@ -120,21 +116,6 @@ class _Row(NamedTuple):
     return self.answer.verdict != rule.NOT_TESTABLE or (
       self.answer.tuning != "" and self.answer.reason in _SHOWN
     )
-
-
-def _matching(
-  patterns: Iterable[dict[str, str]], row: Mapping[str, str], column: str
-) -> dict[str, str]:
-  """The first pattern that matches a row and has something in a column."""
-  return next(
-    (
-      p
-      for p in patterns
-      if p[column]
-      and all(fnmatch.fnmatchcase(row[key], p[key] or "*") for key in _KEYS)
-    ),
-    {},
-  )
 
 
 #: The difference that was measured, in one of the parts of a finding.
@@ -253,8 +234,8 @@ def claim_rows(
   out: dict[tuple[str, ...], _Row] = {}
   key: tuple[str, ...]
   for number, row in enumerate(report.read_claims(paper)):
-    tried = _matching(patterns, row, "tried").get("tried", "")
-    kind = _matching(patterns, row, "kind")
+    tried = report.match_pattern(patterns, row, "tried").get("tried", "")
+    kind = report.match_pattern(patterns, row, "kind")
     if kind.get("kind") == "setting":
       continue
     role = "own" if row["method"].startswith(own_names) else "other"
@@ -262,7 +243,7 @@ def claim_rows(
     if kind.get("kind") == "sentences":
       role = "sentence"
       answer = _sentences(kind["text"], [a for a in answers if not a.method])
-      cause = _matching(patterns, row, "cause").get("cause", "")
+      cause = report.match_pattern(patterns, row, "cause").get("cause", "")
       if cause and answer.verdict == _CAUSES[cause][0]:
         answer = answer._replace(verdict=_CAUSES[cause][1], reason=_CAUSES[cause][2])
       stated: _Answer | None = _sentences(
@@ -276,7 +257,7 @@ def claim_rows(
         key = _measurement(row, same_runs or {}, balanced)
       else:
         why = {"verdict": rule.NOT_TESTABLE, "reason": kind["kind"]}
-        if kind["kind"] == IMPOSSIBLE:
+        if kind["kind"] == report.IMPOSSIBLE:
           key = _measurement(row, same_runs or {}, balanced)
         if answer is _NONE:
           answer = answer._replace(ours=kind["text"])
@@ -292,7 +273,7 @@ def claim_rows(
 
 
 #: Reasons of rows that are shown with the numbers of ours.
-_SHOWN = (IMPOSSIBLE, HARDWARE, _CAUSES["slow"][2])
+_SHOWN = (report.IMPOSSIBLE, report.HARDWARE, verdicts.SLOW_BASELINE)
 _NO_RUN = "no run"
 
 #: The columns of ``_head``, and what is counted in each.
@@ -302,15 +283,15 @@ _NUMBERS = (
   rule.OTHER_THAN_PRINTED,
   rule.WORSE,
   rule.UNDECIDED,
-  IMPOSSIBLE,
-  HARDWARE,
+  report.IMPOSSIBLE,
+  report.HARDWARE,
   rule.NOT_TESTABLE,
 )
 
 
 def standing(answer: _Answer) -> str:
   """Reduces the verdict on a number to a column of ``_head``."""
-  named = (rule.OTHER_THAN_PRINTED, IMPOSSIBLE, HARDWARE)
+  named = (rule.OTHER_THAN_PRINTED, report.IMPOSSIBLE, report.HARDWARE)
   return answer.reason if answer.reason in named else answer.verdict
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
+import fnmatch
 import pathlib
 import re
 from typing import Any, NamedTuple
@@ -20,6 +21,10 @@ from . import chosen, partitions, suite
 
 PAPERS = pathlib.Path(__file__).parent
 
+#: The reasons for which no run here can test a number of a paper.
+IMPOSSIBLE, HARDWARE = "impossible as printed", "other hardware"
+_KEYS = ("artifact", "panel", "method", "metric", "value")
+
 
 class Claim(NamedTuple):
   """A number that a paper states; shares are in percent."""
@@ -33,6 +38,7 @@ class Claim(NamedTuple):
   note: str
   round: int | None  #: the round of the number; None: the whole run
   printed: str = ""  #: the number as the paper has it
+  untestable: str = ""  #: why no run can test it, ``IMPOSSIBLE`` or ``HARDWARE``
 
 
 class PaperComparison(NamedTuple):
@@ -43,6 +49,7 @@ class PaperComparison(NamedTuple):
   paper: float | None
   ours: float
   ci95: float  #: NaN for a single seed
+  untestable: str = ""  #: see ``Claim``
 
   @property
   def cell(self) -> suite.Cell:
@@ -54,7 +61,7 @@ class PaperComparison(NamedTuple):
     """The verdict with its reason, see ``rule.words``; no number, no verdict."""
     if self.paper is None:
       return rule.NO_NUMBER
-    why = chosen.why_incomparable(self.cell.choices)
+    why = self.untestable or chosen.why_incomparable(self.cell.choices)
     if why:
       return rule.words(rule.NOT_TESTABLE, why)
     gap = self.ours - self.paper
@@ -74,12 +81,36 @@ def read_claims(paper: str, name: str = "claims") -> list[dict[str, str]]:
     return list(csv.DictReader(file))
 
 
+def match_pattern(
+  patterns: Iterable[dict[str, str]], row: Mapping[str, str], column: str
+) -> dict[str, str]:
+  """The first row of judged.csv that matches a claim and has an entry in a column.
+
+  Args:
+    patterns: the rows of judged.csv (``claims_page``).
+    row: a row of claims.csv.
+    column: the column of judged.csv.
+
+  Returns:
+    The row; {} if none matches.
+  """
+  return next(
+    (
+      p
+      for p in patterns
+      if p[column]
+      and all(fnmatch.fnmatchcase(row[key], p[key] or "*") for key in _KEYS)
+    ),
+    {},
+  )
+
+
 def load_claims(paper: str, artifact: str) -> list[Claim]:
   """The plain numbers that a paper states for one figure or table.
 
   Rounds that are not enough, ">100", are infinitely many.
   """
-  claims = []
+  claims, patterns = [], read_claims(paper, "judged")
   for row in read_claims(paper):
     if row["artifact"].lower() != artifact.lower():
       continue
@@ -91,6 +122,7 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
     unit = row["unit"]
     if unit == "fraction":
       value, unit = 100.0 * value, "%"
+    kind = match_pattern(patterns, row, "kind").get("kind", "")
     claims.append(
       Claim(
         row["artifact"],
@@ -102,6 +134,7 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
         row["note"],
         round_of(row["setting"]),
         row["value"],
+        kind if kind in (IMPOSSIBLE, HARDWARE) else "",
       )
     )
   return claims
@@ -177,8 +210,8 @@ def compare_with_paper(
   ``ours`` is the mean over the evaluations of the last ten rounds, which
   involves no choice on test data; with K models it is the mean of the K.
   """
-  stated = {
-    (c.panel, c.method, c.metric.removeprefix("test_")): c.value
+  claim_of = {
+    (c.panel, c.method, c.metric.removeprefix("test_")): c
     for c in reversed(claims)
     if c.round is None
   }
@@ -189,13 +222,15 @@ def compare_with_paper(
       metrics.factor(name),
       outcome.summary["mean_last_10"][protocol][name],
     )
+    claim = claim_of.get((outcome.cell.panel, outcome.cell.method, name))
     rows.append(
       PaperComparison(
         outcome,
         name,
-        stated.get((outcome.cell.panel, outcome.cell.method, name)),
+        claim.value if claim else None,
         factor * late["mean"],
         np.nan if len(late["values"]) < 2 else factor * late["ci95"],
+        claim.untestable if claim else "",
       )
     )
   return rows
