@@ -1,8 +1,8 @@
 """The rule of all verdicts: a measured number beside a claimed one.
 
 A verdict is one of five words, with its reason beside: reached, better, worse,
-undecided, not testable. The thresholds are those that docs/papers/readings.md
-registered before the runs.
+undecided, not testable. The thresholds are in docs/papers/readings.md, which says
+which of them were registered before the runs.
 """
 
 import math

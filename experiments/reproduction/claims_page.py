@@ -33,9 +33,9 @@ _MEANING = """\
 You find answers to two questions here: *does a method reach its number*, and *does its margin over others hold*. Both are answered for each way in which hyper-parameters were chosen:
 
 - `tuned`: a search on validation data chose them for every method, with equal budgets.
-- `stated`: they are the paper's numbers. Features of the data that validation chose belong to the stated settings, too.
+- `stated`: the paper's values. If the paper leaves the features of the data open, validation chose them.
 - `one rate`: all methods have the paper's learning rate.
-- `tuned in part`: some hyper-parameters, or some methods that are compared, have usual values instead.
+- `tuned in part`: some hyper-parameters or methods were not tuned, and have their usual values.
 - `no run`: there is no run, or our copy of the paper has lost the number.
 
 A verdict is one of five words, with its reason next to it:
@@ -43,12 +43,12 @@ A verdict is one of five words, with its reason next to it:
 | verdict | of a number | of a sentence |
 | --- | --- | --- |
 | reached | The printed number is at most 0.3 points off the mean (0.5 on CIFAR-10 and FEMNIST, 5 % for numbers that are no shares), or inside the 95 % interval. The interval must be narrower than a point. | It holds. |
-| better | Ours is better by more than that, and by more than the interval. *Other than printed*: the paper's method does not reach the value within its rounds, and ours does. You should not count this as a number that is reached. | More than the sentence says. |
-| worse | Ours is worse by more than that, and by more than the interval. | It does not hold. The reason: *baseline stronger*, *method short*, *other trend*, or *small difference*. |
+| better | Ours is better by more than that, and by more than the interval. *Other than printed*: the paper says that a method misses the value within its rounds, and our run reaches it. You should not count this as a number that is reached. | More than the sentence says. |
+| worse | Ours is worse by more than that, and by more than the interval. | It does not hold. The reason: *baseline stronger*, *method short*, *other trend*, or *small difference* (methods of which one should be ahead are nearly equal). |
 | undecided | The interval is too wide, only some runs reach the value, or only one run was made. | The intervals do not decide it. |
 | not testable | *Impossible as printed*: the number contradicts a bound that we measured with all data in one place, or the paper itself. *Other hardware*: seconds, or ratios of seconds, of another machine. Other reasons: other data, not run, lost in our copy of the paper. | The same reasons, or a baseline of ours that is too slow to test it. |
 
-The thresholds were [registered](../papers/readings.md#thresholds) before the runs. Each measurement has one line. For example, micro recall, micro precision and micro F1 of single labels are the accuracy, and figures that show the same runs are counted once. Further numbers of the paper are in brackets. Macro precision and macro F1 are other numbers of the same runs and have lines, although they change with the accuracy. For a sentence about several panels you see the least and the greatest difference of the part that decides. You find all of them in `<paper>.answers.csv`."""  # noqa: E501
+The thresholds of 0.3 and 0.5 points were [registered](../papers/readings.md#thresholds) before the runs; the 5 % rule and the rule for *undecided* were added after them. Each measurement has one line. For example, micro recall, micro precision and micro F1 of single labels are the accuracy, and figures that show the same runs are counted once. Further numbers of the paper are in brackets. Macro precision and macro F1 are other numbers of the same runs and have lines, although they change with the accuracy. For a sentence about several panels you see the least and the greatest difference of the part that decides. You find all of them in `<paper>.answers.csv`."""  # noqa: E501
 
 _LOST = "lost"
 

@@ -77,7 +77,7 @@ def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, st
   used = seen.used or list(outcomes)
   foreign = {o.cell.panel for o in used if chosen.other_data(o.cell.choices)}
   if foreign:
-    note = f"{measured} (other data, not judged: {', '.join(sorted(foreign))})"
+    note = f"{measured} (other data, not testable: {', '.join(sorted(foreign))})"
     comparable = [o for o in outcomes if o.cell.panel not in foreign]
     try:
       if not comparable:  # what is said of every panel holds of none

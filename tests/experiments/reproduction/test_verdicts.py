@@ -98,7 +98,7 @@ def test_other_data_than_the_papers_decide_nothing():
       ABOVE, [*on("a", (), *above), *on("b", choice, *below)]
     )
     assert verdict == word and "; b: " in measured
-    assert ("not judged: b" in measured) == (word == "reached")
+    assert ("not testable: b" in measured) == (word == "reached")
   stand_ins = on("b", stand_in("data"), *above)
   assert verdicts.judge_statement(ABOVE, stand_ins)[1] == "not testable"
   # A sentence on every panel that there is does not hold of none.
