@@ -406,6 +406,9 @@ def _table(
   )
 
 
+_PLAIN_NUMBER = re.compile(r"[+-]?[\d.]+( \+- [\d.]+)?( \(other data.*\))?")
+
+
 def _of_paper(name: str, paper_rows: Sequence[_Row], notes: dict[str, int]) -> str:
   """The section of a paper."""
   known_rows = [row for row in paper_rows if row.is_measured]
@@ -421,8 +424,13 @@ def _of_paper(name: str, paper_rows: Sequence[_Row], notes: dict[str, int]) -> s
         _table(others, notes, "at the paper's one rate"),
       )
     )
+  # A number on other data says nothing without its method and unit.
   groups: dict[tuple[str, str, str], int] = collections.Counter(
-    (row.claim["artifact"], row.answer.reason, row.answer.ours)
+    (
+      row.claim["artifact"],
+      row.answer.reason,
+      "-" if _PLAIN_NUMBER.fullmatch(row.answer.ours) else row.answer.ours,
+    )
     for row in paper_rows
     if not row.is_measured
   )
