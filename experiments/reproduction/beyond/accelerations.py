@@ -48,7 +48,7 @@ _SEVERAL = {**_STEPS, "num_models": 4, "threshold": 4, "central_rule": "correcte
 #: The base method is that of AISTATS 2017.
 EARLIER = "2019 to 2021"
 LATER = "2021 to 2026"
-OF_FSVRG = "FSVRG, and central steps beside it"
+OF_FSVRG = "FSVRG, and FSVRG with a central step"
 #: era -> label -> method, in the order of the years.
 ERAS: dict[str, dict[str, Acceleration]] = {
   EARLIER: {
