@@ -386,7 +386,7 @@ def test_every_acceleration_has_the_same_budget(acceleration_cells):
   for panel, (data, share) in zip(accelerations.PANELS, accelerations.PLACES):
     expected = set(accelerations.METHODS) - {"Scaffnew"}
     if data == "cifar10":  # what two cores allow
-      expected = {"FedAvg", "SCAFFOLD", "SCAFFOLD-M", "FedMuon"}
+      expected = {"FedAvg", "SCAFFOLD", "SCAFFOLD-M"}
     if share == "all":
       expected = {"FedAvg", "SCAFFOLD", "Scaffnew"}
     assert labels_of[panel.letter] == expected
