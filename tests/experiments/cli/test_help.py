@@ -46,8 +46,8 @@ def test_the_first_screen_begins_with_the_methods_own(
   members = hparams.fields_by_group(registry.get(algorithm).hparams)[""]
   assert f"--{first}" in flags[: len(members)]
   assert all(f"--{field.name}" in flags for field in members)
-  for text in (text, help_text(f"--algorithm={algorithm}", "--helpfull")):
-    assert max(map(len, text.splitlines())) <= 80
+  for page in (text, help_text(f"--algorithm={algorithm}", "--helpfull")):
+    assert max(map(len, page.splitlines())) <= 80
 
 
 def test_groups_share_out_the_hyper_parameters_of_every_method():
