@@ -326,7 +326,6 @@ TERMS = (
   "newcomer",
   "principal angle",
   "slot",
-  "stand-in",
 )
 #: What is no prose: code, a formula, a heading.
 NO_PROSE = r"^(```+).*?^\1 *$|^(?: {4}|#).*?$|``.+?``|`[^`\n]+`|\$[^$\n]+\$"
