@@ -3,7 +3,7 @@
   fedjax-alg COMMAND [flags]
   python -m experiments COMMAND [flags]
 
-The command COMMAND is the module of that name beside this one.
+You find the command COMMAND in the module of that name in this folder.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,9 @@
-"""The figures and tables of the analytic paper (FedACnnL, pFedACnnL).
+"""Makes the figures and tables of the analytic paper (FedACnnL, pFedACnnL).
 
   python -m experiments.analytic --figure=NAME [--scale=quick]
 
-``--help`` lists the figures. ``reproduction/analytic`` says what each one shows.
+``--help`` lists the figures, and you find a description of each in
+``reproduction/analytic``.
 """
 
 from .reproduction.analytic.figures import PAPER

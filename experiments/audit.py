@@ -4,12 +4,14 @@
       --num_clients=20 --partition=iid --participation=1 --rounds=1 \\
       --private=fixed --noise_multiplier=1
 
-The run is trained --canaries times with a client that sends as long an update as
-it can in a fixed direction, and as often with that client silent. From how well
-the released models of both kinds can be told apart follows a lower bound of
-epsilon. It is printed beside the accounted epsilon. A lower bound above the
-accounted epsilon is an error (exit status 1): the clip, the noise or the
-accounting is broken. --scores=FILE.csv writes the score of every run.
+To check that the noise of a private run hides a client as well as epsilon
+promises, give the flags of the run. The command trains it --canaries times with
+a client that sends as long an update as it can in a fixed direction. It trains
+it as often with that client silent. The lower bound follows from how well you can tell
+the released models of both kinds apart. You see it next to the accounted
+epsilon. If the lower bound is larger, the clip, the noise or the accounting is
+broken, and the exit status is 1. With --scores=FILE.csv you also get the score
+of every run.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,9 @@
-"""Studies beyond the papers.
+"""Makes the figures of studies beyond the papers.
 
   python -m experiments.beyond --figure=NAME [--scale=quick]
 
-``--help`` lists the figures. ``reproduction/beyond`` says what each one shows.
+``--help`` lists the figures, and you find a description of each in
+``reproduction/beyond``.
 """
 
 from .reproduction.beyond.figures import PAPER

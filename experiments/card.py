@@ -2,11 +2,13 @@
 
   python -m experiments.card out/first [--crate]
 
-writes out/first/card.md: what ran, on which data, what came out, and the line
-that runs it again. With --crate it also writes out/first/ro-crate-metadata.json
-(RO-Crate, by the package rocrate: pip install 'fedjax_alg[crate]'), which
-describes every file of the folder with its hash, so that the folder can be
-archived as it is (Zenodo, WorkflowHub).
+To describe a run on one page, give its folder. You get out/first/card.md, with
+the method, the data, the results and the command that runs it again.
+
+If you want to archive the folder, for example at Zenodo or WorkflowHub, add
+--crate. You then also get out/first/ro-crate-metadata.json, which describes every
+file of the folder with its hash. It is an RO-Crate and
+needs the package rocrate (pip install 'fedjax_alg[crate]').
 """
 
 from collections.abc import Mapping, Sequence

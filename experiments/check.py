@@ -1,12 +1,13 @@
-"""Checks a method of your own against every promise of the contract.
+"""Checks your method against every promise of the contract.
 
   python -m experiments.check path/to/my_method.py:ENTRY [--verbose]
 
-runs the method on a small convex problem, in less than a minute on CPU cores, and
-prints a sentence for each clause that does not hold: the clause, the fields, and
-often what to do. ENTRY is a registry.Entry, whose `ledger` states what a round
-costs (docs/add_an_algorithm.md, sections 4 and 6); or a builder or an Algorithm.
-The exit status is 1 if a clause does not hold.
+Before you trust a number of your method, run this check. It takes less than a
+minute on CPU cores, because it runs the method on a small convex problem. For each
+clause that does not hold you get a sentence with the clause, the fields, and often
+a remedy. The exit status is then 1. ENTRY is a registry.Entry, in which
+`ledger` states the cost of a round (docs/add_an_algorithm.md, sections 4 and 6).
+You can also give a builder or an Algorithm.
 """
 
 from collections.abc import Sequence

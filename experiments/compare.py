@@ -4,22 +4,24 @@
       [--metric=accuracy --protocol=global --targets=0.9,0.95] \\
       [--out=out/compare]
 
-Give folders of runs, or folders of such folders (of a sweep, or runs/ of a
-figure command), which stand for all that are finished.
-A run is named by NAME=FOLDER, or else by its method and by what differs between
-the runs' flags; where that is long, by its folder.
+Give the folders of your runs. If you give a folder of such folders (of a sweep,
+or runs/ of a figure command), all finished runs in it are compared. To name
+a run, write NAME=FOLDER. Otherwise its name is its method, with the flags that
+differ between the runs, or its folder if these are long.
 
---out takes files or a folder, separated by commas. The suffix of a file says
-what it holds: .png and .pdf the curves with 95 % bands, .md and .tex the tables
-(LaTeX with booktabs), .html one page with everything, which needs no network.
-A folder gets compare.png, compare.pdf, compare.md, compare.tex and, if plotly
-is installed (pip install 'fedjax_alg[report]'), compare.html.
+--out takes files or a folder, separated by commas. You choose the content with the
+suffix of a file. Use .png and .pdf for the curves with 95 % bands, and .md and .tex
+for the tables (LaTeX with booktabs). With .html you get one page with everything,
+which needs no network. In a folder you get compare.png, compare.pdf, compare.md,
+compare.tex and, if plotly is installed (pip install 'fedjax_alg[report]'),
+compare.html.
 
-Runs of the same data, partition and seeds are compared seed by seed with the
-first one or --baseline: mean difference, paired t test, Holm's correction for
-several runs. Runs on other data, another partition or other seeds are compared
-among themselves, with the run of the baseline's method, each set in a table of
-its own; the tables say why they are not paired with the first.
+Runs of the same data, partition and seeds are paired seed by seed with the first
+run, or with the run that you choose with --baseline. You get the mean difference, a
+paired t test, and Holm's correction for several runs. Runs on other data, another
+partition or other seeds are compared among themselves, with the run of the
+baseline's method. Each such set has a separate table, and the tables say why its
+runs are not paired with the first.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,9 @@
-"""The figures and tables of the conjugate paper (CFSVRG, CLSFSVRG).
+"""Makes the figures and tables of the conjugate paper (CFSVRG, CLSFSVRG).
 
   python -m experiments.conjugate --figure=NAME [--scale=quick]
 
-``--help`` lists the figures. ``reproduction/conjugate`` says what each one shows.
+``--help`` lists the figures, and you find a description of each in
+``reproduction/conjugate``.
 """
 
 from .reproduction.conjugate.figures import PAPER

@@ -2,13 +2,16 @@
 
   python -m experiments.contributions RUN --out=out/contributions
 
-RUN is the folder of a finished run of one layer in closed form (afl, fedacnnl)
-that has stored its sums (--store_sums). The contribution of a client is the
-score of the model less that of the model without the client (docs/forget.md).
-With --retrain, RUN may be a run of any method, which is repeated once without each
+To see how much each client contributes to a model, give the folder of a finished
+run, RUN. The run must have one layer in closed form (afl, fedacnnl) and must have
+stored its sums (--store_sums). The contribution of a client is the score of the
+model minus the score of the model without the client (docs/forget.md). With
+--retrain you can use a run of any method, which is repeated once without each
 client.
-The folder --out gets contributions.csv with a row for each client and seed, and
-contributions.png and .pdf with a bar for each client, the largest first.
+
+In the folder --out you get contributions.csv with a row for each client and seed.
+You also get contributions.png and .pdf with a bar for each client, the largest
+first.
 """
 
 from collections.abc import Sequence

@@ -2,15 +2,16 @@
 
   python -m experiments.demo [--out_dir=out/demo] [--run_pictures]
 
-The methods are GA-FSVRG and MA-FSVRG of the diversified paper, FSVRG and
-FedAvg. The data are scikit-learn's digits, so nothing is downloaded: 60 clients
-with one or two classes each, of whom 12 take part in each of 60 rounds, with 3
-seeds. Every method does the same local work, 20 steps of 10 examples, and its
-learning rate is the best of a grid (--flagfile=demo/ga_fsvrg.flags has it).
+You can start with this command, because nothing is downloaded: the data are
+scikit-learn's digits. The methods are GA-FSVRG and MA-FSVRG of the diversified
+paper, FSVRG and FedAvg. There are 60 clients with one or two classes each, and 12
+of them take part in each of 60 rounds, with 3 seeds. Every method does the same
+local work, 20 steps of 10 examples, and its learning rate is the best of a grid
+(--flagfile=demo/ga_fsvrg.flags has it).
 
-The command prints a table and writes it with a picture and the runs to
---out_dir. With --run_pictures each run has its pictures, too, also one that was
-finished before.
+You see a table, and find it in --out_dir with a picture and the runs. With
+--run_pictures you also get pictures of each run, even if the run was finished
+before.
 """
 
 from collections.abc import Mapping, Sequence

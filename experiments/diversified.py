@@ -1,8 +1,9 @@
-"""The figures and tables of the diversified paper (MA-FSVRG, GA-FSVRG).
+"""Makes the figures and tables of the diversified paper (MA-FSVRG, GA-FSVRG).
 
   python -m experiments.diversified --figure=NAME [--scale=quick]
 
-``--help`` lists the figures. ``reproduction/diversified`` says what each one shows.
+``--help`` lists the figures, and you find a description of each in
+``reproduction/diversified``.
 """
 
 from .reproduction.diversified.figures import PAPER

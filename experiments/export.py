@@ -4,9 +4,10 @@
   python -m experiments.export --to=flower --out=app --algorithm=scaffold \\
       --dataset=digits --num_clients=8 --rounds=10 ...
 
-RUN is the folder of a finished run; or the flags are those of a run. The app
-has the method's two halves, its settings and its seed (docs/deploy.md). It
-needs the package flwr (pip install 'fedjax_alg[flower]').
+To train on several machines, give the folder of a finished run, RUN, or the flags
+of a run. You get an app with the client's part and the server's part of the method,
+the run's settings and its seed (docs/deploy.md). The app needs the package flwr
+(pip install 'fedjax_alg[flower]').
 """
 
 from collections.abc import Sequence

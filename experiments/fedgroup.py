@@ -1,8 +1,9 @@
-"""The figures and tables of the fedgroup paper (FedGroup, FedGrouProx).
+"""Makes the figures and tables of the fedgroup paper (FedGroup, FedGrouProx).
 
   python -m experiments.fedgroup --figure=NAME [--scale=quick]
 
-``--help`` lists the figures. ``reproduction/fedgroup`` says what each one shows.
+``--help`` lists the figures, and you find a description of each in
+``reproduction/fedgroup``.
 """
 
 from .reproduction.fedgroup.figures import PAPER

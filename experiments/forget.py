@@ -2,12 +2,14 @@
 
   python -m experiments.forget RUN --clients=3,17 --out=out/without_3_17
 
-RUN is the folder of a finished run of a method in closed form (such as afl or
-fedacnnl) that has stored its sums (--store_sums). The folder --out gets a run whose
-model is that of a run in which these clients never took part: their sums are
-subtracted and the first layer is solved again. For the later layers of a network
-give --refit: the clients that remain then fit them again. --add adds clients
-instead (docs/forget.md). RUN stays as it is.
+To get the model of a run in which some clients never took part, give the folder of
+the finished run, RUN. Its method must be in closed form (such as afl or fedacnnl),
+and it must have stored its sums (--store_sums). The command subtracts the sums of
+these clients, solves the first layer again, and writes a new run to the folder
+--out. RUN does not change.
+
+If the network has later layers, give --refit: the clients that remain then fit
+these layers again. With --add you add clients instead (docs/forget.md).
 """
 
 from collections.abc import Sequence
@@ -45,7 +47,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     raise UsageError("--out: give the folder of the new run")
   folder, out = expand_path(words[0]), output_path(values.out, "out")
   if out.resolve() == folder.resolve():
-    raise UsageError(f"--out={values.out}: is the run itself, which stays as it is")
+    raise UsageError(f"--out={values.out}: is the run itself; give another folder")
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
     raise UsageError(f"--out={values.out}: exists already; give another folder")
   revise = fa.add if values.add else fa.forget
@@ -58,7 +60,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   new = [row for row in cost if row["round"] > result.rounds[-2]]
   seeds, several = len(result.seeds), "s" * (len(ids) != 1)
   num_others = sum(row["cohort_present"] for row in new[seeds::seeds])
-  others = "nobody else was asked"
+  others = "no other client was asked"
   if num_others:
     others = f"{num_others} were asked to fit later layers again"
   print(f"{len(ids)} client{several} sent {new[0]['bytes_up']:,} bytes each; {others}")

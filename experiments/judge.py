@@ -3,32 +3,39 @@
   python -m experiments.judge claims.csv out/fedavg Ours=out/third \\
       [--out=out/judge]
 
-claims.csv has a line for each claim, with the columns
+To check which claims your runs confirm, write a line for each claim into
+claims.csv, with these columns:
 
-  method    name of a run, or "A - B" for what A gains over B, seed by seed
+  method    name of a run, or "A - B" for the gain of A over B, paired by seed
   protocol  evaluation protocol, such as global or local
-  metric    of metrics.csv, such as accuracy; or what is spent to reach a value
-            of it, such as round_to_accuracy_90% or total_bytes_to_accuracy_90%
-            (round, total_floats, total_bytes, simulated_s)
+  metric    a column of metrics.csv, such as accuracy; or the cost of reaching a
+            value of it, such as round_to_accuracy_90% or
+            total_bytes_to_accuracy_90% (round, total_floats, total_bytes,
+            simulated_s)
   value     the number, shares in percent (78.7 or 78.7%; a share of at most one
-            percent with its sign, 0.5%); a bound is ">50" or "<50", of a margin
-            ">0", of rounds that are not enough ">100"
+            percent needs a percent sign, 0.5%); a bound is ">50" or "<50", for
+            a margin ">0", for rounds that are not enough ">100"
   rule      which value of the curve counts: final, last_10 (mean of the last
-            ten rounds) or best; of what is spent nothing
+            ten rounds) or best; empty for a cost
 
-and as many others as you like, which are shown. The file is text in UTF-8 with
-commas. Runs are folders, named as by the command compare (NAME=FOLDER, else the
-method).
+You can add other columns, which are shown unchanged. The file must be text in
+UTF-8 with commas. Give the runs as folders, with names as in the command compare
+(NAME=FOLDER, otherwise the method).
 
-A verdict is one of five words, with its reason: reached (at most 0.3 points
-off, or 5 % of numbers that are no shares, or inside the interval, and the
-interval is narrower than a point), better or worse (off by more than that and
-than the interval), undecided (all else), not testable (without a run). On
-CIFAR-10 and FEMNIST 0.5 points count as 0.3. A bound such as ">50" is reached,
-or worse, if the interval excludes the value. Rounds to a value that no seed
-reaches are worse; where a run is too short for the claim, it is undecided.
-Intervals: 95 %, over the seeds; one seed decides nothing. --out gets judge.md
-and judge.csv.
+You get one of five verdicts for each claim, with the reason:
+
+  reached     at most 0.3 points off (5 % if the number is no share), or inside
+              the interval; in both cases the interval is narrower than a point
+  better      off by more than that and by more than the interval
+  worse       the same in the other direction
+  undecided   everything else
+
+The fifth is "not testable", without a run. On CIFAR-10 and FEMNIST, 0.5 points
+count as 0.3. A bound such as ">50" is
+reached, or worse, if the interval excludes the value. If no seed reaches a value, a
+claim about the rounds until then is worse, and undecided if the run is too short
+for the claim. The 95 % intervals are over the seeds, so one seed decides nothing.
+You find the verdicts in judge.md and judge.csv in the folder --out.
 """
 
 import collections

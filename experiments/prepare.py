@@ -2,11 +2,11 @@
 
   python -m experiments.prepare mnist [cifar10 ...] [--data_dir=FOLDER]
 
-Any data set of TFDS may be named, such as kmnist or emnist/letters; runs read
-those that are labelled images of one size. This is done once, on a machine with
+You can name any data set of TFDS, such as kmnist or emnist/letters. Runs can read
+those with labeled images of one size. You need this command once, on a machine with
 internet access. It needs TensorFlow, which `pip install 'fedjax_alg[prepare]'`
-installs (in the repository `./launch.sh prepare` does); the runs do not need
-it. Runs find the data with the same --data_dir.
+installs (in the repository `./launch.sh prepare` does). The runs need neither. To
+let them find the data, give the same --data_dir.
 """
 
 from collections.abc import Sequence

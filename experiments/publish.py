@@ -3,32 +3,33 @@
   python -m experiments.publish --paper=diversified --from=out/diversified
 
 First make the figures, for example with python -m experiments.diversified
---figure=all. This command then writes docs/results/diversified.md with every
-table that it finds (fig1/fig1.md, table1/table1.md, ...), and copies the
-pictures beside it, compressed where they are large.
+--figure=all. This command then writes docs/results/diversified.md with every table
+that it finds (fig1/fig1.md, table1/table1.md, ...). It copies the pictures
+next to the page, and compresses large ones.
 
   python -m experiments.publish --all
 
-publishes every paper whose figures are in out/<paper> or whose page is there
-already, those of the commands experiments.trust and experiments.beyond among
-them, and writes docs/results/claims.md: how many claims of each of the four
-papers are met, and every one that is not, with what was tried. The answers of
-the figures are kept in docs/results/<paper>.answers.csv. Without --from, a page
-that is there already is written again from what it has and from its notes.
+publishes every paper with figures in out/<paper> or with a page,
+including the pages of the commands experiments.trust and experiments.beyond. You
+also get docs/results/claims.md. It shows how many claims of each of the four papers
+are met, and every claim that is not, with the attempts. The answers of the figures
+are in docs/results/<paper>.answers.csv. Without --from, an existing page is written
+again from its content and its notes.
 
   python -m experiments.publish --all --redraw
 
-draws the pictures again for which the numbers beside the pages suffice. The
-others need the folders of their figures (--finished of their commands).
+draws the pictures again for which the numbers next to the pages suffice. For the
+others you need the folders of their figures (--finished of their commands).
 
-What the page has of a figure stays, answers and pictures included, until that
-figure is published again. So one figure can be made anew without the runs of
-the others. To take a figure away, delete its part of the page and its lines of
+The part of a figure on the page, with answers and pictures, does not change until
+you publish that figure again. You can therefore make one figure anew without the
+runs of the others. To remove a figure, delete its part of the page and its lines of
 the answers.
 
-Text of your own goes into docs/results/diversified.notes.md: a section with the
-heading "## fig1" is put below the title of that figure, "## intro" at the top
-of the page, and "## cifar10" at the top of the page diversified_cifar10.md. The
+You can write text for a page into docs/results/diversified.notes.md. A section with
+the heading "## fig1" is put below the title of that figure, and "## intro" at the
+top of the page. The section "## cifar10" is put at the top of the page
+diversified_cifar10.md. The
 same input always gives the same files.
 """
 

@@ -3,9 +3,9 @@
   python -m experiments.run --algorithm=ga_fsvrg --dataset=digits \
       --partition=classes --num_clients=60 --out_dir=out/first
 
-``--algorithm=NAME --help`` shows the hyper-parameters of an algorithm and what
-a first run needs, ``--help=GROUP`` the flags of a group, ``--helpfull`` all.
-``--distributed`` runs it in several processes.
+To see the hyper-parameters of an algorithm and the flags that you need for a first
+run, use ``--algorithm=NAME --help``. ``--help=GROUP`` shows the flags of a group,
+``--helpfull`` all flags. ``--distributed`` executes the run in several processes.
 """
 
 from collections.abc import Sequence

@@ -4,13 +4,13 @@
       --validation_clients=10 --num_seeds=3 --rounds=60 \\
       --sweep=client_lr=0.01,0.1,1 --out_dir=out/rates
 
-The sweep writes a table (sweep.md, sweep.csv), a picture (sweep.png), the best
-setting (sweep.json), with --html a page to explore (sweep.html), and a folder
-for each setting. This folder has the same files and the same numbers as a
-single run of the setting, made by python -m experiments.run.
+You get a table (sweep.md, sweep.csv), a picture (sweep.png), the best setting
+(sweep.json) and a folder for each setting. With --html you also get a page to
+explore (sweep.html). The folder of a setting has the same files and the same numbers as
+a single run of the setting, made by python -m experiments.run.
 
 Settings that differ only in numeric hyper-parameters such as --client_lr share
-one compiled program. Each value of any other flag needs a program of its own.
+one compiled program. For any other flag, each value needs a separate program.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,9 @@
-"""Tables of other works that a federated-learning library is trusted by.
+"""Makes tables of other works, by which you can judge whether to trust the library.
 
   python -m experiments.trust --table=NAME [--scale=quick]
 
-``--help`` lists the tables. ``reproduction/trust`` says what each one shows.
+``--help`` lists the tables, and you find a description of each in
+``reproduction/trust``.
 """
 
 from .reproduction.trust.figures import PAPER

@@ -1,12 +1,12 @@
 """Chooses learning rates by the accuracy on validation clients.
 
-The command has two forms. The first one tunes any run:
+You can use this command in two forms. The first one tunes any run:
 
   python -m experiments.tune --algorithm=fedavg --dataset=digits \\
       --validation_clients=10 --sweep=client_lr=0.01,0.1,1
 
-It runs a sweep (python -m experiments.sweep) and chooses the best setting by
-the clients that --validation_clients holds out. Without --sweep it tries seven
+It runs a sweep (python -m experiments.sweep) and chooses the setting that is best
+for the clients that --validation_clients holds out. Without --sweep it tries seven
 values of --client_lr.
 
 The second form tunes all methods of a paper's figures:
@@ -14,32 +14,36 @@ The second form tunes all methods of a paper's figures:
   python -m experiments.tune --paper=conjugate --data=mnist --data_dir=...
 
 It runs every method with the same number of settings (--settings, 12), on three
-partitions with three seeds each (one for the studies beyond the papers), and
-chooses the one of the best accuracy on data that are held out: clients of the
-conjugate and diversified papers, which have to have 100 examples of every class,
-and for the others a sixth of the training images or another draw of synthetic
-data. There the accuracy is that of the clients' models for the analytic paper, the
-board and the map, and of the global model for central acceleration. It is the mean
-of the last ten rounds, of all rounds for the conjugate paper, which is about speed,
-and of the last evaluation for the analytic one, the board and the map (of every
-step where clients drift). Test data are not read. The choices are printed and
-written to tune.md and tune.csv; --write puts them into
-presets/<paper>/settings.csv. The map has a grid of three learning rates.
+partitions with three seeds each (one for the studies beyond the papers). It
+chooses the setting with the best accuracy on held-out data, and never reads test
+data. For the conjugate and diversified papers, these data are clients, which must
+have 100 examples of every class. For the others, they are a sixth of the training
+images or another draw of synthetic data. In these data, the clients' models are
+measured for the analytic paper, the board and the map, and the global model for
+central acceleration.
 
-The settings are drawn from the ranges of all that the paper leaves open in a
-method (experiments/reproduction/tuning.py), together; the first is the one that
-the paper states. The ranges of the learning rate are the same for every method,
-in units of its step. The methods of FSVRG's family divide the learning rate by the
-client's number of examples n_i, so for them it is multiplied by the mean of n_i.
+The accuracy is the mean of the last ten rounds. For the conjugate paper, which is
+about speed, it is the mean of all rounds. For the analytic paper, the board and
+the map, it is the accuracy of the last evaluation (of every step if clients drift).
 
-In place of a grid, in both forms:
+You see the choices, and find them in tune.md and tune.csv. With --write you put
+them into presets/<paper>/settings.csv.
+
+The settings are drawn together from the ranges of everything that the paper leaves
+open in a method (experiments/reproduction/tuning.py). The map has a grid of three
+learning rates. The first setting is the one that the paper states. The ranges of
+the learning rate are the same for every method, in units of its step. The methods
+of FSVRG's family divide the learning rate by the client's number of examples n_i,
+so for them it is multiplied by the mean of n_i.
+
+Instead of a grid, you can use derivatives in both forms:
 
   python -m experiments.tune --algorithm=fedavgm --dataset=digits \\
       --validation_clients=10 --tune_by_gradient=client_lr,server_lr
 
-executes the run a few times with the derivatives of the validation loss by
-these hyper-parameters, and moves them all at once. A start is the value of the
-flag; with --paper it is the stated setting.
+This executes the run a few times with the derivatives of the validation loss by
+these hyper-parameters, and moves all of them at once. It starts at the values of
+the flags; with --paper, it starts at the stated setting.
 """
 
 from collections.abc import Sequence

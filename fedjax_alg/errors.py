@@ -1,6 +1,6 @@
 """The error for an option, an argument or a file that cannot be used."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 import difflib
 import os
 import re
@@ -138,6 +138,10 @@ def a_type(value: object) -> str:
 #: letter in a name of four gives 0.75; fedadam and pfedme have 0.62.
 _SIMILAR = 0.75
 
+#: The same for names of other libraries, which stand for another name here: one
+#: wrong letter in a name of ten.
+_SIMILAR_FOREIGN = 0.9
+
 
 def normalize_name(name: object) -> str:
   """Removes what people write differently: case, spaces, dashes, ...
@@ -212,6 +216,7 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     ("out output savedir logdir rootdir resultsdir savefoldername", "out_dir", "out"),
     ("evalgap evalfreq evalinterval evaluationfrequency testevery", "eval_every"),
     ("restore ckpt load checkpointdir", "resume"),
+    ("samples numsamples", "train_examples"),
     ("droprate clientdroprate", "dropout"),
     ("clippingbound clippingnorm", "clip_norm"),
     ("gradclip maxgradnorm localmaxgradnorm", "client_clip"),
@@ -253,10 +258,22 @@ def synonym(name: str, names: Iterable[str]) -> str | None:
   Returns:
     The known name; None if there is none.
   """
-  by_letters = {normalize_name(candidate): candidate for candidate in names}
-  for meaning in _SYNONYMS.get(normalize_name(name), ()):
-    if normalize_name(meaning) in by_letters:
-      return by_letters[normalize_name(meaning)]
+  return _meaning(normalize_name(name), _by_letters(names))
+
+
+def _by_letters(names: Iterable[str]) -> dict[str, str]:
+  """``normalize_name`` -> the first name that has these letters."""
+  letters: dict[str, str] = {}
+  for name in names:
+    letters.setdefault(normalize_name(name), name)
+  return letters
+
+
+def _meaning(letters: str, known: Mapping[str, str]) -> str | None:
+  """The known name that a normalized foreign one stands for."""
+  for meaning in map(normalize_name, _SYNONYMS.get(letters, ())):
+    if meaning in known:
+      return known[meaning]
   return None
 
 
@@ -268,19 +285,22 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     names: the known names.
 
   Returns:
-    The known name: what others call so (``lr`` is ``client_lr``), else the most
-    similar one; None if none is similar.
+    The known name that other libraries call so (``lr`` is ``client_lr``), else
+    the one whose name, here or in other libraries, is the most similar; None if
+    none is similar.
   """
-  by_letters: dict[str, str] = {}
-  for candidate in names:
-    by_letters.setdefault(normalize_name(candidate), candidate)
-  meant = synonym(name, by_letters.values())
+  letters, known = normalize_name(name), _by_letters(names)
+  meant = _meaning(letters, known)
   if meant:
     return meant
-  matches = difflib.get_close_matches(
-    normalize_name(name), list(by_letters), n=1, cutoff=_SIMILAR
-  )
-  return by_letters[matches[0]] if matches else None
+  foreign = {
+    other: meaning for other in _SYNONYMS if (meaning := _meaning(other, known))
+  }
+  near = difflib.get_close_matches(letters, list(known), 1, _SIMILAR)
+  near += difflib.get_close_matches(letters, list(foreign), 1, _SIMILAR_FOREIGN)
+  for match in difflib.get_close_matches(letters, near, 1, 0):
+    return known.get(match) or foreign[match]
+  return None
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

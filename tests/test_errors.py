@@ -76,7 +76,7 @@ def test_an_error_of_somebody_else_in_one_line(error, why, description):
   assert (reason(error), describe_error(error)) == (why, description)
 
 
-NAMES = ("fedavg", "ma_fsvrg", "pfedme", "ifca", "client_lr", "classes")
+NAMES = ("fedavg", "ma_fsvrg", "pfedme", "ifca", "client_lr", "classes", "rounds")
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,13 @@ NAMES = ("fedavg", "ma_fsvrg", "pfedme", "ifca", "client_lr", "classes")
     ("ifac", "ifca"),
     ("clientlr", "client_lr"),
     ("class", "classes"),
+    # Misspelt names of other libraries.
+    ("num_round", "rounds"),
+    ("learning_rates", "client_lr"),
+    ("client_learning_rates", "client_lr"),
+    ("num_epoch", None),  # means local_epochs, which is not known here
+    ("clients_per_rounds", None),
+    ("time", None),  # not "times", which is the number of seeds elsewhere
     ("fedadam", None),
     ("feddyn", None),
     ("fednova", None),

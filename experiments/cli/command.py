@@ -114,10 +114,6 @@ def explain_write_errors(place: str) -> Iterator[None]:
     raise UsageError(f"{place}: cannot be written ({reason(error)})") from error
 
 
-#: Characters of the values of a flag from which on they may stand in several lines.
-_LONG = 30
-
-
 def _help_lines(values: absl_flags.FlagValues) -> list[str]:
   """Describes each flag, with its default, at the terminal's width."""
   lines = []
@@ -130,8 +126,5 @@ def _help_lines(values: absl_flags.FlagValues) -> list[str]:
     )
     tail = "" if default in (None, "") else f"={default}"
     text = flag.help.split("\n")[0].rstrip(";")  # absl adds a line
-    values_of, _, about = text.partition(">: ")
-    if len(values_of) > _LONG and about:  # room for new lines
-      text = f"{values_of.replace('|', '| ')}>: {about}"
     lines += help_lib.definition_lines(f"--{name}{tail}", text)
   return lines

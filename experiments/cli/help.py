@@ -98,22 +98,26 @@ def _wrap_paragraph(part: str) -> str:
   )
 
 
+class _Wrapper(textwrap.TextWrapper):
+  """Breaks lines at spaces, and after a | between values (a|b|c)."""
+
+  wordsep_simple_re = re.compile(r"([\t\n ]+)|(?<=\w\|)(?=\w)")
+
+
 def _wrap(words: str, indent: str = "") -> list[str]:
   """Breaks a text into lines of the terminal's width."""
-  width = max(60, min(shutil.get_terminal_size().columns, 100))
-  lines = textwrap.wrap(
-    program_lib.as_typed(words, space="\N{NO-BREAK SPACE}"),
-    width,
+  lines = _Wrapper(
+    max(60, min(shutil.get_terminal_size().columns, 100)),
     initial_indent=indent,
     subsequent_indent=indent,
     break_on_hyphens=False,
     break_long_words=False,
-  )
+  ).wrap(program_lib.as_typed(words, space="\N{NO-BREAK SPACE}"))
   return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def definition_lines(name: str, about: str) -> list[str]:
-  """Writes a name, and in the column beside it what it is."""
+  """Writes a name and, in the next column, its explanation."""
   lines = _wrap(about, " " * _INDENT)
   head = f"  {name}"
   if lines and len(head) < _INDENT - 1:

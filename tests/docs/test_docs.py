@@ -317,6 +317,32 @@ def test_errata_that_are_cited_are_there():
   assert not {k: str(v) for k, v in cited.items() if k not in entries}
 
 
+#: Words of the glossary that mean nothing else on a guide.
+TERMS = (
+  "anchor gradient",
+  "cohort",
+  "lane",
+  "ledger",
+  "newcomer",
+  "principal angle",
+  "slot",
+)
+#: What is no prose: code, a formula, a heading.
+NO_PROSE = r"^(```+).*?^\1 *$|^(?: {4}|#).*?$|``.+?``|`[^`\n]+`|\$[^$\n]+\$"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("term", TERMS)
+def test_a_term_is_linked_where_a_guide_first_has_it(term):
+  assert re.search(rf"^(?:.*, )?{term}\b", page_of("glossary"), re.M)
+  for path in sorted((ROOT / "docs").glob("*.md")):
+    if path.stem in ("glossary", "architecture", "changelog", "api", "options"):
+      continue
+    text = re.sub(NO_PROSE, "", path.read_text("utf-8"), flags=re.S | re.M)
+    first = re.search(rf"\b{term}s?\b.{{0,9}}", text, re.I)
+    assert first is None or "](" in first[0], (path.name, first[0])
+
+
 def test_every_public_name_is_in_the_api():
   import fedjax_alg
 

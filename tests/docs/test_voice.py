@@ -15,6 +15,7 @@ limits that can only be tightened. ``python tests/docs/test_voice.py`` prints al
 counts; with ``--tighten`` it also writes the file, with lower limits only.
 """
 
+import ast
 import collections
 import dataclasses
 import inspect
@@ -299,9 +300,20 @@ def texts_of_the_api():
   }
 
 
+def texts_of_the_commands():
+  """Docstrings of the commands, which --help shows, without examples."""
+  for path in sorted((ROOT / "experiments").glob("*.py")):
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    text = re.sub(r"^  (?:python -m|fedjax-alg) .*(?:\n {6}.*)*", "", text, flags=re.M)
+    text = re.sub(r"^  (\S+) {2,}(?=\S)", r"\n\n\1: ", text, flags=re.M)
+    yield re.sub(r"^ +", "", text, flags=re.M)
+
+
 @pytest.mark.fast
 def test_docstrings_and_help_have_as_few_idioms():
-  number, words = add_up(texts_of_the_api())
+  commands = "\n\n".join(texts_of_the_commands())
+  assert number_of_words(commands) > 1_500 and not faults(commands)
+  number, words = add_up([*texts_of_the_api(), commands])
   assert words > 10_000
   gaps = distance(number, target(words, turns=False))
   # Texts of options are questions ("what a client sends: x = ...") and lists.

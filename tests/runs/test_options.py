@@ -113,11 +113,11 @@ def test_a_text_of_numbers_may_be_given_as_numbers(value, text):
   [
     *(
       (name, "did you mean 'client_lr'?")
-      for name in ("lr", "learning_rate", "client_learning_rate")
+      for name in ("lr", "learning_rate", "client_learning_rates")
     ),
     *((name, "did you mean 'local_epochs'?") for name in ("epochs", "num_epochs")),
     ("batch", "did you mean 'batch_size'?"),
-    ("num_rounds", "did you mean 'rounds'?"),
+    *((name, "did you mean 'rounds'?") for name in ("num_rounds", "num_round")),
     ("fraction_fit", "did you mean 'participation'?"),
     ("clients_per_round", "did you mean 'cohort_size'?"),
     ("evaluations", ""),

@@ -249,7 +249,7 @@ def test_the_command_writes_a_run(tmp_path, capsys):
   words = [str(folder), "--clients=3", f"--out={out}"]
   assert experiments.forget.main(words) == 0
   text = capsys.readouterr().out
-  assert "1 client sent 11,176 bytes each; nobody else was asked" in text
+  assert "1 client sent 11,176 bytes each; no other client was asked" in text
   result = fa.load_run(out)
   assert result.facts["revisions"][0]["of_run"] == str(folder)
   assert not np.asarray(result._state().states.sums[0].clients)[0, 3]

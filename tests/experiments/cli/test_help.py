@@ -46,7 +46,8 @@ def test_the_first_screen_begins_with_the_methods_own(
   members = hparams.fields_by_group(registry.get(algorithm).hparams)[""]
   assert f"--{first}" in flags[: len(members)]
   assert all(f"--{field.name}" in flags for field in members)
-  assert max(map(len, text.splitlines())) <= 80
+  for page in (text, help_text(f"--algorithm={algorithm}", "--helpfull")):
+    assert max(map(len, page.splitlines())) <= 80
 
 
 def test_groups_share_out_the_hyper_parameters_of_every_method():
@@ -84,6 +85,13 @@ def test_an_unknown_group_is_one_line(argv, words):
   for part in words.split(" & "):
     assert part in str(caught.value)
   assert "\n" not in str(caught.value)
+
+
+def test_lists_of_values_are_broken_between_values(monkeypatch):
+  monkeypatch.setenv("COLUMNS", "80")
+  lines = help_text("--helpfull").splitlines()
+  assert max(map(len, lines)) <= 80 and any(line.endswith("|") for line in lines)
+  assert not [line for line in lines if "| " in line]
 
 
 def test_no_default_is_shown_where_there_is_none():
