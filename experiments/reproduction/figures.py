@@ -983,8 +983,8 @@ def _command(paper: Paper) -> Command:
     f"usage: python -m experiments.{paper.name} --{paper.flag}=NAME [flags]"
     f"\n\nMakes the figures and tables of {paper.works}. It makes the runs "
     "that a figure needs and writes its picture (PNG, PDF), its points "
-    "(CSV) and a table of the published numbers beside ours (Markdown) to "
-    "the folder NAME in --out_dir. For example:\n\n"
+    "(CSV) and a table of the published numbers, if there are any, next to ours "
+    "(Markdown) to the folder NAME in --out_dir. For example:\n\n"
     f"  python -m experiments.{paper.name} --{paper.flag}={next(iter(titles))} "
     "--scale=quick",
     _flags(paper),
