@@ -158,7 +158,10 @@ def _join_halves(
     method = KModels(**several, grouping=grouping)
     refused = k_models.forbidden_links(method)
   if server.needs_mean_square:
-    refused |= {"private": "the server reads every norm without noise (allowed: none)"}
+    refused |= {
+      "private": "the server reads the norm of every update without noise "
+      "(allowed: none)"
+    }
     if not exchange.aggregator.is_mean:
       raise OptionError(
         f"`aggregator`={exchange.aggregator.name}: the server's step compares the mean "
