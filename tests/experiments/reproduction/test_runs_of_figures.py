@@ -35,7 +35,7 @@ PUBLISHED = {
   ),
   "beyond": (
     "hostile:ae052db1 bytes:2e3720e8 late:fc3d4f33 private:ff7d6924 board:e79dcbf3 "
-    "map:a4629d5c acceleration:82e8e80c family:5e4fa38c"
+    "map:a4629d5c acceleration:04da7556 family:5e4fa38c"
   ),
 }
 
