@@ -33,7 +33,8 @@ You get one of five verdicts for each claim, with the reason:
 The fifth is "not testable", without a run. On CIFAR-10 and FEMNIST the limit is
 0.5 points instead of 0.3. A bound such as ">50" is reached, or worse, if the
 interval excludes the value. If no seed reaches a value, a claim about the rounds
-until then is worse, and undecided if the run is too short for the claim. The 95 % intervals are over the seeds, so one seed decides nothing.
+until then is worse, and undecided if the run is too short for the claim. The 95 %
+intervals are over the seeds, so one seed decides nothing.
 You find the verdicts in judge.md and judge.csv in the folder --out.
 """
 
