@@ -301,8 +301,8 @@ def _of_accelerations(data: str, share: str) -> _Protocol:
   rates = _ACCELERATION_RATES[data]
   spaces = _ACCELERATIONS
   if data in _SIZE_UNITS:
-    shorter = {"gradient_step": _SHORT_STEPS}
-    spaces = spaces | {"ga_fsvrg": spaces["ga_fsvrg"] | shorter}
+    short_steps: Space = {**spaces["ga_fsvrg"], "gradient_step": _SHORT_STEPS}
+    spaces = {**spaces, "ga_fsvrg": short_steps}
   return _Protocol(
     rates,
     float(str(rates.stated)),
