@@ -51,6 +51,7 @@ class Extrapolation:
     "disagree; 0: along the mean update",
     minimum=0.0,
     below=1.0,
+    neutral=0.0,
     source="the authors' code",
     when=_EXTRAPOLATED,
     later=True,

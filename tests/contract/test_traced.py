@@ -107,6 +107,7 @@ VARIANTS = [
       central_rule="printed", split="copies", aggregator="krum", attack="inner_product"
     ),
   ),
+  ("fedexp", dict(extrapolation_momentum=0.5)),
   ("scaffold", dict(option="I", client_optimizer="momentum")),
   ("mime_lite", dict(base="momentum")),
   ("baffle", dict(protocol="per_client", server="sgd")),

@@ -1,4 +1,4 @@
-"""A board of clustered and personalised methods, all tuned with equal budgets.
+"""A board of clustered and personalized methods, all tuned with equal budgets.
 
 Nine methods on three data sets, nine partitions of each with one seed. Every
 method's settings are those of

@@ -79,8 +79,10 @@ def readings_table(outcomes: suite.Outcomes) -> str:
         values = verdicts.late(metric, protocol)(o)
         words.append(markdown.format_values(values))
         if claim is not None:
+          # Whether another measure gives the number, even an impossible one.
+          tested = claim._replace(untestable="")
           _, verdict, _ = answers.answer_number(
-            values, claim, o.cell.choices, data=o.cell.data
+            values, tested, o.cell.choices, data=o.cell.data
           )
           words[-1] += f" ({verdict})"
     rows.append(words)
