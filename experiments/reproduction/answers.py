@@ -129,13 +129,10 @@ def of_accuracies(
     The cell of a table, with the published number in parentheses, and the answer
     to the claim if there is one.
   """
-  claimed = np.nan if claim is None else claim.value
-  ours, place = rule.place_values(values, claimed, "%")
   if claim is None:
-    return ours, []
-  gap = abs(values.mean() - claim.value)
-  verdict = rule.verdict(place, ours, gap, "accuracy", "%")
-  answer = of_claim(figure, claim, ours, *verdict, rounds=str(rounds))
+    return rule.place_values(values, np.nan, "%")[0], []
+  ours, verdict, reason = answer_number(values, claim)
+  answer = of_claim(figure, claim, ours, verdict, reason, str(rounds))
   return f"{ours} ({claim.printed})", [answer]
 
 

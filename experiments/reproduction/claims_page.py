@@ -291,8 +291,8 @@ _NUMBERS = (
 
 def standing(answer: _Answer) -> str:
   """Reduces the verdict on a number to a column of ``_head``."""
-  named = (rule.OTHER_THAN_PRINTED, report.IMPOSSIBLE, report.HARDWARE)
-  return answer.reason if answer.reason in named else answer.verdict
+  columns = (rule.OTHER_THAN_PRINTED, report.IMPOSSIBLE, report.HARDWARE)
+  return answer.reason if answer.reason in columns else answer.verdict
 
 
 def _head(papers: Mapping[str, Sequence[_Row]]) -> str:

@@ -78,6 +78,8 @@ SERVERS = (
   f"{PREFIX}NAME",
 )
 
+#: Optimizers of optax that estimate their steps -> their default learning rate.
+_FACTORS = {f"{PREFIX}{name}": 1.0 for name in RATE_FREE}
 #: Default learning rates of the local methods and of the server steps. A local
 #: method that is not named here has 0.1.
 CLIENT_LR = {"svrg": 12.0, "muon": 0.01}
@@ -89,7 +91,7 @@ SERVER_LR = {
   "adagrad": 0.1,
   "adaptive": 0.02,
   "conjugate_gradient": 0.02,
-  **{f"{PREFIX}{name}": 1.0 for name in RATE_FREE},
+  **_FACTORS,
 }
 #: Server steps whose length is not an option.
 _WITHOUT_RATE = ("cg_line_search", "extrapolated", "lookahead")
@@ -205,8 +207,7 @@ class ComposedHParams(
     """The same, with each learning rate of 0 replaced by its default."""
     rates: dict[str, Any] = {}
     if is_zero(self.client_lr):
-      name = self.client_optimizer.removeprefix(PREFIX)
-      usual = 1.0 if name in RATE_FREE else 0.1
+      usual = _FACTORS.get(self.client_optimizer, 0.1)
       rates["client_lr"] = CLIENT_LR.get(self.client_update, usual)
     if is_zero(self.server_lr) and self.server not in _WITHOUT_RATE:
       rates["server_lr"] = SERVER_LR.get(self.server, OPTAX_LR)

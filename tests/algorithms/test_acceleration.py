@@ -24,6 +24,15 @@ WORK = dict(local_steps=4, batch_size=6, client_lr=0.2)
 L2 = problems.L2
 
 
+def linear_regression(size):
+  """A linear model of ``size`` features without a bias, which starts at 0."""
+  return fa.models.from_functions(
+    lambda key: {"w": jnp.zeros((size, 1))},
+    lambda params, x: x @ params["w"],
+    task="regression",
+  )
+
+
 def deployed(problem, name, state, **settings):
   """The global model that a state of the method stands for."""
   algorithm = bridge.build(problem, name, **settings)
@@ -205,11 +214,7 @@ def test_uncorrected_muon_stays_where_fedmuon_goes_to_the_optimum():
     ones, targets, names, x_test=ones[:1], y_test=targets[:1], task="regression"
   )
   federation = fa.federate(data, partition="natural")
-  model = fa.models.from_functions(
-    lambda key: {"w": jnp.zeros((1, 1))},
-    lambda params, x: x @ params["w"],
-    task="regression",
-  )
+  model = linear_regression(1)
   ends = {
     name: float(
       fa.run(
@@ -271,11 +276,7 @@ def test_the_library_has_the_rate_of_the_theorem():
   )
   federation = fa.federate(data, partition="natural")
   assert federation.data.train.size.tolist()[:4] == [3] * 4
-  model = fa.models.from_functions(
-    lambda key: {"w": jnp.zeros((3, 1))},
-    lambda params, x: x @ params["w"],
-    task="regression",
-  )
+  model = linear_regression(3)
   end = y.mean(0) / np.sqrt(3 * curvatures)
   distances, steps = [], []
   for rounds in (50, 200):
@@ -586,7 +587,10 @@ def test_a_server_of_optax_takes_the_steps_of_optax(problem, name, rate):
       w, bridge.model_of(r.state), bridge.to_oracle(params), 2e-3
     )
   if name == "schedule_free_sgd":  # The average of the iterates is deployed.
-    params = optax.contrib.schedule_free_eval_params(state, params)
+    average = optax.contrib.schedule_free_eval_params(state, params)
+    moved = bridge.to_oracle(average) - bridge.to_oracle(params)
+    assert np.abs(moved).max() > 1e-3
+    params = average
   mine = deployed(problem, "composed", r.state, **settings)
   np.testing.assert_allclose(
     bridge.to_oracle(mine), bridge.to_oracle(params), rtol=1e-4, atol=1e-6
@@ -670,11 +674,7 @@ def test_fedexps_own_problem():
     task="regression",
   )
   federation = fa.federate(data, partition="natural")
-  model = fa.models.from_functions(
-    lambda key: {"w": jnp.zeros((1000, 1))},
-    lambda params, x: x @ params["w"],
-    task="regression",
-  )
+  model = linear_regression(1000)
   result = fa.run(
     "fedexp",
     federation,
