@@ -26,8 +26,9 @@ The accuracy is the mean of the last ten rounds. For the conjugate paper, which 
 about speed, it is the mean of all rounds. For the analytic paper, the board and
 the map, it is the accuracy of the last evaluation (of every step if clients drift).
 
-You see the choices, and find them in tune.md and tune.csv. With --write you put
-them into presets/<paper>/settings.csv.
+You see the choices, and find them in tune.md and tune.csv. If you tune some methods
+again with --methods, the lines of the others stay there. With --write you put the
+choices into presets/<paper>/settings.csv.
 
 The settings are drawn together from the ranges of everything that the paper leaves
 open in a method (experiments/reproduction/tuning.py). The map has a grid of three

@@ -122,11 +122,11 @@ def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> No
         protocol.seeds,
       )
   if tuned:
-    text = tuning.choice_table(
-      f"Settings: {paper}, {data}", tuned, protocol.last, protocol.seeds
-    )
     root.mkdir(parents=True, exist_ok=True)
-    rows = tuning.trial_rows(tuned)
+    rows = tuning.merge_trials(root / "tune.csv", tuning.trial_rows(tuned))
+    text = tuning.choice_table(
+      f"Settings: {paper}, {data}", rows, protocol.last, protocol.seeds
+    )
     tables.write_rows(root / "tune.csv", rows, list(rows[0]))
     results.write_text(root / "tune.md", text)
     print(text)

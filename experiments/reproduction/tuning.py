@@ -786,21 +786,25 @@ def _finite(accuracy: float) -> str:
 
 
 def choice_table(
-  title: str, tuned: dict[str, list[Trial]], last: int | None, seeds: int
+  title: str, rows: Iterable[Mapping[str, Any]], last: int | None, seeds: int
 ) -> str:
-  """Every method's choice as Markdown."""
+  """Every method's choice as Markdown, from the rows of its tune.csv."""
   which = f"the last {last} rounds" if last else "all rounds"
-  rows = [
-    [
-      label(name),
-      len(trials),
-      choose(trials).words,
-      f"{choose(trials).validation:.2f}",
-      ", ".join(f"{a:.2f}" for a in choose(trials).accuracies),
-      f"{trials[0].validation:.2f}",
-    ]
-    for name, trials in tuned.items()
-  ]
+  choices = []
+  for method, trials in _by_method(rows).items():
+    best = next(trial for trial in trials if trial["chosen"])
+    choices.append(
+      [
+        method,
+        len(trials),
+        best["setting"],
+        f"{best['validation']:.2f}",
+        ", ".join(
+          f"{best[name]:.2f}" for name in best if name.startswith("partition_")
+        ),
+        *(f"{trial['validation']:.2f}" for trial in trials if trial["stated"]),
+      ]
+    )
   return (
     f"# {title}\n\nValidation accuracy in percent, mean of {which}, of "
     f"{seeds} seeds on each of {PARTITIONS} partitions.\n\n"
@@ -813,7 +817,7 @@ def choice_table(
         "by partition",
         "the stated setting",
       ],
-      rows,
+      choices,
     )
     + "\n"
   )
@@ -837,3 +841,22 @@ def trial_rows(tuned: dict[str, list[Trial]]) -> list[dict[str, object]]:
     for name, trials in tuned.items()
     for trial in trials
   ]
+
+
+def _by_method(
+  rows: Iterable[Mapping[str, Any]],
+) -> dict[str, list[Mapping[str, Any]]]:
+  by_method: dict[str, list[Mapping[str, Any]]] = {}
+  for row in rows:
+    by_method.setdefault(row["method"], []).append(row)
+  return by_method
+
+
+def merge_trials(
+  path: pathlib.Path, rows: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+  """Adds the rows of other methods that an earlier command wrote to ``path``."""
+  if not path.is_file():
+    return list(rows)
+  by_method = _by_method(tables.read_rows(path, None)) | _by_method(rows)
+  return [row for trials in by_method.values() for row in trials]

@@ -157,14 +157,39 @@ def test_every_setting_is_played_on_every_partition(tmp_path, monkeypatch, capsy
   assert [c.data.partition_seed for c in seen] == [0, 0, 1, 1]
   assert all(c.run.eval_protocols == ("validation",) for c in seen)
   assert [len(trial.accuracies) for trial in trials] == [2, 2]
-  text = tuning.choice_table("T", {"fedavg": trials}, 10, 1)
-  assert "FedAvg" in text and f"{tuning.choose(trials).validation:.2f}" in text
   rows = tuning.trial_rows({"fedavg": trials})
   assert [row["stated"] for row in rows] == [1, 0]
+  text = tuning.choice_table("T", rows, 10, 1)
+  assert "FedAvg" in text and f"{tuning.choose(trials).validation:.2f}" in text
   # Of 240 examples no class has a hundred.
   monkeypatch.setattr(tuning, "LEAST", 100)
   with pytest.raises(OptionError, match="fewer than 100 examples of the clas"):
     study._replace(root=tmp_path / "more").play("fedavg")
+
+
+def test_tuning_one_method_again_keeps_the_others_in_the_table(tmp_path):
+  # A table of one method alone would be published in the place of that of all.
+  def rows_of(tuned):
+    return tuning.trial_rows(
+      {
+        name: [
+          tuning.Trial({"client_lr": 0.1 * i}, (a, a)) for i, a in enumerate(every)
+        ]
+        for name, every in tuned.items()
+      }
+    )
+
+  path = tmp_path / "tune.csv"
+  before = tuning.merge_trials(path, rows_of({"fedavg": (50, 60), "mime": (70, 65)}))
+  tuning.tables.write_rows(path, before, list(before[0]))
+  after = tuning.merge_trials(path, rows_of({"fedavg": (55, 52, 51), "fedprox": (1,)}))
+  assert [(row["method"], row["validation"], row["chosen"]) for row in after] == [
+    *(("FedAvg", a, chosen) for a, chosen in ((55, 1), (52, 0), (51, 0))),
+    *(("Mime", a, chosen) for a, chosen in ((70, 1), (65, 0))),
+    ("FedProx", 1, 1),
+  ]
+  text = tuning.choice_table("T", after, 10, 1)
+  assert "| FedAvg | 3 |" in text and "| Mime | 2 |" in text
 
 
 @pytest.mark.parametrize("paper,data", tuning.PROTOCOLS)

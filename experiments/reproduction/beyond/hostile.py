@@ -38,6 +38,8 @@ METHODS = {
 #: The methods with several models.
 SEVERAL = ("MA-FSVRG", "GA-FSVRG", "IFCA", "FG-EDC")
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
+#: Distance of two methods' points of the same share, in percent of the clients.
+_ASIDE = 0.9
 #: Name of an attack -> values: on data, on updates, and one that looks honest.
 ATTACKS: dict[str, dict[str, Any]] = {
   "flipped labels": {"attack": "label_flip"},
@@ -217,31 +219,41 @@ def _hostile_section(outcomes: suite.Outcomes) -> str:
 def _draw(
   paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
 ) -> None:
-  """Draws the honest clients' accuracy over the share, a panel each."""
-  runs_of = suite.by_panel(outcomes)
+  """Draws the honest clients' accuracy over the share; a picture each defense.
+
+  The points of a share stand side by side, so that intervals do not cover each
+  other.
+  """
+  by_defense = collections.defaultdict(list)
+  for runs in suite.by_panel(outcomes):
+    by_defense[runs[0].cell.panel_title.split("; ")[1]].append(runs)
   style = styles.line_styles(METHODS)
-  with plots.sheet(
-    paths,
-    [runs[0].cell.heading for runs in runs_of],
-    title,
-    in_a_row=len(ATTACKS),
-    size=(3.4, 3.0),
-    margin=(0.6, 0.6),
-    sharey=True,
-  ) as axes:
-    for axis, runs in zip(axes, runs_of):
-      for place, (method, by_share) in enumerate(_by_share(runs).items()):
-        plots.draw_means(
-          axis,
-          method,
-          [(100 * s + 0.3 * (place - 2.5), by_share[s]) for s in sorted(by_share)],
-          style[method],
-          100.0,
-        )
-      axis.set_xlabel("hostile clients, %", fontsize=8)
-      if axis.get_subplotspec().is_first_col():
-        axis.set_ylabel("honest clients' accuracy, %", fontsize=8)
-      axis.set_ylim(0, 101)
+  for picture, runs_of in enumerate(by_defense.values(), 1):
+    number = f"_{picture}" * (picture > 1)
+    with plots.sheet(
+      [path.with_stem(path.stem + number) for path in paths],
+      [runs[0].cell.heading for runs in runs_of],
+      title,
+      in_a_row=len(ATTACKS),
+      size=(3.4, 3.0),
+      margin=(0.6, 0.6),
+      sharey=True,
+    ) as axes:
+      for axis, runs in zip(axes, runs_of):
+        for place, (method, by_share) in enumerate(_by_share(runs).items()):
+          aside = _ASIDE * (place - (len(METHODS) - 1) / 2)
+          plots.draw_means(
+            axis,
+            method,
+            [(100 * s + aside, by_share[s]) for s in sorted(by_share)],
+            style[method],
+            100.0,
+          )
+        axis.set_xticks([100 * share for share in SHARES])
+        axis.set_xlabel("hostile clients, %", fontsize=8)
+        if axis.get_subplotspec().is_first_col():
+          axis.set_ylabel("honest clients' accuracy, %", fontsize=8)
+        axis.set_ylim(0, 101)
 
 
 def _defence_statement(defence: str) -> verdicts.Statement:
