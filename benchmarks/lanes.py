@@ -11,7 +11,7 @@ the lanes that step in it, whether they have work or not:
 - CPU seconds of a round on one core.
 
 ``vmap`` steps all participants together, ``lanes`` V; the lines with several
-seeds vectorise these, too (``--map_seeds=vmap``).
+seeds vectorize these, too (``--map_seeds=vmap``).
 """
 
 import argparse

@@ -16,7 +16,7 @@ client rates, or as many from 0.03 to 4 as ``--rates`` says, in turn:
 Process start, import, compiling, training, tables and pictures all count. Wall
 time is what one waits for; CPU time, of the processes and all their threads, is
 what it costs on a machine that others use, too. The accuracies must be equal,
-setting by setting; where the settings of a sweep are vectorised (accelerators),
+setting by setting; where the settings of a sweep are vectorized (accelerators),
 but for rounding.
 """
 

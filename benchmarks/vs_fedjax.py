@@ -5,7 +5,7 @@
 
 The task is softmax regression, or the CNN (``--model=cnn``), with SGD on MNIST
 over 1,000 clients (power law of FedProx), with 20 clients per round, 20 epochs
-of batches of 10, learning rate 0.03 and no regulariser. Both libraries train
+of batches of 10, learning rate 0.03 and no regularizer. Both libraries train
 the same clients in the same rounds with the same number of local steps, epochs
 * ceil(n_i / batch) for client i, on the devices that JAX takes by default. Each
 library runs in a separate process with its best configuration, and waits while

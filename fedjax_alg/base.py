@@ -238,7 +238,7 @@ class Model(NamedTuple):
   init: Callable[[Key], Params]
   #: (params, x [B, ...]) -> logits [B, L] float32
   apply: Callable[[Params, Array], Array]
-  #: (logits [B, L], y [B]) -> unregularised loss of each example [B]
+  #: (logits [B, L], y [B]) -> unregularized loss of each example [B]
   loss: Callable[[Array, Array], Array]
   #: coefficient of (l2/2) ||w||^2, bias included, added to the mean loss; an
   #: array [] inside of one client's objective (``l2_of_sum``)
@@ -533,7 +533,7 @@ class Algorithm(NamedTuple, Generic[State]):
 
   #: (params, spec, key) -> initial state; reads no data
   init: Callable[[Params, FedSpec, Key], State]
-  #: (state, cohort of all clients, key) -> state; initialisation from data
+  #: (state, cohort of all clients, key) -> state; initialization from data
   setup: Callable[[State, Cohort, Key], State]
   #: (state, cohort, key) -> (state, aux); the state keeps its structure
   round: Callable[[State, Cohort, Key], tuple[State, RoundAux]]
@@ -574,7 +574,7 @@ class Algorithm(NamedTuple, Generic[State]):
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:
-  """The ``setup`` of an algorithm that needs no initialisation from data."""
+  """The ``setup`` of an algorithm that needs no initialization from data."""
   return state
 
 

@@ -72,7 +72,7 @@ def _root_jvp(primals, tangents):
 def zero_nan_tangent(x: Array) -> Array:
   """``x``; where it is 0, a derivative that is NaN is taken for 0.
 
-  For the steps of an optimiser with a square root of its own (optax): an entry
+  For the steps of an optimizer with a square root of its own (optax): an entry
   whose gradient has always been 0 does not move.
   """
   return x
@@ -132,7 +132,7 @@ def copies(tree: Params) -> Array:
 def drop_weak_types(tree: object) -> Any:
   """Removes the weak types of all leaves.
 
-  Optax initialises some counters with a weak type. The first update makes it
+  Optax initializes some counters with a weak type. The first update makes it
   strong, so a program that takes the state would compile twice.
   """
   return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), tree)

@@ -57,7 +57,7 @@ def image_problem() -> Problem:
 
 @contextlib.contextmanager
 def quick_compilation() -> Iterator[None]:
-  """Compiles with fewer optimisations, in two thirds of the time.
+  """Compiles with fewer optimizations, in two thirds of the time.
 
   For programs compared up to rounding; what must hold for the programs of a
   run is tested on those.
@@ -91,7 +91,7 @@ def _options(fusion_emitters: bool, level: int) -> dict[str, Any]:
 
 
 def optimised_jit(fn: Any, **options: Any) -> Any:
-  """``quick_jit`` with LLVM's optimisations, for equality of bits."""
+  """``quick_jit`` with LLVM's optimizations, for equality of bits."""
   return jax.jit(fn, compiler_options=_options(False, 3), **options)
 
 

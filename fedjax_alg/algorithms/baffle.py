@@ -8,7 +8,7 @@ draw the same K directions delta_k ~ N(0, sigma^2 I) from a common seed. Every
 client c reports K scalars, measured on a mini-batch B_c:
   forward: dL_ck = L(w + delta_k; B_c) - L(w; B_c)
   central: dL_ck = (L(w + delta_k; B_c) - L(w - delta_k; B_c)) / 2
-The server's optimiser takes a step on the estimated gradient
+The server's optimizer takes a step on the estimated gradient
   ghat = (1 / (K sigma^2)) sum_k (sum_c (n_c / n) dL_ck) delta_k.
 
 The protocol of the public code is ``per_client``. Every client draws directions
@@ -23,7 +23,7 @@ Each step needs one exchange with the clients, and a round has
 models over the rounds (EMA), which is what the authors evaluate. Its decay
 after round t = 1, 2, ... is min(ema, (1 + t) / (10 + t)).
 
-Deviations: the server's optimiser has no weight decay; instead the gradient of
+Deviations: the server's optimizer has no weight decay; instead the gradient of
 the model's L2 term is added exactly, after the clipping. The learning rate
 follows no schedule. The perturbed weights are computed anew for each direction;
 the authors add and subtract in place, which accumulates rounding errors. The
@@ -198,7 +198,7 @@ def baffle(
   In a step, client c reports for K random directions delta_k ~ N(0, sigma^2 I)
   how much its loss on a mini-batch B_c changes,
     dL_ck = L(w + delta_k; B_c) - L(w; B_c),
-  and the server's optimiser (`server`) takes a step on the estimated gradient
+  and the server's optimizer (`server`) takes a step on the estimated gradient
     ghat = (1 / (K sigma^2)) sum_k (sum_c (n_c / n) dL_ck) delta_k.
   With `protocol`=per_client, the variant of the public code, clients draw
   directions of their own and send vectors.
@@ -234,7 +234,7 @@ def baffle(
 
 @dataclasses.dataclass(frozen=True)
 class Baffle:
-  """The arguments of ``baffle``, and the server's optimiser."""
+  """The arguments of ``baffle``, and the server's optimizer."""
 
   model: Model
   hparams: BaffleHParams

@@ -278,7 +278,7 @@ _WEIGH = ("nova", "dyn", "mime", "mime_lite")
 
 
 def _check_composition(hparams: ComposedHParams) -> None:
-  """Refuses what ``compose`` itself cannot recognise.
+  """Refuses what ``compose`` itself cannot recognize.
 
   Raises:
     OptionError: a grouping by gradient although neither the local method nor

@@ -116,7 +116,7 @@ class PersonalModels(NamedTuple):
   start: Any = ()  #: the initial model, if every v_k starts there
 
 
-def _personalise(
+def _personalize(
   model: Model,
   hparams: DittoHParams,
   start: Params,
@@ -156,7 +156,7 @@ def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
     if hparams.personal_start == "received":
       # A client without data has not taken part: it keeps what it has.
       start = trees.where(met | (shard.size == 0), previous, received.start)
-    personal = _personalise(model, hparams, start, received.start, shard, key)
+    personal = _personalize(model, hparams, start, received.start, shard, key)
     read = hparams.examples_read(shard.size) + (
       hparams.personal_work.examples_read(shard.size)
     )
@@ -213,7 +213,7 @@ def ditto(
       start = trees.where(shard.size > 0, memory.start, centre)
     # Without steps: the model that the client has kept.
     shard = shard._replace(size=jnp.where(met, 0, shard.size))
-    return _personalise(
+    return _personalize(
       model, hparams, trees.where(met, personal, start), centre, shard, key
     )
 

@@ -1,4 +1,4 @@
-"""FedADMM: clients minimise their augmented Lagrangians.
+"""FedADMM: clients minimize their augmented Lagrangians.
 
 Reference: Gong, Li, Freris, "FedADMM: A Robust Federated Deep Learning Framework
 with Adaptivity to System Heterogeneity", ICDE 2022, Algorithm 1.

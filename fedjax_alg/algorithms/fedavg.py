@@ -81,7 +81,7 @@ def fedavg(
     w <- w + server_lr sum_i (n_i / n^r) (v_i - w).
 
   Args:
-    optimizer: an optimiser of the caller's for the local steps, its learning
+    optimizer: an optimizer of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
   """
   return averaging(
@@ -100,12 +100,12 @@ def fedprox(
 ) -> Algorithm[ComposedState]:
   """FedProx: FedAvg whose local models are pulled towards the global model.
 
-  The local steps minimise f_i(v) + (mu/2) ||v - w||^2:
+  The local steps minimize f_i(v) + (mu/2) ||v - w||^2:
     v <- v - client_lr (g_i(v; B) + mu (v - w)).
   The server averages as in FedAvg. With mu = 0, FedProx is FedAvg.
 
   Args:
-    optimizer: an optimiser of the caller's for the local steps, its learning
+    optimizer: an optimizer of the caller's for the local steps, its learning
       rate included, instead of `client_lr` and `client_optimizer`.
   """
   return averaging(

@@ -4,7 +4,7 @@ Reference: Acar et al., "Federated Learning Based on Dynamic Regularization",
 ICLR 2021, arXiv:2111.04263, Algorithm 1. Client k keeps G_k, an estimate of its
 gradient, and the server keeps h, the mean of all G_k. All start at zero.
 
-A participant minimises f_k(v) - <G_k, v> + (alpha/2) ||v - w||^2 by SGD from w.
+A participant minimizes f_k(v) - <G_k, v> + (alpha/2) ||v - w||^2 by SGD from w.
 Then
   G_k <- G_k - alpha (v_k - w),    h <- h - (alpha/m) sum_k (v_k - w),
   w <- mean_k v_k - h / alpha.
@@ -101,7 +101,7 @@ def dyn_update(
     model: the model and its objective.
     work: number of steps and batch size.
     client_lr: learning rate of the local steps.
-    alpha: weight of the dynamic regulariser.
+    alpha: weight of the dynamic regularizer.
     weights: weights of the clients in the objective.
     carrier: how messages travel (``MapClients.carrier``).
   """

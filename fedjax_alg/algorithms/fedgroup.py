@@ -13,7 +13,7 @@ docs/papers/fedgroup.md lists what the paper leaves open or prints wrongly, and
 what is done here instead.
 
 Deviations: a client is grouped anew when its class frequencies have changed by
-more than ``migration`` (FlexCFL, Duan et al. 2021, with normalised histograms).
+more than ``migration`` (FlexCFL, Duan et al. 2021, with normalized histograms).
 This happens only if the clients' data change.
 """
 

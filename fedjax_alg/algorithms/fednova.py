@@ -1,4 +1,4 @@
-"""FedNova: updates normalised by what the client's local steps add up to.
+"""FedNova: updates normalized by what the client's local steps add up to.
 
 Reference: Wang et al., "Tackling the Objective Inconsistency Problem in
 Heterogeneous Federated Optimization", NeurIPS 2020, arXiv:2007.07481, sections
@@ -7,7 +7,7 @@ Heterogeneous Federated Optimization", NeurIPS 2020, arXiv:2007.07481, sections
 After tau_i local steps the model of participant i has moved by -eta G_i a_i,
 where the columns of G_i are its mini-batch gradients. FedAvg weighs clients by
 p_i ||a_i||_1, and so prefers those that take more steps. FedNova averages the
-normalised directions d_i = G_i a_i / ||a_i||_1:
+normalized directions d_i = G_i a_i / ||a_i||_1:
 
   w <- w - tau_eff sum_i p_i eta d_i
 

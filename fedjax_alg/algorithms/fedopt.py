@@ -1,4 +1,4 @@
-"""FedAvgM, FedAdagrad, FedYogi and FedAdam: FedAvg with a server optimiser.
+"""FedAvgM, FedAdagrad, FedYogi and FedAdam: FedAvg with a server optimizer.
 
 References:
   Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for

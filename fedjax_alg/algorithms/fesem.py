@@ -1,7 +1,7 @@
 """FeSEM: a client belongs to the nearest of K models in parameter space.
 
 Reference: Xie et al., "Multi-Center Federated Learning", arXiv:2005.01026. The
-method minimises sum_k min_j ||W_k - C_j||^2 over the centres C_j, where W_k is
+method minimizes sum_k min_j ||W_k - C_j||^2 over the centres C_j, where W_k is
 client k's last local model. In a round
 
   E: client k belongs to the centre j = argmin_j ||W_k - C_j||;

@@ -3,14 +3,14 @@
 Reference: Karimireddy et al., "Mime: Mimicking Centralized Stochastic
 Algorithms in Federated Learning", arXiv:2008.03606, Algorithm 1.
 
-A base optimiser is a step U(g, s) and a statistics update V(g, s):
+A base optimizer is a step U(g, s) and a statistics update V(g, s):
   sgd:      U = g
   momentum: U = (1 - b) g + b m,   V: m <- (1 - b) c + b m
   adam:     U = ((1 - b) g + b m) / (sqrt(v) + eps),
             V: m as above, v <- b2 v + (1 - b2) c^2
 Local steps use the server's statistics s and do not change them. The server
 updates s once a round with c, the mean full gradient at the model that it sent
-out. No source defines "MimeSVRG". It is read as Mime with the base optimiser
+out. No source defines "MimeSVRG". It is read as Mime with the base optimizer
 sgd, the only reading under which the name has a meaning.
 
 In Adam's U the first moment is mixed with the local gradient, the second moment
@@ -43,7 +43,7 @@ _MIME = only("client_update", "mime", "mime_lite")
 
 @dataclasses.dataclass(frozen=True)
 class BaseOptimiser:
-  """Mime's base optimiser."""
+  """Mime's base optimizer."""
 
   base: str = hyper(
     "sgd",
@@ -94,7 +94,7 @@ class MimeHParams(BaseOptimiser, MimeSVRGHParams):
 
 
 class Statistics(NamedTuple):
-  """s, the statistics of the base optimiser."""
+  """s, the statistics of the base optimizer."""
 
   m: Params  #: first moment; () for sgd
   v: Params  #: second moment; () for sgd and momentum
@@ -136,7 +136,7 @@ def mime_update(
     model: the model and its objective.
     work: number of steps and batch size.
     client_lr: eta.
-    options: the base optimiser; None for sgd.
+    options: the base optimizer; None for sgd.
     lite: whether it is MimeLite: local gradients are not corrected, and the
       full gradient is sent with the trained model.
     uniform: whether the weights of MimeLite's mean full gradient are equal.
@@ -198,7 +198,7 @@ def mime_update(
     upload_weights=upload_weights if lite and has_state else None,
     needs_anchor=not lite,
     takes_parts=True,
-    one_model="the base optimiser's statistics belong to one model"
+    one_model="the base optimizer's statistics belong to one model"
     if has_state
     else "",
     extra_down={"sgd": 0, "momentum": 1, "adam": 2}[base.base],
@@ -235,14 +235,14 @@ def mime(
   map_clients: MapClients,
   exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
-  """Mime: local steps of a base optimiser with the server's statistics.
+  """Mime: local steps of a base optimizer with the server's statistics.
 
   The participants first measure c, the mean of grad f_i(x) at the global model
   x. Each of them then takes steps from y = x,
     y <- y - client_lr U(g_i(y; B) - g_i(x; B) + c, s),
   and the server moves
     x <- x + server_lr mean_i (y_i - x),    s <- V(c, s).
-  The base optimiser (`base`) defines the step U and the update V of the
+  The base optimizer (`base`) defines the step U and the update V of the
   statistics s; the module's docstring has the formulas.
   """
   return _mime(model, hparams, hparams, False, map_clients, exchange=exchange)
@@ -276,7 +276,7 @@ def mime_svrg(
   map_clients: MapClients,
   exchange: Exchange = Exchange(),
 ) -> Algorithm[ComposedState]:
-  """MimeSVRG: Mime with plain SGD as the base optimiser.
+  """MimeSVRG: Mime with plain SGD as the base optimizer.
 
   The participants first measure c, the mean of grad f_i(x) at the global model
   x. Each of them then takes steps from y = x,

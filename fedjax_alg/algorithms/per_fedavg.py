@@ -11,7 +11,7 @@ A local step draws independent mini-batches D, D', D'':
   exact: w <- w - beta (u - alpha h), h = Hessian(w; D'') u, computed by
          forward-over-reverse differentiation
 
-Another optimiser of the local steps takes what stands after beta; the step of
+Another optimizer of the local steps takes what stands after beta; the step of
 size alpha stays one of SGD.
 
 The global model is evaluated without adaptation. ``client_params`` is the

@@ -1,6 +1,6 @@
 """Two references for every federated method: central and local training.
 
-``central`` minimises the pooled objective f(w) of (1) as if all data were in
+``central`` minimizes the pooled objective f(w) of (1) as if all data were in
 one place, which gives the best global model. ``local`` trains a model for each
 client alone and sends nothing.
 """
@@ -51,7 +51,7 @@ class CentralHParams:
 
 
 class CentralState(NamedTuple):
-  """The pooled model and its optimiser."""
+  """The pooled model and its optimizer."""
 
   params: Params
   optimiser: optax.OptState
@@ -132,7 +132,7 @@ class LocalState(NamedTuple):
 
   table: Params  #: [C, ...], one model for each client
   newcomer: Params  #: the initial model, for a client not in the table
-  #: [] int32, rounds completed, for the schedule of an optimiser; () without
+  #: [] int32, rounds completed, for the schedule of an optimizer; () without
   round: Any = ()
   #: [C, ...], the models' running statistics (``Model.roles``); () without
   states: Params = ()

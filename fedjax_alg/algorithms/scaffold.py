@@ -7,7 +7,7 @@ Every client keeps c_i, and the server keeps c, the mean of all c_i. All are
 zero at the start; starting from a copy of the model, as some public code does,
 would break that equality. The server's learning rate moves the model, not c.
 
-With another optimiser than plain SGD, which the paper does not have, it acts on
+With another optimizer than plain SGD, which the paper does not have, it acts on
 the corrected gradient g_i - c_i + c. If it came before the correction, the
 momentum of g_i would be corrected by c_i once. Option II then takes the mean
 gradient of the local steps itself: (x - y) / (K eta_l) is that mean with plain

@@ -1,4 +1,4 @@
-"""The server optimisers of FedAdagrad, FedYogi and FedAdam.
+"""The server optimizers of FedAdagrad, FedYogi and FedAdam.
 
 Reference: Reddi et al., "Adaptive Federated Optimization", ICLR 2021,
 Algorithm 2.

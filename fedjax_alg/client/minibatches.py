@@ -218,7 +218,7 @@ def shuffle_bits(key: Key) -> UInt[Array, " rounds"]:
 
 
 def _mix(word: Array) -> Array:
-  """A 32-bit finaliser (lowbias32 of C. Wellons)."""
+  """A 32-bit finalizer (lowbias32 of C. Wellons)."""
   word = (word ^ (word >> 16)) * jnp.uint32(0x7FEB352D)
   word = (word ^ (word >> 15)) * jnp.uint32(0x846CA68B)
   return word ^ (word >> 16)

@@ -26,7 +26,7 @@ TINY = float(np.finfo(np.float32).tiny)
 def over_components(
   model: Model, fn: Callable[[Params], PyTree], components: Params
 ) -> Any:
-  """``objective.over_models``, where a single model is not vectorised."""
+  """``objective.over_models``, where a single model is not vectorized."""
   if jax.tree.leaves(components)[0].shape[0] == 1:
     return trees.repeat(fn(trees.index(components, 0)), 1)
   return objective.over_models(model, fn, components)

@@ -2,7 +2,7 @@
 
 f_i(w) = (1/n_i) sum_k loss(w; x_k, y_k) + (l2/2) ||w||^2   (diversified, (2))
 
-The regulariser includes the bias (errata D-28). With ``Model.l2_of_sum`` it is
+The regularizer includes the bias (errata D-28). With ``Model.l2_of_sum`` it is
 a term of the sum, so l2 / n_i takes the place of l2. A pass over a client's
 data is a loop over contiguous blocks of its rows, with a mask on the last
 block. It needs no gather, and no padding to the size of the largest client.
@@ -165,7 +165,7 @@ def batch_value_and_grad(
     x: [B, ...] examples.
     y: [B, ...] targets.
     mask: [B] bool, rows that count; if none counts, the result is that of the
-      regulariser alone.
+      regularizer alone.
     key: key of the dropout; None: as in evaluation.
 
   Returns:
@@ -271,7 +271,7 @@ def full_value_and_grad(
 
   Returns:
     The loss [] float32, and the gradient. For an empty shard they are those of
-    the regulariser alone.
+    the regularizer alone.
   """
   loss, (grad, _) = full_value_and_moves(model, (params, None), shard, key)
   return loss, grad
@@ -343,9 +343,9 @@ def full_loss(
 def over_models(model: Model, fn: Callable[[Params], PyTree], models: Params) -> Any:
   """Applies a function to each of K models.
 
-  Models with convolutions are processed one after the other: vectorised, they
+  Models with convolutions are processed one after the other: vectorized, they
   become grouped convolutions, which take minutes on a CPU. Dense layers of
-  several models are vectorised to one product.
+  several models are vectorized to one product.
 
   Args:
     model: the model; tells whether it has convolutions.

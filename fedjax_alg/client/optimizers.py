@@ -1,14 +1,14 @@
-"""The optimiser of local training: any optax transformation, with a schedule.
+"""The optimizer of local training: any optax transformation, with a schedule.
 
-A step is v <- v - client_lr f(t) d, where d is what the optimiser makes of the
+A step is v <- v - client_lr f(t) d, where d is what the optimizer makes of the
 step's gradient and f is the schedule of the learning rate. Every round starts
-with a fresh state of the optimiser, so clients keep nothing and send no more
+with a fresh state of the optimizer, so clients keep nothing and send no more
 than with plain SGD.
 
 The gradient passes these parts in this order, and a part that is switched off
 is not in the program: the method's own correction (FedProx's pull, SCAFFOLD's
 control variates), clipping, weight decay (with adamw after the next part), the
-optimiser.
+optimizer.
 """
 
 from collections.abc import Callable
@@ -42,14 +42,14 @@ OPTIMIZERS = (
 )
 SCHEDULES = ("constant", "cosine", "exponential", "step", "inverse_sqrt")
 
-#: Local methods of the grid that take an optimiser.
+#: Local methods of the grid that take an optimizer.
 _UPDATES = only("client_update", "sgd", "prox", "scaffold", "sam", "lesam")
 _VARYING = only("client_lr_schedule", *SCHEDULES[1:])
 
 
 @dataclasses.dataclass(frozen=True)
 class ClientOptimizer:
-  """Hyper-parameters of the clients' optimiser."""
+  """Hyper-parameters of the clients' optimizer."""
 
   GROUP: ClassVar[str] = "optimizer"
 
@@ -157,7 +157,7 @@ class LocalOptimizer(NamedTuple):
   schedule: Callable[[Array], Array] | None = None
   over_steps: bool = False  #: whether t counts local steps, not rounds
   #: whether ``transform`` makes the step itself, learning rate and sign
-  #: included, as the optimisers of optax do
+  #: included, as the optimizers of optax do
   whole_step: bool = False
 
 
@@ -167,7 +167,7 @@ Optimizer: TypeAlias = LocalOptimizer | optax.GradientTransformation | None
 
 
 def refuse_options(options: object, why: str) -> None:
-  """Refuses options of the optimiser that would not be read.
+  """Refuses options of the optimizer that would not be read.
 
   Args:
     options: an instance of ``ClientOptimizer``.
@@ -186,22 +186,22 @@ def local_optimizer(
   options: ClientOptimizer,
   own_transform: optax.GradientTransformation | None = None,
 ) -> LocalOptimizer | None:
-  """Makes the optimiser of the local steps.
+  """Makes the optimizer of the local steps.
 
   Args:
     options: the hyper-parameters.
-    own_transform: the caller's, which makes the steps: any optimiser of optax,
+    own_transform: the caller's, which makes the steps: any optimizer of optax,
       its learning rate included. Neither ``options`` nor the
       learning rate of the method are read with it.
 
   Returns:
-    The optimiser; None for plain SGD with a constant learning rate.
+    The optimizer; None for plain SGD with a constant learning rate.
 
   Raises:
     OptionError: options do not fit together, or are given with it.
   """
   if own_transform is not None:
-    refuse_options(options, "not read with an optimiser of one's own")
+    refuse_options(options, "not read with an optimizer of one's own")
     return LocalOptimizer(own_transform, whole_step=True)
   transform, schedule = _transform(options), _schedule(options)
   if options.client_optimizer.startswith(PREFIX):
@@ -308,7 +308,7 @@ def descent(
 
   Args:
     learning_rate: the learning rate, before the schedule.
-    optimizer: the optimiser; None: plain SGD with a constant learning rate.
+    optimizer: the optimizer; None: plain SGD with a constant learning rate.
     rounds: [] int32, rounds completed, for the schedule.
 
   Returns:

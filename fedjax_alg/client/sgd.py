@@ -1,6 +1,6 @@
 """Local stochastic gradient descent.
 
-The gradient may be corrected, and the steps may be those of another optimiser
+The gradient may be corrected, and the steps may be those of another optimizer
 (``client.optimizers``).
 """
 
@@ -57,7 +57,7 @@ def sgd(
 ) -> tuple[Params, Float[Array, ""]]:
   """v <- v - learning_rate * correct(g(v; B)) for the client's local steps.
 
-  With an optimiser, a step goes along what it makes of the corrected gradient,
+  With an optimizer, a step goes along what it makes of the corrected gradient,
   and the learning rate is multiplied by its schedule.
 
   Args:
@@ -68,10 +68,10 @@ def sgd(
     learning_rate: learning rate of every step.
     key: consumed.
     correct: corrects the gradient of every step; None: no correction.
-    optimizer: the optimiser, whose state starts afresh. A transformation of
+    optimizer: the optimizer, whose state starts afresh. A transformation of
       optax makes the steps itself, and learning_rate is not read. None: plain
       SGD.
-    rounds: [] int32, rounds completed, for the optimiser's schedule.
+    rounds: [] int32, rounds completed, for the optimizer's schedule.
 
   Returns:
     The trained parameters, and the loss of the last mini-batch, [] float32,
@@ -135,7 +135,7 @@ def sgd_update(
   optimizer: Optimizer = None,
   measure: Measure = at_params,
 ) -> ClientUpdate:
-  """Local training by SGD or another optimiser.
+  """Local training by SGD or another optimizer.
 
   Args:
     model: the model and its objective.
@@ -143,7 +143,7 @@ def sgd_update(
     learning_rate: learning rate of the local steps.
     mu: weight of FedProx's proximal term, which joins the objective if it is
       not 0.
-    optimizer: the optimiser (``optimizers.local_optimizer``), or a
+    optimizer: the optimizer (``optimizers.local_optimizer``), or a
       transformation of optax that makes the steps itself, so that the
       learning rate is not read; None: plain SGD.
     measure: where the loss and the gradient of a step are measured.

@@ -55,7 +55,7 @@ def svrg(
 
   Both stochastic gradients of a step are on the same mini-batch; otherwise no
   variance would be reduced, though the papers do not say so. g_i includes the
-  gradient of the regulariser, so Lambda_i multiplies it too, as printed (errata
+  gradient of the regularizer, so Lambda_i multiplies it too, as printed (errata
   D-09).
 
   Args:
@@ -70,7 +70,7 @@ def svrg(
     key: consumed.
     scaling: [D], the diagonal of Lambda_i, or None for the identity.
     precondition: applied to the direction of every step (Mime's base
-      optimiser).
+      optimizer).
 
   Returns:
     w_{i,K}, the trained parameters, ``start`` for an empty shard; and the leaves

@@ -204,7 +204,7 @@ def standardize(
 def contrast(x: np.ndarray) -> np.ndarray:
   """Computes (x - mean) / sqrt(variance + 0.001) of each example.
 
-  This is global contrast normalisation: mean and variance are taken over all
+  This is global contrast normalization: mean and variance are taken over all
   values of one example. uint8 images are scaled to [0, 1] first. An example
   without contrast becomes 0, up to rounding.
 
@@ -245,8 +245,8 @@ def hog(
   in the first and last row (vertical) or column (horizontal). The paper does
   not state this. Of the usual operators only this one gives the published
   scale of raw features on MNIST (mean squared norm about 4,860; halved
-  differences give 1,220). The paper does not state a block normalisation
-  either. Normalised features have a mean squared norm of about 51, which is
+  differences give 1,220). The paper does not state a block normalization
+  either. Normalized features have a mean squared norm of about 51, which is
   the mean number of blocks that are not empty.
 
   Args:
@@ -256,7 +256,7 @@ def hog(
     stride: step between blocks in pixels. Rows and columns after the last
       whole block are not covered.
     bins: number of orientations.
-    norm: normalisation of the ``bins`` values h of one block: ``l2`` gives
+    norm: normalization of the ``bins`` values h of one block: ``l2`` gives
       h / sqrt(|h|_2^2 + eps^2), ``l1`` gives h / (|h|_1 + eps), and ``none``
       keeps the magnitudes. An empty block stays 0.
     scale: factor that multiplies all features.

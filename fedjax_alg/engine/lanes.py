@@ -187,7 +187,7 @@ def _run_rows(
   weights: list[Array],
   operands: Sequence[Array],
 ) -> tuple[list[Array], list[Array]]:
-  """``_pool`` where nothing is vectorised from outside."""
+  """``_pool`` where nothing is vectorized from outside."""
   slots = size.shape[0]
   code = _Code(jaxpr, kinds, operands, slots // rows)
   order = jnp.argsort(-size, stable=True).astype(jnp.int32)

@@ -94,7 +94,7 @@ def over_seeds(fn: Callable[..., PyTree], map_seeds: str) -> Callable[..., Any]:
     fn: code for one seed.
     map_seeds: one of ``MAP_SEEDS``. With ``sequential`` the bits of a seed do
       not depend on the other seeds. It is also faster on a CPU, because a
-      vectorised loop over the data of one client runs as long as the longest
+      vectorized loop over the data of one client runs as long as the longest
       of all seeds.
 
   Returns:

@@ -67,7 +67,7 @@ def _gaps(
   """[n, n], sums of ``entry`` over the differences of the rows [n, P].
 
   The coordinates are added one after the other to the n^2 sums, because this
-  vectorises well; a sum along a row would add one number at a time.
+  vectorizes well; a sum along a row would add one number at a time.
   """
   n = len(rows)
 

@@ -22,7 +22,7 @@ from fedjax_alg.least_squares import codes
 from fedjax_alg.least_squares.moments import Moments
 
 #: none: no bias; ones: a column of ones in X, penalised like the others;
-#: centred: X and T are centred, and the bias is not penalised.
+#: centred: X and T are centred, and the bias is not penalized.
 BIASES = ("none", "ones", "centred")
 
 
@@ -181,7 +181,7 @@ def sandwiched(
   weights: Float[Array, "D L"],
   ridge: Float[Array, ""],
 ) -> Float[Array, "f D"]:
-  """Computes the Delta that minimises |R - F Delta W|^2 + ridge |Delta|^2.
+  """Computes the Delta that minimizes |R - F Delta W|^2 + ridge |Delta|^2.
 
   It solves F'F Delta W W' + ridge Delta = F'R W' by the eigenvectors of F'F and
   of W W', in which the equation is one division for each entry.
@@ -274,7 +274,7 @@ def weights_by_means(
   mean: Float[Array, " d"],
   bias: str,
 ) -> tuple[Float[Array, "d width"], Float[Array, " width"]]:
-  """``fitted_weights``, of the means that an unpenalised bias is computed from.
+  """``fitted_weights``, of the means that an unpenalized bias is computed from.
 
   Args:
     fit: the fit.

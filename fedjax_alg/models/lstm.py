@@ -41,7 +41,7 @@ class _Layer(nn.Module):
   """One LSTM layer; a padding token leaves its state unchanged.
 
   It follows TensorFlow's BasicLSTMCell: one kernel [D + H, 4H] for inputs and
-  state, gates i, j, f, o, Glorot uniform initialisation, and 1 added to the
+  state, gates i, j, f, o, Glorot uniform initialization, and 1 added to the
   forget gate.
   """
 

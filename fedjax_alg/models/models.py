@@ -35,7 +35,7 @@ from fedjax_alg.typing import DTypes, Shapes
 
 
 class Softmax(nn.Module):
-  """Multinomial logistic regression (MCLR), initialised with zeros.
+  """Multinomial logistic regression (MCLR), initialized with zeros.
 
   The kernel is stored as [L, D], one row per class. On a CPU a step of ten
   examples then takes half the time that it takes with [D, L], because both

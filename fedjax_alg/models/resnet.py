@@ -2,7 +2,7 @@
 
 He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016,
 with the stem for images of about 32 x 32 pixels: a 3 x 3 convolution without
-pooling. The layers of normalisation are GroupNorm, as in federated work since
+pooling. The layers of normalization are GroupNorm, as in federated work since
 Hsieh et al. (ICML 2020) and Reddi et al. (ICLR 2021), or the paper's BatchNorm.
 """
 

@@ -21,7 +21,7 @@ The personal leaves of a client are in its ``Shard.personal`` and are trained by
 - ``global``: the server's, the mean of the participants' by examples; sent with
   the model and with the update.
 - ``local``: those of the client, kept from round to round; never sent.
-- ``batch``: none are kept. A layer normalises by the statistics of the batch
+- ``batch``: none are kept. A layer normalizes by the statistics of the batch
   that it sees, in evaluation too (of each block of rows).
 
 With the first two, local steps take the statistics of their mini-batch, and

@@ -1,7 +1,7 @@
 """A small causal transformer for the next token, or a class of a sequence.
 
 Vaswani et al., "Attention Is All You Need", NeurIPS 2017, the decoder alone,
-with the normalisation before each part and GELU (Radford et al., "Language
+with the normalization before each part and GELU (Radford et al., "Language
 Models are Unsupervised Multitask Learners", 2019), and learned positions.
 """
 

@@ -1,4 +1,4 @@
-"""Makes summary.json and partition.json, which summarise a run."""
+"""Makes summary.json and partition.json, which summarize a run."""
 
 from collections.abc import Mapping, Sequence
 import functools

@@ -321,7 +321,7 @@ def _in_double(fn: Callable[..., object]) -> Callable[..., Any]:
   """``fn``, traced with float64 enabled whatever the dtypes of the run are.
 
   A vmap around a loop that calls ``fn`` would trace it again without float64.
-  Therefore the seeds of these methods are never vectorised
+  Therefore the seeds of these methods are never vectorized
   (``registry.Entry.rounds``).
   """
 

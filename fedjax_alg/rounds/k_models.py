@@ -278,7 +278,7 @@ def _broadcast_first_model(warm_up: PyTree, per_model: PyTree) -> Any:
 
 
 def _over_models(fn: Callable[..., PyTree], k: int) -> Callable[..., Any]:
-  """``fn`` over a leading axis K; with K = 1 it is not vectorised."""
+  """``fn`` over a leading axis K; with K = 1 it is not vectorized."""
   if k > 1:
     return jax.vmap(fn)
   return lambda *args: jax.tree.map(lambda leaf: leaf[None], fn(*trees.index(args, 0)))

@@ -211,7 +211,7 @@ class Task:
   """
 
   name: str
-  #: (outputs, y) -> loss of each example [B] float32, which training minimises
+  #: (outputs, y) -> loss of each example [B] float32, which training minimizes
   loss: Callable[[Any, Any], Array]
   #: (outputs, y, losses [B], mask [B] bool) -> sums over the rows of the mask;
   #: other rows may hold NaN. "rows" and "loss" are added if they are missing

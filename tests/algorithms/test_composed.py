@@ -283,7 +283,7 @@ def test_other_cells_are_refused(tiny, client, server, grouping):
 
 STATISTICS = (
   "num_models=3: the local method has one global model .the base "
-  "optimiser's statistics belong to one model; allowed: 1.$"
+  "optimizer's statistics belong to one model; allowed: 1.$"
 )
 
 

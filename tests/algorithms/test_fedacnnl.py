@@ -160,7 +160,7 @@ def oracle_layers(stack, seed, name="fedacnnl", **settings):
       result.append({"kind": "flatten"})
       layer.update(kind="dense")
     if l < len(model.layers) - 1:
-      layer["normalise"] = h.normalize
+      layer["normalize"] = h.normalize
       if h.code == "random_filters":
         key = jax.random.fold_in(jax.random.wrap_key_data(seed), l)
         shape = model.layers[l].fan_in, model.layers[l].width

@@ -1,4 +1,4 @@
-"""FedNova against the oracle, and its normaliser."""
+"""FedNova against the oracle, and its normalizer."""
 
 import jax
 import jax.numpy as jnp

@@ -28,7 +28,7 @@ def test_central_reaches_the_optimum_of_logistic_regression(problem):
   x = np.concatenate([x for x, _ in problem.clients]).astype(np.float64)
   y = np.concatenate([y for _, y in problem.clients])
   # C = 1 / (n l2) makes it ours; a column of ones stands for the bias, which
-  # is penalised here.
+  # is penalized here.
   reference = LogisticRegression(
     C=1 / (len(y) * problems.L2), fit_intercept=False, tol=1e-8, max_iter=1000
   )

@@ -1,4 +1,4 @@
-"""The server optimisers of Algorithm 2 (Reddi et al. 2021), step by step."""
+"""The server optimizers of Algorithm 2 (Reddi et al. 2021), step by step."""
 
 import jax
 import jax.numpy as jnp

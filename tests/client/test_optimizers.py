@@ -1,4 +1,4 @@
-"""The clients' optimiser against loops in NumPy, and where it is refused."""
+"""The clients' optimizer against loops in NumPy, and where it is refused."""
 
 import dataclasses
 import math

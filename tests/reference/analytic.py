@@ -41,7 +41,7 @@ class Solution(NamedTuple):
 
   weight: np.ndarray  # [d, width].
   bias: np.ndarray  # [width].
-  scale: np.ndarray  # [width], 1 where columns were not normalised.
+  scale: np.ndarray  # [width], 1 where columns were not normalized.
   code: np.ndarray | None  # As used, centred if it was; None: random filters.
 
 
@@ -211,7 +211,7 @@ def solve_layer(
   kernel=None,
   relative=False,
   bias="none",
-  normalise=False,
+  normalize=False,
   centre=False,
   laplacian=False,
   filters=None,
@@ -220,9 +220,9 @@ def solve_layer(
 
   Args:
     relative: ridge times trace(G) / len(G), of the Gram that is used.
-    bias: "none"; "ones", a column of ones, penalised like the others;
-      "centred", b = tbar - m'W, not penalised.
-    normalise: divides column j of W and its bias by s_j =
+    bias: "none"; "ones", a column of ones, penalized like the others;
+      "centred", b = tbar - m'W, not penalized.
+    normalize: divides column j of W and its bias by s_j =
       sqrt(w_j' Gc w_j / n), Gc the centred Gram whatever the bias; s_j = 1
       where that is 0.
     centre: centre_code with the classes of `stats`.
@@ -247,7 +247,7 @@ def solve_layer(
     code, sums = None, np.zeros(w.shape[1])
   w, b = split_bias(stats, n, bias, w, sums)
   variance = np.diag(w.T @ centred_gram(stats, n) @ w) / n
-  scale = np.sqrt(np.where((variance > 0.0) & normalise, variance, 1.0))
+  scale = np.sqrt(np.where((variance > 0.0) & normalize, variance, 1.0))
   return Solution(w / scale, b / scale, scale, code)
 
 
@@ -304,8 +304,8 @@ def personal_layer(stats, meta, lam, kernel=None, bias="none", laplacian=False):
   return split_bias(stats, n, bias, w, sums)
 
 
-def personalise(client, layers, meta, lam, num_classes):
-  """(12)-(13) layer by layer: X is made by the personalised layers before."""
+def personalize(client, layers, meta, lam, num_classes):
+  """(12)-(13) layer by layer: X is made by the personalized layers before."""
   x, y = client
   weights = []
   for layer, solution in zip(filter(has_weights, layers), meta, strict=True):
@@ -331,7 +331,7 @@ def pfedacnnl(clients, groups, layers, lam, num_classes):
     members = [clients[i] for i in np.flatnonzero(np.asarray(groups) == g)]
     meta[g] = fedacnnl(members, layers, num_classes)
   personal = [
-    personalise(client, layers, meta[int(g)], lam, num_classes)
+    personalize(client, layers, meta[int(g)], lam, num_classes)
     for client, g in zip(clients, groups, strict=True)
   ]
   return meta, personal

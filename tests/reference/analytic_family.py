@@ -78,7 +78,7 @@ def buckets(x, thresholds, order, group_size):
 def fed3r(clients, num_classes, lam, features, bias="ones", normalize=True):
   """(W, b): ridge of the sums over clients, columns divided by |W_c|.
 
-  ``bias`` "ones": a column of ones, penalised; "none".
+  ``bias`` "ones": a column of ones, penalized; "none".
   """
   a, b = 0.0, 0.0
   for x, y in clients:
@@ -182,7 +182,7 @@ def dual_stream(clients, num_classes, gamma, mu, weight, refine):
 
 
 def sandwiched(gram, target, w, lam):
-  """Delta that minimises |R - F Delta W|^2 + lam |Delta|^2.
+  """Delta that minimizes |R - F Delta W|^2 + lam |Delta|^2.
 
   Args:
     gram: F'F [f, f].

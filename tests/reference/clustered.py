@@ -387,7 +387,7 @@ def fesem_round(
 def bipartition(updates, linkage="complete"):
   """Labels 0 and 1 by agglomerative clustering of -cosine; 0 has the first.
 
-  "complete" is the code's, "single" minimises the largest cosine between the
+  "complete" is the code's, "single" minimizes the largest cosine between the
   halves, as the paper does. 1 - cosine has the same tree.
   """
   return cut_at_count(1.0 - cosine_matrix(updates), linkage, 2)
@@ -512,7 +512,7 @@ def label_histogram(y, num_classes):
 
 
 def total_variation(p, q):
-  """(1 / 2) sum_l |p_l - q_l| of two histograms, each normalised first.
+  """(1 / 2) sum_l |p_l - q_l| of two histograms, each normalized first.
 
   In place of the Wasserstein distance of the code, which takes the counts for
   samples and so does not see a permutation of the labels (section 6.4).

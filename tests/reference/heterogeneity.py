@@ -85,7 +85,7 @@ def nova_round(
 def dyn_round(
   w, h, table, clients, ids, batches, client_lr, alpha, l2=0.0, weights="uniform"
 ):
-  """FedDyn, Algorithm 1, with SGD on the dynamically regularised objective.
+  """FedDyn, Algorithm 1, with SGD on the dynamically regularized objective.
 
     theta <- theta - client_lr (g(theta; B) - G_k + alpha (theta - w));
     G_k <- G_k - alpha (theta_k - w),  others keep theirs;

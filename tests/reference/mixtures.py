@@ -38,7 +38,7 @@ def responsibilities(components, weights, x, y):
 
 
 def weighted_gradient(w, x, y, share, l2):
-  """Of the mean of the losses times ``share`` [n], and of the regulariser."""
+  """Of the mean of the losses times ``share`` [n], and of the regularizer."""
   total = np.zeros_like(w)
   for i in range(len(y)):
     total += share[i] * gradient(w, x[i : i + 1], y[i : i + 1], 0.0)

@@ -69,7 +69,7 @@ def local_training(
     l2: of the objective.
     mu: of FedProx.
     shift: SCAFFOLD's c - c_i.
-    kind: the optimiser.
+    kind: the optimizer.
     clip: largest norm of a gradient; 0: none.
     **options: of ``direction``.
 

@@ -172,7 +172,7 @@ def test_one_group_is_fedavg(problem, fedavg, name, settings):
 
 @pytest.mark.parametrize("name", grid.CLIENT_UPDATES)
 def test_a_local_method_of_which_a_part_is_lost_is_refused(problem, name):
-  """Without it FedDyn's h, MimeLite's optimiser are lost without a word."""
+  """Without it FedDyn's h, MimeLite's optimizer are lost without a word."""
   client = grid.client_half(
     problem.model,
     grid.ComposedHParams(client_update=name, base="momentum", mu=0.1).resolved(),

@@ -5,8 +5,8 @@ the rows of every mini-batch that this library draws: its models must then be
 the same but for rounding. Once each library shuffles by itself: the losses must
 then be the same within the spread over seeds.
 
-What differs in words: FedJAX's ``hyp_cluster`` is IFCA. Its optimisers have
-momentum m <- c + b m, the base optimiser of Mime here m <- (1 - b) c + b m, so
+What differs in words: FedJAX's ``hyp_cluster`` is IFCA. Its optimizers have
+momentum m <- c + b m, the base optimizer of Mime here m <- (1 - b) c + b m, so
 its learning rate is (1 - b) times that of here.
 """
 
