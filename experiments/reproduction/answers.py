@@ -198,8 +198,12 @@ def answer_sentences(
   """The answers to the sentences of a paper about a figure."""
   answers = []
   for protocol, runs in verdicts.by_protocol(outcomes).items():
+    # With the paper's settings there may be the paper's method alone.
+    alone = protocol != suite.TUNED and len({o.cell.label for o in runs}) == 1
     for claim in claims:
       measured, verdict, reason = verdicts.judge_statement(claim, runs)
+      if alone and reason == rule.NOT_RUN:
+        continue
       answers.append(
         PaperAnswer(
           name,
