@@ -32,7 +32,7 @@ from .answers import PaperAnswer
 _MEANING = """\
 You find answers to two questions here: *does a method reach its number*, and *does its margin over others hold*. Both are answered for each way in which hyper-parameters were chosen:
 
-- `tuned`: a search on validation data chose them for every method, with equal budgets.
+- `tuned`: a search on validation data chose them for every method, with equal budgets unless a page says otherwise.
 - `stated`: the paper's values. If the paper leaves the features of the data open, validation chose them.
 - `one rate`: all methods have the paper's learning rate.
 - `tuned in part`: some hyper-parameters or methods were not tuned, and have their usual values.
@@ -60,13 +60,12 @@ _WORST = (
   rule.BETTER,
   rule.REACHED,
 )
-#: cause -> (verdict that it is of, verdict that it makes, reason)
+#: cause -> reason of a sentence that is worse
 _CAUSES = {
-  "baseline": (rule.WORSE, rule.WORSE, "baseline stronger"),
-  "method": (rule.WORSE, rule.WORSE, "method short"),
-  "trend": (rule.WORSE, rule.WORSE, "other trend"),
-  "close": (rule.WORSE, rule.WORSE, "small difference"),
-  "range": (rule.WORSE, rule.BETTER, "beyond the range"),
+  "baseline": "baseline stronger",
+  "method": "method short",
+  "trend": "other trend",
+  "close": "small difference",
 }
 
 #: Metrics that are the accuracy where every example has one label.
@@ -244,8 +243,8 @@ def claim_rows(
       role = "sentence"
       answer = _sentences(kind["text"], [a for a in answers if not a.method])
       cause = report.match_pattern(patterns, row, "cause").get("cause", "")
-      if cause and answer.verdict == _CAUSES[cause][0]:
-        answer = answer._replace(verdict=_CAUSES[cause][1], reason=_CAUSES[cause][2])
+      if cause and answer.verdict == rule.WORSE:
+        answer = answer._replace(reason=_CAUSES[cause])
       stated: _Answer | None = _sentences(
         kind["text"], [a for a in answers if a.method == verdicts.PAPERS_OWN]
       )

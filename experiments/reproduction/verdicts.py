@@ -46,6 +46,8 @@ class Statement(NamedTuple):
   text: str
   check: Callable[[suite.Outcomes], Verdict]
   untestable: str = ""  #: why it shows nothing if it holds here; "": it does
+  #: a check that holds where ours is better than a claimed range; None: no range
+  beyond: Callable[[suite.Outcomes], Verdict] | None = None
 
 
 class _Seen(list[suite.Outcome]):
@@ -94,6 +96,8 @@ def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, st
     )
   if holds and claim.untestable:
     return measured, rule.NOT_TESTABLE, claim.untestable
+  if holds is False and claim.beyond and claim.beyond(outcomes).holds:
+    return measured, rule.BETTER, "beyond the range"
   return measured, word[holds], ""
 
 
@@ -453,6 +457,8 @@ def higher_than_all(
 ) -> Callable[..., Verdict]:
   """In every panel, each of ``labels`` is above every other method.
 
+  The pair of methods that decides is shown.
+
   Args:
     labels: the methods that are claimed to be above.
     measure: what is compared.
@@ -463,18 +469,17 @@ def higher_than_all(
   """
 
   def check(outcomes, panel):
-    rivals = others(outcomes, panel, labels, among)
-    # The closest pair decides.
-    gap, a, nearest = min(
-      (
-        (measure(pick(outcomes, panel, a)) - measure(o), a, o)
-        for a in labels
-        for o in rivals
-      ),
-      key=lambda pair: sign * pair[0].mean(),
-    )
-    margin = above(gap, 0.0, digits=digits).measured
-    return Verdict(above(sign * gap, 0.0).holds, f"{a} - {nearest.cell.label} {margin}")
+    pairs = []
+    for a in labels:
+      for rival in others(outcomes, panel, labels, among):
+        gap = measure(pick(outcomes, panel, a)) - measure(rival)
+        holds = above(sign * gap, 0.0).holds
+        # A pair that contradicts decides, else one that is undecided; of equal
+        # ones the closest. With a wide interval that need not be the closest of all.
+        rank = (False, None, True).index(holds)
+        pairs.append((rank, sign * gap.mean(), holds, f"{a} - {rival.cell.label}", gap))
+    _, _, holds, names, gap = min(pairs, key=lambda pair: pair[:2])
+    return Verdict(holds, f"{names} {above(gap, 0.0, digits=digits).measured}")
 
   return in_panels(check, panels)
 

@@ -288,6 +288,7 @@ def test_pictures_of_stored_numbers_are_drawn_again(tmp_path):
       shutil.copy(file, tmp_path)
     redrawn += [path.name for path in publish.redraw(paper, tmp_path)]
   assert sorted(redrawn) == [
+    "beyond_board.png",
     "conjugate_readings.png",
     "diversified_readings.png",
     "fedgroup_table3.png",

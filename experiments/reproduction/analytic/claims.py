@@ -307,16 +307,24 @@ def _same_as_pfedme(outcomes):
   return exceeds(difference_of(outcomes, "a", PERSONAL, PFEDME, SCORE), -COMPETITIVE)
 
 
-TABLE2 = for_paper(
+def _gain(outcomes, panel):
+  return difference_of(outcomes, panel, PERSONAL, ACNNL, SCORE)
+
+
+#: The range of the abstract.
+_GAIN = verdicts.Statement(
+  NAME,
+  "Table2",
+  "... by 4 to 8 points (abstract)",
+  in_panels(lambda outcomes, p: verdicts.lies_within(_gain(outcomes, p), 4.0, 8.0)),
+  beyond=in_panels(lambda outcomes, p: exceeds(_gain(outcomes, p), 4.0)),
+)
+
+_ABOVE, *_ORDER = for_paper(
   NAME,
   "Table2",
   {
     "pFedACnnL is above FedACnnL": higher(PERSONAL, ACNNL, SCORE),
-    "... by 4 to 8 points (abstract)": in_panels(
-      lambda outcomes, p: verdicts.lies_within(
-        difference_of(outcomes, p, PERSONAL, ACNNL, SCORE), 4.0, 8.0
-      )
-    ),
     "MNIST: pFedACnnL-WC is above pFedACnnL": higher(WC, PERSONAL, SCORE, "ac"),
     "Synthetic: pFedACnnL is above pFedACnnL-WC": higher(PERSONAL, WC, SCORE, "bd"),
     "Synthetic: pFedACnnL is above pFedACnnL-WP": higher(PERSONAL, WP, SCORE, "bd"),
@@ -325,6 +333,7 @@ TABLE2 = for_paper(
     f"read as at most {COMPETITIVE:g} point below)": _same_as_pfedme,
   },
 )
+TABLE2 = (_ABOVE, _GAIN, *_ORDER)
 
 #: A question of this project, not a claim of the paper.
 BEYOND = for_paper(

@@ -149,13 +149,34 @@ def test_section():
   assert answers.sentences_section([]) == ""
 
 
-def test_above_all_is_decided_by_the_closest():
+def test_above_all_is_decided_by_the_pair_that_is_least_clear():
   check = verdicts.higher_than_all(("A",), verdicts.late("accuracy"))
   runs = [flat("A", 0.9, 0.9), flat("B", 0.7, 0.7), flat("C", 0.89, 0.89)]
   assert check(runs) == (True, "a: A - C +1.00 +- 0.00")
   assert check([*runs, flat("D", 0.95, 0.95)]).holds is False
+  # Of a method that varies from run to run even a long lead is no lead.
+  holds, measured = check([*runs, flat("E", 0.5, 0.89)])
+  assert holds is None and measured.startswith("a: A - E +20.50 +- ")
   below = verdicts.higher_than_all(("B",), verdicts.late("accuracy"), sign=-1)
   assert below(runs) == (True, "a: B - C -19.00 +- 0.00")
+
+
+def test_more_than_a_range_is_better():
+  late = verdicts.late("accuracy")
+  claim = verdicts.Statement(
+    "p",
+    "Fig1",
+    "A between 60 and 70",
+    lambda runs: verdicts.lies_within(late(verdicts.pick(runs, "a", "A")), 60, 70),
+    beyond=lambda runs: verdicts.above(late(verdicts.pick(runs, "a", "A")), 60),
+  )
+  for level, *expected in (
+    (0.8, "better", "beyond the range"),
+    (0.65, "reached", ""),
+    (0.5, "worse", ""),
+  ):
+    judged = verdicts.judge_statement(claim, [flat("A", level, level)])
+    assert [*judged[1:]] == expected
 
 
 def test_growth_over_panels():
