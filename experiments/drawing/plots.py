@@ -106,6 +106,10 @@ def interval_curves(rows: list[records.Row], protocol: str, metric: str) -> np.n
   return np.array([values[of_row == part].mean(0) for part in dict.fromkeys(of_row)])
 
 
+#: Bands of more lines would hide each other.
+MOST_BANDS = 6
+
+
 def draw_curves(
   axis: Any,
   runs: Mapping[str, list[records.Row]],
@@ -119,7 +123,8 @@ def draw_curves(
   The band is the 95 % confidence interval of the mean (Student t), the one
   that tables report: over seeds, or over partitions of the data, each with the
   mean of its seeds. A single one has none. It is cut off where a metric
-  cannot lie: shares at 0 and 1, the loss at 0.
+  cannot lie: shares at 0 and 1, the loss at 0. Of more than ``MOST_BANDS`` lines
+  none has a band, because they would hide each other.
 
   Each line has its markers at other rounds than the other lines, so that those
   of the same values are all seen. An axis of costs is logarithmic where a line
@@ -146,6 +151,7 @@ def draw_curves(
     if values.size
   }
   ends = [x[-1] for x in costs.values()]
+  has_bands = sum(len(curves[label]) > 1 for label in costs) <= MOST_BANDS
   unit = 1.0
   if x_label.startswith("seconds") and max(ends, default=0.0) >= _HOURS:
     unit, x_label = 3600.0, x_label.replace("seconds", "hours", 1)
@@ -164,7 +170,7 @@ def draw_curves(
       markevery=_marker_points(len(x), place, len(runs)),
       **styles[label],
     )
-    if len(values) > 1:
+    if len(values) > 1 and has_bands:
       with np.errstate(invalid="ignore"):  # a loss may be infinite
         half = metrics.half_width_95(values)
       most = 1.0 if _is_share(metric) else None

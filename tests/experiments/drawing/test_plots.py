@@ -98,6 +98,14 @@ def test_one_seed_has_no_band(axis):
   assert not axis.collections and list(plots._collect_handles(axis.figure)) == ["A"]
 
 
+@pytest.mark.parametrize("lines", [plots.MOST_BANDS, plots.MOST_BANDS + 1])
+def test_bands_of_many_lines_would_hide_each_other(axis, lines):
+  runs = {f"A{i}": rows(NUMBERS) for i in range(lines)}
+  runs["one seed"] = rows(NUMBERS[:1])
+  plots.draw_curves(axis, runs, "global", "accuracy")
+  assert len(axis.collections) == (lines if lines == plots.MOST_BANDS else 0)
+
+
 def test_a_loss_on_a_log_axis(axis):
   """Zeros are gaps, and a band below zero ends at the axis."""
   values = np.array([[np.nan, 1.0, 0.1, 0.0], [np.nan, 3.0, 0.5, 0.0]])
