@@ -306,7 +306,9 @@ def legend(figure: Any, *last: str) -> None:
   words = [textwrap.fill(label, 24 if label in _NOTES else 48) for label in handles]
   longest = max(len(line) for label in words for line in label.split("\n"))
   # About so many characters and the sample of a line fit side by side.
-  room = int(15 * figure.get_figwidth() / (longest + 10))
+  room = max(1, int(15 * figure.get_figwidth() / (longest + 14)))
+  room = min(room, 7 if figure.axes[1:] else 3)
+  rows = -(-len(handles) // room)
   figure.legend(
     handles.values(),
     words,
@@ -314,7 +316,7 @@ def legend(figure: Any, *last: str) -> None:
     loc="outside lower center",
     # So long that a long dash has a gap beside the marker.
     handlelength=5.6,
-    ncols=max(1, min(len(handles), 7 if figure.axes[1:] else 3, room)),
+    ncols=-(-len(handles) // rows),
   )
 
 

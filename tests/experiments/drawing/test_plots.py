@@ -466,6 +466,19 @@ def test_clients_of_one_kind_are_side_by_side(draw_figure, clients):
     assert labels == [3, 0, 4, 1, 5, 2]  # the largest of each kind first
 
 
+@pytest.mark.parametrize("lines", range(5, 10))
+def test_a_legend_is_not_wider_than_its_picture(lines):
+  figure, (axis, _) = plt.subplots(1, 2, figsize=(9.2, 3.4))
+  runs = {f"METHOD-{i}": rows(NUMBERS[:1]) for i in range(lines)}
+  plots.draw_curves(axis, runs, "global", "accuracy")
+  plots.legend(figure)
+  (legend,) = figure.legends
+  figure.set_layout_engine("constrained")
+  figure.canvas.draw()
+  assert legend.get_window_extent().width < figure.bbox.width
+  plt.close(figure)
+
+
 def test_a_long_name_is_wrapped(axis):
   plots.draw_curves(axis, {"word " * 30: rows(NUMBERS)}, "global", "accuracy")
   plots.legend(axis.figure)
