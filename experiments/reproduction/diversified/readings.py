@@ -88,6 +88,7 @@ def readings_table(outcomes: suite.Outcomes) -> str:
     rows.append(words)
   return (
     "Percent, mean of the last ten rounds; with K models the mean of the K, or "
-    "the model that a client prefers, on its classes. In brackets the verdict on "
-    "the paper's number.\n\n" + markdown.table(head, rows)
+    "the model that a client prefers, on its classes. One model on the entire test "
+    "set cannot reach the paper's numbers; in brackets you see whether a reading "
+    "reaches them all the same.\n\n" + markdown.table(head, rows)
   )
