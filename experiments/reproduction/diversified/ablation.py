@@ -14,6 +14,7 @@ each with its own rates, chosen on validation clients:
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import itertools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,8 @@ from .. import figures, partitions, suite, verdicts
 
 #: The accuracy that counts as reached.
 TARGET = 0.98
+#: Where the axis of accuracies begins, in percent.
+_LEAST = 95.0
 
 #: Local steps -> --client_update.
 LOCAL = {"FedAvg": "sgd", "FSVRG": "svrg", "SCAFFOLD": "scaffold"}
@@ -289,24 +292,30 @@ def _dot(values: np.ndarray, cell: Combination) -> plots.Dot:
 def draw_ablation(
   paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
 ) -> None:
-  """Draws accuracy and rounds, a column for each panel."""
-  panels = suite.by_panel(outcomes)
-  dots: dict[str, dict[str, list[plots.Dot]]] = {}
-  for words, measure in (
-    ("test accuracy, %", _accuracy),
-    (f"rounds to {100 * TARGET:g} %", _rounds),
+  """Draws accuracy, and in a second picture the rounds to the target."""
+  over = "partitions" if any(o.parts for o in outcomes) else "seeds"
+  for end, words, measure, least, most in (
+    ("", "test accuracy, %", _accuracy, _LEAST, 100.0),
+    ("_2", f"rounds to {100 * TARGET:g} %", _rounds, -math.inf, math.inf),
   ):
-    for runs in panels:
-      rows = dots[f"{runs[0].cell.heading}: {words}"] = {}
+    dots: dict[str, dict[str, list[plots.Dot]]] = {}
+    for runs in suite.by_panel(outcomes):
+      rows = dots[runs[0].cell.heading] = {}
       for o in runs:
         cell = _BY_LABEL[o.cell.label]
         rows.setdefault(f"{cell.local}, {cell.server}", []).append(
           _dot(measure(o), cell)
         )
-  over = "partitions" if any(o.parts for o in outcomes) else "seeds"
-  plots.dots(
-    paths, dots, "", title, f"95 % CI over {over}", "not in all runs", len(panels)
-  )
+    plots.dots(
+      [path.with_stem(path.stem + end) for path in paths],
+      dots,
+      words,
+      title,
+      f"95 % CI over {over}",
+      "not in all runs",
+      most=most,
+      least=least,
+    )
 
 
 def note(outcomes: suite.Outcomes) -> str:
