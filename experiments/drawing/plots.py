@@ -50,6 +50,7 @@ BAND_OF_PARTITIONS = "band: 95 % CI of the mean over partitions"
 #: Labels of the marks of the paper's numbers: at a round, and at none.
 PAPER = "hollow: the paper's number"
 PAPER_BESIDE = "hollow, beside: the paper's number"
+PAPER_SAVING = "hollow: by the paper's saving"
 
 _BAND = Patch(color="grey", alpha=0.3, linewidth=0)
 _HOLLOW = Line2D(
@@ -64,7 +65,13 @@ _HOLLOW = Line2D(
 )
 #: Handles in a legend for bands and marks, which have the colors of their
 #: lines.
-_NOTES = {BAND: _BAND, BAND_OF_PARTITIONS: _BAND, PAPER: _HOLLOW, PAPER_BESIDE: _HOLLOW}
+_NOTES = {
+  BAND: _BAND,
+  BAND_OF_PARTITIONS: _BAND,
+  PAPER: _HOLLOW,
+  PAPER_BESIDE: _HOLLOW,
+  PAPER_SAVING: _HOLLOW,
+}
 
 #: About so many markers are on a line.
 _MARKERS = 6
@@ -769,6 +776,8 @@ def dots(
   reference: float | None = None,
   most: float = math.inf,
   least: float = -math.inf,
+  x_scale: str = "linear",
+  paper: str = PAPER,
 ) -> None:
   """Draws panels of numbers, in rows of one or several.
 
@@ -785,6 +794,8 @@ def dots(
     reference: a number that a vertical line marks; None: no line.
     most: the largest number there can be, at which intervals end.
     least: where the axes begin; what lies below is written there as a number.
+    x_scale: "log" for numbers of many orders of magnitude, all positive.
+    paper: what a hollow marker is, for the legend.
 
   Raises:
     NothingToDraw: there is no panel.
@@ -871,8 +882,9 @@ def dots(
               markeredgecolor=look["color"],
               markeredgewidth=1.4,
               zorder=4,
-              label=PAPER,
+              label=paper,
             )
+      axis.set_xscale(x_scale)
       axis.set_yticks(range(len(panel_dots)), list(panel_dots), fontsize=9)
       if number % in_a_row and list(panel_dots) == left_labels:
         axis.tick_params(labelleft=False)

@@ -301,7 +301,7 @@ _PARTS = dict(
 )
 #: The same with the whole time -> measure.
 _TIMES = {part: claims.seconds_of(column) for part, column in _PARTS.items()} | {
-  "together": claims.TOTAL
+  "sum": claims.TOTAL
 }
 
 
@@ -340,7 +340,7 @@ def _time_table(outcomes: suite.Outcomes) -> str:
         [
           label,
           _rounds(o),
-          seconds.pop("together"),
+          seconds.pop("sum"),
           *seconds.values(),
           saved,
           published,
@@ -426,37 +426,41 @@ def _draw_times(
   """Draws how a client spends its seconds, for each panel.
 
   ``stated`` says for (panel, method) by how many percent FedACnnL's time is
-  less in the paper; by default Fig. 4. At the mark of a method its time would
-  be so much more than FedACnnL's here.
+  less in the paper; by default Fig. 4. The hollow marker of a method is its time
+  by that saving, from FedACnnL's here.
   """
   stated = _paper_savings() if stated is None else stated
-  parts, marks = {}, {}
+  panels: dict[str, dict[str, plots.Dot | list[plots.Dot]]] = {}
   labels = list(dict.fromkeys(o.cell.label for o in outcomes))
   for runs in suite.by_panel(outcomes):
     by_label = {o.cell.label: o for o in runs}
-    name = f"{runs[0].cell.heading}: simulated s"
-    parts[name] = {
-      part: [
-        float(seconds(by_label[label]).mean()) if label in by_label else None
-        for label in labels
+    rows = panels[runs[0].cell.heading] = {}
+    for label in labels:
+      if label not in by_label:
+        rows[label] = plots.Dot(None)
+        continue
+      parts = {part: time(by_label[label]).mean() for part, time in _TIMES.items()}
+      saved = stated.get((runs[0].cell.panel, label))
+      of_paper = None
+      if saved is not None and claims.ACNNL in by_label:
+        of_paper = claims.TOTAL(by_label[claims.ACNNL]).mean() / (1.0 - saved / 100.0)
+      rows[label] = [
+        plots.Dot(
+          float(seconds),
+          paper=of_paper if part == "sum" else None,
+          name=part,
+          place=(i, i),
+        )
+        for i, (part, seconds) in enumerate(parts.items())
+        if seconds > 0.0
       ]
-      for part, seconds in _TIMES.items()
-    }
-    ours = by_label.get(claims.ACNNL)
-    marks[name] = [
-      None
-      if ours is None or saved is None
-      else float(claims.TOTAL(ours).mean()) / (1.0 - saved / 100.0)
-      for saved in (stated.get((runs[0].cell.panel, label)) for label in labels)
-    ]
-  plots.bars(
+  plots.dots(
     paths,
-    parts,
-    labels,
+    panels,
+    "simulated seconds of a client (log scale)",
     title,
-    "not run",
-    marks,
-    f"by the paper's saving, from {claims.ACNNL}'s here",
+    x_scale="log",
+    paper=plots.PAPER_SAVING,
   )
 
 
