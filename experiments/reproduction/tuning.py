@@ -786,7 +786,7 @@ def _finite(accuracy: float) -> str:
 
 
 def choice_table(
-  title: str, rows: Iterable[Mapping[str, Any]], last: int | None, seeds: int
+  title: str, rows: Iterable[tables.Row], last: int | None, seeds: int
 ) -> str:
   """Every method's choice as Markdown, from the rows of its tune.csv."""
   which = f"the last {last} rounds" if last else "all rounds"
@@ -844,17 +844,15 @@ def trial_rows(tuned: dict[str, list[Trial]]) -> list[dict[str, object]]:
 
 
 def _by_method(
-  rows: Iterable[Mapping[str, Any]],
-) -> dict[str, list[Mapping[str, Any]]]:
-  by_method: dict[str, list[Mapping[str, Any]]] = {}
+  rows: Iterable[tables.Row],
+) -> dict[str, list[tables.Row]]:
+  by_method: dict[str, list[tables.Row]] = {}
   for row in rows:
     by_method.setdefault(row["method"], []).append(row)
   return by_method
 
 
-def merge_trials(
-  path: pathlib.Path, rows: Sequence[Mapping[str, Any]]
-) -> list[Mapping[str, Any]]:
+def merge_trials(path: pathlib.Path, rows: Sequence[tables.Row]) -> list[tables.Row]:
   """Adds the rows of other methods that an earlier command wrote to ``path``."""
   if not path.is_file():
     return list(rows)
