@@ -199,10 +199,10 @@ def answer_sentences(
   answers = []
   for protocol, runs in verdicts.by_protocol(outcomes).items():
     # With the paper's settings there may be the paper's method alone.
-    alone = protocol != suite.TUNED and len({o.cell.label for o in runs}) == 1
+    one_method = protocol != suite.TUNED and len({o.cell.label for o in runs}) == 1
     for claim in claims:
       measured, verdict, reason = verdicts.judge_statement(claim, runs)
-      if alone and reason == rule.NOT_RUN:
+      if one_method and reason == rule.NOT_RUN:
         continue
       answers.append(
         PaperAnswer(

@@ -144,8 +144,8 @@ def test_section():
     flat("B", 0.8, 0.8, protocol="one rate"),
   )
   # With the paper's settings A runs alone, so nothing is compared there.
-  alone = text((0.9, 0.9), (0.8, 0.8), flat("A", 0.7, 0.7, protocol="stated"))
-  assert "| A above B | a: +10.00 +- 0.00 | reached |" in alone.splitlines()
+  text_of_one = text((0.9, 0.9), (0.8, 0.8), flat("A", 0.7, 0.7, protocol="stated"))
+  assert "| A above B | a: +10.00 +- 0.00 | reached |" in text_of_one.splitlines()
   assert answers.sentences_section([]) == ""
 
 
