@@ -231,10 +231,10 @@ def _tuning(
     ):
       continue
     protocol = tuning.PROTOCOLS[paper.name, data]
-    rows = records.read_rows(path, None)
     table = []
-    for method in dict.fromkeys(row["method"] for row in rows):
-      method_rows = [row for row in rows if row["method"] == method]
+    for method, method_rows in tuning.group_by_method(
+      records.read_rows(path, None)
+    ).items():
       best = next(row for row in method_rows if row["chosen"])
       table.append(
         [

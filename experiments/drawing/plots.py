@@ -339,6 +339,12 @@ def save_figure(figure: Any, *paths: pathlib.Path) -> None:
   plt.close(figure)
 
 
+def number_paths(paths: Paths, number: int) -> list[pathlib.Path]:
+  """Returns the files of a figure's picture: NAME, NAME_2, NAME_3, ..."""
+  end = f"_{number}" if number > 1 else ""
+  return [path.with_stem(path.stem + end) for path in paths]
+
+
 @contextlib.contextmanager
 def sheet(
   paths: Iterable[pathlib.Path],
@@ -765,6 +771,10 @@ class NothingToDraw(Exception):
   """No panel has the runs that a picture compares; the message says so."""
 
 
+#: Panels of dots side by side.
+_DOTS_IN_A_ROW = 2
+
+
 def dots(
   paths: Paths,
   panels_of: Mapping[str, Mapping[str, Dot | Sequence[Dot]]],
@@ -772,7 +782,6 @@ def dots(
   title: str,
   interval: str = "",
   missing: str = "not run",
-  in_a_row: int = 2,
   reference: float | None = None,
   most: float = math.inf,
   least: float = -math.inf,
@@ -790,7 +799,6 @@ def dots(
     title: above all panels.
     interval: what the intervals are, for the legend.
     missing: what stands in the place of a number that there is not.
-    in_a_row: the most panels side by side.
     reference: a number that a vertical line marks; None: no line.
     most: the largest number there can be, at which intervals end.
     least: where the axes begin; what lies below is written there as a number.
@@ -813,7 +821,7 @@ def dots(
     paths,
     list(panels_of),
     title,
-    in_a_row=in_a_row,
+    in_a_row=_DOTS_IN_A_ROW,
     size=(4.6, 0.24 * rows + 1.0),
     margin=(1.0, 0.0),
   ) as axes:
@@ -886,7 +894,7 @@ def dots(
             )
       axis.set_xscale(x_scale)
       axis.set_yticks(range(len(panel_dots)), list(panel_dots), fontsize=9)
-      if number % in_a_row and list(panel_dots) == left_labels:
+      if number % _DOTS_IN_A_ROW and list(panel_dots) == left_labels:
         axis.tick_params(labelleft=False)
       left_labels = list(panel_dots)
       axis.set(ylim=(len(panel_dots) - 0.4, -0.6))

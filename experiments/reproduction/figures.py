@@ -774,9 +774,10 @@ def _draw(
       end = "_stated" * (words == verdicts.PAPERS_OWN)
     panels = list(suite.rows_by_panel(runs).items())
     for first in range(0, len(panels), MOST_PANELS):
-      number = f"_{first // MOST_PANELS + 1}" * bool(first)
       plots.plot_panels(
-        [path.with_stem(path.stem + end + number) for path in paths],
+        plots.number_paths(
+          [path.with_stem(path.stem + end) for path in paths], first // MOST_PANELS + 1
+        ),
         dict(panels[first : first + MOST_PANELS]),
         figure.protocol,
         figure.metric,

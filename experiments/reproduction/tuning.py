@@ -791,7 +791,7 @@ def choice_table(
   """Every method's choice as Markdown, from the rows of its tune.csv."""
   which = f"the last {last} rounds" if last else "all rounds"
   choices = []
-  for method, trials in _by_method(rows).items():
+  for method, trials in group_by_method(rows).items():
     best = next(trial for trial in trials if trial["chosen"])
     choices.append(
       [
@@ -843,9 +843,10 @@ def trial_rows(tuned: dict[str, list[Trial]]) -> list[dict[str, object]]:
   ]
 
 
-def _by_method(
+def group_by_method(
   rows: Iterable[tables.Row],
 ) -> dict[str, list[tables.Row]]:
+  """Groups the rows of a tune.csv: method -> its settings."""
   by_method: dict[str, list[tables.Row]] = {}
   for row in rows:
     by_method.setdefault(row["method"], []).append(row)
@@ -856,5 +857,5 @@ def merge_trials(path: pathlib.Path, rows: Sequence[tables.Row]) -> list[tables.
   """Adds the rows of other methods that an earlier command wrote to ``path``."""
   if not path.is_file():
     return list(rows)
-  by_method = _by_method(tables.read_rows(path, None)) | _by_method(rows)
+  by_method = group_by_method(tables.read_rows(path, None)) | group_by_method(rows)
   return [row for trials in by_method.values() for row in trials]

@@ -588,8 +588,8 @@ def test_a_server_of_optax_takes_the_steps_of_optax(problem, name, rate):
     )
   if name == "schedule_free_sgd":  # The average of the iterates is deployed.
     average = optax.contrib.schedule_free_eval_params(state, params)
-    moved = bridge.to_oracle(average) - bridge.to_oracle(params)
-    assert np.abs(moved).max() > 1e-3
+    distance = np.abs(bridge.to_oracle(average) - bridge.to_oracle(params))
+    assert distance.max() > 1e-3
     params = average
   mine = deployed(problem, "composed", r.state, **settings)
   np.testing.assert_allclose(

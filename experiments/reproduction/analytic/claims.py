@@ -307,7 +307,8 @@ def _same_as_pfedme(outcomes):
   return exceeds(difference_of(outcomes, "a", PERSONAL, PFEDME, SCORE), -COMPETITIVE)
 
 
-def _gain(outcomes, panel):
+def _measure_gain(outcomes, panel):
+  """Points of pFedACnnL above FedACnnL."""
   return difference_of(outcomes, panel, PERSONAL, ACNNL, SCORE)
 
 
@@ -316,8 +317,8 @@ _GAIN = verdicts.Statement(
   NAME,
   "Table2",
   "... by 4 to 8 points (abstract)",
-  in_panels(lambda outcomes, p: verdicts.lies_within(_gain(outcomes, p), 4.0, 8.0)),
-  beyond=in_panels(lambda outcomes, p: exceeds(_gain(outcomes, p), 4.0)),
+  in_panels(lambda runs, p: verdicts.lies_within(_measure_gain(runs, p), 4.0, 8.0)),
+  beyond=in_panels(lambda runs, p: exceeds(_measure_gain(runs, p), 4.0)),
 )
 
 _ABOVE, *_ORDER = for_paper(

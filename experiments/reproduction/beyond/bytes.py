@@ -146,9 +146,8 @@ def _draw(
   """Draws accuracy over bytes, on a logarithmic axis; a picture each data set."""
   panels = list(suite.rows_by_panel(outcomes).items())
   for first in range(0, len(panels), len(METHODS)):
-    number = f"_{first // len(METHODS) + 1}" * bool(first)
     plots.plot_panels(
-      [path.with_stem(path.stem + number) for path in paths],
+      plots.number_paths(paths, first // len(METHODS) + 1),
       dict(panels[first : first + len(METHODS)]),
       "global",
       "accuracy",

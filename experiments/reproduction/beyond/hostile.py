@@ -228,10 +228,9 @@ def _draw(
   for runs in suite.by_panel(outcomes):
     by_defense[runs[0].cell.panel_title.split("; ")[1]].append(runs)
   style = styles.line_styles(METHODS)
-  for picture, runs_of in enumerate(by_defense.values(), 1):
-    number = f"_{picture}" * (picture > 1)
+  for number, runs_of in enumerate(by_defense.values(), 1):
     with plots.sheet(
-      [path.with_stem(path.stem + number) for path in paths],
+      plots.number_paths(paths, number),
       [runs[0].cell.heading for runs in runs_of],
       title,
       in_a_row=len(ATTACKS),

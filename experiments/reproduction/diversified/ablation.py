@@ -294,9 +294,9 @@ def draw_ablation(
 ) -> None:
   """Draws accuracy, and in a second picture the rounds to the target."""
   over = "partitions" if any(o.parts for o in outcomes) else "seeds"
-  for end, words, measure, least, most in (
-    ("", "test accuracy, %", _accuracy, _LEAST, 100.0),
-    ("_2", f"rounds to {100 * TARGET:g} %", _rounds, -math.inf, math.inf),
+  for number, words, measure, least, most in (
+    (1, "test accuracy, %", _accuracy, _LEAST, 100.0),
+    (2, f"rounds to {100 * TARGET:g} %", _rounds, -math.inf, math.inf),
   ):
     dots: dict[str, dict[str, list[plots.Dot]]] = {}
     for runs in suite.by_panel(outcomes):
@@ -307,7 +307,7 @@ def draw_ablation(
           _dot(measure(o), cell)
         )
     plots.dots(
-      [path.with_stem(path.stem + end) for path in paths],
+      plots.number_paths(paths, number),
       dots,
       words,
       title,

@@ -60,6 +60,7 @@ def test_what_was_tuned_on_mnist_does_not_reach_cifar10(paper):
   # Normalized blocks, chosen on MNIST, had cost every method three points.
   of_data = config.values_of(f"{paper}/cifar10.flags")
   special = figures.method_presets(paper, "methods_cifar10")
+  options = set()
   for name, figure in publish.PAPERS[paper].figures.items():
     for cell in shown.cells(paper, name) if figure.data == "cifar10" else ():
       values = cell.config.values
@@ -68,3 +69,5 @@ def test_what_was_tuned_on_mnist_does_not_reach_cifar10(paper):
         for option in tuned.keys() & set(figures._OF_METHODS):
           value = values[option]
           assert value == type(value)(tuned[option]), (name, cell.name)
+          options.add(option)
+  assert options == {"diversified": {"l2"}, "conjugate": {"l2", "hog_norm"}}[paper]
