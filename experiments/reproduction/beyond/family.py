@@ -375,39 +375,49 @@ def _empty(outcomes: suite.Outcomes) -> str:
 def _draw(
   paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
 ) -> None:
-  """Draws what is deployed over the bytes that it takes, for every data set."""
+  """Draws what is deployed over the bytes that it takes; panels by data set."""
   del x_axis
   style = styles.line_styles([*CLOSED, *ITERATIVE])
   panels = suite.by_panel(outcomes)
-  titles = [
-    runs[0].cell.panel_title + (", 100 R²" if runs[0].cell.metric == "r2" else "")
-    for runs in panels
-  ]
-  with plots.sheet(paths, titles, title, in_a_row=3, size=(3.3, 2.9)) as axes:
-    for axis, runs in zip(axes, panels):
-      best = max(SCORE(o).mean() for o in runs)
-      low = min(SCORE(o).mean() for o in runs)
-      for o in runs:
-        label = o.cell.label
-        if label == BOUND:
-          axis.axhline(
-            SCORE(o).mean(), color="black", linewidth=0.8, linestyle=":", label=label
-          )
-        elif label in CLOSED:
-          look = style[label].matplotlib() | {"linestyle": "none", "markersize": 7}
-          bytes_of = _last(o, "total_bytes") / 1e6
-          axis.plot([bytes_of], [SCORE(o).mean()], label=label, **look)
-        else:
-          x, y = _curve(o)
-          look = style[label].matplotlib() | {"marker": "none"}
-          axis.plot(x, y, label=label, **look)
-      room = max(best - low, 5.0)
-      axis.set_ylim(low - 0.5 * room, best + 0.15 * room)
-      axis.set_xscale("log")
-      axis.set_xlabel("MB of all participants, both ways", fontsize=8)
-      axis.tick_params(labelsize=8)
-    for axis in axes[::3]:
-      axis.set_ylabel("deployed accuracy, %", fontsize=8)
+  for first in range(0, len(panels), figures.MOST_PANELS):
+    runs_of = panels[first : first + figures.MOST_PANELS]
+    titles = [
+      runs[0].cell.heading + (", 100 R²" if runs[0].cell.metric == "r2" else "")
+      for runs in runs_of
+    ]
+    number = first // figures.MOST_PANELS + 1
+    with plots.sheet(plots.number_paths(paths, number), titles, title) as axes:
+      for axis, runs in zip(axes, runs_of):
+        _draw_panel(axis, runs, style)
+
+
+def _draw_panel(
+  axis: Any, runs: suite.Outcomes, style: Mapping[str, styles.Style]
+) -> None:
+  """Draws the methods of a data set; the axis shows the range of their ends."""
+  best = max(SCORE(o).mean() for o in runs)
+  low = min(SCORE(o).mean() for o in runs)
+  for o in runs:
+    label = o.cell.label
+    if label == BOUND:
+      axis.axhline(
+        SCORE(o).mean(), color="black", linewidth=0.8, linestyle=":", label=label
+      )
+    elif label in CLOSED:
+      look = style[label].matplotlib() | {"linestyle": "none", "markersize": 7}
+      bytes_of = _last(o, "total_bytes") / 1e6
+      axis.plot([bytes_of], [SCORE(o).mean()], label=label, **look)
+    else:
+      x, y = _curve(o)
+      look = style[label].matplotlib() | {"marker": "none"}
+      axis.plot(x, y, label=label, **look)
+  room = max(best - low, 5.0)
+  axis.set_ylim(low - 0.5 * room, best + 0.15 * room)
+  axis.set_xscale("log")
+  axis.set_xlabel("MB of all clients, both ways", fontsize=8)
+  axis.tick_params(labelsize=8)
+  if axis.get_subplotspec().is_first_col():
+    axis.set_ylabel("deployed accuracy, %", fontsize=8)
 
 
 def _curve(outcome: suite.Outcome) -> tuple[np.ndarray, np.ndarray]:

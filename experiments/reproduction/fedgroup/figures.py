@@ -5,6 +5,7 @@ prepared is left out, and the table says so.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 import functools
 import pathlib
 from typing import Any, NamedTuple
@@ -382,6 +383,7 @@ FIGURES: dict[str, Figure] = {
     _lines(*claims.COLUMNS),
     num_seeds=1,
     table=tables.gains,
+    draw=dataclasses.replace(_draw_best, stored=""),
     quick=("d",),
     statements=claims.TABLE3_FEMNIST,
     extra_answers=tables.of_table3("table3_femnist"),
