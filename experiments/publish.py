@@ -473,20 +473,26 @@ def redraw(paper: figures.Paper, target: pathlib.Path) -> list[pathlib.Path]:
   for name, figure in paper.figures.items():
     numbers = target / f"{paper.name}_{name}.csv"
     picture = target / f"{paper.name}_{name}.png"
-    if (
-      isinstance(figure.draw, figures.Dots)
-      and figure.draw.stored
+    draw = figure.draw
+    if not (
+      isinstance(draw, figures.Dots)
+      and draw.stored
       and numbers.is_file()
       and picture.is_file()
     ):
-      files.check_outputs(f"`to`={target}", {picture: _is_picture})
-      with tempfile.TemporaryDirectory() as folder:
-        uncompressed = pathlib.Path(folder) / picture.name
-        with open(numbers, newline="", encoding="utf-8") as file:
-          figure.draw.draw_numbers([uncompressed], csv.DictReader(file), figure.title)
-        with files.replacing(picture) as partial:
-          partial.write_bytes(_small_png(uncompressed))
-      pictures.append(picture)
+      continue
+    with open(numbers, newline="", encoding="utf-8") as file:
+      table = csv.DictReader(file)
+      rows = list(table)
+    if draw.stored not in (table.fieldnames or ()):
+      continue
+    files.check_outputs(f"`to`={target}", {picture: _is_picture})
+    with tempfile.TemporaryDirectory() as folder:
+      uncompressed = pathlib.Path(folder) / picture.name
+      draw.draw_numbers([uncompressed], rows, figure.title)
+      with files.replacing(picture) as partial:
+        partial.write_bytes(_small_png(uncompressed))
+    pictures.append(picture)
   return pictures
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import pathlib
 import textwrap
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import matplotlib
 import numpy as np
@@ -79,6 +79,7 @@ _MARKERS = 6
 
 #: The files of one picture.
 Paths = Sequence[pathlib.Path]
+_Panel = TypeVar("_Panel")
 
 
 class Mark(NamedTuple):
@@ -343,6 +344,14 @@ def number_paths(paths: Paths, number: int) -> list[pathlib.Path]:
   """Returns the files of a figure's picture: NAME, NAME_2, NAME_3, ..."""
   end = f"_{number}" if number > 1 else ""
   return [path.with_stem(path.stem + end) for path in paths]
+
+
+def paginate(
+  paths: Paths, panels: Sequence[_Panel], most: int
+) -> Iterator[tuple[list[pathlib.Path], Sequence[_Panel]]]:
+  """Yields the files and the panels of each picture, which has at most ``most``."""
+  for number, first in enumerate(range(0, len(panels), most), 1):
+    yield number_paths(paths, number), panels[first : first + most]
 
 
 @contextlib.contextmanager

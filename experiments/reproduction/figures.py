@@ -772,13 +772,12 @@ def _draw(
     if len(protocols) > 1:
       title += f", {_PICTURES[words]}"
       end = "_stated" * (words == verdicts.PAPERS_OWN)
+    files_of = [path.with_stem(path.stem + end) for path in paths]
     panels = list(suite.rows_by_panel(runs).items())
-    for first in range(0, len(panels), MOST_PANELS):
+    for picture, some in plots.paginate(files_of, panels, MOST_PANELS):
       plots.plot_panels(
-        plots.number_paths(
-          [path.with_stem(path.stem + end) for path in paths], first // MOST_PANELS + 1
-        ),
-        dict(panels[first : first + MOST_PANELS]),
+        picture,
+        dict(some),
         figure.protocol,
         figure.metric,
         title,

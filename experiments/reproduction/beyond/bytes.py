@@ -145,10 +145,10 @@ def _draw(
 ) -> None:
   """Draws accuracy over bytes, on a logarithmic axis; a picture each data set."""
   panels = list(suite.rows_by_panel(outcomes).items())
-  for first in range(0, len(panels), len(METHODS)):
+  for picture, some in plots.paginate(paths, panels, len(METHODS)):
     plots.plot_panels(
-      plots.number_paths(paths, first // len(METHODS) + 1),
-      dict(panels[first : first + len(METHODS)]),
+      picture,
+      dict(some),
       "global",
       "accuracy",
       title,

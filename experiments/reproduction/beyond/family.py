@@ -379,15 +379,13 @@ def _draw(
   del x_axis
   style = styles.line_styles([*CLOSED, *ITERATIVE])
   panels = suite.by_panel(outcomes)
-  for first in range(0, len(panels), figures.MOST_PANELS):
-    runs_of = panels[first : first + figures.MOST_PANELS]
+  for picture, some in plots.paginate(paths, panels, figures.MOST_PANELS):
     titles = [
       runs[0].cell.heading + (", 100 R²" if runs[0].cell.metric == "r2" else "")
-      for runs in runs_of
+      for runs in some
     ]
-    number = first // figures.MOST_PANELS + 1
-    with plots.sheet(plots.number_paths(paths, number), titles, title) as axes:
-      for axis, runs in zip(axes, runs_of):
+    with plots.sheet(picture, titles, title) as axes:
+      for axis, runs in zip(axes, some):
         _draw_panel(axis, runs, style)
 
 

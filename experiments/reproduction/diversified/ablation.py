@@ -171,7 +171,7 @@ def ablation_section(outcomes: suite.Outcomes) -> str:
     f"average. Rounds saved are rounds to {100 * TARGET:g} %, over the "
     "pairs in which all repetitions of both reach it.\n\n"
   )
-  rows, phrases = [], []
+  rows, sentences = [], []
   full = Combination("FSVRG", "adaptive", 4)
   for part in PARTS:
     for value in part.values:
@@ -199,11 +199,11 @@ def ablation_section(outcomes: suite.Outcomes) -> str:
           f"{results.format_spread(rounds, 1, sign='+')} ({number} of {len(pairs)})",
         ]
       )
-      phrases.append(
-        f"{part.title} ({text}) {results.format_spread(mean, sign='+')} points, "
-        f"{_words(mean)}"
+      sentences.append(
+        f"{part.title.capitalize()} ({text}): "
+        f"{results.format_spread(mean, sign='+')} points, {_words(mean)}."
       )
-  if not phrases:
+  if not sentences:
     return ""
   return (
     intro
@@ -219,7 +219,7 @@ def ablation_section(outcomes: suite.Outcomes) -> str:
       ],
       rows,
     )
-    + f"\n\nIn words: {'; '.join(phrases)}."
+    + f"\n\n{' '.join(sentences)}"
   )
 
 
