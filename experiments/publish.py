@@ -93,9 +93,9 @@ def _read_notes(path: pathlib.Path) -> dict[str, str]:
 
 
 def _is_picture(path: pathlib.Path) -> bool:
-  """Recognizes a picture of a figure command, or one with fewer colours.
+  """Recognizes a picture of a figure command, or one with fewer colors.
 
-  Of the latter most colours of lines are among the few, of earlier versions,
+  Of the latter most colors of lines are among the few, of earlier versions,
   too.
   """
   if files.picture(path):
@@ -111,7 +111,7 @@ def _is_picture(path: pathlib.Path) -> bool:
 
 
 def _small_png(path: pathlib.Path) -> bytes:
-  """The bytes of a picture, with fewer colours and pixels where too many."""
+  """The bytes of a picture, with fewer colors and pixels where too many."""
   raw = path.read_bytes()
   image = Image.open(path).convert("RGB")
   width = image.width
@@ -124,9 +124,9 @@ def _small_png(path: pathlib.Path) -> bytes:
 
 
 def _few_colours(image: Image.Image, most: int = 64) -> Image.Image:
-  """The picture with few colours, those of the lines among them.
+  """The picture with few colors, those of the lines among them.
 
-  Without these, one method would have different colours in two pictures.
+  Without these, one method would have different colors in two pictures.
   """
   lines = [int(colour[i : i + 2], 16) for colour in styles.COLOURS for i in (1, 3, 5)]
   common = (

@@ -155,7 +155,7 @@ def _wider(
 def _value_beyond(tried: Sequence[float], best: float) -> float | None:
   """The value to try next, if the best one lies at an end of those tried.
 
-  The values go on as they began: the ratio to the neighbour is kept. Whole
+  The values go on as they began: the ratio to the neighbor is kept. Whole
   numbers stay whole, as long as they are at least 1.
 
   Args:

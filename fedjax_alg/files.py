@@ -224,7 +224,7 @@ def with_sibling(name: str, recognizer: Recognizer) -> Recognizer:
 def picture(path: pathlib.Path) -> bool:
   """Recognizes a PNG or PDF as ``drawing.plots`` writes them.
 
-  They are Matplotlib's, with 130 dots per inch (5,118 per metre) or without a
+  They are Matplotlib's, with 130 dots per inch (5,118 per meter) or without a
   date.
   """
   content = read_bytes(path)

@@ -24,7 +24,7 @@ class Part(NamedTuple):
     return f"{self.number}/{self.total}"
 
   def of(self, items: Sequence[Item]) -> list[Item]:
-    """This part: neighbours, as many as in other parts, or one more or less."""
+    """This part: neighbors, as many as in other parts, or one more or less."""
     start, end = (
       (number * len(items)) // self.total for number in (self.number - 1, self.number)
     )

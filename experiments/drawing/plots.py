@@ -705,7 +705,7 @@ def bars(
       absent: list[float] = []
       for i, (label, heights) in enumerate(methods.items()):
         x = np.arange(len(groups)) + (i - (len(methods) - 1) / 2) * width
-        # A bar of height NaN is not drawn, but the legend has its colour.
+        # A bar of height NaN is not drawn, but the legend has its color.
         axis.bar(
           x,
           [math.nan if h is None else h for h in heights],
@@ -771,7 +771,7 @@ class Dot(NamedTuple):
   mean: float | None  #: None: there is none
   half: float = math.nan  #: half the width of the interval; NaN: none
   paper: float | None = None
-  #: one of several in a row: its name, and the place of its colour and marker
+  #: one of several in a row: its name, and the place of its color and marker
   name: str = ""
   place: tuple[int, int] = (0, 0)
 
@@ -947,7 +947,7 @@ def gain_map(
 ) -> None:
   """Draws gains as a map: better than the reference is blue, worse is orange.
 
-  White is no difference. Numbers that are not clear are grey, cells without one
+  White is no difference. Numbers that are not clear are gray, cells without one
   hatched.
 
   Args:
@@ -1191,7 +1191,7 @@ def plot_groups(
   labels: tuple[str, str],
   title: str,
 ) -> None:
-  """Draws points coloured by group, with a word for points of the same kind.
+  """Draws points colored by group, with a word for points of the same kind.
 
   Args:
     paths: files to write.

@@ -353,7 +353,7 @@ def _group_figures(panels: Panels) -> list[Any]:
     )
   ]
   if sum(row.size for row in members.values()) <= _MOST_CELLS:
-    # Level 0 is "no group yet"; every group has a flat colour of its own.
+    # Level 0 is "no group yet"; every group has a flat color of its own.
     scale = [
       (share, colour)
       for k, colour in enumerate(["#eceff2", *colours])
@@ -601,10 +601,10 @@ def write_page(
       "<h2>Groups of clients</h2>",
       *map(to_html, grouped),
       _note(
-        "A column for each client, those of one kind side by side; grey: in no "
+        "A column for each client, those of one kind side by side; gray: in no "
         "group yet."
         if any(result.kinds is not None for result in _label_runs(panels).values())
-        else "A column for each client; grey: in no group yet."
+        else "A column for each client; gray: in no group yet."
       )
       * (len(grouped) > 1),
       _table(_group_table(panels)),

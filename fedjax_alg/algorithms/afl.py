@@ -86,7 +86,7 @@ def afl(
 
     W = (sum_k (X_k'X_k + gamma I) - K gamma I)^-1 sum_k X_k'Y_k
   over the K clients. Without `remove_ridge`, K gamma I is not subtracted. With
-  `bias`, X_k has a column of ones, or X and Y are centred by the sums of all.
+  `bias`, X_k has a column of ones, or X and Y are centered by the sums of all.
 
   Raises:
     OptionError: the model is not one dense layer.

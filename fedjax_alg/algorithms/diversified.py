@@ -188,10 +188,10 @@ def group_vectors(
   Args:
     options: how the groups are made.
     vectors: [S, ...], the trained models or the gradients to group.
-    centres: [K, ...], the centres at which k-means starts.
+    centres: [K, ...], the centers at which k-means starts.
     present: [S] bool, false on padding slots.
     stage: whether all vectors are one group, the first; and whether the K
-      centres are equal copies, so that K of the vectors are the start instead
+      centers are equal copies, so that K of the vectors are the start instead
       (errata D-08).
 
   Returns:
@@ -300,7 +300,7 @@ def by_gradient(
 
 
 def _grouping_flops(slots: int, size: int, k: int) -> float:
-  """The server's flops: the Gram matrix, and two products for K centres."""
+  """The server's flops: the Gram matrix, and two products for K centers."""
   return 2.0 * size * slots * (slots + 2 * k)
 
 

@@ -301,7 +301,7 @@ def _group_pool(
 
   Returns:
     The groups [n] int32 in [0, m). They are -1 for entries that are no clients,
-    and with random centres for clients that are no centre.
+    and with random centers for clients that are no center.
   """
   m = hparams.num_groups
   place = jnp.arange(mask.shape[0], dtype=jnp.int32)

@@ -1,18 +1,18 @@
 """FeSEM: a client belongs to the nearest of K models in parameter space.
 
 Reference: Xie et al., "Multi-Center Federated Learning", arXiv:2005.01026. The
-method minimizes sum_k min_j ||W_k - C_j||^2 over the centres C_j, where W_k is
+method minimizes sum_k min_j ||W_k - C_j||^2 over the centers C_j, where W_k is
 client k's last local model. In a round
 
-  E: client k belongs to the centre j = argmin_j ||W_k - C_j||;
+  E: client k belongs to the center j = argmin_j ||W_k - C_j||;
   U: the client trains from C_j, which gives the new W_k;
   M: C_j becomes the mean of the new W_k of its participants.
 
 Deviations: the distance is over all parameters; the public code takes the last
 dense kernel alone. By default means are weighted by n_i, as in all clustered
 methods of this library; the paper's are uniform. The paper does not say to
-which centre a client belongs that has not trained yet; ``first_group`` offers
-three ways to choose. Such a client deploys a centre that has clients, if any has:
+which center a client belongs that has not trained yet; ``first_group`` offers
+three ways to choose. Such a client deploys a center that has clients, if any has:
 one of nobody is still the random model that it began as.
 """
 
@@ -79,7 +79,7 @@ class Locals(NamedTuple):
 
 
 def _nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
-  """FeSEM's rule: the centre nearest to the client's last local model."""
+  """FeSEM's rule: the center nearest to the client's last local model."""
   k = hparams.num_groups
   before_all = LocalWork(
     local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size
@@ -161,13 +161,13 @@ def fesem(
   map_clients: MapClients,
   exchange: Exchange = Exchange(),
 ) -> Algorithm[ClusteredState]:
-  """FeSEM: a client belongs to the nearest of K models, the centres C_j.
+  """FeSEM: a client belongs to the nearest of K models, the centers C_j.
 
-  Participant i belongs to the centre j(i) = argmin_j ||W_i - C_j||, where W_i
+  Participant i belongs to the center j(i) = argmin_j ||W_i - C_j||, where W_i
   is its last trained model. It trains from C_j(i), which gives its new W_i. The
-  server then moves every centre to the mean over its participants,
+  server then moves every center to the mean over its participants,
     C_j <- sum_{j(i) = j} (n_i / n_j) W_i.
-  With one centre, FeSEM is FedAvg.
+  With one center, FeSEM is FedAvg.
   """
   return in_groups(
     model, hparams, _nearest_rule(model, hparams), map_clients, exchange=exchange

@@ -257,7 +257,7 @@ def pacfl(
   """PACFL: FedAvg in groups of clients whose data span close subspaces.
 
   Before round 1 every client sends p left singular vectors of its data, as they
-  are, not centred. The distance of two clients is the least principal angle of
+  are, not centered. The distance of two clients is the least principal angle of
   their subspaces. Agglomerative clustering gives the groups, which start from
   the same model and run FedAvg on their own. A newcomer sends its vectors when
   it first takes part, and joins the nearest group.

@@ -11,7 +11,7 @@ from fedjax_alg.data.store import arrays
 
 
 class Examples(NamedTuple):
-  """A labelled data set in host memory, with its official test set.
+  """A labeled data set in host memory, with its official test set.
 
   x and y may be dictionaries of arrays with the same rows.
   """

@@ -118,7 +118,7 @@ def image_shape(x: np.ndarray) -> tuple[int, int, int]:
   """The shape [H, W, c] of examples that are images or their flat pixels.
 
   Args:
-    x: [n, H, W, c], [n, H, W], or [n, D] of square grey images, D = H W.
+    x: [n, H, W, c], [n, H, W], or [n, D] of square gray images, D = H W.
 
   Returns:
     H, W and c.

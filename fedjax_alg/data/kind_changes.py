@@ -352,8 +352,8 @@ def _rotate(change: KindChange, examples: Examples, is_image: bool) -> KindFn:
 def join_sources(change: KindChange, parts: Sequence[Examples]) -> Examples:
   """Makes one data set of several, a kind each, brought to one shape.
 
-  Smaller images get a border of zeros on all sides, and grey images three equal
-  channels beside those of colours. Images stay bytes if all of them are. A label
+  Smaller images get a border of zeros on all sides, and gray images three equal
+  channels beside those of colors. Images stay bytes if all of them are. A label
   keeps its number.
 
   Args:

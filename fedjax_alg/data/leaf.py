@@ -19,7 +19,7 @@ from fedjax_alg.tasks.classification import MAX_CLASSES
 
 _SPLITS = ("train", "test")
 _TRAIN_SHARE = 0.9
-_PAIRS = 100  # neighbours that are looked at for the stride of windows
+_PAIRS = 100  # neighbors that are looked at for the stride of windows
 _IMAGE_FILE = re.compile(r"\S+\.(jpe?g|png|bmp|gif|webp)", re.IGNORECASE)
 _Users = dict[str, tuple[np.ndarray, np.ndarray]]
 _Kinds = dict[str, str]
@@ -149,7 +149,7 @@ def _split(x: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndar
 
 
 def _stride(windows: np.ndarray) -> int | None:
-  """The distance of neighbouring windows of a text; None if they are none."""
+  """The distance of neighboring windows of a text; None if they are none."""
   windows = windows[: _PAIRS + 1]
   length, pairs = windows.shape[1], len(windows) - 1
   for stride in range(1, length):

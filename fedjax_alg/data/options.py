@@ -469,7 +469,7 @@ class FeatureOptions:
   )
   hog_stride: int = hyper(
     3,
-    "distance between neighbouring blocks, in pixels (`features`=hog)",
+    "distance between neighboring blocks, in pixels (`features`=hog)",
     minimum=1,
     when=_HOG,
   )

@@ -98,7 +98,7 @@ def load_shakespeare(
   Args:
     path: a folder of texts ``*.txt``, or one text.
     length: T, number of characters that the model reads.
-    stride: distance between the first characters of neighbouring windows.
+    stride: distance between the first characters of neighboring windows.
       Memory is divided by it; not read with the task "tokens".
     task: None or "tokens".
 

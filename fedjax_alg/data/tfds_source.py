@@ -109,7 +109,7 @@ def load_tfds(
 
   Raises:
     DataError: the name is unknown, this machine has no readable copy, or the
-      examples are not labelled images uint8 of one size.
+      examples are not labeled images uint8 of one size.
   """
   if not is_tfds(name):
     bare = name.removeprefix(PREFIX)
@@ -345,7 +345,7 @@ def _check_features(directory: pathlib.Path, features: Any) -> None:
   for name in ("image", "label"):
     if name not in names:
       raise DataError(
-        f"{directory}: not labelled images, no feature {name} (it has "
+        f"{directory}: not labeled images, no feature {name} (it has "
         f"{', '.join(names) or 'no named features'})"
       )
   label = features["label"]

@@ -211,7 +211,7 @@ def centred_clipping(
   radius: Float[Array, ""] | float,
   iterations: Int[Array, ""] | int,
 ) -> Params:
-  """The mean of vectors that are clipped to a ball around a centre.
+  """The mean of vectors that are clipped to a ball around a center.
 
   Source: Karimireddy, He, Jaggi, "Learning from History for Byzantine Robust
   Optimization", ICML 2021, (7):

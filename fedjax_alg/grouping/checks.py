@@ -1,6 +1,6 @@
 """Checks of argument shapes, made when a program is traced.
 
-A mask or a centre of a wrong length might broadcast to a plausible result.
+A mask or a center of a wrong length might broadcast to a plausible result.
 These checks raise an AssertionError that names the array instead.
 """
 

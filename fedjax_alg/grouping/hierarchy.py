@@ -186,7 +186,7 @@ def agglomerate(
   ``num_groups`` groups, or one group per row if there are fewer rows. With a
   threshold the result has the groups of
   ``scipy.cluster.hierarchy.fcluster(criterion="distance")``; if these are more
-  than ``num_groups``, they are merged further. Ties are resolved in favour of
+  than ``num_groups``, they are merged further. Ties are resolved in favor of
   the lowest row and then the lowest partner.
 
   The function needs O(n^2) memory and, but for unlucky ties, O(n^2) time.

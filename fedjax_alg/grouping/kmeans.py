@@ -31,7 +31,7 @@ def _squared_distances(
 def _assign(
   points: Float[Array, "S d"], mask: Bool[Array, " S"], centres: Float[Array, "K d"]
 ) -> Int[Array, " S"]:
-  """Nearest centre, (40) and (54); the lowest for ties, K if masked."""
+  """Nearest center, (40) and (54); the lowest for ties, K if masked."""
   nearest = jnp.argmin(_squared_distances(points, centres), axis=1)
   return jnp.where(mask, nearest, centres.shape[0]).astype(jnp.int32)
 
@@ -44,14 +44,14 @@ def lloyd(
 ) -> Groups:
   """Alternates assignments and means until no assignment changes.
 
-  The centre of an empty group does not change ((41) and (55) divide by zero in
+  The center of an empty group does not change ((41) and (55) divide by zero in
   this case, errata D-13). The stopping criterion of the paper, a spread of at
   most 1e-4 within the groups ((42), (56)), is never met (errata D-14).
 
   Args:
     points: [S, d].
     mask: [S] bool, false for points to ignore.
-    centres: [K, d], the initial centres.
+    centres: [K, d], the initial centers.
     max_steps: maximum number of assignments.
 
   Returns:
@@ -73,7 +73,7 @@ def lloyd(
     centres = jnp.where(size[:, None] > 0, mean, centres)
     new = _assign(points, mask, centres)
     changed = jnp.any(new != assignment) & (step + 1 < max_steps)
-    # The returned assignment is the one from which the centres were computed.
+    # The returned assignment is the one from which the centers were computed.
     return step + 1, changed, jnp.where(changed, new, assignment), centres, size
 
   first = _assign(points, mask, centres)
@@ -89,7 +89,7 @@ def lloyd_by_silhouette(
   mask: Bool[Array, " S"],
   centres: Float[Array, "K d"],
 ) -> Groups:
-  """Runs ``lloyd`` with the first 2 to K centres and keeps the best number.
+  """Runs ``lloyd`` with the first 2 to K centers and keeps the best number.
 
   The best number of groups has the largest mean silhouette of the Euclidean
   distances (``grouping.silhouette``); the fewest groups win ties.
@@ -97,11 +97,11 @@ def lloyd_by_silhouette(
   Args:
     points: [S, d].
     mask: [S] bool, false for points to ignore.
-    centres: [K, d], the initial centres; the first are used first.
+    centres: [K, d], the initial centers; the first are used first.
 
   Returns:
     The assignment with the means of its groups. Groups behind the best number
-    are empty, and their centres do not change.
+    are empty, and their centers do not change.
   """
   k = centres.shape[0]
 
@@ -128,16 +128,16 @@ def farthest_first(
   origin: Float[Array, " d"],
   k: int,
 ) -> Float[Array, "{k} d"]:
-  """Chooses K initial centres, each farthest from those chosen before.
+  """Chooses K initial centers, each farthest from those chosen before.
 
-  The first centre is the point farthest from ``origin``. The function is used
+  The first center is the point farthest from ``origin``. The function is used
   to form groups when the K models are still equal (errata D-08: with equal
-  centres every client would join the first group).
+  centers every client would join the first group).
 
   Args:
     points: [S, d].
     mask: [S] bool, points that may be chosen.
-    origin: [d], the place of the equal models; it is not a centre.
+    origin: [d], the place of the equal models; it is not a center.
     k: K.
 
   Returns:
@@ -162,10 +162,10 @@ def farthest_first(
 def plus_plus(
   points: Float[Array, "S d"], mask: Bool[Array, " S"], key: Key, k: int
 ) -> Float[Array, "{k} d"]:
-  """Chooses K initial centres with k-means++.
+  """Chooses K initial centers with k-means++.
 
-  Each centre is a random point, drawn with a probability proportional to the
-  squared distance to the closest centre so far.
+  Each center is a random point, drawn with a probability proportional to the
+  squared distance to the closest center so far.
 
   Args:
     points: [S, d].
@@ -174,7 +174,7 @@ def plus_plus(
     k: K.
 
   Returns:
-    [K, d]. If all points lie on centres, a random point is chosen again.
+    [K, d]. If all points lie on centers, a random point is chosen again.
   """
   checks.check_masked_rows(points, mask)
   points = jnp.where(mask[:, None], points, jnp.zeros_like(points))
@@ -187,7 +187,7 @@ def plus_plus(
     weight = jnp.where(jnp.any(weight > 0), weight, equal)
     centre = points[jax.random.categorical(keys[i], jnp.log(weight))]
     gap = ((points - centre[None]) ** 2).sum(-1)
-    # ``closest`` holds equal weights, not distances, for the first centre.
+    # ``closest`` holds equal weights, not distances, for the first center.
     closest = jnp.where(i == 0, gap, jnp.minimum(closest, gap))
     return closest, centres.at[i].set(centre)
 
@@ -216,7 +216,7 @@ def kmeans(
 
   Returns:
     The groups with the least inertia, which is the sum of the squared
-    distances of the points to the centres of their groups; the first of equal
+    distances of the points to the centers of their groups; the first of equal
     results.
   """
 

@@ -11,14 +11,14 @@ from fedjax_alg.grouping import checks
 def nearest_centre(
   vector: Float[Array, " P"], centres: Float[Array, "K P"]
 ) -> Int[Array, ""]:
-  """Finds the centre with the least L2 distance to a vector.
+  """Finds the center with the least L2 distance to a vector.
 
   Args:
     vector: [P].
     centres: [K, P].
 
   Returns:
-    [] int32, index of the centre.
+    [] int32, index of the center.
   """
   checks.check_vectors(centres, vector.size, "centres")
   gap = centres - vector[None]

@@ -1,6 +1,6 @@
 """Projection on principal components, computed from the Gram matrix.
 
-The P-dimensional decomposition is never formed. Let W [P, S] hold the centred
+The P-dimensional decomposition is never formed. Let W [P, S] hold the centered
 vectors. W'W = V diag(lambda) V' gives U = W V diag(lambda)^{-1/2}, so every
 product with U can be computed with W (diversified, (29)-(38), (48)-(51);
 errata D-12).
@@ -24,7 +24,7 @@ class Projection(NamedTuple):
   """The first d principal components of the rows of a matrix."""
 
   mean: Array  #: [P], mean of the rows that are not masked
-  centred: Array  #: [S, P], centred rows; 0 for masked rows
+  centred: Array  #: [S, P], centered rows; 0 for masked rows
   dual: Array  #: [S, d], V diag(lambda)^{-1/2}; U = centred' dual
   points: Array  #: [S, d], the projected rows, V diag(lambda)^{1/2}
 

@@ -142,7 +142,7 @@ def edc_points(
   """Computes the cosines of the rows with m main directions, (8).
 
   This is K(dW, V^T), where V are the left singular vectors of dW^T, not
-  centred. With G = Q diag(l) Q' the cosine of row i with v_j is sqrt(l_j) Q_ij
+  centered. With G = Q diag(l) Q' the cosine of row i with v_j is sqrt(l_j) Q_ij
   / sqrt(G_ii) (errata F-06). It is computed as (G Q)_ij / sqrt(l_j G_ii), which
   is equal and has the same accuracy for short and long rows.
   ``leading_eigenpairs`` decides the sign of a direction.

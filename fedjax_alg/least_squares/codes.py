@@ -58,7 +58,7 @@ def centred(
     counts: [L] examples by class.
 
   Returns:
-    The centred code.
+    The centered code.
   """
   share = counts / jnp.maximum(counts.sum(), jnp.ones((), counts.dtype))
   return code - jnp.tensordot(share, code, axes=1)[None]
@@ -69,7 +69,7 @@ def high_passed(maps: Float[Array, "L H W c"]) -> Float[Array, "L H W c"]:
 
   The image is extended by its edges. The filter is applied to the class sums S
   instead of the code; because it is symmetric, the result is the same except at
-  the border. It makes the codes of neighbouring positions negatively
+  the border. It makes the codes of neighboring positions negatively
   correlated, so that the layer learns edges rather than areas.
 
   Args:

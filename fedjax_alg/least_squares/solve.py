@@ -21,8 +21,8 @@ from fedjax_alg.base import Array, Layer
 from fedjax_alg.least_squares import codes
 from fedjax_alg.least_squares.moments import Moments
 
-#: none: no bias; ones: a column of ones in X, penalised like the others;
-#: centred: X and T are centred, and the bias is not penalized.
+#: none: no bias; ones: a column of ones in X, penalized like the others;
+#: centred: X and T are centered, and the bias is not penalized.
 BIASES = ("none", "ones", "centred")
 
 

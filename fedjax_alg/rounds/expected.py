@@ -196,7 +196,7 @@ def pool_before_all(round_: Played) -> SideWork:
 
 
 def before_their_first(round_: Played) -> SideWork:
-  """FeSEM: a participant that has never trained looks for a centre."""
+  """FeSEM: a participant that has never trained looks for a center."""
   new = [i for i in round_.ids if not round_.state.memory.trained[i]]
   return SideWork(new, round_.read_by(new, round_.hparams.pretrain_steps))
 

@@ -1,9 +1,9 @@
-"""One colour and one dash pattern for each method, in pictures and on pages.
+"""One color and one dash pattern for each method, in pictures and on pages.
 
 ``METHODS`` is the only place where a method gets its look, so it looks the same
-in every figure. Two methods differ in their dashes, or else in a colour that is
+in every figure. Two methods differ in their dashes, or else in a color that is
 of another lightness. In pictures a marker follows from both, and any two of
-colour, dash pattern and marker tell the third: a copy in grey will do, and so
+color, dash pattern and marker tell the third: a copy in gray will do, and so
 will a line that is too rough to show its dashes.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 import itertools
 from typing import Any, NamedTuple
 
-#: Colour -> the methods that have it, by the dash patterns in the order of
-#: ``_DASHES``. Any two colours are at least 4 units of lightness (CIE L*)
-#: apart, and colour-blind readers can tell them apart, too. No figure of the
+#: Color -> the methods that have it, by the dash patterns in the order of
+#: ``_DASHES``. Any two colors are at least 4 units of lightness (CIE L*)
+#: apart, and color-blind readers can tell them apart, too. No figure of the
 #: papers' gradient methods has one twice.
 _GRID: dict[str, tuple[str, ...]] = {
   "#006BAA": (
@@ -175,7 +175,7 @@ _SAME = {"FedGroup": "FG-EDC", "FedGrouProx": "FGP-EDC"}
 def _every() -> list[Style]:
   """All styles, in the order in which lines of no method get them."""
   dashes = list(_DASHES)
-  # Neighbours differ in both, and no two are the same.
+  # Neighbors differ in both, and no two are the same.
   order = [dashes[i] for i in (0, 2, 4, 6, 1, 3, 5)]
   return [
     Style(colour, order[(i + 2 * turn) % len(order)])

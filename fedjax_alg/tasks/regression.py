@@ -26,7 +26,7 @@ def squared_error(outputs: Array, y: Array) -> Array:
 def _sums(
   centre: np.ndarray | float, outputs: Array, y: Array, losses: Array, mask: Array
 ) -> Sums:
-  """Sums [m]; those of the targets are about a centre.
+  """Sums [m]; those of the targets are about a center.
 
   About 0 the variance of targets far from it would be lost in rounding.
   """

@@ -417,7 +417,7 @@ def test_any_images_of_tfds(tmp_path, monkeypatch, name, place, split):
     (
       {"text": tfds_records.TEXT, "label": tfds_records.LABEL},
       [{"text": b"x", "label": 1}],
-      "not labelled images, no feature image (it has label, text)",
+      "not labeled images, no feature image (it has label, text)",
     ),
     (
       {"image": IMAGES["image"]},

@@ -54,7 +54,7 @@ _READINGS = figures.make_panels(
     },
     "A_r as printed": {"aggregate_scaling": "paper"},
     "A_r = 1": {"aggregate_scaling": "none"},
-    "centres not centred": {"centre_projection": False},
+    "projections not centered": {"centre_projection": False},
     "K copies, no split": {"split": "copies"},
     "Lambda_i = 1": {"local_scaling": False},
     "no acceleration": {"accelerate": False},

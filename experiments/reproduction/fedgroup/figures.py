@@ -263,7 +263,7 @@ _CLASSES = figures.make_panels(
   "mnist_mclr",
   {"size_sigma": 2},
 )
-#: Of sigma 0, 0.5, 1 and 2, with pixels in [0, 1] or standardised, validation
+#: Of sigma 0, 0.5, 1 and 2, with pixels in [0, 1] or standardized, validation
 #: clients choose these for FedAvg, with three classes a client.
 _EQUAL = tuple(
   panel._replace(
