@@ -10,20 +10,16 @@ Pages of results are tables with short remarks, so no turns are asked of one of
 them. All pages together have at most twice flax's rate of each idiom and at least
 half of each turn.
 
-A page that is not there yet has its present counts in voice_budgets.json, as
-limits that can only be tightened. ``python tests/docs/test_voice.py`` prints all
-counts; with ``--tighten`` it also writes the file, with lower limits only.
+``python tests/docs/test_voice.py`` prints all counts.
 """
 
 import ast
 import collections
 import dataclasses
 import inspect
-import json
 import math
 import pathlib
 import re
-import sys
 
 import pytest
 
@@ -33,7 +29,6 @@ from fedjax_alg.data.options import DataOptions
 from fedjax_alg.runs.options import RunOptions
 
 ROOT = pathlib.Path(__file__).parents[2]
-BUDGETS = pathlib.Path(__file__).with_name("voice_budgets.json")
 FOLDERS = {
   "guides": ("README.md", "docs/*.md"),
   "methods": ("docs/methods/*.md",),
@@ -51,8 +46,6 @@ LISTS = (
   "docs/options.md",
   "docs/papers/readings.md",
 )
-#: How far a page may be below its limits before they have to be tightened.
-MARGIN = 8
 LONGEST = 35  # words of a sentence
 
 #: idiom -> (pattern, how often 1,000 words of flax's documentation have it).
@@ -191,34 +184,15 @@ def distance(number, limits):
   }
 
 
-def faults(text, budget=None, turns=True):
-  """One line for each limit that a page breaks.
-
-  Args:
-    text: the page.
-    budget: its limits if it is not at the target yet, for the kinds in which it is
-      not: kind -> count.
-    turns: whether they are asked of the page.
-  """
+def faults(text, turns=True):
+  """One line for each limit that a page breaks; turns: whether they are asked of it."""
   number, words = counts(text)
-  limits = aims = target(words, turns=turns)
-  if budget is not None:
-    if not any(gap > 0 for gap in distance(number, limits).values()):
-      return ["meets the target: remove its budget"]
-    limits = {
-      name: (min if name in TURNS else max)(limit, budget.get(name, limit))
-      for name, limit in aims.items()
-    }
-  gaps = distance(number, limits)
-  lines = [
+  limits = target(words, turns=turns)
+  return [
     f"{name}: {number[name]}, at {'least' if name in TURNS else 'most'} {limits[name]}"
-    for name, gap in gaps.items()
+    for name, gap in distance(number, limits).items()
     if gap > 0
   ]
-  slack = -sum(gap for name, gap in gaps.items() if limits[name] > aims[name])
-  if budget is not None and not lines and slack > MARGIN:
-    lines.append(f"is {slack} below its limits: tighten the budget")
-  return lines
 
 
 def pages(folders=tuple(FOLDERS)):
@@ -234,19 +208,18 @@ def pages(folders=tuple(FOLDERS)):
 def text_of(page):
   """The text of a page; lists of runs in the tables' notes end at semicolons."""
   text = (ROOT / page).read_text("utf-8")
-  return text.replace("; ", ";\n\n") if page.startswith(TABLES) else text
-
-
-def budgets():
-  return json.loads(BUDGETS.read_text("utf-8"))
+  if not page.startswith(TABLES):
+    return text
+  # A row stays in one line, because its cells are split where a line begins with |.
+  rows = re.sub(r"^\|.*$", lambda m: m[0].replace("; ", ";|"), text, flags=re.M)
+  return rows.replace("; ", ";\n\n")
 
 
 @pytest.mark.fast
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_page_talks_to_its_reader(folder):
   lines = {
-    page: faults(text_of(page), budgets().get(page), not page.startswith(TABLES))
-    for page in pages([folder])
+    page: faults(text_of(page), not page.startswith(TABLES)) for page in pages([folder])
   }
   lines = [
     f"{page}: {'; '.join(of_page)}" for page, of_page in lines.items() if of_page
@@ -274,7 +247,7 @@ def totals():
 @pytest.mark.fast
 def test_all_pages_together_talk_as_those_of_flax():
   number, words = totals()
-  gaps = distance(number, target(words, most=2) | budgets().get("all", {}))
+  gaps = distance(number, target(words, most=2))
   assert not {name: gap for name, gap in gaps.items() if gap > 0}
 
 
@@ -325,11 +298,6 @@ def test_docstrings_and_help_have_as_few_idioms():
 def test_no_sentence_of_the_changelog_is_long():
   parts = sentences(text_of("CHANGELOG.md"))
   assert not [part for part in parts if number_of_words(part) > LONGEST]
-
-
-@pytest.mark.fast
-def test_a_budget_is_of_a_page():
-  assert budgets().keys() <= {"all", *pages()}
 
 
 @pytest.mark.fast
@@ -387,41 +355,7 @@ def test_code_formulas_and_tables_are_no_sentences():
   ]
 
 
-@pytest.mark.fast
-def test_a_budget_can_only_be_tightened():
-  text = "The mean is that of the round. " * 20
-  number, _ = counts(text)
-  assert not faults(text, number)
-  assert faults(text, number | {"that of": 19}) == ["that of: 20, at most 19"]
-  (line,) = faults(text, number | {"that of": 20 + MARGIN + 1})
-  assert "tighten the budget" in line
-  page = "For example, you can add `x`, because you want it. "
-  assert faults(page, number) == ["meets the target: remove its budget"]
-
-
-def tighten():
-  """Writes the limits of the pages that are not at the target: never weaker ones."""
-  old = budgets()
-  new = {}
-  for page, limits in old.items():
-    if page == "all":
-      (number, words), aims = totals(), {"most": 2}
-    else:
-      number, words = counts(text_of(page))
-      aims = {"turns": not page.startswith(TABLES)}
-    gaps = distance(number, target(words, **aims))
-    if any(gap > 0 for gap in gaps.values()):
-      new[page] = {
-        name: (max if name in TURNS else min)(limit, number[name])
-        for name, limit in limits.items()
-        if gaps[name] > 0
-      }
-  BUDGETS.write_text(json.dumps(new, indent=1) + "\n", "utf-8")
-
-
 def main():
-  if "--tighten" in sys.argv:
-    tighten()
   for page in (*pages(), "all"):
     number, words = totals() if page == "all" else counts(text_of(page))
     turns = not page.startswith(TABLES)
