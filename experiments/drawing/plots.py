@@ -115,7 +115,7 @@ def interval_curves(rows: list[records.Row], protocol: str, metric: str) -> np.n
 
 
 #: Bands of more lines would hide each other.
-MOST_BANDS = 6
+MOST_BANDS = 5
 
 
 def draw_curves(

@@ -236,7 +236,6 @@ def _draw(
       in_a_row=len(ATTACKS),
       size=(3.4, 3.0),
       margin=(0.6, 0.6),
-      sharey=True,
     ) as axes:
       for axis, runs in zip(axes, runs_of):
         for place, (method, by_share) in enumerate(_by_share(runs).items()):
@@ -252,7 +251,8 @@ def _draw(
         axis.set_xlabel("hostile clients, %", fontsize=8)
         if axis.get_subplotspec().is_first_col():
           axis.set_ylabel("honest clients' accuracy, %", fontsize=8)
-        axis.set_ylim(0, 101)
+        low, high = axis.get_ylim()
+        axis.set_ylim(max(low, 0.0), min(high, 101.0))
 
 
 def _defence_statement(defence: str) -> verdicts.Statement:

@@ -393,6 +393,106 @@ def test_the_readme_counts_what_the_answers_say():
   assert f"{reached} of {len(times)} claims about time" in part
 
 
+def span(artifacts, method, stated=False, digits=0):
+  """The least and the largest mean of a method of the diversified paper, in words."""
+  means = [
+    float((row.stated if stated else row.answer).ours.split(" +- ")[0])
+    for row in claim_rows()["diversified"]
+    if row.kind == "own"
+    and row.claim["artifact"] in artifacts
+    and method in row.claim["method"]
+  ]
+  return f"{min(means):.{digits}f} to {max(means):.{digits}f}"
+
+
+def test_the_readme_has_the_ranges_of_the_answers():
+  """A figure that is run again changes them, as it changes the tables."""
+  readme = (DOCS.parent / "README.md").read_text("utf-8")
+  mnist = [
+    span(["Fig1"], method, stated, 1)
+    for stated in (True, False)
+    for method in ("MA", "GA")
+  ]
+  assert "accuracy: MA {}, GA {}; tuned: {} and {} |".format(*mnist) in readme
+  figures_of = ("Fig5", "Fig6")
+  stated = [span(figures_of, method, True) for method in ("MA", "GA")]
+  assert "| MA {}, GA {} (".format(*stated) in readme
+  assert f"tuned: {span(figures_of, 'FSVRG')} |" in readme
+  medians = []
+  for answer in answers.read_answers(DOCS / "results" / "conjugate.answers.csv"):
+    if answer.claim.startswith("CLSFSVRG is the first to reach 98 %"):
+      runs = re.findall(r"\w: ([\d, -]+) against", answer.ours)
+      rounds = [
+        [math.inf if n == "-" else float(n) for n in text.split(", ")] for text in runs
+      ]
+      medians.append([sorted(values)[len(values) // 2] for values in rounds])
+  tuned, stated = medians
+  words = ["not in 100" if math.isinf(median) else f"{median:.0f}" for median in stated]
+  assert f"CLSFSVRG: {', '.join(words)} (medians" in readme
+  assert f"tuned: {min(tuned):.0f} to {max(tuned):.0f}, CFSVRG" in readme
+  (gain,) = (
+    row.answer.ours.split(" +- ")[0]
+    for row in claim_rows()["fedgroup"]
+    if row.claim["metric"] == "gain_over_FeSEM"
+    and (row.claim["panel"], row.claim["method"]) == ("a", "FG-EDC")
+  )
+  assert f"{float(gain):.1f} points over FeSEM |" in readme
+
+
+_NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
+PAIR = re.compile(rf"([+-]?{_NUMBER}) \+- ({_NUMBER})")
+
+#: Intervals in the notes that no published table has: of the same command on another
+#: machine, of other works, of data, of paired differences, of runs beside the figures.
+ELSEWHERE = {
+  "analytic": {"96.28 +- 0.09"},
+  "diversified": {
+    *("+0.27 +- 0.12", "+0.30 +- 0.19", "+0.34 +- 0.06", "+0.39 +- 0.15"),
+    *("97.90 +- 0.49", "97.93 +- 0.37", "97.92 +- 0.21", "97.80 +- 0.33"),
+    *("97.75 +- 0.06", "22.2 +- 5.6"),
+  },
+  "fedgroup": {"69 +- 136", "69 +- 106", "-0.6 +- 1.3"},
+  "trust": {"89.1 +- 0.3", "89.37 +- 0.14"},
+}
+
+
+def published_intervals(name):
+  """(mean, half-width) of everything that the tables of a paper have."""
+  results = DOCS / "results"
+  pages = "".join(  # without the notes, and the table before the first figure
+    re.sub("^.*?<!--|<!-- notes -->.*?<!-- below -->", "", path.read_text(), flags=re.S)
+    for path in results.glob(f"{name}*.md")
+    if not path.name.endswith(".notes.md")
+  )
+  tables = "".join(line for line in pages.splitlines() if line.startswith("|"))
+  for path in results.glob(f"{name}*.csv"):
+    text = path.read_text("utf-8")
+    tables += text
+    for row in csv.DictReader(text.splitlines()):
+      if row.get("ours") and row.get("ci95"):
+        yield float(row["ours"]), float(row["ci95"])
+  for mean, half in PAIR.findall(tables):
+    yield float(mean.replace(",", "")), float(half.replace(",", ""))
+
+
+@pytest.mark.parametrize("name", sorted(publish.PAPERS))
+def test_intervals_in_the_notes_are_those_of_the_tables(name):
+  """Notes are written by hand, and stay when a figure is run again."""
+  published = {(abs(mean), half) for mean, half in published_intervals(name)}
+  notes = (DOCS / "results" / f"{name}.notes.md").read_text("utf-8")
+  stale = set()
+  for pair in PAIR.finditer(notes):
+    mean, half = (abs(float(part.replace(",", ""))) for part in pair.groups())
+    digits = [len(part.partition(".")[2]) for part in pair.groups()]
+    if not any(
+      abs(m - mean) < 0.50001 * 10 ** -digits[0]
+      and abs(h - half) < 0.50001 * 10 ** -digits[1]
+      for m, h in published
+    ):
+      stale.add(pair[0])
+  assert stale == ELSEWHERE.get(name, set())
+
+
 def test_every_verdict_is_one_of_five_words():
   """In the answers, in the tables beside the pages, and on the pages."""
   results = DOCS / "results"
