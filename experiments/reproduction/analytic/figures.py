@@ -225,10 +225,11 @@ def _ablation_lines(panel: Panel) -> list[FigureLine]:
     _variant_line(panel, claims.WP),
     but("random filters", **_RANDOM),
     but("label counts of length 1 by l2", label_norm="l2"),
+    but("no bias", bias="none"),
+    but("bias of centered data", bias="centred"),
     *(
       but(f"{word} = {value}", **{flag: value})
       for word, flag, values in (
-        ("bias", "bias", ("none", "centred")),
         ("gamma", "ridge", ("1", "10", "1000")),
         ("lambda", "personal_ridge", ("1", "10", "100", "1000")),
         ("groups", "num_groups", ("3", "5", "10")),
