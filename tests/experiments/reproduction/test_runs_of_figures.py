@@ -28,7 +28,7 @@ PUBLISHED = {
   ),
   "analytic": (
     "fig4:535ef516 fig5:535ef516 fig6:9663d221 table2:80a84417 "
-    "dirichlet:7f9b528b ablations:9974ae91 afl:a3f64f7b"
+    "dirichlet:7f9b528b ablations:885e21e2 afl:a3f64f7b"
   ),
   "trust": (
     "niid_bench:9e95903c niid_noise:49661e44 fedavg_2nn:91e3a913 pfedme:82fa5f23 "
