@@ -74,7 +74,7 @@ def _to_target(outcome: suite.Outcome, up: bool) -> np.ndarray:
 
 
 def _compare_bytes(ours: np.ndarray, uncompressed: np.ndarray) -> tuple[str, str]:
-  """(how many times fewer bytes, the verdict)."""
+  """(how many times fewer bytes, the comparison in words)."""
   if np.isnan(uncompressed).any():
     return "-", "whole does not reach it"
   if np.isnan(ours).any():
@@ -130,10 +130,10 @@ def _table_of_targets(outcomes: suite.Outcomes) -> str:
         "target",
         "MB up",
         "times fewer than whole",
-        "verdict",
+        "compared",
         "MB both ways",
         "times fewer than whole",
-        "verdict",
+        "compared",
       ],
       rows,
     )

@@ -214,7 +214,7 @@ def ablation_section(outcomes: suite.Outcomes) -> str:
         "by itself",
         "to the rest",
         "on average",
-        "verdict",
+        "compared",
         "rounds saved (pairs)",
       ],
       rows,

@@ -372,11 +372,11 @@ def fedjax_table(quick: bool) -> str:
         "same rows, round 1",
         f"same rows, round {scale.rounds}",
         "same groups",
-        "verdict",
+        "compared",
         "own rows: FedJAX",
         "here",
         "difference",
-        "verdict",
+        "compared",
       ],
       rows,
     )

@@ -98,7 +98,7 @@ def table_of_finished(page_answers: Sequence[PaperAnswer]) -> str:
   if missing:
     words = ", ".join(f"`{name}` ({number})" for name, number in missing.items())
     parts.append(
-      f"These have no finished run and therefore no row: {words}. Numbers in "
-      "parentheses count the cells."
+      f"Cells of these tables have no run of all rounds, and no row here: {words}. "
+      "Numbers in parentheses count the cells. Shorter runs are below."
     )
   return "\n\n".join(parts)
