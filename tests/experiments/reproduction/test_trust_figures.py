@@ -180,7 +180,7 @@ def test_a_table_without_runs_has_every_number(tmp_path, capsys):
   assert "`python -m experiments.trust --table=pfedme --panels=a,b`" in out
   page = publish.publish(PAPER, tmp_path, tmp_path / "docs")
   text = page.read_text("utf-8")
-  assert text.startswith("# Results: other works\n\nThese have no finished run ")
+  assert text.startswith("# Results: other works\n\nCells of these tables have no run ")
   assert "`pfedme` (2)" in text and "94.59" not in text
 
 
