@@ -82,13 +82,24 @@ def median(values: Sequence[float | None]) -> float | None:
   return None if not np.isfinite(middle) else float(middle)
 
 
-def _format_rounds(values: Sequence[float | None], last: int) -> tuple[str, str]:
-  """The median of numbers of rounds, and the number of each seed, in words."""
-  middle = median(values)
-  return (
-    f"not in {last}" if middle is None else f"{middle:g}",
-    ", ".join(map(markdown.format_number, values)),
-  )
+def format_rounds(
+  values: Sequence[float | None], last: int, spread: bool = False
+) -> str:
+  """Writes the median of numbers of rounds, and with ``spread`` their range.
+
+  Args:
+    values: of each seed; None: not reached.
+    last: the number of rounds that were run.
+    spread: whether the least and the largest number follow, for example
+      "15, 13 to 16", or "80, 64 to not in 100".
+  """
+
+  def word(value: float | None) -> str:
+    return f"not in {last}" if value is None else f"{value:g}"
+
+  ends = sorted(values, key=lambda value: np.inf if value is None else value)
+  text, spread = word(median(values)), spread and ends[0] != ends[-1]
+  return f"{text}, {word(ends[0])} to {word(ends[-1])}" if spread else text
 
 
 def rounds_table(paper: str, artifact: str, target: float) -> Any:
@@ -107,7 +118,7 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
       claimed = stated.get((o.cell.panel, o.cell.method), "-")
       if claimed.startswith(">"):
         claimed = "not in " + claimed[1:]
-      ours = _format_rounds(costs_at_target(o, target, "round"), last)[0]
+      ours = format_rounds(costs_at_target(o, target, "round"), last)
       cells.append(
         (
           o.cell.heading,
@@ -151,9 +162,10 @@ def accuracy_at(paper: str, artifact: str) -> Any:
             claim.round,
             f"{claim.value:.2f}",
             results.format_spread(spread) if spread else "-",
-            *_format_rounds(
+            format_rounds(
               costs_at_target(o, claim.value / 100, "round"),
               o.summary["cost"]["rounds"],
+              spread=True,
             ),
           ]
         )
@@ -166,8 +178,7 @@ def accuracy_at(paper: str, artifact: str) -> Any:
           "round",
           "paper",
           "ours at that round +- 95 % CI",
-          "ours first there in round (median)",
-          "each seed",
+          "our rounds to the accuracy in the paper: median, range",
         ],
         lines,
       )
@@ -279,7 +290,7 @@ def communication_section(
         [
           f"{100 * target:g} %",
           o.cell.label,
-          _format_rounds(costs_at_target(o, target, "round"), cost["rounds"])[0],
+          format_rounds(costs_at_target(o, target, "round"), cost["rounds"]),
           f"{share:,.0f}",
           *(
             markdown.format_number(v, ",.0f")
@@ -362,9 +373,9 @@ def seconds_table(outcomes: suite.Outcomes, targets: Sequence[float]) -> str:
         [
           f"{100 * target:g} %",
           o.cell.label,
-          _format_rounds(
+          format_rounds(
             costs_at_target(o, target, "round"), o.summary["cost"]["rounds"]
-          )[0],
+          ),
           f"{of_server:.2g}",
           f"{o.summary['timing']['steady_s_per_round'] - of_server:.2g}",
           *(

@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_alg.records import summary as results
 
 from ...reports import markdown
-from .. import answers, partitions, report, suite, verdicts
+from .. import answers, cost_to_accuracy, partitions, report, suite, verdicts
 from . import claims
 
 PROTOCOL = "local"
@@ -191,7 +191,11 @@ def heterogeneity(outcomes: suite.Outcomes) -> str:
       ours = (
         markdown.format_values(numbers, digits)
         if digits
-        else ", ".join(f"{n:.0f}" if np.isfinite(n) else "-" for n in numbers)
+        else cost_to_accuracy.format_rounds(
+          [n if np.isfinite(n) else None for n in numbers],
+          o.summary["cost"]["rounds"],
+          spread=True,
+        )
       )
       value = stated.get((o.cell.panel, "FedAvg"))
       return ours + ("" if value is None else f" ({value:{form}})")
@@ -204,7 +208,7 @@ def heterogeneity(outcomes: suite.Outcomes) -> str:
     "variance (paper)": column("discrepancy_variance", ".4g", 4),
     "best accuracy (paper)": column("test_accuracy_max", ".1f"),
     "median (paper)": column("test_accuracy_median", ".1f"),
-    "rounds to 85 % (paper), each seed": column("rounds_to_85%", ".0f", 0),
+    "rounds to 85 %: median, range (paper)": column("rounds_to_85%", ".0f", 0),
     "`local`, best round": lambda o: _accuracy(o, "best", "local"),
   }
   return markdown.table(

@@ -208,7 +208,7 @@ def test_table1(tmp_path):
   assert row[1] == "0.250 +- 0.000 (0.767)"
   assert row[2] == "0.0275 +- 0.0000 (0.11)"
   assert row[3].startswith("90.00") and row[4].startswith("80.00")
-  assert row[5] == "2, 2 (39)"
+  assert row[5] == "2 (39)"
   words = {s.text: verdicts.judge_statement(s, outcomes) for s in claims.TABLE1}
   assert words[claims.TABLE1[0].text][:2] == ("+100.00 +- 0.00 %", "reached")
   assert words[claims.TABLE1[1].text][:2] == ("+0.00 +- 0.00", "worse")
