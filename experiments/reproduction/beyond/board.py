@@ -34,7 +34,7 @@ METHODS = {
   "CFL": "cfl",
   "FL+HC": "flhc",
   "Ditto": "ditto",
-  "local": "local",
+  "each client alone": "local",
 }
 #: Title of a panel -> its data preset.
 DATA = {

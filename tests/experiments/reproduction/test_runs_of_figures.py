@@ -35,7 +35,7 @@ PUBLISHED = {
     "ifca_rotated:040f82f1 feddrift:1e81375e tamuna:f19aa1eb muon:4a20c4e1"
   ),
   "beyond": (
-    "hostile:ae052db1 bytes:2e3720e8 late:fc3d4f33 private:ff7d6924 board:e79dcbf3 "
+    "hostile:ae052db1 bytes:2e3720e8 late:fc3d4f33 private:ff7d6924 board:23ea830d "
     "map:a4629d5c acceleration:04da7556 family:5e4fa38c"
   ),
 }
