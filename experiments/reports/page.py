@@ -601,10 +601,10 @@ def write_page(
       "<h2>Groups of clients</h2>",
       *map(to_html, grouped),
       _note(
-        "A column for each client, those of one kind side by side; gray: in no "
-        "group yet."
+        "A column for each client, those of one kind side by side. Gray clients "
+        "have no group yet."
         if any(result.kinds is not None for result in _label_runs(panels).values())
-        else "A column for each client; gray: in no group yet."
+        else "A column for each client. Gray clients have no group yet."
       )
       * (len(grouped) > 1),
       _table(_group_table(panels)),

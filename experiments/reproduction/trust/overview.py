@@ -99,6 +99,6 @@ def table_of_finished(page_answers: Sequence[PaperAnswer]) -> str:
     words = ", ".join(f"`{name}` ({number})" for name, number in missing.items())
     parts.append(
       f"Cells of these tables have no run of all rounds, and no row here: {words}. "
-      "Numbers in parentheses count the cells. Shorter runs are below."
+      "Numbers in parentheses count the cells. Shorter runs, if any, are below."
     )
   return "\n\n".join(parts)
