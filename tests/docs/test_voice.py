@@ -185,7 +185,12 @@ def distance(number, limits):
 
 
 def faults(text, turns=True):
-  """One line for each limit that a page breaks; turns: whether they are asked of it."""
+  """Lists the limits that a page breaks.
+
+  Args:
+    text: the page.
+    turns: whether the turns are asked of the page.
+  """
   number, words = counts(text)
   limits = target(words, turns=turns)
   return [
