@@ -349,7 +349,7 @@ def number_paths(paths: Paths, number: int) -> list[pathlib.Path]:
 def paginate(
   paths: Paths, panels: Sequence[_Panel], most: int
 ) -> Iterator[tuple[list[pathlib.Path], Sequence[_Panel]]]:
-  """Yields the files and the panels of each picture, which has at most ``most``."""
+  """Yields the files and the panels of each picture, ``most`` panels or fewer."""
   for number, first in enumerate(range(0, len(panels), most), 1):
     yield number_paths(paths, number), panels[first : first + most]
 

@@ -97,9 +97,11 @@ def format_rounds(
   def word(value: float | None) -> str:
     return f"not in {last}" if value is None else f"{value:g}"
 
-  ends = sorted(values, key=lambda value: np.inf if value is None else value)
-  text, spread = word(median(values)), spread and ends[0] != ends[-1]
-  return f"{text}, {word(ends[0])} to {word(ends[-1])}" if spread else text
+  middle = word(median(values))
+  if not spread or len(set(values)) == 1:
+    return middle
+  ordered = sorted(values, key=lambda value: np.inf if value is None else value)
+  return f"{middle}, {word(ordered[0])} to {word(ordered[-1])}"
 
 
 def rounds_table(paper: str, artifact: str, target: float) -> Any:

@@ -772,12 +772,12 @@ def _draw(
     if len(protocols) > 1:
       title += f", {_PICTURES[words]}"
       end = "_stated" * (words == verdicts.PAPERS_OWN)
-    files_of = [path.with_stem(path.stem + end) for path in paths]
+    base_paths = [path.with_stem(path.stem + end) for path in paths]
     panels = list(suite.rows_by_panel(runs).items())
-    for picture, some in plots.paginate(files_of, panels, MOST_PANELS):
+    for page_paths, page_panels in plots.paginate(base_paths, panels, MOST_PANELS):
       plots.plot_panels(
-        picture,
-        dict(some),
+        page_paths,
+        dict(page_panels),
         figure.protocol,
         figure.metric,
         title,

@@ -145,10 +145,10 @@ def _draw(
 ) -> None:
   """Draws accuracy over bytes, on a logarithmic axis; a picture each data set."""
   panels = list(suite.rows_by_panel(outcomes).items())
-  for picture, some in plots.paginate(paths, panels, len(METHODS)):
+  for page_paths, page_panels in plots.paginate(paths, panels, len(METHODS)):
     plots.plot_panels(
-      picture,
-      dict(some),
+      page_paths,
+      dict(page_panels),
       "global",
       "accuracy",
       title,

@@ -379,13 +379,13 @@ def _draw(
   del x_axis
   style = styles.line_styles([*CLOSED, *ITERATIVE])
   panels = suite.by_panel(outcomes)
-  for picture, some in plots.paginate(paths, panels, figures.MOST_PANELS):
+  for page_paths, page_panels in plots.paginate(paths, panels, figures.MOST_PANELS):
     titles = [
       runs[0].cell.heading + (", 100 R²" if runs[0].cell.metric == "r2" else "")
-      for runs in some
+      for runs in page_panels
     ]
-    with plots.sheet(picture, titles, title) as axes:
-      for axis, runs in zip(axes, some):
+    with plots.sheet(page_paths, titles, title) as axes:
+      for axis, runs in zip(axes, page_panels):
         _draw_panel(axis, runs, style)
 
 
