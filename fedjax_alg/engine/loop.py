@@ -87,6 +87,35 @@ def all_finite(state: PyTree) -> dict[str, Array]:
   }
 
 
+@functools.partial(jax.jit, donate_argnums=0)
+def perturb_rounding(states: State, seed: int | Array) -> State:
+  """Moves every number of some states by one unit in its last place.
+
+  Runs that go on from there show what their results owe to rounding, which
+  differs between machines.
+
+  Args:
+    states: pytree of arrays, whose memory is donated. Integers, zeros, numbers
+      that are not finite and those at the end of their range stay.
+    seed: [] int32, decides for each number whether it moves up or down.
+
+  Returns:
+    The states, with the shapes and dtypes that they had.
+  """
+  leaves, tree = jax.tree.flatten(states)
+  keys = jax.random.split(jax.random.key(seed), max(len(leaves), 1))
+
+  def perturb(leaf, key):
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+      return leaf
+    up = jax.random.bernoulli(key, shape=leaf.shape)
+    moved = jnp.nextafter(leaf, jnp.where(up, jnp.inf, -jnp.inf).astype(leaf.dtype))
+    return jnp.where((leaf == 0) | ~jnp.isfinite(moved), leaf, moved)
+
+  result: State = tree.unflatten([perturb(*pair) for pair in zip(leaves, keys)])
+  return result
+
+
 def over_seeds(fn: Callable[..., PyTree], map_seeds: str) -> Callable[..., Any]:
   """Maps a function over the leading axis of its arguments, the seeds.
 

@@ -635,6 +635,14 @@ class MachineOptions:
     minimum=0,
     maximum=128,
   )
+  rounding_seed: int = hyper(
+    0,
+    "the seed of a replica: after round 1 every number of the state that is not 0 "
+    "moves by one unit in its last place, up or down at random. Replicas of a run "
+    "differ by what its results owe to rounding. 0: nothing moves",
+    minimum=0,
+    later=True,
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -214,10 +214,16 @@ def run_steps(
   diverged: dict[int, Divergence] = {}
   calls: list[_Calls] = []  # since the last evaluation, those in the tables
   new_calls: list[_Calls] = []  # and those that are not
+  rounding_seed = programs.prepared.options.rounding_seed
   while done < programs.rounds:
     remaining = programs.rounds_to_evaluation(done)
     count = remaining if pace is None else pace.rounds(remaining)
+    is_perturbed = rounding_seed > 0 and done == 0
+    if is_perturbed:
+      count = 1
     states, call = _call(programs, states, done, count)
+    if is_perturbed:
+      states = loop.perturb_rounding(states, rounding_seed)
     new = settings.divergences(call, done)
     if new and stop:
       first = min(new.values(), key=lambda divergence: divergence.round)
@@ -229,8 +235,8 @@ def run_steps(
     new_calls.append(call if evaluating else _join([call]))
     if pace is not None:
       pace.record_call(count, call.seconds)
-      if not evaluating and not pace.due():
-        continue
+    if not evaluating and (pace is None or not pace.due()):
+      continue
     evaluation = _evaluate(programs, states) if evaluating else None
     calls.append(_as_one(new_calls))
     recorded = settings.record(diverged, done, calls[-1], evaluation)

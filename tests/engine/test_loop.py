@@ -36,6 +36,22 @@ def test_what_is_not_finite_is_named(bad):
   assert {name: bool(v) for name, v in finite.items()} == {"a": False, "b": True}
 
 
+def test_numbers_move_by_one_unit_in_the_last_place():
+  """A larger move would call results chaotic that are not; none, the reverse."""
+  rng = np.random.default_rng(0)
+  numbers = (rng.normal(size=1000) * 10.0 ** rng.integers(-30, 30, 1000)).astype("f4")
+  numbers[:3] = 0, np.inf, np.finfo("f4").max
+  states = {"w": jnp.array(numbers), "count": jnp.arange(3)}
+  moved = jax.device_get(loop.perturb_rounding(states, 5))
+  np.testing.assert_array_equal(moved["count"], np.arange(3))
+  with np.errstate(over="ignore"):
+    up, down = (np.nextafter(numbers, np.float32(end)) for end in (np.inf, -np.inf))
+  assert moved["w"][0] == 0 and moved["w"][1] == np.inf
+  assert moved["w"][2] in (numbers[2], down[2])
+  is_up, is_down = moved["w"][3:] == up[3:], moved["w"][3:] == down[3:]
+  assert (is_up | is_down).all() and 400 < is_up.sum() < 600
+
+
 @pytest.fixture(scope="module", name="run")
 def fixture_run(problem):
   """(seeds, count, ...) -> states and log of FedAvg."""

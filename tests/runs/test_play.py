@@ -9,6 +9,7 @@ import pytest
 
 from fedjax_alg.engine import loop
 from fedjax_alg.runs import play
+from fedjax_alg.runs.pace import Pace
 from fedjax_alg.runs.prepare import prepare
 from tests import shared_programs
 from tests.runs import test_programs
@@ -76,6 +77,33 @@ def test_a_run_without_a_round_left_is_evaluated_alike(programs):
   for name, values in last.metrics["local"].items():
     np.testing.assert_array_equal(step.metrics["local"][name], values)
   assert step.aux.cost.down.shape == (4, 0)
+
+
+def test_a_replica_differs_from_its_run_by_rounding(programs, monkeypatch):
+  """Else it says nothing of what results owe to rounding.
+
+  It is the same however its rounds are shared out to calls.
+  """
+  p = programs.prepared
+
+  def play_replica(seed, pace=None):
+    options = dataclasses.replace(p.options, rounding_seed=seed)
+    monkeypatch.setattr(programs, "prepared", dataclasses.replace(p, options=options))
+    records = play.new_records(programs, [None, None])
+    *_, last = play.run_steps(programs, records, stop=False, pace=pace)
+    weights = jax.device_get(last.states.models)  # of the setting that trains
+    rows = [row["round"] for row in records[0].rows]
+    return jax.tree.map(lambda leaf: leaf[:2], weights), rows
+
+  (run, rows), (replica, rows_of_replica) = play_replica(0), play_replica(1)
+  assert rows == rows_of_replica
+  chex.assert_trees_all_close(run, replica, rtol=1e-4, atol=1e-6)
+  assert not all(map(np.array_equal, *map(jax.tree.leaves, (run, replica))))
+  no_pause = Pace(1e9, lambda: False, lambda pause: None)
+  chex.assert_trees_all_equal(play_replica(1, no_pause)[0], replica)
+  assert not all(
+    map(np.array_equal, *map(jax.tree.leaves, (play_replica(2)[0], replica)))
+  )
 
 
 def test_a_setting_that_has_ended_keeps_its_states(programs, monkeypatch):
