@@ -263,13 +263,13 @@ def _margin(
   if sign:
     return ours, _holds(sign, rule.place_gap(gap, ci95))
   unit = "pp" if factor == 100 else ""
-  place = rule.place_number(
-    gap,
-    ci95,
-    rule.tie_of(number, unit, _data_of(runs[name])),
-    rule.widest_of(number, unit),
+  placed = rule.place_values(
+    [factor * value for value in gain.values],
+    number,
+    unit,
+    data=_data_of(runs[name]),
   )
-  return ours, rule.words(*rule.verdict(place, ours, abs(gap), claim["metric"], unit))
+  return ours, rule.words(*rule.verdict(placed, abs(gap), claim["metric"], unit))
 
 
 def _data_of(result: fa.RunResult) -> str:
@@ -303,16 +303,16 @@ def _answer(
 ) -> tuple[str, str]:
   """(ours, the verdict) of numbers, one per seed; inf: never in the run."""
   sign, number = _bound(claim)
-  ours, place = rule.place_values(values, number, unit, data=data)
+  placed = rule.place_values(values, number, unit, data=data)
   never = bool(np.isinf(values).any())
   gap = None if never else estimate_mean(np.subtract(values, number))
   if not sign:
-    return ours, rule.words(
-      *rule.verdict(place, ours, None if gap is None else abs(gap.mean), metric, unit)
+    return placed.ours, rule.words(
+      *rule.verdict(placed, None if gap is None else abs(gap.mean), metric, unit)
     )
   # Without a gap the verdict is whether all seeds, or none, never get there.
-  return ours, _holds(
-    sign, place if gap is None else rule.place_gap(gap.mean, gap.ci95)
+  return placed.ours, _holds(
+    sign, placed.place if gap is None else rule.place_gap(gap.mean, gap.ci95)
   )
 
 

@@ -484,7 +484,7 @@ def redraw(paper: figures.Paper, target: pathlib.Path) -> list[pathlib.Path]:
     with open(numbers, newline="", encoding="utf-8") as file:
       table = csv.DictReader(file)
       rows = list(table)
-    if draw.stored not in (table.fieldnames or ()):
+    if "values" not in (table.fieldnames or ()):
       continue
     files.check_outputs(f"`to`={target}", {picture: _is_picture})
     with tempfile.TemporaryDirectory() as folder:

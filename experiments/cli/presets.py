@@ -38,7 +38,14 @@ _SUFFIX = ".flags"
 #: their place; ``test``: by the test accuracy. A number of the last two cannot be
 #: compared.
 Origin = Literal[
-  "stated", "validation", "training", "untuned", "edge of grid", "stand-in", "test"
+  "stated",
+  "validation",
+  "training",
+  "untuned",
+  "edge of grid",
+  "not given",
+  "stand-in",
+  "test",
 ]
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 

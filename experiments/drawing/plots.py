@@ -774,6 +774,7 @@ class Dot(NamedTuple):
   #: one of several in a row: its name, and the place of its color and marker
   name: str = ""
   place: tuple[int, int] = (0, 0)
+  draws: tuple[float, ...] = ()  #: the numbers of which it is the mean
 
 
 class NothingToDraw(Exception):
@@ -888,6 +889,16 @@ def dots(
               ),
               capsize=3,
               **look,
+            )
+          if dot.draws:
+            axis.plot(
+              dot.draws,
+              [place] * len(dot.draws),
+              ".",
+              markersize=3,
+              color=look["color"],
+              alpha=0.6,
+              zorder=1,
             )
           if dot.paper is not None:
             axis.plot(

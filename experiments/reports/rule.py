@@ -1,12 +1,14 @@
 """The rule of all verdicts: a measured number beside a claimed one.
 
 A verdict is one of five words, with its reason beside: reached, better, worse,
-undecided, not testable. The thresholds are in docs/papers/readings.md, which says
-which of them were registered before the runs.
+undecided, not testable. The rule and its thresholds are in
+docs/papers/readings.md (V-1 to V-14), registered before they judged anything.
 """
 
+from collections.abc import Sequence
 import math
 import re
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +30,17 @@ VERDICTS = (REACHED, BETTER, WORSE, UNDECIDED, NOT_TESTABLE)
 NOT_RUN = "not run"
 NO_NUMBER = "no number in the paper"
 OTHER_THAN_PRINTED = "other than printed"
+ONE_RUN, ONE_PARTITION = "one run", "one partition"
+
+#: The reasons for which no run here can test a claim (V-7, V-8, V-10, V-12).
+IMPOSSIBLE, HARDWARE = "impossible as printed", "other hardware"
+OUR_CLOCK, NO_MEASURE = "our clock", "no measure given"
+NEEDS_VALUE = "needs a value that the paper does not give"
+DISAGREE = "the paper's measures disagree"
+UNTESTABLE = (IMPOSSIBLE, HARDWARE, OUR_CLOCK, NO_MEASURE, NEEDS_VALUE, DISAGREE)
+
+#: Beside the verdict on a number whose replicas differ by more than its tie (V-13).
+CHAOTIC = "chaotic"
 
 #: Places of a measured number beside a claimed one; the fourth is ``UNDECIDED``.
 ABOVE, SAME, BELOW = "above", "same", "below"
@@ -69,16 +82,110 @@ def place_gap(gap: float, ci95: float, tie: float = 0.0) -> str:
   return UNDECIDED
 
 
-def place_number(gap: float, ci95: float, tie: float, widest: float) -> str:
-  """Places a measured number beside one that is claimed.
+class Prediction(NamedTuple):
+  """What our runs say of a number of one run like them."""
 
-  As ``place_gap``, but for ``same``: a number is reached if the gap is at most
-  the tie, or inside the interval, and the interval is narrower than ``widest``
-  to either side (docs/papers/readings.md, Thresholds).
+  mean: float
+  ci95: float  #: half the width of the 95 % interval of the mean
+  draw95: float  #: the same of one further draw, see ``predict``
+
+
+#: An interval over the seeds of one partition lacks the spread over partitions:
+#: a gap decides from so many of its half-widths on (V-3).
+_ONE_PARTITION_FACTOR = 10.0
+
+
+def predict(parts: Sequence[np.ndarray], repeats: int = 1) -> Prediction:
+  """Predicts a number of one draw: one partition of the data with one seed.
+
+  The 95 % prediction interval t sqrt(s^2 (1/k + 1/n) + w^2 (1 - 1/S) / k) of
+  n partitions of S seeds: s is the deviation of the partitions' means, w that of
+  the seeds within a partition, t of Student's distribution with n - 1 degrees of
+  freedom. Seeds that agree leave the mean's half-width times sqrt(n + 1), for
+  k = 1.
+
+  Args:
+    parts: the numbers of the seeds of each partition. Of one partition the
+      seeds are the draws.
+    repeats: k, the number of runs of which the predicted number is the mean.
+
+  Returns:
+    The mean, its half-width, and that of the prediction; both are NaN for a
+    single run.
+
+  Examples:
+    >>> low, high = [np.array([v]) for v in (97.0, 98.0)]
+    >>> predict([low, high, low, high]).draw95 / predict([low, high, low, high]).ci95
+    2.23606797749979
+  """
+  if len(parts) == 1:
+    parts = [np.array([value]) for value in parts[0]]
+  means = np.array([part.mean() for part in parts])
+  mean, ci95 = metrics.confidence_95(means)
+  count = len(means)
+  if count < 2:
+    return Prediction(mean, math.nan, math.nan)
+  deviation = means.std(ddof=1)
+  repeated = [part for part in parts if len(part) > 1]
+  within = (
+    np.mean([part.var(ddof=1) * (1 - 1 / len(part)) for part in repeated])
+    if repeated
+    else 0.0
+  )
+  quantile = metrics.quantile_95(count)
+  spread = deviation**2 * (1 / repeats + 1 / count) + within / repeats
+  return Prediction(mean, ci95, float(quantile * np.sqrt(spread)))
+
+
+def format_values(parts: Sequence[object]) -> str:
+  """Writes the numbers of runs: seeds parted by spaces, partitions by semicolons."""
+  return "; ".join(
+    " ".join(f"{value:.6g}" for value in np.atleast_1d(np.asarray(part, float)))
+    for part in parts
+  )
+
+
+def parse_values(text: str) -> list[np.ndarray]:
+  """Reads what ``format_values`` has written."""
+  return [np.array([*map(float, part.split())]) for part in text.split(";")]
+
+
+def mark_rounding(parts: Sequence[object], replicas: int, tie: float) -> str:
+  """Says whether replicas of one run differ by more than the tie (V-13).
+
+  Args:
+    parts: the numbers of each partition, those of a replica one after the other.
+    replicas: how many runs of the same seeds there are, apart from rounding.
+    tie: the differences that count as equal, see ``tie_of``.
+
+  Returns:
+    ``CHAOTIC``; "" if they do not, or if there are no replicas.
+  """
+  if replicas < 2:
+    return ""
+  for part in parts:
+    runs = np.reshape(np.asarray(part, float), (replicas, -1))
+    low, high = runs.min(0), runs.max(0)
+    # Of a number that no replica gets to there is no difference.
+    if (high[high > low] - low[high > low] > tie).any():
+      return CHAOTIC
+  return ""
+
+
+def place_number(
+  gap: float, ci95: float, draw95: float, tie: float, widest: float
+) -> str:
+  """Places a measured number beside one that is claimed (V-4).
+
+  A number is reached if our mean, known to ``widest`` to either side, is at most
+  the tie off, or if it is inside the interval of one draw and that is so narrow.
+  It is above or below if it is outside of both, and undecided otherwise.
 
   Args:
     gap: the measured number less the claimed one.
-    ci95: half the width of its interval, see ``place_gap``.
+    ci95: half the width of the mean's interval; NaN for a single run, 0 for a
+      number that does not vary.
+    draw95: half the width of the interval of one draw, see ``predict``.
     tie: the differences that count as equal, see ``tie_of``.
     widest: half the width from which an interval decides nothing of a number
       that it contains, see ``widest_of``.
@@ -86,9 +193,9 @@ def place_number(gap: float, ci95: float, tie: float, widest: float) -> str:
   Returns:
     The place.
   """
-  if abs(gap) <= max(tie, ci95) and ci95 < widest:
+  if abs(gap) <= tie and ci95 < widest or abs(gap) <= draw95 < widest:
     return SAME
-  if abs(gap) > tie and abs(gap) > ci95:
+  if abs(gap) > max(tie, draw95):
     return ABOVE if gap > 0 else BELOW
   return UNDECIDED
 
@@ -109,42 +216,73 @@ def widest_of(value: float, unit: str) -> float:
   return _WIDEST * (TIE if unit in ("%", "pp") else tie_of(value, unit))
 
 
+class Placed(NamedTuple):
+  """Measured numbers beside a claimed one."""
+
+  ours: str  #: in words
+  place: str  #: as ``place_number`` has it
+  why: str = ""  #: why it is undecided
+  draw95: float = math.nan  #: half the width of the prediction interval
+
+
 def place_values(
-  values: object, claimed: float, unit: str, exact: bool = False, data: str = ""
-) -> tuple[str, str]:
+  parts: Sequence[object],
+  claimed: float,
+  unit: str,
+  exact: bool = False,
+  data: str = "",
+  repeats: int = 1,
+  has_one_partition: bool = False,
+) -> Placed:
   """Places measured numbers beside a claimed one.
 
   Args:
-    values: [runs], one number per run; inf: never within the rounds run.
+    parts: the numbers of the seeds of each partition; inf: never within the
+      rounds run. A flat list are the seeds of one.
     claimed: the claimed number; inf: never.
     unit: its unit; "" of a plain number.
     exact: whether the number does not vary from run to run.
     data: the data set, see ``tie_of``.
+    repeats: see ``predict``.
+    has_one_partition: whether the spread over partitions is missing, so that
+      only a gap far beyond the interval decides (V-3).
 
   Returns:
-    Ours in words, and the place of ``place_number``.
+    Ours in words, the place, and why it is undecided.
   """
-  numbers = np.asarray(values, float)
+  arrays = [np.atleast_1d(np.asarray(part, float)) for part in parts]
+  if np.ndim(parts[0]) == 0:
+    arrays = [np.concatenate(arrays)]
+  numbers = np.concatenate(arrays)
   never = np.isinf(numbers)
   if never.any():
     ours = ", ".join("-" if np.isinf(number) else f"{number:g}" for number in numbers)
-  else:
-    spread = results.spread(numbers)
-    ours = results.format_spread(spread, 3 if unit == "" and abs(claimed) < 10 else 2)
-  if np.isinf(claimed) or never.any():
     # Some runs get there and others do not, or one run alone was run.
     if never.any() != never.all() or len(numbers) < 2:
-      return ours, UNDECIDED
-    if np.isinf(claimed) == never.all():
-      return ours, SAME
-    return ours, BELOW if np.isinf(claimed) else ABOVE
-  ci95 = 0.0 if exact else spread["ci95"]
-  return ours, place_number(
-    spread["mean"] - claimed,
-    ci95,
-    tie_of(claimed, unit, data),
-    widest_of(claimed, unit),
+      why = "some runs only" if len(numbers) > 1 else ONE_RUN
+      return Placed(ours, UNDECIDED, why)
+    if has_one_partition:
+      return Placed(ours, UNDECIDED, ONE_PARTITION)
+    return Placed(ours, SAME if np.isinf(claimed) else ABOVE)
+  prediction = predict(arrays, repeats)
+  ours = results.format_spread(
+    {"mean": prediction.mean, "ci95": prediction.ci95, "values": numbers},
+    3 if unit == "" and abs(claimed) < 10 else 2,
   )
+  if np.isinf(claimed):
+    if len(numbers) < 2 or has_one_partition:
+      return Placed(ours, UNDECIDED, ONE_PARTITION if len(numbers) > 1 else ONE_RUN)
+    return Placed(ours, BELOW)
+  ci95, half = (0.0, 0.0) if exact else (prediction.ci95, prediction.draw95)
+  gap = prediction.mean - claimed
+  place = place_number(
+    gap, ci95, half, tie_of(claimed, unit, data), widest_of(claimed, unit)
+  )
+  if np.isnan(half):
+    return Placed(ours, UNDECIDED, ONE_RUN)
+  if has_one_partition and 0 < abs(gap) < _ONE_PARTITION_FACTOR * half:
+    return Placed(ours, UNDECIDED, ONE_PARTITION, half)
+  return Placed(ours, place, "wide interval" if place == UNDECIDED else "", half)
 
 
 #: Beginnings of metrics of which less is better.
@@ -165,8 +303,7 @@ def _less_is_better(metric: str) -> bool:
 
 
 def verdict(
-  place: str,
-  ours: str,
+  placed: Placed,
   gap: float | None,
   metric: str,
   unit: str,
@@ -175,20 +312,17 @@ def verdict(
   """Returns the verdict on a number, and its reason.
 
   Args:
-    place: that of ``place_number``.
-    ours: the measured number in words, as ``place_values`` has it.
+    placed: the measured number beside the claimed one.
     gap: by how much ours is off, without a sign; None: not a number.
     metric: the metric.
     unit: the unit of the claimed number.
     never: whether the claimed number is one that is never reached.
   """
-  if place == UNDECIDED:
-    if ", " in ours:
-      return UNDECIDED, "some runs only"
-    return UNDECIDED, "wide interval" if "+-" in ours else "one run"
-  if place == SAME:
+  if placed.place == UNDECIDED:
+    return UNDECIDED, placed.why
+  if placed.place == SAME:
     return REACHED, "never, as printed" if never else ""
-  word = BETTER if (place == BELOW) == _less_is_better(metric) else WORSE
+  word = BETTER if (placed.place == BELOW) == _less_is_better(metric) else WORSE
   if never:
     return word, OTHER_THAN_PRINTED
   if gap is None:
@@ -217,8 +351,15 @@ def shorten(text: str) -> str:
   return _RUNS.sub(median, text)
 
 
-def words(word: str, reason: str) -> str:
-  """Returns a verdict with its reason beside it, as in tables."""
-  if not reason:
-    return word
-  return f"{word} {reason}" if reason.startswith("by ") else f"{word}: {reason}"
+def words(word: str, reason: str, rounding: str = "") -> str:
+  """Returns a verdict as tables show it.
+
+  Args:
+    word: one of ``VERDICTS``.
+    reason: stands beside it; may be empty.
+    rounding: ``CHAOTIC``, which comes last, or "".
+  """
+  text = word
+  if reason:
+    text += f" {reason}" if reason.startswith("by ") else f": {reason}"
+  return text + f", {rounding}" * bool(rounding)

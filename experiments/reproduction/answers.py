@@ -7,9 +7,10 @@ them, and ``claims_page`` puts them beside the rows of the claims files.
 from collections.abc import Iterable, Mapping, Sequence
 import csv
 import io
+import math
 import pathlib
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,11 +40,18 @@ class PaperAnswer(NamedTuple):
   reason: str  #: why, beside it; "": nothing to say
   settings: str  #: how the settings were chosen; "": there are none
   rounds: str = ""  #: the rounds that were run; "": not known, or a sentence
+  draw95: str = ""  #: half the width of the interval of one draw, ``rule.predict``
+  #: the numbers of the runs, seeds parted by spaces, partitions by semicolons
+  values: str = ""
+  #: ``rule.CHAOTIC``, or "" where the runs do not depend on rounding, or nothing
+  #: is known of that
+  rounding: str = ""
 
   @property
   def of(self) -> tuple[str, str]:
     """The method and the protocol of a number."""
-    match = re.fullmatch(rf"(.*) \(({suite.STATED}|{suite.ONE_RATE})\)", self.method)
+    protocols = "|".join((suite.STATED, suite.PRINTED, suite.ONE_RATE))
+    match = re.fullmatch(rf"(.*) \(({protocols})\)", self.method)
     return (match[1], match[2]) if match else (self.method, suite.TUNED)
 
   @property
@@ -55,48 +63,64 @@ class PaperAnswer(NamedTuple):
   @property
   def words(self) -> str:
     """The verdict with its reason; see ``rule.words``."""
-    return rule.words(self.verdict, self.reason)
+    return rule.words(self.verdict, self.reason, self.rounding)
+
+
+class NumberAnswer(NamedTuple):
+  """Our number beside a paper's."""
+
+  ours: str  #: in words
+  verdict: str  #: one of ``rule.VERDICTS``
+  reason: str
+  draw95: str = ""  #: see ``PaperAnswer``
+  values: str = ""  #: see ``PaperAnswer``
+  rounding: str = ""  #: see ``PaperAnswer``
 
 
 def answer_number(
-  run_values: object,
+  parts: Sequence[object],
   claim: report.Claim,
   choices: Iterable[chosen.Choice] = (),
   exact: bool = False,
-  parts: suite.Outcomes = (),
   data: str = "",
-) -> tuple[str, str, str]:
-  """Our number beside a paper's: (ours in words, the verdict, its reason).
+  has_one_partition: bool = False,
+  replicas: int = 1,
+) -> NumberAnswer:
+  """Judges our number beside a paper's.
 
   Args:
-    run_values: one number per run; inf: never within the rounds run.
+    parts: the numbers of the seeds of each partition, see ``rule.place_values``.
     claim: the paper's number; inf: never.
     choices: how the settings were chosen.
     exact: whether the number does not vary from run to run.
-    parts: the partitions of a pooled run, over which the interval is taken.
     data: the data set, of which the tie depends.
+    has_one_partition: see ``rule.place_values``.
+    replicas: see ``rule.is_chaotic``.
   """
-  values, choices = np.asarray(run_values, float), list(choices)
-  never = bool(np.isinf(values).any())
-  if not never:
-    values = partitions.means(values, parts)
-  ours, place = rule.place_values(values, claim.value, claim.unit, exact, data)
-  why = claim.untestable or chosen.why_incomparable(choices)
-  if why:
-    return ours, rule.NOT_TESTABLE, why
-  gap = None if never or np.isinf(claim.value) else abs(values.mean() - claim.value)
-  return ours, *rule.verdict(
-    place, ours, gap, claim.metric, claim.unit, bool(np.isinf(claim.value))
+  placed = rule.place_values(
+    parts, claim.value, claim.unit, exact, data, claim.repeats, has_one_partition
   )
+  nested = parts if np.ndim(parts[0]) else [parts]
+  numbers = np.concatenate([np.atleast_1d(np.asarray(part, float)) for part in parts])
+  shown = (
+    "" if math.isnan(placed.draw95) else f"{placed.draw95:.4g}",
+    "" if exact else rule.format_values(nested),
+    rule.mark_rounding(nested, replicas, rule.tie_of(claim.value, claim.unit, data)),
+  )
+  why = claim.untestable or chosen.why_incomparable(list(choices))
+  if why:
+    return NumberAnswer(placed.ours, rule.NOT_TESTABLE, why, *shown)
+  never = bool(np.isinf(numbers).any()) or math.isinf(claim.value)
+  means = [np.mean(np.asarray(part, float)) for part in nested]
+  gap = None if never else abs(float(np.mean(means)) - claim.value)
+  word, reason = rule.verdict(
+    placed, gap, claim.metric, claim.unit, math.isinf(claim.value)
+  )
+  return NumberAnswer(placed.ours, word, reason, *shown)
 
 
 def of_claim(
-  figure: str,
-  claim: report.Claim,
-  ours: str,
-  verdict: str,
-  reason: str = "",
-  rounds: str = "",
+  figure: str, claim: report.Claim, answer: NumberAnswer, rounds: str = ""
 ) -> PaperAnswer:
   """The answer to a published number by a table without runs."""
   return PaperAnswer(
@@ -106,11 +130,14 @@ def of_claim(
     claim.method,
     claim.metric,
     claim.printed,
-    ours,
-    verdict,
-    reason,
+    answer.ours,
+    answer.verdict,
+    answer.reason,
     "",
     rounds,
+    answer.draw95,
+    answer.values,
+    answer.rounding,
   )
 
 
@@ -130,30 +157,39 @@ def of_accuracies(
     to the claim if there is one.
   """
   if claim is None:
-    return rule.place_values(values, np.nan, "%")[0], []
-  ours, verdict, reason = answer_number(values, claim)
-  answer = of_claim(figure, claim, ours, verdict, reason, str(rounds))
-  return f"{ours} ({claim.printed})", [answer]
+    return rule.place_values(values, np.nan, "%").ours, []
+  answer = answer_number(values, claim, has_one_partition=True)
+  return (
+    f"{answer.ours} ({claim.printed})",
+    [of_claim(figure, claim, answer, str(rounds))],
+  )
 
 
-def _apply_measure(
+def _numbers_of(
   measure: verdicts.Measure | tuple[verdicts.Measure, str],
   outcome: suite.Outcome,
   outcomes: suite.Outcomes,
-) -> Any:
+) -> list[np.ndarray]:
+  """Measures a run: the numbers of the seeds of each partition."""
   if not isinstance(measure, tuple):
-    return measure(outcome)
+    return partitions.measure_parts(measure, outcome)
   base_measure, less = measure
-  return base_measure(outcome) - base_measure(
-    verdicts.pick(outcomes, outcome.cell.panel, less)
-  )
+  other = verdicts.pick(outcomes, outcome.cell.panel, less)
+  return [
+    ours - theirs
+    for ours, theirs in zip(
+      partitions.measure_parts(base_measure, outcome),
+      partitions.measure_parts(base_measure, other),
+      strict=True,
+    )
+  ]
 
 
 def answer_numbers(
   paper: str, name: str, outcomes: suite.Outcomes, measures: Measures
 ) -> list[PaperAnswer]:
   """The answers to the plain numbers that a paper states for a figure."""
-  answers = []
+  paper_answers = []
   for claim in report.load_claims(paper, name):
     if claim.metric not in measures and claim.round is None:
       continue
@@ -161,7 +197,7 @@ def answer_numbers(
       if (o.cell.panel, o.cell.label) != (claim.panel, claim.method):
         continue
       try:
-        values = _apply_measure(
+        parts = _numbers_of(
           verdicts.mean_over(claim.round, claim.round)
           if claim.round is not None
           else measures[claim.metric],
@@ -169,27 +205,23 @@ def answer_numbers(
           outcomes,
         )
       except verdicts.NotRun as error:
-        ours, verdict, reason = str(error), rule.NOT_TESTABLE, rule.NOT_RUN
+        answer = NumberAnswer(str(error), rule.NOT_TESTABLE, rule.NOT_RUN)
       else:
-        ours, verdict, reason = answer_number(
-          values, claim, o.cell.choices, parts=o.parts, data=o.cell.data
+        answer = answer_number(
+          parts,
+          claim,
+          o.cell.choices,
+          data=o.cell.data,
+          has_one_partition=o.has_one_partition,
+          replicas=o.cell.replicas,
         )
-      answers.append(
-        PaperAnswer(
-          name,
-          claim.artifact,
-          claim.panel,
-          o.cell.name,
-          claim.metric,
-          claim.printed,
-          ours,
-          verdict,
-          reason,
-          o.settings,
-          str(o.summary.get("cost", {}).get("rounds", "")),
+      rounds = str(o.summary.get("cost", {}).get("rounds", ""))
+      paper_answers.append(
+        of_claim(name, claim, answer, rounds)._replace(
+          method=o.cell.name, settings=o.settings
         )
       )
-  return answers
+  return paper_answers
 
 
 def answer_sentences(
@@ -262,13 +294,11 @@ IS_TABLE = files.table_with(*PaperAnswer._fields[:4])
 
 
 def answers_csv(answers: Iterable[PaperAnswer]) -> str:
-  """The content of a file of answers; no column of rounds if none are known."""
-  rows = list(answers)
-  fields = PaperAnswer._fields[: None if any(row.rounds for row in rows) else -1]
+  """The content of a file of answers."""
   buffer = io.StringIO()
   writer = csv.writer(buffer, lineterminator="\n")
-  writer.writerow(fields)
-  writer.writerows(row[: len(fields)] for row in rows)
+  writer.writerow(PaperAnswer._fields)
+  writer.writerows(answers)
   return buffer.getvalue()
 
 

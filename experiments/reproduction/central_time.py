@@ -225,16 +225,9 @@ def table1(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
     f"{np.mean(list(ratios.values())):.1f} times on average."
   )
   return text, [
-    answers.PaperAnswer(
-      "table1",
-      claim.artifact,
-      claim.panel,
-      claim.method,
-      claim.metric,
-      claim.printed,
-      *answers.answer_number(ratios[claim.method], claim),
-      chosen.STATED,
-    )  # K and the rates are the paper's
+    answers.of_claim(
+      "table1", claim, answers.answer_number(ratios[claim.method], claim)
+    )._replace(settings=chosen.STATED)  # K and the rates are the paper's
     for claim in report.load_claims("diversified", "Table1")
     if claim.metric == "central_time_ratio"
   ]

@@ -15,17 +15,20 @@ from ..cli import config as config_lib
 from ..cli import presets
 from ..cli.config import Layer
 from ..cli.presets import ORIGINS, Origin
+from ..reports import rule
 
 #: Heading of the column of tables that has ``describe``.
 COLUMN = "settings chosen by"
 
 TEST: Origin = "test"
 EDGE: Origin = "edge of grid"
+NOT_GIVEN: Origin = "not given"
 _LABELS = {
   TEST: "test (not comparable)",
   "training": "training data",
   "untuned": "not tuned",
   "stand-in": "stand-in (not comparable)",
+  NOT_GIVEN: "not given by the paper",
 }
 
 
@@ -89,6 +92,8 @@ def why_incomparable(choices: Iterable[Choice]) -> str:
   choices = list(choices)
   if any(c.origin == TEST for c in choices):
     return "settings chosen on test data"
+  if any(c.origin == NOT_GIVEN for c in choices):
+    return rule.NEEDS_VALUE
   names = dict.fromkeys(c.setting for c in choices if c.origin == "stand-in")
   return names and f"a stand-in for {', '.join(names)}" or ""
 

@@ -30,25 +30,28 @@ from . import chosen, report, suite, verdicts
 from .answers import PaperAnswer
 
 _MEANING = """\
-You find answers to two questions here: *does a method reach its number*, and *does its margin over others hold*. Both are answered for each way in which hyper-parameters were chosen:
+Two questions are answered here: *does a method reach its number*, and *does its margin over others hold*. There is an answer for each way in which hyper-parameters were chosen:
 
 - `tuned`: a search on validation data chose them for every method, with equal budgets unless a page says otherwise.
-- `stated`: the paper's values. If the paper leaves the features of the data open, validation chose them.
+- `stated`: the paper's values. If the paper leaves the features of the data open, validation chose them. Formulas that cannot be meant are corrected; the page of the paper lists them.
+- `as printed`: the paper's values and every equation literally.
 - `one rate`: all methods have the paper's learning rate.
 - `tuned in part`: some hyper-parameters or methods were not tuned, and have their usual values.
 - `no run`: there is no run, or our copy of the paper has lost the number.
 
-A verdict is one of five words, with its reason next to it:
+A published number is one draw, so it is compared with the interval of *one draw* of ours and not with that of our mean. After `+-` stands half the 95 % interval of the mean over partitions; in brackets, as `draw`, half that of one more partition with one seed. A verdict is one of five words, with its reason next to it:
 
 | verdict | of a number | of a sentence |
 | --- | --- | --- |
-| reached | The printed number is at most 0.3 points off the mean (0.5 on CIFAR-10 and FEMNIST, 5 % for numbers that are no shares), or inside the 95 % interval. The interval must be narrower than a point. | It holds. |
-| better | Ours is better by more than that, and by more than the interval. *Other than printed*: the paper says that a method misses the value within its rounds, and our run reaches it. You should not count this as a number that is reached. | More than the sentence says. |
-| worse | Ours is worse by more than that, and by more than the interval. | It does not hold. The reason: *baseline stronger*, *method short*, *other trend*, or *small difference* (methods of which one should be ahead are nearly equal). |
-| undecided | The interval is too wide, only some runs reach the value, or only one run was made. | The intervals do not decide it. |
-| not testable | *Impossible as printed*: the number contradicts a bound that we measured with all data in one place, or the paper itself. *Other hardware*: seconds, or ratios of seconds, of another machine. Other reasons: other data, not run, lost in our copy of the paper. | The same reasons, or a baseline of ours that is too slow to test it. |
+| reached | The printed number is at most 0.3 points off the mean (0.5 on CIFAR-10 and FEMNIST, 5 % for numbers that are no shares), and the mean's interval is narrower than a point. Or it lies inside the interval of one draw, and that is narrower than a point. | It holds. |
+| better | Ours is better by more than both. *Other than printed*: the paper says that a method misses the value within its rounds, and our run reaches it. This does not count as a number that is reached. | More than the sentence says. |
+| worse | Ours is worse by more than both. | It does not hold. The reason: *baseline stronger*, *method short*, *other trend*, or *small difference* (methods of which one should be ahead are nearly equal). |
+| undecided | The interval is too wide, only some runs reach the value, only one run was made, or all are on one partition of the data. | The intervals do not decide it. |
+| not testable | *Impossible as printed*: the number contradicts a bound that we measured with all data in one place, or the paper itself. *The paper's measures disagree*: its numbers of one run cannot hold together. *Needs a value that the paper does not give*: ours stands in its place. *Other hardware*, *our clock*: seconds or their ratios. Other reasons: other data, not run, lost in our copy of the paper. | The same reasons, or *no measure given*: its word has no number and no comparison. |
 
-The thresholds of 0.3 and 0.5 points were [registered](../papers/readings.md#thresholds) before the runs; the 5 % rule and the rule for *undecided* were added after them. Each measurement has one line. For example, micro recall, micro precision and micro F1 of single labels are the accuracy, and figures that show the same runs are counted once. Further numbers of the paper are in brackets. Macro precision and macro F1 are other numbers of the same runs and have lines, although they change with the accuracy. For a sentence about several panels you see the least and the greatest difference of the part that decides. You find all of them in `<paper>.answers.csv`."""  # noqa: E501
+*Chaotic* next to a verdict means that replicas of one run, which differ by rounding alone, differ by more than the tolerance.
+
+This rule was [registered](../papers/readings.md#the-fair-rule-registered-on-2026-11-28) before it judged anything, with its reasons. A measurement has one line; what the paper repeats is in brackets. For example, figures that show the same runs are counted once. For a sentence about several panels you see the least and the greatest difference of the part that decides. Single values are in the column `values` of `<paper>.answers.csv`."""  # noqa: E501
 
 _LOST = "lost"
 
@@ -79,11 +82,12 @@ class _Answer(NamedTuple):
   verdict: str  #: one of ``rule.VERDICTS``
   reason: str = ""
   tuning: str = ""  #: how the settings were found; "": no run
+  rounding: str = ""  #: see ``answers.PaperAnswer``
 
   @property
   def words(self) -> str:
     """The verdict with its reason."""
-    return rule.words(self.verdict, self.reason)
+    return rule.words(self.verdict, self.reason, self.rounding)
 
   @property
   def is_run(self) -> bool:
@@ -103,6 +107,7 @@ class _Row(NamedTuple):
   tried: str
   #: by the paper's settings, or at its one rate, where these are not the first
   stated: _Answer | None = None
+  literal: _Answer | None = None  #: with every equation as it is printed
   printed: tuple[str, ...] = ()  #: other numbers that the paper prints for it
 
   @property
@@ -174,10 +179,16 @@ def _order(answer: PaperAnswer) -> tuple[bool, bool, bool]:
   )
 
 
+def _with_draw(answer: PaperAnswer) -> str:
+  """Our number in words, with half the width of the interval of one draw."""
+  ours = rule.shorten(answer.ours)
+  return f"{ours} (draw {float(answer.draw95):.2f})" if answer.draw95 else ours
+
+
 def _number(
   row: Mapping[str, str], answers: Sequence[PaperAnswer]
-) -> tuple[_Answer, _Answer | None]:
-  """The answer to a number, and that by the stated settings."""
+) -> tuple[_Answer, _Answer | None, _Answer | None]:
+  """The answer to a number, and those by the stated settings and as printed."""
   matches = sorted(
     (
       a
@@ -188,18 +199,28 @@ def _number(
     key=_order,
   )
   if not matches:
-    return _NONE, None
-  first, *others = (
-    _Answer(rule.shorten(a.ours), a.verdict, a.reason, a.tuning) for a in matches
-  )
-  is_stated = [a.of[1] != suite.TUNED for a in matches[1:]]
-  return first, next((a for a, stated in zip(others, is_stated) if stated), None)
+    return _NONE, None, None
+  protocols = [a.of[1] for a in matches]
+  rows = [
+    _Answer(_with_draw(a), a.verdict, a.reason, a.tuning, a.rounding) for a in matches
+  ]
+  papers_own = (suite.STATED, suite.ONE_RATE)
+
+  def of(*names: str) -> _Answer | None:
+    return next(
+      (row for row, name in zip(rows[1:], protocols[1:]) if name in names), None
+    )
+
+  return rows[0], of(*papers_own), of(suite.PRINTED)
 
 
 def _measurement(
   row: Mapping[str, str], same_runs: Mapping[str, str], balanced: Sequence[str]
 ) -> tuple[str, ...]:
-  """Identifies what a number measures; two numbers may measure the same."""
+  """Identifies what a number measures; two numbers may measure the same.
+
+  The row may be one that only names the place of a number.
+  """
   metric = row["metric"].removeprefix("test_")
   if metric in _ACCURACY or (metric == "macro_recall" and row["artifact"] in balanced):
     metric = "accuracy"
@@ -208,7 +229,7 @@ def _measurement(
     row["panel"],
     row["method"],
     metric,
-    str(report.round_of(row["setting"])),
+    str(report.round_of(row.get("setting", ""))),
   )
 
 
@@ -250,30 +271,40 @@ def claim_rows(
       )
       if stated is not None and not stated.is_run:
         stated = None
+      literal = None
+      key = ("sentence", kind["text"])
+    elif kind.get("kind") == _SAME_AS:
+      place = dict(zip(("artifact", "panel", "method", "metric"), kind["text"].split()))
+      key = _measurement(place, same_runs or {}, balanced)
+      if key not in out:
+        raise ValueError(f"{paper}: {kind['text']} is no number above {row}")
     else:
-      answer, stated = _number(row, answers)
+      answer, stated, literal = _number(row, answers)
       if not kind:
         key = _measurement(row, same_runs or {}, balanced)
       else:
         why = {"verdict": rule.NOT_TESTABLE, "reason": kind["kind"]}
-        if kind["kind"] == report.IMPOSSIBLE:
+        if kind["kind"] in (rule.IMPOSSIBLE, rule.DISAGREE):
           key = _measurement(row, same_runs or {}, balanced)
         if answer is _NONE:
           answer = answer._replace(ours=kind["text"])
         answer = answer._replace(**why)
         stated = stated and stated._replace(**why)
+        literal = literal and literal._replace(**why)
     if key in out:
       out[key] = out[key]._replace(
         printed=(*out[key].printed, f"{_value(row)} ({row['artifact']})")
       )
     else:
-      out[key] = _Row(row, role, answer, tried, stated)
+      out[key] = _Row(row, role, answer, tried, stated, literal)
   return list(out.values())
 
 
 #: Reasons of rows that are shown with the numbers of ours.
-_SHOWN = (report.IMPOSSIBLE, report.HARDWARE, verdicts.SLOW_BASELINE)
+_SHOWN = rule.UNTESTABLE
 _NO_RUN = "no run"
+#: The kind of a number that the paper repeats elsewhere; ``text`` has its place.
+_SAME_AS = "same as"
 
 #: The columns of ``_head``, and what is counted in each.
 _NUMBERS = (
@@ -282,16 +313,17 @@ _NUMBERS = (
   rule.OTHER_THAN_PRINTED,
   rule.WORSE,
   rule.UNDECIDED,
-  report.IMPOSSIBLE,
-  report.HARDWARE,
+  rule.IMPOSSIBLE,
+  rule.DISAGREE,
+  rule.NEEDS_VALUE,
+  rule.HARDWARE,
   rule.NOT_TESTABLE,
 )
 
 
 def standing(answer: _Answer) -> str:
   """Reduces the verdict on a number to a column of ``_head``."""
-  columns = (rule.OTHER_THAN_PRINTED, report.IMPOSSIBLE, report.HARDWARE)
-  return answer.reason if answer.reason in columns else answer.verdict
+  return answer.reason if answer.reason in _NUMBERS else answer.verdict
 
 
 def _head(papers: Mapping[str, Sequence[_Row]]) -> str:
@@ -334,6 +366,7 @@ def by_tuning(
     chosen.TUNED,
     chosen.IN_PART,
     chosen.STATED,
+    suite.PRINTED,
     suite.ONE_RATE,
     chosen.UNTUNED,
     _NO_RUN,
@@ -345,6 +378,8 @@ def by_tuning(
     pairs = [(row.answer.tuning or _NO_RUN, row.answer)]
     if row.stated:
       pairs.append((suite.STATED, row.stated))
+    if row.literal:
+      pairs.append((suite.PRINTED, row.literal))
     for tuning, answer in pairs:
       out.setdefault(tuning, {"own": [], "sentence": []})[row.kind].append(answer)
   return {
@@ -381,6 +416,7 @@ def _table(
   paper_rows, rows = list(paper_rows), []
   heads, columns = report.with_tunings([row.answer.tuning for row in paper_rows])
   extra_heads = [stated] * any(row.stated for row in paper_rows)
+  literal_heads = [suite.PRINTED] * any(row.literal for row in paper_rows)
   for row, column in zip(paper_rows, columns):
     tried = row.tried and (f" [{notes.setdefault(row.tried, len(notes) + 1)}]")
     also = row.printed and f" (also {', '.join(row.printed)})" or ""
@@ -394,18 +430,31 @@ def _table(
         row.answer.words + tried,
         *[f"{row.stated.ours}, {row.stated.words}" if row.stated else "-"]
         * len(extra_heads),
+        *[f"{row.literal.ours}, {row.literal.words}" if row.literal else "-"]
+        * len(literal_heads),
       ]
     )
   return (
     rows
     and markdown.table(
-      ["where", "method", "the paper", *heads, "verdict", *extra_heads], rows
+      [
+        "where",
+        "method",
+        "the paper",
+        *heads,
+        "verdict",
+        *extra_heads,
+        *literal_heads,
+      ],
+      rows,
     )
     or ""
   )
 
 
-_PLAIN_NUMBER = re.compile(r"[+-]?[\d.]+( \+- [\d.]+)?( \(other data.*\))?")
+_PLAIN_NUMBER = re.compile(
+  r"[+-]?[\d.]+( \+- [\d.]+)?( \(draw [\d.]+\))?( \(other data.*\))?"
+)
 
 
 def _of_paper(name: str, paper_rows: Sequence[_Row], notes: dict[str, int]) -> str:

@@ -64,7 +64,7 @@ def durations(
   """
   for cell in cells:
     seconds, number, first = [], 0, None
-    for part in cell.on(parts):
+    for part in cell.runs_on(parts):
       folder = shared_runs.run_folder(root, part.config)
       if folder in folders:
         continue

@@ -15,6 +15,7 @@ import string as string_lib
 from typing import Any, NamedTuple
 
 from absl.flags import FlagValues
+import numpy as np
 
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.data import DataError
@@ -32,10 +33,10 @@ from ..cli import part as part_lib
 from ..cli.command import Command, Flags, boolean, enum, integer, listed, string
 from ..cli.config import Layer, UsageError
 from ..drawing import plots
-from ..reports import markdown, page
+from ..reports import markdown, page, rule
 from . import answers, chosen, durations, partitions, report, suite, verdicts
 from .chosen import Choice
-from .suite import ONE_RATE, STATED, TUNED
+from .suite import ONE_RATE, PRINTED, STATED, TUNED
 
 #: Values of --scale=quick, which shrink a figure to minutes on two cores.
 QUICK = {"rounds": 30, "num_seeds": 1}
@@ -78,6 +79,10 @@ class Panel(NamedTuple):
   metric: str = ""  #: if it is not that of the figure
 
 
+#: The number of runs of a method that depends on rounding.
+REPLICAS = 3
+
+
 class Figure(NamedTuple):
   """One figure: what it varies, and which metric it shows."""
 
@@ -113,6 +118,9 @@ class Figure(NamedTuple):
   )
   draw: Draw | None = None  #: draws the picture; None: draw curves
   references: tuple[plots.Reference, ...] = ()  #: lines across the panels
+  #: algorithms whose verdicts have differed between machines: each of their runs
+  #: is made ``REPLICAS`` times, apart from rounding (V-13 of the readings)
+  replicated: tuple[str, ...] = ()
   #: whether each run is drawn in its folder, too; for hundreds of short runs
   #: that takes as long as the runs
   pictures: bool = True
@@ -235,6 +243,10 @@ def of_files(
   ]
 
 
+#: Protocol of a paper's own methods -> the preset of their setting.
+_SETTINGS = {TUNED: "headline", STATED: "stated", PRINTED: "printed"}
+
+
 def method_presets(paper: str, folder: str) -> dict[str, str]:
   """algorithm -> the name of its preset in a folder of a paper."""
   names = {name: f"{paper}/{folder}/{name}.flags" for name in registry.ALGORITHMS}
@@ -254,10 +266,10 @@ def methods(
   """Makes the ``Figure.lines_of`` of every registered method with a preset.
 
   The presets are in methods/; one in methods_<data>/ overrides that for a
-  single data set. The paper's own methods come once in the setting headline
-  and once in that which the paper states, each a preset <setting>.flags; other
-  methods come with the paper's one rate, too, if they have a preset
-  in stated_<data>/.
+  single data set. The paper's own methods come in the setting headline, in that
+  which the paper states, and with its equations as printed, each a preset
+  <setting>.flags (printed/ has what only one method reads); other methods come
+  with the paper's one rate, too, if they have a preset in stated_<data>/.
 
   Args:
     paper: name of the paper, and of the folder of its presets.
@@ -267,17 +279,19 @@ def methods(
     fixed: flag -> value, of the paper's own methods.
     ends: end of the label -> further settings, for each line of a method of the
       paper.
-    protocols: whether tuned and stated settings are shown.
+    protocols: the settings of the paper's own methods, some of ``TUNED``,
+      ``STATED`` and ``PRINTED``.
   """
 
   def lines(panel: Panel) -> list[FigureLine]:
     del panel
     general = method_presets(paper, "methods")
     special = method_presets(paper, f"methods_{data}")
+    as_printed = method_presets(paper, "printed")
     all_lines = []
     for protocol in protocols:
       tuned = protocol == TUNED
-      setting = f"{paper}/{'headline' if tuned else 'stated'}.flags"
+      setting = f"{paper}/{_SETTINGS[protocol]}.flags"
       if presets.exists(setting):
         all_lines += [
           FigureLine(
@@ -288,6 +302,7 @@ def methods(
               general.get(name, {}) if tuned else {},
               fixed or {},
               special.get(name, {}) if tuned else {},
+              as_printed.get(name, {}) if protocol == PRINTED else {},
               *end_layers,
             ),
             protocol,
@@ -348,12 +363,10 @@ def _cell(
   else:
     scale = {"num_seeds": figure.num_seeds}
   values = config_lib.merge_layers(*layers, scale, *request.common)
+  algorithm = values.get("algorithm", "composed")
   # Methods that adapt the model to each client are evaluated on clients, too.
   protocols = (panel.protocols or figure.protocols).split(",")
-  if (
-    "local" not in protocols
-    and registry.get(values.get("algorithm", "composed")).adapts
-  ):
+  if "local" not in protocols and registry.get(algorithm).adapts:
     protocols.append("local")
   config = config_lib.build_config(
     *layers,
@@ -385,6 +398,7 @@ def _cell(
     figure.pictures,
     panel.metric,
     line.most_partitions,
+    1 if request.quick or algorithm not in figure.replicated else REPLICAS,
   )
 
 
@@ -787,6 +801,17 @@ def _draw(
       )
 
 
+def _dot(parts: Sequence[np.ndarray]) -> plots.Dot:
+  """The mean of some runs, its interval, and the numbers that it is of.
+
+  These are the means of the partitions, and of one partition its seeds.
+  """
+  draws = [part.mean() for part in parts] if len(parts) > 1 else list(parts[0])
+  return plots.Dot(
+    *metrics.confidence_95(draws), draws=tuple(draws) if len(draws) > 1 else ()
+  )
+
+
 @dataclasses.dataclass(frozen=True)
 class Dots:
   """Draws a number of each run, as dots; a ``Figure.draw``."""
@@ -798,10 +823,9 @@ class Dots:
   #: whether there is a panel for each method, with a row for each panel of the
   #: figure, and not the other way round
   by_method: bool = False
-  #: the column of the table beside the page that has the numbers, so that they
-  #: can be drawn again without the runs: "ours" of ``report.numbers_csv``, or
-  #: one with numbers and intervals in words; "": there is none
-  stored: str = ""
+  #: whether the table beside the page has these numbers (its column "values"), so
+  #: that they can be drawn again without the runs
+  stored: bool = False
   least: float = -math.inf  #: see ``plots.dots``
 
   def __call__(
@@ -818,9 +842,7 @@ class Dots:
           o.cell.heading,
           o.cell.label,
           o.cell.name,
-          plots.Dot(
-            *metrics.confidence_95(partitions.means(self.measure(o), o.parts).tolist())
-          ),
+          _dot(partitions.measure_parts(self.measure, o)),
         )
         for o in outcomes
       ),
@@ -832,18 +854,17 @@ class Dots:
     """Draws the rows of the table beside the page."""
     numbers = []
     for row in rows:
-      mean, _, half = row[self.stored].partition(" +- ")
       letter, _, panel = row["panel"].partition(": ")
       protocol = row.get("protocol", "")
-      if protocol not in (suite.STATED, suite.ONE_RATE):
-        protocol = suite.TUNED
+      if protocol not in (STATED, PRINTED, ONE_RATE):
+        protocol = TUNED
       numbers.append(
         (
           letter,
           f"({letter}) {panel or row['title']}",
           row["method"],
           suite.method_name(row["method"], protocol),
-          plots.Dot(float(mean), float(half or row.get("ci95") or "nan")),
+          _dot(rule.parse_values(row["values"])),
         )
       )
     self._draw(paths, title, numbers)
@@ -1096,7 +1117,7 @@ def _run(
         part_cell
         for figure in chosen_figures
         for cell in cells(paper, figure, request)
-        for part_cell in cell.on(_partitions(figure, request))
+        for part_cell in cell.runs_on(_partitions(figure, request))
       ],
       request.root,
       part,

@@ -94,6 +94,21 @@ def per_partition(
   return of_parts
 
 
+def measure_parts(
+  measure: Callable[["Outcome"], np.ndarray], outcome: "Outcome"
+) -> list[np.ndarray]:
+  """Measures the runs of an outcome: the numbers of the seeds of each partition.
+
+  Those of its replicas come after those of a run.
+  """
+  return [
+    np.concatenate(
+      [np.atleast_1d(np.asarray(measure(run), float)) for run in (part, *part.replicas)]
+    )
+    for part in outcome.parts or (outcome,)
+  ]
+
+
 def describe_intervals(outcomes: Sequence["Outcome"]) -> str:
   """Describes what the intervals of a table cover, in a sentence."""
   seeds = {

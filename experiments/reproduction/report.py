@@ -21,8 +21,6 @@ from . import chosen, partitions, suite
 
 PAPERS = pathlib.Path(__file__).parent
 
-#: The reasons for which no run here can test a number of a paper.
-IMPOSSIBLE, HARDWARE = "impossible as printed", "other hardware"
 _KEYS = ("artifact", "panel", "method", "metric", "value")
 
 
@@ -38,7 +36,8 @@ class Claim(NamedTuple):
   note: str
   round: int | None  #: the round of the number; None: the whole run
   printed: str = ""  #: the number as the paper has it
-  untestable: str = ""  #: why no run can test it, ``IMPOSSIBLE`` or ``HARDWARE``
+  untestable: str = ""  #: why no run can test it, of ``rule.UNTESTABLE``
+  repeats: int = 1  #: the number of runs of which it is the mean
 
 
 class PaperComparison(NamedTuple):
@@ -49,6 +48,7 @@ class PaperComparison(NamedTuple):
   paper: float | None
   ours: float
   ci95: float  #: NaN for a single seed
+  parts: tuple[np.ndarray, ...] = ()  #: the numbers of the seeds of each partition
   untestable: str = ""  #: see ``Claim``
 
   @property
@@ -64,12 +64,23 @@ class PaperComparison(NamedTuple):
     why = self.untestable or chosen.why_incomparable(self.cell.choices)
     if why:
       return rule.words(rule.NOT_TESTABLE, why)
-    gap = self.ours - self.paper
-    place = rule.place_number(
-      gap, self.ci95, rule.tie_of(0.0, "%", self.cell.data), rule.widest_of(0.0, "%")
+    placed = rule.place_values(
+      self.parts,
+      self.paper,
+      "%",
+      data=self.cell.data,
+      has_one_partition=self.outcome.has_one_partition,
     )
-    ours = "" if np.isnan(self.ci95) else "+-"
-    return rule.words(*rule.verdict(place, ours, abs(gap), self.metric, "%"))
+    gap = abs(self.ours - self.paper)
+    rounding = rule.mark_rounding(
+      self.parts, self.cell.replicas, rule.tie_of(self.paper, "%", self.cell.data)
+    )
+    return rule.words(*rule.verdict(placed, gap, self.metric, "%"), rounding)
+
+  @property
+  def draw95(self) -> float:
+    """Half the width of the interval of one draw, see ``rule.predict``."""
+    return rule.predict(self.parts).draw95
 
 
 def read_claims(paper: str, name: str = "claims") -> list[dict[str, str]]:
@@ -134,7 +145,8 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
         row["note"],
         round_of(row["setting"]),
         row["value"],
-        kind if kind in (IMPOSSIBLE, HARDWARE) else "",
+        kind if kind in rule.UNTESTABLE else "",
+        int(row.get("repeats") or 1),
       )
     )
   return claims
@@ -218,18 +230,23 @@ def compare_with_paper(
   rows = []
   for outcome in outcomes:
     name = outcome.cell.metric or metric
-    factor, late = (
-      metrics.factor(name),
-      outcome.summary["mean_last_10"][protocol][name],
-    )
+    factor = metrics.factor(name)
+
+    def measure(part, name=name, factor=factor):
+      values = part.summary["mean_last_10"][protocol][name]["values"]
+      return factor * np.array(values, float)
+
     claim = claim_of.get((outcome.cell.panel, outcome.cell.method, name))
+    parts = tuple(partitions.measure_parts(measure, outcome))
+    mean, ci95, _ = rule.predict(parts)
     rows.append(
       PaperComparison(
         outcome,
         name,
         claim.value if claim else None,
-        factor * late["mean"],
-        np.nan if len(late["values"]) < 2 else factor * late["ci95"],
+        mean,
+        ci95,
+        parts,
         claim.untestable if claim else "",
       )
     )
@@ -334,6 +351,8 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[PaperComparison]) -> None:
         "paper",
         "ours",
         "ci95",
+        "draw95",
+        "values",
         "verdict",
         "rounds",
         *(f"{which}_{protocol}_{metric}" for which, protocol, metric in ends),
@@ -353,6 +372,8 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[PaperComparison]) -> None:
           "" if row.paper is None else row.paper,
           f"{row.ours:.6g}",
           "" if np.isnan(row.ci95) else f"{row.ci95:.6g}",
+          "" if np.isnan(row.draw95) else f"{row.draw95:.6g}",
+          rule.format_values(row.parts),
           row.verdict,
           summary["cost"]["rounds"],
           *(

@@ -19,9 +19,9 @@ from . import partitions
 
 #: Kinds of settings of a line's method: those of its own preset, which are
 #: tuned where a search chose them (``Cell.tuning``); those that the paper
-#: states for its own methods; the paper's one learning rate, of a method that
-#: is not its own.
-TUNED, STATED, ONE_RATE = "tuned", "stated", "one rate"
+#: states for its own methods; the same with every equation as it is printed;
+#: the paper's one learning rate, of a method that is not its own.
+TUNED, STATED, PRINTED, ONE_RATE = "tuned", "stated", "as printed", "one rate"
 
 
 def method_name(method: str, protocol: str) -> str:
@@ -48,6 +48,9 @@ class Cell:
   metric: str = ""  #: the metric of its panel, if it is not that of the figure
   #: the most partitions of a costly run; 0: all of the figure
   most_partitions: int = 0
+  #: the number of runs of each partition: a run and its replicas, which differ
+  #: by rounding (``rounding_seed``)
+  replicas: int = 1
 
   @property
   def name(self) -> str:
@@ -94,6 +97,24 @@ class Cell:
       for seed in seeds[: self.most_partitions or None]
     ]
 
+  def replicated(self) -> list["Cell"]:
+    """The run and its replicas."""
+    return [
+      self,
+      *(
+        dataclasses.replace(self, config=self.config.override(rounding_seed=number))
+        for number in range(1, self.replicas)
+      ),
+    ]
+
+  def runs_on(self, parts: Partitions) -> list["Cell"]:
+    """All runs on several partitions, those of a partition one after the other."""
+    return [run for part in self.on(parts) for run in part.replicated()]
+
+
+#: Data sets that come with their clients, so that none are drawn.
+_WITH_CLIENTS = ("leaf", "sent140", "shakespeare")
+
 
 class Outcome(NamedTuple):
   """A finished cell; see ``shared_runs.FinishedRun`` for the protocols."""
@@ -104,11 +125,19 @@ class Outcome(NamedTuple):
   summary: dict[str, Any]
   #: the runs on several partitions that are pooled here; (): a single run
   parts: tuple["Outcome", ...] = ()
+  #: the same run again, apart from rounding (``Cell.replicas``). They count as
+  #: further seeds of a number, and not in comparisons seed by seed
+  replicas: tuple["Outcome", ...] = ()
 
   @property
   def settings(self) -> str:
     """The way in which the settings were chosen, in words."""
     return chosen_lib.describe(self.cell.choices)
+
+  @property
+  def has_one_partition(self) -> bool:
+    """Whether other partitions of the data would have been another draw."""
+    return not self.parts and self.cell.data not in _WITH_CLIENTS
 
   def rounds(self) -> list[records.Row]:
     """The rows of rounds.csv."""
@@ -146,14 +175,22 @@ def run_cells(
     UsageError: a cell cannot be run. Then no run has been started.
     RunError: another process makes a run of them.
   """
-  every = [cell.on(parts) for cell in cells]
-  configs, names = _with_names(itertools.chain(*every))
+  configs, names = _with_names(
+    itertools.chain(*(cell.runs_on(parts) for cell in cells))
+  )
   finished_runs = iter(
     shared_runs.make_runs(configs, root, names, any(cell.pictures for cell in cells))
   )
   return [
-    _pool([Outcome(cell, *next(finished_runs)) for cell in part_cells])
-    for part_cells in every
+    _pool(
+      [
+        _with_replicas(
+          [Outcome(run, *next(finished_runs)) for run in part.replicated()]
+        )
+        for part in cell.on(parts)
+      ]
+    )
+    for cell in cells
   ]
 
 
@@ -184,9 +221,15 @@ def select_finished(
         part_cell.config,
         cell.pictures,
       )
-      for part_cell in cell.on(parts)
+      for part_cell in cell.runs_on(parts)
     )
   ]
+
+
+def _with_replicas(runs: Sequence[Outcome]) -> Outcome:
+  """The first run, with the others as its replicas."""
+  first, *replicas = runs
+  return first._replace(replicas=tuple(replicas))
 
 
 def _pool(parts: Sequence[Outcome]) -> Outcome:

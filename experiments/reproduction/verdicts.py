@@ -45,7 +45,7 @@ class Statement(NamedTuple):
   artifact: str
   text: str
   check: Callable[[suite.Outcomes], Verdict]
-  untestable: str = ""  #: why it shows nothing if it holds here; "": it does
+  untestable: str = ""  #: why no run can test it, of ``rule.UNTESTABLE``
   #: a check that holds where ours is better than a claimed range; None: no range
   beyond: Callable[[suite.Outcomes], Verdict] | None = None
 
@@ -94,7 +94,7 @@ def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, st
       rule.NOT_TESTABLE,
       "unequal settings",
     )
-  if holds and claim.untestable:
+  if claim.untestable:
     return measured, rule.NOT_TESTABLE, claim.untestable
   if holds is False and claim.beyond and claim.beyond(outcomes).holds:
     return measured, rule.BETTER, "beyond the range"
@@ -130,8 +130,6 @@ def _unequal(outcomes: Iterable[suite.Outcome]) -> bool:
   )
 
 
-#: Why a method that is faster than another of ours shows nothing.
-SLOW_BASELINE = "our baseline is slow"
 #: The runs with the paper's settings of its own methods and its rate for all.
 PAPERS_OWN = "by the paper's settings"
 
@@ -139,13 +137,15 @@ PAPERS_OWN = "by the paper's settings"
 def by_protocol(outcomes: suite.Outcomes) -> dict[str, list[suite.Outcome]]:
   """The runs, and those with the paper's settings besides where there are any.
 
-  What is claimed of a method is asked of either.
+  What is claimed of a method is asked of either. Runs with equations as printed
+  only answer numbers: no other method is run like them.
   """
   by_settings: dict[str, list[suite.Outcome]] = {suite.TUNED: [], PAPERS_OWN: []}
   for outcome in outcomes:
-    by_settings[
-      suite.TUNED if outcome.cell.protocol == suite.TUNED else PAPERS_OWN
-    ].append(outcome)
+    if outcome.cell.protocol != suite.PRINTED:
+      by_settings[
+        suite.TUNED if outcome.cell.protocol == suite.TUNED else PAPERS_OWN
+      ].append(outcome)
   return {words: runs for words, runs in by_settings.items() if runs} or {
     suite.TUNED: []
   }
@@ -537,7 +537,18 @@ def both(*checks: Callable[..., Verdict]) -> Callable[..., Verdict]:
 
 
 def for_paper(
-  paper: str, artifact: str, checks: Mapping[str, Callable[..., Verdict]]
+  paper: str,
+  artifact: str,
+  checks: Mapping[str, Callable[..., Verdict] | tuple[Callable[..., Verdict], str]],
 ) -> tuple[Statement, ...]:
-  """Makes the statements of one figure or table: text -> check."""
-  return tuple(Statement(paper, artifact, *claim) for claim in checks.items())
+  """Makes the statements of one figure or table.
+
+  Args:
+    paper: the paper.
+    artifact: the figure or table.
+    checks: text -> check, or a check with ``Statement.untestable``.
+  """
+  return tuple(
+    Statement(paper, artifact, text, *(check if isinstance(check, tuple) else (check,)))
+    for text, check in checks.items()
+  )

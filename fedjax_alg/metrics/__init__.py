@@ -1,6 +1,6 @@
 """Names of metrics, confidence intervals, groups against kinds of clients."""
 
-from fedjax_alg.metrics.intervals import confidence_95, half_width_95
+from fedjax_alg.metrics.intervals import confidence_95, half_width_95, quantile_95
 from fedjax_alg.metrics.names import (
   METRICS,
   Metric,
@@ -24,5 +24,6 @@ __all__ = [
   "is_known",
   "metric",
   "metric_names",
+  "quantile_95",
   "sign",
 ]

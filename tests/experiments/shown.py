@@ -62,7 +62,7 @@ def cell(paper, name, panel, label):
 
 def digest(cells, parts=1):
   """A hash of what the runs of a figure are, and of their names."""
-  cells = [part for cell in cells for part in cell.on(parts)]
+  cells = [run for cell in cells for run in cell.runs_on(parts)]
   return hashlib.sha256(
     repr(
       sorted(

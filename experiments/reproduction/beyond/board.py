@@ -150,5 +150,5 @@ FIGURE = figures.Figure(
   sections=(replay,),
   num_seeds=1,
   partitions=9,
-  draw=figures.Dots(SCORE, "accuracy on the clients' own test data, %", stored="ours"),
+  draw=figures.Dots(SCORE, "accuracy on the clients' own test data, %", stored=True),
 )

@@ -12,7 +12,7 @@ from ...drawing import plots
 from .. import cost_to_accuracy as targets
 from .. import figures, suite, verdicts
 from ..figures import Figure, FigureLine, Panel
-from ..suite import STATED, TUNED
+from ..suite import PRINTED, STATED, TUNED
 from . import claims
 
 NAME = "conjugate"
@@ -40,7 +40,7 @@ READINGS: dict[str, dict[str, Any]] = {
   "one pass, l2 blocks": _ONE_PASS | _L2,
 }
 
-_lines = figures.methods(NAME, "mnist", PROPOSED)
+_lines = figures.methods(NAME, "mnist", PROPOSED, protocols=(TUNED, STATED, PRINTED))
 _by_step = figures.methods(
   NAME, "mnist", PROPOSED, others=False, ends=_STEPS, protocols=(TUNED,)
 )
@@ -51,7 +51,7 @@ def _readings(panel: Panel) -> list[FigureLine]:
   return [
     line._replace(label=f"{line.label} ({name})", layers=(*line.layers, values))
     for line in _lines(panel)
-    if line.protocol != TUNED
+    if line.protocol not in (TUNED, PRINTED)
     for name, values in READINGS.items()
     if ("hog_norm" not in values or line.protocol == STATED)
     and not ("local_steps" in values and line.label.startswith("LoSAC"))
@@ -134,6 +134,7 @@ def _percent() -> list[str]:
 _TO_98 = {"rounds_to_98%": verdicts.rounds_until(0.98)}
 _AT_98 = (plots.Reference(0.98, "98 %, the target"),)
 _figure = functools.partial(Figure, protocols="global,train", eval_every=1)
+_REPLICATED = ("clsfsvrg", "mime_svrg")
 
 FIGURES: dict[str, Figure] = {
   "fig2": _figure(
@@ -143,6 +144,7 @@ FIGURES: dict[str, Figure] = {
     _MNIST,
     _lines,
     statements=claims.FIG2,
+    replicated=_REPLICATED,
     measures=_TO_98,
     references=_AT_98,
     sections=(
@@ -158,6 +160,7 @@ FIGURES: dict[str, Figure] = {
     _lines,
     protocol="train",
     statements=claims.FIG3,
+    replicated=_REPLICATED,
   ),
   "fig4": _figure(
     "Fig. 4: test accuracy by local step, MNIST",
@@ -189,7 +192,7 @@ FIGURES: dict[str, Figure] = {
     draw=figures.Dots(
       verdicts.late("accuracy"),
       "accuracy, mean of the last ten rounds, %",
-      stored="ours",
+      stored=True,
     ),
     sections=(targets.rounds_table(NAME, "Fig2", 0.98),),
   ),

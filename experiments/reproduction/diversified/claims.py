@@ -79,7 +79,10 @@ def _around_98(panel, first, last, sign):
   def check(outcomes):
     mean = mean_over(first, last)(pick(outcomes, panel, _GA))
     verdict = above(sign * mean, sign * (97.5 if sign > 0 else 98.0))
-    return verdict._replace(measured=f"mean {mean.mean():.2f} %")
+    end = "" if last == float("inf") else f" to {last}"
+    return verdict._replace(
+      measured=f"mean of rounds {first}{end}: {mean.mean():.2f} %"
+    )
 
   return check
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...drawing import plots
 from .. import central_time, figures, report, verdicts
 from ..figures import Figure, Panel
-from ..suite import STATED
+from ..suite import PRINTED, STATED, TUNED
 from . import ablation, claims, own_classes, readings
 
 NAME = "diversified"
@@ -80,7 +80,9 @@ def _comparison(number: int, title: str, metric: str, data: str) -> Figure:
     metric,
     data,
     _CIFAR if cifar else _MNIST,
-    _OF_CIFAR if cifar else figures.methods(NAME, data, PROPOSED),
+    _OF_CIFAR
+    if cifar
+    else figures.methods(NAME, data, PROPOSED, protocols=(TUNED, STATED, PRINTED)),
     HELD[data],
     protocols=_CIFAR_PROTOCOLS if cifar else "global,validation",
     sections=(report.deployment_section, own_classes.class_ranks_section)
@@ -88,6 +90,7 @@ def _comparison(number: int, title: str, metric: str, data: str) -> Figure:
     else (report.deployment_section,),
     statements=claims.comparison_claims(f"Fig{number}", metric),
     references=_POOLED if cifar and metric != "macro_f1" else (),
+    replicated=() if cifar else ("ga_fsvrg", "mime_svrg"),
   )
 
 
@@ -142,7 +145,7 @@ FIGURES: dict[str, Figure] = {
       verdicts.late("accuracy"),
       "accuracy, mean of the last ten rounds, %",
       by_method=True,
-      stored="ours",
+      stored=True,
       least=91.0,
     ),
   ),

@@ -81,10 +81,14 @@ def readings_table(outcomes: suite.Outcomes) -> str:
         if claim is not None:
           # Whether another measure gives the number, even an impossible one.
           tested = claim._replace(untestable="")
-          _, verdict, _ = answers.answer_number(
-            values, tested, o.cell.choices, data=o.cell.data
+          answer = answers.answer_number(
+            values,
+            tested,
+            o.cell.choices,
+            data=o.cell.data,
+            has_one_partition=o.has_one_partition,
           )
-          words[-1] += f" ({verdict})"
+          words[-1] += f" ({answer.verdict})"
     rows.append(words)
   return (
     "Percent, mean of the last ten rounds; with K models the mean of the K, or "

@@ -295,7 +295,6 @@ _draw_best = figures.Dots(
   claims.SCORE,
   "accuracy, clients' own data, best of all rounds, %",
   report.paper_numbers(NAME, "Table3", "test_accuracy_max"),
-  stored="best round +- 95 % CI",
 )
 
 

@@ -18,7 +18,7 @@ from fedjax_alg.engine import loop
 
 from ...cli import config as config_lib
 from ...drawing import plots
-from ...reports import markdown
+from ...reports import markdown, rule
 from .. import answers, chosen, report, suite, verdicts
 from . import claims
 
@@ -169,7 +169,7 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
     "Fig5",
     {
       f"EDC is about linear in MADC (Pearson correlation at least {LINEAR}, "
-      "each seed)": linear
+      "each seed)": (linear, rule.NO_MEASURE)
     },
   )
   settings = chosen.tuning_of_several(cell.tuning for cell in cells)
@@ -283,15 +283,8 @@ def size_table(cells: Runs, not_run: Runs) -> TableAndAnswers:
   return markdown.table(
     ["data and model", *(f"{name} (paper)" for name in names)], lines
   ), [
-    answers.PaperAnswer(
-      "table2",
-      c.artifact,
-      c.panel,
-      c.method,
-      c.metric,
-      c.printed,
-      *answers.answer_number([counts[c.panel, c.metric]], c, exact=True),
-      "",
+    answers.of_claim(
+      "table2", c, answers.answer_number([counts[c.panel, c.metric]], c, exact=True)
     )
     for c in of_paper
     if (c.panel, c.metric) in counts

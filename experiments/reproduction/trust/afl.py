@@ -118,7 +118,9 @@ def deviation_table(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
           _verdict(deviation - published.value),
         )
         table_answers.append(
-          answers.of_claim("afl", published, ours, comparison[1], rounds="1")
+          answers.of_claim(
+            "afl", published, answers.NumberAnswer(ours, comparison[1], ""), "1"
+          )
         )
       lines.append([number, f"{ridge:g}", comparison[0], ours, comparison[1]])
   return (

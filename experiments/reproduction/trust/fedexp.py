@@ -124,11 +124,12 @@ def loss_table(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
         comparison = f"{published.value:.6e}", f"{loss / published.value:.6f}"
         verdict = (rule.NOT_TESTABLE, "rounding decides")
         if (label, rounds) != _ROUNDED:
-          _, place = rule.place_values([loss], published.value, "", exact=True)
-          gap = abs(loss - published.value)
-          verdict = rule.verdict(place, ours, gap, "loss", "")
+          placed = rule.place_values([loss], published.value, "", exact=True)
+          verdict = rule.verdict(placed, abs(loss - published.value), "loss", "")
         table_answers.append(
-          answers.of_claim("fedexp", published, ours, *verdict, rounds=str(rounds))
+          answers.of_claim(
+            "fedexp", published, answers.NumberAnswer(ours, *verdict), str(rounds)
+          )
         )
       lines.append([label, rounds, comparison[0], ours, comparison[1]])
   return (

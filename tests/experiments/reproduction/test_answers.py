@@ -8,6 +8,7 @@ import pathlib
 import re
 import statistics
 
+import numpy as np
 import pytest
 
 from experiments import publish
@@ -35,8 +36,13 @@ NEVER = ROUNDS._replace(value=math.inf, printed=">100")
   "values,claim,verdict",
   [
     ([98.1, 98.2, 98.0], POINTS, "reached"),
-    # Further than 0.3 points, but inside an interval that is narrow enough.
-    ([97.5, 97.8, 97.6, 97.7, 97.2, 98.4], POINTS, "reached"),
+    # Further than 0.3 points, but inside the interval of one draw, which is
+    # narrow enough; the interval of the mean, 0.12, leaves it out.
+    ([97.6, 97.8, 97.5, 97.8, 97.55, 97.75], POINTS, "reached"),
+    # Outside of the interval of the mean, 0.29, and inside that of one draw.
+    ([97.2, 97.6, 97.0, 97.7, 97.3, 97.5], POINTS, "undecided: wide interval"),
+    # Three partitions of two seeds.
+    ([[97.1, 97.2], [97.2, 97.1], [97.1, 97.1]], POINTS, "worse by 0.9"),
     ([98.9, 97.8], POINTS, "undecided: wide interval"),
     ([98.9, 98.8, 98.9], POINTS, "better by 0.9"),
     ([97.1, 97.2, 97.1], POINTS, "worse by 0.9"),
@@ -54,8 +60,8 @@ NEVER = ROUNDS._replace(value=math.inf, printed=">100")
 )
 def test_numbers(values, claim, verdict):
   """One rule gives the verdict and its reason, whatever the number is."""
-  assert rule.words(*answers.answer_number(values, claim)[1:]) == verdict
-  assert answers.answer_number(values, claim, [chosen.Choice("test", "l2")])[1:] == (
+  assert rule.words(*answers.answer_number(values, claim)[1:3]) == verdict
+  assert answers.answer_number(values, claim, [chosen.Choice("test", "l2")])[1:3] == (
     rule.NOT_TESTABLE,
     "settings chosen on test data",
   )
@@ -81,6 +87,43 @@ def test_the_thresholds_are_the_registered_ones():
   assert 2 * rule.widest_of(98.0, "%") == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(
+  "partitions, seeds, repeats", [(3, 1, 1), (9, 3, 1), (4, 2, 3)]
+)
+def test_a_prediction_holds_19_of_20_draws(partitions, seeds, repeats):
+  """A rule with the interval of the mean would call most of them better or worse."""
+  rng = np.random.default_rng(0)
+  trials, of_partition, of_seed = 4000, 0.8, 0.6
+  hits = 0
+  for _ in range(trials):
+    middle = rng.normal(0, of_partition, (partitions, 1))
+    values = middle + rng.normal(0, of_seed, (partitions, seeds))
+    drawn = rng.normal(0, math.hypot(of_partition, of_seed), repeats).mean()
+    prediction = rule.predict(list(values), repeats)
+    hits += abs(prediction.mean - drawn) <= prediction.draw95
+  assert 0.94 <= hits / trials <= 0.975
+
+
+def test_seeds_that_agree_leave_the_factor_of_the_partitions():
+  """V-1 of docs/papers/readings.md: half the width times sqrt(n + 1)."""
+  values = [np.full(3, value) for value in (97.0, 97.4, 98.1)]
+  prediction = rule.predict(values)
+  assert prediction.draw95 == pytest.approx(2 * prediction.ci95)
+
+
+def test_one_partition_decides_only_what_is_far_off():
+  """Its seeds say nothing of the spread over partitions (V-3)."""
+  near, far = [97.2, 97.0, 97.1], [91.2, 91.0, 91.1]
+
+  def words(values, **options):
+    return rule.words(*answers.answer_number(values, POINTS, **options)[1:3])
+
+  assert words(near, has_one_partition=True) == "undecided: one partition"
+  assert words(near) == "worse by 0.9"
+  assert words(far, has_one_partition=True) == "worse by 6.9"
+  assert words([math.inf] * 3, has_one_partition=True) == "undecided: one partition"
+
+
 def test_a_size_needs_no_interval():
   devices = POINTS._replace(metric="devices", value=1000.0, unit="clients")
   assert answers.answer_number([1000], devices, exact=True)[1] == rule.REACHED
@@ -89,9 +132,12 @@ def test_a_size_needs_no_interval():
 
 def test_answers_of_a_figure_are_kept(tmp_path):
   runs = [
-    sample_runs.rising("CLSFSVRG", 48),
-    sample_runs.rising("CLSFSVRG", 20, protocol="stated"),
-    sample_runs.rising("FedAvg", None),
+    sample_runs.pool(run, run)
+    for run in (
+      sample_runs.rising("CLSFSVRG", 48),
+      sample_runs.rising("CLSFSVRG", 20, protocol="stated"),
+      sample_runs.rising("FedAvg", None),
+    )
   ]
   rows = answers.answer_numbers(
     "conjugate",
@@ -187,8 +233,8 @@ def test_rows_of_a_claims_file():
     [part.strip() for part in line.split("|")[1:-1]]
     for line in claims_page._head({"diversified": rows}).splitlines()[2:]
   )
-  assert tuned == ["diversified, tuned", "1", *7 * ["0"], "1", "1", "0", "0"]
-  assert by_paper == ["diversified, stated", *3 * ["0"], "1", *4 * ["0"]] + (
+  assert tuned == ["diversified, tuned", "1", *9 * ["0"], "1", "1", "0", "0"]
+  assert by_paper == ["diversified, stated", *3 * ["0"], "1", *6 * ["0"]] + (
     ["0", "1", "0", "0"]
   )
   assert no_run[:4] == ["diversified, no run", "0", "0", "0"]
@@ -266,7 +312,7 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
     method="",
     metric="",
     ours="+5 +- 4",
-    claim="FG-EDC is 6.9 points above FeSEM on MNIST-MCLR",
+    claim="FG-EDC is 14.1 points above FedAvg on FEMNIST-MLP",
   )
   for verdict, ours in (
     (rule.WORSE, "+5.5"),
@@ -284,7 +330,7 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
           ][::order],
         ),
         artifact="Abstract",
-        value="6.9",
+        value="14.1",
       )
       assert row.answer.ours == ours
       assert row.answer.verdict == (
@@ -373,7 +419,7 @@ def test_the_readme_counts_what_the_answers_say():
     counts = own_counts("diversified", tuning, mnist)
     assert words.format(good(counts), counts.total()) in part
   assert own_counts("diversified", "tuned", ("Fig5", "Fig6")).keys() == {
-    report.IMPOSSIBLE
+    rule.IMPOSSIBLE
   }
   counts = own_counts("conjugate", "tuned", ("Fig2",))
   assert (
@@ -524,7 +570,7 @@ def test_every_verdict_is_one_of_five_words():
     for line in path.read_text("utf-8").splitlines():
       if line.startswith("|") and not line.startswith(("| Fig", "| Table")):
         last = line.rstrip("| ").rpartition("|")[2] + "|"
-        last = last.replace(report.IMPOSSIBLE, "")
+        last = last.replace(rule.IMPOSSIBLE, "")
         assert not old.search(last), (path.name, line)
 
 
@@ -561,15 +607,13 @@ def test_numbers_beside_the_pages_have_the_verdict_of_the_rule(name, figure):
     for row in csv.DictReader(file):
       if not row["paper"] or row["verdict"].startswith(rule.NOT_TESTABLE):
         continue
-      gap = float(row["ours"]) - float(row["paper"])
-      place = rule.place_number(
-        gap,
-        float(row["ci95"] or "nan"),
-        rule.tie_of(0.0, "%", data),
-        rule.widest_of(0.0, "%"),
+      parts = [[*map(float, part.split())] for part in row["values"].split(";")]
+      assert float(row["ours"]) == pytest.approx(np.mean(parts), rel=1e-5)
+      placed = rule.place_values(
+        parts, float(row["paper"]), "%", data=data, has_one_partition=len(parts) == 1
       )
-      ours = "+-" if row["ci95"] else ""
-      verdict = rule.verdict(place, ours, abs(gap), row["metric"], "%")
+      gap = abs(float(row["ours"]) - float(row["paper"]))
+      verdict = rule.verdict(placed, gap, row["metric"], "%")
       assert row["verdict"] == rule.words(*verdict), row
 
 
@@ -618,7 +662,7 @@ def test_what_no_run_can_test_is_not_testable_everywhere(name):
 def test_what_is_impossible_is_above_the_bound_on_pooled_data():
   """No number below the bound may be called impossible."""
   for row in claim_rows()["diversified"]:
-    if row.answer.reason == report.IMPOSSIBLE:
+    if row.answer.reason == rule.IMPOSSIBLE:
       assert float(row.claim["value"]) > 0.56
 
 

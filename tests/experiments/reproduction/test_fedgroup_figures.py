@@ -158,7 +158,7 @@ def test_statements(tmp_path):
     for label, value in level.items()
   ]
   words = {s.text: verdicts.judge_statement(s, outcomes) for s in claims.TABLE3}
-  assert [word for _, word, _ in words.values()].count("not testable") == 5
+  assert [word for _, word, _ in words.values()].count("not testable") == 3
   assert {
     word
     for text, (_, word, _) in words.items()
@@ -181,7 +181,6 @@ def test_statements(tmp_path):
     "-15.00 +- 0.00, a, b, c, d, f",
     "worse",
   )
-  assert "+20.00" in words["FG-EDC is 6.9 points above FeSEM on MNIST-MCLR"][0]
   (survives,) = claims.SURVIVES
   assert verdicts.judge_statement(survives, outcomes)[1] == "reached"
   assert "+10.00 +- 0.00" in verdicts.judge_statement(survives, outcomes)[0]
@@ -289,7 +288,7 @@ def test_table3_on_nine_partitions(options, number, monkeypatch):
 )
 def test_further_figures_answer_table3(tmp_path, name, panels, levels):
   outcomes = [
-    outcome(tmp_path, label, panel, np.full((3, 3), value))
+    suite._pool([outcome(tmp_path, label, panel, np.full((3, 3), value))] * 2)
     for panel in panels
     for label, value in zip(("FG-EDC", "FeSEM"), levels)
   ]
