@@ -61,6 +61,7 @@ class FigureLine(NamedTuple):
   #: declare of their choice is found
   sources: tuple[str, ...] = ()
   most_partitions: int = 0  #: see ``suite.Cell``
+  of_rounds: int = 0  #: see ``suite.Cell``
 
 
 class Panel(NamedTuple):
@@ -399,6 +400,7 @@ def _cell(
     panel.metric,
     line.most_partitions,
     1 if request.quick or algorithm not in figure.replicated else REPLICAS,
+    0 if request.quick else line.of_rounds,
   )
 
 
@@ -780,7 +782,7 @@ def _draw(
   Those by the paper's settings are pictures of their own, NAME_stated; the
   second picture of many panels is NAME_2.
   """
-  protocols = verdicts.by_protocol(outcomes)
+  protocols = verdicts.by_protocol([o for o in outcomes if not o.is_part])
   for words, runs in protocols.items():
     title, end = figure.title, ""
     if len(protocols) > 1:
@@ -845,6 +847,7 @@ class Dots:
           _dot(partitions.measure_parts(self.measure, o)),
         )
         for o in outcomes
+        if not o.is_part
       ),
     )
 

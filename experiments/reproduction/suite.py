@@ -51,6 +51,7 @@ class Cell:
   #: the number of runs of each partition: a run and its replicas, which differ
   #: by rounding (``rounding_seed``)
   replicas: int = 1
+  of_rounds: int = 0  #: the rounds of the whole run where fewer are run
 
   @property
   def name(self) -> str:
@@ -133,6 +134,11 @@ class Outcome(NamedTuple):
   def settings(self) -> str:
     """The way in which the settings were chosen, in words."""
     return chosen_lib.describe(self.cell.choices)
+
+  @property
+  def is_part(self) -> bool:
+    """Whether rounds are missing: it is no result, and is not drawn (V-14)."""
+    return bool(self.summary["cost"]["rounds"] < self.cell.of_rounds)
 
   @property
   def has_one_partition(self) -> bool:

@@ -102,8 +102,10 @@ def _variant_line(panel: Panel, label: str, **values: Any) -> FigureLine:
   )
 
 
-def _baseline(panel: Panel, name: str, **values: Any) -> FigureLine:
-  return FigureLine(registry.get(name).label, (*_presets(panel, name), values))
+def _baseline(panel: Panel, name: str, of_rounds: int = 0, **values: Any) -> FigureLine:
+  return FigureLine(
+    registry.get(name).label, (*_presets(panel, name), values), of_rounds=of_rounds
+  )
 
 
 def _time_lines(panel: Panel) -> list[FigureLine]:
@@ -120,6 +122,7 @@ def _time_lines(panel: Panel) -> list[FigureLine]:
       _baseline(
         panel,
         name,
+        stated,
         rounds=ROUNDS_RUN.get((panel.letter, name), stated),
         **({"num_seeds": 1} if name in ONE_SEED else {}),
       )
@@ -169,7 +172,7 @@ def _cifar10_lines(panel: Panel) -> list[FigureLine]:
   ]
   if all_methods:
     lines += [
-      _baseline(panel, name, rounds=number, **one_seed)
+      _baseline(panel, name, claims.CIFAR10_ROUNDS, rounds=number, **one_seed)
       for name, number in CIFAR10_ROUNDS_RUN.items()
     ]
   return lines
@@ -182,7 +185,8 @@ def _table2_lines(panel: Panel) -> list[FigureLine]:
   ]
   for name in ("pfedme", "pfedzo", "local"):
     fewer = TABLE2_ROUNDS_RUN.get((panel.letter, name))
-    lines.append(_baseline(panel, name, **({"rounds": fewer} if fewer else {})))
+    whole = {"of_rounds": claims.ROUNDS, "rounds": fewer} if fewer else {}
+    lines.append(_baseline(panel, name, **whole))
   if panel.data.endswith("_lr"):  # pixels always 0 need the ridges
     lines.append(_baseline(panel, "afl", remove_ridge=False))
   return lines
@@ -638,12 +642,13 @@ def _draw_table2(
   paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
 ) -> None:
   """Draws dots, because a method in closed form has only one evaluation."""
+  unfinished = {o.cell.label for o in outcomes if o.is_part}
   plots.dots(
     paths,
     {
       runs[0].cell.heading: {
         column: plots.Dot(None, paper=published)
-        if ours is None
+        if ours is None or column in unfinished
         else plots.Dot(*ours, published)
         for column, ours, published in _columns(runs)
       }

@@ -279,7 +279,7 @@ def test_fig6_table(personal, monkeypatch):
   )
   assert slow.cell.panel == "a" and claims.rounds_factor(slow) == 1.0
   monkeypatch.setattr(claims, "TOTAL", lambda o: np.full(2, 9e9 if o is slow else 4.0))
-  assert verdicts.judge_statement(claims.FIG6[-1], [*proposals, slow])[1] == "reached"
+  assert claims.FIG6[-1].check([*proposals, slow]).holds
   with pytest.raises(verdicts.NotRun, match="5 of 100 rounds: 50.00"):
     claims.end_on_cifar10(slow)
   assert (
