@@ -482,10 +482,7 @@ def redraw(paper: figures.Paper, target: pathlib.Path) -> list[pathlib.Path]:
     ):
       continue
     with open(numbers, newline="", encoding="utf-8") as file:
-      table = csv.DictReader(file)
-      rows = list(table)
-    if "values" not in (table.fieldnames or ()):
-      continue
+      rows = list(csv.DictReader(file))
     files.check_outputs(f"`to`={target}", {picture: _is_picture})
     with tempfile.TemporaryDirectory() as folder:
       uncompressed = pathlib.Path(folder) / picture.name

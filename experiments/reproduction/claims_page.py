@@ -292,8 +292,9 @@ def claim_rows(
         stated = stated and stated._replace(**why)
         literal = literal and literal._replace(**why)
     if key in out:
+      text = _claim_text(row) if role == "sentence" else _value(row)
       out[key] = out[key]._replace(
-        printed=(*out[key].printed, f"{_value(row)} ({row['artifact']})")
+        printed=(*out[key].printed, f"{text} ({row['artifact']})")
       )
     else:
       out[key] = _Row(row, role, answer, tried, stated, literal)

@@ -825,8 +825,8 @@ class Dots:
   #: whether there is a panel for each method, with a row for each panel of the
   #: figure, and not the other way round
   by_method: bool = False
-  #: whether the table beside the page has these numbers (its column "values"), so
-  #: that they can be drawn again without the runs
+  #: whether the table beside the page has these numbers (``report.numbers_csv``),
+  #: so that they can be drawn again without the runs
   stored: bool = False
   least: float = -math.inf  #: see ``plots.dots``
 
@@ -857,17 +857,18 @@ class Dots:
     """Draws the rows of the table beside the page."""
     numbers = []
     for row in rows:
-      letter, _, panel = row["panel"].partition(": ")
-      protocol = row.get("protocol", "")
+      letter, protocol = row["panel"], row["protocol"]
       if protocol not in (STATED, PRINTED, ONE_RATE):
         protocol = TUNED
       numbers.append(
         (
           letter,
-          f"({letter}) {panel or row['title']}",
+          f"({letter}) {row['title']}",
           row["method"],
           suite.method_name(row["method"], protocol),
-          _dot(rule.parse_values(row["values"])),
+          _dot(rule.parse_values(row["values"]))
+          if row["values"]
+          else plots.Dot(float(row["ours"]), float(row["ci95"] or "nan")),
         )
       )
     self._draw(paths, title, numbers)

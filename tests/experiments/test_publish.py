@@ -291,8 +291,6 @@ def test_pictures_of_stored_numbers_are_drawn_again(tmp_path):
     "beyond_board.png",
     "conjugate_readings.png",
     "diversified_readings.png",
-    "fedgroup_table3.png",
-    "fedgroup_table3_mnist.png",
   ]
   for name in redrawn:  # the tests draw small pictures
     new, old = (
@@ -303,29 +301,36 @@ def test_pictures_of_stored_numbers_are_drawn_again(tmp_path):
 
 
 def test_a_stored_number_is_drawn_where_it_is(monkeypatch):
-  """A column of numbers in words, and one of numbers with intervals beside it."""
+  """The mean of single values, or one that was stored without them."""
   drawn = {}
   monkeypatch.setattr(
     figures.plots, "dots", lambda paths, cells, *words, **options: drawn.update(cells)
   )
-  draw = figures.Dots(None, "x", {("a", "IFCA"): 95.3}, stored="best")
+  keys = ("panel", "title", "method", "protocol", "ours", "ci95", "values")
+  draw = figures.Dots(None, "x", {("a", "IFCA"): 95.3}, stored=True)
   draw.draw_numbers(
     [],
     [
-      {"panel": "a: MNIST", "method": "FedAvg", "best": "89.78 +- 0.19"},
-      {"panel": "b: MLP", "method": "IFCA", "best": "97.6"},
-      {"panel": "b: MLP", "method": "FedAvg", "best": "95.1"},
-      {"panel": "a: MNIST", "method": "IFCA", "best": "96.01 +- 0.14"},
+      dict(zip(keys, cells, strict=True))
+      for cells in (
+        ("a", "MNIST", "FedAvg", "tuned", "89.78", "0.19", ""),
+        ("b", "MLP", "IFCA", "tuned", "97.6", "", "97.6"),
+        ("b", "MLP", "FedAvg", "tuned", "95", "", "94 96; 93 95; 96 96"),
+        ("a", "MNIST", "IFCA", "tuned", "96.01", "0.14", ""),
+      )
     ],
     "title",
   )
   assert list(drawn["(b) MLP"]) == list(drawn["(a) MNIST"]) == ["FedAvg", "IFCA"]
   assert drawn["(a) MNIST"]["IFCA"][:3] == (96.01, 0.14, 95.3)
-  assert drawn["(b) MLP"]["FedAvg"].mean == 95.1
+  of_partitions = drawn["(b) MLP"]["FedAvg"]
+  assert of_partitions.draws == (95, 94, 96) and of_partitions.mean == 95
+  assert of_partitions.half == pytest.approx(2.484, abs=1e-3)  # t = 4.303, s = 1
+  assert drawn["(b) MLP"]["IFCA"].mean == 97.6 and not drawn["(b) MLP"]["IFCA"].draws
   drawn.clear()
-  row = {"panel": "c", "title": "all", "method": "MA", "ours": "97.8", "ci95": "0.1"}
-  figures.Dots(None, "x", by_method=True, stored="ours").draw_numbers(
-    [], [row | {"protocol": "stated"}, row | {"protocol": "tuned", "ci95": ""}], "t"
+  row = dict(zip(keys, ("c", "all", "MA", "stated", "97.8", "0.1", ""), strict=True))
+  figures.Dots(None, "x", by_method=True, stored=True).draw_numbers(
+    [], [row, row | {"protocol": "tuned", "ci95": ""}], "t"
   )
   assert drawn["MA (stated)"]["(c) all"][:2] == (97.8, 0.1)
   assert np.isnan(drawn["MA"]["(c) all"].half)
