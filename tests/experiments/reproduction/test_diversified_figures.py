@@ -9,7 +9,7 @@ import pytest
 
 from experiments import diversified as command
 from experiments.cli import config, presets
-from experiments.reproduction import suite, tuning
+from experiments.reproduction import report, suite, tuning
 from experiments.reproduction.diversified import ablation, own_classes, readings
 from experiments.reproduction.diversified import figures as diversified
 from tests.experiments import shown
@@ -227,3 +227,22 @@ def test_both_readings_of_what_is_measured_stand_beside_the_number():
   )
   words = text.splitlines()[-1].split(" | ")
   assert words[2:5] == ["81", "50.00 +- 0.00 (worse)", "95.00 +- 0.00 (better)"]
+
+
+def test_the_papers_measures_of_one_run_disagree():
+  """Reading D-30: recall is below accuracy, and F1 the harmonic mean of two others."""
+  values = {
+    (row["panel"], row["method"], row["metric"].removeprefix("test_")): float(
+      row["value"]
+    )
+    for row in report.read_claims("diversified")
+    if row["artifact"] in ("Fig1", "Fig2", "Fig3", "Fig4") and row["unit"]
+  }
+  for panel, method in itertools.product("abcd", ("MA-FSVRG", "GA-FSVRG")):
+    accuracy, precision, recall, f1 = (
+      values[panel, method, metric]
+      for metric in ("accuracy", "macro_precision", "micro_recall", "micro_f1")
+    )
+    assert recall < accuracy / 100 - 0.009
+    harmonic = 2 * precision * recall / (precision + recall)
+    assert f1 == pytest.approx(harmonic, abs=5e-5)
