@@ -134,7 +134,8 @@ class Federation:
   #: an example is dealt by (``Examples.labels``), [C, 1] if they have none
   label_histogram: np.ndarray
   #: "data": sha256 of all features and labels; "partition": sha256 of the
-  #: partition
+  #: partition; with `without` also "all_clients", that of both hashes as they are with
+  #: these clients (``pair_hash``)
   hashes: dict[str, str]
   options: DataOptions  #: the options that made this federation
   #: number of token ids of the data; None if ``options.vocabulary`` says it
@@ -828,7 +829,9 @@ def _make(
     joins = with_newcomers(
       partition, options.newcomers_at or (), options.partition_seed
     )
+  everybody = {}
   if options.without is not None:
+    everybody = {"all_clients": _hash_of_all(options, examples, partition)}
     names = names_lib.names_of_all(examples, partition)
     dealt = partition = _leave_out(partition, names, options.without)
     joins = np.zeros(partition.num_clients, np.int32) if joins is None else joins
@@ -841,6 +844,7 @@ def _make(
     scaler=scaler,
     labels=labels,
   )
+  federation = dataclasses.replace(federation, hashes=federation.hashes | everybody)
   if steps is not None:
     tests = examples._replace(x_train=None, y_train=None)
     federation = dataclasses.replace(
@@ -1306,6 +1310,27 @@ def _consecutive(first: int, size: np.ndarray) -> Pieces:
   ends, sizes = first + np.cumsum(size), np.asarray(size, np.int32)
   places: Any = (ends - sizes).astype(np.int32), sizes
   return Pieces(*places)
+
+
+def pair_hash(hashes: Mapping[str, str]) -> str:
+  """What two federations have in common whose clients have the same rows.
+
+  Args:
+    hashes: ``Federation.hashes``, with `without` or not.
+
+  Returns:
+    A sha256. Clients that `without` names make no difference.
+  """
+  of_both = f"{hashes.get('data')} {hashes.get('partition')}"
+  return hashes.get("all_clients") or hashlib.sha256(of_both.encode()).hexdigest()
+
+
+def _hash_of_all(options: DataOptions, examples: Examples, partition: Partition) -> str:
+  """``pair_hash`` of the federation with all its clients."""
+  if options.features == "standardize":
+    examples, _ = _standardize(options, examples, partition)
+  arrays = (examples.x_train, examples.y_train, examples.x_test, examples.y_test)
+  return pair_hash({"data": _hash(*arrays), "partition": partition_hash(partition)})
 
 
 def _hash(*trees: PyTree) -> str:

@@ -6,6 +6,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+from scipy import special
 
 import experiments.forget
 import fedjax_alg as fa
@@ -114,6 +115,49 @@ def test_forgetting_in_any_order_is_never_having_taken_part(order, tmp_path):
     ("forget", [str(name) for name in np.ravel(clients)]) for clients in order
   ]
   assert result.facts["revisions"][0]["of_state"] == fit().state_hash()
+
+
+def test_a_federation_without_them_is_the_same(tmp_path):
+  """`without` of a federation is the other way to the run that never had them."""
+  x, y, owner = examples()
+  data = fa.from_arrays(x, y, owner, x_test=x[:9], y_test=y[:9])
+  without = fa.federate(data, partition="natural", without=[2, 5])
+  result = fa.run("fedacnnl", without, **OPTIONS)
+  assert_same(result, fit((1, 3, 4, 6)))
+  folder = result.save(tmp_path / "run")
+  assert fa.load_run(folder).facts["data"]["without"] == ["2", "5"]
+  again = fa.load_run(folder, federation=without)
+  with pytest.raises(fa.OptionError, match="^clients=2: never took part"):
+    fa.forget(again, 2)
+  with pytest.raises(fa.RunFolderError, match="trained on other data"):
+    fa.load_run(folder, federation=federation()).client_params(3)
+
+
+def test_who_is_left_out_is_in_no_measure():
+  """Neither in its kind nor as a client without data that a method cannot adapt to."""
+  x, y, owner = examples()
+  kinds = np.where(owner % 2 == 1, "odd", "even")
+  data = fa.from_arrays(x, y, owner, kind_ids=kinds)
+  fed = fa.federate(data, local_test_fraction=0.3, without=[2])
+  result = fa.run(
+    "ditto", fed, rounds=1, cohort_size=3, evaluate=("local", "kinds", "global")
+  )
+  counted = result.clients["local"]["test_examples"][0]
+  assert counted.tolist() == fed.data.test.size.tolist() and counted[1] == 0
+  models = {name: result.client_params(name) for name in NAMES if name != 2}
+  losses = {0: [], 1: []}
+  for name, params in models.items():
+    inner = params["params"]
+    for other in models:
+      if other % 2 == name % 2:
+        x_test, y_test = fed.client_test(other)
+        scores = x_test @ inner["kernel"].T + inner["bias"]
+        of_class = scores[np.arange(len(y_test)), y_test]
+        losses[name % 2] += (special.logsumexp(scores, 1) - of_class).tolist()
+  expected = np.mean([*map(np.mean, losses.values())])
+  np.testing.assert_allclose(
+    result.metrics["kinds"]["loss"][0, -1], expected, rtol=1e-5
+  )
 
 
 def test_the_inverse_gives_the_old_model_back():
