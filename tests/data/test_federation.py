@@ -650,6 +650,25 @@ def test_others_are_bit_identical_without_a_client(options):
   assert after.options.without == (name,)
 
 
+@pytest.mark.parametrize("features", ["none", "standardize"])
+def test_federations_with_and_without_a_client_are_a_pair(features):
+  """Though the scale of the others is their own; another seed is no pair."""
+  whole, less, least = (
+    _hospitals(features=features, **options)
+    for options in ({}, {"without": "H03"}, {"without": ["H03", "H05"]})
+  )
+  assert len({federation.pair_hash(fed.hashes) for fed in (whole, less, least)}) == 1
+  assert whole.hashes.keys() == {"data", "partition"}
+  assert federation.pair_hash(
+    _hospitals(seed=1, features=features, without="H03").hashes
+  ) != (federation.pair_hash(less.hashes))
+  if features == "standardize":
+    x, _ = less.client("H00")
+    rows = np.concatenate([less.client(name)[0] for name in less.client_names])
+    np.testing.assert_allclose(rows.mean(0), 0, atol=1e-6)
+    assert np.abs(x - whole.client("H00")[0]).max() > 0
+
+
 def test_a_validation_client_leaves_too():
   before = _hospitals(validation_clients=3)
   name = before.validation_names[1]
