@@ -55,15 +55,18 @@ def texts_of(option: str, clients: Any) -> tuple[str, ...]:
 
   Args:
     option: the argument, for messages.
-    clients: a name (see ``text_of``), which may contain commas, or several.
+    clients: a number, names (see ``text_of``), or a text as a flag of the command
+      line has it (``split_line``).
 
   Raises:
     OptionError: there is none, one is no name, or is given twice.
   """
-  several = [clients]
-  is_text = isinstance(clients, str)
-  if not is_text and isinstance(clients, Iterable) and getattr(clients, "ndim", 1):
+  if isinstance(clients, str):
+    several: list[Any] = list(split_line(option, clients))
+  elif isinstance(clients, Iterable) and getattr(clients, "ndim", None) != 0:
     several = list(clients)
+  else:
+    several = [clients]
   names = tuple(text_of(option, client) for client in several)
   if not names:
     raise OptionError(f"`{option}`: give at least one client")

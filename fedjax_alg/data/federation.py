@@ -199,7 +199,8 @@ class Federation:
     """Finds the positions of one client or of several, in the order of their names.
 
     Args:
-      clients: a name (see ``position``), or several.
+      clients: a name (see ``position``), or several; a text is a list as a flag has
+        it, with commas between names.
       option: the argument that they were given as, for messages.
 
     Raises:

@@ -124,9 +124,9 @@ def _kinds_of_rows(examples: Examples, partition: Partition) -> np.ndarray:
   mixed = np.flatnonzero(least < most)
   if len(mixed):
     names = examples.kind_names
-    client = name_at(examples, partition, mixed[0])
+    name = name_at(examples, partition, mixed[0])
     raise DataError(
-      f"{examples.name}: client {client} has rows of the kinds "
+      f"{examples.name}: client {name} has rows of the kinds "
       f"{names[least[mixed[0]]]} and {names[most[mixed[0]]]}, a client is of one kind"
     )
   return most

@@ -256,7 +256,8 @@ class Server:
   def _names_of(self, ids: np.ndarray) -> list[Any]:
     """The names of clients, as ``Round`` has them."""
     names = self.prepared.federation.names_in_data
-    return ids.tolist() if names is None else names[ids].tolist()
+    listed: list[Any] = (ids if names is None else names[ids]).tolist()
+    return listed
 
   def evaluate(self) -> dict[str, float]:
     """The metrics of the global models on the server's test examples."""

@@ -229,7 +229,7 @@ class RunResult:
       >>> fed = fa.federate("digits", num_clients=10)
       >>> result = fa.run("fedncm", fed, seeds=2, evaluate=("global", "local"))
       >>> mean, half = result.estimate("accuracy", "local", client=3)
-      >>> mean == result.clients["local"]["accuracy"][:, 3].mean()
+      >>> (mean, half) == result.estimate("accuracy", "local", client="3")
       True
     """
     measured = self.metrics if client is None else self.clients

@@ -55,7 +55,7 @@ def forget(result: RunResult, clients: Clients, *, refit: bool = False) -> RunRe
   Args:
     result: a finished run of a method in closed form, in memory or loaded.
     clients: the names of the clients (``RunResult.client_names``), texts or whole
-      numbers; one name, or several.
+      numbers; one, several, or a text with commas between names.
     refit: whether the server may ask the remaining clients to fit later layers again;
       only read if there are some.
 

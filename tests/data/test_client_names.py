@@ -60,15 +60,18 @@ def test_clients_without_names_are_called_by_their_positions():
 
 
 def test_one_name_or_several():
-  """A text with a comma is one name."""
+  """A text is a list, as that of every option; a name with a comma has quotes."""
   find = lambda clients: names_lib.positions_of("clients", clients, HOSPITALS, 4)
-  assert find("Smith, J") == [2] and find(7) == [3]
+  assert find('"Smith, J"') == find(["Smith, J"]) == [2] and find(7) == [3]
+  assert find('7, "Smith, J"') == [3, 2]
   assert find(["H03", 7]) == find(np.array(["H03", "7"])) == [1, 3]
   assert find(x for x in ("7", "H03")) == [3, 1]
   for wrong, says in (
     ([], "^clients: give at least one"),
     (["H03", "H01", "H03"], "^clients=H03,H01,H03: H03 is given twice"),
     ([7, "7"], "^clients=7,7: 7 is given twice"),
+    ("Smith, J", "^clients=Smith: no client of this name, did you mean 'Smith, J'"),
+    ('"Smith, J', "^clients=.Smith, J: must be names of clients, separated by comm"),
     (["H03", True], "^clients=True: must be the name"),
   ):
     with pytest.raises(fa.OptionError, match=says):

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from typing import Any
 
 import chex
 import numpy as np
@@ -12,7 +13,7 @@ from fedjax_alg.records import clients
 
 pytestmark = pytest.mark.fast
 
-FINAL = {
+FINAL: dict[str, Any] = {
   "clients": {
     "local": {
       "test_examples": np.array([[4, 0, 3], [4, 0, 3]]),

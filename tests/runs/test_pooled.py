@@ -1,5 +1,7 @@
 """Several partitions, each with a seed of its own, as one result."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -75,7 +77,7 @@ def test_a_client_may_be_held_out_of_some_partitions():
   client = next(
     name for name in "abcd" if len({of.index(name) for of in names if name in of}) == 2
   )
-  pooled = fa.run("fedavg", feds, **OPTIONS)
+  pooled: Any = fa.run("fedavg", feds, **OPTIONS)
   scores = [
     part.clients["local"]["accuracy"][0, of.index(client)]
     for part, of in zip(pooled.results, names)
