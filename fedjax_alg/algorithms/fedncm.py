@@ -7,8 +7,9 @@ send the mean mu_ic of each of their classes and the number n_ic of its examples
 The weights of class c are mu_c / |mu_c| with mu_c = sum_i n_ic mu_ic / N_c, so a
 prediction is the class whose mean has the largest cosine with the features.
 
-Deviation: `distance`=euclidean gives W_c = 2 mu_c and b_c = -|mu_c|^2, so that
-the prediction is the nearest class mean.
+Deviations: `distance`=euclidean gives W_c = 2 mu_c and b_c = -|mu_c|^2, so that
+the prediction is the nearest class mean. A class without examples is never
+predicted, though 0 may be the largest cosine.
 """
 
 import dataclasses

@@ -6,7 +6,7 @@ its position, 0, 1, 2, ... Names are texts in tables and files. A number that is
 given stands for its text, so 3 and "3" are the same client.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 import csv
 import operator
 from typing import Any
@@ -129,11 +129,11 @@ def names_of_all(examples: Examples, partition: Partition) -> np.ndarray | None:
   numbers = np.zeros(1 + max(places.max(initial=0) for _, places in parts), np.int64)
   for part, places in parts:
     # A client with training rows has none of the official test rows among them.
-    for clients, order, size, other in (
+    for clients, order, size, training in (
       (examples.client_train, part.train_order, part.train_size, None),
       (examples.client_test, part.test_order, part.test_size, part.train_size),
     ):
-      some = size > 0 if other is None else (size > 0) & (other == 0)
+      some = size > 0 if training is None else (size > 0) & (training == 0)
       if clients is not None and some.any():
         first = np.cumsum(size) - size
         numbers[places[some]] = clients[order[first[some]]]
@@ -149,13 +149,21 @@ def name_at(examples: Examples, partition: Partition, position: int) -> str:
   return str(position if names is None else names[partition.places[position]])
 
 
-def position_of(option: str, client: Any, names: np.ndarray | None, count: int) -> int:
+def index_names(names: np.ndarray | None) -> dict[str, int] | None:
+  """The position of each of these names; None for None."""
+  return None if names is None else dict(zip(names.tolist(), range(len(names))))
+
+
+def position_of(
+  option: str, client: Any, places: Mapping[str, int] | None, count: int
+) -> int:
   """Finds a client by its name.
 
   Args:
     option: the argument, for messages.
     client: the name, see ``text_of``.
-    names: [C] texts, the names of the clients; None: their positions.
+    places: the positions of the names (``index_names``); None: the positions are
+      the names.
     count: C.
 
   Returns:
@@ -165,8 +173,13 @@ def position_of(option: str, client: Any, names: np.ndarray | None, count: int) 
     OptionError: no client has this name.
   """
   name = text_of(option, client)
-  if names is not None:
-    return _find(option, name, names.tolist())
+  if places is not None:
+    if name in places:
+      return places[name]
+    hint = did_you_mean(name, places) if len(places) <= _SEARCHED else ""
+    raise OptionError(
+      f"`{option}`={name}: no client of this name{hint} (one of {list_some(places)})"
+    )
   # No other text of a number is a name: neither 03 nor +3.
   if name.isdecimal() and len(name) < 20 and str(int(name)) == name:
     if int(name) < count:
@@ -178,30 +191,22 @@ def position_of(option: str, client: Any, names: np.ndarray | None, count: int) 
 
 
 def positions_of(
-  option: str, clients: Any, names: np.ndarray | None, count: int
+  option: str, clients: Any, places: Mapping[str, int] | None, count: int
 ) -> list[int]:
   """Finds one client or several by their names.
 
   Args:
     option: the argument, for messages.
     clients: see ``texts_of``.
-    names: see ``position_of``.
+    places: see ``position_of``.
     count: C.
 
   Raises:
     OptionError: see ``texts_of`` and ``position_of``.
   """
-  return [position_of(option, name, names, count) for name in texts_of(option, clients)]
-
-
-def _find(option: str, name: str, names: list[str]) -> int:
-  """``position_of`` among the names of the data."""
-  if name in names:
-    return names.index(name)
-  hint = did_you_mean(name, names) if len(names) <= _SEARCHED else ""
-  raise OptionError(
-    f"`{option}`={name}: no client of this name{hint} (one of {list_some(names)})"
-  )
+  return [
+    position_of(option, name, places, count) for name in texts_of(option, clients)
+  ]
 
 
 def list_some(names: Collection[str]) -> str:

@@ -193,7 +193,7 @@ class Federation:
       >>> fed.position("17"), fed.position(17)
       (17, 17)
     """
-    return names_lib.position_of(option, client, self.names_in_data, self.num_clients)
+    return names_lib.position_of(option, client, self._places, self.num_clients)
 
   def positions(self, clients: Any, option: str = "clients") -> list[int]:
     """Finds the positions of one client or of several, in the order of their names.
@@ -206,7 +206,11 @@ class Federation:
     Raises:
       OptionError: no client has one of the names, one is given twice, or none is.
     """
-    return names_lib.positions_of(option, clients, self.names_in_data, self.num_clients)
+    return names_lib.positions_of(option, clients, self._places, self.num_clients)
+
+  @functools.cached_property
+  def _places(self) -> dict[str, int] | None:
+    return names_lib.index_names(self.names_in_data)
 
   @property
   def num_training_clients(self) -> int:
@@ -1288,14 +1292,12 @@ def _leave_out(
     DataError: no client has one of the names, or none is left.
   """
   places = partition.places
+  index = names_lib.index_names(names)
   try:
-    if names is None:
-      # Validation clients have no names, as the others have their positions.
-      positions = names_lib.positions_of("without", clients, None, len(places))
-      return leave_out(partition, places[positions].tolist(), clients)
-    return leave_out(
-      partition, names_lib.positions_of("without", clients, names, len(names)), clients
-    )
+    positions = names_lib.positions_of("without", clients, index, len(places))
+    if names is None:  # a validation client has none, the others their positions
+      positions = places[positions].tolist()
+    return leave_out(partition, positions, clients)
   except OptionError as error:
     raise DataError(error.text) from None
 

@@ -148,8 +148,9 @@ class PooledResult(RunResult):
     return first
 
   def position(self, client: Any, option: str = "client") -> int:
+    names = self.client_names
     return names_lib.position_of(
-      option, client, self.client_names, len(self.client_names)
+      option, client, names_lib.index_names(names), len(names)
     )
 
   def _of_client(self, client: Any, protocol: str, metric: str) -> np.ndarray:

@@ -271,7 +271,11 @@ class RunResult:
       OptionError: no client has this name.
     """
     count = self.facts["plan"]["clients"]
-    return names_lib.position_of(option, client, self._names_in_data, count)
+    return names_lib.position_of(option, client, self._places, count)
+
+  @functools.cached_property
+  def _places(self) -> dict[str, int] | None:
+    return names_lib.index_names(self._names_in_data)
 
   @functools.cached_property
   def _names_in_data(self) -> np.ndarray | None:

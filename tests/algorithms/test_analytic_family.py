@@ -449,8 +449,8 @@ def test_forgetting_and_evaluating_trace_with_every_feature_map(name, kind):
     return algorithm.revise(state, layout.take_cohort(data, ids), 0, -1)
 
   state = jax.eval_shape(run, data)
-  again = jax.eval_shape(forget, state, data, np.array([1], np.int32))
-  assert jax.tree.map(lambda leaf: leaf.dtype, again) == jax.tree.map(
+  revised = jax.eval_shape(forget, state, data, np.array([1], np.int32))
+  assert jax.tree.map(lambda leaf: leaf.dtype, revised) == jax.tree.map(
     lambda leaf: leaf.dtype, state
   )
 
@@ -458,7 +458,7 @@ def test_forgetting_and_evaluating_trace_with_every_feature_map(name, kind):
     params = jax.tree.map(lambda leaf: leaf[0], state.models)
     return count_shard(model, params, layout.shard_of(data, 0))
 
-  counts = jax.eval_shape(evaluate, again, data)
+  counts = jax.eval_shape(evaluate, revised, data)
   assert {leaf.dtype for leaf in counts.values()} == {np.dtype(np.float32)}
 
 

@@ -7,7 +7,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.data import client_names as names_lib
 
-HOSPITALS = np.array(["H01", "H03", "Smith, J", "7"])
+HOSPITALS = names_lib.index_names(np.array(["H01", "H03", "Smith, J", "7"]))
 
 
 @pytest.mark.parametrize(

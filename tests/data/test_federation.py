@@ -653,12 +653,14 @@ def test_others_are_bit_identical_without_a_client(options):
 @pytest.mark.parametrize("features", ["none", "standardize"])
 def test_federations_with_and_without_a_client_are_a_pair(features):
   """Though the scale of the others is their own; another seed is no pair."""
-  whole, less, least = (
+  everybody, less, least = (
     _hospitals(features=features, **options)
     for options in ({}, {"without": "H03"}, {"without": ["H03", "H05"]})
   )
-  assert len({federation.pair_hash(fed.hashes) for fed in (whole, less, least)}) == 1
-  assert whole.hashes.keys() == {"data", "partition"}
+  assert (
+    len({federation.pair_hash(fed.hashes) for fed in (everybody, less, least)}) == 1
+  )
+  assert everybody.hashes.keys() == {"data", "partition"}
   assert federation.pair_hash(
     _hospitals(seed=1, features=features, without="H03").hashes
   ) != (federation.pair_hash(less.hashes))
@@ -666,7 +668,7 @@ def test_federations_with_and_without_a_client_are_a_pair(features):
     x, _ = less.client("H00")
     rows = np.concatenate([less.client(name)[0] for name in less.client_names])
     np.testing.assert_allclose(rows.mean(0), 0, atol=1e-6)
-    assert np.abs(x - whole.client("H00")[0]).max() > 0
+    assert np.abs(x - everybody.client("H00")[0]).max() > 0
 
 
 def test_a_validation_client_leaves_too():
@@ -687,9 +689,9 @@ def test_a_file_has_all_clients_and_can_be_used_again(tmp_path):
   fed = _hospitals(without=["H02"])
   path = tmp_path / "partition.npz"
   partition_file.write_partition_file(path, fed.partition, fed.labels)
-  again = _hospitals(partition="file", partition_file=str(path))
-  np.testing.assert_array_equal(again.client("H05")[0], fed.client("H05")[0])
-  assert len(again.client("H02")[0])
+  everybody = _hospitals(partition="file", partition_file=str(path))
+  np.testing.assert_array_equal(everybody.client("H05")[0], fed.client("H05")[0])
+  assert len(everybody.client("H02")[0])
   less = _hospitals(partition="file", partition_file=str(path), without="H02")
   assert less.hashes == fed.hashes
 

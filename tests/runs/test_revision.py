@@ -126,9 +126,9 @@ def test_a_federation_without_them_is_the_same(tmp_path):
   assert_same(result, fit((1, 3, 4, 6)))
   folder = result.save(tmp_path / "run")
   assert fa.load_run(folder).facts["data"]["without"] == ["2", "5"]
-  again = fa.load_run(folder, federation=without)
+  loaded = fa.load_run(folder, federation=without)
   with pytest.raises(fa.OptionError, match="^clients=2: never took part"):
-    fa.forget(again, 2)
+    fa.forget(loaded, 2)
   with pytest.raises(fa.RunFolderError, match="trained on other data"):
     fa.load_run(folder, federation=federation()).client_params(3)
 
@@ -148,9 +148,9 @@ def test_who_is_left_out_is_in_no_measure():
   losses = {0: [], 1: []}
   for name, params in models.items():
     inner = params["params"]
-    for other in models:
-      if other % 2 == name % 2:
-        x_test, y_test = fed.client_test(other)
+    for tested in models:
+      if tested % 2 == name % 2:
+        x_test, y_test = fed.client_test(tested)
         scores = x_test @ inner["kernel"].T + inner["bias"]
         of_class = scores[np.arange(len(y_test)), y_test]
         losses[name % 2] += (special.logsumexp(scores, 1) - of_class).tolist()
