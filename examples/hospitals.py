@@ -10,6 +10,7 @@ splits = fa.federate(
   data, features="standardize", local_test_stratified=True, partitions=5
 )
 result = fa.run("fedavg", splits, cohort_size=4, rounds=20, class_weights="balanced")
-print(dict(zip(splits[0].client_names, result.clients["local"]["auroc"].mean(0))))
+for site in result.client_names:
+  print(site, result.estimate("auroc", "local", client=site))
 print(result.estimate("client_auroc", "local"))  # mean, half-width of 95 % over splits
 print(result.predict(pd.read_csv("new_patients.csv"), proba=True)[:, 1])

@@ -36,7 +36,7 @@ _TABLE, _PICTURES = (
 )
 #: The most clients that get a bar: the first and the last half of these.
 MOST_BARS = 40
-_COLUMNS = ("client", "name", "seed", "with_all", "without", "contribution")
+_COLUMNS = ("client", "seed", "with_all", "without", "contribution")
 
 
 def bars_of(share: fa.Contributions) -> tuple[list[str], list[float]]:
@@ -50,7 +50,7 @@ def bars_of(share: fa.Contributions) -> tuple[list[str], list[float]]:
   order = sorted(range(len(means)), key=lambda i: -means[i])
   if len(order) > MOST_BARS:
     order = [*order[: MOST_BARS // 2], *order[-MOST_BARS // 2 :]]
-  return [share.names[i] for i in order], [float(means[i]) for i in order]
+  return [share.clients[i] for i in order], [float(means[i]) for i in order]
 
 
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
@@ -75,14 +75,13 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   )
   rows = [
     {
-      "client": int(client),
-      "name": name,
+      "client": client,
       "seed": seed,
       "with_all": float(share.total[n]),
       "without": float(share.without[n, i]),
       "contribution": float(share.values[n, i]),
     }
-    for i, (client, name) in enumerate(zip(share.clients, share.names))
+    for i, client in enumerate(share.clients)
     for n, seed in enumerate(share.seeds)
   ]
   labels, heights = bars_of(share)

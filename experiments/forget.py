@@ -1,6 +1,7 @@
 """Removes clients from a finished run in closed form, without asking the others.
 
   python -m experiments.forget RUN --clients=3,17 --out=out/without_3_17
+  python -m experiments.forget RUN --clients=north --out=out/without_north
 
 To get the model of a run in which some clients never took part, give the folder of
 the finished run, RUN. Its method must be in closed form (such as afl or fedacnnl),
@@ -26,23 +27,14 @@ from .cli.command import Command, boolean, listed, string
 from .cli.config import UsageError
 
 
-def _read_ids(words: Sequence[str] | None) -> list[int]:
-  """The ids that --clients names."""
-  try:
-    return [int(word) for word in words or ()]
-  except ValueError:
-    raise UsageError(
-      f"--clients={','.join(words or ())}: must be ids of clients, separated by commas"
-    ) from None
-
-
 def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Writes the run without the clients, or with them."""
   del argv
   if not words:
     raise UsageError("no run: give the folder of one, e.g. out/first")
   config_lib.refuse_words(words[1:])
-  ids = _read_ids(values.clients)
+  if not values.clients:
+    raise UsageError("--clients: give the names of clients, separated by commas")
   if values.out is None:
     raise UsageError("--out: give the folder of the new run")
   folder, out = expand_path(words[0]), output_path(values.out, "out")
@@ -51,26 +43,32 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
     raise UsageError(f"--out={values.out}: exists already; give another folder")
   revise = fa.add if values.add else fa.forget
-  result = revise(fa.load_run(folder), ids, refit=values.refit)
+  result = revise(fa.load_run(folder), values.clients, refit=values.refit)
   result.save(out)
   cost, main = result.records.tables["rounds"], result.records.metrics.main
   for protocol in result.protocols:
     before, after = result.metrics[protocol][main].mean(0)[-2:] * metrics.factor(main)
     print(f"{protocol} {main}: {before:.4g} before, {after:.4g} after")
   new = [row for row in cost if row["round"] > result.rounds[-2]]
-  seeds, several = len(result.seeds), "s" * (len(ids) != 1)
+  number, seeds = len(values.clients), len(result.seeds)
   num_others = sum(row["cohort_present"] for row in new[seeds::seeds])
   others = "no other client was asked"
   if num_others:
     others = f"{num_others} were asked to fit later layers again"
-  print(f"{len(ids)} client{several} sent {new[0]['bytes_up']:,} bytes each; {others}")
+  several = "s" * (number != 1)
+  print(f"{number} client{several} sent {new[0]['bytes_up']:,} bytes each; {others}")
   print(f"wrote {out}")
 
 
 main = Command(
   __doc__,
   (
-    listed("clients", None, "the ids of the clients, separated by commas: 3,17"),
+    listed(
+      "clients",
+      None,
+      "the names of the clients, separated by commas: 3,17 or north; a name with a "
+      "comma is in double quotes",
+    ),
     string("out", None, "folder of the new run, which must be empty or not there"),
     boolean(
       "refit",

@@ -119,7 +119,14 @@ def write(
     "model": "softmax",
     "seeds": seeds,
     "protocols": list(protocols),
-    "plan": {"cohort_size": cohort_size},
+    "plan": {
+      "cohort_size": cohort_size,
+      "clients": next(
+        len(of[0])
+        for of in (membership, clients, [[0] * cohort_size])
+        if of is not None
+      ),
+    },
   }
   summary.write_json(folder / "config.json", facts)
   summary.write_json(

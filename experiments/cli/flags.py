@@ -15,6 +15,7 @@ from absl import flags
 
 from fedjax_alg import own, registry
 from fedjax_alg.data import options as data_options
+from fedjax_alg.data.client_names import join_names
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.files import expand_path
@@ -335,7 +336,7 @@ def value_text(value: object) -> str:
   if isinstance(value, bool):
     return str(value).lower()
   if isinstance(value, (list, tuple)):
-    return ",".join(
+    return join_names(
       ":".join(map(str, item)) if isinstance(item, tuple) else str(item)
       for item in value
     )

@@ -187,9 +187,7 @@ class RunWriter:
     self, final: Mapping[str, object], final_state: str
   ) -> dict[str, Any]:
     prepared = self._programs.prepared
-    result_lib.write_final(
-      self.folder, final, prepared.seeds, prepared.federation.client_names
-    )
+    result_lib.write_final(self.folder, final, prepared.seeds)
     if self._pictures:
       plots.run_curves(
         [self.folder / "curves.png", self.folder / "curves.pdf"],

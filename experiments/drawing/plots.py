@@ -458,8 +458,6 @@ def log_axis(axis: Any) -> None:
 
 #: Up to so many clients have a bar each in partition.png.
 _MOST_BARS = 60
-#: Up to so many clients are named below their bars.
-_MOST_NAMES = 20
 #: Columns of the heat map that stands in for more bars.
 _COLUMNS = 400
 
@@ -481,8 +479,8 @@ def histogram(
     path: the file to write.
     label_histogram: [C, L], each client's number of examples of each class.
     title: above the picture.
-    names: [C], the clients' names, which a few bars have below them instead of
-      the clients' numbers.
+    names: [C], the clients' names, which stand below their bars; None: their
+      positions.
     kinds: the kinds of the clients; None if they have none.
   """
   if kinds is not None and kinds.number > 1:
@@ -553,12 +551,8 @@ def _client_bars(
       label=str(c),
     )
     bottom += stacked[:, c]
-  if names is None or len(order) > _MOST_NAMES:
-    words = [str(client) for client in order]
-  else:
-    words = [
-      textwrap.shorten(str(names[client]), 24, placeholder="...") for client in order
-    ]
+  texts = np.arange(len(order)) if names is None else names
+  words = [textwrap.shorten(str(texts[i]), 24, placeholder="...") for i in order]
   upright = len("".join(words)) > 60
   axis.set_xticks(
     range(len(order)),

@@ -316,12 +316,13 @@ def _group_figures(panels: Panels) -> list[Any]:
     Figures of Plotly: the sizes, and the members unless they are too many; []
     if no run has groups.
   """
-  members, kinds = {}, {}
+  members, kinds, clients = {}, {}, {}
   for label, result in _label_runs(panels).items():
     if result.membership is not None:
       for seed, row in zip(result.seeds, result.membership):
         name = f"{_plain(label)}, seed {seed}"
         members[name], kinds[name] = np.asarray(row), _kind_names(result)
+        clients[name] = result.client_names.tolist()
   if not members:
     return []
   names, number = (
@@ -370,7 +371,7 @@ def _group_figures(panels: Panels) -> list[Any]:
             "ygap": 2,
             "colorscale": scale,
             "showscale": False,
-            **_cells(members, kinds),
+            **_cells(members, kinds, clients),
           }
         ],
         **layout,
@@ -397,10 +398,15 @@ def _by_kind(of_client: Sequence[str]) -> list[int]:
 
 
 def _cells(
-  members: Mapping[str, np.ndarray], kinds: Mapping[str, list[str] | None]
+  members: Mapping[str, np.ndarray],
+  kinds: Mapping[str, list[str] | None],
+  clients: Mapping[str, list[str]],
 ) -> dict[str, object]:
   """The groups of the clients, those of one kind side by side."""
-  if not any(kinds.values()):
+  are_positions = all(
+    name == str(place) for names in clients.values() for place, name in enumerate(names)
+  )
+  if are_positions and not any(kinds.values()):
     return {
       "z": [row.tolist() for row in members.values()],
       "hovertemplate": "client %{x}: group %{z}<extra>%{y}</extra>",
@@ -412,7 +418,8 @@ def _cells(
     z.append([int(row[client]) for client in order])
     words.append(
       [
-        f"client {client}" + (f", kind {of_client[client]}" if of_client else "")
+        f"client {_plain(clients[name][client])}"
+        + (f", kind {of_client[client]}" if of_client else "")
         for client in order
       ]
     )

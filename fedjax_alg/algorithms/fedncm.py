@@ -7,8 +7,9 @@ send the mean mu_ic of each of their classes and the number n_ic of its examples
 The weights of class c are mu_c / |mu_c| with mu_c = sum_i n_ic mu_ic / N_c, so a
 prediction is the class whose mean has the largest cosine with the features.
 
-Deviation: `distance`=euclidean gives W_c = 2 mu_c and b_c = -|mu_c|^2, so that
-the prediction is the nearest class mean.
+Deviations: `distance`=euclidean gives W_c = 2 mu_c and b_c = -|mu_c|^2, so that
+the prediction is the nearest class mean. A class without examples is never
+predicted, though 0 may be the largest cosine.
 """
 
 import dataclasses
@@ -52,9 +53,8 @@ def fedncm(
   def solve(total, context):
     means = class_means.class_means(total)
     bias = -jnp.square(means).sum(1) if euclidean else jnp.zeros_like(total.counts)
-    if euclidean:
-      # A class without examples is never predicted.
-      bias = jnp.where(total.counts > 0, bias, jnp.full_like(bias, -1e30))
+    # A class without examples is never predicted.
+    bias = jnp.where(total.counts > 0, bias, jnp.full_like(bias, -1e30))
     scale = jnp.asarray(2.0 if euclidean else 1.0, means.dtype)
     params = put_weights(layer, context.params, scale * means.T, bias)
     return (params if euclidean else unit_columns(layer, params)), ()

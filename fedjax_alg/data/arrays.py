@@ -78,8 +78,8 @@ def from_arrays(
       in their sorted order (``encoding.classes``); or the targets of another
       ``task``.
     client_ids: [n] the client of each training example, as numbers or strings; needed
-      for ``partition="natural"``. Clients are numbered in the sorted order of their
-      ids (``client_names``).
+      for ``partition="natural"``. They are the names of the clients, which come in
+      the sorted order of their ids (``Federation.client_names``).
     x_test: [m, ...] test examples with the shape and dtype of ``x``. Without
       test examples the partition must hold out a local test split, as
       ``natural`` does.
@@ -326,6 +326,7 @@ def number_clients(
 
   Raises:
     TypeError: ids of different kinds, which cannot be sorted.
+    DataError: different ids are the same text, which would name two clients.
   """
   of_each = list(ids.values())
   if len({array.dtype.kind for array in of_each}) > 1:
@@ -340,9 +341,12 @@ def number_clients(
     )
     first += array.size
   text = [
-    name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+    name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
     for name in names.tolist()
   ]
+  if len(set(text)) < len(text):
+    twice = next(name for name in text if text.count(name) > 1)
+    raise DataError(f"`client_ids`: different ids have the same text, {twice!r}")
   return clients, np.array(text, str)
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg.data import kind_changes, kind_dealing, store
+from fedjax_alg.data.client_names import name_at
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.kinds import ClientKinds, KindChange
@@ -85,7 +86,7 @@ def share_out_steps(
   if len(few):
     raise DataError(
       f"`concepts`: {steps} steps need as many training examples of each client, "
-      f"client {few[0]} has {size[few[0]]}"
+      f"client {name_at(examples, partition, few[0])} has {size[few[0]]}"
     )
   edges = np.arange(steps + 1)[:, None] * size // steps
   names = tuple(change.names) or tuple(map(str, range(schedule.max() + 1)))

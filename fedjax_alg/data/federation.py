@@ -16,6 +16,7 @@ import numpy as np
 
 from fedjax_alg import files, own, tasks
 from fedjax_alg.base import NEVER, Array, ClientData, Shard
+from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data import (
   concept_steps,
   kind_changes,
@@ -40,7 +41,7 @@ from fedjax_alg.data.features import (
   run_layer,
 )
 from fedjax_alg.data.femnist import load_femnist
-from fedjax_alg.data.hold_out import hold_out, put_back
+from fedjax_alg.data.hold_out import hold_out, leave_out, put_back
 from fedjax_alg.data.idx import idx_files, load_idx
 from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.layout import (
@@ -73,7 +74,7 @@ from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact, row_chunks
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.data.tfds_source import load_tfds
 from fedjax_alg.errors import OptionError, a_type, did_you_mean
-from fedjax_alg.hparams import as_index, field_values, of_type, unread
+from fedjax_alg.hparams import field_values, of_type, unread
 from fedjax_alg.typing import DTypes, HParams, PyTree, Shapes
 
 #: Rows in one piece of the whole test set or of the validation rows. Pieces
@@ -133,14 +134,15 @@ class Federation:
   #: an example is dealt by (``Examples.labels``), [C, 1] if they have none
   label_histogram: np.ndarray
   #: "data": sha256 of all features and labels; "partition": sha256 of the
-  #: partition
+  #: partition; with `without` also "all_clients", that of both hashes as they are with
+  #: these clients (``pair_hash``)
   hashes: dict[str, str]
   options: DataOptions  #: the options that made this federation
   #: number of token ids of the data; None if ``options.vocabulary`` says it
   tokens: int | None = None
   #: [C] strings, the clients' names in the data; None if the partition is not
-  #: of the data's own clients
-  client_names: np.ndarray | None = None
+  #: of the data's own clients, whose names are their positions (``client_names``)
+  names_in_data: np.ndarray | None = None
   labels: str = ""  #: sha256 of all labels, which a partition file names
   #: the training rows in ``data.train.x``, if this process does not hold all
   rows: process_rows.Rows | None = None
@@ -158,11 +160,57 @@ class Federation:
   steps: concept_steps.ConceptSteps | None = None
   #: what the data set has learnt of names and columns; None for arrays of numbers
   encoding: Encoding | None = None
+  #: strings, the names of the validation clients, if the data name them
+  validation_names: np.ndarray | None = None
 
   @property
   def num_clients(self) -> int:
     """C, the number of clients, without the validation clients."""
     return len(self.data.train.size)
+
+  @functools.cached_property
+  def client_names(self) -> np.ndarray:
+    """[C] strings, the name of each client, in the order of all arrays of clients.
+
+    They are those of the data, or else the positions "0", "1", ... Every function and
+    command that takes clients takes these names, and numbers where they are numbers.
+    """
+    names = self.names_in_data
+    return names_lib.names_of_positions(self.num_clients) if names is None else names
+
+  def position(self, client: Any, option: str = "client") -> int:
+    """Finds the position of a client in arrays of all clients.
+
+    Args:
+      client: the name of the client (``client_names``), a text or a whole number.
+      option: the argument that it was given as, for messages.
+
+    Raises:
+      OptionError: no client has this name.
+
+    Examples:
+      >>> fed = federate("digits", num_clients=20)
+      >>> fed.position("17"), fed.position(17)
+      (17, 17)
+    """
+    return names_lib.position_of(option, client, self._places, self.num_clients)
+
+  def positions(self, clients: Any, option: str = "clients") -> list[int]:
+    """Finds the positions of one client or of several, in the order of their names.
+
+    Args:
+      clients: a name (see ``position``), or several; a text is a list as a flag has
+        it, with commas between names.
+      option: the argument that they were given as, for messages.
+
+    Raises:
+      OptionError: no client has one of the names, one is given twice, or none is.
+    """
+    return names_lib.positions_of(option, clients, self._places, self.num_clients)
+
+  @functools.cached_property
+  def _places(self) -> dict[str, int] | None:
+    return names_lib.index_names(self.names_in_data)
 
   @property
   def num_training_clients(self) -> int:
@@ -249,47 +297,47 @@ class Federation:
   def _by_class(self, y: np.ndarray) -> np.ndarray:
     return np.bincount(y[y >= 0], minlength=self.num_classes)
 
-  def client(self, number: int) -> tuple[Any, Any]:
+  def client(self, client: Any) -> tuple[Any, Any]:
     """Returns the training data of one client.
 
     Args:
-      number: index of the client in [0, C).
+      client: the name of the client (``client_names``), a text or a whole number.
 
     Returns:
       The examples x [n, ...] and the labels y [n] (or targets, of other
       tasks), as arrays or dictionaries of arrays.
 
     Raises:
-      DataError: ``number`` is out of range, or another process holds the client's
+      DataError: no client has this name, or another process holds the client's
         examples.
     """
-    return self._rows(self.data.train, number, self.rows)
+    return self._rows(self.data.train, client, self.rows)
 
-  def client_test(self, number: int) -> tuple[Any, Any]:
+  def client_test(self, client: Any) -> tuple[Any, Any]:
     """Returns the local test data of one client.
 
     Args:
-      number: index of the client in [0, C).
+      client: see ``client``.
 
     Returns:
       The examples x [n, ...] and the labels y [n]; n may be 0.
 
     Raises:
-      DataError: ``number`` is out of range.
+      DataError: no client has this name.
     """
-    return self._rows(self.data.test, number)
+    return self._rows(self.data.test, client)
 
   def _rows(
-    self, data: ClientData, number: int, rows: process_rows.Rows | None = None
+    self, data: ClientData, client: Any, rows: process_rows.Rows | None = None
   ) -> tuple[PyTree, PyTree]:
     try:
-      number = as_index("client", number, self.num_clients)
+      number = self.position(client)
     except OptionError as error:
       raise DataError(error.text) from None
     first, size = int(data.offset[number]), int(data.size[number])
     if rows is not None:
       if not rows.own.start <= first <= first + size <= rows.own.stop:
-        raise DataError(f"`client`={number}: its rows are in another process")
+        raise DataError(f"`client`={client}: its rows are in another process")
       first -= rows.own.start
     x, y = (
       store.map_arrays(lambda array: array[first : first + size], tree)
@@ -786,6 +834,13 @@ def _make(
     joins = with_newcomers(
       partition, options.newcomers_at or (), options.partition_seed
     )
+  everybody = {}
+  if options.without is not None:
+    everybody = {"all_clients": _hash_of_all(options, examples, partition)}
+    names = names_lib.names_of_all(examples, partition)
+    dealt = partition = _leave_out(partition, names, options.without)
+    joins = np.zeros(partition.num_clients, np.int32) if joins is None else joins
+    joins = np.where(partition.train_size > 0, joins, NEVER).astype(np.int32)
   scaler = None
   if options.features == "standardize":
     examples, scaler = _standardize(options, examples, dealt)
@@ -794,6 +849,7 @@ def _make(
     scaler=scaler,
     labels=labels,
   )
+  federation = dataclasses.replace(federation, hashes=federation.hashes | everybody)
   if steps is not None:
     tests = examples._replace(x_train=None, y_train=None)
     federation = dataclasses.replace(
@@ -963,7 +1019,8 @@ def _note_test_clients(
       f"`shift`={options.shift}: clients would exchange data with clients "
       "that have no training examples and never take part"
     )
-  names = _client_names(examples, partition)
+  names = names_lib.names_of_all(examples, partition)
+  names = None if names is None else names[partition.places]
   listed = ", ".join(map(str, (never if names is None else names[never])[:3]))
   warnings.warn(
     f"{examples.name}: {len(never)} of {partition.num_clients} clients "
@@ -1075,6 +1132,7 @@ def deal(
     else _consecutive(first, partition.held_out.train_size),
   )
   hashes = {"data": digest, "partition": partition_hash(partition)}
+  names = names_lib.names_of_all(examples, partition)
   return Federation(
     data,
     partition,
@@ -1084,7 +1142,7 @@ def deal(
     hashes,
     options,
     examples.num_tokens,
-    _client_names(examples, partition),
+    None if names is None else names[partition.places],
     labels_hash(examples),
     rows_here,
     examples.task,
@@ -1093,6 +1151,9 @@ def deal(
     else (row_labels[partition.train_order], test_row_labels[partition.test_order]),
     kinds=kinds,
     encoding=examples.encoding,
+    validation_names=None
+    if names is None or partition.held_out is None
+    else names[partition.held_out.clients],
   )
 
 
@@ -1150,8 +1211,9 @@ def _whole_test(
   x_test, y_test = examples.x_test, examples.y_test
   held_out, num_test = partition.held_out, len(partition.test_order)
   orders = [partition.train_order]
-  if held_out is not None:
-    orders.append(held_out.train_order)
+  orders += [
+    out.train_order for out in (held_out, partition.left_out) if out is not None
+  ]
   trained_on = partition.pooled and any(
     (order >= examples.rows[0]).any() for order in orders
   )
@@ -1216,24 +1278,28 @@ def _own_rows(
   )._replace(validation=server)
 
 
-def _client_names(examples: Examples, partition: Partition) -> np.ndarray | None:
-  """The names of the C clients, if they are those of the data set."""
-  if partition.name != "natural" or examples.client_train is None:
-    return None
-  # A client with training rows has none of the official test rows among them.
-  trains = partition.train_size > 0
-  numbers = np.zeros(partition.num_clients, np.int64)
-  numbers[trains] = examples.client_train[
-    partition.train_order[partition.train_offset[trains]]
-  ]
-  if examples.client_test is not None:
-    numbers[~trains] = examples.client_test[
-      partition.test_order[partition.test_offset[~trains]]
-    ]
-  if examples.client_names is None:
-    return numbers.astype(str)
-  names: np.ndarray = examples.client_names[numbers]
-  return names
+def _leave_out(
+  partition: Partition, names: np.ndarray | None, clients: tuple[str, ...]
+) -> Partition:
+  """The partition without the clients that `without` names.
+
+  Args:
+    partition: the partition.
+    names: the names of all clients, see ``names_of_all``.
+    clients: the names of those who leave.
+
+  Raises:
+    DataError: no client has one of the names, or none is left.
+  """
+  places = partition.places
+  index = names_lib.index_names(names)
+  try:
+    positions = names_lib.positions_of("without", clients, index, len(places))
+    if names is None:  # a validation client has none, the others their positions
+      positions = places[positions].tolist()
+    return leave_out(partition, positions, clients)
+  except OptionError as error:
+    raise DataError(error.text) from None
 
 
 def _pieces(first: int, total: int) -> Pieces:
@@ -1247,6 +1313,27 @@ def _consecutive(first: int, size: np.ndarray) -> Pieces:
   ends, sizes = first + np.cumsum(size), np.asarray(size, np.int32)
   places: Any = (ends - sizes).astype(np.int32), sizes
   return Pieces(*places)
+
+
+def pair_hash(hashes: Mapping[str, str]) -> str:
+  """What two federations have in common whose clients have the same rows.
+
+  Args:
+    hashes: ``Federation.hashes``, with `without` or not.
+
+  Returns:
+    A sha256. Clients that `without` names make no difference.
+  """
+  of_both = f"{hashes.get('data')} {hashes.get('partition')}"
+  return hashes.get("all_clients") or hashlib.sha256(of_both.encode()).hexdigest()
+
+
+def _hash_of_all(options: DataOptions, examples: Examples, partition: Partition) -> str:
+  """``pair_hash`` of the federation with all its clients."""
+  if options.features == "standardize":
+    examples, _ = _standardize(options, examples, partition)
+  arrays = (examples.x_train, examples.y_train, examples.x_test, examples.y_test)
+  return pair_hash({"data": _hash(*arrays), "partition": partition_hash(partition)})
 
 
 def _hash(*trees: PyTree) -> str:

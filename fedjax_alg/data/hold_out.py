@@ -1,9 +1,15 @@
-"""Validation clients: they never take part; the server holds their data."""
+"""Clients that never take part.
 
+The server holds the data of validation clients. Of clients that `without` names
+nobody holds any, and all others have what they would have had.
+"""
+
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.partition import HeldOut, Partition, split_fields
 
@@ -70,38 +76,95 @@ def hold_out(partition: Partition, count: int, seed: int) -> Partition:
 
 
 def put_back(partition: Partition) -> Partition:
-  """The partition before ``hold_out``.
+  """The partition before ``leave_out`` and ``hold_out``.
 
   Args:
-    partition: a partition with or without held-out clients.
+    partition: a partition with or without clients that never take part.
 
   Returns:
     The partition of all clients, in their first order.
   """
   held_out = partition.held_out
-  if held_out is None:
+  out = [part for part in (held_out, partition.left_out) if part is not None]
+  if not out:
     return partition
-  total = partition.num_clients + len(held_out.clients)
-  stay = np.delete(np.arange(total), held_out.clients)
+  stay = partition.places
+  total = len(stay) + (0 if held_out is None else len(held_out.clients))
   fields: dict[str, Any] = {}
-  for (split, order, size), (_, held_order, held_size) in zip(
-    _splits(partition), _splits(held_out)
-  ):
+  for parts in zip(_splits(partition), *map(_splits, out)):
     client = np.repeat(
-      np.concatenate([stay, held_out.clients]), np.concatenate([size, held_size])
+      np.concatenate([stay, *(part.clients for part in out)]),
+      np.concatenate([size for _, _, size in parts]),
     )
-    rows = np.concatenate([order, held_order])
+    rows = np.concatenate([order for _, order, _ in parts])
     fields |= split_fields(
-      split,
+      parts[0][0],
       rows[np.argsort(client, kind="stable")],
       np.bincount(client, minlength=total),
     )
   flags = {
     name: value
     for name, value in partition.flags.items()
-    if name not in ("validation_clients", "validation_seed")
+    if name not in ("validation_clients", "validation_seed", "without")
   }
-  return partition._replace(**fields, flags=flags, held_out=None)
+  return partition._replace(**fields, flags=flags, held_out=None, left_out=None)
+
+
+def leave_out(
+  partition: Partition, clients: Sequence[int], names: Sequence[str]
+) -> Partition:
+  """Takes all rows of some clients out of a partition, and changes nothing else.
+
+  Their places stay, without rows, so that the other clients have the numbers, the
+  rows, and the random numbers that they would have had.
+
+  Args:
+    partition: the partition; it is not modified.
+    clients: [N] positions among all clients, validation clients included.
+    names: what the clients are called, for ``flags``.
+
+  Returns:
+    The partition. ``left_out`` has the rows of these clients.
+
+  Raises:
+    DataError: no client with training rows would be left, or no validation client.
+  """
+  out = np.sort(np.asarray(clients, np.int32))
+  full = put_back(partition)
+  left_rows: list[np.ndarray] = []
+  for _, order, size in _splits(full):
+    of_client = np.repeat(np.arange(full.num_clients), size)
+    left_rows += [order[np.isin(of_client, out)], size[out]]
+  held_out = partition.held_out
+  if held_out is not None:
+    held_out = held_out._replace(**_emptied(held_out, np.isin(held_out.clients, out)))
+  fields: dict[str, Any] = {}
+  new = _emptied(partition, np.isin(partition.places, out))
+  for split in ("train", "test"):
+    fields |= split_fields(split, new[f"{split}_order"], new[f"{split}_size"])
+  for kind, size in (
+    ("with training rows", new["train_size"]),
+    ("for validation", np.ones(1) if held_out is None else held_out.train_size),
+  ):
+    if not size.any():
+      raise DataError(
+        f"`without`={names_lib.join_names(names)}: leaves no client {kind}"
+      )
+  return partition._replace(
+    **fields,
+    held_out=held_out,
+    left_out=HeldOut(out, *left_rows),
+    flags=partition.flags | {"without": list(names)},
+  )
+
+
+def _emptied(clients: Partition | HeldOut, out: np.ndarray) -> dict[str, np.ndarray]:
+  """The orders and sizes of clients of which some (``out`` [C]) have no rows."""
+  fields = {}
+  for split, order, size in _splits(clients):
+    fields[f"{split}_order"] = order[~np.repeat(out, size)]
+    fields[f"{split}_size"] = np.where(out, 0, size).astype(np.int32)
+  return fields
 
 
 def _splits(

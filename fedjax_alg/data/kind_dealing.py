@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg.data import allocate, store
+from fedjax_alg.data.client_names import name_at
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.kinds import (
@@ -123,8 +124,9 @@ def _kinds_of_rows(examples: Examples, partition: Partition) -> np.ndarray:
   mixed = np.flatnonzero(least < most)
   if len(mixed):
     names = examples.kind_names
+    name = name_at(examples, partition, mixed[0])
     raise DataError(
-      f"{examples.name}: client {mixed[0]} has rows of the kinds "
+      f"{examples.name}: client {name} has rows of the kinds "
       f"{names[least[mixed[0]]]} and {names[most[mixed[0]]]}, a client is of one kind"
     )
   return most

@@ -11,6 +11,7 @@ from fedjax_alg.conditions import Range, but, only
 from fedjax_alg.data import femnist as femnist_lib
 from fedjax_alg.data import own_partition, tfds_source
 from fedjax_alg.data.boundaries import BOUNDARIES
+from fedjax_alg.data.client_names import texts_of
 from fedjax_alg.data.concepts import DATA, PATTERNS, check_concepts, is_pattern
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import FEATURES, HOG_NORMS, check_features
@@ -322,6 +323,13 @@ class PartitionOptions:
     "used. C and `participation` refer to the other clients",
     minimum=0,
   )
+  without: tuple[str, ...] | None = hyper(
+    None,
+    "names of clients (docs/data.md) whose rows are left out, for training, testing "
+    "and validation. All other clients have the same rows as with these clients, "
+    "and the same random numbers. A name with a comma is in double quotes",
+    later=True,
+  )
   newcomers_at: tuple[tuple[int, int], ...] | None = hyper(
     None,
     "ROUND:COUNT[,ROUND:COUNT...]: COUNT clients, chosen at random by "
@@ -543,7 +551,11 @@ class DataOptions(
       OptionError: a value has a wrong type or is out of range, or options do
         not fit together.
     """
-    options = convert_types(self)
+    options = self
+    if self.without is not None:
+      names = texts_of("without", self.without)
+      options = dataclasses.replace(self, without=names)
+    options = convert_types(options)
     own.refuse_nameless(options.partition, "partition")
     check_options(options)
     return options._of_sources()._of_boundaries()._fill()
@@ -677,6 +689,12 @@ class DataOptions(
       )
     if self.newcomers_at and self.shift != "none":
       raise DataError("`newcomers_at` and `shift`: give one of them")
+    for name, value in (("shift", self.shift != "none"), ("concepts", self.concepts)):
+      if self.without is not None and value:
+        raise DataError(
+          f"`without` and `{name}`: give one of them, since the rows of all clients "
+          "are dealt anew during the run"
+        )
     if self.kinds and self.shift in SWAPS:
       raise DataError(
         f"`shift`={self.shift}: not with `kinds`, clients would have examples of "

@@ -14,9 +14,9 @@ PARTITIONS = ("iid", "classes", "shards", "dirichlet", "powerlaw", "natural")
 
 
 class HeldOut(NamedTuple):
-  """The N clients that never take part, see ``hold_out``."""
+  """N clients that never take part, see ``hold_out`` and ``leave_out``."""
 
-  clients: np.ndarray  #: [N] int32, client ids before they were held out
+  clients: np.ndarray  #: [N] int32, positions among all clients, held out or not
   #: [V] int64, training rows of these clients, client by client: the server's
   #: validation rows; indices as in ``Partition.train_order``
   train_order: np.ndarray
@@ -46,11 +46,23 @@ class Partition(NamedTuple):
   name: str  #: the kind of partition
   flags: dict[str, object]  #: every option that the partition depends on
   held_out: HeldOut | None = None  #: validation clients, not among the C
+  #: the clients that `without` names, whose places among the C or in ``held_out``
+  #: have no rows; None if it names none
+  left_out: HeldOut | None = None
 
   @property
   def num_clients(self) -> int:
     """C, without the validation clients."""
     return len(self.train_size)
+
+  @property
+  def places(self) -> np.ndarray:
+    """[C] int, the positions of the C clients among all, also validation clients."""
+    if self.held_out is None:
+      return np.arange(self.num_clients)
+    total = self.num_clients + len(self.held_out.clients)
+    places: np.ndarray = np.delete(np.arange(total), self.held_out.clients)
+    return places
 
 
 def make_partition(

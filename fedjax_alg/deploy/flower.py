@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from fedjax_alg import files, trees
+from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.deploy import setting
 from fedjax_alg.deploy.client import Client, Code, Memory, Question
 from fedjax_alg.deploy.server import Questions, Server
@@ -33,8 +34,9 @@ _NOTHING = np.zeros(0, np.uint8)
 _LOG = logging.getLogger("flwr")
 #: The name of an array of bytes, and of what stands beside it.
 _BODY, _METADATA = "body", "beside"
-#: client -> its examples (x [n, ...], y [n])
-ShardOf = Callable[[int], tuple[PyTree, PyTree]]
+#: the name of a client, or its number if the data name nobody -> its examples
+#: (x [n, ...], y [n])
+ShardOf = Callable[[Any], tuple[PyTree, PyTree]]
 
 
 def library(name: str) -> ModuleType:
@@ -80,9 +82,10 @@ def _beyond(message: Any) -> int:
 def client_app(folder: str | pathlib.Path, shard: ShardOf) -> Any:
   """Makes the ClientApp of an exported app.
 
-  A node is the client that its configuration names (`partition-id`). What it
-  keeps is in a file of the folder that it names (`keep`): Flower's own state of
-  a node ends with the node and with the run.
+  A node is the client at the position that its configuration says (`partition-id`,
+  from 0; ``Federation.client_names`` has the names in this order). What it keeps is
+  in a file of the folder that it names (`keep`): Flower's own state of a node ends
+  with the node and with the run.
 
   Args:
     folder: has the frozen config.
@@ -96,7 +99,10 @@ def client_app(folder: str | pathlib.Path, shard: ShardOf) -> Any:
 
   @functools.cache
   def client_of(number: int) -> Client:
-    return Client(Code(_prepare(place)), number, *shard(number))
+    prepared = _prepare(place)
+    names = prepared.federation.names_in_data
+    client = number if names is None else str(names[number])
+    return Client(Code(prepared), number, *shard(client))
 
   @app.query("join")
   def join(message, context):
@@ -142,18 +148,18 @@ def _remember(path: pathlib.Path, memory: Memory) -> None:
 class Network:
   """The clients of a run as the server reaches them."""
 
-  def __init__(self, grid: Any, count: int, timeout: float):
+  def __init__(self, grid: Any, names: np.ndarray, timeout: float):
     """Knows nobody yet.
 
     Args:
       grid: Flower's grid.
-      count: C, the number of clients.
+      names: [C] strings, the names of the clients.
       timeout: seconds to wait for answers.
     """
-    self._grid, self._timeout = grid, timeout
+    self._grid, self._names, self._timeout = grid, names, timeout
     self._nodes: dict[int, int] = {}  # client -> node
     self._met: set[int] = set()
-    self.sizes = np.zeros(count, np.int32)  #: examples, 0: has not joined
+    self.sizes = np.zeros(len(names), np.int32)  #: examples, 0: has not joined
     #: of the last question: bytes of messages beyond those of their bodies,
     #: and the seconds in which the slowest client had its answer
     self.beside: dict[str, float] = {}
@@ -194,7 +200,7 @@ class Network:
       client, examples = reply.content[_METADATA].values()
       self._met.add(node)
       self._nodes[client], self.sizes[client] = node, examples
-      _LOG.info("client %d: there, %d examples", client, examples)
+      _LOG.info("client %s: there, %d examples", self._names[client], examples)
     return present
 
   def wait(self, seconds: float) -> None:
@@ -204,10 +210,10 @@ class Network:
     while not self.sizes.all() and time.monotonic() < until:
       time.sleep(3.0)
       self.meet()
-    if missing := np.flatnonzero(self.sizes == 0).tolist():
+    if missing := self._names[self.sizes == 0].tolist():
       _LOG.warning(
         "clients %s: not connected after %g s; continuing without them",
-        missing,
+        names_lib.join_names(missing),
         seconds,
       )
 
@@ -227,9 +233,9 @@ class Network:
       seconds.append(reply.content[_METADATA]["seconds"])
       if reply.content[_METADATA]["lost"]:
         _LOG.warning(
-          "round %s: client %d has lost its local state, and starts from a new one",
+          "round %s: client %s has lost its local state, and starts from a new one",
           number,
-          reached[node],
+          self._names[reached[node]],
         )
     self.beside["slowest_s"] = max(seconds)
     return answers
@@ -247,7 +253,7 @@ def server_app(
   Returns:
     The app. Its options are `out` (folder of checkpoints, of rounds.jsonl and
     of models), `every_round` (whether models are written after every round),
-    `timeout` and `wait` (seconds), `forget` (ids of clients that are subtracted
+    `timeout` and `wait` (seconds), `forget` (names of clients that are subtracted
     after the last round, separated by commas).
   """
   app = library("flwr.serverapp").ServerApp()
@@ -277,7 +283,7 @@ def serve(
     The server after the last round.
   """
   prepared, out = _prepare(folder, test), files.expand_path(options["out"])
-  network = Network(grid, prepared.spec.num_clients, float(options["timeout"]))
+  network = Network(grid, prepared.federation.client_names, float(options["timeout"]))
   network.wait(float(options["wait"]))
   server = Server(prepared, network.sizes, network.ask, out / "checkpoints")
   server.start()
@@ -303,24 +309,20 @@ def serve(
 
 def _forget(server: Server, words: str, out: pathlib.Path, evaluates: bool) -> None:
   """Forgets the clients that the option names, but for those who are gone."""
-  try:
-    named = [int(word) for word in words.split(",") if word.strip()]
-  except ValueError:
-    raise OptionError(
-      f"`forget`={words}: must be ids of clients, separated by commas"
-    ) from None
+  clients = names_lib.split_line("forget", words)
+  if not clients:
+    return
+  federation = server.prepared.federation
+  ids = federation.positions(clients, "forget")
   sums = getattr(server.state, "sums", ())
   inside = [np.asarray(step.clients) for step in sums]
-  ids = [
-    client
-    for client in named
-    if not inside
-    or not 0 <= client < len(inside[0])
-    or any(of[client] for of in inside)
-  ]
-  if not ids:
+  rest = federation.client_names[
+    [client for client in ids if not inside or any(of[client] for of in inside)]
+  ].tolist()
+  if not rest:
     return
-  row = server.forget(ids)._asdict() | {"forgotten": ids}
+  row = server.forget(rest)._asdict()
+  row["forgotten"] = row["asked"]
   if evaluates:
     row |= server.evaluate()
   _LOG.info("%s", row)

@@ -1,6 +1,6 @@
 """The server's side of a run whose clients are elsewhere."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import pathlib
 import time
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ import numpy as np
 
 from fedjax_alg import split, tasks, trees
 from fedjax_alg.base import BYTES_PER_FLOAT
+from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.deploy import remote as remote_lib
 from fedjax_alg.deploy.client import Question
 from fedjax_alg.deploy.remote import Inputs, MissingAnswer, Remote, heard
@@ -33,8 +34,8 @@ class Round(NamedTuple):
   """Record of a round, for the log."""
 
   round: int  #: from 1
-  asked: list[int]  #: the participants' ids
-  lost: list[int]  #: those of them who did not answer in time
+  asked: list[Any]  #: the participants' names; numbers, if the data name nobody
+  lost: list[Any]  #: those of them who did not answer in time
   bytes_down: int  #: bytes to each participant that arrived, the mean
   bytes_up: int
   ledger_down: int | None  #: what the simulation counts of these; None: nothing
@@ -188,8 +189,8 @@ class Server:
     cost, participants, answered = aux.cost, ids[present], ids[arrived]
     return Round(
       self.round,
-      participants.tolist(),
-      np.setdiff1d(participants, answered).tolist(),
+      self._names_of(participants),
+      self._names_of(np.setdiff1d(participants, answered)),
       *traffic.means(answered),
       _bytes(cost.down, cost.bytes_down),
       _bytes(cost.up, cost.bytes_up),
@@ -198,7 +199,7 @@ class Server:
       float(aux.server["train_loss"]) if "train_loss" in aux.server else None,
     )
 
-  def forget(self, clients: Sequence[int]) -> Round:
+  def forget(self, clients: revision.Clients) -> Round:
     """Computes the model as if some clients had never taken part.
 
     They are asked for their sums once more, which the server subtracts; nobody
@@ -206,40 +207,43 @@ class Server:
     these clients' sums, are removed.
 
     Args:
-      clients: their ids.
+      clients: their names.
 
     Raises:
       OptionError: see ``runs.revision.forget``; of a network only the sums of the
         last step can be changed, as later ones would have to be played again; or
         a client does not answer.
+      NonFiniteError: see ``runs.revision.forget``.
     """
     began, traffic, p = time.monotonic(), _Traffic(), self.prepared
     method = p.settings[0]
     facts = {"algorithm": method.name, "hparams": ordered_values(*method.parts)}
     revision.refuse_others(facts)
-    ids = revision.read_clients(clients, p.spec.num_clients)
+    ids, names = p.federation.positions(clients), p.federation.client_names
     solved = revision.solved_steps(self.state)
     inside = np.asarray(jax.device_get([step.clients for step in self.state.sums]))
-    revision.check_clients(facts, np.any(inside[:solved], axis=0), ids, revision.FORGET)
-    first = revision.first_step(
-      method.hparams, inside[:solved, None], ids, revision.FORGET
-    )
+    inside = inside[:solved]
+    revision.check_clients(facts, np.any(inside, axis=0), names, ids, revision.FORGET)
+    revision.check_rest(inside, names, ids)
+    first = revision.first_step(method.hparams, inside[:, None], ids, revision.FORGET)
     if first + 1 < solved:
-      raise OptionError(revision.why_refit(first, solved, ids, revision.FORGET))
+      raise OptionError(revision.why_refit(first, solved, names[ids], revision.FORGET))
     try:
       leaving = np.isin(np.arange(p.spec.num_clients), ids)
-      self.state, _ = self._run_stage("forget", leaving, traffic, first)
+      state, _ = self._run_stage("forget", leaving, traffic, first)
     except _Lost as lost:
       raise OptionError(
-        f"`clients`={','.join(map(str, sorted(lost.args[0])))}: no answer, so nothing "
-        "is forgotten"
+        f"`clients`={names_lib.join_names(names[sorted(lost.args[0])])}: no answer, so "
+        "nothing is forgotten"
       ) from None
+    revision.check_finite(state, method, "those who are left")
+    self.state = state
     if self._folder is not None:
       checkpoint.clear(self._folder)
       checkpoint.save(self._folder, (_blocks(self.state), self.counted), self.round, {})
     return Round(
       self.round,
-      ids,
+      self._names_of(np.array(ids)),
       [],
       *traffic.means(np.array(ids)),
       None,
@@ -248,6 +252,12 @@ class Server:
       time.monotonic() - began - traffic.seconds,
       None,
     )
+
+  def _names_of(self, ids: np.ndarray) -> list[Any]:
+    """The names of clients, as ``Round`` has them."""
+    names = self.prepared.federation.names_in_data
+    listed: list[Any] = (ids if names is None else names[ids]).tolist()
+    return listed
 
   def evaluate(self) -> dict[str, float]:
     """The metrics of the global models on the server's test examples."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedjax_alg import models, own, registry
 from fedjax_alg.data import arrays
+from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data.features import run_layer
 from fedjax_alg.data.federation import Federation, deal, from_options
 from fedjax_alg.data.options import DataOptions
@@ -58,6 +59,9 @@ def facts_of(prepared: Prepared) -> dict[str, Any]:
       "classes": federation.num_classes,
       "tokens": federation.tokens,
       "sizes": federation.data.train.size.tolist(),
+      "names": None
+      if federation.names_in_data is None
+      else federation.names_in_data.tolist(),
       "hashes": federation.hashes,
     }
   }
@@ -89,7 +93,11 @@ def _check_deployable(prepared: Prepared) -> None:
   if len(prepared.seeds) > 1:
     raise OptionError("`seeds`: give one seed")
   if federation.num_training_clients < federation.num_clients:
-    raise OptionError("`partition`=natural: some clients have no training examples")
+    empty = federation.data.train.size == 0
+    raise OptionError(
+      f"`partition`={federation.partition.name}: the clients "
+      f"{names_lib.list_some(federation.client_names[empty])} have no training examples"
+    )
   if run_layer(federation.options.features) is not None:
     raise OptionError(
       f"`features`={federation.options.features}: an app has no folder of this run"
@@ -146,7 +154,13 @@ def of_facts(facts: Facts, test: tuple[Any, Any] | None = None) -> Prepared:
     ),
   )
   data = federation.data._replace(train=federation.data.train._replace(size=sizes))
-  federation = dataclasses.replace(federation, tokens=deployed["tokens"], data=data)
+  names = deployed.get("names")
+  federation = dataclasses.replace(
+    federation,
+    tokens=deployed["tokens"],
+    data=data,
+    names_in_data=None if names is None else np.array(names),
+  )
   run = dict(facts["run"], eval_protocols=["global"], host_devices=1)
   return Plan.from_facts(dict(facts, run=run), federation=federation).prepare()
 

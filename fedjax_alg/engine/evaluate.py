@@ -437,9 +437,11 @@ def _kind_counts(
   if data.kinds is None:
     raise OptionError("`evaluate`=kinds: the clients have no kinds")
   kind = data.kinds.client
-  test = data.whole_test._replace(
-    offset=data.kinds.offset[kind], size=data.kinds.size[kind]
-  )
+  size = data.kinds.size[kind]
+  if data.train.joins is not None:  # whom `without` names is of no kind
+    is_out = (data.train.joins == NEVER) & (data.test.size == 0)
+    size = jnp.where(is_out, 0, size)
+  test = data.whole_test._replace(offset=data.kinds.offset[kind], size=size)
   return _client_counts(
     of, of.algorithm.client_params, data._replace(test=test), state, key, ["kinds"]
   )

@@ -68,9 +68,24 @@ def covariances(total: Spread) -> Float[Array, "L d d"]:
     [L, d, d]; 0 of a class that one client holds.
   """
   centred = total.products - _products(total.means)
-  others = jnp.maximum(total.holders - 1.0, jnp.ones_like(total.holders))
-  result: Array = centred / others[:, None, None]
+  others = total.holders - 1.0
+  several = (others > 0)[:, None, None]  # else what rounding leaves would be divided
+  centred = jnp.where(several, centred, jnp.zeros_like(centred))
+  result: Array = centred / jnp.maximum(others, jnp.ones_like(others))[:, None, None]
   return result
+
+
+def _clear_means(means: Means) -> Means:
+  """The means with sums of exactly 0 for classes without examples."""
+  has_examples = (means.counts > 0)[:, None]
+  return means._replace(
+    sums=jnp.where(has_examples, means.sums, jnp.zeros_like(means.sums))
+  )
+
+
+def _clear_spread(spread: Spread) -> Spread:
+  """Likewise; the products of such a class count nothing (``covariances``)."""
+  return spread._replace(means=_clear_means(spread.means))
 
 
 def statistics(
@@ -131,7 +146,12 @@ def statistics(
 
   if not with_spread:
     return AdditiveStatistics(
-      zero_means, add_means, lambda means: means.counts.sum(), floats_sent, 2.0 * d
+      zero_means,
+      add_means,
+      lambda means: means.counts.sum(),
+      floats_sent,
+      2.0 * d,
+      _clear_means,
     )
   return AdditiveStatistics(
     zero,
@@ -139,5 +159,6 @@ def statistics(
     lambda spread: spread.means.counts.sum(),
     floats_sent,
     2.0 * d,
+    _clear_spread,
     send,
   )

@@ -61,6 +61,9 @@ class AdditiveStatistics:
   number: Callable[[Sums], Array]  #: sums -> the number of examples, []
   floats_sent: Callable[[int], int]  #: L -> floats that a client uploads
   flops: float  #: a client's for each example, those of earlier layers included
+  #: (a total from which clients were subtracted) -> the same with zeros for classes
+  #: that nobody has any more, where rounding has left a remainder
+  clear: Callable[[Sums], Sums] = lambda sums: sums
   #: (a client's sums, carrier) -> the sums as the server receives them
   send: Callable[[Sums, Carrier | None], Sums] = send_all
   #: (a client's sums) -> sums of bounded norm; None: clients send what they have

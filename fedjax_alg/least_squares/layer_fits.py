@@ -435,6 +435,7 @@ def _step_of(plan: FitPlan, l: int) -> ClosedFormStep:
     floats_sent=floats_sent,
     flops=moments_lib.flops(layer)
     + sum(2.0 * done.positions * done.fan_in * done.width for done in plan.layers[:l]),
+    clear=moments_lib.clear_classes,
     send=moments_lib.carry_sums,
   )
   if plan.private is not None:

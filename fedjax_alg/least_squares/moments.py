@@ -73,6 +73,20 @@ def zero_moments(
   )
 
 
+def clear_classes(moments: Moments) -> Moments:
+  """The moments with sums of exactly 0 for classes without examples.
+
+  Real targets, whose sums may be 0, are no classes.
+  """
+  if moments.rows is not None:
+    return moments
+  classes = moments.classes
+  has_examples = (moments.counts > 0).reshape(-1, *(1,) * (classes.ndim - 1))
+  return moments._replace(
+    classes=jnp.where(has_examples, classes, jnp.zeros_like(classes))
+  )
+
+
 def carry_sums(moments: Moments, carrier: Carrier | None) -> Moments:
   """A client's sums as the server receives them (``exchange.messages``).
 

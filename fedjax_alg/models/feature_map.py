@@ -156,6 +156,9 @@ def _buckets(
   order: np.ndarray, thresholds: tuple[float, ...], group_size: int
 ) -> FeatureMap:
   """The map ``buckets`` of bits in this order; the last group may be smaller."""
+  # JAX keeps the dtype that it gives an array of 64 bits at first, and closed form is
+  # traced with and without float64.
+  order = order.astype(np.int32)
   whole, rest = divmod(order.size, group_size)
   cut = whole * group_size
 

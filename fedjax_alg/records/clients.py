@@ -8,6 +8,7 @@ of every client, for methods that group the clients. With more than
 
 from collections.abc import Iterable, Mapping, Sequence
 import csv
+import json
 import pathlib
 from typing import Any
 
@@ -19,15 +20,14 @@ from fedjax_alg.typing import Facts
 
 #: Columns of clients.csv; of another task its main metric takes the place of
 #: ``accuracy``, and further metrics of clients follow (``Task.at_clients``).
-#: ``name`` is there only if the data set names its clients, and ``kind`` only if
-#: clients have kinds (the numbers of partition.json). A client that the protocol
-#: did not count (it has no test examples, has no group yet, ...) has 0 test
+#: ``client`` is the name of the client (``data.client_names``), and ``kind`` is there
+#: only if clients have kinds (the numbers of partition.json). A client that the
+#: protocol did not count (it has no test examples, has no group yet, ...) has 0 test
 #: examples, and its accuracy and loss are NaN.
 COLUMNS = (
   "seed",
   "protocol",
   "client",
-  "name",
   "kind",
   "train_examples",
   "test_examples",
@@ -43,7 +43,6 @@ _NPZ = "clients.npz"
 
 
 def list_columns(
-  names: Iterable[str] | None,
   main: str = "accuracy",
   kinds: bool = False,
   others: Iterable[str] = (),
@@ -51,7 +50,6 @@ def list_columns(
   """Lists the columns of clients.csv.
 
   Args:
-    names: the names of the clients; None if they have none.
     main: the main metric of the task.
     kinds: whether the clients have kinds.
     others: further metrics of the clients.
@@ -59,8 +57,7 @@ def list_columns(
   Returns:
     Names of the columns.
   """
-  is_written = {"name": names is not None, "kind": kinds}
-  columns = (main if c == "accuracy" else c for c in COLUMNS if is_written.get(c, True))
+  columns = (main if c == "accuracy" else c for c in COLUMNS if kinds or c != "kind")
   return (*columns, *others)
 
 
@@ -98,7 +95,7 @@ def _client_rows(
       "test_examples" -> [N, C].
     train_examples: [C] int, the clients' training examples.
     seeds: the N seeds.
-    names: the names of the C clients; None if they have none.
+    names: the names of the C clients; None: their positions.
     kinds: [C] int, the kinds of the clients; None if they have none.
 
   Yields:
@@ -107,9 +104,7 @@ def _client_rows(
   # Whole columns at a time: there may be millions of rows.
   sizes, main = np.asarray(train_examples).tolist(), _main_of(clients)
   metrics = ("test_examples", main, "loss", *_others_of(clients))
-  ids: list[Iterable[int | str]] = [range(len(sizes))]
-  if names is not None:
-    ids.append(names)
+  ids: list[Iterable[int | str]] = [range(len(sizes)) if names is None else names]
   if kinds is not None:
     ids.append(np.asarray(kinds).tolist())
   for i, seed in enumerate(seeds):
@@ -162,12 +157,7 @@ def are_many(final: Facts) -> bool:
   return sizes is not None and len(sizes) > MOST_IN_TEXT
 
 
-def write_clients(
-  folder: pathlib.Path,
-  final: Facts,
-  seeds: Sequence[int],
-  names: Iterable[str] | None,
-) -> None:
+def write_clients(folder: pathlib.Path, final: Facts, seeds: Sequence[int]) -> None:
   """Writes clients.csv and assignment.csv, or clients.npz.
 
   A table without rows is removed.
@@ -175,12 +165,12 @@ def write_clients(
   Args:
     folder: folder of the run.
     final: "clients" and "train_examples" (see ``_client_rows``) and
-      "membership", [N, C] int or None; perhaps "kinds", see ``_client_rows``.
+      "membership", [N, C] int or None; perhaps "kinds", see ``_client_rows``, and
+      "client_names", a JSON list of the names of the C clients.
     seeds: the N seeds.
-    names: the names of the C clients; None if they have none.
   """
   clients, membership = final["clients"], final["membership"]
-  kinds = final.get("kinds")
+  kinds, names = final.get("kinds"), json.loads(final.get("client_names", "null"))
   (folder / _NPZ).unlink(missing_ok=True)
   if are_many(final):
     _write_npz(folder / _NPZ, final, seeds, names)
@@ -189,7 +179,7 @@ def write_clients(
   complete = clients and all("loss" in of for of in clients.values())
   _write(
     folder / "clients.csv",
-    list_columns(names, _main_of(clients), kinds is not None, _others_of(clients)),
+    list_columns(_main_of(clients), kinds is not None, _others_of(clients)),
     _client_rows(clients, final["train_examples"], seeds, names, kinds)
     if complete
     else None,
@@ -201,8 +191,8 @@ def write_clients(
     if membership is None
     else (
       (seed, client, group)
-      for seed, groups in zip(seeds, membership)
-      for client, group in enumerate(groups.tolist())
+      for seed, groups in zip(seeds, membership.tolist())
+      for client, group in zip(range(len(groups)) if names is None else names, groups)
     ),
   )
 
@@ -225,7 +215,7 @@ def _write_npz(
     "train_examples": _narrow(final["train_examples"]),
   }
   if names is not None:
-    arrays["name"] = np.asarray(names)
+    arrays["client"] = np.asarray(names)
   if final.get("kinds") is not None:
     arrays["kind"] = _narrow(np.asarray(final["kinds"]))
   if final["membership"] is not None:
@@ -246,8 +236,9 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
     folder: folder of the run.
 
   Returns:
-    "clients", "membership", "train_examples" and, if clients have any, "kinds" as
-    ``write_clients`` takes them; empty if the folder has no such file.
+    "clients", "membership", "train_examples" and, if clients have any, "kinds" and
+    "client_names" as ``write_clients`` takes them; empty if the folder has no such
+    file.
 
   Raises:
     ValueError, KeyError, OSError: the file is damaged.
@@ -275,6 +266,11 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
     "membership": None if group is None else group.astype(np.int32),
     "train_examples": stored["train_examples"].astype(np.int64),
     **({"kinds": stored["kind"].astype(np.int32)} if "kind" in stored else {}),
+    **(
+      {"client_names": json.dumps(stored["client"].tolist())}
+      if "client" in stored
+      else {}
+    ),
   }
 
 

@@ -387,7 +387,8 @@ def _subspace_angles(federation: Federation) -> dict[str, object]:
   if len(members) < 2:
     return {}
   return subspace_angles(
-    [federation.client(int(client))[0] for client in members], kinds.of_client[members]
+    [federation.client(federation.client_names[client])[0] for client in members],
+    kinds.of_client[members],
   )
 
 
@@ -399,18 +400,19 @@ def partition_facts(federation: Federation) -> dict[str, object]:
 
   Returns:
     The partition with its options, the hashes, the numbers of rows of each
-    client, their kinds (those of the first step, and the schedule, if they
-    change), the label histogram, the distances of the clients' label
-    distributions and, of kinds whose examples differ, the angles between the
-    clients' subspaces; of very many clients without the lists of all clients. The
-    rows are in partition.npz.
+    client, their names (if the data name them), their kinds (those of the first
+    step, and the schedule, if they change), the label histogram, the distances of
+    the clients' label distributions and, of kinds whose examples differ, the angles
+    between the clients' subspaces; of very many clients without the lists of all
+    clients. The rows are in partition.npz.
   """
   partition, histogram = federation.partition, federation.label_histogram
   held_out = partition.held_out
   extra: dict[str, object] = {}
   if held_out is not None:
+    names = federation.validation_names
     extra = {
-      "validation_clients": held_out.clients.tolist(),
+      "validation_clients": (held_out.clients if names is None else names).tolist(),
       "validation_size": held_out.train_size.tolist(),
     }
   joins = federation.data.train.joins
@@ -442,6 +444,8 @@ def partition_facts(federation: Federation) -> dict[str, object]:
   angles = _subspace_angles(federation)
   if angles:
     extra["subspace_angles"] = angles
+  if few and federation.names_in_data is not None:
+    extra["names"] = federation.names_in_data.tolist()
   if few:
     extra |= {
       "train_size": partition.train_size.tolist(),

@@ -17,6 +17,11 @@ total, or adds them, and solves the step again: the model is that of a run in
 which they never took part, or did, up to rounding. Only these clients compute
 anything. Later steps read the outputs of earlier ones, so they have to be
 played again by all who remain (``runs.revision``).
+
+A total without examples has no solution. In a round, the part of the model then
+stays what it is at the start (``_with_total``). A revision is refused that would
+leave such a total, as the part has been solved with clients who leave
+(``runs.revision.check_rest``).
 """
 
 from collections.abc import Callable, Sequence
@@ -398,7 +403,7 @@ def _with_total(
       total, StepContext(number, state.code_seed, counts, params, old)
     )
     fit = jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), fit, old)
-    # A group without examples keeps its model.
+    # Without examples there is no solution: the part stays that of the start.
     return trees.where(
       step.statistics.number(total) > 0,
       (new, fit),
@@ -440,8 +445,12 @@ def _revise(method: _Method, state: Any, cohort: Cohort, l: int, sign: int) -> A
     method, method.steps[l], state, part, jnp.zeros_like(new_ids)
   )
   total = _in_double(
-    lambda bits, change: jax.tree.map(
-      lambda sums, part: sums + sign * part.astype(sums.dtype), from_bits(bits), change
+    lambda bits, change: method.steps[l].statistics.clear(
+      jax.tree.map(
+        lambda sums, part: sums + sign * part.astype(sums.dtype),
+        from_bits(bits),
+        change,
+      )
     )
   )(stored.total, change)
   clients = stored.clients.at[jnp.where(changes, new_ids, stored.clients.shape[0])].set(

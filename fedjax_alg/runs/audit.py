@@ -123,7 +123,7 @@ def audit_plan(plan: Plan, canaries: int = 200, error: float = 0.05) -> Audit:
     raise OptionError("`roles`: the canary of an audit sends the whole model")
   start = prepared.model.init(jax.random.key(plan.seeds[0]))
   direction = attacks.canary_direction(start)
-  training = prepared.federation.num_training_clients
+  trains = np.asarray(prepared.federation.data.train.size) > 0
   fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(Plan)}
   fields |= {
     "run": dataclasses.replace(plan.run, eval_every=rounds, eval_protocols=("global",)),
@@ -137,7 +137,7 @@ def audit_plan(plan: Plan, canaries: int = 200, error: float = 0.05) -> Audit:
       {
         "attack": "canary",
         "attackers": 1 / clients,
-        "attack_seed": _seed_of_one(clients, training),
+        "attack_seed": _seed_of_one(trains),
         "attack_scale": length,
       }
     )
@@ -166,11 +166,11 @@ def audit_plan(plan: Plan, canaries: int = 200, error: float = 0.05) -> Audit:
   )
 
 
-def _seed_of_one(clients: int, training: int) -> int:
-  """The first seed by which the hostile client is one that trains."""
+def _seed_of_one(trains: np.ndarray) -> int:
+  """The first seed by which the hostile client is one that trains (``trains`` [C])."""
   for seed in itertools.count():
-    hostile = attacks.hostile_clients(clients, 1 / clients, seed)
-    if np.flatnonzero(hostile)[0] < training:
+    hostile = attacks.hostile_clients(len(trains), 1 / len(trains), seed)
+    if trains[np.flatnonzero(hostile)[0]]:
       return seed
   raise AssertionError
 

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg import files, metrics, registry
+from fedjax_alg.data.client_names import join_names
+from fedjax_alg.data.federation import pair_hash
 from fedjax_alg.data.options import ConceptOptions, DataOptions, ShiftOptions
 from fedjax_alg.errors import OptionError, a_type, check_one_of, did_you_mean, reason
 from fedjax_alg.hparams import field_values, of_type, reads
@@ -28,6 +30,7 @@ from fedjax_alg.runs.options import (
   MachineOptions,
   RunOptions,
 )
+from fedjax_alg.runs.pooled import PooledResult
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.runs.stopping import ALL_ROUNDS
 
@@ -534,13 +537,10 @@ def paired_t(differences: Sequence[float]) -> tuple[float, float]:
 
 def _why_not_paired(first: RunResult, second: RunResult) -> str:
   """Explains why two runs cannot be compared seed by seed; "" if they can be."""
-  hashes, others = first.summary()["hashes"], second.summary()["hashes"]
-  for name, words in (
-    ("data", "the data differ"),
-    ("partition", "the partition differs"),
-  ):
-    if hashes.get(name) != others.get(name):
-      return words
+  hashes, others = _hashes(first), _hashes(second)
+  if list(map(pair_hash, hashes)) != list(map(pair_hash, others)):
+    same_data = [of.get("data") for of in hashes] == [of.get("data") for of in others]
+    return "the partition differs" if same_data else "the data differ"
   for name in _LATER:
     # As text: a run from a folder has lists where one in memory has tuples.
     mine, its = (_as_text(run.facts["data"].get(name)) for run in (first, second))
@@ -549,6 +549,12 @@ def _why_not_paired(first: RunResult, second: RunResult) -> str:
   if sorted(first.seeds) != sorted(second.seeds):
     return f"the seeds differ ({_as_text(first.seeds)}, not {_as_text(second.seeds)})"
   return ""
+
+
+def _hashes(result: RunResult) -> list[dict[str, str]]:
+  """The hashes of each partition of a run."""
+  parts = result.results if isinstance(result, PooledResult) else [result]
+  return [part.summary()["hashes"] for part in parts]
 
 
 def _participants(result: RunResult) -> dict[str, str]:
@@ -571,6 +577,10 @@ def _notes(line: Line, base: Line) -> tuple[str, ...]:
   out = []
   if differ:
     out.append(f"participants are drawn differently ({', '.join(differ)})")
+  for side, other in ((line, base), (base, line)):
+    without = side.result.facts["data"].get("without")
+    if without and without != other.result.facts["data"].get("without"):
+      out.append(f"{side.label} is without the clients {join_names(without)}")
   out += [
     f"{side.label} ended early by {side.result.stopped}"
     for side in (line, base)

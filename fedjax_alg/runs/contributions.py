@@ -15,7 +15,6 @@ import numpy as np
 
 from fedjax_alg import tasks
 from fedjax_alg.data import layout
-from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
 from fedjax_alg.metrics import names
@@ -32,10 +31,9 @@ class Contributions:
 
   metric: str  #: the metric, one of the run's task
   seeds: tuple[int, ...]  #: the N seeds
-  clients: np.ndarray  #: [C'] int, the clients that took part
+  clients: tuple[str, ...]  #: the names of the C' clients that took part
   total: np.ndarray  #: [N] float64, the score of the model of all of them
   without: np.ndarray  #: [N, C'] float64, that of the model without each client
-  names: tuple[str, ...]  #: of the clients; their ids if they have no names
 
   @property
   def values(self) -> np.ndarray:
@@ -67,9 +65,11 @@ def contributions(
 
   Raises:
     OptionError: see ``revision.forget``; the model has several layers, which would
-      all need a new fit for every client; or an unknown metric. With ``retrain``:
-      the run is private, its data change, it has no protocol ``global``, or its
-      model or algorithm has no name. Without it: no step has been solved yet.
+      all need a new fit for every client; a single client has all training rows, so
+      that there is no model without it; or an unknown metric. With ``retrain``: the
+      run is private, its data change, it has no protocol ``global``, or its model or
+      algorithm has no name. Without it: no step has been solved yet.
+    NonFiniteError: the equations without a client have no solution.
     RunFolderError: see ``RunResult.client_params``.
 
   Examples:
@@ -93,26 +93,30 @@ def contributions(
   task = tasks.of(live.prepared.model)
   metric = _check_metric(metric, task)
   inside = np.asarray(jax.device_get(states.sums[0].clients))
-  clients = np.flatnonzero(inside[0])
+  clients = np.flatnonzero(inside.any(0))
   if not clients.size:
     raise OptionError("`clients`: no step has been solved yet, there are no sums")
+  federation = live.prepared.federation
+  _check_rest(inside & (federation.data.train.size > 0), federation.client_names)
   live.prepared.device_data.move(0)  # the data that the clients had in the round
   ids = np.append(clients, inside.shape[1]).astype(np.int32)  # and without nobody
   counts = jax.device_get(_program(live)(states, live.prepared.device_data.data, ids))
-  scores = np.stack(
-    [
-      tables.metric_values({"global": _row(counts, i)}, task)["global"][metric]
-      for i in range(len(ids))
-    ],
-    axis=1,
-  )
+  values = [
+    tables.metric_values({"global": _row(counts, i)}, task)["global"]
+    for i in range(len(ids))
+  ]
+  for client, of_model in zip(clients, values):
+    if np.isnan(of_model["loss"]).any():  # else a class would be predicted of NaN
+      raise revision.no_solution(
+        live.prepared.method, f"the clients without {federation.client_names[client]}"
+      )
+  scores = np.stack([of_model[metric] for of_model in values], axis=1)
   return Contributions(
     metric,
     result.seeds,
-    clients,
+    tuple(federation.client_names[clients].tolist()),
     scores[:, -1],
     scores[:, :-1],
-    _names_of(clients, live.prepared.federation),
   )
 
 
@@ -130,9 +134,22 @@ def _check_metric(metric: str | None, task: tasks.Task) -> str:
   return metric
 
 
-def _names_of(clients: np.ndarray, federation: Federation) -> tuple[str, ...]:
-  labels = federation.client_names
-  return tuple(str(c if labels is None else labels[c]) for c in clients)
+def _check_rest(trains: np.ndarray, names: np.ndarray) -> None:
+  """Refuses a run of which a single client has all training rows.
+
+  Args:
+    trains: [N, C] bool, the clients with rows that took part.
+    names: [C] strings, the names of the clients.
+
+  Raises:
+    OptionError: there is no model without a client.
+  """
+  only = trains & (trains.sum(-1, keepdims=True) == 1)
+  if only.any():
+    raise OptionError(
+      f"`clients`: {names[only.any(0).argmax()]} holds all training examples of the "
+      "model, so there is no model without this client"
+    )
 
 
 def _by_training_again(result: RunResult, metric: str | None) -> Contributions:
@@ -149,6 +166,7 @@ def _by_training_again(result: RunResult, metric: str | None) -> Contributions:
   plan = Plan.from_facts(result.facts, federation=federation)
   train = federation.data.train
   clients = np.flatnonzero(np.asarray(train.size) > 0)
+  _check_rest(np.asarray(train.size)[None] > 0, federation.client_names)
   run = dataclasses.replace(plan.run, eval_protocols=("global",))
   if run.cohort_size is not None and run.cohort_size > len(clients) - 1:
     run = dataclasses.replace(run, cohort_size=len(clients) - 1)
@@ -166,10 +184,9 @@ def _by_training_again(result: RunResult, metric: str | None) -> Contributions:
   return Contributions(
     metric,
     result.seeds,
-    clients,
+    tuple(federation.client_names[clients].tolist()),
     np.asarray(result.metrics["global"][metric][:, -1], float),
     np.stack(scores, axis=1),
-    _names_of(clients, federation),
   )
 
 

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from fedjax_alg.base import Params
+from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data.federation import Federations
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.hparams import plain
@@ -72,7 +73,7 @@ class PooledResult(RunResult):
 
   ``metrics``, ``clients`` and all else with an axis N of the seeds have an entry
   for each partition, so intervals over them cover the partition. Clients of two
-  partitions are alike only where the data name them (`partition`=natural).
+  partitions are the same only where the data name them (`partition`=natural).
 
   Attributes:
     results: the result of each partition.
@@ -130,7 +131,45 @@ class PooledResult(RunResult):
     """The run that has a seed."""
     return self.results[self._seed_index(seed)]
 
-  def client_params(self, client: int, seed: int = 0) -> Params:
+  @property
+  def client_names(self) -> np.ndarray:
+    """The names of the clients, if they are the same in all partitions.
+
+    Raises:
+      OptionError: they are not, for example because other clients are held out for
+        validation; ``results`` has those of each partition.
+    """
+    first, *others = (result.client_names for result in self.results)
+    if not all(np.array_equal(first, names) for names in others):
+      raise OptionError(
+        "`client_names`: the partitions have different clients; read those of "
+        "`results`, one for each partition"
+      )
+    return first
+
+  def position(self, client: Any, option: str = "client") -> int:
+    names = self.client_names
+    return names_lib.position_of(
+      option, client, names_lib.index_names(names), len(names)
+    )
+
+  def _of_client(self, client: Any, protocol: str, metric: str) -> np.ndarray:
+    if any(result._names_in_data is None for result in self.results):
+      raise OptionError(
+        f"`client`={client}: the data do not name their clients, so each partition "
+        "has other ones (allowed: the clients of one of `results`)"
+      )
+    values = []
+    for result in self.results:
+      try:
+        values.append(result._of_client(client, protocol, metric))
+      except OptionError as error:  # perhaps a validation client of this partition
+        unknown = error
+    if not values:
+      raise unknown
+    return np.concatenate(values)
+
+  def client_params(self, client: int | str, seed: int = 0) -> Params:
     return self._part(seed).client_params(client)
 
   def predict(

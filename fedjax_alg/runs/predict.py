@@ -102,29 +102,6 @@ def make_predictor(model: Model, preprocessing: Preprocessing) -> Predictor:
   return Predictor(preprocessing, tasks.of(model), apply)
 
 
-def client_number(client: Any, federation: Federation) -> Any:
-  """The number of a client that is named by its number or its name.
-
-  Raises:
-    OptionError: no client has the name.
-  """
-  if not isinstance(client, str):
-    return client
-  names = federation.client_names
-  listed = [] if names is None else names.tolist()
-  if client not in listed:
-    raise OptionError(
-      f"`client`={client}: no client of this name ("
-      + (
-        f"one of {', '.join(listed[:20])}{', ...' * (len(listed) > 20)}"
-        if listed
-        else "the data do not name their clients, give a number"
-      )
-      + ")"
-    )
-  return listed.index(client)
-
-
 def read_predictor(
   folder: pathlib.Path, facts: Facts, model: Any
 ) -> tuple[Predictor, Params] | None:

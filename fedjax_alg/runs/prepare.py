@@ -334,12 +334,15 @@ def _check_adapts(
   method: Method, federation: Federation, protocols: Sequence[str]
 ) -> None:
   """Checks that a client that adapts the model has training examples."""
-  empty = np.flatnonzero(federation.data.train.size == 0)
+  data = federation.data
+  # Whom `without` names has no test examples either, and is not evaluated.
+  empty = np.flatnonzero((data.train.size == 0) & (data.test.size > 0))
   protocol = next((p for p in protocols if p in evaluate.DEPLOYED), None)
   if method.entry.adapts and len(empty) and protocol:
     raise OptionError(
       f"`eval_protocols`={protocol}: {method.name} adapts the model on each "
-      f"client's training data, and client {empty[0]} has none (global "
+      f"client's training data, and client {federation.client_names[empty[0]]} has "
+      "none (global "
       "measures the model itself)"
     )
 

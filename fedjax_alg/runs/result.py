@@ -1,8 +1,9 @@
 """The result of a run, in memory and in a folder."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
+import json
 import os
 import pathlib
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from fedjax_alg import files, own, registry, tasks
 from fedjax_alg.base import Algorithm, Params
+from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data import layout
 from fedjax_alg.data.concepts import is_pattern
 from fedjax_alg.data.federation import Federation
@@ -199,26 +201,87 @@ class RunResult:
     }
 
   def estimate(
-    self, metric: str | None = None, protocol: str | None = None
+    self,
+    metric: str | None = None,
+    protocol: str | None = None,
+    client: int | str | None = None,
   ) -> tuple[float, float]:
     """Estimates a metric after the last round.
 
     Args:
       metric: a metric; None means the main one of the task.
-      protocol: a protocol; None means the first one of the run.
+      protocol: a protocol; None means the first one of the run, with ``client`` the
+        first one that is measured at the clients.
+      client: the name of a client (``client_names``), to estimate the metric on its
+        test split; None: over all clients.
 
     Returns:
       The mean over the seeds, or over the partitions if there are several, and the
-      half-width of its 95 % interval (Student t); NaN for one seed.
+      half-width of its 95 % interval (Student t); NaN for one seed. Of a client
+      those count in which it was tested: it may be a validation client of others.
 
     Raises:
-      OptionError: a protocol or a metric that was not evaluated.
+      OptionError: a protocol or a metric that was not evaluated, or, with
+        ``client``, not at the clients; or no client has this name.
+
+    Examples:
+      >>> import fedjax_alg as fa
+      >>> fed = fa.federate("digits", num_clients=10)
+      >>> result = fa.run("fedncm", fed, seeds=2, evaluate=("global", "local"))
+      >>> mean, half = result.estimate("accuracy", "local", client=3)
+      >>> (mean, half) == result.estimate("accuracy", "local", client="3")
+      True
     """
-    protocol = self.protocols[0] if protocol is None and self.protocols else protocol
-    check_one_of(f"`protocol`={protocol}", str(protocol), self.protocols)
+    measured = self.metrics if client is None else self.clients
+    protocols = self.protocols if client is None else list(self.clients or ())
+    protocol = protocols[0] if protocol is None and protocols else protocol
+    check_one_of(f"`protocol`={protocol}", str(protocol), protocols)
+    of_protocol = measured[str(protocol)]
     metric = self.records.metrics.main if metric is None else metric
-    check_one_of(f"`metric`={metric}", metric, tuple(self.metrics[str(protocol)]))
-    return intervals.confidence_95(self.metrics[str(protocol)][metric][:, -1])
+    check_one_of(f"`metric`={metric}", metric, tuple(of_protocol))
+    if client is None:
+      return intervals.confidence_95(of_protocol[metric][:, -1])
+    values = self._of_client(client, str(protocol), metric)
+    values = values[~np.isnan(values)]
+    return intervals.confidence_95(values) if len(values) else (np.nan, np.nan)
+
+  def _of_client(self, client: Any, protocol: str, metric: str) -> np.ndarray:
+    """A metric of one client, [N] float64."""
+    values: np.ndarray = self.clients[protocol][metric][:, self.position(client)]
+    return values.astype(np.float64)
+
+  @functools.cached_property
+  def client_names(self) -> np.ndarray:
+    """[C] strings, the name of each client, in the order of all arrays of clients.
+
+    See ``Federation.client_names``.
+    """
+    names = self._names_in_data
+    count = self.facts["plan"]["clients"]
+    return names_lib.names_of_positions(count) if names is None else names
+
+  def position(self, client: Any, option: str = "client") -> int:
+    """Finds the position of a client in arrays of all clients.
+
+    Args:
+      client: the name of the client (``client_names``), a text or a whole number.
+      option: the argument that it was given as, for messages.
+
+    Raises:
+      OptionError: no client has this name.
+    """
+    count = self.facts["plan"]["clients"]
+    return names_lib.position_of(option, client, self._places, count)
+
+  @functools.cached_property
+  def _places(self) -> dict[str, int] | None:
+    return names_lib.index_names(self._names_in_data)
+
+  @functools.cached_property
+  def _names_in_data(self) -> np.ndarray | None:
+    """[C] strings, the names that the data give the clients, if they do."""
+    names = self._final.get("client_names")
+    return None if names is None else np.array(json.loads(names))
 
   def plot(
     self,
@@ -304,14 +367,14 @@ class RunResult:
     index = self._seed_index(seed)
     return jax.tree.map(lambda leaf: leaf[index], models)
 
-  def client_params(self, client: int, seed: int = 0) -> Params:
+  def client_params(self, client: int | str, seed: int = 0) -> Params:
     """Returns the model that a client would deploy after the last round.
 
     A method that adapts the model to the client adapts it on the client's
     training data first.
 
     Args:
-      client: index of the client in [0, C).
+      client: the name of the client (``client_names``), a text or a whole number.
       seed: index of the seed in ``seeds``.
 
     Returns:
@@ -321,7 +384,7 @@ class RunResult:
       frozen ones.
 
     Raises:
-      OptionError: a client or seed out of range.
+      OptionError: no client has this name, or a seed is out of range.
       RunFolderError: the run was read from a folder, and its data, model or algorithm
         cannot be made again. You can give them to ``load_run``.
     """
@@ -333,11 +396,11 @@ class RunResult:
       return params
     return model_roles.join(params, model_roles.frozen)
 
-  def _deployed(self, client: int, seed: int) -> Params:
+  def _deployed(self, client: Any, seed: int) -> Params:
     """What ``Algorithm.client_params`` returns for a client."""
     live, index = self._state(), self._seed_index(seed)
     p = live.prepared
-    client = as_index("client", client, p.spec.num_clients)
+    client = p.federation.position(client)
     state = jax.tree.map(lambda leaf: leaf[index], live.states)
     ids = jnp.asarray([client], jnp.int32)
     key = client_keys(p.keys.evaluation[index], ids)[0]
@@ -365,8 +428,9 @@ class RunResult:
       x: n examples: a pandas ``DataFrame`` with the columns of the training frame
         (``from_dataframe``), or an array or dictionary of arrays like the training
         examples.
-      client: the number or the name of a client, to predict with its model: the model
-        of its group, or its personal one (``client_params``). None: the global model.
+      client: the name of a client (``client_names``), to predict with its model: the
+        model of its group, or its personal one (``client_params``). None: the global
+        model.
       proba: whether to return probabilities.
       model: which of K global models predicts; only read without ``client``.
       seed: index of the seed in ``seeds``.
@@ -423,9 +487,7 @@ class RunResult:
     self, client: Any, seed: int
   ) -> tuple[predict_lib.Predictor, Params]:
     """The predictor and the parameters of what a client deploys."""
-    federation = self._state().prepared.federation
-    number = predict_lib.client_number(client, federation)
-    return self._predictors[1], self._deployed(number, seed)
+    return self._predictors[1], self._deployed(client, seed)
 
   def _global_predictor(
     self, seed: int, model: int | None
@@ -456,7 +518,7 @@ class RunResult:
     path: str | os.PathLike,
     format: str = "safetensors",
     *,
-    client: int | None = None,
+    client: int | str | None = None,
     model: int | None = None,
     seed: int = 0,
   ) -> pathlib.Path:
@@ -471,8 +533,8 @@ class RunResult:
       path: the file, or with orbax the folder. It only replaces an earlier export,
         which it recognizes by the checksums.
       format: "safetensors" (needs the package of that name), "npz" or "orbax".
-      client: a client, to export its model (``client_params``); None: the global
-        model, with its frozen parameters.
+      client: the name of a client, to export its model (``client_params``); None: the
+        global model, with its frozen parameters.
       model: which of K global models; needed if there are several, and only read
         without ``client``.
       seed: index of the seed in ``seeds``.
@@ -573,7 +635,7 @@ class RunResult:
     )
 
     def write_results():
-      write_final(path, self._final, self.seeds, live.prepared.federation.client_names)
+      write_final(path, self._final, self.seeds)
       write_summary(path, summary)
 
     processes.agree(write_results)
@@ -724,7 +786,8 @@ def make_final(live: Live, step: Step) -> dict[str, Any]:
   Returns:
     "clients", "membership" and "global_params", see ``RunResult``; and
     "train_examples", [C] int64, those that the clients held last; and "kinds",
-    [C] int32, if they have kinds.
+    [C] int32, if they have kinds; and "client_names", a JSON list of [C] texts, if
+    the data name them.
   """
   rows = rows_of(live.prepared, live.setting)
   return measure_final(
@@ -752,20 +815,21 @@ def measure_final(
     models = jax.device_get(jax.vmap(algorithm.global_params)(live.states))
   sizes = live.prepared.device_data.label_histogram.sum(1)
   kinds = live.prepared.device_data.kinds
+  names = live.prepared.federation.names_in_data
   return {
     "clients": clients,
     "membership": membership,
     "global_params": models,
     "train_examples": np.asarray(sizes, np.int64),
     **({} if kinds is None else {"kinds": kinds}),
+    **({} if names is None else {"client_names": json.dumps(names.tolist())}),
   }
 
 
 def write_final(
   folder: pathlib.Path,
-  final: Mapping[str, object],
+  final: Mapping[str, Any],
   seeds: Sequence[int],
-  names: Iterable[str] | None,
 ) -> None:
   """Writes final.msgpack and the tables of the clients.
 
@@ -773,11 +837,11 @@ def write_final(
     folder: folder of the run.
     final: see ``make_final``, and "measures".
     seeds: the N seeds.
-    names: the names of the clients; None if they have none.
   """
-  tables_of_clients.write_clients(folder, final, seeds, names)
+  tables_of_clients.write_clients(folder, final, seeds)
   if tables_of_clients.are_many(final):  # clients.npz has the same numbers
-    few = {name: value for name, value in final.items() if name != "kinds"}
+    others = ("kinds", "client_names")
+    few = {name: value for name, value in final.items() if name not in others}
     final = dict(few, clients={}, membership=None, train_examples=None)
   with files.replacing(folder / _FINAL) as partial:
     partial.write_bytes(

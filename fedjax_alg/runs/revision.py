@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 import copy
 import datetime
 import functools
-import operator
 from typing import Any
 
 import jax
@@ -22,12 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import tasks
+from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data import layout
 from fedjax_alg.engine.round import PRESENT
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import as_index
 from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
+from fedjax_alg.runs.methods import Method
+from fedjax_alg.runs.play import NonFiniteError
 from fedjax_alg.runs.result import Live, RunResult, measure_final
 from fedjax_alg.typing import Facts, HParams
 
@@ -37,9 +38,11 @@ FORGET, ADD = -1, 1
 REVISIONS = "revisions"
 
 
-def forget(
-  result: RunResult, clients: int | Iterable[int], *, refit: bool = False
-) -> RunResult:
+#: The name of a client, or those of several (``Federation.client_names``).
+Clients = int | str | Iterable[int | str]
+
+
+def forget(result: RunResult, clients: Clients, *, refit: bool = False) -> RunResult:
   """Removes clients from a finished run in closed form.
 
   You get the model as if they had never taken part, up to the rounding of float64.
@@ -51,7 +54,8 @@ def forget(
 
   Args:
     result: a finished run of a method in closed form, in memory or loaded.
-    clients: the ids of the clients, in [0, C).
+    clients: the names of the clients (``RunResult.client_names``), texts or whole
+      numbers; one, several, or a text with commas between names.
     refit: whether the server may ask the remaining clients to fit later layers again;
       only read if there are some.
 
@@ -63,8 +67,10 @@ def forget(
 
   Raises:
     OptionError: the method is not in closed form, is private, or has stored no
-      sums; a client is out of range, given twice, or not in the sums; or later
-      layers would have to be fitted again and ``refit`` is false.
+      sums; there is no client of a name, it is given twice, or is not in the sums;
+      nobody with training rows would be left, so that there is nothing to make a
+      model of; or later layers would have to be fitted again and ``refit`` is false.
+    NonFiniteError: the equations of those who are left have no solution.
     RunFolderError: see ``RunResult.client_params``.
 
   Examples:
@@ -79,7 +85,7 @@ def forget(
 
 
 def add_clients(
-  result: RunResult, clients: int | Iterable[int], *, refit: bool = False
+  result: RunResult, clients: Clients, *, refit: bool = False
 ) -> RunResult:
   """Adds clients to a finished run in closed form.
 
@@ -89,7 +95,7 @@ def add_clients(
 
   Args:
     result: see ``forget``.
-    clients: the ids of the clients, in [0, C).
+    clients: see ``forget``.
     refit: see ``forget``; whether all clients may be asked.
 
   Returns:
@@ -102,51 +108,82 @@ def add_clients(
   return _revise(result, clients, ADD, refit)
 
 
-def _revise(
-  result: RunResult, clients: int | Iterable[int], sign: int, refit: bool
-) -> RunResult:
+def _revise(result: RunResult, clients: Clients, sign: int, refit: bool) -> RunResult:
   """``forget`` or ``add_clients``."""
   refuse_others(result.facts)
   live = result._state()
-  ids = read_clients(clients, live.prepared.spec.num_clients)
+  federation = live.prepared.federation
+  ids, names = federation.positions(clients), federation.client_names
   solved = solved_steps(live.states)
   if not solved:
     raise OptionError("`clients`: no step has been solved yet, there are no sums")
   inside = np.asarray(jax.device_get([step.clients for step in live.states.sums]))
-  check_clients(result.facts, np.any(inside[:solved], axis=(0, 1)), ids, sign)
+  inside = inside[:solved]
+  check_clients(result.facts, np.any(inside, axis=(0, 1)), names, ids, sign)
+  if sign == FORGET:
+    check_rest(inside & (federation.data.train.size > 0), names, ids)
   hparams = live.prepared.settings[live.setting].hparams
-  first = first_step(hparams, inside[:solved], ids, sign)
+  first = first_step(hparams, inside, ids, sign)
   if first + 1 < solved and not refit:
-    raise OptionError(why_refit(first, solved, ids, sign))
+    raise OptionError(why_refit(first, solved, names[ids], sign))
   moved = live.with_states(_new_states(live, ids, sign, first, solved))
+  check_finite(moved.states, live.prepared.method, "those who are left")
   return _with_rows(result, moved, ids, sign, range(first, solved))
 
 
-def read_clients(clients: Any, count: int) -> list[int]:
-  """Checks ids of clients.
+def check_rest(inside: np.ndarray, names: np.ndarray, ids: Sequence[int]) -> None:
+  """Refuses to forget everybody of whom a total is made.
+
+  A total without examples has no solution: in a round the part of the model stays
+  what it is at the start (``rounds.closed_form``). Here it would stay what it has
+  learnt from those who leave.
 
   Args:
-    clients: an id, or several.
-    count: C.
+    inside: [..., C] bool, whose examples the totals have, for example of each step
+      and seed.
+    names: [C] strings, the names of the clients.
+    ids: the positions of the clients who leave.
 
   Raises:
-    OptionError: there is none, one is no whole number in [0, C), or given twice.
+    OptionError: nobody is left in a total.
   """
-  try:
-    several: Sequence[Any] = [operator.index(clients)]
-  except TypeError:
-    if isinstance(clients, str) or not isinstance(clients, Iterable):
-      raise OptionError(
-        f"`clients`={clients!r}: must be ids of clients, for instance [3, 17]"
-      ) from None
-    several = list(clients)
-  ids = [as_index("clients", client, count, ", the clients") for client in several]
-  if not ids:
-    raise OptionError("`clients`: give at least one client")
-  for client in ids:
-    if ids.count(client) > 1:
-      raise OptionError(f"`clients`={','.join(map(str, ids))}: {client} is given twice")
-  return ids
+  stay = inside.copy()
+  stay[..., list(ids)] = False
+  if (inside.any(-1) & ~stay.any(-1)).any():
+    raise OptionError(
+      f"`clients`={names_lib.join_names(names[list(ids)])}: hold all training examples "
+      "of the model, so that nothing is left to make a model of (delete the run, or "
+      "leave somebody in it)"
+    )
+
+
+def check_finite(state: Any, method: Method, others: str) -> None:
+  """Refuses models without a solution.
+
+  Args:
+    state: the state of the server, or those of several seeds.
+    method: the method.
+    others: see ``no_solution``.
+
+  Raises:
+    NonFiniteError: a model is NaN or infinite.
+  """
+  models = jax.tree.leaves(jax.device_get(state.models))
+  if not all(np.isfinite(leaf).all() for leaf in models):
+    raise no_solution(method, others)
+
+
+def no_solution(method: Method, others: str) -> NonFiniteError:
+  """Makes the error for a total that has no solution, as of a singular matrix.
+
+  Args:
+    method: the method.
+    others: whose total it is, for the message.
+  """
+  hint = method.entry.nonfinite if method.is_registered else ""
+  return NonFiniteError(
+    f"the equations of {others} have no solution" + (f": {hint}" if hint else "")
+  )
 
 
 def refuse_others(facts: Facts) -> None:
@@ -179,32 +216,34 @@ def solved_steps(state: Any) -> int:
 
 
 def check_clients(
-  facts: Facts, inside: np.ndarray, ids: Sequence[int], sign: int
+  facts: Facts, inside: np.ndarray, names: np.ndarray, ids: Sequence[int], sign: int
 ) -> None:
   """Checks that clients are in the sums to be forgotten, or not to be added.
 
   Args:
     facts: the content of config.json.
     inside: [C] bool, whose sums a total holds.
-    ids: the clients.
+    names: [C] strings, the names of the clients.
+    ids: the positions of the clients.
     sign: ``FORGET`` or ``ADD``.
 
   Raises:
     OptionError: one is not.
   """
   forgotten = {
-    client
+    str(client)
     for revision in facts.get(REVISIONS, ())
     if revision["action"] == "forget"
     for client in revision["clients"]
   }
   for client in ids:
+    name = names[client]
     if sign == ADD and inside[client]:
-      raise OptionError(f"`clients`={client}: is in the sums already")
+      raise OptionError(f"`clients`={name}: is in the sums already")
     if sign == FORGET and not inside[client]:
       raise OptionError(
-        f"`clients`={client}: "
-        + ("is forgotten already" if client in forgotten else "never took part")
+        f"`clients`={name}: "
+        + ("is forgotten already" if name in forgotten else "never took part")
       )
 
 
@@ -224,15 +263,15 @@ def first_step(
   return int(np.argmax(inside[..., list(ids)].any((1, 2))))
 
 
-def why_refit(first: int, solved: int, ids: Sequence[int], sign: int) -> str:
+def why_refit(first: int, solved: int, names: Iterable[str], sign: int) -> str:
   """Says in one line why later layers have to be fitted again."""
   single = first + 2 == solved
   layers = f"layer {solved} reads" if single else f"layers {first + 2} to {solved} read"
   verb = "forgotten" if sign == FORGET else "added"
   return (
-    f"`refit`: {','.join(map(str, ids))} can be {verb} exactly in layer {first + 1} "
-    f"alone; {layers} what it gives out, so that the other clients are asked "
-    "again (allowed with `refit` true)"
+    f"`refit`: {names_lib.join_names(names)} can be {verb} exactly in layer "
+    f"{first + 1} alone; {layers} what it gives out, so that the other clients are "
+    "asked again (allowed with `refit` true)"
   )
 
 
@@ -333,7 +372,7 @@ def _new_facts(
   """config.json of the run, with what has been done to it."""
   revision = {
     "action": "forget" if sign == FORGET else "add",
-    "clients": list(ids),
+    "clients": result.prepared.federation.client_names[list(ids)].tolist(),
     "refitted_layers": [step + 1 for step in steps[1:]],
     "of_state": result.state_hash(),
     "of_run": None if (folder := result.folder) is None else str(folder),

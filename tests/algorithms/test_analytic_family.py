@@ -10,9 +10,10 @@ from sklearn import kernel_approximation, linear_model
 
 import fedjax_alg as fa
 from fedjax_alg import models, registry
-from fedjax_alg.base import FedSpec
+from fedjax_alg.base import NEVER, FedSpec
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.engine.evaluate import count_shard
 from fedjax_alg.errors import OptionError
 from fedjax_alg.least_squares import class_means
 from fedjax_alg.models import feature_map, residual
@@ -338,14 +339,137 @@ def test_a_forgotten_client_has_never_been_there(name):
     assert_close(actual, other, 1e-5)
 
 
+#: What a method needs to have a solution, of all whose clients can be forgotten.
+SOLVABLE = {
+  "afl": dict(client_ridge=0.25, remove_ridge=False),
+  "afl_dual": dict(client_ridge=0.25, remove_ridge=False),
+  "pfedacnnl": dict(clustering=False, personalize=False),
+}
+WITH_SUMS = [
+  name
+  for name, entry in registry.ALGORITHMS.items()
+  if hasattr(entry.hparams, "store_sums")
+]
+#: The maps of examples before a head, as small as they can be.
+MAPS = {
+  "none": {},
+  "fourier": dict(num_features=6),
+  "relu": dict(num_features=6),
+  "buckets": {},
+}
+
+
+def _on_map(kind):
+  """The softmax model of what a feature map makes of the examples."""
+  options = dict(num_features=0, rbf_gamma=None, thresholds=(0.0, 1.0), group_size=2)
+  phi = feature_map.draw(
+    kind, (FEATURES,), np.dtype(np.float32), seed=0, **options | MAPS[kind]
+  )
+  if phi is None:
+    return MODEL
+  return feature_map.on_features(
+    models.make_model("softmax", (phi.width,), CLASSES), phi
+  )
+
+
+def _rare_class(leaving):
+  """Clients of whom these alone hold class 2; (data, data without their rows)."""
+  x, y = X.copy(), np.where(Y == 2, 0, Y).astype(np.int32)
+  owner = np.repeat(np.arange(SLOTS), SIZES)
+  rare = np.flatnonzero(np.isin(owner, leaving) & (np.arange(len(y)) % 2 == 0))
+  y[rare] = 2
+  # Of so different sizes that float64 rounds their sums.
+  x[rare[::2], 0] *= np.float32(1e4)
+  x[rare[1::2], 0] *= np.float32(1e-6)
+  ends = np.cumsum(SIZES)[:-1]
+  parts = list(zip(np.split(x, ends), np.split(y, ends)))
+  data = problems.client_data(parts)._replace(joins=np.zeros(SLOTS, np.int32))
+  is_out = np.isin(np.arange(SLOTS), leaving)
+  without = data._replace(
+    size=np.where(is_out, 0, data.size).astype(np.int32),
+    joins=np.where(is_out, NEVER, 0).astype(np.int32),
+  )
+  return data, without
+
+
+@pytest.mark.parametrize("name", WITH_SUMS)
+def test_who_alone_holds_a_class_takes_it_along(name):
+  """As in a run that never had them, also one after the other.
+
+  Rounding leaves a remainder of what they have sent. Scaled up to the norm 1, it
+  would be a weight of a class that nobody has.
+  """
+  leaving = [1, 3, 5]
+  data, without = _rare_class(leaving)
+  settings = SOLVABLE.get(name, {}) | {"store_sums": True}
+  algorithm = registry.build(name, MODEL, map_clients=clients.ClientMap(), **settings)
+  spec = FedSpec(SLOTS, SLOTS, CLASSES, (FEATURES,))
+
+  @problems.quick_jit
+  def run(data):
+    everyone, key = layout.everyone(data), jax.random.key(0)
+    state = algorithm.init(MODEL.init(key), spec, key)
+    return algorithm.round(algorithm.setup(state, everyone, key), everyone, key)[0]
+
+  @problems.quick_jit
+  def forget(state, data, ids):
+    return algorithm.revise(state, layout.take_cohort(data, ids), 0, -1)
+
+  never, state = run(without), run(data)
+  for client in leaving:
+    state = forget(state, data, np.array([client], np.int32))
+  bits = lambda state: np.asarray(state.sums[0].clients).tolist()
+  assert bits(state) == bits(never)
+  for part in ("models", "counts"):
+    problems.assert_close(getattr(state, part), getattr(never, part), 1e-5)
+  weights, bias = head(state)
+  scores = X @ weights + bias
+  np.testing.assert_array_equal(weights[:, 2], 0)
+  if name == "fedncm":  # not even where all other scores are negative
+    assert (scores[:, :2].max(1) < 0).any()
+    assert (scores.argmax(1) < 2).all()
+
+
+@pytest.mark.parametrize("kind", MAPS)
+@pytest.mark.parametrize("name", WITH_SUMS)
+def test_forgetting_and_evaluating_trace_with_every_feature_map(name, kind):
+  """Closed form is traced with float64 around it, the evaluation after it without."""
+  data, _ = _rare_class([1])
+  model = _on_map(kind)
+  settings = SOLVABLE.get(name, {}) | {"store_sums": True}
+  algorithm = registry.build(name, model, map_clients=clients.ClientMap(), **settings)
+  spec = FedSpec(SLOTS, SLOTS, CLASSES, (FEATURES,))
+
+  def run(data):
+    everyone, key = layout.everyone(data), jax.random.key(0)
+    state = algorithm.init(model.init(key), spec, key)
+    return algorithm.round(algorithm.setup(state, everyone, key), everyone, key)[0]
+
+  def forget(state, data, ids):
+    return algorithm.revise(state, layout.take_cohort(data, ids), 0, -1)
+
+  state = jax.eval_shape(run, data)
+  revised = jax.eval_shape(forget, state, data, np.array([1], np.int32))
+  assert jax.tree.map(lambda leaf: leaf.dtype, revised) == jax.tree.map(
+    lambda leaf: leaf.dtype, state
+  )
+
+  def evaluate(state, data):
+    params = jax.tree.map(lambda leaf: leaf[0], state.models)
+    return count_shard(model, params, layout.shard_of(data, 0))
+
+  counts = jax.eval_shape(evaluate, revised, data)
+  assert {leaf.dtype for leaf in counts.values()} == {np.dtype(np.float32)}
+
+
 def test_blocks_are_fitted_again_without_a_forgotten_client():
   """Every step reads the blocks before it alone, those after it are there already."""
   options = dict(model="residual", blocks=1, block_features=4, store_sums=True)
   everyone, others = (
     fa.run("deepafl", test_revision.federation(clients), evaluate="global", **options)
-    for clients in (tuple(range(6)), (0, 1, 2, 4, 5))
+    for clients in (test_revision.NAMES, (1, 2, 3, 5, 6))
   )
-  result = fa.forget(everyone, 3, refit=True)
+  result = fa.forget(everyone, 4, refit=True)
   test_revision.assert_same(result, others)
 
 

@@ -211,10 +211,11 @@ def test_refused_in_one_line_with_the_argument(change, pattern):
     fa.from_arrays(**{**GOOD, **change})
 
 
-@pytest.mark.parametrize("client", [3, 0.5])
+@pytest.mark.parametrize("client", ["d", 0, 0.5, True])
 def test_there_is_no_such_client(client):
+  """A client that the data name has no other name, such as its position."""
   fed = fa.federate(fa.from_arrays(**GOOD), partition="natural")
-  with pytest.raises(fa.DataError, match=f"^client={client}: must be a whole"):
+  with pytest.raises(fa.DataError, match=f"^client={client}: "):
     fed.client(client)
 
 
@@ -224,10 +225,12 @@ def test_names_stay_with_their_clients():
   fed = fa.federate(examples, partition="natural", validation_clients=1)
   (out,) = fed.partition.held_out.clients
   assert list(fed.client_names) == ["abc"[i] for i in range(3) if i != out]
-  for number, name in enumerate(fed.client_names):
-    assert in_order(*fed.client(number)) == in_order(X[IDS == name], Y[IDS == name])
+  for name in fed.client_names:
+    assert in_order(*fed.client(name)) == in_order(X[IDS == name], Y[IDS == name])
+  assert fed.validation_names.tolist() == ["abc"[out]]
   made_up = fa.federate(examples, partition="iid", num_clients=2, min_client_size=1)
-  assert made_up.client_names is None
+  assert made_up.names_in_data is None
+  assert made_up.client_names.tolist() == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -350,10 +353,10 @@ def test_clients_hold_their_rows(arrays):
   expected = x.astype(fed.data.train.x.dtype)
   if x.dtype == np.uint8:  # images become numbers in [0, 1]
     expected = expected * np.float32(1 / 255)
-  for number, name in enumerate(names):
+  for name in names:
     rows = in_order(expected[ids == name], y[ids == name])
-    assert in_order(*fed.client(number)) == rows
-    assert in_order(*fed.client_test(number)) == rows
+    assert in_order(*fed.client(name)) == rows
+    assert in_order(*fed.client_test(name)) == rows
 
 
 def test_strange_labels_are_warned_of():

@@ -359,10 +359,9 @@ def test_clients_with_test_rows_alone_are_evaluated_and_never_join(names, option
   assert sorted(set(joins[trains].tolist())) == (
     [0, 2] if "newcomers_at" in options else [0]
   )
-  for client in np.flatnonzero(~trains):
-    name = fed.client_names[client]
+  for name in fed.client_names[~trains]:
     number = "abcdefgh".index(name) if names else int(name)
-    assert sorted(fed.client_test(client)[0][:, 0].tolist()) == (
+    assert sorted(fed.client_test(name)[0][:, 0].tolist()) == (
       np.flatnonzero(TEST_IDS == number).tolist()
     )
   if fed.partition.held_out is not None:
@@ -588,3 +587,131 @@ def test_some_of_the_training_examples():
     rows(91)
   with pytest.raises(OptionError, match="train_examples"):
     federation.federate(source, train_examples=5, partition="natural")
+
+
+def _hospitals(**options):
+  rng = np.random.default_rng(3)
+  x, y = rng.normal(size=(160, 5)), rng.integers(0, 3, 160)
+  options = {"partition": "natural"} | options
+  ids = {"client_ids": [f"H{i:02}" for i in rng.permutation(160) % 8]}
+  if options["partition"] == "dirichlet":
+    ids = {"x_test": x[:40], "y_test": y[:40]}
+  return federation.federate(from_arrays(x, y, **ids), **options)
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    {},
+    {"validation_clients": 2},
+    {"newcomers_at": ((3, 2),)},
+    {"kinds": "permute:3", "seed": 4},
+    {"kinds": "noise:0.5", "validation_clients": 2},
+    {"partition": "dirichlet", "num_clients": 8, "min_client_size": 1},
+  ],
+)
+def test_others_are_bit_identical_without_a_client(options):
+  """Else a run before and a run after are not paired: other rows, other patients."""
+  before = _hospitals(**options)
+  name = before.client_names[3]
+  after = _hospitals(without=name, **options)
+  assert after.client_names.tolist() == before.client_names.tolist()
+  for client in before.client_names:
+    for old, new in (
+      (before.client(client), after.client(client)),
+      (before.client_test(client), after.client_test(client)),
+    ):
+      if client == name:
+        assert [len(part) for part in new] == [0, 0]
+      else:
+        for a, b in zip(old, new):
+          np.testing.assert_array_equal(a, b)
+  stay = np.arange(8 - options.get("validation_clients", 0)) != 3
+  joins = before.data.train.joins
+  joins = np.zeros(len(stay), np.int32) if joins is None else joins
+  np.testing.assert_array_equal(after.data.train.joins[stay], joins[stay])
+  assert after.data.train.joins[3] == NEVER
+  assert not after.label_histogram[3].any()
+  np.testing.assert_array_equal(
+    after.label_histogram[stay], before.label_histogram[stay]
+  )
+  if before.kinds is not None:
+    np.testing.assert_array_equal(after.kinds.of_client, before.kinds.of_client)
+  if options.get("validation_clients"):
+    assert after.validation_names.tolist() == before.validation_names.tolist()
+    np.testing.assert_array_equal(
+      after.partition.held_out.train_order, before.partition.held_out.train_order
+    )
+  if before.options.partition == "natural":  # the whole test set is that of the clients
+    tests = before.data.test.size
+    assert after.data.whole_test.size.sum() == tests.sum() - tests[3]
+  assert after.hashes["partition"] != before.hashes["partition"]
+  assert after.hashes["data"] == before.hashes["data"]
+  assert after.options.without == (name,)
+
+
+@pytest.mark.parametrize("features", ["none", "standardize"])
+def test_federations_with_and_without_a_client_are_a_pair(features):
+  """Though the scale of the others is their own; another seed is no pair."""
+  everybody, less, least = (
+    _hospitals(features=features, **options)
+    for options in ({}, {"without": "H03"}, {"without": ["H03", "H05"]})
+  )
+  assert (
+    len({federation.pair_hash(fed.hashes) for fed in (everybody, less, least)}) == 1
+  )
+  assert everybody.hashes.keys() == {"data", "partition"}
+  assert federation.pair_hash(
+    _hospitals(seed=1, features=features, without="H03").hashes
+  ) != (federation.pair_hash(less.hashes))
+  if features == "standardize":
+    x, _ = less.client("H00")
+    rows = np.concatenate([less.client(name)[0] for name in less.client_names])
+    np.testing.assert_allclose(rows.mean(0), 0, atol=1e-6)
+    assert np.abs(x - everybody.client("H00")[0]).max() > 0
+
+
+def test_a_validation_client_leaves_too():
+  before = _hospitals(validation_clients=3)
+  name = before.validation_names[1]
+  after = _hospitals(validation_clients=3, without=[name])
+  assert after.client_names.tolist() == before.client_names.tolist()
+  for client in before.client_names:
+    np.testing.assert_array_equal(before.client(client)[0], after.client(client)[0])
+  sizes = before.partition.held_out.train_size
+  assert after.partition.held_out.train_size.tolist() == [sizes[0], 0, sizes[2]]
+  assert after.data.held_out.size.tolist() == [sizes[0], 0, sizes[2]]
+  assert int(after.data.train.validation[1]) == sizes[0] + sizes[2]
+
+
+def test_a_file_has_all_clients_and_can_be_used_again(tmp_path):
+  """As for validation clients: who leaves is said by the option."""
+  fed = _hospitals(without=["H02"])
+  path = tmp_path / "partition.npz"
+  partition_file.write_partition_file(path, fed.partition, fed.labels)
+  everybody = _hospitals(partition="file", partition_file=str(path))
+  np.testing.assert_array_equal(everybody.client("H05")[0], fed.client("H05")[0])
+  assert len(everybody.client("H02")[0])
+  less = _hospitals(partition="file", partition_file=str(path), without="H02")
+  assert less.hashes == fed.hashes
+
+
+@pytest.mark.parametrize(
+  "options, says",
+  [
+    ({"without": "H8"}, "without=H8: no client of this name"),
+    ({"without": 3}, "without=3: no client of this name"),
+    ({"without": True}, "without=True: must be the name of a client"),
+    ({"without": []}, "without: give at least one client"),
+    ({"without": ["H01", "H01"]}, "without=H01,H01: H01 is given twice"),
+    ({"without": [f"H{i:02}" for i in range(8)]}, "leaves no client with training"),
+    ({"without": "H01", "shift": "increment"}, "without and shift: give one"),
+    (
+      {"without": "8", "partition": "iid", "num_clients": 8},
+      "without=8: must be a whole number in",
+    ),
+  ],
+)
+def test_who_cannot_be_left_out(options, says):
+  with pytest.raises(OptionError, match=says):
+    _hospitals(**options)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg.data import allocate
-from fedjax_alg.data.hold_out import check_hold_out, hold_out, put_back
+from fedjax_alg.data.hold_out import check_hold_out, hold_out, leave_out, put_back
 from fedjax_alg.data.partition import Partition, partition_hash
 from tests.data.reading import arrays, refuses, rows
 
@@ -132,3 +132,37 @@ def test_not_twice():
   assert hold_out(remaining, 0, 0) is remaining
   with pytest.raises(ValueError, match="already"):
     hold_out(remaining, 1, 0)
+
+
+@given(splits(), st.data())
+def test_who_leaves_changes_nothing_of_the_others(partition, draw):
+  """Places, rows and validation clients stay, else before and after are unpaired."""
+  train = np.flatnonzero(partition.train_size > 0)
+  count = draw.draw(st.integers(0, len(train) - 1))
+  before = hold_out(partition, count, draw.draw(st.integers(0, 2**31)))
+  out = set(draw.draw(st.sets(st.integers(0, partition.num_clients - 1), min_size=1)))
+  held_out = set() if count == 0 else set(before.held_out.clients.tolist())
+  if not set(train.tolist()) - held_out - out or (count and not held_out - out):
+    refuses(
+      lambda: leave_out(before, sorted(out), ["x"]), "without=x: leaves no client"
+    )
+    return
+  after = leave_out(before, sorted(out), ["x"])
+  assert after.num_clients == before.num_clients
+  for place, client in enumerate(before.places.tolist()):
+    for which in ("train", "test"):
+      expected = [] if client in out else rows(before, which, place)
+      assert rows(after, which, place) == expected
+  if count:
+    np.testing.assert_array_equal(after.held_out.clients, before.held_out.clients)
+    starts = allocate.offsets(before.held_out.train_size)
+    expected = [
+      before.held_out.train_order[start : start + size]
+      for client, start, size in zip(
+        before.held_out.clients.tolist(), starts, before.held_out.train_size
+      )
+      if client not in out
+    ]
+    np.testing.assert_array_equal(after.held_out.train_order, np.concatenate(expected))
+  assert partition_hash(put_back(after)) == partition_hash(partition)
+  assert put_back(after).flags == partition.flags

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.program
 CLIENTS, COHORT, ROUNDS = 4, 3, 4
 #: Examples of the clients; each number is a program of theirs.
 SIZES = (20, 30, 20, 30)
+NAMES = [f"H{client}" for client in range(CLIENTS)]
 OPTIONS = dict(rounds=ROUNDS, eval_every=1, seeds=[3], evaluate=("global",))
 
 
@@ -39,7 +40,7 @@ def federation():
     fa.from_arrays(
       digits.x_train[:rows],
       digits.y_train[:rows],
-      np.repeat(np.arange(CLIENTS), SIZES),
+      np.repeat(NAMES, SIZES),
       x_test=digits.x_test,
       y_test=digits.y_test,
     ),
@@ -59,7 +60,7 @@ def setting_from_file(method, extra=()):
 def code_and_clients(method, extra=()):
   """What both sides know, and compiled programs: pieces of a round, and a draw."""
   code = Code(setting_from_file(method, extra))
-  clients = [Client(code, i, *federation().client(i)) for i in range(CLIENTS)]
+  clients = [Client(code, i, *federation().client(NAMES[i])) for i in range(CLIENTS)]
   return code, clients, ({}, [])
 
 
@@ -179,19 +180,35 @@ def test_a_client_leaves_the_server_of_a_method_in_closed_form(tmp_path):
   server = machines.server(tmp_path)
   server.play()
   machines.asked.clear()
-  outcome = server.forget([2])
+  with pytest.raises(fa.OptionError, match="^clients=H0,H1,H2,H3: hold all training"):
+    server.forget(NAMES)
+  with pytest.raises(fa.OptionError, match="^clients=2: no client of this name"):
+    server.forget([2])
+  assert not machines.asked
+  outcome = server.forget("H2")
   assert {question.client for question in machines.asked} == {2}
-  assert (outcome.asked, outcome.bytes_up > 0) == ([2], True)
+  assert (outcome.asked, outcome.bytes_up > 0) == (["H2"], True)
   result = fa.run("fedacnnl", federation(), **options("fedacnnl", extra))
-  expected = fa.forget(result, 2).global_params()
+  expected = fa.forget(result, "H2").global_params()
   problems.assert_close(server.global_params(), expected)
   again = machines.server(tmp_path)
   problems.assert_equal(again.global_params(), server.global_params())
-  with pytest.raises(fa.OptionError, match="^clients=2: "):
-    again.forget([2])
+  with pytest.raises(
+    fa.OptionError, match="^clients=H2: is forgotten|^clients=H2: nev"
+  ):
+    again.forget(["H2"])
   machines.silent[1, 3] = False
-  with pytest.raises(fa.OptionError, match="^clients=3: no answer, so nothing"):
-    again.forget([3])
+  with pytest.raises(fa.OptionError, match="^clients=H3: no answer, so nothing"):
+    again.forget(["H3"])
+  # As `forget` of the app names them: who is gone is skipped.
+  machines.silent.clear()
+  flower._forget(again, 'H2, "H1"', tmp_path, evaluates=False)
+  (line,) = (tmp_path / "rounds.jsonl").read_text().splitlines()
+  assert json.loads(line)["forgotten"] == ["H1"]
+  flower._forget(again, "H1,H2", tmp_path, evaluates=False)
+  with pytest.raises(fa.OptionError, match="^forget=H9: no client of this name"):
+    flower._forget(again, "H1,H9", tmp_path, evaluates=False)
+  assert len((tmp_path / "rounds.jsonl").read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -267,13 +284,13 @@ def test_who_is_lost_is_dropped_and_what_came_late_does_not_count():
   """SCAFFOLD: what a client has kept of a round that it lost would show."""
   first = Machines("scaffold")
   server = first.server()
-  lost = [(number, server.play().asked[0]) for number in (1, 2)]
+  lost = [(number, NAMES.index(server.play().asked[0])) for number in (1, 2)]
   machines = Machines("scaffold")
   machines.silent = dict(zip(lost, (True, False)))
   server = machines.server()
   for number, models in enumerate(simulate("scaffold", lost), 1):
     outcome = server.play()
-    assert outcome.lost == [client for r, client in lost if r == number]
+    assert outcome.lost == [NAMES[client] for r, client in lost if r == number]
     problems.assert_close(server.global_params(), models)
   # Whoever has answered is not asked again when another one is lost.
   assert len(machines.asked) == COHORT * ROUNDS
@@ -281,7 +298,7 @@ def test_who_is_lost_is_dropped_and_what_came_late_does_not_count():
 
 def test_who_is_lost_between_two_questions_has_not_taken_part():
   machines, complete = Machines("mime"), Machines("mime").server()
-  client = complete.play().asked[-1]
+  client = NAMES.index(complete.play().asked[-1])
   answers = machines.ask
 
   def ask(questions):

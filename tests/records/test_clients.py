@@ -1,7 +1,9 @@
 """clients.csv and assignment.csv, read by another reader than ours."""
 
 import csv
+import json
 import math
+from typing import Any
 
 import chex
 import numpy as np
@@ -11,7 +13,7 @@ from fedjax_alg.records import clients
 
 pytestmark = pytest.mark.fast
 
-FINAL = {
+FINAL: dict[str, Any] = {
   "clients": {
     "local": {
       "test_examples": np.array([[4, 0, 3], [4, 0, 3]]),
@@ -34,21 +36,28 @@ def read(path):
     return list(csv.DictReader(file))
 
 
+def _assignment(folder):
+  return read(folder / "assignment.csv")
+
+
 @pytest.mark.parametrize("names", [None, ("ann", "b, c", "007")])
 def test_a_row_for_each_seed_protocol_and_client(tmp_path, names):
-  clients.write_clients(tmp_path, FINAL, (3, 5), names)
+  called = {} if names is None else {"client_names": json.dumps(names)}
+  clients.write_clients(tmp_path, FINAL | called, (3, 5))
   rows = read(tmp_path / "clients.csv")
-  assert tuple(rows[0]) == clients.list_columns(names)
-  assert ("name" in rows[0]) == (names is not None)
+  assert tuple(rows[0]) == clients.list_columns()
+  order = list("012") if names is None else list(names)
   assert [(row["seed"], row["protocol"], row["client"]) for row in rows] == [
     (seed, protocol, client)
     for seed in "35"
     for protocol in ("local", "assigned")
-    for client in "012"
+    for client in order
+  ]
+  assert [(row["client"], int(row["group"])) for row in _assignment(tmp_path)] == [
+    pair for groups in FINAL["membership"].tolist() for pair in zip(order, groups)
   ]
   for row in rows:
-    client, seed = int(row["client"]), (3, 5).index(int(row["seed"]))
-    assert row.get("name") == (None if names is None else names[client])
+    client, seed = order.index(row["client"]), (3, 5).index(int(row["seed"]))
     assert int(row["train_examples"]) == FINAL["train_examples"][client]
     for name, values in FINAL["clients"][row["protocol"]].items():
       np.testing.assert_array_equal(float(row[name]), values[seed, client])
@@ -75,17 +84,18 @@ def test_very_many_clients_are_arrays(tmp_path, monkeypatch, main):
     "train_examples": rng.integers(1, 300, 500),
     "membership": rng.integers(-1, 4, (2, 500)).astype(np.int32),
   }
-  clients.write_clients(tmp_path, final, (3, 5), None)
+  clients.write_clients(tmp_path, final, (3, 5))
   assert clients.read_many(tmp_path) == {}
   monkeypatch.setattr(clients, "MOST_IN_TEXT", 499)
   names = [f"client {i}" for i in range(500)]
-  clients.write_clients(tmp_path, final, (3, 5), names)
+  final["client_names"] = json.dumps(names)
+  clients.write_clients(tmp_path, final, (3, 5))
   assert [path.name for path in tmp_path.iterdir()] == ["clients.npz"]
   arrays = clients.read_many(tmp_path)
-  assert arrays.keys() == {"clients", "train_examples", "membership"}
+  assert arrays.keys() == {"clients", "train_examples", "membership", "client_names"}
   chex.assert_trees_all_equal(arrays, {name: final[name] for name in arrays})
   with np.load(tmp_path / "clients.npz") as stored:
-    assert stored["name"].tolist() == names and stored["seed"].tolist() == [3, 5]
+    assert stored["client"].tolist() == names and stored["seed"].tolist() == [3, 5]
     if main == "accuracy":
       assert stored["local_hits"].dtype == np.uint8
     assert stored["group"].dtype == np.int8
@@ -102,10 +112,8 @@ def test_tables_of_the_run_before_do_not_stay(tmp_path):
   """Nothing measured at clients, no groups; and an old run without losses."""
   old = {"local": {"accuracy": np.ones((2, 3))}}
   for measured in ({}, old):
-    clients.write_clients(tmp_path, FINAL, (3, 5), None)
-    clients.write_clients(
-      tmp_path, {"clients": measured, "membership": None}, (3, 5), None
-    )
+    clients.write_clients(tmp_path, FINAL, (3, 5))
+    clients.write_clients(tmp_path, {"clients": measured, "membership": None}, (3, 5))
     assert not list(tmp_path.iterdir())
 
 
@@ -113,7 +121,7 @@ def test_tables_of_the_run_before_do_not_stay(tmp_path):
 def test_kinds_of_clients_are_a_column(tmp_path, monkeypatch, most):
   monkeypatch.setattr(clients, "MOST_IN_TEXT", most)
   kinds = np.array([1, 0, 1], np.int32)
-  clients.write_clients(tmp_path, FINAL | {"kinds": kinds}, (3, 5), None)
+  clients.write_clients(tmp_path, FINAL | {"kinds": kinds}, (3, 5))
   many = clients.read_many(tmp_path)
   if most == 1:
     np.testing.assert_array_equal(many["kinds"], kinds)
@@ -121,4 +129,4 @@ def test_kinds_of_clients_are_a_column(tmp_path, monkeypatch, most):
     assert not many
     rows = read(tmp_path / "clients.csv")
     assert [int(row["kind"]) for row in rows] == 4 * [1, 0, 1]
-    assert tuple(rows[0]) == clients.list_columns(None, kinds=True)
+    assert tuple(rows[0]) == clients.list_columns(kinds=True)

@@ -1,6 +1,7 @@
 """Comparing runs: estimates, costs to targets, paired tests, labels."""
 
 import itertools
+import json
 import re
 
 import matplotlib
@@ -9,6 +10,7 @@ import pytest
 from scipy import stats
 
 import fedjax_alg as fa
+from fedjax_alg.data.federation import pair_hash
 from fedjax_alg.runs import compare as compare_lib
 from fedjax_alg.runs import styles
 from tests import made_runs
@@ -165,6 +167,25 @@ def test_every_data_set_has_its_own_baseline(load, baseline, pairs):
     second: "",
     "alone": "",
   }
+
+
+def test_a_run_without_a_client_is_paired_and_says_so(load, tmp_path):
+  """All other clients have the same rows; of another partition they have not."""
+  both = {"all": load(SCORES_A)}
+  hashes = both["all"].summary()["hashes"]
+  for name, partition in (("less", hashes["partition"]), ("other", "Q")):
+    folder = made_runs.write(
+      tmp_path / name, SCORES_B, partition="R", data={"without": ("Smith, J", "b")}
+    )
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["hashes"]["all_clients"] = pair_hash(hashes | {"partition": partition})
+    (folder / "summary.json").write_text(json.dumps(summary))
+    both[name] = fa.load_run(folder)
+  comparison = fa.compare(both)
+  (pair,) = comparison.pairs
+  assert pair.label == "less"
+  assert pair.notes == ('less is without the clients "Smith, J",b',)
+  assert comparison.unpaired == {"other": "the partition differs"}
 
 
 def test_seeds_in_another_order_are_paired_by_seed(load):

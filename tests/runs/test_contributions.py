@@ -35,7 +35,7 @@ def test_a_smaller_loss_is_better(fit):
 def test_who_has_been_forgotten_contributes_nothing(fit):
   """And is not in the table; another measure than the task's is refused."""
   share = fa.contributions(fa.forget(fit, [0, 3]))
-  np.testing.assert_array_equal(share.clients, [1, 2, 4])
+  assert share.clients == ("1", "2", "4")
   with pytest.raises(fa.OptionError, match="^metric=size: must be one of accuracy"):
     fa.contributions(fit, metric="size")
 
@@ -51,21 +51,44 @@ def test_iterative_methods_are_trained_again_without_each_client():
   """As on data that never had the client, with one program for all of them."""
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=(90, 4)).astype(np.float32), rng.integers(0, 3, 90)
-  owner = np.repeat(np.arange(3), 30)
+  owner = np.repeat([1, 2, 3], 30)  # no names of positions
 
   def federate(rows):
     examples = fa.from_arrays(x[rows], y[rows], owner[rows], x_test=x, y_test=y)
     return fa.federate(examples, partition="natural")
 
   options = dict(participation=1, rounds=3, evaluate=("global",), client_lr=0.5)
-  result = fa.run("fedavg", federate(owner < 3), **options)
+  result = fa.run("fedavg", federate(owner < 4), **options)
   with pytest.raises(fa.OptionError, match="^algorithm=fedavg: not in closed form"):
     fa.contributions(result)
   share = fa.contributions(result, metric="loss", retrain=True)
-  last = fa.run("fedavg", federate(owner < 2), **options).metrics["global"]["loss"]
+  last = fa.run("fedavg", federate(owner < 3), **options).metrics["global"]["loss"]
   np.testing.assert_allclose(share.without[:, 2], last[:, -1], rtol=1e-6)
   assert share.without.shape == (1, 3) and np.ptp(share.without) > 0
-  np.testing.assert_array_equal(share.clients, [0, 1, 2])
+  assert share.clients == ("1", "2", "3")
+
+
+def test_there_is_no_model_without_the_only_client():
+  """Its contribution is no 0: that would be the score of its own model."""
+  x = np.random.default_rng(1).normal(size=(20, 4))
+  examples = fa.from_arrays(
+    x, np.arange(20) % 2, client_ids=["south"] * 20, x_test=x, y_test=np.arange(20) % 2
+  )
+  fit_ = fa.run("fedacnnl", fa.federate(examples), **OPTIONS)
+  for retrain in (False, True):
+    with pytest.raises(fa.OptionError, match="^clients: south holds all training"):
+      fa.contributions(fit_, retrain=retrain)
+
+
+def test_scores_of_equations_without_a_solution_are_none():
+  """Of NaN the first class would be predicted, as if the client mattered so much."""
+  x = np.random.default_rng(1).normal(size=(30, 4))
+  owner, y = np.repeat(list("abc"), 10), np.arange(30) % 2
+  x[owner != "c", 3] = 0  # c alone has this feature
+  fed = fa.federate(fa.from_arrays(x, y, client_ids=owner, x_test=x, y_test=y))
+  fit_ = fa.run("afl", fed, **OPTIONS)
+  with pytest.raises(fa.NonFiniteError, match="without c have no solution.*singular"):
+    fa.contributions(fit_)
 
 
 def test_the_command_writes_a_table_and_a_picture(fit, tmp_path, capsys):

@@ -1,7 +1,10 @@
 """Several partitions, each with a seed of its own, as one result."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from scipy import stats
 
 import fedjax_alg as fa
 
@@ -39,10 +42,61 @@ def test_every_partition_is_dealt_and_run_by_itself(feds, result):
   np.testing.assert_array_equal(
     result.history["train_loss"][1], alone.history["train_loss"][0]
   )
-  x, _ = feds[1].client_test(2)
+  x, _ = feds[1].client_test("c")
   np.testing.assert_array_equal(
     result.predict(x, "c", proba=True, seed=1), alone.predict(x, "c", proba=True)
   )
+
+
+def test_each_client_has_an_interval_over_the_partitions(feds, result):
+  """By the definition: Student's t of its scores, of the splits that test it."""
+  assert result.client_names.tolist() == list("abcd")
+  scores = [part.clients["local"]["auroc"][0, 2] for part in result.results]
+  mean, half = result.estimate("auroc", "local", client="c")
+  np.testing.assert_allclose(mean, np.mean(scores))
+  low, high = stats.t.interval(0.95, 2, np.mean(scores), stats.sem(scores))
+  np.testing.assert_allclose((mean - half, mean + half), (low, high))
+  assert result.estimate(client="c") == (mean, half)
+  for arguments, says in (
+    (dict(client="e"), "^client=e: no client of this name"),
+    (dict(client=2), "^client=2: no client of this name"),
+    (dict(client="c", protocol="global"), "^protocol=global: must be one of local"),
+    (dict(client="c", metric="mse"), "^metric=mse: must be one of "),
+  ):
+    with pytest.raises(fa.OptionError, match=says):
+      result.estimate(**arguments)
+
+
+def test_a_client_may_be_held_out_of_some_partitions():
+  """Its interval is of the others; positions would be those of other clients."""
+  rng = np.random.default_rng(1)
+  x, owner = rng.normal(size=(120, 3)), rng.choice(list("abcd"), 120)
+  examples = fa.from_arrays(x, rng.integers(0, 2, 120), owner)
+  feds = fa.federate(examples, partitions=4, seed=1, validation_clients=1)
+  names = [fed.client_names.tolist() for fed in feds]
+  client = next(
+    name for name in "abcd" if len({of.index(name) for of in names if name in of}) == 2
+  )
+  pooled: Any = fa.run("fedavg", feds, **OPTIONS)
+  scores = [
+    part.clients["local"]["accuracy"][0, of.index(client)]
+    for part, of in zip(pooled.results, names)
+    if client in of
+  ]
+  assert 1 < len(scores)
+  mean, half = pooled.estimate("accuracy", "local", client=client)
+  np.testing.assert_allclose(mean, np.mean(scores))
+  np.testing.assert_allclose(
+    half,
+    stats.t.ppf(0.975, len(scores) - 1) * np.std(scores, ddof=1) / len(scores) ** 0.5,
+  )
+  with pytest.raises(fa.OptionError, match="^client_names: the partitions have diff"):
+    pooled.client_names  # noqa: B018
+  with pytest.raises(fa.OptionError, match="^client=z: no client of this name"):
+    pooled.estimate(client="z")
+  made_up = fa.federate("digits", partitions=2, num_clients=4)
+  with pytest.raises(fa.OptionError, match="^client=0: the data do not name"):
+    fa.run("fedavg", made_up, **OPTIONS).estimate(client=0)
 
 
 def test_pooled_results_are_compared_partition_by_partition(feds, result, tmp_path):
@@ -62,6 +116,11 @@ def test_pooled_results_are_compared_partition_by_partition(feds, result, tmp_pa
   np.testing.assert_array_equal(
     again.metrics["global"]["auroc"][0], result.metrics["global"]["auroc"][2]
   )
+  # Without the data, the folder says how the clients are called.
+  assert again.client_names.tolist() == list("abcd")
+  assert again.estimate(client="c")[0] == result.clients["local"]["auroc"][2, 2]
+  rows = (folder / "partition_2" / "clients.csv").read_text("utf-8").splitlines()
+  assert [row.split(",")[2] for row in rows] == ["client", *"abcd"]
 
 
 def test_a_sweep_chooses_over_partitions(feds, result):

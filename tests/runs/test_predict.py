@@ -88,7 +88,7 @@ def test_a_folder_predicts_without_the_data(run, frames, tmp_path):
   ],
 )
 def test_the_models_of_clients_predict_their_rows(frames, name, options):
-  """Of groups, personal ones and mixtures: by the client's name or number."""
+  """Of groups, personal ones and mixtures: by the client's name."""
   fed = federate(frames)
   result = fa.run(name, fed, evaluate="local", **OPTIONS, **options)
   _, test = frames
@@ -101,7 +101,7 @@ def test_the_models_of_clients_predict_their_rows(frames, name, options):
     )
   if name == "ifca":
     np.testing.assert_array_equal(
-      result.predict(rows, number),
+      result.predict(rows, hospital),
       result.predict(rows, model=int(result.membership[0, number])),
     )
     with pytest.raises(fa.OptionError, match="^client: give the client whose model"):
@@ -151,8 +151,8 @@ def test_a_regression_predicts_numbers():
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    (dict(client="nort"), "client=nort: no client of this name .one of east, north"),
-    (dict(client=17), "client=17: "),
+    (dict(client="nort"), "client=nort: no client of this name, did you mean 'north'"),
+    (dict(client=0), "client=0: no client of this name .one of east, north"),
     (dict(client=0, model=1), "model=1: only read without client"),
     (dict(model=1), "model=1: "),
     (dict(seed=2), "seed=2: "),

@@ -129,14 +129,15 @@ def test_arrays_have_to_be_given(saved, own_fed):
   loaded = fa.load_run(folder)
   chex.assert_trees_all_equal(loaded.global_params(), result.global_params())
   with pytest.raises(fa.RunFolderError, match="arrays, .* the federation"):
-    loaded.client_params(3)
+    loaded.client_params("d")
   other_data = fa.federate(
     fa.from_arrays(**small.make_arrays(seed=1)), partition="natural"
   )
   with pytest.raises(fa.RunFolderError, match="trained on other data"):
-    fa.load_run(folder, federation=other_data).client_params(3)
+    fa.load_run(folder, federation=other_data).client_params("d")
   chex.assert_trees_all_equal(
-    fa.load_run(folder, federation=own_fed).client_params(3), result.client_params(3)
+    fa.load_run(folder, federation=own_fed).client_params("d"),
+    result.client_params("d"),
   )
 
 
@@ -146,10 +147,10 @@ def test_what_a_client_deploys_is_adapted_to_it(saved, own_fed):
   (accuracies,) = result.clients["local"]["accuracy"]
   np.testing.assert_array_equal(np.isnan(accuracies), [False] * 5 + [True])
   (shared,) = result.global_params()["params"]["kernel"]
-  for client in range(5):
+  for client, accuracy in zip("abcde", accuracies):
     params = result.client_params(client)
     assert not np.allclose(params["params"]["kernel"], shared)
-    assert accuracies[client] == pytest.approx(
+    assert accuracy == pytest.approx(
       small.accuracy(params, *own_fed.client_test(client))
     )
 
@@ -362,13 +363,13 @@ def test_an_algorithm_and_a_model_of_ones_own_have_to_be_given(own_fed, tmp_path
   folder = result.save(tmp_path)
   loaded = fa.load_run(folder, federation=own_fed, algorithm=mine, model=model)
   chex.assert_trees_all_equal(loaded.global_params(), result.global_params())
-  chex.assert_trees_all_equal(loaded.client_params(2), result.client_params(2))
+  chex.assert_trees_all_equal(loaded.client_params("c"), result.client_params("c"))
   unknown = fa.load_run(folder, federation=own_fed, algorithm=mine)
   np.testing.assert_array_equal(unknown.global_params()["0"], result.global_params()[0])
   with pytest.raises(fa.RunFolderError, match="no name, .* the model"):
-    unknown.client_params(2)
+    unknown.client_params("c")
   with pytest.raises(fa.RunFolderError, match="your fedavg .* its algorithm"):
-    fa.load_run(folder, federation=own_fed, model=model).client_params(2)
+    fa.load_run(folder, federation=own_fed, model=model).client_params("c")
 
 
 def test_a_partition_is_read_from_the_folder_of_the_run(fed, tmp_path):

@@ -6,14 +6,18 @@ import functools
 import jax
 import numpy as np
 import pytest
+from scipy import special
 
 import experiments.forget
 import fedjax_alg as fa
 from fedjax_alg.rounds.closed_form import from_bits
+from fedjax_alg.runs import revision
 from tests import problems
 
 pytestmark = pytest.mark.program
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
+#: The data number their clients from 1, so a position is the name of another one.
+NAMES = tuple(range(1, CLIENTS + 1))
 OPTIONS = dict(evaluate=("global",), store_sums=True)
 NETWORK = OPTIONS | dict(model="mlp", hidden=(7,), code_centred=True, normalize=True)
 
@@ -21,20 +25,20 @@ NETWORK = OPTIONS | dict(model="mlp", hidden=(7,), code_centred=True, normalize=
 def examples():
   """Inputs, classes, and the client of each row; no two clients are as large."""
   rng = np.random.default_rng(0)
-  owner = np.repeat(np.arange(CLIENTS), 4 + 3 * np.arange(CLIENTS))
+  owner = np.repeat(NAMES, 4 + 3 * np.arange(CLIENTS))
   y = rng.integers(CLASSES, size=owner.size)
   x = (rng.normal(size=(owner.size, FEATURES)) + y[:, None]).astype(np.float32)
   return x, y, owner
 
 
 @functools.cache
-def federation(clients=tuple(range(CLIENTS))):
-  """The clients with these ids and their examples, as if there were no others."""
+def federation(clients=NAMES):
+  """The clients of these names and their examples, as if there were no others."""
   x, y, owner = examples()
   every = fa.federate(
     fa.from_arrays(x, y, owner, x_test=x[:9], y_test=y[:9]), partition="natural"
   )
-  ids, data = list(clients), every.data
+  ids, data = [NAMES.index(name) for name in clients], every.data
   return dataclasses.replace(
     every,
     data=data._replace(
@@ -45,11 +49,12 @@ def federation(clients=tuple(range(CLIENTS))):
       class_weight=data.class_weight[ids],
     ),
     label_histogram=every.label_histogram[ids],
+    names_in_data=every.names_in_data[ids],
   )
 
 
 @functools.cache
-def fit(clients=tuple(range(CLIENTS)), network=False):
+def fit(clients=NAMES, network=False):
   return fa.run("fedacnnl", federation(clients), **NETWORK if network else OPTIONS)
 
 
@@ -75,7 +80,7 @@ def assert_same(result, expected):
   )
 
 
-@pytest.mark.parametrize("order", ([1, 4], [4, 1], [[4, 1]]))
+@pytest.mark.parametrize("order", ([2, "5"], [5, 2], [["5", np.int64(2)]]))
 def test_forgetting_in_any_order_is_never_having_taken_part(order, tmp_path):
   """Solved by NumPy, too, and read from a folder between the steps."""
   result = fit()
@@ -83,8 +88,8 @@ def test_forgetting_in_any_order_is_never_having_taken_part(order, tmp_path):
     result = fa.load_run(
       fa.forget(result, clients).save(tmp_path / str(i)), **{"federation": federation()}
     )
-  assert_same(result, fit((0, 2, 3, 5)))
-  shards = [federation().client(client) for client in (0, 2, 3, 5)]
+  assert_same(result, fit((1, 3, 4, 6)))
+  shards = [federation().client(client) for client in (1, 3, 4, 6)]
   x, y = map(np.concatenate, zip(*shards))
   x = np.concatenate([x, np.ones((len(x), 1))], 1).astype(np.float64)
   ridge = np.eye(FEATURES + 1)
@@ -103,16 +108,61 @@ def test_forgetting_in_any_order_is_never_having_taken_part(order, tmp_path):
   np.testing.assert_allclose(kernel, weights[:-1].T, rtol=1e-5, atol=1e-6)
   np.testing.assert_array_equal(
     result.metrics["global"]["accuracy"][:, -1],
-    fit((0, 2, 3, 5)).metrics["global"]["accuracy"][:, -1],
+    fit((1, 3, 4, 6)).metrics["global"]["accuracy"][:, -1],
   )
-  actions = [revision["action"] for revision in result.facts["revisions"]]
-  assert actions == ["forget"] * len(order)
+  listed = [(of["action"], of["clients"]) for of in result.facts["revisions"]]
+  assert listed == [
+    ("forget", [str(name) for name in np.ravel(clients)]) for clients in order
+  ]
   assert result.facts["revisions"][0]["of_state"] == fit().state_hash()
+
+
+def test_a_federation_without_them_is_the_same(tmp_path):
+  """`without` of a federation is the other way to the run that never had them."""
+  x, y, owner = examples()
+  data = fa.from_arrays(x, y, owner, x_test=x[:9], y_test=y[:9])
+  without = fa.federate(data, partition="natural", without=[2, 5])
+  result = fa.run("fedacnnl", without, **OPTIONS)
+  assert_same(result, fit((1, 3, 4, 6)))
+  folder = result.save(tmp_path / "run")
+  assert fa.load_run(folder).facts["data"]["without"] == ["2", "5"]
+  loaded = fa.load_run(folder, federation=without)
+  with pytest.raises(fa.OptionError, match="^clients=2: never took part"):
+    fa.forget(loaded, 2)
+  with pytest.raises(fa.RunFolderError, match="trained on other data"):
+    fa.load_run(folder, federation=federation()).client_params(3)
+
+
+def test_who_is_left_out_is_in_no_measure():
+  """Neither in its kind nor as a client without data that a method cannot adapt to."""
+  x, y, owner = examples()
+  kinds = np.where(owner % 2 == 1, "odd", "even")
+  data = fa.from_arrays(x, y, owner, kind_ids=kinds)
+  fed = fa.federate(data, local_test_fraction=0.3, without=[2])
+  result = fa.run(
+    "ditto", fed, rounds=1, cohort_size=3, evaluate=("local", "kinds", "global")
+  )
+  counted = result.clients["local"]["test_examples"][0]
+  assert counted.tolist() == fed.data.test.size.tolist() and counted[1] == 0
+  models = {name: result.client_params(name) for name in NAMES if name != 2}
+  losses = {0: [], 1: []}
+  for name, params in models.items():
+    inner = params["params"]
+    for tested in models:
+      if tested % 2 == name % 2:
+        x_test, y_test = fed.client_test(tested)
+        scores = x_test @ inner["kernel"].T + inner["bias"]
+        of_class = scores[np.arange(len(y_test)), y_test]
+        losses[name % 2] += (special.logsumexp(scores, 1) - of_class).tolist()
+  expected = np.mean([*map(np.mean, losses.values())])
+  np.testing.assert_allclose(
+    result.metrics["kinds"]["loss"][0, -1], expected, rtol=1e-5
+  )
 
 
 def test_the_inverse_gives_the_old_model_back():
   """And clients that are forgotten, added and forgotten again cost no accuracy."""
-  again = fa.add(fa.forget(fa.forget(fit(), 2), 5), [2, 5])
+  again = fa.add(fa.forget(fa.forget(fit(), 3), 6), [3, 6])
   assert_same(again, fit())
   problems.assert_equal(
     again._state().states.sums[0].clients, fit()._state().states.sums[0].clients
@@ -123,13 +173,13 @@ def test_the_inverse_gives_the_old_model_back():
 def test_later_layers_are_fitted_again_by_those_who_remain():
   """Asked for it; the ledger has who was asked, and what was sent."""
   with pytest.raises(fa.OptionError) as error:
-    fa.forget(fit(network=True), 3)
+    fa.forget(fit(network=True), 4)
   assert str(error.value) == (
-    "refit: 3 can be forgotten exactly in layer 1 alone; layer 2 reads what it gives "
+    "refit: 4 can be forgotten exactly in layer 1 alone; layer 2 reads what it gives "
     "out, so that the other clients are asked again (allowed with refit true)"
   )
-  result = fa.forget(fit(network=True), 3, refit=True)
-  assert_same(result, fit((0, 1, 2, 4, 5), network=True))
+  result = fa.forget(fit(network=True), 4, refit=True)
+  assert_same(result, fit((1, 2, 3, 5, 6), network=True))
   first, last = result.records.tables["rounds"][2:]
   old = result.records.tables["rounds"][:2]
   assert [row["cohort_present"] for row in (*old, first, last)] == [6, 6, 1, 5]
@@ -138,7 +188,7 @@ def test_later_layers_are_fitted_again_by_those_who_remain():
     old[1]["floats_up"],
     old[1]["floats_down"],
   )
-  assert_same(fa.add(result, 3, refit=True), fit(network=True))
+  assert_same(fa.add(result, 4, refit=True), fit(network=True))
 
 
 def test_a_resumed_run_forgets_as_the_whole_one(tmp_path):
@@ -152,13 +202,13 @@ def test_a_resumed_run_forgets_as_the_whole_one(tmp_path):
       **NETWORK | {"rounds": rounds},
     )
   loaded = fa.load_run(tmp_path / "run", federation=federation())
-  ours, whole = (fa.forget(r, 3, refit=True) for r in (loaded, fit(network=True)))
+  ours, whole = (fa.forget(r, 4, refit=True) for r in (loaded, fit(network=True)))
   problems.assert_equal(ours._state().states.sums, whole._state().states.sums)
   problems.assert_equal(ours.global_params(), whole.global_params())
 
 
 def test_one_client_sends_what_it_had_sent_and_nobody_else_anything():
-  result = fa.forget(fit(), [0, 2])
+  result = fa.forget(fit(), [1, 3])
   before, after = result.records.tables["rounds"]
   # X'X (a triangle), X'Y, the sums of X and of Y; 4 bytes a float.
   up = FEATURES * (FEATURES + 1) // 2 + FEATURES * CLASSES + FEATURES + CLASSES
@@ -175,7 +225,7 @@ def test_a_client_that_comes_late_is_added():
   run = functools.partial(fa.run, "fedacnnl", late, evaluate=("global",), rounds=2)
   with pytest.warns(UserWarning, match="has fitted all layers after 1"):
     result = run(store_sums=True)
-  (newcomer,) = np.flatnonzero(~np.asarray(result._state().states.sums[0].clients[0]))
+  (newcomer,) = late.client_names[~result._state().states.sums[0].clients[0]]
   more = fa.add(result, newcomer)
   inside = totals(more)[0].counts.sum()
   assert inside == late.data.train.size.sum() > totals(result)[0].counts.sum()
@@ -185,17 +235,70 @@ def test_a_client_that_comes_late_is_added():
 @pytest.mark.parametrize(
   "change, clients, message",
   [
-    (fa.forget, [3, 3], "clients=3,3: 3 is given twice"),
-    (fa.forget, [6], "clients=6: must be a whole number in [0, 6), the clients"),
+    (fa.forget, [3, "3"], "clients=3,3: 3 is given twice"),
+    (fa.forget, [0], "clients=0: no client of this name"),
     (fa.forget, [], "clients: give at least one client"),
-    (fa.forget, "3", "clients='3': must be ids of clients, for instance [3, 17]"),
+    (fa.forget, "3,9", "clients=9: no client of this name"),
+    (fa.forget, True, "clients=True: must be the name of a client"),
+    (fa.forget, [1.0], "clients=1.0: must be the name of a client"),
     (fa.add, 3, "clients=3: is in the sums already"),
   ],
 )
 def test_clients_that_cannot_leave_or_come(change, clients, message):
   with pytest.raises(fa.OptionError) as error:
     change(fit(), clients)
-  assert str(error.value) == message
+  assert str(error.value).startswith(message)
+
+
+def test_everybody_is_not_forgotten_nor_the_last_one(tmp_path):
+  """The model that they have made would stay, and the deletion would be recorded."""
+  with pytest.raises(fa.OptionError, match="^clients=1,2,3,4,5,6: hold all training"):
+    fa.forget(fit(), NAMES)
+  rest = fa.load_run(
+    fa.forget(fit(), NAMES[:-1]).save(tmp_path / "rest"), federation=federation()
+  )
+  with pytest.raises(fa.OptionError, match="^clients=6: hold all training"):
+    fa.forget(rest, "6")
+  assert len(rest.facts["revisions"]) == 1
+  files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+  words = [str(tmp_path / "rest"), "--clients=6", f"--out={tmp_path / 'none'}"]
+  assert experiments.forget.main(words) != 0
+  assert files == {
+    path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()
+  }
+
+
+@pytest.mark.parametrize(
+  "inside, ids, is_left",
+  [
+    ([[[1, 1, 0]]], [0], True),
+    ([[[1, 1, 0]]], [0, 1], False),
+    ([[[1, 1, 0]]], [2, 1], True),
+    # Two seeds, whose second lost client 0; two steps likewise.
+    ([[[1, 1, 0], [0, 1, 0]]], [1], False),
+    ([[[1, 1, 0]], [[0, 1, 0]]], [1], False),
+    # Nobody took part: there is nothing to forget of the start.
+    ([[[1, 1, 0]], [[0, 0, 0]]], [1], True),
+  ],
+)
+def test_someone_is_left_in_the_total_of_each_step_and_seed(inside, ids, is_left):
+  """Later steps of a network, or other seeds, may have lost clients."""
+  inside, names = np.array(inside, bool), np.array(list("abc"))
+  if is_left:
+    revision.check_rest(inside, names, ids)
+    return
+  with pytest.raises(fa.OptionError, match="^clients=.*: hold all training examples"):
+    revision.check_rest(inside, names, ids)
+
+
+def test_who_is_left_may_have_no_solution():
+  """As in a run of these clients alone: four rows do not determine five weights."""
+  options = dict(evaluate="global", store_sums=True)
+  fit_ = fa.run("afl", federation(), **options)
+  with pytest.raises(fa.NonFiniteError, match="singular"):
+    fa.run("afl", federation((1,)), **options)
+  with pytest.raises(fa.NonFiniteError, match="^the equations of those who .*singular"):
+    fa.forget(fit_, NAMES[1:])
 
 
 def test_a_client_leaves_once():
@@ -256,8 +359,10 @@ def test_the_command_writes_a_run(tmp_path, capsys):
   for wrong, message in (
     (words, f"--out={out}: exists already; give another folder"),
     ([*words[:2], f"--out={folder}"], f"--out={folder}: is the run itself"),
-    ([words[0], "--clients=a", "--out=x"], "--clients=a: must be ids of clients"),
-    ([words[0], "--clients=9", "--out=x"], "--clients=9: must be a whole number"),
+    ([words[0], "--out=x"], "--clients: give the names of clients"),
+    ([words[0], "--clients=a", "--out=x"], "--clients=a: must be a whole number in"),
+    ([words[0], "--clients=3,9", "--out=x"], "--clients=9: must be a whole number"),
+    ([words[0], "--clients=0,1,2,3,4", "--out=x"], "--clients=0,1,2,3,4: hold all"),
   ):
     assert experiments.forget.main(wrong) != 0
     error = capsys.readouterr().err

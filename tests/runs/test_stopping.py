@@ -189,8 +189,8 @@ def test_a_run_of_its_own_ends_alike(stopped, own_fed, tmp_path):
   assert loaded.stopped == loaded.summary()["stopped"] == f"stop_at {rule}"
   assert loaded.summary()["cost"]["rounds"] == run.rounds[-1] < 8
   chex.assert_trees_all_equal(
-    fa.load_run(tmp_path / "run", federation=own_fed).client_params(1),
-    in_sweep.client_params(1),
+    fa.load_run(tmp_path / "run", federation=own_fed).client_params("b"),
+    in_sweep.client_params("b"),
   )
 
 

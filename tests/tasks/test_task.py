@@ -17,7 +17,7 @@ COLUMNS = dict.fromkeys(
   (
     *tables.columns_of(tasks.Metrics("none", {"none": Metric()})),
     *tables.TIMING,
-    *clients.list_columns(["a"], "none"),
+    *clients.list_columns("none"),
     "partition",
   )
 )

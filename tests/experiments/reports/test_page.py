@@ -138,6 +138,14 @@ def test_clients_and_groups(runs):
   assert page._group_figures({"": {"FedAvg": runs["FedAvg"]}}) == []
 
 
+def test_clients_are_called_by_their_names():
+  """Not by their places, which are the names of others where data number clients."""
+  row = {"FedAvg": np.array([1, 0])}
+  cells = page._cells(row, {"FedAvg": None}, {"FedAvg": ["2", "<1>"]})
+  assert cells["customdata"] == [["client 2", "client &lt;1&gt;"]]
+  assert "customdata" not in page._cells(row, {"FedAvg": None}, {"FedAvg": ["0", "1"]})
+
+
 def test_what_users_write_stays_text(written):
   text = written.read_text("utf-8")
   source = text.index("/**\n* plotly.js")
