@@ -98,10 +98,12 @@ def contributions(
     raise OptionError("`clients`: no step has been solved yet, there are no sums")
   live.prepared.device_data.move(0)  # the data that the clients had in the round
   ids = np.append(clients, inside.shape[1]).astype(np.int32)  # and without nobody
-  counts = jax.device_get(_program(live)(states, live.prepared.device_data.data, ids))
+  counts = tasks.counts_on_host(
+    task, {"global": _program(live)(states, live.prepared.device_data.data, ids)}
+  )
   scores = np.stack(
     [
-      tables.metric_values({"global": _row(counts, i)}, task)["global"][metric]
+      tables.metric_values(_row(counts, i), task)["global"][metric]
       for i in range(len(ids))
     ],
     axis=1,

@@ -90,16 +90,19 @@ class Live:
 
   @functools.cached_property
   def evaluate(self) -> Callable[..., Any]:
-    """The jitted (states) -> what ``programs.evaluate_all`` returns of them."""
+    """(states) -> what ``programs.evaluate_all`` returns of them, on the host."""
     p, rows = self.prepared, rows_of(self.prepared, self.setting)
     program = jax.jit(functools.partial(evaluate_all, p))
-    return lambda states: jax.device_get(
-      program(
+
+    def evaluate(states):
+      counts, sums = program(
         p.device_data.data,
         states,
         *jax.tree.map(lambda leaf: leaf[rows], (p.keys, p.numbers)),
       )
-    )
+      return tasks.counts_on_host(tasks.of(p.model), counts), jax.device_get(sums)
+
+    return evaluate
 
   def with_states(self, states: PyTree) -> "Live":
     """The run with other states; what has been compiled serves it, too."""
