@@ -470,6 +470,37 @@ def test_ranks_are_of_all_examples_of_a_protocol(
   )
 
 
+@pytest.mark.parametrize("sizes", [(300,), (0, 999, 1, 0), (64, 65, 63, 0, 808)])
+def test_turns_have_every_row_once(problem, monkeypatch, sizes):
+  """In the memory that the number of rows decides, however the clients differ."""
+  monkeypatch.setattr(evaluate, "_PLACES", 1)
+  model, size = problem.model._replace(task=RANKED), np.int32(sizes)
+  total, offset = int(size.sum()), np.int32(np.cumsum(size) - size)
+  turns = evaluate._turns(model, jnp.asarray(offset), jnp.asarray(size), total)
+  assert len(turns.shard) * turns.width <= 5 * total + 64 * len(sizes) + 64 * 5
+  assert (turns.size <= turns.width).all()
+  read = [
+    (client, row)
+    for client, first, rows in zip(*map(np.asarray, turns[:3]))
+    for row in range(first, first + rows)
+  ]
+  assert sorted(read) == [
+    (client, row)
+    for client, (first, rows) in enumerate(zip(offset, sizes))
+    for row in range(first, first + rows)
+  ]
+
+
+def test_rows_in_blocks_of_processes_are_those_of_all():
+  offset, size = np.array([0]), np.array([30])
+  rows = layout.client_data(
+    np.ones((30, 2)), np.zeros(30), np.arange(30), offset, size
+  )
+  assert evaluate._num_rows(rows) == 30
+  of_two = rows._replace(y=np.stack([rows.y, rows.y]), blocks=())
+  assert evaluate._num_rows(of_two) == 60
+
+
 def test_examples_that_many_clients_share_are_too_many(problem, case, monkeypatch):
   """Each client reads its kind's rows: a place for each would not fit."""
   monkeypatch.setattr(evaluate, "_MOST_PLACES", 12 * 247)
