@@ -269,15 +269,15 @@ def sum_and_keep(
   )
 
   def add(carry, *block):
-    total, kept, place = carry
+    total, numbers, place = carry
     part, of_rows = fn(*block)
-    kept = {
+    numbers = {
       name: jax.lax.dynamic_update_slice_in_dim(
-        kept[name], leaf, place, 0, allow_negative_indices=False
+        numbers[name], leaf, place, 0, allow_negative_indices=False
       )
       for name, leaf in of_rows.items()
     }
-    return trees.add(total, part), kept, place + rows
+    return trees.add(total, part), numbers, place + rows
 
   return fold_blocks(shard, add, zero, rows)[:2]
 

@@ -210,11 +210,11 @@ def _num_rows(rows: Any) -> int:
   return int(y.shape[0] * (y.shape[1] - layout.PADDING_ROWS))
 
 
-def _kept(
+def _examples(
   scores: tasks.Sums, size: Array, client: Array | None = None
-) -> tasks.Examples | None:
+) -> tasks.ExampleScores | None:
   """What is kept of the examples; None if nothing is."""
-  return tasks.Examples(scores, size, client) if scores else None
+  return tasks.ExampleScores(scores, size, client) if scores else None
 
 
 def confusion(model: Model) -> Measure:
@@ -564,7 +564,7 @@ def _held_out_counts(
   )
   return tasks.Counts(
     {name: leaf.sum(0) for name, leaf in sums.items()},
-    examples=_kept(scores, turns.size),
+    examples=_examples(scores, turns.size),
   )
 
 
@@ -591,7 +591,7 @@ def _whole_counts(
   num_models = jax.tree.leaves(models)[0].shape[0]
   return tasks.Counts(
     {name: leaf.sum(0) for name, leaf in sums.items()},
-    examples=_kept(
+    examples=_examples(
       {name: jnp.moveaxis(leaf, 0, 1) for name, leaf in scores.items()},
       jnp.broadcast_to(shards.size, (num_models, *shards.size.shape)),
     ),
@@ -719,7 +719,7 @@ def _with_examples(
     numbers = jnp.arange(len(kinds.size), dtype=jnp.int32)[:, None]
     size = jnp.where(kinds.client[place][None] == numbers, size[None], 0)
   client = None if of_clients is None else turns.shard
-  return tasks.Counts(counts.sums, of_clients, _kept(scores, size, client))
+  return tasks.Counts(counts.sums, of_clients, _examples(scores, size, client))
 
 
 def _entries(model: Model, data: EvaluationData, rows: int, key: Key) -> int:

@@ -131,7 +131,12 @@ def statistics(
 
   if not with_spread:
     return AdditiveStatistics(
-      zero_means, add_means, lambda means: means.counts.sum(), floats_sent, 2.0 * d
+      zero_means,
+      add_means,
+      lambda means: means.counts.sum(),
+      floats_sent,
+      2.0 * d,
+      counts=lambda means: means.counts,
     )
   return AdditiveStatistics(
     zero,
@@ -140,4 +145,5 @@ def statistics(
     floats_sent,
     2.0 * d,
     send,
+    counts=lambda spread: spread.means.counts,
   )

@@ -167,7 +167,7 @@ class Derivatives:
       )
 
       def run_to_evaluation(i, carry):
-        state, losses, counted = carry
+        state, losses, logged = carry
         state = jax.lax.fori_loop(
           i * every,
           jnp.minimum((i + 1) * every, rounds),
@@ -184,32 +184,36 @@ class Derivatives:
           state,
           losses.at[i].set((loss / rows).mean()),
           jax.tree.map(
-            lambda rows, row: rows.at[i].set(jax.lax.stop_gradient(row)), counted, counts
+            lambda rows, row: rows.at[i].set(jax.lax.stop_gradient(row)),
+            logged,
+            counts,
           ),
         )
 
       shapes = jax.eval_shape(validate_on, data, state, keys.evaluation)["validation"]
-      state, losses, counted = jax.lax.fori_loop(
+      state, losses, logged = jax.lax.fori_loop(
         jnp.int32(0),
         (rounds + every - 1) // every,
         run_to_evaluation,
         (
           state,
           jnp.full(number, jnp.nan),
-          jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape), leaf.dtype), shapes),
+          jax.tree.map(
+            lambda leaf: jnp.zeros((number, *leaf.shape), leaf.dtype), shapes
+          ),
         ),
       )
       assert algorithm.global_params is not None
-      return losses, counted, algorithm.global_params(state)
+      return losses, logged, algorithm.global_params(state)
 
-    losses, counted, models = loop.over_seeds(one_seed, p.map_seeds)(
+    losses, logged, models = loop.over_seeds(one_seed, p.map_seeds)(
       states, keys, numbers
     )
-    return (losses, models), counted
+    return (losses, models), logged
 
   def _push(self, data, keys, numbers, at, rounds):
     fn = functools.partial(self._losses, data, keys, numbers, rounds)
-    (losses, models), (slopes, tangents), counted = jax.vmap(
+    (losses, models), (slopes, tangents), logged = jax.vmap(
       lambda direction: jax.jvp(fn, (at,), (direction,), has_aux=True),
       out_axes=(None, 0, None),
     )(jnp.eye(len(self.by)))
@@ -227,7 +231,7 @@ class Derivatives:
         for i in range(self.prepared.rows)
       ]
     )
-    return losses, slopes, bent.mean(0), counted, models
+    return losses, slopes, bent.mean(0), logged, models
 
   def at(
     self,
@@ -248,12 +252,12 @@ class Derivatives:
     """
     p = self.prepared
     rounds = self._rounds if rounds is None else rounds
-    *outputs, counted, models = self._program(*self._arguments(values or {}, rounds))
+    *outputs, logged, models = self._program(*self._arguments(values or {}, rounds))
     losses, slopes, bent = (
       np.asarray(leaf, np.float64) for leaf in jax.device_get(outputs)
     )
     task = tasks.of(p.model)
-    counts = tasks.counts_on_host(task, {"validation": counted})["validation"]
+    counts = tasks.counts_on_host(task, {"validation": logged})["validation"]
     main = tasks.summarize_counts(task, counts)[task.main]  # [N, E, K]
     every = self._every
     when = np.minimum(np.arange(every, rounds + every, every), rounds)

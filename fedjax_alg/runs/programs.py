@@ -300,7 +300,9 @@ class Programs:
     p = self.prepared
     counts, sums = self._evaluate(p.device_data.data, states, p.keys, p.numbers)
     counts = tasks.counts_on_host(tasks.of(p.model), counts)
-    return {protocol: counts[protocol] for protocol in p.protocols}, jax.device_get(sums)
+    return {protocol: counts[protocol] for protocol in p.protocols}, jax.device_get(
+      sums
+    )
 
   def membership(self, states: PyTree) -> np.ndarray | None:
     """Reads the group of each client.

@@ -6,6 +6,7 @@ import functools
 import os
 import pathlib
 from typing import Any
+import warnings
 
 from flax import serialization
 import jax
@@ -20,7 +21,7 @@ from fedjax_alg.data.concepts import is_pattern
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, owned, processes, samplers
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.errors import OptionError, check_one_of, reason
+from fedjax_alg.errors import OptionError, check_one_of, reason, with_names
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import (
   as_index,
@@ -370,7 +371,8 @@ class RunResult:
         examples.
       client: the number or the name of a client, to predict with its model: the model
         of its group, or its personal one (``client_params``). None: the global model.
-      proba: whether to return probabilities.
+      proba: whether to return probabilities. Methods in closed form warn if their
+        outputs are scores, which have none (``outputs="log_odds"``).
       model: which of K global models predicts; only read without ``client``.
       seed: index of the seed in ``seeds``.
       best: whether the global model of the seed's best round predicts, in the
@@ -406,7 +408,11 @@ class RunResult:
             f"`{name}`={value}: only read without `client`, whose model is its own"
           )
       predictor, params = self._client_predictor(client, seed)
-    return predictor.predict(params, x, proba)
+    predicted = predictor.predict(params, x, proba)
+    caution = predict_lib.caution_of_scores(self.facts, predictor.task) if proba else ""
+    if caution:
+      warnings.warn(with_names(caution), stacklevel=2)
+    return predicted
 
   @functools.cached_property
   def _predictors(self) -> tuple[predict_lib.Predictor, predict_lib.Predictor]:

@@ -8,7 +8,7 @@ from fedjax_alg.tasks.binary import BINARY
 from fedjax_alg.tasks.classification import CLASSIFICATION, MAX_MATRIX, cross_entropy
 from fedjax_alg.tasks.counts import (
   Counts,
-  Examples,
+  ExampleScores,
   counts_on_host,
   per_client_metrics,
   sum_over_clients,
@@ -25,7 +25,7 @@ __all__ = [
   "CLASSIFICATION",
   "Counts",
   "DENSE",
-  "Examples",
+  "ExampleScores",
   "Labels",
   "MAX_MATRIX",
   "MULTI_LABEL",

@@ -12,7 +12,7 @@ from fedjax_alg.tasks.task import Sums, Task
 from fedjax_alg.typing import Array
 
 
-class Examples(NamedTuple):
+class ExampleScores(NamedTuple):
   """What is kept of each example (``Task.scores``), in T turns of W places.
 
   The leading axes of ``size`` are those of the sums; the first of them are those
@@ -32,7 +32,7 @@ class Counts(NamedTuple):
   #: are not counted one by one
   clients: Sums | None = None
   #: None if the task keeps nothing, and on the host (``counts_on_host``)
-  examples: Examples | None = None
+  examples: ExampleScores | None = None
 
 
 def sum_over_clients(
@@ -76,9 +76,7 @@ def sum_over_clients(
   )
 
 
-def counts_on_host(
-  task: Task, counts: Mapping[str, Counts]
-) -> dict[str, Counts]:
+def counts_on_host(task: Task, counts: Mapping[str, Counts]) -> dict[str, Counts]:
   """Fetches counts, and adds to the sums what follows from each example.
 
   Args:
@@ -105,12 +103,12 @@ def _ranked(task: Task, counts: Counts) -> Counts:
   together: list[Mapping[str, np.ndarray]] = []
   by_client: list[Mapping[str, np.ndarray]] = []
   for place in np.ndindex(*leading):
-    counted = np.arange(width) < size[place][:, None]
-    few = {name: leaf[place[: leaf.ndim - 2]][counted] for name, leaf in scores.items()}
-    everyone = np.zeros(counted.sum(), np.int64)
+    valid = np.arange(width) < size[place][:, None]
+    few = {name: leaf[place[: leaf.ndim - 2]][valid] for name, leaf in scores.items()}
+    everyone = np.zeros(valid.sum(), np.int64)
     together.append(task.ranks(few, everyone, 1))
     if client is not None and clients is not None:
-      group = np.repeat(client[place], counted.sum(-1))
+      group = np.repeat(client[place], valid.sum(-1))
       by_client.append(task.ranks(few, group, len(clients["rows"][place])))
 
   def stack(parts: list[Mapping[str, np.ndarray]], *last: int) -> Sums:

@@ -166,9 +166,7 @@ def check_pooled(result: object, sums: Mapping[str, AnyArray]) -> dict[str, AnyA
   return dict(result)
 
 
-def check_scores(
-  result: object, outputs: PyTree, y: PyTree
-) -> dict[str, AnyArray]:
+def check_scores(result: object, outputs: PyTree, y: PyTree) -> dict[str, AnyArray]:
   """Numbers of each example."""
   del outputs
   if not isinstance(result, Mapping) or not result:

@@ -246,9 +246,7 @@ class Task:
   #: (scores [n], group [n] int, G) -> name -> [G]: what ``values`` reads of each
   #: group of examples beside its sums; computed on the host, with NumPy
   ranks: (
-    Callable[
-      [Mapping[str, np.ndarray], np.ndarray, int], Mapping[str, np.ndarray]
-    ]
+    Callable[[Mapping[str, np.ndarray], np.ndarray, int], Mapping[str, np.ndarray]]
     | None
   ) = None
   #: (outputs, y, mask) -> the confusion matrix [L, L]; None: there is none

@@ -445,9 +445,7 @@ def test_ranks_are_of_all_examples_of_a_protocol(
     ("copy", ~NEW),
   ):
     some = np.flatnonzero(selected)
-    models = [
-      logits((i + (protocol == "copy")) % K, case.tests[i]) for i in range(C)
-    ]
+    models = [logits((i + (protocol == "copy")) % K, case.tests[i]) for i in range(C)]
     assert counts[protocol].sums["pairs_won"] == pairs_won(
       [case.tests[i] for i in some], [models[i] for i in some]
     )
@@ -493,9 +491,7 @@ def test_turns_have_every_row_once(problem, monkeypatch, sizes):
 
 def test_rows_in_blocks_of_processes_are_those_of_all():
   offset, size = np.array([0]), np.array([30])
-  rows = layout.client_data(
-    np.ones((30, 2)), np.zeros(30), np.arange(30), offset, size
-  )
+  rows = layout.client_data(np.ones((30, 2)), np.zeros(30), np.arange(30), offset, size)
   assert evaluate._num_rows(rows) == 30
   of_two = rows._replace(y=np.stack([rows.y, rows.y]), blocks=())
   assert evaluate._num_rows(of_two) == 60

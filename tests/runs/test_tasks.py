@@ -329,9 +329,7 @@ def test_raw_columns_are_ranked_as_scikit_learn_ranks_them():
     np.testing.assert_allclose(of[name][0, -1], every, atol=1e-4)
     np.testing.assert_allclose(result.clients["local"][name][0], alone, atol=2e-3)
     np.testing.assert_allclose(of[f"client_{name}"][0, -1], np.mean(alone), atol=1e-3)
-    np.testing.assert_allclose(
-      of[f"worst_decile_{name}"][0, -1], min(alone), atol=2e-3
-    )
+    np.testing.assert_allclose(of[f"worst_decile_{name}"][0, -1], min(alone), atol=2e-3)
 
 
 def test_two_classes_are_measured_at_each_hospital(tmp_path):

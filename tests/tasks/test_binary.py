@@ -27,14 +27,14 @@ def count(logits, y, mask=None):
   return jax.tree.map(np.asarray, _count(logits, y, mask))
 
 
-def counted(logits, y, size=None, client=None, **leaves):
-  """Counts on the host of rows in one turn, or in turns as ``Examples`` has them."""
+def on_host(logits, y, size=None, client=None, **leaves):
+  """Counts on the host of rows in turns (``ExampleScores``), by default in one."""
   size = np.array([len(y)]) if size is None else size
   scores = {
     name: np.asarray(leaf).reshape(len(size), -1)
     for name, leaf in BINARY.scores(logits, y).items()
   }
-  counts = tasks.Counts(examples=tasks.Examples(scores, size, client), **leaves)
+  counts = tasks.Counts(examples=tasks.ExampleScores(scores, size, client), **leaves)
   return tasks.counts_on_host(BINARY, {"local": counts})["local"]
 
 
@@ -64,7 +64,7 @@ def test_metrics_are_those_of_scikit_learn(seed, spread, shift, share, decimals)
   logits, y = draw(seed, spread, shift, share)
   if decimals is not None:
     logits = np.round(logits, decimals)
-  result = tasks.summarize_counts(BINARY, counted(logits, y, sums=count(logits, y)))
+  result = tasks.summarize_counts(BINARY, on_host(logits, y, sums=count(logits, y)))
   scores = margins(logits)
   for name, expected in (
     ("auroc", sk.roc_auc_score(y, scores)),
@@ -137,7 +137,7 @@ def test_each_client_has_what_its_rows_alone_give():
   sums = [count(*part) for part in parts]
   stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *sums)
   every = tuple(map(np.concatenate, zip(*parts)))
-  counts = counted(
+  counts = on_host(
     *every,
     size=np.full(4, ROWS),
     client=np.arange(4),
@@ -146,10 +146,10 @@ def test_each_client_has_what_its_rows_alone_give():
   )
   of_clients = tasks.per_client_metrics(BINARY, counts.clients, 1)
   result = tasks.summarize_counts(BINARY, counts)
-  together = tasks.summarize_counts(BINARY, counted(*every, sums=count(*every)))
+  together = tasks.summarize_counts(BINARY, on_host(*every, sums=count(*every)))
   for name in ("auroc", "auprc", "f1", "brier", "ece", "balanced_accuracy"):
     alone = [
-      tasks.summarize_counts(BINARY, counted(*part, sums=of))[name]
+      tasks.summarize_counts(BINARY, on_host(*part, sums=of))[name]
       for part, of in zip(parts, sums)
     ]
     np.testing.assert_allclose(of_clients[name], alone, rtol=1e-5, err_msg=name)
