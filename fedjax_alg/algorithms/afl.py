@@ -117,7 +117,6 @@ def afl(
   `bias`, X_k has a column of ones, or X and Y are centered by the sums of all.
 
   Raises:
-    OptionError: the model is not one dense layer, or `outputs` are not those of its
-      task.
+    OptionError: the model is not one dense layer, or its task has no such `outputs`.
   """
   return fit_head(model, hparams, hparams.outputs, map_clients)

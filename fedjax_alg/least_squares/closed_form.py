@@ -38,9 +38,9 @@ class HeadOutputs:
 
   outputs: str = hyper(
     "auto",
-    "what the model's outputs are: scores = those of least squares, as in the paper, "
-    "whose softmax is no probability; log_odds = log odds of the classes, by the means "
-    "and the covariance of the scores; auto = log_odds with task binary, else scores",
+    "outputs of the model: scores = least-squares scores, as in the paper, whose "
+    "softmax is no probability; log_odds = log odds of the classes, from the means and "
+    "the covariance of the scores; auto = log_odds with task binary, else scores",
     choices=("auto", "scores", "log_odds"),
     later=True,
   )

@@ -384,7 +384,7 @@ def log_odds(
   by_class = layer.unfold(moments.classes).sum(1)  # [L, d]
   sums = _product(moments.total[None], kernel)[0]
   mean = sums / number
-  means = _product(by_class, kernel) / _at_least_one(counts)[:, None] - mean
+  means = _product(by_class, kernel) / _at_least_one(counts)[:, None] - mean[None]
   means = jnp.where(counts[:, None] > 0, means, jnp.zeros_like(means))
   square = _product(kernel.T, _product(moments.gram, kernel)) / number
   overall = square - jnp.outer(mean, mean)

@@ -112,6 +112,20 @@ def test_with_the_ridge_removed_it_is_least_squares_of_all_the_data():
     np.testing.assert_allclose(weights, first, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", ["afl", "afl_dual"])
+def test_pixels_that_never_change_leave_the_solution_of_least_norm(name):
+  """The embedded digits with the defaults ended in NaN: their sums have no inverse."""
+  fed = fa.federate("digits", partition="dirichlet", num_clients=10)
+  result = fa.run(name, fed, evaluate="global")
+  total = int(fed.data.train.size.sum())
+  x, y = fed.data.train.x[:total].reshape(total, -1), fed.data.train.y[:total]
+  assert (x == 0).all(0).any()
+  expected = np.linalg.lstsq(x.astype(float), np.eye(10)[y], rcond=None)[0]
+  kernel = result.global_params()["params"]["kernel"][0]
+  np.testing.assert_allclose(kernel.T, expected, rtol=1e-4, atol=1e-5)
+  assert result.metrics["global"]["accuracy"][0, -1] > 0.9
+
+
 def test_what_is_sent():
   _, cost = program(True)(SIZES)
   d = FEATURES
