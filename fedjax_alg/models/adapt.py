@@ -298,7 +298,7 @@ def _check_own(task: tasks.Task, outputs: PyTree, y: PyTree) -> None:
   ranks = _ranks_of_nothing(task, outputs, y)
   with user_code(f"values of the task {task.name}"):
     values = task.measured(
-      {name: np.zeros((2, *leaf.shape)) for name, leaf in sums.items()} | ranks
+      {**{name: np.zeros((2, *leaf.shape)) for name, leaf in sums.items()}, **ranks}
     )
   for name in task.better:
     shape = np.shape(values[name]) if name in values else None
@@ -311,7 +311,9 @@ def _check_own(task: tasks.Task, outputs: PyTree, y: PyTree) -> None:
   _check_further(task, sums, outputs, y)
 
 
-def _ranks_of_nothing(task: tasks.Task, outputs: PyTree, y: PyTree) -> tasks.Sums:
+def _ranks_of_nothing(
+  task: tasks.Task, outputs: PyTree, y: PyTree
+) -> dict[str, np.ndarray]:
   """What ``ranks`` gives of two groups without an example, [2] each."""
   if task.scores is None or task.ranks is None:
     return {}
@@ -342,8 +344,10 @@ def _check_further(
   )
   with user_code("values" + suffix + ", of what its pooled gives,"):
     values = task.measured(
-      {name: np.zeros(leaf.shape) for name, leaf in clients.items()}
-      | _ranks_of_nothing(task, outputs, y)
+      {
+        **{name: np.zeros(leaf.shape) for name, leaf in clients.items()},
+        **_ranks_of_nothing(task, outputs, y),
+      }
     )
   if task.main not in values:
     raise OptionError(

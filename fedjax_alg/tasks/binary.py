@@ -92,7 +92,7 @@ def _values(sums: Sums) -> Sums:
   total, negative, positive = rows.sum(-1), rows[..., 0], rows[..., 1]
   nothing = if_any(total)
   calibration = sums["calibration"]
-  gaps = abs(calibration[..., 1, :] - calibration[..., 2, :]).sum(-1)
+  gaps = np.abs(calibration[..., 1, :] - calibration[..., 2, :]).sum(-1)
   occurs = (rows > 0).sum(-1)
   return {
     "auroc": ratio(sums["pairs_won"], positive * negative)

@@ -104,7 +104,10 @@ def _ranked(task: Task, counts: Counts) -> Counts:
   by_client: list[Mapping[str, np.ndarray]] = []
   for place in np.ndindex(*leading):
     valid = np.arange(width) < size[place][:, None]
-    few = {name: leaf[place[: leaf.ndim - 2]][valid] for name, leaf in scores.items()}
+    few = {
+      name: np.asarray(leaf)[place[: leaf.ndim - 2]][valid]
+      for name, leaf in scores.items()
+    }
     everyone = np.zeros(valid.sum(), np.int64)
     together.append(task.ranks(few, everyone, 1))
     if client is not None and clients is not None:
