@@ -28,8 +28,9 @@ from fedjax_alg.typing import Numeric, PyTree
 Sums = Any
 
 
-#: The bias of a class of which nobody has had an example: it is never predicted.
-ABSENT = -1e30
+#: The bias of a class without examples, which is never predicted: below all scores,
+#: and its square is a float32 still.
+ABSENT = -1e15
 
 
 @dataclasses.dataclass(frozen=True)
