@@ -539,7 +539,6 @@ ALGORITHMS: dict[str, Entry] = {
     all_clients=True,
     rounds=heads.single_round("afl"),
     caution=afl.caution_ridge,
-    nonfinite=_SINGULAR + "`remove_ridge` false and `client_ridge` more than 0",
     no_compression_because=_SUMS,
   ),
   "fed3r": _head(
@@ -571,7 +570,6 @@ ALGORITHMS: dict[str, Entry] = {
     adapts=True,
     rounds=heads.single_round("afl_dual"),
     caution=afl.caution_ridge,
-    nonfinite=_SINGULAR + "`remove_ridge` false and `client_ridge` more than 0",
     no_compression_because=_SUMS,
   ),
   "deepafl": _deployed(

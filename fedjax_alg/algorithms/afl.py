@@ -13,8 +13,9 @@ paper's pairwise "absolute aggregation" of these equals
 W = (sum_k A_k)^-1 sum_k X_k'Y_k, and this formula is computed here. A client
 therefore sends X_k'Y_k instead of W_k, which has as many floats. The sum of the
 A_k contains K gamma I. Removing this term (RI) leaves plain least squares,
-(sum_k X_k'X_k)^-1 sum_k X_k'Y_k. A test compares the result with the paper's
-formulas.
+(sum_k X_k'X_k)^-1 sum_k X_k'Y_k, and where features depend on each other, so that
+no inverse exists, the solution of least norm (the limit for gamma to 0). A test
+compares the result with the paper's formulas.
 
 The paper computes features with a pre-trained network. Here the features are
 those of the option `features`, or the inputs in the user's file
@@ -28,7 +29,7 @@ from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.conditions import POSITIVE, only
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import solve
-from fedjax_alg.least_squares.closed_form import StoredSums
+from fedjax_alg.least_squares.closed_form import HeadOutputs, StoredSums
 from fedjax_alg.least_squares.heads import head_of
 from fedjax_alg.least_squares.layer_fits import LayerFits, double_field
 from fedjax_alg.least_squares.private import PrivateMoments
@@ -37,8 +38,8 @@ from fedjax_alg.rounds.layerwise import layerwise
 
 
 @dataclasses.dataclass(frozen=True)
-class AFLHParams(StoredSums, PrivateMoments):
-  """Hyper-parameters of AFL."""
+class RidgeHParams(StoredSums, PrivateMoments):
+  """Hyper-parameters of AFL's least squares."""
 
   client_ridge: float = hyper(
     1.0,
@@ -66,15 +67,42 @@ class AFLHParams(StoredSums, PrivateMoments):
   double: str = double_field()
 
 
-def caution_ridge(hparams: AFLHParams, num_params: int) -> str:
+@dataclasses.dataclass(frozen=True)
+class AFLHParams(RidgeHParams, HeadOutputs):
+  """Hyper-parameters of AFL."""
+
+
+def caution_ridge(hparams: RidgeHParams, num_params: int) -> str:
   """Warns of a ridge that is removed again."""
   del num_params
   ridge = hparams.client_ridge
-  if not hparams.remove_ridge or ridge in (0.0, AFLHParams.client_ridge):
+  if not hparams.remove_ridge or ridge in (0.0, RidgeHParams.client_ridge):
     return ""
   return (
     f"`client_ridge`={ridge:g}: without effect, the server removes it "
     "(keep it with `remove_ridge` false)"
+  )
+
+
+def fit_head(
+  model: Model, hparams: RidgeHParams, outputs: str, map_clients: MapClients
+) -> Algorithm[ClosedFormState]:
+  """Makes AFL, whose head has these outputs (``HeadOutputs``).
+
+  Raises:
+    OptionError: the model is not one dense layer, or it has no such outputs.
+  """
+  gamma = 0.0 if hparams.remove_ridge else hparams.client_ridge
+  return layerwise(
+    (head_of(model, "afl"),),
+    LayerFits(ridge=repr(gamma), bias=hparams.bias, adaptive_batch=False),
+    map_clients=map_clients,
+    total_ridge=lambda ridge, clients: ridge * clients,
+    private=hparams,
+    task=tasks.of(model),
+    store_sums=hparams.store_sums,
+    least_norm=True,
+    outputs=outputs,
   )
 
 
@@ -89,17 +117,6 @@ def afl(
   `bias`, X_k has a column of ones, or X and Y are centered by the sums of all.
 
   Raises:
-    OptionError: the model is not one dense layer.
+    OptionError: the model is not one dense layer, or its task has no such `outputs`.
   """
-  layers = (head_of(model, "afl"),)
-  gamma = 0.0 if hparams.remove_ridge else hparams.client_ridge
-  settings = LayerFits(ridge=repr(gamma), bias=hparams.bias, adaptive_batch=False)
-  return layerwise(
-    layers,
-    settings,
-    map_clients=map_clients,
-    total_ridge=lambda ridge, clients: ridge * clients,
-    private=hparams,
-    task=tasks.of(model),
-    store_sums=hparams.store_sums,
-  )
+  return fit_head(model, hparams, hparams.outputs, map_clients)

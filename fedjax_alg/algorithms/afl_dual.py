@@ -31,7 +31,7 @@ from fedjax_alg.rounds.closed_form import ClosedFormState
 
 
 @dataclasses.dataclass(frozen=True)
-class AFLDualHParams(afl.AFLHParams):
+class AFLDualHParams(afl.RidgeHParams):
   """Hyper-parameters of AFL with a personal stream."""
 
   refinement_ridge: str = hyper(
@@ -70,7 +70,8 @@ def afl_dual(
   """
   layer, task = head_of(model, "afl_dual"), tasks.of(model)
   (mu,) = per_layer("refinement_ridge", hparams.refinement_ridge, 1, False)
-  primary = afl.afl(model, hparams, map_clients=map_clients)
+  # The refinement is fitted to what scores leave of the targets.
+  primary = afl.fit_head(model, hparams, "scores", map_clients)
   width = hparams.refinement_features or layer.fan_in
   phi = lambda x: x
   if hparams.refinement_features:

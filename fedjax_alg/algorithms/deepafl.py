@@ -29,15 +29,22 @@ from fedjax_alg.least_squares import moments
 from fedjax_alg.least_squares.closed_form import (
   AdditiveStatistics,
   ClosedFormStep,
+  HeadOutputs,
   StoredSums,
 )
-from fedjax_alg.least_squares.layer_fits import FitPlan, LayerFits, per_layer, steps_of
+from fedjax_alg.least_squares.layer_fits import (
+  FitPlan,
+  LayerFits,
+  gives_log_odds,
+  per_layer,
+  steps_of,
+)
 from fedjax_alg.least_squares.solve import sandwiched
 from fedjax_alg.rounds.closed_form import ClosedFormState, make_closed_form
 
 
 @dataclasses.dataclass(frozen=True)
-class DeepAFLHParams(StoredSums):
+class DeepAFLHParams(StoredSums, HeadOutputs):
   """Hyper-parameters of DeepAFL."""
 
   ridge: str = hyper(
@@ -130,6 +137,7 @@ def deepafl(
     )
   options = LayerFits(ridge=hparams.ridge, bias="none")
   gammas = per_layer("ridge", hparams.ridge, 1, True)
+  log_odds = gives_log_odds(hparams.outputs, task)
 
   def head_step(later: Sequence[Layer]) -> ClosedFormStep:
     inputs = lambda params, x: head.inputs(_before(later, params), x)
@@ -140,6 +148,8 @@ def deepafl(
       lambda gamma, _: gamma,
       (),
       task=task,
+      # Blocks are fitted to what the scores leave of the targets.
+      log_odds=log_odds and not later,
     )
     return steps_of(plan)[0]
 

@@ -22,12 +22,13 @@ from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import solve
-from fedjax_alg.least_squares.closed_form import StoredSums
+from fedjax_alg.least_squares.closed_form import HeadOutputs, StoredSums
 from fedjax_alg.least_squares.heads import head_of, with_unit_columns
 from fedjax_alg.least_squares.layer_fits import (
   FitPlan,
   LayerFits,
   double_field,
+  gives_log_odds,
   per_layer,
   steps_of,
 )
@@ -35,7 +36,7 @@ from fedjax_alg.rounds.closed_form import ClosedFormState, make_closed_form
 
 
 @dataclasses.dataclass(frozen=True)
-class Fed3RHParams(StoredSums):
+class Fed3RHParams(StoredSums, HeadOutputs):
   """Hyper-parameters of Fed3R."""
 
   ridge: str = hyper(
@@ -77,9 +78,18 @@ def fed3r(
     )
   options = LayerFits(ridge=hparams.ridge, bias=hparams.bias)
   gammas = per_layer("ridge", hparams.ridge, 1, True)
-  plan = FitPlan((layer,), options, gammas, lambda ridge, clients: ridge, (), task=task)
+  plan = FitPlan(
+    (layer,),
+    options,
+    gammas,
+    lambda ridge, clients: ridge,
+    (),
+    task=task,
+    log_odds=gives_log_odds(hparams.outputs, task),
+  )
   (step,) = steps_of(plan)
-  if hparams.normalize:
+  # Log odds do not depend on the norms of the scores' weights.
+  if hparams.normalize and not plan.log_odds:
     step = with_unit_columns(step, layer)
   return make_closed_form(
     [step], map_clients=map_clients, task=task, store_sums=hparams.store_sums

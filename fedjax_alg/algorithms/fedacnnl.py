@@ -18,7 +18,7 @@ from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
-from fedjax_alg.least_squares.closed_form import StoredSums
+from fedjax_alg.least_squares.closed_form import HeadOutputs, StoredSums
 from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of, per_layer
 from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds.closed_form import ClosedFormState
@@ -26,7 +26,7 @@ from fedjax_alg.rounds.layerwise import layerwise
 
 
 @dataclasses.dataclass(frozen=True)
-class FedACnnLHParams(StoredSums, PrivateMoments, LayerFits):
+class FedACnnLHParams(StoredSums, PrivateMoments, HeadOutputs, LayerFits):
   """Hyper-parameters of FedACnnL."""
 
 
@@ -107,6 +107,7 @@ def fedacnnl(
     private=hparams,
     task=tasks.of(model),
     store_sums=hparams.store_sums,
+    outputs=hparams.outputs,
   )
 
 

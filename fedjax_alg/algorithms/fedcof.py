@@ -75,6 +75,7 @@ def fedcof(
     solve,
     floats_down=lambda num_classes: num_classes * d,
     solve_flops=lambda num_classes: d**3 / 3 + 4.0 * num_classes * d * d,
+    head=layer,
   )
   if hparams.normalize:
     step = with_unit_columns(step, layer)

@@ -53,8 +53,6 @@ def fedncm(
   def solve(total, context):
     means = class_means.class_means(total)
     bias = -jnp.square(means).sum(1) if euclidean else jnp.zeros_like(total.counts)
-    # A class without examples is never predicted.
-    bias = jnp.where(total.counts > 0, bias, jnp.full_like(bias, -1e30))
     scale = jnp.asarray(2.0 if euclidean else 1.0, means.dtype)
     params = put_weights(layer, context.params, scale * means.T, bias)
     return (params if euclidean else unit_columns(layer, params)), ()
@@ -64,6 +62,7 @@ def fedncm(
     solve,
     floats_down=lambda num_classes: num_classes * (layer.fan_in + euclidean),
     solve_flops=lambda num_classes: 3.0 * num_classes * layer.fan_in,
+    head=layer,
   )
   return make_closed_form(
     [step], map_clients=map_clients, task=task, store_sums=hparams.store_sums

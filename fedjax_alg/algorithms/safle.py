@@ -21,7 +21,7 @@ import dataclasses
 from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.hparams import hyper
-from fedjax_alg.least_squares.closed_form import StoredSums
+from fedjax_alg.least_squares.closed_form import HeadOutputs, StoredSums
 from fedjax_alg.least_squares.heads import head_of
 from fedjax_alg.least_squares.layer_fits import LayerFits, double_field
 from fedjax_alg.least_squares.private import PrivateMoments
@@ -30,7 +30,7 @@ from fedjax_alg.rounds.layerwise import layerwise
 
 
 @dataclasses.dataclass(frozen=True)
-class SAFLeHParams(StoredSums, PrivateMoments):
+class SAFLeHParams(StoredSums, PrivateMoments, HeadOutputs):
   """Hyper-parameters of SAFLe."""
 
   ridge: str = hyper(
@@ -58,4 +58,5 @@ def safle(
     private=hparams,
     task=tasks.of(model),
     store_sums=hparams.store_sums,
+    outputs=hparams.outputs,
   )

@@ -243,6 +243,45 @@ def sum_blocks(
   )
 
 
+def sum_and_keep(
+  shard: Shard,
+  fn: Callable[[PyTree, PyTree, Array], tuple[PyTree, dict[str, Array]]],
+  rows: int,
+  width: int,
+) -> Any:
+  """``sum_blocks`` of a function that gives numbers of each row, too.
+
+  Args:
+    shard: the client's data, of at most ``width`` rows.
+    fn: (x, y, mask) -> the tree that is summed, and name -> [rows].
+    rows: number of rows in a block.
+    width: W; places for the numbers, a multiple of ``rows``.
+
+  Returns:
+    The sums, and name -> [W]; places without a row hold anything.
+  """
+  fn = jax.jit(fn, inline=True)
+  sums, of_rows = jax.eval_shape(fn, *block_shapes(shard, rows))
+  zero = (
+    jax.tree.map(jnp.zeros_like, sums),
+    {name: jnp.zeros(width, leaf.dtype) for name, leaf in of_rows.items()},
+    jnp.int32(0),
+  )
+
+  def add(carry, *block):
+    total, numbers, place = carry
+    part, of_rows = fn(*block)
+    numbers = {
+      name: jax.lax.dynamic_update_slice_in_dim(
+        numbers[name], leaf, place, 0, allow_negative_indices=False
+      )
+      for name, leaf in of_rows.items()
+    }
+    return trees.add(total, part), numbers, place + rows
+
+  return fold_blocks(shard, add, zero, rows)[:2]
+
+
 def block_shapes(shard: Shard, rows: int = BLOCK_ROWS) -> Any:
   """The shapes of x, y and mask that ``fold_blocks`` gives its function."""
   return jax.eval_shape(

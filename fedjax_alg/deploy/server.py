@@ -262,13 +262,12 @@ class Server:
   def evaluate(self) -> dict[str, float]:
     """The metrics of the global models on the server's test examples."""
     p = self.prepared
-    counts = jax.tree.map(
-      lambda leaf: leaf[None],
-      jax.device_get(
-        self._evaluate(p.device_data.data, self.state, self._keys.evaluation)
-      ),
+    task = tasks.of(p.model)
+    counts = tasks.counts_on_host(
+      task, self._evaluate(p.device_data.data, self.state, self._keys.evaluation)
     )
-    metrics = tables.metric_values(counts, tasks.of(p.model))["global"]
+    counts = jax.tree.map(lambda leaf: leaf[None], counts)
+    metrics = tables.metric_values(counts, task)["global"]
     return {
       name: float(value[0]) for name, value in metrics.items() if not np.isnan(value[0])
     }

@@ -103,7 +103,9 @@ def _check_deployable(prepared: Prepared) -> None:
       f"`features`={federation.options.features}: an app has no folder of this run"
     )
   if federation.task is not None:
-    raise OptionError("`task`: must be one class for each example")
+    raise OptionError(
+      f"`task`={federation.task.name}: an exported app measures classification alone"
+    )
   for name, (usual, why) in _USUAL.items():
     for place in (values, vars(options), vars(federation.options)):
       value = place.get(name, usual)

@@ -32,7 +32,7 @@ What is counted are the sums of the model's task (``tasks.Task``).
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,7 @@ from fedjax_alg.base import (
   NEVER,
   Algorithm,
   Array,
+  ClientData,
   Key,
   MapClients,
   Model,
@@ -50,8 +51,8 @@ from fedjax_alg.base import (
   State,
 )
 from fedjax_alg.client import objective
-from fedjax_alg.data import layout
-from fedjax_alg.data.federation import EvaluationData
+from fedjax_alg.data import layout, store
+from fedjax_alg.data.federation import PIECE, EvaluationData, KindTests
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError, check_one_of
 from fedjax_alg.models import roles
@@ -98,6 +99,14 @@ _HELD_OUT_PARTS = 5
 #: are counted in blocks of clients.
 _ENTRIES = 2**24
 
+#: Places for what is kept of each example (``Task.scores``) up to which each client
+#: has some for all rows. Beyond, it has some for so many times the mean, and a
+#: client with more rows takes several turns.
+_PLACES = 2**20
+_MEANS = 4
+#: The most of them for ``kinds``, where every client reads the rows of many.
+_MOST_PLACES = 2**27
+
 
 def is_honest(protocol: str) -> bool:
   """Whether a protocol, or its mean over models, reads no test data."""
@@ -110,7 +119,8 @@ def count_shard(
   shard: Shard,
   rows: int = objective.BLOCK_ROWS,
   matrix: bool = False,
-) -> tasks.Sums:
+  width: int = 0,
+) -> tuple[tasks.Sums, tasks.Sums]:
   """Counts the mistakes of one model on one shard.
 
   Args:
@@ -119,18 +129,92 @@ def count_shard(
     shard: the examples.
     rows: examples in one block.
     matrix: whether the confusion matrix is one of the sums.
+    width: the most examples of a shard, if what the task keeps of each
+      (``Task.scores``) is wanted; 0: it is not.
 
   Returns:
-    The sums of the model's task.
+    The sums of the model's task, and what it keeps, leaves [W] with W at least
+    ``width``; places without an example hold anything.
   """
   task = tasks.of(model)
 
   def of_block(x, y, mask):
     outputs = objective.logits(model, params, x, mask=mask)
-    return task.of_batch(outputs, y, model.loss(outputs, y), mask, matrix)
+    return task.of_batch(outputs, y, model.loss(outputs, y), mask, matrix), outputs
 
-  result: tasks.Sums = objective.sum_blocks(shard, of_block, rows)
+  if task.scores is None or not width:
+    return objective.sum_blocks(shard, lambda *block: of_block(*block)[0], rows), {}
+  scores = task.scores
+
+  def with_scores(x, y, mask):
+    sums, outputs = of_block(x, y, mask)
+    return sums, dict(scores(outputs, y))
+
+  result: tuple[tasks.Sums, tasks.Sums] = objective.sum_and_keep(
+    shard, with_scores, rows, -(-width // rows) * rows
+  )
   return result
+
+
+class _Turns(NamedTuple):
+  """T turns of shards; a shard with more than W rows takes several."""
+
+  shard: Array  #: [T] int32, the shard of each turn; their number: of none
+  offset: Array  #: [T] int32
+  size: Array  #: [T] int32, at most W
+  width: int  #: W; 0 if nothing is kept of an example
+
+
+def _turns(model: Model, offset: Array, size: Array, total: int) -> _Turns:
+  """Shares the rows of S shards out to turns.
+
+  Their number is fixed by S and ``total``, and so is W: what is kept takes the
+  memory of about 5 ``total`` examples, however the shards differ in size.
+
+  Args:
+    model: the model.
+    offset: [S] int32.
+    size: [S] int32.
+    total: the most rows of all shards together.
+
+  Returns:
+    The turns. The first of shard s is turn s if no shard can need a second one.
+  """
+  shards = jnp.arange(size.shape[0], dtype=jnp.int32)
+  if tasks.of(model).scores is None:
+    return _Turns(shards, offset, size, 0)
+  number, width = len(shards), max(total, 1)
+  if number * width > _PLACES:
+    # A multiple of every block, so that blocks are the same rows.
+    blocks = -(-_MEANS * width // (number * objective.BLOCK_ROWS))
+    width = blocks * objective.BLOCK_ROWS
+  further = (total - 1) // width if total else 0
+  if not further:
+    return _Turns(shards, offset, size, width)
+  ends = jnp.cumsum(jnp.maximum(-(-size // width), 1))
+  turns = jnp.arange(number + further, dtype=jnp.int32)
+  shard = jnp.searchsorted(ends, turns, side="right").astype(jnp.int32)
+  of = jnp.minimum(shard, number - 1)
+  done = (turns - jnp.where(of > 0, ends[of - 1], 0)) * width
+  remaining = jnp.where(shard < number, size[of] - done, 0)
+  return _Turns(
+    shard, offset[of] + done, jnp.clip(remaining, 0, width).astype(jnp.int32), width
+  )
+
+
+def _num_rows(rows: Any) -> int:
+  """The number of rows that shards can have together."""
+  y = store.arrays(rows.y)[0]
+  if rows.blocks is None:
+    return int(y.shape[0] - layout.PADDING_ROWS)
+  return int(y.shape[0] * (y.shape[1] - layout.PADDING_ROWS))
+
+
+def _examples(
+  scores: tasks.Sums, size: Array, client: Array | None = None
+) -> tasks.ExampleScores | None:
+  """What is kept of the examples; None if nothing is."""
+  return tasks.ExampleScores(scores, size, client) if scores else None
 
 
 def confusion(model: Model) -> Measure:
@@ -416,7 +500,11 @@ def _evaluate(
     if "validation" in protocols:
       counts["validation"] = _whole_counts(of, models, _validation(data))
     if "train" in protocols:
-      counts["train"] = _whole_counts(of, models, layout.everyone(data.train).shards)
+      shards = layout.everyone(data.train).shards
+      turns = _turns(of.model, shards.offset, shards.size, _num_rows(data.train))
+      counts["train"] = _whole_counts(
+        of, models, shards.at(turns.offset, turns.size), width=turns.width
+      )
   of_params = [p for p in PER_CLIENT if p in protocols and p != "copy"]
   if of_params:
     counts |= _client_counts(of, algorithm.client_params, data, state, key, of_params)
@@ -457,39 +545,59 @@ def _held_out_counts(
   model = of.algorithm.client_model(roles.deployed(of.model))
   clients, (offset, size) = data.class_weight.shape[0], data.held_out
   fitted = size - size // _HELD_OUT_PARTS
+  turns = _turns(model, offset + fitted, size - fitted, _num_rows(rows))
+  place = jnp.minimum(turns.shard, len(size) - 1)
 
   def one_client(shared, shard, client_id, key, test_offset, test_size):
     state, x, y = shared
     params = of.algorithm.client_params(state, client_id, shard, key)
-    return count_shard(model, params, Shard(x, y, test_offset, test_size))
+    test = Shard(x, y, test_offset, test_size)
+    return count_shard(model, params, test, width=turns.width)
 
-  numbers = clients + jnp.arange(len(size), dtype=jnp.int32)
-  of_each_client = of.map_clients(
+  numbers = clients + place
+  sums, scores = of.map_clients(
     one_client,
     (state, rows.x, rows.y),
-    Shard(rows.x, rows.y, offset, fitted),
+    Shard(rows.x, rows.y, offset[place], fitted[place]),
     jnp.full_like(numbers, clients),  # a newcomer's
     client_keys(key, numbers),
-    offset + fitted,
-    size - fitted,
+    turns.offset,
+    turns.size,
   )
-  return tasks.Counts(jax.tree.map(lambda leaf: leaf.sum(0), of_each_client))
+  return tasks.Counts(
+    {name: leaf.sum(0) for name, leaf in sums.items()},
+    examples=_examples(scores, turns.size),
+  )
 
 
 def _whole_counts(
-  of: Evaluation, models: Params, shards: Shard, matrix: bool = False
+  of: Evaluation,
+  models: Params,
+  shards: Shard,
+  matrix: bool = False,
+  width: int = PIECE,
 ) -> tasks.Counts:
-  """Counts of K models on all shards together, leaves [K, ...]."""
+  """Counts of K models on all shards together, leaves [K, ...].
+
+  ``width`` is the most examples of a shard.
+  """
 
   def one_piece(models, shard):
     return objective.over_models(
       of.model,
-      lambda params: count_shard(of.model, params, shard, matrix=matrix),
+      lambda params: count_shard(of.model, params, shard, matrix=matrix, width=width),
       models,
     )
 
-  per_piece = of.map_clients(one_piece, models, shards)
-  return tasks.Counts(jax.tree.map(lambda leaf: leaf.sum(0), per_piece))
+  sums, scores = of.map_clients(one_piece, models, shards)
+  num_models = jax.tree.leaves(models)[0].shape[0]
+  return tasks.Counts(
+    {name: leaf.sum(0) for name, leaf in sums.items()},
+    examples=_examples(
+      {name: jnp.moveaxis(leaf, 0, 1) for name, leaf in scores.items()},
+      jnp.broadcast_to(shards.size, (num_models, *shards.size.shape)),
+    ),
+  )
 
 
 def _client_counts(
@@ -511,44 +619,109 @@ def _client_counts(
   masks = {p: _client_mask(of.algorithm, p, data, state) for p in protocols}
   if "copy" not in protocols:
     model = of.algorithm.client_model(model)
+  test = data.test
+  turns = _turns(model, test.offset, test.size, _num_rows(test))
+  if kinds is not None and turns.width:
+    turns = _one_turn(model, test, clients)
 
   def one_client(shared, shard, client_id, key, test_offset, test_size):
     state, test_x, test_y = shared
     params = deployed(state, client_id, shard, key)
     test = Shard(test_x, test_y, test_offset, test_size)
-    return count_shard(model, params, test, rows)
+    return count_shard(model, params, test, rows, width=turns.width)
 
-  def of_clients(ids):
+  def of_turns(ids, offset, size):
     shards = layout.take_cohort(data.train, ids).shards
     place = jnp.minimum(ids, clients - 1)
-    of_each_client = of.map_clients(
+    sums, scores = of.map_clients(
       one_client,
-      (state, data.test.x, data.test.y),
+      (state, test.x, test.y),
       shards,
       place,
       client_keys(key, place),
-      data.test.offset[place],
-      jnp.where(ids < clients, data.test.size[place], 0),
+      offset,
+      jnp.where(ids < clients, size, 0),
     )
     return {
       p: tasks.sum_over_clients(
         task,
-        of_each_client,
+        sums,
         None if which is None else which[place],
         *(() if kinds is None else (kinds.client[place], len(kinds.size))),
       )
       for p, which in masks.items()
-    }
+    }, scores
 
-  blocks = -(-clients * _entries(model, data, rows, key) // _ENTRIES)
+  number = len(turns.shard)
+  blocks = -(-number * _entries(model, data, rows, key) // _ENTRIES)
   if blocks == 1:
-    counts: dict[str, tasks.Counts] = of_clients(jnp.arange(clients, dtype=jnp.int32))
+    counts, scores = of_turns(*turns[:3])
+  else:
+    length = -(-number // blocks)
+    # Slots behind the last turn are padding slots.
+    slots = jnp.arange(blocks * length, dtype=jnp.int32)
+    turn = jnp.minimum(slots, number - 1)
+    counts, scores = jax.lax.map(
+      lambda slots: of_turns(*slots),
+      tuple(
+        leaf.reshape(blocks, length)
+        for leaf in (
+          jnp.where(slots < number, turns.shard[turn], clients),
+          turns.offset[turn],
+          turns.size[turn],
+        )
+      ),
+    )
+    counts = {p: _over_blocks(blocked, number) for p, blocked in counts.items()}
+    scores = {name: _unblocked(leaf, number) for name, leaf in scores.items()}
+  return {
+    p: _with_examples(counts[p], scores, turns, which, clients, kinds)
+    for p, which in masks.items()
+  }
+
+
+def _one_turn(model: Model, test: ClientData, clients: int) -> _Turns:
+  """The turns of clients that read the same rows, each in one.
+
+  Raises:
+    OptionError: this would take much memory.
+  """
+  width = _num_rows(test)
+  if clients * width > _MOST_PLACES:
+    raise OptionError(
+      f"`evaluate`=kinds: `task`={tasks.of(model).name} needs a number of each example "
+      f"of its kind for each client, {clients:,} x {width:,} at most (allowed: "
+      f"{_MOST_PLACES:,}, or the protocol local)"
+    )
+  ids = jnp.arange(clients, dtype=jnp.int32)
+  return _Turns(ids, test.offset, test.size, width)
+
+
+def _with_examples(
+  counts: tasks.Counts,
+  scores: tasks.Sums,
+  turns: _Turns,
+  which: Array | None,
+  clients: int,
+  kinds: KindTests | None,
+) -> tasks.Counts:
+  """Counts of turns as those of clients, with what is kept of the examples."""
+  if not scores:
     return counts
-  size = -(-clients // blocks)
-  # Slots behind the last client are padding slots.
-  ids = jnp.minimum(jnp.arange(blocks * size, dtype=jnp.int32), clients)
-  counts = jax.lax.map(of_clients, ids.reshape(blocks, size))
-  return {p: _over_blocks(blocked, clients) for p, blocked in counts.items()}
+  of_clients = counts.clients
+  if of_clients is not None and len(turns.shard) > clients:
+    of_clients = {
+      name: jax.ops.segment_sum(leaf, turns.shard, clients)
+      for name, leaf in of_clients.items()
+    }
+  size, place = turns.size, jnp.minimum(turns.shard, clients - 1)
+  if which is not None:
+    size = jnp.where(which[place], size, 0)
+  if kinds is not None:
+    numbers = jnp.arange(len(kinds.size), dtype=jnp.int32)[:, None]
+    size = jnp.where(kinds.client[place][None] == numbers, size[None], 0)
+  client = None if of_clients is None else turns.shard
+  return tasks.Counts(counts.sums, of_clients, _examples(scores, size, client))
 
 
 def _entries(model: Model, data: EvaluationData, rows: int, key: Key) -> int:
@@ -559,7 +732,7 @@ def _entries(model: Model, data: EvaluationData, rows: int, key: Key) -> int:
   classes = data.class_weight.shape[1]
   if has_preferred(tasks.of(model), classes):
     return classes**2
-  sums = jax.eval_shape(
+  sums, _ = jax.eval_shape(
     lambda key, shard: count_shard(model, model.init(key), shard, rows),
     key,
     layout.shard_of(data.test, 0),
@@ -567,11 +740,14 @@ def _entries(model: Model, data: EvaluationData, rows: int, key: Key) -> int:
   return sum(leaf.size for leaf in jax.tree.leaves(sums))
 
 
-def _over_blocks(counts: tasks.Counts, clients: int) -> tasks.Counts:
-  """Counts of all clients from those of blocks of clients, [blocks, ...]."""
-  of_each_client = jax.tree.map(
-    lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:clients], counts.clients
-  )
+def _unblocked(leaf: Array, number: int) -> Array:
+  """The first entries of leaves [blocks, length, ...]."""
+  return leaf.reshape(-1, *leaf.shape[2:])[:number]
+
+
+def _over_blocks(counts: tasks.Counts, number: int) -> tasks.Counts:
+  """Counts of all turns from those of blocks of turns, [blocks, ...]."""
+  of_each_client = jax.tree.map(lambda leaf: _unblocked(leaf, number), counts.clients)
   return tasks.Counts(
     {name: leaf.sum(0) for name, leaf in counts.sums.items()}, of_each_client
   )

@@ -152,6 +152,7 @@ def statistics(
       floats_sent,
       2.0 * d,
       _clear_means,
+      counts=lambda means: means.counts,
     )
   return AdditiveStatistics(
     zero,
@@ -161,4 +162,5 @@ def statistics(
     2.0 * d,
     _clear_spread,
     send,
+    counts=lambda spread: spread.means.counts,
   )

@@ -19,13 +19,32 @@ from collections.abc import Callable
 import dataclasses
 from typing import Any, NamedTuple
 
-from fedjax_alg.base import Array, Key, Params, Shard
+from fedjax_alg.base import Array, Key, Layer, Params, Shard
 from fedjax_alg.exchange.messages import Carrier, carry
 from fedjax_alg.hparams import hyper
 from fedjax_alg.typing import Numeric, PyTree
 
 #: A tree of floats that can be added over clients.
 Sums = Any
+
+
+#: The bias of a class without examples, which is never predicted: below all scores,
+#: and its square is a float32 still.
+ABSENT = -1e15
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadOutputs:
+  """The option of a method whose head can give log odds."""
+
+  outputs: str = hyper(
+    "auto",
+    "outputs of the model: scores = least-squares scores, as in the paper, whose "
+    "softmax is no probability; log_odds = log odds of the classes, from the means and "
+    "the covariance of the scores; auto = log_odds with task binary, else scores",
+    choices=("auto", "scores", "log_odds"),
+    later=True,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +89,8 @@ class AdditiveStatistics:
   clip: Callable[[Sums], Sums] | None = None
   #: (total, key) -> what is added to it, drawn in float32; None: nothing
   noise: Callable[[Sums, Key], Sums] | None = None
+  #: sums -> examples of each class, [L]; None: they are not known
+  counts: Callable[[Sums], Array] | None = None
 
   def of_client(
     self,
@@ -117,6 +138,7 @@ class ClosedFormStep:
   personal: Callable[[Params, Shard, StepContext], Params] | None = None
   #: L -> a client's flops for its part, beside those of its statistics
   personal_flops: Callable[[int], float] = lambda num_classes: 0.0
+  head: Layer | None = None  #: what the step solves, if its outputs are of classes
 
 
 class LayerCost(NamedTuple):

@@ -207,6 +207,10 @@ class FitPlan:
   #: how the sums of the layers are made private; None: not at all
   private: PrivateMoments | None = None
   task: tasks.Task = tasks.CLASSIFICATION  #: what the last layer is fitted to
+  #: whether a layer without a ridge has the solution of least norm if its Gram
+  #: matrix is singular; if not, it has none
+  least_norm: bool = False
+  log_odds: bool = False  #: whether the outputs are log odds (``solve.log_odds``)
 
   @property
   def last(self) -> int:
@@ -293,6 +297,33 @@ def empty_fit(plan: FitPlan, l: int, num_classes: int, dtype: jnp.dtype) -> solv
   )
 
 
+def gives_log_odds(
+  outputs: str, task: tasks.Task, private: PrivateMoments | None = None
+) -> bool:
+  """Whether the outputs of a head are log odds, by the option `outputs`.
+
+  Args:
+    outputs: the option (``closed_form.HeadOutputs``).
+    task: the task of the model.
+    private: how the sums are made private, if they are.
+
+  Raises:
+    OptionError: log odds of a task without classes, or of noised sums.
+  """
+  is_private = private is not None and private.private != "none"
+  if outputs == "auto":
+    return task.name == tasks.BINARY.name and not is_private
+  if outputs == "log_odds" and not task.has_classes:
+    raise OptionError(
+      f"`outputs`=log_odds: are those of classes, the task {task.name} has none"
+    )
+  if outputs == "log_odds" and is_private:
+    raise OptionError(
+      "`outputs`=log_odds: not with `private`, a noised covariance may have no inverse"
+    )
+  return outputs == "log_odds"
+
+
 def put_weights(
   layer: Layer,
   params: Params,
@@ -347,10 +378,15 @@ def fit_layer(
       layer_key(seed, l), (layer.fan_in, layer.width), jnp.float32
     )
     basis = solve.random_filters(equations.gram, gamma, draw.astype(dtype))
+  elif plan.least_norm and plan.gammas[l] == 0.0:
+    basis = solve.least_norm(equations.gram, equations.cross)
   else:
     basis = solve.solve(equations.gram, equations.cross, gamma)
   fit = solve.Fit(basis, jnp.ones(layer.width, dtype))
   kernel, offset = solve.fitted_weights(fit, equations, moments, layer, bias)
+  if plan.log_odds and l == plan.last:
+    features = solve.features_fitted(equations.gram, gamma)
+    return fit, *solve.log_odds(kernel, moments, layer, features)
   if plan.options.normalize and l < plan.last:
     scale = solve.output_std(kernel, moments, layer)
     return fit._replace(scale=scale), kernel / scale[None], offset / scale
@@ -400,6 +436,7 @@ def _step_of(plan: FitPlan, l: int) -> ClosedFormStep:
   """The round in which layer l is fitted."""
   layer, options = plan.layers[l], plan.options
   is_random = plan.has_random_filters(l)
+  of_classes = l == plan.last and plan.task.has_classes
 
   def floats_sent(num_classes):
     up = moments_lib.floats_sent(layer, num_classes, 0 if is_random else layer.width)
@@ -409,14 +446,16 @@ def _step_of(plan: FitPlan, l: int) -> ClosedFormStep:
   def floats_down(num_classes):
     # If the positions of a layer share a code, the server sends the solution
     # for the labels Y instead of the layer, as that is smaller.
-    down = (layer.fan_in + (options.bias != "none")) * min(
-      plan.columns(l, num_classes), layer.width
-    )
+    has_bias = options.bias != "none" or (plan.log_odds and l == plan.last)
+    down = (layer.fan_in + has_bias) * min(plan.columns(l, num_classes), layer.width)
     return down + (layer.width if options.normalize and l < plan.last else 0)
 
   def solve_flops(num_classes):
     d, sides = layer.fan_in, plan.columns(l, num_classes)
-    return d**3 / 3 + (1.0 if is_random else 2.0) * d * d * sides
+    flops = d**3 / 3 + (1.0 if is_random else 2.0) * d * d * sides
+    if plan.log_odds and l == plan.last:
+      flops += d**3 / 3 + 2.0 * d * d * sides
+    return flops
 
   def solve_layer(total, context):
     fit, kernel, offset = fit_layer(
@@ -437,6 +476,8 @@ def _step_of(plan: FitPlan, l: int) -> ClosedFormStep:
     + sum(2.0 * done.positions * done.fan_in * done.width for done in plan.layers[:l]),
     clear=moments_lib.clear_classes,
     send=moments_lib.carry_sums,
+    # Noised counts do not tell whether there are any.
+    counts=(lambda sums: sums.counts) if of_classes and not plan.private else None,
   )
   if plan.private is not None:
     statistics = dataclasses.replace(
@@ -453,6 +494,7 @@ def _step_of(plan: FitPlan, l: int) -> ClosedFormStep:
     solve_flops,
     functools.partial(_personal_layer, plan, l) if is_personal else None,
     solve_flops,
+    layer if of_classes else None,
   )
 
 

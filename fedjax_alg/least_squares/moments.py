@@ -24,6 +24,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.exchange.messages import Carrier, carry
 from fedjax_alg.least_squares import patch_gram
+from fedjax_alg.least_squares.closed_form import ABSENT
 
 #: Maximum number of entries in one unfolded block: 32 MB in float64.
 _BLOCK_ENTRIES = 2**22
@@ -219,7 +220,8 @@ def add_residuals(
     with jax.default_matmul_precision("highest"):
       units, outputs = forward(x)
     targets = targets_of(y, mask, sums.cross.shape[1]).astype(jnp.float64)
-    rest = targets - outputs.astype(jnp.float64)
+    # A class that nobody has had is predicted by nobody: nothing is left of it.
+    rest = jnp.where(outputs > ABSENT / 2, targets - outputs.astype(jnp.float64), 0.0)
     units, rest = (
       jnp.where(mask[:, None], part, jnp.zeros_like(part))
       for part in (units.astype(jnp.float64), rest)

@@ -175,6 +175,40 @@ def solve(
   return jax.scipy.linalg.cho_solve((_factor(gram, ridge), True), cross)
 
 
+def least_norm(
+  gram: Float[Array, "D D"], cross: Float[Array, "D r"]
+) -> Float[Array, "D r"]:
+  """Solves gram B = cross; if gram is singular, by the B of least norm.
+
+  It is the limit of ``solve`` for a ridge to 0. Eigenvalues that are rounding
+  errors of 0 count as 0.
+
+  Args:
+    gram: [D, D], a sum of outer products.
+    cross: [D, r], in the span of ``gram``.
+
+  Returns:
+    [D, r]; of a regular ``gram`` what ``solve`` gives without a ridge.
+  """
+  chex.assert_shape(gram, (cross.shape[0],) * 2)
+  factor = _factor(gram, jnp.zeros((), gram.dtype))
+
+  def regular() -> Array:
+    result: Array = jax.scipy.linalg.cho_solve((factor, True), cross)
+    return result
+
+  def singular() -> Array:
+    values, vectors = jnp.linalg.eigh(gram)
+    floor = gram.shape[0] * float(jnp.finfo(gram.dtype).eps) * values[-1]
+    is_zero = values <= floor
+    inverse = jnp.where(is_zero, 0.0, 1.0 / jnp.where(is_zero, 1.0, values))
+    return _product(vectors, inverse[:, None] * _product(vectors.T, cross))
+
+  # A singular matrix has a factor of NaN.
+  solution: Array = jax.lax.cond(jnp.isnan(factor[0, 0]), singular, regular)
+  return solution
+
+
 def sandwiched(
   gram: Float[Array, "f f"],
   target: Float[Array, "f D"],
@@ -299,6 +333,71 @@ def weights_by_means(
     kernel = _product(kernel, mix)
     offset = _product(offset[None], mix)[0]
   return kernel / fit.scale[None], offset / fit.scale
+
+
+def features_fitted(
+  gram: Float[Array, "D D"], ridge: Float[Array, ""]
+) -> Float[Array, ""]:
+  """The effective number of features, tr(gram (gram + ridge I)^-1).
+
+  Args:
+    gram: [D, D].
+    ridge: [], at least 0.
+
+  Returns:
+    [], D without a ridge.
+  """
+  size = jnp.asarray(gram.shape[0], gram.dtype)
+  unit = jnp.eye(gram.shape[0], dtype=gram.dtype)
+  root = jax.scipy.linalg.solve_triangular(_factor(gram, ridge), unit, lower=True)
+  return jnp.where(ridge > 0, size - ridge * jnp.square(root).sum(), size)
+
+
+def log_odds(
+  kernel: Float[Array, "d L"],
+  moments: Moments,
+  layer: Layer,
+  features: Float[Array, ""],
+) -> tuple[Float[Array, "d L"], Float[Array, " L"]]:
+  """Makes log odds of the classes of least-squares scores s = W'x.
+
+  It is linear discriminant analysis of the scores. If those of class c are Gaussian
+  with the mean m + d_c and the covariance S of all classes, the log odds are
+    d_c' S^-1 (s - m) - d_c' S^-1 d_c / 2 + log(n_c / N),
+  up to a number that all classes share: again linear in x. With m the mean of all
+  scores, means and covariances, within the classes and in all, follow from the sums
+  that W was solved from. These scores lie closer to their targets than those of new
+  examples do, the more so the more features were fitted, so S is the covariance
+  within plus features / N of that in all (at most all of it), which vanishes as N
+  grows.
+
+  Args:
+    kernel: W; a bias of the scores would change nothing.
+    moments: sums over the N examples.
+    layer: the layer, a dense one.
+    features: [], the effective number of features (``features_fitted``).
+
+  Returns:
+    The weights [d, L] and the biases [L] of the log odds.
+  """
+  counts, number = moments.counts, _at_least_one(moments.number)
+  by_class = layer.unfold(moments.classes).sum(1)  # [L, d]
+  sums = _product(moments.total[None], kernel)[0]
+  mean = sums / number
+  means = _product(by_class, kernel) / _at_least_one(counts)[:, None] - mean[None]
+  means = jnp.where(counts[:, None] > 0, means, jnp.zeros_like(means))
+  square = _product(kernel.T, _product(moments.gram, kernel)) / number
+  overall = square - jnp.outer(mean, mean)
+  within = overall - _product((counts[:, None] * means).T, means) / number
+  share = jnp.minimum(features / number, jnp.ones_like(number))
+  covariance = within + share * overall
+  # Scores may add up to the same number for every example.
+  least = 1e-9 * jnp.trace(covariance) / len(counts) + 1e-30
+  unit = jnp.eye(len(counts), dtype=covariance.dtype)
+  turn = jnp.linalg.solve(covariance + least * unit, means.T)  # [L, L]
+  bend = jnp.einsum("cl,lc->c", means, turn, precision=trees.HIGHEST) / 2
+  prior = jnp.log(_at_least_one(counts) / number)
+  return _product(kernel, turn), prior - bend - _product(mean[None], turn)[0]
 
 
 def _counts(moments: Moments) -> Array:

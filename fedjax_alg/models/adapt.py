@@ -295,9 +295,10 @@ def _check_own(task: tasks.Task, outputs: PyTree, y: PyTree) -> None:
     rows,
     jax.ShapeDtypeStruct((_ROWS,), jnp.bool_),
   )
+  ranks = _ranks_of_nothing(task, outputs, y)
   with user_code(f"values of the task {task.name}"):
     values = task.measured(
-      {name: np.zeros((2, *leaf.shape)) for name, leaf in sums.items()}
+      {**{name: np.zeros((2, *leaf.shape)) for name, leaf in sums.items()}, **ranks}
     )
   for name in task.better:
     shape = np.shape(values[name]) if name in values else None
@@ -308,6 +309,17 @@ def _check_own(task: tasks.Task, outputs: PyTree, y: PyTree) -> None:
         "must give one number for each leading axis of the sums, [2] of [2]"
       )
   _check_further(task, sums, outputs, y)
+
+
+def _ranks_of_nothing(
+  task: tasks.Task, outputs: PyTree, y: PyTree
+) -> dict[str, np.ndarray]:
+  """What ``ranks`` gives of two groups without an example, [2] each."""
+  if task.scores is None or task.ranks is None:
+    return {}
+  scores = _shape_of(task.scores, f"scores of the task {task.name}", outputs, y)
+  nothing = {name: np.zeros(0, leaf.dtype) for name, leaf in scores.items()}
+  return dict(task.ranks(nothing, np.zeros(0, np.int64), 2))
 
 
 def _check_further(
@@ -332,7 +344,10 @@ def _check_further(
   )
   with user_code("values" + suffix + ", of what its pooled gives,"):
     values = task.measured(
-      {name: np.zeros(leaf.shape) for name, leaf in clients.items()}
+      {
+        **{name: np.zeros(leaf.shape) for name, leaf in clients.items()},
+        **_ranks_of_nothing(task, outputs, y),
+      }
     )
   if task.main not in values:
     raise OptionError(

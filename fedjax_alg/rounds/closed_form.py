@@ -52,6 +52,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
 from fedjax_alg.grouping import kmeans, nearest_centre
+from fedjax_alg.least_squares import heads
 from fedjax_alg.least_squares.closed_form import ClosedFormStep, StepContext, Sums
 from fedjax_alg.rounds import ledger
 from fedjax_alg.typing import PyTree
@@ -396,12 +397,14 @@ def _with_total(
   """
   step = method.steps[l]
 
-  def one_group(group):
+  def one_group(group, absent):
     counts, total, params, old = group
     total = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), total)
     new, fit = step.solve(
       total, StepContext(number, state.code_seed, counts, params, old)
     )
+    if step.head is not None and absent is not None:
+      new = heads.without_absent(step.head, new, absent)
     fit = jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), fit, old)
     # Without examples there is no solution: the part stays that of the start.
     return trees.where(
@@ -418,8 +421,15 @@ def _with_total(
     bits = to_bits(total) if method.store_sums else ()
     if method.num_groups == 1:
       total = trees.repeat(total, 1)
+    absent = None  # from all groups
+    if step.statistics.counts is not None:
+      absent = jax.vmap(step.statistics.counts)(total).sum(0) <= 0
+      if method.num_groups > 1 or method.is_personal:
+        # Who does not take part may have examples for its personal head.
+        absent &= state.counts.sum(0) <= 0
     return jax.lax.map(
-      one_group, (state.counts, total, state.models, state.fits[l])
+      functools.partial(one_group, absent=absent),
+      (state.counts, total, state.models, state.fits[l]),
     ), bits
 
   (models, fit), bits = _in_double(solve)(total, noise)
@@ -540,6 +550,9 @@ def _personal(
       shard,
       context,
     )
+    if step.head is not None:
+      absent = heads.absent_classes(step.head, context.params)
+      params = heads.without_absent(step.head, params, absent)
   return params
 
 

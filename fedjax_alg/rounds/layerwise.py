@@ -22,6 +22,7 @@ from fedjax_alg.least_squares import codes
 from fedjax_alg.least_squares.layer_fits import (
   FitPlan,
   LayerFits,
+  gives_log_odds,
   layer_key,
   per_layer,
   steps_of,
@@ -42,6 +43,8 @@ def layerwise(
   private: PrivateMoments | None = None,
   task: tasks.Task = tasks.CLASSIFICATION,
   store_sums: bool = False,
+  least_norm: bool = False,
+  outputs: str = "scores",
 ) -> Algorithm[ClosedFormState]:
   """Makes an algorithm that fits one layer per round by least squares.
 
@@ -60,6 +63,8 @@ def layerwise(
     task: what the last layer is fitted to.
     store_sums: whether the state has the sums of the layers
       (``make_closed_form``).
+    least_norm: see ``FitPlan``.
+    outputs: see ``closed_form.HeadOutputs``.
 
   Raises:
     OptionError: the number of ridges does not fit the layers, the first batch
@@ -74,7 +79,17 @@ def layerwise(
       f"`max_batch_size`={options.max_batch_size}"
     )
   gammas = per_layer("ridge", options.ridge, len(layers), True)
-  plan = FitPlan(layers, options, gammas, total_ridge, personal_ridge, private, task)
+  plan = FitPlan(
+    layers,
+    options,
+    gammas,
+    total_ridge,
+    personal_ridge,
+    private,
+    task,
+    least_norm,
+    gives_log_odds(outputs, task, private),
+  )
   if private:
     assert num_groups == 1
     _check_private(plan)

@@ -100,10 +100,11 @@ def contributions(
   _check_rest(inside & (federation.data.train.size > 0), federation.client_names)
   live.prepared.device_data.move(0)  # the data that the clients had in the round
   ids = np.append(clients, inside.shape[1]).astype(np.int32)  # and without nobody
-  counts = jax.device_get(_program(live)(states, live.prepared.device_data.data, ids))
+  counts = tasks.counts_on_host(
+    task, {"global": _program(live)(states, live.prepared.device_data.data, ids)}
+  )
   values = [
-    tables.metric_values({"global": _row(counts, i)}, task)["global"]
-    for i in range(len(ids))
+    tables.metric_values(_row(counts, i), task)["global"] for i in range(len(ids))
   ]
   for client, of_model in zip(clients, values):
     if np.isnan(of_model["loss"]).any():  # else a class would be predicted of NaN

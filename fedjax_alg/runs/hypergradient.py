@@ -144,9 +144,8 @@ class Derivatives:
     return p.device_data.data, p.keys, p.numbers, at, jnp.int32(rounds)
 
   def _losses(self, data, keys, numbers, rounds, at):
-    """((losses [N, E], models), accuracies [N, E]) at the values [k]."""
-    p = self.prepared
-    task, number = tasks.of(p.model), -(-self._rounds // self._every)
+    """((losses [N, E], models), counts [N, E, ...]) at the values [k]."""
+    p, number = self.prepared, -(-self._rounds // self._every)
     every = self._every
     numbers = {
       **numbers,
@@ -168,43 +167,53 @@ class Derivatives:
       )
 
       def run_to_evaluation(i, carry):
-        state, losses, accuracies = carry
+        state, losses, logged = carry
         state = jax.lax.fori_loop(
           i * every,
           jnp.minimum((i + 1) * every, rounds),
           lambda r, state: advance(r, state)[0],
           state,
         )
-        sums = validate_on(data, state, keys.evaluation)["validation"].sums
+        counts = validate_on(data, state, keys.evaluation)["validation"]
+        sums = counts.sums
         loss, rows = (  # of each of the K models
           sums[name].reshape(sums[name].shape[0], -1).sum(-1)
           for name in ("loss", "rows")
         )
-        main = task.measured(sums)[task.main]
         return (
           state,
           losses.at[i].set((loss / rows).mean()),
-          accuracies.at[i].set(main.mean()),
+          jax.tree.map(
+            lambda rows, row: rows.at[i].set(jax.lax.stop_gradient(row)),
+            logged,
+            counts,
+          ),
         )
 
-      empty = jnp.full(number, jnp.nan)
-      state, losses, accuracies = jax.lax.fori_loop(
+      shapes = jax.eval_shape(validate_on, data, state, keys.evaluation)["validation"]
+      state, losses, logged = jax.lax.fori_loop(
         jnp.int32(0),
         (rounds + every - 1) // every,
         run_to_evaluation,
-        (state, empty, empty),
+        (
+          state,
+          jnp.full(number, jnp.nan),
+          jax.tree.map(
+            lambda leaf: jnp.zeros((number, *leaf.shape), leaf.dtype), shapes
+          ),
+        ),
       )
       assert algorithm.global_params is not None
-      return losses, accuracies, algorithm.global_params(state)
+      return losses, logged, algorithm.global_params(state)
 
-    losses, accuracies, models = loop.over_seeds(one_seed, p.map_seeds)(
+    losses, logged, models = loop.over_seeds(one_seed, p.map_seeds)(
       states, keys, numbers
     )
-    return (losses, models), accuracies
+    return (losses, models), logged
 
   def _push(self, data, keys, numbers, at, rounds):
     fn = functools.partial(self._losses, data, keys, numbers, rounds)
-    (losses, models), (slopes, tangents), accuracies = jax.vmap(
+    (losses, models), (slopes, tangents), logged = jax.vmap(
       lambda direction: jax.jvp(fn, (at,), (direction,), has_aux=True),
       out_axes=(None, 0, None),
     )(jnp.eye(len(self.by)))
@@ -222,7 +231,7 @@ class Derivatives:
         for i in range(self.prepared.rows)
       ]
     )
-    return losses, accuracies, slopes, bent.mean(0), models
+    return losses, slopes, bent.mean(0), logged, models
 
   def at(
     self,
@@ -243,10 +252,13 @@ class Derivatives:
     """
     p = self.prepared
     rounds = self._rounds if rounds is None else rounds
-    *outputs, models = self._program(*self._arguments(values or {}, rounds))
-    losses, accuracies, slopes, bent = (
+    *outputs, logged, models = self._program(*self._arguments(values or {}, rounds))
+    losses, slopes, bent = (
       np.asarray(leaf, np.float64) for leaf in jax.device_get(outputs)
     )
+    task = tasks.of(p.model)
+    counts = tasks.counts_on_host(task, {"validation": logged})["validation"]
+    main = tasks.summarize_counts(task, counts)[task.main]  # [N, E, K]
     every = self._every
     when = np.minimum(np.arange(every, rounds + every, every), rounds)
     end = len(when)
@@ -259,7 +271,7 @@ class Derivatives:
       when,
       losses[:, :end],
       {name: slope[:, :end] for name, slope in zip(self.by, slopes)},
-      accuracies[:, :end],
+      main.mean(-1)[:, :end],
       bent,
       models,
     )

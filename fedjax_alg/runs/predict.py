@@ -12,7 +12,7 @@ from flax import serialization
 import jax
 import numpy as np
 
-from fedjax_alg import tasks
+from fedjax_alg import registry, tasks
 from fedjax_alg.base import Model, Params
 from fedjax_alg.client import objective
 from fedjax_alg.data import arrays, store
@@ -21,6 +21,7 @@ from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.data.preprocessing import Preprocessing, read_preprocessing
 from fedjax_alg.errors import OptionError
+from fedjax_alg.least_squares import heads
 from fedjax_alg.models import OF_TOKENS
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import as_tuples
@@ -100,6 +101,26 @@ def make_predictor(model: Model, preprocessing: Preprocessing) -> Predictor:
     return objective.logits(model, params, x, mask=mask)
 
   return Predictor(preprocessing, tasks.of(model), apply)
+
+
+def caution_of_scores(facts: Facts, task: tasks.Task) -> str:
+  """Warns of probabilities that are none; "" if they are.
+
+  Args:
+    facts: the config.json of the run.
+    task: the task of its model.
+  """
+  entry = registry.ALGORITHMS.get(str(facts["algorithm"]))
+  if entry is None:
+    return ""
+  hparams = vars(entry.hparams()) | dict(facts["hparams"])
+  if not heads.gives_scores(entry.rounds is not None, hparams, task):
+    return ""
+  wanted = " (give `outputs`=log_odds)" if "outputs" in hparams else ""
+  return (
+    f"`proba`=True: the outputs of {entry.label} are scores, whose softmax has no "
+    f"meaning as a probability{wanted}"
+  )
 
 
 def read_predictor(

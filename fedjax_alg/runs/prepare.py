@@ -22,6 +22,7 @@ from fedjax_alg.engine.keys import RunKeys, keys_of_rows, run_keys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import field_values
+from fedjax_alg.least_squares import heads
 from fedjax_alg.models import (
   augment,
   class_weights,
@@ -370,7 +371,7 @@ def cautions(prepared: Prepared, seen: set[str]) -> list[str]:
   privacy = prepared.privacy()
   if privacy is not None:
     texts.append(privacy.caution)
-  texts.append(_lacking_classes(prepared))
+  texts += [_scores_of_two_classes(prepared), _lacking_classes(prepared)]
   texts.append(_groups_of_nothing(prepared))
   texts += _without_effect(prepared) + _other_method(prepared)
   new = [text for text in dict.fromkeys(texts) if text and text not in seen]
@@ -417,6 +418,19 @@ def _groups_of_nothing(prepared: Prepared) -> str:
     f"`algorithm`={prepared.method.name}: chooses a client's group by "
     f"training examples; {empty} clients have none and are evaluated "
     "with the group that an empty client gets"
+  )
+
+
+def _scores_of_two_classes(prepared: Prepared) -> str:
+  """Warns of metrics of probabilities where a method has none."""
+  task, entry = tasks.of(prepared.model), prepared.method.entry
+  if task.name != tasks.BINARY.name or not heads.gives_scores(
+    entry.rounds is not None, vars(prepared.method.hparams), task
+  ):
+    return ""
+  return (
+    f"`task`=binary: the outputs of {entry.label} are scores and no log odds, so f1, "
+    "brier, ece and loss are not those of probabilities (auroc and auprc are right)"
   )
 
 

@@ -298,10 +298,11 @@ class Programs:
       [rows, ...] on the host.
     """
     p = self.prepared
-    counts, sums = jax.device_get(
-      self._evaluate(p.device_data.data, states, p.keys, p.numbers)
+    counts, sums = self._evaluate(p.device_data.data, states, p.keys, p.numbers)
+    counts = tasks.counts_on_host(tasks.of(p.model), counts)
+    return {protocol: counts[protocol] for protocol in p.protocols}, jax.device_get(
+      sums
     )
-    return {protocol: counts[protocol] for protocol in p.protocols}, sums
 
   def membership(self, states: PyTree) -> np.ndarray | None:
     """Reads the group of each client.

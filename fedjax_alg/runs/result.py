@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 from typing import Any
+import warnings
 
 from flax import serialization
 import jax
@@ -22,7 +23,7 @@ from fedjax_alg.data.concepts import is_pattern
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, owned, processes, samplers
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.errors import OptionError, check_one_of, reason
+from fedjax_alg.errors import OptionError, check_one_of, reason, with_names
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import (
   as_index,
@@ -92,16 +93,19 @@ class Live:
 
   @functools.cached_property
   def evaluate(self) -> Callable[..., Any]:
-    """The jitted (states) -> what ``programs.evaluate_all`` returns of them."""
+    """(states) -> what ``programs.evaluate_all`` returns of them, on the host."""
     p, rows = self.prepared, rows_of(self.prepared, self.setting)
     program = jax.jit(functools.partial(evaluate_all, p))
-    return lambda states: jax.device_get(
-      program(
+
+    def evaluate(states):
+      counts, sums = program(
         p.device_data.data,
         states,
         *jax.tree.map(lambda leaf: leaf[rows], (p.keys, p.numbers)),
       )
-    )
+      return tasks.counts_on_host(tasks.of(p.model), counts), jax.device_get(sums)
+
+    return evaluate
 
   def with_states(self, states: PyTree) -> "Live":
     """The run with other states; what has been compiled serves it, too."""
@@ -431,7 +435,8 @@ class RunResult:
       client: the name of a client (``client_names``), to predict with its model: the
         model of its group, or its personal one (``client_params``). None: the global
         model.
-      proba: whether to return probabilities.
+      proba: whether to return probabilities. Methods in closed form warn if their
+        outputs are scores, which have none (``outputs="log_odds"``).
       model: which of K global models predicts; only read without ``client``.
       seed: index of the seed in ``seeds``.
       best: whether the global model of the seed's best round predicts, in the
@@ -467,7 +472,11 @@ class RunResult:
             f"`{name}`={value}: only read without `client`, whose model is its own"
           )
       predictor, params = self._client_predictor(client, seed)
-    return predictor.predict(params, x, proba)
+    predicted = predictor.predict(params, x, proba)
+    caution = predict_lib.caution_of_scores(self.facts, predictor.task) if proba else ""
+    if caution:
+      warnings.warn(with_names(caution), stacklevel=2)
+    return predicted
 
   @functools.cached_property
   def _predictors(self) -> tuple[predict_lib.Predictor, predict_lib.Predictor]:

@@ -8,6 +8,8 @@ from fedjax_alg.tasks.binary import BINARY
 from fedjax_alg.tasks.classification import CLASSIFICATION, MAX_MATRIX, cross_entropy
 from fedjax_alg.tasks.counts import (
   Counts,
+  ExampleScores,
+  counts_on_host,
   per_client_metrics,
   sum_over_clients,
   summarize_counts,
@@ -23,6 +25,7 @@ __all__ = [
   "CLASSIFICATION",
   "Counts",
   "DENSE",
+  "ExampleScores",
   "Labels",
   "MAX_MATRIX",
   "MULTI_LABEL",
@@ -33,6 +36,7 @@ __all__ = [
   "Sums",
   "TOKENS",
   "Task",
+  "counts_on_host",
   "cross_entropy",
   "dense",
   "is_own_task",

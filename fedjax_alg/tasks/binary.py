@@ -1,47 +1,31 @@
 """Binary classification: class 1 is the positive one, and perhaps rare.
 
-Metrics of ranks need all scores at once, and sums have to add up over blocks,
-clients and devices. So scores are counted in a histogram of ``BINS`` bins for
-each class, from which the area under the ROC curve and the average precision
-follow, examples of one bin counting as ties. Bins are equal in the inverse
-hyperbolic sine of the margin (the log odds of the positive class): 0.0002 wide
-around 0, and 0.4 % of the margin far from 0. ``rank_errors`` bounds how far both
-numbers are from those of all scores. All other metrics are exact.
+The area under the ROC curve and the average precision need all scores at once,
+and do not add up over blocks, clients and devices. So the margin of each example
+is kept (``Task.scores``), the log odds of the positive class, and ranked on the
+host. The probability would not do: that of margins above 17 is 1 in float32.
 """
 
+from collections.abc import Mapping
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.tasks.classification import CLASSIFICATION
-from fedjax_alg.tasks.task import HIGHER, LOWER, Sums, Task, if_any, module_of, ratio
-from fedjax_alg.typing import AnyArray, Array
+from fedjax_alg.tasks.task import HIGHER, LOWER, Sums, Task, if_any, ratio
+from fedjax_alg.typing import Array
 
-BINS = 4096
-#: Margins up to about this size have bins of equal width.
-_SCALE = 0.05
-#: Larger margins are in the first and the last bin.
-_LIMIT = 64.0
 #: Bins of equal width of the probability of class 1, for the calibration error.
 CALIBRATION_BINS = 15
 
 
-def _bins(margin: Array) -> Array:
-  """The bin of each margin [B], int32 in [0, BINS)."""
-  place = jnp.arcsinh(margin / _SCALE) / math.asinh(_LIMIT / _SCALE)
-  return jnp.clip((place + 1) * (BINS / 2), 0, BINS - 1).astype(jnp.int32)
-
-
 def _sums(logits: Array, y: Array, losses: Array, mask: Array) -> Sums:
-  """The sums of classification, and those of the scores.
+  """The sums of classification, and those of the probability p of class 1.
 
-  "histogram" [2, BINS] are the numbers of negative and positive examples by their
-  margin, "squares" the sum of (p - y)^2, and "calibration" [3,
-  CALIBRATION_BINS] for each bin of p the number of examples, of positive ones,
-  and the sum of p.
+  "squares" is the sum of (p - y)^2, and "calibration" [3, CALIBRATION_BINS] for
+  each bin of p the number of examples, of positive ones, and the sum of p.
   """
   margin = jnp.where(mask, logits[:, 1] - logits[:, 0], 0.0)
   weight, label = mask.astype(jnp.float32), jnp.where(mask, y, 0)
@@ -49,59 +33,50 @@ def _sums(logits: Array, y: Array, losses: Array, mask: Array) -> Sums:
   parts = jnp.stack([weight, weight * truth, weight * p])
   place = jnp.clip(p * CALIBRATION_BINS, 0, CALIBRATION_BINS - 1).astype(jnp.int32)
   return dict(CLASSIFICATION.sums(logits, y, losses, mask)) | {
-    "histogram": jnp.zeros((2, BINS)).at[label, _bins(margin)].add(weight),
     "squares": (weight * jnp.square(p - truth)).sum(),
     "calibration": jnp.zeros((3, CALIBRATION_BINS)).at[:, place].add(parts),
   }
 
 
-def _rank_sums(histogram: AnyArray) -> Sums:
-  """What both metrics of ranks follow from, of [..., 2, BINS].
+def _scores(logits: Array, y: Array) -> dict[str, Array]:
+  """The margin of each example and whether it is positive, [B]."""
+  return {"margin": logits[:, 1] - logits[:, 0], "positive": y == 1}
+
+
+def _ranks(
+  scores: Mapping[str, np.ndarray], group: np.ndarray, number: int
+) -> dict[str, np.ndarray]:
+  """What both metrics of ranks follow from, of each group, [G] float64.
 
   "pairs_won" is the number of pairs of a positive and a negative example in
-  which the positive one has the higher score, ties counting half;
+  which the positive one has the higher margin, ties counting half;
   "precision_sum" the sum over the positive examples of the precision at their
-  score.
+  margin. NaN for a group with a margin that is NaN.
   """
-  negative, positive = histogram[..., 0, :], histogram[..., 1, :]
-  below = negative.cumsum(-1) - negative
-  hits = positive[..., ::-1].cumsum(-1)[..., ::-1]
-  predicted = (negative + positive)[..., ::-1].cumsum(-1)[..., ::-1]
+  order = np.argsort(scores["margin"])
+  if number > 1:  # few bits: NumPy sorts them by their digits
+    few_bits = group.astype(np.min_scalar_type(number))
+    order = order[np.argsort(few_bits[order], kind="stable")]
+  margin, group = scores["margin"][order], group[order]
+  positive = scores["positive"][order]
+  # Examples of a group with the same margin are a tie; n' ties by their last one.
+  last = np.ones(len(group), bool)
+  last[:-1] = (margin[:-1] != margin[1:]) | (group[:-1] != group[1:])
+  of = group[last]
+  through = np.cumsum([~positive, positive], axis=1)[:, last]  # [2, n']
+  before = np.pad(through, ((0, 0), (1, 0)))
+  misses, hits = np.diff(before)
+  edges = np.searchsorted(of, np.arange(number + 1))
+  first, end = before[:, edges[:-1]][:, of], before[:, edges[1:]][:, of]
+  below, above = before[:, :-1] - first, end - before[:, :-1]
+  no_number = np.bincount(group[np.isnan(margin)], minlength=number) > 0
   return {
-    "pairs_won": (positive * (below + negative / 2)).sum(-1),
-    "precision_sum": (positive * ratio(hits, predicted)).sum(-1),
+    name: np.where(no_number, np.nan, np.bincount(of, hits * values, number))
+    for name, values in (
+      ("pairs_won", below[0] + misses / 2),
+      ("precision_sum", above[1] / above.sum(0)),
+    )
   }
-
-
-def rank_errors(histogram: AnyArray) -> tuple[AnyArray, AnyArray]:
-  """Bounds how far ``auroc`` and ``auprc`` are from those of all scores.
-
-  Within a bin the order of the scores is not known. Of ``auroc`` each pair of a
-  positive and a negative example there may count 1/2 more or less. Of ``auprc``
-  the positive ones may come before or after all negative ones.
-
-  Args:
-    histogram: [..., 2, BINS], "histogram" of the sums.
-
-  Returns:
-    The largest errors of ``auroc`` and of ``auprc``, [...].
-  """
-  negative, positive = histogram[..., 0, :], histogram[..., 1, :]
-  total = positive.sum(-1)
-  same = (positive * negative).sum(-1)
-  hits = positive[..., ::-1].cumsum(-1)[..., ::-1]
-  misses = negative[..., ::-1].cumsum(-1)[..., ::-1]
-  precision = ratio(hits, hits + misses)
-  # The first of them after all negative ones, and the last before all.
-  first = hits - positive + 1
-  lowest = ratio(first, first + misses)
-  highest = ratio(hits, hits + misses - negative)
-  xp = module_of(precision)
-  most = xp.maximum(highest - precision, precision - xp.minimum(lowest, precision))
-  return (
-    ratio(same / 2, total * negative.sum(-1)),
-    ratio((positive * most).sum(-1), total),
-  )
 
 
 def _values(sums: Sums) -> Sums:
@@ -115,16 +90,14 @@ def _values(sums: Sums) -> Sums:
   """
   rows, hits, predicted = sums["rows"], sums["hits"], sums["predicted"]
   total, negative, positive = rows.sum(-1), rows[..., 0], rows[..., 1]
-  of_ranks = _rank_sums(sums["histogram"]) if "histogram" in sums else sums
   nothing = if_any(total)
   calibration = sums["calibration"]
-  gaps: AnyArray = calibration[..., 1, :] - calibration[..., 2, :]
-  gaps = module_of(gaps).abs(gaps).sum(-1)
+  gaps = np.abs(calibration[..., 1, :] - calibration[..., 2, :]).sum(-1)
   occurs = (rows > 0).sum(-1)
   return {
-    "auroc": ratio(of_ranks["pairs_won"], positive * negative)
+    "auroc": ratio(sums["pairs_won"], positive * negative)
     * if_any(positive * negative),
-    "auprc": ratio(of_ranks["precision_sum"], positive) * if_any(positive),
+    "auprc": ratio(sums["precision_sum"], positive) * if_any(positive),
     "f1": ratio(2 * hits[..., 1], positive + predicted[..., 1]) * if_any(positive),
     "balanced_accuracy": ratio(ratio(hits, rows).sum(-1), occurs) * nothing,
     "accuracy": ratio(hits.sum(-1), total) * nothing,
@@ -132,12 +105,6 @@ def _values(sums: Sums) -> Sums:
     "ece": ratio(gaps, total) * nothing,
     "loss": ratio(sums["loss"].sum(-1), total) * nothing,
   }
-
-
-def _pool(sums: Sums) -> Sums:
-  """The sums without the histogram, which would be large for each client."""
-  few = {name: value for name, value in sums.items() if name != "histogram"}
-  return few | _rank_sums(sums["histogram"])
 
 
 def _targets(y: np.ndarray) -> np.ndarray:
@@ -175,7 +142,9 @@ BINARY: Task = dataclasses.replace(
   shares=("auroc", "auprc", "f1", "balanced_accuracy", "accuracy", "ece"),
   targets=_targets,
   size=_size,
-  pooled=_pool,
+  pooled=lambda sums: sums,
+  scores=_scores,
+  ranks=_ranks,
   at_clients=_AT_CLIENTS,
   flipped=lambda y: 1 - y,
   of_matrix=False,

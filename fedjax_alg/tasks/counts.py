@@ -1,5 +1,6 @@
 """Counts of an evaluation: the sums of a task, and those of each client."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -11,6 +12,18 @@ from fedjax_alg.tasks.task import Sums, Task
 from fedjax_alg.typing import Array
 
 
+class ExampleScores(NamedTuple):
+  """What is kept of each example (``Task.scores``), in T turns of W places.
+
+  The leading axes of ``size`` are those of the sums; the first of them are those
+  of the scores, so that some sums can share the scores of their turns.
+  """
+
+  scores: Sums  #: leaves [..., T, W]
+  size: Array  #: [..., T] int32, the places that count, the first of each turn
+  client: Array | None = None  #: [..., T] int32, whose examples; None: nobody's
+
+
 class Counts(NamedTuple):
   """Sums over the examples that a protocol counts."""
 
@@ -18,6 +31,8 @@ class Counts(NamedTuple):
   #: leaves [C, ...], ``Task.pooled`` sums of each client; None if the clients
   #: are not counted one by one
   clients: Sums | None = None
+  #: None if the task keeps nothing, and on the host (``counts_on_host``)
+  examples: ExampleScores | None = None
 
 
 def sum_over_clients(
@@ -59,6 +74,55 @@ def sum_over_clients(
   return Counts(
     {name: leaf.sum(0) for name, leaf in per_client.items()}, task.pooled(per_client)
   )
+
+
+def counts_on_host(task: Task, counts: Mapping[str, Counts]) -> dict[str, Counts]:
+  """Fetches counts, and adds to the sums what follows from each example.
+
+  Args:
+    task: the task.
+    counts: protocol -> counts on the devices, with any leading axes.
+
+  Returns:
+    The counts as NumPy arrays, without the examples (``Task.ranks``).
+  """
+  return {
+    protocol: _ranked(task, of) for protocol, of in jax.device_get(counts).items()
+  }
+
+
+def _ranked(task: Task, counts: Counts) -> Counts:
+  """The counts with ``Task.ranks`` in the place of the examples."""
+  sums, clients, examples = counts
+  if examples is None:
+    return counts
+  assert task.ranks is not None
+  scores, size, client = examples
+  leading = size.shape[:-1]
+  width = next(iter(scores.values())).shape[-1]
+  together: list[Mapping[str, np.ndarray]] = []
+  by_client: list[Mapping[str, np.ndarray]] = []
+  for place in np.ndindex(*leading):
+    valid = np.arange(width) < size[place][:, None]
+    few = {
+      name: np.asarray(leaf)[place[: leaf.ndim - 2]][valid]
+      for name, leaf in scores.items()
+    }
+    everyone = np.zeros(valid.sum(), np.int64)
+    together.append(task.ranks(few, everyone, 1))
+    if client is not None and clients is not None:
+      group = np.repeat(client[place], valid.sum(-1))
+      by_client.append(task.ranks(few, group, len(clients["rows"][place])))
+
+  def stack(parts: list[Mapping[str, np.ndarray]], *last: int) -> Sums:
+    return {
+      name: np.stack([part[name] for part in parts]).reshape((*leading, *last))
+      for name in parts[0]
+    }
+
+  if clients is not None:
+    clients = clients | stack(by_client, -1)
+  return Counts(sums | stack(together), clients)
 
 
 def _on_host(sums: Sums) -> Sums:

@@ -166,6 +166,36 @@ def check_pooled(result: object, sums: Mapping[str, AnyArray]) -> dict[str, AnyA
   return dict(result)
 
 
+def check_scores(result: object, outputs: PyTree, y: PyTree) -> dict[str, AnyArray]:
+  """Numbers of each example."""
+  del outputs
+  if not isinstance(result, Mapping) or not result:
+    raise ValueError(f"{a_type(result)}, must give a dictionary of numbers [B]")
+  for name, leaf in result.items():
+    if np.shape(leaf) != (_rows(y),):
+      raise ValueError(
+        f"shape {list(np.shape(leaf))} as {name}, must give a number for each row, "
+        f"[{_rows(y)}]"
+      )
+  return dict(result)
+
+
+def check_ranks(
+  result: object, scores: object, group: np.ndarray, number: int
+) -> dict[str, np.ndarray]:
+  """A number for each group."""
+  del scores, group
+  if not isinstance(result, Mapping):
+    raise ValueError(f"{a_type(result)}, must give a dictionary of arrays")
+  for name, leaf in result.items():
+    if np.shape(leaf) != (number,):
+      raise ValueError(
+        f"shape {list(np.shape(leaf))} as {name}, must give a number for each of "
+        f"{number} groups, [{number}]"
+      )
+  return dict(result)
+
+
 def check_flipped(result: Tree, y: PyTree) -> Tree:
   """Targets like those given."""
   structure: Callable[[object], object] = jax.tree.structure

@@ -3,13 +3,14 @@
 A ``Task`` is pure functions of a model's outputs and of the targets: the loss
 of each example, sums over examples, and the metrics that follow from the sums.
 Sums add up over blocks of rows, clients and devices; they are computed in JAX,
-and the metrics on the host in float64. All methods train by ``Task.loss``, and
-all tables, rules and comparisons read the names of ``Task.better``.
+and the metrics on the host in float64. What does not add up, such as ranks,
+follows on the host from numbers that are kept of each example (``Task.scores``).
+All methods train by ``Task.loss``, and all tables, rules and comparisons read the
+names of ``Task.better``.
 """
 
 from collections.abc import Callable, Mapping
 import dataclasses
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -216,10 +217,10 @@ class Task:
   #: (outputs, y, losses [B], mask [B] bool) -> sums over the rows of the mask;
   #: other rows may hold NaN. "rows" and "loss" are added if they are missing
   sums: Callable[[Any, Any, Array, Array], Mapping[str, AnyArray]]
-  #: (sums) -> metric -> value. The sums are arrays with leading axes, of models
-  #: or clients, before the axes that ``sums`` gives them, and the values have
-  #: these leading axes. "loss" is added if it is missing. A metric that cannot
-  #: be had of ``pooled`` sums is left out there
+  #: (sums) -> metric -> value. The sums, and what ``ranks`` gives, are NumPy arrays
+  #: with leading axes, of models or clients, before the axes that ``sums`` gives
+  #: them, and the values have these leading axes. "loss" is added if it is
+  #: missing. A metric that cannot be had of ``pooled`` sums is left out there
   values: Callable[[Sums], Mapping[str, AnyArray]]
   #: metric -> "higher" or "lower", in the order of the tables. The first is the
   #: main one, by which models and settings are chosen
@@ -237,8 +238,17 @@ class Task:
   #: examples have no label
   labels: Callable[[Any, Any, int], Labels | None] | None = None
   #: (sums) -> smaller sums that ``main`` and "loss" follow from, which are kept
-  #: for each client
+  #: for each client; they must add up, too
   pooled: Callable[[Sums], Sums] = lambda sums: sums
+  #: (outputs, y) -> name -> [B], numbers that are kept of each example beside the
+  #: sums, for ``ranks``; None: nothing is kept
+  scores: Callable[[Any, Any], Mapping[str, Array]] | None = None
+  #: (scores [n], group [n] int, G) -> name -> [G]: what ``values`` reads of each
+  #: group of examples beside its sums; computed on the host, with NumPy
+  ranks: (
+    Callable[[Mapping[str, np.ndarray], np.ndarray, int], Mapping[str, np.ndarray]]
+    | None
+  ) = None
   #: (outputs, y, mask) -> the confusion matrix [L, L]; None: there is none
   matrix: Callable[[Any, Any, Array], Array] | None = None
   #: (y of all) -> the false targets of hostile clients; None: there are none
@@ -263,6 +273,8 @@ class Task:
       ("targets", guards.check_target_array),
       ("labels", guards.labels_of(Labels)),
       ("pooled", guards.check_pooled),
+      ("scores", guards.check_scores),
+      ("ranks", guards.check_ranks),
       ("flipped", guards.check_flipped),
       ("fitted", guards.check_fitted),
       ("matrix", guards.check_matrix),
@@ -365,13 +377,24 @@ def _check_types(task: Task) -> None:
     "flipped",
     "fitted",
     "for_data",
+    "scores",
+    "ranks",
   ):
     fn, optional = (
       getattr(task, name),
-      name in ("outputs", "labels", "matrix", "flipped", "fitted", "for_data"),
+      name
+      in (
+        *("outputs", "labels", "matrix", "flipped", "fitted", "for_data"),
+        *("scores", "ranks"),
+      ),
     )
     if not callable(fn) and not (fn is None and optional):
       raise OptionError(f"{label} {name} is {a_type(fn)}, must be a function")
+  if (task.scores is None) != (task.ranks is None):
+    raise OptionError(
+      f"{label} {'ranks' if task.scores is None else 'scores'} is not read without "
+      f"{'scores' if task.scores is None else 'ranks'}, give both"
+    )
   if not isinstance(task.better, Mapping) or not all(
     isinstance(name, str) for name in task.better
   ):
@@ -443,20 +466,13 @@ def metrics_of(facts: Facts) -> Metrics:
   return Metrics(str(facts["name"]), of, at_clients)
 
 
-def module_of(array: object) -> ModuleType:
-  """The module that computes with an array: ``jnp`` or ``np``."""
-  return jnp if isinstance(array, jax.Array) else np
-
-
 def ratio(a: AnyArray, b: AnyArray) -> AnyArray:
-  """a / b, 0 where b is not positive; of NumPy or JAX arrays."""
-  if isinstance(b, jax.Array):
-    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 0.0)
+  """a / b in float64, 0 where b is not positive."""
   a = np.asarray(a, np.float64)
   return np.divide(a, b, out=np.zeros_like(a), where=np.asarray(b) > 0)
 
 
 def if_any(number: AnyArray) -> AnyArray:
   """1 where a number is positive, else NaN."""
-  result: AnyArray = module_of(number).where(number > 0, 1.0, np.nan)
+  result: AnyArray = np.where(np.asarray(number) > 0, 1.0, np.nan)
   return result

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 from sklearn import kernel_approximation, linear_model
 
 import fedjax_alg as fa
@@ -15,7 +16,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
 from fedjax_alg.engine.evaluate import count_shard
 from fedjax_alg.errors import OptionError
-from fedjax_alg.least_squares import class_means
+from fedjax_alg.least_squares import class_means, closed_form
 from fedjax_alg.models import feature_map, residual
 from fedjax_alg.runs import methods
 from tests import problems
@@ -46,10 +47,10 @@ def holders(parts):
 
 
 @functools.cache
-def program(name, model=MODEL, **settings):
+def program(name, model=MODEL, classes=CLASSES, **settings):
   """(parts, rounds) -> (algorithm, state, last cost); rounds compiled once."""
   algorithm = registry.build(name, model, map_clients=clients.ClientMap(), **settings)
-  spec = FedSpec(SLOTS, SLOTS, CLASSES, (FEATURES,))
+  spec = FedSpec(SLOTS, SLOTS, classes, (FEATURES,))
 
   @problems.quick_jit
   def start(data):
@@ -473,7 +474,135 @@ def test_blocks_are_fitted_again_without_a_forgotten_client():
   test_revision.assert_same(result, others)
 
 
+# Classes that nobody has, or has any more.
+
+#: Rows 100 times as far from 0 as those that the models are fitted to.
+FAR = 100 * np.random.default_rng(8).normal(size=(500, FEATURES)).astype(np.float32)
+WIDER = models.make_model("softmax", (FEATURES,), CLASSES + 2)
+WIDER_BLOCKS = models.make_model(
+  "residual", (FEATURES,), CLASSES + 2, blocks=1, block_features=7
+)
+KEEP_RIDGE = dict(client_ridge=0.2, remove_ridge=False)
+PULL = dict(personal_ridge="5", num_groups=2)
+
+
+@pytest.mark.parametrize(
+  "name, model, settings, rounds",
+  [
+    ("afl", WIDER, {}, 1),
+    ("afl", WIDER, dict(bias="centred", outputs="log_odds"), 1),
+    ("afl_dual", WIDER, KEEP_RIDGE, 1),
+    ("fed3r", WIDER, {}, 1),
+    ("fedncm", WIDER, {}, 1),
+    ("fedncm", WIDER, dict(distance="euclidean"), 1),
+    ("fedcof", WIDER, {}, 1),
+    ("deepafl", WIDER_BLOCKS, dict(ridge="0.5"), 3),
+    ("pfedacnnl", WIDER, PULL, 2),
+  ],
+)
+def test_a_class_that_nobody_has_is_never_predicted(name, model, settings, rounds):
+  """Its scores are 0, the largest ones where those of all others are negative."""
+  run = program(name, model, CLASSES + 2, **settings)
+  algorithm, state, _, data = run(dealt(SIZES), rounds)
+  params = jax.tree.map(lambda leaf: leaf[0], state.models)
+  outputs = [model.apply(params, FAR)]
+  shards = layout.everyone(data).shards
+  deploy = problems.quick_jit(
+    lambda i: algorithm.client_params(
+      state, i, shards.at(shards.offset[i], shards.size[i]), jax.random.key(0)
+    )
+  )
+  deployed_model = algorithm.client_model(model)
+  outputs += [deployed_model.apply(deploy(jnp.int32(i)), FAR) for i in (1, 3)]
+  for scores in outputs:
+    assert np.isfinite(scores).all()
+    counts = np.bincount(np.argmax(scores, 1), minlength=CLASSES + 2)
+    assert not counts[CLASSES:].any() and (counts[:CLASSES] > 0).all()
+    # A score of 0 would be the largest of all somewhere.
+    if name in ("afl", "fedncm") and not settings:
+      assert (np.max(scores[:, :CLASSES], 1) < 0).any()
+
+
+@pytest.mark.parametrize("name", ["afl", "fed3r", "fedncm", "fedcof"])
+def test_a_class_whose_only_holder_leaves_is_that_of_nobody(name):
+  """The same bias as if it had never been there, to the bit."""
+  only = np.flatnonzero(Y == CLASSES - 1)
+  others = np.flatnonzero(Y < CLASSES - 1)
+  mine = (X[only], Y[only].astype(np.int32))
+  parts = [(X[rows], Y[rows].astype(np.int32)) for rows in np.array_split(others, 5)]
+  settings = KEEP_RIDGE if name == "afl" else {}
+  run = program(name, store_sums=True, **settings)
+  algorithm, state, _, data = run([mine, *parts])
+  everyone, client = layout.everyone(data), np.array([0])
+  shards = everyone.shards
+  leaving = everyone._replace(
+    ids=everyone.ids[client],
+    weight=everyone.weight[client],
+    shards=shards.at(shards.offset[client], shards.size[client]),
+  )
+  assert (np.argmax(FAR @ head(state)[0] + head(state)[1], 1) == CLASSES - 1).any()
+  state = problems.quick_jit(lambda state: algorithm.revise(state, leaving, 0, -1))(
+    state
+  )
+  nobody = (X[:0], Y[:0].astype(np.int32))
+  never = run([nobody, *parts])[1]
+  for actual, expected in zip(head(state), head(never), strict=True):
+    assert_close(actual, expected, 1e-5)
+  weights, bias = head(state)
+  assert not weights[:, -1].any() and bias[-1] == closed_form.ABSENT
+  assert (np.argmax(FAR @ weights + bias, 1) < CLASSES - 1).all()
+
+
+# Log odds.
+
+
+@pytest.mark.parametrize(
+  "name, settings, ridge",
+  [
+    ("afl", dict(client_ridge=0.5 / SLOTS, remove_ridge=False, bias="centred"), 0.5),
+    ("fed3r", dict(ridge="0.5", bias="centred"), 0.5),
+    ("fedacnnl", dict(ridge="0.5", bias="centred"), 0.5),
+    ("afl", dict(bias="centred"), 0.0),
+  ],
+)
+def test_log_odds_follow_from_the_sums_in_every_partition(name, settings, ridge):
+  """Discriminant analysis of ridge scores, by NumPy; their norm changes nothing."""
+  expected = oracle.log_odds(X.astype(float), Y, CLASSES, ridge)
+  # Clients without examples bring no ridge of theirs.
+  for sizes in PARTITIONS[:2] if "client_ridge" in settings else PARTITIONS:
+    weights, bias = fitted(name, dealt(sizes), outputs="log_odds", **settings)
+    assert_close(special.softmax(X @ weights + bias, 1), expected, 1e-5)
+
+
+def test_log_odds_are_of_the_last_head_of_deepafl():
+  """Blocks are fitted to what the scores leave of the targets."""
+  settings = dict(ridge="0.5", block_ridge=0.3)
+  scores, odds = (
+    program("deepafl", BLOCKS, outputs=outputs, **settings)(dealt(SIZES), 5)[1].models
+    for outputs in ("scores", "log_odds")
+  )
+  for block in ("Delta_0", "Delta_1"):
+    np.testing.assert_array_equal(odds["params"][block], scores["params"][block])
+  probabilities = special.softmax(
+    BLOCKS.apply(jax.tree.map(lambda leaf: leaf[0], odds), X), 1
+  )
+  assert -np.log(probabilities[np.arange(len(Y)), Y]).mean() < 0.4  # of scores 0.8
+
+
 # Heads of other tasks.
+
+PAIR = models.make_model("softmax", (FEATURES,), 2, task="binary")
+
+
+@pytest.mark.parametrize("name", ["fedncm", "fedcof"])
+def test_two_classes_are_classes(name):
+  """The task binary has one class for each example, too."""
+  parts = [(x, np.minimum(y, 1)) for x, y in dealt(SIZES)]
+  plain = models.make_model("softmax", (FEATURES,), 2)
+  of_pair, of_classes = (
+    head(program(name, model, 2)(parts)[1]) for model in (PAIR, plain)
+  )
+  problems.assert_equal(of_pair, of_classes)
 
 
 @pytest.fixture(scope="module")
@@ -531,6 +660,13 @@ DEEP_LABELS = models.make_model("mlp", (FEATURES,), 2, hidden=(4,), task="multi_
     ("fedacnnl", DEEP_LABELS, {}, "algorithm=fedacnnl: fits hidden layers to codes"),
     ("pfedacnnl", LABELS, {}, "clustering: groups clients by their classes, the task"),
     ("fed3r", MODEL, dict(ridge="-1"), "ridge=-1: must be at least 0"),
+    ("afl", NUMBERS, dict(outputs="log_odds"), "outputs=log_odds: are those of clas"),
+    (
+      "safle",
+      MODEL,
+      dict(outputs="log_odds", private="moments"),
+      "outputs=log_odds: not with private",
+    ),
     ("deepafl", BLOCKS, dict(block_ridge=0.0), "block_ridge=0.0: must be more than 0"),
   ],
 )

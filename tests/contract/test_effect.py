@@ -27,6 +27,7 @@ TEXTS = {
   "compress_down": ("qsgd:4",),
   "ridge": ("2",),
   "personal_ridge": ("7",),
+  "outputs": ("log_odds",),  # with classes auto means scores
 }
 #: What a problem with softmax regression and data that stay knows of itself.
 FACTS = {"shift": "none", "scales_features": True, "num_layers": 1}

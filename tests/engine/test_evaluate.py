@@ -1,6 +1,7 @@
 """The evaluation protocols on a case worked out with NumPy."""
 
 from collections.abc import Callable
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -157,14 +158,20 @@ def _outputs(model):
   return outputs
 
 
-def outcome(problem, case, k, x, y):
-  """Predictions and losses of model k."""
+def outputs(problem, case, k, x, y):
+  """Logits and losses of model k."""
   params = jax.tree.map(lambda leaf: leaf[k], case.state.models)
   count = len(y)
   padding = -count % 512  # one program for all lengths
   x, y = np.pad(x, ((0, padding), (0, 0))), np.pad(y, (0, padding))
   logits, losses = _outputs(problem.model)(params, x, y)
-  return (np.asarray(logits)[:count].argmax(1), np.asarray(losses, np.float64)[:count])
+  return np.asarray(logits)[:count], np.asarray(losses, np.float64)[:count]
+
+
+def outcome(problem, case, k, x, y):
+  """Predictions and losses of model k."""
+  logits, losses = outputs(problem, case, k, x, y)
+  return logits.argmax(1), losses
 
 
 @pytest.mark.parametrize("protocol", evaluate.PER_MODEL)
@@ -349,8 +356,8 @@ def test_clients_in_blocks_are_counted_like_all_at_once(problem, case, monkeypat
   )(case.data, case.state, jax.random.key(0))
   for protocol in of_clients:
     (sums, per_client), (expected_sums, expected_per_client) = (
-      counts[protocol],
-      case.counts[protocol],
+      counts[protocol][:2],
+      case.counts[protocol][:2],
     )
     if protocol in ("kinds", "held_out"):
       assert per_client is expected_per_client is None
@@ -360,6 +367,144 @@ def test_clients_in_blocks_are_counted_like_all_at_once(problem, case, monkeypat
       np.testing.assert_allclose(
         sums[name], leaf, rtol=(1e-6 if name == "loss" else 0)
       )  # losses in another order
+
+
+#: Ranks of class 1 among three classes.
+RANKED = dataclasses.replace(
+  tasks.CLASSIFICATION,
+  name="ranked",
+  scores=lambda logits, y: {"margin": logits[:, 1] - logits[:, 0], "positive": y == 1},
+  ranks=tasks.BINARY.ranks,
+)
+
+
+def pairs_won(parts, models):
+  """By comparing every positive example with every negative one."""
+  margin = np.concatenate([logits[:, 1] - logits[:, 0] for logits in models])
+  positive = np.concatenate([y for _, y in parts]) == 1
+  won = margin[positive][:, None] - margin[~positive]
+  return ((won > 0) + (won == 0) / 2).sum()
+
+
+@pytest.mark.parametrize(
+  "mode, devices, few",
+  [
+    ("sequential", False, ()),
+    ("sequential", False, ("_PLACES", "_MEANS", "_ENTRIES")),
+    ("vmap", True, ("_PLACES", "_MEANS")),
+    ("lanes", False, ("_PLACES", "_MEANS")),
+  ],
+)
+def test_ranks_are_of_all_examples_of_a_protocol(
+  problem, case, mesh, monkeypatch, mode, devices, few
+):
+  """In one turn of each client, and with turns of 64 rows: of 70 rows two."""
+  for name in few:
+    monkeypatch.setattr(evaluate, name, {"_ENTRIES": 5 * L * L // 2}.get(name, 1))
+  protocols = tuple(p for p in evaluate.PROTOCOLS if p != "preferred")
+  map_clients = clients.ClientMap(mode, mesh=mesh if devices else None)
+  run = evaluate.make_evaluate(
+    full(), problem.model._replace(task=RANKED), protocols, map_clients
+  )
+  inputs = case.data, case.state
+  if devices:
+    inputs = sharding.replicate(inputs, mesh)
+  on_devices = jax.jit(run)(*inputs, jax.random.key(0))
+  if few:
+    assert on_devices["local"].examples.size.shape == (C + 247 // 64,)
+  counts = tasks.counts_on_host(RANKED, on_devices)
+
+  def logits(k, part):
+    return outputs(problem, case, k, *part)[0]
+
+  for protocol, expected in case.counts.items():
+    if protocol == "preferred":
+      continue
+    sums, per_client, _ = counts[protocol]
+    for name in {"rows", "hits", "predicted", "loss"} & set(expected.sums):
+      np.testing.assert_allclose(sums[name], expected.sums[name], rtol=1e-5)
+    if expected.clients is not None:
+      chex.assert_trees_all_close(
+        {name: per_client[name] for name in expected.clients},
+        dict(expected.clients),
+        rtol=1e-5,
+      )
+  train = tuple(map(np.concatenate, zip(*problem.clients)))
+  for protocol, part in (
+    ("global", case.pooled),
+    ("validation", case.validation),
+    ("train", train),
+  ):
+    for k in range(K):
+      won = counts[protocol].sums["pairs_won"][k]
+      assert won == pairs_won([part], [logits(k, part)]), (protocol, k)
+  for protocol, selected in (
+    ("local", ~NEW),
+    ("newcomers", NEW),
+    ("assigned", GROUP >= 0),
+    ("copy", ~NEW),
+  ):
+    some = np.flatnonzero(selected)
+    models = [logits((i + (protocol == "copy")) % K, case.tests[i]) for i in range(C)]
+    assert counts[protocol].sums["pairs_won"] == pairs_won(
+      [case.tests[i] for i in some], [models[i] for i in some]
+    )
+    np.testing.assert_array_equal(
+      counts[protocol].clients["pairs_won"],
+      [selected[i] * pairs_won([case.tests[i]], [models[i]]) for i in range(C)],
+    )
+  for kind in range(3):
+    rows = slice(KIND_OFFSET[kind], KIND_OFFSET[kind] + KIND_SIZE[kind])
+    part = tuple(array[rows] for array in case.pooled)
+    some = np.flatnonzero((kind == KIND) & ~NEW)
+    assert counts["kinds"].sums["pairs_won"][kind] == pairs_won(
+      [part] * len(some), [logits(i % K, part) for i in some]
+    )
+  x, y = case.validation
+  tested = [slice(42, 52), slice(75, 80)]  # the last fifths of 52 and 28 rows
+  parts = [(x[rows], y[rows]) for rows in tested]
+  assert counts["held_out"].sums["pairs_won"] == pairs_won(
+    parts, [logits(C % K, part) for part in parts]
+  )
+
+
+@pytest.mark.parametrize("sizes", [(300,), (0, 999, 1, 0), (64, 65, 63, 0, 808)])
+def test_turns_have_every_row_once(problem, monkeypatch, sizes):
+  """In the memory that the number of rows decides, however the clients differ."""
+  monkeypatch.setattr(evaluate, "_PLACES", 1)
+  model, size = problem.model._replace(task=RANKED), np.int32(sizes)
+  total, offset = int(size.sum()), np.int32(np.cumsum(size) - size)
+  turns = evaluate._turns(model, jnp.asarray(offset), jnp.asarray(size), total)
+  assert len(turns.shard) * turns.width <= 5 * total + 64 * len(sizes) + 64 * 5
+  assert (turns.size <= turns.width).all()
+  read = [
+    (client, row)
+    for client, first, rows in zip(*map(np.asarray, turns[:3]))
+    for row in range(first, first + rows)
+  ]
+  assert sorted(read) == [
+    (client, row)
+    for client, (first, rows) in enumerate(zip(offset, sizes))
+    for row in range(first, first + rows)
+  ]
+
+
+def test_rows_in_blocks_of_processes_are_those_of_all():
+  offset, size = np.array([0]), np.array([30])
+  rows = layout.client_data(np.ones((30, 2)), np.zeros(30), np.arange(30), offset, size)
+  assert evaluate._num_rows(rows) == 30
+  of_two = rows._replace(y=np.stack([rows.y, rows.y]), blocks=())
+  assert evaluate._num_rows(of_two) == 60
+
+
+def test_examples_that_many_clients_share_are_too_many(problem, case, monkeypatch):
+  """Each client reads its kind's rows: a place for each would not fit."""
+  monkeypatch.setattr(evaluate, "_MOST_PLACES", 12 * 247)
+  run = evaluate.make_evaluate(
+    full(), problem.model._replace(task=RANKED), ("kinds",), clients.ClientMap()
+  )
+  with pytest.raises(ValueError, match="^evaluate=kinds: task=ranked needs .*12 x 248"):
+    jax.eval_shape(run, case.data, case.state, jax.random.key(0))
 
 
 @pytest.mark.parametrize(

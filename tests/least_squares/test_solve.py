@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
+from sklearn import discriminant_analysis
 
 from fedjax_alg import models
 from fedjax_alg.least_squares import moments, solve
@@ -198,3 +200,97 @@ def test_an_output_that_only_rounding_moves_has_the_deviation_one():
     to_double = lambda leaf: jnp.asarray(leaf, "float64")
     result = solve.output_std(to_double(kernel), jax.tree.map(to_double, sums), view)
   np.testing.assert_allclose(result, [1.0, 0.01], rtol=1e-4)
+
+
+def singular(kind):
+  """Rows [n, 6] whose Gram matrix has no inverse, and targets [n, 2]."""
+  rng = np.random.default_rng(9)
+  rows = rng.normal(size=(4 if kind == "few" else 30, 6))
+  if kind == "constant":
+    rows[:, 2] = 0
+  if kind == "twice":
+    rows[:, 5] = rows[:, 0] - 2 * rows[:, 1]
+  return rows, rng.normal(size=(len(rows), 2))
+
+
+@pytest.mark.parametrize("kind", ["regular", "constant", "twice", "few"])
+def test_the_solution_of_least_norm_is_numpys(kind):
+  """Where there is no inverse; where there is one, the same bits as with it."""
+  rows, t = singular(kind)
+  with jax.enable_x64(True):
+    gram, cross = jnp.asarray(rows.T @ rows), jnp.asarray(rows.T @ t)
+    solution = problems.quick_jit(solve.least_norm)(gram, cross)
+    usual = problems.quick_jit(solve.solve)(gram, cross, jnp.float64(0))
+  expected = np.linalg.lstsq(rows, t, rcond=None)[0]
+  np.testing.assert_allclose(solution, expected, rtol=1e-7, atol=1e-9)
+  assert np.isnan(usual).all() == (kind != "regular")
+  if kind == "regular":
+    np.testing.assert_array_equal(solution, usual)
+
+
+def scored():
+  """Rows X [n, 6] of three classes, one of them rare, and weights of scores."""
+  rng = np.random.default_rng(6)
+  y = rng.choice(CLASSES, 400, p=[0.6, 0.35, 0.05])
+  x = rng.normal(size=(400, 6)) + np.eye(CLASSES, 6)[y] * 2 + 3
+  return x, y, rng.normal(size=(6, CLASSES))
+
+
+@functools.cache
+def compiled_log_odds():
+  return problems.quick_jit(
+    lambda kernel, sums, features: solve.log_odds(
+      kernel, sums, VIEWS["dense"], features
+    )
+  )
+
+
+@pytest.mark.parametrize("same_sum", [False, True])
+@pytest.mark.parametrize("features", [0.0, 40.0, 1e9])
+def test_log_odds_are_linear_discriminant_analysis_of_the_scores(features, same_sum):
+  """With few features for their rows scikit-learn's; with many, S grows.
+
+  Scores of one-hot targets with a bias add up to 1, so that S has no inverse.
+  """
+  x, y, kernel = scored()
+  if same_sum:
+    kernel = kernel - kernel.mean(1, keepdims=True)
+  sums = moments.Moments(*oracle.statistics(x, y, CLASSES, None))
+  with jax.enable_x64(True):
+    weights, bias = compiled_log_odds()(
+      *jax.tree.map(jnp.asarray, (kernel, sums, features))
+    )
+  scores = x @ kernel
+  lda = discriminant_analysis.LinearDiscriminantAnalysis(solver="lsqr")
+  if features:
+    # Its covariance is that within; the wanted one is had of more rows around.
+    lda.covariance_estimator = Shrunk(scores, min(features / len(x), 1.0))
+  expected = lda.fit(scores, y).predict_proba(scores)
+  odds = special.softmax(x @ np.asarray(weights) + np.asarray(bias), axis=1)
+  np.testing.assert_allclose(odds, expected, atol=1e-6)
+
+
+class Shrunk:
+  """A covariance of scikit-learn's, plus a share of that of all scores."""
+
+  def __init__(self, scores, share):
+    self.scores, self.share = scores, share
+
+  def get_params(self, deep=True):
+    return {"scores": self.scores, "share": self.share}
+
+  def fit(self, x):
+    overall = np.cov(self.scores.T, bias=True)
+    self.covariance_ = np.cov(x.T, bias=True) + self.share * overall
+    return self
+
+
+@pytest.mark.parametrize("ridge", [0.0, 3.0])
+def test_the_effective_number_of_features(ridge):
+  rows = np.random.default_rng(7).normal(size=(20, 6))
+  values = np.linalg.eigvalsh(rows.T @ rows)
+  with jax.enable_x64(True):
+    number = problems.quick_jit(solve.features_fitted)(
+      jnp.asarray(rows.T @ rows), jnp.float64(ridge)
+    )
+  np.testing.assert_allclose(number, (values / (values + ridge)).sum(), rtol=1e-12)

@@ -7,6 +7,7 @@ from typing import cast
 import jax
 import numpy as np
 import pytest
+from sklearn import datasets, preprocessing
 
 import fedjax_alg as fa
 from fedjax_alg import registry
@@ -251,6 +252,21 @@ def test_one_step_by_hand(fed):
 def _two_seeds(fed):
   """IFCA, of two models."""
   return derivatives(fed, "ifca", "client_lr", seeds=2, num_groups=2)
+
+
+def test_ranks_are_those_of_the_run():
+  """AUROC follows on the host from numbers of each validation example."""
+  x, y = datasets.load_breast_cancer(return_X_y=True)
+  examples = fa.from_arrays(
+    preprocessing.scale(x), y, np.arange(len(y)) % 9, task="binary"
+  )
+  fed = fa.federate(examples, local_test_fraction=0.3, validation_clients=2)
+  options = dict(rounds=2, cohort_size=3, eval_every=1, client_lr=0.05)
+  result = fa.hypergradient("fedavg", fed, by="client_lr", last=None, **options)
+  run = fa.run("fedavg", fed, evaluate="validation", **options)
+  auroc = run.metrics["validation"]["auroc"]
+  assert 0.9 < auroc.min() < 1
+  np.testing.assert_allclose(result.accuracies, auroc, atol=1e-6)
 
 
 def test_the_losses_are_those_of_the_run(fed, two_seeds):

@@ -1,7 +1,11 @@
 """Predictions on raw rows are what the protocols measure, encoded and scaled."""
 
+import warnings
+
+import jax
 import numpy as np
 import pytest
+from sklearn import metrics as sk
 
 import fedjax_alg as fa
 from tests.runs import hospitals
@@ -122,6 +126,73 @@ def test_arrays_are_rows_too(fed):
     result.predict(np.zeros((2, 3)))
   with pytest.raises(fa.DataError, match="^x: a DataFrame, but the model was trained"):
     result.predict(pd.DataFrame({"a": [1]}))
+
+
+@pytest.fixture(scope="module")
+def rare():
+  """x [4000, 5] and y, of which 7 % are positive, and their federation."""
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(4000, 5)).astype(np.float32)
+  p = 1 / (1 + np.exp(3.4 - x @ np.array([1.2, -0.8, 0.5, 0, 0])))
+  y = (rng.random(4000) < p).astype(np.int32)
+  examples = fa.from_arrays(x, y, np.arange(4000) % 5, task="binary")
+  return x, y, fa.federate(examples, local_test_fraction=0.3)
+
+
+def test_a_rare_class_has_probabilities_in_closed_form(rare):
+  """By the scores alone half of the patients would be ill."""
+  x, y, fed = rare
+  with pytest.warns(UserWarning, match="^task=binary: the outputs of AFL are scores"):
+    scores = fa.run("afl", fed, evaluate="global", outputs="scores")
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    odds = fa.run("afl", fed, evaluate="global")
+    p = odds.predict(x, proba=True)[:, 1]
+  assert (scores.predict(x) == 1).mean() > 0.4 and (p > 0.5).mean() < 0.03
+  ece, auroc = (
+    [run.metrics["global"][name][0, -1] for run in (scores, odds)]
+    for name in ("ece", "auroc")
+  )
+  assert ece[0] > 0.4 and ece[1] < 0.03 and abs(auroc[1] - auroc[0]) < 0.01
+  np.testing.assert_allclose(p.mean(), y.mean(), atol=0.01)
+  assert sk.log_loss(y, p) < 0.2
+
+
+@pytest.mark.parametrize("name", ["fedncm", "fedcof"])
+def test_class_means_rank_two_classes(rare, name):
+  x, _, fed = rare
+  with pytest.warns(UserWarning, match="^task=binary: .* are scores and no log odds"):
+    result = fa.run(name, fed, evaluate="global")
+  test = fed.data.whole_test
+  total = int(test.size.sum())
+  inner = jax.tree.map(lambda leaf: leaf[0], result.global_params())["params"]
+  margin = test.x[:total] @ (inner["kernel"][1] - inner["kernel"][0])
+  expected = sk.roc_auc_score(test.y[:total], margin)
+  assert expected > 0.75
+  np.testing.assert_allclose(
+    result.metrics["global"]["auroc"][0, -1], expected, atol=1e-5
+  )
+  with pytest.warns(UserWarning, match="^proba=True: the outputs of .* probability$"):
+    result.predict(x[:3], proba=True)
+
+
+def test_scores_are_no_probabilities_without_a_word(fed, tmp_path):
+  """Of a run in memory and of one from a folder; what is predicted is silent."""
+  result = fa.run("afl", fed, evaluate="global")
+  raw = np.asarray(fed.data.whole_test.x[:5])
+  for of in (result, fa.load_run(result.save(tmp_path / "run"))):
+    with pytest.warns(UserWarning, match="^proba=True: .* .give outputs=log_odds.$"):
+      of.predict(raw, proba=True)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    result.predict(raw)
+  odds = fa.run("afl", fed, evaluate="global", outputs="log_odds")
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    p = odds.predict(raw, proba=True)
+  np.testing.assert_allclose(p.sum(1), 1)
+  gains = (run.metrics["global"]["accuracy"][0, -1] for run in (odds, result))
+  assert next(gains) >= next(gains)
 
 
 def test_a_regression_predicts_numbers():

@@ -25,6 +25,10 @@ def labels(train, test=None, number=2):
   )
 
 
+def errors(outputs, y):
+  return {"error": jnp.abs(outputs - y)[:, 0]}
+
+
 def is_positive(y):
   return (y > 0).astype(int)
 
@@ -81,6 +85,20 @@ def is_positive(y):
     (dict(size=lambda *y: 0), "size gives 0, must give a whole number of at "),
     (dict(for_data=lambda y: 3), "for_data gives an int, must give a Task"),
     (dict(matrix=lambda *y: jnp.zeros(3)), r"matrix gives shape \[3\], must"),
+    (dict(scores=errors), "scores is not read without ranks, give both"),
+    (dict(ranks=lambda *_: {}), "ranks is not read without scores, give both"),
+    (dict(scores=3, ranks=3), "scores is an int, must be a function"),
+    (dict(scores=lambda *_: {}, ranks=raises), "scores gives a dict, must give a dic"),
+    (
+      dict(scores=lambda outputs, y: {"error": outputs}, ranks=raises),
+      r"scores gives shape \[7, 1\] as error, must give a number for each row, \[7\]",
+    ),
+    (dict(scores=errors, ranks=raises), "ranks raises KeyError"),
+    (dict(scores=errors, ranks=lambda *_: 3), "ranks gives an int, must give a dict"),
+    (
+      dict(scores=errors, ranks=lambda *_: {"near": 3.0}),
+      r"ranks gives shape \[\] as near, must give a number for each of 2 groups",
+    ),
     (dict(loss=3), "loss is an int, must be a function"),
     (dict(labels=3), "labels is an int, must be a function"),
     (dict(better=["near"]), "better is .'near'., must be a dictionary"),
