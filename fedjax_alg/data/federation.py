@@ -34,6 +34,7 @@ from fedjax_alg.data.examples import Examples, doubts
 from fedjax_alg.data.features import (
   Scaler,
   fit_scaler,
+  hash_of,
   hog_options,
   image_shape,
   make_features,
@@ -64,7 +65,7 @@ from fedjax_alg.data.partition import (
   partition_hash,
 )
 from fedjax_alg.data.partition_file import labels_hash, read_partition
-from fedjax_alg.data.preprocessing import Preprocessing
+from fedjax_alg.data.preprocessing import ENCODING, SCALER, Preprocessing
 from fedjax_alg.data.sent140 import SPECIAL, load_sent140
 from fedjax_alg.data.shakespeare import load_shakespeare, play_files
 from fedjax_alg.data.shift import SWAPS
@@ -158,6 +159,8 @@ class Federation:
   steps: concept_steps.ConceptSteps | None = None
   #: what the data set has learnt of names and columns; None for arrays of numbers
   encoding: Encoding | None = None
+  #: hash of the run whose layer the features are; "" for others
+  body: str = ""
 
   @property
   def num_clients(self) -> int:
@@ -218,6 +221,7 @@ class Federation:
       self.example_dtype,
       self.encoding,
       self.scaler,
+      self.body,
     )
 
   @property
@@ -505,7 +509,7 @@ def data_key(options: DataOptions) -> str:
   layer = run_layer(options.features)
   if layer is not None:
     folder = files.expand_path(layer.folder, "features")
-    names = ("final.msgpack", "config.json")
+    names = ("final.msgpack", "config.json", "summary.json", SCALER, ENCODING)
     keys.append(files.contents_key([folder / name for name in names]))
   if options.concepts is not None and not is_pattern(options.concepts):
     keys.append(files.contents_key([files.expand_path(options.concepts, "concepts")]))
@@ -733,6 +737,7 @@ def _make(
 ) -> Federation:
   """``from_options``; ``inside`` are ``data_key`` if they are known."""
   change = kinds_lib.parse_kinds(options.kinds)
+  body = hash_of(options.features)  # before it is read
   # Features are computed of what a kind makes of the examples.
   changes = change is not None and change.word != "sources"
   if examples is None:
@@ -793,6 +798,7 @@ def _make(
     deal(examples, dealt, joins, options, client_kinds),
     scaler=scaler,
     labels=labels,
+    body=body,
   )
   if steps is not None:
     tests = examples._replace(x_train=None, y_train=None)
