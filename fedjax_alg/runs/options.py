@@ -14,7 +14,6 @@ import numpy as np
 from fedjax_alg import files, own, registry, tasks
 from fedjax_alg.base import Devices
 from fedjax_alg.conditions import POSITIVE, but, only
-from fedjax_alg.data.concepts import is_pattern
 from fedjax_alg.data.features import run_layer
 from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.data.options import DataOptions
@@ -829,7 +828,6 @@ class RunOptions(
     for name, file in (
       ("availability_file", self.availability_file),
       ("partition_file", data.partition_file),
-      ("concepts", None if is_pattern(data.concepts) else data.concepts),
     ):
       if file is not None:
         by_option[name] = own.source_of(file)

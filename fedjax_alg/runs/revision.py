@@ -28,7 +28,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import as_index
 from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
-from fedjax_alg.runs.result import Live, RunResult, measure_final
+from fedjax_alg.runs.result import Live, RunResult, check_result, measure_final
 from fedjax_alg.typing import Facts, HParams
 
 #: Signs of the sums of the clients, by what happens to them.
@@ -106,6 +106,7 @@ def _revise(
   result: RunResult, clients: int | Iterable[int], sign: int, refit: bool
 ) -> RunResult:
   """``forget`` or ``add_clients``."""
+  check_result(result)
   refuse_others(result.facts)
   live = result._state()
   ids = read_clients(clients, live.prepared.spec.num_clients)

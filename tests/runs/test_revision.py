@@ -198,6 +198,17 @@ def test_clients_that_cannot_leave_or_come(change, clients, message):
   assert str(error.value) == message
 
 
+@pytest.mark.parametrize("result", ["out/first", None, {"a": 1}])
+@pytest.mark.parametrize("call", [fa.forget, fa.add, fa.contributions])
+def test_what_is_no_run_is_refused(call, result):
+  """A folder is not read: that was an AttributeError of ``facts``."""
+  arguments = (result,) if call is fa.contributions else (result, [1])
+  with pytest.raises(
+    fa.OptionError, match="^result: .* must be a run from run or load"
+  ):
+    call(*arguments)
+
+
 def test_a_client_leaves_once():
   with pytest.raises(fa.OptionError, match="^clients=3: is forgotten already$"):
     fa.forget(fa.forget(fit(), 3), [1, 3])
