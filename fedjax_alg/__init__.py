@@ -26,7 +26,8 @@ from fedjax_alg.data.gathered import from_hf, from_torch
 from fedjax_alg.engine.evaluate import at_clients, confusion
 from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, RunFolderError
+from fedjax_alg.records.lock import HeldError
 from fedjax_alg.runs.api import run, steps
 from fedjax_alg.runs.audit import Audit, audit
 from fedjax_alg.runs.compare import Comparison, compare
@@ -37,7 +38,7 @@ from fedjax_alg.runs.hypergradient import Hypergradient, hypergradient
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.progress import progress_bar
 from fedjax_alg.runs.ranks import Ranking, rank
-from fedjax_alg.runs.result import RunFolderError, RunResult, load_run
+from fedjax_alg.runs.result import RunResult, load_run
 from fedjax_alg.runs.revision import add_clients as add
 from fedjax_alg.runs.revision import forget
 from fedjax_alg.runs.sinks import STOP
@@ -57,6 +58,7 @@ __all__ = [
   "FedSpec",
   "Federation",
   "GradientTuning",
+  "HeldError",
   "Hypergradient",
   "Model",
   "NonFiniteError",

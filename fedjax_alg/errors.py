@@ -1,6 +1,7 @@
 """The error for an option, an argument or a file that cannot be used."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+import contextlib
 import difflib
 import os
 import re
@@ -43,6 +44,30 @@ class OptionError(ValueError):
 
 class RunError(RuntimeError):
   """A run had to stop; the message is the one line the user sees."""
+
+
+class RunFolderError(ValueError):
+  """A folder does not hold a readable run; the message is one line."""
+
+
+#: What a caller's own code may raise: ``sys.exit`` in it is an error like others,
+#: and does not end the caller's process.
+FAILURES = (Exception, SystemExit)
+
+
+@contextlib.contextmanager
+def no_exit() -> Iterator[None]:
+  """Turns ``sys.exit`` in a caller's own code into an error of one line.
+
+  Raises:
+    OptionError: the code inside calls it; the message has its line.
+  """
+  try:
+    yield
+  except SystemExit as error:
+    raise OptionError(
+      f"your code must not end the process, {describe_error(error)}"
+    ) from error
 
 
 def with_names(text: str, prefix: str = "") -> str:

@@ -25,6 +25,9 @@ Recognizer = Callable[[pathlib.Path], bool]
 #: Bytes of a path and of a name in it, on all systems that JAX runs on.
 _LONGEST, _LONGEST_NAME = 4096, 255
 
+#: The largest text, in bytes: a schedule of 1,000 rounds for 100,000 clients.
+LARGEST_TEXT = 2**28
+
 
 def expand_path(path: str | os.PathLike, parameter: str = "") -> pathlib.Path:
   """The path with its ~ or ~user replaced by the home directory.
@@ -83,21 +86,39 @@ def open_regular(path: str | os.PathLike) -> io.BufferedReader:
     raise
 
 
-def read_bytes(path: str | os.PathLike) -> bytes:
-  """The content of a regular file; raises as ``open_regular``."""
-  with open_regular(path) as file:
-    return file.read()
+def read_bytes(path: str | os.PathLike, largest: int | None = None) -> bytes:
+  """The content of a regular file.
 
-
-def read_text(path: pathlib.Path) -> str:
-  """The text of a regular file in UTF-8, without a byte order mark.
+  Args:
+    path: the file.
+    largest: the most bytes that are read; None: as many as the memory has.
 
   Raises:
-    OSError: the file cannot be read.
+    OSError: see ``open_regular``, or the file has more bytes.
+  """
+  with open_regular(path) as file:
+    if largest is None:
+      return file.read()
+    # Not by its size alone, which is 0 for files that the kernel makes.
+    content = b"" if os.fstat(file.fileno()).st_size > largest else file.read(largest)
+    if file.read(1):
+      raise OSError(errno.EFBIG, f"larger than {largest // 2**20} MB", str(path))
+    return content
+
+
+def read_text(path: pathlib.Path, largest: int = LARGEST_TEXT) -> str:
+  """The text of a regular file in UTF-8, without a byte order mark.
+
+  Args:
+    path: the file.
+    largest: the most bytes that are read.
+
+  Raises:
+    OSError: the file cannot be read, or has more bytes.
     OptionError: it is no such text.
   """
   try:
-    return read_bytes(path).decode("utf-8-sig")  # as Excel saves it
+    return read_bytes(path, largest).decode("utf-8-sig")  # as Excel saves it
   except UnicodeDecodeError:
     raise OptionError(f"{path}: not text in UTF-8") from None
 
@@ -136,15 +157,19 @@ def contents_key(paths: Iterable[pathlib.Path]) -> str:
   return digest.hexdigest()
 
 
-def read_json(path: pathlib.Path) -> dict[str, Any]:
+def read_json(path: pathlib.Path, largest: int | None = None) -> dict[str, Any]:
   """Reads a JSON file that holds a dictionary.
 
+  Args:
+    path: the file.
+    largest: see ``read_bytes``.
+
   Raises:
-    OSError: the file cannot be read.
+    OSError: the file cannot be read, or has more bytes.
     ValueError: it holds something else.
   """
   try:
-    content = json.loads(read_bytes(path).decode("utf-8-sig"))
+    content = json.loads(read_bytes(path, largest).decode("utf-8-sig"))
   except RecursionError:
     raise ValueError(f"{path.name}: nested too deeply") from None
   if not isinstance(content, dict):

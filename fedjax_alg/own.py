@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from fedjax_alg import files
-from fedjax_alg.errors import OptionError, did_you_mean, reason
+from fedjax_alg.errors import FAILURES, OptionError, did_you_mean, reason
 from fedjax_alg.files import expand_path
 
 #: The two forms, for messages.
@@ -55,7 +55,7 @@ def refuse_nameless(text: object, parameter: str) -> None:
     return
   names: list[str] = []
   try:
-    nodes = ast.parse(expand_path(text).read_bytes()).body
+    nodes = ast.parse(files.read_bytes(expand_path(text), files.LARGEST_TEXT)).body
   except (OSError, SyntaxError, ValueError):
     nodes = []
   for node in nodes:
@@ -110,7 +110,7 @@ def load(text: str, parameter: str) -> tuple[Any, Source]:
       raise OptionError(
         f"{label}: {place} has no {name}{did_you_mean(name, public)}"
       ) from None
-    except Exception as error:  # whatever the user's code raises
+    except FAILURES as error:  # whatever the user's code raises
       raise OptionError(f"{label}: {_failure(error, '')}") from error
   return value, source
 

@@ -3,11 +3,17 @@
 import errno
 import hashlib
 import os
+import pathlib
 
 import pytest
 
-from fedjax_alg import files
+from experiments.cli import presets
+from fedjax_alg import files, own
+from fedjax_alg.data.concepts import read_schedule
+from fedjax_alg.data.partition_file import read_partition
+from fedjax_alg.data.sources import load_digits as digits
 from fedjax_alg.errors import OptionError, reason
+from fedjax_alg.runs.availability import read_availability
 
 
 def test_a_file_is_replaced_when_it_is_whole(tmp_path):
@@ -25,6 +31,42 @@ def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
   path.write_text('{"a": 1}', encoding="utf-8-sig")
   assert files.read_text(path) == '{"a": 1}'
   assert files.read_json(path) == {"a": 1}
+
+
+def test_a_text_has_a_largest_size(tmp_path):
+  """Of a file without an end as much was read as there is memory."""
+  path = tmp_path / "text"
+  path.write_text("four")
+  assert files.read_text(path, 4) == "four"
+  with pytest.raises(OSError, match="larger than 0 MB"):
+    files.read_text(path, 3)
+  with pytest.raises(OSError, match="larger than"):  # its size is said to be 0
+    files.read_text(pathlib.Path("/proc/self/status"), 10)
+
+
+#: Options that are texts -> how each is read.
+TEXTS = {
+  "concepts": read_schedule,
+  "availability_file": read_availability,
+  "flagfile": presets.load_preset,
+  "partition_file": lambda path: read_partition(path, digits()),
+  "model": lambda path: own.refuse_nameless(path, "model"),
+}
+
+
+@pytest.mark.parametrize("option", TEXTS)
+def test_every_option_that_is_a_text_is_a_regular_file_of_a_size(tmp_path, option):
+  """``--concepts=/dev/zero`` took 7 GB in 20 seconds."""
+  suffix = {"model": "py", "partition_file": "json"}.get(option, "txt")
+  large, zero, pipe = (tmp_path / f"{n}.{suffix}" for n in ("large", "zero", "pipe"))
+  large.touch()
+  os.truncate(large, files.LARGEST_TEXT + 1)
+  zero.symlink_to("/dev/zero")
+  os.mkfifo(pipe)
+  for path in (large, zero, pipe):
+    with pytest.raises(OptionError, match=f"^{option}=") as error:
+      TEXTS[option](str(path))
+    assert "\n" not in str(error.value)
 
 
 def test_an_error_leaves_what_was_there(tmp_path):

@@ -128,6 +128,7 @@ def test_the_sources_of_what_is_named(folder):
     ("mine_j.py:A", r"importing it fails \(E: x, .*mine_j.py line 3\)"),
     ("mine_k.py:A", r"importing it fails \(RuntimeError: A, .*line 2\)"),
     ("mine_l.py:A", r"importing it fails \(RecursionError"),
+    ("mine_o.py:A", r"importing it fails \(SystemExit: 0, .*line 3\)"),
     ("mine_m.py:A", "there is no file .*mine_m.py"),
   ],
 )
@@ -140,6 +141,7 @@ def test_refused_in_one_line(folder, text, pattern):
   write(folder, "mine_j.py", "class E(BaseException):\n  pass\nraise E('x')\n")
   write(folder, "mine_k.py", "def __getattr__(name):\n  raise RuntimeError(name)\n")
   write(folder, "mine_l.py", "def f():\n  f()\nf()\n")
+  write(folder, "mine_o.py", "import sys\ndef __getattr__(name):\n  sys.exit(0)\n")
   if not (folder / "mine_m.py").is_symlink():
     (folder / "mine_m.py").symlink_to("mine_m.py")  # a circle
   with pytest.raises(OptionError, match=f"^algorithm={text}: {pattern}") as error:

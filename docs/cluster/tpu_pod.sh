@@ -3,8 +3,9 @@
 #
 #   TPU=my-v5e-32 ZONE=us-west4-a OUT=/mnt/shared/out/cifar10 ./tpu_pod.sh
 #
-# OUT and the cache lie on a file system that all hosts mount (Filestore, or a
-# bucket with gcsfuse). On every host: pip install 'fedjax_alg[tpu]'.
+# OUT and the cache lie on a file system with locks that all hosts mount, such as
+# Filestore. A bucket (gcsfuse) is refused: copy OUT into it when the run is finished.
+# On every host: pip install 'fedjax_alg[tpu]'.
 set -euo pipefail
 : "${TPU:?name of the slice}" "${ZONE:?zone of the slice}" "${OUT:?shared folder}"
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 import contextlib
 import os
 import pathlib
-import shlex
 from typing import NamedTuple
 
 from fedjax_alg.files import expand_path, read_json
@@ -24,13 +23,6 @@ class LockedRun(NamedTuple):
   config: Config
   folder: pathlib.Path
   resuming: bool
-
-
-def resume_words(folder: pathlib.Path) -> str:
-  """The flags that go on with the run in a folder."""
-  return shlex.join(
-    [f"--flagfile={folder / 'flags.txt'}", f"--out_dir={folder}", "--resume"]
-  )
 
 
 @contextlib.contextmanager

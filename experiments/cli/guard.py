@@ -16,9 +16,8 @@ import jax
 
 from fedjax_alg import errors
 from fedjax_alg.engine import processes
-from fedjax_alg.errors import OptionError, reason
+from fedjax_alg.errors import OptionError, RunFolderError, reason
 from fedjax_alg.runs.play import NonFiniteError
-from fedjax_alg.runs.result import RunFolderError
 
 from . import config as config_lib
 from . import program, signals
@@ -106,16 +105,20 @@ def _status(
       _run(command, argv)
     sys.stdout.flush()
     processes.finish()
-  except (OptionError, RunFolderError) as error:
-    return _say(_error_line(error), 2)
   except BrokenPipeError:  # nobody reads on, as with ``| head``
     return _exit_status(1)
   except (RunError, NonFiniteError, OSError) as error:
     return _say(_error_line(error), 1)
+  except (OptionError, RunFolderError) as error:
+    return _say(_error_line(error), 2)
   except signals.Stopped as stopped:
     print(program.as_typed(str(stopped)), file=sys.stderr)
     processes.finish()
     return signals.STATUS
+  except SystemExit as error:  # no command calls it; a callback of the user's may
+    return _say(
+      f"your code must not end the process, {errors.describe_error(error)}", 1
+    )
   except KeyboardInterrupt:
     print(f"interrupted{resume_hint and f'; {resume_hint}'}", file=sys.stderr)
     return _exit_status(130)

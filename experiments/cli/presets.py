@@ -96,7 +96,7 @@ def load_preset(name: str) -> FlagFile:
     settings = _settings_of(path)
     if path.is_file():
       try:
-        return FlagFile(path, _split_lines(path.read_text("utf-8-sig")), settings)
+        return FlagFile(path, _split_lines(files.read_text(path)), settings)
       except (OSError, ValueError) as error:
         raise OptionError(
           f"`flagfile`={name}: cannot be read as text ({reason(error)})"

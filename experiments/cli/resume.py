@@ -13,7 +13,7 @@ from fedjax_alg import files
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.engine.samplers import FEW_CLIENTS, by_bijection
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.files import expand_path
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import lock, tables
@@ -25,7 +25,6 @@ from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.stopping import ALL_ROUNDS
 
 from . import flags
-from . import folder as folder_lib
 from .config import Config, UsageError
 from .folder import LockedRun
 from .guard import RunError
@@ -74,7 +73,15 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
   """
   try:
     saved = run_files.read_facts(folder, "config.json")
+    if run_files.is_run(folder) and "flags" not in saved:
+      raise UsageError(
+        f"--out_dir={folder}: Python began this run, and goes on with it: "
+        f"fedjax_alg.run(..., out_dir={str(folder)!r}, resume=True), with the same "
+        "arguments as before"
+      )
     identity, old = saved["identity"], saved["flags"] | saved["hparams"]
+  except UsageError:
+    raise
   except OptionError as error:
     raise UsageError(
       f"{error}, or start over with --overwrite or in another folder"
@@ -122,7 +129,7 @@ def check_same(folder: pathlib.Path, config: Config) -> None:
   raise UsageError(
     f"--{name}={new.get(name)}: the run in {folder} has "
     f"{old.get(name)}; resume with its flags "
-    f"({folder_lib.resume_words(folder)}) or start over in another folder"
+    f"({run_files.resume_flags(folder)}) or start over in another folder"
   )
 
 
@@ -200,14 +207,21 @@ def check_data(folder: pathlib.Path, federation: Federation) -> None:
   """Refuses to resume a run whose data have changed since it was started.
 
   Raises:
-    UsageError: they have, or an earlier version scaled them by other rows.
+    UsageError: they have, or an earlier version scaled them by other rows; or
+      nobody can tell, as partition.json is missing or damaged.
   """
   if not checkpoint.checkpoint_paths(folder / run_files.CHECKPOINTS):
     return  # it starts again, with these
   try:
     saved = files.read_json(folder / "partition.json")
-  except (OSError, ValueError):
-    return  # it is written again
+  except (OSError, ValueError) as error:
+    saved = _hashes_of_finished(folder)
+    if not saved:
+      raise UsageError(
+        f"--resume: partition.json in {folder}, which says on what data the run was "
+        f"begun, is missing or damaged ({reason(error)}); restore it or start over in "
+        "another folder"
+      ) from error
   for key, name in (("data_hash", "data"), ("hash", "partition")):
     if key in saved and saved[key] != federation.hashes[name]:
       raise UsageError(
@@ -220,6 +234,15 @@ def check_data(folder: pathlib.Path, federation: Federation) -> None:
       f"--resume: the run in {folder} is of an earlier version, which "
       f"{before}; start over in another folder"
     )
+
+
+def _hashes_of_finished(folder: pathlib.Path) -> dict[str, str]:
+  """The hashes of partition.json by the summary of a finished run, or {}."""
+  try:
+    hashes = run_files.read_facts(folder, "summary.json")["hashes"]
+    return {"data_hash": hashes["data"], "hash": hashes["partition"]}
+  except (OSError, ValueError, LookupError, TypeError):
+    return {}
 
 
 def _of_earlier_versions(federation: Federation) -> str:

@@ -13,7 +13,7 @@ from fedjax_alg import tasks
 from fedjax_alg.data import items, labels, store
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.errors import a_type, describe_error, did_you_mean
+from fedjax_alg.errors import FAILURES, a_type, describe_error, did_you_mean
 from fedjax_alg.hparams import of_type
 from fedjax_alg.tasks import task as task_lib
 from fedjax_alg.typing import ArraysLike, PyTree
@@ -253,7 +253,7 @@ def _array(label: str, values: object) -> np.ndarray:
     array = np.asarray(values)
   except ValueError:
     raise DataError(f"{label} its rows have different shapes") from None
-  except Exception as error:  # pylint: disable=broad-exception-caught
+  except FAILURES as error:  # whatever the caller's data raise
     raise DataError(
       f"{label} {a_type(values)} that is no array, {describe_error(error)}"
     ) from error

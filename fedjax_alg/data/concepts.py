@@ -161,8 +161,8 @@ def read_schedule(path: str) -> np.ndarray:
   """
   name = f"`concepts`={path}"
   try:
-    text = files.expand_path(path, "concepts").read_text("utf-8")
-  except (OSError, UnicodeDecodeError, OptionError) as error:
+    text = files.read_text(files.expand_path(path, "concepts"))
+  except (OSError, OptionError) as error:
     raise DataError(
       f"{name}: no pattern{did_you_mean(path, PATTERNS)} (one of "
       f"{', '.join(PATTERNS)}, {TURNS}...) and no file of numbers ({reason(error)})"

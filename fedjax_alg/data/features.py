@@ -26,11 +26,16 @@ class RunLayer(NamedTuple):
 
   folder: str  #: of the run
   layer: str  #: its name in the model; "last": the last one
+  #: of all that decides what the layer reads (``layer_hash``); "": not known yet
+  sha256: str = ""
 
 
 #: Makes the function x [n, ...] -> what a layer reads [n, D]; raises OptionError
-#: and DataError. ``runs.api`` sets it, as data cannot read runs.
+#: and DataError, also if the run is not the one of ``RunLayer.sha256`` any more.
+#: ``runs.api`` sets it, as data cannot read runs.
 layer_reader: Callable[[RunLayer], Callable[[np.ndarray], np.ndarray]] | None = None
+#: Returns the sha256 of a layer as it is now; likewise.
+layer_hash: Callable[[RunLayer], str] | None = None
 
 
 def run_layer(kind: str) -> RunLayer | None:
@@ -55,12 +60,27 @@ def check_features(kind: str) -> None:
     raise DataError(error.text) from None
 
 
-def make_features(kind: str, **hog_options: Any) -> FeaturesFn:
+def hash_of(kind: str) -> str:
+  """The hash of the run whose layer is read now; "" for other features.
+
+  Raises:
+    OptionError: the run cannot be read.
+  """
+  layer = run_layer(kind)
+  if layer is None:
+    return ""
+  assert layer_hash is not None
+  return layer_hash(layer)
+
+
+def make_features(kind: str, sha256: str = "", **hog_options: Any) -> FeaturesFn:
   """Makes the function that computes a kind of features.
 
   Args:
     kind: one of ``FEATURES``, or RUN:LAYER; not checked here, see
       ``check_features``.
+    sha256: of a run whose layer is read, ``hash_of`` when it was read first; "":
+      it is read first.
     **hog_options: arguments of ``hog``, for this kind only.
 
   Returns:
@@ -81,7 +101,7 @@ def make_features(kind: str, **hog_options: Any) -> FeaturesFn:
   layer = run_layer(kind)
   if layer is not None:
     assert layer_reader is not None
-    fn = layer_reader(layer)
+    fn = layer_reader(layer._replace(sha256=sha256))
   else:
     fn = per_split[kind]
   return lambda x_train, x_test: (fn(x_train), fn(x_test))

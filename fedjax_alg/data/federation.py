@@ -35,6 +35,7 @@ from fedjax_alg.data.examples import Examples, doubts
 from fedjax_alg.data.features import (
   Scaler,
   fit_scaler,
+  hash_of,
   hog_options,
   image_shape,
   make_features,
@@ -65,7 +66,7 @@ from fedjax_alg.data.partition import (
   partition_hash,
 )
 from fedjax_alg.data.partition_file import labels_hash, read_partition
-from fedjax_alg.data.preprocessing import Preprocessing
+from fedjax_alg.data.preprocessing import ENCODING, SCALER, Preprocessing
 from fedjax_alg.data.sent140 import SPECIAL, load_sent140
 from fedjax_alg.data.shakespeare import load_shakespeare, play_files
 from fedjax_alg.data.shift import SWAPS
@@ -162,6 +163,8 @@ class Federation:
   encoding: Encoding | None = None
   #: strings, the names of the validation clients, if the data name them
   validation_names: np.ndarray | None = None
+  #: hash of the run whose layer the features are; "" for others
+  body: str = ""
 
   @property
   def num_clients(self) -> int:
@@ -266,6 +269,7 @@ class Federation:
       self.example_dtype,
       self.encoding,
       self.scaler,
+      self.body,
     )
 
   @property
@@ -553,7 +557,7 @@ def data_key(options: DataOptions) -> str:
   layer = run_layer(options.features)
   if layer is not None:
     folder = files.expand_path(layer.folder, "features")
-    names = ("final.msgpack", "config.json")
+    names = ("final.msgpack", "config.json", "summary.json", SCALER, ENCODING)
     keys.append(files.contents_key([folder / name for name in names]))
   if options.concepts is not None and not is_pattern(options.concepts):
     keys.append(files.contents_key([files.expand_path(options.concepts, "concepts")]))
@@ -781,6 +785,7 @@ def _make(
 ) -> Federation:
   """``from_options``; ``inside`` are ``data_key`` if they are known."""
   change = kinds_lib.parse_kinds(options.kinds)
+  body = hash_of(options.features)  # before it is read
   # Features are computed of what a kind makes of the examples.
   changes = change is not None and change.word != "sources"
   if examples is None:
@@ -848,6 +853,7 @@ def _make(
     deal(examples, dealt, joins, options, client_kinds),
     scaler=scaler,
     labels=labels,
+    body=body,
   )
   federation = dataclasses.replace(federation, hashes=federation.hashes | everybody)
   if steps is not None:

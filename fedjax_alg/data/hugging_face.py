@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_alg.data import items
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.errors import a_type, describe_error
+from fedjax_alg.errors import FAILURES, a_type, describe_error
 
 if TYPE_CHECKING:
   import datasets
@@ -63,11 +63,11 @@ def _images(rows: "datasets.Dataset", name: str, where: str) -> Iterator[object]
     places = range(begin, min(begin + _CHUNK, len(rows)))
     try:
       yield from values[begin : places.stop][name]
-    except Exception as error:  # pylint: disable=broad-exception-caught
+    except FAILURES as error:  # whatever the caller's data raise
       for place in places:  # which row it was
         try:
           values[place]
-        except Exception as cause:  # pylint: disable=broad-exception-caught
+        except FAILURES as cause:  # whatever the caller's data raise
           raise DataError(
             f"{where}: row {place} cannot be read, {describe_error(cause)}"
           ) from error
@@ -78,7 +78,7 @@ def _numbers(rows: "datasets.Dataset", name: str, where: str) -> np.ndarray:
   """A column without images, in the dtype that it is stored in."""
   try:
     array = np.asarray(rows.with_format("numpy")[name][:])
-  except Exception as error:  # pylint: disable=broad-exception-caught
+  except FAILURES as error:  # whatever the caller's data raise
     raise DataError(f"{where} cannot be read, {describe_error(error)}") from error
   if array.dtype == object:
     array = items.stack_rows(array, where, False)
@@ -104,7 +104,7 @@ def _apply_transform(
     try:
       batch = rows[begin:end]
       columns = {name: list(batch[name]) for name in names if name in batch}
-    except Exception as error:  # pylint: disable=broad-exception-caught
+    except FAILURES as error:  # whatever the caller's data raise
       raise DataError(f"{where} fails, {describe_error(error)}") from error
     for name in names:
       if name not in columns:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.errors import a_type, describe_error
+from fedjax_alg.errors import FAILURES, a_type, describe_error
 
 _PLAIN = (str, bytes, bool, int, float, complex, np.generic)
 #: Largest value of a pixel of 16 bits.
@@ -196,7 +196,7 @@ def stack_rows(
       array, kind = _array(row, examples)
     except _RowError as error:
       raise DataError(f"{where}: row {number} {error}") from error
-    except Exception as error:  # pylint: disable=broad-exception-caught
+    except FAILURES as error:  # whatever the caller's data raise
       raise DataError(
         f"{where}: row {number} cannot be read, {describe_error(error)}"
       ) from error
@@ -242,7 +242,7 @@ def read_items(rows: object, option: str) -> list[Any]:
     raise DataError(f"`{option}`: {a_type(rows)}, must have __len__ and __getitem__")
   try:
     number = len(rows)
-  except Exception as error:  # pylint: disable=broad-exception-caught
+  except FAILURES as error:  # whatever the caller's data raise
     raise DataError(
       f"`{option}`: its length cannot be read, {describe_error(error)}"
     ) from error
@@ -252,7 +252,7 @@ def read_items(rows: object, option: str) -> list[Any]:
   for place in range(number):
     try:
       items.append(rows[place])
-    except Exception as error:  # pylint: disable=broad-exception-caught
+    except FAILURES as error:  # whatever the caller's data raise
       raise DataError(
         f"`{option}`: item {place} of {number} (its len) cannot "
         f"be read, {describe_error(error)}"
@@ -275,7 +275,7 @@ def field(items: Sequence[Any], name: Hashable, option: str) -> list[object]:
   for place, item in enumerate(items):
     try:
       values.append(item[name])
-    except Exception as error:  # pylint: disable=broad-exception-caught
+    except FAILURES as error:  # whatever the caller's data raise
       raise DataError(
         f"`{option}`: its items have no {name!r} (item {place} is {a_type(item)})"
       ) from error

@@ -16,7 +16,7 @@ from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.features import none as as_float32
 from fedjax_alg.data.kinds import STREAM, KindChange, count_kinds
 from fedjax_alg.data.partition import Partition
-from fedjax_alg.errors import OptionError, describe_error
+from fedjax_alg.errors import FAILURES, OptionError, describe_error
 
 #: (x [n, ...], y [n, ...], kind, key) -> x [n, ...], y [n, ...]
 KindFn = Callable[[Any, Any, int, Any], tuple[Any, Any]]
@@ -246,7 +246,7 @@ def _own_function(change: KindChange) -> KindFn:
       result: tuple[Any, Any] = function(x, y, kind, key)
     except OptionError:
       raise
-    except Exception as error:  # whatever the user's code raises
+    except FAILURES as error:  # whatever the user's code raises
       raise DataError(
         f"{change.label}: of kind {kind} failed, {describe_error(error)}"
       ) from error

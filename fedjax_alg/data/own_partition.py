@@ -7,7 +7,7 @@ import numpy as np
 
 from fedjax_alg import own
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.errors import OptionError, a_type, describe_error
+from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error
 
 #: (labels [n] int, C, generator) -> the rows of each client
 Deal = Callable[[np.ndarray, int, np.random.Generator], Any]
@@ -54,7 +54,7 @@ def deal_rows(
     clients = list(function(labels.copy(), num_clients, rng))
   except OptionError:
     raise
-  except Exception as error:  # whatever the user's code raises
+  except FAILURES as error:  # whatever the user's code raises
     raise DataError(f"{where}: failed, {describe_error(error)}") from error
   if len(clients) != num_clients:
     raise DataError(

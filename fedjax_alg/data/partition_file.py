@@ -177,7 +177,7 @@ def _read(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   try:
     if path.suffix == ".json":
-      about = files.read_json(path)
+      about = files.read_json(path, files.LARGEST_TEXT)
       if "validation_clients" in about:
         raise DataError(
           f"{where}: json with held-out clients; let the run write a partition.npz"

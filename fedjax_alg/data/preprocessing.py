@@ -34,6 +34,7 @@ class Preprocessing(NamedTuple):
   dtype: DTypes  #: likewise
   encoding: Encoding | None = None  #: of frames
   scaler: Scaler | None = None  #: with ``features=standardize``
+  body: str = ""  #: with a layer of a run, the hash of that run (``hash_of``)
 
   def apply(self, x: Any) -> Any:
     """Computes the inputs of new rows.
@@ -49,6 +50,7 @@ class Preprocessing(NamedTuple):
     Raises:
       DataError: rows of another kind or shape, a value is missing, or a name is
         none of those of the training frame.
+      OptionError: the run whose layer the model reads is gone, or has changed.
     """
     if hasattr(x, "columns") and hasattr(x, "dtypes"):
       if self.encoding is None or self.encoding.columns is None:
@@ -65,7 +67,8 @@ class Preprocessing(NamedTuple):
       x = self.scaler.apply(x)
     else:
       kind = self.options.features
-      x = make_features(kind, **hog_options(self.options))(x, x[:0])[0]
+      compute = make_features(kind, self.body, **hog_options(self.options))
+      x = compute(x, x[:0])[0]
     self._check_shape(x)
     return x
 
@@ -142,7 +145,11 @@ def read_encoding(folder: pathlib.Path) -> Encoding | None:
 
 
 def read_preprocessing(
-  folder: pathlib.Path, options: DataOptions, shape: Shapes, dtype: DTypes
+  folder: pathlib.Path,
+  options: DataOptions,
+  shape: Shapes,
+  dtype: DTypes,
+  body: str = "",
 ) -> Preprocessing:
   """Reads how a run's raw rows become inputs, from its folder alone.
 
@@ -151,15 +158,16 @@ def read_preprocessing(
     options: the options of its data.
     shape: of one example, as the model reads it.
     dtype: likewise.
+    body: see ``Preprocessing``.
 
   Raises:
     OSError, ValueError, LookupError, TypeError: a file is damaged or missing.
   """
   scaler = None
   if options.features == "standardize":
-    with np.load(folder / SCALER) as stored:
+    with np.load(folder / SCALER, allow_pickle=False) as stored:
       scaler = Scaler(stored["mean"], stored["factor"])
-  return Preprocessing(options, shape, dtype, read_encoding(folder), scaler)
+  return Preprocessing(options, shape, dtype, read_encoding(folder), scaler, body)
 
 
 def _word(name: Hashable) -> object:

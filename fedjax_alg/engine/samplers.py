@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from fedjax_alg.base import Array, ClientData, Key
 from fedjax_alg.client import minibatches
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.errors import OptionError, describe_error
+from fedjax_alg.errors import FAILURES, OptionError, describe_error
 
 #: (data, S, key, rounds run so far) -> ids [S] int32 of the participants,
 #: each at most once; C in a slot that stays empty. It is traced; ``key`` is of
@@ -473,7 +473,16 @@ _DRAW_VERSION = 1
 
 def draw_of(sampler: Sampler) -> str:
   """Says which clients a seed draws with a sampler, in words for files."""
-  method = next(
+  return f"{_method_of(sampler)}, version {_DRAW_VERSION}"
+
+
+def is_custom(sampler: Sampler) -> bool:
+  """Whether a sampler is the caller's own."""
+  return _method_of(sampler) == "own"
+
+
+def _method_of(sampler: Sampler) -> str:
+  return next(
     (
       name
       for name, samplers in (
@@ -484,7 +493,6 @@ def draw_of(sampler: Sampler) -> str:
     ),
     "own",
   )
-  return f"{method}, version {_DRAW_VERSION}"
 
 
 def with_checks(sampler: Sampler, label: str = "") -> Sampler:
@@ -511,7 +519,7 @@ def with_checks(sampler: Sampler, label: str = "") -> Sampler:
       ids = sampler(data, cohort_size, key, number)
     except OptionError:
       raise
-    except Exception as error:  # whatever the caller's code raises
+    except FAILURES as error:  # whatever the caller's code raises
       raise OptionError(f"{label}: raises {describe_error(error)}") from error
     shape, dtype = getattr(ids, "shape", ()), getattr(ids, "dtype", type(ids))
     if shape != (cohort_size,) or not jnp.issubdtype(dtype, jnp.integer):

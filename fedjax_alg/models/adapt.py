@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Model, Params
-from fedjax_alg.errors import OptionError, a_type, describe_error
+from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error
 from fedjax_alg.models.flops import forward_flops
 from fedjax_alg.typing import DTypes, PyTree, Shaped, Shapes
 
@@ -24,7 +24,7 @@ MODE_ARGUMENTS = {"deterministic": False, "train": True, "training": True}
 
 # Number of examples with which a model is checked. It is larger than one, so
 # that a lost or permuted axis of examples is detected.
-_ROWS = 7
+ROWS = 7
 
 
 def mode_arguments(
@@ -60,7 +60,7 @@ def user_code(label: str) -> Iterator[None]:
     yield
   except OptionError:
     raise
-  except Exception as error:  # whatever the user's code raises
+  except FAILURES as error:  # whatever the user's code raises
     raise OptionError(f"`model`: {label} fails ({describe_error(error)})") from error
 
 
@@ -225,7 +225,7 @@ def check_model(
       not [B] float32; or a function of the model cannot be traced.
   """
   params = params_shapes(model.init)
-  x = example(input_shape, input_dtype, _ROWS)
+  x = example(input_shape, input_dtype, ROWS)
   examples, task = f"on examples of shape {describe_example(x)}", tasks.of(model)
   if targets is None and task is tasks.CLASSIFICATION:
     targets = jax.ShapeDtypeStruct((), jnp.int32)
@@ -233,7 +233,7 @@ def check_model(
     None
     if targets is None
     else jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct((_ROWS, *leaf.shape), leaf.dtype), targets
+      lambda leaf: jax.ShapeDtypeStruct((ROWS, *leaf.shape), leaf.dtype), targets
     )
   )
   outputs = _shape_of(model.apply, f"apply(params, x) {examples}", params, x)
@@ -254,10 +254,10 @@ def check_model(
     if task.name not in tasks.NAMES:
       _check_own(task, outputs, y)
     loss = _shape_of(model.loss, "loss(logits, y)", outputs, y)
-    if not _is(loss, (_ROWS,)):
+    if not _is(loss, (ROWS,)):
       raise OptionError(
-        f"`loss`: gives {_describe(loss)} for {_ROWS} examples; it "
-        f"must give one number each, [{_ROWS}] float32"
+        f"`loss`: gives {_describe(loss)} for {ROWS} examples; it "
+        f"must give one number each, [{ROWS}] float32"
       )
   return with_flops(model, input_shape, input_dtype)
 
@@ -274,7 +274,7 @@ def _check_outputs(
     expected_shape = ", ".join(map(str, (*expected[:-1], last)))
     noun = "logits" if task.has_classes else f"the outputs of {task.name},"
     raise OptionError(
-      f"`model`: {label} gives {_describe(outputs)} for {_ROWS} "
+      f"`model`: {label} gives {_describe(outputs)} for {ROWS} "
       f"examples; it must give {noun} [{expected_shape}] float32"
     )
 
@@ -286,14 +286,14 @@ def _check_own(task: tasks.Task, outputs: PyTree, y: PyTree) -> None:
     OptionError: a function of it fails, or a metric is missing or has another
       shape than the leading axes of the sums.
   """
-  rows = jax.ShapeDtypeStruct((_ROWS,), jnp.float32)
+  rows = jax.ShapeDtypeStruct((ROWS,), jnp.float32)
   sums = _shape_of(
     task.of_batch,
     f"sums of the task {task.name}",
     outputs,
     y,
     rows,
-    jax.ShapeDtypeStruct((_ROWS,), jnp.bool_),
+    jax.ShapeDtypeStruct((ROWS,), jnp.bool_),
   )
   ranks = _ranks_of_nothing(task, outputs, y)
   with user_code(f"values of the task {task.name}"):
@@ -333,7 +333,7 @@ def _check_further(
     OptionError: one of them fails, or the main metric does not follow from the
       ``pooled`` sums.
   """
-  suffix, mask = f" of the task {task.name}", jax.ShapeDtypeStruct((_ROWS,), jnp.bool_)
+  suffix, mask = f" of the task {task.name}", jax.ShapeDtypeStruct((ROWS,), jnp.bool_)
   clients = _shape_of(
     task.pooled,
     "pooled" + suffix,

@@ -10,17 +10,21 @@ import json
 import os
 import pathlib
 import re
+import shlex
 from typing import Any
 
 from fedjax_alg import files
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, RunFolderError, reason
 from fedjax_alg.typing import Facts
 
+_CONFIG = "config.json"
+#: The entry of summary.json that is the hash of config.json, in any layout.
+CONFIG_HASH = "config"
 #: The tables that grow while a run is run.
 TABLES = ("metrics.csv", "rounds.csv", "timing.csv", "groups.csv")
 #: Files of every finished run from the command line, beside tables.
 _ALWAYS = (
-  "config.json",
+  _CONFIG,
   "flags.txt",
   "partition.json",
   "partition.npz",
@@ -136,10 +140,17 @@ def read_facts(folder: pathlib.Path, name: str) -> dict[str, Any]:
   return _unseal(folder / name, files.read_json(folder / name))
 
 
+def resume_flags(folder: pathlib.Path) -> str:
+  """The flags of ``fedjax-alg run`` that go on with the run in a folder."""
+  return shlex.join(
+    [f"--flagfile={folder / 'flags.txt'}", f"--out_dir={folder}", "--resume"]
+  )
+
+
 def is_run(folder: pathlib.Path) -> bool:
   """Whether config.json is that of a run, and not of another program."""
   try:
-    facts = files.read_json(folder / "config.json")
+    facts = files.read_json(folder / _CONFIG)
   except (OSError, ValueError):
     return False
   return {"identity", "algorithm", "hparams"} <= facts.keys() or (
@@ -161,7 +172,7 @@ def remove(folder: pathlib.Path) -> None:
   Args:
     folder: the folder of the run.
   """
-  names = [name for name in FILES if name != "config.json"]
+  names = [name for name in FILES if name != _CONFIG]
   paths = [folder / name for name in (*names, *(name + _PARTIAL for name in FILES))]
   inside = [folder / CHECKPOINTS]
   paths += _inside(folder / CHECKPOINTS, _CHECKPOINT)
@@ -183,36 +194,105 @@ def hashes(folder: pathlib.Path) -> dict[str, str]:
   }
 
 
-def find_changed(
-  folder: pathlib.Path, summary: Mapping[str, object], names: Iterable[str]
-) -> str | None:
-  """Finds a file that is not as the run wrote it.
+def with_hashes(folder: pathlib.Path, summary: Mapping[str, object]) -> dict[str, Any]:
+  """The content of summary.json with the hashes of the other files.
+
+  Args:
+    folder: the folder of a run, with all files but summary.json.
+    summary: the rest of its content.
+  """
+  facts = files.read_json(folder / _CONFIG)
+  return {**summary, CONFIG_HASH: _sha256(facts), "files": hashes(folder)}
+
+
+def damage(
+  folder: pathlib.Path, summary: Mapping[str, object], names: Iterable[str] = _HASHED
+) -> str:
+  """Says which file of a finished run is not as the run wrote it.
 
   Args:
     folder: the folder of the run.
-    summary: its summary.json; that of an earlier version has no hashes.
-    names: the files to look at; one that is not there is left out.
+    summary: its summary.json; that of an earlier version lists no files, and
+      nothing can be said of them.
+    names: the files to look at.
 
   Returns:
-    The name of the first of them; None if there is none.
+    A line that names the first file that has changed, that is missing though it
+    is listed, or that is there though it is not; "" if there is none.
 
   Raises:
     OSError: a file cannot be read.
-    ValueError: ``summary`` has no hashes of files, but something else.
+    ValueError: config.json is no JSON, or ``summary`` lists no files, but something
+      else.
   """
-  digests = summary.get("files", {})
-  if not isinstance(digests, dict):
+  if CONFIG_HASH in summary:
+    facts = files.read_json(folder / _CONFIG)
+    if summary[CONFIG_HASH] != _sha256(facts):
+      return (
+        f"{_CONFIG} is not as the run wrote it (its hash in summary.json is another); "
+        "restore it"
+      )
+  listed = summary.get("files")
+  if listed is None:
+    return ""
+  if not isinstance(listed, dict):
     raise ValueError("files")
-  return next(
-    (
-      name
-      for name in names
-      if name in digests
-      and os.path.lexists(folder / name)
-      and files.sha256(folder / name) != digests[name]
-    ),
-    None,
-  )
+  for name in names:
+    is_there = os.path.lexists(folder / name)
+    if name not in listed:
+      if is_there:
+        return f"{name} is not of this run (summary.json does not list it); remove it"
+    elif not is_there:
+      return f"{name} is missing, which summary.json lists; restore it"
+    elif files.sha256(folder / name) != listed[name]:
+      return (
+        f"{name} is not as the run wrote it (its hash in summary.json is another); "
+        "restore it"
+      )
+  return ""
+
+
+def read_finished(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Reads config.json and summary.json of a finished run, and checks all files.
+
+  Whoever reads a finished run begins here, so that no file is believed that the
+  run has not written.
+
+  Args:
+    folder: the folder of the run.
+
+  Returns:
+    The contents of both.
+
+  Raises:
+    RunFolderError: there is no finished run, or a file is damaged or missing.
+  """
+  facts, summary = (read_sealed(folder, name) for name in (_CONFIG, "summary.json"))
+  try:
+    why = damage(folder, summary)
+  except OSError as error:
+    why = reason(error)
+  except ValueError:
+    why = "damaged, cannot be read"
+  if why:
+    raise RunFolderError(f"{folder}: {why}")
+  return facts, summary
+
+
+def read_sealed(folder: pathlib.Path, name: str) -> dict[str, Any]:
+  """Reads config.json or summary.json of a run, as ``read_facts``.
+
+  Raises:
+    RunFolderError: there is none, or it is damaged.
+  """
+  try:
+    return read_facts(folder, name)
+  except OptionError as error:
+    raise RunFolderError(str(error)) from None
+  except FileNotFoundError:
+    raise RunFolderError(f"{folder}: holds no finished run (no {name})") from None
+  except (OSError, ValueError, RecursionError) as error:
+    raise RunFolderError(f"{folder / name}: damaged, cannot be read") from error
 
 
 def is_complete(folder: pathlib.Path, summary: Facts, pictures: bool = True) -> bool:
@@ -230,8 +310,8 @@ def is_complete(folder: pathlib.Path, summary: Facts, pictures: bool = True) -> 
     ValueError: config.json is damaged, or not as the run wrote it.
     KeyError, TypeError, AttributeError: summary.json lacks an entry.
   """
-  if (folder / "config.json").is_file():
-    read_facts(folder, "config.json")
+  if (folder / _CONFIG).is_file():
+    read_facts(folder, _CONFIG)
   if not all(
     isinstance(summary[name], dict)
     for name in ("final", "best", "cost", "timing", "hashes")
@@ -243,6 +323,6 @@ def is_complete(folder: pathlib.Path, summary: Facts, pictures: bool = True) -> 
       needed.append("groups.csv")
     return all(os.path.getsize(folder / name) for name in needed)
   needed = [*_ALWAYS, *(_PICTURES if pictures else ())]
-  return all(os.path.getsize(folder / name) for name in needed) and all(
-    files.sha256(folder / name) == digest for name, digest in summary["files"].items()
+  return all(os.path.getsize(folder / name) for name in needed) and (
+    not damage(folder, summary)
   )

@@ -4,6 +4,10 @@ The process holds a lock (``filelock``) on the file ``run.lock`` in the folder.
 It is one of the kernel, which ends with the process, however that ends; on a
 file system without such locks the file itself is the lock. The file says who
 holds it and is removed afterwards.
+
+A bucket of an object store that is mounted as a folder is refused: hosts do not
+share its locks, and a rename is a copy there, so neither one process at a time
+nor files that are whole could be promised.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,19 +22,44 @@ import time
 import filelock
 
 from fedjax_alg import files
-from fedjax_alg.errors import RunError
+from fedjax_alg.errors import OptionError, RunError, RunFolderError, reason
 
 NAME = "run.lock"
 
+#: Where Linux lists the file systems that are mounted.
+MOUNTS = pathlib.Path("/proc/mounts")
+#: Programs that mount buckets of object stores: the type of such a file system is
+#: fuse.NAME, or fuse with NAME in the place of the device.
+_OF_BUCKETS = (
+  "blobfuse",
+  "blobfuse2",
+  "cosfs",
+  "gcsfuse",
+  "geesefs",
+  "goofys",
+  "mountpoint-s3",
+  "obsfs",
+  "ossfs",
+  "rclone",
+  "s3fs",
+)
+
 #: Content of the file, or a beginning of it.
 _HOLDER = re.compile(rb"\d+(\s+\S*\s*)?")
+
+#: A space, for instance, in the list of ``MOUNTS``.
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 #: The locks of this process: folder -> (lock, folders made for it, deepest
 #: first).
 _locks: dict[pathlib.Path, tuple[filelock.BaseFileLock, list[pathlib.Path]]] = {}
 
 
-class HeldError(RunError):
+class LockError(RunError, RunFolderError):
+  """A folder cannot be locked, so nothing is run in it."""
+
+
+class HeldError(LockError):
   """Another process runs what is in a folder."""
 
   def __init__(self, folder: pathlib.Path, holder: str):
@@ -59,26 +88,35 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
 
   Raises:
     HeldError: another process holds it; this one does not wait.
-    RunError: a file of that name is of something else.
+    LockError: a file of that name is of something else, the folder cannot be made
+      or written, or it is in a bucket of an object store.
   """
-  key = folder.resolve()
+  key = _real(folder)
   if key in _locks:
     yield
     return
+  program = _bucket_program(key)
+  if program:
+    raise LockError(
+      f"{folder}: is in a bucket ({program}), where a rename is a copy and hosts share "
+      "no locks; run in a folder of a disk or of NFS, and copy it when it is finished"
+    )
   missing = [place for place in (key, *key.parents) if not place.exists()]
-  key.mkdir(parents=True, exist_ok=True)
   path = key / NAME
-  why = "" if path.is_symlink() else files.obstacle(path, _is_lock)
-  if why:
-    raise RunError(f"{folder}: {NAME} {why}, and would be emptied; remove it")
   lock = filelock.FileLock(path, thread_local=False)
   try:
+    key.mkdir(parents=True, exist_ok=True)
+    why = "" if path.is_symlink() else files.obstacle(path, _is_lock)
+    if why:
+      raise LockError(f"{folder}: {NAME} {why}, and would be emptied; remove it")
     lock.acquire(blocking=False)
   except filelock.Timeout:
     advice = (
       f" (if that process has died, remove {path})" if _is_soft(lock, path) else ""
     )
     raise HeldError(folder, _holder(path) + advice) from None
+  except OSError as error:
+    raise LockError(f"{folder}: cannot be written ({reason(error)})") from error
   _locks[key] = lock, missing
   try:
     if not isinstance(lock, filelock.SoftFileLock):  # which has written this
@@ -94,8 +132,8 @@ def remove_stale_lock(folder: pathlib.Path) -> None:
   Args:
     folder: the folder of a finished run, which nobody runs.
   """
-  if (folder / NAME).is_file() and folder.resolve() not in _locks:
-    with contextlib.suppress(HeldError, OSError), hold(folder):
+  if (folder / NAME).is_file() and _real(folder) not in _locks:
+    with contextlib.suppress(LockError, OSError), hold(folder):
       pass
 
 
@@ -115,6 +153,32 @@ def _release(key: pathlib.Path) -> None:
   with contextlib.suppress(OSError):
     for folder in folders:
       folder.rmdir()
+
+
+def _real(folder: pathlib.Path) -> pathlib.Path:
+  # Path.resolve raises an error for links that form a circle.
+  return pathlib.Path(os.path.realpath(folder))
+
+
+def _bucket_program(folder: pathlib.Path) -> str:
+  """The program that mounts the bucket in which a folder is; "": it is in none."""
+  try:
+    lines = files.read_text(MOUNTS).splitlines()
+  except (OSError, OptionError):  # of another system
+    return ""
+  device, kind, deepest = "", "", -1
+  for line in lines:
+    words = [
+      _OCTAL.sub(lambda at: chr(int(at[1], 8)), word) for word in line.split(" ")
+    ]
+    if len(words) < 3:
+      continue
+    place = pathlib.Path(words[1])
+    # Of several at one place the last is seen.
+    if folder.is_relative_to(place) and len(place.parts) >= deepest:
+      device, kind, deepest = words[0], words[2], len(place.parts)
+  name = device if kind == "fuse" else kind.removeprefix("fuse.")
+  return name if name in _OF_BUCKETS else ""
 
 
 def _is_lock(path: pathlib.Path) -> bool:

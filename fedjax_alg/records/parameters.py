@@ -23,10 +23,17 @@ import numpy as np
 
 from fedjax_alg import files, own
 from fedjax_alg.base import Params
-from fedjax_alg.data import npz
-from fedjax_alg.errors import OptionError, a_type, check_one_of, reason
+from fedjax_alg.data import npz, preprocessing
+from fedjax_alg.errors import (
+  OptionError,
+  RunFolderError,
+  a_type,
+  check_one_of,
+  reason,
+)
 from fedjax_alg.records import checksums
 from fedjax_alg.records import folder as run_files
+from fedjax_alg.typing import Facts
 
 #: Name of an array -> the array.
 Arrays = dict[str, np.ndarray]
@@ -173,6 +180,50 @@ def source(place: str | os.PathLike, option: str = "init_from") -> own.Source:
   return own.Source(path, digest)
 
 
+def source_of_layers(folder: str | os.PathLike, option: str = "features") -> own.Source:
+  """Returns the path of a finished run, and a hash of what its layers read.
+
+  It is of all that decides what the model makes of raw examples: its parameters,
+  its options, the scale and the names that its data have taught it, and of a run on
+  another run's layer also that one.
+
+  Args:
+    folder: the folder of the run.
+    option: the option that names it, for messages.
+
+  Raises:
+    OptionError: see ``read_parameters``; or it is no folder of a run.
+  """
+  _, digest, path = _content(folder, option)
+  facts, summary = read_run(pathlib.Path(path), f"`{option}`={folder}")
+  listed, plan = summary.get("files", {}), facts.get("plan", {})
+  parts = [
+    digest,
+    [listed.get(name) for name in (preprocessing.SCALER, preprocessing.ENCODING)],
+    [facts.get(name) for name in ("model", "data", "run")],
+    [plan.get(name) for name in ("example_shape", "classes", "task", "store")],
+    {name: of["sha256"] for name, of in facts.get("sources", {}).items()},
+  ]
+  text = json.dumps(parts, sort_keys=True)
+  return own.Source(path, hashlib.sha256(text.encode()).hexdigest())
+
+
+def read_run(folder: pathlib.Path, label: str) -> tuple[Facts, Facts]:
+  """Reads config.json and summary.json of a finished run that an option names.
+
+  Args:
+    folder: the folder of the run.
+    label: how messages name it.
+
+  Raises:
+    OptionError: see ``folder.read_finished``.
+  """
+  try:
+    return run_files.read_finished(folder)
+  except RunFolderError as error:
+    raise OptionError(f"{label}: {str(error).removeprefix(f'{folder}: ')}") from error
+
+
 def _content(
   place: str | os.PathLike, option: str = "init_from"
 ) -> tuple[Arrays, str, str]:
@@ -198,6 +249,7 @@ def _stamp(path: pathlib.Path, label: str) -> tuple[object, ...]:
   """
   if path.is_dir():
     if os.path.lexists(path / FINAL):
+      read_run(path, label)  # whole, every time
       return tuple(files.sha256(path / name) for name in (FINAL, "summary.json"))
     if not (path / _ORBAX).is_file():
       raise OptionError(
@@ -274,9 +326,6 @@ def _read_safetensors(path: pathlib.Path, label: str) -> Arrays:
 
 def _of_run(folder: pathlib.Path, label: str) -> Params:
   """The global model of the first seed of a run."""
-  summary = run_files.read_facts(folder, "summary.json")
-  if run_files.find_changed(folder, summary, [FINAL]):
-    raise OptionError(f"{label}: {FINAL} is not as the run wrote it")
   models = serialization.msgpack_restore(files.read_bytes(folder / FINAL))[
     "global_params"
   ]

@@ -19,6 +19,7 @@ from fedjax_alg.typing import HParams
 
 # Data name a run, which they cannot read themselves.
 features.layer_reader = layer_features.read_layer
+features.layer_hash = layer_features.hash_layer
 
 #: A function that is called with every Step, for instance a progress bar.
 Callback = Callable[[Step], object]
@@ -137,7 +138,9 @@ def run(
       for each, ``partition_0`` and so on. None: nothing is written.
     resume: whether to continue the run in ``out_dir``, with results bit-identical to
       a run without an interruption. A finished run is read; an empty folder starts
-      one.
+      one. All other arguments must be the same, also your own model, algorithm and
+      sampler, which are compared by what they compute. You can give more ``rounds``,
+      but not fewer than have been run.
     keep_best: whether to store the parameters of the best evaluated round of each
       seed in ``RunResult.best``. It is chosen with True on ``validation``, or with a
       protocol or PROTOCOL:METRIC that you name. Not with ``out_dir``. With several
@@ -156,7 +159,9 @@ def run(
       one line that names it.
     NonFiniteError: training became NaN or infinite.
     RunFolderError: ``out_dir`` holds a run and ``resume`` is false, or another run
-      or something else.
+      or something else, or it is in a bucket or cannot be written.
+    HeldError: another process runs what is in ``out_dir``; it is a
+      ``RunFolderError``.
 
   Examples:
     >>> import tempfile

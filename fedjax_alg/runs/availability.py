@@ -1,13 +1,12 @@
 """Reads the file of `availability_file`."""
 
 import io
-import pathlib
 
 import numpy as np
 
 from fedjax_alg.data import npz
 from fedjax_alg.errors import OptionError
-from fedjax_alg.files import expand_path, open_regular
+from fedjax_alg.files import expand_path, read_text
 
 
 def read_availability(file: str) -> np.ndarray:
@@ -26,16 +25,16 @@ def read_availability(file: str) -> np.ndarray:
   path = expand_path(file, "availability_file")
   if not path.is_file():
     raise OptionError(f"{label}: no such file")
-  binary = path.suffix == ".npy"
+  binary, text = path.suffix == ".npy", ""
   try:
     if binary:
       numbers = np.asarray(npz.read_npz(path))
     else:
-      with io.TextIOWrapper(open_regular(path), "utf-8-sig") as lines:
-        numbers = np.loadtxt(lines, ndmin=1)
+      text = read_text(path)
+      numbers = np.loadtxt(io.StringIO(text), ndmin=1)
   except OSError as error:
     raise OptionError(f"{label}: {error.strerror}") from error
-  except ValueError as error:
+  except ValueError as error:  # also of a text in another encoding
     raise OptionError(f"{label}: cannot be read as numbers") from error
   if numbers.dtype.kind not in "iuf":
     raise OptionError(f"{label}: is {numbers.dtype}, not numbers")
@@ -45,21 +44,21 @@ def read_availability(file: str) -> np.ndarray:
     raise OptionError(f"{label}: {must}, has the shape {list(numbers.shape)}")
   wrong = np.flatnonzero(~((numbers >= 0) & (numbers <= 1)))
   if len(wrong):
-    where = f"entry {wrong[0]}" if binary else (f"line {_line_of(path, int(wrong[0]))}")
+    where = f"entry {wrong[0]}" if binary else (f"line {_line_of(text, int(wrong[0]))}")
     raise OptionError(f"{label}: {where} is {numbers[wrong[0]]:g}; {must}")
   return numbers
 
 
-def _line_of(path: pathlib.Path, number: int) -> int:
+def _line_of(text: str, number: int) -> int:
   """The line, from 1, of a number that ``np.loadtxt`` has read.
 
   Args:
-    path: the file, with numbers in one row or in one column.
+    text: numbers in one row or in one column.
     number: index of the number.
 
   Returns:
     The line; lines of comments and empty ones count.
   """
-  lines = path.read_text("utf-8-sig").splitlines()
-  full = [at for at, line in enumerate(lines, 1) if line.split("#")[0].strip()]
+  lines = enumerate(text.splitlines(), 1)
+  full = [at for at, line in lines if line.split("#")[0].strip()]
   return full[0] if len(full) == 1 else full[number]

@@ -26,7 +26,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import checkpoint, clients, loop, sharding
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import Participation, sample_cohort
-from fedjax_alg.errors import OptionError, describe_error
+from fedjax_alg.errors import FAILURES, OptionError, describe_error
 from fedjax_alg.exchange import stacking
 from fedjax_alg.rounds.expected import Expected, Played
 from fedjax_alg.runs import contract_roles, methods, own_algorithm
@@ -82,7 +82,7 @@ class Case(NamedTuple):
       return f"{self}: {error}"
     except OptionError as error:
       return f"{self}: {error.text}"
-    except Exception as error:  # whatever the user's code raises
+    except FAILURES as error:  # whatever the user's code raises
       return f"{self}: the method raises {describe_error(error)}"
     return ""
 

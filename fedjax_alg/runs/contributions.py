@@ -22,7 +22,7 @@ from fedjax_alg.models import roles
 from fedjax_alg.records import tables
 from fedjax_alg.runs import queue, revision
 from fedjax_alg.runs.plan import Plan
-from fedjax_alg.runs.result import Live, RunResult
+from fedjax_alg.runs.result import Live, RunResult, check_result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +80,7 @@ def contributions(
     >>> share.values.shape  # [seeds, clients]
     (1, 20)
   """
+  check_result(result)
   if retrain:
     return _by_training_again(result, metric)
   revision.refuse_others(result.facts)

@@ -4,27 +4,27 @@ The folder is that of a run (``RunResult.save``), with a checkpoint of the last
 evaluation and the tables up to it while the run is being run.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import json
+import os
 import pathlib
 from typing import Any
 
 from fedjax_alg import files
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, RunFolderError, reason
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import lock
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
+from fedjax_alg.runs import identity, queue
 from fedjax_alg.runs import play as play_lib
-from fedjax_alg.runs import queue
 from fedjax_alg.runs.plan import Plan, warn
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.programs import Programs
 from fedjax_alg.runs.result import (
-  RunFolderError,
   RunResult,
   load_run,
   machine,
@@ -32,6 +32,7 @@ from fedjax_alg.runs.result import (
 )
 from fedjax_alg.runs.sinks import Sink
 from fedjax_alg.runs.stopping import ALL_ROUNDS
+from fedjax_alg.typing import Facts
 
 #: Entries of config.json that a run has to share with the one it goes on with.
 _SAME = (
@@ -51,8 +52,8 @@ _MAY_DIFFER = ("rounds", "targets")
 class _Checkpoints(Sink):
   """Writes the tables, and a checkpoint of every evaluation."""
 
-  def __init__(self, folder: pathlib.Path):
-    self._folder = folder
+  def __init__(self, folder: pathlib.Path, objects: Mapping[str, str]):
+    self._folder, self._objects = folder, objects
 
   def start(
     self,
@@ -68,6 +69,7 @@ class _Checkpoints(Sink):
     (self._folder / "summary.json").unlink(missing_ok=True)
     facts = make_facts(prepared) | {"compile_s": programs.compile_s}
     # First: it tells that the folder is a run, should the process be killed.
+    facts = identity.with_objects(facts, self._objects)
     summary_lib.write_sealed(self._folder / "config.json", facts)
     summary_lib.write_partition(self._folder, prepared.federation)
     self._records.write()
@@ -102,8 +104,8 @@ def run_in_folder(
 
   Raises:
     RunFolderError: the folder holds a run and ``resume`` is false, or another
-      run, or files of something else.
-    RunError: another process runs what is in the folder.
+      run, or files of something else, or it cannot be written.
+    HeldError: another process runs what is in the folder.
     OptionError: the plan cannot be run in a folder.
   """
   path = files.output_path(folder, "out_dir")  # type: ignore[arg-type]
@@ -117,7 +119,7 @@ def run_in_folder(
       f"`evaluate`={next(iter(plan.measures))}: the sums of a function are in no "
       "table, so a run with `out_dir` could not go on with them"
     )
-  if path.exists() and not path.is_dir():
+  if os.path.exists(path) and not os.path.isdir(path):
     raise RunFolderError(f"{path}: is a file")
   with lock.hold(path):
     return _run_in_held(plan, path, resume, callbacks, own or {})
@@ -132,21 +134,24 @@ def _run_in_held(
 ) -> RunResult:
   contents = [entry for entry in path.iterdir() if entry.name != lock.NAME]
   if contents and not run_files.is_run(path):
-    raise RunFolderError(
-      f"{path}: holds files of something else (no config.json of a run)"
-    )
+    why = "no config.json of a run"
+    if (path / "config.json").is_file():
+      why = "config.json is damaged, or not a run's"
+    raise RunFolderError(f"{path}: holds files of something else ({why})")
   if contents and not resume:
     raise RunFolderError(
       f"{path}: holds a run (resume=True goes on with it, or give another folder)"
     )
   prepared = plan.prepare()
+  objects = identity.hash_objects(prepared)
   if contents:
-    _check_same(path, prepared)
+    _check_same(path, prepared, objects)
     if (path / "summary.json").is_file():
       finished = load_run(path, **own)
       done = int(finished.rounds[-1])
+      _check_rounds(path, done, prepared)
       early = finished.records.stopped != ALL_ROUNDS
-      if early or done >= (prepared.options.rounds or 0):
+      if early or done == prepared.options.rounds:
         return finished
   warn(prepared, set())
   programs = Programs(prepared)
@@ -155,7 +160,7 @@ def _run_in_held(
   functions, sinks = queue.split_callbacks(callbacks)
   queue.run_queue(
     programs,
-    [_Checkpoints(path), memory, *sinks],
+    [_Checkpoints(path, objects), memory, *sinks],
     records=[records],
     states=states,
     done=done,
@@ -167,36 +172,95 @@ def _run_in_held(
   return result
 
 
-def _check_same(path: pathlib.Path, prepared: Prepared) -> None:
+def _check_same(
+  path: pathlib.Path, prepared: Prepared, objects: Mapping[str, str]
+) -> None:
   """Refuses to go on with another run, other data, or on another machine.
 
+  Args:
+    path: the folder of the run.
+    prepared: the run that is asked for.
+    objects: the hashes of its objects (``identity.hash_objects``).
+
   Raises:
-    RunFolderError: the first thing that differs.
+    RunFolderError: the first thing that differs, or is damaged.
   """
-  saved = run_files.read_facts(path, "config.json")
-  if saved.get("identity") is not None:
-    raise RunFolderError(f"{path}: the command line started it, and can resume it")
+  saved = run_files.read_sealed(path, "config.json")
+  if saved.get("identity") is not None or "flags" in saved:
+    raise RunFolderError(
+      f"{path}: the command line began this run, and goes on with it: fedjax-alg run "
+      f"{run_files.resume_flags(path)} (load_run reads it when it is finished)"
+    )
   facts = json.loads(json.dumps(make_facts(prepared)))
   for entry in _SAME:
     new, old = facts[entry], saved.get(entry)
-    if entry in ("hparams", "data", "run") and isinstance(old, dict):
-      for name in new:
-        if name not in _MAY_DIFFER and new[name] != old.get(name):
-          raise RunFolderError(f"{path}: has {name}={old.get(name)}, not {new[name]}")
-    elif new != old:
+    if isinstance(old, dict):
+      names = (*new, *old) if entry == "sources" else new
+      for name in names:
+        if name not in _MAY_DIFFER and new.get(name) != old.get(name):
+          raise RunFolderError(_describe(path, entry, name, old, new))
+    elif new != old and not (entry == "model" and None in (new, old)):
       raise RunFolderError(f"{path}: has {entry}={old}, not {new}")
-  _check_data(path, prepared.federation)
+  change = identity.find_other(saved, objects)
+  if change:
+    raise RunFolderError(
+      f"{path}: {change} than the one that this run was begun with; give that one, or "
+      "another folder"
+    )
   here = json.loads(json.dumps(machine(prepared)))
+  before = saved.get("machine")
   for name, value in here.items():
-    if saved["machine"].get(name) != value:
+    old = before.get(name) if isinstance(before, dict) else None
+    if old != value:
       raise RunFolderError(
-        f"{path}: was run with {name}={saved['machine'].get(name)}, here it is "
-        f"{value}, so the last bits may differ"
+        f"{path}: was run with {name}={old}, here it is {value}, so the last bits "
+        "may differ"
       )
+  if saved["plan"].get("frozen_sha256") != facts["plan"].get("frozen_sha256"):
+    raise RunFolderError(f"{path}: model has other frozen parameters than this run")
+  header = next(checkpoint.headers(path / run_files.CHECKPOINTS), None)
+  if header is not None:
+    _check_rounds(path, header["round"], prepared)
+  if header is not None or (path / "summary.json").is_file():
+    _check_data(path, prepared.federation)
+
+
+def _describe(path: pathlib.Path, entry: str, name: str, old: Facts, new: Facts) -> str:
+  """Says in which part of an entry of config.json two runs differ."""
+  if entry == "sources":
+    file = (new.get(name) or old[name])["file"] or "what it is"
+    return f"{path}: {name}: {file} has changed since this run was begun"
+  return f"{path}: has {name}={old.get(name)}, not {new.get(name)}"
+
+
+def _check_rounds(path: pathlib.Path, done: int, prepared: Prepared) -> None:
+  """Refuses fewer rounds than have been run.
+
+  Raises:
+    RunFolderError: they are fewer.
+  """
+  rounds = prepared.options.rounds
+  assert rounds is not None
+  if done > rounds:
+    raise RunFolderError(
+      f"{path}: has run {done} rounds, more than rounds={rounds}; give at least "
+      f"rounds={done}, or another folder"
+    )
 
 
 def _check_data(path: pathlib.Path, federation: Federation) -> None:
-  saved = files.read_json(path / "partition.json")
+  """Refuses other data than those that a run was begun with.
+
+  Raises:
+    RunFolderError: they are others, or it is not known any more.
+  """
+  try:
+    saved = files.read_json(path / "partition.json")
+  except (OSError, ValueError) as error:
+    raise RunFolderError(
+      f"{path}: partition.json, which says on what data it was begun, is missing or "
+      f"damaged ({reason(error)}); restore it, or start over in another folder"
+    ) from error
   for key, name in (("data_hash", "data"), ("hash", "partition")):
     if saved.get(key) != federation.hashes[name]:
       raise RunFolderError(f"{path}: its {name} changed after it was started")
@@ -211,7 +275,7 @@ def _restore(
     return None, 0
   try:
     states, facts, _ = checkpoint.load_latest(folder, programs.shapes)
-  except checkpoint.CheckpointError as error:
+    records.read(facts["round"], 0.0, facts.get("tables"))
+  except (checkpoint.CheckpointError, OptionError) as error:
     raise RunFolderError(str(error)) from error
-  records.read(facts["round"], 0.0, facts.get("tables"))
   return programs.place(states), facts["round"]

@@ -7,7 +7,6 @@ its scale and its names of categories.
 """
 
 from collections.abc import Callable
-import json
 
 from flax import traverse_util
 import jax
@@ -16,13 +15,22 @@ import numpy as np
 from fedjax_alg import tasks
 from fedjax_alg.data import DataError, features
 from fedjax_alg.errors import OptionError, reason
-from fedjax_alg.files import expand_path, read_text
+from fedjax_alg.files import expand_path
 from fedjax_alg.models.feature_map import features_of_layer
 from fedjax_alg.records import parameters
 from fedjax_alg.runs.predict import Predictor, as_tree, read_model
 
 #: The layer before which all others are the map.
 LAST = "last"
+
+
+def hash_layer(of: features.RunLayer) -> str:
+  """The hash of all that decides what the layers of a run read now.
+
+  Raises:
+    OptionError: the folder holds no finished run with one global model.
+  """
+  return parameters.source_of_layers(of.folder).sha256
 
 
 def read_layer(of: features.RunLayer) -> Callable[[np.ndarray], np.ndarray]:
@@ -37,13 +45,19 @@ def read_layer(of: features.RunLayer) -> Callable[[np.ndarray], np.ndarray]:
 
   Raises:
     OptionError: the folder holds no finished run with one global model, its model
-      needs its data, or the layer is none of it.
+      needs its data, the layer is none of it, or the run is not the one of
+      ``of.sha256`` any more.
   """
   label = f"`features`={of.folder}:{of.layer}"
+  if of.sha256 and hash_layer(of) != of.sha256:
+    raise OptionError(
+      f"{label}: this run has changed since its layer was read; restore it"
+    )
   arrays = parameters.read_parameters(of.folder, "features")
   folder = expand_path(of.folder, "features")
+  facts, _ = parameters.read_run(folder, label)
   try:
-    parts = read_model(folder, json.loads(read_text(folder / "config.json")))
+    parts = read_model(folder, facts)
   except (OSError, ValueError, LookupError, TypeError) as error:
     raise OptionError(f"{label}: the run cannot be read ({reason(error)})") from error
   if parts is None:

@@ -12,7 +12,7 @@ import numpy as np
 from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
-from fedjax_alg.errors import OptionError, a_type, describe_error
+from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error
 from fedjax_alg.exchange import ExchangeOptions
 from fedjax_alg.hparams import (
   field_values,
@@ -155,7 +155,7 @@ class Method(NamedTuple):
       algorithm = self.entry.make(model, *self.parts, map_clients)
     except OptionError:
       raise
-    except Exception as error:  # whatever the caller's code raises
+    except FAILURES as error:  # whatever the caller's code raises
       if self.is_registered:
         raise
       raise OptionError(
@@ -276,7 +276,7 @@ def _defaults(name: str, kind: type[Any]) -> HParams:
     return hparams
   except OptionError:
     raise
-  except Exception as error:  # whatever the caller's code raises
+  except FAILURES as error:  # whatever the caller's code raises
     raise OptionError(
       f"`algorithm`={name}: {kind.__name__}() raises {describe_error(error)}"
     ) from error

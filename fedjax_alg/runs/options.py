@@ -6,11 +6,12 @@ command line makes flags from them.
 
 from collections.abc import Iterable, Mapping
 import dataclasses
+import os
 from typing import Any
 
 import numpy as np
 
-from fedjax_alg import own, registry, tasks
+from fedjax_alg import files, own, registry, tasks
 from fedjax_alg.base import Devices
 from fedjax_alg.conditions import POSITIVE, but, only
 from fedjax_alg.data.features import run_layer
@@ -817,8 +818,13 @@ class RunOptions(
     assert self.participation is not None
     return self.participation
 
-  def sources(self, data: DataOptions) -> dict[str, own.Source]:
-    """The user's own files that decide the run, by the options naming them."""
+  def sources(self, data: DataOptions, body: str = "") -> dict[str, own.Source]:
+    """The user's own files that decide the run, by the options naming them.
+
+    Args:
+      data: the options of the data.
+      body: the hash of the run whose layer they read; "": as it is now.
+    """
     change = parse_kinds(data.kinds)
     by_option = own.sources(
       model=self.model,
@@ -837,7 +843,11 @@ class RunOptions(
       by_option["init_from"] = parameters.source(self.init_from)
     layer = run_layer(data.features)
     if layer is not None:
-      by_option["features"] = parameters.source(layer.folder, "features")
+      by_option["features"] = (
+        own.Source(os.path.realpath(files.expand_path(layer.folder)), body)
+        if body
+        else parameters.source_of_layers(layer.folder)
+      )
     return by_option
 
   def check_clock(self) -> None:

@@ -23,7 +23,7 @@ from fedjax_alg.base import (
 from fedjax_alg.data import layout
 from fedjax_alg.engine.late import LOST
 from fedjax_alg.engine.round import PRESENT, Participation, sample_cohort
-from fedjax_alg.errors import OptionError, a_type, describe_error
+from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error
 from fedjax_alg.exchange import ExchangeOptions
 from fedjax_alg.models import roles
 from fedjax_alg.records import tables
@@ -78,7 +78,7 @@ def check_entry(label: str, entry: object, hparams: HParams) -> None:
     where = f"{label}: `{name}` of its entry"
     try:
       result = ask(*args)
-    except Exception as error:
+    except FAILURES as error:
       raise OptionError(
         f"{where} raises {describe_error(error)} ({PAGE}, section 4)"
       ) from error
@@ -94,6 +94,8 @@ class _Caller:
   """Calls the functions of an algorithm with shapes."""
 
   label: str  #: how messages name the algorithm
+  #: what each of them computes
+  traces: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def error(self, name: str, text: str) -> OptionError:
     return OptionError(f"{self.label}: its {name} {text} ({PAGE})")
@@ -102,7 +104,7 @@ class _Caller:
     """The shapes of what a function returns; other leaves are an error."""
     outputs: list[Any] = []
 
-    def run(*args: PyTree) -> int:
+    def run(*args: PyTree) -> Any:
       result = fn(*args)
       for path, leaf in jax.tree_util.tree_leaves_with_path(result):
         if not hasattr(leaf, "dtype") and not isinstance(leaf, (int, float, complex)):
@@ -110,10 +112,10 @@ class _Caller:
             name, f"returns {a_type(leaf)}{_at(path)}, where only arrays can stand"
           )
       outputs.append(jax.tree.map(_shape, result))
-      return 0
+      return jax.tree.leaves(result)
 
     try:
-      jax.eval_shape(run, *args)
+      self.traces[name] = jax.make_jaxpr(run)(*args)
     except OptionError as error:
       if error.text.startswith(self.label):
         raise
@@ -128,7 +130,7 @@ class _Caller:
         "asks Python for the value of a traced array, by `if`, int() "
         f"or NumPy ({describe_error(error)}); use jnp.where or jax.lax.cond",
       ) from error
-    except (Exception, SystemExit) as error:  # whatever the user's code raises
+    except FAILURES as error:  # whatever the user's code raises
       raise self.error(name, f"raises {describe_error(error)}") from error
     return outputs[0]
 
@@ -197,7 +199,7 @@ def check_algorithm(
   spec: FedSpec,
   participation: Participation,
   data: ClientData,
-) -> None:
+) -> dict[str, Any]:
   """Holds an algorithm to what ``base.Algorithm`` says of its functions.
 
   Args:
@@ -207,6 +209,9 @@ def check_algorithm(
     spec: sizes of the problem.
     participation: who takes part.
     data: the clients' training data.
+
+  Returns:
+    Its functions by name, traced (jaxprs).
 
   Raises:
     OptionError: a function is missing, raises, asks Python for the value of an
@@ -263,6 +268,7 @@ def check_algorithm(
     )
     call.same("idle", idle, state, "a state like the one that it gets")
   _check_models(call, algorithm, model, spec, data, state, key)
+  return call.traces
 
 
 def _check_models(

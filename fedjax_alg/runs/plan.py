@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Model
 from fedjax_alg.data import federation as federation_lib
-from fedjax_alg.data.features import run_layer
+from fedjax_alg.data.features import hash_of, run_layer
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.data.kinds import split_own
 from fedjax_alg.data.options import DataOptions
@@ -410,13 +410,27 @@ def _federation_again(facts: Facts) -> Federation:
     function, number = split_own(data["kinds"])
     function = _unchanged(facts, "kinds", function)
     data["kinds"] = function if number is None else f"{function}:{number}"
-  layer = run_layer(data["features"])
-  if layer is not None:
-    saved = facts["sources"]["features"]
-    data["features"] = f"{saved['file']}:{layer.layer}"
-    if parameters.source(saved["file"], "features").sha256 != saved["sha256"]:
-      raise OptionError(f"features: the run in {saved['file']} has changed")
+  data["features"], body = features_again(facts)
+  if body and hash_of(data["features"]) != body:
+    raise OptionError(f"features={data['features']}: this run has changed")
   return federation_lib.from_options(DataOptions(**data))
+
+
+def features_again(facts: Facts) -> tuple[str, str]:
+  """The option `features` of a run, and the hash of the run that it names.
+
+  Args:
+    facts: the content of config.json.
+
+  Returns:
+    The option, with the real path of a run; and the hash, "" for other features.
+  """
+  kind: str = facts["data"]["features"]
+  layer = run_layer(kind)
+  if layer is None:
+    return kind, ""
+  saved = facts["sources"]["features"]
+  return f"{saved['file']}:{layer.layer}", saved["sha256"]
 
 
 def _check_personal(method: Method, run: RunOptions) -> None:

@@ -17,10 +17,10 @@ import numpy as np
 from fedjax_alg.base import Params
 from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data.federation import Federations
-from fedjax_alg.errors import OptionError, a_type
+from fedjax_alg.errors import OptionError, RunFolderError, a_type
 from fedjax_alg.hparams import plain
 from fedjax_alg.records.tables import Records
-from fedjax_alg.runs.result import RunFolderError, RunResult
+from fedjax_alg.runs.result import RunResult
 
 
 def seeds_of(federations: Federations, seeds: Any) -> tuple[int, ...]:

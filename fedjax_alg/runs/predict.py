@@ -23,8 +23,9 @@ from fedjax_alg.data.preprocessing import Preprocessing, read_preprocessing
 from fedjax_alg.errors import OptionError
 from fedjax_alg.least_squares import heads
 from fedjax_alg.models import OF_TOKENS
+from fedjax_alg.runs import identity
 from fedjax_alg.runs.options import RunOptions
-from fedjax_alg.runs.plan import as_tuples
+from fedjax_alg.runs.plan import as_tuples, features_again
 from fedjax_alg.runs.prepare import build_model
 from fedjax_alg.typing import Facts, PyTree
 
@@ -187,11 +188,15 @@ def read_model(
   built = build_model(
     model, _placeholder(tuple(shape), plan["classes"], name), RunOptions(**run)
   )
+  if not is_named:
+    identity.refuse_other_model(folder, facts, built)
+  features, body = features_again(facts)
   preprocessing = read_preprocessing(
     folder,
-    DataOptions(**as_tuples(facts["data"])),
+    DataOptions(**as_tuples(facts["data"]) | {"features": features}),
     tuple(shape),
     np.dtype(np.float32),
+    body,
   )
   return built, preprocessing
 

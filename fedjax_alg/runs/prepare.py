@@ -20,7 +20,7 @@ from fedjax_alg.data.store import Coded
 from fedjax_alg.engine import clients, evaluate, loop, processes, samplers, sharding
 from fedjax_alg.engine.keys import RunKeys, keys_of_rows, run_keys
 from fedjax_alg.engine.round import Participation
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, no_exit
 from fedjax_alg.hparams import field_values
 from fedjax_alg.least_squares import heads
 from fedjax_alg.models import (
@@ -77,6 +77,8 @@ class Prepared:
   #: the caller's own parameters to start from; None: none, or those of
   #: ``options.init_from``
   init: parameters.Arrays | None = None
+  #: the traced functions of an algorithm that is not in the registry
+  traces: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def algorithm(self) -> Algorithm:
@@ -839,6 +841,7 @@ def _traceable(
   return True
 
 
+@no_exit()
 def prepare(
   method: Method,
   federation: Federation,
@@ -914,7 +917,7 @@ def prepare(
     start.trainable(built, start_params),
     method.entry.models_of_kinds(method.hparams) is not None,
   )
-  _check_own(method, algorithm, built, spec, participation, device_data)
+  traces = _check_own(method, algorithm, built, spec, participation, device_data)
   task = tasks.of(built)
   protocols = _protocols(
     algorithm,
@@ -981,6 +984,7 @@ def prepare(
     dict(measures or {}),
     plan,
     init,
+    traces,
   )
 
 
@@ -1003,17 +1007,18 @@ def _check_own(
   spec: FedSpec,
   participation: Participation,
   device_data: PlacedData,
-) -> None:
-  """Holds an algorithm of the caller's own to the contract."""
-  if not method.is_registered:
-    own_algorithm.check_algorithm(
-      f"`algorithm`={method.name}",
-      algorithm,
-      model,
-      spec,
-      participation,
-      device_data.data.train,
-    )
+) -> Mapping[str, Any]:
+  """Holds an algorithm of the caller's own to the contract, and traces it."""
+  if method.is_registered:
+    return {}
+  return own_algorithm.check_algorithm(
+    f"`algorithm`={method.name}",
+    algorithm,
+    model,
+    spec,
+    participation,
+    device_data.data.train,
+  )
 
 
 def _check_together(

@@ -21,6 +21,7 @@ import numpy as np
 from fedjax_alg import tasks
 from fedjax_alg.base import RoundAux
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
+from fedjax_alg.errors import no_exit
 from fedjax_alg.models import roles
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.typing import PyTree
@@ -156,6 +157,7 @@ class Programs:
   ``Prepared``.
   """
 
+  @no_exit()
   def __init__(self, prepared: Prepared):
     began = time.monotonic()
     self.prepared = p = prepared

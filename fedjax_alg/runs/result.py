@@ -23,7 +23,14 @@ from fedjax_alg.data.concepts import is_pattern
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, owned, processes, samplers
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.errors import OptionError, check_one_of, reason, with_names
+from fedjax_alg.errors import (
+  OptionError,
+  RunFolderError,
+  a_type,
+  check_one_of,
+  reason,
+  with_names,
+)
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import (
   as_index,
@@ -38,6 +45,7 @@ from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import parameters, tables
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Records
+from fedjax_alg.runs import identity
 from fedjax_alg.runs import predict as predict_lib
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
@@ -47,10 +55,6 @@ from fedjax_alg.runs.programs import evaluate_all, place_on_devices, state_shape
 from fedjax_alg.typing import Facts, PyTree
 
 _FINAL = parameters.FINAL
-
-
-class RunFolderError(ValueError):
-  """A folder does not hold a readable run; the message is one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -664,7 +668,9 @@ class RunResult:
     path.mkdir(parents=True, exist_ok=True)
     # The summary exists only while all other files do.
     (path / "summary.json").unlink(missing_ok=True)
-    summary_lib.write_sealed(path / "config.json", self.facts)
+    hashes = identity.hash_objects(self._state().prepared)
+    facts = identity.with_objects(self.facts, hashes)
+    summary_lib.write_sealed(path / "config.json", facts)
     summary_lib.write_partition(path, self._state().prepared.federation)
     (path / "groups.csv").unlink(missing_ok=True)
     for name, rows in self.records.tables.items():
@@ -683,6 +689,16 @@ class RunResult:
     )
 
 
+def check_result(result: object) -> None:
+  """Refuses an argument `result` that is no run.
+
+  Raises:
+    OptionError: it is something else.
+  """
+  if not isinstance(result, RunResult):
+    raise OptionError(f"`result`: {a_type(result)}, must be a run from run or load_run")
+
+
 def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
   """Makes the content of config.json, from which a run can be made again.
 
@@ -693,7 +709,8 @@ def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
   Returns:
     A dictionary that can be written as JSON.
   """
-  sources = prepared.options.sources(prepared.federation.options)
+  federation = prepared.federation
+  sources = prepared.options.sources(federation.options, federation.body)
   if prepared.method.source is not None:
     sources["algorithm"] = prepared.method.source
   if prepared.init is not None:
@@ -747,7 +764,7 @@ def write_summary(
   Returns:
     The whole content.
   """
-  content = {**summary, "files": run_files.hashes(folder)}
+  content = run_files.with_hashes(folder, summary)
   summary_lib.write_sealed(folder / "summary.json", content)
   return content
 
@@ -902,14 +919,9 @@ class _Loaded(RunResult):
   def _reader(self) -> tuple[predict_lib.Predictor, Params] | None:
     """The predictor of the global models; None: the data are needed."""
     federation, _, model, _ = self._remade
-    edited = run_files.find_changed(self._folder, self._summary, _OF_NEW_ROWS)
-    if edited is not None:
-      raise RunFolderError(
-        f"{self._folder}: {edited} is not as the run wrote it (its hash in "
-        "summary.json is another); restore it"
-      )
     if federation is not None:
       return None
+    run_files.read_finished(self._folder)  # it may have changed since
     try:
       return predict_lib.read_predictor(self._folder, self.facts, model)
     except (OptionError, RunFolderError):
@@ -975,15 +987,8 @@ def load_run(
     OptionError: ``folder`` is no path.
   """
   path = expand_path(folder)
-  facts = _read_json(path / "config.json")
-  summary = _read_json(path / "summary.json")
+  facts, summary = run_files.read_finished(path)
   try:
-    edited = run_files.find_changed(path, summary, _READ)
-    if edited is not None:
-      raise RunFolderError(
-        f"{path}: {edited} is not as the run wrote it (its "
-        "hash in summary.json is another); restore it"
-      )
     final = serialization.msgpack_restore(files.read_bytes(path / _FINAL))
     final |= tables_of_clients.read_many(path)
     _check_parts(facts, summary, final)
@@ -1021,12 +1026,6 @@ def load_run(
   ) as error:
     raise RunFolderError(f"{path}: damaged, cannot be read") from error
 
-
-#: Files that are read of a run, and checked by the hashes in its summary.
-_READ = (_FINAL, *run_files.TABLES, "clients.csv", "assignment.csv", "clients.npz")
-
-#: Files by which new rows are read, checked when they are.
-_OF_NEW_ROWS = ("encoding.json", "scaler.npz")
 
 #: Entries that a run has, and their types.
 _FACTS = {
@@ -1082,19 +1081,6 @@ def _metrics_of(facts: Facts) -> tasks.Metrics:
   """The metrics of a run, by its config.json."""
   of = facts["plan"].get("task")
   return tasks.CLASSIFICATION.metrics if of is None else tasks.metrics_of(of)
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    return run_files.read_facts(path.parent, path.name)
-  except OptionError as error:
-    raise RunFolderError(str(error)) from None
-  except FileNotFoundError:
-    raise RunFolderError(
-      f"{path.parent}: holds no finished run (no {path.name})"
-    ) from None
-  except (OSError, ValueError, RecursionError) as error:
-    raise RunFolderError(f"{path}: damaged, cannot be read") from error
 
 
 def plan_again(
@@ -1191,11 +1177,18 @@ def _remake(
       f"{folder}: the run had other frozen parameters; give "
       "load_run the model that it used"
     )
+  identity.refuse_other_objects(folder, facts, prepared)
   try:
     shapes = state_shapes(prepared)
     states, header, _ = checkpoint.load_latest(folder / run_files.CHECKPOINTS, shapes)
   except checkpoint.CheckpointError as error:
     raise RunFolderError(str(error)) from None
+  live = Live(prepared, place_on_devices(states, shapes))
+  if checkpoint.state_hash(live.states) != summary["hashes"]["final_state"]:
+    raise RunFolderError(
+      f"{folder / run_files.CHECKPOINTS}: has not the states after the last round "
+      "(summary.json has another hash of them); restore it"
+    )
   # The clients hold the data that they held in the last round.
   prepared.device_data.move(header["round"] - 1)
-  return Live(prepared, place_on_devices(states, shapes))
+  return live

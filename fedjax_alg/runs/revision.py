@@ -29,7 +29,7 @@ from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.play import NonFiniteError
-from fedjax_alg.runs.result import Live, RunResult, measure_final
+from fedjax_alg.runs.result import Live, RunResult, check_result, measure_final
 from fedjax_alg.typing import Facts, HParams
 
 #: Signs of the sums of the clients, by what happens to them.
@@ -110,6 +110,7 @@ def add_clients(
 
 def _revise(result: RunResult, clients: Clients, sign: int, refit: bool) -> RunResult:
   """``forget`` or ``add_clients``."""
+  check_result(result)
   refuse_others(result.facts)
   live = result._state()
   federation = live.prepared.federation

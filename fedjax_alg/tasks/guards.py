@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex, TypeVar
 import jax
 import numpy as np
 
-from fedjax_alg.errors import OptionError, a_type, describe_error
+from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error
 from fedjax_alg.typing import AnyArray, Array, PyTree, Tree
 
 #: What a function of a task gives, once it is checked.
@@ -57,7 +57,7 @@ def guard(
       result = fn(*args)
     except OptionError:
       raise
-    except Exception as error:  # whatever the user's code raises
+    except FAILURES as error:  # whatever the user's code raises
       if name == "targets" and isinstance(error, ValueError):
         raise
       raise error_type(f"{label} raises {describe_error(error)}") from error

@@ -239,7 +239,11 @@ def test_frozen_parameters_stay_and_are_those_of_a_closure(tmp_path):
   assert config["plan"]["frozen_sha256"] == digest.hexdigest()
   resume.check_frozen(tmp_path / "run", result._live.prepared)
   config["plan"]["frozen_sha256"] = "of others"
-  facts.write_text(json.dumps(run_files.seal(config)))
+  config = run_files.seal(config)
+  facts.write_text(json.dumps(config))
+  about = facts.with_name("summary.json")
+  summary = json.loads(about.read_text()) | {"config": config["sha256"]}
+  about.write_text(json.dumps(run_files.seal(summary)))
   with pytest.raises(fa.RunFolderError, match="other frozen parameters"):
     fa.load_run(tmp_path / "run", federation=fed).client_params(0)
   with pytest.raises(fa.OptionError, match="has other frozen parameters"):

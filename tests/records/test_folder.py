@@ -111,6 +111,29 @@ def test_whole(folder):
     run_files.is_complete(folder, json.loads('{"final": {}}'))
 
 
+def test_every_file_that_is_listed_is_there_as_it_was(folder):
+  """And none that is not: class names that were added would be believed."""
+  (folder / "encoding.json").unlink()
+  summary = run_files.with_hashes(folder, {})
+  assert not run_files.damage(folder, summary)
+  for name in (*summary["files"], "config.json"):
+    before = (folder / name).read_bytes()
+    (folder / name).write_bytes(b'{"changed": 1}')
+    assert run_files.damage(folder, summary).startswith(f"{name} is not as the run")
+    (folder / name).write_bytes(before)
+  for name in summary["files"]:
+    (folder / name).rename(folder / "away")
+    assert run_files.damage(folder, summary).startswith(f"{name} is missing")
+    (folder / "away").rename(folder / name)
+  (folder / "config.json").write_text("{ }", "utf-8")  # the same in another layout
+  assert not run_files.damage(folder, summary)
+  (folder / "encoding.json").write_text("{}", "utf-8")
+  assert run_files.damage(folder, summary).startswith(
+    "encoding.json is not of this run"
+  )
+  assert not run_files.damage(folder, {})  # of an earlier version
+
+
 def test_whole_of_an_earlier_version(folder):
   """It has no hashes, and may have fewer files."""
   summary = dict.fromkeys(("final", "best", "cost", "timing", "hashes"), {})

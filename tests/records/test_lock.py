@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+import fedjax_alg as fa
 from fedjax_alg.records import lock
 
 #: Another process with the lock of a folder, until it is killed.
@@ -64,6 +65,7 @@ def test_who_holds_it_and_what_is_left(tmp_path, monkeypatch, kernel):
   if not kernel:
     monkeypatch.setattr(fcntl, "flock", no_kernel_locks)
   folder = tmp_path / "new" / "run"
+  assert issubclass(fa.HeldError, fa.RunFolderError)  # what ``run`` promises
   for remains in ([], ["config.json"]):
     with lock.hold(folder), lock.hold(tmp_path / "new" / "." / "run"):
       assert (folder / lock.NAME).read_text("utf-8").split()[:2] == [
@@ -95,6 +97,60 @@ def test_stale_files_where_the_kernel_has_no_locks(tmp_path, monkeypatch):
       pass
   assert f"run by elsewhere, process {gone.pid}, since" in str(error.value)
   assert str(error.value).endswith(f"(if that process has died, remove {path})")
+
+
+TABLE = """\
+/dev/sda1 / ext4 rw 0 0
+results {bucket} fuse.gcsfuse rw,nosuid,user_id=0 0 0
+remote:results {other} fuse.rclone rw 0 0
+mountpoint-s3 {old} fuse rw 0 0
+/dev/sdb1 {bucket}/disk ext4 rw 0 0
+server:/home {nfs} nfs4 rw 0 0
+user@host: {ssh} fuse.sshfs rw 0 0
+tmpfs {hidden} tmpfs rw 0 0
+results {hidden} fuse.s3fs rw 0 0
+short
+"""
+
+
+def test_buckets_are_refused(tmp_path, monkeypatch):
+  """Hosts do not share locks there, and a rename is a copy: two could run one."""
+  places = {
+    name: tmp_path / name for name in ("other", "old", "nfs", "ssh", "hidden")
+  } | {"bucket": tmp_path / "my bucket"}
+  mounts = tmp_path / "mounts"
+  mounts.write_text(
+    TABLE.format(**{n: str(p).replace(" ", r"\040") for n, p in places.items()}),
+    "utf-8",
+  )
+  monkeypatch.setattr(lock, "MOUNTS", mounts)
+  for name, program in (
+    ("bucket", "gcsfuse"),
+    ("other", "rclone"),
+    ("old", "mountpoint-s3"),
+    ("hidden", "s3fs"),
+  ):
+    folder = places[name] / "runs" / "first"
+    with pytest.raises(fa.RunFolderError, match=f"first: .*{program}"):
+      with lock.hold(folder):
+        pass
+    assert not places[name].exists()
+    (tmp_path / "link").symlink_to(places[name])
+    with pytest.raises(fa.RunFolderError, match=program):
+      with lock.hold(tmp_path / "link" / "run"):
+        pass
+    (tmp_path / "link").unlink()
+  for folder in (
+    places["nfs"],
+    places["ssh"],
+    places["bucket"] / "disk" / "run",
+    tmp_path / "my bucket 2",
+  ):
+    with lock.hold(folder):
+      pass
+  mounts.unlink()  # as on other systems
+  with lock.hold(places["bucket"]):
+    pass
 
 
 def test_a_process_that_ends_at_once_releases_its_locks(tmp_path):

@@ -1,14 +1,17 @@
 """A run from Python: the numbers of the command line, checked otherwise."""
 
 import itertools
+import sys
 
 import chex
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_alg as fa
+from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.engine import checkpoint, samplers
 from tests.runs import conftest as small
 
@@ -251,6 +254,63 @@ def test_a_sampler_of_ones_own(fed):
 def test_refused_in_one_line(fed, options, pattern):
   with pytest.raises(fa.OptionError, match=pattern):
     fa.run("fedavg", fed, **{"cohort_size": 4, "rounds": 1, **options})
+
+
+class Leaves(nn.Module):
+  """A module that ends the process, for some numbers of rows."""
+
+  rows: range
+
+  @nn.compact
+  def __call__(self, x):
+    if len(x) in self.rows:
+      sys.exit(0)
+    return nn.Dense(10)(x.reshape(len(x), -1))
+
+
+def leave(*arguments, **keywords):
+  sys.exit(0)
+
+
+def leaving_builder(model, hparams: FedAvgHParams, *, map_clients):
+  sys.exit(0)
+
+
+def loss_that_leaves(fed):
+  arrays = small.make_arrays()
+  del arrays["y"], arrays["y_test"], arrays["client_ids"], arrays["test_client_ids"]
+  y, y_test = (np.zeros((len(arrays[x]), 1), np.float32) for x in ("x", "x_test"))
+  task = fa.Task(
+    name="leaving",
+    loss=leave,
+    sums=lambda outputs, y, losses, mask: {"error": losses.sum()},
+    values=lambda sums: {"error": sums["error"]},
+    better={"error": "lower"},
+  )
+  examples = fa.from_arrays(**arrays, y=y, y_test=y_test, task=task)
+  federation = fa.federate(examples, num_clients=3, min_client_size=1)
+  return fa.run("fedavg", federation, participation=1)
+
+
+@pytest.mark.parametrize(
+  "call",
+  [
+    lambda fed: fa.run("fedavg", fed, model=Leaves(range(99))),
+    lambda fed: fa.run("fedavg", fed, model=Leaves(range(20, 10**6))),
+    lambda fed: fa.run("fedavg", fed, model=lambda input_shape: leave()),
+    lambda fed: fa.run("fedavg", fed, sampler=leave),
+    lambda fed: fa.run("fedavg", fed, evaluate=leave),
+    lambda fed: fa.run(leaving_builder, fed),
+    lambda fed: fa.federate("digits", partition=f"{__name__}:leave", num_clients=5),
+    lambda fed: fa.federate("digits", kinds=f"{__name__}:leave:2", num_clients=5),
+    loss_that_leaves,
+  ],
+)
+def test_no_function_of_ones_own_ends_the_process(fed, call):
+  """``sys.exit`` in it would end a notebook, and a command with status 0."""
+  with pytest.raises(fa.OptionError, match="SystemExit: 0") as error:
+    call(fed)
+  assert "test_api.py line" in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("transform", [jax.jit, jax.vmap, jax.grad])

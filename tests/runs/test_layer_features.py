@@ -100,6 +100,56 @@ def test_the_identity_of_a_run_has_the_content_of_its_body(copy, tmp_path, capsy
     fa.load_run(tmp_path / "run").client_params(0)
 
 
+def head(folder, where):
+  """A softmax regression on the last layer of a run, read from its folder."""
+  result = fa.run("fedavg", deep(folder), rounds=1, participation=1, evaluate="global")
+  return result, fa.load_run(result.save(where))
+
+
+RAW = np.random.default_rng(0).uniform(size=(5, 8, 8, 1)).astype(np.float32)
+
+
+def test_who_reads_a_layer_keeps_the_hash_of_its_run(copy, tmp_path):
+  """Accuracy would else fall from .95 to .15 without a word."""
+  results = head(copy, tmp_path / "run")
+  before = [result.predict(RAW) for result in results]
+  np.testing.assert_array_equal(*before)
+  shutil.move(copy, tmp_path / "before")
+  fed = fa.federate("digits", features="standardize", num_clients=4)
+  options = dict(model="mlp", hidden=(12,), rounds=1, participation=1, seeds=[1])
+  fa.run("fedavg", fed, **options).save(copy)
+  for words in ("has changed", "no such file or folder"):
+    for result in results:  # in memory and loaded
+      with pytest.raises(fa.OptionError, match=f"features=.*{words}"):
+        result.predict(RAW)
+    shutil.rmtree(copy, ignore_errors=True)
+  shutil.move(tmp_path / "before", copy)
+  for result, expected in zip(results, before):
+    np.testing.assert_array_equal(result.predict(RAW), expected)
+
+
+@pytest.mark.parametrize("name", ["scaler.npz", "config.json", "partition.npz"])
+@pytest.mark.parametrize("text", [None, b"{}"])
+def test_a_run_with_a_damaged_file_has_no_layers(copy, name, text):
+  """Each file is listed in summary.json, so a missing one is damage, too."""
+  (copy / name).unlink() if text is None else (copy / name).write_bytes(text)
+  with pytest.raises(fa.OptionError, match=f"features=.*{name}") as error:
+    deep(copy)
+  assert "\n" not in str(error.value)
+
+
+def test_two_runs_that_name_each_other_end(copy, tmp_path):
+  """Each would else ask the other for its layer, without end."""
+  first = tmp_path / "first"
+  head(copy, first)
+  head(first, copy)
+  with pytest.raises(fa.OptionError, match="this run has changed"):
+    deep(copy)
+  for folder in (first, copy):
+    with pytest.raises(fa.OptionError, match="this run has changed"):
+      fa.load_run(folder).predict(RAW)
+
+
 @pytest.mark.parametrize(
   "features, words",
   [

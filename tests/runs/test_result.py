@@ -166,8 +166,11 @@ def instead(file, make):
 
 
 def change_json(file, **parts):
-  """Changes parts of a file of JSON, with its own hash."""
-  file.write_text(json.dumps(run_files.seal(files.read_json(file) | parts)), "utf-8")
+  """Changes parts of a file of JSON, with its hashes in it and in summary.json."""
+  facts = run_files.seal(files.read_json(file) | parts)
+  file.write_text(json.dumps(facts), "utf-8")
+  if file.name == "config.json":
+    change_json(file.with_name("summary.json"), config=facts["sha256"])
 
 
 def rewritten(folder, **parts):
@@ -209,16 +212,30 @@ def rewritten(folder, **parts):
       [lambda f: edit(f / "summary.json")],
     ),
     ("clients.csv is not as the", [lambda f: edit(f / "clients.csv")]),
+    ("metrics.csv is missing", [lambda f: f / "metrics.csv"]),
+    ("metrics.csv: no regular", [lambda f: instead(f / "metrics.csv", os.mkfifo)]),
+    (
+      "final.msgpack: no regular",
+      [
+        lambda f: instead(
+          f / "final.msgpack", lambda file: file.symlink_to("/dev/zero")
+        )
+      ],
+    ),
+    ("clients.csv is missing", [lambda f: f / "clients.csv"]),
+    ("partition.json is missing", [lambda f: f / "partition.json"]),
+    ("partition.npz is not as", [lambda f: edit(f / "partition.npz", b"PK")]),
+    ("encoding.json is not of this run", [lambda f: edit(f / "encoding.json", b"{}")]),
+    (
+      "config.json: damaged|config.json is not as",
+      [
+        lambda f: edit(f / "config.json", b"{}"),
+        lambda f: edit(f / "config.json", b'{"seeds": [0], "plan": 1}'),
+      ],
+    ),
     (
       "run: damaged",
       [
-        lambda f: f / "metrics.csv",
-        lambda f: instead(f / "metrics.csv", os.mkfifo),
-        lambda f: instead(
-          f / "final.msgpack", lambda file: file.symlink_to("/dev/zero")
-        ),
-        lambda f: edit(f / "config.json", b"{}"),
-        lambda f: edit(f / "config.json", b'{"seeds": [0], "plan": 1}'),
         lambda f: change_json(f / "config.json", seeds="01"),
         lambda f: change_json(f / "config.json", seeds=[]),
         lambda f: change_json(f / "config.json", run=3),
@@ -275,6 +292,22 @@ def test_states_that_are_gone_are_missed_when_they_are_needed(saved, own_fed, tm
   state.unlink()
   with pytest.raises(fa.RunFolderError, match="no checkpoint in"):
     loaded.client_params(0)
+
+
+def test_parts_of_another_run_are_not_believed(saved, own_fed, tmp_path):
+  """Each is whole, and a checkpoint is of the same shapes: only hashes tell."""
+  folder, source = tmp_path / "run", tmp_path / "source"
+  shutil.copytree(saved[1], folder)
+  fa.run("per_fedavg", own_fed, **NUMBERS | dict(cohort_size=2, seeds=[5])).save(source)
+  for name, copy in (("config.json", shutil.copy), ("checkpoint", shutil.copytree)):
+    shutil.move(folder / name, tmp_path / name)
+    copy(source / name, folder / name)
+    with pytest.raises(fa.RunFolderError, match=name) as error:
+      fa.load_run(folder, federation=own_fed).client_params(0)
+    assert "restore it" in str(error.value)
+    files.discard(folder / name)
+    shutil.move(tmp_path / name, folder / name)
+  fa.load_run(folder, federation=own_fed).client_params(0)
 
 
 def test_what_is_loaded_goes_through_the_checks_of_a_run(fed, tmp_path):
@@ -360,7 +393,7 @@ def test_an_algorithm_and_a_model_of_ones_own_have_to_be_given(own_fed, tmp_path
     mine, own_fed, model=model, local_steps=2, **(NUMBERS | dict(cohort_size=2))
   )
   assert isinstance(result.global_params(), list)
-  folder = result.save(tmp_path)
+  folder = result.save(tmp_path / "run")
   loaded = fa.load_run(folder, federation=own_fed, algorithm=mine, model=model)
   chex.assert_trees_all_equal(loaded.global_params(), result.global_params())
   chex.assert_trees_all_equal(loaded.client_params("c"), result.client_params("c"))
@@ -370,6 +403,13 @@ def test_an_algorithm_and_a_model_of_ones_own_have_to_be_given(own_fed, tmp_path
     unknown.client_params("c")
   with pytest.raises(fa.RunFolderError, match="your fedavg .* its algorithm"):
     fa.load_run(folder, federation=own_fed, model=model).client_params("c")
+  # Of the same shapes, so that nothing else would tell.
+  twice = models.from_functions(init, lambda params, x: 2 * apply(params, x))
+  loaded = fa.load_run(folder, federation=own_fed, algorithm=mine, model=twice)
+  with pytest.raises(fa.RunFolderError, match="run: model computes something else"):
+    loaded.client_params("c")
+  with pytest.raises(fa.RunFolderError, match="run: model computes something else"):
+    fa.load_run(folder, model=twice).predict(own_fed.client_test("a")[0])
 
 
 def test_a_partition_is_read_from_the_folder_of_the_run(fed, tmp_path):
@@ -384,9 +424,10 @@ def test_a_partition_is_read_from_the_folder_of_the_run(fed, tmp_path):
   chex.assert_trees_all_equal(
     fa.load_run(folder).client_params(3), result.client_params(3)
   )
+  loaded = fa.load_run(folder)
   (folder / "partition.npz").unlink()
   with pytest.raises(fa.RunFolderError, match="run: partition_file=.*first"):
-    fa.load_run(folder).client_params(3)
+    loaded.client_params(3)
 
 
 def test_saving_over_a_run_writes_through_no_link(by_api, tmp_path):

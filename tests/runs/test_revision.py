@@ -301,6 +301,17 @@ def test_who_is_left_may_have_no_solution():
     fa.forget(fit_, NAMES[1:])
 
 
+@pytest.mark.parametrize("result", ["out/first", None, {"a": 1}])
+@pytest.mark.parametrize("call", [fa.forget, fa.add, fa.contributions])
+def test_what_is_no_run_is_refused(call, result):
+  """A folder is not read: that was an AttributeError of ``facts``."""
+  arguments = (result,) if call is fa.contributions else (result, [1])
+  with pytest.raises(
+    fa.OptionError, match="^result: .* must be a run from run or load"
+  ):
+    call(*arguments)
+
+
 def test_a_client_leaves_once():
   with pytest.raises(fa.OptionError, match="^clients=3: is forgotten already$"):
     fa.forget(fa.forget(fit(), 3), [1, 3])

@@ -14,7 +14,8 @@ import pytest
 
 from experiments.cli import guard, signals
 from experiments.cli.guard import run_guarded
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, RunFolderError
+from fedjax_alg.records.lock import HeldError
 
 
 def test_an_error_and_a_warning_are_one_line_each(capsys):
@@ -52,6 +53,9 @@ def test_an_error_and_a_warning_are_one_line_each(capsys):
       "error: out/a.csv: No space left on device",
     ),
     (KeyboardInterrupt(), 130, "interrupted"),
+    (SystemExit(0), 1, "error: your code must not end the process, SystemExit: 0"),
+    (RunFolderError("out: no run"), 2, "error: out: no run"),
+    (HeldError("out", "h, process 1"), 1, "error: out: is being run by h"),
   ],
 )
 def test_no_error_is_a_traceback(capsys, error, status, part):
