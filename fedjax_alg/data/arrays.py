@@ -16,6 +16,7 @@ from fedjax_alg.data.examples import Examples
 from fedjax_alg.errors import a_type, describe_error, did_you_mean
 from fedjax_alg.hparams import of_type
 from fedjax_alg.tasks import task as task_lib
+from fedjax_alg.tasks.classification import MAX_CLASSES
 from fedjax_alg.typing import ArraysLike, PyTree
 
 #: Name of an array in a data file -> the argument of ``from_arrays``.
@@ -618,6 +619,8 @@ def _size(task: tasks.Task, stated: int | None, y_train: object, y_test: object)
     raise DataError(
       f"`num_classes`={stated}: a label is {size - 1}, labels must lie in [0, {stated})"
     )
+  if stated > MAX_CLASSES:
+    raise DataError(f"`num_classes`={stated}: must be at most {MAX_CLASSES:,}")
   return stated
 
 

@@ -7,7 +7,6 @@ dictionary of arrays.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-import functools
 from typing import Any
 
 import numpy as np
@@ -226,21 +225,13 @@ def from_torch(
   items.check_classes(numbers, items.class_numbers(test))
 
   def columns(rows):
-    option = "dataset" if rows is dataset else "test"
-    entries = items.read_items(rows, option)
-    examples = items.names_in(x)
-
-    @functools.cache
-    def column(name):
-      values = items.field(entries, name, option)
-      array = items.stack_rows(
-        values, f"`{option}`: the items' {name!r}", name in examples, channels_first
-      )
-      if name in examples:
-        items.check_numbers("x", name, array)
-      return array
-
-    return column
+    return items.read_columns(
+      rows,
+      "dataset" if rows is dataset else "test",
+      items.names_in(*choices.values()),
+      items.names_in(x),
+      channels_first,
+    ).__getitem__
 
   names = {number: name for name, number in numbers.items()}
   return _as_classes(

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedjax_alg.data import items
 from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import check_memory
 from fedjax_alg.errors import a_type, describe_error
 
 if TYPE_CHECKING:
@@ -75,21 +76,54 @@ def _images(rows: "datasets.Dataset", name: str, where: str) -> Iterator[object]
 
 
 def _numbers(rows: "datasets.Dataset", name: str, where: str) -> np.ndarray:
-  """A column without images, in the dtype that it is stored in."""
-  try:
-    array = np.asarray(rows.with_format("numpy")[name][:])
-  except Exception as error:  # pylint: disable=broad-exception-caught
-    raise DataError(f"{where} cannot be read, {describe_error(error)}") from error
-  if array.dtype == object:
-    array = items.stack_rows(array, where, False)
+  """A column without images, in the dtype that it is stored in.
+
+  It is read a few rows at a time: the format of NumPy makes int64 of bytes, which
+  would be ids of tokens, and eight times as many bytes.
+  """
+  values = rows.with_format("numpy", columns=[name])
   dtype = str(getattr(_feature(rows, name), "dtype", ""))
-  if not _INTEGER.fullmatch(dtype):
-    return array
-  if array.dtype.kind == "f":  # what is missing among integers is NaN
+  stored = dtype if _INTEGER.fullmatch(dtype) else None
+
+  def read(begin: int) -> np.ndarray:
+    try:
+      return np.asarray(values[begin : begin + _CHUNK][name])
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      raise DataError(f"{where} cannot be read, {describe_error(error)}") from error
+
+  begins = range(0, len(rows), _CHUNK)
+  parts, array = [], np.zeros(0)
+  for begin in begins:
+    part = read(begin)
+    if part.dtype == object or part.shape[1:] != (array if begin else part).shape[1:]:
+      lists = (row for start in begins for row in read(start))
+      array = items.stack_rows(lists, where, False, count=len(rows))
+      return array if stored is None else _as_stored(array, stored, 0, where)
+    if stored is not None:
+      part = _as_stored(part, stored, begin, where)
+    if not begin and part.dtype.kind not in "US":
+      check_memory(
+        f"{where}: {len(rows):,} of them", float(len(rows)) * part[:1].nbytes
+      )
+      array = np.empty((len(rows), *part.shape[1:]), part.dtype)
+    if part.dtype.kind in "US":  # the texts of others may be longer
+      parts.append(part)
+      continue
+    array = array.astype(np.result_type(array, part), copy=False)
+    array[begin : begin + len(part)] = part
+  return np.concatenate(parts) if parts else array
+
+
+def _as_stored(array: np.ndarray, dtype: str, begin: int, where: str) -> np.ndarray:
+  """Whole numbers in the dtype that they are stored in.
+
+  Raises:
+    DataError: one is missing, which the format of NumPy makes NaN of.
+  """
+  if array.dtype.kind == "f":
     wrong = np.nonzero(~np.isfinite(array))[0]
     if len(wrong):
-      raise DataError(f"{where}: row {wrong[0]} is missing (None)")
-  # The format of NumPy makes int64 of bytes, which would be ids of tokens.
+      raise DataError(f"{where}: row {begin + wrong[0]} is missing (None)")
   return array.astype(dtype)
 
 
@@ -168,6 +202,7 @@ def read_columns(
         where,
         name in examples,
         channels_first,
+        len(rows),
       )
     if name in examples:
       items.check_numbers("x", name, arrays[name])

@@ -1,18 +1,19 @@
 """Rows of other libraries, such as images and tensors, as one array."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping
 import numbers
 from typing import Any
 
 import numpy as np
 
 from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import check_memory
 from fedjax_alg.errors import a_type, describe_error
 
 _PLAIN = (str, bytes, bool, int, float, complex, np.generic)
 #: Largest value of a pixel of 16 bits.
 _MOST = 65535
-_IMAGES = "images"
+_IMAGES, _TEXTS = "images", "texts"
 
 
 class _RowError(ValueError):
@@ -164,12 +165,16 @@ def _array(value: Any, examples: bool) -> tuple[np.ndarray, str]:
       else f"is {a_type(value)}, a number, a text or an array is needed"
     )
   if array.dtype.kind in "US":
-    return array, "texts"
+    return array, _TEXTS
   return array, "uint8" if examples and array.dtype == np.uint8 else "numbers"
 
 
 def stack_rows(
-  rows: Iterable[object], where: str, examples: bool, channels_first: bool = False
+  rows: Any,
+  where: str,
+  examples: bool,
+  channels_first: bool = False,
+  count: int | None = None,
 ) -> np.ndarray:
   """Makes one array of rows of one shape and kind.
 
@@ -181,43 +186,90 @@ def stack_rows(
       do later; of targets the numbers stay, which may be classes.
     channels_first: whether rows of three axes are [c, H, W], unless they are
       images of PIL.
+    count: the number of rows; None: their length.
 
   Returns:
     [n, ...], images [n, H, W, c].
 
   Raises:
     DataError: a row cannot be read, or has another shape or kind than the
-      first.
+      first; or the rows do not fit into memory.
   """
-  arrays: list[np.ndarray] = []
-  first = ""
-  for number, row in enumerate(rows):
+  stack = _Stack(where, examples, len(rows) if count is None else count)
+  for row in rows:
+    stack.add(row)
+  return stack.array(channels_first)
+
+
+class _Stack:
+  """Rows of one shape and kind, which become one array without a second copy."""
+
+  def __init__(self, where: str, examples: bool, count: int):
+    """Begins without a row; see ``stack_rows``."""
+    self._where, self._examples, self._count = where, examples, count
+    self._number, self._shape, self._kind = 0, (), ""
+    self._dtypes: dict[np.dtype, None] = {}
+    self._array = np.zeros(0)
+    self._texts: list[np.ndarray] = []
+
+  def add(self, row: object) -> None:
+    """Adds a row; raises a ``DataError`` as ``stack_rows`` does."""
+    where, number = self._where, self._number
     try:
-      array, kind = _array(row, examples)
+      array, kind = _array(row, self._examples)
     except _RowError as error:
       raise DataError(f"{where}: row {number} {error}") from error
     except Exception as error:  # pylint: disable=broad-exception-caught
       raise DataError(
         f"{where}: row {number} cannot be read, {describe_error(error)}"
       ) from error
-    first = first or kind
+    if not number:
+      self._begin(array, kind)
     for name, start, now in (
-      ("shapes", arrays[0].shape if arrays else array.shape, array.shape),
-      ("kinds", first, kind),
+      ("shapes", self._shape, array.shape),
+      ("kinds", self._kind, kind),
     ):
       if start != now:
         raise DataError(
           f"{where} have different {name}, {start} in row 0 and {now} in row {number}"
         )
-    arrays.append(array)
-  if not arrays:
-    raise DataError(f"{where}: there are none")
-  array = np.stack(arrays)
-  return (
-    channels_last(array)
-    if (channels_first and not first.startswith(_IMAGES))
-    else array
-  )
+    if kind == _TEXTS:
+      self._texts.append(array)  # each of its own length
+    else:
+      self._put(array)
+    self._number += 1
+
+  def _begin(self, array: np.ndarray, kind: str) -> None:
+    self._shape, self._kind = array.shape, kind
+    if kind == _TEXTS:
+      return
+    check_memory(
+      f"{self._where}: {self._count:,} of them", float(self._count) * array.nbytes
+    )
+    self._array = np.empty((self._count, *array.shape), array.dtype)
+    self._dtypes[array.dtype] = None
+
+  def _put(self, array: np.ndarray) -> None:
+    if array.dtype not in self._dtypes:
+      self._dtypes[array.dtype] = None
+      try:
+        dtype = np.result_type(*self._dtypes)
+      except TypeError:
+        raise DataError(
+          f"{self._where} have different kinds, {self._array.dtype} in row 0 and "
+          f"{array.dtype} in row {self._number}"
+        ) from None
+      self._array = self._array.astype(dtype)
+    self._array[self._number] = array
+
+  def array(self, channels_first: bool) -> np.ndarray:
+    """The rows; raises a ``DataError`` if there are none."""
+    if not self._number:
+      raise DataError(f"{self._where}: there are none")
+    array = np.stack(self._texts) if self._texts else self._array[: self._number]
+    if channels_first and not self._kind.startswith(_IMAGES):
+      return channels_last(array)
+    return array
 
 
 def channels_last(array: np.ndarray) -> np.ndarray:
@@ -225,18 +277,28 @@ def channels_last(array: np.ndarray) -> np.ndarray:
   return np.moveaxis(array, 1, -1) if array.ndim == 4 else array
 
 
-def read_items(rows: object, option: str) -> list[Any]:
-  """Reads all items of a data set, each of them once.
+def read_columns(
+  rows: object,
+  option: str,
+  names: Collection[Hashable],
+  examples: Collection[Hashable],
+  channels_first: bool = False,
+) -> dict[Hashable, np.ndarray]:
+  """Reads fields of all items of a data set, each item once.
 
   Args:
-    rows: has ``__len__`` and ``__getitem__``.
+    rows: has ``__len__`` and ``__getitem__``; its items are tuples or dictionaries.
     option: the argument, for messages.
+    names: places or names of the fields.
+    examples: those of them that are features; see ``stack_rows``.
+    channels_first: see ``stack_rows``.
 
   Returns:
-    The items.
+    Name -> [n, ...].
 
   Raises:
-    DataError: it has no length or no items, or one cannot be read.
+    DataError: it has no length or no items, an item cannot be read or lacks a
+      field, or see ``stack_rows``.
   """
   if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
     raise DataError(f"`{option}`: {a_type(rows)}, must have __len__ and __getitem__")
@@ -248,38 +310,30 @@ def read_items(rows: object, option: str) -> list[Any]:
     ) from error
   if not number:
     raise DataError(f"`{option}`: {a_type(rows)} without items")
-  items = []
+  stacks = {
+    name: _Stack(f"`{option}`: the items' {name!r}", name in examples, number)
+    for name in names
+  }
   for place in range(number):
     try:
-      items.append(rows[place])
+      item = rows[place]
     except Exception as error:  # pylint: disable=broad-exception-caught
       raise DataError(
         f"`{option}`: item {place} of {number} (its len) cannot "
         f"be read, {describe_error(error)}"
       ) from error
-  return items
-
-
-def field(items: Sequence[Any], name: Hashable, option: str) -> list[object]:
-  """Takes one field of all items.
-
-  Args:
-    items: tuples or dictionaries.
-    name: place or name of the field.
-    option: the argument, for messages.
-
-  Raises:
-    DataError: an item does not have it.
-  """
-  values = []
-  for place, item in enumerate(items):
-    try:
-      values.append(item[name])
-    except Exception as error:  # pylint: disable=broad-exception-caught
-      raise DataError(
-        f"`{option}`: its items have no {name!r} (item {place} is {a_type(item)})"
-      ) from error
-  return values
+    for name, stack in stacks.items():
+      try:
+        value = item[name]
+      except Exception as error:  # pylint: disable=broad-exception-caught
+        raise DataError(
+          f"`{option}`: its items have no {name!r} (item {place} is {a_type(item)})"
+        ) from error
+      stack.add(value)
+  arrays = {name: stack.array(channels_first) for name, stack in stacks.items()}
+  for name in examples:
+    check_numbers("x", name, arrays[name])
+  return arrays
 
 
 def class_numbers(rows: object) -> dict[str, int]:

@@ -7,6 +7,7 @@ sep="/")`` is the tree of a linen module. docs/models.md has the lines for
 """
 
 from collections.abc import Callable, Mapping
+import errno
 import functools
 import hashlib
 import importlib
@@ -225,6 +226,8 @@ def _read(
   except OptionError:
     raise
   except Exception as error:  # each format has errors of its own
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+      raise
     raise OptionError(
       f"{label}: damaged, or neither safetensors, npz, orbax nor a run"
     ) from error
