@@ -132,7 +132,7 @@ def refuse(
   label: str,
   needed: float,
   advice: str = "",
-  find_limit: Callable[[], Limit] = host,
+  find_limit: Callable[[], Limit] | None = None,
   error: type[OptionError] = OptionError,
 ) -> None:
   """Refuses what does not fit into memory, before it is made.
@@ -141,12 +141,13 @@ def refuse(
     label: what is made, with the option that decides it and its value.
     needed: bytes.
     advice: what to change, for the message.
-    find_limit: () -> the most that can be had.
+    find_limit: () -> the most that can be had; None: ``host``.
     error: the type of the error.
 
   Raises:
     OptionError: there is less.
   """
+  find_limit = find_limit or host
   limit = find_limit()
   if needed > limit.nbytes:
     gc.collect()  # what nothing refers to any more is no reason
@@ -185,7 +186,8 @@ def in_one_line(label: str, error: type[OptionError] = OptionError) -> Iterator[
 def row_chunks(array: Any) -> Iterator[slice]:
   """Slices of some rows each, which together are all rows of an array.
 
-  What was read of a file that is mapped into memory is released behind the reader (``Pages``).
+  What was read of a file that is mapped into memory is released behind the reader
+  (``Pages``).
 
   Args:
     array: [n, ...], of NumPy or anything with its shape and rows.

@@ -73,7 +73,7 @@ from fedjax_alg.data.sources import load_diabetes, load_digits, load_npz
 from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.data.tfds_source import load_tfds
-from fedjax_alg.errors import OptionError, a_type, did_you_mean
+from fedjax_alg.errors import Faults, OptionError, a_type, did_you_mean
 from fedjax_alg.hparams import as_index, field_values, of_type, unread
 from fedjax_alg.typing import DTypes, HParams, PyTree, Shapes
 
@@ -383,6 +383,7 @@ def federate(
       federate(source, seed=start + part, **options) for part in range(number)
     )
   fields = {field.name: field for field in dataclasses.fields(DataOptions)}
+  faults = Faults()
   for name in options:
     if name not in fields or name == "dataset":
       hint = (
@@ -390,7 +391,8 @@ def federate(
         if name != "dataset"
         else (", it is the first argument: federate('digits', ...)")
       )
-      raise DataError(f"`{name}`: no option of a federation{hint}")
+      faults.add(DataError(f"`{name}`: no option of a federation{hint}"))
+  faults.raise_any(DataError)
   if seed is not None:
     if options.get("partition_seed", seed) != seed:
       raise DataError("`seed` and `partition_seed`: give one of them")
@@ -426,10 +428,12 @@ def refuse_unread_options(
     DataError: the message names the option and the condition under which it
       is read.
   """
+  faults = Faults()
   for field in dataclasses.fields(options):
     why = field.name in names and unread(options, field.name, others)
     if why:
-      raise DataError(f"`{field.name}`: {why}")
+      faults.add(DataError(f"`{field.name}`: {why}"))
+  faults.raise_any(DataError)
 
 
 #: Data set -> its loader, and the options that are its arguments.

@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_alg.data import items
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory
-from fedjax_alg.errors import a_type, describe_error
+from fedjax_alg.errors import Faults, a_type, describe_error
 
 if TYPE_CHECKING:
   import datasets
@@ -179,25 +179,28 @@ def read_columns(
 
   Raises:
     DataError: it is no ``Dataset``, a column is missing or cannot be read, or
-      a row has no value or another shape than the first.
+      a row has no value or another shape than the first; the faults of all columns
+      are one error.
   """
   _check(rows, option)
+  faults = Faults()
   if rows.format["type"] == "custom":
     values = _apply_transform(rows, names, option)
   else:
     values = {}
     for name in names:
       if name not in rows.column_names:
-        raise _no_column(option, name, rows.column_names)
-  arrays = {}
-  for name in names:
+        faults.add(_no_column(option, name, rows.column_names))
+    names = [name for name in names if name in rows.column_names]
+
+  def read(name: str) -> np.ndarray:
     where = f"`{option}`: the rows of {name!r}"
     if name not in values and type(_feature(rows, name)).__name__ != "Image":
-      arrays[name] = _numbers(rows, name, where)
+      array = _numbers(rows, name, where)
       if channels_first:
-        arrays[name] = items.channels_last(arrays[name])
+        array = items.channels_last(array)
     else:
-      arrays[name] = items.stack_rows(
+      array = items.stack_rows(
         values.pop(name) if name in values else _images(rows, name, where),
         where,
         name in examples,
@@ -205,13 +208,17 @@ def read_columns(
         len(rows),
       )
     if name in examples:
-      items.check_numbers("x", name, arrays[name])
-      if class_names(rows, name) and arrays[name].dtype.kind == "i":
-        missing = np.argwhere(arrays[name] < 0)
+      items.check_numbers("x", name, array)
+      if class_names(rows, name) and array.dtype.kind == "i":
+        missing = np.argwhere(array < 0)
         if len(missing):
           raise DataError(
             f"{where}: row {missing[0][0]} has no class, a feature needs one"
           )
+    return array
+
+  arrays = {name: faults.attempt(read, name) for name in names}
+  faults.raise_any(DataError)
   return arrays
 
 

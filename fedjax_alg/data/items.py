@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory
-from fedjax_alg.errors import a_type, describe_error
+from fedjax_alg.errors import FAULTY, Faults, a_type, describe_error
 
 _PLAIN = (str, bytes, bool, int, float, complex, np.generic)
 #: Largest value of a pixel of 16 bits.
@@ -54,7 +54,7 @@ def check_column_choice(option: str, choice: object, kinds: tuple[type, ...]) ->
     kinds: what a name may be.
 
   Raises:
-    DataError: it is something else, or a list without a name.
+    DataError: it is something else, or a list without a name or with one twice.
   """
   if isinstance(choice, Mapping):
     for name, part in choice.items():
@@ -65,11 +65,16 @@ def check_column_choice(option: str, choice: object, kinds: tuple[type, ...]) ->
   where = f"`{where}`:" + (f" {key} is" if key else "")
   if not names:
     raise DataError(f"{where} [], names no column")
-  for name in names:
+  for place, name in enumerate(names):
     if not isinstance(name, kinds):
       raise DataError(
         f"{where} {a_type(name)}, must be the name of a column, "
         "a list or a dictionary of names"
+      )
+    if name in names[:place]:
+      raise DataError(
+        f"{where.removesuffix(' is')} names column {name!r} twice, leave one of "
+        "them out"
       )
 
 
@@ -277,7 +282,7 @@ def channels_last(array: np.ndarray) -> np.ndarray:
   return np.moveaxis(array, 1, -1) if array.ndim == 4 else array
 
 
-def read_columns(
+def read_fields(
   rows: object,
   option: str,
   names: Collection[Hashable],
@@ -297,8 +302,8 @@ def read_columns(
     Name -> [n, ...].
 
   Raises:
-    DataError: it has no length or no items, an item cannot be read or lacks a
-      field, or see ``stack_rows``.
+    DataError: it has no length or no items, an item cannot be read, items lack
+      fields, or see ``stack_rows``; the faults of all fields are one error.
   """
   if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
     raise DataError(f"`{option}`: {a_type(rows)}, must have __len__ and __getitem__")
@@ -314,6 +319,17 @@ def read_columns(
     name: _Stack(f"`{option}`: the items' {name!r}", name in examples, number)
     for name in names
   }
+  faults = Faults()
+
+  def add(name: Hashable, item: Any, place: int) -> None:
+    try:
+      value = item[name]
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      raise DataError(
+        f"`{option}`: its items have no {name!r} (item {place} is {a_type(item)})"
+      ) from error
+    stacks[name].add(value)
+
   for place in range(number):
     try:
       item = rows[place]
@@ -322,17 +338,16 @@ def read_columns(
         f"`{option}`: item {place} of {number} (its len) cannot "
         f"be read, {describe_error(error)}"
       ) from error
-    for name, stack in stacks.items():
-      try:
-        value = item[name]
-      except Exception as error:  # pylint: disable=broad-exception-caught
-        raise DataError(
-          f"`{option}`: its items have no {name!r} (item {place} is {a_type(item)})"
-        ) from error
-      stack.add(value)
+    for name in list(stacks):
+      if faults.attempt(add, name, item, place) is FAULTY:
+        del stacks[name]
+    if not stacks:
+      break
   arrays = {name: stack.array(channels_first) for name, stack in stacks.items()}
   for name in examples:
-    check_numbers("x", name, arrays[name])
+    if name in arrays:
+      faults.attempt(check_numbers, "x", name, arrays[name])
+  faults.raise_any(DataError)
   return arrays
 
 

@@ -160,7 +160,10 @@ def _checked(
   for name, old_tree, new_tree in zip("xy", before, after):
 
     def check(old: np.ndarray, new: Any, name: str = name) -> np.ndarray:
-      new = np.asarray(new)
+      try:
+        new = own.real_array(new)
+      except ValueError as error:
+        raise DataError(f"{label} returned {name} of {error}") from None
       if new.shape != old.shape:
         raise DataError(
           f"{label} returned {name} of shape {new.shape}, must be {old.shape}"

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import tasks
+from fedjax_alg import own, tasks
 from fedjax_alg.base import Array, Key, Model, Params
 from fedjax_alg.errors import OptionError, a_type, describe_error
 from fedjax_alg.models.flops import forward_flops
@@ -295,10 +295,15 @@ def _check_own(task: tasks.Task, outputs: PyTree, y: PyTree) -> None:
     rows,
     jax.ShapeDtypeStruct((_ROWS,), jnp.bool_),
   )
+  label = f"`task`={task.name}: its"
+  for name, leaf in sums.items():
+    _check_real(leaf, f"{label} sums gives {name} of")
   with user_code(f"values of the task {task.name}"):
     values = task.measured(
       {name: np.zeros((2, *leaf.shape)) for name, leaf in sums.items()}
     )
+  for name, value in values.items():
+    _check_real(np.asarray(value), f"{label} values gives {name} of")
   for name in task.better:
     shape = np.shape(values[name]) if name in values else None
     if shape != (2,):
@@ -308,6 +313,13 @@ def _check_own(task: tasks.Task, outputs: PyTree, y: PyTree) -> None:
         "must give one number for each leading axis of the sums, [2] of [2]"
       )
   _check_further(task, sums, outputs, y)
+
+
+def _check_real(leaf: Any, label: str) -> None:
+  try:
+    own.check_real(leaf.dtype)
+  except ValueError as error:
+    raise OptionError(f"{label} {error}") from None
 
 
 def _check_further(

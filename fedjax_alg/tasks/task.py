@@ -86,7 +86,7 @@ def as_float32(values: np.ndarray) -> np.ndarray:
     column = f", column {first[1]}" if len(first) == 2 and values.shape[1] > 1 else ""
     raise ValueError(
       f"has {number} NaN or infinite value(s) (as float32), "
-      f"the first in row {first[0]}{column}"
+      f"the first in row {first[0]}{column}: replace them or leave these rows out"
     )
   if values.dtype.itemsize > 2 and values.dtype != np.float32 and values.size:
     _check_distinct(values.reshape(len(values), -1))

@@ -71,7 +71,7 @@ def test_a_list_of_images_has_their_colors():
     (dict(x=X[:0], y=Y[:0], client_ids=None, test_client_ids=None), "^x: has no rows"),
     (
       dict(x=replace_at(X, (2, 1), np.nan)),
-      r"^x: has 1 NaN or infinite value.*in row 2, column 1$",
+      r"^x: has 1 NaN or infinite value.*in row 2, column 1: replace",
     ),
     (dict(x=replace_at(X.astype(float), (2, 1), 1e300)), "^x: has 1 NaN or inf"),
     (dict(x=X.astype(complex)), "^x: is complex128, real numbers"),
@@ -172,7 +172,7 @@ def test_a_list_of_images_has_their_colors():
     ),
     (
       dict(task="regression", y=replace_at(X, (1, 0), np.nan), y_test=X[:2]),
-      "^y: has 1 NaN or infinite value.*in row 1, column 0$",
+      "^y: has 1 NaN or infinite value.*in row 1, column 0: replace",
     ),
     (
       dict(x=replace_at(TOKENS, (3, 2), -100), y=TOKENS, task="tokens"),
@@ -200,15 +200,30 @@ def test_a_list_of_images_has_their_colors():
     (
       dict(y=TOKENS - 3, task="dense"),
       r"^y: lies in \[-2, 15\].* .or -1, which"
-      " is ignored; task=dense:LABEL ignores another label.$",
+      " is ignored; task=dense:LABEL ignores another label.( |$)",
     ),
     (dict(x=np.ones((6, 0))), "^x: has no features"),
     (dict(y=[0, 1, 2, 3, 4, 10**9]), "from 0 to 99,999"),
   ],
 )
 def test_refused_in_one_line_with_the_argument(change, pattern):
-  with pytest.raises(fa.OptionError, match=pattern):
+  """What a change makes wrong of other arguments is listed behind it."""
+  with pytest.raises(
+    fa.OptionError, match=pattern.replace("^", r"^(2 faults: \(1\) )?", 1)
+  ):
     fa.from_arrays(**{**GOOD, **change})
+
+
+def test_all_faults_of_arrays_are_one_error():
+  """A table with four faults was accepted at the fifth try."""
+  x, y = np.ones((6, 2)), np.arange(6) % 2
+  x[3, 1] = np.nan
+  with pytest.raises(fa.DataError) as error:
+    fa.from_arrays(x, y + 0.5, [[1]] * 6, x_test=x[:2], y_test=y[:3])
+  text = str(error.value)
+  assert text.startswith("4 faults: (1) ")
+  for place, name in enumerate(("client_ids", "x", "y", "y_test"), 1):
+    assert f"({place}) {name}: " in text
 
 
 @pytest.mark.parametrize("client", [3, 0.5])

@@ -168,7 +168,7 @@ def test_classes_have_the_numbers_of_the_training_rows(hub, train, test):
     (
       "text",
       "^y_test: has 'z' in row 2, which is none of the 3 names of the "
-      "training examples .a, b, c.$",
+      "training examples .a, b, c.: leave",
     ),
   ],
 )
