@@ -207,6 +207,29 @@ def a_type(value: object) -> str:
   return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
+#: Libraries whose models and tensors are given here now and then.
+_LIBRARIES_OF_MODELS = frozenset(
+  "torch tensorflow keras tf_keras sklearn haiku equinox transformers onnx mlx".split()
+)
+
+
+def library_of(value: object) -> str:
+  """The other library that a model, a class of models or a tensor is of.
+
+  Args:
+    value: any object; its library need not be installed.
+
+  Returns:
+    The name of the library, such as torch; "" if it is of none of those.
+  """
+  kind = value if isinstance(value, type) else type(value)
+  for base in kind.__mro__:
+    library = (getattr(base, "__module__", None) or "").partition(".")[0]
+    if library in _LIBRARIES_OF_MODELS:
+      return library
+  return ""
+
+
 #: Similarity, from 0 to 1, from which a known name is suggested. One wrong
 #: letter in a name of four gives 0.75; fedadam and pfedme have 0.62.
 _SIMILAR = 0.75

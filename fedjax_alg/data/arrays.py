@@ -14,7 +14,14 @@ from fedjax_alg import tasks
 from fedjax_alg.data import items, labels, store
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.errors import FAULTY, Faults, a_type, describe_error, did_you_mean
+from fedjax_alg.errors import (
+  FAULTY,
+  Faults,
+  a_type,
+  describe_error,
+  did_you_mean,
+  library_of,
+)
 from fedjax_alg.hparams import of_type
 from fedjax_alg.tasks import task as task_lib
 from fedjax_alg.tasks.classification import MAX_CLASSES
@@ -261,10 +268,11 @@ def _any_faulty(arrays: Mapping[str, object]) -> bool:
   return any(array is FAULTY for array in arrays.values())
 
 
-def _array(label: str, values: object) -> np.ndarray:
-  if isinstance(values, (list, tuple)) and values and items.is_image(values[0]):
+def _array(label: str, values: Any) -> np.ndarray:
+  if isinstance(values, (list, tuple)) and values and items.is_foreign(values[0]):
     return items.stack_rows(values, f"{label} its rows", label.startswith("`x"))
   parts = values if isinstance(values, (list, tuple)) else ()
+  values = items.of_tensor(values)
   mask = np.array(
     [isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts],
     bool,
@@ -280,7 +288,10 @@ def _array(label: str, values: object) -> np.ndarray:
   try:
     array = np.asarray(values)
   except ValueError:
-    raise DataError(f"{label} its rows have different shapes") from None
+    hint = ""
+    if library_of(values) and hasattr(values, "__getitem__"):
+      hint = " (from_torch reads a data set)"
+    raise DataError(f"{label} its rows have different shapes{hint}") from None
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise DataError(
       f"{label} {a_type(values)} that is no array, {describe_error(error)}"
@@ -301,11 +312,33 @@ def _array(label: str, values: object) -> np.ndarray:
   ):
     # NumPy makes texts of all, "nan" of a missing one.
     array = np.array(values, object)
-  if not array.ndim and array.dtype != object:
+  if not array.ndim:
+    kind = "None" if values is None else a_type(values)
     raise DataError(
-      f"{label} {a_type(values)}, must be an array with one entry for each example"
+      f"{label} {kind}, must be an array with one entry for each example{_hint(values)}"
+    )
+  if array.dtype == object and hasattr(values, "dtypes"):  # a frame
+    others = [
+      str(name) for name, dtype in dict(values.dtypes).items() if not _is_real(dtype)
+    ]
+    raise DataError(
+      f"{label} a frame with columns that are no numbers of NumPy "
+      f"({', '.join(others[:10])}); from_dataframe reads it"
     )
   return array
+
+
+def _is_real(dtype: Any) -> bool:
+  return isinstance(dtype, np.dtype) and dtype.kind in "fiub"
+
+
+def _hint(values: object) -> str:
+  """How an array can be made of what is none, for messages."""
+  if hasattr(values, "toarray"):
+    return " (its toarray() gives one)"
+  if hasattr(values, "__iter__") and not isinstance(values, (str, bytes)):
+    return " (make a list of it, or let from_torch read a data set)"
+  return ""
 
 
 def _number_clients(

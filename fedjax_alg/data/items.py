@@ -25,6 +25,11 @@ def is_image(value: object) -> bool:
   return hasattr(value, "getbands") and hasattr(value, "convert")
 
 
+def is_foreign(value: object) -> bool:
+  """Whether a value is an image of PIL or a tensor, which NumPy may not read."""
+  return is_image(value) or hasattr(value, "detach")
+
+
 def names_in(*choices: object) -> list[Any]:
   """Lists the columns that choices name, each of them once.
 
@@ -133,6 +138,17 @@ def _pixels(image: Any, examples: bool) -> tuple[np.ndarray, str]:
   return array, f"{_IMAGES} of mode {mode}"
 
 
+def of_tensor(value: Any) -> Any:
+  """A tensor of torch, perhaps of another device, as NumPy reads it; others as is."""
+  if not (hasattr(value, "detach") and hasattr(value, "cpu")):
+    return value
+  try:
+    tensor = value.detach().cpu()
+    return tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
+  except Exception:  # pylint: disable=broad-exception-caught
+    return value  # said where it is read
+
+
 def _array(value: Any, examples: bool) -> tuple[np.ndarray, str]:
   """A value as an array, and what only rows of one kind have.
 
@@ -148,10 +164,7 @@ def _array(value: Any, examples: bool) -> tuple[np.ndarray, str]:
     if len({part.shape for part in parts}) > 1 or len(set(kinds)) > 1:
       raise _RowError("has parts of different shapes or kinds")
     return np.stack(parts), kinds[0]
-  if hasattr(value, "detach"):  # a tensor, perhaps of another device
-    value = value.detach().cpu()
-    if str(value.dtype) == "torch.bfloat16":
-      value = value.float()
+  value = of_tensor(value)
   if np.ma.is_masked(value):
     raise _RowError("has masked values")
   array = np.asarray(value)

@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import sparse
 
 import fedjax_alg as fa
 from fedjax_alg import tasks
 from fedjax_alg.data.sources import load_npz
 from fedjax_alg.data.store import Coded
+from tests import foreign
 
 X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -86,12 +88,12 @@ def test_a_list_of_images_has_their_colors():
       "^x: a PRNGKeyArray that is no array, TypeError: ",
     ),
     (dict(x={0: X, "0": X}), "^x: has two arrays of the same name, as text .its k"),
-    (dict(x=None), "^x: has shape"),
+    (dict(x=None), "^x: None, must be an array"),
     (dict(x=X[:5]), r"^y: has shape \(6,\), \(5,\) is needed .*of x\)"),
     (dict(y=Y[:, None]), r"^y: has shape \(6, 1\)"),
     (dict(y=Y - 1), r"^y: lies in \[-1, 1\], whole numbers from 0"),
     (dict(y=replace_at(Y, 0, 2**31)), "^y: lies in"),
-    (dict(y=None), "^y: is object"),
+    (dict(y=None), "^y: None, must be an array"),
     (dict(num_classes=2), "^num_classes=2: a label is 2"),
     (dict(num_classes=2.5), "^num_classes=2.5: must be a whole number"),
     (dict(client_ids=IDS[:5]), r"^client_ids: has shape \(5,\)"),
@@ -525,3 +527,33 @@ def test_examples_are_dealt_by_the_labels_of_the_task():
     with pytest.raises(fa.DataError, match=pattern):
       fa.federate(examples, **options)
   assert fa.federate(tokens, num_clients=5).label_histogram.shape == (5, 1)
+
+
+def test_tensors_are_read_as_arrays():
+  """From_torch read those with a gradient, from_arrays did not."""
+  x = np.arange(12).reshape(6, 2).astype(np.float32)
+  for values in (foreign.Tensor(x), [foreign.Tensor(row) for row in x]):
+    np.testing.assert_array_equal(fa.from_arrays(values, [0, 1] * 3).x_train, x)
+
+
+@pytest.mark.parametrize(
+  "x, pattern",
+  [
+    (None, "None, must be an array"),
+    ((row for row in [[1.0]]), "a generator, must be an array .*from_torch"),
+    ({1, 2}, "a set, must be an array .*list"),
+    (sparse.csr_matrix(np.eye(6)), "a csr_matrix, must be an array .*toarray"),
+    (foreign.Module(), "a Module, must be an array with one entry"),
+  ],
+)
+def test_what_is_no_array_says_what_makes_one(x, pattern):
+  """They had "shape ()"."""
+  with pytest.raises(fa.DataError, match=f"^x: {pattern}"):
+    fa.from_arrays(x, [0, 1] * 3)
+
+
+def test_a_frame_with_other_columns_than_numbers_is_named():
+  pd = pytest.importorskip("pandas", reason="the package pandas is missing")
+  frame = pd.DataFrame({"age": [1.0, 2.0], "sex": ["f", "m"]})
+  with pytest.raises(fa.DataError, match=r"^x: a frame .*\(sex\); from_dataframe"):
+    fa.from_arrays(frame, [0, 1])
