@@ -3,6 +3,7 @@
 import gc
 import mmap
 import resource
+import weakref
 
 import numpy as np
 import pytest
@@ -105,12 +106,10 @@ def test_garbage_is_no_reason_to_refuse():
   """A federation in a circle of references would be taken for memory in use."""
 
   class Circle:
-    pass
+    def __init__(self):
+      self.circle = self
 
-  circle = Circle()
-  circle.circle, alive = circle, [1]
-  import weakref
-
+  circle, alive = Circle(), [1]
   weakref.finalize(circle, alive.clear)
   del circle
   gc.disable()

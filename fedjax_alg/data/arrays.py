@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from fedjax_alg import tasks
+from fedjax_alg import memory, tasks
 from fedjax_alg.data import items, labels, store
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.examples import Examples, check_memory
 from fedjax_alg.errors import (
   FAULTY,
   Faults,
@@ -71,6 +71,7 @@ def refuse_unknown_options(function: str, options: Mapping[str, Any]) -> None:
   faults.raise_any(DataError)
 
 
+@memory.in_one_line("`x`", DataError)
 def from_arrays(
   x: ArraysLike,
   y: ArraysLike,
@@ -211,7 +212,7 @@ def of_arrays(
   faults = Faults() if faults is None else faults
   if num_classes is not None:
     num_classes = faults.attempt(of_type, "num_classes", num_classes, int)
-  task = faults.attempt(tasks.resolve_task, task)
+  resolved_task = faults.attempt(tasks.resolve_task, task)
   present = {which for which, value in values.items() if value is not None}
   if ("x_test" in present) != ("y_test" in present):
     faults.add(DataError("`x_test` and `y_test`: give both or none"))
@@ -247,7 +248,7 @@ def of_arrays(
     for which in ("kind_train", "kind_test")
     if which in present
   }
-  ids = {
+  ids: dict[str, Any] = {
     which: convert(which, _array, label_of(which))
     for which in ("client_train", "client_test")
     if which in present
@@ -259,9 +260,11 @@ def of_arrays(
     ids = dict.fromkeys(ids, FAULTY)
   else:
     ids, names = numbered
-  if task is FAULTY or num_classes is FAULTY:
+  if resolved_task is FAULTY or num_classes is FAULTY:
     faults.raise_any(DataError)
-  return make_examples(arrays | ids, label_of, name, num_classes, names, task, faults)
+  return make_examples(
+    arrays | ids, label_of, name, num_classes, names, resolved_task, faults
+  )
 
 
 def _any_faulty(arrays: Mapping[str, object]) -> bool:
@@ -744,6 +747,10 @@ def _features(label: str, x: np.ndarray) -> np.ndarray:
     )
   if x.dtype == np.uint8:
     return x
+  if x.dtype not in (np.float32, np.int32):
+    check_memory(
+      f"{label.rstrip(':')}: {x.size:,} numbers as float32 or int32", 4.0 * x.size
+    )
   with _label_errors(label):
     if x.dtype.kind in "ub":
       return task_lib.as_float32(x)

@@ -688,6 +688,13 @@ def _of_data_set(options: DataOptions) -> DataOptions:
   )
 
 
+def _label(options: DataOptions, examples: Examples | None) -> str:
+  """The data as a message names them."""
+  if options.dataset is None and examples is not None:
+    return f"`source`={examples.name}"
+  return f"`dataset`={options.dataset}"
+
+
 def from_options(options: DataOptions, examples: Examples | None = None) -> Federation:
   """Makes the federation that the options describe.
 
@@ -701,7 +708,8 @@ def from_options(options: DataOptions, examples: Examples | None = None) -> Fede
   Raises:
     DataError: see ``federate``.
   """
-  return _make(options, examples, None)
+  with memory.in_one_line(_label(options, examples), DataError):
+    return _make(options, examples, None)
 
 
 def from_options_cached(options: DataOptions) -> Federation:
@@ -726,7 +734,8 @@ def from_options_cached(options: DataOptions) -> Federation:
   )
   if own.is_own(options.partition):
     partition = own.load(str(options.partition), "partition")[1].sha256
-  return _make_cached(options, data_key(options), partition)
+  with memory.in_one_line(_label(options, None), DataError):
+    return _make_cached(options, data_key(options), partition)
 
 
 @functools.lru_cache(maxsize=1)
@@ -1128,11 +1137,9 @@ def _check_memory(
   if not several:
     rows.append(_official_rows(examples, partition) or 0)
   each = row_nbytes(examples.x_train, examples.y_train, options.store != "float32")
-  data = f"`dataset`={options.dataset}"
-  if options.dataset is None:
-    data = f"`source`={examples.name}"
   check_memory(
-    f"{data}: {sum(rows):,} examples of {each:,} bytes in the order of the clients",
+    f"{_label(options, examples)}: {sum(rows):,} examples of {each:,} bytes in the "
+    "order of the clients",
     float(each) * sum(rows),
     "allowed: fewer examples, or fewer numbers in each",
   )

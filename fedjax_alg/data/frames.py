@@ -14,7 +14,7 @@ import warnings
 
 import numpy as np
 
-from fedjax_alg import tasks
+from fedjax_alg import memory, tasks
 from fedjax_alg.data import labels
 from fedjax_alg.data.arrays import (
   ARGUMENTS,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # pandas need not be installed
   import pandas as pd
 
 
+@memory.in_one_line("`frame`", DataError)
 def from_dataframe(
   frame: "pd.DataFrame",
   *,
@@ -209,7 +210,7 @@ def _learn_fill(
       )
     )
     return {name: placeholder(name) for name in names}
-  fill = {}
+  fill: dict[Hashable, Hashable] = {}
   for name, choice in missing.items():
     if name not in names:
       faults.add(
@@ -415,9 +416,9 @@ def _names(choice: object) -> list[Hashable]:
   """The columns of a choice."""
   if isinstance(choice, Mapping):
     choice = list(choice.values())
-  if isinstance(choice, (list, tuple, np.ndarray)) or hasattr(choice, "get_indexer"):
+  if isinstance(choice, list):
     return [name for part in choice for name in _names(part)]
-  return [] if choice is FAULTY else [choice]
+  return [] if choice is FAULTY else [choice]  # a tuple is a name of several levels
 
 
 def _others(

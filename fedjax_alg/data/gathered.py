@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg import tasks
+from fedjax_alg import memory, tasks
 from fedjax_alg.data import hugging_face, items
 from fedjax_alg.data.arrays import from_arrays, refuse_unknown_options
 from fedjax_alg.data.errors import DataError
@@ -123,6 +123,7 @@ def _as_classes(
   return examples._replace(encoding=Encoding(tuple(names))) if are_named else examples
 
 
+@memory.in_one_line("`dataset`", DataError)
 def from_hf(
   dataset: object,
   *,
@@ -187,6 +188,7 @@ def from_hf(
   return _as_classes(arrays, options, names or ())
 
 
+@memory.in_one_line("`dataset`", DataError)
 def from_torch(
   dataset: object,
   *,

@@ -241,8 +241,8 @@ def _read(
       library = importlib.import_module("orbax.checkpoint")
       with library.StandardCheckpointer() as checkpointer:
         tree = checkpointer.restore(path)
-    elif library := _library_of_file(path):
-      raise ForeignError(f"{label}: a file of {library}: {_CONVERT}")
+    elif writer := _library_of_file(path):
+      raise ForeignError(f"{label}: a file of {writer}: {_CONVERT}")
     elif zipfile.is_zipfile(path):
       tree = npz.read_npz(path)
     else:

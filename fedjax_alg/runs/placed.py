@@ -51,7 +51,10 @@ def _copy(name: str, data: EvaluationData, mesh: Mesh | None) -> EvaluationData:
       sharding.memory_limit,
     )
   copies = sharding.replicate(arrays, mesh)
-  return jax.tree.unflatten(structure, [copies[id(leaf)] for leaf in leaves])
+  result: EvaluationData = jax.tree.unflatten(
+    structure, [copies[id(leaf)] for leaf in leaves]
+  )
+  return result
 
 
 def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:

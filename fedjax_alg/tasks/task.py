@@ -76,11 +76,12 @@ def as_float32(values: np.ndarray) -> np.ndarray:
   """
   with np.errstate(over="ignore"):  # becomes infinite
     single = values.astype(np.float32, copy=False)
-  number, first = 0, ()
+  number, first = 0, np.zeros(0, np.int64)
   for rows in row_chunks(single):
     places = np.argwhere(~np.isfinite(single[rows]))
     if len(places) and not number:
-      first = (rows.start + places[0][0], *places[0][1:])
+      first = places[0]
+      first[0] += rows.start
     number += len(places)
   if number:
     column = f", column {first[1]}" if len(first) == 2 and values.shape[1] > 1 else ""
