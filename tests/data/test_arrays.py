@@ -95,6 +95,7 @@ def test_a_list_of_images_has_their_colors():
     (dict(y=replace_at(Y, 0, 2**31)), "^y: lies in"),
     (dict(y=None), "^y: None, must be an array"),
     (dict(num_classes=2), "^num_classes=2: a label is 2"),
+    (dict(num_classes=10**9), "^num_classes=1000000000: must be at most 100,000"),
     (dict(num_classes=2.5), "^num_classes=2.5: must be a whole number"),
     (dict(client_ids=IDS[:5]), r"^client_ids: has shape \(5,\)"),
     (dict(client_ids=np.arange(6.0)), "^client_ids: is float64"),

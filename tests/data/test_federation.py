@@ -598,18 +598,17 @@ def test_some_of_the_training_examples():
 
 def memmap(tmp_path, dtype, shape):
   """Rows on disk, of which no multiple of 1 / 2^k makes bytes."""
-  rows = np.random.default_rng(0).integers(1, 256, shape)
+  rows = np.random.default_rng(0).integers(1, 256, shape, np.uint8)
   path = tmp_path / "rows.npy"
-  np.save(path, (rows if dtype == np.uint8 else rows / 3).astype(dtype))
+  np.save(path, rows if dtype == np.uint8 else rows / dtype(3))
   return np.load(path, mmap_mode="r")
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-@pytest.mark.parametrize("shape", [(4096, 2048), (16, 512, 1024)])
-def test_rows_on_disk_are_copied_once(tmp_path, dtype, shape):
+def test_rows_on_disk_are_copied_once(tmp_path, dtype):
   """To the order of the clients, whose rows are followed by zeros."""
-  x = memmap(tmp_path, dtype, shape)
-  n = len(x)
+  n = 4096
+  x = memmap(tmp_path, dtype, (n, 8192))
   clients, y = np.repeat(np.arange(4), n // 4), np.arange(n) % 2
   padding = layout.PADDING_ROWS * (x.nbytes // n)
   tracemalloc.start()
@@ -621,8 +620,8 @@ def test_rows_on_disk_are_copied_once(tmp_path, dtype, shape):
   finally:
     tracemalloc.stop()
   assert np.shares_memory(examples.x_train, x)
-  assert read < 0.2 * x.nbytes + 2**21
-  assert peak < 1.2 * x.nbytes + 2 * padding + 2**25
+  assert read < 0.05 * x.nbytes
+  assert peak < 1.2 * x.nbytes + 2 * padding
   rows = fed.partition.train_order
   stored = fed.data.train.x
   stored = stored.codes if isinstance(stored, Coded) else stored

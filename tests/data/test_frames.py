@@ -536,7 +536,7 @@ def test_a_target_among_the_features_is_noted():
 
 def test_columns_become_one_array_without_a_copy_of_all():
   """A list of columns and their concatenation were twice the features."""
-  wide = pd.DataFrame(np.zeros((2**14, 200), np.float32)).add_prefix("x")
+  wide = pd.DataFrame(np.zeros((2**14, 200))).add_prefix("x")
   labels = np.arange(len(wide)) % 2
   frame = wide.assign(y=labels)
   tracemalloc.start()

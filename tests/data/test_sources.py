@@ -534,3 +534,11 @@ def test_an_npz_that_does_not_fit_is_refused_before_it_is_read(tmp_path, monkeyp
       continue
     with pytest.raises(DataError, match=r"data_path=.*large.npz: .* needs 0.00\d+ GB"):
       load_npz(path)
+
+
+def test_images_of_tfds_that_do_not_fit_are_refused_at_the_first(tmp_path, monkeypatch):
+  tfds_records.write(tmp_path / "kmnist" / "3.0.1", "kmnist", IMAGES, pictures(5))
+  size = 5 * int(np.prod(SHAPE))
+  monkeypatch.setattr(memory, "host", lambda: memory.Limit(size - 1, "we have"))
+  with pytest.raises(DataError, match="split train: 5 images of shape .* needs .* GB"):
+    tfds_source.load_tfds("kmnist", tmp_path)
