@@ -10,7 +10,7 @@ closes over the hyper-parameters, as in optax. Code for one client is written
 without a client axis; the engine maps it over the cohort.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import inspect
 import re
@@ -571,6 +571,9 @@ class Algorithm(NamedTuple, Generic[State]):
   #: to those of a step (sign 1) or subtracted (sign -1), and that step solved
   #: again; None for a method whose state does not have the sums
   revise: Callable[[State, Cohort, int, int], State] | None = None
+  #: (L) -> what is added up over the clients in each step, a tree for each; None:
+  #: nothing but what the state has. Its size is known before anything is compiled
+  sums: Callable[[int], Sequence[Any]] | None = None
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:

@@ -1,6 +1,6 @@
 """The error for an option, an argument or a file that cannot be used."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 import contextlib
 import difflib
 import os
@@ -23,6 +23,9 @@ class OptionError(ValueError):
   (``with_names``).
   """
 
+  #: the errors of which this one lists the texts (``Faults``); else none
+  parts: tuple["OptionError", ...] = ()
+
   def __init__(self, text: Any = ""):
     super().__init__(text)
     self.text = one_line(str(text))
@@ -40,6 +43,76 @@ class OptionError(ValueError):
       The message without backticks.
     """
     return with_names(self.text, prefix)
+
+
+#: What ``Faults.attempt`` returns in the place of a result.
+FAULTY: Any = object()
+
+#: A message lists so many faults at most.
+_MOST_FAULTS = 20
+
+
+class Faults:
+  """Errors of parts that do not depend on each other, to be raised together.
+
+  Who gives a table with several faults is told of all of them at once.
+
+  Examples:
+    >>> faults = Faults()
+    >>> faults.attempt(check_one_of, "`a`=1", 1, ["x"]) is FAULTY
+    True
+    >>> faults.add(OptionError("`b`: missing"))
+    >>> faults.raise_any()
+    Traceback (most recent call last):
+    fedjax_alg.errors.OptionError: 2 faults: (1) a=1: must be one of x (2) b: missing
+  """
+
+  def __init__(self) -> None:
+    self._errors: dict[str, OptionError] = {}
+
+  def add(self, error: OptionError) -> None:
+    """Adds an error, or those that it lists; equal ones count once."""
+    for part in error.parts or (error,):
+      self._errors.setdefault(part.text, part)
+
+  def attempt(self, fn: Callable[..., Any], *args: object) -> Any:
+    """Calls a function.
+
+    Args:
+      fn: the function.
+      *args: its arguments.
+
+    Returns:
+      Its result; ``FAULTY`` if it has raised an OptionError, which is added.
+    """
+    try:
+      return fn(*args)
+    except OptionError as error:
+      self.add(error)
+      return FAULTY
+
+  def raise_any(self, kind: type[OptionError] = OptionError) -> None:
+    """Raises what was added, if anything.
+
+    Args:
+      kind: the type of an error that has several.
+
+    Raises:
+      OptionError: the only error as it was, or one that lists all.
+    """
+    errors = list(self._errors.values())
+    if len(errors) == 1:
+      raise errors[0] from None
+    if errors:
+      listed = [
+        f"({number}) {error.text}"
+        for number, error in enumerate(errors[:_MOST_FAULTS], 1)
+      ]
+      others = len(errors) - len(listed)
+      text = f"{len(errors)} faults: {' '.join(listed)}"
+      error = kind(text + f" and {others:,} more" * bool(others))
+      error.parts = tuple(errors)
+      raise error from None
 
 
 class RunError(RuntimeError):
@@ -157,6 +230,29 @@ def a_type(value: object) -> str:
   """The type of a value with its article: "an int", "a str"."""
   name = type(value).__name__
   return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+#: Libraries whose models and tensors are given here now and then.
+_LIBRARIES_OF_MODELS = frozenset(
+  "torch tensorflow keras tf_keras sklearn haiku equinox transformers onnx mlx".split()
+)
+
+
+def library_of(value: object) -> str:
+  """The other library that a model, a class of models or a tensor is of.
+
+  Args:
+    value: any object; its library need not be installed.
+
+  Returns:
+    The name of the library, such as torch; "" if it is of none of those.
+  """
+  kind = value if isinstance(value, type) else type(value)
+  for base in kind.__mro__:
+    library = (getattr(base, "__module__", None) or "").partition(".")[0]
+    if library in _LIBRARIES_OF_MODELS:
+      return library
+  return ""
 
 
 #: Similarity, from 0 to 1, from which a known name is suggested. One wrong

@@ -17,6 +17,7 @@ import shutil
 import stat
 from typing import Any
 
+from fedjax_alg import memory
 from fedjax_alg.errors import OptionError, a_type, reason
 
 #: Tells by its content whether a writer has left the file at a path.
@@ -61,11 +62,6 @@ def expand_path(path: str | os.PathLike, parameter: str = "") -> pathlib.Path:
   return result
 
 
-def memory() -> int:
-  """The memory of this machine in bytes."""
-  return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def open_regular(path: str | os.PathLike) -> io.BufferedReader:
   """Opens a regular file for reading, and nothing that waits or never ends.
 
@@ -78,7 +74,7 @@ def open_regular(path: str | os.PathLike) -> io.BufferedReader:
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode):
       raise OSError(errno.EINVAL, "no regular file", str(path))
-    if status.st_size > memory():
+    if status.st_size > memory.physical():
       raise OSError(errno.EFBIG, "larger than the memory", str(path))
     return os.fdopen(file, "rb")
   except OSError:

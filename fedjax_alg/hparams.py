@@ -114,6 +114,7 @@ def hyper(
   neutral: float | None = None,
   later: bool = False,
   numbers: str = "",
+  distinct: bool = False,
 ) -> Any:
   """Makes a dataclass field that carries its documentation and its range.
 
@@ -147,6 +148,7 @@ def hyper(
       again (``experiments.cli.config``).
     numbers: of a text made of numbers, what stands between them; such a field
       also takes one number or a list of them (``of_field``).
+    distinct: whether the entries of a list must differ.
 
   Examples:
     >>> @dataclasses.dataclass(frozen=True)
@@ -180,6 +182,7 @@ def hyper(
       neutral=neutral,
       later=later,
       numbers=numbers,
+      distinct=distinct,
     ),
   )
 
@@ -354,8 +357,10 @@ def validate(hparams: HParams) -> None:
     value, meta = getattr(hparams, field.name), field.metadata
     if meta.get("maximum") is None:
       check_count(field.name, value)
+    if isinstance(value, tuple):
+      check_entries(field.name, value, bool(meta.get("distinct")))
     if value is None or isinstance(value, (tuple, jax.core.Tracer)):
-      continue  # None: not given; tuple: checked elsewhere; tracer: not known
+      continue  # None: not given; tuple: its range elsewhere; tracer: not known
     if not isinstance(value, (str, int)) and not np.isfinite(value):
       raise OptionError(f"`{field.name}`={value}: must be finite")
     if not _is_choice(value, meta.get("choices")) or any(
@@ -367,6 +372,26 @@ def validate(hparams: HParams) -> None:
         f"`{field.name}`={value}: {f'{why}; ' if why else ''}"
         f"must be {describe_range(field)}"
       )
+
+
+def check_entries(name: str, values: Sequence[Any], distinct: bool) -> None:
+  """Refuses a list with a number that is not finite, or with an entry twice.
+
+  Args:
+    name: the option, for messages.
+    values: its entries.
+    distinct: whether they must differ.
+
+  Raises:
+    OptionError: the message has the option and the entry.
+  """
+  before = set()
+  for value in values:
+    if isinstance(value, float) and not np.isfinite(value):
+      raise OptionError(f"`{name}`: has {value}, must be finite")
+    if distinct and value in before:
+      raise OptionError(f"`{name}`: has {value} twice, must have it once")
+    before.add(value)
 
 
 def _is_choice(value: object, choices: tuple[str, ...] | None) -> bool:

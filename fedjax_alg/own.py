@@ -19,6 +19,9 @@ import traceback
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
+
 from fedjax_alg import files
 from fedjax_alg.errors import FAILURES, OptionError, did_you_mean, reason
 from fedjax_alg.files import expand_path
@@ -34,6 +37,42 @@ class Source(NamedTuple):
   #: of the content of the file when it was loaded, and of the files in its
   #: folder that it imports
   sha256: str
+
+
+def check_real(dtype: Any) -> None:
+  """Checks the dtype of what a user's function gives, also while it is traced.
+
+  Args:
+    dtype: of NumPy or JAX.
+
+  Raises:
+    ValueError: it is not that of real numbers; the text goes on after "gives".
+      NumPy would read numbers from texts, and drop the imaginary part of others.
+  """
+  if not any(
+    jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)
+  ):
+    raise ValueError(f"{dtype} values, must be real numbers")
+
+
+def real_array(values: object) -> np.ndarray:
+  """What a user's function gives, as an array of finite real numbers.
+
+  Args:
+    values: an array of NumPy or JAX, or what NumPy makes one of.
+
+  Raises:
+    ValueError: they are others; the text goes on after "gives".
+  """
+  try:
+    array = np.asarray(values)
+  except ValueError:
+    raise ValueError("lists of different lengths, must be an array") from None
+  check_real(array.dtype)
+  if jnp.issubdtype(array.dtype, jnp.floating):
+    if not np.isfinite(array).all():
+      raise ValueError("NaN or infinite values, must be finite")
+  return array
 
 
 def is_own(text: object) -> bool:

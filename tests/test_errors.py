@@ -6,7 +6,10 @@ import pytest
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.errors import (
+  FAULTY,
+  Faults,
   OptionError,
+  check_one_of,
   closest,
   describe_error,
   did_you_mean,
@@ -115,3 +118,29 @@ def test_a_name_is_suggested_only_if_it_is_similar(name, meant):
 
 def test_what_people_write_differently():
   assert normalize_name("FL+HC") == normalize_name("fl_hc") == "flhc"
+
+
+def test_faults_are_raised_together():
+  """One as it was, several as a list, those of a list beside the others."""
+  faults = Faults()
+  faults.raise_any()
+  assert faults.attempt(int, "3") == 3
+  assert faults.attempt(check_one_of, "`a`=1", 1, ["x"]) is FAULTY
+  with pytest.raises(OptionError, match="^a=1: must be one of x$"):
+    faults.raise_any(DataError)
+  inner = Faults()
+  for number in (1, 2, 2):
+    inner.add(DataError(f"`b`={number}"))
+  assert faults.attempt(inner.raise_any, DataError) is FAULTY
+  with pytest.raises(DataError) as error:
+    faults.raise_any(DataError)
+  assert error.value.with_names("--") == (
+    "3 faults: (1) --a=1: must be one of x (2) --b=1 (3) --b=2"
+  )
+  many = Faults()
+  for number in range(1030):
+    many.add(OptionError(f"user {number}"))
+  with pytest.raises(OptionError, match="^1030 faults: .* user 19 and 1,010 more$"):
+    many.raise_any()
+  with pytest.raises(ZeroDivisionError):
+    many.attempt(lambda: 1 // 0)

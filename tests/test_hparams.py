@@ -257,3 +257,23 @@ def test_in_words():
   assert str(BOTH.about({"server", "half"})) == "`server`=adam or `half`=mime"
   model = only("scales", True, words="a model with features")
   assert str((model & only("x", 1)).about(())) == "a model with features"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Lists:
+  rates: tuple[float, ...] = hparams.hyper((0.1, 0.1), "rates")
+  names: tuple[str, ...] = hparams.hyper(("a",), "names", distinct=True)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_of_a_list_are_finite(number):
+  """A threshold of NaN is below no number, and every bit was 0."""
+  with pytest.raises(OptionError, match=f"^rates: has {number}, must be finite"):
+    hparams.validate(_Lists(rates=(0.5, number)))
+  hparams.validate(_Lists(rates=(0.5, 0.5)))
+
+
+def test_entries_that_must_differ():
+  """An entry given twice counted twice."""
+  with pytest.raises(OptionError, match="^names: has b twice"):
+    hparams.validate(_Lists(names=("b", "a", "b")))

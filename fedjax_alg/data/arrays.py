@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
+import functools
 import inspect
 from typing import Any
 
@@ -9,13 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from fedjax_alg import tasks
+from fedjax_alg import memory, tasks
 from fedjax_alg.data import items, labels, store
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples
-from fedjax_alg.errors import FAILURES, a_type, describe_error, did_you_mean
+from fedjax_alg.data.examples import Examples, check_memory
+from fedjax_alg.errors import (
+  FAILURES,
+  FAULTY,
+  Faults,
+  a_type,
+  describe_error,
+  did_you_mean,
+  library_of,
+)
 from fedjax_alg.hparams import of_type
 from fedjax_alg.tasks import task as task_lib
+from fedjax_alg.tasks.classification import MAX_CLASSES
 from fedjax_alg.typing import ArraysLike, PyTree
 
 #: Name of an array in a data file -> the argument of ``from_arrays``.
@@ -35,6 +45,11 @@ ARGUMENTS = {
 _MAX_ID = 2**31 - 2
 
 
+def option_names() -> list[str]:
+  """The arguments of ``from_arrays`` beside x and y."""
+  return list(inspect.signature(from_arrays).parameters)[2:]
+
+
 def refuse_unknown_options(function: str, options: Mapping[str, Any]) -> None:
   """Refuses options that ``from_arrays`` does not have.
 
@@ -45,15 +60,19 @@ def refuse_unknown_options(function: str, options: Mapping[str, Any]) -> None:
   Raises:
     DataError: there is none of this name.
   """
-  allowed = list(inspect.signature(from_arrays).parameters)[2:]
+  allowed, faults = option_names(), Faults()
   for name in options:
     if name not in allowed:
-      raise DataError(
-        f"`{name}`: no option of {function}{did_you_mean(name, allowed)} (one of "
-        f"{', '.join(allowed)})"
+      faults.add(
+        DataError(
+          f"`{name}`: no option of {function}{did_you_mean(name, allowed)} (one of "
+          f"{', '.join(allowed)})"
+        )
       )
+  faults.raise_any(DataError)
 
 
+@memory.in_one_line("`x`", DataError)
 def from_arrays(
   x: ArraysLike,
   y: ArraysLike,
@@ -171,17 +190,19 @@ def of_arrays(
   name: str = "arrays",
   num_classes: int | None = None,
   task: str | tasks.Task | None = None,
+  faults: Faults | None = None,
 ) -> Examples:
   """Makes a data set of what stands in the place of each array of a file.
 
   Args:
     values: x_train and y_train, perhaps x_test, y_test, client_train,
       client_test, kind_train and kind_test, of anything that NumPy converts to
-      arrays; or None.
+      arrays; or None; or ``FAULTY``.
     label_of: see ``make_examples``.
     name: see ``from_arrays``.
     num_classes: see ``from_arrays``.
     task: see ``from_arrays``.
+    faults: those of the arrays that are ``FAULTY``, to be raised with the others.
 
   Returns:
     The examples.
@@ -189,54 +210,73 @@ def of_arrays(
   Raises:
     DataError: see ``from_arrays``.
   """
+  faults = Faults() if faults is None else faults
   if num_classes is not None:
-    num_classes = of_type("num_classes", num_classes, int)
+    num_classes = faults.attempt(of_type, "num_classes", num_classes, int)
+  resolved_task = faults.attempt(tasks.resolve_task, task)
   present = {which for which, value in values.items() if value is not None}
   if ("x_test" in present) != ("y_test" in present):
-    raise DataError("`x_test` and `y_test`: give both or none")
-  if "client_test" in present and "x_test" not in present:
-    raise DataError("`test_client_ids`: needs `x_test` and `y_test`")
+    faults.add(DataError("`x_test` and `y_test`: give both or none"))
+    present -= {"x_test", "y_test", "client_test", "kind_test"}
+  for which in ("client_test", "kind_test"):
+    if which in present and "x_test" not in present:
+      faults.add(
+        DataError(f"{label_of(which).rstrip(':')}: needs `x_test` and `y_test`")
+      )
+      present -= {which}
+
+  def convert(which: str, fn: Callable[..., Any], *args: object) -> Any:
+    return (
+      FAULTY if values[which] is FAULTY else faults.attempt(fn, *args, values[which])
+    )
+
   arrays = {
-    which: _map_arrays(_array, label_of(which), values[which])
+    which: convert(which, _map_arrays, _array, label_of(which))
     for which in ("x_train", "y_train", "x_test", "y_test")
     if which.endswith("train") or which in present
   }
   if "x_test" not in present:
     arrays |= {
-      f"{kind}_test": _map_arrays(
+      f"{kind}_test": FAULTY
+      if arrays[f"{kind}_train"] is FAULTY
+      else _map_arrays(
         lambda _, array: array[:0] if array.ndim else array, "", arrays[f"{kind}_train"]
       )
       for kind in ("x", "y")
     }
-  if "kind_test" in present and "x_test" not in present:
-    raise DataError("`test_kind_ids`: needs `x_test` and `y_test`")
   arrays |= {
-    which: _array(label_of(which), values[which])
+    which: convert(which, _array, label_of(which))
     for which in ("kind_train", "kind_test")
     if which in present
   }
-  client_numbers, names = _number_clients(
-    {
-      which: values[which]
-      for which in ("client_train", "client_test")
-      if which in present
-    },
-    label_of,
-  )
+  ids: dict[str, Any] = {
+    which: convert(which, _array, label_of(which))
+    for which in ("client_train", "client_test")
+    if which in present
+  }
+  names, numbered = None, FAULTY
+  if not _any_faulty(ids):
+    numbered = faults.attempt(_number_clients, ids, label_of)
+  if numbered is FAULTY:  # those of one split have no numbers alone
+    ids = dict.fromkeys(ids, FAULTY)
+  else:
+    ids, names = numbered
+  if resolved_task is FAULTY or num_classes is FAULTY:
+    faults.raise_any(DataError)
   return make_examples(
-    arrays | client_numbers,
-    label_of,
-    name,
-    num_classes,
-    names,
-    tasks.resolve_task(task),
+    arrays | ids, label_of, name, num_classes, names, resolved_task, faults
   )
 
 
-def _array(label: str, values: object) -> np.ndarray:
-  if isinstance(values, (list, tuple)) and values and items.is_image(values[0]):
+def _any_faulty(arrays: Mapping[str, object]) -> bool:
+  return any(array is FAULTY for array in arrays.values())
+
+
+def _array(label: str, values: Any) -> np.ndarray:
+  if isinstance(values, (list, tuple)) and values and items.is_foreign(values[0]):
     return items.stack_rows(values, f"{label} its rows", label.startswith("`x"))
   parts = values if isinstance(values, (list, tuple)) else ()
+  values = items.of_tensor(values)
   mask = np.array(
     [isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts],
     bool,
@@ -252,7 +292,10 @@ def _array(label: str, values: object) -> np.ndarray:
   try:
     array = np.asarray(values)
   except ValueError:
-    raise DataError(f"{label} its rows have different shapes") from None
+    hint = ""
+    if library_of(values) and hasattr(values, "__getitem__"):
+      hint = " (from_torch reads a data set)"
+    raise DataError(f"{label} its rows have different shapes{hint}") from None
   except FAILURES as error:  # whatever the caller's data raise
     raise DataError(
       f"{label} {a_type(values)} that is no array, {describe_error(error)}"
@@ -273,18 +316,39 @@ def _array(label: str, values: object) -> np.ndarray:
   ):
     # NumPy makes texts of all, "nan" of a missing one.
     array = np.array(values, object)
-  if not array.ndim and array.dtype != object:
+  if not array.ndim:
+    kind = "None" if values is None else a_type(values)
     raise DataError(
-      f"{label} {a_type(values)}, must be an array with one entry for each example"
+      f"{label} {kind}, must be an array with one entry for each example{_hint(values)}"
+    )
+  if array.dtype == object and hasattr(values, "dtypes"):  # a frame
+    others = [
+      str(name) for name, dtype in dict(values.dtypes).items() if not _is_real(dtype)
+    ]
+    raise DataError(
+      f"{label} a frame with columns that are no numbers of NumPy "
+      f"({', '.join(others[:10])}); from_dataframe reads it"
     )
   return array
 
 
+def _is_real(dtype: Any) -> bool:
+  return isinstance(dtype, np.dtype) and dtype.kind in "fiub"
+
+
+def _hint(values: object) -> str:
+  """How an array can be made of what is none, for messages."""
+  if hasattr(values, "toarray"):
+    return " (its toarray() gives one)"
+  if hasattr(values, "__iter__") and not isinstance(values, (str, bytes)):
+    return " (make a list of it, or let from_torch read a data set)"
+  return ""
+
+
 def _number_clients(
-  ids: Mapping[str, object], label_of: Callable[[str], str]
+  arrays: dict[str, np.ndarray], label_of: Callable[[str], str]
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
   """Numbers the client ids from 0 in their sorted order."""
-  arrays = {which: _array(label_of(which), value) for which, value in ids.items()}
   if "client_train" not in arrays:
     return arrays, None
   for which, array in arrays.items():
@@ -357,61 +421,61 @@ def make_examples(
   num_classes: int | None = None,
   client_names: np.ndarray | None = None,
   task: tasks.Task | None = None,
+  faults: Faults | None = None,
 ) -> Examples:
   """Checks arrays and makes the examples.
 
   Args:
     arrays: x_train, y_train, x_test and y_test, which may be dictionaries of
       arrays; also client_train and client_test if the data set names clients,
-      and kind_train and kind_test if it brings their kinds.
+      and kind_train and kind_test if it brings their kinds. ``FAULTY`` stands for
+      those whose fault is known.
     label_of: name of an array -> the name of the array in an error message.
     name: name of the data set.
     num_classes: L; None means that of the targets (``Task.size``).
     client_names: name of each client, as strings; None if the numbers are the
       names.
     task: what is predicted; None: one class for each example.
+    faults: what is wrong with arrays that are ``FAULTY``.
 
   Returns:
     The examples.
 
   Raises:
-    DataError: see ``from_arrays``.
+    DataError: see ``from_arrays``; all that is wrong is one error.
   """
+  faults = Faults() if faults is None else faults
 
   def bare(array: str) -> str:
     """The name of an array in a message, without the name of the file."""
     return label_of(array).rstrip(":").split(": ")[-1]
 
   if "client_test" in arrays and "client_train" not in arrays:
-    raise DataError(f"{label_of('client_test')} without {bare('client_train')}")
+    faults.add(DataError(f"{label_of('client_test')} without {bare('client_train')}"))
+    arrays = arrays | {"client_test": FAULTY}
   used = tasks.CLASSIFICATION if task is None else task
-  arrays, classes = _with_codes(used, arrays, label_of)
+  classes = None
+  if not _any_faulty({which: arrays[which] for which in ("y_train", "y_test")}):
+    coded = faults.attempt(_with_codes, used, arrays, label_of)
+    if coded is FAULTY:
+      arrays = arrays | dict.fromkeys(("y_train", "y_test"), FAULTY)
+    else:
+      arrays, classes = coded
   if classes is not None and num_classes is None:
     num_classes = len(classes)
   for split in ("train", "test"):
-    x, y, client = (f"{kind}_{split}" for kind in ("x", "y", "client"))
-    arrays[x] = _map_arrays(_features, label_of(x), arrays[x])
-    rows = _same_rows(label_of(x), arrays[x], None)
-    arrays[y] = _targets(used, label_of(y), arrays[y])
-    _same_rows(label_of(y), arrays[y], rows, bare(x))
-    if client in arrays:
-      with _label_errors(label_of(client)):
-        arrays[client] = task_lib.whole_numbers(arrays[client], 0, _MAX_ID)
-      _same_rows(label_of(client), arrays[client], rows, bare(x), is_flat=True)
+    _convert_split(used, split, arrays, label_of, bare, faults)
   x_train, x_test = arrays["x_train"], arrays["x_test"]
-  for array in store.arrays(x_train):
-    if not array.size:
-      raise DataError(
-        f"{label_of('x_train')} has no {'features' if len(array) else 'rows'}"
-      )
-  for kind in ("x", "y"):
-    _same_kind(
-      label_of(f"{kind}_train"),
-      bare(f"{kind}_test"),
-      arrays[f"{kind}_train"],
-      arrays[f"{kind}_test"],
-    )
   y_train, y_test = arrays["y_train"], arrays["y_test"]
+  if x_train is not FAULTY:
+    x_train = faults.attempt(_check_filled, label_of("x_train"), x_train)
+  for kind, pair in (("x", (x_train, x_test)), ("y", (y_train, y_test))):
+    if not any(part is FAULTY for part in pair):
+      faults.attempt(_same_kind, label_of(f"{kind}_train"), bare(f"{kind}_test"), *pair)
+  kinds: Any = None
+  if not _any_faulty(arrays):
+    kinds = faults.attempt(_number_kinds, arrays, label_of)
+  faults.raise_any(DataError)
   stated, num_classes = num_classes, _size(used, num_classes, y_train, y_test)
   tokens = None
   if (
@@ -440,8 +504,56 @@ def make_examples(
     client_names,
     task,
     None if classes is None else labels.Encoding(classes),
-    *_number_kinds(arrays, label_of),
+    *kinds,
   )
+
+
+def _convert_split(
+  task: tasks.Task,
+  split: str,
+  arrays: dict[str, Any],
+  label_of: Callable[[str], str],
+  bare: Callable[[str], str],
+  faults: Faults,
+) -> None:
+  """Converts x, y and the clients of a split in place; faults become ``FAULTY``."""
+  x, y, client = (f"{kind}_{split}" for kind in ("x", "y", "client"))
+  rows, of = None, ""
+
+  def convert(which: str, fn: Callable[..., Any], is_flat: bool = False) -> None:
+    nonlocal rows, of
+    if arrays.get(which) is None or arrays[which] is FAULTY:
+      return
+    first = arrays.get(which.replace("test", "train"))
+    if first is FAULTY and not any(map(np.size, store.arrays(arrays[which]))):
+      arrays[which] = FAULTY  # no rows, so no fault but that of the training rows
+      return
+    arrays[which] = faults.attempt(fn, label_of(which), arrays[which])
+    if arrays[which] is FAULTY:
+      return
+    number = faults.attempt(
+      _same_rows, label_of(which), arrays[which], rows, of, is_flat
+    )
+    if number is FAULTY:
+      arrays[which] = FAULTY
+    elif rows is None:
+      rows, of = number, bare(which)
+
+  convert(x, functools.partial(_map_arrays, _features))
+  convert(y, functools.partial(_targets, task))
+  convert(client, _client_numbers, is_flat=True)
+
+
+def _client_numbers(label: str, ids: np.ndarray) -> np.ndarray:
+  with _label_errors(label):
+    return task_lib.whole_numbers(ids, 0, _MAX_ID)
+
+
+def _check_filled(label: str, x: Any) -> Any:
+  for array in store.arrays(x):
+    if not array.size:
+      raise DataError(f"{label} has no {'features' if len(array) else 'rows'}")
+  return x
 
 
 def _number_kinds(
@@ -622,6 +734,8 @@ def _size(task: tasks.Task, stated: int | None, y_train: object, y_test: object)
     raise DataError(
       f"`num_classes`={stated}: a label is {size - 1}, labels must lie in [0, {stated})"
     )
+  if stated > MAX_CLASSES:
+    raise DataError(f"`num_classes`={stated}: must be at most {MAX_CLASSES:,}")
   return stated
 
 
@@ -638,6 +752,10 @@ def _features(label: str, x: np.ndarray) -> np.ndarray:
     )
   if x.dtype == np.uint8:
     return x
+  if x.dtype not in (np.float32, np.int32):
+    check_memory(
+      f"{label.rstrip(':')}: {x.size:,} numbers as float32 or int32", 4.0 * x.size
+    )
   with _label_errors(label):
     if x.dtype.kind in "ub":
       return task_lib.as_float32(x)

@@ -6,6 +6,7 @@ import json
 import pathlib
 import secrets
 import stat
+from typing import cast
 
 import numpy as np
 
@@ -67,8 +68,7 @@ def _read(path: pathlib.Path, source: str) -> Arrays | None:
     expected = {"format": _FORMAT, "source": source, "sha256": files.sha256(path)}
     if manifest != expected:
       return None
-    with np.load(path, allow_pickle=False) as stored:
-      return {name: stored[name] for name in stored.files}
+    return cast(Arrays, npz.read_npz(path))
   except (OSError, ValueError):  # json's errors are ValueErrors too
     return None
 

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_alg import files, tasks
+from fedjax_alg import memory, tasks
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.store import arrays
@@ -61,23 +61,18 @@ class Examples(NamedTuple):
     return labels or tasks.Labels(np.zeros(n, np.int32), np.zeros(m, np.int32), 1)
 
 
-def check_memory(option: str, needed: float) -> None:
+def check_memory(option: str, needed: float, advice: str = "") -> None:
   """Refuses what does not fit into memory, before it is made.
 
   Args:
     option: the option that asks for it and its value.
     needed: bytes.
+    advice: what to change, for the message.
 
   Raises:
-    DataError: the machine has fewer.
+    DataError: this process cannot get as many (``memory.host``).
   """
-  have = files.memory()
-  if needed > have:
-    size = needed / 2**30
-    raise DataError(
-      f"{option}: needs {f'{size:,.0f}' if size >= 100 else f'{size:.3g}'} "
-      f"GB of memory, the machine has {have / 2**30:.3g} GB"
-    )
+  memory.refuse(f"{option}:", needed, advice, error=DataError)
 
 
 def doubts(examples: Examples) -> list[str]:

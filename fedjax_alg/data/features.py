@@ -121,6 +121,19 @@ def hog_options(options: Any) -> dict[str, Any]:
   }
 
 
+def _empty_float32(x: np.ndarray, kind: str) -> np.ndarray:
+  """Room for features of the shape of the examples.
+
+  Raises:
+    DataError: they do not fit into memory.
+  """
+  check_memory(
+    f"`features`={kind}: {len(x):,} examples of shape {x.shape[1:]} as float32",
+    4.0 * math.prod(x.shape),
+  )
+  return np.empty(x.shape, np.float32)
+
+
 def none(x: np.ndarray) -> np.ndarray:
   """Converts uint8 images to float32 in [0, 1]; keeps shapes and tokens."""
   if x.dtype == np.uint8:
@@ -177,7 +190,7 @@ class Scaler(NamedTuple):
     Returns:
       float32 [n, ...].
     """
-    out = np.empty(x.shape, np.float32)
+    out = _empty_float32(x, "standardize")
     for start in range(0, len(x), _CHUNK):
       rows = slice(start, start + _CHUNK)
       out[rows] = (x[rows] - self.mean) * self.factor
@@ -234,7 +247,7 @@ def contrast(x: np.ndarray) -> np.ndarray:
   Returns:
     float32 of the same shape.
   """
-  out = np.empty(x.shape, np.float32)
+  out = _empty_float32(x, "contrast")
   for start in range(0, len(x), _CHUNK):
     rows = slice(start, start + _CHUNK)
     values = flatten_examples(x[rows]).astype(np.float32, copy=False)

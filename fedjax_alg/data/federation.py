@@ -14,7 +14,7 @@ import warnings
 import jax
 import numpy as np
 
-from fedjax_alg import files, own, tasks
+from fedjax_alg import files, memory, own, tasks
 from fedjax_alg.base import NEVER, Array, ClientData, Shard
 from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data import (
@@ -31,7 +31,7 @@ from fedjax_alg.data.arrays import make_examples
 from fedjax_alg.data.boundaries import BOUNDARIES, make_points
 from fedjax_alg.data.concepts import is_pattern, make_schedule
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples, doubts
+from fedjax_alg.data.examples import Examples, check_memory, doubts
 from fedjax_alg.data.features import (
   Scaler,
   fit_scaler,
@@ -49,6 +49,7 @@ from fedjax_alg.data.layout import (
   PADDING_ROWS,
   client_data,
   num_example_rows,
+  row_nbytes,
   server_rows,
 )
 from fedjax_alg.data.leaf import leaf_files, load_leaf
@@ -71,10 +72,10 @@ from fedjax_alg.data.sent140 import SPECIAL, load_sent140
 from fedjax_alg.data.shakespeare import load_shakespeare, play_files
 from fedjax_alg.data.shift import SWAPS
 from fedjax_alg.data.sources import load_diabetes, load_digits, load_npz
-from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact, row_chunks
+from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.data.tfds_source import load_tfds
-from fedjax_alg.errors import OptionError, a_type, did_you_mean
+from fedjax_alg.errors import Faults, OptionError, a_type, did_you_mean
 from fedjax_alg.hparams import field_values, of_type, unread
 from fedjax_alg.typing import DTypes, HParams, PyTree, Shapes
 
@@ -434,6 +435,7 @@ def federate(
       federate(source, seed=start + part, **options) for part in range(number)
     )
   fields = {field.name: field for field in dataclasses.fields(DataOptions)}
+  faults = Faults()
   for name in options:
     if name not in fields or name == "dataset":
       hint = (
@@ -441,7 +443,8 @@ def federate(
         if name != "dataset"
         else (", it is the first argument: federate('digits', ...)")
       )
-      raise DataError(f"`{name}`: no option of a federation{hint}")
+      faults.add(DataError(f"`{name}`: no option of a federation{hint}"))
+  faults.raise_any(DataError)
   if seed is not None:
     if options.get("partition_seed", seed) != seed:
       raise DataError("`seed` and `partition_seed`: give one of them")
@@ -477,10 +480,12 @@ def refuse_unread_options(
     DataError: the message names the option and the condition under which it
       is read.
   """
+  faults = Faults()
   for field in dataclasses.fields(options):
     why = field.name in names and unread(options, field.name, others)
     if why:
-      raise DataError(f"`{field.name}`: {why}")
+      faults.add(DataError(f"`{field.name}`: {why}"))
+  faults.raise_any(DataError)
 
 
 #: Data set -> its loader, and the options that are its arguments.
@@ -701,7 +706,9 @@ def _standardize(
   clients and of clients that do not take part. Newcomers do.
   """
   x_train, x_test = examples.x_train, examples.x_test
-  pool = np.concatenate([x_train, x_test]) if partition.pooled else x_train
+  pool = x_train
+  if partition.pooled and len(x_test):
+    pool = np.concatenate([x_train, x_test])
   # In the order of the data, so that the sums do not depend on the partition
   # where its clients train on all rows.
   rows = np.sort(partition.train_order)
@@ -733,6 +740,13 @@ def _of_data_set(options: DataOptions) -> DataOptions:
   )
 
 
+def _label(options: DataOptions, examples: Examples | None) -> str:
+  """The data as a message names them."""
+  if options.dataset is None and examples is not None:
+    return f"`source`={examples.name}"
+  return f"`dataset`={options.dataset}"
+
+
 def from_options(options: DataOptions, examples: Examples | None = None) -> Federation:
   """Makes the federation that the options describe.
 
@@ -746,7 +760,8 @@ def from_options(options: DataOptions, examples: Examples | None = None) -> Fede
   Raises:
     DataError: see ``federate``.
   """
-  return _make(options, examples, None)
+  with memory.in_one_line(_label(options, examples), DataError):
+    return _make(options, examples, None)
 
 
 def from_options_cached(options: DataOptions) -> Federation:
@@ -771,7 +786,8 @@ def from_options_cached(options: DataOptions) -> Federation:
   )
   if own.is_own(options.partition):
     partition = own.load(str(options.partition), "partition")[1].sha256
-  return _make_cached(options, data_key(options), partition)
+  with memory.in_one_line(_label(options, None), DataError):
+    return _make_cached(options, data_key(options), partition)
 
 
 @functools.lru_cache(maxsize=1)
@@ -1070,6 +1086,9 @@ def deal(
   """
   x_train, y_train = examples.x_train, examples.y_train
   x_test, y_test = examples.x_test, examples.y_test
+  keep_bytes = options.store != "float32"
+  several = kinds is not None and kinds.number > 1
+  _check_memory(examples, partition, options, several)
   digest = _hash(x_train, y_train, x_test, y_test)
   rows: tuple[PyTree, ...] = (x_train,)
   test_rows: tuple[PyTree, ...] = (x_test,)
@@ -1083,7 +1102,6 @@ def deal(
     row_labels = test_row_labels = np.concatenate(
       [labels_to_deal.train, labels_to_deal.test]
     )
-  keep_bytes = options.store != "float32"
   test = client_data(
     test_rows,
     test_labels,
@@ -1120,7 +1138,6 @@ def deal(
       keep_bytes,
     )
   class_weight: Any = histogram.astype(np.float32)
-  several = kinds is not None and kinds.number > 1
   whole_test = (
     _test_by_kind(examples, partition, test, kinds.of_client, keep_bytes)
     if kinds is not None and several
@@ -1163,6 +1180,38 @@ def deal(
   )
 
 
+def _check_memory(
+  examples: Examples, partition: Partition, options: DataOptions, several: bool
+) -> None:
+  """Refuses clients whose rows do not fit into memory, before they are read.
+
+  A process of several lays out a part of the training rows alone.
+
+  Args:
+    examples: the data set.
+    partition: the clients.
+    options: the options of the federation.
+    several: whether the clients are of several kinds.
+
+  Raises:
+    DataError: they do not fit.
+  """
+  held_out = partition.held_out
+  processes = process_rows.current_process().processes
+  rows = [-(-len(partition.train_order) // processes), len(partition.test_order)]
+  if held_out is not None:
+    rows.append(len(held_out.train_order))
+  if not several:
+    rows.append(_official_rows(examples, partition) or 0)
+  each = row_nbytes(examples.x_train, examples.y_train, options.store != "float32")
+  check_memory(
+    f"{_label(options, examples)}: {sum(rows):,} examples of {each:,} bytes in the "
+    "order of the clients",
+    float(each) * sum(rows),
+    "allowed: fewer examples, or fewer numbers in each",
+  )
+
+
 def _test_by_kind(
   examples: Examples,
   partition: Partition,
@@ -1184,12 +1233,13 @@ def _test_by_kind(
   place = np.argsort(np.repeat(kinds, partition.test_size), kind="stable")
   test_data = test
   if (place != np.arange(total)).any():
-    order = np.arange(total)
-    x, y = (
-      store.map_rows(rows, lambda array: array[place]) for rows in (test.x, test.y)
-    )
     test_data = client_data(
-      x, y, order, order[:1], np.array([total]), keep_bytes=keep_bytes
+      (test.x,),
+      (test.y,),
+      place,
+      np.zeros(1, np.int32),
+      np.array([total]),
+      keep_bytes=keep_bytes,
     )
   return test_data._replace(**_pieces(0, total)._asdict())
 
@@ -1216,17 +1266,9 @@ def _whole_test(
   """
   x_test, y_test = examples.x_test, examples.y_test
   held_out, num_test = partition.held_out, len(partition.test_order)
-  orders = [partition.train_order]
-  orders += [
-    out.train_order for out in (held_out, partition.left_out) if out is not None
-  ]
-  trained_on = partition.pooled and any(
-    (order >= examples.rows[0]).any() for order in orders
-  )
-  rows = len(store.arrays(y_test)[0])
-  if partition.name == "natural" and not partition.pooled:
-    rows = num_test  # the test rows of others are not those of the federation
-  if not rows and not num_test:
+  official = _official_rows(examples, partition)
+  of_clients = partition.name == "natural" and not partition.pooled
+  if not num_test and (of_clients or not len(store.arrays(y_test)[0])):
     reason = (
       ""
       if held_out is None
@@ -1239,15 +1281,32 @@ def _whole_test(
       f" and `partition`={partition.name} holds none out{reason}"
     )
   test_data, total = test, num_test
-  if rows and not trained_on:
-    total = rows
-    # Else the local splits have the official test rows in another order.
-    if partition.pooled or num_test != total:
-      order = np.arange(total)
-      test_data = client_data(
-        x_test, y_test, order, order[:1], np.array([total]), keep_bytes=keep_bytes
-      )
+  if official is not None:
+    total, order = official, np.arange(official)
+    test_data = client_data(
+      x_test, y_test, order, order[:1], np.array([total]), keep_bytes=keep_bytes
+    )
   return test_data._replace(**_pieces(0, total)._asdict())
+
+
+def _official_rows(examples: Examples, partition: Partition) -> int | None:
+  """The rows of a whole test set that is not that of the local test splits.
+
+  Returns:
+    The number of the official test rows; None if the local splits have the same
+    rows in another order, or the whole test set is their union.
+  """
+  held_out, num_test = partition.held_out, len(partition.test_order)
+  orders = [partition.train_order]
+  orders += [
+    out.train_order for out in (held_out, partition.left_out) if out is not None
+  ]
+  if partition.pooled and any((order >= examples.rows[0]).any() for order in orders):
+    return None  # trained on
+  rows = len(store.arrays(examples.y_test)[0])
+  if partition.name == "natural" and not partition.pooled:
+    rows = num_test  # the test rows of others are not those of the federation
+  return rows if rows and (partition.pooled or num_test != rows) else None
 
 
 def _own_rows(
@@ -1347,7 +1406,7 @@ def _hash(*trees: PyTree) -> str:
   digest = hashlib.sha256()
   for array in store.arrays(trees):
     digest.update(f"{array.dtype} {array.shape}".encode())
-    for rows in row_chunks(array):
+    for rows in memory.row_chunks(array):
       digest.update(np.ascontiguousarray(array[rows]).data)
   return digest.hexdigest()
 

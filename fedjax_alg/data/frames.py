@@ -6,24 +6,26 @@ learnt from the training frame and holds for the test frame and for new rows,
 whatever categories these have.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 import decimal
 import numbers
 from typing import TYPE_CHECKING, Any, NamedTuple
+import warnings
 
 import numpy as np
 
-from fedjax_alg import tasks
+from fedjax_alg import memory, tasks
 from fedjax_alg.data import labels
 from fedjax_alg.data.arrays import (
   ARGUMENTS,
   argument,
   of_arrays,
+  option_names,
   refuse_unknown_options,
 )
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory
-from fedjax_alg.errors import a_type, did_you_mean
+from fedjax_alg.errors import FAULTY, Faults, a_type, closest, did_you_mean
 from fedjax_alg.tasks import task as task_lib
 from fedjax_alg.typing import PyTree
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:  # pandas need not be installed
   import pandas as pd
 
 
+@memory.in_one_line("`frame`", DataError)
 def from_dataframe(
   frame: "pd.DataFrame",
   *,
@@ -74,7 +77,8 @@ def from_dataframe(
   Raises:
     DataError: a column is missing, occurs twice, has missing values or has no numbers
       or categories; a test row has a name that ``frame`` does not have; ``missing``
-      does not fit a column; an unknown option; or see ``from_arrays``.
+      does not fit a column; an unknown option; or see ``from_arrays``. All columns
+      that cannot be used are listed at once.
     OptionError: see ``from_arrays``.
 
   Examples:
@@ -91,14 +95,24 @@ def from_dataframe(
     >>> encode_features(encoding, pd.DataFrame({"age": [61], "ward": ["b"]})).tolist()
     [[61.0, 0.0, 1.0]]
   """
-  _check_options(options, client, test, kind)
-  _check_frame("frame", frame)
-  choices = {"y": _choice(frame, "y", y)}
-  if client is not None:
-    choices["client"] = _column_name(frame, "client", client)
-  if kind is not None:
-    choices["kind"] = _column_name(frame, "kind", kind)
-  choices["x"] = _others(frame, choices) if x is None else _choice(frame, "x", x)
+  faults = Faults()
+  _check_options(options, client, test, kind, faults)
+  options = {name: options[name] for name in option_names() if name in options}
+  checks = [faults.attempt(_check_frame, "frame", frame)]
+  if test is not None:
+    checks.append(faults.attempt(_check_frame, "test", test))
+  if FAULTY in checks:  # nothing else can be looked at
+    faults.raise_any(DataError)
+  choices = {"y": _choice(frame, "y", y, faults)}
+  for option, name in (("client", client), ("kind", kind)):
+    if name is not None:
+      choices[option] = faults.attempt(_column_name, frame, option, name)
+  if x is None:
+    x = faults.attempt(
+      _others, frame, _names(list(choices.values())), _names([y, client, kind])
+    )
+  choices["x"] = _choice(frame, "x", x, faults)
+  _note_targets(choices)
   categories = {
     name: _categories(frame[name])
     for option in ("x", "y")
@@ -114,20 +128,17 @@ def from_dataframe(
       if name in categories and frame[name].cat.ordered
     ),
   )
-  encoding = encoding._replace(fill=_learn_fill(frame, encoding, missing))
-  values = _arrays(frame, "", choices, encoding)
+  encoding = encoding._replace(fill=_learn_fill(frame, encoding, missing, faults))
+  values = _arrays(frame, "", choices, encoding, faults)
   if test is not None:
-    _check_frame("test", test)
-    for name in _names(list(choices.values())):
-      _check_column("test", test, name)
-    values |= _arrays(test, " of `test`", choices, encoding)
+    values |= _arrays(test, " of `test`", choices, encoding, faults)
   task, target = tasks.resolve_task(options.get("task")), choices["y"]
   classes = None
   if not isinstance(target, (list, Mapping)) and (task is None or task.has_classes):
     classes = categories.get(target)
     if classes and options.get("num_classes") is None:
       options["num_classes"] = len(classes)
-  examples = _of_columns(values, choices, options)
+  examples = _of_columns(values, choices, options, faults)
   if classes is None and examples.encoding is not None:
     classes = examples.encoding.classes
   return examples._replace(
@@ -151,9 +162,11 @@ def encode_features(encoding: labels.Encoding, frame: "pd.DataFrame") -> PyTree:
       that the training frame does not have.
   """
   _check_frame("x", frame)
-  for name in _names(encoding.columns):
-    _check_column("x", frame, name)
-  values = _arrays(frame, "", {"x": encoding.columns}, encoding, "the training frame")
+  faults = Faults()
+  values = _arrays(
+    frame, "", {"x": encoding.columns}, encoding, faults, "the training frame", "x"
+  )
+  faults.raise_any(DataError)
   return values["x_train"]
 
 
@@ -162,12 +175,11 @@ _STRATEGIES = ("mean", "median", "most_frequent")
 
 
 def _learn_fill(
-  frame: "pd.DataFrame", encoding: labels.Encoding, missing: Any
+  frame: "pd.DataFrame", encoding: labels.Encoding, missing: Any, faults: Faults
 ) -> dict[Hashable, Hashable] | None:
   """What takes the place of the missing values of each column.
 
-  Raises:
-    DataError: ``missing`` names no feature, or nothing that fits its values.
+  It is a fault if ``missing`` names no feature, or nothing that fits its values.
   """
   columns = encoding.columns
   of_lists = columns.values() if isinstance(columns, Mapping) else [columns]
@@ -176,6 +188,11 @@ def _learn_fill(
   )
   if missing is None:
     return None
+
+  def placeholder(name: Hashable) -> Hashable:
+    """For a column whose fault is known, so that it has no second one."""
+    return (encoding.categories or {}).get(name, (0.0,))[0]
+
   allowed = f"one of {', '.join(_STRATEGIES)}"
   if isinstance(missing, str) and missing in _STRATEGIES:
     categories = encoding.categories or {}
@@ -186,21 +203,33 @@ def _learn_fill(
     }
   if not isinstance(missing, Mapping):
     value = missing if isinstance(missing, str) else a_type(missing)
-    raise DataError(
-      f"`missing`={value}: must be {allowed}, or a dictionary from columns to one "
-      "of these or to a value"
-    )
-  for name in missing:
-    if name not in names:
-      raise DataError(
-        f"`missing`: {name!r} is no column of the features"
-        f"{did_you_mean(str(name), list(map(str, names)))} (these are "
-        f"{', '.join(map(str, names[:20]))})"
+    faults.add(
+      DataError(
+        f"`missing`={value}: must be {allowed}, or a dictionary from columns to one "
+        "of these or to a value"
       )
-  return {
-    name: _fill_value(frame[name], encoding, name, choice, allowed)
-    for name, choice in missing.items()
-  }
+    )
+    return {name: placeholder(name) for name in names}
+  fill: dict[Hashable, Hashable] = {}
+  for name, choice in missing.items():
+    if name not in names:
+      faults.add(
+        DataError(
+          f"`missing`: {name!r} is no column of the features"
+          f"{did_you_mean(str(name), list(map(str, names)))} (these are "
+          f"{', '.join(map(str, names[:20]))})"
+        )
+      )
+      meant = closest(str(name), [text for text in names if isinstance(text, str)])
+      if meant is not None:
+        fill.setdefault(meant, placeholder(meant))
+      continue
+    fill[name] = faults.attempt(
+      _fill_value, frame[name], encoding, name, choice, allowed
+    )
+    if fill[name] is FAULTY:
+      fill[name] = placeholder(name)
+  return fill
 
 
 def _fill_value(
@@ -245,6 +274,7 @@ def _of_columns(
   values: Mapping[str, object],
   choices: Mapping[str, object],
   options: Mapping[str, Any],
+  faults: Faults,
 ) -> Examples:
   """The examples of the arrays of a frame, and of those that are options."""
 
@@ -262,25 +292,29 @@ def _of_columns(
     **{
       name: value for name, value in options.items() if name not in ARGUMENTS.values()
     },
+    faults=faults,
   )
 
 
 def _check_options(
-  options: Mapping[str, object], client: object, test: object, kind: object
+  options: Mapping[str, object],
+  client: object,
+  test: object,
+  kind: object,
+  faults: Faults,
 ) -> None:
   """Refuses options that there are not, or that the frames give already."""
-  refuse_unknown_options("from_dataframe", options)
+  faults.attempt(refuse_unknown_options, "from_dataframe", options)
   for name in options:
+    text = ""
     if name == "client_ids" and client is not None:
-      raise DataError(
-        "`client_ids`: `client` names the clients already, give one of them"
-      )
-    if name == "kind_ids" and kind is not None:
-      raise DataError("`kind_ids`: `kind` names the kinds already, give one of them")
-    if "test" in name and test is not None:
-      raise DataError(
-        f"`{name}`: `test` has the test examples already, give one of them"
-      )
+      text = "`client` names the clients already"
+    elif name == "kind_ids" and kind is not None:
+      text = "`kind` names the kinds already"
+    elif "test" in name and test is not None:
+      text = "`test` has the test examples already"
+    if text:
+      faults.add(DataError(f"`{name}`: {text}, give one of them"))
 
 
 def _check_frame(option: str, frame: object) -> None:
@@ -304,7 +338,8 @@ def _check_column(option: str, frame: "pd.DataFrame", name: object) -> None:
     )
   if columns.count(name) > 1:
     raise DataError(
-      f"`{option}`: has {columns.count(name)} columns named {name!r}, names must differ"
+      f"`{option}`: has {columns.count(name)} columns named {name!r}, names must "
+      "differ: rename them, or leave all but one out"
     )
 
 
@@ -333,21 +368,48 @@ def _column_name(frame: "pd.DataFrame", option: str, name: object) -> Hashable:
   return name
 
 
-def _choice(frame: "pd.DataFrame", option: str, choice: Any) -> PyTree:
-  """The choice as a name, a list of names or a dictionary of either."""
+def _choice(frame: "pd.DataFrame", option: str, choice: Any, faults: Faults) -> PyTree:
+  """The choice as a name, a list of names or a dictionary of either.
+
+  A list has no names that are faults; ``FAULTY`` is a choice without any other.
+  """
+  if choice is FAULTY:
+    return FAULTY
   if isinstance(choice, Mapping):
-    return {name: _choice(frame, option, part) for name, part in choice.items()}
+    return {name: _choice(frame, option, part, faults) for name, part in choice.items()}
   several = (
     isinstance(choice, list)
     or (isinstance(choice, tuple) and choice not in list(frame.columns))
     or (isinstance(choice, np.ndarray) or hasattr(choice, "get_indexer"))
   )
   if not several:
-    return _column_name(frame, option, choice)
+    return faults.attempt(_column_name, frame, option, choice)
   names = list(choice)
   if not names:
-    raise DataError(f"`{option}`: an empty list, must name at least one column")
-  return [_column_name(frame, option, name) for name in names]
+    faults.add(DataError(f"`{option}`: an empty list, must name at least one column"))
+    return FAULTY
+  columns: list[Hashable] = []
+  for name in names:
+    column = faults.attempt(_column_name, frame, option, name)
+    if column is not FAULTY and column in columns:
+      faults.add(
+        DataError(f"`{option}`: names column {column!r} twice, leave one of them out")
+      )
+    elif column is not FAULTY:
+      columns.append(column)
+  return columns or FAULTY
+
+
+def _note_targets(choices: Mapping[str, object]) -> None:
+  """Warns of features that are targets, too, unless all are."""
+  targets = set(_names(choices["y"]))
+  both = [name for name in dict.fromkeys(_names(choices["x"])) if name in targets]
+  if both and set(both) != set(_names(choices["x"])):
+    warnings.warn(
+      f"`x`: the columns {', '.join(map(repr, both))} are those of `y`, too, so the "
+      "model reads what it predicts",
+      stacklevel=3,
+    )
 
 
 def _names(choice: object) -> list[Hashable]:
@@ -356,18 +418,36 @@ def _names(choice: object) -> list[Hashable]:
     choice = list(choice.values())
   if isinstance(choice, list):
     return [name for part in choice for name in _names(part)]
-  return [choice]
+  return [] if choice is FAULTY else [choice]  # a tuple is a name of several levels
 
 
-def _others(frame: "pd.DataFrame", choices: Mapping[str, object]) -> list[Hashable]:
-  """All columns that are neither targets nor clients."""
-  used = _names(list(choices.values()))
-  names = [name for name in frame.columns if name not in used]
+def _others(
+  frame: "pd.DataFrame", used: Sequence[object], choices: Sequence[object]
+) -> list[Hashable]:
+  """All columns that are neither targets nor clients.
+
+  Args:
+    frame: the frame.
+    used: the columns of these.
+    choices: what was given for them; a column that a wrong name may stand for is
+      none of the others.
+
+  Raises:
+    DataError: there is none.
+  """
+  columns = list(frame.columns)
+  texts = [name for name in columns if isinstance(name, str)]
+  meant = [
+    name if name in texts else closest(name, texts)
+    for name in choices
+    if isinstance(name, str)
+  ]
+  names = dict.fromkeys(
+    name for name in columns if name not in used and name not in meant
+  )
   if not names:
     raise DataError("`x`: `frame` has no column for it but those of `y` and `client`")
-  for name in names:
-    _check_column("frame", frame, name)
-  return names
+  return list(names)
 
 
 def _is_categorical(series: "pd.Series") -> bool:
@@ -402,14 +482,26 @@ def _arrays(
   where: str,
   choices: Mapping[str, object],
   encoding: labels.Encoding,
+  faults: Faults,
   source: str = "`frame`",
+  argument: str = "test",
 ) -> dict[str, PyTree]:
-  """The arrays of the choices, under their names in a data file."""
+  """The arrays of the choices, under their names in a data file.
+
+  Those that cannot be made are ``FAULTY``. ``argument`` is that of a frame whose
+  columns may be missing.
+  """
   categories, fill = encoding.categories or {}, encoding.fill or {}
 
   def gather(option: str, choice: object) -> Any:
     if isinstance(choice, Mapping):
-      return {name: gather(option, part) for name, part in choice.items()}
+      parts = {name: gather(option, part) for name, part in choice.items()}
+      return FAULTY if any(part is FAULTY for part in parts.values()) else parts
+    if choice is FAULTY:
+      return FAULTY
+    checks = [
+      faults.attempt(_check_column, argument, frame, name) for name in _names(choice)
+    ]
 
     def column(name: Hashable) -> _Column:
       return _Column(
@@ -421,9 +513,15 @@ def _arrays(
         option != "x" or name in encoding.ordered,
       )
 
+    present = [
+      name for name, check in zip(_names(choice), checks) if check is not FAULTY
+    ]
     if isinstance(choice, list):
-      return np.concatenate([_as_features(column(name)) for name in choice], axis=1)
-    return _as_rows(column(choice), option, choice)
+      array = _fill_features([column(name) for name in present], len(frame), faults)
+      return FAULTY if len(present) < len(choice) else array
+    if not present:
+      return FAULTY
+    return faults.attempt(_as_rows, column(choice), option, choice)
 
   split = "test" if where else "train"
   return {
@@ -436,7 +534,8 @@ def _cells(column: _Column) -> np.ndarray:
   series, subject, names = column[:3]
   missing = np.asarray(series.isna())
   if column.fill is None:
-    labels.refuse_missing(np.flatnonzero(missing), subject)
+    advice = " (`missing` fills those of features)" * subject.startswith("`x`")
+    labels.refuse_missing(np.flatnonzero(missing), subject, advice)
   if names is not None:
     if _is_categorical(series) and _categories(series) == names and not missing.any():
       return np.asarray(series.cat.codes, np.int32)
@@ -467,14 +566,35 @@ def _as_text(value: object) -> object:
   return value if is_plain else str(value)
 
 
-def _as_features(column: _Column) -> np.ndarray:
-  """A column as numbers, float32 [n, 1]; categories one-hot, [n, K]."""
+def _fill_features(columns: Sequence[_Column], rows: int, faults: Faults) -> Any:
+  """Columns as numbers side by side, float32 [n, D]; categories one-hot.
+
+  Returns:
+    The numbers; ``FAULTY`` if a column is none.
+  """
+  widths = [
+    1 if column.names is None or column.is_ordered else len(column.names)
+    for column in columns
+  ]
+  for column, width in zip(columns, widths):
+    check_memory(f"{column.subject}: {width:,} categories", 4.0 * rows * width)
+  total = sum(widths)
+  check_memory(f"`x`: {rows:,} rows of {total:,} numbers", 4.0 * rows * total)
+  features, begin = np.empty((rows, total), np.float32), 0
+  results = []
+  for column, width in zip(columns, widths):
+    part = features[:, begin : begin + width]
+    results.append(faults.attempt(_put_column, column, part))
+    begin += width
+  return FAULTY if any(result is FAULTY for result in results) else features
+
+
+def _put_column(column: _Column, features: np.ndarray) -> None:
+  """Writes a column to its places [n, 1], or [n, K] of categories."""
   if column.names is None or column.is_ordered:
-    return _as_numbers(column)[:, None]
-  codes, number = _cells(column), len(column.names)
-  check_memory(f"{column.subject}: {number:,} categories", 4.0 * len(codes) * number)
-  hot: np.ndarray = (codes[:, None] == np.arange(number)).astype(np.float32)
-  return hot
+    features[:, 0] = _as_numbers(column)
+  else:
+    np.equal(_cells(column)[:, None], np.arange(len(column.names)), out=features)
 
 
 def _is_real(value: object) -> bool:

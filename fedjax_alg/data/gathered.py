@@ -7,17 +7,17 @@ dictionary of arrays.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-import functools
 from typing import Any
 
 import numpy as np
 
-from fedjax_alg import tasks
+from fedjax_alg import memory, tasks
 from fedjax_alg.data import hugging_face, items
 from fedjax_alg.data.arrays import from_arrays, refuse_unknown_options
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.labels import Encoding
+from fedjax_alg.errors import FAULTY, Faults
 from fedjax_alg.tasks import task as task_lib
 from fedjax_alg.typing import PyTree
 
@@ -30,7 +30,10 @@ def _gather(choice: object, column: Column) -> PyTree:
   if isinstance(choice, Mapping):
     return {name: _gather(part, column) for name, part in choice.items()}
   if isinstance(choice, list):
-    return np.stack([_numbers(column(name), name) for name in choice], axis=-1)
+    faults = Faults()
+    columns = [faults.attempt(_numbers, column(name), name) for name in choice]
+    faults.raise_any(DataError)
+    return np.stack(columns, axis=-1)
   return column(choice)
 
 
@@ -64,20 +67,26 @@ def _of_both(
   """The arguments of ``from_arrays`` that two data sets give.
 
   Raises:
-    DataError: x or y names no column, or a list names one of arrays.
+    DataError: x or y names no column, or a list names one of arrays. The faults of
+      both are one error.
   """
   arrays: dict[str, PyTree] = {}
+  faults = Faults()
   for rows, arguments in (
     (train, ("x", "y", "client_ids")),
     (test, ("x_test", "y_test", "test_client_ids")),
   ):
     if rows is None and arguments[0] == "x_test":
       continue
-    column = columns(rows)
+    column = faults.attempt(columns, rows)
+    if column is FAULTY:
+      continue
     for argument, (option, choice) in zip(arguments, choices.items()):
-      if choice is not None:
-        items.check_flat(option, choice, column)
-        arrays[argument] = _gather(choice, column)
+      if choice is None:
+        continue
+      if faults.attempt(items.check_flat, option, choice, column) is not FAULTY:
+        arrays[argument] = faults.attempt(_gather, choice, column)
+  faults.raise_any(DataError)
   return arrays
 
 
@@ -114,6 +123,7 @@ def _as_classes(
   return examples._replace(encoding=Encoding(tuple(names))) if are_named else examples
 
 
+@memory.in_one_line("`dataset`", DataError)
 def from_hf(
   dataset: object,
   *,
@@ -156,10 +166,12 @@ def from_hf(
     fa.from_hf(load_dataset("mnist", split="train"), x="image", y="label")
   """
   choices = {"x": x, "y": y, "client": client}
+  faults = Faults()
   for option, choice in choices.items():
     if option != "client" or client is not None:
-      items.check_column_choice(option, choice, (str,))
-  refuse_unknown_options("from_hf", options)
+      faults.attempt(items.check_column_choice, option, choice, (str,))
+  faults.attempt(refuse_unknown_options, "from_hf", options)
+  faults.raise_any(DataError)
 
   def columns(rows):
     arrays = hugging_face.read_columns(
@@ -176,6 +188,7 @@ def from_hf(
   return _as_classes(arrays, options, names or ())
 
 
+@memory.in_one_line("`dataset`", DataError)
 def from_torch(
   dataset: object,
   *,
@@ -219,28 +232,24 @@ def from_torch(
   if client is not None and not isinstance(client, (int, str)):
     options["client_ids"], client = client, None
   choices = {"x": x, "y": y, "client": client}
+  faults = Faults()
   for option in ("x", "y"):
-    items.check_column_choice(option, choices[option], (int, str, np.integer))
-  refuse_unknown_options("from_torch", options)
+    faults.attempt(
+      items.check_column_choice, option, choices[option], (int, str, np.integer)
+    )
+  faults.attempt(refuse_unknown_options, "from_torch", options)
+  faults.raise_any(DataError)
   numbers = items.class_numbers(dataset)
   items.check_classes(numbers, items.class_numbers(test))
 
   def columns(rows):
-    option = "dataset" if rows is dataset else "test"
-    entries = items.read_items(rows, option)
-    examples = items.names_in(x)
-
-    @functools.cache
-    def column(name):
-      values = items.field(entries, name, option)
-      array = items.stack_rows(
-        values, f"`{option}`: the items' {name!r}", name in examples, channels_first
-      )
-      if name in examples:
-        items.check_numbers("x", name, array)
-      return array
-
-    return column
+    return items.read_fields(
+      rows,
+      "dataset" if rows is dataset else "test",
+      items.names_in(*choices.values()),
+      items.names_in(x),
+      channels_first,
+    ).__getitem__
 
   names = {number: name for name, number in numbers.items()}
   return _as_classes(

@@ -8,7 +8,8 @@ import numpy as np
 
 from fedjax_alg.data import items
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.errors import FAILURES, a_type, describe_error
+from fedjax_alg.data.examples import check_memory
+from fedjax_alg.errors import FAILURES, Faults, a_type, describe_error
 
 if TYPE_CHECKING:
   import datasets
@@ -75,21 +76,54 @@ def _images(rows: "datasets.Dataset", name: str, where: str) -> Iterator[object]
 
 
 def _numbers(rows: "datasets.Dataset", name: str, where: str) -> np.ndarray:
-  """A column without images, in the dtype that it is stored in."""
-  try:
-    array = np.asarray(rows.with_format("numpy")[name][:])
-  except FAILURES as error:  # whatever the caller's data raise
-    raise DataError(f"{where} cannot be read, {describe_error(error)}") from error
-  if array.dtype == object:
-    array = items.stack_rows(array, where, False)
+  """A column without images, in the dtype that it is stored in.
+
+  It is read a few rows at a time: the format of NumPy makes int64 of bytes, which
+  would be ids of tokens, and eight times as many bytes.
+  """
+  values = rows.with_format("numpy", columns=[name])
   dtype = str(getattr(_feature(rows, name), "dtype", ""))
-  if not _INTEGER.fullmatch(dtype):
-    return array
-  if array.dtype.kind == "f":  # what is missing among integers is NaN
+  stored = dtype if _INTEGER.fullmatch(dtype) else None
+
+  def read(begin: int) -> np.ndarray:
+    try:
+      return np.asarray(values[begin : begin + _CHUNK][name])
+    except FAILURES as error:  # whatever the caller's data raise
+      raise DataError(f"{where} cannot be read, {describe_error(error)}") from error
+
+  begins = range(0, len(rows), _CHUNK)
+  parts, array = [], np.zeros(0)
+  for begin in begins:
+    part = read(begin)
+    if part.dtype == object or part.shape[1:] != (array if begin else part).shape[1:]:
+      lists = (row for start in begins for row in read(start))
+      array = items.stack_rows(lists, where, False, count=len(rows))
+      return array if stored is None else _as_stored(array, stored, 0, where)
+    if stored is not None:
+      part = _as_stored(part, stored, begin, where)
+    if not begin and part.dtype.kind not in "US":
+      check_memory(
+        f"{where}: {len(rows):,} of them", float(len(rows)) * part[:1].nbytes
+      )
+      array = np.empty((len(rows), *part.shape[1:]), part.dtype)
+    if part.dtype.kind in "US":  # the texts of others may be longer
+      parts.append(part)
+      continue
+    array = array.astype(np.result_type(array, part), copy=False)
+    array[begin : begin + len(part)] = part
+  return np.concatenate(parts) if parts else array
+
+
+def _as_stored(array: np.ndarray, dtype: str, begin: int, where: str) -> np.ndarray:
+  """Whole numbers in the dtype that they are stored in.
+
+  Raises:
+    DataError: one is missing, which the format of NumPy makes NaN of.
+  """
+  if array.dtype.kind == "f":
     wrong = np.nonzero(~np.isfinite(array))[0]
     if len(wrong):
-      raise DataError(f"{where}: row {wrong[0]} is missing (None)")
-  # The format of NumPy makes int64 of bytes, which would be ids of tokens.
+      raise DataError(f"{where}: row {begin + wrong[0]} is missing (None)")
   return array.astype(dtype)
 
 
@@ -145,38 +179,46 @@ def read_columns(
 
   Raises:
     DataError: it is no ``Dataset``, a column is missing or cannot be read, or
-      a row has no value or another shape than the first.
+      a row has no value or another shape than the first; the faults of all columns
+      are one error.
   """
   _check(rows, option)
+  faults = Faults()
   if rows.format["type"] == "custom":
     values = _apply_transform(rows, names, option)
   else:
     values = {}
     for name in names:
       if name not in rows.column_names:
-        raise _no_column(option, name, rows.column_names)
-  arrays = {}
-  for name in names:
+        faults.add(_no_column(option, name, rows.column_names))
+    names = [name for name in names if name in rows.column_names]
+
+  def read(name: str) -> np.ndarray:
     where = f"`{option}`: the rows of {name!r}"
     if name not in values and type(_feature(rows, name)).__name__ != "Image":
-      arrays[name] = _numbers(rows, name, where)
+      array = _numbers(rows, name, where)
       if channels_first:
-        arrays[name] = items.channels_last(arrays[name])
+        array = items.channels_last(array)
     else:
-      arrays[name] = items.stack_rows(
+      array = items.stack_rows(
         values.pop(name) if name in values else _images(rows, name, where),
         where,
         name in examples,
         channels_first,
+        len(rows),
       )
     if name in examples:
-      items.check_numbers("x", name, arrays[name])
-      if class_names(rows, name) and arrays[name].dtype.kind == "i":
-        missing = np.argwhere(arrays[name] < 0)
+      items.check_numbers("x", name, array)
+      if class_names(rows, name) and array.dtype.kind == "i":
+        missing = np.argwhere(array < 0)
         if len(missing):
           raise DataError(
             f"{where}: row {missing[0][0]} has no class, a feature needs one"
           )
+    return array
+
+  arrays = {name: faults.attempt(read, name) for name in names}
+  faults.raise_any(DataError)
   return arrays
 
 

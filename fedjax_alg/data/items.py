@@ -1,18 +1,19 @@
 """Rows of other libraries, such as images and tensors, as one array."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping
 import numbers
 from typing import Any
 
 import numpy as np
 
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.errors import FAILURES, a_type, describe_error
+from fedjax_alg.data.examples import check_memory
+from fedjax_alg.errors import FAILURES, FAULTY, Faults, a_type, describe_error
 
 _PLAIN = (str, bytes, bool, int, float, complex, np.generic)
 #: Largest value of a pixel of 16 bits.
 _MOST = 65535
-_IMAGES = "images"
+_IMAGES, _TEXTS = "images", "texts"
 
 
 class _RowError(ValueError):
@@ -22,6 +23,11 @@ class _RowError(ValueError):
 def is_image(value: object) -> bool:
   """Whether a value is an image of PIL, which need not be installed."""
   return hasattr(value, "getbands") and hasattr(value, "convert")
+
+
+def is_foreign(value: object) -> bool:
+  """Whether a value is an image of PIL or a tensor, which NumPy may not read."""
+  return is_image(value) or hasattr(value, "detach")
 
 
 def names_in(*choices: object) -> list[Any]:
@@ -53,7 +59,7 @@ def check_column_choice(option: str, choice: object, kinds: tuple[type, ...]) ->
     kinds: what a name may be.
 
   Raises:
-    DataError: it is something else, or a list without a name.
+    DataError: it is something else, or a list without a name or with one twice.
   """
   if isinstance(choice, Mapping):
     for name, part in choice.items():
@@ -64,11 +70,16 @@ def check_column_choice(option: str, choice: object, kinds: tuple[type, ...]) ->
   where = f"`{where}`:" + (f" {key} is" if key else "")
   if not names:
     raise DataError(f"{where} [], names no column")
-  for name in names:
+  for place, name in enumerate(names):
     if not isinstance(name, kinds):
       raise DataError(
         f"{where} {a_type(name)}, must be the name of a column, "
         "a list or a dictionary of names"
+      )
+    if name in names[:place]:
+      raise DataError(
+        f"{where.removesuffix(' is')} names column {name!r} twice, leave one of "
+        "them out"
       )
 
 
@@ -127,6 +138,17 @@ def _pixels(image: Any, examples: bool) -> tuple[np.ndarray, str]:
   return array, f"{_IMAGES} of mode {mode}"
 
 
+def of_tensor(value: Any) -> Any:
+  """A tensor of torch, perhaps of another device, as NumPy reads it; others as is."""
+  if not (hasattr(value, "detach") and hasattr(value, "cpu")):
+    return value
+  try:
+    tensor = value.detach().cpu()
+    return tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
+  except Exception:  # pylint: disable=broad-exception-caught
+    return value  # said where it is read
+
+
 def _array(value: Any, examples: bool) -> tuple[np.ndarray, str]:
   """A value as an array, and what only rows of one kind have.
 
@@ -142,10 +164,7 @@ def _array(value: Any, examples: bool) -> tuple[np.ndarray, str]:
     if len({part.shape for part in parts}) > 1 or len(set(kinds)) > 1:
       raise _RowError("has parts of different shapes or kinds")
     return np.stack(parts), kinds[0]
-  if hasattr(value, "detach"):  # a tensor, perhaps of another device
-    value = value.detach().cpu()
-    if str(value.dtype) == "torch.bfloat16":
-      value = value.float()
+  value = of_tensor(value)
   if np.ma.is_masked(value):
     raise _RowError("has masked values")
   array = np.asarray(value)
@@ -164,12 +183,16 @@ def _array(value: Any, examples: bool) -> tuple[np.ndarray, str]:
       else f"is {a_type(value)}, a number, a text or an array is needed"
     )
   if array.dtype.kind in "US":
-    return array, "texts"
+    return array, _TEXTS
   return array, "uint8" if examples and array.dtype == np.uint8 else "numbers"
 
 
 def stack_rows(
-  rows: Iterable[object], where: str, examples: bool, channels_first: bool = False
+  rows: Any,
+  where: str,
+  examples: bool,
+  channels_first: bool = False,
+  count: int | None = None,
 ) -> np.ndarray:
   """Makes one array of rows of one shape and kind.
 
@@ -181,43 +204,90 @@ def stack_rows(
       do later; of targets the numbers stay, which may be classes.
     channels_first: whether rows of three axes are [c, H, W], unless they are
       images of PIL.
+    count: the number of rows; None: their length.
 
   Returns:
     [n, ...], images [n, H, W, c].
 
   Raises:
     DataError: a row cannot be read, or has another shape or kind than the
-      first.
+      first; or the rows do not fit into memory.
   """
-  arrays: list[np.ndarray] = []
-  first = ""
-  for number, row in enumerate(rows):
+  stack = _Stack(where, examples, len(rows) if count is None else count)
+  for row in rows:
+    stack.add(row)
+  return stack.array(channels_first)
+
+
+class _Stack:
+  """Rows of one shape and kind, which become one array without a second copy."""
+
+  def __init__(self, where: str, examples: bool, count: int):
+    """Begins without a row; see ``stack_rows``."""
+    self._where, self._examples, self._count = where, examples, count
+    self._number, self._shape, self._kind = 0, (), ""
+    self._dtypes: dict[np.dtype, None] = {}
+    self._array = np.zeros(0)
+    self._texts: list[np.ndarray] = []
+
+  def add(self, row: object) -> None:
+    """Adds a row; raises a ``DataError`` as ``stack_rows`` does."""
+    where, number = self._where, self._number
     try:
-      array, kind = _array(row, examples)
+      array, kind = _array(row, self._examples)
     except _RowError as error:
       raise DataError(f"{where}: row {number} {error}") from error
     except FAILURES as error:  # whatever the caller's data raise
       raise DataError(
         f"{where}: row {number} cannot be read, {describe_error(error)}"
       ) from error
-    first = first or kind
+    if not number:
+      self._begin(array, kind)
     for name, start, now in (
-      ("shapes", arrays[0].shape if arrays else array.shape, array.shape),
-      ("kinds", first, kind),
+      ("shapes", self._shape, array.shape),
+      ("kinds", self._kind, kind),
     ):
       if start != now:
         raise DataError(
           f"{where} have different {name}, {start} in row 0 and {now} in row {number}"
         )
-    arrays.append(array)
-  if not arrays:
-    raise DataError(f"{where}: there are none")
-  array = np.stack(arrays)
-  return (
-    channels_last(array)
-    if (channels_first and not first.startswith(_IMAGES))
-    else array
-  )
+    if kind == _TEXTS:
+      self._texts.append(array)  # each of its own length
+    else:
+      self._put(array)
+    self._number += 1
+
+  def _begin(self, array: np.ndarray, kind: str) -> None:
+    self._shape, self._kind = array.shape, kind
+    if kind == _TEXTS:
+      return
+    check_memory(
+      f"{self._where}: {self._count:,} of them", float(self._count) * array.nbytes
+    )
+    self._array = np.empty((self._count, *array.shape), array.dtype)
+    self._dtypes[array.dtype] = None
+
+  def _put(self, array: np.ndarray) -> None:
+    if array.dtype not in self._dtypes:
+      self._dtypes[array.dtype] = None
+      try:
+        dtype = np.result_type(*self._dtypes)
+      except TypeError:
+        raise DataError(
+          f"{self._where} have different kinds, {self._array.dtype} in row 0 and "
+          f"{array.dtype} in row {self._number}"
+        ) from None
+      self._array = self._array.astype(dtype)
+    self._array[self._number] = array
+
+  def array(self, channels_first: bool) -> np.ndarray:
+    """The rows; raises a ``DataError`` if there are none."""
+    if not self._number:
+      raise DataError(f"{self._where}: there are none")
+    array = np.stack(self._texts) if self._texts else self._array[: self._number]
+    if channels_first and not self._kind.startswith(_IMAGES):
+      return channels_last(array)
+    return array
 
 
 def channels_last(array: np.ndarray) -> np.ndarray:
@@ -225,18 +295,28 @@ def channels_last(array: np.ndarray) -> np.ndarray:
   return np.moveaxis(array, 1, -1) if array.ndim == 4 else array
 
 
-def read_items(rows: object, option: str) -> list[Any]:
-  """Reads all items of a data set, each of them once.
+def read_fields(
+  rows: object,
+  option: str,
+  names: Collection[Hashable],
+  examples: Collection[Hashable],
+  channels_first: bool = False,
+) -> dict[Hashable, np.ndarray]:
+  """Reads fields of all items of a data set, each item once.
 
   Args:
-    rows: has ``__len__`` and ``__getitem__``.
+    rows: has ``__len__`` and ``__getitem__``; its items are tuples or dictionaries.
     option: the argument, for messages.
+    names: places or names of the fields.
+    examples: those of them that are features; see ``stack_rows``.
+    channels_first: see ``stack_rows``.
 
   Returns:
-    The items.
+    Name -> [n, ...].
 
   Raises:
-    DataError: it has no length or no items, or one cannot be read.
+    DataError: it has no length or no items, an item cannot be read, items lack
+      fields, or see ``stack_rows``; the faults of all fields are one error.
   """
   if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
     raise DataError(f"`{option}`: {a_type(rows)}, must have __len__ and __getitem__")
@@ -248,38 +328,40 @@ def read_items(rows: object, option: str) -> list[Any]:
     ) from error
   if not number:
     raise DataError(f"`{option}`: {a_type(rows)} without items")
-  items = []
+  stacks = {
+    name: _Stack(f"`{option}`: the items' {name!r}", name in examples, number)
+    for name in names
+  }
+  faults = Faults()
+
+  def add(name: Hashable, item: Any, place: int) -> None:
+    try:
+      value = item[name]
+    except FAILURES as error:  # whatever the caller's data raise
+      raise DataError(
+        f"`{option}`: its items have no {name!r} (item {place} is {a_type(item)})"
+      ) from error
+    stacks[name].add(value)
+
   for place in range(number):
     try:
-      items.append(rows[place])
+      item = rows[place]
     except FAILURES as error:  # whatever the caller's data raise
       raise DataError(
         f"`{option}`: item {place} of {number} (its len) cannot "
         f"be read, {describe_error(error)}"
       ) from error
-  return items
-
-
-def field(items: Sequence[Any], name: Hashable, option: str) -> list[object]:
-  """Takes one field of all items.
-
-  Args:
-    items: tuples or dictionaries.
-    name: place or name of the field.
-    option: the argument, for messages.
-
-  Raises:
-    DataError: an item does not have it.
-  """
-  values = []
-  for place, item in enumerate(items):
-    try:
-      values.append(item[name])
-    except FAILURES as error:  # whatever the caller's data raise
-      raise DataError(
-        f"`{option}`: its items have no {name!r} (item {place} is {a_type(item)})"
-      ) from error
-  return values
+    for name in list(stacks):
+      if faults.attempt(add, name, item, place) is FAULTY:
+        del stacks[name]
+    if not stacks:
+      break
+  arrays = {name: stack.array(channels_first) for name, stack in stacks.items()}
+  for name in examples:
+    if name in arrays:
+      faults.attempt(check_numbers, "x", name, arrays[name])
+  faults.raise_any(DataError)
+  return arrays
 
 
 def class_numbers(rows: object) -> dict[str, int]:

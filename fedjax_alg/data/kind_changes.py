@@ -12,7 +12,7 @@ from fedjax_alg import own, tasks
 from fedjax_alg.data import store
 from fedjax_alg.data.boundaries import label_by_concept
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.examples import Examples, check_memory
 from fedjax_alg.data.features import none as as_float32
 from fedjax_alg.data.kinds import STREAM, KindChange, count_kinds
 from fedjax_alg.data.partition import Partition
@@ -160,7 +160,10 @@ def _checked(
   for name, old_tree, new_tree in zip("xy", before, after):
 
     def check(old: np.ndarray, new: Any, name: str = name) -> np.ndarray:
-      new = np.asarray(new)
+      try:
+        new = own.real_array(new)
+      except ValueError as error:
+        raise DataError(f"{label} returned {name} of {error}") from None
       if new.shape != old.shape:
         raise DataError(
           f"{label} returned {name} of shape {new.shape}, must be {old.shape}"
@@ -437,6 +440,11 @@ def repeat_for_kinds(
   if examples.kind_train is not None:
     raise DataError(f"{label} says the kind of each example")
   number = count_kinds(change, shares)
+  arrays = store.arrays((examples.x_train, examples.y_train, examples.x_test))
+  check_memory(
+    f"{change.label}, `kind_data`=all: {number:,} times the examples",
+    float(number) * sum(array.nbytes for array in arrays),
+  )
   rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM, 2)))
   fields: dict[str, Any] = {}
   for split, rows in zip(("train", "test"), examples.rows):

@@ -122,12 +122,13 @@ def check_present(values: np.ndarray, subject: str) -> None:
   refuse_missing(_missing_rows(values), subject)
 
 
-def refuse_missing(rows: np.ndarray, subject: str) -> None:
+def refuse_missing(rows: np.ndarray, subject: str, advice: str = "") -> None:
   """Says which values are missing, if any are.
 
   Args:
     rows: the numbers of their rows.
     subject: see ``check_present``.
+    advice: how they can be filled, for the message.
 
   Raises:
     DataError: there are rows.
@@ -136,7 +137,7 @@ def refuse_missing(rows: np.ndarray, subject: str) -> None:
     raise DataError(
       f"{subject} has {len(rows)} missing value{'s' * (len(rows) > 1)} "
       f"(None, NaN, NaT or NA), the first in row {rows[0]}: fill them "
-      "or leave these rows out"
+      f"or leave these rows out{advice}"
     )
 
 
@@ -200,7 +201,8 @@ def encode_labels(
   raise DataError(
     f"{subject} has {plain[row]!r} in row {row}, which is none of the "
     f"{len(names)} names of {source} ({listed}"
-    f"{', ...' * (len(names) > _LISTED)})"
+    f"{', ...' * (len(names) > _LISTED)}): leave such rows out, or have examples of "
+    "all names there"
   )
 
 

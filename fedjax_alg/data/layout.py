@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from fedjax_alg import memory
 from fedjax_alg.base import Array, ClientData, Cohort, Shard
 from fedjax_alg.data import store
 from fedjax_alg.data.store import Coded
@@ -23,7 +24,8 @@ PADDING_ROWS = 512
 #: Alignment in bytes of memory that XLA's CPU client can use without a copy.
 ALIGNMENT = 64
 
-_CHUNK = 4096
+#: Most rows, and values, that are copied at a time: temporaries stay small.
+_CHUNK, _CHUNK_VALUES = 4096, 2**22
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
@@ -108,7 +110,7 @@ def client_data(
       store.map_arrays(
         lambda *parts: _arrange(parts, order, places, keep_bytes, int_kinds), *trees
       )
-      for trees, int_kinds in ((examples, "i"), (targets, "iub"))
+      for trees, int_kinds in zip((examples, targets), _INTEGERS)
     ),
     np.asarray(offset, np.int32),
     np.asarray(size, np.int32),
@@ -129,23 +131,55 @@ def _arrange(
 
   Dtypes of a kind in ``int_kinds`` become int32.
   """
-  dtype: type[np.generic] = np.int32 if parts[0].dtype.kind in int_kinds else np.float32
+  dtype = _dtype_of(parts[0], keep_bytes, int_kinds)
   coded = next((part for part in parts if isinstance(part, Coded)), None)
   if coded is not None and keep_bytes:
-    parts, dtype = tuple(part.codes for part in parts), np.uint8
+    parts = tuple(part.codes for part in parts)
   rows = aligned_zeros((places, *parts[0].shape[1:]), dtype)
-  for begin in range(0, len(order), _CHUNK):  # temporaries stay small
-    chunk = order[begin : begin + _CHUNK]
+  pages = list(map(memory.Pages, parts))
+  step = min(_CHUNK, max(1, _CHUNK_VALUES // max(1, math.prod(rows.shape[1:]))))
+  for begin in range(0, len(order), step):
+    chunk = order[begin : begin + step]
     target = rows[begin : begin + len(chunk)]
     if len(parts) == 1:
       target[...] = parts[0][chunk]
+      pages[0].read(len(chunk))
       continue
     first = 0
     for part in parts:
       inside = (chunk >= first) & (chunk < first + len(part))
       target[inside] = part[chunk[inside] - first]
       first += len(part)
+    for of_part in pages:
+      of_part.read(len(chunk))
   return Coded(rows, coded.values) if coded is not None and keep_bytes else rows
+
+
+#: The dtypes that become int32: of examples, and of targets.
+_INTEGERS = ("i", "iub")
+
+
+def _dtype_of(part: Any, keep_bytes: bool, int_kinds: str) -> type[np.generic]:
+  """The dtype of the rows of an array."""
+  if keep_bytes and isinstance(part, Coded):
+    return np.uint8
+  return np.int32 if part.dtype.kind in int_kinds else np.float32
+
+
+def row_nbytes(x: PyTree, y: PyTree, keep_bytes: bool = True) -> int:
+  """The memory that a row takes in what ``client_data`` makes.
+
+  Args:
+    x: see ``client_data``.
+    y: see ``client_data``.
+    keep_bytes: see ``client_data``.
+  """
+  return sum(
+    math.prod(array.shape[1:])
+    * np.dtype(_dtype_of(array, keep_bytes, int_kinds)).itemsize
+    for tree, int_kinds in zip((x, y), _INTEGERS)
+    for array in store.arrays(tree)
+  )
 
 
 def num_example_rows(rows: ClientData | Shard) -> int:

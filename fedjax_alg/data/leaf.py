@@ -14,6 +14,7 @@ from fedjax_alg import files
 from fedjax_alg.data import characters
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.errors import Faults
 from fedjax_alg.files import expand_path
 from fedjax_alg.tasks.classification import MAX_CLASSES
 
@@ -67,11 +68,16 @@ def load_leaf(path: str | os.PathLike) -> Examples:
       " folder with train/*.json and test/*.json is needed"
     )
   ids = {user: i for i, user in enumerate(dict.fromkeys((*train, *test)))}
-  for user in ids:
-    if not any(len(of[user][1]) for of in (train, test) if user in of):
-      raise DataError(
-        f"`data_path`={path}: user {user!r} has no data; leave such users out"
-      )
+  empty = [
+    user
+    for user in ids
+    if not any(len(of[user][1]) for of in (train, test) if user in of)
+  ]
+  if empty:
+    listed = ", ".join(map(repr, empty[:20])) + ", ..." * (len(empty) > 20)
+    raise DataError(
+      f"`data_path`={path}: user {listed} has no data; leave such users out"
+    )
   users = [x for x, _ in (*train.values(), *test.values()) if len(x)]
   shapes = {x.shape[1:] for x in users}
   if len({x.dtype for x in users}) != 1:
@@ -229,10 +235,12 @@ def _read_file(path: pathlib.Path, kinds: _Kinds) -> _Users:
       " numbers, one for each of the users"
     )
   result: _Users = {}
+  faults = Faults()
   for user in map(str, users):
     if user in result:
-      raise DataError(f"`data_path`={path}: user {user!r} appears twice")
-    result[user] = _read_user(path, user, data.get(user))
+      faults.add(DataError(f"`data_path`={path}: user {user!r} appears twice"))
+    result[user] = faults.attempt(_read_user, path, user, data.get(user))
+  faults.raise_any(DataError)
   _note_counts(path, result, counts)
   _add_kinds(path, content.get("kind_ids"), list(result), kinds)
   return result

@@ -1,6 +1,7 @@
 """Loads the digits of scikit-learn and the user's own .npz."""
 
 from collections.abc import Sequence
+import errno
 import importlib.util
 import os
 import pathlib
@@ -166,6 +167,8 @@ def read_named_arrays(
   try:
     arrays = npz.read_npz(path, names)
   except OSError as error:
+    if error.errno == errno.EFBIG:
+      raise DataError(f"{where}: {error.strerror}") from error
     raise DataError(
       f"{where}: no such file, or not readable; an .npz with {needed} is needed"
     ) from error

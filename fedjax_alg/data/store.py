@@ -6,7 +6,7 @@ bytes are kept, and the rows of a mini-batch or a block become float32 when
 they are read (``gather_rows``). The values are the same bit for bit.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import dataclasses
 import math
 from typing import Any, TypeGuard
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedjax_alg.data.errors import DataError
+from fedjax_alg.memory import row_chunks
 from fedjax_alg.typing import AnyArray, PyTree
 
 STORES = ("auto", "float32", "uint8")
@@ -40,8 +41,6 @@ _SCALES = (
   IMAGE_SCALE,
   *(_scale(1 / parts) for parts in (255, *(2**k for k in range(9)))),
 )
-
-_CHUNK = 2**18  # values at a time: temporaries stay small
 
 
 @jax.tree_util.register_dataclass
@@ -210,13 +209,6 @@ def _all_plain(
   arrays: tuple[np.ndarray, ...] | tuple[Coded, ...],
 ) -> TypeGuard[tuple[np.ndarray, ...]]:
   return not all(isinstance(array, Coded) for array in arrays)
-
-
-def row_chunks(array: np.ndarray) -> Iterator[slice]:
-  """Slices of some rows each, which together are all rows of an array."""
-  step = max(1, _CHUNK // max(1, math.prod(array.shape[1:])))
-  for start in range(0, len(array), step):
-    yield slice(start, start + step)
 
 
 def _encode_exactly(

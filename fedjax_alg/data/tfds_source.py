@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_alg.data import cache
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.examples import Examples, check_memory
 from fedjax_alg.errors import did_you_mean, reason
 from fedjax_alg.files import expand_path
 
@@ -364,6 +364,9 @@ def _decode_split(
   for row, record in enumerate(records(directory, split)):
     image = record["image"]
     if not row:
+      check_memory(
+        f"{where}: {count:,} images of shape {image.shape}", float(count) * image.nbytes
+      )
       x = np.empty((count, *image.shape), image.dtype)
     if image.dtype != np.uint8:
       raise DataError(f"{where} has images {image.dtype}, only uint8 is read")

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import tasks, trees
+from fedjax_alg import own, tasks, trees
 from fedjax_alg.base import (
   NEVER,
   Algorithm,
@@ -331,12 +331,16 @@ def make_measures(
 
 
 def _check_measure(fn: Measure, params: Params, shards: Shard) -> None:
-  """Refuses a measure that returns no dictionary."""
-  if not isinstance(jax.eval_shape(fn, params, *objective.block_shapes(shards)), dict):
-    raise OptionError(
-      f"`evaluate`={getattr(fn, '__name__', fn)}: must return "
-      "a dictionary, name -> sums"
-    )
+  """Refuses a measure that returns no dictionary of real numbers."""
+  label = f"`evaluate`={getattr(fn, '__name__', fn)}:"
+  sums = jax.eval_shape(fn, params, *objective.block_shapes(shards))
+  if not isinstance(sums, dict):
+    raise OptionError(f"{label} must return a dictionary, name -> sums")
+  for name, leaf in sums.items():
+    try:
+      own.check_real(leaf.dtype)
+    except (AttributeError, ValueError) as error:
+      raise OptionError(f"{label} returns {name} of {error}") from None
 
 
 def _sum_at_clients(

@@ -19,7 +19,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 import threadpoolctl
 
-from fedjax_alg import split
+from fedjax_alg import memory, split
 from fedjax_alg.data import layout
 from fedjax_alg.engine.owned import AXIS, PROCESSES
 from fedjax_alg.errors import OptionError
@@ -182,6 +182,14 @@ def platform(mesh: Mesh | None) -> str:
     mesh: the devices; None means the default device.
   """
   return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+
+
+def memory_limit() -> memory.Limit:
+  """The most memory that a device can have; on a CPU that of the host."""
+  stats = jax.local_devices()[0].memory_stats()
+  if stats and "bytes_limit" in stats:
+    return memory.Limit(int(stats["bytes_limit"]), "the device has")
+  return memory.host()
 
 
 def permute_rows(array: jax.Array, order: np.ndarray, mesh: Mesh | None) -> Any:

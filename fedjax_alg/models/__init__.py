@@ -29,7 +29,12 @@ from fedjax_alg.models.models import (
   from_flax,
   make_model,
 )
-from fedjax_alg.models.resolve import OPTIONS, as_model, load_model
+from fedjax_alg.models.resolve import (
+  OPTIONS,
+  as_model,
+  check_model_name,
+  load_model,
+)
 from fedjax_alg.tasks import cross_entropy
 
 __all__ = [
@@ -45,6 +50,7 @@ __all__ = [
   "Stack",
   "as_model",
   "check_layers",
+  "check_model_name",
   "cross_entropy",
   "forward_flops",
   "from_flax",

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import tasks
+from fedjax_alg import own, tasks
 from fedjax_alg.base import Array, Key, Model, Params
 from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error
 from fedjax_alg.models.flops import forward_flops
@@ -295,11 +295,16 @@ def _check_own(task: tasks.Task, outputs: PyTree, y: PyTree) -> None:
     rows,
     jax.ShapeDtypeStruct((ROWS,), jnp.bool_),
   )
+  label = f"`task`={task.name}: its"
+  for name, leaf in sums.items():
+    _check_real(leaf, f"{label} sums gives {name} of")
   ranks = _ranks_of_nothing(task, outputs, y)
   with user_code(f"values of the task {task.name}"):
     values = task.measured(
       {**{name: np.zeros((2, *leaf.shape)) for name, leaf in sums.items()}, **ranks}
     )
+  for name, value in values.items():
+    _check_real(np.asarray(value), f"{label} values gives {name} of")
   for name in task.better:
     shape = np.shape(values[name]) if name in values else None
     if shape != (2,):
@@ -320,6 +325,13 @@ def _ranks_of_nothing(
   scores = _shape_of(task.scores, f"scores of the task {task.name}", outputs, y)
   nothing = {name: np.zeros(0, leaf.dtype) for name, leaf in scores.items()}
   return dict(task.ranks(nothing, np.zeros(0, np.int64), 2))
+
+
+def _check_real(leaf: Any, label: str) -> None:
+  try:
+    own.check_real(leaf.dtype)
+  except ValueError as error:
+    raise OptionError(f"{label} {error}") from None
 
 
 def _check_further(

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 import numpy as np
 
-from fedjax_alg import trees
+from fedjax_alg import memory, trees
 from fedjax_alg.base import Array, Layer, Model, Params
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import roles
@@ -84,10 +84,19 @@ def draw(
     )
   d, rng = math.prod(input_shape), np.random.default_rng(seed)
   if name == "buckets":
+    memory.refuse(
+      f"`bit_thresholds`: the order of {len(thresholds):,} bits of {d:,} numbers",
+      8.0 * d * len(thresholds),
+    )
     return _buckets(rng.permutation(d * len(thresholds)), thresholds, group_size)
   variance = 1.0
   if name == "fourier":
     variance = 2.0 * (1.0 / d if rbf_gamma is None else rbf_gamma)
+  # It is drawn, and scaled.
+  memory.refuse(
+    f"`num_features`={num_features}: Omega [{d}, {num_features}]",
+    2 * 8.0 * d * num_features,
+  )
   omega = np.sqrt(variance) * rng.standard_normal((d, num_features))
   offset = rng.uniform(0.0, 2.0 * np.pi, num_features) if name == "fourier" else None
   return random_features(omega, offset)

@@ -16,6 +16,7 @@ from flax import linen as nn
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_alg import memory
 from fedjax_alg.base import Array, Layer, Params
 from fedjax_alg.models.layers import one_row
 
@@ -24,6 +25,10 @@ _SEED = 0
 
 def _draw(block: int, d: int, width: int) -> tuple[np.ndarray, np.ndarray]:
   """(B_t [d, F], b_t [F])."""
+  memory.refuse(
+    f"`block_features`={width}: the fixed weights [{d}, {width}] of a block",
+    8.0 * d * width,
+  )
   rng, bound = np.random.default_rng((_SEED, block)), 1.0 / math.sqrt(d)
   return rng.uniform(-bound, bound, (d, width)), rng.uniform(-bound, bound, width)
 

@@ -13,7 +13,13 @@ import numpy as np
 
 from fedjax_alg import own, tasks
 from fedjax_alg.base import Array, Model
-from fedjax_alg.errors import OptionError, a_type, check_known, did_you_mean
+from fedjax_alg.errors import (
+  OptionError,
+  a_type,
+  check_known,
+  did_you_mean,
+  library_of,
+)
 from fedjax_alg.models import adapt
 from fedjax_alg.models.models import MODELS, from_flax, make_model
 from fedjax_alg.typing import DTypes, PyTree, Shapes
@@ -145,8 +151,9 @@ def _build(
 ) -> Model:
   if own.is_own(model):
     model = load_model(model)
+  _refuse_foreign(model)
   if isinstance(model, str):
-    check_known("model", model, MODELS)
+    check_model_name(model)
     return make_model(model, input_shape, num_classes, task=task, **options)
   if isinstance(model, Model):
     return model
@@ -173,10 +180,46 @@ def _build(
 
     return from_nnx(model, input_shape, input_dtype=input_dtype, task=task)
   raise OptionError(
-    f"`model`: {type(model).__name__} given; must be a name (one of "
+    f"`model`: {a_type(model)} given; must be a name (one of "
     f"{', '.join(MODELS)}), a base.Model, a flax.linen module, or a flax.nnx "
     "module or what makes one of nnx.Rngs"
   )
+
+
+#: The endings of files that have parameters, and no model.
+_OF_PARAMETERS = tuple(".pt .pth .bin .ckpt .safetensors .npz .h5 .keras .onnx".split())
+_MUST = (
+  "must be a flax.linen or flax.nnx module, functions (models.from_functions), or one "
+  "of " + ", ".join(MODELS)
+)
+
+
+def check_model_name(model: str) -> None:
+  """Refuses a text that names no model of ``MODELS``.
+
+  Raises:
+    OptionError: it names none; of a file of parameters the message says so.
+  """
+  if model not in MODELS and model.lower().endswith(_OF_PARAMETERS):
+    raise OptionError(
+      f"`model`={model}: a file of parameters (given as `init`) is no model, {_MUST}"
+    )
+  check_known("model", model, MODELS)
+
+
+def _refuse_foreign(model: object) -> None:
+  """Refuses models of other libraries.
+
+  A module of torch can be called, and would be taken for a function that makes a
+  model.
+
+  Raises:
+    OptionError: it is one of these.
+  """
+  library = library_of(model)
+  if library:
+    kind = model.__name__ if isinstance(model, type) else type(model).__name__
+    raise OptionError(f"`model`: {kind} is of {library}, {_MUST}")
 
 
 def load_model(text: str) -> Any:

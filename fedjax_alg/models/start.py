@@ -65,6 +65,21 @@ def _of_one_model(
   return {name: array[0] if name in shapes else array for name, array in arrays.items()}
 
 
+#: A message lists so many leaves at most.
+_LISTED = 8
+
+
+def describe_leaves(model: Model) -> str:
+  """The names and shapes of a model's leaves, for messages."""
+  full_model = model if model.roles is None else model.roles.whole
+  shapes = adapt.params_shapes(full_model.init)
+  texts = [
+    f"{name} {list(leaf.shape)}"
+    for name, leaf in zip(roles.leaf_paths(shapes), jax.tree.leaves(shapes))
+  ]
+  return ", ".join(texts[: 2 * _LISTED]) + ", ..." * (len(texts) > 2 * _LISTED)
+
+
 def match_arrays(
   model: Model, arrays: Mapping[str, np.ndarray], only: Sequence[str], label: str
 ) -> Params:
@@ -110,7 +125,8 @@ def match_arrays(
     ]
 
   def format_names(names):
-    return ", ".join(sorted(names)[:8])
+    listed = [name or "an array without a name" for name in sorted(names)]
+    return ", ".join(listed[:_LISTED]) + ", ..." * (len(listed) > _LISTED)
 
   part = "" if only else " (`init_only` names the part to take)"
   by_leaf = _of_one_model(
@@ -122,23 +138,28 @@ def match_arrays(
     },
     label,
   )
-  leaves = []
+  leaves, missing, faults = [], [], []
   for name, take, leaf in zip(names, selected, jax.tree.leaves(shapes)):
     drawn = name in statistics or (full_model.kinds or {}).get(name) == lora.KIND
     take = take and (name in by_leaf or not drawn)
     if take and name not in by_leaf:
-      raise OptionError(f"{label}: has no {name}, it has {format_names(by_leaf)}{part}")
-    if take and by_leaf[name].shape != leaf.shape:
-      raise OptionError(
-        f"{label}: {name} is {list(by_leaf[name].shape)}, and "
-        f"{list(leaf.shape)} in the model{part}"
+      missing.append(name)
+    elif take and by_leaf[name].shape != leaf.shape:
+      faults.append(
+        f"{name} is {list(by_leaf[name].shape)}, and {list(leaf.shape)} in the model"
       )
-    leaves.append(by_leaf[name] if take else None)
+    leaves.append(by_leaf[name] if take and name in by_leaf else None)
+  if missing:
+    faults.append(f"has no {format_names(missing)}, it has {format_names(by_leaf)}")
   unknown = sorted(set(by_leaf) - set(names))
-  if unknown and not only:
-    raise OptionError(
-      f"{label}: has {format_names(unknown)}, which the model does not have{part}"
-    )
+  if unknown and not only and not missing:
+    faults.append(f"has {format_names(unknown)}, which the model does not have")
+  if faults:
+    needed = ""
+    if missing and unknown:
+      needed = f"; the model has {describe_leaves(full_model)}"
+    others = "; ..." * (len(faults) > _LISTED)
+    raise OptionError(f"{label}: {'; '.join(faults[:_LISTED])}{others}{needed}{part}")
   return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 

@@ -7,6 +7,7 @@ sep="/")`` is the tree of a linen module. docs/models.md has the lines for
 """
 
 from collections.abc import Callable, Mapping
+import errno
 import functools
 import hashlib
 import importlib
@@ -29,6 +30,7 @@ from fedjax_alg.errors import (
   RunFolderError,
   a_type,
   check_one_of,
+  library_of,
   reason,
 )
 from fedjax_alg.records import checksums
@@ -41,6 +43,20 @@ Arrays = dict[str, np.ndarray]
 FINAL = "final.msgpack"
 
 
+#: What to do with the parameters of another library.
+_CONVERT = (
+  "give float arrays of NumPy under the names of the model's leaves and in their "
+  "shapes (weights of torch are often transposed)"
+)
+
+
+class ForeignError(OptionError):
+  """Parameters of another library, which have other names and layouts.
+
+  Who knows the model says which names are needed (``runs.plan``).
+  """
+
+
 def flatten(params: Params, label: str = "the parameters") -> Arrays:
   """The leaves of a tree by their names.
 
@@ -49,13 +65,21 @@ def flatten(params: Params, label: str = "the parameters") -> Arrays:
     label: what it is, for messages.
 
   Raises:
+    ForeignError: it is of another library, such as torch.
     OptionError: there is no leaf, or one is no array of finite floats.
   """
   arrays: Arrays = {}
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
     name = jax.tree_util.keystr(path, simple=True, separator="/")
+    which = f"{name} is" if name else "is"
+    library = library_of(leaf)
+    if library:
+      raise ForeignError(f"{label}: {which} {a_type(leaf)} of {library}: {_CONVERT}")
     if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
-      raise OptionError(f"{label}: {name} is {a_type(leaf)}, must be an array")
+      raise OptionError(
+        f"{label}: {which} {a_type(leaf)}, must be an array"
+        + " or a tree of arrays" * (not name)
+      )
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
       raise OptionError(f"{label}: {name} is {leaf.dtype}, must be floats")
     arrays[name] = np.asarray(leaf).astype(np.float32, copy=False)
@@ -270,6 +294,8 @@ def _read(
       library = importlib.import_module("orbax.checkpoint")
       with library.StandardCheckpointer() as checkpointer:
         tree = checkpointer.restore(path)
+    elif writer := _library_of_file(path):
+      raise ForeignError(f"{label}: a file of {writer}: {_CONVERT}")
     elif zipfile.is_zipfile(path):
       tree = npz.read_npz(path)
     else:
@@ -277,11 +303,31 @@ def _read(
   except OptionError:
     raise
   except Exception as error:  # each format has errors of its own
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+      raise
     raise OptionError(
       f"{label}: damaged, or neither safetensors, npz, orbax nor a run"
     ) from error
   arrays = flatten(tree, label)
   return arrays, hash_arrays(arrays)
+
+
+def _library_of_file(path: pathlib.Path) -> str:
+  """Which other library has written a file; "": none that is known by its begin."""
+  with files.open_regular(path) as file:
+    begin = file.read(8)
+  if begin.startswith(b"\x89HDF"):
+    return "Keras or another library (HDF5)"
+  if begin[:1] == b"\x80" and begin[1:2] in b"\x02\x03\x04\x05":
+    return "pickle (torch.save writes such files, too), which is never loaded"
+  if zipfile.is_zipfile(path):
+    with zipfile.ZipFile(path) as members:
+      names = members.namelist()
+    if any(name.endswith("/data.pkl") for name in names):
+      return "torch.save"
+    if any(name.endswith(".weights.h5") for name in names):
+      return "Keras"
+  return ""
 
 
 #: The types of safetensors that are floats; NumPy has no name for some.
@@ -313,6 +359,8 @@ def _read_safetensors(path: pathlib.Path, label: str) -> Arrays:
   )
   if len(set(names)) < len(names):
     raise ValueError("two arrays of the same name")
+  if any(name.endswith("num_batches_tracked") for name in names):
+    raise ForeignError(f"{label}: a state_dict of torch: {_CONVERT}")
   for name, array in read:
     if array["dtype"] not in _FLOATS:
       raise OptionError(

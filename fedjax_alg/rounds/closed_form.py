@@ -208,7 +208,19 @@ def make_closed_form(
     lambda state: state.models,
     (lambda state: state.member) if grouping.num_groups > 1 else None,
     revise=functools.partial(_revise, method) if store_sums else None,
+    sums=functools.partial(_zero_sums, method),
   )
+
+
+def _zero_sums(method: _Method, num_classes: int) -> list[Sums]:
+  """The sums of every step of no clients, [K, ...]."""
+  zeros: list[Sums] = _in_double(
+    lambda: [
+      trees.repeat(step.statistics.zero(num_classes), method.num_groups)
+      for step in method.steps
+    ]
+  )()
+  return zeros
 
 
 def _init(method: _Method, params: Params, spec: FedSpec, key: Key) -> Any:

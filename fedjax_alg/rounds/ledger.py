@@ -13,6 +13,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Model, Work
 from fedjax_alg.client.minibatches import batches_per_epoch
 from fedjax_alg.client.update import ClientUpdate
+from fedjax_alg.errors import OptionError
 from fedjax_alg.least_squares.closed_form import (
   ClosedFormStep,
   LayerCost,
@@ -79,6 +80,9 @@ def count_work(
   )
 
 
+#: The most floats of a message: costs are counted in int32.
+MAX_FLOATS = 2**31 - 1
+
 #: Fields of ``LayerCost`` that are whole numbers.
 _INTEGER_FIELDS = ("down", "up", "exchanges")
 
@@ -115,6 +119,12 @@ def cost_of_steps(
     first = first._replace(up=first.up + encoded_width)
   personal = [cost_of_personal(step, num_classes) for step in steps]
   entries = [first, *others, *personal, LayerCost()]
+  most = max(max(entry.down, entry.up) for entry in entries)
+  if most > MAX_FLOATS:
+    raise OptionError(
+      f"`algorithm`: a client would send or receive {most:,} floats in a round, costs "
+      f"count at most {MAX_FLOATS:,} (allowed: layers with fewer inputs)"
+    )
   table = LayerCost(
     *(
       jnp.asarray(column, jnp.int32 if name in _INTEGER_FIELDS else jnp.float32)

@@ -13,7 +13,7 @@ from fedjax_alg.data.options import NUMBERS, DataOptions
 from fedjax_alg.data.shift import SWAPS
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, samplers
-from fedjax_alg.errors import OptionError, check_known
+from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import reads
 from fedjax_alg.models import (
   DEFAULT_LAYERS,
@@ -22,6 +22,7 @@ from fedjax_alg.models import (
   OF_IMAGES,
   OF_TOKENS,
   check_layers,
+  check_model_name,
   load_model,
   lstm,
   make_model,
@@ -364,7 +365,7 @@ def cohort_size(
 def _check_model(options: RunOptions, data: DataOptions) -> None:
   """Checks that a named model can read a named data set."""
   model, words = options.model, data.dataset in _SEQUENCES
-  check_known("model", model, MODELS)
+  check_model_name(model)
   if words and model not in OF_TOKENS:
     content = "words" if data.dataset == "sent140" else "characters"
     raise OptionError(

@@ -381,6 +381,7 @@ class ModelOptions:
     "t of the bits x_j > t into which every input is cut (`feature_map`=buckets)",
     when=only("feature_map", "buckets"),
     later=True,
+    distinct=True,
   )
   group_size: int = hyper(
     3,
@@ -437,6 +438,7 @@ class ModelOptions:
     "eighth of the size each way (4 pixels of 32), flip = mirrored left for "
     "right or not; drawn anew for every mini-batch",
     later=True,
+    distinct=True,
   )
   init_from: str | None = hyper(
     None,
@@ -450,6 +452,7 @@ class ModelOptions:
     "patterns of the parameters to take of `init_from`, as `roles` has "
     "them (encoder/**); the others are drawn. Default: all",
     later=True,
+    distinct=True,
   )
   roles: tuple[str, ...] = hyper(
     (),
@@ -460,6 +463,7 @@ class ModelOptions:
     "normalization layers, and a type of flax.nnx variables these variables; lora = "
     "shared:LoRAParam",
     later=True,
+    distinct=True,
   )
   personal_when: str = hyper(
     "together",
@@ -571,6 +575,7 @@ class EvaluationOptions:
     "metric; summary.json says under rounds_to in which round the first "
     "protocol of `eval_protocols` reaches each. The default is for metrics "
     "in [0, 1]",
+    distinct=True,
   )
   stop_at: str | None = hyper(
     None,

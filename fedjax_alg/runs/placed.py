@@ -7,6 +7,7 @@ import jax
 from jax.sharding import Mesh
 import numpy as np
 
+from fedjax_alg import memory
 from fedjax_alg.base import ClientData, Devices
 from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data import store
@@ -28,9 +29,31 @@ def _place(federation: Federation, mesh: Mesh | None) -> EvaluationData:
     data = federation.data
     if federation.rows is not None:
       data = _place_rows(federation, mesh)
-    cached = (mesh, sharding.replicate(data, mesh))
+    cached = (mesh, _copy(federation.name, data, mesh))
     _COPIES[federation] = cached
   result: EvaluationData = cached[1]
+  return result
+
+
+def _copy(name: str, data: EvaluationData, mesh: Mesh | None) -> EvaluationData:
+  """The data on the devices, an array that is there twice once.
+
+  Raises:
+    OptionError: they do not fit.
+  """
+  leaves, structure = jax.tree.flatten(data)
+  arrays = {id(leaf): leaf for leaf in leaves}
+  if not sharding.is_described(mesh) and sharding.platform(mesh) != "cpu":
+    memory.refuse(
+      f"`federation`: the {name} examples on each device",
+      sum(leaf.nbytes for leaf in arrays.values()),
+      "allowed: fewer examples, or fewer numbers in each",
+      sharding.memory_limit,
+    )
+  copies = sharding.replicate(arrays, mesh)
+  result: EvaluationData = jax.tree.unflatten(
+    structure, [copies[id(leaf)] for leaf in leaves]
+  )
   return result
 
 

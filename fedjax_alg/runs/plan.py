@@ -31,6 +31,7 @@ from fedjax_alg.errors import OptionError, a_type, with_names
 from fedjax_alg.hparams import MAX_SEED, field_values, of_type, validate, words_of
 from fedjax_alg.models import OPTIONS, load_model
 from fedjax_alg.models import roles as roles_lib
+from fedjax_alg.models.start import describe_leaves
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import checks, methods
 from fedjax_alg.runs import options as options_lib
@@ -617,19 +618,29 @@ def from_keywords(
     run["model"] = model
   if isinstance(init, (str, os.PathLike)):
     run["init_from"], init = os.fspath(init), None
-  elif init is not None:
-    init = parameters.flatten(init, "`init`")
-  return make(
-    method,
-    RunOptions(**run),
-    options,
-    federation=federation,
-    seeds=_seeds(seeds),
-    model=model,
-    measures=measures,
-    sampler=sampler,
-    init=init,
-  )
+  try:
+    if init is not None:
+      init = parameters.flatten(init, "`init`")
+    return make(
+      method,
+      RunOptions(**run),
+      options,
+      federation=federation,
+      seeds=_seeds(seeds),
+      model=model,
+      measures=measures,
+      sampler=sampler,
+      init=init,
+    )
+  except parameters.ForeignError as error:
+    try:
+      built = prepare_lib.build_model(
+        model, federation, RunOptions(**(run | {"init_from": None}))
+      )
+    except OptionError:
+      raise error from None
+    leaves = describe_leaves(built)
+    raise OptionError(f"{error.text}; the model has {leaves}") from None
 
 
 def _refuse_tracing(keywords: Mapping[str, object]) -> None:

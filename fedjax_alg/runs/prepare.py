@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 import numpy as np
 
-from fedjax_alg import files, models, own, split, tasks, trees
+from fedjax_alg import memory, models, own, split, tasks, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import characters, store
@@ -21,7 +22,7 @@ from fedjax_alg.engine import clients, evaluate, loop, processes, samplers, shar
 from fedjax_alg.engine.keys import RunKeys, keys_of_rows, run_keys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.errors import OptionError, no_exit
-from fedjax_alg.hparams import field_values
+from fedjax_alg.hparams import field_values, reads
 from fedjax_alg.least_squares import heads
 from fedjax_alg.models import (
   augment,
@@ -102,14 +103,6 @@ class Prepared:
     return accounting.mechanism(
       method.parts, self.options, self.federation.num_training_clients, layers
     )
-
-
-def _memory_bytes() -> int:
-  """The memory in bytes of the device that keeps the state."""
-  stats = jax.local_devices()[0].memory_stats()
-  if stats and "bytes_limit" in stats:
-    return int(stats["bytes_limit"])
-  return files.memory()
 
 
 def build_model(model: object, federation: Federation, options: RunOptions) -> Model:
@@ -674,13 +667,6 @@ def _unread_of_run(prepared: Prepared) -> list[str]:
   ]
 
 
-def _refuse_memory(needed: int, label: str, advice: str) -> None:
-  """Refuses what needs more bytes than the machine has."""
-  have = _memory_bytes()
-  if needed > have:
-    raise OptionError(f"{label}, the machine has {have / 2**30:.3g} GB ({advice})")
-
-
 def _check_work(work: object, federation: Federation) -> None:
   """Checks that a client's local work can be counted and its batch be held."""
   if not isinstance(work, LocalWork):
@@ -696,10 +682,11 @@ def _check_work(work: object, federation: Federation) -> None:
       f"{_MOST_EXAMPLES:,}"
     )
   needed = 4 * batch * store.values_each(federation.data.train.x)
-  _refuse_memory(
+  memory.refuse(
+    f"`batch_size`={batch}: a batch",
     needed,
-    f"`batch_size`={batch}: a batch needs {needed / 2**30:.3g} GB",
     f"the largest client has {examples:,} examples",
+    sharding.memory_limit,
   )
 
 
@@ -711,30 +698,77 @@ def _state_bytes(algorithm: Algorithm, model: Model, spec: FedSpec) -> int:
 
 
 def _check_memory(
-  algorithm: Algorithm, method: Method, model: Model, spec: FedSpec, rows: int
+  algorithm: Algorithm,
+  method: Method,
+  model: Model,
+  spec: FedSpec,
+  rows: int,
+  options: RunOptions,
 ) -> None:
-  """Checks that the state and the comparison of clients fit into memory."""
+  """Checks that what a run certainly needs fits into memory.
+
+  These are the states, the sums of the largest step in closed form, and the
+  comparison of clients.
+  """
+  sizes = _decisive_options(options)
   needed = rows * _state_bytes(algorithm, model, spec)
   table = getattr(method.hparams, "variant", None) == "table"
   name = "`variant`=table" if table else f"`algorithm`={method.name}"
-  _refuse_memory(
+  memory.refuse(
+    f"{name}: what is kept between rounds, for {rows} seed(s),",
     needed,
-    f"{name}: what is kept between rounds needs "
-    f"{needed / 2**30:.3g} GB for {rows} seed(s)",
-    "allowed: fewer clients or seeds, a smaller model"
+    f"{sizes}allowed: fewer clients or seeds, a smaller model"
     + (", or `variant`=client" if table else ""),
+    sharding.memory_limit,
   )
+  if algorithm.sums is not None:
+    steps = jax.eval_shape(functools.partial(algorithm.sums, spec.num_classes))
+    memory.refuse(
+      f"`algorithm`={method.name}: what its largest step adds up over the clients",
+      max(map(split.nbytes, steps), default=0),
+      f"{sizes}allowed: layers with fewer inputs",
+      sharding.memory_limit,
+    )
   compared = method.entry.pairwise_clients(method.hparams, spec.num_clients)
   # The similarities, and the clustering's own copy of them.
-  needed = 2 * 4 * compared**2
-  _refuse_memory(
-    needed,
-    f"`algorithm`={method.name}: comparing {compared} clients in "
-    f"pairs needs {needed / 2**30:.3g} GB",
-    "allowed: at most "
-    f"{math.isqrt(_memory_bytes() // 8)} clients, or a method without pairs, "
-    "such as ifca or fesem",
+  memory.refuse(
+    f"`algorithm`={method.name}: comparing {compared} clients in pairs",
+    2 * 4 * compared**2,
+    f"allowed: at most {math.isqrt(sharding.memory_limit().nbytes // 8)} clients, or a "
+    "method without pairs, such as ifca or fesem",
+    sharding.memory_limit,
   )
+
+
+#: A message lists so many entries of an option at most.
+_LISTED = 5
+
+#: The options that decide the sizes of a model's parameters.
+_SIZES = (
+  "num_features",
+  "bit_thresholds",
+  "group_size",
+  *models.OPTIONS,
+  "lora_rank",
+)
+
+
+def _decisive_options(options: RunOptions) -> str:
+  """Lists the sizes that the caller has chosen, to begin an advice."""
+
+  def describe(value: object) -> str:
+    if not isinstance(value, tuple):
+      return str(value)
+    return ",".join(map(str, value[:_LISTED])) + ",..." * (len(value) > _LISTED)
+
+  texts = [
+    f"`{name}`={describe(value)}"
+    for name in _SIZES
+    if (value := getattr(options, name, None)) != getattr(RunOptions, name, None)
+    and isinstance(value, (int, tuple))
+    and reads(options, name)
+  ]
+  return f"decided by {', '.join(texts)}; " if texts else ""
 
 
 def _protocols(
@@ -938,7 +972,7 @@ def prepare(
   deployed = any(isinstance(fn, evaluate.AtClients) for fn in (measures or {}).values())
   _check_adapts(method, federation, (*protocols, *(["local"] if deployed else [])))
   if not sharding.is_described(mesh):
-    _check_memory(algorithm, method, built, spec, rows)
+    _check_memory(algorithm, method, built, spec, rows, options)
     for setting in methods:
       _check_work(setting.hparams, federation)
   method = methods[0]

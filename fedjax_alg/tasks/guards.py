@@ -14,6 +14,7 @@ from typing import Any, SupportsIndex, TypeVar
 import jax
 import numpy as np
 
+from fedjax_alg import own
 from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error
 from fedjax_alg.typing import AnyArray, Array, PyTree, Tree
 
@@ -104,12 +105,9 @@ def check_size(result: SupportsIndex, *targets: object) -> int:
 
 def check_target_array(result: object, y: np.ndarray) -> np.ndarray:
   """An array of numbers with as many rows."""
-  kind = getattr(result, "dtype", None)
-  if kind is None or kind.kind not in "biuf":
-    raise ValueError(
-      f"{a_type(result) if kind is None else kind}, must give an array of numbers"
-    )
-  array: np.ndarray = np.asarray(result)
+  if not hasattr(result, "dtype"):
+    raise ValueError(f"{a_type(result)}, must give an array of numbers")
+  array = own.real_array(result)
   if array.shape[:1] != y.shape[:1]:
     raise ValueError(f"shape {array.shape} for shape {y.shape}, must keep the rows")
   return array
@@ -158,6 +156,7 @@ def check_pooled(result: object, sums: Mapping[str, AnyArray]) -> dict[str, AnyA
       )
   first = np.shape(sums["rows"])[:1]
   for name, leaf in result.items():
+    own.check_real(leaf.dtype)
     if np.shape(leaf)[:1] != first:
       raise ValueError(
         f"shape {list(np.shape(leaf))} as {name}, must keep the "
@@ -225,6 +224,7 @@ def check_fitted(result: Array, y: PyTree, mask: Array, size: int) -> Array:
     raise ValueError(
       f"{is_}, must give the numbers that least squares fits, {[*mask.shape, size]}"
     )
+  own.check_real(result.dtype)
   return result
 
 
@@ -234,6 +234,7 @@ def check_matrix(result: Array, outputs: PyTree, y: PyTree, mask: Array) -> Arra
   side = np.shape(result)
   if len(side) != 2 or side[0] != side[1]:
     raise ValueError(f"shape {list(side)}, must give a confusion matrix, [L, L]")
+  own.check_real(result.dtype)
   return result
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.errors import OptionError, a_type
+from fedjax_alg.memory import row_chunks
 from fedjax_alg.metrics import names
 from fedjax_alg.metrics.names import Metric
 from fedjax_alg.tasks import guards
@@ -76,14 +77,18 @@ def as_float32(values: np.ndarray) -> np.ndarray:
   """
   with np.errstate(over="ignore"):  # becomes infinite
     single = values.astype(np.float32, copy=False)
-  row, *places = np.nonzero(~np.isfinite(single))
-  if len(row):
-    column = (
-      f", column {places[0][0]}" if len(places) == 1 and values.shape[1] > 1 else ""
-    )
+  number, first = 0, np.zeros(0, np.int64)
+  for rows in row_chunks(single):
+    places = np.argwhere(~np.isfinite(single[rows]))
+    if len(places) and not number:
+      first = places[0]
+      first[0] += rows.start
+    number += len(places)
+  if number:
+    column = f", column {first[1]}" if len(first) == 2 and values.shape[1] > 1 else ""
     raise ValueError(
-      f"has {len(row)} NaN or infinite value(s) (as float32), "
-      f"the first in row {row[0]}{column}"
+      f"has {number} NaN or infinite value(s) (as float32), "
+      f"the first in row {first[0]}{column}: replace them or leave these rows out"
     )
   if values.dtype.itemsize > 2 and values.dtype != np.float32 and values.size:
     _check_distinct(values.reshape(len(values), -1))

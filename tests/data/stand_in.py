@@ -138,6 +138,11 @@ class Dataset:
       )
     rows = [key] if isinstance(key, int) else range(len(self))[key]
     batch = {}
+    if self.format["type"] == "numpy":
+      return {
+        name: _as_numpy([column[row] for row in rows], self.features[name])
+        for name, column in self.table.items()
+      }
     for name, column in self.table.items():
       decode = getattr(self.features[name], "decode", lambda value: value)
       batch[name] = [decode(column[row]) for row in rows]

@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import sparse
 
 import fedjax_alg as fa
 from fedjax_alg import tasks
 from fedjax_alg.data.sources import load_npz
 from fedjax_alg.data.store import Coded
+from tests import foreign
 
 X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -71,7 +73,7 @@ def test_a_list_of_images_has_their_colors():
     (dict(x=X[:0], y=Y[:0], client_ids=None, test_client_ids=None), "^x: has no rows"),
     (
       dict(x=replace_at(X, (2, 1), np.nan)),
-      r"^x: has 1 NaN or infinite value.*in row 2, column 1$",
+      r"^x: has 1 NaN or infinite value.*in row 2, column 1: replace",
     ),
     (dict(x=replace_at(X.astype(float), (2, 1), 1e300)), "^x: has 1 NaN or inf"),
     (dict(x=X.astype(complex)), "^x: is complex128, real numbers"),
@@ -86,13 +88,14 @@ def test_a_list_of_images_has_their_colors():
       "^x: a PRNGKeyArray that is no array, TypeError: ",
     ),
     (dict(x={0: X, "0": X}), "^x: has two arrays of the same name, as text .its k"),
-    (dict(x=None), "^x: has shape"),
+    (dict(x=None), "^x: None, must be an array"),
     (dict(x=X[:5]), r"^y: has shape \(6,\), \(5,\) is needed .*of x\)"),
     (dict(y=Y[:, None]), r"^y: has shape \(6, 1\)"),
     (dict(y=Y - 1), r"^y: lies in \[-1, 1\], whole numbers from 0"),
     (dict(y=replace_at(Y, 0, 2**31)), "^y: lies in"),
-    (dict(y=None), "^y: is object"),
+    (dict(y=None), "^y: None, must be an array"),
     (dict(num_classes=2), "^num_classes=2: a label is 2"),
+    (dict(num_classes=10**9), "^num_classes=1000000000: must be at most 100,000"),
     (dict(num_classes=2.5), "^num_classes=2.5: must be a whole number"),
     (dict(client_ids=IDS[:5]), r"^client_ids: has shape \(5,\)"),
     (dict(client_ids=np.arange(6.0)), "^client_ids: is float64"),
@@ -172,7 +175,7 @@ def test_a_list_of_images_has_their_colors():
     ),
     (
       dict(task="regression", y=replace_at(X, (1, 0), np.nan), y_test=X[:2]),
-      "^y: has 1 NaN or infinite value.*in row 1, column 0$",
+      "^y: has 1 NaN or infinite value.*in row 1, column 0: replace",
     ),
     (
       dict(x=replace_at(TOKENS, (3, 2), -100), y=TOKENS, task="tokens"),
@@ -200,15 +203,30 @@ def test_a_list_of_images_has_their_colors():
     (
       dict(y=TOKENS - 3, task="dense"),
       r"^y: lies in \[-2, 15\].* .or -1, which"
-      " is ignored; task=dense:LABEL ignores another label.$",
+      " is ignored; task=dense:LABEL ignores another label.( |$)",
     ),
     (dict(x=np.ones((6, 0))), "^x: has no features"),
     (dict(y=[0, 1, 2, 3, 4, 10**9]), "from 0 to 99,999"),
   ],
 )
 def test_refused_in_one_line_with_the_argument(change, pattern):
-  with pytest.raises(fa.OptionError, match=pattern):
+  """What a change makes wrong of other arguments is listed behind it."""
+  with pytest.raises(
+    fa.OptionError, match=pattern.replace("^", r"^(2 faults: \(1\) )?", 1)
+  ):
     fa.from_arrays(**{**GOOD, **change})
+
+
+def test_all_faults_of_arrays_are_one_error():
+  """A table with four faults was accepted at the fifth try."""
+  x, y = np.ones((6, 2)), np.arange(6) % 2
+  x[3, 1] = np.nan
+  with pytest.raises(fa.DataError) as error:
+    fa.from_arrays(x, y + 0.5, [[1]] * 6, x_test=x[:2], y_test=y[:3])
+  text = str(error.value)
+  assert text.startswith("4 faults: (1) ")
+  for place, name in enumerate(("client_ids", "x", "y", "y_test"), 1):
+    assert f"({place}) {name}: " in text
 
 
 @pytest.mark.parametrize("client", ["d", 0, 0.5, True])
@@ -513,3 +531,33 @@ def test_examples_are_dealt_by_the_labels_of_the_task():
     with pytest.raises(fa.DataError, match=pattern):
       fa.federate(examples, **options)
   assert fa.federate(tokens, num_clients=5).label_histogram.shape == (5, 1)
+
+
+def test_tensors_are_read_as_arrays():
+  """From_torch read those with a gradient, from_arrays did not."""
+  x = np.arange(12).reshape(6, 2).astype(np.float32)
+  for values in (foreign.Tensor(x), [foreign.Tensor(row) for row in x]):
+    np.testing.assert_array_equal(fa.from_arrays(values, [0, 1] * 3).x_train, x)
+
+
+@pytest.mark.parametrize(
+  "x, pattern",
+  [
+    (None, "None, must be an array"),
+    ((row for row in [[1.0]]), "a generator, must be an array .*from_torch"),
+    ({1, 2}, "a set, must be an array .*list"),
+    (sparse.csr_matrix(np.eye(6)), "a csr_matrix, must be an array .*toarray"),
+    (foreign.Module(), "a Module, must be an array with one entry"),
+  ],
+)
+def test_what_is_no_array_says_what_makes_one(x, pattern):
+  """They had "shape ()"."""
+  with pytest.raises(fa.DataError, match=f"^x: {pattern}"):
+    fa.from_arrays(x, [0, 1] * 3)
+
+
+def test_a_frame_with_other_columns_than_numbers_is_named():
+  pd = pytest.importorskip("pandas", reason="the package pandas is missing")
+  frame = pd.DataFrame({"age": [1.0, 2.0], "sex": ["f", "m"]})
+  with pytest.raises(fa.DataError, match=r"^x: a frame .*\(sex\); from_dataframe"):
+    fa.from_arrays(frame, [0, 1])

@@ -2,12 +2,17 @@
 
 import json
 import os
+import re
+import subprocess
+import sys
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_alg import memory
 from fedjax_alg.base import NEVER
 from fedjax_alg.data import (
   DataError,
@@ -22,6 +27,7 @@ from fedjax_alg.data import (
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.options import DataOptions
+from fedjax_alg.data.store import Coded
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.plan import federation_of
 from tests.data import reading
@@ -715,3 +721,147 @@ def test_a_file_has_all_clients_and_can_be_used_again(tmp_path):
 def test_who_cannot_be_left_out(options, says):
   with pytest.raises(OptionError, match=says):
     _hospitals(**options)
+
+
+def memmap(tmp_path, dtype, shape):
+  """Rows on disk, of which no multiple of 1 / 2^k makes bytes."""
+  rows = np.random.default_rng(0).integers(1, 256, shape, np.uint8)
+  path = tmp_path / "rows.npy"
+  np.save(path, rows if dtype == np.uint8 else rows / dtype(3))
+  return np.load(path, mmap_mode="r")
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_rows_on_disk_are_copied_once(tmp_path, dtype):
+  """To the order of the clients, whose rows are followed by zeros."""
+  n = 4096
+  x = memmap(tmp_path, dtype, (n, 8192))
+  clients, y = np.repeat(np.arange(4), n // 4), np.arange(n) % 2
+  padding = layout.PADDING_ROWS * (x.nbytes // n)
+  tracemalloc.start()
+  try:
+    examples = from_arrays(x, y, clients)
+    read = tracemalloc.get_traced_memory()[1]
+    fed = federation.federate(examples, local_test_fraction=0.25)
+    peak = tracemalloc.get_traced_memory()[1]
+  finally:
+    tracemalloc.stop()
+  assert np.shares_memory(examples.x_train, x)
+  assert read < 0.05 * x.nbytes
+  assert peak < 1.2 * x.nbytes + 2 * padding
+  rows = fed.partition.train_order
+  stored = fed.data.train.x
+  stored = stored.codes if isinstance(stored, Coded) else stored
+  np.testing.assert_array_equal(stored[: len(rows)], x[rows])
+  # The clients' rows for testing are all there are, and lie there once.
+  tests = [
+    data.x.codes if isinstance(data.x, Coded) else data.x
+    for data in (fed.data.test, fed.data.whole_test)
+  ]
+  assert tests[0] is tests[1] and not np.shares_memory(tests[0], stored)
+
+
+LIMITED = """
+import resource, sys
+import numpy as np
+import fedjax_alg as fa
+from fedjax_alg.data import federation
+
+x = np.load(sys.argv[1], mmap_mode="r")
+clients = np.repeat(np.arange(4), len(x) // 4)
+examples = fa.from_arrays(x, np.arange(len(x)) % 2, clients)
+with open("/proc/self/status") as file:
+  size = next(int(line.split()[1]) for line in file if line.startswith("VmSize"))
+
+def limit(room):
+  resource.setrlimit(resource.RLIMIT_AS, (1024 * size + int(room), -1))
+
+def never(*arrays):
+  raise AssertionError("the data were read")
+
+before, federation._hash = federation._hash, never
+limit(0.9 * x.nbytes)
+try:
+  fa.federate(examples)
+except fa.DataError as error:
+  print(error)
+federation._hash = before
+limit(1.3 * x.nbytes + 2**26)
+print(fa.federate(examples).num_clients)
+"""
+
+
+def test_what_does_not_fit_is_refused_before_the_data_are_read(tmp_path):
+  """It was a MemoryError after minutes; and what fits is not refused."""
+  x = memmap(tmp_path, np.uint8, (2**15, 4096))
+  result = subprocess.run(
+    [sys.executable, "-W", "ignore", "-c", LIMITED, x.filename],
+    capture_output=True,
+    text=True,
+    check=True,
+    env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+  )
+  refusal, clients = result.stdout.splitlines()
+  assert re.fullmatch(
+    r"source=arrays: 32,768 examples of 4,100 bytes in the order of the clients: needs "
+    r"0.125 GB of memory, ulimit -v leaves 0.1\d* GB \(allowed: fewer .*\)",
+    refusal,
+  )
+  assert clients == "4"
+
+
+@pytest.mark.parametrize(
+  "options", [{}, {"validation_clients": 2}, {"store": "float32"}]
+)
+@pytest.mark.parametrize("with_test", [True, False])
+def test_the_bytes_that_are_refused_are_those_that_are_made(
+  monkeypatch, options, with_test
+):
+  """But for the zeros behind the rows; less would be no refusal, more a false one."""
+  x = np.random.default_rng(0).integers(0, 256, (60, 3), np.uint8)
+  tests = {"x_test": x[:20], "y_test": np.arange(20) % 2} if with_test else {}
+  examples = from_arrays(x, np.arange(60) % 2, np.arange(60) % 6, **tests)
+  fed = federation.federate(examples, **options)
+  arrays = {
+    id(leaf): leaf
+    for data in (fed.data.train, fed.data.test, fed.data.whole_test)
+    for leaf in jax.tree.leaves((data.x, data.y))
+    if leaf.shape[0] >= layout.PADDING_ROWS  # not the scale of bytes
+  }
+  made = sum(
+    (len(leaf) - layout.PADDING_ROWS) * leaf.nbytes // len(leaf)
+    for leaf in arrays.values()
+  )
+  limit_host(monkeypatch, made)
+  federation.federate(examples, **options)
+  limit_host(monkeypatch, made - 1)
+  with pytest.raises(DataError, match="^source=arrays: .* needs .* GB of memory, we"):
+    federation.federate(examples, **options)
+
+
+def limit_host(monkeypatch, nbytes):
+  monkeypatch.setattr(memory, "host", lambda: memory.Limit(nbytes, "we have"))
+
+
+def test_features_that_do_not_fit_are_refused(monkeypatch):
+  x = np.zeros((60, 3), np.uint8)
+  examples = from_arrays(x, np.arange(60) % 2, np.arange(60) % 6)
+  limit_host(monkeypatch, 4 * x.size - 1)
+  for kind in ("contrast", "standardize"):
+    with pytest.raises(
+      DataError, match=f"^features={kind}: 60 examples .* needs .* GB"
+    ):
+      federation.federate(examples, features=kind)
+  with pytest.raises(DataError, match="^x: 180 numbers as float32 .* needs .* GB"):
+    from_arrays(x.astype(np.float64), np.arange(60) % 2)
+
+
+def test_memory_that_runs_out_is_one_line(monkeypatch):
+  def run_out(*arrays):
+    raise MemoryError("no room")
+
+  monkeypatch.setattr(federation, "_hash", run_out)
+  with pytest.raises(
+    DataError, match="^dataset=digits: out of memory .no room., .* GB"
+  ):
+    federation.federate("digits")

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
+from fedjax_alg import memory
+from fedjax_alg.data import hugging_face
 from tests.data import stand_in
 
 N = 12
@@ -168,7 +170,7 @@ def test_classes_have_the_numbers_of_the_training_rows(hub, train, test):
     (
       "text",
       "^y_test: has 'z' in row 2, which is none of the 3 names of the "
-      "training examples .a, b, c.$",
+      "training examples .a, b, c.: leave",
     ),
   ],
 )
@@ -304,3 +306,52 @@ def test_the_test_split_is_named(hub):
   ):
     with pytest.raises(fa.DataError, match=error):
       fa.from_hf(rows, x="v", y="label", test=test)
+
+
+def test_columns_that_do_not_fit_are_refused_at_the_first_rows(hub, monkeypatch):
+  """With the bytes that they are stored in, not the int64 that the format gives."""
+  flat = IMAGES.reshape(N, -1)
+  split = table(hub, pixels=(flat.tolist(), hub.List(hub.Value("uint8"))))
+  for room in (flat.nbytes, flat.nbytes - 1):
+    monkeypatch.setattr(memory, "host", lambda room=room: memory.Limit(room, "we have"))
+    if room == flat.nbytes:
+      examples = fa.from_hf(split, x="pixels", y="label")
+      np.testing.assert_array_equal(examples.x_train, flat)
+      continue
+    with pytest.raises(fa.DataError, match="^dataset: the rows of 'pixels': 12 of"):
+      fa.from_hf(split, x="pixels", y="label")
+
+
+def test_columns_are_read_in_parts(hub, monkeypatch):
+  """Rows of a later part may have another shape, or no value."""
+  monkeypatch.setattr(hugging_face, "_CHUNK", 5)
+  texts = [f"client {number:0{1 + number}}" for number in range(N)]
+  split = table(hub, who=(texts, hub.Value("string")))
+  examples = fa.from_hf(split, x="v", y="label", client="who")
+  np.testing.assert_array_equal(examples.x_train, NUMBERS)
+  assert examples.client_names.tolist() == sorted(texts)
+  ragged = [[0.5, 1.0]] * 7 + [[0.5]] + [[0.5, 1.0]] * 4
+  split = table(hub, v=(ragged, hub.List(hub.Value("float32"))))
+  with pytest.raises(fa.DataError, match="shapes, .2,. in row 0 and .1,. in r"):
+    fa.from_hf(split, x="v", y="label")
+  missing = [*range(7), None, *range(4)]
+  split = table(hub, site=(missing, hub.Value("int32")))
+  with pytest.raises(fa.DataError, match="the rows of 'site': row 7 is missing"):
+    fa.from_hf(split, x="v", y="label", client="site")
+
+
+def test_all_faults_of_columns_are_one_error(hub):
+  split, test = (table(hub, text=(["a"] * N, hub.Value("string"))) for _ in range(2))
+  with pytest.raises(fa.DataError) as error:
+    fa.from_hf(split, x=["text"], y="lable", client="who", test=test)
+  text = str(error.value)
+  for fault in (
+    "dataset: has no column 'lable'",
+    "dataset: has no column 'who'",
+    "x: column 'text' is <U1, numbers are needed",
+    "test: has no column 'lable'",
+    "test: has no column 'who'",
+  ):
+    assert text.count(fault) == 1
+  with pytest.raises(fa.DataError, match="^x: names column 'v' twice"):
+    fa.from_hf(split, x=["v", "v"], y="label")

@@ -1,6 +1,8 @@
 """Items of data sets like torch's: what is read, and what is one line."""
 
 import decimal
+import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -103,6 +105,8 @@ def but_last(values, last):
     (Items(), dict(test=Items(fails=0)), "^test: item 0 of 6"),
     (Items(), dict(x=None), "^x: a NoneType, must be the name of a column"),
     (Items(), dict(y=[]), r"^y: \[\], names no column$"),
+    (Items(), dict(x=[0, 1, 0], y=1), "^x: names column 0 twice"),
+    (Items(), dict(x={"a": [1, 1]}, y=1), "^x: a names column 1 twice"),
     (Items(), dict(y=7), "^dataset: its items have no 7 .item 0 is a tuple.$"),
     (Items(), dict(nam="a"), "^nam: no option of from_torch, did you mean 'name'"),
     (Items(), dict(test=Items(), x_test=NUMBERS), "^x_test: comes from test, "),
@@ -180,7 +184,7 @@ def test_texts_are_the_classes_of_the_training_items():
   with pytest.raises(
     fa.DataError,
     match="^y_test: has 'b' in row 0, which is "
-    "none of the 2 names of the training examples .a, c.$",
+    "none of the 2 names of the training examples .a, c.: leave",
   ):
     fa.from_torch(Items(y=np.where(texts == "b", "a", texts)), test=test)
 
@@ -238,3 +242,70 @@ def test_images_of_pil_have_their_channels_last():
 
 def test_names_are_listed_once():
   assert items.names_in({"a": "x", "b": ["y", "x"]}, None, 3) == ["x", "y", 3]
+
+
+def test_all_faults_of_items_are_one_error():
+  """Of both data sets; a bad field does not hide the others."""
+  good = [{"x": [0.5, 1.0], "y": 1, "who": "anna"} for _ in range(4)]
+  train = [dict(item) for item in good]
+  train[1]["x"], train[3]["y"] = [0.5], None
+  test = [{"x": [1.0, 2.0]} for _ in range(3)]
+  with pytest.raises(fa.DataError) as error:
+    fa.from_torch(train, x="x", y="y", client="who", test=test)
+  for place, text in enumerate(
+    (
+      "dataset: the items' 'x' have different shapes, .2,. in row 0 and .1,. in row 1",
+      "dataset: the items' 'y': row 3 is missing",
+      "test: its items have no 'y'",
+      "test: its items have no 'who'",
+    ),
+    1,
+  ):
+    assert re.search(rf"\({place}\) {text}", str(error.value))
+  assert fa.from_torch(good, x="x", y="y", client="who").x_train.shape == (4, 2)
+
+
+def test_rows_become_one_array_without_a_copy_of_all():
+  """A list of arrays and their stack were twice the data."""
+  rows, n = 2**20, 32
+
+  class Large:
+    def __len__(self):
+      return n
+
+    def __getitem__(self, place):
+      if not 0 <= place < n:
+        raise IndexError(place)
+      return np.full(rows, place, np.uint8), place % 2
+
+  tracemalloc.start()
+  try:
+    examples = fa.from_torch(Large())
+    peak = tracemalloc.get_traced_memory()[1]
+  finally:
+    tracemalloc.stop()
+  assert (examples.x_train[:, 0] == np.arange(n)).all()
+  assert peak < 1.25 * n * rows
+
+
+def test_rows_of_several_dtypes_have_the_dtype_that_numpy_gives_them():
+  values = [np.uint8([1]), np.int16([-3]), np.float32([0.5]), np.int8([4])]
+  stacked = items.stack_rows(values, "`x`: rows", False)
+  np.testing.assert_array_equal(stacked, np.stack(values))
+  assert stacked.dtype == np.stack(values).dtype
+
+
+def test_rows_that_do_not_fit_are_refused_at_the_first(monkeypatch):
+  seen = []
+
+  class Endless:
+    def __len__(self):
+      return 10**9
+
+    def __getitem__(self, place):
+      seen.append(place)
+      return np.zeros(10**6, np.uint8), 0
+
+  with pytest.raises(fa.DataError, match="^dataset: the items' 0: .* needs 931,323 GB"):
+    fa.from_torch(Endless(), y=0)
+  assert seen == [0]

@@ -198,6 +198,15 @@ def fails(x, y, kind, key):
 def large(x, y, kind, key):
   return x, y + 9
 
+def imaginary(x, y, kind, key):
+  return x + 0.5j, y
+
+def imaginary_labels(x, y, kind, key):
+  return x, y + 0j
+
+def spelt(x, y, kind, key):
+  return x.astype(str), y
+
 def endless(x, y, kind, key):
   return x * np.float32("nan"), y
 
@@ -243,7 +252,10 @@ def test_a_function_is_called_with_one_key_for_each_kind(file):
     ("fewer:2", "of kind 0 returned x of shape"),
     ("fails:2", "of kind 0 failed, KeyError"),
     ("large:2", "returned labels in [9, 11], must lie in [0, 3)"),
-    ("endless:2", "returned NaN or infinite x"),
+    ("endless:2", "returned x of NaN or infinite values"),
+    ("imaginary:2", "returned x of complex128 values, must be real numbers"),
+    ("imaginary_labels:2", "returned y of complex128 values, must be real numbers"),
+    ("spelt:2", "returned x of <U3 values, must be real numbers"),
     ("one:2", "returned ndarray, must return x and y"),
     ("number:2", "no function (x, y, kind, key) -> x, y, but int"),
   ],

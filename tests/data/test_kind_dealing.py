@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import fedjax_alg as fa
+from fedjax_alg import memory
 from fedjax_alg.data.kind_dealing import share_out
 from fedjax_alg.data.partition_file import write_partition_file
 from fedjax_alg.data.process_rows import Process, set_process
@@ -356,3 +357,11 @@ def test_one_kind_with_all_examples_is_no_kind():
 )
 def test_a_kind_cannot_have_all_examples(source, options, words):
   refuses(lambda: fa.federate(source, kind_data="all", **options), words)
+
+
+def test_kinds_whose_examples_do_not_fit_are_refused(monkeypatch):
+  monkeypatch.setattr(memory, "host", lambda: memory.Limit(2**31, "we have"))
+  refuses(
+    lambda: fa.federate("digits", kinds="permute:10000", kind_data="all"),
+    "kinds=permute:10000, kind_data=all: 10,000 times the examples: needs 4.3",
+  )

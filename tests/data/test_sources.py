@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
+from fedjax_alg import memory
 from fedjax_alg.data import characters, features, sources, tfds_source
+from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.leaf import load_leaf
+from fedjax_alg.data.sources import load_npz
 from tests import tfds_records
 from tests.data.reading import refuses
 
@@ -484,3 +487,58 @@ def test_digits_are_those_of_scikit_learn(monkeypatch):
   by_import = sources.load_digits()
   for name in ("x_train", "y_train", "x_test", "y_test"):
     np.testing.assert_array_equal(getattr(by_file, name), getattr(by_import, name))
+
+
+def test_all_faults_of_users_are_one_error(tmp_path):
+  path = tmp_path / "faulty.json"
+  users = {"al": ([[1.0]], [0]), "bo": ([[np.nan]], [0]), "cy": ([[1.0]], [0.5])}
+  path.write_text(leaf(users))
+  with pytest.raises(DataError) as error:
+    load_leaf(path)
+  assert "2 faults: (1) " in str(error.value)
+  assert "user 'bo': x has NaN" in str(error.value)
+  assert "user 'cy': y must be one whole number" in str(error.value)
+  path.write_text(leaf({"al": users["al"], "bo": ([], []), "cy": ([], [])}))
+  with pytest.raises(DataError, match="user 'bo', 'cy' has no data"):
+    load_leaf(path)
+
+
+def test_all_faults_of_an_npz_are_one_error(tmp_path):
+  path = tmp_path / "faulty.npz"
+  x = np.ones((6, 2))
+  x[1, 1] = np.inf
+  np.savez(
+    path, x_train=x, y_train=np.arange(6) + 0.5, x_test=x[:2, :1], y_test=[-1, 0]
+  )
+  with pytest.raises(DataError) as error:
+    load_npz(path)
+  assert all(
+    f"({place}) data_path={path}: {name} " in str(error.value)
+    for place, name in enumerate(("x_train", "y_train", "y_test"), 1)
+  )
+
+
+def test_an_npz_that_does_not_fit_is_refused_before_it_is_read(tmp_path, monkeypatch):
+  """Its compressed size says nothing of its arrays."""
+  path = tmp_path / "large.npz"
+  zeros = np.zeros((1000, 100), np.float32)
+  np.savez_compressed(
+    path, x_train=zeros, y_train=zeros[:, 0], x_test=zeros[:0], y_test=zeros[:0, 0]
+  )
+  size = 4 * zeros.size
+  for room, other in ((size - 1, False), (2 * size, True)):
+    monkeypatch.setattr(memory, "host", lambda room=room: memory.Limit(room, "we have"))
+    if other:
+      with pytest.raises(DataError, match="y_train is float32"):
+        load_npz(path)
+      continue
+    with pytest.raises(DataError, match=r"data_path=.*large.npz: .* needs 0.00\d+ GB"):
+      load_npz(path)
+
+
+def test_images_of_tfds_that_do_not_fit_are_refused_at_the_first(tmp_path, monkeypatch):
+  tfds_records.write(tmp_path / "kmnist" / "3.0.1", "kmnist", IMAGES, pictures(5))
+  size = 5 * int(np.prod(SHAPE))
+  monkeypatch.setattr(memory, "host", lambda: memory.Limit(size - 1, "we have"))
+  with pytest.raises(DataError, match="split train: 5 images of shape .* needs .* GB"):
+    tfds_source.load_tfds("kmnist", tmp_path)

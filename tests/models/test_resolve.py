@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 from fedjax_alg import models
+from fedjax_alg.errors import OptionError
+from tests import foreign
 
 FUNCTIONS = models.from_functions(
   lambda key: jnp.zeros((6, 3)), lambda params, x: x @ params
@@ -113,7 +115,7 @@ def test_a_model_keeps_its_own_loss_and_l2_unless_told():
     ("mlp", dict(hiden=(3,)), "^hiden: .*did you mean 'hidden'"),
     (nn.Dense(3), dict(hidden=(3,)), "^hidden: only a named model"),
     (nn.Dense, {}, r"^model: Dense is a class; give a module"),
-    (7, {}, "^model: int given; must be a name"),
+    (7, {}, "^model: an int given; must be a name"),
     (
       lambda num_classes: 1 // 0,
       {},
@@ -136,3 +138,25 @@ def test_refused_in_one_line(source, options, pattern):
 def test_a_module_of_one_array_refuses_a_dictionary_in_one_line(module):
   with pytest.raises(ValueError, match=r"^model: \w+ on .* a \[6\].* fails"):
     models.as_model(module, {"a": (6,), "b": (2,)}, 3)
+
+
+@pytest.mark.parametrize(
+  "source",
+  [
+    foreign.Module(),
+    foreign.Module,
+    foreign.Net(3),
+    foreign.Net,
+    lambda num_classes: foreign.Net(num_classes),
+  ],
+)
+def test_models_of_other_libraries_are_named(source):
+  """A module of torch was called with nnx.Rngs, as a function that makes a model."""
+  with pytest.raises(OptionError, match="^model: (Module|Net) is of torch, must be"):
+    models.as_model(source, (6,), 3)
+
+
+@pytest.mark.parametrize("file", ["net.pt", "runs/Net.PTH", "model.safetensors"])
+def test_a_file_of_parameters_is_no_model(file):
+  with pytest.raises(OptionError, match=f"^model={file}: a file of parameters .*init"):
+    models.as_model(file, (6,), 3)

@@ -65,10 +65,15 @@ def test_the_axis_of_one_global_model_is_taken_off():
 @pytest.mark.parametrize(
   "width, only, pattern",
   [
-    (6, (), r"Dense_0/bias is \[6\], and \[5\] in the model \(`init_only` n"),
+    (6, (), r"Dense_0/bias is \[6\], and \[5\] in the model; .* \(`init_only` n"),
     (6, ("Dense_1",), r"kernel is \[6, 3\], and \[5, 3\] in the model$"),
     (5, ("Dense_2",), "`init_only`=Dense_2: matches no parameter of the model"),
     (None, (), "`init`: has no Dense_1/kernel, it has Dense_0/bias"),
+    (
+      6,
+      (),
+      r"Dense_0/bias is \[6\], .*; Dense_0/kernel is \[4, 6\], .*; Dense_1/kernel is",
+    ),
     (0, (), "`init`: has more, which the model does not have"),
   ],
 )
@@ -81,3 +86,17 @@ def test_what_does_not_fit_is_one_line(width, only, pattern):
   with pytest.raises(OptionError) as error:
     start.match_arrays(perceptron(), arrays, only, "`init`")
   assert re.search(pattern, error.value.text)
+
+
+def test_names_of_another_library_are_met_with_those_of_the_model():
+  """They were named one at a time."""
+  arrays = {"0.weight": np.ones((5, 4), np.float32), "0.bias": np.ones(5, np.float32)}
+  with pytest.raises(OptionError) as error:
+    start.match_arrays(perceptron(), arrays, (), "`init`")
+  assert str(error.value) == (
+    "init: has no Dense_0/bias, Dense_0/kernel, Dense_1/bias, Dense_1/kernel, it has "
+    "0.bias, 0.weight; the model has Dense_0/bias [5], Dense_0/kernel [4, 5], "
+    "Dense_1/bias [3], Dense_1/kernel [5, 3] (init_only names the part to take)"
+  )
+  with pytest.raises(OptionError, match="it has an array without a name; the model"):
+    start.match_arrays(perceptron(), {"": arrays["0.bias"]}, (), "`init`")

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import pickle
 import zipfile
 
 from flax import linen as nn
@@ -16,7 +17,7 @@ import fedjax_alg as fa
 from fedjax_alg import files, models
 from fedjax_alg.records import checksums, parameters
 from fedjax_alg.runs import plan, programs
-from tests import problems
+from tests import foreign, problems
 
 HAS_SAFETENSORS = importlib.util.find_spec("safetensors") is not None
 FORMATS = [
@@ -442,3 +443,57 @@ def test_methods_that_start_otherwise(fed, name, options, pattern):
     fa.run(name, fed, init={"a": np.zeros(1, np.float32)}, **options)
   with pytest.raises(fa.OptionError, match="init_only=a: not read without ini"):
     fa.run("fedavg", fed, init_only="a")
+
+
+NET = foreign.Module()
+
+
+@pytest.mark.parametrize(
+  "init, pattern",
+  [
+    (NET.state_dict(), "init: 0.bias is a Tensor of torch: "),
+    (list(NET.state_dict().values()), "init: 0 is a Tensor of torch: "),
+    (NET, "init: is a Module of torch: "),
+    (foreign.Tensor(np.ones(3)), "init: is a Tensor of torch: "),
+  ],
+)
+def test_parameters_of_torch_are_met_with_the_names_that_are_needed(fed, init, pattern):
+  """NumPy's TypeError said nothing of it."""
+  with pytest.raises(fa.OptionError, match=f"^{pattern}") as error:
+    fa.run("fedavg", fed, init=init, model="mlp", hidden=(5,), cohort_size=2)
+  assert "\n" not in str(error.value)
+  assert str(error.value).endswith(
+    "; the model has Dense_0/bias [5], Dense_0/kernel [64, 5], Dense_1/bias [10], "
+    "Dense_1/kernel [5, 10]"
+  )
+
+
+def test_files_of_other_libraries_are_named(fed, tmp_path):
+  """A file of torch.save was taken for an .npz with arrays of texts."""
+  zips = {"torch.save": "net/data.pkl", "Keras": "model.weights.h5"}
+  for place, (library, member) in enumerate(zips.items()):
+    with zipfile.ZipFile(tmp_path / str(place), "w") as file:
+      file.writestr(member, b"x")
+      file.writestr("net/.data/serialization_id", b"1")
+    with pytest.raises(fa.OptionError, match=f"init=.*: a file of {library}: .*kernel"):
+      fa.run("fedavg", fed, init=tmp_path / str(place), cohort_size=2)
+  for name, content, library in (
+    ("p.pkl", pickle.dumps({"a": 1}), "pickle .* never loaded"),
+    ("k.h5", b"\x89HDF\r\n\x1a\n", "Keras"),
+  ):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(fa.OptionError, match=f"{name}: a file of {library}"):
+      parameters.read_parameters(tmp_path / name)
+
+
+@pytest.mark.skipif(not HAS_SAFETENSORS, reason="safetensors is missing")
+def test_a_state_dict_with_counters_is_one_of_torch(fed, tmp_path):
+  path = in_safetensors(
+    tmp_path / "a",
+    [
+      ("1.num_batches_tracked", "I64", np.array(3)),
+      ("0.weight", "F32", np.ones((2, 2), np.float32)),
+    ],
+  )
+  with pytest.raises(fa.OptionError, match="a: a state_dict of torch: .*kernel"):
+    fa.run("fedavg", fed, init=path, cohort_size=2)

@@ -9,6 +9,7 @@ from fedjax_alg import models
 from fedjax_alg.base import num_params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate
+from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.aggregation import make_aggregator
 from fedjax_alg.least_squares.layer_fits import FitPlan, LayerFits
 from fedjax_alg.rounds import ledger
@@ -122,3 +123,16 @@ def test_the_server_pays_for_every_vector_that_it_aggregates(
     vectors * make_aggregator("median").flops(5, size),
     rtol=1e-6,
   )
+
+
+def test_a_message_that_cannot_be_counted_is_refused():
+  """It ended in an OverflowError of JAX."""
+  fan_in = 65_536  # d (d + 1) / 2 is more than 2^31 - 1
+  layers = models.make_model("softmax", (fan_in,), 3).layers
+  plan = FitPlan(
+    layers, LayerFits(), (1.0,), lambda ridge, clients: ridge, (float("inf"),)
+  )
+  sent = fan_in * (fan_in + 1) // 2
+  with pytest.raises(OptionError, match=r"would send or receive 2,14\d,.* floats"):
+    ledger.layer_cost(plan, 0, 1, 3, 0)
+  assert sent > ledger.MAX_FLOATS

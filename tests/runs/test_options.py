@@ -305,3 +305,21 @@ def test_the_availability_of_clients(tmp_path):
   ):
     with pytest.raises(fa.OptionError, match=pattern):
       dataclasses.replace(options, availability_file=str(tmp_path / name)).checked()
+
+
+@pytest.mark.parametrize(
+  "name, entries",
+  [
+    ("bit_thresholds", (float("nan"),)),
+    ("bit_thresholds", (0.5, float("inf"))),
+    ("bit_thresholds", (0.5, 0.5)),
+    ("targets", (0.5, 0.5)),
+    ("augment", ("flip", "flip")),
+    ("roles", ("frozen:*bias*", "frozen:*bias*")),
+    ("init_only", ("a", "a")),
+    ("bandwidth_gbps", (1.0, float("inf"))),
+  ],
+)
+def test_lists_have_finite_numbers_and_no_entry_twice(name, entries):
+  with pytest.raises(fa.OptionError, match=f"^{name}: has "):
+    RunOptions(**{name: entries}).checked()

@@ -4,9 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_alg import data
+from fedjax_alg import data, memory
 from fedjax_alg.data.partition import client_rows
-from fedjax_alg.engine import clock
+from fedjax_alg.engine import clock, sharding
+from fedjax_alg.errors import OptionError
+from fedjax_alg.runs import placed
 from fedjax_alg.runs.placed import PlacedData
 
 
@@ -64,3 +66,44 @@ def test_the_device_holds_what_the_split_says(kind):
     np.testing.assert_array_equal(old, unchanged)
   for old, unchanged in zip(jax.tree.leaves(host), jax.tree.leaves(fed.data)):
     np.testing.assert_array_equal(old, unchanged)
+
+
+def test_arrays_that_are_there_twice_are_placed_once(monkeypatch):
+  """The whole test set is that of the clients: a GPU had it twice."""
+  fed = data.federate("digits", num_clients=4)
+  assert fed.data.test.x is fed.data.whole_test.x
+  placed_trees = []
+  replicate = sharding.replicate
+
+  def record(tree, mesh):
+    placed_trees.append(tree)
+    return replicate(tree, mesh)
+
+  monkeypatch.setattr(sharding, "replicate", record)
+  on_device = PlacedData(fed, None, clock.make_devices(0, 4)).data
+  sizes = [
+    sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    for tree in placed_trees
+    if jax.tree.leaves(tree)
+  ]
+  leaves = {id(leaf): leaf for leaf in jax.tree.leaves(fed.data)}
+  assert max(sizes) == sum(leaf.nbytes for leaf in leaves.values())
+  assert on_device.test.x.codes is on_device.whole_test.x.codes
+  jax.tree.map(np.testing.assert_array_equal, on_device.whole_test, fed.data.whole_test)
+
+
+def test_examples_that_no_device_can_hold_are_refused(monkeypatch):
+  fed = data.federate("digits", num_clients=5)
+  leaves = {id(leaf): leaf for leaf in jax.tree.leaves(fed.data)}
+  needed = sum(leaf.nbytes for leaf in leaves.values())
+  monkeypatch.setattr(sharding, "platform", lambda mesh: "gpu")
+  for room in (needed, needed - 1):
+    limit = memory.Limit(room, "the device has")
+    monkeypatch.setattr(sharding, "memory_limit", lambda limit=limit: limit)
+    if room == needed:
+      placed._copy(fed.name, fed.data, None)
+      continue
+    with pytest.raises(
+      OptionError, match="^federation: the digits examples on each device needs .* GB"
+    ):
+      placed._copy(fed.name, fed.data, None)

@@ -10,7 +10,9 @@ import pytest
 
 from experiments.cli import config, guard
 import fedjax_alg as fa
+from fedjax_alg import memory
 from fedjax_alg.data.sources import load_digits
+from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import from_flax
 from fedjax_alg.runs import methods, plan, prepare
@@ -218,10 +220,16 @@ def test_a_share_for_testing_is_not_read_where_test_rows_have_clients():
     assert prepare.cautions(prepared, set()) == expected
 
 
+def limit_memory(monkeypatch, nbytes):
+  """Lets the devices have so many bytes."""
+  limit = memory.Limit(nbytes, "the machine has")
+  monkeypatch.setattr(sharding, "memory_limit", lambda: limit)
+
+
 def test_a_table_that_does_not_fit_is_refused(monkeypatch):
   words = ["--algorithm=losac", "--variant=table"]
   assert make(*words).spec.num_examples > 0
-  monkeypatch.setattr(prepare, "_memory_bytes", lambda: 10**5)
+  limit_memory(monkeypatch, 10**5)
   with expect_refusal("^--variant=table: .* GB .*--variant=client"):
     make(*words)
 
@@ -237,9 +245,9 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch):
 def test_clients_in_pairs_that_do_not_fit_are_refused(monkeypatch, words, compared):
   monkeypatch.setattr(prepare, "_state_bytes", lambda *_: 0)
   monkeypatch.setattr(prepare, "_check_work", lambda *_: None)
-  monkeypatch.setattr(prepare, "_memory_bytes", lambda: 8 * compared**2)
+  limit_memory(monkeypatch, 8 * compared**2)
   make(*words)
-  monkeypatch.setattr(prepare, "_memory_bytes", lambda: 8 * compared**2 - 1)
+  limit_memory(monkeypatch, 8 * compared**2 - 1)
   with expect_refusal(
     f"^{words[0]}: comparing {compared} clients in pairs .* at most {compared - 1} "
   ):
@@ -394,3 +402,71 @@ def test_clients_without_data_to_adapt_or_to_choose_by():
     "1 clients have none and are evaluated with" in text
     for text in prepare.cautions(prepared, set())
   )
+
+
+@pytest.mark.parametrize(
+  "words,largest,sizes",
+  [
+    # The Gram matrix in float64, the inputs' sums by class, their sum, the counts.
+    (["--algorithm=afl"], 8 * (64**2 + 64 + 64 * 10 + 10), ""),
+    (
+      ["--algorithm=afl", "--feature_map=relu", "--num_features=150"],
+      8 * (150**2 + 150 + 150 * 10 + 10),
+      "decided by --num_features=150; ",
+    ),
+    (
+      ["--algorithm=fedacnnl", "--model=mlp", "--hidden=90,20", "--rounds=1"],
+      None,
+      "decided by --hidden=90,20; ",
+    ),
+    (["--algorithm=fedcof"], None, ""),
+  ],
+)
+def test_sums_in_closed_form_that_do_not_fit_are_refused(
+  monkeypatch, words, largest, sizes
+):
+  """A d x d matrix of many features ended in an OverflowError, or after minutes."""
+  prepared = make(*words)
+  steps = jax.eval_shape(lambda: prepared.algorithm.sums(10))
+  measured = max(
+    sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(step))
+    for step in steps
+  )
+  assert largest is None or measured == largest
+  monkeypatch.setattr(prepare, "_state_bytes", lambda *_: 0)
+  limit_memory(monkeypatch, measured)
+  make(*words)
+  limit_memory(monkeypatch, measured - 1)
+  with expect_refusal(
+    f"^{words[0]}: what its largest step adds up .* needs .* GB of memory, the machine "
+    rf"has .* GB \({sizes}allowed: layers with fewer inputs\)$"
+  ):
+    make(*words)
+
+
+@pytest.mark.parametrize(
+  "words,pattern",
+  [
+    (
+      ["--feature_map=fourier", "--num_features=1000000000"],
+      r"^--num_features=1000000000: Omega \[64, 1000000000\] needs 954 GB",
+    ),
+    (
+      ["--model=residual", "--block_features=1000000000"],
+      r"^--block_features=1000000000: the fixed weights \[64, 1000000000\] .* 477 GB",
+    ),
+    (
+      ["--model=mlp", "--hidden=1000000000"],
+      "what is kept .* 2.*GB .*--hidden=10000000",
+    ),
+    (
+      ["--model=stack", "--layers=dense1000000000"],
+      "what is kept .* GB .*--layers=dense1000000000",
+    ),
+  ],
+)
+def test_sizes_that_do_not_fit_are_refused_by_their_flag(monkeypatch, words, pattern):
+  """NumPy's MemoryError came from the middle of making the model."""
+  monkeypatch.setattr(memory, "host", lambda: memory.Limit(2**33, "the machine has"))
+  with expect_refusal(pattern):
+    make(*words)

@@ -99,6 +99,25 @@ def is_positive(y):
       dict(scores=errors, ranks=lambda *_: {"near": 3.0}),
       r"ranks gives shape \[\] as near, must give a number for each of 2 groups",
     ),
+    # What is complex lost its imaginary part, and texts were read as numbers.
+    (dict(targets=lambda y: y + 1j), "whose targets gives complex64 values, must be"),
+    (dict(targets=lambda y: y * np.nan), "whose targets gives NaN or infinite values"),
+    (
+      dict(sums=lambda outputs, y, losses, mask: {"near": jnp.zeros((), complex)}),
+      "sums gives near of complex64 values, must be real numbers",
+    ),
+    (
+      dict(values=lambda sums: {"near": sums["near"] / sums["rows"] + 1j}),
+      "values gives near of complex.* values, must be real numbers",
+    ),
+    (
+      dict(values=lambda sums: {"near": np.full(np.shape(sums["near"]), "a")}),
+      "values gives near of <U1 values, must be real numbers",
+    ),
+    (
+      dict(matrix=lambda outputs, y, mask: jnp.zeros((1, 1), jnp.complex64)),
+      "matrix gives complex64 values, must be real numbers",
+    ),
     (dict(loss=3), "loss is an int, must be a function"),
     (dict(labels=3), "labels is an int, must be a function"),
     (dict(better=["near"]), "better is .'near'., must be a dictionary"),
@@ -123,6 +142,10 @@ def test_a_function_that_gives_something_else_is_named(fields, pattern):
     (lambda y, mask, size: None, "fitted gives a NoneType, must give the numb"),
     (lambda y, mask, size: y[:, 0], "fitted gives .*, must give the numbers"),
     (raises, "fitted raises KeyError"),
+    (
+      lambda y, mask, size: jnp.zeros(y.shape, complex),
+      "fitted gives complex.* val",
+    ),
   ],
 )
 def test_what_least_squares_fits_is_a_row_for_each_example(fit, pattern):
