@@ -62,6 +62,32 @@ def with_names(text: str, prefix: str = "") -> str:
   return _PARAMETER.sub(lambda match: prefix + match.group(1), text)
 
 
+#: Characters that stand for bytes of a path or an argument that are not of the
+#: locale's encoding, and that no encoding has.
+_UNDECODED = re.compile("[\ud800-\udfff]+")
+
+
+def as_unicode(text: str) -> str:
+  """Makes text that can be written in UTF-8.
+
+  Args:
+    text: for example a path, in which Python has a lone surrogate for each byte
+      that is not of the locale's encoding.
+
+  Returns:
+    The text, in which such bytes are read as UTF-8 if they are it, and else written
+    as \\udcff.
+  """
+
+  def read(match: re.Match[str]) -> str:
+    try:
+      return match[0].encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeError:
+      return ascii(match[0])[1:-1]
+
+  return _UNDECODED.sub(read, text)
+
+
 #: A longer word is shown by its two ends.
 _LONG = 500
 
@@ -77,7 +103,7 @@ def one_line(text: str) -> str:
     (which could move the cursor) as \\x1b, and the middle of words of more than
     500 characters left out.
   """
-  text = " ".join(line.strip() for line in text.splitlines()).strip()
+  text = " ".join(line.strip() for line in as_unicode(text).splitlines()).strip()
   text = "".join(
     letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text
   )

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.data import npz
+from fedjax_alg.errors import as_unicode
 from fedjax_alg.typing import Facts
 
 #: Columns of clients.csv; of another task its main metric takes the place of
@@ -109,7 +110,7 @@ def _client_rows(
   metrics = ("test_examples", main, "loss", *_others_of(clients))
   ids: list[Iterable[int | str]] = [range(len(sizes))]
   if names is not None:
-    ids.append(names)
+    ids.append([as_unicode(str(name)) for name in names])
   if kinds is not None:
     ids.append(np.asarray(kinds).tolist())
   for i, seed in enumerate(seeds):

@@ -15,7 +15,14 @@ import numpy as np
 
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.data.options import ConceptOptions, DataOptions, ShiftOptions
-from fedjax_alg.errors import OptionError, a_type, check_one_of, did_you_mean, reason
+from fedjax_alg.errors import (
+  OptionError,
+  a_type,
+  as_unicode,
+  check_one_of,
+  did_you_mean,
+  reason,
+)
 from fedjax_alg.hparams import field_values, of_type, reads
 from fedjax_alg.metrics import names
 from fedjax_alg.records import scores as scores_lib
@@ -371,7 +378,7 @@ def compare(
       or the protocol.
   """
   if isinstance(results, Mapping):
-    results = {str(label): result for label, result in results.items()}
+    results = by_label(results)
   elif isinstance(results, Iterable):
     results = list(results)
   else:
@@ -797,9 +804,19 @@ def labels(
 
 def unique(names: Sequence[str]) -> list[str]:
   """The names, with a number behind those that occur more than once."""
-  seen: dict[str, int] = {}
   out = []
+  used = set(names)
   for name in names:
-    seen[name] = seen.get(name, 0) + 1
-    out.append(name if names.count(name) == 1 else f"{name} ({seen[name]})")
+    label, number = name, 0
+    while names.count(name) > 1 and label in used:
+      number += 1
+      label = f"{name} ({number})"
+    used.add(label)
+    out.append(label)
   return out
+
+
+def by_label(results: Mapping[Any, Any]) -> dict[str, Any]:
+  """The same values by labels that are different texts, which can be written."""
+  labels_of = unique([as_unicode(str(key)) for key in results])
+  return dict(zip(labels_of, results.values(), strict=True))
