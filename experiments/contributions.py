@@ -104,8 +104,12 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     f"{len(share.clients)} clients, {share.metric} with all {share.total.mean():.4g}"
   )
   numbered = [at for at, height in enumerate(heights) if not math.isnan(height)]
-  for name, at in zip(("most", "least"), (numbered[0], numbered[-1])) if numbered else ():
-    print(f"  {name}: client {one_line(labels[at])}, {heights[at]:+.3g} {unit}".rstrip())
+  for name, at in (
+    zip(("most", "least"), (numbered[0], numbered[-1])) if numbered else ()
+  ):
+    print(
+      f"  {name}: client {one_line(labels[at])}, {heights[at]:+.3g} {unit}".rstrip()
+    )
   print(f"wrote {out}")
 
 

@@ -1,6 +1,6 @@
 """The error for an option, an argument or a file that cannot be used."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 import difflib
 import os
 import re
@@ -348,6 +348,15 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
   return f", did you mean {suggestion!r}?" if suggestion else ""
 
 
+def is_one_of(value: object, allowed: Container[Any]) -> bool:
+  """Whether a value of any type is one of some."""
+  try:
+    hash(value)
+  except TypeError:  # a list, an array
+    return False
+  return value in allowed
+
+
 def check_one_of(label: str, value: object, allowed: Collection[str]) -> None:
   """Refuses a value that is none of those allowed.
 
@@ -359,7 +368,7 @@ def check_one_of(label: str, value: object, allowed: Collection[str]) -> None:
   Raises:
     OptionError: it is none of them.
   """
-  if value not in allowed:
+  if not is_one_of(value, allowed):
     raise OptionError(f"{label}: must be one of {', '.join(allowed)}")
 
 
@@ -378,7 +387,7 @@ def check_known(
     OptionError: it is none of them; the message says what was meant, if that
       can be told.
   """
-  if value not in choices:
+  if not is_one_of(value, choices):
     raise OptionError(
       f"`{name}`={value}: unknown{did_you_mean(str(value), choices)} (one of "
       f"{', '.join(map(str, choices))}{alternative})"

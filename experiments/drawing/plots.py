@@ -564,9 +564,7 @@ def _client_bars(
   if names is None or len(order) > _MOST_NAMES:
     words = [str(client) for client in order]
   else:
-    words = [
-      texts.picture_text(str(names[client]), 24) for client in order
-    ]
+    words = [texts.picture_text(str(names[client]), 24) for client in order]
   upright = len("".join(words)) > 60
   axis.set_xticks(
     range(len(order)),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 import math
 import pathlib
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib import pyplot as plt
 import numpy as np

@@ -21,9 +21,10 @@ from fedjax_alg.errors import (
   as_unicode,
   check_one_of,
   did_you_mean,
+  is_one_of,
   reason,
 )
-from fedjax_alg.hparams import field_values, of_type, reads
+from fedjax_alg.hparams import as_list, field_values, reads
 from fedjax_alg.metrics import names
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
@@ -108,7 +109,14 @@ class Line(NamedTuple):
     Args:
       target: one of the targets of the comparison.
       cost: one of ``COSTS``.
+
+    Raises:
+      OptionError: another target or cost.
     """
+    if not is_one_of(target, self.reached):
+      targets = ", ".join(map(str, self.reached)) or "none"
+      raise OptionError(f"`target`={target}: not of this comparison ({targets})")
+    check_one_of(f"`cost`={cost}", cost, COSTS)
     costs = [at[cost] for at in self.reached[target] if at is not None]
     return estimate_mean(costs) if costs else None
 
@@ -182,6 +190,9 @@ class Comparison:
     """
     if metrics is None:
       metrics = (self.metric,)
+    metrics = as_list("metrics", metrics, str)
+    if not metrics:
+      raise OptionError("`metrics`: empty, give at least one")
     out: dict[str, dict[str, Estimate]] = {line.label: {} for line in self.lines}
     for text in metrics:
       name, colon, metric = text.rpartition(":")
@@ -276,11 +287,14 @@ class Comparison:
       The path.
 
     Raises:
-      OptionError: another suffix, or a path that cannot be written; see ``table``.
+      OptionError: another suffix, ``metrics`` for another one than .tex, or a path
+        that cannot be written; see ``table``.
     """
     place = files.output_path(path, "path")
     suffix = place.suffix.lower()
     check_one_of(f"`path`={path}: its suffix", suffix, (*_PICTURES, ".tex", ".csv"))
+    if metrics is not None and suffix != ".tex":
+      raise OptionError(f"`metrics`: only read for .tex, not for {suffix}")
     if suffix not in _PICTURES:
       content = (
         self.to_latex(metrics) if suffix == ".tex" else texts.as_csv(self.rows())
@@ -385,7 +399,14 @@ def compare(
     results = [results]
   for run in results.values() if isinstance(results, dict) else results:
     if not isinstance(run, RunResult):
-      raise OptionError(f"`results`: {a_type(run)}, must be runs from run or load_run")
+      several = (
+        "; runs on several partitions are one run of federate(..., `partitions`=N)"
+        if isinstance(run, Iterable) and not isinstance(run, (str, bytes, Mapping))
+        else ""
+      )
+      raise OptionError(
+        f"`results`: {a_type(run)}, must be runs from run or load_run{several}"
+      )
   if not results:
     raise OptionError("`results`: no runs")
   if not isinstance(results, dict):
@@ -397,7 +418,7 @@ def compare(
     if not np.isfinite(result.metrics[protocol][metric]).any():
       raise OptionError(f"`metric`={metric}: {label} has none of protocol {protocol}")
   baseline = next(iter(results)) if baseline is None else baseline
-  if baseline not in results:
+  if not is_one_of(baseline, results):
     raise OptionError(
       f"`baseline`={baseline}: no such run (one of {', '.join(results)})"
     )
@@ -417,9 +438,14 @@ def _metric(results: Mapping[str, RunResult], choice: str | None) -> str:
   metric = choice
   if metric is None:
     metric = next(iter(results.values())).records.metrics.main
+  if isinstance(metric, Iterable) and not isinstance(metric, str):
+    raise OptionError(
+      f"`metric`={metric!r}: {a_type(metric)}, must be the name of one metric; "
+      "table([...]) and to_latex([...]) of a comparison have several"
+    )
   for label, result in results.items():
     of = result.records.metrics
-    if metric not in of.columns:
+    if not is_one_of(metric, of.columns):
       raise OptionError(
         f"`metric`={metric}: unknown in {label}, whose task is {of.task}"
         f"{did_you_mean(metric, of.columns)} (one of "
@@ -430,7 +456,7 @@ def _metric(results: Mapping[str, RunResult], choice: str | None) -> str:
 
 def _protocol(results: Mapping[str, RunResult], protocol: str | None) -> str:
   for label, result in results.items():
-    if protocol is not None and protocol not in result.protocols:
+    if protocol is not None and not is_one_of(protocol, result.protocols):
       raise OptionError(
         f"`protocol`={protocol}: {label} was not evaluated by it "
         f"(it has {', '.join(result.protocols)})"
@@ -467,13 +493,7 @@ def _targets(
         if all(target in run_targets for run_targets in every)
       )
     )
-  targets = of_type(
-    "targets",
-    list(targets)
-    if isinstance(targets, Iterable) and not isinstance(targets, str)
-    else targets,
-    tuple[float, ...],
-  )
+  targets = as_list("targets", targets, float)
   check_reachable(targets, metrics.metric(metric).share)
   return tuple(dict.fromkeys(float(target) for target in targets))
 

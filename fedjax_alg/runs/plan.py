@@ -5,7 +5,7 @@ plan by the same checks (``make``). What a run has written of itself becomes it
 again (``Plan.from_facts``).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 import contextlib
 import dataclasses
 import operator
@@ -638,7 +638,7 @@ def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
       if isinstance(seeds, Iterable)
       else tuple(range(min(operator.index(seeds), MOST_SEEDS + 1)))
     )
-    if len(numbers) > MOST_SEEDS:
+    if len(numbers) > MOST_SEEDS or isinstance(seeds, (bool, bytes, Set)):
       numbers = ()
   except TypeError:
     numbers = ()

@@ -20,10 +20,11 @@ from fedjax_alg.data.concepts import is_pattern
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, owned, processes, samplers
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.errors import OptionError, check_one_of, reason
+from fedjax_alg.errors import OptionError, a_type, check_one_of, reason
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import (
   as_index,
+  as_list,
   field_values,
   of_type,
   ordered_values,
@@ -241,8 +242,10 @@ class RunResult:
     """
     metric = self.records.metrics.main if metric is None else metric
     check_one_of(f"`metric`={metric}", metric, self.records.metrics.columns)
-    for protocol in protocols or ():
-      check_one_of(f"`protocols`={protocol}", protocol, self.protocols)
+    if protocols is not None:
+      protocols = as_list("protocols", protocols, str)
+      for protocol in protocols or ("",):
+        check_one_of(f"`protocols`={protocol}", protocol, self.protocols)
     curves = {
       protocol: (self.rounds, self.metrics[protocol][metric])
       for protocol in protocols or self.protocols
@@ -388,6 +391,7 @@ class RunResult:
         ``model`` or ``best`` with ``client``.
       RunFolderError: see ``client_params``.
     """
+    proba, best = of_type("proba", proba, bool), of_type("best", best, bool)
     if best and self.best is None:
       raise OptionError("`best`=True: needs a run with `keep_best`")
     if client is None:
@@ -448,7 +452,7 @@ class RunResult:
         f"`client`: give the client whose model predicts, or as `model` which of the "
         f"{count} global models"
       )
-    number = as_index("model", model or 0, count)
+    number = as_index("model", 0 if model is None else model, count)
     return jax.tree.map(lambda leaf: leaf[number], models)
 
   def export(
@@ -505,7 +509,7 @@ class RunResult:
     count = jax.tree.leaves(models)[0].shape[0]
     if model is None and count > 1:
       raise OptionError(f"`model`: give which of the {count} global models")
-    number = as_index("model", model or 0, count)
+    number = as_index("model", 0 if model is None else model, count)
     params = jax.tree.map(lambda leaf: leaf[number], models)
     if not self.facts["run"].get("roles"):
       return params
@@ -899,9 +903,13 @@ def load_run(
   Raises:
     RunFolderError: the folder holds no finished run, or a file is missing or
       damaged.
-    OptionError: ``folder`` is no path.
+    OptionError: ``folder`` is no path, or ``federation`` none.
   """
-  path = expand_path(folder)
+  path = expand_path(folder, "folder")
+  if federation is not None and not isinstance(federation, Federation):
+    raise OptionError(
+      f"`federation`: {a_type(federation)}, must be a federation from federate"
+    )
   facts = _read_json(path / "config.json")
   summary = _read_json(path / "summary.json")
   try:

@@ -230,7 +230,11 @@ def line_styles(labels: Iterable[str]) -> dict[str, Style]:
   """
   names = list(dict.fromkeys(labels))
   by_label: dict[str, Style] = {}
-  for look_up, dashes in ((_exactly, 1), (method_style, 1), (method_style, len(_DASHES))):
+  for look_up, dashes in (
+    (_exactly, 1),
+    (method_style, 1),
+    (method_style, len(_DASHES)),
+  ):
     for label in names:
       style = look_up(label)
       if label in by_label or style is None:
