@@ -26,6 +26,7 @@ runs are not paired with the first.
 
 from collections.abc import Sequence
 import importlib.util
+import os
 import pathlib
 import sys
 
@@ -91,10 +92,10 @@ _FLAGS = (
 def _split_name(word: str) -> tuple[str | None, pathlib.Path]:
   """The name and the folder of NAME=FOLDER; no name for a folder alone."""
   name, equals, folder = word.partition("=")
-  path = expand_path(word)
   # The folders of a sweep have such signs in their own names.
-  if not equals or not name or "/" in name or path.is_dir():
-    return None, path
+  is_folder = os.path.isdir(os.path.expanduser(word))
+  if not equals or not name or "/" in name or is_folder:
+    return None, expand_path(word)
   return name, expand_path(folder)
 
 

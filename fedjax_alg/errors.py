@@ -41,6 +41,16 @@ class OptionError(ValueError):
     return with_names(self.text, prefix)
 
 
+class UnreadError(OptionError):
+  """An option that the method of a run would not read, or does not have."""
+
+  @property
+  def parameter(self) -> str:
+    """The name of the option, which the message names first."""
+    match = _PARAMETER.search(self.text)
+    return match[1] if match else ""
+
+
 class RunError(RuntimeError):
   """A run had to stop; the message is the one line the user sees."""
 

@@ -76,6 +76,8 @@ _NOTES = {
 
 #: About so many markers are on a line.
 _MARKERS = 6
+#: The most characters of a title.
+_LONG_TITLE = 300
 
 
 #: The files of one picture.
@@ -406,7 +408,7 @@ def sheet(
     axis.grid(alpha=0.3)
   yield panels_of[: len(titles)]
   legend(figure, *last)
-  figure.suptitle(texts.picture_text(title), fontsize=11)
+  figure.suptitle(texts.picture_text(title, _LONG_TITLE), fontsize=11)
   save_figure(figure, *paths)
 
 
@@ -508,7 +510,7 @@ def histogram(
     _client_map(figure, axes[0], label_histogram, of_client)
     _mark_kinds(axes[0], of_client[label_histogram.sum(1) > 0], marks, 0.0)
     _client_sizes(axes[1], label_histogram.sum(1))
-  figure.suptitle(texts.picture_text(title), fontsize=10)
+  figure.suptitle(texts.picture_text(title, _LONG_TITLE), fontsize=10)
   save_figure(figure, path)
 
 

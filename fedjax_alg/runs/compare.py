@@ -250,7 +250,7 @@ class Comparison:
   def plot(self, axis: Any = None) -> Any:
     """Draws the curves of all runs, means over seeds with 95 % bands.
 
-    A method has the same color in every picture; other labels get colors in the order
+    A run of one seed has no band. The band of a single evaluation is a bar. A method has the same color in every picture; other labels get colors in the order
     of the comparison.
 
     Args:
@@ -591,6 +591,13 @@ def _participants(result: RunResult) -> dict[str, str]:
   return {name: _as_text(value) for name, value in values.items()}
 
 
+def _trains_alone(line: Line) -> bool:
+  """Whether a client's model stands still in rounds without the client."""
+  plan = line.result.facts["plan"]
+  takes_turns = plan["cohort_size"] < plan.get("clients", 0)
+  return takes_turns and line.costs["total_floats"].mean == 0
+
+
 def _notes(line: Line, base: Line) -> tuple[str, ...]:
   """Lists the differences of a pair that is compared by seed all the same."""
   mine, its = _participants(line.result), _participants(base.result)
@@ -598,6 +605,15 @@ def _notes(line: Line, base: Line) -> tuple[str, ...]:
   out = []
   if differ:
     out.append(f"participants are drawn differently ({', '.join(differ)})")
+  alone = [side for side in (line, base) if _trains_alone(side)]
+  if len(alone) == 1:
+    (side,) = alone
+    rounds, plan = int(side.result.rounds[-1]), side.result.facts["plan"]
+    out.append(
+      f"{side.label} sends nothing, so a client's model is only trained in the rounds "
+      f"in which the client takes part, about "
+      f"{rounds * plan['cohort_size'] / plan['clients']:.3g} of {rounds}"
+    )
   out += [
     f"{side.label} ended early by {side.result.stopped}"
     for side in (line, base)

@@ -14,6 +14,8 @@ from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.runs import styles, texts
 
 _DASHED = (0, (4, 3))
+#: The most characters of a label that stands inside of the axes.
+_LONG_LABEL = 48
 
 
 def new_axis(axis: Any = None, size: tuple[float, float] = (6.4, 4.0)) -> Any:
@@ -64,7 +66,7 @@ def draw_lines(
     (line,) = axis.plot(
       rounds,
       mean,
-      label=texts.picture_text(label),
+      label=texts.picture_text(label, _LONG_LABEL),
       markersize=5,
       markeredgecolor="white",
       markeredgewidth=0.4,
@@ -163,7 +165,7 @@ def draw_critical_differences(
     is_left = place < left
     row = place if is_left else number - 1 - place
     height, end = -1.0 - 0.6 * row, lowest - margin if is_left else highest + margin
-    look, words = looks[name].matplotlib(), texts.picture_text(name)
+    look, words = looks[name].matplotlib(), texts.picture_text(name, _LONG_LABEL)
     axis.plot(
       [value, value, end],
       [0, height, height],

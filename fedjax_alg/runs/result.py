@@ -229,6 +229,8 @@ class RunResult:
   ) -> Any:
     """Draws the curves of the run's protocols, means over seeds with 95 % bands.
 
+    A run of one seed has no band. The band of a single evaluation is a bar.
+
     Args:
       metric: a metric; None means the main one of the task.
       protocols: the protocols; None means all that have the metric.
