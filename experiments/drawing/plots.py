@@ -430,9 +430,11 @@ def run_curves(paths: Paths, rows: list[records.Row], title: str) -> None:
     for protocol in drawn
   }
   main = records.main_metric(rows[0]) if rows else "accuracy"
+  styles = styles_lib.line_styles(drawn, are_protocols=True)
+  looks = {protocol: style.matplotlib() for protocol, style in styles.items()}
   with sheet(paths, ("", ""), title, size=(4.5, 3.6)) as axes:
     for axis, metric in zip(axes, (main, "loss")):
-      draw_curves(axis, runs, "", metric)
+      draw_curves(axis, runs, "", metric, styles=looks)
     log_axis(axes[1])
 
 

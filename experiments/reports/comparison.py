@@ -453,7 +453,10 @@ def latex(comparison: Comparison, command_line: str) -> str:
       r"    \toprule",
     ]
     out += ["    " + " & ".join(map(_latex_cell, table.head)) + r" \\", r"    \midrule"]
-    out += ["    " + " & ".join(map(_latex_cell, row)) + r" \\" for row in table.rows]
+    out += [
+      "    " + " & ".join([texts.latex_text(first), *map(_latex_cell, others)]) + r" \\"
+      for first, *others in table.rows
+    ]
     out += [r"    \bottomrule", r"  \end{tabular}"]
     if note:
       out += [r"  \par\smallskip", rf"  {{\footnotesize {note}\par}}"]

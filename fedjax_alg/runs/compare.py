@@ -250,8 +250,9 @@ class Comparison:
   def plot(self, axis: Any = None) -> Any:
     """Draws the curves of all runs, means over seeds with 95 % bands.
 
-    A run of one seed has no band. The band of a single evaluation is a bar. A method has the same color in every picture; other labels get colors in the order
-    of the comparison.
+    A run of one seed has no band. The band of a single evaluation is a bar. A method
+    has the same color in every picture; other labels get colors in the order of the
+    comparison.
 
     Args:
       axis: axes of matplotlib; None makes a new figure.

@@ -53,9 +53,12 @@ def draw_lines(
     axis: axes of matplotlib.
     curves: label -> rounds [E] and values [N, E].
     metric: name of the y axis; it decides the scale.
-    names: label -> the name by which it gets its style; by default itself.
+    names: of the curves of a single run, protocol -> the name by which it gets its
+      style; by default the curves are of runs, each with its label.
   """
-  looks = styles.line_styles((names or {}).get(label, label) for label in curves)
+  looks = styles.line_styles(
+    ((names or {}).get(label, label) for label in curves), are_protocols=bool(names)
+  )
   single = [label for label, (rounds, _) in curves.items() if len(rounds) == 1]
   for place, (label, (rounds, values)) in enumerate(curves.items()):
     look = looks[(names or {}).get(label, label)].matplotlib()

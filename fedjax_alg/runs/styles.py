@@ -193,9 +193,13 @@ _VARIANT = re.compile(r" \(|, | (?=\w+=)")
 
 
 def _exactly(label: str) -> Style | None:
-  if label not in METHODS and label in registry.ALGORITHMS:
-    label = registry.get(label).label
   return METHODS.get(_SAME.get(label, label))
+
+
+def _registered(name: str) -> Style | None:
+  """The style of a method by the name that runs call it with."""
+  known = name in registry.ALGORITHMS
+  return _exactly(registry.get(name).label) if known else None
 
 
 def method_style(label: str) -> Style | None:
@@ -220,18 +224,23 @@ def _same_colour(style: Style) -> Iterator[Style]:
     yield Style(style.colour, dash)
 
 
-def line_styles(labels: Iterable[str]) -> dict[str, Style]:
+def line_styles(labels: Iterable[str], are_protocols: bool = False) -> dict[str, Style]:
   """label -> style, where lines are told apart by their styles alone.
 
-  The label of a method gets the method's style. Of several variants of a method
-  the first has the method's style, if the method itself is not there, and the
-  others have its color with other dashes, as long as there are some. Other labels
-  get what is left, in turn. 72 lines differ.
+  The label of a method, or its name in ``registry.ALGORITHMS``, gets the method's
+  style. Of several variants of a method the first has the method's style, if the
+  method itself is not there, and the others have its color with other dashes, as long
+  as there are some. Other labels get what is left, in turn. 72 lines differ.
+
+  Args:
+    labels: the labels.
+    are_protocols: whether they are protocols, of which one has the name of a method.
   """
   names = list(dict.fromkeys(labels))
   by_label: dict[str, Style] = {}
   for look_up, dashes in (
     (_exactly, 1),
+    (_registered, 0 if are_protocols else len(_DASHES)),
     (method_style, 1),
     (method_style, len(_DASHES)),
   ):

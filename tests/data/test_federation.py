@@ -588,3 +588,9 @@ def test_some_of_the_training_examples():
     rows(91)
   with pytest.raises(OptionError, match="train_examples"):
     federation.federate(source, train_examples=5, partition="natural")
+
+
+def test_several_seeds_of_a_partition_are_partitions():
+  """Which argument serves was not said."""
+  with pytest.raises(OptionError, match=r"^seed=\[0, 1, 2\]: .*give partitions=N"):
+    federation.federate("digits", seed=[0, 1, 2])
