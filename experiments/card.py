@@ -118,7 +118,7 @@ def _run_page(result: fa.RunResult, folder: pathlib.Path) -> str:
   settings = markdown.table(
     ["option", "value"],
     (
-      map(texts.markdown_text, (name, str(value)))
+      [texts.markdown_text(name), texts.markdown_text(str(value))]
       for name, value in facts["hparams"].items()
     ),
   )

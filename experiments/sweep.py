@@ -166,7 +166,7 @@ def run_grid(
   if part is not None:
     sweeps.run_part(configs, part)
     return {}
-  outcomes = sweeps.run_all(
+  outcomes = sweeps.run_configs(
     configs,
     validated=by in _VALIDATION
     or (by is None and bool(_VALIDATION & {*configs[0].run.eval_protocols})),

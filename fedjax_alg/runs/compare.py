@@ -606,9 +606,9 @@ def _notes(line: Line, base: Line) -> tuple[str, ...]:
   out = []
   if differ:
     out.append(f"participants are drawn differently ({', '.join(differ)})")
-  alone = [side for side in (line, base) if _trains_alone(side)]
-  if len(alone) == 1:
-    (side,) = alone
+  silent = [side for side in (line, base) if _trains_alone(side)]
+  if len(silent) == 1:
+    (side,) = silent
     rounds, plan = int(side.result.rounds[-1]), side.result.facts["plan"]
     out.append(
       f"{side.label} sends nothing, so a client's model is only trained in the rounds "

@@ -60,11 +60,11 @@ def run_all(
     (['fedavg', 'central'], 'not read: client_lr by central; cohort_size by central')
   """
   methods = _methods(algorithms)
-  first, checked = federation, settings
+  checked = settings
   if isinstance(federation, Federations):
     pooled.seeds_of(federation, settings.get("seeds", 1))
-    first = federation[0]
     checked = {name: value for name, value in settings.items() if name != "seeds"}
+  first = federation[0] if isinstance(federation, Federations) else federation
   unread: dict[str, dict[str, UnreadError]] = {}  # setting -> method -> why
   for label, algorithm in methods.items():
     for error in _unread(algorithm, first, checked):

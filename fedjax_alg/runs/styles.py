@@ -198,8 +198,8 @@ def _exactly(label: str) -> Style | None:
 
 def _registered(name: str) -> Style | None:
   """The style of a method by the name that runs call it with."""
-  known = name in registry.ALGORITHMS
-  return _exactly(registry.get(name).label) if known else None
+  is_method = name in registry.ALGORITHMS
+  return _exactly(registry.get(name).label) if is_method else None
 
 
 def method_style(label: str) -> Style | None:

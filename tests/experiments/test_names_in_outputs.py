@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from experiments import card, compare, judge
+from experiments.drawing import plots
 from experiments.reports import comparison as comparison_lib
 from experiments.reports import page, sweeps
 import fedjax_alg as fa
@@ -77,7 +78,7 @@ def read_latex(cell):
 
 def latex_rows(text):
   """The cells of every table: [tables][rows][cells]."""
-  found = []
+  written = []
   for table in re.findall(
     r"\\begin\{tabular\}\{(l+r*)\}(.*?)\\end\{tabular\}", text, re.S
   ):
@@ -85,20 +86,22 @@ def latex_rows(text):
     lines = [line.strip() for line in body.strip().split("\n")]
     lines = [line for line in lines if not re.fullmatch(r"\\\w+rule", line)]
     assert all(line.endswith(r" \\") for line in lines)
-    found.append([re.split(r"(?<!\\) & ", line.removesuffix(r" \\")) for line in lines])
-    assert {len(row) for row in found[-1]} == {len(columns)}
-  return found
+    written.append(
+      [re.split(r"(?<!\\) & ", line.removesuffix(r" \\")) for line in lines]
+    )
+    assert {len(row) for row in written[-1]} == {len(columns)}
+  return written
 
 
 def markdown_rows(text):
   """The cells of every table as a reader of Markdown sees them."""
-  found, cells = [], []
+  written, cells = [], []
   for token in markdown_it.MarkdownIt("commonmark").enable("table").parse(text):
     if token.type == "table_open":
-      found.append([])
+      written.append([])
     elif token.type == "tr_open":
       cells = []
-      found[-1].append(cells)
+      written[-1].append(cells)
     elif token.type == "inline":
       kinds = {child.type for child in token.children}
       assert kinds <= {
@@ -112,9 +115,9 @@ def markdown_rows(text):
     elif token.type == "table_close":
       cells = []
     assert token.type not in ("html_block", "fence", "code_block"), token.content
-  for rows in found:
+  for rows in written:
     assert len({len(row) for row in rows}) == 1
-  return found
+  return written
 
 
 class Cells(HTMLParser):
@@ -238,10 +241,10 @@ def of_a_picture(compared, root):
   assert not any(map(cbook.is_math_text, words))
   plt.close(axis.figure)
   comparison_lib.draw_comparison([root / "c.png"], compared, NAMES[24])
-  shown = [word.removeprefix("\u200b").replace(r"\$", "$") for word in words]
+  labels = [word.removeprefix("\u200b").replace(r"\$", "$") for word in words]
   long = {SHOWN.index("x" * 300)}
-  assert all(len(shown[place]) < 50 for place in long)
-  return [w for i, w in enumerate(shown) if i not in long], [
+  assert all(len(labels[place]) < 50 for place in long)
+  return [w for i, w in enumerate(labels) if i not in long], [
     w for i, w in enumerate(SHOWN) if i not in long
   ]
 
@@ -281,8 +284,8 @@ def of_a_sweep(compared, root):
     assert [row["model"] for row in csv.DictReader(file)] == list(
       map(as_unicode, NAMES)
     )
-  (found,) = markdown_rows(table.table().split("\n\n")[0])
-  return [row[0] for row in found[1:]], squeezed(SHOWN)
+  (written,) = markdown_rows(table.table().split("\n\n")[0])
+  return [row[0] for row in written[1:]], squeezed(SHOWN)
 
 
 def of_clients(compared, root):
@@ -293,6 +296,11 @@ def of_clients(compared, root):
     "membership": None,
     "train_examples": ones[0],
   }
+  for first in range(0, len(NAMES), 20):  # more have no names below their bars
+    some = NAMES[first : first + 20]
+    plots.histogram(root / "p.png", np.ones((len(some), 2), int), some[0], some)
+  heights = {"gain": {some[0]: [1.0] * len(NAMES)}}
+  plots.bars([root / "b.png"], heights, NAMES, NAMES[24])
   clients.write_clients(root, final, (0,), np.array(NAMES, object))
   with open(root / "clients.csv", newline="", encoding="utf-8") as file:
     return [row["name"] for row in csv.DictReader(file)], list(map(as_unicode, NAMES))
@@ -352,8 +360,8 @@ WRITERS = (
 @pytest.mark.parametrize("writer", WRITERS, ids=lambda writer: writer.__name__)
 def test_a_name_is_read_back_as_it_is(compared, tmp_path, writer):
   """A bar made two cells, [x] an argument, $x$ a formula, _x left the legend."""
-  found, expected = writer(compared, tmp_path)
-  assert found == expected
+  written, expected = writer(compared, tmp_path)
+  assert written == expected
 
 
 def test_names_of_undecodable_bytes_are_written(tmp_path, capfd):

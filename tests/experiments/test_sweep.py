@@ -372,7 +372,7 @@ def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
 
   monkeypatch.setattr(sweeps, "compile_together", stops)
   with pytest.raises(Compiled):
-    sweeps.run_all(
+    sweeps.run_configs(
       sweeps.configs(
         [{"algorithm": "ditto", "dataset": "digits", "personal_lr": 0.1}],
         {"lam": ["0.5", "30"]},

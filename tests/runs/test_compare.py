@@ -377,8 +377,8 @@ def test_a_client_that_learns_alone_has_fewer_steps(load):
   runs["everybody"] = load(SCORES_B, floats=0, cohort_size=clients)
   for run in runs.values():
     run.facts["plan"]["clients"] = clients
-  alone, everybody = fa.compare(runs).pairs
-  (note,) = alone.notes
+  few, everybody = fa.compare(runs).pairs
+  (note,) = few.notes
   assert note.startswith("alone sends nothing")
   assert note.endswith(f"about {rounds * size / clients:g} of {rounds}")
   assert not any("sends nothing" in note for note in everybody.notes)

@@ -46,8 +46,8 @@ def test_results_are_those_of_single_runs(own_fed):
     ("central", {"mu", "client_lr", "cohort_size"}),
   ):
     of_method = {k: v for k, v in SETTINGS.items() if k not in left_out}
-    alone = fa.run(method, own_fed, **of_method)
-    assert alone.state_hash() == results[method].state_hash()
+    single = fa.run(method, own_fed, **of_method)
+    assert single.state_hash() == results[method].state_hash()
   assert [pair.label for pair in fa.compare(results).pairs] == ["fedprox", "central"]
 
 

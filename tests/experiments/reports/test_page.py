@@ -113,9 +113,9 @@ def test_the_menus_change_the_curves(figure, runs):
 
 def test_bands_are_where_there_are_some(tmp_path):
   """A menu offered bands to runs of one seed; one evaluation showed none."""
-  alone = fa.load_run(made_runs.write(tmp_path / "alone", [[0.2, 0.3]]))
+  single = fa.load_run(made_runs.write(tmp_path / "alone", [[0.2, 0.3]]))
   figure = page._curves(
-    {"a": alone}, styles.line_styles("a"), "accuracy", "global", "rounds"
+    {"a": single}, styles.line_styles("a"), "accuracy", "global", "rounds"
   )
   assert len(figure.layout.updatemenus) == 2
   once = fa.load_run(made_runs.write(tmp_path / "once", [[0.2], [0.4]]))
