@@ -50,14 +50,12 @@ def run_all(
     RunFolderError: see ``run``.
 
   Examples:
-    >>> import warnings
     >>> import fedjax_alg as fa
     >>> fed = fa.federate("digits", num_clients=5)
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...   runs = run_all(["fedavg", "central"], fed, rounds=1, cohort_size=2,
-    ...                  client_lr=0.1, evaluate="global")
-    >>> list(runs), str(caught[0].message)
-    (['fedavg', 'central'], 'not read: client_lr by central; cohort_size by central')
+    >>> runs = run_all(["fedavg", "scaffold"], fed, rounds=1, cohort_size=2,
+    ...                client_lr=0.1, evaluate="global")
+    >>> [pair.label for pair in fa.compare(runs).pairs]
+    ['scaffold']
   """
   methods = _methods(algorithms)
   checked = settings
