@@ -27,6 +27,7 @@ from fedjax_alg.files import expand_path
 from fedjax_alg.metrics import names
 from fedjax_alg.records import lock, tables
 from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.runs import texts
 
 from .cli.command import Command, boolean, explain_write_errors
 from .cli.config import UsageError
@@ -71,7 +72,9 @@ def _outcomes(summary: dict[str, Any]) -> str:
         rows.append(
           [
             protocol,
-            metric.replace("_", " ") + ("" if factor == 1 else ", %"),
+            texts.markdown_text(
+              metric.replace("_", " ") + ("" if factor == 1 else ", %")
+            ),
             *(
               summary_lib.format_spread(
                 summary[which][protocol][metric], digits, factor
@@ -89,8 +92,11 @@ def _revisions(facts: Mapping[str, Any]) -> str:
   """What has been done to the run since it ended; "" for nothing."""
   verbs = {"forget": "forgotten", "add": "added"}
   return "\n".join(
-    f"- {revision['time'][:10]}: clients {', '.join(map(str, revision['clients']))} "
-    f"{verbs[revision['action']]}"
+    "- "
+    + texts.markdown_text(
+      f"{revision['time'][:10]}: clients {', '.join(map(str, revision['clients']))} "
+      f"{verbs[revision['action']]}"
+    )
     for revision in facts.get("revisions", ())
   )
 
@@ -111,7 +117,10 @@ def _run_page(result: fa.RunResult, folder: pathlib.Path) -> str:
   rerun_command = _rerun_command(folder)
   settings = markdown.table(
     ["option", "value"],
-    ([name, f"`{value}`"] for name, value in facts["hparams"].items()),
+    (
+      [texts.markdown_text(name), texts.markdown_text(str(value))]
+      for name, value in facts["hparams"].items()
+    ),
   )
   spent = markdown.table(
     ["what", "mean over the seeds"],
@@ -129,12 +138,14 @@ def _run_page(result: fa.RunResult, folder: pathlib.Path) -> str:
     ),
   )
   versions = ", ".join(f"{k} {v}" for k, v in summary["versions"].items())
+  name, data = texts.markdown_text(label), texts.markdown_text(str(plan["data"]))
   return markdown.page(
-    f"{label} on {plan['data']}",
+    f"{name} on {data}",
     [
-      f"{label}{f' ({paper})' if paper else ''}: {cost['rounds']} rounds, "
+      f"{name}{f' ({paper})' if paper else ''}: {cost['rounds']} rounds, "
       f"{plan['cohort_size']} of {plan['clients']:,} clients a round, model "
-      f"{facts['model']} with {plan['parameters']:,} parameters, "
+      f"{texts.markdown_text(str(facts['model']))} with {plan['parameters']:,} "
+      "parameters, "
       f"{len(facts['seeds'])} seed{'s' * (len(facts['seeds']) != 1)} "
       f"({', '.join(map(str, facts['seeds']))})."
       + (
@@ -146,12 +157,12 @@ def _run_page(result: fa.RunResult, folder: pathlib.Path) -> str:
       "## What came out\n\n"
       + _outcomes(summary)
       + "\n\nMean +- half-width of the 95 % interval over the seeds.",
-      "## Data\n\n" + f"{plan['data']}: {plan['train_examples']:,} training, "
+      "## Data\n\n" + f"{data}: {plan['train_examples']:,} training, "
       f"{plan['validation_examples']:,} validation and "
       f"{plan['test_examples']:,} test examples in {plan['classes']} classes; "
       f"a client has {plan['client_size']['min']:,} to "
       f"{plan['client_size']['max']:,}, {plan['client_size']['mean']:g} on "
-      f"average (partition `{facts['data']['partition']}`, seed "
+      f"average (partition {texts.markdown_code(facts['data']['partition'])}, seed "
       f"{facts['data']['partition_seed']}).",
       "## Cost\n\n" + spent,
       f"## Run it again\n\n```bash\n{rerun_command}\n```" if rerun_command else "",

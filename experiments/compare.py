@@ -26,6 +26,7 @@ runs are not paired with the first.
 
 from collections.abc import Sequence
 import importlib.util
+import os
 import pathlib
 import sys
 
@@ -33,6 +34,7 @@ from absl.flags import FlagValues
 
 import fedjax_alg as fa
 from fedjax_alg import files as files_lib
+from fedjax_alg.errors import as_unicode
 from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs.compare import SCORES, labels, unique
@@ -90,10 +92,10 @@ _FLAGS = (
 def _split_name(word: str) -> tuple[str | None, pathlib.Path]:
   """The name and the folder of NAME=FOLDER; no name for a folder alone."""
   name, equals, folder = word.partition("=")
-  path = expand_path(word)
   # The folders of a sweep have such signs in their own names.
-  if not equals or not name or "/" in name or path.is_dir():
-    return None, path
+  is_folder = os.path.isdir(os.path.expanduser(word))
+  if not equals or not name or "/" in name or is_folder:
+    return None, expand_path(word)
   return name, expand_path(folder)
 
 
@@ -133,7 +135,8 @@ def read_runs(words: Sequence[str]) -> dict[str, fa.RunResult]:
       places.append(path.resolve())
       results.append(fa.load_run(path))
       is_single = len(folders) == 1 and path == folder
-      names.append(name if is_single or name is None else f"{name}, {path.name}")
+      label = name if is_single or name is None else f"{name}, {path.name}"
+      names.append(None if label is None else as_unicode(label))
   given_names = [name for name in names if name is not None]
   for name in given_names:
     if given_names.count(name) > 1:
@@ -156,7 +159,7 @@ def _short(places: Sequence[pathlib.Path]) -> list[str]:
   """The names of folders, with their parents' where names are equal."""
   names = [path.name for path in places]
   return [
-    name if names.count(name) == 1 else f"{path.parent.name}/{name}"
+    as_unicode(name if names.count(name) == 1 else f"{path.parent.name}/{name}")
     for path, name in zip(places, names)
   ]
 

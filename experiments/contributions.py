@@ -15,6 +15,7 @@ first.
 """
 
 from collections.abc import Sequence
+import math
 import sys
 
 from absl.flags import FlagValues
@@ -22,8 +23,10 @@ from absl.flags import FlagValues
 import fedjax_alg as fa
 from fedjax_alg import files as files_lib
 from fedjax_alg import metrics
+from fedjax_alg.errors import one_line
 from fedjax_alg.files import expand_path, output_path
 from fedjax_alg.records import tables
+from fedjax_alg.records.scores import nan_as_worst
 
 from .cli import config as config_lib
 from .cli.command import Command, boolean, explain_write_errors, string
@@ -47,7 +50,7 @@ def bars_of(share: fa.Contributions) -> tuple[list[str], list[float]]:
       the smallest ones are drawn.
   """
   means = share.values.mean(0) * metrics.factor(share.metric)
-  order = sorted(range(len(means)), key=lambda i: -means[i])
+  order = sorted(range(len(means)), key=lambda i: -nan_as_worst(means[i]))
   if len(order) > MOST_BARS:
     order = [*order[: MOST_BARS // 2], *order[-MOST_BARS // 2 :]]
   return [share.clients[i] for i in order], [float(means[i]) for i in order]
@@ -99,8 +102,13 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   print(
     f"{len(share.clients)} clients, {share.metric} with all {share.total.mean():.4g}"
   )
-  for name, at in (("most", 0), ("least", -1)):
-    print(f"  {name}: client {labels[at]}, {heights[at]:+.3g} {unit}".rstrip())
+  numbered = [at for at, height in enumerate(heights) if not math.isnan(height)]
+  for name, at in (
+    zip(("most", "least"), (numbered[0], numbered[-1])) if numbered else ()
+  ):
+    print(
+      f"  {name}: client {one_line(labels[at])}, {heights[at]:+.3g} {unit}".rstrip()
+    )
   print(f"wrote {out}")
 
 

@@ -54,6 +54,7 @@ import fedjax_alg as fa
 from fedjax_alg import errors, files, metrics
 from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.runs import texts
 from fedjax_alg.runs.compare import COSTS, SCORES, Line, estimate_mean
 
 from . import compare
@@ -69,6 +70,10 @@ _SPENT = re.compile(rf"({'|'.join(COSTS)})_to_(\w+?)_({_NUMBER})(%?)")
 _VALUE = re.compile(rf"([<>]?)\s*({_NUMBER})\s*(%?)")
 #: Between the names of two runs.
 _MINUS = " - "
+
+
+#: The answer where a run has the metric, and no number at the evaluations that count.
+_NO_NUMBER = "-", rule.words(rule.NOT_TESTABLE, "no number there")
 
 
 class _JudgedClaim(NamedTuple):
@@ -258,6 +263,8 @@ def _margin(
   factor = metrics.factor(claim["metric"])
   gain = compared.pairs[0].difference
   ours = summary_lib.format_spread(gain._asdict(), 2, factor, "+")
+  if math.isnan(gain.mean):
+    return _NO_NUMBER
   sign, number = _bound(claim)
   gap, ci95 = factor * gain.mean - number, factor * gain.ci95
   if sign:
@@ -302,6 +309,8 @@ def _answer(
   data: str = "",
 ) -> tuple[str, str]:
   """(ours, the verdict) of numbers, one per seed; inf: never in the run."""
+  if np.isnan(values).any():
+    return _NO_NUMBER
   sign, number = _bound(claim)
   placed = rule.place_values(values, number, unit, data=data)
   never = bool(np.isinf(values).any())
@@ -386,15 +395,17 @@ def _judged_page(answers: Sequence[_JudgedClaim], command_line: str) -> str:
   counts = collections.Counter(
     re.split(" by |: ", answer.words)[0] for answer in answers
   )
-  head = list(answers[0].claim)
   return markdown.page(
     "Claims, judged",
     [
       markdown.table(["verdict", "claims"], counts.items()),
       markdown.table(
-        [*head, "ours", "verdict"],
+        [*map(texts.markdown_text, answers[0].claim), "ours", "verdict"],
         (
-          [*(answer.claim[name] or "-" for name in head), answer.ours, answer.words]
+          [
+            texts.markdown_text(cell or "-")
+            for cell in (*answer.claim.values(), answer.ours, answer.words)
+          ]
           for answer in answers
         ),
       ),
@@ -402,7 +413,7 @@ def _judged_page(answers: Sequence[_JudgedClaim], command_line: str) -> str:
       "(0.5 on CIFAR-10 and FEMNIST, 5 % of numbers that are no shares), or "
       "inside the interval, if the interval is narrower than a point; a single "
       "seed decides nothing.",
-      f"Made by `{command_line}`.",
+      f"Made by {texts.markdown_code(command_line)}.",
     ],
   )
 
@@ -426,14 +437,14 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   answers = _judge_claims(claims, runs)
   if all(f": {rule.NOT_RUN}" in answer.words for answer in answers):
     raise UsageError(f"{words[0]}: no claim is about these runs ({', '.join(runs)})")
-  text = _judged_page(answers, as_module("judge", argv).replace("`", "'"))
+  text = _judged_page(answers, as_module("judge", argv))
   with explain_write_errors(f"--out={values.out}"):
     folder.mkdir(parents=True, exist_ok=True)
     with (
       files.replacing(folder / "judge.csv") as partial,
       open(partial, "w", newline="", encoding="utf-8") as file,
     ):
-      writer = csv.writer(file, lineterminator="\n")
+      writer = csv.writer(file)
       writer.writerow([*answers[0].claim, "ours", "verdict"])
       writer.writerows(
         [*answer.claim.values(), answer.ours, answer.words] for answer in answers

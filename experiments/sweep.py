@@ -28,6 +28,7 @@ from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.records.scores import LAST_ROUNDS
+from fedjax_alg.runs import texts
 from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations, edges
 
@@ -37,7 +38,7 @@ from .cli import program, sweeps
 from .cli.command import Command, boolean, enum, string, strings
 from .cli.config import Layer, UsageError
 from .cli.guard import WITH_RESUME
-from .reports import page
+from .reports import markdown, page
 from .reports import sweeps as report
 
 FLAGS = (
@@ -83,7 +84,7 @@ FLAGS = (
     "out_dir",
     None,
     "folder to write the results of the sweep to; "
-    "default out/sweep_<algorithm>_<dataset>",
+    "default out/sweep_<algorithm>_<dataset>, with the name of the flag if it is swept",
   ),
 )
 
@@ -165,7 +166,7 @@ def run_grid(
   if part is not None:
     sweeps.run_part(configs, part)
     return {}
-  outcomes = sweeps.run_all(
+  outcomes = sweeps.run_configs(
     configs,
     validated=by in _VALIDATION
     or (by is None and bool(_VALIDATION & {*configs[0].run.eval_protocols})),
@@ -195,7 +196,7 @@ def run_grid(
   config, best = outcomes[0].config, sweep.best()
   for sentence in edges(combinations(grid), best.values, config.fields):
     print(f"warning: {sentence}", file=sys.stderr)
-  text, title = sweep.table(), (f"{config.method.entry.label}, {config.data.dataset}")
+  text, title = sweep.table(), _title([outcome.config for outcome in outcomes])
   facts = {
     "best": best.values,
     "folder": best.folder.name,
@@ -212,7 +213,8 @@ def run_grid(
   }
   # First: it tells that the other files are those of a sweep.
   summary_lib.write_json(root / "sweep.json", facts)
-  summary_lib.write_text(root / "sweep.md", f"# {title}\n\n{text}\n")
+  page_text = markdown.page(texts.markdown_text(title), [text])
+  summary_lib.write_text(root / "sweep.md", page_text)
   rows = sweep.rows()
   tables.write_rows(root / "sweep.csv", rows, list(rows[0]))
   report.draw_sweep(root / "sweep.png", sweep, title)
@@ -227,10 +229,29 @@ def run_grid(
   return facts
 
 
+#: The most methods, or data sets, that a title names.
+_MOST_NAMED = 3
+
+
+def _title(configs: Sequence[config_lib.Config]) -> str:
+  """The methods and the data sets of a sweep; the number of many of them."""
+  methods, data = (
+    list(dict.fromkeys(names))
+    for names in (
+      (config.method.entry.label for config in configs),
+      (config.data.dataset or "" for config in configs),
+    )
+  )
+  return " on ".join(
+    ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} {words}"
+    for names, words in ((methods, "methods"), (data, "data sets"))
+  )
+
+
 def _write_page(path: pathlib.Path, title: str, sweep: report.SweepTable) -> None:
   """Writes the page of the settings that did not diverge."""
   runs = {
-    ", ".join(f"{k}={v}" for k, v in setting.values.items()): load_run(setting.folder)
+    report.label_setting(setting.values, "="): load_run(setting.folder)
     for setting in sweep.settings
     if setting.rows
   }
@@ -247,13 +268,15 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   sweeps.refuse_given(argv, grid)
   layers = config_lib.read_layers(words)
   common = config_lib.merge_layers(*layers)
-  algorithm = common.get("algorithm", "composed").rpartition(":")[2]
+  algorithm, dataset = (
+    name if name in grid else common.get(name, default)
+    for name, default in (("algorithm", "composed"), ("dataset", "digits"))
+  )
+  default = f"out/sweep_{algorithm.rpartition(':')[2]}_{dataset}"
   run_grid(
     layers,
     grid,
-    expand_path(
-      values.out_dir or (f"out/sweep_{algorithm}_{common.get('dataset', 'digits')}")
-    ),
+    expand_path(values.out_dir or default),
     by=values.by,
     metric=values.metric,
     score=values.score,

@@ -41,6 +41,7 @@ from fedjax_alg.runs.ranks import Ranking, rank
 from fedjax_alg.runs.result import RunResult, load_run
 from fedjax_alg.runs.revision import add_clients as add
 from fedjax_alg.runs.revision import forget
+from fedjax_alg.runs.run_all import run_all
 from fedjax_alg.runs.sinks import STOP
 from fedjax_alg.runs.sweep import Sweep, sweep
 from fedjax_alg.runs.tensorboard import tensorboard
@@ -92,6 +93,7 @@ __all__ = [
   "progress_bar",
   "rank",
   "run",
+  "run_all",
   "start",
   "steps",
   "sweep",

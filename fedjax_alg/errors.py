@@ -1,6 +1,13 @@
 """The error for an option, an argument or a file that cannot be used."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import (
+  Callable,
+  Collection,
+  Container,
+  Iterable,
+  Iterator,
+  Mapping,
+)
 import contextlib
 import difflib
 import os
@@ -115,6 +122,16 @@ class Faults:
       raise error from None
 
 
+class UnreadError(OptionError):
+  """An option that the method of a run would not read, or does not have."""
+
+  @property
+  def parameter(self) -> str:
+    """The name of the option, which the message names first."""
+    match = _PARAMETER.search(self.text)
+    return match[1] if match else ""
+
+
 class RunError(RuntimeError):
   """A run had to stop; the message is the one line the user sees."""
 
@@ -160,6 +177,32 @@ def with_names(text: str, prefix: str = "") -> str:
   return _PARAMETER.sub(lambda match: prefix + match.group(1), text)
 
 
+#: Characters that stand for bytes of a path or an argument that are not of the
+#: locale's encoding, and that no encoding has.
+_UNDECODED = re.compile("[\ud800-\udfff]+")
+
+
+def as_unicode(text: str) -> str:
+  """Makes text that can be written in UTF-8.
+
+  Args:
+    text: for example a path, in which Python has a lone surrogate for each byte
+      that is not of the locale's encoding.
+
+  Returns:
+    The text, in which such bytes are read as UTF-8 if they are it, and else written
+    as \\udcff.
+  """
+
+  def read(match: re.Match[str]) -> str:
+    try:
+      return match[0].encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeError:
+      return ascii(match[0])[1:-1]
+
+  return _UNDECODED.sub(read, text)
+
+
 #: A longer word is shown by its two ends.
 _LONG = 500
 
@@ -175,7 +218,7 @@ def one_line(text: str) -> str:
     (which could move the cursor) as \\x1b, and the middle of words of more than
     500 characters left out.
   """
-  text = " ".join(line.strip() for line in text.splitlines()).strip()
+  text = " ".join(line.strip() for line in as_unicode(text).splitlines()).strip()
   text = "".join(
     letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text
   )
@@ -443,6 +486,15 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
   return f", did you mean {suggestion!r}?" if suggestion else ""
 
 
+def is_one_of(value: object, allowed: Container[Any]) -> bool:
+  """Whether a value of any type is one of some."""
+  try:
+    hash(value)
+  except TypeError:  # a list, an array
+    return False
+  return value in allowed
+
+
 def check_one_of(label: str, value: object, allowed: Collection[str]) -> None:
   """Refuses a value that is none of those allowed.
 
@@ -454,7 +506,7 @@ def check_one_of(label: str, value: object, allowed: Collection[str]) -> None:
   Raises:
     OptionError: it is none of them.
   """
-  if value not in allowed:
+  if not is_one_of(value, allowed):
     raise OptionError(f"{label}: must be one of {', '.join(allowed)}")
 
 
@@ -473,7 +525,7 @@ def check_known(
     OptionError: it is none of them; the message says what was meant, if that
       can be told.
   """
-  if value not in choices:
+  if not is_one_of(value, choices):
     raise OptionError(
       f"`{name}`={value}: unknown{did_you_mean(str(value), choices)} (one of "
       f"{', '.join(map(str, choices))}{alternative})"

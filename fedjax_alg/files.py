@@ -195,7 +195,7 @@ def output_path(path: str | os.PathLike, parameter: str) -> pathlib.Path:
   Raises:
     OptionError: it is empty, or no path.
   """
-  if path == "":
+  if isinstance(path, str) and not path:
     raise OptionError(f"`{parameter}`=: empty, give the path to write to")
   return expand_path(path, parameter)
 

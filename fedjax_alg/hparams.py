@@ -11,7 +11,7 @@ not branch in Python on its value. If a zero leaves a term out, ``is_zero``
 distinguishes a constant zero from all other values.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import inspect
@@ -495,6 +495,23 @@ def of_type(name: str, value: object, kind: object) -> Any:
   if kind in _WORDS and type(value) is not kind:
     raise OptionError(f"`{name}`={original!r}: must be {_WORDS[kind]}")
   return value
+
+
+def as_list(name: str, value: object, item: type) -> tuple[Any, ...]:
+  """Converts an argument that is a list (``of_type``), or any other iterable.
+
+  Args:
+    name: name of the argument, for the message.
+    value: what a caller gave; a text has its words between commas.
+    item: the type of an entry: int, float or str.
+
+  Raises:
+    OptionError: it is no list, or has an entry of another type.
+  """
+  if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+    value = list(value)
+  entries: tuple[Any, ...] = of_type(name, value, tuple[item, ...])  # type: ignore
+  return entries
 
 
 def of_field(field: dataclasses.Field, value: object, kind: object) -> Any:

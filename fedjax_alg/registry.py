@@ -55,7 +55,7 @@ from fedjax_alg.algorithms import (
   scaffold,
 )
 from fedjax_alg.base import Algorithm, MapClients, Model
-from fedjax_alg.errors import OptionError, did_you_mean, normalize_name
+from fedjax_alg.errors import OptionError, UnreadError, did_you_mean, normalize_name
 from fedjax_alg.exchange import ExchangeOptions, NoExchange, exchange_of
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
@@ -717,11 +717,11 @@ def refuse_unread(name: str, field: str, allowed: Iterable[str]) -> None:
     allowed: those that it has.
 
   Raises:
-    OptionError: it is none of them.
+    UnreadError: it is none of them.
   """
   if field not in allowed:
     why = why_unread(name, field)
-    raise OptionError(
+    raise UnreadError(
       f"`{field}`: {name} does not read it"
       f"{f' ({why})' if why else did_you_mean(field, allowed)}"
     )

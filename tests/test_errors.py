@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 
 from fedjax_alg.data.errors import DataError
@@ -9,10 +10,12 @@ from fedjax_alg.errors import (
   FAULTY,
   Faults,
   OptionError,
+  as_unicode,
   check_one_of,
   closest,
   describe_error,
   did_you_mean,
+  is_one_of,
   normalize_name,
   one_line,
   reason,
@@ -50,6 +53,24 @@ def test_an_error_shows_names_and_keeps_what_a_command_line_needs(
 def test_an_error_may_wrap_another():
   assert str(OptionError(OSError("`data_dir`: gone"))) == "data_dir: gone"
   assert str(OptionError()) == ""
+
+
+def test_undecoded_bytes_are_read_or_written_out():
+  """The lone surrogates of a path are in no encoding."""
+  name = "a\u00e9\u65e5"
+  undecoded = name.encode().decode("ascii", "surrogateescape")
+  assert undecoded != name and as_unicode(undecoded) == as_unicode(name) == name
+  assert as_unicode("x\udcff\ud800y") == r"x\udcff\ud800y"
+  assert one_line(undecoded) == name
+
+
+@pytest.mark.parametrize("value", [["a"], {"a": 1}, {"a"}, np.array(["a"]), 1, None])
+def test_what_is_no_name_is_none_of_them(value):
+  """A list ended in a TypeError, and an array of one entry passed."""
+  assert not is_one_of(value, ("a", "b")) and not is_one_of(value, {"a": 1})
+  assert is_one_of("a", ("a", "b"))
+  with pytest.raises(OptionError, match="^x: must be one of a, b$"):
+    check_one_of("x", value, ("a", "b"))
 
 
 def test_a_message_is_one_line_that_can_be_printed():

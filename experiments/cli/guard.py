@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import functools
 import gc
+import io
 import logging
 import os
 import resource
@@ -77,6 +78,9 @@ def run_guarded(
   for name in ("stdout", "stderr"):
     if getattr(sys, name) is None:  # a job may be started with it closed
       setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    # As stderr does: a path or a name may have what the terminal does not.
+    sys.stdout.reconfigure(errors="backslashreplace")
   status = _status(command, sys.argv[1:] if argv is None else list(argv), resume_hint)
   try:
     sys.stdout.flush()

@@ -81,7 +81,7 @@ def make_runs(
     RunError: another process makes a run of them.
   """
   in_folders, run_names = assign_folders(configs, root, names)
-  sweeps.run_all(in_folders, names=run_names, pictures=pictures)
+  sweeps.run_configs(in_folders, names=run_names, pictures=pictures)
   return [_read_finished(run_folder(root, config)) for config in configs]
 
 

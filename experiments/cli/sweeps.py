@@ -135,7 +135,7 @@ def configs(
   return out
 
 
-def run_all(
+def run_configs(
   all_configs: Sequence[Config],
   validated: int = 0,
   names: Sequence[str] | None = None,
@@ -215,8 +215,8 @@ def run_part(
   Args:
     all_configs: the configurations.
     share: the part.
-    names: see ``run_all``.
-    pictures: see ``run_all``.
+    names: see ``run_configs``.
+    pictures: see ``run_configs``.
 
   Raises:
     OptionError, RunError: one line for the user.
@@ -231,7 +231,7 @@ def run_part(
   part_indices = share.of([i for indices in by_program(all_configs) for i in indices])
   ended = {
     outcome.config.out_dir
-    for outcome in run_all(
+    for outcome in run_configs(
       [all_configs[i] for i in part_indices],
       names=names and [names[i] for i in part_indices],
       pictures=pictures,

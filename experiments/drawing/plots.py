@@ -15,6 +15,7 @@ from fedjax_alg import files, metrics
 from fedjax_alg.data.kinds import ClientKinds
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
+from fedjax_alg.runs import pictures, texts
 from fedjax_alg.runs import styles as styles_lib
 
 matplotlib.use("Agg")
@@ -75,6 +76,8 @@ _NOTES = {
 
 #: About so many markers are on a line.
 _MARKERS = 6
+#: The most characters of a title.
+_LONG_TITLE = 300
 
 
 #: The files of one picture.
@@ -131,7 +134,8 @@ def draw_curves(
   The band is the 95 % confidence interval of the mean (Student t), the one
   that tables report: over seeds, or over partitions of the data, each with the
   mean of its seeds. A single one has none. It is cut off where a metric
-  cannot lie: shares at 0 and 1, the loss at 0. Of more than ``MOST_BANDS`` lines
+  cannot lie: shares at 0 and 1, the loss at 0. That of a single evaluation is a bar.
+  Of more than ``MOST_BANDS`` lines
   none has a band, because they would hide each other.
 
   Each line has its markers at other rounds than the other lines, so that those
@@ -160,6 +164,7 @@ def draw_curves(
   }
   ends = [x[-1] for x in costs.values()]
   has_bands = sum(len(curves[label]) > 1 for label in costs) <= MOST_BANDS
+  single = [label for label, x in costs.items() if len(x) == 1]
   unit = 1.0
   if x_label.startswith("seconds") and max(ends, default=0.0) >= _HOURS:
     unit, x_label = 3600.0, x_label.replace("seconds", "hours", 1)
@@ -171,30 +176,35 @@ def draw_curves(
     (line,) = axis.plot(
       x,
       mean,
-      label=label,
+      label=texts.picture_text(label),
       markersize=5,
       markeredgecolor="white",
       markeredgewidth=0.4,
       markevery=_marker_points(len(x), place, len(runs)),
       **styles[label],
     )
+    artists: list[Any] = [line]
     if len(values) > 1 and has_bands:
       with np.errstate(invalid="ignore"):  # a loss may be infinite
         half = metrics.half_width_95(values)
       most = 1.0 if _is_share(metric) else None
       pooled = any("partition" in row for row in rows)
-      axis.fill_between(
+      band = pictures.draw_band(
+        axis,
         x,
         np.clip(mean - half, 0.0, None),
         np.clip(mean + half, None, most),
         color=line.get_color(),
-        alpha=0.15,
-        linewidth=0,
         label=BAND_OF_PARTITIONS if pooled else BAND,
       )
+      artists.append(band)
+    if label in single:
+      pictures.set_apart(axis, artists, single.index(label), len(single))
   if x_axis != "rounds" and ends and 0 < min(ends) <= _SHORT * max(ends):
     axis.set_xscale("log")
-  if x_axis == "rounds":  # a few rounds have no halves either
+  if x_axis == "rounds" and len(single) == len(costs):
+    axis.set_xticks(sorted(set(ends)))
+  elif x_axis == "rounds":  # a few rounds have no halves either
     axis.xaxis.set_major_locator(
       ticker.MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True)
     )
@@ -398,7 +408,7 @@ def sheet(
     axis.grid(alpha=0.3)
   yield panels_of[: len(titles)]
   legend(figure, *last)
-  figure.suptitle(title, fontsize=11)
+  figure.suptitle(texts.picture_text(title, _LONG_TITLE), fontsize=11)
   save_figure(figure, *paths)
 
 
@@ -420,9 +430,11 @@ def run_curves(paths: Paths, rows: list[records.Row], title: str) -> None:
     for protocol in drawn
   }
   main = records.main_metric(rows[0]) if rows else "accuracy"
+  styles = styles_lib.line_styles(drawn, are_protocols=True)
+  looks = {protocol: style.matplotlib() for protocol, style in styles.items()}
   with sheet(paths, ("", ""), title, size=(4.5, 3.6)) as axes:
     for axis, metric in zip(axes, (main, "loss")):
-      draw_curves(axis, runs, "", metric)
+      draw_curves(axis, runs, "", metric, styles=looks)
     log_axis(axes[1])
 
 
@@ -498,7 +510,7 @@ def histogram(
     _client_map(figure, axes[0], label_histogram, of_client)
     _mark_kinds(axes[0], of_client[label_histogram.sum(1) > 0], marks, 0.0)
     _client_sizes(axes[1], label_histogram.sum(1))
-  figure.suptitle(title, fontsize=10)
+  figure.suptitle(texts.picture_text(title, _LONG_TITLE), fontsize=10)
   save_figure(figure, path)
 
 
@@ -519,7 +531,7 @@ def _mark_kinds(
     axis.text(
       (start + end) / 2,
       1.01,
-      textwrap.shorten(name, 16, placeholder="..."),
+      texts.picture_text(name, 16),
       transform=axis.get_xaxis_transform(),
       ha="center",
       va="bottom",
@@ -551,8 +563,8 @@ def _client_bars(
       label=str(c),
     )
     bottom += stacked[:, c]
-  texts = np.arange(len(order)) if names is None else names
-  words = [textwrap.shorten(str(texts[i]), 24, placeholder="...") for i in order]
+  clients = np.arange(len(order)) if names is None else names
+  words = [texts.picture_text(str(clients[i]), 24) for i in order]
   upright = len("".join(words)) > 60
   axis.set_xticks(
     range(len(order)),
@@ -679,6 +691,7 @@ def bars(
       it, None for no mark.
     marked: what a mark means, for the legend.
   """
+  groups = list(map(texts.picture_text, groups))
   longest = max(map(len, groups))
   # Long or many names would overlap if they were written horizontally.
   upright = len(groups) * longest > 40
@@ -1077,7 +1090,7 @@ def draw_means(
     None if np.isnan(half).all() else ends,
     markersize=5,
     capsize=3,
-    label=label or None,
+    label=texts.picture_text(label) or None,
     **style.matplotlib(),
   )
 

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterable, Sequence
 import math
 import pathlib
-from typing import Any, NamedTuple
+import re
+from typing import NamedTuple
 
 from matplotlib import pyplot as plt
 import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
+from fedjax_alg.errors import one_line
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs import texts
@@ -375,55 +377,54 @@ def comparison_page(title: str, comparison: Comparison, command_line: str) -> st
   """The tables as a Markdown page."""
   parts = []
   for table in all_tables(comparison):
-    part = [f"## {_cell(table.title)}", ""]
+    part = [f"## {texts.markdown_text(table.title)}", ""]
     if table.rows:
       part += [_markdown(table.head, table.rows), ""]
-    parts.append("\n".join([*part, _cell(table.note)]))
+    parts.append("\n".join([*part, texts.markdown_text(table.note)]))
   _, differing = flag_tables(comparison.results)
   if differing.rows:
     parts.append(
       f"## {differing.title}\n\n" + _markdown(differing.head, differing.rows)
     )
-  made_by = command_line.replace("`", "'")
-  parts.append(f"Made by `{made_by}`.")
-  return markdown.page(_cell(title), parts)
+  parts.append(f"Made by {texts.markdown_code(command_line)}.")
+  return markdown.page(texts.markdown_text(title), parts)
 
 
 def plain_text(comparison: Comparison) -> str:
   """The tables as text for a terminal."""
   out = []
   for table in all_tables(comparison):
-    out.append(table.title)
-    every = [table.head, *table.rows] if table.rows else []
+    out.append(one_line(table.title))
+    every = [list(map(one_line, row)) for row in (table.head, *table.rows)]
     widths = [max(map(len, column)) for column in zip(*every)]
-    for row in every:
+    for row in every if table.rows else ():
       first, *others = (
         f"{cell:<{width}}" if i == 0 else f"{cell:>{width}}"
         for i, (cell, width) in enumerate(zip(row, widths))
       )
       out.append("  ".join(["  " + first, *others]).rstrip())
-    out += [f"  {table.note}" * bool(table.note), ""]
+    out += [f"  {one_line(table.note)}" * bool(table.note), ""]
   return "\n".join(out).rstrip()
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-  return markdown.table(list(map(_cell, head)), (list(map(_cell, row)) for row in rows))
+  cells = [list(map(texts.markdown_text, row)) for row in (head, *rows)]
+  return markdown.table(cells[0], cells[1:])
 
 
-def _cell(text: str) -> str:
-  """Text in which Markdown sees no bar of a table and no tag."""
-  for sign in ("\\", "|", "<", "*", "`"):
-    text = text.replace(sign, "\\" + sign)
-  return " ".join(text.split())
+#: A number, perhaps with its interval.
+_NUMBER = re.compile(r"([+-]?)([\d.]+)(?: \+- ([\d.]+))?")
 
 
 def _latex_cell(text: str) -> str:
-  """A cell in LaTeX: intervals, powers and signs in mathematics."""
-  words = texts.latex_text(text).replace("+-", r"$\pm$")
+  """A text in LaTeX: intervals, powers and signs in mathematics."""
+  number = _NUMBER.fullmatch(text)
+  if number:
+    sign, mean, half = number.groups()
+    return (f"${sign}$" if sign else "") + mean + (rf" $\pm$ {half}" if half else "")
+  words = texts.latex_text(text).replace(" +- ", r" $\pm$ ")
   for sign, power in (("\u2079", "9"), ("\u2076", "6"), ("\u00b3", "3")):
     words = words.replace(f"10{sign}", f"$10^{power}$")
-  if words[:1] in "+-" and len(words) > 1:
-    words = f"${words[0]}$" + words[1:]
   return words
 
 
@@ -433,7 +434,7 @@ def latex(comparison: Comparison, command_line: str) -> str:
   The caption is a title; what explains the numbers stands below them.
   """
   out = [
-    f"% Made by {' '.join(command_line.split())}",
+    f"% Made by {one_line(command_line)}",
     r"% Needs \usepackage{booktabs} in the preamble.",
   ]
   for table in all_tables(comparison):
@@ -452,7 +453,10 @@ def latex(comparison: Comparison, command_line: str) -> str:
       r"    \toprule",
     ]
     out += ["    " + " & ".join(map(_latex_cell, table.head)) + r" \\", r"    \midrule"]
-    out += ["    " + " & ".join(map(_latex_cell, row)) + r" \\" for row in table.rows]
+    out += [
+      "    " + " & ".join([texts.latex_text(first), *map(_latex_cell, others)]) + r" \\"
+      for first, *others in table.rows
+    ]
     out += [r"    \bottomrule", r"  \end{tabular}"]
     if note:
       out += [r"  \par\smallskip", rf"  {{\footnotesize {note}\par}}"]
@@ -489,24 +493,40 @@ def draw_comparison(
   if metrics.is_cost(comparison.metric):
     plots.log_axis(axis)
   else:
-    _fit(axis, comparison)
+    protocol, metric = comparison.protocol, comparison.metric
+    curves = (run.metrics[protocol][metric] for run in comparison.results.values())
+    axis.set_ylim(shown_range(curves, metric))
   plots.legend(figure)
-  axis.set_title(title, fontsize=11)
+  axis.set_title(texts.picture_text(title), fontsize=11)
   plots.save_figure(figure, *paths)
 
 
-def _fit(axis: Any, comparison: Comparison) -> None:
-  """Fits the y axis to the means: wide bands would squeeze them."""
-  means = np.concatenate(
-    [
-      result.metrics[comparison.protocol][comparison.metric].mean(0)
-      for result in comparison.results.values()
+def shown_range(curves: Iterable[np.ndarray], metric: str) -> tuple[float, float]:
+  """The range of a y axis that shows the means: wide bands would squeeze them.
+
+  Of runs of a single evaluation it shows the intervals, too.
+
+  Args:
+    curves: [seeds, evaluations] of each run.
+    metric: the metric, which may be bounded.
+
+  Returns:
+    The ends; (NaN, NaN) without a finite mean.
+  """
+  curves = list(curves)
+  means = [curve.mean(0) for curve in curves]
+  if all(curve.shape[1] == 1 for curve in curves):
+    halves = list(map(metrics.half_width_95, curves))
+    means += [
+      mean + sign * half for mean, half in zip(means, halves) for sign in (-1, 1)
     ]
-  )
-  means = means[np.isfinite(means)]
-  margin = 0.12 * (np.ptp(means) or 0.1)
-  share = metrics.metric(comparison.metric).share
-  axis.set_ylim(
-    max(means.min() - margin, 0.0 if share else -np.inf),
-    min(means.max() + margin, 1.0 if share else np.inf),
+  values = np.concatenate(means or [[]])
+  values = values[np.isfinite(values)]
+  if not values.size:
+    return math.nan, math.nan
+  margin = 0.12 * (np.ptp(values) or 0.1)
+  share = metrics.metric(metric).share
+  return (
+    max(values.min() - margin, 0.0 if share else -np.inf),
+    min(values.max() + margin, 1.0 if share else np.inf),
   )

@@ -9,15 +9,16 @@ import html
 import importlib
 import itertools
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
 
 from fedjax_alg import metrics
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, one_line
 from fedjax_alg.metrics.groups import UNDEFINED
 from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.runs import styles
+from fedjax_alg.runs import styles, texts
 from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import RunResult
 
@@ -92,7 +93,7 @@ def _numbers(values: object) -> list[float | None]:
 
 def _plain(label: str) -> str:
   """A label in which Plotly, which reads some HTML in texts, sees none."""
-  return html.escape(label, quote=False)
+  return html.escape(one_line(label), quote=False)
 
 
 def _label_runs(panels: Panels) -> dict[str, RunResult]:
@@ -146,6 +147,17 @@ def _line(label: str, style: styles.Style, **options: object) -> dict[str, objec
   }
 
 
+def _values_of(
+  runs: Mapping[str, RunResult], protocol: str, metric: str
+) -> list[np.ndarray]:
+  """The values [seeds, evaluations] of every run that has the metric."""
+  return [
+    result.metrics[protocol][metric]
+    for result in runs.values()
+    if metric in result.metrics.get(protocol, {})
+  ]
+
+
 def _curve(
   result: RunResult, protocol: str, metric: str
 ) -> tuple[list[float | None], list[float | None]]:
@@ -164,20 +176,16 @@ def _curve(
   return _numbers(band) if np.isfinite(half).any() else [], _numbers(mean)
 
 
-def _y_axis(metric: str, means: Sequence[float | None]) -> dict[str, object]:
-  """The y axis of some means: wide bands would squeeze them."""
-  values = [mean for mean in means if mean is not None]
+def _y_axis(metric: str, curves: Sequence[np.ndarray]) -> dict[str, object]:
+  """The y axis of some curves, see ``comparison.shown_range``."""
   share = metrics.metric(metric).share
   title = {"text": metric.replace("_", " ") + ", %" * share}
-  if metrics.is_cost(metric) or not values:
+  ends = comparison_lib.shown_range(curves, metric)
+  if metrics.is_cost(metric) or np.isnan(ends).any():
     return {"title": title, "type": "log"}
   if not share:
     return {"title": title}
-  margin = 0.12 * (max(values) - min(values) or 10)
-  return {
-    "title": title,
-    "range": [max(min(values) - margin, 0), min(max(values) + margin, 100)],
-  }
+  return {"title": title, "range": [100 * end for end in ends]}
 
 
 def _curves(
@@ -212,7 +220,7 @@ def _curves(
     pairs = [_curve(result, *measure) for result in runs.values()]
     metric_menu[words] = (
       {"y": [y for pair in pairs for y in pair]},
-      {"yaxis": _y_axis(measure[1], sum((mean for _, mean in pairs), []))},
+      {"yaxis": _y_axis(measure[1], _values_of(runs, *measure))},
     )
   for column, words in plots.X_AXES.values():
     x = []
@@ -224,16 +232,20 @@ def _curves(
       x += [places + places[::-1], places]
     over[words] = {"x": x}, {"xaxis": {"title": {"text": words}, "rangemode": "tozero"}}
   bands = list(range(0, 2 * len(runs), 2))
+  # That of a single evaluation has no area, so its outline is drawn.
+  outlines = [5 * (len(result.rounds) == 1) for result in runs.values()]
   fill: _Menu = {
-    "95 % bands": ({"fill": "toself"}, {}, bands),
-    "no bands": ({"fill": "none"}, {}, bands),
+    "95 % bands": ({"fill": "toself", "line.width": outlines}, {}, bands),
+    "no bands": ({"fill": "none", "line.width": 0}, {}, bands),
   }
   choices = [
     list(measures.values()).index((protocol, metric)),
     list(plots.X_AXES).index(x_axis),
-    len(runs) > _MOST_BANDS,
   ]
-  menus = (metric_menu, over, fill)
+  menus = [metric_menu, over]
+  if any(len(result.seeds) > 1 for result in runs.values()):
+    choices.append(len(runs) > _MOST_BANDS)
+    menus.append(fill)
   figure = _figure(
     [
       trace
@@ -245,13 +257,13 @@ def _curves(
           showlegend=False,
           hoverinfo="skip",
           opacity=0.15,
-          line={"width": 0},
+          line={"width": 0, "color": style[label].colour},
           fillcolor=style[label].colour,
         ),
         _line(label, style[label], hovertemplate="%{x:.4~g}: %{y:.5~g}"),
       )
     ],
-    updatemenus=list(map(_menu, range(3), menus, choices)),
+    updatemenus=list(map(_menu, range(len(menus)), menus, choices)),
   )
   for menu, choice in zip(menus, choices):
     figure.plotly_update(*list(menu.values())[choice])
@@ -453,7 +465,7 @@ def _client_axis(kinds: Sequence[list[str] | None]) -> dict[str, object]:
 
 def _text(words: str) -> str:
   """Escaped text; "+-" becomes the sign."""
-  return html.escape(words).replace("+-", "\N{PLUS-MINUS SIGN}")
+  return re.sub(r"(?<= )\+-(?= )", "\N{PLUS-MINUS SIGN}", texts.html_text(words))
 
 
 def _table(table: TextTable, kind: str = "") -> str:
@@ -576,19 +588,24 @@ def write_page(
   def draw_each(draw: Callable[..., object], *args: str) -> list[str]:
     figures = {name: draw(runs, style, *args) for name, runs in panels.items()}
     return [
-      f"<h3>{html.escape(name)}</h3>" * (len(panels) > 1) + to_html(figure)
+      f"<h3>{texts.html_text(name)}</h3>" * (len(panels) > 1) + to_html(figure)
       for name, figure in figures.items()
       if figure is not None
     ]
 
   parts = [
-    f"<h1>{html.escape(title)}</h1>",
+    f"<h1>{texts.html_text(title)}</h1>",
     "<h2>Curves</h2>",
     *draw_each(_curves, metric, protocol, x_axis),
     _note(
-      "Lines are means over the seeds, bands their 95 % Student-t intervals (none "
-      "for a run of one seed). Drag to zoom, double-click to see all again; a click "
-      "on a name switches the run off and on, a double click only shows this run."
+      (
+        "Lines are means over the seeds, bands their 95 % Student-t intervals (none "
+        "for a run of one seed). "
+        if any(len(run.seeds) > 1 for runs in panels.values() for run in runs.values())
+        else "Every run has one seed, so there are no intervals. "
+      )
+      + "Drag to zoom, double-click to see all again; a click on a name switches the "
+      "run off and on, a double click only shows this run."
     ),
     *map(_table, tables or _comparison_tables(panels, metric, protocol)),
   ]
@@ -624,7 +641,7 @@ def write_page(
     "</details>",
   ]
   if command_line:
-    parts.append(_note(f"Made by <code>{html.escape(command_line)}</code>"))
+    parts.append(_note(f"Made by <code>{texts.html_text(command_line)}</code>"))
   body = "\n".join(parts)
   summary_lib.write_text(
     path,
@@ -634,7 +651,7 @@ def write_page(
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title>
+<title>{texts.html_text(title)}</title>
 <style>{_CSS.read_text("utf-8")}</style>
 </head>
 <body>

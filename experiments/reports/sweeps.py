@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_alg import metrics
+from fedjax_alg import metrics, registry
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
-from fedjax_alg.runs import styles
+from fedjax_alg.runs import styles, texts
 
 from ..cli.config import RunError
 from ..drawing import plots
@@ -99,7 +99,7 @@ class SweepTable(NamedTuple):
     for setting in self.settings:
       lines.append(
         [
-          *setting.values.values(),
+          *map(texts.markdown_text, setting.values.values()),
           *(
             setting.note
             or markdown.format_values(
@@ -157,15 +157,41 @@ def _numbers(values: Sequence[str]) -> np.ndarray | None:
   return None if wide and (numbers <= 0).any() else numbers
 
 
+#: The flag whose values are methods.
+_METHOD = "algorithm"
+
+
+def _value_text(flag: str, value: str) -> str:
+  """A value as pictures show it: of a method its label."""
+  if flag == _METHOD and value in registry.ALGORITHMS:
+    return registry.get(value).label
+  return value
+
+
+def label_setting(values: Mapping[str, str], between: str = " ") -> str:
+  """Names a setting by its method, if that is swept, and its other values.
+
+  Args:
+    values: flag -> value, as it was written.
+    between: what stands between the two.
+  """
+  ordered = sorted(values.items(), key=lambda entry: entry[0] != _METHOD)
+  return ", ".join(
+    _value_text(flag, value) if flag == _METHOD else f"{flag}{between}{value}"
+    for flag, value in ordered
+  )
+
+
 def draw_sweep(path: pathlib.Path, sweep: SweepTable, title: str) -> None:
-  """Draws the metric over the values of the first swept name.
+  """Draws the metric over the values of the first swept name that is not algorithm.
 
   There is a line for each combination of values of the other names, a little
-  beside the others, which may have the same values. Bars show the 95 % interval
-  over the seeds, and a ring marks the best setting.
+  beside the others, which may have the same values. Those of a method have its color.
+  If nothing but the algorithm is swept, each method has a point. Bars show the 95 %
+  interval over the seeds, and a ring marks the best setting.
   """
   winner, metric = sweep.best(), sweep.metric
-  name, *others = winner.values
+  name = next((flag for flag in winner.values if flag != _METHOD), _METHOD)
   ticks = list(dict.fromkeys(s.values[name] for s in sweep.settings))
   numbers = _numbers(ticks)
   at = dict(zip(ticks, range(len(ticks)) if numbers is None else numbers))
@@ -174,19 +200,20 @@ def draw_sweep(path: pathlib.Path, sweep: SweepTable, title: str) -> None:
   span = places.max() / places.min() if log else np.ptp(places)
   lines: dict[str, list[Setting]] = {}
   for setting in sweep.settings:
-    label = ", ".join(f"{flag} {setting.values[flag]}" for flag in others)
-    lines.setdefault(label, []).append(setting)
+    others = {k: v for k, v in setting.values.items() if k != name or k == _METHOD}
+    lines.setdefault(label_setting(others), []).append(setting)
   factor, style_of = metrics.factor(metric), styles.line_styles(lines)
   with plots.sheet([path], [""], title, size=(5.5, 3.8)) as (axis,):
     for i, (label, settings) in enumerate(lines.items()):
-      shift = (i - (len(lines) - 1) / 2) * min(0.015, 0.08 / len(lines))
+      aside = 0.0 if name == _METHOD else i - (len(lines) - 1) / 2
+      shift = aside * min(0.015, 0.08 / len(lines))
       positions = {
         tick: float(place * span**shift if log else place + span * shift)
         for tick, place in at.items()
       }
       plots.draw_means(
         axis,
-        label,
+        "" if name == _METHOD else label,
         [
           (positions[s.values[name]], factor * sweep.scores(s))
           for s in settings
@@ -206,10 +233,11 @@ def draw_sweep(path: pathlib.Path, sweep: SweepTable, title: str) -> None:
         )
     if log:
       axis.set_xscale("log")
+    words = [_value_text(name, tick) for tick in ticks]
     axis.set_xticks(
       [at[tick] for tick in ticks],
-      ticks,
-      rotation=90 if len("".join(ticks)) > 40 else 0,
+      list(map(texts.picture_text, words)),
+      rotation=90 if len("".join(words)) > 40 else 0,
     )
     axis.minorticks_off()
     axis.margins(x=0.08)

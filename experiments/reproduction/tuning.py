@@ -629,7 +629,7 @@ class Study(NamedTuple):
     """
     by, scores = self.protocol.by, []
     configs = [base.override(**flags.setting_texts(setting)) for setting in settings]
-    for outcome in sweeps.run_all(
+    for outcome in sweeps.run_configs(
       [  # those begun before are gone on with
         config.with_output(
           resume=True, out_dir=str(shared_runs.run_folder(self.root, config))

@@ -145,7 +145,9 @@ def local(
   """Every client trains a model of its own by SGD, and sends nothing.
 
   A participant continues from its model of the last round in which it took
-  part, w_i <- w_i - client_lr g_i(w_i; B).
+  part, w_i <- w_i - client_lr g_i(w_i; B). Nobody else trains its model, so with a
+  cohort of S of C clients it has about S / C of the steps that a shared model has
+  after as many rounds. With ``participation=1.0`` every client trains in each round.
 
   Returns:
     Its ``client_params`` is the client's model, which for a newcomer is the

@@ -124,7 +124,8 @@ def from_arrays(
     DataError: an array has a wrong shape, length or dtype, a value is NaN, infinite
       or masked, different values of a column are equal in float32, or a label is out
       of range; the message is one line that names the argument.
-    OptionError: an unknown ``task``, or ``num_classes`` is no whole number.
+    OptionError: an unknown ``task``, ``num_classes`` is no whole number, or ``name``
+      no text.
 
   Examples:
     >>> x = np.random.default_rng(0).random((40, 5))
@@ -134,6 +135,7 @@ def from_arrays(
     >>> fa.federate(examples, partition="natural").num_clients
     2
   """
+  name = of_type("name", name, str)
   return of_arrays(
     {
       "x_train": x,

@@ -76,7 +76,7 @@ from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.data.tfds_source import load_tfds
 from fedjax_alg.errors import Faults, OptionError, a_type, did_you_mean
-from fedjax_alg.hparams import field_values, of_type, unread
+from fedjax_alg.hparams import field_values, of_type, plain, unread
 from fedjax_alg.typing import DTypes, HParams, PyTree, Shapes
 
 #: Rows in one piece of the whole test set or of the validation rows. Pieces
@@ -425,6 +425,11 @@ def federate(
     Traceback (most recent call last):
     fedjax_alg.errors.OptionError: partition=clases: unknown, did you mean ...
   """
+  if seed is not None and type(plain(seed)) is not int:
+    raise OptionError(
+      f"`seed`={seed!r}: must be a whole number; for several partitions of the data "
+      "give `partitions`=N, with the seeds seed to seed + N - 1"
+    )
   if partitions is not None:
     number = of_type("partitions", partitions, int)
     if not 2 <= number <= MAX_PARTITIONS:

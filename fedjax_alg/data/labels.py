@@ -89,7 +89,7 @@ def _missing_rows(values: np.ndarray) -> np.ndarray:
   Returns:
     The numbers of the rows, int64, in order.
   """
-  if not values.size:
+  if not values.size or not values.ndim:  # no rows: its shape is refused elsewhere
     return np.zeros(0, np.int64)
   if values.dtype.kind in "fcmM":
     missing = np.asarray(values != values)

@@ -18,6 +18,7 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import Scaler, hog_options, make_features
 from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.options import DataOptions
+from fedjax_alg.errors import as_unicode
 from fedjax_alg.typing import DTypes, Facts, Shapes
 
 #: The file of a run's folder with the names of its classes and columns.
@@ -118,7 +119,8 @@ def write_encoding(folder: pathlib.Path, encoding: Encoding | None) -> None:
     ],
   }
   with files.replacing(folder / ENCODING) as partial:
-    partial.write_text(json.dumps(facts, ensure_ascii=False) + "\n", "utf-8")
+    text = json.dumps(facts, ensure_ascii=False)
+    partial.write_text(as_unicode(text) + "\n", "utf-8")
 
 
 def read_encoding(folder: pathlib.Path) -> Encoding | None:

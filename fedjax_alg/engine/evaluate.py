@@ -54,7 +54,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import layout, store
 from fedjax_alg.data.federation import PIECE, EvaluationData, KindTests
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.errors import OptionError, check_one_of
+from fedjax_alg.errors import OptionError, a_type, check_one_of
 from fedjax_alg.models import roles
 
 #: The caller's own evaluation: (params, x [B, ...], y [B], mask [B] bool) ->
@@ -229,7 +229,15 @@ def confusion(model: Model) -> Measure:
 
   Returns:
     The measure.
+
+  Raises:
+    OptionError: it is no model.
   """
+  if not isinstance(model, Model):
+    raise OptionError(
+      f"`model`: {a_type(model)}, `run` gives it; pass fa.confusion itself in "
+      "`evaluate`"
+    )
   matrix = tasks.of(model).matrix
   assert matrix is not None
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.base import Array, Key, Model, Params
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, a_type
+from fedjax_alg.hparams import of_type
 from fedjax_alg.tasks.tokens import PADDING
 
 
@@ -36,14 +37,17 @@ def generate(
     window: T, the length of the sequences that the model was trained on.
     temperature: divisor of the logits before a token is drawn; 0 takes the most
       probable token (greedy).
-    top_k: draw from the k most probable tokens only; None: from all.
+    top_k: draw from the k most probable tokens only; None: from all. Not with
+      ``temperature`` 0.
     seed: of the draws; not read with ``temperature`` 0.
 
   Returns:
     [t + length] int32, the prompt and its continuation.
 
   Raises:
-    OptionError: an argument out of range, or a model without logits at each place.
+    OptionError: an argument of another type or out of range, ``top_k`` that would not
+      be read, parameters of another model or of several, or a model without logits at
+      each place.
 
   Examples:
     >>> import jax
@@ -69,11 +73,20 @@ def generate(
     ("length", length, 0),
     ("window", window, 1),
     ("top_k", 1 if top_k is None else top_k, 1),
+    ("seed", seed, 0),
   ):
-    if value < least:
+    if of_type(name, value, int) < least:
       raise OptionError(f"`{name}`={value}: must be at least {least}")
-  if not 0 <= temperature < np.inf:
+  if not 0 <= of_type("temperature", temperature, float) < np.inf:
     raise OptionError(f"`temperature`={temperature}: must be at least 0")
+  if top_k is not None and not temperature:
+    raise OptionError(
+      f"`top_k`={top_k}: not read with `temperature`=0, which takes the most probable "
+      "token"
+    )
+  if not isinstance(model, Model):
+    raise OptionError(f"`model`: {a_type(model)}, must be a Model")
+  _check_params(model, params)
   logits = jax.eval_shape(
     model.apply, params, jax.ShapeDtypeStruct((1, window), jnp.int32)
   )
@@ -103,6 +116,25 @@ def generate(
     jax.random.key(seed),
   )
   return np.concatenate([ids.astype(np.int32), np.asarray(new, np.int32)])
+
+
+def _check_params(model: Model, params: Params) -> None:
+  """Refuses parameters that are not those of one model.
+
+  Raises:
+    OptionError: they have other shapes, for example those of several models.
+  """
+  needed = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
+  shapes = list(map(np.shape, jax.tree.leaves(params)))
+  if shapes == [leaf.shape for leaf in needed]:
+    return
+  first = shapes[0][:1] if shapes else ()
+  if first and shapes == [first + leaf.shape for leaf in needed]:
+    raise OptionError(
+      f"`params`: those of {first[0]} models (their first axis), give one: "
+      "jax.tree.map(lambda leaf: leaf[0], params)"
+    )
+  raise OptionError("`params`: not those of `model`, whose arrays have other shapes")
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

@@ -141,6 +141,8 @@ def check_output(path: pathlib.Path, label: str, folder: bool) -> None:
   """
   if path.name in ("", ".."):
     raise OptionError(f"{label}: has no name; give that of an export")
+  if not path.name.isprintable():  # sha256sum writes such names in another way
+    raise OptionError(f"{label}: its name must be printable text in one line")
   if folder and path.is_dir():
     why = (
       ""

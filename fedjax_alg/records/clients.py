@@ -16,6 +16,7 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.data import npz
+from fedjax_alg.errors import as_unicode
 from fedjax_alg.typing import Facts
 
 #: Columns of clients.csv; of another task its main metric takes the place of
@@ -104,7 +105,9 @@ def _client_rows(
   # Whole columns at a time: there may be millions of rows.
   sizes, main = np.asarray(train_examples).tolist(), _main_of(clients)
   metrics = ("test_examples", main, "loss", *_others_of(clients))
-  ids: list[Iterable[int | str]] = [range(len(sizes)) if names is None else names]
+  ids: list[Iterable[int | str]] = [
+    range(len(sizes)) if names is None else [as_unicode(str(name)) for name in names]
+  ]
   if kinds is not None:
     ids.append(np.asarray(kinds).tolist())
   for i, seed in enumerate(seeds):

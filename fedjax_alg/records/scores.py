@@ -23,6 +23,22 @@ def in_last(rounds: Sequence[int] | np.ndarray, last: int | None) -> np.ndarray:
   return np.asarray(rounds) > (max(rounds) - last if last else 0)
 
 
+def nan_as_worst(scores: np.ndarray | float) -> np.ndarray:
+  """Numbers that can be ordered, -inf in the place of NaN.
+
+  NaN is neither more nor less than a number, so ``max``, ``argmax`` and ``sorted``
+  may take it for the best one.
+
+  Args:
+    scores: [...], of which more is better.
+
+  Returns:
+    [...] of the same type.
+  """
+  result: np.ndarray = np.where(np.isnan(scores), -np.inf, scores)
+  return result
+
+
 def score(
   name: str, curve: np.ndarray, rounds: Sequence[int] | np.ndarray, metric: str
 ) -> float:

@@ -21,6 +21,7 @@ from fedjax_alg.base import NEVER
 from fedjax_alg.data import partition_file, preprocessing
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.data.kinds import parse_kinds
+from fedjax_alg.errors import as_unicode
 from fedjax_alg.metrics.distances import label_distances, subspace_angles
 from fedjax_alg.metrics.groups import UNDEFINED
 from fedjax_alg.records import folder as folder_lib
@@ -39,7 +40,7 @@ def write_text(path: pathlib.Path, text: str, durable: bool = False) -> None:
     durable: see ``files.replacing``.
   """
   with files.replacing(path, durable=durable) as partial:
-    partial.write_text(text, encoding="utf-8")
+    partial.write_text(as_unicode(text), encoding="utf-8")
 
 
 def as_json(value: object) -> Any:

@@ -26,9 +26,10 @@ from fedjax_alg.base import BYTES_PER_FLOAT, RoundAux, RoundTimes
 from fedjax_alg.engine import evaluate
 from fedjax_alg.engine.late import LOST
 from fedjax_alg.engine.round import PRESENT
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, as_unicode
 from fedjax_alg.metrics import groups
 from fedjax_alg.metrics.names import is_known, sign
+from fedjax_alg.records import scores
 from fedjax_alg.records.accounting import Mechanism
 from fedjax_alg.tasks import CLASSIFICATION, Counts, Metrics, Task, summarize_counts
 from fedjax_alg.typing import AnyArray, Shaped
@@ -97,7 +98,7 @@ def _as_bytes(
   if header:
     writer.writeheader()
   writer.writerows(rows)
-  return text.getvalue().encode()
+  return as_unicode(text.getvalue()).encode()
 
 
 def write_rows(
@@ -438,8 +439,8 @@ GLOBAL_CHOSEN = "global_chosen"
 def _pick_best(
   values: dict[str, np.ndarray], by: dict[str, np.ndarray], main: str
 ) -> dict[str, np.ndarray]:
-  """Metrics [N, K] of the model whose main metric is best in ``by``."""
-  best = (sign(main) * by[main]).argmax(1)
+  """Metrics [N, K] of the model whose main metric is best in ``by``, not NaN."""
+  best = scores.nan_as_worst(sign(main) * by[main]).argmax(1)
   return {k: v[np.arange(len(best)), best] for k, v in values.items()}
 
 

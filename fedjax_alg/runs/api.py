@@ -9,6 +9,7 @@ from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError, a_type
+from fedjax_alg.hparams import of_type
 from fedjax_alg.runs import best as best_lib
 from fedjax_alg.runs import layer_features, pooled, queue
 from fedjax_alg.runs import plan as plan_lib
@@ -218,7 +219,12 @@ def run(
     init=init,
     **options,
   )
-  keeper = None if keep_best in (None, False) else best_lib.KeepBest(keep_best, plan)
+  resume = of_type("resume", resume, bool)
+  keeper = (
+    None
+    if keep_best is None or keep_best is False
+    else best_lib.KeepBest(keep_best, plan)
+  )
   if keeper is not None and out_dir is not None:
     raise OptionError(
       f"`keep_best`={keep_best}: not with `out_dir`, whose run may go on without the "

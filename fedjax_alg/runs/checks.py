@@ -13,7 +13,7 @@ from fedjax_alg.data.options import NUMBERS, DataOptions
 from fedjax_alg.data.shift import SWAPS
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, samplers
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, UnreadError
 from fedjax_alg.hparams import reads
 from fedjax_alg.models import (
   DEFAULT_LAYERS,
@@ -243,7 +243,7 @@ def _participation(
     ("draw", options.draw != "auto"),
   ):
     if is_set:
-      raise OptionError(
+      raise UnreadError(
         f"`{flag}`: {name} does not read it, it uses all data in every round"
       )
   return 1.0
@@ -263,7 +263,7 @@ def _check_late(options: RunOptions, method: Method) -> None:
     else f"`deadline_s`={options.deadline_s:g}"
   )
   if entry.all_clients:
-    raise OptionError(
+    raise UnreadError(
       f"{cause}: {name} does not read it, it uses all data in every round"
     )
   if late.deadline_s is not None and entry.no_deadline:
@@ -439,6 +439,6 @@ def _check_training(
     )
   label = f"`augment`={','.join(options.augment)}"
   if options.augment and entry.all_clients:
-    raise OptionError(f"{label}: {name} does not read it, it has no local steps")
+    raise UnreadError(f"{label}: {name} does not read it, it has no local steps")
   if options.augment and _vectors(data):
     raise OptionError(f"{label}: needs images, the examples are not ({_vectors(data)})")

@@ -17,8 +17,16 @@ from fedjax_alg import files, metrics, registry
 from fedjax_alg.data.client_names import join_names
 from fedjax_alg.data.federation import pair_hash
 from fedjax_alg.data.options import ConceptOptions, DataOptions, ShiftOptions
-from fedjax_alg.errors import OptionError, a_type, check_one_of, did_you_mean, reason
-from fedjax_alg.hparams import field_values, of_type, reads
+from fedjax_alg.errors import (
+  OptionError,
+  a_type,
+  as_unicode,
+  check_one_of,
+  did_you_mean,
+  is_one_of,
+  reason,
+)
+from fedjax_alg.hparams import as_list, field_values, reads
 from fedjax_alg.metrics import names
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import summary as summary_lib
@@ -104,7 +112,14 @@ class Line(NamedTuple):
     Args:
       target: one of the targets of the comparison.
       cost: one of ``COSTS``.
+
+    Raises:
+      OptionError: another target or cost.
     """
+    if not is_one_of(target, self.reached):
+      targets = ", ".join(map(str, self.reached)) or "none"
+      raise OptionError(f"`target`={target}: not of this comparison ({targets})")
+    check_one_of(f"`cost`={cost}", cost, COSTS)
     costs = [at[cost] for at in self.reached[target] if at is not None]
     return estimate_mean(costs) if costs else None
 
@@ -178,6 +193,9 @@ class Comparison:
     """
     if metrics is None:
       metrics = (self.metric,)
+    metrics = as_list("metrics", metrics, str)
+    if not metrics:
+      raise OptionError("`metrics`: empty, give at least one")
     out: dict[str, dict[str, Estimate]] = {line.label: {} for line in self.lines}
     for text in metrics:
       name, colon, metric = text.rpartition(":")
@@ -235,8 +253,9 @@ class Comparison:
   def plot(self, axis: Any = None) -> Any:
     """Draws the curves of all runs, means over seeds with 95 % bands.
 
-    A method has the same color in every picture; other labels get colors in the order
-    of the comparison.
+    A run of one seed has no band. The band of a single evaluation is a bar. A method
+    has the same color in every picture; other labels get colors in the order of the
+    comparison.
 
     Args:
       axis: axes of matplotlib; None makes a new figure.
@@ -272,11 +291,14 @@ class Comparison:
       The path.
 
     Raises:
-      OptionError: another suffix, or a path that cannot be written; see ``table``.
+      OptionError: another suffix, ``metrics`` for another one than .tex, or a path
+        that cannot be written; see ``table``.
     """
     place = files.output_path(path, "path")
     suffix = place.suffix.lower()
     check_one_of(f"`path`={path}: its suffix", suffix, (*_PICTURES, ".tex", ".csv"))
+    if metrics is not None and suffix != ".tex":
+      raise OptionError(f"`metrics`: only read for .tex, not for {suffix}")
     if suffix not in _PICTURES:
       content = (
         self.to_latex(metrics) if suffix == ".tex" else texts.as_csv(self.rows())
@@ -374,14 +396,21 @@ def compare(
       or the protocol.
   """
   if isinstance(results, Mapping):
-    results = {str(label): result for label, result in results.items()}
+    results = by_label(results)
   elif isinstance(results, Iterable):
     results = list(results)
   else:
     results = [results]
   for run in results.values() if isinstance(results, dict) else results:
     if not isinstance(run, RunResult):
-      raise OptionError(f"`results`: {a_type(run)}, must be runs from run or load_run")
+      several = (
+        "; runs on several partitions are one run of federate(..., `partitions`=N)"
+        if isinstance(run, Iterable) and not isinstance(run, (str, bytes, Mapping))
+        else ""
+      )
+      raise OptionError(
+        f"`results`: {a_type(run)}, must be runs from run or load_run{several}"
+      )
   if not results:
     raise OptionError("`results`: no runs")
   if not isinstance(results, dict):
@@ -393,7 +422,7 @@ def compare(
     if not np.isfinite(result.metrics[protocol][metric]).any():
       raise OptionError(f"`metric`={metric}: {label} has none of protocol {protocol}")
   baseline = next(iter(results)) if baseline is None else baseline
-  if baseline not in results:
+  if not is_one_of(baseline, results):
     raise OptionError(
       f"`baseline`={baseline}: no such run (one of {', '.join(results)})"
     )
@@ -413,9 +442,14 @@ def _metric(results: Mapping[str, RunResult], choice: str | None) -> str:
   metric = choice
   if metric is None:
     metric = next(iter(results.values())).records.metrics.main
+  if isinstance(metric, Iterable) and not isinstance(metric, str):
+    raise OptionError(
+      f"`metric`={metric!r}: {a_type(metric)}, must be the name of one metric; "
+      "table([...]) and to_latex([...]) of a comparison have several"
+    )
   for label, result in results.items():
     of = result.records.metrics
-    if metric not in of.columns:
+    if not is_one_of(metric, of.columns):
       raise OptionError(
         f"`metric`={metric}: unknown in {label}, whose task is {of.task}"
         f"{did_you_mean(metric, of.columns)} (one of "
@@ -426,7 +460,7 @@ def _metric(results: Mapping[str, RunResult], choice: str | None) -> str:
 
 def _protocol(results: Mapping[str, RunResult], protocol: str | None) -> str:
   for label, result in results.items():
-    if protocol is not None and protocol not in result.protocols:
+    if protocol is not None and not is_one_of(protocol, result.protocols):
       raise OptionError(
         f"`protocol`={protocol}: {label} was not evaluated by it "
         f"(it has {', '.join(result.protocols)})"
@@ -463,13 +497,7 @@ def _targets(
         if all(target in run_targets for run_targets in every)
       )
     )
-  targets = of_type(
-    "targets",
-    list(targets)
-    if isinstance(targets, Iterable) and not isinstance(targets, str)
-    else targets,
-    tuple[float, ...],
-  )
+  targets = as_list("targets", targets, float)
   check_reachable(targets, metrics.metric(metric).share)
   return tuple(dict.fromkeys(float(target) for target in targets))
 
@@ -570,6 +598,13 @@ def _participants(result: RunResult) -> dict[str, str]:
   return {name: _as_text(value) for name, value in values.items()}
 
 
+def _trains_alone(line: Line) -> bool:
+  """Whether a client's model stands still in rounds without the client."""
+  plan = line.result.facts["plan"]
+  takes_turns = plan["cohort_size"] < plan.get("clients", 0)
+  return takes_turns and line.costs["total_floats"].mean == 0
+
+
 def _notes(line: Line, base: Line) -> tuple[str, ...]:
   """Lists the differences of a pair that is compared by seed all the same."""
   mine, its = _participants(line.result), _participants(base.result)
@@ -581,6 +616,15 @@ def _notes(line: Line, base: Line) -> tuple[str, ...]:
     without = side.result.facts["data"].get("without")
     if without and without != other.result.facts["data"].get("without"):
       out.append(f"{side.label} is without the clients {join_names(without)}")
+  silent = [side for side in (line, base) if _trains_alone(side)]
+  if len(silent) == 1:
+    (side,) = silent
+    rounds, plan = int(side.result.rounds[-1]), side.result.facts["plan"]
+    out.append(
+      f"{side.label} sends nothing, so a client's model is only trained in the rounds "
+      f"in which the client takes part, about "
+      f"{rounds * plan['cohort_size'] / plan['clients']:.3g} of {rounds}"
+    )
   out += [
     f"{side.label} ended early by {side.result.stopped}"
     for side in (line, base)
@@ -807,9 +851,19 @@ def labels(
 
 def unique(names: Sequence[str]) -> list[str]:
   """The names, with a number behind those that occur more than once."""
-  seen: dict[str, int] = {}
   out = []
+  used = set(names)
   for name in names:
-    seen[name] = seen.get(name, 0) + 1
-    out.append(name if names.count(name) == 1 else f"{name} ({seen[name]})")
+    label, number = name, 0
+    while names.count(name) > 1 and label in used:
+      number += 1
+      label = f"{name} ({number})"
+    used.add(label)
+    out.append(label)
   return out
+
+
+def by_label(results: Mapping[Any, Any]) -> dict[str, Any]:
+  """The same values by labels that are different texts, which can be written."""
+  labels_of = unique([as_unicode(str(key)) for key in results])
+  return dict(zip(labels_of, results.values(), strict=True))

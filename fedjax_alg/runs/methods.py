@@ -12,7 +12,13 @@ import numpy as np
 from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
 from fedjax_alg.engine import clients
-from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error
+from fedjax_alg.errors import (
+  FAILURES,
+  OptionError,
+  UnreadError,
+  a_type,
+  describe_error,
+)
 from fedjax_alg.exchange import ExchangeOptions
 from fedjax_alg.hparams import (
   field_values,
@@ -398,7 +404,7 @@ def with_keywords(
   for name in keywords:
     why = method.unread(name)
     if why and name not in may_be_unread:
-      raise OptionError(f"`{name}`: {why}")
+      raise UnreadError(f"`{name}`: {why}")
   return method._replace(explicit=(*method.explicit, *keywords))
 
 

@@ -19,7 +19,14 @@ from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import clients, clock, evaluate, loop, samplers
 from fedjax_alg.engine.late import Late
-from fedjax_alg.errors import OptionError, a_type, check_known, closest, did_you_mean
+from fedjax_alg.errors import (
+  OptionError,
+  UnreadError,
+  a_type,
+  check_known,
+  closest,
+  did_you_mean,
+)
 from fedjax_alg.hparams import (
   MAX_SEED,
   check_options,
@@ -926,7 +933,7 @@ def split_keywords(
     The options of the run and the hyper-parameters, each name -> value.
 
   Raises:
-    OptionError: a keyword that is neither.
+    UnreadError: a keyword that is neither.
   """
   run_names = {field.name for field in dataclasses.fields(RunOptions)}
   options, hparams = {}, {}
@@ -936,11 +943,11 @@ def split_keywords(
     elif key in run_names:
       options[key] = value
     elif registry.why_unread(name, key):
-      raise OptionError(
+      raise UnreadError(
         f"`{key}`: {name} does not read it ({registry.why_unread(name, key)})"
       )
     else:
-      raise OptionError(
+      raise UnreadError(
         f"`{key}`: neither an option of a run nor a hyper-parameter of {name}"
         f"{_hint(key, [*hyper_names, *run_names])}"
       )

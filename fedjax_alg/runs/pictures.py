@@ -4,15 +4,18 @@ A method has the same color, dashes and marker in every picture (``styles``), an
 so has a run in all pictures of a comparison.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from fedjax_alg import metrics
-from fedjax_alg.runs import styles
+from fedjax_alg.errors import OptionError, a_type
+from fedjax_alg.runs import styles, texts
 
 _DASHED = (0, (4, 3))
+#: The most characters of a label that stands inside of the axes.
+_LONG_LABEL = 48
 
 
 def new_axis(axis: Any = None, size: tuple[float, float] = (6.4, 4.0)) -> Any:
@@ -21,11 +24,17 @@ def new_axis(axis: Any = None, size: tuple[float, float] = (6.4, 4.0)) -> Any:
   Args:
     axis: axes of matplotlib; None makes a new figure.
     size: of a new figure, in inches.
-  """
-  if axis is not None:
-    return axis
-  from matplotlib import pyplot as plt  # half a second
 
+  Raises:
+    OptionError: ``axis`` is something else.
+  """
+  from matplotlib import axes  # half a second
+  from matplotlib import pyplot as plt
+
+  if axis is not None:
+    if not isinstance(axis, axes.Axes):
+      raise OptionError(f"`axis`={axis!r}: {a_type(axis)}, must be axes of matplotlib")
+    return axis
   _, axis = plt.subplots(figsize=size, layout="constrained")
   return axis
 
@@ -38,45 +47,95 @@ def draw_lines(
 ) -> None:
   """Draws means over seeds with bands, the 95 % interval of the mean.
 
+  A run of one seed has no band. The band of a single evaluation is a bar.
+
   Args:
     axis: axes of matplotlib.
     curves: label -> rounds [E] and values [N, E].
     metric: name of the y axis; it decides the scale.
-    names: label -> the name by which it gets its style; by default itself.
+    names: of the curves of a single run, protocol -> the name by which it gets its
+      style; by default the curves are of runs, each with its label.
   """
-  looks = styles.line_styles((names or {}).get(label, label) for label in curves)
+  looks = styles.line_styles(
+    ((names or {}).get(label, label) for label in curves), are_protocols=bool(names)
+  )
+  single = [label for label, (rounds, _) in curves.items() if len(rounds) == 1]
   for place, (label, (rounds, values)) in enumerate(curves.items()):
     look = looks[(names or {}).get(label, label)].matplotlib()
     if names and label not in names:
       # Protocols often have the same numbers: what is below has to be seen.
       look |= {"linestyle": _DASHED, "zorder": 3 + place}
     mean, step = values.mean(0), max(len(curves), len(rounds) // 6)
-    axis.plot(
+    (line,) = axis.plot(
       rounds,
       mean,
-      label=label,
+      label=texts.picture_text(label, _LONG_LABEL),
       markersize=5,
       markeredgecolor="white",
       markeredgewidth=0.4,
       markevery=(place % len(rounds), step),
       **look,
     )
+    artists = [line]
     if len(values) > 1:
       half = metrics.half_width_95(values)
-      axis.fill_between(
+      band = draw_band(
+        axis,
         rounds,
         np.clip(mean - half, 0.0 if _is_bounded(metric) else None, None),
         np.clip(mean + half, None, 1.0 if metrics.metric(metric).share else None),
         color=look["color"],
-        alpha=0.15,
-        linewidth=0,
       )
+      artists.append(band)
+    if label in single:
+      set_apart(axis, artists, single.index(label), len(single))
   if metrics.is_cost(metric):
     axis.set_yscale("log")
-  axis.locator_params(axis="x", integer=True)
+  if len(single) == len(curves):
+    axis.set_xticks(sorted({round_ for x, _ in curves.values() for round_ in x}))
+  else:
+    axis.locator_params(axis="x", integer=True)
   axis.set(xlabel="communication round", ylabel=metric.replace("_", " "))
   axis.grid(alpha=0.3)
   axis.legend(fontsize=8)
+
+
+def set_apart(axis: Any, artists: Iterable[Any], place: int, number: int) -> None:
+  """Moves what is drawn of a single point, so that points stand side by side.
+
+  Args:
+    axis: axes of matplotlib.
+    artists: the point and its interval.
+    place: of the point, from 0.
+    number: of points.
+  """
+  from matplotlib import transforms
+
+  aside = 9 * (place - (number - 1) / 2)
+  for artist in artists:
+    artist.set_transform(
+      transforms.offset_copy(axis.transData, axis.figure, aside, units="points")
+    )
+
+
+def draw_band(
+  axis: Any, x: np.ndarray, low: np.ndarray, high: np.ndarray, **options: Any
+) -> Any:
+  """Draws the intervals [E] at x [E]; a bar if there is one, which has no area.
+
+  Args:
+    axis: axes of matplotlib.
+    x: where they are.
+    low: their lower ends.
+    high: their upper ends.
+    **options: of what is drawn, such as its color.
+
+  Returns:
+    What is drawn.
+  """
+  if len(x) > 1:
+    return axis.fill_between(x, low, high, alpha=0.15, linewidth=0, **options)
+  return axis.vlines(x, low, high, alpha=0.4, linewidth=5, **options)
 
 
 def _is_bounded(metric: str) -> bool:
@@ -109,7 +168,7 @@ def draw_critical_differences(
     is_left = place < left
     row = place if is_left else number - 1 - place
     height, end = -1.0 - 0.6 * row, lowest - margin if is_left else highest + margin
-    look = looks[name].matplotlib()
+    look, words = looks[name].matplotlib(), texts.picture_text(name, _LONG_LABEL)
     axis.plot(
       [value, value, end],
       [0, height, height],
@@ -120,7 +179,7 @@ def draw_critical_differences(
     axis.text(
       end,
       height,
-      f"{name} ({value:.2f}) " if is_left else f" ({value:.2f}) {name}",
+      f"{words} ({value:.2f}) " if is_left else f" ({value:.2f}) {words}",
       ha="right" if is_left else "left",
       va="center",
       fontsize=9,

@@ -5,7 +5,7 @@ plan by the same checks (``make``). What a run has written of itself becomes it
 again (``Plan.from_facts``).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 import contextlib
 import dataclasses
 import operator
@@ -27,7 +27,7 @@ from fedjax_alg.data.kinds import split_own
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers, sharding
-from fedjax_alg.errors import OptionError, a_type, with_names
+from fedjax_alg.errors import OptionError, UnreadError, a_type, with_names
 from fedjax_alg.hparams import MAX_SEED, field_values, of_type, validate, words_of
 from fedjax_alg.models import OPTIONS, load_model
 from fedjax_alg.models import roles as roles_lib
@@ -252,7 +252,7 @@ def make(
     federation_lib.refuse_unread_options(options, explicit, others)
   for name in ("participation", "cohort_size"):
     if method.entry.all_clients and name in explicit:
-      raise OptionError(
+      raise UnreadError(
         f"`{name}`: {method.name} does not read it, it uses all data in every round"
       )
   return _check_parts(
@@ -527,7 +527,7 @@ def _own_sampler(sampler: Any, method: Method, run: RunOptions) -> samplers.Samp
     if getattr(run, name) != getattr(RunOptions(), name):
       raise OptionError(f"`sampler` and `{name}`: give one of them")
   if method.entry.all_clients:
-    raise OptionError(
+    raise UnreadError(
       f"`sampler`: {method.name} does not read it, it uses all data in every round"
     )
   if sampler in (samplers.by_availability, samplers.by_trial):
@@ -663,7 +663,7 @@ def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
       if isinstance(seeds, Iterable)
       else tuple(range(min(operator.index(seeds), MOST_SEEDS + 1)))
     )
-    if len(numbers) > MOST_SEEDS:
+    if len(numbers) > MOST_SEEDS or isinstance(seeds, (bool, bytes, Set)):
       numbers = ()
   except TypeError:
     numbers = ()

@@ -184,6 +184,39 @@ class PooledResult(RunResult):
   ) -> Any:
     return self._part(seed).predict(x, client, proba, model=model, best=best)
 
+  def export(
+    self,
+    path: str | os.PathLike,
+    format: str = "safetensors",
+    *,
+    client: int | None = None,
+    model: int | None = None,
+    seed: int | None = None,
+  ) -> pathlib.Path:
+    """Writes a model of one of the partitions, see ``RunResult.export``.
+
+    Args:
+      path: see ``RunResult.export``.
+      format: see ``RunResult.export``.
+      client: see ``RunResult.export``.
+      model: see ``RunResult.export``.
+      seed: index of the partition, whose seed has the same index in ``seeds``; it is
+        needed.
+
+    Returns:
+      The path.
+
+    Raises:
+      OptionError: see ``RunResult.export``, or there is no ``seed``.
+      RunFolderError: see ``RunResult.client_params``.
+    """
+    if seed is None:
+      raise OptionError(
+        f"`seed`: give which of the {len(self.results)} partitions, from 0, as each "
+        "has a model of its own"
+      )
+    return self._part(seed).export(path, format, client=client, model=model)
+
   def state_hash(self) -> str:
     return _join([result.state_hash() for result in self.results])
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from fedjax_alg.hparams import of_type
 from fedjax_alg.metrics.names import is_known
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.play import Step
@@ -163,5 +164,8 @@ def progress_bar(name: str = "run") -> ProgressBar:
 
   Returns:
     The callback.
+
+  Raises:
+    OptionError: the name is no text.
   """
-  return ProgressBar(name)
+  return ProgressBar(of_type("name", name, str))

@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_alg import metrics
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.runs import texts
-from fedjax_alg.runs.compare import Comparison, Estimate, compare
+from fedjax_alg.runs.compare import Comparison, Estimate, by_label, compare
 from fedjax_alg.runs.result import RunResult
 
 
@@ -138,8 +138,8 @@ def rank(
 
   Raises:
     OptionError: less than two data sets or methods, a data set without one of the
-      methods or with the data of another, data sets with different main metrics, or
-      see ``compare``.
+      methods or with the data of another, data sets with different main metrics, a
+      run without a number (NaN), or see ``compare``.
 
   Examples:
     >>> import fedjax_alg as fa
@@ -156,6 +156,7 @@ def rank(
     raise OptionError(
       f"`results`: {a_type(results)}, must be a dictionary, data set -> method -> run"
     )
+  results = {name: by_label(runs) for name, runs in by_label(results).items()}
   methods = tuple(next(iter(results.values()), {}))
   if len(results) < 2 or len(methods) < 2:
     raise OptionError(
@@ -178,6 +179,7 @@ def rank(
     for name, runs in results.items()
   }
   _check_data(comparisons)
+  _check_numbers(comparisons)
   scores = np.array(
     [
       [_estimate(comparison, method).mean for method in methods]
@@ -209,11 +211,22 @@ def _check_data(comparisons: Mapping[str, Comparison]) -> None:
       raise OptionError(f"`results`: {name} and {other} are the same data")
 
 
+def _check_numbers(comparisons: Mapping[str, Comparison]) -> None:
+  """Refuses runs without a number, which has no place among others."""
+  for name, comparison in comparisons.items():
+    for line in comparison.lines:
+      if np.isnan(line.scores[comparison.score].mean):
+        raise OptionError(
+          f"`results`: {name}: {line.label} has no {comparison.metric} of protocol "
+          f"{comparison.protocol} (NaN) for `score`={comparison.score}, so no rank"
+        )
+
+
 def rank_rows(scores: np.ndarray) -> np.ndarray:
   """Ranks the numbers of each row, 1 for the largest; ties get their mean.
 
   Args:
-    scores: [n, k].
+    scores: [n, k], none of them NaN.
 
   Returns:
     [n, k] float64.

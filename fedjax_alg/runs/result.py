@@ -34,6 +34,7 @@ from fedjax_alg.errors import (
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import (
   as_index,
+  as_list,
   field_values,
   of_type,
   ordered_values,
@@ -299,6 +300,8 @@ class RunResult:
   ) -> Any:
     """Draws the curves of the run's protocols, means over seeds with 95 % bands.
 
+    A run of one seed has no band. The band of a single evaluation is a bar.
+
     Args:
       metric: a metric; None means the main one of the task.
       protocols: the protocols; None means all that have the metric.
@@ -312,8 +315,10 @@ class RunResult:
     """
     metric = self.records.metrics.main if metric is None else metric
     check_one_of(f"`metric`={metric}", metric, self.records.metrics.columns)
-    for protocol in protocols or ():
-      check_one_of(f"`protocols`={protocol}", protocol, self.protocols)
+    if protocols is not None:
+      protocols = as_list("protocols", protocols, str)
+      for protocol in protocols or ("",):
+        check_one_of(f"`protocols`={protocol}", protocol, self.protocols)
     curves = {
       protocol: (self.rounds, self.metrics[protocol][metric])
       for protocol in protocols or self.protocols
@@ -461,6 +466,7 @@ class RunResult:
         ``model`` or ``best`` with ``client``.
       RunFolderError: see ``client_params``.
     """
+    proba, best = of_type("proba", proba, bool), of_type("best", best, bool)
     if best and self.best is None:
       raise OptionError("`best`=True: needs a run with `keep_best`")
     if client is None:
@@ -523,7 +529,7 @@ class RunResult:
         f"`client`: give the client whose model predicts, or as `model` which of the "
         f"{count} global models"
       )
-    number = as_index("model", model or 0, count)
+    number = as_index("model", 0 if model is None else model, count)
     return jax.tree.map(lambda leaf: leaf[number], models)
 
   def export(
@@ -580,7 +586,7 @@ class RunResult:
     count = jax.tree.leaves(models)[0].shape[0]
     if model is None and count > 1:
       raise OptionError(f"`model`: give which of the {count} global models")
-    number = as_index("model", model or 0, count)
+    number = as_index("model", 0 if model is None else model, count)
     params = jax.tree.map(lambda leaf: leaf[number], models)
     if not self.facts["run"].get("roles"):
       return params
@@ -984,9 +990,13 @@ def load_run(
   Raises:
     RunFolderError: the folder holds no finished run, or a file is missing or
       damaged.
-    OptionError: ``folder`` is no path.
+    OptionError: ``folder`` is no path, or ``federation`` none.
   """
-  path = expand_path(folder)
+  path = expand_path(folder, "folder")
+  if federation is not None and not isinstance(federation, Federation):
+    raise OptionError(
+      f"`federation`: {a_type(federation)}, must be a federation from federate"
+    )
   facts, summary = run_files.read_finished(path)
   try:
     final = serialization.msgpack_restore(files.read_bytes(path / _FINAL))

@@ -7,9 +7,12 @@ color, dash pattern and marker tell the third: a copy in gray will do, and so
 will a line that is too rough to show its dashes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import itertools
+import re
 from typing import Any, NamedTuple
+
+from fedjax_alg import registry
 
 #: Color -> the methods that have it, by the dash patterns in the order of
 #: ``_DASHES``. Any two colors are at least 4 units of lightness (CIE L*)
@@ -184,38 +187,71 @@ def _every() -> list[Style]:
   ] + [Style(colour, dashes[7]) for colour in COLOURS]
 
 
+#: What may follow the name of a method in a label of one of its variants:
+#: " (stated)", ", w_k", " client_lr=0.1".
+_VARIANT = re.compile(r" \(|, | (?=\w+=)")
+
+
 def _exactly(label: str) -> Style | None:
   return METHODS.get(_SAME.get(label, label))
+
+
+def _registered(name: str) -> Style | None:
+  """The style of a method by the name that runs call it with."""
+  is_method = name in registry.ALGORITHMS
+  return _exactly(registry.get(name).label) if is_method else None
 
 
 def method_style(label: str) -> Style | None:
   """The style of a method; None where the label names none.
 
-  A label may go on after the name of the method: " (stated)", ", w_k".
+  A label may go on after the name of the method: " (stated)", ", w_k",
+  " client_lr=0.1".
   """
-  for name in (label, label.split(" (")[0], label.split(", ")[0]):
-    style = _exactly(name)
+  ends = [match.start() for match in _VARIANT.finditer(label)]
+  for end in (None, *reversed(ends)):
+    style = _exactly(label[:end])
     if style is not None:
       return style
   return None
 
 
-def line_styles(labels: Iterable[str]) -> dict[str, Style]:
+def _same_colour(style: Style) -> Iterator[Style]:
+  """The styles of a color, the given one first."""
+  dashes = list(_DASHES)
+  first = dashes.index(style.dash)
+  for dash in (*dashes[first:], *dashes[:first]):
+    yield Style(style.colour, dash)
+
+
+def line_styles(labels: Iterable[str], are_protocols: bool = False) -> dict[str, Style]:
   """label -> style, where lines are told apart by their styles alone.
 
-  The label of a method gets the method's style. Other labels get what is left,
-  in turn; of several variants of a method the first has the method's style, if
-  the method itself is not there. 72 lines differ.
+  The label of a method, or its name in ``registry.ALGORITHMS``, gets the method's
+  style. Of several variants of a method the first has the method's style, if the
+  method itself is not there, and the others have its color with other dashes, as long
+  as there are some. Other labels get what is left, in turn. 72 lines differ.
+
+  Args:
+    labels: the labels.
+    are_protocols: whether they are protocols, of which one has the name of a method.
   """
   names = list(dict.fromkeys(labels))
   by_label: dict[str, Style] = {}
-  for look_up in (_exactly, method_style):
+  for look_up, dashes in (
+    (_exactly, 1),
+    (_registered, 0 if are_protocols else len(_DASHES)),
+    (method_style, 1),
+    (method_style, len(_DASHES)),
+  ):
     for label in names:
       style = look_up(label)
-      if (
-        label not in by_label and style is not None and (style not in by_label.values())
-      ):
-        by_label[label] = style
+      if label in by_label or style is None:
+        continue
+      for variant in itertools.islice(_same_colour(style), dashes):
+        if variant not in by_label.values():
+          by_label[label] = variant
+          break
   used = set(by_label.values())
   free = itertools.cycle([s for s in _every() if s not in used] or _every())
   return {

@@ -1,13 +1,20 @@
-"""Tables of numbers as text: LaTeX with rules of booktabs, and CSV."""
+"""Texts of users in every format, and tables of numbers in LaTeX and CSV.
+
+A name may have any character. Whoever writes it into a file or a picture takes
+the function of the format here.
+"""
 
 from collections.abc import Iterable, Sequence
 import csv
+import html
 import io
+import re
 from typing import Any
 
 import numpy as np
 
 from fedjax_alg import metrics
+from fedjax_alg.errors import as_unicode, one_line
 
 _LATEX = {
   "\\": r"\textbackslash{}",
@@ -22,13 +29,59 @@ _LATEX = {
   "^": r"\textasciicircum{}",
   "<": r"\textless{}",
   ">": r"\textgreater{}",
+  "|": r"\textbar{}",
+  "`": r"\textasciigrave{}",
+  # At the begin of a row they would be arguments of what ends the one before.
+  "[": "{[}",
+  "*": "{*}",
 }
+#: Of two such signs one behind the other LaTeX makes one: dashes, quotes.
+_JOINED = re.compile("(?<=[-',!?])(?=[-',])")
+#: Signs that mean something in Markdown, an underscore only beside a word.
+_MARKDOWN = re.compile(r"[\\|<&*`\[~$#]|(?<![^\W_])_|_(?![^\W_])")
+#: A longer label leaves no room for what is drawn.
+_LONGEST = 100
 
 
 def latex_text(text: str) -> str:
-  """Text in which every character stands for itself in LaTeX."""
-  words = "".join(_LATEX.get(sign, sign) for sign in text)
-  return words.replace("--", "-{}-")  # two signs, not a dash
+  """Text in which every character stands for itself in LaTeX, in one line."""
+  return "{}".join(
+    "".join(_LATEX.get(sign, sign) for sign in part)
+    for part in _JOINED.split(one_line(text))
+  )
+
+
+def markdown_text(text: str) -> str:
+  """Text in which every character stands for itself in Markdown, in one line.
+
+  It may be a heading or a cell of a table, too.
+  """
+  return _MARKDOWN.sub(r"\\\g<0>", one_line(text))
+
+
+def markdown_code(text: str) -> str:
+  """Text as a piece of code in Markdown, in one line; not for a cell of a table."""
+  words = one_line(text)
+  fence = "`" * (1 + max(map(len, re.findall("`+", words)), default=0))
+  space = " " * (len(fence) > 1)
+  return f"{fence}{space}{words}{space}{fence}"
+
+
+def html_text(text: str) -> str:
+  """Text in which every character stands for itself in HTML, in one line."""
+  return html.escape(one_line(text))
+
+
+def picture_text(text: str, longest: int = _LONGEST) -> str:
+  """Text in which every character stands for itself in Matplotlib, in one line.
+
+  Of one with more than ``longest`` characters the middle is left out.
+  """
+  words = one_line(text)
+  if len(words) > longest:
+    words = f"{words[: longest * 2 // 3]}...{words[-(longest // 4) :]}"
+  # A legend leaves out what begins with an underscore.
+  return ("\u200b" * words.startswith("_") + words).replace("$", r"\$")
 
 
 def latex_estimate(estimate: Any, metric: str, is_best: bool = False) -> str:
@@ -77,9 +130,9 @@ def latex_table(
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-  """Flat dictionaries with the same keys as CSV."""
+  """Flat dictionaries with the same keys as CSV, names as they are."""
   text = io.StringIO(newline="")
   writer = csv.DictWriter(text, list(rows[0]))
   writer.writeheader()
   writer.writerows(rows)
-  return text.getvalue()
+  return as_unicode(text.getvalue())

@@ -865,3 +865,9 @@ def test_memory_that_runs_out_is_one_line(monkeypatch):
     DataError, match="^dataset=digits: out of memory .no room., .* GB"
   ):
     federation.federate("digits")
+
+
+def test_several_seeds_of_a_partition_are_partitions():
+  """Which argument serves was not said."""
+  with pytest.raises(OptionError, match=r"^seed=\[0, 1, 2\]: .*give partitions=N"):
+    federation.federate("digits", seed=[0, 1, 2])

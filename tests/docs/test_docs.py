@@ -498,7 +498,9 @@ def test_compare_page_runs(tmp_path, monkeypatch):
     accuracy = accuracy**2
   assert last[:3] == ["python", "-m", "experiments.compare"]
   assert compare.main(last[3:]) == 0
-  pair = run_blocks("compare")["pair"]
+  (warning,) = re.findall(r"^# warning: (.*)$", page_of("compare"), re.M)
+  with pytest.warns(UserWarning, match=f"^{warning}$"):
+    pair = run_blocks("compare")["pair"]
   assert pair.label == "SCAFFOLD"
   table = (tmp_path / "out" / "compare" / "compare.md").read_text("utf-8")
   assert f"{100 * pair.difference.mean:+.2f} +- " in table

@@ -72,6 +72,6 @@ def fixture_made_up(monkeypatch):
   """The runs of figures are made up, in no time."""
   monkeypatch.setattr(
     suite.sweeps,
-    "run_all",
+    "run_configs",
     lambda configs, **_: [made_runs.finish(config) for config in configs],
   )

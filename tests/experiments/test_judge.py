@@ -97,6 +97,24 @@ def test_what_is_spent(folders, tmp_path):
   ]
 
 
+def test_a_run_without_a_number_there_is_not_judged(tmp_path):
+  """NaN at the end was "undecided: one run", of three runs."""
+  made_runs.write(tmp_path / "slow", [[0.5, np.nan]] * 3, every=1)
+  made_runs.write(tmp_path / "fast", FAST, every=1)
+  rows = judge_claims(
+    tmp_path,
+    [
+      "Slow,global,accuracy,70,final",
+      "Slow,global,accuracy,>70,final",
+      "Slow - Fast,global,accuracy,>0,final",
+      "Slow,global,accuracy,50,best",
+    ],
+    tmp_path,
+  )
+  assert rows[:3] == [("-", "not testable: no number there")] * 3
+  assert rows[3][1] == "reached"
+
+
 def test_the_data_set_of_a_run_decides_the_tie(tmp_path):
   """0.4 points are a difference on digits and none on CIFAR-10."""
   curves = [[0.5, 0.7040], [0.5, 0.7041], [0.5, 0.7039]]

@@ -72,7 +72,7 @@ CASES = [(command, words, name) for command, words, names in COMMANDS for name i
 def _nothing_runs(monkeypatch):
   """The refusal comes before the hours that the runs take."""
   for where, name in (
-    (sweeps, "run_all"),
+    (sweeps, "run_configs"),
     (shared_runs, "make_runs"),
     (tuning.Study, "play"),
     (config.Config, "prepare"),
@@ -125,7 +125,7 @@ def test_earlier_outputs_are_replaced(root, monkeypatch, capsys, command, words,
   """And so is an empty file, in which there is nothing to lose."""
   monkeypatch.setattr(
     sweeps,
-    "run_all",
+    "run_configs",
     lambda configs, **_: [
       sweeps.SettingOutcome(
         config, pathlib.Path(config.out_dir), made_runs.finish(config)

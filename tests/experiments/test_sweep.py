@@ -343,6 +343,26 @@ def test_values_that_are_zero_or_strings_part_the_grid():
   assert [len(part) for part in by_program(configs)] == [1, 1]
 
 
+@pytest.mark.parametrize(
+  "grid, title",
+  [
+    ({"client_lr": ["0.1", "1"]}, "FedProx on digits"),
+    ({"algorithm": ["fedavg", "fedprox"]}, "FedAvg, FedProx on digits"),
+    (
+      {"algorithm": ["fedavg", "fedprox", "scaffold", "fednova"]},
+      "4 methods on digits",
+    ),
+    ({"dataset": ["digits", "sine2"]}, "FedProx on digits, sine2"),
+  ],
+)
+def test_a_title_names_what_is_swept(grid, title):
+  """A sweep over methods had the name of the first one."""
+  layers = config_lib.read_layers(
+    [word for word in PROX if word[2:].split("=")[0] not in grid]
+  )
+  assert sweep._title(sweeps.configs(layers, grid, SOMEWHERE)) == title
+
+
 def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
   class Compiled(Exception):
     pass
@@ -352,7 +372,7 @@ def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
 
   monkeypatch.setattr(sweeps, "compile_together", stops)
   with pytest.raises(Compiled):
-    sweeps.run_all(
+    sweeps.run_configs(
       sweeps.configs(
         [{"algorithm": "ditto", "dataset": "digits", "personal_lr": 0.1}],
         {"lam": ["0.5", "30"]},

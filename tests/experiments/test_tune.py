@@ -143,14 +143,14 @@ def test_every_setting_is_played_on_every_partition(tmp_path, monkeypatch, capsy
   monkeypatch.setattr(
     tuning.Study, "method_layers", lambda self, name: ({"algorithm": name},)
   )
-  real = tuning.sweeps.run_all
+  real = tuning.sweeps.run_configs
   seen = []
 
   def play_all(configs, validated, **options):
     seen.extend(configs)
     return real(configs, validated, **options)
 
-  monkeypatch.setattr(tuning.sweeps, "run_all", play_all)
+  monkeypatch.setattr(tuning.sweeps, "run_configs", play_all)
   study = tuning.Study(*key, tmp_path, (), extra)
   trials = study.play("fedavg", 2, partitions=2)
   assert "2 settings x 2 partitions x 1 seeds" in capsys.readouterr().out

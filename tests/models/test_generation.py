@@ -74,14 +74,34 @@ def test_draws_have_the_softmax_at_the_temperature(chain):
     (dict(length=-1), "length=-1: must be at least 0"),
     (dict(top_k=0), "top_k=0: must be at least 1"),
     (dict(temperature=-1.0), "temperature=-1.0: must be at least 0"),
+    (dict(length="3"), "length='3': must be a whole number"),
+    (dict(window=2.5), "window=2.5: must be a whole number"),
+    (dict(seed=-1), "seed=-1: must be at least 0"),
+    (dict(temperature="hot"), "temperature='hot': must be a number"),
+    # It was silently not read.
+    (dict(top_k=3), "top_k=3: not read with temperature=0"),
+    (dict(model=3), "model: an int, must be a Model"),
   ],
 )
 def test_what_cannot_be_generated_is_refused(chain, change, message):
   model, table = chain
-  arguments = dict(prompt=[1], length=2, window=T) | change
-  prompt, length = arguments.pop("prompt"), arguments.pop("length")
-  with pytest.raises(OptionError, match=message):
-    models.generate(model, jnp.asarray(table), prompt, length, **arguments)
+  arguments = dict(model=model, prompt=[1], length=2, window=T) | change
+  with pytest.raises(OptionError, match=f"^{message}|{message}$"):
+    models.generate(params=jnp.asarray(table), **arguments)
+
+
+@pytest.mark.parametrize(
+  "shape, message",
+  [
+    ((2, V, V, V), "params: those of 2 models .* give one"),
+    ((V, V), "params: not those of model"),
+  ],
+)
+def test_parameters_of_several_models_are_refused(chain, shape, message):
+  """Those of all seeds of a run gave other tokens, or an error of JAX."""
+  model, _ = chain
+  with pytest.raises(OptionError, match=f"^{message}"):
+    models.generate(model, jnp.zeros(shape), [1], 2, window=T)
 
 
 def test_a_model_of_one_class_generates_nothing():

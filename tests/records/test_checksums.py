@@ -3,11 +3,12 @@
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
-from fedjax_alg.records import checksums
+from fedjax_alg.records import checksums, parameters
 
 
 def write(path, texts):
@@ -124,3 +125,11 @@ def test_checksums_of_others_tell_no_export(tmp_path):
   checksums.verify(path, "path")  # they are compared all the same
   with pytest.raises(OptionError, match="^path: is no export with its checksu"):
     checksums.check_output(path, "path", False)
+
+
+@pytest.mark.parametrize("name", ["a\nb.npz", "a\rb.npz", "\udcff.npz"])
+def test_a_name_that_sha256sum_writes_otherwise_is_refused(tmp_path, name):
+  """The export was there, and no checksums could be read of it."""
+  with pytest.raises(OptionError, match="its name must be printable"):
+    parameters.write_parameters(tmp_path / name, {"w": np.ones(2)}, "npz")
+  assert not list(tmp_path.iterdir())

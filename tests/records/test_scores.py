@@ -48,3 +48,12 @@ def test_the_last_rounds_may_come_in_any_order(last, count):
   assert scores.in_last(ROUNDS[::-1], last).tolist() == (
     [True] * count + [False] * (6 - count)
   )
+
+
+@pytest.mark.parametrize("value", [np.nan, [np.nan, -3.0, np.nan, -np.inf]])
+def test_nan_is_never_the_best(value):
+  """max and argmax of NumPy and Python may take NaN for the largest."""
+  ordered = scores.nan_as_worst(np.array(value))
+  assert not np.isnan(ordered).any()
+  if ordered.ndim:
+    assert ordered.argmax() == 1 and np.argsort(-ordered)[0] == 1

@@ -404,3 +404,14 @@ def test_costs_of_other_tables_stand_beside_the_metrics():
   assert [row["seconds"] for row in joined] == [0.5, 0.5, 2.0, 2.0]
   earlier = [{k: v for k, v in row.items() if k != "bytes_up"} for row in rounds]
   assert records.with_costs(rows[:1], earlier, timing, 4)[0]["total_bytes_up"] == 16
+
+
+def test_a_model_without_a_number_is_not_the_best_of_k():
+  """argmax takes NaN for the largest; a loss is best where it is least."""
+  values = {
+    "mse": np.array([[np.nan, 0.3, 0.2], [np.nan, np.nan, np.nan]]),
+    "loss": np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]),
+  }
+  best = records._pick_best(values, values, "mse")
+  np.testing.assert_array_equal(best["mse"], [0.2, np.nan])
+  np.testing.assert_array_equal(best["loss"], [3.0, 4.0])

@@ -278,6 +278,9 @@ def test_default_protocol_is_one_that_all_have(load):
     (dict(targets=["x"]), "targets='x': must be a number"),
     (dict(targets=3), "targets=3: must be a list"),
     (dict(metric=3), "metric=3: unknown"),
+    (dict(metric=["accuracy", "loss"]), r"^metric=.*table\(.*\) .*have several"),
+    (dict(results={"a": [3]}), r"^results: a list, .*partitions=N"),
+    (dict(results=[[3], [3]]), r"^results: a list, .*partitions=N"),
     *(
       (dict(results=value), "^results: .*runs")
       for value in (3, None, [3], {"a": 3}, (), {})
@@ -361,3 +364,44 @@ def test_the_flags_that_differ_are_those_that_are_read(tmp_path):
   assert table["num_clients"] == ["10", "20"]
   assert table["classes_per_client"] == ["", "2"]
   assert names.index("num_clients") < names.index("eval_every")
+
+
+def test_a_single_evaluation_has_its_interval(load):
+  """A band of one point has no area, so three splits had no interval."""
+  scores = np.array([[0.5], [0.6], [0.55]])
+  runs = {"FedAvg": load(scores), "b": load(scores + 0.1), "c": load(scores[:1])}
+  axis = fa.compare(runs).plot()
+  bars = [band.get_segments()[0] for band in axis.collections]
+  half = stats.t.ppf(0.975, 2) * stats.sem(scores[:, 0])
+  np.testing.assert_allclose(bars[0][:, 1], [0.55 - half, 0.55 + half])
+  np.testing.assert_allclose(bars[1][:, 1], [0.65 - half, 0.65 + half])
+  assert len(bars) == 2  # one seed has none
+  axis.figure.canvas.draw()
+  places = [
+    line.get_transform().transform(line.get_xydata())[0, 0] for line in axis.lines
+  ]
+  assert np.diff(places).min() > 5 and list(axis.get_xticks()) == [5]
+
+
+def test_labels_that_are_one_text_are_two_runs(load):
+  """The second of them was lost without a word."""
+  first, second = load(SCORES_A), load(SCORES_B)
+  comparison = fa.compare({1: first, "1": second, "1 (1)": first})
+  assert list(comparison.results) == ["1 (2)", "1 (3)", "1 (1)"]
+  assert list(comparison.results.values()) == [first, second, first]
+
+
+def test_a_client_that_learns_alone_has_fewer_steps(load):
+  """`local` with a fifth of the clients has a fifth of the others' rounds."""
+  rounds, clients, size = 15, 10, 2
+  runs = {"a": load(SCORES_A), "alone": load(SCORES_B, floats=0)}
+  runs["everybody"] = load(SCORES_B, floats=0, cohort_size=clients)
+  for run in runs.values():
+    run.facts["plan"]["clients"] = clients
+  few, everybody = fa.compare(runs).pairs
+  (note,) = few.notes
+  assert note.startswith("alone sends nothing")
+  assert note.endswith(f"about {rounds * size / clients:g} of {rounds}")
+  assert not any("sends nothing" in note for note in everybody.notes)
+  (pair,) = fa.compare({"alone": runs["alone"], "too": runs["alone"]}).pairs
+  assert not pair.notes  # both learn alone

@@ -119,3 +119,13 @@ def test_the_command_makes_runs_of_other_methods_again(tmp_path, capsys):
   assert "not in closed form" in capsys.readouterr().err
   assert experiments.contributions.main([*words, "--retrain"]) == 0
   assert "3 clients, accuracy with all" in capsys.readouterr().out
+
+
+def test_a_client_without_a_number_is_last():
+  """NaN in the means left the clients in no order, the first of them "most"."""
+  values = np.array([[0.1, np.nan, 0.3, -0.2]])
+  share = fa.Contributions(
+    "accuracy", (0,), np.arange(4), np.zeros(1), -values, tuple("abcd")
+  )
+  names, heights = experiments.contributions.bars_of(share)
+  assert names == ["c", "a", "d", "b"] and np.isnan(heights[-1])

@@ -147,3 +147,15 @@ def test_a_sweep_chooses_over_partitions(feds, result):
 def test_other_numbers_are_refused(feds, fn, message):
   with pytest.raises(fa.OptionError, match=f"^{message}"):
     fn(feds)
+
+
+def test_an_export_is_of_one_partition(result, tmp_path):
+  """It silently was the first one's."""
+  path = tmp_path / "model.npz"
+  with pytest.raises(fa.OptionError, match="^seed: give which of the 3 partitions"):
+    result.export(path, "npz")
+  assert not path.exists()
+  result.export(path, "npz", seed=2)
+  layer = result.results[2].global_params()["params"]
+  with np.load(path) as arrays:
+    np.testing.assert_array_equal(arrays["params/bias"], layer["bias"][0])

@@ -95,3 +95,19 @@ def test_methods_are_ranked_over_data_sets(runs):
 def test_what_has_no_ranks_is_refused(runs, change, message):
   with pytest.raises(fa.OptionError, match=f"^{message}"):
     fa.rank(change(runs))
+
+
+@pytest.mark.parametrize("last", [[np.nan, 0.9], [np.nan, np.nan]])
+def test_a_run_without_a_number_has_no_rank(runs, tmp_path, last):
+  """NaN is less than no number, so its run had rank 0.5, before the best one."""
+  curves = [[0.5, value] for value in last]
+  folder = made_runs.write(tmp_path / "nan", curves, data={"dataset": "mnist"})
+  runs["mnist"]["B"] = fa.load_run(folder)
+  with pytest.raises(fa.OptionError, match="^results: mnist: B has no accuracy"):
+    fa.rank(runs)
+
+
+def test_methods_and_data_sets_may_be_numbers(runs):
+  """Keys that are no texts ended in a ValueError."""
+  numbered = dict(enumerate(dict(enumerate(of.values())) for of in runs.values()))
+  assert fa.rank(numbered).mean_ranks == {"0": 2.25, "1": 1.25, "2": 2.5}

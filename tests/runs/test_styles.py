@@ -123,3 +123,23 @@ def test_variants_of_a_method():
   both = styles.line_styles(["FedGroup", "FG-EDC"])  # two names of one method
   assert both["FedGroup"] != both["FG-EDC"]
   assert styles.method_style("mine") is None
+
+
+def test_runs_of_a_method_have_its_color():
+  """One method of four rates had four colors, and its registered name a fifth."""
+  rates = [f"FedAvg client_lr={rate}" for rate in (0.01, 0.03, 0.1, 0.3)]
+  looks = styles.line_styles([*rates, "FedAvgM", "fedavg", "mine"])
+  assert looks["fedavg"] == styles.METHODS["FedAvg"]
+  assert looks["FedAvgM"] == styles.METHODS["FedAvgM"]
+  assert len(set(looks.values())) == len(looks)
+  colour = styles.METHODS["FedAvg"].colour
+  assert {looks[label].colour for label in rates} == {colour} != {looks["mine"].colour}
+  # A color has eight dash patterns; further runs get what is left.
+  many = styles.line_styles(f"FedAvg client_lr={rate}" for rate in range(20))
+  assert len(set(many.values())) == 20
+  assert [look.colour for look in many.values()].count(colour) >= 8
+  assert styles.method_style("FedAvgX client_lr=1") is None
+  # `local` is the name of a method and of a protocol.
+  assert styles.line_styles(["local"])["local"] == styles.METHODS["each client alone"]
+  protocols = styles.line_styles(["global", "local"], are_protocols=True)
+  assert protocols == dict(zip(("global", "local"), styles.line_styles("ab").values()))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
+from tests.fuzzing import NAMES
 
 pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing import event_accumulator  # noqa: E402
@@ -121,3 +122,16 @@ def test_without_the_package_one_line_says_what_to_install(monkeypatch, tmp_path
   monkeypatch.setitem(sys.modules, "tensorboard", None)
   with pytest.raises(fa.OptionError, match="pip install tensorboard"):
     fa.tensorboard(tmp_path)
+
+
+def test_the_folders_of_settings_stay_inside(tmp_path):
+  """The values of a setting may have any characters that a value may have."""
+  names = [
+    f"hidden={name}".replace("/", "_")
+    for name in NAMES
+    if "\0" not in name and len(name) < 200 and name.isprintable()
+  ]
+  writer = fa.tensorboard(tmp_path)
+  writer.start(PROGRAMS, [], names, 0)
+  folders = {path.parent for path in tmp_path.rglob("seed_4")}
+  assert folders == {tmp_path / name for name in names}

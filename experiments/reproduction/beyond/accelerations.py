@@ -21,6 +21,7 @@ import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.records import summary as results
+from fedjax_alg.records.scores import nan_as_worst
 
 from ...cli import presets
 from ...drawing import plots
@@ -307,7 +308,8 @@ def validation_accuracy(data: str, algorithm: str) -> float:
 def choose_method(data: str, labels: list[str]) -> str:
   """The method of best validation accuracy on a data preset."""
   return max(
-    labels, key=lambda label: validation_accuracy(data, METHODS[label].algorithm)
+    labels,
+    key=lambda label: nan_as_worst(validation_accuracy(data, METHODS[label].algorithm)),
   )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_alg.records import summary as results
+from fedjax_alg.records.scores import nan_as_worst
 from fedjax_alg.runs.compare import holm, paired_t
 
 from ...cli import presets
@@ -83,13 +84,13 @@ def _board_table(outcomes: suite.Outcomes) -> str:
   rows = []
   for runs in suite.by_panel(outcomes):
     means = {o.cell.label: partitions.means(SCORE(o), o.parts) for o in runs}
-    best = max(means, key=lambda label: means[label].mean())
+    best = max(means, key=lambda label: nan_as_worst(means[label].mean()))
     columns = []
     for reference in (BASE, best):
       labels = [label for label in means if label != reference]
       gaps = gap_statistics([means[label] - means[reference] for label in labels])
       columns.append({label: format_gap(*gap) for label, gap in zip(labels, gaps)})
-    for o in sorted(runs, key=lambda o: -means[o.cell.label].mean()):
+    for o in sorted(runs, key=lambda o: -nan_as_worst(means[o.cell.label].mean())):
       late, label = o.summary["mean_last_10"]["local"], o.cell.label
       last = max(row["round"] for row in o.rows)
       megabytes = np.array(

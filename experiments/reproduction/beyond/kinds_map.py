@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_alg.records import summary as results
+from fedjax_alg.records.scores import nan_as_worst
 
 from ...drawing import plots
 from ...reports import markdown
@@ -205,7 +206,7 @@ def _table(outcomes: suite.Outcomes) -> str:
     title, gain_of = runs[0].cell.panel_title, panel_gains(runs)
     base = next((o for o in runs if o.cell.label == BASE), None)
     best.append([title, *(_best_of(family, gain_of) for family in FAMILIES.values())])
-    for o in sorted(runs, key=lambda o: -SCORE(o).mean()):
+    for o in sorted(runs, key=lambda o: -nan_as_worst(SCORE(o).mean())):
       rows.append(
         [
           title,
@@ -257,7 +258,7 @@ def _best_of(
   members = [label for label in family if label in gain_of]
   if not members:
     return "-"
-  label = max(members, key=lambda name: gain_of[name][0]["mean"])
+  label = max(members, key=lambda name: nan_as_worst(gain_of[name][0]["mean"]))
   return f"{label} {results.format_spread(gain_of[label][0], 1, sign='+')}"
 
 

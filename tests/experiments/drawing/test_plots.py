@@ -93,6 +93,17 @@ def test_few_rounds_have_no_half_rounds_between_them(axis):
   )
 
 
+def test_one_evaluation_has_a_bar(axis):
+  """A band of one point has no area, and its legend said that there was one."""
+  runs = {"A": rows(NUMBERS[:, :1]), "B": rows(NUMBERS[:, 1:2] + 0.1)}
+  plots.draw_curves(axis, runs, "global", "accuracy")
+  for bar, values in zip(axis.collections, (NUMBERS[:, 0], NUMBERS[:, 1] + 0.1)):
+    ends = stats.t.interval(0.95, 2, loc=values.mean(), scale=stats.sem(values))
+    np.testing.assert_allclose(bar.get_segments()[0][:, 1], np.clip(ends, 0, 1))
+  assert len(axis.collections) == 2
+  assert list(plots._collect_handles(axis.figure)) == ["A", "B", plots.BAND]
+
+
 def test_one_seed_has_no_band(axis):
   plots.draw_curves(axis, {"A": rows(NUMBERS[:1])}, "global", "accuracy")
   assert not axis.collections and list(plots._collect_handles(axis.figure)) == ["A"]
@@ -654,3 +665,60 @@ def test_lines_with_the_same_values_stand_side_by_side(draw):
   assert (first.get_xdata() < second.get_xdata()).all()
   assert first.get_marker() != second.get_marker()
   assert first.get_linestyle() != second.get_linestyle()
+
+
+def method_settings(grid):
+  """Settings of a sweep over methods; name -> value of each."""
+  return [
+    sweeps.Setting(
+      values,
+      pathlib.Path(),
+      [
+        {"round": 1, "seed": seed, "protocol": "validation", "accuracy": 0.5 + seed / 9}
+        for seed in range(2)
+      ],
+    )
+    for values in grid
+  ]
+
+
+def test_swept_methods_are_lines_in_their_colors(draw_figure):
+  """Methods stood on the axis, joined by a line for each rate, in the rates' colors."""
+  grid = [
+    {"algorithm": name, "client_lr": rate}
+    for name in ("fedavg", "scaffold")
+    for rate in ("0.1", "0.3")
+  ]
+  for order in (grid, [dict(reversed(values.items())) for values in grid]):
+    axis = draw_figure(
+      sweeps.draw_sweep,
+      sweeps.SweepTable(method_settings(order), "validation", "accuracy", "final"),
+      "title",
+    ).axes[0]
+    assert axis.get_xlabel() == "client_lr"
+    lines = {bars.get_label(): bars.lines[0] for bars in axis.containers}
+    assert {label: line.get_color() for label, line in lines.items()} == {
+      label: styles.METHODS[label].colour for label in ("FedAvg", "SCAFFOLD")
+    }
+  several = [values | {"mu": mu} for mu in ("0", "1") for values in grid]
+  labels = [sweeps.label_setting(values) for values in several]
+  assert labels[1] == "FedAvg, client_lr 0.3, mu 0"
+
+
+def test_methods_alone_are_points_that_nothing_joins(draw_figure):
+  axis = draw_figure(
+    sweeps.draw_sweep,
+    sweeps.SweepTable(
+      method_settings([{"algorithm": name} for name in ("fedavg", "mine", "ifca")]),
+      "validation",
+      "accuracy",
+      "final",
+    ),
+    "title",
+  ).axes[0]
+  assert [tick.get_text() for tick in axis.get_xticklabels()] == [
+    "FedAvg",
+    "mine",
+    "IFCA",
+  ]
+  assert [len(bars.lines[0].get_xdata()) for bars in axis.containers] == [1, 1, 1]

@@ -111,6 +111,27 @@ def test_the_menus_change_the_curves(figure, runs):
   assert {trace.fill for trace in figure.data[1::2]} == {None}
 
 
+def test_bands_are_where_there_are_some(tmp_path):
+  """A menu offered bands to runs of one seed; one evaluation showed none."""
+  single = fa.load_run(made_runs.write(tmp_path / "alone", [[0.2, 0.3]]))
+  figure = page._curves(
+    {"a": single}, styles.line_styles("a"), "accuracy", "global", "rounds"
+  )
+  assert len(figure.layout.updatemenus) == 2
+  once = fa.load_run(made_runs.write(tmp_path / "once", [[0.2], [0.4]]))
+  figure = page._curves(
+    {"a": once}, styles.line_styles("a"), "accuracy", "global", "rounds"
+  )
+  band, _ = figure.data
+  half = stats.t.ppf(0.975, 1) * stats.sem([20, 40])
+  assert band.x == (5, 5) and band.line.width > 0  # its outline
+  np.testing.assert_allclose(band.y, [30 + half, 3.0], rtol=1e-4)
+  low, high = figure.layout.yaxis.range
+  assert low == 0 and high == 100  # the interval is wider than all shares
+  choose(figure, 2, "no bands")
+  assert figure.data[0].line.width == 0
+
+
 def test_the_axis_has_the_range_of_the_picture(figure, runs, monkeypatch):
   seen = []
   monkeypatch.setattr(plots, "save_figure", lambda figure, *_: seen.append(figure))

@@ -326,7 +326,7 @@ def test_cells_are_checked_before_the_first_run(tmp_path, monkeypatch):
   executed = []
   monkeypatch.setattr(
     shared_runs.sweeps,
-    "run_all",
+    "run_configs",
     lambda configs, names, pictures: executed.extend(configs),
   )
   monkeypatch.setattr(shared_runs.execute, "run_files", None)  # nothing is read

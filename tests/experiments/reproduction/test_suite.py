@@ -231,7 +231,7 @@ def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
   runs = []
   monkeypatch.setattr(
     sweeps,
-    "run_all",
+    "run_configs",
     lambda configs, names, pictures: (runs.extend(zip(configs, names)), [])[1],
   )
   with shown.built_once():
