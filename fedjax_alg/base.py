@@ -278,6 +278,11 @@ class Model(NamedTuple):
   #: what is predicted and how well (``tasks.Task``); None: what the data say,
   #: or one class for each example
   task: Any = None
+  #: shape of one example, as in ``FedSpec``; (): not known. A builder of an
+  #: algorithm gets the model of a run, of which this and the next are known
+  input_shape: tuple[int, ...] = ()
+  #: L, the outputs of the task for one example or token; 0: not known
+  num_classes: int = 0
 
 
 class RoundCost(NamedTuple):
@@ -571,6 +576,9 @@ class Algorithm(NamedTuple, Generic[State]):
   #: to those of a step (sign 1) or subtracted (sign -1), and that step solved
   #: again; None for a method whose state does not have the sums
   revise: Callable[[State, Cohort, int, int], State] | None = None
+  #: names in ``RoundAux.server`` of what does not depend on participants, such as a
+  #: number that the state holds: of a round without any it is reported, too
+  reports_state: tuple[str, ...] = ()
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:

@@ -24,6 +24,10 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.typing import PyTree
 
 
+#: Name in ``RoundAux.server``, and column, of the norm S of a round.
+CLIP_NORM = "clip_norm"
+
+
 class Aggregator(NamedTuple):
   """Combines one vector of each participant into one vector.
 
@@ -240,7 +244,7 @@ def private(options: Privacy, releases: int) -> Aggregator:
       options, vectors, cohort, key, norm, releases
     ),
     keeps=lambda vector: jnp.asarray(options.clip_norm, jnp.float32),
-    report=lambda norm: {"clip_norm": norm},
+    report=lambda norm: {CLIP_NORM: norm},
     flops=flops,
     name="private",
   )
