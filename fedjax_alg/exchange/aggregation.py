@@ -23,7 +23,6 @@ from fedjax_alg.exchange.privacy import Privacy, correlated_mean, private_mean
 from fedjax_alg.hparams import hyper
 from fedjax_alg.typing import PyTree
 
-
 #: Name in ``RoundAux.server``, and column, of the norm S of a round.
 CLIP_NORM = "clip_norm"
 

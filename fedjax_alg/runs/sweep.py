@@ -120,7 +120,8 @@ class Sweep:
 
     Raises:
       OptionError: a protocol or metric that was not evaluated, ``last`` is below 1,
-        no setting has a finite score, or the validation clients have no example of some class.
+        no setting has a finite score, or the validation clients have no example of
+        some class.
     """
     final = last_evaluations(last)
     first = next(result for result in self.results if result is not None)

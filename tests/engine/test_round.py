@@ -165,7 +165,7 @@ def test_a_bijection_where_the_permutation_is_needed(problem):
 
 
 def test_a_round_without_participants_is_idle(problem):
-  """It costs nothing; what is a measure of nobody is NaN, what the state holds is not."""
+  """It costs nothing; a measure of nobody is NaN, and what the state holds is not."""
 
   def round_(state, cohort, key):
     del key
