@@ -14,6 +14,7 @@ from fedjax_alg.data.sources import load_digits
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import from_flax
 from fedjax_alg.runs import methods, plan, prepare
+from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import from_keywords
 from tests import problems
 from tests.normed import NET
@@ -394,3 +395,13 @@ def test_clients_without_data_to_adapt_or_to_choose_by():
     "1 clients have none and are evaluated with" in text
     for text in prepare.cautions(prepared, set())
   )
+
+
+@pytest.mark.parametrize("feature_map", ["none", "fourier"])
+def test_the_model_of_a_run_has_the_sizes_of_its_data(feature_map):
+  """On features, too, its examples are those of the data."""
+  fed = fa.federate("digits", num_clients=4)
+  features = {} if feature_map == "none" else {"num_features": 5}
+  chosen = RunOptions(feature_map=feature_map, **features)
+  model = prepare.build_model("softmax", fed, chosen)
+  assert (model.input_shape, model.num_classes) == ((8, 8, 1), 10)
