@@ -67,7 +67,7 @@ def execute(config: Config) -> dict[str, Any]:
       processes.agree(lambda: resume.check_frozen(folder, prepared))
     if processes.lead():
       print_warnings(prepared, set())
-    programs = Programs(prepared, notice_of(config))
+    programs = Programs(prepared, compiling_notice(config))
     if folder is None:
       if processes.lead():
         _print_plan(programs)
@@ -80,7 +80,7 @@ def execute(config: Config) -> dict[str, Any]:
   return summary
 
 
-def notice_of(config: Config) -> Notice | None:
+def compiling_notice(config: Config) -> Notice | None:
   """Makes what prints a line about compiling; None: nothing is to be shown."""
   visible = config.output.progress and processes.lead()
   return CompilingLine().compiling if visible else None

@@ -266,8 +266,12 @@ def make_aggregator(name: str, options: AggregatorOptions | None = None) -> Aggr
   return AGGREGATORS[name](options or AggregatorOptions(aggregator=name))
 
 
+#: Names that were here -> what they name today, in modules that import this one.
+FORMER_NAMES: dict[str, Any] = {}
+
+
 def __getattr__(name: str) -> Any:
-  if name != "Aggregation":
+  if name not in FORMER_NAMES:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
   warnings.warn(
     "exchange.aggregation.Aggregation is exchange.ExchangeOptions, and "
@@ -276,6 +280,4 @@ def __getattr__(name: str) -> Any:
     FutureWarning,
     stacklevel=2,
   )
-  from fedjax_alg.exchange.options import ExchangeOptions
-
-  return ExchangeOptions
+  return FORMER_NAMES[name]

@@ -255,7 +255,8 @@ def rounding(
     [] float32; ``ROUNDING`` for ``cosine``, and for the others times the length of
     the longest row in that norm.
   """
-  if metric == "cosine":
-    return jnp.float32(ROUNDING)
-  lengths = jnp.linalg.norm(rows, ord=1 if metric == "l1" else 2, axis=1)
-  return ROUNDING * lengths.max(initial=0.0, where=mask)
+  length: Array = jnp.ones(())
+  if metric != "cosine":
+    lengths = jnp.linalg.norm(rows, ord=1 if metric == "l1" else 2, axis=1)
+    length = lengths.max(initial=0.0, where=mask)
+  return ROUNDING * length

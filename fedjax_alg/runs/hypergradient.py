@@ -37,7 +37,7 @@ from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan, from_keywords, warn
 from fedjax_alg.runs.prepare import Prepared
-from fedjax_alg.runs.programs import Notice, describe, said_if_long
+from fedjax_alg.runs.programs import Notice, announce_if_long, list_runs
 
 #: Compressors whose message is a rounded number: what a derivative of it
 #: leaves out is all that was sent.
@@ -137,8 +137,8 @@ class Derivatives:
     self._every = min(p.options.eval_every, self._rounds)
     platform = sharding.platform(p.mesh)
     compiling.leave_frames_out(platform)
-    text = f"compiling the rounds of {describe([p])} with their derivatives"
-    with said_if_long(text, notice):
+    text = f"compiling the rounds of {list_runs([p])} with their derivatives"
+    with announce_if_long(text, notice):
       with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
         lowered = jax.jit(self._push).lower(*self._arguments({}, 1))
       compiler_options: Any = compiling.options(platform)
@@ -259,7 +259,7 @@ class Derivatives:
     when = np.minimum(np.arange(every, rounds + every, every), rounds)
     end = len(when)
     losses, accuracies = losses[:, :end], accuracies[:, :end]
-    slopes = [slope[:, :end] for slope in slopes]
+    slopes = slopes[..., :end]
     all_values = p.method.values() | dict(values or {})
     return Hypergradient(
       float(losses[:, window].mean()),

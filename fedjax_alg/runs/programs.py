@@ -93,7 +93,7 @@ Notice = Callable[[str], object]
 
 
 @contextlib.contextmanager
-def said_if_long(text: str, notice: Notice | None) -> Iterator[None]:
+def announce_if_long(text: str, notice: Notice | None) -> Iterator[None]:
   """Says what is compiled if it takes longer than a moment.
 
   Args:
@@ -112,7 +112,7 @@ def said_if_long(text: str, notice: Notice | None) -> Iterator[None]:
     timer.cancel()
 
 
-def describe(runs: Sequence[Prepared]) -> str:
+def list_runs(runs: Sequence[Prepared]) -> str:
   """Names the methods and models of some runs: "FedAvg (cnn), SCAFFOLD (cnn)"."""
   names = [
     f"{p.method.entry.label} ({p.model_name})" if p.model_name else p.method.entry.label
@@ -122,7 +122,7 @@ def describe(runs: Sequence[Prepared]) -> str:
 
 
 def _of_runs(runs: Sequence[Prepared]) -> str:
-  return f"compiling the start, the rounds and the evaluation of {describe(runs)}"
+  return f"compiling the start, the rounds and the evaluation of {list_runs(runs)}"
 
 
 #: Python traces one program at a time anyhow. In turn, not in turns, the first
@@ -159,7 +159,7 @@ def compile_together(
     The programs of each run. Their ``compile_s`` is longer than alone.
   """
   with (
-    said_if_long(_of_runs(runs), notice),
+    announce_if_long(_of_runs(runs), notice),
     ThreadPoolExecutor(sharding.available_cores()) as pool,
   ):
     return list(pool.map(Programs, runs))
@@ -212,7 +212,7 @@ class Programs:
     """
     began = time.monotonic()
     self.prepared = prepared
-    with said_if_long(_of_runs([prepared]), notice):
+    with announce_if_long(_of_runs([prepared]), notice):
       self._compile()
     self.compile_s = time.monotonic() - began
 

@@ -64,18 +64,18 @@ def test_a_row_for_each_setting_and_seed(two, fed, monkeypatch):
 
 def test_a_long_compilation_is_said_and_a_short_one_is_not(fed, monkeypatch):
   """Without it a large model is half a minute of silence."""
-  said = []
+  lines = []
   runs = [prepare(method(name), fed, OPTIONS) for name in ("fedavg", "fedavgm")]
   monkeypatch.setattr(Programs, "_compile", lambda self: time.sleep(0.2))
-  Programs(runs[0], said.append)
+  Programs(runs[0], lines.append)
   monkeypatch.setattr(programs_lib, "PATIENCE_S", 0.01)
   Programs(runs[0])
-  assert not said
-  Programs(runs[0], said.append)
-  compile_together(runs, said.append)
+  assert not lines
+  Programs(runs[0], lines.append)
+  compile_together(runs, lines.append)
   time.sleep(0.1)  # nothing is said of what has ended
   start = "compiling the start, the rounds and the evaluation of FedAvg (softmax)"
-  assert said == [start, start + ", FedAvgM (softmax)"]
+  assert lines == [start, start + ", FedAvgM (softmax)"]
 
 
 def test_runs_compiled_together_are_traced_in_turn(fed, monkeypatch):
