@@ -486,7 +486,7 @@ def _of_pairs(
     [pathlib.Path, pretraining.Runs, pretraining.Runs], pretraining.TableAndAnswers
   ],
 ) -> Callable[[Request, pathlib.Path], pretraining.TableAndAnswers]:
-  """Makes the ``Table.make`` of the runs of FG-EDC on some pairs.
+  """Makes the ``FigureTable.make`` of the runs of FG-EDC on some pairs.
 
   Args:
     titles: the pairs.
