@@ -42,8 +42,8 @@ _FOREIGN = frozenset(
 )
 #: Last parts of names of files, of fields of JSON, and of what stands for a name.
 _ENDINGS = frozenset(
-  "cp csv ckpt flags ipynb json jsonl lock md msgpack npz pdf png py sha256 sh toml txt "
-  "rows_0_of_2 rows_1_of_2 accountant final_state NAME MODULE".split()
+  "cp csv ckpt flags ipynb json jsonl lock md msgpack npz pdf png py sha256 sh toml "
+  "txt rows_0_of_2 rows_1_of_2 accountant final_state NAME MODULE".split()
 )
 #: Attributes of other libraries' values.
 _OF_OTHERS = frozenset("astype as_text at bar compile plot sum".split())
