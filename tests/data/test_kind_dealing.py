@@ -11,6 +11,7 @@ import fedjax_alg as fa
 from fedjax_alg.data.kind_dealing import share_out
 from fedjax_alg.data.partition_file import write_partition_file
 from fedjax_alg.data.process_rows import Process, set_process
+from tests import problems
 from tests.data.reading import refuses
 
 RNG = np.random.default_rng(1)
@@ -356,3 +357,18 @@ def test_one_kind_with_all_examples_is_no_kind():
 )
 def test_a_kind_cannot_have_all_examples(source, options, words):
   refuses(lambda: fa.federate(source, kind_data="all", **options), words)
+
+
+def test_clients_of_one_kind_have_the_whole_official_test_set():
+  """Of several kinds a test example has a client, and those held out have none here."""
+  whole, one, two = (
+    fa.federate(
+      "digits", num_clients=6, partition="classes", validation_clients=2, **kinds
+    )
+    for kinds in ({}, {"kinds": "rotate:0"}, {"kinds": "rotate:0,90"})
+  )
+  official = len(fa.data.load_digits().y_test)
+  rows = [int(np.sum(fed.data.whole_test.size)) for fed in (whole, one, two)]
+  of_clients = int(two.data.test.size.sum())
+  assert rows == [official, official, of_clients] and of_clients < official
+  problems.assert_equal(one.data.whole_test, whole.data.whole_test)
