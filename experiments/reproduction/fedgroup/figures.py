@@ -497,7 +497,8 @@ def _of_pairs(
     full = Figure(
       "", "accuracy", "", tuple(PAIRS[t].panel() for t in titles), _lines(claims.FG)
     )
-    figure, missing = figures.with_data(PAPER, full, request)
+    figure, lacking = figures.with_data(PAPER, full, request)
+    figures.print_lacking(lacking)
     letters = {panel.letter for panel in figure.panels}
     text, answers = make(
       folder,
@@ -508,7 +509,7 @@ def _of_pairs(
         if cell.panel not in letters
       ],
     )
-    return "\n\n".join([text, *missing]), answers
+    return "\n\n".join([text, *(panel.sentence() for panel in lacking)]), answers
 
   return table
 
