@@ -215,7 +215,7 @@ def test_names_with_dots_on_pages_are_there(page):
 
 
 @pytest.mark.parametrize(
-  "name, there",
+  "name, expected",
   [
     ("rounds.clustered.Rule.extra", True),
     ("queue.run_queue", True),
@@ -231,5 +231,5 @@ def test_names_with_dots_on_pages_are_there(page):
     ("nothing_of_ours.sum", False),
   ],
 )
-def test_a_wrong_name_is_noticed(name, there):
-  assert exists(name) == there
+def test_a_wrong_name_is_noticed(name, expected):
+  assert exists(name) == expected

@@ -361,14 +361,14 @@ def test_a_kind_cannot_have_all_examples(source, options, words):
 
 def test_clients_of_one_kind_have_the_whole_official_test_set():
   """Of several kinds a test example has a client, and those held out have none here."""
-  whole, one, two = (
+  without, single, pair = (
     fa.federate(
       "digits", num_clients=6, partition="classes", validation_clients=2, **kinds
     )
     for kinds in ({}, {"kinds": "rotate:0"}, {"kinds": "rotate:0,90"})
   )
   official = len(fa.data.load_digits().y_test)
-  rows = [int(np.sum(fed.data.whole_test.size)) for fed in (whole, one, two)]
-  of_clients = int(two.data.test.size.sum())
+  rows = [int(np.sum(fed.data.whole_test.size)) for fed in (without, single, pair)]
+  of_clients = int(pair.data.test.size.sum())
   assert rows == [official, official, of_clients] and of_clients < official
-  problems.assert_equal(one.data.whole_test, whole.data.whole_test)
+  problems.assert_equal(single.data.whole_test, without.data.whole_test)

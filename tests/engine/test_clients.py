@@ -280,8 +280,8 @@ def test_a_gpu_takes_a_mode_that_is_hardly_slower_than_the_best():
   assert slower == [(20, 10, 50, 38), (20, 50, 30, 26)]
   text = (pathlib.Path(__file__).parents[2] / "docs/speed.md").read_text("utf-8")
   table = text.partition("| model, clients a round |")[2]
-  chosen = re.findall(r"\*\*([\d.]+)\*\*", table)[: len(TIMED)]
-  assert list(map(float, chosen)) == [
+  bold = re.findall(r"\*\*([\d.]+)\*\*", table)[: len(TIMED)]
+  assert list(map(float, bold)) == [
     dict(zip(("vmap", "lanes", "sequential"), times))[
       clients.default_mode("gpu", *sizes)
     ]

@@ -409,8 +409,8 @@ def test_a_confusion_matrix_is_of_classes_and_of_at_most_so_many():
     ("regression", (False, False)),
   ):
     task = tasks.resolve_task(name)
-    for size, there in zip((most, most + 1), sizes):
-      assert evaluate.has_matrix(task, size) == there
-      assert evaluate.has_preferred(task, size) == there
+    for size, expected in zip((most, most + 1), sizes):
+      assert evaluate.has_matrix(task, size) == expected
+      assert evaluate.has_preferred(task, size) == expected
   assert evaluate.has_matrix(tasks.resolve_task("binary"), 2)
   assert not evaluate.has_preferred(tasks.resolve_task("binary"), 2)

@@ -134,12 +134,12 @@ def test_rounding_is_relative_to_the_rows(metric):
   """A last bit is below it at any length, another direction above it."""
   row = np.random.default_rng(0).normal(size=50).astype("f")
   for length in map(np.float32, (1e-6, 1.0, 1e6)):
-    for other, is_rounding in (
+    for second, is_rounding in (
       (np.nextafter(length * row, np.float32(np.inf)), True),
       (length * row[::-1], False),
     ):
       distance, rounding = distance_and_rounding(
-        np.stack([length * row, other]), metric
+        np.stack([length * row, second]), metric
       )
       assert (distance <= rounding) == is_rounding
 

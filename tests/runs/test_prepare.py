@@ -402,6 +402,6 @@ def test_the_model_of_a_run_has_the_sizes_of_its_data(feature_map):
   """On features, too, its examples are those of the data."""
   fed = fa.federate("digits", num_clients=4)
   features = {} if feature_map == "none" else {"num_features": 5}
-  chosen = RunOptions(feature_map=feature_map, **features)
-  model = prepare.build_model("softmax", fed, chosen)
+  run = RunOptions(feature_map=feature_map, **features)
+  model = prepare.build_model("softmax", fed, run)
   assert (model.input_shape, model.num_classes) == ((8, 8, 1), 10)
