@@ -1,6 +1,6 @@
 """Reads what XLA made of a program: kernels and collectives in its loops.
 
-The text of a compiled program (``compiled.as_text()``) is a list of
+The text of a compiled program (``jax.stages.Compiled.as_text``) is a list of
 computations. A loop names its body; an operation's metadata says where in the
 Python code it comes from, ``jit(run)/while/body/round/while/body/local_step``:
 which loops it was in and the names (``jax.named_scope``) in them.
@@ -62,7 +62,7 @@ def computations(text: str) -> Computations:
   """Reads the computations of a compiled program.
 
   Args:
-    text: the program, from ``compiled.as_text()``.
+    text: the program, from ``jax.stages.Compiled.as_text``.
   """
   operations: dict[str, list[Operation]] = {}
   inside: list[Operation] | None = None

@@ -23,6 +23,7 @@ from fedjax_alg import files
 from fedjax_alg.runs.audit import Audit, audit_plan
 
 from .cli import config as config_lib
+from .cli import execute
 from .cli.command import Command, explain_write_errors, integer, number, string
 from .cli.config import RunError
 
@@ -60,7 +61,8 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     path = files.output_path(values.scores, "scores")
     files.check_outputs(place, {path: files.table_with("canary", "score")})
   config = config_lib.parse_config(words, "experiments.audit")
-  audit = audit_plan(config, values.canaries, values.error)
+  lines = [execute.CompilingLine()] if config.output.progress else []
+  audit = audit_plan(config, values.canaries, values.error, lines)
   if path:
     with explain_write_errors(place), files.replacing(path) as partial:
       partial.write_text(_table(audit))

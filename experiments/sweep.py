@@ -128,7 +128,8 @@ def run_grid(
     layers: what all settings share.
     grid: flag name -> its values, as they are written.
     root: folder of the sweep.
-    by: protocol by which the best setting is chosen; None: see ``Sweep.of_settings``.
+    by: protocol by which the best setting is chosen; None: see
+      ``SweepTable.of_settings``.
     metric: metric by which settings are compared; None: the main one.
     score: which evaluations count, a name of ``LAST_ROUNDS``.
     html: whether to write sweep.html, too.

@@ -278,6 +278,11 @@ class Model(NamedTuple):
   #: what is predicted and how well (``tasks.Task``); None: what the data say,
   #: or one class for each example
   task: Any = None
+  #: shape of one example, as in ``FedSpec``; (): not known. A builder of an
+  #: algorithm gets the model of a run, of which this and the next are known
+  input_shape: tuple[int, ...] = ()
+  #: L, the outputs of the task for one example or token; 0: not known
+  num_classes: int = 0
 
 
 class RoundCost(NamedTuple):
@@ -574,6 +579,9 @@ class Algorithm(NamedTuple, Generic[State]):
   #: (L) -> what is added up over the clients in each step, a tree for each; None:
   #: nothing but what the state has. Its size is known before anything is compiled
   sums: Callable[[int], Sequence[Any]] | None = None
+  #: names in ``RoundAux.server`` of what does not depend on participants, such as a
+  #: number that the state holds: of a round without any it is reported, too
+  reports_state: tuple[str, ...] = ()
 
 
 def no_setup(state: State, everyone: Cohort, key: Key) -> State:

@@ -84,7 +84,7 @@ def forget():
   _CACHE.clear()
 
 
-def make(prepared):
+def make(prepared, notice=None):
   """The programs of a run; those of an earlier one if they are the same."""
   cache_key = key(prepared)
   if cache_key is None:
@@ -97,7 +97,7 @@ def make(prepared):
   return programs
 
 
-def make_together(runs):
+def make_together(runs, notice=None):
   """As ``make``, of several runs."""
   return [make(prepared) for prepared in runs]
 

@@ -16,7 +16,7 @@ from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs import dry_run, queue
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.prepare import Prepared, cautions
-from fedjax_alg.runs.programs import Programs
+from fedjax_alg.runs.programs import Notice, Programs
 from fedjax_alg.runs.progress import ProgressBar
 from fedjax_alg.runs.sinks import Sink
 from fedjax_alg.runs.stopping import ALL_ROUNDS
@@ -67,7 +67,7 @@ def execute(config: Config) -> dict[str, Any]:
       processes.agree(lambda: resume.check_frozen(folder, prepared))
     if processes.lead():
       print_warnings(prepared, set())
-    programs = Programs(prepared)
+    programs = Programs(prepared, compiling_notice(config))
     if folder is None:
       if processes.lead():
         _print_plan(programs)
@@ -78,6 +78,19 @@ def execute(config: Config) -> dict[str, Any]:
   signals.note_progress(signals.NOTHING)
   assert summary is not None
   return summary
+
+
+def compiling_notice(config: Config) -> Notice | None:
+  """Makes what prints a line about compiling; None: nothing is to be shown."""
+  visible = config.output.progress and processes.lead()
+  return CompilingLine().compiling if visible else None
+
+
+class CompilingLine(Sink):
+  """Prints what is compiled, and nothing else."""
+
+  def compiling(self, text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 class _Start(NamedTuple):

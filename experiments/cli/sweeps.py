@@ -377,8 +377,9 @@ class _Runner:
       if group[0].data != configs[0].data:
         break
       together[_key(group)] = self._prepare(group)
+    runs, notice = list(together.values()), execute.compiling_notice(configs[0])
     began = time.monotonic()
-    self._ready = dict(zip(together, compile_together(list(together.values()))))
+    self._ready = dict(zip(together, compile_together(runs, notice)))
     self._compiling = (time.monotonic() - began) / len(together)
     return self._ready.pop(_key(configs))
 

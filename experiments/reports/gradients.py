@@ -192,7 +192,7 @@ def tune_run_by_gradient(
     if caution:
       print(f"warning: {with_names(caution, '--')}", file=sys.stderr)
     descent = gradient_tuning.descend_hparams(
-      hypergradient.Derivatives(prepared, names),
+      hypergradient.Derivatives(prepared, names, execute.compiling_notice(config)),
       outer_steps=values.outer_steps,
       halvings=values.halvings,
       last=late,

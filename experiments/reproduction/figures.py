@@ -12,6 +12,7 @@ import math
 import pathlib
 import shlex
 import string as string_lib
+import sys
 from typing import Any, NamedTuple
 
 from absl.flags import FlagValues
@@ -19,7 +20,7 @@ import numpy as np
 
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.data import DataError
-from fedjax_alg.data.federation import data_key, load_examples
+from fedjax_alg.data.federation import NAMES_IN_TFDS, data_key, load_examples
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.files import expand_path
 from fedjax_alg.records import lock
@@ -496,14 +497,38 @@ def _why_unreadable(data: DataOptions, inside: str) -> str:
   return ""
 
 
+class LackingPanel(NamedTuple):
+  """A panel that is not run, because its data are not on this machine."""
+
+  title: str
+  dataset: str
+  why: str  #: the reason, which may name folders of this machine
+  flags: tuple[str, ...] = ()  #: those that name a file of the data
+
+  def message(self) -> str:
+    """The line for whoever has started the command."""
+    why = "; or give ".join([self.why, *(f"--{flag}=PATH" for flag in self.flags)])
+    return f"{self.title}: not run. {why}."
+
+  def sentence(self) -> str:
+    """The sentence for the page, which says nothing of this machine."""
+    files = [f"--{flag}=FILE" for flag in self.flags]
+    return f"{self.title}: {' or '.join([what_it_needs(self.dataset), *files])}."
+
+
+def what_it_needs(dataset: str) -> str:
+  """Says on a page why nothing was run, without what is local to a machine."""
+  name = NAMES_IN_TFDS.get(dataset, dataset)
+  return f"not run, needs {dataset} (`fedjax-alg prepare {name}`, --data_dir)"
+
+
 def _resolve_figure(
   paper: Paper, name: str, request: Request
-) -> tuple[Figure, list[str], list[str]]:
+) -> tuple[Figure, list[str], list[LackingPanel]]:
   """A figure as it is asked for, and as it can be made on this machine.
 
   Returns:
-    The figure; sentences about what it shows; and ``with_data``'s about what
-    it lacks.
+    The figure; sentences about what it shows; and the panels that it lacks.
 
   Raises:
     UsageError: it has no such panel.
@@ -534,30 +559,36 @@ def _resolve_figure(
       f"--partitions={request.partitions}: there are {len(parts)} "
       "partitions that its title names."
     )
-  figure, missing = with_data(paper, figure, request)
-  return figure, notes, missing
+  figure, lacking = with_data(paper, figure, request)
+  return figure, notes, lacking
 
 
 def with_data(
   paper: Paper, figure: Figure, request: Request
-) -> tuple[Figure, list[str]]:
+) -> tuple[Figure, list[LackingPanel]]:
   """The figure with the panels whose data are there, or have a stand-in.
 
-  The sentences say why the other panels are not run.
+  The others are not run.
   """
-  panels, missing = [], []
+  panels, lacking = [], []
   for panel in figure.panels:
-    panel, why = _with_files(paper, figure, panel, request)
-    if why:
-      missing.append(f"{panel.title}: not run. {why}.")
+    panel, lacks = _with_files(paper, figure, panel, request)
+    if lacks:
+      lacking.append(lacks)
     else:
       panels.append(panel)
-  return figure._replace(panels=tuple(panels)), missing
+  return figure._replace(panels=tuple(panels)), lacking
+
+
+def print_lacking(lacking: Sequence[LackingPanel]) -> None:
+  """Prints why panels are not run."""
+  for panel in lacking:
+    print(panel.message(), file=sys.stderr, flush=True)
 
 
 def _with_files(
   paper: Paper, figure: Figure, panel: Panel, request: Request
-) -> tuple[Panel, str]:
+) -> tuple[Panel, LackingPanel | None]:
   """A panel with the user's file in place of its data, and what it lacks."""
 
   def cell(panel: Panel) -> suite.Cell:
@@ -567,7 +598,7 @@ def _with_files(
 
   dataset = cell(panel).config.values["dataset"] if paper.optional else ""
   if dataset not in paper.optional:
-    return panel, ""
+    return panel, None
   of_data = {
     name: user_file
     for name, user_file in paper.files.items()
@@ -583,8 +614,8 @@ def _with_files(
           chosen=(Choice("stand-in", "data"),),
         )
   why = _why_lacking(cell(panel).config.data)
-  return panel, why and "; or give ".join(
-    [why, *(f"--{name}=PATH" for name in of_data)]
+  return panel, (
+    LackingPanel(panel.title, dataset, why, tuple(of_data)) if why else None
   )
 
 
@@ -700,9 +731,10 @@ def _is_one_seed(outcomes: suite.Outcomes) -> bool:
 
 def _make_figure(paper: Paper, name: str, request: Request) -> str:
   """Runs what a figure needs, writes it and returns its Markdown page."""
-  figure, notes, missing = _resolve_figure(paper, name, request)
+  figure, notes, lacking = _resolve_figure(paper, name, request)
   if not figure.panels and not request.finished:
-    raise UsageError(f"{name}: {' '.join(missing)}")
+    raise UsageError(f"{name}: {' '.join(panel.message() for panel in lacking)}")
+  print_lacking(lacking)
   _check_outputs(request, name)
   outcomes = _outcomes_of(paper, figure, request)
   if not outcomes and not figure.of_claims:
@@ -712,7 +744,7 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
     *(section(outcomes) for section in figure.sections),
     answers.sentences_section(sentences),
     _ONE_SEED * (bool(sentences) and _is_one_seed(outcomes)),
-    _without_places("\n\n".join(missing), request),
+    "\n\n".join(panel.sentence() for panel in lacking),
     report.provenance(
       outcomes,
       request.command_line,

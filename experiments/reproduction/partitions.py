@@ -9,20 +9,44 @@ over partitions. It so covers seeds as well as partitions.
 from collections.abc import Callable, Sequence
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+import pathlib
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
-if TYPE_CHECKING:
-  from .suite import Outcome
-
-
 #: A pooled row has the seed of its run plus this times the number of its
 #: partition, counted from 0.
 STRIDE = 1_000_000
+
+
+class Run(Protocol):
+  """What is read here of a run, or of several that are pooled (``suite.Outcome``)."""
+
+  @property
+  def folder(self) -> pathlib.Path:
+    """The folder of the run."""
+
+  @property
+  def rows(self) -> list[records.Row]:
+    """The rows of metrics.csv."""
+
+  @property
+  def summary(self) -> dict[str, Any]:
+    """The summary."""
+
+  @property
+  def parts(self) -> Sequence["Run"]:
+    """The runs on several partitions that are pooled; empty for a single run."""
+
+  @property
+  def replicas(self) -> Sequence["Run"]:
+    """The same run again, apart from rounding; empty for most."""
+
+
+_Run = TypeVar("_Run", bound=Run)
 
 
 def join_rows(tables: Sequence[list[records.Row]]) -> list[records.Row]:
@@ -81,8 +105,8 @@ def means(values: object, parts: Sequence[object]) -> np.ndarray:
 
 
 def per_partition(
-  measure: Callable[["Outcome"], np.ndarray],
-) -> Callable[["Outcome"], np.ndarray]:
+  measure: Callable[[_Run], np.ndarray],
+) -> Callable[[_Run], np.ndarray]:
   """Makes a measure of a run's seeds one of a pooled outcome's partitions."""
 
   @functools.wraps(measure)
@@ -95,7 +119,7 @@ def per_partition(
 
 
 def measure_parts(
-  measure: Callable[["Outcome"], np.ndarray], outcome: "Outcome"
+  measure: Callable[[Any], np.ndarray], outcome: Run
 ) -> list[np.ndarray]:
   """Measures the runs of an outcome: the numbers of the seeds of each partition.
 
@@ -109,7 +133,7 @@ def measure_parts(
   ]
 
 
-def describe_intervals(outcomes: Sequence["Outcome"]) -> str:
+def describe_intervals(outcomes: Sequence[Run]) -> str:
   """Describes what the intervals of a table cover, in a sentence."""
   seeds = {
     len({row["seed"] for row in (outcome.parts or (outcome,))[0].rows})
@@ -135,7 +159,7 @@ def describe_intervals(outcomes: Sequence["Outcome"]) -> str:
   )
 
 
-def rand_index(outcome: "Outcome") -> np.ndarray:
+def rand_index(outcome: Run) -> np.ndarray:
   """The adjusted Rand index of the groups of each partition.
 
   It is the mean over the evaluations with several kinds, and NaN for a method

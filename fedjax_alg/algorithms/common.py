@@ -69,7 +69,8 @@ def group_count(limit: str, when: Any) -> Any:
   return hyper(
     "fixed",
     f"how to choose the number of groups: fixed = as `{limit}` says, silhouette = the "
-    f"number from 2 to `{limit}` with the largest mean silhouette of its groups",
+    f"number up to `{limit}` with the largest mean silhouette of its groups (one "
+    "group only if the clients are equal or none is positive)",
     choices=COUNTS,
     source="Rousseeuw 1987",
     when=when,

@@ -211,7 +211,8 @@ def group_vectors(
       lambda at: jnp.where(stage.warm_up, 0.0, at), (points, start)
     )
   if options.group_count == "silhouette":
-    groups = grouping.lloyd_by_silhouette(points, present, start)
+    rounding = grouping.rounding(rows, present, "l2")
+    groups = grouping.lloyd_by_silhouette(points, present, start, rounding)
   else:
     groups = grouping.lloyd(points, present, start)
   return from_rows(grouping.lift(projection, groups.centres)), groups

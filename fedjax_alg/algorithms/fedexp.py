@@ -4,10 +4,12 @@ Reference: Jhunjhunwala, Wang, Joshi, "FedExP: Speeding Up Federated Averaging
 via Extrapolation", ICLR 2023, Algorithm 1.
 
 The paper's epsilon is tuned for every task; 1e-3 is that of its experiments with
-networks. Its theory weighs all clients alike. Other weights replace both means
+networks. The authors' program (github.com/Divyansh03/FedExP) adds |S| epsilon where
+Algorithm 1 and this step add epsilon, and lets epsilon shrink with the clients' rate.
+The paper's theory weighs all clients alike. Other weights replace both means
 by weighted ones. As in its experiments, the mean of the last two models is the
 one that is evaluated, because the models of successive rounds oscillate. Momentum
-is in the authors' code (github.com/Divyansh03/FedExP), and not in Algorithm 1.
+is in the authors' program, and not in Algorithm 1.
 """
 
 import dataclasses

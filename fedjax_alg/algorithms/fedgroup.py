@@ -317,6 +317,7 @@ def _group_pool(
       count=hparams.group_count,
       max_groups=m,
       threshold=-jnp.inf,
+      rounding=grouping.ROUNDING,
     )
 
   def by_edc(number: int) -> Array:
@@ -327,7 +328,7 @@ def _group_pool(
     return by_edc(m)
   # Numbers of groups are compared in one space, that of m directions.
   distance = grouping.edc(grouping.edc_points(gram, mask, m))
-  return grouping.choose_number(distance, by_edc, m)
+  return grouping.choose_number(distance, by_edc, m, grouping.ROUNDING)
 
 
 def pretrain_and_group(

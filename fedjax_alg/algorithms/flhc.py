@@ -171,6 +171,7 @@ def _cluster(
     count=hparams.group_count,
     max_groups=k,
     threshold=hparams.distance_threshold,
+    rounding=grouping.rounding(updates, present, hparams.metric),
   )
   return state._replace(
     models=trees.repeat(start, k),

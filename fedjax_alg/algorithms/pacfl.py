@@ -172,6 +172,7 @@ def subspace_rule(model: Model, hparams: PACFLHParams, map_clients: MapClients) 
       count=hparams.group_count,
       max_groups=k,
       threshold=hparams.distance_threshold,
+      rounding=grouping.angle_rounding(vectors, hparams.angle),
     )
     return state._replace(
       member=member, memory=Signatures(vectors, member, jnp.bool_(False))

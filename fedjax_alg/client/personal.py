@@ -14,7 +14,7 @@ parameters that the method asks for, which for variance-reduced steps is the
 moving model and not the reference. So the reduction of variance acts on the
 shared parameters alone.
 
-``Personal.when`` says when personal parameters move:
+``PersonalTraining.when`` says when personal parameters move:
 
 - together: with every local step, as in FedPer (Arivazhagan et al.,
   arXiv:1912.00818) and in LG-FedAvg (Liang et al., arXiv:2001.01523), where the
@@ -150,7 +150,7 @@ def with_own(client: ClientUpdate, model: Model) -> ClientUpdate:
     model: their model.
 
   Returns:
-    The local method, whose ``Trained.state`` are the statistics after the local
+    The local method, whose ``Trained.leaves`` has the statistics after the local
     steps. What clients keep, personal parameters and `model_state`=local, is a
     table beside its memory.
 

@@ -533,7 +533,8 @@ _LOADERS: dict[str | None, tuple[Callable[..., Examples], tuple[str, ...]]] = {
 _OF_TFDS = (load_tfds, ("dataset", "data_dir"))
 #: Data set -> the files at ``data_path`` that its loader reads, if not the one.
 _FILES_OF = {"leaf": leaf_files, "idx": idx_files, "shakespeare": play_files}
-_NAMES_IN_TFDS = {"femnist": "emnist", "sent140": "sentiment140"}
+#: Data set -> its name for TFDS, where it has another.
+NAMES_IN_TFDS = {"femnist": "emnist", "sent140": "sentiment140"}
 
 
 def data_key(options: DataOptions) -> str:
@@ -556,9 +557,9 @@ def data_key(options: DataOptions) -> str:
       name or "", lambda path: [files.expand_path(path, "data_path")]
     )
     keys.append(files.contents_key(files_of(path)))
-  elif name in _NAMES_IN_TFDS or name and name not in _LOADERS:
+  elif name in NAMES_IN_TFDS or name and name not in _LOADERS:
     keys.append(
-      tfds_source.prepared_version(_NAMES_IN_TFDS.get(name, name), options.data_dir)
+      tfds_source.prepared_version(NAMES_IN_TFDS.get(name, name), options.data_dir)
     )
   if tasks.is_own_task(options.task):
     keys.append(own.load(str(options.task), "task")[1].sha256)

@@ -27,7 +27,7 @@ from fedjax_alg.base import Array, ClientData, Shard
 from fedjax_alg.data import layout
 from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.keys import RunKeys
-from fedjax_alg.engine.round import sample_cohort
+from fedjax_alg.engine.round import or_nothing, sample_cohort
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.messages import Carrier, from_bytes, to_bytes
 from fedjax_alg.runs.prepare import Prepared
@@ -347,8 +347,10 @@ def stage(
   new, aux = algorithm.round(
     state, cohort, jax.random.fold_in(inputs.keys.work, number)
   )
+  some = cohort.present.any()
   if algorithm.idle is not None:
-    new = trees.where(cohort.present.any(), new, algorithm.idle(state, cohort))
+    new = trees.where(some, new, algorithm.idle(state, cohort))
+  aux = or_nothing(algorithm, aux, some)
   return new, aux._replace(client={}, work=None)
 
 

@@ -42,7 +42,8 @@ class Round(NamedTuple):
   ledger_up: int | None
   clients_s: float  #: seconds of waiting for answers
   server_s: float  #: seconds of all else
-  train_loss: float | None  #: None of a method in closed form
+  #: None of a method in closed form; NaN if no participant answered
+  train_loss: float | None
 
 
 class _Piece:

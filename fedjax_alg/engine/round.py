@@ -119,23 +119,24 @@ def sample_and_run(
     new = jax.tree.map(
       lambda new, idle: jnp.where(some, new, idle), new, algorithm.idle(state, cohort)
     )
-  cost, aux = aux.cost, _or_nothing(aux, some, present)
+  cost, aux = aux.cost, or_nothing(algorithm, aux, some)
+  aux = aux._replace(server=aux.server | {PRESENT: present})
   if late is not None:
     aux = late_clients.bill(aux, cost, num_asked, present, round_end_s)
   return new, aux
 
 
-def _or_nothing(aux: RoundAux, some: Array, participants: Array) -> RoundAux:
+def or_nothing(algorithm: Algorithm[State], aux: RoundAux, some: Array) -> RoundAux:
   """The report of a round, or of a round without participants.
 
   Args:
+    algorithm: the algorithm.
     aux: report of the round.
     some: [] bool, whether anybody took part.
-    participants: [] int32, their number.
 
   Returns:
-    The report with the number of participants. If there are none, costs and
-    times are 0 and what the server measured is NaN.
+    The report. Without participants costs and times are 0, and what the server
+    measured is NaN; ``algorithm.reports_state`` stays.
   """
 
   def or_zero(leaf):
@@ -147,7 +148,10 @@ def _or_nothing(aux: RoundAux, some: Array, participants: Array) -> RoundAux:
     return jnp.where(some, leaf, jnp.full_like(leaf, jnp.nan))
 
   return aux._replace(
-    server=jax.tree.map(or_nan, aux.server) | {PRESENT: participants},
+    server={
+      name: value if name in algorithm.reports_state else or_nan(value)
+      for name, value in aux.server.items()
+    },
     cost=jax.tree.map(or_zero, aux.cost),
     times=jax.tree.map(or_zero, aux.times),
   )

@@ -23,6 +23,9 @@ from fedjax_alg.exchange.privacy import Privacy, correlated_mean, private_mean
 from fedjax_alg.hparams import hyper
 from fedjax_alg.typing import PyTree
 
+#: Name in ``RoundAux.server``, and column, of the norm S of a round.
+CLIP_NORM = "clip_norm"
+
 
 class Aggregator(NamedTuple):
   """Combines one vector of each participant into one vector.
@@ -240,7 +243,7 @@ def private(options: Privacy, releases: int) -> Aggregator:
       options, vectors, cohort, key, norm, releases
     ),
     keeps=lambda vector: jnp.asarray(options.clip_norm, jnp.float32),
-    report=lambda norm: {"clip_norm": norm},
+    report=lambda norm: {CLIP_NORM: norm},
     flops=flops,
     name="private",
   )
@@ -263,8 +266,12 @@ def make_aggregator(name: str, options: AggregatorOptions | None = None) -> Aggr
   return AGGREGATORS[name](options or AggregatorOptions(aggregator=name))
 
 
+#: Names that were here -> what they name today, in modules that import this one.
+FORMER_NAMES: dict[str, Any] = {}
+
+
 def __getattr__(name: str) -> Any:
-  if name != "Aggregation":
+  if name not in FORMER_NAMES:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
   warnings.warn(
     "exchange.aggregation.Aggregation is exchange.ExchangeOptions, and "
@@ -273,6 +280,4 @@ def __getattr__(name: str) -> Any:
     FutureWarning,
     stacklevel=2,
   )
-  from fedjax_alg.exchange.options import ExchangeOptions
-
-  return ExchangeOptions
+  return FORMER_NAMES[name]

@@ -20,14 +20,22 @@ from fedjax_alg.grouping.silhouette import (
 )
 from fedjax_alg.grouping.similarity import (
   METRICS,
+  ROUNDING,
   cosine,
   distances,
   edc,
   edc_points,
   gram,
   madc,
+  rounding,
 )
-from fedjax_alg.grouping.subspaces import ANGLES, angles, leading_vectors, orthonormal
+from fedjax_alg.grouping.subspaces import (
+  ANGLES,
+  angle_rounding,
+  angles,
+  leading_vectors,
+  orthonormal,
+)
 
 __all__ = [
   "ANGLES",
@@ -36,8 +44,10 @@ __all__ = [
   "Hierarchy",
   "LINKAGES",
   "METRICS",
+  "ROUNDING",
   "Projection",
   "agglomerate",
+  "angle_rounding",
   "angles",
   "choose_number",
   "cluster",
@@ -60,5 +70,6 @@ __all__ = [
   "project_further",
   "plus_plus",
   "project",
+  "rounding",
   "silhouette",
 ]

@@ -88,16 +88,19 @@ def lloyd_by_silhouette(
   points: Float[Array, "S d"],
   mask: Bool[Array, " S"],
   centres: Float[Array, "K d"],
+  rounding: Float[Array, ""] | float,
 ) -> Groups:
   """Runs ``lloyd`` with the first 2 to K centers and keeps the best number.
 
   The best number of groups has the largest mean silhouette of the Euclidean
-  distances (``grouping.silhouette``); the fewest groups win ties.
+  distances (``grouping.silhouette``); the fewest groups win ties. All points are one
+  group if no number has a positive silhouette (``choose_number``).
 
   Args:
     points: [S, d].
     mask: [S] bool, false for points to ignore.
     centres: [K, d], the initial centers; the first are used first.
+    rounding: [] float32, the distance up to which points only differ by rounding.
 
   Returns:
     The assignment with the means of its groups. Groups behind the best number
@@ -110,7 +113,7 @@ def lloyd_by_silhouette(
     return jnp.where(mask, assignment, k)
 
   distance = jnp.sqrt(_squared_distances(points, points))
-  assignment = choose_number(distance, group, k)
+  assignment = choose_number(distance, group, k, rounding)
   member = trees.members(assignment, k)
   size = member.sum(1, dtype=jnp.int32)
   total = jnp.matmul(

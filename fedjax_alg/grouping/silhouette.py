@@ -71,24 +71,31 @@ def choose_number(
   distance: Float[Array, "n n"],
   group: Callable[[int], Int[Array, " n"]],
   max_groups: int,
+  rounding: Float[Array, ""] | float,
 ) -> Int[Array, " n"]:
   """Groups rows into the number of groups with the largest mean silhouette.
 
-  The fewest groups win ties. One group has no silhouette, so that the number is
-  two at least.
+  The fewest groups win ties. The silhouette of one group is 0, so all rows are one
+  group if no other number has a positive silhouette, as where all rows are equal.
+  Rows of one kind that differ, however little, have a positive one.
 
   Args:
     distance: see ``silhouette``.
     group: number of groups -> groups [n], as in ``silhouette``.
     max_groups: largest number that is tried.
+    rounding: [] float32, the distance up to which rows only differ by rounding;
+      the silhouettes read it as 0.
 
   Returns:
     [n] int32, the groups.
   """
   numbers = range(min(2, max_groups), max_groups + 1)
   groups = jnp.stack([group(number) for number in numbers])
+  distance = jnp.where(distance <= rounding, 0.0, distance)
   scores = jax.vmap(lambda row: silhouette(distance, row, max_groups))(groups)
-  return groups[jnp.argmax(scores)]
+  best = jnp.argmax(scores)
+  in_group = (groups[0] >= 0) & (groups[0] < max_groups)
+  return jnp.where((scores[best] > 0) | ~in_group, groups[best], 0)
 
 
 def cluster(
@@ -99,6 +106,7 @@ def cluster(
   count: str,
   max_groups: int,
   threshold: Float[Array, ""] | float,
+  rounding: Float[Array, ""] | float,
 ) -> Int[Array, " n"]:
   """Clusters rows, into a number of groups that is fixed or found.
 
@@ -110,6 +118,7 @@ def cluster(
       ``max_groups`` and the threshold, which is not read with silhouette.
     max_groups: largest number of groups.
     threshold: see ``agglomerate``.
+    rounding: see ``choose_number``; not read with fixed.
 
   Returns:
     [n] int32, the groups; -1 for rows to ignore.
@@ -125,4 +134,4 @@ def cluster(
     groups = agglomerate(distance, mask, linkage, num_groups=number).assignment
     return jnp.where(mask, groups, -1)
 
-  return choose_number(distance, group, max_groups)
+  return choose_number(distance, group, max_groups, rounding)

@@ -19,6 +19,9 @@ from fedjax_alg.grouping.projection import leading_eigenpairs
 from fedjax_alg.trees import HIGHEST
 
 METRICS = ("l1", "l2", "cosine")
+#: What rounding in float32 makes of 0: a share of the vectors' length, or, of
+#: cosines and what is computed from them, a number.
+ROUNDING = 1e-6
 # A Gram matrix of many rows is computed in blocks. Blocks below the diagonal
 # are left out, so 5/8 of the work remains. Only a part of the coordinates is
 # read at a time, so that the rows are not copied as a whole.
@@ -236,3 +239,24 @@ def distances(
     result = 1.0 - cosine(gram(rows, mask))
   off_diagonal = ~jnp.eye(len(mask), dtype=bool)
   return jnp.where(_pairs(mask) & off_diagonal, result, 0.0)
+
+
+def rounding(
+  rows: Float[Array, "n P"], mask: Bool[Array, " n"], metric: str
+) -> Float[Array, ""]:
+  """The distance up to which rows only differ by rounding.
+
+  Args:
+    rows: [n, P] float32.
+    mask: [n] bool, false for rows to ignore.
+    metric: one of ``METRICS``.
+
+  Returns:
+    [] float32; ``ROUNDING`` for ``cosine``, and for the others times the length of
+    the longest row in that norm.
+  """
+  length: Array = jnp.ones(())
+  if metric != "cosine":
+    lengths = jnp.linalg.norm(rows, ord=1 if metric == "l1" else 2, axis=1)
+    length = lengths.max(initial=0.0, where=mask)
+  return ROUNDING * length

@@ -17,6 +17,8 @@ ANGLES = ("smallest", "sum", "entry")
 # Vectors beside those asked for, which make the iteration converge sooner; most
 # iterations, and the change after which it ends.
 _BESIDE, _MOST_STEPS, _CONVERGED = 8, 300, 1e-5
+# Degrees that rounding in float32 makes of an angle of 0.
+_ROUNDING = 0.03
 
 
 def leading_vectors(
@@ -93,7 +95,7 @@ def angles(
 ) -> Float[Array, "n m"]:
   """Computes the angles of all pairs of subspaces, in degrees.
 
-  Angles below 0.03 degrees are rounding errors of float32.
+  Angles of equal subspaces are rounding errors of float32 (``angle_rounding``).
 
   Args:
     rows: n subspaces.
@@ -116,3 +118,13 @@ def angles(
     lambda u: jax.vmap(lambda v: _angle(u, v, kind))(others), rows
   )
   return result
+
+
+def angle_rounding(rows: Float[Array, "n r D"], kind: str) -> float:
+  """The result of ``angles``, in degrees, up to which it is rounding.
+
+  Args:
+    rows: n subspaces.
+    kind: one of ``ANGLES``; every angle of a sum is rounded.
+  """
+  return _ROUNDING * (rows.shape[1] if kind == "sum" else 1)

@@ -7,7 +7,7 @@ squares.
 
 from typing import Any
 
-from fedjax_alg.models.adapt import with_flops
+from fedjax_alg.models.adapt import shape_of_all, with_flops
 from fedjax_alg.models.flops import forward_flops
 from fedjax_alg.models.functions import from_functions
 from fedjax_alg.models.generation import generate
@@ -61,6 +61,7 @@ __all__ = [
   "load_model",
   "make_model",
   "parse_layers",
+  "shape_of_all",
   "with_flops",
 ]
 

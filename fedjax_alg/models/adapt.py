@@ -7,6 +7,7 @@ A module that behaves differently in training (dropout) has an argument
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import inspect
+import math
 from typing import Any
 
 import jax
@@ -206,18 +207,18 @@ def check_model(
   num_classes: int | None = None,
   targets: PyTree = None,
 ) -> Model:
-  """Checks the shapes of a model's functions and counts its ``flops``.
+  """Checks the shapes of a model's functions; adds its ``flops`` and its sizes.
 
   Args:
     model: any model.
     input_shape: shape of one example, see ``example``.
     input_dtype: dtype of the examples.
-    num_classes: L; None allows any number of classes.
+    num_classes: L; None allows any number of classes, and takes that of the outputs.
     targets: shapes and dtypes of the targets of one example; None: not known,
       unless the task is classification.
 
   Returns:
-    The model with ``flops``.
+    The model with ``flops``, ``input_shape`` and ``num_classes``.
 
   Raises:
     OptionError: a parameter is not float32; the outputs are not those of the
@@ -259,7 +260,41 @@ def check_model(
         f"`loss`: gives {_describe(loss)} for {ROWS} examples; it "
         f"must give one number each, [{ROWS}] float32"
       )
-  return with_flops(model, input_shape, input_dtype)
+  if num_classes is None:
+    num_classes = (getattr(outputs, "shape", ()) or (0,))[-1]
+  return with_flops(model, input_shape, input_dtype)._replace(
+    input_shape=shape_of_all(input_shape), num_classes=num_classes
+  )
+
+
+def shape_of_all(input_shape: Shapes) -> tuple[int, ...]:
+  """The shape of one example; of several arrays the number of all values, [1]."""
+  if not isinstance(input_shape, Mapping):
+    return tuple(input_shape)
+  return (sum(math.prod(shape_of_all(shape)) for shape in input_shape.values()),)
+
+
+def absent_parts(model: Model, error: BaseException) -> str:
+  """Says which parts of a model are None, if code has failed at a None.
+
+  Args:
+    model: the model that the code had.
+    error: what the code raised.
+
+  Returns:
+    A part of a message, in parentheses; "" if there is nothing to say.
+  """
+  absent = [
+    name for name in ("layers", "scale_features") if getattr(model, name) is None
+  ]
+  if not absent or "NoneType" not in str(error):
+    return ""
+  verb = "is" if len(absent) == 1 else "are"
+  names = " and ".join(f"model.{name}" for name in absent)
+  return (
+    f" ({names} {verb} None here, as of every model whose layers are not known to "
+    "be dense or convolutions; a builder that needs them raises an OptionError)"
+  )
 
 
 def _check_outputs(

@@ -219,5 +219,8 @@ def on_features(model: Model, feature_map: FeatureMap) -> Model:
   layers = model.layers and tuple(map(reads_features, model.layers))
   result: Model = roles.map_passes(model, change)
   return result._replace(
-    layers=layers, scale_features=None, flops=model.flops + feature_map.flops
+    layers=layers,
+    scale_features=None,
+    flops=model.flops + feature_map.flops,
+    input_shape=(),  # that of the vectors is not an example's
   )

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_alg import metrics
+from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import of_type
 
 #: score -> the number of last rounds whose evaluations it averages; None: all
 LAST_ROUNDS: dict[str, int | None] = {"final": 1, "last_10": 10, "all": None}
@@ -37,6 +39,21 @@ def nan_as_worst(scores: np.ndarray | float) -> np.ndarray:
   """
   result: np.ndarray = np.where(np.isnan(scores), -np.inf, scores)
   return result
+
+
+def last_evaluations(last: object) -> slice:
+  """The final evaluations, as an index of a curve's last axis.
+
+  Args:
+    last: how many of them; None: all. Of a shorter curve all.
+
+  Raises:
+    OptionError: no whole number, or below 1.
+  """
+  count = of_type("last", last, int | None)
+  if count is not None and count < 1:
+    raise OptionError(f"`last`={count}: must be at least 1, or None (all evaluations)")
+  return slice(None if count is None else -count, None)
 
 
 def score(

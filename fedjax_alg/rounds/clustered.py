@@ -386,6 +386,7 @@ def compose_clustered(
     idle=lambda state, cohort: _replace_state(
       state, own_memory(state)._replace(round=own_memory(state).round + 1)
     ),
+    reports_state=("members",),
   )
   if model.roles is not None:
     algorithm = with_client_leaves(
@@ -521,7 +522,7 @@ def _round(
   new = ExtendedMemory(state, training.table) if method.client.store else state
   return new, RoundAux(
     {"loss": loss, "group": groups},
-    _log(rule, state, cohort, groups, loss) | distance(state.models),
+    _log(rule, at_start, state, cohort, groups, loss) | distance(state.models),
     cost,
     work,
   )
@@ -691,12 +692,23 @@ def _last_group(state: ClusteredState, ids: Array) -> Array:
 
 
 def _log(
-  rule: Rule, state: ClusteredState, cohort: Cohort, groups: Array, loss: Array
+  rule: Rule,
+  before: ClusteredState,
+  after: ClusteredState,
+  cohort: Cohort,
+  groups: Array,
+  loss: Array,
 ) -> dict[str, Array]:
-  """Reports on the server after a round, besides the discrepancy."""
+  """Reports on the server after a round, besides the discrepancy.
+
+  Without participants the state stays what it was before (``Algorithm.idle``).
+  """
   k = rule.num_groups
   playing = trees.members(groups, k) & cohort.present[None]
-  members = trees.members(rule.membership(state), k)
+  member = jnp.where(
+    cohort.present.any(), rule.membership(after), rule.membership(before)
+  )
+  members = trees.members(member, k)
   return {
     "train_loss": trees.slot_mean(cohort.weight, loss),
     "participants": playing.sum(1, dtype=jnp.int32),

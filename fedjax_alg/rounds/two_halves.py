@@ -30,6 +30,7 @@ from fedjax_alg.central.steps import WHEN, ServerStep
 from fedjax_alg.client.personal import Places, with_client_leaves, with_states
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError, a_type
+from fedjax_alg.exchange.aggregation import CLIP_NORM
 from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import Exchange, fit, wrap
 from fedjax_alg.models.roles import state_size
@@ -88,6 +89,7 @@ def compose(
     models,
     idle=None if exchange.privacy else one_model.idle,
     takes_parts=client.takes_parts,
+    reports_state=(CLIP_NORM,),
   )
   if exchange.by_loss:
     algorithm = weighs_by_losses(algorithm, method, run_round, exchange.by_loss)

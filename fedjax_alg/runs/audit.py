@@ -12,6 +12,7 @@ accounted epsilon means that the clip, the noise or the accounting is broken.
 ``jax_privacy.auditing`` (extra ``audit``) turns the scores into the bound.
 """
 
+from collections.abc import Callable, Iterable
 import dataclasses
 import importlib
 import itertools
@@ -27,6 +28,7 @@ from fedjax_alg.exchange import attacks
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import queue
 from fedjax_alg.runs.plan import Plan, from_keywords
+from fedjax_alg.runs.play import Step
 
 #: Length of what a canary sends before it is clipped, in clip norms.
 _LENGTH = 1e4
@@ -85,13 +87,19 @@ def lower_bound(
   )
 
 
-def audit_plan(plan: Plan, canaries: int = 200, error: float = 0.05) -> Audit:
+def audit_plan(
+  plan: Plan,
+  canaries: int = 200,
+  error: float = 0.05,
+  callbacks: Iterable[Callable[[Step], object]] = (),
+) -> Audit:
   """Audits the privacy of a planned run; see ``audit``.
 
   Args:
     plan: the run. Its first seed decides the parameters that all runs start from.
     canaries: N, runs with the canary, and as many without.
     error: the chance that the lower bound is too large.
+    callbacks: sinks, or functions that are called with every ``Step``.
 
   Returns:
     The scores and the bound.
@@ -142,7 +150,10 @@ def audit_plan(plan: Plan, canaries: int = 200, error: float = 0.05) -> Audit:
       }
     )
     (result,), _ = queue.run_plans(
-      [Plan(**fields | {"method": method, "seeds": (*range(first, first + canaries),)})]
+      [
+        Plan(**fields | {"method": method, "seeds": (*range(first, first + canaries),)})
+      ],
+      callbacks,
     )
     assert result is not None
     return np.array(

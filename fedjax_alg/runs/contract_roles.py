@@ -21,7 +21,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, loop
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import Participation, sample_and_run
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import OptionError, describe_error
 from fedjax_alg.models import adapt, roles
 from fedjax_alg.registry import Entry
 from fedjax_alg.runs import methods, prepare
@@ -118,12 +118,13 @@ def plain_model(task: str) -> Model:
   _, spec = role_problem(task)
   if task == "regression":
     return models.make_model("softmax", spec.input_shape, TARGETS, task=task)
-  model = models.from_functions(
+  return models.from_functions(
     lambda key: jax.random.normal(key, (TOKENS, TOKENS)),
     lambda params, x: params[x],
+    spec.input_shape,
     task=task,
+    input_dtype=jnp.int32,
   )
-  return adapt.with_flops(model, spec.input_shape, jnp.int32)
 
 
 def shapes_of_a_round(
@@ -149,8 +150,31 @@ def shapes_of_a_round(
 
   Raises:
     OptionError: the method does not go with the model, as a run would say.
-    Violation: the state after the round has other shapes.
+    Violation: the state after the round has other shapes, or the method raises
+      another error.
   """
+  try:
+    algorithm, before, after = _trace(name, entry, model, data, spec, overrides)
+  except OptionError:
+    raise
+  except Exception as error:  # whatever the user's code raises
+    raise Violation(
+      f"the method raises {describe_error(error)}{adapt.absent_parts(model, error)}"
+    ) from error
+  if _types(before) != _types(after):
+    raise Violation("the state after a round has other shapes than before")
+  return algorithm, after
+
+
+def _trace(
+  name: str,
+  entry: Entry,
+  model: Model,
+  data: ClientData,
+  spec: FedSpec,
+  overrides: dict[str, Any],
+) -> tuple[Algorithm, Any, Any]:
+  """The algorithm, and the shapes of its state before and after a round."""
   keys = run_keys(0)
   method = small_method(name, entry, **overrides)
   build = method.builder(model, clients.ClientMap())
@@ -171,10 +195,7 @@ def shapes_of_a_round(
     )
     return state, after
 
-  before, after = jax.eval_shape(both, data)
-  if _types(before) != _types(after):
-    raise Violation("the state after a round has other shapes than before")
-  return algorithm, after
+  return algorithm, *jax.eval_shape(both, data)
 
 
 def _types(state: Any) -> Any:
@@ -263,7 +284,7 @@ def refusal(name: str, entry: Entry, specs: Sequence[str], model_state: str) -> 
       model, clients.ClientMap()
     )
   except OptionError as error:
-    return error.text
+    return str(error)
   lacks = (model.roles.has_personal and algorithm.start_personal is None) or (
     model.roles.has_state and not algorithm.keeps_state
   )
@@ -425,6 +446,8 @@ def _check_own(
     line = require_refusal(bench.name, bench.entry, *roles_of)
     if words not in line:
       raise Violation(f"a run refuses it otherwise than its builder: {line}")
+    if refusal(bench.name, bench.entry, *WITHOUT):
+      return  # the model, with or without roles
   check(bench.name, bench.entry, bool(words))
 
 

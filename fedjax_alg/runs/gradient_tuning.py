@@ -18,6 +18,7 @@ from fedjax_alg import tasks
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import check_count, of_type
+from fedjax_alg.records.scores import last_evaluations
 from fedjax_alg.runs import hypergradient
 from fedjax_alg.runs.hypergradient import Derivatives
 from fedjax_alg.runs.methods import Method
@@ -245,13 +246,12 @@ def descend_hparams(
       and (float(np.abs(new.gradient).max()) <= _EXPLODED * abs(got.loss))
     )
     accepted = usable and (best is None or got.loss < best.loss)
-    end = got.accuracies.shape[1]
     steps.append(
       OuterStep(
         values,
         rounds,
         got.loss,
-        float(got.accuracies[:, max(end - last, 0) if last else 0 :].mean()),
+        float(got.accuracies[:, last_evaluations(last)].mean()),
         dict(zip(by, new.gradient.tolist())),
         accepted,
         rounds_run,
@@ -367,6 +367,7 @@ def tune_by_gradient(
       line.
   """
   check_steps(outer_steps, halvings)
+  last_evaluations(last)  # before it compiles
   plan = hypergradient.validation_plan(algorithm, federation, **options)
   names = check_starts(plan.method, by)
   prepared = hypergradient.prepare_run(plan, names)

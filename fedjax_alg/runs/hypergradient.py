@@ -30,12 +30,14 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
 from fedjax_alg.engine.round import sample_and_run
 from fedjax_alg.errors import OptionError, did_you_mean
-from fedjax_alg.hparams import of_type, validate
+from fedjax_alg.hparams import validate
 from fedjax_alg.models import roles
+from fedjax_alg.records.scores import last_evaluations
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan, from_keywords, warn
 from fedjax_alg.runs.prepare import Prepared
+from fedjax_alg.runs.programs import Notice, announce_if_long, list_runs
 
 #: Compressors whose message is a rounded number: what a derivative of it
 #: leaves out is all that was sent.
@@ -118,12 +120,15 @@ class Derivatives:
   program serves all outer steps of a tuning.
   """
 
-  def __init__(self, prepared: Prepared, by: Sequence[str]):
+  def __init__(
+    self, prepared: Prepared, by: Sequence[str], notice: Notice | None = None
+  ):
     """Compiles the program.
 
     Args:
       prepared: the run, of one setting, with the protocol ``validation`` alone.
       by: names of the hyper-parameters, see ``check_names``.
+      notice: see ``programs.Programs``.
     """
     self.prepared = p = prepared
     self.by = tuple(by)
@@ -132,10 +137,12 @@ class Derivatives:
     self._every = min(p.options.eval_every, self._rounds)
     platform = sharding.platform(p.mesh)
     compiling.leave_frames_out(platform)
-    with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
-      lowered = jax.jit(self._push).lower(*self._arguments({}, 1))
-    compiler_options: Any = compiling.options(platform)
-    self._program = lowered.compile(compiler_options)
+    text = f"compiling the rounds of {list_runs([p])} with their derivatives"
+    with announce_if_long(text, notice):
+      with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+        lowered = jax.jit(self._push).lower(*self._arguments({}, 1))
+      compiler_options: Any = compiling.options(platform)
+      self._program = lowered.compile(compiler_options)
 
   def _arguments(self, values: Mapping[str, float], rounds: int) -> Any:
     p = self.prepared
@@ -252,6 +259,7 @@ class Derivatives:
     """
     p = self.prepared
     rounds = self._rounds if rounds is None else rounds
+    window = last_evaluations(last)
     *outputs, logged, models = self._program(*self._arguments(values or {}, rounds))
     losses, slopes, bent = (
       np.asarray(leaf, np.float64) for leaf in jax.device_get(outputs)
@@ -262,16 +270,17 @@ class Derivatives:
     every = self._every
     when = np.minimum(np.arange(every, rounds + every, every), rounds)
     end = len(when)
-    window = slice(max(end - last, 0) if last else 0, end)
+    losses, accuracies = losses[:, :end], main.mean(-1)[:, :end]
+    slopes = slopes[..., :end]
     all_values = p.method.values() | dict(values or {})
     return Hypergradient(
       float(losses[:, window].mean()),
       {name: float(slope[:, window].mean()) for name, slope in zip(self.by, slopes)},
       {name: float(all_values[name]) for name in self.by},
       when,
-      losses[:, :end],
-      {name: slope[:, :end] for name, slope in zip(self.by, slopes)},
-      main.mean(-1)[:, :end],
+      losses,
+      dict(zip(self.by, slopes)),
+      accuracies,
       bent,
       models,
     )
@@ -479,7 +488,7 @@ def hypergradient(
   """
   plan = validation_plan(algorithm, federation, **options)
   names = check_names(plan.method, by)
-  last = of_type("last", last, int | None)
+  last_evaluations(last)  # before it compiles
   prepared = prepare_run(plan, names)
   warn(prepared, set(), caution_decisions(prepared.method))
   return Derivatives(prepared, names).at(last=last)

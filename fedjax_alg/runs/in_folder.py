@@ -154,10 +154,10 @@ def _run_in_held(
       if early or done == prepared.options.rounds:
         return finished
   warn(prepared, set())
-  programs = Programs(prepared)
+  functions, sinks = queue.split_callbacks(callbacks)
+  programs = Programs(prepared, queue.notice_of(sinks))
   (records,), memory = play_lib.new_records(programs, [path]), queue.KeepResults()
   states, done = _restore(path, programs, records) if contents else (None, 0)
-  functions, sinks = queue.split_callbacks(callbacks)
   queue.run_queue(
     programs,
     [_Checkpoints(path, objects), memory, *sinks],

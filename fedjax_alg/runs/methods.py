@@ -30,7 +30,7 @@ from fedjax_alg.hparams import (
   validate,
   with_values,
 )
-from fedjax_alg.models import make_model, roles
+from fedjax_alg.models import adapt, make_model, roles
 from fedjax_alg.runs import own_algorithm
 from fedjax_alg.typing import HParams, PyTree
 
@@ -166,6 +166,7 @@ class Method(NamedTuple):
         raise
       raise OptionError(
         f"`algorithm`={self.name}: its builder raises {describe_error(error)}"
+        f"{adapt.absent_parts(model, error)}"
       ) from error
     if not isinstance(algorithm, Algorithm):
       raise OptionError(

@@ -25,7 +25,7 @@ from fedjax_alg.engine.late import LOST
 from fedjax_alg.engine.round import PRESENT, Participation, sample_cohort
 from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error
 from fedjax_alg.exchange import ExchangeOptions
-from fedjax_alg.models import roles
+from fedjax_alg.models import adapt, roles
 from fedjax_alg.records import tables
 from fedjax_alg.typing import HParams, PyTree
 
@@ -94,6 +94,7 @@ class _Caller:
   """Calls the functions of an algorithm with shapes."""
 
   label: str  #: how messages name the algorithm
+  model: Model  #: the model that it is built with
   #: what each of them computes
   traces: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -131,7 +132,9 @@ class _Caller:
         f"or NumPy ({describe_error(error)}); use jnp.where or jax.lax.cond",
       ) from error
     except FAILURES as error:  # whatever the user's code raises
-      raise self.error(name, f"raises {describe_error(error)}") from error
+      raise self.error(
+        name, f"raises {describe_error(error)}{adapt.absent_parts(self.model, error)}"
+      ) from error
     return outputs[0]
 
   def same(self, name: str, actual: object, expected: object, text: str) -> None:
@@ -217,10 +220,17 @@ def check_algorithm(
     OptionError: a function is missing, raises, asks Python for the value of an
       array, or returns something else than it must.
   """
-  call = _Caller(label)
+  call = _Caller(label, model)
   for name in Algorithm._fields:
     fn = getattr(algorithm, name)
     if isinstance(fn, bool):
+      continue
+    if name == "reports_state":
+      if not isinstance(fn, tuple) or not all(isinstance(word, str) for word in fn):
+        raise OptionError(
+          f"{label}: reports_state of its Algorithm is {fn!r}, must be a tuple of "
+          f"names in the report of its server ({PAGE}, section 3)"
+        )
       continue
     if not callable(fn) and not (fn is None and name in _OPTIONAL):
       raise OptionError(

@@ -160,7 +160,9 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
     counts = federation.label_histogram.sum(0)
     built = class_weights.with_class_weights(built, options.class_weights, counts)
   if phi is not None:
-    built = feature_map.on_features(built, phi)
+    built = feature_map.on_features(built, phi)._replace(
+      input_shape=models.shape_of_all(input_shape)
+    )
   if options.compute_dtype == "bfloat16":
     built = precision.in_bfloat16(built)
   return augment.with_augmentations(built, options.augment, federation.example_shape)

@@ -6,8 +6,9 @@ still traced. The threads decide no bit of a program.
 """
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+import contextlib
 import functools
 import hashlib
 import threading
@@ -85,6 +86,46 @@ def place_on_devices(states: PyTree, shapes: PyTree) -> PyTree:
   return sharding.place_states(states, _places(shapes))
 
 
+#: Seconds of compiling after which it is said what is compiled.
+PATIENCE_S = 2.0
+
+#: Is called with a line of text, in another thread.
+Notice = Callable[[str], object]
+
+
+@contextlib.contextmanager
+def announce_if_long(text: str, notice: Notice | None) -> Iterator[None]:
+  """Says what is compiled if it takes longer than a moment.
+
+  Args:
+    text: the line.
+    notice: what takes it; None: nothing is said.
+  """
+  if notice is None:
+    yield
+    return
+  timer = threading.Timer(PATIENCE_S, notice, (text,))
+  timer.daemon = True
+  timer.start()
+  try:
+    yield
+  finally:
+    timer.cancel()
+
+
+def list_runs(runs: Sequence[Prepared]) -> str:
+  """Names the methods and models of some runs: "FedAvg (cnn), SCAFFOLD (cnn)"."""
+  names = [
+    f"{p.method.entry.label} ({p.model_name})" if p.model_name else p.method.entry.label
+    for p in runs
+  ]
+  return ", ".join(dict.fromkeys(names))
+
+
+def _of_runs(runs: Sequence[Prepared]) -> str:
+  return f"compiling the start, the rounds and the evaluation of {list_runs(runs)}"
+
+
 #: Python traces one program at a time anyhow. In turn, not in turns, the first
 #: run's programs are with the compiler while those of the next are traced.
 _TRACING = threading.Lock()
@@ -106,16 +147,22 @@ def _compile_once(
     return lowered.compile(options)
 
 
-def compile_together(runs: Sequence[Prepared]) -> list["Programs"]:
+def compile_together(
+  runs: Sequence[Prepared], notice: Notice | None = None
+) -> list["Programs"]:
   """Compiles the programs of several runs at the same time.
 
   Args:
     runs: the runs, a few: their data are on the devices all together.
+    notice: see ``Programs``.
 
   Returns:
     The programs of each run. Their ``compile_s`` is longer than alone.
   """
-  with ThreadPoolExecutor(sharding.available_cores()) as pool:
+  with (
+    announce_if_long(_of_runs(runs), notice),
+    ThreadPoolExecutor(sharding.available_cores()) as pool,
+  ):
     return list(pool.map(Programs, runs))
 
 
@@ -158,9 +205,21 @@ class Programs:
   """
 
   @no_exit()
-  def __init__(self, prepared: Prepared):
+  def __init__(self, prepared: Prepared, notice: Notice | None = None):
+    """Compiles the programs.
+
+    Args:
+      prepared: the run.
+      notice: is told what is compiled if that takes longer than ``PATIENCE_S``.
+    """
     began = time.monotonic()
-    self.prepared = p = prepared
+    self.prepared = prepared
+    with announce_if_long(_of_runs([prepared]), notice):
+      self._compile()
+    self.compile_s = time.monotonic() - began
+
+  def _compile(self) -> None:
+    p = self.prepared
     data, mesh = p.device_data.data, p.mesh
     platform = sharding.platform(mesh)
     compiling.leave_frames_out(platform)
@@ -213,7 +272,6 @@ class Programs:
         models = jax.eval_shape(jax.vmap(algorithm.global_params), shapes)
         self.num_groups = jax.tree.leaves(models)[0].shape[1]
     processes.meet("compiled")
-    self.compile_s = time.monotonic() - began
 
   @property
   def server(self) -> dict[str, Any]:

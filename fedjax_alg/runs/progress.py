@@ -22,7 +22,8 @@ class ProgressBar(Sink):
 
   The metric is the first one of the task, of the first protocol.
 
-  The compile time is shown separately and is not part of the estimate.
+  The compile time is shown separately and is not part of the estimate. If it is
+  longer than a moment, a line says what is compiled.
   """
 
   def __init__(self, name: str = "run", visible: bool = True):
@@ -36,6 +37,9 @@ class ProgressBar(Sink):
     self._bar: Any = None
     self._start, self._began = 0, time.monotonic()
     self._compiled = False
+
+  def compiling(self, text: str) -> None:
+    self.say(text)
 
   def start(
     self,

@@ -173,6 +173,16 @@ def split_callbacks(
   return functions, sinks
 
 
+def notice_of(sinks: Sequence[Sink]) -> Callable[[str], None]:
+  """Makes a function that tells sinks what is compiled (``Programs``)."""
+
+  def tell(text: str) -> None:
+    for sink in sinks:
+      sink.compiling(text)
+
+  return tell
+
+
 def _ended(step: Step, records: Sequence[Records]) -> Step:
   """The step at which a callback ends the settings that have not ended."""
   ended = [setting for setting in step.recorded if setting not in step.stopped]
@@ -212,7 +222,7 @@ def run_plans(
     prepared = plans[indices[0]].prepare([plans[i].method.values() for i in indices])
     warn(prepared, warned)
     run_queue(
-      Programs(prepared),
+      Programs(prepared, notice_of(sinks)),
       [memory, *sinks],
       names=[names[i] for i in indices],
       stop=stop,

@@ -30,6 +30,13 @@ class Sink:
   #: them; read after ``start``
   pace: Pace | None = None
 
+  def compiling(self, text: str) -> None:
+    """Called in another thread if compiling takes longer than a moment.
+
+    Args:
+      text: what is compiled, in a line.
+    """
+
   def start(
     self,
     programs: Programs,

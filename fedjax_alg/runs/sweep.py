@@ -22,6 +22,7 @@ from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.hparams import at_limit, plain
 from fedjax_alg.records import parameters
+from fedjax_alg.records.scores import last_evaluations
 from fedjax_alg.runs import api, pooled, queue
 from fedjax_alg.runs.api import Callback
 from fedjax_alg.runs.options import RunOptions
@@ -118,9 +119,11 @@ class Sweep:
       The best setting with its score and result.
 
     Raises:
-      OptionError: a protocol or metric that was not evaluated, no setting has
-        a finite score, or the validation clients have no example of some class.
+      OptionError: a protocol or metric that was not evaluated, ``last`` is below 1,
+        no setting has a finite score, or the validation clients have no example of
+        some class.
     """
+    final = last_evaluations(last)
     first = next(result for result in self.results if result is not None)
     names = first.protocols
     if protocol is None and names:
@@ -150,7 +153,7 @@ class Sweep:
     scores = [
       np.array([np.nan])
       if result is None
-      else result.metrics[protocol][metric][:, -last if last else 0 :].mean(1)
+      else result.metrics[protocol][metric][:, final].mean(1)
       for result in self.results
     ]
     means = np.array([sign * values.mean() for values in scores])

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from fedjax_alg.algorithms import cfl
+from fedjax_alg.base import num_params
 from fedjax_alg.client.minibatches import LocalWork
 from tests import problems
 from tests.algorithms import bridge, grouped
@@ -33,6 +34,18 @@ def by_criterion():
     eps1=1e3,
     eps2=0.0,
     split_after=AFTER,
+  )
+
+
+@functools.cache
+def relative():
+  """``cfl`` with relative thresholds, by its criterion."""
+  return grouped.by_arguments(
+    cfl.CFLHParams(max_groups=K, thresholds="relative", **grouped.WORK),
+    cfl.bipartition_rule,
+    eps1_share=2.0,
+    eps2_share=0.0,
+    split_after=0,
   )
 
 
@@ -187,13 +200,7 @@ def test_relative_thresholds_are_multiples_of_the_largest_mean_update(problem):
 
   Of one group of all clients the mean update in the first round is R itself.
   """
-  run = grouped.by_arguments(
-    cfl.CFLHParams(max_groups=K, thresholds="relative", **grouped.WORK),
-    cfl.bipartition_rule,
-    eps1_share=2.0,
-    eps2_share=0.0,
-    split_after=0,
-  )
+  run = relative()
   reference = Oracle(problem, start(), eps1=1e3, eps2=0.0)
   norms = [
     reference.play(grouped.EVERYONE, key, False).norms[0] for key in grouped.KEYS[:3]
@@ -219,6 +226,17 @@ def test_relative_thresholds_are_multiples_of_the_largest_mean_update(problem):
   np.testing.assert_allclose(play(share, 0.0, 3, 9).largest, r, rtol=1e-5)
   assert int(play(share * (1 + close), 0.0, 3, 2).number) == 2
   assert int(play(share * (1 - close), 0.0, 3, 2).number) == 1
+
+
+def test_the_mean_update_of_all_clients_is_in_the_ledger(problem):
+  """With relative thresholds: a product and a sum for each client and coordinate."""
+  state = grouped.begin(relative()(), problem.data)
+  cohort = grouped.cohort_of(problem.data, [0, 1])
+  _, aux = relative()(split_after=9).round(state, cohort, grouped.KEYS[0])
+  fixed = grouped.begin(by_criterion()(), problem.data)
+  _, plain = by_criterion()(split_after=9).round(fixed, cohort, grouped.KEYS[0])
+  size = num_params(state.models) // K
+  assert aux.cost.central_flops - plain.cost.central_flops == 2 * 12 * size
 
 
 def test_there_are_never_more_groups_than_allowed(problem):

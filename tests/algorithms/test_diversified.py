@@ -177,6 +177,9 @@ def test_no_model_goes_without_clients_in_the_split(seed):
   assert size.min() > 0 and size.sum() == 14
   counted = split_in_four(vectors, np.arange(15) != seed, "silhouette")
   assert sorted(np.asarray(counted).tolist()) == [0, 4, 5, 5]
+  equal = np.tile(vectors[:1], (15, 1))
+  counted = split_in_four(equal, np.arange(15) != seed, "silhouette")
+  assert np.asarray(counted).tolist() == [14, 0, 0, 0]
 
 
 def test_clients_deploy_the_model_they_prefer(problem):

@@ -438,6 +438,16 @@ def test_the_silhouette_finds_how_many_directions(similarity, number):
   assert len(pairs) == number == len(set(groups[:27]))
 
 
+@pytest.mark.parametrize("similarity", fedgroup.SIMILARITIES)
+def test_equal_directions_are_one_group(similarity):
+  """Without it rounding decides how many groups equal clients are in."""
+  rng = np.random.default_rng(0)
+  updates = rng.normal(size=20) * rng.uniform(0.5, 5, size=(30, 1))
+  mask = np.arange(30) < 27
+  groups = group_pool(similarity)(updates.astype(np.float32), mask)
+  np.testing.assert_array_equal(groups, np.where(mask, 0, -1))
+
+
 @pytest.mark.parametrize("direction", ["initial", "auxiliary", "latest"])
 def test_groups_that_were_not_found_take_no_part(problem, direction):
   """Empty groups of five are as if they were not there."""

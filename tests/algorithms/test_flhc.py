@@ -175,6 +175,16 @@ def test_the_silhouette_of_the_updates_decides_the_number(problem):
   assert len(set(member.tolist())) == 6
   counted = float(aux.cost.central_flops) - float(paid)
   np.testing.assert_allclose(counted, 2 * 12 * 12 * 6 * 5, rtol=0.05)
+  # Clients with the same six rows, which are one batch, only differ by rounding.
+  equal = problem.data._replace(
+    offset=jnp.zeros_like(problem.data.offset),
+    size=jnp.full_like(problem.data.size, run.hparams.batch_size),
+  )
+  state, _ = run.round(
+    grouped.begin(run, equal, params), grouped.cohort_of(equal, [0, 1]), grouped.KEYS[0]
+  )
+  assert bool(state.memory.done)
+  np.testing.assert_array_equal(state.member, 0)
 
 
 def test_who_comes_after_the_clustering_joins_the_nearest_update(problem):

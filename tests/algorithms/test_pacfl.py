@@ -221,3 +221,11 @@ def test_the_silhouette_finds_how_many_planes(number):
   find_groups = grouper(15, max_groups=6, group_count="silhouette")
   groups = np.asarray(find_groups(problems.client_data(clients_)))
   assert len({*zip(kind.tolist(), groups.tolist())}) == number == len(set(groups))
+
+
+def test_equal_planes_are_one_group():
+  """Angles of equal subspaces are rounding errors, which must not part them."""
+  clients_, _ = planes(15, 1)
+  find_groups = grouper(15, max_groups=6, group_count="silhouette")
+  groups = find_groups(problems.client_data(clients_[:1] * 15))
+  np.testing.assert_array_equal(groups, 0)

@@ -12,6 +12,7 @@ from fedjax_alg import memory
 from fedjax_alg.data.kind_dealing import share_out
 from fedjax_alg.data.partition_file import write_partition_file
 from fedjax_alg.data.process_rows import Process, set_process
+from tests import problems
 from tests.data.reading import refuses
 
 RNG = np.random.default_rng(1)
@@ -365,3 +366,18 @@ def test_kinds_whose_examples_do_not_fit_are_refused(monkeypatch):
     lambda: fa.federate("digits", kinds="permute:10000", kind_data="all"),
     "kinds=permute:10000, kind_data=all: 10,000 times the examples: needs 4.3",
   )
+
+
+def test_clients_of_one_kind_have_the_whole_official_test_set():
+  """Of several kinds a test example has a client, and those held out have none here."""
+  without, single, pair = (
+    fa.federate(
+      "digits", num_clients=6, partition="classes", validation_clients=2, **kinds
+    )
+    for kinds in ({}, {"kinds": "rotate:0"}, {"kinds": "rotate:0,90"})
+  )
+  official = len(fa.data.load_digits().y_test)
+  rows = [int(np.sum(fed.data.whole_test.size)) for fed in (without, single, pair)]
+  of_clients = int(pair.data.test.size.sum())
+  assert rows == [official, official, of_clients] and of_clients < official
+  problems.assert_equal(single.data.whole_test, without.data.whole_test)

@@ -321,6 +321,8 @@ def test_a_round_without_answers_moves_nothing():
   before = server.global_params()
   outcome = server.play()
   assert sorted(outcome.lost) == sorted(outcome.asked) and server.round == 1
+  assert np.isnan(outcome.train_loss)
+  assert outcome.ledger_down == outcome.ledger_up == 0
   jax.tree.map(np.testing.assert_array_equal, server.global_params(), before)
 
 

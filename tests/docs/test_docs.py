@@ -930,3 +930,47 @@ def test_guides_are_found_before_results_and_the_changelog():
   assert first("late") == [names[i] for i in (3, 4, 1, 2, 0)]
   assert first("stragglers")[:2] == ["data", "late"]
   assert first("nothing") == []
+
+
+#: What only says something on the machine where it was written: a place on its disk,
+#: and a flag's folder, or file in one.
+_LOCAL = (
+  r"(?<![\w.:/<])/(?:home|tmp|root|Users|mnt|var|data|work|workspace|opt|srv)\b",
+  r"(?<![\w/])~/",
+  r"\b[A-Z]:\\\\",
+  r"\b(?:data|out|cache|log|jax_cache)_dir=\S",
+  r"\b\w+_(?:path|file|folder)=(?:\S*[/\\\\]\S|tf\d*\b)",
+  r"looked for",
+)
+
+
+def local_words(text):
+  return [match[0] for pattern in _LOCAL for match in re.finditer(pattern, text)]
+
+
+def test_results_say_nothing_of_the_machine_that_made_them():
+  """An error's text names folders, which mean nothing to a reader."""
+  results = sorted((ROOT / "docs" / "results").glob("*.[cm][sd]*"))
+  assert len(results) > 100
+  assert not {
+    path.name: words
+    for path in results
+    if (words := local_words(path.read_text("utf-8")))
+  }
+
+
+@pytest.mark.parametrize(
+  "text, local",
+  [
+    ("no prepared cifar10 in data_dir=tf (looked for tf/cifar10)", True),
+    ("--data_dir=~/tensorflow_datasets", True),
+    ("--sent140_path=/home/me/lines.npz", True),
+    ("--data_path=letters/mine.npz", True),
+    ("written to /tmp/out", True),
+    ("needs cifar10 (`fedjax-alg prepare cifar10`, --data_dir)", False),
+    ("--data_path=nist_vowels.npz --flagfile=trust/niid_bench.flags", False),
+    ("[a page](../papers/readings.md), https://github.com/data/work", False),
+  ],
+)
+def test_what_is_local_is_noticed(text, local):
+  assert bool(local_words(text)) == local

@@ -1,6 +1,7 @@
 """How clients are mapped and dealt to devices."""
 
 import functools
+import pathlib
 import re
 
 from hypothesis import example, given
@@ -267,10 +268,26 @@ TIMED = [
 
 
 def test_a_gpu_takes_a_mode_that_is_hardly_slower_than_the_best():
+  """The page says where it is not the fastest, and by how much at most."""
+  slower = []
   for flops, slots, batch_size, times in TIMED:
     by_mode = dict(zip(("vmap", "lanes", "sequential"), times, strict=True))
     mode = clients.default_mode("gpu", flops, slots, batch_size)
-    assert by_mode[mode] <= 1.35 * min(filter(None, times)), (flops, slots)
+    best = min(filter(None, times))
+    assert by_mode[mode] < 4 / 3 * best, (flops, slots)
+    if by_mode[mode] > best:
+      slower.append((slots, batch_size, by_mode[mode], best))
+  assert slower == [(20, 10, 50, 38), (20, 50, 30, 26)]
+  text = (pathlib.Path(__file__).parents[2] / "docs/speed.md").read_text("utf-8")
+  table = text.partition("| model, clients a round |")[2]
+  bold = re.findall(r"\*\*([\d.]+)\*\*", table)[: len(TIMED)]
+  assert list(map(float, bold)) == [
+    dict(zip(("vmap", "lanes", "sequential"), times))[
+      clients.default_mode("gpu", *sizes)
+    ]
+    for *sizes, times in TIMED
+  ]
+  assert "`sequential` is faster (38 against 50 ms, 26 against 30)" in text
 
 
 def test_the_mode_of_other_devices():

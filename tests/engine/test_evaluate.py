@@ -543,3 +543,19 @@ def test_what_a_method_has_of_the_protocols():
     "held_out",
   )
   assert evaluate.supported_protocols(toy(None), ("global",)) == ()
+
+
+@pytest.mark.fast
+def test_a_confusion_matrix_is_of_classes_and_of_at_most_so_many():
+  """``preferred`` has none of a task whose main metric is not one of the matrix."""
+  most = tasks.MAX_MATRIX
+  for name, sizes in (
+    ("classification", (True, False)),
+    ("regression", (False, False)),
+  ):
+    task = tasks.resolve_task(name)
+    for size, expected in zip((most, most + 1), sizes):
+      assert evaluate.has_matrix(task, size) == expected
+      assert evaluate.has_preferred(task, size) == expected
+  assert evaluate.has_matrix(tasks.resolve_task("binary"), 2)
+  assert not evaluate.has_preferred(tasks.resolve_task("binary"), 2)

@@ -165,7 +165,7 @@ def test_a_bijection_where_the_permutation_is_needed(problem):
 
 
 def test_a_round_without_participants_is_idle(problem):
-  """It costs nothing; what is a measure of nobody is NaN."""
+  """It costs nothing; a measure of nobody is NaN, and what the state holds is not."""
 
   def round_(state, cohort, key):
     del key
@@ -173,7 +173,7 @@ def test_a_round_without_participants_is_idle(problem):
     work = Work(1e9 * cohort.weight, cohort.weight)
     return state, RoundAux(
       {},
-      {"loss": jnp.float32(0), "step": jnp.int32(3)},
+      {"loss": jnp.float32(0), "step": jnp.int32(3), "norm": state["sum"]},
       round_cost(30, 10, 1, 0, 5e9),
       work,
     )
@@ -187,6 +187,7 @@ def test_a_round_without_participants_is_idle(problem):
     idle=lambda state, cohort: (
       state | {"round": state["round"] + 1 + cohort.present.sum()}
     ),
+    reports_state=("norm",),
   )
 
   def someone_in_odd_rounds(data, cohort_size, key, number):
@@ -211,7 +212,9 @@ def test_a_round_without_participants_is_idle(problem):
   assert (state["sum"], state["round"]) == (2, 6)
   assert not any(jax.tree.leaves((aux.cost, aux.times)))
   assert np.isnan(aux.server["loss"]) and aux.server["cohort_present"] == 0
+  assert (aux.server["norm"], aux.server["step"]) == (2, 0)
   state, aux = play(jnp.int32(1), before)
   assert (state["sum"], state["round"]) == (2 + int(problem.data.size[4]), 6)
-  assert aux.server == {"loss": 0, "step": 3, "cohort_present": 1}
+  norm = 2 + int(problem.data.size[4])
+  assert aux.server == {"loss": 0, "step": 3, "norm": norm, "cohort_present": 1}
   assert aux.cost.down == 30 and aux.times.computation > 0

@@ -166,12 +166,16 @@ def test_a_poisson_round_without_anybody_is_noised_like_any_other():
     participation=0.1,
     sampling="poisson",
     seeds=1,
-    private="fixed",
+    private="adaptive",
     eval_every=12,
     evaluate=("global",),
   )
   present = result.history["cohort_present"][0]
   assert present.min() == 0 < present.max()
+  # The norm is the server's, the loss a mean over participants.
+  norm, loss = result.history["clip_norm"][0], result.history["train_loss"][0]
+  assert np.isfinite(norm).all() and len(set(norm)) == len(norm)
+  np.testing.assert_array_equal(np.isnan(loss), present == 0)
   assert result.facts["plan"]["cohort_size"] == 6
 
 

@@ -367,7 +367,7 @@ def test_every_setting_is_checked_for_warnings(tmp_path, monkeypatch, capsys):
   class Compiled(Exception):
     pass
 
-  def stops(prepared):
+  def stops(runs, notice):
     raise Compiled
 
   monkeypatch.setattr(sweeps, "compile_together", stops)

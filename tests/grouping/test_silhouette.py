@@ -65,7 +65,13 @@ def cluster(d, mask, linkage):
   """By the silhouette, and as many groups as are allowed."""
   return [
     grouping.cluster(
-      d, mask, linkage, count=count, max_groups=8, threshold=jnp.float32(0.0)
+      d,
+      mask,
+      linkage,
+      count=count,
+      max_groups=8,
+      threshold=jnp.float32(0.0),
+      rounding=0.0,
     )
     for count in ("silhouette", "fixed")
   ]
@@ -84,19 +90,64 @@ def test_blobs_are_counted(linkage):
       assert len(set(most[:33].tolist())) == 8
 
 
-def test_the_fewest_groups_win_ties_and_one_stays_one():
-  several, one = jax.jit(
-    lambda same: [
-      grouping.choose_number(same, lambda k: jnp.arange(5) % k, most) for most in (4, 1)
-    ]
-  )(np.zeros((5, 5), np.float32))
-  assert several.max() == 1 and one.max() == 0
+def test_the_fewest_groups_win_ties():
+  """Two pairs that are equal: more than two groups only part equal rows."""
+  groups = jax.jit(
+    lambda d: grouping.choose_number(d, lambda k: jnp.arange(4) % k, 4, 0.0)
+  )(square(np.array([[0.0], [1.0], [0.0], [1.0]])))
+  assert groups.tolist() == [0, 1, 0, 1]
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def cluster_equal(d, mask, most):
+  return grouping.cluster(
+    d,
+    mask,
+    "average",
+    count="silhouette",
+    max_groups=most,
+    threshold=-jnp.inf,
+    rounding=1e-6,
+  )
+
+
+@pytest.mark.parametrize("most", (1, 4))
+def test_rows_that_only_differ_by_rounding_are_one_group(most):
+  """Of equal rows no number of groups has a silhouette; ignored rows stay out."""
+  noise = np.abs(np.random.default_rng(0).normal(0, 1e-8, (12, 12)))
+  for d in (0 * noise, 0 * noise + 1, noise + noise.T):
+    groups = cluster_equal(np.float32(d), np.arange(12) > 0, most)
+    assert groups.tolist() == [-1, *[0] * 11]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def distance_and_rounding(pair, metric):
+  both = jnp.ones(2, bool)
+  return (
+    grouping.distances(pair, both, metric)[0, 1],
+    grouping.rounding(pair, both, metric),
+  )
+
+
+@pytest.mark.parametrize("metric", grouping.METRICS)
+def test_rounding_is_relative_to_the_rows(metric):
+  """A last bit is below it at any length, another direction above it."""
+  row = np.random.default_rng(0).normal(size=50).astype("f")
+  for length in map(np.float32, (1e-6, 1.0, 1e6)):
+    for second, is_rounding in (
+      (np.nextafter(length * row, np.float32(np.inf)), True),
+      (length * row[::-1], False),
+    ):
+      distance, rounding = distance_and_rounding(
+        np.stack([length * row, second]), metric
+      )
+      assert (distance <= rounding) == is_rounding
 
 
 @jax.jit
 def group_models(points, mask):
   centres = grouping.farthest_first(points, mask, jnp.zeros(8), 5)
-  return centres, grouping.lloyd_by_silhouette(points, mask, centres)
+  return centres, grouping.lloyd_by_silhouette(points, mask, centres, 1e-6)
 
 
 @pytest.mark.parametrize("alone", (False, True), ids=("many", "one_alone"))

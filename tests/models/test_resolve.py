@@ -81,6 +81,27 @@ def test_a_maker_gets_the_sizes_that_it_asks_for(maker):
   assert jax.tree.map(jnp.shape, first) == jax.tree.map(jnp.shape, second)
 
 
+@pytest.mark.parametrize(
+  "model, input_shape, sizes",
+  [
+    ("softmax", (6,), ((6,), 3)),
+    (FUNCTIONS, (6,), ((6,), 3)),
+    (
+      models.from_functions(
+        lambda key: jnp.zeros((8, 3)),
+        lambda params, x: jnp.concatenate([x["a"].reshape(-1, 6), x["b"]], 1) @ params,
+      ),
+      {"a": (2, 3), "b": (2,)},
+      ((8,), 3),
+    ),
+  ],
+)
+def test_a_model_of_a_run_knows_its_examples_and_classes(model, input_shape, sizes):
+  """Without it a builder cannot say how many floats a client sends by class."""
+  resolved = models.as_model(model, input_shape, 3)
+  assert (resolved.input_shape, resolved.num_classes) == sizes
+
+
 def test_a_model_is_loaded_from_a_file(tmp_path):
   path = tmp_path / "own_net.py"
   path.write_text(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedjax_alg.errors import OptionError
 from fedjax_alg.records import scores
 
 ROUNDS = [1, 5, 10, 11, 15, 20]
@@ -57,3 +58,19 @@ def test_nan_is_never_the_best(value):
   assert not np.isnan(ordered).any()
   if ordered.ndim:
     assert ordered.argmax() == 1 and np.argsort(-ordered)[0] == 1
+
+
+@pytest.mark.parametrize(
+  "last, count", [(1, 1), (4, 4), (np.int64(6), 6), (9, 6), (None, 6)]
+)
+def test_the_last_evaluations_are_counted_from_the_end(last, count):
+  np.testing.assert_array_equal(
+    CURVE[scores.last_evaluations(last)], CURVE[6 - count :]
+  )
+
+
+@pytest.mark.parametrize("last", [0, -1, 1.5, "2", True, float("nan"), [1]])
+def test_no_number_of_evaluations_is_one_line_that_names_last(last):
+  """Without it -1 takes all but the first evaluation, and 0 all of them."""
+  with pytest.raises(OptionError, match="^last="):
+    scores.last_evaluations(last)

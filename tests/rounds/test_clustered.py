@@ -13,6 +13,8 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.engine.keys import run_keys
+from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange, attacks
 from fedjax_alg.exchange.aggregation import coordinate_median
@@ -93,6 +95,35 @@ def test_groups_move_by_their_own_mean(problem, weights, whole_divisor):
     state, np.int32(7), layout.shard_of(problem.data, 7), KEY
   )
   problems.assert_equal(deployed, trees.index(state.models, 1))
+
+
+def test_a_round_without_participants_reports_the_members_that_stay(problem):
+  """Not none, nor those of what the rule would have done."""
+  algorithm = compose_clustered(
+    problem.model,
+    up_by_size(),
+    by_parity(
+      before=lambda state, cohort, key: state._replace(
+        member=jnp.zeros_like(state.member)
+      )
+    ),
+    map_clients=clients.ClientMap(),
+  )
+  member = np.arange(12, dtype=np.int32) % K
+  start = bridge.init(problem, algorithm, KEY)._replace(member=member)
+
+  def nobody(data, cohort_size, key, number):
+    return jnp.full(cohort_size, data.size.shape[0])
+
+  state, aux = jax.jit(
+    lambda state: sample_and_run(
+      algorithm, problem.data, Participation(3, nobody), run_keys(0), 0, state
+    )
+  )(start)
+  np.testing.assert_array_equal(state.member, member)
+  np.testing.assert_array_equal(aux.server["members"], np.bincount(member))
+  np.testing.assert_array_equal(aux.server["participants"], np.zeros(K))
+  assert np.isnan(aux.server["train_loss"])
 
 
 def test_the_medians_of_groups_with_a_liar(problem):

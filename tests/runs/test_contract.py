@@ -25,6 +25,7 @@ from fedjax_alg.base import (
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.engine.keys import client_keys
+from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import expected
 from fedjax_alg.runs import contract
@@ -215,6 +216,31 @@ def test_a_round_that_calls_the_host_is_told_how(problem):
   ]
   sentence = promise.violation(bench)
   assert sentence.startswith("on the device: a round calls the host with debug_")
+
+
+def fits_the_last_layer(refuses):
+  """An entry whose builder reads the model's layers."""
+
+  def build(model, hparams: HParams, *, map_clients):
+    if refuses and model.layers is None:
+      raise OptionError("`model`: its layers are not known")
+    assert model.layers[-1].width == model.num_classes
+    return flawed(model, hparams, map_clients=map_clients)
+
+  return ENTRY._replace(build=build)
+
+
+def test_a_builder_that_needs_layers_is_told_that_there_are_none():
+  """Without it the method's line alone is blamed; an OptionError is a refusal."""
+  clauses = ("personal parameters", "frozen parameters", "targets that are tokens")
+  for refuses in (False, True):
+    bench = Bench.__new__(Bench)
+    bench.name, bench.entry = "mine.py:ENTRY", fits_the_last_layer(refuses)
+    for promise in contract.cases():
+      if promise.clause.name in clauses:
+        sentence = promise.violation(bench)
+        assert ("model.layers" in sentence) != refuses and "\n" not in sentence
+        assert bool(sentence) != refuses
 
 
 @pytest.mark.fast

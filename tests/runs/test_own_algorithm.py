@@ -118,6 +118,10 @@ def asks_python(state, cohort, key):
     (dict(round=None), "round of its Algorithm is a NoneType, must be a func"),
     (dict(idle=3), "idle of its Algorithm is an int, must be a function"),
     (
+      dict(reports_state="norm"),
+      "reports_state of its Algorithm is 'norm', must be a tuple of names",
+    ),
+    (
       dict(init=lambda params, spec, key: State(params, "x")),
       "its init returns a str at .turn, where only arrays can stand",
     ),

@@ -16,6 +16,7 @@ from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import from_flax
 from fedjax_alg.runs import methods, plan, prepare
+from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import from_keywords
 from tests import problems
 from tests.normed import NET
@@ -470,3 +471,13 @@ def test_sizes_that_do_not_fit_are_refused_by_their_flag(monkeypatch, words, pat
   monkeypatch.setattr(memory, "host", lambda: memory.Limit(2**33, "the machine has"))
   with expect_refusal(pattern):
     make(*words)
+
+
+@pytest.mark.parametrize("feature_map", ["none", "fourier"])
+def test_the_model_of_a_run_has_the_sizes_of_its_data(feature_map):
+  """On features, too, its examples are those of the data."""
+  fed = fa.federate("digits", num_clients=4)
+  features = {} if feature_map == "none" else {"num_features": 5}
+  run = RunOptions(feature_map=feature_map, **features)
+  model = prepare.build_model("softmax", fed, run)
+  assert (model.input_shape, model.num_classes) == ((8, 8, 1), 10)

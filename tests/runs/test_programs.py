@@ -62,6 +62,22 @@ def test_a_row_for_each_setting_and_seed(two, fed, monkeypatch):
   assert first == second
 
 
+def test_a_long_compilation_is_said_and_a_short_one_is_not(fed, monkeypatch):
+  """Without it a large model is half a minute of silence."""
+  lines = []
+  runs = [prepare(method(name), fed, OPTIONS) for name in ("fedavg", "fedavgm")]
+  monkeypatch.setattr(Programs, "_compile", lambda self: time.sleep(0.2))
+  Programs(runs[0], lines.append)
+  monkeypatch.setattr(programs_lib, "PATIENCE_S", 0.01)
+  Programs(runs[0])
+  assert not lines
+  Programs(runs[0], lines.append)
+  compile_together(runs, lines.append)
+  time.sleep(0.1)  # nothing is said of what has ended
+  start = "compiling the start, the rounds and the evaluation of FedAvg (softmax)"
+  assert lines == [start, start + ", FedAvgM (softmax)"]
+
+
 def test_runs_compiled_together_are_traced_in_turn(fed, monkeypatch):
   """Else both are traced before the compiler has the rounds of either."""
   events, make = [], programs_lib.loop.make_run_rounds

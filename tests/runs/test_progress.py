@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.runs import progress
+from fedjax_alg.runs import progress, queue
+from tests import shared_programs
 
 
 def step(number, rounds=4, accuracy=(0.25, 0.75)):
@@ -92,3 +93,20 @@ def test_time_left_of_runs_with_compiling():
   assert time_left.estimate([("b", 4), ("b", 2)]) == pytest.approx(2 + 6 * 0.5)
   assert time_left.estimate([("c", 4)]) == pytest.approx(2 + 4 * 1.0)
   assert time_left.estimate([]) == 0
+
+
+@pytest.mark.parametrize("visible", (True, False))
+def test_a_run_says_what_it_compiles_where_its_bar_is(
+  fed, monkeypatch, capsys, visible
+):
+  def compile_slowly(prepared, notice):
+    notice("compiling it")
+    return shared_programs.make(prepared)
+
+  monkeypatch.setattr(queue, "Programs", compile_slowly)
+  bar = progress.ProgressBar(visible=visible)
+  fa.run("fedavg", fed, rounds=1, cohort_size=2, callbacks=bar, evaluate="global")
+  output = capsys.readouterr()
+  assert not output.out and bool(output.err) == visible
+  if visible:
+    assert output.err.splitlines()[0] == "compiling it"

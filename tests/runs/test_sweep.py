@@ -23,9 +23,9 @@ def _record_compilations(monkeypatch):
   sizes = []
   real = queue.Programs
 
-  def programs(prepared):
+  def programs(prepared, notice):
     sizes.append(len(prepared.settings))
-    return real(prepared)
+    return real(prepared, notice)
 
   monkeypatch.setattr(queue, "Programs", programs)
   return sizes
@@ -90,6 +90,8 @@ def test_the_best_on_test_data_has_a_warning(rates):
     (dict(protocol="validation"), "^protocol=validation: not evaluated"),
     (dict(metric="speed"), "^metric=speed: not a metric of global .*accuracy"),
     (dict(protocol="global", metric="worst_decile"), "no setting has a number"),
+    (dict(last=-1), "^last=-1: .*at least 1"),
+    (dict(last=1.5), "^last=1.5: "),
   ],
 )
 @pytest.mark.filterwarnings("ignore:the best ")
@@ -166,7 +168,7 @@ def test_what_decides_structure_parts_the_grid(fed, compiled):
 
 
 def test_each_warning_of_every_setting_is_given_once(fed, monkeypatch):
-  monkeypatch.setattr(queue, "Programs", lambda prepared: prepared)
+  monkeypatch.setattr(queue, "Programs", lambda prepared, notice: prepared)
   monkeypatch.setattr(
     queue,
     "run_queue",

@@ -68,9 +68,11 @@ def _to_target(outcome: suite.Outcome, up: bool) -> np.ndarray:
     if up
     else functools.partial(cost_to_accuracy.costs_at_target, column="total_bytes")
   )
-  return partitions.per_partition(
-    lambda part: np.array(spent(part, _target(part)), float)
-  )(outcome)
+
+  def of_seeds(part: suite.Outcome) -> np.ndarray:
+    return np.array(spent(part, _target(part)), float)
+
+  return partitions.per_partition(of_seeds)(outcome)
 
 
 def _compare_bytes(ours: np.ndarray, uncompressed: np.ndarray) -> tuple[str, str]:

@@ -485,7 +485,7 @@ def _of_pairs(
     [pathlib.Path, pretraining.Runs, pretraining.Runs], pretraining.TableAndAnswers
   ],
 ) -> Callable[[Request, pathlib.Path], pretraining.TableAndAnswers]:
-  """Makes the ``Table.make`` of the runs of FG-EDC on some pairs.
+  """Makes the ``FigureTable.make`` of the runs of FG-EDC on some pairs.
 
   Args:
     titles: the pairs.
@@ -496,7 +496,8 @@ def _of_pairs(
     full = Figure(
       "", "accuracy", "", tuple(PAIRS[t].panel() for t in titles), _lines(claims.FG)
     )
-    figure, missing = figures.with_data(PAPER, full, request)
+    figure, lacking = figures.with_data(PAPER, full, request)
+    figures.print_lacking(lacking)
     letters = {panel.letter for panel in figure.panels}
     text, answers = make(
       folder,
@@ -507,7 +508,7 @@ def _of_pairs(
         if cell.panel not in letters
       ],
     )
-    return "\n\n".join([text, *missing]), answers
+    return "\n\n".join([text, *(panel.sentence() for panel in lacking)]), answers
 
   return table
 

@@ -1,5 +1,7 @@
 """Images of the tables that train through the library rather than by commands."""
 
+import sys
+
 from fedjax_alg.data import Examples
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.idx import load_idx
@@ -26,4 +28,5 @@ def load_images(request: figures.Request, dataset: str) -> Examples | str:
       return load_idx(folder)
     return load_tfds(dataset, request.data_dir)
   except DataError as error:
-    return f"Not run. {error}"
+    print(error, file=sys.stderr, flush=True)
+    return f"The table is {figures.what_it_needs(dataset)}."

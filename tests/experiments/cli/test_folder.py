@@ -145,7 +145,7 @@ def test_an_error_leaves_the_old_run(folder, capsys, monkeypatch):
   message = refusal(capsys, folder, "--overwrite", "--num_clients=5000")
   assert "--num_clients=5000" in message
 
-  def fails(prepared):
+  def fails(prepared, notice):
     raise MemoryError("too large")
 
   monkeypatch.setattr(execute, "Programs", fails)

@@ -53,8 +53,13 @@ def test_what_is_not_there_is_left_out(monkeypatch, capsys):
   table3 = fedgroup.FIGURES["table3"]
   figure, missing = figures.with_data(fedgroup.PAPER, table3, request())
   assert [p.letter for p in figure.panels] == ["a", "b", "e"]
-  assert len(missing) == 4 and all("not run" in text for text in missing)
-  assert "--femnist_path=PATH" in missing[0] and "emnist" in missing[0]
+  assert [p.dataset for p in missing] == ["femnist", "femnist", "sent140", "femnist"]
+  assert missing[0].sentence() == (
+    "FEMNIST-MCLR: not run, needs femnist (`fedjax-alg prepare emnist`, --data_dir) or "
+    "--femnist_path=FILE."
+  )
+  assert "no prepared emnist" in missing[0].message()
+  assert "--femnist_path=PATH" in missing[0].message()
   figure, missing = figures.with_data(
     fedgroup.PAPER, table3, request(files={"femnist_path": "/my/letters.npz"})
   )

@@ -63,7 +63,8 @@ def fixture_compiled(monkeypatch):
   """The rates of the runs compiled together; a rate stands for programs."""
   batches = []
 
-  def compile_together(runs):
+  def compile_together(runs, notice):
+    assert callable(notice)
     batches.append(tuple(runs))
     return [types.SimpleNamespace(prepared=rate) for rate in runs]
 

@@ -188,12 +188,13 @@ def test_a_page_does_not_say_where_the_users_data_are(tmp_path, capsys, monkeypa
   monkeypatch.setattr(
     figures, "_why_lacking", lambda data: f"nothing at {tmp_path}/tfds"
   )
-  status, _, _ = run_command(
+  status, _, err = run_command(
     tmp_path, capsys, "--table=niid_bench", "--finished", f"--data_dir={tmp_path}/tfds"
   )
   page = (tmp_path / "niid_bench" / "niid_bench.md").read_text("utf-8")
-  assert status == 0 and "not run. nothing at tfds" in page
-  assert str(tmp_path) not in page
+  assert status == 0 and f"not run. nothing at {tmp_path}/tfds." in err
+  assert "not run, needs cifar10 (`fedjax-alg prepare cifar10`, --data_dir)." in page
+  assert "tfds" not in page and str(tmp_path) not in page
   request = figures.Request(None, (), "here", data_dir=".")
   assert figures._without_places("Nothing in ./a.", request) == "Nothing in ./a."
 
@@ -273,13 +274,14 @@ def test_the_noise_of_the_table_spends_epsilon_8(setting):
 
 
 def test_a_table_without_its_data_names_no_folder_of_the_user(tmp_path, capsys):
-  """Pages are published, so they say the name of the folder and not its place."""
-  data = tmp_path / "prepared"
+  """Pages are published, so the terminal alone says where the data were looked for."""
+  data = tmp_path / "prepared_here"
   data.mkdir()
-  status, out, _ = run_command(tmp_path, capsys, "--table=fair", f"--data_dir={data}")
-  assert status == 0 and "Not run." in out and "data_dir=prepared" in out
+  status, out, err = run_command(tmp_path, capsys, "--table=fair", f"--data_dir={data}")
+  assert status == 0 and f"no prepared fashion_mnist in data_dir={data}" in err
   page = (tmp_path / "fair" / "fair.md").read_text("utf-8")
-  assert str(data) not in page
+  assert "The table is not run, needs fashion_mnist" in page and page.strip() in out
+  assert "prepared_here" not in page
 
 
 def test_a_number_of_the_last_round_is_marked_beside_its_curve():

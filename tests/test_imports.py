@@ -1,0 +1,84 @@
+"""No module imports, through others, itself.
+
+An import within a function, or for annotations alone, closes a circle as well: who
+reads one of the modules has to read the other first, and neither can be moved.
+"""
+
+import ast
+import pathlib
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_PACKAGES = ("fedjax_alg", "experiments", "benchmarks")
+
+
+def modules_of(root: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Module or package -> its file."""
+  modules = {}
+  for package in _PACKAGES:
+    for path in sorted((root / package).rglob("*.py")):
+      parts = path.relative_to(root).with_suffix("").parts
+      modules[".".join(parts[:-1] if path.stem == "__init__" else parts)] = path
+  return modules
+
+
+def imports_of(module: str, modules: dict[str, pathlib.Path]) -> set[str]:
+  """The modules of ours that a module names in any import statement."""
+  path, imported = modules[module], set()
+  package = module.split(".")
+  if path.stem != "__init__":
+    package.pop()
+  for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    if isinstance(node, ast.Import):
+      imported.update(alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      base = package[: len(package) - node.level + 1] if node.level else []
+      source = ".".join([*base, *filter(None, [node.module])])
+      for alias in node.names:
+        name = f"{source}.{alias.name}"
+        imported.add(name if name in modules else source)
+  return {name for name in imported if name in modules and name != module}
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+  """A path from a module back to itself for each one that has a circle."""
+
+  def path_back(start: str) -> list[str] | None:
+    waiting, visited = [[start]], set()
+    while waiting:
+      path = waiting.pop(0)
+      for name in sorted(imports[path[-1]]):
+        if name == start:
+          return [*path, start]
+        if name not in visited:
+          visited.add(name)
+          waiting.append([*path, name])
+    return None
+
+  return [path for start in imports if (path := path_back(start))]
+
+
+def test_no_import_closes_a_circle():
+  modules = modules_of(_ROOT)
+  imports = {module: imports_of(module, modules) for module in modules}
+  assert "fedjax_alg.base" in imports["fedjax_alg.engine.round"]
+  paths = [" -> ".join(path) for path in circles(imports)]
+  assert not paths, paths
+
+
+def test_circles_are_noticed_wherever_the_import_stands(tmp_path):
+  """Without it a reader of these modules might follow no import."""
+  sources = {
+    "__init__": "from fedjax_alg.a import x",
+    "a": "import fedjax_alg.b as b\nx = 1",
+    "b": "def f():\n  from fedjax_alg import c",
+    "c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  from .a import x",
+    "d": "from . import a",
+  }
+  (tmp_path / "fedjax_alg").mkdir()
+  for name, text in sources.items():
+    (tmp_path / "fedjax_alg" / f"{name}.py").write_text(text, "utf-8")
+  modules = modules_of(tmp_path)
+  imports = {module: imports_of(module, modules) for module in modules}
+  assert sorted(circles(imports)) == [
+    [f"fedjax_alg.{name}" for name in path] for path in ("abca", "bcab", "cabc")
+  ]
