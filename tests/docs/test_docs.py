@@ -31,8 +31,10 @@ from experiments.cli import flags as cli_flags
 import fedjax_alg
 from fedjax_alg import registry, tasks
 from fedjax_alg.data import PARTITIONS, is_tfds, options
+from fedjax_alg.hparams import fields_by_group
 from fedjax_alg.rounds import one_model
 from fedjax_alg.runs import api
+from fedjax_alg.runs.options import RunOptions
 from tests import made_runs
 from tests.contract import test_parameter_roles
 
@@ -275,6 +277,76 @@ def test_every_page_is_in_the_index_or_folded_below_a_page_of_it():
     assert len(above) == 1, (name, above)
 
 
+@pytest.fixture(name="make_pages", scope="module")
+def fixture_make_pages():
+  return run_path(ROOT / "docs" / "make_pages.py", "make_pages")
+
+
+@pytest.mark.fast
+def test_generated_parts_of_pages_are_up_to_date(make_pages):
+  """Else a reader of the Markdown sees options or methods that are not there."""
+  old = [path.relative_to(ROOT).as_posix() for path, _ in make_pages.changed_pages()]
+  assert not old, f"{old}: run {make_pages.COMMAND}"
+
+
+@pytest.mark.fast
+def test_pages_can_be_read_without_a_build():
+  """What only Sphinx understands is in a comment, and the lists are there."""
+  unreadable = []
+  for page in sorted((ROOT / "docs").rglob("*.md")):
+    text = re.sub(r"<!--.*?-->", "", page.read_text("utf-8"), flags=re.S)
+    unreadable += [
+      (page.name, line)
+      for line in text.splitlines()
+      if re.search(r"^(```+|~~~+)\{|^:::|\[\]\(|\{[\w:]+\}`", line)
+    ]
+  assert not unreadable
+  lists = page_of("methods")
+  for name, entry in registry.ALGORITHMS.items():
+    assert f"| [{entry.label}](methods/{name}.md) `{name}` |" in lists
+    page = page_of(f"methods/{name}")
+    for field in extension_fields(entry):
+      assert f"| `{field.name}` |" in page, (name, field.name)
+  options_text = page_of("options")
+  for kind in (options.DataOptions, RunOptions):
+    for field in dataclasses.fields(kind):
+      if field.metadata.get("help"):
+        assert f"`{field.name}` |" in options_text, field.name
+  assert {*re.findall(r"\[`fa\.(\w+)`\]\(\.\./fedjax_alg/", page_of("api"))} == {
+    *fedjax_alg.__all__
+  }
+  guides = page_of("index")
+  for page in trees_of_contents()["index"]:
+    if not page.startswith("_"):
+      assert re.search(rf"- \[.+\]\({page}\.md\)", guides), page
+
+
+def extension_fields(entry):
+  """The hyper-parameters of a method that are not those of all methods' local work."""
+  return [
+    field
+    for group, fields in fields_by_group(entry.hparams).items()
+    if group not in ("local", "optimizer")
+    for field in fields
+  ]
+
+
+@pytest.mark.fast
+def test_sphinx_reads_a_page_without_anything_twice(make_pages):
+  """Its own lists stand in the place of those for readers of the Markdown."""
+  read = make_pages.registry_pages.for_sphinx
+  api_text, guides = read(page_of("api")), read(page_of("index"))
+  assert "   run\n" in api_text and "fa.run`]" not in api_text
+  assert "```{toctree}" in guides and "](data.md)" not in guides
+  method = read(page_of("methods/scaffold"))
+  assert method.count("## Hyper-parameters") == method.count("{figure}") == 1
+  assert "{py:mod}`fedjax_alg.algorithms.scaffold`" in method
+  terms = read(page_of("glossary"))
+  assert "```{glossary}\n" in terms and "\ncohort, S\n  The clients" in terms
+  for text in (api_text, guides, method, terms):
+    assert "<!-- sphinx" not in text and "generated:" not in text
+
+
 @pytest.mark.fast
 def test_pages_name_files_that_exist():
   """Every path in backticks or links of README and docs is there."""
@@ -334,7 +406,7 @@ NO_PROSE = r"^(```+).*?^\1 *$|^(?: {4}|#).*?$|``.+?``|`[^`\n]+`|\$[^$\n]+\$"
 @pytest.mark.fast
 @pytest.mark.parametrize("term", TERMS)
 def test_a_term_is_linked_where_a_guide_first_has_it(term):
-  assert re.search(rf"^(?:.*, )?{term}\b", page_of("glossary"), re.M)
+  assert re.search(rf"^\*\*(?:[^*]*, )?{term}\b", page_of("glossary"), re.M)
   for path in sorted((ROOT / "docs").glob("*.md")):
     if path.stem in ("glossary", "architecture", "changelog", "api", "options"):
       continue
@@ -358,7 +430,7 @@ def test_every_method_has_a_page_with_an_equation_and_a_picture():
     assert {row["method"] for row in csv.DictReader(file)} == names
   for name in names:
     text = page_of(f"methods/{name}")
-    assert f"```{{registered}} {name}\n" in text and "**Use it when:**" in text
+    assert f"<!-- generated: method {name} -->" in text and "**Use it when:**" in text
     assert text.count("$$") % 2 == 0 and text.count("$$") >= 2, name
     # Where to start, and what to do when it fails.
     advice = text.partition("**Use it when:**")[2].partition("\n\n")[0]

@@ -211,8 +211,12 @@ def pages(folders=tuple(FOLDERS)):
 
 
 def text_of(page):
-  """The text of a page; lists of runs in the tables' notes end at semicolons."""
+  """The text of a page; lists of runs in the tables' notes end at semicolons.
+
+  Generated parts are left out: their words are those of options and docstrings.
+  """
   text = (ROOT / page).read_text("utf-8")
+  text = re.sub(r"<!-- generated:.*?<!-- end of generated -->", "", text, flags=re.S)
   if not page.startswith(TABLES):
     return text
   # A row stays in one line, because its cells are split where a line begins with |.
