@@ -35,6 +35,7 @@ from fedjax_alg.runs.dry_run import DryRun, dry_run
 from fedjax_alg.runs.gradient_tuning import GradientTuning, tune_by_gradient
 from fedjax_alg.runs.hypergradient import Hypergradient, hypergradient
 from fedjax_alg.runs.play import NonFiniteError, Step
+from fedjax_alg.runs.power import sample_size
 from fedjax_alg.runs.progress import progress_bar
 from fedjax_alg.runs.ranks import Ranking, rank
 from fedjax_alg.runs.result import RunFolderError, RunResult, load_run
@@ -90,6 +91,7 @@ __all__ = [
   "progress_bar",
   "rank",
   "run",
+  "sample_size",
   "start",
   "steps",
   "sweep",

@@ -421,7 +421,7 @@ _GLOSSARY = re.compile(r"<!-- glossary -->\n(.*?)<!-- end of glossary -->\n", re
 _REPLACED = ("names", "contents")
 
 
-def generated(what, page, above):
+def part_of(what, page, above):
   """Makes a generated part of a page.
 
   Args:
@@ -452,7 +452,7 @@ def with_generated(text, page):
   """Returns the text of a page with its generated parts made again."""
 
   def make(match):
-    lines = "\n".join(generated(match["what"], page, text[: match.start()])).strip("\n")
+    lines = "\n".join(part_of(match["what"], page, text[: match.start()])).strip("\n")
     return (
       f"<!-- generated: {match['what']} -->\n\n{lines}\n\n<!-- end of generated -->\n"
     )

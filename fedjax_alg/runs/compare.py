@@ -7,6 +7,7 @@ pictures and pages from what ``compare`` returns.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import html
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -120,7 +121,7 @@ class PairedRuns(NamedTuple):
   baseline: str = ""  #: label of the run that it is compared with
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
   """A comparison of runs: their metrics, differences and costs.
 
@@ -229,7 +230,7 @@ class Comparison:
     ]
     return texts.latex_table(["run", *units], rows)
 
-  def plot(self, axis: Any = None) -> Any:
+  def plot(self, axis: Any = None, x_axis: str = "rounds") -> Any:
     """Draws the curves of all runs, means over seeds with 95 % bands.
 
     A method has the same color in every picture; other labels get colors in the order
@@ -237,20 +238,33 @@ class Comparison:
 
     Args:
       axis: axes of matplotlib; None makes a new figure.
+      x_axis: "rounds", or what the runs have cost until then, a mean over the seeds:
+        "bytes" that all participants and the server have sent, "bytes_up" only to the
+        server, "floats", "example_gradients", "seconds" on this machine without
+        compiling, or "simulated_s".
 
     Returns:
       The axes.
+
+    Raises:
+      OptionError: another ``x_axis``.
     """
     from fedjax_alg.runs import pictures  # few who import the library draw
 
+    check_one_of(f"`x_axis`={x_axis}", x_axis, tuple(pictures.X_AXES))
+    column, _ = pictures.X_AXES[x_axis]
     axis = pictures.new_axis(axis)
     pictures.draw_lines(
       axis,
       {
-        label: (result.rounds, result.metrics[self.protocol][self.metric])
+        label: (
+          summary_lib.by_seed(rows_with_costs(result), self.protocol, column).mean(0),
+          result.metrics[self.protocol][self.metric],
+        )
         for label, result in self.results.items()
       },
       self.metric,
+      x_axis=x_axis,
     )
     axis.set_title(f"protocol {self.protocol}", fontsize=10)
     return axis
@@ -310,6 +324,53 @@ class Comparison:
       }
       out.append(row)
     return out
+
+  def __repr__(self) -> str:
+    labels = ", ".join(line.label for line in self.lines)
+    return (
+      f"<Comparison of {len(self.lines)} run(s), {labels}: {self.score} "
+      f"{self.metric} of protocol {self.protocol}, {len(self.pairs)} pair(s)>"
+    )
+
+  def _repr_html_(self) -> str:
+    """A table of the runs, for notebooks."""
+    share = metrics.metric(self.metric).share
+
+    def number(estimate: Estimate) -> str:
+      scale = 100 if share else 1
+      text = f"{scale * estimate.mean:.4g}"
+      return (
+        text if np.isnan(estimate.ci95) else f"{text} ± {scale * estimate.ci95:.2g}"
+      )
+
+    pairs = {pair.label: pair for pair in self.pairs}
+    unit = ", %" * share
+    rows = [
+      ["run", "seeds", f"{self.score} {self.metric}{unit}", "difference", "p (Holm)"]
+    ]
+    for line in self.lines:
+      pair = pairs.get(line.label)
+      rows.append(
+        [
+          line.label,
+          str(len(line.result.seeds)),
+          number(line.scores[self.score]),
+          f"{number(pair.difference)} to {pair.baseline}" if pair else "",
+          f"{pair.holm:.2g}" if pair and not np.isnan(pair.holm) else "",
+        ]
+      )
+    cells = [
+      "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+      for row in rows
+    ]
+    return f"<table>{''.join(cells)}</table>"
+
+
+def rows_with_costs(result: RunResult) -> list[tables.Row]:
+  """The rows of metrics.csv, with costs of other tables (``tables.with_costs``)."""
+  records = result.records
+  rounds, timing = records.tables["rounds"], records.tables["timing"]
+  return tables.with_costs(records.rows, rounds, timing, records.cohort)
 
 
 #: Suffixes of pictures.
