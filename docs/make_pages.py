@@ -6,6 +6,7 @@
 docs/_extensions/registry_pages.py makes the parts.
 """
 
+import os
 import pathlib
 import sys
 
@@ -19,11 +20,10 @@ COMMAND = "python docs/make_pages.py"
 
 def changed_pages():
   """Yields (path, text) of the pages whose generated parts are not up to date."""
-  for path in sorted(DOCS.rglob("*.md")):
+  for path in [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]:
     text = path.read_text("utf-8")
-    new = registry_pages.with_generated(
-      text, path.relative_to(DOCS).with_suffix("").as_posix()
-    )
+    page = os.path.relpath(path.with_suffix(""), DOCS)
+    new = registry_pages.with_generated(text, page.replace(os.sep, "/"))
     if new != text:
       yield path, new
 

@@ -8,7 +8,8 @@ without a build. ``python docs/make_pages.py`` writes them, and a test compares:
   generated: methods FAMILY  a table of the methods of a family, linked
   generated: options         all options of `fa.federate` and `fa.run`, each an anchor
   generated: names           the public names above, what they are, where they are
-  generated: contents        the pages of the tree of contents above, linked
+  generated: contents        the pages of the trees of contents of a page, linked
+  generated: comparison      the evidence of docs/comparison.csv; in README its cells
 
 Sphinx reads the same text with three differences: it reads what stands in a comment
 ``<!-- sphinx ... -->``, it has its own lists in the place of the last two, and it
@@ -46,6 +47,7 @@ from fedjax_alg.runs.options import RunOptions
 DOCS = pathlib.Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
 CURVES = DOCS / "methods" / "curves.csv"
+COMPARISON = DOCS / "comparison.csv"
 
 #: Options that many methods have: (their dataclass, what they are, its page).
 #: They are hyper-parameters or options of the exchange.
@@ -408,6 +410,52 @@ def names_table(names):
   return lines
 
 
+def comparison_rows():
+  """The cells of the comparison with other libraries, with their evidence."""
+  with COMPARISON.open(encoding="utf-8", newline="") as file:
+    return list(csv.DictReader(file))
+
+
+def comparison_table():
+  """The cells of the comparison: a row a property, a column a library."""
+  rows = comparison_rows()
+  versions = {row["library"]: row["version"].rpartition(" ")[2] for row in rows[::-1]}
+  libraries = list(dict.fromkeys(row["library"] for row in rows))
+  cells = {(row["property"], row["library"]): row["cell"] for row in rows}
+  return [
+    "| | fedjax_alg | "
+    + " | ".join(f"{of} {versions[of]}" for of in libraries[1:])
+    + " |",
+    "|---" * (len(libraries) + 1) + "|",
+    *(
+      f"| {name} | " + " | ".join(cells.get((name, of), "") for of in libraries) + " |"
+      for name in dict.fromkeys(row["property"] for row in rows)
+    ),
+  ]
+
+
+def evidence_tables():
+  """The evidence of every cell of the comparison, a table a property."""
+  lines = []
+  for name in dict.fromkeys(row["property"] for row in comparison_rows()):
+    lines += ["", f"## {name[0].upper()}{name[1:]}", ""]
+    lines += ["| library | cell | version | where | shown by |", "|---" * 5 + "|"]
+    for row in comparison_rows():
+      if row["property"] == name:
+        where = row["where"]
+        if row["library"] == "fedjax_alg":
+          where = (
+            f"[{where.removeprefix('docs/')}]({where.removeprefix('docs/')})"
+            if where.startswith("docs/")
+            else f"`{where}`"
+          )
+        lines.append(
+          f"| {row['library']} | {row['cell']} | {row['version']} | {_cell(where)} | "
+          f"{_cell(row['shown by'])} |"
+        )
+  return lines[1:]
+
+
 #: A generated part of a page: what it is, and its text.
 GENERATED = re.compile(
   r"<!-- generated: (?P<what>[^\n]+?) -->\n(?P<text>.*?)<!-- end of generated -->\n?",
@@ -441,6 +489,8 @@ def part_of(what, page, above):
     return options_page()
   if kind == "contents":
     return contents(page)
+  if kind == "comparison":
+    return comparison_table() if page == "../README" else evidence_tables()
   if kind == "names":
     return names_table(
       re.findall(r"^   (\w+)$", above.rpartition("autosummary")[2], re.M)

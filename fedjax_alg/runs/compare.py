@@ -326,23 +326,25 @@ class Comparison:
     return out
 
   def __repr__(self) -> str:
-    labels = ", ".join(line.label for line in self.lines)
     return (
-      f"<Comparison of {len(self.lines)} run(s), {labels}: {self.score} "
-      f"{self.metric} of protocol {self.protocol}, {len(self.pairs)} pair(s)>"
+      f"<Comparison of {len(self.lines)} run(s) in {len(self.pairs)} pair(s): "
+      f"{self.score} {self.metric} of protocol {self.protocol}>"
     )
+
+  def __str__(self) -> str:
+    """A line for each pair: the difference with its 95 % interval, and Holm's p."""
+    scale, unit = (100, " points") if metrics.metric(self.metric).share else (1, "")
+    lines = [
+      f"{pair.label} - {pair.baseline}: {_as_words(pair.difference, scale, '+')}{unit} "
+      f"of {self.metric}, p = {pair.holm:.2g}"
+      for pair in self.pairs
+    ]
+    return "\n".join(lines) or repr(self)
 
   def _repr_html_(self) -> str:
     """A table of the runs, for notebooks."""
     share = metrics.metric(self.metric).share
-
-    def number(estimate: Estimate) -> str:
-      scale = 100 if share else 1
-      text = f"{scale * estimate.mean:.4g}"
-      return (
-        text if np.isnan(estimate.ci95) else f"{text} ± {scale * estimate.ci95:.2g}"
-      )
-
+    scale = 100 if share else 1
     pairs = {pair.label: pair for pair in self.pairs}
     unit = ", %" * share
     rows = [
@@ -354,8 +356,10 @@ class Comparison:
         [
           line.label,
           str(len(line.result.seeds)),
-          number(line.scores[self.score]),
-          f"{number(pair.difference)} to {pair.baseline}" if pair else "",
+          _as_words(line.scores[self.score], scale),
+          f"{_as_words(pair.difference, scale, '+')} to {pair.baseline}"
+          if pair
+          else "",
           f"{pair.holm:.2g}" if pair and not np.isnan(pair.holm) else "",
         ]
       )
@@ -364,6 +368,15 @@ class Comparison:
       for row in rows
     ]
     return f"<table>{''.join(cells)}</table>"
+
+
+def _as_words(estimate: Estimate, scale: float = 1, sign: str = "-") -> str:
+  """A mean with its interval, which has two digits, in a unit of 1 / ``scale``."""
+  mean, half = scale * estimate.mean, scale * estimate.ci95
+  if not (np.isfinite(half) and half > 0):
+    return f"{mean:{sign}.4g}"
+  decimals = max(0, 1 - int(np.floor(np.log10(half))))
+  return f"{mean:{sign}.{decimals}f} +- {half:.{decimals}f}"
 
 
 def rows_with_costs(result: RunResult) -> list[tables.Row]:

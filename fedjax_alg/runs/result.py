@@ -191,7 +191,7 @@ class RunResult:
   def history(self) -> dict[str, np.ndarray]:
     """name -> [N, R], the cost and the server's report of every round.
 
-    Costs are those of one participant, so multiply them by the participants of the
+    A cost is for one participant, so multiply it by the number of participants in the
     round for its total: "floats_down" and "floats_up" in floats, "bytes_down" and
     "bytes_up" in bytes (down is from the server to the participant),
     "exchanges", "example_gradients" (gradients of single examples), "client_flops"

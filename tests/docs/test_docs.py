@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from scipy import stats
 import yaml
 
 from experiments import check, compare, run
@@ -34,6 +35,7 @@ from fedjax_alg.data import PARTITIONS, is_tfds, options
 from fedjax_alg.hparams import fields_by_group
 from fedjax_alg.rounds import one_model
 from fedjax_alg.runs import api
+from fedjax_alg.runs import compare as compare_lib
 from fedjax_alg.runs.options import RunOptions
 from tests import made_runs
 from tests.contract import test_parameter_roles
@@ -546,7 +548,7 @@ def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   text = (ROOT / "README.md").read_text("utf-8")
   (documented,) = re.findall(r"```text\n(.*?)```", text, re.S)
-  run_blocks("readme", text)
+  names = run_blocks("readme", text)
   printed = capsys.readouterr().out
   number = r"\d+\.\d+"
   assert re.sub(number, "x", printed) == re.sub(number, "x", documented)
@@ -555,6 +557,90 @@ def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
     atol=0.02,
     rtol=0.05,
   )
+  # The sentences below it: which rates are chosen, and that five partitions mislead.
+  rates = {
+    name: sweep.best().setting["client_lr"] for name, sweep in names["sweeps"].items()
+  }
+  words = "Held-out clients choose {scaffold:g} for it and {fedavg:g} for FedAvg"
+  assert words.format(**rates) in text
+  (pair,) = names["tuned"].pairs
+  assert len(pair.difference.values) == 10 and "over ten partitions" in text
+  first = compare_lib.estimate_mean(pair.difference.values[:5])
+  _, p = compare_lib.paired_t(first.values)
+  for mean, half, p in ((*first[:2], p), (*pair.difference[:2], pair.p)):
+    assert mean < 0  # FedAvg is better
+    assert f"{-100 * mean:.1f} +- {100 * half:.1f} points" in page_of("compare")
+    assert f"p = {p:.2g}" in page_of("compare")
+  deviation = np.std(pair.difference.values, ddof=1)
+  assert f" {fedjax_alg.sample_size(0.01, deviation)} partitions" in page_of("compare")
+  # The picture is drawn by the public call.
+  figure = run_path(ROOT / "docs" / "readme_picture.py", "picture").draw(names)
+  assert [len(axis.lines) for axis in figure.axes] == [2, 2]
+  plt.close(figure)
+
+
+@pytest.mark.fast
+def test_the_numbers_of_pairs_on_the_page_are_computed():
+  rows = re.findall(
+    r"^\| ([\d.]+) \| (\d+) \| (\d+) \|$",
+    page_of("compare").partition("## How many seeds")[2].partition("\n## ")[0],
+    re.M,
+  )
+  assert len(rows) == 5
+  for effect, *pairs in rows:
+    for number, power in zip(pairs, (0.8, 0.9), strict=True):
+      assert fedjax_alg.sample_size(float(effect), 1.0, power=power) == int(number)
+  # "0.6 to 2.9 times": the interval of a deviation of five normal numbers.
+  ratios = np.sqrt(4 / stats.chi2.ppf([0.975, 0.025], 4))
+  assert "{:.1f} to {:.1f} times".format(*ratios) in page_of("compare")
+
+
+@pytest.mark.fast
+def test_every_cell_of_the_comparison_has_its_evidence(make_pages):
+  """README compares five libraries; each cell says where it can be seen."""
+  rows = make_pages.registry_pages.comparison_rows()
+  libraries = {row["library"] for row in rows}
+  assert len(libraries) == 5
+  for name in {row["property"] for row in rows}:
+    of = [row["library"] for row in rows if row["property"] == name]
+    assert sorted(of) == sorted(libraries), name
+  readme = (ROOT / "README.md").read_text("utf-8")
+  table = "\n".join(make_pages.registry_pages.comparison_table())
+  assert table in readme
+  page = page_of("comparison")
+  for row in rows:
+    assert all(row.values()) and None not in row, row
+    where = row["where"]
+    if row["library"] != "fedjax_alg":
+      assert row["version"] in page.partition("<!--")[0], row  # in the list of versions
+    elif "::" in where:
+      file, test = where.split("::")
+      assert re.search(rf"^def {test}\(", (ROOT / file).read_text("utf-8"), re.M), where
+    else:
+      assert (ROOT / where).is_file(), where
+  assert {row["version"] for row in rows if row["library"] == "fedjax_alg"} == {
+    fedjax_alg.__version__
+  }
+
+
+@pytest.mark.fast
+def test_the_page_on_citing_has_the_entries_of_the_citation_file():
+  text = page_of("cite")
+  cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+  entries = re.findall(r"^@\w+\{(\w+),\n(.*?)^\}", text, re.M | re.S)
+  assert len(entries) == 1 + 4
+  plain = re.sub(r"[{}\\]", "", text)
+  assert f"version = {fedjax_alg.__version__}," in plain
+  assert f"The version is {fedjax_alg.__version__}." in text
+  assert cited["version"] == fedjax_alg.__version__
+  for (_, entry), reference in zip(entries[1:], cited["references"], strict=False):
+    assert " ".join(reference["title"].split()) in entry
+    for author in reference["authors"]:
+      assert f"{author['family-names']}, {author['given-names']}" in entry
+    if "year" in reference:
+      assert f"year    = {{{reference['year']}}}" in entry
+    if "doi" in reference:
+      assert reference["doi"] in entry
 
 
 def test_compare_page_runs(tmp_path, monkeypatch):
@@ -765,7 +851,8 @@ def test_methods_with_private_layers_are_counted_and_the_others_named():
 def test_the_readme_is_short_and_names_what_there_is():
   """A page to read in two minutes, with the papers and the methods by name."""
   text = (ROOT / "README.md").read_text("utf-8")
-  assert len([word for word in text.split() if re.search(r"\w", word)]) <= 900
+  read = re.sub(r"<!--.*?-->", "", text)  # comments are not shown
+  assert len([word for word in read.split() if re.search(r"\w", word)]) <= 900
   cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["references"]
   plain = text.replace(" FL ", " Federated Learning ")
   for reference in cited[:4]:

@@ -341,11 +341,13 @@ def test_a_comparison_is_a_line_and_in_a_notebook_a_table(load):
   comparison = fa.compare({"a<b": load(SCORES_A), "c": load(SCORES_B)})
   assert len(repr(comparison)) < 120 and "accuracy" in repr(comparison)
   table = comparison._repr_html_()
-  assert "<td>a&lt;b</td><td>3</td><td>80 ± 25</td><td></td>" in table
+  assert "<td>a&lt;b</td><td>3</td><td>80 +- 25</td><td></td>" in table
+  assert "<td>+6.3 +- 8.0 to a&lt;b</td>" in table
   (pair,) = comparison.pairs
-  assert f"{100 * pair.difference.mean:.4g} ± " in table and "to a&lt;b" in table
-  alone = fa.compare({"a": load(SCORES_A[:1])})._repr_html_()
-  assert "<td>80</td>" in alone and "nan" not in alone
+  assert str(comparison) == f"c - a<b: +6.3 +- 8.0 points of accuracy, p = {pair.p:.2g}"
+  alone = fa.compare({"a": load(SCORES_A[:1])})
+  assert "<td>80</td>" in alone._repr_html_() and "nan" not in alone._repr_html_()
+  assert str(alone) == repr(alone)
 
 
 def test_the_flags_that_differ_are_those_that_are_read(tmp_path):
