@@ -15,6 +15,8 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
+import subprocess
 import symtable
 from unittest import mock
 
@@ -566,8 +568,8 @@ def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
   (pair,) = names["tuned"].pairs
   assert len(pair.difference.values) == 10 and "over ten partitions" in text
   first = compare_lib.estimate_mean(pair.difference.values[:5])
-  _, p = compare_lib.paired_t(first.values)
-  for mean, half, p in ((*first[:2], p), (*pair.difference[:2], pair.p)):
+  _, p_of_five = compare_lib.paired_t(first.values)
+  for mean, half, p in ((*first[:2], p_of_five), (*pair.difference[:2], pair.p)):
     assert mean < 0  # FedAvg is better
     assert f"{-100 * mean:.1f} +- {100 * half:.1f} points" in page_of("compare")
     assert f"p = {p:.2g}" in page_of("compare")
@@ -1051,6 +1053,19 @@ def test_what_people_search_for_leads_to_its_page():
   assert right == 26
   entries = [word for page in words.WORDS for word in words.words_of(page)]
   assert len(entries) == len(set(entries))  # else two pages are first
+  # No entry is written for the searches that measure: these were there before.
+  issues = words.issue_queries()
+  assert len(issues) == 50
+  assert {query.lower() for query in issues} & set(entries) == {
+    "checkpoint",
+    "early stopping",
+    "krum",
+    "out of memory",
+    "results",
+  }
+  for pages in issues.values():
+    for page in pages:
+      assert list((ROOT / "docs").glob(f"{page}.[im]*")), page
   for page in words.WORDS:
     assert any((ROOT / "docs" / f"{page}{end}").exists() for end in (".md", ".ipynb"))
 
@@ -1062,28 +1077,65 @@ def test_guides_are_found_before_results_and_the_changelog():
   scorer = measure.read_scorer(
     (ROOT / "docs" / "_css" / "scorer.js").read_text("utf-8")
   )
-  names = [
-    "changelog",
-    "architecture",
-    "results/claims",
-    "late",
-    "methods/fedbuff",
-    "data",
-  ]
+  rank = measure.read_rank(
+    (ROOT / "docs" / "_css" / "search_rank.js").read_text("utf-8")
+  )
+  priors, about_results, constants = rank
+  assert len(priors) > 10 and "result" in about_results
+  assert set(constants) == {"saturation", "length", "part", "title"}
+  titles = {
+    "changelog": "changes",
+    "architecture": "rooms",
+    "results/claims": "claims",
+    "late": "late clients",
+    "methods/fedbuff": "fedbuff",
+    "data": "data",
+  }
+  names = list(titles)
+  # Each text has both words as often.
+  counts = {"late": 5, "straggler": 5}
+  table = {}
+  for place, (page, title) in enumerate(titles.items()):
+    text = counts if page != "data" else {"data": 5}
+    heads = {"late": 1} if page == "late" else {}
+    for stem, number in dict(text).items():
+      table.setdefault(stem, {})[place] = (
+        number + 6 * heads.get(stem, 0) + 16 * (stem in title.split())
+      )
   index = {
     "docnames": names,
-    "titles": ["Changes", "Late rounds", "Claims", "Late clients", "FedBuff", "Data"],
-    "alltitles": {"Late clients": [[3, None]], "Late rounds": [[1, None]]},
+    "titles": ["Changes", "Rooms", "Claims", "Late clients", "FedBuff", "Data"],
+    "alltitles": {"Late clients": [[3, None]]},
     "indexentries": {"stragglers": [[5, "data", True]]},
     "objects": {},
-    "terms": {"late": [0, 1, 2, 3, 4], "straggler": [0, 1, 2, 3, 4]},
-    "titleterms": {"late": [1, 3]},
+    "texts": {
+      "counts": table,
+      "lengths": dict.fromkeys(names, 100),
+      "titles": {page: title.split() for page, title in titles.items()},
+    },
   }
 
   def first(query):
-    results = measure.search(index, scorer, lambda word: word.rstrip("s"), query)
+    def stems(parts):
+      return [part.rstrip("s") for part in parts]
+
+    results = measure.search(index, scorer, rank, stems, query)
     return list(dict.fromkeys(page for page, _ in results))
 
   assert first("late") == [names[i] for i in (3, 4, 1, 2, 0)]
   assert first("stragglers")[:2] == ["data", "late"]
+  # Results are lowered only for those who do not look for them.
+  assert first("stragglers claims")[0] == "results/claims"
   assert first("nothing") == []
+  # The browser has the same scores.
+  if shutil.which("node"):
+    script = (ROOT / "docs" / "_css" / "search_rank.js").read_text("utf-8")
+    script += "console.log(JSON.stringify(rankTexts(['late', 'stragg'])))"
+    scores = subprocess.run(
+      ["node", "-e", f"const SEARCH_COUNTS = {json.dumps(index['texts'])};\n{script}"],
+      capture_output=True,
+      check=True,
+      text=True,
+    ).stdout
+    ours = dict(measure._texts(index["texts"], rank, ["late", "stragg"]))
+    assert json.loads(scores) == pytest.approx(ours)
