@@ -134,8 +134,9 @@ def matches(query):
   return dict(sorted(scores.items(), key=lambda item: -item[1]))
 
 
-#: How often a word counts that is in a heading, in the title, in WORDS.
-HEADING, TITLE, LISTED = 6, 16, 20
+#: How often a word counts besides: in bold or the first cell of a row, in a heading,
+#: in the title, in WORDS.
+LEAD, HEADING, TITLE, LISTED = 0.5, 6, 16, 20
 
 
 def issue_queries():
@@ -166,12 +167,16 @@ def _language():
   return SearchEnglish({})
 
 
+@functools.cache
+def _stem(word):
+  return _language().stem(word.lower()).lower()
+
+
 def stems(words):
   """The stems of words, without those that are too frequent to be searched for."""
-  language = _language()
   for word in words:
-    stem = language.stem(word.lower()).lower()
-    if language.word_filter(stem) and not word.isdigit():
+    stem = _stem(word)
+    if _language().word_filter(stem) and not word.isdigit():
       yield stem
 
 
@@ -182,7 +187,13 @@ def _counts(app):
   return app.env.search_counts
 
 
-def _count(app, doctree):
+def count_words(doctree):
+  """Counts the stems of a page.
+
+  Returns:
+    Its words, those in bold and in the first cell of a row (which say what the
+    following is about), those of its headings, and the different stems of its title.
+  """
   from docutils import nodes
   from sphinx import search
 
@@ -190,12 +201,21 @@ def _count(app, doctree):
   search._feed_visit_nodes(
     doctree, word_store=store, split=language.split, language="en"
   )
+  leads = [row.next_node(nodes.entry) for row in doctree.findall(nodes.row)]
+  leads += doctree.findall(nodes.strong)
+  lead_words = [word for node in leads for word in language.split(node.astext())]
   title = next(doctree.findall(nodes.title), None)
-  _counts(app)[app.env.current_document.docname] = (
-    collections.Counter(stems(split_words(store.words))),
-    collections.Counter(stems(split_words(store.title_words))),
+  return (
+    *(
+      collections.Counter(stems(split_words(words)))
+      for words in (store.words, lead_words, store.title_words)
+    ),
     list(dict.fromkeys(stems(language.split(title.astext() if title else "")))),
   )
+
+
+def _count(app, doctree):
+  _counts(app)[app.env.current_document.docname] = count_words(doctree)
 
 
 def _forget(app, env, page):
@@ -210,18 +230,20 @@ def _merge(app, env, pages, other):
       _counts(app)[page] = other.search_counts[page]
 
 
-def numbers_of(page, words, headings, title):
+def numbers_of(page, words, leads, headings, title):
   """stem -> how much a page is about it.
 
   Args:
     page: its name.
     words: stem -> how often it is in the text.
+    leads: stem -> how often it is in bold or in the first cell of a row.
     headings: stem -> how often it is in a heading.
     title: the stems of the title.
   """
   numbers = collections.Counter(words)
-  for stem, count in headings.items():
-    numbers[stem] += HEADING * count
+  for weight, of in ((LEAD, leads), (HEADING, headings)):
+    for stem, count in of.items():
+      numbers[stem] += weight * count
   listed = stems(word for entry in words_of(page) for word in re.findall(r"\w+", entry))
   for stem in dict.fromkeys(title):
     numbers[stem] += TITLE
@@ -245,7 +267,7 @@ def search_counts(counts):
   return {
     "counts": dict(sorted(table.items())),
     "lengths": {page: sum(counts[page][0].values()) for page in pages},
-    "titles": {page: counts[page][2] for page in pages},
+    "titles": {page: counts[page][-1] for page in pages},
   }
 
 

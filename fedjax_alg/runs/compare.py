@@ -301,7 +301,13 @@ class Comparison:
     return place
 
   def rows(self) -> list[dict[str, Any]]:
-    """Returns one flat dictionary per run, for example for ``pandas.DataFrame``."""
+    """Returns one flat dictionary per run, for example for ``pandas.DataFrame``.
+
+    Its keys are "run" and "seeds"; each name of ``SCORES`` and ``COSTS``, a mean, and
+    with "_ci95" its half-width; for a target such as 0.8 "reached_0.8", the number of
+    seeds that reach it, and the costs until then, "round_to_0.8" and the others of
+    ``COSTS``; and "difference", "difference_ci95", "p", "p_holm" and "baseline".
+    """
     pairs = {pair.label: pair for pair in self.pairs}
     out = []
     for line in self.lines:
