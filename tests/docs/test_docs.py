@@ -582,6 +582,26 @@ def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.fast
+def test_the_readme_has_the_speeds_of_its_page():
+  """Each number of the first reason is a line of docs/speed.md."""
+  readme, speed = (ROOT / "README.md").read_text("utf-8"), page_of("speed")
+  (step,) = re.findall(r"takes ([\d.]+) microseconds a local step", speed)
+  (ratio,) = re.findall(r": ([\d.]+) times as long \(pairs", speed)
+  softmax, cnn = re.findall(
+    r"^\| against FedJAX\b.*?: ([\d.]+) times faster", speed, re.M
+  )
+  assert (
+    f"takes {step} microseconds on two CPU cores. FedJAX takes {float(ratio):g} times "
+    f"as long (on an H200 {softmax} times; a CNN there {cnn})"
+  ) in readme
+  ((one, six),) = re.findall(
+    r"needs (\d+) s of CPU time, six `experiments.run` need (\d+) s", speed
+  )
+  assert round(int(six) / int(one)) == 6
+  assert "A sweep of six learning rates costs a sixth of six runs" in readme
+
+
+@pytest.mark.fast
 def test_the_numbers_of_pairs_on_the_page_are_computed():
   rows = re.findall(
     r"^\| ([\d.]+) \| (\d+) \| (\d+) \|$",
