@@ -36,6 +36,7 @@ from fedjax_alg.runs.dry_run import DryRun, dry_run
 from fedjax_alg.runs.gradient_tuning import GradientTuning, tune_by_gradient
 from fedjax_alg.runs.hypergradient import Hypergradient, hypergradient
 from fedjax_alg.runs.play import NonFiniteError, Step
+from fedjax_alg.runs.power import sample_size
 from fedjax_alg.runs.progress import progress_bar
 from fedjax_alg.runs.ranks import Ranking, rank
 from fedjax_alg.runs.result import RunResult, load_run
@@ -94,6 +95,7 @@ __all__ = [
   "rank",
   "run",
   "run_all",
+  "sample_size",
   "start",
   "steps",
   "sweep",

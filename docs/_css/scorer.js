@@ -1,18 +1,20 @@
-// Guides come before the pages of methods, these before results, the architecture
-// and the changelog, and last the pages of modules, whose titles are names of files.
+// Scores of what is no text: titles, entries of the index and names of the API.
+// Texts are ranked by search_rank.js. Guides come before the pages of methods, these
+// before the rest, and last the pages of modules, whose titles are names of files.
 const LOWERED = [
   ["_api/", 5],
   ["_", 30],
   ["changelog", 25],
   ["architecture", 20],
-  ["results/", 20],
-  ["papers/", 15],
+  ["papers/", 10],
+  ["results/", 10],
   ["checked", 10],
   ["options", 4],
   ["methods/", 2],
 ];
 Scorer = {
   score: (result) => {
+    if (result[6] === "text") return result[4];
     const lowered = LOWERED.find(([start]) => result[0].startsWith(start));
     return result[4] - (lowered ? lowered[1] : 0);
   },

@@ -1,16 +1,27 @@
-"""Parts of pages that are made of the registry and of the options.
+"""Parts of pages that are made of the registry, the options and the package.
 
-Three directives, whose text is Markdown like that of the pages:
+They stand in the pages as Markdown, between two comments, so that they can be read
+without a build. ``python docs/make_pages.py`` writes them, and a test compares:
 
-  {registered} NAME what the registry knows of a method: its own
-                    hyper-parameters, what a round costs, how to run it
-  {methods} FAMILY  a table of the methods of a family, linked
-  {options}         all options of `fa.federate` and `fa.run`, each an anchor
+  generated: method NAME     what the registry knows of a method: its own
+                             hyper-parameters, what a round costs, how to run it
+  generated: methods FAMILY  a table of the methods of a family, linked
+  generated: options         all options of `fa.federate` and `fa.run`, each an anchor
+  generated: names           the public names above, what they are, where they are
+  generated: contents        the pages of the trees of contents of a page, linked
+  generated: comparison      the evidence of docs/comparison.csv; in README its cells
+
+Sphinx reads the same text with three differences: it reads what stands in a comment
+``<!-- sphinx ... -->``, it has its own lists in the place of the last two, and it
+links a module to its page instead of its file.
 """
 
 import csv
 import dataclasses
 import functools
+import inspect
+import json
+import os
 import pathlib
 import re
 
@@ -18,9 +29,9 @@ import method_costs
 import method_examples
 import method_papers
 import numpy as np
-from sphinx.util.docutils import SphinxDirective
 
 from experiments.cli import presets
+import fedjax_alg
 from fedjax_alg import registry
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
@@ -36,6 +47,7 @@ from fedjax_alg.runs.options import RunOptions
 DOCS = pathlib.Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
 CURVES = DOCS / "methods" / "curves.csv"
+COMPARISON = DOCS / "comparison.csv"
 
 #: Options that many methods have: (their dataclass, what they are, its page).
 #: They are hyper-parameters or options of the exchange.
@@ -128,6 +140,7 @@ def method_page(name):
   curve = _curve(name)
   if curve:
     lines += [
+      "<!-- sphinx",
       "## At a glance",
       "",
       "```{figure} ../_static/methods/" + name + ".svg",
@@ -139,6 +152,7 @@ def method_page(name):
       f"accuracy by the protocol `{curve['protocol']}`). "
       "The bands are 95 % intervals over the seeds.",
       "```",
+      "-->",
       "",
     ]
   lines += [
@@ -169,7 +183,8 @@ def method_page(name):
     "## Where it is",
     "",
     f"- Paper: {method_papers.link(name)}.",
-    f"- Code: {{py:mod}}`fedjax_alg.algorithms.{module}`.",
+    f"- Code: [`fedjax_alg.algorithms.{module}`]"
+    f"(../../fedjax_alg/algorithms/{module}.py).",
   ]
   test = ROOT / "tests" / "algorithms" / f"test_{module}.py"
   if test.exists():
@@ -329,38 +344,197 @@ def _draw(app):
     pyplot.close(figure)
 
 
-class _Generated(SphinxDirective):
-  """A directive whose Markdown is made by a function."""
+def _title(page):
+  """The title of a page in the folder of the pages, by its name without a suffix."""
+  path = DOCS / f"{page}.ipynb"
+  if path.exists():
+    text = "".join(json.loads(path.read_text("utf-8"))["cells"][0]["source"])
+  else:
+    text = (DOCS / f"{page}.md").read_text("utf-8")
+  return re.search(r"^# (.*)$", text, re.M)[1]
 
-  optional_arguments = 1
 
-  def lines(self):
-    raise NotImplementedError
-
-  def run(self):
-    return self.parse_text_to_nodes(
-      "\n".join(self.lines()), allow_section_headings=True
+def _trees(text, folder):
+  """(options, pages) of the trees of contents in a page's text."""
+  for tree in re.findall(r"```\{toctree\}\n(.*?)```", text, re.S):
+    lines = [line for line in tree.splitlines() if line]
+    yield (
+      dict(re.findall(r"^:(\w+): ?(.*)$", tree, re.M)),
+      [os.path.normpath(folder / line) for line in lines if line[0] != ":"],
     )
 
 
-class Method(_Generated):
-  def lines(self):
-    return method_page(self.arguments[0])
+def contents(page):
+  """Lists of links to the pages in the trees of contents of a page, and below."""
+  lines = []
+
+  def add(name, depth):
+    path = DOCS / f"{name}.md"
+    path = path if path.exists() else path.with_suffix(".ipynb")
+    if "*" in name or not path.exists():  # many, or made by the build
+      return
+    target = path.relative_to((DOCS / page).parent).as_posix()
+    lines.append(f"{'  ' * depth}- [{_title(name)}]({target})")
+    if path.suffix == ".md":
+      text = path.read_text("utf-8")
+      for _, pages in _trees(text, pathlib.Path(name).parent):
+        for below in pages:
+          add(below, depth + 1)
+
+  folder = pathlib.Path(page).parent
+  for options, pages in _trees((DOCS / f"{page}.md").read_text("utf-8"), folder):
+    lines += ["", f"**{options['caption']}**", ""]
+    for name in pages:
+      add(name, 0)
+  return lines[1:]
 
 
-class Methods(_Generated):
-  def lines(self):
-    return methods_table(self.arguments[0])
+def _first_sentence(value):
+  """The first sentence of a docstring."""
+  text = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+  return re.split(r"(?<=\.) (?=[A-Z])", text.replace("``", "`"))[0]
 
 
-class Options(_Generated):
-  def lines(self):
+def names_table(names):
+  """A table of public names, linked to the files that define them."""
+  lines = ["| name | what it is |", "|---|---|"]
+  for name in names:
+    value = getattr(fedjax_alg, name)
+    words = value if inspect.isroutine(value) or inspect.isclass(value) else type(value)
+    path = words.__module__.replace(".", "/") + ".py"
+    if (ROOT / path).exists():
+      link = f"[`fa.{name}`](../{path})"
+    else:
+      link = f"[`fa.{name}`](../{path.removesuffix('.py')}/__init__.py)"
+    lines.append(f"| {link} | {_cell(_first_sentence(words))} |")
+  return lines
+
+
+def comparison_rows():
+  """The cells of the comparison with other libraries, with their evidence."""
+  with COMPARISON.open(encoding="utf-8", newline="") as file:
+    return list(csv.DictReader(file))
+
+
+def comparison_table():
+  """The cells of the comparison: a row a property, a column a library."""
+  rows = comparison_rows()
+  versions = {row["library"]: row["version"].rpartition(" ")[2] for row in rows[::-1]}
+  libraries = list(dict.fromkeys(row["library"] for row in rows))
+  cells = {(row["property"], row["library"]): row["cell"] for row in rows}
+  return [
+    "| | fedjax_alg | "
+    + " | ".join(f"{of} {versions[of]}" for of in libraries[1:])
+    + " |",
+    "|---" * (len(libraries) + 1) + "|",
+    *(
+      f"| {name} | " + " | ".join(cells.get((name, of), "") for of in libraries) + " |"
+      for name in dict.fromkeys(row["property"] for row in rows)
+    ),
+  ]
+
+
+def evidence_tables():
+  """The evidence of every cell of the comparison, a table a property."""
+  lines = []
+  for name in dict.fromkeys(row["property"] for row in comparison_rows()):
+    lines += ["", f"## {name[0].upper()}{name[1:]}", ""]
+    lines += ["| library | cell | version | where | shown by |", "|---" * 5 + "|"]
+    for row in comparison_rows():
+      if row["property"] == name:
+        where = row["where"]
+        if row["library"] == "fedjax_alg":
+          where = (
+            f"[{where.removeprefix('docs/')}]({where.removeprefix('docs/')})"
+            if where.startswith("docs/")
+            else f"`{where}`"
+          )
+        lines.append(
+          f"| {row['library']} | {row['cell']} | {row['version']} | {_cell(where)} | "
+          f"{_cell(row['shown by'])} |"
+        )
+  return lines[1:]
+
+
+#: A generated part of a page: what it is, and its text.
+GENERATED = re.compile(
+  r"<!-- generated: (?P<what>[^\n]+?) -->\n(?P<text>.*?)<!-- end of generated -->\n?",
+  re.S,
+)
+#: What only Sphinx reads.
+_FOR_SPHINX = re.compile(r"<!-- sphinx\n(.*?)-->", re.S)
+#: The terms of the glossary, each a paragraph, which Sphinx has as definitions.
+_GLOSSARY = re.compile(r"<!-- glossary -->\n(.*?)<!-- end of glossary -->\n", re.S)
+#: Parts in the place of which Sphinx has lists of its own.
+_REPLACED = ("names", "contents")
+
+
+def part_of(what, page, above):
+  """Makes a generated part of a page.
+
+  Args:
+    what: what its first comment says, for example "methods one".
+    page: name of the page, without a suffix.
+    above: the text of the page above the part.
+
+  Returns:
+    The lines.
+  """
+  kind, _, argument = what.partition(" ")
+  if kind == "method":
+    return method_page(argument)
+  if kind == "methods":
+    return methods_table(argument)
+  if kind == "options":
     return options_page()
+  if kind == "contents":
+    return contents(page)
+  if kind == "comparison":
+    return comparison_table() if page == "../README" else evidence_tables()
+  if kind == "names":
+    return names_table(
+      re.findall(r"^   (\w+)$", above.rpartition("autosummary")[2], re.M)
+    )
+  raise ValueError(f"{page}: nothing is called {what}")
+
+
+def with_generated(text, page):
+  """Returns the text of a page with its generated parts made again."""
+
+  def make(match):
+    lines = "\n".join(part_of(match["what"], page, text[: match.start()])).strip("\n")
+    return (
+      f"<!-- generated: {match['what']} -->\n\n{lines}\n\n<!-- end of generated -->\n"
+    )
+
+  return GENERATED.sub(make, text)
+
+
+def _glossary(match):
+  terms = re.findall(r"^\*\*(.+?)\*\*: (.+)$", match[1], re.M)
+  return "\n\n".join(
+    ["```{glossary}", *(f"{term}\n  {words}" for term, words in terms), "```\n"]
+  ).replace("```{glossary}\n\n", "```{glossary}\n")
+
+
+def for_sphinx(text):
+  """Returns the text of a page as Sphinx has to read it."""
+  text = GENERATED.sub(
+    lambda match: "" if match["what"].split()[0] in _REPLACED else match["text"], text
+  )
+  text = _FOR_SPHINX.sub(r"\1", text)
+  text = _GLOSSARY.sub(_glossary, text)
+  return re.sub(
+    r"\[`([\w.]+)`\]\((?:\.\./)+fedjax_alg/[\w/]+\.py\)", r"{py:mod}`\1`", text
+  )
+
+
+def _read(app, page, source):
+  del app, page
+  source[0] = for_sphinx(source[0])
 
 
 def setup(app):
-  app.add_directive("registered", Method)
-  app.add_directive("methods", Methods)
-  app.add_directive("options", Options)
+  app.connect("source-read", _read)
   app.connect("builder-inited", _draw)
   return {"parallel_read_safe": True}

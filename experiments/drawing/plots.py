@@ -17,6 +17,7 @@ from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 from fedjax_alg.runs import pictures, texts
 from fedjax_alg.runs import styles as styles_lib
+from fedjax_alg.runs.pictures import X_AXES
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (after the backend)
@@ -26,19 +27,6 @@ from matplotlib.lines import Line2D  # noqa: E402
 from matplotlib.patches import Patch, Rectangle  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 
-#: --x_axis -> column of the rows, label of the axis.
-X_AXES = {
-  "rounds": ("round", "communication round"),
-  "floats": ("total_floats", "floats sent, all participants, both ways"),
-  "bytes": ("total_bytes", "bytes sent, all participants, both ways"),
-  "bytes_up": ("total_bytes_up", "bytes sent to the server, all participants"),
-  "example_gradients": (
-    "total_example_gradients",
-    "per-example gradients, all participants",
-  ),
-  "seconds": ("seconds", "seconds on this machine, without compiling"),
-  "simulated_s": ("simulated_s", "seconds on the simulated machines"),
-}
 #: From so many seconds on, an axis is in hours.
 _HOURS = 7200.0
 #: An axis of costs is logarithmic if a line ends at this share of the longest.

@@ -13,7 +13,6 @@ from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import one_line
 from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.records import tables
 from fedjax_alg.runs import texts
 from fedjax_alg.runs.compare import (
   Comparison,
@@ -21,6 +20,7 @@ from fedjax_alg.runs.compare import (
   Line,
   differing_options,
   option_table,
+  rows_with_costs,
 )
 from fedjax_alg.runs.result import RunResult
 
@@ -462,13 +462,6 @@ def latex(comparison: Comparison, command_line: str) -> str:
       out += [r"  \par\smallskip", rf"  {{\footnotesize {note}\par}}"]
     out.append(r"\end{table}")
   return "\n".join(out) + "\n"
-
-
-def rows_with_costs(result: RunResult) -> list[tables.Row]:
-  """The rows of metrics.csv, with costs of other tables (``tables.with_costs``)."""
-  records = result.records
-  rounds, timing = records.tables["rounds"], records.tables["timing"]
-  return tables.with_costs(records.rows, rounds, timing, records.cohort)
 
 
 def draw_comparison(

@@ -3,6 +3,7 @@
 import io
 import os
 import pathlib
+import warnings
 
 import numpy as np
 
@@ -176,6 +177,11 @@ def load_femnist(
   """
   if path is None:
     x, y = emnist_letters(data_dir, cache_dir)
+    warnings.warn(
+      f"dataset=femnist: ten letters dealt to {num_clients} clients, as in the FedProx "
+      "and FedGroup papers; LEAF's FEMNIST, 62 classes by writer, is dataset=leaf",
+      stacklevel=2,
+    )
     return femnist(x, y, kind, num_clients, seed)
   path = expand_path(path, "data_path")
   x, y = _letters_npz(path)

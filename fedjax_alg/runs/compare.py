@@ -7,6 +7,7 @@ pictures and pages from what ``compare`` returns.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import html
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -138,7 +139,7 @@ class PairedRuns(NamedTuple):
   baseline: str = ""  #: label of the run that it is compared with
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
   """A comparison of runs: their metrics, differences and costs.
 
@@ -250,7 +251,7 @@ class Comparison:
     ]
     return texts.latex_table(["run", *units], rows)
 
-  def plot(self, axis: Any = None) -> Any:
+  def plot(self, axis: Any = None, x_axis: str = "rounds") -> Any:
     """Draws the curves of all runs, means over seeds with 95 % bands.
 
     A run of one seed has no band. The band of a single evaluation is a bar. A method
@@ -259,20 +260,33 @@ class Comparison:
 
     Args:
       axis: axes of matplotlib; None makes a new figure.
+      x_axis: "rounds", or what the runs have cost until then, a mean over the seeds:
+        "bytes" that all participants and the server have sent, "bytes_up" only to the
+        server, "floats", "example_gradients", "seconds" on this machine without
+        compiling, or "simulated_s".
 
     Returns:
       The axes.
+
+    Raises:
+      OptionError: another ``x_axis``.
     """
     from fedjax_alg.runs import pictures  # few who import the library draw
 
+    check_one_of(f"`x_axis`={x_axis}", x_axis, tuple(pictures.X_AXES))
+    column, _ = pictures.X_AXES[x_axis]
     axis = pictures.new_axis(axis)
     pictures.draw_lines(
       axis,
       {
-        label: (result.rounds, result.metrics[self.protocol][self.metric])
+        label: (
+          summary_lib.by_seed(rows_with_costs(result), self.protocol, column).mean(0),
+          result.metrics[self.protocol][self.metric],
+        )
         for label, result in self.results.items()
       },
       self.metric,
+      x_axis=x_axis,
     )
     axis.set_title(f"protocol {self.protocol}", fontsize=10)
     return axis
@@ -312,7 +326,13 @@ class Comparison:
     return place
 
   def rows(self) -> list[dict[str, Any]]:
-    """Returns one flat dictionary per run, for example for ``pandas.DataFrame``."""
+    """Returns one flat dictionary per run, for example for ``pandas.DataFrame``.
+
+    Its keys are "run" and "seeds"; each name of ``SCORES`` and ``COSTS``, a mean, and
+    with "_ci95" its half-width; for a target such as 0.8 "reached_0.8", the number of
+    seeds that reach it, and the costs until then, "round_to_0.8" and the others of
+    ``COSTS``; and "difference", "difference_ci95", "p", "p_holm" and "baseline".
+    """
     pairs = {pair.label: pair for pair in self.pairs}
     out = []
     for line in self.lines:
@@ -335,6 +355,66 @@ class Comparison:
       }
       out.append(row)
     return out
+
+  def __repr__(self) -> str:
+    return (
+      f"<Comparison of {len(self.lines)} run(s) in {len(self.pairs)} pair(s): "
+      f"{self.score} {self.metric} of protocol {self.protocol}>"
+    )
+
+  def __str__(self) -> str:
+    """A line for each pair: the difference with its 95 % interval, and Holm's p."""
+    scale, unit = (100, " points") if metrics.metric(self.metric).share else (1, "")
+    lines = [
+      f"{pair.label} - {pair.baseline}: {_as_words(pair.difference, scale, '+')}{unit} "
+      f"of {self.metric}, p = {pair.holm:.2g}"
+      for pair in self.pairs
+    ]
+    return "\n".join(lines) or repr(self)
+
+  def _repr_html_(self) -> str:
+    """A table of the runs, for notebooks."""
+    share = metrics.metric(self.metric).share
+    scale = 100 if share else 1
+    pairs = {pair.label: pair for pair in self.pairs}
+    unit = ", %" * share
+    rows = [
+      ["run", "seeds", f"{self.score} {self.metric}{unit}", "difference", "p (Holm)"]
+    ]
+    for line in self.lines:
+      pair = pairs.get(line.label)
+      rows.append(
+        [
+          line.label,
+          str(len(line.result.seeds)),
+          _as_words(line.scores[self.score], scale),
+          f"{_as_words(pair.difference, scale, '+')} to {pair.baseline}"
+          if pair
+          else "",
+          f"{pair.holm:.2g}" if pair and not np.isnan(pair.holm) else "",
+        ]
+      )
+    cells = [
+      "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+      for row in rows
+    ]
+    return f"<table>{''.join(cells)}</table>"
+
+
+def _as_words(estimate: Estimate, scale: float = 1, sign: str = "-") -> str:
+  """A mean with its interval, which has two digits, in a unit of 1 / ``scale``."""
+  mean, half = scale * estimate.mean, scale * estimate.ci95
+  if not (np.isfinite(half) and half > 0):
+    return f"{mean:{sign}.4g}"
+  decimals = max(0, 1 - int(np.floor(np.log10(half))))
+  return f"{mean:{sign}.{decimals}f} +- {half:.{decimals}f}"
+
+
+def rows_with_costs(result: RunResult) -> list[tables.Row]:
+  """The rows of metrics.csv, with costs of other tables (``tables.with_costs``)."""
+  records = result.records
+  rounds, timing = records.tables["rounds"], records.tables["timing"]
+  return tables.with_costs(records.rows, rounds, timing, records.cohort)
 
 
 #: Suffixes of pictures.

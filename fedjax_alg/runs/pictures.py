@@ -13,6 +13,19 @@ from fedjax_alg import metrics
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.runs import styles, texts
 
+#: What an x axis shows -> column of the rows with costs, label of the axis.
+X_AXES = {
+  "rounds": ("round", "communication round"),
+  "floats": ("total_floats", "floats sent, all participants, both ways"),
+  "bytes": ("total_bytes", "bytes sent, all participants, both ways"),
+  "bytes_up": ("total_bytes_up", "bytes sent to the server, all participants"),
+  "example_gradients": (
+    "total_example_gradients",
+    "per-example gradients, all participants",
+  ),
+  "seconds": ("seconds", "seconds on this machine, without compiling"),
+  "simulated_s": ("simulated_s", "seconds on the simulated machines"),
+}
 _DASHED = (0, (4, 3))
 #: The most characters of a label that stands inside of the axes.
 _LONG_LABEL = 48
@@ -44,6 +57,7 @@ def draw_lines(
   curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
   metric: str,
   names: Mapping[str, str] | None = None,
+  x_axis: str = "rounds",
 ) -> None:
   """Draws means over seeds with bands, the 95 % interval of the mean.
 
@@ -51,10 +65,11 @@ def draw_lines(
 
   Args:
     axis: axes of matplotlib.
-    curves: label -> rounds [E] and values [N, E].
+    curves: label -> x [E], for example rounds, and values [N, E].
     metric: name of the y axis; it decides the scale.
     names: of the curves of a single run, protocol -> the name by which it gets its
       style; by default the curves are of runs, each with its label.
+    x_axis: what x is, one of ``X_AXES``.
   """
   looks = styles.line_styles(
     ((names or {}).get(label, label) for label in curves), are_protocols=bool(names)
@@ -92,10 +107,10 @@ def draw_lines(
   if metrics.is_cost(metric):
     axis.set_yscale("log")
   if len(single) == len(curves):
-    axis.set_xticks(sorted({round_ for x, _ in curves.values() for round_ in x}))
-  else:
+    axis.set_xticks(sorted({place for x, _ in curves.values() for place in x}))
+  elif x_axis == "rounds":
     axis.locator_params(axis="x", integer=True)
-  axis.set(xlabel="communication round", ylabel=metric.replace("_", " "))
+  axis.set(xlabel=X_AXES[x_axis][1], ylabel=metric.replace("_", " "))
   axis.grid(alpha=0.3)
   axis.legend(fontsize=8)
 

@@ -149,7 +149,8 @@ class RunResult:
     kinds: [C] int32, the kinds of the clients, at the end if they change; None if
       they have none, and with several partitions. ``summary()["kinds"]`` has their
       names.
-    history: name -> [N, R], the cost and the server's report of every round.
+    history: name -> [N, R], the cost of every round for each participant (see the
+      property), and the server's report.
     records: the tables that metrics.csv, rounds.csv, ... are written from.
     best: the round, value and parameters of the best evaluated round of each seed,
       a ``runs.best.BestRound``; None unless ``run`` had ``keep_best``, and with
@@ -199,7 +200,17 @@ class RunResult:
 
   @property
   def history(self) -> dict[str, np.ndarray]:
-    """name -> [N, R], the cost and the server's report of every round."""
+    """name -> [N, R], the cost and the server's report of every round.
+
+    A cost is for one participant, so multiply it by the number of participants in the
+    round for its total: "floats_down" and "floats_up" in floats, "bytes_down" and
+    "bytes_up" in bytes (down is from the server to the participant),
+    "exchanges", "example_gradients" (gradients of single examples), "client_flops"
+    (operations), and "computation_s", "communication_s" and "idle_s" in simulated
+    seconds. Only "central_flops", the operations of the server, is of the whole round.
+    Running totals over all participants are in ``fa.compare(...).rows()`` and in the
+    x axes of ``Comparison.plot``.
+    """
     rows = self.records.tables["rounds"]
     names = [name for name in rows[0] if name not in ("round", "seed")]
     return {

@@ -315,6 +315,11 @@ def sweep(
 ) -> Sweep:
   """Runs every combination of a grid of hyper-parameters.
 
+  To choose among the settings without test data, hold clients out
+  (``federate(..., validation_clients=10)``), evaluate them, too
+  (``evaluate=("validation", "global")``), and call ``Sweep.best()``: it decides by the
+  held-out clients. On several partitions it takes the mean over them.
+
   Args:
     algorithm: see ``run``.
     federation: see ``run``.
@@ -331,6 +336,16 @@ def sweep(
   Raises:
     OptionError, DataError: an argument that cannot be used, a grid without
       values or with the same run twice, or every setting diverged.
+
+  Examples:
+    >>> import fedjax_alg as fa
+    >>> fed = fa.federate("digits", num_clients=10, validation_clients=4)
+    >>> rates = fa.sweep("fedavg", fed, grid={"client_lr": [0.1, 1.0]}, rounds=3,
+    ...                  eval_every=3, evaluate=("validation", "global"))
+    >>> rates
+    <Sweep of 2 settings x 1 seed(s) in 1 program(s)>
+    >>> rates.best().setting
+    {'client_lr': 1.0}
   """
   callbacks = api.as_callbacks(callbacks)
   if isinstance(federation, Federations):

@@ -178,7 +178,9 @@ def test_emnist(tmp_path, monkeypatch):
   # The next time from the cache.
   monkeypatch.setattr(femnist_lib, "_decode", None)
   np.testing.assert_array_equal(femnist_lib.emnist_letters(tmp_path)[0], x)
-  got = femnist_lib.load_femnist("fixed", 2, 0, data_dir=tmp_path)
+  # Most papers mean LEAF's data by this name.
+  with pytest.warns(UserWarning, match="dataset=femnist: ten letters.*dataset=leaf"):
+    got = femnist_lib.load_femnist("fixed", 2, 0, data_dir=tmp_path)
   assert got.name == "femnist" and got.client_train.max() == 1
 
 

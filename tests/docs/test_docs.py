@@ -15,6 +15,8 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
+import subprocess
 import symtable
 from unittest import mock
 
@@ -23,6 +25,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from scipy import stats
 import yaml
 
 from experiments import check, compare, run
@@ -31,8 +34,11 @@ from experiments.cli import flags as cli_flags
 import fedjax_alg
 from fedjax_alg import registry, tasks
 from fedjax_alg.data import PARTITIONS, is_tfds, options
+from fedjax_alg.hparams import fields_by_group
 from fedjax_alg.rounds import one_model
 from fedjax_alg.runs import api
+from fedjax_alg.runs import compare as compare_lib
+from fedjax_alg.runs.options import RunOptions
 from tests import made_runs
 from tests.contract import test_parameter_roles
 
@@ -275,6 +281,76 @@ def test_every_page_is_in_the_index_or_folded_below_a_page_of_it():
     assert len(above) == 1, (name, above)
 
 
+@pytest.fixture(name="make_pages", scope="module")
+def fixture_make_pages():
+  return run_path(ROOT / "docs" / "make_pages.py", "make_pages")
+
+
+@pytest.mark.fast
+def test_generated_parts_of_pages_are_up_to_date(make_pages):
+  """Else a reader of the Markdown sees options or methods that are not there."""
+  old = [path.relative_to(ROOT).as_posix() for path, _ in make_pages.changed_pages()]
+  assert not old, f"{old}: run {make_pages.COMMAND}"
+
+
+@pytest.mark.fast
+def test_pages_can_be_read_without_a_build():
+  """What only Sphinx understands is in a comment, and the lists are there."""
+  unreadable = []
+  for page in sorted((ROOT / "docs").rglob("*.md")):
+    text = re.sub(r"<!--.*?-->", "", page.read_text("utf-8"), flags=re.S)
+    unreadable += [
+      (page.name, line)
+      for line in text.splitlines()
+      if re.search(r"^(```+|~~~+)\{|^:::|\[\]\(|\{[\w:]+\}`", line)
+    ]
+  assert not unreadable
+  lists = page_of("methods")
+  for name, entry in registry.ALGORITHMS.items():
+    assert f"| [{entry.label}](methods/{name}.md) `{name}` |" in lists
+    page = page_of(f"methods/{name}")
+    for field in extension_fields(entry):
+      assert f"| `{field.name}` |" in page, (name, field.name)
+  options_text = page_of("options")
+  for kind in (options.DataOptions, RunOptions):
+    for field in dataclasses.fields(kind):
+      if field.metadata.get("help"):
+        assert f"`{field.name}` |" in options_text, field.name
+  assert {*re.findall(r"\[`fa\.(\w+)`\]\(\.\./fedjax_alg/", page_of("api"))} == {
+    *fedjax_alg.__all__
+  }
+  guides = page_of("index")
+  for page in trees_of_contents()["index"]:
+    if not page.startswith("_"):
+      assert re.search(rf"- \[.+\]\({page}\.md\)", guides), page
+
+
+def extension_fields(entry):
+  """The hyper-parameters of a method that are not those of all methods' local work."""
+  return [
+    field
+    for group, fields in fields_by_group(entry.hparams).items()
+    if group not in ("local", "optimizer")
+    for field in fields
+  ]
+
+
+@pytest.mark.fast
+def test_sphinx_reads_a_page_without_anything_twice(make_pages):
+  """Its own lists stand in the place of those for readers of the Markdown."""
+  read = make_pages.registry_pages.for_sphinx
+  api_text, guides = read(page_of("api")), read(page_of("index"))
+  assert "   run\n" in api_text and "fa.run`]" not in api_text
+  assert "```{toctree}" in guides and "](data.md)" not in guides
+  method = read(page_of("methods/scaffold"))
+  assert method.count("## Hyper-parameters") == method.count("{figure}") == 1
+  assert "{py:mod}`fedjax_alg.algorithms.scaffold`" in method
+  terms = read(page_of("glossary"))
+  assert "```{glossary}\n" in terms and "\ncohort, S\n  The clients" in terms
+  for text in (api_text, guides, method, terms):
+    assert "<!-- sphinx" not in text and "generated:" not in text
+
+
 @pytest.mark.fast
 def test_pages_name_files_that_exist():
   """Every path in backticks or links of README and docs is there."""
@@ -334,7 +410,7 @@ NO_PROSE = r"^(```+).*?^\1 *$|^(?: {4}|#).*?$|``.+?``|`[^`\n]+`|\$[^$\n]+\$"
 @pytest.mark.fast
 @pytest.mark.parametrize("term", TERMS)
 def test_a_term_is_linked_where_a_guide_first_has_it(term):
-  assert re.search(rf"^(?:.*, )?{term}\b", page_of("glossary"), re.M)
+  assert re.search(rf"^\*\*(?:[^*]*, )?{term}\b", page_of("glossary"), re.M)
   for path in sorted((ROOT / "docs").glob("*.md")):
     if path.stem in ("glossary", "architecture", "changelog", "api", "options"):
       continue
@@ -358,7 +434,7 @@ def test_every_method_has_a_page_with_an_equation_and_a_picture():
     assert {row["method"] for row in csv.DictReader(file)} == names
   for name in names:
     text = page_of(f"methods/{name}")
-    assert f"```{{registered}} {name}\n" in text and "**Use it when:**" in text
+    assert f"<!-- generated: method {name} -->" in text and "**Use it when:**" in text
     assert text.count("$$") % 2 == 0 and text.count("$$") >= 2, name
     # Where to start, and what to do when it fails.
     advice = text.partition("**Use it when:**")[2].partition("\n\n")[0]
@@ -474,7 +550,7 @@ def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   text = (ROOT / "README.md").read_text("utf-8")
   (documented,) = re.findall(r"```text\n(.*?)```", text, re.S)
-  run_blocks("readme", text)
+  names = run_blocks("readme", text)
   printed = capsys.readouterr().out
   number = r"\d+\.\d+"
   assert re.sub(number, "x", printed) == re.sub(number, "x", documented)
@@ -483,6 +559,110 @@ def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
     atol=0.02,
     rtol=0.05,
   )
+  # The sentences below it: which rates are chosen, and that five partitions mislead.
+  rates = {
+    name: sweep.best().setting["client_lr"] for name, sweep in names["sweeps"].items()
+  }
+  words = "Held-out clients choose {scaffold:g} for it and {fedavg:g} for FedAvg"
+  assert words.format(**rates) in text
+  (pair,) = names["tuned"].pairs
+  assert len(pair.difference.values) == 10 and "over ten partitions" in text
+  first = compare_lib.estimate_mean(pair.difference.values[:5])
+  _, p_of_five = compare_lib.paired_t(first.values)
+  for mean, half, p in ((*first[:2], p_of_five), (*pair.difference[:2], pair.p)):
+    assert mean < 0  # FedAvg is better
+    assert f"{-100 * mean:.1f} +- {100 * half:.1f} points" in page_of("compare")
+    assert f"p = {p:.2g}" in page_of("compare")
+  deviation = np.std(pair.difference.values, ddof=1)
+  assert f" {fedjax_alg.sample_size(0.01, deviation)} partitions" in page_of("compare")
+  # The picture is drawn by the public call.
+  figure = run_path(ROOT / "docs" / "readme_picture.py", "picture").draw(names)
+  assert [len(axis.lines) for axis in figure.axes] == [2, 2]
+  plt.close(figure)
+
+
+@pytest.mark.fast
+def test_the_readme_has_the_speeds_of_its_page():
+  """Each number of the first reason is a line of docs/speed.md."""
+  readme, speed = (ROOT / "README.md").read_text("utf-8"), page_of("speed")
+  (step,) = re.findall(r"takes ([\d.]+) microseconds a local step", speed)
+  (ratio,) = re.findall(r": ([\d.]+) times as long \(pairs", speed)
+  softmax, cnn = re.findall(
+    r"^\| against FedJAX\b.*?: ([\d.]+) times faster", speed, re.M
+  )
+  assert (
+    f"takes {step} microseconds on two CPU cores. FedJAX takes {float(ratio):g} times "
+    f"as long (on an H200 {softmax} times; a CNN there {cnn})"
+  ) in readme
+  ((one, six),) = re.findall(
+    r"needs (\d+) s of CPU time, six `experiments.run` need (\d+) s", speed
+  )
+  assert round(int(six) / int(one)) == 6
+  assert "A sweep of six learning rates costs a sixth of six runs" in readme
+
+
+@pytest.mark.fast
+def test_the_numbers_of_pairs_on_the_page_are_computed():
+  rows = re.findall(
+    r"^\| ([\d.]+) \| (\d+) \| (\d+) \|$",
+    page_of("compare").partition("## How many seeds")[2].partition("\n## ")[0],
+    re.M,
+  )
+  assert len(rows) == 5
+  for effect, *pairs in rows:
+    for number, power in zip(pairs, (0.8, 0.9), strict=True):
+      assert fedjax_alg.sample_size(float(effect), 1.0, power=power) == int(number)
+  # "0.6 to 2.9 times": the interval of a deviation of five normal numbers.
+  ratios = np.sqrt(4 / stats.chi2.ppf([0.975, 0.025], 4))
+  assert "{:.1f} to {:.1f} times".format(*ratios) in page_of("compare")
+
+
+@pytest.mark.fast
+def test_every_cell_of_the_comparison_has_its_evidence(make_pages):
+  """README compares five libraries; each cell says where it can be seen."""
+  rows = make_pages.registry_pages.comparison_rows()
+  libraries = {row["library"] for row in rows}
+  assert len(libraries) == 5
+  for name in {row["property"] for row in rows}:
+    of = [row["library"] for row in rows if row["property"] == name]
+    assert sorted(of) == sorted(libraries), name
+  readme = (ROOT / "README.md").read_text("utf-8")
+  table = "\n".join(make_pages.registry_pages.comparison_table())
+  assert table in readme
+  page = page_of("comparison")
+  for row in rows:
+    assert all(row.values()) and None not in row, row
+    where = row["where"]
+    if row["library"] != "fedjax_alg":
+      assert row["version"] in page.partition("<!--")[0], row  # in the list of versions
+    elif "::" in where:
+      file, test = where.split("::")
+      assert re.search(rf"^def {test}\(", (ROOT / file).read_text("utf-8"), re.M), where
+    else:
+      assert (ROOT / where).is_file(), where
+  assert {row["version"] for row in rows if row["library"] == "fedjax_alg"} == {
+    fedjax_alg.__version__
+  }
+
+
+@pytest.mark.fast
+def test_the_page_on_citing_has_the_entries_of_the_citation_file():
+  text = page_of("cite")
+  cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+  entries = re.findall(r"^@\w+\{(\w+),\n(.*?)^\}", text, re.M | re.S)
+  assert len(entries) == 1 + 4
+  plain = re.sub(r"[{}\\]", "", text)
+  assert f"version = {fedjax_alg.__version__}," in plain
+  assert f"The version is {fedjax_alg.__version__}." in text
+  assert cited["version"] == fedjax_alg.__version__
+  for (_, entry), reference in zip(entries[1:], cited["references"], strict=False):
+    assert " ".join(reference["title"].split()) in entry
+    for author in reference["authors"]:
+      assert f"{author['family-names']}, {author['given-names']}" in entry
+    if "year" in reference:
+      assert f"year    = {{{reference['year']}}}" in entry
+    if "doi" in reference:
+      assert reference["doi"] in entry
 
 
 def test_compare_page_runs(tmp_path, monkeypatch):
@@ -695,7 +875,8 @@ def test_methods_with_private_layers_are_counted_and_the_others_named():
 def test_the_readme_is_short_and_names_what_there_is():
   """A page to read in two minutes, with the papers and the methods by name."""
   text = (ROOT / "README.md").read_text("utf-8")
-  assert len([word for word in text.split() if re.search(r"\w", word)]) <= 900
+  read = re.sub(r"<!--.*?-->", "", text)  # comments are not shown
+  assert len([word for word in read.split() if re.search(r"\w", word)]) <= 900
   cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["references"]
   plain = text.replace(" FL ", " Federated Learning ")
   for reference in cited[:4]:
@@ -894,6 +1075,19 @@ def test_what_people_search_for_leads_to_its_page():
   assert right == 26
   entries = [word for page in words.WORDS for word in words.words_of(page)]
   assert len(entries) == len(set(entries))  # else two pages are first
+  # No entry is written for the searches that measure: these were there before.
+  issues = words.issue_queries()
+  assert len(issues) == 50
+  assert {query.lower() for query in issues} & set(entries) == {
+    "checkpoint",
+    "early stopping",
+    "krum",
+    "out of memory",
+    "results",
+  }
+  for pages in issues.values():
+    for page in pages:
+      assert list((ROOT / "docs").glob(f"{page}.[im]*")), page
   for page in words.WORDS:
     assert any((ROOT / "docs" / f"{page}{end}").exists() for end in (".md", ".ipynb"))
 
@@ -905,31 +1099,68 @@ def test_guides_are_found_before_results_and_the_changelog():
   scorer = measure.read_scorer(
     (ROOT / "docs" / "_css" / "scorer.js").read_text("utf-8")
   )
-  names = [
-    "changelog",
-    "architecture",
-    "results/claims",
-    "late",
-    "methods/fedbuff",
-    "data",
-  ]
+  rank = measure.read_rank(
+    (ROOT / "docs" / "_css" / "search_rank.js").read_text("utf-8")
+  )
+  priors, about_results, constants = rank
+  assert len(priors) > 10 and "result" in about_results
+  assert set(constants) == {"saturation", "length", "part", "title"}
+  titles = {
+    "changelog": "changes",
+    "architecture": "rooms",
+    "results/claims": "claims",
+    "late": "late clients",
+    "methods/fedbuff": "fedbuff",
+    "data": "data",
+  }
+  names = list(titles)
+  # Each text has both words as often.
+  counts = {"late": 5, "straggler": 5}
+  table = {}
+  for place, (page, title) in enumerate(titles.items()):
+    text = counts if page != "data" else {"data": 5}
+    heads = {"late": 1} if page == "late" else {}
+    for stem, number in dict(text).items():
+      table.setdefault(stem, {})[place] = (
+        number + 6 * heads.get(stem, 0) + 16 * (stem in title.split())
+      )
   index = {
     "docnames": names,
-    "titles": ["Changes", "Late rounds", "Claims", "Late clients", "FedBuff", "Data"],
-    "alltitles": {"Late clients": [[3, None]], "Late rounds": [[1, None]]},
+    "titles": ["Changes", "Rooms", "Claims", "Late clients", "FedBuff", "Data"],
+    "alltitles": {"Late clients": [[3, None]]},
     "indexentries": {"stragglers": [[5, "data", True]]},
     "objects": {},
-    "terms": {"late": [0, 1, 2, 3, 4], "straggler": [0, 1, 2, 3, 4]},
-    "titleterms": {"late": [1, 3]},
+    "texts": {
+      "counts": table,
+      "lengths": dict.fromkeys(names, 100),
+      "titles": {page: title.split() for page, title in titles.items()},
+    },
   }
 
   def first(query):
-    results = measure.search(index, scorer, lambda word: word.rstrip("s"), query)
+    def stems(parts):
+      return [part.rstrip("s") for part in parts]
+
+    results = measure.search(index, scorer, rank, stems, query)
     return list(dict.fromkeys(page for page, _ in results))
 
   assert first("late") == [names[i] for i in (3, 4, 1, 2, 0)]
   assert first("stragglers")[:2] == ["data", "late"]
+  # Results are lowered only for those who do not look for them.
+  assert first("stragglers claims")[0] == "results/claims"
   assert first("nothing") == []
+  # The browser has the same scores.
+  if shutil.which("node"):
+    script = (ROOT / "docs" / "_css" / "search_rank.js").read_text("utf-8")
+    script += "console.log(JSON.stringify(rankTexts(['late', 'stragg', 'data'])))"
+    scores = subprocess.run(
+      ["node", "-e", f"const SEARCH_COUNTS = {json.dumps(index['texts'])};\n{script}"],
+      capture_output=True,
+      check=True,
+      text=True,
+    ).stdout
+    ours = dict(measure._texts(index["texts"], rank, ["late", "stragg", "data"]))
+    assert json.loads(scores) == pytest.approx(ours)
 
 
 #: What only says something on the machine where it was written: a place on its disk,

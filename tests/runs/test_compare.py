@@ -12,7 +12,7 @@ from scipy import stats
 import fedjax_alg as fa
 from fedjax_alg.data.federation import pair_hash
 from fedjax_alg.runs import compare as compare_lib
-from fedjax_alg.runs import styles
+from fedjax_alg.runs import pictures, styles
 from tests import made_runs
 
 matplotlib.use("Agg")
@@ -337,6 +337,41 @@ def test_pictures_give_a_method_one_look(load):
   assert len(axis.collections) == 2  # a band each
   with pytest.raises(fa.OptionError, match="^protocols=local: must be one of global"):
     result.plot(protocols=("local",))
+
+
+@pytest.mark.parametrize(
+  "x_axis, of_a_round",
+  [
+    ("rounds", 1),
+    ("floats", made_runs.FLOATS),
+    ("bytes", 4 * made_runs.FLOATS),
+    ("simulated_s", made_runs.SECONDS),
+  ],
+)
+def test_curves_lie_over_what_runs_have_cost(load, x_axis, of_a_round):
+  """README's picture over megabytes was drawn by a script."""
+  runs = {"a": load(SCORES_A), "b": load(SCORES_B)}
+  axis = fa.compare(runs).plot(x_axis=x_axis)
+  for line, scores in zip(axis.lines, (SCORES_A, SCORES_B), strict=True):
+    np.testing.assert_allclose(line.get_xdata(), of_a_round * np.array([5, 10, 15]))
+    np.testing.assert_allclose(line.get_ydata(), np.mean(scores, 0))
+  assert axis.get_xlabel() == pictures.X_AXES[x_axis][1]
+  with pytest.raises(fa.OptionError, match="^x_axis=epochs"):
+    fa.compare(runs).plot(x_axis="epochs")
+
+
+def test_a_comparison_is_a_line_and_in_a_notebook_a_table(load):
+  """Its fields are thousands of characters, and a notebook showed them all."""
+  comparison = fa.compare({"a<b": load(SCORES_A), "c": load(SCORES_B)})
+  assert len(repr(comparison)) < 120 and "accuracy" in repr(comparison)
+  table = comparison._repr_html_()
+  assert "<td>a&lt;b</td><td>3</td><td>80 +- 25</td><td></td>" in table
+  assert "<td>+6.3 +- 8.0 to a&lt;b</td>" in table
+  (pair,) = comparison.pairs
+  assert str(comparison) == f"c - a<b: +6.3 +- 8.0 points of accuracy, p = {pair.p:.2g}"
+  alone = fa.compare({"a": load(SCORES_A[:1])})
+  assert "<td>80</td>" in alone._repr_html_() and "nan" not in alone._repr_html_()
+  assert str(alone) == repr(alone)
 
 
 def test_the_flags_that_differ_are_those_that_are_read(tmp_path):
