@@ -1,7 +1,17 @@
 """Studies beyond the papers; ``python -m experiments.beyond`` makes them."""
 
 from .. import figures
-from . import accelerations, board, family, gradient, hostile, kinds_map, late, private
+from . import (
+  accelerations,
+  board,
+  bridge,
+  family,
+  gradient,
+  hostile,
+  kinds_map,
+  late,
+  private,
+)
 from . import bytes as fewer_bytes
 
 PAPER = figures.Paper(
@@ -14,6 +24,7 @@ PAPER = figures.Paper(
     "family": family.FIGURE,
     **({"board": board.FIGURE} if board.FIGURE.panels else {}),
     **({"map": kinds_map.FIGURE} if kinds_map.FIGURE.panels else {}),
+    **({"bridge": bridge.FIGURE} if bridge.FIGURE.panels else {}),
     **({"acceleration": accelerations.FIGURE} if accelerations.FIGURE.panels else {}),
   },
   {"gradient": gradient.TABLE},
@@ -31,6 +42,7 @@ PAPER = figures.Paper(
     "gradient": "gradient",
     "board": "board",
     "map": "map",
+    "bridge": "bridge",
     "acceleration": "acceleration",
   },
 )
