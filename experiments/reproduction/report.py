@@ -21,8 +21,10 @@ from . import chosen, partitions, suite
 
 PAPERS = pathlib.Path(__file__).parent
 
-#: The reasons for which no run here can test a number of a paper.
+#: The reasons for which no run here can test a number of a paper. The protocol is
+#: another one where what differs may decide the number (the text in judged.csv).
 IMPOSSIBLE, HARDWARE = "impossible as printed", "other hardware"
+OTHER_PROTOCOL = "other protocol"
 _KEYS = ("artifact", "panel", "method", "metric", "value")
 
 
@@ -38,7 +40,9 @@ class Claim(NamedTuple):
   note: str
   round: int | None  #: the round of the number; None: the whole run
   printed: str = ""  #: the number as the paper has it
-  untestable: str = ""  #: why no run can test it, ``IMPOSSIBLE`` or ``HARDWARE``
+  #: why no run can test it: ``IMPOSSIBLE``, ``HARDWARE``, or ``OTHER_PROTOCOL`` with
+  #: what differs in brackets
+  untestable: str = ""
 
 
 class PaperComparison(NamedTuple):
@@ -122,7 +126,10 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
     unit = row["unit"]
     if unit == "fraction":
       value, unit = 100.0 * value, "%"
-    kind = match_pattern(patterns, row, "kind").get("kind", "")
+    judged = match_pattern(patterns, row, "kind")
+    kind = judged.get("kind", "")
+    if kind == OTHER_PROTOCOL:
+      kind += f" ({judged['text']})"
     claims.append(
       Claim(
         row["artifact"],
@@ -134,7 +141,7 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
         row["note"],
         round_of(row["setting"]),
         row["value"],
-        kind if kind in (IMPOSSIBLE, HARDWARE) else "",
+        kind if kind.startswith((IMPOSSIBLE, HARDWARE, OTHER_PROTOCOL)) else "",
       )
     )
   return claims

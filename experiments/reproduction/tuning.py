@@ -259,20 +259,30 @@ def _of_map(data: str, kind: str) -> _Protocol:
   )
 
 
-#: The bridge between the board and the map (experiments.reproduction.beyond.bridge).
-_BRIDGE = _Protocol(
-  AnyOf((0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)),
-  0.03,
-  1,
-  by="local",
-  own={
-    name: {flag: AnyOf((value,)) for flag, value in values.items()}
-    for name, values in bridge.FIXED.items()
-  },
-  seeds=1,
-  algorithms=tuple(bridge.FIXED),
-  pictures=False,
-)
+#: Rates of the bridge between the board and the map, by who takes part
+#: (experiments.reproduction.beyond.bridge): few clients in a group want small ones.
+_BRIDGE_RATES = {
+  "10": AnyOf((0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
+  "all": AnyOf((0.01, 0.03, 0.1, 0.3, 1.0, 3.0)),
+}
+
+
+def _of_bridge(combination: bridge.Combination) -> _Protocol:
+  """The bridge: a rate of six or seven, and the number of groups of the map."""
+  return _Protocol(
+    _BRIDGE_RATES[combination.levels[1]],
+    0.03,
+    1,
+    by="local",
+    own={
+      name: {flag: AnyOf((value,)) for flag, value in values.items()}
+      for name, values in bridge.FIXED.items()
+    },
+    seeds=1,
+    algorithms=tuple(bridge.FIXED),
+    pictures=False,
+  )
+
 
 #: Rates of the study of central acceleration: those of clients on each data set,
 #: and what a server has (experiments.reproduction.beyond.accelerations).
@@ -360,7 +370,10 @@ PROTOCOLS: dict[tuple[str, str], _Protocol] = {
     ("beyond", kinds_map.preset_of(*place)): _of_map(*place)
     for place in kinds_map.PLACES
   },
-  **{("beyond", combination.preset): _BRIDGE for combination in bridge.COMBINATIONS},
+  **{
+    ("beyond", combination.preset): _of_bridge(combination)
+    for combination in bridge.COMBINATIONS
+  },
   **{
     ("beyond", accelerations.data_preset(*place)): _of_accelerations(*place)
     for place in accelerations.PLACES

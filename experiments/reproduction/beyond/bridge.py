@@ -3,8 +3,8 @@
 Both have clients of two classes. On the board FedGroup gains nothing over FedAvg, on
 the map it does. They differ in the model, in the share of the clients in a round and
 in the number of clients. Here are all eight combinations on MNIST and Fashion-MNIST.
-Everything else is the map's. Every method has the best of seven learning rates on a
-sixth of the training images, by combination:
+Everything else is the map's. Every method has the best of six or seven learning rates
+on a sixth of the training images, in every combination:
 
   python -m experiments.tune --paper=beyond --data=bridge_mnist_mlp_all_40 --write
 
@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_alg import metrics
-from fedjax_alg.records import summary as results
 
 from ...drawing import plots
 from ...reports import markdown
