@@ -1,9 +1,10 @@
-"""Writes the parts of pages that are made of the registry, the tests and the results.
+"""Writes what is made of the registry, the tests and the published results.
 
   python docs/write_pages.py
 
-A part stands between two lines that no reader sees. If a result, a test or the
-registry changes, run the command again: ``tests/docs/test_written.py`` compares.
+These are parts of pages, each between two lines that no reader sees, and the tables
+that ``fa.advise`` reads. If a result, a test or the registry changes, run the command
+again: ``tests/docs/test_written.py`` compares.
 """
 
 import pathlib
@@ -18,6 +19,6 @@ from fedjax_alg.records.summary import write_text  # noqa: E402
 
 if __name__ == "__main__":
   for path, text in written.files().items():
-    if text != path.read_text("utf-8"):
+    if not path.is_file() or text != path.read_text("utf-8"):
       write_text(path, text)
       print(path.relative_to(DOCS.parent))

@@ -7,14 +7,18 @@ pages. It does without Sphinx.
 """
 
 from collections.abc import Sequence
+import csv
 import functools
+import io
 import pathlib
 import re
 from typing import NamedTuple
 
 from experiments.reports import markdown
-from experiments.reproduction.beyond import family, kinds_map
+from experiments.reproduction.beyond import differences, family, kinds_map
 from fedjax_alg import registry
+from fedjax_alg.metrics.differences import Differences
+from fedjax_alg.runs.advise import PanelMethod
 
 DOCS = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = DOCS / "results"
@@ -121,8 +125,8 @@ def _base_megabytes() -> dict[tuple[str, str], float]:
 
 def _of(gains: Sequence[Gain], situation: str, label: str) -> list[Gain]:
   """A method's gains in a situation, in the order of the data sets."""
-  found = {g.place: g for g in gains if (g.situation, g.label) == (situation, label)}
-  return [found[place] for place in DATA if place in found]
+  gain_at = {g.place: g for g in gains if (g.situation, g.label) == (situation, label)}
+  return [gain_at[place] for place in DATA if place in gain_at]
 
 
 def _labels(gains: Sequence[Gain], situation: str) -> list[str]:
@@ -255,8 +259,10 @@ def acceleration_table() -> str:
   """The best methods for one global model, by data and share of the clients."""
   gains, rows = acceleration_gains(), []
   for place, situation in _places(gains):
-    here = [g for g in gains if (g.place, g.situation) == (place, situation)]
-    best = sorted((g for g in here if g.is_clear and g.mean > 0), key=lambda g: -g.mean)
+    in_place = [g for g in gains if (g.place, g.situation) == (place, situation)]
+    best = sorted(
+      (g for g in in_place if g.is_clear and g.mean > 0), key=lambda g: -g.mean
+    )
     for number, gain in enumerate(best[:3]):
       rows.append(
         [
@@ -317,8 +323,8 @@ def one_round_table() -> str:
   """What one round in closed form costs and reaches, and 200 rounds of SGD."""
   rows = []
   for data in dict.fromkeys(fit.data for fit in fits()):
-    here = [fit for fit in fits() if fit.data == data]
-    closed = [fit for fit in here if fit.label not in family.ITERATIVE]
+    in_place = [fit for fit in fits() if fit.data == data]
+    closed = [fit for fit in in_place if fit.label not in family.ITERATIVE]
     picks = {
       "fewest bytes": min(closed, key=lambda fit: fit.megabytes),
       "one round": max((f for f in closed if f.rounds == 1), key=lambda f: f.accuracy),
@@ -326,7 +332,7 @@ def one_round_table() -> str:
         (f for f in closed if f.rounds > 1), key=lambda f: f.accuracy, default=None
       ),
       "200 rounds": max(
-        (f for f in here if f.label in family.ITERATIVE), key=lambda f: f.accuracy
+        (f for f in in_place if f.label in family.ITERATIVE), key=lambda f: f.accuracy
       ),
     }
     for number, (why, fit) in enumerate(picks.items()):
@@ -370,6 +376,49 @@ def late_table() -> str:
   )
 
 
+# The tables of fa.advise.
+
+
+def _csv(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+  text = io.StringIO()
+  csv.writer(text, lineterminator="\n").writerows([head, *rows])
+  return text.getvalue()
+
+
+def panels_csv() -> str:
+  """The measures of the map's panels, means over partitions."""
+  measured = differences.read_samples(RESULTS / "beyond_differences.csv")
+  return _csv(
+    ["data", "difference", *Differences._fields],
+    [
+      [panel.data, panel.difference, *(f"{value:.6f}" for value in panel.measures)]
+      for panel in differences.average_panels(measured)
+    ],
+  )
+
+
+def gains_csv() -> str:
+  """What every method gains on the map's panels."""
+  base = _base_megabytes()
+  return _csv(
+    ["data", "difference", "algorithm", "label", *PanelMethod._fields[2:]],
+    [
+      [
+        g.place,
+        g.situation,
+        names()[g.label],
+        g.label,
+        g.mean,
+        g.half,
+        g.p,
+        f"{float(g.megabytes.replace(',', '')) / base[g.place, g.situation]:.2f}",
+        g.work,
+      ]
+      for g in map_gains()
+    ],
+  )
+
+
 # methods.md
 
 
@@ -379,7 +428,7 @@ class _Need(NamedTuple):
   words: str
   situations: tuple[str, ...] = ()  #: of the map, whose methods are recommended
   methods: tuple[str, ...] = ()  #: algorithms, if no study decides
-  rest: str = ""  #: words after them
+  ending: str = ""  #: words after them
   evidence: str = ""  #: where no number is made of the map
 
 
@@ -445,7 +494,7 @@ def _answer(need: _Need) -> tuple[str, str]:
     best = [
       label
       for label in recommended(need.situations[0])
-      if all(label in recommended(other) for other in need.situations[1:])
+      if all(label in recommended(situation) for situation in need.situations[1:])
     ]
     if not best:
       return link(BASE), "no method gains clearly on all data sets"
@@ -460,13 +509,13 @@ def _answer(need: _Need) -> tuple[str, str]:
       "([choosing](choosing.md#one-model-for-all))"
     )
   tried = ", ".join(link(registry.ALGORITHMS[name].label) for name in need.methods)
-  said = {
+  result = {
     "late": "[choosing](choosing.md#machines-of-different-speed)",
     "family": "[choosing](choosing.md#how-many-rounds-can-you-afford)",
   }.get(
     need.evidence, "the base of all comparisons" * (need.methods[:1] == ("fedavg",))
   )
-  return tried + need.rest, said or _NO_STUDY
+  return tried + need.ending, result or _NO_STUDY
 
 
 def _often_best() -> list[str]:
@@ -474,7 +523,7 @@ def _often_best() -> list[str]:
   gains = [g for g in acceleration_gains() if g.situation != "all clients"]
   counts: dict[str, int] = {}
   for place in _places(gains):
-    here = sorted(
+    in_place = sorted(
       (
         g
         for g in gains
@@ -482,7 +531,7 @@ def _often_best() -> list[str]:
       ),
       key=lambda g: -g.mean,
     )
-    for gain in here[:3]:
+    for gain in in_place[:3]:
       counts[gain.label] = counts.get(gain.label, 0) + 1
   half = len(_places(gains)) / 2
   return sorted((k for k, n in counts.items() if n > half), key=lambda k: -counts[k])

@@ -32,11 +32,11 @@ ROOT = DOCS.parent
 RESULTS = DOCS / "results"
 TABLE = DOCS / "evidence.csv"
 
-WHOLE, PART, DESCRIPTION = "whole", "part", "description"
+ENTIRE, PART, DESCRIPTION = "whole", "part", "description"
 NOT_STATED, NO_PAPER = "not stated", "no paper"
 #: How much of a method's paper was read -> what that means.
 SOURCES = {
-  WHOLE: "the paper was read from its first to its last equation, and a page lists "
+  ENTIRE: "the paper was read from its first to its last equation, and a page lists "
   "our readings",
   PART: "the algorithm, sections or settings that the page of the method or its code "
   "names were read",
@@ -154,16 +154,16 @@ def _module(path: pathlib.Path) -> _Module:
 @functools.cache
 def find_oracles() -> dict[str, list[str]]:
   """method -> its tests that use an oracle of tests/reference, as pytest names them."""
-  found: dict[str, list[str]] = {}
+  tests_of: dict[str, list[str]] = {}
   for name in registry.ALGORITHMS:
     path = _test_file(name)
     module = _module(path)
-    found[name] = [
+    tests_of[name] = [
       f"{path.relative_to(ROOT)}::{test}"
       for test in module.names
       if test.startswith("test_") and module.compares(test, name)
     ]
-  return found
+  return tests_of
 
 
 def oracle(row: Row) -> str:
@@ -224,7 +224,7 @@ def numbers() -> dict[str, list[Number]]:
   A number that is answered in several ways (tuned, with the paper's settings) has the
   first of them.
   """
-  found: dict[str, dict[tuple[str, ...], Number]] = {}
+  by_method: dict[str, dict[tuple[str, ...], Number]] = {}
   for paper in PAPERS:
     algorithms = _algorithms_of(paper)
     for answer in answers.read_answers(RESULTS / f"{paper}.answers.csv"):
@@ -232,8 +232,8 @@ def numbers() -> dict[str, list[Number]]:
       name = algorithms.get(label)
       if answer.metric and name and answer.reason != rule.NOT_RUN:
         key = (paper, answer.artifact, answer.panel, label, answer.metric)
-        found.setdefault(name, {}).setdefault(key, Number(paper, answer))
-  return {name: list(of.values()) for name, of in found.items()}
+        by_method.setdefault(name, {}).setdefault(key, Number(paper, answer))
+  return {name: list(of.values()) for name, of in by_method.items()}
 
 
 def _page_of(paper: str, figure: str) -> str:
@@ -245,7 +245,7 @@ def _page_of(paper: str, figure: str) -> str:
 @functools.cache
 def studies() -> dict[str, list[str]]:
   """method -> the pages of results that it stands on, in their order."""
-  found: dict[str, dict[str, None]] = {}
+  by_method: dict[str, dict[str, None]] = {}
   for paper in PAPERS:
     for stem, rows in _tables().items():
       if not stem.startswith(f"{paper}_"):
@@ -256,12 +256,12 @@ def studies() -> dict[str, list[str]]:
           row["method"], ""
         )
         if name in registry.ALGORITHMS:
-          found.setdefault(name, {})[page] = None
+          by_method.setdefault(name, {})[page] = None
   for name, of in numbers().items():
     for number in of:
       page = _page_of(number.paper, number.answer.figure)
-      found.setdefault(name, {})[page] = None
-  return {name: list(pages) for name, pages in found.items()}
+      by_method.setdefault(name, {})[page] = None
+  return {name: list(pages) for name, pages in by_method.items()}
 
 
 def is_quoted(number: Number) -> bool:
@@ -298,8 +298,8 @@ def _oracle_cell(row: Row) -> str:
   if not test:
     return "-"
   path, _, function = test.partition("::")
-  more = len(find_oracles()[row.method]) - 1
-  return f"[{function}](../{path})" + (f" and {more} more" if more > 0 else "")
+  others = len(find_oracles()[row.method]) - 1
+  return f"[{function}](../{path})" + (f" and {others} more" if others > 0 else "")
 
 
 def _numbers_cell(name: str) -> str:
@@ -385,7 +385,7 @@ def counts_line() -> str:
     f"against an independent oracle, {sum(bool(compared(row.method)) for row in rows)} "
     "have a published number next to ours, and "
     f"{sum(bool(studies().get(row.method)) for row in rows)} are part of a study. "
-    f"The paper was read as a whole for {count((WHOLE,))} and in part for "
+    f"The paper was read as a whole for {count((ENTIRE,))} and in part for "
     f"{count((PART,))}. For {count((DESCRIPTION,))} it was not read, for "
     f"{count((NOT_STATED,))} nothing says how far, and {count((NO_PAPER,))} have none."
   )

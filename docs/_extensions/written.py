@@ -1,6 +1,7 @@
-"""The parts of pages that are written into them: between which lines, and their text.
+"""The files that docs/write_pages.py writes.
 
-A part is between ``<!-- NAME: by docs/write_pages.py -->`` and ``<!-- end -->``.
+A part of a page is between ``<!-- NAME: by docs/write_pages.py -->`` and
+``<!-- end -->``. The tables of ``fa.advise`` are written as a whole.
 """
 
 import pathlib
@@ -10,6 +11,7 @@ import choosing
 import evidence
 
 from fedjax_alg import registry
+from fedjax_alg.runs import advise
 
 DOCS = pathlib.Path(__file__).resolve().parents[1]
 _BEGIN, _END = "<!-- {}: by docs/write_pages.py -->", "<!-- end -->"
@@ -42,7 +44,7 @@ def fill(text: str, parts: dict[str, str]) -> str:
 
 
 def files() -> dict[pathlib.Path, str]:
-  """Page -> its text with all parts as they must be."""
+  """File -> its text as it must be."""
   pages: dict[pathlib.Path, dict[str, str]] = {
     DOCS / "evidence.md": {
       "counts": evidence.counts_line(),
@@ -64,4 +66,8 @@ def files() -> dict[pathlib.Path, str]:
       )
     }
   assert {row.method for row in evidence.read_rows()} <= set(registry.ALGORITHMS)
-  return {path: fill(path.read_text("utf-8"), parts) for path, parts in pages.items()}
+  return {
+    **{path: fill(path.read_text("utf-8"), parts) for path, parts in pages.items()},
+    advise.PANELS: choosing.panels_csv(),
+    advise.GAINS: choosing.gains_csv(),
+  }

@@ -126,10 +126,10 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
     unit = row["unit"]
     if unit == "fraction":
       value, unit = 100.0 * value, "%"
-    judged = match_pattern(patterns, row, "kind")
-    kind = judged.get("kind", "")
+    pattern = match_pattern(patterns, row, "kind")
+    kind = pattern.get("kind", "")
     if kind == OTHER_PROTOCOL:
-      kind += f" ({judged['text']})"
+      kind += f" ({pattern['text']})"
     claims.append(
       Claim(
         row["artifact"],

@@ -267,7 +267,7 @@ _BRIDGE_RATES = {
 }
 
 
-def _of_bridge(combination: bridge.Combination) -> _Protocol:
+def _of_bridge(combination: bridge.Setup) -> _Protocol:
   """The bridge: a rate of six or seven, and the number of groups of the map."""
   return _Protocol(
     _BRIDGE_RATES[combination.levels[1]],
@@ -372,7 +372,7 @@ PROTOCOLS: dict[tuple[str, str], _Protocol] = {
   },
   **{
     ("beyond", combination.preset): _of_bridge(combination)
-    for combination in bridge.COMBINATIONS
+    for combination in bridge.SETUPS
   },
   **{
     ("beyond", accelerations.data_preset(*place)): _of_accelerations(*place)

@@ -1,9 +1,9 @@
 """How much clients differ: in labels, examples, what a class means, and over time.
 
-Every measure is an intraclass correlation: the share of the variance of examples that
-lies between clients. It is 0 on average where examples are dealt at random, however
-few a client has, and 1 where all examples of a client are alike and those of others
-are not.
+Nearly every measure is an intraclass correlation: the share of the variance of
+examples that lies between clients. It is 0 on average where examples are dealt at
+random, however few a client has, and 1 where all examples of a client are equal and
+those of others are not.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: Times that examples are dealt again at random; a measure that is not above all of
-#: them is 0 (p <= 0.05).
-REDEALS = 19
+#: Times that examples are dealt again at random. A measure is 0 unless it is above the
+#: mean of these deals by so many of their standard deviations (p about 0.001).
+REDEALS, DEVIATIONS = 19, 3.0
 #: Numbers of examples that are read; of more, every client has fewer rows.
 _MOST = 10**7
 
@@ -35,6 +35,7 @@ class Differences(NamedTuple):
   mixtures: float
   features: float  #: of the examples
   lengths: float  #: of the squared norms of the examples
+  scatter: float  #: of the squared distances of examples from the mean of their class
   meaning: float  #: of the examples of one class
   #: of the gradients of softmax regression at zero, one for each example
   gradients: float
@@ -122,10 +123,10 @@ def client_differences(
     clients: their examples; those without any do not count. Of very many examples
       every client has fewer rows, evenly spaced.
     num_classes: L.
-    seed: of the random deals that a measure must be above.
+    seed: of these deals.
 
   Returns:
-    The measures. One that is not above all of 19 random deals is 0.
+    The measures. One that random deals of the examples have by chance is 0.
 
   Raises:
     ValueError: fewer than two clients have examples, or none has two.
@@ -164,17 +165,18 @@ def client_differences(
   def clear(
     measure: Callable[[_Cells], float], groups: np.ndarray, strata: np.ndarray
   ) -> float:
-    """The measure, or 0 if it is not above all random deals within the strata."""
+    """The measure, or 0 if random deals within the strata have it by chance."""
     value = measure(_cells(groups, strata))
+    if not value > 0:
+      return 0.0
     order = np.lexsort((np.arange(len(strata)), strata))
+    deals = []
     for _ in range(REDEALS):
-      if not value > 0:
-        return 0.0
       dealt = np.empty_like(groups)
       dealt[order] = groups[np.lexsort((rng.random(len(strata)), strata))]
-      if measure(_cells(dealt, strata)) >= value:
-        return 0.0
-    return min(value, 1.0)
+      deals.append(measure(_cells(dealt, strata)))
+    least = np.mean(deals) + DEVIATIONS * np.std(deals)
+    return min(value, 1.0) if value > least else 0.0
 
   labels = clear(of_values(one_hot), owner, nothing)
   steps = [c.step for c in clients]
@@ -183,12 +185,22 @@ def client_differences(
     mixtures=_entropy_spread(one_hot, owner) if labels else 0.0,
     features=clear(of_values(x), owner, nothing),
     lengths=clear(of_values(norms[:, None]), owner, nothing),
+    scatter=clear(of_values(_scatter(x, y)[:, None]), owner, nothing),
     meaning=clear(of_values(x), owner, y),
     gradients=clear(of_gradients, owner, nothing),
     time=0.0
     if any(step is None for step in steps)
     else clear(of_gradients, np.concatenate(steps), owner),
   )
+
+
+def _scatter(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+  """The squared distance of each example from the mean of its class, [n]."""
+  _, of_row = np.unique(y, return_inverse=True)
+  cells = _cells(of_row, np.zeros_like(of_row))
+  means = _sums(x, cells) / cells.sizes[:, None]
+  result: np.ndarray = np.square(x - means[of_row]).sum(1)
+  return result
 
 
 def _entropy_spread(one_hot: np.ndarray, owner: np.ndarray) -> float:
@@ -201,8 +213,8 @@ def _entropy_spread(one_hot: np.ndarray, owner: np.ndarray) -> float:
     result: np.ndarray = -(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(-1)
     return result
 
-  whole = float(entropy(counts.sum(0)))
-  return min(float(entropy(counts).std()) / whole, 1.0) if whole > 0 else 0.0
+  of_all = float(entropy(counts.sum(0)))
+  return min(float(entropy(counts).std()) / of_all, 1.0) if of_all > 0 else 0.0
 
 
 def _few_rows(clients: Sequence[ClientExamples]) -> list[ClientExamples]:

@@ -74,7 +74,7 @@ def test_every_method_has_evidence(evidence):
     ("source", "all", "source=all: must be one of whole, part, description"),
     ("read", "", "read=: says what was read"),
     ("stated_in", "docs/none.md", "stated_in=docs/none.md: no such file"),
-    ("oracle", "tests/a.py::b", "oracle=tests/a.py::b: one is found by itself"),
+    ("oracle", "tests/a.py::b", "oracle=tests/a.py::b: one is tests_of by itself"),
   ],
 )
 def test_a_wrong_row_is_named(evidence, monkeypatch, column, value, message):
@@ -95,9 +95,9 @@ def test_a_registered_method_without_a_row_is_refused(evidence, monkeypatch):
 
 def test_the_oracle_tests_are_there_and_use_an_oracle(evidence):
   """By text: the file imports tests.reference, and has the test and the method."""
-  found = evidence.find_oracles()
-  assert sum(bool(tests) for tests in found.values()) > 50
-  for name, tests in found.items():
+  tests_of = evidence.find_oracles()
+  assert sum(bool(tests) for tests in tests_of.values()) > 50
+  for name, tests in tests_of.items():
     for test in tests:
       path, _, function = test.partition("::")
       text = (ROOT / path).read_text("utf-8")
@@ -155,12 +155,12 @@ def test_published_numbers_are_those_of_the_answers(evidence):
     for row in rows_of(RESULTS / "trust.answers.csv")
     if row["figure"] == "fedexp" and row["method"] == "FedProx"
   ]
-  found = [
+  tests_of = [
     n.answer
     for n in evidence.numbers()["fedprox"]
     if (n.paper, n.answer.figure) == ("trust", "fedexp")
   ]
-  assert [(a.metric, a.ours) for a in found] == [
+  assert [(a.metric, a.ours) for a in tests_of] == [
     (row["metric"], row["ours"]) for row in answers
   ]
   # Our labels of FedGroup's variants are not its name in the registry.
@@ -177,8 +177,8 @@ def test_a_paper_that_was_not_read_is_said_first(evidence):
     text = (DOCS / "methods" / f"{row['method']}.md").read_text("utf-8")
     first = text.partition("$$")[0]
     unread = row["source"] in ("description", "not stated")
-    said = re.search(r"\*\*(The paper was not read|Nothing says which part)", first)
-    assert bool(said) == unread, row["method"]
+    match = re.search(r"\*\*(The paper was not read|Nothing says which part)", first)
+    assert bool(match) == unread, row["method"]
     assert row["source"] != "description" or row["read"] in first
 
 

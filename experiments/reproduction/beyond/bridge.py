@@ -54,7 +54,7 @@ FACTORS = {
 }
 
 
-class Combination(NamedTuple):
+class Setup(NamedTuple):
   """A panel: a data set, and a level of every factor."""
 
   data: str
@@ -74,16 +74,16 @@ class Combination(NamedTuple):
     return f"{model}, {share} of {clients} clients"
 
 
-COMBINATIONS = [
-  Combination(data, levels)
+SETUPS = [
+  Setup(data, levels)
   for data in DATA
   for levels in itertools.product(*FACTORS.values())
 ]
 PANELS = tuple(
   figures.Panel(letter, f"{DATA[c.data]}, {c.words}", {}, c.preset)
-  for letter, c in zip(string.ascii_lowercase, COMBINATIONS)
+  for letter, c in zip(string.ascii_lowercase, SETUPS)
 )
-_COMBINATION_OF = dict(zip((panel.letter for panel in PANELS), COMBINATIONS))
+_SETUP_OF = dict(zip((panel.letter for panel in PANELS), SETUPS))
 
 #: outcome -> accuracy in percent of each partition.
 SCORE = verdicts.end("accuracy", "local")
@@ -114,7 +114,7 @@ def _whole_cubes(
   """(data, label) -> levels -> gains, where all combinations are finished."""
   cubes: dict[tuple[str, str], dict[tuple[str, ...], np.ndarray]] = {}
   for runs in suite.by_panel(outcomes):
-    combination = _COMBINATION_OF[runs[0].cell.panel]
+    combination = _SETUP_OF[runs[0].cell.panel]
     for label, gain in _gains(runs).items():
       cubes.setdefault((combination.data, label), {})[combination.levels] = gain
   return {key: cube for key, cube in cubes.items() if len(cube) == 2 ** len(FACTORS)}
@@ -154,9 +154,9 @@ def _effects_table(outcomes: suite.Outcomes) -> str:
     return ""
   columns = []
   for cube in cubes.values():
-    found = effects(cube)
+    effect_of = effects(cube)
     columns.append(
-      dict(zip(found, map(_format, board.gap_statistics(list(found.values())))))
+      dict(zip(effect_of, map(_format, board.gap_statistics(list(effect_of.values())))))
     )
   rows = [
     [
@@ -195,7 +195,7 @@ def _table(outcomes: suite.Outcomes) -> str:
     gain_of = tuned_panels.gains_over(
       runs, lambda o: partitions.means(SCORE(o), o.parts), BASE
     )
-    combination = _COMBINATION_OF[runs[0].cell.panel]
+    combination = _SETUP_OF[runs[0].cell.panel]
     for o in runs:
       rows.append(
         [
@@ -244,7 +244,7 @@ def _draw(
   del x_axis
   panels: dict[str, dict[str, list[plots.Dot]]] = {}
   for runs in suite.by_panel(outcomes):
-    combination = _COMBINATION_OF[runs[0].cell.panel]
+    combination = _SETUP_OF[runs[0].cell.panel]
     dots = [
       plots.Dot(
         *metrics.confidence_95(gain.tolist()), name=label, place=(number, number)

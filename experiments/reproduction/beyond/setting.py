@@ -28,8 +28,8 @@ def _describe_clients(values: Mapping[str, Any]) -> str:
   part = int(
     values.get("cohort_size") or round(float(values["participation"]) * number)
   )
-  who = "all of them" if part == number else f"{part} of them"
-  return f"{number} clients, {who} in every round"
+  part_words = "all of them" if part == number else f"{part} of them"
+  return f"{number} clients, {part_words} in every round"
 
 
 def _describe_rounds(values: Mapping[str, Any]) -> str:
@@ -83,7 +83,7 @@ def _describe_tuning(
   numbers: set[int] = set()
   names: dict[str, None] = {}
   rates: dict[str, dict[str, None]] = {}
-  cells = edges = 0
+  cells, edges_on = 0, dict[str, int]()
   for panel in panels:
     path = results_folder / f"beyond_{panel.data}_tuning.csv"
     if not path.is_file():
@@ -101,22 +101,28 @@ def _describe_tuning(
           names[name] = None
       tried = sorted({float(setting["client_lr"]) for setting, _ in trials})
       (best,) = (float(s["client_lr"]) for s, is_chosen in trials if is_chosen)
-      cells, edges = cells + 1, edges + (best in (tried[0], tried[-1]))
+      data = panel.title.split(", ")[0]
+      cells += 1
+      edges_on[data] = edges_on.get(data, 0) + (best in (tried[0], tried[-1]))
       if method == "FedAvg" and len(tried) < 10:
         words = ", ".join(f"{rate:g}" for rate in tried)
-        rates.setdefault(words, {})[panel.title.split(", ")[0]] = None
+        rates.setdefault(words, {})[data] = None
   if not cells:
     return ""
-  others = sorted(set(names) - {"client_lr", "personal_lr"})
-  what = "its learning rate" + (
-    f" and, if it has them, {_list_words(others)}" if others else " alone"
+  others = [f"`{name}`" for name in sorted({*names} - {"client_lr", "personal_lr"})]
+  tuned = (
+    f"tuned are its learning rate and, if it has them, {_list_words(others)}"
+    if others
+    else "only its learning rate is tuned"
   )
   grid = "; ".join(
     f"{words} on {_list_words(list(data))}" for words, data in rates.items()
   )
+  edges = ", ".join(f"{data} {count}" for data, count in edges_on.items())
   return (
     f"Each method has the best of {' or '.join(map(str, sorted(numbers)))} settings by "
-    "validation, on a sixth of the training images of three partitions: "
-    f"{what} is tuned{f' (for FedAvg {grid})' * bool(grid)}. In {edges} of {cells} "
-    "cells the best rate is the smallest or the largest of those tried."
+    "validation, on a sixth of the training images of three partitions; "
+    f"{tuned}{f' (for FedAvg {grid})' * bool(grid)}. In {sum(edges_on.values())} of "
+    f"{cells} cells the best rate is the smallest or the largest of those tried "
+    f"({edges})."
   )
