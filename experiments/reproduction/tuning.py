@@ -259,18 +259,20 @@ def _of_map(data: str, kind: str) -> _Protocol:
   )
 
 
-#: Rates of the bridge between the board and the map, by who takes part
-#: (experiments.reproduction.beyond.bridge): few clients in a group want small ones.
+#: Rates of the bridge between the board and the map, by model and by who takes part
+#: (experiments.reproduction.beyond.bridge): so wide that no best one is at an end.
 _BRIDGE_RATES = {
-  "10": AnyOf((0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
-  "all": AnyOf((0.01, 0.03, 0.1, 0.3, 1.0, 3.0)),
+  ("softmax", "10"): AnyOf((0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)),
+  ("softmax", "all"): AnyOf((0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)),
+  ("mlp", "10"): AnyOf((0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
+  ("mlp", "all"): AnyOf((0.01, 0.03, 0.1, 0.3, 1.0)),
 }
 
 
-def _of_bridge(combination: bridge.Setup) -> _Protocol:
-  """The bridge: a rate of six or seven, and the number of groups of the map."""
+def _of_bridge(setup: bridge.Setup) -> _Protocol:
+  """The bridge: a rate of five to nine, and the number of groups of the map."""
   return _Protocol(
-    _BRIDGE_RATES[combination.levels[1]],
+    _BRIDGE_RATES[setup.levels[0], setup.levels[1]],
     0.03,
     1,
     by="local",
@@ -370,10 +372,7 @@ PROTOCOLS: dict[tuple[str, str], _Protocol] = {
     ("beyond", kinds_map.preset_of(*place)): _of_map(*place)
     for place in kinds_map.PLACES
   },
-  **{
-    ("beyond", combination.preset): _of_bridge(combination)
-    for combination in bridge.SETUPS
-  },
+  **{("beyond", setup.preset): _of_bridge(setup) for setup in bridge.SETUPS},
   **{
     ("beyond", accelerations.data_preset(*place)): _of_accelerations(*place)
     for place in accelerations.PLACES

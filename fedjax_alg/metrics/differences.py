@@ -155,10 +155,10 @@ def client_differences(
   def of_gradients(cells: _Cells) -> float:
     """Of the outer products of slopes and examples, which are never made."""
     number = len(cells.sizes)
-    by_class = np.zeros((number * num_classes, x.shape[1]))
+    by_cell = np.zeros((number * num_classes, x.shape[1]))
     places, inverse = np.unique(cells.of_row * num_classes + y, return_inverse=True)
-    by_class[places] = _sums(x, _Cells(inverse, places, np.bincount(inverse)))
-    by_class = by_class.reshape(number, num_classes, -1)
+    by_cell[places] = _sums(x, _Cells(inverse, places, np.bincount(inverse)))
+    by_class = by_cell.reshape(number, num_classes, -1)
     sums = by_class.sum(1, keepdims=True) / num_classes - by_class
     return _correlation(sums.reshape(number, -1), gradient_squares, cells)
 
@@ -179,7 +179,7 @@ def client_differences(
     return min(value, 1.0) if value > least else 0.0
 
   labels = clear(of_values(one_hot), owner, nothing)
-  steps = [c.step for c in clients]
+  steps = [c.step for c in clients if c.step is not None]
   return Differences(
     labels=labels,
     mixtures=_entropy_spread(one_hot, owner) if labels else 0.0,
@@ -188,9 +188,9 @@ def client_differences(
     scatter=clear(of_values(_scatter(x, y)[:, None]), owner, nothing),
     meaning=clear(of_values(x), owner, y),
     gradients=clear(of_gradients, owner, nothing),
-    time=0.0
-    if any(step is None for step in steps)
-    else clear(of_gradients, np.concatenate(steps), owner),
+    time=clear(of_gradients, np.concatenate(steps), owner)
+    if len(steps) == len(clients)
+    else 0.0,
   )
 
 

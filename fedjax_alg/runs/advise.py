@@ -157,7 +157,7 @@ def advise(target: Federation | RunResult) -> Advice:
     raise OptionError(f"`target`: {a_type(target)}, must be a federation or a run")
   differences = measure(target)
   panel, distance = nearest(differences, read_panels())
-  methods = ()
+  methods: tuple[PanelMethod, ...] = ()
   if distance <= NEAR:
     methods = tuple(
       sorted(

@@ -117,7 +117,7 @@ def check(name, play_client, heads_after=None, *run, last_is_shared=False, **opt
   for _ in range(ROUNDS):
     anchor = mean(
       [
-        gradients(*(shared, head)[order], x, y)[order][0]
+        gradients((shared, head)[order][0], (shared, head)[order][1], x, y)[order][0]
         for head, (x, y) in zip(heads, clients)
       ],
       clients,

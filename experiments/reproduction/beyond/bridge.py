@@ -3,7 +3,7 @@
 Both have clients of two classes. On the board FedGroup gains nothing over FedAvg, on
 the map it does. They differ in the model, in the share of the clients in a round and
 in the number of clients. Here are all eight combinations on MNIST and Fashion-MNIST.
-Everything else is the map's. Every method has the best of six or seven learning rates
+Everything else is the map's. Every method has the best of five to nine learning rates
 on a sixth of the training images, in every combination:
 
   python -m experiments.tune --paper=beyond --data=bridge_mnist_mlp_all_40 --write
@@ -141,9 +141,8 @@ def effects(
         cell: np.prod([2 * levels[at].index(cell[at]) - 1 for at in some])
         for cell in cube
       }
-      result[tuple(list(FACTORS)[at] for at in some)] = sum(
-        sign * cube[cell] for cell, sign in signs.items()
-      ) / (len(cube) / 2)
+      terms = np.stack([sign * cube[cell] for cell, sign in signs.items()])
+      result[tuple(list(FACTORS)[at] for at in some)] = terms.sum(0) / (len(cube) / 2)
   return result
 
 
@@ -279,7 +278,7 @@ FIGURE = figures.Figure(
   table=_table,
   sections=(board.replay,),
   num_seeds=1,
-  partitions=9,
+  partitions=5,
   draw=_draw,
   pictures=False,
 )

@@ -106,7 +106,7 @@ def count_rounds(
   federation: fa.Federation, draw: str, rate: float, rounds: int, seed: int
 ) -> float:
   """The first round whose test accuracy is at least the target; inf: none is."""
-  inputs = int(np.prod(federation.example_shape))
+  inputs = federation.client(0)[0].shape[1]
   with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "stop_at")  # test data decide here, as published
     result = fa.run(
