@@ -446,8 +446,8 @@ _NEEDS = (
     "clients of a few unknown kinds: labels mean something else", ("permuted labels",)
   ),
   _Need("clients of a few unknown kinds: two sources", ("two sources",)),
-  _Need("clients whose data change their meaning (concept drift)", ("drift",)),
-  _Need("clients whose examples have more or less noise", ("noisy images",)),
+  _Need("clients with data that change their meaning (concept drift)", ("drift",)),
+  _Need("clients with more or less noise in their examples", ("noisy images",)),
   _Need(
     "clients that differ in their labels, and one model for all",
     evidence="acceleration",
@@ -540,69 +540,115 @@ def _often_best() -> list[str]:
 # The page of a method.
 
 
-def method_line(name: str) -> str:
-  """What our studies say of a method, in a paragraph."""
+def method_part(name: str) -> str:
+  """What our studies say of a method: a sentence, and a table for each study."""
   label = registry.ALGORITHMS[name].label
-  parts = []
-  of_map = [
-    f"{kind.title} {_short(gains)}"
+  tables = [
+    table
+    for table in (
+      _kinds_of(label),
+      _accelerations_of(label),
+      _fits_of(label),
+      _minutes_of(label),
+    )
+    if table
+  ]
+  if not tables:
+    return (
+      "**In our studies** you find no comparison with it yet, so you should make one "
+      "([which method when](../choosing.md))."
+    )
+  return "\n\n".join(
+    [
+      "**In our studies** you can see this; bold points are clear "
+      "([which method when](../choosing.md)).",
+      *tables,
+    ]
+  )
+
+
+def _kinds_of(label: str) -> str:
+  """A method's gains on the map and on the board."""
+  studies = [
+    (f"[{kind.title}](../results/beyond_map.md)", map_gains(), kind.title)
     for kind in kinds_map.KINDS.values()
-    if (gains := _of(map_gains(), kind.title, label))
   ]
-  if of_map:
-    parts.append(
-      f"points above {BASE} on {', '.join(DATA)} if clients differ by "
-      f"{'; '.join(of_map)} ([map](../results/beyond_map.md))"
-    )
-  if gains := _of(board_gains(), "two classes", label):
-    parts.append(
-      f"with two classes on the board, where a part of the clients takes part, "
-      f"{_short(gains)} ([board](../results/beyond_board.md))"
-    )
-  accelerated = [
-    f"{g.place}, {g.situation} {_points(g)}"
-    for g in acceleration_gains()
-    if g.label == label
+  studies.append(
+    ("[two classes, board](../results/beyond_board.md)", board_gains(), "two classes")
+  )
+  rows = []
+  for title, gains, situation in studies:
+    points = {gain.place: _points(gain) for gain in _of(gains, situation, label)}
+    if points:
+      rows.append([title, *(points.get(data, "-") for data in DATA)])
+  if not rows:
+    return ""
+  return markdown.table([f"clients differ by: points above {BASE}", *DATA], rows)
+
+
+def _accelerations_of(label: str) -> str:
+  """A method's gains as one model for all clients."""
+  rows = [
+    [
+      f"[{gain.place}, {gain.situation}](../results/beyond_acceleration.md)",
+      _points(gain),
+      gain.rounds,
+      gain.megabytes,
+    ]
+    for gain in acceleration_gains()
+    if gain.label == label
   ]
-  if accelerated:
-    parts.append(
-      f"one model for all, points above {BASE} after 100 rounds: "
-      f"{'; '.join(accelerated)} ([acceleration](../results/beyond_acceleration.md))"
+  return (
+    rows
+    and markdown.table(
+      [
+        "one model for all",
+        f"points above {BASE}",
+        "rounds to the target",
+        "MB to it",
+      ],
+      rows,
     )
-  of_family = [
-    f"{fit.data} {fit.accuracy:.1f} % after {fit.rounds} "
-    f"round{'s' * (fit.rounds > 1)} and {fit.megabytes:,.3g} MB"
+    or ""
+  )
+
+
+def _fits_of(label: str) -> str:
+  """What a method of the analytic family reaches and costs."""
+  rows = [
+    [
+      f"[{fit.data}](../results/beyond_family.md)",
+      f"{fit.accuracy:.1f}",
+      fit.rounds,
+      f"{fit.megabytes:,.3g}",
+    ]
     for fit in fits()
     if fit.label == label
   ]
-  if of_family:
-    parts.append(
-      f"the server's model: {'; '.join(of_family)} "
-      "([family](../results/beyond_family.md))"
+  return (
+    rows
+    and markdown.table(
+      ["the server's model", "accuracy (R² of a table), %", "rounds", "MB"], rows
     )
-  late = [
-    f"{row[3]} with {row[0]}"
+    or ""
+  )
+
+
+def _minutes_of(label: str) -> str:
+  """A method's simulated minutes where machines differ in speed."""
+  rows = [
+    [f"[{row[0]}](../results/beyond_late.md)", row[3]]
     for row in read_table("beyond_late", "stragglers", "method")
     if row[1] == label
   ]
-  if late:
-    parts.append(
-      f"simulated minutes to 80 %: {', '.join(late)} "
-      "([late](../results/beyond_late.md))"
+  return (
+    rows
+    and markdown.table(
+      ["machines of different speed", "simulated minutes to 80 %"], rows
     )
-  if not parts:
-    return (
-      "**In our studies:** none compares it with others yet "
-      "([how to choose](../choosing.md))."
-    )
-  text = ". ".join(part[0].upper() + part[1:] for part in parts)
-  bold = " Bold numbers are clear (p <= 0.05)." * ("**" in text)
-  return f"**In our studies** ([how to choose](../choosing.md)): {text}.{bold}"
+    or ""
+  )
 
 
 def _points(gain: Gain) -> str:
   return f"**{gain.mean:+.1f}**" if gain.is_clear else f"{gain.mean:+.1f}"
-
-
-def _short(gains: Sequence[Gain]) -> str:
-  return " / ".join(map(_points, gains))

@@ -60,10 +60,10 @@ def files() -> dict[pathlib.Path, str]:
     DOCS / "methods.md": {"needs": choosing.needs_table()},
   }
   for row in evidence.read_rows():
+    source = evidence.source_line(row)
     pages[DOCS / "methods" / f"{row.method}.md"] = {
-      "studies": "\n\n".join(
-        filter(None, [evidence.source_line(row), choosing.method_line(row.method)])
-      )
+      **({"source": source} if source else {}),
+      "studies": choosing.method_part(row.method),
     }
   assert {row.method for row in evidence.read_rows()} <= set(registry.ALGORITHMS)
   return {
