@@ -62,7 +62,7 @@ def intraclass_correlation(
   Examples:
     >>> values = np.array([[0.0], [0.2], [1.0], [1.2]])
     >>> round(intraclass_correlation(values, np.array([0, 0, 1, 1])), 3)
-    0.98
+    0.961
   """
   cells = _cells(groups, np.zeros_like(groups) if strata is None else strata)
   values = np.asarray(values, np.float64)
