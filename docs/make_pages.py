@@ -1,9 +1,11 @@
 """Writes the generated parts of the pages, which can be read without a build.
 
+The tables that ``fa.advise`` reads are written, too.
+
   python docs/make_pages.py           writes them
   python docs/make_pages.py --check   names the pages whose parts are old, and fails
 
-docs/_extensions/registry_pages.py makes the parts.
+docs/_extensions/registry_pages.py makes the parts, choosing.py the tables.
 """
 
 import os
@@ -13,18 +15,27 @@ import sys
 DOCS = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS / "_extensions")]
 
+import choosing  # noqa: E402  pylint: disable=wrong-import-position
 import registry_pages  # noqa: E402  pylint: disable=wrong-import-position
+
+from fedjax_alg.runs import advise  # noqa: E402  pylint: disable=wrong-import-position
 
 COMMAND = "python docs/make_pages.py"
 
 
 def changed_pages():
-  """Yields (path, text) of the pages whose generated parts are not up to date."""
+  """Yields (path, text) of what is generated and not up to date."""
   for path in [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]:
     text = path.read_text("utf-8")
     page = os.path.relpath(path.with_suffix(""), DOCS)
     new = registry_pages.with_generated(text, page.replace(os.sep, "/"))
     if new != text:
+      yield path, new
+  for path, make in (
+    (advise.PANELS, choosing.panels_csv),
+    (advise.GAINS, choosing.gains_csv),
+  ):
+    if path.read_text("utf-8") != (new := make()):
       yield path, new
 
 

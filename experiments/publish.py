@@ -67,10 +67,12 @@ PAPERS: dict[str, figures.Paper] = {
 }
 
 #: Lines of a page that no reader sees: here begins the part of a figure, within
-#: it the text of the notes, which is read from their file every time, and what
-#: of the figure stands below them; and at the end what validation chose.
+#: it the setting, which is made of presets every time, the text of the notes, which
+#: is read from their file every time, and what of the figure stands below them; and
+#: at the end what validation chose.
 _PART = "<!-- {} -->"
-_NOTES, _BELOW, _TUNING = "<!-- notes -->", "<!-- below -->", "<!-- chosen -->"
+_SETTING, _NOTES = "<!-- setting -->", "<!-- notes -->"
+_BELOW, _TUNING = "<!-- below -->", "<!-- chosen -->"
 
 #: A picture in the documentation is smaller than this.
 MOST_BYTES = 200_000
@@ -164,19 +166,36 @@ def _read_parts(page: pathlib.Path) -> dict[str, str]:
     mark = _PART.format(name)
     if mark == _BELOW:
       texts[figure] += f"\n\n{text}"
-    elif mark not in (_NOTES, _TUNING):
+    elif mark not in (_SETTING, _NOTES, _TUNING):
       figure, texts[name] = name, text
   return texts
 
 
-def _with_notes(part: str, notes: str) -> str:
-  """A figure's part with its notes below the title, or above one without."""
-  if not notes:
+def _with_notes(part: str, setting: str, notes: str) -> str:
+  """A figure's part with setting and notes below the title, or above one without."""
+  if not setting and not notes:
     return part
   title, _, body = part.partition("\n\n")
   if not title.startswith("## "):
     title, body = "", part
-  return "\n\n".join(filter(None, [title, _NOTES, notes, _BELOW, body]))
+  return "\n\n".join(
+    filter(
+      None,
+      [
+        title,
+        *([_SETTING, setting] if setting else []),
+        *([_NOTES, notes] if notes else []),
+        _BELOW,
+        body,
+      ],
+    )
+  )
+
+
+def _setting_of(paper: figures.Paper, name: str, target: pathlib.Path) -> str:
+  """What all runs of a figure have; "" of a table, or if it does not say it."""
+  figure = paper.figures.get(name)
+  return figure.setting(target) if figure and figure.setting else ""
 
 
 def _figure_part(
@@ -355,7 +374,9 @@ def publish(
     for name in of_page:
       parts += [
         _PART.format(name),
-        _with_notes(figure_parts[name], notes.get(name, "")),
+        _with_notes(
+          figure_parts[name], _setting_of(paper, name, target), notes.get(name, "")
+        ),
       ]
     parts += filter(None, [_tuning(paper, source, target, end)])
     texts[page] = "\n\n".join(parts) + "\n"
@@ -455,7 +476,8 @@ def _merge_answers(
   old = [a for a in answers.read_answers(answers_file) if a.figure not in new]
   order = [*paper.figures, *paper.tables]
   return sorted(
-    [*old, *itertools.chain(*new.values())], key=lambda a: order.index(a.figure)
+    answers.without_untestable(paper.name, [*old, *itertools.chain(*new.values())]),
+    key=lambda a: order.index(a.figure),
   )
 
 

@@ -28,6 +28,7 @@ from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start
 from fedjax_alg.errors import OptionError, RunFolderError
 from fedjax_alg.records.lock import HeldError
+from fedjax_alg.runs.advise import Advice, advise
 from fedjax_alg.runs.api import run, steps
 from fedjax_alg.runs.audit import Audit, audit
 from fedjax_alg.runs.compare import Comparison, compare
@@ -49,6 +50,7 @@ from fedjax_alg.runs.tensorboard import tensorboard
 from fedjax_alg.tasks import Task
 
 __all__ = [
+  "Advice",
   "Algorithm",
   "Audit",
   "ClientData",
@@ -76,6 +78,7 @@ __all__ = [
   "Sweep",
   "Task",
   "add",
+  "advise",
   "at_clients",
   "audit",
   "compare",

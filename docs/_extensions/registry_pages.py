@@ -10,6 +10,9 @@ without a build. ``python docs/make_pages.py`` writes them, and a test compares:
   generated: names           the public names above, what they are, where they are
   generated: contents        the pages of the trees of contents of a page, linked
   generated: comparison      the evidence of docs/comparison.csv; in README its cells
+  generated: counts, evidence, source, studies, needs, kinds, board, acceleration,
+    late, one_round          what stands behind the methods (``evidence``), and which
+                             method when (``choosing``)
 
 Sphinx reads the same text with three differences: it reads what stands in a comment
 ``<!-- sphinx ... -->``, it has its own lists in the place of the last two, and it
@@ -25,6 +28,8 @@ import os
 import pathlib
 import re
 
+import choosing
+import evidence
 import method_costs
 import method_examples
 import method_papers
@@ -465,6 +470,19 @@ GENERATED = re.compile(
 _FOR_SPHINX = re.compile(r"<!-- sphinx\n(.*?)-->", re.S)
 #: The terms of the glossary, each a paragraph, which Sphinx has as definitions.
 _GLOSSARY = re.compile(r"<!-- glossary -->\n(.*?)<!-- end of glossary -->\n", re.S)
+#: Parts that are made of the published results: name -> their Markdown.
+_OF_RESULTS = {
+  "counts": evidence.counts_line,
+  "evidence": evidence.evidence_table,
+  "needs": choosing.needs_table,
+  "kinds": choosing.kinds_table,
+  "board": choosing.board_table,
+  "acceleration": choosing.acceleration_table,
+  "late": choosing.late_table,
+  "one_round": choosing.one_round_table,
+}
+#: The same of the method of a page.
+_OF_METHOD = {"source": evidence.source_of, "studies": choosing.method_part}
 #: Parts in the place of which Sphinx has lists of its own.
 _REPLACED = ("names", "contents")
 
@@ -495,6 +513,10 @@ def part_of(what, page, above):
     return names_table(
       re.findall(r"^   (\w+)$", above.rpartition("autosummary")[2], re.M)
     )
+  if kind in _OF_RESULTS:
+    return _OF_RESULTS[kind]().split("\n")
+  if kind in _OF_METHOD:
+    return _OF_METHOD[kind](page.rpartition("/")[2]).split("\n")
   raise ValueError(f"{page}: nothing is called {what}")
 
 

@@ -37,7 +37,12 @@ IMPOSSIBLE, HARDWARE = "impossible as printed", "other hardware"
 OUR_CLOCK, NO_MEASURE = "our clock", "no measure given"
 NEEDS_VALUE = "needs a value that the paper does not give"
 DISAGREE = "the paper's measures disagree"
-UNTESTABLE = (IMPOSSIBLE, HARDWARE, OUR_CLOCK, NO_MEASURE, NEEDS_VALUE, DISAGREE)
+#: What differs may decide the number; it stands behind in brackets.
+OTHER_PROTOCOL = "other protocol"
+UNTESTABLE = (
+  *(IMPOSSIBLE, HARDWARE, OUR_CLOCK, NO_MEASURE),
+  *(NEEDS_VALUE, DISAGREE, OTHER_PROTOCOL),
+)
 
 #: Beside the verdict on a number whose replicas differ by more than its tie (V-13).
 CHAOTIC = "chaotic"

@@ -289,6 +289,32 @@ def sentences_section(figure_answers: Iterable[PaperAnswer]) -> str:
   return text
 
 
+def without_untestable(
+  paper: str, page_answers: Iterable[PaperAnswer]
+) -> list[PaperAnswer]:
+  """The answers, whose numbers have no other verdict if nothing can test the claim.
+
+  So a claim that is judged after its runs (judged.csv) needs none of them again.
+  """
+  reasons = {
+    (claim.artifact, claim.panel, claim.method, claim.metric): claim.untestable
+    for artifact in {row["artifact"] for row in report.read_claims(paper)}
+    for claim in report.load_claims(paper, artifact)
+  }
+  return [
+    answer._replace(verdict=rule.NOT_TESTABLE, reason=reason)
+    if answer.metric
+    and (answer.verdict, answer.reason) != (rule.NOT_TESTABLE, rule.NOT_RUN)
+    and (
+      reason := reasons.get(
+        (answer.artifact, answer.panel, answer.of[0], answer.metric), ""
+      )
+    )
+    else answer
+    for answer in page_answers
+  ]
+
+
 #: Recognizer of a file of answers.
 IS_TABLE = files.table_with(*PaperAnswer._fields[:4])
 

@@ -126,6 +126,9 @@ class Figure(NamedTuple):
   #: whether each run is drawn in its folder, too; for hundreds of short runs
   #: that takes as long as the runs
   pictures: bool = True
+  #: folder of the published tables -> what all runs have, the first lines of its part
+  #: of the page; None: nothing is said
+  setting: Callable[[pathlib.Path], str] | None = None
 
 
 class Request(NamedTuple):

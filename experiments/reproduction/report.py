@@ -36,7 +36,9 @@ class Claim(NamedTuple):
   note: str
   round: int | None  #: the round of the number; None: the whole run
   printed: str = ""  #: the number as the paper has it
-  untestable: str = ""  #: why no run can test it, of ``rule.UNTESTABLE``
+  #: why no run can test it, one of ``rule.UNTESTABLE``; of another protocol with
+  #: what differs in brackets
+  untestable: str = ""
   repeats: int = 1  #: the number of runs of which it is the mean
 
 
@@ -133,7 +135,10 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
     unit = row["unit"]
     if unit == "fraction":
       value, unit = 100.0 * value, "%"
-    kind = match_pattern(patterns, row, "kind").get("kind", "")
+    pattern = match_pattern(patterns, row, "kind")
+    kind = pattern.get("kind", "")
+    if kind == rule.OTHER_PROTOCOL:
+      kind += f" ({pattern['text']})"
     claims.append(
       Claim(
         row["artifact"],
@@ -145,7 +150,7 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
         row["note"],
         round_of(row["setting"]),
         row["value"],
-        kind if kind in rule.UNTESTABLE else "",
+        kind if kind.startswith(rule.UNTESTABLE) else "",
         int(row.get("repeats") or 1),
       )
     )

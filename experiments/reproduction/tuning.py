@@ -25,7 +25,7 @@ from ..cli import config as config_lib
 from ..cli import flag_words, flags, guard, presets, shared_runs, sweeps
 from ..cli.config import Layer, UsageError
 from ..reports import markdown
-from .beyond import accelerations, kinds_map
+from .beyond import accelerations, bridge, kinds_map
 from .conjugate import figures as conjugate
 from .diversified import ablation
 from .diversified import figures as diversified
@@ -259,6 +259,33 @@ def _of_map(data: str, kind: str) -> _Protocol:
   )
 
 
+#: Rates of the bridge between the board and the map, by model and by who takes part
+#: (experiments.reproduction.beyond.bridge): so wide that no best one is at an end.
+_BRIDGE_RATES = {
+  ("softmax", "10"): AnyOf((0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)),
+  ("softmax", "all"): AnyOf((0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)),
+  ("mlp", "10"): AnyOf((0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
+  ("mlp", "all"): AnyOf((0.01, 0.03, 0.1, 0.3, 1.0)),
+}
+
+
+def _of_bridge(setup: bridge.Setup) -> _Protocol:
+  """The bridge: a rate of five to nine, and the number of groups of the map."""
+  return _Protocol(
+    _BRIDGE_RATES[setup.levels[0], setup.levels[1]],
+    0.03,
+    1,
+    by="local",
+    own={
+      name: {flag: AnyOf((value,)) for flag, value in values.items()}
+      for name, values in bridge.FIXED.items()
+    },
+    seeds=1,
+    algorithms=tuple(bridge.FIXED),
+    pictures=False,
+  )
+
+
 #: Rates of the study of central acceleration: those of clients on each data set,
 #: and what a server has (experiments.reproduction.beyond.accelerations).
 _ACCELERATION_RATES = {
@@ -345,6 +372,7 @@ PROTOCOLS: dict[tuple[str, str], _Protocol] = {
     ("beyond", kinds_map.preset_of(*place)): _of_map(*place)
     for place in kinds_map.PLACES
   },
+  **{("beyond", setup.preset): _of_bridge(setup) for setup in bridge.SETUPS},
   **{
     ("beyond", accelerations.data_preset(*place)): _of_accelerations(*place)
     for place in accelerations.PLACES

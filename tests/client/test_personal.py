@@ -97,7 +97,7 @@ def start(fed):
   )
 
 
-def check(name, play_client, heads_after=None, *run, **options):
+def check(name, play_client, heads_after=None, *run, last_is_shared=False, **options):
   """A run is the loop over its clients: (shared, head, x, y) -> both, trained.
 
   Args:
@@ -106,15 +106,20 @@ def check(name, play_client, heads_after=None, *run, **options):
       argument.
     heads_after: (shared, head, x, y) -> the head that is deployed, if another.
     *run: ``fa.run`` for a whole run.
+    last_is_shared: whether the last layer is shared and the one before it personal.
     **options: of the run.
   """
   fed, clients = federation()
   result = play(name, fed, *run, **options)
-  shared, head = start(fed)
+  order = slice(None, None, -1 if last_is_shared else 1)
+  shared, head = start(fed)[order]
   heads = [head] * len(clients)
   for _ in range(ROUNDS):
     anchor = mean(
-      [gradients(shared, head, x, y)[0] for head, (x, y) in zip(heads, clients)],
+      [
+        gradients((shared, head)[order][0], (shared, head)[order][1], x, y)[order][0]
+        for head, (x, y) in zip(heads, clients)
+      ],
       clients,
     )
     of = [
@@ -125,7 +130,7 @@ def check(name, play_client, heads_after=None, *run, **options):
     heads = [heads_after(shared, head, x, y) for head, (x, y) in zip(heads, clients)]
   for i, head in enumerate(heads):
     params = result.client_params(i)["params"]
-    for name, pair in (("Dense_0", shared), ("Dense_1", head)):
+    for name, pair in zip(("Dense_0", "Dense_1"), (shared, head)[order]):
       np.testing.assert_allclose(params[name]["kernel"], pair[0], atol=2e-6)
       np.testing.assert_allclose(params[name]["bias"], pair[1], atol=2e-6)
 
@@ -141,6 +146,15 @@ def test_personal_layers_are_those_of_numpy(name, when):
     lambda *args: sgd(*args[:4], when=when),
     fit_head if when == "evaluation" else None,
     *[fa.run] * (name == "fedrep"),  # as below
+  )
+
+
+def test_the_complement_shares_the_last_layer_alone():
+  """LG-FedAvg is FedPer with the roles of both layers exchanged."""
+  check(
+    "lg_fedavg",
+    lambda shared, head, x, y, anchor: sgd(head, shared, x, y, "together")[::-1],
+    last_is_shared=True,
   )
 
 

@@ -48,6 +48,7 @@ LABELS = re.compile(r"each client alone", re.I)
 LISTS = (
   "docs/api.md",
   "docs/changelog.md",
+  "docs/evidence.md",
   "docs/options.md",
   "docs/papers/readings.md",
 )

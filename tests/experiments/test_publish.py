@@ -1,7 +1,10 @@
 """The documentation page of a paper's figures."""
 
+import csv
 import pathlib
+import re
 import shutil
+import tempfile
 
 import numpy as np
 from PIL import Image
@@ -372,3 +375,54 @@ def test_pages_of_their_own_and_what_was_chosen(tmp_path, docs, source):
     assert "(diversified_cifar10_tuning.csv)" not in page
     shutil.rmtree(tuned.parent, ignore_errors=True)
     shutil.rmtree(source / "fig1", ignore_errors=True)  # its part stays
+
+
+def test_a_setting_stands_above_the_notes_and_is_read_anew():
+  """It is made of presets, so a page that is written again has the present ones."""
+  part = "## A title\n\n| table |"
+  page = publish._with_notes(part, "**Setting.** 40 clients.", "Our words.")
+  order = ["## A title", "**Setting.**", "Our words.", "| table |"]
+  assert [page.index(text) for text in order] == sorted(map(page.index, order))
+  path_text = f"# Results: x\n\n<!-- map -->\n\n{page}\n"
+  assert publish._with_notes(part, "", "") == part
+  assert "**Setting.**" not in _parts_of(path_text)["map"]
+  assert _parts_of(path_text)["map"].split() == part.split()
+
+
+def _parts_of(text):
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / "a.md"
+    path.write_text(text)
+    return publish._read_parts(path)
+
+
+@pytest.mark.parametrize("name", ["map", "board"])
+def test_the_first_lines_of_a_study_are_its_presets(name):
+  """The map once stated neither model, clients nor rates."""
+  folder = pathlib.Path(publish.__file__).parent / "presets" / "beyond"
+  text = (RESULTS / f"beyond_{name}.md").read_text("utf-8")
+  head = text.partition("<!-- notes -->")[0].partition("<!-- setting -->")[2]
+  flags = (
+    folder / {"map": "map.flags", "board": "board_mnist.flags"}[name]
+  ).read_text()
+  (clients,) = re.findall(r"--num_clients=(\d+)", flags)
+  (rounds,) = re.findall(r"--rounds=(\d+)", flags)
+  (steps,) = re.findall(r"--local_steps=(\d+)", flags)
+  assert f"{clients} clients" in head and f"{rounds} rounds of {steps}" in head
+  assert {"map": "MLP of 32 hidden", "board": "oftmax regression"}[name] in head
+  # As many cells as there are methods in the tables of the search, and edges of them.
+  cells = edges = 0
+  for path in RESULTS.glob(f"beyond_{name}_*_tuning.csv"):
+    with path.open(newline="") as file:
+      rows = list(csv.DictReader(file))
+    for method in {row["method"] for row in rows}:
+      rates = [
+        (float(re.search(r"--client_lr=(\S+)", row["setting"])[1]), row["chosen"])
+        for row in rows
+        if row["method"] == method
+      ]
+      (best,) = (rate for rate, choice in rates if choice == "1")
+      cells, edges = cells + 1, edges + (best in (min(rates)[0], max(rates)[0]))
+  assert f"In {edges} of {cells} cells" in head
+  for page in ("../choosing.md", "../methods.md", "beyond_bridge.md"):
+    assert page in head

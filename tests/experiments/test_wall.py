@@ -19,6 +19,7 @@ _COMMANDS = (
   "tune",
   "export",
   "audit",
+  "advise",
   "card",
   "judge",
   "demo",

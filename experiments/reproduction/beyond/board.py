@@ -12,6 +12,7 @@ with the best one, partition by partition.
 """
 
 from collections.abc import Sequence
+import pathlib
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from fedjax_alg.runs.compare import holm, paired_t
 from ...cli import presets
 from ...reports import markdown
 from .. import figures, partitions, report, suite, verdicts
+from . import setting
 
 NAME = "beyond"
 BASE = "FedAvg"
@@ -138,6 +140,17 @@ def replay(outcomes: suite.Outcomes) -> str:
   )
 
 
+def _describe_setting(folder: pathlib.Path) -> str:
+  """Section: what all runs have, and what belongs to it."""
+  return (
+    setting.describe_setting(PANELS, folder)
+    + " [Which method when](../choosing.md) has the conclusions, "
+    "[methods](../methods.md) all methods. The [map](beyond_map.md) asks the same "
+    "about an MLP and 40 clients that all take part, and about other kinds of "
+    "difference. The [bridge](beyond_bridge.md) says why its numbers differ."
+  )
+
+
 FIGURE = figures.Figure(
   "The board: clustered and personalized methods, tuned with equal budgets",
   "accuracy",
@@ -152,4 +165,5 @@ FIGURE = figures.Figure(
   num_seeds=1,
   partitions=9,
   draw=figures.Dots(SCORE, "accuracy on the clients' own test data, %", stored=True),
+  setting=_describe_setting,
 )

@@ -1,7 +1,19 @@
 """Studies beyond the papers; ``python -m experiments.beyond`` makes them."""
 
 from .. import figures
-from . import accelerations, board, family, gradient, hostile, kinds_map, late, private
+from . import (
+  accelerations,
+  board,
+  bridge,
+  differences,
+  family,
+  gradient,
+  group_numbers,
+  hostile,
+  kinds_map,
+  late,
+  private,
+)
 from . import bytes as fewer_bytes
 
 PAPER = figures.Paper(
@@ -14,9 +26,11 @@ PAPER = figures.Paper(
     "family": family.FIGURE,
     **({"board": board.FIGURE} if board.FIGURE.panels else {}),
     **({"map": kinds_map.FIGURE} if kinds_map.FIGURE.panels else {}),
+    **({"bridge": bridge.FIGURE} if bridge.FIGURE.panels else {}),
+    "groups": group_numbers.FIGURE,
     **({"acceleration": accelerations.FIGURE} if accelerations.FIGURE.panels else {}),
   },
-  {"gradient": gradient.TABLE},
+  {"gradient": gradient.TABLE, differences.NAME: differences.TABLE},
   "Settings are chosen on validation clients.",
   ("",),
   subject="studies beyond the papers",
@@ -29,8 +43,11 @@ PAPER = figures.Paper(
     "private": "private",
     "family": "family",
     "gradient": "gradient",
+    "differences": "differences",
     "board": "board",
     "map": "map",
+    "bridge": "bridge",
+    "groups": "groups",
     "acceleration": "acceleration",
   },
 )

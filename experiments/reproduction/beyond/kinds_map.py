@@ -15,6 +15,7 @@ none before its methods are tuned.
 
 from collections.abc import Callable, Mapping, Sequence
 import math
+import pathlib
 import string
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from fedjax_alg.records.scores import nan_as_worst
 from ...drawing import plots
 from ...reports import markdown
 from .. import figures, partitions, suite
-from . import board, tuned_panels
+from . import board, setting, tuned_panels
 
 NAME = "beyond"
 BASE = "FedAvg"
@@ -321,6 +322,18 @@ def _draw(
   )
 
 
+def _describe_setting(folder: pathlib.Path) -> str:
+  """Section: what all runs have, and what belongs to it."""
+  return (
+    setting.describe_setting(PANELS, folder)
+    + " Clustered methods are told the number of kinds, and 4 where clients differ in "
+    "labels alone. [Which method when](../choosing.md) has the conclusions, "
+    "[methods](../methods.md) all methods. The [board](beyond_board.md) asks about two "
+    "classes with softmax regression and a tenth of 300 clients in a round. The "
+    "[bridge](beyond_bridge.md) says why its numbers differ."
+  )
+
+
 FIGURE = figures.Figure(
   "The map: which method to use when clients differ in kind",
   "accuracy",
@@ -336,4 +349,5 @@ FIGURE = figures.Figure(
   partitions=9,
   draw=_draw,
   pictures=False,
+  setting=_describe_setting,
 )

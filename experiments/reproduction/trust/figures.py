@@ -3,7 +3,7 @@
 - ``niid_bench``: Li, Diao, Chen, He, "Federated Learning on Non-IID Data
   Silos", ICDE 2022; the numbers are those of Flower's reproduction.
 - ``fedavg_2nn``: McMahan et al., AISTATS 2017, Table 1: the rounds that FedAvg
-  takes to 97 % on MNIST.
+  takes to 97 % on MNIST. ``fedavg_2nn_why``: by rate and initial weights.
 - ``ifca_rotated``: Ghosh et al., NeurIPS 2020: MNIST in four rotations.
 - ``tamuna``: FedAvg of Flower's baseline of TAMUNA (Condat et al. 2023) on MNIST.
 - ``muon``: a reproduction of FedMuon (Takezawa et al., ICLR 2026) on Fashion-MNIST.
@@ -25,7 +25,16 @@ from ...drawing import plots
 from ...reports import markdown, rule
 from .. import answers, figures, report, suite, verdicts
 from ..figures import Figure, FigureLine, Panel
-from . import afl, against_fedjax, client_privacy, drift, fair, fedexp, overview
+from . import (
+  afl,
+  against_fedjax,
+  client_privacy,
+  drift,
+  fair,
+  fedexp,
+  overview,
+  two_layers,
+)
 
 NAME = "trust"
 
@@ -353,6 +362,9 @@ TABLES = {
   "fedexp": figures.FigureTable(
     "FedExP's notebook: least squares of clients that can all be right",
     lambda request, folder: fedexp.loss_table(request.quick),
+  ),
+  two_layers.NAME: figures.FigureTable(
+    "FedAvg's 2NN: rounds to 97 % by rate and initial weights", two_layers.make_table
   ),
   "fair": figures.FigureTable(
     "Agnostic learning and q-FFL: three clients of one class of Fashion-MNIST each",

@@ -12,6 +12,9 @@ from ...reports import markdown, rule
 from .. import report
 from ..answers import PaperAnswer
 
+#: The folder of its claims and sources.
+NAME = "trust"
+
 #: Metric of the claims -> its words.
 _WORDS = {
   "test_accuracy_max": "best test accuracy",
@@ -54,7 +57,16 @@ def published_deviations() -> dict[tuple[str, ...], str]:
   """The deviation of each published number, by artifact, panel, method, metric."""
   return {
     tuple(row[name] for name in _KEY): row["deviation"]
-    for row in report.read_claims("trust", "sources")
+    for row in report.read_claims(NAME, "sources")
+  }
+
+
+def quoted_numbers() -> set[tuple[str, ...]]:
+  """The published numbers, by the same, whose place was not opened."""
+  return {
+    tuple(row[name] for name in _KEY)
+    for row in report.read_claims(NAME, "sources")
+    if row["read"] == "no"
   }
 
 
@@ -73,9 +85,9 @@ def table_of_finished(page_answers: Sequence[PaperAnswer]) -> str:
     for answer in page_answers
     if answer.metric and answer.reason != rule.NOT_RUN
   }
-  of_number = published_deviations()
+  of_number, quoted = published_deviations(), quoted_numbers()
   rows, missing = [], dict[str, int]()
-  for claim in report.read_claims("trust"):
+  for claim in report.read_claims(NAME):
     key = tuple(claim[name] for name in _KEY)
     name = claim["artifact"]
     answer = answer_of.get(key)
@@ -86,7 +98,8 @@ def table_of_finished(page_answers: Sequence[PaperAnswer]) -> str:
     rows.append(
       [
         f"{claim['setting']}: {claim['method']}, {_words(claim['metric'])}",
-        format_published(claim["value"], of_number[key], answer.ours),
+        format_published(claim["value"], of_number[key], answer.ours)
+        + " (quoted)" * (key in quoted),
         answer.ours,
         answer.rounds or "-",
         answer.words,

@@ -738,3 +738,37 @@ def test_published_labels_are_what_the_flag_files_declare(name, figure):
     assert word in {tunings.get(label), suite.STATED}, label
   heads = re.findall(r"^\| what is said \| (.*?) \|", part, re.M)
   assert all(head in (*labels, "ours") for head in heads)
+
+
+def test_a_number_of_another_protocol_has_no_other_verdict():
+  """Rows with other initial weights once were "better"; nothing is run again."""
+  claims = {
+    ("tamuna", "FedAvg"): "better",
+    ("niid_bench", "FedAvg"): "undecided",
+  }
+  stored = [
+    answers.PaperAnswer(
+      artifact, artifact, "a", method, metric, "83", "91.90", verdict, "by 9", ""
+    )
+    for (artifact, method), verdict in claims.items()
+    for metric in ("test_accuracy_end", "test_accuracy_max")
+  ]
+  not_run = stored[0]._replace(verdict=rule.NOT_TESTABLE, reason=rule.NOT_RUN)
+  sentence = stored[0]._replace(metric="", claim="It is better")
+  tamuna, no_claim, *others = answers.without_untestable(
+    "trust", [*stored, not_run, sentence]
+  )
+  assert tamuna.verdict == rule.NOT_TESTABLE and tamuna.ours == "91.90"
+  assert re.fullmatch(r"other protocol \(.*initial weights.*\)", tamuna.reason)
+  assert others[-2:] == [not_run, sentence]
+  # A number that no claim names, and a claim that nothing differs for, stay.
+  assert [no_claim, *others[:-2]] == stored[1:]
+
+
+def test_what_differs_is_said_of_every_other_protocol():
+  for paper in publish.PAPERS:
+    for row in report.read_claims(paper, "judged"):
+      assert row["kind"] != rule.OTHER_PROTOCOL or row["text"]
+    for artifact in {row["artifact"] for row in report.read_claims(paper)}:
+      for claim in report.load_claims(paper, artifact):
+        assert not claim.untestable or claim.untestable.startswith(rule.UNTESTABLE)

@@ -15,8 +15,11 @@ from experiments.reproduction import figures, partitions, suite, tuning, verdict
 from experiments.reproduction.beyond import (
   accelerations,
   board,
+  bridge,
+  differences,
   family,
   gradient,
+  group_numbers,
   hostile,
   kinds_map,
   late,
@@ -804,3 +807,134 @@ def test_the_table_interpolates_the_epsilon_of_equal_accuracy():
   }
   assert judgements["At epsilon 1 AFL is above FedAvg"][0].startswith("a: +2.00")
   assert np.isinf(private.EPSILONS["e"])
+
+
+def all_cells(figure):
+  """The cells of a figure, whether its panels are tuned or not."""
+  return figures.cells(beyond.PAPER, figure, figures.Request(None, (), "here"))
+
+
+def test_a_bridge_changes_the_three_factors_alone():
+  """And its ends are the map's panel of two classes and the board's three levels."""
+  cells = all_cells(bridge.FIGURE._replace(panels=bridge.PANELS))
+  assert len(cells) == 2 * 2**3 * len(bridge.METHODS)
+  changing = {"model", "hidden", "participation", "num_clients", "train_examples"}
+  for data in bridge.DATA:
+    of_map = config.values_of(f"beyond/map_{data}_classes.flags")
+    for setup in bridge.SETUPS:
+      if setup.data != data:
+        continue
+      values = config.values_of(f"beyond/{setup.preset}.flags")
+      model, share, clients = setup.levels
+      assert values["model"] == model and int(values["num_clients"]) == int(clients)
+      assert float(values["participation"]) == {"10": 0.1, "all": 1.0}[share]
+      # As many examples a client as on the map.
+      assert int(values["train_examples"]) == 150 * int(clients)
+      assert {k: v for k, v in values.items() if k not in changing} == {
+        k: v for k, v in of_map.items() if k not in changing
+      }
+    ends = [s for s in bridge.SETUPS if s.data == data and s.levels[0] == "mlp"]
+    assert config.values_of(f"beyond/{ends[-1].preset}.flags") == of_map
+  of_board = config.values_of("beyond/board_mnist.flags")
+  first = bridge.SETUPS[0].levels
+  assert first == (
+    of_board["model"],
+    str(100 * int(of_board["cohort_size"]) // int(of_board["num_clients"])),
+    str(of_board["num_clients"]),
+  )
+
+
+def test_effects_of_a_design_are_those_of_a_linear_model():
+  """By least squares on columns of -1/2 and 1/2 and their products."""
+  rng = np.random.default_rng(0)
+  levels = [list(titles) for titles in bridge.FACTORS.values()]
+  cube = {cell: rng.normal(size=9) for cell in itertools.product(*levels)}
+  effects = bridge.effects(cube)
+  assert len(effects) == 7
+  signs = np.array(
+    [[2 * of.index(level) - 1 for of, level in zip(levels, cell)] for cell in cube]
+  )
+  names = list(bridge.FACTORS)
+  columns = {
+    some: signs[:, [names.index(name) for name in some]].prod(1) / 2 for some in effects
+  }
+  design = np.stack([np.ones(8), *columns.values()], axis=1)
+  coefficients = np.linalg.lstsq(design, np.stack(list(cube.values())), rcond=None)[0]
+  for some, expected in zip(columns, coefficients[1:]):
+    np.testing.assert_allclose(effects[some], expected)
+
+
+def bridge_outcome(cell, accuracies):
+  parts = tuple(
+    suite.Outcome(
+      cell,
+      None,
+      [{"round": 40, "seed": 0, "total_bytes": 2e6}],
+      {"final": {"local": {"accuracy": {"values": [a], "ci95": 0.0}}}},
+    )
+    for a in accuracies
+  )
+  return suite._pool(parts)
+
+
+def test_a_bridge_shows_gains_and_what_a_factor_changes():
+  """FedGroup gains 6 points if all clients take part, and 1 if a tenth does."""
+  rng = np.random.default_rng(0)
+  outcomes = []
+  for cell in all_cells(bridge.FIGURE._replace(panels=bridge.PANELS)):
+    share = cell.config.values["participation"]
+    gain = {"FedAvg": 0.0, "FedGroup": 0.06 if share == 1 else 0.01, "IFCA": 0.02}
+    accuracies = 0.8 + gain[cell.label] + rng.normal(0, 0.001, 9)
+    outcomes.append(bridge_outcome(cell, accuracies))
+  text = bridge._table(outcomes)
+  start = "| clients in a round (all, not 10 %) |"
+  (row,) = [r for r in text.splitlines() if r.startswith(start)]
+  by_column = [float(part.split(" ")[0]) for part in row.split(" | ")[1:]]
+  np.testing.assert_allclose(by_column, [5.0, 0.0, 5.0, 0.0], atol=0.2)
+  (row,) = [
+    r for r in text.splitlines() if r.startswith("| model (MLP, not softmax) |")
+  ]
+  assert all(abs(float(part.split(" ")[0])) < 0.2 for part in row.split(" | ")[1:])
+  # A design with a hole has no effects, and its cells are still there.
+  hole = bridge._table([o for o in outcomes if o.cell.panel != "c"])
+  assert "clients in a round (all" in hole and hole.count("MNIST, FedGroup |") <= 1
+  assert bridge._effects_table(outcomes[:3]) == ""
+
+
+def test_the_map_with_the_right_number_of_groups_is_the_map():
+  """Only the number changes, and the middle one is the number of kinds."""
+  cells = {(c.panel_title, c.label): c for c in all_cells(group_numbers.FIGURE)}
+  of_map = {
+    (c.panel_title, c.label): c
+    for c in all_cells(kinds_map.FIGURE._replace(panels=kinds_map.PANELS))
+  }
+  ignored = {"eval_protocols", "eval_every"}
+  for (title, label), cell in cells.items():
+    name, _, words = label.partition(", ")
+    number = int(words.split()[0]) if words else 0
+    told = kinds_map.METHODS[name].groups
+    expected, values = (
+      {**c.config.values, **c.config.hparams} for c in (of_map[title, name], cell)
+    )
+    if told:
+      assert expected[told] == len(cell.config.values["kinds"].split(",")) or (
+        cell.config.values["kinds"] == f"permute:{expected[told]}"
+      )
+      expected[told] = number
+    changed = {k for k in expected if expected[k] != values.get(k)} - ignored
+    assert not changed, (title, label)
+  assert len(cells) == 4 * (1 + 5 * 3)
+
+
+@pytest.mark.program
+def test_the_measures_of_digits_are_made(tmp_path):
+  """Quick: two partitions of each panel, named by each other."""
+  request = figures.Request(tmp_path, (), "here", quick=True)
+  text, answers = differences.TABLE.make(request, tmp_path)
+  assert answers == []
+  samples = differences.read_samples(tmp_path / "differences_numbers.csv")
+  titles = {k.title for k in kinds_map.KINDS.values() if "digits" in k.data}
+  assert {s.difference for s in samples} == titles | {"nothing"}
+  assert len(samples) == 2 * (len(titles) + 1)
+  assert "| digits, two classes and rotated images |" in text
+  assert text.count("none is near") >= 4

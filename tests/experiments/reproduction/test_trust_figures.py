@@ -19,6 +19,7 @@ from experiments.reproduction.trust import (
   fair,
   fedexp,
   overview,
+  two_layers,
 )
 from experiments.reproduction.trust import figures as trust
 import fedjax_alg as fa
@@ -391,3 +392,45 @@ def test_feddrift_has_the_steps_of_its_data():
       data.concepts, data.concept_steps, data.num_clients, 2, ""
     )
     assert schedule.sum(1).tolist() == [0, 1, 2, 5, 6, 6, 4, 5, 4, 4]
+
+
+def test_weights_of_the_2nn_are_as_their_names_say():
+  """By the limits of each draw; the library's own weights are no argument."""
+  draws = {name: two_layers.draw_weights(name, 784, 10, 0) for name in two_layers.DRAWS}
+  assert draws.pop(next(iter(two_layers.DRAWS))) is None
+  limits = {
+    "PyTorch's uniform": (784**-0.5, True),
+    "Glorot's uniform, no biases": ((6 / 984) ** 0.5, False),
+    "normal 0.1 truncated, biases 0.1": (0.2, True),
+  }
+  for name, tree in draws.items():
+    layers = tree["params"]
+    shapes = [layers[f"Dense_{i}"]["kernel"].shape for i in range(3)]
+    assert shapes == [(784, 200), (200, 200), (200, 10)]
+    first = layers["Dense_0"]
+    limit, has_biases = limits[name]
+    assert 0.98 * limit < np.abs(first["kernel"]).max() <= limit * (1 + 1e-6)
+    assert (first["bias"] != 0).any() == has_biases
+  again = two_layers.draw_weights("PyTorch's uniform", 784, 10, 1)
+  other = draws["PyTorch's uniform"]
+  assert (
+    again["params"]["Dense_0"]["kernel"] != other["params"]["Dense_0"]["kernel"]
+  ).all()
+
+
+def test_rounds_of_the_2nn_are_written_with_their_limit(tmp_path, monkeypatch):
+  """A rate that does not get to 97 % is no number of rounds."""
+  monkeypatch.setattr(
+    two_layers,
+    "count_rounds",
+    lambda federation, draw, rate, rounds, seed: np.inf if rate == 0.03 else 10 + seed,
+  )
+  request = figures.Request(tmp_path, (), "here", quick=True)
+  text, no_answers = two_layers.make_table(request, tmp_path)
+  assert no_answers == []
+  row = next(
+    line for line in text.splitlines() if line.startswith("| IID | 87 | LeCun")
+  )
+  assert row.split(" | ")[3:] == [">2", "10", "10", "10 |"]
+  with (tmp_path / "fedavg_2nn_why_numbers.csv").open() as file:
+    assert sum(1 for _ in file) == 1 + 4 + 3 * 2 + 4
