@@ -11,6 +11,7 @@ import re
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from fedjax_alg import metrics
 from fedjax_alg.records import summary as results
@@ -20,6 +21,9 @@ from fedjax_alg.records import summary as results
 TIE = 0.3
 #: The same on the data sets whose accuracies vary more.
 _TIES = {"cifar10": 0.5, "femnist": 0.5}
+
+#: The numbers of the seeds of each partition; flat: those of one.
+Parts = Sequence[npt.ArrayLike] | np.ndarray
 
 #: The five verdicts.
 REACHED, BETTER, WORSE = "reached", "better", "worse"
@@ -142,7 +146,7 @@ def predict(parts: Sequence[np.ndarray], repeats: int = 1) -> Prediction:
   return Prediction(mean, ci95, float(quantile * np.sqrt(spread)))
 
 
-def format_values(parts: Sequence[object]) -> str:
+def format_values(parts: Parts) -> str:
   """Writes the numbers of runs: seeds parted by spaces, partitions by semicolons."""
   return "; ".join(
     " ".join(f"{value:.6g}" for value in np.atleast_1d(np.asarray(part, float)))
@@ -155,7 +159,7 @@ def parse_values(text: str) -> list[np.ndarray]:
   return [np.array([*map(float, part.split())]) for part in text.split(";")]
 
 
-def mark_rounding(parts: Sequence[object], replicas: int, tie: float) -> str:
+def mark_rounding(parts: Parts, replicas: int, tie: float) -> str:
   """Says whether replicas of one run differ by more than the tie (V-13).
 
   Args:
@@ -231,7 +235,7 @@ class Placed(NamedTuple):
 
 
 def place_values(
-  parts: Sequence[object],
+  parts: Parts,
   claimed: float,
   unit: str,
   exact: bool = False,

@@ -78,7 +78,7 @@ class NumberAnswer(NamedTuple):
 
 
 def answer_number(
-  parts: Sequence[object],
+  parts: rule.Parts,
   claim: report.Claim,
   choices: Iterable[chosen.Choice] = (),
   exact: bool = False,
@@ -100,7 +100,7 @@ def answer_number(
   placed = rule.place_values(
     parts, claim.value, claim.unit, exact, data, claim.repeats, has_one_partition
   )
-  nested = parts if np.ndim(parts[0]) else [parts]
+  nested: rule.Parts = parts if np.ndim(parts[0]) else [np.asarray(parts)]
   numbers = np.concatenate([np.atleast_1d(np.asarray(part, float)) for part in parts])
   shown = (
     "" if math.isnan(placed.draw95) else f"{placed.draw95:.4g}",

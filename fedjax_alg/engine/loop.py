@@ -112,7 +112,8 @@ def perturb_rounding(states: State, seed: int | Array) -> State:
     moved = jnp.nextafter(leaf, jnp.where(up, jnp.inf, -jnp.inf).astype(leaf.dtype))
     return jnp.where((leaf == 0) | ~jnp.isfinite(moved), leaf, moved)
 
-  result: State = tree.unflatten([perturb(*pair) for pair in zip(leaves, keys)])
+  moved = [perturb(*pair) for pair in zip(leaves, keys)]
+  result: State = jax.tree.unflatten(tree, moved)
   return result
 
 

@@ -41,6 +41,7 @@ _OPTIONAL = (
   "idle",
   "start_personal",
   "revise",
+  "sums",
 )
 
 

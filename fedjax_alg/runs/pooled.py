@@ -189,7 +189,7 @@ class PooledResult(RunResult):
     path: str | os.PathLike,
     format: str = "safetensors",
     *,
-    client: int | None = None,
+    client: int | str | None = None,
     model: int | None = None,
     seed: int | None = None,
   ) -> pathlib.Path:

@@ -8,6 +8,7 @@ import csv
 import html
 from html.parser import HTMLParser
 import io
+import json
 import os
 import pathlib
 import re
@@ -295,15 +296,16 @@ def of_clients(compared, root):
     "clients": {"local": {"accuracy": ones, "loss": ones, "test_examples": ones}},
     "membership": None,
     "train_examples": ones[0],
+    "client_names": json.dumps(NAMES),
   }
   for first in range(0, len(NAMES), 20):  # more have no names below their bars
     some = NAMES[first : first + 20]
     plots.histogram(root / "p.png", np.ones((len(some), 2), int), some[0], some)
   heights = {"gain": {some[0]: [1.0] * len(NAMES)}}
   plots.bars([root / "b.png"], heights, NAMES, NAMES[24])
-  clients.write_clients(root, final, (0,), np.array(NAMES, object))
+  clients.write_clients(root, final, (0,))
   with open(root / "clients.csv", newline="", encoding="utf-8") as file:
-    return [row["name"] for row in csv.DictReader(file)], list(map(as_unicode, NAMES))
+    return [row["client"] for row in csv.DictReader(file)], list(map(as_unicode, NAMES))
 
 
 def of_a_card(compared, root):

@@ -86,7 +86,7 @@ def test_scores_of_equations_without_a_solution_are_none():
   owner, y = np.repeat(list("abc"), 10), np.arange(30) % 2
   x[owner != "c", 3] = 0  # c alone has this feature
   fed = fa.federate(fa.from_arrays(x, y, client_ids=owner, x_test=x, y_test=y))
-  fit_ = fa.run("afl", fed, **OPTIONS)
+  fit_ = fa.run("fedacnnl", fed, ridge="0", **OPTIONS)
   with pytest.raises(fa.NonFiniteError, match="without c have no solution.*singular"):
     fa.contributions(fit_)
 
@@ -125,7 +125,7 @@ def test_a_client_without_a_number_is_last():
   """NaN in the means left the clients in no order, the first of them "most"."""
   values = np.array([[0.1, np.nan, 0.3, -0.2]])
   share = fa.Contributions(
-    "accuracy", (0,), np.arange(4), np.zeros(1), -values, tuple("abcd")
+    "accuracy", (0,), tuple("abcd"), np.zeros(1), -values
   )
   names, heights = experiments.contributions.bars_of(share)
   assert names == ["c", "a", "d", "b"] and np.isnan(heights[-1])
