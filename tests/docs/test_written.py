@@ -61,6 +61,17 @@ def test_every_method_has_evidence(evidence):
   assert not list(evidence.check())
 
 
+def test_the_readme_says_how_many_methods_have_which_evidence(evidence):
+  """ "63 algorithms" alone says nothing of what stands behind them."""
+  readme = (ROOT / "README.md").read_text("utf-8")
+  counts = evidence.counts_line()
+  count, tested, compared, studied = re.findall(r"\d+", counts)[:4]
+  assert count == tested and (
+    f"All are tested against an independent computation, {compared} have published "
+    f"numbers next to ours, {studied} are in studies" in readme
+  )
+
+
 @pytest.mark.parametrize(
   "column, value, message",
   [
