@@ -262,15 +262,17 @@ def _of_map(data: str, kind: str) -> _Protocol:
 #: Rates of the bridge between the board and the map, by model and by who takes part
 #: (experiments.reproduction.beyond.bridge): so wide that no best one is at an end.
 _BRIDGE_RATES = {
-  ("softmax", "10"): AnyOf((0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)),
-  ("softmax", "all"): AnyOf((0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)),
+  ("softmax", "10"): AnyOf(
+    (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+  ),
+  ("softmax", "all"): AnyOf((0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)),
   ("mlp", "10"): AnyOf((0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
   ("mlp", "all"): AnyOf((0.01, 0.03, 0.1, 0.3, 1.0)),
 }
 
 
 def _of_bridge(setup: bridge.Setup) -> _Protocol:
-  """The bridge: a rate of five to nine, and the number of groups of the map."""
+  """The bridge: a rate of five to eleven, and the number of groups of the map."""
   return _Protocol(
     _BRIDGE_RATES[setup.levels[0], setup.levels[1]],
     0.03,

@@ -3,7 +3,7 @@
 Both have clients of two classes. On the board FedGroup gains nothing over FedAvg, on
 the map it does. They differ in the model, in the share of the clients in a round and
 in the number of clients. Here are all eight combinations on MNIST and Fashion-MNIST.
-Everything else is the map's. Every method has the best of five to nine learning rates
+Everything else is the map's. Every method has the best of five to eleven learning rates
 on a sixth of the training images, in every combination:
 
   python -m experiments.tune --paper=beyond --data=bridge_mnist_mlp_all_40 --write
