@@ -30,10 +30,7 @@ _FLAGS_ABOVE = (
   listed(
     "methods",
     None,
-    "tune only these algorithms; default all of the "
-    "paper's figures; ablation: the combinations of "
-    "experiments.diversified --figure=ablation, of which each is also "
-    "known by its name (svrg_adaptive_4)",
+    "tune only these algorithms; default all of the paper's figures",
   ),
   integer(
     "settings",

@@ -27,7 +27,6 @@ from ..cli.config import Layer, UsageError
 from ..reports import markdown
 from .beyond import accelerations, bridge, kinds_map
 from .conjugate import figures as conjugate
-from .diversified import ablation
 from .diversified import figures as diversified
 
 #: Every setting of a paper's method is run on so many partitions.
@@ -395,25 +394,16 @@ def _space(
   Args:
     paper: the paper.
     data: its data set.
-    name: an algorithm, or a combination of the ablation.
+    name: an algorithm.
     size: the mean of n_i.
 
   Returns:
     The ranges, and the first setting.
   """
   protocol = PROTOCOLS[paper, data]
-  if name in ablation.CELLS:
-    cell = ablation.CELLS[name]
-    has_rate, unit = True, size if cell.local == "FSVRG" else 1.0
-    specific = {
-      "average": {},
-      "conjugate": SPACES["cfsvrg"],
-      "adaptive": SPACES["ma_fsvrg"],
-    }[cell.server]
-  else:
-    has_rate = "client_lr" in registry.get(name).fields
-    unit = size if name in DIVIDED else UNITS.get(name, 1.0)
-    specific = protocol.own.get(name, SPACES.get(name, {}))
+  has_rate = "client_lr" in registry.get(name).fields
+  unit = size if name in DIVIDED else UNITS.get(name, 1.0)
+  specific = protocol.own.get(name, SPACES.get(name, {}))
   ranges = specific | dict(protocol.shared)
   first = {
     flag: values.at(0.0) if values.stated is None else values.stated
@@ -500,17 +490,14 @@ class Study(NamedTuple):
     return PROTOCOLS[self.paper, self.data]
 
   def preset_names(self) -> dict[str, str]:
-    """algorithm or combination -> the preset that its choice is put into."""
+    """algorithm -> the preset that its choice is put into."""
     folder = "methods" if self.data == "mnist" else f"methods_{self.data}"
     if self.protocol.algorithms:
       return {
         name: f"{self.paper}/{folder}/{name}.flags" for name in self.protocol.algorithms
       }
-    cells = {}
-    if (self.paper, self.data) == (diversified.NAME, "mnist"):
-      cells = {name: cell.preset for name, cell in ablation.CELLS.items()}
     paths = map(pathlib.PurePosixPath, presets.names())
-    return cells | {
+    return {
       path.stem: f"{self.paper}/{folder}/{path.name}"
       for path in paths
       if path.parent == pathlib.PurePosixPath(self.paper, "methods")
@@ -519,25 +506,19 @@ class Study(NamedTuple):
     }
 
   def names(self, words: Iterable[str] | None) -> list[str]:
-    """The methods that are tuned; by default all but the ablation.
+    """The methods that are tuned; by default all.
 
     Raises:
       UsageError: one has no preset.
     """
-    tunable, cells = self.preset_names(), list(ablation.CELLS)
-    if words is None:
-      return [name for name in tunable if name not in cells]
-    names = [
-      name for word in words for name in (cells if word == "ablation" else [word])
-    ]
+    tunable = self.preset_names()
+    names = list(dict.fromkeys(tunable if words is None else words))
     for name in names:
       if name not in tunable:
-        some = [
-          *(n for n in tunable if n not in cells),
-          *["ablation"] * (cells[0] in tunable),
-        ]
-        raise UsageError(f"--methods={name}: no preset (there are {', '.join(some)})")
-    return list(dict.fromkeys(names))
+        raise UsageError(
+          f"--methods={name}: no preset (there are {', '.join(tunable)})"
+        )
+    return names
 
   def data_values(self) -> dict[str, Any]:
     """The values of the data preset, with data held out for validation."""
@@ -558,8 +539,6 @@ class Study(NamedTuple):
 
   def method_layers(self, name: str) -> tuple[Layer, ...]:
     """The settings of a method in its presets."""
-    if name in ablation.CELLS:
-      return (ablation.CELLS[name].start(),)
     folders = dict.fromkeys(
       ("methods", f"methods_{self.data.split('_')[0]}", f"methods_{self.data}")
     )
@@ -726,13 +705,12 @@ def _holdout_file(
 
 def _is_closed_form(name: str) -> bool:
   """Whether the rounds of a method are those of its layers."""
-  return name not in ablation.CELLS and registry.get(name).rounds is not None
+  return registry.get(name).rounds is not None
 
 
 def label(name: str) -> str:
   """The name of what is tuned in tables."""
-  cell = ablation.CELLS.get(name)
-  return cell.label if cell else registry.get(name).label
+  return registry.get(name).label
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
@@ -756,7 +734,7 @@ def write(
 
   Args:
     preset: name of the preset.
-    name: an algorithm, or a combination of the ablation.
+    name: an algorithm.
     trials: all settings that were tried.
     author: the command that tried them.
     seeds: of every setting on each partition.
@@ -772,13 +750,7 @@ def write(
   if presets.exists(preset):
     rows = presets.load_preset(preset).settings
   else:
-    start = {"algorithm": name}
-    if name in ablation.CELLS:
-      start = ablation.CELLS[name].start()
-    rows = tuple(
-      presets.PresetRow(folder, short, flag, str(value))
-      for flag, value in start.items()
-    )
+    rows = (presets.PresetRow(folder, short, "algorithm", name),)
   file = presets.PRESETS / preset
   if file.is_file():
     lines = files_lib.read_text(file).splitlines()

@@ -344,7 +344,7 @@ def test_pages_of_their_own_and_what_was_chosen(tmp_path, docs, source):
 
   That of data with a page of their own stands on that page, below its words.
   """
-  for name in ("ablation", "table1", "fig5"):
+  for name in ("table1", "fig5"):
     (source / "fig10").rename(source / name)
     (source / name / "fig10.md").rename(source / name / f"{name}.md")
     shutil.copytree(source / name, source / "fig10")
@@ -364,7 +364,6 @@ def test_pages_of_their_own_and_what_was_chosen(tmp_path, docs, source):
       "More pages: [metrics](diversified_metrics.md), "
       "[cifar10](diversified_cifar10.md), "
       "[settings](diversified_settings.md), "
-      "[ablation](diversified_ablation.md), "
       "[times](diversified_times.md)."
     ) in page
     assert "Title of fig10" in (docs / "diversified_times.md").read_text()

@@ -124,8 +124,6 @@ def test_the_command_makes_runs_of_other_methods_again(tmp_path, capsys):
 def test_a_client_without_a_number_is_last():
   """NaN in the means left the clients in no order, the first of them "most"."""
   values = np.array([[0.1, np.nan, 0.3, -0.2]])
-  share = fa.Contributions(
-    "accuracy", (0,), tuple("abcd"), np.zeros(1), -values
-  )
+  share = fa.Contributions("accuracy", (0,), tuple("abcd"), np.zeros(1), -values)
   names, heights = experiments.contributions.bars_of(share)
   assert names == ["c", "a", "d", "b"] and np.isnan(heights[-1])

@@ -9,7 +9,7 @@ from ...drawing import plots
 from .. import central_time, figures, report, verdicts
 from ..figures import Figure, Panel
 from ..suite import PRINTED, STATED, TUNED
-from . import ablation, claims, own_classes, readings
+from . import claims, own_classes, readings
 
 NAME = "diversified"
 PROPOSED = ("ma_fsvrg", "ga_fsvrg")
@@ -160,19 +160,6 @@ FIGURES: dict[str, Figure] = {
     sections=(own_classes.class_ranks_section,),
     table=readings.readings_table,
   ),
-  "ablation": Figure(
-    "Local steps x server step x number of models, MNIST",
-    "accuracy",
-    "mnist",
-    _MNIST,
-    ablation.lines,
-    HELD["mnist"],
-    protocols="global,validation",
-    table=ablation.ablation_table,
-    sections=(ablation.ablation_section, ablation.note),
-    draw=ablation.draw_ablation,
-    quick=("c",),
-  ),
 }
 
 PAPER = figures.Paper(
@@ -209,7 +196,6 @@ PAPER = figures.Paper(
     "fig7": "cifar10",
     "readings": "readings",
     "readings_cifar10": "readings",
-    "ablation": "ablation",
     "table1": "times",
   },
 )

@@ -14,7 +14,7 @@ PUBLISHED = {
   "diversified": (
     "fig1:cfa13752 fig2:cfa13752 fig3:cfa13752 fig4:cfa13752 fig5:b02989a2 "
     "fig6:b02989a2 fig7:b02989a2 fig8:bd5b5683 fig9:c8f81c94 fig10:8ebde3fe"
-    " readings:9db2dd95 readings_cifar10:2199e826 ablation:50c15c27"
+    " readings:9db2dd95 readings_cifar10:2199e826"
   ),
   "conjugate": (
     "fig2:9ec2ddbb fig3:9ec2ddbb fig4:71859db3 fig5:71859db3 "
