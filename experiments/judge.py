@@ -270,13 +270,13 @@ def _margin(
   if sign:
     return ours, _holds(sign, rule.place_gap(gap, ci95))
   unit = "pp" if factor == 100 else ""
-  placed = rule.place_values(
+  placement = rule.place_values(
     [factor * value for value in gain.values],
     number,
     unit,
     data=_data_of(runs[name]),
   )
-  return ours, rule.words(*rule.verdict(placed, abs(gap), claim["metric"], unit))
+  return ours, rule.words(*rule.verdict(placement, abs(gap), claim["metric"], unit))
 
 
 def _data_of(result: fa.RunResult) -> str:
@@ -312,16 +312,16 @@ def _answer(
   if np.isnan(values).any():
     return _NO_NUMBER
   sign, number = _bound(claim)
-  placed = rule.place_values(values, number, unit, data=data)
+  placement = rule.place_values(values, number, unit, data=data)
   never = bool(np.isinf(values).any())
   gap = None if never else estimate_mean(np.subtract(values, number))
   if not sign:
-    return placed.ours, rule.words(
-      *rule.verdict(placed, None if gap is None else abs(gap.mean), metric, unit)
+    return placement.ours, rule.words(
+      *rule.verdict(placement, None if gap is None else abs(gap.mean), metric, unit)
     )
   # Without a gap the verdict is whether all seeds, or none, never get there.
-  return placed.ours, _holds(
-    sign, placed.place if gap is None else rule.place_gap(gap.mean, gap.ci95)
+  return placement.ours, _holds(
+    sign, placement.place if gap is None else rule.place_gap(gap.mean, gap.ci95)
   )
 
 

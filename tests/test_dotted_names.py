@@ -38,12 +38,14 @@ _ALIASES = {
 #: Libraries that need not be installed, and theirs.
 _FOREIGN = frozenset(
   "datasets fed_avg fedjax flwr jax_privacy mlflow pandas rocrate scipy tensorflow "
-  "torch trackio wandb".split()
+  "torch trackio wandb "
+  # Classes of other libraries, on the page that compares them.
+  "Population Strategy ClientState ArrayRecord".split()
 )
 #: Last parts of names of files, of fields of JSON, and of what stands for a name.
 _ENDINGS = frozenset(
-  "cp csv ckpt flags ipynb json jsonl lock md msgpack npz pdf png py sha256 sh toml "
-  "txt rows_0_of_2 rows_1_of_2 accountant final_state NAME MODULE".split()
+  "cff cp csv ckpt flags ipynb json jsonl lock md msgpack npz pdf png py sha256 sh "
+  "toml txt rows_0_of_2 rows_1_of_2 accountant final_state NAME MODULE".split()
 )
 #: Attributes of other libraries' values.
 _OF_OTHERS = frozenset("astype as_text at bar compile plot sum".split())
@@ -172,7 +174,7 @@ def exists(name: str, module: str = "") -> bool:
         return True
   if parts[0] in classes():
     return any(leads_on(kind, parts[1:]) for kind in classes()[parts[0]])
-  if parts[0] in ("jax", "flax", "optax", "numpy"):
+  if parts[0] in ("jax", "flax", "optax", "numpy", "sys"):
     for number in range(len(parts), 0, -1):
       if (library := load(".".join(parts[:number]))) is not None:
         return leads_on(library, parts[number:])

@@ -146,7 +146,7 @@ def predict(parts: Sequence[np.ndarray], repeats: int = 1) -> Prediction:
   return Prediction(mean, ci95, float(quantile * np.sqrt(spread)))
 
 
-def format_values(parts: Parts) -> str:
+def list_values(parts: Parts) -> str:
   """Writes the numbers of runs: seeds parted by spaces, partitions by semicolons."""
   return "; ".join(
     " ".join(f"{value:.6g}" for value in np.atleast_1d(np.asarray(part, float)))
@@ -155,7 +155,7 @@ def format_values(parts: Parts) -> str:
 
 
 def parse_values(text: str) -> list[np.ndarray]:
-  """Reads what ``format_values`` has written."""
+  """Reads what ``list_values`` has written."""
   return [np.array([*map(float, part.split())]) for part in text.split(";")]
 
 
@@ -225,7 +225,7 @@ def widest_of(value: float, unit: str) -> float:
   return _WIDEST * (TIE if unit in ("%", "pp") else tie_of(value, unit))
 
 
-class Placed(NamedTuple):
+class Placement(NamedTuple):
   """Measured numbers beside a claimed one."""
 
   ours: str  #: in words
@@ -242,7 +242,7 @@ def place_values(
   data: str = "",
   repeats: int = 1,
   has_one_partition: bool = False,
-) -> Placed:
+) -> Placement:
   """Places measured numbers beside a claimed one.
 
   Args:
@@ -269,10 +269,10 @@ def place_values(
     # Some runs get there and others do not, or one run alone was run.
     if never.any() != never.all() or len(numbers) < 2:
       why = "some runs only" if len(numbers) > 1 else ONE_RUN
-      return Placed(ours, UNDECIDED, why)
+      return Placement(ours, UNDECIDED, why)
     if has_one_partition:
-      return Placed(ours, UNDECIDED, ONE_PARTITION)
-    return Placed(ours, SAME if np.isinf(claimed) else ABOVE)
+      return Placement(ours, UNDECIDED, ONE_PARTITION)
+    return Placement(ours, SAME if np.isinf(claimed) else ABOVE)
   prediction = predict(arrays, repeats)
   ours = results.format_spread(
     {"mean": prediction.mean, "ci95": prediction.ci95, "values": numbers},
@@ -280,18 +280,18 @@ def place_values(
   )
   if np.isinf(claimed):
     if len(numbers) < 2 or has_one_partition:
-      return Placed(ours, UNDECIDED, ONE_PARTITION if len(numbers) > 1 else ONE_RUN)
-    return Placed(ours, BELOW)
+      return Placement(ours, UNDECIDED, ONE_PARTITION if len(numbers) > 1 else ONE_RUN)
+    return Placement(ours, BELOW)
   ci95, half = (0.0, 0.0) if exact else (prediction.ci95, prediction.draw95)
   gap = prediction.mean - claimed
   place = place_number(
     gap, ci95, half, tie_of(claimed, unit, data), widest_of(claimed, unit)
   )
   if np.isnan(half):
-    return Placed(ours, UNDECIDED, ONE_RUN)
+    return Placement(ours, UNDECIDED, ONE_RUN)
   if has_one_partition and 0 < abs(gap) < _ONE_PARTITION_FACTOR * half:
-    return Placed(ours, UNDECIDED, ONE_PARTITION, half)
-  return Placed(ours, place, "wide interval" if place == UNDECIDED else "", half)
+    return Placement(ours, UNDECIDED, ONE_PARTITION, half)
+  return Placement(ours, place, "wide interval" if place == UNDECIDED else "", half)
 
 
 #: Beginnings of metrics of which less is better.
@@ -312,7 +312,7 @@ def _less_is_better(metric: str) -> bool:
 
 
 def verdict(
-  placed: Placed,
+  placement: Placement,
   gap: float | None,
   metric: str,
   unit: str,
@@ -321,17 +321,17 @@ def verdict(
   """Returns the verdict on a number, and its reason.
 
   Args:
-    placed: the measured number beside the claimed one.
+    placement: the measured number beside the claimed one.
     gap: by how much ours is off, without a sign; None: not a number.
     metric: the metric.
     unit: the unit of the claimed number.
     never: whether the claimed number is one that is never reached.
   """
-  if placed.place == UNDECIDED:
-    return UNDECIDED, placed.why
-  if placed.place == SAME:
+  if placement.place == UNDECIDED:
+    return UNDECIDED, placement.why
+  if placement.place == SAME:
     return REACHED, "never, as printed" if never else ""
-  word = BETTER if (placed.place == BELOW) == _less_is_better(metric) else WORSE
+  word = BETTER if (placement.place == BELOW) == _less_is_better(metric) else WORSE
   if never:
     return word, OTHER_THAN_PRINTED
   if gap is None:

@@ -95,28 +95,28 @@ def answer_number(
     exact: whether the number does not vary from run to run.
     data: the data set, of which the tie depends.
     has_one_partition: see ``rule.place_values``.
-    replicas: see ``rule.is_chaotic``.
+    replicas: see ``rule.mark_rounding``.
   """
-  placed = rule.place_values(
+  placement = rule.place_values(
     parts, claim.value, claim.unit, exact, data, claim.repeats, has_one_partition
   )
   nested: rule.Parts = parts if np.ndim(parts[0]) else [np.asarray(parts)]
   numbers = np.concatenate([np.atleast_1d(np.asarray(part, float)) for part in parts])
   shown = (
-    "" if math.isnan(placed.draw95) else f"{placed.draw95:.4g}",
-    "" if exact else rule.format_values(nested),
+    "" if math.isnan(placement.draw95) else f"{placement.draw95:.4g}",
+    "" if exact else rule.list_values(nested),
     rule.mark_rounding(nested, replicas, rule.tie_of(claim.value, claim.unit, data)),
   )
   why = claim.untestable or chosen.why_incomparable(list(choices))
   if why:
-    return NumberAnswer(placed.ours, rule.NOT_TESTABLE, why, *shown)
+    return NumberAnswer(placement.ours, rule.NOT_TESTABLE, why, *shown)
   never = bool(np.isinf(numbers).any()) or math.isinf(claim.value)
   means = [np.mean(np.asarray(part, float)) for part in nested]
   gap = None if never else abs(float(np.mean(means)) - claim.value)
   word, reason = rule.verdict(
-    placed, gap, claim.metric, claim.unit, math.isinf(claim.value)
+    placement, gap, claim.metric, claim.unit, math.isinf(claim.value)
   )
-  return NumberAnswer(placed.ours, word, reason, *shown)
+  return NumberAnswer(placement.ours, word, reason, *shown)
 
 
 def of_claim(

@@ -39,7 +39,7 @@ Two questions are answered here: *does a method reach its number*, and *does its
 - `tuned in part`: some hyper-parameters or methods were not tuned, and have their usual values.
 - `no run`: there is no run, or our copy of the paper has lost the number.
 
-A published number is one draw, so it is compared with the interval of *one draw* of ours and not with that of our mean. After `+-` stands half the 95 % interval of the mean over partitions; in brackets, as `draw`, half that of one more partition with one seed. A verdict is one of five words, with its reason next to it:
+A published number is one draw, so it is compared with the interval of *one draw* of ours and not with our mean's. After `+-` stands half the 95 % interval of the mean over partitions; in brackets, as `draw`, half that of one more partition with one seed. A verdict is one of five words, with its reason next to it:
 
 | verdict | of a number | of a sentence |
 | --- | --- | --- |
@@ -51,7 +51,7 @@ A published number is one draw, so it is compared with the interval of *one draw
 
 *Chaotic* next to a verdict means that replicas of one run, which differ by rounding alone, differ by more than the tolerance.
 
-This rule was [registered](../papers/readings.md#the-fair-rule-registered-on-2026-11-28) before it judged anything, with its reasons. A measurement has one line; what the paper repeats is in brackets. For example, figures that show the same runs are counted once. For a sentence about several panels you see the least and the greatest difference of the part that decides. Single values are in the column `values` of `<paper>.answers.csv`."""  # noqa: E501
+This rule was [registered](../papers/readings.md#the-fair-rule-registered-on-2026-11-28) before it judged anything, with its reasons. A measurement has one line, with the paper's repetitions in brackets. For example, figures that show the same runs are counted once. For a sentence about several panels you see the least and the greatest difference of the part that decides. Single values are in the column `values` of `<paper>.answers.csv`."""  # noqa: E501
 
 _LOST = "lost"
 

@@ -562,8 +562,8 @@ def _resolve_figure(
       f"--partitions={request.partitions}: there are {len(parts)} "
       "partitions that its title names."
     )
-  figure, lacking = with_data(paper, figure, request)
-  return figure, notes, lacking
+  figure, panels_left_out = with_data(paper, figure, request)
+  return figure, notes, panels_left_out
 
 
 def with_data(
@@ -573,19 +573,19 @@ def with_data(
 
   The others are not run.
   """
-  panels, lacking = [], []
+  panels, panels_left_out = [], []
   for panel in figure.panels:
     panel, lacks = _with_files(paper, figure, panel, request)
     if lacks:
-      lacking.append(lacks)
+      panels_left_out.append(lacks)
     else:
       panels.append(panel)
-  return figure._replace(panels=tuple(panels)), lacking
+  return figure._replace(panels=tuple(panels)), panels_left_out
 
 
-def print_lacking(lacking: Sequence[LackingPanel]) -> None:
+def print_lacking(panels_left_out: Sequence[LackingPanel]) -> None:
   """Prints why panels are not run."""
-  for panel in lacking:
+  for panel in panels_left_out:
     print(panel.message(), file=sys.stderr, flush=True)
 
 
@@ -734,10 +734,12 @@ def _is_one_seed(outcomes: suite.Outcomes) -> bool:
 
 def _make_figure(paper: Paper, name: str, request: Request) -> str:
   """Runs what a figure needs, writes it and returns its Markdown page."""
-  figure, notes, lacking = _resolve_figure(paper, name, request)
+  figure, notes, panels_left_out = _resolve_figure(paper, name, request)
   if not figure.panels and not request.finished:
-    raise UsageError(f"{name}: {' '.join(panel.message() for panel in lacking)}")
-  print_lacking(lacking)
+    raise UsageError(
+      f"{name}: {' '.join(panel.message() for panel in panels_left_out)}"
+    )
+  print_lacking(panels_left_out)
   _check_outputs(request, name)
   outcomes = _outcomes_of(paper, figure, request)
   if not outcomes and not figure.of_claims:
@@ -747,7 +749,7 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
     *(section(outcomes) for section in figure.sections),
     answers.sentences_section(sentences),
     _ONE_SEED * (bool(sentences) and _is_one_seed(outcomes)),
-    "\n\n".join(panel.sentence() for panel in lacking),
+    "\n\n".join(panel.sentence() for panel in panels_left_out),
     report.provenance(
       outcomes,
       request.command_line,

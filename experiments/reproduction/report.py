@@ -66,7 +66,7 @@ class PaperComparison(NamedTuple):
     why = self.untestable or chosen.why_incomparable(self.cell.choices)
     if why:
       return rule.words(rule.NOT_TESTABLE, why)
-    placed = rule.place_values(
+    placement = rule.place_values(
       self.parts,
       self.paper,
       "%",
@@ -77,7 +77,7 @@ class PaperComparison(NamedTuple):
     rounding = rule.mark_rounding(
       self.parts, self.cell.replicas, rule.tie_of(self.paper, "%", self.cell.data)
     )
-    return rule.words(*rule.verdict(placed, gap, self.metric, "%"), rounding)
+    return rule.words(*rule.verdict(placement, gap, self.metric, "%"), rounding)
 
   @property
   def draw95(self) -> float:
@@ -378,7 +378,7 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[PaperComparison]) -> None:
           f"{row.ours:.6g}",
           "" if np.isnan(row.ci95) else f"{row.ci95:.6g}",
           "" if np.isnan(row.draw95) else f"{row.draw95:.6g}",
-          rule.format_values(row.parts),
+          rule.list_values(row.parts),
           row.verdict,
           summary["cost"]["rounds"],
           *(

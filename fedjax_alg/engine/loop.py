@@ -109,11 +109,11 @@ def perturb_rounding(states: State, seed: int | Array) -> State:
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
       return leaf
     up = jax.random.bernoulli(key, shape=leaf.shape)
-    moved = jnp.nextafter(leaf, jnp.where(up, jnp.inf, -jnp.inf).astype(leaf.dtype))
-    return jnp.where((leaf == 0) | ~jnp.isfinite(moved), leaf, moved)
+    perturbed = jnp.nextafter(leaf, jnp.where(up, jnp.inf, -jnp.inf).astype(leaf.dtype))
+    return jnp.where((leaf == 0) | ~jnp.isfinite(perturbed), leaf, perturbed)
 
-  moved = [perturb(*pair) for pair in zip(leaves, keys)]
-  result: State = jax.tree.unflatten(tree, moved)
+  perturbed = [perturb(*pair) for pair in zip(leaves, keys)]
+  result: State = jax.tree.unflatten(tree, perturbed)
   return result
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from fedjax_alg.base import Array, Key, Model, Params
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.hparams import of_type
+from fedjax_alg.models.roles import leaf_paths
 from fedjax_alg.tasks.tokens import PADDING
 
 
@@ -124,17 +125,24 @@ def _check_params(model: Model, params: Params) -> None:
   Raises:
     OptionError: they have other shapes, for example those of several models.
   """
-  needed = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
-  shapes = list(map(np.shape, jax.tree.leaves(params)))
-  if shapes == [leaf.shape for leaf in needed]:
+  full = model if model.roles is None else model.roles.whole
+  needed = _shapes(jax.eval_shape(full.init, jax.random.key(0)))
+  shapes = _shapes(params)
+  if model.roles is not None:  # a frozen leaf is the model's own
+    needed = {path: shape for path, shape in needed.items() if path in shapes}
+  if shapes and shapes == needed:
     return
-  first = shapes[0][:1] if shapes else ()
-  if first and shapes == [first + leaf.shape for leaf in needed]:
+  first = next(iter(shapes.values()), ())[:1]
+  if first and shapes == {path: first + shape for path, shape in needed.items()}:
     raise OptionError(
       f"`params`: those of {first[0]} models (their first axis), give one: "
       "jax.tree.map(lambda leaf: leaf[0], params)"
     )
   raise OptionError("`params`: not those of `model`, whose arrays have other shapes")
+
+
+def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
+  return dict(zip(leaf_paths(params), map(np.shape, jax.tree.leaves(params))))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

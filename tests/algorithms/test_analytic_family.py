@@ -457,7 +457,7 @@ def test_forgetting_and_evaluating_trace_with_every_feature_map(name, kind):
 
   def evaluate(state, data):
     params = jax.tree.map(lambda leaf: leaf[0], state.models)
-    return count_shard(model, params, layout.shard_of(data, 0))
+    return count_shard(model, params, layout.shard_of(data, 0))[0]
 
   counts = jax.eval_shape(evaluate, revised, data)
   assert {leaf.dtype for leaf in counts.values()} == {np.dtype(np.float32)}

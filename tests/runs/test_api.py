@@ -230,7 +230,7 @@ def test_a_sampler_of_ones_own(fed):
     (dict(evaluate=(correct, correct)), "^evaluate=correct: .* two"),
     (dict(evaluate="validation"), "^evaluate=validation: needs validation_cl"),
     (dict(evaluate=lambda *_: 3.0), "^evaluate=<lambda>: must return a dictionary"),
-    (dict(model=3), "^model: int given"),
+    (dict(model=3), "^model: an int given"),
     (dict(sampler="size"), "^sampler='size': must be .* sampling='size'"),
     (dict(sampling=samplers.by_size), "^sampling: .* is given as sampler"),
     (

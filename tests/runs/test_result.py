@@ -303,11 +303,11 @@ def test_parts_of_another_run_are_not_believed(saved, own_fed, tmp_path):
     shutil.move(folder / name, tmp_path / name)
     copy(source / name, folder / name)
     with pytest.raises(fa.RunFolderError, match=name) as error:
-      fa.load_run(folder, federation=own_fed).client_params(0)
+      fa.load_run(folder, federation=own_fed).client_params("a")
     assert "restore it" in str(error.value)
     files.discard(folder / name)
     shutil.move(tmp_path / name, folder / name)
-  fa.load_run(folder, federation=own_fed).client_params(0)
+  fa.load_run(folder, federation=own_fed).client_params("a")
 
 
 def test_what_is_loaded_goes_through_the_checks_of_a_run(fed, tmp_path):

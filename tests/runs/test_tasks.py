@@ -226,7 +226,7 @@ def linear(outputs, **options):
     (dict(evaluate=fa.confusion), "evaluate=confusion: .*no confusion matrix"),
     (dict(stop_at="global:accuracy:0.5"), "the task regression has no accura"),
     (dict(stop_at="global:mse:0"), "VALUE must be a number above 0"),
-    (dict(targets=(float("inf"),)), "targets=inf: must be finite"),
+    (dict(targets=(float("inf"),)), "targets: has inf, must be finite"),
     (dict(attack="label_flip"), "the task regression has no labels to flip"),
   ],
 )

@@ -498,8 +498,8 @@ def _of_pairs(
     full = Figure(
       "", "accuracy", "", tuple(PAIRS[t].panel() for t in titles), _lines(claims.FG)
     )
-    figure, lacking = figures.with_data(PAPER, full, request)
-    figures.print_lacking(lacking)
+    figure, panels_left_out = figures.with_data(PAPER, full, request)
+    figures.print_lacking(panels_left_out)
     letters = {panel.letter for panel in figure.panels}
     text, answers = make(
       folder,
@@ -510,7 +510,9 @@ def _of_pairs(
         if cell.panel not in letters
       ],
     )
-    return "\n\n".join([text, *(panel.sentence() for panel in lacking)]), answers
+    return "\n\n".join(
+      [text, *(panel.sentence() for panel in panels_left_out)]
+    ), answers
 
   return table
 

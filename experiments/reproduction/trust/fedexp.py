@@ -124,8 +124,8 @@ def loss_table(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
         comparison = f"{published.value:.6e}", f"{loss / published.value:.6f}"
         verdict = (rule.NOT_TESTABLE, "rounding decides")
         if (label, rounds) != _ROUNDED:
-          placed = rule.place_values([loss], published.value, "", exact=True)
-          verdict = rule.verdict(placed, abs(loss - published.value), "loss", "")
+          placement = rule.place_values([loss], published.value, "", exact=True)
+          verdict = rule.verdict(placement, abs(loss - published.value), "loss", "")
         table_answers.append(
           answers.of_claim(
             "fedexp", published, answers.NumberAnswer(ours, *verdict), str(rounds)

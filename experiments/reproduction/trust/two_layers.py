@@ -60,7 +60,7 @@ DRAWS = {
 }
 
 
-class Case(NamedTuple):
+class PublishedCase(NamedTuple):
   """Clients of the published table."""
 
   title: str
@@ -72,8 +72,8 @@ class Case(NamedTuple):
 
 
 CASES = (
-  Case("IID", 87, {"partition": "iid", "size_sigma": 0}, 200, 3),
-  Case(
+  PublishedCase("IID", 87, {"partition": "iid", "size_sigma": 0}, 200, 3),
+  PublishedCase(
     "two classes",
     664,
     {"partition": "shards", "classes_per_client": 2},

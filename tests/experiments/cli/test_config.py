@@ -69,7 +69,7 @@ REFUSED = [
     "clients a round; give more than 0.1, or --cohort_size",
   ),
   ("--seed=4294967295 --num_seeds=2", "--num_seeds=2 & 4294967296"),
-  ("--bandwidth_gbps=nan,1", "--bandwidth_gbps=nan,1 & between 1e-09"),
+  ("--bandwidth_gbps=nan,1", "--bandwidth_gbps: has nan & finite"),
   # Clients that are held out, come later, or change.
   (
     "--validation_clients=60 --cohort_size=41",

@@ -630,7 +630,7 @@ def test_numbers_beside_the_pages_have_the_verdict_of_the_rule(name, figure):
         assert float(row["ours"]) == pytest.approx(
           np.mean([part.mean() for part in parts]), rel=1e-5
         )
-        placed = rule.place_values(
+        placement = rule.place_values(
           parts, float(row["paper"]), "%", data=data, has_one_partition=len(parts) == 1
         )
       else:  # of runs before single values were stored
@@ -641,8 +641,8 @@ def test_numbers_beside_the_pages_have_the_verdict_of_the_rule(name, figure):
           rule.tie_of(0.0, "%", data),
           rule.widest_of(0.0, "%"),
         )
-        placed = rule.Placed("", place, "wide interval")
-      verdict = rule.verdict(placed, abs(gap), row["metric"], "%")
+        placement = rule.Placement("", place, "wide interval")
+      verdict = rule.verdict(placement, abs(gap), row["metric"], "%")
       assert row["verdict"] == rule.words(*verdict), row
 
 
