@@ -39,7 +39,7 @@ Two questions are answered here: *does a method reach its number*, and *does its
 - `tuned in part`: some hyper-parameters or methods were not tuned, and have their usual values.
 - `no run`: there is no run, or our copy of the paper has lost the number.
 
-A published number is one draw, so it is compared with the interval of *one draw* of ours and not with our mean's. After `+-` stands half the 95 % interval of the mean over partitions; in brackets, as `draw`, half that of one more partition with one seed. A verdict is one of five words, with its reason next to it:
+A published number is one draw, so it is compared with the interval of *one draw* of ours and not with our mean's. After `+-` stands half the 95 % interval of the mean over partitions; in brackets, as `draw`, half the interval of one more partition with one seed. A verdict is one of five words, with its reason next to it:
 
 | verdict | of a number | of a sentence |
 | --- | --- | --- |
