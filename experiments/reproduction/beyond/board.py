@@ -135,8 +135,9 @@ def replay(outcomes: suite.Outcomes) -> str:
     f"{report.format_flags(o)} --partition_seed=P`"
     for o in outcomes
   ]
+  last = max(len(o.parts or (o,)) for o in outcomes) - 1
   return markdown.collapse(
-    "The line that runs each cell again, P = 0 to 8", "\n".join(lines)
+    f"The line that runs each cell again, P = 0 to {last}", "\n".join(lines)
   )
 
 

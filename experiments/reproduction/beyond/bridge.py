@@ -246,7 +246,10 @@ def _draw(
     combination = _SETUP_OF[runs[0].cell.panel]
     dots = [
       plots.Dot(
-        *metrics.confidence_95(gain.tolist()), name=label, place=(number, number)
+        *metrics.confidence_95(gain.tolist()),
+        name=label,
+        place=(number, number),
+        draws=tuple(gain.tolist()),
       )
       for number, (label, gain) in enumerate(_gains(runs).items())
     ]

@@ -129,12 +129,14 @@ def _draw(
     for label in METHODS:
       dots = [
         plots.Dot(
-          *metrics.confidence_95((scores[name] - scores[BASE]).tolist()),
+          *metrics.confidence_95(gains.tolist()),
           name=f"{number} groups",
           place=(at, at),
+          draws=tuple(gains.tolist()),
         )
         for at, number in enumerate(NUMBERS)
         if (name := name_line(label, number)) in scores and BASE in scores
+        for gains in [scores[name] - scores[BASE]]
       ]
       if dots:
         panels.setdefault(runs[0].cell.panel_title, {})[label] = dots
