@@ -166,7 +166,7 @@ def _effects_table(outcomes: suite.Outcomes) -> str:
   ]
   return "\n\n".join(
     [
-      f"What a factor adds to the gain over {BASE}, in points: the map's level less "
+      f"Change by a factor of the gain over {BASE}, in points: the map's level less "
       "the board's, the mean over the other factors. A product is an interaction: "
       "half of what the effect of one factor differs between the levels of the "
       "other. Paired by partition; in brackets the p value of the t test, with Holm's "

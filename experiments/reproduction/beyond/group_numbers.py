@@ -100,7 +100,7 @@ def _table(outcomes: suite.Outcomes) -> str:
   return "\n\n".join(
     [
       f"Points above {BASE} with half as many groups as kinds, as many, and twice as "
-      "many, and what a wrong number changes, paired by partition; in brackets the p "
+      "many, and the change by a wrong number, paired by partition; in brackets the p "
       "value of the paired t test, with Holm's correction for the tests of a panel. "
       "ARI is the adjusted Rand index of the groups against the kinds, in the same "
       "order.",
