@@ -170,7 +170,6 @@ def _reading_lines(panel: Panel) -> list[FigureLine]:
     (", uniform means", {"client_weights": "uniform"}),
     (", 200 steps of pre-training", {"pretrain_steps": 200}),
     (", newcomers by auxiliary", {"direction": "auxiliary"}),
-    (", newcomers by latest", {"direction": "latest"}),
   )
 
 

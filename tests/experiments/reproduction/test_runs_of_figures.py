@@ -25,7 +25,7 @@ PUBLISHED = {
   "fedgroup": (
     "table1:b22dec8b table1_equal:13ba1b5b fig1:b22dec8b table3:76113914 "
     "synthetic:c0e81d5f table3_mnist:fd7fccac table3_femnist:e9ad4c99 "
-    "fig3:0af365e4 fig4:a189facc eta_g:7a5404a7 readings:e01cd5fd "
+    "fig3:0af365e4 fig4:a189facc eta_g:7a5404a7 readings:09f795b6 "
     "newcomers:f2cff250 shift:abf31108"
   ),
   "analytic": (
