@@ -102,21 +102,21 @@ def answer_number(
   )
   nested: rule.Parts = parts if np.ndim(parts[0]) else [np.asarray(parts)]
   numbers = np.concatenate([np.atleast_1d(np.asarray(part, float)) for part in parts])
-  shown = (
+  columns = (
     "" if math.isnan(placement.draw95) else f"{placement.draw95:.4g}",
     "" if exact else rule.list_values(nested),
     rule.mark_rounding(nested, replicas, rule.tie_of(claim.value, claim.unit, data)),
   )
   why = claim.untestable or chosen.why_incomparable(list(choices))
   if why:
-    return NumberAnswer(placement.ours, rule.NOT_TESTABLE, why, *shown)
+    return NumberAnswer(placement.ours, rule.NOT_TESTABLE, why, *columns)
   never = bool(np.isinf(numbers).any()) or math.isinf(claim.value)
   means = [np.mean(np.asarray(part, float)) for part in nested]
   gap = None if never else abs(float(np.mean(means)) - claim.value)
   word, reason = rule.verdict(
     placement, gap, claim.metric, claim.unit, math.isinf(claim.value)
   )
-  return NumberAnswer(placement.ours, word, reason, *shown)
+  return NumberAnswer(placement.ours, word, reason, *columns)
 
 
 def of_claim(
@@ -174,12 +174,12 @@ def _numbers_of(
   if not isinstance(measure, tuple):
     return partitions.measure_parts(measure, outcome)
   base_measure, less = measure
-  other = verdicts.pick(outcomes, outcome.cell.panel, less)
+  baseline = verdicts.pick(outcomes, outcome.cell.panel, less)
   return [
     ours - theirs
     for ours, theirs in zip(
       partitions.measure_parts(base_measure, outcome),
-      partitions.measure_parts(base_measure, other),
+      partitions.measure_parts(base_measure, baseline),
       strict=True,
     )
   ]

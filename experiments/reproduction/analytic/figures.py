@@ -185,8 +185,8 @@ def _table2_lines(panel: Panel) -> list[FigureLine]:
   ]
   for name in ("pfedme", "pfedzo", "local"):
     fewer = TABLE2_ROUNDS_RUN.get((panel.letter, name))
-    whole = {"of_rounds": claims.ROUNDS, "rounds": fewer} if fewer else {}
-    lines.append(_baseline(panel, name, **whole))
+    lengths = {"of_rounds": claims.ROUNDS, "rounds": fewer} if fewer else {}
+    lines.append(_baseline(panel, name, **lengths))
   if panel.data.endswith("_lr"):  # pixels always 0 need the ridges
     lines.append(_baseline(panel, "afl", remove_ridge=False))
   return lines

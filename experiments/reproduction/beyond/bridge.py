@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_alg import metrics
-
 from ...drawing import plots
 from ...reports import markdown
 from .. import figures, partitions, suite, verdicts
@@ -241,28 +239,12 @@ def _draw(
 ) -> None:
   """Draws the gains over FedAvg, from the board's combination to the map's."""
   del x_axis
-  panels: dict[str, dict[str, list[plots.Dot]]] = {}
+  panels: tuned_panels.GainsOfPanels = {}
   for runs in suite.by_panel(outcomes):
     combination = _SETUP_OF[runs[0].cell.panel]
-    dots = [
-      plots.Dot(
-        *metrics.confidence_95(gain.tolist()),
-        name=label,
-        place=(number, number),
-        draws=tuple(gain.tolist()),
-      )
-      for number, (label, gain) in enumerate(_gains(runs).items())
-    ]
-    if dots:
-      panels.setdefault(DATA[combination.data], {})[combination.words] = dots
-  plots.dots(
-    paths,
-    panels,
-    f"points above {BASE}",
-    title,
-    "95 % CI over partitions, paired",
-    reference=0.0,
-  )
+    if gains := _gains(runs):
+      panels.setdefault(DATA[combination.data], {})[combination.words] = gains
+  tuned_panels.draw_gains(paths, panels, BASE, title)
 
 
 def _select_tuned(panels: Sequence[figures.Panel]) -> tuple[figures.Panel, ...]:

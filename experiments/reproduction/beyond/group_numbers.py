@@ -8,8 +8,6 @@ rates that were tuned with four groups included.
 
 import numpy as np
 
-from fedjax_alg import metrics
-
 from ...drawing import plots
 from ...reports import markdown
 from .. import figures, partitions, suite
@@ -123,31 +121,18 @@ def _draw(
 ) -> None:
   """Draws the gains over FedAvg, a row for each method."""
   del x_axis
-  panels: dict[str, dict[str, list[plots.Dot]]] = {}
+  panels: tuned_panels.GainsOfPanels = {}
   for runs in suite.by_panel(outcomes):
     scores = _scores(runs)
     for label in METHODS:
-      dots = [
-        plots.Dot(
-          *metrics.confidence_95(gains.tolist()),
-          name=f"{number} groups",
-          place=(at, at),
-          draws=tuple(gains.tolist()),
-        )
-        for at, number in enumerate(NUMBERS)
+      gains = {
+        f"{number} groups": scores[name] - scores[BASE]
+        for number in NUMBERS
         if (name := name_line(label, number)) in scores and BASE in scores
-        for gains in [scores[name] - scores[BASE]]
-      ]
-      if dots:
-        panels.setdefault(runs[0].cell.panel_title, {})[label] = dots
-  plots.dots(
-    paths,
-    panels,
-    f"points above {BASE}",
-    title,
-    "95 % CI over partitions, paired",
-    reference=0.0,
-  )
+      }
+      if gains:
+        panels.setdefault(runs[0].cell.panel_title, {})[label] = gains
+  tuned_panels.draw_gains(paths, panels, BASE, title)
 
 
 FIGURE = figures.Figure(

@@ -10,13 +10,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_alg import metrics
+
 from ...cli import presets
 from ...cli.config import Layer
+from ...drawing import plots
 from ...reports import markdown
 from .. import figures, suite
 from . import board
 
 NAME = "beyond"
+#: panel -> row -> name -> gains in points, of each partition.
+GainsOfPanels = dict[str, dict[str, dict[str, np.ndarray]]]
 
 
 def tuned_preset(data: str, algorithm: str) -> str:
@@ -147,3 +152,38 @@ def format_score(values: np.ndarray, digits: int = 1) -> str:
 def format_gain(gain: tuple[dict[str, float], float] | None) -> str:
   """A gain with its p value; "-" for none."""
   return board.format_gap(*gain) if gain else "-"
+
+
+def draw_gains(
+  paths: plots.Paths, panels: GainsOfPanels, base: str, title: str
+) -> None:
+  """Draws gains over a method with their intervals, and each partition's.
+
+  Args:
+    paths: files of the picture.
+    panels: the gains.
+    base: the method that the gains are over.
+    title: stands above the picture.
+  """
+  plots.dots(
+    paths,
+    {
+      panel: {
+        row: [
+          plots.Dot(
+            *metrics.confidence_95(gains.tolist()),
+            name=name,
+            place=(number, number),
+            draws=tuple(gains.tolist()),
+          )
+          for number, (name, gains) in enumerate(gains_of.items())
+        ]
+        for row, gains_of in rows.items()
+      }
+      for panel, rows in panels.items()
+    },
+    f"points above {base}",
+    title,
+    "95 % CI over partitions, paired",
+    reference=0.0,
+  )
