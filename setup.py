@@ -1,10 +1,11 @@
-"""The page of a package index, made of README.md; all else is in setup.cfg."""
+"""What setup.cfg cannot say: the page of a package index, and commands left out."""
 
 import configparser
 import pathlib
 import re
 
 import setuptools
+from setuptools.command import build_py
 
 ROOT = pathlib.Path(__file__).parent
 
@@ -34,8 +35,24 @@ def index_page(text: str, base: str) -> str:
 
 settings = configparser.ConfigParser()
 settings.read(ROOT / "setup.cfg")
+
+
+class BuildPy(build_py.build_py):
+  """Leaves out the commands that need the repository."""
+
+  def find_package_modules(self, package, package_dir):
+    """Lists (package, module, file) of what is installed."""
+    left_out = settings["repository"]["commands"].split()
+    return [
+      module
+      for module in super().find_package_modules(package, package_dir)
+      if package != "fedjax_alg.experiments" or module[1] not in left_out
+    ]
+
+
 setuptools.setup(
+  cmdclass={"build_py": BuildPy},
   long_description=index_page(
     (ROOT / "README.md").read_text("utf-8"), settings["index_page"]["files_url"]
-  )
+  ),
 )

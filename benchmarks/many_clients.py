@@ -31,8 +31,7 @@ import numpy as np
 
 from benchmarks import timing, workloads
 from experiments.cli import config as config_lib
-from experiments.cli.writer import RunWriter
-from fedjax_alg.runs import play
+from fedjax_alg.runs import play, store
 from fedjax_alg.runs.programs import Programs
 
 TRAIN, TEST, FEATURES = 8, 2, 20
@@ -101,8 +100,9 @@ def measure(
   prepared = config.prepare()
   programs = Programs(prepared)
   (records,) = play.new_records(programs, [where])
-  writer = RunWriter(where, config, programs, records)
-  writer.start()
+  run = store.HeldRun(config, where, begun=False)
+  writer = store.FolderWriter(run, programs, records, 0)
+  writer.start(0)
   figures["start_s"], figures["start_cpu_s"] = (
     time.time() - began,
     time.process_time(),

@@ -4,8 +4,8 @@
 
 Every method on the embedded digits: 60 clients with two of the ten classes
 each, 10 of them a round, three seeds. Methods have their defaults and the
-learning rates below, and are not tuned: the pictures show what a method does,
-not which one is best. A few minutes on two cores for all methods.
+learning rates of their entries, and are not tuned: the pictures show what a
+method does, not which one is best. A few minutes on two cores for all methods.
 """
 
 import csv
@@ -30,46 +30,8 @@ class Normalized(nn.Module):
     return nn.Dense(10)(nn.relu(nn.LayerNorm()(x)))
 
 
-#: Methods whose point is each client's own model.
-PERSONAL = (
-  "fedper",
-  "lg_fedavg",
-  "fedrep",
-  "fedbabu",
-  "fedbn",
-  "apfl",
-  "per_fedavg",
-  "pfedme",
-  "pfedzo",
-  "ditto",
-  "local",
-  "pfedacnnl",
-  "afl_dual",
-)
 #: Hyper-parameters that say how many global models there are.
 _MODELS = ("num_models", "num_components", "num_groups", "max_groups")
-#: Methods whose step is client_lr / n_i, of 23 examples in the mean.
-PER_EXAMPLE = ("fsvrg", "ma_fsvrg", "ga_fsvrg", "cfsvrg", "clsfsvrg")
-#: Options in the place of client_lr=0.3.
-SETTINGS = {
-  **dict.fromkeys(PER_EXAMPLE, {"client_lr": 3.0}),
-  "fedavgm": {"client_lr": 0.1},
-  "fedmuon": {"client_lr": 0.02},
-  "afl": {"remove_ridge": False},
-  "afl_dual": {"remove_ridge": False},
-  "deepafl": {"blocks": 3},
-  "fed3r": {"feature_map": "fourier", "rbf_gamma": 0.25},
-  "fedzo": {},
-  "baffle": {},
-  "pfedzo": {},
-  "pfedme": {},
-  "central": {},
-  "cfl": {"client_lr": 0.3, "eps1": 0.4, "eps2": 0.6},
-  # With mu = 0 FedGrouProx is FedGroup.
-  "fedgrouprox": {"client_lr": 0.3, "mu": 0.1},
-  # By default a client fits its head for as many steps as it trains, three.
-  "fedbabu": {"client_lr": 0.3, "personal_fit": 20},
-}
 
 
 def protocol_of(name):
@@ -78,15 +40,17 @@ def protocol_of(name):
   Of several global models `global` shows the one that is best on the whole
   test set, which no client chooses by.
   """
-  hparams = registry.ALGORITHMS[name].hparams()
-  several = any(getattr(hparams, field, 1) > 1 for field in _MODELS)
-  return "local" if several or name in PERSONAL else "global"
+  entry = registry.ALGORITHMS[name]
+  several = any(getattr(entry.hparams(), field, 1) > 1 for field in _MODELS)
+  return "local" if several or entry.display.is_personal else "global"
 
 
 def settings_of(name):
   """The options that a method is given beside those of all."""
-  closed_form = registry.ALGORITHMS[name].rounds is not None
-  return SETTINGS.get(name, {} if closed_form else {"client_lr": 0.3})
+  entry = registry.ALGORITHMS[name]
+  if entry.display.curve is not None:
+    return entry.display.curve
+  return {} if entry.rounds is not None else {"client_lr": 0.3}
 
 
 def curve(name, federations, protocol, model):

@@ -15,7 +15,7 @@ def preempt(step):
 
 with contextlib.suppress(KeyboardInterrupt):
   fa.run("fedavg", digits, out_dir="out/run", callbacks=preempt, **setting)
-resumed = fa.run("fedavg", digits, out_dir="out/run", resume=True, **setting)
+resumed = fa.run("fedavg", digits, out_dir="out/run", **setting)
 print("rounds:", resumed.rounds[-1], "bytes up:", resumed.history["bytes_up"].sum())
 whole = fa.run("fedavg", digits, **setting)
 print("same bits:", resumed.state_hash() == whole.state_hash())

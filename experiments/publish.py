@@ -97,8 +97,7 @@ def _read_notes(path: pathlib.Path) -> dict[str, str]:
 def _is_picture(path: pathlib.Path) -> bool:
   """Recognizes a picture of a figure command, or one with fewer colors.
 
-  Of the latter most colors of lines are among the few, of earlier versions,
-  too.
+  Of the latter most colors of lines are among the few.
   """
   if files.picture(path):
     return True

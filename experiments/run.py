@@ -15,7 +15,7 @@ from fedjax_alg.engine import processes
 
 from .cli import config as config_lib
 from .cli.execute import execute, print_summary
-from .cli.guard import WITH_RESUME, run_guarded
+from .cli.guard import REPEAT_HINT, run_guarded
 
 
 def _command(argv: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ def _command(argv: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  return run_guarded(_command, argv, WITH_RESUME)
+  return run_guarded(_command, argv, REPEAT_HINT)
 
 
 if __name__ == "__main__":

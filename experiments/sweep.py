@@ -28,7 +28,7 @@ from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.records.scores import LAST_ROUNDS
-from fedjax_alg.runs import texts
+from fedjax_alg.runs import status, texts
 from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations, edges
 
@@ -37,7 +37,7 @@ from .cli import part as part_lib
 from .cli import program, sweeps
 from .cli.command import Command, boolean, enum, string, strings
 from .cli.config import Layer, UsageError
-from .cli.guard import WITH_RESUME
+from .cli.guard import REPEAT_HINT
 from .reports import markdown, page
 from .reports import sweeps as report
 
@@ -164,6 +164,7 @@ def run_grid(
   columns = tasks.of(configs[0]).metrics.columns
   if metric is not None and metric not in columns:
     raise UsageError(f"--metric={metric}: must be one of {', '.join(columns)}")
+  status.note_planned(root, "sweep", [expand_path(of.out_dir) for of in configs])
   if part is not None:
     sweeps.run_part(configs, part)
     return {}
@@ -291,10 +292,9 @@ main = Command(
   FLAGS,
   _run,
   "Any other --flag=value is passed on to the run of every setting;\n"
-  "python -m experiments.run --help lists these flags. --resume continues "
-  "the\nsettings that are not finished, and --overwrite starts all settings "
-  "anew.",
-  WITH_RESUME,
+  "python -m experiments.run --help lists these flags. The same command again\n"
+  "continues the settings that are not finished; --overwrite starts all anew.",
+  REPEAT_HINT,
   passes_on=True,
   of_files=True,
 )

@@ -9,7 +9,7 @@ It runs a sweep (python -m experiments.sweep) and chooses the setting that is be
 for the clients that --validation_clients holds out. Without --sweep it tries seven
 values of --client_lr.
 
-The second form tunes all methods of a paper's figures:
+The second form tunes all methods of a paper's figures, in the repository:
 
   python -m experiments.tune --paper=conjugate --data=mnist --data_dir=...
 
@@ -48,6 +48,7 @@ the flags; with --paper, it starts at the stated setting.
 """
 
 from collections.abc import Sequence
+import importlib.util
 import sys
 
 from absl.flags import FlagValues
@@ -62,7 +63,7 @@ from .cli import flag_words, sweeps
 from .cli import part as part_lib
 from .cli.command import Command, integer
 from .cli.config import Layer, UsageError
-from .cli.guard import WITH_RESUME
+from .cli.guard import REPEAT_HINT
 from .reports import gradients
 
 #: Values of --client_lr that are tried without --sweep.
@@ -133,7 +134,7 @@ def _tune_any(values: FlagValues, words: list[str], argv: Sequence[str]) -> None
       for name, old_values in grid.items()
     }
     # The settings that were run are read again.
-    layers = (*layers, {"overwrite": False, "resume": True})
+    layers = (*layers, {"overwrite": False})
 
 
 def _wider(
@@ -181,7 +182,7 @@ _ANY = Command(
   None,
   (_WIDEN, *gradients.FLAGS, *sweep.FLAGS),
   _tune_any,
-  resume_hint=WITH_RESUME,
+  resume_hint=REPEAT_HINT,
   passes_on=True,
   of_files=True,
 )
@@ -190,7 +191,9 @@ _ANY = Command(
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
   words = sys.argv[1:] if argv is None else argv
-  if config_lib.asks_help(words) or "paper" in map(flag_words.name_of, words):
+  if (
+    config_lib.asks_help(words) or "paper" in map(flag_words.name_of, words)
+  ) and importlib.util.find_spec(".reproduction", __package__):
     # Of all forms of this command only this one needs the papers.
     from .reproduction import tune_paper
 

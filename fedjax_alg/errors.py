@@ -137,7 +137,14 @@ class RunError(RuntimeError):
 
 
 class RunFolderError(ValueError):
-  """A folder does not hold a readable run; the message is one line."""
+  """A folder does not hold a readable run; the message is one line.
+
+  As in an ``OptionError``, ``text`` has parameters in backticks.
+  """
+
+  def __init__(self, text: str = ""):
+    super().__init__(with_names(text))
+    self.text = text
 
 
 #: What a caller's own code may raise: ``sys.exit`` in it is an error like others,
@@ -377,9 +384,13 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     ("noniid", "partition", "dirichlet"),
     ("randomseed rngseed initseed manualseed", "seed", "seeds"),
     ("times trials numtrials repeats repetitions runs numruns nseeds", "num_seeds"),
-    ("out output savedir logdir rootdir resultsdir savefoldername", "out_dir", "out"),
+    (
+      "out output savedir logdir rootdir resultsdir savefoldername restore ckpt load "
+      "checkpointdir",
+      "out_dir",
+      "out",
+    ),
     ("evalgap evalfreq evalinterval evaluationfrequency testevery", "eval_every"),
-    ("restore ckpt load checkpointdir", "resume"),
     ("samples numsamples", "train_examples"),
     ("droprate clientdroprate", "dropout"),
     ("clippingbound clippingnorm", "clip_norm"),

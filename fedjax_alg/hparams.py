@@ -108,11 +108,9 @@ def hyper(
   maximum: float | None = None,
   below: float | None = None,
   choices: tuple[str, ...] | None = None,
-  gone: Mapping[str, str] | None = None,
   when: Condition | None = None,
   traced: bool | None = None,
   neutral: float | None = None,
-  later: bool = False,
   numbers: str = "",
   distinct: bool = False,
 ) -> Any:
@@ -131,8 +129,6 @@ def hyper(
     below: an exclusive upper bound.
     choices: the allowed strings; ``optax:NAME`` allows all that begin so, and
       ``FILE.py:NAME`` all names of code of the user's own (``own.is_own``).
-    gone: strings that once were choices -> why they no longer are, for the
-      message that refuses them.
     when: the condition on other fields under which the field is read
       (``conditions.only``); None: always. What it says of fields that the
       dataclass does not have is ignored.
@@ -143,9 +139,6 @@ def hyper(
     neutral: the value with which part of the method has no effect (0 of a
       term, 1 of a factor). ``traced_names`` leaves a field of this value out,
       so that the part is not in the program and costs nothing.
-    later: whether the field came after runs had been saved. At its default it
-      then stays out of the identity of a run, so that those runs are found
-      again (``experiments.cli.config``).
     numbers: of a text made of numbers, what stands between them; such a field
       also takes one number or a list of them (``of_field``).
     distinct: whether the entries of a list must differ.
@@ -176,11 +169,9 @@ def hyper(
       maximum=maximum,
       below=below,
       choices=choices,
-      gone=gone,
       when=when,
       traced=traced,
       neutral=neutral,
-      later=later,
       numbers=numbers,
       distinct=distinct,
     ),
@@ -193,11 +184,6 @@ def field_like(options: HParams | type[HParams], name: str, **changes: object) -
   return dataclasses.field(
     default=field.default, metadata={**field.metadata, **changes}
   )
-
-
-def at_later_default(field: dataclasses.Field, value: object) -> bool:
-  """Whether a field has its default and came after runs had been saved."""
-  return bool(field.metadata.get("later")) and value == field.default
 
 
 #: Limits of a field: their words, and which values are beyond them.
@@ -367,11 +353,7 @@ def validate(hparams: HParams) -> None:
       meta.get(key) is not None and beyond(value, meta[key])
       for key, _, beyond in _LIMITS
     ):
-      why = (meta.get("gone") or {}).get(str(value))
-      raise OptionError(
-        f"`{field.name}`={value}: {f'{why}; ' if why else ''}"
-        f"must be {describe_range(field)}"
-      )
+      raise OptionError(f"`{field.name}`={value}: must be {describe_range(field)}")
 
 
 def check_entries(name: str, values: Sequence[Any], distinct: bool) -> None:

@@ -67,6 +67,31 @@ from fedjax_alg.rounds.expected import Expected, Ledger
 from fedjax_alg.rounds.merging import with_kernels_of_state
 
 
+class Display(NamedTuple):
+  """How a method is shown: in tables of methods, on its page, in pictures."""
+
+  #: the table of methods that it stands in: one, asynchronous, groups, personal,
+  #: gradient_free or other
+  family: str = "other"
+  #: where its paper can be read, "arXiv:NUMBER" or "doi:NUMBER"; "" if it has none, or
+  #: none that we could check
+  address: str = ""
+  #: color and dash pattern, of ``runs.styles``, that no other method has; ("", "") gets
+  #: what a picture has left
+  style: tuple[str, str] = ("", "")
+  #: options of the learning curve on its page, in place of client_lr=0.3; None: those
+  curve: Mapping[str, Any] | None = None
+  #: whether its point is each client's own model
+  is_personal: bool = False
+
+  @property
+  def link(self) -> str:
+    """The address of the paper on the web; "" where there is none."""
+    kind, _, number = self.address.partition(":")
+    sites = {"arXiv": "https://arxiv.org/abs/", "doi": "https://doi.org/"}
+    return sites[kind] + number if number else ""
+
+
 class Entry(NamedTuple):
   """An algorithm of the registry.
 
@@ -132,6 +157,7 @@ class Entry(NamedTuple):
   #: bases of ``exchange.ExchangeOptions``; None: all of them, if the builder has
   #: the argument ``exchange``
   links: type[Any] | None = None
+  display: Display = Display()
 
   @property
   def exchange(self) -> type[Any]:
@@ -280,15 +306,21 @@ def _head(
 
 
 ALGORITHMS: dict[str, Entry] = {
-  "fedavg": _deployed(fedavg.fedavg, "FedAvg", "McMahan et al., AISTATS 2017"),
+  "fedavg": _deployed(
+    fedavg.fedavg,
+    "FedAvg",
+    "McMahan et al., AISTATS 2017",
+    display=Display("one", "arXiv:1602.05629", ("#000000", "solid")),
+  ),
   **{
     name: _entry(
       fedavg.fedavg,
       label,
       paper,
       options={"roles": roles, "personal_when": when, **extra},
+      display=display,
     )
-    for name, label, paper, roles, when, extra in (
+    for name, label, paper, roles, when, extra, display in (
       (
         "fedper",
         "FedPer",
@@ -296,6 +328,7 @@ ALGORITHMS: dict[str, Entry] = {
         ("personal:last",),
         "together",
         {},
+        Display("personal", "arXiv:1912.00818", ("#695A2D", "solid"), is_personal=True),
       ),
       (
         "lg_fedavg",
@@ -304,6 +337,9 @@ ALGORITHMS: dict[str, Entry] = {
         ("personal:**", "shared:last"),
         "together",
         {},
+        Display(
+          "personal", "arXiv:2001.01523", ("#EAA60A", "longdash"), is_personal=True
+        ),
       ),
       (
         "fedrep",
@@ -312,6 +348,7 @@ ALGORITHMS: dict[str, Entry] = {
         ("personal:last",),
         "first",
         {},
+        Display("personal", "arXiv:2102.07078", ("#695A2D", "dash"), is_personal=True),
       ),
       (
         "fedbabu",
@@ -320,6 +357,13 @@ ALGORITHMS: dict[str, Entry] = {
         ("personal:last",),
         "evaluation",
         {},
+        Display(
+          "personal",
+          "arXiv:2106.06042",
+          ("#695A2D", "dot"),
+          curve={"client_lr": 0.3, "personal_fit": 20},
+          is_personal=True,
+        ),
       ),
       (
         "fedbn",
@@ -328,22 +372,57 @@ ALGORITHMS: dict[str, Entry] = {
         ("personal:norm",),
         "together",
         {"model_state": "local"},
+        Display(
+          "personal",
+          "arXiv:2102.07623",
+          ("#695A2D", "5px,2px,2px,2px,2px,2px"),
+          is_personal=True,
+        ),
       ),
     )
   },
   "fedprox": _deployed(
-    fedavg.fedprox, "FedProx", "Li et al., MLSys 2020", keeps_partial_work=True
+    fedavg.fedprox,
+    "FedProx",
+    "Li et al., MLSys 2020",
+    keeps_partial_work=True,
+    display=Display("one", "arXiv:1812.06127", ("#EAA60A", "dash")),
   ),
-  "fedavgm": _deployed(fedopt.fedavgm, "FedAvgM", "Hsu et al., arXiv:1909.06335"),
-  "fedadagrad": _deployed(fedopt.fedadagrad, "FedAdagrad", _FEDOPT),
-  "fedyogi": _deployed(fedopt.fedyogi, "FedYogi", _FEDOPT),
-  "fedadam": _deployed(fedopt.fedadam, "FedAdam", _FEDOPT),
+  "fedavgm": _deployed(
+    fedopt.fedavgm,
+    "FedAvgM",
+    "Hsu et al., arXiv:1909.06335",
+    display=Display(
+      "one", "arXiv:1909.06335", ("#000000", "longdash"), curve={"client_lr": 0.1}
+    ),
+  ),
+  "fedadagrad": _deployed(
+    fedopt.fedadagrad,
+    "FedAdagrad",
+    _FEDOPT,
+    display=Display("one", "arXiv:2003.00295", ("#D55E00", "longdashdot")),
+  ),
+  "fedyogi": _deployed(
+    fedopt.fedyogi,
+    "FedYogi",
+    _FEDOPT,
+    display=Display("one", "arXiv:2003.00295", ("#EAA60A", "dashdot")),
+  ),
+  "fedadam": _deployed(
+    fedopt.fedadam,
+    "FedAdam",
+    _FEDOPT,
+    display=Display("one", "arXiv:2003.00295", ("#882255", "longdashdot")),
+  ),
   "fsvrg": _deployed(
     fsvrg.fsvrg,
     "FSVRG",
     "Konecny et al., arXiv:1610.02527",
     _ANCHORED,
     test_hparams=_SLOW,
+    display=Display(
+      "one", "arXiv:1610.02527", ("#22AD82", "dash"), curve={"client_lr": 3.0}
+    ),
   ),
   "ma_fsvrg": _deployed(
     diversified.ma_fsvrg,
@@ -352,6 +431,12 @@ ALGORITHMS: dict[str, Entry] = {
     expected.of_k_models(0),
     test_hparams=_SLOW,
     nonsmooth_because=_k_models,
+    display=Display(
+      "groups",
+      "doi:10.1109/TNNLS.2024.3487873",
+      ("#006BAA", "solid"),
+      curve={"client_lr": 3.0},
+    ),
   ),
   "ga_fsvrg": _deployed(
     diversified.ga_fsvrg,
@@ -360,9 +445,20 @@ ALGORITHMS: dict[str, Entry] = {
     expected.of_k_models(1),
     test_hparams={**_SLOW, "gradient_step": 0.1},
     nonsmooth_because=_k_models,
+    display=Display(
+      "groups",
+      "doi:10.1109/TNNLS.2024.3487873",
+      ("#D55E00", "solid"),
+      curve={"client_lr": 3.0},
+    ),
   ),
   "cfsvrg": _deployed(
-    conjugate.cfsvrg, "CFSVRG", _CONJUGATE, _TWICE_ANCHORED, test_hparams=_SLOW
+    conjugate.cfsvrg,
+    "CFSVRG",
+    _CONJUGATE,
+    _TWICE_ANCHORED,
+    test_hparams=_SLOW,
+    display=Display("one", "", ("#D55E00", "longdash"), curve={"client_lr": 3.0}),
   ),
   "clsfsvrg": _entry(
     conjugate.clsfsvrg,
@@ -372,36 +468,64 @@ ALGORITHMS: dict[str, Entry] = {
     needs_validation=lambda hparams: True,
     test_hparams=_SLOW,
     nonsmooth_because=_always(_SEARCH),
+    display=Display("one", "", ("#882255", "solid"), curve={"client_lr": 3.0}),
   ),
   "scaffold": _deployed(
     scaffold.scaffold,
     "SCAFFOLD",
     "Karimireddy et al., ICML 2020",
     expected.vectors(2, 2),
+    display=Display("one", "arXiv:1910.06378", ("#A52DFF", "dashdot")),
   ),
   "fedexp": _deployed(
-    fedexp.fedexp, "FedExP", "Jhunjhunwala et al., ICLR 2023", links=MeanOptions
+    fedexp.fedexp,
+    "FedExP",
+    "Jhunjhunwala et al., ICLR 2023",
+    links=MeanOptions,
+    display=Display("one", "arXiv:2301.09604", ("#EAA60A", "5px,2px,2px,2px,2px,2px")),
   ),
-  "fedacg": _deployed(fedacg.fedacg, "FedACG", "Kim et al., CVPR 2024"),
+  "fedacg": _deployed(
+    fedacg.fedacg,
+    "FedACG",
+    "Kim et al., CVPR 2024",
+    display=Display("one", "arXiv:2201.03172", ("#000000", "dash")),
+  ),
   "fedcm": _deployed(
-    fedcm.fedcm, "FedCM", "Xu et al., arXiv:2106.10874", expected.vectors(2, 1)
+    fedcm.fedcm,
+    "FedCM",
+    "Xu et al., arXiv:2106.10874",
+    expected.vectors(2, 1),
+    display=Display("one", "arXiv:2106.10874", ("#22AD82", "dashdot")),
   ),
   "scaffold_m": _entry(
     fedcm.scaffold_m,
     "SCAFFOLD-M",
     "Cheng et al., ICLR 2024",
     expected.vectors(3, 2),
+    display=Display("one", "arXiv:2306.16504", ("#A52DFF", "dot")),
   ),
   "fedmuon": _entry(
     fedmuon.fedmuon,
     "FedMuon",
     "Takezawa et al., ICLR 2026",
     expected.vectors(2, 2),
+    display=Display(
+      "one", "arXiv:2509.26337", ("#882255", "4px,4px"), curve={"client_lr": 0.02}
+    ),
   ),
   "fedsam": _deployed(
-    fedsam.fedsam, "FedSAM", "Qu et al., ICML 2022", expected.vectors(1, 1, steps=2)
+    fedsam.fedsam,
+    "FedSAM",
+    "Qu et al., ICML 2022",
+    expected.vectors(1, 1, steps=2),
+    display=Display("one", "arXiv:2206.02618", ("#006BAA", "longdash")),
   ),
-  "fedlesam": _entry(fedsam.fedlesam, "FedLESAM", "Fan et al., ICML 2024"),
+  "fedlesam": _entry(
+    fedsam.fedlesam,
+    "FedLESAM",
+    "Fan et al., ICML 2024",
+    display=Display("one", "arXiv:2405.18890", ("#006BAA", "longdashdot")),
+  ),
   "scaffnew": _entry(
     scaffnew.scaffnew,
     "Scaffnew",
@@ -411,6 +535,7 @@ ALGORITHMS: dict[str, Entry] = {
     no_compression_because="h_i are corrected by the exact mean",
     links=Hostility,
     test_hparams={"communication": 1.0},
+    display=Display("one", "arXiv:2202.09357", ("#A52DFF", "4px,4px")),
   ),
   "fedadmm": _entry(
     fedadmm.fedadmm,
@@ -419,15 +544,34 @@ ALGORITHMS: dict[str, Entry] = {
     no_compression_because="changes add up to what clients keep",
     links=Hostility,
     test_hparams={"rho": 0.3},
+    display=Display("one", "arXiv:2204.03529", ("#EAA60A", "4px,4px")),
   ),
-  "mime": _deployed(mime.mime, "Mime", _MIME, _ANCHORED),
-  "mime_lite": _deployed(mime.mime_lite, "MimeLite", _MIME),
-  "mime_svrg": _deployed(mime.mime_svrg, "MimeSVRG", _MIME, _ANCHORED),
+  "mime": _deployed(
+    mime.mime,
+    "Mime",
+    _MIME,
+    _ANCHORED,
+    display=Display("one", "arXiv:2008.03606", ("#332288", "dashdot")),
+  ),
+  "mime_lite": _deployed(
+    mime.mime_lite,
+    "MimeLite",
+    _MIME,
+    display=Display("one", "arXiv:2008.03606", ("#332288", "longdashdot")),
+  ),
+  "mime_svrg": _deployed(
+    mime.mime_svrg,
+    "MimeSVRG",
+    _MIME,
+    _ANCHORED,
+    display=Display("one", "arXiv:2008.03606", ("#332288", "longdash")),
+  ),
   "losac": _entry(
     losac.losac,
     "LoSAC",
     "Chen et al., ACM TKDD 2023; reconstructed",
     expected.vectors(2, 2),
+    display=Display("one", "arXiv:2112.07839", ("#695A2D", "longdash")),
   ),
   "fednova": _deployed(
     fednova.fednova,
@@ -436,6 +580,7 @@ ALGORITHMS: dict[str, Entry] = {
     caution=fednova.caution_signs,
     keeps_partial_work=True,
     test_hparams={"mu": 0.1, "client_momentum": 0.5},
+    display=Display("one", "arXiv:2007.07481", ("#695A2D", "dashdot")),
   ),
   "feddyn": _deployed(
     feddyn.feddyn,
@@ -444,6 +589,7 @@ ALGORITHMS: dict[str, Entry] = {
     no_compression_because="h is the mean of all clients' linear terms, so "
     "updates are sent whole",
     links=Hostility,
+    display=Display("one", "arXiv:2111.04263", ("#EAA60A", "dot")),
   ),
   "per_fedavg": _entry(
     per_fedavg.per_fedavg,
@@ -451,17 +597,44 @@ ALGORITHMS: dict[str, Entry] = {
     "Fallah et al., NeurIPS 2020",
     expected.vectors(1, 1, batches=2),
     adapts=True,
+    display=Display(
+      "personal",
+      "arXiv:2002.07948",
+      ("#882255", "5px,2px,2px,2px,2px,2px"),
+      is_personal=True,
+    ),
   ),
-  "fedgroup": _pooled(fedgroup.fedgroup, "FedGroup", deploys=True),
-  "fedgrouprox": _pooled(fedgroup.fedgrouprox, "FedGrouProx", deploys=True),
+  "fedgroup": _pooled(
+    fedgroup.fedgroup,
+    "FedGroup",
+    deploys=True,
+    display=Display("groups", "arXiv:2010.06870", ("#22AD82", "solid")),
+  ),
+  "fedgrouprox": _pooled(
+    fedgroup.fedgrouprox,
+    "FedGrouProx",
+    deploys=True,
+    display=Display(
+      "groups",
+      "arXiv:2010.06870",
+      ("#332288", "dash"),
+      curve={"client_lr": 0.3, "mu": 0.1},
+    ),
+  ),
   "ifca": _grouped(
-    ifca.ifca, "IFCA", "Ghosh et al., NeurIPS 2020", expected.preferred, deploys=True
+    ifca.ifca,
+    "IFCA",
+    "Ghosh et al., NeurIPS 2020",
+    expected.preferred,
+    deploys=True,
+    display=Display("groups", "arXiv:2006.04088", ("#006BAA", "dot")),
   ),
   "fesem": _grouped(
     fesem.fesem,
     "FeSEM",
     "Xie et al., arXiv:2005.01026",
     expected.beside(_PLAIN, expected.before_their_first),
+    display=Display("groups", "arXiv:2005.01026", ("#D55E00", "dot")),
   ),
   "cfl": _grouped(
     cfl.cfl,
@@ -471,6 +644,12 @@ ALGORITHMS: dict[str, Entry] = {
     pairwise_clients=lambda hparams, num_clients: (
       num_clients * (hparams.max_groups > 1)
     ),
+    display=Display(
+      "groups",
+      "arXiv:1910.01991",
+      ("#006BAA", "dashdot"),
+      curve={"client_lr": 0.3, "eps1": 0.4, "eps2": 0.6},
+    ),
   ),
   "flhc": _grouped(
     flhc.flhc,
@@ -478,6 +657,7 @@ ALGORITHMS: dict[str, Entry] = {
     "Briggs et al., IJCNN 2020",
     expected.beside(_PLAIN, expected.at_the_clustering),
     pairwise_clients=lambda hparams, num_clients: num_clients,
+    display=Display("groups", "arXiv:2004.11791", ("#D55E00", "dash")),
   ),
   "pacfl": _grouped(
     pacfl.pacfl,
@@ -488,6 +668,7 @@ ALGORITHMS: dict[str, Entry] = {
     pairwise_clients=lambda hparams, num_clients: (
       num_clients * (hparams.max_groups > 1)
     ),
+    display=Display("groups", "arXiv:2209.10526", ("#A52DFF", "solid")),
   ),
   "feddrift": _grouped(
     feddrift.feddrift,
@@ -499,9 +680,14 @@ ALGORITHMS: dict[str, Entry] = {
     models_of_kinds=lambda hparams: (
       hparams.max_groups if hparams.variant == "oracle" else None
     ),
+    display=Display("groups", "arXiv:2206.00799", ("#A52DFF", "longdashdot")),
   ),
   "fedem": _entry(
-    fedem.fedem, "FedEM", "Marfoq et al., NeurIPS 2021", expected.of_components
+    fedem.fedem,
+    "FedEM",
+    "Marfoq et al., NeurIPS 2021",
+    expected.of_components,
+    display=Display("groups", "arXiv:2108.10252", ("#A52DFF", "longdash")),
   ),
   "fedsoft": _grouped(
     fedsoft.fedsoft,
@@ -509,6 +695,7 @@ ALGORITHMS: dict[str, Entry] = {
     "Ruan, Joe-Wong, AAAI 2022",
     expected.with_importance,
     caution=fedsoft.caution_pull,
+    display=Display("groups", "arXiv:2112.06053", ("#A52DFF", "dash")),
   ),
   "fedacnnl": _deployed(
     fedacnnl.fedacnnl,
@@ -519,6 +706,7 @@ ALGORITHMS: dict[str, Entry] = {
     rounds=fedacnnl.num_rounds,
     nonfinite=_SINGULAR + "`ridge` more than 0",
     no_compression_because=_SUMS,
+    display=Display("gradient_free", "arXiv:2502.06915", ("#EAA60A", "solid")),
   ),
   "pfedacnnl": _entry(
     fedacnnl.pfedacnnl,
@@ -530,6 +718,9 @@ ALGORITHMS: dict[str, Entry] = {
     rounds=fedacnnl.num_rounds,
     nonfinite=_SINGULAR + "`ridge` more than 0",
     no_compression_because=_SUMS,
+    display=Display(
+      "gradient_free", "arXiv:2502.06915", ("#332288", "solid"), is_personal=True
+    ),
   ),
   "afl": _deployed(
     afl.afl,
@@ -540,6 +731,12 @@ ALGORITHMS: dict[str, Entry] = {
     rounds=heads.single_round("afl"),
     caution=afl.caution_ridge,
     no_compression_because=_SUMS,
+    display=Display(
+      "gradient_free",
+      "arXiv:2405.16240",
+      ("#332288", "dot"),
+      curve={"remove_ridge": False},
+    ),
   ),
   "fed3r": _head(
     fed3r.fed3r,
@@ -547,12 +744,19 @@ ALGORITHMS: dict[str, Entry] = {
     "Fani et al., ICML 2024",
     test_hparams={"normalize": False},
     nonfinite=_SINGULAR + "`ridge` more than 0",
+    display=Display(
+      "gradient_free",
+      "arXiv:2406.01116",
+      ("#D55E00", "4px,4px"),
+      curve={"feature_map": "fourier", "rbf_gamma": 0.25},
+    ),
   ),
   "fedncm": _head(
     fedncm.fedncm,
     "FedNCM",
     "Legate et al., NeurIPS 2023",
     ledger=expected.of_class_means("euclidean"),
+    display=Display("gradient_free", "arXiv:2306.03937", ("#22AD82", "4px,4px")),
   ),
   "fedcof": _head(
     fedcof.fedcof,
@@ -560,6 +764,7 @@ ALGORITHMS: dict[str, Entry] = {
     "Goswami et al., NeurIPS 2025",
     ledger=expected.of_class_means(),
     nonfinite=_SINGULAR + "`shrinkage` more than 0",
+    display=Display("gradient_free", "arXiv:2412.14326", ("#006BAA", "4px,4px")),
   ),
   "afl_dual": _entry(
     afl_dual.afl_dual,
@@ -571,6 +776,13 @@ ALGORITHMS: dict[str, Entry] = {
     rounds=heads.single_round("afl_dual"),
     caution=afl.caution_ridge,
     no_compression_because=_SUMS,
+    display=Display(
+      "gradient_free",
+      "arXiv:2508.10732",
+      ("#332288", "4px,4px"),
+      curve={"remove_ridge": False},
+      is_personal=True,
+    ),
   ),
   "deepafl": _deployed(
     deepafl.deepafl,
@@ -581,6 +793,9 @@ ALGORITHMS: dict[str, Entry] = {
     rounds=deepafl.rounds_of_blocks,
     nonfinite=_SINGULAR + "`ridge` more than 0",
     no_compression_because=_SUMS,
+    display=Display(
+      "gradient_free", "arXiv:2603.00579", ("#000000", "4px,4px"), curve={"blocks": 3}
+    ),
   ),
   "safle": _head(
     safle.safle,
@@ -589,6 +804,7 @@ ALGORITHMS: dict[str, Entry] = {
     ledger=expected.closed_form(bias=0),
     nonfinite=_SINGULAR + "`ridge` more than 0",
     options={"feature_map": "buckets"},
+    display=Display("gradient_free", "arXiv:2512.03336", ("#695A2D", "4px,4px")),
   ),
   "fedzo": _entry(
     fedzo.fedzo,
@@ -596,6 +812,12 @@ ALGORITHMS: dict[str, Entry] = {
     "Fang et al., IEEE TSP 2022",
     expected.vectors(1, 1, steps=0),
     caution=fedzo.caution_directions,
+    display=Display(
+      "gradient_free",
+      "arXiv:2201.09531",
+      ("#D55E00", "5px,2px,2px,2px,2px,2px"),
+      curve={},
+    ),
   ),
   "baffle": _entry(
     baffle.baffle,
@@ -605,6 +827,9 @@ ALGORITHMS: dict[str, Entry] = {
     caution=baffle.caution_differences,
     no_compression_because="it sends loss differences or estimates of a "
     "gradient, not updates (see `uplink`)",
+    display=Display(
+      "gradient_free", "arXiv:2301.12195", ("#22AD82", "longdashdot"), curve={}
+    ),
   ),
   "pfedme": _entry(
     pfedme.pfedme,
@@ -614,6 +839,13 @@ ALGORITHMS: dict[str, Entry] = {
     adapts=True,
     caution=pfedme.caution_inner_steps,
     test_hparams={"client_lr": 0.3},
+    display=Display(
+      "personal",
+      "arXiv:2006.08848",
+      ("#882255", "longdash"),
+      curve={},
+      is_personal=True,
+    ),
   ),
   "pfedzo": _entry(
     pfedme.pfedzo,
@@ -623,6 +855,13 @@ ALGORITHMS: dict[str, Entry] = {
     adapts=True,
     caution=pfedme.caution_zo,
     test_hparams={"client_lr": 0.3},
+    display=Display(
+      "gradient_free",
+      "",
+      ("#006BAA", "5px,2px,2px,2px,2px,2px"),
+      curve={},
+      is_personal=True,
+    ),
   ),
   "ditto": _deployed(
     ditto.ditto,
@@ -631,9 +870,21 @@ ALGORITHMS: dict[str, Entry] = {
     expected.vectors(1, 1, steps=2),
     adapts=True,
     caution=ditto.caution_personal_steps,
+    display=Display(
+      "personal", "arXiv:2012.04221", ("#882255", "dot"), is_personal=True
+    ),
   ),
   "apfl": _entry(
-    apfl.apfl, "APFL", "Deng et al., arXiv:2003.13461", expected.vectors(1, 1, steps=2)
+    apfl.apfl,
+    "APFL",
+    "Deng et al., arXiv:2003.13461",
+    expected.vectors(1, 1, steps=2),
+    display=Display(
+      "personal",
+      "arXiv:2003.13461",
+      ("#A52DFF", "5px,2px,2px,2px,2px,2px"),
+      is_personal=True,
+    ),
   ),
   "composed": _entry(
     composed.composed,
@@ -643,6 +894,7 @@ ALGORITHMS: dict[str, Entry] = {
     needs_validation=lambda hparams: hparams.server == "cg_line_search",
     test_hparams={"gradient_step": 0.1},
     nonsmooth_because=_jumps_of_composed,
+    display=Display("other", "", ("#000000", "longdashdot")),
   ),
   "fedasync": _entry(
     asynchronous.fedasync,
@@ -652,6 +904,9 @@ ALGORITHMS: dict[str, Entry] = {
     keeps_partial_work=True,
     no_deadline=_NO_BARRIER,
     test_hparams=_ANYBODY,
+    display=Display(
+      "asynchronous", "arXiv:1903.03934", ("#332288", "5px,2px,2px,2px,2px,2px")
+    ),
   ),
   "fedbuff": _entry(
     asynchronous.fedbuff,
@@ -660,6 +915,7 @@ ALGORITHMS: dict[str, Entry] = {
     keeps_partial_work=True,
     no_deadline=_NO_BARRIER,
     test_hparams=_ANYBODY,
+    display=Display("asynchronous", "arXiv:2106.06639", ("#882255", "dash")),
   ),
   "central": _entry(
     references.central,
@@ -668,6 +924,7 @@ ALGORITHMS: dict[str, Entry] = {
     expected.vectors(0, 0, 0, passes=1, steps=0),
     all_clients=True,
     no_compression_because="nothing is sent",
+    display=Display("other", "", ("#000000", "5px,2px,2px,2px,2px,2px"), curve={}),
   ),
   "local": _entry(
     references.local,
@@ -675,6 +932,7 @@ ALGORITHMS: dict[str, Entry] = {
     "reference",
     expected.vectors(0, 0, 0),
     no_compression_because="nothing is sent",
+    display=Display("other", "", ("#000000", "dashdot"), is_personal=True),
   ),
 }
 

@@ -12,6 +12,7 @@ from fedjax_alg import metrics
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.hparams import field_values
 from fedjax_alg.records import summary, tables
+from fedjax_alg.runs import result
 from fedjax_alg.runs.options import RunOptions
 
 #: Floats that a run sends in a round, simulated seconds that it takes.
@@ -111,7 +112,7 @@ def write(
     tables.write_rows(folder / "groups.csv", group_rows, tables.group_columns(number))
   options = DataOptions(**(data or {}))
   facts = {
-    "identity": None,
+    "identity": identity,
     "algorithm": algorithm,
     "hparams": hparams or {},
     "data": field_values(options),
@@ -128,21 +129,7 @@ def write(
       ),
     },
   }
-  summary.write_json(folder / "config.json", facts)
-  summary.write_json(
-    folder / "summary.json",
-    {
-      **summary.summarize_rows(rows, (0.9,)),
-      "stopped": stopped,
-      "cost": summary.cost(rows, cohort_size, round_rows),
-      "timing": {"steady_s_per_round": 0.1},
-      "hashes": {"data": options.dataset, "partition": partition, "final_state": "S"},
-      "versions": {"python": "3"},
-      "device": "none",
-      "identity": identity,
-    },
-  )
-  (folder / "curves.png").write_bytes(b"drawn")
+  summary.write_sealed(folder / "config.json", facts)
   final = {
     "clients": {}
     if clients is None
@@ -151,6 +138,21 @@ def write(
     "global_params": None,
   }
   (folder / "final.msgpack").write_bytes(serialization.msgpack_serialize(final))
+  result.write_summary(
+    folder,
+    summary.as_json(
+      {
+        **summary.summarize_rows(rows, (0.9,)),
+        "stopped": stopped,
+        "cost": summary.cost(rows, cohort_size, round_rows),
+        "timing": {"steady_s_per_round": 0.1},
+        "hashes": {"data": options.dataset, "partition": partition, "final_state": "S"},
+        "versions": {"python": "3"},
+        "device": "none",
+        "identity": identity,
+      }
+    ),
+  )
   return folder
 
 
@@ -217,7 +219,7 @@ def finish(config):
     seeds=run.seeds,
     algorithm=config.algorithm,
     hparams=config.hparams,
-    identity=config.identity(),
+    identity=config.identity,
     data=field_values(config.data),
   )
 

@@ -26,7 +26,12 @@ from fedjax_alg.runs import programs as programs_lib
 from fedjax_alg.runs.options import MachineOptions, ModelOptions
 
 #: Who makes programs of a prepared run by this name.
-PLACES = ("fedjax_alg.runs.queue", "experiments.cli.execute", "experiments.cli.sweeps")
+PLACES = (
+  "fedjax_alg.runs.queue",
+  "fedjax_alg.runs.store",
+  "experiments.cli.execute",
+  "experiments.cli.sweeps",
+)
 REAL = programs_lib.Programs
 _CACHE = {}
 _MESH = sharding.clients_mesh

@@ -17,9 +17,6 @@ from typing import Any
 
 import pytest
 
-# Whoever looks up a name that has moved is warned.
-pytestmark = pytest.mark.filterwarnings("ignore:exchange.aggregation.Aggregation")
-
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PACKAGES = ("fedjax_alg", "experiments", "benchmarks")
 _PAGES = sorted(

@@ -1,6 +1,7 @@
 """What is installed: one package, with every file that it reads."""
 
 import email
+import os
 import pathlib
 import re
 import runpy
@@ -16,6 +17,23 @@ import yaml
 import fedjax_alg
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+#: Parts of experiments/ that serve papers and are in the repository alone.
+_OF_PAPERS = {
+  "reproduction",
+  *(f"{name}.py" for name in "analytic beyond conjugate diversified fedgroup".split()),
+  "publish.py",
+  "trust.py",
+}
+
+
+def is_installed(path):
+  """Papers have their code, commands, claims and presets in the repository."""
+  parts = path.relative_to(ROOT).parts
+  if parts[0] != "experiments":
+    return True
+  return parts[1] not in _OF_PAPERS and (parts[1] != "presets" or parts[2] == "demo")
 
 
 def site_path(path):
@@ -74,12 +92,45 @@ def test_the_wheel_is_one_package_with_all_its_files(built):
   about = f"fedjax_alg-{fedjax_alg.__version__}.dist-info"
   assert {name.split("/")[0] for name in names} == {"fedjax_alg", about}
   expected = sources("*.py", "*.flags", "*.csv", "*.js", "*.css", "*.txt", "py.typed")
-  assert len(expected) > 150
-  assert {site_path(path) for path in expected} == {
+  assert len(expected) > 400
+  assert {site_path(path) for path in expected if is_installed(path)} == {
     name for name in names if not name.startswith(about)
   }
   script = wheel.read(f"{about}/entry_points.txt").decode()
   assert "fedjax-alg = fedjax_alg.experiments.__main__:main" in script
+
+
+@pytest.mark.program
+def test_installed_commands_do_without_the_papers(built, tmp_path):
+  """An import of what is left out would be a traceback for whoever installs it."""
+  _, wheel = built
+  wheel.extractall(tmp_path)
+
+  # An editable install would find what the wheel lacks in the repository.
+  start = (
+    "import runpy, sys\n"
+    "sys.meta_path = [f for f in sys.meta_path if 'Editable' not in repr(f)]\n"
+    "runpy.run_module('fedjax_alg.experiments', run_name='__main__')"
+  )
+
+  def run(*words):
+    return subprocess.run(
+      [sys.executable, "-c", start, *words],
+      cwd=tmp_path,
+      env={**os.environ, "PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": "cpu"},
+      capture_output=True,
+      text=True,
+    )
+
+  words = "--algorithm=fedavg --num_clients=3 --cohort_size=2 --rounds=1 --out_dir=out"
+  made = run("run", *words.split())
+  assert made.returncode == 0 and "accuracy" in made.stdout, made.stderr
+  assert "--widen" in run("tune", "--help").stdout
+  tuned = run("tune", "--paper=conjugate")
+  assert tuned.returncode == 2 and "--paper: unknown flag" in tuned.stderr
+  assert "repository" in tuned.stderr
+  figure = run("diversified", "--figure=fig1")
+  assert figure.returncode == 2 and "COMMAND=diversified" in figure.stderr
 
 
 @pytest.mark.program
@@ -96,6 +147,8 @@ def test_the_sdist_has_tests_and_documentation(built):
     "tests/conftest.py",
     "docs/images/readme.png",
     "benchmarks/timing.py",
+    "experiments/diversified.py",
+    "experiments/reproduction/trust/claims.csv",
   } <= inside
   assert not [name for name in inside if "__pycache__" in name]
 

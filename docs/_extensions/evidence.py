@@ -72,7 +72,8 @@ def _test_file(name: str) -> pathlib.Path:
   """The file that tests the module of a method."""
   module = registry.ALGORITHMS[name].build.__module__.rpartition(".")[2]
   path = ROOT / "tests" / "algorithms" / f"test_{module}.py"
-  return path if path.is_file() else ROOT / f"tests/{_elsewhere()[module]}.py"
+  elsewhere = _elsewhere().get(module, f"algorithms/test_{module}")
+  return path if path.is_file() else ROOT / f"tests/{elsewhere}.py"
 
 
 @functools.cache
@@ -157,6 +158,9 @@ def find_oracles() -> dict[str, list[str]]:
   tests_of: dict[str, list[str]] = {}
   for name in registry.ALGORITHMS:
     path = _test_file(name)
+    if not path.is_file():
+      tests_of[name] = []
+      continue
     module = _module(path)
     tests_of[name] = [
       f"{path.relative_to(ROOT)}::{test}"

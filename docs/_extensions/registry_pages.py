@@ -32,7 +32,6 @@ import choosing
 import evidence
 import method_costs
 import method_examples
-import method_papers
 import numpy as np
 
 from experiments.cli import presets
@@ -65,24 +64,18 @@ GROUPS = (
   (AggregatorOptions, "robust aggregators", "hostile.md"),
 )
 
-FAMILIES = {
-  "one": (
-    "fedavg fedprox fedavgm fedadagrad fedyogi fedadam fedexp fedacg fedcm fsvrg "
-    "scaffold scaffold_m fedmuon scaffnew fedadmm fedsam fedlesam "
-    "mime mime_lite mime_svrg losac fednova feddyn cfsvrg clsfsvrg"
-  ),
-  "asynchronous": "fedasync fedbuff",
-  "groups": (
-    "ma_fsvrg ga_fsvrg fedgroup fedgrouprox ifca fesem cfl flhc "
-    "pacfl feddrift fedem fedsoft"
-  ),
-  "personal": ("fedper lg_fedavg fedrep fedbabu fedbn apfl per_fedavg pfedme ditto"),
-  "gradient_free": (
-    "afl fed3r fedncm fedcof safle deepafl afl_dual fedacnnl pfedacnnl "
-    "fedzo baffle pfedzo"
-  ),
-  "other": "composed central local",
-}
+
+def documented():
+  """The registered methods that have a page; a test asks for those of the others."""
+  return [
+    name for name in registry.ALGORITHMS if (DOCS / "methods" / f"{name}.md").is_file()
+  ]
+
+
+def paper_link(name):
+  """A method's paper as Markdown, linked where it has an address."""
+  entry = registry.ALGORITHMS[name]
+  return f"[{entry.paper}]({entry.display.link})" if entry.display.link else entry.paper
 
 
 def _cell(text):
@@ -187,7 +180,7 @@ def method_page(name):
     "",
     "## Where it is",
     "",
-    f"- Paper: {method_papers.link(name)}.",
+    f"- Paper: {paper_link(name)}.",
     f"- Code: [`fedjax_alg.algorithms.{module}`]"
     f"(../../fedjax_alg/algorithms/{module}.py).",
   ]
@@ -211,9 +204,9 @@ def methods_table(family):
     "| method | what it does | floats down / up | exchanges |",
     "|---|---|---|---|",
   ]
-  for name in FAMILIES[family].split():
-    entry = registry.ALGORITHMS.get(name)
-    if entry is None:
+  for name in documented():
+    entry = registry.ALGORITHMS[name]
+    if entry.display.family != family:
       continue
     match = re.search(
       r"receives (.+?) floats and sends (.+?), P.* in (\d)", method_costs.cost(name)

@@ -18,11 +18,11 @@ trap 'kill -USR1 $(jobs -p) || true' USR1 TERM  # the shell hands it on
 out="${OUT:-$HOME/out/femnist_cnn}"
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$HOME/.cache/fedjax_alg/jax}"
 
-# --resume starts the first time. Every 5 minutes a checkpoint: a node that dies
+# starts the first time. Every 5 minutes a checkpoint: a node that dies
 # gives no signal. 60 s for the rounds that are being computed, 60 to save.
 fedjax-alg run --algorithm=fedavg --dataset=femnist --model=cnn \
   --rounds=2000 --eval_every=50 --noprogress --checkpoint_every_s=300 \
-  --grace_s=60 "$@" --out_dir="$out" --resume &
+  --grace_s=60 "$@" --out_dir="$out" &
 job=$!
 while :; do  # a signal ends `wait`, not the job
   status=0

@@ -24,7 +24,7 @@ fi
 fedjax-alg sweep --algorithm=fedavg --dataset=digits --partition=classes \
   --num_clients=60 --validation_clients=10 --rounds=60 --num_seeds=3 \
   --sweep=client_lr=0.01,0.02,0.03,0.05,0.1,0.2,0.3,0.5 --noprogress \
-  "$@" --out_dir="$out" --resume ${part[@]+"${part[@]}"} &
+  "$@" --out_dir="$out" ${part[@]+"${part[@]}"} &
 job=$!
 while :; do  # a signal ends `wait`, not the job
   status=0

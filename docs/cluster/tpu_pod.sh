@@ -12,7 +12,7 @@ set -euo pipefail
 command="JAX_COMPILATION_CACHE_DIR=${CACHE:-$(dirname "$OUT")/jax_cache} \
   fedjax-alg run --distributed --algorithm=scaffold --dataset=cifar10 \
   --model=cnn --rounds=2000 --eval_every=50 --noprogress \
-  --out_dir=$OUT --resume"
+  --out_dir=$OUT"
 
 # 75: saved, not finished. A slice that is preempted has to be made anew first.
 while :; do

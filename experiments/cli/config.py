@@ -8,7 +8,6 @@ does the checks; this module passes the values of the flags to it.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import dataclasses
 import functools
-import hashlib
 import json
 import re
 from typing import Any, TypeVar
@@ -22,12 +21,7 @@ from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, a_type, did_you_mean, normalize_name, synonym
 from fedjax_alg.errors import RunError as RunError
 from fedjax_alg.files import expand_path
-from fedjax_alg.hparams import (
-  at_later_default,
-  check_options,
-  field_values,
-  ordered_values,
-)
+from fedjax_alg.hparams import check_options, field_values, ordered_values
 from fedjax_alg.runs import methods, tensorboard
 from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs.methods import Method
@@ -63,8 +57,6 @@ class Config(Plan):
   #: flag -> value that the user gave, for flags.txt
   given: dict[str, Any] = dataclasses.field(default_factory=dict)
   processes: ProcessOptions = ProcessOptions()
-  #: `--host_devices` of the first run, if it used another number of processes
-  first_devices: int | None = None
   #: what ``given`` was merged from; lines that are printed name its presets
   layers: tuple[Layer, ...] = dataclasses.field(default=(), compare=False)
 
@@ -100,28 +92,17 @@ class Config(Plan):
     return ordered_values(*self.method.parts)
 
   @property
-  def sources(self) -> dict[str, own.Source]:
-    """The user's own files that decide the run, by the flags naming them."""
-    sources = self.run.sources(self.data)
-    if self.method.source is not None:
-      sources["algorithm"] = self.method.source
-    return sources
-
-  @property
   def values(self) -> dict[str, Any]:
     """flag -> value of every flag that is no hyper-parameter.
 
     Except for those that say which process this is.
     """
-    values = {
+    return {
       "algorithm": self.algorithm,
       **field_values(self.run),
       **field_values(self.data),
       **field_values(self.output),
     }
-    if self.first_devices is not None:
-      values["host_devices"] = self.first_devices
-    return values
 
   @property
   def fields(self) -> dict[str, dataclasses.Field]:
@@ -129,31 +110,9 @@ class Config(Plan):
     run_fields = {flag.name: flag.field for flag in flags.run_flags()}
     return run_fields | self.method.fields
 
-  def identity(self) -> str:
-    """A sha256 hash of everything that decides the numbers of the run.
-
-    Of the user's own files it holds how the flag names them and their content,
-    so that a run is not resumed by code that has changed.
-    """
-    fields = self.fields
-    facts = [
-      {
-        name: value
-        for name, value in values.items()
-        if name not in flags.NEUTRAL and not at_later_default(fields[name], value)
-      }
-      for values in (self.values, self.hparams)
-    ]
-    facts[0] |= flags.REMOVED
-    for name, source in self.sources.items():
-      facts[0][f"{name} sha256"] = source.sha256
-    text = json.dumps(facts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
-
   def flag_lines(self) -> list[str]:
     """The flags that repeat this run, one per line."""
     skip = {
-      "resume",
       "overwrite",
       "allow_other_devices",
       "dry_run",
@@ -550,6 +509,8 @@ def _flag_error(error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
 
 #: Flags of other libraries for what is no flag here -> what does it instead.
 _INSTEAD = {
+  "paper": "tuning for a paper's figures needs the repository",
+  "resume": "the same command again continues the run in --out_dir",
   **dict.fromkeys(
     ("gpu", "gpus", "device", "deviceid", "devices", "cuda", "numgpus", "usecuda"),
     "JAX takes the accelerator that it finds, and JAX_PLATFORMS=cpu the CPU",
@@ -628,8 +589,6 @@ def _make_config(given: dict[str, Any], layers: tuple[Layer, ...]) -> Config:
   )
   output = _options(OutputOptions, values)
   check_options(output)
-  if output.resume and output.overwrite:
-    raise OptionError("`resume` and `overwrite`: give one of them")
   if output.tensorboard:
     tensorboard.require()
   if output.callback:

@@ -1,33 +1,31 @@
 """Executes a run that the command line asks for, and writes its results."""
 
 from collections.abc import Mapping, Sequence
-import contextlib
-import dataclasses
 import pathlib
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
-from fedjax_alg.engine import checkpoint, loop, processes
+from fedjax_alg.engine import loop, processes
+from fedjax_alg.files import expand_path
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
-from fedjax_alg.runs import dry_run, queue
+from fedjax_alg.runs import dry_run, queue, store
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.prepare import Prepared, cautions
 from fedjax_alg.runs.programs import Notice, Programs
 from fedjax_alg.runs.progress import ProgressBar
 from fedjax_alg.runs.sinks import Sink
 from fedjax_alg.runs.stopping import ALL_ROUNDS
+from fedjax_alg.runs.store import HeldRun
 from fedjax_alg.runs.tensorboard import TensorBoard
 
-from . import flags, resume, signals
-from . import folder as folder_lib
+from . import flags, signals
 from .config import Config, UsageError, load_callback
-from .folder import LockedRun
 from .guard import RunError
-from .writer import Folders
+from .writer import CommandFolders, added_files
 
 
 def read_summary(folder: pathlib.Path) -> dict[str, Any]:
@@ -54,27 +52,28 @@ def execute(config: Config) -> dict[str, Any]:
   refuse_several(config, joins=processes.has_joined())
   signals.stop_if_signaled()
   signals.wait_at_most(config.output.grace_s)
-  with contextlib.ExitStack() as stack:
-    start = processes.agree(lambda: _start(config, stack))
-    config = dataclasses.replace(config, first_devices=start.first_devices)
-    folder = start.folder
-    if folder is not None and start.finished:
-      return read_summary(folder)
+  if config.output.dry_run:
     prepared = config.prepare()
-    if folder is not None and start.resuming:
-      processes.agree(lambda: resume.check_data(folder, prepared.federation))
-      processes.agree(lambda: resume.check_machine(folder, config, prepared))
-      processes.agree(lambda: resume.check_frozen(folder, prepared))
     if processes.lead():
       print_warnings(prepared, set())
     programs = Programs(prepared, compiling_notice(config))
-    if folder is None:
+    if processes.lead():
+      _print_plan(programs)
+    return {}
+  folder = expand_path(config.out_dir)
+  with store.hold_run(config, folder, overwrite=config.output.overwrite) as run:
+    if run.begun and processes.agree(
+      lambda: store.is_finished(config, folder, added_files())
+    ):
       if processes.lead():
-        _print_plan(programs)
-      return {}
-    (summary,), _ = run_folders(
-      [LockedRun(config, folder, start.resuming)], programs, config.method.entry.label
-    )
+        print(f"{folder}: finished, nothing to do", file=sys.stderr)
+      return read_summary(folder)
+    prepared = config.prepare()
+    store.check_prepared(run, prepared, other_devices=config.output.allow_other_devices)
+    if processes.lead():
+      print_warnings(prepared, set())
+    programs = Programs(prepared, compiling_notice(config))
+    (summary,), _ = run_folders([run], programs, config.method.entry.label)
   signals.note_progress(signals.NOTHING)
   assert summary is not None
   return summary
@@ -91,35 +90,6 @@ class CompilingLine(Sink):
 
   def compiling(self, text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-class _Start(NamedTuple):
-  """State of the folder of a run before it starts."""
-
-  folder: pathlib.Path | None  #: None with --dry_run
-  resuming: bool
-  finished: bool
-  first_devices: int | None  #: see ``Config``
-
-
-def _start(config: Config, stack: contextlib.ExitStack) -> _Start:
-  """Takes the folder of a run, which ``stack`` gives back, and looks into it."""
-  if config.output.dry_run:
-    return _Start(None, False, False, None)
-  folder, resuming = stack.enter_context(folder_lib.take_folder(config))
-  devices = None
-  if resuming:
-    devices = folder_lib.first_devices(folder, config)
-    config = dataclasses.replace(config, first_devices=devices)
-    resume.check_same(folder, config)
-    if resume.is_finished(folder, config):
-      print(f"{folder}: finished, nothing to do", file=sys.stderr)
-      return _Start(folder, True, True, devices)
-    resume.check_same_tables(folder, config)
-  elif config.output.resume:
-    # No error: a batch job that is started again gives the same command.
-    print(f"no run in {folder} yet: starting at round 0", file=sys.stderr)
-  return _Start(folder, resuming, False, devices)
 
 
 def refuse_several(config: Config, joins: bool = False) -> None:
@@ -147,7 +117,7 @@ def print_warnings(prepared: Prepared, printed: set[str]) -> None:
 
 
 def run_folders(
-  runs: Sequence[LockedRun],
+  runs: Sequence[HeldRun],
   programs: Programs,
   label: str,
   stop: bool = True,
@@ -156,7 +126,7 @@ def run_folders(
   """Runs all settings of a program from where their folders are.
 
   Args:
-    runs: the settings, with their folders.
+    runs: the settings, whose plans are configurations.
     programs: their programs.
     label: label of the progress bar.
     stop: whether a non-finite state ends the run; see ``play.run_steps``.
@@ -166,18 +136,14 @@ def run_folders(
     summary.json of each setting, None for one that diverged; and the last step.
 
   Raises:
-    RunError, UsageError: one line for the user.
+    RunError, RunFolderError: one line for the user.
   """
-  records, states, done = resume.restore_settings(runs, programs)
-  for run in runs:
-    before = checkpoint.newest_round(run.folder / run_files.CHECKPOINTS)
-    if states is None and run.resuming and before is not None:
-      print(
-        f"{run.folder}: starts again from round 0 (it had {before}); the "
-        "checkpoint of another setting is damaged",
-        file=sys.stderr,
-      )
-  output, folders = runs[0].config.output, Folders(runs, pictures)
+  config = runs[0].plan
+  assert isinstance(config, Config)
+  records, states, done = store.restore_states(runs, programs)
+  if done and processes.lead():
+    print(f"{runs[0].folder}: goes on after round {done}", file=sys.stderr)
+  output, folders = config.output, CommandFolders(runs, pictures)
   callbacks = [load_callback(output.callback)] if output.callback else []
   sinks: list[Sink] = [
     folders,
@@ -203,7 +169,7 @@ def run_folders(
     )
     raise RunError(
       f"{flags.as_flags(error.text)}; last good checkpoint: "
-      f"{saved}, in {runs[0].config.out_dir}"
+      f"{saved}, in {config.out_dir}"
     ) from error
   return folders.summaries, last
 

@@ -43,9 +43,10 @@ class OutputOptions:
   """Options of the output folder, and of how the command behaves."""
 
   out_dir: str | None = hyper(
-    None, "folder to write the results to; default out/<algorithm>_<dataset>"
+    None,
+    "folder to write the results to; default out/<algorithm>_<dataset>. The run that "
+    "is in it continues, unless an option differs",
   )
-  resume: bool = hyper(False, "continue the run in `out_dir` from its last checkpoint")
   overwrite: bool = hyper(
     False,
     "replace the run in `out_dir` once this one is compiled; only "
@@ -53,8 +54,8 @@ class OutputOptions:
   )
   allow_other_devices: bool = hyper(
     False,
-    "resume although the devices, the client map, the draw or JAX are "
-    "not those that the run was started with, so that its last bits may "
+    "continue the run in `out_dir` although the devices, the client map, the draw or "
+    "JAX are not those that it was started with, so that its last bits may "
     "differ; config.json and summary.json say from which round on",
   )
   dry_run: bool = hyper(
@@ -110,30 +111,8 @@ GROUPS: dict[str, tuple[object, ...]] = {
 #: Flags that say which process this is.
 PROCESSES = tuple(field.name for field in dataclasses.fields(ProcessOptions))
 
-#: Flags that do not change the numbers of a run's rounds, so that a resumed run
-#: may change them.
-NEUTRAL = (
-  "out_dir",
-  "resume",
-  "overwrite",
-  "allow_other_devices",
-  "dry_run",
-  "progress",
-  "callback",
-  "tensorboard",
-  "checkpoint_every_s",
-  "grace_s",
-  "data_dir",
-  "rounds",
-  "targets",
-  *PROCESSES,
-)
-
 #: List flags of which every one that is given counts, not only the last one.
 REPEATED = ("roles",)
-
-#: Options that were removed, at their defaults, which are in every identity.
-REMOVED = {"client_chunk": 8}
 
 
 class _Repeated(flags.Flag):

@@ -32,7 +32,6 @@ _LEAST_ADDRESSES = 2 * 10**9
 
 #: Advice to the user after a command was interrupted.
 REPEAT_HINT = "to go on, give the same command again"
-WITH_RESUME = f"{REPEAT_HINT} with --resume"
 
 
 def _error_line(error: BaseException) -> str:
@@ -40,8 +39,8 @@ def _error_line(error: BaseException) -> str:
 
   Parameters are written as --flags, commands as the user typed this one.
   """
-  if isinstance(error, OptionError):
-    text = error.with_names("--")
+  if isinstance(error, (OptionError, RunFolderError)):
+    text = errors.with_names(error.text, "--")
   elif isinstance(error, OSError):
     text = reason(error)
   else:

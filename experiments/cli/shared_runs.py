@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
+from fedjax_alg.runs import store
 
 from . import execute, sweeps
 from .config import Config
@@ -30,11 +31,6 @@ class FinishedRun(NamedTuple):
   summary: dict[str, Any]
 
 
-def run_folder(root: pathlib.Path, config: Config) -> pathlib.Path:
-  """The folder of a run."""
-  return root / "runs" / f"{config.algorithm}-{config.identity()[:12]}"
-
-
 def assign_folders(
   configs: Sequence[Config], root: pathlib.Path, names: Sequence[str]
 ) -> tuple[list[Config], list[str]]:
@@ -48,12 +44,12 @@ def assign_folders(
     names: a name of each for messages; of equal runs the last one counts.
   """
   by_folder = {
-    run_folder(root, config): (config, name)
+    store.folder_of(root, config): (config, name)
     for config, name in zip(configs, names, strict=True)
   }
   return (
     [
-      config.with_output(out_dir=str(folder), resume=True)
+      config.with_output(out_dir=str(folder))
       for folder, (config, _) in by_folder.items()
     ],
     [name for _, name in by_folder.values()],
@@ -82,7 +78,7 @@ def make_runs(
   """
   in_folders, run_names = assign_folders(configs, root, names)
   sweeps.run_configs(in_folders, names=run_names, pictures=pictures)
-  return [_read_finished(run_folder(root, config)) for config in configs]
+  return [_read_finished(store.folder_of(root, config)) for config in configs]
 
 
 def _read_finished(folder: pathlib.Path) -> FinishedRun:

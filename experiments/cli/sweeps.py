@@ -11,26 +11,27 @@ import sys
 import time
 from typing import NamedTuple
 
-from fedjax_alg.engine import checkpoint, sharding
+from fedjax_alg.engine import sharding
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import field_values
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import lock
 from fedjax_alg.records.lock import HeldError
+from fedjax_alg.runs import store
 from fedjax_alg.runs.plan import by_program
 from fedjax_alg.runs.play import Divergence
 from fedjax_alg.runs.prepare import Prepared, check_choice
 from fedjax_alg.runs.programs import Programs, compile_together
 from fedjax_alg.runs.progress import TimeLeft
 from fedjax_alg.runs.queue import divergence
+from fedjax_alg.runs.store import HeldRun
 from fedjax_alg.runs.sweep import combinations, refuse_equal
 
 from . import config as config_lib
-from . import execute, flag_words, flags, resume, signals
-from . import folder as folder_lib
+from . import execute, flag_words, flags, signals
 from . import part as part_lib
 from .config import Config, Layer, UsageError
-from .folder import LockedRun
+from .writer import added_files
 
 
 class SettingOutcome(NamedTuple):
@@ -168,10 +169,11 @@ def run_configs(
   waiting = [
     i
     for i, config in enumerate(all_configs)
-    if not (config.output.resume and resume.is_finished(folders[i], config, pictures))
+    if config.output.overwrite
+    or not store.is_finished(config, folders[i], added_files(pictures))
   ]
   for i in waiting:  # all, before the first is run or discarded
-    _check_resumed(all_configs[i])
+    _check_begun(all_configs[i])
   groups = (
     [[i] for i in waiting]
     if names
@@ -194,7 +196,7 @@ def run_configs(
   lock_errors = [
     error
     for config, error in runner.elsewhere  # it may have ended
-    if not resume.is_finished(expand_path(config.out_dir), config, pictures)
+    if not store.is_finished(config, expand_path(config.out_dir), added_files(pictures))
   ]
   if lock_errors:
     raise lock.StillHeld(lock_errors)
@@ -225,7 +227,7 @@ def run_part(
     if config.output.overwrite:
       raise UsageError(
         "--part and --overwrite: give one of them; all parts together would "
-        "be started anew by the command that makes their tables (--resume)"
+        "be started anew by the command that makes their tables"
       )
   # A part has as few programs as can be.
   part_indices = share.of([i for indices in by_program(all_configs) for i in indices])
@@ -239,37 +241,19 @@ def run_part(
   }
   remaining = sum(
     config.out_dir not in ended
-    and not resume.is_finished(expand_path(config.out_dir), config, pictures)
+    and not store.is_finished(
+      config, expand_path(config.out_dir), added_files(pictures)
+    )
     for config in all_configs
   )
   print(part_lib.report_part(share, len(part_indices), remaining, len(all_configs)))
 
 
-def _check_resumed(config: Config) -> None:
-  """Refuses a setting of other flags, with more rounds or with other tables."""
+def _check_begun(config: Config) -> None:
+  """Refuses a setting whose folder has another run, or one with more rounds."""
   folder = expand_path(config.out_dir)
-  if config.output.resume and (folder / "config.json").is_file():
-    resume.check_same(folder, config)
-    resume.check_rounds(
-      folder, config, checkpoint.newest_round(folder / run_files.CHECKPOINTS) or 0
-    )
-    resume.check_same_tables(folder, config)
-
-
-def _by_round(group: Sequence[LockedRun]) -> list[list[LockedRun]]:
-  """Splits settings by the round that they go on from.
-
-  They differ where parts of a sweep were stopped, or where one has diverged.
-  """
-  rounds: dict[int | None, list[LockedRun]] = {}
-  for run in group:
-    done = (
-      checkpoint.newest_round(run.folder / run_files.CHECKPOINTS)
-      if run.resuming
-      else None
-    )
-    rounds.setdefault(done, []).append(run)
-  return list(rounds.values())
+  if not config.output.overwrite and run_files.is_run(folder):
+    store.check_begun(config, folder)
 
 
 #: At most so many programs are compiled at the same time, each on a core.
@@ -315,29 +299,33 @@ class _Runner:
     with contextlib.ExitStack() as stack:
       for config in group:
         try:
-          folder, resuming = stack.enter_context(folder_lib.take_folder(config))
+          folder = expand_path(config.out_dir)
+          run = stack.enter_context(
+            store.hold_run(config, folder, overwrite=config.output.overwrite)
+          )
         except HeldError as error:
           print(error, file=sys.stderr)
           self.elsewhere.append((config, error))
           continue
-        if not (resuming and resume.is_finished(folder, config, self._pictures)):
-          waiting.append(LockedRun(config, folder, resuming))
-      for runs in _by_round(waiting):
+        if not run.begun or not store.is_finished(
+          config, folder, added_files(self._pictures)
+        ):
+          waiting.append(run)
+      for runs in store.by_round(waiting):
         out += self._run_together(runs, self._groups[number + 1 :])
     signals.note_progress(signals.NOTHING)
     return out
 
   def _run_together(
-    self, runs: Sequence[LockedRun], coming: Sequence[Sequence[Config]]
+    self, runs: Sequence[HeldRun], coming: Sequence[Sequence[Config]]
   ) -> list[SettingOutcome]:
     """Runs settings of one program that go on from the same round."""
-    configs = [run.config for run in runs]
+    configs = [run.plan for run in runs if isinstance(run.plan, Config)]
     ready = self._ready.pop(_key(configs), None)
     prepared = ready.prepared if ready else self._prepare(configs)
+    other = configs[0].output.allow_other_devices
     for run in runs:
-      if run.resuming:
-        resume.check_data(run.folder, prepared.federation)
-        resume.check_machine(run.folder, run.config, prepared)
+      store.check_prepared(run, prepared, other_devices=other)
     execute.print_warnings(prepared, self._printed)
     programs = ready or self._compile(configs, prepared, coming)
     began, entry = time.monotonic(), configs[0].method.entry
@@ -348,11 +336,11 @@ class _Runner:
       stop=bool(self._names),
       pictures=self._pictures,
     )
-    if not runs[0].resuming:
+    if not runs[0].begun:
       self._left.add(*_size(configs[0]), self._compiling, time.monotonic() - began)
     return [
-      SettingOutcome(run.config, run.folder, divergence(last, index, prepared))
-      for index, run in enumerate(runs)
+      SettingOutcome(config, run.folder, divergence(last, index, prepared))
+      for index, (config, run) in enumerate(zip(configs, runs))
     ]
 
   def _prepare(self, configs: Sequence[Config]) -> Prepared:

@@ -31,7 +31,6 @@ _NOT_READ = (
   "metric",
   "html",
   "part",
-  "resume",
   "overwrite",
   "dry_run",
   "eval_protocols",

@@ -100,7 +100,7 @@ def central_seconds(cell: suite.Cell) -> float:
   on the validation data.
   """
   config = cell.config
-  identity = config.identity()
+  identity = config.identity
   if identity in _TIMED:
     return _TIMED[identity]
   prepared = config.prepare()

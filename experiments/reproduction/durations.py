@@ -5,9 +5,9 @@ import pathlib
 import statistics
 from typing import NamedTuple
 
-from fedjax_alg.runs import dry_run
+from fedjax_alg.runs import dry_run, store
 
-from ..cli import resume, shared_runs
+from ..cli import writer
 from ..cli.execute import read_summary
 from . import suite
 
@@ -65,12 +65,12 @@ def durations(
   for cell in cells:
     seconds, number, first = [], 0, None
     for part in cell.runs_on(parts):
-      folder = shared_runs.run_folder(root, part.config)
+      folder = store.folder_of(root, part.config)
       if folder in folders:
         continue
       folders.add(folder)
       number, first = number + 1, first or part
-      if resume.is_finished(folder, part.config, part.pictures):
+      if store.is_finished(part.config, folder, writer.added_files(part.pictures)):
         summary = read_summary(folder)
         timing, rounds = summary["timing"], summary["cost"]["rounds"]
         seconds.append(

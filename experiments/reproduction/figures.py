@@ -629,6 +629,12 @@ def _partitions(figure: Figure, request: Request) -> suite.Partitions:
   return figure.partitions[:number]
 
 
+def _runs_of(paper: Paper, figure: Figure, request: Request) -> list[suite.Cell]:
+  """Lists the runs of a figure, a cell for each."""
+  parts = _partitions(figure, request)
+  return [run for cell in cells(paper, figure, request) for run in cell.runs_on(parts)]
+
+
 def _outcomes_of(paper: Paper, figure: Figure, request: Request) -> list[suite.Outcome]:
   """Runs or finds the runs of a figure.
 
@@ -741,6 +747,8 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
     )
   print_lacking(panels_left_out)
   _check_outputs(request, name)
+  if not request.finished:
+    suite.note_planned_runs(_runs_of(paper, figure, request), request.root, name)
   outcomes = _outcomes_of(paper, figure, request)
   if not outcomes and not figure.of_claims:
     raise UsageError(f"--finished: no run of {name} is")
@@ -959,7 +967,6 @@ def _write_page(
 
 #: A flag of single runs -> what figure commands do instead.
 _NOT_OF_FIGURES = {
-  "resume": "which goes on with unfinished runs by itself",
   "overwrite": "which reads finished runs again; to run them anew give "
   "another --out_dir or delete their folders in its runs/",
 }
@@ -1148,21 +1155,14 @@ def _run(
     _list_runs(paper, [name for name in names if name in paper.figures], request)
     return
   if part is not None:
-    chosen_figures = [
-      _resolve_figure(paper, name, request)[0]
-      for name in names
-      if name in paper.figures
-    ]
-    suite.run_part_of_cells(
-      [
-        part_cell
-        for figure in chosen_figures
-        for cell in cells(paper, figure, request)
-        for part_cell in cell.runs_on(_partitions(figure, request))
-      ],
-      request.root,
-      part,
-    )
+    part_cells: list[suite.Cell] = []
+    for name in names:
+      if name in paper.figures:
+        figure, _, _ = _resolve_figure(paper, name, request)
+        of_figure = _runs_of(paper, figure, request)
+        suite.note_planned_runs(of_figure, request.root, name)
+        part_cells += of_figure
+    suite.run_part_of_cells(part_cells, request.root, part)
     return
   lock_errors: list[lock.StillHeld] = []
   for name in names:

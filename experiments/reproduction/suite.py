@@ -10,10 +10,11 @@ import pathlib
 from typing import Any, NamedTuple
 
 from fedjax_alg.records import tables as records
+from fedjax_alg.runs import status, store
 
 from ..cli import config as config_lib
 from ..cli import part as part_lib
-from ..cli import resume, shared_runs, sweeps
+from ..cli import shared_runs, sweeps, writer
 from . import chosen as chosen_lib
 from . import partitions
 
@@ -200,6 +201,18 @@ def run_cells(
   ]
 
 
+def note_planned_runs(runs: Iterable[Cell], root: pathlib.Path, name: str) -> None:
+  """Notes which runs a figure needs, so that ``status`` tells those that are missing.
+
+  Args:
+    runs: a cell for each run.
+    root: folder of the results.
+    name: name of the figure.
+  """
+  folders = dict.fromkeys(store.folder_of(root, run.config) for run in runs)
+  status.note_planned(root, name, list(folders))
+
+
 def run_part_of_cells(
   cells: Iterable[Cell], root: pathlib.Path, part: part_lib.Part
 ) -> None:
@@ -222,10 +235,10 @@ def select_finished(
     cell
     for cell in cells
     if all(
-      resume.is_finished(
-        shared_runs.run_folder(root, part_cell.config),
+      store.is_finished(
         part_cell.config,
-        cell.pictures,
+        store.folder_of(root, part_cell.config),
+        writer.added_files(cell.pictures),
       )
       for part_cell in cell.runs_on(parts)
     )

@@ -20,9 +20,10 @@ from fedjax_alg.data.federation import load_examples
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables
 from fedjax_alg.records.scores import in_last
+from fedjax_alg.runs import store
 
 from ..cli import config as config_lib
-from ..cli import flag_words, flags, guard, presets, shared_runs, sweeps
+from ..cli import flag_words, flags, guard, presets, sweeps
 from ..cli.config import Layer, UsageError
 from ..reports import markdown
 from .beyond import accelerations, bridge, kinds_map
@@ -640,9 +641,7 @@ class Study(NamedTuple):
     configs = [base.override(**flags.setting_texts(setting)) for setting in settings]
     for outcome in sweeps.run_configs(
       [  # those begun before are gone on with
-        config.with_output(
-          resume=True, out_dir=str(shared_runs.run_folder(self.root, config))
-        )
+        config.with_output(out_dir=str(store.folder_of(self.root, config)))
         for config in configs
       ],
       LEAST if by == "validation" else 0,

@@ -62,7 +62,6 @@ class RidgeHParams(StoredSums, PrivateMoments):
     "penalty of the weights; centred = fitted to centered data, without penalty, as "
     "scikit-learn's Ridge has its intercept",
     choices=solve.BIASES,
-    later=True,
   )
   double: str = double_field()
 

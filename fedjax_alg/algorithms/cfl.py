@@ -87,14 +87,12 @@ class CFLHParams(GroupWork):
     "all clients had in any round so far",
     choices=("fixed", "relative"),
     when=_SPLIT,
-    later=True,
   )
   eps1_share: float = hyper(
     0.5,
     "a group is split only if the norm of its mean update is below this share of R",
     above=0.0,
     when=_RELATIVE,
-    later=True,
   )
   eps2_share: float = hyper(
     1.5,
@@ -102,7 +100,6 @@ class CFLHParams(GroupWork):
     "this multiple of R",
     minimum=0.0,
     when=_RELATIVE,
-    later=True,
   )
   gamma_max: float = hyper(
     0.0,

@@ -74,7 +74,6 @@ def group_count(limit: str, when: Any) -> Any:
     choices=COUNTS,
     source="Rousseeuw 1987",
     when=when,
-    later=True,
   )
 
 

@@ -86,7 +86,6 @@ class KModelsHParams:
     choices=("all", "preferring"),
     source="diversified (17), (61)",
     when=_MODELS & ANCHORED,
-    later=True,
   )
 
   @property
@@ -170,7 +169,6 @@ class GAHParams(DiversifiedHParams):
     "trained models",
     choices=("gradients", "models"),
     source="(57)-(58)",
-    later=True,
   )
 
 

@@ -42,7 +42,7 @@ class FedAvgHParams(ClientOptimizer, LocalWork):
   server_lr: float = server_rate(
     "McMahan et al. Algorithm 1, server", note="; 1 is the plain average"
   )
-  client_weights: str = weights("examples", by_loss=True, later=True)
+  client_weights: str = weights("examples", by_loss=True)
 
 
 @dataclasses.dataclass(frozen=True)

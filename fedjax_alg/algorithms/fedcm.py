@@ -40,7 +40,6 @@ class GlobalMomentum:
     maximum=1.0,
     source="FedCM, Algorithm 2, line 8 (alpha); Cheng et al. (beta)",
     when=only("client_update", "fedcm", "scaffold_m"),
-    later=True,
   )
 
 

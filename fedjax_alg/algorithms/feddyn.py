@@ -62,7 +62,6 @@ class DynOptions:
     above=0.0,
     source="Acar et al. (1)",
     when=only("client_update", "dyn"),
-    later=True,
   )
 
 

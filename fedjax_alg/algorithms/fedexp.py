@@ -38,14 +38,12 @@ class Extrapolation:
     minimum=0.0,
     source="Algorithm 1, line 11",
     when=_EXTRAPOLATED,
-    later=True,
   )
   average_iterates: bool = hyper(
     True,
     "whether the mean of the last two models is evaluated and deployed; else the last",
     source="section 5",
     when=_EXTRAPOLATED,
-    later=True,
   )
   extrapolation_momentum: float = hyper(
     0.0,
@@ -56,7 +54,6 @@ class Extrapolation:
     neutral=0.0,
     source="the authors' code",
     when=_EXTRAPOLATED,
-    later=True,
   )
 
 

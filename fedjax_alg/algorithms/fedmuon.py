@@ -51,7 +51,6 @@ class Orthogonality:
     maximum=1.0,
     source="Takezawa et al., Algorithm 1, line 8 (alpha)",
     when=only("client_update", "muon"),
-    later=True,
   )
   newton_schulz: int = hyper(
     5,
@@ -59,7 +58,6 @@ class Orthogonality:
     minimum=0,
     source="Takezawa et al., Theorem 3",
     when=only("client_update", "muon"),
-    later=True,
   )
 
 

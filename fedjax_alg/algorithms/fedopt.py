@@ -36,7 +36,6 @@ class Adaptivity:
     above=0.0,
     source="Reddi et al. Algorithm 2",
     when=only("server", "yogi", "adagrad"),
-    later=True,
   )
 
 

@@ -45,7 +45,6 @@ class Radius:
     source="Qu et al., Algorithm 1",
     neutral=0.0,
     when=only("client_update", "sam", "lesam"),
-    later=True,
   )
 
 

@@ -87,7 +87,6 @@ class IFCAHParams(GroupWork):
     "are each group's. Empty: none",
     source="Ghosh et al. section 6.3",
     when=only("num_groups", MANY),
-    later=True,
   )
 
 

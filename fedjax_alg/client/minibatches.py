@@ -128,7 +128,6 @@ class LocalWork:
     "gives the same step up to rounding; 0: all B",
     minimum=0,
     when=but("batch_size", 0),
-    later=True,
   )
 
   def num_steps(

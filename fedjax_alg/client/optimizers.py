@@ -59,7 +59,6 @@ class ClientOptimizer:
     "is any of optax (optax:lion), with its other arguments at their defaults",
     choices=OPTIMIZERS,
     when=_UPDATES,
-    later=True,
   )
   client_momentum: float = hyper(
     0.9,
@@ -68,7 +67,6 @@ class ClientOptimizer:
     below=1.0,
     neutral=0.0,
     when=only("client_optimizer", "momentum", "nesterov"),
-    later=True,
   )
   client_beta1: float = hyper(
     0.9,
@@ -76,7 +74,6 @@ class ClientOptimizer:
     minimum=0.0,
     below=1.0,
     when=only("client_optimizer", "adam", "adamw"),
-    later=True,
   )
   client_beta2: float = hyper(
     0.999,
@@ -84,7 +81,6 @@ class ClientOptimizer:
     minimum=0.0,
     below=1.0,
     when=only("client_optimizer", "adam", "adamw", "rmsprop"),
-    later=True,
   )
   client_eps: float = hyper(
     1e-8,
@@ -92,7 +88,6 @@ class ClientOptimizer:
     "the second moment of the local gradients, with adagrad inside the root",
     above=0.0,
     when=only("client_optimizer", "adam", "adamw", "rmsprop", "adagrad"),
-    later=True,
   )
   client_weight_decay: float = hyper(
     0.0,
@@ -101,7 +96,6 @@ class ClientOptimizer:
     minimum=0.0,
     neutral=0.0,
     when=_UPDATES,
-    later=True,
   )
   client_clip: float = hyper(
     0.0,
@@ -110,7 +104,6 @@ class ClientOptimizer:
     minimum=0.0,
     neutral=0.0,
     when=_UPDATES,
-    later=True,
   )
   client_lr_schedule: str = hyper(
     "constant",
@@ -120,7 +113,6 @@ class ClientOptimizer:
     "floor(t/T), inverse_sqrt = 1 / sqrt(1 + t/T)",
     choices=SCHEDULES,
     when=_UPDATES,
-    later=True,
   )
   client_lr_over: str = hyper(
     "rounds",
@@ -128,7 +120,6 @@ class ClientOptimizer:
     "or the local steps that the client has taken in this round",
     choices=("rounds", "steps"),
     when=_VARYING,
-    later=True,
   )
   client_lr_period: int = hyper(
     1,
@@ -136,7 +127,6 @@ class ClientOptimizer:
     minimum=1,
     traced=True,
     when=_VARYING,
-    later=True,
   )
   client_lr_decay: float = hyper(
     0.99,
@@ -144,7 +134,6 @@ class ClientOptimizer:
     above=0.0,
     maximum=1.0,
     when=only("client_lr_schedule", "exponential", "step"),
-    later=True,
   )
 
 

@@ -74,7 +74,6 @@ class Uplink:
     "server makes the same vector",
     choices=UPLINKS,
     when=only("protocol", "per_client"),
-    later=True,
   )
 
   @property

@@ -100,7 +100,6 @@ class SourceOptions:
     "-1), tokens = the next token at each place of a sequence; "
     "default regression for diabetes, else classification, "
     "unless your own model names a task",
-    later=True,
   )
   data_dir: str | None = hyper(
     None,
@@ -153,7 +152,6 @@ class SourceOptions:
     + ")",
     minimum=1,
     when=only("dataset", *BOUNDARIES),
-    later=True,
   )
   label_noise: float = hyper(
     0.0,
@@ -162,7 +160,6 @@ class SourceOptions:
     minimum=0.0,
     below=1.0,
     when=only("dataset", *BOUNDARIES),
-    later=True,
   )
   femnist: str = hyper(
     femnist_lib.KINDS[0],
@@ -189,7 +186,6 @@ class SourceOptions:
     "them (`dataset`=shakespeare)",
     minimum=1,
     when=only("dataset", "shakespeare") & but("task", "tokens"),
-    later=True,
   )
 
 
@@ -212,7 +208,6 @@ class PartitionOptions:
     "yours (docs/data.md), to be used again. `validation_clients` and "
     "`newcomers_at` are drawn again, by `partition_seed`",
     when=only("partition", "file"),
-    later=True,
   )
   num_clients: int | None = hyper(
     None,
@@ -243,7 +238,6 @@ class PartitionOptions:
     "so that some classes have few clients (`partition`=classes); default: every "
     "class has as many clients",
     when=only("partition", "classes"),
-    later=True,
   )
   dirichlet_alpha: float = hyper(
     0.5,
@@ -258,7 +252,6 @@ class PartitionOptions:
     "nothing of the classes that follow, as in NIID-Bench "
     "(`partition`=dirichlet)",
     when=only("partition", "dirichlet"),
-    later=True,
   )
   min_client_size: int | None = hyper(
     None,
@@ -284,7 +277,6 @@ class PartitionOptions:
     above=0,
     maximum=1e6,
     when=only("partition", "iid", "classes"),
-    later=True,
   )
   train_examples: int | None = hyper(
     None,
@@ -292,7 +284,6 @@ class PartitionOptions:
     "clients, drawn at random by `partition_seed`; default all",
     minimum=1,
     when=only("partition", "iid", "classes", "shards", "dirichlet", "powerlaw"),
-    later=True,
   )
   local_test_fraction: float = hyper(
     0.1,
@@ -306,7 +297,6 @@ class PartitionOptions:
     "whether these examples have every class in proportion to the client's examples "
     "of it (`partition`=natural)",
     when=only("partition", "natural"),
-    later=True,
   )
   partition_seed: int | None = hyper(
     None,
@@ -328,7 +318,6 @@ class PartitionOptions:
     "names of clients (docs/data.md) whose rows are left out, for training, testing "
     "and validation. All other clients have the same rows as with these clients, "
     "and the same random numbers. A name with a comma is in double quotes",
-    later=True,
   )
   newcomers_at: tuple[tuple[int, int], ...] | None = hyper(
     None,
@@ -356,14 +345,12 @@ class KindOptions:
     + ", FILE.py:NAME = your own function (x, y, "
     "kind, key) -> x, y, of K kinds. Test data go through the kinds, too. "
     "With the default `eval_protocols` this adds the protocol kinds",
-    later=True,
   )
   kind_shares: tuple[float, ...] | None = hyper(
     None,
     "shares of the clients that are of each kind, positive numbers such as "
     "2,1,1; default equal shares. Which clients they are is drawn by "
     "`partition_seed`",
-    later=True,
   )
   kind_data: str = hyper(
     "split",
@@ -375,7 +362,6 @@ class KindOptions:
     choices=KIND_DATA,
     source="all: IFCA's rotated MNIST",
     when=but("kinds", None),
-    later=True,
   )
 
 
@@ -392,7 +378,6 @@ class ConceptOptions:
     "next kind at once, staggered = one client after the other, recurring = all at "
     "once, through all kinds twice, turns:2,1-5, = the first client at step 2, from "
     "0, the second at steps 1 and 5, the third never",
-    later=True,
   )
   concept_rounds: int = hyper(
     200,
@@ -401,7 +386,6 @@ class ConceptOptions:
     minimum=1,
     source="Jothimurugesan et al.",
     when=but("concepts", None),
-    later=True,
   )
   concept_steps: int = hyper(
     10,
@@ -411,7 +395,6 @@ class ConceptOptions:
     maximum=10_000,
     source="Jothimurugesan et al.",
     when=only("concepts", Range("that is a pattern", is_pattern, PATTERNS[0])),
-    later=True,
   )
   concept_data: str = hyper(
     "step",
@@ -421,7 +404,6 @@ class ConceptOptions:
     "which may have other kinds",
     choices=DATA,
     when=but("concepts", None),
-    later=True,
   )
 
 
@@ -508,7 +490,6 @@ class FeatureOptions:
     "same numbers. auto = uint8 for images and others that are multiples "
     "of 1, 1/255 or 1/2^k, else float32",
     choices=STORES,
-    later=True,
   )
 
 

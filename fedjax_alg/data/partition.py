@@ -191,8 +191,7 @@ def make_partition(
   else:
     if min_classes_per_client is None:
       min_classes_per_client = classes_per_client
-    # random_classes and dirichlet_even are left out at their defaults, as in the
-    # files of earlier versions.
+    # random_classes and dirichlet_even are left out at their defaults.
     of_kind: dict[str, dict[str, object]] = {
       "iid": {"size_sigma": size_sigma},
       "classes": {

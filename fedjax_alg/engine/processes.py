@@ -338,7 +338,7 @@ def lose(error: BaseException) -> NoReturn:
   why = " ".join(str(error).split())[:200]
   print(
     f"error: another process has ended or was lost ({why}); to go on, "
-    "start all processes again with --resume",
+    "start all processes again",
     file=sys.stderr,
   )
   end(LOST)

@@ -9,7 +9,6 @@ for the updates of every group. What is robust against false updates stands in
 from collections.abc import Callable
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -167,7 +166,6 @@ class AggregatorOptions:
     "NeurIPS 2017 (krum, multi_krum); Pillutla et al., IEEE TSP 2022 "
     "(geometric_median); Karimireddy et al., ICML 2021 (centred_clipping); "
     "Sun et al., arXiv:1911.07963 (norm_bound)",
-    later=True,
   )
   tolerated: float = hyper(
     0.2,
@@ -179,7 +177,6 @@ class AggregatorOptions:
     below=0.5,
     source="beta, Yin et al. Definition 2; f / n, Blanchard et al.",
     when=only("aggregator", "trimmed_mean", "krum", "multi_krum"),
-    later=True,
   )
   aggregator_radius: float = hyper(
     0.0,
@@ -190,7 +187,6 @@ class AggregatorOptions:
     neutral=0.0,
     source="tau, Karimireddy et al. (7); M, Sun et al. section 3",
     when=only("aggregator", "centred_clipping", "norm_bound"),
-    later=True,
   )
   aggregator_iterations: int = hyper(
     0,
@@ -201,7 +197,6 @@ class AggregatorOptions:
     maximum=1000,
     source="R, Pillutla et al. Algorithm 2; L, Karimireddy et al.",
     when=only("aggregator", *ITERATIONS),
-    later=True,
   )
 
   @property
@@ -264,20 +259,3 @@ def make_aggregator(name: str, options: AggregatorOptions | None = None) -> Aggr
   """
   check_known("aggregator", name, AGGREGATORS)
   return AGGREGATORS[name](options or AggregatorOptions(aggregator=name))
-
-
-#: Names that were here -> what they name today, in modules that import this one.
-FORMER_NAMES: dict[str, Any] = {}
-
-
-def __getattr__(name: str) -> Any:
-  if name not in FORMER_NAMES:
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-  warnings.warn(
-    "exchange.aggregation.Aggregation is exchange.ExchangeOptions, and "
-    "hyper-parameters need not inherit it: a builder with the argument `exchange` "
-    "has these options (docs/add_an_algorithm.md, section 8)",
-    FutureWarning,
-    stacklevel=2,
-  )
-  return FORMER_NAMES[name]

@@ -322,7 +322,6 @@ class Hostility:
     "al., AISTATS 2020 (scaled); Baruch et al., NeurIPS 2019 "
     "(little_is_enough); Xie et al., UAI 2019 (inner_product); Andrew et al., "
     "ICLR 2024 (canary)",
-    later=True,
   )
   attackers: float = hyper(
     0.2,
@@ -330,7 +329,6 @@ class Hostility:
     minimum=0.0,
     maximum=1.0,
     when=only("attack", *ATTACKS),
-    later=True,
   )
   attack_seed: int = hyper(
     0,
@@ -338,7 +336,6 @@ class Hostility:
     minimum=0,
     maximum=MAX_SEED,
     when=only("attack", *ATTACKS),
-    later=True,
   )
   attack_scale: float = hyper(
     0.0,
@@ -350,7 +347,6 @@ class Hostility:
     minimum=0.0,
     neutral=0.0,
     when=only("attack", *FORGERIES),
-    later=True,
   )
 
 

@@ -353,7 +353,6 @@ class Compression:
     "whole",
     source="Stich et al. 2018 (topk, randk); Alistarh et al. 2017; "
     "Karimireddy et al. 2019 (sign); Vogels et al. 2019",
-    later=True,
   )
   compress_down: str = hyper(
     "none",
@@ -361,7 +360,6 @@ class Compression:
     "`compress_up`; a participant that missed some rounds is sent what it "
     "missed, or the whole model if that is less",
     source="Tang et al. 2019 (DoubleSqueeze)",
-    later=True,
   )
   error_feedback: bool = hyper(
     True,
@@ -370,7 +368,6 @@ class Compression:
     "needs none. false: it is lost, and randk multiplies what it sends by "
     "P / k",
     source="Stich et al. 2018",
-    later=True,
   )
 
   def compressors(self) -> tuple[Compressor | None, Compressor | None]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from fedjax_alg.exchange.aggregation import FORMER_NAMES, AggregatorOptions
+from fedjax_alg.exchange.aggregation import AggregatorOptions
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
@@ -11,9 +11,6 @@ from fedjax_alg.exchange.privacy import Privacy
 @dataclasses.dataclass(frozen=True)
 class ExchangeOptions(AggregatorOptions, Hostility, Compression, Privacy):
   """Options of all links between clients and server (``links.Exchange``)."""
-
-
-FORMER_NAMES["Aggregation"] = ExchangeOptions
 
 
 @dataclasses.dataclass(frozen=True)

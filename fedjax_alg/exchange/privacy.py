@@ -56,7 +56,6 @@ def noise_field(when: Condition) -> Any:
     neutral=0.0,
     when=when,
     source="McMahan et al. 2018, Algorithm 1",
-    later=True,
   )
 
 
@@ -70,7 +69,6 @@ def delta_field(when: Condition) -> Any:
     below=1.0,
     traced=False,
     when=when & NOISY,
-    later=True,
   )
 
 
@@ -91,7 +89,6 @@ class Privacy:
     choices=("none", "fixed", "adaptive", "ftrl"),
     source="McMahan et al., ICLR 2018 (fixed); Andrew et al., NeurIPS 2021 "
     "(adaptive); Kairouz et al., ICML 2021 (ftrl)",
-    later=True,
   )
   clip_norm: float = hyper(
     1.0,
@@ -100,7 +97,6 @@ class Privacy:
     above=0.0,
     when=_ON,
     source="McMahan et al. 2018, Algorithm 1",
-    later=True,
   )
   noise_multiplier: float = noise_field(_ON)
   noise_at: str = hyper(
@@ -109,7 +105,6 @@ class Privacy:
     "participant, with the same variance of the sum (with `sampling`=uniform)",
     choices=("server", "clients"),
     when=_INDEPENDENT & NOISY,
-    later=True,
   )
   noise_bands: int = hyper(
     10,
@@ -119,7 +114,6 @@ class Privacy:
     maximum=1000,
     when=_FTRL & NOISY & only("noise_buffers", 0),
     source="Choquette-Choo et al., NeurIPS 2023",
-    later=True,
   )
   noise_buffers: int = hyper(
     0,
@@ -129,7 +123,6 @@ class Privacy:
     maximum=10,
     when=_FTRL & NOISY,
     source="Dvijotham et al., FOCS 2024 (buffered linear Toeplitz)",
-    later=True,
   )
   delta: float = delta_field(_ON)
   clip_quantile: float = hyper(
@@ -139,7 +132,6 @@ class Privacy:
     maximum=1.0,
     when=_ADAPTIVE,
     source="Andrew et al. Algorithm 1",
-    later=True,
   )
   clip_lr: float = hyper(
     0.2,
@@ -147,7 +139,6 @@ class Privacy:
     minimum=0.0,
     when=_ADAPTIVE,
     source="Andrew et al. Algorithm 1",
-    later=True,
   )
   count_noise: float = hyper(
     0.0,
@@ -159,7 +150,6 @@ class Privacy:
     neutral=0.0,
     when=_ADAPTIVE & NOISY,
     source="Andrew et al. Algorithm 1 and section 3.1",
-    later=True,
   )
 
 

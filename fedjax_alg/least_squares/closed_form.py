@@ -43,7 +43,6 @@ class HeadOutputs:
     "softmax is no probability; log_odds = log odds of the classes, from the means and "
     "the covariance of the scores; auto = log_odds with task binary, else scores",
     choices=("auto", "scores", "log_odds"),
-    later=True,
   )
 
 
@@ -55,7 +54,6 @@ class StoredSums:
     False,
     "whether the server stores the sums of every step with the model, so that "
     "clients can be forgotten, or added, without asking the others",
-    later=True,
     traced=False,
   )
 

@@ -40,8 +40,6 @@ def double_field() -> Any:
     "auto",
     "how double precision is computed: in float64, and auto is the same",
     choices=("auto", "float64"),
-    gone={"pairs": "sums of two float32 are gone, they never ran on a TPU"},
-    later=True,
   )
 
 

@@ -59,7 +59,6 @@ class PrivateMoments:
     "is fitted: moments = every client's are shortened to `moment_norm`, and "
     "their sum gets noise",
     choices=("none", "moments"),
-    later=True,
   )
   moment_norm: float = hyper(
     20.0,
@@ -68,14 +67,12 @@ class PrivateMoments:
     "the norm `input_norm`",
     above=0.0,
     when=_ON,
-    later=True,
   )
   input_norm: float = hyper(
     1.0,
     "R, unit of the inputs of a layer: X'X counts in R^2, its sums in R",
     above=0.0,
     when=_ON,
-    later=True,
   )
   noise_multiplier: float = noise_field(_ON)
   delta: float = delta_field(_ON)

@@ -178,13 +178,11 @@ def write_clients(folder: pathlib.Path, final: Facts, seeds: Sequence[int]) -> N
   if are_many(final):
     _write_npz(folder / _NPZ, final, seeds, names)
     clients, membership = {}, None
-  # A run of an older version, read and saved again, counted no losses.
-  complete = clients and all("loss" in of for of in clients.values())
   _write(
     folder / "clients.csv",
     list_columns(_main_of(clients), kinds is not None, _others_of(clients)),
     _client_rows(clients, final["train_examples"], seeds, names, kinds)
-    if complete
+    if clients
     else None,
   )
   _write(

@@ -3,14 +3,13 @@
 Whatever else is in the folder belongs to the user and is never touched.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import hashlib
 import json
 import os
 import pathlib
 import re
-import shlex
 from typing import Any
 
 from fedjax_alg import files
@@ -22,21 +21,20 @@ _CONFIG = "config.json"
 CONFIG_HASH = "config"
 #: The tables that grow while a run is run.
 TABLES = ("metrics.csv", "rounds.csv", "timing.csv", "groups.csv")
-#: Files of every finished run from the command line, beside tables.
-_ALWAYS = (
-  _CONFIG,
-  "flags.txt",
-  "partition.json",
-  "partition.npz",
-  "final.msgpack",
-)
-_PICTURES = ("partition.png", "curves.png", "curves.pdf")
+#: Files of every finished run, beside tables.
+_ALWAYS = (_CONFIG, "partition.json", "partition.npz", "final.msgpack")
+#: Why a run ended without results, in a line; it goes when the run continues.
+_END = "end.txt"
+#: Files that a command adds.
+FLAGS, PICTURES = "flags.txt", ("partition.png", "curves.png", "curves.pdf")
 #: Every file that a run writes beside those in the two folders below.
 FILES = (
   "summary.json",
   *TABLES,
   *_ALWAYS,
-  *_PICTURES,
+  _END,
+  FLAGS,
+  *PICTURES,
   "clients.csv",
   "assignment.csv",
   "clients.npz",
@@ -113,7 +111,7 @@ def _unseal(path: pathlib.Path, facts: Mapping[str, object]) -> dict[str, object
 
   Args:
     path: the file, for the message.
-    facts: its content; that of an earlier version has no hash.
+    facts: its content.
 
   Returns:
     The content without the hash.
@@ -121,7 +119,7 @@ def _unseal(path: pathlib.Path, facts: Mapping[str, object]) -> dict[str, object
   Raises:
     OptionError: it is not as the run wrote it.
   """
-  if facts.get("sha256", digest := _sha256(facts)) != digest:
+  if facts.get("sha256") != _sha256(facts):
     raise OptionError(
       f"{path.parent}: {path.name} is not as the run wrote it "
       "(its hash in it is another); restore it"
@@ -140,22 +138,13 @@ def read_facts(folder: pathlib.Path, name: str) -> dict[str, Any]:
   return _unseal(folder / name, files.read_json(folder / name))
 
 
-def resume_flags(folder: pathlib.Path) -> str:
-  """The flags of ``fedjax-alg run`` that go on with the run in a folder."""
-  return shlex.join(
-    [f"--flagfile={folder / 'flags.txt'}", f"--out_dir={folder}", "--resume"]
-  )
-
-
 def is_run(folder: pathlib.Path) -> bool:
   """Whether config.json is that of a run, and not of another program."""
   try:
     facts = files.read_json(folder / _CONFIG)
   except (OSError, ValueError):
     return False
-  return {"identity", "algorithm", "hparams"} <= facts.keys() or (
-    {"identity", "flags", "hparams"} <= facts.keys()
-  )
+  return {"identity", "algorithm", "hparams"} <= facts.keys()
 
 
 def _inside(folder: pathlib.Path, name: re.Pattern) -> Iterator[pathlib.Path]:
@@ -187,6 +176,23 @@ def remove(folder: pathlib.Path) -> None:
       path.rmdir()
 
 
+def write_end(folder: pathlib.Path, why: str) -> None:
+  """Writes why a run ended without results; "" removes what was written."""
+  if not why:
+    (folder / _END).unlink(missing_ok=True)
+  elif folder.is_dir():
+    with files.replacing(folder / _END) as partial:
+      partial.write_text(f"{why}\n", "utf-8")
+
+
+def read_end(folder: pathlib.Path) -> str:
+  """Reads why a run ended without results; "" if it did not say."""
+  try:
+    return files.read_text(folder / _END).strip()
+  except (OSError, OptionError):
+    return ""
+
+
 def hashes(folder: pathlib.Path) -> dict[str, str]:
   """The sha256 of the files with numbers of a run that has been written."""
   return {
@@ -212,8 +218,7 @@ def damage(
 
   Args:
     folder: the folder of the run.
-    summary: its summary.json; that of an earlier version lists no files, and
-      nothing can be said of them.
+    summary: its summary.json.
     names: the files to look at.
 
   Returns:
@@ -222,19 +227,14 @@ def damage(
 
   Raises:
     OSError: a file cannot be read.
-    ValueError: config.json is no JSON, or ``summary`` lists no files, but something
-      else.
+    ValueError: config.json is no JSON, or ``summary`` does not list the files.
   """
-  if CONFIG_HASH in summary:
-    facts = files.read_json(folder / _CONFIG)
-    if summary[CONFIG_HASH] != _sha256(facts):
-      return (
-        f"{_CONFIG} is not as the run wrote it (its hash in summary.json is another); "
-        "restore it"
-      )
+  if summary.get(CONFIG_HASH) != _sha256(files.read_json(folder / _CONFIG)):
+    return (
+      f"{_CONFIG} is not as the run wrote it (its hash in summary.json is another); "
+      "restore it"
+    )
   listed = summary.get("files")
-  if listed is None:
-    return ""
   if not isinstance(listed, dict):
     raise ValueError("files")
   for name in names:
@@ -295,7 +295,9 @@ def read_sealed(folder: pathlib.Path, name: str) -> dict[str, Any]:
     raise RunFolderError(f"{folder / name}: damaged, cannot be read") from error
 
 
-def is_complete(folder: pathlib.Path, summary: Facts, pictures: bool = True) -> bool:
+def is_complete(
+  folder: pathlib.Path, summary: Facts, further: Sequence[str] = ()
+) -> bool:
   """Whether every file of a finished run is there and has not changed.
 
   Checkpoints may be missing: only a run that goes on needs them.
@@ -303,26 +305,19 @@ def is_complete(folder: pathlib.Path, summary: Facts, pictures: bool = True) -> 
   Args:
     folder: the folder of the run.
     summary: its summary.json.
-    pictures: whether its pictures must be there, too.
+    further: files that a command adds, which must be there, too.
 
   Raises:
     OSError: a file cannot be read.
     ValueError: config.json is damaged, or not as the run wrote it.
     KeyError, TypeError, AttributeError: summary.json lacks an entry.
   """
-  if (folder / _CONFIG).is_file():
-    read_facts(folder, _CONFIG)
+  read_facts(folder, _CONFIG)
   if not all(
     isinstance(summary[name], dict)
     for name in ("final", "best", "cost", "timing", "hashes")
   ):
     return False
-  if "files" not in summary:  # of an earlier version
-    needed = [*TABLES[:3], "curves.png"]
-    if "groups" in summary:
-      needed.append("groups.csv")
-    return all(os.path.getsize(folder / name) for name in needed)
-  needed = [*_ALWAYS, *(_PICTURES if pictures else ())]
-  return all(os.path.getsize(folder / name) for name in needed) and (
+  return all(os.path.getsize(folder / name) for name in (*_ALWAYS, *further)) and (
     not damage(folder, summary)
   )

@@ -58,6 +58,9 @@ _locks: dict[pathlib.Path, tuple[filelock.BaseFileLock, list[pathlib.Path]]] = {
 class LockError(RunError, RunFolderError):
   """A folder cannot be locked, so nothing is run in it."""
 
+  def __init__(self, text: str):
+    RunFolderError.__init__(self, text)
+
 
 class HeldError(LockError):
   """Another process runs what is in a folder."""
@@ -124,6 +127,28 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
     yield
   finally:
     _release(key)
+
+
+def living_holder(folder: pathlib.Path) -> str:
+  """Describes the process that holds a folder, without asking for the lock.
+
+  Args:
+    folder: the folder of a run.
+
+  Returns:
+    Its host, number and start. "" if nobody does, or a process of this host did
+    that has ended; of another host what its file says.
+  """
+  path = folder / NAME
+  try:
+    pid, host = path.read_text("utf-8").split()[:2]
+    if host == socket.gethostname():
+      os.kill(int(pid), 0)
+  except PermissionError:  # it lives, and is another user's
+    pass
+  except (OSError, ValueError):
+    return ""
+  return _holder(path)
 
 
 def remove_stale_lock(folder: pathlib.Path) -> None:

@@ -140,8 +140,7 @@ def format_spread(
   if np.isnan(mean):
     return "-"
   number = f"{mean:{sign}.{digits}f}"
-  # Summaries of older versions have the half-width 0 for a single seed.
-  if len(numbers["values"]) < 2 or np.isnan(ci95):
+  if np.isnan(ci95):
     return number
   return f"{number} +- {ci95:.{digits}f}"
 

@@ -63,12 +63,6 @@ TOTALS = (
   "simulated_s",
 )
 TIMING = ("round", "seconds")
-#: Columns that tables of earlier versions lack -> the floats they are 4 times.
-_BYTES = {
-  "bytes_down": "floats_down",
-  "bytes_up": "floats_up",
-  "total_bytes": "total_floats",
-}
 
 #: Arrays of ``RoundAux.server`` with more entries are not written, and neither
 #: are the sizes of the groups if there are more groups.
@@ -143,8 +137,7 @@ def read_rows(path: pathlib.Path, columns: Sequence[str] | None = COLUMNS) -> li
   """Reads a table.
 
   An incomplete last line, which an interrupted run may leave, is dropped. It
-  belongs to a round after the last checkpoint. Tables of earlier versions have
-  no bytes; every float that those versions counted has 4.
+  belongs to a round after the last checkpoint.
 
   Args:
     path: the file.
@@ -177,15 +170,10 @@ def _parse(path: pathlib.Path, raw: bytes, columns: Sequence[str] | None) -> lis
     ]
   except (UnicodeDecodeError, csv.Error):
     raise OptionError(f"{path}: damaged, no table; {_START_OVER}") from None
-  filled = {
-    new: old for new, old in _BYTES.items() if old in header and new not in header
-  }
   if columns is COLUMNS:
-    first, last = COLUMNS[:3], len(ROUND_COST) + len(TOTALS) - len(filled)
+    first, last = COLUMNS[:3], len(ROUND_COST) + len(TOTALS)
     columns = (*first, *header[3 : len(header) - last], *ROUND_COST, *TOTALS)
-  if columns is not None and header != tuple(
-    name for name in columns if name not in filled
-  ):
+  if columns is not None and header != tuple(columns):
     raise OptionError(
       f"{path}: damaged or of another version, its columns are not "
       f"those of a run; {_START_OVER}"
@@ -198,17 +186,14 @@ def _parse(path: pathlib.Path, raw: bytes, columns: Sequence[str] | None) -> lis
           f"{path}: damaged, a {name} that is no number "
           f"({value!r}); restore it, or {_START_OVER}"
         )
-  return [
-    row | {new: BYTES_PER_FLOAT * row[old] for new, old in filled.items()}
-    for row in rows
-  ]
+  return rows
 
 
 def _until(
   path: pathlib.Path,
   columns: Sequence[str] | None,
   done: int,
-  mark: Mapping[str, Any] | None,
+  mark: Mapping[str, Any],
 ) -> list[Row]:
   """The rows of a table up to a checkpoint.
 
@@ -216,19 +201,17 @@ def _until(
     path: the file.
     columns: see ``read_rows``.
     done: rounds run before the checkpoint.
-    mark: what ``Records.marks`` said of the table then; None: not known.
+    mark: what ``Records.marks`` said of the table then.
 
   Raises:
     OptionError: the table is not as it was at the checkpoint.
   """
-  raw = _read(path)
-  if mark is not None:
-    raw = b"".join(raw.splitlines(keepends=True)[: 1 + mark["rows"]])
-    if hashlib.sha256(raw).hexdigest() != mark["sha256"]:
-      raise OptionError(
-        f"{path}: edited or cut, it is not as it was at the "
-        f"checkpoint of round {done}; restore it, or {_START_OVER}"
-      )
+  raw = b"".join(_read(path).splitlines(keepends=True)[: 1 + mark["rows"]])
+  if hashlib.sha256(raw).hexdigest() != mark["sha256"]:
+    raise OptionError(
+      f"{path}: edited or cut, it is not as it was at the "
+      f"checkpoint of round {done}; restore it, or {_START_OVER}"
+    )
   rows = _parse(path, raw, columns)
   if any("round" not in row for row in rows[:1]):
     raise OptionError(
@@ -242,7 +225,7 @@ def _read_until(
   columns: Mapping[str, Sequence[str] | None],
   seeds: Sequence[int],
   done: int,
-  marks: Mapping[str, Mapping[str, object]] | None = None,
+  marks: Mapping[str, Mapping[str, object]],
 ) -> dict[str, list[Row]]:
   """Reads the tables of a run up to a checkpoint.
 
@@ -252,7 +235,7 @@ def _read_until(
     seeds: seeds of the run.
     done: rounds run before the checkpoint.
     marks: ``Records.marks`` at the checkpoint, which tell whether the tables
-      are as they were; None for one of an earlier version.
+      are as they were.
 
   Returns:
     Name of a table -> its rows up to the round.
@@ -261,9 +244,7 @@ def _read_until(
     OptionError: a table is missing, damaged, edited, or lacks rounds.
   """
   tables = {
-    name: _until(
-      folder / f"{name}.csv", of, done, None if marks is None else marks.get(name)
-    )
+    name: _until(folder / f"{name}.csv", of, done, marks[name])
     for name, of in columns.items()
   }
   if len(tables["rounds"]) != done * len(seeds):
@@ -279,7 +260,7 @@ def check_tables(
   folder: pathlib.Path,
   seeds: Sequence[int],
   done: int,
-  marks: Mapping[str, Mapping[str, object]] | None,
+  marks: Mapping[str, Mapping[str, object]],
 ) -> None:
   """Checks the tables of a run before it goes on; see ``_read_until``.
 
@@ -297,7 +278,7 @@ def check_tables(
     "rounds": None,
     "timing": TIMING,
   }
-  if "groups" in marks if marks is not None else (folder / "groups.csv").is_file():
+  if "groups" in marks:
     columns["groups"] = None
   _read_until(folder, columns, seeds, done, marks)
 
@@ -417,8 +398,7 @@ def with_costs(
   sent_until: dict[tuple[int, int], int] = {}
   for row in rounds:
     seed = row["seed"]
-    up = row.get("bytes_up", BYTES_PER_FLOAT * row["floats_up"])  # earlier versions
-    sent[seed] = sent.get(seed, 0) + row.get(PRESENT, cohort) * up
+    sent[seed] = sent.get(seed, 0) + row.get(PRESENT, cohort) * row["bytes_up"]
     sent_until[row["round"], seed] = sent[seed]
   return [
     {
@@ -657,15 +637,15 @@ class Records:
   def read(
     self,
     done: int,
+    marks: Mapping[str, Mapping[str, object]],
     unfinished_s: float = 0.0,
-    marks: Mapping[str, Mapping[str, object]] | None = None,
   ) -> None:
     """Reads the tables that an interrupted run left, up to round ``done``.
 
     Args:
       done: rounds run before the checkpoint.
-      unfinished_s: the attribute of this name at the checkpoint.
       marks: see ``_read_until``.
+      unfinished_s: the attribute of this name at the checkpoint.
 
     Raises:
       OptionError: a table is missing, damaged, edited or lacks rows.
@@ -685,6 +665,13 @@ class Records:
     """Returns each table's number of rows, and the sha256 of its file so far."""
     return {
       name: {"rows": len(rows), "sha256": self._hashes[name].hexdigest()}
+      for name, rows in self.tables.items()
+    }
+
+  def written_marks(self, folder: pathlib.Path) -> dict[str, dict[str, object]]:
+    """Returns ``marks`` of tables that were written to another folder."""
+    return {
+      name: {"rows": len(rows), "sha256": files.sha256(folder / f"{name}.csv")}
       for name, rows in self.tables.items()
     }
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import os
 from typing import Any
 
+from fedjax_alg import files
 from fedjax_alg.data import features
 from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.engine import evaluate as evaluate_lib
@@ -11,9 +12,8 @@ from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.hparams import of_type
 from fedjax_alg.runs import best as best_lib
-from fedjax_alg.runs import layer_features, pooled, queue
+from fedjax_alg.runs import layer_features, pooled, queue, store
 from fedjax_alg.runs import plan as plan_lib
-from fedjax_alg.runs.in_folder import run_in_folder
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.result import RunResult
 from fedjax_alg.typing import HParams
@@ -54,8 +54,8 @@ def steps(algorithm: object, federation: Federation, **options: Any) -> Iterator
   Args:
     algorithm: see ``run``.
     federation: see ``run``; one partition only.
-    **options: the other arguments of ``run``, without ``callbacks``, ``out_dir``,
-      ``resume`` and ``keep_best``.
+    **options: the other arguments of ``run``, without ``callbacks``, ``out_dir`` and
+      what belongs to it, and ``keep_best``.
 
   Yields:
     A ``Step`` with ``round``, ``states``, ``metrics``, ``aux``, ... The states
@@ -87,7 +87,8 @@ def run(
   sampler: samplers.Sampler | None = None,
   init: object = None,
   out_dir: str | os.PathLike | None = None,
-  resume: bool = False,
+  overwrite: bool = False,
+  allow_other_devices: bool = False,
   keep_best: object = None,
   **options: object,
 ) -> RunResult:
@@ -134,14 +135,16 @@ def run(
       a finished run, to use its global model of the first seed. With
       ``init_only="encoder/**"`` you only take the parameters that a pattern names,
       and the others are drawn. None: all are drawn from the seed.
-    out_dir: a folder for the run. It gets a checkpoint of every evaluation, so that
-      you can continue after an interruption. With several partitions it has a folder
-      for each, ``partition_0`` and so on. None: nothing is written.
-    resume: whether to continue the run in ``out_dir``, with results bit-identical to
-      a run without an interruption. A finished run is read; an empty folder starts
-      one. All other arguments must be the same, also your own model, algorithm and
-      sampler, which are compared by what they compute. You can give more ``rounds``,
-      but not fewer than have been run.
+    out_dir: a folder for the run. It gets a checkpoint of every evaluation. After an
+      interruption, the same call continues, with results bit-identical to a run
+      without one; a finished run is read. ``fedjax-alg run`` continues it, too. All
+      other arguments must be the same, also your own model, algorithm and sampler,
+      which are compared by what they compute. You can give more ``rounds``, but not
+      fewer than have been run. With several partitions it has a folder for each,
+      ``partition_0`` and so on. None: nothing is written.
+    overwrite: whether a run that is in ``out_dir`` is replaced.
+    allow_other_devices: whether a run continues on other devices or another JAX than
+      it was begun with, where the last bits may differ.
     keep_best: whether to store the parameters of the best evaluated round of each
       seed in ``RunResult.best``. It is chosen with True on ``validation``, or with a
       protocol or PROTOCOL:METRIC that you name. Not with ``out_dir``. With several
@@ -159,8 +162,8 @@ def run(
     OptionError, DataError: an argument that cannot be used; the message is
       one line that names it.
     NonFiniteError: training became NaN or infinite.
-    RunFolderError: ``out_dir`` holds a run and ``resume`` is false, or another run
-      or something else, or it is in a bucket or cannot be written.
+    RunFolderError: ``out_dir`` holds another run or something else, or it is in a
+      bucket or cannot be written.
     HeldError: another process runs what is in ``out_dir``; it is a
       ``RunFolderError``.
 
@@ -197,7 +200,8 @@ def run(
         sampler=sampler,
         init=init,
         out_dir=None if out_dir is None else os.path.join(out_dir, name),
-        resume=resume,
+        overwrite=overwrite,
+        allow_other_devices=allow_other_devices,
         keep_best=keep_best,
         **options,
       ),
@@ -219,7 +223,8 @@ def run(
     init=init,
     **options,
   )
-  resume = of_type("resume", resume, bool)
+  overwrite = of_type("overwrite", overwrite, bool)
+  other = of_type("allow_other_devices", allow_other_devices, bool)
   keeper = (
     None
     if keep_best is None or keep_best is False
@@ -231,17 +236,19 @@ def run(
       "rounds before"
     )
   if out_dir is not None:
-    parts = {"algorithm": algorithm, "model": model, "init": init}
-    own = {k: v for k, v in parts.items() if not isinstance(v, (str, os.PathLike))}
-    return run_in_folder(
-      plan,
-      out_dir,
-      resume=resume,
+    (result,), _ = store.run_stored(
+      [plan],
+      [files.output_path(out_dir, "out_dir")],
       callbacks=callbacks,
-      own=own | {"federation": federation},
+      overwrite=overwrite,
+      other_devices=other,
+      parts=store.own_parts(algorithm, federation, dict(model=model, init=init)),
     )
-  if resume:
-    raise OptionError("`resume`=True: needs `out_dir`, the folder of the run")
+    assert result is not None
+    return result
+  for name, given in (("overwrite", overwrite), ("allow_other_devices", other)):
+    if given:
+      raise OptionError(f"`{name}`=True: needs `out_dir`, the folder of the run")
   (result,), _ = queue.run_plans(
     [plan], callbacks if keeper is None else (*callbacks, keeper)
   )

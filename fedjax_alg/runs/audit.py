@@ -208,8 +208,8 @@ def audit(
     canaries: N. With more of them a larger epsilon can be refuted: N = 200 refutes
       3.1 at most, N = 2,000 up to 5.4.
     error: the chance that the lower bound is too large.
-    **options: the other arguments of ``run``, without ``callbacks``, ``out_dir``,
-      ``resume`` and ``keep_best``, with `private`=fixed, adaptive or ftrl.
+    **options: the other arguments of ``run``, without ``callbacks``, ``out_dir`` with
+      what belongs to it, and ``keep_best``, with `private`=fixed, adaptive or ftrl.
       ``evaluate``, ``eval_every`` and arrays given as ``init`` are not used.
 
   Returns:

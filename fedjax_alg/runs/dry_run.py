@@ -66,7 +66,8 @@ def dry_run(
   *,
   callbacks: object = (),
   out_dir: object = None,
-  resume: bool = False,
+  overwrite: bool = False,
+  allow_other_devices: bool = False,
   keep_best: object = None,
   **options: Any,
 ) -> DryRun:
@@ -79,7 +80,8 @@ def dry_run(
     federation: see ``run``.
     callbacks: neither called nor checked.
     out_dir: neither written to nor checked.
-    resume: neither read nor checked.
+    overwrite: neither read nor checked.
+    allow_other_devices: neither read nor checked.
     keep_best: neither read nor checked.
     **options: the other arguments of ``run``.
 
@@ -100,7 +102,7 @@ def dry_run(
     >>> costs.total_bytes  # 5 clients, 20 rounds
     1040000.0
   """
-  del callbacks, out_dir, resume, keep_best
+  del callbacks, out_dir, overwrite, allow_other_devices, keep_best
   if not isinstance(federation, Federations):
     return estimate(plan_lib.from_keywords(algorithm, federation, **options).prepare())
   seeds = pooled.seeds_of(federation, options.pop("seeds", 1))

@@ -379,7 +379,7 @@ def validation_plan(algorithm: object, federation: Federation, **options: Any) -
     algorithm: see ``run``.
     federation: see ``run``; one partition only.
     **options: the other arguments of ``run``, without ``callbacks``, ``evaluate``,
-      ``out_dir``, ``resume`` and ``keep_best``.
+      ``out_dir`` with what belongs to it, and ``keep_best``.
 
   Returns:
     The plan.
@@ -467,7 +467,7 @@ def hypergradient(
       ``beta1``, ...).
     last: number of final evaluations that ``loss`` is the mean of; None: all.
     **options: the other arguments of ``run``, without ``callbacks``, ``evaluate``,
-      ``out_dir``, ``resume``, ``keep_best``, ``stop_at`` and ``patience``.
+      ``out_dir`` with what belongs to it, ``keep_best``, ``stop_at`` and ``patience``.
       ``loss`` is the mean over the seeds; each evaluation has derivatives.
 
   Returns:

@@ -1,7 +1,8 @@
-"""What the objects compute that a caller passes: their part of a run's identity.
+"""What decides the numbers of a run, and its hash.
 
-A module, a builder or a sampler has no name that a file could keep, and its code
-says little without the values that it closes over. So it is traced, and the hash
+Options are compared by their values, files by their hashes. An object that a caller
+passes, a module, a builder or a sampler, has no name that a file could keep, and its
+code says little without the values that it closes over. So it is traced, and the hash
 is that of the traced program (a jaxpr) and of the arrays in it: the same in every
 process and for every way to write the same computation, as long as JAX and this
 library trace it alike. Of a function that is called back on the host only its
@@ -9,7 +10,9 @@ presence counts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
 import hashlib
+import json
 import pathlib
 import re
 from typing import Any
@@ -22,10 +25,14 @@ import numpy as np
 from fedjax_alg import own, tasks
 from fedjax_alg.base import Model
 from fedjax_alg.client import objective
+from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import samplers
 from fedjax_alg.errors import FAILURES, RunFolderError
+from fedjax_alg.hparams import field_values, ordered_values
 from fedjax_alg.models import adapt, roles
 from fedjax_alg.records import summary
+from fedjax_alg.runs.methods import Method
+from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.typing import DTypes, Facts, PyTree, Shapes
 
@@ -46,9 +53,94 @@ _ARGUMENTS = {
 }
 _ORDER = tuple(_ARGUMENTS)
 
+#: Options that may be others when a run goes on. They decide no number of a round,
+#: or another entry of config.json says what they decided.
+NEUTRAL = frozenset(
+  ("rounds", "targets", "data_dir", "host_devices", "seed", "num_seeds")
+)
+
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 #: Parameters of equations that only name what they hold.
 _LABELS = ("name", "debug_info")
+
+
+def list_facts(
+  method: Method,
+  data: DataOptions,
+  run: RunOptions,
+  *,
+  model: object,
+  seeds: Sequence[int],
+  sources: Mapping[str, own.Source],
+) -> dict[str, Any]:
+  """Lists what decides a run before its data are there.
+
+  Args:
+    method: the algorithm with its hyper-parameters.
+    data: the options of the data.
+    run: those of the run.
+    model: the name of the model; None: the caller's own.
+    seeds: the seeds.
+    sources: the user's own files, by the options naming them.
+
+  Returns:
+    The first entries of config.json. Their "identity" is a sha256 of the options
+    that are not at their defaults, so that a new option changes none.
+  """
+  facts: dict[str, Any] = {
+    "algorithm": method.name,
+    "model": model,
+    "seeds": list(seeds),
+    "hparams": ordered_values(*method.parts),
+    "data": field_values(data),
+    "run": field_values(run),
+    "sources": own.as_facts(sources),
+  }
+  decisive: dict[str, Any] = {
+    name: facts[name] for name in ("algorithm", "model", "seeds")
+  }
+  for part, values in (("hparams", method.parts), ("data", (data,)), ("run", (run,))):
+    decisive[part] = {
+      field.name: getattr(options, field.name)
+      for options in values
+      for field in dataclasses.fields(options)
+      if field.name not in NEUTRAL and getattr(options, field.name) != field.default
+    }
+  decisive["sources"] = {name: source.sha256 for name, source in sources.items()}
+  text = json.dumps(decisive, sort_keys=True, default=str)
+  return {"identity": hashlib.sha256(text.encode()).hexdigest(), **facts}
+
+
+def find_change(saved: Facts, facts: Facts) -> str:
+  """Says in what a run differs from one that was begun.
+
+  Args:
+    saved: the content of the begun run's config.json.
+    facts: see ``list_facts``.
+
+  Returns:
+    A line that begins with the first option that differs, in backticks; "" if none
+    does.
+  """
+  facts = json.loads(json.dumps(facts, default=str))
+  sources, old_sources = facts["sources"], saved["sources"]
+  for name, source in sources.items():
+    if name in old_sources and old_sources[name]["sha256"] != source["sha256"]:
+      return f"`{name}`: {source['file'] or 'it'} has changed since this run was begun"
+  for name in ("algorithm", "model", "seeds"):
+    new, old = facts[name], saved[name]
+    # Of the caller's own model the hash is compared.
+    if new != old and not (name == "model" and None in (new, old)):
+      return f"has `{name}`={old}, not {new}"
+  for part in ("hparams", "data", "run"):
+    for name in {**facts[part], **saved[part]}:
+      new, old = facts[part].get(name), saved[part].get(name)
+      if new != old and name not in NEUTRAL:
+        return f"has `{name}`={old}, not {new}"
+  if sources.keys() != old_sources.keys():
+    name = sorted(sources.keys() ^ old_sources.keys())[0]
+    return f"`{name}`: not what this run was begun with"
+  return ""
 
 
 class _Hasher:

@@ -105,7 +105,6 @@ class SamplingOptions:
     "their number varies, cyclic = in turns, each client again when all others "
     "have been there. Or your own function (data, cohort_size, key, "
     "round) -> ids [cohort_size], " + own.FORMS,
-    later=True,
   )
   draw: str = hyper(
     "auto",
@@ -118,7 +117,6 @@ class SamplingOptions:
     f"up to {samplers.FEW_CLIENTS:,} clients, then bijection. Where clients "
     "join later uniform cohorts are drawn by the permutation",
     choices=("auto", *samplers.DRAWS),
-    later=True,
     when=only("sampling", "uniform", "size", "availability"),
   )
   availability: tuple[float, float] = hyper(
@@ -126,7 +124,6 @@ class SamplingOptions:
     "smallest and largest probability with which a client is "
     "available in a round; the probability is drawn uniformly for each "
     "client (`sampling`=availability)",
-    later=True,
     when=_AVAILABILITY,
   )
   availability_file: str | None = hyper(
@@ -134,7 +131,6 @@ class SamplingOptions:
     "a text file (one number a line) or .npy file of the clients' "
     "probabilities to be available, instead of `availability` "
     "(`sampling`=availability)",
-    later=True,
     when=_AVAILABILITY,
   )
   availability_seed: int = hyper(
@@ -143,7 +139,6 @@ class SamplingOptions:
     "run share (`sampling`=availability)",
     minimum=0,
     maximum=MAX_SEED,
-    later=True,
     when=_AVAILABILITY,
   )
 
@@ -158,7 +153,6 @@ class LateOptions:
     "and down between 0 and twice its mean (at most 1), as 1 + sin, from a different "
     "time of day for each; 0: it stays the same (`sampling`=availability)",
     minimum=0,
-    later=True,
     when=_AVAILABILITY,
   )
   dropout: float = hyper(
@@ -167,7 +161,6 @@ class LateOptions:
     "nothing, in every round anew",
     minimum=0.0,
     maximum=1.0,
-    later=True,
   )
   stragglers: str | None = hyper(
     None,
@@ -176,7 +169,6 @@ class LateOptions:
     "local work, which is uniform in (0, MOST], 1 by default: of several "
     "`local_epochs` so many whole ones, else of the mini-batches, at least "
     "one",
-    later=True,
     numbers=":",
   )
   partial_work: str = hyper(
@@ -185,14 +177,12 @@ class LateOptions:
     "drop = it is lost, as FedAvg does in FedProx's experiment, auto = keep "
     "for fedprox, fednova, fedasync and fedbuff, else drop",
     choices=("auto", "keep", "drop"),
-    later=True,
   )
   deadline_s: float | None = hyper(
     None,
     "seconds on the simulated clock after which the server continues without the "
     "late updates; default: it waits for all",
     above=0.0,
-    later=True,
   )
 
   def late(self, entry: registry.Entry) -> Late | None:
@@ -263,14 +253,12 @@ class ModelOptions:
     "in more than two classes (`model`=lstm)",
     minimum=1,
     when=only("model", "lstm"),
-    later=True,
   )
   lstm_widths: tuple[int, ...] | None = hyper(
     None,
     "widths of the LSTM layers; default 100,100 for two classes, else "
     "256,256 (`model`=lstm)",
     when=only("model", "lstm"),
-    later=True,
   )
   norm: str = hyper(
     "group",
@@ -280,7 +268,6 @@ class ModelOptions:
     "(`model`=resnet18)",
     choices=resnet.NORMS,
     when=only("model", "resnet18"),
-    later=True,
   )
   resnet_width: int = hyper(
     64,
@@ -288,7 +275,6 @@ class ModelOptions:
     "one (`model`=resnet18)",
     minimum=2,
     when=only("model", "resnet18"),
-    later=True,
   )
   d_model: int = hyper(
     128,
@@ -296,7 +282,6 @@ class ModelOptions:
     "(`model`=transformer)",
     minimum=1,
     when=only("model", "transformer"),
-    later=True,
   )
   blocks: int = hyper(
     2,
@@ -305,21 +290,18 @@ class ModelOptions:
     minimum=1,
     maximum=MAX_LAYERS,
     when=only("model", "transformer", "residual"),
-    later=True,
   )
   block_features: int = hyper(
     256,
     "F, fixed random units of each block (`model`=residual)",
     minimum=1,
     when=only("model", "residual"),
-    later=True,
   )
   heads: int = hyper(
     4,
     "number of heads of each attention (`model`=transformer)",
     minimum=1,
     when=only("model", "transformer"),
-    later=True,
   )
   remat: bool = hyper(
     False,
@@ -327,7 +309,6 @@ class ModelOptions:
     "them: less memory for about a third more computation (`model`=resnet18 or "
     "transformer)",
     when=only("model", "resnet18", "transformer"),
-    later=True,
   )
   lora_rank: int = hyper(
     0,
@@ -335,7 +316,6 @@ class ModelOptions:
     "the adapters are trained and sent",
     minimum=0,
     source="Hu et al., ICLR 2022",
-    later=True,
   )
   lora_alpha: float = hyper(
     0.0,
@@ -343,7 +323,6 @@ class ModelOptions:
     minimum=0.0,
     when=only("lora_rank", POSITIVE),
     source="Hu et al., ICLR 2022",
-    later=True,
   )
   lora_aggregation: str = hyper(
     "fedit",
@@ -357,7 +336,6 @@ class ModelOptions:
     when=only("lora_rank", POSITIVE),
     source="Zhang et al. 2023 (fedit); Sun et al., ICLR 2024 (ffa); Singhal et al., "
     "ACL 2025 (fedex); Wang et al., NeurIPS 2024 (flora)",
-    later=True,
   )
   feature_map: str = hyper(
     "none",
@@ -366,14 +344,12 @@ class ModelOptions:
     "ReLU features, buckets = a one-hot vector for each group of thresholded "
     "inputs; all clients draw it by `feature_seed`, so it is never sent",
     choices=FEATURE_MAPS,
-    later=True,
   )
   num_features: int = hyper(
     1000,
     "D, the number of random features; 0: none, the model reads the examples",
     minimum=0,
     when=_RANDOM,
-    later=True,
   )
   rbf_gamma: float | None = hyper(
     None,
@@ -381,13 +357,11 @@ class ModelOptions:
     "for examples of d numbers, as scikit-learn's rbf_kernel has it",
     above=0.0,
     when=only("feature_map", "fourier"),
-    later=True,
   )
   bit_thresholds: tuple[float, ...] = hyper(
     (0.25, 0.5, 0.75),
     "t of the bits x_j > t into which every input is cut (`feature_map`=buckets)",
     when=only("feature_map", "buckets"),
-    later=True,
     distinct=True,
   )
   group_size: int = hyper(
@@ -397,14 +371,12 @@ class ModelOptions:
     minimum=1,
     maximum=12,
     when=only("feature_map", "buckets"),
-    later=True,
   )
   feature_seed: int = hyper(
     0,
     "the seed of `feature_map`, the same for all clients and all seeds of a run",
     minimum=0,
     when=but("feature_map", "none"),
-    later=True,
   )
   l2: float = hyper(
     1e-4,
@@ -418,7 +390,6 @@ class ModelOptions:
     "n_i examples, or their sum, so that l2 / n_i is added to the mean",
     choices=("mean", "sum"),
     when=but("l2", 0.0),
-    later=True,
   )
   compute_dtype: str = hyper(
     "float32",
@@ -427,7 +398,6 @@ class ModelOptions:
     + ": with bfloat16 its products and activations are, and parameters, "
     "losses and sums stay float32; for accelerators, a CPU is no faster",
     choices=DTYPES,
-    later=True,
   )
   class_weights: str | None = hyper(
     None,
@@ -435,7 +405,6 @@ class ModelOptions:
     "n_l) of the training examples of all clients), or a number for each class; the "
     "column loss has these losses, too",
     numbers=",",
-    later=True,
   )
   augment: tuple[str, ...] = hyper(
     (),
@@ -444,7 +413,6 @@ class ModelOptions:
     + ", in this order: crop = moved by up to an "
     "eighth of the size each way (4 pixels of 32), flip = mirrored left for "
     "right or not; drawn anew for every mini-batch",
-    later=True,
     distinct=True,
   )
   init_from: str | None = hyper(
@@ -452,13 +420,11 @@ class ModelOptions:
     "the parameters to start from: a file of safetensors or .npz or a folder of "
     "orbax (result.export writes them), or the folder of a finished run, to use its "
     "global model (the first seed's); default: drawn from the seed",
-    later=True,
   )
   init_only: tuple[str, ...] = hyper(
     (),
     "patterns of the parameters to take of `init_from`, as `roles` has "
     "them (encoder/**); the others are drawn. Default: all",
-    later=True,
     distinct=True,
   )
   roles: tuple[str, ...] = hyper(
@@ -469,7 +435,6 @@ class ModelOptions:
     "parameter tree (head, encoder/**, */bias), last the last layer, norm the "
     "normalization layers, and a type of flax.nnx variables these variables; lora = "
     "shared:LoRAParam",
-    later=True,
     distinct=True,
   )
   personal_when: str = hyper(
@@ -480,14 +445,12 @@ class ModelOptions:
     choices=roles_lib.WHEN,
     source="FedPer; FedRep; FedBABU",
     when=_PERSONAL,
-    later=True,
   )
   personal_rate: float = hyper(
     0.0,
     "learning rate of the personal parameters; 0: the rate of the method's local steps",
     minimum=0.0,
     when=_PERSONAL,
-    later=True,
   )
   personal_fit: int = hyper(
     0,
@@ -497,7 +460,6 @@ class ModelOptions:
     "as many as the method's local steps, and none for newcomers",
     minimum=0,
     when=_PERSONAL | only("model_state", "local"),
-    later=True,
   )
   model_state: str = hyper(
     "global",
@@ -507,7 +469,6 @@ class ModelOptions:
     "nowhere, only the statistics of each batch are used, in evaluation, too",
     choices=roles_lib.MODEL_STATES,
     source="Li et al., ICLR 2021 (local)",
-    later=True,
   )
 
 
@@ -590,7 +551,6 @@ class EvaluationOptions:
     "the run at the first evaluation by which every seed has reached the "
     "value (for the loss: has fallen to it); `rounds` is then the most "
     "rounds. summary.json says under stopped why a run ended",
-    later=True,
   )
   patience: str | None = hyper(
     None,
@@ -598,7 +558,6 @@ class EvaluationOptions:
     "the run at the first evaluation by which every seed has once gone so "
     "many evaluations without a new best value (for the loss: the least); "
     "summary.json says under stopped why a run ended",
-    later=True,
   )
 
 
@@ -622,7 +581,6 @@ class MachineOptions:
     "power of two whose square is at most the number of the device's participants, "
     "so 4 for 20 and 8 for 100 (`map_clients`=lanes)",
     minimum=0,
-    later=True,
     when=only("map_clients", "lanes"),
   )
   map_seeds: str = hyper(
@@ -639,7 +597,6 @@ class MachineOptions:
     "whether the devices share out the frozen parameters (`roles`) and compute every "
     "client together, for a model that one device cannot hold; else each device "
     "holds them all and computes different clients",
-    later=True,
     when=but("roles", ()),
   )
   host_devices: int = hyper(
@@ -654,7 +611,6 @@ class MachineOptions:
     "moves by one unit in its last place, up or down at random. Replicas of a run "
     "differ by what its results owe to rounding. 0: nothing moves",
     minimum=0,
-    later=True,
   )
 
 

@@ -33,7 +33,7 @@ from fedjax_alg.models import OPTIONS, load_model
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.start import describe_leaves
 from fedjax_alg.records import parameters
-from fedjax_alg.runs import checks, methods
+from fedjax_alg.runs import checks, identity, methods
 from fedjax_alg.runs import options as options_lib
 from fedjax_alg.runs import prepare as prepare_lib
 from fedjax_alg.runs.methods import Method
@@ -147,6 +147,30 @@ class Plan:
       model=model,
       init=init,
     )
+
+  def facts(self) -> dict[str, Any]:
+    """Returns what decides the run, see ``identity.list_facts``."""
+    sources = self.run.sources(
+      self.data, self.federation.body if self.federation else ""
+    )
+    if self.method.source is not None:
+      sources["algorithm"] = self.method.source
+    if self.init is not None:
+      sources["init"] = own.Source("", parameters.hash_arrays(self.init))
+    return identity.list_facts(
+      self.method,
+      self.data,
+      self.run,
+      model=self.model if isinstance(self.model, str) else None,
+      seeds=self.seeds,
+      sources=sources,
+    )
+
+  @property
+  def identity(self) -> str:
+    """A sha256 of everything that decides the numbers of the run."""
+    digest: str = self.facts()["identity"]
+    return digest
 
   def prepare(
     self, settings: Sequence[Mapping[str, object]] = ({},), **kwargs: Any
@@ -738,8 +762,17 @@ def warn(prepared: Prepared, seen: set[str], extra: str = "") -> None:
     seen: the warnings that were given already; the new ones are added.
     extra: a further warning; "" is none.
   """
+  warn_caller(filter(None, (*prepare_lib.cautions(prepared, seen), extra)))
+
+
+def warn_caller(texts: Iterable[str]) -> None:
+  """Warns whoever called this package.
+
+  Args:
+    texts: the warnings, with parameters in backticks.
+  """
   package, level = __name__.partition(".")[0], 1
   while sys._getframe(level).f_globals.get("__name__", "").startswith(f"{package}."):
     level += 1
-  for text in filter(None, (*prepare_lib.cautions(prepared, seen), extra)):
+  for text in texts:
     warnings.warn(with_names(text), stacklevel=level + 1)

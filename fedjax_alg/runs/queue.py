@@ -153,6 +153,10 @@ def run_queue(
     if step is None:  # only the results were missing
       step = play_lib.final_step(programs, states, done)
       tell(step, evaluated=False)
+  except BaseException as error:
+    for sink in sinks:
+      sink.fail(error)
+    raise
   finally:
     for sink in sinks:
       sink.close()

@@ -35,9 +35,7 @@ from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import (
   as_index,
   as_list,
-  field_values,
   of_type,
-  ordered_values,
 )
 from fedjax_alg.metrics import intervals, names
 from fedjax_alg.models import roles
@@ -661,7 +659,10 @@ class RunResult:
       path / run_files.CHECKPOINTS,
       live.states,
       int(self.rounds[-1]),
-      {"identity": self.facts.get("identity")},
+      {
+        "identity": self.facts["identity"],
+        "tables": self.records.written_marks(path),
+      },
     )
 
     def write_results():
@@ -732,18 +733,19 @@ def make_facts(prepared: Prepared, setting: int = 0) -> dict[str, Any]:
     sources["algorithm"] = prepared.method.source
   if prepared.init is not None:
     sources["init"] = own.Source("", parameters.hash_arrays(prepared.init))
+  facts = identity.list_facts(
+    prepared.settings[setting],
+    federation.options,
+    prepared.options,
+    model=prepared.model_name,
+    seeds=prepared.seeds,
+    sources=sources,
+  )
   return {
-    "identity": None,
-    "algorithm": prepared.method.name,
-    "hparams": ordered_values(*prepared.settings[setting].parts),
-    "data": field_values(prepared.federation.options),
-    "run": field_values(prepared.options),
-    "model": prepared.model_name,
-    "seeds": list(prepared.seeds),
+    **facts,
     "protocols": list(prepared.protocols),
     "plan": prepared.plan,
     "machine": machine(prepared),
-    "sources": own.as_facts(sources),
   }
 
 
@@ -1031,8 +1033,7 @@ def load_run(
     )
   except FileNotFoundError as error:
     raise RunFolderError(
-      f"{path}: {pathlib.Path(str(error.filename)).name} is missing; written "
-      "by an older version, or unfinished"
+      f"{path}: {pathlib.Path(str(error.filename)).name} is missing; restore it"
     ) from None
   except RunFolderError:
     raise

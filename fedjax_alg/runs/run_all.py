@@ -20,7 +20,7 @@ def run_all(
   *,
   callbacks: api.Callback | Iterable[api.Callback] = (),
   out_dir: str | os.PathLike | None = None,
-  resume: bool = False,
+  overwrite: bool = False,
   keep_best: object = None,
   **settings: Any,
 ) -> dict[str, RunResult]:
@@ -35,7 +35,7 @@ def run_all(
     federation: see ``run``.
     callbacks: see ``run``.
     out_dir: a folder, in which every method gets a folder with its name; see ``run``.
-    resume: see ``run``.
+    overwrite: see ``run``.
     keep_best: see ``run``.
     **settings: the other arguments of ``run``.
 
@@ -86,7 +86,7 @@ def run_all(
         federation,
         callbacks=callbacks,
         out_dir=None if out_dir is None else _folder(out_dir, label),
-        resume=resume,
+        overwrite=overwrite,
         keep_best=keep_best,
         **{k: v for k, v in settings.items() if label not in unread.get(k, {})},
       )

@@ -64,6 +64,9 @@ class Sink:
       step: the step at which it ended.
     """
 
+  def fail(self, error: BaseException) -> None:
+    """Called when an error ends the program before its last round."""
+
   def close(self) -> None:
     """Called after the last round, or when the program was interrupted."""
 

@@ -1,10 +1,10 @@
 """One color and one dash pattern for each method, in pictures and on pages.
 
-``METHODS`` is the only place where a method gets its look, so it looks the same
-in every figure. Two methods differ in their dashes, or else in a color that is
-of another lightness. In pictures a marker follows from both, and any two of
-color, dash pattern and marker tell the third: a copy in gray will do, and so
-will a line that is too rough to show its dashes.
+A method's entry in the registry has its look, so it looks the same in every figure.
+Two methods differ in their dashes, or else in a color that is of another lightness.
+In pictures a marker follows from both, and any two of color, dash pattern and marker
+tell the third: a copy in gray will do, and so will a line that is too rough to show
+its dashes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,103 +14,32 @@ from typing import Any, NamedTuple
 
 from fedjax_alg import registry
 
-#: Color -> the methods that have it, by the dash patterns in the order of
-#: ``_DASHES``. Any two colors are at least 4 units of lightness (CIE L*)
-#: apart, and color-blind readers can tell them apart, too. No figure of the
-#: papers' gradient methods has one twice.
-_GRID: dict[str, tuple[str, ...]] = {
-  "#006BAA": (
-    "MA-FSVRG",
-    "FedSAM",
-    "FedACnnL-WA",
-    "FedLESAM",
-    "CFL",
-    "pFedZO",
-    "IFCA",
-    "FedCOF",
-  ),
-  "#D55E00": (
-    "GA-FSVRG",
-    "CFSVRG",
-    "FL+HC",
-    "FedAdagrad",
-    "pFedACnnL-WP",
-    "FedZO",
-    "FeSEM",
-    "Fed3R",
-  ),
-  "#22AD82": (
-    "FG-EDC",
-    "FG-RAC-EDC",
-    "FSVRG",
-    "BAFFLE",
-    "FedCM",
-    "pFedACnnL-WC",
-    "FG-RCC-EDC",
-    "FedNCM",
-  ),
-  "#882255": (
-    "CLSFSVRG",
-    "pFedMe",
-    "FedBuff",
-    "FedAdam",
-    "FG-MADC",
-    "PFedAvg",
-    "Ditto",
-    "FedMuon",
-  ),
-  "#000000": (
-    "FedAvg",
-    "FedAvgM",
-    "FedACG",
-    "composed",
-    "each client alone",
-    "pooled optimum",
-    "FedAvg + pre-training",
-    "DeepAFL",
-  ),
-  "#EAA60A": (
-    "FedACnnL",
-    "LG-FedAvg",
-    "FedProx",
-    "FGP-MADC",
-    "FedYogi",
-    "FedExP",
-    "FedDyn",
-    "FedADMM",
-  ),
-  "#332288": (
-    "pFedACnnL",
-    "MimeSVRG",
-    "FGP-EDC",
-    "MimeLite",
-    "Mime",
-    "FedAsync",
-    "AFL",
-    "AFL dual",
-  ),
-  "#A52DFF": (
-    "PACFL",
-    "FedEM",
-    "FedSoft",
-    "FedDrift",
-    "SCAFFOLD",
-    "APFL",
-    "SCAFFOLD-M",
-    "Scaffnew",
-  ),
-  "#695A2D": (
-    "FedPer",
-    "LoSAC",
-    "FedRep",
-    "LoSAC, client",
-    "FedNova",
-    "FedBN",
-    "FedBABU",
-    "SAFLe",
-  ),
+#: Any two colors are at least 4 units of lightness (CIE L*) apart, and color-blind
+#: readers can tell them apart, too. No figure of the papers' gradient methods has one
+#: twice.
+COLOURS = (
+  "#006BAA",
+  "#D55E00",
+  "#22AD82",
+  "#882255",
+  "#000000",
+  "#EAA60A",
+  "#332288",
+  "#A52DFF",
+  "#695A2D",
+)
+#: Labels of figures that are no entry of the registry -> color and dash pattern.
+_VARIANTS = {
+  "FedACnnL-WA": ("#006BAA", "dash"),
+  "pFedACnnL-WP": ("#D55E00", "dashdot"),
+  "FG-RAC-EDC": ("#22AD82", "longdash"),
+  "pFedACnnL-WC": ("#22AD82", "5px,2px,2px,2px,2px,2px"),
+  "FG-RCC-EDC": ("#22AD82", "dot"),
+  "FG-MADC": ("#882255", "dashdot"),
+  "FedAvg + pre-training": ("#000000", "dot"),
+  "FGP-MADC": ("#EAA60A", "longdashdot"),
+  "LoSAC, client": ("#695A2D", "longdashdot"),
 }
-COLOURS = tuple(_GRID)
 MARKERS = "os^DvPX<>"
 #: Of numbers above and below a reference.
 BETTER, WORSE = COLOURS[:2]
@@ -163,16 +92,21 @@ class Style(NamedTuple):
     }
 
 
-#: Label of a method -> its style.
-METHODS: Mapping[str, Style] = {
-  label: Style(colour, dash)
-  for colour, labels in _GRID.items()
-  for label, dash in zip(labels, _DASHES)
-  if label
-}
-
 #: Name of a method -> the name that it has in ``METHODS``.
 _SAME = {"FedGroup": "FG-EDC", "FedGrouProx": "FGP-EDC"}
+
+#: Label of a method -> its style.
+METHODS: Mapping[str, Style] = {
+  label: Style(*style)
+  for label, style in (
+    *(
+      (_SAME.get(entry.label, entry.label), entry.display.style)
+      for entry in registry.ALGORITHMS.values()
+    ),
+    *_VARIANTS.items(),
+  )
+  if any(style)
+}
 
 
 def _every() -> list[Style]:

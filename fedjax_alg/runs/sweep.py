@@ -11,19 +11,20 @@ of its settings have ended.
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import itertools
+import os
 from typing import Any, NamedTuple
 import warnings
 
 import numpy as np
 
-from fedjax_alg import metrics, registry
+from fedjax_alg import files, metrics, registry
 from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.errors import OptionError, a_type
-from fedjax_alg.hparams import at_limit, plain
+from fedjax_alg.hparams import at_limit, of_type, plain
 from fedjax_alg.records import parameters
 from fedjax_alg.records.scores import last_evaluations
-from fedjax_alg.runs import api, pooled, queue
+from fedjax_alg.runs import api, pooled, queue, store
 from fedjax_alg.runs.api import Callback
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan, from_keywords
@@ -311,6 +312,9 @@ def sweep(
   *,
   grid: Mapping[str, Sequence[object]],
   callbacks: Callback | Iterable[Callback] = (),
+  out_dir: str | os.PathLike | None = None,
+  overwrite: bool = False,
+  allow_other_devices: bool = False,
   **options: Any,
 ) -> Sweep:
   """Runs every combination of a grid of hyper-parameters.
@@ -327,8 +331,13 @@ def sweep(
       another option of ``run`` (``cohort_size``, ``l2``, ``hidden``, ...).
     callbacks: see ``run``. The first axis of a ``Step`` has the settings of one
       program times the seeds.
-    **options: the other arguments of ``run``, without ``out_dir``, ``resume`` and
-      ``keep_best``; all settings share them.
+    out_dir: a folder, in which every setting gets the folder of its run, as
+      ``fedjax-alg sweep`` names it. The same call continues after an interruption, and
+      reads the settings that are finished; see ``run``. None: nothing is written.
+    overwrite: see ``run``.
+    allow_other_devices: see ``run``.
+    **options: the other arguments of ``run``, without ``keep_best``; all settings
+      share them.
 
   Returns:
     The results of all settings.
@@ -351,8 +360,18 @@ def sweep(
   if isinstance(federation, Federations):
     seeds = pooled.seeds_of(federation, options.pop("seeds", 1))
     sweeps = [
-      sweep(algorithm, part, grid=grid, callbacks=callbacks, seeds=(seed,), **options)
-      for part, seed in zip(federation, seeds)
+      sweep(
+        algorithm,
+        part,
+        grid=grid,
+        callbacks=callbacks,
+        out_dir=None if out_dir is None else os.path.join(out_dir, f"partition_{i}"),
+        overwrite=overwrite,
+        allow_other_devices=allow_other_devices,
+        seeds=(seed,),
+        **options,
+      )
+      for i, (part, seed) in enumerate(zip(federation, seeds))
     ]
     return Sweep(
       sweeps[0].settings,
@@ -374,5 +393,17 @@ def sweep(
   ]  # checks all before the first starts
   refuse_equal("grid", plans, settings)
   names = [_words(setting).replace("/", "_") for setting in settings]
-  results, num_programs = queue.run_plans(plans, callbacks, names, stop=False)
+  if out_dir is None:
+    results, num_programs = queue.run_plans(plans, callbacks, names, stop=False)
+  else:
+    root = files.output_path(out_dir, "out_dir")
+    results, num_programs = store.run_stored(
+      plans,
+      [root / name for name in names],
+      callbacks=callbacks,
+      overwrite=of_type("overwrite", overwrite, bool),
+      other_devices=of_type("allow_other_devices", allow_other_devices, bool),
+      stop=False,
+      parts=store.own_parts(algorithm, federation, options),
+    )
   return Sweep(settings, results, num_programs, federation)

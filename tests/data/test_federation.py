@@ -177,7 +177,7 @@ def test_the_scale_is_that_of_training_rows_of_clients_that_take_part(kind, out)
   np.testing.assert_array_equal(rescaled[: len(used)], trained)
 
 
-def test_the_scale_of_all_training_rows_has_the_bits_of_earlier_versions():
+def test_where_clients_have_all_training_rows_the_scale_is_that_of_the_data():
   digits = load_digits()
   for seed in (0, 1):
     fed = federation.federate(

@@ -105,7 +105,7 @@ while :; do sleep 0.05; done""",
     assert words(tmp_path, "scontrol") == ["requeue", "7"]
   command, *flags = words(tmp_path, "fedjax-alg")
   parsed = config.parse_config(flags)
-  assert command == "run" and parsed.output.resume
+  assert command == "run" and not parsed.output.overwrite  # it goes on
   assert parsed.output.grace_s + 30 < 120  # of --signal
 
 

@@ -114,9 +114,7 @@ def test_epsilon_is_that_of_turns_and_a_run_goes_on_to_the_bit(tmp_path):
   whole = fa.run("fedavg", fed, rounds=4, eval_every=2, **run)
   folder = tmp_path / "run"
   fa.run("fedavg", fed, rounds=2, eval_every=2, out_dir=folder, **run)
-  resumed = fa.run(
-    "fedavg", fed, rounds=4, eval_every=2, out_dir=folder, resume=True, **run
-  )
+  resumed = fa.run("fedavg", fed, rounds=4, eval_every=2, out_dir=folder, **run)
   jax.tree.map(
     np.testing.assert_array_equal, whole.global_params(), resumed.global_params()
   )

@@ -22,7 +22,6 @@ from fedjax_alg.exchange import (
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.options import MeanOptions
-from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.exchange.weights import participation
 from fedjax_alg.hparams import field_values, hyper, reads
 from fedjax_alg.rounds.two_halves import compose
@@ -179,15 +178,6 @@ def test_inherited_options_are_hyper_parameters(problem):
   assert links.weights is participation("uniform") and links.aggregator.is_mean
   with pytest.raises(OptionError, match="aggregator: inheriting does not read it"):
     methods.with_keywords(method, {"aggregator": "median"})
-
-
-def test_all_of_them_were_called_aggregation():
-  with pytest.warns(FutureWarning, match="is exchange.ExchangeOptions"):
-    kind = aggregation.Aggregation
-  assert issubclass(kind, Privacy)
-  assert not exchange_of(kind(aggregator="median")).aggregator.is_mean
-  with pytest.raises(AttributeError, match="no attribute 'Aggregator_'"):
-    _ = aggregation.Aggregator_
 
 
 def test_options_are_in_one_place():

@@ -69,7 +69,7 @@ def digest(cells, parts=1):
         (
           cell.panel,
           cell.name,
-          cell.config.identity(),
+          cell.config.identity,
           cell.config.run.rounds,
           cell.config.run.eval_every,
           cell.config.run.eval_protocols,

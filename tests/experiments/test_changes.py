@@ -37,13 +37,13 @@ def rows_without(folder, name, *numbers):
   )
 
 
-def test_a_resumed_shifted_run_is_bit_equal(tmp_path):
+def test_a_shifted_run_that_goes_on_is_bit_equal(tmp_path):
   words = (
     "--algorithm=fedavg --shift=swap_part --shift_every=3 --eval_protocols=local"
   ).split()
   straight = play(tmp_path / "whole", *words, "--rounds=8")
   play(tmp_path / "halves", *words, "--rounds=7")
-  halves = play(tmp_path / "halves", *words, "--rounds=8", "--resume")
+  halves = play(tmp_path / "halves", *words, "--rounds=8")
   assert halves["hashes"] == straight["hashes"]
   for name, extra in (("metrics", [7]), ("rounds", [])):
     assert rows_without(tmp_path / "halves", name, *extra) == (
@@ -90,7 +90,7 @@ def test_newcomers_and_groups_in_the_tables(grouped, tmp_path, capsys):
     "--eval_protocols=local,assigned --num_seeds=2"
   ).split()
   play(tmp_path / "run", *words, "--rounds=3")
-  summary = play(tmp_path / "run", *words, "--rounds=6", "--resume")
+  summary = play(tmp_path / "run", *words, "--rounds=6")
   assert "groups       sizes 5 5 5 0; 5 5 5 0; 1 empty" in (capsys.readouterr().out)
   assert list(summary["final"]) == ["local", "assigned", "newcomers"]
   facts = json.loads((tmp_path / "run" / "partition.json").read_text())

@@ -27,7 +27,7 @@ FLAGS = [
 ]
 
 
-RESUME = ("--resume", "--allow_other_devices")
+ELSEWHERE = "--allow_other_devices"
 
 
 def play(*flags):
@@ -85,7 +85,7 @@ def test_one_process_two_and_one_again(tmp_path):
   (occupied / "mine.txt").write_text("no run")
   assert play("--rounds=2", f"--out_dir={folder}") == 0
   identity = json.loads((folder / "config.json").read_text())["identity"]
-  both = two(occupied, "--rounds=100000", *RESUME, f"--out_dir={folder}")
+  both = two(occupied, "--rounds=100000", ELSEWHERE, f"--out_dir={folder}")
   end = time.monotonic() + 300
   while newest(folder) <= 4 and time.monotonic() < end and (both[0].poll() is None):
     time.sleep(0.1)
@@ -101,15 +101,18 @@ def test_one_process_two_and_one_again(tmp_path):
   assert refusal.startswith(f"error: --out_dir={occupied}: "), messages
   assert other_messages.splitlines() == [refusal]
   (message,) = end
-  assert message.startswith("error: ") and "lost" in message and "--resume" in message
+  assert (
+    message.startswith("error: ")
+    and "lost" in message
+    and "same command again" in message
+  )
   for process in range(2):  # each has saved what its own clients keep
     assert list(folder.glob(f"checkpoint/*.rows_{process}_of_2"))
   facts = json.loads((folder / "config.json").read_text())
   assert facts["identity"] == identity and facts["plan"]["processes"] == 2
-  assert facts["flags"]["host_devices"] == 0  # of the run that began
   assert "process" not in (folder / "flags.txt").read_text()
   rounds = newest(folder) + 1
-  assert play(f"--rounds={rounds}", *RESUME, f"--out_dir={folder}") == 0
+  assert play(f"--rounds={rounds}", ELSEWHERE, f"--out_dir={folder}") == 0
   assert play(f"--rounds={rounds}", f"--out_dir={reference}") == 0
   rows = [
     tables.read_rows(place / "metrics.csv", tables.COLUMNS)

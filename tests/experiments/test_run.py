@@ -1,4 +1,4 @@
-"""A run from the command line: what it writes, resumes, refuses."""
+"""A run from the command line: what it writes, goes on with, refuses."""
 
 import json
 import pathlib
@@ -16,6 +16,7 @@ from fedjax_alg.records import clients
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
+from fedjax_alg.runs import store
 from fedjax_alg.runs.programs import Programs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -72,6 +73,7 @@ def test_the_folder_has_the_files_and_columns_of_its_page(finished):
     "groups.csv",  # few clients
     "scaler.npz",
     "encoding.json",
+    "end.txt",
   }
   sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
   tables = {
@@ -209,13 +211,13 @@ def test_a_run_that_ends_early_is_finished(tmp_path, capsys):
   ) in out
   assert "test data" not in err
   assert "--validation_clients=4: they have no example of the classes 2" in err
-  assert play(folder, *words, "--resume") == 0
+  assert play(folder, *words) == 0
   assert "nothing to do" in capsys.readouterr().err
   tables = ("metrics.csv", "rounds.csv", "clients.csv")
   before = texts(folder, *tables)
   (folder / "summary.json").unlink()
   checkpoint.checkpoint_paths(folder / "checkpoint")[0].unlink()
-  assert play(folder, *words, "--resume") == 0
+  assert play(folder, *words) == 0
   assert texts(folder, *tables) == before
   second = summary_of(folder)
   assert second["stopped"] == summary["stopped"]
@@ -228,25 +230,15 @@ def test_a_run_that_ends_early_is_finished(tmp_path, capsys):
 
 
 def test_flags_txt_replays_to_the_same_bits(finished, tmp_path, capsys):
-  """Also as a job that gives --resume at its first start."""
-  assert (
-    run.main(
-      [
-        f"--flagfile={finished / 'flags.txt'}",
-        f"--out_dir={tmp_path / 'again'}",
-        "--resume",
-      ]
-    )
-    == 0
-  )
-  assert capsys.readouterr().err == (
-    f"no run in {tmp_path / 'again'} yet: starting at round 0\n"
-  )
+  words = [f"--flagfile={finished / 'flags.txt'}", f"--out_dir={tmp_path / 'again'}"]
+  assert run.main(words) == 0
+  assert not capsys.readouterr().err  # it goes on with nothing
   assert summary_of(tmp_path / "again")["hashes"] == (summary_of(finished)["hashes"])
   assert texts(tmp_path / "again", *TABLES) == texts(finished, *TABLES)
 
 
-def test_resumed_run_is_bit_equal(finished, tmp_path, capsys):
+@pytest.mark.filterwarnings("always:checkpoint .* is damaged")
+def test_a_run_that_goes_on_is_bit_equal(finished, tmp_path, capsys):
   """From the checkpoint before a damaged one; tables end in half a line."""
   folder = tmp_path / "halves"
   # Five rounds end between two evaluations of the whole run: one row more.
@@ -260,9 +252,10 @@ def test_resumed_run_is_bit_equal(finished, tmp_path, capsys):
   raw[-10] ^= 1
   newest.write_bytes(raw)
   capsys.readouterr()
-  assert play(folder, *TWO, "--rounds=7", "--resume") == 0
+  assert play(folder, *TWO, "--rounds=7") == 0
   streams = capsys.readouterr()
   assert "damaged" in streams.err and "the one before" in streams.err
+  assert f"{folder}: goes on after round 4\n" in streams.err
   assert re.search(
     r"^local +accuracy 0\.\d{4} \+- \d\.\d{4} \(95 % CI, 2 seeds"
     r"\), macro F1",
@@ -313,12 +306,13 @@ def test_stopped_between_two_evaluations(
   assert not (folder / "run.lock").exists()
   assert error or message == (
     f"stopped by SIGTERM: {folder}: saved at round 7 of 9; to go on, give "
-    "the same command again with --resume\n"
+    "the same command again\n"
   )
   assert checkpoint.newest_round(folder / "checkpoint") == done
   assert calls == [(n, 1) for n in range(done)]
   monkeypatch.setattr(writer, "_CALL_S", 5.0)
-  assert play(folder, *STRETCHES, "--resume") == 0
+  assert play(folder, *STRETCHES) == 0
+  assert f"{folder}: goes on after round {done}\n" in capsys.readouterr().err
   assert calls[done : done + 2] == [(done, 1), (done + 1, 1)]
   assert texts(folder, *TABLES) == texts(stretches, *TABLES)
   assert summary_of(folder)["hashes"] == summary_of(stretches)["hashes"]
@@ -345,19 +339,19 @@ def _stretches(tmp_path_factory):
 @pytest.mark.parametrize(
   "words, status, part",
   [
-    (["--resume"], 0, "nothing to do"),
-    ([], 2, "not empty"),
-    (["--rounds=3", "--resume"], 2, "--rounds=3: "),
-    (["--beta1=0.3", "--resume"], 2, "--beta1"),
+    ([], 0, "nothing to do"),
+    (["--rounds=3"], 2, "--rounds=3: "),
+    (["--beta1=0.3"], 2, "--beta1=0.9, not 0.3"),
+    (["--num_seeds=1"], 2, "[0, 1], not [0]"),
+    (["--resume"], 2, "--resume: unknown flag; the same command again"),
   ],
 )
 def test_a_finished_run_is_left_alone(finished, capsys, words, status, part):
   before = {p: p.stat().st_mtime_ns for p in finished.rglob("*")}
   paths = [f"--flagfile={finished / 'flags.txt'}", f"--out_dir={finished}"]
-  assert run.main([paths[0], *words[:-1], paths[1], *words[-1:]]) == status
+  assert run.main([*paths, *words]) == status
   error = capsys.readouterr().err
   assert part in error and error.count("\n") == 1
-  assert "beta1" not in part or f"({' '.join(paths)} --resume)" in error
   assert {p: p.stat().st_mtime_ns for p in finished.rglob("*")} == before
 
 
@@ -380,8 +374,8 @@ def test_slow_saves_are_spared(tmp_path, monkeypatch, slow, rounds):
     return save(folder, states, done, facts)
 
   monkeypatch.setattr(checkpoint, "save", record_save)
-  monkeypatch.setattr(writer, "_SLOW_SAVE", slow)
-  monkeypatch.setattr(writer, "_SAVE_SPARING", 1e9)
+  monkeypatch.setattr(store, "_SLOW_SAVE", slow)
+  monkeypatch.setattr(store, "_SAVE_SPARING", 1e9)
   assert play(tmp_path / "run", *MEMORY, "--rounds=10") == 0
   assert saves == rounds
 

@@ -64,15 +64,16 @@ def test_a_kind_that_no_client_has_is_not_tested(folder):
   assert measured["4", "kinds"] == pytest.approx(np.mean(of_both))
 
 
-def test_a_resumed_run_is_bit_equal(folder, tmp_path):
+def test_a_run_that_goes_on_is_bit_equal(folder, tmp_path, capsys):
   whole = json.loads((folder / "summary.json").read_text("utf-8"))
   play(tmp_path, "--rounds=3")  # in the middle of a step
-  halves = play(tmp_path, "--rounds=9", "--resume")
+  halves = play(tmp_path, "--rounds=9")
   assert halves["hashes"] == whole["hashes"]
   for name in ("metrics", "groups", "rounds", "clients"):
     assert read(tmp_path, name) == read(folder, name)
-  words = [*WORDS, f"--out_dir={tmp_path}", "--rounds=9", "--resume"]
-  assert run.main([*words, "--concepts=switch"]) != 0
+  words = [*WORDS, f"--out_dir={tmp_path}", "--rounds=9"]
+  assert run.main([*words, "--concepts=switch"]) == 2
+  assert "--concepts=" in capsys.readouterr().err
   assert fa.load_run(folder).metrics["local"]["accuracy"].shape == (1, 5)
 
 

@@ -15,6 +15,7 @@ _WALLED = "experiments.reproduction"
 _COMMANDS = (
   "run",
   "sweep",
+  "status",
   "compare",
   "tune",
   "export",

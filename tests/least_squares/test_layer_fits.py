@@ -58,12 +58,9 @@ def test_codes_are_the_same_everywhere_and_differ_by_layer():
 
 
 @pytest.mark.parametrize("name", ("fedacnnl", "pfedacnnl", "afl"))
-def test_pairs_of_float32_are_gone(name):
+def test_no_other_double_precision_is_known(name):
   """In one line, as a keyword, of a builder, and as a flag."""
-  why = (
-    "double=pairs: sums of two float32 are gone, they never ran on a TPU; "
-    "must be one of auto, float64"
-  )
+  why = "double=pairs: must be one of auto, float64"
   method = methods.method_of(name)
   with pytest.raises(OptionError) as error:
     methods.with_keywords(method, {"double": "pairs"})

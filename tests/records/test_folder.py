@@ -7,6 +7,7 @@ import re
 import pytest
 
 from fedjax_alg import files
+from fedjax_alg.errors import OptionError
 from fedjax_alg.records import folder as run_files
 
 pytestmark = pytest.mark.fast
@@ -87,28 +88,88 @@ def test_whose_config_it_is(tmp_path, text, ours):
   assert run_files.is_run(tmp_path) == ours
 
 
-def test_whole(folder):
-  summary = dict.fromkeys(("final", "best", "cost", "timing", "hashes"), {})
-  summary["files"] = run_files.hashes(folder)
+@pytest.fixture(name="sealed")
+def _sealed(folder):
+  """The same; config.json has its hash, as a run writes it."""
+  config = folder / "config.json"
+  config.write_text(json.dumps(run_files.seal({"identity": "0"})), encoding="utf-8")
+  return folder
+
+
+#: Entries that every summary.json has.
+ENTRIES = dict.fromkeys(("final", "best", "cost", "timing", "hashes"), {})
+
+
+def test_whole(sealed):
+  summary = run_files.with_hashes(sealed, ENTRIES)
   assert set(summary["files"]) == set(run_files.FILES) - {
     "summary.json",
     "config.json",
     "flags.txt",
+    "end.txt",
     "partition.png",
     "curves.png",
     "curves.pdf",
   }
-  assert run_files.is_complete(folder, summary)
-  (folder / "clients.csv").write_text("{} ", encoding="utf-8")
-  assert not run_files.is_complete(folder, summary)
-  summary["files"]["clients.csv"] = files.sha256(folder / "clients.csv")
-  assert run_files.is_complete(folder, summary)
-  (folder / "curves.pdf").unlink()
-  assert run_files.is_complete(folder, summary, pictures=False)
+  assert run_files.is_complete(sealed, summary, (run_files.FLAGS, *run_files.PICTURES))
+  (sealed / "clients.csv").write_text("{} ", encoding="utf-8")
+  assert not run_files.is_complete(sealed, summary)
+  summary["files"]["clients.csv"] = files.sha256(sealed / "clients.csv")
+  assert run_files.is_complete(sealed, summary)
+  assert not run_files.is_complete(sealed, summary | {"cost": 3})
+  for entry in (*ENTRIES, "files"):
+    lacking = {name: value for name, value in summary.items() if name != entry}
+    with pytest.raises((KeyError, ValueError), match=entry):
+      run_files.is_complete(sealed, lacking)
+
+
+def test_files_of_a_command_are_wanted_where_it_asks_for_them(sealed):
+  summary = run_files.with_hashes(sealed, ENTRIES)
+  for name in (run_files.FLAGS, *run_files.PICTURES):
+    (sealed / name).write_bytes(b"")
+    assert not run_files.is_complete(sealed, summary, (name,))
+    (sealed / name).unlink()
+    with pytest.raises(FileNotFoundError):
+      run_files.is_complete(sealed, summary, (name,))
+  assert run_files.is_complete(sealed, summary)
+
+
+@pytest.mark.parametrize(
+  "name", ["config.json", "partition.json", "partition.npz", "final.msgpack"]
+)
+def test_files_that_every_run_has_are_wanted_by_all(sealed, name):
+  """Also where summary.json does not list them."""
+  summary = run_files.with_hashes(sealed, ENTRIES)
+  summary["files"].pop(name, None)
+  (sealed / name).unlink()
   with pytest.raises(FileNotFoundError):
-    run_files.is_complete(folder, summary)
-  with pytest.raises(KeyError):
-    run_files.is_complete(folder, json.loads('{"final": {}}'))
+    run_files.is_complete(sealed, summary)
+
+
+def test_a_config_that_was_edited_is_not_whole(sealed):
+  """Neither one with its hash taken out, nor one with a hash of its own."""
+  config = sealed / "config.json"
+  summary = run_files.with_hashes(sealed, ENTRIES)
+  for facts in ({"identity": "0"}, {"identity": "1", "sha256": "0"}):
+    config.write_text(json.dumps(facts), encoding="utf-8")
+    with pytest.raises(OptionError, match="config.json is not as the run wrote it"):
+      run_files.is_complete(sealed, summary)
+  config.write_text(json.dumps(run_files.seal({"identity": "1"})), encoding="utf-8")
+  assert not run_files.is_complete(sealed, summary)
+
+
+def test_why_a_run_ended_is_a_line_that_goes(tmp_path):
+  assert run_files.read_end(tmp_path) == ""
+  run_files.write_end(tmp_path, "diverged in round 3")
+  assert (tmp_path / "end.txt").read_text("utf-8") == "diverged in round 3\n"
+  assert run_files.read_end(tmp_path) == "diverged in round 3"
+  run_files.write_end(tmp_path, "")
+  assert run_files.read_end(tmp_path) == "" and not list(tmp_path.iterdir())
+  run_files.write_end(tmp_path, "")
+  run_files.write_end(tmp_path / "gone", "its folder was removed")
+  assert not (tmp_path / "gone").exists()
+  (tmp_path / "end.txt").write_bytes(b"\xff")
+  assert run_files.read_end(tmp_path) == ""
 
 
 def test_every_file_that_is_listed_is_there_as_it_was(folder):
@@ -131,15 +192,7 @@ def test_every_file_that_is_listed_is_there_as_it_was(folder):
   assert run_files.damage(folder, summary).startswith(
     "encoding.json is not of this run"
   )
-  assert not run_files.damage(folder, {})  # of an earlier version
-
-
-def test_whole_of_an_earlier_version(folder):
-  """It has no hashes, and may have fewer files."""
-  summary = dict.fromkeys(("final", "best", "cost", "timing", "hashes"), {})
-  (folder / "curves.pdf").unlink()
-  assert run_files.is_complete(folder, summary)
-  (folder / "groups.csv").unlink()
-  assert run_files.is_complete(folder, summary)
-  with pytest.raises(FileNotFoundError):
-    run_files.is_complete(folder, summary | {"groups": {}})
+  for lists in ({}, {"files": None}, {"files": []}):
+    with pytest.raises(ValueError):
+      run_files.damage(folder, {"config": summary["config"], **lists})
+  assert run_files.damage(folder, {}).startswith("config.json is not as the run")

@@ -89,7 +89,7 @@ def test_simulated_seconds_add_up(tmp_path):
   original = start_records(tmp_path, log=make_timed_log(2))
   original.add_metrics(records.metric_values({"global": counts(4)}))
   reread = records.Records(tmp_path, SEEDS, COHORT, ())
-  reread.read(2)
+  reread.read(2, original.marks())
   for run in (original, reread):
     run.add_rounds(make_timed_log(1), 2, 1, 1.0)
     rows = evaluate(run, {"global": counts(4)})
@@ -162,9 +162,10 @@ def test_read_gives_back_what_was_written(tmp_path):
   loss = np.array([[0.1, np.nan], [1e-9, 3.0]], np.float32)
   original.add_rounds(aux(2, loss=loss), 0, 2, 1.0)
   original.add_metrics(records.metric_values({"global": counts(4)}))
+  marks = original.marks()
   original.add_rounds(aux(2, loss=loss), 2, 2, 3.0)
   reread = records.Records(tmp_path, SEEDS, COHORT, ("loss",))
-  reread.read(2)
+  reread.read(2, marks)
   reread.write()
   reread.add_rounds(aux(2, loss=loss), 2, 2, 3.0)
   assert str(reread.tables) == str(original.tables)
@@ -172,7 +173,7 @@ def test_read_gives_back_what_was_written(tmp_path):
   text = (tmp_path / "rounds.csv").read_text().splitlines()
   assert text[1] == ("1,3,10,5,40,20,2,1.5,1.0,nan,nan,nan,nan,0.10000000149011612")
   with pytest.raises(OptionError, match="rounds.csv"):
-    records.Records(tmp_path, SEEDS, COHORT, ("loss",)).read(5)
+    records.Records(tmp_path, SEEDS, COHORT, ("loss",)).read(5, original.marks())
 
 
 def test_bytes_are_those_that_are_given_or_four_a_float(tmp_path):
@@ -205,41 +206,15 @@ def test_a_client_that_sends_nothing_has_received(tmp_path):
   assert 4 * row["total_floats"] == row["total_bytes"]
 
 
-def without_bytes(path):
-  """The table as an earlier version wrote it."""
-  rows = [line.split(",") for line in path.read_text().splitlines()]
-  columns = [i for i, name in enumerate(rows[0]) if "bytes" not in name]
-  path.write_text("".join(",".join(row[i] for i in columns) + "\n" for row in rows))
-
-
-def test_tables_of_earlier_versions_have_four_bytes_a_float(tmp_path):
-  """They are read, and an unfinished run goes on with them."""
-  original = start_records(
-    tmp_path, "loss", log=aux(2, loss=np.ones((2, 2), np.float32))
-  )
-  original.add_metrics(records.metric_values({"global": counts(4)}))
-  files = [original.path("metrics"), original.path("rounds")]
-  texts = [file.read_text() for file in files]
-  for file in files:
-    without_bytes(file)
-  assert "bytes" not in files[0].read_text()
-  for columns in (records.COLUMNS, None):
-    row = records.read_rows(files[0], columns)[0]
-    assert (row["bytes_down"], row["bytes_up"], row["total_bytes"]) == (
-      40,
-      20,
-      4 * 2 * COHORT * 15,
-    )
-  reread = records.Records(tmp_path, SEEDS, COHORT, ("loss",))
-  reread.read(2)
-  reread.write()
-  assert [file.read_text() for file in files] == texts
-  last = evaluate(reread, {"global": counts(5)})[0]
-  assert last["total_bytes"] == 4 * 2 * COHORT * 15
-  without_bytes(files[0])
-  files[0].write_text(files[0].read_text().replace("exchanges", "other"))
-  with pytest.raises(OptionError, match="of another version"):
-    records.read_rows(files[0])
+@pytest.mark.parametrize("name", ["exchanges", "bytes_up", "total_bytes", "seed"])
+def test_a_table_of_other_columns_is_refused(tmp_path, name):
+  run = start_records(tmp_path, log=aux(1))
+  evaluate(run, {"global": counts(4)})
+  path = run.path("metrics")
+  assert len(records.read_rows(path)) == 2
+  path.write_text(path.read_text().replace(name, "other", 1))
+  with pytest.raises(OptionError, match="metrics.csv: .* of another version"):
+    records.read_rows(path)
 
 
 def test_a_table_has_the_metrics_of_the_task(tmp_path):
@@ -258,27 +233,28 @@ def test_a_table_has_the_metrics_of_the_task(tmp_path):
     results.summarize_rows(rows, (0.3,), metrics)["rounds_to"]["0.30"]["values"]
   ) == [1, None]
   reread = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
-  reread.read(1)
+  reread.read(1, original.marks())
   with pytest.raises(OptionError, match="of another version"):
-    records.Records(tmp_path, SEEDS, COHORT, ()).read(1)
+    records.Records(tmp_path, SEEDS, COHORT, ()).read(1, original.marks())
 
 
 def test_groups_are_a_table_of_their_own(tmp_path):
   """Two kinds of clients; seed 4 has put nobody into a group yet."""
   histogram = np.array([[5, 0], [9, 0], [1, 3], [2, 2]])
   membership = np.array([[0, 0, 2, -1], [-1] * 4])
-  original = start_records(tmp_path, num_groups=3)
+  original, marks = start_records(tmp_path, num_groups=3), []
   for start in (0, 2):
     original.add_rounds(aux(2), start, 2, 1.0)
     original.add_metrics(records.metric_values({"global": counts(4)}))
     original.add_groups(membership, histogram)
+    marks.append(original.marks())
   first, second = original.tables["groups"][:2]
   assert list(first.values()) == [2, 3, 3, 2, 2, 0, 1, 1.0, 1.0]
   assert str(list(second.values())) == "[2, 4, 0, 0, 0, 0, 0, nan, nan]"
   reread = records.Records(tmp_path, SEEDS, COHORT, (), 3)
-  reread.read(4)
+  reread.read(4, marks[1])
   assert str(reread.tables) == str(original.tables)
-  reread.read(2)
+  reread.read(2, marks[0])
   assert len(reread.tables["groups"]) == 2
   summary = results.groups(original.tables["groups"], 3)
   assert summary["sizes"] == [[2, 0, 1], [0, 0, 0]]
@@ -322,7 +298,7 @@ def test_marks_are_those_of_the_files(run):
   for name in marks:  # rows after the checkpoint
     with open(run.path(name), "ab") as file:
       file.write(b"4,3,glob")
-  reread.read(3, marks=marks)
+  reread.read(3, marks)
   assert reread.marks() == marks
   reread.write()
   assert {name: files.sha256(reread.path(name)) for name in marks} == {
@@ -362,13 +338,15 @@ def test_other_tables_are_refused(run, name):
     (b"round", b"\xff", "no table"),
   ],
 )
-def test_tables_without_marks_have_all_rounds(run, old, new, pattern):
-  """Those of a run that an earlier version began."""
+def test_tables_have_all_rounds_whatever_their_marks_say(run, old, new, pattern):
+  """The marks are those of the bytes that were changed."""
   path = run.path("rounds")
-  records.check_tables(run.folder, SEEDS, 3, None)
   path.write_bytes(path.read_bytes().replace(old, new, 1))
+  marks = run.marks()
+  marks["rounds"]["sha256"] = files.sha256(path)
+  assert run.written_marks(run.folder) == marks
   with pytest.raises(OptionError, match=f"rounds.csv: damaged, {pattern}"):
-    records.check_tables(run.folder, SEEDS, 3, None)
+    records.check_tables(run.folder, SEEDS, 3, marks)
 
 
 def test_nothing_is_appended_through_a_link(run, tmp_path):
@@ -387,7 +365,7 @@ def test_nothing_is_appended_through_a_link(run, tmp_path):
 def test_costs_of_other_tables_stand_beside_the_metrics():
   """Uploads add up over the participants of every round, seed by seed."""
   rounds = [
-    {"round": r, "seed": s, "bytes_up": 10 * r + s, "floats_up": 1, **present}
+    {"round": r, "seed": s, "bytes_up": 10 * r + s, **present}
     for r, present in ((1, {}), (2, {"cohort_present": 3}), (3, {}))
     for s in (0, 7)
   ]
@@ -402,8 +380,6 @@ def test_costs_of_other_tables_stand_beside_the_metrics():
     4 * 17 + 3 * 27 + 4 * 37,
   ]
   assert [row["seconds"] for row in joined] == [0.5, 0.5, 2.0, 2.0]
-  earlier = [{k: v for k, v in row.items() if k != "bytes_up"} for row in rounds]
-  assert records.with_costs(rows[:1], earlier, timing, 4)[0]["total_bytes_up"] == 16
 
 
 def test_a_model_without_a_number_is_not_the_best_of_k():

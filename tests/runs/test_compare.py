@@ -11,6 +11,7 @@ from scipy import stats
 
 import fedjax_alg as fa
 from fedjax_alg.data.federation import pair_hash
+from fedjax_alg.records import folder as run_files
 from fedjax_alg.runs import compare as compare_lib
 from fedjax_alg.runs import pictures, styles
 from tests import made_runs
@@ -179,7 +180,7 @@ def test_a_run_without_a_client_is_paired_and_says_so(load, tmp_path):
     )
     summary = json.loads((folder / "summary.json").read_text())
     summary["hashes"]["all_clients"] = pair_hash(hashes | {"partition": partition})
-    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "summary.json").write_text(json.dumps(run_files.seal(summary)))
     both[name] = fa.load_run(folder)
   comparison = fa.compare(both)
   (pair,) = comparison.pairs

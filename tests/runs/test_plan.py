@@ -102,6 +102,10 @@ def test_plans_that_differ_in_numbers_share_a_program(fed):
   assert by_program(plans) == [[0, 2], [1], [3], [4], [5], [6, 7]]
 
 
+#: Arguments of ``run`` that say where it is stored, which no plan has.
+OF_THE_FOLDER = ("out_dir", "overwrite", "allow_other_devices")
+
+
 def test_run_has_the_defaults_of_a_plan():
   run, plan = (
     inspect.signature(function).parameters for function in (fa.run, from_keywords)
@@ -111,7 +115,7 @@ def test_run_has_the_defaults_of_a_plan():
   } == {
     name: parameter.default
     for name, parameter in run.items()
-    if name not in ("callbacks", "keep_best", "options", "out_dir", "resume")
+    if name not in ("callbacks", "keep_best", "options", *OF_THE_FOLDER)
   }
 
 

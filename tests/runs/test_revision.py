@@ -194,13 +194,8 @@ def test_later_layers_are_fitted_again_by_those_who_remain():
 def test_a_resumed_run_forgets_as_the_whole_one(tmp_path):
   """Its sums of layer 1 come from a checkpoint, those of layer 2 from its data."""
   for rounds in (1, 2):
-    fa.run(
-      "fedacnnl",
-      federation(),
-      out_dir=tmp_path / "run",
-      resume=rounds > 1,
-      **NETWORK | {"rounds": rounds},
-    )
+    options = NETWORK | {"rounds": rounds}
+    fa.run("fedacnnl", federation(), out_dir=tmp_path / "run", **options)
   loaded = fa.load_run(tmp_path / "run", federation=federation())
   ours, whole = (fa.forget(r, 4, refit=True) for r in (loaded, fit(network=True)))
   problems.assert_equal(ours._state().states.sums, whole._state().states.sums)

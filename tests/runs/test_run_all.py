@@ -52,14 +52,13 @@ def test_results_are_those_of_single_runs(own_fed):
 
 
 def test_what_belongs_to_every_run(runs, own_fed, tmp_path):
-  fa.run_all(
-    {"a/b": "fedavg", "c": "fedprox"}, own_fed, out_dir=tmp_path, resume=True, rounds=2
-  )
+  methods = {"a/b": "fedavg", "c": "fedprox"}
+  fa.run_all(methods, own_fed, out_dir=tmp_path, overwrite=True, rounds=2)
   assert [of["out_dir"] for of in runs.values()] == [
     str(tmp_path / "a_b"),
     str(tmp_path / "c"),
   ]
-  assert all(of["resume"] and of["rounds"] == 2 for of in runs.values())
+  assert all(of["overwrite"] and of["rounds"] == 2 for of in runs.values())
 
 
 def test_several_partitions(runs, own_fed):

@@ -134,7 +134,7 @@ def describe_panels(
       f"{partitions} partitions." * bool(parts),
       "You can run a panel with these two commands, in this order. Both continue "
       "where they were stopped, and `--part=K/N` divides the second one:",
-      f"```\nfedjax-alg tune --paper={NAME} --data={data} --write\n"
+      f"```\n./launch.sh tune --paper={NAME} --data={data} --write\n"
       f"fedjax-alg {NAME} --figure={figure} --panels=LETTER\n```",
       markdown.table(["letter", "panel", "state"], lines),
       "Cells that stay empty: "

@@ -1,16 +1,16 @@
 """Flags: what is refused, in one line; presets; replay; help."""
 
-import json
 import re
 
 import pytest
 
-from experiments.cli import config, flags, presets, resume
+from experiments.cli import config, flags, presets
 from experiments.cli.config import UsageError, parse_config
 from fedjax_alg import errors, models, registry
 from fedjax_alg.conditions import Range
 from fedjax_alg.data import PARTITIONS
 from fedjax_alg.data.options import DATASETS
+from fedjax_alg.runs import identity
 
 pytestmark = pytest.mark.fast
 
@@ -28,7 +28,7 @@ REFUSED = [
   # How flags are written.
   ("--rounds=many", "--rounds=many: must be a whole number"),
   ("--client_clip=abc", "--client_clip=abc: must be a number"),
-  ("--resume=when", "--resume=when: must be true or"),
+  ("--overwrite=when", "--overwrite=when: must be true or"),
   ("--client_lrr=1", "--client_lrr: unknown flag, did you mean 'client_lr'? & --help"),
   ("--lr=1", "--lr: unknown flag, did you mean 'client_lr'? & --help"),
   ("--num_round=1", "--num_round: unknown flag, did you mean 'rounds'? & --help"),
@@ -38,9 +38,10 @@ REFUSED = [
   ("--alpha=0.1", "--alpha: fedavg does not read it & 'dirichlet_alpha'?"),
   ("stray", "'stray'"),
   ("--undefok=nosuch --nosuch=1", "--undefok=nosuch"),
-  ("--resume yes", "'yes': not a flag"),
-  ("--out_dir --resume", "--out_dir: has no value; must be --out_dir=VALUE"),
-  ("--resume --overwrite", "--resume & --overwrite"),
+  ("--overwrite yes", "'yes': not a flag"),
+  ("--out_dir --overwrite", "--out_dir: has no value; must be --out_dir=VALUE"),
+  ("--resume", "--resume: unknown flag; the same command again & --out_dir & --help"),
+  ("--resume=true", "--resume: unknown flag; the same command again"),
   ("--out_dir=", "--out_dir=: empty"),
   ("--out_dir=a\0b", r"--out_dir=a\x00b: must be printable"),
   ("--out_dir=a\nb", "--out_dir=a b: must be printable text"),
@@ -208,7 +209,7 @@ def test_without_an_algorithm_one_is_asked_for():
 def test_a_value_may_be_a_word_of_its_own():
   assert (
     parse_config(
-      "--algorithm fedavg --client_lr 1e-2 --resume --rounds 3".split()
+      "--algorithm fedavg --client_lr 1e-2 --overwrite --rounds 3".split()
     ).run.rounds
     == 3
   )
@@ -358,14 +359,14 @@ def test_flags_replay_to_the_same_identity_and_others_to_another(
   first, file = parse_config(words), tmp_path / "flags.txt"
   file.write_text("\n".join(first.flag_lines()) + "\n", encoding="utf-8")
   replay = parse_config([f"--flagfile={file}"])
-  assert replay == first and replay.identity() == first.identity()
+  assert replay == first and replay.identity == first.identity
   file.write_text(file.read_text("utf-8") + "  --rounds=17 \n", "utf-8")
   longer = parse_config([f"--flagfile={file}"])
-  assert longer.run.rounds == 17 and longer.identity() == first.identity()
+  assert longer.run.rounds == 17 and longer.identity == first.identity
   for same in ("--out_dir=x", "--tensorboard"):
-    assert parse_config([*words, same]).identity() == first.identity()
-  identities = {parse_config([*words, flag]).identity() for flag in others}
-  assert len(identities - {first.identity()}) == len(others)
+    assert parse_config([*words, same]).identity == first.identity
+  identities = {parse_config([*words, flag]).identity for flag in others}
+  assert len(identities - {first.identity}) == len(others)
 
 
 def test_a_part_of_a_preset_can_be_switched_off(tmp_path):
@@ -413,72 +414,30 @@ def test_all_values_of_a_list_that_is_given_in_parts_count(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "words, identity",
+  "words, digest",
   [
-    (
-      "--algorithm=fedavg",
-      "a7529411daa769d8f06606fe8c8fe1cab3f000dc3df870feb02d77d7c3b687c6",
-    ),
-    ("--algorithm=fedgroup --num_groups=3", "f30acbe8b0cd386c"),
-    ("--client_update=scaffold --server=adam", "3086c027050b373a"),
-    ("--algorithm=fedavg --dataset=sent140 --model=lstm", "ca91a9a018d49040"),
-  ],
-)
-def test_identity_is_that_of_version_0_2(words, identity):
-  """What came later is not in it at its default, and is in it otherwise."""
-  assert parse_config(words.split()).identity().startswith(identity)
-  newer = parse_config([*words.split(), "--client_clip=1"])
-  assert not newer.identity().startswith(identity)
-
-
-@pytest.mark.parametrize(
-  "words, identity",
-  [
+    ("fedavg", "586bf7cc0a05"),
+    ("fedgroup --num_groups=3", "11eb66bb4fc3"),
+    ("fedavg --dataset=sent140 --model=lstm", "01e20e209fc0"),
     (
       "fedavg --compress_up=topk:0.3 --attack=sign_flip --attackers=0.3",
-      "18cff045f1ad",
+      "3b2a041d89cc",
     ),
-    ("ga_fsvrg --num_models=3 --aggregator=median", "4342074f5713"),
-    ("composed --private=fixed --clip_norm=0.5", "3f425319d353"),
-    ("feddyn --attack=label_flip", "f46fc95e6244"),
+    ("ga_fsvrg --num_models=3 --aggregator=median", "c7693d0d79a1"),
+    ("composed --client_update=scaffold --server=adam", "89b808083462"),
   ],
 )
-def test_identity_is_that_of_options_among_hyper_parameters(words, identity):
-  """As the options of the exchange were when runs of version 0.3 were saved."""
-  settings = parse_config([*f"--algorithm={words}".split(), "--dataset=digits"])
-  assert settings.identity().startswith(identity)
+def test_the_identity_of_a_run_stays_what_it_is(words, digest):
+  """With another one, no run that was begun would go on, and no figure find its runs.
 
-
-def test_a_folder_of_version_0_2_is_resumed(tmp_path):
-  """Its config.json does not have the options that came later."""
-  parsed = parse_config(["--algorithm=fedavg"])
-  later = {name for name, field in parsed.fields.items() if field.metadata["later"]}
-  assert {"client_optimizer", "stop_at"} <= later and "client_lr" not in later
-  facts = {
-    part: {k: v for k, v in values.items() if k not in later}
-    for part, values in (("flags", parsed.values), ("hparams", parsed.hparams))
-  }
-
-  def check(settings, **extra):
-    (tmp_path / "config.json").write_text(
-      json.dumps({"identity": settings.identity()} | facts | extra)
-    )
-    resume.check_same(tmp_path, settings)
-
-  check(parsed)
-  with pytest.raises(
-    UsageError, match=("^--client_optimizer=adam: the run in .* has sgd; resume with")
-  ):
-    resume.check_same(
-      tmp_path, parse_config(["--algorithm=fedavg", "--client_optimizer=adam"])
-    )
-  # The cohorts of very many clients were drawn in another way.
-  check(parsed, plan={"clients": 20_000})
-  check(
-    parse_config(["--algorithm=fedavg", "--newcomers_at=2:3"]), plan={"clients": 20_001}
-  )
-  with pytest.raises(UsageError, match="of an earlier version, which"):
-    check(parsed, plan={"clients": 20_001})
+  Options at their defaults are not in it.
+  """
+  settings = parse_config(f"--algorithm={words}".split())
+  assert settings.identity[:12] == digest
+  values = settings.hparams | settings.values
+  defaults = [f"--{name}={values[name]}" for name in ("client_lr", "l2")]
+  assert parse_config([*settings.flag_lines(), *defaults]).identity == settings.identity
+  assert settings.override(client_lr=7).identity != settings.identity
 
 
 @pytest.mark.parametrize(
@@ -489,7 +448,7 @@ def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path, flag):
   for text in ("0.5\n" * 100, "0.5\n" * 99 + "1\n", "0.5\n" * 100):
     path.write_text(text, encoding="utf-8")
     identities.append(
-      parse_config(["--algorithm=fedavg", *f"{flag}={path}".split()]).identity()
+      parse_config(["--algorithm=fedavg", *f"{flag}={path}".split()]).identity
     )
   assert identities[0] == identities[2] != identities[1]
 
@@ -522,7 +481,7 @@ def test_conditions_name_options_and_values_that_exist():
       names = {value for value in clause.values if not isinstance(value, Range)}
       if choices.get(clause.name):
         assert names <= choices[clause.name], field.name
-  assert set(flags.NEUTRAL) <= set(run_fields)
+  assert identity.NEUTRAL <= set(run_fields)
   assert not set(run_fields) & set(flags.hyper_fields())
 
 

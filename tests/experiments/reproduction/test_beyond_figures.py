@@ -29,6 +29,7 @@ from experiments.reproduction.beyond import bytes as fewer_bytes
 from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.hparams import ordered_values
 from fedjax_alg.records import accounting
+from fedjax_alg.records import folder as run_files
 from tests.experiments import shown
 
 
@@ -252,7 +253,7 @@ def test_a_line_plays_its_cell_again(cells):
   line = next(word for word in text.split("`") if word.startswith("fedjax"))
   replay = config.parse_config(line.replace("=P", "=4").split()[2:])
   part = cell.on(9)[4]
-  assert replay.identity() == part.config.identity()
+  assert replay.identity == part.config.identity
 
 
 @pytest.fixture(scope="module", name="map_cells")
@@ -343,11 +344,13 @@ def test_gains_of_the_map_are_paired_by_partition(map_cells):
 def test_the_map_shows_no_cell_before_its_last_partition(map_cells, monkeypatch):
   """A mean of eight partitions beside means of nine would not be paired."""
   cells = [c for c in map_cells if c.panel_title == "digits, rotated images"]
-  late = next(c for c in cells if c.label == "IFCA").on(9)[8].config.identity()
+  late = next(c for c in cells if c.label == "IFCA").on(9)[8].config.identity
   monkeypatch.setattr(
-    suite.resume,
+    suite.store,
     "is_finished",
-    lambda folder, config, pictures: config.identity() != late and not pictures,
+    lambda config, folder, further: (
+      config.identity != late and further == (run_files.FLAGS,)
+    ),
   )
   shown_cells = suite.select_finished(cells, pathlib.Path("out"), 9)
   assert {c.label for c in cells} - {c.label for c in shown_cells} == {"IFCA"}

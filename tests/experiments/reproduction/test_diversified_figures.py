@@ -20,10 +20,10 @@ def test_one_reading_is_changed_at_a_time():
   }
   plain = {k: cells["d", f"{k}-FSVRG"].config for k in ("MA", "GA")}
   assert {
-    cell.config.identity()
+    cell.config.identity
     for cell in shown.cells("diversified", "fig5")
     if (cell.panel, cell.protocol) == ("d", suite.STATED)
-  } == {config.identity() for config in plain.values()}
+  } == {config.identity for config in plain.values()}
   for (panel, label), cell in cells.items():
     if panel != "d" or ", " not in label:
       continue

@@ -5,9 +5,9 @@ import types
 import pytest
 
 from experiments import beyond
-from experiments.cli import config, resume
+from experiments.cli import config
 from experiments.reproduction import durations
-from fedjax_alg.runs import dry_run
+from fedjax_alg.runs import dry_run, store
 
 #: Seconds of a run that is estimated, and of one that is finished.
 ESTIMATE, TOOK = 7200.0, 1800.0
@@ -21,9 +21,9 @@ def fixture_known_runs(monkeypatch):
     dry_run, "estimate", lambda run: types.SimpleNamespace(seconds=ESTIMATE)
   )
   monkeypatch.setattr(
-    resume,
+    store,
     "is_finished",
-    lambda folder, run, pictures: (
+    lambda run, folder, further: (
       run.algorithm == "fedavgm" and run.values["partition_seed"] % 2 == 0
     ),
   )

@@ -11,6 +11,7 @@ from experiments.cli import presets as presets_lib
 from experiments.drawing import plots
 from experiments.reproduction import central_time, figures, report, suite
 from fedjax_alg import registry
+from fedjax_alg.runs import store
 from tests import made_runs
 from tests.experiments import shown
 from tests.experiments.reproduction import test_verdicts
@@ -343,6 +344,6 @@ def test_cells_are_checked_before_the_first_run(tmp_path, monkeypatch):
   with pytest.raises(AttributeError):  # after it is run
     suite.run_cells([good], tmp_path)
   (run,) = executed
-  assert run.identity() == good.config.identity()
-  assert run.values["out_dir"] == str(shared_runs.run_folder(tmp_path, run))
-  assert run.values["resume"] and not run.values["overwrite"]
+  assert run.identity == good.config.identity
+  assert run.values["out_dir"] == str(store.folder_of(tmp_path, run))
+  assert not run.values["overwrite"]

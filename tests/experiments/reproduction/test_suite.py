@@ -1,10 +1,8 @@
 """What the figures share: their runs and parts of them, panels, timed calls."""
 
 import fcntl
-import json
 import os
 import pathlib
-import shutil
 import time
 import types
 
@@ -12,12 +10,14 @@ import jax.numpy as jnp
 import pytest
 
 from experiments import diversified
-from experiments.cli import shared_runs, sweeps
+from experiments.cli import sweeps, writer
 from experiments.cli.part import Part
 from experiments.reproduction import figures, suite, timing
 from fedjax_alg import files
 from fedjax_alg.records import lock
+from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
+from fedjax_alg.runs import result, status, store
 from tests.experiments import shown
 
 
@@ -80,6 +80,26 @@ def fixture_compiled(monkeypatch):
   return batches
 
 
+def write_finished(folder, config):
+  """Writes the files of a run that a command has finished, without a number."""
+  folder.mkdir(parents=True, exist_ok=True)
+  for name in (
+    *("partition.json", "partition.npz", "final.msgpack"),
+    *writer.added_files(),
+  ):
+    (folder / name).write_text("written", "utf-8")
+  for name, columns in (
+    *(("metrics", records.COLUMNS), ("rounds", records.ROUND_COST)),
+    ("timing", records.TIMING),
+  ):
+    records.write_rows(folder / f"{name}.csv", [], columns)
+  facts = {**config.facts(), "plan": {"cohort_size": 1}}
+  results.write_sealed(folder / "config.json", facts)
+  parts = dict.fromkeys(("final", "best", "timing", "hashes"), {})
+  summary = {"identity": config.identity, "cost": {"rounds": config.run.rounds}}
+  result.write_summary(folder, summary | parts)
+
+
 @pytest.fixture(name="rates")
 def _rates(monkeypatch, compiled):
   """The rates of the runs made, which take no time."""
@@ -91,25 +111,7 @@ def _rates(monkeypatch, compiled):
     assert compiled and programs.prepared == config.hparams["client_lr"]
     rates.append(config.hparams["client_lr"])
     assert (folder / "run.lock").exists()
-    (folder / "summary.json").write_text(
-      json.dumps(
-        {
-          "identity": config.identity(),
-          "cost": {"rounds": 3},
-          "final": {},
-          "best": {},
-          "timing": {},
-          "hashes": {},
-        }
-      ),
-      "utf-8",
-    )
-    (folder / "curves.png").write_text("drawn", "utf-8")
-    facts = {"plan": {"cohort_size": 1}}
-    (folder / "config.json").write_text(json.dumps(facts), "utf-8")
-    records.write_rows(folder / "metrics.csv", [])
-    records.write_rows(folder / "rounds.csv", [])
-    records.write_rows(folder / "timing.csv", [], records.TIMING)
+    write_finished(folder, config)
     return [None], None
 
   monkeypatch.setattr(sweeps.execute, "run_folders", play)
@@ -175,7 +177,7 @@ def test_parts_share_the_runs_out_and_the_whole_reads_them(
 def test_a_run_that_another_process_plays_is_passed_over(
   cells, rates, tmp_path, capsys
 ):
-  folder = shared_runs.run_folder(tmp_path, cells[0].config)
+  folder = store.folder_of(tmp_path, cells[0].config)
   folder.mkdir(parents=True)
   with open(folder / "run.lock", "w", encoding="utf-8") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
@@ -198,7 +200,7 @@ def test_what_others_do_with_a_run_that_is_compiled_ahead(
 ):
   """One that they ran is passed over, one that they have run is read."""
   _, (busy, _), (ended, _) = runs = [
-    (shared_runs.run_folder(tmp_path, cell.config), cell)
+    (store.folder_of(tmp_path, cell.config), cell)
     for cell in (
       cells[0],
       cells[2],
@@ -211,14 +213,9 @@ def test_what_others_do_with_a_run_that_is_compiled_ahead(
 
     def meanwhile(runs_of, *args, **options):
       fcntl.flock(file, fcntl.LOCK_EX)
-      result = play(runs_of, *args, **options)
-      shutil.copytree(runs_of[0].folder, ended)
-      facts = files.read_json(ended / "summary.json") | {
-        "identity": runs[2][1].config.identity()
-      }
-      (ended / "summary.json").write_text(json.dumps(facts))
-      (ended / "config.json").write_text("{}")
-      return result
+      made = play(runs_of, *args, **options)
+      write_finished(ended, runs[2][1].config)
+      return made
 
     monkeypatch.setattr(sweeps.execute, "run_folders", meanwhile)
     with pytest.raises(lock.StillHeld) as error:
@@ -228,7 +225,10 @@ def test_what_others_do_with_a_run_that_is_compiled_ahead(
 
 
 def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
-  """Figures that share a run count it once, and none is written."""
+  """Figures that share a run count it once, and none is written.
+
+  What each needs is noted, for ``status``.
+  """
   runs = []
   monkeypatch.setattr(
     sweeps,
@@ -243,11 +243,11 @@ def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
       == 0
     )
     assert len({name.split(":")[0] for _, name in runs}) > 2
-    quick, every = figures.Request(tmp_path, (), "", quick=True), set()
+    quick, every = figures.Request(tmp_path, (), "", quick=True), {}
     for name in diversified.PAPER.figures:
       figure, *_ = figures._resolve_figure(diversified.PAPER, name, quick)
       every |= {
-        cell.config.identity()
+        cell.config.identity: cell.config
         for cell in figures.cells(diversified.PAPER, figure, quick)
       }
   assert len(runs) == len(every) // 3
@@ -257,4 +257,8 @@ def test_a_part_of_all_figures(monkeypatch, tmp_path, capsys):
   )
   assert diversified.main(["--figure=table1", "--part=1/3"]) == 2
   assert "--part: not read by table1" in capsys.readouterr().err
-  assert not list(tmp_path.iterdir())
+  assert [path.name for path in tmp_path.iterdir()] == [status.PLANNED]
+  planned = files.read_json(tmp_path / status.PLANNED)
+  assert {path for paths in planned.values() for path in paths} == {
+    f"runs/{run.algorithm}-{identity[:12]}" for identity, run in every.items()
+  }

@@ -1,0 +1,719 @@
+"""Runs in folders: one folder for each, and one way to begin, go on and finish.
+
+``fa.run(..., out_dir=)``, ``fa.sweep(..., out_dir=)`` and all commands store their
+runs here. To ask for a run again is to go on with it: a finished one is read, an
+interrupted one continues from its last checkpoint, to the same bits. config.json
+says what the run is. It is compared with what is asked for before anything is
+loaded (``hold_run``), and the data, the machine and the caller's own objects as soon as
+they are known (``check_prepared``).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import contextlib
+import json
+import os
+import pathlib
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_alg import files
+from fedjax_alg.data.federation import Federation
+from fedjax_alg.engine import checkpoint, processes
+from fedjax_alg.errors import OptionError, RunError, RunFolderError, reason
+from fedjax_alg.records import folder as run_files
+from fedjax_alg.records import lock, tables
+from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records.tables import Records
+from fedjax_alg.runs import identity, queue
+from fedjax_alg.runs import play as play_lib
+from fedjax_alg.runs import result as result_lib
+from fedjax_alg.runs.plan import Plan, by_program, warn, warn_caller
+from fedjax_alg.runs.play import Step
+from fedjax_alg.runs.prepare import Prepared
+from fedjax_alg.runs.programs import Programs
+from fedjax_alg.runs.result import RunResult
+from fedjax_alg.runs.sinks import Sink
+from fedjax_alg.runs.stopping import ALL_ROUNDS
+from fedjax_alg.typing import Facts, PyTree
+
+#: Files that may be there before a run is: it has just been started, or was
+#: killed then.
+_BEFORE = (lock.NAME, "config.json.partial")
+
+_ELSE = "give what the run has, another folder, or `overwrite` to start over"
+
+#: The states are saved after every evaluation. If saving takes longer than
+#: ``_SLOW_SAVE`` seconds, as with large tables of all clients' models, the next save
+#: waits until ``_SAVE_SPARING`` times that duration has passed.
+_SLOW_SAVE, _SAVE_SPARING = 0.1, 20.0
+
+
+class HeldRun(NamedTuple):
+  """A run whose folder this process holds."""
+
+  plan: Plan
+  folder: pathlib.Path
+  begun: bool  #: whether the folder has it already
+
+
+def folder_of(root: pathlib.Path, plan: Plan) -> pathlib.Path:
+  """Names the folder of a run in a store whose runs are found by what they are.
+
+  Args:
+    root: the folder of the store.
+    plan: the run.
+
+  Returns:
+    ROOT/runs/ALGORITHM-HASH, the hash of all that decides the run's numbers.
+  """
+  return root / "runs" / f"{plan.method.name}-{plan.identity[:12]}"
+
+
+@contextlib.contextmanager
+def hold_run(
+  plan: Plan, folder: pathlib.Path, *, overwrite: bool = False
+) -> Iterator[HeldRun]:
+  """Holds the folder of a run, so that no other process runs it.
+
+  Nothing is written but the lock. With ``overwrite`` the run in the folder stays
+  until the new one starts. All processes must call this.
+
+  Args:
+    plan: the run.
+    folder: its folder, which need not exist.
+    overwrite: whether the run in the folder is to be replaced.
+
+  Yields:
+    The run, and whether it was begun there.
+
+  Raises:
+    RunFolderError: the folder holds another run or something else, or cannot be
+      written; the line names the first option that differs.
+    HeldError: another process runs it.
+  """
+  with contextlib.ExitStack() as stack:
+    begun = processes.agree(lambda: _take(stack, plan, folder, overwrite))
+    yield HeldRun(plan, folder, begun)
+
+
+def _take(
+  stack: contextlib.ExitStack, plan: Plan, folder: pathlib.Path, overwrite: bool
+) -> bool:
+  """Takes the lock of a folder; returns whether the run was begun in it."""
+  if folder.exists() and not folder.is_dir():
+    raise RunFolderError(f"`out_dir`={folder}: is a file")
+  link = run_files.find_link(folder)
+  if link is not None:
+    raise RunFolderError(
+      f"`out_dir`={folder}: {link.relative_to(folder)} is a link to another "
+      "place, through which nothing is written or removed; remove it"
+    )
+  parent = folder
+  while not parent.exists():
+    parent = parent.parent
+  if not os.access(parent, os.W_OK | os.X_OK) or not parent.is_dir():
+    raise RunFolderError(f"`out_dir`={folder}: cannot be written")
+  stack.enter_context(lock.hold(folder))
+  if not any(path.name not in _BEFORE for path in folder.iterdir()):
+    return False
+  if not run_files.is_run(folder):
+    why = "no config.json of a run"
+    if (folder / "config.json").is_file():
+      why = "config.json is damaged, or not a run's"
+    raise RunFolderError(f"`out_dir`={folder}: holds files of something else ({why})")
+  if overwrite:
+    return False
+  check_begun(plan, folder)
+  return True
+
+
+def check_begun(plan: Plan, folder: pathlib.Path) -> None:
+  """Refuses to go on with what is in a folder, unless it is the run.
+
+  Args:
+    plan: the run.
+    folder: a folder that holds a run.
+
+  Raises:
+    RunFolderError: it is another run, has run more rounds, or its files are damaged.
+  """
+  saved = run_files.read_sealed(folder, "config.json")
+  if saved["identity"] is None:
+    raise RunFolderError(f"`out_dir`={folder}: clients have left this run; it is over")
+  change = identity.find_change(saved, plan.facts())
+  if change:
+    raise RunFolderError(f"`out_dir`={folder}: {change}; {_ELSE}")
+  checkpoints = folder / run_files.CHECKPOINTS
+  done, rounds = checkpoint.newest_round(checkpoints) or 0, plan.run.rounds
+  assert rounds is not None
+  if done > rounds:
+    raise RunFolderError(
+      f"`rounds`={rounds}: the run in {folder} has {done} already; give at least "
+      f"`rounds`={done}, another folder, or `overwrite` to start over"
+    )
+  try:
+    _check_tables(folder, checkpoints, plan.seeds)
+  except OptionError as error:
+    raise RunFolderError(error.text) from error
+
+
+def _check_tables(
+  folder: pathlib.Path, checkpoints: pathlib.Path, seeds: Sequence[int]
+) -> None:
+  """Checks that the tables are those of the newest checkpoint.
+
+  Raises:
+    OptionError: they are not, or there is no checkpoint where one was.
+  """
+  header = next(checkpoint.headers(checkpoints), None)  # the newest that is whole
+  if header is not None:
+    tables.check_tables(folder, seeds, header["round"], header["tables"])
+  elif not checkpoint.checkpoint_paths(checkpoints):  # else ``restore_states`` says so
+    rows = tables.last_round(folder)
+    if rows and (not checkpoints.is_dir() or (folder / "summary.json").exists()):
+      raise OptionError(
+        f"{checkpoints}: is gone, but the tables have {rows} rounds; restore it, or "
+        "give another folder or `overwrite`"
+      )
+
+
+def is_finished(plan: Plan, folder: pathlib.Path, further: Sequence[str] = ()) -> bool:
+  """Whether a folder holds a run with all its rounds, or one that ended early.
+
+  All its files must be there and whole, see ``folder.is_complete``. If they are, the
+  lock of a process that was killed is removed.
+
+  Args:
+    plan: the run.
+    folder: the folder.
+    further: files that a command adds, which must be there, too.
+  """
+  try:
+    summary = run_files.read_facts(folder, "summary.json")
+    done, total = summary["cost"]["rounds"], plan.run.rounds
+    complete = (
+      summary["identity"] == plan.identity
+      and (
+        done == total
+        or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS and done < total)
+      )
+      and run_files.is_complete(folder, summary, further)
+    )
+  except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    return False
+  if complete:
+    lock.remove_stale_lock(folder)
+  return complete
+
+
+def check_prepared(
+  run: HeldRun, prepared: Prepared, *, other_devices: bool = False
+) -> None:
+  """Refuses to go on where a run would not give the bits that it would have given.
+
+  Args:
+    run: the run.
+    prepared: what is to be run.
+    other_devices: whether it may go on on another machine.
+
+  Raises:
+    RunFolderError: the data, the machine, an object of the caller's or the frozen
+      parameters are others than those that it was begun with.
+  """
+  if run.begun:
+    processes.agree(lambda: _check_prepared(run.folder, prepared, other_devices))
+
+
+def _check_prepared(
+  folder: pathlib.Path, prepared: Prepared, other_devices: bool
+) -> None:
+  saved = run_files.read_sealed(folder, "config.json")
+  change = identity.find_other(saved, identity.hash_objects(prepared))
+  if change:
+    raise RunFolderError(
+      f"`out_dir`={folder}: {change} than the one that this run was begun with; {_ELSE}"
+    )
+  frozen = prepared.plan.get("frozen_sha256")
+  if saved["plan"].get("frozen_sha256") != frozen:
+    raise RunFolderError(
+      f"`out_dir`={folder}: has other frozen parameters than the model now; {_ELSE}"
+    )
+  checkpoints = checkpoint.checkpoint_paths(folder / run_files.CHECKPOINTS)
+  if not checkpoints and not (folder / "summary.json").is_file():
+    return  # it starts again, with these data and here
+  _check_data(folder, prepared.federation)
+  last = saved.get("resumed_on", [saved["machine"]])[-1]
+  here = json.loads(json.dumps(result_lib.machine(prepared)))
+  differ = [
+    f"{name} {last.get(name)}, here {value}"
+    for name, value in here.items()
+    if last.get(name) != value
+  ]
+  if differ and not other_devices:
+    raise RunFolderError(
+      f"`out_dir`={folder}: was run with {'; '.join(differ)}, so the last bits may "
+      "differ; `allow_other_devices` goes on anyway"
+    )
+
+
+def _check_data(folder: pathlib.Path, federation: Federation) -> None:
+  """Refuses other data than those that a run was begun with.
+
+  Raises:
+    RunFolderError: they are others, or it is not known any more.
+  """
+  try:
+    saved = files.read_json(folder / "partition.json")
+    hashes = {"data": saved["data_hash"], "partition": saved["hash"]}
+  except (OSError, ValueError, LookupError) as error:
+    try:  # of a finished run the summary says it, too
+      hashes = run_files.read_facts(folder, "summary.json")["hashes"]
+    except (OSError, ValueError, LookupError):
+      raise RunFolderError(
+        f"`out_dir`={folder}: partition.json, which says on what data the run was "
+        f"begun, is missing or damaged ({reason(error)}); restore it, or give another "
+        "folder"
+      ) from error
+  for name in ("data", "partition"):
+    if hashes[name] != federation.hashes[name]:
+      raise RunFolderError(
+        f"`out_dir`={folder}: its {name} changed after it was begun; restore the "
+        "files, or give another folder"
+      )
+
+
+def by_round(runs: Sequence[HeldRun]) -> list[list[HeldRun]]:
+  """Splits settings of one program by the round that they go on from.
+
+  They differ where parts of a sweep were stopped, or where one has diverged.
+
+  Args:
+    runs: the settings.
+  """
+  rounds: dict[int | None, list[HeldRun]] = {}
+  for run in runs:
+    checkpoints = run.folder / run_files.CHECKPOINTS
+    done = checkpoint.newest_round(checkpoints) if run.begun else None
+    rounds.setdefault(done, []).append(run)
+  return list(rounds.values())
+
+
+def restore_states(
+  runs: Sequence[HeldRun], programs: Programs
+) -> tuple[list[Records], Any, int]:
+  """Finds where the settings of a program go on from.
+
+  Args:
+    runs: the settings.
+    programs: their programs.
+
+  Returns:
+    The tables of each setting; the states of all, if all have a whole checkpoint
+    of the same round, else None; and that round, else 0.
+
+  Raises:
+    RunFolderError: a checkpoint or a table is damaged.
+  """
+  folders = [run.folder for run in runs]
+  records = play_lib.new_records(programs, folders)
+  if not all(run.begun for run in runs):
+    return records, None, 0
+  shapes = programs.shapes
+  if len(runs) > 1:
+    num = len(programs.prepared.seeds)
+    shapes = jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct((num, *leaf.shape[1:]), leaf.dtype), shapes
+    )
+  states, rounds = zip(
+    *(_restore(run, shapes, table) for run, table in zip(runs, records))
+  )
+  if rounds[0] != processes.agree(lambda: rounds[0]):
+    raise RunError(
+      f"{folders[0]}: this process does not find the checkpoint of process 0; all "
+      "must see one folder"
+    )
+  if len(set(rounds)) > 1 or any(of is None for of in states):
+    again = " of one round of all settings" if len(runs) > 1 else ""
+    warn_caller(
+      [f"{folders[0]}: starts again at round 0, there is no whole checkpoint{again}"]
+    )
+    return play_lib.new_records(programs, folders), None, 0
+  all_states = (
+    states[0]
+    if len(runs) == 1
+    else jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
+  )
+  return records, programs.place(all_states), rounds[0]
+
+
+def _restore(run: HeldRun, shapes: object, records: Records) -> tuple[Any, int]:
+  """Loads the last whole checkpoint, and reads ``records`` up to its round.
+
+  Args:
+    run: the run.
+    shapes: the shapes of its states.
+    records: the empty tables to fill.
+
+  Returns:
+    The states as NumPy arrays, or None without a checkpoint, and the number of
+    rounds that were run to reach them.
+  """
+  checkpoints = run.folder / run_files.CHECKPOINTS
+  if not checkpoint.checkpoint_paths(checkpoints):
+    return None, 0
+  try:
+    states, header, damaged = checkpoint.load_latest(checkpoints, shapes)
+    if header["identity"] != run.plan.identity:
+      raise RunFolderError(
+        f"{checkpoints}: is of another run than config.json beside it; restore it"
+      )
+    records.read(header["round"], header["tables"], header.get("unfinished_s", 0.0))
+  except (checkpoint.CheckpointError, OptionError) as error:
+    raise RunFolderError(str(error)) from error
+  warn_caller(damaged)
+  return states, header["round"]
+
+
+class FolderWriter:
+  """Writes the folder of one run, or of one setting of a program.
+
+  A command adds files of its own (``add_at_start``, ``add_at_end``).
+  """
+
+  def __init__(self, run: HeldRun, programs: Programs, records: Records, index: int):
+    """Makes the writer, which writes nothing yet.
+
+    Args:
+      run: the run.
+      programs: the programs that compute it.
+      records: its tables.
+      index: its index among the settings of ``programs``.
+    """
+    self.run, self.records, self.programs = run, records, programs
+    self._index, prepared = index, programs.prepared
+    facts = result_lib.make_facts(prepared, index) | {"compile_s": programs.compile_s}
+    self._facts = identity.with_objects(facts, identity.hash_objects(prepared))
+    self.checkpoint_round = 0  #: the round of the last checkpoint
+
+  def add_at_start(self) -> None:
+    """Writes files of a command, after config.json."""
+
+  def add_at_end(self) -> None:
+    """Writes files of a command, before summary.json."""
+
+  def start(self, done: int) -> None:
+    """Writes the files that describe the run, and its tables so far.
+
+    What an earlier run left is removed, unless its states are gone on from.
+
+    Args:
+      done: the rounds that were run before.
+    """
+    self.checkpoint_round = done
+    if not processes.lead():
+      self.records.folder = None
+    processes.agree(self._write_start)
+
+  def _write_start(self) -> None:
+    folder = self.run.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    if self.checkpoint_round:
+      checkpoint.tidy(folder / run_files.CHECKPOINTS)
+      self._note_machine()
+      # The tables are about to have more rows than it knows of.
+      (folder / "summary.json").unlink(missing_ok=True)
+    else:
+      run_files.remove(folder)
+    # First: it tells that the folder is a run, should the process be killed.
+    summary_lib.write_sealed(folder / "config.json", self._facts)
+    summary_lib.write_partition(folder, self.programs.prepared.federation)
+    run_files.write_end(folder, "")
+    self.add_at_start()
+    self.records.write()
+    # An existing folder shows that no checkpoint was deleted.
+    (folder / run_files.CHECKPOINTS).mkdir(exist_ok=True)
+
+  def _note_machine(self) -> None:
+    """Keeps in config.json where the rounds so far were run."""
+    saved = run_files.read_facts(self.run.folder, "config.json")
+    on, current = saved.get("resumed_on", []), self._facts["machine"]
+    last = on[-1] if on else saved["machine"]
+    if any(last.get(name) != value for name, value in current.items()):
+      on = [*on, {"round": self.checkpoint_round, **current}]
+    self._facts["machine"] = saved["machine"]
+    if on:
+      self._facts["resumed_on"] = on
+
+  def _states_of(self, states: PyTree) -> PyTree:
+    """The part of a program's states that belongs to this run."""
+    prepared = self.programs.prepared
+    if len(prepared.settings) == 1:
+      return states
+    rows = result_lib.rows_of(prepared, self._index)
+    return jax.tree.map(lambda leaf: leaf[rows], states)
+
+  def save(self, states: object, done: int) -> None:
+    """Saves a checkpoint.
+
+    Args:
+      states: the states of the program.
+      done: rounds run to reach them.
+    """
+    checkpoint.save(
+      self.run.folder / run_files.CHECKPOINTS,
+      self._states_of(states),
+      done,
+      processes.agree(self._sync_tables),
+    )
+    self.checkpoint_round = done
+
+  def _sync_tables(self) -> dict[str, Any]:
+    """Syncs the tables to disk; returns what a checkpoint records of them."""
+    header: dict[str, Any] = {"identity": self._facts["identity"]}
+    if self.records.unfinished_s:  # a checkpoint between two evaluations
+      header["unfinished_s"] = self.records.unfinished_s
+    self.records.sync()
+    return header | {"tables": self.records.marks()}
+
+  def finish(self, last: Step) -> dict[str, Any]:
+    """Writes the results after the last round; returns the summary.
+
+    Args:
+      last: the step at which the run ended.
+    """
+    states = self._states_of(last.states)
+    final_state = _common_hash(states)
+    live = result_lib.Live(self.programs.prepared, states, self._index)
+    final = result_lib.make_final(live, last)
+    return processes.agree(lambda: self._write_results(final, final_state))
+
+  def _write_results(self, final: Facts, final_state: str) -> dict[str, Any]:
+    prepared = self.programs.prepared
+    result_lib.write_final(self.run.folder, final, prepared.seeds)
+    self.add_at_end()
+    summary = result_lib.make_summary(self.records, prepared, final_state, self._facts)
+    if "resumed_on" in self._facts:
+      summary["resumed_on"] = self._facts["resumed_on"]
+    # Last: it tells that all files are whole.
+    return result_lib.write_summary(self.run.folder, summary)
+
+
+def _common_hash(states: object) -> str:
+  """The hash of the final states, of which all processes have the same bits.
+
+  They compute the server's part each on its own, and other machines may round
+  otherwise.
+
+  Raises:
+    RunError: they have not.
+  """
+  local_hash = checkpoint.state_hash(states)
+  if local_hash != processes.agree(lambda: local_hash):
+    raise RunError(
+      "this process has another final state than process 0; start "
+      "all processes on machines of one kind"
+    )
+  return local_hash
+
+
+class Folders(Sink):
+  """Writes the folder of each setting of a program.
+
+  Attributes:
+    summaries: summary.json of each setting; None until it is finished.
+  """
+
+  def __init__(self, runs: Sequence[HeldRun], every_s: float = 0.0):
+    """Makes the sink of the settings of a program.
+
+    Args:
+      runs: the settings.
+      every_s: seconds between two checkpoints; 0 saves at every evaluation, and
+        less often where saving is slow.
+    """
+    self._runs, self._every_s = runs, every_s
+    self.summaries: list[dict[str, Any] | None] = [None] * len(runs)
+    self._writers: dict[int, FolderWriter] = {}  #: those that have not ended
+
+  def make_writer(
+    self, run: HeldRun, programs: Programs, records: Records, index: int
+  ) -> FolderWriter:
+    """Makes the writer of a setting; see ``FolderWriter``."""
+    return FolderWriter(run, programs, records, index)
+
+  def start(
+    self,
+    programs: Programs,
+    records: Sequence[Records],
+    names: Sequence[str],
+    done: int,
+  ) -> None:
+    self._num_seeds = len(programs.prepared.seeds)
+    self._writers = {
+      index: self.make_writer(run, programs, table, index)
+      for index, (run, table) in enumerate(zip(self._runs, records))
+    }
+    for writer in self._writers.values():
+      writer.start(done)
+    self._next = time.monotonic() + self._every_s
+
+  @property
+  def checkpoint_round(self) -> int:
+    """The last round that was saved."""
+    return max(
+      (writer.checkpoint_round for writer in self._writers.values()), default=0
+    )
+
+  def is_due(self) -> bool:
+    """Whether it is time to save, by the clock of this process."""
+    return time.monotonic() >= self._next
+
+  def alive(self, diverged: Collection[int]) -> list[int]:
+    """The settings without a row that diverged."""
+    gone = {row // self._num_seeds for row in diverged}
+    return [index for index in self._writers if index not in gone]
+
+  def __call__(self, step: Step) -> None:
+    """Saves at an evaluation if it is time."""
+    due = processes.anyone(self.is_due())
+    self.save(
+      step.states,
+      step.round,
+      [
+        index
+        for index in self.alive(step.diverged)
+        if due or step.last or index in step.stopped
+      ],
+    )
+    if step.last and processes.lead():
+      for index in self._writers.keys() - set(self.alive(step.diverged)):
+        at = queue.divergence(step, index, self._writers[index].programs.prepared)
+        assert at is not None
+        run_files.write_end(self._runs[index].folder, f"diverged in round {at.round}")
+
+  def fail(self, error: BaseException) -> None:
+    if not isinstance(error, Exception) or not processes.lead():
+      return  # the user or a scheduler stops it
+    diverged = "diverged, " * isinstance(error, play_lib.NonFiniteError)
+    for index in self._writers:
+      if run_files.is_run(self._runs[index].folder):  # else it has not begun
+        run_files.write_end(self._runs[index].folder, f"{diverged}{reason(error)}")
+
+  def finish(self, setting: int, step: Step) -> None:
+    self.summaries[setting] = self._writers.pop(setting).finish(step)
+
+  def save(self, states: object, done: int, indices: Sequence[int]) -> None:
+    """Saves a checkpoint of some settings.
+
+    Args:
+      states: the states of the program.
+      done: rounds run to reach them.
+      indices: the settings.
+    """
+    if not indices:
+      return
+    began = time.monotonic()
+    for index in indices:
+      self._writers[index].save(states, done)
+    now = time.monotonic()
+    if self._every_s:
+      self._next = now + self._every_s
+    elif now - began > _SLOW_SAVE:
+      self._next = now + _SAVE_SPARING * (now - began)
+
+
+def own_parts(
+  algorithm: object, federation: Federation, options: Mapping[str, object]
+) -> dict[str, Any]:
+  """Collects what a run in a folder cannot name, for ``load_run`` to read it again.
+
+  Args:
+    algorithm: an argument of ``run``.
+    federation: likewise.
+    options: the other arguments, of which `model` and `init` may have no name.
+  """
+  parts = {"algorithm": algorithm, **{k: options.get(k) for k in ("model", "init")}}
+  return {"federation": federation} | {
+    name: part
+    for name, part in parts.items()
+    if not isinstance(part, (str, os.PathLike))
+  }
+
+
+def run_stored(
+  plans: Sequence[Plan],
+  folders: Sequence[pathlib.Path],
+  *,
+  callbacks: Iterable[Callable[[Step], object]] = (),
+  overwrite: bool = False,
+  other_devices: bool = False,
+  stop: bool = True,
+  parts: Mapping[str, Any] | None = None,
+) -> tuple[list[RunResult | None], int]:
+  """Runs plans of one federation in folders, in as few programs as possible.
+
+  Args:
+    plans: the plans.
+    folders: the folder of each.
+    callbacks: sinks, or functions that are called with every ``Step`` from the first
+      new evaluation on.
+    overwrite: whether runs in the folders are replaced.
+    other_devices: whether runs may go on on another machine.
+    stop: whether a non-finite state ends the run; see ``play.run_steps``.
+    parts: the caller's own parts, keywords of ``load_run``.
+
+  Returns:
+    The result of each plan, None for one that diverged, of a finished run the one in
+    its folder; and the number of programs.
+
+  Raises:
+    RunFolderError, HeldError: see ``hold_run`` and ``check_prepared``.
+    OptionError, DataError: a plan that does not fit its data, or cannot go on.
+    NonFiniteError: a state became NaN or infinite and ``stop`` is true.
+  """
+  for plan in plans:
+    if plan.measures:
+      raise OptionError(
+        f"`evaluate`={next(iter(plan.measures))}: the sums of a function are in no "
+        "table, so a run with `out_dir` could not go on with them"
+      )
+  results: dict[pathlib.Path, RunResult | None] = {}
+  functions, sinks = queue.split_callbacks(callbacks)
+  warned, groups = set[str](), by_program(plans)
+  for indices in groups:
+    group = [plans[i] for i in indices]
+    with contextlib.ExitStack() as stack:
+      held = [
+        stack.enter_context(hold_run(plans[i], folders[i], overwrite=overwrite))
+        for i in indices
+      ]
+      prepared = group[0].prepare([plan.method.values() for plan in group])
+      waiting = []
+      for run in held:
+        check_prepared(run, prepared, other_devices=other_devices)
+        if run.begun and processes.agree(lambda: is_finished(run.plan, run.folder)):  # noqa: B023
+          results[run.folder] = result_lib.load_run(run.folder, **(parts or {}))
+        else:
+          waiting.append(run)
+      for runs in by_round(waiting):
+        if len(runs) < len(group):
+          prepared = runs[0].plan.prepare([run.plan.method.values() for run in runs])
+        warn(prepared, warned)
+        programs = Programs(prepared, queue.notice_of(sinks))
+        records, states, done = restore_states(runs, programs)
+        memory = queue.KeepResults()
+        queue.run_queue(
+          programs,
+          [Folders(runs), memory, *sinks],
+          records=records,
+          names=[run.folder.name for run in runs],
+          states=states,
+          done=done,
+          stop=stop,
+          callbacks=functions,
+        )
+        results |= zip([run.folder for run in runs], memory.results)
+  return [results[folder] for folder in folders], len(groups)
