@@ -5,7 +5,7 @@ import contextlib
 import fedjax_alg as fa
 
 digits = fa.federate("digits", num_clients=20, partition="dirichlet")
-setting = dict(cohort_size=5, rounds=20, eval_every=10, evaluate="global")
+setting = dict(cohort_size=5, rounds=20, eval_every=5, evaluate="global")
 
 
 def preempt(step):

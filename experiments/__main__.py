@@ -49,7 +49,8 @@ def _usage() -> str:
       "      --cohort_size=10 --rounds=60 --num_seeds=3",
       "",
       f"{program.name('COMMAND')} --help lists the flags of a command.",
-      "The figures of papers are commands of the repository, which are not installed.",
+      "The figures of papers are commands of the repository, which are",
+      "not installed.",
     ]
   )
 

@@ -33,8 +33,8 @@ from fedjax_alg.runs.result import load_run
 from fedjax_alg.runs.sweep import combinations, edges
 
 from .cli import config as config_lib
+from .cli import execute, program, sweeps
 from .cli import part as part_lib
-from .cli import program, sweeps
 from .cli.command import Command, boolean, enum, string, strings
 from .cli.config import Layer, UsageError
 from .cli.guard import REPEAT_HINT
@@ -164,6 +164,9 @@ def run_grid(
   columns = tasks.of(configs[0]).metrics.columns
   if metric is not None and metric not in columns:
     raise UsageError(f"--metric={metric}: must be one of {', '.join(columns)}")
+  execute.refuse_several(configs[0])
+  if part is not None:
+    sweeps.refuse_part(configs)
   status.note_planned(root, "sweep", [expand_path(of.out_dir) for of in configs])
   if part is not None:
     sweeps.run_part(configs, part)

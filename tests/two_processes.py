@@ -45,15 +45,14 @@ def federate(name=""):
   return fa.federate("digits", **DATA, kinds=KINDS.get(name))
 
 
-def play(name, federation):
+def play(name, federation, folder=None, **changes):
   """A short run: its numbers, final state among them; bytes of that here."""
   length = {} if name == "fedacnnl" else dict(rounds=3, cohort_size=6, local_steps=3)
   evaluate = ("local",) if name in LOCAL else ("global", "local", "validation")
   if name in KINDS:
     evaluate = ("kinds", "local")
-  result = fa.run(
-    name, federation, eval_every=2, **length, **RUNS[name], evaluate=evaluate
-  )
+  options = {"eval_every": 2, **length, **RUNS[name], "evaluate": evaluate}
+  result = fa.run(name, federation, **options | changes, out_dir=folder)
   states = result._live.states
   numbers = {
     f"{name}/{i}": leaf
@@ -96,6 +95,10 @@ def main(port, process, out, *algorithms):
       if re.fullmatch(rf"{name}/\d+", leaf_name)
     )
     outputs |= {**numbers, f"{name} held": np.array([own_bytes, total_bytes])}
+  # Two rounds in a folder, which one more goes on with.
+  play("composed", federation, f"{out}/run", rounds=2)
+  stored, _ = play("composed", federation, f"{out}/run")
+  outputs |= {f"stored/{name}": leaf for name, leaf in stored.items()}
   outputs["errors"] = np.array([*errors(int(process))])
   np.savez(f"{out}/process{process}.npz", **outputs)
   processes.meet("saved")

@@ -206,6 +206,19 @@ def run_configs(
   ]
 
 
+def refuse_part(all_configs: Sequence[Config]) -> None:
+  """Refuses to run parts of runs that replace others, before anything is written.
+
+  Raises:
+    UsageError: they do.
+  """
+  if any(config.output.overwrite for config in all_configs):
+    raise UsageError(
+      "--part and --overwrite: give one of them; all parts together would "
+      "be started anew by the command that makes their tables"
+    )
+
+
 def run_part(
   all_configs: Sequence[Config],
   share: part_lib.Part,
@@ -223,12 +236,7 @@ def run_part(
   Raises:
     OptionError, RunError: one line for the user.
   """
-  for config in all_configs:
-    if config.output.overwrite:
-      raise UsageError(
-        "--part and --overwrite: give one of them; all parts together would "
-        "be started anew by the command that makes their tables"
-      )
+  refuse_part(all_configs)
   # A part has as few programs as can be.
   part_indices = share.of([i for indices in by_program(all_configs) for i in indices])
   ended = {
@@ -324,8 +332,8 @@ class _Runner:
     ready = self._ready.pop(_key(configs), None)
     prepared = ready.prepared if ready else self._prepare(configs)
     other = configs[0].output.allow_other_devices
-    for run in runs:
-      store.check_prepared(run, prepared, other_devices=other)
+    for setting, run in enumerate(runs):
+      store.check_prepared(run, prepared, setting, other_devices=other)
     execute.print_warnings(prepared, self._printed)
     programs = ready or self._compile(configs, prepared, coming)
     began, entry = time.monotonic(), configs[0].method.entry

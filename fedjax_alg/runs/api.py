@@ -10,7 +10,6 @@ from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError, a_type
-from fedjax_alg.hparams import of_type
 from fedjax_alg.runs import best as best_lib
 from fedjax_alg.runs import layer_features, pooled, queue, store
 from fedjax_alg.runs import plan as plan_lib
@@ -223,8 +222,7 @@ def run(
     init=init,
     **options,
   )
-  overwrite = of_type("overwrite", overwrite, bool)
-  other = of_type("allow_other_devices", allow_other_devices, bool)
+  store.check_arguments(out_dir, overwrite, allow_other_devices)
   keeper = (
     None
     if keep_best is None or keep_best is False
@@ -241,14 +239,11 @@ def run(
       [files.output_path(out_dir, "out_dir")],
       callbacks=callbacks,
       overwrite=overwrite,
-      other_devices=other,
+      other_devices=allow_other_devices,
       parts=store.own_parts(algorithm, federation, dict(model=model, init=init)),
     )
     assert result is not None
     return result
-  for name, given in (("overwrite", overwrite), ("allow_other_devices", other)):
-    if given:
-      raise OptionError(f"`{name}`=True: needs `out_dir`, the folder of the run")
   (result,), _ = queue.run_plans(
     [plan], callbacks if keeper is None else (*callbacks, keeper)
   )

@@ -87,6 +87,7 @@ def list_facts(
     The first entries of config.json. Their "identity" is a sha256 of the options
     that are not at their defaults, so that a new option changes none.
   """
+  method = method.resolved()
   facts: dict[str, Any] = {
     "algorithm": method.name,
     "model": model,
@@ -123,7 +124,7 @@ def find_change(saved: Facts, facts: Facts) -> str:
     does.
   """
   facts = json.loads(json.dumps(facts, default=str))
-  sources, old_sources = facts["sources"], saved["sources"]
+  sources, old_sources = facts["sources"], saved.get("sources", {})
   for name, source in sources.items():
     if name in old_sources and old_sources[name]["sha256"] != source["sha256"]:
       return f"`{name}`: {source['file'] or 'it'} has changed since this run was begun"
@@ -131,15 +132,21 @@ def find_change(saved: Facts, facts: Facts) -> str:
     new, old = facts[name], saved[name]
     # Of the caller's own model the hash is compared.
     if new != old and not (name == "model" and None in (new, old)):
-      return f"has `{name}`={old}, not {new}"
+      # There is no flag of the name seeds.
+      return f"has {name if name == 'seeds' else f'`{name}`'}={old}, not {new}"
   for part in ("hparams", "data", "run"):
-    for name in {**facts[part], **saved[part]}:
-      new, old = facts[part].get(name), saved[part].get(name)
+    for name, old in saved[part].items():
+      new = facts[part].get(name)
       if new != old and name not in NEUTRAL:
         return f"has `{name}`={old}, not {new}"
   if sources.keys() != old_sources.keys():
     name = sorted(sources.keys() ^ old_sources.keys())[0]
     return f"`{name}`: not what this run was begun with"
+  if saved["identity"] != facts["identity"]:  # by an option that came later
+    names = [n for part in ("hparams", "data", "run") for n in facts[part]]
+    known = {n for part in ("hparams", "data", "run") for n in saved[part]}
+    new = next((n for n in names if n not in known), "")
+    return f"has no `{new}`, an option that came later" if new else ""
   return ""
 
 
@@ -412,7 +419,7 @@ def _comparable(facts: Facts) -> Mapping[str, Any]:
   return saved if saved.get(_VERSIONS) == summary.versions() else {}
 
 
-def hash_objects(prepared: Prepared) -> dict[str, str]:
+def hash_objects(prepared: Prepared, setting: int = 0) -> dict[str, str]:
   """Hashes the objects of a run that its options do not name.
 
   Args:
@@ -442,10 +449,10 @@ def hash_objects(prepared: Prepared) -> dict[str, str]:
       prepared.model, federation.example_shape, federation.example_dtype
     )
     hashes["loss"] = _hash_loss(prepared)
-  if prepared.traces and prepared.method.source is None:
+  if prepared.method.source is None and (traces := prepared.traces(setting)):
     rounds = ("round", "idle")
     for label, in_round in (("algorithm", False), ("round", True)):
       hashes[label] = hash_traces(
-        trace for name, trace in prepared.traces.items() if (name in rounds) == in_round
+        trace for name, trace in traces.items() if (name in rounds) == in_round
       )
   return hashes

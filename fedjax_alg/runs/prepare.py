@@ -78,8 +78,8 @@ class Prepared:
   #: the caller's own parameters to start from; None: none, or those of
   #: ``options.init_from``
   init: parameters.Arrays | None = None
-  #: the traced functions of an algorithm that is not in the registry
-  traces: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  #: setting -> the traced functions of an algorithm that is not in the registry
+  traces: Callable[[int], Mapping[str, Any]] = lambda setting: {}
 
   @property
   def algorithm(self) -> Algorithm:
@@ -939,7 +939,8 @@ def prepare(
   built = split_by_role(method, start.bind_leaves(full_model, start_params), options)
   method = method.resolved()
   methods = tuple(method.with_values(values) for values in settings)
-  *_, algorithm = (setting.build(built, map_clients) for setting in methods)
+  algorithms = [setting.build(built, map_clients) for setting in methods]
+  algorithm = algorithms[-1]
   check_roles(algorithm, method, built)
   participation = Participation(
     size, sampler or options.sampler(num_clients), options.late(method.entry)
@@ -953,7 +954,14 @@ def prepare(
     start.trainable(built, start_params),
     method.entry.models_of_kinds(method.hparams) is not None,
   )
-  traces = _check_own(method, algorithm, built, spec, participation, device_data)
+
+  @functools.cache
+  def traces(setting: int) -> Mapping[str, Any]:
+    return _check_own(
+      method, algorithms[setting], built, spec, participation, device_data
+    )
+
+  traces(len(methods) - 1)
   task = tasks.of(built)
   protocols = _protocols(
     algorithm,

@@ -686,7 +686,7 @@ class RunResult:
     path.mkdir(parents=True, exist_ok=True)
     # The summary exists only while all other files do.
     (path / "summary.json").unlink(missing_ok=True)
-    hashes = identity.hash_objects(self._state().prepared)
+    hashes = identity.hash_objects(self._state().prepared, self._state().setting)
     facts = identity.with_objects(self.facts, hashes)
     summary_lib.write_sealed(path / "config.json", facts)
     summary_lib.write_partition(path, self._state().prepared.federation)

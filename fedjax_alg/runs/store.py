@@ -23,6 +23,7 @@ from fedjax_alg import files
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.errors import OptionError, RunError, RunFolderError, reason
+from fedjax_alg.hparams import of_type
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import lock, tables
 from fedjax_alg.records import summary as summary_lib
@@ -157,7 +158,8 @@ def check_begun(plan: Plan, folder: pathlib.Path) -> None:
   try:
     _check_tables(folder, checkpoints, plan.seeds)
   except OptionError as error:
-    raise RunFolderError(error.text) from error
+    if not is_finished(plan, folder):  # which needs no checkpoint
+      raise RunFolderError(error.text) from error
 
 
 def _check_tables(
@@ -196,6 +198,11 @@ def is_finished(plan: Plan, folder: pathlib.Path, further: Sequence[str] = ()) -
     done, total = summary["cost"]["rounds"], plan.run.rounds
     complete = (
       summary["identity"] == plan.identity
+      # A plan that is made of options alone has no object of a caller's own.
+      and not (
+        plan.federation is None
+        and identity.OBJECTS in run_files.read_facts(folder, "config.json")
+      )
       and (
         done == total
         or (summary.get("stopped", ALL_ROUNDS) != ALL_ROUNDS and done < total)
@@ -210,13 +217,14 @@ def is_finished(plan: Plan, folder: pathlib.Path, further: Sequence[str] = ()) -
 
 
 def check_prepared(
-  run: HeldRun, prepared: Prepared, *, other_devices: bool = False
+  run: HeldRun, prepared: Prepared, setting: int = 0, *, other_devices: bool = False
 ) -> None:
   """Refuses to go on where a run would not give the bits that it would have given.
 
   Args:
     run: the run.
     prepared: what is to be run.
+    setting: index of the run among its settings.
     other_devices: whether it may go on on another machine.
 
   Raises:
@@ -224,14 +232,20 @@ def check_prepared(
       parameters are others than those that it was begun with.
   """
   if run.begun:
-    processes.agree(lambda: _check_prepared(run.folder, prepared, other_devices))
+    hashes = identity.hash_objects(prepared, setting)
+    processes.agree(
+      lambda: _check_prepared(run.folder, prepared, hashes, other_devices)
+    )
 
 
 def _check_prepared(
-  folder: pathlib.Path, prepared: Prepared, other_devices: bool
+  folder: pathlib.Path,
+  prepared: Prepared,
+  hashes: Mapping[str, str],
+  other_devices: bool,
 ) -> None:
   saved = run_files.read_sealed(folder, "config.json")
-  change = identity.find_other(saved, identity.hash_objects(prepared))
+  change = identity.find_other(saved, hashes)
   if change:
     raise RunFolderError(
       f"`out_dir`={folder}: {change} than the one that this run was begun with; {_ELSE}"
@@ -362,9 +376,10 @@ def _restore(run: HeldRun, shapes: object, records: Records) -> tuple[Any, int]:
     rounds that were run to reach them.
   """
   checkpoints = run.folder / run_files.CHECKPOINTS
-  if not checkpoint.checkpoint_paths(checkpoints):
-    return None, 0
   try:
+    if not checkpoint.checkpoint_paths(checkpoints):
+      _check_tables(run.folder, checkpoints, run.plan.seeds)
+      return None, 0
     states, header, damaged = checkpoint.load_latest(checkpoints, shapes)
     if header["identity"] != run.plan.identity:
       raise RunFolderError(
@@ -395,7 +410,7 @@ class FolderWriter:
     self.run, self.records, self.programs = run, records, programs
     self._index, prepared = index, programs.prepared
     facts = result_lib.make_facts(prepared, index) | {"compile_s": programs.compile_s}
-    self._facts = identity.with_objects(facts, identity.hash_objects(prepared))
+    self._facts = identity.with_objects(facts, identity.hash_objects(prepared, index))
     self.checkpoint_round = 0  #: the round of the last checkpoint
 
   def add_at_start(self) -> None:
@@ -600,7 +615,8 @@ class Folders(Sink):
     diverged = "diverged, " * isinstance(error, play_lib.NonFiniteError)
     for index in self._writers:
       if run_files.is_run(self._runs[index].folder):  # else it has not begun
-        run_files.write_end(self._runs[index].folder, f"{diverged}{reason(error)}")
+        with contextlib.suppress(OSError):  # the first error is the one to see
+          run_files.write_end(self._runs[index].folder, f"{diverged}{reason(error)}")
 
   def finish(self, setting: int, step: Step) -> None:
     self.summaries[setting] = self._writers.pop(setting).finish(step)
@@ -623,6 +639,27 @@ class Folders(Sink):
       self._next = now + self._every_s
     elif now - began > _SLOW_SAVE:
       self._next = now + _SAVE_SPARING * (now - began)
+
+
+def check_arguments(
+  out_dir: object, overwrite: object, allow_other_devices: object
+) -> None:
+  """Checks the arguments of a run that belong to its folder.
+
+  Args:
+    out_dir: the folder; None: there is none.
+    overwrite: an argument of ``run``.
+    allow_other_devices: likewise.
+
+  Raises:
+    OptionError: one is no bool, or is true without a folder.
+  """
+  for name, value in (
+    ("overwrite", overwrite),
+    ("allow_other_devices", allow_other_devices),
+  ):
+    if of_type(name, value, bool) and out_dir is None:
+      raise OptionError(f"`{name}`=True: needs `out_dir`, the folder of the run")
 
 
 def own_parts(
@@ -692,8 +729,8 @@ def run_stored(
       ]
       prepared = group[0].prepare([plan.method.values() for plan in group])
       waiting = []
-      for run in held:
-        check_prepared(run, prepared, other_devices=other_devices)
+      for setting, run in enumerate(held):
+        check_prepared(run, prepared, setting, other_devices=other_devices)
         if run.begun and processes.agree(lambda: is_finished(run.plan, run.folder)):  # noqa: B023
           results[run.folder] = result_lib.load_run(run.folder, **(parts or {}))
         else:

@@ -21,7 +21,7 @@ from fedjax_alg import files, metrics, registry
 from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.errors import OptionError, a_type
-from fedjax_alg.hparams import at_limit, of_type, plain
+from fedjax_alg.hparams import at_limit, plain
 from fedjax_alg.records import parameters
 from fedjax_alg.records.scores import last_evaluations
 from fedjax_alg.runs import api, pooled, queue, store
@@ -357,6 +357,7 @@ def sweep(
     {'client_lr': 1.0}
   """
   callbacks = api.as_callbacks(callbacks)
+  store.check_arguments(out_dir, overwrite, allow_other_devices)
   if isinstance(federation, Federations):
     seeds = pooled.seeds_of(federation, options.pop("seeds", 1))
     sweeps = [
@@ -401,8 +402,8 @@ def sweep(
       plans,
       [root / name for name in names],
       callbacks=callbacks,
-      overwrite=of_type("overwrite", overwrite, bool),
-      other_devices=of_type("allow_other_devices", allow_other_devices, bool),
+      overwrite=overwrite,
+      other_devices=allow_other_devices,
       stop=False,
       parts=store.own_parts(algorithm, federation, options),
     )

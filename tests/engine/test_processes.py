@@ -128,6 +128,16 @@ def test_of_other_kinds_of_rounds_too(tmp_path):
   check_numbers(run_by_two(tmp_path, *others), others)
 
 
+def test_a_run_of_two_processes_goes_on_in_its_folder_to_the_bit(pair):
+  """Python refused a folder to several processes."""
+  for _, _, numbers in pair:
+    names = [name for name in numbers if name.startswith("stored/")]
+    assert len(names) > 5
+    for name in names:
+      whole = numbers[name.removeprefix("stored/")]
+      np.testing.assert_array_equal(numbers[name], whole, err_msg=name)
+
+
 def test_without_a_scheduler_distributed_says_what_to_give(pair):
   for _, _, numbers in pair:
     assert str(numbers["alone"]) == (

@@ -1,10 +1,12 @@
 """What the tests of the commands share."""
 
 import io
+import pathlib
 
 from matplotlib import pyplot as plt
 import pytest
 
+from experiments.cli import writer
 from experiments.drawing import plots
 from experiments.reproduction import suite
 from fedjax_alg import files
@@ -69,9 +71,14 @@ def fixture_refused(capsys):
 
 @pytest.fixture(name="made_up")
 def fixture_made_up(monkeypatch):
-  """The runs of figures are made up, in no time."""
-  monkeypatch.setattr(
-    suite.sweeps,
-    "run_configs",
-    lambda configs, **_: [made_runs.finish(config) for config in configs],
-  )
+  """The runs of figures are made up, in no time, with all files of a command."""
+
+  def make_up(configs, **_):
+    for config in configs:
+      folder = pathlib.Path(config.out_dir)
+      folder.mkdir(parents=True, exist_ok=True)
+      for name in ("partition.json", "partition.npz", *writer.added_files()):
+        (folder / name).write_text("made up", "utf-8")
+      made_runs.finish(config)
+
+  monkeypatch.setattr(suite.sweeps, "run_configs", make_up)

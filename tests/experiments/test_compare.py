@@ -1,5 +1,6 @@
 """The command that compares runs: its files, names, and what it refuses."""
 
+import json
 import re
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy import stats
 from experiments import compare
 from experiments.reports import comparison
 import fedjax_alg as fa
+from fedjax_alg.records import folder as run_files
 from tests import made_runs
 
 FIRST = [[0.5, 0.7, 0.8], [0.4, 0.8, 0.7], [0.6, 0.9, 0.9]]
@@ -29,7 +31,7 @@ def _root(tmp_path, monkeypatch):
     )
   diverged = tmp_path / "rates" / "client_lr=9"
   diverged.mkdir()
-  (diverged / "config.json").write_text("{}")
+  (diverged / "config.json").write_text(json.dumps(run_files.seal({})))
   return tmp_path
 
 
@@ -189,13 +191,13 @@ def test_runs_of_every_data_set_have_a_table(root, capsys):
   ],
 )
 def test_a_damaged_run_is_one_line(root, refused, name, change):
-  """Both ended in a traceback."""
+  """That names the file; both ended in a traceback."""
   path = root / "one" / name
   before = path.read_text()
   path.write_text(change(before))
   assert path.read_text() != before
   message = refused(compare, ["one", "two", "--out=t.md"])
-  assert "one" in message and "damaged" in message
+  assert message.startswith(f"one: {name} is not as the run wrote it")
   assert not (root / "t.md").exists()
 
 

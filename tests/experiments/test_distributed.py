@@ -100,11 +100,12 @@ def test_one_process_two_and_one_again(tmp_path):
   assert (status.split()[0], other_status.split()[0]) == ("2", "2")
   assert refusal.startswith(f"error: --out_dir={occupied}: "), messages
   assert other_messages.splitlines() == [refusal]
-  (message,) = end
+  went_on, message = end
+  assert went_on == f"{folder}: goes on after round 2"
   assert (
     message.startswith("error: ")
     and "lost" in message
-    and "same command again" in message
+    and "to go on, start all" in message
   )
   for process in range(2):  # each has saved what its own clients keep
     assert list(folder.glob(f"checkpoint/*.rows_{process}_of_2"))

@@ -10,6 +10,8 @@ from experiments import card, judge
 import fedjax_alg as fa
 from fedjax_alg.metrics import confidence_95
 from fedjax_alg.metrics.names import METRICS, is_known, is_of_clients
+from fedjax_alg.records import summary
+from fedjax_alg.runs import result
 from tests import made_runs
 
 SLOW = [[0.5, 0.6, 0.7], [0.4, 0.6, 0.72], [0.5, 0.65, 0.69]]
@@ -279,9 +281,12 @@ def test_claims_about_metrics_of_an_own_task(folders, tmp_path):
     }
     | {"loss": [False, False]},
   }
-  path.write_text(json.dumps(facts))
+  summary.write_sealed(path, facts)
   table = folders / "slow" / "metrics.csv"
   table.write_text(table.read_text().replace("macro_recall", "hinge_of_judge"))
+  result.write_summary(
+    folders / "slow", json.loads((folders / "slow" / "summary.json").read_text())
+  )
   assert not is_known("hinge_of_judge")
   assert (
     judge_claims(folders, ["Slow,global,hinge_of_judge,>50,final"], tmp_path)[0][1]

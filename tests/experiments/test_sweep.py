@@ -197,6 +197,35 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
       assert (words in message) == (expected == [0])
 
 
+def test_python_and_the_command_have_one_sweep(
+  sweep_folder, tmp_path, monkeypatch, capsys
+):
+  """What one has finished the other reads; the command adds flags and pictures."""
+  options = dict(
+    grid={"client_lr": [0.01, 0.5]},
+    rounds=3,
+    cohort_size=4,
+    eval_every=1,
+    evaluate=("global", "validation"),
+    seeds=2,
+  )
+  fed = fa.federate("digits", partition="iid", num_clients=12, validation_clients=2)
+  fa.sweep("fedavg", fed, out_dir=tmp_path, **options)
+  assert hashes(tmp_path) == hashes(sweep_folder)
+  monkeypatch.setattr(queue.play_lib, "run_steps", lambda *args, **options: iter(()))
+  words = [*WORDS, "--sweep=client_lr=0.01,0.5", "--rounds=3", f"--out_dir={tmp_path}"]
+  assert sweep.main(words) == 0, capsys.readouterr().err
+  assert hashes(tmp_path) == hashes(sweep_folder)
+  for name in FOLDERS:
+    assert {path.name for path in (tmp_path / name).iterdir()} == {
+      path.name for path in (sweep_folder / name).iterdir()
+    }
+  results = fa.sweep("fedavg", fed, out_dir=sweep_folder, **options).results
+  assert [result.state_hash() for result in results] == [
+    facts["final_state"] for facts, _ in hashes(sweep_folder).values()
+  ]
+
+
 @pytest.mark.filterwarnings("always:.*starts again at round 0")
 def test_parts_and_then_the_whole(sweep_folder, tmp_path, monkeypatch, capsys):
   for number in (2, 1):

@@ -403,6 +403,10 @@ def test_other_tables_are_refused_before_compiling(folder, capsys, monkeypatch, 
 def test_a_checkpoint_folder_that_was_deleted(folder, capsys):
   shutil.rmtree(folder / "checkpoint")
   assert play(folder) == 0  # it is finished all the same
+  picture = (folder / "curves.png").read_bytes()
+  (folder / "curves.png").unlink()
+  assert "is gone" in refusal(capsys, folder)  # the rounds are not run again for it
+  (folder / "curves.png").write_bytes(picture)
   (folder / "summary.json").unlink()
   line = refusal(capsys, folder)
   assert line.startswith(f"{folder}/checkpoint: is gone") and "--overwrite" in line
