@@ -424,6 +424,7 @@ def hash_objects(prepared: Prepared, setting: int = 0) -> dict[str, str]:
 
   Args:
     prepared: the run.
+    setting: index of the setting whose algorithm counts.
 
   Returns:
     Name -> sha256 of those that are the caller's own objects: "task", "sampler",
