@@ -18,6 +18,7 @@ from absl.flags import FlagValues
 
 from fedjax_alg.files import expand_path
 from fedjax_alg.runs import status
+from fedjax_alg.runs.progress import format_seconds
 
 from .cli import config as config_lib
 from .cli.command import Command, boolean, string
@@ -30,13 +31,6 @@ FLAGS = (
   ),
   boolean("json", False, "print a JSON list with an entry for every run"),
 )
-
-
-def format_seconds(seconds: float) -> str:
-  """Writes a duration as a reader wants it: seconds, minutes or hours."""
-  if seconds < 180:
-    return f"{seconds:.0f} s"
-  return f"{seconds / 60:.0f} min" if seconds < 10_800 else f"{seconds / 3600:.1f} h"
 
 
 def describe_status(run: status.RunStatus) -> str:
@@ -65,8 +59,8 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   else:
     for run in open_runs:
       print(describe_status(run))
-    left = sum(run.seconds_left or 0 for run in open_runs)
-    one_by_one = f"; about {format_seconds(left)} left, one by one" if left else ""
+    seconds = sum(run.seconds_left or 0 for run in open_runs)
+    one_by_one = f"; about {format_seconds(seconds)} left, one by one" * bool(seconds)
     print(f"{counts} of {len(runs)} runs{one_by_one}")
   if open_runs:
     raise RunError(f"{root}: {len(open_runs)} of {len(runs)} runs are not done")

@@ -53,30 +53,30 @@ def execute(config: Config) -> dict[str, Any]:
   signals.stop_if_signaled()
   signals.wait_at_most(config.output.grace_s)
   if config.output.dry_run:
-    prepared = config.prepare()
-    if processes.lead():
-      print_warnings(prepared, set())
-    programs = Programs(prepared, compiling_notice(config))
+    programs = _compile(config, config.prepare())
     if processes.lead():
       _print_plan(programs)
     return {}
   folder = expand_path(config.out_dir)
   with store.hold_run(config, folder, overwrite=config.output.overwrite) as run:
-    if run.begun and processes.agree(
-      lambda: store.is_finished(config, folder, added_files())
-    ):
+    if store.has_ended(run, added_files()):
       if processes.lead():
         print(f"{folder}: finished, nothing to do", file=sys.stderr)
       return read_summary(folder)
     prepared = config.prepare()
     store.check_prepared(run, prepared, other_devices=config.output.allow_other_devices)
-    if processes.lead():
-      print_warnings(prepared, set())
-    programs = Programs(prepared, compiling_notice(config))
+    programs = _compile(config, prepared)
     (summary,), _ = run_folders([run], programs, config.method.entry.label)
   signals.note_progress(signals.NOTHING)
   assert summary is not None
   return summary
+
+
+def _compile(config: Config, prepared: Prepared) -> Programs:
+  """Compiles a run, and prints its warnings before."""
+  if processes.lead():
+    print_warnings(prepared, set())
+  return Programs(prepared, compiling_notice(config))
 
 
 def compiling_notice(config: Config) -> Notice | None:

@@ -22,7 +22,7 @@ from fedjax_alg.runs.plan import by_program
 from fedjax_alg.runs.play import Divergence
 from fedjax_alg.runs.prepare import Prepared, check_choice
 from fedjax_alg.runs.programs import Programs, compile_together
-from fedjax_alg.runs.progress import TimeLeft
+from fedjax_alg.runs.progress import TimeLeft, format_seconds
 from fedjax_alg.runs.queue import divergence
 from fedjax_alg.runs.store import HeldRun
 from fedjax_alg.runs.sweep import combinations, refuse_equal
@@ -315,9 +315,7 @@ class _Runner:
           print(error, file=sys.stderr)
           self.elsewhere.append((config, error))
           continue
-        if not run.begun or not store.is_finished(
-          config, folder, added_files(self._pictures)
-        ):
+        if not store.has_ended(run, added_files(self._pictures)):
           waiting.append(run)
       for runs in store.by_round(waiting):
         out += self._run_together(runs, self._groups[number + 1 :])
@@ -331,9 +329,11 @@ class _Runner:
     configs = [run.plan for run in runs if isinstance(run.plan, Config)]
     ready = self._ready.pop(_key(configs), None)
     prepared = ready.prepared if ready else self._prepare(configs)
-    other = configs[0].output.allow_other_devices
+    output = configs[0].output
     for setting, run in enumerate(runs):
-      store.check_prepared(run, prepared, setting, other_devices=other)
+      store.check_prepared(
+        run, prepared, setting, other_devices=output.allow_other_devices
+      )
     execute.print_warnings(prepared, self._printed)
     programs = ready or self._compile(configs, prepared, coming)
     began, entry = time.monotonic(), configs[0].method.entry
@@ -384,13 +384,7 @@ class _Runner:
     seconds = self._left.estimate(_size(group[0]) for group in self._groups[number:])
     if seconds is None:
       return ""
-    minutes = round(seconds / 60)
-    words = (
-      f"{seconds:.0f} s"
-      if minutes < 3
-      else (f"{minutes} min" if minutes < 180 else f"{minutes / 60:.1f} h")
-    )
-    return f", about {words} left with compiling"
+    return f", about {format_seconds(seconds)} left with compiling"
 
 
 def _key(configs: Sequence[Config]) -> tuple[str, ...]:

@@ -143,10 +143,10 @@ def find_change(saved: Facts, facts: Facts) -> str:
     name = sorted(sources.keys() ^ old_sources.keys())[0]
     return f"`{name}`: not what this run was begun with"
   if saved["identity"] != facts["identity"]:  # by an option that came later
-    names = [n for part in ("hparams", "data", "run") for n in facts[part]]
-    known = {n for part in ("hparams", "data", "run") for n in saved[part]}
-    new = next((n for n in names if n not in known), "")
-    return f"has no `{new}`, an option that came later" if new else ""
+    for part in ("hparams", "data", "run"):
+      for name in facts[part]:
+        if name not in saved[part]:
+          return f"has no `{name}`, an option that came later"
   return ""
 
 

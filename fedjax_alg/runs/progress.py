@@ -117,6 +117,14 @@ class ProgressBar(Sink):
     self._bar, self._start, self._compiled = None, 0, False
 
 
+def format_seconds(seconds: float) -> str:
+  """Writes a duration as a reader wants it: seconds, minutes or hours."""
+  minutes = round(seconds / 60)
+  if minutes < 3:
+    return f"{seconds:.0f} s"
+  return f"{minutes} min" if minutes < 180 else f"{minutes / 60:.1f} h"
+
+
 class TimeLeft:
   """Estimates how long the runs still to come will take, with compiling.
 

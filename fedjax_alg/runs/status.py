@@ -101,17 +101,22 @@ def read_status(root: pathlib.Path, name: str = "") -> list[RunStatus]:
   """
   planned = _planned(root)
   if name and name not in planned:
-    known = f", only {', '.join(planned)}" if planned else ""
-    raise RunFolderError(f"{root}: no runs of {name} were asked for{known}")
-  wanted = planned if not name else {name: planned[name]}
-  folders = {root / path for paths in wanted.values() for path in paths}
+    hint = f", only {', '.join(planned)}" if planned else ""
+    raise RunFolderError(f"{root}: no runs of {name} were asked for{hint}")
+  lists = [planned[name]] if name else planned.values()
+  folders = {root / path for paths in lists for path in paths}
   folders |= set() if name else set(_find(root))
   if not folders:
     raise RunFolderError(f"{root}: holds no run")
   states = [_status_of(folder) for folder in sorted(folders)]
-  # Of runs that have not begun those that have tell the time.
-  timed = [_whole_seconds(state.folder) for state in states if state.rounds]
-  durations = [seconds for seconds in timed if seconds]
+  if all(state.state != MISSING for state in states):
+    return states
+  # Runs that have begun tell how long those take that have not.
+  durations = [
+    state.rounds * seconds
+    for state in states
+    if state.rounds and (seconds := _seconds_a_round(state.folder))
+  ]
   mean = statistics.fmean(durations) if durations else None
   return [
     dataclasses.replace(state, seconds_left=mean) if state.state == MISSING else state
@@ -137,14 +142,14 @@ def _status_of(folder: pathlib.Path) -> RunStatus:
       return RunStatus(folder, DONE, int(summary["cost"]["rounds"]), rounds)
   except (RunFolderError, LookupError, TypeError, ValueError) as error:
     return RunStatus(folder, FAILED, done, rounds, where, reason(error))
-  left = _seconds_left(folder, done, rounds)
-  if where:
-    return RunStatus(folder, RUNNING, done, rounds, where, seconds_left=left)
-  why = run_files.read_end(folder)
-  if not why:
-    return RunStatus(folder, INTERRUPTED, done, rounds, seconds_left=left)
-  state = DIVERGED if why.startswith(DIVERGED) else FAILED
-  return RunStatus(folder, state, done, rounds, why=why)
+  why = "" if where else run_files.read_end(folder)
+  if why:
+    state = DIVERGED if why.startswith(DIVERGED) else FAILED
+    return RunStatus(folder, state, done, rounds, why=why)
+  seconds = _seconds_a_round(folder)
+  left = None if seconds is None else (rounds - done) * seconds
+  state = RUNNING if where else INTERRUPTED
+  return RunStatus(folder, state, done, rounds, where, seconds_left=left)
 
 
 def _seconds_a_round(folder: pathlib.Path) -> float | None:
@@ -155,19 +160,6 @@ def _seconds_a_round(folder: pathlib.Path) -> float | None:
     return float(seeds * last["seconds"] / last["round"])
   except (OptionError, RunFolderError, LookupError, TypeError, ZeroDivisionError):
     return None
-
-
-def _seconds_left(folder: pathlib.Path, done: int, rounds: int) -> float | None:
-  seconds = _seconds_a_round(folder)
-  return None if seconds is None else (rounds - done) * seconds
-
-
-def _whole_seconds(folder: pathlib.Path) -> float | None:
-  seconds = _seconds_a_round(folder)
-  if seconds is None:
-    return None
-  rounds: int = run_files.read_sealed(folder, "config.json")["run"]["rounds"]
-  return rounds * seconds
 
 
 def count_states(states: Sequence[RunStatus]) -> Mapping[str, int]:

@@ -44,7 +44,7 @@ from fedjax_alg.typing import Facts, PyTree
 #: killed then.
 _BEFORE = (lock.NAME, "config.json.partial")
 
-_ELSE = "give what the run has, another folder, or `overwrite` to start over"
+_ADVICE = "give what the run has, another folder, or `overwrite` to start over"
 
 #: The states are saved after every evaluation. If saving takes longer than
 #: ``_SLOW_SAVE`` seconds, as with large tables of all clients' models, the next save
@@ -146,7 +146,7 @@ def check_begun(plan: Plan, folder: pathlib.Path) -> None:
     raise RunFolderError(f"`out_dir`={folder}: clients have left this run; it is over")
   change = identity.find_change(saved, plan.facts())
   if change:
-    raise RunFolderError(f"`out_dir`={folder}: {change}; {_ELSE}")
+    raise RunFolderError(f"`out_dir`={folder}: {change}; {_ADVICE}")
   checkpoints = folder / run_files.CHECKPOINTS
   done, rounds = checkpoint.newest_round(checkpoints) or 0, plan.run.rounds
   assert rounds is not None
@@ -216,6 +216,18 @@ def is_finished(plan: Plan, folder: pathlib.Path, further: Sequence[str] = ()) -
   return complete
 
 
+def has_ended(run: HeldRun, further: Sequence[str] = ()) -> bool:
+  """Whether a run that is held needs nothing; all processes must call this.
+
+  Args:
+    run: the run.
+    further: see ``is_finished``.
+  """
+  return run.begun and processes.agree(
+    lambda: is_finished(run.plan, run.folder, further)
+  )
+
+
 def check_prepared(
   run: HeldRun, prepared: Prepared, setting: int = 0, *, other_devices: bool = False
 ) -> None:
@@ -248,12 +260,13 @@ def _check_prepared(
   change = identity.find_other(saved, hashes)
   if change:
     raise RunFolderError(
-      f"`out_dir`={folder}: {change} than the one that this run was begun with; {_ELSE}"
+      f"`out_dir`={folder}: {change} than the one that this run was begun with; "
+      f"{_ADVICE}"
     )
   frozen = prepared.plan.get("frozen_sha256")
   if saved["plan"].get("frozen_sha256") != frozen:
     raise RunFolderError(
-      f"`out_dir`={folder}: has other frozen parameters than the model now; {_ELSE}"
+      f"`out_dir`={folder}: has other frozen parameters than the model now; {_ADVICE}"
     )
   checkpoints = checkpoint.checkpoint_paths(folder / run_files.CHECKPOINTS)
   if not checkpoints and not (folder / "summary.json").is_file():
@@ -731,7 +744,7 @@ def run_stored(
       waiting = []
       for setting, run in enumerate(held):
         check_prepared(run, prepared, setting, other_devices=other_devices)
-        if run.begun and processes.agree(lambda: is_finished(run.plan, run.folder)):  # noqa: B023
+        if has_ended(run):
           results[run.folder] = result_lib.load_run(run.folder, **(parts or {}))
         else:
           waiting.append(run)
