@@ -40,8 +40,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_alg as fa
-from fedjax_alg.deploy import export
 from fedjax_alg.engine import samplers
+from fedjax_alg.extras.flower import export
 from fedjax_alg.records import parameters
 from fedjax_alg.runs.methods import method_of
 from fedjax_alg.runs.plan import from_keywords

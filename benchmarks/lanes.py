@@ -27,9 +27,10 @@ from benchmarks import fedavg_sides, timing, workloads
 from fedjax_alg import base, data, models, registry, trees
 from fedjax_alg.client import minibatches, sgd
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, lanes, sharding
+from fedjax_alg.engine import clients, sharding
 from fedjax_alg.engine.keys import client_keys, run_keys
 from fedjax_alg.engine.round import sample_cohort
+from fedjax_alg.extras import lanes
 
 WORK = minibatches.LocalWork(
   local_epochs=fedavg_sides.EPOCHS, batch_size=fedavg_sides.BATCH

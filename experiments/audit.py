@@ -19,8 +19,8 @@ import sys
 
 from absl.flags import FlagValues
 
-from fedjax_alg import files
-from fedjax_alg.runs.audit import Audit, audit_plan
+import fedjax_alg as fa
+from fedjax_alg import files, optional
 
 from .cli import config as config_lib
 from .cli import execute
@@ -28,7 +28,7 @@ from .cli.command import Command, explain_write_errors, integer, number, string
 from .cli.config import RunError
 
 
-def _describe(audit: Audit) -> str:
+def _describe(audit: "fa.Audit") -> str:
   """The lines of an audit that refutes nothing."""
   number = len(audit.scores_in)
   return (
@@ -38,7 +38,7 @@ def _describe(audit: Audit) -> str:
   )
 
 
-def _table(audit: Audit) -> str:
+def _table(audit: "fa.Audit") -> str:
   """The file of the scores."""
   rows = [
     f"{name},{score!r}"
@@ -62,7 +62,8 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     files.check_outputs(place, {path: files.table_with("canary", "score")})
   config = config_lib.parse_config(words, "experiments.audit")
   lines = [execute.CompilingLine()] if config.output.progress else []
-  audit = audit_plan(config, values.canaries, values.error, lines)
+  extra = optional.load_extra("audit", "audit")
+  audit = extra.audit_plan(config, values.canaries, values.error, lines)
   if path:
     with explain_write_errors(place), files.replacing(path) as partial:
       partial.write_text(_table(audit))

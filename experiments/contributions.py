@@ -42,7 +42,7 @@ MOST_BARS = 40
 _COLUMNS = ("client", "seed", "with_all", "without", "contribution")
 
 
-def bars_of(share: fa.Contributions) -> tuple[list[str], list[float]]:
+def bars_of(share: "fa.Contributions") -> tuple[list[str], list[float]]:
   """The names and heights of the bars, the mean over seeds, largest first.
 
   Args:

@@ -16,7 +16,7 @@ import sys
 from absl.flags import FlagValues
 
 import fedjax_alg as fa
-from fedjax_alg.deploy import export, flower
+from fedjax_alg import optional
 from fedjax_alg.files import expand_path
 from fedjax_alg.runs.result import plan_again
 
@@ -30,7 +30,8 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   del argv
   if values.out is None:
     raise UsageError("--out: give the folder of the app")
-  flower.library("flwr")
+  export = optional.load_extra("flower.export", "export")
+  optional.load_extra("flower.flower", "export").library("flwr")
   if words and not words[0].startswith("-"):
     config_lib.refuse_words(words[1:])
     folder = expand_path(words[0])

@@ -7,6 +7,9 @@ A run:
   result = fa.run("ga_fsvrg", fed, cohort_size=12, rounds=60, seeds=3)
 """
 
+from typing import TYPE_CHECKING, Any
+
+from fedjax_alg import optional
 from fedjax_alg._version import __version__ as __version__
 from fedjax_alg.base import (
   Algorithm,
@@ -30,24 +33,26 @@ from fedjax_alg.errors import OptionError, RunFolderError
 from fedjax_alg.records.lock import HeldError
 from fedjax_alg.runs.advise import Advice, advise
 from fedjax_alg.runs.api import run, steps
-from fedjax_alg.runs.audit import Audit, audit
 from fedjax_alg.runs.compare import Comparison, compare
-from fedjax_alg.runs.contributions import Contributions, contributions
 from fedjax_alg.runs.dry_run import DryRun, dry_run
-from fedjax_alg.runs.gradient_tuning import GradientTuning, tune_by_gradient
-from fedjax_alg.runs.hypergradient import Hypergradient, hypergradient
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.power import sample_size
 from fedjax_alg.runs.progress import progress_bar
 from fedjax_alg.runs.ranks import Ranking, rank
 from fedjax_alg.runs.result import RunResult, load_run
-from fedjax_alg.runs.revision import add_clients as add
-from fedjax_alg.runs.revision import forget
 from fedjax_alg.runs.run_all import run_all
 from fedjax_alg.runs.sinks import STOP
 from fedjax_alg.runs.sweep import Sweep, sweep
 from fedjax_alg.runs.tensorboard import tensorboard
 from fedjax_alg.tasks import Task
+
+if TYPE_CHECKING:  # Extras, which are imported where they are used.
+  from fedjax_alg.extras.audit import Audit, audit
+  from fedjax_alg.extras.gradients.hypergradient import Hypergradient, hypergradient
+  from fedjax_alg.extras.gradients.tuning import GradientTuning, tune_by_gradient
+  from fedjax_alg.extras.unlearning.contributions import Contributions, contributions
+  from fedjax_alg.extras.unlearning.revision import add_clients as add
+  from fedjax_alg.extras.unlearning.revision import forget
 
 __all__ = [
   "Advice",
@@ -105,3 +110,17 @@ __all__ = [
   "tensorboard",
   "tune_by_gradient",
 ]
+
+
+def __getattr__(name: str) -> Any:
+  """A public name of an extra (``optional``)."""
+  if name not in optional.PUBLIC:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  module, attribute = optional.PUBLIC[name]
+  value = getattr(optional.load_extra(module, f"fa.{name}"), attribute)
+  globals()[name] = value
+  return value
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), *optional.PUBLIC})

@@ -8,7 +8,7 @@ import types
 import typing
 from typing import Any, NamedTuple
 
-from fedjax_alg import own
+from fedjax_alg import optional, own
 from fedjax_alg.algorithms import (
   afl,
   afl_dual,
@@ -64,7 +64,6 @@ from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.least_squares import heads
 from fedjax_alg.rounds import expected
 from fedjax_alg.rounds.expected import Expected, Ledger
-from fedjax_alg.rounds.merging import with_kernels_of_state
 
 
 class Display(NamedTuple):
@@ -127,7 +126,7 @@ class Entry(NamedTuple):
   pairwise_clients: Callable[[Any, int], int] = lambda hparams, num_clients: 0
   #: (hparams) -> what the method decides by comparing numbers, so that its
   #: result jumps where a decision changes and a derivative does not see it
-  #: (``runs.hypergradient``); "" for a method whose rounds are smooth
+  #: (``gradients.hypergradient``); "" for a method whose rounds are smooth
   nonsmooth_because: Callable[[Any], str] = lambda hparams: ""
   #: why nothing that is sent can be compressed (``exchange.compression``) or
   #: made private as updates are (``exchange.privacy``); empty if updates can
@@ -143,7 +142,7 @@ class Entry(NamedTuple):
   #: hyper-parameters with which the contract tests run the method on a small
   #: convex problem, where the defaults would diverge or take long
   test_hparams: Mapping[str, Any] = types.MappingProxyType({})
-  #: whether it can be deployed (``deploy.setting``): its rounds ask clients
+  #: whether it can be deployed (``flower.setting``): its rounds ask clients
   #: through the client map alone, and clients start from nothing of the server's
   deploys: bool = False
   #: (hparams, C) -> a warning of one line about the number of clients, or ""
@@ -204,7 +203,9 @@ class Entry(NamedTuple):
       return self.build(model, hparams, map_clients=map_clients, **links)
 
     if model.roles is not None and model.roles.merging is not None:
-      return with_kernels_of_state(build, model)
+      merging = optional.load_extra("lora.merging", "`lora_aggregation`")
+      moving: Algorithm = merging.with_kernels_of_state(build, model)
+      return moving
     return build(model)
 
 

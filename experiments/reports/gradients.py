@@ -5,15 +5,13 @@ import contextlib
 import pathlib
 import shlex
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl.flags import FlagValues
 
-from fedjax_alg import files, metrics, tasks
+from fedjax_alg import files, metrics, optional, tasks
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.records import summary as results
-from fedjax_alg.runs import gradient_tuning, hypergradient
-from fedjax_alg.runs.gradient_tuning import GradientTuning, OuterStep
 from fedjax_alg.runs.prepare import check_choice
 
 from ..cli import config as config_lib
@@ -22,7 +20,12 @@ from ..cli.command import integer, listed
 from ..cli.config import Config, UsageError
 from . import markdown
 
+if TYPE_CHECKING:
+  from fedjax_alg.extras.gradients.tuning import GradientTuning, OuterStep
+
 FLAG = "tune_by_gradient"
+#: As in ``fa.tune_by_gradient``, which is of an extra.
+OUTER_STEPS, HALVINGS = 4, 2
 #: Flags of a grid or of a run's folder, which it does not read.
 _NOT_READ = (
   "sweep",
@@ -47,12 +50,12 @@ FLAGS = (
   ),
   integer(
     "outer_steps",
-    gradient_tuning.OUTER_STEPS,
+    OUTER_STEPS,
     "with --tune_by_gradient: how often the run is made with its derivatives",
   ),
   integer(
     "halvings",
-    gradient_tuning.HALVINGS,
+    HALVINGS,
     "with --tune_by_gradient: "
     "the first of these runs has 1/2^halvings of the rounds, the "
     "next twice as many, and so on",
@@ -98,7 +101,7 @@ def _naming_flag() -> Iterator[None]:
     raise type(error)(error.text.replace("`by`", f"`{FLAG}`")) from None
 
 
-def _table_of_steps(descent: GradientTuning) -> str:
+def _table_of_steps(descent: "GradientTuning") -> str:
   """The outer steps as Markdown, the best in bold.
 
   A slope is the derivative of the loss by the logarithm, or the logit, in which
@@ -132,7 +135,7 @@ def _table_of_steps(descent: GradientTuning) -> str:
   )
 
 
-def _flags_of_step(step: OuterStep) -> list[str]:
+def _flags_of_step(step: "OuterStep") -> list[str]:
   """The flags of the values of a step."""
   return [f"--{name}={value:.4g}" for name, value in step.values.items()]
 
@@ -143,7 +146,7 @@ def tune_run_by_gradient(
   late: int | None,
   root: pathlib.Path,
   title: str,
-) -> GradientTuning:
+) -> "GradientTuning":
   """Tunes a run by its derivatives; writes gradient.md and gradient.json.
 
   Args:
@@ -170,7 +173,7 @@ def tune_run_by_gradient(
   factor = metrics.factor(main)
   unit = "%" if factor == 100 else main
 
-  def print_step(step: OuterStep) -> None:
+  def print_step(step: "OuterStep") -> None:
     print(
       f"  {step.rounds} rounds, {' '.join(_flags_of_step(step))}: loss "
       f"{step.loss:.4f}, {factor * step.accuracy:.2f} {unit}"
@@ -178,11 +181,13 @@ def tune_run_by_gradient(
       flush=True,
     )
 
+  tuning = optional.load_extra("gradients.tuning", f"`{FLAG}`")
+  hypergradient = optional.load_extra("gradients.hypergradient", f"`{FLAG}`")
   with _naming_flag():
-    gradient_tuning.check_steps(values.outer_steps, values.halvings)
+    tuning.check_steps(values.outer_steps, values.halvings)
     config = run.override(eval_protocols="validation")
     execute.refuse_several(config)
-    names = gradient_tuning.check_starts(config.method, list(values[FLAG].value or ()))
+    names = tuning.check_starts(config.method, list(values[FLAG].value or ()))
     hypergradient.check_differentiable(config.method, config.run)
     prepared = hypergradient.prepare_run(config, names)
     check_choice(prepared.federation)  # before it compiles
@@ -190,7 +195,7 @@ def tune_run_by_gradient(
     caution = hypergradient.caution_decisions(prepared.method)
     if caution:
       print(f"warning: {with_names(caution, '--')}", file=sys.stderr)
-    descent = gradient_tuning.descend_hparams(
+    descent: GradientTuning = tuning.descend_hparams(
       hypergradient.Derivatives(prepared, names, execute.compiling_notice(config)),
       outer_steps=values.outer_steps,
       halvings=values.halvings,

@@ -9,7 +9,7 @@ besides), whichever of these modes runs it:
 - ``vmap``: all clients at once; every loop runs as long as that of the largest
   client. For small models on a GPU.
 - ``lanes``: n clients at once, and who has finished makes room for the next
-  (``engine.lanes``). For accelerators, where clients differ in size.
+  (``extras.lanes``). For accelerators, where clients differ in size.
 - ``python``: one client after the other in a loop of Python, for debugging. A
   round that is not jitted computes with numbers then, and an error names the
   client.
@@ -29,9 +29,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedjax_alg import trees
+from fedjax_alg import optional, trees
 from fedjax_alg.base import Array, Fn, MapClients, Shard
-from fedjax_alg.engine import lanes as in_lanes
 from fedjax_alg.engine import owned
 from fedjax_alg.errors import check_one_of
 from fedjax_alg.typing import PyTree
@@ -71,7 +70,7 @@ def default_mode(
     batch_size: examples of a local step.
 
   Returns:
-    One of ``MODES``.
+    One of ``MODES``; ``vmap`` in the place of ``lanes`` without that extra.
 
   Examples:
     >>> default_mode("gpu", flops=15_680, slots=100, batch_size=10)
@@ -83,12 +82,13 @@ def default_mode(
   """
   if platform == "cpu":
     return "sequential"
+  between = "vmap" if optional.find_extra("lanes") is None else "lanes"
   # Only the steps of a TPU were counted, none was timed.
   if platform != "gpu" or not flops:
-    return "lanes"
+    return between
   if flops * slots <= SMALL_COHORT:
     return "vmap"
-  return "sequential" if flops * batch_size >= LARGE_BATCH else "lanes"
+  return "sequential" if flops * batch_size >= LARGE_BATCH else between
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +112,8 @@ class ClientMap(MapClients):
   def __post_init__(self) -> None:
     if self.mode != "python":
       check_one_of(f"`map_clients`={self.mode}", self.mode, MODES)
+    if self.mode == "lanes":
+      _lanes()
 
   @property
   def processes(self) -> bool:
@@ -286,6 +288,11 @@ def _at_once(
   return _written(write, table, places, written), summed, stacked
 
 
+def _lanes() -> Any:
+  """The module of the mode "lanes", an extra."""
+  return optional.load_extra("lanes", "`map_clients`=lanes")
+
+
 def _in_lanes(
   client_map: ClientMap,
   fn: Fn,
@@ -303,7 +310,7 @@ def _in_lanes(
     written, summed, stacked = fn(shared, shard, rows, *args)
     return summed, (written, stacked)
 
-  summed, (written, stacked) = in_lanes.map_slots(
+  summed, (written, stacked) = _lanes().map_slots(
     in_lane,
     shared,
     shards,

@@ -28,7 +28,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.base import Array
-from fedjax_alg.engine import lanes
 from fedjax_alg.typing import PyTree
 
 #: Random words of all rows that are drawn on the host, at most: half a second.
@@ -396,7 +395,7 @@ class HostDraws:
       and not self._consts
       and bool(self._reads)
       and all(aval.dtype == _key_dtype() for aval in self._avals[: self._num_keys])
-      and not lanes.has_double(self._jaxpr)
+      and not has_double(self._jaxpr)
     )
 
   def _inputs(self, inputs: Sequence[Any]) -> list[Any]:
@@ -544,3 +543,21 @@ def _evaluate(jaxpr: jex_core.Jaxpr, eqn: Any, values: Sequence[Any]) -> Sequenc
     *variables.values()
   )
   return result
+
+
+def has_double(jaxpr: jex_core.Jaxpr) -> bool:
+  """Whether code, or code that it calls, computes in float64."""
+  for eqn in jaxpr.eqns:
+    avals: list[Any] = [var.aval for var in eqn.outvars]
+    if any(aval.dtype == jnp.float64 for aval in avals):
+      return True
+    called = [
+      getattr(leaf, "jaxpr", leaf)
+      for leaf in jax.tree.leaves(
+        list(eqn.params.values()),
+        is_leaf=lambda leaf: isinstance(leaf, jex_core.ClosedJaxpr),
+      )
+    ]
+    if any(has_double(part) for part in called if isinstance(part, jex_core.Jaxpr)):
+      return True
+  return False

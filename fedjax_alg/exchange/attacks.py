@@ -279,7 +279,7 @@ def canary_direction(vector: Params) -> Params:
 def _canary(vectors: Params, scene: Scene, scale: Numeric) -> Params:
   """A fixed direction of the length ``scale``; with 0 nothing (zeros).
 
-  ``runs.audit`` looks for this direction in the models that are released.
+  ``extras.audit`` looks for this direction in the models that are released.
   """
   direction = canary_direction(trees.index(vectors, 0))
   number = scene.weights.shape[0]

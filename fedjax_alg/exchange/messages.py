@@ -5,7 +5,7 @@ sender and receiver know. What needs fewer bits is last: leaves of bool have one
 bit an entry, whole numbers as many as ``Numbers`` says.
 
 A simulation makes no message: ``carry`` gives back what it gets, and no
-program changes by it. Where clients are on other machines (``deploy``) it is
+program changes by it. Where clients are on other machines (``extras.flower``) it is
 the place at which their code ends and the server's goes on with what it has
 received.
 """

@@ -7,10 +7,10 @@ squares.
 
 from typing import Any
 
+from fedjax_alg import optional
 from fedjax_alg.models.adapt import shape_of_all, with_flops
 from fedjax_alg.models.flops import forward_flops
 from fedjax_alg.models.functions import from_functions
-from fedjax_alg.models.generation import generate
 from fedjax_alg.models.layers import (
   DEFAULT_LAYERS,
   Stack,
@@ -67,7 +67,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-  """``from_nnx``: flax.nnx is slow to import, and few runs need it."""
+  """``from_nnx``: flax.nnx is slow to import; ``generate``, which is of an extra."""
+  if name == "generate":
+    return optional.load_extra("generation", "fa.models.generate").generate
   if name != "from_nnx":
     raise AttributeError(name)
   from fedjax_alg.models import nnx_modules

@@ -53,6 +53,8 @@ STATE = "state"
 MODEL_STATES = ("global", "local", "batch")
 #: Patterns that stand for the parameters of some layers.
 LAST, NORM, LORA = "last", "norm", "lora"
+#: The type that ``LORA`` stands for, that of adapters in flax.nnx.
+LORA_TYPE = "LoRAParam"
 _NORMS = ("*[nN]orm*", "[bB][nN]*", "[lL][nN]", "[lL][nN]_*")
 #: When the personal leaves are trained (``client.personal``).
 WHEN = ("together", "first", "evaluation")
@@ -92,7 +94,7 @@ class Roles:
   model_state: str = "global"  #: one of ``MODEL_STATES``
   #: the statistics with which layers are called that nobody keeps (``batch``)
   unkept: Params = None
-  #: how the server moves frozen kernels (``lora.Merging``); None: they stay
+  #: how the server moves frozen kernels (``adapters.Merging``); None: they stay
   merging: Any = None
 
   @property
@@ -485,7 +487,7 @@ def _match_leaves(pattern: str, model: Model, names: list[str]) -> list[bool]:
       for name in names
     ]
   if pattern == LORA:
-    pattern = "LoRAParam"
+    pattern = LORA_TYPE
   kind = pattern.rpartition(".")[2]
   if kind in kinds.values():
     return [kinds.get(name) == kind for name in names]

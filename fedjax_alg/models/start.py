@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_alg.base import Key, Model, Params
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models import adapt, lora, roles
+from fedjax_alg.models import adapt, roles
 
 
 def _by_leaf(arrays: Mapping[str, np.ndarray], label: str) -> dict[str, np.ndarray]:
@@ -140,7 +140,7 @@ def match_arrays(
   )
   leaves, missing, faults = [], [], []
   for name, take, leaf in zip(names, selected, jax.tree.leaves(shapes)):
-    drawn = name in statistics or (full_model.kinds or {}).get(name) == lora.KIND
+    drawn = name in statistics or (full_model.kinds or {}).get(name) == roles.LORA_TYPE
     take = take and (name in by_leaf or not drawn)
     if take and name not in by_leaf:
       missing.append(name)

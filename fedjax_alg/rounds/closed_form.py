@@ -16,12 +16,12 @@ and which clients it holds. ``revise`` subtracts the sums of some clients from a
 total, or adds them, and solves the step again: the model is that of a run in
 which they never took part, or did, up to rounding. Only these clients compute
 anything. Later steps read the outputs of earlier ones, so they have to be
-played again by all who remain (``runs.revision``).
+played again by all who remain (``unlearning.revision``).
 
 A total without examples has no solution. In a round, the part of the model then
 stays what it is at the start (``_with_total``). A revision is refused that would
 leave such a total, as the part has been solved with clients who leave
-(``runs.revision.check_rest``).
+(``revision.check_rest``).
 """
 
 from collections.abc import Callable, Sequence
@@ -291,7 +291,7 @@ def _round(
     for l in range(len(method.steps))
   ]
   ways: list[Callable[..., PyTree]] = [*fit, _solution]
-  if isinstance(state.round, int):  # a round of its own program (``deploy``)
+  if isinstance(state.round, int):  # a round of its own program (``extras.flower``)
     solution = ways[min(state.round, len(method.steps))](state)
   else:
     solution = jax.lax.switch(jnp.minimum(state.round, len(method.steps)), ways, state)

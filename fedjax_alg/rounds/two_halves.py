@@ -24,7 +24,7 @@ from typing import Any
 
 import jax
 
-from fedjax_alg import trees
+from fedjax_alg import optional, trees
 from fedjax_alg.base import Algorithm, MapClients, Model, Params, shared_client_params
 from fedjax_alg.central.steps import WHEN, ServerStep
 from fedjax_alg.client.personal import Places, with_client_leaves, with_states
@@ -34,7 +34,7 @@ from fedjax_alg.exchange.aggregation import CLIP_NORM
 from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import Exchange, fit, wrap
 from fedjax_alg.models.roles import state_size
-from fedjax_alg.rounds import k_models, merging, one_model
+from fedjax_alg.rounds import k_models, one_model
 from fedjax_alg.rounds.k_models import KModels, ModelGrouping
 from fedjax_alg.rounds.loss_weights import sends_loss, weighs_by_losses
 from fedjax_alg.rounds.one_model import ComposedState, TwoHalves
@@ -69,6 +69,7 @@ def compose(
   )
   merges = model.roles is not None and model.roles.merging is not None
   if merges:
+    merging = optional.load_extra("lora.merging", "`lora_aggregation`")
     method = merging.hands_over(method)
   client, exchange = method.client, method.exchange
   run_round: Any = one_model.run_round

@@ -38,7 +38,6 @@ from fedjax_alg.models import (
   MODELS,
   class_weights,
   load_model,
-  lora,
   lstm,
   resnet,
 )
@@ -51,6 +50,8 @@ from fedjax_alg.runs import availability, stopping
 
 #: Compile time grows with every layer.
 MAX_LAYERS = 100
+#: How a server aggregates the adapters of clients.
+LORA_AGGREGATIONS = ("fedit", "ffa", "fedex", "flora")
 #: The share of the clients that take part unless one is given.
 PARTICIPATION = 0.1
 _AVAILABILITY = only("sampling", "availability")
@@ -327,12 +328,12 @@ class ModelOptions:
   lora_aggregation: str = hyper(
     "fedit",
     "how the server aggregates adapters (`roles`=lora), one of "
-    + ", ".join(lora.AGGREGATIONS)
+    + ", ".join(LORA_AGGREGATIONS)
     + ": fedit = the means of A and of B, ffa = A keeps its random initial value, "
     "fedex = these means, and what they miss of the mean of the products A B is "
     "added to the layer, flora = the mean of the products is added to the layer, "
     "and every participant draws new adapters in each round",
-    choices=lora.AGGREGATIONS,
+    choices=LORA_AGGREGATIONS,
     when=only("lora_rank", POSITIVE),
     source="Zhang et al. 2023 (fedit); Sun et al., ICLR 2024 (ffa); Singhal et al., "
     "ACL 2025 (fedex); Wang et al., NeurIPS 2024 (flora)",

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 import numpy as np
 
-from fedjax_alg import memory, models, own, split, tasks, trees
+from fedjax_alg import memory, models, optional, own, split, tasks, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import characters, store
@@ -28,7 +28,6 @@ from fedjax_alg.models import (
   augment,
   class_weights,
   feature_map,
-  lora,
   lstm,
   precision,
   roles,
@@ -155,6 +154,7 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
   if federation.task is None and built.task is not None:
     _check_targets(built.task, federation)
   if options.lora_rank:
+    lora = _load_lora(options)
     built = lora.with_adapters(built, options.lora_rank, options.lora_alpha)
   if options.class_weights is not None:
     counts = federation.label_histogram.sum(0)
@@ -166,6 +166,11 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
   if options.compute_dtype == "bfloat16":
     built = precision.in_bfloat16(built)
   return augment.with_augmentations(built, options.augment, federation.example_shape)
+
+
+def _load_lora(options: RunOptions) -> Any:
+  """The adapters beside the layers of a model, an extra."""
+  return optional.load_extra("lora.adapters", f"`lora_rank`={options.lora_rank}")
 
 
 def _load_start(
@@ -221,7 +226,7 @@ def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
       )
   patterns = options.roles
   if options.lora_aggregation == "ffa":
-    patterns = (*patterns, lora.FREEZES_A)
+    patterns = (*patterns, _load_lora(options).FREEZES_A)
   model = roles.split(
     model,
     patterns,
@@ -230,9 +235,12 @@ def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
     ),
     options.model_state,
   )
-  return lora.aggregated(
+  if not options.lora_rank:
+    return model
+  result: Model = _load_lora(options).aggregated(
     model, options.lora_aggregation, options.lora_rank, options.lora_alpha
   )
+  return result
 
 
 def _place_frozen(model: Model, options: RunOptions, mesh: Mesh | None) -> Any:

@@ -120,7 +120,7 @@ class Live:
 
   @functools.cached_property
   def programs(self) -> dict[Any, Any]:
-    """Further compiled functions of the run, by name (``runs.revision``)."""
+    """Further compiled functions of the run, by name (``unlearning.revision``)."""
     return {}
 
 

@@ -20,8 +20,8 @@ from fedjax_alg.least_squares import class_means, closed_form
 from fedjax_alg.models import feature_map, residual
 from fedjax_alg.runs import methods
 from tests import problems
+from tests.extras.unlearning import test_revision
 from tests.reference import analytic_family as oracle
-from tests.runs import test_revision
 
 FEATURES, CLASSES, SLOTS = 5, 3, 6
 SIZES = (3, 40, 7, 12, 1, 27)

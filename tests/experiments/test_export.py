@@ -4,7 +4,7 @@ import importlib
 
 from experiments import export
 import fedjax_alg as fa
-from fedjax_alg.deploy import flower, setting
+from fedjax_alg.extras.flower import flower, setting
 
 #: A run of the programs of tests/experiments/cli/test_folder.py.
 FLAGS = [

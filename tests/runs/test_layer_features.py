@@ -9,7 +9,7 @@ import pytest
 from experiments import run as run_command
 import fedjax_alg as fa
 from fedjax_alg.data import features
-from fedjax_alg.deploy import setting
+from fedjax_alg.extras.flower import setting
 from fedjax_alg.runs.plan import from_keywords
 
 

@@ -1,6 +1,6 @@
 """The server's side of a run whose clients are elsewhere."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import pathlib
 import time
 from typing import Any, NamedTuple
@@ -9,18 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import split, tasks, trees
+from fedjax_alg import optional, split, tasks, trees
 from fedjax_alg.base import BYTES_PER_FLOAT
 from fedjax_alg.data import client_names as names_lib
-from fedjax_alg.deploy import remote as remote_lib
-from fedjax_alg.deploy.client import Question
-from fedjax_alg.deploy.remote import Inputs, MissingAnswer, Remote, heard
 from fedjax_alg.engine import checkpoint, evaluate, sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.messages import to_bytes
+from fedjax_alg.extras.flower import remote as remote_lib
+from fedjax_alg.extras.flower.client import Question
+from fedjax_alg.extras.flower.remote import Inputs, MissingAnswer, Remote, heard
 from fedjax_alg.hparams import ordered_values
 from fedjax_alg.records import tables
-from fedjax_alg.runs import revision
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.typing import PyTree
 
@@ -200,22 +199,23 @@ class Server:
       float(aux.server["train_loss"]) if "train_loss" in aux.server else None,
     )
 
-  def forget(self, clients: revision.Clients) -> Round:
+  def forget(self, clients: int | str | Iterable[int | str]) -> Round:
     """Computes the model as if some clients had never taken part.
 
     They are asked for their sums once more, which the server subtracts; nobody
-    else is asked (``runs.revision.forget``). Earlier checkpoints, which hold
+    else is asked (``unlearning.revision.forget``). Earlier checkpoints, which hold
     these clients' sums, are removed.
 
     Args:
       clients: their names.
 
     Raises:
-      OptionError: see ``runs.revision.forget``; of a network only the sums of the
+      OptionError: see ``unlearning.revision.forget``; of a network only the sums of the
         last step can be changed, as later ones would have to be played again; or
         a client does not answer.
-      NonFiniteError: see ``runs.revision.forget``.
+      NonFiniteError: see ``unlearning.revision.forget``.
     """
+    revision = optional.load_extra("unlearning.revision", "forget")
     began, traffic, p = time.monotonic(), _Traffic(), self.prepared
     method = p.settings[0]
     facts = {"algorithm": method.name, "hparams": ordered_values(*method.parts)}

@@ -19,11 +19,11 @@ import numpy as np
 
 from fedjax_alg import files, trees
 from fedjax_alg.data import client_names as names_lib
-from fedjax_alg.deploy import setting
-from fedjax_alg.deploy.client import Client, Code, Memory, Question
-from fedjax_alg.deploy.server import Questions, Server
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
+from fedjax_alg.extras.flower import setting
+from fedjax_alg.extras.flower.client import Client, Code, Memory, Question
+from fedjax_alg.extras.flower.server import Questions, Server
 from fedjax_alg.records import parameters
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.typing import PyTree

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Shard
+from fedjax_alg.engine.draws import has_double
 from fedjax_alg.typing import PyTree
 
 #: For how many local steps the lanes draw rows at once. A lane takes the next
@@ -513,24 +514,6 @@ def _sum(weights: Array, row: Array, rows: int, leaf: Array) -> Array:
   return jnp.where(lost, jnp.full_like(total, jnp.nan), total).reshape(
     share.shape[1:] + leaf.shape[1:]
   )
-
-
-def has_double(jaxpr: jex_core.Jaxpr) -> bool:
-  """Whether code, or code that it calls, computes in float64."""
-  for eqn in jaxpr.eqns:
-    avals: list[Any] = [var.aval for var in eqn.outvars]
-    if any(aval.dtype == jnp.float64 for aval in avals):
-      return True
-    called = [
-      getattr(leaf, "jaxpr", leaf)
-      for leaf in jax.tree.leaves(
-        list(eqn.params.values()),
-        is_leaf=lambda leaf: isinstance(leaf, jex_core.ClosedJaxpr),
-      )
-    ]
-    if any(has_double(part) for part in called if isinstance(part, jex_core.Jaxpr)):
-      return True
-  return False
 
 
 def _variables(atoms: Iterable[Atom]) -> list[Var]:

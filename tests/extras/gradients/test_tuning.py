@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.runs import gradient_tuning, methods
-from fedjax_alg.runs.gradient_tuning import Coordinate
-from fedjax_alg.runs.hypergradient import Hypergradient
+from fedjax_alg.extras.gradients import tuning
+from fedjax_alg.extras.gradients.hypergradient import Hypergradient
+from fedjax_alg.extras.gradients.tuning import Coordinate
+from fedjax_alg.runs import methods
 
 
 @pytest.mark.parametrize(
@@ -30,14 +31,15 @@ def test_coordinates_and_their_slopes(low, high, value):
 
 
 def test_a_start_at_an_end_is_refused():
-  assert gradient_tuning.check_starts(
-    methods.method_of("fedadam"), ("beta1", "client_lr")
-  ) == ("beta1", "client_lr")
+  assert tuning.check_starts(methods.method_of("fedadam"), ("beta1", "client_lr")) == (
+    "beta1",
+    "client_lr",
+  )
   method = methods.with_keywords(methods.method_of("fedadam"), {"beta1": 0.0})
   with pytest.raises(
     fa.OptionError, match="beta1=0: tuned by factors, must start between 0 and 1"
   ):
-    gradient_tuning.check_starts(method, "beta1")
+    tuning.check_starts(method, "beta1")
 
 
 def test_the_trusted_step_is_the_best_of_the_box():
@@ -45,7 +47,7 @@ def test_the_trusted_step_is_the_best_of_the_box():
   for radius in (0.1, 1.0, 10.0):
     root = rng.normal(size=(1, 2))  # of rank 1: flat in one direction
     gradient, curvature = rng.normal(size=2), root.T @ root
-    step = gradient_tuning.trust_region_step(gradient, curvature, radius, 0.01)
+    step = tuning.trust_region_step(gradient, curvature, radius, 0.01)
 
     def value(s, gradient=gradient, curvature=curvature):
       return gradient @ s + s @ (curvature + 0.01 * np.eye(2)) @ s / 2
@@ -69,7 +71,7 @@ def test_the_minimum_of_a_cubic(f0, d0, f1, d1):
     + f1 * t**2 * (3 - 2 * t)
     + d1 * t**2 * (t - 1)
   )
-  assert gradient_tuning._cubic_minimum(f0, d0, f1, d1) == pytest.approx(
+  assert tuning._cubic_minimum(f0, d0, f1, d1) == pytest.approx(
     t[cubic.argmin()], abs=1e-4
   )
 
@@ -123,9 +125,7 @@ def test_outer_steps_find_a_minimum_and_count_rounds():
     seeds=3,
   )
   reported = []
-  descent = gradient_tuning.descend_hparams(
-    derivatives, outer_steps=7, report=reported.append
-  )
+  descent = tuning.descend_hparams(derivatives, outer_steps=7, report=reported.append)
   assert derivatives.seen == [8, 15, 30, 30, 30, 30, 30]
   assert descent.played == 3 * 3 * (8 + 15 + 5 * 30) and reported == descent.steps
   assert descent.best.rounds == 30 and descent.best.loss == min(
@@ -150,7 +150,7 @@ def test_what_diverges_or_explodes_is_taken_back():
       0.05 * math.sin(1e6 * at[0]) if at[0] > -1.0 else 0.0
     )
 
-  descent = gradient_tuning.descend_hparams(
+  descent = tuning.descend_hparams(
     StubDerivatives(fn, dict(client_lr=0.2)), outer_steps=5, halvings=0
   )
   first, second, third, *_ = descent.steps
@@ -163,7 +163,7 @@ def test_what_diverges_or_explodes_is_taken_back():
 
   diverging = StubDerivatives(lambda at, rounds: math.nan, dict(client_lr=0.2))
   with pytest.raises(fa.OptionError, match="start from smaller values"):
-    gradient_tuning.descend_hparams(diverging, outer_steps=3)
+    tuning.descend_hparams(diverging, outer_steps=3)
   assert len(diverging.seen) == 3
 
 
@@ -189,9 +189,9 @@ def test_refusals(options, pattern):
 def test_a_rate_that_is_far_too_small_grows(monkeypatch):
   fed = fa.federate("digits", partition="iid", num_clients=20, validation_clients=4)
   calls = []
-  real = gradient_tuning.Derivatives
+  real = tuning.Derivatives
   monkeypatch.setattr(
-    gradient_tuning, "Derivatives", lambda *args: (calls.append(args), real(*args))[1]
+    tuning, "Derivatives", lambda *args: (calls.append(args), real(*args))[1]
   )
   descent = fa.tune_by_gradient(
     "fedavg",

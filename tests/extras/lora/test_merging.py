@@ -7,8 +7,9 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg.base import Cohort, Shard, round_cost
-from fedjax_alg.models import lora
-from fedjax_alg.rounds import merging
+from fedjax_alg.extras.lora import adapters as lora
+from fedjax_alg.extras.lora import merging
+from fedjax_alg.runs.options import LORA_AGGREGATIONS
 
 RANK, RATE, STEPS, ROUNDS = 2, 0.5, 3, 3
 FACTOR = 3.0 / RANK
@@ -100,7 +101,7 @@ def oracle(rows, aggregation, w, bias, a, rounds=ROUNDS):
   return w + FACTOR * a @ b
 
 
-@pytest.mark.parametrize("aggregation", lora.AGGREGATIONS)
+@pytest.mark.parametrize("aggregation", LORA_AGGREGATIONS)
 def test_rounds_are_those_of_the_papers(rows, federation, aggregation, monkeypatch):
   """Three rounds of three clients of different sizes, in float64."""
   a = np.random.default_rng(2).normal(size=(5, RANK)).astype(np.float32)

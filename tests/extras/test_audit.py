@@ -8,10 +8,11 @@ import pytest
 from experiments import audit as command
 import fedjax_alg as fa
 from fedjax_alg.exchange import privacy
-from fedjax_alg.runs import audit as audit_lib
+from fedjax_alg.extras import audit as audit_lib
 
 pytest.importorskip("jax_privacy")
 dp = pytest.importorskip("dp_accounting")
+pytestmark = pytest.mark.usefixtures("share_programs", "one_device")
 
 
 def test_scores_of_a_gaussian_are_bounded_by_its_epsilon():

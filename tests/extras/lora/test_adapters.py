@@ -6,7 +6,7 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg import models
-from fedjax_alg.models import lora
+from fedjax_alg.extras.lora import adapters
 from fedjax_alg.models.roles import leaf_paths
 
 
@@ -20,7 +20,7 @@ def perceptron():
 
 def test_the_model_starts_as_it_is_without_adapters():
   plain, key = perceptron(), jax.random.key(3)
-  model = lora.with_adapters(plain, 2)
+  model = adapters.with_adapters(plain, 2)
   params, start = model.init(key), plain.init(key)
   x = jax.random.normal(jax.random.key(1), (4, 6))
   np.testing.assert_array_equal(model.apply(params, x), plain.apply(start, x))
@@ -30,7 +30,7 @@ def test_the_model_starts_as_it_is_without_adapters():
 
 def test_layers_are_changed_by_the_product_of_the_adapters():
   """Against NumPy, with all entries drawn."""
-  model = lora.with_adapters(perceptron(), 2, alpha=3.0)
+  model = adapters.with_adapters(perceptron(), 2, alpha=3.0)
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   random = np.random.default_rng(0)
   params = jax.tree.map(
@@ -51,7 +51,7 @@ def test_heads_of_an_attention_are_one_matrix():
   plain = models.make_model(
     "transformer", (5,), 9, tokens=9, d_model=8, heads=2, blocks=1, task="tokens"
   )
-  model = lora.with_adapters(plain, 3)
+  model = adapters.with_adapters(plain, 3)
   shapes = dict(
     zip(names_of(model), jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
   )

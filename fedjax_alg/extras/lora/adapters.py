@@ -22,7 +22,7 @@ How a server aggregates the adapters A_i, B_i of participants with weights p_i
   to W, and every participant of the next round draws new adapters (Wang et al.,
   NeurIPS 2024, arXiv:2409.05976).
 
-The last two move W (``rounds.merging``); papers and codes write A and B transposed.
+The last two move W (``lora.merging``); papers and codes write A and B transposed.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,12 +40,8 @@ from fedjax_alg.models import adapt, roles
 
 #: Names of A and B beside a kernel.
 LORA_A, LORA_B = ADAPTERS = "lora_a", "lora_b"
-#: The type by which `roles`=lora finds adapters, that of flax.nnx.
-KIND = "LoRAParam"
 #: The layer of an attention whose last axis alone is the output.
 _OUT = "out"
-#: How a server aggregates adapters.
-AGGREGATIONS = ("fedit", "ffa", "fedex", "flora")
 #: Keeps A as it was drawn.
 FREEZES_A = f"frozen:**/{LORA_A}"
 
@@ -160,7 +156,7 @@ def with_adapters(model: Model, rank: int, alpha: float = 0.0) -> Model:
     scale_features=None,
     linear=False,
     layers=None,
-    kinds=dict(model.kinds or {}) | dict.fromkeys(adapters, KIND),
+    kinds=dict(model.kinds or {}) | dict.fromkeys(adapters, roles.LORA_TYPE),
     caution=(
       f"{label}: all parameters are trained and sent, those beside the adapters, "
       "too (`roles`=lora freezes them)"
@@ -173,7 +169,7 @@ def aggregated(model: Model, aggregation: str, rank: int, alpha: float) -> Model
 
   Args:
     model: a model ``with_adapters``, split by roles.
-    aggregation: one of ``AGGREGATIONS``.
+    aggregation: fedit, ffa, fedex or flora.
     rank: r.
     alpha: see ``with_adapters``.
 

@@ -1,6 +1,6 @@
 """Hyper-parameters by the derivative of the validation loss, not by a grid.
 
-An outer step executes the run with its derivatives (``runs.hypergradient``) and
+An outer step executes the run with its derivatives (``gradients.hypergradient``) and
 moves all hyper-parameters at once: by Gauss and Newton's step inside a trust
 region, a box in the logarithms of the hyper-parameters. A step that makes the
 loss larger, or not finite, is taken back and the box is made smaller; so is one
@@ -17,10 +17,10 @@ import numpy as np
 from fedjax_alg import tasks
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.errors import OptionError
+from fedjax_alg.extras.gradients import hypergradient
+from fedjax_alg.extras.gradients.hypergradient import Derivatives
 from fedjax_alg.hparams import check_count, of_type
 from fedjax_alg.records.scores import last_evaluations
-from fedjax_alg.runs import hypergradient
-from fedjax_alg.runs.hypergradient import Derivatives
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.plan import warn
 from fedjax_alg.runs.prepare import check_choice

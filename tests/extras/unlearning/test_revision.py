@@ -10,8 +10,8 @@ from scipy import special
 
 import experiments.forget
 import fedjax_alg as fa
+from fedjax_alg.extras.unlearning import revision
 from fedjax_alg.rounds.closed_form import from_bits
-from fedjax_alg.runs import revision
 from tests import problems
 
 pytestmark = pytest.mark.program

@@ -12,10 +12,10 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg import data
-from fedjax_alg.deploy import export, flower, remote, setting
-from fedjax_alg.deploy.client import Client, Code
-from fedjax_alg.deploy.server import Server, _Piece
 from fedjax_alg.engine import samplers
+from fedjax_alg.extras.flower import export, flower, remote, setting
+from fedjax_alg.extras.flower.client import Client, Code
+from fedjax_alg.extras.flower.server import Server, _Piece
 from fedjax_alg.runs.plan import from_keywords
 from tests import problems, shared_programs
 

@@ -4,8 +4,8 @@ import json
 import pathlib
 
 from fedjax_alg import files
-from fedjax_alg.deploy import setting
 from fedjax_alg.errors import OptionError, reason
+from fedjax_alg.extras.flower import setting
 from fedjax_alg.records import checksums, summary
 from fedjax_alg.runs.prepare import Prepared
 

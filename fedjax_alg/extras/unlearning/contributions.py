@@ -2,8 +2,8 @@
 
 The contribution of client i is the score of the model of all clients, less that
 of the model without client i (leave-one-out). In closed form both are exact, as
-the sums of a client can be subtracted (``runs.revision``): there is no sampling of
-coalitions, and nobody trains again. Of other methods the run is made again without
+the sums of a client can be subtracted (``unlearning.revision``): there is no sampling
+of coalitions, and nobody trains again. Of other methods the run is made again without
 each client: the same program, with a client that has no rows.
 """
 
@@ -17,10 +17,11 @@ from fedjax_alg import tasks
 from fedjax_alg.data import layout
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
+from fedjax_alg.extras.unlearning import revision
 from fedjax_alg.metrics import names
 from fedjax_alg.models import roles
 from fedjax_alg.records import tables
-from fedjax_alg.runs import queue, revision
+from fedjax_alg.runs import queue
 from fedjax_alg.runs.plan import Plan
 from fedjax_alg.runs.result import Live, RunResult, check_result
 

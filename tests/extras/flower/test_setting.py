@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.deploy import export, setting
+from fedjax_alg.extras.flower import export, setting
 from fedjax_alg.runs.plan import from_keywords
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from fedjax_alg import trees
 from fedjax_alg.data import layout
-from fedjax_alg.deploy import remote as remote_lib
-from fedjax_alg.deploy.remote import Inputs, MissingAnswer, Remote
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.messages import from_bytes, to_bytes
+from fedjax_alg.extras.flower import remote as remote_lib
+from fedjax_alg.extras.flower.remote import Inputs, MissingAnswer, Remote
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.typing import PyTree
 

@@ -1,7 +1,7 @@
 """Rounds in which the server moves frozen kernels by the clients' adapters.
 
-Participants train and send adapters (``models.lora``), and the server adds what
-``lora.merge`` makes of them to the frozen kernels. These are then a part of the
+Participants train and send adapters (``lora.adapters``), and the server adds what
+``adapters.merge`` makes of them to the frozen kernels. These are then a part of the
 state. Every round is built with them in the place of those that the run started
 from, so that all that reads the model reads the kernels as they are.
 
@@ -30,7 +30,7 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
-from fedjax_alg.models import lora
+from fedjax_alg.extras.lora import adapters as lora
 from fedjax_alg.models.roles import ClientLeaves
 from fedjax_alg.rounds.one_model import ComposedState, TwoHalves
 

@@ -11,7 +11,8 @@ from sklearn import datasets, preprocessing
 
 import fedjax_alg as fa
 from fedjax_alg import registry
-from fedjax_alg.runs import gradient_tuning, hypergradient, methods
+from fedjax_alg.extras.gradients import hypergradient, tuning
+from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import LateOptions, SamplingOptions
 from tests import problems
 from tests.contract import test_traced
@@ -168,7 +169,7 @@ def check_by_differences(fed, name, options):
   for field in names:
     if not values[field] or field in DECIDING:
       continue
-    coordinate = gradient_tuning.coordinate(method, field)
+    coordinate = tuning.coordinate(method, field)
     place = coordinate.to(result.values[field])
     slope = result.gradient[field] * coordinate.slope(result.values[field])
     seen = []

@@ -1,0 +1,1 @@
+"""Extras: parts of the library that the core does without (``optional``)."""

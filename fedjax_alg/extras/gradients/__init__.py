@@ -1,0 +1,1 @@
+"""Derivatives through all rounds of a run, and tuning with them."""

@@ -1,0 +1,1 @@
+"""Low-rank adapters (LoRA), and how a server aggregates them."""

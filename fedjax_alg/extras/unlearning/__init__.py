@@ -1,0 +1,1 @@
+"""Clients that leave a finished run, and what each of them contributed."""
