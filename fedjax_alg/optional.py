@@ -20,6 +20,7 @@ EXTRAS = {
   "gradients": "`fa.hypergradient`, `fa.tune_by_gradient`; `tune --tune_by_gradient`",
   "lanes": "`map_clients`=lanes",
   "lora": "`lora_rank`",
+  "pods": "`distributed`: the client map of several processes",
   "unlearning": "`fa.forget`, `fa.add`, `fa.contributions`; commands of these names",
 }
 

@@ -85,17 +85,10 @@ def test_what_is_loaded_is_there():
 
 
 def test_public_names_are_those_that_types_know():
-  (block,) = (
-    node
-    for node in ast.parse(_MODULES["fedjax_alg"].read_text("utf-8")).body
-    if isinstance(node, ast.If)
-  )
   typed = {
-    alias.asname or alias.name: (
-      node.module.removeprefix(f"{_EXTRAS}."),
-      alias.name,
-    )
-    for node in block.body
+    alias.asname or alias.name: (node.module.removeprefix(f"{_EXTRAS}."), alias.name)
+    for node in ast.walk(ast.parse(_MODULES["fedjax_alg"].read_text("utf-8")))
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_EXTRAS)
     for alias in node.names
   }
   assert typed == optional.PUBLIC
@@ -188,6 +181,7 @@ for name in json.loads(sys.argv[2]):
 lines("generate", lambda: fa.models.generate)
 lines("lora", lambda: fa.run("fedavg", fed, model="mlp", lora_rank=2, **small))
 lines("lanes", lambda: fa.run("fedavg", fed, map_clients="lanes", **small))
+lines("pods", lambda: fa.distributed("localhost:1234", 2, 0))
 words = "--algorithm=fedavg --dataset=digits --num_clients=10 --rounds=2".split()
 for name, more in (
   ("export", ["--to=flower", "--out=app", *words]),
@@ -237,6 +231,7 @@ def test_a_core_whose_extras_are_deleted(tmp_path):
     "generate": ("fa.models.generate", "generation"),
     "lora": ("lora_rank=2", "lora"),
     "lanes": ("map_clients=lanes", "lanes"),
+    "pods": ("coordinator=localhost:1234", "pods"),
     "fedjax-alg export": ("error: export", "flower"),
     "fedjax-alg audit": ("error: audit", "audit"),
     "fedjax-alg tune": ("error: --tune_by_gradient", "gradients"),

@@ -35,7 +35,7 @@ from fedjax_alg.client.optimizers import local_optimizer, refuse_options
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import MANY, only
-from fedjax_alg.engine import owned
+from fedjax_alg.engine.clients import for_one
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
@@ -168,7 +168,7 @@ def _spread(
     )
     shards = everyone.shards
     shard = shards.at(shards.offset[client], shards.size[client])
-    new = owned.for_one(
+    new = for_one(
       map_clients,
       lambda params, shard, key: sgd(
         model,

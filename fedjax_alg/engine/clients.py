@@ -17,7 +17,7 @@ besides), whichever of these modes runs it:
 With a mesh with the axis ``clients``, every device takes a share of the slots
 with about the same number of examples. On a CPU the devices are its cores
 (``sharding.use_host_cores``). If the mesh also has the axis ``processes``, a
-slot is computed in the process that holds its rows (``engine.owned``).
+slot is computed in the process that holds its rows (``extras.pods``).
 """
 
 from collections.abc import Callable
@@ -31,11 +31,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_alg import optional, trees
 from fedjax_alg.base import Array, Fn, MapClients, Shard
-from fedjax_alg.engine import owned
+from fedjax_alg.engine.dealing import AXIS, PROCESSES, balance, by_device
 from fedjax_alg.errors import check_one_of
 from fedjax_alg.typing import PyTree
 
-AXIS = owned.AXIS
 #: Modes that a run may choose; ``python`` is for algorithms that are built by hand.
 MODES = ("sequential", "vmap", "lanes")
 
@@ -118,7 +117,7 @@ class ClientMap(MapClients):
   @property
   def processes(self) -> bool:
     """Whether the devices are those of several processes."""
-    return self.mesh is not None and owned.PROCESSES in self.mesh.axis_names
+    return self.mesh is not None and PROCESSES in self.mesh.axis_names
 
   @property
   def devices(self) -> int:
@@ -145,8 +144,9 @@ class ClientMap(MapClients):
     if shards.personal is not None or shards.state is not None:
       fn, shards, args = _own_as_argument(fn, shards, args)
     slots, mesh = (table, places, weights, shared, shards, args), self.mesh
-    if mesh is not None and owned.PROCESSES in mesh.axis_names:
-      return owned.update(self.mode, mesh, fn, write, *slots)
+    if mesh is not None and PROCESSES in mesh.axis_names:
+      result: tuple[Any, Any, Any] = _pods().update(self.mode, mesh, fn, write, *slots)
+      return result
     if mesh is not None and mesh.size > 1:
       return _update_on_devices(self, fn, write, *slots)
     return _MODES[self.mode](self, fn, write, *slots)
@@ -162,7 +162,7 @@ class ClientMap(MapClients):
   ) -> Any:
     """See ``base.MapClients.total``."""
     if self.processes:
-      return owned.total(self._mesh, fn, zero, shared, shards, args, psum)
+      return _pods().total(self._mesh, fn, zero, shared, shards, args, psum)
     if self.devices == 1:
       return _total(fn, zero, shared, shards, args)
     order, dealt, _ = _deal(self, shards)
@@ -180,7 +180,29 @@ class ClientMap(MapClients):
 
   def keep(self, table: object) -> Any:
     """See ``base.MapClients.keep``."""
-    return table if self.cuts is None else owned.keep(self._mesh, self.cuts, table)
+    return table if self.cuts is None else _pods().keep(self._mesh, self.cuts, table)
+
+
+def for_one(
+  map_clients: MapClients, fn: Fn, shared: PyTree, shard: Shard, *args: PyTree
+) -> PyTree:
+  """Computes ``fn(shared, shard, *args)`` of one client, outside of a map.
+
+  Args:
+    map_clients: the client map of the run.
+    fn: code for one client, see ``base.MapClients``.
+    shared: see ``base.MapClients``.
+    shard: the client's rows, perhaps in blocks (``base.Shard``).
+    *args: pytrees.
+
+  Returns:
+    What ``fn`` returns, on every device.
+  """
+  if shard.blocks is None:
+    return fn(shared, shard, *args)
+  shards = shard._replace(offset=shard.offset[None], size=shard.size[None])
+  args = jax.tree.map(lambda leaf: leaf[None], args)
+  return trees.index(map_clients(fn, shared, shards, *args), 0)
 
 
 def _own_as_argument(fn: Fn, shards: Shard, args: Any) -> tuple[Fn, Shard, Any]:
@@ -286,6 +308,11 @@ def _at_once(
   )
   summed = jax.tree.map(trees.slot_sum, weights, summed)
   return _written(write, table, places, written), summed, stacked
+
+
+def _pods() -> Any:
+  """The map of several processes, an extra."""
+  return optional.load_extra("pods", "`distributed`")
 
 
 def _lanes() -> Any:
@@ -406,7 +433,7 @@ def _deal_sizes(
   slots = size.shape[0]
   room = -(-slots // devices)
   size = jnp.pad(size, (0, room * devices - slots))
-  order = owned.by_device(size, owned.balance(size, devices, room))
+  order = by_device(size, balance(size, devices, room))
   # Else XLA shares the loop out: a collective for every slot.
   order = jax.lax.with_sharding_constraint(order, whole)
   return order, size[order], jnp.argsort(order)[:slots].astype(jnp.uint32)

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 import numpy as np
 
+from fedjax_alg import optional
 from fedjax_alg.data import process_rows
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
@@ -165,6 +166,8 @@ def join(options: ProcessOptions, host_devices: int = 0) -> None:
   options.check()
   if not options.several or count() > 1:
     return
+  named = options.coordinator and f"`coordinator`={options.coordinator}"
+  optional.load_extra("pods", named or "`distributed`")
   sharding.start(host_devices)
   try:
     if not has_joined():

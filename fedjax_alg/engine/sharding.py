@@ -21,7 +21,7 @@ import threadpoolctl
 
 from fedjax_alg import memory, split
 from fedjax_alg.data import layout
-from fedjax_alg.engine.owned import AXIS, PROCESSES
+from fedjax_alg.engine.dealing import AXIS, PROCESSES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.typing import PyTree
 

@@ -21,7 +21,7 @@ from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data import layout
 from fedjax_alg.data.concepts import is_pattern
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.engine import checkpoint, owned, processes, samplers
+from fedjax_alg.engine import checkpoint, clients, processes, samplers
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import (
   OptionError,
@@ -84,7 +84,7 @@ class Live:
     @jax.jit
     def deploy(state, data, client, key):
       algorithm = self.algorithm(data.frozen)
-      return owned.for_one(
+      return clients.for_one(
         map_clients,
         lambda state, shard, key: algorithm.client_params(state, client, shard, key),
         state,

@@ -13,7 +13,7 @@ import pytest
 
 from fedjax_alg import trees
 from fedjax_alg.base import Shard
-from fedjax_alg.engine import clients, owned, sharding
+from fedjax_alg.engine import clients, dealing, sharding
 from tests import problems
 from tests.algorithms import bridge
 
@@ -23,7 +23,7 @@ HANDS = [(1, 4), (7, 1), (13, 8), (24, 3), (40, 4)]
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def deal(sizes, devices, hand):
-  return owned.by_device(sizes, owned.balance(sizes, devices, hand))
+  return dealing.by_device(sizes, dealing.balance(sizes, devices, hand))
 
 
 @pytest.mark.program
@@ -57,13 +57,13 @@ def test_cards_are_dealt_to_and_fro():
 
 def test_maps_of_the_same_sizes_deal_by_the_same_code(monkeypatch):
   """Four maps of a round would trace and lower the loop over the slots each."""
-  calls, balance = [], owned.balance
+  calls, balance = [], dealing.balance
 
   def counting(size, *args):
     calls.append(size.shape)
     return balance(size, *args)
 
-  monkeypatch.setattr(clients.owned, "balance", counting)
+  monkeypatch.setattr(clients, "balance", counting)
   slots = 11  # no other test deals so many
 
   def two_maps(shards):

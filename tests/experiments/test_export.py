@@ -21,10 +21,14 @@ FLAGS = [
 
 
 def test_without_flower_one_line_says_what_to_install(tmp_path, monkeypatch, refused):
-  def missing(name):
-    raise ImportError(name)
+  import_module = importlib.import_module
 
-  monkeypatch.setattr(importlib, "import_module", missing)
+  def import_others(name):
+    if name.startswith("flwr"):
+      raise ImportError(name)
+    return import_module(name)
+
+  monkeypatch.setattr(importlib, "import_module", import_others)
   assert "fedjax_alg[flower]" in refused(export, [f"--out={tmp_path / 'app'}", *FLAGS])
   assert not (tmp_path / "app").exists()
 

@@ -402,9 +402,10 @@ def test_refusals_are_one_line(fed, algorithm, by, options, message):
   assert message.replace("`", "") in str(error.value)
 
 
-def test_without_validation_clients(own_fed):
+def test_without_validation_clients():
+  federation = fa.federate("digits", num_clients=6)
   with pytest.raises(fa.OptionError, match="validation_clients"):
-    fa.hypergradient("fedavg", own_fed, by="client_lr", **NUMBERS)
+    fa.hypergradient("fedavg", federation, by="client_lr", **NUMBERS)
 
 
 def test_what_jumps_is_said():

@@ -1,4 +1,4 @@
-"""The client map of several processes, each of which holds its clients' rows.
+"""The client map of several processes, as on a pod; each holds its clients' rows.
 
 The mesh has the axes ``processes`` and ``clients``. A slot is computed by a
 device of the process that holds its rows, so the shares of the work are those
@@ -21,16 +21,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
-import numpy as np
 
 from fedjax_alg import split, trees
-from fedjax_alg.base import Array, Fn, MapClients, Shard
+from fedjax_alg.base import Array, Fn, Shard
 from fedjax_alg.data import store
 from fedjax_alg.data.store import Coded
+from fedjax_alg.engine.dealing import AXIS, PROCESSES, balance
 from fedjax_alg.typing import PyTree
 
-AXIS = "clients"
-PROCESSES = "processes"
 _REPLICATED, _IN_BLOCKS = PartitionSpec(), PartitionSpec(PROCESSES)
 
 #: Lanes of a device with ``map_clients``=vmap, in its even share of the slots.
@@ -39,62 +37,6 @@ _LANES = 1.25
 
 #: Leaves of together at most so many bytes are added in one message.
 _MESSAGE = 2**20
-
-
-def balance(
-  size: Array,
-  devices: int,
-  room: int | None = None,
-  owner: Array | None = None,
-  processes: int = 1,
-) -> Array:
-  """Finds the device of every slot, so that all have about the same work.
-
-  The slots are dealt in order of decreasing size, each to the device with the
-  least work among those that may take it.
-
-  Args:
-    size: [S] int32, examples of each slot.
-    devices: number of devices; those of a process are consecutive.
-    room: the most slots of a device; None: any number.
-    owner: [S] int32, the process whose devices may take each slot; None: all.
-    processes: number of processes.
-
-  Returns:
-    [S] int32 in [0, devices).
-  """
-  if owner is not None and devices == processes:
-    return owner
-  process = np.arange(devices, dtype=np.int32) // (devices // processes)
-  largest_first = jnp.argsort(-size, stable=True).astype(jnp.int32)
-
-  def deal(k, carry):
-    load, num_slots, device = carry
-    slot = largest_first[k]
-    may: Any = True if room is None else num_slots < room
-    if owner is not None:
-      may &= process == owner[slot]
-    target = jnp.argmin(jnp.where(may, load, jnp.iinfo(jnp.int32).max)).astype(
-      jnp.int32
-    )
-    # Slots without examples take turns, too.
-    return (
-      load.at[target].add(jnp.maximum(size[slot], 1)),
-      num_slots.at[target].add(1),
-      device.at[slot].set(target),
-    )
-
-  nothing = jnp.zeros(devices, jnp.int32)
-  result: Array = jax.lax.fori_loop(
-    0, size.shape[0], deal, (nothing, nothing, jnp.zeros_like(size))
-  )[2]
-  return result
-
-
-def by_device(size: Array, device: Array) -> Array:
-  """The slots [S] of the first device, of the second, ..., largest first."""
-  largest_first = jnp.argsort(-size, stable=True).astype(jnp.int32)
-  return largest_first[jnp.argsort(device[largest_first], stable=True)]
 
 
 def _add_up(tree: PyTree, axes: tuple[str, ...] = (PROCESSES, AXIS)) -> Any:
@@ -133,28 +75,6 @@ def _add_up(tree: PyTree, axes: tuple[str, ...] = (PROCESSES, AXIS)) -> Any:
       for leaf, is_bool in zip(leaves, bools)
     ],
   )
-
-
-def for_one(
-  map_clients: MapClients, fn: Fn, shared: PyTree, shard: Shard, *args: PyTree
-) -> PyTree:
-  """Computes ``fn(shared, shard, *args)`` of one client, outside of a map.
-
-  Args:
-    map_clients: the client map of the run.
-    fn: code for one client, see ``base.MapClients``.
-    shared: see ``base.MapClients``.
-    shard: the client's rows, perhaps in blocks (``base.Shard``).
-    *args: pytrees.
-
-  Returns:
-    What ``fn`` returns, on every device.
-  """
-  if shard.blocks is None:
-    return fn(shared, shard, *args)
-  shards = shard._replace(offset=shard.offset[None], size=shard.size[None])
-  args = jax.tree.map(lambda leaf: leaf[None], args)
-  return trees.index(map_clients(fn, shared, shards, *args), 0)
 
 
 def _specs(tree: PyTree) -> PyTree:

@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_alg import trees
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, owned, sharding
+from fedjax_alg.engine import clients, sharding
 from tests import problems
 
 
@@ -22,18 +22,6 @@ def fixture_two():
 @pytest.fixture(scope="module", name="data")
 def fixture_data(problem, two):
   return problems.in_blocks(problem.data, two)
-
-
-def test_a_slot_is_of_its_owner_and_work_is_even():
-  size = jnp.array([9, 1, 0, 4, 5, 8, 3], jnp.int32)
-  owner = jnp.array([0, 0, 0, 0, 1, 1, 1], jnp.int32)
-  device = np.asarray(owned.balance(size, 4, owner=owner, processes=2))
-  np.testing.assert_array_equal(device // 2, owner)
-  load = np.bincount(device, np.asarray(size), 4)
-  assert load.tolist() == [9, 5, 8, 8]
-  anyone = np.asarray(owned.balance(size, 4))
-  assert np.bincount(anyone, np.asarray(size), 4).tolist() == [9, 8, 6, 7]
-  np.testing.assert_array_equal(owned.balance(size, 2, owner=owner, processes=2), owner)
 
 
 def test_the_results_are_those_of_one_process(problem, data, two):
