@@ -76,9 +76,7 @@ def _outcomes(summary: dict[str, Any]) -> str:
               metric.replace("_", " ") + ("" if factor == 1 else ", %")
             ),
             *(
-              summary_lib.format_spread(
-                summary[which][protocol][metric], digits, factor
-              )
+              metrics.format_estimate(summary[which][protocol][metric], digits, factor)
               for which in ("final", "mean_last_10")
             ),
           ]

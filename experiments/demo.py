@@ -64,7 +64,7 @@ def _table(runs: Mapping[str, FinishedRun]) -> str:
       when = f"{reached['mean']:.0f}"
       if reached["reached"] < seeds:
         when += f" ({reached['reached']} of {seeds})"
-    score = results.format_spread(last, digits - 1, factor) + " %" * (factor == 100)
+    score = metrics.format_estimate(last, digits - 1, factor) + " %" * (factor == 100)
     lines.append(f"{label:10} {score:>22} {when:>16} {floats / 1e6:>11.1f} M")
   return "\n".join(lines)
 
@@ -97,7 +97,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     [picture],
     {
       f"{main.replace('_', ' ')} on the whole test set": {
-        label: run.rows for label, run in runs.items()
+        label: run.frames for label, run in runs.items()
       }
     },
     "global",

@@ -55,7 +55,7 @@ from fedjax_alg import errors, files, metrics
 from fedjax_alg.files import expand_path
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs import texts
-from fedjax_alg.runs.compare import COSTS, SCORES, Line, estimate_mean
+from fedjax_alg.runs.compare import COSTS, SCORES, Line
 
 from . import compare
 from .cli.command import Command, as_module, explain_write_errors, string
@@ -262,7 +262,7 @@ def _margin(
     return "-", rule.words(rule.NOT_TESTABLE, compared.unpaired[name])
   factor = metrics.factor(claim["metric"])
   gain = compared.pairs[0].difference
-  ours = summary_lib.format_spread(gain._asdict(), 2, factor, "+")
+  ours = metrics.format_estimate(gain, 2, factor, "+")
   if math.isnan(gain.mean):
     return _NO_NUMBER
   sign, number = _bound(claim)
@@ -314,7 +314,7 @@ def _answer(
   sign, number = _bound(claim)
   placement = rule.place_values(values, number, unit, data=data)
   never = bool(np.isinf(values).any())
-  gap = None if never else estimate_mean(np.subtract(values, number))
+  gap = None if never else metrics.estimate(np.subtract(values, number))
   if not sign:
     return placement.ours, rule.words(
       *rule.verdict(placement, None if gap is None else abs(gap.mean), metric, unit)

@@ -258,7 +258,7 @@ def _write_page(path: pathlib.Path, title: str, sweep: report.SweepTable) -> Non
   runs = {
     report.label_setting(setting.values, "="): load_run(setting.folder)
     for setting in sweep.settings
-    if setting.rows
+    if setting.curves
   }
   page.write_page(path, title, {"": runs}, metric=sweep.metric, protocol=sweep.by)
 

@@ -11,7 +11,7 @@ from experiments.reproduction import suite
 from fedjax_alg import metrics
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.hparams import field_values
-from fedjax_alg.records import summary, tables
+from fedjax_alg.records import frames, summary, tables
 from fedjax_alg.runs import result
 from fedjax_alg.runs.options import RunOptions
 
@@ -71,21 +71,14 @@ def write(
   loss = 1 - accuracy if loss is None else np.asarray(loss, float)
   seeds = list(range(len(accuracy))) if seeds is None else list(seeds)
   rounds = np.array(rounds or every * np.arange(1, accuracy.shape[1] + 1))
-  rows = []
-  for e, number in enumerate(rounds.tolist()):
-    for i, seed in enumerate(seeds):
-      for protocol in protocols:
-        row = dict.fromkeys(tables.COLUMNS, 0.0) | {
-          "round": number,
-          "seed": seed,
-          "protocol": protocol,
-          **dict.fromkeys(metrics.METRICS, accuracy[i, e]),
-          "loss": loss[i, e],
-          "total_floats": number * floats,
-          "total_bytes": number * (sent_bytes or 4 * floats),
-          "simulated_s": number * SECONDS,
-        }
-        rows.append(row)
+  values = {name: loss if name == "loss" else accuracy for name in metrics.METRICS}
+  rows = [
+    dict(round=number, seed=seed, protocol=protocol, metric=name, value=of[i, e])
+    for e, number in enumerate(rounds.tolist())
+    for i, seed in enumerate(seeds)
+    for protocol in protocols
+    for name, of in values.items()
+  ]
   folder.mkdir(parents=True, exist_ok=True)
   tables.write_rows(folder / "metrics.csv", rows)
   round_rows = [
@@ -93,6 +86,11 @@ def write(
       "round": r,
       "seed": seed,
       **dict.fromkeys((*tables.ROUND_COST, "discrepancy", "train_loss"), 1.0),
+      **dict.fromkeys(tables.TOTALS, 0.0),
+      "total_floats": r * floats,
+      "total_bytes": r * (sent_bytes or 4 * floats),
+      "total_bytes_up": r * cohort_size,
+      "simulated_s": r * SECONDS,
     }
     for r in range(1, rounds[-1] + 1)
     for seed in seeds
@@ -142,9 +140,9 @@ def write(
     folder,
     summary.as_json(
       {
-        **summary.summarize_rows(rows, (0.9,)),
+        **summary.summarize_curves(tables.curves(rows), rounds, (0.9,), "accuracy"),
         "stopped": stopped,
-        "cost": summary.cost(rows, cohort_size, round_rows),
+        "cost": summary.cost(round_rows, cohort_size),
         "timing": {"steady_s_per_round": 0.1},
         "hashes": {"data": options.dataset, "partition": partition, "final_state": "S"},
         "versions": {"python": "3"},
@@ -171,37 +169,39 @@ def outcome(
   Args:
     cell: the ``suite.Cell``.
     curves: [N, E], the accuracy of each seed in each round.
-    columns: (round, accuracy, protocol) -> columns; the others are 0.5.
+    columns: (round, accuracy, protocol) -> metrics, and columns of rounds.csv and
+      timing.csv; the others are 0.5.
     protocols: the protocols.
     targets: of the summary.
-    folder: where rounds.csv goes, if ``of_round`` is given.
-    of_round: accuracy -> the columns of rounds.csv.
+    folder: a folder, if the run has one.
+    of_round: accuracy -> further columns of rounds.csv.
     **cost: entries of the summary's cost.
   """
-  rows, rounds = [], []
   curves = np.atleast_2d(np.asarray(curves, float))
+  rows, rounds, timing = [], [], []
   for (i, seed), value in np.ndenumerate(curves.T):
-    row_key = {"round": i + 1, "seed": seed}
-    rows += [
-      row_key
-      | {
-        "protocol": protocol,
-        **dict.fromkeys(tables.COLUMNS[3:], 0.5),
-        "accuracy": value,
-        **columns(i + 1, value, protocol),
-      }
-      for protocol in protocols
-    ]
-    rounds.append(row_key | (of_round(value) if of_round else {}))
-  if of_round:
-    folder.mkdir(parents=True)
-    tables.write_rows(folder / "rounds.csv", rounds, tuple(rounds[0]))
+    number = i + 1
+    spent = {name: 0.5 for name in (*tables.ROUND_COST, *tables.TOTALS)}
+    for protocol in protocols:
+      measured = dict.fromkeys(metrics.METRICS, 0.5) | {"accuracy": value}
+      for name, given in columns(number, value, protocol).items():
+        (measured if metrics.is_known(name) else spent)[name] = given
+      rows += [
+        dict(round=number, seed=seed, protocol=protocol, metric=name, value=given)
+        for name, given in measured.items()
+      ]
+    seconds = spent.pop("seconds", 0.5)
+    rounds.append(
+      {"round": number, "seed": seed, **spent, **(of_round(value) if of_round else {})}
+    )
+    timing.append({"round": number, "seconds": seconds})
+  numbers = np.arange(1, curves.shape[1] + 1)
   return suite.Outcome(
     cell,
     folder or pathlib.Path("nowhere"),
-    rows,
+    frames.make_frames(rows, rounds, timing),
     {
-      **summary.summarize_rows(rows, targets),
+      **summary.summarize_curves(tables.curves(rows), numbers, targets, "accuracy"),
       "cost": {"rounds": curves.shape[1], **cost},
     },
   )

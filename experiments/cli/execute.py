@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_alg import metrics
 from fedjax_alg.engine import loop, processes
 from fedjax_alg.files import expand_path
 from fedjax_alg.records import folder as run_files
@@ -208,7 +209,7 @@ def print_summary(config: Config, summary: Mapping[str, Any]) -> None:
     over = f"95 % CI, {seeds} seeds" if seeds > 1 else "1 seed"
     print(
       f"{protocol:12} {main.replace('_', ' ')} "
-      f"{summary_lib.format_spread(first, 4)} ({over}), {words} "
+      f"{metrics.format_estimate(first, 4)} ({over}), {words} "
       f"{_number(values[second]['mean'])}"
     )
   if "groups" in summary:

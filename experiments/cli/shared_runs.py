@@ -5,13 +5,13 @@ hash of everything that decides the numbers of the run, so commands that need th
 same run share it. An interrupted run continues from its last checkpoint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any, NamedTuple
 
-from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
+from fedjax_alg.records import tables
+from fedjax_alg.records.frames import Frames, read_frames
 from fedjax_alg.runs import store
 
 from . import execute, sweeps
@@ -27,7 +27,7 @@ class FinishedRun(NamedTuple):
   """
 
   folder: pathlib.Path
-  rows: list[records.Row]  #: rows of metrics.csv, ``tables.with_costs``
+  frames: Frames
   summary: dict[str, Any]
 
 
@@ -84,32 +84,40 @@ def make_runs(
 def _read_finished(folder: pathlib.Path) -> FinishedRun:
   """Reads a finished run."""
   summary = execute.read_summary(folder)
-  rows = records.read_rows(folder / "metrics.csv")
-  timing = records.read_rows(folder / "timing.csv", records.TIMING)
-  rounds = records.read_rows(folder / "rounds.csv", None)
-  cohort = run_files.read_facts(folder, "config.json")["plan"]["cohort_size"]
-  rows = records.with_costs(rows, rounds, timing, cohort)
-  return FinishedRun(folder, *name_protocols(rows, summary))
+  return FinishedRun(folder, *name_protocols(read_frames(folder), summary))
 
 
 def name_protocols(
-  rows: list[records.Row], summary: dict[str, Any]
-) -> tuple[list[records.Row], dict[str, Any]]:
+  frames: Frames, summary: dict[str, Any]
+) -> tuple[Frames, dict[str, Any]]:
   """Renames the protocols of K models, see ``FinishedRun``."""
   several = {
-    name.removesuffix("_mean")
-    for name in results.protocols(rows)
-    if name.endswith("_mean")
+    name.removesuffix("_mean") for name in frames.protocols if name.endswith("_mean")
   }
   if not several:
-    return rows, summary
+    return frames, summary
   new_names = {name: f"{name}_best" for name in several} | {
     f"{name}_mean": name for name in several
   }
-  rows = [
-    row | {"protocol": new_names.get(row["protocol"], row["protocol"])} for row in rows
-  ]
-  # The protocol that is shown comes first.
-  rows.sort(key=lambda row: row["protocol"].endswith("_best"))
+  frames = frames.rename_protocols(new_names)
+
+  def renamed(entry: Mapping[str, Any]) -> dict[str, Any]:
+    # The protocol that is shown comes first.
+    names = [new_names.get(protocol, protocol) for protocol in entry]
+    of = dict(zip(names, entry.values()))
+    return {name: of[name] for name in sorted(names, key=_is_best)}
+
+  scores = {name: renamed(summary[name]) for name in _SCORES}
+  protocol, main = next(iter(scores["final"])), tables.main_metric(frames.names)
   targets = tuple(float(name) for name in summary["rounds_to"])
-  return rows, summary | results.summarize_rows(rows, targets)
+  curves, rounds = frames.curves(protocol, main), frames.rounds_of(protocol)
+  until = results.rounds_to(curves, rounds, targets, main)
+  return frames, summary | scores | {"rounds_to": until}
+
+
+#: Entries of summary.json that have protocols.
+_SCORES = ("final", "best", "mean_last_10")
+
+
+def _is_best(protocol: str) -> bool:
+  return protocol.endswith("_best")

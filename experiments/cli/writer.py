@@ -11,6 +11,7 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import processes
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary as summary_lib
+from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import store
 from fedjax_alg.runs.pace import Pace, Pause
@@ -86,7 +87,8 @@ class _Writer(store.FolderWriter):
     prepared = self.programs.prepared
     plots.run_curves(
       [self.run.folder / f"curves.{kind}" for kind in ("png", "pdf")],
-      self.records.rows,
+      tables.curves(self.records.rows),
+      self.records.evaluated,
       f"{prepared.method.entry.label}, {prepared.federation.name}, "
       f"{prepared.spec.cohort_size} of {prepared.spec.num_clients} clients",
     )

@@ -13,11 +13,11 @@ import numpy as np
 
 from fedjax_alg import files, metrics
 from fedjax_alg.data.kinds import ClientKinds
-from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
+from fedjax_alg.records.frames import Frames
 from fedjax_alg.runs import pictures, texts
 from fedjax_alg.runs import styles as styles_lib
-from fedjax_alg.runs.pictures import X_AXES
+from fedjax_alg.runs.pictures import BAND, BAND_OF_PARTITIONS, X_AXES
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (after the backend)
@@ -27,15 +27,6 @@ from matplotlib.lines import Line2D  # noqa: E402
 from matplotlib.patches import Patch, Rectangle  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 
-#: From so many seconds on, an axis is in hours.
-_HOURS = 7200.0
-#: An axis of costs is logarithmic if a line ends at this share of the longest.
-_SHORT = 0.25
-
-#: Labels of the bands in a legend: of runs on one partition of the data, and on
-#: several.
-BAND = "band: 95 % CI of the mean over seeds"
-BAND_OF_PARTITIONS = "band: 95 % CI of the mean over partitions"
 #: Labels of the marks of the paper's numbers: at a round, and at none.
 PAPER = "hollow: the paper's number"
 PAPER_BESIDE = "hollow, beside: the paper's number"
@@ -62,8 +53,6 @@ _NOTES = {
   PAPER_SAVING: _HOLLOW,
 }
 
-#: About so many markers are on a line.
-_MARKERS = 6
 #: The most characters of a title.
 _LONG_TITLE = 300
 
@@ -82,132 +71,33 @@ class Mark(NamedTuple):
   metric: str = ""  #: "": that of the first row of panels
 
 
-def interval_curves(rows: list[records.Row], protocol: str, metric: str) -> np.ndarray:
-  """The curves over which an interval is taken.
+#: The protocol of what is reported of every round, in the place of an evaluation.
+ROUNDS = "rounds"
+
+
+def curve_of(
+  frames: Frames, protocol: str, metric: str, x_axis: str = "rounds"
+) -> pictures.Curve:
+  """A curve of a run, or of one on several partitions of the data.
+
+  Each partition counts once, with the mean of its seeds.
 
   Args:
-    rows: rows of metrics.csv; those of a run on several partitions of the data have
-      a column ``partition``.
-    protocol: the protocol.
-    metric: the metric.
-
-  Returns:
-    [runs, evaluated rounds]: a curve for each seed, or for each partition the
-    mean of its seeds.
-  """
-  values = results.by_seed(rows, protocol, metric)
-  owner = {
-    row["seed"]: row.get("partition") for row in rows if row["protocol"] == protocol
-  }
-  if len(set(owner.values())) < 2:
-    return values
-  of_row = np.array(list(owner.values()))
-  return np.array([values[of_row == part].mean(0) for part in dict.fromkeys(of_row)])
-
-
-#: Bands of more lines would hide each other.
-MOST_BANDS = 5
-
-
-def draw_curves(
-  axis: Any,
-  runs: Mapping[str, list[records.Row]],
-  protocol: str,
-  metric: str,
-  x_axis: str = "rounds",
-  styles: Mapping[str, Mapping[str, object]] | None = None,
-) -> None:
-  """Draws one line per run: the mean over its seeds, with a band.
-
-  The band is the 95 % confidence interval of the mean (Student t), the one
-  that tables report: over seeds, or over partitions of the data, each with the
-  mean of its seeds. A single one has none. It is cut off where a metric
-  cannot lie: shares at 0 and 1, the loss at 0. That of a single evaluation is a bar.
-  Of more than ``MOST_BANDS`` lines
-  none has a band, because they would hide each other.
-
-  Each line has its markers at other rounds than the other lines, so that those
-  of the same values are all seen. An axis of costs is logarithmic where a line
-  ends so early that a linear axis would hide it, and in hours if it is long.
-
-  Args:
-    axis: matplotlib axes.
-    runs: label -> rows of metrics.csv, with a column ``seconds`` if x_axis is
-      "seconds".
-    protocol: the protocol that is drawn.
-    metric: the column that is drawn.
+    frames: the tables of the run.
+    protocol: the protocol, or ``ROUNDS``.
+    metric: the metric, or with ``ROUNDS`` a column of the rounds.
     x_axis: one of ``X_AXES``; a point's x is the mean over the seeds.
-    styles: label -> options of its line; by default those of ``styles.line_styles``.
   """
-  column, x_label = X_AXES[x_axis]
-  if styles is None:
-    styles = _styles({"": runs})
-  curves = {
-    label: interval_curves(rows, protocol, metric) for label, rows in runs.items()
-  }
-  costs = {
-    label: results.by_seed(runs[label], protocol, column).mean(0)
-    for label, values in curves.items()
-    if values.size
-  }
-  ends = [x[-1] for x in costs.values()]
-  has_bands = sum(len(curves[label]) > 1 for label in costs) <= MOST_BANDS
-  single = [label for label, x in costs.items() if len(x) == 1]
-  unit = 1.0
-  if x_label.startswith("seconds") and max(ends, default=0.0) >= _HOURS:
-    unit, x_label = 3600.0, x_label.replace("seconds", "hours", 1)
-  for place, (label, rows) in enumerate(runs.items()):
-    if label not in costs:
-      continue
-    x, values = costs[label] / unit, curves[label]
-    mean = values.mean(0)
-    (line,) = axis.plot(
-      x,
-      mean,
-      label=texts.picture_text(label),
-      markersize=5,
-      markeredgecolor="white",
-      markeredgewidth=0.4,
-      markevery=_marker_points(len(x), place, len(runs)),
-      **styles[label],
-    )
-    artists: list[Any] = [line]
-    if len(values) > 1 and has_bands:
-      with np.errstate(invalid="ignore"):  # a loss may be infinite
-        half = metrics.half_width_95(values)
-      most = 1.0 if _is_share(metric) else None
-      pooled = any("partition" in row for row in rows)
-      band = pictures.draw_band(
-        axis,
-        x,
-        np.clip(mean - half, 0.0, None),
-        np.clip(mean + half, None, most),
-        color=line.get_color(),
-        label=BAND_OF_PARTITIONS if pooled else BAND,
-      )
-      artists.append(band)
-    if label in single:
-      pictures.set_apart(axis, artists, single.index(label), len(single))
-  if x_axis != "rounds" and ends and 0 < min(ends) <= _SHORT * max(ends):
-    axis.set_xscale("log")
-  if x_axis == "rounds" and len(single) == len(costs):
-    axis.set_xticks(sorted(set(ends)))
-  elif x_axis == "rounds":  # a few rounds have no halves either
-    axis.xaxis.set_major_locator(
-      ticker.MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True)
-    )
-  axis.set(xlabel=x_label, ylabel=metric.replace("_", " "))
-  if _is_share(metric):
-    in_percent(axis)
-  axis.grid(alpha=0.3)
-
-
-def in_percent(axis: Any) -> None:
-  """Writes a y axis of shares in percent, as tables have them."""
-  axis.yaxis.set_major_formatter(
-    ticker.FuncFormatter(lambda share, _: f"{round(100 * share, 6):g}")
+  if protocol == ROUNDS:
+    values, at = frames.of_rounds(metric), None
+  else:
+    values, at = frames.curves(protocol, metric), frames.rounds_of(protocol)
+  x = frames.of_rounds(X_AXES[x_axis][0], at)
+  return pictures.Curve(
+    x.mean(0) if x.size else np.empty(0),
+    frames.per_partition(values),
+    frames.num_partitions > 1,
   )
-  axis.set_ylabel(f"{axis.get_ylabel()}, %")
 
 
 class Reference(NamedTuple):
@@ -223,24 +113,6 @@ def _draw_references(axis: Any, references: Iterable[Reference]) -> None:
     axis.axhline(
       value, color="0.35", linewidth=1.2, linestyle=(0, (1, 2)), zorder=1, label=label
     )
-
-
-def _is_share(metric: str) -> bool:
-  return metrics.is_known(metric) and metrics.metric(metric).share
-
-
-def _marker_points(points: int, place: int, lines: int) -> list[int]:
-  """The points of a line that have a marker.
-
-  Args:
-    points: how many it has.
-    place: the number of the line.
-    lines: how many lines there are. No two have a marker at the same point, if
-      there are at least as many points.
-  """
-  step = max(min(lines, points), round(points / _MARKERS))
-  start = place * step // lines if step >= lines else place % step
-  return list(range(start, points, step))
 
 
 def _draw_marks(
@@ -404,56 +276,42 @@ def sheet(
 _MOST_LINES = 4
 
 
-def run_curves(paths: Paths, rows: list[records.Row], title: str) -> None:
+def run_curves(
+  paths: Paths,
+  curves: Mapping[str, Mapping[str, np.ndarray]],
+  rounds: np.ndarray,
+  title: str,
+) -> None:
   """Draws a run's main metric and its loss, one line per protocol.
 
   Of many kinds of clients the mean and the worst are drawn alone.
+
+  Args:
+    paths: files to write.
+    curves: protocol -> metric -> [N, E'].
+    rounds: [E] int, the evaluated rounds, of which the last E' count.
+    title: above both panels.
   """
-  drawn = results.protocols(rows)
+  drawn = list(curves)
   of_one = [name for name in drawn if name.removeprefix("kinds_").isdecimal()]
   if len(of_one) > _MOST_LINES:
     drawn = [name for name in drawn if name not in of_one]
-  runs = {
-    protocol: [row | {"protocol": ""} for row in rows if row["protocol"] == protocol]
-    for protocol in drawn
-  }
-  main = records.main_metric(rows[0]) if rows else "accuracy"
+  main = records.main_metric(curves[drawn[0]]) if drawn else "accuracy"
   styles = styles_lib.line_styles(drawn, are_protocols=True)
   looks = {protocol: style.matplotlib() for protocol, style in styles.items()}
   with sheet(paths, ("", ""), title, size=(4.5, 3.6)) as axes:
     for axis, metric in zip(axes, (main, "loss")):
-      draw_curves(axis, runs, "", metric, styles=looks)
-    log_axis(axes[1])
-
-
-def log_axis(axis: Any) -> None:
-  """Makes the y axis logarithmic, if a line has a positive value.
-
-  Zeros are gaps of a line. A band that reaches down to zero ends at the lower
-  end of the axis, which the lines decide.
-  """
-  heights = [np.asarray(line.get_ydata(), float) for line in axis.get_lines()]
-  positive = np.concatenate([y[np.isfinite(y) & (y > 0)] for y in heights] or [[]])
-  if not positive.size:
-    return
-  low, high = positive.min() / 1.2, 1.2 * positive.max()
-  high = max(high, min(axis.dataLim.y1, 10 * high))
-  for line, y in zip(axis.get_lines(), heights):
-    line.set_ydata(np.where(y > 0, y, np.nan))
-  for band in axis.collections:
-    for path in band.get_paths():
-      path.vertices[:, 1] = np.maximum(path.vertices[:, 1], low)
-  axis.set(yscale="log", ylim=(low, high))
-  if high < 6 * low:  # round numbers at equal steps
-    axis.yaxis.set(
-      major_locator=ticker.MaxNLocator(8, steps=[1, 2, 5, 10]),
-      minor_locator=ticker.NullLocator(),
-      major_formatter="{x:g}",
-    )
-  elif high < 1000 * low:  # powers of ten alone would be too few
-    digits = "1235" if high < 30 * low else "12" if high < 100 * low else "13"
-    plain = ticker.FuncFormatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in digits else "")
-    axis.yaxis.set(major_formatter=plain, minor_formatter=plain)
+      of_metric = {name: curves[name][metric] for name in drawn}
+      pictures.draw_curves(
+        axis,
+        {
+          name: pictures.Curve(rounds[-values.shape[1] :], values)
+          for name, values in of_metric.items()
+        },
+        metric,
+        looks=looks,
+      )
+    pictures.log_axis(axes[1])
 
 
 #: Up to so many clients have a bar each in partition.png.
@@ -1085,7 +943,7 @@ def draw_means(
 
 def plot_panels(
   paths: Paths,
-  cells: Mapping[str, Mapping[str, list[records.Row]]],
+  cells: Mapping[str, Mapping[str, Frames]],
   protocol: str,
   metric: str,
   title: str,
@@ -1100,9 +958,9 @@ def plot_panels(
 
   Args:
     paths: files to write.
-    cells: panel title -> label -> rows.
+    cells: panel title -> label -> the tables of its run.
     protocol: the protocol that is drawn.
-    metric: the column that is drawn.
+    metric: the metric that is drawn.
     title: above all panels.
     x_axis: one of ``X_AXES``, for curves of the protocol.
     marks: panel title -> the paper's numbers. Those at a round are drawn over
@@ -1113,7 +971,7 @@ def plot_panels(
       of another protocol are drawn over rounds.
     references: bounds and targets, each a line across the panels of its metric.
   """
-  curves = [(protocol, metric), *below]
+  drawn = [(protocol, metric), *below]
   columns = min(in_a_row, len(cells))
   if below and len(cells) % columns:
     columns = len(cells)  # a place that stays free would move the rows below
@@ -1122,10 +980,10 @@ def plot_panels(
   places = [
     (curve, name)
     for first in range(0, len(names), columns)
-    for curve in curves
+    for curve in drawn
     for name in names[first : first + columns]
   ]
-  titles = [name if curve == curves[0] else "" for curve, name in places]
+  titles = [name if curve == drawn[0] else "" for curve, name in places]
   # A single panel must be wide enough for the title and the legend.
   size = (4.6 if columns > 1 else 7.5, 2.9 if below else 3.4)
   styles = _styles(cells)
@@ -1140,20 +998,24 @@ def plot_panels(
         and (
           mark.round is None
           or over == "rounds"
-          and any(row["round"] >= mark.round for row in runs[mark.label])
+          and runs[mark.label].evaluated[-1] >= mark.round
         )
       ]
-      draw_curves(axis, runs, panel_protocol, column, over, styles)
+      curves = {
+        label: curve_of(frames, panel_protocol, column, over)
+        for label, frames in runs.items()
+      }
+      pictures.draw_curves(axis, curves, column, over, styles)
       lines = [line for line in references if column == (line.metric or metric)]
       _draw_references(axis, lines)
       if x_scale:
         axis.set_xscale(x_scale)
       if column.endswith("loss") or metrics.is_cost(column):
-        log_axis(axis)
-      elif _is_share(column):
+        pictures.log_axis(axis)
+      elif pictures.is_share(column):
         _fit(
           axis,
-          [results.by_seed(rows, panel_protocol, column) for rows in runs.values()],
+          [curve.values for curve in curves.values()],
           [*panel_marks, *(Mark("", line.value) for line in lines)],
         )
       _draw_marks(axis, panel_marks, styles)

@@ -12,15 +12,12 @@ import numpy as np
 from fedjax_alg import metrics
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import one_line
-from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs import texts
 from fedjax_alg.runs.compare import (
   Comparison,
-  Estimate,
   Line,
   differing_options,
   option_table,
-  rows_with_costs,
 )
 from fedjax_alg.runs.result import RunResult
 
@@ -39,17 +36,6 @@ class TextTable(NamedTuple):
   rows: tuple[tuple[str, ...], ...]
   note: str = ""
   name: str = ""  #: of its label in LaTeX
-
-
-def _format_estimate(
-  estimate: Estimate | None, factor: float = 1.0, digits: int = 2, signed: bool = False
-) -> str:
-  """Mean +- interval; "-" for nothing, no interval where there is none."""
-  if estimate is None:
-    return "-"
-  return summary_lib.format_spread(
-    estimate._asdict(), digits, factor, "+" if signed else ""
-  )
 
 
 def _p_value(p: float) -> str:
@@ -74,7 +60,7 @@ def scores(comparison: Comparison) -> TextTable:
       str(len(line.result.seeds)),
       str(int(line.costs["round"].mean)),
       *(
-        _format_estimate(line.scores[name], factor, digits)
+        metrics.format_estimate(line.scores[name], digits, factor)
         for name in ("final", "last_10", "best")
       ),
     )
@@ -126,7 +112,7 @@ def _scale_column(name: str, values: Sequence[float]) -> tuple[str, float]:
   return name, 1.0
 
 
-def _significant(column: Sequence[Estimate | None], factor: float) -> list[str]:
+def _significant(column: Sequence[metrics.Estimate | None], factor: float) -> list[str]:
   """The cells of a cost, all with the same number of decimals.
 
   The largest has three significant digits, the smallest at least two.
@@ -143,13 +129,13 @@ def _significant(column: Sequence[Estimate | None], factor: float) -> list[str]:
   return [
     f"{factor * cost.mean:.{digits}f}"
     if cost is not None and cost.ci95 == 0.0  # the same in every seed
-    else _format_estimate(cost, factor, digits)
+    else metrics.format_estimate(cost, digits, factor)
     for cost in column
   ]
 
 
 def _cost_columns(
-  names: dict[str, str], of: Callable[[str], Sequence[Estimate | None]]
+  names: dict[str, str], of: Callable[[str], Sequence[metrics.Estimate | None]]
 ) -> list[tuple[str, list[str]]]:
   """The columns of some costs: head, and a cell for each estimate."""
   out = []
@@ -201,7 +187,7 @@ def target_table(comparison: Comparison) -> TextTable:
     reached_at = line.reached[target]
     return f"{sum(at is not None for at in reached_at)} of {len(reached_at)} seeds"
 
-  def cost(line: Line, target: float, name: str) -> Estimate | None:
+  def cost(line: Line, target: float, name: str) -> metrics.Estimate | None:
     estimate = line.cost_to(target, name)
     if estimate is None or len(estimate.values) < len(line.result.seeds):
       # An interval of the seeds that get there would say nothing of the rest.
@@ -272,7 +258,7 @@ def _difference_table(comparison: Comparison, baseline: str = "") -> TextTable:
         (
           line.label,
           str(len(pair.difference.values)),
-          _format_estimate(pair.difference, factor, digits, True),
+          metrics.format_estimate(pair.difference, digits, factor, "+"),
           "-" if math.isnan(pair.t) else f"{pair.t:.2f}",
           _p_value(pair.p),
           _p_value(pair.holm),
@@ -479,13 +465,9 @@ def draw_comparison(
     x_axis: one of ``plots.X_AXES``.
   """
   figure, axis = plt.subplots(figsize=(7.2, 4.6))
-  runs = {
-    label: rows_with_costs(result) for label, result in comparison.results.items()
-  }
-  plots.draw_curves(axis, runs, comparison.protocol, comparison.metric, x_axis)
-  if metrics.is_cost(comparison.metric):
-    plots.log_axis(axis)
-  else:
+  comparison.plot(axis, x_axis)
+  axis.legend_ = None  # one for the figure is below
+  if not metrics.is_cost(comparison.metric):
     protocol, metric = comparison.protocol, comparison.metric
     curves = (run.metrics[protocol][metric] for run in comparison.results.values())
     axis.set_ylim(shown_range(curves, metric))

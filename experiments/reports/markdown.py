@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fedjax_alg.records import summary as results
+from fedjax_alg import metrics
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
@@ -32,6 +32,6 @@ def format_number(value: float | None, form: str = "g") -> str:
 
 def format_values(values: object, digits: int = 2, factor: float = 1.0) -> str:
   """Mean +- 95 % interval over seeds; a single seed has no interval."""
-  return results.format_spread(
-    results.spread(np.asarray(values, float)), digits, factor
+  return metrics.format_estimate(
+    metrics.estimate(np.asarray(values, float)), digits, factor
   )

@@ -19,7 +19,7 @@ from fedjax_alg.errors import OptionError, one_line
 from fedjax_alg.metrics.groups import UNDEFINED
 from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.runs import styles, texts
-from fedjax_alg.runs.compare import compare, rows_with_costs
+from fedjax_alg.runs.compare import compare
 from fedjax_alg.runs.result import RunResult
 
 from ..drawing import plots
@@ -225,7 +225,7 @@ def _curves(
   for column, words in plots.X_AXES.values():
     x = []
     for result in runs.values():
-      values = summary_lib.by_seed(rows_with_costs(result), result.protocols[0], column)
+      values = result.costs(column)
       places = _numbers(values.mean(0)) if np.isfinite(values).all() else []
       x += [places + places[::-1], places]
     over[words] = {"x": x}, {"xaxis": {"title": {"text": words}, "rangemode": "tozero"}}

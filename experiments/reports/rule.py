@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fedjax_alg import metrics
-from fedjax_alg.records import summary as results
 
 #: Results that differ by at most this many points count as equal: the papers
 #: say "approximately", and two readings of one formula differ by as much.
@@ -274,7 +273,7 @@ def place_values(
       return Placement(ours, UNDECIDED, ONE_PARTITION)
     return Placement(ours, SAME if np.isinf(claimed) else ABOVE)
   prediction = predict(arrays, repeats)
-  ours = results.format_spread(
+  ours = metrics.format_estimate(
     {"mean": prediction.mean, "ci95": prediction.ci95, "values": numbers},
     3 if unit == "" and abs(claimed) < 10 else 2,
   )

@@ -10,7 +10,6 @@ from fedjax_alg import metrics, registry
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import scores as scores_lib
-from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs import styles, texts
 
@@ -20,18 +19,29 @@ from . import markdown
 
 
 class Setting(NamedTuple):
-  """One setting of a sweep and its rows."""
+  """One setting of a sweep and its curves."""
 
   values: dict[str, str]  #: name -> value, as it was written
   folder: pathlib.Path
-  rows: list[tables.Row]  #: rows of metrics.csv; none if it diverged
-  note: str = ""  #: why there are no rows
+  seeds: tuple[int, ...] = ()
+  rounds: np.ndarray = np.empty(0, int)  #: [E], the evaluated rounds
+  #: protocol -> metric -> [N, E']; none if it diverged
+  curves: Mapping[str, Mapping[str, np.ndarray]] = {}
+  note: str = ""  #: why there are no curves
 
 
 def read_setting(values: Mapping[str, str], folder: pathlib.Path, note: str) -> Setting:
-  """Reads a setting from its folder; a setting with a note has no rows."""
-  rows = [] if note else tables.read_rows(folder / "metrics.csv")
-  return Setting(dict(values), folder, rows, note)
+  """Reads a setting from its folder; a setting with a note has no curves."""
+  if note:
+    return Setting(dict(values), folder, note=note)
+  rows = tables.read_rows(folder / "metrics.csv")
+  return Setting(
+    dict(values),
+    folder,
+    tuple(dict.fromkeys(row["seed"] for row in rows)),
+    np.unique([row["round"] for row in rows]),
+    tables.curves(rows),
+  )
 
 
 class SweepTable(NamedTuple):
@@ -52,29 +62,28 @@ class SweepTable(NamedTuple):
       OptionError: ``by`` was not evaluated.
       RunError: every setting diverged.
     """
-    rows = next((setting.rows for setting in settings if setting.rows), None)
-    if rows is None:
+    curves = next((setting.curves for setting in settings if setting.curves), None)
+    if curves is None:
       raise RunError("every setting of the sweep diverged, smaller values may not")
-    protocols = summary_lib.protocols(rows)
+    protocols = list(curves)
     if by is not None and by not in protocols:
       raise OptionError(f"`by`={by}: not evaluated (one of {', '.join(protocols)})")
     return cls(
       settings,
       by
       or next((p for p in ("validation", "held_out") if p in protocols), protocols[0]),
-      metric or tables.main_metric(rows[0]),
+      metric or tables.main_metric(curves[protocols[0]]),
       score,
     )
 
   def scores(self, setting: Setting, protocol: str = "") -> np.ndarray:
     """The score of each seed of a setting, [seeds]; NaN if it diverged."""
-    if not setting.rows:
+    if not setting.curves:
       return np.array([np.nan])
-    rounds = sorted({row["round"] for row in setting.rows})
     return np.array(
       [
-        scores_lib.score(self.score, curve, rounds, self.metric)
-        for curve in summary_lib.by_seed(setting.rows, protocol or self.by, self.metric)
+        scores_lib.score(self.score, curve, setting.rounds, self.metric)
+        for curve in setting.curves[protocol or self.by][self.metric]
       ]
     )
 
@@ -92,8 +101,8 @@ class SweepTable(NamedTuple):
 
   def table(self) -> str:
     """A Markdown table of the scores of every setting, the best in bold."""
-    rows = next(setting.rows for setting in self.settings if setting.rows)
-    protocols = [self.by, *(p for p in summary_lib.protocols(rows) if p != self.by)]
+    first = next(setting for setting in self.settings if setting.curves)
+    protocols = [self.by, *(p for p in first.curves if p != self.by)]
     factor, winner = metrics.factor(self.metric), self.best()
     lines = []
     for setting in self.settings:
@@ -116,7 +125,7 @@ class SweepTable(NamedTuple):
       "last_10": "mean of the evaluations in the last ten rounds",
       "all": "mean of all evaluations",
     }[self.score]
-    seeds = len({row["seed"] for row in rows})
+    seeds = len(first.seeds)
     return markdown.table(
       [*winner.values, *(f"{p} {self.metric.replace('_', ' ')}" for p in protocols)],
       lines,
@@ -136,11 +145,8 @@ class SweepTable(NamedTuple):
     return [
       {**setting.values, "seed": seed, "protocol": protocol, self.metric: float(value)}
       for setting in self.settings
-      for protocol in summary_lib.protocols(setting.rows)
-      for seed, value in zip(
-        dict.fromkeys(row["seed"] for row in setting.rows),
-        self.scores(setting, protocol),
-      )
+      for protocol in setting.curves
+      for seed, value in zip(setting.seeds, self.scores(setting, protocol))
     ]
 
 
@@ -217,7 +223,7 @@ def draw_sweep(path: pathlib.Path, sweep: SweepTable, title: str) -> None:
         [
           (positions[s.values[name]], factor * sweep.scores(s))
           for s in settings
-          if s.rows
+          if s.curves
         ],
         style_of[label],
         100.0 if factor == 100 else np.inf,

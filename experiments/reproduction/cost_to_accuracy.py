@@ -6,16 +6,13 @@ and the costs of one method with those of another.
 """
 
 from collections.abc import Sequence
-import functools
 import statistics
 from typing import Any
 
 import numpy as np
 
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables as records
+from fedjax_alg import metrics
 
-from ..drawing import plots
 from ..reports import markdown
 from . import central_time, report, suite, verdicts
 
@@ -23,56 +20,30 @@ from . import central_time, report, suite, verdicts
 KB = 4 / 1024
 
 
-def rows_at_target(
-  outcome: suite.Outcome, target: float, or_last: bool = False
-) -> list[records.Row | None]:
-  """For each seed, the first row of ``global`` that reaches the target.
-
-  For a seed that never reaches it, the entry is None, or with ``or_last`` the
-  last row, whose costs are less than those of the target.
-  """
-  rows = results.first_rows(outcome.rows, "global", "accuracy", target)
-  if not or_last:
-    return rows
-  end = outcome.summary["cost"]["rounds"]
-  last = sorted(
-    (r for r in outcome.rows if r["protocol"] == "global" and r["round"] == end),
-    key=lambda r: r["seed"],
-  )
-  return [row or final for row, final in zip(rows, last, strict=True)]
-
-
 def costs_at_target(
   outcome: suite.Outcome, target: float, column: str, or_last: bool = False
 ) -> list[float | None]:
-  """For each seed, one column of the row of ``rows_at_target``."""
-  return [
-    None if row is None else float(row[column])
-    for row in rows_at_target(outcome, target, or_last)
-  ]
+  """For each seed, a total at the first evaluation of ``global`` at the target.
 
+  For a seed that never reaches it, the entry is None, or with ``or_last`` the
+  total of the run, which is less than that of the target.
 
-def uploads_at_target(
-  outcome: suite.Outcome,
-  target: float,
-  or_last: bool = False,
-  column: str = "floats_up",
-) -> list[float | None]:
-  """For each seed, the floats, or bytes, sent to the server until the target."""
-  clients = outcome.summary["cost"]["clients_per_round"]
-  rounds = outcome.rounds()
+  Args:
+    outcome: the run.
+    target: an accuracy.
+    column: a running total, "round" or "seconds"; of "floats_up" and "bytes_up"
+      what all participants have sent until then.
+    or_last: see above.
+  """
+  frames = outcome.frames
+  totals = frames.of_rounds(column)
+  if column in ("floats_up", "bytes_up"):
+    totals = outcome.summary["cost"]["clients_per_round"] * totals.cumsum(1)
   return [
     None
-    if row is None
-    else clients
-    * float(
-      sum(
-        r[column]
-        for r in rounds
-        if r["seed"] == row["seed"] and r["round"] <= row["round"]
-      )
-    )
-    for row in rows_at_target(outcome, target, or_last)
+    if np.isinf(at) and not or_last
+    else float(of_seed[-1 if np.isinf(at) else int(at) - 1])
+    for of_seed, at in zip(totals, frames.reached("global", "accuracy", target))
   ]
 
 
@@ -149,13 +120,9 @@ def accuracy_at(paper: str, artifact: str) -> Any:
           or (o.cell.method != claim.method)
         ):
           continue
-        rows = [
-          r for r in o.rows if r["protocol"] == "global" and r["round"] == claim.round
-        ]
+        at = o.frames.curves("global", "accuracy", claim.round, claim.round)
         spread = (
-          results.spread(100 * plots.interval_curves(rows, "global", "accuracy")[:, 0])
-          if rows
-          else None
+          metrics.estimate(100 * o.frames.per_partition(at)[:, 0]) if at.size else None
         )
         lines.append(
           [
@@ -163,7 +130,7 @@ def accuracy_at(paper: str, artifact: str) -> Any:
             o.cell.name,
             claim.round,
             f"{claim.value:.2f}",
-            results.format_spread(spread) if spread else "-",
+            metrics.format_estimate(spread),
             format_rounds(
               costs_at_target(o, claim.value / 100, "round"),
               o.summary["cost"]["rounds"],
@@ -249,13 +216,13 @@ def format_saving(
     parts: the partitions of a pooled run.
   """
   try:
-    spread = results.spread(saved_percent(cost, other_cost, parts))
+    spread = metrics.estimate(saved_percent(cost, other_cost, parts))
   except verdicts.NotRun:
     return "-"
   seeds = sum(None not in pair for pair in zip(cost, other_cost))
   tail = "" if seeds == len(cost) else f" ({seeds} of {len(cost)} seeds)"
   head = "more than " if bound else ""
-  return f"{head}{results.format_spread(spread, 1)}{tail}"
+  return f"{head}{metrics.format_estimate(spread, 1)}{tail}"
 
 
 def communication_section(
@@ -285,7 +252,7 @@ def communication_section(
         median(values)
         for values in (
           costs_at_target(o, target, "total_floats"),
-          uploads_at_target(o, target),
+          costs_at_target(o, target, "floats_up"),
         )
       )
       rows.append(
@@ -321,23 +288,19 @@ def communication_section(
     rows = []
     for target in targets:
       ours, theirs = by_label[proposed], by_label[baseline]
-      bound = None in rows_at_target(theirs, target)
+      bound = None in costs_at_target(theirs, target, "round")
       rows.append(
         [
           f"{100 * target:g} %",
           f"{paper_saving:g} %" if target == targets[-1] else "-",
           *(
             format_saving(
-              costs(ours, target),
-              costs(theirs, target, or_last=True),
+              costs_at_target(ours, target, column),
+              costs_at_target(theirs, target, column, or_last=True),
               bound,
               ours.parts,
             )
-            for costs in (
-              functools.partial(costs_at_target, column="total_floats"),
-              uploads_at_target,
-              functools.partial(costs_at_target, column="round"),
-            )
+            for column in ("total_floats", "floats_up", "round")
           ),
         ]
       )

@@ -734,7 +734,7 @@ _ONE_SEED = "One seed gives no interval and decides nothing that varies with the
 
 def _is_one_seed(outcomes: suite.Outcomes) -> bool:
   return bool(outcomes) and all(
-    len({row["seed"] for row in o.rows}) == 1 for o in outcomes
+    len(o.frames.seeds) == 1 and o.frames.num_partitions == 1 for o in outcomes
   )
 
 
@@ -834,7 +834,7 @@ def _draw(
       title += f", {_PICTURES[words]}"
       end = "_stated" * (words == verdicts.PAPERS_OWN)
     base_paths = [path.with_stem(path.stem + end) for path in paths]
-    panels = list(suite.rows_by_panel(runs).items())
+    panels = list(suite.frames_by_panel(runs).items())
     for page_paths, page_panels in plots.paginate(base_paths, panels, MOST_PANELS):
       plots.plot_panels(
         page_paths,

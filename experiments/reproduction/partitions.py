@@ -16,10 +16,7 @@ import numpy as np
 
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
-
-#: A pooled row has the seed of its run plus this times the number of its
-#: partition, counted from 0.
-STRIDE = 1_000_000
+from fedjax_alg.records.frames import Frames
 
 
 class Run(Protocol):
@@ -30,8 +27,8 @@ class Run(Protocol):
     """The folder of the run."""
 
   @property
-  def rows(self) -> list[records.Row]:
-    """The rows of metrics.csv."""
+  def frames(self) -> Frames:
+    """The metrics and the rounds."""
 
   @property
   def summary(self) -> dict[str, Any]:
@@ -47,16 +44,6 @@ class Run(Protocol):
 
 
 _Run = TypeVar("_Run", bound=Run)
-
-
-def join_rows(tables: Sequence[list[records.Row]]) -> list[records.Row]:
-  """The rows of all partitions in one table, in the order of a single run."""
-  rows = [
-    row | {"seed": row["seed"] + STRIDE * number, "partition": number}
-    for number, table in enumerate(tables)
-    for row in table
-  ]
-  return sorted(rows, key=lambda row: row["round"])
 
 
 def pool(summaries: Sequence[Any]) -> Any:
@@ -135,10 +122,7 @@ def measure_parts(
 
 def describe_intervals(outcomes: Sequence[Run]) -> str:
   """Describes what the intervals of a table cover, in a sentence."""
-  seeds = {
-    len({row["seed"] for row in (outcome.parts or (outcome,))[0].rows})
-    for outcome in outcomes
-  }
+  seeds = {len(outcome.frames.seeds) for outcome in outcomes}
   parts = {max(len(outcome.parts), 1) for outcome in outcomes}
   of_seeds, of_parts = (
     " or ".join(map(str, sorted(counts))) for counts in (seeds, parts)

@@ -8,6 +8,7 @@ import re
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from fedjax_alg import files, metrics
 from fedjax_alg.records import summary as results
@@ -422,7 +423,7 @@ def deployment_section(outcomes: suite.Outcomes) -> str:
           o.cell.heading,
           o.cell.name,
           " / ".join(
-            results.format_spread(late[name]["accuracy"], factor=100)
+            metrics.format_estimate(late[name]["accuracy"], factor=100)
             if name in late
             else "-"
             for name in names
@@ -519,23 +520,23 @@ def points_csv(
 ) -> None:
   """Writes the points of a figure's curves, with their costs and times.
 
-  Of pooled runs the seeds of partition p are those plus p times
-  ``partitions.STRIDE``.
+  Of pooled runs the seeds of a partition have the same numbers as those of the
+  others.
   """
   names = dict.fromkeys([metric, *(o.cell.metric for o in outcomes if o.cell.metric)])
-  columns = ["round", "seed", *names, *records.ROUND_COST, *records.TOTALS, "seconds"]
-  rows = [
-    {
-      "panel": o.cell.panel,
-      "panel_title": o.cell.panel_title,
-      "method": o.cell.name,
-      **{name: row.get(name, "") for name in columns},
-    }
-    for o in outcomes
-    for row in o.rows
-    if row["protocol"] == protocol
-  ]
-  records.write_rows(path, rows, ["panel", "panel_title", "method", *columns])
+  costs = ["round", "seed", *records.ROUND_COST, *records.TOTALS, "seconds"]
+  head = ["panel", "panel_title", "method", "partition", "round", "seed"]
+  columns = [*head, *names, *costs[2:]]
+  points = pd.concat(
+    [
+      o.frames.points(protocol, costs).assign(
+        panel=o.cell.panel, panel_title=o.cell.panel_title, method=o.cell.name
+      )
+      for o in outcomes
+    ]
+  )
+  with files.replacing(path) as partial:
+    points.reindex(columns=columns).to_csv(partial, index=False)
 
 
 def provenance_line(command_line: str) -> str:

@@ -9,7 +9,8 @@ import itertools
 import pathlib
 from typing import Any, NamedTuple
 
-from fedjax_alg.records import tables as records
+from fedjax_alg.records import frames
+from fedjax_alg.records.frames import Frames
 from fedjax_alg.runs import status, store
 
 from ..cli import config as config_lib
@@ -123,7 +124,7 @@ class Outcome(NamedTuple):
 
   cell: Cell
   folder: pathlib.Path
-  rows: list[records.Row]  #: rows of metrics.csv with ``seconds`` of timing.csv
+  frames: Frames  #: its metrics and rounds, of all partitions
   summary: dict[str, Any]
   #: the runs on several partitions that are pooled here; (): a single run
   parts: tuple["Outcome", ...] = ()
@@ -145,12 +146,6 @@ class Outcome(NamedTuple):
   def has_one_partition(self) -> bool:
     """Whether other partitions of the data would have been another draw."""
     return not self.parts and self.cell.data not in _WITH_CLIENTS
-
-  def rounds(self) -> list[records.Row]:
-    """The rows of rounds.csv."""
-    if self.parts:
-      return partitions.join_rows([part.rounds() for part in self.parts])
-    return records.read_rows(self.folder / "rounds.csv", None)
 
 
 Outcomes = Sequence[Outcome]
@@ -258,7 +253,7 @@ def _pool(parts: Sequence[Outcome]) -> Outcome:
     first
     if len(parts) == 1
     else first._replace(
-      rows=partitions.join_rows([part.rows for part in parts]),
+      frames=frames.join([part.frames for part in parts]),
       summary=partitions.pool([part.summary for part in parts]),
       parts=tuple(parts),
     )
@@ -273,11 +268,11 @@ def by_panel(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
   return list(panels.values())
 
 
-def rows_by_panel(
+def frames_by_panel(
   outcomes: Iterable[Outcome],
-) -> Mapping[str, Mapping[str, list[records.Row]]]:
-  """heading of a panel -> label -> rows, as ``plots.plot_panels`` takes them."""
-  panels: dict[str, dict[str, list[records.Row]]] = {}
+) -> Mapping[str, Mapping[str, Frames]]:
+  """heading of a panel -> label -> tables, as ``plots.plot_panels`` takes them."""
+  panels: dict[str, dict[str, Frames]] = {}
   for outcome in outcomes:
-    panels.setdefault(outcome.cell.heading, {})[outcome.cell.label] = outcome.rows
+    panels.setdefault(outcome.cell.heading, {})[outcome.cell.label] = outcome.frames
   return panels

@@ -19,6 +19,7 @@ from fedjax_alg import registry
 from fedjax_alg.data.federation import load_examples
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables
+from fedjax_alg.records.frames import read_frames
 from fedjax_alg.records.scores import in_last
 from fedjax_alg.runs import store
 
@@ -637,7 +638,8 @@ class Study(NamedTuple):
       base: the run.
       settings: values that override its own.
     """
-    by, scores = self.protocol.by, []
+    by = self.protocol.by
+    scores: list[list[float]] = []
     configs = [base.override(**flags.setting_texts(setting)) for setting in settings]
     for outcome in sweeps.run_configs(
       [  # those begun before are gone on with
@@ -647,16 +649,17 @@ class Study(NamedTuple):
       LEAST if by == "validation" else 0,
       pictures=self.protocol.pictures,
     ):
-      rows = (
-        [] if outcome.diverged else tables.read_rows(outcome.folder / "metrics.csv")
-      )
+      if outcome.diverged:
+        scores.append([])
+        continue
+      frames = read_frames(outcome.folder)
       # With K models it is that of the mean of the K.
-      protocol = f"{by}_mean" if f"{by}_mean" in results.protocols(rows) else by
-      rounds = sorted({r["round"] for r in rows if r["protocol"] == protocol})
+      protocol = f"{by}_mean" if f"{by}_mean" in frames.protocols else by
+      last = in_last(frames.rounds_of(protocol), self.protocol.last)
       scores.append(
         [
-          100 * float(curve[in_last(rounds, self.protocol.last)].mean())
-          for curve in results.by_seed(rows, protocol, "accuracy")
+          100 * float(curve[last].mean())
+          for curve in frames.curves(protocol, "accuracy")
         ]
       )
     return scores

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg import metrics
-from fedjax_alg.records import summary as results
 
 from ..reports import rule
 from ..reports.rule import TIE
@@ -182,8 +181,7 @@ def of_rounds(
   """
 
   def measure(outcome):
-    rows = [{**r, "protocol": ""} for r in outcome.rounds() if r["round"] <= last]
-    return reduce(results.by_seed(rows, "", column), axis=1)
+    return reduce(outcome.frames.of_rounds(column, last=last), axis=1)
 
   return partitions.per_partition(measure)
 
@@ -194,9 +192,8 @@ def _curve(outcome, metric, protocol, first, last):
   Shares are in percent.
   """
   needs_rounds([outcome], first if math.isinf(last) else last)
-  rows = [r for r in outcome.rows if first <= r["round"] <= last]
-  values = results.by_seed(rows, protocol, metric)
-  return metrics.factor(metric) * values
+  curves = outcome.frames.curves(protocol, metric, first, last)
+  return metrics.factor(metric) * curves
 
 
 def mean_over(
@@ -220,7 +217,7 @@ def wobble(
   """
 
   def measure(outcome):
-    end = max(r["round"] for r in outcome.rows)
+    end = outcome.frames.evaluated[-1]
     needs_rounds([outcome], rounds + 10)
     return _curve(outcome, metric, protocol, end - rounds + 1, end).std(1)
 
@@ -234,13 +231,7 @@ def rounds_until(target: float) -> Measure:
   """
 
   def measure(outcome):
-    numbers = sorted({r["round"] for r in outcome.rows})
-    return np.array(
-      [
-        next((float(n) for n, v in zip(numbers, curve) if v >= target), math.inf)
-        for curve in results.by_seed(outcome.rows, "global", "accuracy")
-      ]
-    )
+    return outcome.frames.reached("global", "accuracy", target)
 
   return measure
 
@@ -304,15 +295,15 @@ def panels_of(outcomes: Iterable[suite.Outcome]) -> list[str]:
 
 def needs_rounds(outcomes: Iterable[suite.Outcome], rounds: int) -> None:
   """Raises NotRun where a run is shorter than the rounds of a claim."""
-  least = min(max(r["round"] for r in o.rows) for o in outcomes)
+  least = min(o.frames.evaluated[-1] for o in outcomes)
   if least < rounds:
     raise NotRun(f"{least} of {rounds} rounds")
 
 
 def _gap(a, b, exact):
   """The spread of a - b over the runs, and the half-width of its interval."""
-  spread = results.spread(np.atleast_1d(np.asarray(a, float) - np.asarray(b, float)))
-  return spread, 0.0 if exact else spread["ci95"]
+  spread = metrics.estimate(np.atleast_1d(np.asarray(a, float) - np.asarray(b, float)))
+  return spread, 0.0 if exact else spread.ci95
 
 
 def above(
@@ -329,9 +320,9 @@ def above(
   """
   spread, ci95 = _gap(a, b, exact)
   holds = {rule.ABOVE: True, rule.UNDECIDED: None}.get(
-    rule.place_gap(spread["mean"], ci95), False
+    rule.place_gap(spread.mean, ci95), False
   )
-  return Verdict(holds, results.format_spread(spread, digits, sign="+") + unit)
+  return Verdict(holds, metrics.format_estimate(spread, digits, sign="+") + unit)
 
 
 def exceeds(
@@ -354,13 +345,13 @@ def exceeds(
 def same(a: object, b: object, tie: float = TIE, exact: bool = False) -> Verdict:
   """Whether the interval of a - b lies within ``tie`` to either side of 0."""
   spread, ci95 = _gap(a, b, exact)
-  gap = abs(spread["mean"])
+  gap = abs(spread.mean)
   holds = None
   if gap + ci95 <= tie:
     holds = True
   elif gap > max(tie, ci95) and not np.isnan(ci95):
     holds = False
-  return Verdict(holds, results.format_spread(spread, sign="+"))
+  return Verdict(holds, metrics.format_estimate(spread, sign="+"))
 
 
 def not_below(a: object, b: object) -> Verdict:
@@ -370,13 +361,11 @@ def not_below(a: object, b: object) -> Verdict:
   loss the interval must be narrow enough to show one.
   """
   spread, ci95 = _gap(a, b, False)
-  if rule.place_gap(spread["mean"], ci95) == rule.BELOW:
+  if rule.place_gap(spread.mean, ci95) == rule.BELOW:
     holds: bool | None = False
   else:
-    holds = (
-      None if rule.place_gap(spread["mean"], ci95, TIE) == rule.UNDECIDED else True
-    )
-  return Verdict(holds, results.format_spread(spread, sign="+"))
+    holds = None if rule.place_gap(spread.mean, ci95, TIE) == rule.UNDECIDED else True
+  return Verdict(holds, metrics.format_estimate(spread, sign="+"))
 
 
 def lies_within(values: object, low: float, high: float) -> Verdict:

@@ -1,6 +1,13 @@
 """Names of metrics, confidence intervals, groups against kinds of clients."""
 
-from fedjax_alg.metrics.intervals import confidence_95, half_width_95, quantile_95
+from fedjax_alg.metrics.intervals import (
+  Estimate,
+  confidence_95,
+  estimate,
+  format_estimate,
+  half_width_95,
+  quantile_95,
+)
 from fedjax_alg.metrics.names import (
   METRICS,
   Metric,
@@ -15,10 +22,13 @@ from fedjax_alg.metrics.names import (
 
 __all__ = [
   "METRICS",
+  "Estimate",
   "Metric",
   "confidence_95",
   "digits",
+  "estimate",
   "factor",
+  "format_estimate",
   "half_width_95",
   "is_cost",
   "is_known",

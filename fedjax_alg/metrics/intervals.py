@@ -1,8 +1,17 @@
-"""Confidence intervals over seeds."""
+"""Confidence intervals over seeds, and how a mean is written with its interval."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+
+
+class Estimate(NamedTuple):
+  """The mean of numbers, one of each seed, with its interval."""
+
+  mean: float
+  ci95: float  #: half-width of the 95 % interval; NaN with less than two numbers
+  values: tuple[float, ...]  #: the numbers
 
 
 def half_width_95(values: np.ndarray) -> np.ndarray:
@@ -49,3 +58,57 @@ def confidence_95(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
   """
   array = np.asarray(values, np.float64)
   return float(array.mean()), float(half_width_95(array))
+
+
+def estimate(values: Iterable[float | None]) -> Estimate:
+  """The mean with its 95 % Student-t interval.
+
+  Args:
+    values: one number per seed; None counts as NaN.
+  """
+  numbers = tuple(np.nan if v is None else float(v) for v in values)
+  return Estimate(*confidence_95(numbers), numbers)
+
+
+def format_estimate(
+  estimate: Estimate | Mapping[str, Any] | None,
+  digits: int | None = 2,
+  factor: float = 1.0,
+  sign: str = "",
+  between: str = " +- ",
+  mean_as: str = "{}",
+) -> str:
+  """Writes a mean with its interval: the one form of all tables.
+
+  Args:
+    estimate: the numbers, or an entry of summary.json with "mean" and "ci95".
+    digits: number of decimals; None: the interval has two digits, or a mean
+      without one four.
+    factor: both numbers are multiplied by it.
+    sign: "+" to show the sign of a positive mean, too.
+    between: what stands between the mean and the half-width.
+    mean_as: how the mean is written, for example bold; "{}" is the number.
+
+  Returns:
+    "mean +- half-width". A single seed has no interval, so its number alone is
+    shown; "-" if there is no number.
+
+  Examples:
+    >>> format_estimate(estimate([0.90, 0.92, 0.94]), 1, 100)
+    '92.0 +- 5.0'
+  """
+  if estimate is None:
+    return "-"
+  numbers = estimate._asdict() if isinstance(estimate, Estimate) else estimate
+  mean, half = (
+    np.nan if numbers[name] is None else factor * numbers[name]
+    for name in ("mean", "ci95")
+  )
+  if np.isnan(mean):
+    return "-"
+  if digits is None:
+    if not (np.isfinite(half) and half > 0):
+      return mean_as.format(f"{mean:{sign}.4g}")
+    digits = max(0, 1 - int(np.floor(np.log10(half))))
+  number = mean_as.format(f"{mean:{sign}.{digits}f}")
+  return number if np.isnan(half) else f"{number}{between}{half:.{digits}f}"

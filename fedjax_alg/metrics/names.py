@@ -31,12 +31,14 @@ METRICS = (
   "client_accuracy",
   "worst_decile",
 )
-#: Columns of tables that are no metrics: of metrics.csv, of it beside other
-#: tables, of clients.csv and of clients.npz. No metric has one of these names.
+#: Columns of tables that are no metrics: of metrics.csv, rounds.csv, timing.csv,
+#: clients.csv and clients.npz. No metric has one of these names.
 OTHER_COLUMNS = (
   "round",
   "seed",
   "protocol",
+  "metric",
+  "value",
   "floats_down",
   "floats_up",
   "bytes_down",
@@ -50,6 +52,7 @@ OTHER_COLUMNS = (
   "idle_s",
   "total_floats",
   "total_bytes",
+  "total_bytes_up",
   "total_example_gradients",
   "total_central_flops",
   "simulated_s",

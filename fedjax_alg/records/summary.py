@@ -1,6 +1,6 @@
 """Makes summary.json and partition.json, which summarize a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 import functools
 import hashlib
 from importlib import metadata
@@ -25,10 +25,9 @@ from fedjax_alg.errors import as_unicode
 from fedjax_alg.metrics.distances import label_distances, subspace_angles
 from fedjax_alg.metrics.groups import UNDEFINED
 from fedjax_alg.records import folder as folder_lib
-from fedjax_alg.records import scores
+from fedjax_alg.records import scores, tables
 from fedjax_alg.records.clients import MOST_IN_TEXT
 from fedjax_alg.records.tables import ROUND_COST, SIMULATED, TOTALS, Records, Row
-from fedjax_alg.tasks import CLASSIFICATION, Metrics
 
 
 def write_text(path: pathlib.Path, text: str, durable: bool = False) -> None:
@@ -69,132 +68,33 @@ def write_sealed(path: pathlib.Path, facts: Mapping[str, object]) -> None:
   write_json(path, folder_lib.seal(as_json(facts)))
 
 
-def by_seed(rows: list[Row], protocol: str, metric: str) -> np.ndarray:
-  """Collects one metric of one protocol.
-
-  Args:
-    rows: rows of metrics.csv.
-    protocol: the protocol.
-    metric: the metric.
-
-  Returns:
-    [seeds, evaluated rounds], the seeds in the order of the run.
-  """
-  of_protocol = [r for r in rows if r["protocol"] == protocol]
-  return np.array(
-    [
-      [
-        r[metric]
-        for r in sorted(
-          (r for r in of_protocol if r["seed"] == seed), key=lambda r: r["round"]
-        )
-      ]
-      for seed in _seeds(of_protocol)
-    ]
-  )
+def spread(values: Iterable[float | None]) -> dict[str, Any]:
+  """``metrics.estimate`` as an entry of JSON: "mean", "ci95" and "values"."""
+  of = metrics.estimate(values)
+  return {"mean": of.mean, "ci95": of.ci95, "values": list(of.values)}
 
 
-def _seeds(rows: list[Row]) -> list[int]:
-  """The seeds in the order of the run, in which all tables have them."""
-  return list(dict.fromkeys(r["seed"] for r in rows))
-
-
-def protocols(rows: list[Row]) -> list[str]:
-  """The protocols of the rows, in order of appearance."""
-  return list(dict.fromkeys(r["protocol"] for r in rows))
-
-
-def spread(values: Sequence[float] | np.ndarray) -> dict[str, Any]:
-  """Summarises one number per seed.
-
-  Args:
-    values: the number of each seed.
-
-  Returns:
-    "mean", "ci95" (half-width of the 95 % confidence interval of the mean;
-    NaN, which is null in JSON, for a single seed) and "values".
-  """
-  mean, ci95 = metrics.confidence_95(values)
-  return {"mean": mean, "ci95": ci95, "values": [float(v) for v in values]}
-
-
-def format_spread(
-  numbers: Mapping[str, Any], digits: int = 2, factor: float = 1.0, sign: str = ""
-) -> str:
-  """Writes a spread as a table shows it.
-
-  Args:
-    numbers: from ``spread``, or as it is read from summary.json.
-    digits: number of decimals.
-    factor: both numbers are multiplied by it.
-    sign: "+" to show the sign of a positive mean, too.
-
-  Returns:
-    "mean +- half-width". A single seed has no interval, so its number alone
-    is shown; "-" if there is no number.
-  """
-  mean, ci95 = (
-    np.nan if numbers[name] is None else factor * numbers[name]
-    for name in ("mean", "ci95")
-  )
-  if np.isnan(mean):
-    return "-"
-  number = f"{mean:{sign}.{digits}f}"
-  if np.isnan(ci95):
-    return number
-  return f"{number} +- {ci95:.{digits}f}"
-
-
-def first_rows(
-  rows: list[Row], protocol: str, metric: str, target: float
-) -> list[Row | None]:
-  """Finds the first evaluation that reaches a target.
-
-  Args:
-    rows: rows of metrics.csv.
-    protocol: the protocol.
-    metric: the metric; a target is reached from above where less is better
-      (the loss), else from below.
-    target: the target.
-
-  Returns:
-    A row for each seed, in the order of the run, or None for a seed that never
-    reaches the target.
-  """
-  sign = metrics.sign(metric)
-  of_protocol = [r for r in rows if r["protocol"] == protocol]
-  first = []
-  for seed in _seeds(of_protocol):
-    reaching = [
-      r for r in of_protocol if r["seed"] == seed and sign * r[metric] >= sign * target
-    ]
-    first.append(min(reaching, key=lambda r: r["round"], default=None))
-  return first
-
-
-def _rounds_to(
-  rows: list[Row], targets: tuple[float, ...], main: str = "accuracy"
+def rounds_to(
+  curves: np.ndarray, rounds: np.ndarray, targets: tuple[float, ...], metric: str
 ) -> dict[str, Any]:
   """Finds the first evaluated round that reaches each target.
 
-  The metric is the main one of the task, of the first protocol.
-
   Args:
-    rows: rows of metrics.csv.
-    targets: values of the main metric.
-    main: its name.
+    curves: [N, E'] of the metric.
+    rounds: [E] int, the evaluated rounds.
+    targets: values of the metric.
+    metric: its name.
 
   Returns:
     target -> "values" (the round of each seed, None for a seed that does not
     reach the target), "reached" (the number of seeds that do) and "mean" (the
     mean round of these seeds).
   """
-  protocol = protocols(rows)[0]
   out = {}
   for target in targets:
     firsts = [
-      None if row is None else row["round"]
-      for row in first_rows(rows, protocol, main, target)
+      int(at) if np.isfinite(at) else None
+      for at in tables.first_reaching(curves, rounds, metric, target)
     ]
     reached = [n for n in firsts if n is not None]
     out[f"{target:.2f}" if round(target, 2) == target else f"{target:g}"] = {
@@ -205,43 +105,42 @@ def _rounds_to(
   return out
 
 
-def summarize_rows(
-  rows: list[Row], targets: tuple[float, ...], of: Metrics = CLASSIFICATION.metrics
+def summarize_curves(
+  curves: Mapping[str, Mapping[str, np.ndarray]],
+  rounds: np.ndarray,
+  targets: tuple[float, ...],
+  main: str,
 ) -> dict[str, object]:
   """Makes final, best, mean_last_10 and rounds_to of summary.json.
 
   The first three are scores (``scores.score``); the round of ``best`` is chosen
-  on test data, as in the papers.
+  on test data, as in the papers. The targets are those of the first protocol.
 
   Args:
-    rows: rows of metrics.csv.
+    curves: protocol -> metric -> [N, E'], see ``tables.curves``.
+    rounds: [E] int, the evaluated rounds.
     targets: values of the main metric for rounds_to.
-    of: the metrics of the run's task.
+    main: the main metric of the run's task.
 
   Returns:
     The four entries.
   """
-  numbers = sorted({r["round"] for r in rows})
 
   def spreads(name):
     return {
       protocol: {
-        metric: spread(
-          [
-            scores.score(name, curve, numbers, metric)
-            for curve in by_seed(rows, protocol, metric)
-          ]
-        )
-        for metric in of.columns
+        metric: spread([scores.score(name, curve, rounds, metric) for curve in of])
+        for metric, of in of_protocol.items()
       }
-      for protocol in protocols(rows)
+      for protocol, of_protocol in curves.items()
     }
 
+  first = next(iter(curves.values()))
   return {
     "final": spreads("final"),
     "best": spreads("best"),
     "mean_last_10": spreads("last_10"),
-    "rounds_to": _rounds_to(rows, targets, of.main),
+    "rounds_to": rounds_to(first[main], rounds, targets, main),
   }
 
 
@@ -272,13 +171,12 @@ def groups(rows: list[Row], num_groups: int) -> dict[str, object]:
   }
 
 
-def cost(rows: list[Row], cohort: int, rounds: list[Row]) -> dict[str, object]:
+def cost(rounds: list[Row], cohort: int) -> dict[str, object]:
   """Makes cost of summary.json.
 
   Args:
-    rows: rows of metrics.csv.
-    cohort: S.
     rounds: rows of rounds.csv.
+    cohort: S.
 
   Returns:
     Spreads over seeds of the totals after the last round, and of the simulated
@@ -286,25 +184,21 @@ def cost(rows: list[Row], cohort: int, rounds: list[Row]) -> dict[str, object]:
     cost of the last round, averaged over seeds; ``clients_per_round``; and
     ``rounds``.
   """
-  final = rows[-1]
-  last = [
-    r
-    for r in rows
-    if r["round"] == final["round"] and r["protocol"] == final["protocol"]
-  ]
+  number = rounds[-1]["round"]
+  last = [row for row in rounds if row["round"] == number]
   return {
-    **{name: spread([r[name] for r in last]) for name in TOTALS},
+    **{name: spread([row[name] for row in last]) for name in TOTALS},
     **{
       name: spread(
-        [sum(r[name] for r in rounds if r["seed"] == end["seed"]) for end in last]
+        [sum(row[name] for row in rounds if row["seed"] == end["seed"]) for end in last]
       )
       for name in SIMULATED
     },
     "last_round": {
-      name: float(np.mean([r[name] for r in last])) for name in ROUND_COST
+      name: float(np.mean([row[name] for row in last])) for name in ROUND_COST
     },
     "clients_per_round": cohort,
-    "rounds": final["round"],
+    "rounds": number,
   }
 
 
@@ -336,9 +230,10 @@ def summary(
     extra["privacy"] = records.privacy.facts(records.tables["rounds"][-1]["round"])
   measured = {}
   if records.rows:  # empty if only the caller's own measures were evaluated
-    measured = summarize_rows(records.rows, targets, records.metrics) | {
-      "cost": cost(records.rows, records.cohort, records.tables["rounds"])
-    }
+    rounds = records.tables["rounds"]
+    measured = summarize_curves(
+      tables.curves(records.rows), records.evaluated, targets, records.metrics.main
+    ) | {"cost": cost(rounds, records.cohort)}
   return {
     **measured,
     **extra,

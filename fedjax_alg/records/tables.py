@@ -1,6 +1,7 @@
 """The tables of a run: metrics.csv, rounds.csv, timing.csv, groups.csv.
 
-The columns of metrics.csv are the metrics of the run's task.
+metrics.csv is long: a row is one value of one metric, of a protocol and a seed
+after a round. What the rounds cost is in rounds.csv.
 
 Rows are appended at every evaluation, before the checkpoint is written. A
 resumed run therefore drops the rows after the last checkpoint and writes them
@@ -58,10 +59,12 @@ ROUND_COST = (
 TOTALS = (
   "total_floats",
   "total_bytes",
+  "total_bytes_up",
   "total_example_gradients",
   "total_central_flops",
   "simulated_s",
 )
+METRICS = ("round", "seed", "protocol", "metric", "value")
 TIMING = ("round", "seconds")
 
 #: Arrays of ``RoundAux.server`` with more entries are not written, and neither
@@ -69,17 +72,12 @@ TIMING = ("round", "seconds")
 MOST_ENTRIES = 64
 
 
-def columns_of(metrics: Metrics) -> tuple[str, ...]:
-  """The columns of metrics.csv of a run with these metrics."""
-  return ("round", "seed", "protocol", *metrics.columns, *ROUND_COST, *TOTALS)
-
-
-#: The columns of metrics.csv where every example has one class.
-COLUMNS = columns_of(CLASSIFICATION.metrics)
+#: Columns of text; all others have numbers.
+_TEXTS = ("protocol", "metric")
 
 
 def main_metric(names: Iterable[str]) -> str:
-  """The main metric of a run, by the columns of metrics.csv in their order."""
+  """The main metric of a run, by the names of its metrics in their order."""
   return next(name for name in names if is_known(name))
 
 
@@ -96,7 +94,7 @@ def _as_bytes(
 
 
 def write_rows(
-  path: pathlib.Path, rows: Sequence[Row], columns: Sequence[str] = COLUMNS
+  path: pathlib.Path, rows: Sequence[Row], columns: Sequence[str] = METRICS
 ) -> None:
   """Writes a table atomically.
 
@@ -133,7 +131,7 @@ def _value(text: str) -> int | float | str:
 _START_OVER = "start over with `overwrite` or in another folder"
 
 
-def read_rows(path: pathlib.Path, columns: Sequence[str] | None = COLUMNS) -> list[Row]:
+def read_rows(path: pathlib.Path, columns: Sequence[str] | None = METRICS) -> list[Row]:
   """Reads a table.
 
   An incomplete last line, which an interrupted run may leave, is dropped. It
@@ -141,8 +139,7 @@ def read_rows(path: pathlib.Path, columns: Sequence[str] | None = COLUMNS) -> li
 
   Args:
     path: the file.
-    columns: the columns that the table must have; None accepts any columns,
-      and those of metrics.csv, the default, any metrics in their place.
+    columns: the columns that the table must have; None accepts any.
 
   Returns:
     The rows, with numbers converted.
@@ -170,18 +167,19 @@ def _parse(path: pathlib.Path, raw: bytes, columns: Sequence[str] | None) -> lis
     ]
   except (UnicodeDecodeError, csv.Error):
     raise OptionError(f"{path}: damaged, no table; {_START_OVER}") from None
-  if columns is COLUMNS:
-    first, last = COLUMNS[:3], len(ROUND_COST) + len(TOTALS)
-    columns = (*first, *header[3 : len(header) - last], *ROUND_COST, *TOTALS)
   if columns is not None and header != tuple(columns):
     raise OptionError(
       f"{path}: damaged or of another version, its columns are not "
       f"those of a run; {_START_OVER}"
     )
-  rows = [{name: _value(text) for name, text in row.items()} for row in every]
-  for row in rows if header[:1] == ("round",) else ():
+  texts = _TEXTS if header[:1] == ("round",) else ()
+  rows = [
+    {name: text if name in texts else _value(text) for name, text in row.items()}
+    for row in every
+  ]
+  for row in rows if texts else ():
     for name, value in row.items():
-      if isinstance(value, str) and name != "protocol":
+      if isinstance(value, str) and name not in texts:
         raise OptionError(
           f"{path}: damaged, a {name} that is no number "
           f"({value!r}); restore it, or {_START_OVER}"
@@ -274,7 +272,7 @@ def check_tables(
     OptionError: they are not those of the checkpoint.
   """
   columns: dict[str, tuple[str, ...] | None] = {
-    "metrics": COLUMNS,
+    "metrics": METRICS,
     "rounds": None,
     "timing": TIMING,
   }
@@ -378,36 +376,48 @@ def round_rows(
   ]
 
 
-def with_costs(
-  rows: Iterable[Row], rounds: Iterable[Row], timing: Iterable[Row], cohort: int
-) -> list[Row]:
-  """Adds what other tables have of a round to the rows of metrics.csv.
+def curves(rows: Iterable[Row]) -> dict[str, dict[str, np.ndarray]]:
+  """Collects the curves of a run.
 
   Args:
-    rows: of metrics.csv.
-    rounds: of rounds.csv.
-    timing: of timing.csv.
-    cohort: S, the number of clients in each round.
+    rows: of metrics.csv, in the order of the file.
 
   Returns:
-    The rows with ``seconds``, and with ``total_bytes_up``, the bytes that all
-    participants have sent to the server so far.
+    protocol -> metric -> [N, E] float64, the seeds in the order of the run.
   """
-  seconds = {row["round"]: row["seconds"] for row in timing}
-  sent: dict[int, int] = {}
-  sent_until: dict[tuple[int, int], int] = {}
-  for row in rounds:
-    seed = row["seed"]
-    sent[seed] = sent.get(seed, 0) + row.get(PRESENT, cohort) * row["bytes_up"]
-    sent_until[row["round"], seed] = sent[seed]
-  return [
-    {
-      **row,
-      "seconds": seconds[row["round"]],
-      "total_bytes_up": sent_until[row["round"], row["seed"]],
+  values: dict[str, dict[str, dict[int, list[float]]]] = {}
+  for row in rows:
+    of_metric = values.setdefault(row["protocol"], {}).setdefault(row["metric"], {})
+    of_metric.setdefault(row["seed"], []).append(row["value"])
+  return {
+    protocol: {
+      metric: np.array(list(by_seed.values()), float)
+      for metric, by_seed in of_protocol.items()
     }
-    for row in rows
-  ]
+    for protocol, of_protocol in values.items()
+  }
+
+
+def first_reaching(
+  curves: np.ndarray, rounds: np.ndarray, metric: str, target: float
+) -> np.ndarray:
+  """Finds the first evaluations that reach a target.
+
+  Args:
+    curves: [N, E'] the values of each seed.
+    rounds: [E] int, the evaluated rounds, of which the last E' count.
+    metric: the metric; a target is reached from above where less is better (the
+      loss), else from below.
+    target: the target.
+
+  Returns:
+    [N] float64, the round of each seed; inf for a seed that never reaches it.
+  """
+  if not curves.size:
+    return np.full(len(curves), np.inf)
+  reaching = sign(metric) * curves >= sign(metric) * target
+  first = np.asarray(rounds, float)[-curves.shape[1] :][reaching.argmax(1)]
+  return np.where(reaching.any(1), first, np.inf)
 
 
 #: Of several kinds of clients: the one whose main metric is worst.
@@ -588,11 +598,12 @@ class Records:
     self.privacy = privacy
     self.folder, self.seeds, self.cohort = folder, list(seeds), cohort
     self.columns = {
-      "metrics": columns_of(metrics),
+      "metrics": METRICS,
       "rounds": (
         "round",
         "seed",
         *ROUND_COST,
+        *TOTALS,
         *server,
         *(("epsilon",) if privacy else ()),
       ),
@@ -614,6 +625,11 @@ class Records:
   def rows(self) -> list[Row]:
     """The rows of metrics.csv."""
     return self.tables["metrics"]
+
+  @property
+  def evaluated(self) -> np.ndarray:
+    """[E] int, the rounds that were run before each evaluation."""
+    return np.array([row["round"] for row in self.tables["timing"]], int)
 
   def copy(self) -> "Records":
     """Copies the tables, which the run goes on to fill; without a folder."""
@@ -653,8 +669,8 @@ class Records:
     assert self.folder is not None
     self.tables = _read_until(self.folder, self.columns, self.seeds, done, marks)
     self.unfinished_s = unfinished_s
-    for rows in self._group(self.tables["rounds"]):
-      self._add_totals(rows)
+    for row in self.tables["rounds"]:
+      self._totals[row["seed"]] = {name: row[name] for name in TOTALS}
     self._hashes = {name: self._hash(name) for name in self.columns}
 
   def _hash(self, name: str) -> "hashlib._Hash":
@@ -692,28 +708,22 @@ class Records:
       _append(self.path(name), raw)
       self._hashes[name].update(raw)
 
-  def _group(self, rows: list[Row]) -> list[list[Row]]:
-    width = len(self.seeds)
-    return [rows[i : i + width] for i in range(0, len(rows), width)]
-
-  def _add_totals(self, rows: list[Row]) -> None:
-    """Adds one round to the totals.
+  def _add_totals(self, row: Row) -> None:
+    """Adds a row of rounds.csv to the totals of its seed, which it gets, too.
 
     The order of additions, and so the rounding, does not depend on how often
     a run is resumed.
     """
-    for row in rows:
-      total = self._totals[row["seed"]]
-      cohort, lost = row.get(PRESENT, self.cohort), row.get(LOST, 0)
-      total["total_floats"] += (
-        cohort * (row["floats_down"] + row["floats_up"]) + lost * row["floats_down"]
-      )
-      total["total_bytes"] += (
-        cohort * (row["bytes_down"] + row["bytes_up"]) + lost * row["bytes_down"]
-      )
-      total["total_example_gradients"] += round(cohort * row["example_gradients"])
-      total["total_central_flops"] += row["central_flops"]
-      total["simulated_s"] += sum(row[name] for name in SIMULATED)
+    total = self._totals[row["seed"]]
+    cohort, lost = row.get(PRESENT, self.cohort), row.get(LOST, 0)
+    for unit in ("floats", "bytes"):
+      down, up = row[f"{unit}_down"], row[f"{unit}_up"]
+      total[f"total_{unit}"] += cohort * (down + up) + lost * down
+    total["total_bytes_up"] += cohort * row["bytes_up"]
+    total["total_example_gradients"] += round(cohort * row["example_gradients"])
+    total["total_central_flops"] += row["central_flops"]
+    total["simulated_s"] += sum(row[name] for name in SIMULATED)
+    row |= total
 
   def add_rounds(
     self, aux: RoundAux, start: int, count: int, seconds: float, evaluated: bool = True
@@ -728,11 +738,12 @@ class Records:
       evaluated: whether an evaluation follows; timing.csv has a row for each.
     """
     rows = round_rows(aux, start, count, self.seeds, self.cohort)
-    for group in self._group(rows):
-      self._add_totals(group)
-      if self.privacy:
-        epsilon = self.privacy.epsilon_bound(group[0]["round"])
-        for row in group:
+    for row in rows:
+      self._add_totals(row)
+    if self.privacy:
+      for i in range(0, len(rows), len(self.seeds)):
+        epsilon = self.privacy.epsilon_bound(rows[i]["round"])
+        for row in rows[i : i + len(self.seeds)]:
           row["epsilon"] = epsilon
     self._append("rounds", rows)
     self.unfinished_s += seconds / len(self.seeds)
@@ -751,20 +762,22 @@ class Records:
     Args:
       table: protocol -> metric -> [N], see ``metric_values``.
     """
-    rows = []
-    for i, last in enumerate(self.tables["rounds"][-len(self.seeds) :]):
-      for protocol, values in table.items():
-        rows.append(
-          {
-            "round": last["round"],
-            "seed": last["seed"],
-            "protocol": protocol,
-            **{k: float(v[i]) for k, v in values.items()},
-            **{k: last[k] for k in ROUND_COST},
-            **self._totals[last["seed"]],
-          }
-        )
-    self._append("metrics", rows)
+    number = self.tables["rounds"][-1]["round"]
+    self._append(
+      "metrics",
+      [
+        {
+          "round": number,
+          "seed": seed,
+          "protocol": protocol,
+          "metric": metric,
+          "value": float(values[i]),
+        }
+        for i, seed in enumerate(self.seeds)
+        for protocol, of_protocol in table.items()
+        for metric, values in of_protocol.items()
+      ],
+    )
 
   def add_groups(
     self,

@@ -29,8 +29,8 @@ from fedjax_alg.errors import (
 )
 from fedjax_alg.hparams import as_list, field_values, reads
 from fedjax_alg.metrics import names
+from fedjax_alg.metrics.intervals import Estimate, estimate, format_estimate
 from fedjax_alg.records import scores as scores_lib
-from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs import texts
 from fedjax_alg.runs.checks import check_reachable
@@ -46,7 +46,7 @@ from fedjax_alg.runs.stopping import ALL_ROUNDS
 #: The numbers that may stand for a seed's curve; see ``records.scores``.
 SCORES = ("final", "last_10", "best")
 
-#: Costs of a run, which are running totals in metrics.csv.
+#: Costs of a run, which are running totals in rounds.csv.
 COSTS = ("round", *tables.TOTALS)
 
 #: Options that change what clients hold without changing the hashes of the
@@ -82,20 +82,6 @@ _NEUTRAL = (
 _LONGEST = 30
 
 
-class Estimate(NamedTuple):
-  """A number that every seed has."""
-
-  mean: float
-  ci95: float  #: half-width of the 95 % interval; NaN with less than two seeds
-  values: tuple[float, ...]  #: one per seed
-
-
-def estimate_mean(values: Any) -> Estimate:
-  """The mean over seeds with its 95 % Student-t interval."""
-  numbers = tuple(np.nan if v is None else float(v) for v in values)
-  return Estimate(*metrics.confidence_95(numbers), numbers)
-
-
 class Line(NamedTuple):
   """One run of a comparison."""
 
@@ -122,7 +108,7 @@ class Line(NamedTuple):
       raise OptionError(f"`target`={target}: not of this comparison ({targets})")
     check_one_of(f"`cost`={cost}", cost, COSTS)
     costs = [at[cost] for at in self.reached[target] if at is not None]
-    return estimate_mean(costs) if costs else None
+    return estimate(costs) if costs else None
 
 
 class PairedRuns(NamedTuple):
@@ -205,11 +191,8 @@ class Comparison:
       _protocol(self.results, protocol)
       for label, result in self.results.items():
         curves = result.metrics[protocol][metric]
-        out[label][text] = estimate_mean(
-          [
-            scores_lib.score(self.score, curve, result.rounds, metric)
-            for curve in curves
-          ]
+        out[label][text] = estimate(
+          scores_lib.score(self.score, curve, result.rounds, metric) for curve in curves
         )
     return out
 
@@ -276,19 +259,14 @@ class Comparison:
     check_one_of(f"`x_axis`={x_axis}", x_axis, tuple(pictures.X_AXES))
     column, _ = pictures.X_AXES[x_axis]
     axis = pictures.new_axis(axis)
-    pictures.draw_lines(
-      axis,
-      {
-        label: (
-          summary_lib.by_seed(rows_with_costs(result), self.protocol, column).mean(0),
-          result.metrics[self.protocol][self.metric],
-        )
-        for label, result in self.results.items()
-      },
-      self.metric,
-      x_axis=x_axis,
-    )
-    axis.set_title(f"protocol {self.protocol}", fontsize=10)
+    curves = {}
+    for label, result in self.results.items():
+      values = result.metrics[self.protocol][self.metric]
+      x = result.costs(column).mean(0)[-values.shape[1] :]
+      pooled = isinstance(result, PooledResult)
+      curves[label] = pictures.Curve(x, values, pooled)
+    pictures.draw_curves(axis, curves, self.metric, x_axis)
+    pictures.finish(axis, self.metric, f"protocol {self.protocol}")
     return axis
 
   def save(
@@ -298,7 +276,7 @@ class Comparison:
 
     Args:
       path: the suffix decides what is written: the curves for .png, .pdf and .svg,
-        ``to_latex`` for .tex, and ``rows`` for .csv.
+        ``to_latex`` for .tex, and ``to_frame`` for .csv.
       metrics: for .tex, see ``table``.
 
     Returns:
@@ -315,7 +293,9 @@ class Comparison:
       raise OptionError(f"`metrics`: only read for .tex, not for {suffix}")
     if suffix not in _PICTURES:
       content = (
-        self.to_latex(metrics) if suffix == ".tex" else texts.as_csv(self.rows())
+        self.to_latex(metrics)
+        if suffix == ".tex"
+        else self.to_frame().to_csv(index=False, lineterminator="\n")
       )
       with _write_errors(path), files.replacing(place) as partial:
         partial.write_text(content, "utf-8", newline="")
@@ -325,14 +305,16 @@ class Comparison:
       figure.savefig(partial, dpi=150, format=suffix[1:])
     return place
 
-  def rows(self) -> list[dict[str, Any]]:
-    """Returns one flat dictionary per run, for example for ``pandas.DataFrame``.
+  def to_frame(self) -> Any:
+    """Returns a ``pandas.DataFrame`` with a row for each run.
 
-    Its keys are "run" and "seeds"; each name of ``SCORES`` and ``COSTS``, a mean, and
-    with "_ci95" its half-width; for a target such as 0.8 "reached_0.8", the number of
-    seeds that reach it, and the costs until then, "round_to_0.8" and the others of
+    Its columns are "run" and "seeds"; each name of ``SCORES`` and ``COSTS``, a mean,
+    and with "_ci95" its half-width; for a target such as 0.8 "reached_0.8", the number
+    of seeds that reach it, and the costs until then, "round_to_0.8" and the others of
     ``COSTS``; and "difference", "difference_ci95", "p", "p_holm" and "baseline".
     """
+    import pandas as pd  # half a second
+
     pairs = {pair.label: pair for pair in self.pairs}
     out = []
     for line in self.lines:
@@ -354,7 +336,7 @@ class Comparison:
         "baseline": pair.baseline if pair else "",
       }
       out.append(row)
-    return out
+    return pd.DataFrame(out)
 
   def __repr__(self) -> str:
     return (
@@ -366,7 +348,8 @@ class Comparison:
     """A line for each pair: the difference with its 95 % interval, and Holm's p."""
     scale, unit = (100, " points") if metrics.metric(self.metric).share else (1, "")
     lines = [
-      f"{pair.label} - {pair.baseline}: {_as_words(pair.difference, scale, '+')}{unit} "
+      f"{pair.label} - {pair.baseline}: "
+      f"{format_estimate(pair.difference, None, scale, '+')}{unit} "
       f"of {self.metric}, p = {pair.holm:.2g}"
       for pair in self.pairs
     ]
@@ -387,8 +370,8 @@ class Comparison:
         [
           line.label,
           str(len(line.result.seeds)),
-          _as_words(line.scores[self.score], scale),
-          f"{_as_words(pair.difference, scale, '+')} to {pair.baseline}"
+          format_estimate(line.scores[self.score], None, scale),
+          f"{format_estimate(pair.difference, None, scale, '+')} to {pair.baseline}"
           if pair
           else "",
           f"{pair.holm:.2g}" if pair and not np.isnan(pair.holm) else "",
@@ -399,22 +382,6 @@ class Comparison:
       for row in rows
     ]
     return f"<table>{''.join(cells)}</table>"
-
-
-def _as_words(estimate: Estimate, scale: float = 1, sign: str = "-") -> str:
-  """A mean with its interval, which has two digits, in a unit of 1 / ``scale``."""
-  mean, half = scale * estimate.mean, scale * estimate.ci95
-  if not (np.isfinite(half) and half > 0):
-    return f"{mean:{sign}.4g}"
-  decimals = max(0, 1 - int(np.floor(np.log10(half))))
-  return f"{mean:{sign}.{decimals}f} +- {half:.{decimals}f}"
-
-
-def rows_with_costs(result: RunResult) -> list[tables.Row]:
-  """The rows of metrics.csv, with costs of other tables (``tables.with_costs``)."""
-  records = result.records
-  rounds, timing = records.tables["rounds"], records.tables["timing"]
-  return tables.with_costs(records.rows, rounds, timing, records.cohort)
 
 
 #: Suffixes of pictures.
@@ -585,26 +552,33 @@ def _targets(
 def _line(
   label: str, result: RunResult, protocol: str, metric: str, targets: Sequence[float]
 ) -> Line:
-  rows = result.records.rows
-  curves = summary_lib.by_seed(rows, protocol, metric)
+  curves = result.metrics[protocol][metric]
   scores = {
-    name: estimate_mean(
-      [scores_lib.score(name, curve, result.rounds, metric) for curve in curves]
+    name: estimate(
+      scores_lib.score(name, curve, result.rounds, metric) for curve in curves
     )
     for name in SCORES
   }
-  costs = {
-    name: estimate_mean(summary_lib.by_seed(rows, protocol, name)[:, -1])
-    for name in COSTS
-  }
+  costs = {name: result.costs(name) for name in COSTS}
   reached = {}
   for target in targets:
-    firsts = summary_lib.first_rows(rows, protocol, metric, target)
+    firsts = tables.first_reaching(curves, result.rounds, metric, target)
     reached[target] = tuple(
-      None if row is None else {name: float(row[name]) for name in COSTS}
-      for row in firsts
+      None
+      if np.isinf(first)
+      else {
+        name: float(of[seed, np.searchsorted(result.rounds, first)])
+        for name, of in costs.items()
+      }
+      for seed, first in enumerate(firsts)
     )
-  return Line(label, result, scores, costs, reached)
+  return Line(
+    label,
+    result,
+    scores,
+    {name: estimate(of[:, -1]) for name, of in costs.items()},
+    reached,
+  )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -718,7 +692,7 @@ def _pair(line: Line, base: Line, score: str) -> PairedRuns:
   values = dict(zip(line.result.seeds, line.scores[score].values))
   ours = np.array([values[seed] for seed in base.result.seeds])
   its = np.array(base.scores[score].values)
-  difference = estimate_mean(ours - its)
+  difference = estimate(ours - its)
   if len(ours) > 1 and np.ptp(ours - its) <= 1e-12 * np.abs(ours).max():
     # Equal but for rounding.
     difference = Estimate(difference.mean, 0.0, (difference.mean,) * len(its))

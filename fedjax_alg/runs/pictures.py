@@ -1,11 +1,12 @@
-"""Pictures of runs in memory; matplotlib is imported when one is drawn.
+"""Curves of runs, and mean ranks; matplotlib is imported when one is drawn.
 
-A method has the same color, dashes and marker in every picture (``styles``), and
-so has a run in all pictures of a comparison.
+All pictures of curves are drawn here: of a run, of a comparison, on the command
+line and of papers' figures. A method has the same color, dashes and marker in every
+picture (``styles``), and so has a run in all pictures of a comparison.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,19 @@ X_AXES = {
   "simulated_s": ("simulated_s", "seconds on the simulated machines"),
 }
 _DASHED = (0, (4, 3))
+#: From so many seconds on, an axis is in hours.
+_HOURS = 7200.0
+#: An axis of costs is logarithmic if a line ends at this share of the longest.
+_SHORT = 0.25
+#: About so many markers are on a line.
+_MARKERS = 6
+#: Bands of more lines would hide each other.
+MOST_BANDS = 5
+#: Labels of the bands in a legend: of runs on one partition of the data, and on
+#: several.
+BAND = "band: 95 % CI of the mean over seeds"
+BAND_OF_PARTITIONS = "band: 95 % CI of the mean over partitions"
+BANDS = (BAND, BAND_OF_PARTITIONS)
 #: The most characters of a label that stands inside of the axes.
 _LONG_LABEL = 48
 
@@ -52,67 +66,185 @@ def new_axis(axis: Any = None, size: tuple[float, float] = (6.4, 4.0)) -> Any:
   return axis
 
 
-def draw_lines(
-  axis: Any,
-  curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
-  metric: str,
-  names: Mapping[str, str] | None = None,
-  x_axis: str = "rounds",
-) -> None:
-  """Draws means over seeds with bands, the 95 % interval of the mean.
+class Curve(NamedTuple):
+  """A line of a picture."""
 
-  A run of one seed has no band. The band of a single evaluation is a bar.
+  x: np.ndarray  #: [E], rounds or what they have cost
+  values: np.ndarray  #: [N, E], over whose N the interval is taken
+  of_partitions: bool = False  #: whether N are partitions of the data, not seeds
+
+
+def draw_curves(
+  axis: Any,
+  curves: Mapping[str, Curve],
+  metric: str,
+  x_axis: str = "rounds",
+  looks: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+  """Draws one line per curve: the mean over its seeds, with a band.
+
+  The band is the 95 % confidence interval of the mean (Student t), the one that
+  tables report. A single seed has none. It is cut off where a metric cannot lie:
+  shares at 0 and 1, the loss at 0. That of a single evaluation is a bar. Of more
+  than ``MOST_BANDS`` lines none has a band, because they would hide each other.
+
+  Each line has its markers at other rounds than the other lines, so that those of
+  the same values are all seen. An axis of costs is logarithmic where a line ends so
+  early that a linear axis would hide it, and in hours if it is long.
 
   Args:
     axis: axes of matplotlib.
-    curves: label -> x [E], for example rounds, and values [N, E].
+    curves: label -> curve; one without evaluations is left out.
     metric: name of the y axis; it decides the scale.
-    names: of the curves of a single run, protocol -> the name by which it gets its
-      style; by default the curves are of runs, each with its label.
     x_axis: what x is, one of ``X_AXES``.
+    looks: label -> options of its line; by default those of ``styles.line_styles``.
   """
-  looks = styles.line_styles(
-    ((names or {}).get(label, label) for label in curves), are_protocols=bool(names)
-  )
-  single = [label for label, (rounds, _) in curves.items() if len(rounds) == 1]
-  for place, (label, (rounds, values)) in enumerate(curves.items()):
-    look = looks[(names or {}).get(label, label)].matplotlib()
-    if names and label not in names:
-      # Protocols often have the same numbers: what is below has to be seen.
-      look |= {"linestyle": _DASHED, "zorder": 3 + place}
-    mean, step = values.mean(0), max(len(curves), len(rounds) // 6)
+  from matplotlib import ticker
+
+  if looks is None:
+    styles_of = styles.line_styles(curves)
+    looks = {label: style.matplotlib() for label, style in styles_of.items()}
+  number = len(curves)
+  drawn = {label: curve for label, curve in curves.items() if curve.values.size}
+  ends = [curve.x[-1] for curve in drawn.values()]
+  has_bands = sum(len(curve.values) > 1 for curve in drawn.values()) <= MOST_BANDS
+  single = [label for label, curve in drawn.items() if len(curve.x) == 1]
+  unit, x_label = 1.0, X_AXES[x_axis][1]
+  if x_label.startswith("seconds") and max(ends, default=0.0) >= _HOURS:
+    unit, x_label = 3600.0, x_label.replace("seconds", "hours", 1)
+  for place, (label, curve) in enumerate(curves.items()):
+    if label not in drawn:
+      continue
+    x, mean = curve.x / unit, curve.values.mean(0)
     (line,) = axis.plot(
-      rounds,
+      x,
       mean,
       label=texts.picture_text(label, _LONG_LABEL),
       markersize=5,
       markeredgecolor="white",
       markeredgewidth=0.4,
-      markevery=(place % len(rounds), step),
-      **look,
+      markevery=_marker_points(len(x), place, number),
+      **looks[label],
     )
-    artists = [line]
-    if len(values) > 1:
-      half = metrics.half_width_95(values)
+    artists: list[Any] = [line]
+    if len(curve.values) > 1 and has_bands:
+      with np.errstate(invalid="ignore"):  # a loss may be infinite
+        half = metrics.half_width_95(curve.values)
       band = draw_band(
         axis,
-        rounds,
+        x,
         np.clip(mean - half, 0.0 if _is_bounded(metric) else None, None),
-        np.clip(mean + half, None, 1.0 if metrics.metric(metric).share else None),
-        color=look["color"],
+        np.clip(mean + half, None, 1.0 if is_share(metric) else None),
+        color=line.get_color(),
+        label=BAND_OF_PARTITIONS if curve.of_partitions else BAND,
       )
       artists.append(band)
     if label in single:
       set_apart(axis, artists, single.index(label), len(single))
-  if metrics.is_cost(metric):
-    axis.set_yscale("log")
-  if len(single) == len(curves):
-    axis.set_xticks(sorted({place for x, _ in curves.values() for place in x}))
-  elif x_axis == "rounds":
-    axis.locator_params(axis="x", integer=True)
-  axis.set(xlabel=X_AXES[x_axis][1], ylabel=metric.replace("_", " "))
+  if x_axis != "rounds" and ends and 0 < min(ends) <= _SHORT * max(ends):
+    axis.set_xscale("log")
+  if x_axis == "rounds" and len(single) == len(drawn):
+    axis.set_xticks(sorted(set(ends)))
+  elif x_axis == "rounds":  # a few rounds have no halves either
+    axis.xaxis.set_major_locator(
+      ticker.MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True)
+    )
+  axis.set(xlabel=x_label, ylabel=metric.replace("_", " "))
+  if is_share(metric):
+    in_percent(axis)
   axis.grid(alpha=0.3)
-  axis.legend(fontsize=8)
+
+
+def looks_of_protocols(protocols: list[str], label: str) -> dict[str, dict[str, Any]]:
+  """Options of the curves of one run, protocol -> options.
+
+  The first curve looks as the method does in comparisons. Protocols often have the
+  same numbers, so the others are dashed: what is below has to be seen.
+
+  Args:
+    protocols: the protocols in the order of drawing.
+    label: that of the method.
+  """
+  names = [label, *protocols[1:]] if protocols else []
+  styles_of = styles.line_styles(names, are_protocols=True)
+  return {
+    protocol: styles_of[name].matplotlib()
+    | ({"linestyle": _DASHED, "zorder": 3 + place} if place else {})
+    for place, (protocol, name) in enumerate(zip(protocols, names))
+  }
+
+
+def finish(axis: Any, metric: str, title: str) -> None:
+  """Gives axes that stand alone their scale, a legend and a title.
+
+  Args:
+    axis: the axes, on which the curves are.
+    metric: their metric.
+    title: above them.
+  """
+  if metrics.is_cost(metric):
+    log_axis(axis)
+  handles, labels = axis.get_legend_handles_labels()
+  by_label = dict(reversed(list(zip(labels, handles))))
+  ordered = sorted(by_label, key=lambda label: (label in BANDS, labels.index(label)))
+  axis.legend([by_label[label] for label in ordered], ordered, fontsize=8)
+  axis.set_title(texts.picture_text(title), fontsize=10)
+
+
+def in_percent(axis: Any) -> None:
+  """Writes a y axis of shares in percent, as tables have them."""
+  from matplotlib import ticker
+
+  axis.yaxis.set_major_formatter(
+    ticker.FuncFormatter(lambda share, _: f"{round(100 * share, 6):g}")
+  )
+  axis.set_ylabel(f"{axis.get_ylabel()}, %")
+
+
+def log_axis(axis: Any) -> None:
+  """Makes the y axis logarithmic, if a line has a positive value.
+
+  Zeros are gaps of a line. A band that reaches down to zero ends at the lower
+  end of the axis, which the lines decide.
+  """
+  from matplotlib import ticker
+
+  heights = [np.asarray(line.get_ydata(), float) for line in axis.get_lines()]
+  positive = np.concatenate([y[np.isfinite(y) & (y > 0)] for y in heights] or [[]])
+  if not positive.size:
+    return
+  low, high = positive.min() / 1.2, 1.2 * positive.max()
+  high = max(high, min(axis.dataLim.y1, 10 * high))
+  for line, y in zip(axis.get_lines(), heights):
+    line.set_ydata(np.where(y > 0, y, np.nan))
+  for band in axis.collections:
+    for path in band.get_paths():
+      path.vertices[:, 1] = np.maximum(path.vertices[:, 1], low)
+  axis.set(yscale="log", ylim=(low, high))
+  if high < 6 * low:  # round numbers at equal steps
+    axis.yaxis.set(
+      major_locator=ticker.MaxNLocator(8, steps=[1, 2, 5, 10]),
+      minor_locator=ticker.NullLocator(),
+      major_formatter="{x:g}",
+    )
+  elif high < 1000 * low:  # powers of ten alone would be too few
+    digits = "1235" if high < 30 * low else "12" if high < 100 * low else "13"
+    plain = ticker.FuncFormatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in digits else "")
+    axis.yaxis.set(major_formatter=plain, minor_formatter=plain)
+
+
+def _marker_points(points: int, place: int, lines: int) -> list[int]:
+  """The points of a line that have a marker.
+
+  Args:
+    points: how many it has.
+    place: the number of the line.
+    lines: how many lines there are. No two have a marker at the same point, if
+      there are at least as many points.
+  """
+  step = max(min(lines, points), round(points / _MARKERS))
+  start = place * step // lines if step >= lines else place % step
+  return list(range(start, points, step))
 
 
 def set_apart(axis: Any, artists: Iterable[Any], place: int, number: int) -> None:
@@ -153,9 +285,14 @@ def draw_band(
   return axis.vlines(x, low, high, alpha=0.4, linewidth=5, **options)
 
 
+def is_share(metric: str) -> bool:
+  """Whether a metric is a share, which axes show in percent."""
+  return metrics.is_known(metric) and metrics.metric(metric).share
+
+
 def _is_bounded(metric: str) -> bool:
   """Whether a metric is not below 0."""
-  return metrics.metric(metric).share or metrics.is_cost(metric)
+  return not metrics.is_known(metric) or is_share(metric) or metrics.is_cost(metric)
 
 
 def draw_critical_differences(

@@ -169,6 +169,15 @@ class PooledResult(RunResult):
       raise unknown
     return np.concatenate(values)
 
+  def to_frame(self, table: str = "metrics") -> Any:
+    import pandas as pd  # half a second, which not all runs need
+
+    parts = [result.to_frame(table) for result in self.results]
+    return pd.concat(
+      [part.assign(partition=number) for number, part in enumerate(parts)],
+      ignore_index=True,
+    )
+
   def client_params(self, client: int | str, seed: int = 0) -> Params:
     return self._part(seed).client_params(client)
 

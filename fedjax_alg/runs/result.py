@@ -176,27 +176,17 @@ class RunResult:
     """
     self.records, self.facts, self._live = records, facts, live
     self._final = dict(final)
-    rows = records.rows
     self.seeds: tuple[int, ...] = tuple(records.seeds)
-    self.rounds = np.array([row["round"] for row in records.tables["timing"]], int)
-    self.metrics: dict[str, dict[str, np.ndarray]] = {
-      protocol: {
-        name: summary_lib.by_seed(rows, protocol, name)
-        for name in records.metrics.columns
-      }
-      for protocol in self.protocols
-    }
+    self.rounds = records.evaluated
+    self.metrics: dict[str, dict[str, np.ndarray]] = tables.curves(records.rows)
+    #: The names in ``metrics``, without your measures.
+    self.protocols = list(self.metrics)
     self.metrics |= {name: dict(of) for name, of in final.get("measures", {}).items()}
     self.clients: dict[str, dict[str, np.ndarray]] = self._final["clients"]
     self.membership: np.ndarray | None = self._final["membership"]
     self.kinds: np.ndarray | None = self._final.get("kinds")
 
-  @property
-  def protocols(self) -> list[str]:
-    """The names in ``metrics``, without your measures."""
-    return summary_lib.protocols(self.records.rows)
-
-  @property
+  @functools.cached_property
   def history(self) -> dict[str, np.ndarray]:
     """name -> [N, R], the cost and the server's report of every round.
 
@@ -206,8 +196,9 @@ class RunResult:
     "exchanges", "example_gradients" (gradients of single examples), "client_flops"
     (operations), and "computation_s", "communication_s" and "idle_s" in simulated
     seconds. Only "central_flops", the operations of the server, is of the whole round.
-    Running totals over all participants are in ``fa.compare(...).rows()`` and in the
-    x axes of ``Comparison.plot``.
+    Running totals over all participants, up to the round, are "total_floats",
+    "total_bytes", "total_bytes_up" (only to the server), "total_example_gradients",
+    "total_central_flops" and "simulated_s".
     """
     rows = self.records.tables["rounds"]
     names = [name for name in rows[0] if name not in ("round", "seed")]
@@ -217,6 +208,75 @@ class RunResult:
       )
       for name in names
     }
+
+  def costs(self, column: str) -> np.ndarray:
+    """What the run has cost until each evaluation.
+
+    Args:
+      column: a running total of ``history``; "round", or "seconds" on this machine
+        for a seed without compiling.
+
+    Returns:
+      [N, E] float64.
+
+    Raises:
+      OptionError: another column.
+    """
+    records, at = self.records, self.rounds
+    shape = (len(self.seeds), len(at))
+    if column == "round":
+      return np.broadcast_to(at.astype(float), shape)
+    if column == "seconds":
+      seconds = [row["seconds"] for row in records.tables["timing"]]
+      return np.broadcast_to(np.array(seconds, float), shape)
+    check_one_of(f"`column`={column}", column, (*tables.TOTALS, "round", "seconds"))
+    return self.history[column][:, at - 1].astype(float)
+
+  def to_frame(self, table: str = "metrics") -> Any:
+    """Returns a table of the run as a ``pandas.DataFrame``.
+
+    Args:
+      table: "metrics", a row for each value: partition, seed, round, protocol,
+        metric, value. "rounds", a row for each round of a seed: its costs, running
+        totals and the server's report; "seconds" is NaN in rounds without an
+        evaluation. "clients", a row for each value of a client after the last
+        round: partition, seed, client, protocol, metric, value.
+
+    Raises:
+      OptionError: another table.
+
+    Examples:
+      >>> import fedjax_alg as fa
+      >>> fed = fa.federate("digits", num_clients=10)
+      >>> frame = fa.run("fedncm", fed, seeds=2).to_frame()
+      >>> list(frame.columns)
+      ['partition', 'seed', 'round', 'protocol', 'metric', 'value']
+    """
+    import pandas as pd  # half a second, which not all runs need
+
+    from fedjax_alg.records import frames
+
+    check_one_of(f"`table`={table}", table, ("metrics", "rounds", "clients"))
+    if table != "clients":
+      of = self.records.tables
+      made = frames.make_frames(of["metrics"], of["rounds"], of["timing"])
+      return made.metrics if table == "metrics" else made.rounds
+    columns = ["partition", "seed", "client", "protocol", "metric", "value"]
+    parts = [
+      pd.DataFrame(
+        {
+          "partition": 0,
+          "seed": np.repeat(np.array(self.seeds), values.shape[1]),
+          "client": np.tile(self.client_names, len(values)),
+          "protocol": protocol,
+          "metric": metric,
+          "value": values.ravel().astype(float),
+        }
+      )
+      for protocol, of_protocol in self.clients.items()
+      for metric, values in of_protocol.items()
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({}, columns)
 
   def estimate(
     self,
@@ -329,7 +389,7 @@ class RunResult:
       for protocol in protocols or ("",):
         check_one_of(f"`protocols`={protocol}", protocol, self.protocols)
     curves = {
-      protocol: (self.rounds, self.metrics[protocol][metric])
+      protocol: self.metrics[protocol][metric]
       for protocol in protocols or self.protocols
       if protocols or np.isfinite(self.metrics[protocol][metric]).any()
     }
@@ -338,9 +398,16 @@ class RunResult:
     axis = pictures.new_axis(axis)
     name = self.facts["algorithm"]
     label = registry.get(name).label if name in registry.ALGORITHMS else str(name)
-    # The first curve looks as the method does in comparisons.
-    pictures.draw_lines(axis, curves, metric, {next(iter(curves), ""): label})
-    axis.set_title(label, fontsize=10)
+    pictures.draw_curves(
+      axis,
+      {
+        protocol: pictures.Curve(self.rounds[-values.shape[1] :], values)
+        for protocol, values in curves.items()
+      },
+      metric,
+      looks=pictures.looks_of_protocols(list(curves), label),
+    )
+    pictures.finish(axis, metric, label)
     return axis
 
   @property
@@ -1025,9 +1092,7 @@ def load_run(
         if not rows and name != "metrics":  # measures of one's own alone
           raise ValueError(name)
         records.tables[name] = rows
-        records.columns[name] = (
-          tuple(rows[0]) if rows else (tables.columns_of(records.metrics))
-        )
+        records.columns[name] = tuple(rows[0]) if rows else tables.METRICS
     return _Loaded(
       path, (federation, algorithm, model, init), summary, records, final, facts
     )

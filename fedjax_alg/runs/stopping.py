@@ -15,8 +15,8 @@ import numpy as np
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError, did_you_mean
 from fedjax_alg.metrics import names
-from fedjax_alg.records import summary as summary_lib
 from fedjax_alg.records.tables import Row
+from fedjax_alg.records.tables import curves as curves_of
 from fedjax_alg.tasks import Task
 
 #: Value of ``stopped`` for a run that ran all its rounds.
@@ -204,10 +204,9 @@ class Stopping:
     self._met: dict[StopRule, np.ndarray] = {}  # [N] bool
     #: "stop_at ..." or "patience ..."; None while the run goes on
     self.reason: str | None = None
+    measured = curves_of(rows)
     curves = {
-      rule: summary_lib.by_seed(list(rows), rule.protocol, rule.metric)
-      for rule in stopping_rules
-      if rows
+      rule: measured[rule.protocol][rule.metric] for rule in stopping_rules if measured
     }
     for at in range(min((of.shape[1] for of in curves.values()), default=0)):
       self.add({rule: of[:, at] for rule, of in curves.items()})

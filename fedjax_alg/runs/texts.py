@@ -1,20 +1,16 @@
-"""Texts of users in every format, and tables of numbers in LaTeX and CSV.
+"""Texts of users in every format, and tables of numbers in LaTeX.
 
 A name may have any character. Whoever writes it into a file or a picture takes
 the function of the format here.
 """
 
 from collections.abc import Iterable, Sequence
-import csv
 import html
-import io
 import re
-from typing import Any
-
-import numpy as np
 
 from fedjax_alg import metrics
-from fedjax_alg.errors import as_unicode, one_line
+from fedjax_alg.errors import one_line
+from fedjax_alg.metrics.intervals import Estimate, format_estimate
 
 _LATEX = {
   "\\": r"\textbackslash{}",
@@ -84,22 +80,21 @@ def picture_text(text: str, longest: int = _LONGEST) -> str:
   return ("\u200b" * words.startswith("_") + words).replace("$", r"\$")
 
 
-def latex_estimate(estimate: Any, metric: str, is_best: bool = False) -> str:
+def latex_estimate(estimate: Estimate, metric: str, is_best: bool = False) -> str:
   """Mean and interval in the unit of a table, for LaTeX.
 
   Args:
-    estimate: ``compare.Estimate``.
+    estimate: the numbers.
     metric: its metric, which decides unit and decimals.
     is_best: whether it is bold.
   """
-  factor, digits = metrics.factor(metric), metrics.digits(metric)
-  if not np.isfinite(estimate.mean):
-    return "-"
-  mean = f"{factor * estimate.mean:.{digits}f}"
-  mean = rf"\textbf{{{mean}}}" if is_best else mean
-  if not np.isfinite(estimate.ci95):
-    return mean
-  return rf"{mean} $\pm$ {factor * estimate.ci95:.{digits}f}"
+  return format_estimate(
+    estimate,
+    metrics.digits(metric),
+    metrics.factor(metric),
+    between=r" $\pm$ ",
+    mean_as=r"\textbf{{{}}}" if is_best else "{}",
+  )
 
 
 def latex_table(
@@ -127,12 +122,3 @@ def latex_table(
   if note:
     lines.append(rf"\par\smallskip{{\footnotesize {note}\par}}")
   return "\n".join(lines) + "\n"
-
-
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-  """Flat dictionaries with the same keys as CSV, names as they are."""
-  text = io.StringIO(newline="")
-  writer = csv.DictWriter(text, list(rows[0]))
-  writer.writeheader()
-  writer.writerows(rows)
-  return as_unicode(text.getvalue())

@@ -90,9 +90,9 @@ def test_best_is_of_the_rounds_in_which_somebody_was_counted():
   ],
 )
 def test_one_seed_has_no_interval(values, text):
-  summary = json.loads(json.dumps(results.as_json(results.spread(values))))
+  summary = json.loads(json.dumps(results.as_json(metrics.estimate(values))))
   assert (summary["ci95"] is None) == (len(values) == 1 or bool(np.isnan(values).any()))
-  assert results.format_spread(summary, 1, 100) == text
+  assert metrics.format_estimate(summary, 1, 100) == text
 
 
 def test_versions_say_what_made_the_numbers():

@@ -9,7 +9,6 @@ import functools
 import numpy as np
 
 from fedjax_alg import registry
-from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 
 from ...reports import rule
@@ -158,10 +157,8 @@ def _saves(panel: str, claimed: float, *others: str) -> Callable[..., verdicts.V
 
 def _longest_round(outcome):
   """The simulated seconds of the longest round, [seeds]."""
-  rows = [{**row, "protocol": ""} for row in outcome.rounds()]
-  return np.sum(
-    [results.by_seed(rows, "", column) for column in records.SIMULATED], axis=0
-  ).max(1)
+  parts = [outcome.frames.of_rounds(column) for column in records.SIMULATED]
+  return np.sum(parts, axis=0).max(1)
 
 
 def _faster_rounds(outcomes, panel):

@@ -277,23 +277,14 @@ def _rounds(outcome: suite.Outcome) -> str:
   """The number of rounds that a time is for, and how many were run."""
   rounds = outcome.summary["cost"]["rounds"]
   if claims.is_closed_form(outcome):
-    return str(
-      np.count_nonzero(
-        [
-          row["computation_s"]
-          for row in outcome.rounds()
-          if row["seed"] == outcome.rows[0]["seed"]
-        ]
-      )
-    )
+    return str(np.count_nonzero(outcome.frames.of_rounds("computation_s")[0]))
   stated = round(rounds * claims.rounds_factor(outcome))
   return str(stated) + (f" ({rounds} run)" if stated != rounds else "")
 
 
 def _wall(outcome: suite.Outcome) -> float:
   """This machine's seconds for a seed, scaled to the stated rounds."""
-  seconds: float = claims.rounds_factor(outcome) * outcome.rows[-1]["seconds"]
-  return seconds
+  return claims.rounds_factor(outcome) * float(outcome.frames.end("seconds")[-1])
 
 
 #: Heading of a column of times that nothing else can be compared with.

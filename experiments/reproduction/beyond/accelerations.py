@@ -20,13 +20,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_alg import metrics
-from fedjax_alg.records import summary as results
 from fedjax_alg.records.scores import nan_as_worst
 
 from ...cli import presets
 from ...drawing import plots
 from ...reports import markdown
-from .. import cost_to_accuracy, figures, partitions, suite
+from .. import cost_to_accuracy, figures, suite
 from . import board, tuned_panels
 
 NAME = "beyond"
@@ -181,13 +180,10 @@ def accuracy_after(outcome: suite.Outcome, last: int) -> np.ndarray:
 
   With K models it is the mean of theirs.
   """
-  rows = [
-    row for row in outcome.rows if row["protocol"] == "global" and row["round"] == last
-  ]
-  if not rows:
+  values = outcome.frames.curves("global", "accuracy", last, last)
+  if not values.size:
     return np.array([math.nan])
-  values = results.by_seed(rows, "global", "accuracy")[:, 0]
-  return partitions.means(100 * values, outcome.parts)
+  return 100 * outcome.frames.per_partition(values[:, 0])
 
 
 def _late_accuracy(outcome: suite.Outcome) -> np.ndarray:
@@ -337,7 +333,7 @@ def compare_eras(
 
 
 def _format_points(gain: np.ndarray) -> str:
-  return results.format_spread(results.spread(list(gain)), sign="+")
+  return metrics.format_estimate(metrics.estimate(list(gain)), sign="+")
 
 
 def _answer(outcomes: suite.Outcomes) -> str:

@@ -16,7 +16,7 @@ import pathlib
 
 import numpy as np
 
-from fedjax_alg.records import summary as results
+from fedjax_alg import metrics
 from fedjax_alg.records.scores import nan_as_worst
 from fedjax_alg.runs.compare import holm, paired_t
 
@@ -70,14 +70,14 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
 SCORE = verdicts.late("accuracy", "local")
 
 
-def gap_statistics(gaps: Sequence[np.ndarray]) -> list[tuple[dict[str, float], float]]:
+def gap_statistics(gaps: Sequence[np.ndarray]) -> list[tuple[metrics.Estimate, float]]:
   """The mean with its interval, and Holm's p value, of paired differences."""
   corrected = holm([paired_t(list(gap))[1] for gap in gaps])
-  return [(results.spread(list(gap)), p) for gap, p in zip(gaps, corrected)]
+  return [(metrics.estimate(list(gap)), p) for gap, p in zip(gaps, corrected)]
 
 
-def format_gap(spread: dict[str, float], p: float) -> str:
-  text = results.format_spread(spread, sign="+")
+def format_gap(spread: metrics.Estimate, p: float) -> str:
+  text = metrics.format_estimate(spread, sign="+")
   return text if np.isnan(p) else f"{text} ({p:.2g})"
 
 
@@ -94,16 +94,13 @@ def _board_table(outcomes: suite.Outcomes) -> str:
       columns.append({label: format_gap(*gap) for label, gap in zip(labels, gaps)})
     for o in sorted(runs, key=lambda o: -nan_as_worst(means[o.cell.label].mean())):
       late, label = o.summary["mean_last_10"]["local"], o.cell.label
-      last = max(row["round"] for row in o.rows)
-      megabytes = np.array(
-        [row["total_bytes"] / 1e6 for row in o.rows if row["round"] == last]
-      )
+      megabytes = o.frames.end("total_bytes") / 1e6
       rows.append(
         [
           o.cell.panel_title,
           label,
           markdown.format_values(means[label]),
-          results.format_spread(late["worst_decile"], 1, 100),
+          metrics.format_estimate(late["worst_decile"], 1, 100),
           *(column.get(label, "-") for column in columns),
           f"{megabytes.mean():,.0f}",
         ]

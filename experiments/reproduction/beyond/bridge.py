@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_alg import metrics
+
 from ...drawing import plots
 from ...reports import markdown
 from .. import figures, partitions, suite, verdicts
@@ -176,7 +178,7 @@ def _effects_table(outcomes: suite.Outcomes) -> str:
   )
 
 
-def _format(gap: tuple[dict[str, float], float]) -> str:
+def _format(gap: tuple[metrics.Estimate, float]) -> str:
   return board.format_gap(*gap)
 
 

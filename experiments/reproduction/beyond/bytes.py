@@ -5,12 +5,11 @@ gradients are compressed by qsgd alone, which is unbiased (docs/compression.md),
 so a method that sends them saves less.
 """
 
-import functools
 from typing import Any
 
 import numpy as np
 
-from fedjax_alg.records import summary as results
+from fedjax_alg import metrics
 
 from ...drawing import plots
 from ...reports import markdown, rule
@@ -63,14 +62,11 @@ def _to_target(outcome: suite.Outcome, up: bool) -> np.ndarray:
   Returns:
     One for each seed, or for each partition the mean of its seeds.
   """
-  spent = (
-    functools.partial(cost_to_accuracy.uploads_at_target, column="bytes_up")
-    if up
-    else functools.partial(cost_to_accuracy.costs_at_target, column="total_bytes")
-  )
+  column = "bytes_up" if up else "total_bytes"
 
   def of_seeds(part: suite.Outcome) -> np.ndarray:
-    return np.array(spent(part, _target(part)), float)
+    spent = cost_to_accuracy.costs_at_target(part, _target(part), column)
+    return np.array(spent, float)
 
   return partitions.per_partition(of_seeds)(outcome)
 
@@ -81,9 +77,9 @@ def _compare_bytes(ours: np.ndarray, uncompressed: np.ndarray) -> tuple[str, str
     return "-", "whole does not reach it"
   if np.isnan(ours).any():
     return "-", "does not reach it" if np.isnan(ours).all() else (rule.UNDECIDED)
-  ratio = results.spread(uncompressed / ours)
-  place = rule.place_gap(ratio["mean"] - 1.0, ratio["ci95"], rule.tie_of(1.0, "times"))
-  return results.format_spread(ratio, 1), {
+  ratio = metrics.estimate(uncompressed / ours)
+  place = rule.place_gap(ratio.mean - 1.0, ratio.ci95, rule.tie_of(1.0, "times"))
+  return metrics.format_estimate(ratio, 1), {
     rule.ABOVE: "fewer bytes",
     rule.BELOW: "more bytes",
     rule.SAME: "as many bytes",
@@ -111,7 +107,7 @@ def _table_of_targets(outcomes: suite.Outcomes) -> str:
         [
           o.cell.panel_title,
           o.cell.label,
-          results.format_spread(
+          metrics.format_estimate(
             o.summary["mean_last_10"]["global"]["accuracy"], factor=100
           ),
           f"{o.summary['cost']['last_round']['bytes_up']:,.0f}",
@@ -146,7 +142,7 @@ def _draw(
   paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
 ) -> None:
   """Draws accuracy over bytes, on a logarithmic axis; a picture each data set."""
-  panels = list(suite.rows_by_panel(outcomes).items())
+  panels = list(suite.frames_by_panel(outcomes).items())
   for page_paths, page_panels in plots.paginate(paths, panels, len(METHODS)):
     plots.plot_panels(
       page_paths,

@@ -217,15 +217,13 @@ def _spread(values: np.ndarray) -> str:
 
 def _sent(outcome: suite.Outcome, column: str) -> float:
   """Megabytes that all participants send or receive, the mean over partitions."""
-  rounds = outcome.rounds()
-  total = sum(row[column] for row in rounds) / len({row["seed"] for row in rounds})
+  total = outcome.frames.of_rounds(column).sum(1).mean()
   return float(outcome.summary["cost"]["clients_per_round"] * total / 1e6)
 
 
 def _last(outcome: suite.Outcome, column: str) -> float:
   """A running total at the end, the mean over partitions."""
-  last = max(row["round"] for row in outcome.rows)
-  return float(np.mean([r[column] for r in outcome.rows if r["round"] == last]))
+  return float(outcome.frames.end(column).mean())
 
 
 def _digits(number: float) -> str:
@@ -250,20 +248,13 @@ def at_budget(outcome: suite.Outcome, column: str, budget: float) -> AtBudget:
     budget: its largest value.
   """
   name = outcome.cell.metric or "accuracy"
-  rows = [row for row in outcome.rows if row["protocol"] == "local"]
-  within: dict[Any, dict[str, Any]] = {}
-  for row in rows:
-    if row[column] <= budget:
-      within[row["seed"]] = row
-  seeds = {row["seed"] for row in rows}
+  frames, at = outcome.frames, outcome.frames.rounds_of("local")
+  within = (frames.of_rounds(column, at) <= budget).sum(1)  # totals never fall
   share = min(_last(outcome, column) / budget, 1.0)
-  if set(within) != seeds:
+  if not within.all():
     return AtBudget(np.array([np.nan]), 0, share)
-  return AtBudget(
-    np.array([100 * within[seed][name] for seed in sorted(within)]),
-    min(row["round"] for row in within.values()),
-    share,
-  )
+  scores = [100 * of[n - 1] for of, n in zip(frames.curves("local", name), within)]
+  return AtBudget(np.array(scores), int(at[within.min() - 1]), share)
 
 
 def _table(outcomes: suite.Outcomes) -> str:
@@ -421,14 +412,9 @@ def _draw_panel(
 def _curve(outcome: suite.Outcome) -> tuple[np.ndarray, np.ndarray]:
   """Bytes in MB, and the mean score over partitions, of every evaluation."""
   name = outcome.cell.metric or "accuracy"
-  by_round: dict[int, list[tuple[float, float]]] = {}
-  for row in outcome.rows:
-    if row["protocol"] == "local":
-      by_round.setdefault(row["round"], []).append(
-        (row["total_bytes"] / 1e6, 100 * row[name])
-      )
-  points = np.array([np.mean(by_round[at], axis=0) for at in sorted(by_round) if at])
-  return points[:, 0], points[:, 1]
+  frames = outcome.frames
+  sent = frames.of_rounds("total_bytes", frames.rounds_of("local")) / 1e6
+  return sent.mean(0), 100 * frames.curves("local", name).mean(0)
 
 
 def _is_invariant(label: str) -> Callable[[suite.Outcomes], verdicts.Verdict]:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_alg import metrics
 from fedjax_alg.exchange.attacks import hostile_clients
-from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 from fedjax_alg.runs import styles
 
@@ -178,14 +178,14 @@ def _hostile_section(outcomes: suite.Outcomes) -> str:
         lost = _points_lost(by_share, share)
         cells[share] = markdown.format_values(lost)
         if (method, defence) != ("FedAvg", "mean"):
-          saved = results.spread(_points_lost(base, share) - lost)
-          place = rule.place_gap(saved["mean"], saved["ci95"], rule.TIE)
+          saved = metrics.estimate(_points_lost(base, share) - lost)
+          place = rule.place_gap(saved.mean, saved.ci95, rule.TIE)
           verdict = {
             rule.ABOVE: "defends",
             rule.BELOW: "loses more",
             rule.SAME: "the same",
           }.get(place, place)
-          cells[share] += f"; {results.format_spread(saved, sign='+')}, {verdict}"
+          cells[share] += f"; {metrics.format_estimate(saved, sign='+')}, {verdict}"
           counts[f"{method} with the {defence}"][verdict] += 1
       if cells:
         rows.append(

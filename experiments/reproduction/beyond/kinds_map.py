@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_alg.records import summary as results
+from fedjax_alg import metrics
 from fedjax_alg.records.scores import nan_as_worst
 
 from ...drawing import plots
@@ -174,11 +174,10 @@ def _mean_of_evaluations(
   """
 
   def measure(outcome: suite.Outcome) -> np.ndarray:
-    rows = [row for row in outcome.rows if row["protocol"] == protocol]
-    if not rows:
+    curves = outcome.frames.curves(protocol, metric)
+    if not curves.size:
       return np.array([math.nan])
-    means = results.by_seed(rows, protocol, metric).mean(1)
-    return partitions.means(100 * means, outcome.parts)
+    return 100 * outcome.frames.per_partition(curves.mean(1))
 
   return measure
 
@@ -191,7 +190,7 @@ _WORST_TENTH = _mean_of_evaluations("local", "worst_decile")
 
 def panel_gains(
   runs: Sequence[suite.Outcome],
-) -> dict[str, tuple[dict[str, float], float]]:
+) -> dict[str, tuple[metrics.Estimate, float]]:
   """Every method's gain over FedAvg in points, as ``tuned_panels.gains_over``."""
   return tuned_panels.gains_over(runs, SCORE, BASE)
 
@@ -254,13 +253,13 @@ def _table(outcomes: suite.Outcomes) -> str:
 
 
 def _best_of(
-  family: Mapping[str, MapMethod], gain_of: Mapping[str, tuple[dict[str, float], float]]
+  family: Mapping[str, MapMethod], gain_of: Mapping[str, tuple[metrics.Estimate, float]]
 ) -> str:
   members = [label for label in family if label in gain_of]
   if not members:
     return "-"
-  label = max(members, key=lambda name: nan_as_worst(gain_of[name][0]["mean"]))
-  return f"{label} {results.format_spread(gain_of[label][0], 1, sign='+')}"
+  label = max(members, key=lambda name: nan_as_worst(gain_of[name][0].mean))
+  return f"{label} {metrics.format_estimate(gain_of[label][0], 1, sign='+')}"
 
 
 def _describe_panels(outcomes: suite.Outcomes) -> str:
@@ -301,7 +300,7 @@ def _draw(
         KINDS[kind].title,
         f"{SCORE(base).mean():.0f} %",
         {
-          label: plots.Gain(spread["mean"], p <= _CLEAR)
+          label: plots.Gain(spread.mean, p <= _CLEAR)
           for label, (spread, p) in panel_gains(runs).items()
         },
       )

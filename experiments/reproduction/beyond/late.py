@@ -109,7 +109,7 @@ def _draw(
 ) -> None:
   plots.plot_panels(
     paths,
-    suite.rows_by_panel(outcomes),
+    suite.frames_by_panel(outcomes),
     "global",
     "accuracy",
     title,

@@ -52,7 +52,7 @@ def gains_over(
   runs: Sequence[suite.Outcome],
   score: Callable[[suite.Outcome], np.ndarray],
   base: str,
-) -> dict[str, tuple[dict[str, float], float]]:
+) -> dict[str, tuple[metrics.Estimate, float]]:
   """Every method's gain over a base method in a panel.
 
   Args:
@@ -74,8 +74,7 @@ def gains_over(
 
 def mean_total(outcome: suite.Outcome, column: str) -> float:
   """What all participants of a run sent or computed, the mean over partitions."""
-  last = max(row["round"] for row in outcome.rows)
-  return float(np.mean([r[column] for r in outcome.rows if r["round"] == last]))
+  return float(outcome.frames.end(column).mean())
 
 
 class PanelState(NamedTuple):
@@ -149,7 +148,7 @@ def format_score(values: np.ndarray, digits: int = 1) -> str:
   return "-" if np.isnan(values).any() else markdown.format_values(values, digits)
 
 
-def format_gain(gain: tuple[dict[str, float], float] | None) -> str:
+def format_gain(gain: tuple[metrics.Estimate, float] | None) -> str:
   """A gain with its p value; "-" for none."""
   return board.format_gap(*gain) if gain else "-"
 

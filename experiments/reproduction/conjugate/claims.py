@@ -273,7 +273,7 @@ def fig7(target: float) -> tuple[verdicts.Statement, ...]:
       ),
       SAVING,
     )
-    if None not in targets.rows_at_target(theirs, target):
+    if None not in targets.costs_at_target(theirs, target, "round"):
       return verdict
     # LoSAC has not reached the target yet, so even more is saved.
     return verdict._replace(

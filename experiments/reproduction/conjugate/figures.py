@@ -83,13 +83,13 @@ def _draw_fig7(
   both, up = "KB, both ways, median over seeds", "KB sent up, median over seeds"
   parts = {
     name: {
-      o.cell.label: [kilobytes(targets.median(floats_of(o, t))) for t in TARGETS]
+      o.cell.label: [
+        kilobytes(targets.median(targets.costs_at_target(o, t, column)))
+        for t in TARGETS
+      ]
       for o in outcomes
     }
-    for name, floats_of in (
-      (both, lambda o, t: targets.costs_at_target(o, t, "total_floats")),
-      (up, targets.uploads_at_target),
-    )
+    for name, column in ((both, "total_floats"), (up, "floats_up"))
   }
   losac = parts[both].get(claims.LOSAC, [None])[-1]
   plots.bars(

@@ -198,20 +198,6 @@ def _shift_lines(panel: Panel) -> list[FigureLine]:
   ]
 
 
-def _with_rounds(outcomes: suite.Outcomes) -> dict[str, dict[str, list]]:
-  """heading of a panel -> label -> rows of metrics.csv and rounds.csv.
-
-  Rows of rounds.csv have the protocol "rounds".
-  """
-  panels: dict[str, dict[str, list]] = {}
-  for o in outcomes:
-    panels.setdefault(o.cell.heading, {})[o.cell.label] = [
-      *o.rows,
-      *({**row, "protocol": "rounds"} for row in o.rounds()),
-    ]
-  return panels
-
-
 def _draws(protocol: str, *below: tuple[str, str], table1: bool = False) -> Draw:
   """Makes the ``Figure.draw`` of accuracy and further curves over rounds.
 
@@ -237,7 +223,7 @@ def _draws(protocol: str, *below: tuple[str, str], table1: bool = False) -> Draw
       ]
     plots.plot_panels(
       paths,
-      _with_rounds(outcomes),
+      suite.frames_by_panel(outcomes),
       protocol,
       "accuracy",
       title,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedjax_alg.records import summary as results
+from fedjax_alg import metrics
 
 from ...reports import markdown
 from .. import answers, cost_to_accuracy, partitions, report, suite, verdicts
@@ -81,7 +81,7 @@ def by_partition(outcomes: suite.Outcomes) -> str:
         markdown.format_number(stated.get(("e", o.cell.label)), ".1f"),
         *(markdown.format_values(claims.SCORE(part)) for part in parts),
         f"{min(means):.1f} to {max(means):.1f}",
-        results.format_spread(results.spread(means)),
+        metrics.format_estimate(metrics.estimate(means)),
         verdict_of.get(o.cell.label, "-"),
       ]
     )
@@ -160,7 +160,7 @@ def survives(outcomes: suite.Outcomes) -> str:
 def _median(outcome: suite.Outcome) -> np.ndarray:
   """The median over rounds of the accuracy in percent, [seeds]."""
   median: np.ndarray = 100.0 * np.median(
-    results.by_seed(outcome.rows, "global", "accuracy"), axis=1
+    outcome.frames.curves("global", "accuracy"), axis=1
   )
   return median
 
@@ -218,12 +218,8 @@ def heterogeneity(outcomes: suite.Outcomes) -> str:
 
 def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
   """Accuracy after a round in percent; "-" if it was not evaluated then."""
-  values = [
-    100 * r["accuracy"]
-    for r in outcome.rows
-    if r["protocol"] == protocol and r["round"] == number
-  ]
-  return markdown.format_values(values) if values else "-"
+  values = 100 * outcome.frames.curves(protocol, "accuracy", number, number)
+  return markdown.format_values(values[:, 0]) if values.size else "-"
 
 
 def newcomers(outcomes: suite.Outcomes) -> str:

@@ -22,13 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_alg as fa
-from fedjax_alg import models, registry
+from fedjax_alg import metrics, models, registry
 from fedjax_alg.base import Array, ClientData, FedSpec, Key, Model
 from fedjax_alg.client import minibatches
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients as clients_lib
 from fedjax_alg.engine.keys import client_keys
-from fedjax_alg.records import summary as results
 
 from ...cli import guard
 from ...reports import markdown, rule
@@ -343,7 +342,7 @@ def fedjax_table(quick: bool) -> str:
       )
     worst = np.max(distances, axis=0)
     fedjax_losses, our_losses = np.array(losses).T
-    gap = results.spread(our_losses - fedjax_losses)
+    gap = metrics.estimate(our_losses - fedjax_losses)
     rows.append(
       [
         f"`{name}`",
@@ -354,8 +353,8 @@ def fedjax_table(quick: bool) -> str:
         rule.SAME if worst[0] < ROUNDING and all(same_groups) else "differs",
         markdown.format_values(fedjax_losses, 4),
         markdown.format_values(our_losses, 4),
-        results.format_spread(gap, 4),
-        rule.place_gap(gap["mean"], gap["ci95"], rule.tie_of(fedjax_losses.mean(), "")),
+        metrics.format_estimate(gap, 4),
+        rule.place_gap(gap.mean, gap.ci95, rule.tie_of(fedjax_losses.mean(), "")),
       ]
     )
   return (

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedjax_alg.records import summary as results
+from fedjax_alg import metrics
 
 from ...reports import markdown
 from .. import figures, partitions, suite, verdicts
@@ -57,9 +57,8 @@ def _of_steps(reduce: Callable[..., np.ndarray]) -> verdicts.Measure:
 
   @partitions.per_partition
   def measure(outcome: suite.Outcome) -> np.ndarray:
-    rows = [row for row in outcome.rows if row["round"] > 0]
     verdicts.needs_rounds([outcome], ROUNDS)
-    return 100 * reduce(results.by_seed(rows, "local", "accuracy"), axis=1)
+    return 100 * reduce(outcome.frames.curves("local", "accuracy"), axis=1)
 
   return measure
 
@@ -72,7 +71,7 @@ def _format(values: np.ndarray, digits: int = 2) -> str:
   return (
     "-"
     if np.isnan(values).all()
-    else results.format_spread(results.spread(values), digits)
+    else metrics.format_estimate(metrics.estimate(values), digits)
   )
 
 

@@ -200,9 +200,7 @@ def _draw_pfedme(
   for outcome in outcomes:
     panel = outcome.cell.heading
     runs[panel] = {
-      label: [
-        row | {"protocol": ""} for row in outcome.rows if row["protocol"] == protocol
-      ]
+      label: outcome.frames.of_protocol(protocol, as_="")
       for label, (protocol, _) in _MODELS.items()
     }
     marks[panel] = [

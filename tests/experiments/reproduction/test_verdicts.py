@@ -13,6 +13,7 @@ from experiments.reproduction.chosen import Choice
 from experiments.reproduction.conjugate import claims as conjugate
 from experiments.reproduction.diversified import claims as diversified
 from experiments.reproduction.fedgroup import claims as fedgroup
+from fedjax_alg import metrics
 from fedjax_alg.records import summary as results
 from tests import made_runs
 from tests.experiments import shown
@@ -428,8 +429,8 @@ def test_every_statement_can_be_judged(rounds):
 def around(mean, half, count=3):
   """Three numbers with this mean and half-width of their interval."""
   values = mean + np.linspace(-1, 1, count)
-  spread = results.spread(values)
-  return mean + (values - mean) * half / spread["ci95"]
+  spread = metrics.estimate(values)
+  return mean + (values - mean) * half / spread.ci95
 
 
 def test_an_interval_of_41_points_is_not_the_same():
@@ -509,7 +510,7 @@ def test_the_interval_is_over_the_means_of_the_partitions():
   pooled = pool(first, second)
   late = pooled.summary["mean_last_10"]["global"]["accuracy"]
   assert late["values"] == pytest.approx([0.91, 0.81])
-  assert late["ci95"] == pytest.approx(results.spread([0.91, 0.81])["ci95"])
+  assert late["ci95"] == pytest.approx(metrics.estimate([0.91, 0.81])["ci95"])
   for measure in (
     verdicts.late("accuracy"),
     verdicts.mean_over(1, 5),
@@ -635,10 +636,10 @@ def test_a_number_of_pooled_runs_has_an_interval_over_partitions():
   parts = partitions.measure_parts(verdicts.rounds_until(0.98), pooled)
   assert [len(part) for part in parts] == [2, 2, 2]
   answer = answers.answer_number(parts, claim)
-  spread = results.spread([20.0, 30.0, 40.0])
-  assert answer.ours == results.format_spread(spread)
+  spread = metrics.estimate([20.0, 30.0, 40.0])
+  assert answer.ours == metrics.format_estimate(spread)
   assert answer.values == "20 20; 30 30; 40 40"
-  assert float(answer.draw95) == pytest.approx(2 * spread["ci95"], rel=1e-3)
+  assert float(answer.draw95) == pytest.approx(2 * spread.ci95, rel=1e-3)
 
 
 def test_the_accuracy_at_a_round_has_an_interval_over_partitions():
@@ -647,7 +648,7 @@ def test_the_accuracy_at_a_round_has_an_interval_over_partitions():
     *(flat("MimeSVRG", level, level, panel="d", rounds=100) for level in levels)
   )
   text = targets.accuracy_at("conjugate", "Fig2")([pooled])
-  assert results.format_spread(results.spread([100 * v for v in levels])) in text
+  assert metrics.format_estimate(metrics.estimate([100 * v for v in levels])) in text
 
 
 @pytest.mark.parametrize(
