@@ -154,6 +154,42 @@ def write(
   return folder
 
 
+def frames_of(rows):
+  """The tables of runs.
+
+  Args:
+    rows: round, seed, perhaps protocol and partition; metrics, and columns of the
+      rounds, the same for all protocols.
+  """
+  parts = {}
+  for row in rows:
+    parts.setdefault(row.get("partition", 0), []).append(row)
+  keys = ("round", "seed", "protocol", "partition")
+  made = []
+  for of in parts.values():
+    long = [
+      {name: row[name] for name in keys[:3]} | {"metric": name, "value": value}
+      for row in of
+      if "protocol" in row
+      for name, value in row.items()
+      if name not in keys and metrics.is_known(name)
+    ]
+    rounds = {
+      (row["round"], row["seed"]): {
+        name: value
+        for name, value in row.items()
+        if name not in keys[2:] and not metrics.is_known(name)
+      }
+      for row in of
+    }
+    timing = [
+      {"round": row["round"], "seconds": row.pop("seconds", 0.5)}
+      for row in rounds.values()
+    ]
+    made.append(frames.make_frames(long, list(rounds.values()), timing))
+  return frames.join(made)
+
+
 def outcome(
   cell,
   curves,
@@ -178,30 +214,28 @@ def outcome(
     **cost: entries of the summary's cost.
   """
   curves = np.atleast_2d(np.asarray(curves, float))
-  rows, rounds, timing = [], [], []
-  for (i, seed), value in np.ndenumerate(curves.T):
-    number = i + 1
-    spent = {name: 0.5 for name in (*tables.ROUND_COST, *tables.TOTALS)}
-    for protocol in protocols:
-      measured = dict.fromkeys(metrics.METRICS, 0.5) | {"accuracy": value}
-      for name, given in columns(number, value, protocol).items():
-        (measured if metrics.is_known(name) else spent)[name] = given
-      rows += [
-        dict(round=number, seed=seed, protocol=protocol, metric=name, value=given)
-        for name, given in measured.items()
-      ]
-    seconds = spent.pop("seconds", 0.5)
-    rounds.append(
-      {"round": number, "seed": seed, **spent, **(of_round(value) if of_round else {})}
-    )
-    timing.append({"round": number, "seconds": seconds})
+  names = (*metrics.METRICS, *tables.ROUND_COST, *tables.TOTALS)
+  rows = [
+    {"round": i + 1, "seed": seed, "protocol": protocol}
+    | dict.fromkeys(names, 0.5)
+    | {"accuracy": value}
+    | columns(i + 1, value, protocol)
+    | (of_round(value) if of_round else {})
+    for (i, seed), value in np.ndenumerate(curves.T)
+    for protocol in protocols
+  ]
+  made = frames_of(rows)
+  measured = {
+    protocol: {name: made.curves(protocol, name) for name in made.names}
+    for protocol in protocols
+  }
   numbers = np.arange(1, curves.shape[1] + 1)
   return suite.Outcome(
     cell,
     folder or pathlib.Path("nowhere"),
-    frames.make_frames(rows, rounds, timing),
+    made,
     {
-      **summary.summarize_curves(tables.curves(rows), numbers, targets, "accuracy"),
+      **summary.summarize_curves(measured, numbers, targets, "accuracy"),
       "cost": {"rounds": curves.shape[1], **cost},
     },
   )

@@ -39,10 +39,11 @@ def costs_at_target(
   totals = frames.of_rounds(column)
   if column in ("floats_up", "bytes_up"):
     totals = outcome.summary["cost"]["clients_per_round"] * totals.cumsum(1)
+  rounds = frames.of_rounds("round")[0]
   return [
     None
     if np.isinf(at) and not or_last
-    else float(of_seed[-1 if np.isinf(at) else int(at) - 1])
+    else float(of_seed[-1 if np.isinf(at) else np.searchsorted(rounds, at)])
     for of_seed, at in zip(totals, frames.reached("global", "accuracy", target))
   ]
 

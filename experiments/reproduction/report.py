@@ -529,10 +529,13 @@ def points_csv(
   columns = [*head, *names, *costs[2:]]
   points = pd.concat(
     [
-      o.frames.points(protocol, costs).assign(
-        panel=o.cell.panel, panel_title=o.cell.panel_title, method=o.cell.name
-      )
-      for o in outcomes
+      pd.DataFrame(columns=head),
+      *(
+        o.frames.points(protocol, costs).assign(
+          panel=o.cell.panel, panel_title=o.cell.panel_title, method=o.cell.name
+        )
+        for o in outcomes
+      ),
     ]
   )
   with files.replacing(path) as partial:

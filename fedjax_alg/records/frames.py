@@ -191,7 +191,7 @@ def make_frames(
   """
   long = pd.DataFrame(list(metrics), columns=list(tables.METRICS))
   long.insert(0, "partition", partition)
-  wide = pd.DataFrame(list(rounds))
+  wide = pd.DataFrame(list(rounds), columns=None if rounds else ["round", "seed"])
   seconds = {row["round"]: row["seconds"] for row in timing}
   wide.insert(0, "partition", partition)
   order = ["partition", "seed", "round", "protocol", "metric", "value"]

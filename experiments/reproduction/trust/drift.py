@@ -58,7 +58,7 @@ def _of_steps(reduce: Callable[..., np.ndarray]) -> verdicts.Measure:
   @partitions.per_partition
   def measure(outcome: suite.Outcome) -> np.ndarray:
     verdicts.needs_rounds([outcome], ROUNDS)
-    return 100 * reduce(outcome.frames.curves("local", "accuracy"), axis=1)
+    return 100 * reduce(outcome.frames.curves("local", "accuracy", first=1), axis=1)
 
   return measure
 

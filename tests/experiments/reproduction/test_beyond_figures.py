@@ -30,6 +30,7 @@ from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.hparams import ordered_values
 from fedjax_alg.records import accounting
 from fedjax_alg.records import folder as run_files
+from tests import made_runs
 from tests.experiments import shown
 
 
@@ -52,7 +53,7 @@ def test_only_honest_clients_count(tmp_path):
   ]
   lines = [",".join(rows[0]), *(",".join(map(str, r.values())) for r in rows)]
   (tmp_path / "clients.csv").write_text("\n".join(lines))
-  actual = hostile._honest(suite.Outcome(cell, tmp_path, rows, {}))
+  actual = hostile._honest(suite.Outcome(cell, tmp_path, None, {}))
   sizes = np.arange(1, 11)[~bad]
   expected = (sizes * (50 + 10 * (np.arange(10)[~bad] % 2))).sum()
   np.testing.assert_allclose(actual, [expected / sizes.sum()] * 2)
@@ -121,26 +122,17 @@ def test_a_method_defends_if_it_loses_less(monkeypatch):
 def test_bytes_to_a_target_are_those_sent_until_then():
   first = shown.cell("beyond", "bytes", "a", "top 5 %")
   rows = [
-    dict(
-      round=n,
-      seed=seed,
-      protocol="global",
-      total_bytes=1000 * n,
-      accuracy=0.96 if n >= 4 + 2 * seed else 0.5,
+    dict(round=n, seed=seed, total_bytes=1000 * n, bytes_up=10 * n)
+    | (
+      dict(protocol="global", accuracy=0.96 if n >= 4 + 2 * seed else 0.5)
+      if n % 2 == 0
+      else {}
     )
+    for n in range(1, 7)
     for seed in (0, 1)
-    for n in (2, 4, 6)
   ]
-
-  class Outcome(suite.Outcome):
-    def rounds(self):
-      return [
-        dict(round=n, seed=seed, bytes_up=10 * n)
-        for seed in (0, 1)
-        for n in range(1, 7)
-      ]
-
-  outcome = Outcome(first, None, rows, dict(cost=dict(clients_per_round=3)))
+  summary = dict(cost=dict(clients_per_round=3))
+  outcome = suite.Outcome(first, None, made_runs.frames_of(rows), summary)
   np.testing.assert_array_equal(fewer_bytes._to_target(outcome, False), [4000, 6000])
   np.testing.assert_array_equal(
     fewer_bytes._to_target(outcome, True), [3 * 100, 3 * 210]
@@ -211,7 +203,8 @@ def of_partitions(cell, accuracies, megabytes=5e6):
     name: {"values": list(accuracies), "mean": np.mean(accuracies), "ci95": 0.01}
     for name in ("accuracy", "worst_decile")
   }
-  return suite.Outcome(cell, None, rows, {"mean_last_10": {"local": late}})
+  frames = made_runs.frames_of(rows)
+  return suite.Outcome(cell, None, frames, {"mean_last_10": {"local": late}})
 
 
 def test_gaps_are_paired_and_corrected(cells):
@@ -300,7 +293,7 @@ def map_outcome(cell, accuracies, folder=None):
   rows = [
     {
       "round": 40 // len(curve) * (i + 1),
-      "seed": partitions.STRIDE * part,
+      "seed": 0,
       "partition": part,
       "protocol": "local",
       "accuracy": accuracy,
@@ -311,9 +304,8 @@ def map_outcome(cell, accuracies, folder=None):
     for part, curve in enumerate(accuracies)
     for i, accuracy in enumerate(curve)
   ]
-  rows.sort(key=lambda row: row["round"])
-  parts = tuple(suite.Outcome(cell, folder, [], {}) for _ in accuracies)
-  return suite.Outcome(cell, folder, rows, {}, parts)
+  parts = tuple(suite.Outcome(cell, folder, None, {}) for _ in accuracies)
+  return suite.Outcome(cell, folder, made_runs.frames_of(rows), {}, parts)
 
 
 def test_gains_of_the_map_are_paired_by_partition(map_cells):
@@ -334,7 +326,7 @@ def test_gains_of_the_map_are_paired_by_partition(map_cells):
   ]
   for (spread, corrected), label in zip(gains.values(), gains):
     gap = 100 * (curves[label] - curves["FedAvg"]).mean()
-    assert spread["mean"] == pytest.approx(gap) and spread["ci95"] < 1
+    assert spread.mean == pytest.approx(gap) and spread.ci95 < 1
     assert min(p) <= corrected <= 2 * max(p)
   table = kinds_map._table(runs)
   assert "FedDrift +" in table and "| digits, drift | FedAvg |" in table
@@ -403,7 +395,7 @@ def acceleration_outcome(cell, accuracies):
   rows = [
     {
       "round": last,
-      "seed": partitions.STRIDE * part,
+      "seed": 0,
       "partition": part,
       "protocol": "global",
       "accuracy": accuracy,
@@ -413,9 +405,8 @@ def acceleration_outcome(cell, accuracies):
     for part, curve in enumerate(accuracies)
     for last, accuracy in zip((20, 100), curve)
   ]
-  rows.sort(key=lambda row: row["round"])
-  parts = tuple(suite.Outcome(cell, None, [], {}) for _ in accuracies)
-  return suite.Outcome(cell, None, rows, {}, parts)
+  parts = tuple(suite.Outcome(cell, None, None, {}) for _ in accuracies)
+  return suite.Outcome(cell, None, made_runs.frames_of(rows), {}, parts)
 
 
 @pytest.fixture(name="accelerated")
@@ -444,8 +435,7 @@ def test_eras_are_compared_by_the_choice_of_validation(accelerated, monkeypatch)
   assert best[accelerations.EARLIER] == "FedAvgM"
   assert best[accelerations.LATER] == "FedCM"
   accuracy = {
-    label: 100
-    * np.array([r["accuracy"] for r in accelerated[label].rows if r["round"] == 100])
+    label: 100 * accelerated[label].frames.curves("global", "accuracy")[:, 1]
     for label in ("FedAvg", "FedAvgM", "FedCM")
   }
   np.testing.assert_allclose(
@@ -475,7 +465,7 @@ def test_gains_of_accelerations_are_paired_and_corrected(accelerated):
   runs = list(accelerated.values())
   table = accelerations._table(runs)
   accuracy = {
-    label: [r["accuracy"] for r in outcome.rows if r["round"] == 20]
+    label: outcome.frames.curves("global", "accuracy")[:, 0]
     for label, outcome in accelerated.items()
   }
   p = {
@@ -620,7 +610,7 @@ def late_outcome(label, accuracies, second):
   return suite.Outcome(
     cell,
     pathlib.Path(),
-    rows,
+    made_runs.frames_of(rows),
     {
       "cost": {"rounds": 5 * len(accuracies[0])},
       "mean_last_10": {"global": {"accuracy": {"values": last}}},
@@ -635,17 +625,19 @@ def family_outcome(label, values, cost=lambda round_: 10.0 * round_):
     suite.Outcome(
       cell,
       None,
-      [
-        dict(
-          round=round_,
-          seed=0,
-          protocol="local",
-          accuracy=value,
-          total_bytes=cost(round_),
-          simulated_s=1.0 * round_,
-        )
-        for round_, value in of.items()
-      ],
+      made_runs.frames_of(
+        [
+          dict(
+            round=round_,
+            seed=0,
+            protocol="local",
+            accuracy=value,
+            total_bytes=cost(round_),
+            simulated_s=1.0 * round_,
+          )
+          for round_, value in of.items()
+        ]
+      ),
       {
         "final": {
           p: {"accuracy": {"values": [list(of.values())[-1]], "ci95": 0.0}}
@@ -872,7 +864,7 @@ def bridge_outcome(cell, accuracies):
     suite.Outcome(
       cell,
       None,
-      [{"round": 40, "seed": 0, "total_bytes": 2e6}],
+      made_runs.frames_of([{"round": 40, "seed": 0, "total_bytes": 2e6}]),
       {"final": {"local": {"accuracy": {"values": [a], "ci95": 0.0}}}},
     )
     for a in accuracies

@@ -18,20 +18,23 @@ from fedjax_alg.records import lock
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 from fedjax_alg.runs import result, status, store
+from tests import made_runs
 from tests.experiments import shown
 
 
 def outcome(panel, label):
   cell = suite.Cell(panel, f"panel {panel}", label, shown.config_of())
-  return suite.Outcome(cell, pathlib.Path("nowhere"), [{"round": 1}], {})
+  frames = made_runs.frames_of([{"round": 1, "seed": 0, "protocol": "global"}])
+  return suite.Outcome(cell, pathlib.Path("nowhere"), frames, {})
 
 
 def test_outcomes_by_panel_keep_their_order():
   outcomes = [outcome(*words) for words in ("bX", "aX", "bY")]
   assert suite.by_panel(outcomes) == [[outcomes[0], outcomes[2]], [outcomes[1]]]
-  assert suite.rows_by_panel(outcomes) == {
-    "(b) panel b": {"X": [{"round": 1}], "Y": [{"round": 1}]},
-    "(a) panel a": {"X": [{"round": 1}]},
+  first, second, third = (o.frames for o in outcomes)
+  assert suite.frames_by_panel(outcomes) == {
+    "(b) panel b": {"X": first, "Y": third},
+    "(a) panel a": {"X": second},
   }
 
 
@@ -89,7 +92,8 @@ def write_finished(folder, config):
   ):
     (folder / name).write_text("written", "utf-8")
   for name, columns in (
-    *(("metrics", records.COLUMNS), ("rounds", records.ROUND_COST)),
+    ("metrics", records.METRICS),
+    ("rounds", ("round", "seed", *records.ROUND_COST)),
     ("timing", records.TIMING),
   ):
     records.write_rows(folder / f"{name}.csv", [], columns)

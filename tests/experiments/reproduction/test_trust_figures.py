@@ -24,6 +24,7 @@ from experiments.reproduction.trust import (
 from experiments.reproduction.trust import figures as trust
 import fedjax_alg as fa
 from fedjax_alg.data import concepts
+from tests import made_runs
 from tests.experiments import shown
 
 PAPER = trust.PAPER
@@ -95,17 +96,22 @@ def test_the_picture_of_pfedme_has_all_three_models(monkeypatch, panel, label, b
   )
   ends = {"local": 0.7, "copy": 0.8, "global": 0.6}
   (cell,) = (c for c in shown.cells("trust", "pfedme") if c.panel == panel)
-  outcome = types.SimpleNamespace(
-    cell=cell, rows=[{"protocol": name, "accuracy": end} for name, end in ends.items()]
-  )
+  rows = [
+    {"round": 1, "seed": 0, "protocol": name, "accuracy": end}
+    for name, end in ends.items()
+  ]
+  outcome = types.SimpleNamespace(cell=cell, frames=made_runs.frames_of(rows))
   trust.FIGURES["pfedme"].draw([], [outcome], "t", "rounds")
   ((title, lines),) = arguments[1].items()
+  protocol = arguments[2]
   assert {
-    label: [row["accuracy"] for row in rows] for label, rows in lines.items()
-  } == {"pFedMe, theta": [0.7], "pFedMe, w_k": [0.8], "pFedMe, global": [0.6]}
-  assert {
-    row[arguments[2] or "protocol"] for rows in lines.values() for row in rows
-  } == {""}
+    label: frames.curves(protocol, "accuracy").tolist()
+    for label, frames in lines.items()
+  } == {
+    "pFedMe, theta": [[0.7]],
+    "pFedMe, w_k": [[0.8]],
+    "pFedMe, global": [[0.6]],
+  }
   assert {mark.label: mark.value for mark in arguments[-1][title]} == {
     label: pytest.approx(best)
   }
@@ -364,7 +370,7 @@ def drift_outcome(cell, accuracy):
     for step, value in enumerate(accuracy)
   ]
   start = {"seed": 0, "protocol": "local", "round": 0, "accuracy": 0.5}
-  return suite.Outcome(cell, None, [start, *rows], {})
+  return suite.Outcome(cell, None, made_runs.frames_of([start, *rows]), {})
 
 
 def test_feddrift_is_measured_at_the_ends_of_its_steps():

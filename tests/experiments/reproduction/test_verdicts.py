@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments.cli import config, shared_runs
@@ -43,7 +44,7 @@ def outcome(label, curves, panel="a", floats=10, steady=0.1, protocol="tuned"):
   return run._replace(
     summary=run.summary
     | {
-      "cost": results.cost(run.rows, 2, run.rows),
+      "cost": results.cost(run.frames.rounds.to_dict("records"), 2),
       "timing": {"steady_s_per_round": steady},
     }
   )
@@ -235,17 +236,13 @@ def test_a_range_holds_the_whole_interval(values, holds):
   assert verdicts.lies_within(values, 4.0, 8.0).holds is holds
 
 
-def test_columns_of_rounds(monkeypatch):
-  monkeypatch.setattr(
-    suite.Outcome,
-    "rounds",
-    lambda self: [
-      {"round": n, "seed": s, "discrepancy": 10.0 * s + n}
-      for n in (1, 2, 3, 4)
-      for s in (0, 1)
-    ],
-  )
-  run = flat("A", 0.5)
+def test_columns_of_rounds():
+  rows = [
+    {"round": n, "seed": s, "discrepancy": 10.0 * s + n}
+    for n in (1, 2, 3, 4)
+    for s in (0, 1)
+  ]
+  run = flat("A", 0.5)._replace(frames=made_runs.frames_of(rows))
   np.testing.assert_array_equal(verdicts.of_rounds("discrepancy")(run), [2.5, 12.5])
   np.testing.assert_array_equal(
     verdicts.of_rounds("discrepancy", np.max, last=3)(run), [3, 13]
@@ -342,14 +339,7 @@ def test_seconds_of_server_and_clients(monkeypatch):
   assert verdicts.judge_statement(faster, runs)[0] == "+80.0 +- 0.0 %"
 
 
-def test_tables_of_targets(monkeypatch):
-  monkeypatch.setattr(
-    suite.Outcome,
-    "rounds",
-    lambda self: [
-      {"round": n, "seed": s, "floats_up": 3} for n in range(1, 101) for s in (0, 1)
-    ],
-  )
+def test_tables_of_targets():
   runs = [rising("CLSFSVRG", 48), rising("LoSAC", None)]
   text = targets.rounds_table("conjugate", "Fig2", 0.98)(runs)
   assert "| CLSFSVRG | 48 (48) |" in text
@@ -510,21 +500,15 @@ def test_the_interval_is_over_the_means_of_the_partitions():
   pooled = pool(first, second)
   late = pooled.summary["mean_last_10"]["global"]["accuracy"]
   assert late["values"] == pytest.approx([0.91, 0.81])
-  assert late["ci95"] == pytest.approx(metrics.estimate([0.91, 0.81])["ci95"])
+  assert late["ci95"] == pytest.approx(metrics.estimate([0.91, 0.81]).ci95)
   for measure in (
     verdicts.late("accuracy"),
     verdicts.mean_over(1, 5),
     verdicts.best("accuracy"),
   ):
     np.testing.assert_allclose(measure(pooled), [91, 81])
-  assert {r["seed"] for r in pooled.rows} == {
-    0,
-    1,
-    partitions.STRIDE,
-    partitions.STRIDE + 1,
-  }
+  assert (pooled.frames.num_partitions, pooled.frames.seeds) == (2, [0, 1])
   assert len(verdicts.rounds_until(0.85)(pooled)) == 4
-  assert [r["round"] for r in pooled.rows] == sorted(r["round"] for r in pooled.rows)
   assert pooled.summary["rounds_to"]["0.98"]["values"] == [None] * 4
 
 
@@ -572,20 +556,29 @@ def test_a_table_says_what_its_intervals_cover():
 def test_several_models_are_shown_by_their_mean():
   """The best of K on test data is never what is judged."""
   run = flat("MA", 0.9, 0.9)
-  rows = [
-    row | {"protocol": "global_mean", "accuracy": 0.6}
-    for row in run.rows
-    if row["protocol"] == "global"
-  ]
-  run = run._replace(rows=[*run.rows, *rows])
-  summary = run.summary | results.summarize_rows(run.rows, (0.98,))
-  fair_rows, fair_summary = shared_runs.name_protocols(run.rows, summary)
-  fair = run._replace(rows=fair_rows, summary=fair_summary)
+  mean = run.frames.of_protocol("global", as_="global_mean").metrics
+  mean.loc[mean["metric"] == "accuracy", "value"] = 0.6
+  first, last = (
+    run.frames.of_protocol(name, as_=name).metrics for name in ("global", "train")
+  )
+  both = dataclasses.replace(run.frames, metrics=pd.concat([first, mean, last]))
+  curves = {
+    protocol: {name: both.curves(protocol, name) for name in both.names}
+    for protocol in both.protocols
+  }
+  summary = run.summary | results.summarize_curves(
+    curves, both.evaluated, (0.5, 0.7), "accuracy"
+  )
+  assert summary["rounds_to"]["0.70"]["reached"] == 2  # by the best
+  frames, fair_summary = shared_runs.name_protocols(both, summary)
+  fair = run._replace(frames=frames, summary=fair_summary)
+  reached = {name: of["reached"] for name, of in fair_summary["rounds_to"].items()}
+  assert reached == {"0.50": 2, "0.70": 0}
   np.testing.assert_allclose(verdicts.late("accuracy")(fair), 60)
   np.testing.assert_allclose(verdicts.late("accuracy", "global_best")(fair), 90)
   np.testing.assert_allclose(verdicts.mean_over(1, 5)(fair), 60)
   alone = flat("A", 0.9)
-  assert shared_runs.name_protocols(alone.rows, alone.summary)[0] == alone.rows
+  assert shared_runs.name_protocols(alone.frames, alone.summary)[0] is alone.frames
 
 
 def test_savings_count_each_partition_once():
