@@ -745,7 +745,8 @@ class Records:
         epsilon = self.privacy.epsilon_bound(rows[i]["round"])
         for row in rows[i : i + len(self.seeds)]:
           row["epsilon"] = epsilon
-    self._append("rounds", rows)
+    columns = self.columns["rounds"]  # in the order of the file
+    self._append("rounds", [{name: row[name] for name in columns} for row in rows])
     self.unfinished_s += seconds / len(self.seeds)
     if not evaluated:
       return

@@ -184,10 +184,11 @@ def finish(axis: Any, metric: str, title: str) -> None:
   """
   if metrics.is_cost(metric):
     log_axis(axis)
-  handles, labels = axis.get_legend_handles_labels()
-  by_label = dict(reversed(list(zip(labels, handles))))
-  ordered = sorted(by_label, key=lambda label: (label in BANDS, labels.index(label)))
-  axis.legend([by_label[label] for label in ordered], ordered, fontsize=8)
+  entries = list(zip(*axis.get_legend_handles_labels()))
+  lines = [(handle, label) for handle, label in entries if label not in BANDS]
+  bands = {label: handle for handle, label in entries if label in BANDS}
+  lines += [(handle, label) for label, handle in bands.items()]
+  axis.legend(*map(list, zip(*lines)), fontsize=8)
   axis.set_title(texts.picture_text(title), fontsize=10)
 
 

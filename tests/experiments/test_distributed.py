@@ -116,10 +116,13 @@ def test_one_process_two_and_one_again(tmp_path):
   assert play(f"--rounds={rounds}", ELSEWHERE, f"--out_dir={folder}") == 0
   assert play(f"--rounds={rounds}", f"--out_dir={reference}") == 0
   rows = [
-    tables.read_rows(place / "metrics.csv", tables.COLUMNS)
+    [
+      *tables.read_rows(place / "metrics.csv"),
+      *tables.read_rows(place / "rounds.csv", None),
+    ]
     for place in (folder, reference)
   ]
-  assert len(rows[0]) == len(rows[1]) == rounds
+  assert len(rows[0]) == len(rows[1]) and rows[0][-1]["round"] == rounds
   for some, straight in zip(*rows):
     for name, value in straight.items():
       assert some[name] == (

@@ -271,9 +271,10 @@ def of_judged_claims(compared, root):
 
 
 def of_a_sweep(compared, root):
-  rows = compared.lines[0].result.records.rows
+  run = compared.lines[0].result
+  of_run = pathlib.Path(), run.seeds, run.rounds, run.metrics
   table = sweeps.SweepTable(
-    [sweeps.Setting({"model": as_unicode(n)}, pathlib.Path(), rows) for n in NAMES],
+    [sweeps.Setting({"model": as_unicode(n)}, *of_run) for n in NAMES],
     "global",
     "accuracy",
     "final",

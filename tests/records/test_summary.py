@@ -62,20 +62,17 @@ def test_no_agreement_has_a_reason(histogram, membership, is_undefined):
 
 
 def test_best_is_of_the_rounds_in_which_somebody_was_counted():
-  rows = [
-    {
-      "round": n,
-      "seed": 0,
-      "protocol": "assigned",
-      **{m: value for m in metrics.METRICS},
-    }
-    for n, value in ((1, np.nan), (2, 0.25), (3, 0.5))
-  ]
-  summary = results.summarize_rows(rows, (0.4,))
+  rounds, curve = np.array([1, 2, 3]), np.array([[np.nan, 0.25, 0.5]])
+
+  def summarize(last):
+    of = dict.fromkeys(metrics.METRICS, curve[:, :last])
+    return results.summarize_curves({"assigned": of}, rounds, (0.4,), "accuracy")
+
+  summary = summarize(3)
   assert summary["best"]["assigned"]["accuracy"]["mean"] == 0.5
   assert summary["best"]["assigned"]["loss"]["mean"] == 0.25
   assert summary["rounds_to"]["0.40"]["values"] == [3]
-  empty = results.summarize_rows(rows[:1], (0.4,))
+  empty = summarize(1)
   assert np.isnan(empty["best"]["assigned"]["accuracy"]["mean"])
   assert empty["rounds_to"]["0.40"]["values"] == [None]
 
@@ -90,7 +87,7 @@ def test_best_is_of_the_rounds_in_which_somebody_was_counted():
   ],
 )
 def test_one_seed_has_no_interval(values, text):
-  summary = json.loads(json.dumps(results.as_json(metrics.estimate(values))))
+  summary = json.loads(json.dumps(results.as_json(results.spread(values))))
   assert (summary["ci95"] is None) == (len(values) == 1 or bool(np.isnan(values).any()))
   assert metrics.format_estimate(summary, 1, 100) == text
 

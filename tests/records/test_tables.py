@@ -41,10 +41,16 @@ def start_records(folder, *server, log=None, **options):
 
 
 def evaluate(run, counts):
-  """The rows that an evaluation adds."""
+  """What an evaluation adds, and the costs of its round: a row for each protocol."""
   before = len(run.rows)
   run.add_metrics(records.metric_values(counts))
-  return run.rows[before:]
+  costs = {row["seed"]: row for row in run.tables["rounds"][-len(SEEDS) :]}
+  rows = {}
+  for row in run.rows[before:]:
+    key = row["seed"], row["protocol"]
+    wide = rows.setdefault(key, costs[row["seed"]] | {"protocol": row["protocol"]})
+    wide[row["metric"]] = row["value"]
+  return list(rows.values())
 
 
 def test_server_names_are_sorted_and_small():
@@ -96,7 +102,7 @@ def test_simulated_seconds_add_up(tmp_path):
     assert [row["simulated_s"] for row in rows] == [10.5, 21]
     assert [row["client_flops"] for row in rows] == [1e6, 2e6]
     assert [rows[0][name] for name in records.SIMULATED] == [2, 1, 0.5]
-    cost = results.cost(run.rows, COHORT, run.tables["rounds"])
+    cost = results.cost(run.tables["rounds"], COHORT)
     assert [cost[name]["values"] for name in records.SIMULATED] == [
       [6, 12],
       [3, 6],
@@ -108,8 +114,7 @@ def test_simulated_seconds_add_up(tmp_path):
 
 def test_a_method_that_counts_no_work_has_no_time(tmp_path):
   run = start_records(tmp_path, log=aux(1))
-  rows = evaluate(run, {"global": counts(4)})
-  cost = results.cost(rows, COHORT, run.tables["rounds"])
+  cost = results.cost(run.tables["rounds"], COHORT)
   for name in (*records.SIMULATED, "simulated_s"):
     assert np.isnan(cost[name]["mean"])
   assert cost["total_floats"]["mean"] == COHORT * 15
@@ -171,7 +176,9 @@ def test_read_gives_back_what_was_written(tmp_path):
   assert str(reread.tables) == str(original.tables)
   assert reread.seconds_per_round() == pytest.approx(0.5)
   text = (tmp_path / "rounds.csv").read_text().splitlines()
-  assert text[1] == ("1,3,10,5,40,20,2,1.5,1.0,nan,nan,nan,nan,0.10000000149011612")
+  assert text[1] == (
+    "1,3,10,5,40,20,2,1.5,1.0,nan,nan,nan,nan,60,240,80,6,1.0,nan,0.10000000149011612"
+  )
   with pytest.raises(OptionError, match="rounds.csv"):
     records.Records(tmp_path, SEEDS, COHORT, ("loss",)).read(5, original.marks())
 
@@ -189,10 +196,9 @@ def test_bytes_are_those_that_are_given_or_four_a_float(tmp_path):
   row = evaluate(run, {"global": counts(4)})[0]
   assert (row["bytes_down"], row["bytes_up"]) == (2**33 - 4, 2**32 - 1)
   assert row["total_bytes"] == 2 * COHORT * (3 * 2**32 - 5)
-  assert (
-    records.read_rows(tmp_path / "metrics.csv")[0]["total_bytes"]
-    == (row["total_bytes"])
-  )
+  reread = records.read_rows(tmp_path / "rounds.csv", None)
+  assert reread[-2]["total_bytes"] == row["total_bytes"]
+  assert reread[-2]["total_bytes_up"] == 2 * COHORT * (2**32 - 1)
 
 
 def test_a_client_that_sends_nothing_has_received(tmp_path):
@@ -203,15 +209,16 @@ def test_a_client_that_sends_nothing_has_received(tmp_path):
   run = start_records(tmp_path, "cohort_lost", "cohort_present", log=log)
   row = evaluate(run, {"global": counts(4)})[0]
   assert row["total_bytes"] == 2 * COHORT * 40 + (COHORT - 2) * 20
+  assert row["total_bytes_up"] == (COHORT - 2) * 20
   assert 4 * row["total_floats"] == row["total_bytes"]
 
 
-@pytest.mark.parametrize("name", ["exchanges", "bytes_up", "total_bytes", "seed"])
+@pytest.mark.parametrize("name", ["round", "seed", "protocol", "metric", "value"])
 def test_a_table_of_other_columns_is_refused(tmp_path, name):
   run = start_records(tmp_path, log=aux(1))
   evaluate(run, {"global": counts(4)})
   path = run.path("metrics")
-  assert len(records.read_rows(path)) == 2
+  assert len(records.read_rows(path)) == 2 * len(tasks.CLASSIFICATION.metrics.columns)
   path.write_text(path.read_text().replace(name, "other", 1))
   with pytest.raises(OptionError, match="metrics.csv: .* of another version"):
     records.read_rows(path)
@@ -226,16 +233,11 @@ def test_a_table_has_the_metrics_of_the_task(tmp_path):
   original.add_metrics(
     {"global": {name: np.array([0.25, 0.5]) for name in metrics.columns}}
   )
-  rows = records.read_rows(original.path("metrics"))
-  assert records.main_metric(rows[0]) == "mse"
-  assert [row["mse"] for row in rows] == [0.25, 0.5]
-  assert list(
-    results.summarize_rows(rows, (0.3,), metrics)["rounds_to"]["0.30"]["values"]
-  ) == [1, None]
-  reread = records.Records(tmp_path, SEEDS, COHORT, (), metrics=metrics)
-  reread.read(1, original.marks())
-  with pytest.raises(OptionError, match="of another version"):
-    records.Records(tmp_path, SEEDS, COHORT, ()).read(1, original.marks())
+  curves = records.curves(records.read_rows(original.path("metrics")))
+  assert records.main_metric(curves["global"]) == "mse"
+  np.testing.assert_array_equal(curves["global"]["mse"], [[0.25], [0.5]])
+  summary = results.summarize_curves(curves, original.evaluated, (0.3,), "mse")
+  assert summary["rounds_to"]["0.30"]["values"] == [1, None]
 
 
 def test_groups_are_a_table_of_their_own(tmp_path):
@@ -287,7 +289,7 @@ def _run(tmp_path):
 def test_marks_are_those_of_the_files(run):
   marks = run.marks()
   assert {name: mark["rows"] for name, mark in marks.items()} == {
-    "metrics": 4,
+    "metrics": 4 * len(tasks.CLASSIFICATION.metrics.columns),
     "rounds": 6,
     "timing": 2,
     "groups": 4,
@@ -362,24 +364,25 @@ def test_nothing_is_appended_through_a_link(run, tmp_path):
     run.add_rounds(aux(1), 3, 1, 1.0)
 
 
-def test_costs_of_other_tables_stand_beside_the_metrics():
-  """Uploads add up over the participants of every round, seed by seed."""
-  rounds = [
-    {"round": r, "seed": s, "bytes_up": 10 * r + s, **present}
-    for r, present in ((1, {}), (2, {"cohort_present": 3}), (3, {}))
+def test_a_curve_may_begin_later_than_the_run():
+  """It belongs to the last evaluations; a loss is reached from above."""
+  rows = [
+    {"round": n, "seed": s, "protocol": p, "metric": "loss", "value": 1.0 / (n + s)}
+    for n in (2, 4, 6)
     for s in (0, 7)
+    for p in ("global", "late")[: n - 2 or 1]
   ]
-  timing = [{"round": 1, "seconds": 0.5}, {"round": 3, "seconds": 2.0}]
-  rows = [{"round": r, "seed": s, "accuracy": 0.5} for r in (1, 3) for s in (0, 7)]
-  joined = records.with_costs(rows, rounds, timing, 4)
-  # Four participants, in round 2 three of them.
-  assert [row["total_bytes_up"] for row in joined] == [
-    4 * 10,
-    4 * 17,
-    4 * 10 + 3 * 20 + 4 * 30,
-    4 * 17 + 3 * 27 + 4 * 37,
-  ]
-  assert [row["seconds"] for row in joined] == [0.5, 0.5, 2.0, 2.0]
+  curves = records.curves(rows)
+  np.testing.assert_array_equal(
+    curves["late"]["loss"], [[1 / 4, 1 / 6], [1 / 11, 1 / 13]]
+  )
+  rounds = np.array([2, 4, 6])
+  for protocol, expected in (("global", [6, 2]), ("late", [6, 4])):
+    np.testing.assert_array_equal(
+      records.first_reaching(curves[protocol]["loss"], rounds, "loss", 0.2), expected
+    )
+  never = records.first_reaching(curves["late"]["loss"], rounds, "loss", 0.01)
+  assert np.isinf(never).all()
 
 
 def test_a_model_without_a_number_is_not_the_best_of_k():

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 import fedjax_alg as fa
+from fedjax_alg import metrics
 from fedjax_alg.data.federation import pair_hash
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.runs import compare as compare_lib
@@ -53,9 +54,9 @@ def test_estimates_and_costs(load):
   assert a.cost_to(0.85, "total_floats").mean == 10 * made_runs.FLOATS
   assert b.cost_to(0.95, "simulated_s").values == (10 * made_runs.SECONDS,)
   assert a.costs["total_floats"].values == (15 * made_runs.FLOATS,) * 3
-  rows = comparison.rows()
-  assert [row["reached_0.85"] for row in rows] == [1, 3]
-  assert np.isnan(rows[0]["round_to_0.95"])
+  frame = comparison.to_frame()
+  assert list(frame["reached_0.85"]) == [1, 3]
+  assert np.isnan(frame["round_to_0.95"][0])
 
 
 def test_the_loss_reaches_its_targets_from_above(load):
@@ -162,7 +163,8 @@ def test_every_data_set_has_its_own_baseline(load, baseline, pairs):
     [pair.holm for pair in comparison.pairs],
     compare_lib.holm([pair.p for pair in comparison.pairs]),
   )
-  assert {row["run"]: row["baseline"] for row in comparison.rows()} == {
+  frame = comparison.to_frame()
+  assert dict(zip(frame["run"], frame["baseline"])) == {
     **dict(pairs),
     main: "",
     second: "",
@@ -305,7 +307,7 @@ def test_several_metrics_in_one_table(load):
     np.testing.assert_allclose(table[label]["global:loss"].mean, 1 - last.mean())
   latex = comparison.to_latex(("accuracy", "loss"))
   assert r"run & accuracy, \% & loss \\" in latex and r"\toprule" in latex
-  half = 100 * compare_lib.estimate_mean(np.array(SCORES_B)[:, -1]).ci95
+  half = 100 * metrics.estimate(np.array(SCORES_B)[:, -1]).ci95
   assert rf"b\_2 & \textbf{{86.33}} $\pm$ {half:.2f} & \textbf{{0.1367}}" in latex
   assert "a & 80.00" in latex
   with pytest.raises(fa.OptionError, match="^protocol=local: a was not evaluated"):

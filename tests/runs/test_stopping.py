@@ -69,7 +69,8 @@ def test_the_last_seed_decides(text):
           "round": at,
           "seed": seed,
           "protocol": "train",
-          rule.metric: values[seed, at - 1],
+          "metric": rule.metric,
+          "value": values[seed, at - 1],
         }
         for seed in range(SEEDS)
       ]

@@ -6,7 +6,6 @@ import pytest
 
 from fedjax_alg import tasks
 from fedjax_alg.errors import OptionError
-from fedjax_alg.metrics.names import Metric
 from fedjax_alg.records import clients, tables
 from fedjax_alg.tasks import MULTI_LABEL, REGRESSION, TOKENS, dense
 from fedjax_alg.tasks.task import Task, as_float32
@@ -15,13 +14,15 @@ from fedjax_alg.tasks.task import Task, as_float32
 #: tables are put together.
 COLUMNS = dict.fromkeys(
   (
-    *tables.columns_of(tasks.Metrics("none", {"none": Metric()})),
+    *tables.METRICS,
+    *tables.ROUND_COST,
+    *tables.TOTALS,
     *tables.TIMING,
     *clients.list_columns("none"),
     "partition",
   )
 )
-for _name in ("none", "client_none", "worst_decile_none", "loss"):
+for _name in ("none", "loss"):
   del COLUMNS[_name]
 
 

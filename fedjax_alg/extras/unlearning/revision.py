@@ -392,14 +392,6 @@ def _copy_records(records: Records) -> Records:
   new.folder = None
   new.tables = {name: [dict(row) for row in of] for name, of in records.tables.items()}
   new.columns = dict(records.columns)
-  totals = records.tables["metrics"]
-  new._totals = {
-    seed: {
-      name: next(row[name] for row in reversed(totals) if row["seed"] == seed)
-      for name in tables.TOTALS
-    }
-    for seed in records.seeds
-  }
   if PRESENT not in new.columns["rounds"]:
     new.columns["rounds"] = (*new.columns["rounds"], PRESENT)
     for row in new.tables["rounds"]:
@@ -415,15 +407,19 @@ def _add_row(
   last = rounds[-1]["round"]
   rows = []
   for seed, number in zip(records.seeds, participants):
-    old = next(r for r in rounds if r["seed"] == seed and r["round"] == step + 1)
+    old, before = (
+      next(r for r in rounds if r["seed"] == seed and r["round"] == at)
+      for at in (step + 1, last)
+    )
     row = dict(old) | {"round": last + 1, PRESENT: int(number)}
+    row |= {name: before[name] for name in tables.TOTALS}
     row |= {"client_flops": float("nan"), **dict.fromkeys(tables.SIMULATED, 0.0)}
     if first:
       row |= {"floats_down": 0, "bytes_down": 0}
-    rows.append(row)
-  for row in rows:
-    total = records._totals[row["seed"]]
     for unit in ("floats", "bytes"):
-      total[f"total_{unit}"] += row[PRESENT] * (row[f"{unit}_down"] + row[f"{unit}_up"])
-    total["total_central_flops"] += row["central_flops"]
+      sent = row[f"{unit}_down"] + row[f"{unit}_up"]
+      row[f"total_{unit}"] += row[PRESENT] * sent
+    row["total_bytes_up"] += row[PRESENT] * row["bytes_up"]
+    row["total_central_flops"] += row["central_flops"]
+    rows.append(row)
   rounds += rows

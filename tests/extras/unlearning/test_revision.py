@@ -209,8 +209,11 @@ def test_one_client_sends_what_it_had_sent_and_nobody_else_anything():
   up = FEATURES * (FEATURES + 1) // 2 + FEATURES * CLASSES + FEATURES + CLASSES
   assert (after["floats_up"], after["floats_down"]) == (up, 0)
   assert after["cohort_present"] == 2
-  total = [row["total_bytes"] for row in result.records.tables["metrics"]]
-  assert total[1] - total[0] == 4 * 2 * up
+  assert after["total_bytes"] - before["total_bytes"] == 4 * 2 * up
+  assert after["total_bytes_up"] - before["total_bytes_up"] == 4 * 2 * up
+  np.testing.assert_array_equal(
+    result.costs("total_bytes")[0], [before["total_bytes"], after["total_bytes"]]
+  )
   assert before == fit().records.tables["rounds"][0] | {"cohort_present": CLIENTS}
 
 
