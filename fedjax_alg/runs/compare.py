@@ -265,7 +265,8 @@ class Comparison:
       x = result.costs(column).mean(0)[-values.shape[1] :]
       pooled = isinstance(result, PooledResult)
       curves[label] = pictures.Curve(x, values, pooled)
-    pictures.draw_curves(axis, curves, self.metric, x_axis)
+    longest = pictures.LONG_LABEL
+    pictures.draw_curves(axis, curves, self.metric, x_axis, longest=longest)
     pictures.finish(axis, self.metric, f"protocol {self.protocol}")
     return axis
 

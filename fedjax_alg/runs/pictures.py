@@ -42,7 +42,7 @@ BAND = "band: 95 % CI of the mean over seeds"
 BAND_OF_PARTITIONS = "band: 95 % CI of the mean over partitions"
 BANDS = (BAND, BAND_OF_PARTITIONS)
 #: The most characters of a label that stands inside of the axes.
-_LONG_LABEL = 48
+LONG_LABEL = 48
 
 
 def new_axis(axis: Any = None, size: tuple[float, float] = (6.4, 4.0)) -> Any:
@@ -80,6 +80,7 @@ def draw_curves(
   metric: str,
   x_axis: str = "rounds",
   looks: Mapping[str, Mapping[str, Any]] | None = None,
+  longest: int = 100,
 ) -> None:
   """Draws one line per curve: the mean over its seeds, with a band.
 
@@ -98,6 +99,7 @@ def draw_curves(
     metric: name of the y axis; it decides the scale.
     x_axis: what x is, one of ``X_AXES``.
     looks: label -> options of its line; by default those of ``styles.line_styles``.
+    longest: of a longer label the middle is left out.
   """
   from matplotlib import ticker
 
@@ -119,7 +121,7 @@ def draw_curves(
     (line,) = axis.plot(
       x,
       mean,
-      label=texts.picture_text(label, _LONG_LABEL),
+      label=texts.picture_text(label, longest),
       markersize=5,
       markeredgecolor="white",
       markeredgewidth=0.4,
@@ -321,7 +323,7 @@ def draw_critical_differences(
     is_left = place < left
     row = place if is_left else number - 1 - place
     height, end = -1.0 - 0.6 * row, lowest - margin if is_left else highest + margin
-    look, words = looks[name].matplotlib(), texts.picture_text(name, _LONG_LABEL)
+    look, words = looks[name].matplotlib(), texts.picture_text(name, LONG_LABEL)
     axis.plot(
       [value, value, end],
       [0, height, height],

@@ -6,25 +6,46 @@ import matplotlib
 from matplotlib import pyplot as plt
 import numpy as np
 import pytest
-from scipy import stats
 
 from experiments.drawing import plots
 from experiments.reports import sweeps
-from experiments.reproduction import partitions
 from fedjax_alg.data.kinds import ClientKinds
 from fedjax_alg.records import tables as records
-from fedjax_alg.runs import styles
+from fedjax_alg.runs import pictures, styles
+from tests import made_runs
 
 NUMBERS = np.array([[0.2, 0.5, 0.6], [0.3, 0.45, 0.8], [0.1, 0.52, 0.9]])
 
 
 def rows(values, metric="accuracy", protocol="global"):
-  """Rows of metrics.csv of [seeds, rounds]."""
+  """Rows of [seeds, rounds] for ``made_runs.frames_of``."""
   return [
     {"round": n + 1, "seed": s, "protocol": protocol, metric: value}
-    for s, curve in enumerate(values)
-    for n, value in enumerate(curve)
+    for s, of_seed in enumerate(values)
+    for n, value in enumerate(of_seed)
   ]
+
+
+def run(values):
+  return made_runs.frames_of(rows(values))
+
+
+def curve(values):
+  return pictures.Curve(np.arange(1, values.shape[1] + 1), values)
+
+
+def test_partitions_of_a_run_count_once_each():
+  """As in tables, each with the mean of its seeds, which may be the same seeds."""
+  table = [
+    row | {"partition": part}
+    for part in range(3)
+    for row in rows(0.2 * part + 0.5 * NUMBERS)
+  ]
+  drawn = plots.curve_of(made_runs.frames_of(table), "global", "accuracy")
+  assert drawn.of_partitions
+  np.testing.assert_allclose(
+    drawn.values, [0.2 * part + 0.5 * NUMBERS.mean(0) for part in range(3)]
+  )
 
 
 @pytest.fixture(name="axis")
@@ -32,123 +53,6 @@ def _axis():
   figure, axis = plt.subplots()
   yield axis
   plt.close(figure)
-
-
-def edges(axis):
-  """Lower and upper edge of the only band, by x."""
-  (band,) = axis.collections
-  bounds = {}
-  for x, y in band.get_paths()[0].vertices:
-    bounds.setdefault(x, set()).add(float(y))
-  return np.array([[min(bounds[x]), max(bounds[x])] for x in sorted(bounds)]).T
-
-
-def test_a_band_is_the_interval_that_tables_report(axis):
-  plots.draw_curves(axis, {"A": rows(NUMBERS)}, "global", "accuracy")
-  low, high = stats.t.interval(
-    0.95, 2, loc=NUMBERS.mean(0), scale=stats.sem(NUMBERS, axis=0)
-  )
-  np.testing.assert_allclose(edges(axis), np.clip([low, high], 0, 1))
-  assert high.max() > 1 > low.max()  # so that the share is cut off
-  assert list(plots._collect_handles(axis.figure)) == ["A", plots.BAND]
-  assert "95 % CI" in plots.BAND
-
-
-def test_a_band_of_several_partitions_is_over_their_means(axis):
-  """As the tables: each partition counts once, with the mean of its seeds."""
-  tables = [rows(0.2 * part + 0.5 * NUMBERS) for part in range(3)]
-  plots.draw_curves(axis, {"A": partitions.join_rows(tables)}, "global", "accuracy")
-  means = np.array([0.2 * part + 0.5 * NUMBERS.mean(0) for part in range(3)])
-  np.testing.assert_allclose(axis.lines[0].get_ydata(), means.mean(0))
-  np.testing.assert_allclose(
-    edges(axis),
-    np.clip(
-      stats.t.interval(0.95, 2, loc=means.mean(0), scale=stats.sem(means, axis=0)), 0, 1
-    ),
-  )
-  assert list(plots._collect_handles(axis.figure)) == ["A", plots.BAND_OF_PARTITIONS]
-
-
-@pytest.mark.parametrize(
-  "points, lines", [(100, 7), (300, 13), (13, 13), (20, 1), (4, 9), (1, 3)]
-)
-def test_equal_lines_have_their_markers_at_other_rounds(axis, points, lines):
-  runs = {str(i): rows(np.full((1, points), 0.5)) for i in range(lines)}
-  plots.draw_curves(axis, runs, "global", "accuracy")
-  marked = [set(line.get_markevery()) for line in axis.lines]
-  assert all(places and max(places) < points for places in marked)
-  if points >= lines:
-    assert sum(map(len, marked)) == len(set().union(*marked))
-  assert max(map(len, marked)) <= 10
-  # The more of a line is drawn, the lower it lies.
-  solid = [line.get_zorder() for line in axis.lines if line.get_linestyle() == "-"]
-  assert max(solid) == min(line.get_zorder() for line in axis.lines)
-
-
-def test_few_rounds_have_no_half_rounds_between_them(axis):
-  plots.draw_curves(axis, {"A": rows(NUMBERS[:, :3])}, "global", "accuracy")
-  axis.figure.set_size_inches(6, 3)
-  np.testing.assert_array_equal(
-    [x for x in axis.get_xticks() if 1 <= x <= 3], [1, 2, 3]
-  )
-
-
-def test_one_evaluation_has_a_bar(axis):
-  """A band of one point has no area, and its legend said that there was one."""
-  runs = {"A": rows(NUMBERS[:, :1]), "B": rows(NUMBERS[:, 1:2] + 0.1)}
-  plots.draw_curves(axis, runs, "global", "accuracy")
-  for bar, values in zip(axis.collections, (NUMBERS[:, 0], NUMBERS[:, 1] + 0.1)):
-    ends = stats.t.interval(0.95, 2, loc=values.mean(), scale=stats.sem(values))
-    np.testing.assert_allclose(bar.get_segments()[0][:, 1], np.clip(ends, 0, 1))
-  assert len(axis.collections) == 2
-  assert list(plots._collect_handles(axis.figure)) == ["A", "B", plots.BAND]
-
-
-def test_one_seed_has_no_band(axis):
-  plots.draw_curves(axis, {"A": rows(NUMBERS[:1])}, "global", "accuracy")
-  assert not axis.collections and list(plots._collect_handles(axis.figure)) == ["A"]
-
-
-@pytest.mark.parametrize("lines", [plots.MOST_BANDS, plots.MOST_BANDS + 1])
-def test_bands_of_many_lines_would_hide_each_other(axis, lines):
-  runs = {f"A{i}": rows(NUMBERS) for i in range(lines)}
-  runs["one seed"] = rows(NUMBERS[:1])
-  plots.draw_curves(axis, runs, "global", "accuracy")
-  assert len(axis.collections) == (lines if lines == plots.MOST_BANDS else 0)
-
-
-def test_a_loss_on_a_log_axis(axis):
-  """Zeros are gaps, and a band below zero ends at the axis."""
-  values = np.array([[np.nan, 1.0, 0.1, 0.0], [np.nan, 3.0, 0.5, 0.0]])
-  plots.draw_curves(axis, {"A": rows(values, "loss")}, "global", "loss")
-  plots.log_axis(axis)
-  assert axis.get_yscale() == "log"
-  np.testing.assert_array_equal(axis.lines[0].get_ydata(), [np.nan, 2.0, 0.3, np.nan])
-  bottom, top = axis.get_ylim()
-  assert 0.2 < bottom < 0.3 and 2 < top
-  assert edges(axis).min() == pytest.approx(bottom)
-
-
-def test_a_loss_of_zero_stays_linear(axis):
-  plots.draw_curves(axis, {"A": rows(np.zeros((1, 3)), "loss")}, "global", "loss")
-  plots.log_axis(axis)
-  assert axis.get_yscale() == "linear"
-  assert axis.lines[0].get_ydata().tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize("values", [(0.93, 2.3), (0.2, 2.1), (0.011, 2.0)])
-def test_a_log_axis_has_several_labels(axis, values):
-  plots.draw_curves(axis, {"A": rows([values], "loss")}, "global", "loss")
-  plots.log_axis(axis)
-  axis.figure.canvas.draw()
-  low, high = axis.get_ylim()
-  labels = [
-    float(tick.get_text())
-    for which in ("major", "minor")
-    for tick in axis.get_yticklabels(which=which)
-    if tick.get_text() and low <= tick.get_position()[1] <= high
-  ]
-  assert 4 <= len(set(labels)) <= 9
 
 
 @pytest.fixture(name="draw_figure")
@@ -170,11 +74,11 @@ def test_protocols_with_the_same_values_are_all_seen(draw_figure):
   lines = (
     draw_figure(
       plots.run_curves,
-      [
-        row | {"loss": 1.0}
+      {
+        protocol: {"accuracy": NUMBERS, "loss": np.ones_like(NUMBERS)}
         for protocol in ("global", "local", "train")
-        for row in rows(NUMBERS, protocol=protocol)
-      ],
+      },
+      np.array([1, 2, 3]),
       "a run",
     )
     .axes[0]
@@ -201,7 +105,8 @@ def marks_of(axis):
 
 def test_the_papers_numbers_are_marked_where_they_are(draw_figure):
   """At their round, or beside the panel; two of the same side by side."""
-  runs = {"MA-FSVRG": rows(NUMBERS), "GA-FSVRG": rows(NUMBERS)}
+  table = [row | {"total_floats": row["round"]} for row in rows(NUMBERS)]
+  runs = dict.fromkeys(("MA-FSVRG", "GA-FSVRG"), made_runs.frames_of(table))
   marks = [
     plots.Mark("MA-FSVRG", 0.7, 2),
     plots.Mark("MA-FSVRG", 0.3),
@@ -227,12 +132,7 @@ def test_the_papers_numbers_are_marked_where_they_are(draw_figure):
   assert words_of(figure) == [*runs, plots.BAND, plots.PAPER, plots.PAPER_BESIDE]
   over = draw_figure(
     plots.plot_panels,
-    {
-      "(a) x": {
-        label: [row | {"total_floats": row["round"]} for row in table]
-        for label, table in runs.items()
-      }
-    },
+    {"(a) x": runs},
     "global",
     "accuracy",
     "t",
@@ -243,13 +143,13 @@ def test_the_papers_numbers_are_marked_where_they_are(draw_figure):
 
 
 def test_shares_have_a_linear_axis_that_ends_where_the_lines_do(draw_figure):
-  near = {"x": rows([[0.5, 0.9, 0.99]]), "z": rows([[0.5, 0.9, 0.95]])}
+  near = {"x": run([[0.5, 0.9, 0.99]]), "z": run([[0.5, 0.9, 0.95]])}
   (axis,) = draw_figure(plots.plot_panels, {"p": near}, "global", "accuracy", "t").axes
   low, high = axis.get_ylim()
   assert axis.get_yscale() == "linear" and high == 1.0
   assert low == pytest.approx(0.95 - 0.04)  # the lines' ends are 0.04 apart
   # Lines of one level have an axis of two points below, in percent as in tables.
-  close = {"x": rows([[0.5, 0.981]]), "z": rows([[0.5, 0.98]])}
+  close = {"x": run([[0.5, 0.981]]), "z": run([[0.5, 0.98]])}
   (axis,) = draw_figure(plots.plot_panels, {"p": close}, "global", "accuracy", "t").axes
   assert axis.get_ylim()[0] == pytest.approx(0.96)
   assert axis.get_ylabel() == "accuracy, %"
@@ -257,7 +157,7 @@ def test_shares_have_a_linear_axis_that_ends_where_the_lines_do(draw_figure):
   # Numbers of the paper far above the lines are shown, too.
   far = draw_figure(
     plots.plot_panels,
-    {"p": {"x": rows([[0.1, 0.2, 0.3]])}},
+    {"p": {"x": run([[0.1, 0.2, 0.3]])}},
     "global",
     "accuracy",
     "t",
@@ -268,7 +168,8 @@ def test_shares_have_a_linear_axis_that_ends_where_the_lines_do(draw_figure):
 
 def test_a_bound_is_a_line_on_the_axis(draw_figure):
   """The bound of 52 % explains a picture whose lines end below it."""
-  runs = {"FedAvg": [row | {"loss": 1.0} for row in rows([[0.1, 0.4]])]}
+  table = [row | {"loss": 1.0} for row in rows([[0.1, 0.4]])]
+  runs = {"FedAvg": made_runs.frames_of(table)}
   bound = plots.Reference(0.52, "all data: 52 %")
   figure = draw_figure(
     plots.plot_panels,
@@ -428,7 +329,10 @@ def test_gains_are_white_at_none_and_blue_above(draw_figure):
 
 
 def test_two_rows_of_panels_with_the_papers_numbers(draw_figure):
-  table = {"FedAvg": [*rows(NUMBERS), *rows(2 * NUMBERS, "discrepancy", "rounds")]}
+  wide = [
+    row | {"discrepancy": 2 * of} for row, of in zip(rows(NUMBERS), NUMBERS.ravel())
+  ]
+  table = {"FedAvg": made_runs.frames_of(wide)}
   figure = draw_figure(
     plots.plot_panels,
     {"(a) x": table, "(b) y": table},
@@ -480,8 +384,8 @@ def test_clients_of_one_kind_are_side_by_side(draw_figure, clients):
 @pytest.mark.parametrize("lines", range(5, 10))
 def test_a_legend_is_not_wider_than_its_picture(lines):
   figure, (axis, _) = plt.subplots(1, 2, figsize=(9.2, 3.4))
-  runs = {f"METHOD-{i}": rows(NUMBERS[:1]) for i in range(lines)}
-  plots.draw_curves(axis, runs, "global", "accuracy")
+  runs = {f"METHOD-{i}": curve(NUMBERS[:1]) for i in range(lines)}
+  pictures.draw_curves(axis, runs, "accuracy")
   plots.legend(figure)
   (legend,) = figure.legends
   figure.set_layout_engine("constrained")
@@ -491,7 +395,7 @@ def test_a_legend_is_not_wider_than_its_picture(lines):
 
 
 def test_a_long_name_is_wrapped(axis):
-  plots.draw_curves(axis, {"word " * 30: rows(NUMBERS)}, "global", "accuracy")
+  pictures.draw_curves(axis, {"word " * 30: curve(NUMBERS)}, "accuracy")
   plots.legend(axis.figure)
   (legend,) = axis.figure.legends
   assert (
@@ -504,11 +408,10 @@ def test_a_long_name_is_wrapped(axis):
 
 @pytest.mark.usefixtures("whole_pictures")
 def test_curves_as_a_picture_and_as_pdf(tmp_path):
-  table = [row | {"loss": 1.0} for row in rows(NUMBERS)]
+  curves = {"global": {"accuracy": NUMBERS, "loss": np.ones_like(NUMBERS)}}
   for name in ("one", "two"):
-    plots.run_curves(
-      [tmp_path / f"{name}.png", tmp_path / f"{name}.pdf"], table, "a run"
-    )
+    paths = [tmp_path / f"{name}.png", tmp_path / f"{name}.pdf"]
+    plots.run_curves(paths, curves, np.array([1, 2, 3]), "a run")
   for name, head in (("one.png", b"\x89PNG"), ("one.pdf", b"%PDF")):
     assert (tmp_path / name).read_bytes().startswith(head)
   assert (tmp_path / "one.pdf").read_bytes() == (tmp_path / "two.pdf").read_bytes()
@@ -555,33 +458,12 @@ def test_a_point_lies_at_the_mean_of_its_seeds(axis, name, x):
     for n in (1, 2)
     for s in (0, 2)
   ]
-  plots.draw_curves(axis, {"A": table}, "global", "accuracy", name)
-  assert list(axis.lines[0].get_xdata()) == x
+  point = plots.curve_of(made_runs.frames_of(table), "global", "accuracy", name)
+  assert list(point.x) == x and point.values.shape == (2, 2)
   assert {column for column, _ in plots.X_AXES.values()} <= {
-    *records.COLUMNS,
-    "seconds",
-    "total_bytes_up",
+    *records.TOTALS,
+    *records.TIMING,
   }
-
-
-@pytest.mark.parametrize(
-  "ends, scale, unit, second",
-  [((4.0, 3.0), "linear", "seconds", 1), ((36000.0, 3600.0), "log", "hours", 3600)],
-)
-def test_axes_of_costs_are_in_hours_and_logarithmic_where_a_line_is_short(
-  axis, ends, scale, unit, second
-):
-  runs = {
-    label: [
-      dict(seed=0, round=i, protocol="global", accuracy=0.5, simulated_s=end * i / 4)
-      for i in range(1, 5)
-    ]
-    for label, end in zip(("FedAvg", "FedProx"), ends)
-  }
-  runs["FSVRG"] = []  # a run without the protocol has no line
-  plots.draw_curves(axis, runs, "global", "accuracy", "simulated_s")
-  assert axis.get_xscale() == scale and axis.get_xlabel().startswith(unit)
-  assert [line.get_xdata()[-1] for line in axis.lines] == [end / second for end in ends]
 
 
 def test_words_at_one_place_are_written_apart(axis):
@@ -607,16 +489,19 @@ def test_words_at_one_place_are_written_apart(axis):
     assert frame.contains(box.x0, box.y0) and frame.contains(box.x1, box.y1)
 
 
+def evaluated(accuracy):
+  """Seeds, rounds and curves of one evaluation with an accuracy for each seed."""
+  curves = {"validation": {"accuracy": np.reshape(accuracy, (-1, 1))}}
+  return tuple(range(len(accuracy))), np.array([1]), curves
+
+
 def settings(values, accuracy):
   """Settings with the same accuracies [seeds] at every value of two names."""
   return [
     sweeps.Setting(
       {"client_lr": value, "mu": mu},
       pathlib.Path(),
-      [
-        {"round": 1, "seed": seed, "protocol": "validation", "accuracy": share}
-        for seed, share in enumerate(accuracy)
-      ],
+      *evaluated(accuracy),
     )
     for value in values
     for mu in ("0", "1")
@@ -673,10 +558,7 @@ def method_settings(grid):
     sweeps.Setting(
       values,
       pathlib.Path(),
-      [
-        {"round": 1, "seed": seed, "protocol": "validation", "accuracy": 0.5 + seed / 9}
-        for seed in range(2)
-      ],
+      *evaluated([0.5, 0.5 + 1 / 9]),
     )
     for values in grid
   ]
