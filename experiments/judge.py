@@ -314,7 +314,7 @@ def _answer(
   sign, number = _bound(claim)
   placement = rule.place_values(values, number, unit, data=data)
   never = bool(np.isinf(values).any())
-  gap = None if never else metrics.estimate(np.subtract(values, number))
+  gap = None if never else metrics.estimate_mean(np.subtract(values, number))
   if not sign:
     return placement.ours, rule.words(
       *rule.verdict(placement, None if gap is None else abs(gap.mean), metric, unit)

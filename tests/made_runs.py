@@ -187,7 +187,7 @@ def frames_of(rows):
       for row in rounds.values()
     ]
     made.append(frames.make_frames(long, list(rounds.values()), timing))
-  return frames.join(made)
+  return frames.concatenate(made)
 
 
 def outcome(

@@ -75,7 +75,6 @@ ELSEWHERE = {
   "runs/availability": "runs/test_options",
   "runs/bench": "contract/test_contract",
   "runs/contract_roles": "contract/test_parameter_roles",
-  "runs/pictures": "runs/test_compare",
   "runs/texts": "runs/test_compare",
   "runs/sinks": "runs/test_queue",
   "trackers": "runs/test_trackers",

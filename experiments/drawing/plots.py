@@ -292,16 +292,16 @@ def run_curves(
     rounds: [E] int, the evaluated rounds, of which the last E' count.
     title: above both panels.
   """
-  drawn = list(curves)
-  of_one = [name for name in drawn if name.removeprefix("kinds_").isdecimal()]
+  protocols = list(curves)
+  of_one = [name for name in protocols if name.removeprefix("kinds_").isdecimal()]
   if len(of_one) > _MOST_LINES:
-    drawn = [name for name in drawn if name not in of_one]
-  main = records.main_metric(curves[drawn[0]]) if drawn else "accuracy"
-  styles = styles_lib.line_styles(drawn, are_protocols=True)
+    protocols = [name for name in protocols if name not in of_one]
+  main = records.main_metric(curves[protocols[0]]) if protocols else "accuracy"
+  styles = styles_lib.line_styles(protocols, are_protocols=True)
   looks = {protocol: style.matplotlib() for protocol, style in styles.items()}
   with sheet(paths, ("", ""), title, size=(4.5, 3.6)) as axes:
     for axis, metric in zip(axes, (main, "loss")):
-      of_metric = {name: curves[name][metric] for name in drawn}
+      of_metric = {name: curves[name][metric] for name in protocols}
       pictures.draw_curves(
         axis,
         {
@@ -971,7 +971,7 @@ def plot_panels(
       of another protocol are drawn over rounds.
     references: bounds and targets, each a line across the panels of its metric.
   """
-  drawn = [(protocol, metric), *below]
+  measures = [(protocol, metric), *below]
   columns = min(in_a_row, len(cells))
   if below and len(cells) % columns:
     columns = len(cells)  # a place that stays free would move the rows below
@@ -980,10 +980,10 @@ def plot_panels(
   places = [
     (curve, name)
     for first in range(0, len(names), columns)
-    for curve in drawn
+    for curve in measures
     for name in names[first : first + columns]
   ]
-  titles = [name if curve == drawn[0] else "" for curve, name in places]
+  titles = [name if curve == measures[0] else "" for curve, name in places]
   # A single panel must be wide enough for the title and the legend.
   size = (4.6 if columns > 1 else 7.5, 2.9 if below else 3.4)
   styles = _styles(cells)

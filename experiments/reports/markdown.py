@@ -33,5 +33,5 @@ def format_number(value: float | None, form: str = "g") -> str:
 def format_values(values: object, digits: int = 2, factor: float = 1.0) -> str:
   """Mean +- 95 % interval over seeds; a single seed has no interval."""
   return metrics.format_estimate(
-    metrics.estimate(np.asarray(values, float)), digits, factor
+    metrics.estimate_mean(np.asarray(values, float)), digits, factor
   )

@@ -123,7 +123,9 @@ def accuracy_at(paper: str, artifact: str) -> Any:
           continue
         at = o.frames.curves("global", "accuracy", claim.round, claim.round)
         spread = (
-          metrics.estimate(100 * o.frames.per_partition(at)[:, 0]) if at.size else None
+          metrics.estimate_mean(100 * o.frames.per_partition(at)[:, 0])
+          if at.size
+          else None
         )
         lines.append(
           [
@@ -217,7 +219,7 @@ def format_saving(
     parts: the partitions of a pooled run.
   """
   try:
-    spread = metrics.estimate(saved_percent(cost, other_cost, parts))
+    spread = metrics.estimate_mean(saved_percent(cost, other_cost, parts))
   except verdicts.NotRun:
     return "-"
   seeds = sum(None not in pair for pair in zip(cost, other_cost))

@@ -253,7 +253,7 @@ def _pool(parts: Sequence[Outcome]) -> Outcome:
     first
     if len(parts) == 1
     else first._replace(
-      frames=frames.join([part.frames for part in parts]),
+      frames=frames.concatenate([part.frames for part in parts]),
       summary=partitions.pool([part.summary for part in parts]),
       parts=tuple(parts),
     )

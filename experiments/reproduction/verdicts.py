@@ -302,7 +302,9 @@ def needs_rounds(outcomes: Iterable[suite.Outcome], rounds: int) -> None:
 
 def _gap(a, b, exact):
   """The spread of a - b over the runs, and the half-width of its interval."""
-  spread = metrics.estimate(np.atleast_1d(np.asarray(a, float) - np.asarray(b, float)))
+  spread = metrics.estimate_mean(
+    np.atleast_1d(np.asarray(a, float) - np.asarray(b, float))
+  )
   return spread, 0.0 if exact else spread.ci95
 
 

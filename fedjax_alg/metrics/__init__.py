@@ -3,7 +3,7 @@
 from fedjax_alg.metrics.intervals import (
   Estimate,
   confidence_95,
-  estimate,
+  estimate_mean,
   format_estimate,
   half_width_95,
   quantile_95,
@@ -26,7 +26,7 @@ __all__ = [
   "Metric",
   "confidence_95",
   "digits",
-  "estimate",
+  "estimate_mean",
   "factor",
   "format_estimate",
   "half_width_95",

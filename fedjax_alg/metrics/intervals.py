@@ -60,7 +60,7 @@ def confidence_95(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
   return float(array.mean()), float(half_width_95(array))
 
 
-def estimate(values: Iterable[float | None]) -> Estimate:
+def estimate_mean(values: Iterable[float | None]) -> Estimate:
   """The mean with its 95 % Student-t interval.
 
   Args:
@@ -94,7 +94,7 @@ def format_estimate(
     shown; "-" if there is no number.
 
   Examples:
-    >>> format_estimate(estimate([0.90, 0.92, 0.94]), 1, 100)
+    >>> format_estimate(estimate_mean([0.90, 0.92, 0.94]), 1, 100)
     '92.0 +- 5.0'
   """
   if estimate is None:

@@ -211,7 +211,7 @@ def read_frames(folder: pathlib.Path) -> Frames:
   )
 
 
-def join(parts: Sequence[Frames]) -> Frames:
+def concatenate(parts: Sequence[Frames]) -> Frames:
   """The frames of the same run on several partitions, numbered from 0."""
 
   def concat(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:

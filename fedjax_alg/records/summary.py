@@ -69,8 +69,8 @@ def write_sealed(path: pathlib.Path, facts: Mapping[str, object]) -> None:
 
 
 def spread(values: Iterable[float | None]) -> dict[str, Any]:
-  """``metrics.estimate`` as an entry of JSON: "mean", "ci95" and "values"."""
-  of = metrics.estimate(values)
+  """``metrics.estimate_mean`` as an entry of JSON: "mean", "ci95" and "values"."""
+  of = metrics.estimate_mean(values)
   return {"mean": of.mean, "ci95": of.ci95, "values": list(of.values)}
 
 

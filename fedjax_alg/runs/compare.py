@@ -29,7 +29,7 @@ from fedjax_alg.errors import (
 )
 from fedjax_alg.hparams import as_list, field_values, reads
 from fedjax_alg.metrics import names
-from fedjax_alg.metrics.intervals import Estimate, estimate, format_estimate
+from fedjax_alg.metrics.intervals import Estimate, estimate_mean, format_estimate
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs import texts
@@ -108,7 +108,7 @@ class Line(NamedTuple):
       raise OptionError(f"`target`={target}: not of this comparison ({targets})")
     check_one_of(f"`cost`={cost}", cost, COSTS)
     costs = [at[cost] for at in self.reached[target] if at is not None]
-    return estimate(costs) if costs else None
+    return estimate_mean(costs) if costs else None
 
 
 class PairedRuns(NamedTuple):
@@ -191,7 +191,7 @@ class Comparison:
       _protocol(self.results, protocol)
       for label, result in self.results.items():
         curves = result.metrics[protocol][metric]
-        out[label][text] = estimate(
+        out[label][text] = estimate_mean(
           scores_lib.score(self.score, curve, result.rounds, metric) for curve in curves
         )
     return out
@@ -267,7 +267,7 @@ class Comparison:
       curves[label] = pictures.Curve(x, values, pooled)
     longest = pictures.LONG_LABEL
     pictures.draw_curves(axis, curves, self.metric, x_axis, longest=longest)
-    pictures.finish(axis, self.metric, f"protocol {self.protocol}")
+    pictures.decorate(axis, self.metric, f"protocol {self.protocol}")
     return axis
 
   def save(
@@ -555,7 +555,7 @@ def _line(
 ) -> Line:
   curves = result.metrics[protocol][metric]
   scores = {
-    name: estimate(
+    name: estimate_mean(
       scores_lib.score(name, curve, result.rounds, metric) for curve in curves
     )
     for name in SCORES
@@ -577,7 +577,7 @@ def _line(
     label,
     result,
     scores,
-    {name: estimate(of[:, -1]) for name, of in costs.items()},
+    {name: estimate_mean(of[:, -1]) for name, of in costs.items()},
     reached,
   )
 
@@ -693,7 +693,7 @@ def _pair(line: Line, base: Line, score: str) -> PairedRuns:
   values = dict(zip(line.result.seeds, line.scores[score].values))
   ours = np.array([values[seed] for seed in base.result.seeds])
   its = np.array(base.scores[score].values)
-  difference = estimate(ours - its)
+  difference = estimate_mean(ours - its)
   if len(ours) > 1 and np.ptp(ours - its) <= 1e-12 * np.abs(ours).max():
     # Equal but for rounding.
     difference = Estimate(difference.mean, 0.0, (difference.mean,) * len(its))

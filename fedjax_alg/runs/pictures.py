@@ -1,6 +1,6 @@
-"""Curves of runs, and mean ranks; matplotlib is imported when one is drawn.
+"""Curves of runs, and mean ranks; matplotlib is imported when one is plotted.
 
-All pictures of curves are drawn here: of a run, of a comparison, on the command
+All pictures of curves are plotted here: of a run, of a comparison, on the command
 line and of papers' figures. A method has the same color, dashes and marker in every
 picture (``styles``), and so has a run in all pictures of a comparison.
 """
@@ -107,15 +107,15 @@ def draw_curves(
     styles_of = styles.line_styles(curves)
     looks = {label: style.matplotlib() for label, style in styles_of.items()}
   number = len(curves)
-  drawn = {label: curve for label, curve in curves.items() if curve.values.size}
-  ends = [curve.x[-1] for curve in drawn.values()]
-  has_bands = sum(len(curve.values) > 1 for curve in drawn.values()) <= MOST_BANDS
-  single = [label for label, curve in drawn.items() if len(curve.x) == 1]
+  plotted = {label: curve for label, curve in curves.items() if curve.values.size}
+  ends = [curve.x[-1] for curve in plotted.values()]
+  has_bands = sum(len(curve.values) > 1 for curve in plotted.values()) <= MOST_BANDS
+  single = [label for label, curve in plotted.items() if len(curve.x) == 1]
   unit, x_label = 1.0, X_AXES[x_axis][1]
   if x_label.startswith("seconds") and max(ends, default=0.0) >= _HOURS:
     unit, x_label = 3600.0, x_label.replace("seconds", "hours", 1)
   for place, (label, curve) in enumerate(curves.items()):
-    if label not in drawn:
+    if label not in plotted:
       continue
     x, mean = curve.x / unit, curve.values.mean(0)
     (line,) = axis.plot(
@@ -145,7 +145,7 @@ def draw_curves(
       set_apart(axis, artists, single.index(label), len(single))
   if x_axis != "rounds" and ends and 0 < min(ends) <= _SHORT * max(ends):
     axis.set_xscale("log")
-  if x_axis == "rounds" and len(single) == len(drawn):
+  if x_axis == "rounds" and len(single) == len(plotted):
     axis.set_xticks(sorted(set(ends)))
   elif x_axis == "rounds":  # a few rounds have no halves either
     axis.xaxis.set_major_locator(
@@ -176,7 +176,7 @@ def looks_of_protocols(protocols: list[str], label: str) -> dict[str, dict[str, 
   }
 
 
-def finish(axis: Any, metric: str, title: str) -> None:
+def decorate(axis: Any, metric: str, title: str) -> None:
   """Gives axes that stand alone their scale, a legend and a title.
 
   Args:
@@ -251,7 +251,7 @@ def _marker_points(points: int, place: int, lines: int) -> list[int]:
 
 
 def set_apart(axis: Any, artists: Iterable[Any], place: int, number: int) -> None:
-  """Moves what is drawn of a single point, so that points stand side by side.
+  """Moves what is plotted of a single point, so that points stand side by side.
 
   Args:
     axis: axes of matplotlib.
@@ -278,10 +278,10 @@ def draw_band(
     x: where they are.
     low: their lower ends.
     high: their upper ends.
-    **options: of what is drawn, such as its color.
+    **options: of what is plotted, such as its color.
 
   Returns:
-    What is drawn.
+    What is plotted.
   """
   if len(x) > 1:
     return axis.fill_between(x, low, high, alpha=0.15, linewidth=0, **options)

@@ -45,8 +45,14 @@ class Ranking:
     """method -> its mean rank over the data sets."""
     return dict(zip(self.methods, self.ranks.mean(0).tolist()))
 
-  def rows(self) -> list[dict[str, Any]]:
-    """Returns one flat dictionary per method, e.g. for ``pandas.DataFrame``."""
+  def to_frame(self) -> Any:
+    """Returns a ``pandas.DataFrame`` with a row for each method.
+
+    Its columns are "method"; for each data set its name, a mean, and with "_ci95" its
+    half-width; and "mean_rank".
+    """
+    import pandas as pd  # half a second
+
     out = []
     for place, method in enumerate(self.methods):
       row: dict[str, Any] = {"method": method}
@@ -54,7 +60,7 @@ class Ranking:
         estimate = _estimate(comparison, method)
         row |= {name: estimate.mean, f"{name}_ci95": estimate.ci95}
       out.append(row | {"mean_rank": float(self.ranks[:, place].mean())})
-    return out
+    return pd.DataFrame(out)
 
   def to_latex(self) -> str:
     """Makes a table of methods and data sets for LaTeX, with rules of booktabs.

@@ -407,7 +407,7 @@ class RunResult:
       metric,
       looks=pictures.looks_of_protocols(list(curves), label),
     )
-    pictures.finish(axis, metric, label)
+    pictures.decorate(axis, metric, label)
     return axis
 
   @property

@@ -576,7 +576,7 @@ def test_readme_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
   assert words.format(**rates) in text
   (pair,) = names["tuned"].pairs
   assert len(pair.difference.values) == 10 and "over ten partitions" in text
-  first = metrics.estimate(pair.difference.values[:5])
+  first = metrics.estimate_mean(pair.difference.values[:5])
   _, p_of_five = compare_lib.paired_t(first.values)
   for mean, half, p in ((*first[:2], p_of_five), (*pair.difference[:2], pair.p)):
     assert mean < 0  # FedAvg is better

@@ -307,7 +307,7 @@ def test_several_metrics_in_one_table(load):
     np.testing.assert_allclose(table[label]["global:loss"].mean, 1 - last.mean())
   latex = comparison.to_latex(("accuracy", "loss"))
   assert r"run & accuracy, \% & loss \\" in latex and r"\toprule" in latex
-  half = 100 * metrics.estimate(np.array(SCORES_B)[:, -1]).ci95
+  half = 100 * metrics.estimate_mean(np.array(SCORES_B)[:, -1]).ci95
   assert rf"b\_2 & \textbf{{86.33}} $\pm$ {half:.2f} & \textbf{{0.1367}}" in latex
   assert "a & 80.00" in latex
   with pytest.raises(fa.OptionError, match="^protocol=local: a was not evaluated"):

@@ -19,7 +19,7 @@ def curve(values, of_partitions=False):
 
 
 def labels_of(axis):
-  pictures.finish(axis, "accuracy", "title")
+  pictures.decorate(axis, "accuracy", "title")
   return [text.get_text() for text in axis.get_legend().get_texts()]
 
 

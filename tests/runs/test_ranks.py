@@ -64,7 +64,7 @@ def test_methods_are_ranked_over_data_sets(runs):
   ranking = fa.rank(runs)
   np.testing.assert_array_equal(ranking.ranks, [[3, 1, 2], [1.5, 1.5, 3]])
   assert ranking.mean_ranks == {"A": 2.25, "B": 1.25, "C_1": 2.5}
-  assert [row["mnist"] for row in ranking.rows()] == pytest.approx([0.51, 0.51, 0.21])
+  assert list(ranking.to_frame()["mnist"]) == pytest.approx([0.51, 0.51, 0.21])
   latex = ranking.to_latex()
   assert r"B & \textbf{71.00} $\pm$ 12.71 & \textbf{51.00}" in latex
   assert r"C\_1 & 61.00" in latex and "Friedman" in latex

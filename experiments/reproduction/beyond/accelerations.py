@@ -333,7 +333,7 @@ def compare_eras(
 
 
 def _format_points(gain: np.ndarray) -> str:
-  return metrics.format_estimate(metrics.estimate(list(gain)), sign="+")
+  return metrics.format_estimate(metrics.estimate_mean(list(gain)), sign="+")
 
 
 def _answer(outcomes: suite.Outcomes) -> str:

@@ -73,7 +73,7 @@ SCORE = verdicts.late("accuracy", "local")
 def gap_statistics(gaps: Sequence[np.ndarray]) -> list[tuple[metrics.Estimate, float]]:
   """The mean with its interval, and Holm's p value, of paired differences."""
   corrected = holm([paired_t(list(gap))[1] for gap in gaps])
-  return [(metrics.estimate(list(gap)), p) for gap, p in zip(gaps, corrected)]
+  return [(metrics.estimate_mean(list(gap)), p) for gap, p in zip(gaps, corrected)]
 
 
 def format_gap(spread: metrics.Estimate, p: float) -> str:

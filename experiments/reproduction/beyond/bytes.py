@@ -77,7 +77,7 @@ def _compare_bytes(ours: np.ndarray, uncompressed: np.ndarray) -> tuple[str, str
     return "-", "whole does not reach it"
   if np.isnan(ours).any():
     return "-", "does not reach it" if np.isnan(ours).all() else (rule.UNDECIDED)
-  ratio = metrics.estimate(uncompressed / ours)
+  ratio = metrics.estimate_mean(uncompressed / ours)
   place = rule.place_gap(ratio.mean - 1.0, ratio.ci95, rule.tie_of(1.0, "times"))
   return metrics.format_estimate(ratio, 1), {
     rule.ABOVE: "fewer bytes",

@@ -178,7 +178,7 @@ def _hostile_section(outcomes: suite.Outcomes) -> str:
         lost = _points_lost(by_share, share)
         cells[share] = markdown.format_values(lost)
         if (method, defence) != ("FedAvg", "mean"):
-          saved = metrics.estimate(_points_lost(base, share) - lost)
+          saved = metrics.estimate_mean(_points_lost(base, share) - lost)
           place = rule.place_gap(saved.mean, saved.ci95, rule.TIE)
           verdict = {
             rule.ABOVE: "defends",

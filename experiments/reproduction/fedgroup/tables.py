@@ -81,7 +81,7 @@ def by_partition(outcomes: suite.Outcomes) -> str:
         markdown.format_number(stated.get(("e", o.cell.label)), ".1f"),
         *(markdown.format_values(claims.SCORE(part)) for part in parts),
         f"{min(means):.1f} to {max(means):.1f}",
-        metrics.format_estimate(metrics.estimate(means)),
+        metrics.format_estimate(metrics.estimate_mean(means)),
         verdict_of.get(o.cell.label, "-"),
       ]
     )

@@ -71,7 +71,7 @@ def _format(values: np.ndarray, digits: int = 2) -> str:
   return (
     "-"
     if np.isnan(values).all()
-    else metrics.format_estimate(metrics.estimate(values), digits)
+    else metrics.format_estimate(metrics.estimate_mean(values), digits)
   )
 
 

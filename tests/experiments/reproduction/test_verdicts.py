@@ -419,7 +419,7 @@ def test_every_statement_can_be_judged(rounds):
 def around(mean, half, count=3):
   """Three numbers with this mean and half-width of their interval."""
   values = mean + np.linspace(-1, 1, count)
-  spread = metrics.estimate(values)
+  spread = metrics.estimate_mean(values)
   return mean + (values - mean) * half / spread.ci95
 
 
@@ -500,7 +500,7 @@ def test_the_interval_is_over_the_means_of_the_partitions():
   pooled = pool(first, second)
   late = pooled.summary["mean_last_10"]["global"]["accuracy"]
   assert late["values"] == pytest.approx([0.91, 0.81])
-  assert late["ci95"] == pytest.approx(metrics.estimate([0.91, 0.81]).ci95)
+  assert late["ci95"] == pytest.approx(metrics.estimate_mean([0.91, 0.81]).ci95)
   for measure in (
     verdicts.late("accuracy"),
     verdicts.mean_over(1, 5),
@@ -629,7 +629,7 @@ def test_a_number_of_pooled_runs_has_an_interval_over_partitions():
   parts = partitions.measure_parts(verdicts.rounds_until(0.98), pooled)
   assert [len(part) for part in parts] == [2, 2, 2]
   answer = answers.answer_number(parts, claim)
-  spread = metrics.estimate([20.0, 30.0, 40.0])
+  spread = metrics.estimate_mean([20.0, 30.0, 40.0])
   assert answer.ours == metrics.format_estimate(spread)
   assert answer.values == "20 20; 30 30; 40 40"
   assert float(answer.draw95) == pytest.approx(2 * spread.ci95, rel=1e-3)
@@ -641,7 +641,9 @@ def test_the_accuracy_at_a_round_has_an_interval_over_partitions():
     *(flat("MimeSVRG", level, level, panel="d", rounds=100) for level in levels)
   )
   text = targets.accuracy_at("conjugate", "Fig2")([pooled])
-  assert metrics.format_estimate(metrics.estimate([100 * v for v in levels])) in text
+  assert (
+    metrics.format_estimate(metrics.estimate_mean([100 * v for v in levels])) in text
+  )
 
 
 @pytest.mark.parametrize(
