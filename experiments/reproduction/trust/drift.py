@@ -11,8 +11,7 @@ import numpy as np
 
 from fedjax_alg.records import summary as results
 
-from ...reports import markdown
-from .. import figures, partitions, suite, verdicts
+from .. import figures, pages, partitions, suite, verdicts
 
 ROUNDS, STEPS = 2_000, 10
 ORACLE = "oracle grouping"
@@ -82,7 +81,7 @@ def _less_oracle(runs: suite.Outcomes) -> verdicts.Measure:
   )
 
 
-def _table(outcomes: suite.Outcomes) -> str:
+def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """A row for each method and data set, with its gap to the oracle."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -101,11 +100,11 @@ def _table(outcomes: suite.Outcomes) -> str:
           _format(partitions.rand_index(outcome)),
         ]
       )
-  return (
+  return [
     "Accuracy in percent of the models that clients deploy, on their test data at "
     "the ends of the ten steps. ARI is the adjusted Rand index of groups against "
-    "concepts, over the steps at which the clients have two.\n\n"
-    + markdown.table(
+    "concepts, over the steps at which the clients have two.",
+    pages.Table(
       [
         "panel",
         "method",
@@ -115,8 +114,8 @@ def _table(outcomes: suite.Outcomes) -> str:
         "ARI",
       ],
       rows,
-    )
-  )
+    ),
+  ]
 
 
 def _comparable(label: str) -> Callable[..., verdicts.Verdict]:
