@@ -386,7 +386,7 @@ def test_the_published_table_is_that_of_the_answers():
   )
   lines = claims_page._head(tables).rows
   for name, rows in tables.items():
-    counts = [line for line in lines if line[0].startswith(f"{name}, ")]
+    counts = [line for line in lines if str(line[0]).startswith(f"{name}, ")]
     numbers = 1 + len(claims_page._NUMBERS)
     assert sum(n for line in counts for n in line[1:numbers]) == sum(
       1 + bool(row.stated) + bool(row.literal) for row in rows if row.kind == "own"

@@ -378,13 +378,15 @@ def test_feddrift_is_measured_at_the_ends_of_its_steps():
   runs = [drift_outcome(c, best - 0.1 * (c.label != drift.ORACLE)) for c in cells]
   assert drift.MEAN(runs[0]) == pytest.approx(100 * best.mean() - 10)
   assert drift.WORST(runs[0]) == pytest.approx(80)
-  text = drift.FIGURE.table(runs)
+  text = pages.format_blocks(drift.FIGURE.table(runs))
   assert f"| a: SINE-2 | FedDrift | {100 * best.mean() - 10:.2f} | -10.00 |" in text
   assert f"| a: SINE-2 | {drift.ORACLE} | {100 * best.mean():.2f} | 0.00 |" in text
   short = drift_outcome(cells[0], best[:3])
   with pytest.raises(verdicts.NotRun, match="600 of 2000 rounds"):
     drift.MEAN(short)
-  assert "| FedDrift | 600 of 2000 rounds | - | - |" in drift.FIGURE.table([short])
+  assert "| FedDrift | 600 of 2000 rounds | - | - |" in pages.format_blocks(
+    drift.FIGURE.table([short])
+  )
 
 
 def test_feddrift_has_the_steps_of_its_data():
