@@ -57,7 +57,7 @@ class Details:
 
 
 @dataclasses.dataclass(frozen=True)
-class Numbers:
+class PublishedNumbers:
   """Published numbers and ours; not shown on a page that has one table of all."""
 
   numbers: Sequence[Any]  #: of ``Block``
@@ -72,7 +72,7 @@ class Others:
 
 
 #: A piece of a page; a string is one or more paragraphs of Markdown.
-Block = str | Heading | Table | Details | Numbers | Others
+Block = str | Heading | Table | Details | PublishedNumbers | Others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +124,7 @@ _BLOCKS = {
   "heading": Heading,
   "rows": Table,
   "blocks": Details,
-  "numbers": Numbers,
+  "numbers": PublishedNumbers,
   "others": Others,
 }
 

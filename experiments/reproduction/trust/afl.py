@@ -129,7 +129,7 @@ def deviation_table(
     f"{rows:,} x {features} Gaussian features, {CLASSES} classes, equal "
     "parts; the sum of all |W - W_joint|, W_joint by NumPy's lstsq. "
     "Below is better.",
-    pages.Numbers(
+    pages.PublishedNumbers(
       [
         pages.Table(
           ["clients", "ridge of a client", "published", "ours", "verdict"], lines

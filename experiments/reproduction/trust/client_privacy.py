@@ -173,5 +173,5 @@ def privacy_table(
     "An MLP of 600 and 100 units, two shards of sorted labels a client; accuracy of "
     f"the last model on the test images in percent, {seeds} seed{'s' * (seeds > 1)}, "
     "in parentheses the published number.",
-    pages.Numbers([pages.Table(heads, lines)]),
+    pages.PublishedNumbers([pages.Table(heads, lines)]),
   ], table_answers

@@ -118,5 +118,5 @@ def fairness_table(
     f"Softmax regression, three clients of one class each, {rounds:,} rounds of one "
     f"step; accuracy of the last model on the clients' test examples in percent, "
     f"{seeds} seed{'s' * (seeds > 1)}, in parentheses the published number.",
-    pages.Numbers([pages.Table(["method", "average", *classes], lines)]),
+    pages.PublishedNumbers([pages.Table(["method", "average", *classes], lines)]),
   ], table_answers

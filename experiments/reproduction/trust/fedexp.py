@@ -137,7 +137,7 @@ def loss_table(
   return [
     f"{clients} clients of {_ROWS} rows with {features:,} unknowns, 20 full steps, all "
     f"clients in every round; the sum of squares over {clients}, float64.",
-    pages.Numbers(
+    pages.PublishedNumbers(
       [pages.Table(["method", "rounds", "the notebook", "ours", "ratio"], lines)]
     ),
   ], table_answers

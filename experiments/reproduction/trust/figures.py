@@ -174,7 +174,7 @@ def _table_of(name: str) -> figures.Section:
       f"Not run: `python -m experiments.trust --table={name} "
       f"--panels={','.join(missing)}`."
     )
-    return [pages.Numbers([table, *[not_run] * bool(missing)])]
+    return [pages.PublishedNumbers([table, *[not_run] * bool(missing)])]
 
   return section
 

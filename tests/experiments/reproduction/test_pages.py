@@ -13,7 +13,7 @@ PAGE = pages.FigurePage(
     pages.Table(["method", "rounds"], [["A | B", np.int64(3)], ["C", 0.5]]),
     pages.Heading("More"),
     pages.Details("Unfold", ["- a\n- b", pages.Table(["x"], [["1"]])]),
-    pages.Numbers([pages.Table(["y"], [["2"]]), "Not run."]),
+    pages.PublishedNumbers([pages.Table(["y"], [["2"]]), "Not run."]),
     pages.Others(["C", "D"], pages.Table(["z"], [["3"]])),
   ],
   pages.Made("the command", {"jax": "1"}, "a cpu", "Notes.", [["A", "tuned", "--a=1"]]),
