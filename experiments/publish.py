@@ -3,9 +3,9 @@
   python -m experiments.publish --paper=diversified --from=out/diversified
 
 First make the figures, for example with python -m experiments.diversified
---figure=all. This command then writes docs/results/diversified.md with every table
-that it finds (fig1/fig1.md, table1/table1.md, ...). It copies the pictures
-next to the page, and compresses large ones.
+--figure=all. This command then writes docs/results/diversified.md with every figure
+and table that it finds (fig1/fig1.json, ...). It copies the pictures next to the
+page, and compresses large ones.
 
   python -m experiments.publish --all
 
@@ -14,7 +14,7 @@ including the pages of the commands experiments.trust and experiments.beyond. Yo
 also get docs/results/claims.md. It shows how many claims of each of the four papers
 are met, and every claim that is not, with the attempts. The answers of the figures
 are in docs/results/<paper>.answers.csv. Without --from, an existing page is written
-again from its content and its notes.
+again from the data of its figures and its notes.
 
   python -m experiments.publish --all --redraw
 
@@ -29,8 +29,8 @@ lines of the answers.
 
 You can write text for a page into docs/results/notes/diversified. The file fig1.md is
 put below the title of that figure, and intro.md at the top of the page. The file
-cifar10.md is put at the top of the page diversified_cifar10.md. The
-same input always gives the same files.
+cifar10.md is put at the top of the page diversified_cifar10.md. The same input always
+gives the same files.
 """
 
 from collections.abc import Iterable, Sequence
@@ -301,9 +301,10 @@ def publish(
     )
     results.write_text(all_pages[end], text)
   shown = {picture for figure in published.values() for picture in figure.pictures}
-  for picture in sorted(earlier - shown):
-    print(f"removed {target / picture}: no longer shown", file=sys.stderr)
-    (target / picture).unlink(missing_ok=True)
+  for old in sorted(target.glob(f"{paper.name}_*.png")):
+    if old.name in earlier - shown:
+      print(f"removed {old}: no longer shown", file=sys.stderr)
+      old.unlink()
   if all_answers:
     results.write_text(
       target / f"{paper.name}.answers.csv", answers.answers_csv(all_answers)

@@ -774,7 +774,9 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
   )
   runs_of = paper.source_of(name)
   if runs_of is None:
-    one_seed = [_ONE_SEED] * (bool(sentences) and _is_one_seed(outcomes))
+    remarks = [panel.sentence() for panel in panels_left_out]
+    if sentences and _is_one_seed(outcomes):
+      remarks.insert(0, _ONE_SEED)
     figure_page = pages.FigurePage(
       figure.title,
       [*blocks, *itertools.chain(*(section(outcomes) for section in figure.sections))],
@@ -784,7 +786,7 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
         " ".join([paper.note, *notes]),
         figure.table is not None,
       ),
-      [*one_seed, *(panel.sentence() for panel in panels_left_out)],
+      remarks,
     )
   else:  # the sections are those of the figure whose runs it shows
     figure_page = pages.FigurePage(figure.title, blocks, runs_of=runs_of)

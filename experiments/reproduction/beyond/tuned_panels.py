@@ -127,11 +127,14 @@ def describe_panels(
       else "not tuned yet"
     )
     lines.append([panel.letter, panel.title, state])
-  finished_parts = " or ".join(map(str, sorted(parts)))
+  blocks: list[pages.Block] = [pages.Heading("What is there")]
+  if parts:
+    blocks.append(
+      f"Finished are cells of {' or '.join(map(str, sorted(parts)))} of "
+      f"{partitions} partitions."
+    )
   return [
-    pages.Heading("What is there"),
-    *[f"Finished are cells of {finished_parts} of {partitions} partitions."]
-    * bool(parts),
+    *blocks,
     "You can run a panel with these two commands, in this order. Both continue "
     "where they were stopped, and `--part=K/N` divides the second one:",
     f"```\n./launch.sh tune --paper={NAME} --data={data} --write\n"

@@ -167,14 +167,18 @@ def _table_of(name: str) -> figures.Section:
         str(rounds_run[claim.panel, claim.method]),
         answer.words,
       ]
-    table = pages.Table(
-      ["panel", "method", "metric", "published", "ours", "rounds run", "verdict"], rows
-    )
-    not_run = (
-      f"Not run: `python -m experiments.trust --table={name} "
-      f"--panels={','.join(missing)}`."
-    )
-    return [pages.PublishedNumbers([table, *[not_run] * bool(missing)])]
+    numbers: list[pages.Block] = [
+      pages.Table(
+        ["panel", "method", "metric", "published", "ours", "rounds run", "verdict"],
+        rows,
+      )
+    ]
+    if missing:
+      numbers.append(
+        f"Not run: `python -m experiments.trust --table={name} "
+        f"--panels={','.join(missing)}`."
+      )
+    return [pages.PublishedNumbers(numbers)]
 
   return section
 
