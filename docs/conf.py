@@ -36,7 +36,7 @@ exclude_patterns = [
   "_css",
   "_extensions",
   "_inventories",
-  "results/notes",
+  "results/*.notes.md",
 ]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 apidoc_modules = [

@@ -27,10 +27,10 @@ experiments/reproduction/templates. You can therefore make one figure anew witho
 runs of the others. To remove a figure, delete its files <paper>_<figure>.* and its
 lines of the answers.
 
-You can write text for a page into docs/results/notes/diversified. The file fig1.md is
-put below the title of that figure, and intro.md at the top of the page. The file
-cifar10.md is put at the top of the page diversified_cifar10.md. The same input always
-gives the same files.
+You can write text for a page into files next to it: diversified_fig1.notes.md is put
+below the title of that figure, and diversified_intro.notes.md at the top of the page.
+The file diversified_cifar10.notes.md is put at the top of the page
+diversified_cifar10.md. The same input always gives the same files.
 """
 
 from collections.abc import Iterable, Sequence
@@ -66,6 +66,9 @@ PAPERS: dict[str, figures.Paper] = {
   for name in (*CLAIMED, "trust", "beyond")
 }
 
+#: The end of the name of a text that people write for a page.
+_NOTES = ".notes.md"
+
 #: A picture in the documentation is smaller than this.
 MOST_BYTES = 200_000
 
@@ -78,12 +81,13 @@ def _read_notes(paper: figures.Paper, target: pathlib.Path) -> dict[str, str]:
   """
   sections = ["intro", *paper.pages.values(), *paper.figures, *paper.tables]
   notes = {}
-  for path in sorted((target / "notes" / paper.name).glob("*.md")):
-    if path.stem not in sections:
+  for path in sorted(target.glob(f"{paper.name}_*{_NOTES}")):
+    name = path.name.removeprefix(f"{paper.name}_").removesuffix(_NOTES)
+    if name not in sections:
       raise UsageError(
-        f"{path}: {path.stem} is no section (of {', '.join(dict.fromkeys(sections))})"
+        f"{path}: {name} is no section (of {', '.join(dict.fromkeys(sections))})"
       )
-    notes[path.stem] = files.read_text(path).strip()
+    notes[name] = files.read_text(path).strip()
   return notes
 
 

@@ -301,7 +301,7 @@ def add_up(texts):
 
 def totals():
   """The counts and the words of all pages, notes in the pages made of them."""
-  return add_up(text_of(page) for page in pages())
+  return add_up(text_of(page) for page in pages() if not page.endswith(".notes.md"))
 
 
 @pytest.mark.fast

@@ -35,9 +35,7 @@ def page_of(name, command="x"):
 
 def note(docs, section, text):
   """Writes a text of a user."""
-  path = docs / "notes" / "diversified" / f"{section}.md"
-  path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_text(text)
+  (docs / f"diversified_{section}.notes.md").write_text(text)
 
 
 @pytest.fixture(name="source")
@@ -170,7 +168,7 @@ def test_again_gives_the_same_bytes(docs, source):
   assert first == second
 
 
-DATA, NOTES = "out/fig2/fig2.json", "docs/notes/diversified"
+DATA = "out/fig2/fig2.json"
 
 
 @pytest.mark.parametrize(
@@ -180,15 +178,18 @@ DATA, NOTES = "out/fig2/fig2.json", "docs/notes/diversified"
     (DATA, b"[]", "{}/out/fig2/fig2.json: not the data of a figure command"),
     (DATA, b'{"title": "a", "blocks": [1]}', "run the figure again"),
     ("docs/diversified_fig2.json", b"\xff\xfe", "not the data of a figure command"),
-    (f"{NOTES}/fig99.md", b"x", "fig99 is no section (of intro, metrics, "),
-    (f"{NOTES}/fig1.md", b"\xff\xfe", "fig1.md: not text in UTF-8"),
+    (
+      "docs/diversified_fig99.notes.md",
+      b"x",
+      "fig99 is no section (of intro, metrics, ",
+    ),
+    ("docs/diversified_fig1.notes.md", b"\xff\xfe", "fig1.notes.md: not text in UTF-8"),
   ],
 )
 def test_what_cannot_be_published_is_one_line(
   tmp_path, docs, source, refused, file, content, message
 ):
   path = tmp_path / file
-  path.parent.mkdir(parents=True, exist_ok=True)
   path.write_bytes(content)
   assert message.format(tmp_path) in refused(publish, words_of(docs, source))
   written = [path for path in docs.rglob("*") if path.is_file()]
