@@ -143,7 +143,9 @@ case "$command" in
         "$(modules)" >&2
       exit 2
     fi
-    install ""
+    # The commands that serve papers write their pages with templates.
+    of_papers="$(sed -n 's/^commands = //p' setup.cfg) tune"
+    [[ " $of_papers " == *" $command "* ]] && install papers || install ""
     run_module "$command" "$@"
     ;;
 esac

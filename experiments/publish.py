@@ -3,9 +3,9 @@
   python -m experiments.publish --paper=diversified --from=out/diversified
 
 First make the figures, for example with python -m experiments.diversified
---figure=all. This command then writes docs/results/diversified.md with every table
-that it finds (fig1/fig1.md, table1/table1.md, ...). It copies the pictures
-next to the page, and compresses large ones.
+--figure=all. This command then writes docs/results/diversified.md with every figure
+and table that it finds (fig1/fig1.json, ...). It copies the pictures next to the
+page, and compresses large ones.
 
   python -m experiments.publish --all
 
@@ -14,34 +14,35 @@ including the pages of the commands experiments.trust and experiments.beyond. Yo
 also get docs/results/claims.md. It shows how many claims of each of the four papers
 are met, and every claim that is not, with the attempts. The answers of the figures
 are in docs/results/<paper>.answers.csv. Without --from, an existing page is written
-again from its content and its notes.
+again from the data of its figures and its notes.
 
   python -m experiments.publish --all --redraw
 
 draws the pictures again for which the numbers next to the pages suffice. For the
 others you need the folders of their figures (--finished of their commands).
 
-The part of a figure on the page, with answers and pictures, does not change until
-you publish that figure again. You can therefore make one figure anew without the
-runs of the others. To remove a figure, delete its part of the page and its lines of
-the answers.
+The command copies what it needs of each figure to docs/results/<paper>_<figure>.json,
+and writes the pages from these files and the templates in
+experiments/reproduction/templates. You can therefore make one figure anew without the
+runs of the others. To remove a figure, delete its files <paper>_<figure>.* and its
+lines of the answers.
 
-You can write text for a page into docs/results/diversified.notes.md. A section with
-the heading "## fig1" is put below the title of that figure, and "## intro" at the
-top of the page. The section "## cifar10" is put at the top of the page
-diversified_cifar10.md. The
-same input always gives the same files.
+You can write text for a page into files next to it: diversified_fig1.notes.md is put
+below the title of that figure, and diversified_intro.notes.md at the top of the page.
+The file diversified_cifar10.notes.md is put at the top of the page
+diversified_cifar10.md. The same input always gives the same files.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 import csv
+import dataclasses
 import importlib
 import io
 import itertools
 import pathlib
-import re
 import sys
 import tempfile
+from typing import Any
 
 from absl.flags import FlagValues
 from PIL import Image
@@ -55,8 +56,7 @@ from fedjax_alg.runs import styles
 from .cli import config as config_lib
 from .cli.command import Command, boolean, enum, string
 from .cli.config import UsageError
-from .reports import markdown
-from .reproduction import answers, claims_page, figures, report, tuning
+from .reproduction import answers, claims_page, figures, pages, tuning
 
 #: The papers whose methods the library is made for.
 CLAIMED = ("diversified", "conjugate", "fedgroup", "analytic")
@@ -66,49 +66,29 @@ PAPERS: dict[str, figures.Paper] = {
   for name in (*CLAIMED, "trust", "beyond")
 }
 
-#: Lines of a page that no reader sees: here begins the part of a figure, within
-#: it the setting, which is made of presets every time, the text of the notes, which
-#: is read from their file every time, and what of the figure stands below them; and
-#: at the end what validation chose.
-_PART = "<!-- {} -->"
-_SETTING, _NOTES = "<!-- setting -->", "<!-- notes -->"
-_BELOW, _TUNING = "<!-- below -->", "<!-- chosen -->"
+#: The end of the name of a text that people write for a page.
+_NOTES = ".notes.md"
 
 #: A picture in the documentation is smaller than this.
 MOST_BYTES = 200_000
 
 
-def _read_notes(path: pathlib.Path) -> dict[str, str]:
-  """Reads a file of ``## section`` parts: section -> text; {} without a file.
+def _read_notes(paper: figures.Paper, target: pathlib.Path) -> dict[str, str]:
+  """The texts that people write for the pages of a paper: section -> Markdown.
 
   Raises:
-    UsageError: there is text before the first section.
+    UsageError: a file is of no section.
   """
-  if not path.is_file():
-    return {}
-  parts = re.split(r"^## +(\S+) *$", files.read_text(path), flags=re.M)
-  if re.sub(r"^#[^#].*$", "", parts[0], flags=re.M).strip():
-    raise UsageError(
-      f"{path}: there is text before the first section (## intro, ## fig1, ...)"
-    )
-  return dict(zip(parts[1::2], map(str.strip, parts[2::2])))
-
-
-def _is_picture(path: pathlib.Path) -> bool:
-  """Recognizes a picture of a figure command, or one with fewer colors.
-
-  Of the latter most colors of lines are among the few.
-  """
-  if files.picture(path):
-    return True
-  try:
-    image = Image.open(io.BytesIO(files.read_bytes(path)))
-  except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-    return False
-  values = image.getpalette() if image.mode == "P" else None
-  colours = set(zip(*3 * [iter(values or ())]))
-  lines = {tuple(bytes.fromhex(colour[1:])) for colour in styles.COLOURS}
-  return 2 * len(colours & lines) > len(lines)
+  sections = ["intro", *paper.pages.values(), *paper.figures, *paper.tables]
+  notes = {}
+  for path in sorted(target.glob(f"{paper.name}_*{_NOTES}")):
+    name = path.name.removeprefix(f"{paper.name}_").removesuffix(_NOTES)
+    if name not in sections:
+      raise UsageError(
+        f"{path}: {name} is no section (of {', '.join(dict.fromkeys(sections))})"
+      )
+    notes[name] = files.read_text(path).strip()
+  return notes
 
 
 def _small_png(path: pathlib.Path) -> bytes:
@@ -139,108 +119,68 @@ def _few_colours(image: Image.Image, most: int = 64) -> Image.Image:
   return image.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
-def _lower(path: pathlib.Path) -> tuple[str, str]:
-  """(title, body) of a page, with the headings of the body one level lower.
-
-  Raises:
-    UsageError: the page has no title.
-  """
-  title, _, body = files.read_text(path).partition("\n")
-  if not title.startswith("# "):
-    raise UsageError(
-      f"{path}: has no title, so it is not a table of a figure command; run the "
-      "figure again"
-    )
-  return title.removeprefix("# "), re.sub(r"^#", "##", body, flags=re.M).strip()
-
-
-def _read_parts(page: pathlib.Path) -> dict[str, str]:
-  """The parts of a page without their notes: figure -> text."""
-  if not page.is_file():
-    return {}
-  parts = re.split(r"^<!-- (\w+) -->$", files.read_text(page), flags=re.M)
-  texts: dict[str, str] = {}
-  figure = ""
-  for name, text in zip(parts[1::2], map(str.strip, parts[2::2])):
-    mark = _PART.format(name)
-    if mark == _BELOW:
-      texts[figure] += f"\n\n{text}"
-    elif mark not in (_SETTING, _NOTES, _TUNING):
-      figure, texts[name] = name, text
-  return texts
-
-
-def _with_notes(part: str, setting: str, notes: str) -> str:
-  """A figure's part with setting and notes below the title, or above one without."""
-  if not setting and not notes:
-    return part
-  title, _, body = part.partition("\n\n")
-  if not title.startswith("## "):
-    title, body = "", part
-  return "\n\n".join(
-    filter(
-      None,
-      [
-        title,
-        *([_SETTING, setting] if setting else []),
-        *([_NOTES, notes] if notes else []),
-        _BELOW,
-        body,
-      ],
-    )
-  )
-
-
 def _setting_of(paper: figures.Paper, name: str, target: pathlib.Path) -> str:
   """What all runs of a figure have; "" of a table, or if it does not say it."""
   figure = paper.figures.get(name)
   return figure.setting(target) if figure and figure.setting else ""
 
 
-def _figure_part(
-  paper: figures.Paper,
-  title: str,
-  body: str,
-  folder: pathlib.Path,
-  target: pathlib.Path,
-) -> str:
-  """A figure's part of the page; its pictures are copied beside the page."""
-  numbers = folder / f"{folder.name}_numbers.csv"
-  if numbers.is_file():
-    copy = f"{paper.name}_{folder.name}.csv"
-    results.write_text(target / copy, files.read_text(numbers))
-    body += (
-      f"\n\nEvery number, how its settings were chosen, and its flags: "
-      f"[{copy}]({copy})."
+def _read_published(
+  paper: figures.Paper, target: pathlib.Path
+) -> dict[str, pages.FigurePage]:
+  """The figures that earlier calls have published, in the order of the paper."""
+  paths = {
+    name: target / f"{paper.name}_{name}{pages.SUFFIX}"
+    for name in (*paper.figures, *paper.tables)
+  }
+  return {name: pages.read(path) for name, path in paths.items() if path.is_file()}
+
+
+def _publish_figure(
+  paper: figures.Paper, folder: pathlib.Path, target: pathlib.Path
+) -> pages.FigurePage:
+  """Copies a figure beside the page: its pictures, its numbers, and its data."""
+  name = f"{paper.name}_{folder.name}"
+  figure = pages.read(folder / f"{folder.name}{pages.SUFFIX}")
+  table = folder / f"{folder.name}_numbers.csv"
+  if table.is_file():
+    text = files.read_text(table)
+    head = next(csv.reader(text.splitlines()), [])
+    figure = dataclasses.replace(
+      figure, numbers=f"{name}.csv", has_flags="flags" in head
     )
-  source_figure = paper.source_of(folder.name)
-  if source_figure is not None:  # its pictures and sentences are those of another
-    return markdown.collapse(
-      f"{title}: the runs of {source_figure}", report.without_others(body)
+    results.write_text(target / figure.numbers, text)
+  if not figure.runs_of:  # else the pictures are those of the other figure
+    pictures = sorted(
+      folder.glob("*.png"), key=lambda path: (len(path.stem), path.stem)
     )
-  parts = [f"## {title}"]
-  for picture in sorted(
-    folder.glob("*.png"), key=lambda path: (len(path.stem), path.stem)
-  ):
-    copy = f"{paper.name}_{picture.name}"
-    with files.replacing(target / copy) as partial:
-      partial.write_bytes(_small_png(picture))
-    parts.append(f"![{title}]({copy})")
-  return "\n\n".join([*parts, body])
+    figure = dataclasses.replace(
+      figure, pictures=[f"{paper.name}_{picture.name}" for picture in pictures]
+    )
+    for picture, copy in zip(pictures, figure.pictures):
+      with files.replacing(target / copy) as partial:
+        partial.write_bytes(_small_png(picture))
+  results.write_text(target / f"{name}{pages.SUFFIX}", pages.to_json(figure))
+  return figure
 
 
-def _tuning(
-  paper: figures.Paper, source: pathlib.Path, target: pathlib.Path, end: str
-) -> str:
-  """Section: what validation chose, from the tables of ``experiments.tune``.
-
-  They are copied beside the page, where they are found again. Those of data
-  with a page of their own stand on that one, those of board_mnist on that of
-  board.
-  """
-  parts, protocol = [], None
+def _copy_choices(
+  paper: figures.Paper, source: pathlib.Path, target: pathlib.Path
+) -> None:
+  """Copies the tables of ``experiments.tune`` beside the page."""
   for path in sorted((source.parent / "tune").glob(f"{paper.name}_*/tune.csv")):
     results.write_text(target / f"{path.parent.name}_tuning.csv", files.read_text(path))
+
+
+def _choices(
+  paper: figures.Paper, target: pathlib.Path, end: str
+) -> list[dict[str, Any]]:
+  """What validation chose, from the tables of ``experiments.tune``.
+
+  Those of data with a page of their own stand on that one, those of board_mnist on
+  that of board.
+  """
+  choices = []
   for path in sorted(target.glob(f"{paper.name}_*_tuning.csv")):
     data = path.stem.removeprefix(f"{paper.name}_").removesuffix("_tuning")
     if end != next(
@@ -263,37 +203,25 @@ def _tuning(
           *(f"{row['validation']:.2f}" for row in method_rows if row["stated"]),
         ]
       )
-    parts.append(
-      f"{data}, [every setting]({path.name}):\n\n"
-      + markdown.table(
-        [
-          "method",
-          "settings tried",
-          "chosen",
-          "its validation accuracy",
-          "with the stated setting",
-        ],
-        table,
-      )
+    choices.append(
+      {
+        "data": data,
+        "file": path.name,
+        "by": protocol.by,
+        "seeds": protocol.seeds,
+        "table": pages.Table(
+          [
+            "method",
+            "settings tried",
+            "chosen",
+            "its validation accuracy",
+            "with the stated setting",
+          ],
+          table,
+        ),
+      }
     )
-  if protocol is None:
-    return ""
-  by = (
-    "clients that are held out, with at least 100 examples of every class"
-    if protocol.by == "validation"
-    else "a sixth of the clients' training examples"
-  )
-  seeds = {1: "one seed", 3: "three seeds"}[protocol.seeds]
-  return "\n\n".join(
-    [
-      _TUNING,
-      "## Chosen how",
-      "With `experiments.tune --paper`: every method tries the same number of "
-      "settings, drawn from all its ranges together, the stated one first. Scores "
-      f"are means over three partitions of {seeds} on {by}.",
-      *parts,
-    ]
-  )
+  return choices
 
 
 def publish(
@@ -316,89 +244,84 @@ def publish(
     UsageError: there is no table, or a note on a table that does not exist.
   """
   order = [*paper.figures, *paper.tables]
-  names = [name for name in order if (source / name / f"{name}.md").is_file()]
-  pages = {
-    end: target / f"{paper.name}{end and '_'}{end}.md"
-    for end in ("", *dict.fromkeys(paper.pages.values()))
-  }
-  figure_parts = {
-    name: text for page in pages.values() for name, text in _read_parts(page).items()
-  }
-  if not names and not (rewrite and figure_parts):
+  names = [
+    name for name in order if (source / name / f"{name}{pages.SUFFIX}").is_file()
+  ]
+  published = _read_published(paper, target)
+  if not names and not (rewrite and published):
     raise UsageError(
       f"--from={source}: holds no table of {paper.name} (make them with "
       f"python -m experiments.{paper.name} --{paper.flag}=all)"
     )
-  file = target / f"{paper.name}.notes.md"
-  notes = _read_notes(file)
-  # The words at the top of each page; a page of one figure begins with those of
-  # the figure.
-  tops = {end: end or "intro" for end in pages if end not in order}
-  sections = [*tops.values(), *order]
-  for name in notes:
-    if name not in sections:
-      raise UsageError(f"{file}: ## {name} is no section (of {', '.join(sections)})")
   # Nothing is written where one of them is refused.
-  figure_texts = {name: _lower(source / name / f"{name}.md") for name in names}
-  _check_outputs(paper, [source / name for name in names], target, list(pages.values()))
-  target.mkdir(parents=True, exist_ok=True)
+  notes = _read_notes(paper, target)
   for name in names:
-    figure_parts[name] = _figure_part(paper, *figure_texts[name], source / name, target)
+    pages.read(source / name / f"{name}{pages.SUFFIX}")
+  all_pages = {
+    end: target / f"{paper.name}{end and '_'}{end}.md"
+    for end in ("", *dict.fromkeys(paper.pages.values()))
+  }
+  _check_outputs(
+    paper,
+    [source / name for name in names],
+    target,
+    list(all_pages.values()),
+    published.values(),
+  )
+  target.mkdir(parents=True, exist_ok=True)
+  earlier = {picture for figure in published.values() for picture in figure.pictures}
+  for name in names:
+    published[name] = _publish_figure(paper, source / name, target)
   all_answers = _merge_answers(paper, source, target)
-  for name, part in figure_parts.items():
-    figure_parts[name] = _with_sentences(
-      report.without_numbers(part) if paper.overview else part,
-      [a for a in all_answers if a.figure == name],
-    )
-  texts = {}
-  for end, page in pages.items():
-    of_page = [
-      name
-      for name in order
-      if name in figure_parts and paper.pages.get(name, "") == end
-    ]
-    if end and not of_page:
-      continue
+  _copy_choices(paper, source, target)
+  ends = dict.fromkeys(
+    paper.pages[name] for name in order if name in published and name in paper.pages
+  )
+  for end in ("", *ends):
     parts = [
-      f"# Results: {paper.works}{end and ', '}{end}",
-      *filter(
-        None,
-        [
-          notes.get(tops.get(end, ""), ""),
-          "" if end else _others(paper, figure_parts),
-          "" if end or paper.overview is None else paper.overview(all_answers),
-        ],
-      ),
-    ]
-    for name in of_page:
-      parts += [
-        _PART.format(name),
-        _with_notes(
-          figure_parts[name], _setting_of(paper, name, target), notes.get(name, "")
+      {
+        "figure": published[name],
+        "setting": _setting_of(paper, name, target),
+        "notes": notes.get(name, ""),
+        "sentences": answers.sentences_table(
+          a for a in all_answers if a.figure == name
         ),
-      ]
-    parts += filter(None, [_tuning(paper, source, target, end)])
-    texts[page] = "\n\n".join(parts) + "\n"
+      }
+      for name in order
+      if name in published and paper.pages.get(name, "") == end
+    ]
+    text = pages.render(
+      "paper",
+      works=paper.works,
+      paper=paper.name,
+      page=end,
+      # A page of one figure begins with the words of the figure.
+      words="" if end in order else notes.get(end or "intro", ""),
+      more_pages=[] if end else list(ends),
+      overview=[] if end or paper.overview is None else paper.overview(all_answers),
+      parts=parts,
+      hidden=["numbers"] if paper.overview else [],
+      choices=_choices(paper, target, end),
+    )
+    results.write_text(all_pages[end], text)
+  shown = {picture for figure in published.values() for picture in figure.pictures}
   for old in sorted(target.glob(f"{paper.name}_*.png")):
-    if not any(old.name in text for text in texts.values()) and (
-      not files.obstacle(old, _is_picture)
-    ):
+    if old.name in earlier - shown:
       print(f"removed {old}: no longer shown", file=sys.stderr)
       old.unlink()
-  for page, text in texts.items():
-    results.write_text(page, text)
   if all_answers:
     results.write_text(
       target / f"{paper.name}.answers.csv", answers.answers_csv(all_answers)
     )
-  return pages[""]
+  return all_pages[""]
 
 
 def _check_outputs(
   paper: figures.Paper,
   sources: Sequence[pathlib.Path],
   target: pathlib.Path,
-  pages: Sequence[pathlib.Path],
+  paper_pages: Sequence[pathlib.Path],
+  published: Iterable[pages.FigurePage],
 ) -> None:
   """Refuses to replace what no earlier call has published.
 
@@ -406,60 +329,32 @@ def _check_outputs(
     paper: the paper.
     sources: the folders of its new figures.
     target: folder of the pages.
-    pages: the pages of the paper.
+    paper_pages: the pages of the paper.
+    published: the figures of earlier calls.
 
   Raises:
     OptionError: see ``files.check_outputs``.
   """
-  is_page = files.text_with("# Results: ")
-  outputs = {page: is_page for page in pages} | {
-    target / f"{paper.name}.answers.csv": answers.IS_TABLE
+  outputs = dict.fromkeys(paper_pages, files.text_with("# Results: "))
+  outputs[target / f"{paper.name}.answers.csv"] = answers.IS_TABLE
+  earlier = {
+    name for figure in published for name in (*figure.pictures, figure.numbers)
   }
-  earlier = "".join(
-    files.read_text(page) for page in pages if page.is_file() and is_page(page)
-  )
 
-  def is_on_page(path: pathlib.Path) -> bool:
-    return f"]({path.name})" in earlier
+  def is_published(path: pathlib.Path) -> bool:
+    return path.name in earlier
 
   for folder in sources:
-    outputs[target / f"{paper.name}_{folder.name}.csv"] = is_on_page
+    name = f"{paper.name}_{folder.name}"
+    outputs[target / f"{name}{pages.SUFFIX}"] = pages.IS_FIGURE
+    outputs[target / f"{name}.csv"] = is_published
     for picture in folder.glob("*.png"):
-      outputs[target / f"{paper.name}_{picture.name}"] = lambda path: (
-        is_on_page(path) or _is_picture(path)
-      )
+      outputs[target / f"{paper.name}_{picture.name}"] = is_published
   for path in (sources[0].parent.parent if sources else target).glob(
     f"tune/{paper.name}_*/tune.csv"
   ):
     outputs[target / f"{path.parent.name}_tuning.csv"] = tuning.IS_TABLE
   files.check_outputs(f"`to`={target}", outputs)
-
-
-def _others(paper: figures.Paper, figure_parts: Mapping[str, str]) -> str:
-  """The line that names the other pages of a paper."""
-  ends = dict.fromkeys(
-    paper.pages[name]
-    for name in (*paper.figures, *paper.tables)
-    if name in figure_parts and name in paper.pages
-  )
-  return (
-    ends
-    and "More pages: "
-    + ", ".join(f"[{end}]({paper.name}_{end}.md)" for end in ends)
-    + "."
-    or ""
-  )
-
-
-def _with_sentences(part: str, figure_answers: Sequence[answers.PaperAnswer]) -> str:
-  """A figure's part with the table of sentences that its answers give."""
-  section = answers.sentences_section(figure_answers)
-  return re.sub(
-    rf"^### {answers.SENTENCES}\n\n(?:\|.*(?:\n|\Z))+",
-    lambda _: f"#{section}\n",
-    part,
-    flags=re.M,
-  ).rstrip()
 
 
 def _merge_answers(
@@ -491,6 +386,7 @@ def redraw(paper: figures.Paper, target: pathlib.Path) -> list[pathlib.Path]:
     The pictures, which are those of figures that are on the page.
   """
   pictures = []
+  published = _read_published(paper, target)
   for name, figure in paper.figures.items():
     numbers = target / f"{paper.name}_{name}.csv"
     picture = target / f"{paper.name}_{name}.png"
@@ -499,12 +395,12 @@ def redraw(paper: figures.Paper, target: pathlib.Path) -> list[pathlib.Path]:
       isinstance(draw, figures.Dots)
       and draw.stored
       and numbers.is_file()
-      and picture.is_file()
+      and name in published
+      and picture.name in published[name].pictures
     ):
       continue
     with open(numbers, newline="", encoding="utf-8") as file:
       rows = list(csv.DictReader(file))
-    files.check_outputs(f"`to`={target}", {picture: _is_picture})
     with tempfile.TemporaryDirectory() as folder:
       uncompressed = pathlib.Path(folder) / picture.name
       draw.draw_numbers([uncompressed], rows, figure.title)
@@ -519,7 +415,7 @@ def _publish_all(target: pathlib.Path) -> list[pathlib.Path]:
 
   The last page is that of the claims.
   """
-  pages = [
+  paper_pages = [
     publish(paper, source, target, rewrite=True)
     for name, paper in PAPERS.items()
     if (source := expand_path(f"out/{name}")).is_dir()
@@ -545,7 +441,7 @@ def _publish_all(target: pathlib.Path) -> list[pathlib.Path]:
       }
     ),
   )
-  return [*pages, page]
+  return [*paper_pages, page]
 
 
 _FLAGS = (
@@ -570,7 +466,7 @@ _FLAGS = (
   string(
     "to",
     "docs/results",
-    "folder to write the page and its pictures to; the notes are read from it, too",
+    "folder to write the page and its pictures to; it has the notes, too",
   ),
 )
 

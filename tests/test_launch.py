@@ -64,6 +64,8 @@ def test_extras_are_installed_once_for_each_choice(launch):
   assert pip_targets(launch("cuda12,report,report")[1]) == []
   assert pip_targets(launch("tpu", "prepare")[1]) == [".[prepare,tpu]"]
   assert pip_targets(launch("")[1]) == []
+  assert pip_targets(launch(command="publish")[1]) == [".[papers]"]
+  assert pip_targets(launch(command="tune")[1]) == []
 
 
 @pytest.mark.parametrize("extra", ["cuda11", "*", "tpu,cuda12x", "cuda.."])

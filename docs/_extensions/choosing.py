@@ -1,6 +1,6 @@
 """Which method when: what the tables of our studies say, and nothing else.
 
-The studies' pages in docs/results have tables with paired gains, their intervals and
+The studies of docs/results have tables (JSON) with paired gains, their intervals and
 Holm's p values. From these follow the page choosing.md, the first table of methods.md
 and a line on the page of every method. A test compares them with the csv beside the
 pages. It does without Sphinx.
@@ -15,6 +15,7 @@ import re
 from typing import NamedTuple
 
 from experiments.reports import markdown
+from experiments.reproduction import pages
 from experiments.reproduction.beyond import differences, family, kinds_map
 from fedjax_alg import registry
 from fedjax_alg.metrics.differences import Differences
@@ -56,21 +57,13 @@ class Gain(NamedTuple):
     return f"**{text}**" if self.is_clear else text
 
 
-def read_table(page: str, *head: str) -> list[list[str]]:
-  """The rows of the table of a page whose first column names are ``head``."""
-  text = (RESULTS / f"{page}.md").read_text("utf-8")
-  start = "| " + " | ".join(head) + " |"
-  lines = iter(text.splitlines())
-  for line in lines:
-    if line.startswith(start):
-      next(lines)
-      rows = []
-      for row in lines:
-        if not row.startswith("|"):
-          return rows
-        rows.append([cell.strip() for cell in row.strip("|").split("|")])
-      return rows
-  raise ValueError(f"{page}.md: no table with the columns {head}")
+def read_table(study: str, *head: str) -> list[list[str]]:
+  """The rows of the table of a study whose first columns have the names ``head``."""
+  path = RESULTS / f"{study}{pages.SUFFIX}"
+  for block in pages.read(path).blocks:
+    if isinstance(block, pages.Table) and tuple(block.head[: len(head)]) == head:
+      return [list(map(str, row)) for row in block.rows]
+  raise ValueError(f"{path.name}: no table with the columns {head}")
 
 
 _GAIN = re.compile(r"([+-][\d.]+) \+- ([\d.]+) \((.+)\)")

@@ -16,8 +16,8 @@ import numpy as np
 
 from fedjax_alg import files
 
-from ..reports import markdown, rule
-from . import chosen, partitions, report, suite, verdicts
+from ..reports import rule
+from . import chosen, pages, partitions, report, suite, verdicts
 
 #: metric of the claims file -> its measure, in the claim's unit, or two: the
 #: measure of a method less that of another one.
@@ -253,12 +253,8 @@ def answer_sentences(
   return answers
 
 
-#: The heading of the section of ``sentences_section``.
-SENTENCES = "What is said in words"
-
-
-def sentences_section(figure_answers: Iterable[PaperAnswer]) -> str:
-  """The Markdown section of what a paper says in words; "" without sentences.
+def sentences_table(figure_answers: Iterable[PaperAnswer]) -> pages.Table | None:
+  """What a paper says in words, beside what we measured; None without sentences.
 
   Numbers among the answers are passed over.
   """
@@ -267,7 +263,7 @@ def sentences_section(figure_answers: Iterable[PaperAnswer]) -> str:
     if not answer.metric:
       by_text.setdefault(answer.claim, {})[answer.method] = answer
   if not by_text:
-    return ""
+    return None
   protocols = list(dict.fromkeys(key for texts in by_text.values() for key in texts))
   head, columns = report.with_tunings(
     [texts[""].tuning if "" in texts else "" for texts in by_text.values()]
@@ -285,8 +281,7 @@ def sentences_section(figure_answers: Iterable[PaperAnswer]) -> str:
   heads = ["what is said"]
   for protocol in protocols:
     heads += [*([protocol] if protocol else head), "verdict"]
-  text = f"## {SENTENCES}\n\n" + markdown.table(heads, rows)
-  return text
+  return pages.Table(heads, rows)
 
 
 def without_untestable(

@@ -28,8 +28,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.rounds.k_models import Stage
 
-from ..reports import markdown
-from . import answers, chosen, report, suite, timing
+from . import answers, chosen, pages, report, suite, timing
 
 _MACHINES, _FEATURES, _CLASSES, _ROUNDS = 1000, 729, 10, 100
 _RATES, _MODELS = (10, 20, 30, 40), (2, 4, 6, 8)
@@ -175,7 +174,7 @@ def _seconds(k: int, slots: int, by_gradient: bool, repeats: int) -> float:
   return _ROUNDS * float(np.median(seconds))
 
 
-def table1(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
+def table1(quick: bool) -> tuple[list[pages.Block], list[answers.PaperAnswer]]:
   """Table I: times every cell.
 
   Args:
@@ -209,22 +208,22 @@ def table1(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
     m: [ours[m, k, 40] / ours[m, k, 10] for k in _MODELS]
     for m in ("MA-FSVRG", "GA-FSVRG")
   }
-  text = (
+  blocks: list[pages.Block] = [
     f"Seconds for {_ROUNDS} rounds; in brackets relative to K = 2 at 10 %. "
     "You can only compare the ratios, because the paper has other hardware "
-    "and does not give the data or the number of rounds.\n\n"
-    + markdown.table(
+    "and does not give the data or the number of rounds.",
+    pages.Table(
       [
         "method",
         "K",
         *(f"{rate} % {whose}" for rate in _RATES for whose in ("paper", "ours")),
       ],
       rows,
-    )
-    + "\n\n10 % to 40 % participation: paper 4 times, ours "
-    f"{np.mean(list(ratios.values())):.1f} times on average."
-  )
-  return text, [
+    ),
+    "10 % to 40 % participation: paper 4 times, ours "
+    f"{np.mean(list(ratios.values())):.1f} times on average.",
+  ]
+  return blocks, [
     answers.of_claim(
       "table1", claim, answers.answer_number(ratios[claim.method], claim)
     )._replace(settings=chosen.STATED)  # K and the rates are the paper's

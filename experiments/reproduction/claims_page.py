@@ -23,37 +23,11 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 import fnmatch
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..reports import markdown, rule
-from . import chosen, report, suite, verdicts
+from ..reports import rule
+from . import chosen, pages, report, suite, verdicts
 from .answers import PaperAnswer
-
-_MEANING = """\
-Two questions are answered here: *does a method reach its number*, and *does its margin over others hold*. There is an answer for each way in which hyper-parameters were chosen:
-
-- `tuned`: a search on validation data chose them for every method, with equal budgets unless a page says otherwise.
-- `stated`: the paper's values. If the paper leaves the features of the data open, validation chose them. Formulas that cannot be meant are corrected; the page of the paper lists them.
-- `as printed`: the paper's values and every equation literally.
-- `one rate`: all methods have the paper's learning rate.
-- `tuned in part`: some hyper-parameters or methods were not tuned, and have their usual values.
-- `no run`: there is no run, or our copy of the paper has lost the number.
-
-A published number is one draw, so it is compared with the interval of *one draw* of ours and not with our mean's. After `+-` stands half the 95 % interval of the mean over partitions; in brackets, as `draw`, half the interval of one more partition with one seed. A verdict is one of five words, with its reason next to it:
-
-| verdict | of a number | of a sentence |
-| --- | --- | --- |
-| reached | The printed number is at most 0.3 points off the mean (0.5 on CIFAR-10 and FEMNIST, 5 % for numbers that are no shares), and the mean's interval is narrower than a point. Or it lies inside the interval of one draw, and that is narrower than a point. | It holds. |
-| better | Ours is better by more than both. *Other than printed*: the paper says that a method misses the value within its rounds, and our run reaches it. This does not count as a number that is reached. | More than the sentence says. |
-| worse | Ours is worse by more than both. | It does not hold. The reason: *baseline stronger*, *method short*, *other trend*, or *small difference* (methods of which one should be ahead are nearly equal). |
-| undecided | The interval is too wide, only some runs reach the value, only one run was made, or all are on one partition of the data. | The intervals do not decide it. |
-| not testable | *Impossible as printed*: the number contradicts a bound that we measured with all data in one place, or the paper itself. *The paper's measures disagree*: its numbers of one run cannot hold together. *Needs a value that the paper does not give*: ours stands in its place. *Other hardware*, *our clock*: seconds or their ratios. Other reasons: other data, not run, lost in our copy of the paper. | The same reasons, or *no measure given*: its word has no number and no comparison. |
-
-*Chaotic* next to a verdict means that replicas of one run, which differ by rounding alone, differ by more than the tolerance.
-
-This rule was [registered](../papers/readings.md#the-fair-rule-registered-on-2026-11-28) before it judged anything, with its reasons. A measurement has one line, with the paper's repetitions in brackets. For example, figures that show the same runs are counted once. For a sentence about several panels you see the least and the greatest difference of the part that decides. Single values are in the column `values` of `<paper>.answers.csv`."""  # noqa: E501
-
-_LOST = "lost"
 
 #: The words of sentences, in the order in which the worst of several counts.
 _WORST = (
@@ -327,7 +301,7 @@ def standing(answer: _Answer) -> str:
   return answer.reason if answer.reason in _NUMBERS else answer.verdict
 
 
-def _head(papers: Mapping[str, Sequence[_Row]]) -> str:
+def _head(papers: Mapping[str, Sequence[_Row]]) -> pages.Table:
   """The table: numbers of every paper's own methods, and its sentences."""
   lines = []
   for name, paper_rows in papers.items():
@@ -344,7 +318,7 @@ def _head(papers: Mapping[str, Sequence[_Row]]) -> str:
           ),
         ]
       )
-  return markdown.table(
+  return pages.Table(
     [
       "paper, settings",
       f"numbers: {_NUMBERS[0]}",
@@ -412,7 +386,7 @@ def _table(
   paper_rows: Iterable[_Row],
   notes: dict[str, int],
   stated: str = "by the paper's settings",
-) -> str:
+) -> pages.Table:
   """Rows of numbers or sentences; what was tried stands below all tables."""
   paper_rows, rows = list(paper_rows), []
   heads, columns = report.with_tunings([row.answer.tuning for row in paper_rows])
@@ -435,22 +409,8 @@ def _table(
         * len(literal_heads),
       ]
     )
-  return (
-    rows
-    and markdown.table(
-      [
-        "where",
-        "method",
-        "the paper",
-        *heads,
-        "verdict",
-        *extra_heads,
-        *literal_heads,
-      ],
-      rows,
-    )
-    or ""
-  )
+  head = ["where", "method", "the paper", *heads, "verdict"]
+  return pages.Table([*head, *extra_heads, *literal_heads], rows)
 
 
 _PLAIN_NUMBER = re.compile(
@@ -458,21 +418,13 @@ _PLAIN_NUMBER = re.compile(
 )
 
 
-def _of_paper(name: str, paper_rows: Sequence[_Row], notes: dict[str, int]) -> str:
-  """The section of a paper."""
+def _of_paper(paper_rows: Sequence[_Row], notes: dict[str, int]) -> dict[str, Any]:
+  """The tables of a paper's section."""
   known_rows = [row for row in paper_rows if row.is_measured]
   own_rows, sentence_rows, others = (
     [row for row in known_rows if row.kind == kind]
     for kind in ("own", "sentence", "other")
   )
-  parts = [f"## {name}", _table(own_rows, notes), _table(sentence_rows, notes)]
-  if others:
-    parts.append(
-      markdown.collapse(
-        f"Other methods, and numbers of no method: {len(others)} numbers",
-        _table(others, notes, "at the paper's one rate"),
-      )
-    )
   # A number on other data says nothing without its method and unit.
   groups: dict[tuple[str, str, str], int] = collections.Counter(
     (
@@ -483,33 +435,27 @@ def _of_paper(name: str, paper_rows: Sequence[_Row], notes: dict[str, int]) -> s
     for row in paper_rows
     if not row.is_measured
   )
-  if groups:
-    parts.append(
-      markdown.collapse(
-        f"Not testable: {sum(groups.values())}",
-        markdown.table(
-          ["where", "numbers and sentences", "why"],
-          (
-            [where, number, f"{reason}: {ours}" if ours != "-" else reason]
-            for (where, reason, ours), number in groups.items()
-          ),
-        ),
-      )
-    )
-  return "\n\n".join(filter(None, parts))
+  return {
+    "own": _table(own_rows, notes),
+    "sentences": _table(sentence_rows, notes),
+    "others": _table(others, notes, "at the paper's one rate"),
+    "untestable": pages.Table(
+      ["where", "numbers and sentences", "why"],
+      [
+        [where, number, f"{reason}: {ours}" if ours != "-" else reason]
+        for (where, reason, ours), number in groups.items()
+      ],
+    ),
+    "num_untestable": sum(groups.values()),
+  }
 
 
 def claims_text(papers: Mapping[str, Sequence[_Row]]) -> str:
   """The Markdown page."""
   notes: dict[str, int] = {}
-  sections = [_of_paper(*item, notes) for item in papers.items()]
-  tried = "\n".join(f"{number}. {text}" for text, number in notes.items())
-  return markdown.page(
-    "Claims of the papers",
-    [
-      _head(papers),
-      _MEANING,
-      *sections,
-      *([f"## What was tried\n\n{tried}"] if notes else []),
-    ],
+  return pages.render(
+    "claims",
+    head=_head(papers),
+    papers={name: _of_paper(rows, notes) for name, rows in papers.items()},
+    tried=notes,
   )

@@ -14,7 +14,7 @@ import numpy as np
 from fedjax_alg import metrics
 
 from ..reports import markdown
-from . import central_time, report, suite, verdicts
+from . import central_time, pages, report, suite, verdicts
 
 #: Kilobytes of a float32 as the conjugate paper counts: 576 floats, 2.25 KB.
 KB = 4 / 1024
@@ -80,7 +80,7 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
   """Makes a section with the rounds to a target of every method and panel."""
   metric = f"rounds_to_{100 * target:g}%"
 
-  def section(outcomes: suite.Outcomes) -> str:
+  def section(outcomes: suite.Outcomes) -> list[pages.Block]:
     stated = {
       (claim.panel, claim.method): claim.printed
       for claim in report.load_claims(paper, artifact)
@@ -100,10 +100,11 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
           ours + ("" if claimed == "-" else f" ({claimed})"),
         )
       )
-    return (
-      f"## Rounds to {100 * target:g} %\n\nMedian over the seeds, in "
-      "brackets the paper's.\n\n" + report.panel_table(cells)
-    )
+    return [
+      pages.Heading(f"Rounds to {100 * target:g} %"),
+      "Median over the seeds, in brackets the paper's.",
+      report.panel_table(cells),
+    ]
 
   return section
 
@@ -111,7 +112,7 @@ def rounds_table(paper: str, artifact: str, target: float) -> Any:
 def accuracy_at(paper: str, artifact: str) -> Any:
   """Makes a section with the accuracies that a paper states for some rounds."""
 
-  def section(outcomes: suite.Outcomes) -> str:
+  def section(outcomes: suite.Outcomes) -> list[pages.Block]:
     lines = []
     for claim in report.load_claims(paper, artifact):
       for o in outcomes:
@@ -141,9 +142,11 @@ def accuracy_at(paper: str, artifact: str) -> Any:
             ),
           ]
         )
-    return (
-      "## Accuracy at a round\n\n"
-      + markdown.table(
+    if not lines:
+      return []
+    return [
+      pages.Heading("Accuracy at a round"),
+      pages.Table(
         [
           "panel",
           "method",
@@ -153,10 +156,8 @@ def accuracy_at(paper: str, artifact: str) -> Any:
           "our rounds to the accuracy in the paper: median, range",
         ],
         lines,
-      )
-      if lines
-      else ""
-    )
+      ),
+    ]
 
   return section
 
@@ -234,8 +235,8 @@ def communication_section(
   proposed: str,
   baseline: str,
   paper_saving: float,
-) -> str:
-  """Markdown tables of what every method sends until it reaches the targets.
+) -> list[pages.Block]:
+  """Tables of what every method sends until it reaches the targets.
 
   Args:
     outcomes: the runs of one panel.
@@ -274,18 +275,20 @@ def communication_section(
           ),
         ]
       )
-  text = markdown.table(
-    [
-      "target",
-      "method",
-      "rounds (median)",
-      "floats a round, all clients",
-      "floats, all clients",
-      "KB",
-      "KB sent up",
-    ],
-    rows,
-  )
+  blocks: list[pages.Block] = [
+    pages.Table(
+      [
+        "target",
+        "method",
+        "rounds (median)",
+        "floats a round, all clients",
+        "floats, all clients",
+        "KB",
+        "KB sent up",
+      ],
+      rows,
+    )
+  ]
   by_label = {o.cell.label: o for o in outcomes}
   if proposed in by_label and baseline in by_label:
     rows = []
@@ -307,10 +310,13 @@ def communication_section(
           ),
         ]
       )
-    text += f"\n\n## What {proposed} saves against {baseline}\n\n" + markdown.table(
-      ["target", "paper", "both ways, %", "sent up only, %", "rounds, %"], rows
-    )
-  return text
+    blocks += [
+      pages.Heading(f"What {proposed} saves against {baseline}"),
+      pages.Table(
+        ["target", "paper", "both ways, %", "sent up only, %", "rounds, %"], rows
+      ),
+    ]
+  return blocks
 
 
 def seconds(
@@ -330,8 +336,8 @@ def seconds(
   )
 
 
-def seconds_table(outcomes: suite.Outcomes, targets: Sequence[float]) -> str:
-  """A Markdown table of the seconds of server and clients until the targets."""
+def seconds_table(outcomes: suite.Outcomes, targets: Sequence[float]) -> pages.Table:
+  """A table of the seconds of server and clients until the targets."""
   rows = []
   for target in targets:
     for o in outcomes:
@@ -356,7 +362,7 @@ def seconds_table(outcomes: suite.Outcomes, targets: Sequence[float]) -> str:
           ),
         ]
       )
-  return markdown.table(
+  return pages.Table(
     [
       "target",
       "method",

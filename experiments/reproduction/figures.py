@@ -2,12 +2,14 @@
 
 A ``Paper`` describes its figures. Its command makes the runs that a figure
 needs, or finds those that exist, and writes the picture (PNG, PDF), its points
-(CSV) and a table of the paper's numbers beside ours (Markdown).
+(CSV) and a table of the paper's numbers beside ours (Markdown). The data of that
+page (JSON) are what ``publish`` reads.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
+import itertools
 import math
 import pathlib
 import shlex
@@ -34,9 +36,10 @@ from ..cli import part as part_lib
 from ..cli.command import Command, Flags, boolean, enum, integer, listed, string
 from ..cli.config import Layer, UsageError
 from ..drawing import plots
-from ..reports import markdown, page, rule
-from . import answers, chosen, durations, partitions, report, suite, verdicts
+from ..reports import page, rule
+from . import answers, chosen, durations, pages, partitions, report, suite, verdicts
 from .chosen import Choice
+from .pages import Block
 from .suite import ONE_RATE, PRINTED, STATED, TUNED
 
 #: Values of --scale=quick, which shrink a figure to minutes on two cores.
@@ -45,8 +48,8 @@ QUICK = {"rounds": 30, "num_seeds": 1}
 #: Data sets that are read from --data_dir.
 PREPARED = ("mnist", "fashion_mnist", "cifar10", "femnist", "sent140")
 
-#: Makes a Markdown section from the outcomes of a figure; "" for none.
-Section = Callable[[suite.Outcomes], str]
+#: Makes a section of a page from the outcomes of a figure; [] for none.
+Section = Callable[[suite.Outcomes], list[Block]]
 
 #: Draws a picture into files, with a title; the last argument is --x_axis.
 Draw = Callable[[plots.Paths, suite.Outcomes, str, str], None]
@@ -154,8 +157,10 @@ class FigureTable(NamedTuple):
   """A table or picture of a paper that is not made of figures' runs."""
 
   title: str
-  #: (request, its folder) -> its Markdown, and what it answers
-  make: Callable[[Request, pathlib.Path], tuple[str, Sequence[answers.PaperAnswer]]]
+  #: (request, its folder) -> what its page shows, and what it answers
+  make: Callable[
+    [Request, pathlib.Path], tuple[list[Block], Sequence[answers.PaperAnswer]]
+  ]
   of_runs: bool = False  #: whether it reads flags of runs
 
 
@@ -202,7 +207,7 @@ class Paper(NamedTuple):
   #: of which works its figures are, for --help and for the published page
   subject: str = ""
   #: answers -> the one table of its page, which stands for those of its figures
-  overview: Callable[[Sequence[answers.PaperAnswer]], str] | None = None
+  overview: Callable[[Sequence[answers.PaperAnswer]], list[Block]] | None = None
 
   @property
   def works(self) -> str:
@@ -651,13 +656,13 @@ def _outcomes_of(paper: Paper, figure: Figure, request: Request) -> list[suite.O
 def _write_page_and_answers(
   request: Request,
   name: str,
-  text: str,
+  figure_page: pages.FigurePage,
   figure_answers: Sequence[answers.PaperAnswer] = (),
-) -> pathlib.Path:
-  """Writes <name>.md, which is printed, and <name>.answers.csv.
+) -> str:
+  """Writes <name>.json, <name>.md, which is printed, and <name>.answers.csv.
 
   Returns:
-    Their folder.
+    The page.
   """
   folder = request.root / name
   folder.mkdir(parents=True, exist_ok=True)
@@ -665,9 +670,15 @@ def _write_page_and_answers(
   results.write_text(
     folder / f"{name}.answers.csv", answers.answers_csv(figure_answers)
   )
+  results.write_text(folder / f"{name}{pages.SUFFIX}", pages.to_json(figure_page))
+  text = pages.render(
+    "figure",
+    figure=figure_page,
+    sentences=None if figure_page.runs_of else answers.sentences_table(figure_answers),
+  )
   results.write_text(folder / f"{name}.md", text)
   print(text, flush=True)
-  return folder
+  return text
 
 
 def pictures(folder: pathlib.Path, name: str) -> plots.Paths:
@@ -681,13 +692,15 @@ def _picture_paths(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
   return [folder / f"{name}.{kind}" for kind in ("png", "pdf")]
 
 
-def _without_places(text: str, request: Request) -> str:
-  """A text of a page, in which the user's folders have only their names."""
+def _without_places(block: Block, request: Request) -> Block:
+  """A sentence of a page, in which the user's folders have only their names."""
+  if not isinstance(block, str):
+    return block
   for place in (request.data_dir, *request.files.values()):
     name = pathlib.Path(place or "").name
     if place and name:  # "." has no name of its own
-      text = text.replace(place, name)
-  return text
+      block = block.replace(place, name)
+  return block
 
 
 def _check_outputs(request: Request, name: str) -> None:
@@ -702,7 +715,7 @@ def _check_outputs(request: Request, name: str) -> None:
   outputs = {folder / signature: answers.IS_TABLE}
   outputs |= {
     folder / f"{name}{end}": of_figure
-    for end in (".md", ".csv", "_numbers.csv", ".html")
+    for end in (".md", pages.SUFFIX, ".csv", "_numbers.csv", ".html")
   }
   for path in (*folder.glob(f"{name}*.png"), *folder.glob(f"{name}*.pdf")):
     outputs[path] = lambda path: files.picture(path) or of_figure(path)
@@ -714,16 +727,14 @@ def _make_table(paper: Paper, name: str, request: Request) -> None:
   _check_outputs(request, name)
   folder = request.root / name
   folder.mkdir(parents=True, exist_ok=True)
-  text, figure_answers = make(request, folder)
+  blocks, figure_answers = make(request, folder)
   _write_page_and_answers(
     request,
     name,
-    markdown.page(
+    pages.FigurePage(
       title,
-      [
-        _without_places(text, request),
-        report.provenance_line(request.command_line),
-      ],
+      [_without_places(block, request) for block in blocks],
+      report.made_here(request.command_line),
     ),
     figure_answers,
   )
@@ -753,41 +764,47 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
   if not outcomes and not figure.of_claims:
     raise UsageError(f"--finished: no run of {name} is")
   sentences = answers.answer_sentences(name, figure.statements, outcomes)
-  parts = [
-    *(section(outcomes) for section in figure.sections),
-    answers.sentences_section(sentences),
-    _ONE_SEED * (bool(sentences) and _is_one_seed(outcomes)),
-    "\n\n".join(panel.sentence() for panel in panels_left_out),
-    report.provenance(
-      outcomes,
-      request.command_line,
-      " ".join([paper.note, *notes]),
-      figure.table is not None,
-    ),
-  ]
   rows = report.compare_with_paper(
     outcomes, report.load_claims(paper.name, name), figure.protocol, figure.metric
   )
-  if figure.table is not None:
-    text = markdown.page(figure.title, [figure.table(outcomes), *parts])
-  else:
-    text = report.figure_page(
-      figure.title, rows, [] if paper.source_of(name) else parts, paper.own
+  blocks = (
+    figure.table(outcomes)
+    if figure.table is not None
+    else report.figure_numbers(rows, paper.own)
+  )
+  runs_of = paper.source_of(name)
+  if runs_of is None:
+    remarks = [panel.sentence() for panel in panels_left_out]
+    if sentences and _is_one_seed(outcomes):
+      remarks.insert(0, _ONE_SEED)
+    figure_page = pages.FigurePage(
+      figure.title,
+      [*blocks, *itertools.chain(*(section(outcomes) for section in figure.sections))],
+      report.made_of(
+        outcomes,
+        request.command_line,
+        " ".join([paper.note, *notes]),
+        figure.table is not None,
+      ),
+      remarks,
     )
+  else:  # the sections are those of the figure whose runs it shows
+    figure_page = pages.FigurePage(figure.title, blocks, runs_of=runs_of)
   measures = figure.measures or dict.fromkeys(
     (figure.metric, f"test_{figure.metric}"),
     verdicts.late(figure.metric, figure.protocol),
   )
-  folder = _write_page_and_answers(
+  text = _write_page_and_answers(
     request,
     name,
-    text,
+    figure_page,
     [
       *answers.answer_numbers(paper.name, name, outcomes, measures),
       *sentences,
       *figure.extra_answers(outcomes),
     ],
   )
+  folder = request.root / name
   report.numbers_csv(folder / f"{name}_numbers.csv", rows)
   report.points_csv(folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
   suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"

@@ -17,8 +17,8 @@ from fedjax_alg.records import tables as records
 from ..cli import config as config_lib
 from ..cli.config import Layer
 from ..drawing import plots
-from ..reports import markdown, rule
-from . import chosen, partitions, suite
+from ..reports import rule
+from . import chosen, pages, partitions, suite
 
 PAPERS = pathlib.Path(__file__).parent
 
@@ -259,45 +259,34 @@ def compare_with_paper(
   return rows
 
 
-_OTHERS = "Other methods: "
-
-
-def without_others(text: str) -> str:
-  """A page of ``figure_page`` without the table of the other methods."""
-  return re.sub(rf"<details><summary>{_OTHERS}.*?</details>\n\n", "", text, flags=re.S)
-
-
-def figure_page(
-  title: str,
-  rows: Sequence[PaperComparison],
-  parts: Sequence[str],
-  own_names: tuple[str, ...] = (),
-) -> str:
-  """A page with the paper's numbers and ours, a column for each panel.
+def figure_numbers(
+  rows: Sequence[PaperComparison], own_names: tuple[str, ...] = ()
+) -> list[pages.Block]:
+  """The paper's numbers and ours, a column for each panel.
 
   Args:
-    title: the heading of the page.
     rows: the numbers.
-    parts: Markdown below the table; empty parts are left out.
     own_names: beginnings of the names of the paper's own methods, which come
       first; all others are collapsed. (): nothing is.
   """
   methods = list(dict.fromkeys(row.cell.label for row in rows))
   mine = [m for m in methods if m.startswith(own_names)] if own_names else methods
   others = [m for m in methods if m not in mine]
-  parts = [_table_of(rows, others), *parts]
-  if others and mine:
-    parts[0] = markdown.collapse(f"{_OTHERS}{', '.join(others)}", parts[0])
-  intro = (
-    f"{rows[0].metric.replace('_', ' ')}, mean of the last ten rounds"
-    f"{'' if rows[0].metric == 'loss' else ', in percent'}.\n\n"
-    if rows
-    else ""
-  )
-  return markdown.page(title, [intro + _table_of(rows, mine), *parts])
+  blocks: list[pages.Block] = []
+  if rows:
+    percent = "" if rows[0].metric == "loss" else ", in percent"
+    blocks.append(
+      f"{rows[0].metric.replace('_', ' ')}, mean of the last ten rounds{percent}."
+    )
+  if mine:
+    blocks.append(_table_of(rows, mine))
+  if others:
+    table = _table_of(rows, others)
+    blocks.append(pages.Others(others, table) if mine else table)
+  return blocks
 
 
-def _table_of(rows: Sequence[PaperComparison], methods: Sequence[str]) -> str:
+def _table_of(rows: Sequence[PaperComparison], methods: Sequence[str]) -> pages.Table:
   """The numbers of some methods: the paper's, then ours by every protocol."""
   cells: list[tuple[str, str, str]] = []
   for method in methods:
@@ -401,7 +390,7 @@ def _mean(values: dict[str, Any], metric: str) -> str:
   return "" if mean is None else f"{metrics.factor(metric) * mean:.6g}"
 
 
-def deployment_section(outcomes: suite.Outcomes) -> str:
+def deployment_section(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Section: accuracy of the deployed models on the clients' test splits.
 
   Lines at one rate are left out.
@@ -430,36 +419,33 @@ def deployment_section(outcomes: suite.Outcomes) -> str:
           ),
         )
       )
-  return (
-    cells
-    and (
-      "## On the clients' own data\n\nAccuracy, mean of the last ten "
-      f"rounds ({' / '.join(names)}): `local` tests the model that a client "
-      "deploys on its test split (PFedAvg: after one adaptation step on its "
-      "training data; MA, GA: the model it prefers). `preferred` tests its "
-      "preferred global model on its mixture of classes.\n\n" + panel_table(cells)
-    )
-    or ""
-  )
+  if not cells:
+    return []
+  return [
+    pages.Heading("On the clients' own data"),
+    f"Accuracy, mean of the last ten rounds ({' / '.join(names)}): `local` tests the "
+    "model that a client deploys on its test split (PFedAvg: after one adaptation "
+    "step on its training data; MA, GA: the model it prefers). `preferred` tests its "
+    "preferred global model on its mixture of classes.",
+    panel_table(cells),
+  ]
 
 
-def panel_table(cells: Iterable[tuple[str, str, str]]) -> str:
-  """A Markdown table of (panel, line, text); the panels are its columns.
+def panel_table(cells: Iterable[tuple[str, str, str]]) -> pages.Table:
+  """A table of (panel, line, text); the panels are its columns.
 
   They are its rows where they are more than the lines.
   """
   texts = {(panel, line): text for panel, line, text in cells}
   panels = list(dict.fromkeys(panel for panel, _ in texts))
   lines = list(dict.fromkeys(line for _, line in texts))
-  if not lines:
-    return ""
   head, *rows = [
     ["", *panels],
     *([line, *(texts.get((panel, line), "-") for panel in panels)] for line in lines),
   ]
   if len(panels) > len(lines):
     head, *rows = map(list, zip(head, *rows))
-  return markdown.table(head, rows)
+  return pages.Table(head, rows)
 
 
 def with_tunings(tunings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -478,40 +464,20 @@ def with_tunings(tunings: Sequence[str]) -> tuple[list[str], list[tuple[str, ...
   return ["ours", "settings"], [(word or "-",) for word in tunings]
 
 
-#: The heading of a table of published numbers, for which the table of a page
-#: stands if there is one (``figures.Paper.overview``).
-NUMBERS = "Published numbers and ours"
-
-
-def numbers_section(table: str, below: str = "") -> str:
-  """The Markdown section of a table of numbers, with a line below it."""
-  return f"## {NUMBERS}\n\n{table}" + (f"\n\n{below}" if below else "")
-
-
-def without_numbers(text: str) -> str:
-  """A figure's part of a page without its table of numbers."""
-  return re.sub(
-    rf"^### {NUMBERS}\n\n(?:\|.*(?:\n|\Z))+(?:\nNot run: .*\n)?\n*",
-    "",
-    text,
-    flags=re.M,
-  )
-
-
 #: Content of a column of a table, from a run.
 Column = Callable[[suite.Outcome], object]
 
 
 def of_runs(
   outcomes: Iterable[suite.Outcome], columns: Mapping[str, Column], panel: str = "panel"
-) -> str:
-  """A Markdown table of a row for each run: panel, method and columns."""
-  return markdown.table(
+) -> pages.Table:
+  """A table of a row for each run: panel, method and columns."""
+  return pages.Table(
     [panel, "method", *columns],
-    (
+    [
       [o.cell.panel_title, o.cell.name, *(cell(o) for cell in columns.values())]
       for o in outcomes
-    ),
+    ],
   )
 
 
@@ -542,12 +508,10 @@ def points_csv(
     points.reindex(columns=columns).to_csv(partial, index=False)
 
 
-def provenance_line(command_line: str) -> str:
-  """The line that says how a table without runs was made."""
-  versions = "; ".join(
-    f"{name} {number[:12]}" for name, number in results.versions().items()
-  )
-  return f"Made by `{command_line}`; {versions}; {results.device()}."
+def made_here(command_line: str, notes: str = "") -> pages.Made:
+  """How a table without runs was made."""
+  versions = {name: number[:12] for name, number in results.versions().items()}
+  return pages.Made(command_line, versions, results.device(), notes)
 
 
 def _without_folders(layer: Layer) -> Layer:
@@ -561,40 +525,37 @@ def _without_folders(layer: Layer) -> Layer:
   }
 
 
-def provenance(
+def made_of(
   outcomes: suite.Outcomes, command_line: str, notes: str, flags: bool = True
-) -> str:
-  """Describes how a table was made: command, versions, devices and flags.
+) -> pages.Made:
+  """How a figure was made: command, versions, devices and flags.
 
   Args:
     outcomes: the runs.
-    command_line: the command that made the table.
+    command_line: the command that made the figure.
     notes: further sentences.
     flags: whether the flags of the first panel are shown.
   """
+  if not outcomes:
+    return made_here(command_line, notes)
 
   def all_of(values):
     return " and ".join(dict.fromkeys(values))
 
-  if not outcomes:
-    return f"{provenance_line(command_line)} {notes}"
-  versions = "; ".join(
-    f"{name} "
-    + all_of(o.summary["versions"].get(name, "unknown")[:12] for o in outcomes)
-    for name in outcomes[0].summary["versions"]
-  )
-  devices = all_of(o.summary["device"] for o in outcomes)
-  text = (
-    f"`{command_line}`; {versions}; {devices}. "
-    f"{partitions.describe_intervals(outcomes)} {notes}"
-  ).strip()
-  if flags:
-    text += "\n\n" + "\n".join(
-      f"- {o.cell.name} ({o.settings}): `{format_flags(o)}`"
+  return pages.Made(
+    command_line,
+    {
+      name: all_of(o.summary["versions"].get(name, "unknown")[:12] for o in outcomes)
+      for name in outcomes[0].summary["versions"]
+    },
+    all_of(o.summary["device"] for o in outcomes),
+    f"{partitions.describe_intervals(outcomes)} {notes}".strip(),
+    [
+      [o.cell.name, o.settings, format_flags(o)]
       for o in outcomes
-      if o.cell.panel == outcomes[0].cell.panel
-    )
-  return markdown.collapse("How this was made", text)
+      if flags and o.cell.panel == outcomes[0].cell.panel
+    ],
+  )
 
 
 def format_flags(outcome: suite.Outcome) -> str:

@@ -259,8 +259,8 @@ class RunResult:
     check_one_of(f"`table`={table}", table, ("metrics", "rounds", "clients"))
     if table != "clients":
       of = self.records.tables
-      made = frames.make_frames(of["metrics"], of["rounds"], of["timing"])
-      return made.metrics if table == "metrics" else made.rounds
+      of_run = frames.make_frames(of["metrics"], of["rounds"], of["timing"])
+      return of_run.metrics if table == "metrics" else of_run.rounds
     columns = ["partition", "seed", "client", "protocol", "metric", "value"]
     parts = [
       pd.DataFrame(

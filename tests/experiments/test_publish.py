@@ -1,10 +1,10 @@
 """The documentation page of a paper's figures."""
 
 import csv
+import dataclasses
 import pathlib
 import re
 import shutil
-import tempfile
 
 import numpy as np
 from PIL import Image
@@ -12,7 +12,7 @@ from PIL.PngImagePlugin import PngInfo
 import pytest
 
 from experiments import publish
-from experiments.reproduction import answers, figures
+from experiments.reproduction import answers, figures, pages
 from fedjax_alg.runs import styles
 
 
@@ -23,14 +23,28 @@ def draw(path):
   Image.new("RGB", (20, 10)).save(path, pnginfo=about, dpi=(130, 130))
 
 
+def page_of(name, command="x"):
+  """What a figure command stores; Fig. 2 shows the runs of Fig. 1."""
+  return pages.FigurePage(
+    f"Title of {name}",
+    [pages.Heading("Claims"), pages.Table(["a"], [[1]])],
+    pages.Made(command, {"jax": "0.10"}, "a machine"),
+    runs_of="Fig1" * (name == "fig2"),
+  )
+
+
+def note(docs, section, text):
+  """Writes a text of a user."""
+  (docs / f"diversified_{section}.notes.md").write_text(text)
+
+
 @pytest.fixture(name="source")
 def _source(tmp_path):
   for name in ("fig1", "fig10", "fig2"):
     folder = tmp_path / "out" / name
     folder.mkdir(parents=True)
-    (folder / f"{name}.md").write_text(
-      f"# Title of {name}\n\n| a |\n|---|\n\n## Claims\n\nMade by x.\n"
-    )
+    page = page_of(name)
+    (folder / f"{name}.json").write_text(pages.to_json(page))
     draw(folder / f"{name}.png")
   noise = np.random.default_rng(0).integers(0, 256, (280, 320, 3), np.uint8)
   Image.fromarray(noise).save(tmp_path / "out" / "fig1" / "fig1_stated.png")
@@ -53,6 +67,10 @@ def words_of(folder, source):
   return ["--paper=diversified", f"--from={source}", f"--to={folder}"]
 
 
+def bytes_of(folder):
+  return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def both(folder):
   """The first page and that of Figs. 8 to 10."""
   return "".join(
@@ -61,10 +79,14 @@ def both(folder):
 
 
 def test_page(docs, source):
-  (docs / "diversified.notes.md").write_text(
-    "# Notes\n\n## intro\n\nRead me.\n\n## fig10\n\nA word on it.\n"
-  )
+  note(docs, "intro", "Read me.\n")
+  note(docs, "fig10", "A word on it.\n")
   draw(docs / "diversified_gone.png")
+  (docs / "diversified_fig1.json").write_text(
+    pages.to_json(
+      dataclasses.replace(page_of("fig1"), pictures=["diversified_gone.png"])
+    )
+  )
   (docs / "diversified_of_mine.png").write_bytes(b"nobody published it")
   (docs / "conjugate_fig2.png").write_bytes(b"another paper's")
   folder = publish_to(docs, source)
@@ -95,13 +117,9 @@ def test_page(docs, source):
   }
   assert (source / "fig1" / "fig1_stated.png").stat().st_size > 200_000
   assert all(p.stat().st_size < 200_000 for p in folder.glob("*.png"))
-  assert all(
-    publish._is_picture(folder / f"diversified_{name}.png")
-    for name in ("fig1", "fig1_stated", "fig10")
-  )
-  before = {p.name: p.read_bytes() for p in folder.iterdir()}
+  before = bytes_of(folder)
   publish_to(docs, source)  # in their place
-  assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+  assert bytes_of(folder) == before
 
 
 @pytest.mark.parametrize(
@@ -146,33 +164,36 @@ def test_a_small_picture_keeps_the_colours_of_its_lines(tmp_path):
 
 
 def test_again_gives_the_same_bytes(docs, source):
-  first, second = (
-    {p: p.read_bytes() for p in publish_to(docs, source).iterdir()} for _ in range(2)
-  )
+  first, second = (bytes_of(publish_to(docs, source)) for _ in range(2))
   assert first == second
 
 
-NOTES, PAGE = "docs/diversified.notes.md", "docs/diversified.md"
+DATA = "out/fig2/fig2.json"
 
 
 @pytest.mark.parametrize(
   "file, content, message",
   [
-    ("out/fig2/fig2.md", b"", "{}/out/fig2/fig2.md: has no title"),
-    ("out/fig2/fig2.md", b"no title\n", "{}/out/fig2/fig2.md: has no title"),
-    (PAGE, b"\xff\xfe", "{}/docs/diversified.md: not text in UTF-8"),
-    (NOTES, b"## fig99\n\nx\n", "fig99"),
-    (NOTES, b"Lost words.\n\n## fig1\n", "before"),
+    (DATA, b"", "{}/out/fig2/fig2.json: not the data of a figure command"),
+    (DATA, b"[]", "{}/out/fig2/fig2.json: not the data of a figure command"),
+    (DATA, b'{"title": "a", "blocks": [1]}', "run the figure again"),
+    ("docs/diversified_fig2.json", b"\xff\xfe", "not the data of a figure command"),
+    (
+      "docs/diversified_fig99.notes.md",
+      b"x",
+      "fig99 is no section (of intro, metrics, ",
+    ),
+    ("docs/diversified_fig1.notes.md", b"\xff\xfe", "fig1.notes.md: not text in UTF-8"),
   ],
 )
 def test_what_cannot_be_published_is_one_line(
   tmp_path, docs, source, refused, file, content, message
 ):
-  (tmp_path / file).write_bytes(content)
+  path = tmp_path / file
+  path.write_bytes(content)
   assert message.format(tmp_path) in refused(publish, words_of(docs, source))
-  assert [path.name for path in docs.iterdir()] == (
-    [pathlib.Path(file).name] if file.startswith("docs") else []
-  )
+  written = [path for path in docs.rglob("*") if path.is_file()]
+  assert written == ([path] if file.startswith("docs") else [])
 
 
 def test_nothing_to_publish(tmp_path, refused):
@@ -223,30 +244,30 @@ def test_all_papers_and_their_claims(tmp_path, docs, source, monkeypatch):
 
 def test_a_figure_stays_until_it_is_published_again(tmp_path, docs, source):
   """Its part and its pictures; its notes are read anew."""
-  notes = docs / "diversified.notes.md"
-  notes.write_text("## fig1\n\nFirst words.\n\n## fig9\n\nOn the ninth.\n")
+  note(docs, "fig1", "First words.\n")
+  note(docs, "fig9", "On the ninth.\n")
   first = both(publish_to(docs, source))
   picture = (docs / "diversified_fig1.png").read_bytes()
 
   single = tmp_path / "alone"
   single.mkdir()
   (source / "fig10").rename(single / "fig10")
-  text = (single / "fig10" / "fig10.md").read_text()
-  (single / "fig10" / "fig10.md").write_text(text.replace("by x", "by y"))
+  (single / "fig10" / "fig10.json").write_text(pages.to_json(page_of("fig10", "y")))
   page = both(publish_to(docs, single))
-  assert page.count("Made by x.") == 1 and page.count("Made by y.") == 1
-  assert page.replace("by y", "by x") == first
+  assert page.count("Made by `x`") == 1 and page.count("Made by `y`") == 1
+  assert page.replace("by `y`", "by `x`") == first
   assert (docs / "diversified_fig1.png").read_bytes() == picture
 
-  notes.write_text("## fig1\n\nOther words.\n\n## fig10\n\nOn the tenth.\n")
+  note(docs, "fig1", "Other words.\n")
+  note(docs, "fig10", "On the tenth.\n")
   page = both(publish_to(docs, single))
   assert page.count("words.") == 1 and "Other words." in page
   assert "On the ninth." not in page and "On the tenth." in page
 
-  page = (docs / "diversified.md").read_text()
-  (docs / "diversified.md").write_text(page[: page.index("<!-- fig1 -->")])
+  for path in docs.glob("diversified_fig1[._]*"):
+    path.unlink()
   publish_to(docs, single)
-  assert "diversified_fig1.png" not in (docs / "diversified.md").read_text()
+  assert "fig1" not in (docs / "diversified.md").read_text().replace("fig10", "")
   assert not (docs / "diversified_fig1.png").exists()
 
 
@@ -257,9 +278,10 @@ def test_the_committed_pages_have_their_notes(tmp_path, monkeypatch):
   shutil.copytree(committed, folder)
   monkeypatch.chdir(tmp_path)
   assert publish.main(["--all", f"--to={folder}"]) == 0
-  for path in committed.iterdir():
-    assert (folder / path.name).read_bytes() == path.read_bytes(), path.name
-  assert len(list(folder.iterdir())) == len(list(committed.iterdir()))
+  expected, written = bytes_of(committed), bytes_of(folder)
+  for path, content in expected.items():
+    assert written[folder / path.relative_to(committed)] == content, path.name
+  assert len(written) == len(expected)
 
 
 RESULTS = pathlib.Path(__file__).parents[2] / "docs" / "results"
@@ -346,9 +368,9 @@ def test_pages_of_their_own_and_what_was_chosen(tmp_path, docs, source):
   """
   for name in ("table1", "fig5"):
     (source / "fig10").rename(source / name)
-    (source / name / "fig10.md").rename(source / name / f"{name}.md")
+    (source / name / "fig10.json").rename(source / name / f"{name}.json")
     shutil.copytree(source / name, source / "fig10")
-    (source / "fig10" / f"{name}.md").rename(source / "fig10" / "fig10.md")
+    (source / "fig10" / f"{name}.json").rename(source / "fig10" / "fig10.json")
   tuned = tmp_path / "tune" / "diversified_mnist"
   tuned.mkdir(parents=True)
   (tuned / "tune.csv").write_text(
@@ -357,7 +379,7 @@ def test_pages_of_their_own_and_what_was_chosen(tmp_path, docs, source):
     "FedAvg,--client_lr=1,96.5,96.5,0,1\n"
   )
   shutil.copytree(tuned, tuned.parent / "diversified_cifar10")
-  (docs / "diversified.notes.md").write_text("## cifar10\n\nFirst this.\n")
+  note(docs, "cifar10", "First this.\n")
   for _ in range(2):
     page = (publish_to(docs, source) / "diversified.md").read_text()
     assert (
@@ -376,23 +398,28 @@ def test_pages_of_their_own_and_what_was_chosen(tmp_path, docs, source):
     shutil.rmtree(source / "fig1", ignore_errors=True)  # its part stays
 
 
-def test_a_setting_stands_above_the_notes_and_is_read_anew():
-  """It is made of presets, so a page that is written again has the present ones."""
-  part = "## A title\n\n| table |"
-  page = publish._with_notes(part, "**Setting.** 40 clients.", "Our words.")
-  order = ["## A title", "**Setting.**", "Our words.", "| table |"]
-  assert [page.index(text) for text in order] == sorted(map(page.index, order))
-  path_text = f"# Results: x\n\n<!-- map -->\n\n{page}\n"
-  assert publish._with_notes(part, "", "") == part
-  assert "**Setting.**" not in _parts_of(path_text)["map"]
-  assert _parts_of(path_text)["map"].split() == part.split()
-
-
-def _parts_of(text):
-  with tempfile.TemporaryDirectory() as folder:
-    path = pathlib.Path(folder) / "a.md"
-    path.write_text(text)
-    return publish._read_parts(path)
+def test_a_setting_stands_above_the_notes():
+  text = pages.render(
+    "paper",
+    works="x",
+    paper="beyond",
+    page="map",
+    words="",
+    more_pages=[],
+    overview=[],
+    parts=[
+      {
+        "figure": page_of("map"),
+        "setting": "**Setting.** 40 clients.",
+        "notes": "Our words.",
+        "sentences": None,
+      }
+    ],
+    hidden=[],
+    choices=[],
+  )
+  order = ["## Title of map", "**Setting.**", "Our words.", "### Claims", "| 1 |"]
+  assert [text.index(part) for part in order] == sorted(map(text.index, order))
 
 
 @pytest.mark.parametrize("name", ["map", "board"])
@@ -400,7 +427,8 @@ def test_the_first_lines_of_a_study_are_its_presets(name):
   """The map once stated neither model, clients nor rates."""
   folder = pathlib.Path(publish.__file__).parent / "presets" / "beyond"
   text = (RESULTS / f"beyond_{name}.md").read_text("utf-8")
-  head = text.partition("<!-- notes -->")[0].partition("<!-- setting -->")[2]
+  head = publish._setting_of(publish.PAPERS["beyond"], name, RESULTS)
+  assert text.partition("\n\n## ")[2].partition("\n\n")[2].startswith(head)
   flags = (
     folder / {"map": "map.flags", "board": "board_mnist.flags"}[name]
   ).read_text()

@@ -113,6 +113,20 @@ def test_commands_start_without_the_papers():
   subprocess.run([sys.executable, "-c", program], check=True, cwd=_ROOT, timeout=120)
 
 
+def test_only_what_serves_papers_needs_templates():
+  """Jinja is no dependency of what is installed."""
+  modules = _modules() | {
+    str(path): path for path in (_ROOT / "fedjax_alg").rglob("*.py")
+  }
+  importing = {
+    module
+    for module, path in modules.items()
+    for name in _imports(module, path, modules)
+    if name.partition(".")[0] == "jinja2"
+  }
+  assert importing == {f"{_WALLED}.pages"}
+
+
 def test_rooms_import_downwards():
   """drawing <- cli <- reports <- reproduction <- the commands."""
   modules = _modules()

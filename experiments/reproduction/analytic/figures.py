@@ -19,7 +19,7 @@ from ...cli import config as config_lib
 from ...drawing import plots
 from ...reports import markdown
 from .. import cost_to_accuracy as targets
-from .. import figures, report, suite
+from .. import figures, pages, report, suite
 from ..figures import Figure, FigureLine, Panel
 from . import claims
 
@@ -309,14 +309,14 @@ def _paper_savings() -> dict[tuple[str, str], float]:
   }
 
 
-def _time_table(outcomes: suite.Outcomes) -> str:
+def _time_table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Fig. 4: how a client spends its seconds, and what FedACnnL saves.
 
   The last column has the seconds of this machine, which computes all clients.
   They must not be compared with the simulated seconds.
   """
   stated = _paper_savings()
-  parts = [
+  blocks: list[pages.Block] = [
     "Mean seconds of a client for the whole training on the simulated "
     "machines. All rounds of a method with rounds take the same time. If "
     "fewer were run than the paper states, you see the time of the stated "
@@ -344,9 +344,9 @@ def _time_table(outcomes: suite.Outcomes) -> str:
         ]
       )
     idle = claims.reduction(runs, panel, claims.WA, _TIMES["idle"]).mean()
-    parts += [
-      f"## {runs[0].cell.place}",
-      markdown.table(
+    blocks += [
+      pages.Heading(runs[0].cell.place),
+      pages.Table(
         [
           "method",
           "rounds",
@@ -361,18 +361,18 @@ def _time_table(outcomes: suite.Outcomes) -> str:
       f"Idle time of FedACnnL is {idle:.1f} % less than without "
       "adaptive batches (the paper's number is lost).",
     ]
-  return "\n\n".join(parts)
+  return blocks
 
 
-def _to_accuracy(outcomes: suite.Outcomes) -> str:
+def _to_accuracy(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Section: simulated seconds until the global model reaches an accuracy.
 
   The ratios of the times in Fig. 4 follow from the numbers of rounds that the
   paper states (20 and 600). The ratios of the times to an accuracy do not
   (errata A-18).
   """
-  parts = [
-    "## Time to an accuracy",
+  blocks: list[pages.Block] = [
+    pages.Heading("Time to an accuracy"),
     "Simulated seconds to a test accuracy of the global model, median "
     "over seeds; - not within the rounds that were run. In brackets "
     f"what {claims.ACNNL} saves at that accuracy, in percent; above it "
@@ -381,19 +381,19 @@ def _to_accuracy(outcomes: suite.Outcomes) -> str:
   for runs in suite.by_panel(outcomes):
     targets = [float(name) for name in runs[0].summary["rounds_to"]]
     ours = next((o for o in runs if o.cell.label == claims.ACNNL), None)
-    parts.append(
-      markdown.table(
+    blocks.append(
+      pages.Table(
         [runs[0].cell.place, *(f"{100 * t:g} %" for t in targets)],
-        (
+        [
           [
             o.cell.label,
             *(_time_to(o, t, None if ours is o else ours) for t in targets),
           ]
           for o in runs
-        ),
+        ],
       )
     )
-  return "\n\n".join(parts)
+  return blocks
 
 
 def _time_to(outcome: suite.Outcome, target: float, ours: suite.Outcome | None) -> str:
@@ -496,7 +496,7 @@ def _ends(
   stated: Mapping[str, float] | None = None,
   *,
   times: bool = False,
-) -> str:
+) -> list[pages.Block]:
   """Tables of the accuracies after the last round, one for each panel.
 
   Args:
@@ -505,7 +505,7 @@ def _ends(
     stated: label -> the paper's number in percent.
     times: whether the simulated seconds and those of this machine are added.
   """
-  parts = []
+  blocks: list[pages.Block] = []
   head = [
     heading,
     *bool(stated) * ["paper"],
@@ -540,13 +540,13 @@ def _ends(
           f"{_TIMES['idle'](o).mean():.4g}",
           f"{_wall(o):.3g}",
         ]
-    parts += [f"## {runs[0].cell.place}", markdown.table(head, rows)]
-  return "\n\n".join(parts)
+    blocks += [pages.Heading(runs[0].cell.place), pages.Table(head, rows)]
+  return blocks
 
 
-def _fig6_table(outcomes: suite.Outcomes) -> str:
+def _fig6_table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Fig. 6: every method's last accuracy, the paper's number, and the time."""
-  text = _ends(
+  blocks = _ends(
     outcomes,
     "method",
     {
@@ -561,14 +561,15 @@ def _fig6_table(outcomes: suite.Outcomes) -> str:
   names = [registry.get(name).label for name in CIFAR10_ROUNDS_RUN]
   short = [f"{name} {rounds_of[name]}" for name in names if name in rounds_of]
   if short:
-    text += (
-      "\n\nMethods with SGD were stopped early, after these rounds: "
-      f"{', '.join(short)}."
+    blocks.append(
+      "Methods with SGD were stopped early, after these rounds: "
+      + ", ".join(short)
+      + "."
     )
   missing = [name for name in names if name not in rounds_of]
   if missing:
-    text += f"\n\nNot run, hours on two cores: {', '.join(missing)}."
-  return text
+    blocks.append(f"Not run, hours on two cores: {', '.join(missing)}.")
+  return blocks
 
 
 def _mean_and_sd(values: Any) -> tuple[float, float]:
@@ -599,7 +600,7 @@ def _columns(
     )
 
 
-def _paper_table2(outcomes: suite.Outcomes) -> str:
+def _paper_table2(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Table 2 in the paper's form."""
   rows = []
   columns = [
@@ -618,15 +619,16 @@ def _paper_table2(outcomes: suite.Outcomes) -> str:
           + ("" if math.isnan(ours[1]) else f" +- {ours[1]:.2f}")
           + (f" ({published:.2f})" if published else "")
         )
-  return (
+  return [
     "Accuracy on the clients' own test data, all examples counted "
     "alike, in percent: mean +- standard deviation over seeds, in "
     "brackets the paper's. Closed forms at their end; of the others "
     "the best evaluated round, chosen on test data as in the paper. "
     "`pFedMe, theta` is the personal model, `w_k` the client's copy of "
     "the global one, which the authors' code evaluates, `global` the "
-    "server's.\n\n" + markdown.table(["data and model", *columns], rows)
-  )
+    "server's.",
+    pages.Table(["data and model", *columns], rows),
+  ]
 
 
 def _draw_table2(
@@ -651,7 +653,7 @@ def _draw_table2(
   )
 
 
-def _afl_table(outcomes: suite.Outcomes) -> str:
+def _afl_table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """The accuracy of AFL for each way to partition the data."""
   last = claims.end("global")
   rows = []
@@ -666,12 +668,12 @@ def _afl_table(outcomes: suite.Outcomes) -> str:
       ]
       for partition in _DEALT
     ]
-  return (
+  return [
     "Accuracy of the one global model, in percent. Every client adds "
     "gamma = 1 to its Gram matrix; the server takes the sum of them "
-    "off again, or does not.\n\n"
-    + markdown.table(["data", "dealt to", "ridges removed", "ridges kept"], rows)
-  )
+    "off again, or does not.",
+    pages.Table(["data", "dealt to", "ridges removed", "ridges kept"], rows),
+  ]
 
 
 def _figure(

@@ -24,8 +24,7 @@ from fedjax_alg.records.scores import nan_as_worst
 
 from ...cli import presets
 from ...drawing import plots
-from ...reports import markdown
-from .. import cost_to_accuracy, figures, suite
+from .. import cost_to_accuracy, figures, pages, suite
 from . import board, tuned_panels
 
 NAME = "beyond"
@@ -239,7 +238,7 @@ def costs_to_target(outcome: suite.Outcome, target: float) -> list[str]:
   return texts
 
 
-def _table(outcomes: suite.Outcomes) -> str:
+def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Every method of the finished panels, with its gains and costs."""
   rows = []
   for runs in select_whole(outcomes):
@@ -262,34 +261,32 @@ def _table(outcomes: suite.Outcomes) -> str:
         ]
       )
   if not rows:
-    return "No panel is finished, so there is nothing to compare."
-  return "\n\n".join(
-    [
-      _answer(outcomes),
-      "Every method. Accuracy of the global model on all test data, in percent, "
-      f"after {EARLY} and after {LATE} rounds; of MA-FSVRG and GA-FSVRG the mean of "
-      f"their models. Gains over {BASE} are paired by partition; in brackets the p "
-      "value of the paired t test, with Holm's correction for the tests of a panel. "
-      f"Hyper-parameters are the best ones in the last ten of {LATE} rounds. "
-      f"Others may be better after {EARLY}. Costs are sums over all participants "
-      "until the target, medians over the partitions: bytes both ways, and "
-      "per-example gradients with anchors and second passes.",
-      markdown.table(
-        [
-          "data and clients",
-          "method",
-          "year",
-          f"after {EARLY}",
-          f"less {BASE}",
-          f"after {LATE}",
-          f"less {BASE}",
-          "target",
-          *_COSTS,
-        ],
-        rows,
-      ),
-    ]
-  )
+    return ["No panel is finished, so there is nothing to compare."]
+  return [
+    *_answer(outcomes),
+    "Every method. Accuracy of the global model on all test data, in percent, "
+    f"after {EARLY} and after {LATE} rounds; of MA-FSVRG and GA-FSVRG the mean of "
+    f"their models. Gains over {BASE} are paired by partition; in brackets the p "
+    "value of the paired t test, with Holm's correction for the tests of a panel. "
+    f"Hyper-parameters are the best ones in the last ten of {LATE} rounds. "
+    f"Others may be better after {EARLY}. Costs are sums over all participants "
+    "until the target, medians over the partitions: bytes both ways, and "
+    "per-example gradients with anchors and second passes.",
+    pages.Table(
+      [
+        "data and clients",
+        "method",
+        "year",
+        f"after {EARLY}",
+        f"less {BASE}",
+        f"after {LATE}",
+        f"less {BASE}",
+        "target",
+        *_COSTS,
+      ],
+      rows,
+    ),
+  ]
 
 
 def validation_accuracy(data: str, algorithm: str) -> float:
@@ -336,11 +333,11 @@ def _format_points(gain: np.ndarray) -> str:
   return metrics.format_estimate(metrics.estimate_mean(list(gain)), sign="+")
 
 
-def _answer(outcomes: suite.Outcomes) -> str:
-  """What later methods gain over earlier ones; "" without a panel that says it."""
+def _answer(outcomes: suite.Outcomes) -> list[pages.Block]:
+  """What later methods gain over earlier ones; [] without a panel that says it."""
   panels = [runs for runs in select_whole(outcomes) if _place(runs)[1] != "all"]
   if not panels:
-    return ""
+    return []
   compared = [compare_eras(runs) for runs in panels]
   gaps = board.gap_statistics([gain[LATER] - gain[EARLIER] for _, gain in compared])
   rows = []
@@ -356,18 +353,16 @@ def _answer(outcomes: suite.Outcomes) -> str:
         board.format_gap(*gap),
       ]
     )
-  return "\n\n".join(
-    [
-      f"The method of every era that has the best validation accuracy, and its "
-      f"points above {BASE} on the test data after {LATE} rounds. The last column "
-      f"is the gain of {LATER} over {EARLIER}, paired by partition; in brackets the "
-      "p value of the paired t test, with Holm's correction for the rows.",
-      markdown.table(["data and clients", *ERAS, "later less earlier"], rows),
-    ]
-  )
+  return [
+    f"The method of every era that has the best validation accuracy, and its "
+    f"points above {BASE} on the test data after {LATE} rounds. The last column "
+    f"is the gain of {LATER} over {EARLIER}, paired by partition; in brackets the "
+    "p value of the paired t test, with Holm's correction for the rows.",
+    pages.Table(["data and clients", *ERAS, "later less earlier"], rows),
+  ]
 
 
-def _describe_panels(outcomes: suite.Outcomes) -> str:
+def _describe_panels(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Section: which panels are finished, and which cells stay empty and why."""
   return tuned_panels.describe_panels(
     outcomes,

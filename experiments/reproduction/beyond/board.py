@@ -22,7 +22,7 @@ from fedjax_alg.runs.compare import holm, paired_t
 
 from ...cli import presets
 from ...reports import markdown
-from .. import figures, partitions, report, suite, verdicts
+from .. import figures, pages, partitions, report, suite, verdicts
 from . import setting
 
 NAME = "beyond"
@@ -81,7 +81,7 @@ def format_gap(spread: metrics.Estimate, p: float) -> str:
   return text if np.isnan(p) else f"{text} ({p:.2g})"
 
 
-def _board_table(outcomes: suite.Outcomes) -> str:
+def _board_table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Every method's accuracy, and its gaps with the p values of the tests."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -105,12 +105,12 @@ def _board_table(outcomes: suite.Outcomes) -> str:
           f"{megabytes.mean():,.0f}",
         ]
       )
-  return (
+  return [
     "Accuracy of the models that clients deploy after the last round, on their "
     "test data, in percent, and of the worst tenth of them. Gaps are paired "
     "by partition; in brackets the p value of the paired t test, with Holm's "
-    "correction for the eight tests of a column.\n\n"
-    + markdown.table(
+    "correction for the eight tests of a column.",
+    pages.Table(
       [
         "data",
         "method",
@@ -121,11 +121,11 @@ def _board_table(outcomes: suite.Outcomes) -> str:
         "MB",
       ],
       rows,
-    )
-  )
+    ),
+  ]
 
 
-def replay(outcomes: suite.Outcomes) -> str:
+def replay(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Section: the line that runs each cell again."""
   lines = [
     f"- {o.cell.panel_title}, {o.cell.label}: `fedjax-alg run "
@@ -133,9 +133,11 @@ def replay(outcomes: suite.Outcomes) -> str:
     for o in outcomes
   ]
   last = max(len(o.parts or (o,)) for o in outcomes) - 1
-  return markdown.collapse(
-    f"The line that runs each cell again, P = 0 to {last}", "\n".join(lines)
-  )
+  return [
+    pages.Details(
+      f"The line that runs each cell again, P = 0 to {last}", ["\n".join(lines)]
+    )
+  ]
 
 
 def _describe_setting(folder: pathlib.Path) -> str:

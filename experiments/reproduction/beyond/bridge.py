@@ -22,7 +22,7 @@ from fedjax_alg import metrics
 
 from ...drawing import plots
 from ...reports import markdown
-from .. import figures, partitions, suite, verdicts
+from .. import figures, pages, partitions, suite, verdicts
 from . import board, tuned_panels
 
 BASE = "FedAvg"
@@ -146,11 +146,11 @@ def effects(
   return result
 
 
-def _effects_table(outcomes: suite.Outcomes) -> str:
-  """What each factor changes of a gain; "" before a design is whole."""
+def _effects_table(outcomes: suite.Outcomes) -> list[pages.Block]:
+  """What each factor changes of a gain; [] before a design is whole."""
   cubes = _whole_cubes(outcomes)
   if not cubes:
-    return ""
+    return []
   columns = []
   for cube in cubes.values():
     effect_of = effects(cube)
@@ -164,18 +164,14 @@ def _effects_table(outcomes: suite.Outcomes) -> str:
     ]
     for names in columns[0]
   ]
-  return "\n\n".join(
-    [
-      f"Change by a factor of the gain over {BASE}, in points: the map's level less "
-      "the board's, the mean over the other factors. A product is an interaction: "
-      "half of what the effect of one factor differs between the levels of the "
-      "other. Paired by partition; in brackets the p value of the t test, with Holm's "
-      "correction for the seven tests of a column.",
-      markdown.table(
-        ["factor", *(f"{DATA[data]}, {label}" for data, label in cubes)], rows
-      ),
-    ]
-  )
+  return [
+    f"Change by a factor of the gain over {BASE}, in points: the map's level less "
+    "the board's, the mean over the other factors. A product is an interaction: "
+    "half of what the effect of one factor differs between the levels of the "
+    "other. Paired by partition; in brackets the p value of the t test, with Holm's "
+    "correction for the seven tests of a column.",
+    pages.Table(["factor", *(f"{DATA[data]}, {label}" for data, label in cubes)], rows),
+  ]
 
 
 def _format(gap: tuple[metrics.Estimate, float]) -> str:
@@ -187,7 +183,7 @@ def _describe_factor(name: str) -> str:
   return f"{name} ({of_map}, not {of_board})"
 
 
-def _table(outcomes: suite.Outcomes) -> str:
+def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Every combination with its gains, and what each factor changes."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -208,32 +204,27 @@ def _table(outcomes: suite.Outcomes) -> str:
           f"{tuned_panels.mean_total(o, 'total_bytes') / 1e6:,.0f}",
         ]
       )
-  return "\n\n".join(
-    filter(
-      None,
+  return [
+    *_effects_table(outcomes),
+    "Every method. Accuracy of the models that clients deploy, on their test data "
+    "after the last round, in percent. Gaps are paired by partition; in brackets "
+    "the p value of the paired t test, with Holm's correction for the tests of a "
+    "panel. ARI is the adjusted Rand index of the groups against clients with the "
+    "same classes. MB are sums over all participants, both ways.",
+    pages.Table(
       [
-        _effects_table(outcomes),
-        "Every method. Accuracy of the models that clients deploy, on their test data "
-        "after the last round, in percent. Gaps are paired by partition; in brackets "
-        "the p value of the paired t test, with Holm's correction for the tests of a "
-        "panel. ARI is the adjusted Rand index of the groups against clients with the "
-        "same classes. MB are sums over all participants, both ways.",
-        markdown.table(
-          [
-            "data",
-            "combination",
-            "method",
-            "accuracy",
-            f"less {BASE}",
-            "rate",
-            "ARI",
-            "MB",
-          ],
-          rows,
-        ),
+        "data",
+        "combination",
+        "method",
+        "accuracy",
+        f"less {BASE}",
+        "rate",
+        "ARI",
+        "MB",
       ],
-    )
-  )
+      rows,
+    ),
+  ]
 
 
 def _draw(

@@ -13,7 +13,7 @@ from fedjax_alg import metrics
 
 from ...drawing import plots
 from ...reports import markdown, rule
-from .. import cost_to_accuracy, figures, partitions, suite
+from .. import cost_to_accuracy, figures, pages, partitions, suite
 from ..chosen import Choice
 
 NAME = "beyond"
@@ -86,7 +86,7 @@ def _compare_bytes(ours: np.ndarray, uncompressed: np.ndarray) -> tuple[str, str
   }.get(place, place)
 
 
-def _table_of_targets(outcomes: suite.Outcomes) -> str:
+def _table_of_targets(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Tabulates what every compressor sends, reaches and saves."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -115,11 +115,11 @@ def _table_of_targets(outcomes: suite.Outcomes) -> str:
           *spent,
         ]
       )
-  return (
+  return [
     "Bytes are sums over all participants, to an accuracy of the global model. "
     "Ratios to whole updates are paired by runs. Models are sent down whole, "
-    "so at most half of FedAvg's bytes is saved both ways.\n\n"
-    + markdown.table(
+    "so at most half of FedAvg's bytes is saved both ways.",
+    pages.Table(
       [
         "data, method",
         "update",
@@ -134,8 +134,8 @@ def _table_of_targets(outcomes: suite.Outcomes) -> str:
         "compared",
       ],
       rows,
-    )
-  )
+    ),
+  ]
 
 
 def _draw(

@@ -22,8 +22,7 @@ from fedjax_alg.runs import advise
 from fedjax_alg.runs.plan import federation_of
 
 from ...cli import config as config_lib
-from ...reports import markdown
-from .. import figures
+from .. import figures, pages
 from . import kinds_map
 
 NAME = "differences"
@@ -231,8 +230,8 @@ def _describe_held_out(measured: Sequence[Sample]) -> list[str]:
   return lines
 
 
-def _table(panels: Sequence[advise.MapPanel]) -> str:
-  return markdown.table(
+def _table(panels: Sequence[advise.MapPanel]) -> pages.Table:
+  return pages.Table(
     ["data", "clients differ by", *Differences._fields],
     [
       [panel.data, panel.difference, *(f"{value:.3f}" for value in panel.measures)]
@@ -241,7 +240,7 @@ def _table(panels: Sequence[advise.MapPanel]) -> str:
   )
 
 
-def _foreign_table(panels: Sequence[advise.MapPanel]) -> str:
+def _foreign_table(panels: Sequence[advise.MapPanel]) -> pages.Table:
   """Clients of digits that the map does not have, and synthetic ones."""
   federations: Mapping[str, fa.Federation] = {
     f"digits, {title}": fa.federate(
@@ -264,7 +263,7 @@ def _foreign_table(panels: Sequence[advise.MapPanel]) -> str:
         "near" if distance <= advise.NEAR else "none is near",
       ]
     )
-  return markdown.table(["clients", "nearest panel", "distance", "answer"], rows)
+  return pages.Table(["clients", "nearest panel", "distance", "answer"], rows)
 
 
 def write_samples(path: pathlib.Path, measured: Sequence[Sample]) -> None:
@@ -290,23 +289,23 @@ def read_samples(path: pathlib.Path) -> list[Sample]:
     ]
 
 
-def _make(request: figures.Request, folder: pathlib.Path) -> tuple[str, Sequence[Any]]:
+def _make(
+  request: figures.Request, folder: pathlib.Path
+) -> tuple[list[pages.Block], Sequence[Any]]:
   """Measures all panels; the text of the page."""
   try:
     measured = _measure(request)
   except DataError as error:
-    return f"Not run. {error}", []
+    return [f"Not run. {error}"], []
   write_samples(folder / f"{NAME}_numbers.csv", measured)
   panels = average_panels(measured)
-  return "\n\n".join(
-    [
-      *_describe_held_out(measured),
-      f"Clients that the map does not have; at most {advise.NEAR:g} is near.",
-      _foreign_table(panels),
-      "The means over the partitions.",
-      _table(panels),
-    ]
-  ), []
+  return [
+    *_describe_held_out(measured),
+    f"Clients that the map does not have; at most {advise.NEAR:g} is near.",
+    _foreign_table(panels),
+    "The means over the partitions.",
+    _table(panels),
+  ], []
 
 
 TABLE = figures.FigureTable(

@@ -18,8 +18,7 @@ from fedjax_alg.runs import styles
 from ...cli import presets
 from ...cli.config import Layer
 from ...drawing import plots
-from ...reports import markdown
-from .. import figures, partitions, suite, verdicts
+from .. import figures, pages, partitions, suite, verdicts
 from . import board
 
 NAME = "beyond"
@@ -257,7 +256,7 @@ def at_budget(outcome: suite.Outcome, column: str, budget: float) -> AtBudget:
   return AtBudget(np.array(scores), int(at[within.min() - 1]), share)
 
 
-def _table(outcomes: suite.Outcomes) -> str:
+def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Every method with its costs, and the iterative ones at equal budgets."""
   rows = [
     [
@@ -275,36 +274,34 @@ def _table(outcomes: suite.Outcomes) -> str:
     ]
     for o in outcomes
   ]
-  return "\n\n".join(
-    [
-      "You find accuracy in percent (for diabetes 100 R²) after the last round: "
-      "deployed by the clients, on their own test data, and of the server's model, on "
-      "all test data. The largest difference over the partitions is measured on the "
-      "server's model. MB are sums over all participants. The simulated machines have "
-      "one to four cores and links of 10 to 100 Mbit/s, without latency. Seconds were "
-      "measured on one core that other work shared.",
-      markdown.table(
-        [
-          "data",
-          "method",
-          "deployed",
-          "server's",
-          "largest difference",
-          "partitions",
-          "rounds",
-          "MB up",
-          "MB down",
-          "simulated s",
-          "measured s",
-        ],
-        rows,
-      ),
-      *_at_equal_costs(outcomes),
-    ]
-  )
+  return [
+    "You find accuracy in percent (for diabetes 100 R²) after the last round: "
+    "deployed by the clients, on their own test data, and of the server's model, on "
+    "all test data. The largest difference over the partitions is measured on the "
+    "server's model. MB are sums over all participants. The simulated machines have "
+    "one to four cores and links of 10 to 100 Mbit/s, without latency. Seconds were "
+    "measured on one core that other work shared.",
+    pages.Table(
+      [
+        "data",
+        "method",
+        "deployed",
+        "server's",
+        "largest difference",
+        "partitions",
+        "rounds",
+        "MB up",
+        "MB down",
+        "simulated s",
+        "measured s",
+      ],
+      rows,
+    ),
+    *_at_equal_costs(outcomes),
+  ]
 
 
-def _at_equal_costs(outcomes: suite.Outcomes) -> list[str]:
+def _at_equal_costs(outcomes: suite.Outcomes) -> list[pages.Block]:
   """The iterative methods where they have cost as much as AFL."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -337,7 +334,7 @@ def _at_equal_costs(outcomes: suite.Outcomes) -> list[str]:
     "simulated seconds. Every fifth round is evaluated, and the last one within the "
     "budget counts. If a run ends earlier, you see the share of the budget that it "
     "used.",
-    markdown.table(
+    pages.Table(
       [
         "data",
         "method",
@@ -351,7 +348,7 @@ def _at_equal_costs(outcomes: suite.Outcomes) -> list[str]:
   ]
 
 
-def _empty(outcomes: suite.Outcomes) -> str:
+def _empty(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Section: the cells that are not there, and why."""
   titles = {o.cell.panel_title for o in outcomes}
   reasons = [
@@ -360,7 +357,7 @@ def _empty(outcomes: suite.Outcomes) -> str:
     if place.title in titles
     for label, why in place.without.items()
   ]
-  return "\n".join(["Cells that stay empty:", "", *reasons]) if reasons else ""
+  return ["Cells that stay empty:", "\n".join(reasons)] if reasons else []
 
 
 def _draw(

@@ -35,7 +35,7 @@ from ...cli import flags
 from ...cli.command import Command
 from ...drawing import plots
 from ...reports import gradients, markdown, rule
-from .. import figures, tuning
+from .. import figures, pages, tuning
 
 _PAPER, _DATA = "diversified", "mnist"
 _SEEDS = tuning.PROTOCOLS[_PAPER, _DATA].seeds
@@ -230,9 +230,11 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
   return rows
 
 
-def _make(request: figures.Request, folder: pathlib.Path) -> tuple[str, list[Any]]:
+def _make(
+  request: figures.Request, folder: pathlib.Path
+) -> tuple[list[pages.Block], list[Any]]:
   studies = {name: _resume_study(name, request) for name in METHODS}
-  table = markdown.table(
+  table = pages.Table(
     [
       "method",
       "by the grid",
@@ -250,27 +252,25 @@ def _make(request: figures.Request, folder: pathlib.Path) -> tuple[str, list[Any
     _rows(studies),
   )
   _draw(figures.pictures(folder, "gradient"), studies)
-  return "\n\n".join(
-    [
-      "Validation accuracy of the last ten rounds in percent, mean of "
-      f"{_SEEDS} seeds on one partition; {rule.TIE} points count as equal. Rounds "
-      f"are summed over the {tuning.SETTINGS} settings of the grid with "
-      f"{_SEEDS} seeds each. The derivatives are from one seed, and a run with k "
-      "derivatives counts as 1 + k. A slope is the derivative of the loss by the "
-      "logarithm, or the logit, of a number.",
-      table,
-      *(
-        f"{registry.get(name).label}:\n\n" + _outer(study)
-        for name, study in studies.items()
-      ),
-    ]
-  ), []
+  outer_steps: list[pages.Block] = []
+  for name, study in studies.items():
+    outer_steps += [f"{registry.get(name).label}:", _outer(study)]
+  return [
+    "Validation accuracy of the last ten rounds in percent, mean of "
+    f"{_SEEDS} seeds on one partition; {rule.TIE} points count as equal. Rounds "
+    f"are summed over the {tuning.SETTINGS} settings of the grid with "
+    f"{_SEEDS} seeds each. The derivatives are from one seed, and a run with k "
+    "derivatives counts as 1 + k. A slope is the derivative of the loss by the "
+    "logarithm, or the logit, of a number.",
+    table,
+    *outer_steps,
+  ], []
 
 
-def _outer(study: Mapping[str, Any]) -> str:
+def _outer(study: Mapping[str, Any]) -> pages.Table:
   """The outer steps of a method as a table."""
   names = list(study["steps"][0]["values"])
-  return markdown.table(
+  return pages.Table(
     [
       *names,
       "rounds",
@@ -279,7 +279,7 @@ def _outer(study: Mapping[str, Any]) -> str:
       "kept",
       "accuracy of all rounds, 3 seeds",
     ],
-    (
+    [
       [
         *(f"{v:.3g}" for v in step["values"].values()),
         step["rounds"],
@@ -289,7 +289,7 @@ def _outer(study: Mapping[str, Any]) -> str:
         markdown.format_values(step["scores"]) if step["scores"] else "diverged",
       ]
       for step in study["steps"]
-    ),
+    ],
   )
 
 

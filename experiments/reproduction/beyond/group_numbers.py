@@ -10,7 +10,7 @@ import numpy as np
 
 from ...drawing import plots
 from ...reports import markdown
-from .. import figures, partitions, suite
+from .. import figures, pages, partitions, suite
 from . import board, kinds_map, tuned_panels
 
 BASE = kinds_map.BASE
@@ -61,7 +61,7 @@ def _scores(runs: suite.Outcomes) -> dict[str, np.ndarray]:
   return {o.cell.label: SCORE(o) for o in runs}
 
 
-def _table(outcomes: suite.Outcomes) -> str:
+def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Every method's gain with each number of groups, and what a wrong one costs."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -95,25 +95,23 @@ def _table(outcomes: suite.Outcomes) -> str:
           ),
         ]
       )
-  return "\n\n".join(
-    [
-      f"Points above {BASE} with half as many groups as kinds, as many, and twice as "
-      "many, and the change by a wrong number, paired by partition; in brackets the p "
-      "value of the paired t test, with Holm's correction for the tests of a panel. "
-      "ARI is the adjusted Rand index of the groups against the kinds, in the same "
-      "order.",
-      markdown.table(
-        [
-          "clients differ by",
-          "method",
-          *(f"{n} groups ({word})" for n, word in NUMBERS.items()),
-          *(f"{word} less right" for n, word in NUMBERS.items() if n != RIGHT),
-          "ARI",
-        ],
-        rows,
-      ),
-    ]
-  )
+  return [
+    f"Points above {BASE} with half as many groups as kinds, as many, and twice as "
+    "many, and the change by a wrong number, paired by partition; in brackets the p "
+    "value of the paired t test, with Holm's correction for the tests of a panel. "
+    "ARI is the adjusted Rand index of the groups against the kinds, in the same "
+    "order.",
+    pages.Table(
+      [
+        "clients differ by",
+        "method",
+        *(f"{n} groups ({word})" for n, word in NUMBERS.items()),
+        *(f"{word} less right" for n, word in NUMBERS.items() if n != RIGHT),
+        "ARI",
+      ],
+      rows,
+    ),
+  ]
 
 
 def _draw(

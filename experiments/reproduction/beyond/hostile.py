@@ -22,7 +22,7 @@ from fedjax_alg.runs import styles
 
 from ...drawing import plots
 from ...reports import markdown, rule
-from .. import figures, partitions, suite, verdicts
+from .. import figures, pages, partitions, suite, verdicts
 
 NAME = "beyond"
 
@@ -119,7 +119,7 @@ def _by_share(outcomes: suite.Outcomes) -> dict[str, dict[float, np.ndarray]]:
   return by_method
 
 
-def _table(outcomes: suite.Outcomes) -> str:
+def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   rows = []
   shares = sorted({_attackers(o)[1] for o in outcomes})
   for runs in suite.by_panel(outcomes):
@@ -134,13 +134,13 @@ def _table(outcomes: suite.Outcomes) -> str:
           ),
         ]
       )
-  return (
+  return [
     "Accuracy of the models that honest clients deploy after the last round, "
-    "on their test data, in percent, by the share of hostile clients.\n\n"
-    + markdown.table(
+    "on their test data, in percent, by the share of hostile clients.",
+    pages.Table(
       ["attack; defense", "method", *(f"{100 * s:g} %" for s in shares)], rows
-    )
-  )
+    ),
+  ]
 
 
 def _points_lost(by_share: dict[float, np.ndarray], share: float) -> np.ndarray:
@@ -149,7 +149,7 @@ def _points_lost(by_share: dict[float, np.ndarray], share: float) -> np.ndarray:
   return lost
 
 
-def _hostile_section(outcomes: suite.Outcomes) -> str:
+def _hostile_section(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Section: what is lost with several models and what FedAvg loses."""
   rows, counts = (
     [],
@@ -191,29 +191,26 @@ def _hostile_section(outcomes: suite.Outcomes) -> str:
         rows.append(
           [attack, defence, method, *(cells.get(share, "-") for share in shares)]
         )
-  return (
-    rows
-    and (
-      "## Do several models defend?\n\nPoints that the honest clients lose to "
-      "each share of attackers, and the paired difference to what FedAvg with "
-      "the mean loses. A method or a defense *defends* if it loses less by "
-      "more than the tie and the interval.\n\n"
-      + markdown.table(
-        ["attack", "defense", "method", *(f"{100 * share:g} %" for share in shares)],
-        rows,
-      )
-      + bool(counts)
-      * (
-        "\n\nOf all attacks and shares run, number of verdicts: "
-        + "; ".join(
-          f"{name}: " + ", ".join(f"{verdict} {n}" for verdict, n in tally.items())
-          for name, tally in counts.items()
-        )
-        + "."
-      )
+  if not rows:
+    return []
+  blocks: list[pages.Block] = [
+    pages.Heading("Do several models defend?"),
+    "Points that the honest clients lose to each share of attackers, and the paired "
+    "difference to what FedAvg with the mean loses. A method or a defense *defends* if "
+    "it loses less by more than the tie and the interval.",
+    pages.Table(
+      ["attack", "defense", "method", *(f"{100 * share:g} %" for share in shares)], rows
+    ),
+  ]
+  if counts:
+    tallies = (
+      f"{name}: " + ", ".join(f"{verdict} {n}" for verdict, n in tally.items())
+      for name, tally in counts.items()
     )
-    or ""
-  )
+    blocks.append(
+      f"Of all attacks and shares run, number of verdicts: {'; '.join(tallies)}."
+    )
+  return blocks
 
 
 def _draw(

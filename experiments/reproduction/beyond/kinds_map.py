@@ -25,8 +25,7 @@ from fedjax_alg import metrics
 from fedjax_alg.records.scores import nan_as_worst
 
 from ...drawing import plots
-from ...reports import markdown
-from .. import figures, partitions, suite
+from .. import figures, pages, partitions, suite
 from . import board, setting, tuned_panels
 
 NAME = "beyond"
@@ -199,7 +198,7 @@ def _work(outcome: suite.Outcome) -> float:
   return tuned_panels.mean_total(outcome, "total_example_gradients")
 
 
-def _table(outcomes: suite.Outcomes) -> str:
+def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """The best method of every family, and every method with its intervals."""
   best, rows = [], []
   for runs in suite.by_panel(outcomes):
@@ -220,36 +219,34 @@ def _table(outcomes: suite.Outcomes) -> str:
           f"{_work(o) / _work(base):.1f}" if base else "-",
         ]
       )
-  return "\n\n".join(
-    [
-      f"The best method of every family and its points above {BASE}. The best is "
-      "chosen by these numbers, so they are optimistic where a family has many "
-      "methods.",
-      markdown.table(["clients differ by", *FAMILIES], best),
-      "Every method. Accuracy of the models that clients deploy, on their test data "
-      "after the last round, in percent; with drift the mean over the last rounds of "
-      "the steps. Gaps are paired by partition; in brackets the p value of the "
-      "paired t test, with Holm's correction for the tests of a panel. The worst kind "
-      "is measured on the examples of all its clients. ARI is the adjusted Rand index "
-      "of the groups against the kinds, without kinds against clients with the same "
-      "classes. MB are sums over all participants, both ways; work is the number of "
-      f"per-example gradients, as a multiple of {BASE}'s.",
-      markdown.table(
-        [
-          "clients differ by",
-          "method",
-          "accuracy",
-          f"less {BASE}",
-          "worst kind",
-          "worst tenth of clients",
-          "ARI",
-          "MB",
-          "work",
-        ],
-        rows,
-      ),
-    ]
-  )
+  return [
+    f"The best method of every family and its points above {BASE}. The best is "
+    "chosen by these numbers, so they are optimistic where a family has many "
+    "methods.",
+    pages.Table(["clients differ by", *FAMILIES], best),
+    "Every method. Accuracy of the models that clients deploy, on their test data "
+    "after the last round, in percent; with drift the mean over the last rounds of "
+    "the steps. Gaps are paired by partition; in brackets the p value of the "
+    "paired t test, with Holm's correction for the tests of a panel. The worst kind "
+    "is measured on the examples of all its clients. ARI is the adjusted Rand index "
+    "of the groups against the kinds, without kinds against clients with the same "
+    "classes. MB are sums over all participants, both ways; work is the number of "
+    f"per-example gradients, as a multiple of {BASE}'s.",
+    pages.Table(
+      [
+        "clients differ by",
+        "method",
+        "accuracy",
+        f"less {BASE}",
+        "worst kind",
+        "worst tenth of clients",
+        "ARI",
+        "MB",
+        "work",
+      ],
+      rows,
+    ),
+  ]
 
 
 def _best_of(
@@ -262,7 +259,7 @@ def _best_of(
   return f"{label} {metrics.format_estimate(gain_of[label][0], 1, sign='+')}"
 
 
-def _describe_panels(outcomes: suite.Outcomes) -> str:
+def _describe_panels(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Section: which panels are finished, and which cells stay empty and why."""
   return tuned_panels.describe_panels(
     outcomes,

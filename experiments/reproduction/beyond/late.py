@@ -9,7 +9,7 @@ for nobody. In all four, 10 clients train at the same time.
 
 from ...drawing import plots
 from ...reports import markdown
-from .. import cost_to_accuracy, figures, report, suite, verdicts
+from .. import cost_to_accuracy, figures, pages, report, suite, verdicts
 
 NAME = "beyond"
 
@@ -36,9 +36,9 @@ def _takes(target: float, column: str, unit: float) -> report.Column:
   return cell
 
 
-def _table(outcomes: suite.Outcomes) -> str:
+def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Tabulates every method's cost to an accuracy."""
-  return report.of_runs(
+  table = report.of_runs(
     outcomes,
     {
       "last ten rounds, % +- 95 % CI": lambda o: markdown.format_values(
@@ -55,13 +55,15 @@ def _table(outcomes: suite.Outcomes) -> str:
       },
     },
     "stragglers",
-  ) + (
-    "\n\nCosts are medians over seeds, at the first evaluation that "
+  )
+  return [
+    table,
+    "Costs are medians over seeds, at the first evaluation that "
     "reaches the accuracy; MB are sums over all participants, both ways. "
     "A round has 5 clients with FedBuff and 10 with the others. FedBuff's "
     "clients have equal weights. FedAvg and FedProx weight clients with their "
-    "examples, as in FedAvg's paper."
-  )
+    "examples, as in FedAvg's paper.",
+  ]
 
 
 def _sooner(label: str, than: str, panel: str) -> verdicts.Statement:

@@ -17,7 +17,7 @@ from fedjax_alg.runs import styles
 
 from ...drawing import plots
 from ...reports import markdown
-from .. import figures, report, suite, verdicts
+from .. import figures, pages, report, suite, verdicts
 
 NAME = "beyond"
 
@@ -69,32 +69,30 @@ def _epsilon(outcome: suite.Outcome) -> float:
   return math.nan if epsilon is None else epsilon
 
 
-def _table(outcomes: suite.Outcomes) -> str:
+def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Accuracy and epsilon of every run."""
-  return "\n\n".join(
-    [
-      report.of_runs(
-        outcomes,
-        {
-          "epsilon": lambda o: "-" if math.isinf(_epsilon(o)) else f"{_epsilon(o):.3f}",
-          "z": lambda o: (
-            f"{o.summary['privacy']['noise_multiplier']:g}"
-            if math.isfinite(_epsilon(o))
-            else "-"
-          ),
-          "accuracy, % +- 95 % CI": lambda o: markdown.format_values(_accuracies(o)),
-          "rounds": lambda o: o.summary["cost"]["rounds"],
-        },
-      ),
-      "Epsilon protects a client with all its data, added or removed (delta "
-      "1e-5). In all panels, all settings except z have the best validation "
-      "accuracy at epsilon 2.",
-      *_at_equal_accuracy(outcomes),
-    ]
-  )
+  return [
+    report.of_runs(
+      outcomes,
+      {
+        "epsilon": lambda o: "-" if math.isinf(_epsilon(o)) else f"{_epsilon(o):.3f}",
+        "z": lambda o: (
+          f"{o.summary['privacy']['noise_multiplier']:g}"
+          if math.isfinite(_epsilon(o))
+          else "-"
+        ),
+        "accuracy, % +- 95 % CI": lambda o: markdown.format_values(_accuracies(o)),
+        "rounds": lambda o: o.summary["cost"]["rounds"],
+      },
+    ),
+    "Epsilon protects a client with all its data, added or removed (delta "
+    "1e-5). In all panels, all settings except z have the best validation "
+    "accuracy at epsilon 2.",
+    *_at_equal_accuracy(outcomes),
+  ]
 
 
-def _at_equal_accuracy(outcomes: suite.Outcomes) -> list[str]:
+def _at_equal_accuracy(outcomes: suite.Outcomes) -> list[pages.Block]:
   """The epsilon at which each method is as accurate as DP-FedAvg."""
   curves = _curves(outcomes)
   if "FedAvg" not in curves:
@@ -106,9 +104,9 @@ def _at_equal_accuracy(outcomes: suite.Outcomes) -> list[str]:
     )
   )
   others = {label: points for label, points in curves.items() if label != "FedAvg"}
-  table = markdown.table(
+  table = pages.Table(
     ["DP-FedAvg at epsilon", "accuracy, %", *(f"{label} needs" for label in others)],
-    (
+    [
       [
         f"{budget:.2f}",
         f"{mean:.2f}",
@@ -122,7 +120,7 @@ def _at_equal_accuracy(outcomes: suite.Outcomes) -> list[str]:
         ),
       ]
       for budget, mean in zip(budgets, means)
-    ),
+    ],
   )
   return [
     table,

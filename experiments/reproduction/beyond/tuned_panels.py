@@ -16,7 +16,7 @@ from ...cli import presets
 from ...cli.config import Layer
 from ...drawing import plots
 from ...reports import markdown
-from .. import figures, suite
+from .. import figures, pages, suite
 from . import board
 
 NAME = "beyond"
@@ -100,7 +100,7 @@ def describe_panels(
   figure: str,
   data: str,
   empty: Mapping[str, str],
-) -> str:
+) -> list[pages.Block]:
   """Section: which panels are finished, and which cells stay empty and why.
 
   Args:
@@ -126,21 +126,23 @@ def describe_panels(
       else "not tuned yet"
     )
     lines.append([panel.letter, panel.title, state])
-  return "\n\n".join(
-    [
-      "## What is there",
+  blocks: list[pages.Block] = [pages.Heading("What is there")]
+  if parts:
+    blocks.append(
       f"Finished are cells of {' or '.join(map(str, sorted(parts)))} of "
-      f"{partitions} partitions." * bool(parts),
-      "You can run a panel with these two commands, in this order. Both continue "
-      "where they were stopped, and `--part=K/N` divides the second one:",
-      f"```\n./launch.sh tune --paper={NAME} --data={data} --write\n"
-      f"fedjax-alg {NAME} --figure={figure} --panels=LETTER\n```",
-      markdown.table(["letter", "panel", "state"], lines),
-      "Cells that stay empty: "
-      + "; ".join(f"{what}: {why}" for what, why in empty.items())
-      + ".",
-    ]
-  )
+      f"{partitions} partitions."
+    )
+  return [
+    *blocks,
+    "You can run a panel with these two commands, in this order. Both continue "
+    "where they were stopped, and `--part=K/N` divides the second one:",
+    f"```\n./launch.sh tune --paper={NAME} --data={data} --write\n"
+    f"fedjax-alg {NAME} --figure={figure} --panels=LETTER\n```",
+    pages.Table(["letter", "panel", "state"], lines),
+    "Cells that stay empty: "
+    + "; ".join(f"{what}: {why}" for what, why in empty.items())
+    + ".",
+  ]
 
 
 def format_score(values: np.ndarray, digits: int = 1) -> str:

@@ -15,7 +15,7 @@ from fedjax_alg.runs.plan import federation_of
 from fedjax_alg.runs.result import load_run
 
 from ...reports import markdown
-from .. import partitions, report, suite
+from .. import pages, partitions, report, suite
 
 
 class _RankShares(NamedTuple):
@@ -57,7 +57,7 @@ def _of_run(outcome: suite.Outcome) -> list[_RankShares]:
   return per_seed
 
 
-def class_ranks_section(outcomes: suite.Outcomes) -> str:
+def class_ranks_section(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Section: both measures of every line but those at one rate."""
   cells = []
   for outcome in outcomes:
@@ -74,12 +74,12 @@ def class_ranks_section(outcomes: suite.Outcomes) -> str:
         ),
       )
     )
-  return (
-    "## On a machine's own classes, and top-3\n\n"
+  return [
+    pages.Heading("On a machine's own classes, and top-3"),
     "After the last round, in percent (own classes / top-3), with K models "
     "their mean. The first number shows how often the class of a test example "
     "beats one other class (a client that knows its two classes; mean over all "
     "pairs). The second shows how often it is among the first three. The paper "
-    "says that it measures something else, so no verdict uses them.\n\n"
-    + report.panel_table(cells)
-  )
+    "says that it measures something else, so no verdict uses them.",
+    report.panel_table(cells),
+  ]

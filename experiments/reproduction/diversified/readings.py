@@ -12,7 +12,7 @@ one such model comes to at best.
 from collections.abc import Callable
 
 from ...reports import markdown
-from .. import answers, report, suite, verdicts
+from .. import answers, pages, report, suite, verdicts
 from ..figures import FigureLine, Panel
 from ..suite import STATED
 
@@ -54,7 +54,7 @@ def lines_of_readings(
   return lines
 
 
-def readings_table(outcomes: suite.Outcomes) -> str:
+def readings_table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Every metric by every reading of what is measured, beside the paper's."""
   claims = {
     (c.panel, c.method, metric): c
@@ -90,9 +90,10 @@ def readings_table(outcomes: suite.Outcomes) -> str:
           )
           words[-1] += f" ({answer.verdict})"
     rows.append(words)
-  return (
+  return [
     "Percent, mean of the last ten rounds; with K models the mean of the K, or "
     "the model that a client prefers, on its classes. One model on the entire test "
     "set cannot reach the paper's numbers; in brackets you see whether a reading "
-    "reaches them all the same.\n\n" + markdown.table(head, rows)
-  )
+    "reaches them all the same.",
+    pages.Table(head, rows),
+  ]

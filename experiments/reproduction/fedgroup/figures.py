@@ -486,7 +486,7 @@ def _of_pairs(
     figure, panels_left_out = figures.with_data(PAPER, full, request)
     figures.print_lacking(panels_left_out)
     letters = {panel.letter for panel in figure.panels}
-    text, answers = make(
+    blocks, answers = make(
       folder,
       figures.cells(PAPER, figure, request),
       [
@@ -495,9 +495,7 @@ def _of_pairs(
         if cell.panel not in letters
       ],
     )
-    return "\n\n".join(
-      [text, *(panel.sentence() for panel in panels_left_out)]
-    ), answers
+    return [*blocks, *(panel.sentence() for panel in panels_left_out)], answers
 
   return table
 

@@ -19,7 +19,7 @@ from fedjax_alg.engine import loop
 from ...cli import config as config_lib
 from ...drawing import plots
 from ...reports import markdown, rule
-from .. import answers, chosen, report, suite, verdicts
+from .. import answers, chosen, pages, report, suite, verdicts
 from . import claims
 
 #: A cloud of points with at least this Pearson correlation counts as a line.
@@ -30,7 +30,7 @@ Runs = Sequence[suite.Cell]
 
 
 #: A table, and the answers to the paper's claims that it gives.
-TableAndAnswers = tuple[str, list[answers.PaperAnswer]]
+TableAndAnswers = tuple[list[pages.Block], list[answers.PaperAnswer]]
 
 
 class Pool(NamedTuple):
@@ -137,9 +137,9 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
     title,
   )
   names = ("pearson", "spearman", "slope", "intercept")
-  text = markdown.table(
+  table = pages.Table(
     ["data and model", "pairs", *names],
-    (
+    [
       [
         title,
         len(fits[0].edc),
@@ -148,7 +148,7 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
         ),
       ]
       for title, fits in fits_by_pair.items()
-    ),
+    ],
   )
 
   def linear(outcomes):
@@ -177,7 +177,7 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
     answer._replace(settings=settings)
     for answer in answers.answer_sentences("fig5", statements, [])
   ]
-  return f"{text}\n\n{answers.sentences_section(figure_answers)}", figure_answers
+  return [table], figure_answers
 
 
 def clusters(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
@@ -212,9 +212,9 @@ def clusters(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
           ", ".join(f"{c}: {count}" for c, count in enumerate(counts) if count),
         ]
       )
-  return markdown.table(
-    ["data and model", "group", "clients", "clients by class"], rows
-  ), []
+  return [
+    pages.Table(["data and model", "group", "clients", "clients by class"], rows)
+  ], []
 
 
 #: data set that may not be prepared -> shape of an example, number of classes.
@@ -280,9 +280,9 @@ def size_table(cells: Runs, not_run: Runs) -> TableAndAnswers:
     for name, count in zip(names, counts)
     if count != "-"
   }
-  return markdown.table(
-    ["data and model", *(f"{name} (paper)" for name in names)], lines
-  ), [
+  return [
+    pages.Table(["data and model", *(f"{name} (paper)" for name in names)], lines)
+  ], [
     answers.of_claim(
       "table2", c, answers.answer_number([counts[c.panel, c.metric]], c, exact=True)
     )

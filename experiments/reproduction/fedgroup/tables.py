@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_alg import metrics
 
 from ...reports import markdown
-from .. import answers, cost_to_accuracy, partitions, report, suite, verdicts
+from .. import answers, cost_to_accuracy, pages, partitions, report, suite, verdicts
 from . import claims
 
 PROTOCOL = "local"
@@ -23,7 +23,7 @@ def _accuracy(outcome: suite.Outcome, which: str, protocol: str) -> str:
   )
 
 
-def gains(outcomes: suite.Outcomes) -> str:
+def gains(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Table 3: the best round of all methods, and the mean of the last ten.
 
   The first table has the form of the paper, with numbers ``ours (paper)``.
@@ -38,7 +38,7 @@ def gains(outcomes: suite.Outcomes) -> str:
     key=lambda o: order.index(o.cell.label) if o.cell.label in order else len(order),
   )
 
-  def cells(which: str) -> str:
+  def cells(which: str) -> pages.Table:
     return report.panel_table(
       (
         o.cell.heading,
@@ -52,18 +52,16 @@ def gains(outcomes: suite.Outcomes) -> str:
       ]
     )
 
-  return "\n\n".join(
-    [
-      "Accuracy of the clients' models on their test data, in percent: the best "
-      "evaluated round, as in the paper. The paper's numbers are in brackets.",
-      cells("best"),
-      "The mean of the last ten rounds, which no test data chose:",
-      cells("mean_last_10"),
-    ]
-  )
+  return [
+    "Accuracy of the clients' models on their test data, in percent: the best "
+    "evaluated round, as in the paper. The paper's numbers are in brackets.",
+    cells("best"),
+    "The mean of the last ten rounds, which no test data chose:",
+    cells("mean_last_10"),
+  ]
 
 
-def by_partition(outcomes: suite.Outcomes) -> str:
+def by_partition(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Synthetic: every method on each partition, and their spread."""
   verdict_of = {
     a.method: a.words
@@ -85,12 +83,12 @@ def by_partition(outcomes: suite.Outcomes) -> str:
         verdict_of.get(o.cell.label, "-"),
       ]
     )
-  return (
+  return [
     "Best evaluated round of `local`, in percent, mean of the seeds. "
     "The partitions have about as many examples as the paper's; "
     "none is chosen by accuracy. The last columns count each partition "
-    "as one draw.\n\n"
-    + markdown.table(
+    "as one draw.",
+    pages.Table(
       [
         "method",
         "paper",
@@ -103,8 +101,8 @@ def by_partition(outcomes: suite.Outcomes) -> str:
         "verdict",
       ],
       rows,
-    )
-  )
+    ),
+  ]
 
 
 def of_table3(figure: str) -> Callable[[suite.Outcomes], list[answers.PaperAnswer]]:
@@ -119,7 +117,7 @@ def of_table3(figure: str) -> Callable[[suite.Outcomes], list[answers.PaperAnswe
   return judge
 
 
-def survives(outcomes: suite.Outcomes) -> str:
+def survives(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Section: how much of FedGroup's gain over FedAvg is due to its groups."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -136,24 +134,23 @@ def survives(outcomes: suite.Outcomes) -> str:
           markdown.format_values(groups - without),
         ]
       )
-  return (
-    (
-      "## Groups or pre-training\n\nFedGroup pre-trains clients before "
-      f'round 1. "{claims.PRETRAINED}" pre-trains as many, puts them '
-      "into one group and continues as FedAvg.\n\n"
-      + markdown.table(
-        [
-          "data and model",
-          "FG-EDC - FedAvg, points",
-          "of these without groups",
-          "of groups",
-        ],
-        rows,
-      )
-    )
-    if rows
-    else ""
-  )
+  if not rows:
+    return []
+  return [
+    pages.Heading("Groups or pre-training"),
+    "FedGroup pre-trains clients before round 1. "
+    f'"{claims.PRETRAINED}" pre-trains as many, puts them '
+    "into one group and continues as FedAvg.",
+    pages.Table(
+      [
+        "data and model",
+        "FG-EDC - FedAvg, points",
+        "of these without groups",
+        "of groups",
+      ],
+      rows,
+    ),
+  ]
 
 
 @partitions.per_partition
@@ -179,7 +176,7 @@ OF_TABLE1 = {
 }
 
 
-def heterogeneity(outcomes: suite.Outcomes) -> str:
+def heterogeneity(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Table 1: discrepancy and accuracy by the number of a client's classes."""
 
   def column(metric: str, form: str, digits: int = 2) -> report.Column:
@@ -211,9 +208,11 @@ def heterogeneity(outcomes: suite.Outcomes) -> str:
     "rounds to 85 %: median, range (paper)": column("rounds_to_85%", ".0f", 0),
     "`local`, best round": lambda o: _accuracy(o, "best", "local"),
   }
-  return markdown.table(
-    list(columns), ([cell(o) for cell in columns.values()] for o in outcomes)
-  )
+  return [
+    pages.Table(
+      list(columns), [[cell(o) for cell in columns.values()] for o in outcomes]
+    )
+  ]
 
 
 def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
@@ -222,7 +221,7 @@ def _after(outcome: suite.Outcome, protocol: str, number: int) -> str:
   return markdown.format_values(values[:, 0]) if values.size else "-"
 
 
-def newcomers(outcomes: suite.Outcomes) -> str:
+def newcomers(outcomes: suite.Outcomes) -> list[pages.Block]:
   """A table of the accuracy of newcomers and of the other clients."""
   ((when, _),) = outcomes[0].cell.config.values["newcomers_at"]
   rows = []
@@ -236,31 +235,35 @@ def newcomers(outcomes: suite.Outcomes) -> str:
         markdown.format_values(late[0] - late[1]),
       ]
     )
-  return markdown.table(
-    [
-      "method",
-      f"newcomers after {when} rounds, when they come",
-      "newcomers, mean of the last ten",
-      "the others, mean of the last ten",
-      "difference",
-    ],
-    rows,
-  )
+  return [
+    pages.Table(
+      [
+        "method",
+        f"newcomers after {when} rounds, when they come",
+        "newcomers, mean of the last ten",
+        "the others, mean of the last ten",
+        "difference",
+      ],
+      rows,
+    )
+  ]
 
 
-def shifts(outcomes: suite.Outcomes) -> str:
+def shifts(outcomes: suite.Outcomes) -> list[pages.Block]:
   """A table of the accuracy before and after the clients' data change."""
   when = outcomes[0].cell.config.values["shift_every"]
   last = outcomes[0].summary["cost"]["rounds"]
   parts = [n for n in (when, when + 1, when + 10, last) if n <= last]
-  return markdown.table(
-    ["method", *(f"after round {n}" for n in parts), "mean of the last ten"],
-    (
+  return [
+    pages.Table(
+      ["method", *(f"after round {n}" for n in parts), "mean of the last ten"],
       [
-        o.cell.label,
-        *(_after(o, PROTOCOL, n) for n in parts),
-        _accuracy(o, "mean_last_10", PROTOCOL),
-      ]
-      for o in outcomes
-    ),
-  )
+        [
+          o.cell.label,
+          *(_after(o, PROTOCOL, n) for n in parts),
+          _accuracy(o, "mean_last_10", PROTOCOL),
+        ]
+        for o in outcomes
+      ],
+    )
+  ]

@@ -18,8 +18,8 @@ from fedjax_alg.base import FedSpec
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients as clients_lib
 
-from ...reports import markdown, rule
-from .. import answers, report
+from ...reports import rule
+from .. import answers, pages, report
 from . import overview
 
 CLASSES = 10
@@ -102,7 +102,9 @@ def _verdict(gap: float) -> str:
   return {rule.ABOVE: rule.WORSE, rule.BELOW: rule.BETTER}.get(place, rule.REACHED)
 
 
-def deviation_table(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
+def deviation_table(
+  quick: bool,
+) -> tuple[list[pages.Block], list[answers.PaperAnswer]]:
   """The Markdown table and its answers; quick: 600 x 48 numbers, beside no claim."""
   rows, features = (600, 48) if quick else (10_000, 512)
   numbers = (2, 200) if quick else CLIENTS
@@ -123,13 +125,15 @@ def deviation_table(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
           )
         )
       lines.append([number, f"{ridge:g}", comparison[0], ours, comparison[1]])
-  return (
+  return [
     f"{rows:,} x {features} Gaussian features, {CLASSES} classes, equal "
     "parts; the sum of all |W - W_joint|, W_joint by NumPy's lstsq. "
-    "Below is better.\n\n"
-    + report.numbers_section(
-      markdown.table(
-        ["clients", "ridge of a client", "published", "ours", "verdict"], lines
-      )
-    )
-  ), table_answers
+    "Below is better.",
+    pages.PublishedNumbers(
+      [
+        pages.Table(
+          ["clients", "ridge of a client", "published", "ours", "verdict"], lines
+        )
+      ]
+    ),
+  ], table_answers

@@ -31,6 +31,7 @@ from fedjax_alg.engine.keys import client_keys
 
 from ...cli import guard
 from ...reports import markdown, rule
+from .. import pages
 
 #: name in FedJAX -> name here
 ALGORITHMS = {
@@ -315,8 +316,8 @@ def _loss_of(problem: _Task, models: object) -> float:
 ROUNDING = 1e-5
 
 
-def fedjax_table(quick: bool) -> str:
-  """The Markdown table.
+def fedjax_table(quick: bool) -> list[pages.Block]:
+  """The table, with words above it.
 
   Raises:
     RunError: FedJAX is not installed.
@@ -357,14 +358,14 @@ def fedjax_table(quick: bool) -> str:
         rule.place_gap(gap.mean, gap.ci95, rule.tie_of(fedjax_losses.mean(), "")),
       ]
     )
-  return (
+  return [
     f"Digits over {scale.clients} clients by Dirichlet(0.5), all in "
     f"every round, {scale.epochs} epoch{'s' * (scale.epochs > 1)} "
     f"of batches of {scale.batch}, "
     "a network of 16 units. Same rows: the largest difference of a "
     "weight, in units of the largest weight. Own rows: mean training "
-    f"loss after {scale.rounds} rounds, {scale.seeds} seeds.\n\n"
-    + markdown.table(
+    f"loss after {scale.rounds} rounds, {scale.seeds} seeds.",
+    pages.Table(
       [
         "FedJAX",
         "here",
@@ -378,5 +379,5 @@ def fedjax_table(quick: bool) -> str:
         "compared",
       ],
       rows,
-    )
-  )
+    ),
+  ]

@@ -22,8 +22,7 @@ import numpy as np
 import fedjax_alg as fa
 from fedjax_alg.data import Examples
 
-from ...reports import markdown
-from .. import answers, figures, report
+from .. import answers, figures, pages, report
 from . import images
 
 #: Training images; the last 10,000 are not used, as in the code.
@@ -129,11 +128,13 @@ def train_private(
   return accuracy, float(np.asarray(result.history["epsilon"])[0, -1])
 
 
-def privacy_table(request: figures.Request) -> tuple[str, list[answers.PaperAnswer]]:
-  """Returns the Markdown table and its answers; quick: digits, no claim."""
+def privacy_table(
+  request: figures.Request,
+) -> tuple[list[pages.Block], list[answers.PaperAnswer]]:
+  """Returns the table and its answers; quick: digits, no claim."""
   examples = images.load_images(request, "mnist")
   if isinstance(examples, str):
-    return examples, []
+    return [examples], []
   published = {c.panel: c for c in report.load_claims("trust", "client_privacy")}
   lines: list[list[str]] = []
   table_answers: list[answers.PaperAnswer] = []
@@ -168,9 +169,9 @@ def privacy_table(request: figures.Request) -> tuple[str, list[answers.PaperAnsw
     "epsilon",
     "accuracy",
   ]
-  return (
+  return [
     "An MLP of 600 and 100 units, two shards of sorted labels a client; accuracy of "
     f"the last model on the test images in percent, {seeds} seed{'s' * (seeds > 1)}, "
-    "in parentheses the published number.\n\n"
-    + report.numbers_section(markdown.table(heads, lines))
-  ), table_answers
+    "in parentheses the published number.",
+    pages.PublishedNumbers([pages.Table(heads, lines)]),
+  ], table_answers

@@ -11,8 +11,7 @@ import numpy as np
 
 from fedjax_alg import metrics
 
-from ...reports import markdown
-from .. import figures, partitions, suite, verdicts
+from .. import figures, pages, partitions, suite, verdicts
 
 ROUNDS, STEPS = 2_000, 10
 ORACLE = "oracle grouping"
@@ -81,7 +80,7 @@ def _less_oracle(runs: suite.Outcomes) -> verdicts.Measure:
   )
 
 
-def _table(outcomes: suite.Outcomes) -> str:
+def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """A row for each method and data set, with its gap to the oracle."""
   rows = []
   for runs in suite.by_panel(outcomes):
@@ -100,11 +99,11 @@ def _table(outcomes: suite.Outcomes) -> str:
           _format(partitions.rand_index(outcome)),
         ]
       )
-  return (
+  return [
     "Accuracy in percent of the models that clients deploy, on their test data at "
     "the ends of the ten steps. ARI is the adjusted Rand index of groups against "
-    "concepts, over the steps at which the clients have two.\n\n"
-    + markdown.table(
+    "concepts, over the steps at which the clients have two.",
+    pages.Table(
       [
         "panel",
         "method",
@@ -114,8 +113,8 @@ def _table(outcomes: suite.Outcomes) -> str:
         "ARI",
       ],
       rows,
-    )
-  )
+    ),
+  ]
 
 
 def _comparable(label: str) -> Callable[..., verdicts.Verdict]:

@@ -19,8 +19,7 @@ import numpy as np
 import fedjax_alg as fa
 from fedjax_alg.data import Examples
 
-from ...reports import markdown
-from .. import answers, figures, report
+from .. import answers, figures, pages, report
 from . import images
 
 CLASSES = {"T-shirt": 0, "pullover": 2, "shirt": 6}
@@ -92,14 +91,16 @@ def measure_accuracies(
   return 100.0 * np.asarray(result.clients["local"]["accuracy"]).reshape(seeds, -1)
 
 
-def fairness_table(request: figures.Request) -> tuple[str, list[answers.PaperAnswer]]:
+def fairness_table(
+  request: figures.Request,
+) -> tuple[list[pages.Block], list[answers.PaperAnswer]]:
   """The Markdown table and its answers; quick: three classes of digits, no claim."""
   classes, rounds, seeds = dict(CLASSES), ROUNDS, SEEDS
   if request.quick:
     classes, rounds, seeds = {"0": 0, "1": 1, "8": 8}, 20, 1
   loaded = images.load_images(request, "fashion_mnist")
   if isinstance(loaded, str):
-    return loaded, []
+    return [loaded], []
   examples = select_classes(loaded, classes)
   published = {(c.method, c.metric): c for c in report.load_claims("trust", "fair")}
   lines: list[list[str]] = []
@@ -113,9 +114,9 @@ def fairness_table(request: figures.Request) -> tuple[str, list[answers.PaperAns
       cell, new_answers = answers.of_accuracies("fair", claim, values, rounds)
       lines[-1].append(cell)
       table_answers += new_answers
-  return (
+  return [
     f"Softmax regression, three clients of one class each, {rounds:,} rounds of one "
     f"step; accuracy of the last model on the clients' test examples in percent, "
-    f"{seeds} seed{'s' * (seeds > 1)}, in parentheses the published number.\n\n"
-    + report.numbers_section(markdown.table(["method", "average", *classes], lines))
-  ), table_answers
+    f"{seeds} seed{'s' * (seeds > 1)}, in parentheses the published number.",
+    pages.PublishedNumbers([pages.Table(["method", "average", *classes], lines)]),
+  ], table_answers

@@ -21,8 +21,8 @@ from fedjax_alg.base import FedSpec
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients as clients_lib
 
-from ...reports import markdown, rule
-from .. import answers, report
+from ...reports import rule
+from .. import answers, pages, report
 
 #: Early, and the last number of the notebook.
 ROUNDS = (10, 195)
@@ -109,7 +109,9 @@ def loss_after(label: str, x: np.ndarray, y: np.ndarray, rounds: int) -> float:
 _ROUNDED = ("FedExP", 195)
 
 
-def loss_table(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
+def loss_table(
+  quick: bool,
+) -> tuple[list[pages.Block], list[answers.PaperAnswer]]:
   """The Markdown table and its answers; quick: 5 clients, beside no claim."""
   clients, features, numbers = (5, 60, (3,)) if quick else (20, 1000, ROUNDS)
   x, y = make_problem(clients, features)
@@ -132,10 +134,10 @@ def loss_table(quick: bool) -> tuple[str, list[answers.PaperAnswer]]:
           )
         )
       lines.append([label, rounds, comparison[0], ours, comparison[1]])
-  return (
+  return [
     f"{clients} clients of {_ROWS} rows with {features:,} unknowns, 20 full steps, all "
-    f"clients in every round; the sum of squares over {clients}, float64.\n\n"
-    + report.numbers_section(
-      markdown.table(["method", "rounds", "the notebook", "ours", "ratio"], lines)
-    )
-  ), table_answers
+    f"clients in every round; the sum of squares over {clients}, float64.",
+    pages.PublishedNumbers(
+      [pages.Table(["method", "rounds", "the notebook", "ours", "ratio"], lines)]
+    ),
+  ], table_answers

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from ...drawing import plots
-from ...reports import markdown, rule
-from .. import answers, figures, report, suite, verdicts
+from ...reports import rule
+from .. import answers, figures, pages, report, suite, verdicts
 from ..figures import Figure, FigureLine, Panel
 from . import (
   afl,
@@ -136,7 +136,7 @@ def _last(protocol: str, rounds: int) -> Callable[..., np.ndarray]:
 def _table_of(name: str) -> figures.Section:
   """The table of a figure: every published number, run or not."""
 
-  def section(outcomes: suite.Outcomes) -> str:
+  def section(outcomes: suite.Outcomes) -> list[pages.Block]:
     figure = FIGURES[name]
     titles = {panel.letter: panel.title for panel in figure.panels}
     rounds_run = {
@@ -167,17 +167,18 @@ def _table_of(name: str) -> figures.Section:
         str(rounds_run[claim.panel, claim.method]),
         answer.words,
       ]
-    return report.numbers_section(
-      markdown.table(
+    numbers: list[pages.Block] = [
+      pages.Table(
         ["panel", "method", "metric", "published", "ours", "rounds run", "verdict"],
         rows,
-      ),
-      bool(missing)
-      * (
+      )
+    ]
+    if missing:
+      numbers.append(
         f"Not run: `python -m experiments.trust --table={name} "
         f"--panels={','.join(missing)}`."
-      ),
-    )
+      )
+    return [pages.PublishedNumbers(numbers)]
 
   return section
 

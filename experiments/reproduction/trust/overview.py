@@ -8,8 +8,8 @@ printed there, its deviation, and whether the place was opened.
 from collections.abc import Sequence
 import re
 
-from ...reports import markdown, rule
-from .. import report
+from ...reports import rule
+from .. import pages, report
 from ..answers import PaperAnswer
 
 #: The folder of its claims and sources.
@@ -70,8 +70,8 @@ def quoted_numbers() -> set[tuple[str, ...]]:
   }
 
 
-def table_of_finished(page_answers: Sequence[PaperAnswer]) -> str:
-  """The Markdown table, and the tables of which runs are missing.
+def table_of_finished(page_answers: Sequence[PaperAnswer]) -> list[pages.Block]:
+  """The table, and the tables of which runs are missing.
 
   Args:
     page_answers: the answers of all figures and tables.
@@ -107,11 +107,11 @@ def table_of_finished(page_answers: Sequence[PaperAnswer]) -> str:
       ]
     )
   heads = ["cell", "published +- sd", "ours +- CI", "rounds", "verdict", "replayed by"]
-  parts = [markdown.table(heads, rows)] if rows else []
+  blocks: list[pages.Block] = [pages.Table(heads, rows)] if rows else []
   if missing:
     words = ", ".join(f"`{name}` ({number})" for name, number in missing.items())
-    parts.append(
+    blocks.append(
       f"Cells of these tables have no run of all rounds, and no row here: {words}. "
       "Numbers in parentheses count the cells. Shorter runs, if any, are below."
     )
-  return "\n\n".join(parts)
+  return blocks

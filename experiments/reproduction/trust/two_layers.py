@@ -17,8 +17,7 @@ import numpy as np
 import fedjax_alg as fa
 from fedjax_alg import files
 
-from ...reports import markdown
-from .. import answers, figures
+from .. import answers, figures, pages
 from . import images
 
 NAME = "fedavg_2nn_why"
@@ -133,11 +132,11 @@ def count_rounds(
 
 def make_table(
   request: figures.Request, folder: pathlib.Path
-) -> tuple[str, list[answers.PaperAnswer]]:
+) -> tuple[list[pages.Block], list[answers.PaperAnswer]]:
   """The table of rounds; quick: twenty clients of digits, a few rounds."""
   loaded = images.load_images(request, "mnist")
   if isinstance(loaded, str):
-    return loaded, []
+    return [loaded], []
   lines, numbers = [], []
   for case in CASES:
     most = 2 if request.quick else case.rounds
@@ -168,12 +167,11 @@ def make_table(
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["clients", "weights", "client_lr", "seed_0", "seed_1", "seed_2"])
     writer.writerows(numbers)
-  return (
+  return [
     "Rounds to 97 % by learning rate and initial weights, C = 0.1, one number for each "
-    "seed.\n\n"
-    + markdown.table(
+    "seed.",
+    pages.Table(
       ["clients", "published", "initial weights", *(f"rate {r:g}" for r in RATES)],
       lines,
     ),
-    [],
-  )
+  ], []

@@ -7,7 +7,7 @@ import pytest
 
 from experiments import analytic as command
 from experiments.cli import config
-from experiments.reproduction import figures, suite, verdicts
+from experiments.reproduction import figures, pages, suite, verdicts
 from experiments.reproduction.analytic import claims
 from experiments.reproduction.analytic import figures as analytic
 from fedjax_alg import registry
@@ -108,14 +108,14 @@ def fixture_timed(tmp_path):
 
 
 def test_times(timed):
-  text = analytic._time_table(timed)
+  text = pages.format_blocks(analytic._time_table(timed))
   assert "| FedACnnL | 3 | 6 | 3 | 3 | 0 | - | - | 0.75 |" in text
   assert "| FedACnnL-WA | 3 | 9 | 3 | 6 | 0 | 33.3 | - | 0.75 |" in text
   # 20 rounds of 2 s, 85 % more than FedACnnL; real time in proportion.
   assert "| FedAvg | 20 (2 run) | 40 | 30 | 5 | 5 | 85.0 | 83 | 5 |" in text
   assert "| BAFFLE | 600 (2 run) | 1200 | 900 | 150 | 150 | 99.5 |" in text
   assert "Idle time of FedACnnL is 50.0 % less" in text
-  text = analytic._to_accuracy(timed)
+  text = pages.format_blocks(analytic._to_accuracy(timed))
   assert "| a: panel a | 70 % | 90 % |" in text
   assert "| FedACnnL | 2 | - |" in text
   # One seed of two never gets there.
@@ -202,7 +202,7 @@ def _personal(tmp_path):
 
 
 def test_table2(personal, monkeypatch):
-  lines = analytic._paper_table2(personal).splitlines()
+  lines = pages.format_blocks(analytic._paper_table2(personal)).splitlines()
   head = next(line for line in lines if line.startswith("| data and model"))
   assert head == (
     "| data and model | FedACnnL | pFedACnnL-WC | pFedACnnL-WP | "
@@ -239,7 +239,7 @@ def test_dots_of_table2_are_its_cells(personal, tmp_path, monkeypatch):
   panels = {}
   monkeypatch.setattr(analytic.plots, "dots", lambda *args: panels.update(args[1]))
   analytic._draw_table2([tmp_path / "a.png"], personal, "t", "rounds")
-  text = analytic._paper_table2(personal)
+  text = pages.format_blocks(analytic._paper_table2(personal))
   for name, dots in panels.items():
     row = next(
       line for line in text.splitlines() if line.startswith(f"| {name[1]}: ")
@@ -261,7 +261,7 @@ def test_fig6_table(personal, monkeypatch):
     for o in personal
     if o.cell.panel == "a" and o.cell.label.removeprefix("p").startswith("FedACnnL")
   ]
-  text = analytic._fig6_table(proposals)
+  text = pages.format_blocks(analytic._fig6_table(proposals))
   assert "| FedACnnL | 70.06 | 86.90 +- " in text
   assert "| pFedACnnL | 74.40 | 95.90 +- " in text
   assert "| pFedACnnL-WP | 74.03 |" in text and "FedAvg" in text
@@ -299,11 +299,11 @@ def test_who_has_no_global_model_is_in_the_tables_of_ends(personal, tmp_path):
     for o in personal
     if o.cell.panel == "a" and o.cell.label in (claims.PERSONAL, claims.LOCAL_ONLY)
   ]
-  text = analytic.FIGURES["dirichlet"].table(runs)
+  text = pages.format_blocks(analytic.FIGURES["dirichlet"].table(runs))
   assert "| each client alone | 50.00 " in text
   (row,) = [w for w in text.splitlines() if claims.LOCAL_ONLY in w]
   assert row.split(" | ")[4] == "- |"
-  assert claims.LOCAL_ONLY in analytic._fig6_table(runs)
+  assert claims.LOCAL_ONLY in pages.format_blocks(analytic._fig6_table(runs))
   analytic._draw_ends([tmp_path / "a.png"], runs, "t", "rounds")
   assert (tmp_path / "a.png").is_file()
 
@@ -313,7 +313,7 @@ def test_ablations_and_afl(tmp_path):
     outcome(tmp_path, label, "a", "pfedacnnl", [[0.9, value]])
     for label, value in (("pFedACnnL", 0.96), ("gamma = 1", 0.95))
   ]
-  text = analytic.FIGURES["ablations"].table(outcomes)
+  text = pages.format_blocks(analytic.FIGURES["ablations"].table(outcomes))
   assert "| gamma = 1 | 95.00 | 94.00 | 50.00 | 95.00 |" in text
   assert "paper" not in text
   dealt = [
@@ -321,7 +321,7 @@ def test_ablations_and_afl(tmp_path):
     for partition in list(analytic._DEALT)[:2]
     for tail, value in (("", 0.97), (analytic._RIDGES_KEPT, 0.9))
   ]
-  text = analytic._afl_table(dealt)
+  text = pages.format_blocks(analytic._afl_table(dealt))
   assert "| b: panel b | 1 client | 97.00 | 90.00 |" in text
   assert "| b: panel b | 100 clients, iid | - | - |" in text
   analytic.FIGURES["afl"].draw([tmp_path / "b.png"], dealt, "t", "rounds")

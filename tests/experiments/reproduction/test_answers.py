@@ -18,6 +18,7 @@ from experiments.reproduction import (
   chosen,
   claims_page,
   figures,
+  pages,
   report,
   suite,
 )
@@ -230,8 +231,7 @@ def test_rows_of_a_claims_file():
   not_run = row_of(rows, artifact="Fig1", panel="a", method="GA-FSVRG")
   assert not not_run.answer.is_run and not not_run.is_measured
   tuned, by_paper, no_run = (
-    [part.strip() for part in line.split("|")[1:-1]]
-    for line in claims_page._head({"diversified": rows}).splitlines()[2:]
+    list(map(str, line)) for line in claims_page._head({"diversified": rows}).rows
   )
   assert tuned == ["diversified, tuned", "1", *9 * ["0"], "1", "1", "0", "0"]
   assert by_paper == ["diversified, stated", *3 * ["0"], "1", *6 * ["0"]] + (
@@ -384,14 +384,11 @@ def test_the_published_table_is_that_of_the_answers():
   assert (DOCS / "results" / "claims.md").read_text("utf-8") == (
     claims_page.claims_text(tables)
   )
-  lines = [
-    [part.strip() for part in line.split("|")[1:-1]]
-    for line in claims_page._head(tables).splitlines()[2:]
-  ]
+  lines = claims_page._head(tables).rows
   for name, rows in tables.items():
-    counts = [line for line in lines if line[0].startswith(f"{name}, ")]
+    counts = [line for line in lines if str(line[0]).startswith(f"{name}, ")]
     numbers = 1 + len(claims_page._NUMBERS)
-    assert sum(int(n) for line in counts for n in line[1:numbers]) == sum(
+    assert sum(n for line in counts for n in line[1:numbers]) == sum(
       1 + bool(row.stated) + bool(row.literal) for row in rows if row.kind == "own"
     )
 
@@ -524,20 +521,18 @@ ELSEWHERE = {
 }
 
 
+def published_figures(name):
+  """figure -> what is published of it."""
+  return publish._read_published(publish.PAPERS[name], DOCS / "results")
+
+
 def published_intervals(name):
   """(mean, half-width) of everything that the tables of a paper have."""
   results = DOCS / "results"
-  pages = "".join(  # without the notes, and the table before the first figure
-    re.sub(
-      "^.*?<!--|<!-- notes -->.*?<!-- below -->",
-      "",
-      path.read_text("utf-8"),
-      flags=re.S,
-    )
-    for path in results.glob(f"{name}*.md")
-    if not path.name.endswith(".notes.md")
+  text = pages.format_blocks(
+    block for figure in published_figures(name).values() for block in figure.blocks
   )
-  tables = "".join(line for line in pages.splitlines() if line.startswith("|"))
+  tables = "".join(line for line in text.splitlines() if line.startswith("|"))
   for path in results.glob(f"{name}*.csv"):
     text = path.read_text("utf-8")
     tables += text
@@ -552,7 +547,10 @@ def published_intervals(name):
 def test_intervals_in_the_notes_are_those_of_the_tables(name):
   """Notes are written by hand, and stay when a figure is run again."""
   published = set(published_intervals(name))
-  notes = (DOCS / "results" / f"{name}.notes.md").read_text("utf-8")
+  notes = "\n".join(
+    path.read_text("utf-8")
+    for path in sorted((DOCS / "results").glob(f"{name}_*.notes.md"))
+  )
   stale = set()
   for pair in PAIR.finditer(notes):
     mean, half = (float(part.replace(",", "")) for part in pair.groups())
@@ -595,18 +593,13 @@ def test_sentences_on_pages_are_those_of_the_answers():
   """A page that says another verdict than the csv is found."""
   for name in publish.PAPERS:
     rows = answers.read_answers(DOCS / "results" / f"{name}.answers.csv")
-    pages = "".join(
+    text = "".join(
       path.read_text("utf-8") for path in sorted((DOCS / "results").glob(f"{name}*.md"))
     )
-    for figure in dict.fromkeys(a.figure for a in rows):
-      section = answers.sentences_section(a for a in rows if a.figure == figure)
-      if section and f"<!-- {figure} -->" in pages:
-        part = re.split(
-          r"<!-- (?!notes|below|chosen)\w+ -->",
-          pages.partition(f"<!-- {figure} -->")[2],
-        )[0]
-        table = section.partition("\n\n")[2]
-        assert answers.SENTENCES not in part or table in part, (name, figure)
+    for figure, page in published_figures(name).items():
+      table = answers.sentences_table(a for a in rows if a.figure == figure)
+      if table and not page.runs_of:
+        assert pages.format_blocks([table]) in text, (name, figure)
 
 
 @pytest.mark.parametrize(
@@ -679,13 +672,8 @@ def test_what_no_run_can_test_is_not_testable_everywhere(name):
       for *cell, words in cells:
         if tuple(cell) in untestable and words != rule.NO_NUMBER:
           assert words.startswith(rule.NOT_TESTABLE), (path.name, cell)
-      (page,) = (
-        path
-        for path in results.glob(f"{name}*.md")
-        if f"<!-- {artifact.lower()} -->" in path.read_text("utf-8")
-      )
-      section = page.read_text("utf-8").partition(f"<!-- {artifact.lower()} -->")[2]
-      assert ", worse by" not in re.split(r"<!-- fig\d+ -->", section)[0]
+      figure = published_figures(name)[artifact.lower()]
+      assert ", worse by" not in pages.format_blocks(figure.blocks)
 
 
 def test_what_is_impossible_is_above_the_bound_on_pooled_data():
@@ -742,18 +730,13 @@ def test_published_labels_are_what_the_flag_files_declare(name, figure):
   assert labels <= {*tunings.values(), chosen.tuning_of_several(tunings.values())}
   if len({*tunings.values()}) == 1:
     assert labels <= {*tunings.values()}
-  text = "".join(
-    path.read_text("utf-8") for path in (DOCS / "results").glob(f"{name}*.md")
-  )
-  part = text.partition(f"<!-- {figure} -->")[2].partition(
-    "<details><summary>How this"
-  )[0]
+  part = pages.format_blocks(published_figures(name)[figure].blocks)
   for label, word in re.findall(
     r"^\| ([^|]*), (tuned|stated|not tuned|tuned in part) \|", part, re.M
   ):
     assert word in {tunings.get(label), suite.STATED}, label
-  heads = re.findall(r"^\| what is said \| (.*?) \|", part, re.M)
-  assert all(head in (*labels, "ours") for head in heads)
+  sentences = answers.sentences_table(records)
+  assert sentences is None or sentences.head[1] in (*labels, "ours")
 
 
 def test_a_number_of_another_protocol_has_no_other_verdict():

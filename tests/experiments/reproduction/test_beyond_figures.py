@@ -11,7 +11,7 @@ from experiments import beyond
 from experiments.cli import config
 from experiments.drawing import plots
 from experiments.reports import rule
-from experiments.reproduction import figures, partitions, suite, tuning, verdicts
+from experiments.reproduction import figures, pages, partitions, suite, tuning, verdicts
 from experiments.reproduction.beyond import (
   accelerations,
   board,
@@ -88,22 +88,24 @@ def test_a_method_defends_if_it_loses_less(monkeypatch):
     return np.array([90.0, 95.0]) + (end - 90 if share else 0)
 
   monkeypatch.setattr(hostile, "_honest", honest)
-  text = hostile._hostile_section(
-    [
-      suite.Outcome(c, None, [], {})
-      for c in shown.cells("beyond", "hostile")
-      if c.panel in "ad"
-      and c.label
-      in (
-        "FedAvg 0 %",
-        "FedAvg 40 %",
-        "IFCA 0 %",
-        "IFCA 40 %",
-        "FSVRG 0 %",
-        "FSVRG 40 %",
-      )
-      and (c.panel == "a" or "FedAvg" in c.label)
-    ]
+  text = pages.format_blocks(
+    hostile._hostile_section(
+      [
+        suite.Outcome(c, None, [], {})
+        for c in shown.cells("beyond", "hostile")
+        if c.panel in "ad"
+        and c.label
+        in (
+          "FedAvg 0 %",
+          "FedAvg 40 %",
+          "IFCA 0 %",
+          "IFCA 40 %",
+          "FSVRG 0 %",
+          "FSVRG 40 %",
+        )
+        and (c.panel == "a" or "FedAvg" in c.label)
+      ]
+    )
   )
   words = [
     [word.strip() for word in line.split("|")[2:-1]]
@@ -215,7 +217,9 @@ def test_gaps_are_paired_and_corrected(cells):
   accuracies = {
     c.label: common + 0.01 * i + rng.normal(0, 0.01, 9) for i, c in enumerate(digits)
   }
-  text = board._board_table([of_partitions(c, accuracies[c.label]) for c in digits])
+  text = pages.format_blocks(
+    board._board_table([of_partitions(c, accuracies[c.label]) for c in digits])
+  )
   rows = {
     line.split(" | ")[1]: line.split(" | ")
     for line in text.splitlines()
@@ -242,7 +246,7 @@ def test_gaps_are_paired_and_corrected(cells):
 
 def test_a_line_plays_its_cell_again(cells):
   cell = next(c for c in cells if (c.panel_title, c.label) == ("digits", "IFCA"))
-  text = board.replay([of_partitions(cell, [0.9])])
+  text = pages.format_blocks(board.replay([of_partitions(cell, [0.9])]))
   line = next(word for word in text.split("`") if word.startswith("fedjax"))
   replay = config.parse_config(line.replace("=P", "=4").split()[2:])
   part = cell.on(9)[4]
@@ -328,7 +332,7 @@ def test_gains_of_the_map_are_paired_by_partition(map_cells):
     gap = 100 * (curves[label] - curves["FedAvg"]).mean()
     assert spread.mean == pytest.approx(gap) and spread.ci95 < 1
     assert min(p) <= corrected <= 2 * max(p)
-  table = kinds_map._table(runs)
+  table = pages.format_blocks(kinds_map._table(runs))
   assert "FedDrift +" in table and "| digits, drift | FedAvg |" in table
   assert kinds_map.panel_gains(runs[1:]) == {}  # nothing to compare with
 
@@ -346,7 +350,9 @@ def test_the_map_shows_no_cell_before_its_last_partition(map_cells, monkeypatch)
   )
   shown_cells = suite.select_finished(cells, pathlib.Path("out"), 9)
   assert {c.label for c in cells} - {c.label for c in shown_cells} == {"IFCA"}
-  text = kinds_map._describe_panels([map_outcome(c, [[0.9]]) for c in shown_cells])
+  text = pages.format_blocks(
+    kinds_map._describe_panels([map_outcome(c, [[0.9]]) for c in shown_cells])
+  )
   (row,) = [line for line in text.splitlines() if "digits, rotated" in line]
   assert row.endswith("| 16 of 17 methods are finished |")
   assert "finished" not in text.split("digits, permuted labels")[1].split("\n")[0]
@@ -443,7 +449,9 @@ def test_eras_are_compared_by_the_choice_of_validation(accelerated, monkeypatch)
   )
   p = stats.ttest_rel(accuracy["FedCM"], accuracy["FedAvgM"]).pvalue
   (row,) = [
-    line for line in accelerations._answer(runs).splitlines() if "| digits" in line
+    line
+    for line in pages.format_blocks(accelerations._answer(runs)).splitlines()
+    if "| digits" in line
   ]
   assert row.endswith(f"({p:.2g}) |")  # one row, so Holm corrects nothing
 
@@ -455,7 +463,9 @@ def test_an_era_without_methods_has_an_empty_cell(acceleration_cells):
     for i, cell in enumerate(c for c in acceleration_cells if c.panel == "k")
   ]
   (row,) = [
-    line for line in accelerations._answer(runs).splitlines() if "| CIFAR-10" in line
+    line
+    for line in pages.format_blocks(accelerations._answer(runs)).splitlines()
+    if "| CIFAR-10" in line
   ]
   assert row.split(" | ")[1].startswith("SCAFFOLD ") and " | not run | " in row
 
@@ -463,7 +473,7 @@ def test_an_era_without_methods_has_an_empty_cell(acceleration_cells):
 def test_gains_of_accelerations_are_paired_and_corrected(accelerated):
   """By SciPy's test: the least p value is multiplied by the number of tests."""
   runs = list(accelerated.values())
-  table = accelerations._table(runs)
+  table = pages.format_blocks(accelerations._table(runs))
   accuracy = {
     label: outcome.frames.curves("global", "accuracy")[:, 0]
     for label, outcome in accelerated.items()
@@ -500,11 +510,11 @@ def test_costs_are_those_of_the_median_partition(acceleration_cells, reached, co
 def test_a_panel_without_all_methods_is_not_compared(accelerated):
   """Tests of some methods alone would be corrected for too few."""
   runs = [o for label, o in accelerated.items() if label != "FedACG"]
-  assert "No panel is finished" in accelerations._table(runs)
+  assert "No panel is finished" in pages.format_blocks(accelerations._table(runs))
   assert accelerations.select_whole(list(accelerated.values())) and not (
     accelerations.select_whole(runs)
   )
-  text = accelerations._describe_panels(runs)
+  text = pages.format_blocks(accelerations._describe_panels(runs))
   assert "| a | digits, softmax, 20 % of the clients | 14 of 15 methods" in text
   assert "| b | digits, softmax, 10 % of the clients | finished" not in text
 
@@ -661,8 +671,8 @@ def test_rivals_are_read_within_the_budget_of_one_round():
   base = family_outcome("AFL", [{1: 0.8}, {1: 0.8}], lambda round_: 140.0)
   (row,) = [
     line
-    for line in family._at_equal_costs([base, run])[1].splitlines()
-    if "FedAvg" in line
+    for line in pages.format_blocks(family._at_equal_costs([base, run])).splitlines()
+    if "| FedAvg |" in line
   ]
   assert [word.strip() for word in row.split("|")[3:-1]] == [
     "80.00",
@@ -716,7 +726,7 @@ def test_costs_and_verdicts():
   ]
   table = [
     line.split(" | ")
-    for line in late.FIGURE.table(outcomes).splitlines()
+    for line in pages.format_blocks(late.FIGURE.table(outcomes)).splitlines()
     if line.startswith("| 50 % stragglers")
   ]
   assert [row[1] for row in table] == ["FedAvg", "FedProx", "FedBuff"]
@@ -792,7 +802,7 @@ def test_the_table_interpolates_the_epsilon_of_equal_accuracy():
     private_outcome("a", "AFL", 1.0, [0.92, 0.94]),
     private_outcome("b", "AFL", 2.0, [0.935, 0.945]),
   ]
-  text = private.FIGURE.table(outcomes)
+  text = pages.format_blocks(private.FIGURE.table(outcomes))
   assert "| 1.00 | 91.00 | at most 1.00 |" in text
   assert "| 2.00 | 95.00 | more than 2.00 |" in text
   assert private._needed_epsilon([1, 4], [80, 90], 85) == "2.00"
@@ -881,7 +891,7 @@ def test_a_bridge_shows_gains_and_what_a_factor_changes():
     gain = {"FedAvg": 0.0, "FedGroup": 0.06 if share == 1 else 0.01, "IFCA": 0.02}
     accuracies = 0.8 + gain[cell.label] + rng.normal(0, 0.001, 9)
     outcomes.append(bridge_outcome(cell, accuracies))
-  text = bridge._table(outcomes)
+  text = pages.format_blocks(bridge._table(outcomes))
   start = "| clients in a round (all, not 10 %) |"
   (row,) = [r for r in text.splitlines() if r.startswith(start)]
   by_column = [float(part.split(" ")[0]) for part in row.split(" | ")[1:]]
@@ -891,9 +901,11 @@ def test_a_bridge_shows_gains_and_what_a_factor_changes():
   ]
   assert all(abs(float(part.split(" ")[0])) < 0.2 for part in row.split(" | ")[1:])
   # A design with a hole has no effects, and its cells are still there.
-  hole = bridge._table([o for o in outcomes if o.cell.panel != "c"])
+  hole = pages.format_blocks(
+    bridge._table([o for o in outcomes if o.cell.panel != "c"])
+  )
   assert "clients in a round (all" in hole and hole.count("MNIST, FedGroup |") <= 1
-  assert bridge._effects_table(outcomes[:3]) == ""
+  assert bridge._effects_table(outcomes[:3]) == []
 
 
 def test_the_map_with_the_right_number_of_groups_is_the_map():
@@ -925,7 +937,8 @@ def test_the_map_with_the_right_number_of_groups_is_the_map():
 def test_the_measures_of_digits_are_made(tmp_path):
   """Quick: two partitions of each panel, named by each other."""
   request = figures.Request(tmp_path, (), "here", quick=True)
-  text, answers = differences.TABLE.make(request, tmp_path)
+  blocks, answers = differences.TABLE.make(request, tmp_path)
+  text = pages.format_blocks(blocks)
   assert answers == []
   samples = differences.read_samples(tmp_path / "differences_numbers.csv")
   titles = {k.title for k in kinds_map.KINDS.values() if "digits" in k.data}

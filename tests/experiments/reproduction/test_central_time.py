@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from experiments.reproduction import central_time
+from experiments.reproduction import central_time, pages
 
 
 def test_what_is_timed_is_the_servers_round():
@@ -37,10 +37,10 @@ def test_table_and_answers(monkeypatch):
   monkeypatch.setattr(central_time, "_FEATURES", 6)
   monkeypatch.setattr(central_time, "_MODELS", (2,))
   monkeypatch.setattr(central_time, "_RATES", (10, 40))
-  text, records = central_time.table1(True)
+  blocks, records = central_time.table1(True)
   rows = [
     line.split(" | ")
-    for line in text.splitlines()
+    for line in pages.format_blocks(blocks).splitlines()
     if line.startswith("| MA-FSVRG | 2") or line.startswith("| GA")
   ]
   assert [row[2] for row in rows] == ["10.14 (1.0)", "10.66 (1.0)"]

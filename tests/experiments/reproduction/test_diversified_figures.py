@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from experiments.reproduction import report, suite
+from experiments.reproduction import pages, report, suite
 from experiments.reproduction.diversified import figures as diversified
 from experiments.reproduction.diversified import own_classes, readings
 from tests.experiments import shown
@@ -74,12 +74,17 @@ def test_both_readings_of_what_is_measured_stand_beside_the_number():
   cell = shown.cell(
     "diversified", "readings_cifar10", "d", "GA-FSVRG, as printed"
   )  # nothing chosen on test data
-  text = readings.readings_table(
-    [
-      suite.Outcome(
-        cell, None, [], {"mean_last_10": {"global": late(0.5), "preferred": late(0.95)}}
-      )
-    ]
+  text = pages.format_blocks(
+    readings.readings_table(
+      [
+        suite.Outcome(
+          cell,
+          None,
+          [],
+          {"mean_last_10": {"global": late(0.5), "preferred": late(0.95)}},
+        )
+      ]
+    )
   )
   words = text.splitlines()[-1].split(" | ")
   assert words[2:5] == ["81", "50.00 +- 0.00 (worse)", "95.00 +- 0.00 (better)"]

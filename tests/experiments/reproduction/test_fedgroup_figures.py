@@ -8,7 +8,7 @@ import pytest
 
 from experiments import fedgroup as command
 from experiments.cli import config
-from experiments.reproduction import figures, report, suite, verdicts
+from experiments.reproduction import figures, pages, report, suite, verdicts
 from experiments.reproduction.fedgroup import claims, tables
 from experiments.reproduction.fedgroup import figures as fedgroup
 from experiments.reproduction.fedgroup import pretraining as pool
@@ -189,13 +189,13 @@ def test_statements(tmp_path):
   (survives,) = claims.SURVIVES
   assert verdicts.judge_statement(survives, outcomes)[1] == "reached"
   assert "+10.00 +- 0.00" in verdicts.judge_statement(survives, outcomes)[0]
-  text = tables.gains(outcomes)
+  text = pages.format_blocks(tables.gains(outcomes))
   best, late = [line for line in text.splitlines() if "| FG-EDC |" in line]
   assert best.startswith("| FG-EDC | 90.00 +- 0.00 (96.0) |")
   assert late.startswith("| FG-EDC | 90.00 +- 0.00 |")
   assert "| FedAvg | 80.00 +- 0.00 (89.8) |" in text
   assert "| a: panel a | 10.00 +- 0.00 | 0.00 +- 0.00 | 10.00" in (
-    tables.survives(outcomes)
+    pages.format_blocks(tables.survives(outcomes))
   )
   for statements in (claims.FIG3, claims.FIG4, claims.NEWCOMERS):
     for statement in statements:
@@ -208,7 +208,7 @@ def test_table1(tmp_path):
   outcomes = [
     outcome(tmp_path, "FedAvg", p, c) for p, c in (("a", curve), ("d", curve[:, 1:3]))
   ]
-  row = tables.heterogeneity(outcomes).splitlines()[2].split(" | ")
+  row = pages.format_blocks(tables.heterogeneity(outcomes)).splitlines()[2].split(" | ")
   assert row[1] == "0.250 +- 0.000 (0.767)"
   assert row[2] == "0.0275 +- 0.0000 (0.11)"
   assert row[3].startswith("90.00") and row[4].startswith("80.00")
@@ -252,7 +252,7 @@ def test_partitions_of_synthetic_answer_table3(tmp_path):
   # -1.6 +- 0.13 points, the paper's are -3.7.
   gain = words["FG-EDC", "gain_over_FeSEM"]
   assert (gain.artifact, gain.panel, gain.verdict) == ("Table3", "e", "better")
-  text = tables.by_partition(outcomes)
+  text = pages.format_blocks(tables.by_partition(outcomes))
   assert "| 88.40 +- 0.13 | reached |" in text and "| partition 3 |" in text
   # Without FeSEM FG-EDC's own number alone is answered.
   words = {
@@ -379,5 +379,5 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
     assert member[client] == group and (edc >= 0).all()
   assert 0.5 < pool._mapping(clients).pearson <= 1
   monkeypatch.setattr(pool, "_pretrain_clients", lambda cell: [clients])
-  text, _ = pool.clusters([cell], [tmp_path / "c.png"], "groups")
-  assert text.count("MNIST-MCLR") == len(set(member) - {-1})
+  (table,), _ = pool.clusters([cell], [tmp_path / "c.png"], "groups")
+  assert [row[0] for row in table.rows] == ["MNIST-MCLR"] * len(set(member) - {-1})

@@ -11,7 +11,7 @@ import pytest
 from experiments import publish
 from experiments import trust as command
 from experiments.reports import rule
-from experiments.reproduction import answers, figures, report, suite, verdicts
+from experiments.reproduction import answers, figures, pages, report, suite, verdicts
 from experiments.reproduction.trust import (
   against_fedjax,
   client_privacy,
@@ -172,12 +172,16 @@ def test_the_page_has_a_row_for_each_finished_run_alone():
   )
   part = finished._replace(reason=rule.NOT_RUN, method="FedNova", rounds="8")
   head, _, *rows = (
-    overview.table_of_finished([finished, part]).split("\n\n")[0].splitlines()
+    pages.format_blocks(overview.table_of_finished([finished, part]))
+    .split("\n\n")[0]
+    .splitlines()
   )
   assert head.count("|") == rows[0].count("|") == 7 and len(rows) == 1
   assert "FedAvg, best test accuracy | 98.89 +- 0.07 | 98.80 +- 0.05 | 50 |" in rows[0]
   assert rows[0].endswith("| reached | `--table=niid_bench --panels=a` |")
-  assert "`niid_bench` (35)" in overview.table_of_finished([finished, part])
+  assert "`niid_bench` (35)" in pages.format_blocks(
+    overview.table_of_finished([finished, part])
+  )
 
 
 def test_a_table_without_runs_has_every_number(tmp_path, capsys):
@@ -380,13 +384,15 @@ def test_feddrift_is_measured_at_the_ends_of_its_steps():
   runs = [drift_outcome(c, best - 0.1 * (c.label != drift.ORACLE)) for c in cells]
   assert drift.MEAN(runs[0]) == pytest.approx(100 * best.mean() - 10)
   assert drift.WORST(runs[0]) == pytest.approx(80)
-  text = drift.FIGURE.table(runs)
+  text = pages.format_blocks(drift.FIGURE.table(runs))
   assert f"| a: SINE-2 | FedDrift | {100 * best.mean() - 10:.2f} | -10.00 |" in text
   assert f"| a: SINE-2 | {drift.ORACLE} | {100 * best.mean():.2f} | 0.00 |" in text
   short = drift_outcome(cells[0], best[:3])
   with pytest.raises(verdicts.NotRun, match="600 of 2000 rounds"):
     drift.MEAN(short)
-  assert "| FedDrift | 600 of 2000 rounds | - | - |" in drift.FIGURE.table([short])
+  assert "| FedDrift | 600 of 2000 rounds | - | - |" in pages.format_blocks(
+    drift.FIGURE.table([short])
+  )
 
 
 def test_feddrift_has_the_steps_of_its_data():
@@ -434,10 +440,12 @@ def test_rounds_of_the_2nn_are_written_with_their_limit(tmp_path, monkeypatch):
     lambda federation, draw, rate, rounds, seed: np.inf if rate == 0.03 else 10 + seed,
   )
   request = figures.Request(tmp_path, (), "here", quick=True)
-  text, no_answers = two_layers.make_table(request, tmp_path)
+  blocks, no_answers = two_layers.make_table(request, tmp_path)
   assert no_answers == []
   row = next(
-    line for line in text.splitlines() if line.startswith("| IID | 87 | LeCun")
+    line
+    for line in pages.format_blocks(blocks).splitlines()
+    if line.startswith("| IID | 87 | LeCun")
   )
   assert row.split(" | ")[3:] == [">2", "10", "10", "10 |"]
   with (tmp_path / "fedavg_2nn_why_numbers.csv").open() as file:

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.cli import config, shared_runs
 from experiments.reports import rule
-from experiments.reproduction import answers, partitions, report, suite, verdicts
+from experiments.reproduction import answers, pages, partitions, report, suite, verdicts
 from experiments.reproduction import cost_to_accuracy as targets
 from experiments.reproduction.chosen import Choice
 from experiments.reproduction.conjugate import claims as conjugate
@@ -129,14 +129,14 @@ def test_one_panel_against_is_enough():
   assert measured == "a: +10.00 +- 0.00; b: -10.00 +- 0.00"
 
 
-def test_section():
+def test_sentences():
   def text(a, b, *runs):
-    return answers.sentences_section(
+    table = answers.sentences_table(
       answers.answer_sentences("fig1", [ABOVE], [flat("A", *a), flat("B", *b), *runs])
     )
+    return pages.format_blocks([table])
 
   lines = text((0.9,), (0.8,)).splitlines()
-  assert lines[0] == "## What is said in words"
   assert "| A above B | a: +10.00 | undecided |" in lines
   assert (
     "| A above B | a: +10.00 +- 0.00 | reached | a: -10.00 +- 0.00 | worse |"
@@ -149,7 +149,7 @@ def test_section():
   # With the paper's settings A runs alone, so nothing is compared there.
   text_of_one = text((0.9, 0.9), (0.8, 0.8), flat("A", 0.7, 0.7, protocol="stated"))
   assert "| A above B | a: +10.00 +- 0.00 | reached |" in text_of_one.splitlines()
-  assert answers.sentences_section([]) == ""
+  assert answers.sentences_table([]) is None
 
 
 def test_above_all_is_decided_by_the_pair_that_is_least_clear():
@@ -341,16 +341,18 @@ def test_seconds_of_server_and_clients(monkeypatch):
 
 def test_tables_of_targets():
   runs = [rising("CLSFSVRG", 48), rising("LoSAC", None)]
-  text = targets.rounds_table("conjugate", "Fig2", 0.98)(runs)
+  text = pages.format_blocks(targets.rounds_table("conjugate", "Fig2", 0.98)(runs))
   assert "| CLSFSVRG | 48 (48) |" in text
   assert "| LoSAC | not in 100 (not in 100) |" in text
   runs = [rising("CLSFSVRG", 48, "d"), rising("LoSAC", 96, "d")]
-  text = targets.communication_section(runs, (0.98,), "CLSFSVRG", "LoSAC", 82.4)
+  text = pages.format_blocks(
+    targets.communication_section(runs, (0.98,), "CLSFSVRG", "LoSAC", 82.4)
+  )
   assert "| 98 % | LoSAC | 96 | 10 | 960 | 4 | 2 |" in text
   assert "| 98 % | 82.4 % | 50.0 +- 0.0 | 50.0 +- 0.0 | 50.0 +- 0.0 |" in text
-  text = targets.accuracy_at("conjugate", "Fig2")(runs)
+  text = pages.format_blocks(targets.accuracy_at("conjugate", "Fig2")(runs))
   assert "| d | CLSFSVRG | 16 | 96.14 | 50.00 +- 0.00 | 48 |" in text
-  assert targets.accuracy_at("conjugate", "Fig2")([rising("X", 1)]) == ""
+  assert targets.accuracy_at("conjugate", "Fig2")([rising("X", 1)]) == []
 
 
 def test_median_counts_a_seed_that_never_gets_there():
@@ -640,10 +642,9 @@ def test_the_accuracy_at_a_round_has_an_interval_over_partitions():
   pooled = pool(
     *(flat("MimeSVRG", level, level, panel="d", rounds=100) for level in levels)
   )
-  text = targets.accuracy_at("conjugate", "Fig2")([pooled])
-  assert (
-    metrics.format_estimate(metrics.estimate_mean([100 * v for v in levels])) in text
-  )
+  text = pages.format_blocks(targets.accuracy_at("conjugate", "Fig2")([pooled]))
+  estimate = metrics.estimate_mean([100 * v for v in levels])
+  assert metrics.format_estimate(estimate) in text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,230 @@
+"""What pages of results are made of, and the templates that write them.
+
+A figure command stores a ``FigurePage`` as <figure>.json: words, tables, and how it
+was made. The templates in templates/ write the pages from such data.
+"""
+
+from collections.abc import Iterable, Sequence
+import dataclasses
+import functools
+import json
+import pathlib
+import re
+from typing import Any
+
+from fedjax_alg import files
+
+from ..cli.config import UsageError
+from ..reports import markdown
+
+try:
+  import jinja2
+except ModuleNotFoundError as missing:
+  raise ModuleNotFoundError(
+    "what serves papers needs jinja2, install it with pip install -e '.[papers]'"
+  ) from missing
+
+#: The end of the name of a figure's data.
+SUFFIX = ".json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Heading:
+  """A heading within a figure's part of a page."""
+
+  heading: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A table of words and numbers.
+
+  Args:
+    head: the names of the columns.
+    rows: the cells; a number is written as ``str`` does.
+  """
+
+  head: Sequence[object]
+  rows: Sequence[Sequence[object]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Details:
+  """Blocks that a reader unfolds."""
+
+  summary: str
+  blocks: Sequence[Any]  #: of ``Block``
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedNumbers:
+  """Published numbers and ours; not shown on a page that has one table of all."""
+
+  numbers: Sequence[Any]  #: of ``Block``
+
+
+@dataclasses.dataclass(frozen=True)
+class Others:
+  """The numbers of methods that are not the paper's own, which a reader unfolds."""
+
+  others: Sequence[str]  #: names of the methods
+  table: Table
+
+
+#: A piece of a page; a string is one or more paragraphs of Markdown.
+Block = str | Heading | Table | Details | PublishedNumbers | Others
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+  """How a figure was made.
+
+  Args:
+    command: the command line.
+    versions: software and its version; of runs that differ several, with " and ".
+    device: the machine.
+    notes: further sentences; "": the page has one line.
+    lines: name, choice of the settings, and flags of the lines of the first panel.
+  """
+
+  command: str
+  versions: dict[str, str]
+  device: str
+  notes: str = ""
+  lines: Sequence[Sequence[str]] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class FigurePage:
+  """All that a page says of a figure, beside its answers and what people write.
+
+  Args:
+    title: its title.
+    blocks: its words and tables.
+    made: how it was made; None: not said.
+    remarks: sentences below what the paper says in words.
+    runs_of: the figure whose runs it shows; "": they are its own.
+    pictures: names of the published pictures.
+    numbers: name of the published table of every number; "": there is none.
+    has_flags: whether that table has the flags of each number, too.
+  """
+
+  title: str
+  blocks: Sequence[Block]
+  made: Made | None = None
+  remarks: Sequence[str] = ()
+  runs_of: str = ""
+  pictures: Sequence[str] = ()
+  numbers: str = ""
+  has_flags: bool = False
+
+
+#: The entry by which a block in a file is told.
+_BLOCKS = {
+  "heading": Heading,
+  "rows": Table,
+  "blocks": Details,
+  "numbers": PublishedNumbers,
+  "others": Others,
+}
+
+
+def _to_block(value: Any) -> Block:
+  """Makes a block from what ``json`` reads."""
+  if isinstance(value, str):
+    return value
+  (kind,) = (kind for entry, kind in _BLOCKS.items() if entry in value)
+  if kind is Table:
+    return Table(**value)
+  if kind is Others:
+    return Others(value["others"], Table(**value["table"]))
+  block: Block = kind(
+    **{
+      name: [_to_block(part) for part in entry] if isinstance(entry, list) else entry
+      for name, entry in value.items()
+    }
+  )
+  return block
+
+
+def read(path: pathlib.Path) -> FigurePage:
+  """Reads the data of a figure.
+
+  Raises:
+    UsageError: the file has other data.
+  """
+  try:
+    content = files.read_json(path)
+    content["blocks"] = [_to_block(block) for block in content["blocks"]]
+    if content.get("made"):
+      content["made"] = Made(**content["made"])
+    return FigurePage(**content)
+  except (AttributeError, KeyError, TypeError, ValueError):
+    raise UsageError(
+      f"{path}: not the data of a figure command; run the figure again"
+    ) from None
+
+
+def _is_flat(value: object) -> bool:
+  """Whether a value is written in one line: a cell, or a row of them."""
+  if isinstance(value, (list, tuple)):
+    return not any(isinstance(entry, (list, tuple, dict)) for entry in value)
+  return not isinstance(value, dict)
+
+
+def _format_json(value: Any, indent: str = "\n") -> str:
+  """JSON with a line for each row of a table."""
+  if _is_flat(value):
+    return json.dumps(value, ensure_ascii=False, default=str)
+  deeper = indent + " "
+  if isinstance(value, dict):
+    entries = [
+      f"{json.dumps(name)}: {_format_json(entry, deeper)}"
+      for name, entry in value.items()
+    ]
+    begin, end = "{", "}"
+  else:
+    entries = [_format_json(entry, deeper) for entry in value]
+    begin, end = "[", "]"
+  return begin + ",".join(deeper + entry for entry in entries) + indent + end
+
+
+def to_json(page: FigurePage) -> str:
+  """The content of the file that ``read`` reads."""
+  return _format_json(dataclasses.asdict(page)) + "\n"
+
+
+#: Recognizer of a file of ``to_json``.
+IS_FIGURE = files.json_with("title", "blocks", "runs_of")
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+  environment = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent / "templates"),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    autoescape=False,  # the texts are Markdown
+  )
+  environment.filters["table"] = lambda table: markdown.table(table.head, table.rows)
+  return environment
+
+
+def render(template: str, **values: object) -> str:
+  """Writes a page.
+
+  Args:
+    template: name of a file in templates/, without .md.j2.
+    **values: what it reads.
+
+  Returns:
+    The Markdown, with one empty line between its parts.
+  """
+  text = _templates().get_template(f"{template}.md.j2").render(**values)
+  return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def format_blocks(blocks: Iterable[Block]) -> str:
+  """Blocks as Markdown, as a figure's own page shows them."""
+  return render("blocks", blocks=list(blocks)).rstrip()
