@@ -304,9 +304,9 @@ def publish(
       choices=_choices(paper, target, end),
     )
     results.write_text(all_pages[end], text)
-  shown = {picture for figure in published.values() for picture in figure.pictures}
+  listed = {picture for figure in published.values() for picture in figure.pictures}
   for old in sorted(target.glob(f"{paper.name}_*.png")):
-    if old.name in earlier - shown:
+    if old.name in earlier - listed:
       print(f"removed {old}: no longer shown", file=sys.stderr)
       old.unlink()
   if all_answers:

@@ -734,7 +734,7 @@ def _make_table(paper: Paper, name: str, request: Request) -> None:
     pages.FigurePage(
       title,
       [_without_places(block, request) for block in blocks],
-      report.made_here(request.command_line),
+      report.local_provenance(request.command_line),
     ),
     figure_answers,
   )

@@ -76,7 +76,7 @@ Block = str | Heading | Table | Details | PublishedNumbers | Others
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class Provenance:
   """How a figure was made.
 
   Args:
@@ -101,7 +101,7 @@ class FigurePage:
   Args:
     title: its title.
     blocks: its words and tables.
-    made: how it was made; None: not said.
+    provenance: how it was made; None: not said.
     remarks: sentences below what the paper says in words.
     runs_of: the figure whose runs it shows; "": they are its own.
     pictures: names of the published pictures.
@@ -111,7 +111,7 @@ class FigurePage:
 
   title: str
   blocks: Sequence[Block]
-  made: Made | None = None
+  provenance: Provenance | None = None
   remarks: Sequence[str] = ()
   runs_of: str = ""
   pictures: Sequence[str] = ()
@@ -156,8 +156,8 @@ def read(path: pathlib.Path) -> FigurePage:
   try:
     content = files.read_json(path)
     content["blocks"] = [_to_block(block) for block in content["blocks"]]
-    if content.get("made"):
-      content["made"] = Made(**content["made"])
+    if content.get("provenance"):
+      content["provenance"] = Provenance(**content["provenance"])
     return FigurePage(**content)
   except (AttributeError, KeyError, TypeError, ValueError):
     raise UsageError(

@@ -508,10 +508,10 @@ def points_csv(
     points.reindex(columns=columns).to_csv(partial, index=False)
 
 
-def made_here(command_line: str, notes: str = "") -> pages.Made:
+def local_provenance(command_line: str, notes: str = "") -> pages.Provenance:
   """How a table without runs was made."""
   versions = {name: number[:12] for name, number in results.versions().items()}
-  return pages.Made(command_line, versions, results.device(), notes)
+  return pages.Provenance(command_line, versions, results.device(), notes)
 
 
 def _without_folders(layer: Layer) -> Layer:
@@ -527,7 +527,7 @@ def _without_folders(layer: Layer) -> Layer:
 
 def made_of(
   outcomes: suite.Outcomes, command_line: str, notes: str, flags: bool = True
-) -> pages.Made:
+) -> pages.Provenance:
   """How a figure was made: command, versions, devices and flags.
 
   Args:
@@ -537,12 +537,12 @@ def made_of(
     flags: whether the flags of the first panel are shown.
   """
   if not outcomes:
-    return made_here(command_line, notes)
+    return local_provenance(command_line, notes)
 
   def all_of(values):
     return " and ".join(dict.fromkeys(values))
 
-  return pages.Made(
+  return pages.Provenance(
     command_line,
     {
       name: all_of(o.summary["versions"].get(name, "unknown")[:12] for o in outcomes)

@@ -147,8 +147,8 @@ class Frames:
     names = list(of["metric"].unique())
     keys = [*KEYS, "round"]
     wide = of.pivot(index=keys, columns="metric", values="value")[names].reset_index()
-    taken = self.rounds[[*keys, *(name for name in costs if name not in keys)]]
-    return wide.merge(taken, on=keys).sort_values(["round", *KEYS])
+    costs_of = self.rounds[[*keys, *(name for name in costs if name not in keys)]]
+    return wide.merge(costs_of, on=keys).sort_values(["round", *KEYS])
 
   def of_protocol(self, protocol: str, as_: str) -> "Frames":
     """The same with one protocol alone, which gets another name."""

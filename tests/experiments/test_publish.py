@@ -28,7 +28,7 @@ def page_of(name, command="x"):
   return pages.FigurePage(
     f"Title of {name}",
     [pages.Heading("Claims"), pages.Table(["a"], [[1]])],
-    pages.Made(command, {"jax": "0.10"}, "a machine"),
+    pages.Provenance(command, {"jax": "0.10"}, "a machine"),
     runs_of="Fig1" * (name == "fig2"),
   )
 

@@ -16,7 +16,9 @@ PAGE = pages.FigurePage(
     pages.PublishedNumbers([pages.Table(["y"], [["2"]]), "Not run."]),
     pages.Others(["C", "D"], pages.Table(["z"], [["3"]])),
   ],
-  pages.Made("the command", {"jax": "1"}, "a cpu", "Notes.", [["A", "tuned", "--a=1"]]),
+  pages.Provenance(
+    "the command", {"jax": "1"}, "a cpu", "Notes.", [["A", "tuned", "--a=1"]]
+  ),
   ["One seed."],
 )
 
