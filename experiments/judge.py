@@ -72,16 +72,21 @@ _VALUE = re.compile(rf"([<>]?)\s*({_NUMBER})\s*(%?)")
 _MINUS = " - "
 
 
-#: The answer where a run has the metric, and no number at the evaluations that count.
-_NO_NUMBER = "-", rule.words(rule.NOT_TESTABLE, "no number there")
+class _Answer(NamedTuple):
+  """What the runs say of a claim."""
 
-
-class _JudgedClaim(NamedTuple):
-  """A claim with its answer."""
-
-  claim: Mapping[str, str]
   ours: str
-  words: str  #: the verdict
+  verdict: str  #: one of ``rule.VERDICTS``
+  reason: str = ""
+
+  @property
+  def words(self) -> str:
+    """The verdict with its reason."""
+    return rule.words(self.verdict, self.reason)
+
+
+#: The answer where a run has the metric, and no number at the evaluations that count.
+_NO_NUMBER = _Answer("-", rule.NOT_TESTABLE, "no number there")
 
 
 class _Spent(NamedTuple):
@@ -90,6 +95,25 @@ class _Spent(NamedTuple):
   cost: str  #: one of ``COSTS``
   metric: str
   target: float  #: in the unit of metrics.csv
+
+
+class _Claim(NamedTuple):
+  """A line of a file of claims."""
+
+  cells: Mapping[str, str]  #: column -> its text
+  run: str  #: name of the run
+  baseline: str  #: name of the run that it gains on; "": the claim is of one run
+  protocol: str
+  metric: str
+  spent: _Spent | None  #: what ``metric`` says of the cost of a value
+  sign: str  #: of a bound, ">" or "<"; "": a number
+  value: float
+  rule: str  #: one of ``SCORES``; "" of a cost
+
+  @property
+  def names(self) -> list[str]:
+    """The runs that it needs."""
+    return list(filter(None, (self.run, self.baseline)))
 
 
 def _number_of(text: str, percent: str, metric: str, margin: bool = False) -> float:
@@ -138,21 +162,21 @@ def _parse_spent(metric: str) -> _Spent | None:
   return _Spent(match[1], match[2], target / metrics.factor(match[2]))
 
 
-def _bound(claim: Mapping[str, str]) -> tuple[str, float]:
-  """The sign (">", "<" or "") and the number of a claim's value.
+def _parse_value(
+  cells: Mapping[str, str], spent: _Spent | None, margin: bool
+) -> tuple[str, float]:
+  """Parses the value of a claim: its sign (">", "<" or "") and its number.
 
   Raises:
     UsageError: it is no such value.
   """
-  where = f"value={claim['value']}"
-  match = _VALUE.fullmatch(claim["value"])
+  where = f"value={cells['value']}"
+  match = _VALUE.fullmatch(cells["value"])
   if match is None:
     raise UsageError(f"{where}: must be a number, >number or <number")
   try:
-    if _parse_spent(claim["metric"]) is None:
-      return match[1], _number_of(
-        match[2], match[3], claim["metric"], _MINUS in claim["method"]
-      )
+    if spent is None:
+      return match[1], _number_of(match[2], match[3], cells["metric"], margin)
     number = float(match[2])
     if match[3] or not 0 < number < math.inf:
       raise ValueError("a cost must be a number above 0")
@@ -161,36 +185,50 @@ def _bound(claim: Mapping[str, str]) -> tuple[str, float]:
   return match[1], number
 
 
-def _check(claim: Mapping[str, str]) -> None:
-  """Checks a claim.
+def _parse_claim(cells: Mapping[str, str]) -> _Claim:
+  """Parses a line: column -> text.
 
   Raises:
     UsageError: one line with the column and what is wrong there.
   """
-  names, spent = claim["method"].split(_MINUS, 1), _parse_spent(claim["metric"])
-  if not all(name.strip() for name in names) or names[1:] == names[:1]:
+  (run, minus, baseline), spent = (
+    cells["method"].partition(_MINUS),
+    _parse_spent(cells["metric"]),
+  )
+  if not run.strip() or (minus and not baseline.strip()) or run == baseline:
     raise UsageError(
-      f"method={claim['method']}: must be the name of a run, or "
+      f"method={cells['method']}: must be the name of a run, or "
       "those of two runs, A - B"
     )
-  if spent is None and not metrics.is_known(claim["metric"]):
+  if spent is None and not metrics.is_known(cells["metric"]):
     raise UsageError(
-      f"metric={claim['metric']}: must be one of "
+      f"metric={cells['metric']}: must be one of "
       f"{', '.join(metrics.METRICS)}, or {'|'.join(COSTS)}_to_METRIC_90%"
     )
-  _bound(claim)
+  sign, value = _parse_value(cells, spent, bool(minus))
   if spent is None:
-    if claim["rule"] not in SCORES:
-      raise UsageError(f"rule={claim['rule']}: must be one of {', '.join(SCORES)}")
-  elif claim["rule"]:
+    if cells["rule"] not in SCORES:
+      raise UsageError(f"rule={cells['rule']}: must be one of {', '.join(SCORES)}")
+  elif cells["rule"]:
     raise UsageError(
-      f"rule={claim['rule']}: must be empty, {claim['metric']} has one value"
+      f"rule={cells['rule']}: must be empty, {cells['metric']} has one value"
     )
-  elif len(names) > 1:
+  elif minus:
     raise UsageError(
-      f"method={claim['method']}: a margin of what is "
+      f"method={cells['method']}: a margin of what is "
       "spent cannot be judged; claim the two numbers"
     )
+  return _Claim(
+    cells,
+    run,
+    baseline,
+    cells["protocol"],
+    cells["metric"],
+    spent,
+    sign,
+    value,
+    cells["rule"],
+  )
 
 
 def _header(word: str, names: Sequence[str]) -> None:
@@ -207,7 +245,7 @@ def _header(word: str, names: Sequence[str]) -> None:
       raise UsageError(f"{word}: has the column {name} twice")
 
 
-def _read_claims(word: str) -> list[dict[str, str]]:
+def _read_claims(word: str) -> list[_Claim]:
   """Reads a file of claims.
 
   Raises:
@@ -231,9 +269,8 @@ def _read_claims(word: str) -> list[dict[str, str]]:
       raise UsageError(
         f"{where}: has {len(cells)} cells, must have {len(head)}, as the first line"
       )
-    rows.append(dict(zip(head, map(str.strip, cells), strict=True)))
     try:
-      _check(rows[-1])
+      rows.append(_parse_claim(dict(zip(head, map(str.strip, cells), strict=True))))
     except UsageError as error:
       raise UsageError(f"{where}: {error.text}") from None
   return rows
@@ -246,37 +283,34 @@ def _holds(sign: str, place: str) -> str:
   return rule.REACHED if (place == rule.ABOVE) == (sign == ">") else rule.WORSE
 
 
-def _margin(
-  claim: Mapping[str, str], runs: Mapping[str, fa.RunResult]
-) -> tuple[str, str]:
-  """(ours, the verdict) of a claim about "A - B"."""
-  name, baseline = claim["method"].split(_MINUS, 1)
+def _margin(claim: _Claim, runs: Mapping[str, fa.RunResult]) -> _Answer:
+  """The answer to a claim about "A - B"."""
+  name, baseline = claim.run, claim.baseline
   compared = fa.compare(
     {baseline: runs[baseline], name: runs[name]},
-    metric=claim["metric"],
-    protocol=claim["protocol"],
-    score=claim["rule"],
+    metric=claim.metric,
+    protocol=claim.protocol,
+    score=claim.rule,
     targets=(),
   )
   if compared.unpaired:
-    return "-", rule.words(rule.NOT_TESTABLE, compared.unpaired[name])
-  factor = metrics.factor(claim["metric"])
+    return _Answer("-", rule.NOT_TESTABLE, compared.unpaired[name])
+  factor = metrics.factor(claim.metric)
   gain = compared.pairs[0].difference
   ours = metrics.format_estimate(gain, 2, factor, "+")
   if math.isnan(gain.mean):
     return _NO_NUMBER
-  sign, number = _bound(claim)
-  gap, ci95 = factor * gain.mean - number, factor * gain.ci95
-  if sign:
-    return ours, _holds(sign, rule.place_gap(gap, ci95))
+  gap, ci95 = factor * gain.mean - claim.value, factor * gain.ci95
+  if claim.sign:
+    return _Answer(ours, _holds(claim.sign, rule.place_gap(gap, ci95)))
   unit = "pp" if factor == 100 else ""
   placement = rule.place_values(
     [factor * value for value in gain.values],
-    number,
+    claim.value,
     unit,
     data=_data_of(runs[name]),
   )
-  return ours, rule.words(*rule.verdict(placement, abs(gap), claim["metric"], unit))
+  return _Answer(ours, *rule.verdict(placement, abs(gap), claim.metric, unit))
 
 
 def _data_of(result: fa.RunResult) -> str:
@@ -286,55 +320,44 @@ def _data_of(result: fa.RunResult) -> str:
 
 
 def _line(
-  result: fa.RunResult,
-  claim: Mapping[str, str],
-  metric: str,
-  targets: Sequence[float] = (),
+  result: fa.RunResult, claim: _Claim, metric: str, targets: Sequence[float] = ()
 ) -> Line:
   """A run alone, with the protocol of a claim."""
   (line,) = fa.compare(
-    {claim["method"]: result},
-    metric=metric,
-    targets=targets,
-    protocol=claim["protocol"],
+    {claim.run: result}, metric=metric, targets=targets, protocol=claim.protocol
   ).lines
   return line
 
 
 def _answer(
-  claim: Mapping[str, str],
-  values: Sequence[float],
-  metric: str,
-  unit: str,
-  data: str = "",
-) -> tuple[str, str]:
-  """(ours, the verdict) of numbers, one per seed; inf: never in the run."""
+  claim: _Claim, values: Sequence[float], metric: str, unit: str, data: str = ""
+) -> _Answer:
+  """The answer of numbers, one per seed; inf: never in the run."""
   if np.isnan(values).any():
     return _NO_NUMBER
-  sign, number = _bound(claim)
-  placement = rule.place_values(values, number, unit, data=data)
+  placement = rule.place_values(values, claim.value, unit, data=data)
   never = bool(np.isinf(values).any())
-  gap = None if never else metrics.estimate_mean(np.subtract(values, number))
-  if not sign:
-    return placement.ours, rule.words(
-      *rule.verdict(placement, None if gap is None else abs(gap.mean), metric, unit)
+  gap = None if never else metrics.estimate_mean(np.subtract(values, claim.value))
+  if not claim.sign:
+    return _Answer(
+      placement.ours,
+      *rule.verdict(placement, None if gap is None else abs(gap.mean), metric, unit),
     )
   # Without a gap the verdict is whether all seeds, or none, never get there.
-  return placement.ours, _holds(
-    sign, placement.place if gap is None else rule.place_gap(gap.mean, gap.ci95)
-  )
+  place = placement.place if gap is None else rule.place_gap(gap.mean, gap.ci95)
+  return _Answer(placement.ours, _holds(claim.sign, place))
 
 
-def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
-  """(ours, the verdict) of a claim about one run."""
-  spent = _parse_spent(claim["metric"])
+def _number(claim: _Claim, result: fa.RunResult) -> _Answer:
+  """The answer to a claim about one run."""
+  spent = claim.spent
   if spent is None:
-    metric, factor = claim["metric"], metrics.factor(claim["metric"])
-    scores = _line(result, claim, metric).scores[claim["rule"]].values
+    factor = metrics.factor(claim.metric)
+    scores = _line(result, claim, claim.metric).scores[claim.rule].values
     return _answer(
       claim,
       [factor * value for value in scores],
-      metric,
+      claim.metric,
       "%" if factor == 100 else "",
       _data_of(result),
     )
@@ -342,71 +365,56 @@ def _number(claim: Mapping[str, str], result: fa.RunResult) -> tuple[str, str]:
   of_seeds = [
     math.inf if at is None else at[spent.cost] for at in line.reached[spent.target]
   ]
-  ours, verdict = _answer(
+  answer = _answer(
     claim,
     of_seeds,
     f"rounds_to_{spent.metric}",
     "rounds" if spent.cost == "round" else "",
   )
-  number, totals = _bound(claim)[1], line.costs[spent.cost].values
+  totals = line.costs[spent.cost].values
   short = [
     total
     for value, total in zip(of_seeds, totals, strict=True)
-    if math.isinf(value) and total < number
+    if math.isinf(value) and total < claim.value
   ]
   if short:  # what is never reached in the run may be reached in time
-    verdict = f"{rule.UNDECIDED}: {min(short):g} of {number:g}"
-    verdict += " rounds" * (spent.cost == "round")
-  return ours, verdict
+    why = f"{min(short):g} of {claim.value:g}" + " rounds" * (spent.cost == "round")
+    return answer._replace(verdict=rule.UNDECIDED, reason=why)
+  return answer
 
 
-def _no_run(names: Sequence[str]) -> str:
-  """The reason for which a claim about other runs cannot be tested."""
-  return f"{rule.NOT_RUN}, {', '.join(names)}"
-
-
-def _judge_claims(
-  claims: Sequence[Mapping[str, str]], runs: Mapping[str, fa.RunResult]
-) -> list[_JudgedClaim]:
-  """Judges claims; one about a run that is not given is not run.
+def _judge_claim(claim: _Claim, runs: Mapping[str, fa.RunResult]) -> _Answer:
+  """Judges a claim; one about a run that is not given is not run.
 
   Raises:
-    UsageError: a run does not have a claim's protocol or metric.
+    UsageError: a run does not have its protocol or metric.
   """
-  answers = []
-  for claim in claims:
-    names = claim["method"].split(_MINUS, 1)
-    missing = [name for name in names if name not in runs]
-    try:
-      if missing:
-        answer = "-", rule.words(rule.NOT_TESTABLE, _no_run(missing))
-      elif len(names) == 2:
-        answer = _margin(claim, runs)
-      else:
-        answer = _number(claim, runs[names[0]])
-    except errors.OptionError as error:
-      raise UsageError(f"{claim['method']}: {error}") from None
-    answers.append(_JudgedClaim(claim, *answer))
-  return answers
+  missing = [name for name in claim.names if name not in runs]
+  if missing:
+    return _Answer("-", rule.NOT_TESTABLE, f"{rule.NOT_RUN}, {', '.join(missing)}")
+  try:
+    return _margin(claim, runs) if claim.baseline else _number(claim, runs[claim.run])
+  except errors.OptionError as error:
+    raise UsageError(f"{claim.cells['method']}: {error}") from None
 
 
-def _judged_page(answers: Sequence[_JudgedClaim], command_line: str) -> str:
+def _judged_page(
+  claims: Sequence[_Claim], answers: Sequence[_Answer], command_line: str
+) -> str:
   """The claims with their verdicts, and how many there are of each."""
-  counts = collections.Counter(
-    re.split(" by |: ", answer.words)[0] for answer in answers
-  )
+  counts = collections.Counter(answer.verdict for answer in answers)
   return markdown.page(
     "Claims, judged",
     [
       markdown.table(["verdict", "claims"], counts.items()),
       markdown.table(
-        [*map(texts.markdown_text, answers[0].claim), "ours", "verdict"],
+        [*map(texts.markdown_text, claims[0].cells), "ours", "verdict"],
         (
           [
             texts.markdown_text(cell or "-")
-            for cell in (*answer.claim.values(), answer.ours, answer.words)
+            for cell in (*claim.cells.values(), answer.ours, answer.words)
           ]
-          for answer in answers
+          for claim, answer in zip(claims, answers)
         ),
       ),
       "Intervals: 95 %, over the seeds. A number is reached within 0.3 points "
@@ -434,10 +442,10 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   )
   runs = compare.read_runs(words[1:])  # which makes the metrics of own tasks known
   claims = _read_claims(words[0])
-  answers = _judge_claims(claims, runs)
-  if all(f": {rule.NOT_RUN}" in answer.words for answer in answers):
+  if not any({*runs}.issuperset(claim.names) for claim in claims):
     raise UsageError(f"{words[0]}: no claim is about these runs ({', '.join(runs)})")
-  text = _judged_page(answers, as_module("judge", argv))
+  answers = [_judge_claim(claim, runs) for claim in claims]
+  text = _judged_page(claims, answers, as_module("judge", argv))
   with explain_write_errors(f"--out={values.out}"):
     folder.mkdir(parents=True, exist_ok=True)
     with (
@@ -445,9 +453,10 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
       open(partial, "w", newline="", encoding="utf-8") as file,
     ):
       writer = csv.writer(file)
-      writer.writerow([*answers[0].claim, "ours", "verdict"])
+      writer.writerow([*claims[0].cells, "ours", "verdict"])
       writer.writerows(
-        [*answer.claim.values(), answer.ours, answer.words] for answer in answers
+        [*claim.cells.values(), answer.ours, answer.words]
+        for claim, answer in zip(claims, answers)
       )
     summary_lib.write_text(folder / "judge.md", text)
   print(text)

@@ -66,6 +66,8 @@ class FigureLine(NamedTuple):
   sources: tuple[str, ...] = ()
   most_partitions: int = 0  #: see ``suite.Cell``
   of_rounds: int = 0  #: see ``suite.Cell``
+  method: str = ""  #: its method, where the label says more than that
+  of: Mapping[str, Any] = {}  #: what the label says beside the method, as values
 
 
 class Panel(NamedTuple):
@@ -82,6 +84,7 @@ class Panel(NamedTuple):
   #: how what ``values`` say was chosen; (): stated
   chosen: tuple[Choice, ...] = ()
   metric: str = ""  #: if it is not that of the figure
+  of: Mapping[str, Any] = {}  #: what the title says, as values
 
 
 #: The number of runs of a method that depends on rounding.
@@ -410,6 +413,8 @@ def _cell(
     line.most_partitions,
     1 if request.quick or algorithm not in figure.replicated else REPLICAS,
     0 if request.quick else line.of_rounds,
+    line.method,
+    {**panel.of, **line.of},
   )
 
 

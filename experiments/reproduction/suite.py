@@ -54,6 +54,10 @@ class Cell:
   #: by rounding (``rounding_seed``)
   replicas: int = 1
   of_rounds: int = 0  #: the rounds of the whole run where fewer are run
+  #: the method as the claims name it, where the label says more; see ``method``
+  of_method: str = ""
+  #: what the title of the panel and the label say, as values
+  of: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def name(self) -> str:
@@ -62,8 +66,8 @@ class Cell:
 
   @property
   def method(self) -> str:
-    """The name of the method in the claims, without a reading in brackets."""
-    return self.label.split(" (")[0]
+    """The name of the method in the claims, without a reading."""
+    return self.of_method or self.label
 
   @property
   def heading(self) -> str:

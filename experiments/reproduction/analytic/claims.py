@@ -370,7 +370,7 @@ DIRICHLET = for_paper(
 def _invariant(outcomes, panel):
   """Without the ridges, all partitions give the same accuracy."""
   values = [
-    _LAST(o) for o in outcomes if o.cell.panel == panel and "kept" not in o.cell.label
+    _LAST(o) for o in outcomes if o.cell.panel == panel and not o.cell.of["ridges_kept"]
   ]
   if len(values) < 2:
     raise NotRun(f"a single partition in panel {panel}")

@@ -54,21 +54,30 @@ QUICK_ROUNDS = {
 #: It is evaluated after these and at the end.
 QUICK_LAYERS = {"layers": "avg2,conv5-16,avg2,conv3-32,avg2,conv3-64,avg2,dense64"}
 
-_MNIST = Panel("a", "MNIST", {}, "mnist")
-_SYNTHETIC = Panel("b", "Synthetic(0.5, 0.5)", {}, "synthetic")
+
+def _panel(
+  letter: str, title: str, data: str, variant: str = "", **values: Any
+) -> Panel:
+  """A panel of a data set, or of a variant of it with another model or features."""
+  preset = f"{data}_{variant}" if variant else data
+  return Panel(letter, title, values, preset, of={"data": data, "variant": variant})
+
+
+_MNIST = _panel("a", "MNIST", "mnist")
+_SYNTHETIC = _panel("b", "Synthetic(0.5, 0.5)", "synthetic")
 #: The settings of Table 2.
 _SETTINGS = (
   _MNIST._replace(title="MNIST-DNN"),
   _SYNTHETIC._replace(title="Synthetic-DNN"),
-  Panel("c", "MNIST-LR", {}, "mnist_lr"),
-  Panel("d", "Synthetic-LR", {}, "synthetic_lr"),
+  _panel("c", "MNIST-LR", "mnist", "lr"),
+  _panel("d", "Synthetic-LR", "synthetic", "lr"),
 )
 
 
 def _presets(panel: Panel, name: str) -> tuple[str, ...]:
   """The presets of a method for the panel's data set and model."""
   folders = dict.fromkeys(
-    ("methods", f"methods_{panel.data.split('_')[0]}", f"methods_{panel.data}")
+    ("methods", f"methods_{panel.of['data']}", f"methods_{panel.data}")
   )
   found = [figures.method_presets(NAME, folder).get(name) for folder in folders]
   return tuple(filter(None, found))
@@ -187,7 +196,7 @@ def _table2_lines(panel: Panel) -> list[FigureLine]:
     fewer = TABLE2_ROUNDS_RUN.get((panel.letter, name))
     lengths = {"of_rounds": claims.ROUNDS, "rounds": fewer} if fewer else {}
     lines.append(_baseline(panel, name, **lengths))
-  if panel.data.endswith("_lr"):  # pixels always 0 need the ridges
+  if panel.of["variant"] == "lr":  # pixels always 0 need the ridges
     lines.append(_baseline(panel, "afl", remove_ridge=False))
   return lines
 
@@ -259,14 +268,17 @@ _DEALT = {
     "num_clients": 100,
   },
 }
-_RIDGES_KEPT = ", ridges kept"
 
 
 def _afl_lines(panel: Panel) -> list[FigureLine]:
   return [
-    FigureLine(partition + tail, (*_presets(panel, "afl"), dealt, extra))
+    FigureLine(
+      partition + ", ridges kept" * kept,
+      (*_presets(panel, "afl"), dealt, {"remove_ridge": False} if kept else {}),
+      of={"dealt": partition, "ridges_kept": kept},
+    )
     for partition, dealt in _DEALT.items()
-    for tail, extra in (("", {}), (_RIDGES_KEPT, {"remove_ridge": False}))
+    for kept in (False, True)
   ]
 
 
@@ -658,13 +670,15 @@ def _afl_table(outcomes: suite.Outcomes) -> list[pages.Block]:
   last = claims.end("global")
   rows = []
   for runs in suite.by_panel(outcomes):
-    accuracies = {o.cell.label: f"{last(o).mean():.2f}" for o in runs}
+    accuracies = {
+      (o.cell.of["dealt"], o.cell.of["ridges_kept"]): f"{last(o).mean():.2f}"
+      for o in runs
+    }
     rows += [
       [
         runs[0].cell.place,
         partition,
-        accuracies.get(partition, "-"),
-        accuracies.get(partition + _RIDGES_KEPT, "-"),
+        *(accuracies.get((partition, kept), "-") for kept in (False, True)),
       ]
       for partition in _DEALT
     ]
@@ -719,15 +733,10 @@ FIGURES: dict[str, Figure] = {
   "fig6": _personal(
     "Fig. 6: five layers on CIFAR-10",
     (
-      Panel("a", "methods", {}, "cifar10"),
-      Panel("b", "what FedACnnL's hidden layers are fitted to", {}, "cifar10"),
+      _panel("a", "methods", "cifar10"),
+      _panel("b", "what FedACnnL's hidden layers are fitted to", "cifar10"),
       *(
-        Panel(
-          letter,
-          f"methods, Dirichlet({alpha})",
-          {"dirichlet_alpha": alpha},
-          "cifar10",
-        )
+        _panel(letter, f"methods, Dirichlet({alpha})", "cifar10", dirichlet_alpha=alpha)
         for letter, alpha in (("c", "0.3"), ("d", "1"))
       ),
     ),
@@ -755,12 +764,9 @@ FIGURES: dict[str, Figure] = {
   ),
   "dirichlet": _personal(
     "Personalized accuracy by the concentration of the classes, MNIST-DNN",
-    figures.make_panels(
-      {
-        f"Dirichlet({alpha})": {"dirichlet_alpha": alpha}
-        for alpha in ("0.1", "0.3", "1")
-      },
-      "mnist",
+    tuple(
+      _panel(letter, f"Dirichlet({alpha})", "mnist", dirichlet_alpha=alpha)
+      for letter, alpha in zip("abc", ("0.1", "0.3", "1"))
     ),
     _dirichlet_lines,
     num_seeds=3,
@@ -773,7 +779,7 @@ FIGURES: dict[str, Figure] = {
     "Choices that the paper leaves open, MNIST",
     (
       _MNIST._replace(title="pFedACnnL, two hidden layers"),
-      Panel("b", "FedACnnL, two convolutions", {}, "mnist_conv"),
+      _panel("b", "FedACnnL, two convolutions", "mnist", "conv"),
     ),
     _ablation_lines,
     table=lambda outcomes: _ends(outcomes, "setting"),
@@ -782,7 +788,7 @@ FIGURES: dict[str, Figure] = {
   ),
   "afl": _figure(
     "AFL: one layer on HoG features, however they are dealt",
-    (Panel("a", "MNIST", {}, "mnist_hog"), Panel("b", "CIFAR-10", {}, "cifar10_hog")),
+    (_panel("a", "MNIST", "mnist", "hog"), _panel("b", "CIFAR-10", "cifar10", "hog")),
     _afl_lines,
     table=_afl_table,
     statements=claims.AFL_CLAIMS,

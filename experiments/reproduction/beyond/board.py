@@ -46,7 +46,7 @@ DATA = {
   "digits": "board_digits",
 }
 PANELS = tuple(
-  figures.Panel(letter, title, {}, data)
+  figures.Panel(letter, title, {}, data, of={"data": title})
   for letter, (title, data) in zip("abc", DATA.items())
 )
 

@@ -40,8 +40,7 @@ UNCOMPRESSED = "whole"
 
 
 def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
-  method = panel.title.split(", ")[1]
-  preset = f"{NAME}/bytes/{METHODS[method]}.flags"
+  preset = f"{NAME}/bytes/{METHODS[panel.of['method']]}.flags"
   return [
     figures.FigureLine(label, (preset, {"compress_up": value}))
     for label, value in COMPRESSORS.items()
@@ -49,7 +48,7 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
 
 
 def _target(outcome: suite.Outcome) -> float:
-  return DATA[outcome.cell.panel_title.split(", ")[0]][1]
+  return DATA[outcome.cell.of["data"]][1]
 
 
 def _to_target(outcome: suite.Outcome, up: bool) -> np.ndarray:
@@ -161,7 +160,11 @@ FIGURE = figures.Figure(
   "bytes",
   tuple(
     figures.Panel(
-      letter, f"{data}, {method}", DATA[data][0], chosen=_UNTUNED.get(data, ())
+      letter,
+      f"{data}, {method}",
+      DATA[data][0],
+      chosen=_UNTUNED.get(data, ()),
+      of={"data": data, "method": method},
     )
     for letter, (data, method) in zip(
       "abcdef", ((data, method) for data in DATA for method in METHODS)

@@ -6,7 +6,7 @@ methods are told two, four or eight groups. Everything else is the map's, the le
 rates that were tuned with four groups included.
 """
 
-import numpy as np
+from collections.abc import Mapping
 
 from ...drawing import plots
 from ...reports import markdown
@@ -36,62 +36,71 @@ PANELS = tuple(
 SCORE = kinds_map.SCORE
 
 
-def name_line(label: str, number: int) -> str:
-  """The name of a method that is told a number of groups."""
-  return f"{label}, {number} groups"
+#: method -> number of groups that it is told -> its run.
+_Runs = Mapping[str, Mapping[int, suite.Outcome]]
+
+
+def _line(panel: figures.Panel, method: str, number: int = 0) -> figures.FigureLine:
+  """A method that is told a number of groups; 0: it has none."""
+  algorithm, groups = kinds_map.METHODS[method].algorithm, {}
+  if number:
+    groups = {kinds_map.METHODS[method].groups: number}
+  return figures.FigureLine(
+    f"{method}, {number} groups" if number else method,
+    (*tuned_panels.method_layers(panel.data, algorithm, {}), groups),
+    method=method,
+    of={"groups": number},
+  )
 
 
 def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
-  def line(label: str, name: str, **told: object) -> figures.FigureLine:
-    algorithm = kinds_map.METHODS[label].algorithm
-    layers = tuned_panels.method_layers(panel.data, algorithm, {})
-    return figures.FigureLine(name, (*layers, told))
-
   return [
-    line(BASE, BASE),
-    *(
-      line(label, name_line(label, n), **{kinds_map.METHODS[label].groups: n})
-      for label in METHODS
-      for n in NUMBERS
-    ),
+    _line(panel, BASE),
+    *(_line(panel, method, number) for method in METHODS for number in NUMBERS),
   ]
 
 
-def _scores(runs: suite.Outcomes) -> dict[str, np.ndarray]:
-  return {o.cell.label: SCORE(o) for o in runs}
+def _by_number(runs: suite.Outcomes) -> _Runs:
+  """Sorts the runs of a panel."""
+  by_number: dict[str, dict[int, suite.Outcome]] = {}
+  for o in runs:
+    by_number.setdefault(o.cell.method, {})[o.cell.of["groups"]] = o
+  return by_number
 
 
 def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Every method's gain with each number of groups, and what a wrong one costs."""
   rows = []
   for runs in suite.by_panel(outcomes):
-    scores = _scores(runs)
-    if BASE not in scores:
+    by_number = _by_number(runs)
+    if BASE not in by_number:
       continue
-    outcome_of = {o.cell.label: o for o in runs}
-    names = [
-      [name_line(label, n) for n in NUMBERS]
-      for label in METHODS
-      if all(name_line(label, n) in scores for n in NUMBERS)
-    ]
+    base = SCORE(by_number[BASE][0])
+    complete = {
+      m: by_number[m] for m in METHODS if {*NUMBERS} <= {*by_number.get(m, ())}
+    }
+    scores = {
+      method: {number: SCORE(of_number[number]) for number in NUMBERS}
+      for method, of_number in complete.items()
+    }
     costs = board.gap_statistics(
       [
-        scores[name] - scores[of_method[list(NUMBERS).index(RIGHT)]]
-        for of_method in names
-        for number, name in zip(NUMBERS, of_method)
+        of_number[number] - of_number[RIGHT]
+        for of_number in scores.values()
+        for number in NUMBERS
         if number != RIGHT
       ]
     )
-    for of_method, cost in zip(names, zip(*2 * [iter(costs)])):
+    for method, cost in zip(scores, zip(*2 * [iter(costs)])):
       rows.append(
         [
           runs[0].cell.panel_title,
-          of_method[0].partition(", ")[0],
-          *(markdown.format_values(scores[name] - scores[BASE]) for name in of_method),
+          method,
+          *(markdown.format_values(scores[method][n] - base) for n in NUMBERS),
           *(board.format_gap(*gap) for gap in cost),
           " / ".join(
-            tuned_panels.format_score(partitions.rand_index(outcome_of[name]), 2)
-            for name in of_method
+            tuned_panels.format_score(partitions.rand_index(complete[method][n]), 2)
+            for n in NUMBERS
           ),
         ]
       )
@@ -121,15 +130,16 @@ def _draw(
   del x_axis
   panels: tuned_panels.GainsOfPanels = {}
   for runs in suite.by_panel(outcomes):
-    scores = _scores(runs)
-    for label in METHODS:
+    by_number = _by_number(runs)
+    base = by_number.get(BASE)
+    for method in METHODS:
       gains = {
-        f"{number} groups": scores[name] - scores[BASE]
-        for number in NUMBERS
-        if (name := name_line(label, number)) in scores and BASE in scores
+        f"{number} groups": SCORE(of_number) - SCORE(base[0])
+        for number, of_number in by_number.get(method, {}).items()
+        if base
       }
       if gains:
-        panels.setdefault(runs[0].cell.panel_title, {})[label] = gains
+        panels.setdefault(runs[0].cell.panel_title, {})[method] = gains
   tuned_panels.draw_gains(paths, panels, BASE, title)
 
 

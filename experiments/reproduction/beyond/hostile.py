@@ -11,6 +11,7 @@ not read.
 """
 
 import collections
+import itertools
 from typing import Any
 
 import numpy as np
@@ -50,19 +51,13 @@ DEFENCES: dict[str, dict[str, Any]] = {
   "mean": {},
   "geometric median": {"aggregator": "geometric_median"},
 }
-
-
-def _attackers(outcome: suite.Outcome) -> tuple[str, float]:
-  """The method of a run, and its share of hostile clients."""
-  hparams = outcome.cell.config.hparams
-  return outcome.cell.label.rsplit(" ", 2)[0], (
-    hparams["attackers"] if hparams.get("attack", "none") != "none" else 0.0
-  )
+#: Whether attackers do less harm than to FedAvg with the mean, in words.
+_VERDICTS = {rule.ABOVE: "defends", rule.BELOW: "loses more", rule.SAME: "the same"}
 
 
 def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
   """Every method with every share; without attackers runs are shared."""
-  attack, defence = panel.title.split("; ")
+  attack, defence = panel.of["attack"], panel.of["defense"]
   return [
     figures.FigureLine(
       f"{method} {100 * share:g} %",
@@ -71,6 +66,8 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
         DEFENCES[defence],
         {**ATTACKS[attack], "attackers": share} if share else {},
       ),
+      method=method,
+      of={"attackers": share},
     )
     for method, file in METHODS.items()
     for share in SHARES
@@ -86,7 +83,7 @@ def _honest(outcome: suite.Outcome) -> np.ndarray:
     if row["protocol"] == "local"
   ]
   hostile = np.zeros(1 + max(int(row["client"]) for row in rows), bool)
-  if _attackers(outcome)[1]:
+  if outcome.cell.of["attackers"]:
     values = outcome.cell.config.hparams
     hostile = np.asarray(
       hostile_clients(len(hostile), values["attackers"], values["attack_seed"])
@@ -114,14 +111,13 @@ def _by_share(outcomes: suite.Outcomes) -> dict[str, dict[float, np.ndarray]]:
   """method -> share -> honest clients' accuracy, of one panel."""
   by_method: dict[str, dict[float, np.ndarray]] = {}
   for o in outcomes:
-    method, share = _attackers(o)
-    by_method.setdefault(method, {})[share] = _honest(o)
+    by_method.setdefault(o.cell.method, {})[o.cell.of["attackers"]] = _honest(o)
   return by_method
 
 
 def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   rows = []
-  shares = sorted({_attackers(o)[1] for o in outcomes})
+  shares = sorted({o.cell.of["attackers"] for o in outcomes})
   for runs in suite.by_panel(outcomes):
     for method, by_share in _by_share(runs).items():
       rows.append(
@@ -151,25 +147,15 @@ def _points_lost(by_share: dict[float, np.ndarray], share: float) -> np.ndarray:
 
 def _hostile_section(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Section: what is lost with several models and what FedAvg loses."""
-  rows, counts = (
-    [],
-    collections.defaultdict[str, collections.Counter[str]](collections.Counter),
-  )
+  rows: list[list[str]] = []
+  counts = collections.defaultdict[str, collections.Counter[str]](collections.Counter)
   panels = {
-    runs[0].cell.panel_title: _by_share(runs) for runs in suite.by_panel(outcomes)
+    (runs[0].cell.of["attack"], runs[0].cell.of["defense"]): _by_share(runs)
+    for runs in suite.by_panel(outcomes)
   }
-  shares = sorted(
-    {
-      share
-      for by_method in panels.values()
-      for by_share in by_method.values()
-      for share in by_share
-      if share
-    }
-  )
-  for title, by_method in panels.items():
-    attack, defence = title.split("; ")
-    base = panels.get(f"{attack}; mean", {}).get("FedAvg", {})
+  shares = sorted({o.cell.of["attackers"] for o in outcomes} - {0.0})
+  for (attack, defence), by_method in panels.items():
+    base = panels.get((attack, "mean"), {}).get("FedAvg", {})
     for method, by_share in by_method.items():
       cells = {}
       for share in shares:
@@ -180,11 +166,7 @@ def _hostile_section(outcomes: suite.Outcomes) -> list[pages.Block]:
         if (method, defence) != ("FedAvg", "mean"):
           saved = metrics.estimate_mean(_points_lost(base, share) - lost)
           place = rule.place_gap(saved.mean, saved.ci95, rule.TIE)
-          verdict = {
-            rule.ABOVE: "defends",
-            rule.BELOW: "loses more",
-            rule.SAME: "the same",
-          }.get(place, place)
+          verdict = _VERDICTS.get(place, place)
           cells[share] += f"; {metrics.format_estimate(saved, sign='+')}, {verdict}"
           counts[f"{method} with the {defence}"][verdict] += 1
       if cells:
@@ -223,7 +205,7 @@ def _draw(
   """
   by_defense = collections.defaultdict(list)
   for runs in suite.by_panel(outcomes):
-    by_defense[runs[0].cell.panel_title.split("; ")[1]].append(runs)
+    by_defense[runs[0].cell.of["defense"]].append(runs)
   style = styles.line_styles(METHODS)
   for number, runs_of in enumerate(by_defense.values(), 1):
     with plots.sheet(
@@ -258,7 +240,7 @@ def _defence_statement(defence: str) -> verdicts.Statement:
   def check(outcomes):
     parts = []
     for runs in suite.by_panel(outcomes):
-      if not runs[0].cell.panel_title.endswith(f"; {defence}"):
+      if runs[0].cell.of["defense"] != defence:
         continue
       by_method = _by_share(runs)
       worst = max(share for by_share in by_method.values() for share in by_share)
@@ -292,8 +274,11 @@ FIGURE = figures.Figure(
   "Hostile clients on MNIST: the honest clients' accuracy",
   "accuracy",
   "hostile",
-  figures.make_panels(
-    {f"{attack}; {defence}": {} for defence in DEFENCES for attack in ATTACKS}
+  tuple(
+    figures.Panel(
+      letter, f"{attack}; {defence}", {}, of={"attack": attack, "defense": defence}
+    )
+    for letter, (defence, attack) in zip("abcdef", itertools.product(DEFENCES, ATTACKS))
   ),
   _lines,
   protocol="local",

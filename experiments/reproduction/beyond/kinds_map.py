@@ -145,6 +145,7 @@ PANELS = tuple(
     preset_of(data, kind),
     eval_every=KINDS[kind].steps,
     protocols="" if KINDS[kind].has_kinds else "local",
+    of={"data": DATA[data]},
   )
   for letter, (data, kind) in zip(string.ascii_lowercase, PLACES)
 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 import pathlib
 import shlex
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedjax_alg.records import tables
 
@@ -50,14 +50,14 @@ def describe_setting(
   """Says what all runs of a study have, from its presets and tables of tuning.
 
   Args:
-    panels: the panels, whose titles begin with the data set and a comma.
+    panels: the panels; ``of`` has the name of the data set of each.
     results_folder: where the tables of ``experiments.tune`` are published.
 
   Returns:
     A paragraph: model, clients, rounds, and how hyper-parameters were chosen.
   """
   presets = [
-    (panel.title.split(", ")[0], config_lib.values_of(f"beyond/{panel.data}.flags"))
+    (panel.of["data"], config_lib.values_of(f"beyond/{panel.data}.flags"))
     for panel in panels
   ]
   sentences = []
@@ -76,6 +76,23 @@ def describe_setting(
   )
 
 
+class _Trial(NamedTuple):
+  """A setting of a method that was tried."""
+
+  setting: Mapping[str, Any]  #: flag -> value
+  is_chosen: bool
+
+
+def _read_trials(path: pathlib.Path) -> dict[str, list[_Trial]]:
+  """Reads a tune.csv, whose settings are flags: method -> what was tried."""
+  by_method: dict[str, list[_Trial]] = {}
+  for row in tables.read_rows(path, None):
+    layers = config_lib.read_layers(shlex.split(row["setting"]))
+    trial = _Trial(config_lib.merge_layers(*layers), bool(row["chosen"]))
+    by_method.setdefault(row["method"], []).append(trial)
+  return by_method
+
+
 def _describe_tuning(
   panels: Sequence[figures.Panel], results_folder: pathlib.Path
 ) -> str:
@@ -88,20 +105,14 @@ def _describe_tuning(
     path = results_folder / f"beyond_{panel.data}_tuning.csv"
     if not path.is_file():
       continue
-    by_method: dict[str, list[tuple[dict[str, Any], bool]]] = {}
-    for row in tables.read_rows(path, None):
-      setting = config_lib.merge_layers(
-        *config_lib.read_layers(shlex.split(row["setting"]))
-      )
-      by_method.setdefault(row["method"], []).append((setting, bool(row["chosen"])))
-    for method, trials in by_method.items():
+    data = panel.of["data"]
+    for method, trials in _read_trials(path).items():
       numbers.add(len(trials))
-      for name in trials[0][0]:
-        if len({str(setting[name]) for setting, _ in trials}) > 1:
+      for name in trials[0].setting:
+        if len({str(trial.setting[name]) for trial in trials}) > 1:
           names[name] = None
-      tried = sorted({float(setting["client_lr"]) for setting, _ in trials})
-      (best,) = (float(s["client_lr"]) for s, is_chosen in trials if is_chosen)
-      data = panel.title.split(", ")[0]
+      tried = sorted({float(trial.setting["client_lr"]) for trial in trials})
+      (best,) = (float(t.setting["client_lr"]) for t in trials if t.is_chosen)
       cells += 1
       edges_on[data] = edges_on.get(data, 0) + (best in (tried[0], tried[-1]))
       if method == "FedAvg" and len(tried) < 10:

@@ -49,12 +49,16 @@ _by_step = figures.methods(
 def _readings(panel: Panel) -> list[FigureLine]:
   """The stated settings, and all methods at their rate, by each reading."""
   return [
-    line._replace(label=f"{line.label} ({name})", layers=(*line.layers, values))
+    line._replace(
+      label=f"{line.label} ({name})",
+      layers=(*line.layers, values),
+      method=line.label,
+    )
     for line in _lines(panel)
     if line.protocol not in (TUNED, PRINTED)
     for name, values in READINGS.items()
     if ("hog_norm" not in values or line.protocol == STATED)
-    and not ("local_steps" in values and line.label.startswith("LoSAC"))
+    and not ("local_steps" in values and line.label == "LoSAC")
   ]
 
 

@@ -44,11 +44,13 @@ def lines_of_readings(
     if not panel.values:  # nobody takes part in the pooled optimum
       return [FigureLine(POOLED, ({"algorithm": "central"},))]
     return [
-      line._replace(label=line.label + end, layers=(*line.layers, values))
+      line._replace(
+        label=line.label + end, layers=(*line.layers, values), method=line.label
+      )
       for line in base(panel)
       if line.protocol == STATED
       for end, values in _READINGS.items()
-      if line.label.startswith("GA") or "group_mean" not in values
+      if line.label == "GA-FSVRG" or "group_mean" not in values
     ]
 
   return lines
@@ -70,7 +72,7 @@ def readings_table(outcomes: suite.Outcomes) -> list[pages.Block]:
     late = o.summary["mean_last_10"]
     words = [o.cell.place, o.cell.label]
     for metric in METRICS.values():
-      claim = claims.get((o.cell.panel, o.cell.label.split(", ")[0], metric))
+      claim = claims.get((o.cell.panel, o.cell.method, metric))
       words.append(markdown.format_number(claim and claim.value))
       for protocol in MEASURED:
         if protocol not in late:

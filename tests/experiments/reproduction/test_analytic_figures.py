@@ -43,7 +43,7 @@ def test_quick_is_shorter_and_smaller():
 
 
 def outcome(
-  folder, label, panel, algorithm, curves, seconds=(1.0, 0.0, 1.0), adapted=0.0
+  folder, label, panel, algorithm, curves, seconds=(1.0, 0.0, 1.0), adapted=0.0, of=None
 ):
   """A run.
 
@@ -55,6 +55,7 @@ def outcome(
     curves: [seeds, rounds] accuracy; 0.01 less for the mean of the clients.
     seconds: computation, communication, idle of each round.
     adapted: added to the accuracy of ``copy``.
+    of: what the label says, as values.
   """
 
   def columns(number, value, protocol):
@@ -68,7 +69,11 @@ def outcome(
 
   return made_runs.outcome(
     suite.Cell(
-      panel, f"panel {panel}", label, shown.config_of(f"--algorithm={algorithm}")
+      panel,
+      f"panel {panel}",
+      label,
+      shown.config_of(f"--algorithm={algorithm}"),
+      of=of or {},
     ),
     # Each client alone has no global model.
     curves,
@@ -317,9 +322,16 @@ def test_ablations_and_afl(tmp_path):
   assert "| gamma = 1 | 95.00 | 94.00 | 50.00 | 95.00 |" in text
   assert "paper" not in text
   dealt = [
-    outcome(tmp_path, partition + tail, "b", "afl", [[value]])
+    outcome(
+      tmp_path,
+      f"{partition} {kept}",
+      "b",
+      "afl",
+      [[value]],
+      of={"dealt": partition, "ridges_kept": kept},
+    )
     for partition in list(analytic._DEALT)[:2]
-    for tail, value in (("", 0.97), (analytic._RIDGES_KEPT, 0.9))
+    for kept, value in ((False, 0.97), (True, 0.9))
   ]
   text = pages.format_blocks(analytic._afl_table(dealt))
   assert "| b: panel b | 1 client | 97.00 | 90.00 |" in text
@@ -327,7 +339,7 @@ def test_ablations_and_afl(tmp_path):
   analytic.FIGURES["afl"].draw([tmp_path / "b.png"], dealt, "t", "rounds")
   (statement,) = claims.AFL_CLAIMS
   assert verdicts.judge_statement(statement, dealt)[1] == "reached"
-  lower = outcome(tmp_path, "100 clients, iid", "b", "afl", [[0.96]])
+  lower = outcome(tmp_path, "x", "b", "afl", [[0.96]], of={"ridges_kept": False})
   assert verdicts.judge_statement(statement, [*dealt, lower])[1] == "worse"
 
 

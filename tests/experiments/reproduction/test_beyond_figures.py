@@ -83,9 +83,8 @@ def test_a_method_defends_if_it_loses_less(monkeypatch):
   }
 
   def honest(outcome):
-    method, share = hostile._attackers(outcome)
-    end = ends[method, outcome.cell.panel_title.split("; ")[1]]
-    return np.array([90.0, 95.0]) + (end - 90 if share else 0)
+    end = ends[outcome.cell.method, outcome.cell.of["defense"]]
+    return np.array([90.0, 95.0]) + (end - 90 if outcome.cell.of["attackers"] else 0)
 
   monkeypatch.setattr(hostile, "_honest", honest)
   text = pages.format_blocks(
