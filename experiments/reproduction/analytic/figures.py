@@ -273,12 +273,12 @@ _DEALT = {
 def _afl_lines(panel: Panel) -> list[FigureLine]:
   return [
     FigureLine(
-      partition + ", ridges kept" * kept,
-      (*_presets(panel, "afl"), dealt, {"remove_ridge": False} if kept else {}),
-      of={"dealt": partition, "ridges_kept": kept},
+      partition + ", ridges kept" * with_ridges,
+      (*_presets(panel, "afl"), dealt, {"remove_ridge": False} if with_ridges else {}),
+      of={"dealt": partition, "ridges_kept": with_ridges},
     )
     for partition, dealt in _DEALT.items()
-    for kept in (False, True)
+    for with_ridges in (False, True)
   ]
 
 
@@ -678,7 +678,9 @@ def _afl_table(outcomes: suite.Outcomes) -> list[pages.Block]:
       [
         runs[0].cell.place,
         partition,
-        *(accuracies.get((partition, kept), "-") for kept in (False, True)),
+        *(
+          accuracies.get((partition, with_ridges), "-") for with_ridges in (False, True)
+        ),
       ]
       for partition in _DEALT
     ]
