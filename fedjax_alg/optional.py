@@ -76,10 +76,10 @@ def load_extra(module: str, wanted: str) -> ModuleType:
     Traceback (most recent call last):
     fedjax_alg.errors.OptionError: lasso=0.1: needs fedjax_alg.extras.lasso...
   """
-  found = find_extra(module)
-  if found is None:
+  extra_module = find_extra(module)
+  if extra_module is None:
     extra = module.partition(".")[0]
     raise OptionError(
       f"{wanted}: needs {__package__}.extras.{extra}, which is not installed"
     )
-  return found
+  return extra_module

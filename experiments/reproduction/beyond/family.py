@@ -410,8 +410,8 @@ def _curve(outcome: suite.Outcome) -> tuple[np.ndarray, np.ndarray]:
   """Bytes in MB, and the mean score over partitions, of every evaluation."""
   name = outcome.cell.metric or "accuracy"
   frames = outcome.frames
-  sent = frames.of_rounds("total_bytes", frames.rounds_of("local")) / 1e6
-  return sent.mean(0), 100 * frames.curves("local", name).mean(0)
+  megabytes = frames.of_rounds("total_bytes", frames.rounds_of("local")) / 1e6
+  return megabytes.mean(0), 100 * frames.curves("local", name).mean(0)
 
 
 def _is_invariant(label: str) -> Callable[[suite.Outcomes], verdicts.Verdict]:
