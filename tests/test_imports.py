@@ -6,6 +6,10 @@ reads one of the modules has to read the other first, and neither can be moved.
 
 import ast
 import pathlib
+import subprocess
+import sys
+
+import pytest
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PACKAGES = ("fedjax_alg", "experiments", "benchmarks")
@@ -82,3 +86,33 @@ def test_circles_are_noticed_wherever_the_import_stands(tmp_path):
   assert sorted(circles(imports)) == [
     [f"fedjax_alg.{name}" for name in path] for path in ("abca", "bcab", "cabc")
   ]
+
+
+#: pandas takes half a second to import, which is more than a small run needs.
+_WITHOUT_PANDAS = """
+import sys
+import fedjax_alg as fa
+
+def check(what):
+  assert "pandas" not in sys.modules, what
+
+check("import")
+fed = fa.federate("digits", num_clients=10)
+check("federate")
+fa.run("fedncm", fed)
+check("in memory")
+fa.run("fedncm", fed, out_dir=sys.argv[1])
+check("in a folder")
+fa.load_run(sys.argv[1])
+check("loaded")
+"""
+
+
+@pytest.mark.program
+def test_a_run_does_without_pandas(tmp_path):
+  folder = str(tmp_path / "run")
+  run = subprocess.run(
+    [sys.executable, "-c", _WITHOUT_PANDAS, folder], capture_output=True, text=True
+  )
+  assert run.returncode == 0, run.stderr
+  assert (tmp_path / "run" / "metrics.csv").exists()

@@ -61,7 +61,6 @@ ELSEWHERE = {
   "extras/flower/remote": "extras/flower/test_server",
   "exchange/links": "rounds/test_two_halves",
   "metrics/groups": "metrics/test_metrics",
-  "metrics/intervals": "metrics/test_metrics",
   "metrics/names": "metrics/test_metrics",
   "models/adapt": "models/test_resolve",
   "models/flops": "models/test_layers",

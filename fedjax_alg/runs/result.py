@@ -276,7 +276,9 @@ class RunResult:
       for protocol, of_protocol in self.clients.items()
       for metric, values in of_protocol.items()
     ]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({}, columns)
+    if not parts:
+      return pd.DataFrame(columns=columns)
+    return pd.concat(parts, ignore_index=True)
 
   def estimate(
     self,

@@ -67,6 +67,23 @@ def test_each_client_has_an_interval_over_the_partitions(feds, result):
       result.estimate(**arguments)
 
 
+def test_a_frame_has_the_values_of_every_partition(result):
+  for table in ("metrics", "rounds", "clients"):
+    frame = result.to_frame(table)
+    assert list(frame["partition"].unique()) == [0, 1, 2]
+    assert list(frame.index) == list(range(len(frame)))
+    for number, part in enumerate(result.results):
+      of = frame[frame["partition"] == number].reset_index(drop=True)
+      expected = part.to_frame(table).assign(partition=number)
+      assert of.equals(expected), (table, number)
+  long = result.to_frame().set_index(["protocol", "metric", "partition"])
+  for protocol, of_protocol in result.metrics.items():
+    for metric, values in of_protocol.items():
+      for number, curve in enumerate(values):
+        frame = long.loc[(protocol, metric, number)]
+        np.testing.assert_array_equal(frame["value"], curve)
+
+
 def test_a_client_may_be_held_out_of_some_partitions():
   """Its interval is of the others; positions would be those of other clients."""
   rng = np.random.default_rng(1)

@@ -117,6 +117,62 @@ def test_something_else_is_not_replaced(by_api, tmp_path):
   assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_frames_have_the_arrays_of_a_run(fed, tmp_path):
+  """Also those of a run that is read from its folder."""
+  result = fa.run("fedavg", fed, **NUMBERS | dict(seeds=[7, 3]))
+  for run in (result, fa.load_run(result.save(tmp_path / "run"))):
+    long = run.to_frame().set_index(["protocol", "metric", "seed"])
+    assert set(long.pop("partition")) == {0}
+    assert len(long) == sum(v.size for of in run.metrics.values() for v in of.values())
+    for protocol, of_protocol in result.metrics.items():
+      for metric, values in of_protocol.items():
+        for seed, curve in zip(result.seeds, values, strict=True):
+          frame = long.loc[(protocol, metric, seed)]
+          np.testing.assert_array_equal(frame["round"], result.rounds)
+          np.testing.assert_array_equal(frame["value"], curve)
+    rounds = run.to_frame("rounds").set_index("seed")
+    assert set(rounds) == {"partition", "round", "seconds", *result.history}
+    for seed, place in ((7, 0), (3, 1)):
+      for name, values in result.history.items():
+        np.testing.assert_array_equal(rounds.loc[seed, name], values[place], name)
+    clients = run.to_frame("clients").set_index(["protocol", "metric", "seed"])
+    assert len(clients) == sum(v.size for v in result.clients["local"].values())
+    for metric, values in result.clients["local"].items():
+      for seed, of_clients in zip(result.seeds, values, strict=True):
+        frame = clients.loc[("local", metric, seed)]
+        np.testing.assert_array_equal(frame["client"], result.client_names)
+        np.testing.assert_array_equal(frame["value"], of_clients)
+
+
+def test_a_run_without_values_of_clients_has_an_empty_frame(fed):
+  result = fa.run("fedncm", fed, evaluate="global")
+  assert not result.clients
+  frame = result.to_frame("clients")
+  assert frame.empty and list(frame) == [
+    *("partition", "seed", "client", "protocol", "metric", "value")
+  ]
+  with pytest.raises(fa.OptionError, match="table=timing: .*metrics, rounds"):
+    result.to_frame("timing")
+
+
+def test_costs_are_the_totals_at_the_evaluations(fed):
+  options = NUMBERS | dict(rounds=3, eval_every=2, seeds=2)
+  result = fa.run("fedavg", fed, **options)
+  assert list(result.rounds) == [2, 3]
+  totals = result.history["total_bytes_up"]
+  per_round = NUMBERS["cohort_size"] * result.history["bytes_up"]
+  np.testing.assert_array_equal(totals, per_round.cumsum(1))
+  np.testing.assert_array_equal(result.costs("total_bytes_up"), totals[:, 1:])
+  np.testing.assert_array_equal(result.costs("round"), [[2, 3]] * 2)
+  seconds = result.to_frame("rounds").pivot(
+    index="seed", columns="round", values="seconds"
+  )
+  np.testing.assert_array_equal(result.costs("seconds"), seconds[[2, 3]])
+  assert seconds[1].isna().all()
+  with pytest.raises(fa.OptionError, match="column=bytes_up: .*total_bytes_up"):
+    result.costs("bytes_up")
+
+
 @pytest.fixture(name="saved", scope="module")
 def _save_run(own_fed, tmp_path_factory):
   """A run of arrays."""
