@@ -51,9 +51,9 @@ def test_the_tables_know_the_kinds(folder, capsys):
   ]
   assert summary["kinds"] == ["0", "90", "180"]
   last = {
-    row["protocol"]: float(row["accuracy"])
+    row["protocol"]: float(row["value"])
     for row in read(folder, "metrics")
-    if row["round"] == "5"
+    if row["round"] == "5" and row["metric"] == "accuracy"
   }
   of_kinds = [last[f"kinds_{k}"] for k in range(3)]
   assert last["kinds"] == pytest.approx(np.mean(of_kinds))
@@ -75,9 +75,12 @@ def test_the_tables_know_the_kinds(folder, capsys):
 
 def test_the_run_is_read_again(folder):
   result = fa.load_run(folder)
-  rows = [r for r in read(folder, "metrics") if r["protocol"] == "kinds_worst"]
-  measured = result.metrics["kinds_worst"]["accuracy"]
-  np.testing.assert_array_equal(measured, [[float(row["accuracy"]) for row in rows]])
+  curve = [
+    float(row["value"])
+    for row in read(folder, "metrics")
+    if (row["protocol"], row["metric"]) == ("kinds_worst", "accuracy")
+  ]
+  np.testing.assert_array_equal(result.metrics["kinds_worst"]["accuracy"], [curve])
   assert jax.tree.leaves(result.client_params(3))
   of_client = [int(row["kind"]) for row in read(folder, "clients")]
   assert result.kinds.tolist() == of_client
