@@ -764,6 +764,11 @@ class Records:
       table: protocol -> metric -> [N], see ``metric_values``.
     """
     number = self.tables["rounds"][-1]["round"]
+    columns = [
+      (protocol, metric, np.asarray(values, np.float64).tolist())
+      for protocol, of_protocol in table.items()
+      for metric, values in of_protocol.items()
+    ]
     self._append(
       "metrics",
       [
@@ -772,11 +777,10 @@ class Records:
           "seed": seed,
           "protocol": protocol,
           "metric": metric,
-          "value": float(values[i]),
+          "value": values[i],
         }
         for i, seed in enumerate(self.seeds)
-        for protocol, of_protocol in table.items()
-        for metric, values in of_protocol.items()
+        for protocol, metric, values in columns
       ],
     )
 
