@@ -105,6 +105,10 @@ fa.run("fedncm", fed, out_dir=sys.argv[1])
 check("in a folder")
 fa.load_run(sys.argv[1])
 check("loaded")
+from experiments import run
+words = ["--algorithm=fedncm", "--dataset=digits", "--num_clients=10", "--noprogress"]
+assert run.main([*words, f"--out_dir={sys.argv[1]}_command"]) == 0
+check("on the command line")
 """
 
 
@@ -115,4 +119,5 @@ def test_a_run_does_without_pandas(tmp_path):
     [sys.executable, "-c", _WITHOUT_PANDAS, folder], capture_output=True, text=True
   )
   assert run.returncode == 0, run.stderr
-  assert (tmp_path / "run" / "metrics.csv").exists()
+  for name in ("run", "run_command"):
+    assert (tmp_path / name / "metrics.csv").exists()

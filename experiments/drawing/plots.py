@@ -6,7 +6,7 @@ import itertools
 import math
 import pathlib
 import textwrap
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import matplotlib
 import numpy as np
@@ -14,7 +14,6 @@ import numpy as np
 from fedjax_alg import files, metrics
 from fedjax_alg.data.kinds import ClientKinds
 from fedjax_alg.records import tables as records
-from fedjax_alg.records.frames import Frames
 from fedjax_alg.runs import pictures, texts
 from fedjax_alg.runs import styles as styles_lib
 from fedjax_alg.runs.pictures import BAND, BAND_OF_PARTITIONS, X_AXES
@@ -26,6 +25,9 @@ from matplotlib.colors import LinearSegmentedColormap  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 from matplotlib.patches import Patch, Rectangle  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
+
+if TYPE_CHECKING:  # it imports pandas, which a run does not need
+  from fedjax_alg.records.frames import Frames
 
 #: Labels of the marks of the paper's numbers: at a round, and at none.
 PAPER = "hollow: the paper's number"
@@ -76,7 +78,7 @@ ROUNDS = "rounds"
 
 
 def curve_of(
-  frames: Frames, protocol: str, metric: str, x_axis: str = "rounds"
+  frames: "Frames", protocol: str, metric: str, x_axis: str = "rounds"
 ) -> pictures.Curve:
   """A curve of a run, or of one on several partitions of the data.
 
@@ -943,7 +945,7 @@ def draw_means(
 
 def plot_panels(
   paths: Paths,
-  cells: Mapping[str, Mapping[str, Frames]],
+  cells: Mapping[str, Mapping[str, "Frames"]],
   protocol: str,
   metric: str,
   title: str,

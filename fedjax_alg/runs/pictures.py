@@ -14,7 +14,7 @@ from fedjax_alg import metrics
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.runs import styles, texts
 
-#: What an x axis shows -> column of the rows with costs, label of the axis.
+#: What an x axis shows -> column of ``RunResult.costs``, label of the axis.
 X_AXES = {
   "rounds": ("round", "communication round"),
   "floats": ("total_floats", "floats sent, all participants, both ways"),

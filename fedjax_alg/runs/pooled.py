@@ -169,6 +169,10 @@ class PooledResult(RunResult):
       raise unknown
     return np.concatenate(values)
 
+  def costs(self, column: str) -> np.ndarray:
+    # Each partition has its own seconds; ``records`` has those of the first one.
+    return np.concatenate([result.costs(column) for result in self.results])
+
   def to_frame(self, table: str = "metrics") -> Any:
     import pandas as pd  # half a second, which not all runs need
 

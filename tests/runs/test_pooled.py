@@ -84,6 +84,13 @@ def test_a_frame_has_the_values_of_every_partition(result):
         np.testing.assert_array_equal(frame["value"], curve)
 
 
+def test_costs_are_those_of_every_partition(result):
+  for column in ("round", "seconds", "total_bytes", "simulated_s"):
+    costs = result.costs(column)
+    for of_partition, part in zip(costs, result.results, strict=True):
+      np.testing.assert_array_equal(of_partition, part.costs(column)[0], column)
+
+
 def test_a_client_may_be_held_out_of_some_partitions():
   """Its interval is of the others; positions would be those of other clients."""
   rng = np.random.default_rng(1)
