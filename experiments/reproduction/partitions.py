@@ -76,21 +76,6 @@ def pool(summaries: Sequence[Any]) -> Any:
   return {key: pool([summary[key] for summary in summaries]) for key in keys}
 
 
-def means(values: object, parts: Sequence[object]) -> np.ndarray:
-  """Computes the values over which an interval of numbers of seeds is taken.
-
-  Args:
-    values: [seeds of all partitions], those of a partition one after the
-      other, or [partitions].
-    parts: the partitions; empty for a single run.
-
-  Returns:
-    Of a single run the numbers; of a pooled one the mean of each partition's.
-  """
-  numbers = np.asarray(values, float)
-  return numbers.reshape(len(parts), -1).mean(1) if parts else numbers
-
-
 def per_partition(
   measure: Callable[[_Run], np.ndarray],
 ) -> Callable[[_Run], np.ndarray]:

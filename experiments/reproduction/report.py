@@ -493,17 +493,13 @@ def points_csv(
   costs = ["round", "seed", *records.ROUND_COST, *records.TOTALS, "seconds"]
   head = ["panel", "panel_title", "method", "partition", "round", "seed"]
   columns = [*head, *names, *costs[2:]]
-  points = pd.concat(
-    [
-      pd.DataFrame(columns=head),
-      *(
-        o.frames.points(protocol, costs).assign(
-          panel=o.cell.panel, panel_title=o.cell.panel_title, method=o.cell.name
-        )
-        for o in outcomes
-      ),
-    ]
-  )
+  parts = [
+    o.frames.points(protocol, costs).assign(
+      panel=o.cell.panel, panel_title=o.cell.panel_title, method=o.cell.name
+    )
+    for o in outcomes
+  ]
+  points = pd.concat(parts) if parts else pd.DataFrame()
   with files.replacing(path) as partial:
     points.reindex(columns=columns).to_csv(partial, index=False)
 

@@ -81,13 +81,13 @@ def default_mode(
   """
   if platform == "cpu":
     return "sequential"
-  between = "vmap" if optional.find_extra("lanes") is None else "lanes"
   # Only the steps of a TPU were counted, none was timed.
-  if platform != "gpu" or not flops:
-    return between
-  if flops * slots <= SMALL_COHORT:
-    return "vmap"
-  return "sequential" if flops * batch_size >= LARGE_BATCH else between
+  if platform == "gpu" and flops:
+    if flops * slots <= SMALL_COHORT:
+      return "vmap"
+    if flops * batch_size >= LARGE_BATCH:
+      return "sequential"
+  return "vmap" if optional.find_extra("lanes") is None else "lanes"
 
 
 @dataclasses.dataclass(frozen=True)

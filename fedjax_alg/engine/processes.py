@@ -166,8 +166,10 @@ def join(options: ProcessOptions, host_devices: int = 0) -> None:
   options.check()
   if not options.several or count() > 1:
     return
-  named = options.coordinator and f"`coordinator`={options.coordinator}"
-  optional.load_extra("pods", named or "`distributed`")
+  coordinator = options.coordinator
+  optional.load_extra(
+    "pods", f"`coordinator`={coordinator}" if coordinator else "`distributed`"
+  )
   sharding.start(host_devices)
   try:
     if not has_joined():

@@ -150,10 +150,10 @@ class Frames:
     costs_of = self.rounds[[*keys, *(name for name in costs if name not in keys)]]
     return wide.merge(costs_of, on=keys).sort_values(["round", *KEYS])
 
-  def of_protocol(self, protocol: str, as_: str) -> "Frames":
+  def of_protocol(self, protocol: str, new_name: str) -> "Frames":
     """The same with one protocol alone, which gets another name."""
-    metrics = self.metrics[self.metrics["protocol"] == protocol].assign(protocol=as_)
-    return dataclasses.replace(self, metrics=metrics)
+    metrics = self.metrics[self.metrics["protocol"] == protocol]
+    return dataclasses.replace(self, metrics=metrics.assign(protocol=new_name))
 
   def rename_protocols(self, names: dict[str, str]) -> "Frames":
     """The same with other names of protocols, old -> new."""
@@ -179,23 +179,23 @@ def make_frames(
   metrics: Sequence[tables.Row],
   rounds: Sequence[tables.Row],
   timing: Sequence[tables.Row],
-  partition: int = 0,
 ) -> Frames:
-  """Makes the frames of a run.
+  """Makes the frames of a run on one partition, whose number is 0.
 
   Args:
     metrics: rows of metrics.csv.
     rounds: of rounds.csv.
     timing: of timing.csv.
-    partition: the number of its partition.
   """
+  order = [*KEYS, "round", "protocol", "metric", "value"]
   long = pd.DataFrame(list(metrics), columns=list(tables.METRICS))
-  long.insert(0, "partition", partition)
   wide = pd.DataFrame(list(rounds), columns=None if rounds else ["round", "seed"])
   seconds = {row["round"]: row["seconds"] for row in timing}
-  wide.insert(0, "partition", partition)
-  order = ["partition", "seed", "round", "protocol", "metric", "value"]
-  return Frames(long[order], wide.assign(seconds=wide["round"].map(seconds)))
+  wide.insert(0, "partition", 0)
+  return Frames(
+    long.assign(partition=0)[order],
+    wide.assign(seconds=wide["round"].map(seconds)),
+  )
 
 
 def read_frames(folder: pathlib.Path) -> Frames:
@@ -211,15 +211,17 @@ def read_frames(folder: pathlib.Path) -> Frames:
   )
 
 
+def number_partitions(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
+  """A table of several partitions in one frame, numbered from 0."""
+  return pd.concat(
+    [part.assign(partition=number) for number, part in enumerate(parts)],
+    ignore_index=True,
+  )
+
+
 def concatenate(parts: Sequence[Frames]) -> Frames:
-  """The frames of the same run on several partitions, numbered from 0."""
-
-  def concat(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat(
-      [frame.assign(partition=number) for number, frame in enumerate(frames)],
-      ignore_index=True,
-    )
-
+  """The frames of the same run on several partitions."""
   return Frames(
-    concat(part.metrics for part in parts), concat(part.rounds for part in parts)
+    number_partitions(part.metrics for part in parts),
+    number_partitions(part.rounds for part in parts),
   )

@@ -296,7 +296,7 @@ class Comparison:
       content = (
         self.to_latex(metrics)
         if suffix == ".tex"
-        else self.to_frame().to_csv(index=False, lineterminator="\r\n")
+        else self.to_frame().to_csv(index=False, na_rep="nan", lineterminator="\r\n")
       )
       with _write_errors(path), files.replacing(place) as partial:
         partial.write_text(content, "utf-8", newline="")

@@ -174,13 +174,9 @@ class PooledResult(RunResult):
     return np.concatenate([result.costs(column) for result in self.results])
 
   def to_frame(self, table: str = "metrics") -> Any:
-    import pandas as pd  # half a second, which not all runs need
+    from fedjax_alg.records import frames  # pandas: half a second
 
-    parts = [result.to_frame(table) for result in self.results]
-    return pd.concat(
-      [part.assign(partition=number) for number, part in enumerate(parts)],
-      ignore_index=True,
-    )
+    return frames.number_partitions(result.to_frame(table) for result in self.results)
 
   def client_params(self, client: int | str, seed: int = 0) -> Params:
     return self._part(seed).client_params(client)

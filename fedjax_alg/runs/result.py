@@ -136,6 +136,7 @@ class RunResult:
     metrics: protocol -> metric -> [N, E] float64, NaN if the protocol counted no
       example. Your measures are here, too, as name -> key -> sums
       [N, E, K, ...], or [N, E, C, ...] with ``at_clients``.
+    protocols: the names in ``metrics``, without your measures.
     clients: protocol -> the task's main metric ("accuracy"), "loss" and the metrics
       of ``Task.at_clients`` ->
       [N, C] float64, on each client's test split after the last round, NaN for
@@ -179,7 +180,6 @@ class RunResult:
     self.seeds: tuple[int, ...] = tuple(records.seeds)
     self.rounds = records.evaluated
     self.metrics: dict[str, dict[str, np.ndarray]] = tables.curves(records.rows)
-    #: The names in ``metrics``, without your measures.
     self.protocols = list(self.metrics)
     self.metrics |= {name: dict(of) for name, of in final.get("measures", {}).items()}
     self.clients: dict[str, dict[str, np.ndarray]] = self._final["clients"]

@@ -10,9 +10,11 @@ import pytest
 
 from experiments import tune
 from experiments.cli import config, flags, guard, presets
+from experiments.reports import gradients
 from experiments.reproduction import chosen, tuning
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
+from fedjax_alg.extras.gradients import tuning as tuning_by_gradient
 
 DIGITS = [
   "--dataset=digits",
@@ -353,3 +355,11 @@ def test_a_paper_is_tuned_by_derivatives_from_what_it_states(
   assert config.parse_config(config.layer_words(run.layers)) == run
   assert tune.main(["--paper=analytic", *base[1:]]) == 2
   assert "not of analytic on mnist" in capsys.readouterr().err
+
+
+def test_tuning_by_gradient_has_one_default_in_python_and_as_a_flag():
+  """The command has its flags without the extra, so the numbers stand twice."""
+  names = ("OUTER_STEPS", "HALVINGS")
+  assert [getattr(gradients, name) for name in names] == [
+    getattr(tuning_by_gradient, name) for name in names
+  ]

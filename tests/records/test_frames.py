@@ -83,7 +83,7 @@ def test_points_stand_beside_their_costs(run):
 
 
 def test_protocols_get_other_names(run):
-  alone = run.of_protocol("late", as_="x")
+  alone = run.of_protocol("late", new_name="x")
   assert alone.protocols == ["x"] and alone.rounds is run.rounds
   swapped = run.rename_protocols({"global": "late", "late": "global"})
   np.testing.assert_array_equal(

@@ -318,6 +318,7 @@ def test_files_by_their_suffix(load, tmp_path):
   comparison = fa.compare({"a": load(SCORES_A), "b": load(SCORES_B)})
   assert comparison.save(tmp_path / "t.tex").read_text() == comparison.to_latex()
   lines = comparison.save(tmp_path / "t.csv").read_text().splitlines()
+  assert ",nan," in lines[1]  # the baseline has no difference
   assert lines[0].startswith("run,seeds,final,final_ci95") and len(lines) == 3
   assert comparison.save(tmp_path / "t.png").read_bytes()[:4] == b"\x89PNG"
   with pytest.raises(fa.OptionError, match="t.doc: its suffix: must be one of .png"):

@@ -22,7 +22,7 @@ from fedjax_alg.runs.compare import holm, paired_t
 
 from ...cli import presets
 from ...reports import markdown
-from .. import figures, pages, partitions, report, suite, verdicts
+from .. import figures, pages, report, suite, verdicts
 from . import setting
 
 NAME = "beyond"
@@ -85,7 +85,7 @@ def _board_table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Every method's accuracy, and its gaps with the p values of the tests."""
   rows = []
   for runs in suite.by_panel(outcomes):
-    means = {o.cell.label: partitions.means(SCORE(o), o.parts) for o in runs}
+    means = {o.cell.label: SCORE(o) for o in runs}
     best = max(means, key=lambda label: nan_as_worst(means[label].mean()))
     columns = []
     for reference in (BASE, best):

@@ -100,7 +100,7 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
 
 def _gains(runs: suite.Outcomes) -> dict[str, np.ndarray]:
   """label -> gain over FedAvg in points, of each partition of a panel."""
-  scores = {o.cell.label: partitions.means(SCORE(o), o.parts) for o in runs}
+  scores = {o.cell.label: SCORE(o) for o in runs}
   if BASE not in scores:
     return {}
   return {
@@ -187,9 +187,7 @@ def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   """Every combination with its gains, and what each factor changes."""
   rows = []
   for runs in suite.by_panel(outcomes):
-    gain_of = tuned_panels.gains_over(
-      runs, lambda o: partitions.means(SCORE(o), o.parts), BASE
-    )
+    gain_of = tuned_panels.gains_over(runs, SCORE, BASE)
     combination = _SETUP_OF[runs[0].cell.panel]
     for o in runs:
       rows.append(
@@ -197,7 +195,7 @@ def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
           DATA[combination.data],
           combination.words,
           o.cell.label,
-          markdown.format_values(partitions.means(SCORE(o), o.parts)),
+          markdown.format_values(SCORE(o)),
           tuned_panels.format_gain(gain_of.get(o.cell.label)),
           f"{o.cell.config.hparams['client_lr']:g}",
           tuned_panels.format_score(partitions.rand_index(o), 2),

@@ -15,7 +15,7 @@ from fedjax_alg.runs.plan import federation_of
 from fedjax_alg.runs.result import load_run
 
 from ...reports import markdown
-from .. import pages, partitions, report, suite
+from .. import pages, report, suite
 
 
 class _RankShares(NamedTuple):
@@ -69,7 +69,7 @@ def class_ranks_section(outcomes: suite.Outcomes) -> list[pages.Block]:
         outcome.cell.heading,
         outcome.cell.name,
         " / ".join(
-          markdown.format_values(partitions.means(np.array(values), outcome.parts), 1)
+          markdown.format_values(outcome.frames.per_partition(np.array(values)), 1)
           for values in zip(*per_seed)
         ),
       )

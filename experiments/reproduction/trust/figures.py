@@ -201,7 +201,7 @@ def _draw_pfedme(
   for outcome in outcomes:
     panel = outcome.cell.heading
     runs[panel] = {
-      label: outcome.frames.of_protocol(protocol, as_="")
+      label: outcome.frames.of_protocol(protocol, new_name="")
       for label, (protocol, _) in _MODELS.items()
     }
     marks[panel] = [

@@ -558,10 +558,10 @@ def test_a_table_says_what_its_intervals_cover():
 def test_several_models_are_shown_by_their_mean():
   """The best of K on test data is never what is judged."""
   run = flat("MA", 0.9, 0.9)
-  mean = run.frames.of_protocol("global", as_="global_mean").metrics
+  mean = run.frames.of_protocol("global", new_name="global_mean").metrics
   mean.loc[mean["metric"] == "accuracy", "value"] = 0.6
   first, last = (
-    run.frames.of_protocol(name, as_=name).metrics for name in ("global", "train")
+    run.frames.of_protocol(name, new_name=name).metrics for name in ("global", "train")
   )
   both = dataclasses.replace(run.frames, metrics=pd.concat([first, mean, last]))
   curves = {
