@@ -16,6 +16,7 @@ import jaxlib
 import numpy as np
 
 from fedjax_alg import files, own, registry, tasks
+from fedjax_alg._version import __version__
 from fedjax_alg.base import Algorithm, Params
 from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data import layout
@@ -835,6 +836,8 @@ def machine(prepared: Prepared) -> dict[str, Any]:
     "map_clients": prepared.plan["map_clients"],
     "map_seeds": prepared.map_seeds,
     "draw": samplers.draw_of(prepared.participation.sampler),
+    # A patch keeps the bits of runs.
+    "fedjax_alg": __version__.rpartition(".")[0],
     "jax": jax.__version__,
     "jaxlib": jaxlib.__version__,
   }

@@ -20,6 +20,7 @@ from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary
 from tests.runs import conftest as small
+from tests.runs import released
 
 NUMBERS = dict(cohort_size=4, rounds=2, eval_every=1, evaluate="local")
 
@@ -498,3 +499,42 @@ def test_saving_over_a_run_writes_through_no_link(by_api, tmp_path):
   with pytest.raises(fa.RunFolderError, match="cannot be written .*checkpoint"):
     by_api("ifca").save(folder)
   assert not (folder / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+  "folder",
+  sorted(released.FOLDERS.glob("*/*")),
+  ids=lambda path: "_".join(path.parts[-2:]),
+)
+def test_a_finished_run_of_each_release_is_read(folder):
+  """Without it, a change of a table or of a name loses runs that users have stored."""
+  written = json.loads((folder / "summary.json").read_text("utf-8"))
+  assert written["versions"]["fedjax_alg"] == folder.parent.name
+  result = fa.load_run(folder)
+  assert result.state_hash() == written["hashes"]["final_state"]
+  for protocol, of in written["final"].items():
+    for metric, number in of.items():
+      if metric in result.metrics[protocol]:
+        last = result.metrics[protocol][metric][:, -1]
+        values = np.array(number["values"], float)  # null is NaN
+        np.testing.assert_allclose(last, values, rtol=1e-12)
+  first = next(iter(written["final"]))
+  table = fa.compare(
+    {"A": result, "B": result}, metric="accuracy", protocol=first
+  ).to_frame()
+  mean = written["final"][first]["accuracy"]["mean"]
+  np.testing.assert_allclose(table["final"], mean, rtol=1e-12)
+  # Its models predict what they did, on the clients that its options still make.
+  fed = fa.federate("digits", **released.DATA)
+  assert fed.hashes.items() <= written["hashes"].items()
+  for client in fed.client_names:
+    x, y = fed.client_test(client)
+    for seed, share in enumerate(
+      result.clients["local"]["accuracy"][:, fed.position(client)]
+    ):
+      group = 0
+      if result.membership is not None:
+        group = int(result.membership[seed, fed.position(client)])
+      if group >= 0:  # it had a model by then
+        predicted = result.predict(x, model=group, seed=seed)
+        assert (predicted == y).mean() == share

@@ -531,9 +531,10 @@ def test_other_devices_are_refused_unless_they_are_allowed(
   """From then on the folder says which rounds were run where."""
   config = interrupted / "config.json"
   machine = files.read_json(config)["machine"]
-  edit(config, machine=machine | {"jax": "0.1"})
+  edit(config, machine=machine | {"jax": "0.1", "fedjax_alg": "0.2"})
   with pytest.raises(fa.RunFolderError, match=f"jax 0.1, here {machine['jax']}") as err:
     play(out_dir=interrupted)
+  assert f"fedjax_alg 0.2, here {machine['fedjax_alg']}" in err.value.text
   assert "`allow_other_devices`" in err.value.text
   play(out_dir=interrupted, allow_other_devices=True)
   assert_same(interrupted, reference)
