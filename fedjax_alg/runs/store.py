@@ -743,8 +743,10 @@ def run_stored(
       prepared = group[0].prepare([plan.method.values() for plan in group])
       waiting = []
       for setting, run in enumerate(held):
-        check_prepared(run, prepared, setting, other_devices=other_devices)
-        if has_ended(run):
+        ended = has_ended(run)
+        # A finished run is read, wherever it was run.
+        check_prepared(run, prepared, setting, other_devices=other_devices or ended)
+        if ended:
           results[run.folder] = result_lib.load_run(run.folder, **(parts or {}))
         else:
           waiting.append(run)

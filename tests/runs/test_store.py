@@ -25,6 +25,7 @@ from fedjax_alg.algorithms import fedavg as fedavg_lib
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.engine import checkpoint
 from fedjax_alg.records import folder as run_files
+from fedjax_alg.runs import result as result_lib
 from fedjax_alg.runs import store
 from fedjax_alg.runs.plan import Plan, from_keywords
 from fedjax_alg.runs.pooled import PooledResult
@@ -526,7 +527,7 @@ def test_a_folder_that_another_process_holds_is_refused(play, reference, interru
 
 
 def test_other_devices_are_refused_unless_they_are_allowed(
-  play, reference, interrupted
+  play, reference, interrupted, monkeypatch
 ):
   """From then on the folder says which rounds were run where."""
   config = interrupted / "config.json"
@@ -542,6 +543,11 @@ def test_other_devices_are_refused_unless_they_are_allowed(
     facts = files.read_json(interrupted / name)
     assert facts["resumed_on"] == [{"round": 2, **machine}]
   assert files.read_json(config)["machine"]["jax"] == "0.1"
+  with (
+    monkeypatch.context() as patch
+  ):  # a finished run is read anywhere, as by commands
+    patch.setattr(result_lib, "machine", lambda _: machine | {"kind": "tpu"})
+    play(out_dir=interrupted)
   play(out_dir=interrupted, rounds=8)  # here again
   assert len(files.read_json(config)["resumed_on"]) == 1
 
