@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg import registry
+from fedjax_alg import metrics, registry
 from fedjax_alg.records import tables as records
 
 from ...cli import config as config_lib
@@ -315,9 +315,12 @@ _TIMES = {part: claims.seconds_of(column) for part, column in _PARTS.items()} | 
 
 def _paper_savings() -> dict[tuple[str, str], float]:
   """(panel, method) -> percent that the paper's FedACnnL saves against it."""
+  published = report.paper_numbers(NAME, "Fig4")
   return {
-    (panel, method.removeprefix(f"{claims.ACNNL} vs ")): value
-    for (panel, method), value in report.paper_numbers(NAME, "Fig4").items()
+    (panel.letter, line.label): published[pair]
+    for panel in (_MNIST, _SYNTHETIC)
+    for line in _time_lines(panel)
+    if (pair := (panel.letter, f"{claims.ACNNL} vs {line.label}")) in published
   }
 
 
@@ -627,8 +630,7 @@ def _paper_table2(outcomes: suite.Outcomes) -> list[pages.Block]:
         rows[-1].append(
           "-"
           if ours is None
-          else f"{ours[0]:.2f}"
-          + ("" if math.isnan(ours[1]) else f" +- {ours[1]:.2f}")
+          else metrics.format_estimate({"mean": ours[0], "ci95": ours[1]})
           + (f" ({published:.2f})" if published else "")
         )
   return [
