@@ -209,12 +209,10 @@ def methods_table(family):
     entry = registry.ALGORITHMS[name]
     if entry.display.family != family:
       continue
-    match = re.search(
-      r"receives (.+?) floats and sends (.+?), P.* in (\d)", method_costs.cost(name)
-    )
+    counted = method_costs.count(name)
     traffic = (
-      f"{match[1]} / {match[2]} | {match[3]}"
-      if match
+      f"{counted.down} / {counted.up} | {counted.exchanges}"
+      if counted and counted.exchanges
       else "head / class means | 1"
       if name in method_costs.OF_MEANS
       else ("sums / layer | 1" if entry.rounds else "- | 0")

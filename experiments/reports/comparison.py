@@ -32,7 +32,7 @@ _UNITS = ((1e9, "10\u2079"), (1e6, "10\u2076"), (1e3, "10\u00b3"))
 Cell = str | metrics.Number
 
 
-class Table(NamedTuple):
+class ComparisonTable(NamedTuple):
   """A table that no format has written yet."""
 
   title: str
@@ -54,7 +54,7 @@ def _metric(comparison: Comparison) -> str:
   return comparison.metric.replace("_", " ") + unit
 
 
-def scores(comparison: Comparison) -> Table:
+def scores(comparison: Comparison) -> ComparisonTable:
   """Final, late and best values of every run."""
   factor = metrics.factor(comparison.metric)
   digits, metric_text = metrics.digits(comparison.metric), _metric(comparison)
@@ -76,7 +76,7 @@ def scores(comparison: Comparison) -> Table:
     else (" The best round is chosen on test data, which is optimistic.")
   )
   interval = _interval_note(comparison)
-  return Table(
+  return ComparisonTable(
     f"{comparison.metric.replace('_', ' ').capitalize()}, protocol "
     f"{comparison.protocol}",
     (
@@ -171,7 +171,7 @@ def _traffic_columns(comparison: Comparison) -> dict[str, str]:
   return columns
 
 
-def target_table(comparison: Comparison) -> Table:
+def target_table(comparison: Comparison) -> ComparisonTable:
   """Rounds, what is sent and simulated seconds until every target."""
   factor = metrics.factor(comparison.metric)
   unit = " %" if factor == 100 else ""
@@ -183,7 +183,7 @@ def target_table(comparison: Comparison) -> Table:
   ):
     *most, last = [f"{factor * target:g}" for target in comparison.targets]
     missed = f"{', '.join(most)} or {last}" if most else last
-    return Table(
+    return ComparisonTable(
       "Cost to targets",
       (),
       (),
@@ -216,7 +216,7 @@ def target_table(comparison: Comparison) -> Table:
     )
     for i, (line, target) in enumerate(pairs)
   )
-  return Table(
+  return ComparisonTable(
     "Cost to targets",
     ("run", "target", "reached by", *columns),
     rows,
@@ -226,7 +226,7 @@ def target_table(comparison: Comparison) -> Table:
   )
 
 
-def cost_table(comparison: Comparison) -> Table:
+def cost_table(comparison: Comparison) -> ComparisonTable:
   """The costs of the whole runs."""
   columns = _cost_columns(
     {
@@ -242,7 +242,7 @@ def cost_table(comparison: Comparison) -> Table:
     (line.label, *(cells[i] for cells in columns.values()))
     for i, line in enumerate(comparison.lines)
   )
-  return Table(
+  return ComparisonTable(
     "Cost of the whole run",
     ("run", *columns),
     rows,
@@ -252,7 +252,7 @@ def cost_table(comparison: Comparison) -> Table:
   )
 
 
-def _difference_table(comparison: Comparison, baseline: str = "") -> Table:
+def _difference_table(comparison: Comparison, baseline: str = "") -> ComparisonTable:
   """The runs against a baseline, seed by seed; by default the first one."""
   baseline = baseline or comparison.baseline
   factor = metrics.factor(comparison.metric)
@@ -302,7 +302,7 @@ def _difference_table(comparison: Comparison, baseline: str = "") -> Table:
       f"Not paired: {label}, {reason}." for label, reason in comparison.unpaired.items()
     ]
   number = comparison.baselines.index(baseline)
-  return Table(
+  return ComparisonTable(
     f"Difference from {baseline}",
     ("run", "seeds", f"difference{unit}", "t", "p", "p (Holm)"),
     rows,
@@ -311,7 +311,9 @@ def _difference_table(comparison: Comparison, baseline: str = "") -> Table:
   )
 
 
-def flag_tables(results: dict[str, RunResult]) -> tuple[Table, Table]:
+def flag_tables(
+  results: dict[str, RunResult],
+) -> tuple[ComparisonTable, ComparisonTable]:
   """The options of every run; and those that some run reads and that differ.
 
   The second one has the method first, then numbers that not every method has. A run
@@ -326,12 +328,12 @@ def flag_tables(results: dict[str, RunResult]) -> tuple[Table, Table]:
     for table in (option_table, differing_options)
   )
   return (
-    Table(
+    ComparisonTable(
       "Flags of every run",
       ("flag", *results),
       tuple((name, *values) for name, values in every.items()),
     ),
-    Table(
+    ComparisonTable(
       "Flags that differ",
       ("flag", *results),
       tuple(
@@ -348,7 +350,7 @@ def _provenance(result: RunResult, name: str) -> str:
   return str(value)
 
 
-def all_tables(comparison: Comparison) -> list[Table]:
+def all_tables(comparison: Comparison) -> list[ComparisonTable]:
   """The tables of a comparison, without empty ones."""
   tables = [scores(comparison)]
   if comparison.targets:

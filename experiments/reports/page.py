@@ -23,7 +23,7 @@ from fedjax_alg.runs.result import RunResult
 
 from ..drawing import plots
 from . import comparison as comparison_lib
-from .comparison import Cell, Table
+from .comparison import Cell, ComparisonTable
 
 _CSS = pathlib.Path(__file__).with_name("page.css")
 
@@ -467,7 +467,7 @@ def _cell(cell: Cell) -> str:
   return cell.write(" \N{PLUS-MINUS SIGN} ")
 
 
-def _table(table: Table, kind: str = "") -> str:
+def _table(table: ComparisonTable, kind: str = "") -> str:
   """A table with its title and note."""
   out = []
   if table.title:
@@ -487,7 +487,7 @@ def _table(table: Table, kind: str = "") -> str:
   return "\n".join(out)
 
 
-def _group_table(panels: Panels) -> Table:
+def _group_table(panels: Panels) -> ComparisonTable:
   """The last rows of groups.csv of every run that has groups."""
   rows, undefined = [], False
   for title, runs in panels.items():
@@ -509,7 +509,7 @@ def _group_table(panels: Panels) -> Table:
               ),
             )
           )
-  return Table(
+  return ComparisonTable(
     "",
     (
       *(["panel"] if len(panels) > 1 else []),
@@ -531,7 +531,9 @@ def _note(words: str) -> str:
   return f'<p class="note">{words}</p>'
 
 
-def _comparison_tables(panels: Panels, metric: str, protocol: str) -> list[Table]:
+def _comparison_tables(
+  panels: Panels, metric: str, protocol: str
+) -> list[ComparisonTable]:
   """The scores and the costs of every panel's runs, in all and to targets."""
   out = []
   for title, runs in panels.items():
@@ -551,7 +553,7 @@ def write_page(
   path: pathlib.Path,
   title: str,
   panels: Panels,
-  tables: Sequence[Table] = (),
+  tables: Sequence[ComparisonTable] = (),
   *,
   metric: str,
   protocol: str,
