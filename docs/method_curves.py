@@ -8,17 +8,18 @@ learning rates of their entries, and are not tuned: the pictures show what a
 method does, not which one is best. A few minutes on two cores for all methods.
 """
 
-import csv
 import pathlib
 import sys
 
 from flax import linen as nn
+import pandas as pd
 
 import fedjax_alg as fa
 from fedjax_alg import metrics, registry
 
 PATH = pathlib.Path(__file__).parent / "methods" / "curves.csv"
-COLUMNS = ("method", "protocol", "model", "settings", "accuracy")
+#: What tells curves apart; they also have settings, round, accuracy and ci95.
+KEYS = ["method", "protocol", "model"]
 
 
 class Normalized(nn.Module):
@@ -54,10 +55,7 @@ def settings_of(name):
 
 
 def curve(name, federations, protocol, model):
-  """One row: round:mean:interval of the accuracy of every second round.
-
-  The interval is half the width of the 95 % interval of the mean of three seeds.
-  """
+  """A row for every second round: the mean of three seeds with its 95 % interval."""
   entry, settings = registry.ALGORITHMS[name], settings_of(name)
   options = dict(settings, seeds=3, evaluate=protocol)
   if entry.rounds is None:
@@ -72,12 +70,23 @@ def curve(name, federations, protocol, model):
     options["model"] = Normalized()
   federation = federations[entry.needs_validation(entry.hparams())]
   result = fa.run(name, federation, **options)
-  points = " ".join(
-    "{}:{:.3f}:{:.3f}".format(number, *metrics.confidence_95(list(values)))
-    for number, values in zip(result.rounds, result.metrics[protocol]["accuracy"].T)
+  values = result.metrics[protocol]["accuracy"]
+  return pd.DataFrame(
+    {
+      "method": name,
+      "protocol": protocol,
+      "model": model,
+      "settings": " ".join(f"{key}={value}" for key, value in settings.items()),
+      "round": result.rounds,
+      "accuracy": values.mean(0).round(3),
+      "ci95": metrics.half_width_95(values).round(3),
+    }
   )
-  settings_text = " ".join(f"{key}={value}" for key, value in settings.items())
-  return dict(zip(COLUMNS, (name, protocol, model, settings_text, points)))
+
+
+def read():
+  """The rows of the file."""
+  return pd.read_csv(PATH, keep_default_na=False)
 
 
 def model_of(name):
@@ -102,29 +111,21 @@ def main(names):
     )
     for with_validation in (False, True)
   }
-  rows = {}
-  if PATH.exists():
-    with PATH.open(encoding="utf-8") as file:
-      rows = {
-        (row["method"], row["protocol"], row["model"]): row
-        for row in csv.DictReader(file)
-      }
+  curves = dict(iter(read().groupby(KEYS))) if PATH.exists() else {}
   for name in names or registry.ALGORITHMS:
     protocol = protocol_of(name)
-    rows = {
-      key: row
-      for key, row in rows.items()
+    curves = {
+      key: rows
+      for key, rows in curves.items()
       if key[0] != name or key[1] == protocol or name == "fedavg"
     }
     for method in dict.fromkeys((name, "fedavg")):
       key = method, protocol, model_of(name)
-      if key not in rows or (method == name and names):
-        rows[key] = curve(method, federations, *key[1:])
-        print(*key, rows[key]["accuracy"].split()[-1], flush=True)
-    with PATH.open("w", encoding="utf-8", newline="") as file:
-      writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-      writer.writeheader()
-      writer.writerows(rows[key] for key in sorted(rows))
+      if key not in curves or (method == name and names):
+        curves[key] = curve(method, federations, *key[1:])
+        print(*key, curves[key]["accuracy"].iloc[-1], flush=True)
+    table = pd.concat(curves[key] for key in sorted(curves))
+    table.to_csv(PATH, index=False, lineterminator="\n")
 
 
 if __name__ == "__main__":

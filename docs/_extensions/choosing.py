@@ -6,18 +6,24 @@ and a line on the page of every method. A test compares them with the csv beside
 pages. It does without Sphinx.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import csv
+import dataclasses
 import functools
 import io
 import pathlib
-import re
 from typing import NamedTuple
 
 from experiments.reports import markdown
 from experiments.reproduction import pages
-from experiments.reproduction.beyond import differences, family, kinds_map
+from experiments.reproduction.beyond import (
+  accelerations,
+  differences,
+  family,
+  kinds_map,
+)
 from fedjax_alg import registry
+from fedjax_alg.metrics import Number
 from fedjax_alg.metrics.differences import Differences
 from fedjax_alg.runs.advise import PanelMethod
 
@@ -31,6 +37,20 @@ DATA = tuple(kinds_map.DATA.values())
 #: Methods that a row recommends, at most.
 _MOST = 4
 
+#: Title of a panel of the map -> data set, how clients differ.
+_MAP_PLACES = {
+  panel.title: (kinds_map.DATA[data], kinds_map.KINDS[kind].title)
+  for panel, (data, kind) in zip(kinds_map.PANELS, kinds_map.PLACES)
+}
+#: Title of a panel of the study of acceleration -> data set with its model, clients.
+_ACCELERATION_PLACES = {
+  panel.title: (accelerations.DATA[data].title, accelerations.describe_share(share))
+  for panel, (data, share) in zip(accelerations.PANELS, accelerations.PLACES)
+}
+
+#: A cell of a table of a study.
+Cell = str | int | Number
+
 
 class Gain(NamedTuple):
   """A method's points above FedAvg in one place of a study."""
@@ -38,79 +58,81 @@ class Gain(NamedTuple):
   place: str  #: data set, and in the study of acceleration the model and the clients
   situation: str  #: how clients differ, or which share takes part
   label: str
-  mean: float
-  half: float  #: half the width of the 95 % interval
-  p: float  #: with Holm's correction for the place
-  megabytes: str
-  work: str  #: gradients: a multiple of FedAvg's, or thousands up to the target
-  rounds: str = ""  #: up to the target
+  #: with its interval and Holm's p value for the place
+  points: Number
+  megabytes: Cell
+  work: Cell  #: gradients: a multiple of FedAvg's, or thousands up to the target
+  rounds: Cell = ""  #: up to the target
 
   @property
   def is_clear(self) -> bool:
     """Whether the paired test tells the gain from none."""
-    return self.p <= CLEAR
+    return self.points.p <= CLEAR
 
   @property
   def words(self) -> str:
     """The gain with its interval; bold if it is clear."""
-    text = f"{self.mean:+.1f} +- {self.half:.1f}"
+    return self._write(self.points.ci95)
+
+  @property
+  def short_words(self) -> str:
+    """The gain alone; bold if it is clear."""
+    return self._write(None)
+
+  def _write(self, ci95: float | None) -> str:
+    text = dataclasses.replace(self.points, ci95=ci95, form=".1f", p=None).write()
     return f"**{text}**" if self.is_clear else text
 
 
-def read_table(study: str, *head: str) -> list[list[str]]:
+def read_table(study: str, *head: str) -> list[list[Cell]]:
   """The rows of the table of a study whose first columns have the names ``head``."""
   path = RESULTS / f"{study}{pages.SUFFIX}"
   for block in pages.read(path).blocks:
     if isinstance(block, pages.Table) and tuple(block.head[: len(head)]) == head:
-      return [list(map(str, row)) for row in block.rows]
+      return [list(row) for row in block.rows]
   raise ValueError(f"{path.name}: no table with the columns {head}")
 
 
-_GAIN = re.compile(r"([+-][\d.]+) \+- ([\d.]+) \((.+)\)")
-
-
-def _gain(cell: str) -> tuple[float, float, float] | None:
-  match = _GAIN.fullmatch(cell)
-  return (float(match[1]), float(match[2]), float(match[3])) if match else None
+def _is_tested(cell: Cell) -> bool:
+  """Whether a cell is a number with a p value."""
+  return isinstance(cell, Number) and cell.p is not None
 
 
 @functools.cache
 def map_gains() -> list[Gain]:
   """Every gain of the map; situations are the titles of its kinds."""
-  gains = []
-  for row in read_table("beyond_map", "clients differ by", "method", "accuracy"):
-    place, situation = row[0].split(", ", 1)
-    if numbers := _gain(row[3]):
-      gains.append(Gain(place, situation, row[1], *numbers, row[7], row[8]))
-  return gains
+  return [
+    Gain(*_MAP_PLACES[row[0]], row[1], row[3], row[7], row[8])
+    for row in read_table("beyond_map", "clients differ by", "method", "accuracy")
+    if _is_tested(row[3])
+  ]
 
 
 @functools.cache
 def board_gains() -> list[Gain]:
   """Every gain of the board, all of clients of two classes."""
   return [
-    Gain(row[0], "two classes", row[1], *numbers, row[6], "")
+    Gain(row[0], "two classes", row[1], row[4], row[6], "")
     for row in read_table("beyond_board", "data", "method", "accuracy")
-    if (numbers := _gain(row[4]))
+    if _is_tested(row[4])
   ]
 
 
 @functools.cache
 def acceleration_gains() -> list[Gain]:
   """Every gain after 100 rounds in the study of central acceleration."""
-  gains = []
-  for row in read_table("beyond_acceleration", "data and clients", "method", "year"):
-    place, situation = row[0].rsplit(", ", 1)
-    if numbers := _gain(row[6]):
-      gains.append(Gain(place, situation, row[1], *numbers, row[10], row[9], row[8]))
-  return gains
+  return [
+    Gain(*_ACCELERATION_PLACES[row[0]], row[1], row[6], row[10], row[9], row[8])
+    for row in read_table("beyond_acceleration", "data and clients", "method", "year")
+    if _is_tested(row[6])
+  ]
 
 
 @functools.cache
 def _base_megabytes() -> dict[tuple[str, str], float]:
   """(place, situation) of the map -> FedAvg's MB."""
   return {
-    tuple(row[0].split(", ", 1)): float(row[7].replace(",", ""))  # type: ignore[misc]
+    _MAP_PLACES[row[0]]: row[7].mean
     for row in read_table("beyond_map", "clients differ by", "method", "accuracy")
     if row[1] == BASE
   }
@@ -127,7 +149,7 @@ def _labels(gains: Sequence[Gain], situation: str) -> list[str]:
 
 
 def _mean(gains: Sequence[Gain]) -> float:
-  return sum(g.mean for g in gains) / len(gains)
+  return sum(g.points.mean for g in gains) / len(gains)
 
 
 def recommended(situation: str) -> list[str]:
@@ -149,7 +171,7 @@ def _always_clear(situation: str, sign: int) -> list[str]:
     (
       label
       for label, gains in gains_of.items()
-      if all(gain.is_clear and sign * gain.mean > 0 for gain in gains)
+      if all(gain.is_clear and sign * gain.points.mean > 0 for gain in gains)
     ),
     key=lambda label: -sign * _mean(gains_of[label]),
   )
@@ -173,14 +195,12 @@ def _join(gains: Sequence[Gain]) -> str:
 def _megabytes(gains: Sequence[Gain]) -> str:
   """MB as multiples of FedAvg's, a range over the data sets."""
   base = _base_megabytes()
-  return _range(
-    float(g.megabytes.replace(",", "")) / base[g.place, g.situation] for g in gains
-  )
+  return _range(g.megabytes.mean / base[g.place, g.situation] for g in gains)
 
 
-def _range(values) -> str:
-  texts = [f"{value:.1f}" for value in values]
-  low, high = min(texts, key=float), max(texts, key=float)
+def _range(values: Iterable[float]) -> str:
+  numbers = list(values)
+  low, high = f"{min(numbers):.1f}", f"{max(numbers):.1f}"
   return low if low == high else f"{low} to {high}"
 
 
@@ -201,7 +221,7 @@ def kinds_table() -> str:
           link(label),
           _join(gains) if gains else "nothing gains clearly on all data sets",
           _megabytes(gains) if gains else "1.0",
-          _range(float(g.work) for g in gains) if gains else "1.0",
+          _range(g.work.mean for g in gains) if gains else "1.0",
           lose if not number else "",
         ]
       )
@@ -254,7 +274,8 @@ def acceleration_table() -> str:
   for place, situation in _places(gains):
     in_place = [g for g in gains if (g.place, g.situation) == (place, situation)]
     best = sorted(
-      (g for g in in_place if g.is_clear and g.mean > 0), key=lambda g: -g.mean
+      (g for g in in_place if g.is_clear and g.points.mean > 0),
+      key=lambda g: -g.points.mean,
     )
     for number, gain in enumerate(best[:3]):
       rows.append(
@@ -290,8 +311,8 @@ class _Fit(NamedTuple):
   accuracy: float  #: of the server's model
   rounds: int
   megabytes: float
-  simulated: str
-  measured: str
+  simulated: Cell
+  measured: Cell
 
 
 @functools.cache
@@ -301,9 +322,9 @@ def fits() -> list[_Fit]:
     _Fit(
       row[0],
       row[1],
-      float(row[3]),
-      int(row[6]),
-      sum(float(cell.replace(",", "")) for cell in row[7:9]),
+      row[3].mean,
+      row[6],
+      sum(cell.mean for cell in row[7:9]),
       row[9],
       row[10],
     )
@@ -401,10 +422,10 @@ def gains_csv() -> str:
         g.situation,
         names()[g.label],
         g.label,
-        g.mean,
-        g.half,
-        g.p,
-        f"{float(g.megabytes.replace(',', '')) / base[g.place, g.situation]:.2f}",
+        g.points.mean,
+        g.points.ci95,
+        g.points.p,
+        f"{g.megabytes.mean / base[g.place, g.situation]:.2f}",
         g.work,
       ]
       for g in map_gains()
@@ -520,9 +541,9 @@ def _often_best() -> list[str]:
       (
         g
         for g in gains
-        if (g.place, g.situation) == place and g.is_clear and g.mean > 0
+        if (g.place, g.situation) == place and g.is_clear and g.points.mean > 0
       ),
-      key=lambda g: -g.mean,
+      key=lambda g: -g.points.mean,
     )
     for gain in in_place[:3]:
       counts[gain.label] = counts.get(gain.label, 0) + 1
@@ -571,7 +592,7 @@ def _kinds_of(label: str) -> str:
   )
   rows = []
   for title, gains, situation in studies:
-    points = {gain.place: _points(gain) for gain in _of(gains, situation, label)}
+    points = {gain.place: gain.short_words for gain in _of(gains, situation, label)}
     if points:
       rows.append([title, *(points.get(data, "-") for data in DATA)])
   if not rows:
@@ -584,7 +605,7 @@ def _accelerations_of(label: str) -> str:
   rows = [
     [
       f"[{gain.place}, {gain.situation}](../results/beyond_acceleration.md)",
-      _points(gain),
+      gain.short_words,
       gain.rounds,
       gain.megabytes,
     ]
@@ -641,7 +662,3 @@ def _minutes_of(label: str) -> str:
     )
     or ""
   )
-
-
-def _points(gain: Gain) -> str:
-  return f"**{gain.mean:+.1f}**" if gain.is_clear else f"{gain.mean:+.1f}"

@@ -4,7 +4,7 @@ It does without Sphinx, so that the tests can ask for every method.
 """
 
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedjax_alg import registry
 from fedjax_alg.rounds.expected import Played
@@ -30,27 +30,25 @@ def _times(count: float, unit: int) -> str:
   return words or "nothing"
 
 
-def cost(name: str) -> str:
-  """What a round of a method costs, in a sentence.
+class Traffic(NamedTuple):
+  """What a participant sends and computes in a round."""
+
+  down: str  #: floats that it receives, in models of P floats
+  up: str  #: floats that it sends
+  exchanges: int
+  gradients: list[str]  #: the gradients that it computes; []: none
+
+
+def count(name: str) -> Traffic | None:
+  """What a round of a method costs; None: no ledger of gradient steps says it.
 
   The ledger of the registry is asked for a large model, so that what grows
   with P and what does not can be told apart.
   """
   entry = registry.ALGORITHMS[name]
   hparams = entry.hparams()
-  if name in OF_MEANS:
-    return (
-      "One exchange: a client sends the mean and the number of examples of each "
-      "class, L (d + 1) floats for L classes and d features, and the head goes down."
-    )
-  if entry.rounds is not None:
-    return (
-      "One exchange for each layer: its weights go down; the sums of its "
-      "Gram matrix (a triangle) and of its products with the targets "
-      "come up."
-    )
-  if entry.ledger is None:
-    return ""
+  if entry.rounds is not None or entry.ledger is None:
+    return None
   size, examples, read = 10**6, 10**4, 10**2
   models = max(
     getattr(hparams, field, 1)
@@ -86,16 +84,36 @@ def cost(name: str) -> str:
     gradients.append(f"{passes} for each of the client's examples")
   if drawn_steps and not gradients:
     gradients.append("1 for every example of the local steps, whose number is random")
-  if not ledger.exchanges:
+  return Traffic(
+    _times(ledger.down, size), _times(ledger.up, size), ledger.exchanges, gradients
+  )
+
+
+def cost(name: str) -> str:
+  """What a round of a method costs, in a sentence; "" where nothing says it."""
+  if name in OF_MEANS:
+    return (
+      "One exchange: a client sends the mean and the number of examples of each "
+      "class, L (d + 1) floats for L classes and d features, and the head goes down."
+    )
+  if registry.ALGORITHMS[name].rounds is not None:
+    return (
+      "One exchange for each layer: its weights go down; the sums of its "
+      "Gram matrix (a triangle) and of its products with the targets "
+      "come up."
+    )
+  traffic = count(name)
+  if traffic is None:
+    return ""
+  if not traffic.exchanges:
     return "Nothing is sent."
   text = (
-    "With its defaults a participant receives "
-    f"{_times(ledger.down, size)} floats and sends "
-    f"{_times(ledger.up, size)}, P being the size of the shared model, in "
-    f"{ledger.exchanges} exchange{'s' if ledger.exchanges > 1 else ''}"
+    f"With its defaults a participant receives {traffic.down} floats and sends "
+    f"{traffic.up}, P being the size of the shared model, in "
+    f"{traffic.exchanges} exchange{'s' if traffic.exchanges > 1 else ''}"
   )
   return text + (
-    f"; it computes gradients: {' and '.join(gradients)}."
-    if gradients
+    f"; it computes gradients: {' and '.join(traffic.gradients)}."
+    if traffic.gradients
     else "; it computes losses and no gradients."
   )

@@ -33,6 +33,7 @@ import evidence
 import method_costs
 import method_examples
 import numpy as np
+import pandas as pd
 
 from experiments.cli import presets
 import fedjax_alg
@@ -135,8 +136,9 @@ def method_page(name):
   entry = registry.ALGORITHMS[name]
   module = entry.build.__module__.rpartition(".")[2]
   lines = []
-  curve = _curve(name)
-  if curve:
+  if key := _curve(name):
+    _, protocol, model = key
+    settings = curves()[key]["settings"].iloc[0] or "defaults"
     lines += [
       "<!-- sphinx",
       "## At a glance",
@@ -146,8 +148,7 @@ def method_page(name):
       "",
       f"{entry.label} on the embedded digits: 60 clients with two of "
       "the ten classes each, 10 of them a round, three seeds, not "
-      f"tuned ({curve['model']}, {curve['settings'] or 'defaults'}; "
-      f"accuracy by the protocol `{curve['protocol']}`). "
+      f"tuned ({model}, {settings}; accuracy by the protocol `{protocol}`). "
       "The bands are 95 % intervals over the seeds.",
       "```",
       "-->",
@@ -208,12 +209,10 @@ def methods_table(family):
     entry = registry.ALGORITHMS[name]
     if entry.display.family != family:
       continue
-    match = re.search(
-      r"receives (.+?) floats and sends (.+?), P.* in (\d)", method_costs.cost(name)
-    )
+    counted = method_costs.count(name)
     traffic = (
-      f"{match[1]} / {match[2]} | {match[3]}"
-      if match
+      f"{counted.down} / {counted.up} | {counted.exchanges}"
+      if counted and counted.exchanges
       else "head / class means | 1"
       if name in method_costs.OF_MEANS
       else ("sums / layer | 1" if entry.rounds else "- | 0")
@@ -276,19 +275,19 @@ def _options(part, fields):
 
 @functools.cache
 def curves():
-  """(name, protocol, model) -> what docs/methods/curves.csv has of a method."""
-  with CURVES.open(encoding="utf-8") as file:
-    return {
-      (row["method"], row["protocol"], row["model"]): row
-      for row in csv.DictReader(file)
-    }
+  """(name, protocol, model) -> the rows of a method in docs/methods/curves.csv."""
+  rows = pd.read_csv(CURVES, keep_default_na=False)
+  return dict(iter(rows.groupby(["method", "protocol", "model"])))
 
 
 def _curve(name):
-  """The row of a method; of FedAvg, which all are drawn beside, the usual one."""
+  """The key of a method in ``curves``; None: it has none.
+
+  Of FedAvg, which all are drawn beside, it is the usual one.
+  """
   if name == "fedavg":
-    return curves()["fedavg", "global", "softmax"]
-  return next((row for row in curves().values() if row["method"] == name), None)
+    return "fedavg", "global", "softmax"
+  return next((key for key in curves() if key[0] == name), None)
 
 
 def _draw(app):
@@ -301,12 +300,10 @@ def _draw(app):
   folder = pathlib.Path(app.srcdir) / "_static" / "methods"
   folder.mkdir(parents=True, exist_ok=True)
 
-  def draw(axes, row, label):
+  def draw(axes, rows, label):
     """Draws a curve with its interval, which ends where accuracies do."""
     style = (styles.method_style(label) or styles.METHODS["MA-FSVRG"]).matplotlib()
-    points = [tuple(map(float, point.split(":"))) for point in row["accuracy"].split()]
-    rounds, means, widths = map(np.array, zip(*points))
-    means, widths = 100 * means, 100 * widths
+    rounds, means, widths = rows["round"], 100 * rows["accuracy"], 100 * rows["ci95"]
     axes.plot(
       rounds,
       means,
@@ -325,16 +322,15 @@ def _draw(app):
     )
 
   for name in registry.ALGORITHMS:
-    row = _curve(name)
-    if row is None:
+    key = _curve(name)
+    if key is None:
       continue
     figure, axes = pyplot.subplots(figsize=(4.2, 2.4))
     # Wide enough for all; a layout engine would draw every picture twice.
     figure.subplots_adjust(left=0.13, right=0.98, bottom=0.19, top=0.97)
     if name != "fedavg":
-      fedavg_row = curves()["fedavg", row["protocol"], row["model"]]
-      draw(axes, fedavg_row, registry.ALGORITHMS["fedavg"].label)
-    draw(axes, row, registry.ALGORITHMS[name].label)
+      draw(axes, curves()["fedavg", *key[1:]], registry.ALGORITHMS["fedavg"].label)
+    draw(axes, curves()[key], registry.ALGORITHMS[name].label)
     axes.set(xlabel="rounds", ylabel="accuracy, %", ylim=(0, 100))
     axes.legend(loc="lower right", fontsize=8)
     axes.grid(alpha=0.3)

@@ -1073,13 +1073,12 @@ def plot_groups(
     1, len(cells), figsize=(5.2 * len(cells), 4.6), squeeze=False
   )
   for axis, (name, (points, group, _)) in zip(axes.flat, cells.items()):
-    styles = styles_lib.line_styles(
-      f"group {g + 1}" for g in sorted(set(group.tolist()))
-    )
-    for label, style in styles.items():
-      inside = group == int(label.split()[1]) - 1
+    label_of = {number: f"group {number + 1}" for number in sorted(set(group.tolist()))}
+    styles = styles_lib.line_styles(label_of.values())
+    for number, label in label_of.items():
+      style = styles[label]
       axis.scatter(
-        *points[inside].T,
+        *points[group == number].T,
         s=16,
         label=label,
         color=style.colour,

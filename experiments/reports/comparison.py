@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 import math
 import pathlib
-import re
+import textwrap
 from typing import NamedTuple
 
 from matplotlib import pyplot as plt
@@ -28,12 +28,16 @@ from . import markdown
 _UNITS = ((1e9, "10\u2079"), (1e6, "10\u2076"), (1e3, "10\u00b3"))
 
 
-class TextTable(NamedTuple):
-  """A table of text; "+-" stands for the sign."""
+#: A word, or a number that the format of a table writes.
+Cell = str | metrics.Number
+
+
+class ComparisonTable(NamedTuple):
+  """A table that no format has written yet."""
 
   title: str
   head: tuple[str, ...]
-  rows: tuple[tuple[str, ...], ...]
+  rows: tuple[tuple[Cell, ...], ...]
   note: str = ""
   name: str = ""  #: of its label in LaTeX
 
@@ -50,17 +54,17 @@ def _metric(comparison: Comparison) -> str:
   return comparison.metric.replace("_", " ") + unit
 
 
-def scores(comparison: Comparison) -> TextTable:
+def scores(comparison: Comparison) -> ComparisonTable:
   """Final, late and best values of every run."""
   factor = metrics.factor(comparison.metric)
   digits, metric_text = metrics.digits(comparison.metric), _metric(comparison)
-  rows = tuple(
+  rows: tuple[tuple[Cell, ...], ...] = tuple(
     (
       line.label,
       str(len(line.result.seeds)),
       str(int(line.costs["round"].mean)),
       *(
-        metrics.format_estimate(line.scores[name], digits, factor)
+        metrics.number_of(line.scores[name], digits, factor)
         for name in ("final", "last_10", "best")
       ),
     )
@@ -72,7 +76,7 @@ def scores(comparison: Comparison) -> TextTable:
     else (" The best round is chosen on test data, which is optimistic.")
   )
   interval = _interval_note(comparison)
-  return TextTable(
+  return ComparisonTable(
     f"{comparison.metric.replace('_', ' ').capitalize()}, protocol "
     f"{comparison.protocol}",
     (
@@ -95,7 +99,7 @@ _TWO_SEEDS = "Two seeds: the interval is hardly informative."
 def _interval_note(comparison: Comparison) -> str:
   if all(len(line.result.seeds) < 2 for line in comparison.lines):
     return "Every run has one seed, so there is no interval."
-  note = "Mean +- half-width of the 95 % Student-t interval over the seeds."
+  note = "Mean, and half-width of its 95 % Student-t interval over the seeds."
   if any(len(line.result.seeds) < 2 for line in comparison.lines):
     note += " A run of one seed has no interval."
   if any(len(line.result.seeds) == 2 for line in comparison.lines):
@@ -112,10 +116,13 @@ def _scale_column(name: str, values: Sequence[float]) -> tuple[str, float]:
   return name, 1.0
 
 
-def _significant(column: Sequence[metrics.Estimate | None], factor: float) -> list[str]:
+def _significant(
+  column: Sequence[metrics.Estimate | None], factor: float
+) -> list[metrics.Number]:
   """The cells of a cost, all with the same number of decimals.
 
-  The largest has three significant digits, the smallest at least two.
+  The largest has three significant digits, the smallest at least two. What is the
+  same in every seed has no interval.
   """
   estimates = [cost for cost in column if cost is not None and math.isfinite(cost.mean)]
   sizes = [abs(factor * cost.mean) for cost in estimates if cost.mean]
@@ -127,25 +134,27 @@ def _significant(column: Sequence[metrics.Estimate | None], factor: float) -> li
     most, least = (math.floor(math.log10(f(sizes))) for f in (max, min))
     digits = max(0, 2 - most, 1 - least)
   return [
-    f"{factor * cost.mean:.{digits}f}"
-    if cost is not None and cost.ci95 == 0.0  # the same in every seed
-    else metrics.format_estimate(cost, digits, factor)
+    metrics.number_of(
+      cost._replace(ci95=math.nan) if cost is not None and cost.ci95 == 0.0 else cost,
+      digits,
+      factor,
+    )
     for cost in column
   ]
 
 
 def _cost_columns(
   names: dict[str, str], of: Callable[[str], Sequence[metrics.Estimate | None]]
-) -> list[tuple[str, list[str]]]:
-  """The columns of some costs: head, and a cell for each estimate."""
-  out = []
+) -> dict[str, list[metrics.Number]]:
+  """The columns of some costs: head -> a cell for each estimate."""
+  out = {}
   for name, words in names.items():
     estimates = of(name)
     means = [cost.mean for cost in estimates if cost is not None]
     if not any(mean > 0 for mean in means):  # nobody counts or spends it
       continue
     head, factor = _scale_column(words, means)
-    out.append((head, _significant(estimates, factor)))
+    out[head] = _significant(estimates, factor)
   return out
 
 
@@ -162,7 +171,7 @@ def _traffic_columns(comparison: Comparison) -> dict[str, str]:
   return columns
 
 
-def target_table(comparison: Comparison) -> TextTable:
+def target_table(comparison: Comparison) -> ComparisonTable:
   """Rounds, what is sent and simulated seconds until every target."""
   factor = metrics.factor(comparison.metric)
   unit = " %" if factor == 100 else ""
@@ -174,7 +183,7 @@ def target_table(comparison: Comparison) -> TextTable:
   ):
     *most, last = [f"{factor * target:g}" for target in comparison.targets]
     missed = f"{', '.join(most)} or {last}" if most else last
-    return TextTable(
+    return ComparisonTable(
       "Cost to targets",
       (),
       (),
@@ -198,18 +207,18 @@ def target_table(comparison: Comparison) -> TextTable:
     {"round": "rounds", **_traffic_columns(comparison), "simulated_s": "simulated s"},
     lambda name: [cost(*pair, name) for pair in pairs],
   )
-  rows = tuple(
+  rows: tuple[tuple[Cell, ...], ...] = tuple(
     (
       line.label,
       f"{factor * target:g}{unit}",
       count_reached(line, target),
-      *(cells[i] for _, cells in columns),
+      *(cells[i] for cells in columns.values()),
     )
     for i, (line, target) in enumerate(pairs)
   )
-  return TextTable(
+  return ComparisonTable(
     "Cost to targets",
-    ("run", "target", "reached by", *(head for head, _ in columns)),
+    ("run", "target", "reached by", *columns),
     rows,
     "Up to the first evaluation at or beyond the target. If only some seeds reach "
     "it, the mean is over these, which is too low, and there is no interval.",
@@ -217,7 +226,7 @@ def target_table(comparison: Comparison) -> TextTable:
   )
 
 
-def cost_table(comparison: Comparison) -> TextTable:
+def cost_table(comparison: Comparison) -> ComparisonTable:
   """The costs of the whole runs."""
   columns = _cost_columns(
     {
@@ -229,13 +238,13 @@ def cost_table(comparison: Comparison) -> TextTable:
     },
     lambda name: [line.costs[name] for line in comparison.lines],
   )
-  rows = tuple(
-    (line.label, *(cells[i] for _, cells in columns))
+  rows: tuple[tuple[Cell, ...], ...] = tuple(
+    (line.label, *(cells[i] for cells in columns.values()))
     for i, line in enumerate(comparison.lines)
   )
-  return TextTable(
+  return ComparisonTable(
     "Cost of the whole run",
-    ("run", *(head for head, _ in columns)),
+    ("run", *columns),
     rows,
     "All participants together, both ways; simulated s is the time on the "
     "simulated machines of the clients.",
@@ -243,40 +252,37 @@ def cost_table(comparison: Comparison) -> TextTable:
   )
 
 
-def _difference_table(comparison: Comparison, baseline: str = "") -> TextTable:
+def _difference_table(comparison: Comparison, baseline: str = "") -> ComparisonTable:
   """The runs against a baseline, seed by seed; by default the first one."""
   baseline = baseline or comparison.baseline
   factor = metrics.factor(comparison.metric)
   unit = ", points" if factor == 100 else ""
   digits = metrics.digits(comparison.metric)
-  rows = []
-  pairs = {pair.label: pair for pair in comparison.pairs}
-  for line in comparison.lines:
-    pair = pairs.get(line.label)
-    if pair is not None and pair.baseline == baseline:
-      rows.append(
-        (
-          line.label,
-          str(len(pair.difference.values)),
-          metrics.format_estimate(pair.difference, digits, factor, "+"),
-          "-" if math.isnan(pair.t) else f"{pair.t:.2f}",
-          _p_value(pair.p),
-          _p_value(pair.holm),
-        )
-      )
+  pairs = [pair for pair in comparison.pairs if pair.baseline == baseline]
+  rows: tuple[tuple[Cell, ...], ...] = tuple(
+    (
+      pair.label,
+      str(len(pair.difference.values)),
+      metrics.number_of(pair.difference, digits, factor, "+"),
+      "-" if math.isnan(pair.t) else metrics.Number(pair.t),
+      _p_value(pair.p),
+      _p_value(pair.holm),
+    )
+    for pair in pairs
+  )
   which = {
     "final": "Final value",
     "last_10": "Mean of the evaluations in the last 10 rounds",
     "best": "Best value",
   }[comparison.score]
   notes = []
-  if rows:
-    seeds = max(int(row[1]) for row in rows)
-    number = sum(not math.isnan(pair.p) for pair in pairs.values())
+  if pairs:
+    seeds = max(len(pair.difference.values) for pair in pairs)
+    number = sum(not math.isnan(pair.p) for pair in comparison.pairs)
     notes.append(
-      f"{which} of the run minus that of {baseline}, "
-      "over equal seeds, +- 95 % interval. Two-sided paired t test; "
-      f"Holm's correction for {number} test{'s' * (number != 1)}."
+      f"{which} of the run minus that of {baseline}, over equal seeds, with its 95 % "
+      f"interval. Two-sided paired t test; Holm's correction for {number} "
+      f"test{'s' * (number != 1)}."
     )
     if seeds == 2:
       notes.append(_TWO_SEEDS)
@@ -286,30 +292,28 @@ def _difference_table(comparison: Comparison, baseline: str = "") -> TextTable:
         "seeds the least p value of Wilcoxon's signed-rank test is "
         f"{2 / 2**seeds:.2g}."
       )
-    if any(row[3] == "-" for row in rows):
+    if any(math.isnan(pair.t) for pair in pairs):
       notes.append(
         "There is no test (-) with one seed or with equal differences in all seeds."
       )
-  notes += [
-    f"{pair.label}: {'; '.join(pair.notes)}."
-    for pair in comparison.pairs
-    if pair.notes and pair.baseline == baseline
-  ]
+  notes += [f"{pair.label}: {'; '.join(pair.notes)}." for pair in pairs if pair.notes]
   if baseline == comparison.baseline:
     notes += [
       f"Not paired: {label}, {reason}." for label, reason in comparison.unpaired.items()
     ]
   number = comparison.baselines.index(baseline)
-  return TextTable(
+  return ComparisonTable(
     f"Difference from {baseline}",
     ("run", "seeds", f"difference{unit}", "t", "p", "p (Holm)"),
-    tuple(rows),
+    rows,
     " ".join(notes),
     f"differences{f'_{number + 1}' if number else ''}",
   )
 
 
-def flag_tables(results: dict[str, RunResult]) -> tuple[TextTable, TextTable]:
+def flag_tables(
+  results: dict[str, RunResult],
+) -> tuple[ComparisonTable, ComparisonTable]:
   """The options of every run; and those that some run reads and that differ.
 
   The second one has the method first, then numbers that not every method has. A run
@@ -324,12 +328,12 @@ def flag_tables(results: dict[str, RunResult]) -> tuple[TextTable, TextTable]:
     for table in (option_table, differing_options)
   )
   return (
-    TextTable(
+    ComparisonTable(
       "Flags of every run",
       ("flag", *results),
       tuple((name, *values) for name, values in every.items()),
     ),
-    TextTable(
+    ComparisonTable(
       "Flags that differ",
       ("flag", *results),
       tuple(
@@ -346,7 +350,7 @@ def _provenance(result: RunResult, name: str) -> str:
   return str(value)
 
 
-def all_tables(comparison: Comparison) -> list[TextTable]:
+def all_tables(comparison: Comparison) -> list[ComparisonTable]:
   """The tables of a comparison, without empty ones."""
   tables = [scores(comparison)]
   if comparison.targets:
@@ -381,7 +385,7 @@ def plain_text(comparison: Comparison) -> str:
   out = []
   for table in all_tables(comparison):
     out.append(one_line(table.title))
-    every = [list(map(one_line, row)) for row in (table.head, *table.rows)]
+    every = [[one_line(str(cell)) for cell in row] for row in (table.head, *table.rows)]
     widths = [max(map(len, column)) for column in zip(*every)]
     for row in every if table.rows else ():
       first, *others = (
@@ -393,25 +397,9 @@ def plain_text(comparison: Comparison) -> str:
   return "\n".join(out).rstrip()
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-  cells = [list(map(texts.markdown_text, row)) for row in (head, *rows)]
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+  cells = [[texts.markdown_text(str(cell)) for cell in row] for row in (head, *rows)]
   return markdown.table(cells[0], cells[1:])
-
-
-#: A number, perhaps with its interval.
-_NUMBER = re.compile(r"([+-]?)([\d.]+)(?: \+- ([\d.]+))?")
-
-
-def _latex_cell(text: str) -> str:
-  """A text in LaTeX: intervals, powers and signs in mathematics."""
-  number = _NUMBER.fullmatch(text)
-  if number:
-    sign, mean, half = number.groups()
-    return (f"${sign}$" if sign else "") + mean + (rf" $\pm$ {half}" if half else "")
-  words = texts.latex_text(text).replace(" +- ", r" $\pm$ ")
-  for sign, power in (("\u2079", "9"), ("\u2076", "6"), ("\u00b3", "3")):
-    words = words.replace(f"10{sign}", f"$10^{power}$")
-  return words
 
 
 def latex(comparison: Comparison, command_line: str) -> str:
@@ -424,29 +412,22 @@ def latex(comparison: Comparison, command_line: str) -> str:
     r"% Needs \usepackage{booktabs} in the preamble.",
   ]
   for table in all_tables(comparison):
-    title, note = _latex_cell(table.title), _latex_cell(table.note)
+    title, note = texts.latex_text(table.title), texts.latex_text(table.note)
     if not table.rows:
       out += ["", f"{title}: {note}"]
       continue
-    columns = "l" + "r" * (len(table.head) - 1)
+    rows = [
+      [str(first), *map(texts.latex_cell, others)] for first, *others in table.rows
+    ]
     out += [
       "",
       r"\begin{table}",
       r"  \centering",
       rf"  \caption{{{title}}}",
       rf"  \label{{tab:{table.name}}}",
-      rf"  \begin{{tabular}}{{{columns}}}",
-      r"    \toprule",
+      textwrap.indent(texts.latex_table(table.head, rows, note).rstrip(), "  "),
+      r"\end{table}",
     ]
-    out += ["    " + " & ".join(map(_latex_cell, table.head)) + r" \\", r"    \midrule"]
-    out += [
-      "    " + " & ".join([texts.latex_text(first), *map(_latex_cell, others)]) + r" \\"
-      for first, *others in table.rows
-    ]
-    out += [r"    \bottomrule", r"  \end{tabular}"]
-    if note:
-      out += [r"  \par\smallskip", rf"  {{\footnotesize {note}\par}}"]
-    out.append(r"\end{table}")
   return "\n".join(out) + "\n"
 
 

@@ -9,7 +9,6 @@ import html
 import importlib
 import itertools
 import pathlib
-import re
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from fedjax_alg.runs.result import RunResult
 
 from ..drawing import plots
 from . import comparison as comparison_lib
-from .comparison import TextTable
+from .comparison import Cell, ComparisonTable
 
 _CSS = pathlib.Path(__file__).with_name("page.css")
 
@@ -461,32 +460,34 @@ def _client_axis(kinds: Sequence[list[str] | None]) -> dict[str, object]:
   }
 
 
-def _text(words: str) -> str:
-  """Escaped text; "+-" becomes the sign."""
-  return re.sub(r"(?<= )\+-(?= )", "\N{PLUS-MINUS SIGN}", texts.html_text(words))
+def _cell(cell: Cell) -> str:
+  """A cell of a table in HTML."""
+  if isinstance(cell, str):
+    return texts.html_text(cell)
+  return cell.write(" \N{PLUS-MINUS SIGN} ")
 
 
-def _table(table: TextTable, kind: str = "") -> str:
+def _table(table: ComparisonTable, kind: str = "") -> str:
   """A table with its title and note."""
   out = []
   if table.title:
-    out.append(f"<h2>{_text(table.title)}</h2>")
+    out.append(f"<h2>{texts.html_text(table.title)}</h2>")
   if table.rows:
     out.append(f'<div class="scroll"><table class="{kind}"><thead>')
     out += [
       "<tr>"
-      + "".join(f"<{tag}>{_text(cell)}</{tag}>" for cell in row)
+      + "".join(f"<{tag}>{_cell(cell)}</{tag}>" for cell in row)
       + "</tr>"
       + "</thead><tbody>" * (tag == "th")
       for tag, row in (("th", table.head), *(("td", row) for row in table.rows))
     ]
     out.append("</tbody></table></div>")
   if table.note:
-    out.append(f'<p class="note">{_text(table.note)}</p>')
+    out.append(f'<p class="note">{texts.html_text(table.note)}</p>')
   return "\n".join(out)
 
 
-def _group_table(panels: Panels) -> TextTable:
+def _group_table(panels: Panels) -> ComparisonTable:
   """The last rows of groups.csv of every run that has groups."""
   rows, undefined = [], False
   for title, runs in panels.items():
@@ -508,7 +509,7 @@ def _group_table(panels: Panels) -> TextTable:
               ),
             )
           )
-  return TextTable(
+  return ComparisonTable(
     "",
     (
       *(["panel"] if len(panels) > 1 else []),
@@ -530,7 +531,9 @@ def _note(words: str) -> str:
   return f'<p class="note">{words}</p>'
 
 
-def _comparison_tables(panels: Panels, metric: str, protocol: str) -> list[TextTable]:
+def _comparison_tables(
+  panels: Panels, metric: str, protocol: str
+) -> list[ComparisonTable]:
   """The scores and the costs of every panel's runs, in all and to targets."""
   out = []
   for title, runs in panels.items():
@@ -550,7 +553,7 @@ def write_page(
   path: pathlib.Path,
   title: str,
   panels: Panels,
-  tables: Sequence[TextTable] = (),
+  tables: Sequence[ComparisonTable] = (),
   *,
   metric: str,
   protocol: str,
@@ -634,7 +637,7 @@ def write_page(
   table, differing = comparison_lib.flag_tables(_label_runs(panels))
   parts += [
     _table(differing, "text") if differing.rows else "",
-    f"<details><summary>{_text(table.title)}</summary>",
+    f"<details><summary>{texts.html_text(table.title)}</summary>",
     _table(table._replace(title=""), "text"),
     "</details>",
   ]

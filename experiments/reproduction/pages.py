@@ -13,6 +13,7 @@ import re
 from typing import Any
 
 from fedjax_alg import files
+from fedjax_alg.metrics import Number
 
 from ..cli.config import UsageError
 from ..reports import markdown
@@ -41,7 +42,8 @@ class Table:
 
   Args:
     head: the names of the columns.
-    rows: the cells; a number is written as ``str`` does.
+    rows: the cells, written as ``str`` does; of a ``Number`` the file has what it is
+      made of, for those who read the table.
   """
 
   head: Sequence[object]
@@ -129,15 +131,25 @@ _BLOCKS = {
 }
 
 
+def _to_table(value: Any) -> Table:
+  return Table(
+    value["head"],
+    [
+      [Number(**cell) if isinstance(cell, dict) else cell for cell in row]
+      for row in value["rows"]
+    ],
+  )
+
+
 def _to_block(value: Any) -> Block:
   """Makes a block from what ``json`` reads."""
   if isinstance(value, str):
     return value
   (kind,) = (kind for entry, kind in _BLOCKS.items() if entry in value)
   if kind is Table:
-    return Table(**value)
+    return _to_table(value)
   if kind is Others:
-    return Others(value["others"], Table(**value["table"]))
+    return Others(value["others"], _to_table(value["table"]))
   block: Block = kind(
     **{
       name: [_to_block(part) for part in entry] if isinstance(entry, list) else entry
@@ -168,8 +180,10 @@ def read(path: pathlib.Path) -> FigurePage:
 def _is_flat(value: object) -> bool:
   """Whether a value is written in one line: a cell, or a row of them."""
   if isinstance(value, (list, tuple)):
-    return not any(isinstance(entry, (list, tuple, dict)) for entry in value)
-  return not isinstance(value, dict)
+    return not any(
+      isinstance(entry, (list, tuple)) or not _is_flat(entry) for entry in value
+    )
+  return not isinstance(value, dict) or "mean" in value
 
 
 def _format_json(value: Any, indent: str = "\n") -> str:
@@ -189,9 +203,21 @@ def _format_json(value: Any, indent: str = "\n") -> str:
   return begin + ",".join(deeper + entry for entry in entries) + indent + end
 
 
+def _to_dict(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+  """The fields of a dataclass, without what a number has not."""
+  value = dict(entries)
+  if "mean" not in value:
+    return value
+  return {
+    name: entry
+    for name, entry in value.items()
+    if name == "mean" or entry not in (None, "")
+  }
+
+
 def to_json(page: FigurePage) -> str:
   """The content of the file that ``read`` reads."""
-  return _format_json(dataclasses.asdict(page)) + "\n"
+  return _format_json(dataclasses.asdict(page, dict_factory=_to_dict)) + "\n"
 
 
 #: Recognizer of a file of ``to_json``.

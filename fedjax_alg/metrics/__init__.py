@@ -2,10 +2,12 @@
 
 from fedjax_alg.metrics.intervals import (
   Estimate,
+  Number,
   confidence_95,
   estimate_mean,
   format_estimate,
   half_width_95,
+  number_of,
   quantile_95,
 )
 from fedjax_alg.metrics.names import (
@@ -24,6 +26,7 @@ __all__ = [
   "METRICS",
   "Estimate",
   "Metric",
+  "Number",
   "confidence_95",
   "digits",
   "estimate_mean",
@@ -34,6 +37,7 @@ __all__ = [
   "is_known",
   "metric",
   "metric_names",
+  "number_of",
   "quantile_95",
   "sign",
 ]

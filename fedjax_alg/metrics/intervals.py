@@ -1,6 +1,7 @@
 """Confidence intervals over seeds, and how a mean is written with its interval."""
 
 from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,50 @@ class Estimate(NamedTuple):
   mean: float
   ci95: float  #: half-width of the 95 % interval; NaN with less than two numbers
   values: tuple[float, ...]  #: the numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+  """A number of a table, perhaps with its interval, until a format writes it.
+
+  Attributes:
+    mean: the number; None if there is none.
+    ci95: half-width of its 95 % interval; None without one.
+    form: how both are written, as ``format`` takes it.
+    sign: "+" to show the sign of a positive mean, too.
+    p: p value of a test; None without one.
+  """
+
+  mean: float | None
+  ci95: float | None = None
+  form: str = ".2f"
+  sign: str = ""
+  p: float | None = None
+
+  def write(self, between: str = " +- ", mean_as: str = "{}") -> str:
+    """Writes it: the one form of all tables.
+
+    Args:
+      between: what stands between the mean and the half-width.
+      mean_as: how the mean is written, for example bold; "{}" is the number.
+
+    Returns:
+      "mean +- half-width (p value)", without what is None; "-" if there is no mean.
+
+    Examples:
+      >>> Number(1.234, 0.5, ".1f", "+", 0.01).write()
+      '+1.2 +- 0.5 (0.01)'
+    """
+    if self.mean is None:
+      return "-"
+    return (
+      mean_as.format(f"{self.mean:{self.sign}{self.form}}")
+      + ("" if self.ci95 is None else f"{between}{self.ci95:{self.form}}")
+      + ("" if self.p is None else f" ({self.p:.2g})")
+    )
+
+  def __str__(self) -> str:
+    return self.write()
 
 
 def half_width_95(values: np.ndarray) -> np.ndarray:
@@ -70,15 +115,14 @@ def estimate_mean(values: Iterable[float | None]) -> Estimate:
   return Estimate(*confidence_95(numbers), numbers)
 
 
-def format_estimate(
+def number_of(
   estimate: Estimate | Mapping[str, Any] | None,
   digits: int | None = 2,
   factor: float = 1.0,
   sign: str = "",
-  between: str = " +- ",
-  mean_as: str = "{}",
-) -> str:
-  """Writes a mean with its interval: the one form of all tables.
+  p: float = np.nan,
+) -> Number:
+  """Makes the cell of an estimate.
 
   Args:
     estimate: the numbers, or an entry of summary.json with "mean" and "ci95".
@@ -86,29 +130,45 @@ def format_estimate(
       without one four.
     factor: both numbers are multiplied by it.
     sign: "+" to show the sign of a positive mean, too.
-    between: what stands between the mean and the half-width.
-    mean_as: how the mean is written, for example bold; "{}" is the number.
+    p: p value of a test; NaN without one.
 
   Returns:
-    "mean +- half-width". A single seed has no interval, so its number alone is
-    shown; "-" if there is no number.
+    The number. What is None or NaN is None in it, also a mean.
+  """
+  if estimate is None:
+    return Number(None)
+  numbers = estimate._asdict() if isinstance(estimate, Estimate) else estimate
+  mean, half = (
+    np.nan if numbers[name] is None else float(factor * numbers[name])
+    for name in ("mean", "ci95")
+  )
+  if np.isnan(mean):
+    return Number(None)
+  if digits is not None:
+    form = f".{digits}f"
+  elif np.isfinite(half) and half > 0:
+    form = f".{max(0, 1 - int(np.floor(np.log10(half))))}f"
+  else:
+    form, half = ".4g", np.nan
+  return Number(
+    mean,
+    None if np.isnan(half) else half,
+    form,
+    sign,
+    None if np.isnan(p) else float(p),
+  )
+
+
+def format_estimate(
+  estimate: Estimate | Mapping[str, Any] | None,
+  digits: int | None = 2,
+  factor: float = 1.0,
+  sign: str = "",
+) -> str:
+  """Writes a mean with its interval, see ``number_of`` and ``Number.write``.
 
   Examples:
     >>> format_estimate(estimate_mean([0.90, 0.92, 0.94]), 1, 100)
     '92.0 +- 5.0'
   """
-  if estimate is None:
-    return "-"
-  numbers = estimate._asdict() if isinstance(estimate, Estimate) else estimate
-  mean, half = (
-    np.nan if numbers[name] is None else factor * numbers[name]
-    for name in ("mean", "ci95")
-  )
-  if np.isnan(mean):
-    return "-"
-  if digits is None:
-    if not (np.isfinite(half) and half > 0):
-      return mean_as.format(f"{mean:{sign}.4g}")
-    digits = max(0, 1 - int(np.floor(np.log10(half))))
-  number = mean_as.format(f"{mean:{sign}.{digits}f}")
-  return number if np.isnan(half) else f"{number}{between}{half:.{digits}f}"
+  return number_of(estimate, digits, factor, sign).write()

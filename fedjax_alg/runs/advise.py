@@ -24,6 +24,7 @@ from fedjax_alg.metrics.differences import (
   Differences,
   client_differences,
 )
+from fedjax_alg.metrics.intervals import Number
 from fedjax_alg.runs.result import RunResult
 
 PANELS, GAINS = (
@@ -117,7 +118,8 @@ class Advice:
       head,
       "  points above FedAvg there; bytes and gradients as multiples of FedAvg's",
       *(
-        f"  {method.algorithm:<{width}}  {method.gain:+.1f} +- {method.half:.1f}, "
+        f"  {method.algorithm:<{width}}  "
+        f"{Number(method.gain, method.half, '.1f', '+')}, "
         f"bytes {method.megabytes:.1f}, gradients {method.gradients:.1f}"
         for method in best[:5]
       ),

@@ -178,22 +178,31 @@ class Comparison:
     Raises:
       OptionError: a run does not have the metric or the protocol.
     """
+    return {
+      label: {
+        text: estimate_mean(
+          scores_lib.score(self.score, curve, result.rounds, metric)
+          for curve in result.metrics[protocol][metric]
+        )
+        for text, (protocol, metric) in self._columns(metrics).items()
+      }
+      for label, result in self.results.items()
+    }
+
+  def _columns(self, metrics: Sequence[str] | None) -> dict[str, tuple[str, str]]:
+    """What ``table`` is asked for -> its protocol and its metric."""
     if metrics is None:
       metrics = (self.metric,)
     metrics = as_list("metrics", metrics, str)
     if not metrics:
       raise OptionError("`metrics`: empty, give at least one")
-    out: dict[str, dict[str, Estimate]] = {line.label: {} for line in self.lines}
+    out = {}
     for text in metrics:
       name, colon, metric = text.rpartition(":")
       protocol = name if colon else self.protocol
       _metric(self.results, metric)
       _protocol(self.results, protocol)
-      for label, result in self.results.items():
-        curves = result.metrics[protocol][metric]
-        out[label][text] = estimate_mean(
-          scores_lib.score(self.score, curve, result.rounds, metric) for curve in curves
-        )
+      out[text] = protocol, metric
     return out
 
   def to_latex(self, metrics: Sequence[str] | None = None) -> str:
@@ -208,29 +217,29 @@ class Comparison:
       OptionError: see ``table``.
     """
     table = self.table(metrics)
-    heads = list(next(iter(table.values())))
-    bare = {head: head.rpartition(":")[2] for head in heads}
+    metric_of = {head: metric for head, (_, metric) in self._columns(metrics).items()}
     best = {
       head: max(
-        (names.sign(bare[head]) * of[head].mean for of in table.values()),
+        (names.sign(metric) * of[head].mean for of in table.values()),
         key=lambda mean: (not np.isnan(mean), mean),
       )
-      for head in heads
+      for head, metric in metric_of.items()
     }
     rows = [
       [
         label,
         *(
           texts.latex_estimate(
-            of[head], bare[head], names.sign(bare[head]) * of[head].mean == best[head]
+            of[head], metric, names.sign(metric) * of[head].mean == best[head]
           )
-          for head in heads
+          for head, metric in metric_of.items()
         ),
       ]
       for label, of in table.items()
     ]
     units = [
-      head.replace("_", " ") + ", %" * names.metric(bare[head]).share for head in heads
+      head.replace("_", " ") + ", %" * names.metric(metric).share
+      for head, metric in metric_of.items()
     ]
     return texts.latex_table(["run", *units], rows)
 

@@ -10,7 +10,7 @@ import re
 
 from fedjax_alg import metrics
 from fedjax_alg.errors import one_line
-from fedjax_alg.metrics.intervals import Estimate, format_estimate
+from fedjax_alg.metrics.intervals import Estimate, Number, number_of
 
 _LATEX = {
   "\\": r"\textbackslash{}",
@@ -30,6 +30,10 @@ _LATEX = {
   # At the begin of a row they would be arguments of what ends the one before.
   "[": "{[}",
   "*": "{*}",
+  # Powers of ten in the heads of columns.
+  "\u00b3": "$^{3}$",
+  "\u2076": "$^{6}$",
+  "\u2079": "$^{9}$",
 }
 #: Of two such signs one behind the other LaTeX makes one: dashes, quotes.
 _JOINED = re.compile("(?<=[-',!?])(?=[-',])")
@@ -80,21 +84,30 @@ def picture_text(text: str, longest: int = _LONGEST) -> str:
   return ("\u200b" * words.startswith("_") + words).replace("$", r"\$")
 
 
+def latex_cell(cell: str | Number, is_best: bool = False) -> str:
+  """A cell of a table in LaTeX: plain text, or a number with its signs.
+
+  Args:
+    cell: the cell.
+    is_best: whether the mean of a number is bold.
+  """
+  if isinstance(cell, str):
+    return latex_text(cell)
+  has_sign = cell.sign or (cell.mean is not None and cell.mean < 0)
+  mean_as = "${}$" if has_sign else "{}"
+  return cell.write(r" $\pm$ ", rf"\textbf{{{{{mean_as}}}}}" if is_best else mean_as)
+
+
 def latex_estimate(estimate: Estimate, metric: str, is_best: bool = False) -> str:
   """Mean and interval in the unit of a table, for LaTeX.
 
   Args:
     estimate: the numbers.
     metric: its metric, which decides unit and decimals.
-    is_best: whether it is bold.
+    is_best: whether the mean is bold.
   """
-  return format_estimate(
-    estimate,
-    metrics.digits(metric),
-    metrics.factor(metric),
-    between=r" $\pm$ ",
-    mean_as=r"\textbf{{{}}}" if is_best else "{}",
-  )
+  number = number_of(estimate, metrics.digits(metric), metrics.factor(metric))
+  return latex_cell(number, is_best)
 
 
 def latex_table(

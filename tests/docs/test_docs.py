@@ -819,7 +819,10 @@ def test_a_curve_shows_what_clients_use():
   """Of several global models `global` is the best on everybody's test set."""
   with (ROOT / "docs" / "methods" / "curves.csv").open(encoding="utf-8") as f:
     rows = [row for row in csv.DictReader(f) if row["method"] != "fedavg"]
+  curves = {}
   for row in rows:
+    curves.setdefault(row["method"], {})[int(row["round"])] = float(row["accuracy"])
+    assert 0 <= float(row["ci95"]) < 1
     entry = registry.ALGORITHMS[row["method"]]
     hparams = entry.hparams()
     models = max(
@@ -833,12 +836,8 @@ def test_a_curve_shows_what_clients_use():
       or (row["method"] in ("apfl", "local"))
     )
     assert row["protocol"] == ("local" if is_personal else "global"), row["method"]
-  curves = {row["method"]: row["accuracy"] for row in rows}
   assert curves["fedgroup"] != curves["fedgrouprox"]  # mu is not 0
-  # round:mean:interval of every point
-  for points in map(str.split, curves.values()):
-    assert {point.count(":") for point in points} == {2}
-  assert all(point.count(":") == 2 for point in curves["fedgroup"].split())
+  assert len(rows) == sum(map(len, curves.values())) > 1000  # a row for each round
 
 
 @pytest.mark.fast

@@ -211,7 +211,7 @@ def test_gains_are_those_of_the_csv(choosing, study):
       drift += 1
       continue
     expected = ours[title, gain.label] - ours[title, "FedAvg"]
-    assert gain.mean == pytest.approx(expected, abs=0.0051), (title, gain.label)
+    assert gain.points.mean == pytest.approx(expected, abs=0.0051), (title, gain.label)
   assert drift == (51 if study == "map" else 0)
 
 

@@ -138,10 +138,36 @@ def test_cells_of_a_column_have_the_same_decimals():
   def estimate(mean, half=np.nan):
     return fa.runs.compare.Estimate(mean, half, (mean, mean))
 
-  assert comparison._significant(
-    [estimate(12.3456, 0.5), None, estimate(1.0), estimate(0.5, 0.0)], 1.0
-  ) == ["12.35 +- 0.50", "-", "1.00", "0.50"]
-  assert comparison._significant([estimate(20.0), estimate(3.0)], 1.0) == ["20", "3"]
+  def written(*column):
+    return list(map(str, comparison._significant(column, 1.0)))
+
+  assert written(estimate(12.3456, 0.5), None, estimate(1.0), estimate(0.5, 0.0)) == [
+    "12.35 +- 0.50",
+    "-",
+    "1.00",
+    "0.50",
+  ]
+  assert written(estimate(20.0), estimate(3.0)) == ["20", "3"]
+
+
+def test_every_format_writes_a_number_in_its_way(root):
+  """A name that looks like a number stays as it is."""
+  name = "1.5 +- 0.5"
+  words = [f"{name}=two", "one", "--targets=0.85", "--out=t.md,t.tex,t.html"]
+  assert compare.main(words) == 0
+  text = {
+    kind: (root / f"t.{kind}").read_text("utf-8") for kind in ("md", "tex", "html")
+  }
+  gap = 100 * (np.array(FIRST) - SECOND)[:, -1]
+  mean, half = f"{-gap.mean():.2f}", f"{stats.t.ppf(0.975, 2) * stats.sem(gap):.2f}"
+  assert gap.mean() < 0
+  assert f"| -{mean} +- {half} |" in text["md"]
+  assert rf"& $-{mean}$ $\pm$ {half} &" in text["tex"]
+  assert f"<td>-{mean} \N{PLUS-MINUS SIGN} {half}</td>" in text["html"]
+  assert (
+    f"\n    {name} & 3 & 15 &" in text["tex"] and f"<td>{name}</td>" in text["html"]
+  )
+  assert "floats sent, 10$^{3}$" in text["tex"]
 
 
 def test_runs_of_other_data_are_drawn_and_not_paired(root, capsys):

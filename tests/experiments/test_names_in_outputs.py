@@ -26,6 +26,7 @@ from experiments.drawing import plots
 from experiments.reports import comparison as comparison_lib
 from experiments.reports import page, sweeps
 import fedjax_alg as fa
+from fedjax_alg import metrics
 from fedjax_alg.errors import as_unicode, one_line
 from fedjax_alg.records import clients, tables
 from fedjax_alg.runs import texts
@@ -62,15 +63,23 @@ def read_latex(cell):
     "bar": "|",
     "asciigrave": "`",
   }
+  powers = {"3": "\u00b3", "6": "\u2076", "9": "\u2079"}
   out, place = "", 0
   token = re.compile(
-    r"\\text(\w+)\{\}|\\([&%$#_{}])|\{([\[*]?)\}|([^\\&%$#_{}~^<>|`[*])"
+    r"\\text(\w+)\{\}|\\([&%$#_{}])|\{([\[*]?)\}|\$\^\{(\d)\}\$|"
+    r"([^\\&%$#_{}~^<>|`[*])"
   )
   while place < len(cell):
     match = token.match(cell, place)
     assert match, (cell, cell[place:])
-    word, escaped, grouped, plain = match.groups()
-    out += words[word] if word else escaped or grouped or plain or ""
+    word, escaped, grouped, power, plain = match.groups()
+    out += (
+      words[word]
+      if word
+      else powers[power]
+      if power
+      else escaped or grouped or plain or ""
+    )
     place = match.end()
   for pair in ("--", "''", ",,", "!'", "?'"):  # of which LaTeX makes one sign
     assert pair not in cell
@@ -397,3 +406,15 @@ def test_two_signs_stay_two_in_latex():
   assert texts.latex_text("a---b, '' ,, ?' <<") == (
     "a-{}-{}-b, '{}' ,{}, ?{}' \\textless{}\\textless{}"
   )
+
+
+def test_a_number_in_latex_has_its_signs():
+  """A word that looks like one is a word."""
+  number = metrics.Number(-1.25, 0.5, ".1f", p=0.04)
+  assert texts.latex_cell(number) == r"$-1.2$ $\pm$ 0.5 (0.04)"
+  assert texts.latex_cell(number, True) == r"\textbf{$-1.2$} $\pm$ 0.5 (0.04)"
+  assert texts.latex_cell(metrics.Number(2.0)) == "2.00"
+  assert texts.latex_cell(metrics.Number(2.0), True) == r"\textbf{2.00}"
+  assert texts.latex_cell(metrics.Number(2.0, sign="+")) == "$+2.00$"
+  assert texts.latex_cell(metrics.Number(None), True) == "-"
+  assert texts.latex_cell("-1.2 +- 0.5") == "-1.2 +- 0.5"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg import registry
+from fedjax_alg import metrics, registry
 from fedjax_alg.records import tables as records
 
 from ...cli import config as config_lib
@@ -627,8 +627,7 @@ def _paper_table2(outcomes: suite.Outcomes) -> list[pages.Block]:
         rows[-1].append(
           "-"
           if ours is None
-          else f"{ours[0]:.2f}"
-          + ("" if math.isnan(ours[1]) else f" +- {ours[1]:.2f}")
+          else metrics.format_estimate({"mean": ours[0], "ci95": ours[1]})
           + (f" ({published:.2f})" if published else "")
         )
   return [

@@ -253,9 +253,9 @@ def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
           label,
           METHODS[label].year or "-",
           tuned_panels.format_score(_early_accuracy(o)),
-          tuned_panels.format_gain(early.get(label)),
+          tuned_panels.gain_cell(early.get(label)),
           tuned_panels.format_score(_late_accuracy(o)),
-          tuned_panels.format_gain(late.get(label)),
+          tuned_panels.gain_cell(late.get(label)),
           f"{100 * DATA[data].target:g} %",
           *costs_to_target(o, DATA[data].target),
         ]
@@ -350,7 +350,7 @@ def _answer(outcomes: suite.Outcomes) -> list[pages.Block]:
           f"{best[era]} {_format_points(gain[era])}" if era in best else "not run"
           for era in ERAS
         ),
-        board.format_gap(*gap),
+        board.gap_cell(*gap),
       ]
     )
   return [

@@ -76,9 +76,9 @@ def gap_statistics(gaps: Sequence[np.ndarray]) -> list[tuple[metrics.Estimate, f
   return [(metrics.estimate_mean(list(gap)), p) for gap, p in zip(gaps, corrected)]
 
 
-def format_gap(spread: metrics.Estimate, p: float) -> str:
-  text = metrics.format_estimate(spread, sign="+")
-  return text if np.isnan(p) else f"{text} ({p:.2g})"
+def gap_cell(spread: metrics.Estimate, p: float) -> metrics.Number:
+  """A paired difference with its sign and its p value, for a table."""
+  return metrics.number_of(spread, sign="+", p=p)
 
 
 def _board_table(outcomes: suite.Outcomes) -> list[pages.Block]:
@@ -91,7 +91,7 @@ def _board_table(outcomes: suite.Outcomes) -> list[pages.Block]:
     for reference in (BASE, best):
       labels = [label for label in means if label != reference]
       gaps = gap_statistics([means[label] - means[reference] for label in labels])
-      columns.append({label: format_gap(*gap) for label, gap in zip(labels, gaps)})
+      columns.append({label: gap_cell(*gap) for label, gap in zip(labels, gaps)})
     for o in sorted(runs, key=lambda o: -nan_as_worst(means[o.cell.label].mean())):
       late, label = o.summary["mean_last_10"]["local"], o.cell.label
       megabytes = o.frames.end("total_bytes") / 1e6

@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_alg import metrics
-
 from ...drawing import plots
 from ...reports import markdown
 from .. import figures, pages, partitions, suite, verdicts
@@ -155,7 +153,10 @@ def _effects_table(outcomes: suite.Outcomes) -> list[pages.Block]:
   for cube in cubes.values():
     effect_of = effects(cube)
     columns.append(
-      dict(zip(effect_of, map(_format, board.gap_statistics(list(effect_of.values())))))
+      {
+        names: board.gap_cell(*gap)
+        for names, gap in zip(effect_of, board.gap_statistics(list(effect_of.values())))
+      }
     )
   rows = [
     [
@@ -172,10 +173,6 @@ def _effects_table(outcomes: suite.Outcomes) -> list[pages.Block]:
     "correction for the seven tests of a column.",
     pages.Table(["factor", *(f"{DATA[data]}, {label}" for data, label in cubes)], rows),
   ]
-
-
-def _format(gap: tuple[metrics.Estimate, float]) -> str:
-  return board.format_gap(*gap)
 
 
 def _describe_factor(name: str) -> str:
@@ -196,7 +193,7 @@ def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
           combination.words,
           o.cell.label,
           markdown.format_values(SCORE(o)),
-          tuned_panels.format_gain(gain_of.get(o.cell.label)),
+          tuned_panels.gain_cell(gain_of.get(o.cell.label)),
           f"{o.cell.config.hparams['client_lr']:g}",
           tuned_panels.format_score(partitions.rand_index(o), 2),
           f"{tuned_panels.mean_total(o, 'total_bytes') / 1e6:,.0f}",

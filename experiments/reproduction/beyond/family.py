@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_alg import metrics
 from fedjax_alg.runs import styles
 
 from ...cli import presets
@@ -225,9 +226,9 @@ def _last(outcome: suite.Outcome, column: str) -> float:
   return float(outcome.frames.end(column).mean())
 
 
-def _digits(number: float) -> str:
+def _cell(number: float) -> metrics.Number:
   """A number with three digits, or all digits before the point."""
-  return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+  return metrics.Number(number, form=",.0f" if number >= 100 else ".3g")
 
 
 class AtBudget(NamedTuple):
@@ -263,14 +264,14 @@ def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
       o.cell.panel_title,
       o.cell.label,
       f"{SCORE(o).mean():.2f}",
-      f"{SERVER(o).mean():.2f}",
+      metrics.Number(float(SERVER(o).mean())),
       _spread(SERVER(o)),
       f"{max(1, len(o.parts))}",
-      f"{o.summary['cost']['rounds']}",
-      _digits(_sent(o, "bytes_up")),
-      _digits(_sent(o, "bytes_down")),
-      _digits(_last(o, "simulated_s")),
-      _digits(_last(o, "seconds")),
+      o.summary["cost"]["rounds"],
+      _cell(_sent(o, "bytes_up")),
+      _cell(_sent(o, "bytes_down")),
+      _cell(_last(o, "simulated_s")),
+      _cell(_last(o, "seconds")),
     ]
     for o in outcomes
   ]

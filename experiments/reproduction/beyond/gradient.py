@@ -218,7 +218,7 @@ def _rows(studies: Mapping[str, Any]) -> list[list[str]]:
         _words(step["values"]),
         markdown.format_values(grid),
         markdown.format_values(derived),
-        f"{gap:+.2f} +- {ci95:.2f}",
+        metrics.format_estimate({"mean": gap, "ci95": ci95}, sign="+"),
         str(all_rounds),
         f"{rounds} ({rounds / all_rounds:.2f})",
         f"{study['grid_seconds']:.0f}",

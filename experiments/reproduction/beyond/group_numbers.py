@@ -97,7 +97,7 @@ def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
           runs[0].cell.panel_title,
           method,
           *(markdown.format_values(scores[method][n] - base) for n in NUMBERS),
-          *(board.format_gap(*gap) for gap in cost),
+          *(board.gap_cell(*gap) for gap in cost),
           " / ".join(
             tuned_panels.format_score(partitions.rand_index(complete[method][n]), 2)
             for n in NUMBERS

@@ -212,12 +212,12 @@ def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
           title,
           o.cell.label,
           tuned_panels.format_score(SCORE(o)),
-          tuned_panels.format_gain(gain_of.get(o.cell.label)),
+          tuned_panels.gain_cell(gain_of.get(o.cell.label)),
           tuned_panels.format_score(_WORST_KIND(o)),
           tuned_panels.format_score(_WORST_TENTH(o)),
           tuned_panels.format_score(partitions.rand_index(o), 2),
-          f"{tuned_panels.mean_total(o, 'total_bytes') / 1e6:,.0f}",
-          f"{_work(o) / _work(base):.1f}" if base else "-",
+          metrics.Number(tuned_panels.mean_total(o, "total_bytes") / 1e6, form=",.0f"),
+          metrics.Number(_work(o) / _work(base), form=".1f") if base else "-",
         ]
       )
   return [

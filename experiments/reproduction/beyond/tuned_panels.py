@@ -150,9 +150,9 @@ def format_score(values: np.ndarray, digits: int = 1) -> str:
   return "-" if np.isnan(values).any() else markdown.format_values(values, digits)
 
 
-def format_gain(gain: tuple[metrics.Estimate, float] | None) -> str:
-  """A gain with its p value; "-" for none."""
-  return board.format_gap(*gain) if gain else "-"
+def gain_cell(gain: tuple[metrics.Estimate, float] | None) -> metrics.Number | str:
+  """A gain with its p value, for a table; "-" for none."""
+  return board.gap_cell(*gain) if gain else "-"
 
 
 def draw_gains(

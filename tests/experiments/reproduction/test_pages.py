@@ -1,16 +1,21 @@
 """Data of figures, and the templates of their pages."""
 
+import json
+
 import numpy as np
 import pytest
 
 from experiments.cli.config import UsageError
 from experiments.reproduction import pages
+from fedjax_alg import metrics
 
+GAIN = metrics.Number(1.25, 0.5, ".1f", "+", 0.04)
 PAGE = pages.FigurePage(
   "Fig. 1",
   [
     "Two paragraphs.\n\nOf words.",
     pages.Table(["method", "rounds"], [["A | B", np.int64(3)], ["C", 0.5]]),
+    pages.Table(["gain"], [[GAIN], [metrics.Number(None)]]),
     pages.Heading("More"),
     pages.Details("Unfold", ["- a\n- b", pages.Table(["x"], [["1"]])]),
     pages.PublishedNumbers([pages.Table(["y"], [["2"]]), "Not run."]),
@@ -36,6 +41,17 @@ def test_what_is_stored_is_read_again(tmp_path):
   ]
   for write in (pages.render("figure", figure=p, sentences=None) for p in (page, PAGE)):
     assert "| A | B | 3 |\n| C | 0.5 |" in write
+    assert "| +1.2 +- 0.5 (0.04) |\n| - |" in write
+
+
+def test_the_numbers_of_a_cell_are_stored(tmp_path):
+  """So that nobody takes them out of its text."""
+  path = tmp_path / "fig1.json"
+  path.write_text(pages.to_json(PAGE), "utf-8")
+  assert pages.read(path).blocks[2].rows == [[GAIN], [metrics.Number(None)]]
+  (line,) = [line for line in path.read_text("utf-8").splitlines() if "ci95" in line]
+  cell = {"mean": 1.25, "ci95": 0.5, "form": ".1f", "sign": "+", "p": 0.04}
+  assert json.loads(line.strip(" ,")) == [cell]
 
 
 @pytest.mark.parametrize(
