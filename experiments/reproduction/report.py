@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
 import fnmatch
 import pathlib
-import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +40,10 @@ class Claim(NamedTuple):
   #: what differs in brackets
   untestable: str = ""
   repeats: int = 1  #: the number of runs of which it is the mean
+  #: the accuracy, at most 1, to which its rounds are counted; None: no rounds
+  target: float | None = None
+  #: the number of rounds in which the target is not reached; None: it is
+  not_in: int | None = None
 
 
 class PaperComparison(NamedTuple):
@@ -119,18 +122,26 @@ def match_pattern(
   )
 
 
+def same_patterns(
+  patterns: Iterable[dict[str, str]], pattern: Mapping[str, str]
+) -> list[dict[str, str]]:
+  """The rows of judged.csv with the pattern and the kind of one of them."""
+  keys = (*_KEYS, "kind")
+  return [p for p in patterns if all(p[key] == pattern[key] for key in keys)]
+
+
 def load_claims(paper: str, artifact: str) -> list[Claim]:
   """The plain numbers that a paper states for one figure or table.
 
-  Rounds that are not enough, ">100", are infinitely many.
+  Rounds that are not enough, with a number in the column ``not_in``, are infinitely
+  many.
   """
   claims, patterns = [], read_claims(paper, "judged")
   for row in read_claims(paper):
     if row["artifact"].lower() != artifact.lower():
       continue
-    late = row["unit"] == "rounds" and row["value"].startswith(">")
     try:
-      value = np.inf if late else float(row["value"])
+      value = np.inf if row.get("not_in") else float(row["value"])
     except ValueError:
       continue  # an ordering, or a number lost in extraction
     unit = row["unit"]
@@ -149,10 +160,12 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
         value,
         unit,
         row["note"],
-        round_of(row["setting"]),
+        int(row["round"]) if row.get("round") else None,
         row["value"],
         kind if kind.startswith(rule.UNTESTABLE) else "",
         int(row.get("repeats") or 1),
+        float(row["target"]) / 100 if row.get("target") else None,
+        int(row["not_in"]) if row.get("not_in") else None,
       )
     )
   return claims
@@ -167,12 +180,6 @@ def paper_numbers(
     for c in load_claims(paper, artifact)
     if metric in ("", c.metric)
   }
-
-
-def round_of(setting: str) -> int | None:
-  """The number N of a setting "..., round N"."""
-  match = re.search(r"\bround (\d+)", setting)
-  return int(match[1]) if match else None
 
 
 def marks(
@@ -214,9 +221,8 @@ def _place(claim: Claim, metric: str) -> tuple[float, float | None] | None:
   metric_name = claim.metric.removeprefix("test_")
   if claim.unit == "%" and metric_name in (metric, f"{metric}_max", f"{metric}_end"):
     return claim.value / 100.0, claim.round
-  target = re.fullmatch(r"rounds_to_([\d.]+)%", metric_name)
-  if target and metric == "accuracy" and np.isfinite(claim.value):
-    return float(target[1]) / 100.0, claim.value
+  if claim.target and metric == "accuracy" and np.isfinite(claim.value):
+    return claim.target, claim.value
   return None
 
 
