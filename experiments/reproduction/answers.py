@@ -16,6 +16,7 @@ import numpy as np
 
 from fedjax_alg import files
 
+from ..cli.config import UsageError
 from ..reports import rule
 from . import chosen, pages, partitions, report, suite, verdicts
 
@@ -327,41 +328,32 @@ def _number_text(number: float) -> str:
 
 
 def _json_number(number: float) -> float | None:
-  """The same as JSON has it; None of NaN and inf."""
-  return float(_number_text(number)) if math.isfinite(number) else None
+  """The same, six digits, as JSON has it; None of NaN and inf."""
+  return float(f"{number:.6g}") if math.isfinite(number) else None
 
 
 def _findings_text(findings: verdicts.Findings) -> str:
   """Findings as JSON; "" of none. What a finding does not have is left out."""
-  objects = [
-    finding._asdict()
-    | {name: _json_number(getattr(finding, name)) for name in ("mean", "ci95")}
-    | {"values": [[*map(_json_number, numbers)] for numbers in finding.values]}
-    for finding in findings
-  ]
-  return json.dumps(
-    [
-      {name: value for name, value in fields.items() if value or value == 0}
-      for fields in objects
-    ]
-  ) * bool(findings)
+  objects = []
+  for finding in findings:
+    fields = finding._asdict()
+    fields |= {name: _json_number(fields[name]) for name in ("mean", "ci95")}
+    fields["values"] = [[*map(_json_number, numbers)] for numbers in finding.values]
+    objects.append({n: value for n, value in fields.items() if value or value == 0})
+  return json.dumps(objects) if objects else ""
 
 
 def _parse_findings(text: str) -> verdicts.Findings:
   """Reads what ``_findings_text`` has written."""
-  return tuple(
-    verdicts.Finding(
-      **fields
-      | {"place": tuple(fields.get("place", ()))}
-      | {
-        "values": tuple(
-          tuple(math.inf if number is None else number for number in numbers)
-          for numbers in fields.get("values", ())
-        )
-      }
+  findings = []
+  for fields in json.loads(text or "[]"):
+    fields["place"] = tuple(fields.get("place", ()))
+    fields["values"] = tuple(
+      tuple(math.inf if number is None else number for number in numbers)
+      for numbers in fields.get("values", ())
     )
-    for fields in (json.loads(text) if text else ())
-  )
+    findings.append(verdicts.Finding(**fields))
+  return tuple(findings)
 
 
 def answers_csv(answers: Iterable[PaperAnswer]) -> str:
@@ -386,11 +378,20 @@ def answers_csv(answers: Iterable[PaperAnswer]) -> str:
 
 
 def read_answers(path: pathlib.Path) -> list[PaperAnswer]:
-  """Reads a file of answers; [] without a file."""
+  """Reads a file of answers; [] without a file.
+
+  Raises:
+    UsageError: the file has other columns.
+  """
   if not path.is_file():
     return []
   with open(path, newline="", encoding="utf-8") as file:
-    rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    reader = csv.DictReader(file)
+    rows: list[dict[str, Any]] = list(reader)
+  if tuple(reader.fieldnames or ()) != PaperAnswer._fields:
+    raise UsageError(
+      f"{path}: not the answers of a figure command; run the figure again"
+    )
   for row in rows:
     row |= {name: float(row[name] or math.nan) for name in _NUMBERS}
     row["values"] = tuple(map(tuple, rule.parse_values(row["values"])))

@@ -148,9 +148,9 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
     if unit == "fraction":
       value, unit = 100.0 * value, "%"
     pattern = match_pattern(patterns, row, "kind")
-    kind = pattern.get("kind", "")
-    if kind == rule.OTHER_PROTOCOL:
-      kind += f" ({pattern['text']})"
+    untestable = kind if (kind := pattern.get("kind")) in rule.UNTESTABLE else ""
+    if untestable == rule.OTHER_PROTOCOL:
+      untestable += f" ({pattern['text']})"
     claims.append(
       Claim(
         row["artifact"],
@@ -162,7 +162,7 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
         row["note"],
         int(row["round"]) if row.get("round") else None,
         row["value"],
-        kind if kind.startswith(rule.UNTESTABLE) else "",
+        untestable,
         int(row.get("repeats") or 1),
         float(row["target"]) / 100 if row.get("target") else None,
         int(row["not_in"]) if row.get("not_in") else None,

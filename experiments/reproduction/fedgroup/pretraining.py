@@ -175,9 +175,9 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
       "each seed)": (linear, rule.NO_MEASURE)
     },
   )
-  settings = chosen.tuning_of_several(cell.tuning for cell in cells)
+  tuning = chosen.tuning_of_several(cell.tuning for cell in cells)
   figure_answers = [
-    answer._replace(settings=settings, tuning=settings)
+    answer._replace(tuning=tuning)
     for answer in answers.answer_sentences("fig5", statements, [])
   ]
   return [table], figure_answers
