@@ -90,7 +90,12 @@ class PaperComparison(NamedTuple):
 
 
 def read_claims(paper: str, name: str = "claims") -> list[dict[str, str]]:
-  """All rows of reproduction/<paper>/<name>.csv, as text; [] of a study."""
+  """All rows of reproduction/<paper>/<name>.csv, as text; [] of a study.
+
+  Numbers that a setting or a metric of the claims has in words are columns of
+  their own, where a paper has any: ``round``, ``target`` (percent), ``not_in``,
+  ``models``, ``participation`` (percent), ``clients``.
+  """
   path = PAPERS / paper / f"{name}.csv"
   if not path.is_file():
     return []
