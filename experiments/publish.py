@@ -241,7 +241,8 @@ def publish(
       no new figure.
 
   Raises:
-    UsageError: there is no table, or a note on a table that does not exist.
+    UsageError: there is no table, a note on a table that does not exist, or a file
+      that no figure command of this version has written.
   """
   order = [*paper.figures, *paper.tables]
   names = [
@@ -268,11 +269,11 @@ def publish(
     list(all_pages.values()),
     published.values(),
   )
+  all_answers = _merge_answers(paper, source, target)
   target.mkdir(parents=True, exist_ok=True)
   earlier = {picture for figure in published.values() for picture in figure.pictures}
   for name in names:
     published[name] = _publish_figure(paper, source / name, target)
-  all_answers = _merge_answers(paper, source, target)
   _copy_choices(paper, source, target)
   ends = dict.fromkeys(
     paper.pages[name] for name in order if name in published and name in paper.pages

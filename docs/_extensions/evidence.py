@@ -232,7 +232,7 @@ def numbers() -> dict[str, list[Number]]:
   for paper in PAPERS:
     algorithms = _algorithms_of(paper)
     for answer in answers.read_answers(RESULTS / f"{paper}.answers.csv"):
-      label = answer.of[0]
+      label = answer.method
       name = algorithms.get(label)
       if answer.metric and name and answer.reason != rule.NOT_RUN:
         key = (paper, answer.artifact, answer.panel, label, answer.metric)
@@ -271,7 +271,7 @@ def studies() -> dict[str, list[str]]:
 def is_quoted(number: Number) -> bool:
   """Whether the place of a published number was not opened."""
   a = number.answer
-  key = (a.artifact, a.panel, a.of[0], a.metric)
+  key = (a.artifact, a.panel, a.method, a.metric)
   return number.paper == overview.NAME and key in overview.quoted_numbers()
 
 
@@ -331,12 +331,12 @@ def _describe(number: Number) -> str:
   page = _page_of(number.paper, a.figure)
   place = " ".join(filter(None, (a.artifact, a.panel)))
   printed = f"{float(a.claim):.3g}" if len(a.claim) > 8 else a.claim
-  unit = _units().get((number.paper, a.artifact, a.panel, a.of[0], a.metric), "")
+  unit = _units().get((number.paper, a.artifact, a.panel, a.method, a.metric), "")
   if unit == "fraction":
     printed = f"{100 * float(printed):g}"
   return (
     f"{place} {a.metric.removeprefix('test_').replace('_', ' ')} {printed}, ours "
-    f"{rule.shorten(a.ours)}: {a.words} ([{number.paper}](results/{page}.md))"
+    f"{a.ours}: {a.words} ([{number.paper}](results/{page}.md))"
   )
 
 

@@ -7,7 +7,6 @@ docs/papers/readings.md (V-1 to V-14), registered before they judged anything.
 
 from collections.abc import Sequence
 import math
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -154,8 +153,9 @@ def list_values(parts: Parts) -> str:
 
 
 def parse_values(text: str) -> list[np.ndarray]:
-  """Reads what ``list_values`` has written."""
-  return [np.array([*map(float, part.split())]) for part in text.split(";")]
+  """Reads what ``list_values`` has written; [] of ""."""
+  parts = text.split(";") if text else []
+  return [np.array([*map(float, part.split())]) for part in parts]
 
 
 def mark_rounding(parts: Parts, replicas: int, tie: float) -> str:
@@ -230,6 +230,8 @@ class Placement(NamedTuple):
   ours: str  #: in words
   place: str  #: as ``place_number`` has it
   why: str = ""  #: why it is undecided
+  mean: float = math.nan  #: NaN: some runs never get there
+  ci95: float = math.nan  #: half the width of the interval of the mean
   draw95: float = math.nan  #: half the width of the prediction interval
 
 
@@ -264,7 +266,7 @@ def place_values(
   numbers = np.concatenate(arrays)
   never = np.isinf(numbers)
   if never.any():
-    ours = ", ".join("-" if np.isinf(number) else f"{number:g}" for number in numbers)
+    ours = list_rounds(numbers)
     # Some runs get there and others do not, or one run alone was run.
     if never.any() != never.all() or len(numbers) < 2:
       why = "some runs only" if len(numbers) > 1 else ONE_RUN
@@ -278,19 +280,22 @@ def place_values(
     3 if unit == "" and abs(claimed) < 10 else 2,
   )
   if np.isinf(claimed):
+    known = prediction._replace(draw95=math.nan)
     if len(numbers) < 2 or has_one_partition:
-      return Placement(ours, UNDECIDED, ONE_PARTITION if len(numbers) > 1 else ONE_RUN)
-    return Placement(ours, BELOW)
+      why = ONE_PARTITION if len(numbers) > 1 else ONE_RUN
+      return Placement(ours, UNDECIDED, why, *known)
+    return Placement(ours, BELOW, "", *known)
   ci95, half = (0.0, 0.0) if exact else (prediction.ci95, prediction.draw95)
   gap = prediction.mean - claimed
   place = place_number(
     gap, ci95, half, tie_of(claimed, unit, data), widest_of(claimed, unit)
   )
+  why = "wide interval" if place == UNDECIDED else ""
   if np.isnan(half):
-    return Placement(ours, UNDECIDED, ONE_RUN)
-  if has_one_partition and 0 < abs(gap) < _ONE_PARTITION_FACTOR * half:
-    return Placement(ours, UNDECIDED, ONE_PARTITION, half)
-  return Placement(ours, place, "wide interval" if place == UNDECIDED else "", half)
+    place, why = UNDECIDED, ONE_RUN
+  elif has_one_partition and 0 < abs(gap) < _ONE_PARTITION_FACTOR * half:
+    place, why = UNDECIDED, ONE_PARTITION
+  return Placement(ours, place, why, prediction.mean, prediction.ci95, half)
 
 
 #: Beginnings of metrics of which less is better.
@@ -339,24 +344,30 @@ def verdict(
   return word, f"by {gap:{digits}}" + " rounds" * (unit == "rounds")
 
 
-#: Whole numbers of runs, "-" for one that never gets there, in a text.
-_RUNS = re.compile(r"(?<![\w.])(?:\d+|-)(?:, (?:\d+|-)){2,}(?![\w.])")
+def list_rounds(values: Sequence[float] | np.ndarray) -> str:
+  """Writes the round of each run, "-" for one that never gets there (inf)."""
+  return ", ".join("-" if np.isinf(value) else f"{value:g}" for value in values)
 
 
-def shorten(text: str) -> str:
-  """Returns a text with the median in the place of three runs' numbers or more."""
+def format_rounds(values: Sequence[float] | np.ndarray) -> str:
+  """Writes the rounds of runs: of three runs or more the median.
 
-  def median(match: re.Match[str]) -> str:
-    values = [math.inf if part == "-" else float(part) for part in match[0].split(", ")]
-    never, middle = sum(map(math.isinf, values)), float(np.median(values))
-    if never == len(values):
-      return f"never in {never} runs"
-    if math.isinf(middle):
-      return f"never in {never} of {len(values)} runs"
-    often = f", never in {never} of {len(values)} runs" if never else ""
-    return f"{middle:g} (median{often})"
+  Args:
+    values: of each run; inf: never.
 
-  return _RUNS.sub(median, text)
+  Examples:
+    >>> format_rounds([36.0, 44.0, np.inf, 40.0])
+    '42 (median, never in 1 of 4 runs)'
+  """
+  if len(values) < 3:
+    return list_rounds(values)
+  never, middle = int(np.isinf(values).sum()), float(np.median(values))
+  if never == len(values):
+    return f"never in {never} runs"
+  if math.isinf(middle):
+    return f"never in {never} of {len(values)} runs"
+  often = f", never in {never} of {len(values)} runs" if never else ""
+  return f"{middle:g} (median{often})"
 
 
 def words(word: str, reason: str, rounding: str = "") -> str:

@@ -7,15 +7,16 @@ them, and ``claims_page`` puts them beside the rows of the claims files.
 from collections.abc import Iterable, Mapping, Sequence
 import csv
 import io
+import json
 import math
 import pathlib
-import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_alg import files
 
+from ..cli.config import UsageError
 from ..reports import rule
 from . import chosen, pages, partitions, report, suite, verdicts
 
@@ -30,35 +31,27 @@ class PaperAnswer(NamedTuple):
   figure: str  #: the figure or table of ours that answers
   artifact: str  #: the paper's, as the claims file names it
   panel: str
-  #: with its protocol, if that is not ``suite.TUNED``; of a sentence "" or
-  #: ``verdicts.PAPERS_OWN``
-  method: str
+  method: str  #: "" for a sentence
   metric: str  #: "" for a sentence
   claim: str  #: the paper's number, or the sentence
-  ours: str
+  ours: str  #: in words, which are made of the numbers in other columns
   verdict: str  #: one of ``rule.VERDICTS``
   reason: str  #: why, beside it; "": nothing to say
-  settings: str  #: how the settings were chosen; "": there are none
+  settings: str  #: how a number's settings were chosen; "": there are none
   rounds: str = ""  #: the rounds that were run; "": not known, or a sentence
-  draw95: str = ""  #: half the width of the interval of one draw, ``rule.predict``
-  #: the numbers of the runs, seeds parted by spaces, partitions by semicolons
-  values: str = ""
+  #: half the width of the interval of one draw, ``rule.predict``; NaN: none
+  draw95: float = math.nan
+  #: the numbers of the runs, of each partition those of its seeds; inf: never
+  values: tuple[tuple[float, ...], ...] = ()
   #: ``rule.CHAOTIC``, or "" where the runs do not depend on rounding, or nothing
   #: is known of that
   rounding: str = ""
-
-  @property
-  def of(self) -> tuple[str, str]:
-    """The method and the protocol of a number."""
-    protocols = "|".join((suite.STATED, suite.PRINTED, suite.ONE_RATE))
-    match = re.fullmatch(rf"(.*) \(({protocols})\)", self.method)
-    return (match[1], match[2]) if match else (self.method, suite.TUNED)
-
-  @property
-  def tuning(self) -> str:
-    """The way in which the settings were chosen, see ``chosen.tuning``."""
-    protocol = self.method if not self.metric else self.of[1]
-    return chosen.tuning(self.settings) if protocol in ("", suite.TUNED) else protocol
+  protocol: str = suite.TUNED  #: see ``suite``; of a sentence ``verdicts.by_protocol``
+  tuning: str = ""  #: how the settings were found, see ``chosen.tuning``; "": no run
+  mean: float = math.nan  #: our number; NaN: none, or some runs never get there
+  ci95: float = math.nan  #: half the width of its 95 % interval; NaN: none
+  findings: verdicts.Findings = ()  #: what was measured for a sentence
+  note: str = ""  #: what is said of all findings, in brackets; "": nothing
 
   @property
   def words(self) -> str:
@@ -72,9 +65,11 @@ class NumberAnswer(NamedTuple):
   ours: str  #: in words
   verdict: str  #: one of ``rule.VERDICTS``
   reason: str
-  draw95: str = ""  #: see ``PaperAnswer``
-  values: str = ""  #: see ``PaperAnswer``
-  rounding: str = ""  #: see ``PaperAnswer``
+  draw95: float = math.nan  #: these are as in ``PaperAnswer``
+  values: tuple[tuple[float, ...], ...] = ()
+  rounding: str = ""
+  mean: float = math.nan
+  ci95: float = math.nan
 
 
 def answer_number(
@@ -100,23 +95,28 @@ def answer_number(
   placement = rule.place_values(
     parts, claim.value, claim.unit, exact, data, claim.repeats, has_one_partition
   )
-  nested: rule.Parts = parts if np.ndim(parts[0]) else [np.asarray(parts)]
-  numbers = np.concatenate([np.atleast_1d(np.asarray(part, float)) for part in parts])
-  columns = (
-    "" if math.isnan(placement.draw95) else f"{placement.draw95:.4g}",
-    "" if exact else rule.list_values(nested),
-    rule.mark_rounding(nested, replicas, rule.tie_of(claim.value, claim.unit, data)),
+  arrays = [np.atleast_1d(np.asarray(part, float)) for part in parts]
+  numbers = np.concatenate(arrays)
+  if np.ndim(parts[0]) == 0:
+    arrays = [numbers]
+  never, claims_never = bool(np.isinf(numbers).any()), math.isinf(claim.value)
+  verdict = rule.NOT_TESTABLE
+  reason = claim.untestable or chosen.why_incomparable(list(choices))
+  if not reason:
+    gap = None if never or claims_never else abs(placement.mean - claim.value)
+    verdict, reason = rule.verdict(
+      placement, gap, claim.metric, claim.unit, claims_never
+    )
+  return NumberAnswer(
+    rule.format_rounds(numbers) if never else placement.ours,
+    verdict,
+    reason,
+    placement.draw95,
+    () if exact else tuple(tuple(map(float, part)) for part in arrays),
+    rule.mark_rounding(arrays, replicas, rule.tie_of(claim.value, claim.unit, data)),
+    placement.mean,
+    placement.ci95,
   )
-  why = claim.untestable or chosen.why_incomparable(list(choices))
-  if why:
-    return NumberAnswer(placement.ours, rule.NOT_TESTABLE, why, *columns)
-  never = bool(np.isinf(numbers).any()) or math.isinf(claim.value)
-  means = [np.mean(np.asarray(part, float)) for part in nested]
-  gap = None if never else abs(float(np.mean(means)) - claim.value)
-  word, reason = rule.verdict(
-    placement, gap, claim.metric, claim.unit, math.isinf(claim.value)
-  )
-  return NumberAnswer(placement.ours, word, reason, *columns)
 
 
 def of_claim(
@@ -130,14 +130,9 @@ def of_claim(
     claim.method,
     claim.metric,
     claim.printed,
-    answer.ours,
-    answer.verdict,
-    answer.reason,
-    "",
-    rounds,
-    answer.draw95,
-    answer.values,
-    answer.rounding,
+    settings="",
+    rounds=rounds,
+    **answer._asdict(),
   )
 
 
@@ -218,7 +213,7 @@ def answer_numbers(
       rounds = str(o.summary.get("cost", {}).get("rounds", ""))
       paper_answers.append(
         of_claim(name, claim, answer, rounds)._replace(
-          method=o.cell.name, settings=o.settings
+          settings=o.settings, protocol=o.cell.protocol, tuning=o.cell.tuning
         )
       )
   return paper_answers
@@ -233,21 +228,27 @@ def answer_sentences(
     # With the paper's settings there may be the paper's method alone.
     one_method = protocol != suite.TUNED and len({o.cell.label for o in runs}) == 1
     for claim in claims:
-      measured, verdict, reason = verdicts.judge_statement(claim, runs)
-      if one_method and reason == rule.NOT_RUN:
+      judgment = verdicts.judge_statement(claim, runs)
+      if one_method and judgment.reason == rule.NOT_RUN:
         continue
       answers.append(
         PaperAnswer(
           name,
           claim.artifact,
           "",
-          "" if protocol == suite.TUNED else protocol,
+          "",
           "",
           claim.text,
-          measured,
-          verdict,
-          reason,
-          verdicts.tuning_of_statement(claim, runs) if protocol == suite.TUNED else "",
+          judgment.measured,
+          judgment.verdict,
+          judgment.reason,
+          "",
+          protocol=protocol,
+          tuning=protocol
+          if protocol != suite.TUNED
+          else verdicts.tuning_of_statement(claim, runs),
+          findings=judgment.findings,
+          note=judgment.note,
         )
       )
   return answers
@@ -261,12 +262,15 @@ def sentences_table(figure_answers: Iterable[PaperAnswer]) -> pages.Table | None
   by_text: dict[str, dict[str, PaperAnswer]] = {}
   for answer in figure_answers:
     if not answer.metric:
-      by_text.setdefault(answer.claim, {})[answer.method] = answer
+      by_text.setdefault(answer.claim, {})[answer.protocol] = answer
   if not by_text:
     return None
   protocols = list(dict.fromkeys(key for texts in by_text.values() for key in texts))
   head, columns = report.with_tunings(
-    [texts[""].tuning if "" in texts else "" for texts in by_text.values()]
+    [
+      texts[suite.TUNED].tuning if suite.TUNED in texts else ""
+      for texts in by_text.values()
+    ]
   )
   rows = []
   for (text, texts), column in zip(by_text.items(), columns):
@@ -274,13 +278,13 @@ def sentences_table(figure_answers: Iterable[PaperAnswer]) -> pages.Table | None
     for protocol in protocols:
       its = texts.get(protocol)
       rows[-1] += [
-        rule.shorten(its.ours) if its else "-",
-        *(column if not protocol else ()),
+        its.ours if its else "-",
+        *(column if protocol == suite.TUNED else ()),
         its.words if its else "-",
       ]
   heads = ["what is said"]
   for protocol in protocols:
-    heads += [*([protocol] if protocol else head), "verdict"]
+    heads += [*(head if protocol == suite.TUNED else [protocol]), "verdict"]
   return pages.Table(heads, rows)
 
 
@@ -302,7 +306,7 @@ def without_untestable(
     and (answer.verdict, answer.reason) != (rule.NOT_TESTABLE, rule.NOT_RUN)
     and (
       reason := reasons.get(
-        (answer.artifact, answer.panel, answer.of[0], answer.metric), ""
+        (answer.artifact, answer.panel, answer.method, answer.metric), ""
       )
     )
     else answer
@@ -314,18 +318,82 @@ def without_untestable(
 IS_TABLE = files.table_with(*PaperAnswer._fields[:4])
 
 
+#: The columns of numbers.
+_NUMBERS = ("draw95", "mean", "ci95")
+
+
+def _number_text(number: float) -> str:
+  """A number as a file of answers has it; "" of NaN."""
+  return "" if math.isnan(number) else f"{number:.6g}"
+
+
+def _json_number(number: float) -> float | None:
+  """The same, six digits, as JSON has it; None of NaN and inf."""
+  return float(f"{number:.6g}") if math.isfinite(number) else None
+
+
+def _findings_text(findings: verdicts.Findings) -> str:
+  """Findings as JSON; "" of none. What a finding does not have is left out."""
+  objects = []
+  for finding in findings:
+    fields = finding._asdict()
+    fields |= {name: _json_number(fields[name]) for name in ("mean", "ci95")}
+    fields["values"] = [[*map(_json_number, numbers)] for numbers in finding.values]
+    objects.append({n: value for n, value in fields.items() if value or value == 0})
+  return json.dumps(objects) if objects else ""
+
+
+def _parse_findings(text: str) -> verdicts.Findings:
+  """Reads what ``_findings_text`` has written."""
+  findings = []
+  for fields in json.loads(text or "[]"):
+    fields["place"] = tuple(fields.get("place", ()))
+    fields["values"] = tuple(
+      tuple(math.inf if number is None else number for number in numbers)
+      for numbers in fields.get("values", ())
+    )
+    findings.append(verdicts.Finding(**fields))
+  return tuple(findings)
+
+
 def answers_csv(answers: Iterable[PaperAnswer]) -> str:
-  """The content of a file of answers."""
+  """The content of a file of answers.
+
+  In ``values`` a space stands between seeds and a semicolon between partitions;
+  ``findings`` are JSON, with null for never.
+  """
   buffer = io.StringIO()
-  writer = csv.writer(buffer, lineterminator="\n")
-  writer.writerow(PaperAnswer._fields)
-  writer.writerows(answers)
+  writer = csv.DictWriter(buffer, PaperAnswer._fields, lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(
+    answer._asdict()
+    | {name: _number_text(getattr(answer, name)) for name in _NUMBERS}
+    | {
+      "values": rule.list_values(answer.values),
+      "findings": _findings_text(answer.findings),
+    }
+    for answer in answers
+  )
   return buffer.getvalue()
 
 
 def read_answers(path: pathlib.Path) -> list[PaperAnswer]:
-  """Reads a file of answers; [] without a file."""
+  """Reads a file of answers; [] without a file.
+
+  Raises:
+    UsageError: the file has other columns.
+  """
   if not path.is_file():
     return []
   with open(path, newline="", encoding="utf-8") as file:
-    return [PaperAnswer(**row) for row in csv.DictReader(file)]
+    reader = csv.DictReader(file)
+    rows: list[dict[str, Any]] = list(reader)
+  if tuple(reader.fieldnames or ()) != PaperAnswer._fields:
+    raise UsageError(
+      f"{path}: not the answers of a figure command; run the figure again"
+    )
+  for row in rows:
+    row |= {name: float(row[name] or math.nan) for name in _NUMBERS}
+    row["values"] = tuple(map(tuple, rule.parse_values(row["values"])))
+    row["findings"] = _parse_findings(row["findings"])
+  return [PaperAnswer(**row) for row in rows]

@@ -23,10 +23,11 @@ COLUMN = "settings chosen by"
 TEST: Origin = "test"
 EDGE: Origin = "edge of grid"
 NOT_GIVEN: Origin = "not given"
+_USUAL: Origin = "untuned"
 _LABELS = {
   TEST: "test (not comparable)",
   "training": "training data",
-  "untuned": "not tuned",
+  _USUAL: "not tuned",
   "stand-in": "stand-in (not comparable)",
   NOT_GIVEN: "not given by the paper",
 }
@@ -116,47 +117,40 @@ def describe(choices: Sequence[Choice]) -> str:
     if names and (origin != "stated" or not words):
       listing = ", ".join(filter(None, names))
       words.append(_LABELS.get(origin, origin) + (f": {listing}" if listing else ""))
-  return "; ".join(words) or "not declared"
+  return "; ".join(words) or NOT_DECLARED
 
 
 #: How the settings of a method were chosen, as in tables: by a search, by a
 #: search for some of them, without one, or as the paper states them.
 TUNED, IN_PART, UNTUNED, STATED = ("tuned", "tuned in part", "not tuned", "stated")
-_BY_TEST = "tuned on test data"
-_SEARCHED = ("validation", _LABELS["training"], EDGE)
+_BY_TEST, NOT_DECLARED = "tuned on test data", "not declared"
+_SEARCHED: frozenset[Origin] = frozenset(("validation", "training", EDGE))
 _OF_DATA = frozenset(field.name for field in dataclasses.fields(DataOptions))
 
 
-def tuning(settings: str) -> str:
-  """Returns how a method's settings were found, from what ``describe`` says.
+def tuning(choices: Sequence[Choice]) -> str:
+  """Returns how a method's settings were found.
 
   Only the method's own settings count: features or sizes of the data that
   validation chose are those of the stated settings, too.
 
-  Args:
-    settings: the choices in words, or one of the words above; "" where there
-      was nothing to choose.
-
   Returns:
-    One of these as it is; else ``TUNED`` if a search chose, ``STATED`` if the
-    paper did, ``UNTUNED`` if something has a usual value, ``IN_PART`` if both
-    that and a search; "" and "not declared" as they are.
+    ``TUNED`` if a search chose, ``STATED`` if the paper did, ``UNTUNED`` if
+    something has a usual value, ``IN_PART`` if both that and a search, "tuned on
+    test data" of a search there, and "not declared" without choices.
   """
-  if settings in (TUNED, IN_PART, UNTUNED, STATED, _BY_TEST):
-    return settings
-  hows = set()
-  for part in filter(None, settings.split("; ")):
-    origin, _, names = part.partition(": ")
-    if not names or not _OF_DATA.issuperset(names.split(", ")):
-      hows.add(origin)
-  if _LABELS[TEST] in hows:
+  if not choices:
+    return NOT_DECLARED
+  origins = set()
+  for origin in {choice.origin for choice in choices}:
+    names = {c.setting for c in choices if c.origin == origin and c.setting}
+    if not names or not names <= _OF_DATA:
+      origins.add(origin)
+  if TEST in origins:
     return _BY_TEST
-  if hows.intersection(_SEARCHED):
-    return IN_PART if UNTUNED in hows else TUNED
-  return next(
-    (word for word in (UNTUNED, "not declared") if word in hows),
-    STATED if settings else "",
-  )
+  if origins & _SEARCHED:
+    return IN_PART if _USUAL in origins else TUNED
+  return UNTUNED if _USUAL in origins else STATED
 
 
 def tuning_of_several(tunings: Iterable[str]) -> str:

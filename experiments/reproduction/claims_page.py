@@ -6,9 +6,10 @@ reproduction/<paper>/judged.csv, whose rows are patterns (``fnmatch``) of those 
 claims.csv; an empty pattern matches everything:
 
 - ``kind``: ``setting`` (a setting of the paper, which is no claim),
-  ``sentences`` (``text`` has the beginnings of the sentences that answer it,
-  separated by " & ", and before a "|" the figures that they are of), or the
-  reason for which it cannot be tested (``text`` says more of it).
+  ``sentences`` (``text`` is the beginning of a sentence that answers it, and
+  ``of_artifact`` a pattern of the figures that it is of; a row for each sentence),
+  ``same as`` (the paper repeats a number, whose place is in the columns ``of_``),
+  or the reason for which it cannot be tested (``text`` says more of it).
 - ``cause``: the reason of a sentence's verdict, see ``_CAUSES``.
 - ``tried``: what was tried, where a row is not met.
 
@@ -22,7 +23,7 @@ single labels are the accuracy, and several figures may show the same runs.
 import collections
 from collections.abc import Iterable, Mapping, Sequence
 import fnmatch
-import re
+import math
 from typing import Any, NamedTuple
 
 from ..reports import rule
@@ -57,6 +58,7 @@ class _Answer(NamedTuple):
   reason: str = ""
   tuning: str = ""  #: how the settings were found; "": no run
   rounding: str = ""  #: see ``answers.PaperAnswer``
+  is_bare: bool = False  #: whether ``ours`` is a number without words and unit
 
   @property
   def words(self) -> str:
@@ -96,48 +98,47 @@ class _Row(NamedTuple):
     )
 
 
-#: The difference that was measured, in one of the parts of a finding.
-_GAP = re.compile(r"(?:^| )([+-]\d+(?:\.\d+)?)")
+def _of_sentence(answer: PaperAnswer, prefix: str = "") -> _Answer:
+  """The answer to a sentence; of several numbers the least and the greatest."""
+  words = verdicts.ends_in_words(answer.findings)
+  return _Answer(
+    prefix + " ".join(filter(None, (words, answer.note))),
+    answer.verdict,
+    answer.reason,
+    answer.tuning,
+    is_bare=not prefix and [f.is_bare for f in answer.findings] == [True],
+  )
 
 
-def _finding(ours: str) -> str:
-  """The least and the greatest of several panels' differences, as words."""
-  parts = ours.split("; ")
-  gaps = [_GAP.search(part) for part in parts]
-  if len(parts) < 3 or not all(gaps):
-    return ours
-  ordered = [
-    part for _, part in sorted(zip((float(gap[1]) for gap in gaps if gap), parts))
-  ]
-  return f"{ordered[0]} to {ordered[-1]}"
-
-
-def _sentences(text: str, answers: Sequence[PaperAnswer]) -> _Answer:
-  """The answer to the sentences that begin so.
+def _sentences(
+  patterns: Sequence[Mapping[str, str]], answers: Sequence[PaperAnswer]
+) -> _Answer:
+  """The answer to the sentences of some rows of judged.csv.
 
   Of several the first that decides the verdict is shown.
   """
-  candidates = []
-  for word in text.split(" & "):
-    artifact, _, start = word.rpartition("|")
+  candidates: list[tuple[str, PaperAnswer | None]] = []
+  for pattern in patterns:
     best: dict[tuple[str, str], PaperAnswer] = {}
     for a in answers:
       if (
         not a.metric
-        and a.claim.startswith(start)
-        and fnmatch.fnmatchcase(a.artifact, artifact or "*")
+        and a.claim.startswith(pattern["text"])
+        and fnmatch.fnmatchcase(a.artifact, pattern["of_artifact"] or "*")
       ):
         key = a.artifact, a.claim
         best[key] = min(best.get(key, a), a, key=_order)
-    candidates += [
-      (a.claim.split(" (")[0], _Answer(a.ours, a.verdict, a.reason, a.tuning))
-      for a in best.values()
-    ] or [(start, _NONE._replace(ours="was not judged"))]
-  claim, answer = min(
-    candidates, key=lambda candidate: _WORST.index(candidate[1].verdict)
+    candidates += [(pattern["text"], a) for a in best.values() or [None]]
+  text, answer = min(
+    candidates,
+    key=lambda candidate: _WORST.index(
+      candidate[1].verdict if candidate[1] else rule.NOT_TESTABLE
+    ),
   )
-  prefix = f"{claim.lstrip('. ')}: " if len(candidates) > 1 else ""
-  return answer._replace(ours=prefix + rule.shorten(_finding(answer.ours)))
+  prefix = f"{text.lstrip('. ')}: " if len(candidates) > 1 else ""
+  if answer is None:
+    return _NONE._replace(ours=f"{prefix}was not judged")
+  return _of_sentence(answer, prefix)
 
 
 def _order(answer: PaperAnswer) -> tuple[bool, bool, bool]:
@@ -147,16 +148,23 @@ def _order(answer: PaperAnswer) -> tuple[bool, bool, bool]:
   partitions, counts before the paper's.
   """
   return (
-    answer.of[1] != suite.TUNED,
+    answer.protocol != suite.TUNED,
     answer.verdict == rule.NOT_TESTABLE,
     answer.figure.lower() == answer.artifact.lower(),
   )
 
 
-def _with_draw(answer: PaperAnswer) -> str:
-  """Our number in words, with half the width of the interval of one draw."""
-  ours = rule.shorten(answer.ours)
-  return f"{ours} (draw {float(answer.draw95):.2f})" if answer.draw95 else ours
+def _of_number(answer: PaperAnswer) -> _Answer:
+  """The answer to a number, with half the width of the interval of one draw."""
+  has_draw = not math.isnan(answer.draw95)
+  return _Answer(
+    answer.ours + (f" (draw {answer.draw95:.2f})" if has_draw else ""),
+    answer.verdict,
+    answer.reason,
+    answer.tuning,
+    answer.rounding,
+    is_bare=not math.isnan(answer.mean),
+  )
 
 
 def _number(
@@ -167,17 +175,15 @@ def _number(
     (
       a
       for a in answers
-      if (a.metric, a.artifact, a.panel, a.claim, a.of[0])
+      if (a.metric, a.artifact, a.panel, a.claim, a.method)
       == (row["metric"], row["artifact"], row["panel"], row["value"], row["method"])
     ),
     key=_order,
   )
   if not matches:
     return _NONE, None, None
-  protocols = [a.of[1] for a in matches]
-  rows = [
-    _Answer(_with_draw(a), a.verdict, a.reason, a.tuning, a.rounding) for a in matches
-  ]
+  protocols = [a.protocol for a in matches]
+  rows = [_of_number(a) for a in matches]
   papers_own = (suite.STATED, suite.ONE_RATE)
 
   def of(*names: str) -> _Answer | None:
@@ -203,7 +209,7 @@ def _measurement(
     row["panel"],
     row["method"],
     metric,
-    str(report.round_of(row.get("setting", ""))),
+    row.get("round", ""),
   )
 
 
@@ -225,6 +231,10 @@ def claim_rows(
       where the macro recall is the accuracy.
   """
   patterns = report.read_claims(paper, "judged")
+  by_protocol = {
+    protocol: [a for a in answers if a.protocol == protocol]
+    for protocol in (suite.TUNED, verdicts.PAPERS_OWN)
+  }
   out: dict[tuple[str, ...], _Row] = {}
   key: tuple[str, ...]
   for number, row in enumerate(report.read_claims(paper)):
@@ -236,28 +246,27 @@ def claim_rows(
     key = (str(number),)
     if kind.get("kind") == "sentences":
       role = "sentence"
-      answer = _sentences(kind["text"], [a for a in answers if not a.method])
+      sentences = report.same_patterns(patterns, kind)
+      answer = _sentences(sentences, by_protocol[suite.TUNED])
       cause = report.match_pattern(patterns, row, "cause").get("cause", "")
       if cause and answer.verdict == rule.WORSE:
         answer = answer._replace(reason=_CAUSES[cause])
-      stated: _Answer | None = _sentences(
-        kind["text"], [a for a in answers if a.method == verdicts.PAPERS_OWN]
-      )
+      stated: _Answer | None = _sentences(sentences, by_protocol[verdicts.PAPERS_OWN])
       if stated is not None and not stated.is_run:
         stated = None
       literal = None
-      key = ("sentence", kind["text"])
+      key = ("sentence", *(p["of_artifact"] + p["text"] for p in sentences))
     elif kind.get("kind") == _SAME_AS:
-      place = dict(zip(("artifact", "panel", "method", "metric"), kind["text"].split()))
+      place = {name: kind[f"of_{name}"] for name in _PLACE}
       key = _measurement(place, same_runs or {}, balanced)
       if key not in out:
-        raise ValueError(f"{paper}: {kind['text']} is no number above {row}")
+        raise ValueError(f"{paper}: {place} is no number above {row}")
     else:
       answer, stated, literal = _number(row, answers)
       if not kind:
         key = _measurement(row, same_runs or {}, balanced)
       else:
-        why = {"verdict": rule.NOT_TESTABLE, "reason": kind["kind"]}
+        why: dict[str, Any] = {"verdict": rule.NOT_TESTABLE, "reason": kind["kind"]}
         if kind["kind"] in (rule.IMPOSSIBLE, rule.DISAGREE):
           key = _measurement(row, same_runs or {}, balanced)
         if answer is _NONE:
@@ -278,8 +287,10 @@ def claim_rows(
 #: Reasons of rows that are shown with the numbers of ours.
 _SHOWN = rule.UNTESTABLE
 _NO_RUN = "no run"
-#: The kind of a number that the paper repeats elsewhere; ``text`` has its place.
+#: The kind of a number that the paper repeats elsewhere.
 _SAME_AS = "same as"
+#: What tells the place of a number in a paper.
+_PLACE = ("artifact", "panel", "method", "metric")
 
 #: The columns of ``_head``, and what is counted in each.
 _NUMBERS = (
@@ -413,11 +424,6 @@ def _table(
   return pages.Table([*head, *extra_heads, *literal_heads], rows)
 
 
-_PLAIN_NUMBER = re.compile(
-  r"[+-]?[\d.]+( \+- [\d.]+)?( \(draw [\d.]+\))?( \(other data.*\))?"
-)
-
-
 def _of_paper(paper_rows: Sequence[_Row], notes: dict[str, int]) -> dict[str, Any]:
   """The tables of a paper's section."""
   known_rows = [row for row in paper_rows if row.is_measured]
@@ -430,7 +436,7 @@ def _of_paper(paper_rows: Sequence[_Row], notes: dict[str, int]) -> dict[str, An
     (
       row.claim["artifact"],
       row.answer.reason,
-      "-" if _PLAIN_NUMBER.fullmatch(row.answer.ours) else row.answer.ours,
+      "-" if row.answer.is_bare else row.answer.ours,
     )
     for row in paper_rows
     if not row.is_measured

@@ -78,26 +78,25 @@ def format_rounds(
 
 def rounds_table(paper: str, artifact: str, target: float) -> Any:
   """Makes a section with the rounds to a target of every method and panel."""
-  metric = f"rounds_to_{100 * target:g}%"
 
   def section(outcomes: suite.Outcomes) -> list[pages.Block]:
     stated = {
-      (claim.panel, claim.method): claim.printed
+      (claim.panel, claim.method): (
+        claim.printed if claim.not_in is None else f"not in {claim.not_in}"
+      )
       for claim in report.load_claims(paper, artifact)
-      if claim.metric == metric
+      if claim.target == target
     }
     cells = []
     for o in outcomes:
       last = o.summary["cost"]["rounds"]
-      claimed = stated.get((o.cell.panel, o.cell.method), "-")
-      if claimed.startswith(">"):
-        claimed = "not in " + claimed[1:]
+      claimed = stated.get((o.cell.panel, o.cell.method))
       ours = format_rounds(costs_at_target(o, target, "round"), last)
       cells.append(
         (
           o.cell.heading,
           o.cell.name,
-          ours + ("" if claimed == "-" else f" ({claimed})"),
+          ours + (f" ({claimed})" if claimed else ""),
         )
       )
     return [

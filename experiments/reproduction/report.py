@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
 import fnmatch
 import pathlib
-import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +40,10 @@ class Claim(NamedTuple):
   #: what differs in brackets
   untestable: str = ""
   repeats: int = 1  #: the number of runs of which it is the mean
+  #: the accuracy, at most 1, to which its rounds are counted; None: no rounds
+  target: float | None = None
+  #: the number of rounds in which the target is not reached; None: it is
+  not_in: int | None = None
 
 
 class PaperComparison(NamedTuple):
@@ -87,7 +90,12 @@ class PaperComparison(NamedTuple):
 
 
 def read_claims(paper: str, name: str = "claims") -> list[dict[str, str]]:
-  """All rows of reproduction/<paper>/<name>.csv, as text; [] of a study."""
+  """All rows of reproduction/<paper>/<name>.csv, as text; [] of a study.
+
+  Numbers that a setting or a metric of the claims has in words are columns of
+  their own, where a paper has any: ``round``, ``target`` (percent), ``not_in``,
+  ``models``, ``participation`` (percent), ``clients``.
+  """
   path = PAPERS / paper / f"{name}.csv"
   if not path.is_file():
     return []
@@ -119,27 +127,35 @@ def match_pattern(
   )
 
 
+def same_patterns(
+  patterns: Iterable[dict[str, str]], pattern: Mapping[str, str]
+) -> list[dict[str, str]]:
+  """The rows of judged.csv with the pattern and the kind of one of them."""
+  keys = (*_KEYS, "kind")
+  return [p for p in patterns if all(p[key] == pattern[key] for key in keys)]
+
+
 def load_claims(paper: str, artifact: str) -> list[Claim]:
   """The plain numbers that a paper states for one figure or table.
 
-  Rounds that are not enough, ">100", are infinitely many.
+  Rounds that are not enough, with a number in the column ``not_in``, are infinitely
+  many.
   """
   claims, patterns = [], read_claims(paper, "judged")
   for row in read_claims(paper):
     if row["artifact"].lower() != artifact.lower():
       continue
-    late = row["unit"] == "rounds" and row["value"].startswith(">")
     try:
-      value = np.inf if late else float(row["value"])
+      value = np.inf if row.get("not_in") else float(row["value"])
     except ValueError:
       continue  # an ordering, or a number lost in extraction
     unit = row["unit"]
     if unit == "fraction":
       value, unit = 100.0 * value, "%"
     pattern = match_pattern(patterns, row, "kind")
-    kind = pattern.get("kind", "")
-    if kind == rule.OTHER_PROTOCOL:
-      kind += f" ({pattern['text']})"
+    untestable = kind if (kind := pattern.get("kind")) in rule.UNTESTABLE else ""
+    if untestable == rule.OTHER_PROTOCOL:
+      untestable += f" ({pattern['text']})"
     claims.append(
       Claim(
         row["artifact"],
@@ -149,10 +165,12 @@ def load_claims(paper: str, artifact: str) -> list[Claim]:
         value,
         unit,
         row["note"],
-        round_of(row["setting"]),
+        int(row["round"]) if row.get("round") else None,
         row["value"],
-        kind if kind.startswith(rule.UNTESTABLE) else "",
+        untestable,
         int(row.get("repeats") or 1),
+        float(row["target"]) / 100 if row.get("target") else None,
+        int(row["not_in"]) if row.get("not_in") else None,
       )
     )
   return claims
@@ -167,12 +185,6 @@ def paper_numbers(
     for c in load_claims(paper, artifact)
     if metric in ("", c.metric)
   }
-
-
-def round_of(setting: str) -> int | None:
-  """The number N of a setting "..., round N"."""
-  match = re.search(r"\bround (\d+)", setting)
-  return int(match[1]) if match else None
 
 
 def marks(
@@ -214,9 +226,8 @@ def _place(claim: Claim, metric: str) -> tuple[float, float | None] | None:
   metric_name = claim.metric.removeprefix("test_")
   if claim.unit == "%" and metric_name in (metric, f"{metric}_max", f"{metric}_end"):
     return claim.value / 100.0, claim.round
-  target = re.fullmatch(r"rounds_to_([\d.]+)%", metric_name)
-  if target and metric == "accuracy" and np.isfinite(claim.value):
-    return float(target[1]) / 100.0, claim.value
+  if claim.target and metric == "accuracy" and np.isfinite(claim.value):
+    return claim.target, claim.value
   return None
 
 

@@ -87,11 +87,7 @@ class Cell:
   @property
   def tuning(self) -> str:
     """The way in which the method's settings were chosen, see ``chosen.tuning``."""
-    return (
-      self.protocol
-      if self.protocol != TUNED
-      else chosen_lib.tuning(chosen_lib.describe(self.choices))
-    )
+    return self.protocol if self.protocol != TUNED else chosen_lib.tuning(self.choices)
 
   def on(self, parts: Partitions) -> list["Cell"]:
     """The same run on several partitions of the data."""

@@ -30,11 +30,75 @@ class NotRun(Exception):
   """A method, panel or round that the claim needs was not run."""
 
 
+class Finding(NamedTuple):
+  """One thing that was measured: its numbers, and words made of them."""
+
+  words: str
+  #: the panel, and what else tells it from other findings
+  place: tuple[str, ...] = ()
+  of: str = ""  #: what the words are of, such as a pair of methods
+  mean: float = math.nan  #: the one number that the words say; NaN: there is none
+  ci95: float = math.nan  #: half the width of its 95 % interval; NaN: it has none
+  unit: str = ""  #: of the number; "": points, or none
+  #: the numbers of the runs of each method, where the words sum up these; inf: never
+  values: tuple[tuple[float, ...], ...] = ()
+
+  @property
+  def is_bare(self) -> bool:
+    """Whether the words are a number without a unit, and not said of what."""
+    return not (self.place or self.of or self.unit or math.isnan(self.mean))
+
+  def text(self, known: tuple[str, ...] = ()) -> str:
+    """The words with what they are of, and where.
+
+    Args:
+      known: a place that has been said; what is the same at its beginning is not
+        said again.
+    """
+    place = self.place
+    while place and known and place[0] == known[0]:
+      place, known = place[1:], known[1:]
+    return ": ".join((*place, f"{self.of} {self.words}" if self.of else self.words))
+
+
+#: What was measured for a claim, in the order of the panels.
+Findings = tuple[Finding, ...]
+
+
+def in_words(findings: Findings) -> str:
+  """Everything that was measured.
+
+  Examples:
+    >>> in_words((Finding("89.4 %", ("a", "FedAvg")), Finding("99 %", ("a", "FedZO"))))
+    'a: FedAvg: 89.4 %; FedZO: 99 %'
+  """
+  known = ((), *(finding.place for finding in findings))
+  return "; ".join(finding.text(place) for finding, place in zip(findings, known))
+
+
+def ends_in_words(findings: Findings) -> str:
+  """The least and the greatest of three numbers or more; else everything."""
+  if len(findings) < 3 or any(math.isnan(finding.mean) for finding in findings):
+    return in_words(findings)
+  ordered = sorted(findings, key=lambda finding: (finding.mean, finding.text()))
+  return f"{ordered[0].text()} to {ordered[-1].text()}"
+
+
 class Verdict(NamedTuple):
   """The result of checking a claim."""
 
   holds: bool | None  #: None: undecided
-  measured: str  #: what was measured, in words
+  findings: Findings
+
+  @property
+  def measured(self) -> str:
+    """What was measured, in words."""
+    return in_words(self.findings)
+
+  def with_words(self, words: str) -> "Verdict":
+    """The same with the one finding in other words."""
+    (finding,) = self.findings
+    return self._replace(findings=(finding._replace(words=words),))
 
 
 class Statement(NamedTuple):
@@ -62,8 +126,22 @@ def _note(outcomes: Iterable[suite.Outcome], used: Iterable[suite.Outcome]) -> N
     outcomes.used += used
 
 
-def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, str, str]:
-  """Checks a claim: (what was measured, the verdict, its reason).
+class Judgment(NamedTuple):
+  """What our runs say of a claim."""
+
+  findings: Findings
+  verdict: str  #: one of ``rule.VERDICTS``
+  reason: str = ""  #: beside it; "": nothing to say
+  note: str = ""  #: what is said of all findings, in brackets; "": nothing
+
+  @property
+  def measured(self) -> str:
+    """What was measured, in words, with the note."""
+    return " ".join(filter(None, (in_words(self.findings), self.note)))
+
+
+def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> Judgment:
+  """Checks a claim.
 
   Methods of which some alone have settings chosen on test data cannot be
   compared; a claim that does not hold in spite of that does not hold. Panels
@@ -71,33 +149,31 @@ def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> tuple[str, st
   """
   seen = _Seen(outcomes)
   try:
-    holds, measured = claim.check(seen)
+    holds, findings = claim.check(seen)
   except NotRun as error:
-    return str(error), rule.NOT_TESTABLE, rule.NOT_RUN
+    return Judgment((Finding(str(error)),), rule.NOT_TESTABLE, rule.NOT_RUN)
   word = {True: rule.REACHED, False: rule.WORSE, None: rule.UNDECIDED}
-  used = seen.used or list(outcomes)
+  used, notes = seen.used or list(outcomes), []
   foreign = {o.cell.panel for o in used if chosen.other_data(o.cell.choices)}
   if foreign:
-    note = f"{measured} (other data, not testable: {', '.join(sorted(foreign))})"
+    notes.append(f"(other data, not testable: {', '.join(sorted(foreign))})")
     comparable = [o for o in outcomes if o.cell.panel not in foreign]
     try:
       if not comparable:  # what is said of every panel holds of none
         raise NotRun("the paper's data")
       holds, _ = claim.check(comparable)
     except NotRun:
-      return note, rule.NOT_TESTABLE, "other data"
-    measured, used = note, [o for o in used if o.cell.panel not in foreign]
+      return Judgment(findings, rule.NOT_TESTABLE, "other data", *notes)
+    used = [o for o in used if o.cell.panel not in foreign]
+  verdict, reason = word[holds], ""
   if holds is not False and _unequal(used):
-    return (
-      f"{measured} (else: {word[holds]})",
-      rule.NOT_TESTABLE,
-      "unequal settings",
-    )
-  if claim.untestable:
-    return measured, rule.NOT_TESTABLE, claim.untestable
-  if holds is False and claim.beyond and claim.beyond(outcomes).holds:
-    return measured, rule.BETTER, "beyond the range"
-  return measured, word[holds], ""
+    notes.append(f"(else: {word[holds]})")
+    verdict, reason = rule.NOT_TESTABLE, "unequal settings"
+  elif claim.untestable:
+    verdict, reason = rule.NOT_TESTABLE, claim.untestable
+  elif holds is False and claim.beyond and claim.beyond(outcomes).holds:
+    verdict, reason = rule.BETTER, "beyond the range"
+  return Judgment(findings, verdict, reason, " ".join(notes))
 
 
 def tuning_of_statement(claim: Statement, outcomes: suite.Outcomes) -> str:
@@ -300,6 +376,14 @@ def needs_rounds(outcomes: Iterable[suite.Outcome], rounds: int) -> None:
     raise NotRun(f"{least} of {rounds} rounds")
 
 
+def _difference(
+  spread: metrics.Estimate, digits: int = 2, unit: str = ""
+) -> tuple[Finding]:
+  """A difference over the runs, as a finding."""
+  words = metrics.format_estimate(spread, digits, sign="+") + unit
+  return (Finding(words, mean=spread.mean, ci95=spread.ci95, unit=unit.strip()),)
+
+
 def _gap(a, b, exact):
   """The spread of a - b over the runs, and the half-width of its interval."""
   spread = metrics.estimate_mean(
@@ -324,7 +408,7 @@ def above(
   holds = {rule.ABOVE: True, rule.UNDECIDED: None}.get(
     rule.place_gap(spread.mean, ci95), False
   )
-  return Verdict(holds, metrics.format_estimate(spread, digits, sign="+") + unit)
+  return Verdict(holds, _difference(spread, digits, unit))
 
 
 def exceeds(
@@ -340,7 +424,7 @@ def exceeds(
     exact: whether it does not vary from run to run.
   """
   return Verdict(
-    above(gap, claimed, exact=exact).holds, above(gap, 0.0, unit, digits).measured
+    above(gap, claimed, exact=exact).holds, above(gap, 0.0, unit, digits).findings
   )
 
 
@@ -353,7 +437,7 @@ def same(a: object, b: object, tie: float = TIE, exact: bool = False) -> Verdict
     holds = True
   elif gap > max(tie, ci95) and not np.isnan(ci95):
     holds = False
-  return Verdict(holds, metrics.format_estimate(spread, sign="+"))
+  return Verdict(holds, _difference(spread))
 
 
 def not_below(a: object, b: object) -> Verdict:
@@ -367,18 +451,18 @@ def not_below(a: object, b: object) -> Verdict:
     holds: bool | None = False
   else:
     holds = None if rule.place_gap(spread.mean, ci95, TIE) == rule.UNDECIDED else True
-  return Verdict(holds, metrics.format_estimate(spread, sign="+"))
+  return Verdict(holds, _difference(spread))
 
 
 def lies_within(values: object, low: float, high: float) -> Verdict:
   """Whether a number is between two others, with its whole interval."""
   above_low, below_high = above(values, low), above(high, values)
   return every([("", above_low), ("", below_high)])._replace(
-    measured=above(values, 0.0).measured
+    findings=above(values, 0.0).findings
   )
 
 
-def votes(holds: Any, measured: str) -> Verdict:
+def votes(holds: Any, *findings: Finding) -> Verdict:
   """Verdict on a claim that either holds or not in each run.
 
   It is undecided if the claim holds in some runs only, or if there is one run.
@@ -387,20 +471,25 @@ def votes(holds: Any, measured: str) -> Verdict:
   agreement = None
   if len(holds) > 1 and len(set(holds.tolist())) == 1:
     agreement = bool(holds[0])
-  return Verdict(agreement, measured)
+  return Verdict(agreement, findings)
 
 
 def every(named_verdicts: Iterable[tuple[str, Verdict]]) -> Verdict:
   """Verdict on a claim of several parts (name, verdict).
 
-  The claim holds if all parts hold, and does not hold if one part does not.
+  The claim holds if all parts hold, and does not hold if one part does not. The
+  name stands before the places of the findings; "": they stay as they are.
   """
   parts = list(named_verdicts)
   states = [v.holds for _, v in parts]
   holds = False if False in states else None if None in states else True
   return Verdict(
     holds,
-    "; ".join(f"{name}: {v.measured}" if name else v.measured for name, v in parts),
+    tuple(
+      finding._replace(place=(name, *finding.place)) if name else finding
+      for name, verdict in parts
+      for finding in verdict.findings
+    ),
   )
 
 
@@ -470,7 +559,8 @@ def higher_than_all(
         rank = (False, None, True).index(holds)
         pairs.append((rank, sign * gap.mean(), holds, f"{a} - {rival.cell.label}", gap))
     _, _, holds, names, gap = min(pairs, key=lambda pair: pair[:2])
-    return Verdict(holds, f"{names} {above(gap, 0.0, digits=digits).measured}")
+    (finding,) = above(gap, 0.0, digits=digits).findings
+    return Verdict(holds, (finding._replace(of=names),))
 
   return in_panels(check, panels)
 
@@ -501,10 +591,10 @@ def grows(
 
   def check(outcomes):
     grown = change(outcomes, label, measure)
+    (finding,) = above(grown, 0.0, digits=digits).findings
     return Verdict(
       above(sign * grown, 0.0).holds,
-      f"{label} {' to '.join(ends(outcomes))}"
-      f" {above(grown, 0.0, digits=digits).measured}",
+      (finding._replace(of=f"{label} {' to '.join(ends(outcomes))}"),),
     )
 
   return check

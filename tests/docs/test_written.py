@@ -172,7 +172,7 @@ def test_published_numbers_are_those_of_the_answers(evidence):
     (row["metric"], row["ours"]) for row in answers
   ]
   # Our labels of FedGroup's variants are not its name in the registry.
-  labels = {n.answer.of[0] for n in evidence.numbers()["fedgroup"]}
+  labels = {n.answer.method for n in evidence.numbers()["fedgroup"]}
   assert {"FG-EDC", "FG-MADC"} <= labels
   # A number that another protocol has is none that was compared.
   assert not evidence.compared("afl")

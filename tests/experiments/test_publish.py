@@ -179,6 +179,11 @@ DATA = "out/fig2/fig2.json"
     (DATA, b'{"title": "a", "blocks": [1]}', "run the figure again"),
     ("docs/diversified_fig2.json", b"\xff\xfe", "not the data of a figure command"),
     (
+      "out/fig2/fig2.answers.csv",
+      b"figure,artifact,panel,method\n",
+      "fig2.answers.csv: not the answers of a figure command; run the figure again",
+    ),
+    (
       "docs/diversified_fig99.notes.md",
       b"x",
       "fig99 is no section (of intro, metrics, ",
@@ -219,6 +224,7 @@ def test_all_papers_and_their_claims(tmp_path, docs, source, monkeypatch):
       verdict,
       "",
       "stated",
+      tuning="stated",
     )
 
   records = docs / "diversified.answers.csv"

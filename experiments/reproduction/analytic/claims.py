@@ -14,6 +14,7 @@ from fedjax_alg.records import tables as records
 from ...reports import rule
 from .. import suite, verdicts
 from ..verdicts import (
+  Finding,
   NotRun,
   Verdict,
   above,
@@ -145,8 +146,9 @@ def _saves(panel: str, claimed: float, *others: str) -> Callable[..., verdicts.V
       parts.append(
         (
           baseline,
-          above(saving, claimed, exact=True)._replace(
-            measured=f"{saving.mean():.1f} %"
+          Verdict(
+            above(saving, claimed, exact=True).holds,
+            (Finding(f"{saving.mean():.1f} %", mean=saving.mean(), unit="%"),),
           ),
         )
       )
@@ -170,8 +172,9 @@ def _faster_rounds(outcomes, panel):
     parts.append(
       (
         baseline,
-        above(theirs, ours, exact=True)._replace(
-          measured=f"{ours.mean():.3g} s against {theirs.mean():.3g} s"
+        Verdict(
+          above(theirs, ours, exact=True).holds,
+          (Finding(f"{ours.mean():.3g} s against {theirs.mean():.3g} s"),),
         ),
       )
     )
@@ -276,7 +279,8 @@ def _minutes(outcomes):
   longest = max(
     TOTAL(o).max() for o in outcomes if o.cell.panel == "a" and is_closed_form(o)
   )
-  return Verdict(bool(longest < 3600.0), f"at most {longest:.3g} s")
+  finding = Finding(f"at most {longest:.3g} s", mean=longest, unit="s")
+  return Verdict(bool(longest < 3600.0), (finding,))
 
 
 FIG6 = for_paper(
@@ -376,7 +380,8 @@ def _invariant(outcomes, panel):
     raise NotRun(f"a single partition in panel {panel}")
   spread = np.ptp(np.array(values), axis=0).max()
   # One of 10,000 test examples may lie on the decision boundary.
-  return Verdict(bool(spread <= 0.02), f"at most {spread:.2f} points apart")
+  finding = Finding(f"at most {spread:.2f} points apart", mean=spread, unit="points")
+  return Verdict(bool(spread <= 0.02), (finding,))
 
 
 AFL_CLAIMS = for_paper(

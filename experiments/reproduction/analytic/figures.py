@@ -313,12 +313,13 @@ _TIMES = {part: claims.seconds_of(column) for part, column in _PARTS.items()} | 
 }
 
 
-def _paper_savings() -> dict[tuple[str, str], float]:
-  """(panel, method) -> percent that the paper's FedACnnL saves against it."""
-  return {
-    (panel, method.removeprefix(f"{claims.ACNNL} vs ")): value
-    for (panel, method), value in report.paper_numbers(NAME, "Fig4").items()
-  }
+#: (panel, method) -> percent that the paper's FedACnnL saves.
+_Savings = Mapping[tuple[str, str], float]
+
+
+def _saved(savings: _Savings, panel: str, baseline: str) -> float | None:
+  """Percent that the paper's FedACnnL saves against a method; None: not said."""
+  return savings.get((panel, f"{claims.ACNNL} vs {baseline}"))
 
 
 def _time_table(outcomes: suite.Outcomes) -> list[pages.Block]:
@@ -327,7 +328,7 @@ def _time_table(outcomes: suite.Outcomes) -> list[pages.Block]:
   The last column has the seconds of this machine, which computes all clients.
   They must not be compared with the simulated seconds.
   """
-  stated = _paper_savings()
+  stated = report.paper_numbers(NAME, "Fig4")
   blocks: list[pages.Block] = [
     "Mean seconds of a client for the whole training on the simulated "
     "machines. All rounds of a method with rounds take the same time. If "
@@ -340,7 +341,7 @@ def _time_table(outcomes: suite.Outcomes) -> list[pages.Block]:
       label, saved, published = o.cell.label, "-", "-"
       if label != claims.ACNNL:
         saved = f"{claims.reduction(runs, panel, label).mean():.1f}"
-        published = markdown.format_number(stated.get((panel, label)))
+        published = markdown.format_number(_saved(stated, panel, label))
         if panel == "b" and label != claims.WA:
           published = "more than 97"
       seconds = {part: f"{time(o).mean():.4g}" for part, time in _TIMES.items()}
@@ -429,7 +430,7 @@ def _draw_times(
   outcomes: suite.Outcomes,
   title: str,
   x_axis: str = "",
-  stated: Mapping[tuple[str, str], float] | None = None,
+  stated: _Savings | None = None,
 ) -> None:
   """Draws how a client spends its seconds, for each panel.
 
@@ -437,7 +438,7 @@ def _draw_times(
   less in the paper; by default Fig. 4. The hollow marker of a method is its time
   by that saving, from FedACnnL's here.
   """
-  stated = _paper_savings() if stated is None else stated
+  stated = report.paper_numbers(NAME, "Fig4") if stated is None else stated
   panels: dict[str, dict[str, plots.Dot | list[plots.Dot]]] = {}
   labels = list(dict.fromkeys(o.cell.label for o in outcomes))
   for runs in suite.by_panel(outcomes):
@@ -448,7 +449,7 @@ def _draw_times(
         rows[label] = plots.Dot(None)
         continue
       parts = {part: time(by_label[label]).mean() for part, time in _TIMES.items()}
-      saved = stated.get((runs[0].cell.panel, label))
+      saved = _saved(stated, runs[0].cell.panel, label)
       of_paper = None
       if saved is not None and claims.ACNNL in by_label:
         of_paper = claims.TOTAL(by_label[claims.ACNNL]).mean() / (1.0 - saved / 100.0)

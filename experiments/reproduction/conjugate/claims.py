@@ -61,15 +61,13 @@ def _first_to_98(outcomes, panel):
   if not np.isfinite(ours).all():
     verdicts.needs_rounds(outcomes, 100)
   best = np.min(list(others.values()), axis=0)
-  measured = f"{_rounds(ours)} against {_rounds(best)}"
+  finding = verdicts.Finding(
+    f"{rule.format_rounds(ours)} against {rule.format_rounds(best)}",
+    values=(tuple(ours), tuple(best)),
+  )
   if not np.isfinite([ours, best]).any():  # where nobody arrives nobody is first
-    return verdicts.Verdict(None, measured)
-  return verdicts.votes(ours < best, measured)
-
-
-def _rounds(values):
-  """The round of each seed in words; "-" for a seed without one."""
-  return ", ".join("-" if math.isinf(v) else f"{v:.0f}" for v in values)
+    return verdicts.Verdict(None, (finding,))
+  return verdicts.votes(ours < best, finding)
 
 
 def _no_baseline_at_98(outcomes, panel):
@@ -77,12 +75,14 @@ def _no_baseline_at_98(outcomes, panel):
   verdicts.needs_rounds(outcomes, 100)
   _, others = _to_98(outcomes, panel)
   others.pop(_CF, None)
+  findings = [
+    verdicts.Finding(f"at {rule.format_rounds(n)}", of=label, values=(tuple(n),))
+    for label, n in others.items()
+    if np.isfinite(n).any()
+  ]
   return verdicts.votes(
     ~np.isfinite(list(others.values())).any(0),
-    ", ".join(
-      f"{label} at {_rounds(n)}" for label, n in others.items() if np.isfinite(n).any()
-    )
-    or "none",
+    *(findings or [verdicts.Finding("none")]),
   )
 
 
@@ -276,8 +276,8 @@ def fig7(target: float) -> tuple[verdicts.Statement, ...]:
     if None not in targets.costs_at_target(theirs, target, "round"):
       return verdict
     # LoSAC has not reached the target yet, so even more is saved.
-    return verdict._replace(
-      holds=verdict.holds or None, measured=f"more than {verdict.measured}"
+    return verdict.with_words(f"more than {verdict.measured}")._replace(
+      holds=verdict.holds or None
     )
 
   def check(outcomes):
@@ -313,13 +313,18 @@ def fig8(levels: Sequence[float]) -> tuple[verdicts.Statement, ...]:
       raise NotRun("no seed in which both get there")
     return pairs
 
+  def times_as_long(ours, theirs):
+    ratio = (ours / theirs).mean()
+    longer = above(ours, theirs, " s", 4).measured
+    return verdicts.Finding(f"{ratio:.1f} times ({longer})", mean=ratio, unit="times")
+
   def server(outcomes):
     return every(
       (
         f"{100 * t:g} %",
-        verdicts.lies_within(ours / theirs, 1.0, SLIGHTLY)._replace(
-          measured=f"{(ours / theirs).mean():.1f} times "
-          f"({above(ours, theirs, ' s', 4).measured})"
+        verdicts.Verdict(
+          verdicts.lies_within(ours / theirs, 1.0, SLIGHTLY).holds,
+          (times_as_long(ours, theirs),),
         ),
       )
       for t, (ours, theirs) in pair_seconds(

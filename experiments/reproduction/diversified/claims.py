@@ -80,9 +80,9 @@ def _around_98(panel, first, last, sign):
     mean = mean_over(first, last)(pick(outcomes, panel, _GA))
     verdict = above(sign * mean, sign * (97.5 if sign > 0 else 98.0))
     end = "" if last == float("inf") else f" to {last}"
-    return verdict._replace(
-      measured=f"mean of rounds {first}{end}: {mean.mean():.2f} %"
-    )
+    words = f"mean of rounds {first}{end}: {mean.mean():.2f} %"
+    finding = verdicts.Finding(words, mean=mean.mean(), unit="%")
+    return verdict._replace(findings=(finding,))
 
   return check
 

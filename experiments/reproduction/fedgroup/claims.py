@@ -69,10 +69,11 @@ def _loss_by_chance(outcomes):
   if not panels:
     raise NotRun("none of the panels with RAC is there")
   lost = np.mean([difference_of(outcomes, p, _RAC, FG, SCORE) for p in panels], axis=0)
-  measured = f"{above(lost, 0.0).measured}, {', '.join(panels)}"
+  measured = above(lost, 0.0)
+  words = f"{measured.measured}, {', '.join(panels)}"
   if len(panels) < len(_WITH_RAC):
-    raise NotRun(f"{measured} alone")
-  return same(lost, -7.86, tie=1.0)._replace(measured=measured)
+    raise NotRun(f"{words} alone")
+  return measured.with_words(words)._replace(holds=same(lost, -7.86, tie=1.0).holds)
 
 
 def _closer_on_synthetic(outcomes):
@@ -196,7 +197,7 @@ FIG1 = for_paper(
 
 def _not_above(a, b):
   """a is not above b."""
-  return verdicts.not_below(b, a)._replace(measured=above(a, b).measured)
+  return above(a, b)._replace(holds=verdicts.not_below(b, a).holds)
 
 
 FIG3 = for_paper(

@@ -158,7 +158,10 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
         title,
         verdicts.votes(
           [f.pearson >= LINEAR for f in fits],
-          ", ".join(f"{f.pearson:.3f}" for f in fits),
+          verdicts.Finding(
+            ", ".join(f"{f.pearson:.3f}" for f in fits),
+            values=(tuple(f.pearson for f in fits),),
+          ),
         ),
       )
       for title, fits in fits_by_pair.items()
@@ -172,9 +175,9 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
       "each seed)": (linear, rule.NO_MEASURE)
     },
   )
-  settings = chosen.tuning_of_several(cell.tuning for cell in cells)
+  tuning = chosen.tuning_of_several(cell.tuning for cell in cells)
   figure_answers = [
-    answer._replace(settings=settings)
+    answer._replace(tuning=tuning)
     for answer in answers.answer_sentences("fig5", statements, [])
   ]
   return [table], figure_answers

@@ -113,15 +113,19 @@ def deviation_table(
   for panel, ridge in (("a", 1.0), ("b", 0.0)):
     for number, deviation in zip(numbers, _deviations(rows, features, numbers, ridge)):
       published = None if quick else claims.get((panel, f"deviation_{number}"))
-      ours, comparison = f"{deviation:.1e}", ("-", rule.NO_NUMBER)
+      ours = overview.format_small(deviation, "afl")
+      comparison = "-", rule.NO_NUMBER
       if published is not None:
         comparison = (
-          overview.format_published(published.printed, beside=ours),
+          overview.format_published("afl", published.printed),
           _verdict(deviation - published.value),
         )
         table_answers.append(
           answers.of_claim(
-            "afl", published, answers.NumberAnswer(ours, comparison[1], ""), "1"
+            "afl",
+            published,
+            answers.NumberAnswer(ours, comparison[1], "", mean=deviation),
+            "1",
           )
         )
       lines.append([number, f"{ridge:g}", comparison[0], ours, comparison[1]])

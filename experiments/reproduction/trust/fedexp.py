@@ -23,6 +23,7 @@ from fedjax_alg.engine import clients as clients_lib
 
 from ...reports import rule
 from .. import answers, pages, report
+from . import overview
 
 #: Early, and the last number of the notebook.
 ROUNDS = (10, 195)
@@ -120,17 +121,24 @@ def loss_table(
   for label in METHODS:
     for rounds in numbers:
       loss = loss_after(label, x, y, rounds)
-      ours, comparison = f"{loss:.6e}", ("-", rule.NO_NUMBER)
+      ours = overview.format_small(loss, "fedexp")
+      comparison = "-", rule.NO_NUMBER
       if not quick:
         published = claims[label, f"loss_{rounds}"]
-        comparison = f"{published.value:.6e}", f"{loss / published.value:.6f}"
+        comparison = (
+          overview.format_published("fedexp", published.printed),
+          f"{loss / published.value:.6f}",
+        )
         verdict = (rule.NOT_TESTABLE, "rounding decides")
         if (label, rounds) != _ROUNDED:
           placement = rule.place_values([loss], published.value, "", exact=True)
           verdict = rule.verdict(placement, abs(loss - published.value), "loss", "")
         table_answers.append(
           answers.of_claim(
-            "fedexp", published, answers.NumberAnswer(ours, *verdict), str(rounds)
+            "fedexp",
+            published,
+            answers.NumberAnswer(ours, *verdict, mean=loss),
+            str(rounds),
           )
         )
       lines.append([label, rounds, comparison[0], ours, comparison[1]])

@@ -145,6 +145,7 @@ def _table_of(name: str) -> figures.Section:
     answer_of = {
       (a.panel, a.method, a.metric): a
       for a in answers.answer_numbers(NAME, name, outcomes, figure.measures)
+      if a.protocol == suite.TUNED
     }
     deviations = overview.published_deviations()
     rows, missing = [], dict[str, None]()
@@ -154,7 +155,7 @@ def _table_of(name: str) -> figures.Section:
           f"{claim.panel}: {titles.get(claim.panel, '')}",
           claim.method,
           claim.metric,
-          overview.format_published(claim.printed, deviations.get(claim[:4], "")),
+          overview.format_published(name, claim.printed, deviations.get(claim[:4], "")),
         ]
       )
       answer = answer_of.get((claim.panel, claim.method, claim.metric))

@@ -5,11 +5,10 @@ repository with commit and file, or the paper with its table; the number as it i
 printed there, its deviation, and whether the place was opened.
 """
 
-from collections.abc import Sequence
-import re
+from collections.abc import Mapping, Sequence
 
 from ...reports import rule
-from .. import pages, report
+from .. import pages, report, suite
 from ..answers import PaperAnswer
 
 #: The folder of its claims and sources.
@@ -23,9 +22,8 @@ _WORDS = {
   "global_accuracy_max": "best accuracy of the global model",
   "average_accuracy": "mean of the clients' accuracies",
   "shirt_accuracy": "accuracy of the client with shirts",
-  r"rounds_to_(\d+)%": r"rounds to \1 %",
-  r"deviation_(\d+)": r"\1 clients, sum of abs(W - W_joint)",
-  r"loss_(\d+)": "loss",
+  "loss_10": "loss",
+  "loss_195": "loss",
 }
 #: Tables without panels.
 _TABLES = ("afl", "fedexp", "fair", "client_privacy")
@@ -33,23 +31,33 @@ _TABLES = ("afl", "fedexp", "fair", "client_privacy")
 _KEY = ("artifact", "panel", "method", "metric")
 
 
-def _words(metric: str) -> str:
-  for pattern, words in _WORDS.items():
-    if match := re.fullmatch(pattern, metric):
-      return match.expand(words)
-  return metric
+def _words(claim: Mapping[str, str]) -> str:
+  """What a row of the claims measures."""
+  if claim["target"]:
+    return f"rounds to {claim['target']} %"
+  if claim["clients"]:
+    return f"{claim['clients']} clients, sum of abs(W - W_joint)"
+  return _WORDS.get(claim["metric"], claim["metric"])
 
 
-def format_published(printed: str, deviation: str = "", beside: str = "") -> str:
+#: Table -> the digits of its numbers, which are printed with more.
+DIGITS = {"afl": 2, "fedexp": 7}
+
+
+def format_small(number: float, table: str) -> str:
+  """Formats a number of a table of ``DIGITS``, "4.8e-14"."""
+  return f"{number:.{DIGITS[table] - 1}e}"
+
+
+def format_published(table: str, printed: str, deviation: str = "") -> str:
   """Formats a published number, "98.89 +- 0.07".
 
   Args:
+    table: the table, as the claims file names it.
     printed: the number.
     deviation: its deviation; "": none.
-    beside: our number, "4.8e-14". A long published one has as many digits.
   """
-  digits = len(re.sub(r"\D", "", beside.partition("e")[0])) or 3
-  short = printed if len(printed) < 8 else f"{float(printed):.{digits - 1}e}"
+  short = format_small(float(printed), table) if table in DIGITS else printed
   return f"{short} +- {deviation}" if deviation else short
 
 
@@ -83,7 +91,9 @@ def table_of_finished(page_answers: Sequence[PaperAnswer]) -> list[pages.Block]:
   answer_of: dict[tuple[str, ...], PaperAnswer] = {
     (answer.artifact, answer.panel, answer.method, answer.metric): answer
     for answer in page_answers
-    if answer.metric and answer.reason != rule.NOT_RUN
+    if answer.metric
+    and answer.protocol == suite.TUNED
+    and answer.reason != rule.NOT_RUN
   }
   of_number, quoted = published_deviations(), quoted_numbers()
   rows, missing = [], dict[str, int]()
@@ -97,8 +107,8 @@ def table_of_finished(page_answers: Sequence[PaperAnswer]) -> list[pages.Block]:
     panels = f" --panels={claim['panel']}" * (name not in _TABLES)
     rows.append(
       [
-        f"{claim['setting']}: {claim['method']}, {_words(claim['metric'])}",
-        format_published(claim["value"], of_number[key], answer.ours)
+        f"{claim['setting']}: {claim['method']}, {_words(claim)}",
+        format_published(name, claim["value"], of_number[key])
         + " (quoted)" * (key in quoted),
         answer.ours,
         answer.rounds or "-",

@@ -134,12 +134,12 @@ def test_times(timed):
     *(False, True),
   ]
   # Savings are those of our clock; which round is shorter can be judged (V-7).
-  assert [verdicts.judge_statement(s, timed)[1:] for s in claims.FIG4] == [
+  assert [verdicts.judge_statement(s, timed)[1:3] for s in claims.FIG4] == [
     *[("not testable", "our clock")] * 5,
     ("worse", ""),
     ("reached", ""),
   ]
-  assert "2 s against 2 s" in verdicts.judge_statement(claims.FIG4[5], timed)[0]
+  assert "2 s against 2 s" in verdicts.judge_statement(claims.FIG4[5], timed).measured
   # The two seeds of FedZO are so far apart that the lead over it is not clear.
   assert claims.FIG5[0].check(timed).holds
   assert [verdicts.judge_statement(s, timed)[1] for s in claims.FIG5] == [
@@ -237,7 +237,7 @@ def test_table2(personal, monkeypatch):
     "worse",
     "not testable",
   ]
-  assert "+9.00" in verdicts.judge_statement(claims.TABLE2[1], personal)[0]
+  assert "+9.00" in verdicts.judge_statement(claims.TABLE2[1], personal).measured
 
 
 def test_dots_of_table2_are_its_cells(personal, tmp_path, monkeypatch):

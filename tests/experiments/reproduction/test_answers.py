@@ -21,6 +21,7 @@ from experiments.reproduction import (
   pages,
   report,
   suite,
+  verdicts,
 )
 from tests.experiments.reproduction import test_verdicts as sample_runs
 
@@ -144,19 +145,44 @@ def test_answers_of_a_figure_are_kept(tmp_path):
     "conjugate",
     "fig2",
     runs,
-    {"rounds_to_98%": sample_runs.verdicts.rounds_until(0.98)},
+    {"rounds_to_98%": verdicts.rounds_until(0.98)},
   )
-  by_method = {a.method: (a.claim, a.verdict) for a in rows}
+  by_method = {(a.method, a.protocol): (a.claim, a.verdict) for a in rows}
   assert by_method == {
-    "CLSFSVRG": ("48", "reached"),
-    "FedAvg": (">100", "reached"),
-    "CLSFSVRG (stated)": ("48", "better"),
+    ("CLSFSVRG", "tuned"): ("48", "reached"),
+    ("FedAvg", "tuned"): (">100", "reached"),
+    ("CLSFSVRG", "stated"): ("48", "better"),
   }
   path = tmp_path / "a.csv"
   path.write_text(answers.answers_csv(rows))
-  assert answers.read_answers(path) == rows
-  assert [a.of for a in rows if "(" in a.method] == [("CLSFSVRG", "stated")]
+  assert answers.answers_csv(answers.read_answers(path)) == answers.answers_csv(rows)
+  ours, stated, never = answers.read_answers(path)
+  assert (ours.mean, ours.ci95, ours.values) == (48.0, 0.0, ((48.0, 48.0),) * 2)
+  assert stated.tuning == "stated" and stated.mean == 20.0
+  assert never.ours == "never in 4 runs" and never.values == ((math.inf,) * 2,) * 2
+  assert math.isnan(never.mean) and math.isnan(never.ci95)
   assert not answers.read_answers(tmp_path / "none.csv")
+
+
+def finding(words, *place, **numbers):
+  return verdicts.Finding(words, place, **numbers)
+
+
+def test_findings_of_a_sentence_are_kept(tmp_path):
+  """The numbers behind the words, of all panels, and what is said of all."""
+  sentence = answers.PaperAnswer(
+    *("fig2", "Fig2", "", "", "", "A is first", "in words", rule.WORSE, "", ""),
+    findings=(
+      finding("+1.25 +- 0.50", "a", "A", mean=1.25, ci95=0.5, of="A - B"),
+      finding("0.0 s", "a", "B", mean=0.0, unit="s"),
+      finding("3, - against 4, 5", "b", values=((3.0, math.inf), (4.0, 5.0))),
+    ),
+    note="(else: reached)",
+  )
+  path = tmp_path / "a.csv"
+  path.write_text(answers.answers_csv([sentence]))
+  (read,) = answers.read_answers(path)
+  assert repr(read) == repr(sentence)
 
 
 def row_of(rows, **key):
@@ -164,6 +190,10 @@ def row_of(rows, **key):
     r for r in rows if all(r.claim[name] == value for name, value in key.items())
   ]
   return row
+
+
+ABOVE_MA = "GA-FSVRG above MA-FSVRG"
+ABOVE_ALL = "both above every other method at every rate"
 
 
 def test_rows_of_a_claims_file():
@@ -178,9 +208,11 @@ def test_rows_of_a_claims_file():
     rule.REACHED,
     "",
     "validation: l2",
+    tuning=chosen.TUNED,
   )
   stated = answer._replace(
-    method="MA-FSVRG (stated)",
+    protocol=suite.STATED,
+    tuning=suite.STATED,
     ours="46.7",
     verdict=rule.WORSE,
     reason="by 51.5",
@@ -191,24 +223,22 @@ def test_rows_of_a_claims_file():
       f"fig{n}",
       f"Fig{n}",
       "",
-      method,
+      "",
       "",
       text,
       "+1",
       verdict,
       "",
-      "" if method else chosen.TUNED,
+      "",
+      protocol=protocol,
+      tuning=protocol,
+      findings=(finding("+1", mean=1.0),),
     )
-    for n, method, text, verdict in (
-      (1, "", "GA-FSVRG above MA-FSVRG ...", rule.REACHED),
-      (2, "", "both above every other ...", rule.REACHED),
-      (
-        2,
-        sample_runs.verdicts.PAPERS_OWN,
-        "both above every other ...",
-        rule.WORSE,
-      ),
-      (5, "", "both above every other ...", rule.WORSE),
+    for n, protocol, text, verdict in (
+      (1, suite.TUNED, f"{ABOVE_MA} at every rate (deviation)", rule.REACHED),
+      (2, suite.TUNED, ABOVE_ALL, rule.REACHED),
+      (2, verdicts.PAPERS_OWN, ABOVE_ALL, rule.WORSE),
+      (5, suite.TUNED, ABOVE_ALL, rule.WORSE),
     )
   ]
   rows = claims_page.claim_rows(
@@ -226,7 +256,8 @@ def test_rows_of_a_claims_file():
   assert not [r for r in rows if r.claim["artifact"] == "Fig3" and r.kind == "own"]
   sentence = row_of(rows, artifact="Fig1-4")
   assert sentence.answer.words == sentence.answer.verdict == rule.REACHED
-  assert sentence.stated.ours.endswith("+1") and sentence.stated.verdict == rule.WORSE
+  assert sentence.stated.ours == f"{ABOVE_ALL}: +1"
+  assert sentence.stated.verdict == rule.WORSE
   assert row_of(rows, artifact="Fig5-7").answer.words == "worse: method short"
   not_run = row_of(rows, artifact="Fig1", panel="a", method="GA-FSVRG")
   assert not not_run.answer.is_run and not not_run.is_measured
@@ -250,30 +281,64 @@ def test_rows_of_a_claims_file():
 
 
 @pytest.mark.parametrize(
-  "text, short",
+  "rounds, words",
   [
-    ("36, 40, 65, 45, -, 48, 43, 44, 45", "45 (median, never in 1 of 9 runs)"),
-    ("a: 3, 5, 4 against -, -, -", "a: 4 (median) against never in 3 runs"),
-    ("FedAvg at 7, -, -, SGD at 1, 2, 9", "FedAvg at never in 2 of 3 runs, SGD at 2 "),
-    ("0.882, 0.894, 0.876", "0.882, 0.894, 0.876"),
-    ("b, c, 1 and 2", "b, c, 1 and 2"),
+    ([36, 40, 65, 45, math.inf, 48, 43, 44, 45], "45 (median, never in 1 of 9 runs)"),
+    ([3, 5, 4], "4 (median)"),
+    ([math.inf] * 3, "never in 3 runs"),
+    ([7, math.inf, math.inf], "never in 2 of 3 runs"),
+    ([1, math.inf], "1, -"),
   ],
 )
-def test_numbers_of_many_runs_are_shown_as_their_median(text, short):
-  """Cells of pages had 28 to 60 numbers; decimals are no rounds."""
-  assert rule.shorten(text).startswith(short)
+def test_rounds_of_many_runs_are_shown_as_their_median(rounds, words):
+  """Cells of pages had 28 to 60 numbers."""
+  assert rule.format_rounds(rounds) == words
 
 
 def test_of_several_panels_the_ends_are_shown():
-  """A cell of the page has the least and the greatest difference alone."""
-  ours = (
-    "a: GA-FSVRG - SCAFFOLD -0.24 +- 0.43; b: CLS-0.1 - CLS-1 +0.80 +- "
-    "0.10; c: FedAvg - FedProx -3.00 +- 0.20"
+  """A cell of the page has the least and the greatest number alone."""
+  findings = (
+    finding("-0.24 +- 0.43", "a", of="GA-FSVRG - SCAFFOLD", mean=-0.24, ci95=0.43),
+    finding("+0.80 +- 0.10", "b", of="CLS-0.1 - CLS-1", mean=0.8, ci95=0.1),
+    finding("-3.00 +- 0.20", "c", of="FedAvg - FedProx", mean=-3.0, ci95=0.2),
   )
-  assert claims_page._finding(ours) == (
+  assert verdicts.ends_in_words(findings) == (
     "c: FedAvg - FedProx -3.00 +- 0.20 to b: CLS-0.1 - CLS-1 +0.80 +- 0.10"
   )
-  assert claims_page._finding("a: x; b: +2; c: +3") == "a: x; b: +2; c: +3"
+  # What is no number, and two numbers, are shown as they are.
+  for few in (findings[:2], (*findings, finding("none", "d"))):
+    assert verdicts.ends_in_words(few) == verdicts.in_words(few)
+
+
+def test_a_place_is_said_once():
+  nested = (
+    finding("1 s", "a", "FedAvg"),
+    finding("2 s", "a", "FedZO"),
+    finding("3 s", "a", "FedZO"),
+    finding("4 s", "b", "FedZO"),
+  )
+  assert verdicts.in_words(nested) == "a: FedAvg: 1 s; FedZO: 2 s; 3 s; b: FedZO: 4 s"
+
+
+def test_what_is_said_of_all_panels_stays_beside_the_ends():
+  """The note of the last panel was dropped where that is neither end."""
+  sentence = answers.PaperAnswer(
+    *("table3", "Table3", "", "", ""),
+    "FeSEM is the worst, Synthetic and the ablations apart",
+    "in words",
+    *(rule.UNDECIDED, "", ""),
+    findings=tuple(
+      finding(f"{gap:+.2f}", panel, mean=gap)
+      for panel, gap in (("a", 3.0), ("b", -1.0), ("c", 2.0))
+    ),
+    note="(other data, not testable: c)",
+  )
+  row = row_of(
+    claims_page.claim_rows("fedgroup", ("FG",), [sentence]),
+    artifact="Table3",
+    value="FeSEM worst except Synthetic",
+  )
+  assert row.answer.ours == "b: -1.00 to a: +3.00 (other data, not testable: c)"
 
 
 def test_a_figure_that_goes_further_than_the_papers_counts_first():
@@ -311,9 +376,10 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
     panel="",
     method="",
     metric="",
-    ours="+5 +- 4",
+    findings=(finding("+5 +- 4"),),
     claim="FG-EDC is 14.1 points above FedAvg on FEMNIST-MLP",
   )
+  further = sentence._replace(figure="table3_mnist", findings=(finding("+5.5"),))
   for verdict, ours in (
     (rule.WORSE, "+5.5"),
     (rule.UNDECIDED, "+5.5"),
@@ -326,7 +392,7 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
           ("FG-EDC",),
           [
             sentence._replace(verdict=rule.REACHED),
-            sentence._replace(figure="table3_mnist", ours="+5.5", verdict=verdict),
+            further._replace(verdict=verdict),
           ][::order],
         ),
         artifact="Abstract",
@@ -354,9 +420,8 @@ def test_no_row_is_silent(name):
       "Fig5",
       "Intro",
     ):
-      for word in pattern["text"].split(" & "):
-        start = word.rpartition("|")[2]
-        assert any(text.startswith(start) for text in texts), start
+      start = pattern["text"]
+      assert any(text.startswith(start) for text in texts), start
 
 
 DOCS = pathlib.Path(__file__).parents[3] / "docs"
@@ -498,11 +563,7 @@ def test_the_readme_has_the_ranges_of_the_answers():
   medians = []
   for answer in answers.read_answers(DOCS / "results" / "conjugate.answers.csv"):
     if answer.claim.startswith("CLSFSVRG is the first to reach 98 %"):
-      runs = re.findall(r"\w: ([\d, -]+) against", answer.ours)
-      rounds = [
-        [math.inf if n == "-" else float(n) for n in text.split(", ")] for text in runs
-      ]
-      medians.append(list(map(statistics.median, rounds)))
+      medians.append([statistics.median(f.values[0]) for f in answer.findings])
   tuned, stated = medians
   words = ["not in 100" if math.isinf(median) else f"{median:.0f}" for median in stated]
   assert f"CLSFSVRG {', '.join(words)}, no baseline" in readme
@@ -550,7 +611,7 @@ def published_intervals(name):
     tables += text
     for row in csv.DictReader(text.splitlines()):
       if row.get("ours") and row.get("ci95"):
-        yield float(row["ours"]), float(row["ci95"])
+        yield float(row.get("mean") or row["ours"]), float(row["ci95"])
   for mean, half in PAIR.findall(tables):
     yield float(mean.replace(",", "")), float(half.replace(",", ""))
 
@@ -670,7 +731,7 @@ def test_what_no_run_can_test_is_not_testable_everywhere(name):
     if c.untestable
   }
   for a in answers.read_answers(results / f"{name}.answers.csv"):
-    reason = reasons.get((a.artifact, a.panel, a.of[0], a.metric, a.claim))
+    reason = reasons.get((a.artifact, a.panel, a.method, a.metric, a.claim))
     if reason:
       assert (a.verdict, a.reason) == (rule.NOT_TESTABLE, reason), a
   for artifact in artifacts:
@@ -735,14 +796,14 @@ def test_published_labels_are_what_the_flag_files_declare(name, figure):
   ]
   for answer in records:
     if answer.metric:
-      cell = cells[answer.panel, answer.method]
+      cell = cells[answer.panel, suite.method_name(answer.method, answer.protocol)]
       assert answer.tuning == cell.tuning
       if "stand-in" not in answer.settings:  # by a flag of the command
         assert answer.settings == chosen.describe(cell.choices)
   tunings = {
     cell.label: cell.tuning for cell in cells.values() if cell.protocol == suite.TUNED
   }
-  labels = {a.tuning for a in records if not a.metric and not a.method}
+  labels = {a.tuning for a in records if not a.metric and a.protocol == suite.TUNED}
   assert labels <= {*tunings.values(), chosen.tuning_of_several(tunings.values())}
   if len({*tunings.values()}) == 1:
     assert labels <= {*tunings.values()}

@@ -737,12 +737,16 @@ def test_costs_and_verdicts():
     for claim in late.FIGURE.statements
   }
   keeps = [v for text, v in judgements.items() if text.startswith("With 50 % strag")]
-  assert [verdict for _, verdict, _ in keeps] == ["reached", "reached", "not testable"]
+  assert [judgment.verdict for judgment in keeps] == [
+    "reached",
+    "reached",
+    "not testable",
+  ]
   # FedProx is above FedAvg by 8, 6 and 4 points: 6 +- 5.
-  assert keeps[0][0].startswith("b: +6.00")
+  assert keeps[0].measured.startswith("b: +6.00")
   # FedAvg has not got there in 360 seconds, FedBuff in 60, 90 and 30.
   saved = 100 * (1 - np.array([60, 90, 30]) / 360)
-  assert keeps[1][0].startswith(f"+{saved.mean():.1f} +- ")
+  assert keeps[1].measured.startswith(f"+{saved.mean():.1f} +- ")
 
 
 PLAYS = {
@@ -809,7 +813,7 @@ def test_the_table_interpolates_the_epsilon_of_equal_accuracy():
     claim.text: verdicts.judge_statement(claim, outcomes)
     for claim in private.FIGURE.statements
   }
-  assert judgements["At epsilon 1 AFL is above FedAvg"][0].startswith("a: +2.00")
+  assert judgements["At epsilon 1 AFL is above FedAvg"].measured.startswith("a: +2.00")
   assert np.isinf(private.EPSILONS["e"])
 
 

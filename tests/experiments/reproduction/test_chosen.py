@@ -61,29 +61,29 @@ def test_what_a_user_writes_into_comments_declares_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "settings, word",
+  "choices, word",
   [
-    ("stated", "stated"),
-    ("", ""),
-    ("not declared", "not declared"),
-    ("validation: mu, client_lr", "tuned"),
-    ("edge of grid: mu", "tuned"),
-    ("training data: client_lr", "tuned"),
-    ("not tuned: mu", "not tuned"),
-    ("not tuned: mu; validation: client_lr", "tuned in part"),
+    ([("stated", "")], "stated"),
+    ([], "not declared"),
+    ([("stated", ""), ("validation", "mu"), ("validation", "client_lr")], "tuned"),
+    ([("edge of grid", "mu")], "tuned"),
+    ([("training", "client_lr")], "tuned"),
+    ([("stated", ""), ("untuned", "mu")], "not tuned"),
+    ([("untuned", "mu"), ("validation", "client_lr")], "tuned in part"),
     # What of the data was chosen leaves the method's settings as they are.
-    ("validation: hog_norm", "stated"),
-    ("validation: features, l2", "tuned"),
-    ("stand-in (not comparable): data", "stand-in"),
-    ("stand-in (not comparable): dirichlet_alpha; not tuned", "not tuned"),
-    ("test (not comparable): client_lr", "tuned on test data"),
-    ("tuned", "tuned"),
-    ("tuned in part", "tuned in part"),
+    ([("validation", "hog_norm")], "stated"),
+    ([("validation", ""), ("validation", "hog_norm")], "stated"),
+    ([("validation", "features"), ("validation", "l2")], "tuned"),
+    ([("validation", "")], "tuned"),
+    ([("stand-in", "data")], "stated"),
+    ([("stand-in", "dirichlet_alpha"), ("untuned", "")], "not tuned"),
+    ([("not given", "l2")], "stated"),
+    ([("test", "client_lr"), ("validation", "mu")], "tuned on test data"),
   ],
 )
-def test_how_settings_were_found_in_a_word(settings, word):
+def test_how_settings_were_found_in_a_word(choices, word):
   """Without a search nothing is called tuned."""
-  assert chosen.tuning(settings) == word.replace("stand-in", "stated")
+  assert chosen.tuning([chosen.Choice(*choice) for choice in choices]) == word
 
 
 @pytest.mark.parametrize(

@@ -163,10 +163,10 @@ def test_statements(tmp_path):
     for label, value in level.items()
   ]
   words = {s.text: verdicts.judge_statement(s, outcomes) for s in claims.TABLE3}
-  assert [word for _, word, _ in words.values()].count("not testable") == 3
+  assert [judgment.verdict for judgment in words.values()].count("not testable") == 3
   assert {
-    word
-    for text, (_, word, _) in words.items()
+    judgment.verdict
+    for text, judgment in words.items()
     if "Synthetic apart" in text and "worst" not in text
   } == {"reached"}
   # RCC (80) lies above FeSEM, RAC (75) below FedAvg, by 15 below FG-EDC.
@@ -182,13 +182,12 @@ def test_statements(tmp_path):
     for label in ("FG-EDC", "FG-RAC-EDC")
   ]
   (lost,) = [s for s in claims.TABLE3 if "7.86" in s.text]
-  assert verdicts.judge_statement(lost, five)[:2] == (
-    "-15.00 +- 0.00, a, b, c, d, f",
-    "worse",
-  )
+  judgment = verdicts.judge_statement(lost, five)
+  assert judgment.measured == "-15.00 +- 0.00, a, b, c, d, f"
+  assert judgment.verdict == "worse" and judgment.findings[0].mean == -15.0
   (survives,) = claims.SURVIVES
   assert verdicts.judge_statement(survives, outcomes)[1] == "reached"
-  assert "+10.00 +- 0.00" in verdicts.judge_statement(survives, outcomes)[0]
+  assert "+10.00 +- 0.00" in verdicts.judge_statement(survives, outcomes).measured
   text = pages.format_blocks(tables.gains(outcomes))
   best, late = [line for line in text.splitlines() if "| FG-EDC |" in line]
   assert best.startswith("| FG-EDC | 90.00 +- 0.00 (96.0) |")
@@ -214,8 +213,9 @@ def test_table1(tmp_path):
   assert row[3].startswith("90.00") and row[4].startswith("80.00")
   assert row[5] == "2 (39)"
   words = {s.text: verdicts.judge_statement(s, outcomes) for s in claims.TABLE1}
-  assert words[claims.TABLE1[0].text][:2] == ("+100.00 +- 0.00 %", "reached")
-  assert words[claims.TABLE1[1].text][:2] == ("+0.00 +- 0.00", "worse")
+  first, second = (words[claim.text] for claim in claims.TABLE1[:2])
+  assert (first.measured, first.verdict) == ("+100.00 +- 0.00 %", "reached")
+  assert (second.measured, second.verdict) == ("+0.00 +- 0.00", "worse")
 
 
 def test_partitions_of_synthetic_answer_table3(tmp_path):

@@ -62,6 +62,12 @@ ABOVE = verdicts.Statement(
 )
 
 
+def judge(claim, runs):
+  """What was measured in words, the verdict, and its reason."""
+  judgment = verdicts.judge_statement(claim, runs)
+  return judgment.measured, judgment.verdict, judgment.reason
+
+
 @pytest.mark.parametrize(
   "a,b,word",
   [
@@ -74,7 +80,7 @@ ABOVE = verdicts.Statement(
 )
 def test_difference(a, b, word):
   runs = [flat(label, *levels) for label, levels in (("A", a), ("B", b)) if levels]
-  measured, verdict, _ = verdicts.judge_statement(ABOVE, runs)
+  measured, verdict, _ = judge(ABOVE, runs)
   assert verdict == word
   assert measured.startswith("a: ") if b else "B" in measured
   assert (" +- " in measured) == (len(a) > 1)
@@ -97,7 +103,7 @@ def test_other_data_than_the_papers_decide_nothing():
     (stand_in("sizes"), "reached"),
     (stand_in("dirichlet_alpha"), "worse"),
   ):
-    measured, verdict, _ = verdicts.judge_statement(
+    measured, verdict, _ = judge(
       ABOVE, [*on("a", (), *above), *on("b", choice, *below)]
     )
     assert verdict == word and "; b: " in measured
@@ -124,7 +130,7 @@ def test_one_panel_against_is_enough():
     flat("A", 0.7, 0.7, panel="b"),
     flat("B", 0.8, 0.8, panel="b"),
   ]
-  measured, verdict, _ = verdicts.judge_statement(ABOVE, runs)
+  measured, verdict, _ = judge(ABOVE, runs)
   assert verdict == "worse"
   assert measured == "a: +10.00 +- 0.00; b: -10.00 +- 0.00"
 
@@ -155,13 +161,16 @@ def test_sentences():
 def test_above_all_is_decided_by_the_pair_that_is_least_clear():
   check = verdicts.higher_than_all(("A",), verdicts.late("accuracy"))
   runs = [flat("A", 0.9, 0.9), flat("B", 0.7, 0.7), flat("C", 0.89, 0.89)]
-  assert check(runs) == (True, "a: A - C +1.00 +- 0.00")
+  assert check(runs).holds and check(runs).measured == "a: A - C +1.00 +- 0.00"
   assert check([*runs, flat("D", 0.95, 0.95)]).holds is False
   # Of a method that varies from run to run even a long lead is no lead.
-  holds, measured = check([*runs, flat("E", 0.5, 0.89)])
-  assert holds is None and measured.startswith("a: A - E +20.50 +- ")
+  verdict = check([*runs, flat("E", 0.5, 0.89)])
+  assert verdict.holds is None
+  assert verdict.measured.startswith("a: A - E +20.50 +- ")
+  (finding,) = verdict.findings
+  assert (finding.place, finding.of, finding.mean) == (("a",), "A - E", 20.5)
   below = verdicts.higher_than_all(("B",), verdicts.late("accuracy"), sign=-1)
-  assert below(runs) == (True, "a: B - C -19.00 +- 0.00")
+  assert below(runs).holds and below(runs).measured == "a: B - C -19.00 +- 0.00"
 
 
 def test_more_than_a_range_is_better():
@@ -178,7 +187,7 @@ def test_more_than_a_range_is_better():
     (0.65, "reached", ""),
     (0.5, "worse", ""),
   ):
-    _, *answer = verdicts.judge_statement(claim, [flat("A", level, level)])
+    _, *answer = judge(claim, [flat("A", level, level)])
     assert answer == expected
 
 
@@ -220,7 +229,8 @@ def test_same(a, b, tie, exact, holds):
 )
 def test_above_decides_by_the_sign(a, exact, holds, measured):
   """A small difference counts as much as a large one; a tie does not apply."""
-  assert verdicts.above(a, 0.0, exact=exact) == (holds, measured)
+  verdict = verdicts.above(a, 0.0, exact=exact)
+  assert (verdict.holds, verdict.measured) == (holds, measured)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +316,7 @@ def test_communication_saved(losac, floats, word, bound):
     f"{100 - 1000 / total:+.1f} +- 0.0 %"
     for total in (floats, 100 if bound else floats)
   )
-  assert verdicts.judge_statement(statement, runs)[:2] == (
+  assert judge(statement, runs)[:2] == (
     f"LoSAC: {bound}{saved}; LoSAC, client: {saved_by_client}",
     word,
   )
@@ -332,11 +342,11 @@ def test_seconds_of_server_and_clients(monkeypatch):
   assert not_slower.check(runs).holds is False
   # Seconds of another machine show nothing, whatever they are (V-7).
   for claim in (not_slower, faster):
-    assert verdicts.judge_statement(claim, runs)[1:] == (
+    assert judge(claim, runs)[1:] == (
       "not testable",
       "other hardware",
     )
-  assert verdicts.judge_statement(faster, runs)[0] == "+80.0 +- 0.0 %"
+  assert judge(faster, runs)[0] == "+80.0 +- 0.0 %"
 
 
 def test_tables_of_targets():
@@ -449,7 +459,7 @@ def test_an_interval_that_touches_0_does_not_show_that_nothing_is_gained():
     for o in runs
   ]
   (claim,) = [s for s in fedgroup.FIG3 if "not above" in s.text]
-  assert verdicts.judge_statement(claim, runs)[:2] == ("a: +0.42 +- 0.42", "undecided")
+  assert judge(claim, runs)[:2] == ("a: +0.42 +- 0.42", "undecided")
 
 
 def test_a_loss_beyond_its_interval_is_a_loss():
@@ -474,7 +484,7 @@ def test_more_than_seven_times_as_long_is_not_a_little_longer(monkeypatch):
   slightly, _ = conjugate.fig8((0.965,))
   for seconds, measure, holds in ((0.076, "7.6 times", False), (0.012, "1.2", True)):
     central(monkeypatch, CLSFSVRG=seconds, LoSAC=0.01)
-    measured, verdict, reason = verdicts.judge_statement(slightly, runs)
+    measured, verdict, reason = judge(slightly, runs)
     assert measure in measured
     assert (verdict, reason) == (rule.NOT_TESTABLE, rule.HARDWARE)
     assert bool(slightly.check(runs).holds) is holds
@@ -489,7 +499,7 @@ def test_a_saving_on_the_weaker_variant_is_not_enough():
   ]
   assert verdicts.judge_statement(claim, runs)[1] == "not testable"
   runs.append(outcome("LoSAC, client", [[0.5, 0.97]] * 3, "d", floats=28))
-  measured, verdict, _ = verdicts.judge_statement(claim, runs)
+  measured, verdict, _ = judge(claim, runs)
   assert verdict == "worse" and "LoSAC, client: +64.3" in measured
 
 
@@ -633,8 +643,8 @@ def test_a_number_of_pooled_runs_has_an_interval_over_partitions():
   answer = answers.answer_number(parts, claim)
   spread = metrics.estimate_mean([20.0, 30.0, 40.0])
   assert answer.ours == metrics.format_estimate(spread)
-  assert answer.values == "20 20; 30 30; 40 40"
-  assert float(answer.draw95) == pytest.approx(2 * spread.ci95, rel=1e-3)
+  assert answer.values == ((20.0, 20.0), (30.0, 30.0), (40.0, 40.0))
+  assert answer.draw95 == pytest.approx(2 * spread.ci95, rel=1e-3)
 
 
 def test_the_accuracy_at_a_round_has_an_interval_over_partitions():
