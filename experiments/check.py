@@ -17,7 +17,7 @@ import sys
 from absl.flags import FlagValues
 import jax
 
-from fedjax_alg import own
+from fedjax_alg import own, testing
 from fedjax_alg.engine import sharding
 
 from .cli.command import Command, boolean
@@ -37,10 +37,9 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   if "JAX_PLATFORMS" not in os.environ:
     jax.config.update("jax_platforms", "cpu")
   sharding.start(_DEVICES)
-  from fedjax_alg.runs import contract  # it needs JAX's devices
 
-  total, holds = len(contract.cases()), 0
-  for finding in contract.check(name):
+  total, holds = len(testing.cases()), 0
+  for finding in testing.check(name):
     holds += not finding.sentence
     if finding.sentence:
       print(finding.sentence)

@@ -7,6 +7,7 @@ A run:
   result = fa.run("ga_fsvrg", fed, cohort_size=12, rounds=60, seeds=3)
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from fedjax_alg import optional
@@ -46,7 +47,8 @@ from fedjax_alg.runs.sweep import Sweep, sweep
 from fedjax_alg.runs.tensorboard import tensorboard
 from fedjax_alg.tasks import Task
 
-if TYPE_CHECKING:  # Extras, which are imported where they are used.
+if TYPE_CHECKING:  # Imported where they are used: extras, and ``testing``.
+  from fedjax_alg import testing as testing
   from fedjax_alg.extras.audit import Audit, audit
   from fedjax_alg.extras.gradients.hypergradient import Hypergradient, hypergradient
   from fedjax_alg.extras.gradients.tuning import GradientTuning, tune_by_gradient
@@ -113,7 +115,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-  """A public name of an extra (``optional``)."""
+  """A public name of an extra (``optional``), or ``testing``."""
+  if name == "testing":
+    return importlib.import_module(f"{__name__}.testing")
   if name not in optional.PUBLIC:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
   module, attribute = optional.PUBLIC[name]
@@ -123,4 +127,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), *optional.PUBLIC})
+  return sorted({*globals(), *optional.PUBLIC, "testing"})

@@ -20,7 +20,7 @@ from tests import problems, program_counts, shared_programs
 
 #: Folders whose tests compile whole rounds or runs, as files marked
 #: ``program`` do.
-PROGRAMS = ("algorithms", "contract", "docs", "experiments", "runs")
+PROGRAMS = ("algorithms", "contract", "docs", "experiments", "runs", "testing")
 
 #: Folders whose programs several processes compile. Elsewhere the time to write
 #: them to files is more than what reading them saves.

@@ -1,6 +1,6 @@
 """Small federated problems for the tests, made with NumPy.
 
-Those of the contract are ``fedjax_alg.runs.bench``'s.
+Those of the contract are ``fedjax_alg.testing.bench``'s.
 """
 
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ from fedjax_alg import models
 from fedjax_alg.base import ClientData, FedSpec, Model, Shard
 from fedjax_alg.data import layout, process_rows
 from fedjax_alg.engine import sharding
-from fedjax_alg.runs.bench import CLASSES as CLASSES
-from fedjax_alg.runs.bench import FEATURES as FEATURES
-from fedjax_alg.runs.bench import L2 as L2
-from fedjax_alg.runs.bench import SIZES as SIZES
-from fedjax_alg.runs.bench import VALIDATION as VALIDATION
-from fedjax_alg.runs.bench import SmallProblem as Problem
-from fedjax_alg.runs.bench import lay_out_clients as client_data
-from fedjax_alg.runs.bench import make_clients, softmax_problem
-from fedjax_alg.runs.bench import quick_jit as quick_jit
-from fedjax_alg.runs.bench import row as row
+from fedjax_alg.testing.bench import CLASSES as CLASSES
+from fedjax_alg.testing.bench import FEATURES as FEATURES
+from fedjax_alg.testing.bench import L2 as L2
+from fedjax_alg.testing.bench import SIZES as SIZES
+from fedjax_alg.testing.bench import VALIDATION as VALIDATION
+from fedjax_alg.testing.bench import SmallProblem as Problem
+from fedjax_alg.testing.bench import lay_out_clients as client_data
+from fedjax_alg.testing.bench import make_clients, softmax_problem
+from fedjax_alg.testing.bench import quick_jit as quick_jit
+from fedjax_alg.testing.bench import row as row
 
 
 def of_sizes(sizes, num_validation=0) -> Problem:

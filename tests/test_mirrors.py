@@ -72,8 +72,6 @@ ELSEWHERE = {
   "rounds/loss_weights": "exchange/test_weights",
   "rounds/one_model": "rounds/test_two_halves",
   "runs/availability": "runs/test_options",
-  "runs/bench": "contract/test_contract",
-  "runs/contract_roles": "contract/test_parameter_roles",
   "runs/texts": "runs/test_compare",
   "runs/sinks": "runs/test_queue",
   "trackers": "runs/test_trackers",
@@ -84,6 +82,8 @@ ELSEWHERE = {
   "tasks/multi_label": "tasks/test_measures",
   "tasks/regression": "tasks/test_measures",
   "tasks/tokens": "tasks/test_measures",
+  "testing/bench": "contract/test_contract",
+  "testing/roles": "contract/test_parameter_roles",
   "typing": "test_hparams",
 }
 

@@ -19,6 +19,7 @@ from fedjax_alg import optional
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import convolution
+from fedjax_alg.testing import bench
 from tests.test_imports import imports_of, modules_of
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -147,6 +148,16 @@ def test_a_mode_without_lanes(deleted):
   assert clients.default_mode("tpu") == "vmap"
   with pytest.raises(OptionError, match="^map_clients=lanes: needs fedjax_alg.extras"):
     clients.ClientMap("lanes")
+
+
+@pytest.mark.program
+def test_a_method_is_checked_without_lanes(deleted):
+  """Against the map that trains all clients of a device at once."""
+  del deleted
+  assert bench.map_of_several().mode == "vmap"
+  findings = [*fa.testing.check("fedavg")]
+  assert len(findings) == len(fa.testing.cases())
+  assert not [finding for finding in findings if finding.sentence]
 
 
 def test_a_missing_library_is_not_a_missing_extra(monkeypatch):

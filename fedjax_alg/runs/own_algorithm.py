@@ -1,7 +1,7 @@
 """Holds an algorithm of the caller's own to the contract, before compiling.
 
-Every function is traced once, by shapes alone. What the contract tests check
-of numbers (``tests/contract``) is left to them.
+Every function is traced once, by shapes alone. What ``testing`` checks of numbers
+is left to it. Its clauses on shapes are the checks here, with ``strict`` ones.
 """
 
 from collections.abc import Callable, Mapping
@@ -90,20 +90,46 @@ def check_entry(label: str, entry: object, hparams: HParams) -> None:
       )
 
 
+#: What an array of a report can be (strict).
+_REPORTED = (jnp.float32, jnp.int32, jnp.uint32, bool)
+#: What an entry of ``RoundCost`` is where it is no int32 (strict).
+_BILLED = {
+  "central_flops": jnp.float32,
+  "bytes_down": jnp.uint32,
+  "bytes_up": jnp.uint32,
+}
+
+
 @dataclasses.dataclass(frozen=True)
-class _Caller:
-  """Calls the functions of an algorithm with shapes."""
+class ShapeCheck:
+  """Calls the functions of an algorithm with shapes, and compares what they return."""
 
   label: str  #: how messages name the algorithm
   model: Model  #: the model that it is built with
+  #: whether weak types are refused as well, a set-up that changes the types of the
+  #: state, and a report of other types than the library's
+  strict: bool = False
   #: what each of them computes
   traces: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def error(self, name: str, text: str) -> OptionError:
+    """Makes the error of a function."""
     return OptionError(f"{self.label}: its {name} {text} ({PAGE})")
 
   def shapes(self, name: str, fn: Callable[..., PyTree], *args: PyTree) -> PyTree:
-    """The shapes of what a function returns; other leaves are an error."""
+    """Traces a function.
+
+    Args:
+      name: the function.
+      fn: calls it.
+      *args: the arguments, as shapes.
+
+    Returns:
+      The shapes of what it returns.
+
+    Raises:
+      OptionError: it fails, or returns something else than arrays.
+    """
     outputs: list[Any] = []
 
     def run(*args: PyTree) -> Any:
@@ -113,6 +139,8 @@ class _Caller:
           raise self.error(
             name, f"returns {a_type(leaf)}{_at(path)}, where only arrays can stand"
           )
+      if self.strict:
+        self.refuse_weak(name, result)
       outputs.append(jax.tree.map(_shape, result))
       return jax.tree.leaves(result)
 
@@ -138,6 +166,16 @@ class _Caller:
       ) from error
     return outputs[0]
 
+  def refuse_weak(self, name: str, result: PyTree) -> None:
+    """Refuses arrays of a weak type in what a function returned."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(result):
+      if jax.typeof(leaf).weak_type:
+        raise self.error(
+          name,
+          f"returns a weak type{_at(path)}; give every array its dtype, for example "
+          "jnp.float32(1) in the place of 1.0",
+        )
+
   def same(self, name: str, actual: object, expected: object, text: str) -> None:
     """Refuses a tree of another structure, or with leaves of other types.
 
@@ -146,6 +184,9 @@ class _Caller:
       actual: what it returned, by shapes.
       expected: what it has to be.
       text: ``expected`` in words.
+
+    Raises:
+      OptionError: they differ.
     """
     structure: Callable[[PyTree], PyTree] = jax.tree.structure
     if structure(actual) != structure(expected):
@@ -171,6 +212,7 @@ def _words(leaf: jax.ShapeDtypeStruct) -> str:
   return f"{leaf.dtype}{list(leaf.shape)}"
 
 
+_AS_GIVEN = "a state like the one that it gets"
 #: The most leaves of a tree that a message lists.
 _MAX_LISTED = 4
 
@@ -197,31 +239,29 @@ def _at(path: Any) -> str:
 
 
 def check_algorithm(
-  label: str,
+  call: ShapeCheck,
   algorithm: Algorithm,
-  model: Model,
   spec: FedSpec,
   participation: Participation,
   data: ClientData,
-) -> dict[str, Any]:
+) -> PyTree:
   """Holds an algorithm to what ``base.Algorithm`` says of its functions.
 
   Args:
-    label: how messages name the algorithm.
+    call: calls its functions; their traces are kept there.
     algorithm: the algorithm, with hyper-parameters fixed.
-    model: the model.
     spec: sizes of the problem.
     participation: who takes part.
     data: the clients' training data.
 
   Returns:
-    Its functions by name, traced (jaxprs).
+    The state after the set-up, as shapes.
 
   Raises:
     OptionError: a function is missing, raises, asks Python for the value of an
       array, or returns something else than it must.
   """
-  call = _Caller(label, model)
+  label, model = call.label, call.model
   for name in Algorithm._fields:
     fn = getattr(algorithm, name)
     if isinstance(fn, bool):
@@ -241,16 +281,18 @@ def check_algorithm(
       )
   key = jax.random.key(0)
   params = jax.eval_shape(model.init, key)
-  state = call.shapes(
+  start = call.shapes(
     "init", lambda params, key: algorithm.init(params, spec, key), params, key
   )
   state = call.shapes(
     "setup",
     lambda data, state, key: algorithm.setup(state, layout.present(data, 0), key),
     data,
-    state,
+    start,
     key,
   )
+  if call.strict:
+    call.same("setup", state, start, _AS_GIVEN)
 
   def in_round(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
     return lambda data, state, key: fn(
@@ -268,7 +310,7 @@ def check_algorithm(
     return after
 
   after = call.shapes("round", in_round(pair), data, state, key)
-  call.same("round", after, state, "a state like the one that it gets")
+  call.same("round", after, state, _AS_GIVEN)
   if (idle_round := algorithm.idle) is not None:
     idle = call.shapes(
       "idle",
@@ -277,13 +319,13 @@ def check_algorithm(
       state,
       key,
     )
-    call.same("idle", idle, state, "a state like the one that it gets")
+    call.same("idle", idle, state, _AS_GIVEN)
   _check_models(call, algorithm, model, spec, data, state, key)
-  return call.traces
+  return state
 
 
 def _check_models(
-  call: _Caller,
+  call: ShapeCheck,
   algorithm: Algorithm,
   model: Model,
   spec: FedSpec,
@@ -341,7 +383,7 @@ def _check_models(
     )
 
 
-def _check_report(call: _Caller, aux: Any, slots: int) -> None:
+def _check_report(call: ShapeCheck, aux: Any, slots: int) -> None:
   """Checks a ``RoundAux``."""
   for kind, part, name in (
     (RoundAux, aux, "as its report"),
@@ -395,5 +437,23 @@ def _check_report(call: _Caller, aux: Any, slots: int) -> None:
         "round",
         f"returns {_words(_shape(leaf))} as `cost.{name}`, must "
         f"return a {'float' if is_float else 'whole number'} "
+        "(base.round_cost)",
+      )
+  if call.strict:
+    _check_dtypes(call, aux)
+
+
+def _check_dtypes(call: ShapeCheck, aux: RoundAux) -> None:
+  """Checks a report for the types that the library's have."""
+  call.refuse_weak("round", aux)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(aux):
+    if jax.typeof(leaf).dtype not in _REPORTED:
+      raise call.error("round", f"reports {_words(leaf)}{_at(path)}")
+  for name, leaf in aux.cost._asdict().items():
+    dtype = _BILLED.get(name, jnp.int32)
+    if leaf is not None and leaf.dtype != dtype:
+      raise call.error(
+        "round",
+        f"returns {_words(leaf)} as `cost.{name}`, must return {dtype.__name__}[] "
         "(base.round_cost)",
       )

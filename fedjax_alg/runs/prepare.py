@@ -1063,14 +1063,11 @@ def _check_own(
   """Holds an algorithm of the caller's own to the contract, and traces it."""
   if method.is_registered:
     return {}
-  return own_algorithm.check_algorithm(
-    f"`algorithm`={method.name}",
-    algorithm,
-    model,
-    spec,
-    participation,
-    device_data.data.train,
+  call = own_algorithm.ShapeCheck(f"`algorithm`={method.name}", model)
+  own_algorithm.check_algorithm(
+    call, algorithm, spec, participation, device_data.data.train
   )
+  return call.traces
 
 
 def _check_together(

@@ -1,6 +1,6 @@
 """What every registered algorithm promises (fedjax_alg.base).
 
-The clauses are those of ``runs.contract``, which ``fedjax-alg check`` holds a
+The clauses are those of ``testing.clauses``, which ``fedjax-alg check`` holds a
 user's own method to. A new algorithm is tested here as soon as it is registered.
 It only has to state what a round costs in `Entry.ledger`.
 """
@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import pytest
 
 from fedjax_alg import base, registry
+from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
-from fedjax_alg.runs import bench as bench_lib
-from fedjax_alg.runs import contract
+from fedjax_alg.engine.keys import run_keys
+from fedjax_alg.testing import bench as bench_lib
+from fedjax_alg.testing import clauses
 from tests import problems
 
-SEEDS, PADDING = bench_lib.SEEDS, bench_lib.PADDING
 #: The fields that say how many models the server keeps.
 MODELS = ("num_models", "num_components", "num_groups", "max_groups")
 
@@ -90,10 +91,10 @@ def benches(names=(*NAMES,)):
 
 @pytest.fixture(scope="module", name="bench", params=benches())
 def fixture_bench(request, problem):
-  return bench_lib.Bench(request.param, problem)
+  return bench_lib.Bench(request.param, problem, registry.get(request.param))
 
 
-@pytest.mark.parametrize("promise", contract.cases(contract.COMPILED), ids=str)
+@pytest.mark.parametrize("promise", clauses.cases(clauses.COMPILED), ids=str)
 def test_a_clause_holds(bench, promise):
   promise.clause.check(bench, promise.age)
 
@@ -107,13 +108,20 @@ def test_the_library_leaves_out_nothing_that_is_optional(bench):
     assert bench.models == max(getattr(bench.hparams, name, 1) for name in MODELS)
 
 
+def test_a_key_of_a_round_changes_what_draws_alone(bench):
+  """The clause knows of a user's own method only that mini-batches are drawn."""
+  keys = bench.keys._replace(work=jax.random.split(jax.random.key(99), 2))
+  changed = problems.differ(bench.state(1), bench.round(0, keys=keys)[0])
+  assert changed == (bench.entry.rounds is None and bench.name != "central")
+
+
 @pytest.mark.parametrize(
   "bench", benches([name for name in NAMES if name in MAPPED]), indirect=True
 )
 def test_client_maps_agree_and_padding_slots_change_nothing(bench, mesh):
   if bench.name == "losac":  # all modes: tests/engine/test_clients.py, test_lanes.py
-    contract.check_map(bench, clients.ClientMap("vmap", mesh=mesh), mesh)
-  contract.MAPS.check(bench, 0)
+    clauses.check_map(bench, clients.ClientMap("vmap", mesh=mesh))
+  clauses.MAPS.check(bench, 0)
 
 
 # Methods of which nothing is compiled but the costs.
@@ -121,20 +129,41 @@ def test_client_maps_agree_and_padding_slots_change_nothing(bench, mesh):
 LIBRARY = f"{pathlib.Path(base.__file__).parent}{os.sep}"
 
 
+def beginning(bench):
+  """(numbers, data, keys) -> of one seed, the state after the set-up, the report of
+  a round with empty slots, and what is made of the state after it.
+  """
+  build = bench.method.builder(bench.problem.model, clients.ClientMap())
+
+  def run(numbers, data, keys):
+    algorithm, shard = build(numbers), layout.shard_of(data, 0)
+    start = algorithm.init(bench.problem.model.init(keys.model), bench.spec, keys.start)
+    before = algorithm.setup(start, layout.everyone(data), keys.start)
+    cohort, key = bench.round_inputs(0)
+    padding = (0, bench_lib.PADDING)
+    ids = jnp.pad(cohort.ids, padding, constant_values=bench.spec.num_clients)
+    after, aux = algorithm.round(before, layout.take_cohort(data, ids), key)
+    return (
+      before,
+      aux,
+      algorithm.client_params(after, jnp.int32(0), shard, keys.evaluation),
+      algorithm.global_params and algorithm.global_params(after),
+      algorithm.membership and algorithm.membership(after),
+    )
+
+  numbers = problems.row(bench.numbers, 0)
+  return run, (numbers, bench.problem.data, run_keys(bench_lib.SEEDS[0]))
+
+
 @pytest.fixture(scope="module", name="traces")
 def fixture_traces(problem):
-  """Name -> (bench, jaxpr of its ``begin``, types of the results); kept."""
+  """Name -> (bench, jaxpr of its ``beginning``); kept."""
 
   @functools.cache
   def trace(name):
-    bench = bench_lib.Bench(name, problem)
-    begin = contract.begin(bench, clients.ClientMap())
-    traced = jax.jit(begin).trace(*contract.one_seed(bench))
-    return (
-      bench,
-      traced.jaxpr.jaxpr,
-      jax.tree.unflatten(jax.tree.structure(traced.out_info), traced.jaxpr.out_avals),
-    )
+    bench = bench_lib.Bench(name, problem, registry.get(name))
+    run, arguments = beginning(bench)
+    return bench, jax.make_jaxpr(run)(*arguments).jaxpr
 
   return trace
 
@@ -204,37 +233,20 @@ def test_what_is_only_traced_has_no_part_of_its_own(traces):
 @pytest.mark.parametrize("name", TRACED)
 def test_a_traced_round_keeps_types_calls_nobody_and_bills_its_ledger(name, traces):
   """As the tests above ask of compiled ones; costs alone are compiled."""
-  bench, jaxpr, made = traces(name)
-  constant = jax.eval_shape(
-    lambda params, key: bench.algorithm.init(params, bench.spec, key),
-    bench.model_shapes,
-    jax.random.key(0),
-  )
-  for state in (made.start, made.before, made.after):
-    assert contract.types(state) == contract.types(constant)
-  assert contract.types(made.params) == contract.types(bench.deployed_shapes)
-  contract.check_report(made.aux, bench.spec.cohort_size + PADDING)
-  assert not contract.callbacks_in(jaxpr)
-  if made.membership is not None:
-    assert (made.membership.shape, made.membership.dtype) == (
-      (bench.spec.num_clients,),
-      jnp.int32,
-    )
-  for leaf, model in zip(
-    jax.tree.leaves(made.models), jax.tree.leaves(bench.model_shapes), strict=True
-  ):
-    assert leaf.shape[1:] == model.shape and leaf.dtype == model.dtype
+  bench, jaxpr = traces(name)
+  clauses.STRUCTURE.check(bench, 0)
+  assert not clauses.callbacks_in(jaxpr)
+  run, arguments = beginning(bench)
 
-  def bill(*inputs):
-    made = contract.begin(bench, clients.ClientMap())(*inputs)
-    return made.aux.cost, jax.tree.map(lambda leaf: leaf[None], made.before)
+  def bill(*arguments):
+    before, aux, *_ = run(*arguments)
+    return aux.cost, jax.tree.map(lambda leaf: leaf[None], before)
 
-  cost, bench.initial = problems.quick_jit(bill)(*contract.one_seed(bench))
-  contract.check_costs(bench, 0, cost)
+  cost, bench.initial = problems.quick_jit(bill)(*arguments)
+  clauses.check_costs(bench, 0, cost)
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in (*MAPPED, *TRACED)])
 def test_a_client_map_gives_the_types_of_another(name, traces):
   """Also where sums alone are kept; what clients share is an argument."""
-  bench, _, made = traces(name)
-  contract.check_map_types(bench_lib.Bench(name, bench.problem), made)
+  clauses.MAP_TYPES.check(traces(name)[0], 0)

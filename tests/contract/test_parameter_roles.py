@@ -1,13 +1,17 @@
 """Every registered algorithm with roles of parameters or other targets."""
 
+import functools
 import re
 
+from flax import linen as nn
+import jax.numpy as jnp
 import pytest
 
-from fedjax_alg import registry
+from fedjax_alg import base, registry
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
-from fedjax_alg.runs import contract_roles, methods, options, prepare
+from fedjax_alg.runs import methods, options, prepare
+from fedjax_alg.testing import roles
 from tests.contract.test_contract import marks
 
 #: Why a method has no personal parameters, as it says itself.
@@ -38,27 +42,58 @@ OPEN = [
 ]
 
 
-def assert_refused(name, why, specs, task):
+class NormedTokens(nn.Module):
+  """``roles.Normed`` on tokens."""
+
+  @nn.compact
+  def __call__(self, x, train):
+    x = nn.Embed(roles.TOKENS, roles.INPUTS)(x)
+    x = nn.BatchNorm(not train)(nn.Dense(roles.HIDDEN)(x))
+    return nn.Dense(roles.TOKENS)(nn.relu(x))
+
+
+@functools.cache
+def problem_of(task):
+  """Clients with this task and a model with a layer ``BatchNorm``."""
+  if task is None:
+    return roles.class_problem()
+  problem = roles.target_problem(task)
+  size, floats = problem.spec.num_classes, {}
+  module, options = roles.Normed(size), dict(task=task)
+  if task == "tokens":
+    module, floats = NormedTokens(), dict(embedding=roles.TOKENS * roles.INPUTS)
+    options |= dict(input_dtype=jnp.int32)
+  floats |= dict(
+    first=roles.HIDDEN * (roles.INPUTS + 1),
+    norm=2 * roles.HIDDEN,
+    last=(roles.HIDDEN + 1) * size,
+  )
+  model = roles.flax_model(module, problem.spec, **options)
+  return problem._replace(model=model, floats=floats)
+
+
+def assert_refused(name, why, specs, problem):
   patterns, state = specs
-  line = contract_roles.require_refusal(name, registry.get(name), patterns, state, task)
+  line = roles.require_refusal(name, registry.get(name), patterns, state, problem)
   assert re.search(why, line)
   return line
 
 
-def task_of(name, task):
-  """The task, or None for a method that refuses it, see the last tests here."""
-  return None if (name, task) in NOT_OF_TASK else task
+def problem_for(name, task):
+  """Of the task, or of classes for a method that refuses it (the last tests here)."""
+  return problem_of(None if (name, task) in NOT_OF_TASK else task)
 
 
 @pytest.mark.parametrize("name", OPEN)
 def test_what_is_a_clients_own_stays_there_or_is_refused(name):
   """A personal layer, and statistics that each client keeps; tokens."""
-  why, entry, task = REFUSED.get(name), registry.get(name), task_of(name, "tokens")
+  why, entry = REFUSED.get(name), registry.get(name)
+  problem = problem_for(name, "tokens")
   if why is None and entry.needs_validation(entry.hparams()):
     why = "measures losses at the server"
   if why is not None:
-    assert_refused(name, why, contract_roles.PERSONAL, task)
-  contract_roles.check_personal_parameters(name, entry, why is not None, task)
+    assert_refused(name, why, roles.PERSONAL, problem)
+  roles.check_personal_parameters(name, entry, why is not None, problem)
 
 
 @pytest.mark.parametrize("name", OPEN)
@@ -67,23 +102,23 @@ def test_frozen_parameters_are_in_no_state_and_statistics_are(name):
 
   Targets are numbers.
   """
-  why, task = WITHOUT_STATE.get(name), task_of(name, "regression")
+  why, problem = WITHOUT_STATE.get(name), problem_for(name, "regression")
   if why is not None:
-    line = assert_refused(name, why, contract_roles.FROZEN, task)
+    line = assert_refused(name, why, roles.FROZEN, problem)
     assert "(allowed: batch)" in line
-  contract_roles.check_frozen_parameters(
-    name, registry.get(name), why is not None, task
-  )
+  roles.check_frozen_parameters(name, registry.get(name), why is not None, problem)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fednova", "ifca"])
 def test_clients_keep_what_they_have_not_sent_beside(name):
   """Rows of the method, of its layer and statistics, and of a compressor."""
-  _, algorithm, state = contract_roles.trace_round(
-    name, registry.get(name), *contract_roles.PERSONAL, compress_up="topk:0.1"
+  _, algorithm, state = roles.trace_round(
+    name, registry.get(name), *roles.PERSONAL, compress_up="topk:0.1"
   )
-  floats = sum(contract_roles.FLOATS[None].values()) + contract_roles.STATISTICS
-  assert contract_roles.floats_deployed(algorithm, state) == floats
+  problem = roles.class_problem()
+  deployed = roles.client_shapes(algorithm, state, problem.data)
+  floats = sum(problem.floats.values()) + roles.STATISTICS
+  assert base.num_params(deployed) == floats
 
 
 @pytest.mark.parametrize("name", CLOSED)
@@ -92,7 +127,7 @@ def test_closed_form_fits_every_layer(name):
     with pytest.raises(OptionError, match="fits every layer"):
       prepare.split_by_role(
         methods.method_of(name),
-        contract_roles.norm_model(),
+        roles.class_problem().model,
         options.RunOptions(roles=specs),
       )
 
@@ -127,10 +162,10 @@ NOT_OF_TASK = {
 def test_targets_that_are_no_class_are_fitted_or_refused(name, task):
   """The other methods train on them above."""
   if (name, task) not in NOT_OF_TASK:
-    contract_roles.check_target_fit(name, registry.get(name), task)
+    roles.check_target_fit(name, registry.get(name), task)
     return
   with pytest.raises(OptionError, match=NOT_OF_TASK[name, task]) as error:
-    contract_roles.check_target_fit(name, registry.get(name), task)
+    roles.check_target_fit(name, registry.get(name), task)
   assert "\n" not in str(error.value)
 
 
@@ -139,5 +174,5 @@ def test_labels_cannot_be_flipped_where_there_are_none(task):
   entry = registry.get("fedavg")
   with pytest.raises(OptionError, match=f"attack=label_flip: the task {task}"):
     methods.Method("fedavg", entry, *entry.parts(attack="label_flip")).build(
-      contract_roles.plain_model(task), clients.ClientMap()
+      roles.target_problem(task).model, clients.ClientMap()
     )

@@ -8,7 +8,7 @@ import pytest
 from fedjax_alg import hparams, registry
 from fedjax_alg.algorithms import composed
 from fedjax_alg.engine import clients
-from fedjax_alg.runs import contract
+from fedjax_alg.errors import OptionError
 from tests.algorithms import bridge
 
 pytestmark = pytest.mark.fast
@@ -125,8 +125,20 @@ def test_the_aggregator_and_the_attack_reach_the_round(name, field, problem):
 
 @pytest.mark.parametrize("name", list(registry.ALGORITHMS))
 def test_builders_validate(name, problem):
-  field = contract.check_ranges(name, registry.get(name), problem.model)
-  assert field or name in ("fed3r", "fedncm")
+  """The builder itself; a user's own may leave it to the run (``testing``)."""
+  entry = registry.get(name)
+  bounded = {
+    field.name: (field, bound)
+    for field in dataclasses.fields(entry.hparams)
+    for bound in map(field.metadata.get, ("minimum", "above"))
+    if bound is not None
+  }
+  assert bounded or name in ("fed3r", "fedncm")
+  for field, bound in [*bounded.values()][:1]:
+    value = type(field.default)(bound - 1)
+    with pytest.raises(OptionError) as error:
+      entry.make(problem.model, *entry.parts(**{field.name: value}), MAP)
+    assert f"{field.name}={value}: must be" in str(error.value).replace("`", "")
 
 
 @pytest.mark.parametrize(

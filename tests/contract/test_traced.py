@@ -19,7 +19,8 @@ from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.hparams import traced_names
-from fedjax_alg.runs import bench, contract, methods
+from fedjax_alg.runs import methods
+from fedjax_alg.testing import bench
 from tests import problems
 
 #: Given to every algorithm that has the field: few steps, nothing zero.
@@ -209,23 +210,13 @@ def arguments(method):
 
 @pytest.mark.parametrize("name, overrides", VARIANTS)
 def test_traced_values_give_the_types_of_constants(name, overrides, problem):
-  """Those of constants: all of a state's by its start, a report's by contract.
-
-  The set-up and rounds of constants keep the types of a start, which is cheap
-  to trace (test_contract.py).
-  """
-  method, map_clients = settings_of(name, overrides), clients.ClientMap()
-  begin, size = beginning(method, problem, map_clients)
-  state, after, (aux,), (deployed,), _ = jax.eval_shape(
-    program(method, problem, map_clients), arguments(method)
+  """Of the state; the shapes of all that functions return are checked with both."""
+  method = settings_of(name, overrides)
+  traced, constant = (
+    bench.check_shapes(method, problem, clients.ClientMap(), numbers)
+    for numbers in (arguments(method), {})
   )
-  constant = contract.types(jax.eval_shape(lambda: begin({})[1]))
-  assert contract.types(state) == constant and contract.types(after) == constant
-  deployed_model = begin({})[0].client_model(problem.model)
-  assert contract.types(deployed) == contract.types(
-    jax.eval_shape(deployed_model.init, jax.random.key(0))
-  )
-  contract.check_report(aux, size)
+  assert traced == constant
 
 
 @pytest.mark.parametrize(
@@ -288,7 +279,7 @@ def read_in_the_programs_above():
     field
     for name, entry in registry.ALGORITHMS.items()
     if not entry.options
-    for field in bench.small_method(name).traced_names
+    for field in bench.small_method(name, entry).traced_names
   }
 
 

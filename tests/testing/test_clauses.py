@@ -5,6 +5,7 @@ keep the promises pass is tested for the library's in tests/contract, and for th
 example of the documentation in tests/docs.
 """
 
+import copy
 import dataclasses
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import fedjax_alg as fa
 from fedjax_alg import registry, trees
 from fedjax_alg.base import (
   Algorithm,
@@ -24,12 +26,13 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
+from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import expected
-from fedjax_alg.runs import contract
-from fedjax_alg.runs.bench import Bench
+from fedjax_alg.testing import clauses
+from fedjax_alg.testing.bench import Bench
 
 (
   NONE,
@@ -117,6 +120,17 @@ def fixture_flawless(problem):
   return bench
 
 
+def with_flaw(bench, flaw):
+  """The method with a flaw; the program of a run is the same."""
+  other = copy.copy(bench)
+  other.method = bench.method.with_values({"flaw": float(flaw)})
+  other.hparams = other.method.hparams
+  other.numbers = other.method.numbers([other.method], 2)
+  other.algorithm = other.build(clients.ClientMap())
+  other._states = {}
+  return other
+
+
 @pytest.mark.parametrize(
   "flaw, sentences",
   [
@@ -141,9 +155,9 @@ def fixture_flawless(problem):
 )
 def test_a_flaw_is_named_by_the_clause_that_it_breaks(flawless, flaw, sentences):
   """And by no other; a method without any flaw breaks none."""
-  bench = flawless.with_numbers(flaw=float(flaw))
+  bench = with_flaw(flawless, flaw)
   violations = {}
-  for promise in contract.cases(contract.COMPILED):
+  for promise in clauses.cases(clauses.COMPILED):
     if sentence := promise.violation(bench):
       assert sentence.startswith(promise.clause.name) and "\n" not in sentence
       violations.setdefault(promise.clause.name, sentence)
@@ -154,9 +168,9 @@ def test_a_flaw_is_named_by_the_clause_that_it_breaks(flawless, flaw, sentences)
 
 def test_a_mean_that_counts_empty_slots_is_noticed(flawless):
   """Their updates are zero, so nothing but their number tells."""
-  bench = flawless.with_numbers(flaw=float(MEAN_OF_ALL_SLOTS))
-  with pytest.raises(contract.Violation, match="more empty slots changes state.params"):
-    contract.MAPS.check(bench, 0)
+  bench = with_flaw(flawless, MEAN_OF_ALL_SLOTS)
+  with pytest.raises(clauses.Violation, match="more empty slots changes state.params"):
+    clauses.MAPS.check(bench, 0)
 
 
 def other(**changes):
@@ -197,11 +211,42 @@ def after(change):
       other(global_params=lambda algorithm: lambda state: state.turns),
       "its global_params returns one array, must return K models",
     ),
+    # What a run takes, and a program of many settings or a table does not keep.
+    (
+      other(init=lambda algorithm: lambda params, *_: State(params, 0.0)),
+      "its init returns a weak type at .turns; give every array its dtype",
+    ),
+    (
+      other(setup=lambda algorithm: lambda state, *_: (state, state.turns)),
+      "its setup returns a tuple with ",
+    ),
+    (
+      other(
+        round=after(
+          lambda state, aux: (
+            state,
+            aux._replace(server={"loss": jnp.zeros((), jnp.int16)}),
+          )
+        )
+      ),
+      "its round reports int16[] at .server['loss']",
+    ),
+    (
+      other(
+        round=after(
+          lambda state, aux: (
+            state,
+            aux._replace(cost=aux.cost._replace(up=jnp.uint32(3))),
+          )
+        )
+      ),
+      "its round returns uint32[] as `cost.up`, must return int32[] (base.round_cost)",
+    ),
   ],
 )
 def test_a_method_without_meaning_is_told_once(entry, sentence):
   """No other clause can be tested."""
-  (finding,) = contract.check(entry)
+  (finding,) = fa.testing.check(entry)
   assert finding.sentence.startswith("structure: ") and sentence in finding.sentence
 
 
@@ -212,7 +257,7 @@ def test_a_round_that_calls_the_host_is_told_how(problem):
 
   bench = Bench("mine.py:ENTRY", problem, other(round=after(prints)))
   (promise,) = [
-    promise for promise in contract.cases() if str(promise) == "on the device"
+    promise for promise in clauses.cases() if str(promise) == "on the device"
   ]
   sentence = promise.violation(bench)
   assert sentence.startswith("on the device: a round calls the host with debug_")
@@ -232,12 +277,12 @@ def fits_the_last_layer(refuses):
 
 def test_a_builder_that_needs_layers_is_told_that_there_are_none():
   """Without it the method's line alone is blamed; an OptionError is a refusal."""
-  clauses = ("personal parameters", "frozen parameters", "targets that are tokens")
+  names = ("personal parameters", "frozen parameters", "targets that are tokens")
   for refuses in (False, True):
     bench = Bench.__new__(Bench)
     bench.name, bench.entry = "mine.py:ENTRY", fits_the_last_layer(refuses)
-    for promise in contract.cases():
-      if promise.clause.name in clauses:
+    for promise in clauses.cases():
+      if promise.clause.name in names:
         sentence = promise.violation(bench)
         assert ("model.layers" in sentence) != refuses and "\n" not in sentence
         assert bool(sentence) != refuses
@@ -246,9 +291,9 @@ def test_a_builder_that_needs_layers_is_told_that_there_are_none():
 @pytest.mark.fast
 def test_an_entry_without_a_ledger_is_told_the_fields_of_one(flawless):
   """The message names the fields, so that nobody has to read the tests."""
-  bench = flawless.with_numbers(flaw=0.0)
+  bench = with_flaw(flawless, NONE)
   bench.entry = ENTRY._replace(ledger=None)
-  with pytest.raises(contract.Violation) as error:
-    contract.cost_by_entry(bench, 0)
-  for name in (*contract.Played._fields, *contract.Expected._fields):
+  with pytest.raises(clauses.Violation) as error:
+    clauses.cost_by_entry(bench, 0)
+  for name in (*clauses.Played._fields, *clauses.Expected._fields):
     assert name in str(error.value)

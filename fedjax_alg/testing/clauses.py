@@ -1,7 +1,7 @@
 """The promises of every algorithm (``fedjax_alg.base``), as a list of clauses.
 
-The tests in ``tests/contract`` hold the library's methods to these clauses, and
-``fedjax-alg check`` a user's own. A clause that does not hold is one sentence,
+``fedjax-alg check`` holds a user's own method to these clauses, and the tests in
+``tests/contract`` the library's. A clause that does not hold is one sentence,
 which names the fields.
 """
 
@@ -20,26 +20,27 @@ from jax.extend import core as jex_core
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import base, registry
+from fedjax_alg import base
 from fedjax_alg import hparams as hparams_lib
+from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
 from fedjax_alg.engine import checkpoint, clients, loop, sharding
-from fedjax_alg.engine.keys import run_keys
-from fedjax_alg.engine.round import Participation, sample_cohort
 from fedjax_alg.errors import FAILURES, OptionError, describe_error
 from fedjax_alg.exchange import stacking
 from fedjax_alg.rounds.expected import Expected, Played
-from fedjax_alg.runs import contract_roles, methods, own_algorithm
-from fedjax_alg.runs.bench import (
+from fedjax_alg.runs import methods, own_algorithm
+from fedjax_alg.testing import roles
+from fedjax_alg.testing.bench import (
   MAX_ROUNDS,
   PADDING,
-  SEEDS,
   SIZES,
   Bench,
   Slots,
   Violation,
+  check_shapes,
+  map_of_several,
   nan_behind,
-  quick_compiler_options,
+  quick_jit,
   row,
   softmax_problem,
 )
@@ -55,7 +56,7 @@ Check = Callable[[Bench, int], None]
 
 
 class Promise(NamedTuple):
-  """A promise, and how it is tested."""
+  """A promise of every algorithm, and how it is tested."""
 
   name: str
   check: Check  #: raises a ``Violation``; takes the rounds before the one it tests
@@ -142,109 +143,35 @@ def list_differences(
 _close = functools.partial(list_differences, rtol=1e-5, atol=1e-6)
 
 
+def _not_finite(whole: str, tree: Any) -> list[str]:
+  """The fields that have NaN or an infinite number."""
+  return [
+    name
+    for name, leaf in zip(_parts(whole, tree), jax.tree.leaves(tree), strict=True)
+    if not np.isfinite(leaf).all()
+  ]
+
+
 def _refuse(fields: list[str], before: str, after: str = "") -> None:
   """Raises a ``Violation`` that names the fields, if there are any."""
   if fields:
     raise Violation(f"{before}{_list(fields)}{after}")
 
 
-def types(tree: Any) -> Any:
-  """Gives structure, shapes, dtypes and weak types."""
-  return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
-
-
-def refuse_other_types(whole: str, actual: Any, expected: Any) -> None:
-  """Refuses a tree with another structure, or other types of leaves.
-
-  Args:
-    whole: how the tree is named.
-    actual: the tree, of types (``jax.typeof``).
-    expected: the tree that it has to be like.
-
-  Raises:
-    Violation: they differ.
-  """
-  if _structure_of(actual) != _structure_of(expected):
-    raise Violation(f"the structure of {whole} is not that of a start")
-  fields = []
-  for name, a, b in zip(
-    _parts(whole, actual), *map(jax.tree.leaves, (actual, expected)), strict=True
-  ):
-    if (a.shape, a.dtype) != (b.shape, b.dtype):
-      fields.append(f"{name} is {a.dtype}{list(a.shape)}, not {b.dtype}{list(b.shape)}")
-    elif a.weak_type or b.weak_type:
-      fields.append(f"{name} has a weak type")
-  _refuse(
-    fields,
-    "",
-    "; give every array its dtype, for example jnp.float32(1) in the place of 1.0",
-  )
-
-
-def check_report(aux: base.RoundAux, slots: int) -> None:
-  """Checks shapes and types of a round's report.
-
-  Args:
-    aux: the report, of arrays or their types.
-    slots: S.
-
-  Raises:
-    Violation: a field has another shape or type.
-  """
-  fields = []
-  dtypes = (jnp.float32, jnp.int32, jnp.uint32, bool)
-  for name, leaf in zip(_parts("report", aux), jax.tree.leaves(aux), strict=True):
-    if leaf.dtype not in dtypes:
-      fields.append(f"{name} is {leaf.dtype}")
-    elif leaf.weak_type:
-      fields.append(f"{name} has a weak type")
-  fields += [
-    f"report.client/{name} is {list(leaf.shape)}, not [{slots}]"
-    for name, leaf in aux.client.items()
-    if leaf.shape != (slots,)
-  ]
-  if not isinstance(aux.cost, base.RoundCost):
-    raise Violation("report.cost is no RoundCost (base.round_cost makes one)")
-  for name in ("down", "up", "exchanges", "example_gradients", "central_flops"):
-    leaf = getattr(aux.cost, name)
-    dtype = jnp.float32 if name == "central_flops" else jnp.int32
-    if (leaf.shape, leaf.dtype) != ((), dtype):
-      fields.append(f"report.cost/{name} is {leaf.dtype}{list(leaf.shape)}")
-  _refuse(fields, "")
-
-
 # The clauses.
 
 
 def _structure(bench: Bench, age: int) -> None:
-  """With numbers as arguments; a start has the types of one with constants."""
+  """With numbers as constants, and as arguments of the program of a run."""
   del age
-  if bench.is_own:
-    own_algorithm.check_algorithm(
-      f"`algorithm`={bench.name}",
-      bench.algorithm,
-      bench.problem.model,
-      bench.spec,
-      Participation(bench.spec.cohort_size),
-      bench.problem.data,
-    )
-  bench.states(1)
-  old, new, aux = bench.types
-  constant = jax.eval_shape(
-    lambda params, key: bench.algorithm.init(params, bench.spec, key),
-    bench.model_shapes,
-    jax.random.key(0),
+  given = bench.method, bench.problem, clients.ClientMap()
+  constant, traced = (
+    check_shapes(*given, {}),
+    check_shapes(*given, row(bench.numbers, 0)),
   )
-  refuse_other_types("state", old, constant)
-  refuse_other_types("state", new, old)
-  one_seed_of_start = jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(
-      leaf.shape[1:], leaf.dtype, weak_type=leaf.weak_type
-    ),
-    bench.initial,
+  own_algorithm.ShapeCheck(f"`algorithm`={bench.name}", bench.problem.model).same(
+    "setup", traced, constant, "what it does where its numbers are constants"
   )
-  refuse_other_types("state", new, one_seed_of_start)
-  check_report(aux, bench.spec.cohort_size)
 
 
 def _work(bench: Bench, age: int) -> None:
@@ -255,7 +182,7 @@ def _work(bench: Bench, age: int) -> None:
   cohort, _ = bench.round_inputs(age)
   _, aux = bench.round(age)
   _, of_fewer = bench.round(age, bench.fewer)
-  if bench.is_own and aux.work is None:
+  if aux.work is None:
     return  # without a simulated clock, as base.RoundAux allows
   if not isinstance(aux.work, base.Work) or aux.times is not None:
     raise Violation("report.work is no Work, or report.times is set")
@@ -347,25 +274,19 @@ def sums_alone() -> Iterator[None]:
     stacking.STACKED_BYTES = before
 
 
-def devices_mesh() -> Any:
-  """Makes a mesh of up to four CPU devices; None for one."""
-  return sharding.clients_mesh(jax.devices("cpu")[:4])
-
-
 def _maps(bench: Bench, age: int) -> None:
-  """On cohorts with padding slots that point at NaN; lanes are vmap inside.
+  """On cohorts with padding slots that point at NaN, on several devices.
 
-  Two lanes on each device, which keep sums alone where a method needs no more,
-  against one client after the other on one device, which keeps all. Here numbers
-  are constants, those of the run arguments of its program.
+  The map keeps sums alone where a method needs no more; it is compared with one
+  client after the other on one device, which keeps all. Here numbers are
+  constants, those of the run arguments of its program.
   """
   del age
-  mesh = devices_mesh()
   with sums_alone():
-    check_map(bench, clients.ClientMap("lanes", lanes=2, mesh=mesh), mesh)
+    check_map(bench, map_of_several())
 
 
-def check_map(bench: Bench, map_clients: clients.ClientMap, mesh: Any = None) -> None:
+def check_map(bench: Bench, map_clients: clients.ClientMap) -> None:
   """Compares rounds with this map and PADDING slots more with those of a run.
 
   Those of whole cohorts have no padding slot in the run. Where slots of the
@@ -374,7 +295,6 @@ def check_map(bench: Bench, map_clients: clients.ClientMap, mesh: Any = None) ->
   Args:
     bench: the method.
     map_clients: the map.
-    mesh: its devices; None for one.
 
   Raises:
     Violation: they differ.
@@ -392,14 +312,10 @@ def check_map(bench: Bench, map_clients: clients.ClientMap, mesh: Any = None) ->
       np.arange(ids.size), np.append(slots.present, [False] * PADDING), first
     ).change(layout.take_cohort(data, ids))
     inputs: Any = (bench.state(age), cohort, key)
-    if mesh is not None:
-      inputs = sharding.replicate(inputs, mesh)
+    if map_clients.mesh is not None:
+      inputs = sharding.replicate(inputs, map_clients.mesh)
     if round_ is None:
-      round_ = (
-        jax.jit(bench.build(map_clients).round)
-        .lower(*inputs)
-        .compile(quick_compiler_options())
-      )
+      round_ = quick_jit(bench.build(map_clients).round).lower(*inputs).compile()
     state, other_aux = round_(*inputs)
     # Sums alone do not give the mean distance from the mean.
     shared = other_aux.server.keys() & aux.server.keys()
@@ -471,106 +387,55 @@ def _seeds(bench: Bench, age: int) -> None:
 
   other_keys = bench.keys._replace(work=jax.random.split(jax.random.key(99), 2))
   changed = differ(bench.state(1), bench.round(0, keys=other_keys)[0])
-  if bench.draws is not None and changed != bench.draws:
+  if not changed and issubclass(bench.entry.hparams, LocalWork):
     raise Violation(
       "another key of a round changes nothing of the state, although mini-batches are "
       "drawn; take keys from the key of the round"
-      if bench.draws
-      else "another key of a round changes the state, although nothing is drawn"
     )
-  if bench.draws is not False:
-    states = bench.states(3)
-    if not differ(row(states, 0), row(states, 1)):
-      raise Violation("two seeds give the same state after three rounds")
-    if not differ(bench.state(0), bench.state(1)):
-      raise Violation("a round changes nothing of the state")
+  states, draws = bench.states(3), changed or not bench.entry.all_clients
+  if draws and not differ(row(states, 0), row(states, 1)):
+    raise Violation("two seeds give the same state after three rounds")
+  if not differ(bench.state(0), bench.state(1)):
+    raise Violation("a round changes nothing of the state")
 
 
 def _finite(bench: Bench, age: int) -> None:
   del age
   states, log = bench.run(bench.initial, 0, 6)
-  fields = [
-    name
-    for name, leaf in zip(_parts("state", states), jax.tree.leaves(states))
-    if not np.isfinite(leaf).all()
-  ]
+  fields = _not_finite("state", states)
   rounds = jax.tree.map(np.asarray, log.finite)
   fields += [
     f"state.{name} in a round before the sixth"
     for name, rows in rounds.items()
     if not rows[:, :6].all() and f"state.{name}" not in fields
   ]
-  fields += [
-    name
-    for name, leaf in zip(_parts("report", log.aux), jax.tree.leaves(log.aux))
-    if not np.isfinite(np.asarray(leaf)[:, :6]).all()
-  ]
+  fields += _not_finite("report", jax.tree.map(lambda leaf: leaf[:, :6], log.aux))
   _refuse(fields, "NaN or infinite within six rounds: ")
   assert not any(rows[:, 6:].any() for rows in rounds.values())
 
 
 def _client_models(bench: Bench, age: int) -> None:
+  """Of all clients and a newcomer."""
   del age
   params, losses = bench.deploy_all(bench.state(3), jax.random.key(5))
-  refuse_other_models(
-    "client_params", params, bench.spec.num_clients + 1, bench.deployed_shapes
-  )
-  fields = [
-    name
-    for name, leaf in zip(
-      _parts("client_params", params), jax.tree.leaves(params), strict=True
-    )
-    if leaf.weak_type or not np.isfinite(leaf).all()
-  ]
+  fields = _not_finite("client_params", params)
   if not np.isfinite(losses).all():
     fields.append("the loss of its models")
-  _refuse(fields, "not finite, or of a weak type: ")
-
-
-def refuse_other_models(name: str, params: Any, count: int, shapes: Any) -> None:
-  """Refuses what is not ``count`` models of these shapes along a first axis.
-
-  Args:
-    name: the function that returned them.
-    params: the models, leaves [count, ...].
-    count: their number.
-    shapes: the model's parameters, as shapes.
-
-  Raises:
-    Violation: something differs.
-  """
-  if _structure_of(params) != _structure_of(shapes):
-    raise Violation(f"{name} does not return parameters of the model")
-  _refuse(
-    [
-      f"{field} is {leaf.dtype}{list(leaf.shape)}, not {[count, *must.shape]}"
-      for field, leaf, must in zip(
-        _parts(name, params), *map(jax.tree.leaves, (params, shapes)), strict=True
-      )
-      if (leaf.shape, leaf.dtype) != ((count, *must.shape), must.dtype)
-    ],
-    "",
-  )
+  _refuse(fields, "not finite: ")
 
 
 def _global_models(bench: Bench, age: int) -> None:
   del age
-  algorithm = bench.algorithm
-  if algorithm.membership is not None:
-    member = algorithm.membership(bench.state(3))
-    if (member.shape, member.dtype) != ((bench.spec.num_clients,), jnp.int32):
-      raise Violation(
-        f"membership is {member.dtype}{list(member.shape)}, must be "
-        f"int32[{bench.spec.num_clients}]"
-      )
-    if (np.asarray(member) < -1).any() or not (np.asarray(member) >= 0).any():
-      raise Violation(
-        f"membership is {np.asarray(member).tolist()} after three rounds, must be -1 "
-        "or a group"
-      )
+  algorithm, state = bench.algorithm, bench.state(3)
   if algorithm.global_params is not None:
-    shapes = jax.eval_shape(algorithm.global_params, bench.state(3))
-    refuse_other_models("global_params", shapes, bench.models, bench.model_shapes)
+    models = quick_jit(algorithm.global_params)(state)
+    _refuse(_not_finite("global_params", models), "not finite: ")
+  if algorithm.membership is not None:
+    member = np.asarray(quick_jit(algorithm.membership)(state))
+    if (member < -1).any() or not (member >= 0).any():
+      raise Violation(
+        f"membership is {member.tolist()} after three rounds, must be -1 or a group"
+      )
 
 
 def cost_by_entry(bench: Bench, age: int) -> Expected:
@@ -685,81 +550,11 @@ def _on_the_device(bench: Bench, age: int) -> None:
   _refuse(list_differences("state", states, bench.states(2)), "another run changes ")
 
 
-class Beginning(NamedTuple):
-  """A start, the set-up, a round and what is made of the state after it."""
-
-  start: Any
-  before: Any
-  after: Any
-  aux: Any
-  params: Any  #: of a client
-  models: Any
-  membership: Any
-
-
-def begin(
-  bench: Bench, map_clients: clients.ClientMap
-) -> Callable[[Any, Any, Any], Beginning]:
-  """Makes (numbers, data, keys) -> Beginning of one seed, with empty slots.
-
-  Args:
-    bench: the method.
-    map_clients: how client code is mapped over the cohort with PADDING slots more.
-  """
-
-  def run(numbers: Any, data: Any, keys: Any) -> Beginning:
-    algorithm = bench.method.builder(bench.problem.model, map_clients)(numbers)
-    start = algorithm.init(bench.problem.model.init(keys.model), bench.spec, keys.start)
-    before = algorithm.setup(start, layout.everyone(data), keys.start)
-    cohort = sample_cohort(
-      data, bench.spec.cohort_size, jax.random.fold_in(keys.cohort, 0)
-    )
-    ids = jnp.pad(cohort.ids, (0, PADDING), constant_values=bench.spec.num_clients)
-    after, aux = algorithm.round(
-      before, layout.take_cohort(data, ids), jax.random.fold_in(keys.work, 0)
-    )
-    shard = layout.shard_of(data, 0)
-    return Beginning(
-      start,
-      before,
-      after,
-      aux,
-      algorithm.client_params(after, jnp.int32(0), shard, keys.evaluation),
-      algorithm.global_params and algorithm.global_params(after),
-      algorithm.membership and algorithm.membership(after),
-    )
-
-  return run
-
-
-def one_seed(bench: Bench) -> tuple[Any, Any, Any]:
-  """Makes arguments of ``begin``."""
-  return row(bench.numbers, 0), bench.problem.data, run_keys(SEEDS[0])
-
-
 def _map_types(bench: Bench, age: int) -> None:
   """Also where sums alone are kept; what clients share is an argument."""
   del age
-  check_map_types(
-    bench, jax.eval_shape(begin(bench, clients.ClientMap()), *one_seed(bench))
-  )
-
-
-def check_map_types(bench: Bench, expected: Beginning) -> None:
-  """Traces a round in another client map, which gives the types of this one.
-
-  Args:
-    bench: the method.
-    expected: the types of its ``begin``.
-
-  Raises:
-    Violation: it gives others.
-  """
   with sums_alone():
-    lanes = clients.ClientMap("lanes", lanes=2, mesh=devices_mesh())
-    other = jax.eval_shape(begin(bench, lanes), *one_seed(bench))
-  refuse_other_types("state", other.after, expected.after)
-  check_report(other.aux, bench.spec.cohort_size + PADDING)
+    check_shapes(bench.method, bench.problem, map_of_several(), row(bench.numbers, 0))
 
 
 def _defaults(bench: Bench, age: int) -> None:
@@ -770,51 +565,36 @@ def _defaults(bench: Bench, age: int) -> None:
 
 
 def _ranges(bench: Bench, age: int) -> None:
+  """The first number with a lower bound is refused below it."""
   del age
-  check_ranges(bench.name, bench.entry, bench.problem.model, bench.is_own)
-
-
-def check_ranges(
-  name: str, entry: registry.Entry, model: base.Model, is_own: bool = False
-) -> str:
-  """Sets the first number with a lower bound below it, which is refused.
-
-  Args:
-    name: the method.
-    entry: its entry.
-    model: a model.
-    is_own: whether it is a user's own, which may leave the check to the run.
-
-  Returns:
-    The field; "" if no number has a lower bound.
-
-  Raises:
-    Violation: it is not refused.
-    OptionError: it is, but in other words.
-  """
-  for field in dataclasses.fields(entry.hparams):
+  for field in dataclasses.fields(bench.entry.hparams):
     for bound in map(field.metadata.get, ("minimum", "above")):
-      if bound is None:
-        continue
-      value = type(cast(Any, field.default))(bound - 1)
-      try:
-        if is_own:
-          method = methods.Method(name, entry, *entry.parts())
-          methods.with_keywords(method, {field.name: value})
-        entry.make(model, *entry.parts(**{field.name: value}), clients.ClientMap())
-      except OptionError as error:
-        if f"{field.name}={value}: must be" in str(error).replace("`", ""):
-          return field.name
-        raise
-      raise Violation(f"{field.name}={value} is not refused")
-  return ""
+      if bound is not None:
+        value = type(cast(Any, field.default))(bound - 1)
+        _require_refusal(bench, field.name, value)
+        return
 
 
+def _require_refusal(bench: Bench, name: str, value: Any) -> None:
+  method = methods.Method(bench.name, bench.entry, *bench.entry.parts())
+  try:
+    methods.with_keywords(method, {name: value}).build(
+      bench.problem.model, clients.ClientMap()
+    )
+  except OptionError as error:
+    if f"{name}={value}: must be" in str(error).replace("`", ""):
+      return
+    raise
+  raise Violation(f"{name}={value} is not refused")
+
+
+#: Without it the others have no meaning.
+STRUCTURE = Promise("structure", _structure)
 MAPS = Promise("client maps", _maps)
 MAP_TYPES = Promise("types in client maps", _map_types)
 #: Clauses on the method's program, which the tests hold compiled methods to.
 COMPILED = (
-  Promise("structure", _structure),
+  STRUCTURE,
   Promise("work", _work, AGES),
   Promise("one program", _one_trace),
   Promise("inputs", _inputs),
@@ -829,12 +609,12 @@ COMPILED = (
   Promise("learning", _learning),
   Promise("on the device", _on_the_device),
 )
-#: All clauses. Without the first one the others have no meaning.
+#: All clauses.
 CLAUSES = (
   *COMPILED,
   MAPS,
   MAP_TYPES,
-  *(Promise(*pair) for pair in contract_roles.CHECKS),
+  *(Promise(*pair) for pair in roles.CHECKS),
   Promise("defaults", _defaults),
   Promise("ranges", _ranges),
 )
@@ -859,16 +639,21 @@ def check(algorithm: object) -> Iterator[Finding]:
     algorithm: a ``registry.Entry``, or what ``fa.run`` takes.
 
   Yields:
-    An ``Finding`` for each case. A method that breaks the first clause has one
+    A ``Finding`` for each case. A method that breaks the first clause has one
     alone.
 
   Raises:
     OptionError: there is no such method, or its builder refuses the settings.
+
+  Examples:
+    >>> first = next(check("fedavg"))
+    >>> str(first.case), first.sentence
+    ('structure', '')
   """
   method = methods.method_of(algorithm)
   bench = Bench(method.name, softmax_problem(), method.entry)
   for case in cases():
     finding = Finding(case, case.violation(bench))
     yield finding
-    if finding.sentence and case.clause is CLAUSES[0]:
+    if finding.sentence and case.clause is STRUCTURE:
       return

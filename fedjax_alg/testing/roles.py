@@ -5,10 +5,11 @@ class, or it refuses them in one line. Here a user's own method says itself whic
 the tests say it for each of the library's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any
+import types
+from typing import Any, NamedTuple
 
 from flax import linen as nn
 import jax
@@ -25,7 +26,7 @@ from fedjax_alg.errors import OptionError, describe_error
 from fedjax_alg.models import adapt, roles
 from fedjax_alg.registry import Entry
 from fedjax_alg.runs import methods, prepare
-from fedjax_alg.runs.bench import (
+from fedjax_alg.testing.bench import (
   CLASSES,
   FEATURES,
   Bench,
@@ -37,21 +38,6 @@ from fedjax_alg.runs.bench import (
 HIDDEN, INPUTS, TARGETS, LENGTH, TOKENS = 6, 5, 2, 4, 11
 STATISTICS = 2 * HIDDEN
 SIZES = (4, 9, 7, 3, 8, 5) * 2
-#: task -> floats of the layers of ``Normed``.
-FLOATS: dict[str | None, dict[str, int]] = {
-  None: dict(
-    first=HIDDEN * (FEATURES + 1), norm=2 * HIDDEN, last=(HIDDEN + 1) * CLASSES
-  ),
-  "regression": dict(
-    first=HIDDEN * (INPUTS + 1), norm=2 * HIDDEN, last=(HIDDEN + 1) * TARGETS
-  ),
-  "tokens": dict(
-    embedding=TOKENS * INPUTS,
-    first=HIDDEN * (INPUTS + 1),
-    norm=2 * HIDDEN,
-    last=(HIDDEN + 1) * TOKENS,
-  ),
-}
 #: (patterns of roles, model_state) of the two clauses on roles.
 PERSONAL: tuple[list[str], str] = (["personal:Dense_1"], "local")
 FROZEN: tuple[list[str], str] = (["frozen:Dense_0"], "global")
@@ -59,90 +45,93 @@ WITHOUT: tuple[list[str], str] = ([], "batch")
 
 
 class Normed(nn.Module):
-  """A perceptron with BatchNorm, on numbers or on tokens."""
+  """A perceptron with BatchNorm."""
 
   outputs: int = CLASSES
 
   @nn.compact
   def __call__(self, x: Any, train: bool) -> Any:
     """Gives the logits."""
-    if jnp.issubdtype(x.dtype, jnp.integer):
-      x = nn.Embed(TOKENS, INPUTS)(x)
     x = nn.BatchNorm(not train)(nn.Dense(HIDDEN)(x))
     return nn.Dense(self.outputs)(nn.relu(x))
 
 
+class RoleProblem(NamedTuple):
+  """Some clients with a model whose leaves can have roles."""
+
+  data: ClientData
+  spec: FedSpec
+  model: Model
+  #: floats of its layers: "first" is ``Dense_0``, "last" is ``Dense_1``
+  floats: Mapping[str, int] = types.MappingProxyType({})
+
+
 @functools.cache
-def role_problem(task: str | None) -> tuple[ClientData, FedSpec]:
-  """Makes data and their spec: numbers, classes or tokens of some clients."""
-  if task is None:
-    softmax = softmax_problem()
-    return softmax.data, softmax.spec
+def class_problem() -> RoleProblem:
+  """Makes a problem of classes, with ``Normed``."""
+  softmax = softmax_problem()
+  return RoleProblem(
+    softmax.data,
+    softmax.spec,
+    flax_model(Normed(), softmax.spec),
+    dict(first=HIDDEN * (FEATURES + 1), norm=2 * HIDDEN, last=(HIDDEN + 1) * CLASSES),
+  )
+
+
+def flax_model(module: nn.Module, spec: FedSpec, **options: Any) -> Model:
+  """Makes a model of a module, whose start is traced once for all methods."""
+  model = models.from_flax(module, spec.input_shape, **options)
+  whole = model.roles.whole._replace(init=jax.jit(model.roles.whole.init))
+  return model._replace(roles=dataclasses.replace(model.roles, whole=whole))
+
+
+@functools.cache
+def target_problem(task: str) -> RoleProblem:
+  """Makes a problem of targets that are no class.
+
+  Args:
+    task: `regression` or `tokens`.
+
+  Returns:
+    The problem. Its model has one layer, which least squares can fit to numbers.
+  """
   rng, rows = np.random.default_rng(0), sum(SIZES) + 6
   x: Any
   y: Any
   if task == "regression":
     x, y = rng.normal(size=(rows, INPUTS)), rng.normal(size=(rows, TARGETS))
     shape, size = (INPUTS,), TARGETS
+    model = models.make_model("softmax", shape, size, task=task)
   else:
     x, y = (rng.integers(0, TOKENS, (rows, LENGTH)) for _ in range(2))
     shape, size = (LENGTH,), TOKENS
+    model = models.from_functions(
+      lambda key: jax.random.normal(key, (TOKENS, TOKENS)),
+      lambda params, x: params[x],
+      shape,
+      task=task,
+      input_dtype=jnp.int32,
+    )
   ends = np.cumsum(SIZES)
   data = layout.client_data(
     x, y, np.arange(ends[-1]), ends - SIZES, np.array(SIZES), ends[-1] + np.arange(6)
   )
-  return (
+  return RoleProblem(
     jax.tree.map(jnp.asarray, data),
     FedSpec(len(SIZES), 4, size, shape, int(ends[-1])),
-  )
-
-
-@functools.cache
-def norm_model(task: str | None = None) -> Model:
-  """Makes a ``Normed`` for the problem of a task."""
-  _, spec = role_problem(task)
-  model = models.from_flax(
-    Normed(spec.num_classes),
-    spec.input_shape,
-    task=task,
-    input_dtype=jnp.int32 if task == "tokens" else jnp.float32,
-  )
-  # Traced once for all methods, each of which asks for it several times.
-  whole = model.roles.whole._replace(init=jax.jit(model.roles.whole.init))
-  return model._replace(roles=dataclasses.replace(model.roles, whole=whole))
-
-
-@functools.cache
-def plain_model(task: str) -> Model:
-  """Makes a model of one layer, which least squares can fit to numbers."""
-  _, spec = role_problem(task)
-  if task == "regression":
-    return models.make_model("softmax", spec.input_shape, TARGETS, task=task)
-  return models.from_functions(
-    lambda key: jax.random.normal(key, (TOKENS, TOKENS)),
-    lambda params, x: params[x],
-    spec.input_shape,
-    task=task,
-    input_dtype=jnp.int32,
+    model,
   )
 
 
 def shapes_of_a_round(
-  name: str,
-  entry: Entry,
-  model: Model,
-  data: ClientData,
-  spec: FedSpec,
-  **overrides: Any,
+  name: str, entry: Entry, problem: RoleProblem, **overrides: Any
 ) -> tuple[Algorithm, Any]:
   """Traces a start and a round.
 
   Args:
     name: the method.
     entry: its entry.
-    model: the model.
-    data: the clients' examples.
-    spec: sizes of the problem.
+    problem: the clients and the model.
     **overrides: hyper-parameters.
 
   Returns:
@@ -154,40 +143,35 @@ def shapes_of_a_round(
       another error.
   """
   try:
-    algorithm, before, after = _trace(name, entry, model, data, spec, overrides)
+    algorithm, before, after = _trace(name, entry, problem, overrides)
   except OptionError:
     raise
   except Exception as error:  # whatever the user's code raises
-    raise Violation(
-      f"the method raises {describe_error(error)}{adapt.absent_parts(model, error)}"
-    ) from error
+    absent = adapt.absent_parts(problem.model, error)
+    raise Violation(f"the method raises {describe_error(error)}{absent}") from error
   if _types(before) != _types(after):
     raise Violation("the state after a round has other shapes than before")
   return algorithm, after
 
 
 def _trace(
-  name: str,
-  entry: Entry,
-  model: Model,
-  data: ClientData,
-  spec: FedSpec,
-  overrides: dict[str, Any],
+  name: str, entry: Entry, problem: RoleProblem, overrides: dict[str, Any]
 ) -> tuple[Algorithm, Any, Any]:
   """The algorithm, and the shapes of its state before and after a round."""
   keys = run_keys(0)
   method = small_method(name, entry, **overrides)
-  build = method.builder(model, clients.ClientMap())
+  build = method.builder(problem.model, clients.ClientMap())
   algorithm = build({})
-  prepare.check_roles(algorithm, method, model)
+  prepare.check_roles(algorithm, method, problem.model)
   seeds = jax.tree.map(lambda key: key[None], keys)
+  spec = problem.spec
   size = spec.num_clients if entry.all_clients else spec.cohort_size
 
   def both(data: Any) -> Any:
     state = jax.tree.map(
       lambda leaf: leaf[0],
       loop.initial_states(
-        build, model, spec._replace(cohort_size=size), data, seeds, {}
+        build, problem.model, spec._replace(cohort_size=size), data, seeds, {}
       ),
     )
     after, _ = sample_and_run(
@@ -195,7 +179,7 @@ def _trace(
     )
     return state, after
 
-  return algorithm, *jax.eval_shape(both, data)
+  return algorithm, *jax.eval_shape(both, problem.data)
 
 
 def _types(state: Any) -> Any:
@@ -207,17 +191,17 @@ def trace_round(
   entry: Entry,
   specs: Sequence[str],
   model_state: str,
-  task: str | None = None,
+  problem: RoleProblem | None = None,
   **overrides: Any,
 ) -> tuple[Model, Algorithm, Any]:
-  """Traces a round with a ``Normed`` whose parameters have roles.
+  """Traces a round with a model whose parameters have roles.
 
   Args:
     name: the method.
     entry: its entry.
     specs: patterns of roles.
     model_state: `model_state` of a run.
-    task: the task; None for classification.
+    problem: the clients and the model; None: of classes.
     **overrides: hyper-parameters.
 
   Returns:
@@ -226,11 +210,13 @@ def trace_round(
   Raises:
     OptionError: the method refuses the roles, as a run would.
   """
-  data, spec = role_problem(task)
-  model = roles.split(norm_model(task), specs, model_state=model_state)
+  problem = problem or class_problem()
+  model = roles.split(problem.model, specs, model_state=model_state)
+  data = problem.data
   if model.roles.has_frozen:
     data = data._replace(frozen=model.roles.frozen)
-  return model, *shapes_of_a_round(name, entry, model, data, spec, **overrides)
+  problem = problem._replace(model=model, data=data)
+  return model, *shapes_of_a_round(name, entry, problem, **overrides)
 
 
 def client_shapes(algorithm: Algorithm, state: Any, data: ClientData) -> Any:
@@ -243,11 +229,6 @@ def client_shapes(algorithm: Algorithm, state: Any, data: ClientData) -> Any:
     data,
     jax.random.key(0),
   )
-
-
-def floats_deployed(algorithm: Algorithm, state: Any, task: str | None = None) -> int:
-  """Counts the floats that a client deploys."""
-  return num_params(client_shapes(algorithm, state, role_problem(task)[0]))
 
 
 def _floats_of_client(algorithm: Algorithm, model: Model, floats: int) -> int:
@@ -278,7 +259,7 @@ def refusal(name: str, entry: Entry, specs: Sequence[str], model_state: str) -> 
   Returns:
     A part of the message.
   """
-  model = roles.split(norm_model(), specs, model_state=model_state)
+  model = roles.split(class_problem().model, specs, model_state=model_state)
   try:
     algorithm = methods.Method(name, entry, *entry.parts()).build(
       model, clients.ClientMap()
@@ -296,7 +277,7 @@ def require_refusal(
   entry: Entry,
   specs: Sequence[str],
   model_state: str,
-  task: str | None = None,
+  problem: RoleProblem | None = None,
 ) -> str:
   """Requires that a method refuses roles in one line.
 
@@ -305,7 +286,7 @@ def require_refusal(
     entry: its entry.
     specs: patterns of roles.
     model_state: `model_state` of a run.
-    task: the task; None for classification.
+    problem: the clients and the model; None: of classes.
 
   Returns:
     The line.
@@ -314,7 +295,7 @@ def require_refusal(
     Violation: it does not.
   """
   try:
-    trace_round(name, entry, specs, model_state, task)
+    trace_round(name, entry, specs, model_state, problem)
   except OptionError as error:
     _require("lines of the refusal", str(error).count("\n") + 1, 1)
     return str(error)
@@ -322,38 +303,35 @@ def require_refusal(
 
 
 def check_personal_parameters(
-  name: str, entry: Entry, refuses: bool, task: str | None = None
-) -> Algorithm:
+  name: str, entry: Entry, refuses: bool, problem: RoleProblem | None = None
+) -> None:
   """Tests a personal layer, and statistics that each client keeps.
 
   Args:
     name: the method.
     entry: its entry.
     refuses: whether it refuses them; it is then tested without.
-    task: the task; None for classification.
-
-  Returns:
-    The algorithm.
+    problem: the clients and the model; None: of classes.
 
   Raises:
     Violation: they are sent, or not deployed.
   """
-  specs, floats = PERSONAL, FLOATS[task]
-  shared, deployed = sum(floats.values()) - floats["last"], STATISTICS
+  problem = problem or class_problem()
+  specs, total = PERSONAL, sum(problem.floats.values())
+  shared, deployed = total - problem.floats["last"], total + STATISTICS
   if refuses:
-    specs, shared, deployed = WITHOUT, sum(floats.values()), 0
-  model, algorithm, state = trace_round(name, entry, *specs, task)
+    specs, shared, deployed = WITHOUT, total, total
+  model, algorithm, state = trace_round(name, entry, *specs, problem)
   if not refuses and algorithm.start_personal is None:
     raise Violation("its Algorithm has no start_personal")
-  _check_floats(algorithm, model, state, task, shared, deployed + sum(floats.values()))
-  return algorithm
+  _check_floats(algorithm, model, state, problem.data, shared, deployed)
 
 
 def _check_floats(
   algorithm: Algorithm,
   model: Model,
   state: Any,
-  task: str | None,
+  data: ClientData,
   shared: int,
   deployed: int,
   statistics: int = 0,
@@ -369,13 +347,13 @@ def _check_floats(
       )
   _require(
     "the floats of client_params",
-    floats_deployed(algorithm, state, task),
+    num_params(client_shapes(algorithm, state, data)),
     _floats_of_client(algorithm, model, deployed),
   )
 
 
 def check_frozen_parameters(
-  name: str, entry: Entry, refuses: bool, task: str | None = None
+  name: str, entry: Entry, refuses: bool, problem: RoleProblem | None = None
 ) -> None:
   """Tests frozen parameters, which are in no state, and statistics, which are.
 
@@ -385,22 +363,25 @@ def check_frozen_parameters(
     name: the method.
     entry: its entry.
     refuses: whether it refuses running statistics; those of a batch remain.
-    task: the task; None for classification.
+    problem: the clients and the model; None: of classes.
 
   Raises:
     Violation: frozen parameters are in the state, or statistics are not.
   """
+  problem = problem or class_problem()
   (specs, model_state), statistics = FROZEN, STATISTICS
   if refuses:
     model_state, statistics = "batch", 0
-  model, algorithm, state = trace_round(name, entry, specs, model_state, task)
-  floats = FLOATS[task]
+  model, algorithm, state = trace_round(name, entry, specs, model_state, problem)
+  floats = problem.floats
   _require("frozen floats", num_params(model.roles.frozen), floats["first"])
   for path, _ in jax.tree_util.tree_leaves_with_path(state):
     if "Dense_0" in jax.tree_util.keystr(path):
       raise Violation(f"the frozen {jax.tree_util.keystr(path)} is in its state")
   shared = sum(floats.values()) - floats["first"]
-  _check_floats(algorithm, model, state, task, shared, shared + statistics, statistics)
+  _check_floats(
+    algorithm, model, state, problem.data, shared, shared + statistics, statistics
+  )
 
 
 def check_target_fit(name: str, entry: Entry, task: str) -> None:
@@ -415,12 +396,15 @@ def check_target_fit(name: str, entry: Entry, task: str) -> None:
     OptionError: the method refuses them.
     Violation: a client deploys another model.
   """
-  model, (data, spec) = plain_model(task), role_problem(task)
-  algorithm, state = shapes_of_a_round(name, entry, model, data, spec)
-  shapes = jax.eval_shape(algorithm.client_model(model).init, jax.random.key(0))
+  problem = target_problem(task)
+  algorithm, state = shapes_of_a_round(name, entry, problem)
+  deployed = algorithm.client_model(problem.model)
+  shapes = jax.eval_shape(deployed.init, jax.random.key(0))
   _require(
     "the shapes of client_params",
-    jax.tree.map(lambda leaf: leaf.shape, client_shapes(algorithm, state, data)),
+    jax.tree.map(
+      lambda leaf: leaf.shape, client_shapes(algorithm, state, problem.data)
+    ),
     jax.tree.map(lambda leaf: leaf.shape, shapes),
   )
 

@@ -7,7 +7,6 @@ of a run takes every number that it may take as an argument, as those of
 
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
-import copy
 import dataclasses
 import functools
 from typing import Any, NamedTuple, cast
@@ -16,19 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import base, models, registry
+from fedjax_alg import base, models, optional
 from fedjax_alg import hparams as hparams_lib
-from fedjax_alg.algorithms.scaffnew import ScaffnewHParams
 from fedjax_alg.base import Algorithm, ClientData, FedSpec, Model, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
-from fedjax_alg.engine import clients, compiling, loop
+from fedjax_alg.engine import clients, compiling, loop, sharding
 from fedjax_alg.engine.keys import client_keys, run_keys
 from fedjax_alg.engine.round import Participation, sample_cohort
 from fedjax_alg.errors import OptionError
+from fedjax_alg.registry import Entry
 from fedjax_alg.rounds.expected import Played
-from fedjax_alg.runs import methods
+from fedjax_alg.runs import methods, own_algorithm
 from fedjax_alg.typing import PyTree
 
 #: Examples of each client: 64 fill one block of a full pass, 90 take two.
@@ -65,8 +64,6 @@ SMALL: Mapping[str, Any] = dict(
   lam=2.0,
   remove_ridge=False,
 )
-#: Methods whose head is made of class means, which minimize nothing.
-OF_MEANS = ("fedcof", "fedncm")
 
 
 class SmallProblem(NamedTuple):
@@ -176,23 +173,79 @@ def usable(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
   return usable_settings
 
 
-def small_method(
-  name: str, entry: registry.Entry | None = None, **overrides: Any
-) -> methods.Method:
+def small_method(name: str, entry: Entry, **overrides: Any) -> methods.Method:
   """Makes a method with the settings of a short run, resolved.
 
   Args:
     name: its name.
-    entry: its entry; None: that of the registry.
+    entry: its entry.
     **overrides: settings that it has in any case.
   """
-  entry = entry or registry.get(name)
   settings = usable(entry.hparams, SMALL) | dict(entry.test_hparams) | overrides
   return methods.Method(name, entry, *entry.parts(**settings)).resolved()
 
 
+def cohort_spec(method: methods.Method, problem: SmallProblem) -> FedSpec:
+  """Gives the sizes of a problem whose cohort is as large as the method needs."""
+  spec = problem.spec
+  return (
+    spec._replace(cohort_size=spec.num_clients) if method.entry.all_clients else spec
+  )
+
+
+def check_shapes(
+  method: methods.Method,
+  problem: SmallProblem,
+  map_clients: base.MapClients,
+  numbers: Any,
+) -> Any:
+  """Holds the functions of a method's algorithm to the contract, by shapes.
+
+  Args:
+    method: the method.
+    problem: the clients and the model.
+    map_clients: the client map.
+    numbers: numbers of the method that are arguments of a program; the others are
+      constants.
+
+  Returns:
+    The state, as shapes.
+
+  Raises:
+    OptionError: a function breaks the contract.
+  """
+  build = method.builder(problem.model, map_clients)
+  call = own_algorithm.ShapeCheck(
+    f"`algorithm`={method.name}", problem.model, strict=True
+  )
+  spec = cohort_spec(method, problem)
+  participation = Participation(spec.cohort_size)
+  states: list[Any] = []
+
+  def check(numbers: Any) -> None:
+    states.append(
+      own_algorithm.check_algorithm(
+        call, build(numbers), spec, participation, problem.data
+      )
+    )
+
+  jax.eval_shape(check, numbers)
+  return states[0]
+
+
 class Violation(Exception):
   """A clause of the contract does not hold; the message is one sentence."""
+
+
+def map_of_several() -> clients.ClientMap:
+  """Makes a map that trains several clients at once, on up to four devices.
+
+  They are lanes; without this extra, all clients of a device at once.
+  """
+  mesh = sharding.clients_mesh(jax.devices("cpu")[:4])
+  if optional.find_extra("lanes") is None:
+    return clients.ClientMap("vmap", mesh=mesh)
+  return clients.ClientMap("lanes", lanes=2, mesh=mesh)
 
 
 def trace_once(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -245,20 +298,15 @@ class Bench:
   its numbers as constants.
   """
 
-  def __init__(
-    self, name: str, problem: SmallProblem, entry: registry.Entry | None = None
-  ):
+  def __init__(self, name: str, problem: SmallProblem, entry: Entry):
     """Builds the method.
 
     Args:
-      name: its name in messages, or of the registry.
+      name: its name in messages.
       problem: the clients and the model.
-      entry: its entry; None: that of the registry.
+      entry: its entry.
     """
-    self.name, self.problem = name, problem
-    self.entry = entry = entry or registry.get(name)
-    #: Whether it is a user's own method, of which nothing else is known.
-    self.is_own = entry is not registry.ALGORITHMS.get(name)
+    self.name, self.problem, self.entry = name, problem, entry
     method = small_method(name, entry)
     self.traced = method.builder(problem.model, clients.ClientMap())
     self.method = method.with_values(
@@ -270,12 +318,10 @@ class Bench:
     )
     self.hparams = self.method.hparams
     self.numbers = self.method.numbers([self.method], len(SEEDS))
-    size = problem.spec.num_clients if entry.all_clients else problem.spec.cohort_size
-    self.spec = problem.spec._replace(cohort_size=size)
+    self.spec = cohort_spec(method, problem)
+    size = self.spec.cohort_size
     self.algorithm = self.build(clients.ClientMap())
     self.keys = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(run_keys, SEEDS))
-    #: Types of a round's state, new state and report; set when it is traced.
-    self.types: Any = None
     self.run_rounds = quick_jit(
       trace_once(
         loop.make_run_rounds(
@@ -288,26 +334,6 @@ class Bench:
     self.whole = Slots(np.arange(size), np.ones(size, bool))
     self.fewer = self.whole._replace(present=np.arange(size) < size - PADDING)
     self._states: dict[int, PyTree] = {}
-
-  def with_numbers(self, **numbers: float) -> "Bench":
-    """Gives the method with other numbers; the program of a run is the same."""
-    other = copy.copy(self)
-    other.method = self.method.with_values(numbers)
-    other.hparams = other.method.hparams
-    other.numbers = other.method.numbers([other.method], len(SEEDS))
-    other.algorithm = other.build(clients.ClientMap())
-    other._states = {}
-    return other
-
-  @property
-  def draws(self) -> bool | None:
-    """Whether a round draws mini-batches, or anything else, at random.
-
-    None: nothing says so of a user's own method.
-    """
-    if issubclass(self.entry.hparams, (LocalWork, ScaffnewHParams)):
-      return True
-    return None if self.is_own else not self.entry.all_clients
 
   @functools.cached_property
   def initial(self) -> Any:
@@ -324,12 +350,9 @@ class Bench:
     """Builds the algorithm with rounds on a changed cohort."""
     slots, algorithm = numbers["slots"], self.traced(numbers["traced"])
 
-    def round_(state: Any, cohort: Any, key: Any) -> Any:
-      new, aux = algorithm.round(state, slots.change(cohort), key)
-      self.types = jax.tree.map(jax.typeof, (state, new, aux))
-      return new, aux
-
-    return algorithm._replace(round=round_)
+    return algorithm._replace(
+      round=lambda state, cohort, key: algorithm.round(state, slots.change(cohort), key)
+    )
 
   def inputs(
     self,
@@ -445,8 +468,8 @@ class Bench:
   @functools.cached_property
   def deploy_all(self) -> Any:
     """(state, key) -> params of all clients and a newcomer, their losses."""
-    # Least squares; a head of class means minimizes nothing.
-    loss = _squared_error if self.entry.rounds and self.name not in OF_MEANS else None
+    # What is fitted in closed form does not minimize the model's loss.
+    loss = _mistakes if self.entry.rounds else None
     count = self.spec.num_clients
     ids: Any = np.arange(count + 1, dtype=np.int32)  # id C is the newcomer
     holder = ids % count  # whose data are those of client 0
@@ -487,8 +510,8 @@ def _losses_of(model: Model, loss: Any) -> Any:
   )
 
 
-def _squared_error(logits: Any, y: Any) -> Any:
-  return ((logits - jax.nn.one_hot(y, logits.shape[1])) ** 2).sum(1)
+def _mistakes(logits: Any, y: Any) -> Any:
+  return (logits.argmax(1) != y).astype(jnp.float32)
 
 
 def _read_by_steps(work: Any, sizes: Sequence[int], batches_per_step: int) -> int:
