@@ -280,11 +280,11 @@ def place_values(
     3 if unit == "" and abs(claimed) < 10 else 2,
   )
   if np.isinf(claimed):
-    known = prediction._replace(draw95=math.nan)
+    estimate = prediction._replace(draw95=math.nan)
     if len(numbers) < 2 or has_one_partition:
       why = ONE_PARTITION if len(numbers) > 1 else ONE_RUN
-      return Placement(ours, UNDECIDED, why, *known)
-    return Placement(ours, BELOW, "", *known)
+      return Placement(ours, UNDECIDED, why, *estimate)
+    return Placement(ours, BELOW, "", *estimate)
   ci95, half = (0.0, 0.0) if exact else (prediction.ci95, prediction.draw95)
   gap = prediction.mean - claimed
   place = place_number(
@@ -349,14 +349,14 @@ def list_rounds(values: Sequence[float] | np.ndarray) -> str:
   return ", ".join("-" if np.isinf(value) else f"{value:g}" for value in values)
 
 
-def format_rounds(values: Sequence[float] | np.ndarray) -> str:
+def summarize_rounds(values: Sequence[float] | np.ndarray) -> str:
   """Writes the rounds of runs: of three runs or more the median.
 
   Args:
     values: of each run; inf: never.
 
   Examples:
-    >>> format_rounds([36.0, 44.0, np.inf, 40.0])
+    >>> summarize_rounds([36.0, 44.0, np.inf, 40.0])
     '42 (median, never in 1 of 4 runs)'
   """
   if len(values) < 3:

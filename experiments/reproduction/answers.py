@@ -50,8 +50,8 @@ class PaperAnswer(NamedTuple):
   tuning: str = ""  #: how the settings were found, see ``chosen.tuning``; "": no run
   mean: float = math.nan  #: our number; NaN: none, or some runs never get there
   ci95: float = math.nan  #: half the width of its 95 % interval; NaN: none
-  findings: verdicts.Findings = ()  #: what was measured for a sentence
-  note: str = ""  #: what is said of all findings, in brackets; "": nothing
+  measurements: verdicts.Measurements = ()  #: what was measured for a sentence
+  note: str = ""  #: what is said of all measurements, in brackets; "": nothing
 
   @property
   def words(self) -> str:
@@ -108,7 +108,7 @@ def answer_number(
       placement, gap, claim.metric, claim.unit, claims_never
     )
   return NumberAnswer(
-    rule.format_rounds(numbers) if never else placement.ours,
+    rule.summarize_rounds(numbers) if never else placement.ours,
     verdict,
     reason,
     placement.draw95,
@@ -247,7 +247,7 @@ def answer_sentences(
           tuning=protocol
           if protocol != suite.TUNED
           else verdicts.tuning_of_statement(claim, runs),
-          findings=judgment.findings,
+          measurements=judgment.measurements,
           note=judgment.note,
         )
       )
@@ -332,35 +332,35 @@ def _json_number(number: float) -> float | None:
   return float(f"{number:.6g}") if math.isfinite(number) else None
 
 
-def _findings_text(findings: verdicts.Findings) -> str:
-  """Findings as JSON; "" of none. What a finding does not have is left out."""
+def _measurements_text(measurements: verdicts.Measurements) -> str:
+  """Measurements as JSON; "" of none. What a measurement does not have is left out."""
   objects = []
-  for finding in findings:
-    fields = finding._asdict()
+  for measurement in measurements:
+    fields = measurement._asdict()
     fields |= {name: _json_number(fields[name]) for name in ("mean", "ci95")}
-    fields["values"] = [[*map(_json_number, numbers)] for numbers in finding.values]
+    fields["values"] = [[*map(_json_number, numbers)] for numbers in measurement.values]
     objects.append({n: value for n, value in fields.items() if value or value == 0})
   return json.dumps(objects) if objects else ""
 
 
-def _parse_findings(text: str) -> verdicts.Findings:
-  """Reads what ``_findings_text`` has written."""
-  findings = []
+def _parse_measurements(text: str) -> verdicts.Measurements:
+  """Reads what ``_measurements_text`` has written."""
+  measurements = []
   for fields in json.loads(text or "[]"):
     fields["place"] = tuple(fields.get("place", ()))
     fields["values"] = tuple(
       tuple(math.inf if number is None else number for number in numbers)
       for numbers in fields.get("values", ())
     )
-    findings.append(verdicts.Finding(**fields))
-  return tuple(findings)
+    measurements.append(verdicts.Measurement(**fields))
+  return tuple(measurements)
 
 
 def answers_csv(answers: Iterable[PaperAnswer]) -> str:
   """The content of a file of answers.
 
   In ``values`` a space stands between seeds and a semicolon between partitions;
-  ``findings`` are JSON, with null for never.
+  ``measurements`` are JSON, with null for never.
   """
   buffer = io.StringIO()
   writer = csv.DictWriter(buffer, PaperAnswer._fields, lineterminator="\n")
@@ -370,7 +370,7 @@ def answers_csv(answers: Iterable[PaperAnswer]) -> str:
     | {name: _number_text(getattr(answer, name)) for name in _NUMBERS}
     | {
       "values": rule.list_values(answer.values),
-      "findings": _findings_text(answer.findings),
+      "measurements": _measurements_text(answer.measurements),
     }
     for answer in answers
   )
@@ -395,5 +395,5 @@ def read_answers(path: pathlib.Path) -> list[PaperAnswer]:
   for row in rows:
     row |= {name: float(row[name] or math.nan) for name in _NUMBERS}
     row["values"] = tuple(map(tuple, rule.parse_values(row["values"])))
-    row["findings"] = _parse_findings(row["findings"])
+    row["measurements"] = _parse_measurements(row["measurements"])
   return [PaperAnswer(**row) for row in rows]

@@ -100,13 +100,13 @@ class _Row(NamedTuple):
 
 def _of_sentence(answer: PaperAnswer, prefix: str = "") -> _Answer:
   """The answer to a sentence; of several numbers the least and the greatest."""
-  words = verdicts.ends_in_words(answer.findings)
+  words = verdicts.ends_in_words(answer.measurements)
   return _Answer(
     prefix + " ".join(filter(None, (words, answer.note))),
     answer.verdict,
     answer.reason,
     answer.tuning,
-    is_bare=not prefix and [f.is_bare for f in answer.findings] == [True],
+    is_bare=not prefix and [f.is_bare for f in answer.measurements] == [True],
   )
 
 

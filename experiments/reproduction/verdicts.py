@@ -30,11 +30,11 @@ class NotRun(Exception):
   """A method, panel or round that the claim needs was not run."""
 
 
-class Finding(NamedTuple):
+class Measurement(NamedTuple):
   """One thing that was measured: its numbers, and words made of them."""
 
   words: str
-  #: the panel, and what else tells it from other findings
+  #: the panel, and what else tells it from other measurements
   place: tuple[str, ...] = ()
   of: str = ""  #: what the words are of, such as a pair of methods
   mean: float = math.nan  #: the one number that the words say; NaN: there is none
@@ -48,39 +48,48 @@ class Finding(NamedTuple):
     """Whether the words are a number without a unit, and not said of what."""
     return not (self.place or self.of or self.unit or math.isnan(self.mean))
 
-  def text(self, known: tuple[str, ...] = ()) -> str:
+  def text(self, before: tuple[str, ...] = ()) -> str:
     """The words with what they are of, and where.
 
     Args:
-      known: a place that has been said; what is the same at its beginning is not
+      before: a place that has been said; what is the same at its beginning is not
         said again.
     """
     place = self.place
-    while place and known and place[0] == known[0]:
-      place, known = place[1:], known[1:]
+    while place and before and place[0] == before[0]:
+      place, before = place[1:], before[1:]
     return ": ".join((*place, f"{self.of} {self.words}" if self.of else self.words))
 
 
 #: What was measured for a claim, in the order of the panels.
-Findings = tuple[Finding, ...]
+Measurements = tuple[Measurement, ...]
 
 
-def in_words(findings: Findings) -> str:
+def in_words(measurements: Measurements) -> str:
   """Everything that was measured.
 
   Examples:
-    >>> in_words((Finding("89.4 %", ("a", "FedAvg")), Finding("99 %", ("a", "FedZO"))))
+    >>> percent = {"FedAvg": 89.4, "FedZO": 99.0}
+    >>> in_words(
+    ...   tuple(Measurement(f"{v:g} %", ("a", name)) for name, v in percent.items())
+    ... )
     'a: FedAvg: 89.4 %; FedZO: 99 %'
   """
-  known = ((), *(finding.place for finding in findings))
-  return "; ".join(finding.text(place) for finding, place in zip(findings, known))
+  places = ((), *(measurement.place for measurement in measurements))
+  return "; ".join(
+    measurement.text(place) for measurement, place in zip(measurements, places)
+  )
 
 
-def ends_in_words(findings: Findings) -> str:
+def ends_in_words(measurements: Measurements) -> str:
   """The least and the greatest of three numbers or more; else everything."""
-  if len(findings) < 3 or any(math.isnan(finding.mean) for finding in findings):
-    return in_words(findings)
-  ordered = sorted(findings, key=lambda finding: (finding.mean, finding.text()))
+  if len(measurements) < 3 or any(
+    math.isnan(measurement.mean) for measurement in measurements
+  ):
+    return in_words(measurements)
+  ordered = sorted(
+    measurements, key=lambda measurement: (measurement.mean, measurement.text())
+  )
   return f"{ordered[0].text()} to {ordered[-1].text()}"
 
 
@@ -88,17 +97,17 @@ class Verdict(NamedTuple):
   """The result of checking a claim."""
 
   holds: bool | None  #: None: undecided
-  findings: Findings
+  measurements: Measurements
 
   @property
   def measured(self) -> str:
     """What was measured, in words."""
-    return in_words(self.findings)
+    return in_words(self.measurements)
 
   def with_words(self, words: str) -> "Verdict":
-    """The same with the one finding in other words."""
-    (finding,) = self.findings
-    return self._replace(findings=(finding._replace(words=words),))
+    """The same with the one measurement in other words."""
+    (measurement,) = self.measurements
+    return self._replace(measurements=(measurement._replace(words=words),))
 
 
 class Statement(NamedTuple):
@@ -129,15 +138,15 @@ def _note(outcomes: Iterable[suite.Outcome], used: Iterable[suite.Outcome]) -> N
 class Judgment(NamedTuple):
   """What our runs say of a claim."""
 
-  findings: Findings
+  measurements: Measurements
   verdict: str  #: one of ``rule.VERDICTS``
   reason: str = ""  #: beside it; "": nothing to say
-  note: str = ""  #: what is said of all findings, in brackets; "": nothing
+  note: str = ""  #: what is said of all measurements, in brackets; "": nothing
 
   @property
   def measured(self) -> str:
     """What was measured, in words, with the note."""
-    return " ".join(filter(None, (in_words(self.findings), self.note)))
+    return " ".join(filter(None, (in_words(self.measurements), self.note)))
 
 
 def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> Judgment:
@@ -149,9 +158,9 @@ def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> Judgment:
   """
   seen = _Seen(outcomes)
   try:
-    holds, findings = claim.check(seen)
+    holds, measurements = claim.check(seen)
   except NotRun as error:
-    return Judgment((Finding(str(error)),), rule.NOT_TESTABLE, rule.NOT_RUN)
+    return Judgment((Measurement(str(error)),), rule.NOT_TESTABLE, rule.NOT_RUN)
   word = {True: rule.REACHED, False: rule.WORSE, None: rule.UNDECIDED}
   used, notes = seen.used or list(outcomes), []
   foreign = {o.cell.panel for o in used if chosen.other_data(o.cell.choices)}
@@ -163,7 +172,7 @@ def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> Judgment:
         raise NotRun("the paper's data")
       holds, _ = claim.check(comparable)
     except NotRun:
-      return Judgment(findings, rule.NOT_TESTABLE, "other data", *notes)
+      return Judgment(measurements, rule.NOT_TESTABLE, "other data", *notes)
     used = [o for o in used if o.cell.panel not in foreign]
   verdict, reason = word[holds], ""
   if holds is not False and _unequal(used):
@@ -173,7 +182,7 @@ def judge_statement(claim: Statement, outcomes: suite.Outcomes) -> Judgment:
     verdict, reason = rule.NOT_TESTABLE, claim.untestable
   elif holds is False and claim.beyond and claim.beyond(outcomes).holds:
     verdict, reason = rule.BETTER, "beyond the range"
-  return Judgment(findings, verdict, reason, " ".join(notes))
+  return Judgment(measurements, verdict, reason, " ".join(notes))
 
 
 def tuning_of_statement(claim: Statement, outcomes: suite.Outcomes) -> str:
@@ -378,10 +387,10 @@ def needs_rounds(outcomes: Iterable[suite.Outcome], rounds: int) -> None:
 
 def _difference(
   spread: metrics.Estimate, digits: int = 2, unit: str = ""
-) -> tuple[Finding]:
-  """A difference over the runs, as a finding."""
+) -> tuple[Measurement]:
+  """A difference over the runs, as a measurement."""
   words = metrics.format_estimate(spread, digits, sign="+") + unit
-  return (Finding(words, mean=spread.mean, ci95=spread.ci95, unit=unit.strip()),)
+  return (Measurement(words, mean=spread.mean, ci95=spread.ci95, unit=unit.strip()),)
 
 
 def _gap(a, b, exact):
@@ -424,7 +433,7 @@ def exceeds(
     exact: whether it does not vary from run to run.
   """
   return Verdict(
-    above(gap, claimed, exact=exact).holds, above(gap, 0.0, unit, digits).findings
+    above(gap, claimed, exact=exact).holds, above(gap, 0.0, unit, digits).measurements
   )
 
 
@@ -458,11 +467,11 @@ def lies_within(values: object, low: float, high: float) -> Verdict:
   """Whether a number is between two others, with its whole interval."""
   above_low, below_high = above(values, low), above(high, values)
   return every([("", above_low), ("", below_high)])._replace(
-    findings=above(values, 0.0).findings
+    measurements=above(values, 0.0).measurements
   )
 
 
-def votes(holds: Any, *findings: Finding) -> Verdict:
+def votes(holds: Any, *measurements: Measurement) -> Verdict:
   """Verdict on a claim that either holds or not in each run.
 
   It is undecided if the claim holds in some runs only, or if there is one run.
@@ -471,14 +480,14 @@ def votes(holds: Any, *findings: Finding) -> Verdict:
   agreement = None
   if len(holds) > 1 and len(set(holds.tolist())) == 1:
     agreement = bool(holds[0])
-  return Verdict(agreement, findings)
+  return Verdict(agreement, measurements)
 
 
 def every(named_verdicts: Iterable[tuple[str, Verdict]]) -> Verdict:
   """Verdict on a claim of several parts (name, verdict).
 
   The claim holds if all parts hold, and does not hold if one part does not. The
-  name stands before the places of the findings; "": they stay as they are.
+  name stands before the places of the measurements; "": they stay as they are.
   """
   parts = list(named_verdicts)
   states = [v.holds for _, v in parts]
@@ -486,9 +495,9 @@ def every(named_verdicts: Iterable[tuple[str, Verdict]]) -> Verdict:
   return Verdict(
     holds,
     tuple(
-      finding._replace(place=(name, *finding.place)) if name else finding
+      measurement._replace(place=(name, *measurement.place)) if name else measurement
       for name, verdict in parts
-      for finding in verdict.findings
+      for measurement in verdict.measurements
     ),
   )
 
@@ -559,8 +568,8 @@ def higher_than_all(
         rank = (False, None, True).index(holds)
         pairs.append((rank, sign * gap.mean(), holds, f"{a} - {rival.cell.label}", gap))
     _, _, holds, names, gap = min(pairs, key=lambda pair: pair[:2])
-    (finding,) = above(gap, 0.0, digits=digits).findings
-    return Verdict(holds, (finding._replace(of=names),))
+    (measurement,) = above(gap, 0.0, digits=digits).measurements
+    return Verdict(holds, (measurement._replace(of=names),))
 
   return in_panels(check, panels)
 
@@ -591,10 +600,10 @@ def grows(
 
   def check(outcomes):
     grown = change(outcomes, label, measure)
-    (finding,) = above(grown, 0.0, digits=digits).findings
+    (measurement,) = above(grown, 0.0, digits=digits).measurements
     return Verdict(
       above(sign * grown, 0.0).holds,
-      (finding._replace(of=f"{label} {' to '.join(ends(outcomes))}"),),
+      (measurement._replace(of=f"{label} {' to '.join(ends(outcomes))}"),),
     )
 
   return check

@@ -14,7 +14,7 @@ from fedjax_alg.records import tables as records
 from ...reports import rule
 from .. import suite, verdicts
 from ..verdicts import (
-  Finding,
+  Measurement,
   NotRun,
   Verdict,
   above,
@@ -148,7 +148,7 @@ def _saves(panel: str, claimed: float, *others: str) -> Callable[..., verdicts.V
           baseline,
           Verdict(
             above(saving, claimed, exact=True).holds,
-            (Finding(f"{saving.mean():.1f} %", mean=saving.mean(), unit="%"),),
+            (Measurement(f"{saving.mean():.1f} %", mean=saving.mean(), unit="%"),),
           ),
         )
       )
@@ -174,7 +174,7 @@ def _faster_rounds(outcomes, panel):
         baseline,
         Verdict(
           above(theirs, ours, exact=True).holds,
-          (Finding(f"{ours.mean():.3g} s against {theirs.mean():.3g} s"),),
+          (Measurement(f"{ours.mean():.3g} s against {theirs.mean():.3g} s"),),
         ),
       )
     )
@@ -279,8 +279,8 @@ def _minutes(outcomes):
   longest = max(
     TOTAL(o).max() for o in outcomes if o.cell.panel == "a" and is_closed_form(o)
   )
-  finding = Finding(f"at most {longest:.3g} s", mean=longest, unit="s")
-  return Verdict(bool(longest < 3600.0), (finding,))
+  measurement = Measurement(f"at most {longest:.3g} s", mean=longest, unit="s")
+  return Verdict(bool(longest < 3600.0), (measurement,))
 
 
 FIG6 = for_paper(
@@ -380,8 +380,10 @@ def _invariant(outcomes, panel):
     raise NotRun(f"a single partition in panel {panel}")
   spread = np.ptp(np.array(values), axis=0).max()
   # One of 10,000 test examples may lie on the decision boundary.
-  finding = Finding(f"at most {spread:.2f} points apart", mean=spread, unit="points")
-  return Verdict(bool(spread <= 0.02), (finding,))
+  measurement = Measurement(
+    f"at most {spread:.2f} points apart", mean=spread, unit="points"
+  )
+  return Verdict(bool(spread <= 0.02), (measurement,))
 
 
 AFL_CLAIMS = for_paper(

@@ -424,8 +424,8 @@ def _is_invariant(label: str) -> Callable[[suite.Outcomes], verdicts.Verdict]:
       raise verdicts.NotRun(f"a single partition in panel {panel}")
     apart = float(np.ptp(values))
     # One of 10,000 test examples may lie on the decision boundary.
-    finding = verdicts.Finding(f"{apart:.2f} apart", mean=apart, unit="points")
-    return verdicts.Verdict(apart <= 0.02, (finding,))
+    measurement = verdicts.Measurement(f"{apart:.2f} apart", mean=apart, unit="points")
+    return verdicts.Verdict(apart <= 0.02, (measurement,))
 
   letters = [
     panel.letter

@@ -61,13 +61,13 @@ def _first_to_98(outcomes, panel):
   if not np.isfinite(ours).all():
     verdicts.needs_rounds(outcomes, 100)
   best = np.min(list(others.values()), axis=0)
-  finding = verdicts.Finding(
-    f"{rule.format_rounds(ours)} against {rule.format_rounds(best)}",
+  measurement = verdicts.Measurement(
+    f"{rule.summarize_rounds(ours)} against {rule.summarize_rounds(best)}",
     values=(tuple(ours), tuple(best)),
   )
   if not np.isfinite([ours, best]).any():  # where nobody arrives nobody is first
-    return verdicts.Verdict(None, (finding,))
-  return verdicts.votes(ours < best, finding)
+    return verdicts.Verdict(None, (measurement,))
+  return verdicts.votes(ours < best, measurement)
 
 
 def _no_baseline_at_98(outcomes, panel):
@@ -75,14 +75,14 @@ def _no_baseline_at_98(outcomes, panel):
   verdicts.needs_rounds(outcomes, 100)
   _, others = _to_98(outcomes, panel)
   others.pop(_CF, None)
-  findings = [
-    verdicts.Finding(f"at {rule.format_rounds(n)}", of=label, values=(tuple(n),))
+  measurements = [
+    verdicts.Measurement(f"at {rule.summarize_rounds(n)}", of=label, values=(tuple(n),))
     for label, n in others.items()
     if np.isfinite(n).any()
   ]
   return verdicts.votes(
     ~np.isfinite(list(others.values())).any(0),
-    *(findings or [verdicts.Finding("none")]),
+    *(measurements or [verdicts.Measurement("none")]),
   )
 
 
@@ -316,7 +316,9 @@ def fig8(levels: Sequence[float]) -> tuple[verdicts.Statement, ...]:
   def times_as_long(ours, theirs):
     ratio = (ours / theirs).mean()
     longer = above(ours, theirs, " s", 4).measured
-    return verdicts.Finding(f"{ratio:.1f} times ({longer})", mean=ratio, unit="times")
+    return verdicts.Measurement(
+      f"{ratio:.1f} times ({longer})", mean=ratio, unit="times"
+    )
 
   def server(outcomes):
     return every(

@@ -81,8 +81,8 @@ def _around_98(panel, first, last, sign):
     verdict = above(sign * mean, sign * (97.5 if sign > 0 else 98.0))
     end = "" if last == float("inf") else f" to {last}"
     words = f"mean of rounds {first}{end}: {mean.mean():.2f} %"
-    finding = verdicts.Finding(words, mean=mean.mean(), unit="%")
-    return verdict._replace(findings=(finding,))
+    measurement = verdicts.Measurement(words, mean=mean.mean(), unit="%")
+    return verdict._replace(measurements=(measurement,))
 
   return check
 

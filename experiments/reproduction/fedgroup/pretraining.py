@@ -158,7 +158,7 @@ def fig5(cells: Runs, paths: plots.Paths, title: str) -> TableAndAnswers:
         title,
         verdicts.votes(
           [f.pearson >= LINEAR for f in fits],
-          verdicts.Finding(
+          verdicts.Measurement(
             ", ".join(f"{f.pearson:.3f}" for f in fits),
             values=(tuple(f.pearson for f in fits),),
           ),

@@ -164,18 +164,18 @@ def test_answers_of_a_figure_are_kept(tmp_path):
   assert not answers.read_answers(tmp_path / "none.csv")
 
 
-def finding(words, *place, **numbers):
-  return verdicts.Finding(words, place, **numbers)
+def measurement(words, *place, **numbers):
+  return verdicts.Measurement(words, place, **numbers)
 
 
-def test_findings_of_a_sentence_are_kept(tmp_path):
+def test_measurements_of_a_sentence_are_kept(tmp_path):
   """The numbers behind the words, of all panels, and what is said of all."""
   sentence = answers.PaperAnswer(
     *("fig2", "Fig2", "", "", "", "A is first", "in words", rule.WORSE, "", ""),
-    findings=(
-      finding("+1.25 +- 0.50", "a", "A", mean=1.25, ci95=0.5, of="A - B"),
-      finding("0.0 s", "a", "B", mean=0.0, unit="s"),
-      finding("3, - against 4, 5", "b", values=((3.0, math.inf), (4.0, 5.0))),
+    measurements=(
+      measurement("+1.25 +- 0.50", "a", "A", mean=1.25, ci95=0.5, of="A - B"),
+      measurement("0.0 s", "a", "B", mean=0.0, unit="s"),
+      measurement("3, - against 4, 5", "b", values=((3.0, math.inf), (4.0, 5.0))),
     ),
     note="(else: reached)",
   )
@@ -232,7 +232,7 @@ def test_rows_of_a_claims_file():
       "",
       protocol=protocol,
       tuning=protocol,
-      findings=(finding("+1", mean=1.0),),
+      measurements=(measurement("+1", mean=1.0),),
     )
     for n, protocol, text, verdict in (
       (1, suite.TUNED, f"{ABOVE_MA} at every rate (deviation)", rule.REACHED),
@@ -292,30 +292,30 @@ def test_rows_of_a_claims_file():
 )
 def test_rounds_of_many_runs_are_shown_as_their_median(rounds, words):
   """Cells of pages had 28 to 60 numbers."""
-  assert rule.format_rounds(rounds) == words
+  assert rule.summarize_rounds(rounds) == words
 
 
 def test_of_several_panels_the_ends_are_shown():
   """A cell of the page has the least and the greatest number alone."""
-  findings = (
-    finding("-0.24 +- 0.43", "a", of="GA-FSVRG - SCAFFOLD", mean=-0.24, ci95=0.43),
-    finding("+0.80 +- 0.10", "b", of="CLS-0.1 - CLS-1", mean=0.8, ci95=0.1),
-    finding("-3.00 +- 0.20", "c", of="FedAvg - FedProx", mean=-3.0, ci95=0.2),
+  measurements = (
+    measurement("-0.24 +- 0.43", "a", of="GA-FSVRG - SCAFFOLD", mean=-0.24, ci95=0.43),
+    measurement("+0.80 +- 0.10", "b", of="CLS-0.1 - CLS-1", mean=0.8, ci95=0.1),
+    measurement("-3.00 +- 0.20", "c", of="FedAvg - FedProx", mean=-3.0, ci95=0.2),
   )
-  assert verdicts.ends_in_words(findings) == (
+  assert verdicts.ends_in_words(measurements) == (
     "c: FedAvg - FedProx -3.00 +- 0.20 to b: CLS-0.1 - CLS-1 +0.80 +- 0.10"
   )
   # What is no number, and two numbers, are shown as they are.
-  for few in (findings[:2], (*findings, finding("none", "d"))):
+  for few in (measurements[:2], (*measurements, measurement("none", "d"))):
     assert verdicts.ends_in_words(few) == verdicts.in_words(few)
 
 
 def test_a_place_is_said_once():
   nested = (
-    finding("1 s", "a", "FedAvg"),
-    finding("2 s", "a", "FedZO"),
-    finding("3 s", "a", "FedZO"),
-    finding("4 s", "b", "FedZO"),
+    measurement("1 s", "a", "FedAvg"),
+    measurement("2 s", "a", "FedZO"),
+    measurement("3 s", "a", "FedZO"),
+    measurement("4 s", "b", "FedZO"),
   )
   assert verdicts.in_words(nested) == "a: FedAvg: 1 s; FedZO: 2 s; 3 s; b: FedZO: 4 s"
 
@@ -327,8 +327,8 @@ def test_what_is_said_of_all_panels_stays_beside_the_ends():
     "FeSEM is the worst, Synthetic and the ablations apart",
     "in words",
     *(rule.UNDECIDED, "", ""),
-    findings=tuple(
-      finding(f"{gap:+.2f}", panel, mean=gap)
+    measurements=tuple(
+      measurement(f"{gap:+.2f}", panel, mean=gap)
       for panel, gap in (("a", 3.0), ("b", -1.0), ("c", 2.0))
     ),
     note="(other data, not testable: c)",
@@ -376,10 +376,10 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
     panel="",
     method="",
     metric="",
-    findings=(finding("+5 +- 4"),),
+    measurements=(measurement("+5 +- 4"),),
     claim="FG-EDC is 14.1 points above FedAvg on FEMNIST-MLP",
   )
-  further = sentence._replace(figure="table3_mnist", findings=(finding("+5.5"),))
+  longer = sentence._replace(figure="table3_mnist", measurements=(measurement("+5.5"),))
   for verdict, ours in (
     (rule.WORSE, "+5.5"),
     (rule.UNDECIDED, "+5.5"),
@@ -392,7 +392,7 @@ def test_a_figure_that_goes_further_than_the_papers_counts_first():
           ("FG-EDC",),
           [
             sentence._replace(verdict=rule.REACHED),
-            further._replace(verdict=verdict),
+            longer._replace(verdict=verdict),
           ][::order],
         ),
         artifact="Abstract",
@@ -563,7 +563,7 @@ def test_the_readme_has_the_ranges_of_the_answers():
   medians = []
   for answer in answers.read_answers(DOCS / "results" / "conjugate.answers.csv"):
     if answer.claim.startswith("CLSFSVRG is the first to reach 98 %"):
-      medians.append([statistics.median(f.values[0]) for f in answer.findings])
+      medians.append([statistics.median(f.values[0]) for f in answer.measurements])
   tuned, stated = medians
   words = ["not in 100" if math.isinf(median) else f"{median:.0f}" for median in stated]
   assert f"CLSFSVRG {', '.join(words)}, no baseline" in readme

@@ -184,7 +184,7 @@ def test_statements(tmp_path):
   (lost,) = [s for s in claims.TABLE3 if "7.86" in s.text]
   judgment = verdicts.judge_statement(lost, five)
   assert judgment.measured == "-15.00 +- 0.00, a, b, c, d, f"
-  assert judgment.verdict == "worse" and judgment.findings[0].mean == -15.0
+  assert judgment.verdict == "worse" and judgment.measurements[0].mean == -15.0
   (survives,) = claims.SURVIVES
   assert verdicts.judge_statement(survives, outcomes)[1] == "reached"
   assert "+10.00 +- 0.00" in verdicts.judge_statement(survives, outcomes).measured

@@ -167,8 +167,12 @@ def test_above_all_is_decided_by_the_pair_that_is_least_clear():
   verdict = check([*runs, flat("E", 0.5, 0.89)])
   assert verdict.holds is None
   assert verdict.measured.startswith("a: A - E +20.50 +- ")
-  (finding,) = verdict.findings
-  assert (finding.place, finding.of, finding.mean) == (("a",), "A - E", 20.5)
+  (measurement,) = verdict.measurements
+  assert (measurement.place, measurement.of, measurement.mean) == (
+    ("a",),
+    "A - E",
+    20.5,
+  )
   below = verdicts.higher_than_all(("B",), verdicts.late("accuracy"), sign=-1)
   assert below(runs).holds and below(runs).measured == "a: B - C -19.00 +- 0.00"
 
