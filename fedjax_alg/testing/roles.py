@@ -31,6 +31,7 @@ from fedjax_alg.testing.bench import (
   FEATURES,
   Bench,
   Violation,
+  cohort_spec,
   small_method,
   softmax_problem,
 )
@@ -164,19 +165,13 @@ def _trace(
   algorithm = build({})
   prepare.check_roles(algorithm, method, problem.model)
   seeds = jax.tree.map(lambda key: key[None], keys)
-  spec = problem.spec
-  size = spec.num_clients if entry.all_clients else spec.cohort_size
+  spec = cohort_spec(entry, problem.spec)
+  participation = Participation(spec.cohort_size)
 
   def both(data: Any) -> Any:
-    state = jax.tree.map(
-      lambda leaf: leaf[0],
-      loop.initial_states(
-        build, problem.model, spec._replace(cohort_size=size), data, seeds, {}
-      ),
-    )
-    after, _ = sample_and_run(
-      algorithm, data, Participation(size), keys, jnp.int32(0), state
-    )
+    states = loop.initial_states(build, problem.model, spec, data, seeds, {})
+    state = jax.tree.map(lambda leaf: leaf[0], states)
+    after, _ = sample_and_run(algorithm, data, participation, keys, jnp.int32(0), state)
     return state, after
 
   return algorithm, *jax.eval_shape(both, problem.data)

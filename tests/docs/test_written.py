@@ -97,7 +97,9 @@ def test_a_registered_method_without_a_row_is_refused(evidence, monkeypatch):
   rows = [row for row in evidence.read_rows() if row.method != "fedavg"]
   monkeypatch.setattr(evidence, "read_rows", lambda: rows)
   new = [fault for fault in evidence.check() if fault not in faults]
-  assert new == ["method=fedavg: registered, and has no row"]
+  assert new == [
+    "method=fedavg: registered, and has no row; write one in docs/evidence.csv"
+  ]
 
 
 def test_the_oracle_tests_are_there_and_use_an_oracle(evidence):

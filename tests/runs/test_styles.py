@@ -71,6 +71,8 @@ def test_every_method_has_a_style_of_its_own():
   entries = [
     entry for entry in registry.ALGORITHMS.values() if any(entry.display.style)
   ]
+  for colour, dash in (entry.display.style for entry in entries):
+    assert colour in styles.COLOURS and dash in styles._DASHES
   labels = [entry.label for entry in entries]
   assert len(labels) > 60 and None not in map(styles._exactly, labels)
   style_of = styles.line_styles([*styles.METHODS, *labels])
