@@ -76,7 +76,7 @@ def _no_baseline_at_98(outcomes, panel):
   _, others = _to_98(outcomes, panel)
   others.pop(_CF, None)
   measurements = [
-    verdicts.Measurement(f"at {rule.summarize_rounds(n)}", of=label, values=(tuple(n),))
+    verdicts.Measurement(rule.summarize_rounds(n), of=f"{label}:", values=(tuple(n),))
     for label, n in others.items()
     if np.isfinite(n).any()
   ]
