@@ -16,7 +16,7 @@ from fedjax_alg import registry
 from fedjax_alg.records import tables as records
 
 from ...cli import config as config_lib
-from ...drawing import plots
+from ...drawing import dots
 from ...reports import markdown
 from .. import cost_to_accuracy as targets
 from .. import figures, pages, report, suite
@@ -424,82 +424,72 @@ def _time_to(outcome: suite.Outcome, target: float, ours: suite.Outcome | None) 
   return f"{middle:.3g}" + (f" ({saved})" if saved != "-" else "")
 
 
-def _draw_times(
-  paths: plots.Paths,
-  outcomes: suite.Outcomes,
-  title: str,
-  x_axis: str = "",
-  stated: Mapping[tuple[str, str], float] | None = None,
-) -> None:
-  """Draws how a client spends its seconds, for each panel.
+#: What a client spends its time on in pictures; communication is below 1 % of it.
+_DRAWN = {"sum": "in total", "computation": "computing", "idle": "waiting for others"}
 
-  ``stated`` says for (panel, method) by how many percent FedACnnL's time is
-  less in the paper; by default Fig. 4. The hollow marker of a method is its time
-  by that saving, from FedACnnL's here.
+
+def _seconds_of(
+  stated: Mapping[tuple[str, str], float], panels: str = ""
+) -> Callable[[suite.Outcomes], list[dots.Dot]]:
+  """Makes the numbers of a picture of how a client spends its seconds.
+
+  Args:
+    stated: (panel, method) -> by how many percent FedACnnL's time is less in the
+      paper. The published mark of a method is its time by that saving, from
+      FedACnnL's here.
+    panels: the letters of the panels; "": all.
   """
-  stated = _paper_savings() if stated is None else stated
-  panels: dict[str, dict[str, plots.Dot | list[plots.Dot]]] = {}
-  labels = list(dict.fromkeys(o.cell.label for o in outcomes))
-  for runs in suite.by_panel(outcomes):
-    by_label = {o.cell.label: o for o in runs}
-    rows = panels[runs[0].cell.heading] = {}
-    for label in labels:
-      if label not in by_label:
-        rows[label] = plots.Dot(None)
-        continue
-      parts = {part: time(by_label[label]).mean() for part, time in _TIMES.items()}
-      saved = stated.get((runs[0].cell.panel, label))
-      of_paper = None
-      if saved is not None and claims.ACNNL in by_label:
-        of_paper = claims.TOTAL(by_label[claims.ACNNL]).mean() / (1.0 - saved / 100.0)
-      rows[label] = [
-        plots.Dot(
-          float(seconds),
-          paper=of_paper if part == "sum" else None,
-          name=part,
-          place=(i, i),
-        )
-        for i, (part, seconds) in enumerate(parts.items())
-        if seconds > 0.0
-      ]
-  plots.dots(
-    paths,
-    panels,
-    "simulated seconds of a client (log scale)",
-    title,
-    x_scale="log",
-    paper=plots.PAPER_SAVING,
-  )
 
+  def numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+    found = []
+    for runs in suite.by_panel(outcomes):
+      if panels and runs[0].cell.panel not in panels:
+        continue
+      own = [claims.TOTAL(o).mean() for o in runs if o.cell.label == claims.ACNNL]
+      for o in runs:
+        saved = stated.get((o.cell.panel, o.cell.label))
+        of_paper = own[0] / (1.0 - saved / 100.0) if own and saved else math.nan
+        stated_rounds, _, run = _rounds(o).partition(" (")
+        note = f"from {run.split()[0]} of {stated_rounds} rounds" if run else ""
+        for part, words in _DRAWN.items():
+          found.append(
+            dots.Dot(
+              o.cell.heading,
+              o.cell.label,
+              float(_TIMES[part](o).mean()),
+              published=of_paper if part == "sum" else math.nan,
+              name=words,
+              note=note if part == "sum" else "",
+            )
+          )
+    return found
+
+  return numbers
+
+
+_picture_of_times = functools.partial(
+  figures.dot_picture,
+  x_label="simulated seconds of a client (log scale)",
+  published="by the paper's saving",
+  x_scale="log",
+  first="low",
+)
 
 #: Draws the accuracies of ``_ends``.
-_draw_ends = figures.Dots(claims.end("local"), "accuracy, clients' own data, %")
+_picture_of_ends = functools.partial(
+  figures.dot_picture,
+  figures.measured(claims.end("local")),
+  "accuracy, clients' own data, %",
+  most=100.0,
+)
 
 
-def _draw_fig6(
-  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-) -> None:
-  """Draws the ends, and the bars of time in a picture of their own.
-
-  A method in closed form is evaluated once or twice, which makes no curve.
-  """
-  figures.Dots(
-    claims.end("local"),
-    "accuracy, clients' own data, %",
-    {
-      (panel, method): value
-      for (_, method), value in report.paper_numbers(
-        NAME, "Fig6", "test_accuracy"
-      ).items()
-      for panel in "acd"
-    },
-  )(paths, outcomes, title, x_axis)
-  _draw_times(
-    [p.with_stem(f"{p.stem}_time") for p in paths],
-    suite.by_panel(outcomes)[0],
-    "Fig. 6: training time of a client, CIFAR-10",
-    stated={},
-  )
+def _stated_fig6() -> dict[tuple[str, str], float]:
+  """(panel, method) -> the paper's accuracy, the same in three panels."""
+  numbers = report.paper_numbers(NAME, "Fig6", "test_accuracy")
+  return {
+    (panel, method): value for (_, method), value in numbers.items() for panel in "acd"
+  }
 
 
 def _ends(
@@ -643,26 +633,25 @@ def _paper_table2(outcomes: suite.Outcomes) -> list[pages.Block]:
   ]
 
 
-def _draw_table2(
-  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-) -> None:
-  """Draws dots, because a method in closed form has only one evaluation."""
-  unfinished = {o.cell.label for o in outcomes if o.is_part}
-  plots.dots(
-    paths,
-    {
-      runs[0].cell.heading: {
-        column: plots.Dot(None, paper=published)
-        if ours is None or column in unfinished
-        else plots.Dot(*ours, published)
-        for column, ours, published in _columns(runs)
-      }
-      for runs in suite.by_panel(outcomes)
-    },
-    "accuracy, clients' own data, %",
-    title,
-    "standard deviation over seeds",
-  )
+def _table2_numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+  """The numbers of Table 2; those of runs that are not finished are left open."""
+  notes = {(o.cell.panel, o.cell.label): figures.rounds_note(o) for o in outcomes}
+  found = []
+  for runs in suite.by_panel(outcomes):
+    for column, ours, published in _columns(runs):
+      note = notes.get((runs[0].cell.panel, column), "")
+      mean, deviation = (math.nan, math.nan) if ours is None or note else ours
+      found.append(
+        dots.Dot(
+          runs[0].cell.heading,
+          column,
+          mean,
+          deviation,
+          math.nan if published is None else published,
+          note=note,
+        )
+      )
+  return found
 
 
 def _afl_table(outcomes: suite.Outcomes) -> list[pages.Block]:
@@ -721,7 +710,7 @@ FIGURES: dict[str, Figure] = {
     eval_every=1,
     table=_time_table,
     sections=(_to_accuracy,),
-    draw=_draw_times,
+    dots=(_picture_of_times(_seconds_of(_paper_savings())),),
     statements=claims.FIG4,
   ),
   "fig5": _figure(
@@ -746,7 +735,20 @@ FIGURES: dict[str, Figure] = {
     num_seeds=3,
     eval_every=5,
     table=_fig6_table,
-    draw=_draw_fig6,
+    dots=(
+      figures.dot_picture(
+        figures.measured(claims.end("local"), _stated_fig6()),
+        "accuracy, clients' own data, %",
+        most=100.0,
+      ),
+      _picture_of_times(
+        _seconds_of({}, "a"),
+        x_label="simulated seconds of a client",
+        x_scale="linear",
+        end="_time",
+        title="Fig. 6: training time of a client, CIFAR-10",
+      ),
+    ),
     statements=claims.FIG6,
     measures={"test_accuracy": claims.end_on_cifar10},
     quick=("a",),
@@ -759,7 +761,14 @@ FIGURES: dict[str, Figure] = {
     num_seeds=5,  # as the paper
     protocols="local,global,copy",
     table=_paper_table2,
-    draw=_draw_table2,
+    dots=(
+      figures.dot_picture(
+        _table2_numbers,
+        "accuracy, clients' own data, %",
+        interval="standard deviation over seeds",
+        most=100.0,
+      ),
+    ),
     statements=claims.TABLE2 + claims.BEYOND,
     measures={"test_accuracy_mean": claims.SCORE},
     quick=("a", "d"),
@@ -773,7 +782,7 @@ FIGURES: dict[str, Figure] = {
     _dirichlet_lines,
     num_seeds=3,
     table=lambda outcomes: _ends(outcomes, "method"),
-    draw=_draw_ends,
+    dots=(_picture_of_ends(),),
     statements=claims.DIRICHLET,
     quick=("a",),
   ),
@@ -785,7 +794,7 @@ FIGURES: dict[str, Figure] = {
     ),
     _ablation_lines,
     table=lambda outcomes: _ends(outcomes, "setting"),
-    draw=_draw_ends,
+    dots=(_picture_of_ends(in_a_row=1, digits=2),),
     quick=("a",),
   ),
   "afl": _figure(
@@ -794,7 +803,14 @@ FIGURES: dict[str, Figure] = {
     _afl_lines,
     table=_afl_table,
     statements=claims.AFL_CLAIMS,
-    draw=figures.Dots(claims.end("global"), "accuracy of the global model, %"),
+    dots=(
+      figures.dot_picture(
+        figures.measured(claims.end("global")),
+        "accuracy of the global model, %",
+        first="",
+        digits=2,
+      ),
+    ),
   ),
 }
 
