@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # it imports pandas, which a run does not need
 #: Labels of the marks of the paper's numbers: at a round, and at none.
 PAPER = "hollow: the paper's number"
 PAPER_BESIDE = "hollow, beside: the paper's number"
-PAPER_SAVING = "hollow: by the paper's saving"
 
 _BAND = Patch(color="grey", alpha=0.3, linewidth=0)
 _HOLLOW = Line2D(
@@ -51,9 +50,10 @@ _NOTES = {
   BAND_OF_PARTITIONS: _BAND,
   PAPER: _HOLLOW,
   PAPER_BESIDE: _HOLLOW,
-  PAPER_SAVING: _HOLLOW,
 }
 
+#: Up to so many lines have their names at their ends, and not in a legend.
+_MOST_LABELS = 14
 #: The most characters of a title.
 _LONG_TITLE = 300
 
@@ -118,14 +118,17 @@ def _draw_references(axis: Any, references: Iterable[Reference]) -> None:
 
 def _draw_marks(
   axis: Any, marks: Iterable[Mark], styles: Mapping[str, Mapping[str, object]]
-) -> None:
+) -> float:
   """Draws the paper's numbers, as hollow markers of the lines they are for.
 
   A number of no stated round stands to the right of the panel, and marks at the
   same height beside each other. The y axis is not changed, so it should reach
   as far as the marks.
+
+  Returns:
+    Where there is room at the right of the panel, as a share of its width.
   """
-  limits = axis.get_ylim()
+  limits, free = axis.get_ylim(), 1.015
   occupied: list[tuple[float, float]] = []  # of marks beside the panel
   for label, value, number, _ in marks:
     x, where, words = number, axis.transData, PAPER
@@ -138,6 +141,7 @@ def _draw_marks(
       while any(column == c and abs(height - h) < 0.035 for h, c in occupied):
         column += 1
       occupied.append((height, column))
+      free = max(free, 1.05 + 0.03 * column)
       x, words = 1.025 + 0.03 * column, PAPER_BESIDE
     colour, shape = (styles[label][key] for key in ("color", "marker"))
     axis.plot(
@@ -154,6 +158,7 @@ def _draw_marks(
       label=words,
     )
   axis.set_ylim(limits)
+  return free
 
 
 def _styles(cells: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
@@ -484,36 +489,6 @@ def _client_sizes(axis: Any, sizes: np.ndarray) -> None:
   axis.legend(fontsize=7)
 
 
-#: The y axis of a share begins at least so far below the lines' ends.
-_LEAST_MARGIN = 0.02
-
-
-def _fit(axis: Any, curves: Iterable[np.ndarray], marks: Sequence[Mark] = ()) -> None:
-  """Fits the y axis of a share to the last rounds.
-
-  The first ones would squeeze the curves.
-
-  Args:
-    axis: where they are drawn.
-    curves: the values of each line, [seeds, rounds].
-    marks: what the axis must show, too.
-  """
-  finite = [c for c in curves if c.size and np.isfinite(c).all()]
-  if not finite:
-    return
-  marked = [mark.value for mark in marks]
-  ends = [c[:, -1].mean() for c in finite]
-  # Lines that end close together are told apart on a short axis.
-  margin = min(max(max(ends) - min(ends), _LEAST_MARGIN), 0.08)
-  low = max(min(c[:, -1].min() for c in finite) - margin, 0.0)
-  axis.set_ylim(
-    max(min([low, *(value - 0.01 for value in marked)]), 0.0),
-    min(
-      1.0, max([axis.get_ylim()[1], *marked, *(c.mean(0).max() for c in finite)]) + 0.01
-    ),
-  )
-
-
 def bars(
   paths: Paths,
   parts: Mapping[str, Mapping[str, Sequence[float | None]]],
@@ -664,8 +639,9 @@ def plot_panels(
   x_scale: str = "",
   below: Sequence[tuple[str, str]] = (),
   references: Sequence[Reference] = (),
+  window: int = 1,
 ) -> None:
-  """Draws panels of curves.
+  """Draws panels of curves, with the names of few lines at their ends.
 
   Args:
     paths: files to write.
@@ -681,6 +657,7 @@ def plot_panels(
     below: (protocol, metric) of further curves, in a row of panels each; those
       of another protocol are drawn over rounds.
     references: bounds and targets, each a line across the panels of its metric.
+    window: see ``pictures.draw_curves``.
   """
   measures = [(protocol, metric), *below]
   columns = min(in_a_row, len(cells))
@@ -698,6 +675,7 @@ def plot_panels(
   # A single panel must be wide enough for the title and the legend.
   size = (4.6 if columns > 1 else 7.5, 2.9 if below else 3.4)
   styles = _styles(cells)
+  named: list[tuple[Any, list[str], float]] = []
   with sheet(paths, titles, title, in_a_row=columns, size=size) as axes:
     for axis, ((panel_protocol, column), name) in zip(axes, places):
       runs = cells[name]
@@ -716,7 +694,7 @@ def plot_panels(
         label: curve_of(frames, panel_protocol, column, over)
         for label, frames in runs.items()
       }
-      pictures.draw_curves(axis, curves, column, over, styles)
+      pictures.draw_curves(axis, curves, column, over, styles, window=window)
       lines = [line for line in references if column == (line.metric or metric)]
       _draw_references(axis, lines)
       if x_scale:
@@ -724,12 +702,21 @@ def plot_panels(
       if column.endswith("loss") or metrics.is_cost(column):
         pictures.log_axis(axis)
       elif pictures.is_share(column):
-        _fit(
+        pictures.fit_shares(
           axis,
           [curve.values for curve in curves.values()],
-          [*panel_marks, *(Mark("", line.value) for line in lines)],
+          [*(mark.value for mark in panel_marks), *(line.value for line in lines)],
         )
-      _draw_marks(axis, panel_marks, styles)
+      beside = _draw_marks(axis, panel_marks, styles)
+      if len(styles) <= _MOST_LABELS:
+        named.append((axis, list(runs), beside))
+    axes[0].figure.canvas.draw()  # the heights of the panels are known from here on
+    for axis, names, beside in named:
+      words = [texts.picture_text(name, 100) for name in names]
+      pictures.label_ends(axis, words, beside)
+      for line in axis.get_lines():
+        if line.get_label() in words:
+          line.set_label(f"_{line.get_label()}")  # not in the legend
 
 
 def scatters(

@@ -282,8 +282,9 @@ def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
   for runs in suite.by_panel(outcomes):
     data, kind = _PLACE_OF[runs[0].cell.panel]
     base = next((o for o in runs if o.cell.label == BASE), None)
-    if base is not None:
-      found.append(dots.Dot(DATA[data], BASE, float(SCORE(base).mean()), name=kind))
+    if base is None:
+      continue
+    found.append(dots.Dot(DATA[data], BASE, float(SCORE(base).mean()), name=kind))
     for label, (gain, p) in panel_gains(runs).items():
       note = "" if p <= _CLEAR else dots.UNCLEAR
       found.append(

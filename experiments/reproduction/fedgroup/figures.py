@@ -199,6 +199,10 @@ def _shift_lines(panel: Panel) -> list[FigureLine]:
   ]
 
 
+#: Accuracies of single rounds jump: lines are running means of so many rounds.
+_WINDOW = 5
+
+
 def _draws(protocol: str, *below: tuple[str, str]) -> Draw:
   """Makes the ``Figure.draw`` of accuracy and further curves over rounds.
 
@@ -218,6 +222,7 @@ def _draws(protocol: str, *below: tuple[str, str]) -> Draw:
       title,
       x_axis,
       below=below,
+      window=_WINDOW,
     )
 
   return draw

@@ -302,7 +302,7 @@ FIGURES: dict[str, Figure] = {
       figures.dot_picture(
         _compared("niid_noise", "test_accuracy_end", verdicts.end("accuracy"), 50),
         "test accuracy, last of 50 rounds, %",
-        published="NIID-Bench",
+        published="NIID-Bench, as FedLab quotes it",
       ),
     ),
     shrunk={"layers": "valid3-4,max2,dense16", "local_epochs": 1},
@@ -383,7 +383,7 @@ FIGURES: dict[str, Figure] = {
       figures.dot_picture(
         _compared("muon", "test_accuracy_end", verdicts.end("accuracy"), 1000),
         "test accuracy, %",
-        published="published by a student, round 1,000",
+        published="the report, round 1,000",
         first="",
       ),
     ),

@@ -336,7 +336,9 @@ def test_ablations_and_afl(tmp_path):
   text = pages.format_blocks(analytic._afl_table(dealt))
   assert "| b: panel b | 1 client | 97.00 | 90.00 |" in text
   assert "| b: panel b | 100 clients, iid | - | - |" in text
-  analytic.FIGURES["afl"].draw([tmp_path / "b.png"], dealt, "t", "rounds")
+  (picture,) = analytic.FIGURES["afl"].dots
+  pages_of = picture.draw([tmp_path / "b.png"], picture.numbers(dealt), "t")
+  assert pages_of == [[tmp_path / "b.png"]] and pages_of[0][0].is_file()
   (statement,) = claims.AFL_CLAIMS
   assert verdicts.judge_statement(statement, dealt)[1] == "reached"
   lower = outcome(tmp_path, "x", "b", "afl", [[0.96]], of={"ridges_kept": False})
