@@ -1,6 +1,6 @@
 """Pictures of a table of numbers: dots with intervals, and a map of gains.
 
-A picture is drawn from its table alone (``read_table``). A figure's command and
+A picture is drawn from its table alone (``read_dots``). A figure's command and
 ``publish`` therefore draw the same picture, the second one without any run.
 """
 
@@ -46,7 +46,7 @@ class NothingToDraw(Exception):
   """No panel has the runs that a picture compares; the message says so."""
 
 
-def write_table(path: pathlib.Path, dots: Iterable[Dot]) -> None:
+def write_dots(path: pathlib.Path, dots: Iterable[Dot]) -> None:
   """Writes the numbers of a picture as CSV, NaN as an empty cell.
 
   Args:
@@ -70,8 +70,8 @@ def write_table(path: pathlib.Path, dots: Iterable[Dot]) -> None:
     partial.write_text(stream.getvalue(), encoding="utf-8")
 
 
-def read_table(path: pathlib.Path) -> list[Dot]:
-  """The numbers that ``write_table`` has written."""
+def read_dots(path: pathlib.Path) -> list[Dot]:
+  """The numbers that ``write_dots`` has written."""
   with open(path, newline="", encoding="utf-8") as file:
     return [
       Dot(
@@ -88,7 +88,7 @@ def read_table(path: pathlib.Path) -> list[Dot]:
     ]
 
 
-#: Recognizer of a file of ``write_table``.
+#: Recognizer of a file of ``write_dots``.
 IS_TABLE = files.table_with(*Dot._fields)
 
 
@@ -115,7 +115,7 @@ class Look(NamedTuple):
 #: What our numbers are beside published ones, and the numbers of single runs.
 _OURS, _SINGLE = "here", "single runs"
 #: Height of a row, and of each further number in it, in inches.
-_ROW, _FURTHER = 0.23, 0.1
+_ROW, _EACH_MORE = 0.23, 0.1
 #: The most characters in a line of the name of a row.
 _LONG = 44
 #: Color of what is no method's.
@@ -127,7 +127,7 @@ _FAR, _FEW = 3.0, 0.25
 _ROOM = 0.75
 
 
-def draw(paths: Paths, dots: Sequence[Dot], title: str, look: Look) -> list[Paths]:
+def draw_dots(paths: Paths, dots: Sequence[Dot], title: str, look: Look) -> list[Paths]:
   """Draws panels of numbers, a row for each name.
 
   The number itself stands beside a row that has only one. A row without a number is
@@ -146,20 +146,20 @@ def draw(paths: Paths, dots: Sequence[Dot], title: str, look: Look) -> list[Path
   Raises:
     NothingToDraw: there is no number.
   """
-  shown = [dot for dot in dots if math.isfinite(dot.mean) or dot.note]
-  if not any(math.isfinite(dot.mean) for dot in shown):
+  visible = [dot for dot in dots if math.isfinite(dot.mean) or dot.note]
+  if not any(math.isfinite(dot.mean) for dot in visible):
     raise NothingToDraw("no panel has the runs that it compares")
-  panels = list(dict.fromkeys(dot.panel for dot in shown))
-  names = list(dict.fromkeys(dot.name for dot in shown))
+  panels = list(dict.fromkeys(dot.panel for dot in visible))
+  names = list(dict.fromkeys(dot.name for dot in visible))
   pages: list[Paths] = []
   for number, first in enumerate(range(0, len(panels), look.panels), 1):
     page_panels = panels[first : first + look.panels]
     page_paths = number_paths(paths, number)
     rows_of = {
       panel: rows
-      for beside in range(0, len(page_panels), look.in_a_row)
+      for start in range(0, len(page_panels), look.in_a_row)
       for panel, rows in _order_panels(
-        [d for d in shown if d.panel in page_panels[beside : beside + look.in_a_row]],
+        [d for d in visible if d.panel in page_panels[start : start + look.in_a_row]],
         look.first,
       ).items()
     }
@@ -218,10 +218,10 @@ def _draw_page(
   title: str,
   look: Look,
 ) -> None:
-  """Draws one picture; see ``draw``."""
+  """Draws one picture; see ``draw_dots``."""
   columns = min(look.in_a_row, len(rows_of))
   heights = [
-    sum(_ROW + _FURTHER * (len(dots) - 1) for dots in rows.values())
+    sum(_ROW + _EACH_MORE * (len(dots) - 1) for dots in rows.values())
     for rows in rows_of.values()
   ]
   # Of the panels beside each other.
@@ -241,7 +241,7 @@ def _draw_page(
     last=(look.interval, _SINGLE, _OURS, look.published, look.reference_label),
   ) as axes:
     everything = [d for rows in rows_of.values() for row in rows.values() for d in row]
-    left: list[str] = []
+    neighbor: list[str] = []
     for number, (axis, rows) in enumerate(zip(axes, rows_of.values())):
       is_alone = all(len(dots) == 1 for dots in rows.values())
       of_panel = [dot for dots in rows.values() for dot in dots]
@@ -268,9 +268,9 @@ def _draw_page(
       words = [textwrap.fill(texts.picture_text(row), _LONG) for row in rows]
       axis.set_yticks(range(len(rows)), words, fontsize=9)
       axis.tick_params(axis="y", length=0)
-      if number % columns and list(rows) == left:
+      if number % columns and list(rows) == neighbor:
         axis.tick_params(labelleft=False)
-      left = list(rows) if number % columns == 0 else left
+      neighbor = list(rows) if number % columns == 0 else neighbor
       axis.set(ylim=(len(rows) - 0.5, -0.5))
       axis.set_xlabel(textwrap.fill(look.x_label, 50), fontsize=9)
       axis.tick_params(axis="x", labelsize=8)
@@ -308,7 +308,7 @@ def _draw_dot(
     axis.plot([], [], marker, color=color, markersize=6, label=dot.name)
   low, high = axis.get_xlim()
   if math.isfinite(dot.half) and dot.half > 0 and low <= dot.mean <= high:
-    ends = [dot.mean - dot.half, min(dot.mean + dot.half, look.most)]
+    ends = _ends(dot, look)
     axis.plot(ends, [place] * 2, color=color, linewidth=1.3, alpha=0.75 * faint)
     axis.plot([], [], "-", color="grey", linewidth=1.3, label=look.interval)
     for at, arrow, goes_on in zip(
@@ -357,18 +357,18 @@ def _draw_dot(
   if low <= dot.mean <= high:
     axis.plot([dot.mean], [place], marker, color=color, markersize=6, alpha=faint)
   elif math.isfinite(dot.mean):  # far from all others
-    is_left = dot.mean < low
-    arrow = "\N{LEFTWARDS ARROW}" if is_left else "\N{RIGHTWARDS ARROW}"
+    is_low = dot.mean < low
+    arrow = "\N{LEFTWARDS ARROW}" if is_low else "\N{RIGHTWARDS ARROW}"
     number = f"{dot.mean:.{max(look.digits, 0)}f}"
-    words = [arrow] if is_alone else [arrow, number] if is_left else [number, arrow]
+    words = [arrow] if is_alone else [arrow, number] if is_low else [number, arrow]
     axis.text(
-      0.005 if is_left else 0.995,
+      0.005 if is_low else 0.995,
       place,
       " ".join(words),
       transform=axis.get_yaxis_transform(),
       fontsize=8,
       color=color,
-      ha="left" if is_left else "right",
+      ha="left" if is_low else "right",
       va="center",
     )
 
@@ -390,12 +390,18 @@ def _write_number(
   axis.text(
     0.01 if is_inside else 1.02,
     place,
-    words if is_inside else textwrap.fill(words, 16),
+    words if is_inside else textwrap.fill(words, 34 if is_alone else 16),
     transform=axis.get_yaxis_transform(),
     fontsize=8 if is_alone else 7,
     color="0.4" if dot.note else _INK,
     va="center",
   )
+
+
+def _ends(dot: Dot, look: Look) -> tuple[float, float]:
+  """The ends of an interval; that of a share is between 0 and the most."""
+  low, high = dot.mean - dot.half, min(dot.mean + dot.half, look.most)
+  return (max(low, min(dot.mean, 0.0)) if math.isfinite(look.most) else low), high
 
 
 def _fit(axis: Any, dots: Sequence[Dot], look: Look) -> None:
@@ -424,7 +430,7 @@ def _fit(axis: Any, dots: Sequence[Dot], look: Look) -> None:
     if math.isfinite(dot.half)
     and (dot.mean > 0 or not is_log)
     and low <= change(dot.mean) <= high
-    for end in (dot.mean - dot.half, min(dot.mean + dot.half, look.most))
+    for end in _ends(dot, look)
     if not is_log or end > 0
   ]
   low = min(low, max([low - room, min(whiskers, default=low)]))
@@ -522,14 +528,14 @@ def _draw_map(
       row: [cells[row, name].mean for name in columns if (row, name) in cells]
       for row in rows
     }
-    found = sorted(
+    placed_rows = sorted(
       (row for row in rows if gains[row]), key=lambda row: -float(np.mean(gains[row]))
     )
-    if not found:
+    if not placed_rows:
       continue
     heads[block] = y + 0.5 + _SPACE / 2
     y += _SPACE
-    for row in found:
+    for row in placed_rows:
       y += 1.0
       places[row] = y
   figure, axis = plt.subplots(figsize=(1.9 + 0.86 * len(columns), 1.7 + 0.225 * y))

@@ -675,7 +675,7 @@ def plot_panels(
   # A single panel must be wide enough for the title and the legend.
   size = (4.6 if columns > 1 else 7.5, 2.9 if below else 3.4)
   styles = _styles(cells)
-  named: list[tuple[Any, list[str], float]] = []
+  panels_with_names: list[tuple[Any, list[str], float]] = []
   with sheet(paths, titles, title, in_a_row=columns, size=size) as axes:
     for axis, ((panel_protocol, column), name) in zip(axes, places):
       runs = cells[name]
@@ -707,13 +707,13 @@ def plot_panels(
           [curve.values for curve in curves.values()],
           [*(mark.value for mark in panel_marks), *(line.value for line in lines)],
         )
-      beside = _draw_marks(axis, panel_marks, styles)
+      place = _draw_marks(axis, panel_marks, styles)
       if len(styles) <= _MOST_LABELS:
-        named.append((axis, list(runs), beside))
+        panels_with_names.append((axis, list(runs), place))
     axes[0].figure.canvas.draw()  # the heights of the panels are known from here on
-    for axis, names, beside in named:
+    for axis, names, place in panels_with_names:
       words = [texts.picture_text(name, 100) for name in names]
-      pictures.label_ends(axis, words, beside)
+      pictures.label_ends(axis, words, place)
       for line in axis.get_lines():
         if line.get_label() in words:
           line.set_label(f"_{line.get_label()}")  # not in the legend

@@ -74,7 +74,7 @@ def dot_picture(
   """A picture of dots; ``look`` are the other fields of ``dots.Look``."""
   return DotPicture(
     numbers,
-    functools.partial(dots.draw, look=dots.Look(x_label, **look)),
+    functools.partial(dots.draw_dots, look=dots.Look(x_label, **look)),
     end,
     title,
   )
@@ -844,7 +844,7 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
     if figure.dots and outcomes:
       for picture in figure.dots:
         table = folder / f"{name}{picture.end}{dots.SUFFIX}"
-        dots.write_table(table, picture.numbers(outcomes))
+        dots.write_dots(table, picture.numbers(outcomes))
         for paths in draw_table(figure, picture, table, folder, ("png", "pdf")):
           print(f"figure: {paths[0]}", flush=True)
     elif outcomes:
@@ -888,7 +888,7 @@ def draw_table(
   stem = table.name.removesuffix(dots.SUFFIX)
   return picture.draw(
     [folder / f"{stem}.{kind}" for kind in kinds],
-    dots.read_table(table),
+    dots.read_dots(table),
     picture.title or figure.title,
   )
 
@@ -972,7 +972,7 @@ def measured(
   """
 
   def numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
-    found = []
+    table = []
     for o in outcomes:
       place = (o.cell.heading, o.cell.name)
       panel, row = reversed(place) if by_method else place
@@ -982,7 +982,7 @@ def measured(
         if note
         else of_parts(partitions.measure_parts(measure, o))
       )
-      found.append(
+      table.append(
         dots.Dot(
           panel,
           row,
@@ -993,7 +993,7 @@ def measured(
           note=note,
         )
       )
-    return found
+    return table
 
   return numbers
 

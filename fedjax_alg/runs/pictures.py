@@ -145,14 +145,14 @@ def draw_curves(
     )
     artists: list[Any] = [line]
     if len(curve.values) > 1:
-      shown = slice(None) if has_bands else slice(-1, None)
+      part = slice(None) if has_bands else slice(-1, None)
       with np.errstate(invalid="ignore"):  # a loss may be infinite
         half = metrics.half_width_95(curve.values)
       band = draw_band(
         axis,
-        x[shown],
-        np.clip(mean - half, 0.0 if _is_bounded(metric) else None, None)[shown],
-        np.clip(mean + half, None, 1.0 if is_share(metric) else None)[shown],
+        x[part],
+        np.clip(mean - half, 0.0 if _is_bounded(metric) else None, None)[part],
+        np.clip(mean + half, None, 1.0 if is_share(metric) else None)[part],
         color=line.get_color(),
         label=BAND_OF_PARTITIONS if curve.of_partitions else BAND,
       )
@@ -184,13 +184,15 @@ def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
   return means
 
 
-def fit_shares(axis: Any, curves: Iterable[np.ndarray], shown: Iterable[float]) -> None:
+def fit_shares(
+  axis: Any, curves: Iterable[np.ndarray], values: Iterable[float]
+) -> None:
   """Fits the y axis of a share to the lines, whose first rounds would squeeze them.
 
   Args:
     axis: axes of matplotlib, on which the lines are.
     curves: the values of each line [N, E].
-    shown: what the axis must show, too.
+    values: what the axis must show, too.
   """
   means = [curve.mean(0) for curve in curves if curve.size and np.isfinite(curve).all()]
   if not means:
@@ -198,7 +200,7 @@ def fit_shares(axis: Any, curves: Iterable[np.ndarray], shown: Iterable[float]) 
   late = [mean[min(-(-len(mean) // _FIRST), len(mean) - 1) :] for mean in means]
   low = min(min(np.quantile(mean, 0.05), mean[-1]) for mean in late)
   high = max(mean.max() for mean in late)
-  marks = list(map(float, shown))
+  marks = list(map(float, values))
   low, high = min([low, *marks]), max([high, *marks])
   room = 0.06 * max(high - low, _LEAST_RANGE)
   spare = max(0.0, _LEAST_RANGE - (high - low))

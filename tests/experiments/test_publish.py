@@ -352,7 +352,7 @@ def test_a_published_picture_has_the_published_numbers(table):
       for number in re.findall(r"-?\d+(?:,\d{3})*(?:\.\d+)?", text)
     ]
   )
-  for dot in dots.read_table(table):
+  for dot in dots.read_dots(table):
     if np.isfinite(dot.mean):
       assert np.abs(numbers - dot.mean).min() <= 0.0051, dot
 

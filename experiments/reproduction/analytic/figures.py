@@ -425,7 +425,11 @@ def _time_to(outcome: suite.Outcome, target: float, ours: suite.Outcome | None) 
 
 
 #: What a client spends its time on in pictures; communication is below 1 % of it.
-_DRAWN = {"sum": "in total", "computation": "computing", "idle": "waiting for others"}
+_SPENT_ON = {
+  "sum": "in total",
+  "computation": "computing",
+  "idle": "waiting for others",
+}
 
 
 def _seconds_of(
@@ -441,18 +445,18 @@ def _seconds_of(
   """
 
   def numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
-    found = []
+    table = []
     for runs in suite.by_panel(outcomes):
       if panels and runs[0].cell.panel not in panels:
         continue
-      own = [claims.TOTAL(o).mean() for o in runs if o.cell.label == claims.ACNNL]
+      totals = [claims.TOTAL(o).mean() for o in runs if o.cell.label == claims.ACNNL]
       for o in runs:
         saved = stated.get((o.cell.panel, o.cell.label))
-        of_paper = own[0] / (1.0 - saved / 100.0) if own and saved else math.nan
+        of_paper = totals[0] / (1.0 - saved / 100.0) if totals and saved else math.nan
         stated_rounds, _, run = _rounds(o).partition(" (")
         note = f"from {run.split()[0]} of {stated_rounds} rounds" if run else ""
-        for part, words in _DRAWN.items():
-          found.append(
+        for part, words in _SPENT_ON.items():
+          table.append(
             dots.Dot(
               o.cell.heading,
               o.cell.label,
@@ -462,7 +466,7 @@ def _seconds_of(
               note=note if part == "sum" else "",
             )
           )
-    return found
+    return table
 
   return numbers
 
@@ -636,12 +640,12 @@ def _paper_table2(outcomes: suite.Outcomes) -> list[pages.Block]:
 def _table2_numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
   """The numbers of Table 2; those of runs that are not finished are left open."""
   notes = {(o.cell.panel, o.cell.label): figures.rounds_note(o) for o in outcomes}
-  found = []
+  table = []
   for runs in suite.by_panel(outcomes):
     for column, ours, published in _columns(runs):
       note = notes.get((runs[0].cell.panel, column), "")
       mean, deviation = (math.nan, math.nan) if ours is None or note else ours
-      found.append(
+      table.append(
         dots.Dot(
           runs[0].cell.heading,
           column,
@@ -651,7 +655,7 @@ def _table2_numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
           note=note,
         )
       )
-  return found
+  return table
 
 
 def _afl_table(outcomes: suite.Outcomes) -> list[pages.Block]:

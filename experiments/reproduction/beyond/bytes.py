@@ -142,14 +142,14 @@ def _table_of_targets(outcomes: suite.Outcomes) -> list[pages.Block]:
 
 def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
   """The bytes to the accuracy of a data set, of every method and compressor."""
-  found = []
+  table = []
   for o in outcomes:
     data, method = o.cell.of["data"], o.cell.of["method"]
     for words, up in (("sent to the server", True), ("both ways", False)):
       needed = _to_target(o, up) / 1e6
       is_reached = not np.isnan(needed).any()
       mean, half, values = figures.of_parts([needed])
-      found.append(
+      table.append(
         dots.Dot(
           f"{data}, to {100 * _target(o):g} %",
           f"{method}, {o.cell.label}",
@@ -160,7 +160,7 @@ def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
           note="" if is_reached or not up else NOT_REACHED,
         )
       )
-  return found
+  return table
 
 
 FIGURE = figures.Figure(

@@ -23,7 +23,7 @@ NAME = "beyond"
 #: Ridge regression on all examples in one place, and its federated form.
 BOUND, BASE = "pooled ridge", "AFL"
 #: What a method deploys, and the points from which on it is not the server's model.
-_COMMON, _OWN = "one model for all clients", "a model of each client"
+_SERVERS, _PERSONAL = "one model for all clients", "a model of each client"
 _SAME_MODEL = 0.01
 #: label -> file in presets/beyond/family.
 CLOSED = {
@@ -363,19 +363,21 @@ def _empty(outcomes: suite.Outcomes) -> list[pages.Block]:
 
 def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
   """What is deployed after the last round, and by iterative methods at AFL's bytes."""
-  found = []
+  table = []
   for runs in suite.by_panel(outcomes):
     panel = runs[0].cell.heading + ", 100 R²" * (runs[0].cell.metric == "r2")
     base = next((o for o in runs if o.cell.label == BASE), None)
     for o in runs:
-      is_own = abs(SCORE(o).mean() - SERVER(o).mean()) > _SAME_MODEL
-      found.append(_dot(panel, o.cell.label, SCORE(o), _OWN if is_own else _COMMON))
+      is_personal = abs(SCORE(o).mean() - SERVER(o).mean()) > _SAME_MODEL
+      table.append(
+        _dot(panel, o.cell.label, SCORE(o), _PERSONAL if is_personal else _SERVERS)
+      )
       if base is not None and o.cell.label in ITERATIVE:
         reached = at_budget(o, "total_bytes", _last(base, "total_bytes"))
         row = f"{o.cell.label} at {BASE}'s bytes"
         if reached.round:
-          found.append(_dot(panel, row, reached.scores, _COMMON))
-  return found
+          table.append(_dot(panel, row, reached.scores, _SERVERS))
+  return table
 
 
 def _dot(panel: str, row: str, numbers: np.ndarray, name: str) -> dots.Dot:

@@ -197,14 +197,14 @@ def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
 
   The panels of an attack stand beside each other.
   """
-  order, found = list(ATTACKS), []
+  order, table = list(ATTACKS), []
   for runs in sorted(
     suite.by_panel(outcomes), key=lambda runs: order.index(runs[0].cell.of["attack"])
   ):
     for method, by_share in _by_share(runs).items():
       for share, numbers in sorted(by_share.items()):
         mean, half, values = figures.of_parts([numbers])
-        found.append(
+        table.append(
           dots.Dot(
             runs[0].cell.heading,
             method,
@@ -214,7 +214,7 @@ def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
             values=values,
           )
         )
-  return found
+  return table
 
 
 def _defence_statement(defence: str) -> verdicts.Statement:

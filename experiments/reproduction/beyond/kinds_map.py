@@ -278,19 +278,19 @@ def _describe_panels(outcomes: suite.Outcomes) -> list[pages.Block]:
 
 def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
   """The gains over FedAvg, and its accuracy; a panel for each data set."""
-  found = []
+  table = []
   for runs in suite.by_panel(outcomes):
     data, kind = _PLACE_OF[runs[0].cell.panel]
     base = next((o for o in runs if o.cell.label == BASE), None)
     if base is None:
       continue
-    found.append(dots.Dot(DATA[data], BASE, float(SCORE(base).mean()), name=kind))
+    table.append(dots.Dot(DATA[data], BASE, float(SCORE(base).mean()), name=kind))
     for label, (gain, p) in panel_gains(runs).items():
       note = "" if p <= _CLEAR else dots.UNCLEAR
-      found.append(
+      table.append(
         dots.Dot(DATA[data], label, gain.mean, gain.ci95, name=kind, note=note)
       )
-  return found
+  return table
 
 
 def _describe_setting(folder: pathlib.Path) -> str:

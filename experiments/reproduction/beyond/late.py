@@ -110,13 +110,13 @@ def _keeps(panel: str) -> verdicts.Statement:
 
 def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
   """The simulated minutes to each accuracy, by the share of stragglers."""
-  found = []
+  table = []
   for target in _TARGETS:
     for o in outcomes:
       seconds = cost_to_accuracy.median(
         cost_to_accuracy.costs_at_target(o, target, "simulated_s")
       )
-      found.append(
+      table.append(
         dots.Dot(
           f"to {100 * target:g} %",
           o.cell.label,
@@ -125,7 +125,7 @@ def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
           note="never" if seconds is None else "",
         )
       )
-  return found
+  return table
 
 
 FIGURE = figures.Figure(

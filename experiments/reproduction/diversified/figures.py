@@ -180,7 +180,7 @@ FIGURES: dict[str, Figure] = {
     sections=(own_classes.class_ranks_section,),
     dots=(
       figures.dot_picture(
-        readings.numbers,
+        readings.reading_dots,
         "macro recall, mean of the last ten rounds, %",
         most=100.0,
         in_a_row=1,

@@ -58,10 +58,10 @@ def lines_of_readings(
   return lines
 
 
-def numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+def reading_dots(outcomes: suite.Outcomes) -> list[dots.Dot]:
   """The macro recall by every reading of the method and of what is measured."""
   stated = report.paper_numbers("diversified", "Fig5", "test_macro_recall")
-  found = []
+  table = []
   for o in outcomes:
     for protocol, words in MEASURED.items():
       if protocol not in o.summary["mean_last_10"]:
@@ -70,10 +70,10 @@ def numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
         partitions.measure_parts(verdicts.late("macro_recall", protocol), o)
       )
       published = stated.get((o.cell.panel, o.cell.method), math.nan)
-      found.append(
+      table.append(
         dots.Dot("", o.cell.label, mean, half, published, name=words, values=values)
       )
-  return found
+  return table
 
 
 def readings_table(outcomes: suite.Outcomes) -> list[pages.Block]:

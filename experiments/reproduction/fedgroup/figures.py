@@ -238,7 +238,7 @@ _OF_TABLE1 = {
 
 def _table1_numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
   """The numbers of Table 1; a panel for each, a row for each number of classes."""
-  found = []
+  table = []
   for metric, title in _OF_TABLE1.items():
     stated = report.paper_numbers(NAME, "Table1", metric)
     for o in outcomes:
@@ -246,10 +246,10 @@ def _table1_numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
         partitions.measure_parts(tables.OF_TABLE1[metric], o)
       )
       published = stated.get((o.cell.panel, o.cell.label), math.nan)
-      found.append(
+      table.append(
         dots.Dot(title, o.cell.panel_title, mean, half, published, values=values)
       )
-  return found
+  return table
 
 
 #: The panels of Table 1: the number of classes of a client. "The training set

@@ -194,12 +194,12 @@ _MODELS = {
 
 def _pfedme_numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
   """The best rounds of all three models of pFedMe."""
-  found = []
+  table = []
   for model, (protocol, metric) in _MODELS.items():
     stated = report.paper_numbers(NAME, "pfedme", metric) if metric else {}
     numbers = figures.measured(verdicts.best("accuracy", protocol), stated)
-    found += [dot._replace(row=model) for dot in numbers(outcomes)]
-  return found
+    table += [dot._replace(row=model) for dot in numbers(outcomes)]
+  return table
 
 
 def _compared(

@@ -17,9 +17,9 @@ def _draw_axes(monkeypatch):
   for module in (plots, dots):
     monkeypatch.setattr(module, "save_figure", lambda figure, *_: seen.append(figure))
 
-  def draw(table, function=dots.draw, **options):
+  def draw(table, function=dots.draw_dots, **options):
     seen.clear()
-    if function is dots.draw:
+    if function is dots.draw_dots:
       options = {"look": dots.Look("accuracy, %", **options)}
     function([], table, "title", **options)
     return [axis for figure in seen for axis in figure.axes]
@@ -53,8 +53,8 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
     dots.Dot("", "pFedZO", note="10 of 1,000 rounds"),
   ]
   path = tmp_path / f"table2{dots.SUFFIX}"
-  dots.write_table(path, table)
-  first, second = dots.read_table(path)
+  dots.write_dots(path, table)
+  first, second = dots.read_dots(path)
   assert first == table[0]
   assert second[:2] == ("", "pFedZO") and second.note == table[1].note
   assert all(math.isnan(number) for number in second[2:5])
@@ -86,7 +86,7 @@ def test_dots_are_the_numbers_and_their_intervals(draw_axes):
   ] == [[94.5, 95.5]]
   assert list(points(axis, "D")) == [(96.9, 0)]
   texts = {text.get_text(): text.get_position()[1] for text in axis.texts}
-  assert texts == {"95.0": 0, "90.0": 1, "10 of 1,000\nrounds": 2}
+  assert texts == {"95.0": 0, "90.0": 1, "10 of 1,000 rounds": 2}
   assert words_of(axis) == ["the interval", "here", "the paper"]
 
 
@@ -122,34 +122,36 @@ def test_rows_are_sorted_and_named_once(draw_axes, first):
     for panel in "ab"
     for row, number in (("x", 2.0), ("y", 3.0), ("z", 1.0))
   ]
-  left, right = draw_axes(table, first=first)
+  first_axis, second_axis = draw_axes(table, first=first)
   expected = {"high": ["y", "x", "z"], "low": ["z", "x", "y"], "": ["x", "y", "z"]}
-  assert rows_of(left) == expected[first]
-  assert left.get_ylim() == right.get_ylim() and not rows_of(right)
+  assert rows_of(first_axis) == expected[first]
+  assert first_axis.get_ylim() == second_axis.get_ylim() and not rows_of(second_axis)
   for row, number in (("x", 2.0), ("y", 3.0), ("z", 1.0)):
-    assert (number, expected[first].index(row)) in points(right)
-  shown = [axis.yaxis.get_tick_params()["labelleft"] for axis in (left, right)]
-  assert shown == [True, False]
+    assert (number, expected[first].index(row)) in points(second_axis)
+  are_named = [
+    axis.yaxis.get_tick_params()["labelleft"] for axis in (first_axis, second_axis)
+  ]
+  assert are_named == [True, False]
 
 
 def test_panels_with_other_rows_are_sorted_for_themselves(draw_axes):
-  left, right = draw_axes(
+  first_axis, second_axis = draw_axes(
     [
       *(dots.Dot("a", row, number) for row, number in (("x", 2), ("y", 3))),
       *(dots.Dot("b", row, number) for row, number in (("x", 2), ("y", 1), ("z", 4))),
     ]
   )
-  assert (rows_of(left), rows_of(right)) == (["y", "x"], ["z", "x", "y"])
+  assert (rows_of(first_axis), rows_of(second_axis)) == (["y", "x"], ["z", "x", "y"])
 
 
 def test_several_dots_of_a_row_lie_below_each_other(draw_axes):
   table = [dots.Dot("a", "x", 0.5 + 0.1 * k, 0.3, name=f"K = {k}") for k in range(3)]
   (axis,) = draw_axes([*table, dots.Dot("a", "y", 0.1, name="K = 0")])
   marked = [points(axis, marker) for marker in styles.MARKERS[:3]]
-  assert [min(y for _, y in found) for found in marked] == [
+  assert [min(y for _, y in points_of) for points_of in marked] == [
     pytest.approx(y) for y in (-0.8 / 3, 0, 0.8 / 3)
   ]
-  assert [set(found.values()) for found in marked] == [
+  assert [set(points_of.values()) for points_of in marked] == [
     {color} for color in styles.COLOURS[:3]
   ]
   assert words_of(axis) == ["K = 0", "K = 1", "K = 2", "95 % CI of the mean"]
@@ -158,15 +160,15 @@ def test_several_dots_of_a_row_lie_below_each_other(draw_axes):
 def test_panels_may_have_one_range(draw_axes):
   table = [dots.Dot("a", "x", 1.0), dots.Dot("b", "x", 1000.0)]
   for same in (False, True):
-    left, right = draw_axes(table, same_axis=same, x_scale="log")
-    assert (left.get_xlim() == right.get_xlim()) == same
-    assert left.get_xscale() == "log"
+    first_axis, second_axis = draw_axes(table, same_axis=same, x_scale="log")
+    assert (first_axis.get_xlim() == second_axis.get_xlim()) == same
+    assert first_axis.get_xscale() == "log"
 
 
 def test_many_panels_are_on_several_pictures(tmp_path):
   table = [dots.Dot(panel, "x", 1.0) for panel in "abc"]
   look = dots.Look("x", panels=2)
-  pages = dots.draw([tmp_path / "fig.png", tmp_path / "fig.pdf"], table, "t", look)
+  pages = dots.draw_dots([tmp_path / "fig.png", tmp_path / "fig.pdf"], table, "t", look)
   names = [[path.name for path in paths] for paths in pages]
   assert names == [["fig.png", "fig.pdf"], ["fig_2.png", "fig_2.pdf"]]
   assert all(path.is_file() for paths in pages for path in paths)
@@ -175,7 +177,7 @@ def test_many_panels_are_on_several_pictures(tmp_path):
 @pytest.mark.parametrize("table", [[], [dots.Dot("a", "x", note="not reached")]])
 def test_no_number_is_no_picture(table):
   with pytest.raises(dots.NothingToDraw):
-    dots.draw([], table, "t", dots.Look("x"))
+    dots.draw_dots([], table, "t", dots.Look("x"))
 
 
 def test_gains_are_white_at_none_and_blue_above(draw_axes):

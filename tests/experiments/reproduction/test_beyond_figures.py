@@ -174,7 +174,7 @@ def test_the_figures_are_made(name, panel, lines, words, tmp_path, capsys, monke
     ]
   )
   assert words in capsys.readouterr().out
-  table = dots.read_table(tmp_path / name / f"{name}{dots.SUFFIX}")
+  table = dots.read_dots(tmp_path / name / f"{name}{dots.SUFFIX}")
   if words.endswith("does not reach it"):
     assert [dot.note for dot in table] == 2 * [fewer_bytes.NOT_REACHED, ""]
     assert not list((tmp_path / name).glob("*.pdf"))
