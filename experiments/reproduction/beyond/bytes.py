@@ -164,7 +164,7 @@ def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
 
 
 FIGURE = figures.Figure(
-  "Fewer bytes: what is sent to a test accuracy",
+  "Fewer bytes: megabytes to a test accuracy",
   "accuracy",
   "bytes",
   tuple(
