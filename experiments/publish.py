@@ -18,8 +18,8 @@ again from the data of its figures and its notes.
 
   python -m experiments.publish --all --redraw
 
-draws the pictures again for which the numbers next to the pages suffice. For the
-others you need the folders of their figures (--finished of their commands).
+draws the pictures of numbers again, from the tables <paper>_<figure>.dots.csv. Only
+pictures of curves need the folders of their figures (--finished of their commands).
 
 The command copies what it needs of each figure to docs/results/<paper>_<figure>.json,
 and writes the pages from these files and the templates in
@@ -56,6 +56,7 @@ from fedjax_alg.runs import styles
 from .cli import config as config_lib
 from .cli.command import Command, boolean, enum, string
 from .cli.config import UsageError
+from .drawing import dots
 from .reproduction import answers, claims_page, figures, pages, tuning
 
 #: The papers whose methods the library is made for.
@@ -136,6 +137,35 @@ def _read_published(
   return {name: pages.read(path) for name, path in paths.items() if path.is_file()}
 
 
+def _copy_picture(picture: pathlib.Path, path: pathlib.Path) -> None:
+  """Writes a small copy of a picture."""
+  with files.replacing(path) as partial:
+    partial.write_bytes(_small_png(picture))
+
+
+def _draw_tables(paper: figures.Paper, name: str, target: pathlib.Path) -> list[str]:
+  """Draws the pictures of a figure from the tables of their numbers.
+
+  Args:
+    paper: the paper.
+    name: of the figure.
+    target: folder of the tables and the pictures.
+
+  Returns:
+    The names of the pictures.
+  """
+  figure, names = paper.figures[name], []
+  with tempfile.TemporaryDirectory() as folder:
+    for picture in figure.dots:
+      table = target / f"{paper.name}_{name}{picture.end}{dots.SUFFIX}"
+      if not table.is_file():
+        continue
+      for (path,) in figures.draw_table(figure, picture, table, pathlib.Path(folder)):
+        _copy_picture(path, target / path.name)
+        names.append(path.name)
+  return names
+
+
 def _publish_figure(
   paper: figures.Paper, folder: pathlib.Path, target: pathlib.Path
 ) -> pages.FigurePage:
@@ -150,16 +180,22 @@ def _publish_figure(
       figure, numbers=f"{name}.csv", has_flags="flags" in head
     )
     results.write_text(target / figure.numbers, text)
-  if not figure.runs_of:  # else the pictures are those of the other figure
+  tables = sorted(folder.glob(f"*{dots.SUFFIX}"))
+  for path in tables:
+    results.write_text(target / f"{paper.name}_{path.name}", files.read_text(path))
+  if tables:
+    figure = dataclasses.replace(
+      figure, pictures=_draw_tables(paper, folder.name, target)
+    )
+  elif not figure.runs_of:  # else the pictures are those of the other figure
     pictures = sorted(
       folder.glob("*.png"), key=lambda path: (len(path.stem), path.stem)
     )
     figure = dataclasses.replace(
       figure, pictures=[f"{paper.name}_{picture.name}" for picture in pictures]
     )
-    for picture, copy in zip(pictures, figure.pictures):
-      with files.replacing(target / copy) as partial:
-        partial.write_bytes(_small_png(picture))
+    for picture in pictures:
+      _copy_picture(picture, target / f"{paper.name}_{picture.name}")
   results.write_text(target / f"{name}{pages.SUFFIX}", pages.to_json(figure))
   return figure
 
@@ -230,6 +266,7 @@ def publish(
   target: pathlib.Path,
   *,
   rewrite: bool = False,
+  redraw: bool = False,
 ) -> pathlib.Path:
   """Writes a paper's page and its pictures; returns the page.
 
@@ -239,6 +276,7 @@ def publish(
     target: folder of the page.
     rewrite: whether a page is written again, with its notes, for which there is
       no new figure.
+    redraw: whether the pictures of published numbers are drawn again.
 
   Raises:
     UsageError: there is no table, a note on a table that does not exist, or a file
@@ -274,6 +312,8 @@ def publish(
   earlier = {picture for figure in published.values() for picture in figure.pictures}
   for name in names:
     published[name] = _publish_figure(paper, source / name, target)
+  if redraw:
+    _redraw(paper, published, target)
   _copy_choices(paper, source, target)
   ends = dict.fromkeys(
     paper.pages[name] for name in order if name in published and name in paper.pages
@@ -349,6 +389,8 @@ def _check_outputs(
     name = f"{paper.name}_{folder.name}"
     outputs[target / f"{name}{pages.SUFFIX}"] = pages.IS_FIGURE
     outputs[target / f"{name}.csv"] = is_published
+    for table in folder.glob(f"*{dots.SUFFIX}"):
+      outputs[target / f"{paper.name}_{table.name}"] = dots.IS_TABLE
     for picture in folder.glob("*.png"):
       outputs[target / f"{paper.name}_{picture.name}"] = is_published
   for path in (sources[0].parent.parent if sources else target).glob(
@@ -376,48 +418,36 @@ def _merge_answers(
   )
 
 
-def redraw(paper: figures.Paper, target: pathlib.Path) -> list[pathlib.Path]:
-  """Draws the pictures of a paper again that its stored numbers suffice for.
+def _redraw(
+  paper: figures.Paper, published: dict[str, pages.FigurePage], target: pathlib.Path
+) -> None:
+  """Draws the pictures again that a table of numbers is there for.
 
   Args:
     paper: the paper.
-    target: folder of its page, with the tables of numbers.
-
-  Returns:
-    The pictures, which are those of figures that are on the page.
+    published: its figures, whose titles and pictures are brought up to date.
+    target: folder of its pages.
   """
-  pictures = []
-  published = _read_published(paper, target)
-  for name, figure in paper.figures.items():
-    numbers = target / f"{paper.name}_{name}.csv"
-    picture = target / f"{paper.name}_{name}.png"
-    draw = figure.draw
-    if not (
-      isinstance(draw, figures.Dots)
-      and draw.stored
-      and numbers.is_file()
-      and name in published
-      and picture.name in published[name].pictures
-    ):
-      continue
-    with open(numbers, newline="", encoding="utf-8") as file:
-      rows = list(csv.DictReader(file))
-    with tempfile.TemporaryDirectory() as folder:
-      uncompressed = pathlib.Path(folder) / picture.name
-      draw.draw_numbers([uncompressed], rows, figure.title)
-      with files.replacing(picture) as partial:
-        partial.write_bytes(_small_png(uncompressed))
-    pictures.append(picture)
-  return pictures
+  for name in paper.figures:
+    if name in published and (pictures := _draw_tables(paper, name, target)):
+      published[name] = dataclasses.replace(
+        published[name], title=paper.figures[name].title, pictures=pictures
+      )
+      path = target / f"{paper.name}_{name}{pages.SUFFIX}"
+      results.write_text(path, pages.to_json(published[name]))
 
 
-def _publish_all(target: pathlib.Path) -> list[pathlib.Path]:
+def _publish_all(target: pathlib.Path, redraw: bool) -> list[pathlib.Path]:
   """Publishes the papers with figures in out/ or a page; returns the pages.
 
   The last page is that of the claims.
+
+  Args:
+    target: folder of the pages.
+    redraw: see ``publish``.
   """
   paper_pages = [
-    publish(paper, source, target, rewrite=True)
+    publish(paper, source, target, rewrite=True, redraw=redraw)
     for name, paper in PAPERS.items()
     if (source := expand_path(f"out/{name}")).is_dir()
     or (target / f"{name}.md").is_file()
@@ -456,7 +486,7 @@ _FLAGS = (
   boolean(
     "redraw",
     False,
-    "with --all: draw the pictures again if the numbers next to the pages suffice",
+    "draw the pictures again from the tables of their numbers (*.dots.csv)",
   ),
   string(
     "from",
@@ -482,13 +512,8 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
         raise UsageError(
           f"--{flag}: not read with --all, which takes out/<paper> of each"
         )
-    print(*_publish_all(expand_path(values.to)), sep="\n")
-    if values.redraw:
-      for paper in PAPERS.values():
-        print(*redraw(paper, expand_path(values.to)), sep="\n")
+    print(*_publish_all(expand_path(values.to), values.redraw), sep="\n")
     return
-  if values.redraw:
-    raise UsageError("--redraw: only with --all")
   if values.paper is None:
     raise UsageError(f"--paper: missing (one of {', '.join(PAPERS)}; or --all)")
   source = pathlib.Path(values["from"].value or f"out/{values.paper}")
@@ -498,6 +523,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
       expand_path(source),
       expand_path(values.to),
       rewrite=not values["from"].present,
+      redraw=values.redraw,
     )
   )
 

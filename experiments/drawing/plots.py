@@ -21,9 +21,8 @@ from fedjax_alg.runs.pictures import BAND, BAND_OF_PARTITIONS, X_AXES
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (after the backend)
 from matplotlib import ticker
-from matplotlib.colors import LinearSegmentedColormap  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
-from matplotlib.patches import Patch, Rectangle  # noqa: E402
+from matplotlib.patches import Patch  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 
 if TYPE_CHECKING:  # it imports pandas, which a run does not need
@@ -32,7 +31,6 @@ if TYPE_CHECKING:  # it imports pandas, which a run does not need
 #: Labels of the marks of the paper's numbers: at a round, and at none.
 PAPER = "hollow: the paper's number"
 PAPER_BESIDE = "hollow, beside: the paper's number"
-PAPER_SAVING = "hollow: by the paper's saving"
 
 _BAND = Patch(color="grey", alpha=0.3, linewidth=0)
 _HOLLOW = Line2D(
@@ -52,9 +50,10 @@ _NOTES = {
   BAND_OF_PARTITIONS: _BAND,
   PAPER: _HOLLOW,
   PAPER_BESIDE: _HOLLOW,
-  PAPER_SAVING: _HOLLOW,
 }
 
+#: Up to so many lines have their names at their ends, and not in a legend.
+_MOST_LABELS = 14
 #: The most characters of a title.
 _LONG_TITLE = 300
 
@@ -119,14 +118,17 @@ def _draw_references(axis: Any, references: Iterable[Reference]) -> None:
 
 def _draw_marks(
   axis: Any, marks: Iterable[Mark], styles: Mapping[str, Mapping[str, object]]
-) -> None:
+) -> float:
   """Draws the paper's numbers, as hollow markers of the lines they are for.
 
   A number of no stated round stands to the right of the panel, and marks at the
   same height beside each other. The y axis is not changed, so it should reach
   as far as the marks.
+
+  Returns:
+    Where there is room at the right of the panel, as a share of its width.
   """
-  limits = axis.get_ylim()
+  limits, free = axis.get_ylim(), 1.015
   occupied: list[tuple[float, float]] = []  # of marks beside the panel
   for label, value, number, _ in marks:
     x, where, words = number, axis.transData, PAPER
@@ -139,6 +141,7 @@ def _draw_marks(
       while any(column == c and abs(height - h) < 0.035 for h, c in occupied):
         column += 1
       occupied.append((height, column))
+      free = max(free, 1.05 + 0.03 * column)
       x, words = 1.025 + 0.03 * column, PAPER_BESIDE
     colour, shape = (styles[label][key] for key in ("color", "marker"))
     axis.plot(
@@ -155,6 +158,7 @@ def _draw_marks(
       label=words,
     )
   axis.set_ylim(limits)
+  return free
 
 
 def _styles(cells: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
@@ -485,36 +489,6 @@ def _client_sizes(axis: Any, sizes: np.ndarray) -> None:
   axis.legend(fontsize=7)
 
 
-#: The y axis of a share begins at least so far below the lines' ends.
-_LEAST_MARGIN = 0.02
-
-
-def _fit(axis: Any, curves: Iterable[np.ndarray], marks: Sequence[Mark] = ()) -> None:
-  """Fits the y axis of a share to the last rounds.
-
-  The first ones would squeeze the curves.
-
-  Args:
-    axis: where they are drawn.
-    curves: the values of each line, [seeds, rounds].
-    marks: what the axis must show, too.
-  """
-  finite = [c for c in curves if c.size and np.isfinite(c).all()]
-  if not finite:
-    return
-  marked = [mark.value for mark in marks]
-  ends = [c[:, -1].mean() for c in finite]
-  # Lines that end close together are told apart on a short axis.
-  margin = min(max(max(ends) - min(ends), _LEAST_MARGIN), 0.08)
-  low = max(min(c[:, -1].min() for c in finite) - margin, 0.0)
-  axis.set_ylim(
-    max(min([low, *(value - 0.01 for value in marked)]), 0.0),
-    min(
-      1.0, max([axis.get_ylim()[1], *marked, *(c.mean(0).max() for c in finite)]) + 0.01
-    ),
-  )
-
-
 def bars(
   paths: Paths,
   parts: Mapping[str, Mapping[str, Sequence[float | None]]],
@@ -620,296 +594,6 @@ def _log_bars(axis: Any, heights: Iterable[float | None]) -> None:
     axis.set(yscale="log", ylim=(min(positive) / 2.0, 1.6 * max(positive)))
 
 
-class Dot(NamedTuple):
-  """A number with its interval, and the paper's number."""
-
-  mean: float | None  #: None: there is none
-  half: float = math.nan  #: half the width of the interval; NaN: none
-  paper: float | None = None
-  #: one of several in a row: its name, and the place of its color and marker
-  name: str = ""
-  place: tuple[int, int] = (0, 0)
-  draws: tuple[float, ...] = ()  #: the numbers of which it is the mean
-
-
-class NothingToDraw(Exception):
-  """No panel has the runs that a picture compares; the message says so."""
-
-
-#: Panels of dots side by side.
-_DOTS_IN_A_ROW = 2
-
-
-def dots(
-  paths: Paths,
-  panels_of: Mapping[str, Mapping[str, Dot | Sequence[Dot]]],
-  x_label: str,
-  title: str,
-  interval: str = "",
-  missing: str = "not run",
-  reference: float | None = None,
-  most: float = math.inf,
-  least: float = -math.inf,
-  x_scale: str = "linear",
-  paper: str = PAPER,
-) -> None:
-  """Draws panels of numbers, in rows of one or several.
-
-  Rows are named once where panels beside each other have the same ones.
-
-  Args:
-    paths: files to write.
-    panels_of: panel title -> what a number is of -> the number, or several.
-    x_label: of the numbers.
-    title: above all panels.
-    interval: what the intervals are, for the legend.
-    missing: what stands in the place of a number that there is not.
-    reference: a number that a vertical line marks; None: no line.
-    most: the largest number there can be, at which intervals end.
-    least: where the axes begin; what lies below is written there as a number.
-    x_scale: "log" for numbers of many orders of magnitude, all positive.
-    paper: what a hollow marker is, for the legend.
-
-  Raises:
-    NothingToDraw: there is no panel.
-  """
-  if not panels_of:
-    raise NothingToDraw("no panel has the runs that it compares")
-  rows = max(
-    4.0,
-    *(
-      sum(0.5 + 0.5 * len(_several(label_dots)) for label_dots in panel_dots.values())
-      for panel_dots in panels_of.values()
-    ),
-  )
-  with sheet(
-    paths,
-    list(panels_of),
-    title,
-    in_a_row=_DOTS_IN_A_ROW,
-    size=(4.6, 0.24 * rows + 1.0),
-    margin=(1.0, 0.0),
-  ) as axes:
-    left_labels: list[str] = []  # the rows of the panel on the left
-    for number, (axis, (name, panel_dots)) in enumerate(zip(axes, panels_of.items())):
-      if interval and any(
-        math.isfinite(dot.half)
-        for label_dots in panel_dots.values()
-        for dot in _several(label_dots)
-      ):
-        axis.plot([], [], "|-", color="grey", markersize=7, label=interval)
-      if reference is not None:
-        axis.axvline(reference, color="grey", linewidth=1.0, zorder=1)
-      for y, (label, label_dots) in enumerate(panel_dots.items()):
-        for i, dot in enumerate(_several(label_dots), 1):
-          style = (
-            styles_lib.method_style(label)
-            or styles_lib.method_style(name)
-            or styles_lib.Style(styles_lib.COLOURS[0], "solid")
-          )
-          look = {"fmt": style.marker, "color": style.colour, "markersize": 6}
-          if dot.name:
-            colour, marker = dot.place
-            look = {
-              "fmt": styles_lib.MARKERS[marker],
-              "markersize": 4,
-              "color": styles_lib.COLOURS[colour],
-            }
-            axis.plot([], [], look["fmt"], color="grey", label=dot.name)
-          place = (
-            y
-            if not dot.name
-            else (y + 0.8 * (i - 0.5) / len(_several(label_dots)) - 0.4)
-          )
-          words = missing if dot.mean is None else f"\N{LEFTWARDS ARROW} {dot.mean:.1f}"
-          if dot.mean is None or dot.mean < least:
-            axis.text(
-              0.02,
-              place,
-              dot.name + ": " * bool(dot.name) + words,
-              fontsize=6 if dot.name else 8,
-              color="grey" if dot.mean is None else look["color"],
-              va="center",
-              transform=axis.get_yaxis_transform(),
-            )
-          else:
-            axis.errorbar(
-              [dot.mean],
-              [place],
-              None,
-              (
-                [[dot.half], [max(min(dot.half, most - dot.mean), 0.0)]]
-                if math.isfinite(dot.half)
-                else None
-              ),
-              capsize=3,
-              **look,
-            )
-          if dot.draws:
-            axis.plot(
-              dot.draws,
-              [place] * len(dot.draws),
-              ".",
-              markersize=3,
-              color=look["color"],
-              alpha=0.6,
-              zorder=1,
-            )
-          if dot.paper is not None:
-            axis.plot(
-              [dot.paper],
-              [place],
-              look["fmt"],
-              markersize=8,
-              markerfacecolor="none",
-              markeredgecolor=look["color"],
-              markeredgewidth=1.4,
-              zorder=4,
-              label=paper,
-            )
-      axis.set_xscale(x_scale)
-      axis.set_yticks(range(len(panel_dots)), list(panel_dots), fontsize=9)
-      if number % _DOTS_IN_A_ROW and list(panel_dots) == left_labels:
-        axis.tick_params(labelleft=False)
-      left_labels = list(panel_dots)
-      axis.set(ylim=(len(panel_dots) - 0.4, -0.6))
-      axis.set_xlabel(textwrap.fill(x_label, 56), fontsize=9)
-      axis.margins(x=0.08)
-      if math.isfinite(least):
-        axis.set_xlim(left=least)
-      if axis.get_xlim()[1] > most:
-        axis.set_xlim(right=most + 0.01 * (most - axis.get_xlim()[0]))
-      axis.tick_params(axis="x", labelsize=8)
-
-
-class Gain(NamedTuple):
-  """A difference from a reference."""
-
-  mean: float
-  is_clear: bool  #: whether a test tells it from none
-
-
-class GainColumn(NamedTuple):
-  """A column of a map of gains."""
-
-  heading: str
-  reference: str  #: the number of the reference, in words
-  gains: Mapping[str, Gain]  #: label of a row -> its gain
-
-
-#: A gain from which on colors are full.
-_FULL = 20.0
-#: Rows of space above a block, in which its name stands.
-_SPACE = 0.75
-
-
-def gain_map(
-  paths: Paths,
-  rows: Mapping[str, Sequence[str]],
-  panels_of: Mapping[str, Sequence[GainColumn]],
-  reference: str,
-  title: str,
-  note: str,
-) -> None:
-  """Draws gains as a map: better than the reference is blue, worse is orange.
-
-  White is no difference. Numbers that are not clear are gray, cells without one
-  hatched.
-
-  Args:
-    paths: files to write.
-    rows: block -> the labels of its rows.
-    panels_of: title of a panel -> its columns. Panels stand below each other.
-    reference: label of the row with the reference's own numbers.
-    title: above all panels.
-    note: below them.
-
-  Raises:
-    NothingToDraw: there is no panel.
-  """
-  if not panels_of:
-    raise NothingToDraw(f"no panel has the run of {reference}, the reference")
-  colors = LinearSegmentedColormap.from_list(
-    "gain", [styles_lib.WORSE, "white", styles_lib.BETTER]
-  )
-  places: dict[str, float] = {}
-  heads: dict[str, float] = {}
-  y = 0.0
-  for block, labels in rows.items():
-    heads[block] = y + 0.5 + _SPACE / 2
-    y += _SPACE
-    for label in labels:
-      y += 1.0
-      places[label] = y
-  count = max(map(len, panels_of.values()))
-  figure, axes = plt.subplots(
-    len(panels_of),
-    squeeze=False,
-    figsize=(2.1 + 0.95 * count, 0.8 + (1.1 + 0.31 * (y + 1)) * len(panels_of)),
-  )
-  for axis, (name, columns) in zip(axes.flat, panels_of.items()):
-    if len(panels_of) > 1:
-      axis.set_title(name, fontsize=14, fontweight="bold")
-    for block, at in heads.items():
-      axis.annotate(
-        block,
-        (0, at + 0.12),
-        (-4, 0),
-        ("axes fraction", "data"),
-        textcoords="offset points",
-        ha="right",
-        va="center",
-        fontsize=11,
-        fontweight="bold",
-      )
-    for x, column in enumerate(columns):
-      axis.text(x, 0, column.reference, ha="center", va="center", fontsize=11)
-      for label, at in places.items():
-        _draw_gain(axis, x, at, column.gains.get(label), colors)
-    axis.set(xlim=(-0.5, len(columns) - 0.5), ylim=(y + 0.5, -0.5))
-    axis.set_yticks([0, *places.values()], [reference, *places], fontsize=11)
-    axis.set_xticks(
-      range(len(columns)),
-      [textwrap.fill(column.heading, 9) for column in columns],
-      fontsize=11,
-      fontweight="bold",
-    )
-    axis.xaxis.tick_top()
-    axis.tick_params(length=0)
-    axis.spines[:].set_visible(False)
-  figure.supxlabel(note, fontsize=9)
-  figure.suptitle(title, fontsize=13, fontweight="bold")
-  save_figure(figure, *paths)
-
-
-def _draw_gain(axis: Any, x: float, y: float, gain: Gain | None, colors: Any) -> None:
-  """Draws a cell of a map of gains around its middle."""
-  corner = x - 0.5, y - 0.5
-  if gain is None or not math.isfinite(gain.mean):
-    axis.add_patch(
-      Rectangle(corner, 1, 1, facecolor="white", edgecolor="0.85", hatch="///", lw=0)
-    )
-    return
-  share = min(1.0, max(-1.0, gain.mean / _FULL))
-  axis.add_patch(
-    Rectangle(corner, 1, 1, facecolor=colors(0.5 + share / 2), edgecolor="white", lw=2)
-  )
-  axis.text(
-    x,
-    y,
-    f"{gain.mean:+.0f}" if abs(gain.mean) >= 0.5 else "0",
-    ha="center",
-    va="center",
-    fontsize=12,
-    fontweight="bold" if gain.is_clear else "normal",
-    color="0.55" if not gain.is_clear else "white" if abs(share) > 0.6 else "black",
-  )
-
-
-def _several(label_dots: Dot | Sequence[Dot]) -> Sequence[Dot]:
-  return [label_dots] if isinstance(label_dots, Dot) else label_dots
-
-
 def draw_means(
   axis: Any,
   label: str,
@@ -955,8 +639,9 @@ def plot_panels(
   x_scale: str = "",
   below: Sequence[tuple[str, str]] = (),
   references: Sequence[Reference] = (),
+  window: int = 1,
 ) -> None:
-  """Draws panels of curves.
+  """Draws panels of curves, with the names of few lines at their ends.
 
   Args:
     paths: files to write.
@@ -972,6 +657,7 @@ def plot_panels(
     below: (protocol, metric) of further curves, in a row of panels each; those
       of another protocol are drawn over rounds.
     references: bounds and targets, each a line across the panels of its metric.
+    window: see ``pictures.draw_curves``.
   """
   measures = [(protocol, metric), *below]
   columns = min(in_a_row, len(cells))
@@ -989,6 +675,7 @@ def plot_panels(
   # A single panel must be wide enough for the title and the legend.
   size = (4.6 if columns > 1 else 7.5, 2.9 if below else 3.4)
   styles = _styles(cells)
+  panels_with_names: list[tuple[Any, list[str], float]] = []
   with sheet(paths, titles, title, in_a_row=columns, size=size) as axes:
     for axis, ((panel_protocol, column), name) in zip(axes, places):
       runs = cells[name]
@@ -1007,7 +694,7 @@ def plot_panels(
         label: curve_of(frames, panel_protocol, column, over)
         for label, frames in runs.items()
       }
-      pictures.draw_curves(axis, curves, column, over, styles)
+      pictures.draw_curves(axis, curves, column, over, styles, window=window)
       lines = [line for line in references if column == (line.metric or metric)]
       _draw_references(axis, lines)
       if x_scale:
@@ -1015,12 +702,21 @@ def plot_panels(
       if column.endswith("loss") or metrics.is_cost(column):
         pictures.log_axis(axis)
       elif pictures.is_share(column):
-        _fit(
+        pictures.fit_shares(
           axis,
           [curve.values for curve in curves.values()],
-          [*panel_marks, *(Mark("", line.value) for line in lines)],
+          [*(mark.value for mark in panel_marks), *(line.value for line in lines)],
         )
-      _draw_marks(axis, panel_marks, styles)
+      place = _draw_marks(axis, panel_marks, styles)
+      if len(styles) <= _MOST_LABELS:
+        panels_with_names.append((axis, list(runs), place))
+    axes[0].figure.canvas.draw()  # the heights of the panels are known from here on
+    for axis, names, place in panels_with_names:
+      words = [texts.picture_text(name, 100) for name in names]
+      pictures.label_ends(axis, words, place)
+      for line in axis.get_lines():
+        if line.get_label() in words:
+          line.set_label(f"_{line.get_label()}")  # not in the legend
 
 
 def scatters(

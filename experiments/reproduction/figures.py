@@ -6,8 +6,7 @@ needs, or finds those that exist, and writes the picture (PNG, PDF), its points
 page (JSON) are what ``publish`` reads.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import functools
 import itertools
 import math
@@ -35,8 +34,8 @@ from ..cli import help as help_lib
 from ..cli import part as part_lib
 from ..cli.command import Command, Flags, boolean, enum, integer, listed, string
 from ..cli.config import Layer, UsageError
-from ..drawing import plots
-from ..reports import page, rule
+from ..drawing import dots, plots
+from ..reports import page
 from . import answers, chosen, durations, pages, partitions, report, suite, verdicts
 from .chosen import Choice
 from .pages import Block
@@ -53,6 +52,32 @@ Section = Callable[[suite.Outcomes], list[Block]]
 
 #: Draws a picture into files, with a title; the last argument is --x_axis.
 Draw = Callable[[plots.Paths, suite.Outcomes, str, str], None]
+
+
+class DotPicture(NamedTuple):
+  """A picture that is drawn from a table of numbers alone, by ``publish`` too."""
+
+  numbers: Callable[[suite.Outcomes], list[dots.Dot]]  #: runs -> its table
+  #: (files, numbers, title) -> the files of each picture
+  draw: Callable[[plots.Paths, Sequence[dots.Dot], str], list[plots.Paths]]
+  end: str = ""  #: of its name, after that of the figure
+  title: str = ""  #: "": that of the figure
+
+
+def dot_picture(
+  numbers: Callable[[suite.Outcomes], list[dots.Dot]],
+  x_label: str,
+  end: str = "",
+  title: str = "",
+  **look: Any,
+) -> DotPicture:
+  """A picture of dots; ``look`` are the other fields of ``dots.Look``."""
+  return DotPicture(
+    numbers,
+    functools.partial(dots.draw_dots, look=dots.Look(x_label, **look)),
+    end,
+    title,
+  )
 
 
 class FigureLine(NamedTuple):
@@ -125,6 +150,7 @@ class Figure(NamedTuple):
     lambda outcomes: []
   )
   draw: Draw | None = None  #: draws the picture; None: draw curves
+  dots: tuple["DotPicture", ...] = ()  #: pictures in the place of curves
   references: tuple[plots.Reference, ...] = ()  #: lines across the panels
   #: algorithms whose verdicts have differed between machines: each of their runs
   #: is made ``REPLICAS`` times, apart from rounding (V-13 of the readings)
@@ -722,6 +748,7 @@ def _check_outputs(request: Request, name: str) -> None:
     folder / f"{name}{end}": of_figure
     for end in (".md", pages.SUFFIX, ".csv", "_numbers.csv", ".html")
   }
+  outputs |= dict.fromkeys(folder.glob(f"{name}*{dots.SUFFIX}"), dots.IS_TABLE)
   for path in (*folder.glob(f"{name}*.png"), *folder.glob(f"{name}*.pdf")):
     outputs[path] = lambda path: files.picture(path) or of_figure(path)
   files.check_outputs(f"`out_dir`={request.root}", outputs)
@@ -813,21 +840,57 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
   report.numbers_csv(folder / f"{name}_numbers.csv", rows)
   report.points_csv(folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
   suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
-  paths = _picture_paths(folder, name + suffix)
   try:
-    if figure.draw is not None and outcomes:
-      figure.draw(paths, outcomes, figure.title, request.x_axis)
+    if figure.dots and outcomes:
+      for picture in figure.dots:
+        table = folder / f"{name}{picture.end}{dots.SUFFIX}"
+        dots.write_dots(table, picture.numbers(outcomes))
+        for paths in draw_table(figure, picture, table, folder, ("png", "pdf")):
+          print(f"figure: {paths[0]}", flush=True)
     elif outcomes:
-      _draw(paper, name, figure, outcomes, request, paths)
-  except plots.NothingToDraw as error:
-    for path in paths:  # of an earlier command, with other runs
-      path.unlink(missing_ok=True)
+      paths = _picture_paths(folder, name + suffix)
+      if figure.draw is not None:
+        figure.draw(paths, outcomes, figure.title, request.x_axis)
+      else:
+        _draw(paper, name, figure, outcomes, request, paths)
+      print(f"figure: {paths[0]}", flush=True)
+  except dots.NothingToDraw as error:
+    for path in folder.glob(f"{name}*.p[nd][gf]"):  # of an earlier command
+      path.unlink()
     print(f"no figure: {error}", flush=True)
-  else:
-    print(f"figure: {paths[0]}", flush=True)
   if request.html:
     _write_page(folder / f"{name}.html", figure, outcomes, request)
   return text
+
+
+def draw_table(
+  figure: Figure,
+  picture: DotPicture,
+  table: pathlib.Path,
+  folder: pathlib.Path,
+  kinds: Sequence[str] = ("png",),
+) -> list[plots.Paths]:
+  """Draws a picture from its table of numbers.
+
+  Args:
+    figure: the figure, for its title.
+    picture: the picture.
+    table: the file with its numbers; its name begins that of the picture.
+    folder: folder of the picture.
+    kinds: the kinds of the files, "png" or "pdf".
+
+  Returns:
+    The files of each picture.
+
+  Raises:
+    NothingToDraw: there is no number.
+  """
+  stem = table.name.removesuffix(dots.SUFFIX)
+  return picture.draw(
+    [folder / f"{stem}.{kind}" for kind in kinds],
+    dots.read_dots(table),
+    picture.title or figure.title,
+  )
 
 
 #: A picture with more panels cannot be read at the width of a page.
@@ -870,102 +933,69 @@ def _draw(
       )
 
 
-def _dot(parts: Sequence[np.ndarray]) -> plots.Dot:
-  """The mean of some runs, its interval, and the numbers that it is of.
+def of_parts(parts: Sequence[np.ndarray]) -> tuple[float, float, tuple[float, ...]]:
+  """The mean of some runs, half its interval, and the numbers that it is of.
 
-  These are the means of the partitions, and of one partition its seeds.
+  Args:
+    parts: the numbers of the seeds of each partition.
+
+  Returns:
+    The last are the means of the partitions, and of one partition its seeds; () of a
+    single number.
   """
   draws = [part.mean() for part in parts] if len(parts) > 1 else list(parts[0])
-  return plots.Dot(
-    *metrics.confidence_95(draws), draws=tuple(draws) if len(draws) > 1 else ()
-  )
+  mean, half = metrics.confidence_95(draws)
+  return mean, half, tuple(map(float, draws)) if len(draws) > 1 else ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Dots:
-  """Draws a number of each run, as dots; a ``Figure.draw``."""
+def rounds_note(outcome: suite.Outcome) -> str:
+  """How many rounds of a run are finished, "" if all are."""
+  run, planned = outcome.summary["cost"]["rounds"], outcome.cell.of_rounds
+  return f"{run} of {planned:,} rounds" if outcome.is_part else ""
 
-  measure: verdicts.Measure  #: run -> one number for each seed
-  x_label: str  #: of the numbers, which are percent
-  #: (panel, method) -> the paper's
-  stated: Mapping[tuple[str, str], float] = dataclasses.field(default_factory=dict)
-  #: whether there is a panel for each method, with a row for each panel of the
-  #: figure, and not the other way round
-  by_method: bool = False
-  #: whether the table beside the page has these numbers (``report.numbers_csv``),
-  #: so that they can be drawn again without the runs
-  stored: bool = False
-  least: float = -math.inf  #: see ``plots.dots``
 
-  def __call__(
-    self, paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-  ) -> None:
-    """Draws the runs."""
-    del x_axis
-    self._draw(
-      paths,
-      title,
-      (
-        (
-          o.cell.panel,
-          o.cell.heading,
-          o.cell.label,
-          o.cell.name,
-          _dot(partitions.measure_parts(self.measure, o)),
-        )
-        for o in outcomes
-        if not o.is_part
-      ),
-    )
+def measured(
+  measure: verdicts.Measure,
+  stated: Mapping[tuple[str, str], float] | None = None,
+  by_method: bool = False,
+) -> Callable[[suite.Outcomes], list[dots.Dot]]:
+  """Makes the numbers of a picture that has a dot for each run.
 
-  def draw_numbers(
-    self, paths: plots.Paths, rows: Iterable[Mapping[str, str]], title: str
-  ) -> None:
-    """Draws the rows of the table beside the page."""
-    numbers = []
-    for row in rows:
-      letter, protocol = row["panel"], row["protocol"]
-      if protocol not in (STATED, PRINTED, ONE_RATE):
-        protocol = TUNED
-      numbers.append(
-        (
-          letter,
-          f"({letter}) {row['title']}",
-          row["method"],
-          suite.method_name(row["method"], protocol),
-          _dot(rule.parse_values(row["values"]))
-          if row["values"]
-          else plots.Dot(float(row["ours"]), float(row["ci95"] or "nan")),
+  Args:
+    measure: run -> one number for each seed.
+    stated: (panel, method) -> the published number.
+    by_method: whether there is a panel for each method, with a row for each panel
+      of the figure, and not the other way round.
+
+  Returns:
+    The function. A run that lacks rounds has no number, but says how many it has.
+  """
+
+  def numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+    table = []
+    for o in outcomes:
+      place = (o.cell.heading, o.cell.name)
+      panel, row = reversed(place) if by_method else place
+      note = rounds_note(o)
+      mean, half, values = (
+        (math.nan, math.nan, ())
+        if note
+        else of_parts(partitions.measure_parts(measure, o))
+      )
+      table.append(
+        dots.Dot(
+          panel,
+          row,
+          mean,
+          half,
+          (stated or {}).get((o.cell.panel, o.cell.label), math.nan),
+          values=values,
+          note=note,
         )
       )
-    self._draw(paths, title, numbers)
+    return table
 
-  def _draw(
-    self,
-    paths: plots.Paths,
-    title: str,
-    numbers: Iterable[tuple[str, str, str, str, plots.Dot]],
-  ) -> None:
-    """Draws (letter, heading, label, name, dot) of each run."""
-    cells: dict[str, dict[str, plots.Dot]] = {}
-    for letter, heading, label, name, dot in numbers:
-      panel, row = (name, heading) if self.by_method else (heading, name)
-      cells.setdefault(panel, {})[row] = dot._replace(
-        paper=self.stated.get((letter, label))
-      )
-    order = list(dict.fromkeys(row for rows in cells.values() for row in rows))
-    plots.dots(
-      paths,
-      {
-        panel: {row: rows[row] for row in order if row in rows}
-        for panel, rows in cells.items()
-      },
-      self.x_label,
-      title,
-      "95 % CI of the mean",
-      most=100.0,
-      least=self.least,
-    )
+  return numbers
 
 
 def _write_page(

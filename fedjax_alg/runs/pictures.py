@@ -34,13 +34,21 @@ _HOURS = 7200.0
 _SHORT = 0.25
 #: About so many markers are on a line.
 _MARKERS = 6
-#: Bands of more lines would hide each other.
-MOST_BANDS = 5
-#: Labels of the bands in a legend: of runs on one partition of the data, and on
+#: Bands of more lines would hide each other; these have bars at their ends.
+MOST_BANDS = 3
+#: Labels of the intervals in a legend: of runs on one partition of the data, and on
 #: several.
-BAND = "band: 95 % CI of the mean over seeds"
-BAND_OF_PARTITIONS = "band: 95 % CI of the mean over partitions"
+BAND = "95 % CI of the mean over seeds"
+BAND_OF_PARTITIONS = "95 % CI of the mean over partitions"
 BANDS = (BAND, BAND_OF_PARTITIONS)
+#: Lines are thinner than elsewhere by this factor.
+_THIN = 0.8
+#: Size of the names at the ends of lines, in points.
+_LABEL = 8
+#: One in so many of the first evaluations does not decide the range of an axis.
+_FIRST = 4
+#: An axis of shares shows at least this range.
+_LEAST_RANGE = 0.02
 #: The most characters of a label that stands inside of the axes.
 LONG_LABEL = 48
 
@@ -81,13 +89,14 @@ def draw_curves(
   x_axis: str = "rounds",
   looks: Mapping[str, Mapping[str, Any]] | None = None,
   longest: int = 100,
+  window: int = 1,
 ) -> None:
   """Draws one line per curve: the mean over its seeds, with a band.
 
   The band is the 95 % confidence interval of the mean (Student t), the one that
   tables report. A single seed has none. It is cut off where a metric cannot lie:
-  shares at 0 and 1, the loss at 0. That of a single evaluation is a bar. Of more
-  than ``MOST_BANDS`` lines none has a band, because they would hide each other.
+  shares at 0 and 1, the loss at 0. More than ``MOST_BANDS`` lines have a bar at their
+  ends instead, beside each other, because bands would hide each other.
 
   Each line has its markers at other rounds than the other lines, so that those of
   the same values are all seen. An axis of costs is logarithmic where a line ends so
@@ -100,6 +109,8 @@ def draw_curves(
     x_axis: what x is, one of ``X_AXES``.
     looks: label -> options of its line; by default those of ``styles.line_styles``.
     longest: of a longer label the middle is left out.
+    window: a line is the running mean of so many evaluations; what it is the mean of
+      is drawn below it, in light. 1: the evaluations themselves.
   """
   from matplotlib import ticker
 
@@ -118,6 +129,10 @@ def draw_curves(
     if label not in plotted:
       continue
     x, mean = curve.x / unit, curve.values.mean(0)
+    look = {**looks[label], "linewidth": _THIN * looks[label]["linewidth"]}
+    if window > 1:
+      axis.plot(x, mean, color=look["color"], linewidth=0.7, alpha=0.3)
+      mean = _running_mean(mean, window)
     (line,) = axis.plot(
       x,
       mean,
@@ -126,21 +141,24 @@ def draw_curves(
       markeredgecolor="white",
       markeredgewidth=0.4,
       markevery=_marker_points(len(x), place, number),
-      **looks[label],
+      **look,
     )
     artists: list[Any] = [line]
-    if len(curve.values) > 1 and has_bands:
+    if len(curve.values) > 1:
+      part = slice(None) if has_bands else slice(-1, None)
       with np.errstate(invalid="ignore"):  # a loss may be infinite
         half = metrics.half_width_95(curve.values)
       band = draw_band(
         axis,
-        x,
-        np.clip(mean - half, 0.0 if _is_bounded(metric) else None, None),
-        np.clip(mean + half, None, 1.0 if is_share(metric) else None),
+        x[part],
+        np.clip(mean - half, 0.0 if _is_bounded(metric) else None, None)[part],
+        np.clip(mean + half, None, 1.0 if is_share(metric) else None)[part],
         color=line.get_color(),
         label=BAND_OF_PARTITIONS if curve.of_partitions else BAND,
       )
       artists.append(band)
+      if not has_bands and label not in single:
+        set_apart(axis, [band], place, number, 3.0)
     if label in single:
       set_apart(axis, artists, single.index(label), len(single))
   if x_axis != "rounds" and ends and 0 < min(ends) <= _SHORT * max(ends):
@@ -155,6 +173,89 @@ def draw_curves(
   if is_share(metric):
     in_percent(axis)
   axis.grid(alpha=0.3)
+
+
+def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
+  """The mean [E] of the last ``window`` of some values [E], at the start of fewer."""
+  sums = np.cumsum(np.concatenate([[0.0], values]))
+  ends = np.arange(1, len(values) + 1)
+  starts = np.maximum(ends - window, 0)
+  means: np.ndarray = (sums[ends] - sums[starts]) / (ends - starts)
+  return means
+
+
+def fit_shares(
+  axis: Any, curves: Iterable[np.ndarray], values: Iterable[float]
+) -> None:
+  """Fits the y axis of a share to the lines, whose first rounds would squeeze them.
+
+  Args:
+    axis: axes of matplotlib, on which the lines are.
+    curves: the values of each line [N, E].
+    values: what the axis must show, too.
+  """
+  means = [curve.mean(0) for curve in curves if curve.size and np.isfinite(curve).all()]
+  if not means:
+    return
+  late = [mean[min(-(-len(mean) // _FIRST), len(mean) - 1) :] for mean in means]
+  low = min(min(np.quantile(mean, 0.05), mean[-1]) for mean in late)
+  high = max(mean.max() for mean in late)
+  marks = list(map(float, values))
+  low, high = min([low, *marks]), max([high, *marks])
+  room = 0.06 * max(high - low, _LEAST_RANGE)
+  spare = max(0.0, _LEAST_RANGE - (high - low))
+  axis.set_ylim(max(low - room - spare, 0.0), min(high + room, 1.0))
+
+
+def label_ends(axis: Any, labels: Iterable[str], x: float = 1.015) -> None:
+  """Writes the names of lines beside their ends, in their colors, apart.
+
+  Args:
+    axis: axes of matplotlib with its final limits.
+    labels: those of the lines.
+    x: where the words begin, as a share of the width of the axes.
+  """
+  names = set(labels)
+  lines = [line for line in axis.get_lines() if line.get_label() in names]
+  ends = []
+  for line in lines:
+    y = np.asarray(line.get_ydata(), float)
+    finite = y[np.isfinite(y)]
+    if finite.size:
+      point = axis.transData.transform((0.0, finite[-1]))
+      ends.append((float(axis.transAxes.inverted().transform(point)[1]), line))
+  ends.sort(key=lambda end: end[0])
+  height = axis.get_window_extent().height / axis.figure.dpi * 72  # points
+  step = 1.25 * _LABEL / height
+  places = _spread([min(max(y, 0.0), 1.0) for y, _ in ends], step)
+  for (_, line), place in zip(ends, places):
+    axis.text(
+      x,
+      place,
+      line.get_label(),
+      transform=axis.transAxes,
+      color=line.get_color(),
+      fontsize=_LABEL,
+      va="center",
+    )
+
+
+def _spread(places: list[float], step: float) -> list[float]:
+  """Moves ascending places as little as needed to be ``step`` apart."""
+  groups: list[tuple[float, int]] = []  # middle, number
+  for place in places:
+    groups.append((place, 1))
+    while len(groups) > 1:
+      (middle, number), (last, count) = groups[-2:]
+      if last - middle >= step * (number + count) / 2:
+        break
+      total = number + count
+      groups[-2:] = [((middle * number + last * count) / total, total)]
+  return [
+    middle + step * (i - (number - 1) / 2)
+    for middle, number in groups
+    for i in range(number)
+  ]
 
 
 def looks_of_protocols(protocols: list[str], label: str) -> dict[str, dict[str, Any]]:
@@ -250,7 +351,9 @@ def _marker_points(points: int, place: int, lines: int) -> list[int]:
   return list(range(start, points, step))
 
 
-def set_apart(axis: Any, artists: Iterable[Any], place: int, number: int) -> None:
+def set_apart(
+  axis: Any, artists: Iterable[Any], place: int, number: int, step: float = 9.0
+) -> None:
   """Moves what is plotted of a single point, so that points stand side by side.
 
   Args:
@@ -258,10 +361,11 @@ def set_apart(axis: Any, artists: Iterable[Any], place: int, number: int) -> Non
     artists: the point and its interval.
     place: of the point, from 0.
     number: of points.
+    step: the distance of two points, in typographic points.
   """
   from matplotlib import transforms
 
-  aside = 9 * (place - (number - 1) / 2)
+  aside = step * (place - (number - 1) / 2)
   for artist in artists:
     artist.set_transform(
       transforms.offset_copy(axis.transData, axis.figure, aside, units="points")
@@ -285,7 +389,7 @@ def draw_band(
   """
   if len(x) > 1:
     return axis.fill_between(x, low, high, alpha=0.15, linewidth=0, **options)
-  return axis.vlines(x, low, high, alpha=0.4, linewidth=5, **options)
+  return axis.vlines(x, low, high, alpha=0.7, linewidth=2, **options)
 
 
 def is_share(metric: str) -> bool:

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import pathlib
 import re
 import shutil
@@ -12,7 +13,8 @@ from PIL.PngImagePlugin import PngInfo
 import pytest
 
 from experiments import publish
-from experiments.reproduction import answers, figures, pages
+from experiments.drawing import dots
+from experiments.reproduction import answers, pages
 from fedjax_alg.runs import styles
 
 
@@ -311,60 +313,54 @@ def test_pictures_have_the_colors_of_the_methods(path):
   assert not drawn
 
 
-def test_pictures_of_stored_numbers_are_drawn_again(tmp_path):
+def test_pictures_of_numbers_are_drawn_again(tmp_path):
   """As they are now, and without any run."""
-  redrawn = []
-  for name, paper in publish.PAPERS.items():
-    for file in RESULTS.glob(f"{name}_*"):
-      shutil.copy(file, tmp_path)
-    redrawn += [path.name for path in publish.redraw(paper, tmp_path)]
-  assert sorted(redrawn) == [
-    "beyond_board.png",
-    "conjugate_readings.png",
-    "diversified_readings.png",
-  ]
-  for name in redrawn:  # the tests draw small pictures
+  for file in RESULTS.glob("conjugate*"):
+    shutil.copy(file, tmp_path)
+  names = ["conjugate_fig6.png", "conjugate_readings.png"]
+  for name in names:
+    (tmp_path / name).write_bytes(b"")
+  paper = publish.PAPERS["conjugate"]
+  publish.publish(paper, tmp_path / "none", tmp_path, rewrite=True, redraw=True)
+  for name in names:  # the tests draw small pictures
     new, old = (
       np.asarray(Image.open(folder / name)).shape[1::-1]
       for folder in (tmp_path, RESULTS)
     )
     assert new[0] / new[1] == pytest.approx(old[0] / old[1], rel=0.05), name
+  page = "conjugate_cifar10.md"
+  assert (tmp_path / page).read_text("utf-8") == (RESULTS / page).read_text("utf-8")
 
 
-def test_a_stored_number_is_drawn_where_it_is(monkeypatch):
-  """The mean of single values, or one that was stored without them."""
-  drawn = {}
-  monkeypatch.setattr(
-    figures.plots, "dots", lambda paths, cells, *words, **options: drawn.update(cells)
-  )
-  keys = ("panel", "title", "method", "protocol", "ours", "ci95", "values")
-  draw = figures.Dots(None, "x", {("a", "IFCA"): 95.3}, stored=True)
-  draw.draw_numbers(
-    [],
+TABLES = sorted(RESULTS.glob(f"*{dots.SUFFIX}"))
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda path: path.name)
+def test_a_published_picture_has_the_published_numbers(table):
+  """Every dot is a number of the figure's page, and every such figure has a table."""
+  paper, name = table.name.removesuffix(dots.SUFFIX).split("_", 1)
+  figure = name.removesuffix("_time")
+  assert [
+    p.end for p in publish.PAPERS[paper].figures[figure].dots if name == figure + p.end
+  ]
+  texts = [
+    " ".join(itertools.chain(*csv.reader(path.read_text("utf-8").splitlines())))
+    for path in (
+      *RESULTS.glob(f"{paper}_{figure}.csv"),
+      RESULTS / f"{paper}.answers.csv",
+    )
+  ]
+  texts.append((RESULTS / f"{paper}_{figure}.json").read_text("utf-8"))
+  numbers = np.array(
     [
-      dict(zip(keys, cells, strict=True))
-      for cells in (
-        ("a", "MNIST", "FedAvg", "tuned", "89.78", "0.19", ""),
-        ("b", "MLP", "IFCA", "tuned", "97.6", "", "97.6"),
-        ("b", "MLP", "FedAvg", "tuned", "95", "", "94 96; 93 95; 96 96"),
-        ("a", "MNIST", "IFCA", "tuned", "96.01", "0.14", ""),
-      )
-    ],
-    "title",
+      float(number.replace(",", ""))
+      for text in texts
+      for number in re.findall(r"-?\d+(?:,\d{3})*(?:\.\d+)?", text)
+    ]
   )
-  assert list(drawn["(b) MLP"]) == list(drawn["(a) MNIST"]) == ["FedAvg", "IFCA"]
-  assert drawn["(a) MNIST"]["IFCA"][:3] == (96.01, 0.14, 95.3)
-  of_partitions = drawn["(b) MLP"]["FedAvg"]
-  assert of_partitions.draws == (95, 94, 96) and of_partitions.mean == 95
-  assert of_partitions.half == pytest.approx(2.484, abs=1e-3)  # t = 4.303, s = 1
-  assert drawn["(b) MLP"]["IFCA"].mean == 97.6 and not drawn["(b) MLP"]["IFCA"].draws
-  drawn.clear()
-  row = dict(zip(keys, ("c", "all", "MA", "stated", "97.8", "0.1", ""), strict=True))
-  figures.Dots(None, "x", by_method=True, stored=True).draw_numbers(
-    [], [row, row | {"protocol": "tuned", "ci95": ""}], "t"
-  )
-  assert drawn["MA (stated)"]["(c) all"][:2] == (97.8, 0.1)
-  assert np.isnan(drawn["MA"]["(c) all"].half)
+  for dot in dots.read_dots(table):
+    if np.isfinite(dot.mean):
+      assert np.abs(numbers - dot.mean).min() <= 0.0051, dot
 
 
 def test_pages_of_their_own_and_what_was_chosen(tmp_path, docs, source):

@@ -108,7 +108,50 @@ def test_bands_of_many_lines_would_hide_each_other(axis, lines):
   runs = {f"A{i}": curve(NUMBERS) for i in range(lines)}
   runs["one seed"] = curve(NUMBERS[:1])
   pictures.draw_curves(axis, runs, "accuracy")
-  assert len(axis.collections) == (lines if lines == pictures.MOST_BANDS else 0)
+  assert len(axis.collections) == lines
+  if lines > pictures.MOST_BANDS:  # bars at the ends, beside each other
+    ends = [bar.get_segments()[0] for bar in axis.collections]
+    assert {x for segment in ends for x, _ in segment} == {NUMBERS.shape[1]}
+    starts = [
+      bar.get_transform().transform(segment[0])[0]
+      for bar, segment in zip(axis.collections, ends)
+    ]
+    assert np.all(np.diff(starts) > 2)
+
+
+def test_a_running_mean_lies_above_what_it_is_of(axis):
+  values = np.array([[0.0, 1.0, 0.0, 1.0]])
+  pictures.draw_curves(axis, {"A": curve(values)}, "accuracy", window=2)
+  raw, smooth = axis.lines
+  np.testing.assert_allclose(raw.get_ydata(), values[0])
+  np.testing.assert_allclose(smooth.get_ydata(), [0, 0.5, 0.5, 0.5])
+  assert raw.get_alpha() < 1 and labels_of(axis) == ["A"]
+
+
+def test_names_at_the_ends_of_lines_do_not_overlap(axis):
+  """Those of the same end are moved apart, the others stay where their line ends."""
+  ends = {"A": 0.5, "B": 0.5, "C": 0.501, "far": 0.9}
+  runs = {name: curve(np.array([[0.1, end]])) for name, end in ends.items()}
+  pictures.draw_curves(axis, runs, "accuracy")
+  axis.set_ylim(0, 1)
+  pictures.label_ends(axis, runs)
+  places = {text.get_text(): text.get_position()[1] for text in axis.texts}
+  assert set(places) == set(runs) and places["far"] == pytest.approx(0.9)
+  boxes = [text.get_window_extent() for text in axis.texts]
+  assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+  colors = {line.get_label(): line.get_color() for line in axis.lines}
+  assert {text.get_text(): text.get_color() for text in axis.texts} == colors
+
+
+def test_the_axis_of_shares_leaves_out_the_first_rounds(axis):
+  values = np.array([[0.1, 0.5, 0.9, 0.91, 0.92, 0.93, 0.92, 0.93]])
+  pictures.draw_curves(axis, {"A": curve(values)}, "accuracy")
+  pictures.fit_shares(axis, [values], [])
+  low, high = axis.get_ylim()
+  assert 0.85 < low < 0.91 and 0.93 < high < 0.95
+  pictures.fit_shares(axis, [values], [0.5, 0.99])
+  low, high = axis.get_ylim()
+  assert low < 0.5 and high > 0.99
 
 
 def test_a_loss_on_a_log_axis(axis):

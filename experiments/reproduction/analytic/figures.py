@@ -16,7 +16,7 @@ from fedjax_alg import metrics, registry
 from fedjax_alg.records import tables as records
 
 from ...cli import config as config_lib
-from ...drawing import plots
+from ...drawing import dots
 from ...reports import markdown
 from .. import cost_to_accuracy as targets
 from .. import figures, pages, report, suite
@@ -285,13 +285,18 @@ def _afl_lines(panel: Panel) -> list[FigureLine]:
 # Tables and pictures.
 
 
-def _rounds(outcome: suite.Outcome) -> str:
-  """The number of rounds that a time is for, and how many were run."""
-  rounds = outcome.summary["cost"]["rounds"]
+def _rounds(outcome: suite.Outcome) -> tuple[int, int]:
+  """How many rounds were run, and the number that a time is for."""
+  run = outcome.summary["cost"]["rounds"]
   if claims.is_closed_form(outcome):
-    return str(np.count_nonzero(outcome.frames.of_rounds("computation_s")[0]))
-  stated = round(rounds * claims.rounds_factor(outcome))
-  return str(stated) + (f" ({rounds} run)" if stated != rounds else "")
+    run = int(np.count_nonzero(outcome.frames.of_rounds("computation_s")[0]))
+    return run, run
+  return run, round(run * claims.rounds_factor(outcome))
+
+
+def _rounds_in_words(outcome: suite.Outcome) -> str:
+  run, rounds = _rounds(outcome)
+  return f"{rounds} ({run} run)" if run != rounds else str(rounds)
 
 
 def _wall(outcome: suite.Outcome) -> float:
@@ -348,7 +353,7 @@ def _time_table(outcomes: suite.Outcomes) -> list[pages.Block]:
       rows.append(
         [
           label,
-          _rounds(o),
+          _rounds_in_words(o),
           seconds.pop("sum"),
           *seconds.values(),
           saved,
@@ -425,82 +430,76 @@ def _time_to(outcome: suite.Outcome, target: float, ours: suite.Outcome | None) 
   return f"{middle:.3g}" + (f" ({saved})" if saved != "-" else "")
 
 
-def _draw_times(
-  paths: plots.Paths,
-  outcomes: suite.Outcomes,
-  title: str,
-  x_axis: str = "",
-  stated: _Savings | None = None,
-) -> None:
-  """Draws how a client spends its seconds, for each panel.
+#: What a client spends its time on in pictures; communication is below 1 % of it.
+_SPENT_ON = {
+  "sum": "in total",
+  "computation": "computing",
+  "idle": "waiting for others",
+}
 
-  ``stated`` says for (panel, method) by how many percent FedACnnL's time is
-  less in the paper; by default Fig. 4. The hollow marker of a method is its time
-  by that saving, from FedACnnL's here.
+
+def _seconds_of(
+  stated: _Savings, panels: str = ""
+) -> Callable[[suite.Outcomes], list[dots.Dot]]:
+  """Makes the numbers of a picture of how a client spends its seconds.
+
+  Args:
+    stated: (panel, method) -> by how many percent FedACnnL's time is less in the
+      paper. The published mark of a method is its time by that saving, from
+      FedACnnL's here.
+    panels: the letters of the panels; "": all.
   """
-  stated = report.paper_numbers(NAME, "Fig4") if stated is None else stated
-  panels: dict[str, dict[str, plots.Dot | list[plots.Dot]]] = {}
-  labels = list(dict.fromkeys(o.cell.label for o in outcomes))
-  for runs in suite.by_panel(outcomes):
-    by_label = {o.cell.label: o for o in runs}
-    rows = panels[runs[0].cell.heading] = {}
-    for label in labels:
-      if label not in by_label:
-        rows[label] = plots.Dot(None)
-        continue
-      parts = {part: time(by_label[label]).mean() for part, time in _TIMES.items()}
-      saved = _saved(stated, runs[0].cell.panel, label)
-      of_paper = None
-      if saved is not None and claims.ACNNL in by_label:
-        of_paper = claims.TOTAL(by_label[claims.ACNNL]).mean() / (1.0 - saved / 100.0)
-      rows[label] = [
-        plots.Dot(
-          float(seconds),
-          paper=of_paper if part == "sum" else None,
-          name=part,
-          place=(i, i),
-        )
-        for i, (part, seconds) in enumerate(parts.items())
-        if seconds > 0.0
-      ]
-  plots.dots(
-    paths,
-    panels,
-    "simulated seconds of a client (log scale)",
-    title,
-    x_scale="log",
-    paper=plots.PAPER_SAVING,
-  )
 
+  def numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+    table = []
+    for runs in suite.by_panel(outcomes):
+      if panels and runs[0].cell.panel not in panels:
+        continue
+      totals = [claims.TOTAL(o).mean() for o in runs if o.cell.label == claims.ACNNL]
+      for o in runs:
+        saved = _saved(stated, o.cell.panel, o.cell.label)
+        of_paper = totals[0] / (1.0 - saved / 100.0) if totals and saved else math.nan
+        run, rounds = _rounds(o)
+        note = f"from {run} of {rounds} rounds" if run != rounds else ""
+        for part, words in _SPENT_ON.items():
+          table.append(
+            dots.Dot(
+              o.cell.heading,
+              o.cell.label,
+              float(_TIMES[part](o).mean()),
+              published=of_paper if part == "sum" else math.nan,
+              name=words,
+              note=note if part == "sum" else "",
+            )
+          )
+    return table
+
+  return numbers
+
+
+_picture_of_times = functools.partial(
+  figures.dot_picture,
+  x_label="simulated seconds of a client (log scale)",
+  published="by the paper's saving",
+  x_scale="log",
+  first="low",
+)
 
 #: Draws the accuracies of ``_ends``.
-_draw_ends = figures.Dots(claims.end("local"), "accuracy, clients' own data, %")
+_picture_of_ends = functools.partial(
+  figures.dot_picture,
+  figures.measured(claims.end("local")),
+  "accuracy, clients' own data, %",
+  most=100.0,
+)
 
 
-def _draw_fig6(
-  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-) -> None:
-  """Draws the ends, and the bars of time in a picture of their own.
-
-  A method in closed form is evaluated once or twice, which makes no curve.
-  """
-  figures.Dots(
-    claims.end("local"),
-    "accuracy, clients' own data, %",
-    {
-      (panel, method): value
-      for (_, method), value in report.paper_numbers(
-        NAME, "Fig6", "test_accuracy"
-      ).items()
-      for panel in "acd"
-    },
-  )(paths, outcomes, title, x_axis)
-  _draw_times(
-    [p.with_stem(f"{p.stem}_time") for p in paths],
-    suite.by_panel(outcomes)[0],
-    "Fig. 6: training time of a client, CIFAR-10",
-    stated={},
-  )
+def _stated_fig6() -> dict[tuple[str, str], float]:
+  """(panel, method) -> the paper's accuracy, the same in three panels."""
+  numbers = report.paper_numbers(NAME, "Fig6", "test_accuracy")
+  return {
+    (panel, method): value for (_, method), value in numbers.items() for panel in "acd"
+  }
 
 
 def _ends(
@@ -643,26 +642,25 @@ def _paper_table2(outcomes: suite.Outcomes) -> list[pages.Block]:
   ]
 
 
-def _draw_table2(
-  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-) -> None:
-  """Draws dots, because a method in closed form has only one evaluation."""
-  unfinished = {o.cell.label for o in outcomes if o.is_part}
-  plots.dots(
-    paths,
-    {
-      runs[0].cell.heading: {
-        column: plots.Dot(None, paper=published)
-        if ours is None or column in unfinished
-        else plots.Dot(*ours, published)
-        for column, ours, published in _columns(runs)
-      }
-      for runs in suite.by_panel(outcomes)
-    },
-    "accuracy, clients' own data, %",
-    title,
-    "standard deviation over seeds",
-  )
+def _table2_numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+  """The numbers of Table 2; those of runs that are not finished are left open."""
+  notes = {(o.cell.panel, o.cell.label): figures.rounds_note(o) for o in outcomes}
+  table = []
+  for runs in suite.by_panel(outcomes):
+    for column, ours, published in _columns(runs):
+      note = notes.get((runs[0].cell.panel, column), "")
+      mean, deviation = (math.nan, math.nan) if ours is None or note else ours
+      table.append(
+        dots.Dot(
+          runs[0].cell.heading,
+          column,
+          mean,
+          deviation,
+          math.nan if published is None else published,
+          note=note,
+        )
+      )
+  return table
 
 
 def _afl_table(outcomes: suite.Outcomes) -> list[pages.Block]:
@@ -721,7 +719,7 @@ FIGURES: dict[str, Figure] = {
     eval_every=1,
     table=_time_table,
     sections=(_to_accuracy,),
-    draw=_draw_times,
+    dots=(_picture_of_times(_seconds_of(report.paper_numbers(NAME, "Fig4"))),),
     statements=claims.FIG4,
   ),
   "fig5": _figure(
@@ -746,7 +744,20 @@ FIGURES: dict[str, Figure] = {
     num_seeds=3,
     eval_every=5,
     table=_fig6_table,
-    draw=_draw_fig6,
+    dots=(
+      figures.dot_picture(
+        figures.measured(claims.end("local"), _stated_fig6()),
+        "accuracy, clients' own data, %",
+        most=100.0,
+      ),
+      _picture_of_times(
+        _seconds_of({}, "a"),
+        x_label="simulated seconds of a client",
+        x_scale="linear",
+        end="_time",
+        title="Fig. 6: training time of a client, CIFAR-10",
+      ),
+    ),
     statements=claims.FIG6,
     measures={"test_accuracy": claims.end_on_cifar10},
     quick=("a",),
@@ -759,7 +770,14 @@ FIGURES: dict[str, Figure] = {
     num_seeds=5,  # as the paper
     protocols="local,global,copy",
     table=_paper_table2,
-    draw=_draw_table2,
+    dots=(
+      figures.dot_picture(
+        _table2_numbers,
+        "accuracy, clients' own data, %",
+        interval="standard deviation over seeds",
+        most=100.0,
+      ),
+    ),
     statements=claims.TABLE2 + claims.BEYOND,
     measures={"test_accuracy_mean": claims.SCORE},
     quick=("a", "d"),
@@ -773,7 +791,7 @@ FIGURES: dict[str, Figure] = {
     _dirichlet_lines,
     num_seeds=3,
     table=lambda outcomes: _ends(outcomes, "method"),
-    draw=_draw_ends,
+    dots=(_picture_of_ends(),),
     statements=claims.DIRICHLET,
     quick=("a",),
   ),
@@ -785,7 +803,7 @@ FIGURES: dict[str, Figure] = {
     ),
     _ablation_lines,
     table=lambda outcomes: _ends(outcomes, "setting"),
-    draw=_draw_ends,
+    dots=(_picture_of_ends(in_a_row=1, digits=2),),
     quick=("a",),
   ),
   "afl": _figure(
@@ -794,7 +812,14 @@ FIGURES: dict[str, Figure] = {
     _afl_lines,
     table=_afl_table,
     statements=claims.AFL_CLAIMS,
-    draw=figures.Dots(claims.end("global"), "accuracy of the global model, %"),
+    dots=(
+      figures.dot_picture(
+        figures.measured(claims.end("global")),
+        "accuracy of the global model, %",
+        first="",
+        digits=2,
+      ),
+    ),
   ),
 }
 

@@ -23,7 +23,7 @@ from fedjax_alg import metrics
 from fedjax_alg.records.scores import nan_as_worst
 
 from ...cli import presets
-from ...drawing import plots
+from ...drawing import dots
 from .. import cost_to_accuracy, figures, pages, suite
 from . import board, tuned_panels
 
@@ -381,47 +381,33 @@ def _name_row(label: str) -> str:
   return f"{label} {METHODS[label].year}".strip()
 
 
-def _draw(
-  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-) -> None:
-  """Draws the gains over FedAvg, a panel for each data set, in order of the years."""
-  del x_axis
-  panels: dict[str, dict[str, list[plots.Dot]]] = {}
-  references: dict[str, list[str]] = {}
+def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+  """The gains over FedAvg in order of the years; a panel for each data set.
+
+  A data set on which fewer than ``_FEWEST`` methods were run has none.
+  """
+  panels: tuned_panels.GainsOfPanels = {}
   for runs in select_whole(outcomes):
     data, share = _place(runs)
     accuracies = {o.cell.label: _late_accuracy(o) for o in runs}
-    references.setdefault(data, []).append(
-      f"{accuracies[BASE].mean():.1f} % with {describe_share(share)}"
-    )
-    index = DATA[data].shares.index(share)
-    rows = panels.setdefault(
-      data, {_name_row(label): [] for label in METHODS if label != BASE}
-    )
-    for label, values in accuracies.items():
-      if label != BASE:
-        rows[_name_row(label)].append(
-          plots.Dot(
-            *metrics.confidence_95((values - accuracies[BASE]).tolist()),
-            name=_NAMES[index],
-            place=(index, index),
-          )
-        )
-  plots.dots(
-    paths,
+    name = _NAMES[DATA[data].shares.index(share)]
+    rows = panels.setdefault(DATA[data].title, {})
+    for label in METHODS:
+      if label != BASE and label in accuracies:
+        gains = rows.setdefault(_name_row(label), {})
+        gains[name] = accuracies[label] - accuracies[BASE]
+  order = [_name_row(label) for label in METHODS]
+  return tuned_panels.gain_dots(
     {
-      "\n".join(
-        [DATA[data].title, *(f"{BASE}: {text}" for text in references[data])]
-      ): {name: dots for name, dots in rows.items() if dots}
-      for data, rows in panels.items()
-    },
-    f"points above {BASE} after {LATE} rounds",
-    title,
-    "95 % CI over partitions, paired",
-    reference=0.0,
+      panel: {row: rows[row] for row in order if row in rows}
+      for panel, rows in panels.items()
+      if len(rows) >= _FEWEST
+    }
   )
 
 
+#: The fewest methods of a panel of the picture.
+_FEWEST = 3
 #: Names of the three shares of the clients.
 _NAMES = ("20 % of the clients", "5 % (digits: 10 %)", "all clients")
 
@@ -435,6 +421,10 @@ FIGURE = figures.Figure(
   sections=(_describe_panels, board.replay),
   num_seeds=1,
   partitions=9,
-  draw=_draw,
+  dots=(
+    tuned_panels.picture_of_gains(
+      _numbers, BASE, f" after {LATE} rounds", in_a_row=3, panels=3
+    ),
+  ),
   pictures=False,
 )

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...drawing import plots
+from ...drawing import dots
 from ...reports import markdown
 from .. import figures, pages, partitions, suite, verdicts
 from . import board, tuned_panels
@@ -222,17 +222,14 @@ def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   ]
 
 
-def _draw(
-  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-) -> None:
-  """Draws the gains over FedAvg, from the board's combination to the map's."""
-  del x_axis
+def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+  """The gains over FedAvg, from the board's combination to the map's."""
   panels: tuned_panels.GainsOfPanels = {}
   for runs in suite.by_panel(outcomes):
     combination = _SETUP_OF[runs[0].cell.panel]
     if gains := _gains(runs):
       panels.setdefault(DATA[combination.data], {})[combination.words] = gains
-  tuned_panels.draw_gains(paths, panels, BASE, title)
+  return tuned_panels.gain_dots(panels)
 
 
 def _select_tuned(panels: Sequence[figures.Panel]) -> tuple[figures.Panel, ...]:
@@ -252,6 +249,6 @@ FIGURE = figures.Figure(
   sections=(board.replay,),
   num_seeds=1,
   partitions=5,
-  draw=_draw,
+  dots=(tuned_panels.picture_of_gains(_numbers, BASE),),
   pictures=False,
 )

@@ -5,13 +5,14 @@ gradients are compressed by qsgd alone, which is unbiased (docs/compression.md),
 so a method that sends them saves less.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 
 from fedjax_alg import metrics
 
-from ...drawing import plots
+from ...drawing import dots
 from ...reports import markdown, rule
 from .. import cost_to_accuracy, figures, pages, partitions, suite
 from ..chosen import Choice
@@ -37,6 +38,8 @@ DATA: dict[str, tuple[dict[str, Any], float]] = {
 #: Data set -> how settings were chosen that are those of MNIST.
 _UNTUNED = {"Fashion-MNIST": (Choice("untuned", "anything on Fashion-MNIST"),)}
 UNCOMPRESSED = "whole"
+#: What stands in the place of the bytes to an accuracy that a run misses.
+NOT_REACHED = "not reached in every run"
 
 
 def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
@@ -137,25 +140,31 @@ def _table_of_targets(outcomes: suite.Outcomes) -> list[pages.Block]:
   ]
 
 
-def _draw(
-  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-) -> None:
-  """Draws accuracy over bytes, on a logarithmic axis; a picture each data set."""
-  panels = list(suite.frames_by_panel(outcomes).items())
-  for page_paths, page_panels in plots.paginate(paths, panels, len(METHODS)):
-    plots.plot_panels(
-      page_paths,
-      dict(page_panels),
-      "global",
-      "accuracy",
-      title,
-      "bytes" if x_axis == "rounds" else x_axis,
-      x_scale="log",
-    )
+def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+  """The bytes to the accuracy of a data set, of every method and compressor."""
+  table = []
+  for o in outcomes:
+    data, method = o.cell.of["data"], o.cell.of["method"]
+    for words, up in (("sent to the server", True), ("both ways", False)):
+      needed = _to_target(o, up) / 1e6
+      is_reached = not np.isnan(needed).any()
+      mean, half, values = figures.of_parts([needed])
+      table.append(
+        dots.Dot(
+          f"{data}, to {100 * _target(o):g} %",
+          f"{method}, {o.cell.label}",
+          mean if is_reached else math.nan,
+          half if is_reached else math.nan,
+          name=words,
+          values=values if is_reached else (),
+          note="" if is_reached or not up else NOT_REACHED,
+        )
+      )
+  return table
 
 
 FIGURE = figures.Figure(
-  "Fewer bytes: test accuracy over bytes sent",
+  "Fewer bytes: megabytes to a test accuracy",
   "accuracy",
   "bytes",
   tuple(
@@ -172,7 +181,11 @@ FIGURE = figures.Figure(
   ),
   _lines,
   table=_table_of_targets,
-  draw=_draw,
+  dots=(
+    figures.dot_picture(
+      _numbers, "MB of all participants (log scale)", x_scale="log", first=""
+    ),
+  ),
   quick=("a",),
   shrunk={
     "dataset": "digits",

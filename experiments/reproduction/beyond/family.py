@@ -14,17 +14,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_alg import metrics
-from fedjax_alg.runs import styles
 
 from ...cli import presets
 from ...cli.config import Layer
-from ...drawing import plots
+from ...drawing import dots
 from .. import figures, pages, suite, verdicts
 from . import board
 
 NAME = "beyond"
 #: Ridge regression on all examples in one place, and its federated form.
 BOUND, BASE = "pooled ridge", "AFL"
+#: What a method deploys, and the points from which on it is not the server's model.
+_SERVERS, _PERSONAL = "one model for all clients", "a model of each client"
+_SAME_MODEL = 0.01
 #: label -> file in presets/beyond/family.
 CLOSED = {
   BOUND: "pooled",
@@ -361,58 +363,28 @@ def _empty(outcomes: suite.Outcomes) -> list[pages.Block]:
   return ["Cells that stay empty:", "\n".join(reasons)] if reasons else []
 
 
-def _draw(
-  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-) -> None:
-  """Draws what is deployed over the bytes that it takes; panels by data set."""
-  del x_axis
-  style = styles.line_styles([*CLOSED, *ITERATIVE])
-  panels = suite.by_panel(outcomes)
-  for page_paths, page_panels in plots.paginate(paths, panels, figures.MOST_PANELS):
-    titles = [
-      runs[0].cell.heading + (", 100 R²" if runs[0].cell.metric == "r2" else "")
-      for runs in page_panels
-    ]
-    with plots.sheet(page_paths, titles, title) as axes:
-      for axis, runs in zip(axes, page_panels):
-        _draw_panel(axis, runs, style)
-
-
-def _draw_panel(
-  axis: Any, runs: suite.Outcomes, style: Mapping[str, styles.Style]
-) -> None:
-  """Draws the methods of a data set; the axis shows the range of their ends."""
-  best = max(SCORE(o).mean() for o in runs)
-  low = min(SCORE(o).mean() for o in runs)
-  for o in runs:
-    label = o.cell.label
-    if label == BOUND:
-      axis.axhline(
-        SCORE(o).mean(), color="black", linewidth=0.8, linestyle=":", label=label
+def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+  """What is deployed after the last round, and by iterative methods at AFL's bytes."""
+  table = []
+  for runs in suite.by_panel(outcomes):
+    panel = runs[0].cell.heading + ", 100 R²" * (runs[0].cell.metric == "r2")
+    base = next((o for o in runs if o.cell.label == BASE), None)
+    for o in runs:
+      is_personal = abs(SCORE(o).mean() - SERVER(o).mean()) > _SAME_MODEL
+      table.append(
+        _dot(panel, o.cell.label, SCORE(o), _PERSONAL if is_personal else _SERVERS)
       )
-    elif label in CLOSED:
-      look = style[label].matplotlib() | {"linestyle": "none", "markersize": 7}
-      bytes_of = _last(o, "total_bytes") / 1e6
-      axis.plot([bytes_of], [SCORE(o).mean()], label=label, **look)
-    else:
-      x, y = _curve(o)
-      look = style[label].matplotlib() | {"marker": "none"}
-      axis.plot(x, y, label=label, **look)
-  room = max(best - low, 5.0)
-  axis.set_ylim(low - 0.5 * room, best + 0.15 * room)
-  axis.set_xscale("log")
-  axis.set_xlabel("MB of all clients, both ways", fontsize=8)
-  axis.tick_params(labelsize=8)
-  if axis.get_subplotspec().is_first_col():
-    axis.set_ylabel("deployed accuracy, %", fontsize=8)
+      if base is not None and o.cell.label in ITERATIVE:
+        reached = at_budget(o, "total_bytes", _last(base, "total_bytes"))
+        row = f"{o.cell.label} at {BASE}'s bytes"
+        if reached.round:
+          table.append(_dot(panel, row, reached.scores, _SERVERS))
+  return table
 
 
-def _curve(outcome: suite.Outcome) -> tuple[np.ndarray, np.ndarray]:
-  """Bytes in MB, and the mean score over partitions, of every evaluation."""
-  name = outcome.cell.metric or "accuracy"
-  frames = outcome.frames
-  megabytes = frames.of_rounds("total_bytes", frames.rounds_of("local")) / 1e6
-  return megabytes.mean(0), 100 * frames.curves("local", name).mean(0)
+def _dot(panel: str, row: str, numbers: np.ndarray, name: str) -> dots.Dot:
+  mean, half, values = figures.of_parts([numbers])
+  return dots.Dot(panel, row, mean, half, name=name, values=values)
 
 
 def _is_invariant(label: str) -> Callable[[suite.Outcomes], verdicts.Verdict]:
@@ -466,7 +438,15 @@ FIGURE = figures.Figure(
   sections=(_empty, board.replay),
   num_seeds=1,
   partitions=9,
-  draw=_draw,
+  dots=(
+    figures.dot_picture(
+      _numbers,
+      "deployed accuracy, %",
+      interval="95 % CI over partitions",
+      most=100.0,
+      panels=2,
+    ),
+  ),
   pictures=False,
   quick=("e",),
   statements=(

@@ -8,7 +8,7 @@ rates that were tuned with four groups included.
 
 from collections.abc import Mapping
 
-from ...drawing import plots
+from ...drawing import dots
 from ...reports import markdown
 from .. import figures, pages, partitions, suite
 from . import board, kinds_map, tuned_panels
@@ -123,11 +123,8 @@ def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
   ]
 
 
-def _draw(
-  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-) -> None:
-  """Draws the gains over FedAvg, a row for each method."""
-  del x_axis
+def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+  """The gains over FedAvg, a row for each method."""
   panels: tuned_panels.GainsOfPanels = {}
   for runs in suite.by_panel(outcomes):
     by_number = _by_number(runs)
@@ -140,7 +137,7 @@ def _draw(
       }
       if gains:
         panels.setdefault(runs[0].cell.panel_title, {})[method] = gains
-  tuned_panels.draw_gains(paths, panels, BASE, title)
+  return tuned_panels.gain_dots(panels)
 
 
 FIGURE = figures.Figure(
@@ -156,6 +153,6 @@ FIGURE = figures.Figure(
   sections=(board.replay,),
   num_seeds=1,
   partitions=5,
-  draw=_draw,
+  dots=(tuned_panels.picture_of_gains(_numbers, BASE),),
   pictures=False,
 )

@@ -19,9 +19,8 @@ import numpy as np
 from fedjax_alg import metrics
 from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.records import tables as records
-from fedjax_alg.runs import styles
 
-from ...drawing import plots
+from ...drawing import dots
 from ...reports import markdown, rule
 from .. import figures, pages, partitions, suite, verdicts
 
@@ -39,8 +38,6 @@ METHODS = {
 #: The methods with several models.
 SEVERAL = ("MA-FSVRG", "GA-FSVRG", "IFCA", "FG-EDC")
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
-#: Distance of two methods' points of the same share, in percent of the clients.
-_ASIDE = 0.9
 #: Name of an attack -> values: on data, on updates, and one that looks honest.
 ATTACKS: dict[str, dict[str, Any]] = {
   "flipped labels": {"attack": "label_flip"},
@@ -195,43 +192,29 @@ def _hostile_section(outcomes: suite.Outcomes) -> list[pages.Block]:
   return blocks
 
 
-def _draw(
-  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-) -> None:
-  """Draws the honest clients' accuracy over the share; a picture each defense.
+def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+  """The honest clients' accuracy of every method, by the share of hostile clients.
 
-  The points of a share stand side by side, so that intervals do not cover each
-  other.
+  The panels of an attack stand beside each other.
   """
-  by_defense = collections.defaultdict(list)
-  for runs in suite.by_panel(outcomes):
-    by_defense[runs[0].cell.of["defense"]].append(runs)
-  style = styles.line_styles(METHODS)
-  for number, runs_of in enumerate(by_defense.values(), 1):
-    with plots.sheet(
-      plots.number_paths(paths, number),
-      [runs[0].cell.heading for runs in runs_of],
-      title,
-      in_a_row=len(ATTACKS),
-      size=(3.4, 3.0),
-      margin=(0.6, 0.6),
-    ) as axes:
-      for axis, runs in zip(axes, runs_of):
-        for place, (method, by_share) in enumerate(_by_share(runs).items()):
-          aside = _ASIDE * (place - (len(METHODS) - 1) / 2)
-          plots.draw_means(
-            axis,
+  order, table = list(ATTACKS), []
+  for runs in sorted(
+    suite.by_panel(outcomes), key=lambda runs: order.index(runs[0].cell.of["attack"])
+  ):
+    for method, by_share in _by_share(runs).items():
+      for share, numbers in sorted(by_share.items()):
+        mean, half, values = figures.of_parts([numbers])
+        table.append(
+          dots.Dot(
+            runs[0].cell.heading,
             method,
-            [(100 * s + aside, by_share[s]) for s in sorted(by_share)],
-            style[method],
-            100.0,
+            mean,
+            half,
+            name=f"{100 * share:g} % hostile",
+            values=values,
           )
-        axis.set_xticks([100 * share for share in SHARES])
-        axis.set_xlabel("hostile clients, %", fontsize=8)
-        if axis.get_subplotspec().is_first_col():
-          axis.set_ylabel("honest clients' accuracy, %", fontsize=8)
-        low, high = axis.get_ylim()
-        axis.set_ylim(max(low, 0.0), min(high, 101.0))
+        )
+  return table
 
 
 def _defence_statement(defence: str) -> verdicts.Statement:
@@ -286,7 +269,17 @@ FIGURE = figures.Figure(
   eval_every=30,
   table=_table,
   sections=(_hostile_section,),
-  draw=_draw,
+  dots=(
+    figures.dot_picture(
+      _numbers,
+      "accuracy on the honest clients' own test data, %",
+      most=100.0,
+      first="",
+      steps=True,
+      same_axis=True,
+      panels=2,
+    ),
+  ),
   quick=("b", "e"),
   statements=tuple(map(_defence_statement, DEFENCES)),
   shrunk={

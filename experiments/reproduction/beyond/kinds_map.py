@@ -14,6 +14,7 @@ none before its methods are tuned.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import functools
 import math
 import pathlib
 import string
@@ -24,7 +25,7 @@ import numpy as np
 from fedjax_alg import metrics
 from fedjax_alg.records.scores import nan_as_worst
 
-from ...drawing import plots
+from ...drawing import dots
 from .. import figures, pages, partitions, suite
 from . import board, setting, tuned_panels
 
@@ -275,48 +276,21 @@ def _describe_panels(outcomes: suite.Outcomes) -> list[pages.Block]:
   )
 
 
-def _empty_columns(data: str) -> dict[str, plots.GainColumn]:
-  """kind -> its column of a map on which nothing has been run."""
-  return {
-    kind: plots.GainColumn(difference.title, "", {})
-    for kind, difference in KINDS.items()
-    if data in difference.data
-  }
-
-
-def _draw(
-  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-) -> None:
-  """Draws the gains over FedAvg, a row for each method and a block for each family."""
-  del title, x_axis
-  columns: dict[str, dict[str, plots.GainColumn]] = {}
+def _numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+  """The gains over FedAvg, and its accuracy; a panel for each data set."""
+  table = []
   for runs in suite.by_panel(outcomes):
     data, kind = _PLACE_OF[runs[0].cell.panel]
     base = next((o for o in runs if o.cell.label == BASE), None)
-    if base is not None:
-      columns.setdefault(data, _empty_columns(data))[kind] = plots.GainColumn(
-        KINDS[kind].title,
-        f"{SCORE(base).mean():.0f} %",
-        {
-          label: plots.Gain(spread.mean, p <= _CLEAR)
-          for label, (spread, p) in panel_gains(runs).items()
-        },
+    if base is None:
+      continue
+    table.append(dots.Dot(DATA[data], BASE, float(SCORE(base).mean()), name=kind))
+    for label, (gain, p) in panel_gains(runs).items():
+      note = "" if p <= _CLEAR else dots.UNCLEAR
+      table.append(
+        dots.Dot(DATA[data], label, gain.mean, gain.ci95, name=kind, note=note)
       )
-  parts = " or ".join(sorted({f"{max(1, len(o.parts))}" for o in outcomes}))
-  plots.gain_map(
-    paths,
-    {
-      family: [label for label in members if label != BASE]
-      for family, members in FAMILIES.items()
-    },
-    {DATA[data]: list(of_data.values()) for data, of_data in columns.items()},
-    BASE,
-    f"Points above {BASE}"
-    + "".join(f" on {DATA[data]}" for data in columns if len(columns) == 1)
-    + ", where clients differ by ...",
-    f"partitions: {parts}; bold: clear in a paired t test (p <= {_CLEAR:g}); "
-    "grey: not clear;\nhatched: not run, or not made for it",
-  )
+  return table
 
 
 def _describe_setting(folder: pathlib.Path) -> str:
@@ -344,7 +318,23 @@ FIGURE = figures.Figure(
   sections=(_describe_panels, board.replay),
   num_seeds=1,
   partitions=9,
-  draw=_draw,
+  dots=(
+    figures.DotPicture(
+      _numbers,
+      functools.partial(
+        dots.draw_gain_map,
+        blocks={
+          family: [label for label in members if label != BASE]
+          for family, members in FAMILIES.items()
+        },
+        columns={kind: difference.title for kind, difference in KINDS.items()},
+        reference=BASE,
+        words=f"Gray: not clear in a paired t test (p > {_CLEAR:g}). Empty: not made "
+        "for it, or not run.",
+      ),
+      title=f"Points above {BASE}; MLP of 32, all of 40 clients take part",
+    ),
+  ),
   pictures=False,
   setting=_describe_setting,
 )

@@ -6,7 +6,7 @@ Such a panel is there once all of its methods are tuned:
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from fedjax_alg import metrics
 
 from ...cli import presets
 from ...cli.config import Layer
-from ...drawing import plots
+from ...drawing import dots
 from ...reports import markdown
 from .. import figures, pages, suite
 from . import board
@@ -155,36 +155,42 @@ def gain_cell(gain: tuple[metrics.Estimate, float] | None) -> metrics.Number | s
   return board.gap_cell(*gain) if gain else "-"
 
 
-def draw_gains(
-  paths: plots.Paths, panels: GainsOfPanels, base: str, title: str
-) -> None:
-  """Draws gains over a method with their intervals, and each partition's.
+def gain_dots(panels: GainsOfPanels) -> list[dots.Dot]:
+  """The gains over a method with their intervals, and each partition's."""
+  return [
+    dots.Dot(
+      panel,
+      row,
+      *metrics.confidence_95(gains.tolist()),
+      name=name,
+      values=tuple(gains.tolist()),
+    )
+    for panel, rows in panels.items()
+    for row, gains_of in rows.items()
+    for name, gains in gains_of.items()
+  ]
+
+
+def picture_of_gains(
+  numbers: Callable[[suite.Outcomes], list[dots.Dot]],
+  base: str,
+  words: str = "",
+  **look: Any,
+) -> figures.DotPicture:
+  """A picture of gains over a method, which a line at 0 marks.
 
   Args:
-    paths: files of the picture.
-    panels: the gains.
+    numbers: makes the gains of runs.
     base: the method that the gains are over.
-    title: stands above the picture.
+    words: what else the axis says.
+    **look: further fields of ``dots.Look``.
   """
-  plots.dots(
-    paths,
-    {
-      panel: {
-        row: [
-          plots.Dot(
-            *metrics.confidence_95(gains.tolist()),
-            name=name,
-            place=(number, number),
-            draws=tuple(gains.tolist()),
-          )
-          for number, (name, gains) in enumerate(gains_of.items())
-        ]
-        for row, gains_of in rows.items()
-      }
-      for panel, rows in panels.items()
-    },
-    f"points above {base}",
-    title,
-    "95 % CI over partitions, paired",
+  return figures.dot_picture(
+    numbers,
+    f"points above {base}{words}",
+    interval="95 % CI over partitions, paired",
     reference=0.0,
+    reference_label=base,
+    first="",
+    **look,
   )

@@ -10,9 +10,11 @@ one such model comes to at best.
 """
 
 from collections.abc import Callable
+import math
 
+from ...drawing import dots
 from ...reports import markdown
-from .. import answers, pages, report, suite, verdicts
+from .. import answers, figures, pages, partitions, report, suite, verdicts
 from ..figures import FigureLine, Panel
 from ..suite import STATED
 
@@ -54,6 +56,24 @@ def lines_of_readings(
     ]
 
   return lines
+
+
+def reading_dots(outcomes: suite.Outcomes) -> list[dots.Dot]:
+  """The macro recall by every reading of the method and of what is measured."""
+  stated = report.paper_numbers("diversified", "Fig5", "test_macro_recall")
+  table = []
+  for o in outcomes:
+    for protocol, words in MEASURED.items():
+      if protocol not in o.summary["mean_last_10"]:
+        continue
+      mean, half, values = figures.of_parts(
+        partitions.measure_parts(verdicts.late("macro_recall", protocol), o)
+      )
+      published = stated.get((o.cell.panel, o.cell.method), math.nan)
+      table.append(
+        dots.Dot("", o.cell.label, mean, half, published, name=words, values=values)
+      )
+  return table
 
 
 def readings_table(outcomes: suite.Outcomes) -> list[pages.Block]:

@@ -6,6 +6,7 @@ prepared is left out, and the table says so.
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
+import math
 import pathlib
 from typing import Any, NamedTuple
 
@@ -16,8 +17,8 @@ from fedjax_alg.data.synthetic import client_sizes
 
 from ...cli import config as config_lib
 from ...cli.config import Layer, UsageError
-from ...drawing import plots
-from .. import figures, report, suite
+from ...drawing import dots, plots
+from .. import figures, partitions, report, suite
 from ..chosen import Choice
 from ..figures import Draw, Figure, FigureLine, Panel, Request
 from . import claims, pretraining, tables
@@ -198,29 +199,21 @@ def _shift_lines(panel: Panel) -> list[FigureLine]:
   ]
 
 
-def _draws(protocol: str, *below: tuple[str, str], table1: bool = False) -> Draw:
+#: Accuracies of single rounds jump: lines are running means of so many rounds.
+_WINDOW = 5
+
+
+def _draws(protocol: str, *below: tuple[str, str]) -> Draw:
   """Makes the ``Figure.draw`` of accuracy and further curves over rounds.
 
   Args:
     protocol: that of the accuracy.
     *below: (protocol, metric) of the further curves.
-    table1: whether its panels are those of Table 1, whose numbers are marked.
   """
 
   def draw(
     paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
   ) -> None:
-    marks: dict[str, list[plots.Mark]] = {}
-    for o in outcomes if table1 else ():
-      marks[o.cell.heading] = [
-        plots.Mark("FedAvg", number / unit, metric=metric)
-        for claim, unit, metric in (
-          ("test_accuracy_max", 100.0, ""),
-          ("discrepancy_mean", 1.0, "discrepancy"),
-        )
-        for (panel, _), number in report.paper_numbers(NAME, "Table1", claim).items()
-        if panel == o.cell.panel
-      ]
     plots.plot_panels(
       paths,
       suite.frames_by_panel(outcomes),
@@ -228,11 +221,35 @@ def _draws(protocol: str, *below: tuple[str, str], table1: bool = False) -> Draw
       "accuracy",
       title,
       x_axis,
-      marks,
       below=below,
+      window=_WINDOW,
     )
 
   return draw
+
+
+#: A number of Table 1 -> the title of its panel in the picture.
+_OF_TABLE1 = {
+  "test_accuracy_max": "accuracy, best of all rounds, %",
+  "test_accuracy_median": "accuracy, median over the rounds, %",
+  "discrepancy_mean": "discrepancy, mean over the rounds",
+}
+
+
+def _table1_numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+  """The numbers of Table 1; a panel for each, a row for each number of classes."""
+  table = []
+  for metric, title in _OF_TABLE1.items():
+    stated = report.paper_numbers(NAME, "Table1", metric)
+    for o in outcomes:
+      mean, half, values = figures.of_parts(
+        partitions.measure_parts(tables.OF_TABLE1[metric], o)
+      )
+      published = stated.get((o.cell.panel, o.cell.label), math.nan)
+      table.append(
+        dots.Dot(title, o.cell.panel_title, mean, half, published, values=values)
+      )
+  return table
 
 
 #: The panels of Table 1: the number of classes of a client. "The training set
@@ -276,10 +293,16 @@ def _partitions_of_size() -> dict[int, int]:
   }
 
 
-_draw_best = figures.Dots(
-  claims.SCORE,
+_BEST = figures.dot_picture(
+  figures.measured(
+    claims.SCORE, report.paper_numbers(NAME, "Table3", "test_accuracy_max")
+  ),
   "accuracy, clients' own data, best of all rounds, %",
-  report.paper_numbers(NAME, "Table3", "test_accuracy_max"),
+  most=100.0,
+)
+#: What Table 1 shows beside the paper's numbers.
+_NUMBERS_OF_TABLE1 = figures.dot_picture(
+  _table1_numbers, "", first="", in_a_row=3, digits=2
 )
 
 
@@ -307,7 +330,6 @@ def _classes(
     _lines("FedAvg"),
     protocols="global,local",
     eval_every=1,
-    draw=_draws("global", ("rounds", "discrepancy"), table1=True),
     quick=tuple("abcd"),
     **options,
   )
@@ -316,6 +338,7 @@ def _classes(
 FIGURES: dict[str, Figure] = {
   "table1": _classes(
     "Table 1: FedAvg by the classes of a client, MNIST-MCLR",
+    dots=(_NUMBERS_OF_TABLE1,),
     table=tables.heterogeneity,
     statements=claims.TABLE1,
     measures=tables.OF_TABLE1,
@@ -323,17 +346,19 @@ FIGURES: dict[str, Figure] = {
   "table1_equal": _classes(
     "Table 1 with equal sizes, which validation clients prefer",
     _EQUAL,
+    dots=(_NUMBERS_OF_TABLE1,),
     table=tables.heterogeneity,
   ),
   "fig1": _classes(
     "Fig. 1: accuracy and discrepancy of FedAvg by the classes of a client",
+    draw=_draws("global", ("rounds", "discrepancy")),
     statements=claims.FIG1,
   ),
   "table3": _local(
     "Table 3: FedGroup among other methods",
     tuple(pair.panel() for pair in PAIRS.values()),
     _lines(*METHODS),
-    draw=_draw_best,
+    dots=(_BEST,),
     table=tables.gains,
     quick=tuple("ace"),
     sections=(tables.survives,),
@@ -353,7 +378,7 @@ FIGURES: dict[str, Figure] = {
     "Table 3, MNIST-MCLR, on nine partitions, one seed each",
     (_MNIST.panel(),),
     _lines(*claims.COLUMNS),
-    draw=_draw_best,
+    dots=(_BEST,),
     num_seeds=1,
     partitions=9,
     table=tables.gains,
@@ -366,7 +391,7 @@ FIGURES: dict[str, Figure] = {
     _lines(*claims.COLUMNS),
     num_seeds=1,
     table=tables.gains,
-    draw=_draw_best,
+    dots=(_BEST,),
     quick=("d",),
     statements=claims.TABLE3_FEMNIST,
     extra_answers=tables.of_table3("table3_femnist"),
@@ -375,7 +400,7 @@ FIGURES: dict[str, Figure] = {
     "Fig. 3: accuracy, training loss and discrepancy",
     (_MNIST.panel("a"), _FEMNIST.panel("b")),
     _CURVES,
-    draw=_draws("local", ("rounds", "train_loss"), ("rounds", "discrepancy")),
+    draw=_draws("local", ("rounds", "discrepancy")),
     statements=claims.FIG3,
   ),
   "fig4": _local(

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...drawing import plots
+from ...drawing import dots
 from ...reports import rule
 from .. import answers, figures, pages, report, suite, verdicts
 from ..figures import Figure, FigureLine, Panel
@@ -184,7 +184,7 @@ def _table_of(name: str) -> figures.Section:
   return section
 
 
-#: Each model of pFedMe as its line is called -> the protocol that tests it, the
+#: Each model of pFedMe as its row is called -> the protocol that tests it, the
 #: metric of its published number.
 _MODELS = {
   "pFedMe, theta": ("local", ""),
@@ -193,24 +193,40 @@ _MODELS = {
 }
 
 
-def _draw_pfedme(
-  paths: plots.Paths, outcomes: suite.Outcomes, title: str, x_axis: str
-) -> None:
-  """Draws the curves of all three models of pFedMe."""
-  runs, marks = {}, {}
-  published = {(c.panel, c.metric): c.value for c in report.load_claims(NAME, "pfedme")}
-  for outcome in outcomes:
-    panel = outcome.cell.heading
-    runs[panel] = {
-      label: outcome.frames.of_protocol(protocol, new_name="")
-      for label, (protocol, _) in _MODELS.items()
-    }
-    marks[panel] = [
-      plots.Mark(label, published[outcome.cell.panel, metric] / 100.0)
-      for label, (_, metric) in _MODELS.items()
-      if (outcome.cell.panel, metric) in published
+def _pfedme_numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
+  """The best rounds of all three models of pFedMe."""
+  table = []
+  for model, (protocol, metric) in _MODELS.items():
+    stated = report.paper_numbers(NAME, "pfedme", metric) if metric else {}
+    numbers = figures.measured(verdicts.best("accuracy", protocol), stated)
+    table += [dot._replace(row=model) for dot in numbers(outcomes)]
+  return table
+
+
+def _compared(
+  name: str, metric: str, measure: verdicts.Measure, rounds: int = 0, **options: Any
+) -> Callable[[suite.Outcomes], list[dots.Dot]]:
+  """Makes the numbers of a table beside the published ones.
+
+  Args:
+    name: the table.
+    metric: that of its claims.
+    measure: run -> ours; of a run with fewer rounds what it has by then.
+    rounds: those of the work; 0: as many as it takes.
+    **options: of ``figures.measured``.
+  """
+  numbers = figures.measured(
+    measure, report.paper_numbers(NAME, name, metric), **options
+  )
+
+  def compared(outcomes: suite.Outcomes) -> list[dots.Dot]:
+    run = [o.summary["cost"]["rounds"] for o in outcomes]
+    return [
+      dot._replace(note=f"after {n} of {rounds:,} rounds" if n < rounds else "")
+      for dot, n in zip(numbers(outcomes), run)
     ]
-  plots.plot_panels(paths, runs, "", "accuracy", title, x_axis, marks)
+
+  return compared
 
 
 def _figure(
@@ -262,6 +278,17 @@ FIGURES: dict[str, Figure] = {
     quick=("a",),
     num_seeds=1,
     measures={"test_accuracy_max": _best("global", NIID_ROUNDS)},
+    dots=(
+      figures.dot_picture(
+        _compared(
+          "niid_bench", "test_accuracy_max", verdicts.best("accuracy"), NIID_ROUNDS
+        ),
+        f"test accuracy, best of {NIID_ROUNDS} rounds, %",
+        published="Flower's reproduction of NIID-Bench",
+        first="",
+        digits=2,
+      ),
+    ),
     shrunk={"layers": "valid3-4,max2,dense16", "local_epochs": 1},
   ),
   "niid_noise": _figure(
@@ -272,6 +299,13 @@ FIGURES: dict[str, Figure] = {
     figures.of_files(f"{NAME}/methods", _NOISE),
     num_seeds=1,
     measures={"test_accuracy_end": _last("global", 50)},
+    dots=(
+      figures.dot_picture(
+        _compared("niid_noise", "test_accuracy_end", verdicts.end("accuracy"), 50),
+        "test accuracy, last of 50 rounds, %",
+        published="NIID-Bench, as FedLab quotes it",
+      ),
+    ),
     shrunk={"layers": "valid3-4,max2,dense16", "local_epochs": 1},
   ),
   "fedavg_2nn": _figure(
@@ -282,7 +316,18 @@ FIGURES: dict[str, Figure] = {
     _2nn_lines,
     quick=("a", "e"),
     measures={"rounds_to_97%": verdicts.rounds_until(0.97)},
-    references=(plots.Reference(0.97, "97 %, the target"),),
+    dots=(
+      figures.dot_picture(
+        _compared(
+          "fedavg_2nn", "rounds_to_97%", verdicts.rounds_until(0.97), by_method=True
+        ),
+        "rounds to 97 % on MNIST (log scale)",
+        published="FedAvg's paper, Table 1",
+        x_scale="log",
+        first="",
+        digits=0,
+      ),
+    ),
     shrunk={"num_clients": 20, "hidden": "16,16"},
   ),
   "ifca_rotated": _figure(
@@ -311,6 +356,13 @@ FIGURES: dict[str, Figure] = {
     lambda panel: [_line("FedAvg", "tamuna_fedavg")],
     eval_every=5,
     measures={"test_accuracy_end": _last("global", 35)},
+    dots=(
+      figures.dot_picture(
+        _compared("tamuna", "test_accuracy_end", verdicts.end("accuracy"), 35),
+        "test accuracy, round 35, %",
+        published="read from the picture of Flower's baseline",
+      ),
+    ),
     shrunk={"num_clients": 20, "layers": "valid3-4,max2,dense16"},
   ),
   "muon": _figure(
@@ -328,6 +380,14 @@ FIGURES: dict[str, Figure] = {
     eval_every=20,
     num_seeds=1,
     measures={"test_accuracy_end": _last("global", 1000)},
+    dots=(
+      figures.dot_picture(
+        _compared("muon", "test_accuracy_end", verdicts.end("accuracy"), 1000),
+        "test accuracy, %",
+        published="the report, round 1,000",
+        first="",
+      ),
+    ),
     shrunk={"layers": "valid3-4,max2,dense16"},
   ),
   "pfedme": _figure(
@@ -345,7 +405,15 @@ FIGURES: dict[str, Figure] = {
     ),
     lambda panel: [_line("pFedMe", "pfedme")],
     protocols="global,local,copy",
-    draw=_draw_pfedme,
+    dots=(
+      figures.dot_picture(
+        _pfedme_numbers,
+        "test accuracy, best of 800 rounds, %",
+        published="pFedMe's paper",
+        first="",
+        digits=2,
+      ),
+    ),
     measures={
       "personal_accuracy_max": _best("copy", 800),
       "global_accuracy_max": _best("global", 800),

@@ -2,7 +2,6 @@
 
 import pathlib
 
-import matplotlib
 from matplotlib import pyplot as plt
 import numpy as np
 import pytest
@@ -129,7 +128,15 @@ def test_the_papers_numbers_are_marked_where_they_are(draw_figure):
   low, high = axis.get_ylim()
   assert low < 0.3 and high > 0.7  # although the lines end at 0.6 and more
   assert axis.get_title() == "(a) x"
-  assert words_of(figure) == [*runs, plots.BAND, plots.PAPER, plots.PAPER_BESIDE]
+  assert words_of(figure) == [plots.BAND, plots.PAPER, plots.PAPER_BESIDE]
+  # The names stand beside the ends and those marks, apart, in their colors.
+  names = {text.get_text(): text for text in axis.texts}
+  assert {name: text.get_color() for name, text in names.items()} == {
+    label: styles.METHODS[label].colour for label in runs
+  }
+  heights = [text.get_position()[1] for text in names.values()]
+  assert abs(heights[0] - heights[1]) > 0.02
+  assert all(text.get_position()[0] > third[1] for text in names.values())
   over = draw_figure(
     plots.plot_panels,
     {"(a) x": runs},
@@ -146,12 +153,12 @@ def test_shares_have_a_linear_axis_that_ends_where_the_lines_do(draw_figure):
   near = {"x": run([[0.5, 0.9, 0.99]]), "z": run([[0.5, 0.9, 0.95]])}
   (axis,) = draw_figure(plots.plot_panels, {"p": near}, "global", "accuracy", "t").axes
   low, high = axis.get_ylim()
-  assert axis.get_yscale() == "linear" and high == 1.0
-  assert low == pytest.approx(0.95 - 0.04)  # the lines' ends are 0.04 apart
+  assert axis.get_yscale() == "linear" and 0.99 < high <= 1.0
+  assert 0.85 < low < 0.95  # the first round is not there
   # Lines of one level have an axis of two points below, in percent as in tables.
   close = {"x": run([[0.5, 0.981]]), "z": run([[0.5, 0.98]])}
   (axis,) = draw_figure(plots.plot_panels, {"p": close}, "global", "accuracy", "t").axes
-  assert axis.get_ylim()[0] == pytest.approx(0.96)
+  assert axis.get_ylim()[0] == pytest.approx(0.96, abs=2e-3)
   assert axis.get_ylabel() == "accuracy, %"
   assert axis.yaxis.get_major_formatter()(0.98, 0) == "98"
   # Numbers of the paper far above the lines are shown, too.
@@ -188,22 +195,6 @@ def test_a_bound_is_a_line_on_the_axis(draw_figure):
   assert bound.label in words_of(figure)
 
 
-def test_dots_end_at_the_most_and_begin_at_the_least(draw_figure):
-  """No interval of an accuracy reaches beyond 100 %; what is far is a number."""
-  panels = {
-    name: {"FedAvg": plots.Dot(97.0, 10.0), "FedProx": plots.Dot(40.0, 1.0)}
-    for name in "ab"
-  }
-  figure = draw_figure(plots.dots, panels, "accuracy, %", "t", most=100.0, least=91.0)
-  for axis in figure.axes:
-    ends = [part for bar in axis.collections for part in bar.get_segments()]
-    assert max(x for segment in ends for x, _ in segment) == 100.0
-    assert [text.get_text() for text in axis.texts] == ["\N{LEFTWARDS ARROW} 40.0"]
-    assert axis.get_xlim()[0] == 91.0
-  shown = [axis.yaxis.get_tick_params()["labelleft"] for axis in figure.axes]
-  assert shown == [True, False]  # the rows are named once
-
-
 def test_bars_of_very_different_heights_have_a_log_axis(draw_figure):
   parts = {
     "s": {"FedAvg": [0.1, None], "FedProx": [50.0, 2.0]},
@@ -237,95 +228,6 @@ def test_bars_of_very_different_heights_have_a_log_axis(draw_figure):
   hatches = {bar.get_hatch() for bar in near.patches}
   assert len(hatches) == 2  # apart in grey
   assert words_of(figure) == ["FedAvg", "FedProx", "not reached", "the paper"]
-
-
-def test_dots_are_the_numbers_and_their_intervals(draw_figure):
-  dots = {
-    "(a) MNIST": {
-      "pFedMe, w_k": plots.Dot(95.0, 0.5, 96.9),
-      "AFL": plots.Dot(None),
-      "mine": plots.Dot(90.0),
-    }
-  }
-  figure = draw_figure(plots.dots, dots, "accuracy, %", "t", "the interval")
-  (axis,) = figure.axes
-  assert axis.get_title() == "(a) MNIST"
-  assert [tick.get_text() for tick in axis.get_yticklabels()] == list(dots["(a) MNIST"])
-  points = [
-    (line.get_color(), line.get_xdata()[0], line.get_ydata()[0])
-    for line in axis.lines
-    if len(line.get_xdata()) == 1
-    and line.get_label() != plots.PAPER
-    and line.get_marker() in (style.marker for style in styles.METHODS.values())
-  ]
-  assert points == [
-    (styles.METHODS["pFedMe"].colour, 95.0, 0),
-    (styles.COLOURS[0], 90.0, 2),
-  ]
-  ends = [part for bar in axis.collections for part in bar.get_segments()]
-  np.testing.assert_allclose(ends, [[[94.5, 0], [95.5, 0]]])
-  assert [(text.get_text(), text.get_position()[1]) for text in axis.texts] == [
-    ("not run", 1)
-  ]
-  (paper,) = [line for line in axis.lines if line.get_label() == plots.PAPER]
-  assert (paper.get_xdata()[0], paper.get_ydata()[0]) == (96.9, 0)
-  assert words_of(figure) == ["the interval", plots.PAPER]
-
-
-def test_several_dots_of_a_row_lie_below_each_other(draw_figure):
-  dots = [
-    plots.Dot(0.5 + 0.1 * k, 0.3, name=f"K = {k}", place=(1, k)) for k in range(3)
-  ]
-  figure = draw_figure(
-    plots.dots, {"a": {"x": dots, "y": [plots.Dot(None)]}}, "", "t", "the interval"
-  )
-  (axis,) = figure.axes
-  points = {
-    line.get_marker(): (line.get_color(), line.get_ydata()[0])
-    for line in axis.lines
-    if len(line.get_xdata()) == 1
-  }
-  assert [points[marker] for marker in styles.MARKERS[:3]] == [
-    (styles.COLOURS[1], pytest.approx(y)) for y in (-0.8 / 3, 0, 0.8 / 3)
-  ]
-  assert words_of(figure) == ["the interval", "K = 0", "K = 1", "K = 2"]
-
-
-def test_gains_are_white_at_none_and_blue_above(draw_figure):
-  """A reader who takes orange for better would choose the wrong method."""
-  column = plots.GainColumn(
-    "rotated images",
-    "85 %",
-    {
-      "up": plots.Gain(12.4, True),
-      "none": plots.Gain(0.0, False),
-      "down": plots.Gain(-40.0, True),
-      "lost": plots.Gain(float("nan"), False),
-    },
-  )
-  rows_of = {"clusters": ["up", "none"], "personal": ["down", "lost", "absent"]}
-  figure = draw_figure(
-    plots.gain_map, rows_of, {"digits": [column]}, "FedAvg", "title", "note"
-  )
-  (axis,) = figure.axes
-  assert [tick.get_text() for tick in axis.get_yticklabels()] == [
-    "FedAvg",
-    *rows_of["clusters"],
-    *rows_of["personal"],
-  ]
-  height = dict(zip([t.get_text() for t in axis.get_yticklabels()], axis.get_yticks()))
-  at = {patch.get_y() + 0.5: patch for patch in axis.patches}
-  red, green, blue, _ = at[height["up"]].get_facecolor()
-  assert red < green < blue < 1
-  assert at[height["none"]].get_facecolor()[:3] == pytest.approx((1, 1, 1), abs=0.01)
-  worst = matplotlib.colors.to_hex(at[height["down"]].get_facecolor())
-  assert worst.upper() == styles.WORSE  # and no further below
-  hatched = {y for y, patch in at.items() if patch.get_hatch()}
-  assert hatched == {height["lost"], height["absent"]}
-  texts = {text.get_text(): text for text in axis.texts}
-  assert set(texts) == {"85 %", "+12", "0", "-40", *rows_of}
-  assert texts["+12"].get_weight() == "bold" and texts["0"].get_weight() == "normal"
-  assert height["none"] < texts["personal"].xy[1] < height["down"]
 
 
 def test_two_rows_of_panels_with_the_papers_numbers(draw_figure):

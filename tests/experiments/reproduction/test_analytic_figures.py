@@ -154,27 +154,27 @@ def test_times(timed):
   assert verdicts.judge_statement(claims.FIG5[2], worse)[1] == "worse"
 
 
-def test_dots_of_times(timed, tmp_path, monkeypatch):
-  call = {}
-  monkeypatch.setattr(
-    analytic.plots, "dots", lambda *args, **options: call.update(args=args)
-  )
-  analytic._draw_times([tmp_path / "a.png"], timed, "title")
-  panels = call["args"][1]
-  rows = panels["(a) panel a"]
-  assert list(rows) == [claims.ACNNL, claims.WA, "FedAvg", "FedZO", "BAFFLE"]
-  assert [{dot.name: dot.mean for dot in row} for row in rows.values()] == [
-    {"computation": 3.0, "idle": 3.0, "sum": 6.0},  # no communication
-    {"computation": 3.0, "idle": 6.0, "sum": 9.0},
-    *3 * [{"computation": 30.0, "idle": 5.0, "communication": 5.0, "sum": 40.0}],
+def test_dots_of_times(timed):
+  (picture,) = analytic.FIGURES["fig4"].dots
+  table = picture.numbers(timed)
+  rows = {}
+  for dot in table:
+    rows.setdefault((dot.panel, dot.row), {})[dot.name] = dot
+  first = {row: of for (panel, row), of in rows.items() if panel == "(a) panel a"}
+  assert list(first) == [claims.ACNNL, claims.WA, "FedAvg", "FedZO", "BAFFLE"]
+  assert [[dot.mean for dot in of.values()] for of in first.values()] == [
+    [6.0, 3.0, 3.0],
+    [9.0, 3.0, 6.0],
+    *3 * [[40.0, 30.0, 5.0]],
   ]
   # The paper's savings of 83, 98 and 99 % from 6 s.
-  assert [row[-1].paper for row in rows.values()] == [
-    None,
-    None,
-    *map(pytest.approx, (6 / 0.17, 6 / 0.02, 6 / 0.01)),
+  totals = {row: of["in total"].published for row, of in first.items()}
+  assert list(totals.values())[2:] == [
+    pytest.approx(6 / share) for share in (0.17, 0.02, 0.01)
   ]
-  assert all(dot.paper is None for row in panels["(b) panel b"].values() for dot in row)
+  assert [dot for dot in table if np.isfinite(dot.published)] == [
+    of["in total"] for of in list(first.values())[2:]
+  ]
 
 
 @pytest.fixture(name="personal")
@@ -240,24 +240,21 @@ def test_table2(personal, monkeypatch):
   assert "+9.00" in verdicts.judge_statement(claims.TABLE2[1], personal).measured
 
 
-def test_dots_of_table2_are_its_cells(personal, tmp_path, monkeypatch):
-  panels = {}
-  monkeypatch.setattr(analytic.plots, "dots", lambda *args: panels.update(args[1]))
-  analytic._draw_table2([tmp_path / "a.png"], personal, "t", "rounds")
+def test_dots_of_table2_are_its_cells(personal):
+  (picture,) = analytic.FIGURES["table2"].dots
+  table = picture.numbers(personal)
   text = pages.format_blocks(analytic._paper_table2(personal))
-  for name, dots in panels.items():
+  for dot in table:
     row = next(
-      line for line in text.splitlines() if line.startswith(f"| {name[1]}: ")
+      line for line in text.splitlines() if line.startswith(f"| {dot.panel[1]}: ")
     ).split(" | ")
     cells = dict(zip(claims.COLUMNS, row[1:]))
-    for column, dot in dots.items():
-      assert column not in cells or cells[column].startswith(
-        "-" if dot.mean is None else f"{dot.mean:.2f} +- {dot.half:.2f}"
-      )
-  first = panels["(a) panel a"]
-  assert [
-    first[column].paper for column in ("pFedACnnL", "pFedMe, theta", "pFedMe, w_k")
-  ] == [96.23, 96.92, None]
+    assert dot.row not in cells or cells[dot.row].startswith(
+      "-" if np.isnan(dot.mean) else f"{dot.mean:.2f} +- {dot.half:.2f}"
+    )
+  first = {dot.row: dot.published for dot in table if dot.panel == "(a) panel a"}
+  assert (first["pFedACnnL"], first["pFedMe, theta"]) == (96.23, 96.92)
+  assert np.isnan(first["pFedMe, w_k"])
 
 
 def test_fig6_table(personal, monkeypatch):
@@ -298,7 +295,7 @@ def test_fig6_table(personal, monkeypatch):
   )
 
 
-def test_who_has_no_global_model_is_in_the_tables_of_ends(personal, tmp_path):
+def test_who_has_no_global_model_is_in_the_tables_of_ends(personal):
   runs = [
     o
     for o in personal
@@ -309,8 +306,11 @@ def test_who_has_no_global_model_is_in_the_tables_of_ends(personal, tmp_path):
   (row,) = [w for w in text.splitlines() if claims.LOCAL_ONLY in w]
   assert row.split(" | ")[4] == "- |"
   assert claims.LOCAL_ONLY in pages.format_blocks(analytic._fig6_table(runs))
-  analytic._draw_ends([tmp_path / "a.png"], runs, "t", "rounds")
-  assert (tmp_path / "a.png").is_file()
+  (picture,) = analytic.FIGURES["dirichlet"].dots
+  assert {dot.row for dot in picture.numbers(runs)} == {
+    claims.PERSONAL,
+    claims.LOCAL_ONLY,
+  }
 
 
 def test_ablations_and_afl(tmp_path):
@@ -336,7 +336,9 @@ def test_ablations_and_afl(tmp_path):
   text = pages.format_blocks(analytic._afl_table(dealt))
   assert "| b: panel b | 1 client | 97.00 | 90.00 |" in text
   assert "| b: panel b | 100 clients, iid | - | - |" in text
-  analytic.FIGURES["afl"].draw([tmp_path / "b.png"], dealt, "t", "rounds")
+  (picture,) = analytic.FIGURES["afl"].dots
+  pages_of = picture.draw([tmp_path / "b.png"], picture.numbers(dealt), "t")
+  assert pages_of == [[tmp_path / "b.png"]] and pages_of[0][0].is_file()
   (statement,) = claims.AFL_CLAIMS
   assert verdicts.judge_statement(statement, dealt)[1] == "reached"
   lower = outcome(tmp_path, "x", "b", "afl", [[0.96]], of={"ridges_kept": False})

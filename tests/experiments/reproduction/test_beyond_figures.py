@@ -9,7 +9,7 @@ from scipy import stats
 
 from experiments import beyond
 from experiments.cli import config
-from experiments.drawing import plots
+from experiments.drawing import dots
 from experiments.reports import rule
 from experiments.reproduction import figures, pages, partitions, suite, tuning, verdicts
 from experiments.reproduction.beyond import (
@@ -60,18 +60,16 @@ def test_only_honest_clients_count(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "draw, name, label",
-  [
-    (accelerations._draw, "acceleration", "FedAvgM"),
-    (kinds_map._draw, "map", "CFL"),
-  ],
+  "module, name, label",
+  [(accelerations, "acceleration", "FedAvgM"), (kinds_map, "map", "CFL")],
 )
-def test_a_part_of_the_runs_has_no_picture(tmp_path, draw, name, label):
+def test_a_part_of_the_runs_has_no_picture(tmp_path, module, name, label):
   """A job of --lines has nothing to compare with; it once ended with a traceback."""
   cell = next(c for c in shown.cells("beyond", name) if c.label == label)
   runs = [suite.Outcome(cell, None, [], {})]
-  with pytest.raises(plots.NothingToDraw, match="no panel has the run"):
-    draw([tmp_path / "a.png"], runs, "", "rounds")
+  (picture,) = module.FIGURE.dots
+  with pytest.raises(dots.NothingToDraw, match="no panel has the run"):
+    picture.draw([tmp_path / "a.png"], picture.numbers(runs), "")
 
 
 def test_a_method_defends_if_it_loses_less(monkeypatch):
@@ -176,7 +174,12 @@ def test_the_figures_are_made(name, panel, lines, words, tmp_path, capsys, monke
     ]
   )
   assert words in capsys.readouterr().out
-  assert (tmp_path / name / f"{name}.pdf").stat().st_size > 5000
+  table = dots.read_dots(tmp_path / name / f"{name}{dots.SUFFIX}")
+  if words.endswith("does not reach it"):
+    assert [dot.note for dot in table] == 2 * [fewer_bytes.NOT_REACHED, ""]
+    assert not list((tmp_path / name).glob("*.pdf"))
+  else:
+    assert (tmp_path / name / f"{name}.pdf").stat().st_size > 5000
 
 
 @pytest.fixture(scope="module", name="cells")

@@ -3,7 +3,6 @@
 import importlib.util
 import operator
 import re
-import types
 
 import numpy as np
 import pytest
@@ -88,33 +87,37 @@ def test_a_quick_table(tmp_path, capsys, name, flags):
 @pytest.mark.parametrize(
   "panel, label, best", [("a", "pFedMe, w_k", 0.9459), ("b", "pFedMe, global", 0.9288)]
 )
-def test_the_picture_of_pfedme_has_all_three_models(monkeypatch, panel, label, best):
+def test_the_picture_of_pfedme_has_all_three_models(panel, label, best):
   """And the best round of the published curve of the panel's own settings."""
-  arguments = []
-  monkeypatch.setattr(
-    trust.plots, "plot_panels", lambda *words: arguments.extend(words)
-  )
   ends = {"local": 0.7, "copy": 0.8, "global": 0.6}
   (cell,) = (c for c in shown.cells("trust", "pfedme") if c.panel == panel)
-  rows = [
-    {"round": 1, "seed": 0, "protocol": name, "accuracy": end}
-    for name, end in ends.items()
-  ]
-  outcome = types.SimpleNamespace(cell=cell, frames=made_runs.frames_of(rows))
-  trust.FIGURES["pfedme"].draw([], [outcome], "t", "rounds")
-  ((title, lines),) = arguments[1].items()
-  protocol = arguments[2]
-  assert {
-    label: frames.curves(protocol, "accuracy").tolist()
-    for label, frames in lines.items()
-  } == {
-    "pFedMe, theta": [[0.7]],
-    "pFedMe, w_k": [[0.8]],
-    "pFedMe, global": [[0.6]],
+  summary = {
+    "best": {name: {"accuracy": {"values": [end]}} for name, end in ends.items()},
+    "cost": {"rounds": 800},
   }
-  assert {mark.label: mark.value for mark in arguments[-1][title]} == {
-    label: pytest.approx(best)
+  outcome = suite.Outcome(cell, None, None, summary)
+  (picture,) = trust.FIGURES["pfedme"].dots
+  table = {dot.row: dot for dot in picture.numbers([outcome])}
+  assert {row: dot.mean for row, dot in table.items()} == {
+    "pFedMe, theta": pytest.approx(70),
+    "pFedMe, w_k": pytest.approx(80),
+    "pFedMe, global": pytest.approx(60),
   }
+  marked = {row: dot.published for row, dot in table.items() if dot.published > 0}
+  assert marked == {label: pytest.approx(100 * best)}
+
+
+def test_a_picture_says_how_many_rounds_were_run():
+  """The published numbers of FedMuon's reproduction are those of round 1,000."""
+  cell = shown.cells("trust", "muon")[0]
+  summary = {
+    "final": {"global": {"accuracy": {"values": [0.84]}}},
+    "cost": {"rounds": 200},
+  }
+  (picture,) = trust.FIGURES["muon"].dots
+  (dot,) = picture.numbers([suite.Outcome(cell, None, None, summary)])
+  assert dot.mean == pytest.approx(84) and dot.published == 89.5
+  assert dot.note == "after 200 of 1,000 rounds"
 
 
 def test_every_published_number_is_that_of_its_source():
