@@ -10,8 +10,7 @@ from tests.experiments import shown
 #: paper -> figure:hash of its runs, of all their settings. The test says the hash of
 #: other runs; with them a figure has to be published anew. It takes the place of tests
 #: that say the settings of the presets again. An identity has the options that are not
-#: at their defaults, so a new option changes no hash. The lines as printed and the
-#: replicas of conjugate fig2 and fig3 are declared, and not on their pages yet.
+#: at their defaults, so a new option changes no hash.
 PUBLISHED = {
   "diversified": (
     "fig1:a610b134 fig2:a610b134 fig3:a610b134 fig4:a610b134 fig5:dd1a1541 "
