@@ -723,6 +723,16 @@ def _picture_paths(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
   return [folder / f"{name}.{kind}" for kind in ("png", "pdf")]
 
 
+def _remove_pages(paths: plots.Paths) -> None:
+  """Removes a picture of an earlier command, which had other runs."""
+  for number in itertools.count(1):
+    page = [path for path in plots.number_paths(paths, number) if path.is_file()]
+    if not page:
+      return
+    for path in page:
+      path.unlink()
+
+
 def _without_places(block: Block, request: Request) -> Block:
   """A sentence of a page, in which the user's folders have only their names."""
   if not isinstance(block, str):
@@ -840,23 +850,23 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
   report.numbers_csv(folder / f"{name}_numbers.csv", rows)
   report.points_csv(folder / f"{name}.csv", outcomes, figure.protocol, figure.metric)
   suffix = "" if request.x_axis == "rounds" else f"_vs_{request.x_axis}"
+  paths = _picture_paths(folder, name + suffix)
   try:
     if figure.dots and outcomes:
       for picture in figure.dots:
+        paths = _picture_paths(folder, name + picture.end)
         table = folder / f"{name}{picture.end}{dots.SUFFIX}"
         dots.write_dots(table, picture.numbers(outcomes))
-        for paths in draw_table(figure, picture, table, folder, ("png", "pdf")):
-          print(f"figure: {paths[0]}", flush=True)
+        for drawn in draw_table(figure, picture, table, folder, ("png", "pdf")):
+          print(f"figure: {drawn[0]}", flush=True)
     elif outcomes:
-      paths = _picture_paths(folder, name + suffix)
       if figure.draw is not None:
         figure.draw(paths, outcomes, figure.title, request.x_axis)
       else:
         _draw(paper, name, figure, outcomes, request, paths)
       print(f"figure: {paths[0]}", flush=True)
   except dots.NothingToDraw as error:
-    for path in folder.glob(f"{name}*.p[nd][gf]"):  # of an earlier command
-      path.unlink()
+    _remove_pages(paths)
     print(f"no figure: {error}", flush=True)
   if request.html:
     _write_page(folder / f"{name}.html", figure, outcomes, request)

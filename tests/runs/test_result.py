@@ -538,3 +538,9 @@ def test_a_finished_run_of_each_release_is_read(folder):
       if group >= 0:  # it had a model by then
         predicted = result.predict(x, model=group, seed=seed)
         assert (predicted == y).mean() == share
+
+
+def test_there_are_runs_of_every_release():
+  """A folder that is lost would leave nothing to read, and no test red."""
+  names = {"/".join(path.parts[-2:]) for path in released.FOLDERS.glob("*/*")}
+  assert names >= {"0.3.0/fedavg", "0.3.0/ifca"}

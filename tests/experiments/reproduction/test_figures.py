@@ -347,3 +347,13 @@ def test_cells_are_checked_before_the_first_run(tmp_path, monkeypatch):
   assert run.identity == good.config.identity
   assert run.values["out_dir"] == str(store.folder_of(tmp_path, run))
   assert not run.values["overwrite"]
+
+
+def test_only_the_pages_of_a_stale_picture_are_removed(tmp_path):
+  """A picture over other costs stays, and so does one of the user's."""
+  names = ("a.png", "a.pdf", "a_2.png", "a_vs_bytes.png", "a_mine.png", "ab.png")
+  for name in names:
+    (tmp_path / name).touch()
+  figures._remove_pages([tmp_path / "a.png", tmp_path / "a.pdf"])
+  left = {path.name for path in tmp_path.iterdir()}
+  assert left == {"a_vs_bytes.png", "a_mine.png", "ab.png"}
