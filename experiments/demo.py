@@ -18,9 +18,11 @@ from collections.abc import Mapping, Sequence
 import sys
 
 from absl.flags import FlagValues
+import numpy as np
 
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.records import summary as results
+from fedjax_alg.records import tables
 
 from .cli import config as config_lib
 from .cli import shared_runs
@@ -34,8 +36,7 @@ METHODS = ("ga_fsvrg", "ma_fsvrg", "fsvrg", "fedavg")
 
 def _main_metric(run: FinishedRun) -> str:
   """The main metric of the task."""
-  main: str = next(iter(run.summary["final"]["global"]))
-  return main
+  return tables.main_metric(run.frames.names)
 
 
 def _table(runs: Mapping[str, FinishedRun]) -> str:
@@ -55,15 +56,16 @@ def _table(runs: Mapping[str, FinishedRun]) -> str:
   head = f"{main.replace('_', ' ')} (95 % CI)"
   lines = [f"{'method':10} {head:>22} {until:>16} {'floats sent':>13}"]
   for label, run in runs.items():
-    last = run.summary["final"]["global"][main]
-    reached = run.summary["rounds_to"].get(target, {"reached": 0})
+    last = run.frames.estimate("final", "global", main)
     floats = run.summary["cost"]["total_floats"]["mean"]
-    seeds = len(last["values"])
     when = "-"
-    if reached["reached"]:
-      when = f"{reached['mean']:.0f}"
-      if reached["reached"] < seeds:
-        when += f" ({reached['reached']} of {seeds})"
+    if target is not None:
+      rounds = run.frames.reached("global", main, float(target))
+      reached = rounds[np.isfinite(rounds)]
+      if len(reached):
+        when = f"{reached.mean():.0f}"
+        if len(reached) < len(rounds):
+          when += f" ({len(reached)} of {len(rounds)})"
     score = metrics.format_estimate(last, digits - 1, factor) + " %" * (factor == 100)
     lines.append(f"{label:10} {score:>22} {when:>16} {floats / 1e6:>11.1f} M")
   return "\n".join(lines)
@@ -92,7 +94,6 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   picture = root / "demo.png"
   first = runs[labels[0]]
   main = _main_metric(first)
-  seeds = first.summary["final"]["global"][main]["values"]
   plots.plot_panels(
     [picture],
     {
@@ -102,7 +103,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     },
     "global",
     main,
-    f"digits, 60 clients of 1-2 classes, {len(seeds)} seeds",
+    f"digits, 60 clients of 1-2 classes, {len(first.frames.seeds)} seeds",
   )
   print(f"\nfigure: {picture}")
 

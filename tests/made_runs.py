@@ -225,17 +225,13 @@ def outcome(
     for protocol in protocols
   ]
   made = frames_of(rows)
-  measured = {
-    protocol: {name: made.curves(protocol, name) for name in made.names}
-    for protocol in protocols
-  }
-  numbers = np.arange(1, curves.shape[1] + 1)
+  rounds = made.evaluated
   return suite.Outcome(
     cell,
     folder or pathlib.Path("nowhere"),
     made,
     {
-      **summary.summarize_curves(measured, numbers, targets, "accuracy"),
+      "rounds_to": summary.rounds_to(curves, rounds, targets, "accuracy"),
       "cost": {"rounds": curves.shape[1], **cost},
     },
   )

@@ -5,12 +5,11 @@ hash of everything that decides the numbers of the run, so commands that need th
 same run share it. An interrupted run continues from its last checkpoint.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+import dataclasses
 import pathlib
 from typing import Any, NamedTuple
 
-from fedjax_alg.records import summary as results
-from fedjax_alg.records import tables
 from fedjax_alg.records.frames import Frames, read_frames
 from fedjax_alg.runs import store
 
@@ -84,40 +83,20 @@ def make_runs(
 def _read_finished(folder: pathlib.Path) -> FinishedRun:
   """Reads a finished run."""
   summary = execute.read_summary(folder)
-  return FinishedRun(folder, *name_protocols(read_frames(folder), summary))
+  return FinishedRun(folder, name_protocols(read_frames(folder)), summary)
 
 
-def name_protocols(
-  frames: Frames, summary: dict[str, Any]
-) -> tuple[Frames, dict[str, Any]]:
+def name_protocols(frames: Frames) -> Frames:
   """Renames the protocols of K models, see ``FinishedRun``."""
   several = {
     name.removesuffix("_mean") for name in frames.protocols if name.endswith("_mean")
   }
   if not several:
-    return frames, summary
-  new_names = {name: f"{name}_best" for name in several} | {
-    f"{name}_mean": name for name in several
-  }
-  frames = frames.rename_protocols(new_names)
-
-  def renamed(entry: Mapping[str, Any]) -> dict[str, Any]:
-    # The protocol that is shown comes first.
-    names = [new_names.get(protocol, protocol) for protocol in entry]
-    of = dict(zip(names, entry.values()))
-    return {name: of[name] for name in sorted(names, key=_is_best)}
-
-  scores = {name: renamed(summary[name]) for name in _SCORES}
-  protocol, main = next(iter(scores["final"])), tables.main_metric(frames.names)
-  targets = tuple(float(name) for name in summary["rounds_to"])
-  curves, rounds = frames.curves(protocol, main), frames.rounds_of(protocol)
-  until = results.rounds_to(curves, rounds, targets, main)
-  return frames, summary | scores | {"rounds_to": until}
-
-
-#: Entries of summary.json that have protocols.
-_SCORES = ("final", "best", "mean_last_10")
-
-
-def _is_best(protocol: str) -> bool:
-  return protocol.endswith("_best")
+    return frames
+  renamed = frames.rename_protocols(
+    {name: f"{name}_best" for name in several}
+    | {f"{name}_mean": name for name in several}
+  )
+  # The protocol that is shown comes first.
+  order = renamed.metrics["protocol"].str.endswith("_best").argsort(kind="stable")
+  return dataclasses.replace(renamed, metrics=renamed.metrics.iloc[order])

@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables as records
 from fedjax_alg.records.frames import Frames
 
@@ -32,7 +31,7 @@ class Run(Protocol):
 
   @property
   def summary(self) -> dict[str, Any]:
-    """The summary."""
+    """The summary; of several partitions that of the first."""
 
   @property
   def parts(self) -> Sequence["Run"]:
@@ -44,36 +43,6 @@ class Run(Protocol):
 
 
 _Run = TypeVar("_Run", bound=Run)
-
-
-def pool(summaries: Sequence[Any]) -> Any:
-  """Pools summaries, or parts of them.
-
-  Spreads are those over partitions, numbers of seeds are put one after the
-  other, and anything else is that of the first partition. What some partitions
-  lack is left out.
-  """
-  first = summaries[0]
-  if not isinstance(first, dict):
-    return first
-  if {"values", "ci95"} <= set(first):
-    return results.spread(
-      [
-        np.mean([np.nan if v is None else v for v in summary["values"]])
-        for summary in summaries
-      ]
-    )
-  if {"values", "reached"} <= set(first):
-    values = [v for summary in summaries for v in summary["values"]]
-    reached = [v for v in values if v is not None]
-    return {
-      "values": values,
-      "reached": len(reached),
-      "mean": float(np.mean(reached)) if reached else None,
-    }
-  # A note may be about one partition alone.
-  keys = [key for key in first if all(key in summary for summary in summaries)]
-  return {key: pool([summary[key] for summary in summaries]) for key in keys}
 
 
 def per_partition(

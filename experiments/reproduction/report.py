@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
 import fnmatch
 import pathlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -250,8 +250,7 @@ def compare_with_paper(
     factor = metrics.factor(name)
 
     def measure(part, name=name, factor=factor):
-      values = part.summary["mean_last_10"][protocol][name]["values"]
-      return factor * np.array(values, float)
+      return factor * part.frames.scores("last_10", protocol, name)
 
     claim = claim_of.get((outcome.cell.panel, outcome.cell.method, name))
     parts = tuple(partitions.measure_parts(measure, outcome))
@@ -322,7 +321,8 @@ def _cell(row: PaperComparison) -> str:
 
 
 #: Numbers of a curve that ``numbers_csv`` writes.
-_ENDS = ("best", "final", "mean_last_10")
+#: column -> the score that it has
+_ENDS = {"best": "best", "final": "final", "mean_last_10": "last_10"}
 
 
 def numbers_csv(path: pathlib.Path, rows: Sequence[PaperComparison]) -> None:
@@ -338,8 +338,8 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[PaperComparison]) -> None:
     (which, protocol, metric): None
     for row in rows
     for which in _ENDS
-    for protocol, values in row.outcome.summary[which].items()
-    for metric in values
+    for protocol in row.outcome.frames.protocols
+    for metric in row.outcome.frames.names
     if metric in _OF_NUMBERS
   }
   with (
@@ -383,7 +383,7 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[PaperComparison]) -> None:
           row.verdict,
           summary["cost"]["rounds"],
           *(
-            _mean(summary[which].get(protocol, {}), metric)
+            _mean(row.outcome.frames.estimate(_ENDS[which], protocol, metric), metric)
             for which, protocol, metric in ends
           ),
           row.outcome.settings,
@@ -395,10 +395,9 @@ def numbers_csv(path: pathlib.Path, rows: Sequence[PaperComparison]) -> None:
 _OF_NUMBERS = ("accuracy", "client_accuracy", "worst_decile", "loss")
 
 
-def _mean(values: dict[str, Any], metric: str) -> str:
-  """The mean of a metric in ``summary``; "" where there is none."""
-  mean = values.get(metric, {}).get("mean")
-  return "" if mean is None else f"{metrics.factor(metric) * mean:.6g}"
+def _mean(estimate: metrics.Estimate | None, metric: str) -> str:
+  """The mean of a metric; "" where there is none."""
+  return "" if estimate is None else f"{metrics.factor(metric) * estimate.mean:.6g}"
 
 
 def deployment_section(outcomes: suite.Outcomes) -> list[pages.Block]:
@@ -413,19 +412,18 @@ def deployment_section(outcomes: suite.Outcomes) -> list[pages.Block]:
   names = [
     name
     for name in ("local", "preferred")
-    if any(name in o.summary["mean_last_10"] for o in outcomes)
+    if any(name in o.frames.protocols for o in outcomes)
   ]
   for o in outcomes:
-    late = o.summary["mean_last_10"]
-    if o.cell.protocol != suite.ONE_RATE and any(name in late for name in names):
+    if o.cell.protocol != suite.ONE_RATE and {*names} & {*o.frames.protocols}:
       cells.append(
         (
           o.cell.heading,
           o.cell.name,
           " / ".join(
-            metrics.format_estimate(late[name]["accuracy"], factor=100)
-            if name in late
-            else "-"
+            metrics.format_estimate(
+              o.frames.estimate("last_10", name, "accuracy"), factor=100
+            )
             for name in names
           ),
         )

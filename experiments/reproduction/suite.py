@@ -17,7 +17,6 @@ from ..cli import config as config_lib
 from ..cli import part as part_lib
 from ..cli import shared_runs, sweeps, writer
 from . import chosen as chosen_lib
-from . import partitions
 
 #: Kinds of settings of a line's method: those of its own preset, which are
 #: tuned where a search chose them (``Cell.tuning``); those that the paper
@@ -125,7 +124,7 @@ class Outcome(NamedTuple):
   cell: Cell
   folder: pathlib.Path
   frames: Frames  #: its metrics and rounds, of all partitions
-  summary: dict[str, Any]
+  summary: dict[str, Any]  #: facts of it, of the first partition
   #: the runs on several partitions that are pooled here; (): a single run
   parts: tuple["Outcome", ...] = ()
   #: the same run again, apart from rounding (``Cell.replicas``). They count as
@@ -254,7 +253,6 @@ def _pool(parts: Sequence[Outcome]) -> Outcome:
     if len(parts) == 1
     else first._replace(
       frames=frames.concatenate([part.frames for part in parts]),
-      summary=partitions.pool([part.summary for part in parts]),
       parts=tuple(parts),
     )
   )

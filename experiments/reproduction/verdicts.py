@@ -238,20 +238,19 @@ def by_protocol(outcomes: suite.Outcomes) -> dict[str, list[suite.Outcome]]:
 # What is measured.
 
 
-def _of_summary(which: str, metric: str, protocol: str = "global") -> Measure:
-  """Measures a number of summary.json; shares are in percent."""
+def _score(name: str, metric: str, protocol: str = "global") -> Measure:
+  """Measures the number that stands for a curve; shares are in percent."""
   return lambda outcome: (
-    metrics.factor(metric)
-    * np.array(outcome.summary[which][protocol][metric]["values"])
+    metrics.factor(metric) * outcome.frames.scores(name, protocol, metric)
   )
 
 
 #: The mean over the last ten rounds.
-late = functools.partial(_of_summary, "mean_last_10")
+late = functools.partial(_score, "last_10")
 #: The best evaluated round, which is chosen on test data.
-best = functools.partial(_of_summary, "best")
+best = functools.partial(_score, "best")
 #: The last round.
-end = functools.partial(_of_summary, "final")
+end = functools.partial(_score, "final")
 
 
 def of_rounds(

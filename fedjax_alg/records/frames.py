@@ -12,7 +12,8 @@ import pathlib
 import numpy as np
 import pandas as pd
 
-from fedjax_alg.records import tables
+from fedjax_alg import metrics as metrics_lib
+from fedjax_alg.records import scores, tables
 
 #: Columns that tell the runs of a frame apart.
 KEYS = ["partition", "seed"]
@@ -64,6 +65,16 @@ class Frames:
     of = self.metrics["protocol"] == protocol
     return np.sort(self.metrics.loc[of, "round"].unique())
 
+  @functools.cached_property
+  def _of_metric(self) -> dict[tuple[str, str], pd.DataFrame]:
+    """(protocol, metric) -> its rows."""
+    return {
+      (str(protocol), str(metric)): rows
+      for (protocol, metric), rows in self.metrics.groupby(
+        ["protocol", "metric"], sort=False
+      )
+    }
+
   def curves(
     self, protocol: str, metric: str, first: float = 0, last: float = np.inf
   ) -> np.ndarray:
@@ -78,9 +89,10 @@ class Frames:
     Returns:
       [N, E'] float64; [0, 0] for a metric without rows.
     """
-    m = self.metrics
-    of = (m["protocol"] == protocol) & (m["metric"] == metric)
-    return _by_run(m[of & m["round"].between(first, last)], "value")
+    rows = self._of_metric.get((protocol, metric))
+    if rows is None:
+      return np.empty((0, 0))
+    return _by_run(rows[rows["round"].between(first, last)], "value")
 
   def of_rounds(
     self, column: str, rounds: Iterable[int] | None = None, last: float = np.inf
@@ -119,6 +131,28 @@ class Frames:
     return tables.first_reaching(
       self.curves(protocol, metric), self.rounds_of(protocol), metric, target
     )
+
+  def scores(self, name: str, protocol: str, metric: str) -> np.ndarray:
+    """The numbers that stand for the curves, as an interval counts them.
+
+    Args:
+      name: which number, see ``scores.score``: final, best, last_10.
+      protocol: the protocol.
+      metric: the metric.
+
+    Returns:
+      [N] float64 of one partition, [P] of several; [0] for a metric without rows.
+    """
+    curves = self.curves(protocol, metric)
+    values = [scores.score(name, curve, self.evaluated, metric) for curve in curves]
+    return self.per_partition(np.array(values, np.float64))
+
+  def estimate(
+    self, name: str, protocol: str, metric: str
+  ) -> metrics_lib.Estimate | None:
+    """The mean of ``scores`` with its interval; None for a metric without rows."""
+    values = self.scores(name, protocol, metric)
+    return metrics_lib.estimate_mean(values) if len(values) else None
 
   def per_partition(self, values: np.ndarray) -> np.ndarray:
     """Numbers of runs, as an interval counts them.

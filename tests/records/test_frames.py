@@ -56,6 +56,18 @@ def test_an_interval_is_over_the_means_of_partitions(run):
   np.testing.assert_array_equal(one.per_partition(np.arange(3.0)), [0, 1, 2])
 
 
+def test_scores_of_partitions_have_an_interval(run):
+  """The last evaluation of each partition; "late" has the same."""
+  last = ACCURACY[:, :, -1].mean(1)
+  np.testing.assert_allclose(run.scores("final", "late", "accuracy"), last)
+  np.testing.assert_allclose(
+    run.scores("best", "global", "loss"), 1 - np.nanmax(ACCURACY, 2).mean(1)
+  )
+  estimate = run.estimate("final", "global", "accuracy")
+  assert estimate.mean == pytest.approx(0.65) and list(estimate.values) == list(last)
+  assert run.estimate("final", "global", "mse") is None
+
+
 def test_targets_are_reached_from_below_or_above_and_never_by_nan(run):
   inf = np.inf
   np.testing.assert_array_equal(run.reached("global", "accuracy", 0.5), [4, 6, 2, 6])

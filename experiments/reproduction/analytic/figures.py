@@ -531,18 +531,19 @@ def _ends(
     rows = []
     for o in runs:
       published = (stated or {}).get(o.cell.label)
-      final = o.summary["final"]
       rows.append(
         [
           o.cell.label,
           *bool(stated) * [markdown.format_number(published, ".2f")],
           *(
-            markdown.format_values(final["local"][name]["values"], factor=100)
+            markdown.format_values(o.frames.scores("final", "local", name), factor=100)
             for name in ("accuracy", "client_accuracy", "worst_decile")
           ),
           # Each client alone has no global model.
-          markdown.format_values(final["global"]["accuracy"]["values"], factor=100)
-          if "global" in final
+          markdown.format_values(
+            o.frames.scores("final", "global", "accuracy"), factor=100
+          )
+          if "global" in o.frames.protocols
           else "-",
         ]
       )

@@ -93,14 +93,15 @@ def _board_table(outcomes: suite.Outcomes) -> list[pages.Block]:
       gaps = gap_statistics([means[label] - means[reference] for label in labels])
       columns.append({label: gap_cell(*gap) for label, gap in zip(labels, gaps)})
     for o in sorted(runs, key=lambda o: -nan_as_worst(means[o.cell.label].mean())):
-      late, label = o.summary["mean_last_10"]["local"], o.cell.label
+      label = o.cell.label
+      worst = o.frames.estimate("last_10", "local", "worst_decile")
       megabytes = o.frames.end("total_bytes") / 1e6
       rows.append(
         [
           o.cell.panel_title,
           label,
           markdown.format_values(means[label]),
-          metrics.format_estimate(late["worst_decile"], 1, 100),
+          metrics.format_estimate(worst, 1, 100),
           *(column.get(label, "-") for column in columns),
           f"{megabytes.mean():,.0f}",
         ]

@@ -110,7 +110,7 @@ def _table_of_targets(outcomes: suite.Outcomes) -> list[pages.Block]:
           o.cell.panel_title,
           o.cell.label,
           metrics.format_estimate(
-            o.summary["mean_last_10"]["global"]["accuracy"], factor=100
+            o.frames.estimate("last_10", "global", "accuracy"), factor=100
           ),
           f"{o.summary['cost']['last_round']['bytes_up']:,.0f}",
           f"{100 * _target(o):g} %",

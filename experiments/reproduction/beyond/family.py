@@ -202,8 +202,7 @@ def _score(protocol: str) -> verdicts.Measure:
 
   def measure(outcome: suite.Outcome) -> np.ndarray:
     name = outcome.cell.metric or "accuracy"
-    values = outcome.summary["final"][protocol][name]["values"]
-    return 100 * np.asarray(values, float)
+    return 100 * outcome.frames.scores("final", protocol, name)
 
   return measure
 

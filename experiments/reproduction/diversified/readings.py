@@ -64,7 +64,7 @@ def reading_dots(outcomes: suite.Outcomes) -> list[dots.Dot]:
   table = []
   for o in outcomes:
     for protocol, words in MEASURED.items():
-      if protocol not in o.summary["mean_last_10"]:
+      if protocol not in o.frames.protocols:
         continue
       mean, half, values = figures.of_parts(
         partitions.measure_parts(verdicts.late("macro_recall", protocol), o)
@@ -89,13 +89,12 @@ def readings_table(outcomes: suite.Outcomes) -> list[pages.Block]:
     head += [f"{metric}, paper", *(f"{metric}, {words}" for words in MEASURED.values())]
   rows = []
   for o in outcomes:
-    late = o.summary["mean_last_10"]
     words = [o.cell.place, o.cell.label]
     for metric in METRICS.values():
       claim = claims.get((o.cell.panel, o.cell.method, metric))
       words.append(markdown.format_number(claim and claim.value))
       for protocol in MEASURED:
-        if protocol not in late:
+        if protocol not in o.frames.protocols:
           words.append("-")
           continue
         values = verdicts.late(metric, protocol)(o)

@@ -14,13 +14,9 @@ PROTOCOL = "local"
 
 
 def _accuracy(outcome: suite.Outcome, which: str, protocol: str) -> str:
-  """An accuracy of summary.json in percent; "-" without the protocol."""
-  scores = outcome.summary[which].get(protocol)
-  return (
-    markdown.format_values(scores["accuracy"]["values"], factor=100.0)
-    if scores
-    else "-"
-  )
+  """An accuracy in percent; "-" without the protocol."""
+  scores = outcome.frames.scores(which, protocol, "accuracy")
+  return markdown.format_values(scores, factor=100.0) if len(scores) else "-"
 
 
 def gains(outcomes: suite.Outcomes) -> list[pages.Block]:
@@ -57,7 +53,7 @@ def gains(outcomes: suite.Outcomes) -> list[pages.Block]:
     "evaluated round, as in the paper. The paper's numbers are in brackets.",
     cells("best"),
     "The mean of the last ten rounds, which no test data chose:",
-    cells("mean_last_10"),
+    cells("last_10"),
   ]
 
 
@@ -261,7 +257,7 @@ def shifts(outcomes: suite.Outcomes) -> list[pages.Block]:
         [
           o.cell.label,
           *(_after(o, PROTOCOL, n) for n in parts),
-          _accuracy(o, "mean_last_10", PROTOCOL),
+          _accuracy(o, "last_10", PROTOCOL),
         ]
         for o in outcomes
       ],

@@ -148,7 +148,7 @@ def test_times(timed):
     "reached",
   ]
   worse = [
-    o if o.cell.label != claims.WA else o._replace(summary=timed[2].summary)
+    o if o.cell.label != claims.WA else o._replace(frames=timed[2].frames)
     for o in timed
   ]
   assert verdicts.judge_statement(claims.FIG5[2], worse)[1] == "worse"

@@ -8,6 +8,7 @@ import pytest
 from experiments.reproduction import pages, report, suite
 from experiments.reproduction.diversified import figures as diversified
 from experiments.reproduction.diversified import own_classes, readings
+from tests import made_runs
 from tests.experiments import shown
 
 PAPER = diversified.PAPER
@@ -65,26 +66,17 @@ def test_own_classes_are_those_of_every_pair():
 
 
 def test_both_readings_of_what_is_measured_stand_beside_the_number():
-  def late(value):
-    return {
-      metric: {"mean": value, "ci95": 0.001, "values": [value] * 3}
-      for metric in readings.METRICS.values()
-    }
-
   cell = shown.cell(
     "diversified", "readings_cifar10", "d", "GA-FSVRG, as printed"
   )  # nothing chosen on test data
+  rows = [
+    {"round": 1, "seed": seed, "protocol": protocol}
+    | dict.fromkeys(readings.METRICS.values(), value)
+    for protocol, value in (("global", 0.5), ("preferred", 0.95))
+    for seed in range(3)
+  ]
   text = pages.format_blocks(
-    readings.readings_table(
-      [
-        suite.Outcome(
-          cell,
-          None,
-          [],
-          {"mean_last_10": {"global": late(0.5), "preferred": late(0.95)}},
-        )
-      ]
-    )
+    readings.readings_table([suite.Outcome(cell, None, made_runs.frames_of(rows), {})])
   )
   words = text.splitlines()[-1].split(" | ")
   assert words[2:5] == ["81", "50.00 +- 0.00 (worse)", "95.00 +- 0.00 (better)"]

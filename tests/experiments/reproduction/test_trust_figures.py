@@ -91,11 +91,13 @@ def test_the_picture_of_pfedme_has_all_three_models(panel, label, best):
   """And the best round of the published curve of the panel's own settings."""
   ends = {"local": 0.7, "copy": 0.8, "global": 0.6}
   (cell,) = (c for c in shown.cells("trust", "pfedme") if c.panel == panel)
-  summary = {
-    "best": {name: {"accuracy": {"values": [end]}} for name, end in ends.items()},
-    "cost": {"rounds": 800},
-  }
-  outcome = suite.Outcome(cell, None, None, summary)
+  frames = made_runs.frames_of(
+    [
+      {"round": 800, "seed": 0, "protocol": name, "accuracy": end}
+      for name, end in ends.items()
+    ]
+  )
+  outcome = suite.Outcome(cell, None, frames, {"cost": {"rounds": 800}})
   (picture,) = trust.FIGURES["pfedme"].dots
   table = {dot.row: dot for dot in picture.numbers([outcome])}
   assert {row: dot.mean for row, dot in table.items()} == {
@@ -110,12 +112,10 @@ def test_the_picture_of_pfedme_has_all_three_models(panel, label, best):
 def test_a_picture_says_how_many_rounds_were_run():
   """The published numbers of FedMuon's reproduction are those of round 1,000."""
   cell = shown.cells("trust", "muon")[0]
-  summary = {
-    "final": {"global": {"accuracy": {"values": [0.84]}}},
-    "cost": {"rounds": 200},
-  }
+  rows = [{"round": 200, "seed": 0, "protocol": "global", "accuracy": 0.84}]
+  run = suite.Outcome(cell, None, made_runs.frames_of(rows), {"cost": {"rounds": 200}})
   (picture,) = trust.FIGURES["muon"].dots
-  (dot,) = picture.numbers([suite.Outcome(cell, None, None, summary)])
+  (dot,) = picture.numbers([run])
   assert dot.mean == pytest.approx(84) and dot.published == 89.5
   assert dot.note == "after 200 of 1,000 rounds"
 

@@ -57,6 +57,11 @@ def flat(label, *levels, panel="a", rounds=20, protocol="tuned"):
   )
 
 
+def of_clients(run):
+  """The same, measured on the test data of clients."""
+  return run._replace(frames=run.frames.rename_protocols({"global": "local"}))
+
+
 ABOVE = verdicts.Statement(
   "p", "Fig1", "A above B", verdicts.higher("A", "B", verdicts.late("accuracy"))
 )
@@ -114,10 +119,7 @@ def test_other_data_than_the_papers_decide_nothing():
   (claim,) = [s for s in fedgroup.FIG3 if "not above" in s.text]
   runs = [flat(label, 0.9, 0.9, 0.9, panel="b") for label in ("FGP-EDC", "FG-EDC")]
   runs = [
-    o._replace(
-      cell=dataclasses.replace(o.cell, choices=stand_in("data")),
-      summary=o.summary | {"best": {"local": o.summary["best"]["global"]}},
-    )
+    of_clients(o)._replace(cell=dataclasses.replace(o.cell, choices=stand_in("data")))
     for o in runs
   ]
   assert verdicts.judge_statement(claim, runs)[1] == "not testable"
@@ -458,10 +460,7 @@ def test_an_interval_that_touches_0_does_not_show_that_nothing_is_gained():
   """FedGrouProx - FedGroup: +0.42 +- 0.42, claimed not to be above."""
   levels = around(0.42, 0.421) / 100
   runs = [flat("FGP-EDC", *(0.9 + levels)), flat("FG-EDC", *[0.9] * 3)]
-  runs = [
-    o._replace(summary=o.summary | {"best": {"local": o.summary["best"]["global"]}})
-    for o in runs
-  ]
+  runs = [of_clients(o) for o in runs]
   (claim,) = [s for s in fedgroup.FIG3 if "not above" in s.text]
   assert judge(claim, runs)[:2] == ("a: +0.42 +- 0.42", "undecided")
 
@@ -514,9 +513,9 @@ def pool(*parts):
 def test_the_interval_is_over_the_means_of_the_partitions():
   first, second = flat("A", 0.9, 0.92), flat("A", 0.8, 0.82)
   pooled = pool(first, second)
-  late = pooled.summary["mean_last_10"]["global"]["accuracy"]
-  assert late["values"] == pytest.approx([0.91, 0.81])
-  assert late["ci95"] == pytest.approx(metrics.estimate_mean([0.91, 0.81]).ci95)
+  late = pooled.frames.estimate("last_10", "global", "accuracy")
+  assert late.values == pytest.approx([0.91, 0.81])
+  assert late.ci95 == pytest.approx(metrics.estimate_mean([0.91, 0.81]).ci95)
   for measure in (
     verdicts.late("accuracy"),
     verdicts.mean_over(1, 5),
@@ -525,7 +524,7 @@ def test_the_interval_is_over_the_means_of_the_partitions():
     np.testing.assert_allclose(measure(pooled), [91, 81])
   assert (pooled.frames.num_partitions, pooled.frames.seeds) == (2, [0, 1])
   assert len(verdicts.rounds_until(0.85)(pooled)) == 4
-  assert pooled.summary["rounds_to"]["0.98"]["values"] == [None] * 4
+  assert list(pooled.frames.reached("global", "accuracy", 0.98)) == [np.inf] * 4
 
 
 def test_another_partition_may_undo_what_seeds_show():
@@ -578,23 +577,14 @@ def test_several_models_are_shown_by_their_mean():
     run.frames.of_protocol(name, new_name=name).metrics for name in ("global", "train")
   )
   both = dataclasses.replace(run.frames, metrics=pd.concat([first, mean, last]))
-  curves = {
-    protocol: {name: both.curves(protocol, name) for name in both.names}
-    for protocol in both.protocols
-  }
-  summary = run.summary | results.summarize_curves(
-    curves, both.evaluated, (0.5, 0.7), "accuracy"
-  )
-  assert summary["rounds_to"]["0.70"]["reached"] == 2  # by the best
-  frames, fair_summary = shared_runs.name_protocols(both, summary)
-  fair = run._replace(frames=frames, summary=fair_summary)
-  reached = {name: of["reached"] for name, of in fair_summary["rounds_to"].items()}
-  assert reached == {"0.50": 2, "0.70": 0}
+  fair = run._replace(frames=shared_runs.name_protocols(both))
+  assert fair.frames.protocols == ["global", "train", "global_best"]
+  assert not np.isfinite(fair.frames.reached("global", "accuracy", 0.7)).any()
   np.testing.assert_allclose(verdicts.late("accuracy")(fair), 60)
   np.testing.assert_allclose(verdicts.late("accuracy", "global_best")(fair), 90)
   np.testing.assert_allclose(verdicts.mean_over(1, 5)(fair), 60)
   alone = flat("A", 0.9)
-  assert shared_runs.name_protocols(alone.frames, alone.summary)[0] is alone.frames
+  assert shared_runs.name_protocols(alone.frames) is alone.frames
 
 
 def test_savings_count_each_partition_once():
