@@ -32,6 +32,7 @@ start of a workload finds no compiled program, the later ones those of the first
 
 import argparse
 from collections.abc import Sequence
+import dataclasses
 import json
 import os
 import pathlib
@@ -203,8 +204,8 @@ def federation(args: argparse.Namespace, model: str) -> data.Federation:
   if model == "softmax":
     return workloads.powerlaw(args, clients=CLIENTS)
   examples = workloads.images(args, "cifar10")
-  examples = examples._replace(
-    x_train=examples.x_train[:10_000], y_train=examples.y_train[:10_000]
+  examples = dataclasses.replace(
+    examples, x_train=examples.x_train[:10_000], y_train=examples.y_train[:10_000]
   )
   return workloads.dealt(
     examples,

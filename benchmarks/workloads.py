@@ -1,6 +1,7 @@
 """The data of the benchmarks: MNIST, or synthetic data of the same shape."""
 
 import argparse
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,14 @@ def stand_in(seed: int = 0) -> data.Examples:
   x_train, y_train = split(60_000)
   x_test, y_test = split(10_000)
   return data.Examples(
-    x_train, y_train, x_test, y_test, 10, None, None, "synthetic stand-in for MNIST"
+    x_train=x_train,
+    y_train=y_train,
+    x_test=x_test,
+    y_test=y_test,
+    num_classes=10,
+    client_train=None,
+    client_test=None,
+    name="synthetic stand-in for MNIST",
   )
 
 
@@ -98,7 +106,9 @@ def dealt(
 ) -> data.Federation:
   """Deals examples with features as a partition says."""
   x_train, x_test = data.make_features(features)(examples.x_train, examples.x_test)
-  return data.deal(examples._replace(x_train=x_train, x_test=x_test), partition)
+  return data.deal(
+    dataclasses.replace(examples, x_train=x_train, x_test=x_test), partition
+  )
 
 
 def powerlaw(

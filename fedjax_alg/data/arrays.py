@@ -478,6 +478,7 @@ def make_examples(
   if not _any_faulty(arrays):
     kinds = faults.attempt(_number_kinds, arrays, label_of)
   faults.raise_any(DataError)
+  kind_train, kind_test, kind_names = kinds
   stated, num_classes = num_classes, _size(used, num_classes, y_train, y_test)
   tokens = None
   if (
@@ -494,19 +495,21 @@ def make_examples(
   if task is not None and task.for_data is not None:
     task = task.for_data(y_train)
   return Examples(
-    x_train,
-    y_train,
-    x_test,
-    y_test,
-    num_classes,
-    arrays.get("client_train"),
-    arrays.get("client_test"),
-    name,
-    tokens,
-    client_names,
-    task,
-    None if classes is None else labels.Encoding(classes),
-    *kinds,
+    x_train=x_train,
+    y_train=y_train,
+    x_test=x_test,
+    y_test=y_test,
+    num_classes=num_classes,
+    client_train=arrays.get("client_train"),
+    client_test=arrays.get("client_test"),
+    name=name,
+    num_tokens=tokens,
+    client_names=client_names,
+    task=task,
+    encoding=None if classes is None else labels.Encoding(classes),
+    kind_train=kind_train,
+    kind_test=kind_test,
+    kind_names=kind_names,
   )
 
 

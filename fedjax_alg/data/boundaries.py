@@ -87,7 +87,16 @@ def make_points(
     client = np.repeat(np.arange(num_clients, dtype=np.int32), number)
     parts.append((x, y.astype(np.int32), client))
   (x_train, y_train, client_train), (x_test, y_test, client_test) = parts
-  return Examples(x_train, y_train, x_test, y_test, 2, client_train, client_test, name)
+  return Examples(
+    x_train=x_train,
+    y_train=y_train,
+    x_test=x_test,
+    y_test=y_test,
+    num_classes=2,
+    client_train=client_train,
+    client_test=client_test,
+    name=name,
+  )
 
 
 def label_by_concept(name: str, x: np.ndarray, y: np.ndarray, kind: int) -> np.ndarray:

@@ -6,6 +6,7 @@ offset and a size, and arrays and programs stay when a step ends. The test examp
 are the same at all steps, each time as the kind of the step makes them.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,7 +151,8 @@ def _take(examples: Examples, partition: Partition, tests: np.ndarray) -> Exampl
   tests_of = examples.client_test
   if tests_of is not None and not partition.pooled:
     tests_of = tests_of[tests]
-  return examples._replace(
+  return dataclasses.replace(
+    examples,
     x_train=rows(x[0], train),
     y_train=rows(y[0], train),
     x_test=rows(x[1], tests),

@@ -1,6 +1,7 @@
 """A data set before it is dealt to clients."""
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.store import arrays
 
 
-class Examples(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Examples:
   """A labeled data set in host memory, with its official test set.
 
   x and y may be dictionaries of arrays with the same rows.

@@ -124,7 +124,7 @@ class EvaluationData(NamedTuple):
   held_out: Pieces | None = None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Federation:
   """Clients with their data, made by ``federate``."""
 
@@ -650,7 +650,8 @@ def _with_task(examples: Examples, task: str | None) -> Examples:
     examples.name,
     task=new_task,
   )
-  return examples._replace(
+  return dataclasses.replace(
+    examples,
     y_train=converted.y_train,
     y_test=converted.y_test,
     num_classes=converted.num_classes,
@@ -678,7 +679,7 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
     arrays = compact(
       make_features(kind, **hog_options(options))(*arrays), options.store
     )
-  return examples._replace(x_train=arrays[0], x_test=arrays[1])
+  return dataclasses.replace(examples, x_train=arrays[0], x_test=arrays[1])
 
 
 def _store_each(options: DataOptions, examples: Examples) -> Examples:
@@ -690,7 +691,9 @@ def _store_each(options: DataOptions, examples: Examples) -> Examples:
     )
 
   def transform(*pair):
-    part = _with_features(options, examples._replace(x_train=pair[0], x_test=pair[1]))
+    part = _with_features(
+      options, dataclasses.replace(examples, x_train=pair[0], x_test=pair[1])
+    )
     return part.x_train, part.x_test
 
   pairs = store.map_arrays(transform, examples.x_train, examples.x_test)
@@ -700,7 +703,7 @@ def _store_each(options: DataOptions, examples: Examples) -> Examples:
     )
     for i in (0, 1)
   )
-  return examples._replace(x_train=x_train, x_test=x_test)
+  return dataclasses.replace(examples, x_train=x_train, x_test=x_test)
 
 
 def _standardize(
@@ -720,7 +723,7 @@ def _standardize(
   rows = np.sort(partition.train_order)
   scaler = fit_scaler(pool if len(rows) == len(pool) else pool[rows])
   arrays: Any = compact((scaler.apply(x_train), scaler.apply(x_test)), options.store)
-  return examples._replace(x_train=arrays[0], x_test=arrays[1]), scaler
+  return dataclasses.replace(examples, x_train=arrays[0], x_test=arrays[1]), scaler
 
 
 @functools.lru_cache(maxsize=1)
@@ -879,7 +882,7 @@ def _make(
   )
   federation = dataclasses.replace(federation, hashes=federation.hashes | everybody)
   if steps is not None:
-    tests = examples._replace(x_train=None, y_train=None)
+    tests = dataclasses.replace(examples, x_train=None, y_train=None)
     federation = dataclasses.replace(
       federation,
       steps=steps._replace(tests=tests),
@@ -913,7 +916,8 @@ def _sample_training(options: DataOptions, examples: Examples) -> Examples:
     np.random.SeedSequence(options.partition_seed, spawn_key=(5,))
   )
   rows = np.sort(rng.permutation(total)[:count])
-  return examples._replace(
+  return dataclasses.replace(
+    examples,
     x_train=store.map_rows(examples.x_train, lambda array: array[rows]),
     y_train=store.map_arrays(lambda array: array[rows], examples.y_train),
     client_train=None if examples.client_train is None else examples.client_train[rows],
@@ -1163,19 +1167,19 @@ def deal(
   hashes = {"data": digest, "partition": partition_hash(partition)}
   names = names_lib.names_of_all(examples, partition)
   return Federation(
-    data,
-    partition,
-    examples.num_classes,
-    examples.name,
-    histogram,
-    hashes,
-    options,
-    examples.num_tokens,
-    None if names is None else names[partition.places],
-    labels_hash(examples),
-    rows_here,
-    examples.task,
-    None
+    data=data,
+    partition=partition,
+    num_classes=examples.num_classes,
+    name=examples.name,
+    label_histogram=histogram,
+    hashes=hashes,
+    options=options,
+    tokens=examples.num_tokens,
+    names_in_data=None if names is None else names[partition.places],
+    labels=labels_hash(examples),
+    rows=rows_here,
+    task=examples.task,
+    dealt_by=None
     if tasks.of(examples).has_classes
     else (row_labels[partition.train_order], test_row_labels[partition.test_order]),
     kinds=kinds,

@@ -106,14 +106,14 @@ def femnist(
     )
   (x_train, y_train, client_train), (x_test, y_test, client_test) = parts
   return Examples(
-    x_train,
-    y_train,
-    x_test,
-    y_test,
-    _OUTPUTS,
-    client_train,
-    client_test,
-    name + (", leaky" if kind == "leaky" else ""),
+    x_train=x_train,
+    y_train=y_train,
+    x_test=x_test,
+    y_test=y_test,
+    num_classes=_OUTPUTS,
+    client_train=client_train,
+    client_test=client_test,
+    name=name + (", leaky" if kind == "leaky" else ""),
   )
 
 

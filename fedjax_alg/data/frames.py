@@ -7,6 +7,7 @@ whatever categories these have.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+import dataclasses
 import decimal
 import numbers
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -141,8 +142,8 @@ def from_dataframe(
   examples = _of_columns(values, choices, options, faults)
   if classes is None and examples.encoding is not None:
     classes = examples.encoding.classes
-  return examples._replace(
-    encoding=encoding._replace(classes=classes, categories=categories or None)
+  return dataclasses.replace(
+    examples, encoding=encoding._replace(classes=classes, categories=categories or None)
   )
 
 

@@ -7,6 +7,7 @@ dictionary of arrays.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,11 @@ def _as_classes(
     if options.get(name) is not None:
       raise DataError(f"`{name}`: comes from `{_SOURCES[name]}`, give one of them")
   examples = from_arrays(**{**options, **arrays})
-  return examples._replace(encoding=Encoding(tuple(names))) if are_named else examples
+  return (
+    dataclasses.replace(examples, encoding=Encoding(tuple(names)))
+    if are_named
+    else examples
+  )
 
 
 @memory.in_one_line("`dataset`", DataError)

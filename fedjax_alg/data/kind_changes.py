@@ -1,6 +1,7 @@
 """What the kinds of clients do to their examples, and data sets as kinds."""
 
 from collections.abc import Callable, Sequence
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -124,8 +125,8 @@ def change_rows(
     _put(y, [(rows, after[1]) for rows, after in parts], True)
     for y, parts in zip((examples.y_train, examples.y_test), results)
   )
-  return examples._replace(
-    x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test
+  return dataclasses.replace(
+    examples, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test
   )
 
 
@@ -398,7 +399,8 @@ def join_sources(change: KindChange, parts: Sequence[Examples]) -> Examples:
     np.repeat(np.arange(len(parts), dtype=np.int32), [part.rows[i] for part in parts])
     for i in (0, 1)
   ]
-  return parts[0]._replace(
+  return dataclasses.replace(
+    parts[0],
     **arrays,
     num_classes=max(part.num_classes for part in parts),
     name="+".join(part.name for part in parts),
@@ -456,6 +458,6 @@ def repeat_for_kinds(
         lambda array, order=order: array[order], getattr(examples, name)
       )
     fields[f"kind_{split}"] = np.repeat(np.arange(number, dtype=np.int32), rows)
-  return examples._replace(
-    **fields, kind_names=change.names or tuple(map(str, range(number)))
+  return dataclasses.replace(
+    examples, **fields, kind_names=change.names or tuple(map(str, range(number)))
   )

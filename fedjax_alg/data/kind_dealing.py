@@ -1,6 +1,7 @@
 """Deals kinds to clients, and the rows of a kind to its clients."""
 
 from collections.abc import Callable, Sequence
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -175,7 +176,7 @@ def deal_by_kind(
       raise DataError(
         f"{examples.name}: the kind {examples.kind_names[kind]} has no training rows"
       )
-    part = make(examples._replace(y_train=y_train, y_test=y_test), clients)
+    part = make(dataclasses.replace(examples, y_train=y_train, y_test=y_test), clients)
     if part.pooled:
       train = test = np.concatenate([train, n + test])
     for split, rows, order, size in (

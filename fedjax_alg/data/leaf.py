@@ -94,20 +94,23 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   num_tokens = None
   if x_train.dtype == np.int32:
     num_classes, num_tokens = characters.NUM_CLASSES, characters.NUM_TOKENS
+  kind_train, kind_test, kind_names = _kinds_of(
+    path, kinds, list(ids), client_train, client_test
+  )
   return Examples(
-    x_train,
-    y_train,
-    x_test,
-    y_test,
-    num_classes,
-    client_train,
-    client_test,
-    path.stem,
-    num_tokens,
-    np.array(list(ids)),
-    None,
-    None,
-    *_kinds_of(path, kinds, list(ids), client_train, client_test),
+    x_train=x_train,
+    y_train=y_train,
+    x_test=x_test,
+    y_test=y_test,
+    num_classes=num_classes,
+    client_train=client_train,
+    client_test=client_test,
+    name=path.stem,
+    num_tokens=num_tokens,
+    client_names=np.array(list(ids)),
+    kind_train=kind_train,
+    kind_test=kind_test,
+    kind_names=kind_names,
   )
 
 

@@ -169,14 +169,14 @@ def sent140(
   x[inside] = number[words[(starts[rows][:, None] + place)[inside]]]
   y = tweets["label"][rows]
   return Examples(
-    x[trains],
-    y[trains],
-    x[~trains],
-    y[~trains],
-    2,
-    client[trains],
-    client[~trains],
-    "sent140",
+    x_train=x[trains],
+    y_train=y[trains],
+    x_test=x[~trains],
+    y_test=y[~trains],
+    num_classes=2,
+    client_train=client[trains],
+    client_test=client[~trains],
+    name="sent140",
   )
 
 

@@ -60,7 +60,14 @@ def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Examples:
     members = rng.permutation(np.flatnonzero(y == label))
     is_test[members[: round(test_fraction * len(members))]] = True
   return Examples(
-    x[~is_test], y[~is_test], x[is_test], y[is_test], 10, None, None, "digits"
+    x_train=x[~is_test],
+    y_train=y[~is_test],
+    x_test=x[is_test],
+    y_test=y[is_test],
+    num_classes=10,
+    client_train=None,
+    client_test=None,
+    name="digits",
   )
 
 

@@ -77,5 +77,12 @@ def synthetic(
   x_test, y_test, client_test = map(np.concatenate, zip(*test))
   name = "synthetic_iid" if iid else f"synthetic({alpha:g},{beta:g})"
   return Examples(
-    x_train, y_train, x_test, y_test, _CLASSES, client_train, client_test, name
+    x_train=x_train,
+    y_train=y_train,
+    x_test=x_test,
+    y_test=y_test,
+    num_classes=_CLASSES,
+    client_train=client_train,
+    client_test=client_test,
+    name=name,
   )

@@ -120,14 +120,14 @@ def load_tfds(
   arrays = read_arrays(name, data_dir, cache_dir, lambda path: _decode(path))
   y_train, y_test = arrays["y_train"], arrays["y_test"]
   return Examples(
-    arrays["x_train"],
-    y_train,
-    arrays["x_test"],
-    y_test,
-    int(max(y_train.max(), y_test.max(initial=0))) + 1,
-    None,
-    None,
-    name.removeprefix(PREFIX),
+    x_train=arrays["x_train"],
+    y_train=y_train,
+    x_test=arrays["x_test"],
+    y_test=y_test,
+    num_classes=int(max(y_train.max(), y_test.max(initial=0))) + 1,
+    client_train=None,
+    client_test=None,
+    name=name.removeprefix(PREFIX),
   )
 
 

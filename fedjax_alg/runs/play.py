@@ -54,7 +54,7 @@ class Divergence:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
   """The state of a run at an evaluation.
 
@@ -248,21 +248,21 @@ def run_steps(
     interval, calls = _as_one(calls), []
     last = done == programs.rounds or settings.all_ended(diverged)
     yield Step(
-      done,
-      programs.rounds,
-      states,
-      evaluation.metrics,
-      evaluation.counts,
-      evaluation.membership,
-      interval.seconds,
-      programs.compile_s,
-      diverged,
-      interval.log,
-      interval.rounds,
-      settings.stopped,
-      last,
-      programs.prepared.seeds,
-      recorded,
+      round=done,
+      rounds=programs.rounds,
+      states=states,
+      metrics=evaluation.metrics,
+      counts=evaluation.counts,
+      membership=evaluation.membership,
+      seconds=interval.seconds,
+      compile_s=programs.compile_s,
+      diverged=diverged,
+      log=interval.log,
+      count=interval.rounds,
+      stopped=settings.stopped,
+      last=last,
+      seeds=programs.prepared.seeds,
+      recorded=recorded,
     )
     if last:
       return
@@ -414,16 +414,16 @@ def final_step(programs: Programs, states: PyTree, done: int) -> Step:
   programs.prepared.device_data.move(max(done - 1, 0))
   evaluation = _evaluate(programs, states)
   return Step(
-    done,
-    programs.rounds,
-    states,
-    evaluation.metrics,
-    evaluation.counts,
-    evaluation.membership,
-    0.0,
-    programs.compile_s,
-    {},
-    loop.RunLog(programs.empty_aux, {}),
-    0,
+    round=done,
+    rounds=programs.rounds,
+    states=states,
+    metrics=evaluation.metrics,
+    counts=evaluation.counts,
+    membership=evaluation.membership,
+    seconds=0.0,
+    compile_s=programs.compile_s,
+    diverged={},
+    log=loop.RunLog(programs.empty_aux, {}),
+    count=0,
     last=True,
   )

@@ -44,7 +44,7 @@ from fedjax_alg.runs.placed import PlacedData
 _MOST_EXAMPLES = 2**31 - 1
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepared:
   """One run, or several runs that share a program, ready to compile.
 
@@ -1016,27 +1016,27 @@ def prepare(
     },
   )
   return Prepared(
-    method,
-    methods,
-    built,
-    model if isinstance(model, str) else None,
-    federation,
-    device_data,
-    options,
-    seeds,
-    spec,
-    sharding.replicate(keys_of_rows(seeds, len(settings)), mesh),
-    sharding.replicate(numbers, mesh),
-    method.builder(built, map_clients),
-    map_clients,
-    participation,
-    map_seeds,
-    mesh,
-    protocols,
-    dict(measures or {}),
-    plan,
-    init,
-    traces,
+    method=method,
+    settings=methods,
+    model=built,
+    model_name=model if isinstance(model, str) else None,
+    federation=federation,
+    device_data=device_data,
+    options=options,
+    seeds=seeds,
+    spec=spec,
+    keys=sharding.replicate(keys_of_rows(seeds, len(settings)), mesh),
+    numbers=sharding.replicate(numbers, mesh),
+    build=method.builder(built, map_clients),
+    map_clients=map_clients,
+    participation=participation,
+    map_seeds=map_seeds,
+    mesh=mesh,
+    protocols=protocols,
+    measures=dict(measures or {}),
+    plan=plan,
+    init=init,
+    traces=traces,
   )
 
 

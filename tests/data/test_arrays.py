@@ -276,7 +276,7 @@ def test_labels_that_are_names_keep_them(y, y_test, classes, codes):
 
 def test_masks_that_hide_nothing_are_no_masks():
   examples = fa.from_arrays(**GOOD | dict(x=np.ma.array(X), y=np.ma.array(Y)))
-  np.testing.assert_equal(examples, fa.from_arrays(**GOOD))
+  np.testing.assert_equal(vars(examples), vars(fa.from_arrays(**GOOD)))
 
 
 def test_a_file_of_named_labels(tmp_path):
@@ -364,7 +364,7 @@ def test_clients_hold_their_rows(arrays):
   assert examples.num_classes == y.max() + 1
   if x.dtype in (np.float32, np.int32):
     arguments = {name: array.tolist() for name, array in arguments.items()}
-    np.testing.assert_equal(fa.from_arrays(**arguments)._asdict(), examples._asdict())
+    np.testing.assert_equal(vars(fa.from_arrays(**arguments)), vars(examples))
   fed = fa.federate(examples, partition="natural")
   names = sorted(set(ids.tolist()))
   assert fed.num_clients == len(names)

@@ -1,5 +1,6 @@
 """Who holds what once a data set is dealt to clients."""
 
+import dataclasses
 import json
 import os
 import re
@@ -40,20 +41,22 @@ def make_examples(n_train=90, n_test=30, classes=3, clients=None):
   x = np.stack([i, -i], 1).astype(np.float32)
   y = (i % classes).astype(np.int32)
   return Examples(
-    x[:n_train],
-    y[:n_train],
-    x[n_train:],
-    y[n_train:],
-    classes,
-    clients,
-    None,
-    "numbered",
+    x_train=x[:n_train],
+    y_train=y[:n_train],
+    x_test=x[n_train:],
+    y_test=y[n_train:],
+    num_classes=classes,
+    client_train=clients,
+    client_test=None,
+    name="numbered",
   )
 
 
 def deal(examples, partition, kind="none"):
   x_train, x_test = features.make_features(kind)(examples.x_train, examples.x_test)
-  return federation.deal(examples._replace(x_train=x_train, x_test=x_test), partition)
+  return federation.deal(
+    dataclasses.replace(examples, x_train=x_train, x_test=x_test), partition
+  )
 
 
 def whole_test(fed):
@@ -105,7 +108,7 @@ def test_dealing_without_an_official_test_set():
 
 def test_hash_is_of_the_data_not_of_the_split():
   digits = load_digits()
-  reversed_digits = digits._replace(y_train=digits.y_train[::-1])
+  reversed_digits = dataclasses.replace(digits, y_train=digits.y_train[::-1])
   first, second, reversed_labels, scaled = (
     deal(data, make_partition("iid", data, 9, seed), kind)
     for data, seed, kind in (
@@ -199,8 +202,8 @@ def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
   """And nothing is tested that one of these owned."""
   # ``named``: natural, and the test rows name their clients too.
   client_test = np.arange(60) % 6 if kind == "named" else None
-  examples = make_examples(180, 60, clients=np.arange(180) % 6)._replace(
-    client_test=client_test
+  examples = dataclasses.replace(
+    make_examples(180, 60, clients=np.arange(180) % 6), client_test=client_test
   )
   before = make_partition("natural" if kind == "named" else kind, examples, 6, 1)
   after = hold_out(before, 2, 1)

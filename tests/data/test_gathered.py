@@ -16,9 +16,9 @@ NUMBERS = RNG.normal(size=(N, 2)).astype(np.float32)
 def assert_same(examples, **arrays):
   """The examples are those of these arrays."""
   expected = fa.from_arrays(**arrays)
-  for name, actual, expected_array in zip(examples._fields, examples, expected):
+  for name, actual in vars(examples).items():
     if name not in ("name", "encoding"):
-      np.testing.assert_equal(actual, expected_array, err_msg=name)
+      np.testing.assert_equal(actual, getattr(expected, name), err_msg=name)
 
 
 @pytest.fixture(scope="module", name="hf")

@@ -1,5 +1,6 @@
 """What kinds do to examples: rotations, permutations, noise, functions, sources."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -318,7 +319,8 @@ def test_features_are_those_of_the_changed_examples():
   hog = fa.federate(
     digits, kinds="rotate:90", features="hog", hog_block=4, num_clients=5
   )
-  turned = digits._replace(
+  turned = dataclasses.replace(
+    digits,
     x_train=np.rot90(digits.x_train, 1, (1, 2)),
     x_test=np.rot90(digits.x_test, 1, (1, 2)),
   )

@@ -22,14 +22,14 @@ def make_examples(y_train, y_test, client_train=None, client_test=None):
   y_train, y_test = (np.asarray(y, np.int32) for y in (y_train, y_test))
   classes = int(max(y_train.max(), y_test.max(initial=0))) + 1
   return Examples(
-    np.zeros((len(y_train), 1), np.float32),
-    y_train,
-    np.zeros((len(y_test), 1), np.float32),
-    y_test,
-    classes,
-    client_train,
-    client_test,
-    "made",
+    x_train=np.zeros((len(y_train), 1), np.float32),
+    y_train=y_train,
+    x_test=np.zeros((len(y_test), 1), np.float32),
+    y_test=y_test,
+    num_classes=classes,
+    client_train=client_train,
+    client_test=client_test,
+    name="made",
   )
 
 

@@ -1,5 +1,6 @@
 """A partition that is written and read is the same one, or is refused."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -15,14 +16,14 @@ from tests.data import reading
 def examples(seed=0):
   rng = np.random.default_rng(seed)
   return Examples(
-    rng.normal(size=(90, 2)).astype(np.float32),
-    rng.integers(0, 3, 90).astype(np.int32),
-    rng.normal(size=(30, 2)).astype(np.float32),
-    rng.integers(0, 3, 30).astype(np.int32),
-    3,
-    (np.arange(90) % 6).astype(np.int32),
-    None,
-    "made",
+    x_train=rng.normal(size=(90, 2)).astype(np.float32),
+    y_train=rng.integers(0, 3, 90).astype(np.int32),
+    x_test=rng.normal(size=(30, 2)).astype(np.float32),
+    y_test=rng.integers(0, 3, 30).astype(np.int32),
+    num_classes=3,
+    client_train=(np.arange(90) % 6).astype(np.int32),
+    client_test=None,
+    name="made",
   )
 
 
@@ -51,14 +52,14 @@ def test_rows_that_lie_together_need_little_room(tmp_path):
   """40,000 rows of 5,000 clients in their order, shuffled at each client."""
   client = np.repeat(np.arange(5000, dtype=np.int32), 8)
   data = Examples(
-    np.zeros((40_000, 1), np.float32),
-    client % 3,
-    np.zeros((5000, 1), np.float32),
-    client[::8] % 3,
-    3,
-    client,
-    client[::8],
-    "made",
+    x_train=np.zeros((40_000, 1), np.float32),
+    y_train=client % 3,
+    x_test=np.zeros((5000, 1), np.float32),
+    y_test=client[::8] % 3,
+    num_classes=3,
+    client_train=client,
+    client_test=client[::8],
+    name="made",
   )
   partition = make_partition("natural", data, None, 0)
   path = write_file(tmp_path / "p.npz", partition, data)
@@ -70,7 +71,7 @@ def test_rows_that_lie_together_need_little_room(tmp_path):
   assert partition_hash(got) == partition_hash(partition)
   # In random order nothing is gained, and the arrays are there as they are.
   mixed = np.random.default_rng(0).permutation(40_000)
-  data = data._replace(client_train=client[mixed])
+  data = dataclasses.replace(data, client_train=client[mixed])
   partition = make_partition("natural", data, None, 0)
   path = write_file(tmp_path / "p.npz", partition, data)
   with np.load(path) as stored:
@@ -206,7 +207,9 @@ def test_other_data_and_no_file(tmp_path):
     "was made for other labels than those of made (90 training and 30 test rows)",
   )
   # The features may be others.
-  partition_file.read_partition(path, data._replace(x_train=data.x_train + 1))
+  partition_file.read_partition(
+    path, dataclasses.replace(data, x_train=data.x_train + 1)
+  )
   refuses(tmp_path / "none.npz", data, "No such file")
   content = path.read_bytes()
   for damaged in (b"", b"no npz", content[:-50], content[:200]):

@@ -175,7 +175,7 @@ def test_from_tfds(tmp_path, monkeypatch):
   want = tweets_lib.sent140(tweets_lib.encode_tweets(rows), 5, 30, 6, 2)
   monkeypatch.setattr(tweets_lib, "encode_tweets", None)  # then from the cache
   for examples in (got, tweets_lib.load_sent140(5, 30, 6, 2, tmp_path)):
-    for a, b in zip(examples, want, strict=True):
+    for a, b in zip(vars(examples).values(), vars(want).values(), strict=True):
       np.testing.assert_array_equal(a, b)
 
 
