@@ -109,8 +109,9 @@ def draw_curves(
     x_axis: what x is, one of ``X_AXES``.
     looks: label -> options of its line; by default those of ``styles.line_styles``.
     longest: of a longer label the middle is left out.
-    window: a line is the running mean of so many evaluations; what it is the mean of
-      is drawn below it, in light. 1: the evaluations themselves.
+    window: a line and its band are of running means of so many evaluations; the
+      mean of the evaluations is drawn below it, in light. 1: the evaluations
+      themselves.
   """
   from matplotlib import ticker
 
@@ -128,11 +129,12 @@ def draw_curves(
   for place, (label, curve) in enumerate(curves.items()):
     if label not in plotted:
       continue
-    x, mean = curve.x / unit, curve.values.mean(0)
+    x, values = curve.x / unit, curve.values
     look = {**looks[label], "linewidth": _THIN * looks[label]["linewidth"]}
     if window > 1:
-      axis.plot(x, mean, color=look["color"], linewidth=0.7, alpha=0.3)
-      mean = _running_mean(mean, window)
+      axis.plot(x, values.mean(0), color=look["color"], linewidth=0.7, alpha=0.3)
+      values = _running_mean(values, window)
+    mean = values.mean(0)
     (line,) = axis.plot(
       x,
       mean,
@@ -144,10 +146,10 @@ def draw_curves(
       **look,
     )
     artists: list[Any] = [line]
-    if len(curve.values) > 1:
+    if len(values) > 1:
       part = slice(None) if has_bands else slice(-1, None)
       with np.errstate(invalid="ignore"):  # a loss may be infinite
-        half = metrics.half_width_95(curve.values)
+        half = metrics.half_width_95(values)
       band = draw_band(
         axis,
         x[part],
@@ -176,31 +178,37 @@ def draw_curves(
 
 
 def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
-  """The mean [E] of the last ``window`` of some values [E], at the start of fewer."""
-  sums = np.cumsum(np.concatenate([[0.0], values]))
-  ends = np.arange(1, len(values) + 1)
+  """The mean [N, E] of the last ``window`` of values [N, E], at the start of fewer."""
+  sums = np.pad(values, ((0, 0), (1, 0))).cumsum(1)
+  ends = np.arange(1, values.shape[1] + 1)
   starts = np.maximum(ends - window, 0)
-  means: np.ndarray = (sums[ends] - sums[starts]) / (ends - starts)
+  means: np.ndarray = (sums[:, ends] - sums[:, starts]) / (ends - starts)
   return means
 
 
-def fit_shares(
-  axis: Any, curves: Iterable[np.ndarray], values: Iterable[float]
-) -> None:
+def fit_shares(axis: Any, curves: Iterable[np.ndarray], also: Iterable[float]) -> None:
   """Fits the y axis of a share to the lines, whose first rounds would squeeze them.
+
+  The axis of a single line has room for its band, too.
 
   Args:
     axis: axes of matplotlib, on which the lines are.
     curves: the values of each line [N, E].
-    values: what the axis must show, too.
+    also: what the axis must show, too.
   """
-  means = [curve.mean(0) for curve in curves if curve.size and np.isfinite(curve).all()]
-  if not means:
+  shown = [curve for curve in curves if curve.size and np.isfinite(curve).all()]
+  if not shown:
     return
-  late = [mean[min(-(-len(mean) // _FIRST), len(mean) - 1) :] for mean in means]
+  numbers = [curve.shape[1] for curve in shown]
+  firsts = [min(-(-number // _FIRST), number - 1) for number in numbers]
+  late_values = [curve[:, first:] for curve, first in zip(shown, firsts)]
+  late = [values.mean(0) for values in late_values]
   low = min(min(np.quantile(mean, 0.05), mean[-1]) for mean in late)
   high = max(mean.max() for mean in late)
-  marks = list(map(float, values))
+  if len(shown) == 1 and len(shown[0]) > 1:
+    half = float(np.median(metrics.half_width_95(late_values[0])))
+    low, high = low - half, high + half
+  marks = list(map(float, also))
   low, high = min([low, *marks]), max([high, *marks])
   room = 0.06 * max(high - low, _LEAST_RANGE)
   spare = max(0.0, _LEAST_RANGE - (high - low))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedjax_alg import metrics
 from fedjax_alg.runs import pictures
 
 matplotlib.use("Agg")
@@ -126,6 +127,20 @@ def test_a_running_mean_lies_above_what_it_is_of(axis):
   np.testing.assert_allclose(raw.get_ydata(), values[0])
   np.testing.assert_allclose(smooth.get_ydata(), [0, 0.5, 0.5, 0.5])
   assert raw.get_alpha() < 1 and labels_of(axis) == ["A"]
+
+
+def test_a_band_is_that_of_its_line(axis):
+  """Of running means, and the axis of a single line has room for it."""
+  values = np.array([[0.5, 0.8, 0.6, 0.7, 0.9], [0.5, 0.6, 0.8, 0.9, 0.7]])
+  pictures.draw_curves(axis, {"A": curve(values)}, "accuracy", window=2)
+  (band,) = axis.collections
+  top = band.get_paths()[0].get_extents().y1
+  means = (values[:, 1:] + values[:, :-1]) / 2
+  half = metrics.half_width_95(means)
+  assert top == pytest.approx(min(1.0, (means.mean(0) + half).max()))
+  pictures.fit_shares(axis, [values], [])
+  low, high = axis.get_ylim()
+  assert low < values.mean(0)[1:].min() - 0.3 and high == 1.0
 
 
 def test_names_at_the_ends_of_lines_do_not_overlap(axis):
