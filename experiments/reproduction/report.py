@@ -320,8 +320,7 @@ def _cell(row: PaperComparison) -> str:
   return f"{text}, {row.verdict}"
 
 
-#: Numbers of a curve that ``numbers_csv`` writes.
-#: column -> the score that it has
+#: Columns of numbers of a curve that ``numbers_csv`` writes -> the score in them.
 _ENDS = {"best": "best", "final": "final", "mean_last_10": "last_10"}
 
 
