@@ -23,7 +23,7 @@ from typing import NamedTuple
 from experiments.cli import config as config_lib
 from experiments.publish import PAPERS
 from experiments.reports import markdown, rule
-from experiments.reproduction import answers, report
+from experiments.reproduction import answers, claims_page, report
 from experiments.reproduction.trust import overview
 from fedjax_alg import registry
 
@@ -225,13 +225,15 @@ def _algorithms_of(paper: str) -> dict[str, str]:
 def numbers() -> dict[str, list[Number]]:
   """method -> the published numbers of it that our runs answer.
 
-  A number that is answered in several ways (tuned, with the paper's settings) has the
-  first of them.
+  A number that is answered in several ways (tuned, with the paper's settings, on more
+  partitions) has the answer of the page of claims.
   """
   by_method: dict[str, dict[tuple[str, ...], Number]] = {}
   for paper in PAPERS:
     algorithms = _algorithms_of(paper)
-    for answer in answers.read_answers(RESULTS / f"{paper}.answers.csv"):
+    for answer in sorted(
+      answers.read_answers(RESULTS / f"{paper}.answers.csv"), key=claims_page.order
+    ):
       label = answer.method
       name = algorithms.get(label)
       if answer.metric and name and answer.reason != rule.NOT_RUN:

@@ -396,7 +396,9 @@ _OF_NUMBERS = ("accuracy", "client_accuracy", "worst_decile", "loss")
 
 def _mean(estimate: metrics.Estimate | None, metric: str) -> str:
   """The mean of a metric; "" where there is none."""
-  return "" if estimate is None else f"{metrics.factor(metric) * estimate.mean:.6g}"
+  if estimate is None or np.isnan(estimate.mean):
+    return ""
+  return f"{metrics.factor(metric) * estimate.mean:.6g}"
 
 
 def deployment_section(outcomes: suite.Outcomes) -> list[pages.Block]:
