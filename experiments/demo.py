@@ -34,18 +34,13 @@ from .drawing import plots
 METHODS = ("ga_fsvrg", "ma_fsvrg", "fsvrg", "fedavg")
 
 
-def _main_metric(run: FinishedRun) -> str:
-  """The main metric of the task."""
-  return tables.main_metric(run.frames.names)
-
-
 def _table(runs: Mapping[str, FinishedRun]) -> str:
   """The table: accuracy, rounds to 90 % and floats sent of each method.
 
   Of another task it has the main metric and the first target.
   """
   first = next(iter(runs.values()))
-  main = _main_metric(first)
+  main = tables.main_metric(first.frames.names)
   factor, digits = metrics.factor(main), metrics.digits(main)
   target = next(iter(first.summary["rounds_to"]), None)
   until = (
@@ -93,7 +88,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   print(f"\n{text}", flush=True)
   picture = root / "demo.png"
   first = runs[labels[0]]
-  main = _main_metric(first)
+  main = tables.main_metric(first.frames.names)
   plots.plot_panels(
     [picture],
     {

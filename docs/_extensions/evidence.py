@@ -232,7 +232,7 @@ def numbers() -> dict[str, list[Number]]:
   for paper in PAPERS:
     algorithms = _algorithms_of(paper)
     for answer in sorted(
-      answers.read_answers(RESULTS / f"{paper}.answers.csv"), key=claims_page.order
+      answers.read_answers(RESULTS / f"{paper}.answers.csv"), key=claims_page.sort_key
     ):
       label = answer.method
       name = algorithms.get(label)

@@ -706,6 +706,7 @@ def plot_panels(
           axis,
           [curve.values for curve in curves.values()],
           [*(mark.value for mark in panel_marks), *(line.value for line in lines)],
+          window,
         )
       place = _draw_marks(axis, panel_marks, styles)
       if len(styles) <= _MOST_LABELS:

@@ -127,7 +127,7 @@ def _sentences(
         and fnmatch.fnmatchcase(a.artifact, pattern["of_artifact"] or "*")
       ):
         key = a.artifact, a.claim
-        best[key] = min(best.get(key, a), a, key=order)
+        best[key] = min(best.get(key, a), a, key=sort_key)
     candidates += [(pattern["text"], a) for a in best.values() or [None]]
   text, answer = min(
     candidates,
@@ -141,7 +141,7 @@ def _sentences(
   return _of_sentence(answer, prefix)
 
 
-def order(answer: PaperAnswer) -> tuple[bool, bool, bool]:
+def sort_key(answer: PaperAnswer) -> tuple[bool, bool, bool]:
   """Returns the sort key of an answer; of several to a claim the least counts.
 
   A figure of ours that goes further than the paper's, such as Table 3 on nine
@@ -178,7 +178,7 @@ def _number(
       if (a.metric, a.artifact, a.panel, a.claim, a.method)
       == (row["metric"], row["artifact"], row["panel"], row["value"], row["method"])
     ),
-    key=order,
+    key=sort_key,
   )
   if not matches:
     return _NONE, None, None

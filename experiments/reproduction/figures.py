@@ -857,8 +857,8 @@ def _make_figure(paper: Paper, name: str, request: Request) -> str:
         paths = _picture_paths(folder, name + picture.end)
         table = folder / f"{name}{picture.end}{dots.SUFFIX}"
         dots.write_dots(table, picture.numbers(outcomes))
-        for drawn in draw_table(figure, picture, table, folder, ("png", "pdf")):
-          print(f"figure: {drawn[0]}", flush=True)
+        for pages_of in draw_table(figure, picture, table, folder, ("png", "pdf")):
+          print(f"figure: {pages_of[0]}", flush=True)
     elif outcomes:
       if figure.draw is not None:
         figure.draw(paths, outcomes, figure.title, request.x_axis)

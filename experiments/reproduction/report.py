@@ -17,7 +17,7 @@ from ..cli import config as config_lib
 from ..cli.config import Layer
 from ..drawing import plots
 from ..reports import rule
-from . import chosen, pages, partitions, suite
+from . import chosen, pages, partitions, suite, verdicts
 
 PAPERS = pathlib.Path(__file__).parent
 
@@ -247,12 +247,8 @@ def compare_with_paper(
   rows = []
   for outcome in outcomes:
     name = outcome.cell.metric or metric
-    factor = metrics.factor(name)
-
-    def measure(part, name=name, factor=factor):
-      return factor * part.frames.scores("last_10", protocol, name)
-
     claim = claim_of.get((outcome.cell.panel, outcome.cell.method, name))
+    measure = verdicts.late(name, protocol)
     parts = tuple(partitions.measure_parts(measure, outcome))
     mean, ci95, _ = rule.predict(parts)
     rows.append(

@@ -186,7 +186,12 @@ def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
   return means
 
 
-def fit_shares(axis: Any, curves: Iterable[np.ndarray], also: Iterable[float]) -> None:
+def fit_shares(
+  axis: Any,
+  curves: Iterable[np.ndarray],
+  also: Iterable[float],
+  window: int = 1,
+) -> None:
   """Fits the y axis of a share to the lines, whose first rounds would squeeze them.
 
   The axis of a single line has room for its band, too.
@@ -195,24 +200,29 @@ def fit_shares(axis: Any, curves: Iterable[np.ndarray], also: Iterable[float]) -
     axis: axes of matplotlib, on which the lines are.
     curves: the values of each line [N, E].
     also: what the axis must show, too.
+    window: that of ``draw_curves``.
   """
-  shown = [curve for curve in curves if curve.size and np.isfinite(curve).all()]
-  if not shown:
+  lines = [curve for curve in curves if curve.size]
+  means = [curve.mean(0) for curve in lines if np.isfinite(curve).all()]
+  if not means:
     return
-  numbers = [curve.shape[1] for curve in shown]
-  firsts = [min(-(-number // _FIRST), number - 1) for number in numbers]
-  late_values = [curve[:, first:] for curve, first in zip(shown, firsts)]
-  late = [values.mean(0) for values in late_values]
+  late = [mean[_first_late(len(mean)) :] for mean in means]
   low = min(min(np.quantile(mean, 0.05), mean[-1]) for mean in late)
   high = max(mean.max() for mean in late)
-  if len(shown) == 1 and len(shown[0]) > 1:
-    half = float(np.median(metrics.half_width_95(late_values[0])))
-    low, high = low - half, high + half
+  if len(lines) == 1 and len(lines[0]) > 1:
+    half = metrics.half_width_95(_running_mean(lines[0], window))
+    room_of_band = float(np.median(half[_first_late(len(half)) :]))
+    low, high = low - room_of_band, high + room_of_band
   marks = list(map(float, also))
   low, high = min([low, *marks]), max([high, *marks])
   room = 0.06 * max(high - low, _LEAST_RANGE)
   spare = max(0.0, _LEAST_RANGE - (high - low))
   axis.set_ylim(max(low - room - spare, 0.0), min(high + room, 1.0))
+
+
+def _first_late(number: int) -> int:
+  """The first of so many evaluations that an axis of shares is fit to."""
+  return min(-(-number // _FIRST), number - 1)
 
 
 def label_ends(axis: Any, labels: Iterable[str], x: float = 1.015) -> None:

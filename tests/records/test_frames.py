@@ -1,6 +1,9 @@
 """Frames of runs: curves, costs and targets, of several partitions too."""
 
+import dataclasses
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedjax_alg.records import frames, tables
@@ -66,6 +69,29 @@ def test_scores_of_partitions_have_an_interval(run):
   estimate = run.estimate("final", "global", "accuracy")
   assert estimate.mean == pytest.approx(0.65) and list(estimate.values) == list(last)
   assert run.estimate("final", "global", "mse") is None
+  with pytest.raises(KeyError, match="global: acuracy"):  # a typo is no empty result
+    run.scores("final", "global", "acuracy")
+
+
+def test_what_one_partition_alone_measures_has_no_score():
+  """Its two seeds are not two partitions."""
+  rows = [
+    {"partition": part, "round": 1, "seed": seed, "protocol": name, "accuracy": 0.5}
+    for part in range(2)
+    for seed in range(2)
+    for name in ("global", "preferred")[: 2 - part]
+  ]
+  run = made_runs.frames_of(rows)
+  assert list(run.scores("final", "global", "accuracy")) == [0.5, 0.5]
+  with pytest.raises(KeyError, match="preferred"):
+    run.scores("final", "preferred", "accuracy")
+  assert run.estimate("final", "preferred", "accuracy") is None
+
+
+def test_a_round_that_is_there_twice_is_refused(run):
+  twice = dataclasses.replace(run, metrics=pd.concat([run.metrics, run.metrics[:1]]))
+  with pytest.raises(ValueError, match="twice"):
+    twice.curves("global", "accuracy")
 
 
 def test_targets_are_reached_from_below_or_above_and_never_by_nan(run):

@@ -144,6 +144,8 @@ def test_a_band_is_that_of_its_line(axis):
   pictures.fit_shares(axis, [values], [])
   low, high = axis.get_ylim()
   assert low < values.mean(0)[1:].min() - 0.3 and high == 1.0
+  pictures.fit_shares(axis, [values], [], window=2)  # the two are equal from round 3
+  assert axis.get_ylim()[0] > 0.6
 
 
 def test_names_at_the_ends_of_lines_do_not_overlap(axis):

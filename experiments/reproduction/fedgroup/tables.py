@@ -15,8 +15,10 @@ PROTOCOL = "local"
 
 def _accuracy(outcome: suite.Outcome, which: str, protocol: str) -> str:
   """An accuracy in percent; "-" without the protocol."""
+  if protocol not in outcome.frames.protocols:
+    return "-"
   scores = outcome.frames.scores(which, protocol, "accuracy")
-  return markdown.format_values(scores, factor=100.0) if len(scores) else "-"
+  return markdown.format_values(scores, factor=100.0)
 
 
 def gains(outcomes: suite.Outcomes) -> list[pages.Block]:

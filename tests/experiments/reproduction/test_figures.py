@@ -355,5 +355,5 @@ def test_only_the_pages_of_a_stale_picture_are_removed(tmp_path):
   for name in names:
     (tmp_path / name).touch()
   figures._remove_pages([tmp_path / "a.png", tmp_path / "a.pdf"])
-  left = {path.name for path in tmp_path.iterdir()}
-  assert left == {"a_vs_bytes.png", "a_mine.png", "ab.png"}
+  names_now = {path.name for path in tmp_path.iterdir()}
+  assert names_now == {"a_vs_bytes.png", "a_mine.png", "ab.png"}
