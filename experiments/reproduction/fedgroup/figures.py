@@ -397,7 +397,7 @@ FIGURES: dict[str, Figure] = {
     extra_answers=tables.of_table3("table3_femnist"),
   ),
   "fig3": _local(
-    "Fig. 3: accuracy, training loss and discrepancy",
+    "Fig. 3: accuracy and discrepancy",
     (_MNIST.panel("a"), _FEMNIST.panel("b")),
     _CURVES,
     draw=_draws("local", ("rounds", "discrepancy")),
