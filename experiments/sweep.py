@@ -120,7 +120,7 @@ def run_grid(
   metric: str | None,
   score: str,
   html: bool = False,
-  part: part_lib.Part | None = None,
+  part: part_lib.RunPart | None = None,
 ) -> dict[str, Any]:
   """Runs a grid and writes sweep.md, sweep.csv, sweep.json and sweep.png.
 

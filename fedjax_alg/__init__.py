@@ -31,6 +31,7 @@ from fedjax_alg.engine.evaluate import at_clients, confusion
 from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start
 from fedjax_alg.errors import OptionError, RunFolderError
+from fedjax_alg.exchange.compression import QSGD, PowerSGD, RandomK, Sign, TopK
 from fedjax_alg.records.lock import HeldError
 from fedjax_alg.runs.advise import Advice, advise
 from fedjax_alg.runs.api import run, steps
@@ -74,6 +75,9 @@ __all__ = [
   "Model",
   "NonFiniteError",
   "OptionError",
+  "PowerSGD",
+  "QSGD",
+  "RandomK",
   "Ranking",
   "RoundAux",
   "RoundCost",
@@ -81,9 +85,11 @@ __all__ = [
   "RunResult",
   "STOP",
   "Shard",
+  "Sign",
   "Step",
   "Sweep",
   "Task",
+  "TopK",
   "add",
   "advise",
   "at_clients",

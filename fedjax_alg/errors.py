@@ -327,6 +327,10 @@ def normalize_name(name: object) -> str:
   return "".join(letter for letter in str(name).casefold() if letter.isalnum())
 
 
+#: Options of version 0.3.0 -> the choice of whose parts they are fields, with an
+#: example.
+_MOVED = {"error_feedback": "`compress_up`, such as topk:0.1,feedback=false"}
+
 #: Names of options in other libraries and papers, ``normalize_name`` -> its names
 #: here, of which the first that is known counts.
 _SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -486,13 +490,16 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     names: the known names.
 
   Returns:
-    ", did you mean 'x'?" for the ``closest`` known name, or an empty string if
-    there is none. Case, dashes, underscores and spaces make no difference.
+    ", did you mean 'x'?" for the ``closest`` known name, or where an option of
+    version 0.3.0 has gone, or an empty string if there is neither. Case, dashes,
+    underscores and spaces make no difference.
 
   Examples:
     >>> did_you_mean("fedprx", ["fedavg", "fedprox"])
     ", did you mean 'fedprox'?"
   """
+  if name in _MOVED:
+    return f", now a field of {_MOVED[name]}"
   suggestion = closest(name, names)
   return f", did you mean {suggestion!r}?" if suggestion else ""
 

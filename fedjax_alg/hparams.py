@@ -11,13 +11,10 @@ not branch in Python on its value. If a zero leaves a term out, ``is_zero``
 distinguishes a constant zero from all other values.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
-import functools
 import inspect
 import operator
-import types
-import typing
 from typing import Any, TypeVar
 
 import jax
@@ -347,6 +344,8 @@ def validate(hparams: HParams) -> None:
       check_entries(field.name, value, bool(meta.get("distinct")))
     if value is None or isinstance(value, (tuple, jax.core.Tracer)):
       continue  # None: not given; tuple: its range elsewhere; tracer: not known
+    if dataclasses.is_dataclass(value):
+      continue  # a part, which has checked itself
     if not isinstance(value, (str, int)) and not np.isfinite(value):
       raise OptionError(f"`{field.name}`={value}: must be finite")
     if not _is_choice(value, meta.get("choices")) or any(
@@ -425,148 +424,6 @@ def plain(value: object) -> Any:
   return value
 
 
-_WORDS = {
-  int: "a whole number",
-  float: "a number",
-  bool: "True or False",
-  str: "a string",
-}
-
-
-def of_type(name: str, value: object, kind: object) -> Any:
-  """Converts a value to the type of a field.
-
-  Args:
-    name: name of the field, for the message.
-    value: the value that a caller gave; tracers are returned unchanged.
-    kind: the annotation of the field: int, float, bool, str, a tuple of
-      these, or one of these or None. Other annotations are not checked.
-
-  Returns:
-    The value; a whole number is converted to float if ``kind`` is float, and a
-    text to a tuple, if ``kind`` is one, as the command line does
-    (``of_words``).
-
-  Raises:
-    OptionError: the value has another type.
-  """
-  if isinstance(value, jax.core.Tracer):
-    return value
-  if isinstance(kind, types.UnionType):  # X | None
-    if value is None:
-      return value
-    kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
-  original, value = value, plain(value)
-  if typing.get_origin(kind) is tuple:
-    items = typing.get_args(kind)
-    if isinstance(value, str):
-      return of_words(name, words_of(value), items)
-    if not isinstance(value, tuple):
-      raise OptionError(f"`{name}`={value!r}: must be {_list_form(items)}")
-    if items[-1] is Ellipsis:
-      items = items[:1] * len(value)
-    if len(items) != len(value):
-      raise OptionError(f"`{name}`={original!r}: must have {len(items)} entries")
-    if typing.get_origin(items[0] if items else None) is tuple and not all(
-      isinstance(item, tuple) for item in value
-    ):
-      raise OptionError(f"`{name}`={original!r}: must be {_list_form(items)}")
-    return tuple(of_type(name, *entry) for entry in zip(value, items))
-  if kind is float and type(value) is int:
-    return float(value)
-  if kind in _WORDS and type(value) is not kind:
-    raise OptionError(f"`{name}`={original!r}: must be {_WORDS[kind]}")
-  return value
-
-
-def as_list(name: str, value: object, item: type) -> tuple[Any, ...]:
-  """Converts an argument that is a list (``of_type``), or any other iterable.
-
-  Args:
-    name: name of the argument, for the message.
-    value: what a caller gave; a text has its words between commas.
-    item: the type of an entry: int, float or str.
-
-  Raises:
-    OptionError: it is no list, or has an entry of another type.
-  """
-  if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
-    value = list(value)
-  entries: tuple[Any, ...] = of_type(name, value, tuple[item, ...])  # type: ignore
-  return entries
-
-
-def of_field(field: dataclasses.Field, value: object, kind: object) -> Any:
-  """Converts a value to the type of a field (``of_type``).
-
-  Args:
-    field: the field. Numbers become its text, if it is a text of numbers
-      (``hyper``).
-    value: the value that a caller gave.
-    kind: the type of the field.
-
-  Raises:
-    OptionError: the value has another type.
-  """
-  between, listed = field.metadata.get("numbers"), plain(value)
-  listed = listed if isinstance(listed, tuple) else (listed,)
-  if between and listed and all(type(item) in (int, float) for item in listed):
-    value = between.join(map(repr, listed))
-  return of_type(field.name, value, kind)
-
-
-def _list_form(items: tuple[type, ...]) -> str:
-  """Describes how a list with entries of these types may be written."""
-  first = items[0]
-  if typing.get_origin(first) is tuple:
-    return 'a list of pairs, such as [(1, 2)] or "1:2"'
-  a, b = {str: ("a", "b"), float: (0.1, 0.2)}.get(first, (1, 2))
-  return f'a list, such as {[a, b]} or "{a},{b}"'
-
-
-def words_of(text: str) -> list[str]:
-  """Splits the text of a list, as the command line takes it, at its commas."""
-  return [word.strip() for word in text.split(",")] if text else []
-
-
-def of_words(
-  name: str, words: Sequence[str], items: tuple[type, ...]
-) -> tuple[Any, ...]:
-  """Converts the words of a list to the types of its entries.
-
-  Args:
-    name: name of the field, for the message.
-    words: the words, in order; those of pairs are A:B.
-    items: types of the entries, as ``typing.get_args`` gives them of a tuple.
-
-  Raises:
-    OptionError: a word is not of its type, or there are too many or too few.
-  """
-  label, item = f"`{name}`={','.join(words)}", items[0]
-  if item is str:
-    return tuple(words)
-  if typing.get_origin(item) is tuple:  # pairs ROUND:COUNT
-    try:
-      pairs = tuple(tuple(map(int, word.split(":"))) for word in words)
-    except ValueError:
-      pairs = ()
-    if not pairs or any(len(pair) != 2 for pair in pairs):
-      raise OptionError(f"{label}: must be ROUND:COUNT[,ROUND:COUNT...], whole numbers")
-    return pairs
-  try:
-    numbers = tuple(map(item, words))
-  except ValueError:
-    numbers = None
-  if items[-1] is Ellipsis:
-    if numbers is None:
-      raise OptionError(f"{label}: must be a list of numbers")
-    return numbers
-  if numbers is None or len(numbers) != len(items):
-    kind = "whole numbers" if item is int else "numbers"
-    raise OptionError(f"{label}: must be LEAST,MOST, two {kind}")
-  return numbers
-
-
 def as_index(name: str, value: Any, count: int, note: str = "") -> int:
   """Converts an index to an int.
 
@@ -588,31 +445,6 @@ def as_index(name: str, value: Any, count: int, note: str = "") -> int:
       f"`{name}`={value!r}: must be a whole number in [0, {count}){note}"
     )
   return index
-
-
-#: The annotations of a dataclass; resolving them takes milliseconds.
-_hints = functools.cache(typing.get_type_hints)
-
-
-def convert_types(options: _HParams) -> _HParams:
-  """Converts every value to the type of its field (``of_type``).
-
-  Args:
-    options: an instance of a dataclass.
-
-  Returns:
-    A new instance.
-
-  Raises:
-    OptionError: a value has another type.
-  """
-  kind: Any = type(options)
-  hints = _hints(kind)
-  values = {
-    name: of_field(kind.__dataclass_fields__[name], getattr(options, name), hint)
-    for name, hint in hints.items()
-  }
-  return with_values(options, values)
 
 
 def check_options(options: HParams) -> None:

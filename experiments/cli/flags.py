@@ -19,7 +19,8 @@ from fedjax_alg.data.client_names import join_names
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.files import expand_path
-from fedjax_alg.hparams import hyper, of_words
+from fedjax_alg.hparams import hyper
+from fedjax_alg.part import NONE, of_words, parts_of, type_of_field
 from fedjax_alg.runs import options as run_options
 from fedjax_alg.runs.methods import Method
 
@@ -163,7 +164,9 @@ def flags_of_options(options: Any) -> tuple[_Flag, ...]:
   hints, specs = typing.get_type_hints(options), []
   for field in dataclasses.fields(options):
     hint = hints[field.name]
-    if isinstance(hint, types.UnionType):  # X | None
+    if parts_of(hint):
+      hint = str
+    elif isinstance(hint, types.UnionType):  # X | None
       hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
     kind = typing.get_origin(hint) or hint
     specs.append(_Flag(field.name, kind, typing.get_args(hint), field))
@@ -189,7 +192,7 @@ def hyper_fields() -> dict[str, dataclasses.Field]:
   for entry in registry.ALGORITHMS.values():
     for field in entry.fields.values():
       first = fields.setdefault(field.name, field)
-      if type(first.default) is not type(field.default):
+      if type_of_field(first) != type_of_field(field):
         raise TypeError(f"hyper-parameter {field.name} has two types")
   return fields
 
@@ -230,7 +233,7 @@ def own_fields(method: Method) -> tuple[dataclasses.Field, ...]:
   return tuple(
     field
     for field in method.entry.fields.values()
-    if type(field.default) in (int, float, bool, str)
+    if parts_of(field.type) or type(field.default) in (int, float, bool, str)
   )
 
 
@@ -271,7 +274,7 @@ def define_flags(
   fields = hyper_fields() | {field.name: field for field in own_hparams}
   for name, field in fields.items():
     # None means that the flag was not given; the algorithm's default holds.
-    _DEFINERS[type(field.default)](
+    _DEFINERS[str if parts_of(field.type) else type(field.default)](
       name, None, as_flags(field.metadata.get("help", "")), flag_values=values
     )
 
@@ -338,6 +341,8 @@ def flag_text(name: str, value: Any) -> str:
 def default_text(field: dataclasses.Field) -> str:
   """Writes the default of an option as a flag takes it; empty for none."""
   default: object = field.default
+  if default is None and parts_of(field.type):
+    return NONE
   if default is None or default is dataclasses.MISSING:
     return ""
   if isinstance(default, bool):

@@ -13,6 +13,7 @@ import textwrap
 
 from fedjax_alg import hparams, registry
 from fedjax_alg.errors import OptionError, did_you_mean
+from fedjax_alg.part import describe_parts, parts_of
 from fedjax_alg.runs.methods import Method, method_of
 
 from . import flags
@@ -200,7 +201,15 @@ class _Page:
   def group(self, topic: str) -> str:
     """The flags of one group, whole."""
     groups = {**self.hyper, **self.run}
+    choices = {
+      field.name: field
+      for fields in groups.values()
+      for field in fields
+      if parts_of(field.type)
+    }
     groups.pop("", None)
+    if topic in choices:
+      return "\n".join(self._parts(choices[topic]))
     if topic not in groups:
       hint = (
         ""
@@ -208,8 +217,8 @@ class _Page:
         else ("; with --algorithm=NAME also " + ", ".join(hparams.GROUPS))
       )
       raise OptionError(
-        f"`help`={topic}: must be one of {', '.join(groups)}"
-        f"{hint}{did_you_mean(topic, groups)}"
+        f"`help`={topic}: must be one of {', '.join((*groups, *choices))}"
+        f"{hint}{did_you_mean(topic, [*groups, *choices])}"
       )
     return "\n".join(self._section(self._title(topic), groups[topic])).rstrip()
 
@@ -276,6 +285,19 @@ class _Page:
         f"--{field.name}" + (f"={default}" if default else ""), about
       )
     return [*lines, ""]
+
+  def _parts(self, field: dataclasses.Field) -> list[str]:
+    """The alternatives of a choice, each with its fields."""
+    lines = _wrap(f"--{field.name}:")
+    for form, about, fields in describe_parts(field.type):
+      lines += definition_lines(form, about)
+      for inner in fields:
+        notes = self._notes(inner, sources=True)
+        about = inner.metadata["help"] + (f" ({'; '.join(notes)})" if notes else "")
+        default = flags.default_text(inner)
+        word = inner.name + (f"={default}" if default else "")
+        lines += definition_lines(f"  {word}", about)
+    return lines
 
   def _notes(self, field: dataclasses.Field, sources: bool) -> list[str]:
     notes = []

@@ -14,7 +14,7 @@ HELP = (
 Item = TypeVar("Item")
 
 
-class Part(NamedTuple):
+class RunPart(NamedTuple):
   """One of ``total`` parts, its number counted from 1."""
 
   number: int
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     return list(items[start:end])
 
 
-def parse_part(text: str | None) -> Part | None:
+def parse_part(text: str | None) -> RunPart | None:
   """Reads the value of --part.
 
   Raises:
@@ -42,10 +42,10 @@ def parse_part(text: str | None) -> Part | None:
   match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
   if not match or not 1 <= int(match[1]) <= int(match[2]):
     raise UsageError(f"--part={text}: must be K/N, K from 1 to N, such as 3/16")
-  return Part(int(match[1]), int(match[2]))
+  return RunPart(int(match[1]), int(match[2]))
 
 
-def report_part(part: Part, ended: int, remaining: int, count: int) -> str:
+def report_part(part: RunPart, ended: int, remaining: int, count: int) -> str:
   """Returns the closing message of a command that has run a part.
 
   Args:

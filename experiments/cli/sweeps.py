@@ -221,7 +221,7 @@ def refuse_part(all_configs: Sequence[Config]) -> None:
 
 def run_part(
   all_configs: Sequence[Config],
-  share: part_lib.Part,
+  share: part_lib.RunPart,
   names: Sequence[str] | None = None,
   pictures: bool = True,
 ) -> None:

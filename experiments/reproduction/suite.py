@@ -208,7 +208,7 @@ def note_planned_runs(runs: Iterable[Cell], root: pathlib.Path, name: str) -> No
 
 
 def run_part_of_cells(
-  cells: Iterable[Cell], root: pathlib.Path, part: part_lib.Part
+  cells: Iterable[Cell], root: pathlib.Path, part: part_lib.RunPart
 ) -> None:
   """Runs a part of the runs of all cells, and says what is left.
 

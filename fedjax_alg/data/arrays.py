@@ -23,7 +23,7 @@ from fedjax_alg.errors import (
   did_you_mean,
   library_of,
 )
-from fedjax_alg.hparams import of_type
+from fedjax_alg.part import of_type
 from fedjax_alg.tasks import task as task_lib
 from fedjax_alg.tasks.classification import MAX_CLASSES
 from fedjax_alg.typing import ArraysLike, PyTree

@@ -76,7 +76,8 @@ from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact
 from fedjax_alg.data.synthetic import synthetic
 from fedjax_alg.data.tfds_source import load_tfds
 from fedjax_alg.errors import Faults, OptionError, a_type, did_you_mean
-from fedjax_alg.hparams import field_values, of_type, plain, unread
+from fedjax_alg.hparams import field_values, plain, unread
+from fedjax_alg.part import of_type
 from fedjax_alg.typing import DTypes, HParams, PyTree, Shapes
 
 #: Rows in one piece of the whole test set or of the validation rows. Pieces

@@ -28,14 +28,8 @@ from fedjax_alg.data.partition import PARTITIONS
 from fedjax_alg.data.shift import SHIFTS, SWAPS, num_pairs
 from fedjax_alg.data.store import STORES
 from fedjax_alg.errors import check_known
-from fedjax_alg.hparams import (
-  MAX_SEED,
-  OWN_CODE,
-  check_options,
-  convert_types,
-  field_values,
-  hyper,
-)
+from fedjax_alg.hparams import MAX_SEED, OWN_CODE, check_options, field_values, hyper
+from fedjax_alg.part import convert_types
 
 DATASETS = (
   "digits",

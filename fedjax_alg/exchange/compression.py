@@ -45,9 +45,10 @@ from fedjax_alg import trees
 from fedjax_alg.base import BYTES_PER_FLOAT, SEED_BYTES, Model, Params, num_params
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate, with_rows
-from fedjax_alg.errors import OptionError, did_you_mean
+from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.messages import Carrier, Numbers, carry
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.part import Part, forms
 from fedjax_alg.typing import PyTree
 
 #: Entries that share a scale (qsgd).
@@ -86,156 +87,6 @@ def _num_entries(share: float, size: int) -> int:
   return max(1, math.ceil(round(share * size, 6)))
 
 
-def _top_k(share: float) -> Compressor:
-  """The entries of largest absolute value of the whole tree."""
-
-  def send(tree, memory, key, carrier=None):
-    flat, unravel = jax.flatten_util.ravel_pytree(tree)
-    count, numbers = _num_entries(share, flat.size), Numbers(flat.size, True)
-    _, places = jax.lax.top_k(jnp.abs(flat), count)
-    if carrier is not None:
-      places = jnp.sort(places)
-    values, places = carry(carrier, (flat[places], places), numbers)
-    return unravel(jnp.zeros_like(flat).at[places].set(values)), memory
-
-  def nbytes(tree):
-    size = num_params(tree)
-    count = _num_entries(share, size)
-    # The places as numbers below P, or one bit for each of the P entries.
-    return BYTES_PER_FLOAT * count + _num_bytes(Numbers(size, True).used(count))
-
-  return Compressor(send, nbytes)
-
-
-def _random_k(share: float, unbiased: bool) -> Compressor:
-  """Entries at random places of the whole tree, times P / k if unbiased."""
-
-  def send(tree, memory, key, carrier=None):
-    flat, unravel = jax.flatten_util.ravel_pytree(tree)
-    count = _num_entries(share, flat.size)
-    places = minibatches.shuffle(
-      minibatches.shuffle_bits(key),
-      jnp.int32(0),
-      jnp.arange(count, dtype=jnp.int32),
-      jnp.int32(flat.size),
-    )
-    factor = flat.size / count if unbiased else 1.0
-    # The receiver derives the places from the sender's key.
-    return unravel(
-      jnp.zeros_like(flat).at[places].set(carry(carrier, factor * flat[places]))
-    ), memory
-
-  return Compressor(
-    send,
-    lambda tree: SEED_BYTES + BYTES_PER_FLOAT * _num_entries(share, num_params(tree)),
-    unbiased=unbiased,
-  )
-
-
-def _qsgd(bits: int) -> Compressor:
-  """Entries rounded at random to multiples of a / (2^(bits - 1) - 1)."""
-  levels = float(2 ** (bits - 1) - 1)
-
-  def send(tree, memory, key, carrier=None):
-    flat, unravel = jax.flatten_util.ravel_pytree(tree)
-    rows = jnp.pad(flat, (0, -flat.size % BUCKET)).reshape(-1, BUCKET)
-    scale = jnp.abs(rows).max(axis=1, keepdims=True)
-    exact = levels * jnp.abs(rows) / jnp.where(scale > 0, scale, 1.0)
-    down = jnp.floor(exact)
-    up = jax.random.uniform(key, rows.shape) < exact - down
-    codes = jnp.sign(rows) * jnp.minimum(down + up.astype(jnp.float32), levels)
-    if carrier is not None:
-      received, scale = carry(
-        carrier,
-        ((codes + levels).astype(jnp.int32).reshape(-1)[: flat.size], scale),
-        Numbers(2**bits - 1),
-      )
-      codes = jnp.pad(
-        received.astype(jnp.float32) - levels, (0, rows.size - flat.size)
-      ).reshape(rows.shape)
-    decoded = codes * (scale / levels)
-    return unravel(decoded.reshape(-1)[: flat.size]), memory
-
-  def nbytes(tree):
-    size = num_params(tree)
-    return _num_bytes(bits * size) + BYTES_PER_FLOAT * -(-size // BUCKET)
-
-  return Compressor(send, nbytes, unbiased=True)
-
-
-def _sign() -> Compressor:
-  """The signs of all entries, and a scale for every leaf."""
-
-  def send(tree, memory, key, carrier=None):
-
-    negative, scale = carry(
-      carrier,
-      (
-        jax.tree.map(lambda leaf: leaf < 0, tree),
-        jax.tree.map(lambda leaf: jnp.abs(leaf).mean(), tree),
-      ),
-    )
-    return jax.tree.map(
-      lambda which, scale: jnp.where(which, -scale, scale), negative, scale
-    ), memory
-
-  return Compressor(
-    send,
-    lambda tree: (
-      _num_bytes(num_params(tree)) + BYTES_PER_FLOAT * len(jax.tree.leaves(tree))
-    ),
-  )
-
-
-def _powersgd(rank: int) -> Compressor:
-  """Factors of every matrix; a leaf that they would not shorten is sent whole.
-
-  The last axis of a leaf are the columns of its matrix, all others its rows.
-  """
-
-  def sides(leaf: jax.Array) -> tuple[int, int]:
-    """Rows and columns of a leaf's matrix."""
-    columns = leaf.shape[-1] if leaf.ndim else 1
-    return leaf.size // columns, columns
-
-  def shortens(leaf: jax.Array) -> bool:
-    return rank * sum(sides(leaf)) < leaf.size
-
-  def init(tree):
-    leaves = jax.tree.leaves(tree)
-    return tuple(
-      jax.random.normal(jax.random.key(i), (sides(leaf)[1], rank))
-      if shortens(leaf)
-      else ()
-      for i, leaf in enumerate(leaves)
-    )
-
-  def send_leaf(carrier, leaf, right):
-    if not shortens(leaf):
-      return carry(carrier, leaf), ()
-    matrix = leaf.reshape(sides(leaf))
-    left_factor, _ = jnp.linalg.qr(jnp.matmul(matrix, right, precision=trees.HIGHEST))
-    right = jnp.matmul(matrix.T, left_factor, precision=trees.HIGHEST)
-    factors, memory = carry(carrier, (left_factor, right)), right
-    decoded = jnp.matmul(factors[0], factors[1].T, precision=trees.HIGHEST)
-    return decoded.reshape(leaf.shape), memory
-
-  def send(tree, memory, key, carrier=None):
-    leaves, treedef = jax.tree.flatten(tree)
-    decoded, new_memory = zip(
-      *map(functools.partial(send_leaf, carrier), leaves, memory)
-    )
-    return jax.tree.unflatten(treedef, decoded), new_memory
-
-  def nbytes(tree):
-    return BYTES_PER_FLOAT * sum(
-      rank * sum(sides(leaf)) if shortens(leaf) else leaf.size
-      for leaf in jax.tree.leaves(tree)
-    )
-
-  return Compressor(send, nbytes, init)
-
-
 class Unsent(NamedTuple):
   """State of a sender with error feedback."""
 
@@ -257,78 +108,227 @@ def _with_feedback(compressor: Compressor) -> Compressor:
   return Compressor(send, compressor.nbytes, init)
 
 
-class _Form(NamedTuple):
-  """Syntax of a compressor in the value of an option."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Feedback(Part):
+  """A compressor that shrinks what it gets, with error feedback or without."""
 
-  text: str  #: as the user writes it
-  make: Callable[..., Compressor]
-  kind: type = int  #: of the amount after the colon
-  least: float = 0
-  most: float = 0
-  must: str = ""
-
-
-def _of_share(name: str, make: Callable[..., Compressor]) -> _Form:
-  return _Form(
-    f"{name}:SHARE",
-    make,
-    float,
-    1e-12,
-    1.0,
-    "SHARE in (0, 1], the part of all entries that is sent",
+  feedback: bool = hyper(
+    True,
+    "whether what is left out is kept and added to the next message, by every "
+    "client and by the server; false: it is lost",
+    source="Stich et al. 2018",
   )
 
+  def without_feedback(self) -> Compressor:
+    """Makes the compressor of a sender that keeps nothing it leaves out."""
+    raise NotImplementedError
 
-_FORMS = {
-  "topk": _of_share("topk", _top_k),
-  "randk": _of_share("randk", _random_k),
-  "qsgd": _Form("qsgd:BITS", _qsgd, int, 2, 16, "BITS from 2 to 16"),
-  "sign": _Form("sign", _sign),
-  "powersgd": _Form("powersgd:RANK", _powersgd, int, 1, 10**6, "RANK of at least 1"),
-}
-_WORDS = ", ".join(["none", *(form.text for form in _FORMS.values())])
+  def build(self) -> Compressor:
+    """Makes the compressor."""
+    compressor = self.without_feedback()
+    return _with_feedback(compressor) if self.feedback else compressor
 
 
-def parse_compressor(text: str, parameter: str, feedback: bool) -> Compressor | None:
-  """Makes the compressor that an option names.
+@dataclasses.dataclass(frozen=True)
+class TopK(_Feedback):
+  """The entries of largest absolute value of all layers together."""
 
-  Args:
-    text: ``NAME:AMOUNT``, ``sign`` or ``none``.
-    parameter: the name of the option, for messages.
-    feedback: whether the sender keeps what it does not send; not read by qsgd.
+  WORD, EXAMPLE = "topk", "topk:0.05"
+  share: float = hyper(
+    dataclasses.MISSING,
+    "part of all entries that is sent",
+    above=0,
+    maximum=1,
+    source="Stich et al. 2018",
+  )
 
-  Returns:
-    The compressor; None for ``none``.
+  def without_feedback(self) -> Compressor:
+    def send(tree, memory, key, carrier=None):
+      flat, unravel = jax.flatten_util.ravel_pytree(tree)
+      count, numbers = _num_entries(self.share, flat.size), Numbers(flat.size, True)
+      _, places = jax.lax.top_k(jnp.abs(flat), count)
+      if carrier is not None:
+        places = jnp.sort(places)
+      values, places = carry(carrier, (flat[places], places), numbers)
+      return unravel(jnp.zeros_like(flat).at[places].set(values)), memory
 
-  Raises:
-    OptionError: the text names none, or its amount is out of range.
-  """
-  if text == "none":
-    return None
-  name, colon, amount = text.partition(":")
-  if name not in _FORMS:
-    raise OptionError(
-      f"`{parameter}`={text}: unknown"
-      f"{did_you_mean(name, ['none', *_FORMS])} (one of "
-      f"{_WORDS})"
+    def nbytes(tree):
+      size = num_params(tree)
+      count = _num_entries(self.share, size)
+      # The places as numbers below P, or one bit for each of the P entries.
+      return BYTES_PER_FLOAT * count + _num_bytes(Numbers(size, True).used(count))
+
+    return Compressor(send, nbytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomK(_Feedback):
+  """Entries at random places; without feedback they are multiplied by P / k."""
+
+  WORD, EXAMPLE = "randk", "randk:0.05,feedback=false"
+  share: float = field_like(TopK, "share")
+
+  def without_feedback(self) -> Compressor:
+    def send(tree, memory, key, carrier=None):
+      flat, unravel = jax.flatten_util.ravel_pytree(tree)
+      count = _num_entries(self.share, flat.size)
+      places = minibatches.shuffle(
+        minibatches.shuffle_bits(key),
+        jnp.int32(0),
+        jnp.arange(count, dtype=jnp.int32),
+        jnp.int32(flat.size),
+      )
+      factor = flat.size / count if not self.feedback else 1.0
+      # The receiver derives the places from the sender's key.
+      return unravel(
+        jnp.zeros_like(flat).at[places].set(carry(carrier, factor * flat[places]))
+      ), memory
+
+    return Compressor(
+      send,
+      lambda tree: (
+        SEED_BYTES + BYTES_PER_FLOAT * _num_entries(self.share, num_params(tree))
+      ),
+      unbiased=not self.feedback,
     )
-  form = _FORMS[name]
-  amounts: list[Any] = []
-  if ":" in form.text:
-    try:
-      amounts.append(form.kind(amount))
-    except ValueError:
-      amounts.append(math.nan)
-    if not form.least <= amounts[0] <= form.most:
-      raise OptionError(f"`{parameter}`={text}: must be {form.text} with {form.must}")
-  elif colon:
-    raise OptionError(f"`{parameter}`={text}: must be {form.text} alone")
-  if name == "randk":
-    amounts.append(not feedback)
-  compressor = form.make(*amounts)
-  if feedback and name != "qsgd":
-    compressor = _with_feedback(compressor)
-  return compressor._replace(name=text)
+
+
+@dataclasses.dataclass(frozen=True)
+class QSGD(Part):
+  """Every entry rounded at random to one of 2^BITS - 1 multiples of a step."""
+
+  WORD, EXAMPLE = "qsgd", "qsgd:4"
+  bits: int = hyper(
+    dataclasses.MISSING,
+    "bits of an entry",
+    minimum=2,
+    maximum=16,
+    source="Alistarh et al. 2017",
+  )
+
+  def build(self) -> Compressor:
+    """Makes the compressor, which needs no feedback."""
+    bits, levels = self.bits, float(2 ** (self.bits - 1) - 1)
+
+    def send(tree, memory, key, carrier=None):
+      flat, unravel = jax.flatten_util.ravel_pytree(tree)
+      rows = jnp.pad(flat, (0, -flat.size % BUCKET)).reshape(-1, BUCKET)
+      scale = jnp.abs(rows).max(axis=1, keepdims=True)
+      exact = levels * jnp.abs(rows) / jnp.where(scale > 0, scale, 1.0)
+      down = jnp.floor(exact)
+      up = jax.random.uniform(key, rows.shape) < exact - down
+      codes = jnp.sign(rows) * jnp.minimum(down + up.astype(jnp.float32), levels)
+      if carrier is not None:
+        received, scale = carry(
+          carrier,
+          ((codes + levels).astype(jnp.int32).reshape(-1)[: flat.size], scale),
+          Numbers(2**bits - 1),
+        )
+        codes = jnp.pad(
+          received.astype(jnp.float32) - levels, (0, rows.size - flat.size)
+        ).reshape(rows.shape)
+      decoded = codes * (scale / levels)
+      return unravel(decoded.reshape(-1)[: flat.size]), memory
+
+    def nbytes(tree):
+      size = num_params(tree)
+      return _num_bytes(bits * size) + BYTES_PER_FLOAT * -(-size // BUCKET)
+
+    return Compressor(send, nbytes, unbiased=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sign(_Feedback):
+  """The signs of all entries, and a scale for every leaf."""
+
+  WORD, EXAMPLE = "sign", "sign"
+
+  def without_feedback(self) -> Compressor:
+    def send(tree, memory, key, carrier=None):
+      negative, scale = carry(
+        carrier,
+        (
+          jax.tree.map(lambda leaf: leaf < 0, tree),
+          jax.tree.map(lambda leaf: jnp.abs(leaf).mean(), tree),
+        ),
+      )
+      return jax.tree.map(
+        lambda which, scale: jnp.where(which, -scale, scale), negative, scale
+      ), memory
+
+    return Compressor(
+      send,
+      lambda tree: (
+        _num_bytes(num_params(tree)) + BYTES_PER_FLOAT * len(jax.tree.leaves(tree))
+      ),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PowerSGD(_Feedback):
+  """Two factors of every matrix; a leaf that they would not shorten is sent whole.
+
+  The last axis of a leaf are the columns of its matrix, all others its rows.
+  """
+
+  WORD, EXAMPLE = "powersgd", "powersgd:2"
+  rank: int = hyper(
+    dataclasses.MISSING,
+    "columns of a factor",
+    minimum=1,
+    maximum=10**6,
+    source="Vogels et al. 2019",
+  )
+
+  def without_feedback(self) -> Compressor:
+    rank = self.rank
+
+    def sides(leaf: jax.Array) -> tuple[int, int]:
+      """Rows and columns of a leaf's matrix."""
+      columns = leaf.shape[-1] if leaf.ndim else 1
+      return leaf.size // columns, columns
+
+    def shortens(leaf: jax.Array) -> bool:
+      return rank * sum(sides(leaf)) < leaf.size
+
+    def init(tree):
+      leaves = jax.tree.leaves(tree)
+      return tuple(
+        jax.random.normal(jax.random.key(i), (sides(leaf)[1], rank))
+        if shortens(leaf)
+        else ()
+        for i, leaf in enumerate(leaves)
+      )
+
+    def send_leaf(carrier, leaf, right):
+      if not shortens(leaf):
+        return carry(carrier, leaf), ()
+      matrix = leaf.reshape(sides(leaf))
+      left_factor, _ = jnp.linalg.qr(jnp.matmul(matrix, right, precision=trees.HIGHEST))
+      right = jnp.matmul(matrix.T, left_factor, precision=trees.HIGHEST)
+      factors, memory = carry(carrier, (left_factor, right)), right
+      decoded = jnp.matmul(factors[0], factors[1].T, precision=trees.HIGHEST)
+      return decoded.reshape(leaf.shape), memory
+
+    def send(tree, memory, key, carrier=None):
+      leaves, treedef = jax.tree.flatten(tree)
+      decoded, new_memory = zip(
+        *map(functools.partial(send_leaf, carrier), leaves, memory)
+      )
+      return jax.tree.unflatten(treedef, decoded), new_memory
+
+    def nbytes(tree):
+      return BYTES_PER_FLOAT * sum(
+        rank * sum(sides(leaf)) if shortens(leaf) else leaf.size
+        for leaf in jax.tree.leaves(tree)
+      )
+
+    return Compressor(send, nbytes, init)
+
+
+#: The compressors of a run.
+Choice = TopK | RandomK | QSGD | Sign | PowerSGD
+_FORMS = ", ".join(forms(Choice | None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,59 +337,30 @@ class Compression:
 
   GROUP: ClassVar[str] = "compression"
 
-  compress_up: str = hyper(
-    "none",
+  compress_up: Choice | None = hyper(
+    None,
     "how participants send their updates, one of "
-    + _WORDS
-    + ": the SHARE of the entries "
-    "that are largest or drawn at "
-    "random, BITS for every entry, "
-    "signs, factors of RANK "
-    "columns; gradients at the "
-    "server's model are sent in "
-    "this way if it is unbiased "
-    "(qsgd; randk with "
-    "`error_feedback`=false), else "
-    "whole",
+    + _FORMS
+    + " (`help`=compress_up has their fields). Gradients at the server's model are "
+    "sent in this way if it is unbiased (qsgd; randk with feedback=false), else whole",
     source="Stich et al. 2018 (topk, randk); Alistarh et al. 2017; "
     "Karimireddy et al. 2019 (sign); Vogels et al. 2019",
   )
-  compress_down: str = hyper(
-    "none",
+  compress_down: Choice | None = hyper(
+    None,
     "how the server sends the change of the global models, as "
     "`compress_up`; a participant that missed some rounds is sent what it "
     "missed, or the whole model if that is less",
     source="Tang et al. 2019 (DoubleSqueeze)",
   )
-  error_feedback: bool = hyper(
-    True,
-    "whether what a compressor leaves out is kept and added to the "
-    "next message, by every client and by the server; not with qsgd, which "
-    "needs none. false: it is lost, and randk multiplies what it sends by "
-    "P / k",
-    source="Stich et al. 2018",
-  )
 
   def compressors(self) -> tuple[Compressor | None, Compressor | None]:
-    """The compressors up and down; None for what is sent whole.
+    """The compressors up and down; None for what is sent whole."""
+    return _built(self.compress_up), _built(self.compress_down)
 
-    Raises:
-      OptionError: a name or an amount is wrong, or nothing reads
-        `error_feedback`.
-    """
-    up, down = (
-      parse_compressor(getattr(self, name), name, self.error_feedback)
-      for name in ("compress_up", "compress_down")
-    )
-    if not self.error_feedback and all(
-      text.startswith(("none", "qsgd"))
-      for text in (self.compress_up, self.compress_down)
-    ):
-      raise OptionError(
-        "`error_feedback`=False: not read without a "
-        "`compress_up` or `compress_down` other than qsgd"
-      )
-    return up, down
+
+def _built(part: Choice | None) -> Compressor | None:
+  return None if part is None else part.build()._replace(name=str(part))
 
 
 def shapes(model: Model) -> Params:
@@ -467,6 +438,6 @@ def compressed(
     lambda params, spec: trees.repeat(compressor.init(params), spec.num_clients),
     train,
     message=f"{label}: has a memory for each client, and the local method's "
-    "table has a row for each mini-batch (allowed: qsgd, or "
-    "`error_feedback`=False)",
+    "table has a row for each mini-batch (allowed: qsgd, "
+    "or feedback=false)",
   )._replace(upload_bytes=lambda size: nbytes)

@@ -58,6 +58,7 @@ from fedjax_alg.exchange.options import whole
 from fedjax_alg.exchange.privacy import Privacy, clip_on_clients
 from fedjax_alg.exchange.weights import ByLoss, by_loss, participation
 from fedjax_alg.hparams import check_options
+from fedjax_alg.part import convert_types
 from fedjax_alg.typing import PyTree
 
 
@@ -186,7 +187,7 @@ def exchange_of(options: object) -> Exchange:
   Raises:
     OptionError: a name or an amount is wrong.
   """
-  all_options = whole(options)
+  all_options = convert_types(whole(options))
   check_options(all_options)
   up, down = all_options.compressors()
   return Exchange(

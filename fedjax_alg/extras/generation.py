@@ -9,8 +9,8 @@ import numpy as np
 
 from fedjax_alg.base import Array, Key, Model, Params
 from fedjax_alg.errors import OptionError, a_type
-from fedjax_alg.hparams import of_type
 from fedjax_alg.models.roles import leaf_paths
+from fedjax_alg.part import of_type
 from fedjax_alg.tasks.tokens import PADDING
 
 

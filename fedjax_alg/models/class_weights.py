@@ -6,7 +6,7 @@ import numpy as np
 from fedjax_alg import tasks
 from fedjax_alg.base import Model
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import words_of
+from fedjax_alg.part import words_of
 
 #: Weights by which all classes count alike.
 BALANCED = "balanced"

@@ -41,9 +41,9 @@ import numpy as np
 
 from fedjax_alg.base import Array, Key, Model, Params, Shard, num_params
 from fedjax_alg.errors import OptionError, did_you_mean
-from fedjax_alg.hparams import words_of
 from fedjax_alg.models import adapt
 from fedjax_alg.models.statistics import Stateful
+from fedjax_alg.part import words_of
 from fedjax_alg.typing import PyTree
 
 #: The roles of parameters.

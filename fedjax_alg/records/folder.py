@@ -14,6 +14,7 @@ from typing import Any
 
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError, RunFolderError, reason
+from fedjax_alg.records import former
 from fedjax_alg.typing import Facts
 
 _CONFIG = "config.json"
@@ -128,14 +129,15 @@ def _unseal(path: pathlib.Path, facts: Mapping[str, object]) -> dict[str, object
 
 
 def read_facts(folder: pathlib.Path, name: str) -> dict[str, Any]:
-  """Reads config.json or summary.json.
+  """Reads config.json, with options in today's words, or summary.json.
 
   Raises:
     OSError: it cannot be read.
     ValueError: it holds no dictionary.
     OptionError: it is not as the run wrote it.
   """
-  return _unseal(folder / name, files.read_json(folder / name))
+  facts = _unseal(folder / name, files.read_json(folder / name))
+  return former.in_parts(facts) if name == _CONFIG else facts
 
 
 def is_run(folder: pathlib.Path) -> bool:

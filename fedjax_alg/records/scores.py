@@ -6,7 +6,7 @@ import numpy as np
 
 from fedjax_alg import metrics
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import of_type
+from fedjax_alg.part import of_type
 
 #: score -> the number of last rounds whose evaluations it averages; None: all
 LAST_ROUNDS: dict[str, int | None] = {"final": 1, "last_10": 10, "all": None}

@@ -101,7 +101,7 @@ class Buffered(TwoHalves):
 
 _KEEPS_NOTHING = (
   "an asynchronous server's clients hold different models and keep nothing "
-  "(allowed: `compress_up`=qsgd, or `error_feedback`=False)"
+  "(allowed: `compress_up`=qsgd, or feedback=false)"
 )
 #: The links that a server that waits for nobody cannot have (``links.fit``).
 REFUSED = {

@@ -27,9 +27,10 @@ from fedjax_alg.errors import (
   is_one_of,
   reason,
 )
-from fedjax_alg.hparams import as_list, field_values, reads
+from fedjax_alg.hparams import field_values, reads
 from fedjax_alg.metrics import names
 from fedjax_alg.metrics.intervals import Estimate, estimate_mean, format_estimate
+from fedjax_alg.part import as_list
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs import texts

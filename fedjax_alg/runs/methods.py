@@ -23,7 +23,6 @@ from fedjax_alg.exchange import ExchangeOptions
 from fedjax_alg.hparams import (
   field_values,
   fill_defaults,
-  of_field,
   plain,
   traced_names,
   unread,
@@ -31,6 +30,7 @@ from fedjax_alg.hparams import (
   with_values,
 )
 from fedjax_alg.models import adapt, make_model, roles
+from fedjax_alg.part import Part, of_field, parts_of, type_of_field
 from fedjax_alg.runs import own_algorithm
 from fedjax_alg.typing import HParams, PyTree
 
@@ -319,7 +319,9 @@ def _as_values(hparams: HParams, label: str) -> Any:
 def _is_value(value: object) -> bool:
   if isinstance(value, tuple):
     return all(map(_is_value, value))
-  return value is None or isinstance(value, (bool, int, float, str, jax.core.Tracer))
+  return value is None or isinstance(
+    value, (bool, int, float, str, Part, jax.core.Tracer)
+  )
 
 
 def _load_entry(text: str) -> tuple[registry.Entry, own.Source]:
@@ -391,7 +393,7 @@ def with_keywords(
   # Values take the type of the default: 1 and 1.0 would otherwise compile to
   # two different programs.
   values = {
-    name: of_field(fields[name], value, type(fields[name].default))
+    name: of_field(fields[name], value, type_of_field(fields[name]))
     for name, value in keywords.items()
   }
   if values.get("local_steps") and "local_epochs" in values:
@@ -431,7 +433,11 @@ def restore(method: Method, saved: Mapping[str, object]) -> Method:
         f"`algorithm`={method.name}: the run has `{name}`={value}, which needs a "
         "builder with the argument exchange"
       )
-  return method.with_values({k: v for k, v in saved.items() if k not in lost})
+  values = {k: v for k, v in saved.items() if k not in lost}
+  for name, field in method.fields.items():
+    if name in values and parts_of(field.type):
+      values[name] = of_field(field, values[name], field.type)
+  return method.with_values(values)
 
 
 def default_rounds(method: Method, layers: int) -> int:

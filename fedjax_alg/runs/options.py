@@ -27,12 +27,7 @@ from fedjax_alg.errors import (
   closest,
   did_you_mean,
 )
-from fedjax_alg.hparams import (
-  MAX_SEED,
-  check_options,
-  convert_types,
-  hyper,
-)
+from fedjax_alg.hparams import MAX_SEED, check_options, hyper
 from fedjax_alg.models import (
   DEFAULT_LAYERS,
   MODELS,
@@ -45,6 +40,7 @@ from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.augment import AUGMENTATIONS
 from fedjax_alg.models.feature_map import FEATURE_MAPS
 from fedjax_alg.models.precision import DTYPES
+from fedjax_alg.part import convert_types
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import availability, stopping
 

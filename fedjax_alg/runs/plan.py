@@ -28,10 +28,11 @@ from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers, sharding
 from fedjax_alg.errors import OptionError, UnreadError, a_type, with_names
-from fedjax_alg.hparams import MAX_SEED, field_values, of_type, validate, words_of
+from fedjax_alg.hparams import MAX_SEED, field_values, validate
 from fedjax_alg.models import OPTIONS, load_model
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.start import describe_leaves
+from fedjax_alg.part import of_type, words_of
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import checks, identity, methods
 from fedjax_alg.runs import options as options_lib

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fedjax_alg.hparams import of_type
 from fedjax_alg.metrics.names import is_known
+from fedjax_alg.part import of_type
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.programs import Programs

@@ -33,13 +33,10 @@ from fedjax_alg.errors import (
   with_names,
 )
 from fedjax_alg.files import expand_path
-from fedjax_alg.hparams import (
-  as_index,
-  as_list,
-  of_type,
-)
+from fedjax_alg.hparams import as_index
 from fedjax_alg.metrics import intervals, names
 from fedjax_alg.models import roles
+from fedjax_alg.part import as_list, of_type
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import parameters, tables

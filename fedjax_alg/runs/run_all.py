@@ -7,7 +7,7 @@ import warnings
 
 from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.errors import OptionError, UnreadError, with_names
-from fedjax_alg.hparams import as_list
+from fedjax_alg.part import as_list
 from fedjax_alg.runs import api, pooled
 from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.play import NonFiniteError

@@ -23,7 +23,7 @@ from fedjax_alg import files
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.errors import OptionError, RunError, RunFolderError, reason
-from fedjax_alg.hparams import of_type
+from fedjax_alg.part import of_type
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import lock, tables
 from fedjax_alg.records import summary as summary_lib

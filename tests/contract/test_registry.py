@@ -9,6 +9,7 @@ from fedjax_alg import hparams, registry
 from fedjax_alg.algorithms import composed
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
+from fedjax_alg.part import parts_of
 from tests.algorithms import bridge
 
 pytestmark = pytest.mark.fast
@@ -92,7 +93,8 @@ def test_defaults_are_valid_and_documented(name):
   assert dataclasses.fields(entry.hparams), name
   for field in entry.fields.values():
     assert field.metadata["help"], field.name
-    assert type(field.default) in (bool, int, float, str), field.name
+    is_choice = parts_of(field.type)
+    assert is_choice or type(field.default) in (bool, int, float, str), field.name
   with pytest.raises(dataclasses.FrozenInstanceError):
     setattr(entry.hparams(), dataclasses.fields(entry.hparams)[0].name, 1)
 

@@ -16,7 +16,8 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.engine import clients
 from fedjax_alg.exchange import compression, exchange_of
-from fedjax_alg.exchange.compression import Compression, parse_compressor
+from fedjax_alg.exchange.compression import QSGD, Compression, RandomK, TopK
+from fedjax_alg.part import convert_types
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 from tests.algorithms import bridge
@@ -35,7 +36,9 @@ SEVERAL = ["topk:0.1", "randk:0.1", "sign", "powersgd:2"]
 
 
 def make(text, feedback=False):
-  compressor = parse_compressor(text, "compress_up", feedback)
+  if not feedback and not text.startswith("qsgd"):
+    text = f"{text}{',' if ':' in text else ':'}feedback=false"
+  compressor, _ = convert_types(Compression(compress_up=text)).compressors()
   assert compressor is not None
   return compressor
 
@@ -315,27 +318,25 @@ def test_bytes_of_the_warm_up_and_of_groups(problem):
 @pytest.mark.parametrize(
   "text, pattern",
   [
-    ("topk", "must be topk:SHARE with"),
-    ("topk:0", "must be topk:SHARE"),
-    ("randk:1.5", "must be randk:SHARE"),
-    ("qsgd:1", "BITS from 2 to 16"),
-    ("qsgd:four", "must be qsgd:BITS"),
-    ("sign:2", "must be sign alone"),
-    ("powersgd:0", "RANK of at least 1"),
-    ("topq:0.1", "unknown, did you mean 'topk'"),
+    ("topk:0", "share=0.0: must be more than 0 and at most 1"),
+    ("qsgd:4,feedback=false", "feedback.*bits"),
+    ("sign:2", "no fields|feedback"),
   ],
 )
 def test_what_names_no_compressor(text, pattern):
   with pytest.raises(ValueError, match=f"compress_down={text}: .*{pattern}"):
-    Compression(compress_down=text).compressors()
+    convert_types(Compression(compress_down=text))
 
 
-def test_feedback_of_nothing():
-  for text in ("none", "qsgd:4"):
-    with pytest.raises(ValueError, match="error_feedback=False: not read"):
-      Compression(compress_up=text, error_feedback=False).compressors()
-  up, down = Compression(compress_up="qsgd:8").compressors()
-  assert up.unbiased and down is None and not compression.keeps(up, TREE)
+def test_who_keeps_what_is_not_sent():
+  kept = {
+    text: compression.keeps(make(text, True), TREE)
+    for text in ("topk:0.1", "qsgd:8", "sign")
+  }
+  assert kept == {"topk:0.1": True, "qsgd:8": False, "sign": True}
+  up, down = Compression(QSGD(8), RandomK(0.5, feedback=False)).compressors()
+  assert up.unbiased and down.unbiased and down.name == "randk:0.5,feedback=false"
+  assert TopK(0.1) == convert_types(Compression("topk:0.1")).compress_up
 
 
 @pytest.mark.parametrize(
@@ -348,7 +349,7 @@ def test_feedback_of_nothing():
       "send gradients, not updates",
     ),
     ("ga_fsvrg", {}, "send gradients, not updates"),
-    ("losac", dict(variant="table"), "allowed: qsgd, or error_feedback"),
+    ("losac", dict(variant="table"), "allowed: qsgd, or feedback=false"),
     ("fedzo", dict(uplink="seeds"), "has a message of its own"),
     ("feddyn", {}, "does not read it .h is the mean of all"),
     ("afl", {}, "does not read it .it sends sums over its data, not updates"),

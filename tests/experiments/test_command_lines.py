@@ -356,7 +356,7 @@ def test_a_part_is_read_or_refused(text):
 
 @given(st.integers(0, 60), st.integers(1, 70))
 def test_parts_share_all_runs_out(items, total):
-  parts = [part.Part(k + 1, total).of(range(items)) for k in range(total)]
+  parts = [part.RunPart(k + 1, total).of(range(items)) for k in range(total)]
   assert sum(parts, []) == list(range(items))
   assert {len(share) for share in parts} <= {items // total, -(-items // total)}
 

@@ -11,7 +11,8 @@ import pytest
 from experiments.cli import flags
 import fedjax_alg as fa
 from fedjax_alg.data.options import DataOptions
-from fedjax_alg.hparams import convert_types, field_values, of_type
+from fedjax_alg.hparams import field_values
+from fedjax_alg.part import convert_types, of_type
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import from_keywords

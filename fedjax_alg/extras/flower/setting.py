@@ -35,7 +35,7 @@ _USUAL = {
   "class_weights": (None, _SIMULATED),
   "init_from": (None, "an exported app starts from its seed"),
   "attack": ("none", _SIMULATED),
-  "compress_down": ("none", _SIMULATED),
+  "compress_down": (None, _SIMULATED),
   "noise_at": ("server", "clients draw by keys that the server has"),
   "shift": ("none", "clients hold their own data"),
   "kinds": (None, "clients hold their own data, of whatever kind"),
@@ -115,9 +115,9 @@ def _check_deployable(prepared: Prepared) -> None:
 
 def _check_messages(method: Method, values: Mapping[str, object]) -> None:
   """Refuses messages that machines would send in another way."""
-  up = values.get("compress_up", "none")
+  up = values.get("compress_up")
   private = values.get("private", "none") != "none"
-  if up != "none" and private:
+  if up is not None and private:
     raise OptionError(
       f"`compress_up`={up}: not with `private`, whose clients must clip last"
     )
@@ -126,7 +126,7 @@ def _check_messages(method: Method, values: Mapping[str, object]) -> None:
       f"`algorithm`={method.name}: not with `private`: its sums would arrive as "
       "they are"
     )
-  if up != "none" and method.name == "ma_fsvrg":
+  if up is not None and method.name == "ma_fsvrg":
     raise OptionError(f"`compress_up`={up}: not with K models")
 
 

@@ -30,6 +30,7 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
 from fedjax_alg.engine.round import sample_and_run
 from fedjax_alg.errors import OptionError, did_you_mean
+from fedjax_alg.exchange.compression import QSGD, Sign, TopK
 from fedjax_alg.hparams import validate
 from fedjax_alg.models import roles
 from fedjax_alg.records.scores import last_evaluations
@@ -41,7 +42,7 @@ from fedjax_alg.runs.programs import Notice, announce_if_long, list_runs
 
 #: Compressors whose message is a rounded number: what a derivative of it
 #: leaves out is all that was sent.
-_ROUNDING = ("qsgd", "sign")
+_ROUNDING = (QSGD, Sign)
 
 
 class Hypergradient(NamedTuple):
@@ -356,10 +357,10 @@ def check_differentiable(method: Method, options: RunOptions) -> None:
     OptionError: they cannot be.
   """
   for name in ("compress_up", "compress_down"):
-    word = str(method.options.get(name, "none"))
-    if word.split(":")[0] in _ROUNDING:
+    compressor = method.options.get(name)
+    if isinstance(compressor, _ROUNDING):
       raise OptionError(
-        f"`{name}`={word}: what it rounds has the derivative 0, which says "
+        f"`{name}`={compressor}: what it rounds has the derivative 0, which says "
         "nothing (allowed: none, randk, powersgd, and topk)"
       )
   if options.stopping_rules:
@@ -435,9 +436,8 @@ def caution_decisions(method: Method) -> str:
   if options.get("aggregator") in ("krum", "multi_krum"):
     reasons.append(f"`aggregator`={options['aggregator']} chooses participants")
   for name in ("compress_up", "compress_down"):
-    word = options.get(name, "none")
-    if word.startswith("topk"):
-      reasons.append(f"`{name}`={word} chooses entries")
+    if isinstance(options.get(name), TopK):
+      reasons.append(f"`{name}`={options[name]} chooses entries")
   text = " and ".join(filter(None, reasons))
   return text and (
     f"`algorithm`={method.name}: {text}; the derivative is that "

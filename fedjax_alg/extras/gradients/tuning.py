@@ -19,7 +19,8 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.errors import OptionError
 from fedjax_alg.extras.gradients import hypergradient
 from fedjax_alg.extras.gradients.hypergradient import Derivatives
-from fedjax_alg.hparams import check_count, of_type
+from fedjax_alg.hparams import check_count
+from fedjax_alg.part import of_type
 from fedjax_alg.records.scores import last_evaluations
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.plan import warn

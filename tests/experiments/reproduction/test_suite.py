@@ -11,7 +11,7 @@ import pytest
 
 from experiments import diversified
 from experiments.cli import sweeps, writer
-from experiments.cli.part import Part
+from experiments.cli.part import RunPart
 from experiments.reproduction import figures, suite, timing
 from fedjax_alg import files
 from fedjax_alg.records import lock
@@ -166,7 +166,7 @@ def test_parts_share_the_runs_out_and_the_whole_reads_them(
   cells, rates, tmp_path, capsys
 ):
   for number, remaining in ((2, 1), (1, 0)):
-    suite.run_part_of_cells(cells, tmp_path, Part(number, 2))
+    suite.run_part_of_cells(cells, tmp_path, RunPart(number, 2))
     assert capsys.readouterr().out == (
       f"part {number}/2: its runs have ended (1 of 2), {remaining} runs are left "
       "for other parts; the same command without --part makes the tables "

@@ -1,0 +1,16 @@
+"""Runs of 0.3.0 as today's options (their folders: tests/runs)."""
+
+from fedjax_alg.records import former
+
+
+def test_compressors_have_their_feedback():
+  """Without it such a run would go on with error feedback that it had not."""
+  old = dict(compress_up="randk:0.1", compress_down="qsgd:4", error_feedback=False)
+  facts = former.in_parts({"hparams": {"mu": 1.0, **old}})
+  assert facts["hparams"] == {
+    "mu": 1.0,
+    "compress_up": "randk:0.1,feedback=false",
+    "compress_down": "qsgd:4",
+  }
+  kept = former.in_parts({"hparams": old | dict(compress_up="none")})["hparams"]
+  assert kept["compress_up"] is None and former.in_parts(facts) == facts

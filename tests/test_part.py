@@ -1,0 +1,100 @@
+"""Parts: one grammar for all choices with fields, read and written."""
+
+import dataclasses
+
+import hypothesis
+from hypothesis import strategies as st
+import pytest
+
+from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange.compression import Choice, TopK
+from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part, describe_parts, of_type, parts_of, read_part
+
+
+@dataclasses.dataclass(frozen=True)
+class Deal(Part):
+  """A part with a field of every kind."""
+
+  WORD, EXAMPLE = "deal", "deal:3,even"
+  classes: int = hyper(dataclasses.MISSING, "number of classes", minimum=1)
+  alpha: float = hyper(0.5, "concentration", above=0)
+  even: bool = hyper(False, "whether shares are even")
+  least: int | None = hyper(None, "smallest number", minimum=1)
+  norm: str = hyper("l2", "the norm", choices=("l1", "l2"))
+  kept: bool = hyper(True, "whether the rest is kept")
+
+
+@hypothesis.given(
+  st.builds(
+    Deal,
+    st.integers(1, 99),
+    st.floats(1e-30, 1e30),
+    st.booleans(),
+    st.none() | st.integers(1, 9),
+    st.sampled_from(["l1", "l2"]),
+    st.booleans(),
+  )
+)
+def test_a_text_is_the_part_and_leaves_defaults_out(part):
+  """Without it config.json and hashes would not have the part that ran."""
+  assert read_part("partition", str(part), Deal) == part
+  defaults = {field.name for field in dataclasses.fields(Deal)[1:]}
+  others = {name for name in defaults if name in str(part)}
+  assert all(getattr(part, name) != getattr(Deal(1), name) for name in others)
+
+
+@pytest.mark.parametrize(
+  "text, part",
+  [
+    ("deal:3", Deal(3)),
+    ("deal:3, 1, even", Deal(3, 1.0, True)),
+    ("deal:least=2,3", Deal(3, least=2)),
+    ("deal:3,even=false,least=none,kept=false", Deal(3, kept=False)),
+    ("deal:norm=l1,classes=4", Deal(4, norm="l1")),
+  ],
+)
+def test_values_have_a_place_or_a_name(text, part):
+  assert read_part("partition", text, Deal) == part
+
+
+@pytest.mark.parametrize(
+  "text, field",
+  [
+    ("dael:3", "deal"),
+    ("deal", "classes"),
+    ("deal:", "classes"),
+    ("deal:0", "classes=0"),
+    ("deal:three", "classes=three"),
+    ("deal:3,alpha=-1", "alpha=-1"),
+    ("deal:3,alpha=nan", "alpha=nan"),
+    ("deal:3,evn=true", "even"),
+    ("deal:3,even=maybe", "even"),
+    ("deal:3,4,even,even", "even"),
+    ("deal:3,1,classes=3", "classes"),
+    ("deal:3,norm=l3", "norm=.?l3"),
+    ("deal:3,1,2,l1,5", "5"),
+  ],
+)
+def test_an_error_names_the_option_the_text_and_the_field(text, field):
+  with pytest.raises(OptionError, match=f"^partition={text}: .*{field}") as error:
+    read_part("partition", text, Deal)
+  assert "\n" not in error.value.text
+
+
+def test_a_choice_takes_a_part_its_text_or_nothing():
+  assert of_type("x", "topk:0.1", Choice | None) == TopK(0.1)
+  assert of_type("x", TopK(0.1), Choice | None) == TopK(0.1)
+  assert of_type("x", "none", Choice | None) is None
+  for other in (Deal(1), 3, "none", TopK):
+    with pytest.raises(OptionError, match="^x="):
+      of_type("x", other, Choice)
+
+
+def test_examples_are_of_their_parts():
+  for part, (form, about, fields) in zip(
+    parts_of(Choice), describe_parts(Choice), strict=True
+  ):
+    assert isinstance(read_part("x", part.EXAMPLE, Choice), part)
+    assert about.endswith(f"Example: {part.EXAMPLE}") and form.startswith(part.WORD)
+    assert len(fields) == len(dataclasses.fields(part))
