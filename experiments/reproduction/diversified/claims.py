@@ -79,8 +79,8 @@ def _around_98(panel, first, last, sign):
   def check(outcomes):
     mean = mean_over(first, last)(pick(outcomes, panel, _GA))
     verdict = above(sign * mean, sign * (97.5 if sign > 0 else 98.0))
-    end = "" if last == float("inf") else f" to {last}"
-    words = f"mean of rounds {first}{end}: {mean.mean():.2f} %"
+    rounds = f"from {first} on" if last == float("inf") else f"{first} to {last}"
+    words = f"mean of rounds {rounds}: {mean.mean():.2f} %"
     measurement = verdicts.Measurement(words, mean=mean.mean(), unit="%")
     return verdict._replace(measurements=(measurement,))
 
