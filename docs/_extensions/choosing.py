@@ -569,12 +569,12 @@ def method_part(name: str) -> str:
   ]
   if not tables:
     return (
-      "**In our studies** you find no comparison with it yet, so you should make one "
-      "([which method when](../choosing.md))."
+      "**In our guide** [which method when](../choosing.md) you find no comparison "
+      "with it yet, so you should make one."
     )
   return "\n\n".join(
     [
-      "**In our studies** you can see this; bold points are clear "
+      "**In our guide** you can see this; bold points are clear "
       "([which method when](../choosing.md)).",
       *tables,
     ]
