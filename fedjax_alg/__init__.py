@@ -31,6 +31,16 @@ from fedjax_alg.engine.evaluate import at_clients, confusion
 from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start
 from fedjax_alg.errors import OptionError, RunFolderError
+from fedjax_alg.exchange.aggregation import (
+  CenteredClipping,
+  GeometricMedian,
+  Krum,
+  Median,
+  MultiKrum,
+  NormBound,
+  TrimmedMean,
+  WeightedMean,
+)
 from fedjax_alg.exchange.compression import QSGD, PowerSGD, RandomK, Sign, TopK
 from fedjax_alg.records.lock import HeldError
 from fedjax_alg.runs.advise import Advice, advise
@@ -61,6 +71,7 @@ __all__ = [
   "Advice",
   "Algorithm",
   "Audit",
+  "CenteredClipping",
   "ClientData",
   "Cohort",
   "Comparison",
@@ -69,11 +80,16 @@ __all__ = [
   "DryRun",
   "FedSpec",
   "Federation",
+  "GeometricMedian",
   "GradientTuning",
   "HeldError",
   "Hypergradient",
+  "Krum",
+  "Median",
   "Model",
+  "MultiKrum",
   "NonFiniteError",
+  "NormBound",
   "OptionError",
   "PowerSGD",
   "QSGD",
@@ -90,6 +106,8 @@ __all__ = [
   "Sweep",
   "Task",
   "TopK",
+  "TrimmedMean",
+  "WeightedMean",
   "add",
   "advise",
   "at_clients",

@@ -329,7 +329,12 @@ def normalize_name(name: object) -> str:
 
 #: Options of version 0.3.0 -> the choice of whose parts they are fields, with an
 #: example.
-_MOVED = {"error_feedback": "`compress_up`, such as topk:0.1,feedback=false"}
+_MOVED = {
+  "error_feedback": "`compress_up`, such as topk:0.1,feedback=false",
+  "tolerated": "`aggregator`, such as trimmed_mean:0.3",
+  "aggregator_radius": "`aggregator`, such as norm_bound:5",
+  "aggregator_iterations": "`aggregator`, such as geometric_median:20",
+}
 
 #: Names of options in other libraries and papers, ``normalize_name`` -> its names
 #: here, of which the first that is known counts.

@@ -11,7 +11,7 @@ not branch in Python on its value. If a zero leaves a term out, ``is_zero``
 distinguishes a constant zero from all other values.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import inspect
 import operator
@@ -176,11 +176,10 @@ def hyper(
 
 
 def field_like(options: HParams | type[HParams], name: str, **changes: object) -> Any:
-  """The field ``name`` of other options, with some of its metadata changed."""
+  """The field ``name`` of other options, with its default or metadata changed."""
   field = options.__dataclass_fields__[name]
-  return dataclasses.field(
-    default=field.default, metadata={**field.metadata, **changes}
-  )
+  default = changes.pop("default", field.default)
+  return dataclasses.field(default=default, metadata={**field.metadata, **changes})
 
 
 #: Limits of a field: their words, and which values are beyond them.
@@ -271,7 +270,7 @@ def traced_names(options: object) -> tuple[str, ...]:
       not read (``reads``) are left out.
 
   Returns:
-    The names of the fields.
+    The names of the fields; of fields of a part OPTION.FIELD.
   """
   parts = options if isinstance(options, tuple) else (options,)
 
@@ -283,12 +282,26 @@ def traced_names(options: object) -> tuple[str, ...]:
       neutral is not None and is_zero(getattr(part, field.name) - neutral)
     )
 
-  return tuple(
-    field.name
-    for part in parts
-    for field in dataclasses.fields(part)
-    if field.metadata.get("traced") and not is_off(part, field)
-  )
+  def names(part: Any, prefix: str = "") -> Iterator[str]:
+    for field in dataclasses.fields(part):
+      value = None if isinstance(part, type) else getattr(part, field.name)
+      if dataclasses.is_dataclass(value):
+        yield from names(value, f"{field.name}.")
+      elif field.metadata.get("traced") and not is_off(part, field):
+        yield prefix + field.name
+
+  return tuple(name for part in parts for name in names(part))
+
+
+def value_of(options: Mapping[str, Any], name: str) -> Any:
+  """The value of an option, or of a field of a part that is one.
+
+  Args:
+    options: name -> value.
+    name: the name, or OPTION.FIELD.
+  """
+  option, _, field = name.partition(".")
+  return getattr(options[option], field) if field else options[option]
 
 
 def with_values(hparams: _HParams, values: Mapping[str, object]) -> _HParams:
@@ -296,12 +309,19 @@ def with_values(hparams: _HParams, values: Mapping[str, object]) -> _HParams:
 
   Args:
     hparams: an instance of a dataclass.
-    values: name -> new value, which may be a tracer.
+    values: name -> new value, which may be a tracer; OPTION.FIELD is a field of a
+      part that is an option.
 
   Returns:
     A new instance.
   """
-  changes: Any = dict(values)
+  changes: dict[str, Any] = {}
+  for name, value in values.items():
+    option, _, field = name.partition(".")
+    if field:
+      part = changes.get(option, getattr(hparams, option))
+      value = with_values(part, {field: value})
+    changes[option] = value
   return dataclasses.replace(hparams, **changes)
 
 

@@ -15,7 +15,7 @@ are true by their name alone. A field that is not given has its default, and ``s
 of a part leaves out all that are at their default.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import types
@@ -112,6 +112,23 @@ def _value_text(value: object) -> str:
   return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
+def constants(value: object, name: str, traced: Collection[str]) -> Any:
+  """What is left of an option without the numbers that a program takes as inputs.
+
+  Args:
+    value: its value.
+    name: its name.
+    traced: names of the inputs (``hparams.traced_names``).
+  """
+  if not isinstance(value, Part):
+    return value
+  return type(value), tuple(
+    getattr(value, field.name)
+    for field in dataclasses.fields(value)
+    if f"{name}.{field.name}" not in traced
+  )
+
+
 def parts_of(kind: object) -> tuple[type[Part], ...]:
   """The alternatives of a choice: the parts in an annotation; () of any other."""
   kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
@@ -156,6 +173,43 @@ def describe_parts(kind: object) -> Iterator[tuple[str, str, list[dataclasses.Fi
   for part in parts_of(kind):
     about = (part.__doc__ or "").partition("\n")[0]
     yield _form(part), f"{about} Example: {part.EXAMPLE}", _fields(part)
+
+
+def fold(
+  values: Mapping[str, object],
+  options: Mapping[str, object],
+  fields: Mapping[str, dataclasses.Field],
+) -> dict[str, Any]:
+  """Puts the values of fields of parts, OPTION.FIELD, into the parts.
+
+  Args:
+    values: name -> value; OPTION.FIELD -> a value or its word.
+    options: name -> value of the options that ``values`` do not have.
+    fields: name -> field of all options.
+
+  Returns:
+    The same without names of the form OPTION.FIELD.
+
+  Raises:
+    OptionError: an option is no part with this field, or a value is wrong.
+  """
+  folded: dict[str, Any] = {k: v for k, v in values.items() if "." not in k}
+  for name, value in values.items():
+    option, dot, field = name.partition(".")
+    if not dot:
+      continue
+    part = folded.get(option, options.get(option))
+    if isinstance(part, str) and option in fields:
+      part = of_type(option, part, fields[option].type)
+    if not isinstance(part, Part) or field not in _hints(type(part)):
+      raise OptionError(f"`{option}`={part}: has no field {field}")
+    if isinstance(value, str):
+      value = _read_value(name, value, _hints(type(part))[field])
+    try:
+      folded[option] = with_values(part, {field: value})
+    except OptionError as error:
+      raise OptionError(f"`{option}`: {error.text}") from None
+  return folded
 
 
 def in_texts(values: Mapping[str, object]) -> dict[str, Any]:

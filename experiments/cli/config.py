@@ -22,6 +22,7 @@ from fedjax_alg.errors import OptionError, a_type, did_you_mean, normalize_name,
 from fedjax_alg.errors import RunError as RunError
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import check_options, field_values, ordered_values
+from fedjax_alg.part import fold, in_texts
 from fedjax_alg.runs import methods, tensorboard
 from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs.methods import Method
@@ -390,7 +391,8 @@ def read_values(values: Mapping[str, Any]) -> dict[str, Any]:
   """Reads values as the parser of a command line does.
 
   Args:
-    values: flag -> value, as Python or a command line has it.
+    values: flag -> value, as Python or a command line has it; FLAG.FIELD of a
+      part is put into it.
 
   Returns:
     flag -> value, in the order of --help; that of a list flag is its words.
@@ -400,6 +402,10 @@ def read_values(values: Mapping[str, Any]) -> dict[str, Any]:
   """
   known = flags.known_flags()
   own_hparams = _own_fields(values)
+  if any("." in name for name in values):
+    fields = flags.hyper_fields()
+    defaults = {name: field.default for name, field in fields.items()}
+    values = in_texts(fold(values, defaults, fields))
   if own_hparams:
     known = absl_flags.FlagValues()
     flags.define_flags(known, own_hparams)

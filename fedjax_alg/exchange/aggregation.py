@@ -15,12 +15,11 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params, Traffic
-from fedjax_alg.conditions import is_zero, only
-from fedjax_alg.errors import check_known
+from fedjax_alg.conditions import is_zero
 from fedjax_alg.exchange import correlated, robust
 from fedjax_alg.exchange.privacy import Privacy, correlated_mean, private_mean
-from fedjax_alg.hparams import hyper
-from fedjax_alg.typing import PyTree
+from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.part import Part, forms, parts_of
 
 #: Name in ``RoundAux.server``, and column, of the norm S of a round.
 CLIP_NORM = "clip_norm"
@@ -62,20 +61,6 @@ def weighted_mean() -> Aggregator:
   )
 
 
-def _of_sent(
-  name: str,
-  combine: Callable[..., Params],
-  *args: PyTree,
-  flops: Callable[[int, int], float],
-) -> Aggregator:
-  """An aggregator that reads vectors and weights alone (``robust``)."""
-  return Aggregator(
-    lambda vectors, weights, cohort, key: combine(vectors, weights, *args),
-    flops=flops,
-    name=name,
-  )
-
-
 def _sorting(slots: int, size: int) -> float:
   """Counts the comparisons of sorting, about n log2 n."""
   return float(size * slots * max(slots - 1, 1).bit_length())
@@ -86,63 +71,220 @@ def _comparing(slots: int, size: int) -> float:
   return 3.0 * size * slots * slots
 
 
-def coordinate_median() -> Aggregator:
+@dataclasses.dataclass(frozen=True)
+class WeightedMean(Part):
+  """The weighted mean of the vectors, as in FedAvg."""
+
+  WORD, EXAMPLE = "mean", "mean"
+
+  def build(self) -> Aggregator:
+    """Makes the aggregator."""
+    return weighted_mean()
+
+
+class _Rule(Part):
+  """A rule that reads vectors and weights alone (``robust``)."""
+
+  #: whether participants count by their weights, and not alike
+  WEIGHTED: ClassVar[bool] = True
+
+  def combine(self, vectors: Params, weights: Array) -> Params:
+    """Combines vectors [S, ...] with weights [S] into one [...]."""
+    raise NotImplementedError
+
+  def flops(self, slots: int, size: int) -> float:
+    """Counts the operations of the server for one vector of ``size`` floats."""
+    raise NotImplementedError
+
+  def build(self) -> Aggregator:
+    """Makes the aggregator."""
+    return Aggregator(
+      lambda vectors, weights, cohort, key: self.combine(vectors, weights),
+      flops=self.flops,
+      name=self.WORD,
+    )
+
+
+class _ByRank(_Rule):
+  """A rule that sorts every coordinate; participants count alike."""
+
+  WEIGHTED = False
+
+  def flops(self, slots: int, size: int) -> float:
+    return _sorting(slots, size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Median(_ByRank):
   """The median of every coordinate; participants count alike.
 
   A NaN counts as larger than all numbers, so NaN from fewer than half of the
   participants does not reach the result (``robust.median_by_coordinate``).
   """
-  return _of_sent("median", robust.median_by_coordinate, flops=_sorting)
 
+  WORD, EXAMPLE = "median", "median"
+
+  def combine(self, vectors: Params, weights: Array) -> Params:
+    return robust.median_by_coordinate(vectors, weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrimmedMean(_ByRank):
+  """The mean of every coordinate without its largest and smallest values."""
+
+  WORD, EXAMPLE = "trimmed_mean", "trimmed_mean:0.3"
+
+  tolerated: float = hyper(
+    0.2,
+    "share of a round's participants that may be hostile: so many of the largest and "
+    "of the smallest values are left out",
+    minimum=0.0,
+    below=0.5,
+    source="beta, Yin et al. Definition 2",
+  )
+
+  def combine(self, vectors: Params, weights: Array) -> Params:
+    return robust.trimmed_mean(vectors, weights, self.tolerated)
+
+
+class _ByDistance(_Rule):
+  """A rule that compares all pairs of vectors; participants count alike."""
+
+  WEIGHTED = False
+
+  def flops(self, slots: int, size: int) -> float:
+    return _comparing(slots, size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Krum(_ByDistance):
+  """The one vector that is nearest to most others."""
+
+  WORD, EXAMPLE = "krum", "krum:0.3"
+
+  tolerated: float = field_like(
+    TrimmedMean,
+    "tolerated",
+    help="share of a round's participants that may be hostile",
+    source="f / n, Blanchard et al.",
+  )
+
+  def combine(self, vectors: Params, weights: Array) -> Params:
+    return robust.krum(vectors, weights, self.tolerated)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiKrum(_ByDistance):
+  """The mean of the vectors that are nearest to most others."""
+
+  WORD, EXAMPLE = "multi_krum", "multi_krum:0.3"
+
+  tolerated: float = field_like(
+    Krum,
+    "tolerated",
+    help="share of a round's participants that may be hostile, and are left out",
+  )
+
+  def combine(self, vectors: Params, weights: Array) -> Params:
+    return robust.multi_krum(vectors, weights, self.tolerated)
+
+
+@dataclasses.dataclass(frozen=True)
+class GeometricMedian(_Rule):
+  """The point of least sum of distances."""
+
+  WORD, EXAMPLE = "geometric_median", "geometric_median:20"
+
+  iterations: int = hyper(
+    10,
+    "number of steps to it",
+    minimum=1,
+    maximum=1000,
+    source="R, Pillutla et al. Algorithm 2",
+  )
+
+  def combine(self, vectors: Params, weights: Array) -> Params:
+    return robust.geometric_median(vectors, weights, self.iterations)
+
+  def flops(self, slots: int, size: int) -> float:
+    return _sorting(slots, size) + 5.0 * self.iterations * slots * size
+
+
+@dataclasses.dataclass(frozen=True)
+class NormBound(_Rule):
+  """The mean of vectors that are shortened to a length."""
+
+  WORD, EXAMPLE = "norm_bound", "norm_bound:5"
+
+  radius: float = hyper(
+    0.0,
+    "the length; 0 stands for the median of the lengths in a round",
+    minimum=0.0,
+    neutral=0.0,
+    source="M, Sun et al. section 3",
+  )
+
+  def combine(self, vectors: Params, weights: Array) -> Params:
+    return robust.norm_bound(vectors, weights, self.radius)
+
+  def flops(self, slots: int, size: int) -> float:
+    return 5.0 * slots * size
+
+
+@dataclasses.dataclass(frozen=True)
+class CenteredClipping(Part):
+  """The mean of vectors that are clipped around the last one."""
+
+  WORD, EXAMPLE = "centred_clipping", "centred_clipping:5,iterations=3"
+
+  radius: float = field_like(
+    NormBound,
+    "radius",
+    help="largest distance from the last one; 0 stands for the median of the "
+    "distances in a round",
+    source="tau, Karimireddy et al. (7)",
+  )
+  iterations: int = field_like(
+    GeometricMedian,
+    "iterations",
+    default=1,
+    help="number of steps",
+    source="L, Karimireddy et al.",
+  )
+
+  def build(self) -> Aggregator:
+    """Makes the aggregator, which keeps its result for the next round."""
+
+    def combine(vectors, weights, cohort, key, last):
+      center = robust.centred_clipping(
+        vectors, weights, last, self.radius, self.iterations
+      )
+      return center, center
+
+    return Aggregator(
+      combine,
+      keeps=lambda vector: jax.tree.map(jnp.zeros_like, vector),
+      name=self.WORD,
+      flops=lambda slots, size: 6.0 * self.iterations * slots * size,
+    )
+
+
+#: The aggregators of a run.
+Choice = (
+  WeightedMean
+  | Median
+  | TrimmedMean
+  | Krum
+  | MultiKrum
+  | GeometricMedian
+  | CenteredClipping
+  | NormBound
+)
 
 #: Aggregators with which all participants count alike.
-UNWEIGHTED = ("median", "trimmed_mean", "krum", "multi_krum")
-
-#: Iterations of the aggregators that take more than one step.
-ITERATIONS = {"geometric_median": 10, "centred_clipping": 1}
-
-#: The aggregators that an option can name, made from an instance of
-#: ``AggregatorOptions``.
-AGGREGATORS: dict[str, Callable[[Any], Aggregator]] = {
-  "mean": lambda options: weighted_mean(),
-  "median": lambda options: coordinate_median(),
-  "trimmed_mean": lambda options: _of_sent(
-    "trimmed_mean", robust.trimmed_mean, options.tolerated, flops=_sorting
-  ),
-  "krum": lambda options: _of_sent(
-    "krum", robust.krum, options.tolerated, flops=_comparing
-  ),
-  "multi_krum": lambda options: _of_sent(
-    "multi_krum", robust.multi_krum, options.tolerated, flops=_comparing
-  ),
-  "geometric_median": lambda options: _of_sent(
-    "geometric_median",
-    robust.geometric_median,
-    options.iterations,
-    flops=lambda slots, size: (
-      _sorting(slots, size) + (5.0 * options.iterations * slots * size)
-    ),
-  ),
-  "centred_clipping": lambda options: Aggregator(
-    lambda vectors, weights, cohort, key, last: (
-      (
-        robust.centred_clipping(
-          vectors, weights, last, options.aggregator_radius, options.iterations
-        ),
-      )
-      * 2
-    ),
-    keeps=lambda vector: jax.tree.map(jnp.zeros_like, vector),
-    name="centred_clipping",
-    flops=lambda slots, size: 6.0 * options.iterations * slots * size,
-  ),
-  "norm_bound": lambda options: _of_sent(
-    "norm_bound",
-    robust.norm_bound,
-    options.aggregator_radius,
-    flops=lambda slots, size: 5.0 * slots * size,
-  ),
-}
+UNWEIGHTED = tuple(
+  part.WORD for part in parts_of(Choice) if not getattr(part, "WEIGHTED", True)
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,58 +293,18 @@ class AggregatorOptions:
 
   GROUP: ClassVar[str] = "robustness"
 
-  aggregator: str = hyper(
-    "mean",
+  aggregator: Choice = hyper(
+    WeightedMean(),
     "how the server combines the participants' updates and gradients at the server's "
-    "model: mean =  their weighted mean, median = the median of every coordinate, "
-    "trimmed_mean = its mean without the largest and smallest values, krum = the one "
-    "vector that is nearest to most others, multi_krum = the mean of such vectors, "
-    "geometric_median = the point of least sum of distances, centred_clipping = the "
-    "mean of vectors that are clipped around the last one, norm_bound = the mean of "
-    "shortened vectors. With median, trimmed_mean and both Krums participants count "
-    "alike",
-    choices=tuple(AGGREGATORS),
+    "model, one of "
+    + ", ".join(forms(Choice))
+    + " (`help`=aggregator has their fields). With median, trimmed_mean and both "
+    "Krums participants count alike",
     source="Yin et al., ICML 2018 (median, trimmed_mean); Blanchard et al., "
     "NeurIPS 2017 (krum, multi_krum); Pillutla et al., IEEE TSP 2022 "
     "(geometric_median); Karimireddy et al., ICML 2021 (centred_clipping); "
     "Sun et al., arXiv:1911.07963 (norm_bound)",
   )
-  tolerated: float = hyper(
-    0.2,
-    "share of a round's participants that the aggregator takes to be "
-    "hostile: trimmed_mean leaves so many of the largest and of the smallest "
-    "values out, krum and multi_krum as many of the vectors (`aggregator`="
-    "trimmed_mean|krum|multi_krum)",
-    minimum=0.0,
-    below=0.5,
-    source="beta, Yin et al. Definition 2; f / n, Blanchard et al.",
-    when=only("aggregator", "trimmed_mean", "krum", "multi_krum"),
-  )
-  aggregator_radius: float = hyper(
-    0.0,
-    "length to which vectors (norm_bound), or their distances from the center "
-    "(centred_clipping), are shortened; 0 stands for the median of these lengths in "
-    "the round (`aggregator`=centred_clipping|norm_bound)",
-    minimum=0.0,
-    neutral=0.0,
-    source="tau, Karimireddy et al. (7); M, Sun et al. section 3",
-    when=only("aggregator", "centred_clipping", "norm_bound"),
-  )
-  aggregator_iterations: int = hyper(
-    0,
-    "number of steps to the result; 0 stands for the default, which is "
-    "10 with geometric_median and 1 with centred_clipping (`aggregator`="
-    "geometric_median|centred_clipping)",
-    minimum=0,
-    maximum=1000,
-    source="R, Pillutla et al. Algorithm 2; L, Karimireddy et al.",
-    when=only("aggregator", *ITERATIONS),
-  )
-
-  @property
-  def iterations(self) -> int:
-    """The number of steps that the aggregator takes."""
-    return self.aggregator_iterations or ITERATIONS[self.aggregator]
 
 
 def private(options: Privacy, releases: int) -> Aggregator:
@@ -242,20 +344,3 @@ def private(options: Privacy, releases: int) -> Aggregator:
     flops=flops,
     name="private",
   )
-
-
-def make_aggregator(name: str, options: AggregatorOptions | None = None) -> Aggregator:
-  """Makes an aggregator by name.
-
-  Args:
-    name: one of ``AGGREGATORS``.
-    options: its options; None: the defaults.
-
-  Returns:
-    The aggregator.
-
-  Raises:
-    OptionError: an unknown name.
-  """
-  check_known("aggregator", name, AGGREGATORS)
-  return AGGREGATORS[name](options or AggregatorOptions(aggregator=name))

@@ -42,7 +42,6 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.aggregation import (
   Aggregator,
-  make_aggregator,
   private,
   weighted_mean,
 )
@@ -192,7 +191,7 @@ def exchange_of(options: object) -> Exchange:
   up, down = all_options.compressors()
   return Exchange(
     weights=getattr(options, "client_weights", "examples"),
-    aggregator=make_aggregator(all_options.aggregator, all_options),
+    aggregator=all_options.aggregator.build(),
     attack=attack_of(all_options),
     compress_up=up,
     compress_down=down,

@@ -27,10 +27,11 @@ from fedjax_alg.hparams import (
   traced_names,
   unread,
   validate,
+  value_of,
   with_values,
 )
 from fedjax_alg.models import adapt, make_model, roles
-from fedjax_alg.part import Part, of_field, parts_of, type_of_field
+from fedjax_alg.part import Part, constants, fold, of_field, parts_of, type_of_field
 from fedjax_alg.runs import own_algorithm
 from fedjax_alg.typing import HParams, PyTree
 
@@ -85,12 +86,28 @@ class Method(NamedTuple):
     names = {field.name for field in dataclasses.fields(self.exchange)}
     return self._replace(
       hparams=with_values(
-        self.hparams, {k: v for k, v in values.items() if k not in names}
+        self.hparams,
+        {k: v for k, v in values.items() if k.partition(".")[0] not in names},
       ),
       exchange=with_values(
-        self.exchange, {k: v for k, v in values.items() if k in names}
+        self.exchange,
+        {k: v for k, v in values.items() if k.partition(".")[0] in names},
       ),
     )
+
+  def field_of(self, name: str) -> dataclasses.Field | None:
+    """The field of an option, or OPTION.FIELD of its part; None: there is none."""
+    option, _, inner = name.partition(".")
+    if not inner:
+      return self.fields.get(name)
+    found: dataclasses.Field | None = getattr(
+      self.options.get(option), "__dataclass_fields__", {}
+    ).get(inner)
+    return found
+
+  def value_of(self, name: str) -> Any:
+    """The value of an option, or of a field of its part."""
+    return value_of(self.options, name)
 
   def unread(self, name: str, others: Mapping[str, object] | None = None) -> str:
     """Explains why the method does not read one of its options; "" if it does.
@@ -113,7 +130,7 @@ class Method(NamedTuple):
   def values(self) -> dict[str, Any]:
     """Returns the traced options, name -> value."""
     options = self.resolved().options
-    return {name: options[name] for name in self.traced_names}
+    return {name: value_of(options, name) for name in self.traced_names}
 
   def structure(self) -> tuple[Any, ...]:
     """Returns a key that is equal for settings that can share a program."""
@@ -121,7 +138,11 @@ class Method(NamedTuple):
     return (
       self.name,
       traced,
-      *(item for item in self.resolved().options.items() if item[0] not in traced),
+      *(
+        (name, constants(value, name, traced))
+        for name, value in self.resolved().options.items()
+        if name not in traced
+      ),
     )
 
   def numbers(self, settings: Sequence["Method"], repeat: int) -> Numbers:
@@ -136,7 +157,7 @@ class Method(NamedTuple):
     """
     arrays, options = {}, [setting.options for setting in settings]
     for name in self.traced_names:
-      values = [setting[name] for setting in options]
+      values = [value_of(setting, name) for setting in options]
       kind = (
         np.float32 if any(isinstance(value, float) for value in values) else np.int32
       )
@@ -376,7 +397,8 @@ def with_keywords(
 
   Args:
     method: the algorithm with its hyper-parameters and its exchange.
-    keywords: name -> value of the options to change.
+    keywords: name -> value of the options to change; OPTION.FIELD is a field of a
+      part.
     may_be_unread: names that are not refused where the method would not read
       them; the run warns of them (``prepare.cautions``).
 
@@ -388,6 +410,7 @@ def with_keywords(
       or a value has a wrong type or is out of range.
   """
   fields = method.fields
+  keywords = fold(keywords, method.options, fields)
   for name in keywords:
     registry.refuse_unread(method.name, name, fields)
   # Values take the type of the default: 1 and 1.0 would otherwise compile to

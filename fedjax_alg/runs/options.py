@@ -891,7 +891,7 @@ def split_keywords(
   run_names = {field.name for field in dataclasses.fields(RunOptions)}
   options, hparams = {}, {}
   for key, value in keywords.items():
-    if key in hyper_names:
+    if key.partition(".")[0] in hyper_names:
       hparams[key] = value
     elif key in run_names:
       options[key] = value

@@ -163,6 +163,6 @@ def test_another_aggregator_takes_the_place_of_every_mean(problem):
   ids = COHORTS[0]
   plain, trimmed = (
     bridge.one_round(problem, bridge.build(problem, "fedsoft", **WORK, **options), ids)
-    for options in ({}, dict(aggregator="centred_clipping", aggregator_radius=1e6))
+    for options in ({}, dict(aggregator="centred_clipping:1e6"))
   )
   problems.assert_close(trimmed[1].own.models, plain[1].own.models, rtol=1e-5)

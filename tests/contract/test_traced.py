@@ -49,7 +49,6 @@ SMALL = dict(
   mu=0.1,
   client_momentum=0.5,
   attack_scale=2.0,
-  aggregator_radius=0.5,
 )
 
 #: Settings beside those of every algorithm alone, which read other fields. What
@@ -96,7 +95,7 @@ VARIANTS = [
       client_optimizer="adam",
       client_lr_schedule="exponential",
       group_init="kmeans++",
-      aggregator="centred_clipping",
+      aggregator="centred_clipping:0.5",
       attack="little_is_enough",
     ),
   ),

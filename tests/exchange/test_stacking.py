@@ -75,24 +75,25 @@ COHORT = [3, 12, 1, 0, 9, 5, 12]
 
 
 @pytest.mark.parametrize(
-  "weights, aggregator", [("examples", "mean"), ("uniform", "median")]
+  "weights, kind",
+  [("examples", aggregation.WeightedMean), ("uniform", aggregation.Median)],
 )
-def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights, aggregator):
+def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights, kind):
   """The model too is that round's; the median still needs every update."""
   algorithm = compose(
     problem.model,
     sgd_update(problem.model, LocalWork(local_steps=3, batch_size=4), 0.3),
     steps.average(0.7),
-    exchange=Exchange(weights, aggregation.make_aggregator(aggregator)),
+    exchange=Exchange(weights, kind().build()),
     map_clients=clients.ClientMap(),
   )
   state = bridge.init(problem, algorithm, KEY)
   cohort = bridge.cohort_of(problem, COHORT)
   (end, aux), (_, summed_aux) = both(algorithm, monkeypatch, state, cohort, KEY)
-  name = "discrepancy" if aggregator == "median" else "discrepancy_rms"
+  name = "discrepancy" if kind is aggregation.Median else "discrepancy_rms"
   assert set(aux.server) == {"train_loss", "discrepancy"}
   assert set(summed_aux.server) == {"train_loss", name}
-  if aggregator == "mean":
+  if kind is aggregation.WeightedMean:
     w = np.asarray(cohort.weight)
     end, state = jax.device_get((end, state))
     change = jax.tree.map(np.subtract, end.models, state.models)

@@ -3,7 +3,7 @@
 from fedjax_alg.records import former
 
 
-def test_compressors_have_their_feedback():
+def test_parts_have_their_numbers():
   """Without it such a run would go on with error feedback that it had not."""
   old = dict(compress_up="randk:0.1", compress_down="qsgd:4", error_feedback=False)
   facts = former.in_parts({"hparams": {"mu": 1.0, **old}})
@@ -12,5 +12,16 @@ def test_compressors_have_their_feedback():
     "compress_up": "randk:0.1,feedback=false",
     "compress_down": "qsgd:4",
   }
+  aggregator = dict(tolerated=0.3, aggregator_radius=2.0, aggregator_iterations=0)
+  for word, text in (
+    ("mean", "mean"),
+    ("krum", "krum:0.3"),
+    ("centred_clipping", "centred_clipping:2"),
+    ("geometric_median", "geometric_median"),
+  ):
+    facts = {"hparams": aggregator | {"aggregator": word}}
+    assert former.in_parts(facts) == {"hparams": {"aggregator": text}}
   kept = former.in_parts({"hparams": old | dict(compress_up="none")})["hparams"]
-  assert kept["compress_up"] is None and former.in_parts(facts) == facts
+  assert kept["compress_up"] is None and former.in_parts({"hparams": kept}) == {
+    "hparams": kept
+  }

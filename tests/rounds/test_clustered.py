@@ -17,7 +17,7 @@ from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange, attacks
-from fedjax_alg.exchange.aggregation import coordinate_median
+from fedjax_alg.exchange.aggregation import Median
 from fedjax_alg.rounds.clustered import Extra, Messages, Rule, compose_clustered
 from tests import problems
 from tests.algorithms import bridge
@@ -137,7 +137,7 @@ def test_the_medians_of_groups_with_a_liar(problem):
     problem,
     by_parity(whole_divisor=True),
     weights="uniform",
-    aggregator=coordinate_median(),
+    aggregator=Median().build(),
     attack=liar,
   )
   shares = np.array([3, 1, 0]) / 4

@@ -10,7 +10,7 @@ from fedjax_alg.base import num_params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange.aggregation import make_aggregator
+from fedjax_alg.exchange.aggregation import Median
 from fedjax_alg.least_squares.layer_fits import FitPlan, LayerFits
 from fedjax_alg.rounds import ledger
 from tests.algorithms import bridge
@@ -120,7 +120,7 @@ def test_the_server_pays_for_every_vector_that_it_aggregates(
   size = num_params(jax.eval_shape(problem.model.init, jax.random.key(0)))
   np.testing.assert_allclose(
     flops("median") - flops("mean"),
-    vectors * make_aggregator("median").flops(5, size),
+    vectors * Median().build().flops(5, size),
     rtol=1e-6,
   )
 

@@ -15,7 +15,7 @@ from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.engine import clients, keys, samplers
 from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.exchange import Exchange, ExchangeOptions, aggregation, attacks, links
-from fedjax_alg.exchange.aggregation import coordinate_median
+from fedjax_alg.exchange.aggregation import Median
 from fedjax_alg.rounds.k_models import ModelGrouping
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
@@ -390,7 +390,7 @@ def test_the_median_of_every_group(problem):
     ids,
     rounds=2,
     grouping=ModelGrouping(2, 0, by_half),
-    aggregator=coordinate_median(),
+    aggregator=Median().build(),
   )
   for k, median in ((0, 1.5), (1, 8.5)):
     problems.assert_close(
@@ -398,9 +398,7 @@ def test_the_median_of_every_group(problem):
     )
   for number, state in enumerate(states[1:]):
     np.testing.assert_array_equal(state.memory, [ids, [number] * 6])
-  (start, end), _ = play(
-    problem, add_id(), average(), ids, aggregator=coordinate_median()
-  )
+  (start, end), _ = play(problem, add_id(), average(), ids, aggregator=Median().build())
   problems.assert_close(end.models, shift_model(start.models, slice(None), 3.5))
 
 
@@ -410,10 +408,7 @@ def test_an_aggregator_may_remember_its_last_result(problem):
   In two groups around the mean of 0, 1, 1, 1 and of 1, 1.
   """
   ids = [0, 1, 2, 5, 7, 10]
-  clipping = aggregation.make_aggregator(
-    "centred_clipping",
-    ExchangeOptions(aggregator="centred_clipping", aggregator_radius=52**0.5),
-  )
+  clipping = aggregation.CenteredClipping(52**0.5).build()
   first = np.clip(ids, -1, 1)
   for grouping_, groups in (
     (None, [slice(None)]),
@@ -471,7 +466,7 @@ def test_the_server_receives_what_is_forged(problem):
     average(),
     ids,
     attack=attack,
-    aggregator=coordinate_median(),
+    aggregator=Median().build(),
     grouping=ModelGrouping(2, 0, by_half),
   )
   for k, median in ((0, 1.5), (1, -8.5)):
@@ -609,7 +604,7 @@ def test_what_is_sent_is_counted_in_bytes(problem):
     upload_bytes=lambda size: size / 8,  # type: ignore[return-value]
     extra_down=0.5,
   )
-  median = coordinate_median()._replace(extra_up=lambda size: 2)
+  median = Median().build()._replace(extra_up=lambda size: 2)
   _, aux = play(problem, client, average(), [1, 4], aggregator=median)
   assert (aux.cost.down, aux.cost.bytes_down) == (78, None)
   assert (aux.cost.up, aux.cost.bytes_up) == (3, 9)  # 7 and 2 bytes
@@ -626,7 +621,7 @@ def test_halves_that_do_not_fit(problem):
   with pytest.raises(ValueError, match="^num_models=2: the local method records"):
     play(problem, records, average(), [1], rounds=0, grouping=groups)
   needs_mean = client._replace(one_model="", mean_only="for a reason")
-  for aggregator, name in ((coordinate_median(), "median"), (slow_mean(), "your own")):
+  for aggregator, name in ((Median().build(), "median"), (slow_mean(), "your own")):
     with pytest.raises(
       ValueError, match=f"^aggregator={name}: .* needs the mean .for a reason.$"
     ):

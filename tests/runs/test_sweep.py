@@ -56,6 +56,17 @@ def test_rates_share_a_program(rates, fed):
     )
 
 
+def test_a_number_of_a_part_shares_a_program(fed):
+  """Without it every share of hostile clients would be compiled."""
+  grid = {"aggregator.tolerated": [0.1, 0.4]}
+  swept = fa.sweep("fedavg", fed, grid=grid, aggregator="trimmed_mean", **NUMBERS)
+  assert swept.num_programs == 1
+  hashes = [result.state_hash() for result in swept.results]
+  assert hashes[0] != hashes[1]
+  single = fa.run("fedavg", fed, aggregator=fa.TrimmedMean(0.4), **NUMBERS)
+  assert single.state_hash() == hashes[1]
+
+
 def test_a_setting_that_diverges_leaves_the_others_alone(rates):
   assert rates.results[1] is None
   assert np.isnan(rates.metrics["global"]["accuracy"][1]).all()

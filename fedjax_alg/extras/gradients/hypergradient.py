@@ -30,6 +30,7 @@ from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
 from fedjax_alg.engine.round import sample_and_run
 from fedjax_alg.errors import OptionError, did_you_mean
+from fedjax_alg.exchange.aggregation import Krum, MultiKrum
 from fedjax_alg.exchange.compression import QSGD, Sign, TopK
 from fedjax_alg.hparams import validate
 from fedjax_alg.models import roles
@@ -327,13 +328,13 @@ def check_names(method: Method, by: Sequence[str]) -> tuple[str, ...]:
 
 def _why_not(method: Method, name: str) -> str:
   """Explains why the rounds cannot be differentiated by a hyper-parameter."""
-  field = method.fields.get(name)
+  field = method.field_of(name)
   if field is None:
     return f"no hyper-parameter of {method.name}" + (
       did_you_mean(name, numbers_of(method))
     )
   resolved = method.resolved()
-  value, why = resolved.options[name], resolved.unread(name)
+  value, why = resolved.value_of(name), resolved.unread(name)
   if why:
     return why
   if isinstance(value, float) and field.metadata["traced"]:
@@ -433,7 +434,7 @@ def caution_decisions(method: Method) -> str:
   """Warns of decisions that a derivative does not see; "" for none."""
   options = method.options
   reasons = [method.entry.nonsmooth_because(method.hparams)]
-  if options.get("aggregator") in ("krum", "multi_krum"):
+  if isinstance(options.get("aggregator"), (Krum, MultiKrum)):
     reasons.append(f"`aggregator`={options['aggregator']} chooses participants")
   for name in ("compress_up", "compress_down"):
     if isinstance(options.get(name), TopK):

@@ -94,7 +94,9 @@ def coordinate(method: Method, name: str) -> Coordinate:
     OptionError: its value is at an end of its range, from where no factor
       leads away.
   """
-  meta = method.fields[name].metadata
+  field = method.field_of(name)
+  assert field is not None
+  meta = field.metadata
   ends = [
     next((float(meta[key]) for key in keys if meta[key] is not None), end)
     for keys, end in (
@@ -102,7 +104,7 @@ def coordinate(method: Method, name: str) -> Coordinate:
       (("maximum", "below"), math.inf),
     )
   ]
-  result, value = Coordinate(*ends), method.resolved().options[name]
+  result, value = Coordinate(*ends), method.resolved().value_of(name)
   if not math.isfinite(result.to(value)):
     raise OptionError(
       f"`{name}`={value:g}: tuned by factors, must start between "

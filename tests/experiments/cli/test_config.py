@@ -10,6 +10,7 @@ from fedjax_alg import errors, models, registry
 from fedjax_alg.conditions import Range
 from fedjax_alg.data import PARTITIONS
 from fedjax_alg.data.options import DATASETS
+from fedjax_alg.exchange.aggregation import Krum
 from fedjax_alg.runs import identity
 
 pytestmark = pytest.mark.fast
@@ -506,3 +507,17 @@ def test_what_others_call_an_option_leads_to_one_that_is_here():
   for name, meanings in errors._SYNONYMS.items():
     assert name == errors.normalize_name(name)
     assert here.issuperset(meanings), (name, meanings)
+
+
+def test_a_field_of_a_part_is_put_into_it():
+  """Without it a sweep would have to write every part out."""
+  layers = {"algorithm": "fedavg", "aggregator": "krum"}, {"aggregator.tolerated": ".4"}
+  read = config.build_config(*layers)
+  assert read.hparams["aggregator"] == Krum(0.4)
+  assert "--aggregator=krum:0.4" in read.flag_lines()
+  for field, value, says in (
+    ("radius", "1", "--aggregator=krum: has no field radius"),
+    ("tolerated", "0.7", "--aggregator: krum: tolerated=0.7: must be"),
+  ):
+    with pytest.raises(UsageError, match=says):
+      config.build_config(layers[0], {f"aggregator.{field}": value})
