@@ -357,22 +357,34 @@ def validate(hparams: HParams) -> None:
     OptionError: the message names the field, its value and the allowed range.
   """
   for field in dataclasses.fields(hparams):
-    value, meta = getattr(hparams, field.name), field.metadata
-    if meta.get("maximum") is None:
-      check_count(field.name, value)
-    if isinstance(value, tuple):
-      check_entries(field.name, value, bool(meta.get("distinct")))
-    if value is None or isinstance(value, (tuple, jax.core.Tracer)):
-      continue  # None: not given; tuple: its range elsewhere; tracer: not known
-    if dataclasses.is_dataclass(value):
-      continue  # a part, which has checked itself
-    if not isinstance(value, (str, int)) and not np.isfinite(value):
-      raise OptionError(f"`{field.name}`={value}: must be finite")
-    if not _is_choice(value, meta.get("choices")) or any(
-      meta.get(key) is not None and beyond(value, meta[key])
-      for key, _, beyond in _LIMITS
-    ):
-      raise OptionError(f"`{field.name}`={value}: must be {describe_range(field)}")
+    check_value(field, getattr(hparams, field.name))
+
+
+def check_value(field: dataclasses.Field, value: Any) -> None:
+  """Checks a value against the range of a ``hyper`` field.
+
+  Args:
+    field: the field.
+    value: the value; tracers are not checked.
+
+  Raises:
+    OptionError: the message names the field, its value and the allowed range.
+  """
+  meta = field.metadata
+  if meta.get("maximum") is None:
+    check_count(field.name, value)
+  if isinstance(value, tuple):
+    check_entries(field.name, value, bool(meta.get("distinct")))
+  if value is None or isinstance(value, (tuple, jax.core.Tracer)):
+    return  # None: not given; tuple: its range elsewhere; tracer: not known
+  if dataclasses.is_dataclass(value):
+    return  # a part, which has checked itself
+  if not isinstance(value, (str, int)) and not np.isfinite(value):
+    raise OptionError(f"`{field.name}`={value}: must be finite")
+  if not _is_choice(value, meta.get("choices")) or any(
+    meta.get(key) is not None and beyond(value, meta[key]) for key, _, beyond in _LIMITS
+  ):
+    raise OptionError(f"`{field.name}`={value}: must be {describe_range(field)}")
 
 
 def check_entries(name: str, values: Sequence[Any], distinct: bool) -> None:

@@ -162,9 +162,7 @@ def usable(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     if name in fields and type(value) is type(fields[name].default):
       with contextlib.suppress(OptionError):
         if "help" in fields[name].metadata:
-          hparams_lib.validate(
-            dataclasses.make_dataclass("One", [(name, object, fields[name])])(value)
-          )
+          hparams_lib.check_value(fields[name], value)
         usable_settings[name] = value
   return usable_settings
 

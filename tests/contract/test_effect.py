@@ -4,7 +4,6 @@ What is refused is tested here for all conditions. That nothing else is without
 effect is a study of an hour: ``pytest -m slow tests/contract/test_effect.py``.
 """
 
-import dataclasses
 import hashlib
 
 import jax
@@ -16,6 +15,7 @@ from fedjax_alg import registry
 from fedjax_alg.conditions import Clause, Compound
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
+from fedjax_alg.part import Part, parts_of, read_part
 from fedjax_alg.runs import methods
 from tests import problems
 from tests.contract import test_traced
@@ -42,6 +42,11 @@ def others(field, value):
   meta = field.metadata
   if field.name in TEXTS:
     return TEXTS[field.name]
+  if parts_of(field.type):
+    examples = (
+      read_part(field.name, part.EXAMPLE, field.type) for part in parts_of(field.type)
+    )
+    return tuple(example for example in examples if example != value)
   if meta.get("choices"):
     return tuple(candidate for candidate in meta["choices"] if candidate != value)
   if isinstance(value, bool):
@@ -59,9 +64,8 @@ def others(field, value):
 
 
 def is_allowed(field, value):
-  single = dataclasses.make_dataclass("Single", [(field.name, object, field)])
   try:
-    hparams_lib.validate(single(value))
+    hparams_lib.check_value(field, value)
   except OptionError:
     return False
   return True
@@ -91,7 +95,7 @@ def against(when, fields):
     for value in (field.default, *others(field, field.default), 0, 1):
       if (
         is_allowed(field, value)
-        and type(value) is type(field.default)
+        and (isinstance(value, Part) or type(value) is type(field.default))
         and (not when.holds(value))
       ):
         yield {when.name: value}
