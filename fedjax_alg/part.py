@@ -168,11 +168,13 @@ def describe_parts(kind: object) -> Iterator[tuple[str, str, list[dataclasses.Fi
     kind: the annotation of the choice.
 
   Yields:
-    Of each part how it is written, what it is with an example, and its fields.
+    Of each part how it is written, what it is with an example, if there is more to
+    write, and its fields.
   """
   for part in parts_of(kind):
-    about = (part.__doc__ or "").partition("\n")[0]
-    yield _form(part), f"{about} Example: {part.EXAMPLE}", _fields(part)
+    form, about = _form(part), (part.__doc__ or "").partition("\n")[0]
+    example = "" if part.EXAMPLE == form else f" Example: {part.EXAMPLE}"
+    yield form, about + example, _fields(part)
 
 
 def fold(

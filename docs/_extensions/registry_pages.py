@@ -46,6 +46,7 @@ from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.hparams import describe_range, fields_by_group
+from fedjax_alg.part import NONE, describe_parts, parts_of
 from fedjax_alg.runs import styles
 from fedjax_alg.runs.options import RunOptions
 
@@ -85,6 +86,10 @@ def _cell(text):
 
 def _default(field):
   value = field.default
+  if value is dataclasses.MISSING:
+    return "needed"
+  if value is None and parts_of(field.type):
+    return f"`{NONE}`"
   if isinstance(value, tuple):
     value = ",".join(map(str, value)) or "none"
   return "" if value in (None, "") else f"`{value}`"
@@ -270,7 +275,24 @@ def _options(part, fields):
     *_HEAD,
     *rows,
     "",
+    *_alternatives(fields),
   ]
+
+
+def _alternatives(fields):
+  """Tables of the parts that options can be, each choice once."""
+  lines, shown = [], []
+  for field in fields:
+    parts = parts_of(field.type)
+    if not parts or parts in shown:
+      continue
+    shown.append(parts)
+    lines += [f"Alternatives of `{field.name}`, with their fields:", "", *_HEAD]
+    for form, about, inner in describe_parts(field.type):
+      lines.append(f"| **`{form}`** |  |  | {_cell(about)} |")
+      lines += map(_row, inner)
+    lines.append("")
+  return lines
 
 
 @functools.cache
