@@ -45,15 +45,15 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     )
   },
   **{
-    attack: dict(attack=attack, attackers=0.3)
+    attack: dict(attack=f"{attack}:0.3")
     for attack in ("label_flip", "sign_flip", "scaled")
   },
-  "attacked median": dict(attack="inner_product", attackers=0.3, aggregator="median"),
+  "attacked median": dict(attack="inner_product:0.3", aggregator="median"),
   "topk": dict(compress_up="topk:0.3"),
   "qsgd": dict(compress_up="qsgd:4", compress_down="qsgd:4"),
   "powersgd": dict(compress_up="powersgd:2"),
   "attacked topk": dict(
-    compress_up="topk:0.3", attack="sign_flip", attackers=0.3, aggregator="trimmed_mean"
+    compress_up="topk:0.3", attack="sign_flip:0.3", aggregator="trimmed_mean"
   ),
   "private": dict(private="fixed", noise_multiplier=0.5),
   "private adaptive": dict(

@@ -173,7 +173,7 @@ def _why(
       return next(filter(None, reasons), "")
     return _not_read(when, values) if all(reasons) else ""
   assert isinstance(when, Clause)
-  value = values.get(when.name)
+  value = _value(values, when.name)
   if value is None:
     return ""
   if not when.holds(value):
@@ -181,13 +181,20 @@ def _why(
   return why_not(when.name, conditions, values)
 
 
+def _value(values: Mapping[str, object], name: str) -> Any:
+  """The value of an option, or of a field of its part; None: it is not known."""
+  option, _, field = name.partition(".")
+  value = values.get(option)
+  return getattr(value, field, None) if field else value
+
+
 def _not_read(when: Condition, values: Mapping[str, object]) -> str:
   now = dict.fromkeys(
-    f"`{clause.name}`={values[clause.name]}"
+    f"`{clause.name}`={value}"
     for clause in when.clauses
     if not clause.words
-    and values.get(clause.name) is not None
-    and not clause.holds(values[clause.name])
+    and (value := _value(values, clause.name)) is not None
+    and not clause.holds(value)
   )
   text = f" with {' and '.join(now)}" if now else ""
   return f"not read{text} (only with {when})"

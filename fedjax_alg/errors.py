@@ -334,6 +334,9 @@ _MOVED = {
   "tolerated": "`aggregator`, such as trimmed_mean:0.3",
   "aggregator_radius": "`aggregator`, such as norm_bound:5",
   "aggregator_iterations": "`aggregator`, such as geometric_median:20",
+  "attackers": "`attack`, such as label_flip:0.3",
+  "attack_scale": "`attack`, such as sign_flip:0.3,4",
+  "attack_seed": "`attack`, such as label_flip:0.3,seed=1",
 }
 
 #: Names of options in other libraries and papers, ``normalize_name`` -> its names
@@ -405,7 +408,7 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     ("clippingbound clippingnorm", "clip_norm"),
     ("gradclip maxgradnorm localmaxgradnorm", "client_clip"),
     ("dp differentialprivacy", "private"),
-    ("nummaliciousnodes nummalicious byzantine numbyzantine", "attackers"),
+    ("nummaliciousnodes nummalicious byzantine numbyzantine", "attack"),
     ("aggregation aggregationrule defense", "aggregator"),
     ("quantize quantization compressor", "compress_up"),
     ("testratio testsplit", "local_test_fraction"),

@@ -30,9 +30,6 @@ from fedjax_alg.typing import HParams
 
 _HParams = TypeVar("_HParams", bound=HParams)
 
-#: How the text of a choice says that it is not made.
-NONE = "none"
-
 
 #: The annotations of a dataclass; resolving them takes milliseconds.
 _hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
@@ -89,6 +86,7 @@ class Part:
     words, in_order = [], True
     for field in _fields(type(self)):
       value = getattr(self, field.name)
+      in_order = in_order and not field.kw_only
       if value == field.default:
         in_order = in_order and isinstance(value, bool)
       elif value is True:
@@ -148,8 +146,7 @@ def forms(kind: object) -> list[str]:
   Args:
     kind: the annotation of the choice.
   """
-  none = [NONE] if types.NoneType in typing.get_args(kind) else []
-  return [*none, *map(_form, parts_of(kind))]
+  return [_form(part) for part in parts_of(kind)]
 
 
 def _form(kind: type[Part]) -> str:
@@ -172,7 +169,7 @@ def describe_parts(kind: object) -> Iterator[tuple[str, str, list[dataclasses.Fi
     write, and its fields.
   """
   for part in parts_of(kind):
-    form, about = _form(part), (part.__doc__ or "").partition("\n")[0]
+    form, about = _form(part), (part.__doc__ or "").partition("\n")[0].replace("``", "")
     example = "" if part.EXAMPLE == form else f" Example: {part.EXAMPLE}"
     yield form, about + example, _fields(part)
 
@@ -261,8 +258,11 @@ def _read_fields(
 ) -> Iterator[tuple[str, object]]:
   """The fields that the words of a part give, with their values."""
   hints = _hints(kind)
-  names = [field.name for field in _fields(kind)]
-  in_order = iter([name for name in names if _bare(hints[name]) is not bool])
+  fields = _fields(kind)
+  names = [field.name for field in fields]
+  in_order = iter(
+    [f.name for f in fields if not f.kw_only and _bare(hints[f.name]) is not bool]
+  )
   given = set()
   for word in words:
     name, equals, value = word.partition("=")
@@ -289,7 +289,7 @@ def _bare(kind: object) -> Any:
 
 def _read_value(name: str, word: str, kind: object) -> object:
   """Reads a word of a part as the type of its field; others fail in ``of_type``."""
-  if word == NONE and kind is not _bare(kind):
+  if word == "none" and kind is not _bare(kind):
     return None
   bare = _bare(kind)
   if bare is bool:
@@ -307,7 +307,7 @@ def of_type(name: str, value: object, kind: object) -> Any:
     name: name of the field, for the message.
     value: the value that a caller gave; tracers are returned unchanged.
     kind: the annotation of the field: int, float, bool, str, a tuple of
-      these, or one of these or None; or parts, or parts or None. Other
+      these, or one of these or None; or a choice of parts. Other
       annotations are not checked.
 
   Returns:
@@ -320,8 +320,8 @@ def of_type(name: str, value: object, kind: object) -> Any:
   """
   if isinstance(value, jax.core.Tracer):
     return value
-  parts, optional = parts_of(kind), types.NoneType in typing.get_args(kind)
-  if optional and (value is None or parts and value == NONE):
+  parts = parts_of(kind)
+  if value is None and types.NoneType in typing.get_args(kind):
     return None
   if parts:
     return _as_part(name, value, kind, parts)

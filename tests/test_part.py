@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 import pytest
 
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import aggregation, attacks
 from fedjax_alg.exchange.compression import Choice, TopK
 from fedjax_alg.hparams import hyper
 from fedjax_alg.part import Part, describe_parts, of_type, parts_of, read_part
@@ -82,20 +83,24 @@ def test_an_error_names_the_option_the_text_and_the_field(text, field):
   assert "\n" not in error.value.text
 
 
-def test_a_choice_takes_a_part_its_text_or_nothing():
-  assert of_type("x", "topk:0.1", Choice | None) == TopK(0.1)
-  assert of_type("x", TopK(0.1), Choice | None) == TopK(0.1)
-  assert of_type("x", "none", Choice | None) is None
-  for other in (Deal(1), 3, "none", TopK):
+def test_a_choice_takes_a_part_or_its_text():
+  assert (
+    of_type("x", "topk:0.1", Choice) == TopK(0.1) == of_type("x", TopK(0.1), Choice)
+  )
+  assert str(of_type("x", "sign_flip:0.3,seed=1", attacks.Choice)) == (
+    "sign_flip:0.3,seed=1"
+  )
+  for other in (Deal(1), 3, None, "sign_flip:0.3,4,1", TopK):
     with pytest.raises(OptionError, match="^x="):
-      of_type("x", other, Choice)
+      of_type("x", other, attacks.Choice)
 
 
 def test_examples_are_of_their_parts():
-  for part, (form, about, fields) in zip(
-    parts_of(Choice), describe_parts(Choice), strict=True
-  ):
-    assert isinstance(read_part("x", part.EXAMPLE, Choice), part)
+  choices = (Choice, attacks.Choice, aggregation.Choice)
+  parts = [part for choice in choices for part in parts_of(choice)]
+  described = [about for choice in choices for about in describe_parts(choice)]
+  for part, (form, about, fields) in zip(parts, described, strict=True):
+    assert isinstance(read_part("x", part.EXAMPLE, part), part)
     assert (f"Example: {part.EXAMPLE}" in about) == (form != part.EXAMPLE)
     assert form.startswith(part.WORD)
     assert len(fields) == len(dataclasses.fields(part))

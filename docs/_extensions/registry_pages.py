@@ -46,7 +46,7 @@ from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.hparams import describe_range, fields_by_group
-from fedjax_alg.part import NONE, describe_parts, parts_of
+from fedjax_alg.part import describe_parts, parts_of
 from fedjax_alg.runs import styles
 from fedjax_alg.runs.options import RunOptions
 
@@ -88,8 +88,6 @@ def _default(field):
   value = field.default
   if value is dataclasses.MISSING:
     return "needed"
-  if value is None and parts_of(field.type):
-    return f"`{NONE}`"
   if isinstance(value, tuple):
     value = ",".join(map(str, value)) or "none"
   return "" if value in (None, "") else f"`{value}`"

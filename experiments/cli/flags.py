@@ -20,7 +20,7 @@ from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import hyper
-from fedjax_alg.part import NONE, of_words, parts_of, type_of_field
+from fedjax_alg.part import of_words, parts_of, type_of_field
 from fedjax_alg.runs import options as run_options
 from fedjax_alg.runs.methods import Method
 
@@ -341,8 +341,6 @@ def flag_text(name: str, value: Any) -> str:
 def default_text(field: dataclasses.Field) -> str:
   """Writes the default of an option as a flag takes it; empty for none."""
   default: object = field.default
-  if default is None and parts_of(field.type):
-    return NONE
   if default is None or default is dataclasses.MISSING:
     return ""
   if isinstance(default, bool):

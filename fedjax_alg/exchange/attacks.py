@@ -21,9 +21,9 @@ import numpy as np
 
 from fedjax_alg import tasks, trees
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, Params
-from fedjax_alg.conditions import is_zero, only
-from fedjax_alg.hparams import MAX_SEED, hyper
-from fedjax_alg.typing import Numeric
+from fedjax_alg.conditions import is_zero
+from fedjax_alg.hparams import MAX_SEED, field_like, hyper
+from fedjax_alg.part import Part, forms
 
 
 class Scene(NamedTuple):
@@ -177,42 +177,6 @@ def forge_vectors(
   return trees.where_slots(scene.hostile, attack.forge(vectors, scene), vectors)
 
 
-def sign_flip(vectors: Params, scene: Scene, scale: Numeric) -> Params:
-  """The update with the other sign, ``scale`` times as long; 0: as long.
-
-  Source: Li, Xu, Chen, Giannakis, Ling, "RSA: Byzantine-Robust Stochastic
-  Aggregation Methods", AAAI 2019, section 5 (with -4).
-  """
-  return trees.scale(-1.0 if is_zero(scale) else -scale, vectors)
-
-
-def _gaussian(vectors: Params, scene: Scene, scale: Numeric) -> Params:
-  """Normal numbers of mean 0 and standard deviation ``scale``; 0: of 1.
-
-  Source: Blanchard et al., NeurIPS 2017, section 6 (with 200).
-  """
-  deviation = 1.0 if is_zero(scale) else scale
-
-  return jax.vmap(
-    lambda key, vector: trees.scale(deviation, trees.normal(key, vector))
-  )(scene.keys, vectors)
-
-
-def _scaled(vectors: Params, scene: Scene, scale: Numeric) -> Params:
-  """The update, ``scale`` times as long; 0: so that it replaces the model.
-
-  Source: Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS
-  2020, (3). Hostile clients train on false labels. With the default factor,
-  weight of all / weight of the hostile ones, the mean is the mean of hostile
-  updates alone plus what the honest ones add.
-  """
-  if not is_zero(scale):
-    return trees.scale(scale, vectors)
-  everybody = scene.total(scene.weights > 0, scene.weights)
-  hostile = scene.total(scene.hostile, scene.weights)
-  return trees.scale_slots(everybody / jnp.maximum(hostile, 1e-30), vectors)
-
-
 def supporters(number: Array, hostile: Array) -> Array:
   """z_max, by which hostile ones still look like the majority; at least 0.
 
@@ -231,38 +195,6 @@ def supporters(number: Array, hostile: Array) -> Array:
   return jax.scipy.special.ndtri(share)
 
 
-def _little_is_enough(vectors: Params, scene: Scene, scale: Numeric) -> Params:
-  """mu - z sigma of every coordinate, with z = ``scale``; 0: z_max.
-
-  Source: Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses
-  For Distributed Learning", NeurIPS 2019, Algorithm 3. The paper estimates mean
-  and deviation from the hostile clients' own data; here they are those of the
-  honest participants, which makes the attack stronger.
-  """
-  mean = scene.mean(vectors)
-  square = scene.mean(
-    jax.tree.map(lambda leaf, centre: jnp.square(leaf - centre), vectors, mean)
-  )
-  steps: Any = jnp.broadcast_to(jnp.asarray(scale, jnp.float32), scene.weights.shape)
-  if is_zero(scale):
-    ones = jnp.ones(scene.weights.shape)
-    steps = supporters(
-      scene.total(scene.weights > 0, ones), scene.total(scene.hostile, ones)
-    )
-  return trees.subtract(
-    mean, trees.scale_slots(steps, jax.tree.map(trees.root, square))
-  )
-
-
-def _inner_product(vectors: Params, scene: Scene, scale: Numeric) -> Params:
-  """The negative mean of the honest ones, times ``scale``; 0: times 0.5.
-
-  Source: Xie, Koyejo, Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD
-  by Inner Product Manipulation", UAI 2019, section 3 (epsilon).
-  """
-  return trees.scale(-0.5 if is_zero(scale) else -scale, scene.mean(vectors))
-
-
 def canary_direction(vector: Params) -> Params:
   """Draws the direction of a canary's updates: a fixed unit vector.
 
@@ -276,29 +208,218 @@ def canary_direction(vector: Params) -> Params:
   return trees.scale(jax.lax.rsqrt(trees.squared_norm(direction)), direction)
 
 
-def _canary(vectors: Params, scene: Scene, scale: Numeric) -> Params:
+@dataclasses.dataclass(frozen=True)
+class NoAttack(Part):
+  """All clients are honest."""
+
+  WORD, EXAMPLE = "none", "none"
+
+  def build(self) -> Attack | None:
+    """Makes the attack; None: there is none."""
+    return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Drawn(Part):
+  """An attack by a share of the clients, drawn from a seed."""
+
+  #: whether hostile clients train on false labels
+  FLIPS: ClassVar[bool] = False
+
+  seed: int = hyper(
+    0,
+    "seed of the choice of the hostile clients, which all seeds of a run share",
+    minimum=0,
+    maximum=MAX_SEED,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelFlip(_Drawn):
+  """Hostile clients train on the labels L - 1 - y."""
+
+  WORD, EXAMPLE, FLIPS = "label_flip", "label_flip:0.3", True
+
+  share: float = hyper(
+    0.2, "share of all clients that are hostile", minimum=0.0, maximum=1.0
+  )
+
+  def build(self) -> Attack:
+    """Makes the attack."""
+    return Attack(
+      self.WORD,
+      lambda num_clients: hostile_clients(num_clients, self.share, self.seed),
+      self.FLIPS,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Forgery(_Drawn):
+  """An attack of clients that send false vectors."""
+
+  share: float = field_like(LabelFlip, "share")
+
+  def forge(self, vectors: Params, scene: Scene) -> Params:
+    """What a hostile client in each slot sends, [S, ...].
+
+    Args:
+      vectors: leaves [S, ...], what honest participants would send.
+      scene: the participants of the round.
+    """
+    raise NotImplementedError
+
+  def build(self) -> Attack:
+    """Makes the attack."""
+    return Attack(
+      self.WORD,
+      lambda num_clients: hostile_clients(num_clients, self.share, self.seed),
+      self.FLIPS,
+      forge=self.forge,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class SignFlip(_Forgery):
+  """The update with the other sign, ``scale`` times as long; 0: as long.
+
+  Source: Li, Xu, Chen, Giannakis, Ling, "RSA: Byzantine-Robust Stochastic
+  Aggregation Methods", AAAI 2019, section 5 (with -4).
+  """
+
+  WORD, EXAMPLE = "sign_flip", "sign_flip:0.3,4"
+
+  scale: float = hyper(
+    0.0, "factor of the update; 0 stands for 1", minimum=0.0, neutral=0.0
+  )
+
+  def forge(self, vectors: Params, scene: Scene) -> Params:
+    return trees.scale(-1.0 if is_zero(self.scale) else -self.scale, vectors)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomUpdates(_Forgery):
+  """Normal numbers of mean 0 and standard deviation ``scale``; 0: of 1.
+
+  Source: Blanchard et al., NeurIPS 2017, section 6 (with 200).
+  """
+
+  WORD, EXAMPLE = "gaussian", "gaussian:0.3,200"
+
+  scale: float = field_like(
+    SignFlip, "scale", help="standard deviation; 0 stands for 1"
+  )
+
+  def forge(self, vectors: Params, scene: Scene) -> Params:
+    deviation = 1.0 if is_zero(self.scale) else self.scale
+    return jax.vmap(
+      lambda key, vector: trees.scale(deviation, trees.normal(key, vector))
+    )(scene.keys, vectors)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelReplacement(_Forgery):
+  """The update on false labels, ``scale`` times as long; 0: it replaces the model.
+
+  Source: Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS
+  2020, (3). Hostile clients train on false labels. With the default factor,
+  weight of all / weight of the hostile ones, the mean is the mean of hostile
+  updates alone plus what the honest ones add.
+  """
+
+  WORD, EXAMPLE, FLIPS = "scaled", "scaled:0.1,10", True
+
+  scale: float = field_like(
+    SignFlip, "scale", help="factor of the update; 0: weight of all / of hostile ones"
+  )
+
+  def forge(self, vectors: Params, scene: Scene) -> Params:
+    if not is_zero(self.scale):
+      return trees.scale(self.scale, vectors)
+    everybody = scene.total(scene.weights > 0, scene.weights)
+    hostile = scene.total(scene.hostile, scene.weights)
+    return trees.scale_slots(everybody / jnp.maximum(hostile, 1e-30), vectors)
+
+
+@dataclasses.dataclass(frozen=True)
+class LittleIsEnough(_Forgery):
+  """mu - z sigma of the honest updates, with z = ``scale``; 0: z_max.
+
+  Source: Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses
+  For Distributed Learning", NeurIPS 2019, Algorithm 3. The paper estimates mean
+  and deviation from the hostile clients' own data; here they are those of the
+  honest participants, which makes the attack stronger.
+  """
+
+  WORD, EXAMPLE = "little_is_enough", "little_is_enough:0.3"
+
+  scale: float = field_like(
+    SignFlip, "scale", help="z; 0 stands for z_max of the numbers of participants"
+  )
+
+  def forge(self, vectors: Params, scene: Scene) -> Params:
+    mean = scene.mean(vectors)
+    square = scene.mean(
+      jax.tree.map(lambda leaf, centre: jnp.square(leaf - centre), vectors, mean)
+    )
+    steps: Any = jnp.broadcast_to(
+      jnp.asarray(self.scale, jnp.float32), scene.weights.shape
+    )
+    if is_zero(self.scale):
+      ones = jnp.ones(scene.weights.shape)
+      steps = supporters(
+        scene.total(scene.weights > 0, ones), scene.total(scene.hostile, ones)
+      )
+    return trees.subtract(
+      mean, trees.scale_slots(steps, jax.tree.map(trees.root, square))
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class InnerProduct(_Forgery):
+  """The negative mean of the honest updates, times ``scale``; 0: times 0.5.
+
+  Source: Xie, Koyejo, Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD
+  by Inner Product Manipulation", UAI 2019, section 3 (epsilon).
+  """
+
+  WORD, EXAMPLE = "inner_product", "inner_product:0.3"
+
+  scale: float = field_like(SignFlip, "scale", help="epsilon; 0 stands for 0.5")
+
+  def forge(self, vectors: Params, scene: Scene) -> Params:
+    return trees.scale(
+      -0.5 if is_zero(self.scale) else -self.scale, scene.mean(vectors)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Canary(_Forgery):
   """A fixed direction of the length ``scale``; with 0 nothing (zeros).
 
   ``extras.audit`` looks for this direction in the models that are released.
   """
-  direction = canary_direction(trees.index(vectors, 0))
-  number = scene.weights.shape[0]
-  return trees.repeat(trees.scale(scale, direction), number)
+
+  WORD, EXAMPLE = "canary", "canary:0.1,1"
+
+  scale: float = field_like(SignFlip, "scale", help="length of the update")
+
+  def forge(self, vectors: Params, scene: Scene) -> Params:
+    direction = canary_direction(trees.index(vectors, 0))
+    number = scene.weights.shape[0]
+    return trees.repeat(trees.scale(self.scale, direction), number)
 
 
-#: Attacks that forge what is sent: (sent, scene, scale) -> what hostile clients
-#: send.
-FORGERIES: dict[str, Callable[[Params, Scene, Numeric], Params]] = {
-  "sign_flip": sign_flip,
-  "gaussian": _gaussian,
-  "scaled": _scaled,
-  "little_is_enough": _little_is_enough,
-  "inner_product": _inner_product,
-  "canary": _canary,
-}
-#: Attacks of clients that train on false labels.
-FLIPPING = ("label_flip", "scaled")
-ATTACKS = ("label_flip", *FORGERIES)
+#: The attacks of a run.
+Choice = (
+  NoAttack
+  | LabelFlip
+  | SignFlip
+  | RandomUpdates
+  | ModelReplacement
+  | LittleIsEnough
+  | InnerProduct
+  | Canary
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,61 +428,15 @@ class Hostility:
 
   GROUP: ClassVar[str] = "robustness"
 
-  attack: str = hyper(
-    "none",
-    "what hostile clients do: label_flip = train on the labels L-1-y,"
-    " sign_flip = send the negative update, gaussian = send normal numbers, "
-    "scaled = train on false labels and send so long an update that it "
-    "replaces the model, little_is_enough = send mean - z deviations of the "
-    "honest updates, inner_product = send the negative mean of the honest "
-    "updates, canary = send a fixed direction, which an audit of the privacy "
-    "looks for. Anchor gradients are forged as updates are",
-    choices=("none", *ATTACKS),
+  attack: Choice = hyper(
+    NoAttack(),
+    "what hostile clients do, one of "
+    + ", ".join(forms(Choice))
+    + " (`help`=attack has their fields); sign_flip:0.3,4 = 30 % of the clients send "
+    "four times the negative update. Anchor gradients are forged as updates are",
     source="Karimireddy et al., ICLR 2022 (label_flip); Li et al., AAAI 2019 "
     "(sign_flip); Blanchard et al., NeurIPS 2017 (gaussian); Bagdasaryan et "
     "al., AISTATS 2020 (scaled); Baruch et al., NeurIPS 2019 "
     "(little_is_enough); Xie et al., UAI 2019 (inner_product); Andrew et al., "
     "ICLR 2024 (canary)",
-  )
-  attackers: float = hyper(
-    0.2,
-    "share of all clients that are hostile",
-    minimum=0.0,
-    maximum=1.0,
-    when=only("attack", *ATTACKS),
-  )
-  attack_seed: int = hyper(
-    0,
-    "seed of the choice of the hostile clients, which all seeds of a run share",
-    minimum=0,
-    maximum=MAX_SEED,
-    when=only("attack", *ATTACKS),
-  )
-  attack_scale: float = hyper(
-    0.0,
-    "strength of the attack: factor of the update (sign_flip, scaled), standard "
-    "deviation (gaussian), z (little_is_enough), epsilon (inner_product), length "
-    "(canary, where 0 sends zeros); 0 stands for the default, which is 1 with "
-    "sign_flip and gaussian, 0.5 with inner_product, and follows from the numbers of "
-    "honest and hostile participants with the others",
-    minimum=0.0,
-    neutral=0.0,
-    when=only("attack", *FORGERIES),
-  )
-
-
-def attack_of(options: Hostility) -> Attack | None:
-  """The attack that the options name; None without one."""
-  if options.attack == "none":
-    return None
-  forge, scale = FORGERIES.get(options.attack), options.attack_scale
-  return Attack(
-    options.attack,
-    lambda num_clients: hostile_clients(
-      num_clients, options.attackers, options.attack_seed
-    ),
-    options.attack in FLIPPING,
-    forge=None
-    if forge is None
-    else (lambda vectors, scene: forge(vectors, scene, scale)),
   )

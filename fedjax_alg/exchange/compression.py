@@ -108,6 +108,17 @@ def _with_feedback(compressor: Compressor) -> Compressor:
   return Compressor(send, compressor.nbytes, init)
 
 
+@dataclasses.dataclass(frozen=True)
+class Uncompressed(Part):
+  """Whole floats."""
+
+  WORD, EXAMPLE = "none", "none"
+
+  def build(self) -> Compressor | None:
+    """Makes the compressor; None: there is none."""
+    return None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Feedback(Part):
   """A compressor that shrinks what it gets, with error feedback or without."""
@@ -327,8 +338,8 @@ class PowerSGD(_Feedback):
 
 
 #: The compressors of a run.
-Choice = TopK | RandomK | QSGD | Sign | PowerSGD
-_FORMS = ", ".join(forms(Choice | None))
+Choice = Uncompressed | TopK | RandomK | QSGD | Sign | PowerSGD
+_FORMS = ", ".join(forms(Choice))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,8 +348,8 @@ class Compression:
 
   GROUP: ClassVar[str] = "compression"
 
-  compress_up: Choice | None = hyper(
-    None,
+  compress_up: Choice = hyper(
+    Uncompressed(),
     "how participants send their updates, one of "
     + _FORMS
     + " (`help`=compress_up has their fields). Gradients at the server's model are "
@@ -346,8 +357,8 @@ class Compression:
     source="Stich et al. 2018 (topk, randk); Alistarh et al. 2017; "
     "Karimireddy et al. 2019 (sign); Vogels et al. 2019",
   )
-  compress_down: Choice | None = hyper(
-    None,
+  compress_down: Choice = hyper(
+    Uncompressed(),
     "how the server sends the change of the global models, as "
     "`compress_up`; a participant that missed some rounds is sent what it "
     "missed, or the whole model if that is less",
@@ -359,8 +370,9 @@ class Compression:
     return _built(self.compress_up), _built(self.compress_down)
 
 
-def _built(part: Choice | None) -> Compressor | None:
-  return None if part is None else part.build()._replace(name=str(part))
+def _built(part: Choice) -> Compressor | None:
+  compressor = part.build()
+  return compressor and compressor._replace(name=str(part))
 
 
 def shapes(model: Model) -> Params:

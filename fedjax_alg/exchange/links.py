@@ -47,7 +47,6 @@ from fedjax_alg.exchange.aggregation import (
 )
 from fedjax_alg.exchange.attacks import (
   Attack,
-  attack_of,
   forge_vectors,
   trains_on_false_labels,
 )
@@ -192,7 +191,7 @@ def exchange_of(options: object) -> Exchange:
   return Exchange(
     weights=getattr(options, "client_weights", "examples"),
     aggregator=all_options.aggregator.build(),
-    attack=attack_of(all_options),
+    attack=all_options.attack.build(),
     compress_up=up,
     compress_down=down,
     privacy=all_options if all_options.private != "none" else None,

@@ -46,7 +46,7 @@ FAIR = "Li et al., ICLR 2020 (qffl); Mohri et al., ICML 2019 (agnostic)"
 
 #: When the aggregate of a round reads the participants' weights.
 READ = only("private", "none") & (
-  but("aggregator", *UNWEIGHTED) | only("attack", "scaled") & only("attack_scale", ZERO)
+  but("aggregator", *UNWEIGHTED) | only("attack", "scaled") & only("attack.scale", ZERO)
 )
 
 #: A loss is taken to be at least this.

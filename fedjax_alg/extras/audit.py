@@ -119,7 +119,7 @@ def audit_plan(
       f"`private`={values['private']}: no client sends an update that could be a "
       "canary's (only fixed, adaptive and ftrl)"
     )
-  if values["attack"] != "none":
+  if values["attack"] != attacks.NoAttack():
     raise OptionError(
       f"`attack`={values['attack']}: the hostile client of an audit is the canary"
     )
@@ -141,14 +141,8 @@ def audit_plan(
 
   def scores(length: float, first: int) -> np.ndarray:
     """The scores of N runs with a canary of some length, [N]."""
-    method = plan.method.with_values(
-      {
-        "attack": "canary",
-        "attackers": 1 / clients,
-        "attack_seed": _seed_of_one(trains),
-        "attack_scale": length,
-      }
-    )
+    canary = attacks.Canary(1 / clients, length, seed=_seed_of_one(trains))
+    method = plan.method.with_values({"attack": canary})
     (result,), _ = queue.run_plans(
       [
         Plan(**fields | {"method": method, "seeds": (*range(first, first + canaries),)})

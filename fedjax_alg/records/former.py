@@ -8,16 +8,23 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
-from fedjax_alg.exchange import aggregation, compression
+from fedjax_alg.exchange import aggregation, attacks, compression
 from fedjax_alg.part import parts_of, read_part
 
 #: Options that choose how messages are compressed.
 _COMPRESSORS = ("compress_up", "compress_down")
-#: Options that are fields of an aggregator -> the names of the fields.
-_OF_AGGREGATORS = {
-  "tolerated": "tolerated",
-  "aggregator_radius": "radius",
-  "aggregator_iterations": "iterations",
+#: A choice -> options that are fields of its parts -> the names of the fields.
+_FIELDS = {
+  "aggregator": {
+    "tolerated": "tolerated",
+    "aggregator_radius": "radius",
+    "aggregator_iterations": "iterations",
+  },
+  "attack": {"attackers": "share", "attack_scale": "scale", "attack_seed": "seed"},
+}
+_CHOICES: dict[str, Any] = {
+  "aggregator": aggregation.Choice,
+  "attack": attacks.Choice,
 }
 
 
@@ -32,7 +39,10 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   """
   if "hparams" not in facts:
     return dict(facts)
-  return {**facts, "hparams": _aggregator(_compressors(facts["hparams"]))}
+  hparams = _compressors(facts["hparams"])
+  for choice in _FIELDS:
+    hparams = _with_fields(choice, hparams)
+  return {**facts, "hparams": hparams}
 
 
 def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,25 +52,22 @@ def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:
     text: str = now[name]
     if not hparams["error_feedback"] and not text.startswith(("none", "qsgd")):
       text = f"{text}{',' if ':' in text else ':'}feedback=false"
-    now[name] = (
-      None if text == "none" else str(read_part(name, text, compression.Choice))
-    )
+    now[name] = str(read_part(name, text, compression.Choice))
   return now
 
 
-def _aggregator(hparams: Mapping[str, Any]) -> dict[str, Any]:
-  """Hyper-parameters in which the aggregator has its numbers."""
-  now = {name: value for name, value in hparams.items() if name not in _OF_AGGREGATORS}
+def _with_fields(choice: str, hparams: Mapping[str, Any]) -> dict[str, Any]:
+  """Hyper-parameters in which the part of a choice has its numbers."""
+  of_parts = _FIELDS[choice]
+  now = {name: value for name, value in hparams.items() if name not in of_parts}
   if len(now) == len(hparams):
     return now
-  (kind,) = (
-    part for part in parts_of(aggregation.Choice) if part.WORD == hparams["aggregator"]
-  )
+  (kind,) = (part for part in parts_of(_CHOICES[choice]) if part.WORD == now[choice])
   names = {field.name for field in dataclasses.fields(kind)}
   values = {
     field: hparams[name]
-    for name, field in _OF_AGGREGATORS.items()
+    for name, field in of_parts.items()
     # No iterations stood for the default.
     if field in names and (field != "iterations" or hparams[name])
   }
-  return now | {"aggregator": str(kind(**values))}
+  return now | {choice: str(kind(**values))}

@@ -48,7 +48,6 @@ SMALL = dict(
   aggregate_lr=0.9,
   mu=0.1,
   client_momentum=0.5,
-  attack_scale=2.0,
 )
 
 #: Settings beside those of every algorithm alone, which read other fields. What

@@ -11,6 +11,7 @@ from fedjax_alg.engine import clients
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import Exchange, attacks, links
 from fedjax_alg.exchange.attacks import Hostility
+from fedjax_alg.part import of_type
 from tests import problems
 from tests.algorithms import bridge
 
@@ -20,8 +21,9 @@ GROUPS = [0, 0, 1, 0, 1, 1, 0, 1]
 P = 5
 
 
-def attack_of(name, **options):
-  return attacks.attack_of(Hostility(attack=name, attackers=0.4, **options))
+def attack_of(name, **fields):
+  values = ",".join(f"{field}={value}" for field, value in fields.items())
+  return of_type("attack", f"{name}:0.4,{values}".rstrip(","), attacks.Choice).build()
 
 
 def test_the_hostile_clients_are_a_share_and_grow_with_it():
@@ -33,7 +35,7 @@ def test_the_hostile_clients_are_a_share_and_grow_with_it():
   assert not np.array_equal(
     *(attacks.hostile_clients(40, 0.5, seed) for seed in (0, 1))
   )
-  assert attacks.attack_of(Hostility()) is None
+  assert Hostility().attack.build() is None
 
 
 @pytest.mark.program
@@ -135,8 +137,8 @@ def of_groups(round_, hostile):
   "name, options, factor",
   [
     ("sign_flip", {}, -1.0),
-    ("sign_flip", dict(attack_scale=4.0), -4.0),
-    ("scaled", dict(attack_scale=3.0), 3.0),
+    ("sign_flip", dict(scale=4.0), -4.0),
+    ("scaled", dict(scale=3.0), 3.0),
   ],
 )
 def test_updates_with_a_factor(round_, name, options, factor):
@@ -162,8 +164,8 @@ def test_the_scaled_updates_replace_the_model(round_):
 
 @pytest.mark.parametrize("scale", [0.0, 1.5])
 def test_a_little_is_enough_and_inner_products(round_, scale):
-  forged, hostile = forge(round_, "little_is_enough", attack_scale=scale)
-  negative, _ = forge(round_, "inner_product", attack_scale=scale)
+  forged, hostile = forge(round_, "little_is_enough", scale=scale)
+  negative, _ = forge(round_, "inner_product", scale=scale)
   for slot, honest, members in of_groups(round_, hostile):
     n, m = members.sum(), (members & hostile).sum()
     z = scale or scipy.stats.norm.ppf(
@@ -188,7 +190,7 @@ def test_the_supporters_that_are_needed():
 
 def test_noise_is_of_the_client_and_of_the_scale(problem):
   """A client draws the same in any slot, another one something else."""
-  attack, noises = attack_of("gaussian", attack_scale=3.0), []
+  attack, noises = attack_of("gaussian", scale=3.0), []
   forge_all = problems.quick_jit(
     lambda cohort: Exchange(attack=attack).receive(
       {"w": jnp.zeros((12, 40, 30)), "b": jnp.zeros((12, 30))},

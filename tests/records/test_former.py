@@ -21,7 +21,10 @@ def test_parts_have_their_numbers():
   ):
     facts = {"hparams": aggregator | {"aggregator": word}}
     assert former.in_parts(facts) == {"hparams": {"aggregator": text}}
+  attack = dict(attackers=0.3, attack_scale=4.0, attack_seed=1)
+  facts = {"hparams": attack | {"attack": "sign_flip"}}
+  assert former.in_parts(facts)["hparams"] == {"attack": "sign_flip:0.3,4,seed=1"}
   kept = former.in_parts({"hparams": old | dict(compress_up="none")})["hparams"]
-  assert kept["compress_up"] is None and former.in_parts({"hparams": kept}) == {
+  assert kept["compress_up"] == "none" and former.in_parts({"hparams": kept}) == {
     "hparams": kept
   }

@@ -95,7 +95,7 @@ def queues(waiting):
   ]
 
 
-ATTACK = attacks.attack_of(attacks.Hostility(attack="sign_flip", attackers=0.5))
+ATTACK = attacks.SignFlip(0.5).build()
 
 
 @pytest.fixture(scope="module", name="history")

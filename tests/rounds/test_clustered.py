@@ -131,7 +131,7 @@ def test_the_medians_of_groups_with_a_liar(problem):
   liar = attacks.Attack(
     "sign_flip",
     lambda num_clients: jnp.arange(num_clients) == 4,
-    forge=lambda updates, scene: attacks.sign_flip(updates, scene, 0.0),
+    forge=attacks.SignFlip().forge,
   )
   _, start, state, aux = play(
     problem,

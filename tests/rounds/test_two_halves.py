@@ -445,10 +445,7 @@ def hostile(*ids, **options):
   return attacks.Attack(
     "sign_flip",
     lambda num_clients: jnp.isin(jnp.arange(num_clients), jnp.array(ids)),
-    **(
-      options
-      or dict(forge=lambda updates, scene: attacks.sign_flip(updates, scene, 0.0))
-    ),
+    **(options or dict(forge=attacks.SignFlip().forge)),
   )
 
 
@@ -524,7 +521,7 @@ def test_flipped_labels_are_other_data(problem, mesh):
     (
       problem.data.y,
       clients.ClientMap("lanes", mesh=mesh),
-      dict(attack="label_flip", attackers=0.4, attack_seed=1),
+      dict(attack="label_flip:0.4,seed=1"),
     ),
   ):
     algorithm = registry.build(

@@ -11,12 +11,15 @@ not read.
 """
 
 import collections
+from collections.abc import Callable
+import functools
 import itertools
 from typing import Any
 
 import numpy as np
 
 from fedjax_alg import metrics
+from fedjax_alg.exchange import attacks
 from fedjax_alg.exchange.attacks import hostile_clients
 from fedjax_alg.records import tables as records
 
@@ -38,11 +41,11 @@ METHODS = {
 #: The methods with several models.
 SEVERAL = ("MA-FSVRG", "GA-FSVRG", "IFCA", "FG-EDC")
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4)
-#: Name of an attack -> values: on data, on updates, and one that looks honest.
-ATTACKS: dict[str, dict[str, Any]] = {
-  "flipped labels": {"attack": "label_flip"},
-  "flipped signs, 4 times": {"attack": "sign_flip", "attack_scale": 4},
-  "little is enough": {"attack": "little_is_enough"},
+#: Name of an attack -> it: on data, on updates, and one that looks honest.
+ATTACKS: dict[str, Callable[[float], attacks.Choice]] = {
+  "flipped labels": attacks.LabelFlip,
+  "flipped signs, 4 times": functools.partial(attacks.SignFlip, scale=4.0),
+  "little is enough": attacks.LittleIsEnough,
 }
 DEFENCES: dict[str, dict[str, Any]] = {
   "mean": {},
@@ -61,7 +64,7 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
       (
         f"{NAME}/hostile/{file}.flags",
         DEFENCES[defence],
-        {**ATTACKS[attack], "attackers": share} if share else {},
+        {"attack": ATTACKS[attack](share)} if share else {},
       ),
       method=method,
       of={"attackers": share},
@@ -81,10 +84,8 @@ def _honest(outcome: suite.Outcome) -> np.ndarray:
   ]
   hostile = np.zeros(1 + max(int(row["client"]) for row in rows), bool)
   if outcome.cell.of["attackers"]:
-    values = outcome.cell.config.hparams
-    hostile = np.asarray(
-      hostile_clients(len(hostile), values["attackers"], values["attack_seed"])
-    )
+    attack = outcome.cell.config.hparams["attack"]
+    hostile = np.asarray(hostile_clients(len(hostile), attack.share, attack.seed))
   accuracies = []
   for seed in dict.fromkeys(row["seed"] for row in rows):
     honest_rows = [

@@ -17,6 +17,8 @@ from fedjax_alg.data.federation import Federation, deal, from_options
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange.attacks import NoAttack
+from fedjax_alg.exchange.compression import Uncompressed
 from fedjax_alg.records import summary
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.plan import Plan, as_tuples
@@ -34,8 +36,8 @@ _USUAL = {
   "roles": ((), _SIMULATED),
   "class_weights": (None, _SIMULATED),
   "init_from": (None, "an exported app starts from its seed"),
-  "attack": ("none", _SIMULATED),
-  "compress_down": (None, _SIMULATED),
+  "attack": (NoAttack(), _SIMULATED),
+  "compress_down": (Uncompressed(), _SIMULATED),
   "noise_at": ("server", "clients draw by keys that the server has"),
   "shift": ("none", "clients hold their own data"),
   "kinds": (None, "clients hold their own data, of whatever kind"),
@@ -115,9 +117,9 @@ def _check_deployable(prepared: Prepared) -> None:
 
 def _check_messages(method: Method, values: Mapping[str, object]) -> None:
   """Refuses messages that machines would send in another way."""
-  up = values.get("compress_up")
+  up = values.get("compress_up", Uncompressed())
   private = values.get("private", "none") != "none"
-  if up is not None and private:
+  if up != Uncompressed() and private:
     raise OptionError(
       f"`compress_up`={up}: not with `private`, whose clients must clip last"
     )
@@ -126,7 +128,7 @@ def _check_messages(method: Method, values: Mapping[str, object]) -> None:
       f"`algorithm`={method.name}: not with `private`: its sums would arrive as "
       "they are"
     )
-  if up is not None and method.name == "ma_fsvrg":
+  if up != Uncompressed() and method.name == "ma_fsvrg":
     raise OptionError(f"`compress_up`={up}: not with K models")
 
 

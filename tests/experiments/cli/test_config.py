@@ -421,7 +421,7 @@ def test_all_values_of_a_list_that_is_given_in_parts_count(tmp_path):
     ("fedgroup --num_groups=3", "11eb66bb4fc3"),
     ("fedavg --dataset=sent140 --model=lstm", "01e20e209fc0"),
     (
-      "fedavg --compress_up=topk:0.3 --attack=sign_flip --attackers=0.3",
+      "fedavg --compress_up=topk:0.3 --attack=sign_flip:0.3",
       "3b2a041d89cc",
     ),
     ("ga_fsvrg --num_models=3 --aggregator=median", "c7693d0d79a1"),

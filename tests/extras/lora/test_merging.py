@@ -182,7 +182,7 @@ def test_who_was_away_is_sent_what_it_missed():
     (dict(roles="lora,personal:bias"), "clients must not have personal parameters"),
     (dict(aggregator="median"), "not with aggregator=median .allowed: fedit, ffa"),
     (dict(private="fixed"), "not with private=fixed"),
-    (dict(attack="sign_flip", attackers=0.4), "not with attack=sign_flip"),
+    (dict(attack="sign_flip:0.4"), "not with attack=sign_flip"),
     (dict(compress_down="qsgd:4"), "not with compress_down=qsgd"),
     (dict(client_weights="qffl:1"), "not with client_weights=qffl:1"),
     (
