@@ -211,6 +211,26 @@ def fold(
   return folded
 
 
+def read_parts(
+  values: Mapping[str, object], fields: Mapping[str, dataclasses.Field]
+) -> dict[str, Any]:
+  """Makes parts of the texts among values of options; all others stay as they are.
+
+  Args:
+    values: name -> value.
+    fields: name -> field of the options that may be choices.
+
+  Raises:
+    OptionError: see ``read_part``.
+  """
+  return {
+    name: of_type(name, value, fields[name].type)
+    if name in fields and parts_of(fields[name].type)
+    else value
+    for name, value in values.items()
+  }
+
+
 def in_texts(values: Mapping[str, object]) -> dict[str, Any]:
   """Replaces the parts among values of options by their texts."""
   return {

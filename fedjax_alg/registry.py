@@ -62,7 +62,7 @@ from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.options import MeanOptions
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.least_squares import heads
-from fedjax_alg.part import of_field, parts_of
+from fedjax_alg.part import read_parts
 from fedjax_alg.rounds import expected
 from fedjax_alg.rounds.expected import Expected, Ledger
 
@@ -182,9 +182,7 @@ class Entry(NamedTuple):
       **values: their fields; all others have their defaults. Texts of parts are
         read.
     """
-    for name, field in self.fields.items():
-      if name in values and parts_of(field.type):
-        values[name] = of_field(field, values[name], field.type)
+    values = read_parts(values, self.fields)
     names = {field.name for field in dataclasses.fields(self.exchange)}
     return (
       self.hparams(**{k: v for k, v in values.items() if k not in names}),

@@ -11,6 +11,7 @@ from experiments.reproduction import suite
 from fedjax_alg import metrics
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.hparams import field_values
+from fedjax_alg.part import in_texts
 from fedjax_alg.records import frames, summary, tables
 from fedjax_alg.runs import result
 from fedjax_alg.runs.options import RunOptions
@@ -127,6 +128,7 @@ def write(
       ),
     },
   }
+  facts["hparams"] = in_texts(facts["hparams"])
   summary.write_sealed(folder / "config.json", facts)
   final = {
     "clients": {}

@@ -30,7 +30,7 @@ from fedjax_alg.errors import (
 from fedjax_alg.hparams import field_values, reads
 from fedjax_alg.metrics import names
 from fedjax_alg.metrics.intervals import Estimate, estimate_mean, format_estimate
-from fedjax_alg.part import as_list
+from fedjax_alg.part import as_list, read_parts
 from fedjax_alg.records import scores as scores_lib
 from fedjax_alg.records import tables
 from fedjax_alg.runs import texts
@@ -833,13 +833,12 @@ def _read_parts(result: RunResult) -> list[dict[str, str]]:
     # A run from before an option came has its default.
     parts = tuple(
       kind(
-        **{
-          field.name: entries[field.name]
-          for field in dataclasses.fields(kind)
-          if field.name in entries
-        }
+        **read_parts(
+          {name: value for name, value in entries.items() if name in fields}, fields
+        )
       )
       for kind in kinds
+      for fields in [kind.__dataclass_fields__]
     )
     known = field_values(*parts)
     out.append(

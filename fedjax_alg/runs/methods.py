@@ -31,7 +31,7 @@ from fedjax_alg.hparams import (
   with_values,
 )
 from fedjax_alg.models import adapt, make_model, roles
-from fedjax_alg.part import Part, constants, fold, of_field, parts_of, type_of_field
+from fedjax_alg.part import Part, constants, fold, of_field, read_parts, type_of_field
 from fedjax_alg.runs import own_algorithm
 from fedjax_alg.typing import HParams, PyTree
 
@@ -457,10 +457,7 @@ def restore(method: Method, saved: Mapping[str, object]) -> Method:
         "builder with the argument exchange"
       )
   values = {k: v for k, v in saved.items() if k not in lost}
-  for name, field in method.fields.items():
-    if name in values and parts_of(field.type):
-      values[name] = of_field(field, values[name], field.type)
-  return method.with_values(values)
+  return method.with_values(read_parts(values, method.fields))
 
 
 def default_rounds(method: Method, layers: int) -> int:
