@@ -72,7 +72,7 @@ class Clause(Condition):
 
   def holds(self, value: object) -> bool:
     """Whether it holds for a value of the option."""
-    value = getattr(value, "WORD", value)  # that of a part
+    value = getattr(value, "WORD", value)  # a part counts by its word
     return self.none != any(
       entry.holds(value) if isinstance(entry, Range) else value == entry
       for entry in self.values

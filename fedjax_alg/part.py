@@ -136,7 +136,7 @@ def parts_of(kind: object) -> tuple[type[Part], ...]:
 
 
 def type_of_field(field: dataclasses.Field) -> Any:
-  """The type of a hyper-parameter: its choice of parts, or that of its default."""
+  """The type of a hyper-parameter: its choice of parts, or its default's."""
   return field.type if parts_of(field.type) else type(field.default)
 
 
@@ -200,8 +200,12 @@ def fold(
     part = folded.get(option, options.get(option))
     if isinstance(part, str) and option in fields:
       part = of_type(option, part, fields[option].type)
-    if not isinstance(part, Part) or field not in _hints(type(part)):
-      raise OptionError(f"`{option}`={part}: has no field {field}")
+    names = [f.name for f in _fields(type(part))] if isinstance(part, Part) else []
+    if field not in names:
+      has = f"its fields are {', '.join(names)}" if names else "it has none"
+      raise OptionError(
+        f"`{option}`={part}: has no field {field}{did_you_mean(field, names)} ({has})"
+      )
     if isinstance(value, str):
       value = _read_value(name, value, _hints(type(part))[field])
     try:
@@ -244,7 +248,7 @@ def read_part(name: str, text: str, kind: object) -> Part:
 
   Args:
     name: the option, for messages.
-    text: what a user wrote (the grammar is that of the module).
+    text: what a user wrote, in the grammar of this module.
     kind: the annotation of the choice.
 
   Raises:

@@ -183,7 +183,7 @@ def supporters(number: Array, hostile: Array) -> Array:
   Source: Baruch et al., NeurIPS 2019, (2) and Algorithm 3: the largest z with
   Phi(z) < (n - m - s) / (n - m), s = floor(n / 2 + 1) - m. It is less than 0
   where even the mean of the honest ones would be passed by a majority; and of
-  a majority of hostile ones nothing is needed, for which z is that of 0.999.
+  a majority of hostile ones nothing is needed, for which z is Phi^-1(0.999).
 
   Args:
     number: n, participants, float32 of any shape.
@@ -346,7 +346,7 @@ class LittleIsEnough(_Forgery):
 
   Source: Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses
   For Distributed Learning", NeurIPS 2019, Algorithm 3. The paper estimates mean
-  and deviation from the hostile clients' own data; here they are those of the
+  and deviation from the hostile clients' own data; here they come from the
   honest participants, which makes the attack stronger.
   """
 

@@ -19,7 +19,7 @@ from fedjax_alg.exchange import (
   aggregation,
   exchange_of,
 )
-from fedjax_alg.exchange.attacks import Hostility
+from fedjax_alg.exchange.attacks import Hostility, LabelFlip
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.options import MeanOptions
 from fedjax_alg.exchange.weights import participation
@@ -99,7 +99,7 @@ def test_a_method_of_some_links_refuses_the_others(name):
   entry = registry.get(name)
   assert entry.exchange is Hostility
   method = methods.with_keywords(methods.method_of(name), {"attack": "label_flip"})
-  assert method.exchange == Hostility("label_flip")
+  assert method.exchange == Hostility(LabelFlip())
   for option in ("aggregator", "compress_up", "private"):
     with pytest.raises(OptionError, match=f"^{option}: {name} does not read it"):
       methods.with_keywords(method, {option: CHANGES[option]})
@@ -182,7 +182,7 @@ def test_options_are_in_one_place():
   def both(model, hparams: Inherited, *, map_clients, exchange=Exchange()):
     del model, hparams, map_clients, exchange
 
-  with pytest.raises(OptionError, match="both: attack must not be"):
+  with pytest.raises(OptionError, match="both: attack, compress_down, .* must not be"):
     methods.method_of(both)
 
 

@@ -301,7 +301,7 @@ def test_every_partition_has_a_folder(tmp_path):
     (dict(eval_every=3), "eval_every", "eval_every=2, not 3"),
     (dict(evaluate="local"), "eval_protocols", "['global'], not ['local']"),
     (dict(l2=0.5), "l2", "not 0.5"),
-    (dict(compress_up="topk:0.5"), "compress_up", "None, not topk:0.5"),
+    (dict(compress_up="topk:0.5"), "compress_up", "none, not topk:0.5"),
     (dict(algorithm="fedavg"), "algorithm", "scaffold, not fedavg"),
     (dict(model="mlp"), "model", "softmax, not mlp"),
     (dict(rounds=1), "rounds", "rounds=1: "),

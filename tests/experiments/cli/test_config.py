@@ -422,7 +422,7 @@ def test_all_values_of_a_list_that_is_given_in_parts_count(tmp_path):
     ("fedavg --dataset=sent140 --model=lstm", "01e20e209fc0"),
     (
       "fedavg --compress_up=topk:0.3 --attack=sign_flip:0.3",
-      "3b2a041d89cc",
+      "325a1c331f45",
     ),
     ("ga_fsvrg --num_models=3 --aggregator=median", "c7693d0d79a1"),
     ("composed --client_update=scaffold --server=adam", "cc4204fd2fb5"),

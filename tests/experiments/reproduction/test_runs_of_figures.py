@@ -36,7 +36,7 @@ PUBLISHED = {
     "ifca_rotated:ea2d65af feddrift:d5448fbf tamuna:dc82a981 muon:ca0777ed"
   ),
   "beyond": (
-    "hostile:d9831795 bytes:7e77bf62 late:64ffbbf5 private:fcc3dfa0 board:dd377278 "
+    "hostile:50151731 bytes:7e77bf62 late:64ffbbf5 private:fcc3dfa0 board:dd377278 "
     "map:ec276083 acceleration:af832bff family:ce7ed208 bridge:d3c12a39 "
     "groups:49f5067a"
   ),
