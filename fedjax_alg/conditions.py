@@ -173,7 +173,7 @@ def _why(
       return next(filter(None, reasons), "")
     return _not_read(when, values) if all(reasons) else ""
   assert isinstance(when, Clause)
-  value = _value(values, when.name)
+  value = value_of(values, when.name)
   if value is None:
     return ""
   if not when.holds(value):
@@ -181,8 +181,13 @@ def _why(
   return why_not(when.name, conditions, values)
 
 
-def _value(values: Mapping[str, object], name: str) -> Any:
-  """The value of an option, or of a field of its part; None: it is not known."""
+def value_of(values: Mapping[str, Any], name: str) -> Any:
+  """The value of an option, or of a field of a part that is one; None: not known.
+
+  Args:
+    values: every option -> its value.
+    name: the name of an option, or OPTION.FIELD.
+  """
   option, _, field = name.partition(".")
   value = values.get(option)
   return getattr(value, field, None) if field else value
@@ -193,7 +198,7 @@ def _not_read(when: Condition, values: Mapping[str, object]) -> str:
     f"`{clause.name}`={value}"
     for clause in when.clauses
     if not clause.words
-    and (value := _value(values, clause.name)) is not None
+    and (value := value_of(values, clause.name)) is not None
     and not clause.holds(value)
   )
   text = f" with {' and '.join(now)}" if now else ""

@@ -293,17 +293,6 @@ def traced_names(options: object) -> tuple[str, ...]:
   return tuple(name for part in parts for name in names(part))
 
 
-def value_of(options: Mapping[str, Any], name: str) -> Any:
-  """The value of an option, or of a field of a part that is one.
-
-  Args:
-    options: name -> value.
-    name: the name, or OPTION.FIELD.
-  """
-  option, _, field = name.partition(".")
-  return getattr(options[option], field) if field else options[option]
-
-
 def with_values(hparams: _HParams, values: Mapping[str, object]) -> _HParams:
   """Replaces values without checking them.
 

@@ -174,7 +174,7 @@ def describe_parts(kind: object) -> Iterator[tuple[str, str, list[dataclasses.Fi
     yield form, about + example, _fields(part)
 
 
-def fold(
+def put_into_parts(
   values: Mapping[str, object],
   options: Mapping[str, object],
   fields: Mapping[str, dataclasses.Field],
@@ -235,7 +235,7 @@ def read_parts(
   }
 
 
-def in_texts(values: Mapping[str, object]) -> dict[str, Any]:
+def write_parts(values: Mapping[str, object]) -> dict[str, Any]:
   """Replaces the parts among values of options by their texts."""
   return {
     name: str(value) if isinstance(value, Part) else value
@@ -287,7 +287,7 @@ def _read_fields(
   in_order = iter(
     [f.name for f in fields if not f.kw_only and _bare(hints[f.name]) is not bool]
   )
-  given = set()
+  names_before = set()
   for word in words:
     name, equals, value = word.partition("=")
     if not equals:
@@ -298,9 +298,9 @@ def _read_fields(
       meant = did_you_mean(name or word, names)
       has = f"its fields are {', '.join(names)}" if names else "it has no fields"
       raise OptionError(f"{word!r} is not of {kind.WORD}{meant} ({has})")
-    if name in given:
+    if name in names_before:
       raise OptionError(f"{name} is there twice")
-    given.add(name)
+    names_before.add(name)
     yield name, _read_value(name, value, hints[name])
 
 

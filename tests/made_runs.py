@@ -11,7 +11,7 @@ from experiments.reproduction import suite
 from fedjax_alg import metrics
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.hparams import field_values
-from fedjax_alg.part import in_texts
+from fedjax_alg.part import write_parts
 from fedjax_alg.records import frames, summary, tables
 from fedjax_alg.runs import result
 from fedjax_alg.runs.options import RunOptions
@@ -128,7 +128,7 @@ def write(
       ),
     },
   }
-  facts["hparams"] = in_texts(facts["hparams"])
+  facts["hparams"] = write_parts(facts["hparams"])
   summary.write_sealed(folder / "config.json", facts)
   final = {
     "clients": {}

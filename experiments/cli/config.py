@@ -22,7 +22,7 @@ from fedjax_alg.errors import OptionError, a_type, did_you_mean, normalize_name,
 from fedjax_alg.errors import RunError as RunError
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import check_options, field_values, ordered_values
-from fedjax_alg.part import fold, in_texts
+from fedjax_alg.part import put_into_parts, write_parts
 from fedjax_alg.runs import methods, tensorboard
 from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs.methods import Method
@@ -405,7 +405,7 @@ def read_values(values: Mapping[str, Any]) -> dict[str, Any]:
   if any("." in name for name in values):
     fields = flags.hyper_fields()
     defaults = {name: field.default for name, field in fields.items()}
-    values = in_texts(fold(values, defaults, fields))
+    values = write_parts(put_into_parts(values, defaults, fields))
   if own_hparams:
     known = absl_flags.FlagValues()
     flags.define_flags(known, own_hparams)

@@ -2,7 +2,8 @@
 
 ``--help`` shows the hyper-parameters that are the algorithm's own, the amount
 of local work, and the flags that every first run has. ``--help=privacy`` shows
-the flags of one group whole, ``--helpfull`` all flags.
+the flags of one group whole, ``--help=attack`` the alternatives of one flag with
+their fields, and ``--helpfull`` all flags.
 """
 
 from collections.abc import Iterable, Sequence

@@ -52,23 +52,9 @@ class Aggregator(NamedTuple):
   name: str = "your own"  #: for messages
 
 
-def weighted_mean() -> Aggregator:
-  """The mean over the participants, as in FedAvg."""
-  return Aggregator(
-    lambda vectors, weights, cohort, key: trees.slot_mean(weights, vectors),
-    is_mean=True,
-    name="mean",
-  )
-
-
 def _sorting(slots: int, size: int) -> float:
   """Counts the comparisons of sorting, about n log2 n."""
   return float(size * slots * max(slots - 1, 1).bit_length())
-
-
-def _comparing(slots: int, size: int) -> float:
-  """Counts a difference, a square and an addition for each pair and coordinate."""
-  return 3.0 * size * slots * slots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +65,11 @@ class WeightedMean(Part):
 
   def build(self) -> Aggregator:
     """Makes the aggregator."""
-    return weighted_mean()
+    return Aggregator(
+      lambda vectors, weights, cohort, key: trees.slot_mean(weights, vectors),
+      is_mean=True,
+      name=self.WORD,
+    )
 
 
 class _Rule(Part):
@@ -147,20 +137,11 @@ class TrimmedMean(_ByRank):
     return robust.trimmed_mean(vectors, weights, self.tolerated)
 
 
+@dataclasses.dataclass(frozen=True)
 class _ByDistance(_Rule):
   """A rule that compares all pairs of vectors; participants count alike."""
 
   WEIGHTED = False
-
-  def flops(self, slots: int, size: int) -> float:
-    return _comparing(slots, size)
-
-
-@dataclasses.dataclass(frozen=True)
-class Krum(_ByDistance):
-  """The one vector that is nearest to most others."""
-
-  WORD, EXAMPLE = "krum", "krum:0.3"
 
   tolerated: float = field_like(
     TrimmedMean,
@@ -168,6 +149,17 @@ class Krum(_ByDistance):
     help="share of a round's participants that may be hostile",
     source="f / n, Blanchard et al.",
   )
+
+  def flops(self, slots: int, size: int) -> float:
+    # A difference, a square and an addition for each pair and coordinate.
+    return 3.0 * size * slots * slots
+
+
+@dataclasses.dataclass(frozen=True)
+class Krum(_ByDistance):
+  """The one vector that is nearest to most others."""
+
+  WORD, EXAMPLE = "krum", "krum:0.3"
 
   def combine(self, vectors: Params, weights: Array) -> Params:
     return robust.krum(vectors, weights, self.tolerated)
@@ -178,12 +170,6 @@ class MultiKrum(_ByDistance):
   """The mean of the vectors that are nearest to most others."""
 
   WORD, EXAMPLE = "multi_krum", "multi_krum:0.3"
-
-  tolerated: float = field_like(
-    Krum,
-    "tolerated",
-    help="share of a round's participants that may be hostile, and are left out",
-  )
 
   def combine(self, vectors: Params, weights: Array) -> Params:
     return robust.multi_krum(vectors, weights, self.tolerated)

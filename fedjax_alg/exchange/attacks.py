@@ -219,29 +219,22 @@ class NoAttack(Part):
     return None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Drawn(Part):
+@dataclasses.dataclass(frozen=True)
+class _Hostile(Part):
   """An attack by a share of the clients, drawn from a seed."""
 
   #: whether hostile clients train on false labels
   FLIPS: ClassVar[bool] = False
 
+  share: float = hyper(
+    0.2, "share of all clients that are hostile", minimum=0.0, maximum=1.0
+  )
+  _: dataclasses.KW_ONLY
   seed: int = hyper(
     0,
     "seed of the choice of the hostile clients, which all seeds of a run share",
     minimum=0,
     maximum=MAX_SEED,
-  )
-
-
-@dataclasses.dataclass(frozen=True)
-class LabelFlip(_Drawn):
-  """Hostile clients train on the labels L - 1 - y."""
-
-  WORD, EXAMPLE, FLIPS = "label_flip", "label_flip:0.3", True
-
-  share: float = hyper(
-    0.2, "share of all clients that are hostile", minimum=0.0, maximum=1.0
   )
 
   def build(self) -> Attack:
@@ -254,10 +247,14 @@ class LabelFlip(_Drawn):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Forgery(_Drawn):
-  """An attack of clients that send false vectors."""
+class LabelFlip(_Hostile):
+  """Hostile clients train on the labels L - 1 - y."""
 
-  share: float = field_like(LabelFlip, "share")
+  WORD, EXAMPLE, FLIPS = "label_flip", "label_flip:0.3", True
+
+
+class _Forgery(_Hostile):
+  """An attack of clients that send false vectors."""
 
   def forge(self, vectors: Params, scene: Scene) -> Params:
     """What a hostile client in each slot sends, [S, ...].
@@ -270,12 +267,7 @@ class _Forgery(_Drawn):
 
   def build(self) -> Attack:
     """Makes the attack."""
-    return Attack(
-      self.WORD,
-      lambda num_clients: hostile_clients(num_clients, self.share, self.seed),
-      self.FLIPS,
-      forge=self.forge,
-    )
+    return super().build()._replace(forge=self.forge)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,8 +42,8 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import broadcast, stacking
 from fedjax_alg.exchange.aggregation import (
   Aggregator,
+  WeightedMean,
   private,
-  weighted_mean,
 )
 from fedjax_alg.exchange.attacks import (
   Attack,
@@ -70,7 +70,7 @@ class Exchange:
   #: what takes the place of the mean over the participants, for updates and
   #: anchor gradients; with K models for the updates of every group. Means of
   #: what else clients send (``ClientUpdate.merge``) stay means
-  aggregator: Aggregator = weighted_mean()
+  aggregator: Aggregator = WeightedMean().build()
   #: what hostile clients do; what else they send is what they have computed
   attack: Attack | None = None
   compress_up: Compressor | None = None  #: how updates are sent; None: whole

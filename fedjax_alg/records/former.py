@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
-from fedjax_alg.exchange import aggregation, attacks, compression
+from fedjax_alg.exchange import ExchangeOptions
 from fedjax_alg.part import parts_of, read_part
 
 #: Options that choose how messages are compressed.
@@ -22,10 +22,8 @@ _FIELDS = {
   },
   "attack": {"attackers": "share", "attack_scale": "scale", "attack_seed": "seed"},
 }
-_CHOICES: dict[str, Any] = {
-  "aggregator": aggregation.Choice,
-  "attack": attacks.Choice,
-}
+#: Option -> the field that has its choice.
+_OPTIONS = ExchangeOptions.__dataclass_fields__
 
 
 def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +50,7 @@ def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:
     text: str = now[name]
     if not hparams["error_feedback"] and not text.startswith(("none", "qsgd")):
       text = f"{text}{',' if ':' in text else ':'}feedback=false"
-    now[name] = str(read_part(name, text, compression.Choice))
+    now[name] = str(read_part(name, text, _OPTIONS[name].type))
   return now
 
 
@@ -62,7 +60,9 @@ def _with_fields(choice: str, hparams: Mapping[str, Any]) -> dict[str, Any]:
   now = {name: value for name, value in hparams.items() if name not in of_parts}
   if len(now) == len(hparams):
     return now
-  (kind,) = (part for part in parts_of(_CHOICES[choice]) if part.WORD == now[choice])
+  (kind,) = (
+    part for part in parts_of(_OPTIONS[choice].type) if part.WORD == now[choice]
+  )
   names = {field.name for field in dataclasses.fields(kind)}
   values = {
     field: hparams[name]

@@ -830,16 +830,7 @@ def _read_parts(result: RunResult) -> list[dict[str, str]]:
     ((DataOptions,), facts["data"]),
     ((RunOptions,), facts["run"]),
   ):
-    # A run from before an option came has its default.
-    parts = tuple(
-      kind(
-        **read_parts(
-          {name: value for name, value in entries.items() if name in fields}, fields
-        )
-      )
-      for kind in kinds
-      for fields in [kind.__dataclass_fields__]
-    )
+    parts = tuple(_make_options(kind, entries) for kind in kinds)
     known = field_values(*parts)
     out.append(
       {
@@ -849,6 +840,16 @@ def _read_parts(result: RunResult) -> list[dict[str, str]]:
       }
     )
   return out
+
+
+def _make_options(kind: Any, entries: Mapping[str, Any]) -> Any:
+  """The options of a dataclass that a run has written.
+
+  A run from before an option came has its default.
+  """
+  fields = kind.__dataclass_fields__
+  values = {name: value for name, value in entries.items() if name in fields}
+  return kind(**read_parts(values, fields))
 
 
 def _read_options(result: RunResult) -> dict[str, str]:

@@ -30,7 +30,7 @@ from fedjax_alg.engine import samplers
 from fedjax_alg.errors import FAILURES, RunFolderError
 from fedjax_alg.hparams import field_values, ordered_values
 from fedjax_alg.models import adapt, roles
-from fedjax_alg.part import in_texts
+from fedjax_alg.part import write_parts
 from fedjax_alg.records import summary
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
@@ -93,9 +93,9 @@ def list_facts(
     "algorithm": method.name,
     "model": model,
     "seeds": list(seeds),
-    "hparams": in_texts(ordered_values(*method.parts)),
-    "data": in_texts(field_values(data)),
-    "run": in_texts(field_values(run)),
+    "hparams": write_parts(ordered_values(*method.parts)),
+    "data": write_parts(field_values(data)),
+    "run": write_parts(field_values(run)),
     "sources": own.as_facts(sources),
   }
   decisive: dict[str, Any] = {

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.conditions import value_of
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import (
   FAILURES,
@@ -27,11 +28,17 @@ from fedjax_alg.hparams import (
   traced_names,
   unread,
   validate,
-  value_of,
   with_values,
 )
 from fedjax_alg.models import adapt, make_model, roles
-from fedjax_alg.part import Part, constants, fold, of_field, read_parts, type_of_field
+from fedjax_alg.part import (
+  Part,
+  constants,
+  of_field,
+  put_into_parts,
+  read_parts,
+  type_of_field,
+)
 from fedjax_alg.runs import own_algorithm
 from fedjax_alg.typing import HParams, PyTree
 
@@ -84,14 +91,13 @@ class Method(NamedTuple):
       values: name -> new value, which may be a tracer.
     """
     names = {field.name for field in dataclasses.fields(self.exchange)}
+    of_exchange = {name for name in values if name.partition(".")[0] in names}
     return self._replace(
       hparams=with_values(
-        self.hparams,
-        {k: v for k, v in values.items() if k.partition(".")[0] not in names},
+        self.hparams, {k: v for k, v in values.items() if k not in of_exchange}
       ),
       exchange=with_values(
-        self.exchange,
-        {k: v for k, v in values.items() if k.partition(".")[0] in names},
+        self.exchange, {k: v for k, v in values.items() if k in of_exchange}
       ),
     )
 
@@ -410,7 +416,7 @@ def with_keywords(
       or a value has a wrong type or is out of range.
   """
   fields = method.fields
-  keywords = fold(keywords, method.options, fields)
+  keywords = put_into_parts(keywords, method.options, fields)
   for name in keywords:
     registry.refuse_unread(method.name, name, fields)
   # Values take the type of the default: 1 and 1.0 would otherwise compile to

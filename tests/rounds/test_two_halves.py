@@ -348,7 +348,7 @@ def test_the_mean_of_a_group_is_that_of_its_changes(problem):
       grouping=grouped,
       aggregator=aggregator,
     )
-    for aggregator in (aggregation.weighted_mean(), slow_mean())
+    for aggregator in (aggregation.WeightedMean().build(), slow_mean())
   )
   problems.assert_close(mean_state, default, rtol=1e-4, atol=1e-5)
   np.testing.assert_array_equal(aux.client["assignment"], mean_aux.client["assignment"])

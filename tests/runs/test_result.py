@@ -16,7 +16,7 @@ from fedjax_alg import files, models, registry
 from fedjax_alg.algorithms import fedavg as fedavg_lib
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.hparams import fill_defaults
-from fedjax_alg.part import in_texts
+from fedjax_alg.part import write_parts
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary
@@ -69,7 +69,7 @@ def test_a_folder_of_the_command_line(name, by_api, by_command, tmp_path):
   assert_same_run(loaded, result)
   hparams, exchange = registry.get(name).parts(**loaded.facts["hparams"])
   options = {**vars(fill_defaults(hparams)), **vars(exchange)}
-  assert result.facts["hparams"] == in_texts(options)
+  assert result.facts["hparams"] == write_parts(options)
   result.save(tmp_path)
   assert (tmp_path / "clients.csv").read_text() == (folder / "clients.csv").read_text()
   if name != "ifca":

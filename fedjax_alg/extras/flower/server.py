@@ -19,7 +19,7 @@ from fedjax_alg.extras.flower import remote as remote_lib
 from fedjax_alg.extras.flower.client import Question
 from fedjax_alg.extras.flower.remote import Inputs, MissingAnswer, Remote, heard
 from fedjax_alg.hparams import ordered_values
-from fedjax_alg.part import in_texts
+from fedjax_alg.part import write_parts
 from fedjax_alg.records import tables
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.typing import PyTree
@@ -221,7 +221,7 @@ class Server:
     method = p.settings[0]
     facts = {
       "algorithm": method.name,
-      "hparams": in_texts(ordered_values(*method.parts)),
+      "hparams": write_parts(ordered_values(*method.parts)),
     }
     revision.refuse_others(facts)
     ids, names = p.federation.positions(clients), p.federation.client_names
