@@ -226,7 +226,8 @@ def run_grid(
   if html:
     _write_page(root / "sweep.html", title, sweep)
   print(text)
-  words = " ".join(f"--{k}={v}" for k, v in best.values.items())
+  best_config = next(o.config for o in outcomes if o.folder == best.folder)
+  words = sweeps.flags_of_setting(best.values, best_config)
   print(
     f"\nbest: {words}\nreplay: {program.name('run')} {facts['replay']}\n"
     f"results in {root}"

@@ -4,7 +4,7 @@ Settings of one run are run with as few compiled programs as possible, the
 runs of figures each alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import contextlib
 import pathlib
 import sys
@@ -70,6 +70,20 @@ def read_grid(words: Sequence[str]) -> dict[str, list[str]]:
       raise UsageError(f"--sweep={word}: has a value twice")
     grid[name] = values
   return grid
+
+
+def flags_of_setting(setting: Mapping[str, str], config: Config) -> str:
+  """Writes the flags that give a run the values of a setting.
+
+  Args:
+    setting: name -> value, as they were written; FLAG.FIELD is a field of a part.
+    config: the configuration of the setting, which has the parts whole.
+  """
+  values: dict[str, object] = {}
+  for name, value in setting.items():
+    flag, dot, _ = name.partition(".")
+    values[flag] = config.given[flag] if dot else value
+  return " ".join(f"--{flag}={value}" for flag, value in values.items())
 
 
 def refuse_given(argv: Sequence[str], grid: dict[str, list[str]]) -> None:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from experiments.cli import config, flags, presets
+from experiments.cli import config, flags, presets, sweeps
 from experiments.cli.config import UsageError, parse_config
 from fedjax_alg import errors, models, registry
 from fedjax_alg.conditions import Range
@@ -515,6 +515,9 @@ def test_a_field_of_a_part_is_put_into_it():
   read = config.build_config(*layers)
   assert read.hparams["aggregator"] == Krum(0.4)
   assert "--aggregator=krum:0.4" in read.flag_lines()
+  setting = {"aggregator": "krum", "aggregator.tolerated": ".4", "client_lr": "0.10"}
+  flags_now = sweeps.flags_of_setting(setting, read)  # a user can type them
+  assert flags_now == "--aggregator=krum:0.4 --client_lr=0.10"
   for field, value, says in (
     ("radius", "1", "--aggregator=krum: has no field radius"),
     ("tolerated", "0.7", "--aggregator: krum: tolerated=0.7: must be"),
