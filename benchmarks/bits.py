@@ -185,9 +185,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       earlier = {(a, b): values for a, b, *values in csv.reader(file)}
   federation = fa.federate(
     "digits",
-    partition="classes",
+    partition="classes:4",
     num_clients=20,
-    classes_per_client=4,
     validation_clients=2,
     seed=1,
   )

@@ -209,7 +209,7 @@ def federation(args: argparse.Namespace, model: str) -> data.Federation:
   )
   return workloads.dealt(
     examples,
-    data.make_partition("dirichlet", examples, CLIENTS, seed=0, dirichlet_alpha=0.5),
+    data.Dirichlet(0.5).deal(examples, CLIENTS, seed=0),
     "none",
   )
 

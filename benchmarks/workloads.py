@@ -116,20 +116,12 @@ def powerlaw(
 ) -> data.Federation:
   """Deals MNIST to clients with FedProx's power law; 784 pixels."""
   examples = images(args)
-  partition = data.make_partition("powerlaw", examples, clients, seed=0)
+  partition = data.Powerlaw().deal(examples, clients, seed=0)
   return dealt(examples, partition, features)
 
 
 def one_or_two_classes(args: argparse.Namespace) -> data.Federation:
   """Deals MNIST-HoG to 400 clients of 1 or 2 classes; 576 features."""
   examples = images(args)
-  partition = data.make_partition(
-    "classes",
-    examples,
-    400,
-    seed=0,
-    classes_per_client=2,
-    min_classes_per_client=1,
-    size_sigma=0.55,
-  )
+  partition = data.Classes(2, fewest=1, size_sigma=0.55).deal(examples, 400, seed=0)
   return dealt(examples, partition, "hog")

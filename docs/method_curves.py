@@ -103,9 +103,8 @@ def main(names):
   federations = {
     with_validation: fa.federate(
       "digits",
-      partition="classes",
+      partition="classes:2",
       num_clients=60 + 10 * with_validation,
-      classes_per_client=2,
       validation_clients=10 * with_validation,
       seed=0,
     )

@@ -7,7 +7,7 @@ import fedjax_alg as fa
 rows = pd.read_csv("patients.csv", dtype={"ward": "category", "sex": "category"})
 data = fa.from_dataframe(rows, y="ill", client="site", task="binary", missing="mean")
 splits = fa.federate(
-  data, features="standardize", local_test_stratified=True, partitions=5
+  data, features="standardize", partition="natural:stratified", partitions=5
 )
 result = fa.run("fedavg", splits, cohort_size=4, rounds=20, class_weights="balanced")
 for site in result.client_names:

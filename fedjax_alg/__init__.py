@@ -27,6 +27,10 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.federation import Federation, federate
 from fedjax_alg.data.frames import from_dataframe
 from fedjax_alg.data.gathered import from_hf, from_torch
+from fedjax_alg.data.label_skew import Classes, Dirichlet, Iid, Shards
+from fedjax_alg.data.own_partition import OwnPartition
+from fedjax_alg.data.partition_file import PartitionFile
+from fedjax_alg.data.published import Natural, Powerlaw
 from fedjax_alg.engine.evaluate import at_clients, confusion
 from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start
@@ -90,11 +94,13 @@ __all__ = [
   "Audit",
   "Canary",
   "CenteredClipping",
+  "Classes",
   "ClientData",
   "Cohort",
   "Comparison",
   "Contributions",
   "DataError",
+  "Dirichlet",
   "DryRun",
   "FedSpec",
   "Federation",
@@ -102,6 +108,7 @@ __all__ = [
   "GradientTuning",
   "HeldError",
   "Hypergradient",
+  "Iid",
   "InnerProduct",
   "Krum",
   "LabelFlip",
@@ -110,11 +117,15 @@ __all__ = [
   "Model",
   "ModelReplacement",
   "MultiKrum",
+  "Natural",
   "NoAttack",
   "NonFiniteError",
   "NormBound",
   "OptionError",
+  "OwnPartition",
+  "PartitionFile",
   "PowerSGD",
+  "Powerlaw",
   "QSGD",
   "RandomK",
   "RandomUpdates",
@@ -125,6 +136,7 @@ __all__ = [
   "RunResult",
   "STOP",
   "Shard",
+  "Shards",
   "Sign",
   "SignFlip",
   "Step",

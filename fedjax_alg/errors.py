@@ -337,6 +337,17 @@ _MOVED = {
   "attackers": "`attack`, such as label_flip:0.3",
   "attack_scale": "`attack`, such as sign_flip:0.3,4",
   "attack_seed": "`attack`, such as label_flip:0.3,seed=1",
+  "partition_file": "`partition`, such as file:out/first/partition.npz",
+  "classes_per_client": "`partition`, such as classes:2 or shards:2",
+  "min_classes_per_client": "`partition`, such as classes:2,fewest=1",
+  "random_classes": "`partition`, such as classes:2,random",
+  "dirichlet_alpha": "`partition`, such as dirichlet:0.1",
+  "dirichlet_even": "`partition`, such as dirichlet:0.1,even",
+  "min_client_size": "`partition`, such as iid:min_size=5",
+  "size_sigma": "`partition`, such as iid:size_sigma=0",
+  "quantity_alpha": "`partition`, such as iid:size_alpha=0.5",
+  "local_test_fraction": "`partition`, such as natural:test_share=0.2",
+  "local_test_stratified": "`partition`, such as natural:stratified",
 }
 
 #: Names of options in other libraries and papers, ``normalize_name`` -> its names
@@ -388,7 +399,7 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     ("optimizer opt", "client_optimizer"),
     ("serveroptimizer centraloptimizer", "server"),
     ("weightdecay wd", "l2"),
-    ("alpha dirichlet diralpha concentration", "dirichlet_alpha"),
+    ("alpha dirichlet diralpha concentration", "partition", "dirichlet"),
     ("proximalmu prox", "mu"),
     ("strategy method algo alg", "algorithm"),
     ("data datasetname dataname", "dataset"),
@@ -411,7 +422,7 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     ("nummaliciousnodes nummalicious byzantine numbyzantine", "attack"),
     ("aggregation aggregationrule defense", "aggregator"),
     ("quantize quantization compressor", "compress_up"),
-    ("testratio testsplit", "local_test_fraction"),
+    ("testratio testsplit", "partition"),
     ("valfraction validationfraction", "validation_clients"),
     ("wandb mlflow", "callback"),
     # Commands.
@@ -420,7 +431,7 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     ("plot", "compare"),
     ("grid gridsearch", "sweep"),
     # Values, where others name a data set, a partition, a model or a method.
-    ("classes numclassesperclient classperclient", "classes_per_client"),
+    ("classes numclassesperclient classperclient", "partition", "classes"),
     ("dir labeldir noniidlabeldir", "dirichlet"),
     ("pat pathological", "classes"),
     ("homo", "iid"),

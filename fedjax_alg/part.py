@@ -12,7 +12,9 @@ The grammar of a text is
 
 Values without a name are those of the fields in order, except for booleans: these
 are true by their name alone. A field that is not given has its default, and ``str``
-of a part leaves out all that are at their default.
+of a part leaves out all that are at their default. If the only field is a text, it is
+all that follows the colon, such as the name of a file. The part of a user's own code
+has no word: its text is the name of the code, FILE.py:NAME.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +27,7 @@ from typing import Any, ClassVar, TypeVar
 import jax
 
 from fedjax_alg.errors import OptionError, a_type, did_you_mean, with_names
-from fedjax_alg.hparams import plain, validate, with_values
+from fedjax_alg.hparams import OWN_CODE, plain, validate, with_values
 from fedjax_alg.typing import HParams
 
 _HParams = TypeVar("_HParams", bound=HParams)
@@ -83,6 +85,9 @@ class Part:
       raise OptionError(f"{self.WORD}: {with_names(error.text)}") from None
 
   def __str__(self) -> str:
+    text = _only_text(type(self))
+    if text and self.WORD == OWN_CODE:
+      return str(getattr(self, text))
     words, in_order = [], True
     for field in _fields(type(self)):
       value = getattr(self, field.name)
@@ -101,6 +106,12 @@ class Part:
 def _fields(kind: type[Part]) -> list[dataclasses.Field]:
   """The fields of a part as its text has them: those with a place come first."""
   return sorted(dataclasses.fields(kind), key=lambda field: bool(field.kw_only))
+
+
+def _only_text(kind: type[Part]) -> str:
+  """The name of the only field of a part, if it is a text; "" of all others."""
+  fields = dataclasses.fields(kind)
+  return fields[0].name if [_hints(kind)[f.name] for f in fields] == [str] else ""
 
 
 def _value_text(value: object) -> str:
@@ -150,6 +161,8 @@ def forms(kind: object) -> list[str]:
 
 
 def _form(kind: type[Part]) -> str:
+  if kind.WORD == OWN_CODE:
+    return OWN_CODE
   needed = [
     field.name.upper()
     for field in dataclasses.fields(kind)
@@ -258,13 +271,21 @@ def read_part(name: str, text: str, kind: object) -> Part:
   label = f"`{name}`={text}"
   word, colon, rest = text.partition(":")
   kinds = {part.WORD: part for part in parts_of(kind)}
+  is_code = bool(colon) or word.endswith(".py")
+  if word not in kinds and is_code and OWN_CODE in kinds:
+    try:
+      return kinds[OWN_CODE](**{_only_text(kinds[OWN_CODE]): text})
+    except OptionError as error:
+      hint = did_you_mean(word, kinds)
+      raise type(error)(error.text + hint) from None
   if word not in kinds:
     raise OptionError(
       f"{label}: unknown{did_you_mean(word, kinds)} (one of {', '.join(forms(kind))})"
     )
   part = kinds[word]
   try:
-    values = dict(_read_fields(part, words_of(rest) if colon else []))
+    only = _only_text(part) if rest else ""
+    values = {only: rest} if only else dict(_read_fields(part, words_of(rest)))
     missing = [
       field.name
       for field in dataclasses.fields(part)

@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 
 from experiments.cli import flags
 from fedjax_alg import registry
-from fedjax_alg.data.partition import PARTITIONS
+from fedjax_alg.data.options import PARTITIONS
 from fedjax_alg.models import MODELS
+from fedjax_alg.part import parts_of
 
+_PARTITIONS = [kind.EXAMPLE for kind in parts_of(PARTITIONS)]
 #: Words that are a value of hardly any flag.
 JUNK = (
   "",
@@ -181,7 +183,7 @@ def values(kind, items, meta):
   else:
     good = st.sampled_from(
       (
-        *PARTITIONS,
+        *_PARTITIONS,
         *MODELS,
         "uniform",
         "size",
@@ -233,7 +235,7 @@ def command_lines(draw, data_path):
   if draw(st.booleans()):
     words["model"] = draw(st.sampled_from(sorted(MODELS)))
   if draw(st.booleans()):
-    words["partition"] = draw(st.sampled_from(sorted(PARTITIONS)))
+    words["partition"] = draw(st.sampled_from(sorted(_PARTITIONS)))
   for flag_name in draw(
     st.lists(st.sampled_from(sorted(specs)), max_size=3, unique=True)
   ):

@@ -55,7 +55,7 @@ def test_the_table_of_peers_names_who_is_faster_not_equal_or_missing():
 
 def test_every_pass_of_a_client_reads_each_of_its_rows_once():
   examples = data.load_digits()
-  partition = data.make_partition("dirichlet", examples, 3, seed=0)
+  partition = data.Dirichlet().deal(examples, 3, seed=0)
   order = peers.orders(partition, rounds=2, epochs=2)
   assert order.shape == (4, len(partition.train_order))
   for end, size in zip(np.cumsum(partition.train_size), partition.train_size):

@@ -49,7 +49,7 @@ TEXTS = {
   "concepts": read_schedule,
   "availability_file": read_availability,
   "flagfile": presets.load_preset,
-  "partition_file": lambda path: read_partition(path, digits()),
+  "partition": lambda path: read_partition(path, digits()),
   "model": lambda path: own.refuse_nameless(path, "model"),
 }
 
@@ -57,7 +57,7 @@ TEXTS = {
 @pytest.mark.parametrize("option", TEXTS)
 def test_every_option_that_is_a_text_is_a_regular_file_of_a_size(tmp_path, option):
   """``--concepts=/dev/zero`` took 7 GB in 20 seconds."""
-  suffix = {"model": "py", "partition_file": "json"}.get(option, "txt")
+  suffix = {"model": "py", "partition": "json"}.get(option, "txt")
   large, zero, pipe = (tmp_path / f"{n}.{suffix}" for n in ("large", "zero", "pipe"))
   large.touch()
   os.truncate(large, files.LARGEST_TEXT + 1)

@@ -13,9 +13,8 @@ import fedjax_alg as fa
 from fedjax_alg.engine import checkpoint, processes, sharding
 
 DATA = dict(
-  partition="classes",
+  partition="classes:3",
   num_clients=14,
-  classes_per_client=3,
   validation_clients=2,
   seed=1,
 )

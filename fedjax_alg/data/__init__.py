@@ -5,13 +5,12 @@ from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.features import make_features
 from fedjax_alg.data.federation import Federation, deal, federate
 from fedjax_alg.data.femnist import emnist_letters
+from fedjax_alg.data.label_skew import Classes, Dirichlet, Iid, Shards
 from fedjax_alg.data.newcomers import with_newcomers
-from fedjax_alg.data.partition import (
-  PARTITIONS,
-  Partition,
-  label_histogram,
-  make_partition,
-)
+from fedjax_alg.data.own_partition import OwnPartition
+from fedjax_alg.data.partition import Partition, Partitioner, label_histogram
+from fedjax_alg.data.partition_file import PartitionFile
+from fedjax_alg.data.published import Natural, Powerlaw
 from fedjax_alg.data.sent140 import SPECIAL as SPECIAL_TOKENS
 from fedjax_alg.data.sent140 import load_sent140
 from fedjax_alg.data.shift import shifted
@@ -19,13 +18,21 @@ from fedjax_alg.data.sources import load_digits
 from fedjax_alg.data.tfds_source import PREPARABLE, is_tfds, load_tfds, prepare_tfds
 
 __all__ = [
+  "Classes",
   "DataError",
+  "Dirichlet",
   "Examples",
   "Federation",
-  "PARTITIONS",
+  "Iid",
+  "Natural",
+  "OwnPartition",
   "PREPARABLE",
   "Partition",
+  "PartitionFile",
+  "Partitioner",
+  "Powerlaw",
   "SPECIAL_TOKENS",
+  "Shards",
   "deal",
   "emnist_letters",
   "federate",
@@ -35,7 +42,6 @@ __all__ = [
   "load_sent140",
   "load_tfds",
   "make_features",
-  "make_partition",
   "prepare_tfds",
   "shifted",
   "with_newcomers",

@@ -44,6 +44,7 @@ from fedjax_alg.data.features import (
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import hold_out, leave_out, put_back
 from fedjax_alg.data.idx import idx_files, load_idx
+from fedjax_alg.data.label_skew import Iid
 from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.layout import (
   PADDING_ROWS,
@@ -63,11 +64,11 @@ from fedjax_alg.data.options import (
 from fedjax_alg.data.partition import (
   Partition,
   label_histogram,
-  make_partition,
   partition_hash,
 )
-from fedjax_alg.data.partition_file import labels_hash, read_partition
+from fedjax_alg.data.partition_file import labels_hash
 from fedjax_alg.data.preprocessing import ENCODING, SCALER, Preprocessing
+from fedjax_alg.data.published import Natural
 from fedjax_alg.data.sent140 import SPECIAL, load_sent140
 from fedjax_alg.data.shakespeare import load_shakespeare, play_files
 from fedjax_alg.data.shift import SWAPS
@@ -403,8 +404,9 @@ def federate(
       seed + N - 1. ``run`` and ``sweep`` run each of them with another seed and pool
       the results, so that your interval covers the partition, too.
     **options: fields of ``DataOptions``: ``partition``, ``num_clients``,
-      ``classes_per_client``, ``features``, ``validation_clients``, ... It is
-      an error to give an option that would not be read.
+      ``features``, ``validation_clients``, ... It is an error to give an option that
+      would not be read. A partition is an object, ``fa.Dirichlet(0.1)``, or its text
+      as on the command line, ``"dirichlet:0.1"``.
 
   Returns:
     The federation, in NumPy arrays; with ``partitions`` all of them.
@@ -415,8 +417,8 @@ def federate(
       line.
 
   Examples:
-    >>> fed = federate("digits", partition="classes", num_clients=60,
-    ...                classes_per_client=2, validation_clients=10, seed=0)
+    >>> fed = federate("digits", partition="classes:2", num_clients=60,
+    ...                validation_clients=10, seed=0)
     >>> fed.num_clients, fed.num_classes, fed.example_shape
     (50, 10, (8, 8, 1))
     >>> x, y = fed.client(0)
@@ -528,7 +530,7 @@ _LOADERS: dict[str | None, tuple[Callable[..., Examples], tuple[str, ...]]] = {
   ),
   "sent140": (
     load_sent140,
-    ("min_client_size", "vocabulary", "sequence_length", "partition_seed", "data_dir"),
+    ("min_tweets", "vocabulary", "sequence_length", "partition_seed", "data_dir"),
   ),
 }
 _OF_TFDS = (load_tfds, ("dataset", "data_dir"))
@@ -787,21 +789,15 @@ def from_options_cached(options: DataOptions) -> Federation:
   Raises:
     DataError: see ``federate``.
   """
-  partition = (
-    ""
-    if options.partition_file is None
-    else files.contents_key(
-      [files.expand_path(options.partition_file, "partition_file")]
-    )
-  )
-  if own.is_own(options.partition):
-    partition = own.load(str(options.partition), "partition")[1].sha256
+  source = None if options.partition is None else options.partition.source()
   with memory.in_one_line(_label(options, None), DataError):
-    return _make_cached(options, data_key(options), partition)
+    return _make_cached(options, data_key(options), source)
 
 
 @functools.lru_cache(maxsize=1)
-def _make_cached(options: DataOptions, inside: str, partition: str) -> Federation:
+def _make_cached(
+  options: DataOptions, inside: str, partition: own.Source | None
+) -> Federation:
   del partition  # read again by _make
   return _make(options, None, inside)
 
@@ -972,56 +968,31 @@ def _partition(
     The partition; and the kinds of all clients, [C] int32 before any were held
     out, or None.
   """
-  kind, count = options.partition, options.num_clients
-  if kind is None:
-    kind = "natural" if examples.client_train is not None else "iid"
-  if count is None and kind not in ("natural", "file"):
+  partitioner, count = options.partition, options.num_clients
+  if partitioner is None:
+    partitioner = Natural() if examples.client_train is not None else Iid()
+  has_clients = partitioner.HAS_CLIENTS
+  if count is None and not has_clients:
     count = 100
   if options.dataset in ("synthetic", *BOUNDARIES, "femnist"):
     count = None  # the generator of the data set has made the clients
-  if (
-    kind in ("natural", "file")
-    and examples.kind_train is not None
-    and options.kind_shares is not None
-  ):
-    raise DataError(
-      "`kind_shares`: not read, the data say the kind of each of their clients"
-    )
-  fewest = options.min_client_size
-  if options.dataset == "sent140":
-    # load_sent140 has applied min_client_size, to training plus test tweets.
-    fewest = None
-  assert options.partition_seed is not None
-  if kind == "file":
-    assert options.partition_file is not None
-    partition = read_partition(options.partition_file, examples)
-  else:
-    make = functools.partial(
-      make_partition,
-      kind,
-      seed=options.partition_seed,
-      classes_per_client=options.classes_per_client,
-      min_classes_per_client=options.min_classes_per_client,
-      dirichlet_alpha=options.dirichlet_alpha,
-      dirichlet_even=options.dirichlet_even,
-      min_client_size=fewest,
-      size_sigma=options.size_sigma,
-      local_test_fraction=options.local_test_fraction,
-      local_test_stratified=options.local_test_stratified,
-      quantity_alpha=options.quantity_alpha,
-      random_classes=options.random_classes,
-    )
-    if examples.kind_train is None or kind == "natural":
-      partition = make(examples, count)
-    else:
-      assert count is not None
-      partition = kind_dealing.deal_by_kind(
-        examples,
-        make,
-        count,
-        options.kind_shares,
-        options.partition_seed,
+  seed = options.partition_seed
+  assert seed is not None
+  if has_clients and examples.kind_train is not None:
+    if options.kind_shares is not None:
+      raise DataError(
+        "`kind_shares`: not read, the data say the kind of each of their clients"
       )
+  if options.dataset == "sent140" and isinstance(partitioner, Natural):
+    # load_sent140 has applied the minimum, to training plus test tweets.
+    partitioner = dataclasses.replace(partitioner, min_size=None)
+  if examples.kind_train is None or has_clients:
+    partition = partitioner.deal(examples, count, seed)
+  else:
+    assert count is not None
+    partition = kind_dealing.deal_by_kind(
+      examples, partitioner, count, options.kind_shares, seed
+    )
   kinds = None
   if options.concepts is None:
     kinds = kind_dealing.deal_kinds(
@@ -1029,9 +1000,9 @@ def _partition(
       examples,
       partition,
       options.kind_shares,
-      options.partition_seed,
+      seed,
     )
-  partition = hold_out(partition, options.validation_clients, options.partition_seed)
+  partition = hold_out(partition, options.validation_clients, seed)
   _note_test_clients(options, examples, partition)
   return partition, kinds
 

@@ -42,7 +42,7 @@ def hold_out(partition: Partition, count: int, seed: int) -> Partition:
     partition: a partition without held-out clients; it is not modified.
     count: N, the number of clients to hold out; 0 returns ``partition``.
     seed: seed of the choice, >= 0. The random stream differs from that of
-      ``make_partition`` with the same seed. With the same seed, the clients
+      the ``Partitioner`` with the same seed. With the same seed, the clients
       that a smaller count holds out are a subset of those of a larger count.
 
   Returns:

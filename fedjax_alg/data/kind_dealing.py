@@ -1,6 +1,6 @@
 """Deals kinds to clients, and the rows of a kind to its clients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedjax_alg.data.kinds import (
   check_shares,
   count_kinds,
 )
-from fedjax_alg.data.partition import Partition, split_fields
+from fedjax_alg.data.partition import Partition, Partitioner, split_fields
 
 
 def share_out(number: int, clients: int, shares: Sequence[float] | None) -> np.ndarray:
@@ -135,7 +135,7 @@ def _kinds_of_rows(examples: Examples, partition: Partition) -> np.ndarray:
 
 def deal_by_kind(
   examples: Examples,
-  make: Callable[..., Partition],
+  partitioner: Partitioner,
   num_clients: int,
   shares: Sequence[float] | None,
   seed: int,
@@ -144,23 +144,23 @@ def deal_by_kind(
 
   Args:
     examples: the data set, with ``kind_train``.
-    make: (rows of one kind, number of clients) -> their partition.
+    partitioner: deals the rows of one kind to its clients.
     num_clients: C.
     shares: the option `kind_shares`.
-    seed: seed of the kinds of the clients.
+    seed: seed of the partition and of the kinds of the clients.
 
   Returns:
     The partition; clients of one kind are in the order of the partition of
     their rows.
 
   Raises:
-    DataError: see ``share_out`` and ``make``.
+    DataError: see ``share_out`` and ``Partitioner.deal``.
   """
   number = len(examples.kind_names)
   check_shares(shares, number, examples.name)
   sizes = share_out(number, num_clients, shares)
   if number == 1:
-    return make(examples, num_clients)
+    return partitioner.deal(examples, num_clients, seed)
   n = examples.rows[0]
   kinds, parts = _shuffle(sizes, seed), []
   flags: dict[str, Any] = {}
@@ -176,7 +176,8 @@ def deal_by_kind(
       raise DataError(
         f"{examples.name}: the kind {examples.kind_names[kind]} has no training rows"
       )
-    part = make(dataclasses.replace(examples, y_train=y_train, y_test=y_test), clients)
+    of_kind = dataclasses.replace(examples, y_train=y_train, y_test=y_test)
+    part = partitioner.deal(of_kind, clients, seed)
     if part.pooled:
       train = test = np.concatenate([train, n + test])
     for split, rows, order, size in (

@@ -9,7 +9,7 @@ import dataclasses
 from fedjax_alg import own, tasks
 from fedjax_alg.conditions import Range, but, only
 from fedjax_alg.data import femnist as femnist_lib
-from fedjax_alg.data import own_partition, tfds_source
+from fedjax_alg.data import tfds_source
 from fedjax_alg.data.boundaries import BOUNDARIES
 from fedjax_alg.data.client_names import texts_of
 from fedjax_alg.data.concepts import DATA, PATTERNS, check_concepts, is_pattern
@@ -23,12 +23,15 @@ from fedjax_alg.data.kinds import (
   check_shares,
   parse_kinds,
 )
+from fedjax_alg.data.label_skew import Classes, Dirichlet, Iid, Shards
 from fedjax_alg.data.newcomers import check_newcomers
-from fedjax_alg.data.partition import PARTITIONS
+from fedjax_alg.data.own_partition import OwnPartition
+from fedjax_alg.data.partition_file import PartitionFile
+from fedjax_alg.data.published import Natural, Powerlaw
 from fedjax_alg.data.shift import SHIFTS, SWAPS, num_pairs
 from fedjax_alg.data.store import STORES
 from fedjax_alg.errors import check_known
-from fedjax_alg.hparams import MAX_SEED, OWN_CODE, check_options, field_values, hyper
+from fedjax_alg.hparams import MAX_SEED, check_options, field_values, hyper
 from fedjax_alg.part import convert_types
 
 DATASETS = (
@@ -44,6 +47,11 @@ DATASETS = (
   "npz",
   "leaf",
   "tfds:NAME",
+)
+
+#: The ways to deal examples to clients.
+PARTITIONS = (
+  Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | PartitionFile | OwnPartition
 )
 
 #: Default number of clients of the data sets that are generated per client.
@@ -187,21 +195,10 @@ class SourceOptions:
 class PartitionOptions:
   """Options of the division of the examples among the clients."""
 
-  partition: str | None = hyper(
+  partition: PARTITIONS | None = hyper(
     None,
-    "how the examples are distributed to the clients, one of "
-    + ", ".join(PARTITIONS)
-    + ", file, or your function (labels, num_clients, rng) -> rows of each client, "
-    "FILE.py:NAME; default file with `partition_file`, natural if the data set has "
+    "how the examples are dealt to the clients; default natural if the data set has "
     "clients, else iid",
-    choices=(*PARTITIONS, "file", OWN_CODE),
-  )
-  partition_file: str | None = hyper(
-    None,
-    "a partition.npz that a run of the same data wrote, or one of "
-    "yours (docs/data.md), to be used again. `validation_clients` and "
-    "`newcomers_at` are drawn again, by `partition_seed`",
-    when=only("partition", "file"),
   )
   num_clients: int | None = hyper(
     None,
@@ -211,86 +208,12 @@ class PartitionOptions:
     minimum=1,
     maximum=10_000_000,
   )
-  classes_per_client: int = hyper(
-    2,
-    "number of classes that a client holds (`partition`=classes), or of "
-    "shards, each a piece of the examples sorted by class "
-    "(`partition`=shards)",
-    minimum=1,
-    when=only("partition", "classes", "shards"),
-  )
-  min_classes_per_client: int | None = hyper(
-    None,
-    "if given, the number of classes of each client is drawn between "
-    "this and `classes_per_client` (`partition`=classes)",
-    minimum=1,
-    when=only("partition", "classes"),
-  )
-  random_classes: bool = hyper(
-    False,
-    "whether client i holds class i modulo L and random others, as in NIID-Bench, "
-    "so that some classes have few clients (`partition`=classes); default: every "
-    "class has as many clients",
-    when=only("partition", "classes"),
-  )
-  dirichlet_alpha: float = hyper(
-    0.5,
-    "concentration of the Dirichlet distribution of each class over the "
-    "clients (`partition`=dirichlet)",
-    above=0,
-    when=only("partition", "dirichlet"),
-  )
-  dirichlet_even: bool = hyper(
-    False,
-    "whether a client that has its even share of all examples gets "
-    "nothing of the classes that follow, as in NIID-Bench "
-    "(`partition`=dirichlet)",
-    when=only("partition", "dirichlet"),
-  )
-  min_client_size: int | None = hyper(
-    None,
-    "smallest number of training examples of a client; default 10, "
-    "with `partition`=natural 1. With `dataset`=sent140: smallest number of "
-    "tweets of a user, default 20",
-    minimum=1,
-    when=only("partition", "iid", "classes", "shards", "dirichlet", "natural"),
-  )
-  size_sigma: float = hyper(
-    0.5,
-    "sigma of the log-normal distribution of the clients' numbers of "
-    "examples; 0: equal numbers (`partition`=iid or classes)",
-    minimum=0,
-    maximum=10,
-    when=only("partition", "iid", "classes"),
-  )
-  quantity_alpha: float | None = hyper(
-    None,
-    "if given, the clients' numbers of examples are shares of a Dirichlet "
-    "distribution of this concentration instead of log-normal ones, as in NIID-Bench "
-    "(`partition`=iid or classes)",
-    above=0,
-    maximum=1e6,
-    when=only("partition", "iid", "classes"),
-  )
   train_examples: int | None = hyper(
     None,
     "if given, only so many training examples of the data set are dealt to the "
     "clients, drawn at random by `partition_seed`; default all",
     minimum=1,
     when=only("partition", "iid", "classes", "shards", "dirichlet", "powerlaw"),
-  )
-  local_test_fraction: float = hyper(
-    0.1,
-    "share of its data that a client keeps for testing (`partition`=natural)",
-    above=0,
-    below=1,
-    when=only("partition", "natural"),
-  )
-  local_test_stratified: bool = hyper(
-    False,
-    "whether these examples have every class in proportion to the client's examples "
-    "of it (`partition`=natural)",
-    when=only("partition", "natural"),
   )
   partition_seed: int | None = hyper(
     None,
@@ -531,7 +454,6 @@ class DataOptions(
       names = texts_of("without", self.without)
       options = dataclasses.replace(self, without=names)
     options = convert_types(options)
-    own.refuse_nameless(options.partition, "partition")
     check_options(options)
     return options._of_sources()._of_boundaries()._fill()
 
@@ -591,59 +513,59 @@ class DataOptions(
   def _fill(self) -> "DataOptions":
     if self.dataset is not None and not is_dataset(self.dataset):
       check_known("dataset", self.dataset, DATASETS)
-    partition, count = self.partition, self.num_clients
-    has_clients = self.dataset in _COME_WITH_CLIENTS
-    if partition is None and self.partition_file is not None:
-      partition = "file"
-    elif partition is None and (has_clients or self.dataset == "leaf"):
-      partition = "natural"
-    elif partition is None and self.dataset not in ("npz", None):
-      partition = "iid"
-    if own.is_own(partition):
-      own_partition.load_function(str(partition))  # refused before data are read
     tasks.resolve_task(self.task)
-    has_no_clients = self.dataset in ("digits", "diabetes", "idx") or (
-      not has_clients and _is_prepared(self.dataset)
-    )
     if self.dataset in _FILES and not self.data_path:
       raise DataError(f"`data_path`: missing, `dataset`={self.dataset} reads your file")
-    if partition == "file" and self.partition_file is None:
-      raise DataError("`partition_file`: missing, `partition`=file reads it")
-    if partition == "file" and count is not None and self.dataset not in _CLIENTS:
-      raise DataError(
-        f"`num_clients`={count}: not read with `partition`=file, which has its clients"
-      )
-    if has_no_clients and partition == "natural":
-      raise DataError(
-        f"`partition`=natural: {self.dataset} has no client ids (use iid, "
-        "classes, shards, dirichlet, powerlaw or file)"
-      )
-    if has_clients and partition not in ("natural", "file"):
-      raise DataError(
-        f"`partition`={partition}: {self.dataset} comes with its clients (only natural)"
-      )
+    partition, count = self._filled_partition(), self.num_clients
     self._check_content()
-    size = self.min_client_size
-    if self.dataset == "sent140" and size is None:
-      size = 20
     if count is None and self.dataset in _CLIENTS:
       count = _CLIENTS[self.dataset]
-    elif count is None and partition not in ("natural", "file", None):
+    elif count is None and partition is not None and not partition.HAS_CLIENTS:
       count = 100
     if count is not None:
       check_hold_out(self.validation_clients, count)
     length = self.sequence_length
     if length is None:
       length = _LENGTHS.get(self.dataset or "", 25)
-    seed = 0 if self.partition_seed is None else self.partition_seed
     return dataclasses.replace(
       self,
       partition=partition,
       num_clients=count,
-      min_client_size=size,
-      partition_seed=seed,
+      partition_seed=0 if self.partition_seed is None else self.partition_seed,
       sequence_length=length,
     )
+
+  def _filled_partition(self) -> PARTITIONS | None:
+    """The partition; None if only the data tell whether they have clients.
+
+    Raises:
+      DataError: it is none of this data set.
+    """
+    partition, has_clients = self.partition, self.dataset in _COME_WITH_CLIENTS
+    if partition is None and (has_clients or self.dataset == "leaf"):
+      partition = Natural()
+    elif partition is None and self.dataset not in ("npz", None):
+      partition = Iid()
+    is_natural = isinstance(partition, Natural)
+    is_file = isinstance(partition, PartitionFile)
+    if is_file and self.num_clients is not None and self.dataset not in _CLIENTS:
+      raise DataError(
+        f"`num_clients`={self.num_clients}: not read with `partition`=file, which has "
+        "its clients"
+      )
+    has_no_clients = self.dataset in ("digits", "diabetes", "idx") or (
+      not has_clients and _is_prepared(self.dataset)
+    )
+    if has_no_clients and is_natural:
+      raise DataError(
+        f"`partition`={partition}: {self.dataset} has no client ids (use iid, "
+        "classes, shards, dirichlet, powerlaw or file)"
+      )
+    if has_clients and not (is_natural or is_file):
+      raise DataError(
+        f"`partition`={partition}: {self.dataset} comes with its clients (only natural)"
+      )
+    return partition
 
   def _check_content(self) -> None:
     """Checks what the examples are, and how they change, for ``_fill``."""
@@ -675,10 +597,6 @@ class DataOptions(
         f"`shift`={self.shift}: not with `kinds`, clients would have examples of "
         "several kinds (allowed: none, increment)"
       )
-    if (
-      self.quantity_alpha is not None and self.size_sigma != PartitionOptions.size_sigma
-    ):
-      raise DataError("`size_sigma` and `quantity_alpha`: give one of them")
     self._check_concepts()
     change = parse_kinds(self.kinds)
     check_kind_data(self.kind_data, change)
@@ -686,6 +604,11 @@ class DataOptions(
       if change.function:
         own.load(change.function, "kinds")  # refused before any data are read
       check_shares(self.kind_shares, len(change.names) or None, change.label)
+
+  @property
+  def min_tweets(self) -> int:
+    """The smallest number of tweets of a user (`dataset`=sent140)."""
+    return getattr(self.partition, "min_size", None) or 20
 
   @property
   def changes_every(self) -> int | None:

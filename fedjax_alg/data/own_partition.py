@@ -1,13 +1,16 @@
 """Partitions by a function of the user's own, `partition`=FILE.py:NAME."""
 
 from collections.abc import Callable
+import dataclasses
 from typing import Any
 
 import numpy as np
 
 from fedjax_alg import own
 from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.partition import Partitioner
 from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error
+from fedjax_alg.hparams import OWN_CODE, hyper
 
 #: (labels [n] int, C, generator) -> the rows of each client
 Deal = Callable[[np.ndarray, int, np.random.Generator], Any]
@@ -15,68 +18,77 @@ Deal = Callable[[np.ndarray, int, np.random.Generator], Any]
 FORM = "a function (labels, num_clients, rng) -> rows of each client"
 
 
-def load_function(text: str) -> Deal:
-  """Loads the function that an option `partition` names.
+@dataclasses.dataclass(frozen=True)
+class OwnPartition(Partitioner):
+  """Your function (labels, num_clients, rng) -> rows of each client.
 
-  Args:
-    text: see ``own.load``.
+  Training rows that it leaves out are not used. It is loaded when this is made.
 
   Raises:
     OptionError: it cannot be loaded.
     DataError: it is no function.
   """
-  function, _ = own.load(text, "partition")
-  if not callable(function):
-    raise DataError(f"`partition`={text}: is {a_type(function)}; must be {FORM}")
-  deal: Deal = function
-  return deal
 
+  WORD, EXAMPLE = OWN_CODE, "my_clients.py:deal"
 
-def deal_rows(
-  text: str, labels: np.ndarray, num_clients: int, rng: np.random.Generator
-) -> np.ndarray:
-  """Calls the function and checks what it gives.
+  function: str = hyper(dataclasses.MISSING, f"the name of the function, {own.FORMS}")
 
-  Args:
-    text: see ``own.load``.
-    labels: [n] int, the labels of the training rows.
-    num_clients: C.
-    rng: the generator of the partition's seed.
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    own.refuse_nameless(self.function, "partition")
+    self._load()
 
-  Returns:
-    [n] int64, the client of each row, -1 for those that the function leaves out.
+  def _load(self) -> Deal:
+    function, _ = own.load(self.function, "partition")
+    if not callable(function):
+      raise DataError(f"`partition`={self}: is {a_type(function)}; must be {FORM}")
+    deal: Deal = function
+    return deal
 
-  Raises:
-    DataError: the function fails, or gives something else.
-  """
-  where, function = f"`partition`={text}", load_function(text)
-  try:
-    clients = list(function(labels.copy(), num_clients, rng))
-  except OptionError:
-    raise
-  except FAILURES as error:  # whatever the user's code raises
-    raise DataError(f"{where}: failed, {describe_error(error)}") from error
-  if len(clients) != num_clients:
-    raise DataError(
-      f"{where}: gives the rows of {len(clients):,} clients, must give those of "
-      f"`num_clients`={num_clients:,}"
-    )
-  arrays = [
-    _check_rows(f"{where}: client {client}", rows, len(labels))
-    for client, rows in enumerate(clients)
-  ]
-  times = np.bincount(np.concatenate(arrays), minlength=1)
-  if times.max() > 1:
-    row = int(times.argmax())
-    holders = [client for client, rows in enumerate(arrays) if row in rows]
-    raise DataError(
-      f"{where}: row {row} occurs {times.max()} times (client "
-      f"{' and client '.join(map(str, holders[:2]))})"
-    )
-  owner = np.full(len(labels), -1)
-  for client, rows in enumerate(arrays):
-    owner[rows] = client
-  return owner
+  @property
+  def name(self) -> str:
+    """The name of the function."""
+    return self.function
+
+  def source(self) -> own.Source:
+    """The file that defines the function."""
+    return own.load(self.function, "partition")[1]
+
+  def _facts(self, seed: int, num_clients: int) -> dict[str, object]:
+    return super()._facts(seed, num_clients) | {"sha256": self.source().sha256}
+
+  def assign(
+    self, y: np.ndarray, num_classes: int, num_clients: int, rng: np.random.Generator
+  ) -> np.ndarray:
+    """Calls the function and checks what it gives (``Partitioner.assign``)."""
+    where, function = f"`partition`={self}", self._load()
+    try:
+      clients = list(function(y.copy(), num_clients, rng))
+    except OptionError:
+      raise
+    except FAILURES as error:  # whatever the user's code raises
+      raise DataError(f"{where}: failed, {describe_error(error)}") from error
+    if len(clients) != num_clients:
+      raise DataError(
+        f"{where}: gives the rows of {len(clients):,} clients, must give those of "
+        f"`num_clients`={num_clients:,}"
+      )
+    arrays = [
+      _check_rows(f"{where}: client {client}", rows, len(y))
+      for client, rows in enumerate(clients)
+    ]
+    times = np.bincount(np.concatenate(arrays), minlength=1)
+    if times.max() > 1:
+      row = int(times.argmax())
+      holders = [client for client, rows in enumerate(arrays) if row in rows]
+      raise DataError(
+        f"{where}: row {row} occurs {times.max()} times (client "
+        f"{' and client '.join(map(str, holders[:2]))})"
+      )
+    owner = np.full(len(y), -1)
+    for client, rows in enumerate(arrays):
+      owner[rows] = client
+    return owner
 
 
 def _check_rows(where: str, rows: Any, count: int) -> np.ndarray:

@@ -1,21 +1,23 @@
 """Partitions in files: every run writes one, and another run may read it."""
 
+import dataclasses
 import hashlib
 import json
 import os
 import pathlib
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from fedjax_alg import files
+from fedjax_alg import files, own
 from fedjax_alg.data import allocate, npz, store
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.hold_out import put_back
-from fedjax_alg.data.partition import Partition
+from fedjax_alg.data.partition import Partition, Partitioner
 from fedjax_alg.errors import a_type
 from fedjax_alg.files import expand_path
+from fedjax_alg.hparams import hyper
 
 _FORMAT = 1
 _ARRAYS = ("train_order", "train_size", "test_order", "test_size")
@@ -78,6 +80,27 @@ def _narrow(array: np.ndarray) -> np.ndarray:
   return array.astype(np.int32 if array.max(initial=0) < 2**31 else np.int64)
 
 
+@dataclasses.dataclass(frozen=True)
+class PartitionFile(Partitioner):
+  """A partition.npz that a run of the same data wrote, or one of yours.
+
+  Clients that are held out or join later are drawn again, by the seed.
+  """
+
+  WORD, EXAMPLE = "file", "file:out/first/partition.npz"
+  HAS_CLIENTS: ClassVar[bool] = True
+
+  path: str = hyper(dataclasses.MISSING, "the file (docs/data.md says its arrays)")
+
+  def deal(self, examples: Examples, num_clients: int | None, seed: int) -> Partition:
+    """Reads the partition (``Partitioner.deal``); only the examples count."""
+    return read_partition(self.path, examples)
+
+  def source(self) -> own.Source:
+    """The file."""
+    return own.source_of(self.path)
+
+
 def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
   """Reads a partition and checks that it fits the data.
 
@@ -95,8 +118,8 @@ def read_partition(path: str | os.PathLike, examples: Examples) -> Partition:
     DataError: the file is missing, damaged or inconsistent, or was made for
       other data.
   """
-  path = expand_path(path, "partition_file")
-  where = f"`partition_file`={path}"
+  path = expand_path(path, "partition")
+  where = f"`partition`=file:{path}"
   arrays, about = _read(path, where)
   pooled = about.get("pooled", False)
   rows = examples.rows

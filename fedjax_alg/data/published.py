@@ -1,10 +1,16 @@
 """Published partitions: the FedProx power law, and natural clients."""
 
+import dataclasses
+from typing import ClassVar
+
 import numpy as np
 
+from fedjax_alg import tasks
 from fedjax_alg.data import allocate
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.partition import Partition, Partitioner, check_counts
+from fedjax_alg.hparams import hyper
 
 #: The first seven fields of ``Partition``.
 Split = tuple[
@@ -15,7 +21,98 @@ _CLASSES = 2  # classes per client of the power law
 _FIRST = 5  # examples of each of them in the first pass
 
 
-def powerlaw(examples: Examples, num_clients: int, rng: np.random.Generator) -> Split:
+@dataclasses.dataclass(frozen=True)
+class Powerlaw(Partitioner):
+  """The partition of MNIST in FedProx's repository, for any C and L.
+
+  Clients hold two classes and at least 10 examples, 9 of them for training. Training
+  and test rows are pooled.
+  """
+
+  WORD, EXAMPLE = "powerlaw", "powerlaw"
+
+  def deal(self, examples: Examples, num_clients: int | None, seed: int) -> Partition:
+    """Deals the examples of two classes to each client (``Partitioner.deal``)."""
+    count, labels = self._count(num_clients), self._labels(examples)
+    check_counts(count, labels.number)
+    split = _powerlaw(examples, count, np.random.default_rng(seed))
+    return Partition(*split, self.name, self._facts(seed, count))
+
+  def _labels(self, examples: Examples) -> tasks.Labels:
+    task = tasks.of(examples)
+    if not task.has_classes:
+      raise self._no_label(task)
+    return examples.labels()
+
+
+@dataclasses.dataclass(frozen=True)
+class Natural(Partitioner):
+  """The clients that the data set names, in the order of their names.
+
+  If the data set does not say the clients of test rows, each client keeps examples
+  for testing. With a number of clients, so many are chosen at random.
+
+  Examples:
+    >>> str(Natural(test_share=0.2, min_size=5))
+    'natural:test_share=0.2,min_size=5'
+  """
+
+  WORD, EXAMPLE = "natural", "natural:test_share=0.2"
+  HAS_CLIENTS: ClassVar[bool] = True
+
+  _: dataclasses.KW_ONLY
+  test_share: float = hyper(
+    0.1, "share of its data that a client keeps for testing", above=0, below=1
+  )
+  stratified: bool = hyper(
+    False,
+    "whether these examples have every class in proportion to the client's examples "
+    "of it",
+  )
+  min_size: int | None = hyper(
+    None,
+    "smallest number of training examples of a client, others are left out; default "
+    "1, so that nobody is. With `dataset`=sent140: smallest number of tweets of a "
+    "user, for training and testing, default 20",
+    minimum=1,
+  )
+
+  def deal(self, examples: Examples, num_clients: int | None, seed: int) -> Partition:
+    """Takes the clients of the data set (``Partitioner.deal``)."""
+    for name in ("test_share", "stratified"):
+      value = getattr(self, name)
+      default = type(self).__dataclass_fields__[name].default
+      if examples.client_test is not None and value != default:
+        raise DataError(
+          f"`partition`={self}: {name} is not read, {examples.name} names the clients "
+          "of test rows"
+        )
+    split = _natural(
+      examples,
+      num_clients,
+      self,
+      np.random.default_rng(seed),
+      _labels_to_stratify(examples) if self.stratified else None,
+    )
+    return Partition(*split, self.name, self._facts(seed, len(split[1])))
+
+
+def _labels_to_stratify(examples: Examples) -> np.ndarray:
+  """The labels [n] by which local test splits are made.
+
+  Raises:
+    DataError: the examples have none.
+  """
+  labels = examples.labels()
+  if labels.number == 1 and not tasks.of(examples).has_classes:
+    raise DataError(
+      f"`partition`=natural:stratified: examples of `task`={tasks.of(examples).name} "
+      "have no label"
+    )
+  return labels.train
+
+
+def _powerlaw(examples: Examples, num_clients: int, rng: np.random.Generator) -> Split:
   """Generates the partition of the FedProx repository for MNIST.
 
   Here it is extended to any C and L. The training and test rows are pooled.
@@ -89,11 +186,10 @@ def powerlaw(examples: Examples, num_clients: int, rng: np.random.Generator) -> 
   return *fields, True  # type: ignore[return-value]
 
 
-def natural(
+def _natural(
   examples: Examples,
   num_clients: int | None,
-  min_client_size: int,
-  local_test_fraction: float,
+  options: Natural,
   rng: np.random.Generator,
   labels: np.ndarray | None = None,
 ) -> Split:
@@ -109,8 +205,7 @@ def natural(
     examples: the data set, with ``client_train``.
     num_clients: number of clients with training rows, chosen at random; None
       takes all.
-    min_client_size: clients with training rows, but fewer, are left out.
-    local_test_fraction: the fraction above.
+    options: ``min_size``, and ``test_share``, the fraction above.
     rng: source of the random numbers.
     labels: [n] int, the label of each training row. The held out rows of a client
       then have each label in proportion to its rows of it, rounded by the method
@@ -128,12 +223,13 @@ def natural(
       " give client_ids (client_train in an npz) or use another partition"
     )
   every, count = np.unique(examples.client_train, return_counts=True)
-  ids = every[count >= min_client_size]
+  min_size = options.min_size or 1
+  ids = every[count >= min_size]
   total = len(ids) if num_clients is None else num_clients
   if not 1 <= total <= len(ids):
     raise DataError(
       f"`num_clients`={total}: the data set has {len(ids)} clients with at"
-      f" least `min_client_size`={min_client_size} examples"
+      f" least min_size={min_size} examples"
     )
   if total < len(ids):
     ids = np.sort(rng.choice(ids, total, replace=False))
@@ -154,7 +250,7 @@ def natural(
     )
   order, offset, size = allocate.pack(owner, total, rng)
   test_size = np.where(
-    size > 1, np.maximum(1, (size * local_test_fraction).astype(int)), 0
+    size > 1, np.maximum(1, (size * options.test_share).astype(int)), 0
   ).astype(np.int32)
   train_size = size - test_size
   if labels is not None:

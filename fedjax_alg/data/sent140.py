@@ -104,7 +104,7 @@ def _alphabetical(numbers: dict[str, int]) -> np.ndarray:
 
 def sent140(
   tweets: cache.Arrays,
-  min_client_size: int = 20,
+  min_tweets: int = 20,
   vocabulary: int = 10_000,
   sequence_length: int = 25,
   seed: int = 0,
@@ -120,7 +120,7 @@ def sent140(
 
   Args:
     tweets: the result of ``encode_tweets``.
-    min_client_size: minimum number of tweets of a client, training and test
+    min_tweets: minimum number of tweets of a client, training and test
       together. A user with a single tweet is always left out.
     vocabulary: V, the number of words.
     sequence_length: T. Longer tweets are cut, and shorter ones are padded on
@@ -137,10 +137,10 @@ def sent140(
   """
   user, length = tweets["user"], tweets["length"]
   tally = np.bincount(user, minlength=1)
-  enough = tally >= max(min_client_size, 2)
+  enough = tally >= max(min_tweets, 2)
   if not enough.any():
     raise DataError(
-      f"`min_client_size`={min_client_size}: no user of sent140 has so many"
+      f"`partition`=natural:min_size={min_tweets}: no user of sent140 has so many"
       f" tweets (at least 2), the most is {tally.max()}"
     )
   rng = np.random.default_rng(seed)
@@ -181,7 +181,7 @@ def sent140(
 
 
 def load_sent140(
-  min_client_size: int = 20,
+  min_tweets: int = 20,
   vocabulary: int = 10_000,
   sequence_length: int = 25,
   seed: int = 0,
@@ -193,7 +193,7 @@ def load_sent140(
   The tweets are read and encoded once, which takes minutes, and then cached.
 
   Args:
-    min_client_size: see ``sent140``.
+    min_tweets: see ``sent140``.
     vocabulary: V, see ``sent140``.
     sequence_length: T, see ``sent140``.
     seed: seed of the shuffles.
@@ -213,4 +213,4 @@ def load_sent140(
     cache_dir,
     lambda path: encode_tweets(tfds_source.records(path, "train")),
   )
-  return sent140(tweets, min_client_size, vocabulary, sequence_length, seed)
+  return sent140(tweets, min_tweets, vocabulary, sequence_length, seed)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
+from fedjax_alg.data.options import DataOptions
 from fedjax_alg.exchange import ExchangeOptions
 from fedjax_alg.part import parts_of, read_part
 
@@ -21,6 +22,20 @@ _FIELDS = {
     "aggregator_iterations": "iterations",
   },
   "attack": {"attackers": "share", "attack_scale": "scale", "attack_seed": "seed"},
+}
+#: An option of a partition -> the field of its part.
+_OF_PARTITION = {
+  "partition_file": "path",
+  "classes_per_client": "per_client",
+  "min_classes_per_client": "fewest",
+  "random_classes": "random",
+  "dirichlet_alpha": "alpha",
+  "dirichlet_even": "even",
+  "min_client_size": "min_size",
+  "size_sigma": "size_sigma",
+  "quantity_alpha": "size_alpha",
+  "local_test_fraction": "test_share",
+  "local_test_stratified": "stratified",
 }
 #: Option -> the field that has its choice.
 _OPTIONS = ExchangeOptions.__dataclass_fields__
@@ -37,10 +52,30 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   """
   if "hparams" not in facts:
     return dict(facts)
+  if "data" in facts:
+    facts = {**facts, "data": _partition(facts["data"])}
   hparams = _compressors(facts["hparams"])
   for choice in _FIELDS:
     hparams = _with_fields(choice, hparams)
   return {**facts, "hparams": hparams}
+
+
+def _partition(data: Mapping[str, Any]) -> dict[str, Any]:
+  """Options of the data in which a partition has its numbers."""
+  now = {name: value for name, value in data.items() if name not in _OF_PARTITION}
+  word = data.get("partition")
+  if len(now) == len(data) or word is None or ":" in word:
+    return now
+  choice = DataOptions.__dataclass_fields__["partition"].type
+  (kind,) = (part for part in parts_of(choice) if part.WORD == word)
+  names = {field.name for field in dataclasses.fields(kind)}
+  values = {
+    field: data[name]
+    for name, field in _OF_PARTITION.items()
+    # No least number stood for the default.
+    if field in names and data.get(name) is not None
+  }
+  return now | {"partition": str(kind(**values))}
 
 
 def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:

@@ -796,14 +796,12 @@ class RunOptions(
       sampling=self.sampling,
       task=data.task if tasks.is_own_task(data.task) else None,
       kinds=change.function if change is not None else None,
-      partition=data.partition,
     )
-    for name, file in (
-      ("availability_file", self.availability_file),
-      ("partition_file", data.partition_file),
-    ):
-      if file is not None:
-        by_option[name] = own.source_of(file)
+    if self.availability_file is not None:
+      by_option["availability_file"] = own.source_of(self.availability_file)
+    dealt_by = None if data.partition is None else data.partition.source()
+    if dealt_by is not None:
+      by_option["partition"] = dealt_by
     if self.init_from is not None:
       by_option["init_from"] = parameters.source(self.init_from)
     layer = run_layer(data.features)

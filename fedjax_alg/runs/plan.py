@@ -32,7 +32,7 @@ from fedjax_alg.hparams import MAX_SEED, field_values, validate
 from fedjax_alg.models import OPTIONS, load_model
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.start import describe_leaves
-from fedjax_alg.part import of_type, words_of
+from fedjax_alg.part import of_type, read_parts, words_of
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import checks, identity, methods
 from fedjax_alg.runs import options as options_lib
@@ -430,8 +430,9 @@ def _federation_again(facts: Facts) -> Federation:
     raise OptionError("its data were arrays, give load_run the federation")
   if "task" in facts.get("sources", {}):
     data["task"] = _unchanged(facts, "task", data["task"])
-  if "partition" in facts.get("sources", {}):
-    data["partition"] = _unchanged(facts, "partition", data["partition"])
+  partition = data["partition"]
+  if "partition" in facts.get("sources", {}) and not partition.startswith("file:"):
+    data["partition"] = _unchanged(facts, "partition", partition)
   if "kinds" in facts.get("sources", {}):
     function, number = split_own(data["kinds"])
     function = _unchanged(facts, "kinds", function)
@@ -439,7 +440,9 @@ def _federation_again(facts: Facts) -> Federation:
   data["features"], body = features_again(facts)
   if body and hash_of(data["features"]) != body:
     raise OptionError(f"features={data['features']}: this run has changed")
-  return federation_lib.from_options(DataOptions(**data))
+  return federation_lib.from_options(
+    DataOptions(**read_parts(data, DataOptions.__dataclass_fields__))
+  )
 
 
 def features_again(facts: Facts) -> tuple[str, str]:

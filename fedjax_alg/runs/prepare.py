@@ -660,10 +660,6 @@ def _unread_of_run(prepared: Prepared) -> list[str]:
     without |= dict.fromkeys(
       ("personal_when", "personal_rate", "personal_fit"), "no parameter is personal"
     )
-  dealt = federation.partition
-  if dealt.name == "natural" and "local_test_fraction" not in dealt.flags:
-    for name in ("local_test_fraction", "local_test_stratified"):
-      without[name] = "the data name the clients of test rows"
   values = field_values(federation.options) | field_values(options)
   usual = (
     field_values(DataOptions())

@@ -1198,8 +1198,8 @@ def plan_again(
   """
   data = facts["data"]
   partition, concepts = folder / "partition.npz", folder / "concepts.cp"
-  if data.get("partition_file") is not None and partition.is_file():
-    data = dict(data, partition_file=str(partition))
+  if str(data.get("partition")).startswith("file:") and partition.is_file():
+    data = dict(data, partition=f"file:{partition}")
   schedule = data.get("concepts")
   if schedule is not None and not is_pattern(schedule) and concepts.is_file():
     data = dict(data, concepts=str(concepts))

@@ -208,7 +208,7 @@ def test_who_has_no_numbers_or_no_classes_is_refused(problem):
   with pytest.raises(fa.OptionError, match="^subspace=classes: .* no class"):
     fa.run(
       "pacfl",
-      fa.federate(numbers, partition="natural", local_test_fraction=0.3),
+      fa.federate(numbers, partition="natural:test_share=0.3"),
       subspace="classes",
       cohort_size=2,
       rounds=1,

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.options import PARTITIONS
+from fedjax_alg.errors import OptionError
+from fedjax_alg.part import of_type
 
 
 def arrays(partition, split):
@@ -28,9 +30,14 @@ def rows_of(data, client):
 
 def refuses(call, *says):
   """The call raises one line that has these texts."""
-  with pytest.raises(DataError) as caught:
+  with pytest.raises(OptionError) as caught:
     call()
   message = str(caught.value)
   assert "\n" not in message
   for text in says:
     assert text in message, message
+
+
+def dealt(text, examples, num_clients, seed):
+  """The partition of a text as users write it."""
+  return of_type("partition", text, PARTITIONS).deal(examples, num_clients, seed)

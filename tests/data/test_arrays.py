@@ -246,7 +246,7 @@ def test_names_stay_with_their_clients():
   for name in fed.client_names:
     assert in_order(*fed.client(name)) == in_order(X[IDS == name], Y[IDS == name])
   assert fed.validation_names.tolist() == ["abc"[out]]
-  made_up = fa.federate(examples, partition="iid", num_clients=2, min_client_size=1)
+  made_up = fa.federate(examples, partition="iid:min_size=1", num_clients=2)
   assert made_up.names_in_data is None
   assert made_up.client_names.tolist() == ["0", "1"]
 
@@ -382,7 +382,7 @@ def test_strange_labels_are_warned_of():
 
   def deal(y, **options):
     return fa.federate(
-      fa.from_arrays(x, y, **options), num_clients=2, min_client_size=1
+      fa.from_arrays(x, y, **options), num_clients=2, partition="iid:min_size=1"
     )
 
   with pytest.warns(UserWarning) as warned:
@@ -509,7 +509,7 @@ def test_examples_are_dealt_by_the_labels_of_the_task():
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=(300, 3)), rng.normal(size=300)
   numbers = fa.from_arrays(x, y, x_test=x, y_test=y, task="regression")
-  fed = fa.federate(numbers, partition="classes", num_clients=10, classes_per_client=2)
+  fed = fa.federate(numbers, partition="classes:2", num_clients=10)
   assert fed.label_histogram.shape == (10, 10)
   assert ((fed.label_histogram > 0).sum(1) == 2).all()
   several = fa.from_arrays(

@@ -130,7 +130,7 @@ def test_a_schedule_that_stays_is_kinds_to_the_bit(tmp_path):
 @pytest.mark.parametrize(
   "options",
   [
-    dict(partition="natural", local_test_fraction=0.3),
+    dict(partition="natural:test_share=0.3"),
     dict(partition="dirichlet", num_clients=4, features="standardize"),
     dict(partition="powerlaw", num_clients=3),
   ],

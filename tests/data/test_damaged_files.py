@@ -110,9 +110,7 @@ def test_classes_at_every_client_are_counted_before_they_are_made(tmp_path):
       "npz",
       data_path=str(path),
       num_clients=60_000,
-      partition="iid",
-      min_client_size=1,
-      size_sigma=0.0,
+      partition="iid:min_size=1,size_sigma=0.0",
     )
 
 

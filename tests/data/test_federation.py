@@ -22,7 +22,6 @@ from fedjax_alg.data import (
   federation,
   layout,
   load_digits,
-  make_partition,
   partition_file,
 )
 from fedjax_alg.data.arrays import from_arrays
@@ -32,7 +31,7 @@ from fedjax_alg.data.store import Coded
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.plan import federation_of
 from tests.data import reading
-from tests.data.reading import rows_of
+from tests.data.reading import dealt, rows_of
 
 
 def make_examples(n_train=90, n_test=30, classes=3, clients=None):
@@ -74,7 +73,7 @@ def whole_is_local(fed):
 @pytest.mark.parametrize("kind", ["iid", "classes", "powerlaw", "natural"])
 def test_dealing_gives_each_client_its_rows(kind):
   examples = make_examples(clients=np.repeat(np.arange(3), 30))
-  partition = make_partition(kind, examples, 3, 0)
+  partition = dealt(kind, examples, 3, 0)
   fed = deal(examples, partition)
   for split in ("train", "test"):
     for client in range(3):
@@ -98,10 +97,10 @@ def test_dealing_gives_each_client_its_rows(kind):
 
 def test_dealing_without_an_official_test_set():
   examples = make_examples(n_test=0, clients=np.repeat(np.arange(3), 30))
-  natural = make_partition("natural", examples, None, 0)
+  natural = dealt("natural", examples, None, 0)
   fed = deal(examples, natural)
   assert whole_test(fed)[0].shape == (9, 2)
-  iid = make_partition("iid", examples, 3, 0)
+  iid = dealt("iid", examples, 3, 0)
   with pytest.raises(DataError, match="has no test examples"):
     deal(examples, iid)
 
@@ -110,7 +109,7 @@ def test_hash_is_of_the_data_not_of_the_split():
   digits = load_digits()
   reversed_digits = dataclasses.replace(digits, y_train=digits.y_train[::-1])
   first, second, reversed_labels, scaled = (
-    deal(data, make_partition("iid", data, 9, seed), kind)
+    deal(data, dealt("iid", data, 9, seed), kind)
     for data, seed, kind in (
       (digits, 0, "flatten"),
       (digits, 1, "flatten"),
@@ -205,7 +204,7 @@ def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
   examples = dataclasses.replace(
     make_examples(180, 60, clients=np.arange(180) % 6), client_test=client_test
   )
-  before = make_partition("natural" if kind == "named" else kind, examples, 6, 1)
+  before = dealt("natural" if kind == "named" else kind, examples, 6, 1)
   after = hold_out(before, 2, 1)
   everyone, fed = deal(examples, before), deal(examples, after)
   held_clients = after.held_out.clients.tolist()
@@ -250,7 +249,7 @@ def test_dealing_gives_the_server_the_rows_of_clients_held_out(kind):
   [
     {},
     {"num_clients": 4},
-    {"min_client_size": 16},
+    {"partition": "natural:min_size=16"},
     {"validation_clients": 3},
     {"num_clients": 6, "validation_clients": 2},
   ],
@@ -271,8 +270,7 @@ def test_the_whole_test_set_has_the_rows_of_the_federation_s_clients(
       y_test=np.arange(60) % 2,
       test_client_ids=of_test if with_test_ids else None,
     ),
-    partition="natural",
-    **options,
+    **{"partition": "natural", **options},
   )
   tested = set(whole_test(fed)[0][:, 0].astype(int).tolist())
   assert tested == (
@@ -285,7 +283,7 @@ def test_the_whole_test_set_has_the_rows_of_the_federation_s_clients(
 def test_dealing_without_tests_among_those_who_stay():
   clients = np.array([0] * 10 + [1])
   examples = make_examples(11, 0, clients=clients)
-  natural = make_partition("natural", examples, None, 0)
+  natural = dealt("natural", examples, None, 0)
   partition = next(
     p
     for p in (hold_out(natural, 1, s) for s in range(50))
@@ -297,7 +295,7 @@ def test_dealing_without_tests_among_those_who_stay():
 
 def test_as_many_held_out_rows_as_official_ones_are_not_the_same_rows():
   examples = make_examples(90, 9, clients=np.repeat(np.arange(3), 30))
-  fed = deal(examples, make_partition("natural", examples, None, 0))
+  fed = deal(examples, dealt("natural", examples, None, 0))
   assert int(fed.data.test.size.sum()) == len(whole_test(fed)[1]) == 9
   assert not whole_is_local(fed)
 
@@ -341,8 +339,7 @@ def _test_clients(names=False, **options):
         y_test=np.arange(32) % 2,
         test_client_ids=ids[1],
       ),
-      partition="natural",
-      **options,
+      **{"partition": "natural", **options},
     )
 
 
@@ -353,7 +350,7 @@ def _test_clients(names=False, **options):
     {},
     {"num_clients": 3},
     {"validation_clients": 2},
-    {"min_client_size": 12},
+    {"partition": "natural:min_size=12"},
     {"newcomers_at": ((2, 2),)},
   ],
 )
@@ -432,7 +429,7 @@ def test_files_with_clients_without_training_rows(tmp_path):
     {
       "dataset": "npz",
       "data_path": str(tmp_path / "a.npz"),
-      "partition_file": str(tmp_path / "p.npz"),
+      "partition": f"file:{tmp_path / 'p.npz'}",
     },
   ):
     with pytest.warns(UserWarning, match=TESTERS):
@@ -514,7 +511,7 @@ def _facts(fed):
     (
       _write_idx,
       "t10k-labels-idx1-ubyte",
-      {"dataset": "idx", "num_clients": 1, "min_client_size": 1},
+      {"dataset": "idx", "num_clients": 1, "partition": "iid:min_size=1"},
     ),
     (_write_letters, "a.npz", {"dataset": "femnist", "num_clients": 5}),
     (_write_play, "a.txt", {"dataset": "shakespeare"}),
@@ -531,7 +528,7 @@ def test_a_file_that_was_written_again_is_read_again(tmp_path, write, file, opti
     _write_npz(tmp_path / "a.npz", 2)
     options = options | {
       "data_path": str(tmp_path / "a.npz"),
-      "partition_file": str(path),
+      "partition": f"file:{path}",
     }
   else:
     folder = options["dataset"] == "idx" or "/" in file
@@ -577,7 +574,10 @@ def test_a_large_file_is_not_kept_in_memory(tmp_path, monkeypatch):
 
 def test_some_of_the_training_examples():
   """Without it a subset could repeat rows, change the test set, or lose its nesting."""
-  source, options = make_examples(), {"num_clients": 3, "size_sigma": 0.0, "seed": 2}
+  source, options = (
+    make_examples(),
+    {"num_clients": 3, "partition": "iid:size_sigma=0.0", "seed": 2},
+  )
 
   def rows(count):
     fed = federation.federate(source, train_examples=count, **options)
@@ -603,7 +603,7 @@ def _hospitals(**options):
   x, y = rng.normal(size=(160, 5)), rng.integers(0, 3, 160)
   options = {"partition": "natural"} | options
   ids = {"client_ids": [f"H{i:02}" for i in rng.permutation(160) % 8]}
-  if options["partition"] == "dirichlet":
+  if options["partition"].startswith("dirichlet"):
     ids = {"x_test": x[:40], "y_test": y[:40]}
   return federation.federate(from_arrays(x, y, **ids), **options)
 
@@ -616,7 +616,7 @@ def _hospitals(**options):
     {"newcomers_at": ((3, 2),)},
     {"kinds": "permute:3", "seed": 4},
     {"kinds": "noise:0.5", "validation_clients": 2},
-    {"partition": "dirichlet", "num_clients": 8, "min_client_size": 1},
+    {"partition": "dirichlet:min_size=1", "num_clients": 8},
   ],
 )
 def test_others_are_bit_identical_without_a_client(options):
@@ -698,10 +698,10 @@ def test_a_file_has_all_clients_and_can_be_used_again(tmp_path):
   fed = _hospitals(without=["H02"])
   path = tmp_path / "partition.npz"
   partition_file.write_partition_file(path, fed.partition, fed.labels)
-  everybody = _hospitals(partition="file", partition_file=str(path))
+  everybody = _hospitals(partition=f"file:{path}")
   np.testing.assert_array_equal(everybody.client("H05")[0], fed.client("H05")[0])
   assert len(everybody.client("H02")[0])
-  less = _hospitals(partition="file", partition_file=str(path), without="H02")
+  less = _hospitals(partition=f"file:{path}", without="H02")
   assert less.hashes == fed.hashes
 
 
@@ -745,7 +745,7 @@ def test_rows_on_disk_are_copied_once(tmp_path, dtype):
   try:
     examples = from_arrays(x, y, clients)
     read = tracemalloc.get_traced_memory()[1]
-    fed = federation.federate(examples, local_test_fraction=0.25)
+    fed = federation.federate(examples, partition="natural:test_share=0.25")
     peak = tracemalloc.get_traced_memory()[1]
   finally:
     tracemalloc.stop()

@@ -349,9 +349,7 @@ def test_sources_are_brought_to_one_shape():
       examples.x_train[:20, 1:3, :3, channel], small[..., 0]
     )
   assert examples.x_train[:20].sum() == 3 * small.sum()
-  federation = fa.federate(
-    examples, partition="classes", num_clients=6, min_client_size=2
-  )
+  federation = fa.federate(examples, partition="classes:min_size=2", num_clients=6)
   assert federation.kinds.names == ("small", "large")
   for client, kind in enumerate(federation.kinds.of_client):
     x, _ = rows(federation, client)

@@ -147,17 +147,14 @@ def test_noise_of_a_split_client_stays_with_the_row(tmp_path):
   assert {row.tobytes() for row in one} == {row.tobytes() for row in two}
 
 
-@pytest.mark.parametrize("partition", ["iid", "classes", "shards", "dirichlet"])
+@pytest.mark.parametrize("partition", ["iid:", "classes:", "shards:", "dirichlet:10,"])
 def test_rows_are_dealt_within_their_kind(partition):
   data = examples(client=None, test_kind_ids=KIND[64:])
-  options = {"dirichlet_alpha": 10.0} if partition == "dirichlet" else {}
   federation = fa.federate(
     data,
-    partition=partition,
+    partition=f"{partition}min_size=2",
     num_clients=6,
-    min_client_size=2,
     kind_shares=(2, 1),
-    **options,
   )
   assert federation.kinds.sizes().tolist() == [4, 2]
   used = []
@@ -178,7 +175,7 @@ def test_one_kind_of_the_data_is_none():
     X, Y, kind_ids=np.zeros(80, int), x_test=X[:9], y_test=Y[:9], test_kind_ids=[0] * 9
   )
   none = fa.from_arrays(X, Y, x_test=X[:9], y_test=Y[:9])
-  options = {"partition": "classes", "num_clients": 5, "min_client_size": 2}
+  options = {"partition": "classes:min_size=2", "num_clients": 5}
   a, b = (fa.federate(data, **options) for data in (one, none))
   assert a.hashes == b.hashes
   for left, right in zip(
@@ -221,7 +218,7 @@ def test_a_partition_file_keeps_the_kinds(tmp_path):
   first = fa.federate("digits", **options)
   path = tmp_path / "partition.npz"
   write_partition_file(path, first.partition, first.labels)
-  second = fa.federate("digits", kinds="permute:3", partition_file=str(path))
+  second = fa.federate("digits", kinds="permute:3", partition=f"file:{path}")
   assert second.hashes == first.hashes
   np.testing.assert_array_equal(second.kinds.of_client, first.kinds.of_client)
 
@@ -315,9 +312,9 @@ def test_each_kind_may_have_all_examples():
   Without it kinds share one copy out, and a model of one kind has a K-th of the
   images that the paper's has.
   """
-  plain = fa.federate("digits", num_clients=1, size_sigma=0, partition="iid")
-  options = {"kinds": "rotate:0,90", "num_clients": 6, "size_sigma": 0}
-  fed = fa.federate("digits", kind_data="all", partition="iid", **options)
+  plain = fa.federate("digits", num_clients=1, partition="iid:size_sigma=0")
+  options = {"kinds": "rotate:0,90", "num_clients": 6, "partition": "iid:size_sigma=0"}
+  fed = fa.federate("digits", kind_data="all", **options)
   assert fed.kinds.sizes().tolist() == [3, 3] and fed.kinds.names == ("0", "90")
 
   def rows(federation, clients, of, turns=0):

@@ -68,7 +68,6 @@ def test_other_texts_are_refused_in_one_line(text, says):
       {"dataset": "diabetes", "kinds": "sources:digits,mnist"},
       "not with diabetes (dataset=digits",
     ),
-    ({"quantity_alpha": 1.0, "size_sigma": 0.1}, "size_sigma and quantity_alpha"),
   ],
 )
 def test_options_that_do_not_fit_are_refused_in_one_line(options, says):

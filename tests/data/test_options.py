@@ -13,10 +13,10 @@ from fedjax_alg.errors import OptionError
 
 def test_equal_options_are_equal_and_hash():
   plain = DataOptions(
-    num_clients=9, newcomers_at=((2, 3), (4, 1)), size_sigma=1.0
+    num_clients=9, newcomers_at=((2, 3), (4, 1)), partition="iid:size_sigma=1.0"
   ).filled()
   numpy_options = DataOptions(
-    num_clients=np.int64(9), newcomers_at=[[2, 3], (4, 1)], size_sigma=1
+    num_clients=np.int64(9), newcomers_at=[[2, 3], (4, 1)], partition="iid:size_sigma=1"
   ).filled()
   assert plain == numpy_options and hash(plain) == hash(numpy_options)
 
@@ -56,26 +56,17 @@ def test_refused_in_one_line(options, pattern):
     (dict(num_client=3), "^num_client: no option .*did you mean 'num_clients'"),
     (dict(dataset="digits"), "^dataset: no option"),
     (dict(seed=1, partition_seed=2), "^seed and partition_seed: give one"),
-    (
-      dict(dirichlet_alpha=1.0),
-      r"^dirichlet_alpha: not read with partition=iid \(only with partition=d",
-    ),
+    (dict(dirichlet_alpha=1.0), "^dirichlet_alpha: no option .*partition.*dirichlet:"),
+    (dict(partition="iid:alpha=1"), "^partition=iid:alpha=1: 'alpha=1' is not of iid"),
     (dict(hog_bins=3), "^hog_bins: not read with features=none"),
     (dict(data_path="a.npz"), "^data_path: not read with dataset=digits"),
-    (
-      dict(partition_file="a.npz", partition="iid"),
-      "^partition_file: not read with partition=iid",
-    ),
-    (dict(partition="file"), "^partition_file: missing"),
-    (dict(partition_file="a.npz", num_clients=3), "^num_clients=3: not read"),
-    (
-      dict(partition_file="a.npz", dirichlet_alpha=0.1),
-      "^dirichlet_alpha: not read with partition=file",
-    ),
+    (dict(partition="file"), "^partition=file: path is missing"),
+    (dict(partition="file:a.npz", num_clients=3), "^num_clients=3: not read"),
+    (dict(partition="dirichle:0.1"), "^partition=dirichle:0.1: .*did you mean 'dirich"),
   ],
 )
 def test_federate_refuses_what_it_would_not_read(options, pattern):
-  with pytest.raises(fa.DataError, match=pattern):
+  with pytest.raises(fa.OptionError, match=pattern):
     fa.federate("digits", **options)
 
 

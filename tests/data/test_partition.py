@@ -12,10 +12,10 @@ import pytest
 from fedjax_alg.data import Examples, allocate, published
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.federation import federate
-from fedjax_alg.data.partition import label_histogram, make_partition, partition_hash
+from fedjax_alg.data.partition import label_histogram, partition_hash
 from fedjax_alg.data.sources import load_digits
 from fedjax_alg.errors import OptionError
-from tests.data.reading import arrays, refuses, rows
+from tests.data.reading import arrays, dealt, refuses, rows
 
 
 def make_examples(y_train, y_test, client_train=None, client_test=None):
@@ -79,11 +79,10 @@ def check_complete(partition, examples, num_clients, minimum):
   assert (np.abs(test - train * part)[served] < 2).all()
 
 
-def complete(kind, examples, num_clients, seed, minimum=10, **options):
+def complete(text, examples, num_clients, seed, minimum=10):
   """The partition, which the seed decides and which leaves nobody out."""
   partition, repeated, other_seed = (
-    make_partition(kind, examples, num_clients, number, **options)
-    for number in (seed, seed, seed + 1)
+    dealt(text, examples, num_clients, number) for number in (seed, seed, seed + 1)
   )
   check_complete(partition, examples, num_clients, minimum)
   assert partition_hash(partition) == partition_hash(repeated)
@@ -94,7 +93,7 @@ def complete(kind, examples, num_clients, seed, minimum=10, **options):
 @given(data_sets(), st.integers(1, 8), st.floats(0, 2))
 def test_iid(data, num_clients, sigma):
   examples, seed = data
-  partition, _ = complete("iid", examples, num_clients, seed, size_sigma=sigma)
+  partition, _ = complete(f"iid:size_sigma={sigma}", examples, num_clients, seed)
   if sigma == 0:
     assert np.ptp(partition.train_size) <= 1
 
@@ -104,16 +103,8 @@ def test_classes(data, num_clients, draw):
   examples, seed = data
   most = draw.draw(st.integers(1, min(3, examples.num_classes)))
   least = draw.draw(st.integers(1, most))
-  _, histogram = complete(
-    "classes",
-    examples,
-    num_clients,
-    seed,
-    5,
-    classes_per_client=most,
-    min_classes_per_client=least,
-    min_client_size=5,
-  )
+  text = f"classes:{most},min_size=5,fewest={least}"
+  _, histogram = complete(text, examples, num_clients, seed, 5)
   number = (histogram > 0).sum(axis=1)
   assert number.min() >= least and number.max() <= most
 
@@ -121,35 +112,18 @@ def test_classes(data, num_clients, draw):
 @given(data_sets(), st.integers(1, 8), st.floats(0.3, 10))
 def test_dirichlet(data, num_clients, alpha):
   examples, seed = data
-  partition, _ = complete(
-    "dirichlet",
-    examples,
-    num_clients,
-    seed,
-    3,
-    dirichlet_alpha=alpha,
-    min_client_size=3,
-  )
-  assert "dirichlet_even" not in partition.flags
+  complete(f"dirichlet:{alpha},min_size=3", examples, num_clients, seed, 3)
 
 
 @given(data_sets(), st.integers(1, 5))
 def test_dirichlet_even(data, num_clients):
   """Who has n / C examples gets none of the classes that follow."""
   examples, seed = data
-  partition, histogram = complete(
-    "dirichlet",
-    examples,
-    num_clients,
-    seed,
-    1,
-    dirichlet_alpha=0.5,
-    dirichlet_even=True,
-    min_client_size=1,
-  )
+  text = "dirichlet:even,min_size=1"
+  partition, histogram = complete(text, examples, num_clients, seed, 1)
   before = np.cumsum(histogram, axis=1) - histogram
   assert not histogram[before >= len(examples.y_train) / num_clients].any()
-  assert partition.flags["dirichlet_even"]
+  assert partition.flags["partition"] == text  # partition.json says the rule
 
 
 @given(data_sets(), st.integers(0, 20), st.integers(1, 3))
@@ -159,16 +133,8 @@ def test_random_classes(data, more, k):
   num_clients, k = examples.num_classes + more, min(k, examples.num_classes)
   fewest = np.bincount(examples.y_train, minlength=examples.num_classes).min()
   assume(fewest >= num_clients)
-  partition, histogram = complete(
-    "classes",
-    examples,
-    num_clients,
-    seed,
-    1,
-    classes_per_client=k,
-    random_classes=True,
-    size_sigma=0,
-    min_client_size=1,
+  _, histogram = complete(
+    f"classes:{k},random,min_size=1,size_sigma=0", examples, num_clients, seed, 1
   )
   holds = histogram > 0
   assert (holds.sum(axis=1) == k).all()
@@ -177,14 +143,13 @@ def test_random_classes(data, more, k):
   for counts in histogram.T:
     counts = counts[counts > 0]
     assert counts.max() - counts.min() <= 1
-  assert partition.flags["random_classes"]
 
 
 @given(data_sets(), st.integers(1, 6), st.integers(1, 3))
 def test_shards(data, num_clients, k):
   """Sorted by class and cut, every client's rows are k of the pieces."""
   examples, seed = data
-  _, histogram = complete("shards", examples, num_clients, seed, classes_per_client=k)
+  _, histogram = complete(f"shards:{k}", examples, num_clients, seed)
   pieces = np.array_split(np.sort(examples.y_train), num_clients * k)
   counts = sorted(
     tuple(np.bincount(piece, minlength=examples.num_classes)) for piece in pieces
@@ -207,15 +172,7 @@ def mnist_like():
 def test_machines_of_the_diversified_paper():
   examples = mnist_like()
   for seed in range(3):
-    partition = make_partition(
-      "classes",
-      examples,
-      400,
-      seed,
-      classes_per_client=2,
-      min_classes_per_client=1,
-      size_sigma=0.55,
-    )
+    partition = dealt("classes:2,fewest=1,size_sigma=0.55", examples, 400, seed)
     # The study that set the default saw sizes of 19 to 516.
     assert 10 <= partition.train_size.min() <= 40
     assert 400 <= partition.train_size.max() <= 900
@@ -230,9 +187,7 @@ def test_dirichlet_alpha_sets_the_skew():
   examples = mnist_like()
   top = {}
   for alpha in (0.1, 0.5, 100.0):
-    partition = make_partition(
-      "dirichlet", examples, 50, 0, dirichlet_alpha=alpha, min_client_size=1
-    )
+    partition = dealt(f"dirichlet:{alpha},min_size=1", examples, 50, 0)
     histogram = label_histogram(partition, examples.y_train)
     top[alpha] = (histogram.max(axis=1) / histogram.sum(axis=1)).mean()
     # Per class over clients: the shares of one class vary by (C - 1) /
@@ -275,7 +230,7 @@ def test_powerlaw_is_the_published_generator(seed):
   y = np.concatenate([examples.y_train, examples.y_test])
   data = [np.flatnonzero(y == l).tolist() for l in range(10)]
   want = powerlaw_by_the_book(data, np.random.default_rng(seed))
-  partition = make_partition("powerlaw", examples, 1000, seed)
+  partition = dealt("powerlaw", examples, 1000, seed)
   check_layout(partition)
   assert partition.pooled
   for user, expected in enumerate(want):
@@ -295,7 +250,7 @@ def test_powerlaw_leaves_a_class_that_would_be_used_up():
     shuffle = staticmethod(lambda rows: None)
 
   examples = make_examples(np.arange(60) % 2, [])
-  sizes = published.powerlaw(examples, 2, OneTakesAll())[2]
+  sizes = published._powerlaw(examples, 2, OneTakesAll())[2]
   np.testing.assert_array_equal(sizes, [9, 9])  # strictly less, as published
 
 
@@ -303,7 +258,7 @@ def test_powerlaw_leaves_a_class_that_would_be_used_up():
 def test_powerlaw_of_other_sizes(classes, clients):
   y = np.random.default_rng(0).integers(0, classes, 900)
   examples = make_examples(y[:700], y[700:])
-  partition = make_partition("powerlaw", examples, clients, 0)
+  partition = dealt("powerlaw", examples, clients, 0)
   check_layout(partition)
   assert (partition.train_size + partition.test_size).min() >= 10
   has_label = label_histogram(partition, y, classes) > 0
@@ -311,7 +266,7 @@ def test_powerlaw_of_other_sizes(classes, clients):
     want = {user % classes, (user + 1) % classes}
     assert set(np.flatnonzero(has_label[user])) == want
   assert not set(partition.train_order) & set(partition.test_order)
-  other_seed = make_partition("powerlaw", examples, clients, 1)
+  other_seed = dealt("powerlaw", examples, clients, 1)
   assert partition_hash(partition) != partition_hash(other_seed)
 
 
@@ -322,7 +277,7 @@ def test_natural_keeps_the_given_clients():
   examples = make_examples(
     rng.integers(0, 4, 100), rng.integers(0, 4, 30), client_train, client_test
   )
-  partition = make_partition("natural", examples, None, 0)
+  partition = dealt("natural", examples, None, 0)
   check_layout(partition)
   assert not partition.pooled and partition.flags["num_clients"] == 5
   assert (partition.train_size > 0).tolist() == [True, True, False, True, False]
@@ -336,7 +291,7 @@ def test_natural_keeps_the_given_clients():
 def test_natural_holds_out_where_test_rows_name_nobody():
   client = np.repeat([0, 1, 2, 3], [1, 2, 25, 40])
   examples = make_examples(np.zeros(68), np.zeros(5), client)
-  partition = make_partition("natural", examples, None, 0)
+  partition = dealt("natural", examples, None, 0)
   check_layout(partition)
   assert partition.pooled
   np.testing.assert_array_equal(partition.test_size, [0, 1, 2, 4])
@@ -353,7 +308,7 @@ def test_natural_can_take_fewer_clients():
   examples = make_examples(np.zeros(55), [], client)
   selections = set()
   for seed in range(5):
-    partition = make_partition("natural", examples, 4, seed, min_client_size=3)
+    partition = dealt("natural:min_size=3", examples, 4, seed)
     members = np.unique(
       client[np.concatenate([partition.train_order, partition.test_order])]
     )
@@ -363,45 +318,41 @@ def test_natural_can_take_fewer_clients():
 
 
 @pytest.mark.parametrize(
-  "kind, clients, options, says",
+  "text, clients, says",
   [
-    ("iid", None, {}, "needs num_clients"),
-    ("iid", 101, {}, "num_clients=101: more clients than the 100"),
-    ("iid", 20, {}, "num_clients=20 min_client_size=10 need 200"),
-    ("classes", 5, {"classes_per_client": 5}, "classes_per_client=5"),
-    ("classes", 5, {"classes_per_client": 0}, "classes_per_client=0"),
-    ("classes", 5, {"min_classes_per_client": 3}, "min_classes_per_client=3"),
-    ("classes", 3, {"classes_per_client": 1}, "at most 3 of the 4 classes"),
-    (
-      "dirichlet",
-      10,
-      {"dirichlet_alpha": 0.01},
-      "dirichlet_alpha=0.01 with num_clients=10",
-    ),
-    ("powerlaw", 60, {}, "num_clients=60: partition=powerlaw"),
-    ("shards", 9, {"classes_per_client": 3}, "leave a client with 9 of the 1"),
-    ("natural", None, {}, "has no client ids"),
+    ("iid", None, "needs num_clients"),
+    ("iid", 101, "num_clients=101: more clients than the 100"),
+    ("iid", 20, "num_clients=20, partition=iid: min_size=10 examples each are 200"),
+    ("iid:size_sigma=0.1,size_alpha=1", 5, "size_sigma and size_alpha: give one"),
+    ("classes:5", 5, "per_client=5"),
+    ("classes:0", 5, "per_client=0"),
+    ("classes:fewest=3", 5, "fewest=3"),
+    ("classes:1", 3, "at most 3 of the 4 classes"),
+    ("dirichlet:0.01", 10, "dirichlet:0.01 with num_clients=10"),
+    ("powerlaw", 60, "num_clients=60: partition=powerlaw"),
+    ("shards:3", 9, "leave a client with 9 of the 1"),
+    ("natural", None, "has no client ids"),
   ],
 )
-def test_bad_options_are_named_in_one_line(kind, clients, options, says):
+def test_bad_options_are_named_in_one_line(text, clients, says):
   examples = make_examples(np.arange(100) % 4, np.arange(20) % 4)
-  refuses(lambda: make_partition(kind, examples, clients, 0, **options), says)
+  refuses(lambda: dealt(text, examples, clients, 0), says)
 
 
 def test_data_that_have_too_few_for_the_clients():
   examples = make_examples([0] * 100 + [1] * 2, [], np.arange(102) % 2)
   refuses(
-    lambda: make_partition("classes", examples, 5, 0, classes_per_client=2),
+    lambda: dealt("classes:2", examples, 5, 0),
     "no split found",
   )
   refuses(
-    lambda: make_partition("natural", examples, 3, 0),
+    lambda: dealt("natural", examples, 3, 0),
     "num_clients=3: the data set has 2",
   )
   many_classes = make_examples(np.arange(400) % 20, [])
   refuses(
-    lambda: make_partition("classes", many_classes, 10, 0, random_classes=True),
-    "random_classes left a class without a client in 100 draws",
+    lambda: dealt("classes:random", many_classes, 10, 0),
+    "left a class without a client in 100 draws",
   )
 
 
@@ -426,7 +377,7 @@ def test_spread_stays_within_bounds(weights, draw):
 
 def test_test_examples_of_a_class_nobody_trains_on_stay_out():
   examples = make_examples([0] * 30 + [1] * 30, [0, 1, 2, 2, 0, 1])
-  partition = make_partition("iid", examples, 2, 0)
+  partition = dealt("iid", examples, 2, 0)
   check_layout(partition)
   assert sorted(partition.test_order) == [0, 1, 4, 5]
 
@@ -486,13 +437,10 @@ def test_an_empty_client_gets_an_example_of_who_has_most_to_spare():
 @pytest.mark.parametrize("kind", ["iid", "classes"])
 def test_sizes_are_shares_of_a_dirichlet_distribution(kind):
   digits = load_digits()
-  options = {"kind": kind, "num_clients": 20, "seed": 3, "min_client_size": 10}
-  plain = make_partition(examples=digits, **options)
-  same = make_partition(examples=digits, quantity_alpha=None, **options)
-  skewed = make_partition(examples=digits, quantity_alpha=0.3, **options)
-  even = make_partition(examples=digits, quantity_alpha=1e5, **options)
-  assert plain.flags == same.flags and "quantity_alpha" not in plain.flags
-  assert skewed.flags["quantity_alpha"] == 0.3
+  plain, skewed, even = (
+    dealt(text, digits, 20, 3)
+    for text in (kind, f"{kind}:size_alpha=0.3", f"{kind}:size_alpha=1e5")
+  )
   for partition in (skewed, even):
     assert sorted(partition.train_order) == list(range(len(digits.y_train)))
     assert partition.train_size.min() >= 10
@@ -515,9 +463,7 @@ def test_a_stratified_split_keeps_the_shares_of_classes():
   for labels, shares in ((2, [0.9, 0.1]), (4, [0.6, 0.25, 0.1, 0.05])):
     y = rng.choice(labels, 2000, p=shares)
     examples = from_arrays(np.ones((2000, 1)), y, rng.integers(0, 20, 2000))
-    partition = make_partition(
-      "natural", examples, None, 3, local_test_fraction=0.3, local_test_stratified=True
-    )
+    partition = dealt("natural:test_share=0.3,stratified", examples, None, 3)
     for client in range(20):
       offset, size = partition.test_offset[client], partition.test_size[client]
       rows = partition.test_order[offset : offset + size]
@@ -525,12 +471,9 @@ def test_a_stratified_split_keeps_the_shares_of_classes():
       expected = np.bincount(of_client, minlength=labels) * size / len(of_client)
       held = np.bincount(y[rows], minlength=labels)
       assert (np.abs(held - expected) <= (0.5 if labels == 2 else 1) + 1e-9).all()
-    assert partition.flags["local_test_stratified"]
     everyone = np.sort(np.concatenate([partition.train_order, partition.test_order]))
     np.testing.assert_array_equal(everyone, np.arange(2000))
-    other = make_partition(
-      "natural", examples, None, 4, local_test_fraction=0.3, local_test_stratified=True
-    )
+    other = dealt("natural:test_share=0.3,stratified", examples, None, 4)
     assert (other.test_order != partition.test_order).any()
 
 
@@ -575,14 +518,14 @@ def fixture_own_file(tmp_path):
 def test_a_function_says_the_rows_of_each_client(own_file):
   """Rows that it leaves out are nobody's; test rows follow the training rows."""
   examples, name = load_digits(), f"{own_file}:by_thirds"
-  partition = make_partition(name, examples, 7, seed=0)
+  partition = dealt(name, examples, 7, 0)
   count = len(examples.y_train)
   last = np.arange(count)[-(count // 3) :]
   pieces = np.array_split(last[np.argsort(examples.y_train[last], kind="stable")], 7)
   for client, expected in enumerate(pieces):
     place, size = partition.train_offset[client], partition.train_size[client]
-    dealt = partition.train_order[place : place + size]
-    assert sorted(dealt.tolist()) == sorted(expected.tolist())
+    mine = partition.train_order[place : place + size]
+    assert sorted(mine.tolist()) == sorted(expected.tolist())
     place, size = partition.test_offset[client], partition.test_size[client]
     tested = examples.y_test[partition.test_order[place : place + size]]
     assert {*tested.tolist()} <= {*examples.y_train[expected].tolist()}
@@ -617,8 +560,6 @@ def test_a_function_needs_its_name_and_clients_that_are_not_the_datas(own_file):
   for data, text, says in (
     ("digits", str(own_file), "a file needs the name in it"),
     ("synthetic", f"{own_file}:few", "comes with its clients (only natural)"),
-    ("digits", f"{own_file}:few", None),
   ):
-    options = {} if says else {"classes_per_client": 3}
-    with pytest.raises(OptionError, match=re.escape(says or "classes_per_client")):
-      federate(data, partition=text, **options)
+    with pytest.raises(OptionError, match=re.escape(says)):
+      federate(data, partition=text)

@@ -9,8 +9,9 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.data import Examples, partition_file
 from fedjax_alg.data.hold_out import hold_out
-from fedjax_alg.data.partition import make_partition, partition_hash
+from fedjax_alg.data.partition import partition_hash
 from tests.data import reading
+from tests.data.reading import dealt
 
 
 def examples(seed=0):
@@ -38,7 +39,7 @@ def write_file(path, partition, data):
 )
 def test_what_is_written_is_read(tmp_path, kind, num_held_out):
   data = examples()
-  partition = make_partition(kind, data, 6, 3, min_client_size=2)
+  partition = dealt(kind if kind == "powerlaw" else f"{kind}:min_size=2", data, 6, 3)
   path = write_file(tmp_path / "p.npz", hold_out(partition, num_held_out, 1), data)
   got = partition_file.read_partition(path, data)
   assert partition_hash(got) == partition_hash(partition)
@@ -61,7 +62,7 @@ def test_rows_that_lie_together_need_little_room(tmp_path):
     client_test=client[::8],
     name="made",
   )
-  partition = make_partition("natural", data, None, 0)
+  partition = dealt("natural", data, None, 0)
   path = write_file(tmp_path / "p.npz", partition, data)
   with np.load(path) as stored:
     assert np.abs(stored["train_shift"]).max() == 7
@@ -72,7 +73,7 @@ def test_rows_that_lie_together_need_little_room(tmp_path):
   # In random order nothing is gained, and the arrays are there as they are.
   mixed = np.random.default_rng(0).permutation(40_000)
   data = dataclasses.replace(data, client_train=client[mixed])
-  partition = make_partition("natural", data, None, 0)
+  partition = dealt("natural", data, None, 0)
   path = write_file(tmp_path / "p.npz", partition, data)
   with np.load(path) as stored:
     np.testing.assert_array_equal(stored["train_order"], partition.train_order)
@@ -86,17 +87,17 @@ def test_federations_are_equal(tmp_path):
   first = fa.federate("digits", partition="classes", num_clients=20, seed=4, **options)
   partition_file.write_partition_file(tmp_path / "p.npz", first.partition, first.labels)
   reread = fa.federate(
-    "digits", partition_file=str(tmp_path / "p.npz"), seed=4, **options
+    "digits", partition=f"file:{tmp_path / 'p.npz'}", seed=4, **options
   )
   assert reread.hashes == first.hashes
-  assert reread.options.partition == "file"
+  assert str(reread.options.partition).startswith("file:")
   np.testing.assert_array_equal(reread.data.train.joins, first.data.train.joins)
   np.testing.assert_array_equal(reread.data.test.x, first.data.test.x)
 
 
 def test_the_json_of_version_0_2(tmp_path):
   data = examples()
-  partition = make_partition("powerlaw", data, 3, 0)
+  partition = dealt("powerlaw", data, 3, 0)
   facts = {"name": partition.name, "flags": partition.flags, "pooled": partition.pooled}
   facts |= {
     name: getattr(partition, name).tolist()
@@ -136,7 +137,7 @@ def write_minimal(path, **change):
 
 def refuses(path, data, *says):
   reading.refuses(
-    lambda: partition_file.read_partition(path, data), f"partition_file={path}: ", *says
+    lambda: partition_file.read_partition(path, data), f"partition=file:{path}: ", *says
   )
 
 
@@ -146,7 +147,7 @@ def test_a_file_of_ones_own(tmp_path):
   assert (got.name, got.pooled) == ("file", False)
   assert got.train_order[1:].tolist() == [7, 80]
   assert got.test_offset.tolist() == [0, 0]
-  fed = fa.federate(data, partition_file=str(tmp_path / "own.npz"))
+  fed = fa.federate(data, partition=f"file:{tmp_path / 'own.npz'}")
   np.testing.assert_array_equal(fed.client(1)[0], data.x_train[[7, 80]])
   np.testing.assert_array_equal(fed.client_test(1)[1], data.y_test[[4]])
 
@@ -198,9 +199,7 @@ def test_inconsistent_files(tmp_path, change, says):
 
 def test_other_data_and_no_file(tmp_path):
   data = examples()
-  path = write_file(
-    tmp_path / "p.npz", make_partition("iid", data, 3, 0, min_client_size=2), data
-  )
+  path = write_file(tmp_path / "p.npz", dealt("iid:min_size=2", data, 3, 0), data)
   refuses(
     path,
     examples(1),

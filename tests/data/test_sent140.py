@@ -144,7 +144,7 @@ def test_refuses():
   good = {"user": "al", "polarity": 0, "text": "x"}
   tweets = tweets_lib.encode_tweets([good] * 7)
   refuses(
-    lambda: tweets_lib.sent140(tweets, 8), "min_client_size=8: no user", "the most is 7"
+    lambda: tweets_lib.sent140(tweets, 8), "min_size=8: no user", "the most is 7"
   )
   refuses(lambda: tweets_lib.sent140(tweets_lib.encode_tweets([])), "the most is 0")
   refuses(

@@ -82,7 +82,10 @@ def test_windows(folder, length, stride):
 def test_clients_keep_their_names(folder):
   with pytest.warns(UserWarning):
     fed = fa.federate(
-      "shakespeare", data_path=str(folder), sequence_length=4, min_client_size=15
+      "shakespeare",
+      data_path=str(folder),
+      sequence_length=4,
+      partition="natural:min_size=15",
     )
   assert fed.client_names.tolist() == ["play: Ber", "play: Fran"]
   assert (fed.num_tokens, fed.num_classes) == (82, 81)

@@ -32,8 +32,8 @@ from experiments import check, compare, run
 from experiments.cli import config
 from experiments.cli import flags as cli_flags
 import fedjax_alg
-from fedjax_alg import metrics, registry, tasks
-from fedjax_alg.data import PARTITIONS, is_tfds, options
+from fedjax_alg import metrics, part, registry, tasks
+from fedjax_alg.data import is_tfds, options
 from fedjax_alg.hparams import fields_by_group
 from fedjax_alg.rounds import one_model
 from fedjax_alg.runs import api
@@ -233,8 +233,8 @@ def test_the_page_on_data_lists_every_data_set_and_partition():
   text = page_of("data")
   table = re.findall(r"^\| `([\w:]+)` \|.*\|$", text, re.M)
   assert sorted(table) == sorted(options.DATASETS)
-  for partition in PARTITIONS:
-    assert f"`{partition}`" in text
+  for partition in part.parts_of(options.PARTITIONS):
+    assert f"`{partition.WORD}`" in text or f"`{partition.WORD}:" in text
   for name in re.findall(r"fedjax-alg prepare (\w+)`", text):
     assert name == "NAME" or is_tfds(name)
   flags = set(re.findall(r"--(\w+)", text))

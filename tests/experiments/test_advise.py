@@ -8,7 +8,7 @@ import fedjax_alg as fa
 
 @pytest.fixture(scope="module", name="folder")
 def fixture_folder(tmp_path_factory):
-  fed = fa.federate("digits", partition="classes", num_clients=40, size_sigma=0)
+  fed = fa.federate("digits", partition="classes:size_sigma=0", num_clients=40)
   result = fa.run("fedavg", fed, model="softmax", rounds=1, cohort_size=4)
   return result.save(tmp_path_factory.mktemp("advise") / "run")
 

@@ -86,7 +86,7 @@ def fixture_grouped(monkeypatch):
 
 def test_newcomers_and_groups_in_the_tables(grouped, tmp_path, capsys):
   words = (
-    "--algorithm=grouped --classes_per_client=1 --newcomers_at=1:3,2:4 "
+    "--algorithm=grouped --partition=classes:1 --newcomers_at=1:3,2:4 "
     "--eval_protocols=local,assigned --num_seeds=2"
   ).split()
   play(tmp_path / "run", *words, "--rounds=3")

@@ -139,7 +139,7 @@ HOLDOUT = "--validation_clients=3 --partition=iid"
   "command, words, parts",
   [
     (run, "--num_clients=5000", "--num_clients=5000"),
-    (run, "--classes_per_client=11", "--classes_per_client=11"),
+    (run, "--partition=classes:11", "--partition=classes:11: per_client=11"),
     (
       run,
       "--dry_run --eval_protocols=copy",

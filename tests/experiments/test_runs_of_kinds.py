@@ -14,8 +14,9 @@ from fedjax_alg.metrics import groups
 from fedjax_alg.records import tables
 
 WORDS = (
-  "--algorithm=ifca --num_groups=2 --dataset=digits --num_clients=12 --size_sigma=0 "
-  "--cohort_size=6 --eval_every=2 --model=softmax --noprogress"
+  "--algorithm=ifca --num_groups=2 --dataset=digits --num_clients=12 "
+  "--partition=iid:size_sigma=0 --cohort_size=6 --eval_every=2 "
+  "--model=softmax --noprogress"
 ).split()
 KINDS = "--kinds=rotate:0,90,180"
 

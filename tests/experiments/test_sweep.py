@@ -307,7 +307,7 @@ def test_overwrite_starts_anew(tmp_path, capsys):
 
 def test_validation_data_without_a_class_choose_nothing(tmp_path, capsys):
   """Refused before the first round, unless another protocol chooses."""
-  words = ["--partition=classes", "--classes_per_client=2", "--num_clients=30"]
+  words = ["--partition=classes:2", "--num_clients=30"]
   assert play(tmp_path, *words, "--rounds=2") == 2
   error = capsys.readouterr().err.splitlines()[-1]
   assert "--validation_clients=2: they have no example of" in error

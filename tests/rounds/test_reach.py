@@ -67,9 +67,7 @@ def reach_of(fn, *args) -> Reach:
 
 def reach_of_round(name: str) -> Reach:
   """What one round of a method on digits enters, with its default options."""
-  federation = fa.federate(
-    "digits", partition="classes", num_clients=20, classes_per_client=4, seed=1
-  )
+  federation = fa.federate("digits", partition="classes:4", num_clients=20, seed=1)
   prepared = plan.from_keywords(
     name, federation, rounds=1, cohort_size=6, host_devices=1
   ).prepare()

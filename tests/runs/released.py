@@ -10,9 +10,8 @@ import fedjax_alg as fa
 
 #: Options of the data of each run.
 DATA = dict(
-  partition="classes",
+  partition="classes:4",
   num_clients=6,
-  classes_per_client=4,
   kinds="rotate:0,180",
   seed=1,
 )

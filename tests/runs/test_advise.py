@@ -24,7 +24,7 @@ NEW = (100, 101)
 def panel_of_digits(kind, seed):
   """A partition of a panel of the map; "" for examples that are dealt at random."""
   preset = f"beyond/map_digits{kind and '_'}{kind}.flags"
-  options = {} if kind else {"partition": "iid", "size_sigma": 0}
+  options = {} if kind else {"partition": "iid:size_sigma=0"}
   return federation_of(
     config.build_config(
       {"algorithm": "fedavg"}, preset, options, {"partition_seed": seed}
@@ -53,7 +53,7 @@ def test_a_panel_with_a_new_seed_is_named(kind, seed):
 def test_clients_dealt_at_random_differ_in_nothing(seed):
   for federation in (
     panel_of_digits("", seed),
-    fa.federate("digits", partition="iid", num_clients=30, size_sigma=1.0, seed=seed),
+    fa.federate("digits", partition="iid:size_sigma=1.0", num_clients=30, seed=seed),
   ):
     advice = fa.advise(federation)
     assert advice.is_near and advice.panel.difference == advise.NOTHING
@@ -62,7 +62,7 @@ def test_clients_dealt_at_random_differ_in_nothing(seed):
 
 @pytest.mark.parametrize("title", study.FOREIGN)
 def test_clients_that_the_map_does_not_have_are_near_nothing(title):
-  options = {"num_clients": 40, "min_client_size": 4, **study.FOREIGN[title]}
+  options = {"num_clients": 40, "partition": "iid:min_size=4", **study.FOREIGN[title]}
   advice = fa.advise(fa.federate("digits", seed=3, **options))
   assert not advice.is_near and not advice.methods
   assert "no panel of the map is near" in str(advice)
@@ -134,7 +134,7 @@ def test_a_run_is_advised_as_its_federation(tmp_path):
           y_test=np.zeros(2, int),
         ),
         num_clients=2,
-        min_client_size=5,
+        partition="iid:min_size=5",
       ),
       "one array of numbers",
     ),

@@ -288,7 +288,7 @@ def loss_that_leaves(fed):
     better={"error": "lower"},
   )
   examples = fa.from_arrays(**arrays, y=y, y_test=y_test, task=task)
-  federation = fa.federate(examples, num_clients=3, min_client_size=1)
+  federation = fa.federate(examples, num_clients=3, partition="iid:min_size=1")
   return fa.run("fedavg", federation, participation=1)
 
 

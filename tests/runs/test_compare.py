@@ -387,8 +387,7 @@ def test_the_flags_that_differ_are_those_that_are_read(tmp_path):
       "fedavg": dict(hparams=shared, data=dict(num_clients=10, partition="iid")),
       "fedprox": dict(
         hparams=shared | dict(mu=0.3, client_lr=0.2),
-        # Neither partition reads the other's option.
-        data=dict(num_clients=20, partition="classes", dirichlet_alpha=0.1),
+        data=dict(num_clients=20, partition="classes:3"),
         run=dict(eval_every=7),
       ),
     }.items()
@@ -399,9 +398,9 @@ def test_the_flags_that_differ_are_those_that_are_read(tmp_path):
   assert others[0] == ("mu", ["", "0.3"])
   assert others[1] == ("client_lr", ["0.1", "0.2"])
   names = [name for name, _ in others]
-  assert "dirichlet_alpha" not in names and "local_epochs" not in names
+  assert "local_epochs" not in names
   assert table["num_clients"] == ["10", "20"]
-  assert table["classes_per_client"] == ["", "2"]
+  assert table["partition"] == ["iid", "classes:3"]
   assert names.index("num_clients") < names.index("eval_every")
 
 

@@ -102,7 +102,7 @@ def numbers_for(task):
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=(2, 40, 3)).astype(np.float32)
   examples = fa.from_arrays(x, y, x_test=x, y_test=y, task=task)
-  return fa.federate(examples, num_clients=4, min_client_size=1)
+  return fa.federate(examples, num_clients=4, partition="iid:min_size=1")
 
 
 def hashes(federation, algorithm="fedavg", **options):

@@ -126,7 +126,7 @@ def test_a_text_of_numbers_may_be_given_as_numbers(value, text):
     ("random_seed", "did you mean 'seeds'?"),
     ("clients", "the data are dealt by federate(..., num_clients=...)"),
     ("num_clients", "the data are dealt by federate(..., num_clients=...)"),
-    ("alpha", "the data are dealt by federate(..., dirichlet_alpha=...)"),
+    ("alpha", "the data are dealt by federate(..., partition=...)"),
   ],
 )
 def test_what_others_call_an_option_is_known(name, hint):

@@ -19,7 +19,7 @@ def fixture_feds():
   x = rng.normal(size=(120, 3)).astype(np.float32)
   y = (x[:, 0] + rng.normal(size=120) > 0).astype(int)
   examples = fa.from_arrays(x, y, rng.choice(["a", "b", "c", "d"], 120), task="binary")
-  return fa.federate(examples, partitions=3, seed=5, local_test_fraction=0.4)
+  return fa.federate(examples, partitions=3, seed=5, partition="natural:test_share=0.4")
 
 
 @pytest.fixture(name="result", scope="module")

@@ -136,7 +136,7 @@ def rare():
   p = 1 / (1 + np.exp(3.4 - x @ np.array([1.2, -0.8, 0.5, 0, 0])))
   y = (rng.random(4000) < p).astype(np.int32)
   examples = fa.from_arrays(x, y, np.arange(4000) % 5, task="binary")
-  return x, y, fa.federate(examples, local_test_fraction=0.3)
+  return x, y, fa.federate(examples, partition="natural:test_share=0.3")
 
 
 def test_a_rare_class_has_probabilities_in_closed_form(rare):

@@ -88,7 +88,7 @@ def test_too_many_clients_of_the_users_data(tmp_path):
 
 def test_validation_data_without_a_class_are_named():
   """Without it clients of no 4 and no 9 choose settings without a word."""
-  words = ("--partition=classes", "--classes_per_client=2")
+  words = "--partition=classes:2"
   few = make(*words, "--validation_clients=2", "--eval_protocols=validation")
   held_rows = few.federation.partition.held_out
   labels = load_digits().y_train
@@ -209,16 +209,12 @@ def test_statistics_of_frozen_layers_are_nobodys(fed, roles, model_state):
 def test_a_share_for_testing_is_not_read_where_test_rows_have_clients():
   x = np.random.default_rng(0).random((40, 3)).astype(np.float32)
   y, clients = np.arange(40) % 2, np.arange(40) % 4
-  for options, expected in (
-    ({}, []),
-    (
-      dict(x_test=x, y_test=y, test_client_ids=clients),
-      ["`local_test_fraction`=0.3: not read, the data name the clients of test rows"],
-    ),
-  ):
-    fed = fa.federate(fa.from_arrays(x, y, clients, **options), local_test_fraction=0.3)
-    prepared = from_keywords("fedavg", fed, cohort_size=2).prepare()
-    assert prepare.cautions(prepared, set()) == expected
+  named = fa.from_arrays(x, y, clients, x_test=x, y_test=y, test_client_ids=clients)
+  with pytest.raises(fa.DataError, match="test_share is not read"):
+    fa.federate(named, partition="natural:test_share=0.3")
+  fed = fa.federate(fa.from_arrays(x, y, clients), partition="natural:test_share=0.3")
+  prepared = from_keywords("fedavg", fed, cohort_size=2).prepare()
+  assert prepare.cautions(prepared, set()) == []
 
 
 def limit_memory(monkeypatch, nbytes):
@@ -308,7 +304,7 @@ def test_word_ids_go_with_the_lstm(tmp_path):
         "--algorithm=fedavg",
         "--dataset=npz",
         "--num_clients=2",
-        "--min_client_size=1",
+        "--partition=iid:min_size=1",
         "--participation=1",
         *words,
         f"--data_path={tmp_path / name}.npz",

@@ -473,7 +473,7 @@ def test_a_partition_is_read_from_the_folder_of_the_run(fed, tmp_path):
   mine = tmp_path / "first" / "partition.npz"
   mine.parent.mkdir()
   summary.write_partition(mine.parent, fed)
-  read = fa.federate("digits", partition_file=str(mine), validation_clients=2)
+  read = fa.federate("digits", partition=f"file:{mine}", validation_clients=2)
   result = fa.run("fedavg", read, **NUMBERS)
   folder = result.save(tmp_path / "run")
   mine.unlink()
@@ -482,7 +482,7 @@ def test_a_partition_is_read_from_the_folder_of_the_run(fed, tmp_path):
   )
   loaded = fa.load_run(folder)
   (folder / "partition.npz").unlink()
-  with pytest.raises(fa.RunFolderError, match="run: partition_file=.*first"):
+  with pytest.raises(fa.RunFolderError, match="run: partition=file:.*first"):
     loaded.client_params(3)
 
 

@@ -128,8 +128,7 @@ def test_validation_chooses_by_default_unless_a_class_is_missing(recwarn):
   few = fa.federate(
     "digits",
     num_clients=30,
-    partition="classes",
-    classes_per_client=2,
+    partition="classes:2",
     validation_clients=2,
   )
   missing = np.flatnonzero(few.validation_sizes == 0)

@@ -299,7 +299,7 @@ def test_raw_columns_are_ranked_as_scikit_learn_ranks_them():
   """Margins of -40,000 to 1,000; where they end in one bin, AUROC was .6 for .98."""
   x, y = datasets.load_breast_cancer(return_X_y=True)
   examples = fa.from_arrays(x, y, np.arange(len(y)) % 7, task="binary")
-  fed = fa.federate(examples, local_test_fraction=0.3)
+  fed = fa.federate(examples, partition="natural:test_share=0.3")
   result = fa.run(
     "fedavg",
     fed,

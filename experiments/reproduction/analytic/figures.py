@@ -257,16 +257,8 @@ _DEALT = {
   "1 client": {"partition": "iid", "num_clients": 1},
   "10 clients, iid": {"partition": "iid", "num_clients": 10},
   "100 clients, iid": {"partition": "iid", "num_clients": 100},
-  "10 clients, Dirichlet(0.1)": {
-    "partition": "dirichlet",
-    "dirichlet_alpha": 0.1,
-    "num_clients": 10,
-  },
-  "100 clients, Dirichlet(0.1)": {
-    "partition": "dirichlet",
-    "dirichlet_alpha": 0.1,
-    "num_clients": 100,
-  },
+  "10 clients, Dirichlet(0.1)": {"partition": "dirichlet:0.1", "num_clients": 10},
+  "100 clients, Dirichlet(0.1)": {"partition": "dirichlet:0.1", "num_clients": 100},
 }
 
 
@@ -737,7 +729,12 @@ FIGURES: dict[str, Figure] = {
       _panel("a", "methods", "cifar10"),
       _panel("b", "what FedACnnL's hidden layers are fitted to", "cifar10"),
       *(
-        _panel(letter, f"methods, Dirichlet({alpha})", "cifar10", dirichlet_alpha=alpha)
+        _panel(
+          letter,
+          f"methods, Dirichlet({alpha})",
+          "cifar10",
+          partition=f"dirichlet:{alpha}",
+        )
         for letter, alpha in (("c", "0.3"), ("d", "1"))
       ),
     ),
@@ -786,7 +783,7 @@ FIGURES: dict[str, Figure] = {
   "dirichlet": _personal(
     "Personalized accuracy by the concentration of the classes, MNIST-DNN",
     tuple(
-      _panel(letter, f"Dirichlet({alpha})", "mnist", dirichlet_alpha=alpha)
+      _panel(letter, f"Dirichlet({alpha})", "mnist", partition=f"dirichlet:{alpha}")
       for letter, alpha in zip("abc", ("0.1", "0.3", "1"))
     ),
     _dirichlet_lines,

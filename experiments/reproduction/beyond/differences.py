@@ -30,22 +30,19 @@ PARTITIONS = 5
 
 #: Clients that the map does not have -> their options on digits.
 FOREIGN: dict[str, dict[str, Any]] = {
-  "Dirichlet 0.5": {"partition": "dirichlet", "dirichlet_alpha": 0.5},
-  "Dirichlet 1": {"partition": "dirichlet", "dirichlet_alpha": 1.0},
+  "Dirichlet 0.5": {"partition": "dirichlet:0.5,min_size=4"},
+  "Dirichlet 1": {"partition": "dirichlet:1,min_size=4"},
   "two classes and rotated images": {
-    "partition": "classes",
-    "classes_per_client": 2,
-    "size_sigma": 0,
+    "partition": "classes:2,min_size=4,size_sigma=0",
     "kinds": "rotate:0,90,180,270",
   },
   "noise and permuted labels": {
     "kinds": "permute:4",
-    "partition": "classes",
-    "classes_per_client": 2,
+    "partition": "classes:2,min_size=4",
   },
 }
 #: Clients that differ in their sizes alone.
-SIZES = {"sizes, log-normal": {"partition": "iid", "size_sigma": 1.0}}
+SIZES = {"sizes, log-normal": {"partition": "iid:min_size=4,size_sigma=1"}}
 
 
 class Sample(NamedTuple):
@@ -78,7 +75,7 @@ def _federation(
     return _two_sources(request, seed)
   layers: list[Any] = [f"beyond/{kinds_map.preset_of(data, kind)}.flags"]
   if not kind:
-    layers = [f"beyond/map_{data}.flags", {"partition": "iid", "size_sigma": 0}]
+    layers = [f"beyond/map_{data}.flags", {"partition": "iid:size_sigma=0"}]
   config = config_lib.build_config(
     {"algorithm": "fedavg"}, *layers, _source(request, data), {"partition_seed": seed}
   )
@@ -109,8 +106,7 @@ def _two_sources(request: figures.Request, seed: int) -> fa.Federation:
       y_test=arrays[1],
       test_kind_ids=arrays[2],
     ),
-    partition="iid",
-    size_sigma=0,
+    partition="iid:size_sigma=0",
     num_clients=40,
     seed=seed,
   )
@@ -243,9 +239,7 @@ def _table(panels: Sequence[advise.MapPanel]) -> pages.Table:
 def _foreign_table(panels: Sequence[advise.MapPanel]) -> pages.Table:
   """Clients of digits that the map does not have, and synthetic ones."""
   federations: Mapping[str, fa.Federation] = {
-    f"digits, {title}": fa.federate(
-      "digits", **{"num_clients": 40, "min_client_size": 4, **options}
-    )
+    f"digits, {title}": fa.federate("digits", num_clients=40, **options)
     for title, options in {**FOREIGN, **SIZES}.items()
   } | {
     "synthetic(1, 1)": fa.federate(

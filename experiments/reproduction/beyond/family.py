@@ -148,14 +148,9 @@ def _clients_of(place: StudyData, label: str) -> dict[str, Any]:
   if label == BOUND:
     return {"partition": "iid", "num_clients": 1}
   classes = place.metric == "accuracy"
-  of_partition: dict[str, Any] = (
-    {"partition": "dirichlet", "dirichlet_alpha": 0.1} if classes else {}
-  )
-  flags = {
-    "partition": "iid",
+  flags: dict[str, Any] = {
+    "partition": "dirichlet:0.1,min_size=5" if classes else "iid:min_size=5",
     "num_clients": place.clients,
-    "min_client_size": 5,
-    **of_partition,
   }
   if label in (BASE, "AFL dual"):
     flags["client_ridge"] = 1 / place.clients

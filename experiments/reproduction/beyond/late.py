@@ -154,8 +154,7 @@ FIGURE = figures.Figure(
   shrunk={
     "dataset": "digits",
     "features": "none",
-    "partition": "classes",
-    "classes_per_client": 2,
+    "partition": "classes:2",
     "num_clients": 60,
     "local_epochs": 5,
     "client_lr": 0.1,

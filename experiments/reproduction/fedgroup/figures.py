@@ -257,20 +257,22 @@ def _table1_numbers(outcomes: suite.Outcomes) -> list[dots.Dot]:
 #: log-normal with sigma 2; pixels and rate are those of the other MNIST runs.
 _CLASSES = figures.make_panels(
   {
-    "1 class": {"partition": "classes", "classes_per_client": 1},
-    "3 classes": {"partition": "classes", "classes_per_client": 3},
-    "5 classes": {"partition": "classes", "classes_per_client": 5},
-    "10 classes (IID)": {"partition": "iid"},
+    "1 class": {"partition": "classes:1,size_sigma=2"},
+    "3 classes": {"partition": "classes:3,size_sigma=2"},
+    "5 classes": {"partition": "classes:5,size_sigma=2"},
+    "10 classes (IID)": {"partition": "iid:size_sigma=2"},
   },
   "mnist_mclr",
-  {"size_sigma": 2},
 )
 #: Of sigma 0, 0.5, 1 and 2, with pixels in [0, 1] or standardized, validation
 #: clients choose these for FedAvg, with three classes a client.
 _EQUAL = tuple(
   panel._replace(
-    values={**panel.values, "size_sigma": 0, "features": "standardize"},
-    chosen=(Choice("validation", "size_sigma"), Choice("validation", "features")),
+    values={
+      "partition": panel.values["partition"].replace("size_sigma=2", "size_sigma=0"),
+      "features": "standardize",
+    },
+    chosen=(Choice("validation", "partition"), Choice("validation", "features")),
   )
   for panel in _CLASSES
 )

@@ -93,8 +93,7 @@ def _task(scale: _Scale) -> _Task:
   fed = fa.federate(
     "digits",
     features="flatten",
-    partition="dirichlet",
-    dirichlet_alpha=0.5,
+    partition="dirichlet:0.5",
     num_clients=scale.clients,
     seed=0,
   )

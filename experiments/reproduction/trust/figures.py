@@ -63,10 +63,10 @@ ROTATED_ROUNDS = 300
 #: The rounds of NIID-Bench, 0.8 to 1.5 core-hours for each method.
 NIID_ROUNDS = 50
 #: The partitions of NIID-Bench.
-_DIRICHLET = {"partition": "dirichlet", "dirichlet_alpha": 0.5, "dirichlet_even": True}
-_EVEN_IID = {"partition": "iid", "size_sigma": 0}
+_DIRICHLET = {"partition": "dirichlet:0.5,even"}
+_EVEN_IID = {"partition": "iid:size_sigma=0"}
 #: Partition of the panels of the FedAvg paper -> file of its method.
-_2NN = {"iid": "2nn_iid", "shards": "2nn_two_classes"}
+_2NN = {"iid:size_sigma=0": "2nn_iid", "shards:2": "2nn_two_classes"}
 
 
 def _line(label: str, name: str) -> FigureLine:
@@ -76,12 +76,7 @@ def _line(label: str, name: str) -> FigureLine:
 
 def _deal_labels(number: int) -> dict[str, Any]:
   """Returns the values that deal each client so many labels, as NIID-Bench does."""
-  return {
-    "partition": "classes",
-    "classes_per_client": number,
-    "random_classes": True,
-    "size_sigma": 0,
-  }
+  return {"partition": f"classes:{number},random,size_sigma=0"}
 
 
 def _2nn_lines(panel: Panel) -> list[FigureLine]:
@@ -90,8 +85,8 @@ def _2nn_lines(panel: Panel) -> list[FigureLine]:
 
 def _2nn_panels() -> tuple[Panel, ...]:
   kinds: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("IID", {"partition": "iid", "size_sigma": 0, "rounds": 300}),
-    ("two classes", {"partition": "shards", "classes_per_client": 2, "rounds": 1000}),
+    ("IID", {"partition": "iid:size_sigma=0", "rounds": 300}),
+    ("two classes", {"partition": "shards:2", "rounds": 1000}),
   )
   return figures.make_panels(
     {
@@ -373,7 +368,7 @@ FIGURES: dict[str, Figure] = {
       Panel(
         "a",
         "Fashion-MNIST, Dirichlet 0.1",
-        {"dirichlet_alpha": 0.1, "rounds": MUON_ROUNDS},
+        {"partition": "dirichlet:0.1,even", "rounds": MUON_ROUNDS},
       ),
     ),
     figures.of_files(f"{NAME}/methods", _MUON),

@@ -71,11 +71,11 @@ class PublishedCase(NamedTuple):
 
 
 CASES = (
-  PublishedCase("IID", 87, {"partition": "iid", "size_sigma": 0}, 200, 3),
+  PublishedCase("IID", 87, {"partition": "iid:size_sigma=0"}, 200, 3),
   PublishedCase(
     "two classes",
     664,
-    {"partition": "shards", "classes_per_client": 2},
+    {"partition": "shards:2"},
     900,
     1,
     tuple(DRAWS)[:1],

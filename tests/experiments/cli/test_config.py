@@ -8,9 +8,9 @@ from experiments.cli import config, flags, presets, sweeps
 from experiments.cli.config import UsageError, parse_config
 from fedjax_alg import errors, models, registry
 from fedjax_alg.conditions import Range
-from fedjax_alg.data import PARTITIONS
-from fedjax_alg.data.options import DATASETS
+from fedjax_alg.data.options import DATASETS, PARTITIONS
 from fedjax_alg.exchange.aggregation import Krum
+from fedjax_alg.part import parts_of
 from fedjax_alg.runs import identity
 
 pytestmark = pytest.mark.fast
@@ -36,7 +36,7 @@ REFUSED = [
   ("--learning_rates=1", "--learning_rates: unknown flag & 'client_lr'?"),
   ("--num_epoch=1", "--num_epoch: unknown flag & 'local_epochs'?"),
   ("--num_gpus=1", "--num_gpus: unknown flag; JAX takes the accelerator & --help"),
-  ("--alpha=0.1", "--alpha: fedavg does not read it & 'dirichlet_alpha'?"),
+  ("--alpha=0.1", "--alpha: fedavg does not read it & 'partition'?"),
   ("stray", "'stray'"),
   ("--undefok=nosuch --nosuch=1", "--undefok=nosuch"),
   ("--overwrite yes", "'yes': not a flag"),
@@ -283,7 +283,7 @@ def test_the_headline_has_what_validation_chose_for_ma():
   [
     (
       "--dataset=femnist",
-      dict(partition="natural", num_clients=200, femnist="fixed", min_client_size=None),
+      dict(partition="natural:min_size=None", num_clients=200, femnist="fixed"),
     ),
     (
       "--dataset=shakespeare --data_path=/x --model=lstm",
@@ -344,7 +344,7 @@ def test_what_flags_and_defaults_become(words, values):
         "--window_stride=2",
         "--lstm_widths=8,8",
         "--embedding_size=4",
-        "--partition_file=p.npz",
+        "--partition=file:p.npz",
       ],
     ),
     *(
@@ -442,7 +442,7 @@ def test_the_identity_of_a_run_stays_what_it_is(words, digest):
 
 
 @pytest.mark.parametrize(
-  "flag", ["--sampling=availability --availability_file", "--partition_file"]
+  "flag", ["--sampling=availability --availability_file", "--partition=file:True"]
 )
 def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path, flag):
   path, identities = tmp_path / "chances.txt", []
@@ -492,7 +492,7 @@ def test_what_others_call_an_option_leads_to_one_that_is_here():
     *flags.known_flags(),
     *flags.hyper_fields(),
     *registry.ALGORITHMS,
-    *PARTITIONS,
+    *(kind.WORD for kind in parts_of(PARTITIONS)),
     *DATASETS,
     *models.MODELS,
     # commands, keywords of Python, and the other commands' flags

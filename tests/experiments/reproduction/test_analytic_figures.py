@@ -18,7 +18,7 @@ from tests.experiments import shown
 #: Beside the preset's Dirichlet partition: 6 clients, a tiny network.
 DIGITS = (
   "--dataset=digits",
-  "--dirichlet_alpha=1",
+  "--partition=dirichlet:1",
   "--num_clients=6",
   "--hidden=8",
   "--noprogress",

@@ -21,7 +21,7 @@ DIGITS = (
   "--features=none",
   "--num_clients=20",
   "--validation_clients=2",
-  "--size_sigma=0.3",
+  "--partition=iid:size_sigma=0.3",
   "--rounds=4",
   "--participation=0.25",
   "--noprogress",

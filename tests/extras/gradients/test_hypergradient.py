@@ -261,7 +261,7 @@ def test_ranks_are_those_of_the_run():
   examples = fa.from_arrays(
     preprocessing.scale(x), y, np.arange(len(y)) % 9, task="binary"
   )
-  fed = fa.federate(examples, local_test_fraction=0.3, validation_clients=2)
+  fed = fa.federate(examples, partition="natural:test_share=0.3", validation_clients=2)
   options = dict(rounds=2, cohort_size=3, eval_every=1, client_lr=0.05)
   result = fa.hypergradient("fedavg", fed, by="client_lr", last=None, **options)
   run = fa.run("fedavg", fed, evaluate="validation", **options)

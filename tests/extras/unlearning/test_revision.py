@@ -138,7 +138,7 @@ def test_who_is_left_out_is_in_no_measure():
   x, y, owner = examples()
   kinds = np.where(owner % 2 == 1, "odd", "even")
   data = fa.from_arrays(x, y, owner, kind_ids=kinds)
-  fed = fa.federate(data, local_test_fraction=0.3, without=[2])
+  fed = fa.federate(data, partition="natural:test_share=0.3", without=[2])
   result = fa.run(
     "ditto", fed, rounds=1, cohort_size=3, evaluate=("local", "kinds", "global")
   )
