@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg import data
+from fedjax_alg.data.features import FEATURES
+from fedjax_alg.part import of_type
 
 
 def whole_number(text: str, least: int = 1) -> int:
@@ -105,7 +107,8 @@ def dealt(
   examples: data.Examples, partition: data.Partition, features: str
 ) -> data.Federation:
   """Deals examples with features as a partition says."""
-  x_train, x_test = data.make_features(features)(examples.x_train, examples.x_test)
+  compute = of_type("features", features, FEATURES).compute
+  x_train, x_test = map(compute, (examples.x_train, examples.x_test))
   return data.deal(
     dataclasses.replace(examples, x_train=x_train, x_test=x_test), partition
   )

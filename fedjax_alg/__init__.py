@@ -24,6 +24,15 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.features import (
+  Contrast,
+  Flatten,
+  Hog,
+  Images,
+  LayerFeatures,
+  RawFeatures,
+  Standardize,
+)
 from fedjax_alg.data.federation import Federation, federate
 from fedjax_alg.data.frames import from_dataframe
 from fedjax_alg.data.gathered import from_hf, from_torch
@@ -98,20 +107,25 @@ __all__ = [
   "ClientData",
   "Cohort",
   "Comparison",
+  "Contrast",
   "Contributions",
   "DataError",
   "Dirichlet",
   "DryRun",
   "FedSpec",
   "Federation",
+  "Flatten",
   "GeometricMedian",
   "GradientTuning",
   "HeldError",
+  "Hog",
   "Hypergradient",
   "Iid",
+  "Images",
   "InnerProduct",
   "Krum",
   "LabelFlip",
+  "LayerFeatures",
   "LittleIsEnough",
   "Median",
   "Model",
@@ -130,6 +144,7 @@ __all__ = [
   "RandomK",
   "RandomUpdates",
   "Ranking",
+  "RawFeatures",
   "RoundAux",
   "RoundCost",
   "RunFolderError",
@@ -139,6 +154,7 @@ __all__ = [
   "Shards",
   "Sign",
   "SignFlip",
+  "Standardize",
   "Step",
   "Sweep",
   "Task",

@@ -13,8 +13,8 @@ The grammar of a text is
 Values without a name are those of the fields in order, except for booleans: these
 are true by their name alone. A field that is not given has its default, and ``str``
 of a part leaves out all that are at their default. If the only field is a text, it is
-all that follows the colon, such as the name of a file. The part of a user's own code
-has no word: its text is the name of the code, FILE.py:NAME.
+all that follows the colon, such as the name of a file. A word with a colon, such as
+FILE.py:NAME, stands for all texts of this form that begin with no other word.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -86,7 +86,7 @@ class Part:
 
   def __str__(self) -> str:
     text = _only_text(type(self))
-    if text and self.WORD == OWN_CODE:
+    if text and ":" in self.WORD:
       return str(getattr(self, text))
     words, in_order = [], True
     for field in _fields(type(self)):
@@ -161,8 +161,8 @@ def forms(kind: object) -> list[str]:
 
 
 def _form(kind: type[Part]) -> str:
-  if kind.WORD == OWN_CODE:
-    return OWN_CODE
+  if ":" in kind.WORD:
+    return kind.WORD
   needed = [
     field.name.upper()
     for field in dataclasses.fields(kind)
@@ -271,10 +271,11 @@ def read_part(name: str, text: str, kind: object) -> Part:
   label = f"`{name}`={text}"
   word, colon, rest = text.partition(":")
   kinds = {part.WORD: part for part in parts_of(kind)}
-  is_code = bool(colon) or word.endswith(".py")
-  if word not in kinds and is_code and OWN_CODE in kinds:
+  form = next((word for word in kinds if ":" in word), "")
+  has_form = bool(colon) or (form == OWN_CODE and text.endswith(".py"))
+  if word not in kinds and form and has_form:
     try:
-      return kinds[OWN_CODE](**{_only_text(kinds[OWN_CODE]): text})
+      return kinds[form](**{_only_text(kinds[form]): text})
     except OptionError as error:
       hint = did_you_mean(word, kinds)
       raise type(error)(error.text + hint) from None

@@ -268,6 +268,8 @@ def define_flags(
     default: Any = flag.field.default
     if flag.kind is tuple and default is not None:
       default = [_word(item) for item in default]
+    elif parts_of(flag.field.type) and default is not None:
+      default = str(default)
     _DEFINERS[flag.kind](
       flag.name, default, as_flags(flag.field.metadata["help"]), flag_values=values
     )

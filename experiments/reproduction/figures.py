@@ -370,7 +370,7 @@ def methods(
 
 #: Of these a line's own values count, and not those of the data preset: the
 #: stated settings need them.
-_OF_METHODS = ("l2", "l2_of", "hog_norm")
+_OF_METHODS = ("l2", "l2_of", "features")
 
 
 def _cell(

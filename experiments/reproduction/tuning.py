@@ -356,13 +356,16 @@ def _of_accelerations(data: str, share: str) -> _Protocol:
   )
 
 
+#: Blocks as they are, or of length 1.
+_BLOCKS = {"features": AnyOf(("hog:norm=none", "hog"))}
+
 #: (paper, data) -> protocol.
 PROTOCOLS: dict[tuple[str, str], _Protocol] = {
   ("conjugate", "mnist"): _Protocol(
-    Log(1e-3, 3.0), 0.3 / 145, None, _TENTH, shared={"hog_norm": AnyOf(("none", "l2"))}
+    Log(1e-3, 3.0), 0.3 / 145, None, _TENTH, shared=_BLOCKS
   ),
   ("conjugate", "cifar10"): _Protocol(
-    Log(3e-3, 1.0), 0.3 / 120, None, _TENTH, shared={"hog_norm": AnyOf(("none", "l2"))}
+    Log(3e-3, 1.0), 0.3 / 120, None, _TENTH, shared=_BLOCKS
   ),
   ("diversified", "mnist"): _Protocol(
     Log(0.03, 10.0), 12 / 145, 10, _TENTH, held=diversified.HELD["mnist"]

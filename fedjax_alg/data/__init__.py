@@ -2,7 +2,6 @@
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.data.features import make_features
 from fedjax_alg.data.federation import Federation, deal, federate
 from fedjax_alg.data.femnist import emnist_letters
 from fedjax_alg.data.label_skew import Classes, Dirichlet, Iid, Shards
@@ -41,7 +40,6 @@ __all__ = [
   "load_digits",
   "load_sent140",
   "load_tfds",
-  "make_features",
   "prepare_tfds",
   "shifted",
   "with_newcomers",

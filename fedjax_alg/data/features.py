@@ -1,24 +1,22 @@
 """Features, computed once on the host before the data are dealt to clients."""
 
 from collections.abc import Callable
+import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import threadpoolctl
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory
-from fedjax_alg.errors import OptionError, check_known
+from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 
-FEATURES = ("none", "flatten", "images", "standardize", "contrast", "hog")
-HOG_NORMS = ("l2", "l1", "none")
-
+_NORMS = ("l2", "l1", "none")
 _CHUNK = 512  # images at a time: bounds memory and keeps a chunk in cache
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
-
-#: (x_train [n, ...], x_test [m, ...]) -> the features of both
-FeaturesFn = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class RunLayer(NamedTuple):
@@ -38,87 +36,164 @@ layer_reader: Callable[[RunLayer], Callable[[np.ndarray], np.ndarray]] | None = 
 layer_hash: Callable[[RunLayer], str] | None = None
 
 
-def run_layer(kind: str) -> RunLayer | None:
-  """Reads a value RUN:LAYER of the option; None if it is one of ``FEATURES``."""
-  folder, _, layer = kind.rpartition(":")
-  return RunLayer(folder, layer) if folder else None
+@dataclasses.dataclass(frozen=True)
+class Features(Part):
+  """What a model reads of the examples."""
+
+  #: whether they are the values of the examples, perhaps in another shape
+  SHAPED: ClassVar[bool] = False
+  #: whether they are a vector of each example
+  VECTORS: ClassVar[bool] = False
+
+  @property
+  def layer(self) -> RunLayer | None:
+    """The layer of a run that they are of; None for all others."""
+    return None
+
+  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+    """Computes the features.
+
+    Args:
+      x: [n, ...], the examples, any real dtype; images are uint8, or float in [0, 1].
+      sha256: of a run whose layer is read, ``hash_of`` when it was read first; "":
+        it is read first.
+
+    Returns:
+      The features [n, ...], float32; ids stay int32.
+
+    Raises:
+      DataError: they cannot be computed of such examples.
+      OptionError: the layer of a run cannot be read.
+    """
+    raise NotImplementedError
 
 
-def check_features(kind: str) -> None:
-  """Refuses a value of the option that names neither features nor a layer.
+@dataclasses.dataclass(frozen=True)
+class RawFeatures(Features):
+  """The examples as they are; images as numbers in [0, 1]."""
 
-  Raises:
-    DataError: it names none.
+  WORD, EXAMPLE = "none", "none"
+  SHAPED: ClassVar[bool] = True
+
+  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+    """Converts images to numbers (``Features.compute``)."""
+    return none(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flatten(Features):
+  """Each example as a vector."""
+
+  WORD, EXAMPLE = "flatten", "flatten"
+  SHAPED: ClassVar[bool] = True
+  VECTORS: ClassVar[bool] = True
+
+  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+    """Flattens each example (``Features.compute``)."""
+    return flatten_examples(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Images(Features):
+  """Flat pixels of square images as H x H, for models of convolutions."""
+
+  WORD, EXAMPLE = "images", "images"
+  SHAPED: ClassVar[bool] = True
+
+  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+    """Makes images [n, H, W, c] (``Features.compute``)."""
+    return none(x).reshape(len(x), *image_shape(x))
+
+
+@dataclasses.dataclass(frozen=True)
+class Standardize(Features):
+  """Each input minus its mean, divided by its deviation + 0.001.
+
+  Both are of the training examples of the clients that take part (``fit_scaler``), so
+  the federation computes them.
   """
-  layer = run_layer(kind)
-  if layer is not None and not layer.layer:
-    raise DataError(f"`features`={kind}: name a layer of the run, or last")
-  try:
-    if layer is None:
-      check_known("features", kind, FEATURES, ", or RUN:LAYER")
-  except OptionError as error:
-    raise DataError(error.text) from None
+
+  WORD, EXAMPLE = "standardize", "standardize"
 
 
-def hash_of(kind: str) -> str:
+@dataclasses.dataclass(frozen=True)
+class Contrast(Features):
+  """Each example minus its mean, divided by sqrt(its variance + 0.001)."""
+
+  WORD, EXAMPLE = "contrast", "contrast"
+
+  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+    """Normalizes the contrast of each example (``Features.compute``)."""
+    return contrast(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hog(Features):
+  """Histograms of oriented gradients, as in the diversified paper, section V-A.
+
+  Examples:
+    >>> Hog().compute(np.zeros((2, 28, 28, 1), np.uint8)).shape
+    (2, 576)
+  """
+
+  WORD, EXAMPLE = "hog", "hog:norm=none"
+  VECTORS: ClassVar[bool] = True
+
+  block: int = hyper(7, "side of a block, in pixels", minimum=1)
+  stride: int = hyper(3, "distance between neighboring blocks, in pixels", minimum=1)
+  _: dataclasses.KW_ONLY
+  bins: int = hyper(9, "number of bins of the angles [0, 2 pi)", minimum=1, maximum=360)
+  norm: str = hyper("l2", "norm by which each block is divided", choices=_NORMS)
+  scale: float = hyper(1.0, "factor of all features", above=0)
+
+  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+    """Computes the histograms (``hog``)."""
+    return hog(x, **dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerFeatures(Features):
+  """What a layer reads in the model of a finished run; LAYER is its name, or last.
+
+  The model does not change.
+  """
+
+  WORD, EXAMPLE = "RUN:LAYER", "out/first:last"
+  VECTORS: ClassVar[bool] = True
+
+  text: str = hyper(dataclasses.MISSING, "the folder of the run, and the layer")
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if not self.layer.layer:
+      raise OptionError(f"features={self}: name a layer of the run, or last")
+
+  @property
+  def layer(self) -> RunLayer:
+    """The folder and the name of the layer."""
+    folder, _, layer = self.text.rpartition(":")
+    return RunLayer(folder, layer)
+
+  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+    """Reads the run, and computes what the layer reads (``Features.compute``)."""
+    assert layer_reader is not None
+    return layer_reader(self.layer._replace(sha256=sha256))(x)
+
+
+#: The features of the examples.
+FEATURES = RawFeatures | Flatten | Images | Standardize | Contrast | Hog | LayerFeatures
+
+
+def hash_of(features: Features) -> str:
   """The hash of the run whose layer is read now; "" for other features.
 
   Raises:
     OptionError: the run cannot be read.
   """
-  layer = run_layer(kind)
-  if layer is None:
+  if features.layer is None:
     return ""
   assert layer_hash is not None
-  return layer_hash(layer)
-
-
-def make_features(kind: str, sha256: str = "", **hog_options: Any) -> FeaturesFn:
-  """Makes the function that computes a kind of features.
-
-  Args:
-    kind: one of ``FEATURES``, or RUN:LAYER; not checked here, see
-      ``check_features``.
-    sha256: of a run whose layer is read, ``hash_of`` when it was read first; "":
-      it is read first.
-    **hog_options: arguments of ``hog``, for this kind only.
-
-  Returns:
-    The function (x_train, x_test) -> features of both.
-
-  Raises:
-    OptionError, DataError: the layer of a run cannot be read.
-  """
-  if kind == "standardize":
-    return standardize
-  per_split = {
-    "none": none,
-    "flatten": flatten_examples,
-    "contrast": contrast,
-    "images": lambda x: none(x).reshape(len(x), *image_shape(x)),
-    "hog": lambda x: hog(x, **hog_options),
-  }
-  layer = run_layer(kind)
-  if layer is not None:
-    assert layer_reader is not None
-    fn = layer_reader(layer._replace(sha256=sha256))
-  else:
-    fn = per_split[kind]
-  return lambda x_train, x_test: (fn(x_train), fn(x_test))
-
-
-def hog_options(options: Any) -> dict[str, Any]:
-  """The arguments of ``hog`` that options of the data say; none for others.
-
-  Args:
-    options: ``data.options.DataOptions``.
-  """
-  if options.features != "hog":
-    return {}
-  return {
-    name: getattr(options, f"hog_{name}")
-    for name in ("block", "stride", "bins", "norm", "scale")
-  }
+  return layer_hash(features.layer)
 
 
 def _empty_float32(x: np.ndarray, kind: str) -> np.ndarray:
@@ -311,12 +386,12 @@ def hog(
   height, width = images.shape[1:3]
   if block > min(height, width):
     raise DataError(
-      f"`hog_block`={block}: a block must fit in {height} x {width} pixels"
+      f"`features`=hog: block={block} must fit in {height} x {width} pixels"
     )
   blocks = math.prod((side - block) // stride + 1 for side in (height, width))
   pixels = height * width
   check_memory(
-    f"`hog_bins`={bins} `hog_stride`={stride}: {blocks} blocks of each of "
+    f"`features`=hog: bins={bins}, stride={stride}: {blocks} blocks of each of "
     f"{len(images):,} images",
     4.0
     * (

@@ -36,10 +36,7 @@ from fedjax_alg.data.features import (
   Scaler,
   fit_scaler,
   hash_of,
-  hog_options,
   image_shape,
-  make_features,
-  run_layer,
 )
 from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import hold_out, leave_out, put_back
@@ -91,9 +88,6 @@ _KEPT_BYTES = 2**29
 
 #: The most partitions that ``federate`` makes at once.
 MAX_PARTITIONS = 1000
-
-#: Features that are the values of the data, perhaps in another shape.
-_SHAPED = ("none", "flatten", "images")
 
 
 class Pieces(NamedTuple):
@@ -568,7 +562,7 @@ def data_key(options: DataOptions) -> str:
     keys.append(own.load(str(options.task), "task")[1].sha256)
   if change is not None and change.function:
     keys.append(own.load(change.function, "kinds")[1].sha256)
-  layer = run_layer(options.features)
+  layer = options.features.layer
   if layer is not None:
     folder = files.expand_path(layer.folder, "features")
     names = ("final.msgpack", "config.json", "summary.json", SCALER, ENCODING)
@@ -666,10 +660,11 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
   if isinstance(examples.x_train, dict):
     return _store_each(options, examples)
   arrays: Any = examples.x_train, examples.x_test
-  kind, shape = options.features, arrays[0].shape[1:]
+  features, shape = options.features, arrays[0].shape[1:]
+  kind = features.WORD
   if kind == "standardize":  # its scale depends on the partition
     return examples
-  if kind in _SHAPED and arrays[0].dtype == np.uint8:
+  if features.SHAPED and arrays[0].dtype == np.uint8:
     # The result of features.none on images, stored as the images.
     if kind == "flatten":
       shape = (math.prod(shape),)
@@ -679,15 +674,13 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
       Coded(images.reshape(len(images), *shape), IMAGE_SCALE) for images in arrays
     )
   else:
-    arrays = compact(
-      make_features(kind, **hog_options(options))(*arrays), options.store
-    )
+    arrays = compact(tuple(map(features.compute, arrays)), options.store)
   return dataclasses.replace(examples, x_train=arrays[0], x_test=arrays[1])
 
 
 def _store_each(options: DataOptions, examples: Examples) -> Examples:
   """The examples of a dictionary of arrays, each kept as if it were alone."""
-  if options.features != "none":
+  if options.features.WORD != "none":
     raise DataError(
       f"`features`={options.features}: needs one array, the "
       f"examples are {', '.join(examples.x_train)}"
@@ -842,7 +835,7 @@ def _make(
     assert seed is not None
     if changes:
       everyone = put_back(partition)
-      is_image = options.features == "images"
+      is_image = options.features.WORD == "images"
       examples = _with_features(
         options,
         kind_changes.change_examples(change, before, everyone, kinds, seed, is_image),
@@ -869,7 +862,7 @@ def _make(
     joins = np.zeros(partition.num_clients, np.int32) if joins is None else joins
     joins = np.where(partition.train_size > 0, joins, NEVER).astype(np.int32)
   scaler = None
-  if options.features == "standardize":
+  if options.features.WORD == "standardize":
     examples, scaler = _standardize(options, examples, dealt)
   federation = dataclasses.replace(
     deal(examples, dealt, joins, options, client_kinds),
@@ -888,7 +881,7 @@ def _make(
     )
   large = (
     options.dataset == "npz"
-    and options.features in _SHAPED
+    and options.features.SHAPED
     and sum(array.nbytes for array in store.arrays(examples.x_train)) > _KEPT_BYTES
   )
   if large or federation.rows is not None:
@@ -954,7 +947,7 @@ def _share_out_steps(
     schedule,
     options.concept_data == "all",
     options.partition_seed,
-    options.features == "images",
+    options.features.WORD == "images",
   )
   return _with_features(options, rows), steps
 
@@ -1377,7 +1370,7 @@ def pair_hash(hashes: Mapping[str, str]) -> str:
 
 def _hash_of_all(options: DataOptions, examples: Examples, partition: Partition) -> str:
   """``pair_hash`` of the federation with all its clients."""
-  if options.features == "standardize":
+  if options.features.WORD == "standardize":
     examples, _ = _standardize(options, examples, partition)
   arrays = (examples.x_train, examples.y_train, examples.x_test, examples.y_test)
   return pair_hash({"data": _hash(*arrays), "partition": partition_hash(partition)})

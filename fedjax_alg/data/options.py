@@ -14,7 +14,7 @@ from fedjax_alg.data.boundaries import BOUNDARIES
 from fedjax_alg.data.client_names import texts_of
 from fedjax_alg.data.concepts import DATA, PATTERNS, check_concepts, is_pattern
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.features import FEATURES, HOG_NORMS, check_features
+from fedjax_alg.data.features import FEATURES, RawFeatures
 from fedjax_alg.data.hold_out import check_hold_out
 from fedjax_alg.data.kinds import (
   FORMS,
@@ -68,7 +68,6 @@ _PREPARED = (*tfds_source.TFDS_NAMES, "femnist", "sent140", "tfds:NAME")
 _FILES = ("npz", "leaf", "idx", "shakespeare")
 #: Default lengths of sequences, in words and in characters.
 _LENGTHS = {"shakespeare": 80}
-_HOG = only("features", "hog")
 
 
 def is_dataset(name: str) -> bool:
@@ -359,44 +358,8 @@ class ShiftOptions:
 class FeatureOptions:
   """The features that the model reads."""
 
-  features: str = hyper(
-    "none",
-    "features that are computed from the examples, one of "
-    + ", ".join(FEATURES)
-    + ", or RUN:LAYER: images = flat pixels of square images as H x H, for models of "
-    "convolutions; hog = histograms of oriented gradients as in the diversified "
-    "paper, section V-A; contrast = each example minus its mean, divided by "
-    "sqrt(its variance + 0.001); standardize = each input minus its mean, divided by "
-    "its deviation + 0.001, both of the training examples of the clients that take "
-    "part; RUN:LAYER = the inputs of a layer of the model in the folder RUN of a "
-    "finished run, which does not change (LAYER is its name, or last)",
-  )
-  hog_block: int = hyper(
-    7, "side of a block, in pixels (`features`=hog)", minimum=1, when=_HOG
-  )
-  hog_stride: int = hyper(
-    3,
-    "distance between neighboring blocks, in pixels (`features`=hog)",
-    minimum=1,
-    when=_HOG,
-  )
-  hog_bins: int = hyper(
-    9,
-    "number of bins of the angles [0, 2 pi) (`features`=hog)",
-    minimum=1,
-    maximum=360,
-    when=_HOG,
-  )
-  hog_norm: str = hyper(
-    "l2",
-    "norm by which each block is divided, one of "
-    + ", ".join(HOG_NORMS)
-    + " (`features`=hog)",
-    choices=HOG_NORMS,
-    when=_HOG,
-  )
-  hog_scale: float = hyper(
-    1.0, "factor of all features (`features`=hog)", above=0, when=_HOG
+  features: FEATURES = hyper(
+    RawFeatures(), "features that are computed from the examples"
   )
   store: str = hyper(
     "auto",
@@ -579,10 +542,10 @@ class DataOptions(
       )
     if self.data_dir and self.data_path:
       raise DataError("`data_dir` and `data_path`: give one of them")
-    check_features(self.features)
-    if self.features == "hog" and numbers:
+    if self.features.WORD == "hog" and numbers:
       raise DataError(
-        f"`features`=hog: needs images, {self.dataset} has {numbers} numbers"
+        f"`features`={self.features}: needs images, {self.dataset} has {numbers} "
+        "numbers"
       )
     if self.newcomers_at and self.shift != "none":
       raise DataError("`newcomers_at` and `shift`: give one of them")

@@ -15,7 +15,7 @@ import numpy as np
 from fedjax_alg import files
 from fedjax_alg.data import arrays, frames
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.features import Scaler, hog_options, make_features
+from fedjax_alg.data.features import Scaler, none
 from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.errors import as_unicode
@@ -62,14 +62,12 @@ class Preprocessing(NamedTuple):
     ids = self.dtype == np.int32
     x = arrays.as_features("`x`:", x, to_numbers=not ids)
     if isinstance(x, dict):
-      x = {name: make_features("none")(part, part[:0])[0] for name, part in x.items()}
+      x = {name: none(part) for name, part in x.items()}
     elif self.scaler is not None:
       self._check_shape(x)  # NumPy would stretch it
       x = self.scaler.apply(x)
     else:
-      kind = self.options.features
-      compute = make_features(kind, self.body, **hog_options(self.options))
-      x = compute(x, x[:0])[0]
+      x = self.options.features.compute(x, self.body)
     self._check_shape(x)
     return x
 
@@ -166,7 +164,7 @@ def read_preprocessing(
     OSError, ValueError, LookupError, TypeError: a file is damaged or missing.
   """
   scaler = None
-  if options.features == "standardize":
+  if options.features.WORD == "standardize":
     with np.load(folder / SCALER, allow_pickle=False) as stored:
       scaler = Scaler(stored["mean"], stored["factor"])
   return Preprocessing(options, shape, dtype, read_encoding(folder), scaler, body)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
+from fedjax_alg.data.features import Hog
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.exchange import ExchangeOptions
 from fedjax_alg.part import parts_of, read_part
@@ -37,6 +38,7 @@ _OF_PARTITION = {
   "local_test_fraction": "test_share",
   "local_test_stratified": "stratified",
 }
+_OF_FEATURES = {f"hog_{field.name}": field.name for field in dataclasses.fields(Hog)}
 #: Option -> the field that has its choice.
 _OPTIONS = ExchangeOptions.__dataclass_fields__
 
@@ -53,7 +55,7 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   if "hparams" not in facts:
     return dict(facts)
   if "data" in facts:
-    facts = {**facts, "data": _partition(facts["data"])}
+    facts = {**facts, "data": _features(_partition(facts["data"]))}
   hparams = _compressors(facts["hparams"])
   for choice in _FIELDS:
     hparams = _with_fields(choice, hparams)
@@ -76,6 +78,15 @@ def _partition(data: Mapping[str, Any]) -> dict[str, Any]:
     if field in names and data.get(name) is not None
   }
   return now | {"partition": str(kind(**values))}
+
+
+def _features(data: Mapping[str, Any]) -> dict[str, Any]:
+  """Options of the data in which histograms have their numbers."""
+  now = {name: value for name, value in data.items() if name not in _OF_FEATURES}
+  if len(now) == len(data) or data["features"] != Hog.WORD:
+    return now
+  values = {field: data[name] for name, field in _OF_FEATURES.items()}
+  return now | {"features": str(Hog(**values))}
 
 
 def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:

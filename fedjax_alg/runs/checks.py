@@ -8,7 +8,6 @@ import numpy as np
 
 from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Model
-from fedjax_alg.data.features import run_layer
 from fedjax_alg.data.options import NUMBERS, DataOptions
 from fedjax_alg.data.shift import SWAPS
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
@@ -378,7 +377,7 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
         f"`model`={model}: needs words or characters, {data.dataset} has "
         "none (use `dataset`=sent140, shakespeare, or npz with int32 x)"
       )
-    if data.features != "none":
+    if data.features.WORD != "none":
       raise OptionError(
         f"`features`={data.features}: needs numbers, "
         f"`model`={model} reads words (only none)"
@@ -413,7 +412,7 @@ def _vectors(data: DataOptions) -> str:
     return f"{NUMBERS[data.dataset]} numbers"
   if data.dataset in _SEQUENCES:
     return "words or characters"
-  if data.features in ("hog", "flatten") or run_layer(data.features) is not None:
+  if data.features.VECTORS:
     return f"`features`={data.features} makes a vector of each"
   return ""
 

@@ -14,7 +14,6 @@ import numpy as np
 from fedjax_alg import files, own, registry, tasks
 from fedjax_alg.base import Devices
 from fedjax_alg.conditions import POSITIVE, but, only
-from fedjax_alg.data.features import run_layer
 from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import clients, clock, evaluate, loop, samplers
@@ -804,7 +803,7 @@ class RunOptions(
       by_option["partition"] = dealt_by
     if self.init_from is not None:
       by_option["init_from"] = parameters.source(self.init_from)
-    layer = run_layer(data.features)
+    layer = data.features.layer
     if layer is not None:
       by_option["features"] = (
         own.Source(os.path.realpath(files.expand_path(layer.folder)), body)

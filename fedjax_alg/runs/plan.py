@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Model
 from fedjax_alg.data import federation as federation_lib
-from fedjax_alg.data.features import hash_of, run_layer
+from fedjax_alg.data.features import FEATURES, hash_of
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.data.kinds import split_own
 from fedjax_alg.data.options import DataOptions
@@ -369,6 +369,11 @@ def _tuples(value: object) -> Any:
   return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
+def data_options(facts: Facts) -> DataOptions:
+  """Options of the data as config.json has them."""
+  return DataOptions(**read_parts(as_tuples(facts), DataOptions.__dataclass_fields__))
+
+
 def _unchanged(facts: Facts, parameter: str, text: str) -> str:
   """Names what a user wrote so that it is found from any folder.
 
@@ -438,11 +443,10 @@ def _federation_again(facts: Facts) -> Federation:
     function = _unchanged(facts, "kinds", function)
     data["kinds"] = function if number is None else f"{function}:{number}"
   data["features"], body = features_again(facts)
-  if body and hash_of(data["features"]) != body:
-    raise OptionError(f"features={data['features']}: this run has changed")
-  return federation_lib.from_options(
-    DataOptions(**read_parts(data, DataOptions.__dataclass_fields__))
-  )
+  options = data_options(data)
+  if body and hash_of(options.features) != body:
+    raise OptionError(f"features={options.features}: this run has changed")
+  return federation_lib.from_options(options)
 
 
 def features_again(facts: Facts) -> tuple[str, str]:
@@ -455,7 +459,7 @@ def features_again(facts: Facts) -> tuple[str, str]:
     The option, with the real path of a run; and the hash, "" for other features.
   """
   kind: str = facts["data"]["features"]
-  layer = run_layer(kind)
+  layer = of_type("features", kind, FEATURES).layer
   if layer is None:
     return kind, ""
   saved = facts["sources"]["features"]

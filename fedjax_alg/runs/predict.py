@@ -16,6 +16,7 @@ from fedjax_alg import registry, tasks
 from fedjax_alg.base import Model, Params
 from fedjax_alg.client import objective
 from fedjax_alg.data import arrays, store
+from fedjax_alg.data.features import FEATURES
 from fedjax_alg.data.federation import Federation, deal
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.partition import Partition
@@ -23,6 +24,7 @@ from fedjax_alg.data.preprocessing import Preprocessing, read_preprocessing
 from fedjax_alg.errors import OptionError
 from fedjax_alg.least_squares import heads
 from fedjax_alg.models import OF_TOKENS
+from fedjax_alg.part import of_type
 from fedjax_alg.runs import identity
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import as_tuples, features_again
@@ -193,7 +195,7 @@ def read_model(
   features, body = features_again(facts)
   preprocessing = read_preprocessing(
     folder,
-    DataOptions(**as_tuples(facts["data"]) | {"features": features}),
+    DataOptions(features=of_type("features", features, FEATURES)),
     tuple(shape),
     np.dtype(np.float32),
     body,

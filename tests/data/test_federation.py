@@ -29,6 +29,7 @@ from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.store import Coded
 from fedjax_alg.errors import OptionError
+from fedjax_alg.part import of_type
 from fedjax_alg.runs.plan import federation_of
 from tests.data import reading
 from tests.data.reading import dealt, rows_of
@@ -52,7 +53,10 @@ def make_examples(n_train=90, n_test=30, classes=3, clients=None):
 
 
 def deal(examples, partition, kind="none"):
-  x_train, x_test = features.make_features(kind)(examples.x_train, examples.x_test)
+  x_train, x_test = map(
+    of_type("features", kind, features.FEATURES).compute,
+    (examples.x_train, examples.x_test),
+  )
   return federation.deal(
     dataclasses.replace(examples, x_train=x_train, x_test=x_test), partition
   )

@@ -316,15 +316,13 @@ def test_flat_pixels_are_images_if_they_are_called_so():
 
 def test_features_are_those_of_the_changed_examples():
   digits = load_digits()
-  hog = fa.federate(
-    digits, kinds="rotate:90", features="hog", hog_block=4, num_clients=5
-  )
+  hog = fa.federate(digits, kinds="rotate:90", features="hog:4", num_clients=5)
   turned = dataclasses.replace(
     digits,
     x_train=np.rot90(digits.x_train, 1, (1, 2)),
     x_test=np.rot90(digits.x_test, 1, (1, 2)),
   )
-  by_hand = fa.federate(turned, features="hog", hog_block=4, num_clients=5)
+  by_hand = fa.federate(turned, features="hog:4", num_clients=5)
   assert hog.hashes == by_hand.hashes
   scaled = fa.federate(digits, kinds="rotate:90", features="standardize", num_clients=5)
   np.testing.assert_allclose(

@@ -58,7 +58,7 @@ def test_refused_in_one_line(options, pattern):
     (dict(seed=1, partition_seed=2), "^seed and partition_seed: give one"),
     (dict(dirichlet_alpha=1.0), "^dirichlet_alpha: no option .*partition.*dirichlet:"),
     (dict(partition="iid:alpha=1"), "^partition=iid:alpha=1: 'alpha=1' is not of iid"),
-    (dict(hog_bins=3), "^hog_bins: not read with features=none"),
+    (dict(hog_bins=3), "^hog_bins: no option .*features.*hog:bins"),
     (dict(data_path="a.npz"), "^data_path: not read with dataset=digits"),
     (dict(partition="file"), "^partition=file: path is missing"),
     (dict(partition="file:a.npz", num_clients=3), "^num_clients=3: not read"),

@@ -143,9 +143,7 @@ def test_no_words_and_users_of_one_tweet():
 def test_refuses():
   good = {"user": "al", "polarity": 0, "text": "x"}
   tweets = tweets_lib.encode_tweets([good] * 7)
-  refuses(
-    lambda: tweets_lib.sent140(tweets, 8), "min_size=8: no user", "the most is 7"
-  )
+  refuses(lambda: tweets_lib.sent140(tweets, 8), "min_size=8: no user", "the most is 7")
   refuses(lambda: tweets_lib.sent140(tweets_lib.encode_tweets([])), "the most is 0")
   refuses(
     lambda: tweets_lib.encode_tweets([good | {"polarity": 3}]), "polarity 3, allowed: 0"

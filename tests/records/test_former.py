@@ -24,6 +24,22 @@ def test_parts_have_their_numbers():
   attack = dict(attackers=0.3, attack_scale=4.0, attack_seed=1)
   facts = {"hparams": attack | {"attack": "sign_flip"}}
   assert former.in_parts(facts)["hparams"] == {"attack": "sign_flip:0.3,4,seed=1"}
+  sizes = dict(size_sigma=0.5, quantity_alpha=None, min_client_size=None)
+  few = dict(classes_per_client=4, min_classes_per_client=None, random_classes=True)
+  blocks = dict(hog_block=7, hog_stride=3, hog_bins=9, hog_norm="none", hog_scale=1.0)
+  shares = dict(local_test_fraction=0.2, local_test_stratified=False)
+  old_data = sizes | few | blocks | shares | dict(num_clients=6, partition_file=None)
+  old_data |= dict(dirichlet_alpha=0.5, dirichlet_even=False)
+  for partition, features, texts in (
+    ("classes", "hog", ("classes:4,random", "hog:norm=none")),
+    ("natural", "flatten", ("natural:test_share=0.2", "flatten")),
+    ("mine.py:deal", "out/a:last", ("mine.py:deal", "out/a:last")),
+    (None, "none", (None, "none")),
+  ):
+    data = old_data | dict(partition=partition, features=features)
+    facts = former.in_parts({"hparams": {}, "data": data})
+    want = dict(num_clients=6, partition=texts[0], features=texts[1])
+    assert facts["data"] == want
   kept = former.in_parts({"hparams": old | dict(compress_up="none")})["hparams"]
   assert kept["compress_up"] == "none" and former.in_parts({"hparams": kept}) == {
     "hparams": kept

@@ -47,10 +47,9 @@ def test_features_are_what_the_layer_reads(body):
   first = params["Dense_0"]
   hidden = np.maximum(z @ first["kernel"] + first["bias"], 0)
   for layer, expected in (("last", hidden), ("Dense_1", hidden), ("Dense_0", z)):
-    fn = features.make_features(f"{body}:{layer}")
-    for actual in fn(x, x):
-      np.testing.assert_allclose(actual, expected, atol=2e-5)
-  assert fn(x, x[:0])[1].shape == (0, 64)
+    read = features.LayerFeatures(f"{body}:{layer}")
+    np.testing.assert_allclose(read.compute(x), expected, atol=2e-5)
+  assert read.compute(x[:0]).shape == (0, 64)
 
 
 def test_heads_in_closed_form_and_ordinary_methods_read_them(body, tmp_path):

@@ -29,7 +29,7 @@ _STEPS: dict[str, tuple[Layer, ...]] = {
 }
 
 _ONE_PASS: dict[str, Any] = {"local_steps": 0, "local_epochs": 1, "batch_size": 1}
-_L2 = {"hog_norm": "l2"}
+_L2 = {"features": "hog"}
 #: Local work and features, which the paper does not state (R-C1 to R-C4 of
 #: docs/papers/readings.md) -> values. The last two are of CLSFSVRG alone, and
 #: LoSAC, whose table has a row for each step, makes a fixed number of them.
@@ -57,7 +57,7 @@ def _readings(panel: Panel) -> list[FigureLine]:
     for line in _lines(panel)
     if line.protocol not in (TUNED, PRINTED)
     for name, values in READINGS.items()
-    if ("hog_norm" not in values or line.protocol == STATED)
+    if ("features" not in values or line.protocol == STATED)
     and not ("local_steps" in values and line.label == "LoSAC")
   ]
 

@@ -27,7 +27,7 @@ POOLED = "pooled optimum"
 _READINGS: dict[str, dict[str, object]] = {
   "": {},
   ", as printed": {"central_rule": "printed", "l2_of": "mean"},
-  ", features to 255": {"hog_norm": "none", "hog_scale": 255},
+  ", features to 255": {"features": "hog:norm=none,scale=255"},
   ", own anchors": {"anchors": "preferring"},
   ", means of models": {"group_mean": "models"},
 }

@@ -12,16 +12,14 @@ import numpy as np
 from fedjax_alg import models, own, registry
 from fedjax_alg.data import arrays
 from fedjax_alg.data import client_names as names_lib
-from fedjax_alg.data.features import run_layer
 from fedjax_alg.data.federation import Federation, deal, from_options
-from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.attacks import NoAttack
 from fedjax_alg.exchange.compression import Uncompressed
 from fedjax_alg.records import summary
 from fedjax_alg.runs.methods import Method
-from fedjax_alg.runs.plan import Plan, as_tuples
+from fedjax_alg.runs.plan import Plan, data_options
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.result import make_facts
 from fedjax_alg.typing import Facts, PyTree
@@ -100,7 +98,7 @@ def _check_deployable(prepared: Prepared) -> None:
       f"`partition`={federation.partition.name}: the clients "
       f"{names_lib.list_some(federation.client_names[empty])} have no training examples"
     )
-  if run_layer(federation.options.features) is not None:
+  if federation.options.features.layer is not None:
     raise OptionError(
       f"`features`={federation.options.features}: an app has no folder of this run"
     )
@@ -224,7 +222,7 @@ def simulated(facts: Facts) -> Federation:
   Raises:
     OptionError: they cannot be made again.
   """
-  federation = from_options(DataOptions(**as_tuples(facts["data"])))
+  federation = from_options(data_options(facts["data"]))
   if federation.hashes != facts["deployed"]["hashes"]:
     raise OptionError("`data`: differ from those that the app was exported with")
   return federation

@@ -37,7 +37,7 @@ def test_one_reading_is_changed_at_a_time():
         "own anchors": {"anchors"},
         "means of models": {"group_mean"},
         "as printed": {"central_rule", "l2_of"},
-        "features to 255": {"hog_norm", "hog_scale"},
+        "features to 255": {"features"},
       }[label.split(", ")[1]]
     )
   assert cells["e", "pooled optimum"].config.algorithm == "central"

@@ -13,32 +13,32 @@ from tests.experiments import shown
 #: at their defaults, so a new option changes no hash.
 PUBLISHED = {
   "diversified": (
-    "fig1:a610b134 fig2:a610b134 fig3:a610b134 fig4:a610b134 fig5:dd1a1541 "
-    "fig6:dd1a1541 fig7:dd1a1541 fig8:7332d3de fig9:cd7a50f4 fig10:b8389d10"
-    " readings:a7ed14c2 readings_cifar10:1f6e189a"
+    "fig1:c2023e50 fig2:c2023e50 fig3:c2023e50 fig4:c2023e50 fig5:e045cf39 "
+    "fig6:e045cf39 fig7:e045cf39 fig8:24502921 fig9:6f637b1c fig10:b3c17a2d"
+    " readings:2c988945 readings_cifar10:e62c9b8a"
   ),
   "conjugate": (
-    "fig2:fd854224 fig3:fd854224 fig4:1af5f50b fig5:1af5f50b "
-    "readings:63dedaa1 fig6:b6efe20b fig7:bd4d7792 fig8:bd4d7792"
+    "fig2:10ad7d97 fig3:10ad7d97 fig4:e4594513 fig5:e4594513 "
+    "readings:1f51d45e fig6:b4a88474 fig7:f532c775 fig8:f532c775"
   ),
   "fedgroup": (
-    "table1:f1fd0de4 table1_equal:b9aeff8b fig1:f1fd0de4 table3:5da415b8 "
+    "table1:6f95f3ed table1_equal:9233e172 fig1:6f95f3ed table3:ae2f9492 "
     "synthetic:b99c6d36 table3_mnist:00941eea table3_femnist:7025b0ef "
-    "fig3:741543b0 fig4:70634cb3 eta_g:73f398eb readings:ebc64eda "
+    "fig3:741543b0 fig4:a6e60b7a eta_g:47612b65 readings:ebc64eda "
     "newcomers:187639aa shift:615d0a20"
   ),
   "analytic": (
-    "fig4:dc0279de fig5:dc0279de fig6:109d707a table2:285c3ca2 "
-    "dirichlet:60fb2628 ablations:03c481ee afl:82ac40fb"
+    "fig4:d946b083 fig5:d946b083 fig6:40a0ba2b table2:88296557 "
+    "dirichlet:a393f06b ablations:0df4276e afl:6211a006"
   ),
   "trust": (
-    "niid_bench:ad8e3836 niid_noise:3ae0462d fedavg_2nn:fc3a39ee pfedme:1c2d3fe5 "
-    "ifca_rotated:ea2d65af feddrift:d5448fbf tamuna:dc82a981 muon:ca0777ed"
+    "niid_bench:29e211f4 niid_noise:4cb02697 fedavg_2nn:80fb77b1 pfedme:c3619495 "
+    "ifca_rotated:33795bcd feddrift:d5448fbf tamuna:a48cc96f muon:5f94f3af"
   ),
   "beyond": (
-    "hostile:50151731 bytes:7e77bf62 late:64ffbbf5 private:fcc3dfa0 board:dd377278 "
-    "map:ec276083 acceleration:af832bff family:ce7ed208 bridge:d3c12a39 "
-    "groups:49f5067a"
+    "hostile:92c7ae0d bytes:0c92c29b late:64ffbbf5 private:e13ab474 board:afb7b73b "
+    "map:e4a0dd5a acceleration:0ea0e596 family:a789307c bridge:91095e33 "
+    "groups:38efa160"
   ),
 }
 
@@ -72,4 +72,4 @@ def test_what_was_tuned_on_mnist_does_not_reach_cifar10(paper):
           value = values[option]
           assert value == type(value)(tuned[option]), (name, cell.name)
           options.add(option)
-  assert options == {"diversified": {"l2"}, "conjugate": {"l2", "hog_norm"}}[paper]
+  assert options == {"diversified": {"l2"}, "conjugate": {"l2", "features"}}[paper]

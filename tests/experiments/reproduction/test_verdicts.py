@@ -106,7 +106,7 @@ def test_other_data_than_the_papers_decide_nothing():
     ((), "worse"),
     (stand_in("data"), "reached"),
     (stand_in("sizes"), "reached"),
-    (stand_in("dirichlet_alpha"), "worse"),
+    (stand_in("partition"), "worse"),
   ):
     measured, verdict, _ = judge(
       ABOVE, [*on("a", (), *above), *on("b", choice, *below)]
