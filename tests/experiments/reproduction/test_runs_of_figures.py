@@ -70,6 +70,7 @@ def test_what_was_tuned_on_mnist_does_not_reach_cifar10(paper):
         tuned = of_data | config.values_of(special[values["algorithm"]])
         for option in tuned.keys() & set(figures._OF_METHODS):
           value = values[option]
-          assert value == type(value)(tuned[option]), (name, cell.name)
+          same = str(value) == str(tuned[option]) or value == float(tuned[option])
+          assert same, (name, cell.name)
           options.add(option)
-  assert options == {"diversified": {"l2"}, "conjugate": {"l2", "features"}}[paper]
+  assert options == {"l2", "features"}
