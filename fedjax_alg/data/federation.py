@@ -831,23 +831,7 @@ def _make(
     examples, steps = _share_out_steps(options, change, examples, partition)
     client_kinds, dealt = steps.kinds(0), steps.partition
   elif kinds is not None:
-    seed, before = options.partition_seed, examples
-    assert seed is not None
-    if changes:
-      everyone = put_back(partition)
-      is_image = options.features.WORD == "images"
-      examples = _with_features(
-        options,
-        kind_changes.change_examples(change, before, everyone, kinds, seed, is_image),
-      )
-    if partition.held_out is not None:
-      kinds = np.delete(kinds, partition.held_out.clients)
-    client_kinds = kind_dealing.client_kinds(change, kinds, before, examples)
-    if options.shift in SWAPS:
-      raise DataError(
-        f"`shift`={options.shift}: {examples.name} has clients of several kinds, "
-        "they would have examples of others (allowed: none, increment)"
-      )
+    examples, client_kinds = _of_kinds(options, change, examples, partition, kinds)
   joins = None
   if options.newcomers_at or not partition.train_size.all():
     assert options.partition_seed is not None
@@ -888,6 +872,43 @@ def _make(
     _load_cached.cache_clear()
     _load_with_features.cache_clear()
   return federation
+
+
+def _of_kinds(
+  options: DataOptions,
+  change: kinds_lib.KindChange | None,
+  examples: Examples,
+  partition: Partition,
+  kinds: np.ndarray,
+) -> tuple[Examples, kinds_lib.ClientKinds]:
+  """The examples as their clients' kinds have them, with features.
+
+  Args:
+    options: filled options.
+    change: what kinds do; None: the data bring them.
+    examples: the data set; without features, if kinds change the examples.
+    partition: the rows of each client.
+    kinds: [C] int32, the kinds of all clients, also of those held out.
+
+  Raises:
+    DataError: they do not go together with ``shift``.
+  """
+  seed, before = options.partition_seed, examples
+  assert seed is not None
+  if change is not None and change.word != "sources":
+    everyone, is_image = put_back(partition), options.features.WORD == "images"
+    examples = _with_features(
+      options,
+      kind_changes.change_examples(change, before, everyone, kinds, seed, is_image),
+    )
+  if partition.held_out is not None:
+    kinds = np.delete(kinds, partition.held_out.clients)
+  if options.shift in SWAPS:
+    raise DataError(
+      f"`shift`={options.shift}: {examples.name} has clients of several kinds, "
+      "they would have examples of others (allowed: none, increment)"
+    )
+  return examples, kind_dealing.client_kinds(change, kinds, before, examples)
 
 
 def _sample_training(options: DataOptions, examples: Examples) -> Examples:
