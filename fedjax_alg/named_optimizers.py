@@ -57,18 +57,12 @@ CONTRIB_NAMES = (
 RATE_FREE = ("cocob", "dadapt_adamw", "dog", "dowg", "prodigy")
 
 
-def make_optimizer(
-  option: str, value: str, learning_rate: Any
-) -> optax.GradientTransformation:
-  """Makes the optimizer that an option names.
+def find_optimizer(option: str, value: str) -> Any:
+  """Finds the function of optax that an option names.
 
   Args:
     option: name of the option, for messages.
     value: its value, for example optax:lion.
-    learning_rate: the learning rate, [] or a number.
-
-  Returns:
-    The optimizer, which makes whole steps: learning rate and sign are included.
 
   Raises:
     OptionError: it is none of ``NAMES`` and ``CONTRIB_NAMES``.
@@ -80,6 +74,24 @@ def make_optimizer(
       f"`{option}`={value}: no optimizer of optax{did_you_mean(name, names)} (one of "
       f"{', '.join(names)})"
     )
-  module = optax if name in NAMES else optax.contrib
-  optimizer: optax.GradientTransformation = getattr(module, name)(learning_rate)
+  return getattr(optax if name in NAMES else optax.contrib, name)
+
+
+def make_optimizer(
+  option: str, value: str, learning_rate: Any
+) -> optax.GradientTransformation:
+  """Makes the optimizer that an option names.
+
+  Args:
+    option: see ``find_optimizer``.
+    value: likewise.
+    learning_rate: the learning rate, [] or a number.
+
+  Returns:
+    The optimizer, which makes whole steps: learning rate and sign are included.
+
+  Raises:
+    OptionError: see ``find_optimizer``.
+  """
+  optimizer: optax.GradientTransformation = find_optimizer(option, value)(learning_rate)
   return optimizer

@@ -207,7 +207,7 @@ class ComposedHParams(
     """The same, with each learning rate of 0 replaced by its default."""
     rates: dict[str, Any] = {}
     if is_zero(self.client_lr):
-      usual = _FACTORS.get(self.client_optimizer, 0.1)
+      usual = _FACTORS.get(str(self.client_optimizer), 0.1)
       rates["client_lr"] = CLIENT_LR.get(self.client_update, usual)
     if is_zero(self.server_lr) and self.server not in _WITHOUT_RATE:
       rates["server_lr"] = SERVER_LR.get(self.server, OPTAX_LR)

@@ -27,24 +27,247 @@ from fedjax_alg.base import Array, Params
 from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
-from fedjax_alg.named_optimizers import PREFIX, make_optimizer
+from fedjax_alg.named_optimizers import find_optimizer, make_optimizer
+from fedjax_alg.part import Part
 from fedjax_alg.typing import Numeric, PyTree
-
-OPTIMIZERS = (
-  "sgd",
-  "momentum",
-  "nesterov",
-  "adam",
-  "adamw",
-  "rmsprop",
-  "adagrad",
-  f"{PREFIX}NAME",
-)
-SCHEDULES = ("constant", "cosine", "exponential", "step", "inverse_sqrt")
 
 #: Local methods of the grid that take an optimizer.
 _UPDATES = only("client_update", "sgd", "prox", "scaffold", "sam", "lesam")
-_VARYING = only("client_lr_schedule", *SCHEDULES[1:])
+
+
+@dataclasses.dataclass(frozen=True)
+class StepRule(Part):
+  """What the local steps make of their gradients."""
+
+  #: whether weight decay is added to the step, and not to the gradient
+  DECAYS_STEP: ClassVar[bool] = False
+  #: whether it makes the step itself, learning rate and sign included
+  WHOLE_STEP: ClassVar[bool] = False
+
+  def transform(self, learning_rate: Numeric) -> optax.GradientTransformation | None:
+    """Makes the transformation from gradients to d; None: d is the gradient.
+
+    Args:
+      learning_rate: `client_lr`, which only a rule that makes whole steps reads.
+    """
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class SGD(StepRule):
+  """Stochastic gradient descent."""
+
+  WORD, EXAMPLE = "sgd", "sgd"
+
+  def transform(self, learning_rate: Numeric) -> optax.GradientTransformation | None:
+    """Leaves the gradient as it is."""
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Momentum(StepRule):
+  """Sums of the gradients, in which older ones count less."""
+
+  WORD, EXAMPLE = "momentum", "momentum:0.9"
+  NESTEROV: ClassVar[bool] = False
+
+  momentum: float = hyper(
+    0.9, "momentum of the local steps", minimum=0.0, below=1.0, neutral=0.0
+  )
+
+  def transform(self, learning_rate: Numeric) -> optax.GradientTransformation | None:
+    """Makes ``optax.trace``; None without momentum."""
+    if is_zero(self.momentum):
+      return None
+    return optax.trace(self.momentum, self.NESTEROV)
+
+
+@dataclasses.dataclass(frozen=True)
+class Nesterov(Momentum):
+  """Momentum that looks one step ahead (Nesterov)."""
+
+  WORD, EXAMPLE = "nesterov", "nesterov:0.9"
+  NESTEROV: ClassVar[bool] = True
+
+
+def _decay(default: float, of: str) -> Any:
+  """The field of a decay of moments."""
+  return hyper(
+    default, f"decay of the {of} moment of the local gradients", minimum=0.0, below=1.0
+  )
+
+
+def _eps(where: str) -> Any:
+  """The field of a small number."""
+  return hyper(1e-8, f"small number against division by zero, added {where}", above=0.0)
+
+
+_TO_ROOT = "to the root of the second moment"
+
+
+@dataclasses.dataclass(frozen=True)
+class Adam(StepRule):
+  """Adam (Kingma, Ba, ICLR 2015)."""
+
+  WORD, EXAMPLE = "adam", "adam:0.9,0.99"
+
+  beta1: float = _decay(0.9, "first")
+  beta2: float = _decay(0.999, "second")
+  eps: float = _eps(_TO_ROOT)
+
+  def transform(self, learning_rate: Numeric) -> optax.GradientTransformation | None:
+    """Makes ``optax.scale_by_adam``."""
+    return optax.scale_by_adam(self.beta1, self.beta2, self.eps)
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamW(Adam):
+  """Adam with weight decay of the step (Loshchilov, Hutter, ICLR 2019)."""
+
+  WORD, EXAMPLE = "adamw", "adamw"
+  DECAYS_STEP: ClassVar[bool] = True
+
+
+@dataclasses.dataclass(frozen=True)
+class RMSProp(StepRule):
+  """Gradients divided by the root of their second moment."""
+
+  WORD, EXAMPLE = "rmsprop", "rmsprop:0.99"
+
+  beta2: float = _decay(0.999, "second")
+  eps: float = _eps(_TO_ROOT)
+
+  def transform(self, learning_rate: Numeric) -> optax.GradientTransformation | None:
+    """Makes ``optax.scale_by_rms``."""
+    return optax.scale_by_rms(self.beta2, self.eps, eps_in_sqrt=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Adagrad(StepRule):
+  """Gradients divided by the root of the sum of their squares."""
+
+  WORD, EXAMPLE = "adagrad", "adagrad"
+
+  eps: float = _eps("to this sum")
+
+  def transform(self, learning_rate: Numeric) -> optax.GradientTransformation | None:
+    """Makes ``optax.scale_by_rss``."""
+    return optax.scale_by_rss(0.0, self.eps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Optax(StepRule):
+  """Any optimizer of optax, its other arguments at their defaults."""
+
+  WORD, EXAMPLE = "optax", "optax:lion"
+  WHOLE_STEP: ClassVar[bool] = True
+
+  name: str = hyper(dataclasses.MISSING, "its name in optax or optax.contrib")
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    find_optimizer("client_optimizer", str(self))
+
+  def transform(self, learning_rate: Numeric) -> optax.GradientTransformation | None:
+    """Makes the optimizer with `client_lr`."""
+    return make_optimizer("client_optimizer", str(self), learning_rate)
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule(Part):
+  """A factor of `client_lr` that changes during a run."""
+
+  def factor(self, t: Array) -> Array | None:
+    """Computes the factor; None: it stays 1.
+
+    Args:
+      t: [] float32, the rounds or steps that have passed, divided by T.
+    """
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstantRate(Schedule):
+  """The learning rate stays as it is."""
+
+  WORD, EXAMPLE = "constant", "constant"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Varying(Schedule):
+  """A schedule with a period T."""
+
+  _: dataclasses.KW_ONLY
+  over: str = hyper(
+    "rounds",
+    "what t counts: the rounds completed, or the local steps that the client has "
+    "taken in this round",
+    choices=("rounds", "steps"),
+  )
+
+
+def _period(default: Any, minimum: int) -> Any:
+  """The field T."""
+  return hyper(default, "T, in rounds or steps", minimum=minimum, traced=True)
+
+
+def _rate_decay() -> Any:
+  """The field of the factor of a period."""
+  return hyper(0.99, "factor of the learning rate in every T", above=0.0, maximum=1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class CosineDecay(_Varying):
+  """(1 + cos(pi t/T)) / 2, and 0 after T."""
+
+  WORD, EXAMPLE = "cosine", "cosine:100"
+
+  period: int = _period(dataclasses.MISSING, 2)
+
+  def factor(self, t: Array) -> Array:
+    """Computes the factor (``Schedule.factor``)."""
+    return 0.5 * (1.0 + jnp.cos(math.pi * jnp.minimum(t, 1.0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class ExponentialDecay(_Varying):
+  """DECAY^(t/T)."""
+
+  WORD, EXAMPLE = "exponential", "exponential:0.99"
+
+  decay: float = _rate_decay()
+  period: int = _period(1, 1)
+
+  def factor(self, t: Array) -> Array:
+    """Computes the factor (``Schedule.factor``)."""
+    return jnp.asarray(self.decay, jnp.float32) ** t
+
+
+@dataclasses.dataclass(frozen=True)
+class StepDecay(_Varying):
+  """DECAY^floor(t/T)."""
+
+  WORD, EXAMPLE = "step", "step:0.1,50"
+
+  decay: float = _rate_decay()
+  period: int = _period(1, 1)
+
+  def factor(self, t: Array) -> Array:
+    """Computes the factor (``Schedule.factor``)."""
+    return jnp.asarray(self.decay, jnp.float32) ** jnp.floor(t)
+
+
+@dataclasses.dataclass(frozen=True)
+class InverseSqrtDecay(_Varying):
+  """1 / sqrt(1 + t/T)."""
+
+  WORD, EXAMPLE = "inverse_sqrt", "inverse_sqrt:10"
+
+  period: int = _period(1, 1)
+
+  def factor(self, t: Array) -> Array:
+    """Computes the factor (``Schedule.factor``)."""
+    return 1.0 / jnp.sqrt(1.0 + t)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,41 +276,12 @@ class ClientOptimizer:
 
   GROUP: ClassVar[str] = "optimizer"
 
-  client_optimizer: str = hyper(
-    "sgd",
-    "optimizer of the local steps; its state starts anew in every round; optax:NAME "
-    "is any of optax (optax:lion), with its other arguments at their defaults",
-    choices=OPTIMIZERS,
+  client_optimizer: (
+    SGD | Momentum | Nesterov | Adam | AdamW | RMSProp | Adagrad | Optax
+  ) = hyper(
+    SGD(),
+    "optimizer of the local steps; its state starts anew in every round",
     when=_UPDATES,
-  )
-  client_momentum: float = hyper(
-    0.9,
-    "momentum of the local steps",
-    minimum=0.0,
-    below=1.0,
-    neutral=0.0,
-    when=only("client_optimizer", "momentum", "nesterov"),
-  )
-  client_beta1: float = hyper(
-    0.9,
-    "decay of the first moment of the local gradients",
-    minimum=0.0,
-    below=1.0,
-    when=only("client_optimizer", "adam", "adamw"),
-  )
-  client_beta2: float = hyper(
-    0.999,
-    "decay of the second moment of the local gradients",
-    minimum=0.0,
-    below=1.0,
-    when=only("client_optimizer", "adam", "adamw", "rmsprop"),
-  )
-  client_eps: float = hyper(
-    1e-8,
-    "small number against division by zero; it is added to the root of "
-    "the second moment of the local gradients, with adagrad inside the root",
-    above=0.0,
-    when=only("client_optimizer", "adam", "adamw", "rmsprop", "adagrad"),
   )
   client_weight_decay: float = hyper(
     0.0,
@@ -105,35 +299,12 @@ class ClientOptimizer:
     neutral=0.0,
     when=_UPDATES,
   )
-  client_lr_schedule: str = hyper(
-    "constant",
-    "factor of `client_lr` after t rounds, with T = "
-    "`client_lr_period`: cosine = (1 + cos(pi t/T)) / 2 and 0 after T, "
-    "exponential = `client_lr_decay`^(t/T), step = `client_lr_decay`^"
-    "floor(t/T), inverse_sqrt = 1 / sqrt(1 + t/T)",
-    choices=SCHEDULES,
+  client_lr_schedule: (
+    ConstantRate | CosineDecay | ExponentialDecay | StepDecay | InverseSqrtDecay
+  ) = hyper(
+    ConstantRate(),
+    "factor of `client_lr` after t rounds or local steps",
     when=_UPDATES,
-  )
-  client_lr_over: str = hyper(
-    "rounds",
-    "what t of `client_lr_schedule` counts: the rounds completed, "
-    "or the local steps that the client has taken in this round",
-    choices=("rounds", "steps"),
-    when=_VARYING,
-  )
-  client_lr_period: int = hyper(
-    1,
-    "T of `client_lr_schedule`, in rounds or steps; cosine needs it",
-    minimum=1,
-    traced=True,
-    when=_VARYING,
-  )
-  client_lr_decay: float = hyper(
-    0.99,
-    "factor of the learning rate in every T rounds or steps",
-    above=0.0,
-    maximum=1.0,
-    when=only("client_lr_schedule", "exponential", "step"),
   )
 
 
@@ -192,71 +363,44 @@ def local_optimizer(
   if own_transform is not None:
     refuse_options(options, "not read with an optimizer of one's own")
     return LocalOptimizer(own_transform, whole_step=True)
-  transform, schedule = _transform(options), _schedule(options)
-  if options.client_optimizer.startswith(PREFIX):
-    if schedule is not None:
-      raise OptionError(
-        f"`client_lr_schedule`={options.client_lr_schedule}: `client_optimizer`="
-        f"{options.client_optimizer} makes whole steps (allowed: constant)"
-      )
-    return LocalOptimizer(transform, whole_step=True)
-  if transform is None and schedule is None:
+  rule, schedule = options.client_optimizer, options.client_lr_schedule
+  transform = _transform(options)
+  varies = not isinstance(schedule, ConstantRate)
+  if rule.WHOLE_STEP and varies:
+    raise OptionError(
+      f"`client_lr_schedule`={schedule}: `client_optimizer`={rule} makes whole steps "
+      "(allowed: constant)"
+    )
+  if transform is None and not varies:
     return None
-  return LocalOptimizer(transform, schedule, options.client_lr_over == "steps")
+  return LocalOptimizer(
+    transform,
+    _factor(schedule) if varies else None,
+    getattr(schedule, "over", "") == "steps",
+    rule.WHOLE_STEP,
+  )
 
 
 def _transform(options: ClientOptimizer) -> optax.GradientTransformation | None:
-  kind, parts = options.client_optimizer, []
+  rule, parts = options.client_optimizer, []
   if not is_zero(options.client_clip):
     parts.append(optax.clip_by_global_norm(options.client_clip))
-  decay = []
+  made = rule.transform(getattr(options, "client_lr", 1.0))
+  steps = [] if made is None else [made]
   if not is_zero(options.client_weight_decay):
-    decay = [optax.add_decayed_weights(options.client_weight_decay)]
-  if kind != "adamw":
-    parts += decay
-  if kind in ("momentum", "nesterov"):
-    if not is_zero(options.client_momentum):
-      parts.append(optax.trace(options.client_momentum, kind == "nesterov"))
-  elif kind in ("adam", "adamw"):
-    parts.append(
-      optax.scale_by_adam(
-        options.client_beta1, options.client_beta2, options.client_eps
-      )
-    )
-  elif kind == "rmsprop":
-    parts.append(
-      optax.scale_by_rms(options.client_beta2, options.client_eps, eps_in_sqrt=False)
-    )
-  elif kind == "adagrad":
-    parts.append(optax.scale_by_rss(0.0, options.client_eps))
-  if kind == "adamw":
-    parts += decay
-  if kind.startswith(PREFIX):
-    learning_rate = getattr(options, "client_lr")
-    parts.append(make_optimizer("client_optimizer", kind, learning_rate))
+    decay = optax.add_decayed_weights(options.client_weight_decay)
+    steps = [*steps, decay] if rule.DECAYS_STEP else [decay, *steps]
+  parts += steps
   return optax.chain(*parts) if parts else None
 
 
-def _schedule(options: ClientOptimizer) -> Callable[[Array], Array] | None:
+def _factor(schedule: Any) -> Callable[[Array], Array]:
   """The factor f; optax's schedules cannot take their numbers traced."""
-  kind, decay = options.client_lr_schedule, options.client_lr_decay
-  period = options.client_lr_period
-  if kind == "constant":
-    return None
-  if kind == "cosine" and not isinstance(period, jax.core.Tracer) and period < 2:
-    raise OptionError(
-      f"`client_lr_period`={period}: with `client_lr_schedule`=cosine, after "
-      f"so many {options.client_lr_over} the learning rate is 0; must be at "
-      "least 2"
-    )
 
   def factor(count: Array) -> Array:
-    t = count.astype(jnp.float32) / jnp.asarray(period, jnp.float32)
-    if kind == "cosine":
-      return 0.5 * (1.0 + jnp.cos(math.pi * jnp.minimum(t, 1.0)))
-    if kind == "inverse_sqrt":
-      return 1.0 / jnp.sqrt(1.0 + t)
-    return jnp.asarray(decay, jnp.float32) ** (jnp.floor(t) if kind == "step" else t)
+    period = jnp.asarray(schedule.period, jnp.float32)
+    result: Array = schedule.factor(count.astype(jnp.float32) / period)
+    return result
 
   return factor
 

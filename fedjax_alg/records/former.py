@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
+from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.data.features import Hog
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.exchange import ExchangeOptions
@@ -16,31 +17,48 @@ from fedjax_alg.part import parts_of, read_part
 #: Options that choose how messages are compressed.
 _COMPRESSORS = ("compress_up", "compress_down")
 #: A choice -> options that are fields of its parts -> the names of the fields.
-_FIELDS = {
+_HPARAMS = {
   "aggregator": {
     "tolerated": "tolerated",
     "aggregator_radius": "radius",
     "aggregator_iterations": "iterations",
   },
   "attack": {"attackers": "share", "attack_scale": "scale", "attack_seed": "seed"},
+  "client_optimizer": {
+    "client_momentum": "momentum",
+    "client_beta1": "beta1",
+    "client_beta2": "beta2",
+    "client_eps": "eps",
+  },
+  "client_lr_schedule": {
+    "client_lr_over": "over",
+    "client_lr_period": "period",
+    "client_lr_decay": "decay",
+  },
 }
-#: An option of a partition -> the field of its part.
-_OF_PARTITION = {
-  "partition_file": "path",
-  "classes_per_client": "per_client",
-  "min_classes_per_client": "fewest",
-  "random_classes": "random",
-  "dirichlet_alpha": "alpha",
-  "dirichlet_even": "even",
-  "min_client_size": "min_size",
-  "size_sigma": "size_sigma",
-  "quantity_alpha": "size_alpha",
-  "local_test_fraction": "test_share",
-  "local_test_stratified": "stratified",
+#: Likewise, of the data.
+_DATA = {
+  "partition": {
+    "partition_file": "path",
+    "classes_per_client": "per_client",
+    "min_classes_per_client": "fewest",
+    "random_classes": "random",
+    "dirichlet_alpha": "alpha",
+    "dirichlet_even": "even",
+    "min_client_size": "min_size",
+    "size_sigma": "size_sigma",
+    "quantity_alpha": "size_alpha",
+    "local_test_fraction": "test_share",
+    "local_test_stratified": "stratified",
+  },
+  "features": {f"hog_{field.name}": field.name for field in dataclasses.fields(Hog)},
 }
-_OF_FEATURES = {f"hog_{field.name}": field.name for field in dataclasses.fields(Hog)}
 #: Option -> the field that has its choice.
-_OPTIONS = ExchangeOptions.__dataclass_fields__
+_OPTIONS = {
+  field.name: field
+  for options in (ExchangeOptions, ClientOptimizer, DataOptions)
+  for field in dataclasses.fields(options)
+}
 
 
 def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,39 +72,12 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   """
   if "hparams" not in facts:
     return dict(facts)
-  if "data" in facts:
-    facts = {**facts, "data": _features(_partition(facts["data"]))}
-  hparams = _compressors(facts["hparams"])
-  for choice in _FIELDS:
-    hparams = _with_fields(choice, hparams)
-  return {**facts, "hparams": hparams}
-
-
-def _partition(data: Mapping[str, Any]) -> dict[str, Any]:
-  """Options of the data in which a partition has its numbers."""
-  now = {name: value for name, value in data.items() if name not in _OF_PARTITION}
-  word = data.get("partition")
-  if len(now) == len(data) or word is None or ":" in word:
-    return now
-  choice = DataOptions.__dataclass_fields__["partition"].type
-  (kind,) = (part for part in parts_of(choice) if part.WORD == word)
-  names = {field.name for field in dataclasses.fields(kind)}
-  values = {
-    field: data[name]
-    for name, field in _OF_PARTITION.items()
-    # No least number stood for the default.
-    if field in names and data.get(name) is not None
-  }
-  return now | {"partition": str(kind(**values))}
-
-
-def _features(data: Mapping[str, Any]) -> dict[str, Any]:
-  """Options of the data in which histograms have their numbers."""
-  now = {name: value for name, value in data.items() if name not in _OF_FEATURES}
-  if len(now) == len(data) or data["features"] != Hog.WORD:
-    return now
-  values = {field: data[name] for name, field in _OF_FEATURES.items()}
-  return now | {"features": str(Hog(**values))}
+  hparams, data = _compressors(facts["hparams"]), facts.get("data")
+  for choice, of_parts in _HPARAMS.items():
+    hparams = _with_fields(choice, of_parts, hparams)
+  for choice, of_parts in _DATA.items() if data is not None else ():
+    data = _with_fields(choice, of_parts, data)
+  return {**facts, "hparams": hparams, **({} if data is None else {"data": data})}
 
 
 def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,20 +91,30 @@ def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:
   return now
 
 
-def _with_fields(choice: str, hparams: Mapping[str, Any]) -> dict[str, Any]:
-  """Hyper-parameters in which the part of a choice has its numbers."""
-  of_parts = _FIELDS[choice]
-  now = {name: value for name, value in hparams.items() if name not in of_parts}
-  if len(now) == len(hparams):
+def _with_fields(
+  choice: str, of_parts: Mapping[str, str], values: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Options in which the part of a choice has its numbers.
+
+  Args:
+    choice: its name.
+    of_parts: option -> the name of the field.
+    values: option -> value.
+  """
+  if choice not in values:  # FedNova has a momentum and no optimizers
+    return dict(values)
+  now = {name: value for name, value in values.items() if name not in of_parts}
+  word = values[choice]
+  if len(now) == len(values) or word is None or ":" in word:
     return now
-  (kind,) = (
-    part for part in parts_of(_OPTIONS[choice].type) if part.WORD == now[choice]
-  )
+  (kind,) = (part for part in parts_of(_OPTIONS[choice].type) if part.WORD == word)
   names = {field.name for field in dataclasses.fields(kind)}
-  values = {
-    field: hparams[name]
+  fields = {
+    field: values[name]
     for name, field in of_parts.items()
-    # No iterations stood for the default.
-    if field in names and (field != "iterations" or hparams[name])
+    # None, and no iterations, stood for the default.
+    if field in names
+    and values[name] is not None
+    and (field != "iterations" or values[name])
   }
-  return now | {choice: str(kind(**values))}
+  return now | {choice: str(kind(**fields))}

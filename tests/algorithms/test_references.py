@@ -60,8 +60,7 @@ def test_local_counts_rounds_without_participants(problem):
         local_steps=3,
         batch_size=0,
         client_optimizer="momentum",
-        client_lr_schedule="exponential",
-        client_lr_decay=0.5,
+        client_lr_schedule="exponential:decay=0.5",
       ),
       0.5,
     ),
@@ -81,7 +80,7 @@ def test_local_is_training_on_ones_own_data(problem, settings, decay):
         r.batches[i],
         lambda k: 0.3 * decay**number,  # noqa: B023
         problems.L2,
-        kind=h.client_optimizer,
+        kind=h.client_optimizer.WORD,
       )
   state, initial = rounds[-1].state, problems.some_params(problem.model)
   for i in range(12):

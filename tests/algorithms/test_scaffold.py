@@ -73,8 +73,7 @@ def test_with_momentum_c_i_is_the_mean_gradient_all_the_same(problem, option):
     "scaffold",
     bridge.COHORTS[:1] * 3,
     option=option,
-    client_optimizer="momentum",
-    client_momentum=0.8,
+    client_optimizer="momentum:0.8",
     **WORK,
   )
   last = rounds[-1]

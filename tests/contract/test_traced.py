@@ -62,8 +62,7 @@ VARIANTS = [
     dict(
       client_optimizer="nesterov",
       client_clip=1.0,
-      client_lr_schedule="cosine",
-      client_lr_period=5,
+      client_lr_schedule="cosine:5",
     ),
   ),
   (
@@ -76,8 +75,7 @@ VARIANTS = [
     "fedgroup",
     dict(
       client_optimizer="adagrad",
-      client_lr_over="steps",
-      client_lr_schedule="inverse_sqrt",
+      client_lr_schedule="inverse_sqrt:over=steps",
       inter_group="code",
       direction="auxiliary",
     ),

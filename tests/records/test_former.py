@@ -24,6 +24,20 @@ def test_parts_have_their_numbers():
   attack = dict(attackers=0.3, attack_scale=4.0, attack_seed=1)
   facts = {"hparams": attack | {"attack": "sign_flip"}}
   assert former.in_parts(facts)["hparams"] == {"attack": "sign_flip:0.3,4,seed=1"}
+  old_steps = dict(
+    client_momentum=0.8, client_beta1=0.9, client_beta2=0.99, client_eps=1e-8
+  )
+  old_rate = dict(client_lr_over="steps", client_lr_period=10, client_lr_decay=0.5)
+  for words, texts in (
+    (("nesterov", "cosine"), ("nesterov:0.8", "cosine:10,over=steps")),
+    (("adam", "step"), ("adam:beta2=0.99", "step:0.5,10,over=steps")),
+    (("optax:lion", "constant"), ("optax:lion", "constant")),
+  ):
+    names = ("client_optimizer", "client_lr_schedule")
+    facts = {"hparams": old_steps | old_rate | dict(zip(names, words))}
+    assert former.in_parts(facts) == {"hparams": dict(zip(names, texts))}
+  fednova = {"hparams": {"client_momentum": 0.8}}
+  assert former.in_parts(fednova) == fednova
   sizes = dict(size_sigma=0.5, quantity_alpha=None, min_client_size=None)
   few = dict(classes_per_client=4, min_classes_per_client=None, random_classes=True)
   blocks = dict(hog_block=7, hog_stride=3, hog_bins=9, hog_norm="none", hog_scale=1.0)

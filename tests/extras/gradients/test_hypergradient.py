@@ -32,10 +32,10 @@ DECIDING = ("reject_share",)
 WITHOUT = ("fedacnnl", "pfedacnnl", "afl", "central", "local")
 #: Settings beside those of every algorithm alone: what other code they reach.
 #: The first step of adagrad is almost the sign of the gradient: the smaller
-#: client_eps, the nearer to a jump, and a difference must not step over one.
+#: eps, the nearer to a jump, and a difference must not step over one.
 #: A step of 1 by Adam multiplies the rounding of a round.
 _SMOOTHER = {
-  ("client_optimizer", "adagrad"): {"client_eps": 1e-6},
+  ("client_optimizer", "adagrad"): {"client_optimizer": "adagrad:1e-6"},
   ("server", "adam"): {"server_lr": 0.1},
 }
 SETTINGS = [
@@ -45,8 +45,7 @@ SETTINGS = [
     dict(
       client_optimizer="nesterov",
       client_clip=1.0,
-      client_lr_schedule="cosine",
-      client_lr_period=5,
+      client_lr_schedule="cosine:5",
     ),
   ),
   ("per_fedavg", dict(client_optimizer="adamw", client_weight_decay=0.1)),
@@ -55,8 +54,7 @@ SETTINGS = [
     "fedgroup",
     dict(
       client_optimizer="adagrad",
-      client_lr_over="steps",
-      client_lr_schedule="inverse_sqrt",
+      client_lr_schedule="inverse_sqrt:over=steps",
     ),
   ),
   ("cfl", dict(client_optimizer="momentum")),
@@ -377,7 +375,7 @@ def test_clients_at_once_have_the_same_derivatives(fed, two_seeds):
     ),
     ("fedavg", "client_optimizer", {}, "a word"),
     ("fedavg", "clientlr", {}, "did you mean 'client_lr'"),
-    ("fedavg", "client_momentum", {}, "not read with client_optimizer=sgd"),
+    ("fedavg", "client_optimizer.momentum", {}, "client_optimizer"),
     ("fedavg", ("client_lr", "client_lr"), {}, "given twice"),
     ("fedavg", (), {}, "empty"),
     ("fedprox", "mu", dict(mu=0.0), "at 0 it is not in the rounds"),

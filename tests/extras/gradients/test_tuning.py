@@ -174,8 +174,8 @@ def test_what_diverges_or_explodes_is_taken_back():
     (dict(halvings=-1), "halvings=-1: must be at least 0"),
     (dict(outer_steps="4"), "outer_steps='4': must be a whole number"),
     (
-      dict(client_optimizer="momentum", client_momentum=0.0, by="client_momentum"),
-      "client_momentum: at 0 it is not in",
+      dict(client_optimizer="momentum:0", by="client_optimizer.momentum"),
+      "client_optimizer.momentum: at 0 it is not in",
     ),
   ],
 )
