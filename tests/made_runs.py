@@ -114,7 +114,7 @@ def write(
     "identity": identity,
     "algorithm": algorithm,
     "hparams": hparams or {},
-    "data": field_values(options),
+    "data": write_parts(field_values(options)),
     "run": field_values(RunOptions(rounds=int(rounds[-1]), **(run or {}))),
     "model": "softmax",
     "seeds": seeds,
@@ -252,7 +252,7 @@ def finish(config):
     algorithm=config.algorithm,
     hparams=config.hparams,
     identity=config.identity,
-    data=field_values(config.data),
+    data=write_parts(field_values(config.data)),
   )
 
 

@@ -9,6 +9,7 @@ from experiments.cli.config import UsageError, parse_config
 from fedjax_alg import errors, models, registry
 from fedjax_alg.conditions import Range
 from fedjax_alg.data.options import DATASETS, PARTITIONS
+from fedjax_alg.data.published import Natural
 from fedjax_alg.exchange.aggregation import Krum
 from fedjax_alg.part import parts_of
 from fedjax_alg.runs import identity
@@ -283,11 +284,11 @@ def test_the_headline_has_what_validation_chose_for_ma():
   [
     (
       "--dataset=femnist",
-      dict(partition="natural:min_size=None", num_clients=200, femnist="fixed"),
+      dict(partition=Natural(), num_clients=200, femnist="fixed"),
     ),
     (
       "--dataset=shakespeare --data_path=/x --model=lstm",
-      dict(partition="natural", sequence_length=80, embedding="learned"),
+      dict(partition=Natural(), sequence_length=80, embedding="learned"),
     ),
     (
       "--newcomers_at=5:60,7:30",
@@ -419,7 +420,7 @@ def test_all_values_of_a_list_that_is_given_in_parts_count(tmp_path):
   [
     ("fedavg", "586bf7cc0a05"),
     ("fedgroup --num_groups=3", "11eb66bb4fc3"),
-    ("fedavg --dataset=sent140 --model=lstm", "01e20e209fc0"),
+    ("fedavg --dataset=sent140 --model=lstm", "f20498d2e2b3"),
     (
       "fedavg --compress_up=topk:0.3 --attack=sign_flip:0.3",
       "325a1c331f45",
@@ -442,14 +443,14 @@ def test_the_identity_of_a_run_stays_what_it_is(words, digest):
 
 
 @pytest.mark.parametrize(
-  "flag", ["--sampling=availability --availability_file", "--partition=file:True"]
+  "flag", ["--sampling=availability --availability_file=", "--partition=file:"]
 )
 def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path, flag):
   path, identities = tmp_path / "chances.txt", []
   for text in ("0.5\n" * 100, "0.5\n" * 99 + "1\n", "0.5\n" * 100):
     path.write_text(text, encoding="utf-8")
     identities.append(
-      parse_config(["--algorithm=fedavg", *f"{flag}={path}".split()]).identity
+      parse_config(["--algorithm=fedavg", *f"{flag}{path}".split()]).identity
     )
   assert identities[0] == identities[2] != identities[1]
 
