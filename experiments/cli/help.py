@@ -45,8 +45,8 @@ _EXAMPLE = [
   *("--cohort_size=10", "--rounds=60", "--num_seeds=3"),
 ]
 
-#: So many lines each explanation has on a first page, whole ones where they fit.
-_LEVELS: tuple[int | None, ...] = (None, 2, 1)
+#: The most lines of the explanation of each flag; None: whole.
+Most = Sequence[int | None]
 
 #: The most methods that are named of those with another text.
 _MOST_NAMED = 6
@@ -132,14 +132,13 @@ class Help:
     by_name = {option.name: option for option in self._all_options()}
     essentials = [by_name[name] for name in self.essentials if name in by_name]
     options = [*self.options, *essentials]
-    return _fitting(self._first_lines(options, most) for most in _LEVELS)
+    return _fitting(self._first_lines(options, most) for most in _levels(len(options)))
 
-  def _first_lines(self, options: Sequence[Option], most: int | None) -> list[str]:
+  def _first_lines(self, options: Sequence[Option], most: Most) -> list[str]:
     about = lines.paragraphs(self.sections[""]).splitlines()
-    flag_lines = _flag_lines(options, most)
     below = lines.paragraphs(self.below).splitlines()
-    is_cut = flag_lines != _flag_lines(options, None) or most is not None
-    return _join(about, flag_lines, below, self._further_pages(is_cut))
+    is_cut = any(number is not None for number in most)
+    return _join(about, _flag_lines(options, most), below, self._further_pages(is_cut))
 
   def _further_pages(self, is_cut: bool) -> list[str]:
     """Where the rest is; nothing if there is none."""
@@ -184,9 +183,12 @@ class Help:
     groups = tree.run_groups(method)
     options = groups.get(tree.METHOD, [])
     read = [option for option in options if not method.unread(option.name)]
-    attempts = [(options, most) for most in _LEVELS]
-    attempts += [(read, most) for most in _LEVELS[1:]]
-    attempts += [(read[:number], 1) for number in range(len(read) - 1, -1, -1)]
+    local = len(groups.get("local", ()))
+    attempts = [(options, most) for most in _levels(len(options) + local)]
+    attempts += [(read, most) for most in _levels(len(read) + local)]
+    attempts += [
+      (read[:number], [1] * (number + local)) for number in range(len(read) - 1, -1, -1)
+    ]
     return _fitting(
       self._method_lines(method, groups, *attempt) for attempt in attempts
     )
@@ -196,7 +198,7 @@ class Help:
     method: Method,
     groups: Mapping[str, Sequence[Option]],
     options: Sequence[Option],
-    most: int | None,
+    most: Most,
   ) -> list[str]:
     title = f"{method.name}: {method.entry.label}"
     if method.entry.paper:
@@ -205,21 +207,29 @@ class Help:
     if method.entry.all_clients:
       example = [word for word in example if not word.startswith("--cohort_size")]
       every.remove("cohort_size")
+    if method.entry.rounds is not None:  # as many as the model has layers
+      example = [word for word in example if not word.startswith("--rounds")]
     if method.entry.needs_validation(method.hparams):
       example = [*example, "--validation_clients=10"]
     program = program_lib.as_typed("experiments.run")
-    own_lines = _flag_lines(options, most)
+    own_lines = _flag_lines(options, most[: len(options)])
     number = len(groups.get(tree.METHOD, ())) - len(options)
     if number:
       others = f"and {number} more, for other values of these"
       own_lines.append(f"  {others}: --help={tree.METHOD}")
     local = groups.get("local", ())
-    names = [f"--{name}" for name in every if name not in ("algorithm", *method.fields)]
+    of_runs = {
+      option.name
+      for options_of_group in groups.values()
+      for option in options_of_group
+      if not option.is_hyper
+    }
+    names = [f"--{name}" for name in every if name in of_runs and name != "algorithm"]
     return _join(
       lines.wrap_text(title),
       lines.command_lines([program, f"--algorithm={method.name}", *example]),
       ["Hyper-parameters of the method:", *own_lines] if own_lines else [],
-      ["Local work:", *_flag_lines(local, most)] if local else [],
+      ["Local work:", *_flag_lines(local, most[len(options) :])] if local else [],
       lines.wrap_text(
         f"Flags of every run: {', '.join(names)}, ... ({program} --help)"
       ),
@@ -236,7 +246,7 @@ class Help:
     """All sections and flags, and the methods with their papers."""
     parts = [lines.paragraphs(self.sections[""])]
     if self.options:
-      parts.append("\n".join(_flag_lines(self.options, None)))
+      parts.append("\n".join(_whole_lines(self.options)))
     if self.below:
       parts.append(lines.paragraphs(self.below))
     parts += ["\n".join(self._section(title)) for title in self._titles()]
@@ -256,7 +266,7 @@ class Help:
     else:
       title = hparams.GROUPS.get(group, group.capitalize())
     options = [option for option in self.groups[group] if option.name != without]
-    return [f"{title}:", *_flag_lines(options, None)]
+    return [f"{title}:", *_whole_lines(options)]
 
   def _pages(self, topic: str) -> Iterator[list[str]]:
     """What there is of a name: several pages where things share it."""
@@ -314,9 +324,10 @@ class Help:
     if self.groups:
       words += [*registry.ALGORITHMS, *tree.part_words(self.groups)]
       others += ", a method or a value"
+    hint = did_you_mean(topic, words)
+    listed = f" (one of {', '.join(kinds)}, or {others})"
     raise OptionError(
-      f"`help`={topic}: unknown{did_you_mean(topic, words)} (one of "
-      f"{', '.join(kinds)}, or {others})"
+      f"`help`={topic}: unknown{f'{hint} (see --help)' if hint else listed}"
     )
 
 
@@ -346,13 +357,25 @@ def _flag_name(option: Option) -> str:
   return f"--{option.name}" + (f"={option.default}" if option.default else "")
 
 
-def _flag_lines(options: Sequence[Option], most: int | None) -> list[str]:
-  """Flags with their explanations; ``most``: at most so many lines of each."""
+def _levels(number: int) -> Iterator[Most]:
+  """How much of the explanations of flags is shown, from all to the least."""
+  yield [None] * number
+  for long in range(number, -1, -1):
+    yield [2] * long + [1] * (number - long)
+
+
+def _flag_lines(options: Sequence[Option], most: Most) -> list[str]:
+  """Flags with their explanations, of each at most so many lines."""
   texts = []
-  for option in _sort_by_dependency(options):
-    text = lines.first_clause(option.about) if most else _with_notes(option)
-    texts += lines.definition(_flag_name(option), text, most)
+  for option, number in zip(_sort_by_dependency(options), most, strict=True):
+    text = lines.first_clause(option.about) if number else _with_notes(option)
+    texts += lines.definition(_flag_name(option), text, number)
   return texts
+
+
+def _whole_lines(options: Sequence[Option]) -> list[str]:
+  """Flags with their whole explanations."""
+  return _flag_lines(options, [None] * len(options))
 
 
 def _with_notes(option: Option) -> str:

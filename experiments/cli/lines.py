@@ -10,8 +10,9 @@ from . import program as program_lib
 #: Column at which the explanation of a flag begins.
 _INDENT = 26
 
-#: A shorter clause before a ":" is a label, such as ``K/N: run only ...``.
-_LABEL = 30
+#: A shorter clause before a ":" is a label, such as ``K/N: run only ...``; and a
+#: clause of fewer letters says nothing without the next, such as ``alpha_l; ...``.
+_LABEL, _SHORTEST = 30, 16
 
 #: Stands for a space at which a line must not be broken.
 _FIXED = "\N{NO-BREAK SPACE}"
@@ -66,7 +67,9 @@ def definition(
 def first_clause(text: str) -> str:
   """Shortens an explanation to what is before its first ";" or ":"."""
   clauses = re.split(r"(?<=[;:]) ", text)
-  while len(clauses) > 1 and len(clauses[0]) < _LABEL and clauses[0].endswith(":"):
+  while len(clauses) > 1 and len(clauses[0]) < (
+    _LABEL if clauses[0].endswith(":") else _SHORTEST
+  ):
     clauses[:2] = [" ".join(clauses[:2])]
   return clauses[0].rstrip(";:")
 

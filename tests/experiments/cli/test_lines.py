@@ -54,6 +54,7 @@ def test_a_long_command_has_lines_that_a_shell_joins():
     ("B, examples per step; 0: all of the client", "B, examples per step"),
     ("K/N: run only a part; the rest later", "K/N: run only a part"),
     ("a gradient computation in parts: added up", "a gradient computation in parts"),
+    ("alpha_l; the rate of client i; more", "alpha_l; the rate of client i"),
     ("as it is", "as it is"),
   ],
 )
