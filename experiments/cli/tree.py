@@ -57,7 +57,7 @@ class Option(NamedTuple):
   @property
   def has_files(self) -> bool:
     """Whether its value may name a file or folder."""
-    if self.parts or (self.kind and not self.is_list):
+    if self.kind and not self.is_list:
       return False
     return not self.words or bool(re.search(r"\bfile|FILE|path/", self.about))
 
