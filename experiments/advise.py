@@ -1,8 +1,8 @@
-"""Says how the clients of a run differ, and which methods helped such clients.
+"""Says how clients differ, and which methods helped such clients.
 
-  python -m experiments.advise RUN
+  python -m experiments.advise out/fedavg_digits
 
-To choose methods for your clients, give the folder of a finished run, RUN. One
+To choose methods for your clients, give the folder of a finished run. One
 round is enough. The command measures how much the clients differ in their labels,
 their examples, the meaning of a class and its gradients, and over time. It then
 names the nearest panel of the map, a study of eighteen methods, with their gains
@@ -34,7 +34,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   print(fa.advise(fa.load_run(expand_path(words[0]))))
 
 
-main = Command(__doc__, (), _run)
+main = Command("advise", __doc__, (), _run)
 
 if __name__ == "__main__":
   sys.exit(main())

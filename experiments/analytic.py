@@ -2,7 +2,7 @@
 
   python -m experiments.analytic --figure=NAME [--scale=quick]
 
-``--help`` lists the figures, and you find a description of each in
+``--help=names`` lists the figures, and you find a description of each in
 ``reproduction/analytic``.
 """
 

@@ -1,4 +1,4 @@
-"""Measures a lower bound of the epsilon of a private run, with canaries.
+"""Measures a lower bound of the epsilon of a private run.
 
   python -m experiments.audit --algorithm=fedavg --dataset=digits \\
       --num_clients=20 --partition=iid --participation=1 --rounds=1 \\
@@ -60,7 +60,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   if values.scores is not None:
     path = files.output_path(values.scores, "scores")
     files.check_outputs(place, {path: files.table_with("canary", "score")})
-  config = config_lib.parse_config(words, "experiments.audit")
+  config = config_lib.parse_config(words)
   lines = [execute.CompilingLine()] if config.output.progress else []
   extra = optional.load_extra("audit", "audit")
   audit = extra.audit_plan(config, values.canaries, values.error, lines)
@@ -76,6 +76,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
 
 
 main = Command(
+  "audit",
   __doc__,
   (
     integer("canaries", 200, "runs with the canary, and as many without", 2),

@@ -2,7 +2,7 @@
 
   python -m experiments.beyond --figure=NAME [--scale=quick]
 
-``--help`` lists the figures, and you find a description of each in
+``--help=names`` lists the figures, and you find a description of each in
 ``reproduction/beyond``.
 """
 

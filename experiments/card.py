@@ -1,12 +1,12 @@
-"""Makes a card of a finished run: one page, and an RO-Crate for archives.
+"""Makes a card of a finished run, and an RO-Crate for archives.
 
-  python -m experiments.card out/first [--crate]
+  python -m experiments.card out/fedavg_digits
 
-To describe a run on one page, give its folder. You get out/first/card.md, with
+To describe a run on one page, give its folder. You get card.md in the folder, with
 the method, the data, the results and the command that runs it again.
 
 If you want to archive the folder, for example at Zenodo or WorkflowHub, add
---crate. You then also get out/first/ro-crate-metadata.json, which describes every
+--crate. You then also get ro-crate-metadata.json, which describes every
 file of the folder with its hash. It is an RO-Crate and
 needs the package rocrate (pip install 'fedjax_alg[crate]').
 """
@@ -284,7 +284,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     print(f"wrote {folder / CRATE}")
 
 
-main = Command(__doc__, (boolean("crate", False, f"also write {CRATE}"),), _run)
+main = Command("card", __doc__, (boolean("crate", False, f"also write {CRATE}"),), _run)
 
 if __name__ == "__main__":
   sys.exit(main())

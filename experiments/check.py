@@ -1,6 +1,6 @@
 """Checks your method against every promise of the contract.
 
-  python -m experiments.check path/to/my_method.py:ENTRY [--verbose]
+  python -m experiments.check my_method.py:ENTRY --verbose
 
 Before you trust a number of your method, run this check. It takes less than a
 minute on CPU cores, because it runs the method on a small convex problem. For each
@@ -51,7 +51,10 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
 
 
 main = Command(
-  __doc__, (boolean("verbose", False, "also print the clauses that hold"),), _run
+  "check",
+  __doc__,
+  (boolean("verbose", False, "also print the clauses that hold"),),
+  _run,
 )
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""Compares finished runs: curves, tables, paired tests, for a paper or a page.
+"""Compares finished runs: curves, tables, paired tests.
 
-  python -m experiments.compare out/fedavg out/scaffold Mine=out/third \\
-      [--metric=accuracy --protocol=global --targets=0.9,0.95] \\
-      [--out=out/compare]
+  python -m experiments.compare out/fedavg_digits Mine=out/mine \\
+      --targets=0.9,0.95 --out=out/compare
 
 Give the folders of your runs. If you give a folder of such folders (of a sweep,
 or runs/ of a figure command), all finished runs in it are compared. To name
 a run, write NAME=FOLDER. Otherwise its name is its method, with the flags that
 differ between the runs, or its folder if these are long.
 
+Files that it writes
+--------------------
 --out takes files or a folder, separated by commas. You choose the content with the
 suffix of a file. Use .png and .pdf for the curves with 95 % bands, and .md and .tex
 for the tables (LaTeX with booktabs). With .html you get one page with everything,
@@ -16,6 +17,8 @@ which needs no network. In a folder you get compare.png, compare.pdf, compare.md
 compare.tex and, if plotly is installed (pip install 'fedjax_alg[report]'),
 compare.html.
 
+Pairs of runs
+-------------
 Runs of the same data, partition and seeds are paired seed by seed with the first
 run, or with the run that you choose with --baseline. You get the mean difference, a
 paired t test, and Holm's correction for several runs. Runs on other data, another
@@ -85,7 +88,11 @@ _FLAGS = (
     "have the rounds, floats and simulated seconds until each; default "
     "the --targets that all runs have",
   ),
-  listed("out", ["out/compare"], "files or a folder to write, see above"),
+  listed(
+    "out",
+    ["out/compare"],
+    "files or a folder to write, separated by commas (--help=files)",
+  ),
 )
 
 
@@ -286,7 +293,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     print(f"{'replaced' if path in replaced else 'wrote'} {path}")
 
 
-main = Command(__doc__, _FLAGS, _run)
+main = Command("compare", __doc__, _FLAGS, _run)
 
 if __name__ == "__main__":
   sys.exit(main())

@@ -1,9 +1,11 @@
 """Scores a finished run without each client, exactly.
 
-  python -m experiments.contributions RUN --out=out/contributions
+  python -m experiments.run --algorithm=afl --store_sums --num_clients=20 \\
+      --out_dir=out/afl
+  python -m experiments.contributions out/afl --out=out/contributions
 
 To see how much each client contributes to a model, give the folder of a finished
-run, RUN. The run must have one layer in closed form (afl, fedacnnl) and must have
+run. It must have one layer in closed form (afl, fedacnnl) and must have
 stored its sums (--store_sums). The contribution of a client is the score of the
 model minus the score of the model without the client (docs/forget.md). With
 --retrain you can use a run of any method, which is repeated once without each
@@ -113,6 +115,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
 
 
 main = Command(
+  "contributions",
   __doc__,
   (
     string("out", None, "folder of the table and the picture"),

@@ -1,6 +1,6 @@
 """Compares four federated methods on a small data set.
 
-  python -m experiments.demo [--out_dir=out/demo] [--run_pictures]
+  python -m experiments.demo
 
 You can start with this command, because nothing is downloaded: the data are
 scikit-learn's digits. The methods are GA-FSVRG and MA-FSVRG of the diversified
@@ -104,14 +104,14 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
 
 
 main = Command(
+  "demo",
   __doc__,
   (
     string("out_dir", "out/demo", "folder to write to"),
     boolean("run_pictures", False, "draw curves and clients of each run, too"),
   ),
   _run,
-  "Any other --flag=value is passed on to every run;\n"
-  "python -m experiments.run --help lists these flags.",
+  "Any other --flag=value is passed on to every run.",
   REPEAT_HINT,
   passes_on=True,
 )

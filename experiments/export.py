@@ -1,10 +1,10 @@
 """Exports a run as an app for machines, which Flower starts.
 
-  python -m experiments.export RUN --to=flower --out=app
-  python -m experiments.export --to=flower --out=app --algorithm=scaffold \\
-      --dataset=digits --num_clients=8 --rounds=10 ...
+  python -m experiments.export out/fedavg_digits --out=app
+  python -m experiments.export --out=app --algorithm=scaffold --dataset=digits \\
+      --num_clients=8 --rounds=10
 
-To train on several machines, give the folder of a finished run, RUN, or the flags
+To train on several machines, give the folder of a finished run, or the flags
 of a run. You get an app with the client's part and the server's part of the method,
 the run's settings and its seed (docs/deploy.md). The app needs the package flwr
 (pip install 'fedjax_alg[flower]').
@@ -42,12 +42,13 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
       )
     prepared = plan_again(folder, facts).prepare()
   else:
-    prepared = config_lib.parse_config(words, "experiments.export").prepare()
+    prepared = config_lib.parse_config(words).prepare()
   export.write_app(prepared, expand_path(values.out, "out"))
   print(f"{values.out}: the app; docs/deploy.md says how to start it")
 
 
 main = Command(
+  "export",
   __doc__,
   (
     enum("to", "flower", ["flower"], "what starts the app"),

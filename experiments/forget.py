@@ -1,13 +1,14 @@
-"""Removes clients from a finished run in closed form, without asking the others.
+"""Removes clients from a finished run in closed form.
 
-  python -m experiments.forget RUN --clients=3,17 --out=out/without_3_17
-  python -m experiments.forget RUN --clients=north --out=out/without_north
+  python -m experiments.run --algorithm=afl --store_sums --num_clients=20 \\
+      --out_dir=out/afl
+  python -m experiments.forget out/afl --clients=3,17 --out=out/without_3_17
 
 To get the model of a run in which some clients never took part, give the folder of
-the finished run, RUN. Its method must be in closed form (such as afl or fedacnnl),
+the finished run. Its method must be in closed form (such as afl or fedacnnl),
 and it must have stored its sums (--store_sums). The command subtracts the sums of
 these clients, solves the first layer again, and writes a new run to the folder
---out. RUN does not change.
+--out. The first run does not change.
 
 If the network has later layers, give --refit: the clients that remain then fit
 these layers again. With --add you add clients instead (docs/forget.md).
@@ -61,6 +62,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
 
 
 main = Command(
+  "forget",
   __doc__,
   (
     listed(

@@ -1,10 +1,30 @@
-"""Judges claims about finished runs: numbers and margins, each with a verdict.
+"""Judges claims about finished runs, each with a verdict.
 
-  python -m experiments.judge claims.csv out/fedavg Ours=out/third \\
-      [--out=out/judge]
+  python -m experiments.judge claims.csv out/fedavg_digits Ours=out/mine
 
-To check which claims your runs confirm, write a line for each claim into
-claims.csv, with these columns:
+To check which claims your runs confirm, write a line for each claim into a file,
+such as claims.csv (--help=columns):
+
+  method,protocol,metric,value,rule
+  Ours,global,accuracy,>50,final
+  Ours - FedAvg,global,accuracy,>0,final
+
+Give the runs as folders, with names as in the command compare (NAME=FOLDER,
+otherwise the method). You get a verdict for each claim, with the reason:
+
+  reached     at most 0.3 points off (5 % if the number is no share), or inside
+              the interval; in both cases the interval is narrower than a point
+  better      off by more than that and by more than the interval
+  worse       the same in the other direction
+  undecided   everything else
+
+The fifth verdict is "not testable", without a run. You find the verdicts in judge.md
+and judge.csv in the folder --out.
+
+Columns of the file of claims
+-----------------------------
+The file must be text in UTF-8 with commas. You can add other columns, which are
+shown unchanged.
 
   method    name of a run, or "A - B" for the gain of A over B, paired by seed
   protocol  evaluation protocol, such as global or local
@@ -18,24 +38,13 @@ claims.csv, with these columns:
   rule      which value of the curve counts: final, last_10 (mean of the last
             ten rounds) or best; empty for a cost
 
-You can add other columns, which are shown unchanged. The file must be text in
-UTF-8 with commas. Give the runs as folders, with names as in the command compare
-(NAME=FOLDER, otherwise the method).
-
-You get one of five verdicts for each claim, with the reason:
-
-  reached     at most 0.3 points off (5 % if the number is no share), or inside
-              the interval; in both cases the interval is narrower than a point
-  better      off by more than that and by more than the interval
-  worse       the same in the other direction
-  undecided   everything else
-
-The fifth is "not testable", without a run. On CIFAR-10 and FEMNIST the limit is
-0.5 points instead of 0.3. A bound such as ">50" is reached, or worse, if the
-interval excludes the value. If no seed reaches a value, a claim about the rounds
-until then is worse, and undecided if the run is too short for the claim. The 95 %
-intervals are over the seeds, so one seed decides nothing.
-You find the verdicts in judge.md and judge.csv in the folder --out.
+Verdicts in special cases
+-------------------------
+On CIFAR-10 and FEMNIST the limit is 0.5 points instead of 0.3. A bound such as
+">50" is reached, or worse, if the interval excludes the value. If no seed reaches a
+value, a claim about the rounds until then is worse, and undecided if the run is too
+short for the claim. The 95 % intervals are over the seeds, so one seed decides
+nothing.
 """
 
 import collections
@@ -464,7 +473,10 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
 
 
 main = Command(
-  __doc__, (string("out", "out/judge", "folder of judge.md and judge.csv"),), _run
+  "judge",
+  __doc__,
+  (string("out", "out/judge", "folder of judge.md and judge.csv"),),
+  _run,
 )
 
 if __name__ == "__main__":

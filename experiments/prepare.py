@@ -1,6 +1,6 @@
 """Downloads data sets and prepares them for the runs.
 
-  python -m experiments.prepare mnist [cifar10 ...] [--data_dir=FOLDER]
+  python -m experiments.prepare mnist cifar10
 
 You can name any data set of TFDS, such as kmnist or emnist/letters. Runs can read
 those with labeled images of one size. You need this command once, on a machine with
@@ -50,6 +50,7 @@ def _ready(name: str, data_dir: str | None) -> str:
 
 
 main = Command(
+  "prepare",
   f"{__doc__}\nData sets: {', '.join(data.PREPARABLE)}, and all others of TFDS.",
   (
     string(
@@ -59,6 +60,7 @@ main = Command(
     ),
   ),
   _run,
+  positions=tuple(data.PREPARABLE),
 )
 
 if __name__ == "__main__":

@@ -9,18 +9,29 @@ page, and compresses large ones.
 
   python -m experiments.publish --all
 
-publishes every paper with figures in out/<paper> or with a page,
-including the pages of the commands experiments.trust and experiments.beyond. You
-also get docs/results/claims.md. It shows how many claims of each of the four papers
-are met, and every claim that is not, with the attempts. The answers of the figures
-are in docs/results/<paper>.answers.csv. Without --from, an existing page is written
-again from the data of its figures and its notes.
+publishes every paper with figures in out/<paper> or with a page, and the page of all
+claims. Without --from, an existing page is written again from the data of its
+figures and its notes.
+
+Claims of all papers
+--------------------
+With --all you also get docs/results/claims.md, and the pages of the commands
+experiments.trust and experiments.beyond. The page of claims shows how many claims of
+each of the four papers are met, and every claim that is not, with the attempts. The
+answers of the figures are in docs/results/<paper>.answers.csv.
+
+Redraw
+------
+This command draws the pictures of numbers again, from the tables
+<paper>_<figure>.dots.csv:
 
   python -m experiments.publish --all --redraw
 
-draws the pictures of numbers again, from the tables <paper>_<figure>.dots.csv. Only
-pictures of curves need the folders of their figures (--finished of their commands).
+Only pictures of curves need the folders of their figures (--finished of their
+commands).
 
+Files of a page
+---------------
 The command copies what it needs of each figure to docs/results/<paper>_<figure>.json,
 and writes the pages from these files and the templates in
 experiments/reproduction/templates. You can therefore make one figure anew without the
@@ -528,7 +539,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   )
 
 
-main = Command(__doc__, _FLAGS, _run)
+main = Command("publish", __doc__, _FLAGS, _run)
 
 if __name__ == "__main__":
   sys.exit(main())

@@ -1,25 +1,30 @@
-"""Executes one run of any algorithm on any data set, partition and model.
+"""Executes one run of any algorithm on any data set and model.
 
-  python -m experiments.run --algorithm=ga_fsvrg --dataset=digits \
-      --partition=classes --num_clients=60 --out_dir=out/first
+  python -m experiments.run --algorithm=fedavg --dataset=digits \\
+      --partition=classes --num_clients=60 --cohort_size=10 --rounds=60
 
-To see the hyper-parameters of an algorithm and the flags that you need for a first
-run, use ``--algorithm=NAME --help``. ``--help=GROUP`` shows the flags of a group,
-``--helpfull`` all flags. ``--distributed`` executes the run in several processes.
+You get tables, pictures and the models in the folder --out_dir. The same command
+again continues the run. A flag that the method would not read is an error.
+--flagfile=FILE reads flags from a file, or from a preset by its name.
 """
 
 from collections.abc import Sequence
 import sys
 
+from absl.flags import FlagValues
+
 from fedjax_alg.engine import processes
 
 from .cli import config as config_lib
+from .cli.command import Command
 from .cli.execute import execute, print_summary
-from .cli.guard import REPEAT_HINT, run_guarded
+from .cli.guard import REPEAT_HINT
+from .cli.help import ESSENTIALS
 
 
-def _command(argv: Sequence[str]) -> None:
+def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
   """Parses the flags and executes the run."""
+  del values, words
   config = config_lib.parse_config(argv)
   processes.join(config.processes, config.run.host_devices)
   summary = execute(config)
@@ -27,10 +32,15 @@ def _command(argv: Sequence[str]) -> None:
     print_summary(config, summary)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
-  return run_guarded(_command, argv, REPEAT_HINT)
-
+main = Command(
+  "run",
+  __doc__,
+  (),
+  _run,
+  resume_hint=REPEAT_HINT,
+  passes_on=True,
+  essentials=ESSENTIALS,
+)
 
 if __name__ == "__main__":
   sys.exit(main())

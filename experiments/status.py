@@ -1,8 +1,8 @@
-"""Says how far runs are: done, running, interrupted, missing, diverged or failed.
+"""Says how far runs are: done, running, missing or failed.
 
-  python -m experiments.status OUT [--of=fig1] [--json]
+  python -m experiments.status out/rates
 
-OUT is the --out_dir of a run, a sweep or figures. You get a line for every run that
+Give the --out_dir of a run, a sweep or figures. You get a line for every run that
 is not done: the rounds that are saved, the process that runs it, why it has no
 results, and the time left. Runs that a sweep or a figure asked for and nobody has
 begun are missing. Nothing is run, and no folder is locked.
@@ -66,7 +66,7 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
     raise RunError(f"{root}: {len(open_runs)} of {len(runs)} runs are not done")
 
 
-main = Command(__doc__, FLAGS, _run)
+main = Command("status", __doc__, FLAGS, _run)
 
 if __name__ == "__main__":
   sys.exit(main())

@@ -1,4 +1,4 @@
-"""Executes a grid of settings of one run and finds the best setting.
+"""Executes a grid of settings of one run and finds the best.
 
   python -m experiments.sweep --algorithm=fedavg --dataset=digits \\
       --validation_clients=10 --num_seeds=3 --rounds=60 \\
@@ -292,12 +292,13 @@ def _run(values: FlagValues, words: list[str], argv: Sequence[str]) -> None:
 
 
 main = Command(
+  "sweep",
   __doc__,
   FLAGS,
   _run,
-  "Any other --flag=value is passed on to the run of every setting;\n"
-  "python -m experiments.run --help lists these flags. The same command again\n"
-  "continues the settings that are not finished; --overwrite starts all anew.",
+  "Any other --flag=value is passed on to the run of every setting. The same "
+  "command again continues the settings that are not finished; --overwrite starts "
+  "all anew.",
   REPEAT_HINT,
   passes_on=True,
   of_files=True,

@@ -2,7 +2,7 @@
 
   python -m experiments.trust --table=NAME [--scale=quick]
 
-``--help`` lists the tables, and you find a description of each in
+``--help=names`` lists the tables, and you find a description of each in
 ``reproduction/trust``.
 """
 

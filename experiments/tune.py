@@ -1,43 +1,16 @@
 """Chooses learning rates by the accuracy on validation clients.
 
-You can use this command in two forms. The first one tunes any run:
-
   python -m experiments.tune --algorithm=fedavg --dataset=digits \\
       --validation_clients=10 --sweep=client_lr=0.01,0.1,1
 
-It runs a sweep (python -m experiments.sweep) and chooses the setting that is best
-for the clients that --validation_clients holds out. Without --sweep it tries seven
-values of --client_lr.
+The command runs a sweep (python -m experiments.sweep) and chooses the setting that
+is best for the clients that --validation_clients holds out. Without --sweep it tries
+seven values of --client_lr. If the best value lies at the edge of the grid, the grid
+is widened there.
 
-The second form tunes all methods of a paper's figures, in the repository:
-
-  python -m experiments.tune --paper=conjugate --data=mnist --data_dir=...
-
-It runs every method with the same number of settings (--settings, 12), on three
-partitions with three seeds each (one for the studies beyond the papers). It
-chooses the setting with the best accuracy on held-out data, and never reads test
-data. For the conjugate and diversified papers, these data are clients, which must
-have 100 examples of every class. For the others, they are a sixth of the training
-images or another draw of synthetic data. In these data, the clients' models are
-measured for the analytic paper, the board and the map, and the global model for
-central acceleration.
-
-The accuracy is the mean of the last ten rounds. For the conjugate paper, which is
-about speed, it is the mean of all rounds. For the analytic paper, the board and
-the map, it is the accuracy of the last evaluation (of every step if clients drift).
-
-You see the choices, and find them in tune.md and tune.csv. If you tune some methods
-again with --methods, the lines of the others stay there. With --write you put the
-choices into presets/<paper>/settings.csv.
-
-The settings are drawn together from the ranges of everything that the paper leaves
-open in a method (experiments/reproduction/tuning.py). The map has a grid of three
-learning rates. The first setting is the one that the paper states. The ranges of
-the learning rate are the same for every method, in units of its step. The methods
-of FSVRG's family divide the learning rate by the client's number of examples n_i,
-so for them it is multiplied by the mean of n_i.
-
-Instead of a grid, you can use derivatives in both forms:
+Derivatives in place of a grid
+------------------------------
+Instead of a grid, you can use derivatives:
 
   python -m experiments.tune --algorithm=fedavgm --dataset=digits \\
       --validation_clients=10 --tune_by_gradient=client_lr,server_lr
@@ -45,6 +18,13 @@ Instead of a grid, you can use derivatives in both forms:
 This executes the run a few times with the derivatives of the validation loss by
 these hyper-parameters, and moves all of them at once. It starts at the values of
 the flags; with --paper, it starts at the stated setting.
+
+Papers in the repository
+------------------------
+In the repository, a second form tunes all methods of a paper's figures. Its flags
+are others:
+
+  python -m experiments.tune --paper=conjugate --help
 """
 
 from collections.abc import Sequence
@@ -72,8 +52,7 @@ ANY_RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 _WIDEN = integer(
   "widen",
   3,
-  "without --paper: how often a grid is widened at most while "
-  "its best value lies at its edge",
+  "how often a grid is widened at most while its best value lies at its edge",
   lower_bound=0,
   upper_bound=100,
 )
@@ -179,26 +158,31 @@ def _value_beyond(tried: Sequence[float], best: float) -> float | None:
 
 
 _ANY = Command(
-  None,
+  "tune",
+  __doc__,
   (_WIDEN, *gradients.FLAGS, *sweep.FLAGS),
   _tune_any,
-  resume_hint=REPEAT_HINT,
+  "Any other --flag=value is passed on to every run.",
+  REPEAT_HINT,
   passes_on=True,
   of_files=True,
 )
 
 
+def command_forms() -> list[Command]:
+  """The command, and the form that needs the papers, where they are."""
+  if not importlib.util.find_spec(".reproduction", __package__):
+    return [_ANY]
+  from .reproduction import tune_paper
+
+  return [_ANY, tune_paper.COMMAND]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
   words = sys.argv[1:] if argv is None else argv
-  if (
-    config_lib.asks_help(words) or "paper" in map(flag_words.name_of, words)
-  ) and importlib.util.find_spec(".reproduction", __package__):
-    # Of all forms of this command only this one needs the papers.
-    from .reproduction import tune_paper
-
-    return tune_paper.make_command(str(__doc__), _WIDEN)(words)
-  return _ANY(words)
+  is_paper = "paper" in map(flag_words.name_of, words)
+  return (command_forms()[-1] if is_paper else _ANY)(words)
 
 
 if __name__ == "__main__":

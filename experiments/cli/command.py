@@ -11,7 +11,7 @@ from absl import flags as absl_flags
 from fedjax_alg.errors import reason
 
 from . import config as config_lib
-from . import flag_words, guard
+from . import flag_words, guard, tree
 from . import help as help_lib
 from .config import UsageError
 
@@ -36,7 +36,8 @@ boolean, enum, integer, listed, number, string, strings = (
 class Command(NamedTuple):
   """A command; called with the words after its name, it returns its status."""
 
-  about: str | None  #: the text of --help above the flags
+  name: str  #: the word that starts it
+  about: str | None  #: the text of --help above the flags, see ``help.Help``
   flags: Flags  #: in the order of --help
   #: takes the flags, the words that are none of them, and all words
   run: Callable[[absl_flags.FlagValues, list[str], Sequence[str]], None]
@@ -46,6 +47,8 @@ class Command(NamedTuple):
   passes_on: bool = False
   #: whether flags of its own may stand in flag files, too
   of_files: bool = False
+  essentials: Sequence[str] = ()  #: flags of runs on the first page of --help
+  positions: Sequence[str] = ()  #: words that are no flags, for completion
 
   def __call__(self, argv: Sequence[str] | None = None) -> int:
     """Runs the command; errors are printed in one line."""
@@ -58,8 +61,10 @@ class Command(NamedTuple):
       HelpRequested: the words ask for --help.
       OptionError, RunError: one line for the user.
     """
-    if config_lib.asks_help(argv):
-      raise config_lib.HelpRequested(self.usage())
+    topic = config_lib.help_topic(argv)
+    if topic is not None:
+      algorithm = config_lib.help_algorithm(argv) if self.passes_on else None
+      raise config_lib.HelpRequested(self.help(algorithm).page(topic))
     self.run(*self.read(argv), argv)
 
   def values(self) -> absl_flags.FlagValues:
@@ -69,15 +74,23 @@ class Command(NamedTuple):
       define(flag_values=values)
     return values
 
-  def usage(self) -> str:
-    """The text of --help."""
-    return "\n".join(
-      [
-        help_lib.wrap_paragraphs(str(self.about)),
-        "",
-        *_help_lines(self.values()),
-        *(["", help_lib.wrap_paragraphs(self.below)] if self.below else []),
-      ]
+  def help(self, algorithm: str | None = None) -> help_lib.Help:
+    """The pages of --help.
+
+    Args:
+      algorithm: the method whose hyper-parameters are shown; None: those of all.
+
+    Raises:
+      OptionError: there is no such method.
+    """
+    return help_lib.Help(
+      self.name,
+      str(self.about),
+      tree.flag_options(self.values()),
+      self.below,
+      of_runs=self.passes_on,
+      essentials=self.essentials,
+      algorithm=algorithm,
     )
 
   def read(self, argv: Sequence[str]) -> tuple[absl_flags.FlagValues, list[str]]:
@@ -112,19 +125,3 @@ def explain_write_errors(place: str) -> Iterator[None]:
     yield
   except OSError as error:
     raise UsageError(f"{place}: cannot be written ({reason(error)})") from error
-
-
-def _help_lines(values: absl_flags.FlagValues) -> list[str]:
-  """Describes each flag, with its default, at the terminal's width."""
-  lines = []
-  for name in values:
-    flag = values[name]
-    default = (
-      ",".join(flag.value)
-      if isinstance(flag.value, list)
-      else (str(flag.value).lower() if flag.boolean else flag.value)
-    )
-    tail = "" if default in (None, "") else f"={default}"
-    text = flag.help.split("\n")[0].rstrip(";")  # absl adds a line
-    lines += help_lib.definition_lines(f"--{name}{tail}", text)
-  return lines

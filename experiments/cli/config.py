@@ -32,7 +32,6 @@ from fedjax_alg.runs.play import Step
 from fedjax_alg.typing import HParams
 
 from . import flag_words, flags, presets
-from . import help as help_lib
 from .flags import OutputOptions
 
 
@@ -134,20 +133,41 @@ def _line(word: str) -> str:
   )
 
 
-#: word of a command line -> what of the help it asks for, see ``help.help_text``
-_HELP = {"--help": "", "-h": "", "-help": "", "--helpfull": "full"}
+#: Words that ask for the first page of the help.
+_HELP = ("--help", "-h", "-help")
 
 
-def _help_topic(word: str) -> str | None:
-  """Reads what of the help a word asks for; None if it asks for none."""
-  if word.startswith("--help="):
-    return word.partition("=")[2]
-  return _HELP.get(word)
+def help_topic(argv: Sequence[str]) -> str | None:
+  """The page of the help that a command line asks for (``help.Help.page``).
+
+  Args:
+    argv: the words after the program's name.
+
+  Returns:
+    The word of the last ``--help=WORD``, "" for the first page; None: no page.
+  """
+  topics = [
+    word.partition("=")[2]
+    for word in argv
+    if word in _HELP or word.startswith("--help=")
+  ]
+  return topics[-1] if topics else None
 
 
-def asks_help(argv: Sequence[str]) -> bool:
-  """Whether the command line asks for the help."""
-  return any(_help_topic(word) is not None for word in argv)
+def help_algorithm(argv: Sequence[str]) -> str | None:
+  """The algorithm that a command line names, also in its flag files.
+
+  Args:
+    argv: the words after the program's name.
+
+  Raises:
+    UsageError: a flag file cannot be read.
+    OptionError: the algorithm is the user's own, and cannot be loaded.
+  """
+  values = _first_flags(expand_flagfiles(argv)).flag_values_dict()
+  _own_fields(values)
+  algorithm: str | None = values["algorithm"]
+  return algorithm
 
 
 #: A command line with its flag files has at most so many words.
@@ -192,20 +212,17 @@ def expand_flagfiles(argv: Sequence[str], depth: int = 0) -> list[str]:
   return out
 
 
-def parse_config(argv: Sequence[str], program: str = "experiments.run") -> Config:
+def parse_config(argv: Sequence[str]) -> Config:
   """Parses and checks the flags of one run.
 
   Args:
     argv: the words after the program's name.
-    program: name of the module that --help shows.
 
   Raises:
     UsageError: something is wrong with the flags.
-    HelpRequested: the flags ask for --help.
   """
   try:
-    given, layers = _parse_words(argv, program)
-    return _make_config(given, layers)
+    return _make_config(*_parse_words(argv))
   except OptionError as error:
     raise UsageError(error.with_names("--")) from error
 
@@ -223,32 +240,25 @@ def read_layers(argv: Sequence[str]) -> tuple[Layer, ...]:
     UsageError: a flag is unknown, or its value not of its type.
   """
   try:
-    return _parse_words(argv, "experiments.run")[1]
+    return _parse_words(argv)[1]
   except OptionError as error:
     raise UsageError(error.with_names("--")) from error
 
 
 def _parse_words(
-  argv: Sequence[str], program: str
+  typed: Sequence[str],
 ) -> tuple[dict[str, Any], tuple[Layer, ...]]:
   """The value of each flag of a command line, and its layers.
 
   Raises:
-    OptionError, HelpRequested: see ``parse_config``.
+    OptionError: see ``parse_config``.
   """
-  topics = [topic for topic in map(_help_topic, argv) if topic is not None]
   parsed = absl_flags.FlagValues()
-  typed = [word for word in argv if _help_topic(word) is None]
   argv = expand_flagfiles(typed)
   first = _first_flags(argv)
   flags.define_flags(parsed, _own_fields(first.flag_values_dict()))
   _refuse_absl_flags(argv)
-  other_words = read_flags(parsed, argv)
-  if topics:
-    raise HelpRequested(
-      help_lib.help_text(f"python -m {program}", parsed.algorithm, topics[-1])
-    )
-  refuse_words(other_words)
+  refuse_words(read_flags(parsed, argv))
   given = {name: parsed[name].value for name in parsed if parsed[name].present}
   layers: list[Layer] = []
   for word, after in zip(typed, [*typed[1:], ""]):
@@ -515,6 +525,7 @@ def _flag_error(error: absl_flags.Error, parsed: absl_flags.FlagValues) -> str:
 
 #: Flags of other libraries for what is no flag here -> what does it instead.
 _INSTEAD = {
+  "helpfull": "--help=all shows all flags",
   "paper": "tuning for a paper's figures needs the repository",
   "resume": "the same command again continues the run in --out_dir",
   **dict.fromkeys(

@@ -1,324 +1,514 @@
-"""The text of ``run --help``: what a user needs first, the rest by its name.
+"""The pages of ``--help``: what a user needs first, the rest by its name.
 
-``--help`` shows the hyper-parameters that are the algorithm's own, the amount
-of local work, and the flags that every first run has. ``--help=privacy`` shows
-the flags of one group whole, ``--help=attack`` the alternatives of one flag with
-their fields, and ``--helpfull`` all flags.
+``--help`` shows what the command is for, an example and the flags that are needed
+first, on one screen. ``--help=WORD`` shows a section of the command's text, a group
+of flags, or one flag whole. In commands that run methods it also shows a method or
+an alternative of a choice with its fields. ``--help=all`` shows everything.
 """
 
-from collections.abc import Iterable, Sequence
-import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import re
-import shutil
-import textwrap
 
 from fedjax_alg import hparams, registry
 from fedjax_alg.errors import OptionError, did_you_mean
-from fedjax_alg.part import describe_parts, parts_of
+from fedjax_alg.part import Part, describe_parts
 from fedjax_alg.runs.methods import Method, method_of
 
-from . import flags
+from . import flags, lines, tree
 from . import program as program_lib
+from .tree import Option
 
-#: The flags of every run that a first run needs.
+#: A first page has at most so many lines.
+MOST_LINES = 40
+
+#: The flags that a first run needs.
 ESSENTIALS = (
+  "algorithm",
   "dataset",
   "partition",
   "num_clients",
   "model",
+  "client_lr",
+  "batch_size",
+  "local_epochs",
   "cohort_size",
   "rounds",
   "num_seeds",
   "out_dir",
 )
 
-_EXAMPLE = (
-  "--dataset=digits --partition=classes",
-  "--num_clients=60 --cohort_size=10 --rounds=60 --num_seeds=3",
-)
-_ALL_CLIENTS = ("--dataset=digits --partition=classes", "--num_clients=60")
+#: The word after ``--help=`` that shows everything.
+ALL = "all"
 
-#: Column at which the explanation of a flag begins.
-_INDENT = 26
+_EXAMPLE = [
+  *("--dataset=digits", "--partition=classes", "--num_clients=60"),
+  *("--cohort_size=10", "--rounds=60", "--num_seeds=3"),
+]
 
+#: The most lines of the explanation of each flag; None: whole.
+Most = Sequence[int | None]
 
-def help_text(program: str, algorithm: str | None, topic: str = "") -> str:
-  """Makes the text of --help.
+#: The most methods that are named of those with another text.
+_MOST_NAMED = 6
 
-  Args:
-    program: the command as the user types it, for example ``fedjax-alg run``.
-    algorithm: the algorithm whose hyper-parameters are shown; None: show the
-      flags of every run and the names of the algorithms.
-    topic: what is shown: empty for the first screen, ``full`` for all flags, or
-      the name of a group, such as ``privacy``.
+#: What a field says of a flag, and may say otherwise with another method.
+_TEXTS = ("help", "choices")
 
-  Raises:
-    OptionError: there is no such algorithm or group.
-  """
-  page = _Page(program, algorithm)
-  if topic == "full":
-    return page.everything()
-  if topic:
-    return page.group(topic)
-  return page.first_screen()
+#: Columns of a list below an explanation, and of the facts of a flag.
+_FACTS = 15
 
 
-def _first_clause(sentence: str) -> str:
-  """Shortens an explanation to the part before its first ";" or ":"."""
-  return re.split(r"[;:] ", sentence, maxsplit=1)[0]
-
-
-def wrap_paragraphs(text: str) -> str:
-  """Fills the paragraphs of a text to the terminal's width.
+class Help:
+  """The pages of one command.
 
   Args:
-    text: paragraphs with empty lines between them. An indented one may be a list of
-      names, each with its explanation after two spaces or more. Others that have an
-      indented line, such as a command, keep their lines.
-
-  Returns:
-    The text, with the commands in it as the user would type them.
+    command: its name, such as ``run``.
+    about: the text above its flags; it may have sections (``lines.split_sections``).
+    options: the flags that are its own.
+    below: the text below them.
+    of_runs: whether it also takes the flags of runs.
+    essentials: flags of runs that the first page shows.
+    algorithm: the method whose hyper-parameters are shown; None: those of all.
   """
-  return "\n\n".join(map(_wrap_paragraph, text.strip("\n").split("\n\n")))
 
-
-def _wrap_paragraph(part: str) -> str:
-  lines = part.splitlines()
-  if not any(line.startswith(" ") for line in lines):
-    return "\n".join(_wrap(" ".join(part.split())))
-  entries: list[tuple[str, list[str]]] = []
-  for line in lines:
-    entry = re.match(r"  (\S+) {2,}(\S.*)$", line)
-    if entry:
-      entries.append((entry[1], [entry[2]]))
-    elif entries and line.startswith(" " * 6):
-      entries[-1][1].append(line.strip())
-    else:
-      return program_lib.as_typed(part)
-  return "\n".join(
-    line for name, words in entries for line in definition_lines(name, " ".join(words))
-  )
-
-
-class _Wrapper(textwrap.TextWrapper):
-  """Breaks lines at spaces, and after a | between values (a|b|c)."""
-
-  wordsep_simple_re = re.compile(r"([\t\n ]+)|(?<=\w\|)(?=\w)")
-
-
-def _wrap(words: str, indent: str = "") -> list[str]:
-  """Breaks a text into lines of the terminal's width."""
-  lines = _Wrapper(
-    max(60, min(shutil.get_terminal_size().columns, 100)),
-    initial_indent=indent,
-    subsequent_indent=indent,
-    break_on_hyphens=False,
-    break_long_words=False,
-  ).wrap(program_lib.as_typed(words, space="\N{NO-BREAK SPACE}"))
-  return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
-
-
-def definition_lines(name: str, about: str) -> list[str]:
-  """Writes a name and, in the next column, its explanation."""
-  lines = _wrap(about, " " * _INDENT)
-  head = f"  {name}"
-  if lines and len(head) < _INDENT - 1:
-    return [head.ljust(_INDENT) + lines[0].lstrip(), *lines[1:]]
-  return [head, *lines]
-
-
-class _Page:
-  """Texts about the flags of a run of one algorithm."""
-
-  def __init__(self, program: str, algorithm: str | None):
-    self.program, self.algorithm = program, algorithm
-    self.method: Method | None = None
-    self.hyper: dict[str, list[dataclasses.Field]] = {}
-    if algorithm is not None:
-      self.method = method_of(algorithm)
-      self.hyper = hparams.fields_by_group(
-        self.method.entry.hparams, self.method.entry.exchange
-      )
-      if self.method.source is not None:
-        as_flags = {field.name for field in flags.own_fields(self.method)}
-        self.hyper = {
-          group: [field for field in fields if field.name in as_flags]
-          for group, fields in self.hyper.items()
-        }
-    self.run = {
-      group.lower(): [
-        flag.field for options in classes for flag in flags.flags_of_options(options)
-      ]
-      for group, classes in flags.GROUPS.items()
-    }
-    self.names = {
-      field.name
-      for fields in (*self.hyper.values(), *self.run.values())
-      for field in fields
-    }
-
-  @property
-  def command(self) -> str:
-    """The command as far as it is decided."""
-    return f"{self.program} --algorithm={self.algorithm or 'NAME'}"
-
-  def first_screen(self) -> str:
-    """Returns the part of the help that a user needs for a first run."""
-    lines = [f"usage: {self.command} [flags]", ""]
-    for group in ("", "local"):
-      if self.hyper.get(group):
-        lines += self._section(self._title(group), self.hyper[group], sources=False)
-    essentials = [
-      field
-      for fields in self.run.values()
-      for field in fields
-      if field.name in ESSENTIALS and (field.name != "cohort_size" or not self._is_full)
-    ]
-    essentials.sort(key=lambda field: ESSENTIALS.index(field.name))
-    lines += self._section("Data and run", essentials, brief=True)
-    lines += ["Example:", *self._example(), ""]
-    if self.algorithm is None:
-      lines += [
-        "Algorithms (--algorithm=NAME --help shows one):",
-        *_wrap(", ".join(registry.ALGORITHMS), "  "),
-        "",
-      ]
-    lines += [
-      "More flags, by group:",
-      *_wrap(
-        ", ".join(
-          f"--help={group}"
-          for group in [*self.hyper, *self.run]
-          if group and group != "local"
-        ),
-        "  ",
-      ),
-      "",
-    ]
-    return "\n".join(
-      [*lines, "--helpfull shows all of them. --flagfile=FILE reads flags from a file."]
-    )
-
-  def group(self, topic: str) -> str:
-    """The flags of one group, whole."""
-    groups = {**self.hyper, **self.run}
-    choices = {
-      field.name: field
-      for fields in groups.values()
-      for field in fields
-      if parts_of(field.type)
-    }
-    groups.pop("", None)
-    if topic in choices:
-      return "\n".join(self._parts(choices[topic]))
-    if topic not in groups:
-      hint = (
-        ""
-        if self.algorithm or topic not in hparams.GROUPS
-        else ("; with --algorithm=NAME also " + ", ".join(hparams.GROUPS))
-      )
-      raise OptionError(
-        f"`help`={topic}: must be one of {', '.join((*groups, *choices))}"
-        f"{hint}{did_you_mean(topic, [*groups, *choices])}"
-      )
-    return "\n".join(self._section(self._title(topic), groups[topic])).rstrip()
-
-  def everything(self) -> str:
-    """All flags, and the algorithms with their papers."""
-    lines = [f"usage: {self.command} [flags]", ""]
-    for group, fields in (*self.hyper.items(), *self.run.items()):
-      if fields:
-        lines += self._section(self._title(group), fields)
-    if self.algorithm is None:
-      lines.append("Algorithms (--algorithm=NAME --help shows one):")
-      for name, entry in registry.ALGORITHMS.items():
-        lines += definition_lines(
-          name, f"{entry.label} ({flags.as_flags(entry.paper)})"
-        )
-      lines.append("")
-    lines += _wrap(
-      "--flagfile=FILE reads flags from a file; a name such as "
-      "diversified/headline.flags also stands for a preset, a file that "
-      "comes with the package."
-    )
-    return "\n".join(lines)
-
-  @property
-  def _is_full(self) -> bool:
-    """Whether all clients take part in every round."""
-    return bool(self.method and self.method.entry.all_clients)
-
-  def _title(self, group: str) -> str:
-    if group:
-      return hparams.GROUPS.get(group, group.capitalize())
-    assert self.method is not None
-    entry = self.method.entry
-    paper = f" ({flags.as_flags(entry.paper)})" if entry.paper else ""
-    return f"{self.algorithm}: {entry.label}{paper}"
-
-  def _example(self) -> list[str]:
-    first, *others = _ALL_CLIENTS if self._is_full else _EXAMPLE
-    words = [f"{self.program} --algorithm={self.algorithm or 'fedavg'}", first, *others]
-    return [
-      f"{'  ' if i == 0 else '      '}{word}" + (" \\" if i < len(words) - 1 else "")
-      for i, word in enumerate(words)
-    ]
-
-  def _section(
+  def __init__(
     self,
-    title: str,
-    fields: Sequence[dataclasses.Field],
+    command: str,
+    about: str,
+    options: Sequence[Option] = (),
+    below: str = "",
     *,
-    brief: bool = False,
-    sources: bool = True,
-  ) -> list[str]:
-    """A title and its flags; ``brief``: only the first clause of each."""
-    lines = _wrap(f"{title}:")
-    for field in _sort_by_dependency(fields):
-      about = flags.as_flags(field.metadata.get("help", ""))
-      if brief:
-        about = _first_clause(about)
-      else:
-        notes = self._notes(field, sources)
-        about += f" ({'; '.join(notes)})" if notes else ""
-      default = flags.default_text(field)
-      lines += definition_lines(
-        f"--{field.name}" + (f"={default}" if default else ""), about
+    of_runs: bool = False,
+    essentials: Sequence[str] = (),
+    algorithm: str | None = None,
+  ):
+    self.program = f"python -m experiments.{command}"
+    self.sections = lines.split_sections(about)
+    self.options, self.below = list(options), below
+    self.essentials = essentials
+    self.algorithm = algorithm
+    self.method: Method | None = None
+    if of_runs and algorithm is not None:
+      self.method = method_of(algorithm)
+    self.groups = tree.run_groups(self.method) if of_runs else {}
+
+  def page(self, topic: str) -> str:
+    """Makes the text of a page.
+
+    Args:
+      topic: "" for the first page, ``ALL``, or a section, group, flag, method or
+        part.
+
+    Raises:
+      OptionError: there is nothing of this name; the message says what was meant.
+    """
+    if not topic:
+      if self.method is not None and self.essentials:
+        return self._of_method(self.method)
+      return self._first()
+    if topic == ALL:
+      return self._everything()
+    pages = list(self._pages(topic))
+    if not pages:
+      self._refuse(topic)
+    return "\n\n".join("\n".join(page) for page in pages)
+
+  def headings(self) -> list[str]:
+    """The words of sections and groups that ``--help=`` takes."""
+    return [*map(_key, self._titles()), *self._group_names()]
+
+  def _titles(self) -> list[str]:
+    return [title for title in self.sections if title]
+
+  def _is_shown(self, group: str) -> bool:
+    """Whether a group is of the page: "method" needs one."""
+    return group != tree.METHOD or self.method is not None
+
+  def _all_options(self) -> list[Option]:
+    return [*self.options, *(o for group in self.groups.values() for o in group)]
+
+  def _first(self) -> str:
+    """The first page of a command."""
+    by_name = {option.name: option for option in self._all_options()}
+    essentials = [by_name[name] for name in self.essentials if name in by_name]
+    options = [*self.options, *essentials]
+    return _fitting(self._first_lines(options, most) for most in _levels(len(options)))
+
+  def _first_lines(self, options: Sequence[Option], most: Most) -> list[str]:
+    about = lines.paragraphs(self.sections[""]).splitlines()
+    below = lines.paragraphs(self.below).splitlines()
+    is_cut = any(number is not None for number in most)
+    return _join(about, _flag_lines(options, most), below, self._further_pages(is_cut))
+
+  def _further_pages(self, is_cut: bool) -> list[str]:
+    """Where the rest is; nothing if there is none."""
+    rows = [(_key(title), f"{title[0].lower()}{title[1:]}") for title in self._titles()]
+    if not (is_cut or rows or self.groups):
+      return []
+    if is_cut or self.groups:
+      example = self.options[0].name if self.options else "partition"
+      rows.append(("a flag", f"all about it, such as --help={example}"))
+    if self.groups:
+      part = next(
+        part.WORD
+        for options in self.groups.values()
+        for option in options
+        for part in option.parts
+        if tree.part_options(part)
       )
-    return [*lines, ""]
+      names = ", ".join(self._group_names())
+      rows += [
+        ("a group", f"flags of runs: {names}" if self.essentials else "flags of runs"),
+        ("a method", "its hyper-parameters, such as --help=fedprox"),
+        ("a value", f"its fields, such as --help={part}"),
+      ]
+    rows.append((ALL, "everything"))
+    return [
+      "More, by --help=WORD:",
+      *(
+        line
+        for name, text in rows
+        for line in lines.definition(name, text, indent=_FACTS)
+      ),
+    ]
 
-  def _parts(self, field: dataclasses.Field) -> list[str]:
-    """The alternatives of a choice, each with its fields."""
-    lines = _wrap(f"--{field.name}:")
-    for form, about, fields in describe_parts(field.type):
-      lines += definition_lines(form, about)
-      for inner in fields:
-        notes = self._notes(inner, sources=True)
-        about = inner.metadata["help"] + (f" ({'; '.join(notes)})" if notes else "")
-        default = flags.default_text(inner)
-        word = inner.name + (f"={default}" if default else "")
-        lines += definition_lines(f"  {word}", about)
-    return lines
+  def _group_names(self) -> list[str]:
+    return [group for group in self.groups if self._is_shown(group)]
 
-  def _notes(self, field: dataclasses.Field, sources: bool) -> list[str]:
-    notes = []
-    if hparams.describe_range(field) and "one of" not in field.metadata["help"]:
-      notes.append(hparams.describe_range(field))
-    when = field.metadata.get("when")
-    if when and when.about(self.names):
-      notes.append(f"only with {flags.as_flags(str(when.about(self.names)))}")
-    if sources and field.metadata.get("source"):
-      notes.append(field.metadata["source"])
-    return notes
+  def _of_method(self, method: Method) -> str:
+    """The first page of a method.
+
+    If its hyper-parameters do not fit, it has those that are read with the defaults.
+    """
+    groups = tree.run_groups(method)
+    options = groups.get(tree.METHOD, [])
+    read = [option for option in options if not method.unread(option.name)]
+    local = len(groups.get("local", ()))
+    attempts = [(options, most) for most in _levels(len(options) + local)]
+    attempts += [(read, most) for most in _levels(len(read) + local)]
+    attempts += [
+      (read[:number], [1] * (number + local)) for number in range(len(read) - 1, -1, -1)
+    ]
+    return _fitting(
+      self._method_lines(method, groups, *attempt) for attempt in attempts
+    )
+
+  def _method_lines(
+    self,
+    method: Method,
+    groups: Mapping[str, Sequence[Option]],
+    options: Sequence[Option],
+    most: Most,
+  ) -> list[str]:
+    title = f"{method.name}: {method.entry.label}"
+    if method.entry.paper:
+      title += f" ({flags.as_flags(method.entry.paper)})"
+    example, every = _EXAMPLE, list(self.essentials or ESSENTIALS)
+    if method.entry.all_clients:
+      example = [word for word in example if not word.startswith("--cohort_size")]
+      every.remove("cohort_size")
+    if method.entry.rounds is not None:  # as many as the model has layers
+      example = [word for word in example if not word.startswith("--rounds")]
+    if method.entry.needs_validation(method.hparams):
+      example = [*example, "--validation_clients=10"]
+    program = program_lib.as_typed("experiments.run")
+    own_lines = _flag_lines(options, most[: len(options)])
+    number = len(groups.get(tree.METHOD, ())) - len(options)
+    if number:
+      others = f"and {number} more, for other values of these"
+      own_lines.append(f"  {others}: --help={tree.METHOD}")
+    local = groups.get("local", ())
+    of_runs = {
+      option.name
+      for options_of_group in groups.values()
+      for option in options_of_group
+      if not option.is_hyper
+    }
+    names = [f"--{name}" for name in every if name in of_runs and name != "algorithm"]
+    return _join(
+      lines.wrap_text(title),
+      lines.command_lines([program, f"--algorithm={method.name}", *example]),
+      ["Hyper-parameters of the method:", *own_lines] if own_lines else [],
+      ["Local work:", *_flag_lines(local, most[len(options) :])] if local else [],
+      lines.wrap_text(
+        f"Flags of every run: {', '.join(names)}, ... ({program} --help)"
+      ),
+      self._more_of_method(groups),
+    )
+
+  def _more_of_method(self, groups: Mapping[str, Sequence[Option]]) -> list[str]:
+    return lines.wrap_text(
+      f"More, by --help=WORD: a flag, such as --help=rounds; {ALL}; or a group, "
+      f"one of {', '.join(groups)}."
+    )
+
+  def _everything(self) -> str:
+    """All sections and flags, and the methods with their papers."""
+    parts = [lines.paragraphs(self.sections[""])]
+    if self.options:
+      parts.append("\n".join(_whole_lines(self.options)))
+    if self.below:
+      parts.append(lines.paragraphs(self.below))
+    parts += ["\n".join(self._section(title)) for title in self._titles()]
+    for group in self._group_names():
+      parts.append("\n".join(self._group(group)))
+    if self.groups and self.method is None:
+      parts.append("\n".join(_methods()))
+    return "\n\n".join(parts)
+
+  def _section(self, title: str) -> list[str]:
+    return [f"{title}:", "", *lines.paragraphs(self.sections[title]).splitlines()]
+
+  def _group(self, group: str, without: str = "") -> list[str]:
+    """The flags of a group, whole."""
+    if group == tree.METHOD and self.method is not None:
+      title = f"Hyper-parameters of {self.method.entry.label}"
+    else:
+      title = hparams.GROUPS.get(group, group.capitalize())
+    options = [option for option in self.groups[group] if option.name != without]
+    return [f"{title}:", *_whole_lines(options)]
+
+  def _pages(self, topic: str) -> Iterator[list[str]]:
+    """What there is of a name: several pages where things share it."""
+    for title in self._titles():
+      if _key(title) == topic:
+        yield self._section(title)
+    of_command = [option for option in self.options if option.name == topic]
+    of_runs = [
+      (group, option)
+      for group, options in self.groups.items()
+      for option in options
+      if option.name == topic and not of_command
+    ]
+    for option in of_command:
+      yield _option_lines(option, [])
+    for group, option in of_runs:
+      yield _option_lines(option, self._facts(option, group))
+      if topic == "algorithm":
+        yield _methods()
+    if topic in self.groups and self._is_shown(topic):
+      yield self._group(topic, without=topic)
+    elif self.groups and topic in registry.ALGORITHMS:
+      yield self._of_method(method_of(topic)).splitlines()
+    parts: dict[type[Part], list[Option]] = {}
+    for options in self.groups.values():
+      for option in options:
+        for part in option.parts:
+          if part.WORD == topic:
+            parts.setdefault(part, []).append(option)
+    for part, options in parts.items():
+      yield _part_page(part, [option.name for option in options])
+
+  def _facts(self, option: Option, group: str) -> list[tuple[str, str]]:
+    """Facts of a flag of runs: its group, and the methods that read it."""
+    facts = []
+    if option.is_hyper:
+      facts += _facts_of_methods(option.name) if self.method is None else []
+      if not option.parts:
+        facts.append(
+          (
+            "in a sweep",
+            "its values share one program"
+            if option.traced
+            else "a program for each value",
+          )
+        )
+    if self._is_shown(group):
+      facts.append(("group", f"--help={group}"))
+    return facts
+
+  def _refuse(self, topic: str) -> None:
+    kinds = [*self.headings(), ALL]
+    words = [*kinds, *(option.name for option in self._all_options())]
+    others = "a flag without its dashes"
+    if self.groups:
+      words += [*registry.ALGORITHMS, *tree.part_words(self.groups)]
+      others += ", a method or a value"
+    hint = did_you_mean(topic, words)
+    listed = f" (one of {', '.join(kinds)}, or {others})"
+    raise OptionError(
+      f"`help`={topic}: unknown{f'{hint} (see --help)' if hint else listed}"
+    )
 
 
-def _sort_by_dependency(fields: Iterable[dataclasses.Field]) -> list[dataclasses.Field]:
-  """Puts the fields that others of the group depend on before them."""
-  fields = list(fields)
-  deciding = {
-    name
-    for field in fields
-    if field.metadata.get("when")
-    for name in field.metadata["when"].names
+def _key(title: str) -> str:
+  """The word of ``--help=WORD`` for a section: the first one of its title."""
+  return re.sub(r"\W.*", "", title).lower()
+
+
+def _join(*blocks: Sequence[str]) -> list[str]:
+  """Blocks of lines with an empty line between them; none of empty blocks."""
+  page_lines: list[str] = []
+  for block in filter(None, blocks):
+    page_lines += ["", *block] if page_lines else block
+  return page_lines
+
+
+def _fitting(pages: Iterable[list[str]]) -> str:
+  """The first page that fits a screen; the last one if none does."""
+  page: list[str] = []
+  for page in pages:
+    if len(page) <= MOST_LINES:
+      break
+  return "\n".join(page)
+
+
+def _flag_name(option: Option) -> str:
+  return f"--{option.name}" + (f"={option.default}" if option.default else "")
+
+
+def _levels(number: int) -> Iterator[Most]:
+  """How much of the explanations of flags is shown, from all to the least."""
+  yield [None] * number
+  for long in range(number, -1, -1):
+    yield [2] * long + [1] * (number - long)
+
+
+def _flag_lines(options: Sequence[Option], most: Most) -> list[str]:
+  """Flags with their explanations, of each at most so many lines."""
+  texts = []
+  for option, number in zip(_sort_by_dependency(options), most, strict=True):
+    text = lines.first_clause(option.about) if number else _with_notes(option)
+    texts += lines.definition(_flag_name(option), text, number)
+  return texts
+
+
+def _whole_lines(options: Sequence[Option]) -> list[str]:
+  """Flags with their whole explanations."""
+  return _flag_lines(options, [None] * len(options))
+
+
+def _with_notes(option: Option) -> str:
+  """The explanation of a flag with its range, condition and source."""
+  notes = [option.range]
+  if option.when:
+    notes.append(f"only with {option.when}")
+  notes.append(option.source)
+  notes = list(filter(None, notes))
+  return option.about + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _sort_by_dependency(options: Sequence[Option]) -> list[Option]:
+  """Puts the flags that others of the group depend on before them."""
+  deciding = {name for option in options for name in option.deciding}
+  return sorted(options, key=lambda option: option.name not in deciding)
+
+
+def _option_lines(option: Option, facts: Sequence[tuple[str, str]]) -> list[str]:
+  """A flag whole: its text, then a line for each fact."""
+  # A default that depends on others is in the text.
+  has_default = option.default or "default" not in option.about
+  rows = {
+    "values": ", ".join(filter(None, [option.kind, option.range])),
+    "default": (option.default or "none") if has_default else "",
+    "read": f"only with {option.when}" if option.when else "",
+    "source": option.source,
+    **dict(facts),
   }
-  return sorted(fields, key=lambda field: field.name not in deciding)
+  # This page is what the text points to.
+  about = re.sub(rf" \(--help={option.name}\b[^)]*\)", "", option.about)
+  texts = [f"--{option.name}", *lines.wrap_text(about, "  "), ""]
+  for name, text in rows.items():
+    if text:
+      texts += lines.definition(name, text, indent=_FACTS)
+  if option.parts:
+    texts += ["", *_part_lines(option.parts)]
+  return texts
+
+
+def _part_lines(parts: Sequence[type[Part]]) -> list[str]:
+  """The alternatives of a choice with their fields.
+
+  A field that several have in the same words is explained at the first.
+  """
+  texts, explained = ["Values, with their fields:"], dict[Option, str]()
+  for part in parts:
+    ((form, about, _),) = describe_parts(part)
+    texts += lines.definition(form, about)
+    earlier: dict[str, list[str]] = {}
+    for option in tree.part_options(part):
+      if option in explained:
+        earlier.setdefault(explained[option], []).append(_field_name(option))
+      else:
+        explained[option] = part.WORD
+        texts += lines.definition(f"  {_field_name(option)}", _with_notes(option))
+    for word, names in earlier.items():
+      texts += lines.definition(f"  {', '.join(names)}", f"as of {word}")
+  return texts
+
+
+def _field_name(option: Option) -> str:
+  return option.name + (f"={option.default}" if option.default else "")
+
+
+def _part_page(part: type[Part], options: Sequence[str]) -> list[str]:
+  """One alternative of a choice, or of several choices."""
+  ((form, about, _),) = describe_parts(part)
+  texts = [f"--{options[0]}={form}"]
+  texts += lines.wrap_text(about.partition(" Example: ")[0], "  ")
+  if len(options) > 1:
+    texts += lines.wrap_text(
+      f"Also of {', '.join(f'--{name}' for name in options[1:])}.", "  "
+    )
+  fields = tree.part_options(part)
+  if fields:
+    texts.append("")
+  for option in fields:
+    texts += lines.definition(_field_name(option), _with_notes(option))
+  return [*texts, "", f"Example: --{options[0]}={part.EXAMPLE}"]
+
+
+def _facts_of_methods(name: str) -> list[tuple[str, str]]:
+  """The methods that read a hyper-parameter, and its default of each."""
+  defaults: dict[str, list[str]] = {}
+  readers = flags.readers(name)
+  for algorithm in readers:
+    field = registry.ALGORITHMS[algorithm].fields[name]
+    defaults.setdefault(flags.default_text(field) or "none", []).append(algorithm)
+  facts = []
+  if len(defaults) > 1:
+    usual, *others = sorted(defaults, key=lambda text: -len(defaults[text]))
+    facts.append(
+      (
+        "default",
+        "; ".join(
+          [usual, *(f"{text} of {', '.join(defaults[text])}" for text in others)]
+        ),
+      )
+    )
+  texts = {
+    algorithm: registry.ALGORITHMS[algorithm].fields[name].metadata
+    for algorithm in readers
+  }
+  others = [
+    algorithm
+    for algorithm in readers
+    if any(texts[algorithm][key] != texts[readers[0]][key] for key in _TEXTS)
+  ]
+  if others:
+    readers_text = (
+      ", ".join(others) if len(others) <= _MOST_NAMED else f"{len(others)} methods"
+    )
+    facts.append(
+      ("differs", f"in {readers_text}, such as --algorithm={others[0]} --help={name}")
+    )
+  others = [algorithm for algorithm in registry.ALGORITHMS if algorithm not in readers]
+  if len(others) >= len(readers):
+    facts.append(("methods", ", ".join(readers)))
+  else:
+    facts.append(("methods", f"all but {', '.join(others)}" if others else "all"))
+  return facts
+
+
+def _methods() -> list[str]:
+  """All methods with their papers."""
+  return [
+    "Methods (--help=NAME shows one):",
+    *(
+      line
+      for name, entry in registry.ALGORITHMS.items()
+      for line in lines.definition(
+        name, f"{entry.label} ({flags.as_flags(entry.paper)})"
+      )
+    ),
+  ]

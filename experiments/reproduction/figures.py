@@ -30,7 +30,6 @@ from fedjax_alg.runs.result import load_run
 
 from ..cli import config as config_lib
 from ..cli import flag_words, guard, presets, program
-from ..cli import help as help_lib
 from ..cli import part as part_lib
 from ..cli.command import Command, Flags, boolean, enum, integer, listed, string
 from ..cli.config import Layer, UsageError
@@ -249,9 +248,10 @@ class Paper(NamedTuple):
       name
     )
 
-  def main(self, argv: Sequence[str] | None = None) -> int:
-    """Runs the paper's command; returns the exit status."""
-    return _command(self)(argv)
+  @property
+  def main(self) -> Command:
+    """The paper's command."""
+    return _command(self)
 
 
 def make_panels(
@@ -1038,6 +1038,9 @@ _NOT_OF_FIGURES = {
 #: made before the first starts.
 _PARTITIONS = 1_000
 
+#: Title of the section of --help that lists the figures and tables.
+_NAMES = "Names of the figures and tables"
+
 
 def _flags(paper: Paper) -> Flags:
   return (
@@ -1045,16 +1048,15 @@ def _flags(paper: Paper) -> Flags:
       paper.flag,
       None,
       [*paper.figures, *paper.tables, "all"],
-      "the figure or table to make, by its name below; all: every one",
+      "the figure or table to make, by its name (--help=names); all: every one",
     ),
     enum(
       "scale",
       "full",
       ["full", "quick"],
-      f"full: {paper.seeds}, all rounds and all panels; quick: minutes "
-      f"instead of hours, with {' '.join(config_lib.layer_words([paper.quick]))} "
-      "and only some of "
-      "the panels",
+      f"full = {paper.seeds}, all rounds and all panels, quick = minutes instead of "
+      f"hours; quick has {' '.join(config_lib.layer_words([paper.quick]))} and only "
+      "some of the panels",
     ),
     listed("panels", None, "make only these panels, by their letters, e.g. a,c"),
     listed(
@@ -1110,30 +1112,19 @@ def _command(paper: Paper) -> Command:
   """The command of a paper."""
   titles = {name: figure.title for name, figure in paper.figures.items()}
   titles |= {name: table.title for name, table in paper.tables.items()}
+  names = "\n".join(f"  {name}  {title}" for name, title in titles.items())
   return Command(
-    f"usage: python -m experiments.{paper.name} --{paper.flag}=NAME [flags]"
-    f"\n\nMakes the figures and tables of {paper.works}. It makes the runs "
-    "that a figure needs and writes its picture (PNG, PDF), its points "
-    "(CSV) and a table of the published numbers, if there are any, next to ours "
-    "(Markdown) to the folder NAME in --out_dir. For example:\n\n"
+    paper.name,
+    f"Makes the figures and tables of {paper.works}.\n\n"
     f"  python -m experiments.{paper.name} --{paper.flag}={next(iter(titles))} "
-    "--scale=quick",
+    "--scale=quick\n\n"
+    "The command makes the runs that a figure needs. It writes its picture (PNG, PDF), "
+    "its points (CSV) and a table of the published numbers, if there are any, next to "
+    "ours (Markdown) to the folder NAME in --out_dir. A finished run is reused, an "
+    f"interrupted one is continued.\n\n{_NAMES}\n---\n{names}",
     _flags(paper),
     functools.partial(_run, paper),
-    "\n".join(
-      [
-        "Names of the figures and tables:",
-        *(
-          line
-          for name, title in titles.items()
-          for line in help_lib.definition_lines(name, title)
-        ),
-        "",
-        "A finished run is reused, an interrupted one is continued. Any "
-        "other --flag=value is passed on to every run and overrides its settings; "
-        "python -m experiments.run --help lists these flags.",
-      ]
-    ),
+    "Any other --flag=value is passed on to every run and overrides its settings.",
     guard.REPEAT_HINT,
     passes_on=True,
   )

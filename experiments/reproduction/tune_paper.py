@@ -1,6 +1,37 @@
-"""Tunes all methods of a paper's figures: the command tune with --paper."""
+"""Tunes all methods of a paper's figures, in the repository.
 
-from collections.abc import Callable, Sequence
+  python -m experiments.tune --paper=conjugate --data=mnist
+
+The command runs every method with the same number of settings (--settings), on three
+partitions with three seeds each (one for the studies beyond the papers). It chooses
+the setting with the best accuracy on held-out data, and never reads test data. You
+see the choices, and find them in tune.md and tune.csv. If you tune some methods again
+with --methods, the lines of the others stay there. With --write you put the choices
+into presets/<paper>/settings.csv.
+
+Measure
+-------
+For the conjugate and diversified papers, the held-out data are clients, which must
+have 100 examples of every class. For the others, they are a sixth of the training
+images or another draw of synthetic data. In these data, the clients' models are
+measured for the analytic paper, the board and the map, and the global model for
+central acceleration.
+
+The accuracy is the mean of the last ten rounds. For the conjugate paper, which is
+about speed, it is the mean of all rounds. For the analytic paper, the board and
+the map, it is the accuracy of the last evaluation (of every step if clients drift).
+
+Settings
+--------
+The settings are drawn together from the ranges of everything that the paper leaves
+open in a method (experiments/reproduction/tuning.py). The map has a grid of three
+learning rates. The first setting is the one that the paper states. The ranges of
+the learning rate are the same for every method, in units of its step. The methods
+of FSVRG's family divide the learning rate by the client's number of examples n_i,
+so for them it is multiplied by the mean of n_i.
+"""
+
+from collections.abc import Sequence
 
 from absl.flags import FlagValues
 
@@ -17,7 +48,7 @@ from ..cli.guard import REPEAT_HINT
 from ..reports import gradients
 from . import tuning
 
-_FLAGS_ABOVE = (
+_FLAGS = (
   enum(
     "paper",
     None,
@@ -35,15 +66,11 @@ _FLAGS_ABOVE = (
   integer(
     "settings",
     tuning.SETTINGS,
-    "with --paper: settings of every "
-    "method, drawn from all ranges together; the stated one is the "
+    "settings of every method, drawn from all ranges together; the stated one is the "
     "first",
     lower_bound=1,
     upper_bound=10_000,
   ),
-)
-#: Those after --widen.
-_FLAGS_BELOW = (
   boolean(
     "write",
     False,
@@ -129,22 +156,12 @@ def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> No
     print(text)
 
 
-def make_command(about: str, widen: Callable[..., object]) -> Command:
-  """Makes the form of the command tune that has --paper.
-
-  Args:
-    about: the text of --help above the flags.
-    widen: the flag --widen of the other form, which --help shows.
-  """
-  return Command(
-    f"{about.strip()}\n\nFlags with --paper:",
-    (*_FLAGS_ABOVE, widen, *_FLAGS_BELOW),
-    _tune_paper,
-    "Without --paper the flags are --widen, --tune_by_gradient,\n"
-    "--outer_steps, --halvings and all flags of\n"
-    "python -m experiments.sweep --help. In both forms any other --flag=value "
-    "is\npassed on to every run; python -m experiments.run --help lists these "
-    "flags.",
-    REPEAT_HINT,
-    passes_on=True,
-  )
+COMMAND = Command(
+  "tune",
+  __doc__,
+  _FLAGS,
+  _tune_paper,
+  "Any other --flag=value is passed on to every run.",
+  REPEAT_HINT,
+  passes_on=True,
+)

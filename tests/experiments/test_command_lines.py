@@ -105,7 +105,7 @@ def test_what_is_parsed_is_prepared_or_refused(npz):
   "command, words",
   [
     (compare, "--metric --protocol --x_axis --score --baseline --targets --out"),
-    (tune, "--write"),
+    (tune, "--widen --tune_by_gradient --sweep"),
     (publish, "--from"),
     (sweep, "--sweep --by --metric --score --html"),
     *(
@@ -118,9 +118,15 @@ def test_what_is_parsed_is_prepared_or_refused(npz):
   ],
 )
 def test_help_names_what_a_command_reads(command, words, capsys):
-  assert command.main(["--help"]) == 0
+  assert command.main(["--help=all"]) == 0
   output = capsys.readouterr().out
   assert not [word for word in words.split() if f"\n  {word}" not in output]
+
+
+def test_help_of_tuning_for_a_paper_is_that_of_its_form(capsys):
+  assert tune.main(["--paper=conjugate", "--help"]) == 0
+  output = capsys.readouterr().out
+  assert "\n  --write" in output and "\n  --widen" not in output
 
 
 #: The words before those of a row.

@@ -226,7 +226,7 @@ def test_a_sweep_over_ones_own_hyper_parameter(folder):
 def test_its_hyper_parameters_are_flags(folder):
   del folder
   with pytest.raises(config.HelpRequested) as text:
-    config.parse_config(["--help", "--algorithm", "parts/mine.py:ENTRY"])
+    run.main.command(["--help", "--algorithm", "parts/mine.py:ENTRY"])
   help_text = str(text.value)
   assert "parts/mine.py:ENTRY: Heavy ball (a student, 2026)" in help_text
   assert re.search(r"--friction=\S+ +one minus the momentum", help_text)

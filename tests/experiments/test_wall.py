@@ -28,6 +28,7 @@ _COMMANDS = (
   "check",
   "forget",
   "contributions",
+  "completion",
 )
 #: The others: each serves papers, and may import what it likes.
 _OF_PAPERS = (

@@ -80,7 +80,7 @@ def _study(name: str, request: figures.Request) -> dict[str, Any]:
   grid_seconds = time.process_time() - began
   setting = tuning.choose(trials).setting
   print(f"{name}: derivatives", flush=True)
-  values = Command(None, gradients.FLAGS, lambda *_: None).values()
+  values = Command("tune", None, gradients.FLAGS, lambda *_: None).values()
   values(["", f"--{gradients.FLAG}={','.join(METHODS[name])}"])
   starts = dataclasses.asdict(registry.get(name).hparams()) | {
     "client_lr": min(trial.setting["client_lr"] for trial in trials)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from experiments import run
 from experiments.cli import config, flags, presets, sweeps
 from experiments.cli.config import UsageError, parse_config
 from fedjax_alg import errors, models, registry
@@ -463,7 +464,7 @@ def test_help_names_every_flag_and_hyper_parameter(algorithm):
     else list(registry.get(algorithm).fields)
   )
   with pytest.raises(config.HelpRequested) as caught:
-    parse_config([f"--algorithm={algorithm}"] * bool(algorithm) + ["--helpfull"])
+    run.main.command([f"--algorithm={algorithm}"] * bool(algorithm) + ["--help=all"])
   names_in_help = set(re.findall(r"^  --(\w+)", str(caught.value), re.M))
   assert names_in_help >= set(names)
 

@@ -1,53 +1,128 @@
 """What --help shows first, and how the rest is reached."""
 
-import pathlib
 import re
 
 import pytest
 
 from experiments import __main__ as main
-from experiments.cli import config
-from experiments.cli import help as help_lib
+from experiments import completion, run
+from experiments.cli import config, flags, help, tree
 from fedjax_alg import hparams, registry
+from fedjax_alg.errors import OptionError
 
-COMMANDS = sorted(
-  path.stem
-  for path in pathlib.Path(main.__file__).parent.glob("*.py")
-  if path.stem != "__init__"
-)
+FORMS = completion.all_forms()
+NAMES = [
+  f"{form.name}{' --paper' * (form.name in seen)}"
+  for number, form in enumerate(FORMS)
+  for seen in [{before.name for before in FORMS[:number]}]
+]
+RUN = run.main.help()
 
 
-def help_text(*argv):
+@pytest.fixture(autouse=True, name="terminal")
+def fixture_terminal(monkeypatch):
+  """Sets the width of the terminal; 80 at first."""
+
+  def columns(number):
+    monkeypatch.setenv("COLUMNS", str(number))
+
+  columns(80)
+  return columns
+
+
+def fits(text, columns=80):
+  """Whether no line is broken by a terminal of this width."""
+  return max(map(len, text.splitlines())) <= columns
+
+
+def shown_flags(text):
+  return re.findall(r"^  --(\w+)", text, re.M)
+
+
+def page_of(*argv):
+  """The page that a command line of ``run`` asks for."""
   with pytest.raises(config.HelpRequested) as caught:
-    config.parse_config(argv)
+    run.main.command(argv)
   return str(caught.value)
 
 
-@pytest.mark.parametrize(
-  "algorithm, first, absent",
-  [
-    ("fedavg", "client_lr", "private"),
-    ("ga_fsvrg", "num_models", "clip_norm"),
-    ("fedacnnl", "ridge", "cohort_size"),
-  ],
-)
-def test_the_first_screen_begins_with_the_methods_own(
-  algorithm, first, absent, monkeypatch
-):
-  """Not with privacy, of which a first run knows nothing."""
-  monkeypatch.setenv("COLUMNS", "80")
-  text = help_text(f"--algorithm={algorithm}", "--help")
-  flags = [
-    line.split()[0].partition("=")[0]
-    for line in text.splitlines()
-    if line.startswith("  --") and "--help=" not in line
-  ]
-  assert f"--{absent}" not in flags and "--dataset" in flags
-  members = hparams.fields_by_group(registry.get(algorithm).hparams)[""]
-  assert f"--{first}" in flags[: len(members)]
-  assert all(f"--{field.name}" in flags for field in members)
-  for page in (text, help_text(f"--algorithm={algorithm}", "--helpfull")):
-    assert max(map(len, page.splitlines())) <= 80
+def commands_in(text):
+  """The command lines of a text, each as its words."""
+  text_lines = re.sub(r" \\\n +", " ", text)
+  matches = re.findall(
+    r"^  (?:python -m experiments|fedjax-alg)[. ](.*)$", text_lines, re.M
+  )
+  return [line.partition(" > ")[0].split() for line in matches]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=NAMES)
+def test_the_first_page_of_a_command_fits_a_screen(form, terminal):
+  """A longer one scrolls its purpose and its example away."""
+  text = form.help().page("")
+  assert fits(text) and len(text.splitlines()) <= help.MOST_LINES
+  assert commands_in(text), "no example"
+  flag_names = {option.name for option in tree.flag_options(form.values())}
+  assert flag_names <= {*shown_flags(text)} and "(default )" not in text
+  everything = form.help().page(help.ALL)
+  assert fits(everything) and flag_names <= {*shown_flags(everything)}
+  terminal(60)
+  assert fits(form.help().page(""), 60)
+  assert fits(form.help().page(help.ALL), 60)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=NAMES)
+def test_the_examples_of_a_command_are_read(form):
+  """A newcomer types them first."""
+  for name, *words in commands_in(form.help().page(help.ALL)):
+    forms = [candidate for candidate in FORMS if candidate.name == name]
+    words = [word for word in words if word != "--help"]
+    if words:
+      of_word = forms[-1 if any(word.startswith("--paper") for word in words) else 0]
+      _, others = of_word.read(words)
+      if of_word.passes_on:
+        config.read_layers([word for word in others if word.startswith("--")])
+
+
+def test_the_example_of_a_run_is_a_run():
+  for algorithm in (None, *registry.ALGORITHMS):
+    ((_, *words),) = commands_in(run.main.help(algorithm).page(""))
+    assert config.parse_config(words).algorithm == algorithm or algorithm is None
+
+
+def test_the_list_of_commands_fits_a_screen(monkeypatch, capsys, terminal):
+  monkeypatch.setattr("sys.argv", ["/usr/bin/fedjax-alg"])
+  for columns in (80, 60):
+    terminal(columns)
+    assert main.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert fits(text, columns)
+    assert columns == 60 or len(text.splitlines()) <= help.MOST_LINES
+  assert {*re.findall(r"\w+", text)} >= {*main.commands()}
+
+
+@pytest.mark.parametrize("algorithm", registry.ALGORITHMS)
+def test_the_first_page_of_a_method_fits_a_screen(algorithm, terminal):
+  """It has the method's own, and not privacy, of which a first run knows nothing."""
+  page = run.main.help(algorithm)
+  text = page.page("")
+  assert fits(text) and len(text.splitlines()) <= help.MOST_LINES
+  names = shown_flags(text)
+  flag_names = [option.name for option in page.groups.get(tree.METHOD, [])]
+  assert "private" not in names and "--dataset" in text
+  left_out = re.search(r"and (\d+) more, .*--help=method", text)
+  number = int(left_out[1]) if left_out else 0
+  assert len({*flag_names} & {*names}) == len(flag_names) - number
+  assert ("cohort_size" in text) is not page.method.entry.all_clients
+  terminal(60)
+  assert fits(page.page(""), 60)
+
+
+def test_what_other_values_switch_on_is_left_out_first():
+  page = run.main.help("composed")
+  names = {*shown_flags(page.page(""))}
+  flag_names = [option.name for option in page.groups[tree.METHOD]]
+  assert {n for n in flag_names if not page.method.unread(n)} == names & {*flag_names}
+  assert {*flag_names} <= {*shown_flags(page.page(tree.METHOD))}
 
 
 def test_groups_share_out_the_hyper_parameters_of_every_method():
@@ -59,84 +134,102 @@ def test_groups_share_out_the_hyper_parameters_of_every_method():
     assert list(hparams.ordered_values(*entry.parts())) == names
 
 
-def test_a_group_is_shown_whole():
-  text = help_text("--algorithm=fedavg", "--help=privacy")
-  for name in ("private", "clip_norm", "noise_multiplier", "delta"):
-    assert f"--{name}" in text
-  assert "McMahan et al., ICLR 2018" in text and "--client_lr=" not in text
+def test_a_group_is_shown_whole_with_and_without_a_method():
+  for words in ((), ("--algorithm=fedavg",)):
+    text = page_of(*words, "--help=privacy")
+    for name in ("private", "clip_norm", "noise_multiplier", "delta"):
+      assert name in shown_flags(text)
+    assert "McMahan et al., ICLR 2018" in text and "--client_lr=" not in text
+
+
+OPTIONS = {option.name: option for group in RUN.groups.values() for option in group}
+
+
+@pytest.mark.parametrize("group", RUN.groups)
+def test_a_flag_is_shown_with_its_facts(group):
+  for option in RUN.groups[group]:
+    text = RUN.page(option.name)
+    assert fits(text) and text.startswith(f"--{option.name}\n")
+    plain = " ".join(text.split()).replace("| ", "|")
+    for fact in (option.range, option.source, option.when, option.default):
+      assert " ".join(fact.split()) in plain, option.name
+    assert bool(re.search(r"^  methods ", text, re.M)) is option.is_hyper
+
+
+@pytest.mark.parametrize("name", [n for n, option in OPTIONS.items() if option.parts])
+def test_a_choice_lists_its_parts_with_their_fields(name):
+  """Each with its default, range and help, once, and an example."""
+  text = RUN.page(name)
+  for part in OPTIONS[name].parts:
+    part_page = RUN.page(part.WORD)
+    assert fits(part_page) and f"={part.EXAMPLE}" in part_page
+    of_part = re.search(
+      rf"^  {part.WORD}(?:[:\s].*)?\n((?:    .*\n|\n)*)",
+      text.partition("Values, with their fields:\n")[2] + "\n",
+      re.M,
+    )
+    for field in tree.part_options(part):
+      word = field.name + (f"={field.default}" if field.default else "")
+      assert word in of_part[0], (part, word)
+      assert re.search(rf"^  {re.escape(word)}\b", part_page, re.M)
+      assert field.range in " ".join(part_page.split())
+  assert f"(--help={name}" not in text  # it is this page
+
+
+def test_defaults_of_methods_are_told_apart():
+  text = " ".join(RUN.page("client_lr").split())
+  assert "0.1; 12.0 of fsvrg, ma_fsvrg, ga_fsvrg" in text
+  assert "methods all but fedacnnl" in text
+  of_one = page_of("--algorithm=ga_fsvrg", "--help=client_lr")
+  assert re.search(r"^  default +12.0$", of_one, re.M) and "methods" not in of_one
+
+
+def test_a_name_of_several_things_shows_all_of_them():
+  """ "partition" is a flag and the group that it is in."""
+  text = RUN.page("partition")
+  assert text.startswith("--partition\n") and "num_clients" in shown_flags(text)
+  assert shown_flags(text).count("partition") == 0
+  assert RUN.page("fedprox") == page_of("--algorithm=fedprox", "--help")
+  assert "FedProx" in RUN.page("algorithm")
 
 
 @pytest.mark.parametrize(
-  "argv, words",
+  "words, parts",
   [
-    (
-      ["--algorithm=fedavg", "--help=privcy"],
-      "--help=privcy: must be one of & did you mean 'privacy'?",
-    ),
-    (
-      ["--help=privacy"],
-      "--help=privacy: must be one of run, & with --algorithm=NAME also local",
-    ),
+    ("--algorithm=fedavg --help=privcy", "--help=privcy: unknown & 'privacy'?"),
+    ("--help=client_lrr", "--help=client_lrr & 'client_lr'?"),
+    ("--help=lr", "--help=lr & 'client_lr'?"),
+    ("--help=topkk", "--help=topkk & 'topk'?"),
+    ("--help=FedProx", "--help=FedProx & 'fedprox'?"),
+    ("--help=method", "--help=method"),
+    ("--helpfull", "--helpfull & --help=all"),
   ],
 )
-def test_an_unknown_group_is_one_line(argv, words):
-  with pytest.raises(config.UsageError) as caught:
-    config.parse_config(argv)
-  for part in words.split(" & "):
-    assert part in str(caught.value)
-  assert "\n" not in str(caught.value)
+def test_an_unknown_word_is_one_line(words, parts, capsys):
+  assert run.main(words.split()) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  for part in parts.split(" & "):
+    assert part in line
 
 
-def test_lists_of_values_are_broken_between_values(monkeypatch):
-  monkeypatch.setenv("COLUMNS", "80")
-  lines = help_text("--helpfull").splitlines()
-  assert max(map(len, lines)) <= 80 and any(line.endswith("|") for line in lines)
-  assert not [line for line in lines if "| " in line]
+def test_commands_with_other_flags_take_words_of_theirs_and_of_runs():
+  by_name = {form.name: form.help() for form in reversed(FORMS)}
+  assert by_name["compare"].page("score").startswith("--score\n")
+  assert "compare.html" in by_name["compare"].page("files")
+  assert "Columns" in by_name["judge"].page("columns")
+  assert by_name["sweep"].page("sweep").startswith("--sweep\n")
+  assert by_name["audit"].page("privacy") == RUN.page("privacy")
+  with pytest.raises(OptionError) as caught:
+    by_name["compare"].page("scor")
+  assert "'score'?" in str(caught.value)
+  with pytest.raises(OptionError):
+    by_name["compare"].page("privacy")
 
 
-def test_no_default_is_shown_where_there_is_none():
-  assert not [
-    line
-    for line in help_text("--helpfull").splitlines()
-    if line.startswith("  --") and line.split()[0].endswith("=")
-  ]
-
-
-def test_lines_are_as_wide_as_the_terminal(monkeypatch):
-  for columns in (60, 100):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    lines = help_lib.definition_lines("--name=1", "word " * 60)
-    assert columns - 6 < max(map(len, lines)) <= columns
-
-
-def test_a_text_is_filled_and_its_commands_and_names_stay(monkeypatch):
-  """Docstrings are broken at 80 columns, and terminals are of other widths."""
-  monkeypatch.setenv("COLUMNS", "60")
-  command = "  fedjax-alg nothing " + "--flag=1 " * 9 + "\\\n      --last=1"
-  text = help_lib.wrap_paragraphs(
-    f"{'Some words ' * 9}\nand more.\n\n{command}\n\n"
-    "  metric   a column\n           of the table\n  rule     which value"
-  )
-  filled, kept, *names = text.split("\n\n")
-  assert max(map(len, filled.splitlines())) <= 60
-  assert filled.split() == f"{'Some words ' * 9} and more.".split()
-  assert kept == command
-  assert [" ".join(line.split()) for line in names[0].splitlines()] == [
-    "metric a column of the table",
-    "rule which value",
-  ]
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_a_command_fits_and_has_an_example(name, monkeypatch, capsys):
-  monkeypatch.setenv("COLUMNS", "72")
-  words = [] if name == "__main__" else [name]
-  assert main.main([*words, "--help"]) == 0
-  text = capsys.readouterr().out
-  commands = re.findall(r"^ +(?:python -m|fedjax-alg) .*(?:\\\n.*)*", text, re.M)
-  assert commands and "(default )" not in text
-  for line in re.sub(r"^ +(?:python -m|fedjax-alg) .*", "", text, flags=re.M).split(
-    "\n"
-  ):
-    # A command may stand in several lines, which it keeps.
-    assert len(line) <= 72 or line.startswith("      --"), line
+def test_all_flags_of_a_run_are_in_everything():
+  text = RUN.page(help.ALL)
+  assert fits(text) and {f.name for f in flags.run_flags()} <= {*shown_flags(text)}
+  assert not [line for line in text.splitlines() if "| " in line]
+  assert any(line.endswith("|") for line in text.splitlines())
+  for line in text.splitlines():
+    assert not (line.startswith("  --") and line.split()[0].endswith("="))
