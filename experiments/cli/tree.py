@@ -57,6 +57,8 @@ class Option(NamedTuple):
   @property
   def has_files(self) -> bool:
     """Whether its value may name a file or folder."""
+    if any(":" in part.WORD for part in self.parts):  # such as FILE.py:NAME
+      return True
     if self.kind and not self.is_list:
       return False
     return not self.words or bool(re.search(r"\bfile|FILE|path/", self.about))
@@ -121,7 +123,7 @@ def _words(field: dataclasses.Field) -> tuple[str, ...]:
   """The values that a typed option may have, and beginnings of values."""
   parts, choices = parts_of(field.type), field.metadata.get("choices")
   if parts:
-    return tuple(part.WORD for part in parts)
+    return tuple(part.WORD for part in parts if ":" not in part.WORD)
   if choices:
     return tuple(c.removesuffix("NAME") for c in choices if c != hparams.OWN_CODE)
   return listed_words(field.metadata.get("help", ""))

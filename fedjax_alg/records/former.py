@@ -75,9 +75,11 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   hparams, data = _compressors(facts["hparams"]), facts.get("data")
   for choice, of_parts in _HPARAMS.items():
     hparams = _with_fields(choice, of_parts, hparams)
-  for choice, of_parts in _DATA.items() if data is not None else ():
+  if data is None:
+    return {**facts, "hparams": hparams}
+  for choice, of_parts in _DATA.items():
     data = _with_fields(choice, of_parts, data)
-  return {**facts, "hparams": hparams, **({} if data is None else {"data": data})}
+  return {**facts, "hparams": hparams, "data": data}
 
 
 def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:
