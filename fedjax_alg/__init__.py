@@ -59,6 +59,13 @@ from fedjax_alg.exchange.compression import (
   TopK,
   Uncompressed,
 )
+from fedjax_alg.exchange.privacy import (
+  AdaptiveClipping,
+  CorrelatedNoise,
+  FixedClipping,
+  NoPrivacy,
+)
+from fedjax_alg.least_squares.private import NoisedMoments
 from fedjax_alg.records.lock import HeldError
 from fedjax_alg.runs.advise import Advice, advise
 from fedjax_alg.runs.api import run, steps
@@ -85,6 +92,7 @@ if TYPE_CHECKING:  # Imported where they are used: extras, and ``testing``.
   from fedjax_alg.extras.unlearning.revision import forget
 
 __all__ = [
+  "AdaptiveClipping",
   "Advice",
   "Algorithm",
   "Audit",
@@ -94,10 +102,12 @@ __all__ = [
   "Cohort",
   "Comparison",
   "Contributions",
+  "CorrelatedNoise",
   "DataError",
   "DryRun",
   "FedSpec",
   "Federation",
+  "FixedClipping",
   "GeometricMedian",
   "GradientTuning",
   "HeldError",
@@ -111,6 +121,8 @@ __all__ = [
   "ModelReplacement",
   "MultiKrum",
   "NoAttack",
+  "NoPrivacy",
+  "NoisedMoments",
   "NonFiniteError",
   "NormBound",
   "OptionError",

@@ -171,6 +171,7 @@ def method_page(name):
   fields = own_fields(entry)
   if fields:
     lines += ["## Hyper-parameters", "", *_HEAD, *map(_row, fields), ""]
+    lines += _alternatives(fields)
   also = [
     f"[{label}]({'../' + page})"
     for cls, label, page in GROUPS

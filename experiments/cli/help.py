@@ -13,7 +13,7 @@ import shutil
 import textwrap
 
 from fedjax_alg import hparams, registry
-from fedjax_alg.errors import OptionError, did_you_mean
+from fedjax_alg.errors import OptionError, did_you_mean, with_names
 from fedjax_alg.part import describe_parts, parts_of
 from fedjax_alg.runs.methods import Method, method_of
 
@@ -292,21 +292,34 @@ class _Page:
     lines = _wrap(f"--{field.name}:")
     for form, about, fields in describe_parts(field.type):
       lines += definition_lines(form, about)
+      names = {inner.name for inner in fields}
       for inner in fields:
-        notes = self._notes(inner, sources=True)
+        notes = self._notes(inner, True, names)
         about = inner.metadata["help"] + (f" ({'; '.join(notes)})" if notes else "")
+        about = with_names(about)
         default = flags.default_text(inner)
         word = inner.name + (f"={default}" if default else "")
         lines += definition_lines(f"  {word}", about)
     return lines
 
-  def _notes(self, field: dataclasses.Field, sources: bool) -> list[str]:
+  def _notes(
+    self, field: dataclasses.Field, sources: bool, part: Iterable[str] = ()
+  ) -> list[str]:
+    """What else is to be said of an option, or of a field of a part.
+
+    Args:
+      field: the option or the field.
+      sources: whether its source is among them.
+      part: the names of the fields of its part.
+    """
     notes = []
     if hparams.describe_range(field) and "one of" not in field.metadata["help"]:
       notes.append(hparams.describe_range(field))
     when = field.metadata.get("when")
-    if when and when.about(self.names):
-      notes.append(f"only with {flags.as_flags(str(when.about(self.names)))}")
+    condition = when and when.about({*part} or self.names)
+    if condition:
+      words = str(condition)
+      notes.append(f"only with {words if part else flags.as_flags(words)}")
     if sources and field.metadata.get("source"):
       notes.append(field.metadata["source"])
     return notes

@@ -40,11 +40,7 @@ from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import broadcast, stacking
-from fedjax_alg.exchange.aggregation import (
-  Aggregator,
-  WeightedMean,
-  private,
-)
+from fedjax_alg.exchange.aggregation import Aggregator, WeightedMean
 from fedjax_alg.exchange.attacks import (
   Attack,
   forge_vectors,
@@ -53,7 +49,11 @@ from fedjax_alg.exchange.attacks import (
 from fedjax_alg.exchange.compression import Compressor, compressed, shapes
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.options import whole
-from fedjax_alg.exchange.privacy import Privacy, clip_on_clients
+from fedjax_alg.exchange.privacy import (
+  AdaptiveClipping,
+  NoisedMean,
+  clip_on_clients,
+)
 from fedjax_alg.exchange.weights import ByLoss, by_loss, participation
 from fedjax_alg.hparams import check_options
 from fedjax_alg.part import convert_types
@@ -77,7 +77,7 @@ class Exchange:
   compress_down: Compressor | None = None  #: how models are; None: whole
   #: how what the server releases is made private; participants then have equal
   #: weights whatever ``weights`` says
-  privacy: Privacy | None = None
+  privacy: NoisedMean | None = None
 
   @property
   def forges(self) -> bool:
@@ -188,13 +188,14 @@ def exchange_of(options: object) -> Exchange:
   all_options = convert_types(whole(options))
   check_options(all_options)
   up, down = all_options.compressors()
+  private = all_options.private
   return Exchange(
     weights=getattr(options, "client_weights", "examples"),
     aggregator=all_options.aggregator.build(),
     attack=all_options.attack.build(),
     compress_up=up,
     compress_down=down,
-    privacy=all_options if all_options.private != "none" else None,
+    privacy=private if isinstance(private, NoisedMean) else None,
   )
 
 
@@ -321,17 +322,17 @@ def _private(
     reasons.append(
       f"the noise is that of a mean (`aggregator`={aggregator.name} is none)"
     )
-  if released > 1 and privacy.private != "adaptive":
+  if released > 1 and not isinstance(privacy, AdaptiveClipping):
     reasons.append("updates and anchor gradients are not of one length (give adaptive)")
-  if privacy.noise_at == "clients" and (exchange.forges or client.upload_bytes):
+  if privacy.at_clients and (exchange.forges or client.upload_bytes):
     reasons.append(
-      "with `noise_at`=clients every participant sends its whole update with "
+      "with at=clients every participant sends its whole update with "
       "its share of the noise (not with `attack`, `compress_up` or `uplink`="
       "seeds)"
     )
   for why in reasons:
-    _refuse("private", privacy.private, why)
-  return dataclasses.replace(exchange, aggregator=private(privacy, released))
+    _refuse("private", privacy.WORD, why)
+  return dataclasses.replace(exchange, aggregator=privacy.build(released))
 
 
 def _refuse(option: str, value: str | None, why: str | None) -> None:

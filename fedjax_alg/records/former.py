@@ -8,22 +8,57 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
-from fedjax_alg.exchange import ExchangeOptions
+from fedjax_alg.conditions import why_not
+from fedjax_alg.exchange import ExchangeOptions, privacy
+from fedjax_alg.least_squares import private
 from fedjax_alg.part import parts_of, read_part
 
 #: Options that choose how messages are compressed.
 _COMPRESSORS = ("compress_up", "compress_down")
-#: A choice -> options that are fields of its parts -> the names of the fields.
-_FIELDS = {
-  "aggregator": {
-    "tolerated": "tolerated",
-    "aggregator_radius": "radius",
-    "aggregator_iterations": "iterations",
-  },
-  "attack": {"attackers": "share", "attack_scale": "scale", "attack_seed": "seed"},
+#: Choices and their options that are fields of its parts -> the names of the fields. A
+#: method of 0.3.0 has all of them.
+_FIELDS = (
+  (
+    "aggregator",
+    {
+      "tolerated": "tolerated",
+      "aggregator_radius": "radius",
+      "aggregator_iterations": "iterations",
+    },
+  ),
+  (
+    "attack",
+    {"attackers": "share", "attack_scale": "scale", "attack_seed": "seed"},
+  ),
+  (
+    "private",
+    {
+      "clip_norm": "clip",
+      "noise_multiplier": "noise",
+      "noise_at": "at",
+      "noise_bands": "bands",
+      "noise_buffers": "buffers",
+      "delta": "delta",
+      "clip_quantile": "quantile",
+      "clip_lr": "lr",
+      "count_noise": "count_noise",
+    },
+  ),
+  (
+    "private",
+    {
+      "moment_norm": "clip",
+      "noise_multiplier": "noise",
+      "delta": "delta",
+      "input_norm": "unit",
+    },
+  ),
+)
+#: Option -> its alternatives.
+_CHOICES: dict[str, Any] = {
+  **{name: field.type for name, field in ExchangeOptions.__dataclass_fields__.items()},
+  "private": privacy.Choice | private.Choice,
 }
-#: Option -> the field that has its choice.
-_OPTIONS = ExchangeOptions.__dataclass_fields__
 
 
 def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,8 +73,9 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   if "hparams" not in facts:
     return dict(facts)
   hparams = _compressors(facts["hparams"])
-  for choice in _FIELDS:
-    hparams = _with_fields(choice, hparams)
+  for choice, fields in _FIELDS:
+    if fields.keys() <= hparams.keys():
+      hparams = _with_fields(choice, fields, hparams)
   return {**facts, "hparams": hparams}
 
 
@@ -50,24 +86,29 @@ def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:
     text: str = now[name]
     if not hparams["error_feedback"] and not text.startswith(("none", "qsgd")):
       text = f"{text}{',' if ':' in text else ':'}feedback=false"
-    now[name] = str(read_part(name, text, _OPTIONS[name].type))
+    now[name] = str(read_part(name, text, _CHOICES[name]))
   return now
 
 
-def _with_fields(choice: str, hparams: Mapping[str, Any]) -> dict[str, Any]:
+def _with_fields(
+  choice: str, fields: Mapping[str, str], hparams: Mapping[str, Any]
+) -> dict[str, Any]:
   """Hyper-parameters in which the part of a choice has its numbers."""
-  of_parts = _FIELDS[choice]
-  now = {name: value for name, value in hparams.items() if name not in of_parts}
-  if len(now) == len(hparams):
-    return now
-  (kind,) = (
-    part for part in parts_of(_OPTIONS[choice].type) if part.WORD == now[choice]
-  )
-  names = {field.name for field in dataclasses.fields(kind)}
+  now = {name: value for name, value in hparams.items() if name not in fields}
+  (kind,) = (part for part in parts_of(_CHOICES[choice]) if part.WORD == now[choice])
+  conditions = {
+    field.name: field.metadata["when"] for field in dataclasses.fields(kind)
+  }
   values = {
     field: hparams[name]
-    for name, field in of_parts.items()
+    for name, field in fields.items()
     # No iterations stood for the default.
-    if field in names and (field != "iterations" or hparams[name])
+    if field in conditions and (field != "iterations" or hparams[name])
+  }
+  # A value could be there without being read.
+  values = {
+    field: value
+    for field, value in values.items()
+    if not why_not(field, conditions, values)
   }
   return now | {choice: str(kind(**values))}

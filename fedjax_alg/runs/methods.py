@@ -454,9 +454,9 @@ def restore(method: Method, saved: Mapping[str, object]) -> Method:
   Raises:
     OptionError: the method has lost an option that the run has set.
   """
-  unset = field_values(ExchangeOptions())
+  unset, fields = field_values(ExchangeOptions()), ExchangeOptions.__dataclass_fields__
   lost = {k: v for k, v in saved.items() if k in unset and k not in method.fields}
-  for name, value in lost.items():
+  for name, value in read_parts(lost, fields).items():
     if value != unset[name]:
       raise OptionError(
         f"`algorithm`={method.name}: the run has `{name}`={value}, which needs a "

@@ -54,7 +54,7 @@ def hands_over(method: TwoHalves) -> TwoHalves:
   forges, down = exchange.forges and exchange.attack, exchange.compress_down
   aggregator = exchange.aggregator
   for option, value in (
-    ("private", exchange.privacy and exchange.privacy.private),
+    ("private", exchange.privacy and exchange.privacy.WORD),
     ("aggregator", "" if aggregator.is_mean else aggregator.name),
     ("attack", forges and forges.name),
     ("compress_down", down and down.name),

@@ -27,7 +27,7 @@ def help_text(*argv):
   "algorithm, first, absent",
   [
     ("fedavg", "client_lr", "private"),
-    ("ga_fsvrg", "num_models", "clip_norm"),
+    ("ga_fsvrg", "num_models", "attack"),
     ("fedacnnl", "ridge", "cohort_size"),
   ],
 )
@@ -61,9 +61,15 @@ def test_groups_share_out_the_hyper_parameters_of_every_method():
 
 def test_a_group_is_shown_whole():
   text = help_text("--algorithm=fedavg", "--help=privacy")
-  for name in ("private", "clip_norm", "noise_multiplier", "delta"):
-    assert f"--{name}" in text
+  assert "--private=none" in text
   assert "McMahan et al., ICLR 2018" in text and "--client_lr=" not in text
+
+
+def test_a_field_of_a_part_says_when_it_is_read():
+  """In words of the part, which are no flags."""
+  text = " ".join(help_text("--algorithm=fedavg", "--help=private").split())
+  assert "only with noise more than 0 and buffers 0;" in text
+  assert "At least noise, and" in text and "`" not in text
 
 
 @pytest.mark.parametrize(
