@@ -28,6 +28,7 @@ from fedjax_alg.least_squares.layer_fits import (
   steps_of,
 )
 from fedjax_alg.least_squares.private import Choice, NoisedMoments
+from fedjax_alg.part import of_type
 from fedjax_alg.rounds.closed_form import ClosedFormState, Grouping, make_closed_form
 
 
@@ -40,7 +41,7 @@ def layerwise(
   personal_ridge: tuple[float, ...] = (),
   label_norm: str = "l1",
   total_ridge: Callable[[Array, Array], Array] = lambda ridge, clients: ridge,
-  private: Choice | None = None,
+  private: Choice | str = "none",
   task: tasks.Task = tasks.CLASSIFICATION,
   store_sums: bool = False,
   least_norm: bool = False,
@@ -58,7 +59,7 @@ def layerwise(
     label_norm: "l1" or "l2", the norm in (9).
     total_ridge: (ridge [], number of participants []) -> the ridge that is
       added to the sum of the Gram matrices.
-    private: how the sums are made private; with noise there is one group.
+    private: how the sums are made private, or its text; with noise there is one group.
     task: what the last layer is fitted to.
     store_sums: whether the state has the sums of the layers
       (``make_closed_form``).
@@ -76,6 +77,8 @@ def layerwise(
       f"`max_batch_size`={options.max_batch_size}"
     )
   gammas = per_layer("ridge", options.ridge, len(layers), True)
+  # A text that nobody read must not make a run that is not private.
+  private = of_type("private", private, Choice)
   noised = private if isinstance(private, NoisedMoments) else None
   plan = FitPlan(
     layers,

@@ -8,6 +8,7 @@ import scipy.stats
 
 import fedjax_alg as fa
 from fedjax_alg import registry
+from fedjax_alg.algorithms import fedacnnl
 from fedjax_alg.engine import clients
 from fedjax_alg.least_squares import private
 from fedjax_alg.least_squares.moments import Moments
@@ -157,6 +158,16 @@ def test_what_reads_more_than_the_sums_is_refused(image_problem):
         map_clients=clients.ClientMap(),
         **options,
       )
+
+
+def test_a_text_in_hyper_parameters_is_read(problem):
+  """Else a builder that is called directly would train without privacy."""
+  with pytest.raises(ValueError, match="not with `?code_centred"):
+    fedacnnl.fedacnnl(
+      problem.model,
+      fedacnnl.FedACnnLHParams(private="moments:10,2", code_centred=True),
+      map_clients=clients.ClientMap(),
+    )
 
 
 def test_noise_of_other_sums_is_refused():
