@@ -65,6 +65,12 @@ from fedjax_alg.exchange.privacy import (
   FixedClipping,
   NoPrivacy,
 )
+from fedjax_alg.exchange.weights import (
+  AgnosticWeights,
+  ExampleWeights,
+  QFFLWeights,
+  UniformWeights,
+)
 from fedjax_alg.least_squares.private import NoisedMoments
 from fedjax_alg.records.lock import HeldError
 from fedjax_alg.runs.advise import Advice, advise
@@ -94,6 +100,7 @@ if TYPE_CHECKING:  # Imported where they are used: extras, and ``testing``.
 __all__ = [
   "AdaptiveClipping",
   "Advice",
+  "AgnosticWeights",
   "Algorithm",
   "Audit",
   "Canary",
@@ -105,6 +112,7 @@ __all__ = [
   "CorrelatedNoise",
   "DataError",
   "DryRun",
+  "ExampleWeights",
   "FedSpec",
   "Federation",
   "FixedClipping",
@@ -127,6 +135,7 @@ __all__ = [
   "NormBound",
   "OptionError",
   "PowerSGD",
+  "QFFLWeights",
   "QSGD",
   "RandomK",
   "RandomUpdates",
@@ -145,6 +154,7 @@ __all__ = [
   "TopK",
   "TrimmedMean",
   "Uncompressed",
+  "UniformWeights",
   "WeightedMean",
   "add",
   "advise",

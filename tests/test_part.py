@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 import pytest
 
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange import ExchangeOptions, aggregation, attacks, privacy
+from fedjax_alg.exchange import (
+  ExchangeOptions,
+  aggregation,
+  attacks,
+  privacy,
+  weights,
+)
 from fedjax_alg.exchange.compression import Choice, TopK
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import private
@@ -116,7 +122,7 @@ def test_fields_are_put_into_a_part_together():
 
 def test_examples_are_of_their_parts():
   choices = (Choice, attacks.Choice, aggregation.Choice)
-  choices += (privacy.Choice, private.Choice)
+  choices += (privacy.Choice, private.Choice, weights.Choice)
   parts = [part for choice in choices for part in parts_of(choice)]
   described = [about for choice in choices for about in describe_parts(choice)]
   for part, (form, about, fields) in zip(parts, described, strict=True):

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedjax_alg.conditions import why_not
 from fedjax_alg.exchange import ExchangeOptions, privacy
+from fedjax_alg.exchange.weights import Choice as Weights
 from fedjax_alg.least_squares import private
 from fedjax_alg.part import parts_of, read_part
 
@@ -73,6 +74,10 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   if "hparams" not in facts:
     return dict(facts)
   hparams = _compressors(facts["hparams"])
+  weights = str(hparams.get("client_weights", ""))
+  if weights.startswith(("qffl:", "agnostic")):  # those of 0.3.0 had any number
+    part = read_part("client_weights", weights, Weights)
+    hparams = hparams | {"client_weights": str(part)}
   for choice, fields in _FIELDS:
     if fields.keys() <= hparams.keys():
       hparams = _with_fields(choice, fields, hparams)

@@ -23,7 +23,7 @@ from fedjax_alg.exchange.attacks import Hostility, LabelFlip
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.options import MeanOptions
 from fedjax_alg.exchange.privacy import FixedClipping
-from fedjax_alg.exchange.weights import participation
+from fedjax_alg.exchange.weights import UniformWeights
 from fedjax_alg.hparams import field_values, hyper, reads
 from fedjax_alg.part import write_parts
 from fedjax_alg.rounds.two_halves import compose
@@ -175,7 +175,7 @@ def test_inherited_options_are_hyper_parameters(problem):
   assert method.exchange == NoExchange()
   links = links_of(method, problem.model)
   assert links.compress_up.name == "qsgd:4" and links.attack.name == "sign_flip"
-  assert links.weights is participation("uniform") and links.aggregator.is_mean
+  assert links.weights is UniformWeights().build() and links.aggregator.is_mean
   with pytest.raises(OptionError, match="aggregator: inheriting does not read it"):
     methods.with_keywords(method, {"aggregator": "median"})
 

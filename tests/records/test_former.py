@@ -42,6 +42,8 @@ def test_parts_have_their_numbers():
     (moments | {"private": "moments"}, "moments:10,2,unit=3"),
   ):
     assert former.in_parts({"hparams": options})["hparams"] == {"private": text}
+  weights = {"hparams": {"client_weights": "qffl:1.0"}}
+  assert former.in_parts(weights) == {"hparams": {"client_weights": "qffl:1"}}
   users = {"hparams": {"private": "fixed", "delta": 2.0}}  # of a method of the user
   assert former.in_parts(users) == users
   kept = former.in_parts({"hparams": old | dict(compress_up="none")})["hparams"]
