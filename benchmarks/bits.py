@@ -55,11 +55,9 @@ VARIATIONS: dict[str, dict[str, Any]] = {
   "attacked topk": dict(
     compress_up="topk:0.3", attack="sign_flip:0.3", aggregator="trimmed_mean"
   ),
-  "private": dict(private="fixed", noise_multiplier=0.5),
-  "private adaptive": dict(
-    private="adaptive", noise_multiplier=0.5, sampling="poisson"
-  ),
-  "private topk": dict(private="fixed", noise_multiplier=0.5, compress_up="topk:0.3"),
+  "private": dict(private="fixed:noise=0.5"),
+  "private adaptive": dict(private="adaptive:noise=0.5", sampling="poisson"),
+  "private topk": dict(private="fixed:noise=0.5", compress_up="topk:0.3"),
   "uniform": dict(client_weights="uniform"),
   "dropout": dict(dropout=0.4),
   "stragglers": dict(stragglers="0.5"),

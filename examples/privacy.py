@@ -6,9 +6,8 @@ digits = fa.federate("digits", num_clients=100, partition="iid")
 noises = fa.sweep(
   "fedavg",
   digits,
-  grid={"noise_multiplier": [0.5, 1.0, 2.0]},
-  private="fixed",
-  clip_norm=1.0,
+  grid={"private.noise": [0.5, 1.0, 2.0]},
+  private=fa.FixedClipping(clip=1.0),
   sampling="poisson",
   participation=0.2,
   rounds=20,

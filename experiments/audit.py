@@ -2,7 +2,7 @@
 
   python -m experiments.audit --algorithm=fedavg --dataset=digits \\
       --num_clients=20 --partition=iid --participation=1 --rounds=1 \\
-      --private=fixed --noise_multiplier=1
+      --private=fixed
 
 To check that the noise of a private run hides a client as well as epsilon
 promises, give the flags of the run. The command trains it --canaries times with

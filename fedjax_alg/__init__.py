@@ -87,6 +87,19 @@ from fedjax_alg.exchange.compression import (
   TopK,
   Uncompressed,
 )
+from fedjax_alg.exchange.privacy import (
+  AdaptiveClipping,
+  CorrelatedNoise,
+  FixedClipping,
+  NoPrivacy,
+)
+from fedjax_alg.exchange.weights import (
+  AgnosticWeights,
+  ExampleWeights,
+  QFFLWeights,
+  UniformWeights,
+)
+from fedjax_alg.least_squares.private import NoisedMoments
 from fedjax_alg.records.lock import HeldError
 from fedjax_alg.runs.advise import Advice, advise
 from fedjax_alg.runs.api import run, steps
@@ -116,7 +129,9 @@ __all__ = [
   "Adagrad",
   "Adam",
   "AdamW",
+  "AdaptiveClipping",
   "Advice",
+  "AgnosticWeights",
   "Algorithm",
   "Audit",
   "Canary",
@@ -128,13 +143,16 @@ __all__ = [
   "ConstantRate",
   "Contrast",
   "Contributions",
+  "CorrelatedNoise",
   "CosineDecay",
   "DataError",
   "Dirichlet",
   "DryRun",
+  "ExampleWeights",
   "ExponentialDecay",
   "FedSpec",
   "Federation",
+  "FixedClipping",
   "Flatten",
   "GeometricMedian",
   "GradientTuning",
@@ -157,6 +175,8 @@ __all__ = [
   "Natural",
   "Nesterov",
   "NoAttack",
+  "NoPrivacy",
+  "NoisedMoments",
   "NonFiniteError",
   "NormBound",
   "Optax",
@@ -165,6 +185,7 @@ __all__ = [
   "PartitionFile",
   "PowerSGD",
   "Powerlaw",
+  "QFFLWeights",
   "QSGD",
   "RMSProp",
   "RandomK",
@@ -189,6 +210,7 @@ __all__ = [
   "TopK",
   "TrimmedMean",
   "Uncompressed",
+  "UniformWeights",
   "WeightedMean",
   "add",
   "advise",

@@ -359,6 +359,17 @@ _MOVED = {
   "quantity_alpha": "`partition`, such as iid:size_alpha=0.5",
   "local_test_fraction": "`partition`, such as natural:test_share=0.2",
   "local_test_stratified": "`partition`, such as natural:stratified",
+  "clip_norm": "`private`, such as fixed:clip=1",
+  "noise_multiplier": "`private`, such as fixed:noise=2",
+  "noise_at": "`private`, such as fixed:at=clients",
+  "noise_bands": "`private`, such as ftrl:bands=20",
+  "noise_buffers": "`private`, such as ftrl:buffers=3",
+  "delta": "`private`, such as fixed:delta=1e-6",
+  "clip_quantile": "`private`, such as adaptive:quantile=0.8",
+  "clip_lr": "`private`, such as adaptive:lr=0.1",
+  "count_noise": "`private`, such as adaptive:count_noise=5",
+  "moment_norm": "`private`, such as moments:clip=10",
+  "input_norm": "`private`, such as moments:unit=3",
 }
 
 #: Names of options in other libraries and papers, ``normalize_name`` -> its names
@@ -427,9 +438,8 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     ("evalgap evalfreq evalinterval evaluationfrequency testevery", "eval_every"),
     ("samples numsamples", "train_examples"),
     ("droprate clientdroprate", "dropout"),
-    ("clippingbound clippingnorm", "clip_norm"),
     ("gradclip maxgradnorm localmaxgradnorm", "client_clip"),
-    ("dp differentialprivacy", "private"),
+    ("clippingbound clippingnorm dp differentialprivacy", "private"),
     ("nummaliciousnodes nummalicious byzantine numbyzantine", "attack"),
     ("aggregation aggregationrule defense", "aggregator"),
     ("quantize quantization compressor", "compress_up"),

@@ -274,23 +274,24 @@ def traced_names(options: object) -> tuple[str, ...]:
   """
   parts = options if isinstance(options, tuple) else (options,)
 
-  def is_off(part: object, field: dataclasses.Field) -> bool:
+  def is_off(part: object, field: dataclasses.Field, beside: object) -> bool:
     if isinstance(part, type):
       return False
     neutral = field.metadata.get("neutral")
-    return not reads(parts, field.name) or (
+    return not reads(beside, field.name) or (
       neutral is not None and is_zero(getattr(part, field.name) - neutral)
     )
 
-  def names(part: Any, prefix: str = "") -> Iterator[str]:
+  def names(part: Any, beside: object, prefix: str = "") -> Iterator[str]:
     for field in dataclasses.fields(part):
       value = None if isinstance(part, type) else getattr(part, field.name)
       if dataclasses.is_dataclass(value):
-        yield from names(value, f"{field.name}.")
-      elif field.metadata.get("traced") and not is_off(part, field):
+        # A part of a choice has conditions on its own fields alone.
+        yield from names(value, value, f"{field.name}.")
+      elif field.metadata.get("traced") and not is_off(part, field, beside):
         yield prefix + field.name
 
-  return tuple(name for part in parts for name in names(part))
+  return tuple(name for part in parts for name in names(part, parts))
 
 
 def with_values(hparams: _HParams, values: Mapping[str, object]) -> _HParams:

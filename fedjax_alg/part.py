@@ -27,7 +27,7 @@ from typing import Any, ClassVar, TypeVar
 import jax
 
 from fedjax_alg.errors import OptionError, a_type, did_you_mean, with_names
-from fedjax_alg.hparams import OWN_CODE, plain, validate, with_values
+from fedjax_alg.hparams import OWN_CODE, plain, unread, validate, with_values
 from fedjax_alg.typing import HParams
 
 _HParams = TypeVar("_HParams", bound=HParams)
@@ -67,8 +67,8 @@ class Part:
     fedjax_alg.errors.OptionError: dice: sides=1: must be at least 2
 
   Raises:
-    OptionError: a value has another type, or is out of range; the message has the
-      part, the field, the value and what is allowed.
+    OptionError: a value has another type, is out of range, or is not read with the
+      other values; the message has the part, the field, the value and what is allowed.
   """
 
   WORD: ClassVar[str]  #: the word of its text
@@ -81,8 +81,17 @@ class Part:
         value = of_field(field, getattr(self, field.name), hints[field.name])
         object.__setattr__(self, field.name, value)  # frozen for all others
       validate(self)
+      self._check_read()
     except OptionError as error:
       raise OptionError(f"{self.WORD}: {with_names(error.text)}") from None
+
+  def _check_read(self) -> None:
+    """Refuses a value that the other fields make without effect."""
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      why = unread(self, field.name)
+      if why and not isinstance(value, jax.core.Tracer) and value != field.default:
+        raise OptionError(f"{field.name}={value}: {why}")
 
   def __str__(self) -> str:
     text = _only_text(type(self))
@@ -206,6 +215,7 @@ def put_into_parts(
     OptionError: an option is no part with this field, or a value is wrong.
   """
   folded: dict[str, Any] = {k: v for k, v in values.items() if "." not in k}
+  changes: dict[str, dict[str, Any]] = {}
   for name, value in values.items():
     option, dot, field = name.partition(".")
     if not dot:
@@ -221,8 +231,11 @@ def put_into_parts(
       )
     if isinstance(value, str):
       value = _read_value(name, value, _hints(type(part))[field])
+    folded[option] = part
+    changes.setdefault(option, {})[field] = value
+  for option, fields_of_part in changes.items():
     try:
-      folded[option] = with_values(part, {field: value})
+      folded[option] = with_values(folded[option], fields_of_part)
     except OptionError as error:
       raise OptionError(f"`{option}`: {error.text}") from None
   return folded

@@ -200,7 +200,7 @@ lines("pods", lambda: fa.distributed("localhost:1234", 2, 0))
 words = "--algorithm=fedavg --dataset=digits --num_clients=10 --rounds=2".split()
 for name, more in (
   ("export", ["--to=flower", "--out=app", *words]),
-  ("audit", [*words, "--private=fixed", "--noise_multiplier=1"]),
+  ("audit", [*words, "--private=fixed"]),
   ("tune", [*words, "--tune_by_gradient=client_lr", "--validation_clients=2"]),
 ):
   stream = io.StringIO()

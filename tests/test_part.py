@@ -7,10 +7,24 @@ from hypothesis import strategies as st
 import pytest
 
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange import aggregation, attacks
+from fedjax_alg.exchange import (
+  ExchangeOptions,
+  aggregation,
+  attacks,
+  privacy,
+  weights,
+)
 from fedjax_alg.exchange.compression import Choice, TopK
 from fedjax_alg.hparams import hyper
-from fedjax_alg.part import Part, describe_parts, of_type, parts_of, read_part
+from fedjax_alg.least_squares import private
+from fedjax_alg.part import (
+  Part,
+  describe_parts,
+  of_type,
+  parts_of,
+  put_into_parts,
+  read_part,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +110,19 @@ def test_a_choice_takes_a_part_or_its_text():
       of_type("x", other, attacks.Choice)
 
 
+def test_fields_are_put_into_a_part_together():
+  """Each alone may be without effect, as a place of the noise is without noise."""
+  fields = ExchangeOptions.__dataclass_fields__
+  values = {"private": "fixed:noise=0", "private.at": "clients", "private.noise": "2"}
+  (part,) = put_into_parts(values, {}, fields).values()
+  assert str(part) == "fixed:noise=2,at=clients"
+  with pytest.raises(OptionError, match="^private: fixed: at=clients: not read"):
+    put_into_parts(dict(list(values.items())[:2]), {}, fields)
+
+
 def test_examples_are_of_their_parts():
   choices = (Choice, attacks.Choice, aggregation.Choice)
+  choices += (privacy.Choice, private.Choice, weights.Choice)
   parts = [part for choice in choices for part in parts_of(choice)]
   described = [about for choice in choices for about in describe_parts(choice)]
   for part, (form, about, fields) in zip(parts, described, strict=True):

@@ -46,7 +46,7 @@ from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.hparams import describe_range, fields_by_group
-from fedjax_alg.part import describe_parts, parts_of
+from fedjax_alg.part import describe_parts, forms, parts_of
 from fedjax_alg.runs import styles
 from fedjax_alg.runs.options import RunOptions
 
@@ -93,6 +93,13 @@ def _default(field):
   return "" if value in (None, "") else f"`{value}`"
 
 
+def _allowed(field):
+  """The values of an option in words."""
+  if parts_of(field.type):
+    return "one of " + ", ".join(forms(field.type))
+  return describe_range(field)
+
+
 def _row(field, name=""):
   """A row of a table of options."""
   meta = field.metadata
@@ -103,7 +110,7 @@ def _row(field, name=""):
     text += f". Read only with {meta['when']}"
   return (
     f"| {name or f'`{field.name}`'} | {_default(field)} | "
-    f"{_cell(describe_range(field))} | {_cell(text)} |"
+    f"{_cell(_allowed(field))} | {_cell(text)} |"
   )
 
 
@@ -171,6 +178,7 @@ def method_page(name):
   fields = own_fields(entry)
   if fields:
     lines += ["## Hyper-parameters", "", *_HEAD, *map(_row, fields), ""]
+    lines += _alternatives(fields)
   also = [
     f"[{label}]({'../' + page})"
     for cls, label, page in GROUPS
@@ -278,11 +286,11 @@ def _options(part, fields):
 
 
 def _alternatives(fields):
-  """Tables of the parts that options can be, each choice once."""
+  """Tables of the parts that options can be, each choice with fields once."""
   lines, shown = [], []
   for field in fields:
     parts = parts_of(field.type)
-    if not parts or parts in shown:
+    if parts in shown or not any(map(dataclasses.fields, parts)):
       continue
     shown.append(parts)
     lines += [f"Alternatives of `{field.name}`, with their fields:", "", *_HEAD]

@@ -5,7 +5,7 @@ model, data and partition that is impossible fails within seconds. The library
 does the checks; this module passes the values of the flags to it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import json
@@ -79,6 +79,7 @@ class Config(Plan):
     Raises:
       UsageError: a value is wrong, or flags do not go together.
     """
+    (values,) = _with_parts_whole([values], self.given)
     return _build(self.given | values, (*self.layers, values))
 
   @property
@@ -377,12 +378,39 @@ def build_config(*layers: Layer) -> Config:
   """Makes the configuration of a run of its settings, and checks it.
 
   Args:
-    *layers: the settings. A later layer overrides an earlier one.
+    *layers: the settings. A later layer overrides an earlier one; FLAG.FIELD is a
+      field of the part that a flag has before.
 
   Raises:
     UsageError: a flag is wrong, or flags do not go together.
   """
+  layers = tuple(_with_parts_whole(layers, {}))
   return _build(merge_layers(*layers), layers)
+
+
+def _with_parts_whole(
+  layers: Iterable[Layer], before: Mapping[str, Any]
+) -> Iterator[Any]:
+  """The layers, with the whole part in the place of FLAG.FIELD.
+
+  Args:
+    layers: the settings.
+    before: flag -> value of earlier ones.
+
+  Raises:
+    UsageError: a flag has no such field, or not this value.
+  """
+  for layer in layers:
+    if not isinstance(layer, str) and any("." in name for name in layer):
+      fields = flags.hyper_fields()
+      options = {name: field.default for name, field in fields.items()}
+      try:
+        parts = put_into_parts(layer, {**options, **before}, fields)
+      except OptionError as error:
+        raise UsageError(error.with_names("--")) from error
+      layer = write_parts(parts)
+    before = merge_layers(before, layer)
+    yield layer
 
 
 def _build(values: Mapping[str, Any], layers: tuple[Layer, ...]) -> Config:
@@ -401,8 +429,7 @@ def read_values(values: Mapping[str, Any]) -> dict[str, Any]:
   """Reads values as the parser of a command line does.
 
   Args:
-    values: flag -> value, as Python or a command line has it; FLAG.FIELD of a
-      part is put into it.
+    values: flag -> value, as Python or a command line has it.
 
   Returns:
     flag -> value, in the order of --help; that of a list flag is its words.
@@ -412,10 +439,6 @@ def read_values(values: Mapping[str, Any]) -> dict[str, Any]:
   """
   known = flags.known_flags()
   own_hparams = _own_fields(values)
-  if any("." in name for name in values):
-    fields = flags.hyper_fields()
-    defaults = {name: field.default for name, field in fields.items()}
-    values = write_parts(put_into_parts(values, defaults, fields))
   if own_hparams:
     known = absl_flags.FlagValues()
     flags.define_flags(known, own_hparams)
@@ -534,7 +557,7 @@ _INSTEAD = {
   ),
   "iid": "use --partition=iid",
   "shards": "use --partition=shards",
-  "targetepsilon": "choose --noise_multiplier, from which epsilon follows",
+  "targetepsilon": "choose the noise of --private, from which epsilon follows",
 }
 
 

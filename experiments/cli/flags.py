@@ -5,6 +5,7 @@ process can parse many command lines, and absl's global flags stay as they are.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
 import dataclasses
 import functools
 import types
@@ -183,7 +184,8 @@ def run_flags() -> Iterator[_Flag]:
 def hyper_fields() -> dict[str, dataclasses.Field]:
   """name -> field of the hyper-parameters of all algorithms.
 
-  If several algorithms have a name, the field is that of the first one.
+  If several algorithms have a name, the field is that of the first one; a choice has
+  the alternatives of all of them.
 
   Raises:
     TypeError: two algorithms have the same name with different types.
@@ -192,9 +194,20 @@ def hyper_fields() -> dict[str, dataclasses.Field]:
   for entry in registry.ALGORITHMS.values():
     for field in entry.fields.values():
       first = fields.setdefault(field.name, field)
-      if type_of_field(first) != type_of_field(field):
+      if parts_of(first.type) and parts_of(field.type):
+        fields[field.name] = _with_alternatives(first, field)
+      elif type_of_field(first) != type_of_field(field):
         raise TypeError(f"hyper-parameter {field.name} has two types")
   return fields
+
+
+def _with_alternatives(
+  field: dataclasses.Field, other: dataclasses.Field
+) -> dataclasses.Field:
+  """The field of a choice that has the alternatives of another one, too."""
+  merged = copy.copy(field)
+  merged.type = field.type | other.type  # type: ignore[operator]
+  return merged
 
 
 def readers(name: str) -> list[str]:

@@ -5,8 +5,9 @@ Data sets and headline settings are files of that name in ``PRESETS``. All other
 are rows of one table a paper, ``<paper>/settings.csv``: a row for each flag of
 each preset, in their order, with how its value was chosen. The columns are the
 fields of ``PresetRow``. A row without a value says how something was chosen that
-is set elsewhere: in the file of this name, or in a preset that is included. A
-row without a flag is about all of a preset that no other row names.
+is set elsewhere: in the file of this name, or in a preset that is included; of a
+field of a part, FLAG.FIELD, in the row of its flag. A row without a flag is about all
+of a preset that no other row names.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,7 +56,7 @@ class PresetRow(NamedTuple):
 
   folder: str  #: of the preset within the paper; "": the paper's own
   name: str  #: of the preset, usually its method
-  flag: str  #: without dashes; "": all of the preset
+  flag: str  #: without dashes, or FLAG.FIELD; "": all of the preset
   value: str = ""  #: "true" of a flag that has none
   chosen_by: str = ""  #: one of ``ORIGINS``; "": as the row without a flag
   tried: str = ""  #: "VALUE SCORE; ..." of a grid, or the size of a joint search
@@ -223,7 +224,7 @@ def _check(row: PresetRow, path: pathlib.Path) -> tuple[str, str] | None:
     return "folder", "must be a folder such as methods, or empty"
   if not re.fullmatch(r"\w+", row.name):
     return "name", "must be letters, digits and _"
-  if not re.fullmatch(r"\w*", row.flag):
+  if not re.fullmatch(r"(\w+(\.\w+)?)?", row.flag):
     return "flag", "must be a flag without dashes and value, or empty"
   if row.chosen_by and row.chosen_by not in ORIGINS:
     return "chosen_by", f"must be one of {', '.join(ORIGINS)}, or empty"
@@ -233,6 +234,8 @@ def _check(row: PresetRow, path: pathlib.Path) -> tuple[str, str] | None:
       return column, "must be a number, or empty"
   if row.value and not row.flag:
     return "value", "must be empty where there is no flag"
+  if row.value and "." in row.flag:
+    return "value", f"must be in that of {row.flag.partition('.')[0]}"
   if row.value and (path.parent / row.preset).is_file():
     return "value", f"must be empty, {row.preset} is a file"
   if row.flag and not (row.value or row.chosen_by):

@@ -86,6 +86,7 @@ def field_option(
   names: Iterable[str],
   *,
   is_hyper: bool = False,
+  of_part: bool = False,
 ) -> Option:
   """What the field of a typed option says.
 
@@ -94,6 +95,7 @@ def field_option(
     kind: the type of its values: int, float, bool, str or tuple.
     names: the options that the text may name in conditions.
     is_hyper: whether it is a hyper-parameter.
+    of_part: whether it is a field of a part, with conditions on other fields.
   """
   meta = field.metadata
   about = flags.as_flags(meta.get("help", ""))
@@ -106,8 +108,8 @@ def field_option(
     flags.default_text(field),
     _KINDS.get(kind, ""),
     "" if choices and "one of" in about else hparams.describe_range(field),
-    flags.as_flags(str(when)) if when else "",
-    when.names if when else (),
+    (str if of_part else flags.as_flags)(str(when)) if when else "",
+    when.names if when and not of_part else (),
     meta.get("source", ""),
     _words(field),
     parts,
@@ -240,7 +242,8 @@ def _words_of_all() -> dict[str, tuple[str, ...]]:
 def part_options(part: type[Part]) -> list[Option]:
   """What the fields of a part say, in the order of its text."""
   ((_, _, fields),) = describe_parts(part)
-  return [field_option(field, _kind(field), ()) for field in fields]
+  names = [field.name for field in fields]
+  return [field_option(field, _kind(field), names, of_part=True) for field in fields]
 
 
 def _kind(field: dataclasses.Field) -> type:

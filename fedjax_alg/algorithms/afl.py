@@ -97,7 +97,7 @@ def fit_head(
     LayerFits(ridge=repr(gamma), bias=hparams.bias, adaptive_batch=False),
     map_clients=map_clients,
     total_ridge=lambda ridge, clients: ridge * clients,
-    private=hparams,
+    private=hparams.private,
     task=tasks.of(model),
     store_sums=hparams.store_sums,
     least_norm=True,

@@ -40,6 +40,7 @@ from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -78,7 +79,7 @@ class APFLHParams(LocalWork):
     choices=("received", "initial"),
     source=_SOURCE,
   )
-  client_weights: str = weights("uniform", _SOURCE)
+  client_weights: Plain = weights(UniformWeights(), _SOURCE)
 
 
 class Mixtures(NamedTuple):

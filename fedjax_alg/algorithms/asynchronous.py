@@ -26,6 +26,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
 
@@ -132,8 +133,8 @@ class FedBuffHParams(
     "composed). Not those that measure gradients at the global model",
     choices=("average", "sgd", "adam", "yogi", "adagrad"),
   )
-  client_weights: str = weights(
-    "uniform", "Nguyen et al. Algorithm 1", "the mean of a buffer"
+  client_weights: Plain = weights(
+    UniformWeights(), "Nguyen et al. Algorithm 1", "the mean of a buffer"
   )
   client_lr: float = local_rate(0.1, "Nguyen et al. Algorithm 2", "eta_l")
   server_lr: float = hyper(

@@ -68,7 +68,7 @@ from fedjax_alg.conditions import is_zero, only
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
-from fedjax_alg.exchange.weights import participation
+from fedjax_alg.exchange.weights import ExampleWeights, UniformWeights
 from fedjax_alg.hparams import hyper
 
 PROTOCOLS = ("shared", "per_client")
@@ -271,7 +271,7 @@ def _along_shared(
     The estimate [P] and the clients' losses [S].
   """
   h = method.hparams
-  weights = participation("examples")(cohort)
+  weights = ExampleWeights().build()(cohort)
   base = jnp.zeros(cohort.ids.shape)
   if h.scheme == "forward":
     base = method.map_clients(
@@ -337,7 +337,7 @@ def _along_own(
     method.map_clients,
     estimate,
     params,
-    participation("uniform")(cohort),
+    UniformWeights().build()(cohort),
     (params, step),
     cohort.shards,
     batches,

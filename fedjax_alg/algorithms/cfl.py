@@ -48,6 +48,7 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.conditions import MANY, is_zero, only
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import ExampleWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
@@ -239,7 +240,7 @@ def _regroup(
 def _weights(hparams: CFLHParams, memory: Updates, cohort: Cohort) -> Array:
   """The clients' weights in mean updates, 0 before their first, [C]."""
   weight = memory.trained.astype(jnp.float32)
-  if hparams.client_weights == "examples":
+  if hparams.client_weights == ExampleWeights():
     assert cohort.everyone is not None
     weight = weight * cohort.everyone.size.astype(jnp.float32)
   return weight

@@ -11,9 +11,10 @@ from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.exchange import Exchange
-from fedjax_alg.exchange.weights import BY_LOSS, FAIR, READ, WEIGHTS
+from fedjax_alg.exchange.weights import BY_LOSS, FAIR, READ, Choice, Plain
 from fedjax_alg.grouping import COUNTS
 from fedjax_alg.hparams import hyper
+from fedjax_alg.part import of_type
 from fedjax_alg.rounds.clustered import ClusteredState, Rule, compose_clustered
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 
@@ -39,7 +40,7 @@ def server_rate(source: str = "", symbol: str = "", note: str = "") -> Any:
 
 
 def weights(
-  default: str,
+  default: Plain,
   source: str = "",
   mean: str = "the mean update",
   when: Any = READ,
@@ -54,7 +55,7 @@ def weights(
     f"weights of the participants in {mean}: examples = n_i / n^r, uniform = all equal"
   )
   if not by_loss:
-    return hyper(default, text, choices=WEIGHTS, when=when, source=source)
+    return hyper(default, text, when=when, source=source)
   return hyper(
     default,
     f"{text}, {BY_LOSS}",
@@ -92,8 +93,11 @@ def local_sgd(
 
 def weighted(exchange: Exchange, hparams: Any) -> Exchange:
   """The links with the weights of a method that has `client_weights`."""
-  weights = getattr(hparams, "client_weights", exchange.weights)
-  return dataclasses.replace(exchange, weights=weights)
+  weights: Choice | str | None = getattr(hparams, "client_weights", None)
+  if weights is None:
+    return exchange
+  part = of_type("client_weights", weights, Choice)
+  return dataclasses.replace(exchange, weights=part.build())
 
 
 def averaging(

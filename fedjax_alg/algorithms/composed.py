@@ -43,9 +43,16 @@ from fedjax_alg.conditions import MANY, but, is_zero, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
-from fedjax_alg.exchange.weights import READ, WEIGHTS, by_loss
+from fedjax_alg.exchange.weights import (
+  READ,
+  Choice,
+  ExampleWeights,
+  Plain,
+  UniformWeights,
+)
 from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.named_optimizers import PREFIX, RATE_FREE
+from fedjax_alg.part import forms
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping
 
 CLIENT_UPDATES = (
@@ -145,8 +152,8 @@ class ComposedHParams(
     "optimizer of optax (optax:lion), with its other arguments at their defaults",
     choices=SERVERS,
   )
-  client_weights: str = weights(
-    "examples", mean="every mean", when=_WEIGHTED, by_loss=True
+  client_weights: Choice = weights(
+    ExampleWeights(), mean="every mean", when=_WEIGHTED, by_loss=True
   )
   local_steps: int = hyper(
     20, "mini-batch steps per round; 0: count by `local_epochs`", minimum=0
@@ -217,7 +224,7 @@ class ComposedHParams(
 def client_half(model: Model, h: Any, carrier: Carrier | None = None) -> ClientUpdate:
   """The local method that the hyper-parameters name; they have its options."""
   rate, optimizer = h.client_lr, local_optimizer(h)
-  uniform = h.client_weights == "uniform"
+  uniform = h.client_weights == UniformWeights()
   make: dict[str, Callable[[], ClientUpdate]] = {
     "sgd": lambda: sgd_update(model, h, rate, optimizer=optimizer),
     "prox": lambda: local_sgd(model, h),
@@ -285,11 +292,11 @@ def _check_composition(hparams: ComposedHParams) -> None:
       the server step measures anchor gradients; or weights by losses with a
       local method that reads the weights itself.
   """
-  if by_loss(hparams.client_weights) and hparams.client_update in _WEIGH:
+  weights = hparams.client_weights
+  if not isinstance(weights, Plain) and hparams.client_update in _WEIGH:
     raise OptionError(
-      f"`client_weights`={hparams.client_weights}: `client_update`="
-      f"{hparams.client_update} reads the weights itself (allowed: "
-      f"{', '.join(WEIGHTS)})"
+      f"`client_weights`={weights.WORD}: `client_update`={hparams.client_update} reads "
+      f"the weights itself (allowed: {', '.join(forms(Plain))})"
     )
   if (
     hparams.num_models > 1

@@ -53,6 +53,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import ExampleWeights, Plain
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -98,7 +99,7 @@ class DittoHParams(LocalWork):
     choices=("received", "initial"),
     source=_SOURCE,
   )
-  client_weights: str = weights("examples", _SOURCE)
+  client_weights: Plain = weights(ExampleWeights(), _SOURCE)
 
   @property
   def personal_work(self) -> LocalWork:

@@ -16,6 +16,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Choice, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -25,7 +26,9 @@ class FedACGHParams(ClientOptimizer, LocalWork):
   """Hyper-parameters of FedACG."""
 
   client_lr: float = local_rate(0.1, "Algorithm 1, line 8", "eta")
-  client_weights: str = weights("uniform", "Algorithm 1, line 12", by_loss=True)
+  client_weights: Choice = weights(
+    UniformWeights(), "Algorithm 1, line 12", by_loss=True
+  )
   server_momentum: float = hyper(
     0.85,
     "lambda, momentum of the server, and how far the model is moved ahead by it",

@@ -104,7 +104,7 @@ def fedacnnl(
     layers_of(model, "fedacnnl"),
     hparams,
     map_clients=map_clients,
-    private=hparams,
+    private=hparams.private,
     task=tasks.of(model),
     store_sums=hparams.store_sums,
     outputs=hparams.outputs,

@@ -22,6 +22,7 @@ from fedjax_alg.client.optimizers import descent
 from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -43,7 +44,7 @@ class FedADMMHParams(LocalWork):
     above=0.0,
     source="Gong et al. (3)",
   )
-  client_weights: str = weights("uniform", "Algorithm 1, line 7", when=None)
+  client_weights: Plain = weights(UniformWeights(), "Algorithm 1, line 7", when=None)
 
 
 class Duals(NamedTuple):

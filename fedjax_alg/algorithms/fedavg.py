@@ -30,6 +30,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Choice, ExampleWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -42,7 +43,7 @@ class FedAvgHParams(ClientOptimizer, LocalWork):
   server_lr: float = server_rate(
     "McMahan et al. Algorithm 1, server", note="; 1 is the plain average"
   )
-  client_weights: str = weights("examples", by_loss=True)
+  client_weights: Choice = weights(ExampleWeights(), by_loss=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,7 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Choice, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -49,7 +50,9 @@ class FedCMHParams(GlobalMomentum, LocalWork):
 
   client_lr: float = local_rate(0.1, "FedCM, Algorithm 2, line 9", "eta_l")
   server_lr: float = server_rate("FedCM, Algorithm 2, line 14", "eta_g")
-  client_weights: str = weights("uniform", "FedCM, Algorithm 2, line 13", by_loss=True)
+  client_weights: Choice = weights(
+    UniformWeights(), "FedCM, Algorithm 2, line 13", by_loss=True
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,7 +46,7 @@ from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier, carry
-from fedjax_alg.exchange.weights import WEIGHTS, participation
+from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -70,11 +70,10 @@ class FedDynHParams(DynOptions, LocalWork):
   """Hyper-parameters of FedDyn."""
 
   client_lr: float = local_rate(0.1, "Acar et al., section 4")
-  client_weights: str = hyper(
-    "uniform",
+  client_weights: Plain = hyper(
+    UniformWeights(),
     "weights of the clients in the objective: uniform = all equal "
     "(the paper), examples = n_k / n",
-    choices=WEIGHTS,
     source="Acar et al., Algorithm 1",
   )
 
@@ -91,7 +90,7 @@ def dyn_update(
   work: LocalWork,
   client_lr: float,
   alpha: float,
-  weights: str,
+  weights: Plain,
   carrier: Carrier | None = None,
 ) -> ClientUpdate:
   """The client's part of FedDyn, and the server's h.
@@ -104,7 +103,7 @@ def dyn_update(
     weights: weights of the clients in the objective.
     carrier: how messages travel (``MapClients.carrier``).
   """
-  weigh = participation(weights)
+  weigh = weights.build()
 
   def total(cohort: Cohort, mask: Array | None = None) -> Array:
     """The weight of all clients that are present, or of those in ``mask``."""

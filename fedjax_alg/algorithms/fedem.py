@@ -51,6 +51,7 @@ from fedjax_alg.client.optimizers import (
 from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import ExampleWeights, Plain
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.two_halves import ComposedState
@@ -72,7 +73,9 @@ class FedEMHParams(ClientOptimizer, LocalWork):
     source="Marfoq et al.'s M; value of their experiments",
   )
   client_lr: float = local_rate(0.1, _SOURCE, "eta")
-  client_weights: str = weights("examples", _SOURCE, "the means of the components")
+  client_weights: Plain = weights(
+    ExampleWeights(), _SOURCE, "the means of the components"
+  )
 
 
 class ClientMixtures(NamedTuple):

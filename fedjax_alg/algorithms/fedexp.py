@@ -22,6 +22,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Choice, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -72,8 +73,8 @@ class FedExPHParams(Extrapolation, Proximal, ClientOptimizer, LocalWork):
     default=0.0, metadata=Proximal.__dataclass_fields__["mu"].metadata
   )
   client_lr: float = local_rate(0.1, "Algorithm 1, line 6", "eta_l")
-  client_weights: str = weights(
-    "uniform", "Algorithm 1, line 10", when=None, by_loss=True
+  client_weights: Choice = weights(
+    UniformWeights(), "Algorithm 1, line 10", when=None, by_loss=True
   )
 
 

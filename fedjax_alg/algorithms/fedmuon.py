@@ -33,6 +33,7 @@ from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Choice, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -70,7 +71,9 @@ class FedMuonHParams(Orthogonality, LocalWork):
     "Algorithm 1, line 18",
     note="; |S| / N in the paper, where absent clients count as unchanged",
   )
-  client_weights: str = weights("uniform", "Algorithm 1, line 18", by_loss=True)
+  client_weights: Choice = weights(
+    UniformWeights(), "Algorithm 1, line 18", by_loss=True
+  )
 
 
 def orthogonal(leaf: Array, iterations: int) -> Array:

@@ -40,7 +40,7 @@ from fedjax_alg.client.sgd import Correction, descend, proximal
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import is_zero
 from fedjax_alg.exchange import Exchange
-from fedjax_alg.exchange.weights import participation
+from fedjax_alg.exchange.weights import ExampleWeights, Plain
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -75,8 +75,8 @@ class FedNovaHParams(LocalWork):
     choices=("normaliser", "steps"),
     source="Wang et al., section 4",
   )
-  client_weights: str = weights(
-    "examples", "Wang et al. (1)", "every mean, p_i", when=None
+  client_weights: Plain = weights(
+    ExampleWeights(), "Wang et al. (1)", "every mean, p_i", when=None
   )
 
 
@@ -124,7 +124,7 @@ def nova_update(
   model: Model,
   work: LocalWork,
   client_lr: float,
-  weights: str,
+  weights: Plain,
   mu: float = 0.0,
   momentum: float = 0.0,
   tau_eff: str = "normaliser",
@@ -133,7 +133,7 @@ def nova_update(
 
   Nothing is sent for it: n_i tells the server tau_i.
   """
-  weigh = participation(weights)
+  weigh = weights.build()
   shrink: Any = 0.0 if is_zero(mu) else client_lr * mu
 
   def factors(memory, cohort, keys):

@@ -21,6 +21,7 @@ from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.central import steps
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Choice, ExampleWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -43,8 +44,10 @@ class Adaptivity:
 class ServerHParams(FedAvgHParams):
   """Hyper-parameters that these methods share."""
 
-  client_weights: str = weights(
-    "examples", "Reddi et al. section 5; Algorithm 2 has equal weights", by_loss=True
+  client_weights: Choice = weights(
+    ExampleWeights(),
+    "Reddi et al. section 5; Algorithm 2 has equal weights",
+    by_loss=True,
   )
 
 

@@ -37,6 +37,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -82,7 +83,7 @@ class FedZOHParams(SphereDirections, zeroth_order.Uplink, LocalWork):
     source="FedZO, Algorithm 1",
   )
   server_lr: float = server_rate()
-  client_weights: str = weights("uniform", "FedZO, Algorithm 1")
+  client_weights: Plain = weights(UniformWeights(), "FedZO, Algorithm 1")
 
 
 def _update(model: Model, hparams: FedZOHParams) -> ClientUpdate:

@@ -50,6 +50,7 @@ from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 from fedjax_alg.typing import PyTree
@@ -91,7 +92,7 @@ class LosacHParams(Delays, LocalWork):
   )
   client_lr: float = local_rate(symbol="eta")
   server_lr: float = server_rate()
-  client_weights: str = weights("uniform")
+  client_weights: Plain = weights(UniformWeights())
 
 
 class DelayedGradients(NamedTuple):

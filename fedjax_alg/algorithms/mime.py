@@ -35,6 +35,7 @@ from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.stacking import shares
+from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -83,8 +84,8 @@ class MimeSVRGHParams(LocalWork):
 
   client_lr: float = local_rate(0.1, "Mime, Algorithm 1", "eta")
   server_lr: float = server_rate("Mime, Algorithm 1", note="; 1 in the paper")
-  client_weights: str = weights(
-    "uniform", "Mime, Algorithm 1", "the mean update and the mean gradient"
+  client_weights: Plain = weights(
+    UniformWeights(), "Mime, Algorithm 1", "the mean update and the mean gradient"
   )
 
 
@@ -222,7 +223,7 @@ def _mime(
     hparams.client_lr,
     options,
     lite,
-    hparams.client_weights == "uniform",
+    hparams.client_weights == UniformWeights(),
   )
   return averaging(model, client, hparams, map_clients, exchange=exchange)
 

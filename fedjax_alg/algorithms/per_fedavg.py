@@ -37,6 +37,7 @@ from fedjax_alg.client.optimizers import ClientOptimizer, descent, local_optimiz
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -70,7 +71,7 @@ class PerFedAvgHParams(ClientOptimizer, LocalWork):
     source="section 4",
     when=only("hessian", "hf"),
   )
-  client_weights: str = weights("uniform", "Algorithm 1, line 10")
+  client_weights: Plain = weights(UniformWeights(), "Algorithm 1, line 10")
 
 
 def _adapt(

@@ -54,6 +54,7 @@ from fedjax_alg.client import minibatches, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -100,8 +101,8 @@ class PFedMeHParams(LocalWork):
     source=_SOURCE,
   )
   server_lr: float = server_rate(_SOURCE, "beta")
-  client_weights: str = weights(
-    "uniform", f"{_SOURCE}; the authors' code has n_i / n^r"
+  client_weights: Plain = weights(
+    UniformWeights(), f"{_SOURCE}; the authors' code has n_i / n^r"
   )
 
 

@@ -55,7 +55,7 @@ def safle(
     (head_of(model, "safle"),),
     LayerFits(ridge=hparams.ridge, bias="none", adaptive_batch=False),
     map_clients=map_clients,
-    private=hparams,
+    private=hparams.private,
     task=tasks.of(model),
     store_sums=hparams.store_sums,
     outputs=hparams.outputs,

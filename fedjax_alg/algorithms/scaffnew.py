@@ -29,6 +29,7 @@ from fedjax_alg.client.optimizers import descent
 from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -50,7 +51,7 @@ class ScaffnewHParams:
     maximum=1.0,
     source="Algorithm 2, line 4",
   )
-  client_weights: str = weights("uniform", "Algorithm 2, line 9", when=None)
+  client_weights: Plain = weights(UniformWeights(), "Algorithm 2, line 9", when=None)
 
 
 @dataclasses.dataclass(frozen=True)

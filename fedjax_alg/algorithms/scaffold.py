@@ -44,6 +44,7 @@ from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.weights import Choice, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -69,7 +70,9 @@ class ScaffoldHParams(VariateOptions, ClientOptimizer, LocalWork):
 
   client_lr: float = local_rate(0.1, "Algorithm 1, line 10", "eta_l")
   server_lr: float = server_rate("Algorithm 1, line 16", "eta_g")
-  client_weights: str = weights("uniform", "Algorithm 1, line 16", by_loss=True)
+  client_weights: Choice = weights(
+    UniformWeights(), "Algorithm 1, line 16", by_loss=True
+  )
 
 
 class ControlVariates(NamedTuple):

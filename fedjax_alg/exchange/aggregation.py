@@ -15,14 +15,9 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params, Traffic
-from fedjax_alg.conditions import is_zero
-from fedjax_alg.exchange import correlated, robust
-from fedjax_alg.exchange.privacy import Privacy, correlated_mean, private_mean
+from fedjax_alg.exchange import robust
 from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.part import Part, forms, parts_of
-
-#: Name in ``RoundAux.server``, and column, of the norm S of a round.
-CLIP_NORM = "clip_norm"
 
 
 class Aggregator(NamedTuple):
@@ -290,43 +285,4 @@ class AggregatorOptions:
     "NeurIPS 2017 (krum, multi_krum); Pillutla et al., IEEE TSP 2022 "
     "(geometric_median); Karimireddy et al., ICML 2021 (centred_clipping); "
     "Sun et al., arXiv:1911.07963 (norm_bound)",
-  )
-
-
-def private(options: Privacy, releases: int) -> Aggregator:
-  """The noised mean of shortened vectors (``privacy``).
-
-  Args:
-    options: how it is made private.
-    releases: the number of vectors that a round releases.
-  """
-  flops: Callable[[int, int], float] = lambda slots, size: 5.0 * slots * size
-  stream = None
-  if options.private == "ftrl" and not is_zero(options.noise_multiplier):
-    stream = correlated.inverse(options.noise_bands, options.noise_buffers)
-  if stream is not None:
-    return Aggregator(
-      lambda vectors, weights, cohort, key, last: correlated_mean(
-        options, vectors, cohort, key, stream, last
-      ),
-      keeps=stream.init_multiply,
-      flops=flops,
-      name="private",
-    )
-  if options.private != "adaptive":
-    return Aggregator(
-      lambda vectors, weights, cohort, key: private_mean(
-        options, vectors, cohort, key, options.clip_norm, releases
-      )[0],
-      flops=flops,
-      name="private",
-    )
-  return Aggregator(
-    lambda vectors, weights, cohort, key, norm: private_mean(
-      options, vectors, cohort, key, norm, releases
-    ),
-    keeps=lambda vector: jnp.asarray(options.clip_norm, jnp.float32),
-    report=lambda norm: {CLIP_NORM: norm},
-    flops=flops,
-    name="private",
   )

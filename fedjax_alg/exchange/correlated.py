@@ -59,7 +59,7 @@ def _module(name: str) -> Any:
   except ImportError:
     raise OptionError(
       "`private`=ftrl: needs jax-privacy (pip install 'fedjax_alg[private]'), but "
-      "for `noise_bands`=1"
+      "for one band (ftrl:bands=1)"
     ) from None
 
 

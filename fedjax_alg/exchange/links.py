@@ -40,11 +40,7 @@ from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import broadcast, stacking
-from fedjax_alg.exchange.aggregation import (
-  Aggregator,
-  WeightedMean,
-  private,
-)
+from fedjax_alg.exchange.aggregation import Aggregator, WeightedMean
 from fedjax_alg.exchange.attacks import (
   Attack,
   forge_vectors,
@@ -53,10 +49,15 @@ from fedjax_alg.exchange.attacks import (
 from fedjax_alg.exchange.compression import Compressor, compressed, shapes
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.options import whole
-from fedjax_alg.exchange.privacy import Privacy, clip_on_clients
-from fedjax_alg.exchange.weights import ByLoss, by_loss, participation
+from fedjax_alg.exchange.privacy import (
+  AdaptiveClipping,
+  NoisedMean,
+  clip_on_clients,
+)
+from fedjax_alg.exchange.weights import ByLoss, ExampleWeights
+from fedjax_alg.exchange.weights import Choice as Weights
 from fedjax_alg.hparams import check_options
-from fedjax_alg.part import convert_types
+from fedjax_alg.part import convert_types, of_type
 from fedjax_alg.typing import PyTree
 
 
@@ -64,9 +65,9 @@ from fedjax_alg.typing import PyTree
 class Exchange:
   """Processing of the messages between clients and server."""
 
-  #: weights of the participants in every mean, see ``exchange.weights``: a name,
-  #: or a function of the cohort -> [S] float32
-  weights: str | Callable[[Cohort], Array] = "examples"
+  #: weights of the participants in every mean, see ``exchange.weights``: a function
+  #: of the cohort -> [S] float32, or a rule by which they follow from losses
+  weights: Callable[[Cohort], Array] | ByLoss = ExampleWeights().build()
   #: what takes the place of the mean over the participants, for updates and
   #: anchor gradients; with K models for the updates of every group. Means of
   #: what else clients send (``ClientUpdate.merge``) stay means
@@ -77,7 +78,7 @@ class Exchange:
   compress_down: Compressor | None = None  #: how models are; None: whole
   #: how what the server releases is made private; participants then have equal
   #: weights whatever ``weights`` says
-  privacy: Privacy | None = None
+  privacy: NoisedMean | None = None
 
   @property
   def forges(self) -> bool:
@@ -98,12 +99,12 @@ class Exchange:
   @property
   def by_loss(self) -> ByLoss | None:
     """Rule by which weights follow from losses; None if they do not."""
-    return by_loss(self.weights)
+    return self.weights if isinstance(self.weights, ByLoss) else None
 
   def weigh(self, cohort: Cohort) -> Array:
     """The weights of the participants in every mean, [S] float32."""
-    weights = self.weights
-    return (weights if callable(weights) else participation(weights))(cohort)
+    assert not isinstance(self.weights, ByLoss)
+    return self.weights(cohort)
 
   def shares(self, cohort: Cohort, vector: Params) -> Array | None:
     """The factors of vectors like this one in a mean, [S].
@@ -188,13 +189,15 @@ def exchange_of(options: object) -> Exchange:
   all_options = convert_types(whole(options))
   check_options(all_options)
   up, down = all_options.compressors()
+  private = all_options.private
+  weights = getattr(options, "client_weights", ExampleWeights())
   return Exchange(
-    weights=getattr(options, "client_weights", "examples"),
+    weights=of_type("client_weights", weights, Weights).build(),
     aggregator=all_options.aggregator.build(),
     attack=all_options.attack.build(),
     compress_up=up,
     compress_down=down,
-    privacy=all_options if all_options.private != "none" else None,
+    privacy=private if isinstance(private, NoisedMean) else None,
   )
 
 
@@ -234,14 +237,15 @@ def fit(
   """
   refused = refused or {}
   if exchange.by_loss:
-    name = str(exchange.weights)
+    name = exchange.by_loss.name
     _refuse("client_weights", name, refused.get("client_weights"))
     if exchange.by_loss.shorten and client.learning_rate is None:
       _refuse("client_weights", name, "the local method has no learning rate")
-  else:
-    weights: Any = exchange.weights
-    if not callable(weights):
-      exchange = dataclasses.replace(exchange, weights=participation(weights))
+  elif not callable(exchange.weights):
+    raise OptionError(
+      f"`client_weights`={exchange.weights}: must be a function of the cohort, as "
+      "UniformWeights().build() makes it"
+    )
   if model.roles is not None:
     if model.roles.has_personal:
       _refuse("roles", "personal", refused.get("personal"))
@@ -321,17 +325,17 @@ def _private(
     reasons.append(
       f"the noise is that of a mean (`aggregator`={aggregator.name} is none)"
     )
-  if released > 1 and privacy.private != "adaptive":
+  if released > 1 and not isinstance(privacy, AdaptiveClipping):
     reasons.append("updates and anchor gradients are not of one length (give adaptive)")
-  if privacy.noise_at == "clients" and (exchange.forges or client.upload_bytes):
+  if privacy.at_clients and (exchange.forges or client.upload_bytes):
     reasons.append(
-      "with `noise_at`=clients every participant sends its whole update with "
+      "with at=clients every participant sends its whole update with "
       "its share of the noise (not with `attack`, `compress_up` or `uplink`="
       "seeds)"
     )
   for why in reasons:
-    _refuse("private", privacy.private, why)
-  return dataclasses.replace(exchange, aggregator=private(privacy, released))
+    _refuse("private", privacy.WORD, why)
+  return dataclasses.replace(exchange, aggregator=privacy.build(released))
 
 
 def _refuse(option: str, value: str | None, why: str | None) -> None:

@@ -31,45 +31,190 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, Params
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.conditions import POSITIVE, Condition, is_zero, only
+from fedjax_alg.conditions import POSITIVE, ZERO, is_zero, only
+from fedjax_alg.exchange import correlated
+from fedjax_alg.exchange.aggregation import Aggregator
 from fedjax_alg.exchange.messages import Carrier
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.part import Part, forms
 from fedjax_alg.typing import Numeric, PyTree
 
-_ON = only("private", "fixed", "adaptive", "ftrl")
-_INDEPENDENT = only("private", "fixed", "adaptive")
-_FTRL = only("private", "ftrl")
-_ADAPTIVE = only("private", "adaptive")
-NOISY = only("noise_multiplier", POSITIVE)
+#: Name in ``RoundAux.server``, and column, of the norm S of a round.
+CLIP_NORM = "clip_norm"
+
+_NOISY = only("noise", POSITIVE)
 
 #: Norms are rounded: a vector is made a little shorter than S.
 _SHORTER = 1.0 - 2.0**-18
 
 
-def noise_field(when: Condition) -> Any:
-  """The field `noise_multiplier`."""
-  return hyper(
+@dataclasses.dataclass(frozen=True)
+class NoPrivacy(Part):
+  """What clients send is neither clipped nor noised."""
+
+  WORD, EXAMPLE = "none", "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class Noised(Part):
+  """A sum of clipped vectors that gets Gaussian noise before it is released."""
+
+  clip: float = hyper(
     1.0,
-    "z, standard deviation of the noise of a round in units of what one "
-    "client can change; 0: none, and no privacy",
-    minimum=0.0,
-    neutral=0.0,
-    when=when,
+    "S, the norm to which an update is clipped",
+    above=0.0,
     source="McMahan et al. 2018, Algorithm 1",
   )
-
-
-def delta_field(when: Condition) -> Any:
-  """The field `delta`, which no program reads."""
-  return hyper(
+  noise: float = hyper(
+    1.0,
+    "z, standard deviation of the noise of a round in units of what one client can "
+    "change; 0: none, and no privacy",
+    minimum=0.0,
+    neutral=0.0,
+    source="McMahan et al. 2018, Algorithm 1",
+  )
+  _: dataclasses.KW_ONLY
+  delta: float = hyper(
     1e-5,
-    "delta of the (epsilon, delta) that is reported; less than one in "
-    "the number of clients",
+    "delta of the (epsilon, delta) that is reported; less than one in the number of "
+    "clients",
     above=0.0,
     below=1.0,
     traced=False,
-    when=when & NOISY,
   )
+
+  @property
+  def at_clients(self) -> bool:
+    """Whether every participant draws a share of the noise."""
+    return getattr(self, "at", "server") == "clients"
+
+
+class NoisedMean(Noised):
+  """The noised mean of clipped updates, in the place of the aggregator."""
+
+  def build(self, releases: int) -> Aggregator:
+    """Makes the aggregator.
+
+    Args:
+      releases: m, the number of vectors that a round releases.
+    """
+    return Aggregator(
+      lambda vectors, weights, cohort, key: private_mean(
+        self, vectors, cohort, key, self.clip, releases
+      )[0],
+      flops=lambda slots, size: 5.0 * slots * size,
+      name="private",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _IndependentNoise(NoisedMean):
+  """A noised mean whose noise is another one in every round."""
+
+  at: str = hyper(
+    "server",
+    "where the noise is drawn: server = at the server, clients = a share at each "
+    "participant, with the same variance of the sum (with `sampling`=uniform)",
+    choices=("server", "clients"),
+    when=_NOISY,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedClipping(_IndependentNoise):
+  """Updates are clipped to a norm, and their sum gets Gaussian noise."""
+
+  WORD, EXAMPLE = "fixed", "fixed:1,2"
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveClipping(_IndependentNoise):
+  """Updates are clipped to a norm that follows a quantile of their lengths."""
+
+  WORD, EXAMPLE = "adaptive", "adaptive:1,2,quantile=0.8"
+
+  clip: float = field_like(Noised, "clip", help="S of the first round")
+  _: dataclasses.KW_ONLY
+  quantile: float = hyper(
+    0.5,
+    "gamma, share of the updates that are to be shorter than S",
+    minimum=0.0,
+    maximum=1.0,
+    source="Andrew et al. Algorithm 1",
+  )
+  lr: float = hyper(
+    0.2,
+    "eta_C, how fast S follows: S <- S exp(-eta_C (share - gamma))",
+    minimum=0.0,
+    source="Andrew et al. Algorithm 1",
+  )
+  count_noise: float = hyper(
+    0.0,
+    "sigma_b, standard deviation of the noise of the number of updates that are "
+    "shorter than S; 0 stands for a 20th of the expected number of participants. At "
+    "least `noise`, and more if a round also releases gradients at the server's model",
+    minimum=0.0,
+    neutral=0.0,
+    when=_NOISY,
+    source="Andrew et al. Algorithm 1 and section 3.1",
+  )
+
+  def build(self, releases: int) -> Aggregator:
+    """Makes the aggregator, which keeps S for the next round."""
+    return Aggregator(
+      lambda vectors, weights, cohort, key, norm: private_mean(
+        self, vectors, cohort, key, norm, releases
+      ),
+      keeps=lambda vector: jnp.asarray(self.clip, jnp.float32),
+      report=lambda norm: {CLIP_NORM: norm},
+      flops=lambda slots, size: 5.0 * slots * size,
+      name="private",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CorrelatedNoise(NoisedMean):
+  """Updates are clipped to a norm; noise is correlated over rounds (DP-FTRL)."""
+
+  WORD, EXAMPLE = "ftrl", "ftrl:1,2,bands=20"
+
+  bands: int = hyper(
+    10,
+    "b, rounds over which noise is correlated; the server keeps the noise of the "
+    "last b - 1 rounds. 1: independent noise, as fixed has",
+    minimum=1,
+    maximum=1000,
+    when=_NOISY & only("buffers", ZERO),
+    source="Choquette-Choo et al., NeurIPS 2023",
+  )
+  buffers: int = hyper(
+    0,
+    "number of vectors that the server keeps to correlate noise over all rounds, "
+    "in the place of `bands`; 0: bands",
+    minimum=0,
+    maximum=10,
+    when=_NOISY,
+    source="Dvijotham et al., FOCS 2024 (buffered linear Toeplitz)",
+  )
+
+  def build(self, releases: int) -> Aggregator:
+    """Makes the aggregator, which keeps earlier noise for the next rounds."""
+    independent = super().build(releases)
+    if is_zero(self.noise):
+      return independent
+    stream = correlated.inverse(self.bands, self.buffers)
+    if stream is None:
+      return independent
+    return independent._replace(
+      combine=lambda vectors, weights, cohort, key, last: correlated_mean(
+        self, vectors, cohort, key, stream, last
+      ),
+      keeps=stream.init_multiply,
+    )
+
+
+#: How the updates of a run are made private.
+Choice = NoPrivacy | FixedClipping | AdaptiveClipping | CorrelatedNoise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,83 +223,22 @@ class Privacy:
 
   GROUP: ClassVar[str] = "privacy"
 
-  private: str = hyper(
-    "none",
-    "user-level differential privacy of what the server makes of the "
-    "clients' updates: fixed = shortened to `clip_norm`, adaptive = to a "
-    "norm that follows a quantile of their lengths, ftrl = fixed with noise that "
-    "is correlated over rounds; noise is added to their "
-    "sum, and participants count alike. Anchor gradients need adaptive. With "
-    "`sampling`=uniform, poisson or cyclic (ftrl: cyclic)",
-    choices=("none", "fixed", "adaptive", "ftrl"),
+  private: Choice = hyper(
+    NoPrivacy(),
+    "user-level differential privacy of what the server makes of the clients' "
+    "updates, one of "
+    + ", ".join(forms(Choice))
+    + " (`help`=private has their fields); fixed:1,2 = clipped to the norm 1, and "
+    "their sum gets noise of standard deviation 2. Participants count alike. Anchor "
+    "gradients need adaptive. With `sampling`=uniform, poisson or cyclic (ftrl: "
+    "cyclic)",
     source="McMahan et al., ICLR 2018 (fixed); Andrew et al., NeurIPS 2021 "
     "(adaptive); Kairouz et al., ICML 2021 (ftrl)",
-  )
-  clip_norm: float = hyper(
-    1.0,
-    "S, the norm to which an update is shortened; with `private`="
-    "adaptive the first one",
-    above=0.0,
-    when=_ON,
-    source="McMahan et al. 2018, Algorithm 1",
-  )
-  noise_multiplier: float = noise_field(_ON)
-  noise_at: str = hyper(
-    "server",
-    "where the noise is drawn: server = at the server, clients = a share at each "
-    "participant, with the same variance of the sum (with `sampling`=uniform)",
-    choices=("server", "clients"),
-    when=_INDEPENDENT & NOISY,
-  )
-  noise_bands: int = hyper(
-    10,
-    "b, rounds over which noise is correlated; the server keeps the noise of the "
-    "last b - 1 rounds. 1: independent noise, as `private`=fixed has",
-    minimum=1,
-    maximum=1000,
-    when=_FTRL & NOISY & only("noise_buffers", 0),
-    source="Choquette-Choo et al., NeurIPS 2023",
-  )
-  noise_buffers: int = hyper(
-    0,
-    "number of vectors that the server keeps to correlate noise over all rounds, "
-    "in the place of `noise_bands`; 0: bands",
-    minimum=0,
-    maximum=10,
-    when=_FTRL & NOISY,
-    source="Dvijotham et al., FOCS 2024 (buffered linear Toeplitz)",
-  )
-  delta: float = delta_field(_ON)
-  clip_quantile: float = hyper(
-    0.5,
-    "gamma, share of the updates that are to be shorter than S",
-    minimum=0.0,
-    maximum=1.0,
-    when=_ADAPTIVE,
-    source="Andrew et al. Algorithm 1",
-  )
-  clip_lr: float = hyper(
-    0.2,
-    "eta_C, how fast S follows: S <- S exp(-eta_C (share - gamma))",
-    minimum=0.0,
-    when=_ADAPTIVE,
-    source="Andrew et al. Algorithm 1",
-  )
-  count_noise: float = hyper(
-    0.0,
-    "sigma_b, standard deviation of the noise of the number of updates that are "
-    "shorter than S; 0 stands for a 20th of the expected number of participants. At "
-    "least `noise_multiplier`, and more if a round also releases gradients at the "
-    "server's model",
-    minimum=0.0,
-    neutral=0.0,
-    when=_ADAPTIVE & NOISY,
-    source="Andrew et al. Algorithm 1 and section 3.1",
   )
 
 
 def deviations(
-  options: Privacy, expected: Array | float, vectors: int
+  options: Noised, expected: Array | float, vectors: int
 ) -> tuple[Numeric, Numeric]:
   """The noise that z asks for.
 
@@ -167,10 +251,10 @@ def deviations(
     z_u, the multiplier of each vector; and sigma_b, which is at least
     sqrt(m) z, because half of that would use all of z up.
   """
-  z, m = options.noise_multiplier, vectors
-  if options.private != "adaptive":
+  z, m = options.noise, vectors
+  if not isinstance(options, AdaptiveClipping):
     return z * m**0.5, 0.0
-  requested = expected / 20.0 if is_zero(options.count_noise) else (options.count_noise)
+  requested = expected / 20.0 if is_zero(options.count_noise) else options.count_noise
   count = jnp.maximum(requested, z * m**0.5)
   return (1.0 / (z * z * m) - 0.25 / (count * count)) ** -0.5, count
 
@@ -200,28 +284,28 @@ def clip(vectors: Params, norm: Array | float) -> tuple[Params, Array]:
 
 
 def clip_on_clients(
-  client: ClientUpdate, options: Privacy, carrier: Carrier | None
+  client: ClientUpdate, options: Noised, carrier: Carrier | None
 ) -> ClientUpdate:
   """The client's half whose clients clip what leaves their machine.
 
   In a simulation the server does it, with the same numbers but for rounding.
   On machines it does so again: noise is enough for nothing longer. With
-  `private`=adaptive only the server knows the norm, and it alone clips.
+  ``AdaptiveClipping`` only the server knows the norm, and it alone clips.
   """
-  if options.private not in ("fixed", "ftrl") or carrier is None:
+  if isinstance(options, AdaptiveClipping) or carrier is None:
     return client
 
   def train(received, shard, client_row, key):
     trained = client.train_checked(received, shard, client_row, key)
     update = trees.subtract(trained.params, received.start)
-    clipped, _ = clip(trees.repeat(update, 1), options.clip_norm)
+    clipped, _ = clip(trees.repeat(update, 1), options.clip)
     return trained._replace(params=trees.add(received.start, trees.index(clipped, 0)))
 
   return client._replace(train=train)
 
 
 def private_mean(
-  options: Privacy,
+  options: Noised,
   vectors: Params,
   cohort: Cohort,
   key: Key,
@@ -248,14 +332,15 @@ def private_mean(
   clipped, was_short = clip(vectors, norm)
   # Values that are summed with noise: the vector, and the count's +-1/2.
   summands: tuple[Any, ...] = (clipped,)
-  adaptive, noisy = options.private == "adaptive", not is_zero(options.noise_multiplier)
+  adaptive = isinstance(options, AdaptiveClipping)
+  noisy = not is_zero(options.noise)
   if adaptive:
     summands += (was_short.astype(jnp.float32) - 0.5,)
   noise_stds: tuple[Any, ...] = ()
   if noisy:
     multiplier, count_std = deviations(options, expected, releases)
     noise_stds = (norm * multiplier, count_std)[: len(summands)]
-  if noisy and options.noise_at == "clients":
+  if noisy and options.at_clients:
     share = jnp.maximum(count, 1.0) ** -0.5
     # A client's share does not depend on its slot.
     samples = jax.vmap(
@@ -268,7 +353,7 @@ def private_mean(
   # The mean of those who are there first: with as many as expected, and
   # without noise, it is the mean with equal weights bit for bit.
   means = trees.scale(count / expected, trees.slot_mean(present, summands))
-  if noisy and options.noise_at == "server":
+  if noisy and not options.at_clients:
     vector_noise, *count_noise = trees.normal(key, means)
     means = tuple(
       trees.add_scaled(mean, deviation / expected, noise)
@@ -276,14 +361,14 @@ def private_mean(
         means, noise_stds, (correlate(vector_noise), *count_noise)
       )
     )
-  if not adaptive:
+  if not isinstance(options, AdaptiveClipping):
     return means[0], jnp.asarray(norm, jnp.float32)
   share = means[1] + 0.5
-  return means[0], norm * jnp.exp(-options.clip_lr * (share - options.clip_quantile))
+  return means[0], norm * jnp.exp(-options.lr * (share - options.quantile))
 
 
 def correlated_mean(
-  options: Privacy,
+  options: Noised,
   vectors: Params,
   cohort: Cohort,
   key: Key,
@@ -310,5 +395,5 @@ def correlated_mean(
     noise, kept = stream.multiply_next(noise, last)
     return noise
 
-  mean, _ = private_mean(options, vectors, cohort, key, options.clip_norm, 1, correlate)
+  mean, _ = private_mean(options, vectors, cohort, key, options.clip, 1, correlate)
   return mean, kept

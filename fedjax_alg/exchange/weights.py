@@ -2,20 +2,7 @@
 
 They are the numbers of examples, or all equal, or they follow from the
 participants' losses f_i(w) at the model that they receive, so that the model
-becomes fairer to those whom it serves badly:
-
-  qffl:Q          n_i f_i(w)^Q, and the mean is divided by
-                  1 + (Q / rate) <||u_i||^2 / f_i(w)>, <> being the mean with
-                  these weights, u_i a participant's update and rate the
-                  learning rate of its local steps: q-FedAvg (Li et al., "Fair
-                  Resource Allocation in Federated Learning", ICLR 2020,
-                  Algorithm 2, L = 1 / rate). With Q = 0 it is FedAvg; with
-                  Q > 0 steps are shorter, so it takes more rounds.
-  agnostic:RATE   lambda_i, kept by the server for each client, 1 / C at first;
-                  after every round lambda <- P(lambda + RATE f(w)), f being 0
-                  for those who did not take part and P the projection onto the
-                  simplex: agnostic federated learning (Mohri et al., ICML 2019,
-                  Algorithm 1). With RATE = 0 it is `uniform`.
+becomes fairer to those whom it serves badly.
 
 Deviations: q-FedAvg's participants are drawn with the probability n_i / n and
 count alike; here they are drawn as the run says and weighted by n_i. The
@@ -23,18 +10,18 @@ agnostic mean is over the participants, whose lambda are scaled to the sum 1.
 """
 
 from collections.abc import Callable
+import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Cohort
 from fedjax_alg.conditions import ZERO, but, only
-from fedjax_alg.errors import OptionError, check_one_of
 from fedjax_alg.exchange.aggregation import UNWEIGHTED
-from fedjax_alg.typing import PyTree
+from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
+from fedjax_alg.typing import Numeric, PyTree
 
-#: examples: n_i / n^r; uniform: 1 / |S|.
-WEIGHTS = ("examples", "uniform")
 #: Part of the help of options that take weights by losses, too.
 BY_LOSS = (
   "qffl:Q (for example qffl:1) = n_i f_i^Q, f_i being the participant's "
@@ -58,6 +45,7 @@ class ByLoss(NamedTuple):
 
   #: (what the server keeps, cohort, losses [S]) -> (weights [S], what it keeps)
   weigh: Callable[[PyTree, Cohort, Array], tuple[Array, PyTree]]
+  name: str  #: for messages
   #: C -> what the server keeps before round 1, [C]; None: nothing
   keeps: Callable[[int], Array] | None = None
   #: (weights [S], losses [S], ||u_i||^2 [S], learning rate [] or [S]) -> factor
@@ -65,7 +53,7 @@ class ByLoss(NamedTuple):
   shorten: Callable[[Array, Array, Array, PyTree], Array] | None = None
 
 
-def _q_ffl(q: float) -> ByLoss:
+def _q_ffl(q: Numeric) -> ByLoss:
   """The weights of q-FFL, and the step length of q-FedAvg."""
 
   def weigh(memory, cohort, losses):
@@ -79,7 +67,7 @@ def _q_ffl(q: float) -> ByLoss:
       total + jnp.where(weights > 0, curvature, 0.0).sum(), _LEAST
     )
 
-  return ByLoss(weigh, shorten=shorten)
+  return ByLoss(weigh, "qffl", shorten=shorten)
 
 
 def on_simplex(vector: Array) -> Array:
@@ -91,7 +79,7 @@ def on_simplex(vector: Array) -> Array:
   return jnp.maximum(vector - shift[last], 0.0)
 
 
-def _agnostic(rate: float) -> ByLoss:
+def _agnostic(rate: Numeric) -> ByLoss:
   """The weights of agnostic federated learning."""
 
   def weigh(memory, cohort, losses):
@@ -99,37 +87,9 @@ def _agnostic(rate: float) -> ByLoss:
     ascended = memory.at[cohort.ids].add(rate * losses, mode="drop")
     return jnp.where(cohort.present, weights, 0.0), on_simplex(ascended)
 
-  return ByLoss(weigh, lambda clients: jnp.full(clients, 1.0 / clients, jnp.float32))
-
-
-#: Name -> (what makes the weights, the number behind the name that it takes).
-_RULES: dict[str, tuple[Callable[[float], ByLoss], str]] = {
-  "qffl": (_q_ffl, ""),
-  "agnostic": (_agnostic, "0.1"),
-}
-
-
-def by_loss(weights: str | Callable[[Cohort], Array]) -> ByLoss | None:
-  """The weights by losses that a name stands for; None: one of ``WEIGHTS``.
-
-  Raises:
-    OptionError: it is neither.
-  """
-  if callable(weights) or weights in WEIGHTS:
-    return None
-  name, _, number = weights.partition(":")
-  make, default = _RULES.get(name, (None, ""))
-  try:
-    value = float(number or default)
-  except ValueError:
-    value = -1.0
-  if make is None or not 0 <= value < float("inf"):
-    raise OptionError(
-      f"`client_weights`={weights}: must be one of {', '.join(WEIGHTS)}, "
-      "qffl:Q with Q of at least 0, agnostic or agnostic:RATE with RATE of "
-      "at least 0"
-    )
-  return make(value)
+  return ByLoss(
+    weigh, "agnostic", lambda clients: jnp.full(clients, 1.0 / clients, jnp.float32)
+  )
 
 
 def _by_examples(cohort: Cohort) -> Array:
@@ -142,18 +102,79 @@ def _equally(cohort: Cohort) -> Array:
   return cohort.present.astype(jnp.float32)
 
 
-def participation(weights: str) -> Callable[[Cohort], Array]:
-  """Makes the function that weighs the participants in every mean.
+@dataclasses.dataclass(frozen=True)
+class ExampleWeights(Part):
+  """A participant counts by its number of examples, n_i / n^r."""
 
-  Args:
-    weights: "examples" (weight n_i) or "uniform" (weight 1). Padding slots
-      have weight 0.
+  WORD, EXAMPLE = "examples", "examples"
 
-  Returns:
-    cohort -> weights [S] float32.
+  def build(self) -> Callable[[Cohort], Array]:
+    """Makes cohort -> weights [S] float32; padding slots have weight 0."""
+    return _by_examples
 
-  Raises:
-    OptionError: ``weights`` is neither of them.
+
+@dataclasses.dataclass(frozen=True)
+class UniformWeights(Part):
+  """All participants count alike."""
+
+  WORD, EXAMPLE = "uniform", "uniform"
+
+  def build(self) -> Callable[[Cohort], Array]:
+    """Makes cohort -> weights [S] float32; padding slots have weight 0."""
+    return _equally
+
+
+@dataclasses.dataclass(frozen=True)
+class QFFLWeights(Part):
+  """n_i f_i^q, with the participant's loss f_i at the model (q-FFL).
+
+  The mean is divided by 1 + (q / rate) <||u_i||^2 / f_i>, <> being the mean with
+  these weights, u_i a participant's update and rate the learning rate of its local
+  steps: q-FedAvg (Li et al., "Fair Resource Allocation in Federated Learning", ICLR
+  2020, Algorithm 2, L = 1 / rate). With q = 0 it is FedAvg; with q > 0 steps are
+  shorter, so it takes more rounds.
   """
-  check_one_of(f"`client_weights`={weights}", weights, WEIGHTS)
-  return _by_examples if weights == "examples" else _equally
+
+  WORD, EXAMPLE = "qffl", "qffl:1"
+
+  q: float = hyper(
+    dataclasses.MISSING,
+    "how much more those with a large loss count; 0 is FedAvg",
+    minimum=0.0,
+    source="Li et al., ICLR 2020, Algorithm 2",
+    traced=True,
+  )
+
+  def build(self) -> ByLoss:
+    """Makes the rule by which weights follow from losses."""
+    return _q_ffl(self.q)
+
+
+@dataclasses.dataclass(frozen=True)
+class AgnosticWeights(Part):
+  """A weight for each client, which moves up by rate f_i in a round (agnostic FL).
+
+  The server keeps lambda_i for each client, 1 / C at first; after every round
+  lambda <- P(lambda + rate f), f being 0 for those who did not take part and P the
+  projection onto the simplex (Mohri et al., ICML 2019, Algorithm 1). With rate = 0
+  it is `uniform`.
+  """
+
+  WORD, EXAMPLE = "agnostic", "agnostic:0.3"
+
+  rate: float = hyper(
+    0.1,
+    "how far a weight moves for a loss of 1; 0 is uniform",
+    minimum=0.0,
+    source="Mohri et al., ICML 2019, Algorithm 1",
+  )
+
+  def build(self) -> ByLoss:
+    """Makes the rule by which weights follow from losses."""
+    return _agnostic(self.rate)
+
+
+#: Weights that do not follow from losses.
+Plain = ExampleWeights | UniformWeights
+#: The weights of a run.
+Choice = ExampleWeights | UniformWeights | QFFLWeights | AgnosticWeights

@@ -25,6 +25,7 @@ from fedjax_alg import trees
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import attacks
+from fedjax_alg.exchange.privacy import Noised
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import queue
 from fedjax_alg.runs.plan import Plan, from_keywords
@@ -112,11 +113,12 @@ def audit_plan(
   if not 0 < error < 0.5:
     raise OptionError(f"`error`={error:g}: must be more than 0 and less than 0.5")
   values = plan.method.options
-  if values.get("private", "none") == "none":
+  private = values.get("private")
+  if not isinstance(private, Noised):
     raise OptionError("`private`=none: only a private run can be audited")
   if "attack" not in values:
     raise OptionError(
-      f"`private`={values['private']}: no client sends an update that could be a "
+      f"`private`={private.WORD}: no client sends an update that could be a "
       "canary's (only fixed, adaptive and ftrl)"
     )
   if values["attack"] != attacks.NoAttack():
@@ -159,7 +161,7 @@ def audit_plan(
       ]
     )
 
-  with_canary = scores(_LENGTH * values["clip_norm"], 0)
+  with_canary = scores(_LENGTH * private.clip, 0)
   without = scores(0.0, canaries)
   return Audit(
     lower_bound(with_canary, without, mechanism.delta, error),
@@ -217,7 +219,7 @@ def audit(
     >>> import fedjax_alg as fa
     >>> fed = fa.federate("digits", num_clients=10, partition="iid")
     >>> audit = fa.audit("fedavg", fed, canaries=50, rounds=2, participation=1.0,
-    ...                  private="fixed", noise_multiplier=2.0)
+    ...                  private=fa.FixedClipping(noise=2.0))
     >>> audit.lower_bound < audit.epsilon
     True
   """

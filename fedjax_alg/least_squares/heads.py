@@ -69,7 +69,7 @@ def gives_scores(
     task: the task of the model.
   """
   outputs = str(hparams.get("outputs", "scores"))
-  if hparams.get("private", "none") != "none":
+  if str(hparams.get("private", "none")) != "none":
     outputs = "scores" if outputs == "auto" else outputs
   return closed_form and not gives_log_odds(outputs, task)
 

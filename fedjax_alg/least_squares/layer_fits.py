@@ -29,7 +29,7 @@ from fedjax_alg.least_squares.closed_form import (
   ClosedFormStep,
   StepContext,
 )
-from fedjax_alg.least_squares.private import PrivateMoments, definite
+from fedjax_alg.least_squares.private import NoisedMoments, definite
 
 PRECISIONS = ("float64", "float32")
 
@@ -203,7 +203,7 @@ class FitPlan:
   #: group share; empty without personal layers
   personal_ridge: tuple[float, ...]
   #: how the sums of the layers are made private; None: not at all
-  private: PrivateMoments | None = None
+  private: NoisedMoments | None = None
   task: tasks.Task = tasks.CLASSIFICATION  #: what the last layer is fitted to
   #: whether a layer without a ridge has the solution of least norm if its Gram
   #: matrix is singular; if not, it has none
@@ -296,7 +296,7 @@ def empty_fit(plan: FitPlan, l: int, num_classes: int, dtype: jnp.dtype) -> solv
 
 
 def gives_log_odds(
-  outputs: str, task: tasks.Task, private: PrivateMoments | None = None
+  outputs: str, task: tasks.Task, private: NoisedMoments | None = None
 ) -> bool:
   """Whether the outputs of a head are log odds, by the option `outputs`.
 
@@ -308,14 +308,13 @@ def gives_log_odds(
   Raises:
     OptionError: log odds of a task without classes, or of noised sums.
   """
-  is_private = private is not None and private.private != "none"
   if outputs == "auto":
-    return task.name == tasks.BINARY.name and not is_private
+    return task.name == tasks.BINARY.name and not private
   if outputs == "log_odds" and not task.has_classes:
     raise OptionError(
       f"`outputs`=log_odds: are those of classes, the task {task.name} has none"
     )
-  if outputs == "log_odds" and is_private:
+  if outputs == "log_odds" and private:
     raise OptionError(
       "`outputs`=log_odds: not with `private`, a noised covariance may have no inverse"
     )

@@ -39,12 +39,37 @@ from jaxtyping import Float
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key
-from fedjax_alg.conditions import is_zero, only
-from fedjax_alg.exchange.privacy import delta_field, noise_field
-from fedjax_alg.hparams import hyper
+from fedjax_alg.conditions import is_zero
+from fedjax_alg.exchange.privacy import Noised, NoPrivacy
+from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.least_squares.moments import Moments
+from fedjax_alg.part import forms
 
-_ON = only("private", "moments")
+
+@dataclasses.dataclass(frozen=True)
+class NoisedMoments(Noised):
+  """The sums of a layer: what a client sends is clipped, and the total is noised."""
+
+  WORD, EXAMPLE = "moments", "moments:10,2,unit=3"
+
+  clip: float = field_like(
+    Noised,
+    "clip",
+    default=20.0,
+    help="B, the norm to which what a client sends for a layer is clipped: a client "
+    "of n examples has at most 2 n, if their inputs have the norm `unit`",
+    source="",
+  )
+  _: dataclasses.KW_ONLY
+  unit: float = hyper(
+    1.0,
+    "R, unit of the inputs of a layer: X'X counts in R^2, its sums in R",
+    above=0.0,
+  )
+
+
+#: How the sums of a layer are made private.
+Choice = NoPrivacy | NoisedMoments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,29 +78,12 @@ class PrivateMoments:
 
   GROUP: ClassVar[str] = "privacy"
 
-  private: str = hyper(
-    "none",
-    "user-level differential privacy of the sums from which a layer "
-    "is fitted: moments = every client's are shortened to `moment_norm`, and "
-    "their sum gets noise",
-    choices=("none", "moments"),
+  private: Choice = hyper(
+    NoPrivacy(),
+    "user-level differential privacy of the sums from which a layer is fitted, one of "
+    + ", ".join(forms(Choice))
+    + " (`help`=private has their fields)",
   )
-  moment_norm: float = hyper(
-    20.0,
-    "B, the norm to which what a client sends for a layer is "
-    "shortened: a client of n examples has at most 2 n, if their inputs have "
-    "the norm `input_norm`",
-    above=0.0,
-    when=_ON,
-  )
-  input_norm: float = hyper(
-    1.0,
-    "R, unit of the inputs of a layer: X'X counts in R^2, its sums in R",
-    above=0.0,
-    when=_ON,
-  )
-  noise_multiplier: float = noise_field(_ON)
-  delta: float = delta_field(_ON)
 
 
 #: Powers of R in the units of the parts.
@@ -90,11 +98,10 @@ def _norm(moments: Moments, unit: Float[Array, ""]) -> Float[Array, ""]:
   return jnp.sqrt(sum(squares, jnp.zeros((), unit.dtype)))
 
 
-def clip_moments(options: PrivateMoments, moments: Moments) -> Moments:
+def clip_moments(options: NoisedMoments, moments: Moments) -> Moments:
   """The moments of one client, with ||v|| at most B."""
   norm, unit = (
-    jnp.asarray(value, moments.gram.dtype)
-    for value in (options.moment_norm, options.input_norm)
+    jnp.asarray(value, moments.gram.dtype) for value in (options.clip, options.unit)
   )
   length = _norm(moments, unit)
   factor = jnp.minimum(1.0, norm / jnp.maximum(length, 1e-30))
@@ -105,7 +112,7 @@ def clip_moments(options: PrivateMoments, moments: Moments) -> Moments:
   return result
 
 
-def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
+def noise(options: NoisedMoments, total: Moments, key: Key) -> Moments:
   """The Gaussian noise of the sums of all clients, in float32.
 
   Args:
@@ -113,7 +120,7 @@ def noise(options: PrivateMoments, total: Moments, key: Key) -> Moments:
     total: the sums of what clients have clipped; their shapes are read.
     key: consumed.
   """
-  unit, deviation = options.input_norm, (options.noise_multiplier * options.moment_norm)
+  unit, deviation = options.unit, (options.noise * options.clip)
   gram, *others = (
     jax.random.normal(part, leaf.shape, jnp.float32)
     for part, leaf in zip(jax.random.split(key, 4), total[:4])
@@ -133,16 +140,11 @@ def add_noise(total: Moments, sample: Moments) -> Moments:
   return total
 
 
-def definite(options: PrivateMoments, gram: Float[Array, "D D"]) -> Float[Array, "D D"]:
+def definite(options: NoisedMoments, gram: Float[Array, "D D"]) -> Float[Array, "D D"]:
   """The matrix with eigenvalues no smaller than the noise's may be."""
-  if is_zero(options.noise_multiplier):
+  if is_zero(options.noise):
     return gram
-  floor = (
-    options.noise_multiplier
-    * options.moment_norm
-    * options.input_norm**2
-    * (2.0 * gram.shape[0]) ** 0.5
-  )
+  floor = options.noise * options.clip * options.unit**2 * (2.0 * gram.shape[0]) ** 0.5
   values, vectors = jnp.linalg.eigh(gram)
   values = jnp.maximum(values, jnp.asarray(floor, gram.dtype))
   return jnp.matmul(vectors * values[None], vectors.T, precision=trees.HIGHEST)

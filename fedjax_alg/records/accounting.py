@@ -30,8 +30,7 @@ from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import correlated
-from fedjax_alg.exchange.privacy import Privacy
-from fedjax_alg.least_squares.private import PrivateMoments
+from fedjax_alg.exchange.privacy import CorrelatedNoise, Noised
 from fedjax_alg.typing import HParams
 
 #: Message if the accountant is not installed.
@@ -54,8 +53,8 @@ class Mechanism:
   rounds: int | None = None  #: rounds that release something; None: all
   #: the least number of rounds from one participation of a client to its next
   separation: int = 1
-  noise_bands: int = 1  #: see ``Privacy``; 1: independent noise
-  noise_buffers: int = 0  #: see ``Privacy``
+  noise_bands: int = 1  #: see ``CorrelatedNoise``; 1: independent noise
+  noise_buffers: int = 0  #: see ``CorrelatedNoise``
 
   @property
   def accountant(self) -> str:
@@ -112,7 +111,7 @@ class Mechanism:
       return f"`private`: {MISSING}"
     if self.delta * self.clients >= 1:
       return (
-        f"`delta`={self.delta:g}: with {self.clients} clients it should "
+        f"`private`: delta={self.delta:g}: with {self.clients} clients it should "
         f"be less than {1 / self.clients:.2g}; publishing one of them as "
         "they are has that delta"
       )
@@ -255,10 +254,11 @@ class _RunOptions(Protocol):
     """Computes the share of the clients in a round."""
 
 
-def _private_part(parts: Iterable[HParams]) -> Privacy | PrivateMoments | None:
-  """The options by which releases are private; None: they are not."""
-  for part in parts:
-    if isinstance(part, (Privacy, PrivateMoments)) and part.private != "none":
+def _private_part(options: Iterable[HParams]) -> Noised | None:
+  """The part that makes releases private; None: they are not."""
+  for some in options:
+    part = getattr(some, "private", None)
+    if isinstance(part, Noised):
       return part
   return None
 
@@ -288,14 +288,13 @@ def check_accounting(
   part = _private_part(parts)
   if part is None:
     return
-  private = f"`private`={part.private}"
-  at_clients = getattr(part, "noise_at", "") == "clients"
+  private = f"`private`={part.WORD}"
   if options.sampling not in ("uniform", "poisson", "cyclic"):
     raise OptionError(
       f"{private}: the accountant knows `sampling`=uniform, poisson and cyclic, not "
       f"{options.sampling}"
     )
-  if part.private == "ftrl" and options.sampling != "cyclic":
+  if isinstance(part, CorrelatedNoise) and options.sampling != "cyclic":
     raise OptionError(
       f"{private}: needs `sampling`=cyclic, not {options.sampling}: the least number "
       "of rounds between two participations of a client decides epsilon"
@@ -314,14 +313,14 @@ def check_accounting(
       f"{private}: not with `deadline_s`, who is in time may follow from which "
       "messages clients have missed"
     )
-  if at_clients and options.dropout:
+  if part.at_clients and options.dropout:
     raise OptionError(
-      "`noise_at`=clients: not with `dropout`, who is lost takes a share of the "
+      f"{private}:at=clients: not with `dropout`, who is lost takes a share of the "
       "noise away"
     )
-  if at_clients and options.sampling == "poisson":
+  if part.at_clients and options.sampling == "poisson":
     raise OptionError(
-      "`noise_at`=clients: with `sampling`=poisson a participant does not "
+      f"{private}:at=clients: with `sampling`=poisson a participant does not "
       "know into how many shares the noise is split (only uniform)"
     )
 
@@ -351,12 +350,12 @@ def mechanism(
   if options.sampling == "cyclic" and layers is None:
     every = samplers.turns(clients, number)
     correlation = (
-      {"noise_bands": part.noise_bands, "noise_buffers": part.noise_buffers}
-      if isinstance(part, Privacy) and part.private == "ftrl"
+      {"noise_bands": part.bands, "noise_buffers": part.buffers}
+      if isinstance(part, CorrelatedNoise)
       else {}
     )
     return Mechanism(
-      part.noise_multiplier,
+      part.noise,
       part.delta,
       clients,
       "cyclic",
@@ -368,4 +367,4 @@ def mechanism(
     sampling = "poisson"
   else:
     sampling, rate = "all" if number == clients else "fixed", number / clients
-  return Mechanism(part.noise_multiplier, part.delta, clients, sampling, rate, layers)
+  return Mechanism(part.noise, part.delta, clients, sampling, rate, layers)

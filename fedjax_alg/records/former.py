@@ -9,55 +9,97 @@ import dataclasses
 from typing import Any
 
 from fedjax_alg.client.optimizers import ClientOptimizer
+from fedjax_alg.conditions import why_not
 from fedjax_alg.data.features import Hog
 from fedjax_alg.data.options import DataOptions
-from fedjax_alg.exchange import ExchangeOptions
+from fedjax_alg.exchange import ExchangeOptions, privacy
+from fedjax_alg.exchange.weights import Choice as Weights
+from fedjax_alg.least_squares import private
 from fedjax_alg.part import parts_of, read_part
 
 #: Options that choose how messages are compressed.
 _COMPRESSORS = ("compress_up", "compress_down")
-#: A choice -> options that are fields of its parts -> the names of the fields.
-_HPARAMS = {
-  "aggregator": {
-    "tolerated": "tolerated",
-    "aggregator_radius": "radius",
-    "aggregator_iterations": "iterations",
+#: Choices and their options that are fields of its parts -> the names of the fields. A
+#: run of 0.3.0 has all of them, or none.
+_FIELDS = (
+  (
+    "aggregator",
+    {
+      "tolerated": "tolerated",
+      "aggregator_radius": "radius",
+      "aggregator_iterations": "iterations",
+    },
+  ),
+  (
+    "attack",
+    {"attackers": "share", "attack_scale": "scale", "attack_seed": "seed"},
+  ),
+  (
+    "private",
+    {
+      "clip_norm": "clip",
+      "noise_multiplier": "noise",
+      "noise_at": "at",
+      "noise_bands": "bands",
+      "noise_buffers": "buffers",
+      "delta": "delta",
+      "clip_quantile": "quantile",
+      "clip_lr": "lr",
+      "count_noise": "count_noise",
+    },
+  ),
+  (
+    "private",
+    {
+      "moment_norm": "clip",
+      "noise_multiplier": "noise",
+      "delta": "delta",
+      "input_norm": "unit",
+    },
+  ),
+  (
+    "client_optimizer",
+    {
+      "client_momentum": "momentum",
+      "client_beta1": "beta1",
+      "client_beta2": "beta2",
+      "client_eps": "eps",
+    },
+  ),
+  (
+    "client_lr_schedule",
+    {
+      "client_lr_over": "over",
+      "client_lr_period": "period",
+      "client_lr_decay": "decay",
+    },
+  ),
+  (
+    "partition",
+    {
+      "partition_file": "path",
+      "classes_per_client": "per_client",
+      "min_classes_per_client": "fewest",
+      "random_classes": "random",
+      "dirichlet_alpha": "alpha",
+      "dirichlet_even": "even",
+      "min_client_size": "min_size",
+      "size_sigma": "size_sigma",
+      "quantity_alpha": "size_alpha",
+      "local_test_fraction": "test_share",
+      "local_test_stratified": "stratified",
+    },
+  ),
+  ("features", {f"hog_{field.name}": field.name for field in dataclasses.fields(Hog)}),
+)
+#: Option -> its alternatives.
+_CHOICES: dict[str, Any] = {
+  **{
+    field.name: field.type
+    for options in (ExchangeOptions, ClientOptimizer, DataOptions)
+    for field in dataclasses.fields(options)
   },
-  "attack": {"attackers": "share", "attack_scale": "scale", "attack_seed": "seed"},
-  "client_optimizer": {
-    "client_momentum": "momentum",
-    "client_beta1": "beta1",
-    "client_beta2": "beta2",
-    "client_eps": "eps",
-  },
-  "client_lr_schedule": {
-    "client_lr_over": "over",
-    "client_lr_period": "period",
-    "client_lr_decay": "decay",
-  },
-}
-#: Likewise, of the data.
-_DATA = {
-  "partition": {
-    "partition_file": "path",
-    "classes_per_client": "per_client",
-    "min_classes_per_client": "fewest",
-    "random_classes": "random",
-    "dirichlet_alpha": "alpha",
-    "dirichlet_even": "even",
-    "min_client_size": "min_size",
-    "size_sigma": "size_sigma",
-    "quantity_alpha": "size_alpha",
-    "local_test_fraction": "test_share",
-    "local_test_stratified": "stratified",
-  },
-  "features": {f"hog_{field.name}": field.name for field in dataclasses.fields(Hog)},
-}
-#: Option -> the field that has its choice.
-_OPTIONS = {
-  field.name: field
-  for options in (ExchangeOptions, ClientOptimizer, DataOptions)
-  for field in dataclasses.fields(options)
+  "private": privacy.Choice | private.Choice,
 }
 
 
@@ -72,14 +114,24 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   """
   if "hparams" not in facts:
     return dict(facts)
-  hparams, data = _compressors(facts["hparams"]), facts.get("data")
-  for choice, of_parts in _HPARAMS.items():
-    hparams = _with_fields(choice, of_parts, hparams)
-  if data is None:
-    return {**facts, "hparams": hparams}
-  for choice, of_parts in _DATA.items():
-    data = _with_fields(choice, of_parts, data)
-  return {**facts, "hparams": hparams, "data": data}
+  now = {**facts, "hparams": _weights(_compressors(facts["hparams"]))}
+  for group in ("hparams", "data"):
+    for choice, fields in _FIELDS if group in now else ():
+      # Others may have an option of the same name: FedNova a momentum.
+      if choice in now[group] and fields.keys() <= now[group].keys():
+        now[group] = _with_fields(choice, fields, now[group])
+  return now
+
+
+def _weights(hparams: Mapping[str, Any]) -> dict[str, Any]:
+  """Hyper-parameters in which weights have one text; 0.3.0 had any number in it."""
+  text = str(hparams.get("client_weights", ""))
+  if text.startswith(("qffl:", "agnostic")):
+    return {
+      **hparams,
+      "client_weights": str(read_part("client_weights", text, Weights)),
+    }
+  return dict(hparams)
 
 
 def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,34 +141,40 @@ def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:
     text: str = now[name]
     if not hparams["error_feedback"] and not text.startswith(("none", "qsgd")):
       text = f"{text}{',' if ':' in text else ':'}feedback=false"
-    now[name] = str(read_part(name, text, _OPTIONS[name].type))
+    now[name] = str(read_part(name, text, _CHOICES[name]))
   return now
 
 
 def _with_fields(
-  choice: str, of_parts: Mapping[str, str], values: Mapping[str, Any]
+  choice: str, fields: Mapping[str, str], options: Mapping[str, Any]
 ) -> dict[str, Any]:
   """Options in which the part of a choice has its numbers.
 
   Args:
     choice: its name.
-    of_parts: option -> the name of the field.
-    values: option -> value.
+    fields: option -> the name of the field.
+    options: option -> value.
   """
-  if choice not in values:  # FedNova has a momentum and no optimizers
-    return dict(values)
-  now = {name: value for name, value in values.items() if name not in of_parts}
-  word = values[choice]
-  if len(now) == len(values) or word is None or ":" in word:
+  now = {name: value for name, value in options.items() if name not in fields}
+  word = now[choice]
+  if word is None or ":" in word:
     return now
-  (kind,) = (part for part in parts_of(_OPTIONS[choice].type) if part.WORD == word)
-  names = {field.name for field in dataclasses.fields(kind)}
-  fields = {
-    field: values[name]
-    for name, field in of_parts.items()
-    # None, and no iterations, stood for the default.
-    if field in names
-    and values[name] is not None
-    and (field != "iterations" or values[name])
+  (kind,) = (part for part in parts_of(_CHOICES[choice]) if part.WORD == word)
+  conditions = {
+    field.name: field.metadata["when"] for field in dataclasses.fields(kind)
   }
-  return now | {choice: str(kind(**fields))}
+  values = {
+    field: options[name]
+    for name, field in fields.items()
+    # None, and no iterations, stood for the default.
+    if field in conditions
+    and options[name] is not None
+    and (field != "iterations" or options[name])
+  }
+  # A value could be there without being read.
+  values = {
+    field: value
+    for field, value in values.items()
+    if not why_not(field, conditions, values)
+  }
+  return now | {choice: str(kind(**values))}

@@ -61,7 +61,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import Exchange, communication, fit, wrap
-from fedjax_alg.exchange.weights import READ, WEIGHTS
+from fedjax_alg.exchange.weights import READ, ExampleWeights, Plain
 from fedjax_alg.hparams import hyper
 from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
@@ -79,11 +79,10 @@ class GroupWork(ClientOptimizer, LocalWork):
   """Hyper-parameters that every clustered method has."""
 
   client_lr: float = hyper(0.1, "learning rate of the local steps", above=0.0)
-  client_weights: str = hyper(
-    "examples",
+  client_weights: Plain = hyper(
+    ExampleWeights(),
     "weights of the participants in the mean update of their "
     "group: examples = n_i / n_j, uniform = all equal",
-    choices=WEIGHTS,
     when=READ,
   )
 

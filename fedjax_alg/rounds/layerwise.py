@@ -27,7 +27,8 @@ from fedjax_alg.least_squares.layer_fits import (
   per_layer,
   steps_of,
 )
-from fedjax_alg.least_squares.private import PrivateMoments
+from fedjax_alg.least_squares.private import Choice, NoisedMoments
+from fedjax_alg.part import of_type
 from fedjax_alg.rounds.closed_form import ClosedFormState, Grouping, make_closed_form
 
 
@@ -40,7 +41,7 @@ def layerwise(
   personal_ridge: tuple[float, ...] = (),
   label_norm: str = "l1",
   total_ridge: Callable[[Array, Array], Array] = lambda ridge, clients: ridge,
-  private: PrivateMoments | None = None,
+  private: Choice | str = "none",
   task: tasks.Task = tasks.CLASSIFICATION,
   store_sums: bool = False,
   least_norm: bool = False,
@@ -58,8 +59,7 @@ def layerwise(
     label_norm: "l1" or "l2", the norm in (9).
     total_ridge: (ridge [], number of participants []) -> the ridge that is
       added to the sum of the Gram matrices.
-    private: how the sums are made private; None or its ``private`` none: not at
-      all. There is one group then.
+    private: how the sums are made private, or its text; with noise there is one group.
     task: what the last layer is fitted to.
     store_sums: whether the state has the sums of the layers
       (``make_closed_form``).
@@ -71,26 +71,27 @@ def layerwise(
       is larger than the largest, what is private is read without noise, or
       class counts are needed and the task has none.
   """
-  if private and private.private == "none":
-    private = None
   if options.adaptive_batch and options.batch_size > options.max_batch_size:
     raise OptionError(
       f"`batch_size`={options.batch_size}: must be at most "
       f"`max_batch_size`={options.max_batch_size}"
     )
   gammas = per_layer("ridge", options.ridge, len(layers), True)
+  # A text that nobody read must not make a run that is not private.
+  private = of_type("private", private, Choice)
+  noised = private if isinstance(private, NoisedMoments) else None
   plan = FitPlan(
     layers,
     options,
     gammas,
     total_ridge,
     personal_ridge,
-    private,
+    noised,
     task,
     least_norm,
-    gives_log_odds(outputs, task, private),
+    gives_log_odds(outputs, task, noised),
   )
-  if private:
+  if noised:
     assert num_groups == 1
     _check_private(plan)
   return make_closed_form(
@@ -108,7 +109,7 @@ def layerwise(
 def _check_private(plan: FitPlan) -> None:
   """Refuses what reads more than the noised sums."""
   assert plan.private and not plan.personal_ridge
-  label = f"`private`={plan.private.private}"
+  label = f"`private`={plan.private.WORD}"
   if not plan.task.has_classes:
     raise OptionError(
       f"{label}: its unit is that of classes, the task {plan.task.name} has none"

@@ -30,9 +30,9 @@ from fedjax_alg.central.steps import WHEN, ServerStep
 from fedjax_alg.client.personal import Places, with_client_leaves, with_states
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError, a_type
-from fedjax_alg.exchange.aggregation import CLIP_NORM
 from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import Exchange, fit, wrap
+from fedjax_alg.exchange.privacy import CLIP_NORM
 from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import k_models, one_model
 from fedjax_alg.rounds.k_models import KModels, ModelGrouping

@@ -35,6 +35,7 @@ from fedjax_alg.part import (
   Part,
   constants,
   of_field,
+  parts_of,
   put_into_parts,
   read_parts,
   type_of_field,
@@ -324,14 +325,17 @@ def _as_values(hparams: HParams, label: str) -> Any:
     label: how messages begin, before the name of one.
 
   Returns:
-    The same; lists and arrays have become tuples.
+    The same; lists and arrays have become tuples, and texts of parts the parts.
 
   Raises:
     OptionError: a value is none.
   """
-  changes = {}
+  changes: dict[str, Any] = {}
   for field in dataclasses.fields(hparams):
     value = getattr(hparams, field.name)
+    if parts_of(field.type):
+      changes[field.name] = of_field(field, value, field.type)
+      continue
     converted = plain(value)
     if not _is_value(converted):
       raise OptionError(
@@ -454,9 +458,9 @@ def restore(method: Method, saved: Mapping[str, object]) -> Method:
   Raises:
     OptionError: the method has lost an option that the run has set.
   """
-  unset = field_values(ExchangeOptions())
+  unset, fields = field_values(ExchangeOptions()), ExchangeOptions.__dataclass_fields__
   lost = {k: v for k, v in saved.items() if k in unset and k not in method.fields}
-  for name, value in lost.items():
+  for name, value in read_parts(lost, fields).items():
     if value != unset[name]:
       raise OptionError(
         f"`algorithm`={method.name}: the run has `{name}`={value}, which needs a "

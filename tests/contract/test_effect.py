@@ -122,7 +122,6 @@ def test_an_option_that_is_not_read_is_refused(name):
 
 #: Options that change no model, and why.
 REPORTED = {
-  "delta": "of the accounting",
   "uplink": "bytes alone",
   "double": "both of its values are float64",
   "batch_size": "in closed form, of the clock alone",

@@ -12,8 +12,7 @@ import scipy.special
 
 import fedjax_alg as fa
 from fedjax_alg.exchange import correlated
-from fedjax_alg.exchange.aggregation import private
-from fedjax_alg.exchange.privacy import Privacy
+from fedjax_alg.exchange.privacy import CorrelatedNoise, FixedClipping
 from tests.algorithms import bridge
 
 pytest.importorskip("jax_privacy")
@@ -39,16 +38,8 @@ def test_the_sum_of_noises_has_the_covariance_of_the_factorization(
     optimal = factor(rounds, rounds)[:, 0]
     np.testing.assert_allclose(column, optimal / optimal[0], rtol=0.25)
     matrix = scipy.linalg.toeplitz(column, np.zeros(rounds))
-  rule = private(
-    Privacy(
-      "ftrl",
-      clip_norm=norm,
-      noise_multiplier=z,
-      noise_bands=bands,
-      noise_buffers=buffers,
-    ),
-    1,
-  )
+  kind = {"buffers": buffers} if buffers else {"bands": bands}
+  rule = CorrelatedNoise(norm, z, **kind).build(1)
   cohort = bridge.cohort_of(problem, [0, 3])._replace(expected=expected)
   kept = rule.keeps(jnp.zeros(size))
   combine = jax.jit(
@@ -87,10 +78,9 @@ def test_no_pattern_of_participations_moves_more_than_the_sensitivity(bands, buf
 def test_one_band_is_independent_noise_to_the_bit(problem):
   cohort = bridge.cohort_of(problem, [0, 3, 5])._replace(expected=3.0)
   rows = {"a": np.random.default_rng(0).normal(size=(3, 7, 2)).astype(np.float32)}
-  options = dict(clip_norm=0.7, noise_multiplier=1.1)
   means = []
-  for kind, more in (("fixed", {}), ("ftrl", {"noise_bands": 1})):
-    rule = private(Privacy(kind, **options, **more), 1)
+  for part in (FixedClipping(0.7, 1.1), CorrelatedNoise(0.7, 1.1, bands=1)):
+    rule = part.build(1)
     assert rule.keeps is None
     means.append(rule.combine(rows, None, cohort, jax.random.key(0)))
   np.testing.assert_array_equal(means[0]["a"], means[1]["a"])
@@ -99,8 +89,7 @@ def test_one_band_is_independent_noise_to_the_bit(problem):
 OPTIONS = dict(
   cohort_size=4,
   sampling="cyclic",
-  private="ftrl",
-  noise_bands=3,
+  private="ftrl:bands=3",
   local_steps=1,
   seeds=(3,),
 )
@@ -110,7 +99,7 @@ def test_epsilon_is_that_of_turns_and_a_run_goes_on_to_the_bit(tmp_path):
   """What the server keeps of earlier noise is in the checkpoint."""
   accounting = pytest.importorskip("dp_accounting")
   fed = fa.federate("digits", num_clients=12, partition="iid")
-  run = dict(OPTIONS, noise_multiplier=4.0)
+  run = dict(OPTIONS, private=CorrelatedNoise(noise=4.0, bands=3))
   whole = fa.run("fedavg", fed, rounds=4, eval_every=2, **run)
   folder = tmp_path / "run"
   fa.run("fedavg", fed, rounds=2, eval_every=2, out_dir=folder, **run)
@@ -135,9 +124,8 @@ def test_refusals(problem, monkeypatch):
   fed = fa.federate("digits", num_clients=12, partition="iid")
   for options, why in (
     (dict(sampling="poisson"), "^private=ftrl: needs sampling=cyclic, not poisson"),
-    (dict(noise_at="clients"), "noise_at"),
-    (dict(private="fixed"), "noise_bands"),
-    (dict(noise_buffers=2), "noise_bands"),
+    ({"private.at": "clients"}, "private=ftrl:bands=3: has no field at"),
+    ({"private.buffers": 2}, "bands=3: not read with buffers=2"),
   ):
     with pytest.raises(ValueError, match=why):
       fa.run("fedavg", fed, rounds=1, **OPTIONS | options)

@@ -22,8 +22,10 @@ from fedjax_alg.exchange import (
 from fedjax_alg.exchange.attacks import Hostility, LabelFlip
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.options import MeanOptions
-from fedjax_alg.exchange.weights import participation
+from fedjax_alg.exchange.privacy import FixedClipping
+from fedjax_alg.exchange.weights import UniformWeights
 from fedjax_alg.hparams import field_values, hyper, reads
+from fedjax_alg.part import write_parts
 from fedjax_alg.rounds.two_halves import compose
 from fedjax_alg.runs import methods
 
@@ -70,19 +72,19 @@ def test_wrong_options_are_refused_where_links_are_made():
 
 
 def test_a_method_joins_both_kinds_of_options():
-  values = dict(client_lr=0.3, private="fixed", clip_norm=2.0)
+  values = dict(client_lr=0.3, private=FixedClipping(2.0))
   plain = methods.method_of("fedavg")
   method = methods.with_keywords(plain, values)
   assert method.hparams == FedAvgHParams(client_lr=0.3)
-  assert method.exchange == ExchangeOptions(private="fixed", clip_norm=2.0)
+  assert method.exchange == ExchangeOptions(private=FixedClipping(2.0))
   assert method.options.items() >= values.items()
   assert method.fields == registry.get("fedavg").fields
-  assert {"client_lr", "clip_norm", "noise_multiplier"} <= set(method.traced_names)
-  assert method.numbers([method, method.with_values({"clip_norm": 3.0})], 1)[
-    "clip_norm"
+  assert {"client_lr", "private.clip", "private.noise"} <= set(method.traced_names)
+  assert method.numbers([method, method.with_values({"private.clip": 3.0})], 1)[
+    "private.clip"
   ].tolist() == [2.0, 3.0]
   assert method.structure() != plain.structure()
-  louder = method.with_values({"clip_norm": 5.0, "client_lr": 0.1})
+  louder = method.with_values({"private.clip": 5.0, "client_lr": 0.1})
   assert louder.structure() == method.structure()
 
 
@@ -173,7 +175,7 @@ def test_inherited_options_are_hyper_parameters(problem):
   assert method.exchange == NoExchange()
   links = links_of(method, problem.model)
   assert links.compress_up.name == "qsgd:4" and links.attack.name == "sign_flip"
-  assert links.weights is participation("uniform") and links.aggregator.is_mean
+  assert links.weights is UniformWeights().build() and links.aggregator.is_mean
   with pytest.raises(OptionError, match="aggregator: inheriting does not read it"):
     methods.with_keywords(method, {"aggregator": "median"})
 
@@ -193,7 +195,7 @@ def test_what_a_run_has_saved_may_name_more_options():
   def mine(model, hparams: FedAvgHParams, *, map_clients):
     return fedavg(model, hparams, map_clients=map_clients)
 
-  method = methods.restore(methods.method_of(mine), saved)
+  method = methods.restore(methods.method_of(mine), write_parts(saved))
   assert method.hparams == FedAvgHParams(client_lr=0.7)
   with pytest.raises(OptionError, match="mine: the run has aggregator=median"):
     methods.restore(methods.method_of(mine), saved | {"aggregator": "median"})

@@ -11,11 +11,16 @@ import scipy.stats
 import fedjax_alg as fa
 from fedjax_alg import registry
 from fedjax_alg.exchange import privacy
-from fedjax_alg.exchange.privacy import Privacy
+from fedjax_alg.exchange.privacy import AdaptiveClipping, FixedClipping, Privacy
+from fedjax_alg.hparams import traced_names
+from fedjax_alg.part import read_part
 from tests import problems
 from tests.algorithms import bridge
 
 KEY = jax.random.key(3)
+#: A norm that no update reaches.
+FAR = 1e30
+AT_CLIENTS = FixedClipping(at="clients")
 
 
 def cohort_of(problem, ids, expected=None):
@@ -58,8 +63,10 @@ _clip = jax.jit(privacy.clip)
 def test_the_noise_has_the_stated_variance(problem, place, kind, releases):
   """Of all coordinates, by chi-square; and the mean is that of NumPy."""
   norm, z, expected, size = 0.5, 1.3, 8.0, 20_000
-  options = Privacy(
-    kind, clip_norm=norm, noise_multiplier=z, noise_at=place, count_noise=4.0
+  options = (
+    FixedClipping(norm, z, at=place)
+    if kind == "fixed"
+    else AdaptiveClipping(norm, z, at=place, count_noise=4.0)
   )
   cohort = cohort_of(problem, [0, 3, 12, 5, 7], expected)
   rows = np.random.default_rng(0).normal(size=(5, size)).astype(np.float32)
@@ -86,7 +93,7 @@ def test_the_noise_has_the_stated_variance(problem, place, kind, releases):
 def test_the_noise_of_the_count_pays_its_share():
   """The multipliers of all that a round releases compose to z."""
   for releases, count_noise in ((1, 0.0), (1, 7.0), (3, 0.0), (3, 0.1)):
-    options = Privacy("adaptive", noise_multiplier=1.5, count_noise=count_noise)
+    options = AdaptiveClipping(noise=1.5, count_noise=count_noise)
     vector, count = privacy.deviations(options, 100.0, releases)
     assert count >= 1.5 * releases**0.5 > 0
     np.testing.assert_allclose(
@@ -98,9 +105,7 @@ def test_the_adaptive_norm_becomes_the_quantile(problem):
   cohort = cohort_of(problem, range(12), 12.0)
   lengths = np.geomspace(0.1, 10, 12).astype(np.float32)
   for quantile in (0.25, 0.75):
-    options = Privacy(
-      "adaptive", noise_multiplier=0.0, clip_lr=0.3, clip_quantile=quantile
-    )
+    options = AdaptiveClipping(noise=0.0, lr=0.3, quantile=quantile)
 
     def step(_, norm):
       return privacy.private_mean(
@@ -116,17 +121,14 @@ def test_the_adaptive_norm_becomes_the_quantile(problem):
     assert 0.9 * low < norm < 1.1 * high
 
 
-FAR = 1e30
-
-
 @pytest.mark.program
 @pytest.mark.parametrize(
   "options, private_",
   [
-    (dict(server="adam"), dict(private="fixed")),
+    (dict(server="adam"), FixedClipping(FAR, 0.0)),
     pytest.param(
       dict(client_update="prox", server="conjugate_gradient"),
-      dict(private="adaptive", clip_lr=0.0),
+      AdaptiveClipping(FAR, 0.0, lr=0.0),
       marks=pytest.mark.slow,
     ),
   ],
@@ -135,7 +137,7 @@ def test_without_noise_and_clip_it_is_equal_weights_to_the_bit(
   options, private_, problem
 ):
   results = []
-  for settings_ in ({}, dict(private_, clip_norm=FAR, noise_multiplier=0.0)):
+  for settings_ in ({}, dict(private=private_)):
     algorithm = bridge.build(
       problem, "composed", client_weights="uniform", **options, **settings_
     )
@@ -181,7 +183,7 @@ def test_a_poisson_round_without_anybody_is_noised_like_any_other():
 
 @pytest.mark.program
 def test_the_mean_is_divided_by_the_expected_number(problem):
-  options = Privacy("fixed", clip_norm=FAR, noise_multiplier=0.0)
+  options = FixedClipping(FAR, 0.0)
   rows = np.arange(3, dtype=np.float32)[:, None]
   for expected, divisor in ((8.0, 8), (np.float32(2.0), 2), (None, 3)):
     cohort = cohort_of(problem, [1, 4, 7], expected)
@@ -283,11 +285,7 @@ def test_a_round_pays_for_every_vector_that_it_releases(name, vectors, problem):
   algorithm = bridge.build(
     problem,
     name,
-    private="adaptive",
-    clip_lr=0.0,
-    clip_norm=norm,
-    noise_multiplier=z,
-    count_noise=4.0,
+    private=AdaptiveClipping(norm, z, lr=0.0, count_noise=4.0),
     client_lr=1e-20,
     **ALLOWED[name],
   )
@@ -321,9 +319,8 @@ def test_a_round_pays_for_every_vector_that_it_releases(name, vectors, problem):
     (dict(aggregator="median"), "the noise is that of a mean"),
     (dict(server="conjugate_gradient"), "not of one length"),
     (dict(compress_up="topk:0.1"), "clients keep a memory"),
-    (dict(noise_at="clients", compress_up="qsgd:8"), "whole update"),
-    (dict(noise_at="clients", attack="sign_flip"), "whole update"),
-    (dict(clip_norm=0.0), "clip_norm=0.0: must be more than 0"),
+    (dict(private="fixed:at=clients", compress_up="qsgd:8"), "whole update"),
+    (dict(private="fixed:at=clients", attack="sign_flip"), "whole update"),
   ],
 )
 def test_what_leaks_is_refused(settings_, why, problem):
@@ -332,17 +329,46 @@ def test_what_leaks_is_refused(settings_, why, problem):
   )
 
 
+@pytest.mark.parametrize(
+  "text, says",
+  [
+    ("fixed:0", "clip=0.0: must be more than 0"),
+    ("fixed:1,0,at=clients", "at=clients: not read with noise=0.0"),
+    ("adaptive:1,0,count_noise=2", "count_noise=2.0: not read with noise=0.0"),
+    ("ftrl:bands=3,buffers=2", "bands=3: not read with buffers=2"),
+    ("ftrl:at=clients", "'at=clients' is not of ftrl"),
+  ],
+)
+def test_a_value_without_effect_cannot_be_written_down(text, says):
+  """Without it a sweep could compare runs that are the same."""
+  with pytest.raises(ValueError, match=f"^private={text}: {says}"):
+    read_part("private", text, privacy.Choice)
+
+
+def test_numbers_are_inputs_of_the_program_and_delta_is_not():
+  """A setting with another delta is another epsilon, which the host computes."""
+  part = AdaptiveClipping(2.0, 0.5, delta=1e-6, count_noise=3.0)
+  assert traced_names(Privacy(part)) == (
+    "private.clip",
+    "private.noise",
+    "private.quantile",
+    "private.lr",
+    "private.count_noise",
+  )
+  assert traced_names(Privacy(FixedClipping(noise=0.0))) == ("private.clip",)
+
+
 def test_what_is_not_accounted_for_is_refused():
   fed = fa.federate("digits", num_clients=12, partition="iid")
   for options, why in (
     (dict(sampling="size"), "sampling=uniform, poisson and cyclic, not size"),
-    (dict(noise_at="clients", sampling="poisson"), "noise_at=clients: with"),
-    (dict(noise_at="clients", dropout=0.1), "noise_at=clients: not with"),
+    (dict(private=AT_CLIENTS, sampling="poisson"), "^private=fixed:at=clients: with"),
+    (dict(private=AT_CLIENTS, dropout=0.1), "^private=fixed:at=clients: not with"),
     (dict(deadline_s=1.0), "private=fixed: not with deadline_s"),
     (dict(sampler=lambda *args: args[0].size[:5]), "^sampler: with private only"),
   ):
     with pytest.raises(ValueError, match=why):
-      fa.run("fedavg", fed, rounds=1, cohort_size=5, private="fixed", **options)
+      fa.run("fedavg", fed, rounds=1, cohort_size=5, **{"private": "fixed"} | options)
   for options, why in (
     (dict(newcomers_at=((1, 2),)), "newcomers_at"),
     (dict(shift="swap_all", shift_every=1), "shift"),

@@ -14,6 +14,7 @@ from fedjax_alg.engine import clients, loop, sharding
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.exchange import Exchange, aggregation, stacking
+from fedjax_alg.exchange.weights import ExampleWeights, UniformWeights
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 from tests.algorithms import bridge
@@ -76,7 +77,7 @@ COHORT = [3, 12, 1, 0, 9, 5, 12]
 
 @pytest.mark.parametrize(
   "weights, kind",
-  [("examples", aggregation.WeightedMean), ("uniform", aggregation.Median)],
+  [(ExampleWeights, aggregation.WeightedMean), (UniformWeights, aggregation.Median)],
 )
 def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights, kind):
   """The model too is that round's; the median still needs every update."""
@@ -84,7 +85,7 @@ def test_a_round_of_sums_is_the_round(problem, monkeypatch, weights, kind):
     problem.model,
     sgd_update(problem.model, LocalWork(local_steps=3, batch_size=4), 0.3),
     steps.average(0.7),
-    exchange=Exchange(weights, kind().build()),
+    exchange=Exchange(weights().build(), kind().build()),
     map_clients=clients.ClientMap(),
   )
   state = bridge.init(problem, algorithm, KEY)

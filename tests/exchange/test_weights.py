@@ -5,8 +5,14 @@ import numpy as np
 import pytest
 
 from fedjax_alg import registry
+from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.exchange import stacking, weights
-from fedjax_alg.exchange.weights import participation
+from fedjax_alg.exchange.weights import (
+  AgnosticWeights,
+  ExampleWeights,
+  UniformWeights,
+)
+from fedjax_alg.runs import methods
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import fairness
@@ -18,8 +24,8 @@ SETTINGS = dict(local_epochs=1, batch_size=10, client_lr=0.2)
 def test_weights_of_participants_and_padding(problem):
   cohort = bridge.cohort_of(problem, [1, 12, 5])
   sizes = [problems.SIZES[1], 0, problems.SIZES[5]]
-  np.testing.assert_array_equal(participation("examples")(cohort), sizes)
-  np.testing.assert_array_equal(participation("uniform")(cohort), [1, 0, 1])
+  np.testing.assert_array_equal(ExampleWeights().build()(cohort), sizes)
+  np.testing.assert_array_equal(UniformWeights().build()(cohort), [1, 0, 1])
 
 
 @pytest.mark.parametrize(
@@ -27,7 +33,29 @@ def test_weights_of_participants_and_padding(problem):
 )
 def test_no_other_weights(value, problem):
   bridge.assert_refused(
-    problem, "fedavg", f"client_weights={value}: must be one", client_weights=value
+    problem,
+    "fedavg",
+    f"client_weights={value}: .*(one of|must be)",
+    client_weights=value,
+  )
+
+
+def test_numbers_of_weights_are_inputs_of_the_program():
+  """Without it a sweep over q would compile for each of them."""
+  method = methods.with_keywords(
+    methods.method_of("fedavg"), {"client_weights": "qffl:2", "client_lr": 0.3}
+  )
+  other = method.with_values({"client_weights.q": 5.0})
+  assert "client_weights.q" in method.traced_names
+  assert other.structure() == method.structure()
+  assert str(other.hparams.client_weights) == "qffl:5"
+
+
+def test_a_text_in_the_callers_hyper_parameters_is_read():
+  """Else the round would weigh by a text."""
+  hparams = FedAvgHParams(client_weights="agnostic:0.2")
+  assert methods.method_of("fedavg", hparams).hparams == FedAvgHParams(
+    client_weights=AgnosticWeights(0.2)
   )
 
 
@@ -106,7 +134,7 @@ def test_where_weights_by_losses_are_refused(problem, settings, pattern):
   bridge.assert_refused(
     problem,
     "composed",
-    f"client_weights=qffl:1: .*{pattern}",
+    f"client_weights=qffl: .*{pattern}",
     client_weights="qffl:1",
     **settings,
   )

@@ -35,7 +35,7 @@ def test_perfect_scores_are_bounded_by_their_number():
   np.testing.assert_allclose(audit_lib.lower_bound(*ends, 0.0, 0.05), expected, 0.05)
 
 
-RUN = dict(participation=1.0, rounds=1, private="fixed", noise_multiplier=4.0)
+RUN = dict(participation=1.0, rounds=1, private=fa.FixedClipping(noise=4.0))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def clients():
 def test_a_run_keeps_its_promise_and_one_without_the_clip_does_not(
   clients, monkeypatch, capsys
 ):
-  audit = fa.audit("fedavg", clients, canaries=100, clip_norm=0.5, **RUN)
+  audit = fa.audit("fedavg", clients, canaries=100, **RUN | {"private": "fixed:0.5,4"})
   assert not audit.refutes
   assert audit.epsilon == dp.get_epsilon_gaussian(4.0, 1e-5)
   # Both kinds of runs differ by the clipped canary's share, and by noise.
@@ -80,7 +80,7 @@ def test_a_run_keeps_its_promise_and_one_without_the_clip_does_not(
 @pytest.mark.slow
 def test_twenty_of_twenty_audits_stay_below(clients):
   """Of 2,000 runs of each kind every hundred is an audit."""
-  options = RUN | {"rounds": 3, "noise_multiplier": 2.0, "participation": 0.5}
+  options = RUN | {"rounds": 3, "private": "fixed:noise=2", "participation": 0.5}
   audit = fa.audit("fedavg", clients, canaries=2000, sampling="poisson", **options)
   bounds = [
     audit_lib.lower_bound(inside, outside, audit.delta, 0.05)

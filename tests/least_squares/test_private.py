@@ -8,10 +8,11 @@ import scipy.stats
 
 import fedjax_alg as fa
 from fedjax_alg import registry
+from fedjax_alg.algorithms import fedacnnl
 from fedjax_alg.engine import clients
 from fedjax_alg.least_squares import private
 from fedjax_alg.least_squares.moments import Moments
-from fedjax_alg.least_squares.private import PrivateMoments
+from fedjax_alg.least_squares.private import NoisedMoments
 
 D, L, UNIT = 5, 3, 2.0
 KEY = jax.random.key(11)
@@ -43,7 +44,7 @@ def vector(moments):
 
 @pytest.mark.parametrize("size", [1e-6, 0.1, 1.0, 1e3])
 def test_the_bound_holds_for_every_client(size):
-  options = PrivateMoments("moments", moment_norm=7.0, input_norm=UNIT)
+  options = NoisedMoments(7.0, unit=UNIT)
   rng = np.random.default_rng(0)
   for rows in (1, 4, 300):
     sums, v = moments_of(rng, rows, size)
@@ -73,9 +74,7 @@ def test_a_row_counts_two_at_most():
 
 @pytest.mark.program
 def test_the_noise_is_symmetric_and_has_the_stated_variance():
-  options = PrivateMoments(
-    "moments", moment_norm=7.0, input_norm=UNIT, noise_multiplier=1.5
-  )
+  options = NoisedMoments(7.0, 1.5, unit=UNIT)
   zeros = Moments(jnp.zeros((D, D)), jnp.zeros(D), jnp.zeros((L, D)), jnp.zeros(L))
   noises = jax.device_get(
     jax.jit(jax.vmap(lambda key: private.noise(options, zeros, key)))(
@@ -94,9 +93,7 @@ def test_the_noise_is_symmetric_and_has_the_stated_variance():
 
 
 def test_the_floor_makes_a_matrix_definite():
-  options = PrivateMoments(
-    "moments", moment_norm=7.0, input_norm=UNIT, noise_multiplier=0.5
-  )
+  options = NoisedMoments(7.0, 0.5, unit=UNIT)
   rng = np.random.default_rng(2)
   a = rng.normal(size=(D, D)) * 60
   a = (a + a.T) / 2
@@ -127,7 +124,7 @@ def test_a_wide_bound_without_noise_is_the_run_without_privacy():
   fed = fa.federate("digits", num_clients=12, partition="iid")
   plain, wide = (
     fa.run("fedacnnl", fed, model="mlp", hidden=(6,), evaluate=("global",), **options)
-    for options in ({}, dict(private="moments", moment_norm=1e9, noise_multiplier=0.0))
+    for options in ({}, dict(private=NoisedMoments(1e9, 0.0)))
   )
   for a, b in zip(*(jax.tree.leaves(run.global_params()) for run in (plain, wide))):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -141,9 +138,7 @@ def test_noised_moments_of_many_rows_still_fit():
     "afl",
     fed,
     evaluate=("global",),
-    private="moments",
-    input_norm=4.0,
-    noise_multiplier=0.05,
+    private="moments:noise=0.05,unit=4",
   )
   assert 0.3 < run.metrics["global"]["accuracy"][0, -1] < 0.95
   ((epsilon,),) = run.history["epsilon"]
@@ -163,6 +158,16 @@ def test_what_reads_more_than_the_sums_is_refused(image_problem):
         map_clients=clients.ClientMap(),
         **options,
       )
+
+
+def test_a_text_in_hyper_parameters_is_read(problem):
+  """Else a builder that is called directly would train without privacy."""
+  with pytest.raises(ValueError, match="not with `?code_centred"):
+    fedacnnl.fedacnnl(
+      problem.model,
+      fedacnnl.FedACnnLHParams(private="moments:10,2", code_centred=True),
+      map_clients=clients.ClientMap(),
+    )
 
 
 def test_noise_of_other_sums_is_refused():

@@ -131,8 +131,7 @@ def test_the_tables_and_the_summary_have_it(tmp_path):
     participation=0.3,
     eval_every=2,
     sampling="poisson",
-    private="fixed",
-    noise_multiplier=2.0,
+    private="fixed:noise=2",
     seeds=2,
     evaluate=("global",),
   )
@@ -141,7 +140,7 @@ def test_the_tables_and_the_summary_have_it(tmp_path):
     result.history["epsilon"], [[expected.epsilon(r) for r in (1, 2, 3)]] * 2
   )
   saved = fa.load_run(result.save(tmp_path / "run"))
-  assert saved.facts["hparams"]["private"] == "fixed"
+  assert saved.facts["hparams"]["private"] == "fixed:noise=2"
   summary = fa.files.read_json(tmp_path / "run" / "summary.json")
   np.testing.assert_allclose(summary["privacy"]["epsilon"], expected.epsilon(3))
   np.testing.assert_array_equal(saved.history["epsilon"], result.history["epsilon"])

@@ -74,7 +74,8 @@ def gradient(w, x, y, l2):
 def average_weights(clients, ids, weights="examples"):
   """Weights of the participants [S]: n_i / sum n_j as in (16), or 1 / S."""
   kinds = {"examples": [len(clients[i][1]) for i in ids], "uniform": np.ones(len(ids))}
-  return np.asarray(kinds[weights], np.float64) / np.sum(kinds[weights])
+  weights = kinds[str(weights)]
+  return np.asarray(weights, np.float64) / np.sum(weights)
 
 
 def weighted_sum(weights, models):

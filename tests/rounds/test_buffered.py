@@ -101,7 +101,7 @@ ATTACK = attacks.SignFlip(0.5).build()
 @pytest.fixture(scope="module", name="history")
 def fixture_history(problem, data):
   """FedBuff with hostile clients, in which all count by their examples."""
-  return play(compose(problem, weights="examples", attack=ATTACK), problem, data)[1]
+  return play(compose(problem, attack=ATTACK), problem, data)[1]
 
 
 @pytest.mark.program

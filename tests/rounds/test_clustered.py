@@ -18,6 +18,7 @@ from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange, attacks
 from fedjax_alg.exchange.aggregation import Median
+from fedjax_alg.exchange.weights import ExampleWeights, UniformWeights
 from fedjax_alg.rounds.clustered import Extra, Messages, Rule, compose_clustered
 from tests import problems
 from tests.algorithms import bridge
@@ -73,15 +74,15 @@ def shifts(start, state):
 
 
 @pytest.mark.parametrize(
-  "weights, whole_divisor", [("examples", True), ("uniform", False)]
+  "weights, whole_divisor", [(ExampleWeights(), True), (UniformWeights(), False)]
 )
 def test_groups_move_by_their_own_mean(problem, weights, whole_divisor):
   """And the group without participants stays where it is."""
   algorithm, start, state, aux = play(
-    problem, by_parity(whole_divisor=whole_divisor), weights=weights
+    problem, by_parity(whole_divisor=whole_divisor), weights=weights.build()
   )
   size = {i: problems.SIZES[i] for i in IDS[:4]}
-  weight = size if weights == "examples" else dict.fromkeys(size, 1)
+  weight = size if weights == ExampleWeights() else dict.fromkeys(size, 1)
   expected = []
   for group in ([4, 6, 10], [1], []):
     divisor = sum(weight[i] for i in (size if whole_divisor else group))
@@ -136,7 +137,7 @@ def test_the_medians_of_groups_with_a_liar(problem):
   _, start, state, aux = play(
     problem,
     by_parity(whole_divisor=True),
-    weights="uniform",
+    weights=UniformWeights().build(),
     aggregator=Median().build(),
     attack=liar,
   )
@@ -160,7 +161,9 @@ def test_updates_go_where_the_server_puts_the_clients(problem):
     return state._replace(memory=result)
 
   _, start, state, aux = play(
-    problem, by_parity(regroup=all_to_the_last, finish=remember), weights="uniform"
+    problem,
+    by_parity(regroup=all_to_the_last, finish=remember),
+    weights=UniformWeights().build(),
   )
   np.testing.assert_allclose(
     shifts(start, state),
@@ -251,7 +254,9 @@ def test_a_local_method_that_keeps_a_row_is_served(problem):
     ),
     store=Store(lambda memory: memory, lambda memory, table: table),
   )
-  _, start, state, _ = play(problem, by_parity(), half, weights="uniform")
+  _, start, state, _ = play(
+    problem, by_parity(), half, weights=UniformWeights().build()
+  )
   np.testing.assert_allclose(
     shifts(start.own, state.own), [10 * (4 + 6 + 10) / 3, 10, 0], rtol=1e-4
   )

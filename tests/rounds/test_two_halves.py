@@ -16,6 +16,7 @@ from fedjax_alg.engine import clients, keys, samplers
 from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.exchange import Exchange, ExchangeOptions, aggregation, attacks, links
 from fedjax_alg.exchange.aggregation import Median
+from fedjax_alg.exchange.weights import UniformWeights
 from fedjax_alg.rounds.k_models import ModelGrouping
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
@@ -420,7 +421,7 @@ def test_an_aggregator_may_remember_its_last_result(problem):
       average(),
       ids,
       rounds=2,
-      weights="uniform",
+      weights=UniformWeights().build(),
       grouping=grouping_,
       aggregator=clipping,
     )
@@ -453,7 +454,7 @@ def test_the_server_receives_what_is_forged(problem):
   """Updates 0, 1, 2, 5, -7, -10 of one model, and in the groups of two."""
   ids, attack = [0, 1, 2, 5, 7, 10], hostile(7, 10)
   (start, end), _ = play(
-    problem, add_id(), average(), ids, attack=attack, weights="uniform"
+    problem, add_id(), average(), ids, attack=attack, weights=UniformWeights().build()
   )
   problems.assert_close(end.models, shift_model(start.models, slice(None), -1.5))
   np.testing.assert_array_equal(end.memory[0], ids)  # is not forged
@@ -630,5 +631,5 @@ def test_halves_that_do_not_fit(problem):
   )
   with pytest.raises(ValueError, match="aggregator=modal: unknown"):
     links.exchange_of(ExchangeOptions(aggregator="modal"))
-  with pytest.raises(ValueError, match="examples, uniform"):
+  with pytest.raises(ValueError, match="^client_weights=equal: must be a function"):
     play(problem, client, average(), [1], rounds=0, weights="equal")

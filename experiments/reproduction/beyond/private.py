@@ -51,7 +51,7 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
     if panel.letter in _BUDGETS:
       noise = NOISE[released][_BUDGETS.index(panel.letter)]
       preset = f"beyond/private/{file}.flags"
-      lines.append(figures.FigureLine(label, (preset, {"noise_multiplier": noise})))
+      lines.append(figures.FigureLine(label, (preset, {"private.noise": noise})))
     elif file != "fedavg_adaptive":
       lines.append(figures.FigureLine(label, (f"beyond/private/{file}_plain.flags",)))
   return lines

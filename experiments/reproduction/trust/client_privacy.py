@@ -119,10 +119,7 @@ def train_private(
     local_epochs=4,
     batch_size=50,
     client_lr=0.1,
-    private="adaptive",
-    clip_norm=1.0,
-    noise_multiplier=setting.noise_multiplier,
-    delta=setting.delta,
+    private=fa.AdaptiveClipping(1.0, setting.noise_multiplier, delta=setting.delta),
   )
   accuracy = 100.0 * np.asarray(result.metrics["global"]["accuracy"])[:, -1]
   return accuracy, float(np.asarray(result.history["epsilon"])[0, -1])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg import models, own, registry
+from fedjax_alg.conditions import value_of
 from fedjax_alg.data import arrays
 from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data.federation import Federation, deal, from_options
@@ -17,6 +18,7 @@ from fedjax_alg.data.partition import Partition
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.attacks import NoAttack
 from fedjax_alg.exchange.compression import Uncompressed
+from fedjax_alg.exchange.privacy import Noised
 from fedjax_alg.records import summary
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.plan import Plan, data_options
@@ -36,7 +38,7 @@ _USUAL = {
   "init_from": (None, "an exported app starts from its seed"),
   "attack": (NoAttack(), _SIMULATED),
   "compress_down": (Uncompressed(), _SIMULATED),
-  "noise_at": ("server", "clients draw by keys that the server has"),
+  "private.at": ("server", "clients draw by keys that the server has"),
   "shift": ("none", "clients hold their own data"),
   "kinds": (None, "clients hold their own data, of whatever kind"),
   "newcomers_at": (None, "clients join when they are there"),
@@ -108,15 +110,16 @@ def _check_deployable(prepared: Prepared) -> None:
     )
   for name, (usual, why) in _USUAL.items():
     for place in (values, vars(options), vars(federation.options)):
-      value = place.get(name, usual)
-      if value != usual:
-        raise OptionError(f"`{name}`={value}: {why}")
+      value = value_of(place, name)
+      if value is not None and value != usual:
+        option, dot, field = name.partition(".")
+        raise OptionError(f"`{option}`{dot and f': {field}'}={value}: {why}")
 
 
 def _check_messages(method: Method, values: Mapping[str, object]) -> None:
   """Refuses messages that machines would send in another way."""
   up = values.get("compress_up", Uncompressed())
-  private = values.get("private", "none") != "none"
+  private = isinstance(values.get("private"), Noised)
   if up != Uncompressed() and private:
     raise OptionError(
       f"`compress_up`={up}: not with `private`, whose clients must clip last"

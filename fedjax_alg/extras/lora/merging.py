@@ -54,11 +54,11 @@ def hands_over(method: TwoHalves) -> TwoHalves:
   forges, down = exchange.forges and exchange.attack, exchange.compress_down
   aggregator = exchange.aggregator
   for option, value in (
-    ("private", exchange.privacy and exchange.privacy.private),
+    ("private", exchange.privacy and exchange.privacy.WORD),
     ("aggregator", "" if aggregator.is_mean else aggregator.name),
     ("attack", forges and forges.name),
     ("compress_down", down and down.name),
-    ("client_weights", exchange.weights if exchange.by_loss else ""),
+    ("client_weights", exchange.by_loss and exchange.by_loss.name),
     ("num_models", str(method.num_models) if method.num_models > 1 else ""),
   ):
     if value:

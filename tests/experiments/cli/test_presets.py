@@ -8,6 +8,7 @@ import pytest
 
 from experiments.cli import config, flag_words, flags, presets
 from fedjax_alg.errors import OptionError
+from fedjax_alg.part import read_part
 
 pytestmark = pytest.mark.fast
 
@@ -28,7 +29,7 @@ def test_a_table_is_well_formed(path):
   all_flags = {"flagfile", *flags.hyper_fields()}
   all_flags |= {flag.name for flag in flags.run_flags()}
   for row in rows:
-    assert not row.flag or row.flag in all_flags, row
+    assert not row.flag or row.flag.partition(".")[0] in all_flags, row
     assert row.chosen_by in ("", *presets.ORIGINS), row
     if row.flag == "flagfile":
       assert presets.exists(row.value), row
@@ -50,8 +51,12 @@ def test_a_grid_has_the_choice_and_says_whether_it_is_at_the_edge(path):
       continue
     scores = dict(pair.split(" ") for pair in row.tried.split("; "))
     words = config.expand_flagfiles([f"--flagfile={path.parent.name}/{row.preset}"])
-    value = [word for word in words if flag_words.name_of(word) == row.flag][-1]
+    flag, dot, inner = row.flag.partition(".")
+    value = [word for word in words if flag_words.name_of(word) == flag][-1]
     value = value.partition("=")[2] or "true"
+    if dot:
+      part = read_part(flag, value, flags.hyper_fields()[flag].type)
+      value = str(getattr(part, inner))
     if is_number(value):
       scores = {f"{float(v):g}": score for v, score in scores.items()}
       value = f"{float(value):g}"
@@ -129,6 +134,7 @@ def test_every_preset_of_a_table_is_named_and_others_are_answered_with_a_near_na
     ("m,x,--l2,1", "column flag: '--l2': must be a flag without dashes"),
     ("m,x,l2", "column value: '': must be that of the flag"),
     ("m,x,,1", "column value: '1': must be empty where there is no flag"),
+    ("m,x,private.clip,1", "column value: '1': must be in that of private"),
     ("m,x,l2,1,,,nan", "column score: 'nan': must be a number"),
     ("m,x,l2,1,,,,much", "column stated_score: 'much': must be a number"),
     (

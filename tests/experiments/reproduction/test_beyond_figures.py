@@ -765,10 +765,10 @@ def test_every_run_releases_what_its_noise_is_for():
     run = cell.config
     assert run.data.num_clients - run.data.validation_clients == 3000
     if cell.panel == "e":
-      assert run.hparams["private"] == "none"
+      assert str(run.hparams["private"]) == "none"
       continue
     sampling, rate, rounds = PLAYS[private.METHODS[cell.label][1]]
-    assert run.hparams["delta"] == 1e-5
+    assert run.hparams["private"].delta == 1e-5
     assert run.run.rounds == rounds
     mechanism = accounting.mechanism(
       run.method.parts, run.run, 3000, None if sampling == "poisson" else rounds

@@ -259,11 +259,8 @@ def test_the_form_of_an_answer_is_traced_once(monkeypatch):
 def test_clients_of_a_private_run_shorten_what_they_send():
   """And the server keeps the noise of earlier rounds, as in the simulation."""
   extra = (
-    ("private", "ftrl"),
+    ("private", "ftrl:0.1,0.1,bands=2"),
     ("sampling", "cyclic"),
-    ("noise_bands", 2),
-    ("clip_norm", 0.1),
-    ("noise_multiplier", 0.1),
   )
   machines = Machines("fedavg", extra)
   server = machines.server()

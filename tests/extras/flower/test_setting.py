@@ -35,8 +35,8 @@ def prepare_run(method="fedavg", federation=None, num_held_out=0, **options):
     ),
     (
       "fedavg",
-      {"private": "fixed", "noise_at": "clients"},
-      "noise_at=clients: clients draw by keys",
+      {"private": "fixed:at=clients"},
+      "private: at=clients: clients draw by keys",
     ),
     (
       "ma_fsvrg",

@@ -94,9 +94,7 @@ SETTINGS = [
   ("ditto", dict(personal_steps=3)),
   (
     "composed",
-    dict(
-      private="adaptive", num_models=1, count_noise=5.0, server="conjugate_gradient"
-    ),
+    dict(private="adaptive:count_noise=5", num_models=1, server="conjugate_gradient"),
   ),
   ("afl", dict(private="moments")),
   ("composed", dict(client_update="nova", server="adaptive")),

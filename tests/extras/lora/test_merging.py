@@ -184,7 +184,7 @@ def test_who_was_away_is_sent_what_it_missed():
     (dict(private="fixed"), "not with private=fixed"),
     (dict(attack="sign_flip:0.4"), "not with attack=sign_flip"),
     (dict(compress_down="qsgd:4"), "not with compress_down=qsgd"),
-    (dict(client_weights="qffl:1"), "not with client_weights=qffl:1"),
+    (dict(client_weights="qffl:1"), "not with client_weights=qffl "),
     (
       dict(algorithm="ma_fsvrg", num_models=2),
       "not with num_models=2",
