@@ -60,10 +60,12 @@ from fedjax_alg.exchange.compression import (
   Uncompressed,
 )
 from fedjax_alg.records.lock import HeldError
+from fedjax_alg.runs import methods as _methods
 from fedjax_alg.runs.advise import Advice, advise
 from fedjax_alg.runs.api import run, steps
 from fedjax_alg.runs.compare import Comparison, compare
 from fedjax_alg.runs.dry_run import DryRun, dry_run
+from fedjax_alg.runs.methods import MethodConfig
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.power import sample_size
 from fedjax_alg.runs.progress import progress_bar
@@ -107,6 +109,7 @@ __all__ = [
   "LabelFlip",
   "LittleIsEnough",
   "Median",
+  "MethodConfig",
   "Model",
   "ModelReplacement",
   "MultiKrum",
@@ -165,9 +168,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-  """A public name of an extra (``optional``), or ``testing``."""
+  """The class of a method, a public name of an extra (``optional``), or ``testing``."""
   if name == "testing":
     return importlib.import_module(f"{__name__}.testing")
+  if name in _methods.config_names():
+    return _methods.config_class(name)
   if name not in optional.PUBLIC:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
   module, attribute = optional.PUBLIC[name]
@@ -177,4 +182,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), *optional.PUBLIC, "testing"})
+  return sorted({*globals(), *optional.PUBLIC, *_methods.config_names(), "testing"})
