@@ -50,6 +50,53 @@ config.mu = 1.0  # misc
 fa.FedProxy()  # attr-defined
 """
 
+#: A method's client's half whose rows are a ``Row``.
+HALF = """
+from typing import NamedTuple
+
+import jax
+
+from fedjax_alg import trees
+from fedjax_alg.base import Cohort, Key, Params, Shard
+from fedjax_alg.client.minibatches import LocalWork
+from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
+
+class Row(NamedTuple):
+  drift: jax.Array
+
+class Other(NamedTuple):
+  drift: jax.Array
+
+class Memory(NamedTuple):
+  rows: Row
+
+def train(received: Received, shard: Shard, row: Row, key: Key) -> Trained[Row]:
+  return Trained(received.start, row.drift, kept=row)
+
+def of_other(received: Received, shard: Shard, row: Other, key: Key) -> Trained[Other]:
+  return Trained(received.start, row.drift, kept=row)
+
+def keeps_other(
+  received: Received, shard: Shard, row: Row, key: Key
+) -> Trained[Row]:
+  return Trained(received.start, row.drift, kept=Other(row.drift))  # arg-type
+
+def rows(memory: Memory) -> Row:
+  return memory.rows
+
+def put(memory: Memory, table: Row) -> Memory:
+  return Memory(table)
+
+def merge(memory: Row, cohort: Cohort, uploads: Params, anchors: Params) -> Row:
+  return memory
+
+Half = ClientUpdate[Memory, Row]
+half: Half = ClientUpdate(train, LocalWork(), store=Store(rows, put, trees.set_rows))
+half = half._replace(train=of_other)  # arg-type
+half = ClientUpdate(of_other, LocalWork(), store=Store(rows, put))  # arg-type
+half = ClientUpdate(train, LocalWork(), merge=merge)  # arg-type
+"""
+
 
 def check(text, folder, *modules):
   """Runs mypy on a file: line -> code of the error on it.
@@ -91,6 +138,13 @@ def test_a_type_checker_refuses_the_wrong_calls_alone(tmp_path):
   }
   modules |= {"fedjax_alg.part", "fedjax_alg.hparams", "fedjax_alg.runs.methods"}
   assert check(CALLS, tmp_path, *modules) == codes_of(CALLS)
+
+
+def test_a_client_half_with_rows_of_another_type_is_refused(tmp_path):
+  """A wrong row would fail when the round is traced, far from its function."""
+  modules = "base", "trees", "typing", "client.update", "client.minibatches"
+  codes = check(HALF, tmp_path, *(f"fedjax_alg.{module}" for module in modules))
+  assert codes == codes_of(HALF)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_a_configuration_is_a_value():
   assert pickle.loads(pickle.dumps(config)) == config and len({config, config}) == 1
   assert dataclasses.replace(config, mu=0.5).mu == 0.5
   with pytest.raises(dataclasses.FrozenInstanceError):
-    config.mu = 2.0  # type: ignore[misc]
+    config.mu = 2.0
   # As with keywords, epochs count instead of steps.
   for epochs in (1, 3):
     config = fa.FSVRG(local_epochs=epochs)
