@@ -174,10 +174,9 @@ __all__ = [
   'tune_by_gradient',
 ]
 
-_CompressUp = Uncompressed | TopK | RandomK | QSGD | Sign | PowerSGD | str
-_CompressDown = Uncompressed | TopK | RandomK | QSGD | Sign | PowerSGD | str
 _Attack = NoAttack | LabelFlip | SignFlip | RandomUpdates | ModelReplacement | LittleIsEnough | InnerProduct | Canary | str
 _Aggregator = WeightedMean | Median | TrimmedMean | Krum | MultiKrum | GeometricMedian | CenteredClipping | NormBound | str
+_CompressUp = Uncompressed | TopK | RandomK | QSGD | Sign | PowerSGD | str
 _Algorithm = str | MethodConfig | Entry | Algorithm | Callable[..., Algorithm]
 
 @overload
@@ -315,7 +314,7 @@ def run(
   availability_seed: int = 0,
   availability_day: int = 0,
   dropout: float = 0.0,
-  stragglers: str | float | Sequence[float] | None = None,
+  stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
   hidden: Sequence[int] | str = (128,),
@@ -342,7 +341,7 @@ def run(
   l2: float = 0.0001,
   l2_of: str = 'mean',
   compute_dtype: str = 'float32',
-  class_weights: str | float | Sequence[float] | None = None,
+  class_weights: float | Sequence[float] | str | None = None,
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
@@ -365,6 +364,9 @@ def run(
   shard_frozen: bool = False,
   host_devices: int = 0,
   rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: str = ...,
   local_steps: int = ...,
   local_epochs: int = ...,
   batch_size: int = ...,
@@ -380,9 +382,10 @@ def run(
   client_lr_over: str = ...,
   client_lr_period: int = ...,
   client_lr_decay: float = ...,
-  client_lr: float = ...,
-  server_lr: float = ...,
-  client_weights: str = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
   private: str = ...,
   clip_norm: float = ...,
   noise_multiplier: float = ...,
@@ -393,10 +396,6 @@ def run(
   clip_quantile: float = ...,
   clip_lr: float = ...,
   count_noise: float = ...,
-  compress_up: _CompressUp = ...,
-  compress_down: _CompressDown = ...,
-  attack: _Attack = ...,
-  aggregator: _Aggregator = ...,
   mu: float = ...,
   server_momentum: float = ...,
   tau: float = ...,
@@ -482,7 +481,7 @@ def run(
   sigma: float = ...,
   estimate_every: int = ...,
   local_start: str = ...,
-  ridge: str | float | Sequence[float] = ...,
+  ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
   code: str = ...,
@@ -494,18 +493,18 @@ def run(
   adaptive_batch: bool = ...,
   max_batch_size: int = ...,
   outputs: str = ...,
+  store_sums: bool = ...,
   moment_norm: float = ...,
   input_norm: float = ...,
-  store_sums: bool = ...,
   clustering: bool = ...,
   label_norm: str = ...,
   personalize: bool = ...,
-  personal_ridge: str | float | Sequence[float] = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
   distance: str = ...,
   shrinkage: float = ...,
-  refinement_ridge: str | float | Sequence[float] = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
   refinement_weight: float = ...,
   refinement_features: int = ...,
   refinement_seed: int = ...,
@@ -562,7 +561,7 @@ def run_all(
   availability_seed: int = 0,
   availability_day: int = 0,
   dropout: float = 0.0,
-  stragglers: str | float | Sequence[float] | None = None,
+  stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
   hidden: Sequence[int] | str = (128,),
@@ -589,7 +588,7 @@ def run_all(
   l2: float = 0.0001,
   l2_of: str = 'mean',
   compute_dtype: str = 'float32',
-  class_weights: str | float | Sequence[float] | None = None,
+  class_weights: float | Sequence[float] | str | None = None,
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
@@ -612,6 +611,9 @@ def run_all(
   shard_frozen: bool = False,
   host_devices: int = 0,
   rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: str = ...,
   local_steps: int = ...,
   local_epochs: int = ...,
   batch_size: int = ...,
@@ -627,9 +629,10 @@ def run_all(
   client_lr_over: str = ...,
   client_lr_period: int = ...,
   client_lr_decay: float = ...,
-  client_lr: float = ...,
-  server_lr: float = ...,
-  client_weights: str = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
   private: str = ...,
   clip_norm: float = ...,
   noise_multiplier: float = ...,
@@ -640,10 +643,6 @@ def run_all(
   clip_quantile: float = ...,
   clip_lr: float = ...,
   count_noise: float = ...,
-  compress_up: _CompressUp = ...,
-  compress_down: _CompressDown = ...,
-  attack: _Attack = ...,
-  aggregator: _Aggregator = ...,
   mu: float = ...,
   server_momentum: float = ...,
   tau: float = ...,
@@ -729,7 +728,7 @@ def run_all(
   sigma: float = ...,
   estimate_every: int = ...,
   local_start: str = ...,
-  ridge: str | float | Sequence[float] = ...,
+  ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
   code: str = ...,
@@ -741,18 +740,18 @@ def run_all(
   adaptive_batch: bool = ...,
   max_batch_size: int = ...,
   outputs: str = ...,
+  store_sums: bool = ...,
   moment_norm: float = ...,
   input_norm: float = ...,
-  store_sums: bool = ...,
   clustering: bool = ...,
   label_norm: str = ...,
   personalize: bool = ...,
-  personal_ridge: str | float | Sequence[float] = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
   distance: str = ...,
   shrinkage: float = ...,
-  refinement_ridge: str | float | Sequence[float] = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
   refinement_weight: float = ...,
   refinement_features: int = ...,
   refinement_seed: int = ...,
@@ -805,7 +804,7 @@ def steps(
   availability_seed: int = 0,
   availability_day: int = 0,
   dropout: float = 0.0,
-  stragglers: str | float | Sequence[float] | None = None,
+  stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
   hidden: Sequence[int] | str = (128,),
@@ -832,7 +831,7 @@ def steps(
   l2: float = 0.0001,
   l2_of: str = 'mean',
   compute_dtype: str = 'float32',
-  class_weights: str | float | Sequence[float] | None = None,
+  class_weights: float | Sequence[float] | str | None = None,
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
@@ -855,6 +854,9 @@ def steps(
   shard_frozen: bool = False,
   host_devices: int = 0,
   rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: str = ...,
   local_steps: int = ...,
   local_epochs: int = ...,
   batch_size: int = ...,
@@ -870,9 +872,10 @@ def steps(
   client_lr_over: str = ...,
   client_lr_period: int = ...,
   client_lr_decay: float = ...,
-  client_lr: float = ...,
-  server_lr: float = ...,
-  client_weights: str = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
   private: str = ...,
   clip_norm: float = ...,
   noise_multiplier: float = ...,
@@ -883,10 +886,6 @@ def steps(
   clip_quantile: float = ...,
   clip_lr: float = ...,
   count_noise: float = ...,
-  compress_up: _CompressUp = ...,
-  compress_down: _CompressDown = ...,
-  attack: _Attack = ...,
-  aggregator: _Aggregator = ...,
   mu: float = ...,
   server_momentum: float = ...,
   tau: float = ...,
@@ -972,7 +971,7 @@ def steps(
   sigma: float = ...,
   estimate_every: int = ...,
   local_start: str = ...,
-  ridge: str | float | Sequence[float] = ...,
+  ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
   code: str = ...,
@@ -984,18 +983,18 @@ def steps(
   adaptive_batch: bool = ...,
   max_batch_size: int = ...,
   outputs: str = ...,
+  store_sums: bool = ...,
   moment_norm: float = ...,
   input_norm: float = ...,
-  store_sums: bool = ...,
   clustering: bool = ...,
   label_norm: str = ...,
   personalize: bool = ...,
-  personal_ridge: str | float | Sequence[float] = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
   distance: str = ...,
   shrinkage: float = ...,
-  refinement_ridge: str | float | Sequence[float] = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
   refinement_weight: float = ...,
   refinement_features: int = ...,
   refinement_seed: int = ...,
@@ -1053,7 +1052,7 @@ def dry_run(
   availability_seed: int = 0,
   availability_day: int = 0,
   dropout: float = 0.0,
-  stragglers: str | float | Sequence[float] | None = None,
+  stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
   hidden: Sequence[int] | str = (128,),
@@ -1080,7 +1079,7 @@ def dry_run(
   l2: float = 0.0001,
   l2_of: str = 'mean',
   compute_dtype: str = 'float32',
-  class_weights: str | float | Sequence[float] | None = None,
+  class_weights: float | Sequence[float] | str | None = None,
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
@@ -1103,6 +1102,9 @@ def dry_run(
   shard_frozen: bool = False,
   host_devices: int = 0,
   rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: str = ...,
   local_steps: int = ...,
   local_epochs: int = ...,
   batch_size: int = ...,
@@ -1118,9 +1120,10 @@ def dry_run(
   client_lr_over: str = ...,
   client_lr_period: int = ...,
   client_lr_decay: float = ...,
-  client_lr: float = ...,
-  server_lr: float = ...,
-  client_weights: str = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
   private: str = ...,
   clip_norm: float = ...,
   noise_multiplier: float = ...,
@@ -1131,10 +1134,6 @@ def dry_run(
   clip_quantile: float = ...,
   clip_lr: float = ...,
   count_noise: float = ...,
-  compress_up: _CompressUp = ...,
-  compress_down: _CompressDown = ...,
-  attack: _Attack = ...,
-  aggregator: _Aggregator = ...,
   mu: float = ...,
   server_momentum: float = ...,
   tau: float = ...,
@@ -1220,7 +1219,7 @@ def dry_run(
   sigma: float = ...,
   estimate_every: int = ...,
   local_start: str = ...,
-  ridge: str | float | Sequence[float] = ...,
+  ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
   code: str = ...,
@@ -1232,18 +1231,18 @@ def dry_run(
   adaptive_batch: bool = ...,
   max_batch_size: int = ...,
   outputs: str = ...,
+  store_sums: bool = ...,
   moment_norm: float = ...,
   input_norm: float = ...,
-  store_sums: bool = ...,
   clustering: bool = ...,
   label_norm: str = ...,
   personalize: bool = ...,
-  personal_ridge: str | float | Sequence[float] = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
   distance: str = ...,
   shrinkage: float = ...,
-  refinement_ridge: str | float | Sequence[float] = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
   refinement_weight: float = ...,
   refinement_features: int = ...,
   refinement_seed: int = ...,
@@ -1301,7 +1300,7 @@ def sweep(
   availability_seed: int = 0,
   availability_day: int = 0,
   dropout: float = 0.0,
-  stragglers: str | float | Sequence[float] | None = None,
+  stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
   hidden: Sequence[int] | str = (128,),
@@ -1328,7 +1327,7 @@ def sweep(
   l2: float = 0.0001,
   l2_of: str = 'mean',
   compute_dtype: str = 'float32',
-  class_weights: str | float | Sequence[float] | None = None,
+  class_weights: float | Sequence[float] | str | None = None,
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
@@ -1351,6 +1350,9 @@ def sweep(
   shard_frozen: bool = False,
   host_devices: int = 0,
   rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: str = ...,
   local_steps: int = ...,
   local_epochs: int = ...,
   batch_size: int = ...,
@@ -1366,9 +1368,10 @@ def sweep(
   client_lr_over: str = ...,
   client_lr_period: int = ...,
   client_lr_decay: float = ...,
-  client_lr: float = ...,
-  server_lr: float = ...,
-  client_weights: str = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
   private: str = ...,
   clip_norm: float = ...,
   noise_multiplier: float = ...,
@@ -1379,10 +1382,6 @@ def sweep(
   clip_quantile: float = ...,
   clip_lr: float = ...,
   count_noise: float = ...,
-  compress_up: _CompressUp = ...,
-  compress_down: _CompressDown = ...,
-  attack: _Attack = ...,
-  aggregator: _Aggregator = ...,
   mu: float = ...,
   server_momentum: float = ...,
   tau: float = ...,
@@ -1468,7 +1467,7 @@ def sweep(
   sigma: float = ...,
   estimate_every: int = ...,
   local_start: str = ...,
-  ridge: str | float | Sequence[float] = ...,
+  ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
   code: str = ...,
@@ -1480,18 +1479,18 @@ def sweep(
   adaptive_batch: bool = ...,
   max_batch_size: int = ...,
   outputs: str = ...,
+  store_sums: bool = ...,
   moment_norm: float = ...,
   input_norm: float = ...,
-  store_sums: bool = ...,
   clustering: bool = ...,
   label_norm: str = ...,
   personalize: bool = ...,
-  personal_ridge: str | float | Sequence[float] = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
   distance: str = ...,
   shrinkage: float = ...,
-  refinement_ridge: str | float | Sequence[float] = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
   refinement_weight: float = ...,
   refinement_features: int = ...,
   refinement_seed: int = ...,
@@ -1545,7 +1544,7 @@ def hypergradient(
   availability_seed: int = 0,
   availability_day: int = 0,
   dropout: float = 0.0,
-  stragglers: str | float | Sequence[float] | None = None,
+  stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
   hidden: Sequence[int] | str = (128,),
@@ -1572,7 +1571,7 @@ def hypergradient(
   l2: float = 0.0001,
   l2_of: str = 'mean',
   compute_dtype: str = 'float32',
-  class_weights: str | float | Sequence[float] | None = None,
+  class_weights: float | Sequence[float] | str | None = None,
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
@@ -1593,6 +1592,9 @@ def hypergradient(
   shard_frozen: bool = False,
   host_devices: int = 0,
   rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: str = ...,
   local_steps: int = ...,
   local_epochs: int = ...,
   batch_size: int = ...,
@@ -1608,9 +1610,10 @@ def hypergradient(
   client_lr_over: str = ...,
   client_lr_period: int = ...,
   client_lr_decay: float = ...,
-  client_lr: float = ...,
-  server_lr: float = ...,
-  client_weights: str = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
   private: str = ...,
   clip_norm: float = ...,
   noise_multiplier: float = ...,
@@ -1621,10 +1624,6 @@ def hypergradient(
   clip_quantile: float = ...,
   clip_lr: float = ...,
   count_noise: float = ...,
-  compress_up: _CompressUp = ...,
-  compress_down: _CompressDown = ...,
-  attack: _Attack = ...,
-  aggregator: _Aggregator = ...,
   mu: float = ...,
   server_momentum: float = ...,
   tau: float = ...,
@@ -1710,7 +1709,7 @@ def hypergradient(
   sigma: float = ...,
   estimate_every: int = ...,
   local_start: str = ...,
-  ridge: str | float | Sequence[float] = ...,
+  ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
   code: str = ...,
@@ -1722,18 +1721,18 @@ def hypergradient(
   adaptive_batch: bool = ...,
   max_batch_size: int = ...,
   outputs: str = ...,
+  store_sums: bool = ...,
   moment_norm: float = ...,
   input_norm: float = ...,
-  store_sums: bool = ...,
   clustering: bool = ...,
   label_norm: str = ...,
   personalize: bool = ...,
-  personal_ridge: str | float | Sequence[float] = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
   distance: str = ...,
   shrinkage: float = ...,
-  refinement_ridge: str | float | Sequence[float] = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
   refinement_weight: float = ...,
   refinement_features: int = ...,
   refinement_seed: int = ...,
@@ -1789,7 +1788,7 @@ def tune_by_gradient(
   availability_seed: int = 0,
   availability_day: int = 0,
   dropout: float = 0.0,
-  stragglers: str | float | Sequence[float] | None = None,
+  stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
   hidden: Sequence[int] | str = (128,),
@@ -1816,7 +1815,7 @@ def tune_by_gradient(
   l2: float = 0.0001,
   l2_of: str = 'mean',
   compute_dtype: str = 'float32',
-  class_weights: str | float | Sequence[float] | None = None,
+  class_weights: float | Sequence[float] | str | None = None,
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
@@ -1837,6 +1836,9 @@ def tune_by_gradient(
   shard_frozen: bool = False,
   host_devices: int = 0,
   rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: str = ...,
   local_steps: int = ...,
   local_epochs: int = ...,
   batch_size: int = ...,
@@ -1852,9 +1854,10 @@ def tune_by_gradient(
   client_lr_over: str = ...,
   client_lr_period: int = ...,
   client_lr_decay: float = ...,
-  client_lr: float = ...,
-  server_lr: float = ...,
-  client_weights: str = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
   private: str = ...,
   clip_norm: float = ...,
   noise_multiplier: float = ...,
@@ -1865,10 +1868,6 @@ def tune_by_gradient(
   clip_quantile: float = ...,
   clip_lr: float = ...,
   count_noise: float = ...,
-  compress_up: _CompressUp = ...,
-  compress_down: _CompressDown = ...,
-  attack: _Attack = ...,
-  aggregator: _Aggregator = ...,
   mu: float = ...,
   server_momentum: float = ...,
   tau: float = ...,
@@ -1954,7 +1953,7 @@ def tune_by_gradient(
   sigma: float = ...,
   estimate_every: int = ...,
   local_start: str = ...,
-  ridge: str | float | Sequence[float] = ...,
+  ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
   code: str = ...,
@@ -1966,18 +1965,18 @@ def tune_by_gradient(
   adaptive_batch: bool = ...,
   max_batch_size: int = ...,
   outputs: str = ...,
+  store_sums: bool = ...,
   moment_norm: float = ...,
   input_norm: float = ...,
-  store_sums: bool = ...,
   clustering: bool = ...,
   label_norm: str = ...,
   personalize: bool = ...,
-  personal_ridge: str | float | Sequence[float] = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
   distance: str = ...,
   shrinkage: float = ...,
-  refinement_ridge: str | float | Sequence[float] = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
   refinement_weight: float = ...,
   refinement_features: int = ...,
   refinement_seed: int = ...,
@@ -2032,7 +2031,7 @@ def audit(
   availability_seed: int = 0,
   availability_day: int = 0,
   dropout: float = 0.0,
-  stragglers: str | float | Sequence[float] | None = None,
+  stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
   hidden: Sequence[int] | str = (128,),
@@ -2059,7 +2058,7 @@ def audit(
   l2: float = 0.0001,
   l2_of: str = 'mean',
   compute_dtype: str = 'float32',
-  class_weights: str | float | Sequence[float] | None = None,
+  class_weights: float | Sequence[float] | str | None = None,
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
@@ -2082,6 +2081,9 @@ def audit(
   shard_frozen: bool = False,
   host_devices: int = 0,
   rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: str = ...,
   local_steps: int = ...,
   local_epochs: int = ...,
   batch_size: int = ...,
@@ -2097,9 +2099,10 @@ def audit(
   client_lr_over: str = ...,
   client_lr_period: int = ...,
   client_lr_decay: float = ...,
-  client_lr: float = ...,
-  server_lr: float = ...,
-  client_weights: str = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
   private: str = ...,
   clip_norm: float = ...,
   noise_multiplier: float = ...,
@@ -2110,10 +2113,6 @@ def audit(
   clip_quantile: float = ...,
   clip_lr: float = ...,
   count_noise: float = ...,
-  compress_up: _CompressUp = ...,
-  compress_down: _CompressDown = ...,
-  attack: _Attack = ...,
-  aggregator: _Aggregator = ...,
   mu: float = ...,
   server_momentum: float = ...,
   tau: float = ...,
@@ -2199,7 +2198,7 @@ def audit(
   sigma: float = ...,
   estimate_every: int = ...,
   local_start: str = ...,
-  ridge: str | float | Sequence[float] = ...,
+  ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
   code: str = ...,
@@ -2211,18 +2210,18 @@ def audit(
   adaptive_batch: bool = ...,
   max_batch_size: int = ...,
   outputs: str = ...,
+  store_sums: bool = ...,
   moment_norm: float = ...,
   input_norm: float = ...,
-  store_sums: bool = ...,
   clustering: bool = ...,
   label_norm: str = ...,
   personalize: bool = ...,
-  personal_ridge: str | float | Sequence[float] = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
   distance: str = ...,
   shrinkage: float = ...,
-  refinement_ridge: str | float | Sequence[float] = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
   refinement_weight: float = ...,
   refinement_features: int = ...,
   refinement_seed: int = ...,
@@ -2280,7 +2279,7 @@ class FedAvg(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2318,7 +2317,7 @@ class FedPer(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2356,7 +2355,7 @@ class LGFedAvg(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2394,7 +2393,7 @@ class FedRep(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2432,7 +2431,7 @@ class FedBABU(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2470,7 +2469,7 @@ class FedBN(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2509,7 +2508,7 @@ class FedProx(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2548,7 +2547,7 @@ class FedAvgM(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2588,7 +2587,7 @@ class FedAdagrad(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2629,7 +2628,7 @@ class FedYogi(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2670,7 +2669,7 @@ class FedAdam(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2697,7 +2696,7 @@ class FSVRG(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2736,7 +2735,7 @@ class MAFSVRG(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2777,7 +2776,7 @@ class GAFSVRG(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2807,7 +2806,7 @@ class CFSVRG(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2840,7 +2839,7 @@ class CLSFSVRG(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2879,7 +2878,7 @@ class SCAFFOLD(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2919,7 +2918,7 @@ class FedExP(MethodConfig):
   client_lr_decay: float = 0.99
   attack: _Attack = NoAttack()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FedACG(MethodConfig):
@@ -2948,7 +2947,7 @@ class FedACG(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -2976,7 +2975,7 @@ class FedCM(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3005,7 +3004,7 @@ class SCAFFOLDM(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3034,7 +3033,7 @@ class FedMuon(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3073,7 +3072,7 @@ class FedSAM(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3112,7 +3111,7 @@ class FedLESAM(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3169,7 +3168,7 @@ class Mime(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3200,7 +3199,7 @@ class MimeLite(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3227,7 +3226,7 @@ class MimeSVRG(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3256,7 +3255,7 @@ class LoSAC(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3286,7 +3285,7 @@ class FedNova(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3341,7 +3340,7 @@ class PerFedAvg(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3389,7 +3388,7 @@ class FedGroup(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3438,7 +3437,7 @@ class FedGrouProx(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3480,7 +3479,7 @@ class IFCA(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3521,7 +3520,7 @@ class FeSEM(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3567,7 +3566,7 @@ class CFL(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3610,7 +3609,7 @@ class FLHC(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3654,7 +3653,7 @@ class PACFL(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3699,7 +3698,7 @@ class FedDrift(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3737,7 +3736,7 @@ class FedEM(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3779,7 +3778,7 @@ class FedSoft(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -3796,7 +3795,7 @@ class FedACnnL(MethodConfig):
   """FedACnnL (Gu et al., arXiv:2502.06915)."""
 
   METHOD: ClassVar[str]
-  ridge: str | float | Sequence[float] = '1'
+  ridge: float | Sequence[float] | str = '1'
   ridge_unit: str = 'absolute'
   bias: str = 'ones'
   code: str = 'position'
@@ -3821,7 +3820,7 @@ class PFedACnnL(MethodConfig):
   """pFedACnnL (Gu et al., arXiv:2502.06915)."""
 
   METHOD: ClassVar[str]
-  ridge: str | float | Sequence[float] = '1'
+  ridge: float | Sequence[float] | str = '1'
   ridge_unit: str = 'absolute'
   bias: str = 'ones'
   code: str = 'position'
@@ -3838,7 +3837,7 @@ class PFedACnnL(MethodConfig):
   num_groups: int = 2
   label_norm: str = 'l1'
   personalize: bool = True
-  personal_ridge: str | float | Sequence[float] = '100'
+  personal_ridge: float | Sequence[float] | str = '100'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AFL(MethodConfig):
@@ -3864,7 +3863,7 @@ class Fed3R(MethodConfig):
   METHOD: ClassVar[str]
   outputs: str = 'auto'
   store_sums: bool = False
-  ridge: str | float | Sequence[float] = '0.01'
+  ridge: float | Sequence[float] | str = '0.01'
   normalize: bool = True
   bias: str = 'ones'
   double: str = 'auto'
@@ -3896,7 +3895,7 @@ class AFLDual(MethodConfig):
   remove_ridge: bool = True
   bias: str = 'none'
   double: str = 'auto'
-  refinement_ridge: str | float | Sequence[float] = '10'
+  refinement_ridge: float | Sequence[float] | str = '10'
   refinement_weight: float = 1.0
   refinement_features: int = 256
   refinement_seed: int = 0
@@ -3913,7 +3912,7 @@ class DeepAFL(MethodConfig):
   METHOD: ClassVar[str]
   outputs: str = 'auto'
   store_sums: bool = False
-  ridge: str | float | Sequence[float] = '1'
+  ridge: float | Sequence[float] | str = '1'
   block_ridge: float = 0.05
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -3923,7 +3922,7 @@ class SAFLe(MethodConfig):
   METHOD: ClassVar[str]
   outputs: str = 'auto'
   store_sums: bool = False
-  ridge: str | float | Sequence[float] = '1'
+  ridge: float | Sequence[float] | str = '1'
   double: str = 'auto'
   private: str = 'none'
   moment_norm: float = 20.0
@@ -3949,7 +3948,7 @@ class FedZO(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -4000,7 +3999,7 @@ class PFedMe(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -4032,7 +4031,7 @@ class PFedZO(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -4063,7 +4062,7 @@ class Ditto(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -4093,7 +4092,7 @@ class APFL(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -4172,7 +4171,7 @@ class Composed(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0
@@ -4253,7 +4252,7 @@ class FedBuff(MethodConfig):
   attack: _Attack = NoAttack()
   aggregator: _Aggregator = WeightedMean()
   compress_up: _CompressUp = Uncompressed()
-  compress_down: _CompressDown = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
   private: str = 'none'
   clip_norm: float = 1.0
   noise_multiplier: float = 1.0

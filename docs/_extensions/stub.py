@@ -13,16 +13,16 @@ method has its hyper-parameters alone.
 
 import ast
 import dataclasses
+import functools
 import inspect
 import pathlib
 import types
 import typing
 
 import fedjax_alg
-from fedjax_alg import registry
 from fedjax_alg.data.federation import federate
 from fedjax_alg.data.options import DataOptions
-from fedjax_alg.part import parts_of, type_of_field
+from fedjax_alg.part import parts_of
 from fedjax_alg.runs import methods, plan
 from fedjax_alg.runs.options import PYTHON_NAMES, RunOptions
 
@@ -72,9 +72,8 @@ from fedjax_alg.typing import HParams
 
 def package_stub():
   """Makes the text of ``fedjax_alg/__init__.pyi``."""
-  choices = _choices()
-  parts = {part.__name__: part for members in choices.values() for part in members}
   imports, names = _imports()
+  parts = {part.__name__: part for kind in _kinds() for part in parts_of(kind)}
   imports += [
     f"from {part.__module__} import {name}"
     for name, part in parts.items()
@@ -85,10 +84,7 @@ def package_stub():
       _HEAD.format(doc=inspect.getdoc(fedjax_alg)),
       *sorted(imports),
       f"\n__all__ = {_lines(map(repr, fedjax_alg.__all__), '[]')}\n",
-      *(
-        f"{alias} = {' | '.join(part.__name__ for part in members)} | str"
-        for alias, members in choices.items()
-      ),
+      *(f"{alias} = {words}" for words, alias in _aliases().items()),
       f"_Algorithm = {_ALGORITHM}\n",
       *_federate(),
       *map(_run, RUNS),
@@ -115,27 +111,41 @@ def _imports():
   return lines, names
 
 
-def _choices():
-  """Alias of the type of an option with parts -> these."""
-  return {
-    _alias(field.name): parts_of(field.type)
-    for entry in registry.ALGORITHMS.values()
-    for field in entry.fields.values()
-    if parts_of(field.type)
-  }
+def _fields():
+  """Yields (field, its type) of all options, those of methods again for each."""
+  for kind in (
+    DataOptions,
+    RunOptions,
+    *map(methods.config_class, methods.config_names()),
+  ):
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+      yield field, hints[field.name]
 
 
-def _alias(name):
-  return "_" + name.title().replace("_", "")
+def _kinds():
+  return [kind for _, kind in _fields()]
 
 
-def _type(field, kind):
+@functools.cache
+def _aliases():
+  """Types that have parts -> their aliases, each called as its first option."""
+  aliases = {}
+  for field, kind in _fields():
+    words = _words(field, kind)
+    if parts_of(kind) and words not in aliases:
+      alias = "_" + field.name.title().replace("_", "")
+      while alias in aliases.values():
+        alias += "_"
+      aliases[words] = alias
+  return aliases
+
+
+def _words(field, kind):
   """The type of the values that an option takes."""
   if field.name in _WIDER:
     return _WIDER[field.name]
-  if parts_of(kind):
-    return _alias(field.name)
-  words = []
+  words = ["str"] if parts_of(kind) else []
   for option in typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,):
     items = typing.get_args(option)
     if items:  # a tuple, which is made of any list and of a text
@@ -145,7 +155,13 @@ def _type(field, kind):
       words.append("None" if option is types.NoneType else option.__name__)
   if field.metadata["numbers"]:
     words += ["float", "Sequence[float]"]
-  return " | ".join(sorted(words, key=lambda word: word == "None"))
+  return " | ".join(sorted(dict.fromkeys(words), key=["str", "None"].__contains__))
+
+
+def _type(field, kind):
+  """The same, as an alias if it has one."""
+  words = _words(field, kind)
+  return _aliases().get(words, words)
 
 
 def _options(kind):
@@ -155,6 +171,17 @@ def _options(kind):
     field.name: f"{_type(field, hints[field.name])} = {field.default!r}"
     for field in dataclasses.fields(kind)
   }
+
+
+def _of_methods():
+  """Name -> "type = ..." of the options of all methods; types of one name add up."""
+  kinds = {}
+  for name in methods.config_names():
+    kind = methods.config_class(name)
+    for field in dataclasses.fields(kind):
+      words = kinds.setdefault(field.name, [])
+      words += [word for word in [_type(field, field.type)] if word not in words]
+  return {name: f"{' | '.join(words)} = ..." for name, words in kinds.items()}
 
 
 def _signature(function):
@@ -203,11 +230,7 @@ def _run(name):
   for others in (
     _signature(plan.from_keywords)[1],
     {k: v for k, v in _options(RunOptions).items() if k not in PYTHON_NAMES},
-    {
-      field.name: f"{_type(field, type_of_field(field))} = ..."
-      for entry in registry.ALGORITHMS.values()
-      for field in entry.fields.values()
-    },
+    _of_methods(),
   ):
     names |= {k: v for k, v in others.items() if k not in {*names, *refused}}
   return _function(name, places, names, result)

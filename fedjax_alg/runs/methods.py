@@ -248,9 +248,9 @@ class MethodConfig:
     >>> dataclasses.replace(config, mu=0.5) == fa.FedProx(
     ...   mu=0.5, aggregator=fa.TrimmedMean(0.3))
     True
-    >>> fa.FedProx(mue=1)
+    >>> fa.FedProx(mu=-1)
     Traceback (most recent call last):
-    fedjax_alg.errors.OptionError: mue: fedprox does not read it, did you mean 'mu'?
+    fedjax_alg.errors.OptionError: mu=-1.0: must be at least 0
   """
 
   METHOD: ClassVar[str]  #: its name in the registry
