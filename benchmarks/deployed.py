@@ -229,9 +229,9 @@ def compare_rounds(
   """The line of the table: an app's rounds beside those of ``fa.run``."""
   method = spec.partition("+")[0]
   lost = {row["round"]: row["lost"] for row in measurements}
-  rounds, extra = options["rounds"], {}
+  rounds, extra = options["rounds"], dict[str, Any]()
   if any(lost.values()):
-    extra = dict(sampler=without(lost, rounds))
+    extra["sampler"] = without(lost, rounds)
   algorithm = from_keywords(method, federation, **options).prepare().algorithm
   assert algorithm.global_params is not None
   worst, equal = 0.0, 0

@@ -1,11 +1,12 @@
 """Writes the generated parts of the pages, which can be read without a build.
 
-The tables that ``fa.advise`` reads are written, too.
+The tables that ``fa.advise`` reads are written, too, and the stub of the package.
 
   python docs/make_pages.py           writes them
   python docs/make_pages.py --check   names the pages whose parts are old, and fails
 
-docs/_extensions/registry_pages.py makes the parts, choosing.py the tables.
+docs/_extensions/registry_pages.py makes the parts, choosing.py the tables, stub.py
+what editors and type checkers know of the package.
 """
 
 import os
@@ -17,6 +18,7 @@ sys.path[:0] = [str(DOCS.parent), str(DOCS / "_extensions")]
 
 import choosing  # noqa: E402  pylint: disable=wrong-import-position
 import registry_pages  # noqa: E402  pylint: disable=wrong-import-position
+import stub  # noqa: E402  pylint: disable=wrong-import-position
 
 from fedjax_alg.runs import advise  # noqa: E402  pylint: disable=wrong-import-position
 
@@ -34,6 +36,7 @@ def changed_pages():
   for path, make in (
     (advise.PANELS, choosing.panels_csv),
     (advise.GAINS, choosing.gains_csv),
+    (stub.STUB, stub.package_stub),
   ):
     if path.read_text("utf-8") != (new := make()):
       yield path, new

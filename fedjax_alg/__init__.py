@@ -101,10 +101,12 @@ from fedjax_alg.exchange.weights import (
 )
 from fedjax_alg.least_squares.private import NoisedMoments
 from fedjax_alg.records.lock import HeldError
+from fedjax_alg.runs import methods as _methods
 from fedjax_alg.runs.advise import Advice, advise
 from fedjax_alg.runs.api import run, steps
 from fedjax_alg.runs.compare import Comparison, compare
 from fedjax_alg.runs.dry_run import DryRun, dry_run
+from fedjax_alg.runs.methods import MethodConfig
 from fedjax_alg.runs.play import NonFiniteError, Step
 from fedjax_alg.runs.power import sample_size
 from fedjax_alg.runs.progress import progress_bar
@@ -168,6 +170,7 @@ __all__ = [
   "LayerFeatures",
   "LittleIsEnough",
   "Median",
+  "MethodConfig",
   "Model",
   "ModelReplacement",
   "Momentum",
@@ -243,9 +246,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-  """A public name of an extra (``optional``), or ``testing``."""
+  """The class of a method, a public name of an extra (``optional``), or ``testing``."""
   if name == "testing":
     return importlib.import_module(f"{__name__}.testing")
+  if name in _methods.config_names():
+    return _methods.config_class(name)
   if name not in optional.PUBLIC:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
   module, attribute = optional.PUBLIC[name]
@@ -255,4 +260,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), *optional.PUBLIC, "testing"})
+  return sorted({*globals(), *optional.PUBLIC, *_methods.config_names(), "testing"})

@@ -97,7 +97,7 @@ def test_public_names_are_those_that_types_know():
   for name in optional.PUBLIC:
     assert getattr(fa, name) is getattr(fa, name)
   with pytest.raises(AttributeError, match="has no attribute 'forgets'"):
-    _ = fa.forgets
+    _ = fa.forgets  # type: ignore[attr-defined]
 
 
 @pytest.fixture(name="deleted")

@@ -91,7 +91,9 @@ def test_the_wheel_is_one_package_with_all_its_files(built):
   names = set(wheel.namelist())
   about = f"fedjax_alg-{fedjax_alg.__version__}.dist-info"
   assert {name.split("/")[0] for name in names} == {"fedjax_alg", about}
-  expected = sources("*.py", "*.flags", "*.csv", "*.js", "*.css", "*.txt", "py.typed")
+  expected = sources(
+    "*.py", "*.flags", "*.csv", "*.js", "*.css", "*.txt", "*.pyi", "py.typed"
+  )
   assert len(expected) > 400
   assert {site_path(path) for path in expected if is_installed(path)} == {
     name for name in names if not name.startswith(about)

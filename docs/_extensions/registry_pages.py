@@ -8,6 +8,7 @@ without a build. ``python docs/make_pages.py`` writes them, and a test compares:
   generated: methods FAMILY  a table of the methods of a family, linked
   generated: options         all options of `fa.federate` and `fa.run`, each an anchor
   generated: names           the public names above, what they are, where they are
+  generated: classes         the classes of configurations, each with its method
   generated: contents        the pages of the trees of contents of a page, linked
   generated: comparison      the evidence of docs/comparison.csv; in README its cells
   generated: counts, evidence, source, studies, needs, kinds, board, acceleration,
@@ -47,7 +48,7 @@ from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.hparams import describe_range, fields_by_group
 from fedjax_alg.part import describe_parts, forms, parts_of
-from fedjax_alg.runs import styles
+from fedjax_alg.runs import methods, styles
 from fedjax_alg.runs.options import RunOptions
 
 DOCS = pathlib.Path(__file__).resolve().parents[1]
@@ -170,6 +171,9 @@ def method_page(name):
     "## Run it",
     "",
     *method_examples.example(name),
+    f"In Python {class_of(name)} is the method with its options as one value "
+    "([configurations](../api.md#configurations-of-methods)).",
+    "",
   ]
   if entry.options:
     options = ", ".join(f"`{key}={value!r}`" for key, value in entry.options.items())
@@ -208,6 +212,18 @@ def method_page(name):
       + "."
     )
   return lines
+
+
+def class_of(name):
+  """Name of the class of a method's configurations, as Markdown."""
+  (kind,) = (kind for kind, method in methods.config_names().items() if method == name)
+  return f"`fa.{kind}`"
+
+
+def classes_line():
+  """The classes of all methods, linked to the pages of these."""
+  links = [f"[{class_of(name)}](methods/{name}.md)" for name in documented()]
+  return [", ".join(links) + "."]
 
 
 def methods_table(family):
@@ -526,6 +542,8 @@ def part_of(what, page, above):
     return contents(page)
   if kind == "comparison":
     return comparison_table() if page == "../README" else evidence_tables()
+  if kind == "classes":
+    return classes_line()
   if kind == "names":
     return names_table(
       re.findall(r"^   (\w+)$", above.rpartition("autosummary")[2], re.M)

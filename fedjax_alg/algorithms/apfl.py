@@ -35,10 +35,20 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.algorithms.common import averaging, server_rate, weights
-from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params, builder
+from fedjax_alg.base import (
+  Algorithm,
+  Array,
+  FedSpec,
+  Key,
+  MapClients,
+  Model,
+  Params,
+  Shard,
+  builder,
+)
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.update import ClientUpdate, Store, Trained
+from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
@@ -94,10 +104,10 @@ def _mixture(weight: Array, personal: Params, shared: Params) -> Params:
   return jax.tree.map(lambda v, w: weight * v + (1.0 - weight) * w, personal, shared)
 
 
-def _update(model: Model, hparams: APFLHParams) -> ClientUpdate:
+def _update(model: Model, hparams: APFLHParams) -> ClientUpdate[Mixtures, Mixtures]:
   rate = hparams.client_lr
 
-  def init(params, spec):
+  def init(params: Params, spec: FedSpec) -> Mixtures:
     clients = spec.num_clients
     return Mixtures(
       trees.repeat(params, clients),
@@ -122,7 +132,9 @@ def _update(model: Model, hparams: APFLHParams) -> ClientUpdate:
       loss,
     )
 
-  def train(received, shard, row, key):
+  def train(
+    received: Received, shard: Shard, row: Mixtures, key: Key
+  ) -> Trained[Mixtures]:
     previous, weight, met = row
     start = previous
     if hparams.personal_start == "received":

@@ -42,6 +42,7 @@ from fedjax_alg.algorithms.common import (
 from fedjax_alg.base import (
   Algorithm,
   Array,
+  FedSpec,
   Key,
   MapClients,
   Model,
@@ -51,7 +52,7 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.client.update import ClientUpdate, Store, Trained
+from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import ExampleWeights, Plain
 from fedjax_alg.hparams import hyper
@@ -141,17 +142,20 @@ def _personalize(
   )[0]
 
 
-def _update(model: Model, hparams: DittoHParams) -> ClientUpdate:
-
-  def init(params, spec):
+def _update(
+  model: Model, hparams: DittoHParams
+) -> ClientUpdate[PersonalModels, PersonalModels]:
+  def init(params: Params, spec: FedSpec) -> PersonalModels:
     return PersonalModels(
       trees.repeat(params, spec.num_clients),
       jnp.zeros(spec.num_clients, bool),
       params if hparams.personal_start == "initial" else (),
     )
 
-  def train(received, shard, client_row, key):
-    previous, met, _ = client_row
+  def train(
+    received: Received, shard: Shard, row: PersonalModels, key: Key
+  ) -> Trained[PersonalModels]:
+    previous, met, _ = row
     params, loss = sgd(model, received.start, shard, hparams, hparams.client_lr, key)
     start = previous
     if hparams.personal_start == "received":

@@ -1,7 +1,7 @@
 """The client's half of a method; the server's half is in ``central.steps``."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,15 @@ from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.models.roles import NOTHING_MOVED, ClientLeaves
 from fedjax_alg.typing import PyTree
 
+#: What a method keeps between rounds.
+Memory = TypeVar("Memory")
+#: What one client keeps of it; with an axis [C, ...], the table of all clients.
+Row = TypeVar("Row")
+
+_NOTHING: Any = ()
+_no_memory: Callable[..., Any] = lambda params, spec: ()
+_add_rows: Callable[..., Any] = trees.add_rows
+
 
 class Received(NamedTuple):
   """The values from which a client's local training starts."""
@@ -38,7 +47,7 @@ class Received(NamedTuple):
   memberships: Any = None
 
 
-class Trained(NamedTuple):
+class Trained(NamedTuple, Generic[Row]):
   """Result of a client's local training."""
 
   params: Params  #: the trained model itself, not its change
@@ -47,7 +56,7 @@ class Trained(NamedTuple):
   #: [] int32, number of per-example gradients of the local steps; None:
   #: ``gradients_per_step`` for every example that ``work`` reads
   gradients: Any = None
-  kept: Any = ()  #: what it keeps, for ``Store.write``
+  kept: Row = _NOTHING  #: what it keeps, for ``Store.write``
   #: the personal parameters and running statistics that have moved with its
   #: steps, as ``minibatches.fold_steps`` returns them
   leaves: ClientLeaves = NOTHING_MOVED
@@ -65,7 +74,7 @@ def _own_rows(memory: PyTree, cohort: Cohort, keys: Key) -> Int[Array, " S"]:
   return cohort.ids
 
 
-class Store(NamedTuple):
+class Store(NamedTuple, Generic[Memory, Row]):
   """Per-client state: the rows of a table in the memory.
 
   In a run of several processes a table with one row for each client
@@ -73,27 +82,24 @@ class Store(NamedTuple):
   ``trees.rows``, ``trees.add_rows`` and ``trees.set_rows`` alone.
   """
 
-  get: Callable[[Any], Any]  #: memory -> the table [C, ...]
-  put: Callable[[Any, Any], Any]  #: (memory, table) -> memory
+  get: Callable[[Memory], Row]  #: memory -> the table [C, ...]
+  put: Callable[[Memory, Row], Memory]  #: (memory, table) -> memory
   #: (table, places, ``Trained.kept`` of several clients) -> table
-  write: Callable[[Any, Array, Any], Any] = trees.add_rows
+  write: Callable[[Row, Array, Row], Row] = _add_rows
   #: (memory, cohort, keys [S] of ``train``) -> each participant's rows, [S] or
   #: [S, N] int32; those out of range are not written
-  places: Callable[[Any, Cohort, Key], Array] = _own_rows
+  places: Callable[[Memory, Cohort, Key], Array] = _own_rows
 
   @classmethod
-  def of(cls, field: str, *functions: Any) -> "Store":
+  def of(cls, field: str, *functions: Any) -> "Store[Any, Any]":
     """The table is a field of the memory."""
-    return cls(
-      lambda memory: getattr(memory, field),
-      lambda memory, table: memory._replace(**{field: table}),
-      *functions,
-    )
+    put: Callable[..., Any] = lambda memory, table: memory._replace(**{field: table})
+    return Store(lambda memory: getattr(memory, field), put, *functions)
 
   @classmethod
-  def whole(cls) -> "Store":
+  def whole(cls) -> "Store[Row, Row]":
     """The table is the memory itself, whose rows are replaced."""
-    return cls(lambda memory: memory, lambda memory, table: table, trees.set_rows)
+    return Store(lambda memory: memory, lambda memory, table: table, trees.set_rows)
 
   @property
   def one_row(self) -> bool:
@@ -101,54 +107,58 @@ class Store(NamedTuple):
     return self.places is _own_rows
 
 
-class ClientUpdate(NamedTuple):
+class ClientUpdate(NamedTuple, Generic[Memory, Row]):
   """The client's half of a method.
 
   ``memory`` is the state kept between rounds. It holds what the server keeps
   for the method, and what the clients keep, in tables with one row for each
-  client.
+  client. A type checker refuses functions of another memory or of other rows, as
+  far as they are annotated. With ``store`` and ``client_rows``, annotate the row of
+  ``train`` as ``Any``.
   """
 
   #: (received, shard, the client's row of the memory, key) -> Trained; for one
   #: client
-  train: Callable[[Received, Shard, Any, Key], Trained]
+  train: Callable[[Received, Shard, Row, Key], Trained[Row]]
   work: LocalWork  #: how many steps a client takes; read for the costs
   #: (params, spec) -> the memory before ``setup``, made without data
-  init: Callable[[Params, FedSpec], Any] = lambda params, spec: ()
+  init: Callable[[Params, FedSpec], Memory] = _no_memory
   #: (memory, params, all clients as one cohort, map_clients) -> memory; called
   #: once, before round 1
-  setup: Callable[[PyTree, Params, Cohort, MapClients], PyTree] = (
+  setup: Callable[[Memory, Params, Cohort, MapClients], Memory] = (
     lambda memory, params, everyone, map_clients: memory
   )
   #: (memory, model 0, cohort, map_clients) -> memory; called at the start of
   #: every round, if the data have newcomers (``cohort.newcomers``). None: the
   #: memory stays as it is
-  refresh: Callable[[Any, Params, Cohort, MapClients], Any] | None = None
+  refresh: Callable[[Memory, Params, Cohort, MapClients], Memory] | None = None
   #: memory -> what every participant receives besides the model
-  shared: Callable[[Any], Any] = lambda memory: ()
+  shared: Callable[[Memory], Any] = lambda memory: ()
   #: where participants keep what ``train`` gets as their row, and return as
   #: ``Trained.kept``; None: nothing
-  store: Store | None = None
+  store: Store[Memory, Row] | None = None
   #: where the clients' personal parameters and statistics (``client.personal``)
   #: are in the table of ``store``; None: they keep none
   personal: Place | None = None
   #: (memory, cohort, keys [S] of ``train``) -> rows for ``train`` that are kept
   #: nowhere, [S, ...]; with a store ``train`` gets the pair (kept row, this)
-  client_rows: Callable[[Any, Cohort, Key], Any] = lambda memory, cohort, keys: ()
+  client_rows: Callable[[Memory, Cohort, Key], Any] = lambda memory, cohort, keys: ()
   #: (memory, cohort) -> [S], the participants' weights in the sum of what they
   #: send besides the model; None: ``merge`` needs what each of them sends
-  upload_weights: Callable[[PyTree, Cohort], Array] | None = None
+  upload_weights: Callable[[Memory, Cohort], Array] | None = None
   #: (memory, cohort, the sum of the uploads [...] or all of them [S, ...],
   #: anchors [K, ...] or ()) -> memory; it leaves the table of ``store`` alone
-  merge: Callable[[Any, Cohort, Any, Any], Any] = (
+  merge: Callable[[Memory, Cohort, Any, Any], Memory] = (
     lambda memory, cohort, uploads, anchors: memory
   )
   #: (memory, cohort, mean update) -> memory; called at the end of a round for
   #: what the server remembers of the mean update itself. None: nothing
-  record: Callable[[Any, Cohort, Params], Any] | None = None
+  record: Callable[[Memory, Cohort, Params], Memory] | None = None
   #: (memory, cohort, mean update) -> the update that is applied;
   #: ``cohort.present.sum()`` is |S|
-  scale: Callable[[Any, Cohort, Params], Params] = lambda memory, cohort, update: update
+  scale: Callable[[Memory, Cohort, Params], Params] = lambda memory, cohort, update: (
+    update
+  )
   needs_anchor: bool = False  #: whether ``train`` reads the anchor gradient
   #: why the method cannot serve K > 1 models; empty if it can
   one_model: str = ""
@@ -193,8 +203,8 @@ class ClientUpdate(NamedTuple):
     return [name for name in names if getattr(self, name) != self._field_defaults[name]]
 
   def train_checked(
-    self, received: Received, shard: Shard, client_row: PyTree, key: Key
-  ) -> Trained:
+    self, received: Received, shard: Shard, client_row: Row, key: Key
+  ) -> Trained[Row]:
     """``train``, held to what it has to return.
 
     Raises:

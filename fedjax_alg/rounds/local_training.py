@@ -13,7 +13,7 @@ from fedjax_alg.exchange import stacking
 from fedjax_alg.typing import PyTree
 
 #: Store of clients without a state.
-_NOTHING = Store(lambda memory: (), lambda memory, table: memory)
+_NOTHING: Store[Any, Any] = Store(lambda memory: (), lambda memory, table: memory)
 
 
 class Training(NamedTuple):

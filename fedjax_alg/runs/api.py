@@ -97,7 +97,8 @@ def run(
   with the same options.
 
   Args:
-    algorithm: a name of ``registry.ALGORITHMS``; or a builder
+    algorithm: a name of ``registry.ALGORITHMS``; or its configuration, such as
+      ``fa.FedProx(mu=0.1)`` (a ``MethodConfig``); or a builder
       ``(model, hparams, *, map_clients) -> Algorithm`` with a dataclass of
       ``hparams.hyper`` fields, which may have the argument ``exchange``; or a
       ``registry.Entry``; or an ``Algorithm``; or ``"path/to/file.py:NAME"`` or

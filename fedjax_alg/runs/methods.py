@@ -3,8 +3,10 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import functools
+import inspect
+import re
 import typing
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -19,10 +21,12 @@ from fedjax_alg.errors import (
   UnreadError,
   a_type,
   describe_error,
+  normalize_name,
 )
 from fedjax_alg.exchange import ExchangeOptions
 from fedjax_alg.hparams import (
   field_values,
+  fields_by_group,
   fill_defaults,
   plain,
   traced_names,
@@ -41,6 +45,7 @@ from fedjax_alg.part import (
   type_of_field,
 )
 from fedjax_alg.runs import own_algorithm
+from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.typing import HParams, PyTree
 
 #: Name of a hyper-parameter -> its values, one for each row of a program.
@@ -225,14 +230,135 @@ class Method(NamedTuple):
     return build
 
 
+class MethodConfig:
+  """A method of the registry with its options, such as ``fa.FedProx(mu=0.1)``.
+
+  Every method has a subclass, a frozen dataclass whose fields are the
+  hyper-parameters and the options of the exchange. Their values are converted and
+  checked as keywords of ``run`` are, by the same code.
+
+  Raises:
+    OptionError: the method does not have such an option or would not read it,
+      or a value has a wrong type or is out of range.
+
+  Examples:
+    >>> import fedjax_alg as fa
+    >>> config = fa.FedProx(mu=1, aggregator="trimmed_mean:0.3")
+    >>> config
+    FedProx(mu=1.0, aggregator=TrimmedMean(tolerated=0.3))
+    >>> dataclasses.replace(config, mu=0.5) == fa.FedProx(
+    ...   mu=0.5, aggregator=fa.TrimmedMean(0.3))
+    True
+    >>> fa.FedProx(mu=-1)
+    Traceback (most recent call last):
+    fedjax_alg.errors.OptionError: mu=-1.0: must be at least 0
+  """
+
+  METHOD: ClassVar[str]  #: its name in the registry
+
+  def __init__(self, **options: object):
+    fields = dataclasses.fields(typing.cast(Any, self))
+    if len(options) == len(fields):  # all of them, from ``dataclasses.replace``
+      options = {
+        field.name: options[field.name]
+        for field in fields
+        if field.name not in options or options[field.name] != field.default
+      }
+    of_runs = options.keys() & RunOptions.__dataclass_fields__.keys()
+    if of_runs:
+      raise UnreadError(f"`{min(of_runs)}`: an option of a run, not of a method")
+    method = with_keywords(method_of(self.METHOD), options)
+    vars(self).update((field.name, method.options[field.name]) for field in fields)
+
+  def __repr__(self) -> str:
+    values = ", ".join(f"{name}={value!r}" for name, value in _changes(self).items())
+    return f"{type(self).__name__}({values})"
+
+
+def _changes(config: MethodConfig) -> dict[str, Any]:
+  """The options that differ from the defaults, name -> value."""
+  return {
+    field.name: value
+    for field in dataclasses.fields(typing.cast(Any, config))
+    if (value := getattr(config, field.name)) != field.default
+  }
+
+
+@functools.cache
+def config_names() -> dict[str, str]:
+  """Names of the classes of configurations -> names of the methods.
+
+  A class is called as its method is labelled, without spaces and signs: GAFSVRG.
+  Where the label is no spelling of the name, the name is taken, word by word, and
+  a word that names a method is spelled as this one: PerFedAvg.
+  """
+  labels = {name: entry.label for name, entry in registry.ALGORITHMS.items()}
+  names = {}
+  for name, label in labels.items():
+    if normalize_name(label) != normalize_name(name):
+      label = " ".join(
+        word if word == name else labels.get(word, word) for word in name.split("_")
+      )
+    words = re.findall("[A-Za-z0-9]+", label)
+    names["".join(word[0].upper() + word[1:] for word in words)] = name
+  return names
+
+
+@functools.cache
+def config_class(name: str) -> type[MethodConfig]:
+  """Makes the class of the configurations of a method.
+
+  Args:
+    name: name of the class, one of ``config_names``.
+  """
+  method = config_names()[name]
+  entry = registry.ALGORITHMS[method]
+  fields = [
+    field
+    for group in fields_by_group(entry.hparams, entry.exchange).values()
+    for field in group
+  ]
+  doc = [f"{entry.label} ({entry.paper}).", "", "Args:"]
+  doc += [f"  {field.name}: {field.metadata['help']}" for field in fields]
+  kind = dataclasses.make_dataclass(
+    name,
+    [
+      (
+        field.name,
+        type_of_field(field),
+        dataclasses.field(default=field.default, metadata=field.metadata, kw_only=True),
+      )
+      for field in fields
+    ],
+    bases=(MethodConfig,),
+    namespace={"METHOD": method, "__doc__": "\n".join(doc)},
+    init=False,
+    repr=False,
+    frozen=True,
+  )
+  kind.__module__ = registry.__package__  # where it is found again, by pickle, too
+  typing.cast(Any, kind).__signature__ = inspect.Signature(
+    [
+      inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=field.default,
+        annotation=field.type,
+      )
+      for field in dataclasses.fields(kind)
+    ]
+  )
+  return kind
+
+
 def method_of(algorithm: Any, hparams: HParams | None = None) -> Method:
   """Resolves the algorithm that a caller gave.
 
   Args:
-    algorithm: a name of ``registry.ALGORITHMS``, a ``registry.Entry``, a
-      builder ``(model, hparams, *, map_clients) -> Algorithm``, which may have
-      the argument ``exchange``, too, an ``Algorithm``, or the file or module and
-      the name of one of these (``own.load``).
+    algorithm: a name of ``registry.ALGORITHMS``, a ``MethodConfig``, a
+      ``registry.Entry``, a builder ``(model, hparams, *, map_clients) ->
+      Algorithm``, which may have the argument ``exchange``, too, an ``Algorithm``,
+      or the file or module and the name of one of these (``own.load``).
     hparams: hyper-parameters to start from; None: the defaults. A builder
       that is not in the registry needs ``hparams``, unless it annotates its
       parameter ``hparams`` with a dataclass.
@@ -244,6 +370,14 @@ def method_of(algorithm: Any, hparams: HParams | None = None) -> Method:
     OptionError: ``algorithm`` is none of these, or ``hparams`` are missing or
       of another algorithm.
   """
+  if isinstance(algorithm, MethodConfig):
+    if hparams is not None:
+      raise OptionError(f"`hparams`: not with {algorithm}, which has them")
+    return with_keywords(method_of(algorithm.METHOD), _changes(algorithm))
+  if isinstance(algorithm, type) and issubclass(algorithm, MethodConfig):
+    raise OptionError(
+      f"`algorithm`={algorithm.__name__}: a class, give {algorithm.__name__}()"
+    )
   source = None
   own.refuse_nameless(algorithm, "algorithm")
   if own.is_own(algorithm):
@@ -267,8 +401,8 @@ def method_of(algorithm: Any, hparams: HParams | None = None) -> Method:
     name, entry = _of_builder(algorithm, hparams)
   else:
     raise OptionError(
-      f"`algorithm`={algorithm!r}: must be a name, a builder, a registry "
-      "entry or an Algorithm"
+      f"`algorithm`={algorithm!r}: must be a name, a configuration such as FedAvg(), "
+      "a builder, a registry entry or an Algorithm"
     )
   kind = entry.hparams
   if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
@@ -437,11 +571,12 @@ def with_keywords(
   method = method._replace(hparams=_as_values(method.hparams, ""))
   for part in method.parts:
     validate(part)
-  for name in keywords:
+  explicit = tuple(dict.fromkeys((*method.explicit, *keywords)))
+  for name in explicit:
     why = method.unread(name)
     if why and name not in may_be_unread:
       raise UnreadError(f"`{name}`: {why}")
-  return method._replace(explicit=(*method.explicit, *keywords))
+  return method._replace(explicit=explicit)
 
 
 def restore(method: Method, saved: Mapping[str, object]) -> Method:

@@ -9,13 +9,14 @@ from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.errors import OptionError, UnreadError, with_names
 from fedjax_alg.part import as_list
 from fedjax_alg.runs import api, pooled
+from fedjax_alg.runs.methods import MethodConfig
 from fedjax_alg.runs.plan import from_keywords
 from fedjax_alg.runs.play import NonFiniteError
 from fedjax_alg.runs.result import RunResult
 
 
 def run_all(
-  algorithms: Iterable[str] | Mapping[str, object],
+  algorithms: Iterable[str | MethodConfig] | Mapping[str, object],
   federation: Federation | Federations,
   *,
   callbacks: api.Callback | Iterable[api.Callback] = (),
@@ -31,7 +32,8 @@ def run_all(
   were left out. All methods are checked before the first one starts.
 
   Args:
-    algorithms: the names of the methods; or label -> algorithm, see ``run``.
+    algorithms: the names of the methods, or their configurations such as
+      ``fa.FedProx(mu=0.1)``; or label -> algorithm, see ``run``.
     federation: see ``run``.
     callbacks: see ``run``.
     out_dir: a folder, in which every method gets a folder with its name; see ``run``.
@@ -107,11 +109,15 @@ def _methods(algorithms: object) -> dict[str, Any]:
   if isinstance(algorithms, Mapping):
     methods = {str(label): algorithm for label, algorithm in algorithms.items()}
   else:
-    names = as_list("algorithms", algorithms, str)
+    if isinstance(algorithms, str) or not isinstance(algorithms, Iterable):
+      algorithms = as_list("algorithms", algorithms, str)
+    entries = list(algorithms)
+    labels = [getattr(entry, "METHOD", entry) for entry in entries]
+    names = as_list("algorithms", labels, str)
     for name in names:
       if names.count(name) > 1:
         raise OptionError(f"`algorithms`: {name} is there twice")
-    methods = dict(zip(names, names))
+    methods = dict(zip(names, entries))
   if not methods:
     raise OptionError("`algorithms`: empty, give at least one")
   return methods

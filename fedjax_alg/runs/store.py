@@ -31,6 +31,7 @@ from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import identity, queue
 from fedjax_alg.runs import play as play_lib
 from fedjax_alg.runs import result as result_lib
+from fedjax_alg.runs.methods import MethodConfig
 from fedjax_alg.runs.plan import Plan, by_program, warn, warn_caller
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.prepare import Prepared
@@ -689,7 +690,7 @@ def own_parts(
   return {"federation": federation} | {
     name: part
     for name, part in parts.items()
-    if not isinstance(part, (str, os.PathLike))
+    if not isinstance(part, (str, os.PathLike, MethodConfig))
   }
 
 

@@ -638,7 +638,8 @@ def check(algorithm: object) -> Iterator[Finding]:
   """Holds a method to all clauses, on a small convex problem.
 
   Args:
-    algorithm: a ``registry.Entry``, or what ``fa.run`` takes.
+    algorithm: a ``registry.Entry``, or what ``fa.run`` takes. The options of a
+      configuration such as ``fa.FedProx(mu=0.1)`` are part of what is checked.
 
   Yields:
     A ``Finding`` for each case. A method that breaks the first clause has one
@@ -653,7 +654,11 @@ def check(algorithm: object) -> Iterator[Finding]:
     ('structure', '')
   """
   method = methods.method_of(algorithm)
-  bench = Bench(method.name, softmax_problem(), method.entry)
+  settings = {name: method.options[name] for name in method.explicit}
+  entry = method.entry
+  if settings:
+    entry = entry._replace(test_hparams={**entry.test_hparams, **settings})
+  bench = Bench(method.name, softmax_problem(), entry)
   for case in cases():
     finding = Finding(case, case.violation(bench))
     yield finding

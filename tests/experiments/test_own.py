@@ -176,7 +176,7 @@ def test_python_takes_the_same_strings(folder, monkeypatch):
     rounds=2,
     evaluate="global",
     eval_every=2,
-    friction=0.25,
+    friction=0.25,  # type: ignore[call-arg]
     sampling=f"{place}:three_largest",
   )
   saved = folder / "out" / "ENTRY_digits"

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import inspect
+import pickle
 
 import chex
 from flax import nnx
@@ -73,6 +75,90 @@ def test_a_builder_is_as_good_as_a_name(fed, baseline):
   """An entry is one and says what it takes (test_names, test_result.py)."""
   result = short_run(fed, loose, hparams=FedAvgHParams(server_lr=0.5), client_lr=0.3)
   assert result.state_hash() == baseline.state_hash()
+
+
+def test_a_configuration_is_as_good_as_a_name(fed, baseline, tmp_path):
+  """The plan, its identity and the bits are those of the keywords."""
+  config = fa.FedAvg(client_lr=0.3, server_lr=0.5)
+  plan = from_keywords(config, fed, **NUMBERS)
+  by_name = from_keywords("fedavg", fed, client_lr=0.3, server_lr=0.5, **NUMBERS)
+  assert plan == by_name and plan.identity == by_name.identity
+  result = short_run(fed, config, out_dir=tmp_path / "run")
+  assert result.state_hash() == baseline.state_hash()
+  finished = short_run(
+    fed, "fedavg", client_lr=0.3, server_lr=0.5, out_dir=tmp_path / "run"
+  )
+  assert finished.state_hash() == baseline.state_hash()
+  assert from_keywords(config, fed, server_lr=1.0, **NUMBERS) == from_keywords(
+    fa.FedAvg(client_lr=0.3), fed, server_lr=1.0, **NUMBERS
+  )
+
+
+@pytest.mark.parametrize(
+  ("config", "options", "message"),
+  [
+    (fa.FedAvg(), dict(hparams=FedAvgHParams()), "^hparams: not with"),
+    (fa.FedAvg(microbatch_size=5), dict(batch_size=0), "^microbatch_size: not read"),
+    (fa.FedAvg, {}, "^algorithm=FedAvg: a class"),
+  ],
+)
+def test_a_configuration_that_a_run_cannot_use(fed, config, options, message):
+  """An option of it that is not read would go unnoticed."""
+  with pytest.raises(fa.OptionError, match=message):
+    from_keywords(config, fed, **NUMBERS, **options)
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    (dict(mu=-1), "^mu=-1.0: must be at least 0$"),
+    (dict(mu="a"), "^mu='a': must be a number$"),
+    (dict(mue=0.1), "^mue: .*did you mean 'mu'"),
+    (dict(rounds=3), "^rounds: an option of a run"),
+    (dict(aggregator="krumm"), "^aggregator=krumm: unknown, did you mean 'krum'"),
+    (dict(microbatch_size=5, batch_size=0), "^microbatch_size: not read"),
+  ],
+)
+def test_a_configuration_is_checked_when_it_is_made(options, message):
+  """Else the error is far from the line with the wrong value."""
+  with pytest.raises(fa.OptionError, match=message):
+    fa.FedProx(**options)
+
+
+def test_a_configuration_is_a_value():
+  config = fa.FedProx(mu=1, aggregator="krum:0.2", local_epochs=2)
+  text = "FedProx(mu=1.0, local_epochs=2, aggregator=Krum(tolerated=0.2))"
+  assert repr(config) == text and repr(fa.FedProx(mu=0.1)) == "FedProx()"
+  assert eval(text, {"FedProx": fa.FedProx, "Krum": fa.Krum}) == config
+  assert pickle.loads(pickle.dumps(config)) == config and len({config, config}) == 1
+  assert dataclasses.replace(config, mu=0.5).mu == 0.5
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    config.mu = 2.0
+  # As with keywords, epochs count instead of steps.
+  for epochs in (1, 3):
+    config = fa.FSVRG(local_epochs=epochs)
+    assert (config.local_steps, config.local_epochs) == (0, epochs)
+    by_name = methods.with_keywords(
+      methods.method_of("fsvrg"), {"local_epochs": epochs}
+    )
+    assert methods.method_of(config).parts == by_name.parts
+
+
+def test_every_method_has_a_class():
+  """A new method whose name another one or an export has would hide it."""
+  names = methods.config_names()
+  assert {*names.values()} == {*registry.ALGORITHMS}
+  assert len(names) == len(registry.ALGORITHMS)
+  assert not names.keys() & {*fa.__all__, *vars(fa)} and names.keys() <= {*dir(fa)}
+  for name, method in names.items():
+    kind = getattr(fa, name)
+    assert kind is getattr(fa, name) and kind.__name__ == name
+    assert inspect.signature(kind).parameters.keys() == (
+      registry.ALGORITHMS[method].fields.keys()
+    )
+    assert methods.method_of(kind()) == methods.method_of(method)
+  assert names["GAFSVRG"] == "ga_fsvrg" and names["PerFedAvg"] == "per_fedavg"
+  assert names["FLHC"] == "flhc" and names["Central"] == "central"
 
 
 def test_an_algorithm_that_is_built(fed, baseline):

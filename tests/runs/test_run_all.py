@@ -51,6 +51,15 @@ def test_results_are_those_of_single_runs(own_fed):
   assert [pair.label for pair in fa.compare(results).pairs] == ["fedprox", "central"]
 
 
+def test_configurations_beside_names(runs, own_fed):
+  """A configuration has the name of its method, so there is one of each."""
+  configs = [fa.FedProx(mu=0.2), "fedavg"]
+  assert list(fa.run_all(configs, own_fed, rounds=2)) == ["fedprox", "fedavg"]
+  assert list(runs) == configs
+  with pytest.raises(fa.OptionError, match="^algorithms: fedprox is there twice"):
+    fa.run_all([*configs, "fedprox"], own_fed)
+
+
 def test_what_belongs_to_every_run(runs, own_fed, tmp_path):
   methods = {"a/b": "fedavg", "c": "fedprox"}
   fa.run_all(methods, own_fed, out_dir=tmp_path, overwrite=True, rounds=2)

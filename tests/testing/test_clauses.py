@@ -297,3 +297,20 @@ def test_an_entry_without_a_ledger_is_told_the_fields_of_one(flawless):
     clauses.cost_by_entry(bench, 0)
   for name in (*clauses.Played._fields, *clauses.Expected._fields):
     assert name in str(error.value)
+
+
+def test_the_options_of_a_configuration_are_checked(monkeypatch):
+  """Else a method would pass with settings that nobody asked about."""
+  entries = []
+
+  def bench(name, problem, entry):
+    entries.append(entry)
+    raise StopIteration
+
+  monkeypatch.setattr(clauses, "Bench", bench)
+  for algorithm in (fa.FedProx(mu=0.3), fa.FedProx(), "fedprox"):
+    with pytest.raises(RuntimeError):  # out of a generator
+      next(clauses.check(algorithm))
+  registered = registry.ALGORITHMS["fedprox"]
+  assert entries[0].test_hparams == {**registered.test_hparams, "mu": 0.3}
+  assert entries[1] is entries[2] is registered

@@ -1,0 +1,3562 @@
+"""Federated learning algorithms as pure functions over PyTrees, in JAX.
+
+A run:
+
+  import fedjax_alg as fa
+  fed = fa.federate("digits", partition="classes", num_clients=60)
+  result = fa.run("ga_fsvrg", fed, cohort_size=12, rounds=60, seeds=3)
+"""
+# Written by docs/make_pages.py from the options and the registry.
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import dataclasses
+import os
+from typing import Any, ClassVar, overload
+
+from fedjax_alg import models as models
+from fedjax_alg import registry as registry
+from fedjax_alg import testing as testing
+from fedjax_alg._version import __version__ as __version__
+from fedjax_alg.data.arrays import Examples
+from fedjax_alg.data.federation import Federations
+from fedjax_alg.engine import samplers
+from fedjax_alg.registry import Entry
+from fedjax_alg.runs import api
+from fedjax_alg.runs.api import Callback
+from fedjax_alg.typing import HParams
+
+from fedjax_alg.base import Algorithm as Algorithm
+from fedjax_alg.base import ClientData as ClientData
+from fedjax_alg.base import Cohort as Cohort
+from fedjax_alg.base import FedSpec as FedSpec
+from fedjax_alg.base import Model as Model
+from fedjax_alg.base import RoundAux as RoundAux
+from fedjax_alg.base import RoundCost as RoundCost
+from fedjax_alg.base import Shard as Shard
+from fedjax_alg.client.optimizers import Adagrad as Adagrad
+from fedjax_alg.client.optimizers import Adam as Adam
+from fedjax_alg.client.optimizers import AdamW as AdamW
+from fedjax_alg.client.optimizers import ConstantRate as ConstantRate
+from fedjax_alg.client.optimizers import CosineDecay as CosineDecay
+from fedjax_alg.client.optimizers import ExponentialDecay as ExponentialDecay
+from fedjax_alg.client.optimizers import InverseSqrtDecay as InverseSqrtDecay
+from fedjax_alg.client.optimizers import Momentum as Momentum
+from fedjax_alg.client.optimizers import Nesterov as Nesterov
+from fedjax_alg.client.optimizers import Optax as Optax
+from fedjax_alg.client.optimizers import RMSProp as RMSProp
+from fedjax_alg.client.optimizers import SGD as SGD
+from fedjax_alg.client.optimizers import StepDecay as StepDecay
+from fedjax_alg.data.arrays import from_arrays as from_arrays
+from fedjax_alg.data.errors import DataError as DataError
+from fedjax_alg.data.features import Contrast as Contrast
+from fedjax_alg.data.features import Flatten as Flatten
+from fedjax_alg.data.features import Hog as Hog
+from fedjax_alg.data.features import Images as Images
+from fedjax_alg.data.features import LayerFeatures as LayerFeatures
+from fedjax_alg.data.features import RawFeatures as RawFeatures
+from fedjax_alg.data.features import Standardize as Standardize
+from fedjax_alg.data.federation import Federation as Federation
+from fedjax_alg.data.frames import from_dataframe as from_dataframe
+from fedjax_alg.data.gathered import from_hf as from_hf
+from fedjax_alg.data.gathered import from_torch as from_torch
+from fedjax_alg.data.label_skew import Classes as Classes
+from fedjax_alg.data.label_skew import Dirichlet as Dirichlet
+from fedjax_alg.data.label_skew import Iid as Iid
+from fedjax_alg.data.label_skew import Shards as Shards
+from fedjax_alg.data.own_partition import OwnPartition as OwnPartition
+from fedjax_alg.data.partition_file import PartitionFile as PartitionFile
+from fedjax_alg.data.published import Natural as Natural
+from fedjax_alg.data.published import Powerlaw as Powerlaw
+from fedjax_alg.engine.evaluate import at_clients as at_clients
+from fedjax_alg.engine.evaluate import confusion as confusion
+from fedjax_alg.engine.processes import distributed as distributed
+from fedjax_alg.engine.sharding import start as start
+from fedjax_alg.errors import OptionError as OptionError
+from fedjax_alg.errors import RunFolderError as RunFolderError
+from fedjax_alg.exchange.aggregation import CenteredClipping as CenteredClipping
+from fedjax_alg.exchange.aggregation import GeometricMedian as GeometricMedian
+from fedjax_alg.exchange.aggregation import Krum as Krum
+from fedjax_alg.exchange.aggregation import Median as Median
+from fedjax_alg.exchange.aggregation import MultiKrum as MultiKrum
+from fedjax_alg.exchange.aggregation import NormBound as NormBound
+from fedjax_alg.exchange.aggregation import TrimmedMean as TrimmedMean
+from fedjax_alg.exchange.aggregation import WeightedMean as WeightedMean
+from fedjax_alg.exchange.attacks import Canary as Canary
+from fedjax_alg.exchange.attacks import InnerProduct as InnerProduct
+from fedjax_alg.exchange.attacks import LabelFlip as LabelFlip
+from fedjax_alg.exchange.attacks import LittleIsEnough as LittleIsEnough
+from fedjax_alg.exchange.attacks import ModelReplacement as ModelReplacement
+from fedjax_alg.exchange.attacks import NoAttack as NoAttack
+from fedjax_alg.exchange.attacks import RandomUpdates as RandomUpdates
+from fedjax_alg.exchange.attacks import SignFlip as SignFlip
+from fedjax_alg.exchange.compression import PowerSGD as PowerSGD
+from fedjax_alg.exchange.compression import QSGD as QSGD
+from fedjax_alg.exchange.compression import RandomK as RandomK
+from fedjax_alg.exchange.compression import Sign as Sign
+from fedjax_alg.exchange.compression import TopK as TopK
+from fedjax_alg.exchange.compression import Uncompressed as Uncompressed
+from fedjax_alg.exchange.privacy import AdaptiveClipping as AdaptiveClipping
+from fedjax_alg.exchange.privacy import CorrelatedNoise as CorrelatedNoise
+from fedjax_alg.exchange.privacy import FixedClipping as FixedClipping
+from fedjax_alg.exchange.privacy import NoPrivacy as NoPrivacy
+from fedjax_alg.exchange.weights import AgnosticWeights as AgnosticWeights
+from fedjax_alg.exchange.weights import ExampleWeights as ExampleWeights
+from fedjax_alg.exchange.weights import QFFLWeights as QFFLWeights
+from fedjax_alg.exchange.weights import UniformWeights as UniformWeights
+from fedjax_alg.extras.audit import Audit as Audit
+from fedjax_alg.extras.gradients.hypergradient import Hypergradient as Hypergradient
+from fedjax_alg.extras.gradients.tuning import GradientTuning as GradientTuning
+from fedjax_alg.extras.unlearning.contributions import Contributions as Contributions
+from fedjax_alg.extras.unlearning.contributions import contributions as contributions
+from fedjax_alg.extras.unlearning.revision import add_clients as add
+from fedjax_alg.extras.unlearning.revision import forget as forget
+from fedjax_alg.least_squares.private import NoisedMoments as NoisedMoments
+from fedjax_alg.records.lock import HeldError as HeldError
+from fedjax_alg.runs.advise import Advice as Advice
+from fedjax_alg.runs.advise import advise as advise
+from fedjax_alg.runs.compare import Comparison as Comparison
+from fedjax_alg.runs.compare import compare as compare
+from fedjax_alg.runs.dry_run import DryRun as DryRun
+from fedjax_alg.runs.methods import MethodConfig as MethodConfig
+from fedjax_alg.runs.play import NonFiniteError as NonFiniteError
+from fedjax_alg.runs.play import Step as Step
+from fedjax_alg.runs.power import sample_size as sample_size
+from fedjax_alg.runs.progress import progress_bar as progress_bar
+from fedjax_alg.runs.ranks import Ranking as Ranking
+from fedjax_alg.runs.ranks import rank as rank
+from fedjax_alg.runs.result import RunResult as RunResult
+from fedjax_alg.runs.result import load_run as load_run
+from fedjax_alg.runs.sinks import STOP as STOP
+from fedjax_alg.runs.sweep import Sweep as Sweep
+from fedjax_alg.runs.tensorboard import tensorboard as tensorboard
+from fedjax_alg.tasks import Task as Task
+
+__all__ = [
+  'Adagrad',
+  'Adam',
+  'AdamW',
+  'AdaptiveClipping',
+  'Advice',
+  'AgnosticWeights',
+  'Algorithm',
+  'Audit',
+  'Canary',
+  'CenteredClipping',
+  'Classes',
+  'ClientData',
+  'Cohort',
+  'Comparison',
+  'ConstantRate',
+  'Contrast',
+  'Contributions',
+  'CorrelatedNoise',
+  'CosineDecay',
+  'DataError',
+  'Dirichlet',
+  'DryRun',
+  'ExampleWeights',
+  'ExponentialDecay',
+  'FedSpec',
+  'Federation',
+  'FixedClipping',
+  'Flatten',
+  'GeometricMedian',
+  'GradientTuning',
+  'HeldError',
+  'Hog',
+  'Hypergradient',
+  'Iid',
+  'Images',
+  'InnerProduct',
+  'InverseSqrtDecay',
+  'Krum',
+  'LabelFlip',
+  'LayerFeatures',
+  'LittleIsEnough',
+  'Median',
+  'MethodConfig',
+  'Model',
+  'ModelReplacement',
+  'Momentum',
+  'MultiKrum',
+  'Natural',
+  'Nesterov',
+  'NoAttack',
+  'NoPrivacy',
+  'NoisedMoments',
+  'NonFiniteError',
+  'NormBound',
+  'Optax',
+  'OptionError',
+  'OwnPartition',
+  'PartitionFile',
+  'PowerSGD',
+  'Powerlaw',
+  'QFFLWeights',
+  'QSGD',
+  'RMSProp',
+  'RandomK',
+  'RandomUpdates',
+  'Ranking',
+  'RawFeatures',
+  'RoundAux',
+  'RoundCost',
+  'RunFolderError',
+  'RunResult',
+  'SGD',
+  'STOP',
+  'Shard',
+  'Shards',
+  'Sign',
+  'SignFlip',
+  'Standardize',
+  'Step',
+  'StepDecay',
+  'Sweep',
+  'Task',
+  'TopK',
+  'TrimmedMean',
+  'Uncompressed',
+  'UniformWeights',
+  'WeightedMean',
+  'add',
+  'advise',
+  'at_clients',
+  'audit',
+  'compare',
+  'confusion',
+  'contributions',
+  'distributed',
+  'dry_run',
+  'federate',
+  'forget',
+  'from_arrays',
+  'from_dataframe',
+  'from_hf',
+  'from_torch',
+  'hypergradient',
+  'load_run',
+  'progress_bar',
+  'rank',
+  'run',
+  'run_all',
+  'sample_size',
+  'start',
+  'steps',
+  'sweep',
+  'tensorboard',
+  'tune_by_gradient',
+]
+
+_Partition = Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | PartitionFile | OwnPartition | str | None
+_Features = RawFeatures | Flatten | Images | Standardize | Contrast | Hog | LayerFeatures | str
+_ClientWeights = ExampleWeights | UniformWeights | QFFLWeights | AgnosticWeights | str
+_ClientOptimizer = SGD | Momentum | Nesterov | Adam | AdamW | RMSProp | Adagrad | Optax | str
+_ClientLrSchedule = ConstantRate | CosineDecay | ExponentialDecay | StepDecay | InverseSqrtDecay | str
+_Attack = NoAttack | LabelFlip | SignFlip | RandomUpdates | ModelReplacement | LittleIsEnough | InnerProduct | Canary | str
+_Aggregator = WeightedMean | Median | TrimmedMean | Krum | MultiKrum | GeometricMedian | CenteredClipping | NormBound | str
+_CompressUp = Uncompressed | TopK | RandomK | QSGD | Sign | PowerSGD | str
+_Private = NoPrivacy | FixedClipping | AdaptiveClipping | CorrelatedNoise | str
+_ClientWeights_ = ExampleWeights | UniformWeights | str
+_Private_ = NoPrivacy | NoisedMoments | str
+_Algorithm = str | MethodConfig | Entry | Algorithm | Callable[..., Algorithm]
+
+@overload
+def federate(
+  source: str | Examples = ...,
+  *,
+  partitions: int,
+  seed: int | None = None,
+  task: str | None = None,
+  data_dir: str | None = None,
+  data_path: str | None = None,
+  synthetic_alpha: float = 1.0,
+  synthetic_beta: float = 1.0,
+  synthetic_iid: bool = False,
+  client_examples: int = 1000,
+  label_noise: float = 0.0,
+  femnist: str = 'fixed',
+  sequence_length: int | None = None,
+  window_stride: int = 1,
+  partition: _Partition = None,
+  num_clients: int | None = None,
+  train_examples: int | None = None,
+  partition_seed: int | None = None,
+  validation_clients: int = 0,
+  without: object = None,
+  newcomers_at: Sequence[tuple[int, int]] | str | None = None,
+  kinds: str | None = None,
+  kind_shares: Sequence[float] | str | None = None,
+  kind_data: str = 'split',
+  concepts: str | None = None,
+  concept_rounds: int = 200,
+  concept_steps: int = 10,
+  concept_data: str = 'step',
+  shift: str = 'none',
+  shift_every: int = 50,
+  shift_share: float = 0.2,
+  features: _Features = RawFeatures(),
+  store: str = 'auto',
+  vocabulary: int = 10000,
+) -> Federations: ...
+
+@overload
+def federate(
+  source: str | Examples = ...,
+  *,
+  seed: int | None = None,
+  task: str | None = None,
+  data_dir: str | None = None,
+  data_path: str | None = None,
+  synthetic_alpha: float = 1.0,
+  synthetic_beta: float = 1.0,
+  synthetic_iid: bool = False,
+  client_examples: int = 1000,
+  label_noise: float = 0.0,
+  femnist: str = 'fixed',
+  sequence_length: int | None = None,
+  window_stride: int = 1,
+  partition: _Partition = None,
+  num_clients: int | None = None,
+  train_examples: int | None = None,
+  partition_seed: int | None = None,
+  validation_clients: int = 0,
+  without: object = None,
+  newcomers_at: Sequence[tuple[int, int]] | str | None = None,
+  kinds: str | None = None,
+  kind_shares: Sequence[float] | str | None = None,
+  kind_data: str = 'split',
+  concepts: str | None = None,
+  concept_rounds: int = 200,
+  concept_steps: int = 10,
+  concept_data: str = 'step',
+  shift: str = 'none',
+  shift_every: int = 50,
+  shift_share: float = 0.2,
+  features: _Features = RawFeatures(),
+  store: str = 'auto',
+  vocabulary: int = 10000,
+) -> Federation: ...
+
+def run(
+  algorithm: _Algorithm,
+  federation: Federation | Federations,
+  *,
+  model: object = 'softmax',
+  rounds: int | None = None,
+  cohort_size: int | None = None,
+  participation: float | None = None,
+  seeds: int | Sequence[int] = 1,
+  evaluate: object = ...,
+  eval_every: int = 5,
+  callbacks: Callback | Iterable[Callback] = ...,
+  hparams: HParams | None = None,
+  sampler: samplers.Sampler | None = None,
+  init: object = None,
+  out_dir: str | os.PathLike | None = None,
+  overwrite: bool = False,
+  allow_other_devices: bool = False,
+  keep_best: object = None,
+  sampling: str = 'uniform',
+  draw: str = 'auto',
+  availability: Sequence[float] | str = (0.1, 0.9),
+  availability_file: str | None = None,
+  availability_seed: int = 0,
+  availability_day: int = 0,
+  dropout: float = 0.0,
+  stragglers: float | Sequence[float] | str | None = None,
+  partial_work: str = 'auto',
+  deadline_s: float | None = None,
+  hidden: Sequence[int] | str = (128,),
+  layers: Sequence[str] | str = ('conv3-16', 'max2', 'conv3-32', 'max2', 'dense64'),
+  embedding: str | None = None,
+  embedding_size: int | None = None,
+  lstm_widths: Sequence[int] | str | None = None,
+  norm: str = 'group',
+  resnet_width: int = 64,
+  d_model: int = 128,
+  blocks: int = 2,
+  block_features: int = 256,
+  heads: int = 4,
+  remat: bool = False,
+  lora_rank: int = 0,
+  lora_alpha: float = 0.0,
+  lora_aggregation: str = 'fedit',
+  feature_map: str = 'none',
+  num_features: int = 1000,
+  rbf_gamma: float | None = None,
+  bit_thresholds: Sequence[float] | str = (0.25, 0.5, 0.75),
+  group_size: int = 3,
+  feature_seed: int = 0,
+  l2: float = 0.0001,
+  l2_of: str = 'mean',
+  compute_dtype: str = 'float32',
+  class_weights: float | Sequence[float] | str | None = None,
+  augment: Sequence[str] | str = (),
+  init_only: Sequence[str] | str = (),
+  roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
+  personal_when: str = 'together',
+  personal_rate: float = 0.0,
+  personal_fit: int = 0,
+  model_state: str = 'global',
+  device_cores: Sequence[int] | str = (1, 4),
+  core_gflops: float = 10.0,
+  bandwidth_gbps: Sequence[float] | str = (100.0, 100.0),
+  batch_ms: float = 1.0,
+  server_gflops: float = 1000.0,
+  clock_seed: int = 0,
+  targets: Sequence[float] | str = (0.9, 0.95, 0.98),
+  stop_at: str | None = None,
+  patience: str | None = None,
+  map_clients: str = 'auto',
+  client_lanes: int = 0,
+  map_seeds: str = 'auto',
+  shard_frozen: bool = False,
+  host_devices: int = 0,
+  rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: _ClientWeights | _ClientWeights_ = ...,
+  local_steps: int = ...,
+  local_epochs: int = ...,
+  batch_size: int = ...,
+  microbatch_size: int = ...,
+  client_optimizer: _ClientOptimizer = ...,
+  client_weight_decay: float = ...,
+  client_clip: float = ...,
+  client_lr_schedule: _ClientLrSchedule = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
+  private: _Private | _Private_ = ...,
+  mu: float = ...,
+  server_momentum: float = ...,
+  tau: float = ...,
+  beta1: float = ...,
+  beta2: float = ...,
+  local_scaling: bool = ...,
+  aggregate_scaling: str = ...,
+  num_models: int = ...,
+  threshold: int = ...,
+  split: str = ...,
+  centre_projection: bool = ...,
+  group_count: str = ...,
+  anchors: str = ...,
+  eps: float = ...,
+  central_rule: str = ...,
+  accelerate: bool = ...,
+  gradient_step: float = ...,
+  group_mean: str = ...,
+  aggregate_lr: float = ...,
+  beta_rule: str = ...,
+  gamma: float = ...,
+  initial_step: float = ...,
+  line_search_test: str = ...,
+  max_tries: int = ...,
+  option: str = ...,
+  epsilon: float = ...,
+  average_iterates: bool = ...,
+  extrapolation_momentum: float = ...,
+  gradient_weight: float = ...,
+  gradient_share: float = ...,
+  newton_schulz: int = ...,
+  rho: float = ...,
+  communication: float = ...,
+  base: str = ...,
+  base_momentum: float = ...,
+  base_beta2: float = ...,
+  base_eps: float = ...,
+  variant: str = ...,
+  first_gradients: str = ...,
+  client_momentum: float = ...,
+  tau_eff: str = ...,
+  alpha: float = ...,
+  adapt_lr: float = ...,
+  hessian: str = ...,
+  hf_delta: float = ...,
+  num_groups: int = ...,
+  centers: str = ...,
+  similarity: str = ...,
+  cold_start: str = ...,
+  direction: str = ...,
+  pretrain_scale: int = ...,
+  pretrain_steps: int = ...,
+  eta_g: float = ...,
+  inter_group: str = ...,
+  migration: float = ...,
+  averaging: str = ...,
+  group_init: str = ...,
+  reject_share: float = ...,
+  common_layers: str = ...,
+  first_group: str = ...,
+  max_groups: int = ...,
+  eps1: float = ...,
+  eps2: float = ...,
+  thresholds: str = ...,
+  eps1_share: float = ...,
+  eps2_share: float = ...,
+  gamma_max: float = ...,
+  linkage: str = ...,
+  split_after: int = ...,
+  cluster_after: int = ...,
+  metric: str = ...,
+  distance_threshold: float = ...,
+  num_vectors: int = ...,
+  subspace: str = ...,
+  angle: str = ...,
+  step_rounds: int = ...,
+  history_steps: int = ...,
+  drift_measure: str = ...,
+  drift_threshold: float = ...,
+  merge_threshold: float = ...,
+  isolation: int = ...,
+  num_components: int = ...,
+  lam: float = ...,
+  sigma: float = ...,
+  estimate_every: int = ...,
+  local_start: str = ...,
+  ridge: float | Sequence[float] | str = ...,
+  ridge_unit: str = ...,
+  bias: str = ...,
+  code: str = ...,
+  code_centred: bool = ...,
+  code_high_passed: int = ...,
+  normalize: bool = ...,
+  precision: str = ...,
+  double: str = ...,
+  adaptive_batch: bool = ...,
+  max_batch_size: int = ...,
+  outputs: str = ...,
+  store_sums: bool = ...,
+  clustering: bool = ...,
+  label_norm: str = ...,
+  personalize: bool = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
+  client_ridge: float = ...,
+  remove_ridge: bool = ...,
+  distance: str = ...,
+  shrinkage: float = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
+  refinement_weight: float = ...,
+  refinement_features: int = ...,
+  refinement_seed: int = ...,
+  block_ridge: float = ...,
+  uplink: str = ...,
+  directions: int = ...,
+  smoothing: float = ...,
+  protocol: str = ...,
+  steps_per_round: int = ...,
+  scheme: str = ...,
+  clip: float = ...,
+  server: str = ...,
+  ema: float = ...,
+  inner_steps: int = ...,
+  personal_lr: float = ...,
+  personal_steps: int = ...,
+  personal_start: str = ...,
+  personal_weight: float = ...,
+  adaptive_weight: bool = ...,
+  client_update: str = ...,
+  grouping: str = ...,
+  concurrency: int = ...,
+  staleness: str = ...,
+  staleness_power: float = ...,
+  staleness_slope: float = ...,
+  staleness_free: float = ...,
+  mixing: float = ...,
+  memory_size: int = ...,
+  line_search_steps: int = ...,
+) -> RunResult: ...
+
+def run_all(
+  algorithms: Iterable[str | MethodConfig] | Mapping[str, object],
+  federation: Federation | Federations,
+  *,
+  callbacks: api.Callback | Iterable[api.Callback] = ...,
+  out_dir: str | os.PathLike | None = None,
+  overwrite: bool = False,
+  keep_best: object = None,
+  model: Any = 'softmax',
+  rounds: int | None = None,
+  cohort_size: int | None = None,
+  participation: float | None = None,
+  seeds: int | Sequence[int] = 1,
+  evaluate: Any = ...,
+  eval_every: int = 5,
+  hparams: HParams | None = None,
+  sampler: Any = None,
+  init: Any = None,
+  sampling: str = 'uniform',
+  draw: str = 'auto',
+  availability: Sequence[float] | str = (0.1, 0.9),
+  availability_file: str | None = None,
+  availability_seed: int = 0,
+  availability_day: int = 0,
+  dropout: float = 0.0,
+  stragglers: float | Sequence[float] | str | None = None,
+  partial_work: str = 'auto',
+  deadline_s: float | None = None,
+  hidden: Sequence[int] | str = (128,),
+  layers: Sequence[str] | str = ('conv3-16', 'max2', 'conv3-32', 'max2', 'dense64'),
+  embedding: str | None = None,
+  embedding_size: int | None = None,
+  lstm_widths: Sequence[int] | str | None = None,
+  norm: str = 'group',
+  resnet_width: int = 64,
+  d_model: int = 128,
+  blocks: int = 2,
+  block_features: int = 256,
+  heads: int = 4,
+  remat: bool = False,
+  lora_rank: int = 0,
+  lora_alpha: float = 0.0,
+  lora_aggregation: str = 'fedit',
+  feature_map: str = 'none',
+  num_features: int = 1000,
+  rbf_gamma: float | None = None,
+  bit_thresholds: Sequence[float] | str = (0.25, 0.5, 0.75),
+  group_size: int = 3,
+  feature_seed: int = 0,
+  l2: float = 0.0001,
+  l2_of: str = 'mean',
+  compute_dtype: str = 'float32',
+  class_weights: float | Sequence[float] | str | None = None,
+  augment: Sequence[str] | str = (),
+  init_only: Sequence[str] | str = (),
+  roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
+  personal_when: str = 'together',
+  personal_rate: float = 0.0,
+  personal_fit: int = 0,
+  model_state: str = 'global',
+  device_cores: Sequence[int] | str = (1, 4),
+  core_gflops: float = 10.0,
+  bandwidth_gbps: Sequence[float] | str = (100.0, 100.0),
+  batch_ms: float = 1.0,
+  server_gflops: float = 1000.0,
+  clock_seed: int = 0,
+  targets: Sequence[float] | str = (0.9, 0.95, 0.98),
+  stop_at: str | None = None,
+  patience: str | None = None,
+  map_clients: str = 'auto',
+  client_lanes: int = 0,
+  map_seeds: str = 'auto',
+  shard_frozen: bool = False,
+  host_devices: int = 0,
+  rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: _ClientWeights | _ClientWeights_ = ...,
+  local_steps: int = ...,
+  local_epochs: int = ...,
+  batch_size: int = ...,
+  microbatch_size: int = ...,
+  client_optimizer: _ClientOptimizer = ...,
+  client_weight_decay: float = ...,
+  client_clip: float = ...,
+  client_lr_schedule: _ClientLrSchedule = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
+  private: _Private | _Private_ = ...,
+  mu: float = ...,
+  server_momentum: float = ...,
+  tau: float = ...,
+  beta1: float = ...,
+  beta2: float = ...,
+  local_scaling: bool = ...,
+  aggregate_scaling: str = ...,
+  num_models: int = ...,
+  threshold: int = ...,
+  split: str = ...,
+  centre_projection: bool = ...,
+  group_count: str = ...,
+  anchors: str = ...,
+  eps: float = ...,
+  central_rule: str = ...,
+  accelerate: bool = ...,
+  gradient_step: float = ...,
+  group_mean: str = ...,
+  aggregate_lr: float = ...,
+  beta_rule: str = ...,
+  gamma: float = ...,
+  initial_step: float = ...,
+  line_search_test: str = ...,
+  max_tries: int = ...,
+  option: str = ...,
+  epsilon: float = ...,
+  average_iterates: bool = ...,
+  extrapolation_momentum: float = ...,
+  gradient_weight: float = ...,
+  gradient_share: float = ...,
+  newton_schulz: int = ...,
+  rho: float = ...,
+  communication: float = ...,
+  base: str = ...,
+  base_momentum: float = ...,
+  base_beta2: float = ...,
+  base_eps: float = ...,
+  variant: str = ...,
+  first_gradients: str = ...,
+  client_momentum: float = ...,
+  tau_eff: str = ...,
+  alpha: float = ...,
+  adapt_lr: float = ...,
+  hessian: str = ...,
+  hf_delta: float = ...,
+  num_groups: int = ...,
+  centers: str = ...,
+  similarity: str = ...,
+  cold_start: str = ...,
+  direction: str = ...,
+  pretrain_scale: int = ...,
+  pretrain_steps: int = ...,
+  eta_g: float = ...,
+  inter_group: str = ...,
+  migration: float = ...,
+  averaging: str = ...,
+  group_init: str = ...,
+  reject_share: float = ...,
+  common_layers: str = ...,
+  first_group: str = ...,
+  max_groups: int = ...,
+  eps1: float = ...,
+  eps2: float = ...,
+  thresholds: str = ...,
+  eps1_share: float = ...,
+  eps2_share: float = ...,
+  gamma_max: float = ...,
+  linkage: str = ...,
+  split_after: int = ...,
+  cluster_after: int = ...,
+  metric: str = ...,
+  distance_threshold: float = ...,
+  num_vectors: int = ...,
+  subspace: str = ...,
+  angle: str = ...,
+  step_rounds: int = ...,
+  history_steps: int = ...,
+  drift_measure: str = ...,
+  drift_threshold: float = ...,
+  merge_threshold: float = ...,
+  isolation: int = ...,
+  num_components: int = ...,
+  lam: float = ...,
+  sigma: float = ...,
+  estimate_every: int = ...,
+  local_start: str = ...,
+  ridge: float | Sequence[float] | str = ...,
+  ridge_unit: str = ...,
+  bias: str = ...,
+  code: str = ...,
+  code_centred: bool = ...,
+  code_high_passed: int = ...,
+  normalize: bool = ...,
+  precision: str = ...,
+  double: str = ...,
+  adaptive_batch: bool = ...,
+  max_batch_size: int = ...,
+  outputs: str = ...,
+  store_sums: bool = ...,
+  clustering: bool = ...,
+  label_norm: str = ...,
+  personalize: bool = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
+  client_ridge: float = ...,
+  remove_ridge: bool = ...,
+  distance: str = ...,
+  shrinkage: float = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
+  refinement_weight: float = ...,
+  refinement_features: int = ...,
+  refinement_seed: int = ...,
+  block_ridge: float = ...,
+  uplink: str = ...,
+  directions: int = ...,
+  smoothing: float = ...,
+  protocol: str = ...,
+  steps_per_round: int = ...,
+  scheme: str = ...,
+  clip: float = ...,
+  server: str = ...,
+  ema: float = ...,
+  inner_steps: int = ...,
+  personal_lr: float = ...,
+  personal_steps: int = ...,
+  personal_start: str = ...,
+  personal_weight: float = ...,
+  adaptive_weight: bool = ...,
+  client_update: str = ...,
+  grouping: str = ...,
+  concurrency: int = ...,
+  staleness: str = ...,
+  staleness_power: float = ...,
+  staleness_slope: float = ...,
+  staleness_free: float = ...,
+  mixing: float = ...,
+  memory_size: int = ...,
+  line_search_steps: int = ...,
+) -> dict[str, RunResult]: ...
+
+def steps(
+  algorithm: _Algorithm,
+  federation: Federation,
+  *,
+  model: Any = 'softmax',
+  rounds: int | None = None,
+  cohort_size: int | None = None,
+  participation: float | None = None,
+  seeds: int | Sequence[int] = 1,
+  evaluate: Any = ...,
+  eval_every: int = 5,
+  hparams: HParams | None = None,
+  sampler: Any = None,
+  init: Any = None,
+  sampling: str = 'uniform',
+  draw: str = 'auto',
+  availability: Sequence[float] | str = (0.1, 0.9),
+  availability_file: str | None = None,
+  availability_seed: int = 0,
+  availability_day: int = 0,
+  dropout: float = 0.0,
+  stragglers: float | Sequence[float] | str | None = None,
+  partial_work: str = 'auto',
+  deadline_s: float | None = None,
+  hidden: Sequence[int] | str = (128,),
+  layers: Sequence[str] | str = ('conv3-16', 'max2', 'conv3-32', 'max2', 'dense64'),
+  embedding: str | None = None,
+  embedding_size: int | None = None,
+  lstm_widths: Sequence[int] | str | None = None,
+  norm: str = 'group',
+  resnet_width: int = 64,
+  d_model: int = 128,
+  blocks: int = 2,
+  block_features: int = 256,
+  heads: int = 4,
+  remat: bool = False,
+  lora_rank: int = 0,
+  lora_alpha: float = 0.0,
+  lora_aggregation: str = 'fedit',
+  feature_map: str = 'none',
+  num_features: int = 1000,
+  rbf_gamma: float | None = None,
+  bit_thresholds: Sequence[float] | str = (0.25, 0.5, 0.75),
+  group_size: int = 3,
+  feature_seed: int = 0,
+  l2: float = 0.0001,
+  l2_of: str = 'mean',
+  compute_dtype: str = 'float32',
+  class_weights: float | Sequence[float] | str | None = None,
+  augment: Sequence[str] | str = (),
+  init_only: Sequence[str] | str = (),
+  roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
+  personal_when: str = 'together',
+  personal_rate: float = 0.0,
+  personal_fit: int = 0,
+  model_state: str = 'global',
+  device_cores: Sequence[int] | str = (1, 4),
+  core_gflops: float = 10.0,
+  bandwidth_gbps: Sequence[float] | str = (100.0, 100.0),
+  batch_ms: float = 1.0,
+  server_gflops: float = 1000.0,
+  clock_seed: int = 0,
+  targets: Sequence[float] | str = (0.9, 0.95, 0.98),
+  stop_at: str | None = None,
+  patience: str | None = None,
+  map_clients: str = 'auto',
+  client_lanes: int = 0,
+  map_seeds: str = 'auto',
+  shard_frozen: bool = False,
+  host_devices: int = 0,
+  rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: _ClientWeights | _ClientWeights_ = ...,
+  local_steps: int = ...,
+  local_epochs: int = ...,
+  batch_size: int = ...,
+  microbatch_size: int = ...,
+  client_optimizer: _ClientOptimizer = ...,
+  client_weight_decay: float = ...,
+  client_clip: float = ...,
+  client_lr_schedule: _ClientLrSchedule = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
+  private: _Private | _Private_ = ...,
+  mu: float = ...,
+  server_momentum: float = ...,
+  tau: float = ...,
+  beta1: float = ...,
+  beta2: float = ...,
+  local_scaling: bool = ...,
+  aggregate_scaling: str = ...,
+  num_models: int = ...,
+  threshold: int = ...,
+  split: str = ...,
+  centre_projection: bool = ...,
+  group_count: str = ...,
+  anchors: str = ...,
+  eps: float = ...,
+  central_rule: str = ...,
+  accelerate: bool = ...,
+  gradient_step: float = ...,
+  group_mean: str = ...,
+  aggregate_lr: float = ...,
+  beta_rule: str = ...,
+  gamma: float = ...,
+  initial_step: float = ...,
+  line_search_test: str = ...,
+  max_tries: int = ...,
+  option: str = ...,
+  epsilon: float = ...,
+  average_iterates: bool = ...,
+  extrapolation_momentum: float = ...,
+  gradient_weight: float = ...,
+  gradient_share: float = ...,
+  newton_schulz: int = ...,
+  rho: float = ...,
+  communication: float = ...,
+  base: str = ...,
+  base_momentum: float = ...,
+  base_beta2: float = ...,
+  base_eps: float = ...,
+  variant: str = ...,
+  first_gradients: str = ...,
+  client_momentum: float = ...,
+  tau_eff: str = ...,
+  alpha: float = ...,
+  adapt_lr: float = ...,
+  hessian: str = ...,
+  hf_delta: float = ...,
+  num_groups: int = ...,
+  centers: str = ...,
+  similarity: str = ...,
+  cold_start: str = ...,
+  direction: str = ...,
+  pretrain_scale: int = ...,
+  pretrain_steps: int = ...,
+  eta_g: float = ...,
+  inter_group: str = ...,
+  migration: float = ...,
+  averaging: str = ...,
+  group_init: str = ...,
+  reject_share: float = ...,
+  common_layers: str = ...,
+  first_group: str = ...,
+  max_groups: int = ...,
+  eps1: float = ...,
+  eps2: float = ...,
+  thresholds: str = ...,
+  eps1_share: float = ...,
+  eps2_share: float = ...,
+  gamma_max: float = ...,
+  linkage: str = ...,
+  split_after: int = ...,
+  cluster_after: int = ...,
+  metric: str = ...,
+  distance_threshold: float = ...,
+  num_vectors: int = ...,
+  subspace: str = ...,
+  angle: str = ...,
+  step_rounds: int = ...,
+  history_steps: int = ...,
+  drift_measure: str = ...,
+  drift_threshold: float = ...,
+  merge_threshold: float = ...,
+  isolation: int = ...,
+  num_components: int = ...,
+  lam: float = ...,
+  sigma: float = ...,
+  estimate_every: int = ...,
+  local_start: str = ...,
+  ridge: float | Sequence[float] | str = ...,
+  ridge_unit: str = ...,
+  bias: str = ...,
+  code: str = ...,
+  code_centred: bool = ...,
+  code_high_passed: int = ...,
+  normalize: bool = ...,
+  precision: str = ...,
+  double: str = ...,
+  adaptive_batch: bool = ...,
+  max_batch_size: int = ...,
+  outputs: str = ...,
+  store_sums: bool = ...,
+  clustering: bool = ...,
+  label_norm: str = ...,
+  personalize: bool = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
+  client_ridge: float = ...,
+  remove_ridge: bool = ...,
+  distance: str = ...,
+  shrinkage: float = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
+  refinement_weight: float = ...,
+  refinement_features: int = ...,
+  refinement_seed: int = ...,
+  block_ridge: float = ...,
+  uplink: str = ...,
+  directions: int = ...,
+  smoothing: float = ...,
+  protocol: str = ...,
+  steps_per_round: int = ...,
+  scheme: str = ...,
+  clip: float = ...,
+  server: str = ...,
+  ema: float = ...,
+  inner_steps: int = ...,
+  personal_lr: float = ...,
+  personal_steps: int = ...,
+  personal_start: str = ...,
+  personal_weight: float = ...,
+  adaptive_weight: bool = ...,
+  client_update: str = ...,
+  grouping: str = ...,
+  concurrency: int = ...,
+  staleness: str = ...,
+  staleness_power: float = ...,
+  staleness_slope: float = ...,
+  staleness_free: float = ...,
+  mixing: float = ...,
+  memory_size: int = ...,
+  line_search_steps: int = ...,
+) -> Iterator[Step]: ...
+
+def dry_run(
+  algorithm: _Algorithm,
+  federation: Federation | Federations,
+  *,
+  callbacks: object = ...,
+  out_dir: object = None,
+  overwrite: bool = False,
+  allow_other_devices: bool = False,
+  keep_best: object = None,
+  model: Any = 'softmax',
+  rounds: int | None = None,
+  cohort_size: int | None = None,
+  participation: float | None = None,
+  seeds: int | Sequence[int] = 1,
+  evaluate: Any = ...,
+  eval_every: int = 5,
+  hparams: HParams | None = None,
+  sampler: Any = None,
+  init: Any = None,
+  sampling: str = 'uniform',
+  draw: str = 'auto',
+  availability: Sequence[float] | str = (0.1, 0.9),
+  availability_file: str | None = None,
+  availability_seed: int = 0,
+  availability_day: int = 0,
+  dropout: float = 0.0,
+  stragglers: float | Sequence[float] | str | None = None,
+  partial_work: str = 'auto',
+  deadline_s: float | None = None,
+  hidden: Sequence[int] | str = (128,),
+  layers: Sequence[str] | str = ('conv3-16', 'max2', 'conv3-32', 'max2', 'dense64'),
+  embedding: str | None = None,
+  embedding_size: int | None = None,
+  lstm_widths: Sequence[int] | str | None = None,
+  norm: str = 'group',
+  resnet_width: int = 64,
+  d_model: int = 128,
+  blocks: int = 2,
+  block_features: int = 256,
+  heads: int = 4,
+  remat: bool = False,
+  lora_rank: int = 0,
+  lora_alpha: float = 0.0,
+  lora_aggregation: str = 'fedit',
+  feature_map: str = 'none',
+  num_features: int = 1000,
+  rbf_gamma: float | None = None,
+  bit_thresholds: Sequence[float] | str = (0.25, 0.5, 0.75),
+  group_size: int = 3,
+  feature_seed: int = 0,
+  l2: float = 0.0001,
+  l2_of: str = 'mean',
+  compute_dtype: str = 'float32',
+  class_weights: float | Sequence[float] | str | None = None,
+  augment: Sequence[str] | str = (),
+  init_only: Sequence[str] | str = (),
+  roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
+  personal_when: str = 'together',
+  personal_rate: float = 0.0,
+  personal_fit: int = 0,
+  model_state: str = 'global',
+  device_cores: Sequence[int] | str = (1, 4),
+  core_gflops: float = 10.0,
+  bandwidth_gbps: Sequence[float] | str = (100.0, 100.0),
+  batch_ms: float = 1.0,
+  server_gflops: float = 1000.0,
+  clock_seed: int = 0,
+  targets: Sequence[float] | str = (0.9, 0.95, 0.98),
+  stop_at: str | None = None,
+  patience: str | None = None,
+  map_clients: str = 'auto',
+  client_lanes: int = 0,
+  map_seeds: str = 'auto',
+  shard_frozen: bool = False,
+  host_devices: int = 0,
+  rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: _ClientWeights | _ClientWeights_ = ...,
+  local_steps: int = ...,
+  local_epochs: int = ...,
+  batch_size: int = ...,
+  microbatch_size: int = ...,
+  client_optimizer: _ClientOptimizer = ...,
+  client_weight_decay: float = ...,
+  client_clip: float = ...,
+  client_lr_schedule: _ClientLrSchedule = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
+  private: _Private | _Private_ = ...,
+  mu: float = ...,
+  server_momentum: float = ...,
+  tau: float = ...,
+  beta1: float = ...,
+  beta2: float = ...,
+  local_scaling: bool = ...,
+  aggregate_scaling: str = ...,
+  num_models: int = ...,
+  threshold: int = ...,
+  split: str = ...,
+  centre_projection: bool = ...,
+  group_count: str = ...,
+  anchors: str = ...,
+  eps: float = ...,
+  central_rule: str = ...,
+  accelerate: bool = ...,
+  gradient_step: float = ...,
+  group_mean: str = ...,
+  aggregate_lr: float = ...,
+  beta_rule: str = ...,
+  gamma: float = ...,
+  initial_step: float = ...,
+  line_search_test: str = ...,
+  max_tries: int = ...,
+  option: str = ...,
+  epsilon: float = ...,
+  average_iterates: bool = ...,
+  extrapolation_momentum: float = ...,
+  gradient_weight: float = ...,
+  gradient_share: float = ...,
+  newton_schulz: int = ...,
+  rho: float = ...,
+  communication: float = ...,
+  base: str = ...,
+  base_momentum: float = ...,
+  base_beta2: float = ...,
+  base_eps: float = ...,
+  variant: str = ...,
+  first_gradients: str = ...,
+  client_momentum: float = ...,
+  tau_eff: str = ...,
+  alpha: float = ...,
+  adapt_lr: float = ...,
+  hessian: str = ...,
+  hf_delta: float = ...,
+  num_groups: int = ...,
+  centers: str = ...,
+  similarity: str = ...,
+  cold_start: str = ...,
+  direction: str = ...,
+  pretrain_scale: int = ...,
+  pretrain_steps: int = ...,
+  eta_g: float = ...,
+  inter_group: str = ...,
+  migration: float = ...,
+  averaging: str = ...,
+  group_init: str = ...,
+  reject_share: float = ...,
+  common_layers: str = ...,
+  first_group: str = ...,
+  max_groups: int = ...,
+  eps1: float = ...,
+  eps2: float = ...,
+  thresholds: str = ...,
+  eps1_share: float = ...,
+  eps2_share: float = ...,
+  gamma_max: float = ...,
+  linkage: str = ...,
+  split_after: int = ...,
+  cluster_after: int = ...,
+  metric: str = ...,
+  distance_threshold: float = ...,
+  num_vectors: int = ...,
+  subspace: str = ...,
+  angle: str = ...,
+  step_rounds: int = ...,
+  history_steps: int = ...,
+  drift_measure: str = ...,
+  drift_threshold: float = ...,
+  merge_threshold: float = ...,
+  isolation: int = ...,
+  num_components: int = ...,
+  lam: float = ...,
+  sigma: float = ...,
+  estimate_every: int = ...,
+  local_start: str = ...,
+  ridge: float | Sequence[float] | str = ...,
+  ridge_unit: str = ...,
+  bias: str = ...,
+  code: str = ...,
+  code_centred: bool = ...,
+  code_high_passed: int = ...,
+  normalize: bool = ...,
+  precision: str = ...,
+  double: str = ...,
+  adaptive_batch: bool = ...,
+  max_batch_size: int = ...,
+  outputs: str = ...,
+  store_sums: bool = ...,
+  clustering: bool = ...,
+  label_norm: str = ...,
+  personalize: bool = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
+  client_ridge: float = ...,
+  remove_ridge: bool = ...,
+  distance: str = ...,
+  shrinkage: float = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
+  refinement_weight: float = ...,
+  refinement_features: int = ...,
+  refinement_seed: int = ...,
+  block_ridge: float = ...,
+  uplink: str = ...,
+  directions: int = ...,
+  smoothing: float = ...,
+  protocol: str = ...,
+  steps_per_round: int = ...,
+  scheme: str = ...,
+  clip: float = ...,
+  server: str = ...,
+  ema: float = ...,
+  inner_steps: int = ...,
+  personal_lr: float = ...,
+  personal_steps: int = ...,
+  personal_start: str = ...,
+  personal_weight: float = ...,
+  adaptive_weight: bool = ...,
+  client_update: str = ...,
+  grouping: str = ...,
+  concurrency: int = ...,
+  staleness: str = ...,
+  staleness_power: float = ...,
+  staleness_slope: float = ...,
+  staleness_free: float = ...,
+  mixing: float = ...,
+  memory_size: int = ...,
+  line_search_steps: int = ...,
+) -> DryRun: ...
+
+def sweep(
+  algorithm: _Algorithm,
+  federation: Federation | Federations,
+  *,
+  grid: Mapping[str, Sequence[object]],
+  callbacks: Callback | Iterable[Callback] = ...,
+  out_dir: str | os.PathLike | None = None,
+  overwrite: bool = False,
+  allow_other_devices: bool = False,
+  model: Any = 'softmax',
+  rounds: int | None = None,
+  cohort_size: int | None = None,
+  participation: float | None = None,
+  seeds: int | Sequence[int] = 1,
+  evaluate: Any = ...,
+  eval_every: int = 5,
+  hparams: HParams | None = None,
+  sampler: Any = None,
+  init: Any = None,
+  sampling: str = 'uniform',
+  draw: str = 'auto',
+  availability: Sequence[float] | str = (0.1, 0.9),
+  availability_file: str | None = None,
+  availability_seed: int = 0,
+  availability_day: int = 0,
+  dropout: float = 0.0,
+  stragglers: float | Sequence[float] | str | None = None,
+  partial_work: str = 'auto',
+  deadline_s: float | None = None,
+  hidden: Sequence[int] | str = (128,),
+  layers: Sequence[str] | str = ('conv3-16', 'max2', 'conv3-32', 'max2', 'dense64'),
+  embedding: str | None = None,
+  embedding_size: int | None = None,
+  lstm_widths: Sequence[int] | str | None = None,
+  norm: str = 'group',
+  resnet_width: int = 64,
+  d_model: int = 128,
+  blocks: int = 2,
+  block_features: int = 256,
+  heads: int = 4,
+  remat: bool = False,
+  lora_rank: int = 0,
+  lora_alpha: float = 0.0,
+  lora_aggregation: str = 'fedit',
+  feature_map: str = 'none',
+  num_features: int = 1000,
+  rbf_gamma: float | None = None,
+  bit_thresholds: Sequence[float] | str = (0.25, 0.5, 0.75),
+  group_size: int = 3,
+  feature_seed: int = 0,
+  l2: float = 0.0001,
+  l2_of: str = 'mean',
+  compute_dtype: str = 'float32',
+  class_weights: float | Sequence[float] | str | None = None,
+  augment: Sequence[str] | str = (),
+  init_only: Sequence[str] | str = (),
+  roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
+  personal_when: str = 'together',
+  personal_rate: float = 0.0,
+  personal_fit: int = 0,
+  model_state: str = 'global',
+  device_cores: Sequence[int] | str = (1, 4),
+  core_gflops: float = 10.0,
+  bandwidth_gbps: Sequence[float] | str = (100.0, 100.0),
+  batch_ms: float = 1.0,
+  server_gflops: float = 1000.0,
+  clock_seed: int = 0,
+  targets: Sequence[float] | str = (0.9, 0.95, 0.98),
+  stop_at: str | None = None,
+  patience: str | None = None,
+  map_clients: str = 'auto',
+  client_lanes: int = 0,
+  map_seeds: str = 'auto',
+  shard_frozen: bool = False,
+  host_devices: int = 0,
+  rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: _ClientWeights | _ClientWeights_ = ...,
+  local_steps: int = ...,
+  local_epochs: int = ...,
+  batch_size: int = ...,
+  microbatch_size: int = ...,
+  client_optimizer: _ClientOptimizer = ...,
+  client_weight_decay: float = ...,
+  client_clip: float = ...,
+  client_lr_schedule: _ClientLrSchedule = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
+  private: _Private | _Private_ = ...,
+  mu: float = ...,
+  server_momentum: float = ...,
+  tau: float = ...,
+  beta1: float = ...,
+  beta2: float = ...,
+  local_scaling: bool = ...,
+  aggregate_scaling: str = ...,
+  num_models: int = ...,
+  threshold: int = ...,
+  split: str = ...,
+  centre_projection: bool = ...,
+  group_count: str = ...,
+  anchors: str = ...,
+  eps: float = ...,
+  central_rule: str = ...,
+  accelerate: bool = ...,
+  gradient_step: float = ...,
+  group_mean: str = ...,
+  aggregate_lr: float = ...,
+  beta_rule: str = ...,
+  gamma: float = ...,
+  initial_step: float = ...,
+  line_search_test: str = ...,
+  max_tries: int = ...,
+  option: str = ...,
+  epsilon: float = ...,
+  average_iterates: bool = ...,
+  extrapolation_momentum: float = ...,
+  gradient_weight: float = ...,
+  gradient_share: float = ...,
+  newton_schulz: int = ...,
+  rho: float = ...,
+  communication: float = ...,
+  base: str = ...,
+  base_momentum: float = ...,
+  base_beta2: float = ...,
+  base_eps: float = ...,
+  variant: str = ...,
+  first_gradients: str = ...,
+  client_momentum: float = ...,
+  tau_eff: str = ...,
+  alpha: float = ...,
+  adapt_lr: float = ...,
+  hessian: str = ...,
+  hf_delta: float = ...,
+  num_groups: int = ...,
+  centers: str = ...,
+  similarity: str = ...,
+  cold_start: str = ...,
+  direction: str = ...,
+  pretrain_scale: int = ...,
+  pretrain_steps: int = ...,
+  eta_g: float = ...,
+  inter_group: str = ...,
+  migration: float = ...,
+  averaging: str = ...,
+  group_init: str = ...,
+  reject_share: float = ...,
+  common_layers: str = ...,
+  first_group: str = ...,
+  max_groups: int = ...,
+  eps1: float = ...,
+  eps2: float = ...,
+  thresholds: str = ...,
+  eps1_share: float = ...,
+  eps2_share: float = ...,
+  gamma_max: float = ...,
+  linkage: str = ...,
+  split_after: int = ...,
+  cluster_after: int = ...,
+  metric: str = ...,
+  distance_threshold: float = ...,
+  num_vectors: int = ...,
+  subspace: str = ...,
+  angle: str = ...,
+  step_rounds: int = ...,
+  history_steps: int = ...,
+  drift_measure: str = ...,
+  drift_threshold: float = ...,
+  merge_threshold: float = ...,
+  isolation: int = ...,
+  num_components: int = ...,
+  lam: float = ...,
+  sigma: float = ...,
+  estimate_every: int = ...,
+  local_start: str = ...,
+  ridge: float | Sequence[float] | str = ...,
+  ridge_unit: str = ...,
+  bias: str = ...,
+  code: str = ...,
+  code_centred: bool = ...,
+  code_high_passed: int = ...,
+  normalize: bool = ...,
+  precision: str = ...,
+  double: str = ...,
+  adaptive_batch: bool = ...,
+  max_batch_size: int = ...,
+  outputs: str = ...,
+  store_sums: bool = ...,
+  clustering: bool = ...,
+  label_norm: str = ...,
+  personalize: bool = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
+  client_ridge: float = ...,
+  remove_ridge: bool = ...,
+  distance: str = ...,
+  shrinkage: float = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
+  refinement_weight: float = ...,
+  refinement_features: int = ...,
+  refinement_seed: int = ...,
+  block_ridge: float = ...,
+  uplink: str = ...,
+  directions: int = ...,
+  smoothing: float = ...,
+  protocol: str = ...,
+  steps_per_round: int = ...,
+  scheme: str = ...,
+  clip: float = ...,
+  server: str = ...,
+  ema: float = ...,
+  inner_steps: int = ...,
+  personal_lr: float = ...,
+  personal_steps: int = ...,
+  personal_start: str = ...,
+  personal_weight: float = ...,
+  adaptive_weight: bool = ...,
+  client_update: str = ...,
+  grouping: str = ...,
+  concurrency: int = ...,
+  staleness: str = ...,
+  staleness_power: float = ...,
+  staleness_slope: float = ...,
+  staleness_free: float = ...,
+  mixing: float = ...,
+  memory_size: int = ...,
+  line_search_steps: int = ...,
+) -> Sweep: ...
+
+def hypergradient(
+  algorithm: _Algorithm,
+  federation: Federation,
+  *,
+  by: str | Sequence[str],
+  last: int | None = 1,
+  model: Any = 'softmax',
+  rounds: int | None = None,
+  cohort_size: int | None = None,
+  participation: float | None = None,
+  seeds: int | Sequence[int] = 1,
+  eval_every: int = 5,
+  hparams: HParams | None = None,
+  sampler: Any = None,
+  init: Any = None,
+  sampling: str = 'uniform',
+  draw: str = 'auto',
+  availability: Sequence[float] | str = (0.1, 0.9),
+  availability_file: str | None = None,
+  availability_seed: int = 0,
+  availability_day: int = 0,
+  dropout: float = 0.0,
+  stragglers: float | Sequence[float] | str | None = None,
+  partial_work: str = 'auto',
+  deadline_s: float | None = None,
+  hidden: Sequence[int] | str = (128,),
+  layers: Sequence[str] | str = ('conv3-16', 'max2', 'conv3-32', 'max2', 'dense64'),
+  embedding: str | None = None,
+  embedding_size: int | None = None,
+  lstm_widths: Sequence[int] | str | None = None,
+  norm: str = 'group',
+  resnet_width: int = 64,
+  d_model: int = 128,
+  blocks: int = 2,
+  block_features: int = 256,
+  heads: int = 4,
+  remat: bool = False,
+  lora_rank: int = 0,
+  lora_alpha: float = 0.0,
+  lora_aggregation: str = 'fedit',
+  feature_map: str = 'none',
+  num_features: int = 1000,
+  rbf_gamma: float | None = None,
+  bit_thresholds: Sequence[float] | str = (0.25, 0.5, 0.75),
+  group_size: int = 3,
+  feature_seed: int = 0,
+  l2: float = 0.0001,
+  l2_of: str = 'mean',
+  compute_dtype: str = 'float32',
+  class_weights: float | Sequence[float] | str | None = None,
+  augment: Sequence[str] | str = (),
+  init_only: Sequence[str] | str = (),
+  roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
+  personal_when: str = 'together',
+  personal_rate: float = 0.0,
+  personal_fit: int = 0,
+  model_state: str = 'global',
+  device_cores: Sequence[int] | str = (1, 4),
+  core_gflops: float = 10.0,
+  bandwidth_gbps: Sequence[float] | str = (100.0, 100.0),
+  batch_ms: float = 1.0,
+  server_gflops: float = 1000.0,
+  clock_seed: int = 0,
+  targets: Sequence[float] | str = (0.9, 0.95, 0.98),
+  map_clients: str = 'auto',
+  client_lanes: int = 0,
+  map_seeds: str = 'auto',
+  shard_frozen: bool = False,
+  host_devices: int = 0,
+  rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: _ClientWeights | _ClientWeights_ = ...,
+  local_steps: int = ...,
+  local_epochs: int = ...,
+  batch_size: int = ...,
+  microbatch_size: int = ...,
+  client_optimizer: _ClientOptimizer = ...,
+  client_weight_decay: float = ...,
+  client_clip: float = ...,
+  client_lr_schedule: _ClientLrSchedule = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
+  private: _Private | _Private_ = ...,
+  mu: float = ...,
+  server_momentum: float = ...,
+  tau: float = ...,
+  beta1: float = ...,
+  beta2: float = ...,
+  local_scaling: bool = ...,
+  aggregate_scaling: str = ...,
+  num_models: int = ...,
+  threshold: int = ...,
+  split: str = ...,
+  centre_projection: bool = ...,
+  group_count: str = ...,
+  anchors: str = ...,
+  eps: float = ...,
+  central_rule: str = ...,
+  accelerate: bool = ...,
+  gradient_step: float = ...,
+  group_mean: str = ...,
+  aggregate_lr: float = ...,
+  beta_rule: str = ...,
+  gamma: float = ...,
+  initial_step: float = ...,
+  line_search_test: str = ...,
+  max_tries: int = ...,
+  option: str = ...,
+  epsilon: float = ...,
+  average_iterates: bool = ...,
+  extrapolation_momentum: float = ...,
+  gradient_weight: float = ...,
+  gradient_share: float = ...,
+  newton_schulz: int = ...,
+  rho: float = ...,
+  communication: float = ...,
+  base: str = ...,
+  base_momentum: float = ...,
+  base_beta2: float = ...,
+  base_eps: float = ...,
+  variant: str = ...,
+  first_gradients: str = ...,
+  client_momentum: float = ...,
+  tau_eff: str = ...,
+  alpha: float = ...,
+  adapt_lr: float = ...,
+  hessian: str = ...,
+  hf_delta: float = ...,
+  num_groups: int = ...,
+  centers: str = ...,
+  similarity: str = ...,
+  cold_start: str = ...,
+  direction: str = ...,
+  pretrain_scale: int = ...,
+  pretrain_steps: int = ...,
+  eta_g: float = ...,
+  inter_group: str = ...,
+  migration: float = ...,
+  averaging: str = ...,
+  group_init: str = ...,
+  reject_share: float = ...,
+  common_layers: str = ...,
+  first_group: str = ...,
+  max_groups: int = ...,
+  eps1: float = ...,
+  eps2: float = ...,
+  thresholds: str = ...,
+  eps1_share: float = ...,
+  eps2_share: float = ...,
+  gamma_max: float = ...,
+  linkage: str = ...,
+  split_after: int = ...,
+  cluster_after: int = ...,
+  metric: str = ...,
+  distance_threshold: float = ...,
+  num_vectors: int = ...,
+  subspace: str = ...,
+  angle: str = ...,
+  step_rounds: int = ...,
+  history_steps: int = ...,
+  drift_measure: str = ...,
+  drift_threshold: float = ...,
+  merge_threshold: float = ...,
+  isolation: int = ...,
+  num_components: int = ...,
+  lam: float = ...,
+  sigma: float = ...,
+  estimate_every: int = ...,
+  local_start: str = ...,
+  ridge: float | Sequence[float] | str = ...,
+  ridge_unit: str = ...,
+  bias: str = ...,
+  code: str = ...,
+  code_centred: bool = ...,
+  code_high_passed: int = ...,
+  normalize: bool = ...,
+  precision: str = ...,
+  double: str = ...,
+  adaptive_batch: bool = ...,
+  max_batch_size: int = ...,
+  outputs: str = ...,
+  store_sums: bool = ...,
+  clustering: bool = ...,
+  label_norm: str = ...,
+  personalize: bool = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
+  client_ridge: float = ...,
+  remove_ridge: bool = ...,
+  distance: str = ...,
+  shrinkage: float = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
+  refinement_weight: float = ...,
+  refinement_features: int = ...,
+  refinement_seed: int = ...,
+  block_ridge: float = ...,
+  uplink: str = ...,
+  directions: int = ...,
+  smoothing: float = ...,
+  protocol: str = ...,
+  steps_per_round: int = ...,
+  scheme: str = ...,
+  clip: float = ...,
+  server: str = ...,
+  ema: float = ...,
+  inner_steps: int = ...,
+  personal_lr: float = ...,
+  personal_steps: int = ...,
+  personal_start: str = ...,
+  personal_weight: float = ...,
+  adaptive_weight: bool = ...,
+  client_update: str = ...,
+  grouping: str = ...,
+  concurrency: int = ...,
+  staleness: str = ...,
+  staleness_power: float = ...,
+  staleness_slope: float = ...,
+  staleness_free: float = ...,
+  mixing: float = ...,
+  memory_size: int = ...,
+  line_search_steps: int = ...,
+) -> Hypergradient: ...
+
+def tune_by_gradient(
+  algorithm: _Algorithm,
+  federation: Federation,
+  *,
+  by: str | Sequence[str],
+  outer_steps: int = ...,
+  halvings: int = ...,
+  last: int | None = 1,
+  model: Any = 'softmax',
+  rounds: int | None = None,
+  cohort_size: int | None = None,
+  participation: float | None = None,
+  seeds: int | Sequence[int] = 1,
+  eval_every: int = 5,
+  hparams: HParams | None = None,
+  sampler: Any = None,
+  init: Any = None,
+  sampling: str = 'uniform',
+  draw: str = 'auto',
+  availability: Sequence[float] | str = (0.1, 0.9),
+  availability_file: str | None = None,
+  availability_seed: int = 0,
+  availability_day: int = 0,
+  dropout: float = 0.0,
+  stragglers: float | Sequence[float] | str | None = None,
+  partial_work: str = 'auto',
+  deadline_s: float | None = None,
+  hidden: Sequence[int] | str = (128,),
+  layers: Sequence[str] | str = ('conv3-16', 'max2', 'conv3-32', 'max2', 'dense64'),
+  embedding: str | None = None,
+  embedding_size: int | None = None,
+  lstm_widths: Sequence[int] | str | None = None,
+  norm: str = 'group',
+  resnet_width: int = 64,
+  d_model: int = 128,
+  blocks: int = 2,
+  block_features: int = 256,
+  heads: int = 4,
+  remat: bool = False,
+  lora_rank: int = 0,
+  lora_alpha: float = 0.0,
+  lora_aggregation: str = 'fedit',
+  feature_map: str = 'none',
+  num_features: int = 1000,
+  rbf_gamma: float | None = None,
+  bit_thresholds: Sequence[float] | str = (0.25, 0.5, 0.75),
+  group_size: int = 3,
+  feature_seed: int = 0,
+  l2: float = 0.0001,
+  l2_of: str = 'mean',
+  compute_dtype: str = 'float32',
+  class_weights: float | Sequence[float] | str | None = None,
+  augment: Sequence[str] | str = (),
+  init_only: Sequence[str] | str = (),
+  roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
+  personal_when: str = 'together',
+  personal_rate: float = 0.0,
+  personal_fit: int = 0,
+  model_state: str = 'global',
+  device_cores: Sequence[int] | str = (1, 4),
+  core_gflops: float = 10.0,
+  bandwidth_gbps: Sequence[float] | str = (100.0, 100.0),
+  batch_ms: float = 1.0,
+  server_gflops: float = 1000.0,
+  clock_seed: int = 0,
+  targets: Sequence[float] | str = (0.9, 0.95, 0.98),
+  map_clients: str = 'auto',
+  client_lanes: int = 0,
+  map_seeds: str = 'auto',
+  shard_frozen: bool = False,
+  host_devices: int = 0,
+  rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: _ClientWeights | _ClientWeights_ = ...,
+  local_steps: int = ...,
+  local_epochs: int = ...,
+  batch_size: int = ...,
+  microbatch_size: int = ...,
+  client_optimizer: _ClientOptimizer = ...,
+  client_weight_decay: float = ...,
+  client_clip: float = ...,
+  client_lr_schedule: _ClientLrSchedule = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
+  private: _Private | _Private_ = ...,
+  mu: float = ...,
+  server_momentum: float = ...,
+  tau: float = ...,
+  beta1: float = ...,
+  beta2: float = ...,
+  local_scaling: bool = ...,
+  aggregate_scaling: str = ...,
+  num_models: int = ...,
+  threshold: int = ...,
+  split: str = ...,
+  centre_projection: bool = ...,
+  group_count: str = ...,
+  anchors: str = ...,
+  eps: float = ...,
+  central_rule: str = ...,
+  accelerate: bool = ...,
+  gradient_step: float = ...,
+  group_mean: str = ...,
+  aggregate_lr: float = ...,
+  beta_rule: str = ...,
+  gamma: float = ...,
+  initial_step: float = ...,
+  line_search_test: str = ...,
+  max_tries: int = ...,
+  option: str = ...,
+  epsilon: float = ...,
+  average_iterates: bool = ...,
+  extrapolation_momentum: float = ...,
+  gradient_weight: float = ...,
+  gradient_share: float = ...,
+  newton_schulz: int = ...,
+  rho: float = ...,
+  communication: float = ...,
+  base: str = ...,
+  base_momentum: float = ...,
+  base_beta2: float = ...,
+  base_eps: float = ...,
+  variant: str = ...,
+  first_gradients: str = ...,
+  client_momentum: float = ...,
+  tau_eff: str = ...,
+  alpha: float = ...,
+  adapt_lr: float = ...,
+  hessian: str = ...,
+  hf_delta: float = ...,
+  num_groups: int = ...,
+  centers: str = ...,
+  similarity: str = ...,
+  cold_start: str = ...,
+  direction: str = ...,
+  pretrain_scale: int = ...,
+  pretrain_steps: int = ...,
+  eta_g: float = ...,
+  inter_group: str = ...,
+  migration: float = ...,
+  averaging: str = ...,
+  group_init: str = ...,
+  reject_share: float = ...,
+  common_layers: str = ...,
+  first_group: str = ...,
+  max_groups: int = ...,
+  eps1: float = ...,
+  eps2: float = ...,
+  thresholds: str = ...,
+  eps1_share: float = ...,
+  eps2_share: float = ...,
+  gamma_max: float = ...,
+  linkage: str = ...,
+  split_after: int = ...,
+  cluster_after: int = ...,
+  metric: str = ...,
+  distance_threshold: float = ...,
+  num_vectors: int = ...,
+  subspace: str = ...,
+  angle: str = ...,
+  step_rounds: int = ...,
+  history_steps: int = ...,
+  drift_measure: str = ...,
+  drift_threshold: float = ...,
+  merge_threshold: float = ...,
+  isolation: int = ...,
+  num_components: int = ...,
+  lam: float = ...,
+  sigma: float = ...,
+  estimate_every: int = ...,
+  local_start: str = ...,
+  ridge: float | Sequence[float] | str = ...,
+  ridge_unit: str = ...,
+  bias: str = ...,
+  code: str = ...,
+  code_centred: bool = ...,
+  code_high_passed: int = ...,
+  normalize: bool = ...,
+  precision: str = ...,
+  double: str = ...,
+  adaptive_batch: bool = ...,
+  max_batch_size: int = ...,
+  outputs: str = ...,
+  store_sums: bool = ...,
+  clustering: bool = ...,
+  label_norm: str = ...,
+  personalize: bool = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
+  client_ridge: float = ...,
+  remove_ridge: bool = ...,
+  distance: str = ...,
+  shrinkage: float = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
+  refinement_weight: float = ...,
+  refinement_features: int = ...,
+  refinement_seed: int = ...,
+  block_ridge: float = ...,
+  uplink: str = ...,
+  directions: int = ...,
+  smoothing: float = ...,
+  protocol: str = ...,
+  steps_per_round: int = ...,
+  scheme: str = ...,
+  clip: float = ...,
+  server: str = ...,
+  ema: float = ...,
+  inner_steps: int = ...,
+  personal_lr: float = ...,
+  personal_steps: int = ...,
+  personal_start: str = ...,
+  personal_weight: float = ...,
+  adaptive_weight: bool = ...,
+  client_update: str = ...,
+  grouping: str = ...,
+  concurrency: int = ...,
+  staleness: str = ...,
+  staleness_power: float = ...,
+  staleness_slope: float = ...,
+  staleness_free: float = ...,
+  mixing: float = ...,
+  memory_size: int = ...,
+  line_search_steps: int = ...,
+) -> GradientTuning: ...
+
+def audit(
+  algorithm: _Algorithm,
+  federation: Federation,
+  *,
+  canaries: int = 200,
+  error: float = 0.05,
+  model: Any = 'softmax',
+  rounds: int | None = None,
+  cohort_size: int | None = None,
+  participation: float | None = None,
+  seeds: int | Sequence[int] = 1,
+  evaluate: Any = ...,
+  eval_every: int = 5,
+  hparams: HParams | None = None,
+  sampler: Any = None,
+  init: Any = None,
+  sampling: str = 'uniform',
+  draw: str = 'auto',
+  availability: Sequence[float] | str = (0.1, 0.9),
+  availability_file: str | None = None,
+  availability_seed: int = 0,
+  availability_day: int = 0,
+  dropout: float = 0.0,
+  stragglers: float | Sequence[float] | str | None = None,
+  partial_work: str = 'auto',
+  deadline_s: float | None = None,
+  hidden: Sequence[int] | str = (128,),
+  layers: Sequence[str] | str = ('conv3-16', 'max2', 'conv3-32', 'max2', 'dense64'),
+  embedding: str | None = None,
+  embedding_size: int | None = None,
+  lstm_widths: Sequence[int] | str | None = None,
+  norm: str = 'group',
+  resnet_width: int = 64,
+  d_model: int = 128,
+  blocks: int = 2,
+  block_features: int = 256,
+  heads: int = 4,
+  remat: bool = False,
+  lora_rank: int = 0,
+  lora_alpha: float = 0.0,
+  lora_aggregation: str = 'fedit',
+  feature_map: str = 'none',
+  num_features: int = 1000,
+  rbf_gamma: float | None = None,
+  bit_thresholds: Sequence[float] | str = (0.25, 0.5, 0.75),
+  group_size: int = 3,
+  feature_seed: int = 0,
+  l2: float = 0.0001,
+  l2_of: str = 'mean',
+  compute_dtype: str = 'float32',
+  class_weights: float | Sequence[float] | str | None = None,
+  augment: Sequence[str] | str = (),
+  init_only: Sequence[str] | str = (),
+  roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
+  personal_when: str = 'together',
+  personal_rate: float = 0.0,
+  personal_fit: int = 0,
+  model_state: str = 'global',
+  device_cores: Sequence[int] | str = (1, 4),
+  core_gflops: float = 10.0,
+  bandwidth_gbps: Sequence[float] | str = (100.0, 100.0),
+  batch_ms: float = 1.0,
+  server_gflops: float = 1000.0,
+  clock_seed: int = 0,
+  targets: Sequence[float] | str = (0.9, 0.95, 0.98),
+  stop_at: str | None = None,
+  patience: str | None = None,
+  map_clients: str = 'auto',
+  client_lanes: int = 0,
+  map_seeds: str = 'auto',
+  shard_frozen: bool = False,
+  host_devices: int = 0,
+  rounding_seed: int = 0,
+  client_lr: float = ...,
+  server_lr: float = ...,
+  client_weights: _ClientWeights | _ClientWeights_ = ...,
+  local_steps: int = ...,
+  local_epochs: int = ...,
+  batch_size: int = ...,
+  microbatch_size: int = ...,
+  client_optimizer: _ClientOptimizer = ...,
+  client_weight_decay: float = ...,
+  client_clip: float = ...,
+  client_lr_schedule: _ClientLrSchedule = ...,
+  attack: _Attack = ...,
+  aggregator: _Aggregator = ...,
+  compress_up: _CompressUp = ...,
+  compress_down: _CompressUp = ...,
+  private: _Private | _Private_ = ...,
+  mu: float = ...,
+  server_momentum: float = ...,
+  tau: float = ...,
+  beta1: float = ...,
+  beta2: float = ...,
+  local_scaling: bool = ...,
+  aggregate_scaling: str = ...,
+  num_models: int = ...,
+  threshold: int = ...,
+  split: str = ...,
+  centre_projection: bool = ...,
+  group_count: str = ...,
+  anchors: str = ...,
+  eps: float = ...,
+  central_rule: str = ...,
+  accelerate: bool = ...,
+  gradient_step: float = ...,
+  group_mean: str = ...,
+  aggregate_lr: float = ...,
+  beta_rule: str = ...,
+  gamma: float = ...,
+  initial_step: float = ...,
+  line_search_test: str = ...,
+  max_tries: int = ...,
+  option: str = ...,
+  epsilon: float = ...,
+  average_iterates: bool = ...,
+  extrapolation_momentum: float = ...,
+  gradient_weight: float = ...,
+  gradient_share: float = ...,
+  newton_schulz: int = ...,
+  rho: float = ...,
+  communication: float = ...,
+  base: str = ...,
+  base_momentum: float = ...,
+  base_beta2: float = ...,
+  base_eps: float = ...,
+  variant: str = ...,
+  first_gradients: str = ...,
+  client_momentum: float = ...,
+  tau_eff: str = ...,
+  alpha: float = ...,
+  adapt_lr: float = ...,
+  hessian: str = ...,
+  hf_delta: float = ...,
+  num_groups: int = ...,
+  centers: str = ...,
+  similarity: str = ...,
+  cold_start: str = ...,
+  direction: str = ...,
+  pretrain_scale: int = ...,
+  pretrain_steps: int = ...,
+  eta_g: float = ...,
+  inter_group: str = ...,
+  migration: float = ...,
+  averaging: str = ...,
+  group_init: str = ...,
+  reject_share: float = ...,
+  common_layers: str = ...,
+  first_group: str = ...,
+  max_groups: int = ...,
+  eps1: float = ...,
+  eps2: float = ...,
+  thresholds: str = ...,
+  eps1_share: float = ...,
+  eps2_share: float = ...,
+  gamma_max: float = ...,
+  linkage: str = ...,
+  split_after: int = ...,
+  cluster_after: int = ...,
+  metric: str = ...,
+  distance_threshold: float = ...,
+  num_vectors: int = ...,
+  subspace: str = ...,
+  angle: str = ...,
+  step_rounds: int = ...,
+  history_steps: int = ...,
+  drift_measure: str = ...,
+  drift_threshold: float = ...,
+  merge_threshold: float = ...,
+  isolation: int = ...,
+  num_components: int = ...,
+  lam: float = ...,
+  sigma: float = ...,
+  estimate_every: int = ...,
+  local_start: str = ...,
+  ridge: float | Sequence[float] | str = ...,
+  ridge_unit: str = ...,
+  bias: str = ...,
+  code: str = ...,
+  code_centred: bool = ...,
+  code_high_passed: int = ...,
+  normalize: bool = ...,
+  precision: str = ...,
+  double: str = ...,
+  adaptive_batch: bool = ...,
+  max_batch_size: int = ...,
+  outputs: str = ...,
+  store_sums: bool = ...,
+  clustering: bool = ...,
+  label_norm: str = ...,
+  personalize: bool = ...,
+  personal_ridge: float | Sequence[float] | str = ...,
+  client_ridge: float = ...,
+  remove_ridge: bool = ...,
+  distance: str = ...,
+  shrinkage: float = ...,
+  refinement_ridge: float | Sequence[float] | str = ...,
+  refinement_weight: float = ...,
+  refinement_features: int = ...,
+  refinement_seed: int = ...,
+  block_ridge: float = ...,
+  uplink: str = ...,
+  directions: int = ...,
+  smoothing: float = ...,
+  protocol: str = ...,
+  steps_per_round: int = ...,
+  scheme: str = ...,
+  clip: float = ...,
+  server: str = ...,
+  ema: float = ...,
+  inner_steps: int = ...,
+  personal_lr: float = ...,
+  personal_steps: int = ...,
+  personal_start: str = ...,
+  personal_weight: float = ...,
+  adaptive_weight: bool = ...,
+  client_update: str = ...,
+  grouping: str = ...,
+  concurrency: int = ...,
+  staleness: str = ...,
+  staleness_power: float = ...,
+  staleness_slope: float = ...,
+  staleness_free: float = ...,
+  mixing: float = ...,
+  memory_size: int = ...,
+  line_search_steps: int = ...,
+) -> Audit: ...
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedAvg(MethodConfig):
+  """FedAvg (McMahan et al., AISTATS 2017)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = ExampleWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedPer(MethodConfig):
+  """FedPer (Arivazhagan et al., arXiv:1912.00818)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = ExampleWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LGFedAvg(MethodConfig):
+  """LG-FedAvg (Liang et al., arXiv:2001.01523)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = ExampleWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedRep(MethodConfig):
+  """FedRep (Collins et al., ICML 2021)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = ExampleWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedBABU(MethodConfig):
+  """FedBABU (Oh et al., ICLR 2022)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = ExampleWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedBN(MethodConfig):
+  """FedBN (Li et al., ICLR 2021)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = ExampleWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedProx(MethodConfig):
+  """FedProx (Li et al., MLSys 2020)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = ExampleWeights()
+  mu: float = 0.1
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedAvgM(MethodConfig):
+  """FedAvgM (Hsu et al., arXiv:1909.06335)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = ExampleWeights()
+  server_momentum: float = 0.9
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedAdagrad(MethodConfig):
+  """FedAdagrad (Reddi et al., ICLR 2021)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 0.1
+  client_weights: _ClientWeights = ExampleWeights()
+  tau: float = 0.001
+  beta1: float = 0.0
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedYogi(MethodConfig):
+  """FedYogi (Reddi et al., ICLR 2021)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 0.01
+  client_weights: _ClientWeights = ExampleWeights()
+  tau: float = 0.001
+  beta1: float = 0.9
+  beta2: float = 0.99
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedAdam(MethodConfig):
+  """FedAdam (Reddi et al., ICLR 2021)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 0.01
+  client_weights: _ClientWeights = ExampleWeights()
+  tau: float = 0.001
+  beta1: float = 0.9
+  beta2: float = 0.99
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FSVRG(MethodConfig):
+  """FSVRG (Konecny et al., arXiv:1610.02527)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 12.0
+  local_scaling: bool = True
+  aggregate_scaling: str = 'all'
+  local_steps: int = 20
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MAFSVRG(MethodConfig):
+  """MA-FSVRG (Zhao, Cai, Lu, IEEE TNNLS 2024)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 12.0
+  local_scaling: bool = True
+  aggregate_scaling: str = 'all'
+  num_models: int = 4
+  threshold: int = 4
+  split: str = 'farthest'
+  centre_projection: bool = True
+  group_count: str = 'fixed'
+  anchors: str = 'all'
+  beta1: float = 0.9
+  beta2: float = 0.999
+  eps: float = 1e-08
+  central_rule: str = 'corrected'
+  accelerate: bool = True
+  server_lr: float = 0.02
+  local_steps: int = 20
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GAFSVRG(MethodConfig):
+  """GA-FSVRG (Zhao, Cai, Lu, IEEE TNNLS 2024)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 12.0
+  local_scaling: bool = True
+  aggregate_scaling: str = 'all'
+  num_models: int = 4
+  threshold: int = 4
+  split: str = 'farthest'
+  centre_projection: bool = True
+  group_count: str = 'fixed'
+  anchors: str = 'all'
+  beta1: float = 0.9
+  beta2: float = 0.999
+  eps: float = 1e-08
+  central_rule: str = 'corrected'
+  accelerate: bool = True
+  server_lr: float = 0.02
+  gradient_step: float = 1.0
+  group_mean: str = 'gradients'
+  local_steps: int = 20
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CFSVRG(MethodConfig):
+  """CFSVRG (Zhao, Cai, Lu: conjugated central acceleration)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.3
+  local_scaling: bool = True
+  aggregate_scaling: str = 'all'
+  aggregate_lr: float = 1.0
+  beta_rule: str = 'fr'
+  server_lr: float = 0.02
+  local_steps: int = 20
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CLSFSVRG(MethodConfig):
+  """CLSFSVRG (Zhao, Cai, Lu: conjugated central acceleration)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.3
+  local_scaling: bool = True
+  aggregate_scaling: str = 'all'
+  aggregate_lr: float = 1.0
+  beta_rule: str = 'fr'
+  gamma: float = 0.8
+  initial_step: float = 1.0
+  line_search_test: str = 'half_gradient'
+  max_tries: int = 40
+  local_steps: int = 20
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SCAFFOLD(MethodConfig):
+  """SCAFFOLD (Karimireddy et al., ICML 2020)."""
+
+  METHOD: ClassVar[str]
+  option: str = 'II'
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = UniformWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedExP(MethodConfig):
+  """FedExP (Jhunjhunwala et al., ICLR 2023)."""
+
+  METHOD: ClassVar[str]
+  mu: float = 0.0
+  epsilon: float = 0.001
+  average_iterates: bool = True
+  extrapolation_momentum: float = 0.0
+  client_lr: float = 0.1
+  client_weights: _ClientWeights = UniformWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedACG(MethodConfig):
+  """FedACG (Kim et al., CVPR 2024)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  client_weights: _ClientWeights = UniformWeights()
+  server_momentum: float = 0.85
+  mu: float = 0.001
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedCM(MethodConfig):
+  """FedCM (Xu et al., arXiv:2106.10874)."""
+
+  METHOD: ClassVar[str]
+  gradient_weight: float = 0.1
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = UniformWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SCAFFOLDM(MethodConfig):
+  """SCAFFOLD-M (Cheng et al., ICLR 2024)."""
+
+  METHOD: ClassVar[str]
+  gradient_weight: float = 0.1
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = UniformWeights()
+  option: str = 'II'
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedMuon(MethodConfig):
+  """FedMuon (Takezawa et al., ICLR 2026)."""
+
+  METHOD: ClassVar[str]
+  gradient_share: float = 0.1
+  newton_schulz: int = 5
+  client_lr: float = 0.01
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = UniformWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedSAM(MethodConfig):
+  """FedSAM (Qu et al., ICML 2022)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = ExampleWeights()
+  rho: float = 0.05
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedLESAM(MethodConfig):
+  """FedLESAM (Fan et al., ICML 2024)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights = ExampleWeights()
+  rho: float = 0.05
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scaffnew(MethodConfig):
+  """Scaffnew (Mishchenko et al., ICML 2022)."""
+
+  METHOD: ClassVar[str]
+  batch_size: int = 10
+  client_lr: float = 0.1
+  communication: float = 0.1
+  client_weights: _ClientWeights_ = UniformWeights()
+  attack: _Attack = NoAttack()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedADMM(MethodConfig):
+  """FedADMM (Gong et al., ICDE 2022)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 0.5
+  rho: float = 0.1
+  client_weights: _ClientWeights_ = UniformWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mime(MethodConfig):
+  """Mime (Karimireddy et al., arXiv:2008.03606)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights_ = UniformWeights()
+  base: str = 'sgd'
+  base_momentum: float = 0.9
+  base_beta2: float = 0.99
+  base_eps: float = 0.001
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MimeLite(MethodConfig):
+  """MimeLite (Karimireddy et al., arXiv:2008.03606)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights_ = UniformWeights()
+  base: str = 'sgd'
+  base_momentum: float = 0.9
+  base_beta2: float = 0.99
+  base_eps: float = 0.001
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MimeSVRG(MethodConfig):
+  """MimeSVRG (Karimireddy et al., arXiv:2008.03606)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights_ = UniformWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoSAC(MethodConfig):
+  """LoSAC (Chen et al., ACM TKDD 2023; reconstructed)."""
+
+  METHOD: ClassVar[str]
+  variant: str = 'client'
+  first_gradients: str = 'zeros'
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  client_weights: _ClientWeights_ = UniformWeights()
+  local_steps: int = 20
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedNova(MethodConfig):
+  """FedNova (Wang et al., NeurIPS 2020)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  mu: float = 0.0
+  client_momentum: float = 0.0
+  tau_eff: str = 'normaliser'
+  client_weights: _ClientWeights_ = ExampleWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedDyn(MethodConfig):
+  """FedDyn (Acar et al., ICLR 2021)."""
+
+  METHOD: ClassVar[str]
+  alpha: float = 0.1
+  client_lr: float = 0.1
+  client_weights: _ClientWeights_ = UniformWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PerFedAvg(MethodConfig):
+  """PFedAvg (Fallah et al., NeurIPS 2020)."""
+
+  METHOD: ClassVar[str]
+  adapt_lr: float = 0.01
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  hessian: str = 'fo'
+  hf_delta: float = 0.001
+  client_weights: _ClientWeights_ = UniformWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedGroup(MethodConfig):
+  """FedGroup (Duan et al., FedGroup, 2020)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  client_weights: _ClientWeights_ = ExampleWeights()
+  num_groups: int = 3
+  centers: str = 'kmeans'
+  similarity: str = 'edc'
+  group_count: str = 'fixed'
+  cold_start: str = 'cosine'
+  direction: str = 'initial'
+  pretrain_scale: int = 20
+  pretrain_steps: int = 50
+  eta_g: float = 0.0
+  inter_group: str = 'printed'
+  migration: float = 0.2
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedGrouProx(MethodConfig):
+  """FedGrouProx (Duan et al., FedGroup, 2020)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  client_weights: _ClientWeights_ = ExampleWeights()
+  num_groups: int = 3
+  centers: str = 'kmeans'
+  similarity: str = 'edc'
+  group_count: str = 'fixed'
+  cold_start: str = 'cosine'
+  direction: str = 'initial'
+  pretrain_scale: int = 20
+  pretrain_steps: int = 50
+  eta_g: float = 0.0
+  inter_group: str = 'printed'
+  migration: float = 0.2
+  mu: float = 0.1
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IFCA(MethodConfig):
+  """IFCA (Ghosh et al., NeurIPS 2020)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  client_weights: _ClientWeights_ = ExampleWeights()
+  num_groups: int = 3
+  averaging: str = 'model'
+  group_init: str = 'independent'
+  reject_share: float = 0.1
+  common_layers: str = ''
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeSEM(MethodConfig):
+  """FeSEM (Xie et al., arXiv:2005.01026)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  client_weights: _ClientWeights_ = ExampleWeights()
+  num_groups: int = 3
+  group_init: str = 'independent'
+  first_group: str = 'trained'
+  pretrain_steps: int = 50
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CFL(MethodConfig):
+  """CFL (Sattler et al., IEEE TNNLS 2020)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  client_weights: _ClientWeights_ = ExampleWeights()
+  max_groups: int = 8
+  eps1: float = 0.4
+  eps2: float = 1.6
+  thresholds: str = 'fixed'
+  eps1_share: float = 0.5
+  eps2_share: float = 1.5
+  gamma_max: float = 0.0
+  linkage: str = 'complete'
+  split_after: int = 20
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FLHC(MethodConfig):
+  """FL+HC (Briggs et al., IJCNN 2020)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  client_weights: _ClientWeights_ = ExampleWeights()
+  max_groups: int = 5
+  cluster_after: int = 10
+  metric: str = 'l1'
+  linkage: str = 'complete'
+  distance_threshold: float = 0.0
+  group_count: str = 'fixed'
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PACFL(MethodConfig):
+  """PACFL (Vahidian et al., AAAI 2023)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  client_weights: _ClientWeights_ = ExampleWeights()
+  max_groups: int = 5
+  num_vectors: int = 5
+  subspace: str = 'all'
+  angle: str = 'smallest'
+  linkage: str = 'average'
+  distance_threshold: float = 0.0
+  group_count: str = 'fixed'
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedDrift(MethodConfig):
+  """FedDrift (Jothimurugesan et al., AISTATS 2023)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  client_weights: _ClientWeights_ = ExampleWeights()
+  max_groups: int = 10
+  variant: str = 'hierarchical'
+  step_rounds: int = 200
+  history_steps: int = 10
+  drift_measure: str = 'error'
+  drift_threshold: float = 0.1
+  merge_threshold: float = 0.0
+  isolation: int = 1
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedEM(MethodConfig):
+  """FedEM (Marfoq et al., NeurIPS 2021)."""
+
+  METHOD: ClassVar[str]
+  num_components: int = 3
+  client_lr: float = 0.1
+  client_weights: _ClientWeights_ = ExampleWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedSoft(MethodConfig):
+  """FedSoft (Ruan, Joe-Wong, AAAI 2022)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  client_weights: _ClientWeights_ = ExampleWeights()
+  num_groups: int = 3
+  lam: float = 0.1
+  sigma: float = 0.0001
+  estimate_every: int = 1
+  local_start: str = 'personal'
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedACnnL(MethodConfig):
+  """FedACnnL (Gu et al., arXiv:2502.06915)."""
+
+  METHOD: ClassVar[str]
+  ridge: float | Sequence[float] | str = '1'
+  ridge_unit: str = 'absolute'
+  bias: str = 'ones'
+  code: str = 'position'
+  code_centred: bool = False
+  code_high_passed: int = 0
+  normalize: bool = False
+  precision: str = 'float64'
+  double: str = 'auto'
+  batch_size: int = 32
+  adaptive_batch: bool = True
+  max_batch_size: int = 512
+  outputs: str = 'auto'
+  store_sums: bool = False
+  private: _Private_ = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PFedACnnL(MethodConfig):
+  """pFedACnnL (Gu et al., arXiv:2502.06915)."""
+
+  METHOD: ClassVar[str]
+  ridge: float | Sequence[float] | str = '1'
+  ridge_unit: str = 'absolute'
+  bias: str = 'ones'
+  code: str = 'position'
+  code_centred: bool = False
+  code_high_passed: int = 0
+  normalize: bool = False
+  precision: str = 'float64'
+  double: str = 'auto'
+  batch_size: int = 32
+  adaptive_batch: bool = True
+  max_batch_size: int = 512
+  store_sums: bool = False
+  clustering: bool = True
+  num_groups: int = 2
+  label_norm: str = 'l1'
+  personalize: bool = True
+  personal_ridge: float | Sequence[float] | str = '100'
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AFL(MethodConfig):
+  """AFL (analytic FL, He et al., CVPR 2025; agnostic FL is `client_weights`=agnostic)."""
+
+  METHOD: ClassVar[str]
+  outputs: str = 'auto'
+  store_sums: bool = False
+  client_ridge: float = 1.0
+  remove_ridge: bool = True
+  bias: str = 'none'
+  double: str = 'auto'
+  private: _Private_ = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fed3R(MethodConfig):
+  """Fed3R (Fani et al., ICML 2024)."""
+
+  METHOD: ClassVar[str]
+  outputs: str = 'auto'
+  store_sums: bool = False
+  ridge: float | Sequence[float] | str = '0.01'
+  normalize: bool = True
+  bias: str = 'ones'
+  double: str = 'auto'
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedNCM(MethodConfig):
+  """FedNCM (Legate et al., NeurIPS 2023)."""
+
+  METHOD: ClassVar[str]
+  store_sums: bool = False
+  distance: str = 'cosine'
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedCOF(MethodConfig):
+  """FedCOF (Goswami et al., NeurIPS 2025)."""
+
+  METHOD: ClassVar[str]
+  store_sums: bool = False
+  shrinkage: float = 0.1
+  normalize: bool = True
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AFLDual(MethodConfig):
+  """AFL dual (Fan et al., arXiv:2508.10732; APFL of Deng et al. is `algorithm`=apfl)."""
+
+  METHOD: ClassVar[str]
+  store_sums: bool = False
+  client_ridge: float = 1.0
+  remove_ridge: bool = True
+  bias: str = 'none'
+  double: str = 'auto'
+  refinement_ridge: float | Sequence[float] | str = '10'
+  refinement_weight: float = 1.0
+  refinement_features: int = 256
+  refinement_seed: int = 0
+  private: _Private_ = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeepAFL(MethodConfig):
+  """DeepAFL (Tang et al., ICLR 2026)."""
+
+  METHOD: ClassVar[str]
+  outputs: str = 'auto'
+  store_sums: bool = False
+  ridge: float | Sequence[float] | str = '1'
+  block_ridge: float = 0.05
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SAFLe(MethodConfig):
+  """SAFLe (Bacellar et al., CVPR 2026)."""
+
+  METHOD: ClassVar[str]
+  outputs: str = 'auto'
+  store_sums: bool = False
+  ridge: float | Sequence[float] | str = '1'
+  double: str = 'auto'
+  private: _Private_ = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedZO(MethodConfig):
+  """FedZO (Fang et al., IEEE TSP 2022)."""
+
+  METHOD: ClassVar[str]
+  uplink: str = 'vector'
+  directions: int = 20
+  smoothing: float = 0.001
+  client_lr: float = 0.02
+  server_lr: float = 1.0
+  client_weights: _ClientWeights_ = UniformWeights()
+  local_steps: int = 5
+  local_epochs: int = 1
+  batch_size: int = 25
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BAFFLE(MethodConfig):
+  """BAFFLE (Feng et al., ECCV 2024)."""
+
+  METHOD: ClassVar[str]
+  uplink: str = 'vector'
+  protocol: str = 'shared'
+  steps_per_round: int = 1
+  batch_size: int = 32
+  directions: int = 100
+  smoothing: float = 0.0001
+  scheme: str = 'forward'
+  clip: float = 0.3
+  server: str = 'adam'
+  server_lr: float = 0.01
+  server_momentum: float = 0.9
+  beta1: float = 0.9
+  beta2: float = 0.99
+  eps: float = 1e-08
+  ema: float = 0.995
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PFedMe(MethodConfig):
+  """pFedMe (Dinh et al., NeurIPS 2020)."""
+
+  METHOD: ClassVar[str]
+  inner_steps: int = 5
+  lam: float = 15.0
+  personal_lr: float = 0.1
+  client_lr: float = 0.005
+  server_lr: float = 1.0
+  client_weights: _ClientWeights_ = UniformWeights()
+  local_steps: int = 20
+  local_epochs: int = 1
+  batch_size: int = 20
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PFedZO(MethodConfig):
+  """pFedZO (Chen et al., ICPP 2024; reconstructed)."""
+
+  METHOD: ClassVar[str]
+  inner_steps: int = 5
+  lam: float = 15.0
+  personal_lr: float = 0.1
+  client_lr: float = 0.005
+  server_lr: float = 1.0
+  client_weights: _ClientWeights_ = UniformWeights()
+  directions: int = 20
+  smoothing: float = 0.001
+  local_steps: int = 20
+  local_epochs: int = 1
+  batch_size: int = 20
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ditto(MethodConfig):
+  """Ditto (Li et al., ICML 2021)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  lam: float = 1.0
+  personal_lr: float = 0.1
+  personal_steps: int = 0
+  personal_start: str = 'received'
+  client_weights: _ClientWeights_ = ExampleWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class APFL(MethodConfig):
+  """APFL (Deng et al., arXiv:2003.13461)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  personal_weight: float = 0.5
+  adaptive_weight: bool = False
+  personal_start: str = 'received'
+  client_weights: _ClientWeights_ = UniformWeights()
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Composed(MethodConfig):
+  """composed (any `client_update` with any `server`)."""
+
+  METHOD: ClassVar[str]
+  num_models: int = 1
+  threshold: int = 4
+  split: str = 'farthest'
+  centre_projection: bool = True
+  group_count: str = 'fixed'
+  anchors: str = 'all'
+  beta1: float = 0.9
+  beta2: float = 0.999
+  eps: float = 1e-08
+  central_rule: str = 'corrected'
+  tau: float = 0.001
+  aggregate_lr: float = 1.0
+  beta_rule: str = 'fr'
+  gamma: float = 0.8
+  initial_step: float = 1.0
+  line_search_test: str = 'half_gradient'
+  max_tries: int = 40
+  epsilon: float = 0.001
+  average_iterates: bool = True
+  extrapolation_momentum: float = 0.0
+  rho: float = 0.05
+  gradient_share: float = 0.1
+  newton_schulz: int = 5
+  gradient_weight: float = 0.1
+  alpha: float = 0.1
+  variant: str = 'client'
+  first_gradients: str = 'zeros'
+  base: str = 'sgd'
+  base_momentum: float = 0.9
+  base_beta2: float = 0.99
+  base_eps: float = 0.001
+  option: str = 'II'
+  mu: float = 0.1
+  client_update: str = 'sgd'
+  server: str = 'average'
+  client_weights: _ClientWeights = ExampleWeights()
+  client_lr: float = 0.0
+  server_lr: float = 0.0
+  server_momentum: float = 0.9
+  local_scaling: bool = True
+  aggregate_scaling: str = 'all'
+  grouping: str = 'model'
+  gradient_step: float = 1.0
+  group_mean: str = 'gradients'
+  local_steps: int = 20
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedAsync(MethodConfig):
+  """FedAsync (Xie et al., arXiv:1903.03934)."""
+
+  METHOD: ClassVar[str]
+  concurrency: int = 0
+  staleness: str = 'polynomial'
+  staleness_power: float = 0.5
+  staleness_slope: float = 10.0
+  staleness_free: float = 4.0
+  client_lr: float = 0.1
+  mixing: float = 0.6
+  mu: float = 0.005
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedBuff(MethodConfig):
+  """FedBuff (Nguyen et al., AISTATS 2022)."""
+
+  METHOD: ClassVar[str]
+  tau: float = 0.001
+  mu: float = 0.1
+  concurrency: int = 0
+  staleness: str = 'polynomial'
+  staleness_power: float = 0.5
+  staleness_slope: float = 10.0
+  staleness_free: float = 4.0
+  client_update: str = 'sgd'
+  server: str = 'average'
+  client_weights: _ClientWeights_ = UniformWeights()
+  client_lr: float = 0.1
+  server_lr: float = 1.0
+  server_momentum: float = 0.9
+  beta1: float = 0.9
+  beta2: float = 0.999
+  eps: float = 1e-08
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
+  attack: _Attack = NoAttack()
+  aggregator: _Aggregator = WeightedMean()
+  compress_up: _CompressUp = Uncompressed()
+  compress_down: _CompressUp = Uncompressed()
+  private: _Private = NoPrivacy()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Central(MethodConfig):
+  """pooled optimum (reference)."""
+
+  METHOD: ClassVar[str]
+  memory_size: int = 10
+  line_search_steps: int = 20
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Local(MethodConfig):
+  """each client alone (reference)."""
+
+  METHOD: ClassVar[str]
+  client_lr: float = 0.1
+  local_steps: int = 0
+  local_epochs: int = 1
+  batch_size: int = 10
+  microbatch_size: int = 0
+  client_optimizer: _ClientOptimizer = SGD()
+  client_weight_decay: float = 0.0
+  client_clip: float = 0.0
+  client_lr_schedule: _ClientLrSchedule = ConstantRate()
