@@ -41,7 +41,7 @@ from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import (
   Contrast,
-  Flatten,
+  Flattened,
   Hog,
   Images,
   LayerFeatures,
@@ -155,7 +155,7 @@ __all__ = [
   "FedSpec",
   "Federation",
   "FixedClipping",
-  "Flatten",
+  "Flattened",
   "GeometricMedian",
   "GradientTuning",
   "HeldError",

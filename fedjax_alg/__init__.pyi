@@ -49,7 +49,7 @@ from fedjax_alg.client.optimizers import StepDecay as StepDecay
 from fedjax_alg.data.arrays import from_arrays as from_arrays
 from fedjax_alg.data.errors import DataError as DataError
 from fedjax_alg.data.features import Contrast as Contrast
-from fedjax_alg.data.features import Flatten as Flatten
+from fedjax_alg.data.features import Flattened as Flattened
 from fedjax_alg.data.features import Hog as Hog
 from fedjax_alg.data.features import Images as Images
 from fedjax_alg.data.features import LayerFeatures as LayerFeatures
@@ -159,7 +159,7 @@ __all__ = [
   'FedSpec',
   'Federation',
   'FixedClipping',
-  'Flatten',
+  'Flattened',
   'GeometricMedian',
   'GradientTuning',
   'HeldError',
@@ -249,7 +249,7 @@ __all__ = [
 ]
 
 _Partition = Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | PartitionFile | OwnPartition | str | None
-_Features = RawFeatures | Flatten | Images | Standardize | Contrast | Hog | LayerFeatures | str
+_Features = RawFeatures | Flattened | Images | Standardize | Contrast | Hog | LayerFeatures | str
 _ClientWeights = ExampleWeights | UniformWeights | QFFLWeights | AgnosticWeights | str
 _ClientOptimizer = SGD | Momentum | Nesterov | Adam | AdamW | RMSProp | Adagrad | Optax | str
 _ClientLrSchedule = ConstantRate | CosineDecay | ExponentialDecay | StepDecay | InverseSqrtDecay | str

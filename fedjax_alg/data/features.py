@@ -81,7 +81,7 @@ class RawFeatures(Features):
 
 
 @dataclasses.dataclass(frozen=True)
-class Flatten(Features):
+class Flattened(Features):
   """Each example as a vector."""
 
   WORD, EXAMPLE = "flatten", "flatten"
@@ -181,7 +181,9 @@ class LayerFeatures(Features):
 
 
 #: The features of the examples.
-FEATURES = RawFeatures | Flatten | Images | Standardize | Contrast | Hog | LayerFeatures
+FEATURES = (
+  RawFeatures | Flattened | Images | Standardize | Contrast | Hog | LayerFeatures
+)
 
 
 def hash_of(features: Features) -> str:

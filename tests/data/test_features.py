@@ -163,7 +163,7 @@ def test_features_are_of_each_example():
   images = np.random.default_rng(4).integers(0, 256, (3, 8, 8, 1), dtype=np.uint8)
   before = images.copy()
   for kind, shape in (
-    (features.Flatten(), (64,)),
+    (features.Flattened(), (64,)),
     (features.Hog(bins=4, norm="l1"), (4,)),
     (features.Contrast(), (8, 8, 1)),
   ):

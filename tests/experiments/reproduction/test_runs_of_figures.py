@@ -36,7 +36,7 @@ PUBLISHED = {
     "ifca_rotated:33795bcd feddrift:d5448fbf tamuna:a48cc96f muon:5f94f3af"
   ),
   "beyond": (
-    "hostile:92c7ae0d bytes:0c92c29b late:64ffbbf5 private:e13ab474 board:afb7b73b "
+    "hostile:92c7ae0d bytes:0c92c29b late:64ffbbf5 private:03d2bb6f board:afb7b73b "
     "map:e4a0dd5a acceleration:0ea0e596 family:a789307c bridge:91095e33 "
     "groups:38efa160"
   ),
