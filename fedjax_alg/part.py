@@ -11,10 +11,12 @@ The grammar of a text is
   word[:value[,value ...][,field=value ...][,flag ...]]
 
 Values without a name are those of the fields in order, except for booleans: these
-are true by their name alone. A field that is not given has its default, and ``str``
-of a part leaves out all that are at their default. If the only field is a text, it is
-all that follows the colon, such as the name of a file. A word with a colon, such as
-FILE.py:NAME, stands for all texts of this form that begin with no other word.
+are true by their name alone. If the first field is a list, all values without a name
+are its entries, ``mlp:128,64``; no other field of a part can be one. A field that is
+not given has its default, and ``str`` of a part leaves out all that are at their
+default. If the only field is a text, it is all that follows the colon, such as the
+name of a file. A word with a colon, such as FILE.py:NAME, stands for all texts of this
+form that begin with no other word.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -105,6 +107,8 @@ class Part:
         in_order = in_order and isinstance(value, bool)
       elif value is True:
         words.append(field.name)
+      elif isinstance(value, tuple):
+        words += map(_value_text, value) if value else [f"{field.name}="]
       elif in_order and not isinstance(value, bool):
         words.append(_value_text(value))
       else:
@@ -285,8 +289,8 @@ def read_part(name: str, text: str, kind: object) -> Part:
   word, colon, rest = text.partition(":")
   kinds = {part.WORD: part for part in parts_of(kind)}
   form = next((word for word in kinds if ":" in word), "")
-  has_form = bool(colon) or (form == OWN_CODE and text.endswith(".py"))
-  if word not in kinds and form and has_form:
+  has_form = bool(form and colon) and word not in kinds
+  if names_code(text, kind) if form == OWN_CODE else has_form:
     try:
       return kinds[form](**{_only_text(kinds[form]): text})
     except OptionError as error:
@@ -312,6 +316,26 @@ def read_part(name: str, text: str, kind: object) -> Part:
     raise OptionError(f"{label}: {error.text.removeprefix(f'{word}: ')}") from None
 
 
+def names_code(text: str, kind: object) -> bool:
+  """Whether the text of a choice is the name of code of the user's own.
+
+  Args:
+    text: what a user wrote.
+    kind: the annotation of the choice.
+  """
+  words = {part.WORD for part in parts_of(kind)}
+  place, _, name = text.rpartition(":")
+  return (
+    OWN_CODE in words
+    and text.partition(":")[0] not in words
+    and (
+      place.endswith(".py")
+      or text.endswith(".py")
+      or (bool(place) and all(part.isidentifier() for part in name.split(".")))
+    )
+  )
+
+
 def _read_fields(
   kind: type[Part], words: Sequence[str]
 ) -> Iterator[tuple[str, object]]:
@@ -322,11 +346,17 @@ def _read_fields(
   in_order = iter(
     [f.name for f in fields if not f.kw_only and _bare(hints[f.name]) is not bool]
   )
+  listed = next((f.name for f in fields[:1] if _is_list(hints[f.name])), "")
+  entries: list[str] = []
   names_before = set()
   for word in words:
     name, equals, value = word.partition("=")
     if not equals:
       flag = word in names and _bare(hints[word]) is bool
+      if listed and not flag:
+        names_before.add(listed)
+        entries.append(word)
+        continue
       name = word if flag else next(in_order, "")
       value = "true" if flag else word
     if name not in names:
@@ -336,7 +366,17 @@ def _read_fields(
     if name in names_before:
       raise OptionError(f"{name} is there twice")
     names_before.add(name)
+    if name == listed:
+      entries += words_of(value)
+      continue
     yield name, _read_value(name, value, hints[name])
+  if listed in names_before:
+    yield listed, of_type(listed, ",".join(entries), hints[listed])
+
+
+def _is_list(kind: object) -> bool:
+  """Whether a field of this type is a list."""
+  return typing.get_origin(_bare(kind)) is tuple
 
 
 def _bare(kind: object) -> Any:

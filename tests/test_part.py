@@ -60,6 +60,48 @@ def test_a_text_is_the_part_and_leaves_defaults_out(part):
   assert len(words) == 1 + len(changed)
 
 
+@dataclasses.dataclass(frozen=True)
+class Net(Part):
+  """A part whose first field is a list."""
+
+  WORD, EXAMPLE = "net", "net:8,4"
+  widths: tuple[int, ...] | None = hyper((3,), "widths")
+  _: dataclasses.KW_ONLY
+  rate: float = hyper(0.5, "a rate")
+  biased: bool = hyper(False, "whether there are biases")
+
+
+@pytest.mark.parametrize(
+  "text, part, written",
+  [
+    ("net", Net(), "net"),
+    ("net:8", Net((8,)), "net:8"),
+    ("net:8,4", Net((8, 4)), "net:8,4"),
+    (
+      "net:8,biased,4,rate=1",
+      Net((8, 4), rate=1.0, biased=True),
+      "net:8,4,rate=1,biased",
+    ),
+    ("net:widths=8,4", Net((8, 4)), "net:8,4"),
+    ("net:widths=", Net(()), "net:widths="),
+    ("net:rate=2", Net(rate=2.0), "net:rate=2"),
+  ],
+)
+def test_a_list_that_comes_first_has_all_values_without_a_name(text, part, written):
+  """Without it layers could not be written as people write them, mlp:128,64."""
+  assert read_part("model", text, Net) == part
+  assert str(part) == written and read_part("model", written, Net) == part
+
+
+@pytest.mark.parametrize(
+  "text, field",
+  [("net:8,a", "widths"), ("net:8,widths=4", "widths"), ("net:8,4.5", "widths")],
+)
+def test_a_wrong_list_is_refused_by_its_field(text, field):
+  with pytest.raises(OptionError, match=f"^model={text}: {field}"):
+    read_part("model", text, Net)
+
+
 @pytest.mark.parametrize(
   "text, part",
   [
