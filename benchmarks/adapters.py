@@ -62,7 +62,7 @@ class Block(nnx.Module):
 
 
 class Adapted(nnx.Module):
-  """``models.transformer.Transformer`` with adapters; logits [B, T, V]."""
+  """``models.transformer.TransformerModule`` with adapters; logits [B, T, V]."""
 
   def __init__(self, rngs: nnx.Rngs):
     self.embed = nnx.Embed(TOKENS + 1, WIDTH, rngs=rngs)

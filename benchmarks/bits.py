@@ -82,8 +82,8 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
   "feddrift": dict(max_groups=3, step_rounds=2, drift_threshold=0.05),
   "fedem": dict(num_components=3),
   "fedsoft": dict(num_groups=3),
-  "fedacnnl": dict(hidden=(8,)),
-  "pfedacnnl": dict(hidden=(8,)),
+  "fedacnnl": dict(model="mlp:8"),
+  "pfedacnnl": dict(model="mlp:8"),
 }
 
 
@@ -114,8 +114,6 @@ def run(federation: fa.Federation, name: str, options: dict[str, Any]) -> list[s
     defaults["cohort_size"] = 6
   if "local_steps" in entry.fields:
     defaults["local_steps"] = 3
-  if "hidden" in options:
-    defaults["model"] = "mlp"
   try:
     result = fa.run(name, federation, seeds=2, eval_every=2, **{**defaults, **options})
   except (fa.OptionError, fa.DataError) as error:

@@ -74,18 +74,17 @@ LAYERS = (
 class Step(NamedTuple):
   """A model and the batch of a step."""
 
-  model: str
+  model: models.Architecture
   shape: tuple[int, ...]
   batch: int
-  options: dict[str, Any]
 
 
 LENET = ("valid5-6", "max2", "valid5-16", "max2", "dense120", "dense84")
 MODELS = {
-  "LeNet": Step("stack", (28, 28), 64, {"layers": LENET}),
-  "CNN of the peers": Step("cnn", (32, 32, 3), 20, {}),
-  "ResNet-18, 16 channels": Step("resnet18", (32, 32, 3), 20, {"resnet_width": 16}),
-  "ResNet-18": Step("resnet18", (32, 32, 3), 20, {}),
+  "LeNet": Step(models.Stack(LENET), (28, 28), 64),
+  "CNN of the peers": Step(models.CNN(), (32, 32, 3), 20),
+  "ResNet-18, 16 channels": Step(models.ResNet18(width=16), (32, 32, 3), 20),
+  "ResNet-18": Step(models.ResNet18(), (32, 32, 3), 20),
 }
 #: An older version of the library lacks some; it is asked for steps alone.
 WAYS: dict[str, Any] = {
@@ -151,7 +150,7 @@ def measure(programs: dict[str, tuple[Any, Any]], repeats: int) -> dict[str, str
 
 def model_program(step: Step) -> tuple[Any, Any]:
   """A loop over steps of SGD, and its arguments."""
-  model = models.make_model(step.model, step.shape, 10, **step.options)
+  model = step.model.build(step.shape, 10)
   rng = np.random.default_rng(0)
   x = jnp.asarray(rng.random((STEPS, step.batch, *step.shape)), jnp.float32)
   y = jnp.asarray(rng.integers(0, 10, (STEPS, step.batch)), jnp.int32)

@@ -1,7 +1,7 @@
 """A run in one process and in several: time, memory and the same numbers.
 
   python -m benchmarks.distributed
-  python -m benchmarks.distributed --megabytes=16 --hidden=1024,1024 \
+  python -m benchmarks.distributed --megabytes=16 --model=mlp:1024,1024 \
       --algorithms=fedavg,scaffold,ga_fsvrg,fedgroup,clsfsvrg
 
 Both cases have the same number of CPU cores: one process with as many devices,
@@ -73,9 +73,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   parser.add_argument("--clients", type=workloads.whole_number, default=400)
   parser.add_argument("--cohort", type=workloads.whole_number, default=100)
   parser.add_argument(
-    "--hidden",
+    "--model",
     default="",
-    help="widths of the hidden layers, separated by commas; none: softmax regression",
+    help="the model; default mlp:64 for fedacnnl, else softmax",
   )
   parser.add_argument("--local_steps", type=int, default=2)
   parser.add_argument(
@@ -114,10 +114,7 @@ def measure(
     validation_clients=args.clients // 20,
   )
   extra = EXTRA_OPTIONS.get(algorithm, {})
-  model = {}
-  if args.hidden or algorithm == "fedacnnl":
-    widths = args.hidden or "64"
-    model = dict(hidden=tuple(map(int, widths.split(","))))
+  model = args.model or ("mlp:64" if algorithm == "fedacnnl" else "softmax")
   rounds = extra.get("rounds", STRETCHES * args.rounds)
   free = (
     {}
@@ -127,10 +124,10 @@ def measure(
   plan = from_keywords(
     algorithm,
     federation,
-    model="mlp" if model else "softmax",
+    model=model,
     evaluate="global",
     eval_every=min(args.rounds, rounds),
-    **free | model | extra | {"rounds": rounds},
+    **free | extra | {"rounds": rounds},
   )
   programs = Programs(plan.prepare())
   seconds, cpu, resident = [], [], 0.0

@@ -134,7 +134,7 @@ def fedjax(args: argparse.Namespace) -> tuple[Measure, dict[str, Any]]:
         "b": jnp.zeros(fed.num_classes),
       }
   else:
-    module = models.make_model(args.model, fed.example_shape, fed.num_classes)
+    module = models.as_model(args.model, fed.example_shape, fed.num_classes)
 
     def logits(params, batch, rng=None):
       del rng

@@ -77,7 +77,6 @@ MODELS = {
   "MLP 128": (
     "--features=flatten",
     "--model=mlp",
-    "--hidden=128",
     "--local_epochs=5",
     "--rounds=20",
     "--eval_every=10",
@@ -92,7 +91,6 @@ RESNET = (
   "--num_clients=100",
   "--cohort_size=10",
   "--model=resnet18",
-  "--norm=group",
   "--batch_size=50",
   "--client_lr=0.05",
   "--local_epochs=1",
@@ -135,7 +133,7 @@ def steps() -> list[Step]:
       f"ResNet-18, GroupNorm, CIFAR-10, 10 of 100 clients, {precision}, {mode}",
       (*RESNET, f"--compute_dtype={precision}", f"--map_clients={mode}"),
       150,
-      quick=(*SMALL, "--resnet_width=2"),
+      quick=(*SMALL, "--model=resnet18:width=2"),
     )
     for precision in ("float32", "bfloat16")
     for mode in clients.MODES
@@ -199,7 +197,12 @@ def steps() -> list[Step]:
         "--out_dir=OUT",
       ),
       120,
-      quick=("--dataset=digits", "--num_clients=4", "--layers=conv3-8", "--ridge=1"),
+      quick=(
+        "--dataset=digits",
+        "--num_clients=4",
+        "--model=stack:conv3-8",
+        "--ridge=1",
+      ),
     ),
     Step(
       "memory of 100 participants",

@@ -104,7 +104,7 @@ def count_steps(
     rounds: the clients of each round, [R, S]; the R rows train at once.
   """
   counter = Counter()
-  model = models.make_model("softmax", (1,), 2)
+  model = models.Softmax().build((1,), 2)
 
   def correct(gradient, params, start):
     del start
@@ -185,7 +185,7 @@ def time_rounds(args: argparse.Namespace, fed: data.Federation, slots: int) -> N
   """Prints CPU seconds of a round, the maps in turn."""
   train = jax.tree.map(jnp.asarray, fed.data.train)
   shape = cast("tuple[int, ...]", fed.example_shape)
-  model = models.make_model("softmax", shape, fed.num_classes)
+  model = models.Softmax().build(shape, fed.num_classes)
   spec = base.FedSpec(fed.num_clients, slots, fed.num_classes, shape)
   measures = {}
 

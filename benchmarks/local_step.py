@@ -317,7 +317,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if hasattr(os, "sched_setaffinity"):  # XLA would share kernels out to cores
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
   fa.start(1)
-  model = models.make_model("softmax", (PIXELS,), CLASSES)
+  model = models.Softmax().build((PIXELS,), CLASSES)
   shard, key = client(), jax.random.key(1)
   start = model.init(jax.random.key(0))
   programs, after = {}, {}

@@ -11,7 +11,7 @@ the two updates of the model are apart.
 
 import argparse
 import functools
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +22,11 @@ from fedjax_alg.engine import clients, compiling, sharding
 from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.exchange import stacking
 
-#: name -> model and its options
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-  "mlp 1024^2": ("mlp", {"hidden": (1024, 1024)}),
-  "mlp 2048^2": ("mlp", {"hidden": (2048, 2048)}),
-  "cnn": ("cnn", {}),
+#: name -> model
+MODELS: dict[str, models.Architecture] = {
+  "mlp 1024^2": models.MLP((1024, 1024)),
+  "mlp 2048^2": models.MLP((2048, 2048)),
+  "cnn": models.CNN(),
 }
 MB = 1e6
 
@@ -67,9 +67,8 @@ def parse() -> argparse.Namespace:
 
 def measure(args: argparse.Namespace, fed: data.Federation, name: str) -> None:
   """Prints the two lines of one model."""
-  kind, options = MODELS[name]
   shape = cast("tuple[int, ...]", fed.example_shape)
-  model = models.make_model(kind, shape, fed.num_classes, **options)
+  model = MODELS[name].build(shape, fed.num_classes)
   mesh = sharding.clients_mesh()
   algorithm = registry.build(
     args.algorithm,

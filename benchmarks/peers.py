@@ -280,7 +280,7 @@ class Trial:
         adapters.model(adapters.with_values(adapters.pretrain())), ["lora"]
       )
     else:
-      self.model = models.make_model(work.model, fed.example_shape, fed.num_classes)
+      self.model = models.as_model(work.model, fed.example_shape, fed.num_classes)
     self.start = self.model.init(run_keys(SEED).model)
     self.test = fed.data.whole_test
     self.title = (

@@ -26,7 +26,7 @@ class Rounds:
     seed: int,
     rounds: int,
     model: str,
-    **options: Any,
+    l2: float = 0.0,
   ):
     """Compiles them.
 
@@ -37,12 +37,12 @@ class Rounds:
       cohort: participants of a round.
       seed: of the run.
       rounds: how many are run at once.
-      model: its name.
-      **options: those of the model.
+      model: its text, such as mlp:128.
+      l2: coefficient of its L2 term.
     """
     mesh = sharding.clients_mesh()
     shape = cast("tuple[int, ...]", fed.example_shape)
-    self.model = models.make_model(model, shape, fed.num_classes, **options)
+    self.model = models.as_model(model, shape, fed.num_classes, l2=l2)
     method = methods.with_keywords(methods.method_of(algorithm), overrides)
     self.hparams, self._count = method.hparams, jnp.int32(rounds)
     self.mesh = mesh

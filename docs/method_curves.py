@@ -57,17 +57,18 @@ def settings_of(name):
 def curve(name, federations, protocol, model):
   """A row for every second round: the mean of three seeds with its 95 % interval."""
   entry, settings = registry.ALGORITHMS[name], settings_of(name)
-  options = dict(settings, seeds=3, evaluate=protocol)
+  options = {"seeds": 3, "evaluate": protocol}
   if entry.rounds is None:
     options |= {"rounds": 60, "eval_every": 2}
   if not entry.all_clients:
     options["cohort_size"] = 10
   if model == "mlp":
-    options |= {"model": "mlp", "hidden": (32,)}
+    options |= {"model": "mlp:32"}
   elif model == "residual":
     options["model"] = model
   elif model == "normalized":
     options["model"] = Normalized()
+  options |= settings
   federation = federations[entry.needs_validation(entry.hparams())]
   result = fa.run(name, federation, **options)
   values = result.metrics[protocol]["accuracy"]

@@ -15,7 +15,7 @@ ids = [characters.encode_text(poem) for poem in POEMS]
 rows = np.stack([poem[t : t + 25] for poem in ids for t in range(40)])
 clients = np.repeat([0, 1], 40)
 poems = fa.federate(fa.from_arrays(rows[:, :-1], rows[:, 1:], clients, task="tokens"))
-small = dict(model="transformer", d_model=32, heads=2, blocks=1, evaluate="global")
+small = dict(model="transformer:d_model=32,blocks=1,heads=2", evaluate="global")
 fit = dict(client_optimizer="adam", client_lr=0.01, local_epochs=2, participation=1.0)
 base = fa.run("fedavg", poems, rounds=5, **small, **fit)
 fit |= dict(lora_rank=4, roles="lora", lora_aggregation="fedex")

@@ -100,6 +100,17 @@ from fedjax_alg.exchange.weights import (
   UniformWeights,
 )
 from fedjax_alg.least_squares.private import NoisedMoments
+from fedjax_alg.models.models import (
+  CNN,
+  LSTM,
+  MLP,
+  Residual,
+  ResNet18,
+  Softmax,
+  Stack,
+  Transformer,
+)
+from fedjax_alg.models.resolve import OwnModel
 from fedjax_alg.records.lock import HeldError
 from fedjax_alg.runs import methods as _methods
 from fedjax_alg.runs.advise import Advice, advise
@@ -136,6 +147,7 @@ __all__ = [
   "AgnosticWeights",
   "Algorithm",
   "Audit",
+  "CNN",
   "Canary",
   "CenteredClipping",
   "Classes",
@@ -166,9 +178,11 @@ __all__ = [
   "InnerProduct",
   "InverseSqrtDecay",
   "Krum",
+  "LSTM",
   "LabelFlip",
   "LayerFeatures",
   "LittleIsEnough",
+  "MLP",
   "Median",
   "MethodConfig",
   "Model",
@@ -184,6 +198,7 @@ __all__ = [
   "NormBound",
   "Optax",
   "OptionError",
+  "OwnModel",
   "OwnPartition",
   "PartitionFile",
   "PowerSGD",
@@ -195,6 +210,8 @@ __all__ = [
   "RandomUpdates",
   "Ranking",
   "RawFeatures",
+  "ResNet18",
+  "Residual",
   "RoundAux",
   "RoundCost",
   "RunFolderError",
@@ -205,12 +222,15 @@ __all__ = [
   "Shards",
   "Sign",
   "SignFlip",
+  "Softmax",
+  "Stack",
   "Standardize",
   "Step",
   "StepDecay",
   "Sweep",
   "Task",
   "TopK",
+  "Transformer",
   "TrimmedMean",
   "Uncompressed",
   "UniformWeights",

@@ -370,6 +370,18 @@ _MOVED = {
   "count_noise": "`private`, such as adaptive:count_noise=5",
   "moment_norm": "`private`, such as moments:clip=10",
   "input_norm": "`private`, such as moments:unit=3",
+  "hidden": "`model`, such as mlp:128,64",
+  "layers": "`model`, such as stack:conv5-32,max2,dense128",
+  "embedding": "`model`, such as lstm:embedding=learned",
+  "embedding_size": "`model`, such as lstm:embedding_size=64",
+  "lstm_widths": "`model`, such as lstm:256,256",
+  "norm": "`model`, such as resnet18:batch",
+  "resnet_width": "`model`, such as resnet18:width=32",
+  "d_model": "`model`, such as transformer:d_model=64",
+  "blocks": "`model`, such as transformer:blocks=4",
+  "block_features": "`model`, such as residual:features=512",
+  "heads": "`model`, such as transformer:heads=8",
+  "remat": "`model`, such as resnet18:remat",
 }
 
 #: Names of options in other libraries and papers, ``normalize_name`` -> its names

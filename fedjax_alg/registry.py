@@ -798,7 +798,10 @@ ALGORITHMS: dict[str, Entry] = {
     nonfinite=_SINGULAR + "`ridge` more than 0",
     no_compression_because=_SUMS,
     display=Display(
-      "gradient_free", "arXiv:2603.00579", ("#000000", "4px,4px"), curve={"blocks": 3}
+      "gradient_free",
+      "arXiv:2603.00579",
+      ("#000000", "4px,4px"),
+      curve={"model": "residual:blocks=3"},
     ),
   ),
   "safle": _head(

@@ -11,6 +11,7 @@ from fedjax_alg.models import MODELS
 from fedjax_alg.part import parts_of
 
 _PARTITIONS = [kind.EXAMPLE for kind in parts_of(PARTITIONS)]
+_MODELS = [text for kind in parts_of(MODELS) for text in (kind.WORD, kind.EXAMPLE)]
 #: Words that are a value of hardly any flag.
 JUNK = (
   "",
@@ -184,7 +185,7 @@ def values(kind, items, meta):
     good = st.sampled_from(
       (
         *_PARTITIONS,
-        *MODELS,
+        *_MODELS,
         "uniform",
         "size",
         "availability",
@@ -233,7 +234,7 @@ def command_lines(draw, data_path):
     for field in entry.fields.values()
   }
   if draw(st.booleans()):
-    words["model"] = draw(st.sampled_from(sorted(MODELS)))
+    words["model"] = draw(st.sampled_from(sorted(_MODELS)))
   if draw(st.booleans()):
     words["partition"] = draw(st.sampled_from(sorted(_PARTITIONS)))
   for flag_name in draw(

@@ -128,7 +128,8 @@ def write(
       ),
     },
   }
-  facts["hparams"] = write_parts(facts["hparams"])
+  for part in ("hparams", "data", "run"):
+    facts[part] = write_parts(facts[part])
   summary.write_sealed(folder / "config.json", facts)
   final = {
     "clients": {}

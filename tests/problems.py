@@ -49,7 +49,7 @@ def image_problem() -> Problem:
     y = rng.integers(3, size=size).astype(np.int32)
     x = rng.normal(size=(size, 6, 6)) + y[:, None, None] * np.eye(6)
     clients.append((x.astype(np.float32), y))
-  model = models.make_model("mlp", (6, 6), 3, l2=1e-3, hidden=(8,))
+  model = models.MLP((8,)).build((6, 6), 3, l2=1e-3)
   return Problem(
     model, client_data(clients), clients, FedSpec(len(clients), 5, 3, (6, 6))
   )

@@ -21,6 +21,7 @@ from fedjax_alg.base import RoundAux
 from fedjax_alg.data import layout
 from fedjax_alg.engine import keys as keys_lib
 from fedjax_alg.engine import loop, sharding
+from fedjax_alg.models import OwnModel
 from fedjax_alg.runs import plan
 from fedjax_alg.runs import programs as programs_lib
 from fedjax_alg.runs.options import MachineOptions, ModelOptions
@@ -63,7 +64,9 @@ def key(prepared):
   participation = p.participation
   if own.is_own(options.sampling):
     participation = participation._replace(sampler=options.sampling)
-  files = own.sources(model=p.model_name, sampling=options.sampling)
+  files = own.sources(sampling=options.sampling)
+  if isinstance(options.model, OwnModel):
+    files["model"] = options.model.source()
   return (
     p.method.structure()[1:],
     p.method.entry.build,

@@ -197,7 +197,7 @@ def test_our_side_trains_the_adapters_of_the_small_transformer_alone(small, tmp_
   peer_sides.fedjax_alg(job, clock)
   linen = of_linen({name: leaf for name, leaf in values.items() if name not in start})
   logits = np.asarray(
-    jax.jit(transformer.Transformer(7, 7, d_model=8, blocks=1, heads=2).apply)(
+    jax.jit(transformer.TransformerModule(7, 7, d_model=8, blocks=1, heads=2).apply)(
       linen, x[:2]
     ),
     np.float64,

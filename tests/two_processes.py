@@ -30,7 +30,7 @@ RUNS = {
   "ga_fsvrg": dict(num_models=2, threshold=1),
   "fedgroup": dict(num_groups=2, pretrain_scale=3, pretrain_steps=2),
   "composed": dict(client_update="scaffold", num_models=2, threshold=1),
-  "fedacnnl": dict(model="mlp", hidden=(8,)),
+  "fedacnnl": dict(model="mlp:8"),
   "ifca": dict(num_groups=2),
 }
 #: algorithm -> the kinds of its clients.

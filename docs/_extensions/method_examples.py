@@ -26,7 +26,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
   # Some pixels of the digits are always zero.
   "afl": {"remove_ridge": False},
   "afl_dual": {"remove_ridge": False},
-  "deepafl": {"model": "residual", "blocks": 3},
+  "deepafl": {"model": "residual:blocks=3"},
 }
 
 
@@ -46,7 +46,7 @@ def _options(name: str) -> dict[str, Any]:
   if "personal:norm" in roles:
     options["model"] = f"{MODEL_FILE}:MODEL"
   elif roles:
-    options |= {"model": "mlp", "hidden": (32,)}
+    options |= {"model": "mlp:32"}
   if not entry.all_clients:
     options["cohort_size"] = 10
   if entry.rounds is None:

@@ -22,7 +22,8 @@ from fedjax_alg.errors import OptionError, a_type, did_you_mean, normalize_name,
 from fedjax_alg.errors import RunError as RunError
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import check_options, field_values, ordered_values
-from fedjax_alg.part import put_into_parts, write_parts
+from fedjax_alg.models import MODELS
+from fedjax_alg.part import names_code, put_into_parts, write_parts
 from fedjax_alg.runs import methods, tensorboard
 from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs.methods import Method
@@ -285,7 +286,11 @@ def _own_fields(values: Mapping[str, Any]) -> tuple[dataclasses.Field, ...]:
   Raises:
     OptionError: there is no such algorithm.
   """
-  if any(own.is_own(values.get(flag)) for flag in _NAMING):
+  if any(
+    own.is_own(text) and (flag != "model" or names_code(text, MODELS))
+    for flag in _NAMING
+    if (text := values.get(flag))
+  ):
     # The user's file may use JAX, whose devices cannot be changed later.
     sharding.start(values.get("host_devices") or 0)
   algorithm = values.get("algorithm")
@@ -402,7 +407,8 @@ def _with_parts_whole(
   """
   for layer in layers:
     if not isinstance(layer, str) and any("." in name for name in layer):
-      fields = flags.hyper_fields()
+      of_runs = {flag.name: flag.field for flag in flags.run_flags()}
+      fields = of_runs | flags.hyper_fields()
       options = {name: field.default for name, field in fields.items()}
       try:
         parts = put_into_parts(layer, {**options, **before}, fields)

@@ -21,7 +21,7 @@ from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.files import expand_path
 from fedjax_alg.hparams import hyper
-from fedjax_alg.part import of_words, parts_of, type_of_field
+from fedjax_alg.part import Part, of_words, parts_of, type_of_field
 from fedjax_alg.runs import options as run_options
 from fedjax_alg.runs.methods import Method
 
@@ -279,7 +279,9 @@ def define_flags(
   """
   for flag in run_flags():
     default: Any = flag.field.default
-    if flag.kind is tuple and default is not None:
+    if isinstance(default, Part):
+      default = str(default)
+    elif flag.kind is tuple and default is not None:
       default = [_word(item) for item in default]
     elif parts_of(flag.field.type) and default is not None:
       default = str(default)

@@ -39,7 +39,7 @@ _REPEATS = 20
 def _server(k: int, by_gradient: bool) -> Any:
   """The server's part of a round of K models, the model, the acceleration."""
   hparams = diversified.GAHParams(num_models=k)
-  model = models.make_model("softmax", (_FEATURES,), _CLASSES)
+  model = models.Softmax().build((_FEATURES,), _CLASSES)
   central = adaptive(hparams.server_lr, hparams.beta1, hparams.beta2)
   statistics = feature_statistics.no_statistics(
     FedSpec(_MACHINES, 0, _CLASSES, (_FEATURES,))

@@ -58,9 +58,9 @@ def generate(
     >>> x, y = ids[:-1].reshape(-1, 15), ids[1:].reshape(-1, 15)
     >>> clients = np.arange(len(x)) % 4
     >>> fed = fa.federate(fa.from_arrays(x, y, clients, task="tokens"))
-    >>> result = fa.run("fedavg", fed, model="transformer", d_model=16, heads=2,
-    ...                 blocks=1, rounds=20, client_lr=0.3, participation=1.0,
-    ...                 eval_every=20, evaluate="global")
+    >>> small = fa.Transformer(d_model=16, heads=2, blocks=1)
+    >>> result = fa.run("fedavg", fed, model=small, rounds=20, client_lr=0.3,
+    ...                 participation=1.0, eval_every=20, evaluate="global")
     >>> params = jax.tree.map(lambda leaf: leaf[0], result.global_params())
     >>> generate(result.prepared.model, params, [1, 2], 4, window=15).tolist()
     [1, 2, 3, 4, 1, 2]

@@ -13,44 +13,44 @@ from fedjax_alg.models.flops import forward_flops
 from fedjax_alg.models.functions import from_functions
 from fedjax_alg.models.layers import (
   DEFAULT_LAYERS,
-  Stack,
   check_layers,
   layer_views,
   parse_layers,
 )
+from fedjax_alg.models.linen_modules import from_flax
 from fedjax_alg.models.models import (
   CNN,
   LAYERED,
+  LSTM,
   MLP,
-  MODELS,
-  OF_IMAGES,
   OF_TOKENS,
+  Architecture,
+  Residual,
+  ResNet18,
   Softmax,
-  from_flax,
-  make_model,
+  Stack,
+  Transformer,
 )
-from fedjax_alg.models.resolve import (
-  OPTIONS,
-  as_model,
-  check_model_name,
-  load_model,
-)
+from fedjax_alg.models.resolve import MODELS, OwnModel, as_model, parse_model
 from fedjax_alg.tasks import cross_entropy
 
 __all__ = [
+  "Architecture",
   "CNN",
   "DEFAULT_LAYERS",
   "LAYERED",
+  "LSTM",
   "MLP",
   "MODELS",
-  "OF_IMAGES",
   "OF_TOKENS",
-  "OPTIONS",
+  "OwnModel",
+  "ResNet18",
+  "Residual",
   "Softmax",
   "Stack",
+  "Transformer",
   "as_model",
   "check_layers",
-  "check_model_name",
   "cross_entropy",
   "forward_flops",
   "from_flax",
@@ -58,9 +58,8 @@ __all__ = [
   "from_nnx",
   "generate",
   "layer_views",
-  "load_model",
-  "make_model",
   "parse_layers",
+  "parse_model",
   "shape_of_all",
   "with_flops",
 ]

@@ -141,9 +141,9 @@ def features_of_layer(model: Model, params: Params, layer: str = "") -> FeatureM
 
   Examples:
     >>> from fedjax_alg import models
-    >>> body = models.make_model("mlp", (4,), 3, hidden=(6,))
+    >>> body = models.MLP((6,)).build((4,), 3)
     >>> phi = features_of_layer(body, body.init(jax.random.key(0)))
-    >>> head = on_features(models.make_model("softmax", (phi.width,), 3), phi)
+    >>> head = on_features(models.Softmax().build((phi.width,), 3), phi)
     >>> phi.width, head.layers[0].fan_in
     (6, 6)
   """

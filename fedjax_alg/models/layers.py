@@ -1,7 +1,7 @@
 """Models that are a sequence of layers.
 
 A model is described by a tuple of ``Dense``, ``Conv``, ``ValidConv``,
-``AvgPool``, ``MaxPool`` and ``Flatten``. The flax module ``Stack`` computes it,
+``AvgPool``, ``MaxPool`` and ``Flatten``. The flax module ``StackModule`` computes it,
 and ``layer_views`` gives access to the single layers, for layer-wise least
 squares.
 """
@@ -246,7 +246,7 @@ def _play(layers: Sequence[StackLayer], x: Array) -> Array:
   return x
 
 
-class Stack(nn.Module):
+class StackModule(nn.Module):
   """A sequence of layers and then a dense layer with one unit per class.
 
   Images [B, H, W] get an axis of one channel. The parameters are named
@@ -264,7 +264,7 @@ class Stack(nn.Module):
 
 
 class _Front(nn.Module):
-  """The first layers of a ``Stack``, applied with its parameters."""
+  """The first layers of a ``StackModule``, applied with its parameters."""
 
   layers: tuple[StackLayer, ...]
 
@@ -278,7 +278,7 @@ def layer_views(
   num_classes: int,
   input_shape: Sequence[int],
 ) -> tuple[Layer, ...]:
-  """Lists the layers with weights of ``Stack(num_classes, layers)``.
+  """Lists the layers with weights of ``StackModule(num_classes, layers)``.
 
   With (W, b) = get(params), the output of a layer before the activation is
   unfold(inputs(params, x)) @ W + b. Parameters and examples may both be

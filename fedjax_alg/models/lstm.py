@@ -74,7 +74,7 @@ class _Layer(nn.Module):
     return result
 
 
-class LSTM(nn.Module):
+class LSTMModule(nn.Module):
   """An embedding, LSTM layers, and dense layers on the last state.
 
   The defaults (embedding of 300 numbers, two layers of 100, dense 30 with
@@ -130,12 +130,12 @@ def make_lstm(
   widths: tuple[int, ...] | None = None,
   classes: bool = True,
   per_position: bool = False,
-) -> LSTM:
+) -> LSTMModule:
   """Makes the model of a task; the number of classes says which.
 
   Args:
     num_classes: L. For two classes it is the classifier of Sent140 (see
-      ``LSTM``), for more the model of McMahan et al. 2017 and LEAF for the
+      ``LSTMModule``), for more the model of McMahan et al. 2017 and LEAF for the
       next character: an embedding of 8 numbers, two layers of 256 units, and a
       dense layer on the last state (818,145 parameters for the 80 characters
       of LEAF, padding and one for all others).
@@ -155,7 +155,7 @@ def make_lstm(
   is_binary = num_classes == 2 and classes
   if dim is None:
     dim = 300 if is_binary or embedding == "frozen" else 8
-  return LSTM(
+  return LSTMModule(
     tokens,
     embedding,
     dim,

@@ -1,454 +1,409 @@
-"""The named models.
+"""The named models, which are parts: ``mlp:128,64`` is ``MLP((128, 64))``.
 
-Softmax regression, perceptron, CNN, stack, LSTM, ResNet-18 and a transformer.
-
-Their last layer has L outputs without an activation: logits of L classes or
-labels, or L numbers of regression.
+Softmax regression, perceptron, CNN, stack, residual blocks, LSTM, ResNet-18 and a
+transformer. Their last layer has L outputs without an activation: logits of L
+classes or labels, or L numbers of regression.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-import functools
+from collections.abc import Mapping, Sequence
+import dataclasses
 import math
-from typing import TypeVar
+from typing import ClassVar
 
-import flax
 from flax import linen as nn
-import jax
 import jax.numpy as jnp
 
 from fedjax_alg import tasks
-from fedjax_alg.base import Array, Key, Layer, Model, Params
-from fedjax_alg.errors import OptionError, check_one_of, describe_error
-from fedjax_alg.models import (
-  adapt,
-  lstm,
-  residual,
-  resnet,
-  roles,
-  statistics,
-  transformer,
-)
+from fedjax_alg.base import Model
+from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.models import layers as layers_lib
-from fedjax_alg.models.functions import from_functions
-from fedjax_alg.models.layers import Stack
-from fedjax_alg.typing import DTypes, Shapes
+from fedjax_alg.models import linen_modules, lstm, residual, resnet, transformer
+from fedjax_alg.part import Part, parts_of
+from fedjax_alg.typing import Shapes
+
+#: Compile time grows with every layer.
+MAX_LAYERS = 100
 
 
-class Softmax(nn.Module):
-  """Multinomial logistic regression (MCLR), initialized with zeros.
+@dataclasses.dataclass(frozen=True)
+class Architecture(Part):
+  """A named model, which is made for the examples and classes of a run."""
 
-  The kernel is stored as [L, D], one row per class. On a CPU a step of ten
-  examples then takes half the time that it takes with [D, L], because both
-  products read contiguous rows. With 784 features and 10 classes the model has
-  7,850 parameters.
-  """
+  #: whether it reads ids of words or characters
+  OF_TOKENS: ClassVar[bool] = False
+  #: the fewest pixels each way of the images that it reads; 0: it reads others, too
+  MIN_PIXELS: ClassVar[int] = 0
+  #: whether all of its layers are dense layers and convolutions
+  LAYERED: ClassVar[bool] = False
 
-  num_classes: int
+  def build(
+    self,
+    input_shape: Shapes,
+    num_classes: int,
+    *,
+    l2: float = 0.0,
+    tokens: int = 10_002,
+    task: str | tasks.Task | None = None,
+  ) -> Model:
+    """Makes the model.
 
-  @nn.compact
-  def __call__(self, x: Array) -> Array:
-    """Computes [B, ...] -> logits [B, L]."""
-    x = x.reshape(x.shape[0], -1)
-    kernel = self.param("kernel", nn.initializers.zeros, (self.num_classes, x.shape[1]))
-    bias = self.param("bias", nn.initializers.zeros, (self.num_classes,))
-    # Computing [L, B] and transposing makes a step 10 % faster on a CPU. The
-    # barrier keeps the compiler from merging the transpose into the product.
-    logits = jax.lax.dot_general(kernel, x, (((1,), (1,)), ((), ())))
-    result: Array = jax.lax.optimization_barrier(logits).T + bias[None]
-    return result
+    Args:
+      input_shape: shape of one example.
+      num_classes: L, the number of outputs (of each token).
+      l2: coefficient of (l2/2) ||w||^2.
+      tokens: number of ids; examples of a model of tokens hold ids in [0, tokens).
+      task: what is predicted, see ``tasks.resolve_task``; None: one class for each
+        example.
 
+    Returns:
+      The model; it reads int32 ids if ``OF_TOKENS``, else float32.
 
-def _softmax_view(num_classes: int, input_shape: Sequence[int]) -> Layer:
-  """The single layer of ``Softmax``; W is the transposed kernel."""
-  features = math.prod(input_shape)
+    Raises:
+      OptionError: examples of several arrays; a model of images for examples that
+        are none; layers that do not fit the examples; or a model of tokens for
+        examples that are not sequences, or for one class.
 
-  def inputs(params: Params, x: Array) -> Array:
-    return x.reshape(x.shape[0], features)
-
-  def get(params: Params) -> tuple[Array, Array]:
-    return params["params"]["kernel"].T, params["params"]["bias"]
-
-  def put(params: Params, weights: Array, bias: Array) -> Params:
-    return {"params": {"kernel": weights.T, "bias": bias}}
-
-  return Layer(
-    "softmax",
-    (features,),
-    (1, 1),
-    features,
-    num_classes,
-    inputs,
-    layers_lib.one_row,
-    get,
-    put,
-  )
-
-
-def MLP(num_classes: int, hidden: Sequence[int] = (128,)) -> Stack:
-  """Makes a perceptron: dense layers with ReLU between them.
-
-  Args:
-    num_classes: L, the width of the last layer.
-    hidden: widths of the hidden layers.
-
-  Returns:
-    The flax module.
-  """
-  return Stack(num_classes, tuple(map(layers_lib.Dense, hidden)))
-
-
-def CNN(
-  num_classes: int, channels: Sequence[int] = (16, 32), hidden: int = 64
-) -> Stack:
-  """Makes a CNN: 3x3 convolutions with 2x2 max-pooling, then dense layers.
-
-  With two convolutions the images [B, H, W] or [B, H, W, c] need at least
-  4 x 4 pixels.
-
-  Args:
-    num_classes: L.
-    channels: channels of each convolution.
-    hidden: width of the hidden dense layer.
-
-  Returns:
-    The flax module.
-  """
-  layers: list[layers_lib.StackLayer] = []
-  for width in channels:
-    layers += [layers_lib.Conv(3, width), layers_lib.MaxPool(2)]
-  return Stack(num_classes, (*layers, layers_lib.Dense(hidden)))
-
-
-def _scale_softmax(tree: Params, scale: Array) -> Params:
-  """Scales column j of the kernel; leaves the bias unchanged."""
-  inner = tree["params"]
-  return {"params": {"kernel": inner["kernel"] * scale[None], "bias": inner["bias"]}}
-
-
-def from_flax(
-  module: nn.Module,
-  input_shape: Shapes,
-  *,
-  l2: float = 0.0,
-  loss: Callable[[Array, Array], Array] | None = None,
-  task: str | tasks.Task | None = None,
-  input_dtype: DTypes = jnp.float32,
-) -> Model:
-  """Makes a ``Model`` from a flax.linen module.
-
-  What the module keeps beside its parameters, such as ``batch_stats``, is state
-  (``models.roles``): ``init`` and ``apply`` are those of the parameters alone,
-  at the first statistics, and a run says who keeps them (`model_state`).
-
-  Only a ``Softmax`` or a ``Stack`` whose convolutions have padding can be
-  fitted layer by layer with least squares. If the ``__call__`` of a module has
-  an argument ``deterministic``, ``train`` or ``training``, the module is in
-  training mode in the steps of local training, with a new key for ``dropout``
-  in every step. Everywhere else it is in evaluation mode, without random
-  numbers.
-
-  Args:
-    module: maps [B, *input_shape] to logits [B, L], or to the outputs of
-      another task.
-    input_shape: shape of one example, or a dictionary of the shapes of its
-      arrays.
-    l2: coefficient of (l2/2) ||w||^2.
-    loss: (logits [B, L], y [B]) -> loss of each example [B]; None: that of the
-      task.
-    task: what is predicted, see ``tasks.resolve_task``; None: what the data say, or
-      one class for each example.
-    input_dtype: dtype of the examples, or a dictionary of dtypes.
-
-  Returns:
-    The model.
-
-  Raises:
-    OptionError: a layer with state cannot leave rows out
-      (``statistics._check_layer``); the module draws random numbers in
-      evaluation, or others than for ``dropout`` in training; a parameter is not
-      float32; or the module does not fit the examples.
-  """
-  layers: tuple[Layer, ...] | None = None
-  if isinstance(input_shape, Mapping):
-    pass  # the layers listed below read one array
-  elif isinstance(module, Softmax):
-    layers = (_softmax_view(module.num_classes, input_shape),)
-  elif isinstance(module, residual.Residual):
-    layers = residual.residual_views(module, input_shape)
-  elif isinstance(module, Stack) and not any(
-    isinstance(layer, layers_lib.ValidConv) for layer in module.layers
-  ):
-    layers = layers_lib.layer_views(module.layers, module.num_classes, input_shape)
-  name = type(module).__name__
-  evaluation, training = adapt.mode_arguments(type(module).__call__)
-  example = adapt.example(input_shape, input_dtype, 1)
-
-  def init(key: Key) -> Params:
-    return module.init(key, jax.tree.map(jnp.zeros_like, example), **evaluation)
-
-  variables = adapt.params_shapes(
-    init, f"{name} on examples of shape {adapt.describe_example(example)}"
-  )
-  layers_with_state = _with_state(variables, init, name)
-  with_statistics = functools.partial(statistics.linen_reading, layers_with_state)
-
-  def apply(params: Params, x: Array) -> Array:
-    return _without(
-      name, _IN_EVALUATION, lambda: jnp.asarray(module.apply(params, x, **evaluation))
-    )
-
-  def apply_with_statistics(params: Params, x: Array) -> Array:
-    with with_statistics(statistics.Reading()):
-      return apply(params, x)
-
-  def train_apply(params: Params, x: Array, key: Key) -> Array:
-    if layers_with_state:
-      result: Array = observe(params, x, None, key, frozenset())[0]
-      return result
-    return _without(
-      name,
-      _IN_TRAINING,
-      lambda: jnp.asarray(module.apply(params, x, **training, rngs={"dropout": key})),
-    )
-
-  def observe(params, x, mask, key, fixed):
-    mode, where = (
-      (evaluation, _IN_EVALUATION) if key is None else (training, _IN_TRAINING)
-    )
-    rngs = None if key is None else {"dropout": key}
-    with with_statistics(statistics.Reading(mask, True, fixed)):
-      outputs, new = _without(
-        name,
-        where,
-        lambda: module.apply(
-          params,
-          x,
-          **mode,
-          rngs=rngs,
-          mutable=[kind for kind in params if kind != "params"],
-        ),
+    Examples:
+      >>> MLP((6,)).build((4,), 3).input_shape
+      (4,)
+    """
+    if isinstance(input_shape, Mapping):
+      raise OptionError(
+        f"`model`={self.WORD}: reads one array, the examples have "
+        f"{', '.join(input_shape)} (give a model of your own)"
       )
-    return jnp.asarray(outputs), {**params, **new}
-
-  softmax = isinstance(module, Softmax)
-  model = from_functions(
-    init,
-    apply_with_statistics if layers_with_state else apply,
-    input_shape,
-    l2=l2,
-    loss=loss,
-    task=task,
-    input_dtype=input_dtype,
-    linear=softmax,
-    train_apply=train_apply if training or layers_with_state else None,
-    scale_features=_scale_softmax if softmax else None,
-  )._replace(layers=layers)
-  if not layers_with_state:
-    return model
-  return roles.with_state(
-    model,
-    statistics.Stateful(
-      {
-        leaf: leaf.partition("/")[2]
-        for names in layers_with_state.values()
-        for leaf in names
-      },
-      observe,
-    ),
-  )
-
-
-_IN_EVALUATION = (
-  "in evaluation (`train`=False or `deterministic`=True as an "
-  "argument of __call__ must switch it off)"
-)
-_IN_TRAINING = "in training, only dropout has a key"
-
-
-def _with_state(
-  variables: Params, init: Callable[[Key], Params], name: str
-) -> dict[tuple[str, ...], statistics.Names]:
-  """The layers of a linen module that keep state, path -> leaves.
-
-  Args:
-    variables: shapes of all that the module has.
-    init: makes them.
-    name: name of the module.
-  """
-  if set(variables) == {"params"}:
-    return {}
-  names = [
-    leaf
-    for leaf in roles.leaf_paths(
-      {kind: tree for kind, tree in variables.items() if kind != "params"}
+    self.check_images(input_shape)
+    task = tasks.resolve_task(task)
+    if self.OF_TOKENS and (
+      len(input_shape) != 1 or num_classes < 2 and (task is None or task.has_classes)
+    ):
+      raise OptionError(
+        f"`model`={self.WORD}: needs sequences of words or characters in at least 2 "
+        f"classes, the examples are of shape {input_shape} in {num_classes}"
+      )
+    return linen_modules.from_flax(
+      self._module(num_classes, tokens, task or tasks.CLASSIFICATION),
+      input_shape,
+      l2=l2,
+      task=task,
+      input_dtype=jnp.int32 if self.OF_TOKENS else jnp.float32,
     )
-  ]
-  return statistics.linen_layers(
-    lambda: init(jax.random.key(0)),
-    {leaf: tuple(leaf.split("/")[1:]) for leaf in names},
-    name,
-  )
+
+  def check_images(self, input_shape: Sequence[int]) -> None:
+    """Checks that a model of images can read examples of a shape.
+
+    Raises:
+      OptionError: it cannot.
+    """
+    least = self.MIN_PIXELS
+    if least and (len(input_shape) not in (2, 3) or min(input_shape[:2]) < least):
+      size = "x".join(map(str, input_shape)) or "scalar"
+      raise OptionError(
+        f"`model`={self}: needs images of at least {least}x{least} pixels, the "
+        f"examples are {size} ({math.prod(input_shape)} numbers)"
+        f"{layers_lib.of_pixels(input_shape)}"
+      )
+
+  @property
+  def needs_images(self) -> bool:
+    """Whether it reads images alone."""
+    return self.MIN_PIXELS > 0
+
+  @property
+  def num_layers(self) -> int:
+    """The number of dense layers and convolutions with padding, if ``LAYERED``."""
+    return 1
+
+  @property
+  def num_convolutions(self) -> int:
+    """The number of convolutions with padding, if ``LAYERED``."""
+    return 0
+
+  def _module(self, num_classes: int, tokens: int, task: tasks.Task) -> nn.Module:
+    """Makes the flax module."""
+    raise NotImplementedError
 
 
-_Result = TypeVar("_Result")
+@dataclasses.dataclass(frozen=True)
+class Softmax(Architecture):
+  """Softmax regression, one dense layer."""
+
+  WORD = EXAMPLE = "softmax"
+  LAYERED = True
+
+  def _module(self, num_classes: int, tokens: int, task: tasks.Task) -> nn.Module:
+    return linen_modules.SoftmaxModule(num_classes)
 
 
-def _without(name: str, where: str, run: Callable[[], _Result]) -> _Result:
-  """Runs a module and reports random numbers for which it has no key.
+@dataclasses.dataclass(frozen=True)
+class _Layers(Architecture):
+  """A sequence of layers, and a dense layer with the outputs."""
+
+  LAYERED = True
+
+  @property
+  def hidden_layers(self) -> tuple[layers_lib.StackLayer, ...]:
+    """All layers but the last."""
+    raise NotImplementedError
+
+  @property
+  def num_layers(self) -> int:
+    dense = sum(isinstance(layer, layers_lib.Dense) for layer in self.hidden_layers)
+    return 1 + dense + self.num_convolutions
+
+  @property
+  def num_convolutions(self) -> int:
+    return sum(type(layer) is layers_lib.Conv for layer in self.hidden_layers)
+
+  def _module(self, num_classes: int, tokens: int, task: tasks.Task) -> nn.Module:
+    return layers_lib.StackModule(num_classes, self.hidden_layers)
+
+
+@dataclasses.dataclass(frozen=True)
+class MLP(_Layers):
+  """A perceptron: dense layers with ReLU between them."""
+
+  WORD, EXAMPLE = "mlp", "mlp:128,64"
+
+  hidden: tuple[int, ...] = hyper((128,), "widths of the hidden layers")
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    _check_widths(self, "hidden", self.hidden)
+
+  @property
+  def hidden_layers(self) -> tuple[layers_lib.StackLayer, ...]:
+    """All layers but the last."""
+    return tuple(map(layers_lib.Dense, self.hidden))
+
+
+@dataclasses.dataclass(frozen=True)
+class CNN(_Layers):
+  """Two 3x3 convolutions, each with 2x2 maxima, and a dense layer of 64 units."""
+
+  WORD = EXAMPLE = "cnn"
+  MIN_PIXELS = 4
+
+  @property
+  def hidden_layers(self) -> tuple[layers_lib.StackLayer, ...]:
+    """All layers but the last."""
+    return layers_lib.parse_layers(layers_lib.DEFAULT_LAYERS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack(_Layers):
+  """Your own sequence of layers with ReLU.
 
   Raises:
-    OptionError: the module draws such numbers.
+    OptionError: an unknown word, a size below 1, or a convolution or pool after a
+      layer that makes vectors.
   """
-  try:
-    return run()
-  except flax.errors.InvalidRngError as error:
-    raise OptionError(
-      f"`model`: {name} draws random numbers {where}: {describe_error(error)}"
-    ) from error
+
+  WORD, EXAMPLE = "stack", "stack:conv5-32,max2,dense128"
+
+  layers: tuple[str, ...] = hyper(
+    tuple(layers_lib.DEFAULT_LAYERS),
+    "hidden layers in order: convK-C = convolution with C channels, K x K pixels and "
+    "zero padding; validK-C = the same without padding; avgS or maxS = average or "
+    "maximum over S x S pixels; denseW = dense layer of W units; flatten",
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    _check_number(self, "layers", self.layers)
+    try:
+      _ = self.hidden_layers
+    except OptionError as error:
+      raise OptionError(f"{self.WORD}: {_of_layers(error)}") from None
+
+  @property
+  def hidden_layers(self) -> tuple[layers_lib.StackLayer, ...]:
+    """All layers but the last."""
+    return layers_lib.parse_layers(self.layers)
+
+  @property
+  def needs_images(self) -> bool:
+    """Whether it reads images alone."""
+    return any(word.startswith(("conv", "valid", "avg", "max")) for word in self.layers)
+
+  def check_images(self, input_shape: Sequence[int]) -> None:
+    """Checks that the layers can read examples of a shape.
+
+    Raises:
+      OptionError: they cannot.
+    """
+    try:
+      layers_lib.check_layers(self.hidden_layers, input_shape)
+    except OptionError as error:
+      raise OptionError(f"`model`={self}: {_of_layers(error)}") from None
 
 
-#: Named models whose layers are dense layers and convolutions.
-LAYERED = ("softmax", "mlp", "cnn", "stack", "residual")
-#: Named models that read ids of words or characters.
-OF_TOKENS = ("lstm", "transformer")
-#: Named models of images -> the fewest pixels each way.
-OF_IMAGES = {"cnn": 4, "resnet18": 8}
+@dataclasses.dataclass(frozen=True)
+class Residual(Architecture):
+  """Residual blocks with fixed random weights inside, and a head."""
 
-#: Name -> function (num_classes, options of ``make_model``) -> module.
-MODELS: dict[str, Callable[..., nn.Module]] = {
-  "softmax": lambda num_classes, **_: Softmax(num_classes),
-  "mlp": lambda num_classes, hidden, **_: MLP(num_classes, hidden),
-  "cnn": lambda num_classes, **_: CNN(num_classes),
-  "stack": lambda num_classes, layers, **_: Stack(
-    num_classes, layers_lib.parse_layers(layers)
-  ),
-  "residual": lambda num_classes, blocks, block_features, **_: residual.Residual(
-    num_classes, blocks, block_features
-  ),
-  "lstm": lambda num_classes, tokens, embedding, embedding_size, lstm_widths, task, **_: (  # noqa: E501
-    lstm.make_lstm(
+  WORD, EXAMPLE = "residual", "residual:blocks=3,features=512"
+  LAYERED = True
+
+  _: dataclasses.KW_ONLY
+  blocks: int = hyper(2, "number of blocks", minimum=1, maximum=MAX_LAYERS)
+  features: int = hyper(256, "F, fixed random units of each block", minimum=1)
+
+  @property
+  def num_layers(self) -> int:
+    """The number of fitted layers: a block has one, and the head."""
+    return 1 + self.blocks
+
+  def _module(self, num_classes: int, tokens: int, task: tasks.Task) -> nn.Module:
+    return residual.ResidualModule(num_classes, self.blocks, self.features)
+
+
+@dataclasses.dataclass(frozen=True)
+class LSTM(Architecture):
+  """LSTM layers over words or characters."""
+
+  WORD, EXAMPLE = "lstm", "lstm:256,256,embedding=learned"
+  OF_TOKENS = True
+
+  widths: tuple[int, ...] | None = hyper(
+    None,
+    "widths of the LSTM layers; default 100,100 for two classes, else 256,256",
+  )
+  _: dataclasses.KW_ONLY
+  embedding: str | None = hyper(
+    None,
+    "how words or characters become vectors, one of "
+    + ", ".join(lstm.EMBEDDINGS)
+    + ": frozen = constant random vectors, learned = trained vectors; default learned "
+    "for characters, else frozen",
+    choices=lstm.EMBEDDINGS,
+  )
+  embedding_size: int | None = hyper(
+    None,
+    "length of these vectors; default 300, but 8 for learned vectors in more than "
+    "two classes",
+    minimum=1,
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.widths is None:
+      return
+    _check_widths(self, "widths", self.widths)
+    if not self.widths:
+      raise OptionError(f"{self.WORD}: widths=: empty, must have one layer at least")
+
+  def _module(self, num_classes: int, tokens: int, task: tasks.Task) -> nn.Module:
+    return lstm.make_lstm(
       num_classes,
       tokens,
-      embedding,
-      embedding_size,
-      lstm_widths,
+      self.embedding or lstm.EMBEDDINGS[0],
+      self.embedding_size,
+      self.widths,
       task.has_classes,
       task.of_tokens,
     )
-  ),
-  "resnet18": lambda num_classes, norm, resnet_width, remat, **_: resnet.ResNet(
-    num_classes, norm, resnet_width, remat
-  ),
-  "transformer": lambda num_classes, tokens, d_model, blocks, heads, task, remat, **_: (
-    transformer.Transformer(
-      num_classes, tokens, d_model, blocks, heads, task.of_tokens, remat
-    )
-  ),
-}
 
 
-def make_model(
-  name: str,
-  input_shape: Shapes,
-  num_classes: int,
-  *,
-  l2: float = 0.0,
-  hidden: tuple[int, ...] = (128,),
-  layers: Sequence[str] = layers_lib.DEFAULT_LAYERS,
-  tokens: int = 10_002,
-  embedding: str = "frozen",
-  embedding_size: int | None = None,
-  lstm_widths: tuple[int, ...] | None = None,
-  norm: str = "group",
-  resnet_width: int = 64,
-  d_model: int = 128,
-  blocks: int = 2,
-  heads: int = 4,
-  block_features: int = 256,
-  remat: bool = False,
-  task: str | tasks.Task | None = None,
-) -> Model:
-  """Makes a named model.
+@dataclasses.dataclass(frozen=True)
+class ResNet18(Architecture):
+  """ResNet-18 for small images."""
 
-  Args:
-    name: one of ``MODELS``.
-    input_shape: shape of one example.
-    num_classes: L, the number of outputs (of each token).
-    l2: coefficient of (l2/2) ||w||^2.
-    hidden: widths of the hidden layers (mlp).
-    layers: the hidden layers as words for ``parse_layers`` (stack).
-    tokens: number of word ids; examples hold ids in [0, tokens) (lstm,
-      transformer).
-    embedding: one of ``lstm.EMBEDDINGS`` (lstm).
-    embedding_size: see ``lstm.make_lstm`` (lstm).
-    lstm_widths: see ``lstm.make_lstm`` (lstm).
-    norm: one of ``resnet.NORMS`` (resnet18).
-    resnet_width: channels of the first stage (resnet18).
-    d_model: length of the vectors between the blocks (transformer).
-    blocks: number of blocks (transformer, residual).
-    heads: number of heads of each attention (transformer).
-    block_features: random units of each block (residual).
-    remat: whether gradients compute the activations within a block again instead of
-      keeping them, as ``jax.checkpoint`` does (resnet18, transformer).
-    task: what is predicted, see ``tasks.resolve_task``; None: one class for each
-      example.
+  WORD, EXAMPLE = "resnet18", "resnet18:batch,width=32"
+  MIN_PIXELS = 8
 
-  Returns:
-    The model.
+  norm: str = hyper(
+    "group",
+    "the normalization layers, one of "
+    + ", ".join(resnet.NORMS)
+    + ": GroupNorm of two groups or BatchNorm",
+    choices=resnet.NORMS,
+  )
+  _: dataclasses.KW_ONLY
+  width: int = hyper(
+    64,
+    "channels of the first of four stages; each has twice as many as the previous one",
+    minimum=2,
+  )
+  remat: bool = hyper(
+    False,
+    "whether gradients compute the activations within a block again instead of "
+    "keeping them: less memory for about a third more computation",
+  )
+
+  def _module(self, num_classes: int, tokens: int, task: tasks.Task) -> nn.Module:
+    return resnet.ResNetModule(num_classes, self.norm, self.width, self.remat)
+
+
+@dataclasses.dataclass(frozen=True)
+class Transformer(Architecture):
+  """A causal transformer over words or characters.
 
   Raises:
-    OptionError: an unknown name; examples of several arrays; a model of images
-      for examples that are none; layers that are invalid or do not fit the
-      examples; a model of tokens for examples that are not sequences, or for
-      one class; or heads that do not divide ``d_model``.
+    OptionError: the heads do not divide ``d_model``.
   """
-  check_one_of(f"`model`={name}", name, MODELS)
-  if isinstance(input_shape, Mapping):
-    raise OptionError(
-      f"`model`={name}: reads one array, the examples have "
-      f"{', '.join(input_shape)} (give a model of your own)"
-    )
-  task = tasks.resolve_task(task)
-  least = OF_IMAGES.get(name, 0)
-  if least and (len(input_shape) not in (2, 3) or min(input_shape[:2]) < least):
-    size = "x".join(map(str, input_shape)) or "scalar"
-    raise OptionError(
-      f"`model`={name}: needs images of at least {least}x{least} pixels, the "
-      f"examples are {size} ({math.prod(input_shape)} numbers)"
-      f"{layers_lib.of_pixels(input_shape)}"
-    )
-  if name in OF_TOKENS and (
-    len(input_shape) != 1 or num_classes < 2 and (task is None or task.has_classes)
-  ):
-    raise OptionError(
-      f"`model`={name}: needs sequences of words or characters in at least 2 "
-      f"classes, the examples are of shape {input_shape} in {num_classes}"
-    )
-  if name == "transformer" and d_model % heads:
-    raise OptionError(f"`heads`={heads}: must divide `d_model`={d_model}")
-  if name == "stack":
-    layers_lib.check_layers(layers_lib.parse_layers(layers), input_shape)
-  module = MODELS[name](
-    num_classes,
-    hidden=hidden,
-    layers=layers,
-    tokens=tokens,
-    embedding=embedding,
-    embedding_size=embedding_size,
-    lstm_widths=lstm_widths,
-    norm=norm,
-    resnet_width=resnet_width,
-    d_model=d_model,
-    blocks=blocks,
-    heads=heads,
-    block_features=block_features,
-    remat=remat,
-    task=task or tasks.CLASSIFICATION,
+
+  WORD, EXAMPLE = "transformer", "transformer:d_model=64,blocks=4,heads=8"
+  OF_TOKENS = True
+
+  _: dataclasses.KW_ONLY
+  d_model: int = hyper(
+    128, "length of the vectors between the blocks, a multiple of heads", minimum=1
   )
-  return from_flax(
-    module,
-    input_shape,
-    l2=l2,
-    task=task,
-    input_dtype=jnp.int32 if name in OF_TOKENS else jnp.float32,
+  blocks: int = hyper(
+    2,
+    "number of blocks of attention and perceptron",
+    minimum=1,
+    maximum=MAX_LAYERS,
   )
+  heads: int = hyper(4, "number of heads of each attention", minimum=1)
+  remat: bool = field_like(ResNet18, "remat")
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.d_model % self.heads:
+      raise OptionError(
+        f"{self.WORD}: heads={self.heads}: must divide d_model={self.d_model}"
+      )
+
+  def _module(self, num_classes: int, tokens: int, task: tasks.Task) -> nn.Module:
+    return transformer.TransformerModule(
+      num_classes,
+      tokens,
+      self.d_model,
+      self.blocks,
+      self.heads,
+      task.of_tokens,
+      self.remat,
+    )
+
+
+def _of_layers(error: OptionError) -> str:
+  """A message of ``layers``, in which they are a field."""
+  return error.text.replace("`layers`", "layers")
+
+
+def _check_number(part: Part, name: str, entries: Sequence[object]) -> None:
+  """Refuses more layers than a program can have."""
+  if len(entries) > MAX_LAYERS:
+    raise OptionError(
+      f"{part.WORD}: {name} has {len(entries)} layers, must be at most {MAX_LAYERS}"
+    )
+
+
+def _check_widths(part: Part, name: str, widths: Sequence[int]) -> None:
+  """Refuses layers without units, and too many layers."""
+  _check_number(part, name, widths)
+  for width in widths:
+    if width < 1:
+      raise OptionError(f"{part.WORD}: {name}={width}: must be at least 1")
+
+
+#: The named models.
+NAMED_MODELS = Softmax | MLP | CNN | Stack | Residual | LSTM | ResNet18 | Transformer
+_KINDS = [kind for kind in parts_of(NAMED_MODELS) if issubclass(kind, Architecture)]
+#: Words of models whose layers are dense layers and convolutions.
+LAYERED = tuple(kind.WORD for kind in _KINDS if kind.LAYERED)
+#: Words of models that read ids of words or characters.
+OF_TOKENS = tuple(kind.WORD for kind in _KINDS if kind.OF_TOKENS)

@@ -26,7 +26,7 @@ _SEED = 0
 def _draw(block: int, d: int, width: int) -> tuple[np.ndarray, np.ndarray]:
   """(B_t [d, F], b_t [F])."""
   memory.refuse(
-    f"`block_features`={width}: the fixed weights [{d}, {width}] of a block",
+    f"`model`=residual:features={width}: the fixed weights [{d}, {width}] of a block",
     8.0 * d * width,
   )
   rng, bound = np.random.default_rng((_SEED, block)), 1.0 / math.sqrt(d)
@@ -42,7 +42,7 @@ def hidden(block: int, phi: Array, width: int) -> Array:
   return result
 
 
-class Residual(nn.Module):
+class ResidualModule(nn.Module):
   """T residual blocks of F random units each, and a head for every class."""
 
   num_classes: int
@@ -73,8 +73,10 @@ class Residual(nn.Module):
     )
 
 
-def residual_views(module: Residual, input_shape: Sequence[int]) -> tuple[Layer, ...]:
-  """Lists Delta_0, ..., Delta_(T-1) and the head of a ``Residual``.
+def residual_views(
+  module: ResidualModule, input_shape: Sequence[int]
+) -> tuple[Layer, ...]:
+  """Lists Delta_0, ..., Delta_(T-1) and the head of a ``ResidualModule``.
 
   A Delta has no bias: ``get`` gives zeros, and ``put`` drops what it is given.
   """

@@ -60,7 +60,7 @@ class ResidualBlock(nn.Module):
     return nn.relu(x + y)
 
 
-class ResNet(nn.Module):
+class ResNetModule(nn.Module):
   """ResNet-18; its last layer is named ``last``."""
 
   num_classes: int  #: L

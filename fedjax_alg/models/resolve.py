@@ -1,6 +1,7 @@
 """Makes a ``base.Model`` from any model that a caller may give."""
 
 from collections.abc import Callable, Mapping
+import dataclasses
 import functools
 import inspect
 import sys
@@ -13,23 +14,51 @@ import numpy as np
 
 from fedjax_alg import own, tasks
 from fedjax_alg.base import Array, Model
-from fedjax_alg.errors import (
-  OptionError,
-  a_type,
-  check_known,
-  did_you_mean,
-  library_of,
-)
+from fedjax_alg.errors import OptionError, a_type, library_of
+from fedjax_alg.hparams import OWN_CODE, hyper
 from fedjax_alg.models import adapt
-from fedjax_alg.models.models import MODELS, from_flax, make_model
+from fedjax_alg.models.linen_modules import from_flax
+from fedjax_alg.models.models import NAMED_MODELS, Architecture
+from fedjax_alg.part import Part, forms, of_type
 from fedjax_alg.typing import DTypes, PyTree, Shapes
 
-#: Options that only named models have (arguments of ``make_model``).
-OPTIONS = tuple(
-  name
-  for name in inspect.signature(make_model).parameters
-  if name not in ("name", "input_shape", "num_classes", "l2")
-)
+
+@dataclasses.dataclass(frozen=True)
+class OwnModel(Part):
+  """Your model, by its file or module and its name there.
+
+  It is loaded when this is made.
+
+  Raises:
+    OptionError: it cannot be loaded, or is no model.
+  """
+
+  WORD, EXAMPLE = OWN_CODE, "my_models.py:Net"
+
+  name: str = hyper(dataclasses.MISSING, f"the name of the model, {own.FORMS}")
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    own.refuse_nameless(self.name, "model")
+    self.load()
+
+  def load(self) -> Any:
+    """Loads what ``as_model`` makes a model of."""
+    model, _ = own.load(self.name, "model")
+    if isinstance(model, (Model, nn.Module)) or _is_nnx(model) or callable(model):
+      return model
+    raise OptionError(
+      f"`model`={self}: is {a_type(model)}; must be a base.Model, a flax.linen module, "
+      "a flax.nnx module, or a function or class that makes one"
+    )
+
+  def source(self) -> own.Source:
+    """The file that defines the model."""
+    return own.load(self.name, "model")[1]
+
+
+#: All models that a text can name.
+MODELS = NAMED_MODELS | OwnModel
 
 
 def as_model(
@@ -40,19 +69,19 @@ def as_model(
   input_dtype: DTypes = jnp.float32,
   task: tasks.Task | None = None,
   targets: PyTree = None,
+  tokens: int = 10_002,
   l2: float | None = None,
   l2_of: str | None = None,
   loss: Callable[[Array, Array], Array] | None = None,
-  **options: object,
 ) -> Model:
   """Makes the model of a run, checks it and counts its ``flops``.
 
   Args:
-    model: a name of ``MODELS``; a ``base.Model``; a flax.linen module; a
-      flax.nnx module or a function that makes one (``from_nnx``); a function
-      or class with parameters ``input_shape`` or ``num_classes``, or both,
-      that makes one of these for the examples and classes of the run; or the
-      file or module and the name of one of these (``own.load``).
+    model: a part of ``MODELS``, such as ``MLP((128, 64))``, or its text; a
+      ``base.Model``; a flax.linen module; a flax.nnx module or a function that makes
+      one (``from_nnx``); or a function or class with parameters ``input_shape`` or
+      ``num_classes``, or both, that makes one of these for the examples and classes
+      of the run.
     input_shape: shape of one example, or a dictionary of the shapes of its
       arrays.
     num_classes: L, the outputs of the task for an example or a token.
@@ -60,6 +89,7 @@ def as_model(
     task: what the data have targets for; None: what the model says, or one
       class for each example.
     targets: shapes and dtypes of the targets of one example; None: a class.
+    tokens: number of ids of words or characters, for named models that read them.
     l2: coefficient of (l2/2) ||w||^2. None keeps the value of a
       ``base.Model`` and means 0 for all others.
     l2_of: "sum" adds that term to the sum of a client's losses, "mean" to their
@@ -68,28 +98,15 @@ def as_model(
     loss: (logits [B, L], y [B]) -> loss of each example [B]. None keeps the
       loss of a ``base.Model`` that names one and means that of the task for all
       others.
-    **options: options of a named model, see ``make_model``.
 
   Returns:
     The model.
 
   Raises:
     OptionError: ``model`` is none of these, it does not fit the examples and
-      classes, it names another task, or it does not have an option that was
-      given.
+      classes, or it names another task.
   """
-  for option in options:
-    if option not in OPTIONS:
-      raise OptionError(
-        f"`{option}`: no option of a model"
-        f"{did_you_mean(option, OPTIONS)} (one of "
-        f"{', '.join(OPTIONS)})"
-      )
-    if not isinstance(model, str) or own.is_own(model):
-      raise OptionError(
-        f"`{option}`: only a named model reads it, not the {type(model).__name__} given"
-      )
-  result = _build(model, input_shape, num_classes, input_dtype, options, task)
+  result = _build(model, input_shape, num_classes, input_dtype, tokens, task)
   result = _of_task(result, task, targets)
   if l2 is not None:
     result = result._replace(l2=float(l2))
@@ -146,15 +163,16 @@ def _build(
   input_shape: Shapes,
   num_classes: int,
   input_dtype: DTypes,
-  options: dict[str, Any],
+  tokens: int,
   task: tasks.Task | None,
 ) -> Model:
-  if own.is_own(model):
-    model = load_model(model)
-  _refuse_foreign(model)
   if isinstance(model, str):
-    check_model_name(model)
-    return make_model(model, input_shape, num_classes, task=task, **options)
+    model = parse_model(model)
+  if isinstance(model, OwnModel):
+    model = model.load()
+  _refuse_foreign(model)
+  if isinstance(model, Architecture):
+    return model.build(input_shape, num_classes, tokens=tokens, task=task)
   if isinstance(model, Model):
     return model
   if isinstance(model, nn.Module):
@@ -170,7 +188,7 @@ def _build(
   if arguments or "rngs" in parameters:
     model, of_rngs = _call_maker(model, arguments)
     if not of_rngs:
-      return _build(model, input_shape, num_classes, input_dtype, {}, task)
+      return _build(model, input_shape, num_classes, input_dtype, tokens, task)
   if inspect.isclass(model) and issubclass(model, nn.Module):
     raise OptionError(
       f"`model`: {model.__name__} is a class; give a module, {model.__name__}(...)"
@@ -180,31 +198,32 @@ def _build(
 
     return from_nnx(model, input_shape, input_dtype=input_dtype, task=task)
   raise OptionError(
-    f"`model`: {a_type(model)} given; must be a name (one of "
-    f"{', '.join(MODELS)}), a base.Model, a flax.linen module, or a flax.nnx "
-    "module or what makes one of nnx.Rngs"
+    f"`model`: {a_type(model)} given; must be one of {_NAMED}, a base.Model, a "
+    "flax.linen module, or a flax.nnx module or what makes one of nnx.Rngs"
   )
 
 
+_NAMED = ", ".join(forms(NAMED_MODELS))
 #: The endings of files that have parameters, and no model.
 _OF_PARAMETERS = tuple(".pt .pth .bin .ckpt .safetensors .npz .h5 .keras .onnx".split())
 _MUST = (
   "must be a flax.linen or flax.nnx module, functions (models.from_functions), or one "
-  "of " + ", ".join(MODELS)
+  "of " + _NAMED
 )
 
 
-def check_model_name(model: str) -> None:
-  """Refuses a text that names no model of ``MODELS``.
+def parse_model(text: str) -> MODELS:
+  """Makes the part of a text that names a model.
 
   Raises:
     OptionError: it names none; of a file of parameters the message says so.
   """
-  if model not in MODELS and model.lower().endswith(_OF_PARAMETERS):
+  if text.lower().endswith(_OF_PARAMETERS):
     raise OptionError(
-      f"`model`={model}: a file of parameters (given as `init`) is no model, {_MUST}"
+      f"`model`={text}: a file of parameters (given as `init`) is no model, {_MUST}"
     )
-  check_known("model", model, MODELS)
+  model: MODELS = of_type("model", text, MODELS)
+  return model
 
 
 def _refuse_foreign(model: object) -> None:
@@ -220,28 +239,6 @@ def _refuse_foreign(model: object) -> None:
   if library:
     kind = model.__name__ if isinstance(model, type) else type(model).__name__
     raise OptionError(f"`model`: {kind} is of {library}, {_MUST}")
-
-
-def load_model(text: str) -> Any:
-  """Loads a model that is named by its file or module.
-
-  Args:
-    text: see ``own.load``.
-
-  Returns:
-    What ``as_model`` takes, but for names.
-
-  Raises:
-    OptionError: the model cannot be loaded, or it is something else.
-  """
-  model, _ = own.load(text, "model")
-  if isinstance(model, (Model, nn.Module)) or _is_nnx(model) or (callable(model)):
-    return model
-  raise OptionError(
-    f"`model`={text}: is {a_type(model)}; must be a base.Model, a "
-    "flax.linen module, a flax.nnx module, or a function or class that makes "
-    "one"
-  )
 
 
 def _is_nnx(model: object) -> bool:

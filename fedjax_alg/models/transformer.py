@@ -29,7 +29,7 @@ class TransformerBlock(nn.Module):
     return x + nn.Dense(width)(y)
 
 
-class Transformer(nn.Module):
+class TransformerModule(nn.Module):
   """Logits of the token after each one; its last layer is named ``last``."""
 
   num_classes: int  #: V, number of tokens that may come next, or of classes

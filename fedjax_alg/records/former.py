@@ -15,6 +15,7 @@ from fedjax_alg.data.options import DataOptions
 from fedjax_alg.exchange import ExchangeOptions, privacy
 from fedjax_alg.exchange.weights import Choice as Weights
 from fedjax_alg.least_squares import private
+from fedjax_alg.models.models import NAMED_MODELS
 from fedjax_alg.part import parts_of, read_part
 
 #: Options that choose how messages are compressed.
@@ -91,6 +92,23 @@ _FIELDS = (
     },
   ),
   ("features", {f"hog_{field.name}": field.name for field in dataclasses.fields(Hog)}),
+  (
+    "model",
+    {
+      "hidden": "hidden",
+      "layers": "layers",
+      "embedding": "embedding",
+      "embedding_size": "embedding_size",
+      "lstm_widths": "widths",
+      "norm": "norm",
+      "resnet_width": "width",
+      "d_model": "d_model",
+      "blocks": "blocks",
+      "block_features": "features",
+      "heads": "heads",
+      "remat": "remat",
+    },
+  ),
 )
 #: Option -> its alternatives.
 _CHOICES: dict[str, Any] = {
@@ -100,6 +118,7 @@ _CHOICES: dict[str, Any] = {
     for field in dataclasses.fields(options)
   },
   "private": privacy.Choice | private.Choice,
+  "model": NAMED_MODELS,
 }
 
 
@@ -115,11 +134,13 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   if "hparams" not in facts:
     return dict(facts)
   now = {**facts, "hparams": _weights(_compressors(facts["hparams"]))}
-  for group in ("hparams", "data"):
-    for choice, fields in _FIELDS if group in now else ():
+  for group in ("hparams", "data", "run"):
+    for choice, fields in _FIELDS if isinstance(now.get(group), Mapping) else ():
       # Others may have an option of the same name: FedNova a momentum.
       if choice in now[group] and fields.keys() <= now[group].keys():
         now[group] = _with_fields(choice, fields, now[group])
+  if now.get("model") is not None and isinstance(now.get("run"), Mapping):
+    now["model"] = now["run"].get("model", now["model"])  # None: the caller's own
   return now
 
 

@@ -105,9 +105,9 @@ def run(
       ``"package.module:NAME"`` of one of these.
     federation: the clients with their data, made by ``federate``. With several
       partitions (``federate(..., partitions=5)``) each is run with one seed.
-    model: a name of ``models.MODELS``, a ``base.Model``, a flax.linen module,
-      a flax.nnx module, or the file or module and the name of one of these;
-      see ``models.as_model``.
+    model: a part, such as ``fa.MLP((128, 64))``, or its text ``"mlp:128,64"``; a
+      ``base.Model``, a flax.linen module, a flax.nnx module; or the file or module
+      and the name of one of these; see ``models.as_model``.
     rounds: communication rounds. The default is 100; a method in closed form needs
       one for each layer that it fits.
     cohort_size: S, the number of clients in each round.

@@ -1,12 +1,12 @@
 """Checks that the options of a run, its data and its algorithm fit together."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 import dataclasses
 from typing import Any
 
 import numpy as np
 
-from fedjax_alg import own, registry, tasks
+from fedjax_alg import registry, tasks
 from fedjax_alg.base import Model
 from fedjax_alg.data.options import NUMBERS, DataOptions
 from fedjax_alg.data.shift import SWAPS
@@ -15,17 +15,12 @@ from fedjax_alg.engine import clients, samplers
 from fedjax_alg.errors import OptionError, UnreadError
 from fedjax_alg.hparams import reads
 from fedjax_alg.models import (
-  DEFAULT_LAYERS,
   LAYERED,
-  MODELS,
-  OF_IMAGES,
+  LSTM,
   OF_TOKENS,
-  check_layers,
-  check_model_name,
-  load_model,
-  lstm,
-  make_model,
-  parse_layers,
+  Architecture,
+  OwnModel,
+  Softmax,
 )
 from fedjax_alg.records import accounting
 from fedjax_alg.runs import stopping
@@ -51,33 +46,23 @@ def num_layers(options: RunOptions, algorithm: str) -> int:
   Raises:
     OptionError: a model that cannot be fitted with least squares.
   """
-  if own.is_own(options.model):
-    model = load_model(options.model)
-    if not isinstance(model, Model) or model.layers is None:
+  model = options.model
+  if isinstance(model, OwnModel):
+    made = model.load()
+    if not isinstance(made, Model) or made.layers is None:
       raise OptionError(
-        f"`model`={options.model}: {algorithm} fits dense layers and "
+        f"`model`={model}: {algorithm} fits dense layers and "
         "convolutions in closed form, and only a base.Model with layers "
         "says what it has"
       )
-    return len(model.layers)
-  if options.model in MODELS and options.model not in LAYERED:
+    return len(made.layers)
+  if not model.LAYERED:
     raise OptionError(
-      f"`model`={options.model}: {algorithm} fits dense layers and "
-      f"convolutions in closed form, and {options.model} has others "
+      f"`model`={model}: {algorithm} fits dense layers and "
+      f"convolutions in closed form, and {model.WORD} has others "
       f"(allowed: {', '.join(LAYERED)})"
     )
-  if options.model == "residual":
-    return 1 + options.blocks
-  return 1 + sum(word.startswith(("conv", "dense")) for word in _layers_of(options))
-
-
-def _layers_of(options: RunOptions) -> Sequence[str]:
-  """The hidden layers of a named model that is fitted with least squares."""
-  return {
-    "softmax": (),
-    "mlp": [f"dense{width}" for width in options.hidden],
-    "cnn": DEFAULT_LAYERS,
-  }.get(options.model, options.layers)
+  return model.num_layers
 
 
 def check_together(
@@ -107,12 +92,12 @@ def check_together(
     OptionError: options that do not fit together.
   """
   name, entry, hparams = method.name, method.entry, method.hparams
-  named_model = named_model and not own.is_own(options.model)
-  if named_model:
-    _check_model(options, data)
+  model = options.model if named_model else None
+  if isinstance(model, Architecture):
+    _check_model(model, options, data)
   protocols = _protocols(options, data, name, entry, hparams)
-  if named_model:
-    _check_convolutions(options, hparams)
+  if isinstance(model, Architecture):
+    _check_convolutions(model, hparams)
   _check_training(options, data, name, entry)
   _check_late(options, method)
   stopping.check_evaluated(options.stopping_rules, protocols, task=task)
@@ -136,15 +121,16 @@ def check_together(
       f"`step_rounds`={step_rounds}: must divide `concept_rounds`={data.concept_rounds}"
       ", so that clients look for drift when their data change"
     )
-  embedding = options.embedding
-  if embedding is None:
-    characters = options.model == "lstm" and data.dataset in ("shakespeare", "leaf")
-    embedding = lstm.EMBEDDINGS[1 if characters else 0]
+  if isinstance(model, LSTM) and model.embedding is None:
+    characters = data.dataset in ("shakespeare", "leaf")
+    embedding = "learned" if characters else "frozen"
+    options = dataclasses.replace(
+      options, model=dataclasses.replace(model, embedding=embedding)
+    )
   options = dataclasses.replace(
     options,
     participation=_participation(options, name, entry),
     eval_protocols=protocols,
-    embedding=embedding,
   )
   if data.num_clients is not None:
     cohort_size(
@@ -218,13 +204,13 @@ def _protocols(
   return protocols
 
 
-def _check_convolutions(options: RunOptions, hparams: Any) -> None:
+def _check_convolutions(model: Architecture, hparams: Any) -> None:
   """Checks that as many convolutions are there as are fitted high-passed."""
-  convolutions = sum(word.startswith("conv") for word in _layers_of(options))
-  if getattr(hparams, "code_high_passed", 0) > convolutions:
+  most = model.num_convolutions
+  if getattr(hparams, "code_high_passed", 0) > most:
     raise OptionError(
       f"`code_high_passed`={hparams.code_high_passed}: must be at most "
-      f"{convolutions}, the convolutions of `model`={options.model}"
+      f"{most}, the convolutions of `model`={model}"
     )
 
 
@@ -270,7 +256,7 @@ def _check_late(options: RunOptions, method: Method) -> None:
       f"`deadline_s`={late.deadline_s:g}: {name} has none ({entry.no_deadline})"
     )
   if late.stragglers and late.keep:
-    tiny = make_model("softmax", (1,), 2)
+    tiny = Softmax().build((1,), 2)
     built = method.resolved().build(tiny, clients.ClientMap())
     if not built.takes_parts:
       raise OptionError(
@@ -361,17 +347,15 @@ def cohort_size(
   return size
 
 
-def _check_model(options: RunOptions, data: DataOptions) -> None:
+def _check_model(model: Architecture, options: RunOptions, data: DataOptions) -> None:
   """Checks that a named model can read a named data set."""
-  model, words = options.model, data.dataset in _SEQUENCES
-  check_model_name(model)
-  if words and model not in OF_TOKENS:
+  if data.dataset in _SEQUENCES and not model.OF_TOKENS:
     content = "words" if data.dataset == "sent140" else "characters"
     raise OptionError(
       f"`model`={model}: cannot read {content}, "
       f"`dataset`={data.dataset} needs `model`={' or '.join(OF_TOKENS)}"
     )
-  if model in OF_TOKENS:
+  if model.OF_TOKENS:
     if data.dataset not in (*_SEQUENCES, "npz", "leaf", None):
       raise OptionError(
         f"`model`={model}: needs words or characters, {data.dataset} has "
@@ -388,22 +372,13 @@ def _check_model(options: RunOptions, data: DataOptions) -> None:
         f"`model`={model} reads words (allowed: none)"
       )
   vectors = _vectors(data) or _mapped(options)
-  if model in OF_IMAGES and vectors:
+  if model.needs_images and vectors:
     raise OptionError(
       f"`model`={model}: needs images, the examples are not ({vectors})"
     )
-  if model == "stack":
-    layers = parse_layers(options.layers)
-    image = _IMAGES.get(data.dataset or "")
-    if image and not vectors:
-      check_layers(layers, image)
-    if vectors and any(
-      word.startswith(("conv", "avg", "max")) for word in options.layers
-    ):
-      raise OptionError(
-        f"`layers`={','.join(options.layers)}: needs images, "
-        f"the examples are not ({vectors})"
-      )
+  image = _IMAGES.get(data.dataset or "")
+  if image and not vectors:
+    model.check_images(image)
 
 
 def _vectors(data: DataOptions) -> str:

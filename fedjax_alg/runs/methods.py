@@ -34,7 +34,7 @@ from fedjax_alg.hparams import (
   validate,
   with_values,
 )
-from fedjax_alg.models import adapt, make_model, roles
+from fedjax_alg.models import MLP, Residual, Softmax, adapt, roles
 from fedjax_alg.part import (
   Part,
   constants,
@@ -628,10 +628,10 @@ def _tiny_model(layers: int, residual: bool = False) -> Model:
   With ``residual`` all layers but the last are residual blocks.
   """
   if residual:
-    return make_model("residual", (1,), 2, blocks=layers - 1, block_features=1)
+    return Residual(blocks=layers - 1, features=1).build((1,), 2)
   if not layers:
-    return make_model("softmax", (1,), 2)
-  return make_model("mlp", (1,), 2, hidden=(1,) * (layers - 1))
+    return Softmax().build((1,), 2)
+  return MLP((1,) * (layers - 1)).build((1,), 2)
 
 
 def check_builds(method: Method, layers: int, residual: bool = False) -> None:

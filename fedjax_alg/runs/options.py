@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg import files, own, registry, tasks
+from fedjax_alg import files, models, own, registry, tasks
 from fedjax_alg.base import Devices
 from fedjax_alg.conditions import POSITIVE, but, only
 from fedjax_alg.data.kinds import parse_kinds
@@ -27,14 +27,7 @@ from fedjax_alg.errors import (
   did_you_mean,
 )
 from fedjax_alg.hparams import MAX_SEED, check_options, hyper
-from fedjax_alg.models import (
-  DEFAULT_LAYERS,
-  MODELS,
-  class_weights,
-  load_model,
-  lstm,
-  resnet,
-)
+from fedjax_alg.models import class_weights
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.augment import AUGMENTATIONS
 from fedjax_alg.models.feature_map import FEATURE_MAPS
@@ -43,8 +36,6 @@ from fedjax_alg.part import convert_types
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import availability, stopping
 
-#: Compile time grows with every layer.
-MAX_LAYERS = 100
 #: How a server aggregates the adapters of clients.
 LORA_AGGREGATIONS = ("fedit", "ffa", "fedex", "flora")
 #: The share of the clients that take part unless one is given.
@@ -219,92 +210,8 @@ _RANDOM = only("feature_map", "fourier", "relu")
 class ModelOptions:
   """The model and its training objective."""
 
-  model: str = hyper(
-    "softmax", "the model, one of " + ", ".join(MODELS) + ", or your own, " + own.FORMS
-  )
-  hidden: tuple[int, ...] = hyper(
-    (128,), "widths of the hidden layers (`model`=mlp)", when=only("model", "mlp")
-  )
-  layers: tuple[str, ...] = hyper(
-    tuple(DEFAULT_LAYERS),
-    "hidden layers in order: convK-C = convolution "
-    "with C channels, K x K pixels and zero padding; validK-C = the same "
-    "without padding; avgS or maxS = average or maximum over S x S pixels; "
-    "denseW = dense layer of W units; flatten (`model`=stack)",
-    when=only("model", "stack"),
-  )
-  embedding: str | None = hyper(
-    None,
-    "how words or characters become vectors, one of "
-    + ", ".join(lstm.EMBEDDINGS)
-    + ": frozen = constant random vectors, "
-    "learned = trained vectors; default learned for characters, else frozen "
-    "(`model`=lstm)",
-    choices=lstm.EMBEDDINGS,
-    when=only("model", "lstm"),
-  )
-  embedding_size: int | None = hyper(
-    None,
-    "length of these vectors; default 300, but 8 for learned vectors "
-    "in more than two classes (`model`=lstm)",
-    minimum=1,
-    when=only("model", "lstm"),
-  )
-  lstm_widths: tuple[int, ...] | None = hyper(
-    None,
-    "widths of the LSTM layers; default 100,100 for two classes, else "
-    "256,256 (`model`=lstm)",
-    when=only("model", "lstm"),
-  )
-  norm: str = hyper(
-    "group",
-    "the normalization layers, one of "
-    + ", ".join(resnet.NORMS)
-    + ": GroupNorm of two groups or BatchNorm "
-    "(`model`=resnet18)",
-    choices=resnet.NORMS,
-    when=only("model", "resnet18"),
-  )
-  resnet_width: int = hyper(
-    64,
-    "channels of the first of four stages; each has twice as many as the previous "
-    "one (`model`=resnet18)",
-    minimum=2,
-    when=only("model", "resnet18"),
-  )
-  d_model: int = hyper(
-    128,
-    "length of the vectors between the blocks, a multiple of `heads` "
-    "(`model`=transformer)",
-    minimum=1,
-    when=only("model", "transformer"),
-  )
-  blocks: int = hyper(
-    2,
-    "number of blocks of attention and perceptron (`model`=transformer), or of "
-    "residual blocks (`model`=residual)",
-    minimum=1,
-    maximum=MAX_LAYERS,
-    when=only("model", "transformer", "residual"),
-  )
-  block_features: int = hyper(
-    256,
-    "F, fixed random units of each block (`model`=residual)",
-    minimum=1,
-    when=only("model", "residual"),
-  )
-  heads: int = hyper(
-    4,
-    "number of heads of each attention (`model`=transformer)",
-    minimum=1,
-    when=only("model", "transformer"),
-  )
-  remat: bool = hyper(
-    False,
-    "whether gradients compute the activations within a block again instead of keeping "
-    "them: less memory for about a third more computation (`model`=resnet18 or "
-    "transformer)",
-    when=only("model", "resnet18", "transformer"),
+  model: models.MODELS = hyper(
+    models.Softmax(), "the model, one of these or your own, " + own.FORMS
   )
   lora_rank: int = hyper(
     0,
@@ -644,7 +551,10 @@ class RunOptions(
     Raises:
       OptionError: a value has a wrong type or is out of range.
     """
-    options = convert_types(self)
+    model = self.model
+    if isinstance(model, str):
+      model = models.parse_model(model)
+    options = convert_types(dataclasses.replace(self, model=model))
     if needs_protocols and not options.eval_protocols:
       raise OptionError(f"`eval_protocols`: empty (of {', '.join(evaluate.PROTOCOLS)})")
     options._check()
@@ -663,22 +573,7 @@ class RunOptions(
     if self.init_from is not None:
       parameters.read_parameters(self.init_from)
     roles_lib.parse_roles(self.roles)
-    own.refuse_nameless(self.model, "model")
-    if own.is_own(self.model):
-      load_model(self.model)
     self._check_sampling()
-    for name in ("hidden", "layers", "lstm_widths"):
-      entries = getattr(self, name) or ()
-      if len(entries) > MAX_LAYERS:
-        raise OptionError(
-          f"`{name}`: has {len(entries)} layers, must be at most {MAX_LAYERS}"
-        )
-    for name in ("hidden", "lstm_widths"):
-      widths = getattr(self, name)
-      if widths is not None and (
-        any(width < 1 for width in widths) or not widths and name == "lstm_widths"
-      ):
-        raise OptionError(f"`{name}`={widths}: widths must be at least 1")
     if self.feature_map == "buckets" and not self.bit_thresholds:
       raise OptionError("`bit_thresholds`: empty, must be one number at least")
     stopping.rules(self.stop_at, self.patience)
@@ -791,11 +686,12 @@ class RunOptions(
     """
     change = parse_kinds(data.kinds)
     by_option = own.sources(
-      model=self.model,
       sampling=self.sampling,
       task=data.task if tasks.is_own_task(data.task) else None,
       kinds=change.function if change is not None else None,
     )
+    if isinstance(self.model, models.OwnModel):
+      by_option["model"] = self.model.source()
     if self.availability_file is not None:
       by_option["availability_file"] = own.source_of(self.availability_file)
     dealt_by = None if data.partition is None else data.partition.source()

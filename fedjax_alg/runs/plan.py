@@ -28,11 +28,11 @@ from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers, sharding
 from fedjax_alg.errors import OptionError, UnreadError, a_type, with_names
-from fedjax_alg.hparams import MAX_SEED, field_values, validate
-from fedjax_alg.models import OPTIONS, load_model
+from fedjax_alg.hparams import MAX_SEED, field_values, validate, with_values
+from fedjax_alg.models import Architecture, OwnModel, parse_model
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.start import describe_leaves
-from fedjax_alg.part import of_type, read_parts, words_of
+from fedjax_alg.part import Part, of_type, read_parts, words_of
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import checks, identity, methods
 from fedjax_alg.runs import options as options_lib
@@ -128,7 +128,9 @@ class Plan:
         model = _unchanged(facts, "model", model)
     if model is None:
       raise OptionError("its model has no name, give load_run the model")
-    run["model"] = model if isinstance(model, str) else RunOptions.model
+    if isinstance(model, str):
+      model = parse_model(model)
+    run["model"] = model if isinstance(model, Part) else RunOptions.model
     if "sampling" in facts.get("sources", {}):
       run["sampling"] = _unchanged(facts, "sampling", run["sampling"])
     run["init_from"], init = _start_again(facts, init)
@@ -162,7 +164,7 @@ class Plan:
       self.method,
       self.data,
       self.run,
-      model=self.model if isinstance(self.model, str) else None,
+      model=str(self.model) if isinstance(self.model, Part) else None,
       seeds=self.seeds,
       sources=sources,
     )
@@ -241,8 +243,11 @@ def make(
   # First: it makes its metrics known, which other options name.
   _ = federation.task if federation else data.data_task if data else None
   model = run.model if model is None else model
-  is_named = isinstance(model, str)
-  own_model = load_model(model) if own.is_own(model) else model
+  if isinstance(model, str):
+    model = parse_model(model)
+  if isinstance(model, Part):
+    run = with_values(run, {"model": model})
+  own_model = model.load() if isinstance(model, OwnModel) else model
   if isinstance(own_model, Model) and "l2" not in explicit:
     run = dataclasses.replace(run, l2=float(own_model.l2))
   if isinstance(own_model, Model) and "l2_of" not in explicit:
@@ -267,11 +272,8 @@ def make(
     if data.partition_seed is None:
       data = dataclasses.replace(data, partition_seed=run.seed)
     data = data.filled()
-  for name in () if is_named else OPTIONS:
-    if name in explicit:
-      raise OptionError(f"`{name}`: a named model alone reads it, not one of your own")
   others = field_values(run) | field_values(data)
-  if own.is_own(model):
+  if isinstance(model, OwnModel):
     others["model"] = None  # it may read what a named model reads of the data
   for options in (data, run):
     federation_lib.refuse_unread_options(options, explicit, others)
@@ -313,7 +315,7 @@ def _check_parts(
     data: those of the data, filled.
     federation: see ``make``.
     seeds: the seeds.
-    model: a name or the caller's own.
+    model: a part or the caller's own.
     measures: see ``make``.
     sampler: see ``make``.
     init: see ``make``.
@@ -325,21 +327,23 @@ def _check_parts(
     OptionError, DataError: they do not.
   """
   task = federation.task if federation else data.data_task
-  own_model = load_model(model) if own.is_own(model) else model
+  own_model = model.load() if isinstance(model, OwnModel) else model
   run = _with_rounds(method, run, model, federation)
   if task is None:
     task = (
       own_model.task
       if isinstance(own_model, Model)
-      else (tasks.CLASSIFICATION if isinstance(own_model, str) else None)
+      else (tasks.CLASSIFICATION if isinstance(own_model, Architecture) else None)
     )
   run = checks.check_together(
     run,
     data,
     method=method,
-    named_model=isinstance(model, str),
+    named_model=isinstance(model, Part),
     task=task,
   )
+  if isinstance(model, Part):
+    model = run.model
   if federation is not None:
     checks.cohort_size(
       run, data, method.entry, method.hparams, federation.num_training_clients
@@ -514,7 +518,7 @@ def _with_rounds(
   """Fills the number of rounds in, and checks a method in closed form."""
   layers, closed_form = 1, method.entry.rounds is not None
   if closed_form:
-    if isinstance(model, str) and (federation is None or not own.is_own(model)):
+    if isinstance(model, Architecture) or federation is None:
       layers = checks.num_layers(run, method.name)
     elif run.rounds is None:
       assert federation is not None
@@ -527,7 +531,7 @@ def _with_rounds(
   if run.rounds is None:
     run = dataclasses.replace(run, rounds=methods.default_rounds(method, layers))
   if federation is None:  # else ``prepare`` builds it, with the real model
-    methods.check_builds(method, layers, run.model == "residual")
+    methods.check_builds(method, layers, run.model.WORD == "residual")
   return run
 
 
@@ -638,6 +642,8 @@ def from_keywords(
   protocols, measures = _evaluations(evaluate)
   if model is None:
     raise OptionError("`model`=None: must be a name, a Model or a module")
+  if isinstance(model, str):
+    model = parse_model(model)
   run = dict(
     options,
     rounds=rounds,
@@ -646,7 +652,7 @@ def from_keywords(
     eval_every=eval_every,
     eval_protocols=protocols,
   )
-  if isinstance(model, str):
+  if isinstance(model, Part):
     run["model"] = model
   if isinstance(init, (str, os.PathLike)):
     run["init_from"], init = os.fspath(init), None
@@ -748,7 +754,7 @@ def by_program(plans: Sequence[Plan]) -> list[list[int]]:
   """
   groups: dict[Any, list[int]] = {}
   for index, plan in enumerate(plans):
-    model = plan.model if isinstance(plan.model, str) else id(plan.model)
+    model = plan.model if isinstance(plan.model, Part) else id(plan.model)
     init = parameters.hash_arrays(plan.init) if plan.init else None
     key = (plan.method.structure(), plan.data, plan.run, model, init)
     groups.setdefault(key, []).append(index)

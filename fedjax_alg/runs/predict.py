@@ -23,7 +23,7 @@ from fedjax_alg.data.partition import Partition
 from fedjax_alg.data.preprocessing import Preprocessing, read_preprocessing
 from fedjax_alg.errors import OptionError
 from fedjax_alg.least_squares import heads
-from fedjax_alg.models import OF_TOKENS
+from fedjax_alg.models import Architecture, parse_model
 from fedjax_alg.part import of_type
 from fedjax_alg.runs import identity
 from fedjax_alg.runs.options import RunOptions
@@ -175,13 +175,16 @@ def read_model(
   plan, shape = facts["plan"], facts["plan"]["example_shape"]
   name = plan.get("task", {}).get("name", tasks.CLASSIFICATION.name)
   model = facts["model"] if model is None else model
-  is_named = isinstance(model, str)
+  if isinstance(model, str) and "model" not in facts.get("sources", {}):
+    model = parse_model(model)
+  is_named = isinstance(model, Architecture)
   if (
     model is None
     or "roles" in plan
     or not isinstance(shape, list)
     or name not in _TARGETS
-    or (is_named and (model in OF_TOKENS or "model" in facts.get("sources", {})))
+    or isinstance(model, str)
+    or (is_named and model.OF_TOKENS)
     or (not is_named and plan["store"] != "float32")  # ids are bytes, too
   ):
     return None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import math
+import textwrap
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 import numpy as np
 
-from fedjax_alg import memory, models, optional, own, split, tasks, trees
+from fedjax_alg import memory, models, optional, split, tasks, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import characters, store
@@ -28,11 +29,11 @@ from fedjax_alg.models import (
   augment,
   class_weights,
   feature_map,
-  lstm,
   precision,
   roles,
   start,
 )
+from fedjax_alg.part import Part
 from fedjax_alg.records import accounting, parameters
 from fedjax_alg.runs import own_algorithm, stopping
 from fedjax_alg.runs.checks import check_targets, cohort_size
@@ -110,8 +111,7 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
   Args:
     model: see ``models.as_model``.
     federation: the clients; decides the input shape and the classes.
-    options: gives ``l2``, how the model is computed and trained, and the
-      options of a named model.
+    options: gives ``l2``, and how the model is computed and trained.
 
   Returns:
     The model.
@@ -120,15 +120,8 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
     OptionError: a model that cannot read the examples, or whose task is not
       that of the data, or examples that cannot be augmented.
   """
-  named_options: dict[str, Any] = {}
-  if isinstance(model, str) and not own.is_own(model):
+  if isinstance(model, models.Architecture):
     _check_words(model, federation)
-    named_options = {
-      name: getattr(options, name) for name in models.OPTIONS if hasattr(options, name)
-    }
-    named_options |= dict(
-      tokens=federation.num_tokens, embedding=options.embedding or lstm.EMBEDDINGS[0]
-    )
   input_shape, input_dtype = federation.example_shape, federation.example_dtype
   phi = feature_map.draw(
     options.feature_map,
@@ -149,7 +142,7 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
     input_dtype=input_dtype,
     task=federation.task,
     targets=federation.targets,
-    **named_options,
+    tokens=federation.num_tokens,
   )
   if federation.task is None and built.task is not None:
     _check_targets(built.task, federation)
@@ -303,16 +296,16 @@ def check_roles(algorithm: Algorithm, method: Method, model: Model) -> None:
     )
 
 
-def _check_words(model: str, federation: Federation) -> None:
+def _check_words(model: models.Architecture, federation: Federation) -> None:
   """Checks that word ids and models that read them are used together only."""
   train, test = federation.data.train, federation.data.whole_test
   if isinstance(train.x, dict):
     return  # no named model reads it, as ``build_model`` says
   ids = train.x.dtype == np.int32
-  if ids != (model in models.OF_TOKENS):
+  if ids != model.OF_TOKENS:
     path = federation.options.data_path
     raise OptionError(
-      f"`model`={model}: "
+      f"`model`={model.WORD}: "
       + (
         "cannot read token ids (integer x"
         f"{f' in {path}' if path else ''}), only `model`="
@@ -650,8 +643,8 @@ def _unread_of_run(prepared: Prepared) -> list[str]:
   )
   federation = prepared.federation
   without: dict[str, str] = {}
-  name = prepared.model_name
-  if method.entry.rounds is not None and name and not own.is_own(name):
+  named = prepared.model_name and not isinstance(options.model, models.OwnModel)
+  if method.entry.rounds is not None and named:
     without |= dict.fromkeys(
       ("l2", "l2_of") if options.l2 else (),
       f"{method.name} fits layers in closed form, with a ridge of its own",
@@ -754,7 +747,7 @@ _SIZES = (
   "num_features",
   "bit_thresholds",
   "group_size",
-  *models.OPTIONS,
+  "model",
   "lora_rank",
 )
 
@@ -764,14 +757,14 @@ def _decisive_options(options: RunOptions) -> str:
 
   def describe(value: object) -> str:
     if not isinstance(value, tuple):
-      return str(value)
+      return textwrap.shorten(str(value).replace(",", ", "), 60).replace(", ", ",")
     return ",".join(map(str, value[:_LISTED])) + ",..." * (len(value) > _LISTED)
 
   texts = [
     f"`{name}`={describe(value)}"
     for name in _SIZES
     if (value := getattr(options, name, None)) != getattr(RunOptions, name, None)
-    and isinstance(value, (int, tuple))
+    and isinstance(value, (int, tuple, Part))
     and reads(options, name)
   ]
   return f"decided by {', '.join(texts)}; " if texts else ""
@@ -930,6 +923,8 @@ def prepare(
   )
   rows = len(settings) * len(seeds)
   model = options.model if model is None else model
+  if isinstance(model, str):
+    model = models.parse_model(model)
   full_model = build_model(model, federation, options)
   spec = _spec(federation, size)
   mode, map_seeds = _maps(method, options, platform, rows, full_model, spec)
@@ -1015,7 +1010,7 @@ def prepare(
     method=method,
     settings=methods,
     model=built,
-    model_name=model if isinstance(model, str) else None,
+    model_name=str(model) if isinstance(model, Part) else None,
     federation=federation,
     device_data=device_data,
     options=options,

@@ -23,7 +23,7 @@ from fedjax_alg import files
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, processes
 from fedjax_alg.errors import OptionError, RunError, RunFolderError, reason
-from fedjax_alg.part import of_type
+from fedjax_alg.part import Part, of_type
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import lock, tables
 from fedjax_alg.records import summary as summary_lib
@@ -690,7 +690,7 @@ def own_parts(
   return {"federation": federation} | {
     name: part
     for name, part in parts.items()
-    if not isinstance(part, (str, os.PathLike, MethodConfig))
+    if not isinstance(part, (str, os.PathLike, MethodConfig, Part))
   }
 
 

@@ -22,6 +22,7 @@ from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.hparams import at_limit, plain
+from fedjax_alg.part import Part
 from fedjax_alg.records import parameters
 from fedjax_alg.records.scores import last_evaluations
 from fedjax_alg.runs import api, pooled, queue, store
@@ -247,7 +248,7 @@ def refuse_equal(
       repr(plan.method.parts),
       plan.data,
       plan.run,
-      plan.model if isinstance(plan.model, str) else id(plan.model),
+      plan.model if isinstance(plan.model, Part) else id(plan.model),
       parameters.hash_arrays(plan.init) if plan.init else None,
     )
     first = seen.setdefault(key, setting)

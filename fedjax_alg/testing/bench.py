@@ -130,7 +130,7 @@ def softmax_problem() -> SmallProblem:
   The server holds VALIDATION examples of a thirteenth client.
   """
   *clients, server = make_clients((*SIZES, VALIDATION))
-  model = models.make_model("softmax", (FEATURES,), CLASSES, l2=L2)
+  model = models.Softmax().build((FEATURES,), CLASSES, l2=L2)
   return SmallProblem(
     model,
     lay_out_clients(clients, server),

@@ -102,7 +102,7 @@ def target_problem(task: str) -> RoleProblem:
   if task == "regression":
     x, y = rng.normal(size=(rows, INPUTS)), rng.normal(size=(rows, TARGETS))
     shape, size = (INPUTS,), TARGETS
-    model = models.make_model("softmax", shape, size, task=task)
+    model = models.Softmax().build(shape, size, task=task)
   else:
     x, y = (rng.integers(0, TOKENS, (rows, LENGTH)) for _ in range(2))
     shape, size = (LENGTH,), TOKENS

@@ -22,7 +22,7 @@ from tests.reference import analytic as oracle
 FEATURES, CLASSES, SLOTS = 9, 4, 12
 #: Most hold fewer examples than there are features.
 SIZES = (3, 40, 7, 12, 1, 5, 20, 9, 64, 4, 15, 30)
-MODEL = models.make_model("softmax", (FEATURES,), CLASSES)
+MODEL = models.Softmax().build((FEATURES,), CLASSES)
 GAMMA = 2.0
 
 
@@ -138,7 +138,7 @@ def test_what_is_sent():
 
 def test_models_of_more_than_one_layer():
   entry = registry.get("afl")
-  deep = models.make_model("mlp", (FEATURES,), CLASSES, hidden=(5,))
+  deep = models.MLP((5,)).build((FEATURES,), CLASSES)
   for refused in (
     lambda: entry.rounds(entry.hparams(), 2),
     lambda: registry.build("afl", deep, map_clients=clients.ClientMap()),

@@ -25,7 +25,7 @@ from tests.reference import analytic_family as oracle
 
 FEATURES, CLASSES, SLOTS = 5, 3, 6
 SIZES = (3, 40, 7, 12, 1, 27)
-MODEL = models.make_model("softmax", (FEATURES,), CLASSES)
+MODEL = models.Softmax().build((FEATURES,), CLASSES)
 #: As many clients, and four; the others hold nothing.
 PARTITIONS = (SIZES, SIZES[::-1], (50, 0, 20, 0, 19, 1))
 #: Features that are not centred, in classes that depend on all of them.
@@ -129,7 +129,7 @@ def test_on_random_features_it_is_scikit_learns_ridge_of_all_the_data():
     gamma=0.2, n_components=30, random_state=0
   ).fit(X)
   phi = feature_map.random_features(sampler.random_weights_, sampler.random_offset_)
-  model = feature_map.on_features(models.make_model("softmax", (30,), CLASSES), phi)
+  model = feature_map.on_features(models.Softmax().build((30,), CLASSES), phi)
   run = program("fed3r", model, ridge="0.5", normalize=False, bias="none")
   _, state, cost, _ = run(dealt(SIZES))
   params = jax.tree.map(lambda leaf: leaf[0], state.models)
@@ -270,7 +270,7 @@ def test_others_may_be_dealt_anew():
 
 # DeepAFL.
 
-BLOCKS = models.make_model("residual", (FEATURES,), CLASSES, blocks=2, block_features=7)
+BLOCKS = models.Residual(blocks=2, features=7).build((FEATURES,), CLASSES)
 
 
 @pytest.mark.parametrize("sizes", PARTITIONS)
@@ -368,9 +368,7 @@ def _on_map(kind):
   )
   if phi is None:
     return MODEL
-  return feature_map.on_features(
-    models.make_model("softmax", (phi.width,), CLASSES), phi
-  )
+  return feature_map.on_features(models.Softmax().build((phi.width,), CLASSES), phi)
 
 
 def _rare_class(leaving):
@@ -465,7 +463,7 @@ def test_forgetting_and_evaluating_trace_with_every_feature_map(name, kind):
 
 def test_blocks_are_fitted_again_without_a_forgotten_client():
   """Every step reads the blocks before it alone, those after it are there already."""
-  options = dict(model="residual", blocks=1, block_features=4, store_sums=True)
+  options = dict(model="residual:blocks=1,features=4", store_sums=True)
   everyone, others = (
     fa.run("deepafl", test_revision.federation(clients), evaluate="global", **options)
     for clients in (test_revision.NAMES, (1, 2, 3, 5, 6))
@@ -478,10 +476,8 @@ def test_blocks_are_fitted_again_without_a_forgotten_client():
 
 #: Rows 100 times as far from 0 as those that the models are fitted to.
 FAR = 100 * np.random.default_rng(8).normal(size=(500, FEATURES)).astype(np.float32)
-WIDER = models.make_model("softmax", (FEATURES,), CLASSES + 2)
-WIDER_BLOCKS = models.make_model(
-  "residual", (FEATURES,), CLASSES + 2, blocks=1, block_features=7
-)
+WIDER = models.Softmax().build((FEATURES,), CLASSES + 2)
+WIDER_BLOCKS = models.Residual(blocks=1, features=7).build((FEATURES,), CLASSES + 2)
 KEEP_RIDGE = dict(client_ridge=0.2, remove_ridge=False)
 PULL = dict(personal_ridge="5", num_groups=2)
 
@@ -591,14 +587,14 @@ def test_log_odds_are_of_the_last_head_of_deepafl():
 
 # Heads of other tasks.
 
-PAIR = models.make_model("softmax", (FEATURES,), 2, task="binary")
+PAIR = models.Softmax().build((FEATURES,), 2, task="binary")
 
 
 @pytest.mark.parametrize("name", ["fedncm", "fedcof"])
 def test_two_classes_are_classes(name):
   """The task binary has one class for each example, too."""
   parts = [(x, np.minimum(y, 1)) for x, y in dealt(SIZES)]
-  plain = models.make_model("softmax", (FEATURES,), 2)
+  plain = models.Softmax().build((FEATURES,), 2)
   of_pair, of_classes = (
     head(program(name, model, 2)(parts)[1]) for model in (PAIR, plain)
   )
@@ -639,10 +635,10 @@ def test_heads_of_labels_and_numbers_are_scikit_learns(name, settings, task, sig
 
 # Refusals.
 
-DEEP = models.make_model("mlp", (FEATURES,), CLASSES, hidden=(4,))
-NUMBERS = models.make_model("softmax", (FEATURES,), 2, task="regression")
-LABELS = models.make_model("softmax", (FEATURES,), 2, task="multi_label")
-DEEP_LABELS = models.make_model("mlp", (FEATURES,), 2, hidden=(4,), task="multi_label")
+DEEP = models.MLP((4,)).build((FEATURES,), CLASSES)
+NUMBERS = models.Softmax().build((FEATURES,), 2, task="regression")
+LABELS = models.Softmax().build((FEATURES,), 2, task="multi_label")
+DEEP_LABELS = models.MLP((4,)).build((FEATURES,), 2, task="multi_label")
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def problem(name):
     y = rng.integers(2, size=size) + 2 * kind
     x = centres[y] + rng.normal(size=(size, *shape))
     arrays.append((x.astype(np.float32), y.astype(np.int32)))
-  model = models.make_model("stack", shape, CLASSES, layers=words)
+  model = models.Stack(words).build(shape, CLASSES)
   return problems.Problem(
     model,
     problems.client_data(arrays),

@@ -232,8 +232,7 @@ def drifting(algorithm, sea=False, **settings):
   return fa.run(
     algorithm,
     federation,
-    model="mlp",
-    hidden=(8,),
+    model="mlp:8",
     rounds=40,
     cohort_size=10,
     client_lr=0.5,

@@ -143,7 +143,7 @@ def planes(num_clients=12, kinds=3, rows=30):
 @functools.cache
 def grouper(num_clients, **settings):
   """(data of so many clients) -> the groups that the set-up finds."""
-  model = models.make_model("softmax", (20,), 2)
+  model = models.Softmax().build((20,), 2)
   algorithm = registry.build(
     "pacfl", model, map_clients=clients.ClientMap(), num_vectors=2, **settings
   )

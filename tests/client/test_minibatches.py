@@ -195,7 +195,7 @@ def test_a_shuffle_has_all_its_words():
 
 def test_parts_of_a_batch_make_its_step():
   """Three steps of optax.MultiSteps where all rows count; masked rows count nowhere."""
-  model = models.make_model("softmax", (3,), 4, l2=0.1)
+  model = models.Softmax().build((3,), 4, l2=0.1)
   rng = np.random.default_rng(0)
   params = jax.tree.map(
     lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32),

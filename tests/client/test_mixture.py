@@ -43,7 +43,7 @@ def test_predictions_are_mixed_by_task(task, expected):
 
 def test_a_mixture_of_equal_components_is_their_model():
   """Whatever its weights; convolutions, one model after the other."""
-  model = models.make_model("cnn", (8, 8, 1), 3)
+  model = models.CNN().build((8, 8, 1), 3)
   params, x = model.init(jax.random.key(0)), jnp.ones((2, 8, 8, 1)) * 0.3
   both = mixture.mixture(model, 2)
   equal = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), params)

@@ -21,9 +21,9 @@ X = RNG.normal(size=(N, D)).astype(np.float32) * (RNG.random((N, D)) < 0.7)
 Y = RNG.integers(L, size=N).astype(np.int32)
 DATA = layout.client_data(X, Y, np.arange(N), np.array([0]), np.array([N]))
 MODELS = {
-  "softmax": models.make_model("softmax", (D,), L, l2=0.3),
-  "mlp": models.make_model("mlp", (D,), L, hidden=(4,)),
-  "sum": models.make_model("softmax", (D,), L, l2=0.3)._replace(l2_of_sum=True),
+  "softmax": models.Softmax().build((D,), L, l2=0.3),
+  "mlp": models.MLP((4,)).build((D,), L),
+  "sum": models.Softmax().build((D,), L, l2=0.3)._replace(l2_of_sum=True),
 }
 #: offset, size: within a block, full blocks, the end, nothing.
 PLACES = [(0, 1), (17, 63), (17, 64), (100, 65), (30, 130), (235, 65), (9, 0)]

@@ -29,7 +29,7 @@ HEAD = {"personal": "last"}
 def play(algorithm, fed, *run, **options):
   """A run of a perceptron, if of no other model."""
   if "model" not in options:
-    options = dict(model="mlp", hidden=(WIDTH,), **options)
+    options = dict(model=f"mlp:{WIDTH}", **options)
   return federations.play(algorithm, fed, *run, **{"l2": 0.01, **options})
 
 
@@ -88,7 +88,7 @@ def fsvrg(start, head, x, y, anchor, steps=2, alpha=2.0):
 
 def start(fed):
   """The initial parameters of a run of seed 0, as pairs of float64."""
-  model = models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,))
+  model = models.MLP((WIDTH,)).build((4,), CLASSES)
   layers = jax.tree.map(
     lambda leaf: np.asarray(leaf, np.float64), jax.jit(model.init)(run_keys(0).model)
   )["params"]
@@ -200,7 +200,7 @@ def test_clients_keep_their_heads_and_newcomers_fit_theirs():
 )
 def test_a_head_is_never_sent_and_its_own_steps_are_counted(name, when, vectors):
   model = roles.split(
-    models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,)),
+    models.MLP((WIDTH,)).build((4,), CLASSES),
     ["personal:last"],
     roles.PersonalTraining(when, fit=3),
   )
@@ -227,7 +227,7 @@ def test_a_head_is_never_sent_and_its_own_steps_are_counted(name, when, vectors)
 def test_frozen_parameters_stay_and_are_those_of_a_closure(tmp_path):
   fed, _ = federation()
   result = play("fedavg", fed, fa.run, roles={"frozen": "Dense_0"})
-  full_model = models.make_model("mlp", (4,), CLASSES, hidden=(WIDTH,))
+  full_model = models.MLP((WIDTH,)).build((4,), CLASSES)
   values = jax.jit(full_model.init)(jax.random.key(0))["params"]["Dense_0"]
 
   def apply(head, x):

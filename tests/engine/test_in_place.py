@@ -25,9 +25,7 @@ def compile_run(name, seeds, **settings):
   """The program of a run on one device, compiled as for a run."""
   arrays = problems.make_clients((SIZE,) * CLIENTS)
   data = problems.client_data(arrays)
-  model = models.make_model(
-    "softmax", (problems.FEATURES,), problems.CLASSES, l2=problems.L2
-  )
+  model = models.Softmax().build((problems.FEATURES,), problems.CLASSES, l2=problems.L2)
   spec = FedSpec(CLIENTS, SLOTS, problems.CLASSES, (problems.FEATURES,), SIZE * CLIENTS)
   build = loop.constant_build(
     registry.build(

@@ -143,7 +143,7 @@ def test_the_memory_of_a_round_does_not_grow_with_the_cohort(
 
   SCAFFOLD's table, of 12 sizes, is not copied either.
   """
-  model = models.make_model("mlp", problem.spec.input_shape, 4, hidden=(512,))
+  model = models.MLP((512,)).build(problem.spec.input_shape, 4)
   size = base.BYTES_PER_FLOAT * base.num_params(jax.eval_shape(model.init, KEY))
 
   def temporaries(slots):

@@ -265,7 +265,7 @@ def test_its_hyper_parameters_are_flags(folder):
     ),
     (
       "--algorithm=fedavg --model=parts/mine.py:Net --hidden=3",
-      "--hidden: not read with --model=parts/mine.py:Net",
+      "--hidden: unknown flag",
     ),
     ("--algorithm=afl --model=parts/mine.py:Net", "only a base.Model with lay"),
     (

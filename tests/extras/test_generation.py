@@ -105,7 +105,7 @@ def test_parameters_of_several_models_are_refused(chain, shape, message):
 
 
 def test_a_model_of_one_class_generates_nothing():
-  model = models.make_model("softmax", (T,), 3)
+  model = models.Softmax().build((T,), 3)
   params = model.init(jax.random.key(0))
   with pytest.raises(OptionError, match="task=tokens"):
     models.generate(model, params, [1], 2, window=T)

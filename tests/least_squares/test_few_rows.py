@@ -12,7 +12,7 @@ from fedjax_alg.least_squares import codes, few_rows, moments, solve
 from tests import problems
 
 CLASSES, INPUTS = 3, 24
-MODEL = models.make_model("stack", (INPUTS,), CLASSES, layers=("dense5",))
+MODEL = models.Stack(("dense5",)).build((INPUTS,), CLASSES)
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(40 + layout.PADDING_ROWS, INPUTS)).astype(np.float32)
 Y = RNG.integers(CLASSES, size=len(X)).astype(np.int32)
@@ -95,9 +95,7 @@ def test_without_examples_it_is_the_layer_of_the_group(bias, monkeypatch):
 
 
 def test_sizes_double_up_to_half_of_the_inputs():
-  stack = models.make_model(
-    "stack", (8, 8, 64), 10, layers=("conv3-64", "dense3000", "dense40")
-  )
+  stack = models.Stack(("conv3-64", "dense3000", "dense40")).build((8, 8, 64), 10)
   conv, wide, next_, last = stack.layers
   assert few_rows.row_limits(wide, 5.0) == (256, 512, 1024, 2048)
   assert few_rows.row_limits(next_, 5.0) == (256, 512, 1024)

@@ -20,7 +20,7 @@ WORDS, SHAPE, CLASSES = ("conv3-5", "avg2", "dense6"), (8, 6), 4
 
 
 def plan_of(**options):
-  layers = models.make_model("stack", SHAPE, CLASSES, layers=WORDS).layers
+  layers = models.Stack(WORDS).build(SHAPE, CLASSES).layers
   return FitPlan(
     layers, LayerFits(**options), (1.0,) * 3, lambda ridge, clients: ridge, ()
   )
@@ -67,7 +67,7 @@ def test_no_other_double_precision_is_known(name):
   assert str(error.value) == why
   hparams = dataclasses.replace(method.hparams, double="pairs")
   with pytest.raises(OptionError) as error:
-    method.entry.build(models.make_model("softmax", (6,), 3), hparams, map_clients=None)
+    method.entry.build(models.Softmax().build((6,), 3), hparams, map_clients=None)
   assert str(error.value) == why
   with pytest.raises(config.UsageError) as error:
     config.parse_config([f"--algorithm={name}", "--double=pairs"])

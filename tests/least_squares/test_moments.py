@@ -12,7 +12,7 @@ from fedjax_alg import models
 from fedjax_alg.base import Shard
 from fedjax_alg.data import layout
 from fedjax_alg.least_squares import moments
-from fedjax_alg.models.layers import Conv, Dense, MaxPool
+from fedjax_alg.models.layers import Conv, Dense, MaxPool, StackModule
 from tests import problems
 from tests.reference import analytic as oracle
 
@@ -28,7 +28,7 @@ def examples():
   rng = np.random.default_rng(0)
   x = rng.normal(size=(ROWS, 6, 4)) + 0.3
   y = rng.integers(CLASSES, size=ROWS).astype(np.int32)
-  shapes = jax.eval_shape(models.Stack(CLASSES, STACK).init, jax.random.key(0), x)
+  shapes = jax.eval_shape(StackModule(CLASSES, STACK).init, jax.random.key(0), x)
   params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
   layers = [
     {"kind": "conv", "kernel": 3},
@@ -151,7 +151,7 @@ def largest_result(jaxpr):
 @pytest.mark.parametrize("shape, l", [((6, 4), 0), ((32, 32), 1), ((32, 32), 2)])
 def test_memory_does_not_grow_with_the_client(shape, l):
   """Nothing is larger than a block, the Gram matrix or the class sums."""
-  stack = models.Stack(CLASSES, STACK)
+  stack = StackModule(CLASSES, STACK)
   view = models.layer_views(STACK, CLASSES, shape)[l]
   million = jax.ShapeDtypeStruct((10**6, *shape), jnp.float32)
   params = jax.eval_shape(stack.init, jax.random.key(0), million)

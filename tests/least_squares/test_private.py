@@ -123,7 +123,7 @@ def test_the_floor_makes_a_matrix_definite():
 def test_a_wide_bound_without_noise_is_the_run_without_privacy():
   fed = fa.federate("digits", num_clients=12, partition="iid")
   plain, wide = (
-    fa.run("fedacnnl", fed, model="mlp", hidden=(6,), evaluate=("global",), **options)
+    fa.run("fedacnnl", fed, model="mlp:6", evaluate=("global",), **options)
     for options in ({}, dict(private=NoisedMoments(1e9, 0.0)))
   )
   for a, b in zip(*(jax.tree.leaves(run.global_params()) for run in (plain, wide))):

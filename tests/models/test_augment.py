@@ -40,7 +40,7 @@ def test_half_of_the_images_are_mirrored():
 
 @pytest.mark.program
 def test_training_alone_sees_other_images():
-  plain = models.make_model("cnn", (8, 8), 3)
+  plain = models.CNN().build((8, 8), 3)
   model = augment.with_augmentations(plain, ("flip", "crop"), (8, 8))
   params = problems.some_params(plain)
   x = RNG.random((20, 8, 8)).astype(np.float32)

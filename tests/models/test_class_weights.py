@@ -9,7 +9,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.models.class_weights import with_class_weights
 
 COUNTS = np.array([90, 9, 1, 0])
-MODEL = models.make_model("softmax", (3,), 4)
+MODEL = models.Softmax().build((3,), 4)
 Y = np.repeat(np.arange(3), COUNTS[:3]).astype(np.int32)
 LOGITS = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
 
@@ -42,6 +42,6 @@ def test_other_weights_are_refused(text, message):
 
 
 def test_targets_without_classes_have_no_weights():
-  model = models.make_model("softmax", (3,), 1, task=tasks.REGRESSION)
+  model = models.Softmax().build((3,), 1, task=tasks.REGRESSION)
   with pytest.raises(OptionError, match="task=regression has no class for each"):
     with_class_weights(model, "balanced", np.array([3]))

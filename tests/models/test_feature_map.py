@@ -64,7 +64,7 @@ def test_buckets_are_one_hot_patterns(group_size, width):
 def test_the_model_reads_the_features():
   """Its layers, gradients and passes are those of the model of phi(x)."""
   phi = draw("fourier", shape=(2, 3))
-  inner = models.as_model("mlp", (50,), 4, hidden=(5,))
+  inner = models.as_model("mlp:5", (50,), 4)
   model = feature_map.on_features(inner, phi)
   params = inner.init(jax.random.key(1))
   x = jnp.asarray(X.reshape(-1, 2, 3))
@@ -80,10 +80,10 @@ def test_the_model_reads_the_features():
 def test_a_head_on_a_trained_body():
   """Closed form fits the last layer alone, on what the layers before it give."""
   fed = fa.federate("digits", num_clients=4, partition="iid")
-  body = models.as_model("mlp", (8, 8), 10, hidden=(20,))
+  body = models.as_model("mlp:20", (8, 8), 10)
   params = body.init(jax.random.key(3))
   phi = feature_map.features_of_layer(body, params)
-  model = feature_map.on_features(models.make_model("softmax", (20,), 10), phi)
+  model = feature_map.on_features(models.Softmax().build((20,), 10), phi)
   fit = shared_programs.outcome(
     "fed3r",
     fed,
@@ -103,7 +103,7 @@ def test_a_head_on_a_trained_body():
 
 
 def test_a_layer_that_is_not_there():
-  body = models.make_model("mlp", (4,), 3)
+  body = models.MLP().build((4,), 3)
   with pytest.raises(OptionError, match="layer=x: no layer .*it has Dense_0, Dense_1"):
     feature_map.features_of_layer(body, body.init(jax.random.key(0)), "x")
 

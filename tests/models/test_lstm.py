@@ -29,20 +29,20 @@ def sentences(*rows):
 @pytest.mark.program
 def test_number_of_parameters():
   assert (
-    count(models.make_model("lstm", (25,), 2))
+    count(models.LSTM().build((25,), 2))
     == 243_861
     == (4 * (300 + 100 + 1) * 100 + 4 * (100 + 100 + 1) * 100 + 3030 + 31)
   )
-  learned = models.make_model("lstm", (25,), 2, tokens=502, embedding="learned")
+  learned = models.LSTM(embedding="learned").build((25,), 2, tokens=502)
   assert count(learned) == 243_861 + 502 * 300
-  characters = models.make_model("lstm", (80,), 81, tokens=82, embedding="learned")
+  characters = models.LSTM(embedding="learned").build((80,), 81, tokens=82)
   assert (
     count(characters)
     == 818_145
     == (82 * 8 + 4 * (8 + 256 + 1) * 256 + 4 * (256 + 256 + 1) * 256 + (256 + 1) * 81)
   )
-  small = models.make_model(
-    "lstm", (80,), 81, tokens=82, embedding="frozen", embedding_size=5, lstm_widths=(7,)
+  small = models.LSTM((7,), embedding="frozen", embedding_size=5).build(
+    (80,), 81, tokens=82
   )
   assert count(small) == 4 * (5 + 7 + 1) * 7 + (7 + 1) * 81
 
@@ -85,7 +85,7 @@ ROWS = [[3, 1, 4, 1, 5], [3, 1, 4], [3], [0, 3, 0, 4], []]
 )
 def test_equations_and_padding(options, rows):
   """Also of more classes and other widths."""
-  module = lstm.LSTM(
+  module = lstm.LSTMModule(
     TOKENS, **dict(embedding="frozen", dim=6, widths=(4, 4), hidden=3) | options
   )
   model = models.from_flax(module, (LENGTH,), input_dtype=jnp.int32)
@@ -127,15 +127,8 @@ def test_next_tokens_of_a_sequence_are_the_windows_of_its_beginnings():
   rng, classes = np.random.default_rng(0), 9
   text = rng.integers(1, classes, (4, LENGTH + 1))
   per_token, last = (
-    models.make_model(
-      "lstm",
-      (LENGTH,),
-      classes,
-      tokens=classes,
-      embedding="learned",
-      embedding_size=3,
-      lstm_widths=(4,),
-      task=task,
+    models.LSTM((4,), embedding="learned", embedding_size=3).build(
+      (LENGTH,), classes, tokens=classes, task=task
     )
     for task in ("tokens", "classification")
   )

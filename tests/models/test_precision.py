@@ -40,10 +40,10 @@ def products(jaxpr):
 
 
 MODELS = {
-  "softmax": lambda: (models.make_model("softmax", (8, 8), 3), X),
-  "cnn": lambda: (models.make_model("cnn", (8, 8), 3), X),
+  "softmax": lambda: (models.Softmax().build((8, 8), 3), X),
+  "cnn": lambda: (models.CNN().build((8, 8), 3), X),
   "lstm": lambda: (
-    models.make_model("lstm", (5,), 3, tokens=9),
+    models.LSTM().build((5,), 3, tokens=9),
     np.tile(np.arange(5, dtype=np.int32), (6, 1)),
   ),
   "nnx": lambda: (models.from_nnx(Net, (8, 8)), X),
@@ -97,8 +97,7 @@ def test_a_run_in_bfloat16_is_near_that_in_float32():
       fa.run(
         "fedavg",
         fed,
-        model="mlp",
-        hidden=(16,),
+        model="mlp:16",
         cohort_size=4,
         rounds=6,
         eval_every=6,

@@ -54,7 +54,7 @@ def logits(params, x):
 @pytest.mark.program
 def test_it_is_its_definition():
   shape = 12, 9
-  model = models.make_model("resnet18", shape, 5, resnet_width=2)
+  model = models.ResNet18(width=2).build(shape, 5)
   params = problems.some_params(model)
   x = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)
   with jax.numpy_rank_promotion("allow"):
@@ -65,7 +65,7 @@ def test_it_is_its_definition():
 
 
 def test_its_size():
-  model = models.make_model("resnet18", (32, 32, 3), 10)
+  model = models.ResNet18().build((32, 32, 3), 10)
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   assert num_params(shapes) == 11_173_962
   assert 1.1e9 < model.flops < 1.12e9
@@ -73,6 +73,6 @@ def test_its_size():
 
 def test_what_is_refused():
   with pytest.raises(OptionError, match="resnet18: needs images of at least 8"):
-    models.make_model("resnet18", (7, 32, 3), 10)
-  model = models.make_model("resnet18", (8, 8), 10, norm="batch", resnet_width=2)
+    models.ResNet18().build((7, 32, 3), 10)
+  model = models.ResNet18("batch", width=2).build((8, 8), 10)
   assert model.roles.has_state  # see ``models.statistics``

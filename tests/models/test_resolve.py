@@ -10,6 +10,8 @@ import pytest
 
 from fedjax_alg import models
 from fedjax_alg.errors import OptionError
+from fedjax_alg.models.layers import StackModule
+from fedjax_alg.models.linen_modules import SoftmaxModule
 from tests import foreign
 
 FUNCTIONS = models.from_functions(
@@ -18,23 +20,24 @@ FUNCTIONS = models.from_functions(
 
 
 @pytest.mark.parametrize(
-  "source, options, flops",
+  "source, flops",
   [
-    ("softmax", {}, 2 * 6 * 3),
-    ("mlp", dict(hidden=(5,)), 2 * (6 * 5 + 5 * 3)),
-    (nn.Dense(3), {}, 2 * 6 * 3),
-    (FUNCTIONS, {}, 2 * 6 * 3),
-    (models.make_model("softmax", (6,), 3), {}, 2 * 6 * 3),
-    (lambda rngs: nnx.Linear(6, 3, rngs=rngs), {}, 2 * 6 * 3),
-    (nnx.Linear(6, 3, rngs=nnx.Rngs(0)), {}, 2 * 6 * 3),
+    ("softmax", 2 * 6 * 3),
+    ("mlp:5", 2 * (6 * 5 + 5 * 3)),
+    (models.MLP((5,)), 2 * (6 * 5 + 5 * 3)),
+    (nn.Dense(3), 2 * 6 * 3),
+    (FUNCTIONS, 2 * 6 * 3),
+    (models.Softmax().build((6,), 3), 2 * 6 * 3),
+    (lambda rngs: nnx.Linear(6, 3, rngs=rngs), 2 * 6 * 3),
+    (nnx.Linear(6, 3, rngs=nnx.Rngs(0)), 2 * 6 * 3),
   ],
 )
-def test_whatever_is_given_trains_with_its_flops_counted(source, options, flops):
-  model = models.as_model(source, (6,), 3, **options)
+def test_whatever_is_given_trains_with_its_flops_counted(source, flops):
+  model = models.as_model(source, (6,), 3)
   assert (model.flops, model.l2) == (flops, 0.0)
   logits = model.apply(jax.jit(model.init)(jax.random.key(0)), jnp.ones((4, 6)))
   assert (logits.shape, logits.dtype) == ((4, 3), jnp.float32)
-  assert models.as_model(source, (6,), 3, l2=0.5, **options).l2 == 0.5
+  assert models.as_model(source, (6,), 3, l2=0.5).l2 == 0.5
 
 
 class OfSizes(nnx.Module):
@@ -58,7 +61,7 @@ class OfClasses(nn.Module):
 
 
 def of_both(num_classes, input_shape):
-  return models.make_model("softmax", input_shape, num_classes)
+  return models.Softmax().build(input_shape, num_classes)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +114,12 @@ def test_a_model_is_loaded_from_a_file(tmp_path):
   )
   for name in ("net", "maker"):
     assert models.as_model(f"{path}:{name}", (6,), 3, l2=0.5).l2 == 0.5
-  for name, options, pattern in (
-    ("number", {}, "is an int; must be a base.Model"),
-    ("gone", {}, "has no gone"),
-    ("net", {"hidden": (3,)}, "hidden: only a"),
+  for name, pattern in (
+    ("number", "is an int; must be a base.Model"),
+    ("gone", "has no gone"),
   ):
     with pytest.raises(ValueError, match=pattern):
-      models.as_model(f"{path}:{name}", (6,), 3, **options)
+      models.as_model(f"{path}:{name}", (6,), 3)
 
 
 def test_a_model_keeps_its_own_loss_and_l2_unless_told():
@@ -133,10 +135,10 @@ def test_a_model_keeps_its_own_loss_and_l2_unless_told():
   [
     ("sofmax", {}, "^model=sofmax: unknown, did you mean 'softmax'"),
     ("vgg", {}, r"^model=vgg: unknown \(one of softmax, mlp"),
-    ("mlp", dict(hiden=(3,)), "^hiden: .*did you mean 'hidden'"),
-    (nn.Dense(3), dict(hidden=(3,)), "^hidden: only a named model"),
+    ("mlp:hiden=3", {}, "^model=mlp:hiden=3: .*did you mean 'hidden'"),
+    ("weights.npz", {}, "^model=weights.npz: a file of parameters"),
     (nn.Dense, {}, r"^model: Dense is a class; give a module"),
-    (7, {}, "^model: an int given; must be a name"),
+    (7, {}, "^model: an int given; must be one of softmax"),
     (
       lambda num_classes: 1 // 0,
       {},
@@ -154,7 +156,7 @@ def test_refused_in_one_line(source, options, pattern):
 
 
 @pytest.mark.parametrize(
-  "module", [models.Softmax(3), models.Stack(3, (models.parse_layers(["dense5"]),))]
+  "module", [SoftmaxModule(3), StackModule(3, models.parse_layers(["dense5"]))]
 )
 def test_a_module_of_one_array_refuses_a_dictionary_in_one_line(module):
   with pytest.raises(ValueError, match=r"^model: \w+ on .* a \[6\].* fails"):

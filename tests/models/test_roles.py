@@ -11,7 +11,7 @@ pytestmark = pytest.mark.fast
 
 
 def perceptron():
-  return models.make_model("mlp", (4,), 3, hidden=(5,))
+  return models.MLP((5,)).build((4,), 3)
 
 
 class Adapted(nnx.Module):

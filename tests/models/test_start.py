@@ -14,7 +14,7 @@ from tests import problems
 
 
 def perceptron(width=5, classes=3):
-  return models.make_model("mlp", (4,), classes, hidden=(width,))
+  return models.MLP((width,)).build((4,), classes)
 
 
 def arrays_of(model, seed=7):

@@ -9,10 +9,10 @@ import pytest
 
 from fedjax_alg import models
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models.transformer import Transformer
+from fedjax_alg.models.transformer import TransformerModule
 from tests import problems
 
-MODULE = Transformer(num_classes=7, tokens=9, d_model=6, blocks=2, heads=3)
+MODULE = TransformerModule(num_classes=7, tokens=9, d_model=6, blocks=2, heads=3)
 
 
 def start(module=MODULE, length=5):
@@ -83,9 +83,9 @@ def test_it_is_its_definition():
 
 def test_what_is_refused():
   with pytest.raises(OptionError, match="heads=3: must divide d_model=128"):
-    models.make_model("transformer", (5,), 9, tokens=9, heads=3)
+    models.Transformer(heads=3).build((5,), 9, tokens=9)
   with pytest.raises(OptionError, match="transformer: needs sequences of"):
-    models.make_model("transformer", (5, 5), 9, tokens=9)
+    models.Transformer().build((5, 5), 9, tokens=9)
 
 
 def residuals(model, params, x, capsys):
@@ -98,17 +98,11 @@ def residuals(model, params, x, capsys):
 def test_blocks_keep_less_and_compute_the_same(name, capsys):
   """Without `remat` in the module a gradient keeps all activations of its blocks."""
   made = {
-    remat: models.make_model(
-      name,
-      (5,) if name == "transformer" else (8, 8, 1),
-      7,
-      tokens=9,
-      d_model=6,
-      heads=3,
-      resnet_width=2,
-      task="tokens" if name == "transformer" else None,
-      remat=remat,
+    remat: models.Transformer(d_model=6, heads=3, remat=remat).build(
+      (5,), 7, tokens=9, task="tokens"
     )
+    if name == "transformer"
+    else models.ResNet18(width=2, remat=remat).build((8, 8, 1), 7)
     for remat in (False, True)
   }
   shapes = [jax.eval_shape(model.init, jax.random.key(0)) for model in made.values()]

@@ -80,3 +80,25 @@ def test_parts_have_their_numbers():
   assert kept["compress_up"] == "none" and former.in_parts({"hparams": kept}) == {
     "hparams": kept
   }
+
+
+def test_a_model_has_its_sizes():
+  """Without it such a run would be continued, or predict, with other layers."""
+  sizes = dict(hidden=[64, 32], layers=["conv3-2", "dense4"], embedding="learned")
+  sizes |= dict(embedding_size=None, lstm_widths=[8], norm="batch", resnet_width=16)
+  sizes |= dict(d_model=64, blocks=3, block_features=7, heads=2, remat=True)
+  for word, text in (
+    ("softmax", "softmax"),
+    ("mlp", "mlp:64,32"),
+    ("stack", "stack:conv3-2,dense4"),
+    ("lstm", "lstm:8,embedding=learned"),
+    ("resnet18", "resnet18:batch,width=16,remat"),
+    ("transformer", "transformer:d_model=64,blocks=3,heads=2,remat"),
+    ("residual", "residual:blocks=3,features=7"),
+    ("nets.py:Net", "nets.py:Net"),
+  ):
+    facts = {"hparams": {}, "model": word, "run": sizes | {"model": word, "l2": 0.1}}
+    now = former.in_parts(facts)
+    assert now["model"] == text and now["run"] == {"model": text, "l2": 0.1}
+  own = former.in_parts({"hparams": {}, "model": None, "run": {"model": "mlp"} | sizes})
+  assert own["model"] is None

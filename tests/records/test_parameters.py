@@ -150,10 +150,10 @@ def test_a_run_starts_from_a_part_of_another(fed, trained, tmp_path):
 @pytest.mark.program
 def test_what_a_run_starts_from_is_no_constant_of_its_programs(fed):
   """A large model would be compiled into them, and kept in the cache."""
-  model = models.as_model("mlp", (8, 8), 10, hidden=(300,))
+  model = models.as_model("mlp:300", (8, 8), 10)
   init = jax.device_get(jax.jit(model.init)(jax.random.key(3)))
   prepared = plan.from_keywords(
-    "fedavg", fed, model="mlp", hidden=(300,), init=init, **OPTIONS
+    "fedavg", fed, model="mlp:300", init=init, **OPTIONS
   ).prepare()
   start, data = programs._start(prepared), prepared.device_data.data.train
   arguments = data, start.drawn(), prepared.numbers
@@ -460,7 +460,7 @@ NET = foreign.Module()
 def test_parameters_of_torch_are_met_with_the_names_that_are_needed(fed, init, pattern):
   """NumPy's TypeError said nothing of it."""
   with pytest.raises(fa.OptionError, match=f"^{pattern}") as error:
-    fa.run("fedavg", fed, init=init, model="mlp", hidden=(5,), cohort_size=2)
+    fa.run("fedavg", fed, init=init, model="mlp:5", cohort_size=2)
   assert "\n" not in str(error.value)
   assert str(error.value).endswith(
     "; the model has Dense_0/bias [5], Dense_0/kernel [64, 5], Dense_1/bias [10], "

@@ -63,7 +63,7 @@ def test_the_work_of_a_local_method_on_paper(problem, zeroth_order):
 
 def test_the_rounds_of_a_fit_layer_by_layer():
   """Six inputs, five hidden units, three classes, two groups."""
-  layers = models.make_model("mlp", (6,), 3, hidden=(5,)).layers
+  layers = models.MLP((5,)).build((6,), 3).layers
   plan = FitPlan(
     layers,
     LayerFits(bias="centred"),
@@ -128,7 +128,7 @@ def test_the_server_pays_for_every_vector_that_it_aggregates(
 def test_a_message_that_cannot_be_counted_is_refused():
   """It ended in an OverflowError of JAX."""
   fan_in = 65_536  # d (d + 1) / 2 is more than 2^31 - 1
-  layers = models.make_model("softmax", (fan_in,), 3).layers
+  layers = models.Softmax().build((fan_in,), 3).layers
   plan = FitPlan(
     layers, LayerFits(), (1.0,), lambda ridge, clients: ridge, (float("inf"),)
   )

@@ -78,8 +78,7 @@ def test_devices_share_out_frozen_parameters(mesh):
       rounds=1,
       cohort_size=4,
       eval_protocols=("global",),
-      model="mlp",
-      hidden=(64,),
+      model="mlp:64",
       lora_rank=1,
       roles=("lora",),
       shard_frozen=shard_frozen,
@@ -222,7 +221,7 @@ def test_a_device_needs_a_quarter_of_a_frozen_model(target, monkeypatch):
   monkeypatch.delenv("XLA_FLAGS", raising=False)  # the compiler may not know them
   for module in accelerators.TARGETS[target].needs:
     pytest.importorskip(module)
-  model = ["--model=mlp", "--hidden=1024,1024", "--lora_rank=2", "--roles=lora"]
+  model = ["--model=mlp:1024,1024", "--lora_rank=2", "--roles=lora"]
   whole, shared_out = (
     next(accelerators.answers(target, ["fedavg"], [*SMALL, *model, *flags]))
     for flags in ([], ["--shard_frozen"])

@@ -11,15 +11,11 @@ from fedjax_alg.runs.plan import from_keywords
 
 
 @pytest.mark.parametrize(
-  "model, model_options, layers",
-  [
-    ("softmax", {}, 1),
-    ("mlp", dict(hidden=(8, 8)), 3),
-    ("stack", dict(layers=("conv3-2", "max2", "flatten", "dense4")), 3),
-  ],
+  "model, layers",
+  [("softmax", 1), ("mlp:8,8", 3), ("stack:conv3-2,max2,flatten,dense4", 3)],
 )
-def test_layers_are_counted(model, model_options, layers):
-  options = RunOptions(model=model, **model_options)
+def test_layers_are_counted(model, layers):
+  options = RunOptions(model=model).checked()
   assert checks.num_layers(options, "pfedacnnl") == layers
 
 

@@ -18,9 +18,7 @@ def body(tmp_path_factory):
   """The folder of a network that was trained on the digits for a round."""
   fed = fa.federate("digits", features="standardize", num_clients=4)
   folder = tmp_path_factory.mktemp("body") / "run"
-  fa.run(
-    "fedavg", fed, model="mlp", hidden=(12,), rounds=1, participation=1, out_dir=folder
-  )
+  fa.run("fedavg", fed, model="mlp:12", rounds=1, participation=1, out_dir=folder)
   return folder
 
 
@@ -83,8 +81,7 @@ def test_the_identity_of_a_run_has_the_content_of_its_body(copy, tmp_path, capsy
   fa.run(
     "fedavg",
     fed,
-    model="mlp",
-    hidden=(12,),
+    model="mlp:12",
     rounds=2,
     participation=1,
     out_dir=tmp_path / "other",
@@ -115,7 +112,7 @@ def test_who_reads_a_layer_keeps_the_hash_of_its_run(copy, tmp_path):
   np.testing.assert_array_equal(*before)
   shutil.move(copy, tmp_path / "before")
   fed = fa.federate("digits", features="standardize", num_clients=4)
-  options = dict(model="mlp", hidden=(12,), rounds=1, participation=1, seeds=[1])
+  options = dict(model="mlp:12", rounds=1, participation=1, seeds=[1])
   fa.run("fedavg", fed, **options).save(copy)
   for words in ("has changed", "no such file or folder"):
     for result in results:  # in memory and loaded

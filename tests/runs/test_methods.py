@@ -163,7 +163,7 @@ def test_every_method_has_a_class():
 
 def test_an_algorithm_that_is_built(fed, baseline):
   """Its hyper-parameters are constants of the program: equal to rounding."""
-  model = models.make_model("softmax", fed.example_shape, fed.num_classes, l2=1e-4)
+  model = models.Softmax().build(fed.example_shape, fed.num_classes, l2=1e-4)
   built = fedavg_lib.fedavg(
     model,
     FedAvgHParams(client_lr=0.3, server_lr=0.5),
@@ -319,7 +319,7 @@ def test_a_model_of_ones_own_trains(fed):
 
 
 def test_a_model_made_before_is_the_named_one(fed, baseline):
-  model = models.make_model("softmax", fed.example_shape, fed.num_classes, l2=1e-4)
+  model = models.Softmax().build(fed.example_shape, fed.num_classes, l2=1e-4)
   result = short_run(fed, "fedavg", model=model, client_lr=0.3, server_lr=0.5)
   assert result.state_hash() == baseline.state_hash()
   # It has its own l2, unless another is asked for.

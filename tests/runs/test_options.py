@@ -12,7 +12,7 @@ from experiments.cli import flags
 import fedjax_alg as fa
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.hparams import field_values
-from fedjax_alg.part import convert_types, of_type
+from fedjax_alg.part import convert_types, of_type, write_parts
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import from_keywords
@@ -20,7 +20,7 @@ from fedjax_alg.runs.plan import from_keywords
 
 def test_lists_and_numbers_of_arrays_become_python_values():
   plain = RunOptions(
-    hidden=(32, 16),
+    model=fa.MLP((32, 16)),
     device_cores=(1, 4),
     targets=(0.5, 1.0),
     rounds=3,
@@ -29,7 +29,7 @@ def test_lists_and_numbers_of_arrays_become_python_values():
     eval_protocols=("global", "local"),
   )
   numpy_options = RunOptions(
-    hidden=[np.int64(32), 16],
+    model=fa.MLP([np.int64(32), 16]),
     device_cores=np.array([1, 4]),
     targets=[np.float64(0.5), 1],
     rounds=jnp.int32(3),
@@ -39,15 +39,14 @@ def test_lists_and_numbers_of_arrays_become_python_values():
   )
   actual = numpy_options.checked()
   assert actual == plain.checked() and hash(actual) == hash(plain.checked())
-  assert json.dumps(field_values(actual)) == json.dumps(field_values(plain))
+  assert json.dumps(write_parts(field_values(actual))) == json.dumps(
+    write_parts(field_values(plain))
+  )
 
 
 #: Every option that is a list, in both forms.
 TEXTS = {
   "availability": ("0.2, 0.8", (0.2, 0.8)),
-  "hidden": ("64,32", (64, 32)),
-  "layers": ("valid5-6,max2", ("valid5-6", "max2")),
-  "lstm_widths": ("8", (8,)),
   "augment": ("crop", ("crop",)),
   "init_only": ("head,*/bias", ("head", "*/bias")),
   "roles": ("personal:last", ("personal:last",)),
@@ -88,13 +87,12 @@ def test_python_takes_these_texts_too():
     fed,
     rounds=3,
     cohort_size=2,
-    model="stack",
-    layers="conv3-2",
+    model="stack:conv3-2",
     evaluate="global, local",
     augment="crop",
     stragglers=0.5,
   )
-  assert plan.run.layers == ("conv3-2",) and plan.run.augment == ("crop",)
+  assert plan.run.model == fa.Stack(("conv3-2",)) and plan.run.augment == ("crop",)
   assert plan.run.eval_protocols == ("global", "local", "newcomers")
   assert plan.run.stragglers == "0.5"
 
@@ -147,13 +145,10 @@ def test_what_others_call_an_option_is_known(name, hint):
     ("rounds", "2", "must be a whole number"),
     ("rounds", True, "must be a whole number"),
     ("rounds", 0, "must be at least 1"),
-    ("hidden", [32, 2**31], "must be at most 1,000,000,000"),
     ("l2", "small", "must be a number"),
-    ("hidden", 32, "must be a list"),
-    ("hidden", [32, 0], "widths must be at least 1"),
-    ("hidden", [3.5], "must be a whole number"),
-    ("hidden", "32,a", "must be a list of numbers"),
-    ("layers", [3], "must be a string"),
+    ("model", "mlp:32,0", "hidden=0: must be at least 1"),
+    ("model", "mlp:3.5", "hidden=3.5: must be a list of numbers"),
+    ("model", 32, "an int, must be one of softmax"),
     ("device_cores", [1, 2, 3], "must have 2 entries"),
     ("device_cores", [4, 1], "must be"),
     ("bandwidth_gbps", [0.0, 1.0], "must be"),
@@ -196,7 +191,7 @@ REFUSED = [
   (dict(targets=[0.9, 90.0]), "^targets=90: must lie in .0, 1., 0.9 is 90 %"),
   (dict(client_lrr=1.0), "^client_lrr: .*did you mean 'client_lr'"),
   (dict(mu=1.0), "^mu: neither an option .* of fedavg"),
-  (dict(hidden=[3]), r"^hidden: not read with model=softmax \(only with model=mlp"),
+  (dict(hidden=[3]), "^hidden: .* now a field of model, such as mlp:128,64"),
   (dict(cohort_size=21), "^cohort_size=21: more than the 20 clients"),
   (dict(participation=0.01), "^participation=0.01: gives 0 of 20 clients"),
   (dict(participation=0.5, cohort_size=3), "^participation and cohort_size: give one"),
@@ -204,8 +199,7 @@ REFUSED = [
   (dict(local_steps=2.5), "^local_steps=2.5: must be a whole number"),
   (dict(local_steps=2, local_epochs=1), "^local_steps and local_epochs"),
   (dict(model="lstm"), "^model=lstm: needs words or characters, digits has"),
-  (dict(model="stack", layers=["conv3-2", "maxx"]), "^layers"),
-  (dict(model=lambda rngs: None, hidden=[3]), "^hidden: a named model alone"),
+  (dict(model="stack:conv3-2,maxx"), "^model=stack:conv3-2,maxx: layers=maxx"),
 ]
 
 

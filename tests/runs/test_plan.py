@@ -61,7 +61,7 @@ def test_keywords_and_flags_make_the_same_plan(fed, algorithm, keywords):
     ("fedacnnl", dict(model="lstm")),
     ("central", dict(cohort_size=4)),
     ("central", dict(participation=0.5)),
-    ("fedavg", dict(hidden="8")),
+    ("fedavg", dict(model="mlp:0")),
     ("fedavg", dict(cohort_size=40)),
     ("fedavg", dict(cohort_size=4, participation=0.5)),
     ("fedavg", dict(draw="bijection", sampling="poisson")),
@@ -72,8 +72,6 @@ def test_keywords_and_flags_make_the_same_plan(fed, algorithm, keywords):
 def test_keywords_and_flags_are_refused_in_the_same_words(fed, algorithm, keywords):
   with pytest.raises(fa.OptionError) as by_flags:
     of_flags(algorithm, **keywords)
-  if "hidden" in keywords:
-    keywords = dict(hidden=(8,))
   with pytest.raises(fa.OptionError) as by_keywords:
     from_keywords(algorithm, fed, **keywords)
   flags = str(by_flags.value).replace("--", "")

@@ -88,7 +88,7 @@ def test_too_many_clients_of_the_users_data(tmp_path):
 
 def test_validation_data_without_a_class_are_named():
   """Without it clients of no 4 and no 9 choose settings without a word."""
-  words = "--partition=classes:2"
+  words = ["--partition=classes:2"]
   few = make(*words, "--validation_clients=2", "--eval_protocols=validation")
   held_rows = few.federation.partition.held_out
   labels = load_digits().y_train
@@ -412,9 +412,9 @@ def test_clients_without_data_to_adapt_or_to_choose_by():
       "decided by --num_features=150; ",
     ),
     (
-      ["--algorithm=fedacnnl", "--model=mlp", "--hidden=90,20", "--rounds=1"],
+      ["--algorithm=fedacnnl", "--model=mlp:90,20", "--rounds=1"],
       None,
-      "decided by --hidden=90,20; ",
+      "decided by --model=mlp:90,20; ",
     ),
     (["--algorithm=fedcof"], None, ""),
   ],
@@ -449,16 +449,16 @@ def test_sums_in_closed_form_that_do_not_fit_are_refused(
       r"^--num_features=1000000000: Omega \[64, 1000000000\] needs 954 GB",
     ),
     (
-      ["--model=residual", "--block_features=1000000000"],
-      r"^--block_features=1000000000: the fixed weights \[64, 1000000000\] .* 477 GB",
+      ["--model=residual:features=1000000000"],
+      r"^--model=residual:features=1000000000: the fixed weights \[64, 1.* 477 GB",
     ),
     (
-      ["--model=mlp", "--hidden=1000000000"],
-      "what is kept .* 2.*GB .*--hidden=10000000",
+      ["--model=mlp:1000000000"],
+      "what is kept .* 2.*GB .*--model=mlp:10000000",
     ),
     (
-      ["--model=stack", "--layers=dense1000000000"],
-      "what is kept .* GB .*--layers=dense1000000000",
+      ["--model=stack:dense1000000000"],
+      "what is kept .* GB .*--model=stack:dense1000000000",
     ),
   ],
 )

@@ -158,7 +158,7 @@ CASES = {
   "softmax": ("fedavg", {}, {}),
   "ga_fsvrg": ("ga_fsvrg", {"threshold": 0, "num_models": 2}, {}),
   "cnn": ("fedavg", {}, {"model": "cnn", "rounds": 1}),
-  "closed_form": ("fedacnnl", {}, {"model": "mlp", "hidden": (16,), "cohort_size": 20}),
+  "closed_form": ("fedacnnl", {}, {"model": "mlp:16", "cohort_size": 20}),
 }
 
 

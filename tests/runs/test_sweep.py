@@ -217,7 +217,7 @@ def test_each_warning_of_every_setting_is_given_once(fed, monkeypatch):
     ([("client_lr", [1])], "^grid: a list, must be a dictionary"),
     ({"client_lr": []}, "^grid: client_lr has no values"),
     ({"client_lr": [0.1, 0.2, 0.1]}, "^grid: client_lr has a value twice"),
-    ({"hidden": [[3], (3,)]}, "^grid: hidden has a value twice"),
+    ({"targets": [[3], (3,)]}, "^grid: targets has a value twice"),
     (
       {"roles": ["personal:bias", {"personal": "bias"}]},
       "^grid: roles=personal:bias and roles={'personal': 'bias'} are the same "
@@ -262,7 +262,7 @@ def test_a_grid_is_refused_before_anything_runs(fed, compiled, grid, pattern):
     ({"participation": [0.1, 0.2, 0.5]}, (0.5,), ["the best participation=0."]),
     ({"l2": [0.0, 0.5, 0.9]}, (0.0,), []),  # no less is allowed
     ({"unknown": [0, 5, 9]}, (0,), ["the best unknown=0 is the least of"]),
-    ({"hidden": [(1,), (2,), (3,)], "partition": ["a", "b", "c"]}, ((3,), "a"), []),
+    ({"targets": [(1,), (2,), (3,)], "partition": ["a", "b", "c"]}, ((3,), "a"), []),
     (
       {"a": [1, 2, 3], "b": [1, 2, 3]},
       (3, 1),

@@ -310,7 +310,7 @@ def test_raw_columns_are_ranked_as_scikit_learn_ranks_them():
     eval_every=4,
   )
   params = jax.tree.map(lambda leaf: leaf[0], result.global_params())
-  model = models.make_model("softmax", fed.example_shape, 2)
+  model = models.Softmax().build(fed.example_shape, 2)
   test, margins, labels = fed.data.test, [], []
   for offset, size in zip(test.offset, test.size):
     rows = slice(offset, offset + size)

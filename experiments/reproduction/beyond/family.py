@@ -87,12 +87,12 @@ PLACES: dict[str, StudyData] = {
     "CIFAR-10 (pixels, 16 x 16)",
     100,
     1000,
-    model={"model": "stack", "layers": "avg2"},
+    model={"model": "stack:avg2"},
     without=dict.fromkeys(("DeepAFL", "SAFLe"), _SUMS),
     settings={
       "Fed3R": {"model": "softmax"},
-      "FedACnnL": {"model": "stack", "layers": "avg2,dense128"},
-      "pFedACnnL": {"model": "stack", "layers": "avg2,dense128"},
+      "FedACnnL": {"model": "stack:avg2,dense128"},
+      "pFedACnnL": {"model": "stack:avg2,dense128"},
     },
   ),
   "digits": StudyData(

@@ -5,6 +5,7 @@ import pathlib
 import shlex
 from typing import Any, NamedTuple
 
+from fedjax_alg import models
 from fedjax_alg.records import tables
 
 from ...cli import config as config_lib
@@ -13,11 +14,12 @@ from .. import figures
 
 def _describe_model(values: Mapping[str, Any]) -> str:
   """The model of a data preset, and its L2 term."""
-  model = str(values["model"])
-  words = {
-    "softmax": "softmax regression",
-    "mlp": f"an MLP of {values.get('hidden')} hidden units",
-  }.get(model, model)
+  model = models.parse_model(str(values["model"]))
+  words = str(model)
+  if isinstance(model, models.Softmax):
+    words = "softmax regression"
+  elif isinstance(model, models.MLP):
+    words = f"an MLP of {','.join(map(str, model.hidden))} hidden units"
   l2 = float(values.get("l2", 0))
   return f"{words} {f'with an L2 term of {l2:g}' if l2 else 'without an L2 term'}"
 

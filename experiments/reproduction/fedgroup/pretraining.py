@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import scipy.stats
 
-from fedjax_alg import data, grouping, models
+from fedjax_alg import data, grouping
 from fedjax_alg.algorithms import fedgroup
 from fedjax_alg.base import num_params
 from fedjax_alg.engine import loop
@@ -228,13 +228,8 @@ def _parameters(config: config_lib.Config) -> int:
   """The number of parameters P of a run whose data are not prepared."""
   values = config.values
   shape, classes = _SHAPES[values["dataset"]]
-  model = models.make_model(
-    values["model"],
-    shape,
-    classes,
-    hidden=values["hidden"],
-    tokens=values["vocabulary"] + data.SPECIAL_TOKENS,
-    embedding=values["embedding"],
+  model = values["model"].build(
+    shape, classes, tokens=values["vocabulary"] + data.SPECIAL_TOKENS
   )
   return num_params(jax.eval_shape(model.init, jax.random.key(0)))
 

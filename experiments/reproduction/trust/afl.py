@@ -54,7 +54,7 @@ def _federated_weights(
   """
   features = x.shape[1]
   size = np.array([len(part) for part in np.array_split(y, clients)])
-  model = models.make_model("softmax", (features,), CLASSES)
+  model = models.Softmax().build((features,), CLASSES)
   algorithm = registry.build(
     "afl",
     model,

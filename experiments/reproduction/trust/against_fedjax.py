@@ -107,7 +107,7 @@ def _task(scale: _Scale) -> _Task:
       np.asarray(fed.data.train.size),
     ),
   )
-  model = models.make_model("mlp", fed.example_shape, fed.num_classes, hidden=(16,))
+  model = models.MLP((16,)).build(fed.example_shape, fed.num_classes)
   return _Task(scale, data, model, fed.num_classes)
 
 

@@ -107,8 +107,7 @@ def train_private(
   result = fa.run(
     "fedavg",
     federation,
-    model="mlp",
-    hidden=(600, 100),
+    model="mlp:600,100",
     l2=0.0,
     rounds=rounds,
     sampling="poisson",

@@ -284,7 +284,7 @@ FIGURES: dict[str, Figure] = {
         digits=2,
       ),
     ),
-    shrunk={"layers": "valid3-4,max2,dense16", "local_epochs": 1},
+    shrunk={"model": "stack:valid3-4,max2,dense16", "local_epochs": 1},
   ),
   "niid_noise": _figure(
     "niid_noise",
@@ -301,7 +301,7 @@ FIGURES: dict[str, Figure] = {
         published="NIID-Bench, as FedLab quotes it",
       ),
     ),
-    shrunk={"layers": "valid3-4,max2,dense16", "local_epochs": 1},
+    shrunk={"model": "stack:valid3-4,max2,dense16", "local_epochs": 1},
   ),
   "fedavg_2nn": _figure(
     "fedavg_2nn",
@@ -323,7 +323,7 @@ FIGURES: dict[str, Figure] = {
         digits=0,
       ),
     ),
-    shrunk={"num_clients": 20, "hidden": "16,16"},
+    shrunk={"num_clients": 20, "model": "mlp:16,16"},
   ),
   "ifca_rotated": _figure(
     "ifca_rotated",
@@ -340,7 +340,7 @@ FIGURES: dict[str, Figure] = {
     eval_every=10,
     num_seeds=1,
     measures={"test_accuracy_end": _last("local", ROTATED_ROUNDS)},
-    shrunk={"num_clients": 40, "hidden": "16"},
+    shrunk={"num_clients": 40, "model": "mlp:16"},
   ),
   "feddrift": drift.FIGURE,
   "tamuna": _figure(
@@ -358,7 +358,7 @@ FIGURES: dict[str, Figure] = {
         published="read from the picture of Flower's baseline",
       ),
     ),
-    shrunk={"num_clients": 20, "layers": "valid3-4,max2,dense16"},
+    shrunk={"num_clients": 20, "model": "stack:valid3-4,max2,dense16"},
   ),
   "muon": _figure(
     "muon",
@@ -383,7 +383,7 @@ FIGURES: dict[str, Figure] = {
         first="",
       ),
     ),
-    shrunk={"layers": "valid3-4,max2,dense16"},
+    shrunk={"model": "stack:valid3-4,max2,dense16"},
   ),
   "pfedme": _figure(
     "pfedme",

@@ -111,8 +111,7 @@ def count_rounds(
     result = fa.run(
       "fedavg",
       federation,
-      model="mlp",
-      hidden=HIDDEN,
+      model=fa.MLP(HIDDEN),
       l2=0.0,
       rounds=rounds,
       participation=0.1,

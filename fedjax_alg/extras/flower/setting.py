@@ -83,7 +83,7 @@ def _check_deployable(prepared: Prepared) -> None:
     raise OptionError(
       f"`algorithm`={method.name}: cannot be exported (allowed: {', '.join(names)})"
     )
-  if prepared.model_name not in models.MODELS:
+  if prepared.model_name is None or isinstance(options.model, models.OwnModel):
     raise OptionError(f"`model`: {_NO_OWN_CODE}")
   if own.is_own(options.sampling):
     raise OptionError(f"`sampling`={options.sampling}: {_NO_OWN_CODE}")

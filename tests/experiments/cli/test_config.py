@@ -52,9 +52,9 @@ REFUSED = [
   ("--out_dir=\udcff", r"--out_dir=\udcff: must be printable text"),
   ("--out_dir=" + "a" * 256, "no path; its names have at most 255 bytes"),
   ("--out_dir=" + "a/" * 2049, "no path;"),
-  ("--model=stack --layers=dense" + "9" * 5000, "at most 1,000,000,000"),
-  ("--model=stack --layers=" + "dense2," * 200 + "dense2", "--layers: has 201 layers"),
-  ("--model=mlp --hidden=" + "2," * 100 + "2", "--hidden: has 101 layers"),
+  ("--model=stack:dense" + "9" * 5000, "at most 1,000,000,000"),
+  ("--model=stack:" + "dense2," * 200 + "dense2", "layers has 201 layers"),
+  ("--model=mlp:" + "2," * 100 + "2", "hidden has 101 layers"),
   ("--flagfile", "--flagfile: must be --flagfile=FILE"),
   ("--flagfile=nowhere.flags", "nowhere.flags"),
   ("--flagfile=~nosuchuser/x", "--flagfile=~nosuchuser/x & user"),
@@ -163,12 +163,12 @@ REFUSED = [
   ("--window_stride=2", "--window_stride & digits"),
   ("--data_dir=/x", "--data_dir & digits"),
   ("--femnist=leaky", "--femnist & --dataset=digits"),
-  ("--lstm_widths=8", "--lstm_widths & softmax"),
-  ("--layers=dense4", "--layers & --model=softmax"),
+  ("--lstm_widths=8", "--lstm_widths & --model & lstm:256,256"),
+  ("--layers=dense4", "--layers & --model & stack:"),
   ("--model=cnn --features=flatten", "cnn & images"),
   (
     "--model=stack --features=flatten",
-    "--layers=conv3-16 & needs images & --features=flatten",
+    "--model=stack & needs images & --features=flatten",
   ),
   (
     "--algorithm=fedacnnl --code=position --code_high_passed=1",
@@ -289,7 +289,9 @@ def test_the_headline_has_what_validation_chose_for_ma():
     ),
     (
       "--dataset=shakespeare --data_path=/x --model=lstm",
-      dict(partition=Natural(), sequence_length=80, embedding="learned"),
+      dict(
+        partition=Natural(), sequence_length=80, model=models.LSTM(embedding="learned")
+      ),
     ),
     (
       "--newcomers_at=5:60,7:30",
@@ -344,8 +346,7 @@ def test_what_flags_and_defaults_become(words, values):
       ["--algorithm=fedavg", "--dataset=shakespeare", "--data_path=/x", "--model=lstm"],
       [
         "--window_stride=2",
-        "--lstm_widths=8,8",
-        "--embedding_size=4",
+        "--model=lstm:8,8,embedding_size=4",
         "--partition=file:p.npz",
       ],
     ),
@@ -419,15 +420,15 @@ def test_all_values_of_a_list_that_is_given_in_parts_count(tmp_path):
 @pytest.mark.parametrize(
   "words, digest",
   [
-    ("fedavg", "586bf7cc0a05"),
-    ("fedgroup --num_groups=3", "11eb66bb4fc3"),
-    ("fedavg --dataset=sent140 --model=lstm", "f20498d2e2b3"),
+    ("fedavg", "cf7bdd35cd56"),
+    ("fedgroup --num_groups=3", "852282e5a044"),
+    ("fedavg --dataset=sent140 --model=lstm", "91ae5e8b9043"),
     (
       "fedavg --compress_up=topk:0.3 --attack=sign_flip:0.3",
-      "325a1c331f45",
+      "e87c959cf0b9",
     ),
-    ("ga_fsvrg --num_models=3 --aggregator=median", "c7693d0d79a1"),
-    ("composed --client_update=scaffold --server=adam", "cc4204fd2fb5"),
+    ("ga_fsvrg --num_models=3 --aggregator=median", "834bf1203277"),
+    ("composed --client_update=scaffold --server=adam", "d01e1b14b080"),
   ],
 )
 def test_the_identity_of_a_run_stays_what_it_is(words, digest):
@@ -496,7 +497,7 @@ def test_what_others_call_an_option_leads_to_one_that_is_here():
     *registry.ALGORITHMS,
     *(kind.WORD for kind in parts_of(PARTITIONS)),
     *DATASETS,
-    *models.MODELS,
+    *(kind.WORD for kind in parts_of(models.MODELS)),
     # commands, keywords of Python, and the other commands' flags
     "run",
     "prepare",
@@ -526,3 +527,9 @@ def test_a_field_of_a_part_is_put_into_it():
   ):
     with pytest.raises(UsageError, match=says):
       config.build_config(layers[0], {f"aggregator.{field}": value})
+
+
+def test_a_field_of_a_model_is_put_into_it():
+  """Without it a sweep could not try the sizes of a model."""
+  layers = {"algorithm": "fedavg", "model": "mlp"}, {"model.hidden": "8,4"}
+  assert config.build_config(*layers).run.model == models.MLP((8, 4))

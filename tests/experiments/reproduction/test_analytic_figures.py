@@ -20,7 +20,7 @@ DIGITS = (
   "--dataset=digits",
   "--partition=dirichlet:1",
   "--num_clients=6",
-  "--hidden=8",
+  "--model=mlp:8",
   "--noprogress",
   "--host_devices=1",
 )
@@ -39,7 +39,7 @@ def test_quick_is_shorter_and_smaller():
       values = cell.config.values
       assert values["rounds"] <= 20
       if values["dataset"] == "cifar10":
-        assert values["layers"][1] == "conv5-16" and values["eval_every"] == 5
+        assert values["model"].layers[1] == "conv5-16" and values["eval_every"] == 5
 
 
 def outcome(

@@ -13,32 +13,32 @@ from tests.experiments import shown
 #: at their defaults, so a new option changes no hash.
 PUBLISHED = {
   "diversified": (
-    "fig1:c2023e50 fig2:c2023e50 fig3:c2023e50 fig4:c2023e50 fig5:e045cf39 "
-    "fig6:e045cf39 fig7:e045cf39 fig8:24502921 fig9:6f637b1c fig10:b3c17a2d"
-    " readings:2c988945 readings_cifar10:e62c9b8a"
+    "fig1:4b2343f7 fig2:4b2343f7 fig3:4b2343f7 fig4:4b2343f7 fig5:c1f99138 "
+    "fig6:c1f99138 fig7:c1f99138 fig8:a152d45b fig9:9617e135 fig10:009c7bd5"
+    " readings:43494fa9 readings_cifar10:98b2237d"
   ),
   "conjugate": (
-    "fig2:10ad7d97 fig3:10ad7d97 fig4:e4594513 fig5:e4594513 "
-    "readings:1f51d45e fig6:b4a88474 fig7:f532c775 fig8:f532c775"
+    "fig2:673e6bef fig3:673e6bef fig4:62745098 fig5:62745098 "
+    "readings:63c8018b fig6:47fb3636 fig7:5549e836 fig8:5549e836"
   ),
   "fedgroup": (
-    "table1:6f95f3ed table1_equal:9233e172 fig1:6f95f3ed table3:ae2f9492 "
-    "synthetic:b99c6d36 table3_mnist:00941eea table3_femnist:7025b0ef "
-    "fig3:741543b0 fig4:a6e60b7a eta_g:47612b65 readings:ebc64eda "
-    "newcomers:187639aa shift:615d0a20"
+    "table1:dc6cf2a9 table1_equal:5e60ea98 fig1:dc6cf2a9 table3:f25f83e7 "
+    "synthetic:c2836e41 table3_mnist:0e27931b table3_femnist:be5b7aba "
+    "fig3:dd5ec654 fig4:524124f2 eta_g:d4ae6ec0 readings:d06c4981 "
+    "newcomers:d0b7603b shift:7e49a12b"
   ),
   "analytic": (
-    "fig4:d946b083 fig5:d946b083 fig6:40a0ba2b table2:88296557 "
-    "dirichlet:a393f06b ablations:0df4276e afl:6211a006"
+    "fig4:09c70d25 fig5:09c70d25 fig6:62fcb292 table2:d9b0b59e "
+    "dirichlet:89f87018 ablations:cd8ad169 afl:97486212"
   ),
   "trust": (
-    "niid_bench:29e211f4 niid_noise:4cb02697 fedavg_2nn:80fb77b1 pfedme:c3619495 "
-    "ifca_rotated:33795bcd feddrift:d5448fbf tamuna:a48cc96f muon:5f94f3af"
+    "niid_bench:00600607 niid_noise:183ec861 fedavg_2nn:5c654ae7 pfedme:f78b0cd4 "
+    "ifca_rotated:67223ea6 feddrift:29cce751 tamuna:c321547a muon:b264c8b4"
   ),
   "beyond": (
-    "hostile:92c7ae0d bytes:0c92c29b late:64ffbbf5 private:03d2bb6f board:afb7b73b "
-    "map:e4a0dd5a acceleration:0ea0e596 family:a789307c bridge:91095e33 "
-    "groups:38efa160"
+    "hostile:7db7e9ce bytes:1b2db9cd late:33a0ff7b private:f94673a5 board:0e598a50 "
+    "map:a48c2a39 acceleration:9f533656 family:18fac403 bridge:7e98cdeb "
+    "groups:28195cb7"
   ),
 }
 

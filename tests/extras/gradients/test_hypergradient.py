@@ -338,7 +338,7 @@ def test_frozen_parameters_are_arguments_of_the_program(fed, monkeypatch):
   """As constants they would be in the program once for each use."""
   monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self, options: None)
   plan = hypergradient.validation_plan(
-    "fedavg", fed, model="mlp", hidden=(70,), roles="shared:last", **NUMBERS
+    "fedavg", fed, model="mlp:70", roles="shared:last", **NUMBERS
   )
   by = ("client_lr",)
   prepared = hypergradient.prepare_run(plan, by)

@@ -15,7 +15,7 @@ def names_of(model):
 
 
 def perceptron():
-  return models.make_model("mlp", (6,), 3, hidden=(5,))
+  return models.MLP((5,)).build((6,), 3)
 
 
 def test_the_model_starts_as_it_is_without_adapters():
@@ -48,8 +48,8 @@ def test_layers_are_changed_by_the_product_of_the_adapters():
 
 
 def test_heads_of_an_attention_are_one_matrix():
-  plain = models.make_model(
-    "transformer", (5,), 9, tokens=9, d_model=8, heads=2, blocks=1, task="tokens"
+  plain = models.Transformer(d_model=8, blocks=1, heads=2).build(
+    (5,), 9, tokens=9, task="tokens"
   )
   model = adapters.with_adapters(plain, 3)
   shapes = dict(
@@ -74,7 +74,7 @@ def clients():
 
 
 OPTIONS = dict(
-  model="mlp", hidden=(16,), rounds=2, cohort_size=3, client_lr=0.3, evaluate="global"
+  model="mlp:16", rounds=2, cohort_size=3, client_lr=0.3, evaluate="global"
 )
 
 

@@ -42,7 +42,7 @@ def test_who_has_been_forgotten_contributes_nothing(fit):
 
 def test_a_network_is_refused():
   federation = fa.federate("digits", num_clients=CLIENTS, partition="classes")
-  result = fa.run("fedacnnl", federation, model="mlp", hidden=(4,), **OPTIONS)
+  result = fa.run("fedacnnl", federation, model="mlp:4", **OPTIONS)
   with pytest.raises(fa.OptionError, match="^model: has 2 layers, and those after"):
     fa.contributions(result)
 

@@ -19,7 +19,7 @@ CLIENTS, FEATURES, CLASSES = 6, 5, 3
 #: The data number their clients from 1, so a position is the name of another one.
 NAMES = tuple(range(1, CLIENTS + 1))
 OPTIONS = dict(evaluate=("global",), store_sums=True)
-NETWORK = OPTIONS | dict(model="mlp", hidden=(7,), code_centred=True, normalize=True)
+NETWORK = OPTIONS | dict(model="mlp:7", code_centred=True, normalize=True)
 
 
 def examples():
