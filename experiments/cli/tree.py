@@ -98,8 +98,15 @@ def field_option(
     of_part: whether it is a field of a part, with conditions on other fields.
   """
   meta = field.metadata
-  about = flags.as_flags(meta.get("help", ""))
-  when = meta.get("when") and meta["when"].about(tuple(names))
+  names = tuple(names)
+
+  def as_shown(text: str) -> str:
+    for name in names if of_part else ():  # a field is no flag
+      text = text.replace(f"`{name}`", name)
+    return flags.as_flags(text)
+
+  about = as_shown(meta.get("help", ""))
+  when = meta.get("when") and meta["when"].about(names)
   parts = parts_of(field.type)
   choices = meta.get("choices")
   return Option(
@@ -108,7 +115,7 @@ def field_option(
     flags.default_text(field),
     _KINDS.get(kind, ""),
     "" if choices and "one of" in about else hparams.describe_range(field),
-    (str if of_part else flags.as_flags)(str(when)) if when else "",
+    as_shown(str(when)) if when else "",
     when.names if when and not of_part else (),
     meta.get("source", ""),
     _words(field),

@@ -211,7 +211,7 @@ class ModelOptions:
   """The model and its training objective."""
 
   model: models.MODELS = hyper(
-    models.Softmax(), "the model, one of these or your own, " + own.FORMS
+    models.Softmax(), "the model, a named one or your own, " + own.FORMS
   )
   lora_rank: int = hyper(
     0,
