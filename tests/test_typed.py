@@ -25,7 +25,7 @@ import fedjax_alg as fa
 
 fed = fa.federate("digits", num_clients=60)
 config = fa.FedProx(mu=1, aggregator=fa.Krum(0.2), compress_up="topk:0.1")
-fa.run("fedprox", fed, mu=0.1, rounds=60, hidden=[30], roles={"personal": "last"})
+fa.run("fedprox", fed, mu=0.1, rounds=60, model=fa.MLP([30]), roles={"personal": "last"})
 fa.run(config, fed, rounds=60, cohort_size=5, map_clients="vmap")
 fa.run_all([config, "fedavg"], fed, client_lr=0.1)
 fa.sweep(config, fed, grid={"mu": [0.1, 1.0]}, rounds=3)
@@ -156,7 +156,7 @@ def test_a_client_half_with_rows_of_another_type_is_refused(tmp_path):
       "eval_protocols num_clients",
     ),
     ("fa.sweep(fa.FedProx(), fed, ", "grid mu rounds", "keep_best"),
-    ('fa.federate("digits", ', "num_clients dirichlet_alpha partitions", "dataset"),
+    ('fa.federate("digits", ', "num_clients partition partitions", "dataset"),
     ("fa.FedProx(", "mu client_lr aggregator", "rounds beta1"),
     ("fa.Krum(", "tolerated", "mu"),
   ],

@@ -378,32 +378,7 @@ def method_of(algorithm: Any, hparams: HParams | None = None) -> Method:
     raise OptionError(
       f"`algorithm`={algorithm.__name__}: a class, give {algorithm.__name__}()"
     )
-  source = None
-  own.refuse_nameless(algorithm, "algorithm")
-  if own.is_own(algorithm):
-    name, (entry, source) = algorithm, _load_entry(algorithm)
-  elif isinstance(algorithm, str):
-    name, entry = algorithm, registry.get(algorithm)
-  elif isinstance(algorithm, registry.Entry):
-    name, entry = _own_name(algorithm.label), algorithm
-    for key, candidate in registry.ALGORITHMS.items():
-      if candidate is algorithm:
-        name = key
-  elif isinstance(algorithm, Algorithm):
-    built = algorithm
-    name, entry = (
-      "your algorithm",
-      registry.Entry(
-        NoHParams, lambda model, hparams, *, map_clients: built, "your algorithm", ""
-      ),
-    )
-  elif callable(algorithm):
-    name, entry = _of_builder(algorithm, hparams)
-  else:
-    raise OptionError(
-      f"`algorithm`={algorithm!r}: must be a name, a configuration such as FedAvg(), "
-      "a builder, a registry entry or an Algorithm"
-    )
+  name, entry, source = _entry_of(algorithm, hparams)
   kind = entry.hparams
   if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
     raise OptionError(
@@ -426,6 +401,36 @@ def method_of(algorithm: Any, hparams: HParams | None = None) -> Method:
       "that its builder is given, must not be hyper-parameters, too"
     )
   return Method(name, entry, hparams, entry.exchange(), source)
+
+
+def _entry_of(
+  algorithm: Any, hparams: HParams | None
+) -> tuple[str, registry.Entry, own.Source | None]:
+  """The name of an algorithm, its entry, and the user's file that defines it.
+
+  Raises:
+    OptionError: there is no such algorithm.
+  """
+  own.refuse_nameless(algorithm, "algorithm")
+  if own.is_own(algorithm):
+    return algorithm, *_load_entry(algorithm)
+  if isinstance(algorithm, str):
+    return algorithm, registry.get(algorithm), None
+  if isinstance(algorithm, registry.Entry):
+    names = [key for key, entry in registry.ALGORITHMS.items() if entry is algorithm]
+    return names[-1] if names else _own_name(algorithm.label), algorithm, None
+  if isinstance(algorithm, Algorithm):
+    name = "your algorithm"
+    entry = registry.Entry(
+      NoHParams, lambda model, hparams, *, map_clients: algorithm, name, ""
+    )
+    return name, entry, None
+  if callable(algorithm):
+    return *_of_builder(algorithm, hparams), None
+  raise OptionError(
+    f"`algorithm`={algorithm!r}: must be a name, a configuration such as FedAvg(), "
+    "a builder, a registry entry or an Algorithm"
+  )
 
 
 def _defaults(name: str, kind: type[Any]) -> HParams:
