@@ -57,22 +57,19 @@ CONTRIB_NAMES = (
 RATE_FREE = ("cocob", "dadapt_adamw", "dog", "dowg", "prodigy")
 
 
-def find_optimizer(option: str, value: str) -> Any:
-  """Finds the function of optax that an option names.
+def find_optimizer(name: str) -> Any:
+  """Finds the function of optax that makes an optimizer.
 
   Args:
-    option: name of the option, for messages.
-    value: its value, for example optax:lion.
+    name: its name, for example lion.
 
   Raises:
     OptionError: it is none of ``NAMES`` and ``CONTRIB_NAMES``.
   """
-  name = value.removeprefix(PREFIX)
   names = (*NAMES, *CONTRIB_NAMES)
   if name not in names:
     raise OptionError(
-      f"`{option}`={value}: no optimizer of optax{did_you_mean(name, names)} (one of "
-      f"{', '.join(names)})"
+      f"no optimizer of optax{did_you_mean(name, names)} (one of {', '.join(names)})"
     )
   return getattr(optax if name in NAMES else optax.contrib, name)
 
@@ -83,8 +80,8 @@ def make_optimizer(
   """Makes the optimizer that an option names.
 
   Args:
-    option: see ``find_optimizer``.
-    value: likewise.
+    option: name of the option, for messages.
+    value: its value, for example optax:lion.
     learning_rate: the learning rate, [] or a number.
 
   Returns:
@@ -93,5 +90,9 @@ def make_optimizer(
   Raises:
     OptionError: see ``find_optimizer``.
   """
-  optimizer: optax.GradientTransformation = find_optimizer(option, value)(learning_rate)
+  try:
+    make = find_optimizer(value.removeprefix(PREFIX))
+  except OptionError as error:
+    raise OptionError(f"`{option}`={value}: {error.text}") from None
+  optimizer: optax.GradientTransformation = make(learning_rate)
   return optimizer

@@ -25,7 +25,7 @@ import fedjax_alg as fa
 
 fed = fa.federate("digits", num_clients=60)
 config = fa.FedProx(mu=1, aggregator=fa.Krum(0.2), compress_up="topk:0.1")
-fa.run("fedprox", fed, mu=0.1, rounds=60, model=fa.MLP([30]), roles={"personal": "last"})
+fa.run("fedprox", fed, mu=0.1, model=fa.MLP([30]), roles={"personal": "last"})
 fa.run(config, fed, rounds=60, cohort_size=5, map_clients="vmap")
 fa.run_all([config, "fedavg"], fed, client_lr=0.1)
 fa.sweep(config, fed, grid={"mu": [0.1, 1.0]}, rounds=3)

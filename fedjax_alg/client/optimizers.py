@@ -166,7 +166,10 @@ class Optax(StepRule):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    find_optimizer("client_optimizer", str(self))
+    try:
+      find_optimizer(self.name)
+    except OptionError as error:
+      raise OptionError(f"{self.WORD}: {error.text}") from None
 
   def transform(self, learning_rate: Numeric) -> optax.GradientTransformation | None:
     """Makes the optimizer with `client_lr`."""
