@@ -295,22 +295,6 @@ def fit_scaler(x: np.ndarray) -> Scaler:
   return Scaler(mean, np.where(changes, 1 / (np.sqrt(variance / len(x)) + 0.001), 0.0))
 
 
-def standardize(
-  x_train: np.ndarray, x_test: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-  """Computes (x - mean) / (std + 0.001) per input, as ``x_train`` has them.
-
-  Args:
-    x_train: [n, ...], any real dtype.
-    x_test: [m, ...].
-
-  Returns:
-    Both arrays as float32, with their shapes.
-  """
-  scaler = fit_scaler(x_train)
-  return scaler.apply(x_train), scaler.apply(x_test)
-
-
 def contrast(x: np.ndarray) -> np.ndarray:
   """Computes (x - mean) / sqrt(variance + 0.001) of each example.
 

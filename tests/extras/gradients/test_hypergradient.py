@@ -371,7 +371,7 @@ def test_clients_at_once_have_the_same_derivatives(fed, two_seeds):
       "`by`=local_steps: a whole number, there is "
       "no derivative (one of client_lr, server_lr)",
     ),
-    ("fedavg", "client_optimizer", {}, "a word"),
+    ("fedavg", "client_optimizer", {}, "no single number"),
     ("fedavg", "clientlr", {}, "did you mean 'client_lr'"),
     ("fedavg", "client_optimizer.momentum", {}, "client_optimizer"),
     ("fedavg", ("client_lr", "client_lr"), {}, "given twice"),
