@@ -177,28 +177,15 @@ class Optax(StepRule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule(Part):
-  """A factor of `client_lr` that changes during a run."""
-
-  def factor(self, t: Array) -> Array | None:
-    """Computes the factor; None: it stays 1.
-
-    Args:
-      t: [] float32, the rounds or steps that have passed, divided by T.
-    """
-    raise NotImplementedError
-
-
-@dataclasses.dataclass(frozen=True)
-class ConstantRate(Schedule):
+class ConstantRate(Part):
   """The learning rate stays as it is."""
 
   WORD, EXAMPLE = "constant", "constant"
 
 
 @dataclasses.dataclass(frozen=True)
-class _Varying(Schedule):
-  """A schedule with a period T."""
+class Schedule(Part):
+  """A factor of `client_lr` that changes over periods T."""
 
   _: dataclasses.KW_ONLY
   over: str = hyper(
@@ -208,19 +195,22 @@ class _Varying(Schedule):
     choices=("rounds", "steps"),
   )
 
+  def factor(self, t: Array) -> Array:
+    """Computes the factor.
+
+    Args:
+      t: [] float32, the rounds or steps that have passed, divided by T.
+    """
+    raise NotImplementedError
+
 
 def _period(default: Any, minimum: int) -> Any:
   """The field T."""
   return hyper(default, "T, in rounds or steps", minimum=minimum, traced=True)
 
 
-def _rate_decay() -> Any:
-  """The field of the factor of a period."""
-  return hyper(0.99, "factor of the learning rate in every T", above=0.0, maximum=1.0)
-
-
 @dataclasses.dataclass(frozen=True)
-class CosineDecay(_Varying):
+class CosineDecay(Schedule):
   """(1 + cos(pi t/T)) / 2, and 0 after T."""
 
   WORD, EXAMPLE = "cosine", "cosine:100"
@@ -233,12 +223,14 @@ class CosineDecay(_Varying):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExponentialDecay(_Varying):
+class ExponentialDecay(Schedule):
   """DECAY^(t/T)."""
 
   WORD, EXAMPLE = "exponential", "exponential:0.99"
 
-  decay: float = _rate_decay()
+  decay: float = hyper(
+    0.99, "factor of the learning rate in every T", above=0.0, maximum=1.0
+  )
   period: int = _period(1, 1)
 
   def factor(self, t: Array) -> Array:
@@ -247,21 +239,18 @@ class ExponentialDecay(_Varying):
 
 
 @dataclasses.dataclass(frozen=True)
-class StepDecay(_Varying):
+class StepDecay(ExponentialDecay):
   """DECAY^floor(t/T)."""
 
   WORD, EXAMPLE = "step", "step:0.1,50"
 
-  decay: float = _rate_decay()
-  period: int = _period(1, 1)
-
   def factor(self, t: Array) -> Array:
     """Computes the factor (``Schedule.factor``)."""
-    return jnp.asarray(self.decay, jnp.float32) ** jnp.floor(t)
+    return super().factor(jnp.floor(t))
 
 
 @dataclasses.dataclass(frozen=True)
-class InverseSqrtDecay(_Varying):
+class InverseSqrtDecay(Schedule):
   """1 / sqrt(1 + t/T)."""
 
   WORD, EXAMPLE = "inverse_sqrt", "inverse_sqrt:10"
@@ -368,7 +357,7 @@ def local_optimizer(
     return LocalOptimizer(own_transform, whole_step=True)
   rule, schedule = options.client_optimizer, options.client_lr_schedule
   transform = _transform(options)
-  varies = not isinstance(schedule, ConstantRate)
+  varies = isinstance(schedule, Schedule)
   if rule.WHOLE_STEP and varies:
     raise OptionError(
       f"`client_lr_schedule`={schedule}: `client_optimizer`={rule} makes whole steps "
@@ -379,7 +368,7 @@ def local_optimizer(
   return LocalOptimizer(
     transform,
     _factor(schedule) if varies else None,
-    getattr(schedule, "over", "") == "steps",
+    isinstance(schedule, Schedule) and schedule.over == "steps",
     rule.WHOLE_STEP,
   )
 

@@ -473,7 +473,9 @@ def _as_values(hparams: HParams, label: str) -> Any:
   for field in dataclasses.fields(hparams):
     value = getattr(hparams, field.name)
     if parts_of(field.type):
-      changes[field.name] = of_field(field, value, field.type)
+      part = of_field(field, value, field.type)
+      if part is not value:
+        changes[field.name] = part
       continue
     converted = plain(value)
     if not _is_value(converted):

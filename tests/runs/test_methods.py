@@ -207,7 +207,7 @@ def unknown(model, hparams: "Missing", *, map_clients):  # type: ignore[name-def
 )
 def test_what_is_no_algorithm(algorithm, hparams, pattern):
   if pattern is None:  # FedProx's are FedAvg's and more
-    assert methods.method_of(algorithm, hparams).hparams == hparams
+    assert methods.method_of(algorithm, hparams).hparams is hparams
     return
   with pytest.raises(fa.OptionError, match=pattern):
     methods.method_of(algorithm, hparams)
