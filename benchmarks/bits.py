@@ -100,7 +100,7 @@ def cells() -> Iterator[tuple[str, str, dict[str, Any]]]:
       yield (
         "composed",
         f"{client} {grouping}",
-        dict(client_update=client, num_models=3, grouping=grouping, threshold=1),
+        dict(client_update=client, grouping=f"{grouping}:3,1"),
       )
 
 

@@ -12,6 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_alg import optional
 from fedjax_alg._version import __version__ as __version__
+from fedjax_alg.algorithms.asynchronous import (
+  ConstantFactor,
+  HingeFactor,
+  PolynomialFactor,
+)
+from fedjax_alg.algorithms.baffle import BaffleAdam, OwnDirections, SharedDirections
+from fedjax_alg.algorithms.conjugate import ConjugateServer, LineSearchServer
+from fedjax_alg.algorithms.diversified import (
+  AdaptiveServer,
+  GroupsByGradient,
+  GroupsByModel,
+  OneModel,
+)
+from fedjax_alg.algorithms.fedavg import ProxUpdate, SGDUpdate
+from fedjax_alg.algorithms.fedcm import CMUpdate, ScaffoldMUpdate
+from fedjax_alg.algorithms.feddyn import DynUpdate
+from fedjax_alg.algorithms.fedexp import ExtrapolatedServer
+from fedjax_alg.algorithms.fedmuon import MuonUpdate
+from fedjax_alg.algorithms.fednova import NovaUpdate
+from fedjax_alg.algorithms.fedsam import LESAMUpdate, SAMUpdate
+from fedjax_alg.algorithms.fsvrg import SVRGUpdate
+from fedjax_alg.algorithms.losac import LosacUpdate
+from fedjax_alg.algorithms.mime import (
+  MimeAdam,
+  MimeLiteUpdate,
+  MimeMomentum,
+  MimeSGD,
+  MimeUpdate,
+)
+from fedjax_alg.algorithms.scaffold import ScaffoldUpdate
 from fedjax_alg.base import (
   Algorithm,
   ClientData,
@@ -21,6 +51,15 @@ from fedjax_alg.base import (
   RoundAux,
   RoundCost,
   Shard,
+)
+from fedjax_alg.central.steps import (
+  AdagradServer,
+  AdamServer,
+  AverageServer,
+  LookaheadServer,
+  OptaxServer,
+  SGDServer,
+  YogiServer,
 )
 from fedjax_alg.client.optimizers import (
   SGD,
@@ -188,6 +227,43 @@ __all__ = [
   "Model",
   "ModelReplacement",
   "Momentum",
+  "ConstantFactor",
+  "HingeFactor",
+  "PolynomialFactor",
+  "BaffleAdam",
+  "OwnDirections",
+  "SharedDirections",
+  "ConjugateServer",
+  "LineSearchServer",
+  "AdaptiveServer",
+  "GroupsByGradient",
+  "GroupsByModel",
+  "OneModel",
+  "ProxUpdate",
+  "SGDUpdate",
+  "CMUpdate",
+  "ScaffoldMUpdate",
+  "DynUpdate",
+  "ExtrapolatedServer",
+  "MuonUpdate",
+  "NovaUpdate",
+  "LESAMUpdate",
+  "SAMUpdate",
+  "SVRGUpdate",
+  "LosacUpdate",
+  "MimeAdam",
+  "MimeLiteUpdate",
+  "MimeMomentum",
+  "MimeSGD",
+  "MimeUpdate",
+  "ScaffoldUpdate",
+  "AdagradServer",
+  "AdamServer",
+  "AverageServer",
+  "LookaheadServer",
+  "OptaxServer",
+  "SGDServer",
+  "YogiServer",
   "MultiKrum",
   "Natural",
   "Nesterov",

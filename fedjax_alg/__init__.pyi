@@ -25,6 +25,36 @@ from fedjax_alg.runs import api
 from fedjax_alg.runs.api import Callback
 from fedjax_alg.typing import HParams
 
+from fedjax_alg.algorithms.asynchronous import ConstantFactor as ConstantFactor
+from fedjax_alg.algorithms.asynchronous import HingeFactor as HingeFactor
+from fedjax_alg.algorithms.asynchronous import PolynomialFactor as PolynomialFactor
+from fedjax_alg.algorithms.baffle import BaffleAdam as BaffleAdam
+from fedjax_alg.algorithms.baffle import OwnDirections as OwnDirections
+from fedjax_alg.algorithms.baffle import SharedDirections as SharedDirections
+from fedjax_alg.algorithms.conjugate import ConjugateServer as ConjugateServer
+from fedjax_alg.algorithms.conjugate import LineSearchServer as LineSearchServer
+from fedjax_alg.algorithms.diversified import AdaptiveServer as AdaptiveServer
+from fedjax_alg.algorithms.diversified import GroupsByGradient as GroupsByGradient
+from fedjax_alg.algorithms.diversified import GroupsByModel as GroupsByModel
+from fedjax_alg.algorithms.diversified import OneModel as OneModel
+from fedjax_alg.algorithms.fedavg import ProxUpdate as ProxUpdate
+from fedjax_alg.algorithms.fedavg import SGDUpdate as SGDUpdate
+from fedjax_alg.algorithms.fedcm import CMUpdate as CMUpdate
+from fedjax_alg.algorithms.fedcm import ScaffoldMUpdate as ScaffoldMUpdate
+from fedjax_alg.algorithms.feddyn import DynUpdate as DynUpdate
+from fedjax_alg.algorithms.fedexp import ExtrapolatedServer as ExtrapolatedServer
+from fedjax_alg.algorithms.fedmuon import MuonUpdate as MuonUpdate
+from fedjax_alg.algorithms.fednova import NovaUpdate as NovaUpdate
+from fedjax_alg.algorithms.fedsam import LESAMUpdate as LESAMUpdate
+from fedjax_alg.algorithms.fedsam import SAMUpdate as SAMUpdate
+from fedjax_alg.algorithms.fsvrg import SVRGUpdate as SVRGUpdate
+from fedjax_alg.algorithms.losac import LosacUpdate as LosacUpdate
+from fedjax_alg.algorithms.mime import MimeAdam as MimeAdam
+from fedjax_alg.algorithms.mime import MimeLiteUpdate as MimeLiteUpdate
+from fedjax_alg.algorithms.mime import MimeMomentum as MimeMomentum
+from fedjax_alg.algorithms.mime import MimeSGD as MimeSGD
+from fedjax_alg.algorithms.mime import MimeUpdate as MimeUpdate
+from fedjax_alg.algorithms.scaffold import ScaffoldUpdate as ScaffoldUpdate
 from fedjax_alg.base import Algorithm as Algorithm
 from fedjax_alg.base import ClientData as ClientData
 from fedjax_alg.base import Cohort as Cohort
@@ -33,6 +63,13 @@ from fedjax_alg.base import Model as Model
 from fedjax_alg.base import RoundAux as RoundAux
 from fedjax_alg.base import RoundCost as RoundCost
 from fedjax_alg.base import Shard as Shard
+from fedjax_alg.central.steps import AdagradServer as AdagradServer
+from fedjax_alg.central.steps import AdamServer as AdamServer
+from fedjax_alg.central.steps import AverageServer as AverageServer
+from fedjax_alg.central.steps import LookaheadServer as LookaheadServer
+from fedjax_alg.central.steps import OptaxServer as OptaxServer
+from fedjax_alg.central.steps import SGDServer as SGDServer
+from fedjax_alg.central.steps import YogiServer as YogiServer
 from fedjax_alg.client.optimizers import Adagrad as Adagrad
 from fedjax_alg.client.optimizers import Adam as Adam
 from fedjax_alg.client.optimizers import AdamW as AdamW
@@ -190,6 +227,43 @@ __all__ = [
   'Model',
   'ModelReplacement',
   'Momentum',
+  'ConstantFactor',
+  'HingeFactor',
+  'PolynomialFactor',
+  'BaffleAdam',
+  'OwnDirections',
+  'SharedDirections',
+  'ConjugateServer',
+  'LineSearchServer',
+  'AdaptiveServer',
+  'GroupsByGradient',
+  'GroupsByModel',
+  'OneModel',
+  'ProxUpdate',
+  'SGDUpdate',
+  'CMUpdate',
+  'ScaffoldMUpdate',
+  'DynUpdate',
+  'ExtrapolatedServer',
+  'MuonUpdate',
+  'NovaUpdate',
+  'LESAMUpdate',
+  'SAMUpdate',
+  'SVRGUpdate',
+  'LosacUpdate',
+  'MimeAdam',
+  'MimeLiteUpdate',
+  'MimeMomentum',
+  'MimeSGD',
+  'MimeUpdate',
+  'ScaffoldUpdate',
+  'AdagradServer',
+  'AdamServer',
+  'AverageServer',
+  'LookaheadServer',
+  'OptaxServer',
+  'SGDServer',
+  'YogiServer',
   'MultiKrum',
   'Natural',
   'Nesterov',
@@ -277,7 +351,16 @@ _Aggregator = WeightedMean | Median | TrimmedMean | Krum | MultiKrum | Geometric
 _CompressUp = Uncompressed | TopK | RandomK | QSGD | Sign | PowerSGD | str
 _Private = NoPrivacy | FixedClipping | AdaptiveClipping | CorrelatedNoise | str
 _ClientWeights_ = ExampleWeights | UniformWeights | str
+_Base = MimeSGD | MimeMomentum | MimeAdam | str
 _Private_ = NoPrivacy | NoisedMoments | str
+_Protocol = SharedDirections | OwnDirections | str
+_Server = SGDServer | BaffleAdam | str
+_ClientUpdate = SGDUpdate | ProxUpdate | SVRGUpdate | ScaffoldUpdate | MimeUpdate | MimeLiteUpdate | LosacUpdate | NovaUpdate | DynUpdate | CMUpdate | ScaffoldMUpdate | MuonUpdate | SAMUpdate | LESAMUpdate | str
+_Server_ = AverageServer | SGDServer | AdamServer | YogiServer | AdagradServer | AdaptiveServer | ConjugateServer | LineSearchServer | ExtrapolatedServer | LookaheadServer | OptaxServer | str
+_Grouping = OneModel | GroupsByModel | GroupsByGradient | str
+_Staleness = ConstantFactor | PolynomialFactor | HingeFactor | str
+_ClientUpdate_ = SGDUpdate | ProxUpdate | NovaUpdate | str
+_Server__ = AverageServer | SGDServer | AdamServer | YogiServer | AdagradServer | str
 _Algorithm = str | MethodConfig | Entry | Algorithm | Callable[..., Algorithm]
 
 @overload
@@ -439,8 +522,8 @@ def run(
   private: _Private | _Private_ = ...,
   mu: float = ...,
   server_momentum: float = ...,
-  tau: float = ...,
   beta1: float = ...,
+  tau: float = ...,
   beta2: float = ...,
   local_scaling: bool = ...,
   aggregate_scaling: str = ...,
@@ -470,10 +553,7 @@ def run(
   newton_schulz: int = ...,
   rho: float = ...,
   communication: float = ...,
-  base: str = ...,
-  base_momentum: float = ...,
-  base_beta2: float = ...,
-  base_eps: float = ...,
+  base: _Base = ...,
   variant: str = ...,
   first_gradients: str = ...,
   client_momentum: float = ...,
@@ -552,11 +632,10 @@ def run(
   uplink: str = ...,
   directions: int = ...,
   smoothing: float = ...,
-  protocol: str = ...,
+  protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  clip: float = ...,
-  server: str = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -564,13 +643,10 @@ def run(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: str = ...,
-  grouping: str = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
+  grouping: _Grouping = ...,
   concurrency: int = ...,
-  staleness: str = ...,
-  staleness_power: float = ...,
-  staleness_slope: float = ...,
-  staleness_free: float = ...,
+  staleness: _Staleness = ...,
   mixing: float = ...,
   memory_size: int = ...,
   line_search_steps: int = ...,
@@ -657,8 +733,8 @@ def run_all(
   private: _Private | _Private_ = ...,
   mu: float = ...,
   server_momentum: float = ...,
-  tau: float = ...,
   beta1: float = ...,
+  tau: float = ...,
   beta2: float = ...,
   local_scaling: bool = ...,
   aggregate_scaling: str = ...,
@@ -688,10 +764,7 @@ def run_all(
   newton_schulz: int = ...,
   rho: float = ...,
   communication: float = ...,
-  base: str = ...,
-  base_momentum: float = ...,
-  base_beta2: float = ...,
-  base_eps: float = ...,
+  base: _Base = ...,
   variant: str = ...,
   first_gradients: str = ...,
   client_momentum: float = ...,
@@ -770,11 +843,10 @@ def run_all(
   uplink: str = ...,
   directions: int = ...,
   smoothing: float = ...,
-  protocol: str = ...,
+  protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  clip: float = ...,
-  server: str = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -782,13 +854,10 @@ def run_all(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: str = ...,
-  grouping: str = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
+  grouping: _Grouping = ...,
   concurrency: int = ...,
-  staleness: str = ...,
-  staleness_power: float = ...,
-  staleness_slope: float = ...,
-  staleness_free: float = ...,
+  staleness: _Staleness = ...,
   mixing: float = ...,
   memory_size: int = ...,
   line_search_steps: int = ...,
@@ -871,8 +940,8 @@ def steps(
   private: _Private | _Private_ = ...,
   mu: float = ...,
   server_momentum: float = ...,
-  tau: float = ...,
   beta1: float = ...,
+  tau: float = ...,
   beta2: float = ...,
   local_scaling: bool = ...,
   aggregate_scaling: str = ...,
@@ -902,10 +971,7 @@ def steps(
   newton_schulz: int = ...,
   rho: float = ...,
   communication: float = ...,
-  base: str = ...,
-  base_momentum: float = ...,
-  base_beta2: float = ...,
-  base_eps: float = ...,
+  base: _Base = ...,
   variant: str = ...,
   first_gradients: str = ...,
   client_momentum: float = ...,
@@ -984,11 +1050,10 @@ def steps(
   uplink: str = ...,
   directions: int = ...,
   smoothing: float = ...,
-  protocol: str = ...,
+  protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  clip: float = ...,
-  server: str = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -996,13 +1061,10 @@ def steps(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: str = ...,
-  grouping: str = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
+  grouping: _Grouping = ...,
   concurrency: int = ...,
-  staleness: str = ...,
-  staleness_power: float = ...,
-  staleness_slope: float = ...,
-  staleness_free: float = ...,
+  staleness: _Staleness = ...,
   mixing: float = ...,
   memory_size: int = ...,
   line_search_steps: int = ...,
@@ -1090,8 +1152,8 @@ def dry_run(
   private: _Private | _Private_ = ...,
   mu: float = ...,
   server_momentum: float = ...,
-  tau: float = ...,
   beta1: float = ...,
+  tau: float = ...,
   beta2: float = ...,
   local_scaling: bool = ...,
   aggregate_scaling: str = ...,
@@ -1121,10 +1183,7 @@ def dry_run(
   newton_schulz: int = ...,
   rho: float = ...,
   communication: float = ...,
-  base: str = ...,
-  base_momentum: float = ...,
-  base_beta2: float = ...,
-  base_eps: float = ...,
+  base: _Base = ...,
   variant: str = ...,
   first_gradients: str = ...,
   client_momentum: float = ...,
@@ -1203,11 +1262,10 @@ def dry_run(
   uplink: str = ...,
   directions: int = ...,
   smoothing: float = ...,
-  protocol: str = ...,
+  protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  clip: float = ...,
-  server: str = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -1215,13 +1273,10 @@ def dry_run(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: str = ...,
-  grouping: str = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
+  grouping: _Grouping = ...,
   concurrency: int = ...,
-  staleness: str = ...,
-  staleness_power: float = ...,
-  staleness_slope: float = ...,
-  staleness_free: float = ...,
+  staleness: _Staleness = ...,
   mixing: float = ...,
   memory_size: int = ...,
   line_search_steps: int = ...,
@@ -1309,8 +1364,8 @@ def sweep(
   private: _Private | _Private_ = ...,
   mu: float = ...,
   server_momentum: float = ...,
-  tau: float = ...,
   beta1: float = ...,
+  tau: float = ...,
   beta2: float = ...,
   local_scaling: bool = ...,
   aggregate_scaling: str = ...,
@@ -1340,10 +1395,7 @@ def sweep(
   newton_schulz: int = ...,
   rho: float = ...,
   communication: float = ...,
-  base: str = ...,
-  base_momentum: float = ...,
-  base_beta2: float = ...,
-  base_eps: float = ...,
+  base: _Base = ...,
   variant: str = ...,
   first_gradients: str = ...,
   client_momentum: float = ...,
@@ -1422,11 +1474,10 @@ def sweep(
   uplink: str = ...,
   directions: int = ...,
   smoothing: float = ...,
-  protocol: str = ...,
+  protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  clip: float = ...,
-  server: str = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -1434,13 +1485,10 @@ def sweep(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: str = ...,
-  grouping: str = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
+  grouping: _Grouping = ...,
   concurrency: int = ...,
-  staleness: str = ...,
-  staleness_power: float = ...,
-  staleness_slope: float = ...,
-  staleness_free: float = ...,
+  staleness: _Staleness = ...,
   mixing: float = ...,
   memory_size: int = ...,
   line_search_steps: int = ...,
@@ -1522,8 +1570,8 @@ def hypergradient(
   private: _Private | _Private_ = ...,
   mu: float = ...,
   server_momentum: float = ...,
-  tau: float = ...,
   beta1: float = ...,
+  tau: float = ...,
   beta2: float = ...,
   local_scaling: bool = ...,
   aggregate_scaling: str = ...,
@@ -1553,10 +1601,7 @@ def hypergradient(
   newton_schulz: int = ...,
   rho: float = ...,
   communication: float = ...,
-  base: str = ...,
-  base_momentum: float = ...,
-  base_beta2: float = ...,
-  base_eps: float = ...,
+  base: _Base = ...,
   variant: str = ...,
   first_gradients: str = ...,
   client_momentum: float = ...,
@@ -1635,11 +1680,10 @@ def hypergradient(
   uplink: str = ...,
   directions: int = ...,
   smoothing: float = ...,
-  protocol: str = ...,
+  protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  clip: float = ...,
-  server: str = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -1647,13 +1691,10 @@ def hypergradient(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: str = ...,
-  grouping: str = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
+  grouping: _Grouping = ...,
   concurrency: int = ...,
-  staleness: str = ...,
-  staleness_power: float = ...,
-  staleness_slope: float = ...,
-  staleness_free: float = ...,
+  staleness: _Staleness = ...,
   mixing: float = ...,
   memory_size: int = ...,
   line_search_steps: int = ...,
@@ -1737,8 +1778,8 @@ def tune_by_gradient(
   private: _Private | _Private_ = ...,
   mu: float = ...,
   server_momentum: float = ...,
-  tau: float = ...,
   beta1: float = ...,
+  tau: float = ...,
   beta2: float = ...,
   local_scaling: bool = ...,
   aggregate_scaling: str = ...,
@@ -1768,10 +1809,7 @@ def tune_by_gradient(
   newton_schulz: int = ...,
   rho: float = ...,
   communication: float = ...,
-  base: str = ...,
-  base_momentum: float = ...,
-  base_beta2: float = ...,
-  base_eps: float = ...,
+  base: _Base = ...,
   variant: str = ...,
   first_gradients: str = ...,
   client_momentum: float = ...,
@@ -1850,11 +1888,10 @@ def tune_by_gradient(
   uplink: str = ...,
   directions: int = ...,
   smoothing: float = ...,
-  protocol: str = ...,
+  protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  clip: float = ...,
-  server: str = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -1862,13 +1899,10 @@ def tune_by_gradient(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: str = ...,
-  grouping: str = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
+  grouping: _Grouping = ...,
   concurrency: int = ...,
-  staleness: str = ...,
-  staleness_power: float = ...,
-  staleness_slope: float = ...,
-  staleness_free: float = ...,
+  staleness: _Staleness = ...,
   mixing: float = ...,
   memory_size: int = ...,
   line_search_steps: int = ...,
@@ -1953,8 +1987,8 @@ def audit(
   private: _Private | _Private_ = ...,
   mu: float = ...,
   server_momentum: float = ...,
-  tau: float = ...,
   beta1: float = ...,
+  tau: float = ...,
   beta2: float = ...,
   local_scaling: bool = ...,
   aggregate_scaling: str = ...,
@@ -1984,10 +2018,7 @@ def audit(
   newton_schulz: int = ...,
   rho: float = ...,
   communication: float = ...,
-  base: str = ...,
-  base_momentum: float = ...,
-  base_beta2: float = ...,
-  base_eps: float = ...,
+  base: _Base = ...,
   variant: str = ...,
   first_gradients: str = ...,
   client_momentum: float = ...,
@@ -2066,11 +2097,10 @@ def audit(
   uplink: str = ...,
   directions: int = ...,
   smoothing: float = ...,
-  protocol: str = ...,
+  protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  clip: float = ...,
-  server: str = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -2078,13 +2108,10 @@ def audit(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: str = ...,
-  grouping: str = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
+  grouping: _Grouping = ...,
   concurrency: int = ...,
-  staleness: str = ...,
-  staleness_power: float = ...,
-  staleness_slope: float = ...,
-  staleness_free: float = ...,
+  staleness: _Staleness = ...,
   mixing: float = ...,
   memory_size: int = ...,
   line_search_steps: int = ...,
@@ -2276,8 +2303,8 @@ class FedAdagrad(MethodConfig):
   client_lr: float = 0.1
   server_lr: float = 0.1
   client_weights: _ClientWeights = ExampleWeights()
-  tau: float = 0.001
   beta1: float = 0.0
+  tau: float = 0.001
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10
@@ -2300,9 +2327,9 @@ class FedYogi(MethodConfig):
   client_lr: float = 0.1
   server_lr: float = 0.01
   client_weights: _ClientWeights = ExampleWeights()
-  tau: float = 0.001
   beta1: float = 0.9
   beta2: float = 0.99
+  tau: float = 0.001
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10
@@ -2325,9 +2352,9 @@ class FedAdam(MethodConfig):
   client_lr: float = 0.1
   server_lr: float = 0.01
   client_weights: _ClientWeights = ExampleWeights()
-  tau: float = 0.001
   beta1: float = 0.9
   beta2: float = 0.99
+  tau: float = 0.001
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10
@@ -2675,10 +2702,7 @@ class Mime(MethodConfig):
   client_lr: float = 0.1
   server_lr: float = 1.0
   client_weights: _ClientWeights_ = UniformWeights()
-  base: str = 'sgd'
-  base_momentum: float = 0.9
-  base_beta2: float = 0.99
-  base_eps: float = 0.001
+  base: _Base = MimeSGD()
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10
@@ -2697,10 +2721,7 @@ class MimeLite(MethodConfig):
   client_lr: float = 0.1
   server_lr: float = 1.0
   client_weights: _ClientWeights_ = UniformWeights()
-  base: str = 'sgd'
-  base_momentum: float = 0.9
-  base_beta2: float = 0.99
-  base_eps: float = 0.001
+  base: _Base = MimeSGD()
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10
@@ -3237,20 +3258,14 @@ class BAFFLE(MethodConfig):
   """BAFFLE (Feng et al., ECCV 2024)."""
 
   METHOD: ClassVar[str]
-  uplink: str = 'vector'
-  protocol: str = 'shared'
+  protocol: _Protocol = SharedDirections()
   steps_per_round: int = 1
   batch_size: int = 32
   directions: int = 100
   smoothing: float = 0.0001
   scheme: str = 'forward'
-  clip: float = 0.3
-  server: str = 'adam'
+  server: _Server = BaffleAdam(beta1=0.9, beta2=0.99, eps=1e-08)
   server_lr: float = 0.01
-  server_momentum: float = 0.9
-  beta1: float = 0.9
-  beta2: float = 0.99
-  eps: float = 1e-08
   ema: float = 0.995
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -3345,50 +3360,12 @@ class Composed(MethodConfig):
   """composed (any `client_update` with any `server`)."""
 
   METHOD: ClassVar[str]
-  num_models: int = 1
-  threshold: int = 4
-  split: str = 'farthest'
-  centre_projection: bool = True
-  group_count: str = 'fixed'
-  anchors: str = 'all'
-  beta1: float = 0.9
-  beta2: float = 0.999
-  eps: float = 1e-08
-  central_rule: str = 'corrected'
-  tau: float = 0.001
-  aggregate_lr: float = 1.0
-  beta_rule: str = 'fr'
-  gamma: float = 0.8
-  initial_step: float = 1.0
-  line_search_test: str = 'half_gradient'
-  max_tries: int = 40
-  epsilon: float = 0.001
-  average_iterates: bool = True
-  extrapolation_momentum: float = 0.0
-  rho: float = 0.05
-  gradient_share: float = 0.1
-  newton_schulz: int = 5
-  gradient_weight: float = 0.1
-  alpha: float = 0.1
-  variant: str = 'client'
-  first_gradients: str = 'zeros'
-  base: str = 'sgd'
-  base_momentum: float = 0.9
-  base_beta2: float = 0.99
-  base_eps: float = 0.001
-  option: str = 'II'
-  mu: float = 0.1
-  client_update: str = 'sgd'
-  server: str = 'average'
+  client_update: _ClientUpdate = SGDUpdate()
+  server: _Server_ = AverageServer()
+  grouping: _Grouping = OneModel()
   client_weights: _ClientWeights = ExampleWeights()
   client_lr: float = 0.0
   server_lr: float = 0.0
-  server_momentum: float = 0.9
-  local_scaling: bool = True
-  aggregate_scaling: str = 'all'
-  grouping: str = 'model'
-  gradient_step: float = 1.0
-  group_mean: str = 'gradients'
   local_steps: int = 20
   local_epochs: int = 1
   batch_size: int = 10
@@ -3409,10 +3386,7 @@ class FedAsync(MethodConfig):
 
   METHOD: ClassVar[str]
   concurrency: int = 0
-  staleness: str = 'polynomial'
-  staleness_power: float = 0.5
-  staleness_slope: float = 10.0
-  staleness_free: float = 4.0
+  staleness: _Staleness = PolynomialFactor(power=0.5)
   client_lr: float = 0.1
   mixing: float = 0.6
   mu: float = 0.005
@@ -3431,22 +3405,13 @@ class FedBuff(MethodConfig):
   """FedBuff (Nguyen et al., AISTATS 2022)."""
 
   METHOD: ClassVar[str]
-  tau: float = 0.001
-  mu: float = 0.1
   concurrency: int = 0
-  staleness: str = 'polynomial'
-  staleness_power: float = 0.5
-  staleness_slope: float = 10.0
-  staleness_free: float = 4.0
-  client_update: str = 'sgd'
-  server: str = 'average'
+  staleness: _Staleness = PolynomialFactor(power=0.5)
+  client_update: _ClientUpdate_ = SGDUpdate()
+  server: _Server__ = AverageServer()
   client_weights: _ClientWeights_ = UniformWeights()
   client_lr: float = 0.1
   server_lr: float = 1.0
-  server_momentum: float = 0.9
-  beta1: float = 0.9
-  beta2: float = 0.999
-  eps: float = 1e-08
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10

@@ -188,9 +188,11 @@ def value_of(values: Mapping[str, Any], name: str) -> Any:
     values: every option -> its value.
     name: the name of an option, or OPTION.FIELD.
   """
-  option, _, field = name.partition(".")
+  option, *fields = name.split(".")
   value = values.get(option)
-  return getattr(value, field, None) if field else value
+  for field in fields:
+    value = getattr(value, field, None)
+  return value
 
 
 def _not_read(when: Condition, values: Mapping[str, object]) -> str:

@@ -330,6 +330,13 @@ def normalize_name(name: object) -> str:
 #: Options of version 0.3.0 -> the choice of whose parts they are fields, with an
 #: example.
 _MOVED = {
+  "base_momentum": "`base`, such as momentum:0.9",
+  "base_beta2": "`base`, such as adam:beta2=0.99",
+  "base_eps": "`base`, such as adam:eps=1e-3",
+  "staleness_power": "`staleness`, such as polynomial:0.5",
+  "staleness_slope": "`staleness`, such as hinge:10",
+  "staleness_free": "`staleness`, such as hinge:free=4",
+  "clip": "`protocol`, such as per_client:clip=0.3",
   "error_feedback": "`compress_up`, such as topk:0.1,feedback=false",
   "tolerated": "`aggregator`, such as trimmed_mean:0.3",
   "aggregator_radius": "`aggregator`, such as norm_bound:5",

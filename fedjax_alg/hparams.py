@@ -287,7 +287,7 @@ def traced_names(options: object) -> tuple[str, ...]:
       value = None if isinstance(part, type) else getattr(part, field.name)
       if dataclasses.is_dataclass(value):
         # A part of a choice has conditions on its own fields alone.
-        yield from names(value, value, f"{field.name}.")
+        yield from names(value, value, f"{prefix}{field.name}.")
       elif field.metadata.get("traced") and not is_off(part, field, beside):
         yield prefix + field.name
 

@@ -4,12 +4,15 @@ Those are listed that need nothing but a learning rate and gradients, with the
 other arguments at optax's defaults.
 """
 
+import dataclasses
 from typing import Any
 
 import optax
 import optax.contrib
 
 from fedjax_alg.errors import OptionError, did_you_mean
+from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 
 #: What an option that names an optimizer begins with, as in ``optax:lion``.
 PREFIX = "optax:"
@@ -72,6 +75,22 @@ def find_optimizer(name: str) -> Any:
       f"no optimizer of optax{did_you_mean(name, names)} (one of {', '.join(names)})"
     )
   return getattr(optax if name in NAMES else optax.contrib, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedOptimizer(Part):
+  """Any optimizer of optax, its other arguments at their defaults."""
+
+  WORD, EXAMPLE = "optax", "optax:lion"
+
+  name: str = hyper(dataclasses.MISSING, "its name in optax or optax.contrib")
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    try:
+      find_optimizer(self.name)
+    except OptionError as error:
+      raise OptionError(f"{self.WORD}: {error.text}") from None
 
 
 def make_optimizer(

@@ -14,9 +14,9 @@ Values without a name are those of the fields in order, except for booleans: the
 are true by their name alone. If the first field is a list, all values without a name
 are its entries, ``mlp:128,64``; no other field of a part can be one. A field that is
 not given has its default, and ``str`` of a part leaves out all that are at their
-default. If the only field is a text, it is all that follows the colon, such as the
-name of a file. A word with a colon, such as FILE.py:NAME, stands for all texts of this
-form that begin with no other word.
+default. If the only field is a text or a choice itself, it is all that follows the
+colon, such as the name of a file or ``mime:adam:0.9``. A word with a colon, such as
+FILE.py:NAME, stands for all texts of this form that begin with no other word.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -96,9 +96,8 @@ class Part:
         raise OptionError(f"{field.name}={value}: {why}")
 
   def __str__(self) -> str:
-    text = _only_text(type(self))
-    if text and ":" in self.WORD:
-      return str(getattr(self, text))
+    if ":" in self.WORD:
+      return str(getattr(self, _only_text(type(self))))
     words, in_order = [], True
     for field in _fields(type(self)):
       value = getattr(self, field.name)
@@ -122,9 +121,10 @@ def _fields(kind: type[Part]) -> list[dataclasses.Field]:
 
 
 def _only_text(kind: type[Part]) -> str:
-  """The name of the only field of a part, if it is a text; "" of all others."""
-  fields = dataclasses.fields(kind)
-  return fields[0].name if [_hints(kind)[f.name] for f in fields] == [str] else ""
+  """The name of the only field of a part, if it is a text or a choice; else ""."""
+  hints = [_hints(kind)[field.name] for field in dataclasses.fields(kind)]
+  is_text = len(hints) == 1 and (hints[0] is str or bool(parts_of(hints[0])))
+  return dataclasses.fields(kind)[0].name if is_text else ""
 
 
 def _value_text(value: object) -> str:
@@ -145,7 +145,7 @@ def constants(value: object, name: str, traced: Collection[str]) -> Any:
   if not isinstance(value, Part):
     return value
   return type(value), tuple(
-    getattr(value, field.name)
+    constants(getattr(value, field.name), f"{name}.{field.name}", traced)
     for field in dataclasses.fields(value)
     if f"{name}.{field.name}" not in traced
   )

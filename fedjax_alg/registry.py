@@ -62,7 +62,7 @@ from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.options import MeanOptions
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.least_squares import heads
-from fedjax_alg.part import read_parts
+from fedjax_alg.part import parts_of, read_parts
 from fedjax_alg.rounds import expected
 from fedjax_alg.rounds.expected import Expected, Ledger
 
@@ -253,9 +253,13 @@ def _always(why: str) -> Callable[[Any], str]:
 _SEARCH = "a line search takes the first step length that passes its test"
 
 
+def _searches(hparams: Any) -> bool:
+  return isinstance(hparams.server, conjugate.LineSearchServer)
+
+
 def _jumps_of_composed(hparams: Any) -> str:
-  search = _SEARCH if hparams.server == "cg_line_search" else ""
-  return " and ".join(filter(None, (_k_models(hparams), search)))
+  search = _SEARCH if _searches(hparams) else ""
+  return " and ".join(filter(None, (_k_models(hparams.grouping), search)))
 
 
 #: The step of FSVRG's family is client_lr / n_i.
@@ -898,8 +902,8 @@ ALGORITHMS: dict[str, Entry] = {
     "composed",
     "any `client_update` with any `server`",
     expected.preferred,
-    needs_validation=lambda hparams: hparams.server == "cg_line_search",
-    test_hparams={"gradient_step": 0.1},
+    needs_validation=_searches,
+    test_hparams={"grouping": "model:2,threshold=0"},
     nonsmooth_because=_jumps_of_composed,
     display=Display("other", "", ("#000000", "longdashdot")),
   ),
@@ -1003,6 +1007,9 @@ def why_unread(name: str, field: str) -> str:
     The reason; empty if there is none but that it has no such thing.
   """
   entry = ALGORITHMS.get(name)
+  place = _place_in_parts(entry, field) if entry else ""
+  if place:
+    return place
   if field == "precision":
     return (
       "it is that of sums in closed form; a model is computed in "
@@ -1012,6 +1019,16 @@ def why_unread(name: str, field: str) -> str:
     no_links = "its builder has no argument exchange"
     return no_links if field in _OF_EXCHANGE else ""
   return entry.no_compression_because if field in _OF_UPDATES else ""
+
+
+def _place_in_parts(entry: Entry, name: str) -> str:
+  """Where a method's parts have a field of this name; "" if none has."""
+  places: dict[str, str] = {}
+  for option, field in entry.fields.items():
+    for part in parts_of(field.type):
+      if name in {field.name for field in dataclasses.fields(part)}:
+        places.setdefault(option, f"`{option}`={part.WORD}:{name}=...")
+  return f"it is a field, {' or '.join(places.values())}" if places else ""
 
 
 #: Halves of methods as papers write them -> their names in the grid.
@@ -1055,6 +1072,10 @@ _SETTINGS = {
 _NOT_HERE = ("fedproto", "fedpd", "moon")
 
 
+def _words(choice: object) -> list[str]:
+  return [part.WORD for part in parts_of(choice)]
+
+
 def _instead(name: str) -> str:
   """Says what an unknown name may stand for."""
   text = normalize_name(name)
@@ -1063,8 +1084,8 @@ def _instead(name: str) -> str:
       return f"unknown, did you mean {candidate!r}?"
   if text in _SETTINGS:
     return f"no name here, it is {_SETTINGS[text]}"
-  for client in (*composed.CLIENT_UPDATES, *_CLIENTS):
-    for server in (*composed.SERVERS, *_SERVERS):
+  for client in (*_words(composed.CLIENT_UPDATES), *_CLIENTS):
+    for server in (*_words(composed.SERVERS), *_SERVERS):
       if text == normalize_name(client + server):
         return (
           f"no name here, it is `client_update`="

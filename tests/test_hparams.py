@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import conditions, hparams
-from fedjax_alg.algorithms.composed import ComposedHParams
+from fedjax_alg import conditions, hparams, registry
 from fedjax_alg.conditions import MANY, POSITIVE, only
 from fedjax_alg.errors import OptionError
 
@@ -184,7 +183,7 @@ def test_with_values_checks_nothing_and_keeps_the_given():
   ],
 )
 def test_resolved_rates_of_a_cell_of_the_grid(settings, client_lr, server_lr):
-  cell = ComposedHParams(**settings)
+  cell, _ = registry.get("composed").parts(**settings)
   before = dataclasses.asdict(cell)
   resolved = hparams.fill_defaults(cell)
   assert dataclasses.asdict(cell) == before

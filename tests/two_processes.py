@@ -29,7 +29,7 @@ RUNS = {
   "local": {},
   "ga_fsvrg": dict(num_models=2, threshold=1),
   "fedgroup": dict(num_groups=2, pretrain_scale=3, pretrain_steps=2),
-  "composed": dict(client_update="scaffold", num_models=2, threshold=1),
+  "composed": dict(client_update="scaffold", grouping="model:2,1"),
   "fedacnnl": dict(model="mlp:8"),
   "ifca": dict(num_groups=2),
 }

@@ -433,7 +433,7 @@ def _part_lines(parts: Sequence[type[Part]]) -> list[str]:
         explained[option] = part.WORD
         texts += lines.definition(f"  {_field_name(option)}", _with_notes(option))
     for word, names in earlier.items():
-      texts += lines.definition(f"  {', '.join(names)}", f"as of {word}")
+      texts += lines.definition(f"  as of {word}", ", ".join(names))
   return texts
 
 

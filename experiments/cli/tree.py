@@ -223,9 +223,14 @@ def run_groups(method: Method | None = None) -> dict[str, list[Option]]:
     for group, members in hyper.items()
   }
   if method is None:
-    words = _words_of_all()
+    words, alternatives = _words_of_all(), _parts_of_all()
     groups = {
-      group: [option._replace(words=words[option.name]) for option in members]
+      group: [
+        option._replace(
+          words=words[option.name], parts=alternatives.get(option.name, ())
+        )
+        for option in members
+      ]
       for group, members in groups.items()
     }
   for title, classes in flags.GROUPS.items():
@@ -244,6 +249,16 @@ def _words_of_all() -> dict[str, tuple[str, ...]]:
     for name, field in entry.fields.items():
       words.setdefault(name, {}).update(dict.fromkeys(_words(field)))
   return {name: tuple(of_all) for name, of_all in words.items()}
+
+
+def _parts_of_all() -> dict[str, tuple[type[Part], ...]]:
+  """Hyper-parameter -> its alternatives, each as the first method has it."""
+  alternatives: dict[str, dict[str, type[Part]]] = {}
+  for entry in registry.ALGORITHMS.values():
+    for name, field in entry.fields.items():
+      for part in parts_of(field.type):
+        alternatives.setdefault(name, {}).setdefault(part.WORD, part)
+  return {name: tuple(of_all.values()) for name, of_all in alternatives.items()}
 
 
 def part_options(part: type[Part]) -> list[Option]:

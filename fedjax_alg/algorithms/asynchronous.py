@@ -13,24 +13,71 @@ its server take any step along the mean update; as printed they are SGD and
 `server`=average.
 """
 
-from collections.abc import Callable
 import dataclasses
 
 import jax.numpy as jnp
 
-from fedjax_alg.algorithms import composed, diversified, fedavg, fedopt
+from fedjax_alg.algorithms import fedavg, fednova
 from fedjax_alg.algorithms.common import local_rate, local_sgd, weighted, weights
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, builder
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import ClientOptimizer
-from fedjax_alg.conditions import only
+from fedjax_alg.client.optimizers import ClientOptimizer, refuse_options
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import Plain, UniformWeights
-from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
 
 _ASYNC = "Xie et al. section 5.2"
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstantFactor(Part):
+  """Late updates count in full."""
+
+  WORD, EXAMPLE = "constant", "constant"
+
+  def factors(self, tau: Array) -> Array:
+    """Computes the factors of updates, [S], from their staleness tau [S] float32."""
+    return jnp.ones_like(tau)
+
+
+@dataclasses.dataclass(frozen=True)
+class PolynomialFactor(ConstantFactor):
+  """(1 + tau)^-POWER."""
+
+  WORD, EXAMPLE = "polynomial", "polynomial:0.5"
+
+  power: float = hyper(
+    0.5,
+    "the exponent; 0.5 is FedBuff's 1 / sqrt(1 + tau)",
+    minimum=0.0,
+    source=f"a, {_ASYNC}",
+  )
+
+  def factors(self, tau: Array) -> Array:
+    """Computes the factors (``ConstantFactor.factors``)."""
+    # As a quotient: 1 at tau = 0 to the bit.
+    return 1.0 / (1.0 + tau) ** self.power
+
+
+@dataclasses.dataclass(frozen=True)
+class HingeFactor(ConstantFactor):
+  """1 up to tau = FREE, then 1 / (1 + SLOPE (tau - FREE))."""
+
+  WORD, EXAMPLE = "hinge", "hinge:10,4"
+
+  slope: float = hyper(
+    10.0, "how fast the factor falls", minimum=0.0, source=f"a, {_ASYNC}"
+  )
+  free: float = hyper(
+    4.0, "staleness up to which the factor is 1", minimum=0.0, source=f"b, {_ASYNC}"
+  )
+
+  def factors(self, tau: Array) -> Array:
+    """Computes the factors (``ConstantFactor.factors``)."""
+    return 1.0 / (1.0 + self.slope * jnp.maximum(tau - self.free, 0.0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,47 +91,11 @@ class Asynchrony:
     maximum=100_000,
     source="M_c, Nguyen et al. section 3",
   )
-  staleness: str = hyper(
-    "polynomial",
+  staleness: ConstantFactor | PolynomialFactor | HingeFactor = hyper(
+    PolynomialFactor(),
     "factor of a client's update if the server has made tau updates during its "
-    "training: constant = 1, polynomial = (1 + tau)^-staleness_power, hinge = 1 up "
-    "to tau = staleness_free, then 1 / (1 + staleness_slope (tau - staleness_free))",
-    choices=("constant", "polynomial", "hinge"),
+    "training",
     source=_ASYNC,
-  )
-  staleness_power: float = hyper(
-    0.5,
-    "exponent of the polynomial factor; 0.5 is FedBuff's 1 / sqrt(1 + tau)",
-    minimum=0.0,
-    source=f"a, {_ASYNC}",
-    when=only("staleness", "polynomial"),
-  )
-  staleness_slope: float = hyper(
-    10.0,
-    "how fast the hinge factor falls",
-    minimum=0.0,
-    source=f"a, {_ASYNC}",
-    when=only("staleness", "hinge"),
-  )
-  staleness_free: float = hyper(
-    4.0,
-    "staleness up to which the hinge factor is 1",
-    minimum=0.0,
-    source=f"b, {_ASYNC}",
-    when=only("staleness", "hinge"),
-  )
-
-
-def staleness_factors(options: Asynchrony) -> Callable[[Array], Array]:
-  """Makes the function from tau [S] float32 to the factors [S]."""
-  if options.staleness == "constant":
-    return jnp.ones_like
-  if options.staleness == "polynomial":
-    # As a quotient: 1 at tau = 0 to the bit.
-    return lambda tau: 1.0 / (1.0 + tau) ** options.staleness_power
-  return lambda tau: (
-    1.0
-    / (1.0 + options.staleness_slope * jnp.maximum(tau - options.staleness_free, 0.0))
   )
 
 
@@ -111,27 +122,25 @@ class FedAsyncHParams(Asynchrony, ClientOptimizer, LocalWork):
 
 
 @dataclasses.dataclass(frozen=True)
-class FedBuffHParams(
-  Asynchrony,
-  fedavg.Proximal,
-  fedopt.Adaptivity,
-  ClientOptimizer,
-  LocalWork,
-):
+class FedBuffHParams(Asynchrony, ClientOptimizer, LocalWork):
   """Hyper-parameters of FedBuff and of its halves."""
 
-  client_update: str = hyper(
-    "sgd",
+  client_update: fedavg.SGDUpdate | fedavg.ProxUpdate | fednova.NovaUpdate = hyper(
+    fedavg.SGDUpdate(),
     "the local method of a client (see composed). Not svrg and mime, which measure a "
     "gradient at one model, and not scaffold, losac, dyn and mime_lite, which store "
     "a state that belongs to a round",
-    choices=("sgd", "prox", "nova"),
   )
-  server: str = hyper(
-    "average",
+  server: (
+    steps.AverageServer
+    | steps.SGDServer
+    | steps.AdamServer
+    | steps.YogiServer
+    | steps.AdagradServer
+  ) = hyper(
+    steps.AverageServer(),
     "the server step, which applies the mean update (see "
     "composed). Not those that measure gradients at the global model",
-    choices=("average", "sgd", "adam", "yogi", "adagrad"),
   )
   client_weights: Plain = weights(
     UniformWeights(), "Nguyen et al. Algorithm 1", "the mean of a buffer"
@@ -143,10 +152,6 @@ class FedBuffHParams(
     above=0.0,
     source="Nguyen et al. Algorithm 1",
   )
-  server_momentum: float = field_like(composed.ComposedHParams, "server_momentum")
-  beta1: float = field_like(diversified.AdamOptions, "beta1")
-  beta2: float = field_like(diversified.AdamOptions, "beta2")
-  eps: float = field_like(diversified.AdamOptions, "eps")
 
 
 @builder
@@ -170,7 +175,7 @@ def fedasync(
     model,
     local_sgd(model, hparams),
     steps.average(hparams.mixing),
-    staleness=staleness_factors(hparams),
+    staleness=hparams.staleness.factors,
     concurrency=hparams.concurrency,
     one_by_one=True,
     map_clients=map_clients,
@@ -194,13 +199,16 @@ def fedbuff(
   where tau_i counts its updates since client i has started. If all clients take
   equally long and `concurrency` is K, this is FedAvg.
   """
+  update = hparams.client_update
+  if not update.TAKES_OPTIMIZER:
+    refuse_options(hparams, f"`client_update`={update.WORD} makes its steps itself")
   return compose_buffered(
     model,
-    composed.client_half(model, hparams),
-    composed.server_half(hparams),
-    staleness=staleness_factors(hparams),
+    update.build(model, hparams, map_clients.carrier),
+    hparams.server.build(hparams.server_lr),
+    staleness=hparams.staleness.factors,
     concurrency=hparams.concurrency,
     map_clients=map_clients,
-    exchange=weighted(exchange, hparams),
-    label=f"`client_update`={hparams.client_update}",
+    exchange=weighted(exchange, hparams, update.weighs),
+    label=f"`client_update`={update.WORD}",
   )

@@ -64,27 +64,50 @@ from fedjax_alg.base import (
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.conditions import is_zero, only
+from fedjax_alg.conditions import is_zero
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.weights import ExampleWeights, UniformWeights
-from fedjax_alg.hparams import hyper
-
-PROTOCOLS = ("shared", "per_client")
+from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.part import Part
 
 
 @dataclasses.dataclass(frozen=True)
-class BaffleHParams(zeroth_order.Uplink):
+class SharedDirections(Part):
+  """All clients try the same directions and send one number for each (the paper)."""
+
+  WORD, EXAMPLE = "shared", "shared"
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnDirections(zeroth_order.Uplink, Part):
+  """Every client draws directions and sends a vector (the public code)."""
+
+  WORD, EXAMPLE = "per_client", "per_client:uplink=seeds"
+
+  clip: float = hyper(
+    0.3,
+    "largest absolute entry of a client's estimate; an estimate with a "
+    "larger entry is scaled down; 0: no limit",
+    minimum=0.0,
+    neutral=0.0,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class BaffleAdam(steps.AdamServer):
+  """Adam of optax, with bias correction."""
+
+  beta2: float = field_like(steps.AdamServer, "beta2", default=0.99)
+
+
+@dataclasses.dataclass(frozen=True)
+class BaffleHParams:
   """Hyper-parameters of BAFFLE."""
 
-  protocol: str = hyper(
-    "shared",
-    "what clients send: shared = all clients try the same "
-    "directions and send one number for each (the paper); per_client = "
-    "every client draws its own directions and sends a vector (the public "
-    "code)",
-    choices=PROTOCOLS,
+  protocol: SharedDirections | OwnDirections = hyper(
+    SharedDirections(), "what clients send"
   )
   steps_per_round: int = hyper(
     1,
@@ -106,43 +129,8 @@ class BaffleHParams(zeroth_order.Uplink):
     "(K + 1 losses), central = on both sides of w (2 K losses)",
     choices=zeroth_order.SCHEMES,
   )
-  clip: float = hyper(
-    0.3,
-    "largest absolute entry of a client's estimate; an estimate with a "
-    "larger entry is scaled down; 0: no limit",
-    minimum=0.0,
-    neutral=0.0,
-    when=only("protocol", "per_client"),
-  )
-  server: str = hyper("adam", "the server's optimizer", choices=("sgd", "adam"))
+  server: steps.SGDServer | BaffleAdam = hyper(BaffleAdam(), "the server's optimizer")
   server_lr: float = hyper(0.01, "learning rate of the server, per step", above=0.0)
-  server_momentum: float = hyper(
-    0.9,
-    "momentum of the server's SGD",
-    minimum=0.0,
-    below=1.0,
-    when=only("server", "sgd"),
-  )
-  beta1: float = hyper(
-    0.9,
-    "decay of Adam's first moment",
-    minimum=0.0,
-    below=1.0,
-    when=only("server", "adam"),
-  )
-  beta2: float = hyper(
-    0.99,
-    "decay of Adam's second moment",
-    minimum=0.0,
-    below=1.0,
-    when=only("server", "adam"),
-  )
-  eps: float = hyper(
-    1e-8,
-    "added to the root of Adam's second moment",
-    above=0.0,
-    when=only("server", "adam"),
-  )
   ema: float = hyper(
     0.995,
     "decay per round of the averaged weights, which are evaluated; "
@@ -212,12 +200,7 @@ def baffle(
       "`l2_of`=sum: not with baffle, whose server adds the "
       "term without the clients' sizes (mean)"
     )
-  h = hparams
-  server = (
-    steps.sgd(h.server_lr, h.server_momentum)
-    if h.server == "sgd"
-    else steps.adam(h.server_lr, h.beta1, h.beta2, h.eps)
-  )
+  server = hparams.server.build(hparams.server_lr)
   method = Baffle(model, hparams, map_clients, server.transform)
 
   def global_params(state: BaffleState) -> Params:
@@ -318,7 +301,9 @@ def _along_own(
   Returns:
     The estimate [P] and the clients' losses [S].
   """
-  h = method.hparams
+  h, protocol = method.hparams, method.hparams.protocol
+  assert isinstance(protocol, OwnDirections)
+  clip = protocol.clip
 
   def estimate(shared, shard, batches, key):
     params, step = shared
@@ -331,7 +316,7 @@ def _along_own(
       smoothing=h.smoothing,
       scheme=h.scheme,
     )
-    return clip_entries(jax.flatten_util.ravel_pytree(gradient)[0], h.clip), loss
+    return clip_entries(jax.flatten_util.ravel_pytree(gradient)[0], clip), loss
 
   return stacking.mean(
     method.map_clients,
@@ -352,7 +337,7 @@ def _round(
   rows, draws = jax.random.split(key)
   batches = jax.vmap(functools.partial(_draws, model))(client_keys(rows, cohort.ids))
   flat, unravel = jax.flatten_util.ravel_pytree(state.params)
-  exchange = _along_shared if h.protocol == "shared" else _along_own
+  exchange = _along_own if isinstance(h.protocol, OwnDirections) else _along_shared
 
   def server_step(step, carry):
     params, optimiser_state, _ = carry
@@ -394,9 +379,9 @@ def _cost(h: BaffleHParams, size: int, slots: int) -> RoundCost:
   counted.
   """
   up, flops = size, 0.0
-  if h.protocol == "shared":
+  if not isinstance(h.protocol, OwnDirections):
     up, flops = h.directions, zeroth_order.replay_flops(h.directions, size)
-  elif h.sends_seeds:
+  elif h.protocol.sends_seeds:
     up = zeroth_order.seeds_bytes(h.directions) // BYTES_PER_FLOAT
     flops = slots * zeroth_order.replay_flops(h.directions, size)
   return round_cost(

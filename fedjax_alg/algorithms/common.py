@@ -1,7 +1,7 @@
 """Building blocks of many methods: shared option fields, and common builders."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import optax
 
@@ -10,11 +10,13 @@ from fedjax_alg.central import steps
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
+from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
-from fedjax_alg.exchange.weights import BY_LOSS, FAIR, READ, Choice, Plain
+from fedjax_alg.exchange.messages import Carrier
+from fedjax_alg.exchange.weights import BY_LOSS, FAIR, Choice, Plain, UniformWeights
 from fedjax_alg.grouping import COUNTS
 from fedjax_alg.hparams import hyper
-from fedjax_alg.part import of_type
+from fedjax_alg.part import Part, of_type
 from fedjax_alg.rounds.clustered import ClusteredState, Rule, compose_clustered
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 
@@ -43,7 +45,6 @@ def weights(
   default: Plain,
   source: str = "",
   mean: str = "the mean update",
-  when: Any = READ,
   by_loss: bool = False,
   **options: Any,
 ) -> Any:
@@ -55,17 +56,16 @@ def weights(
     f"weights of the participants in {mean}: examples = n_i / n^r, uniform = all equal"
   )
   if not by_loss:
-    return hyper(default, text, when=when, source=source)
+    return hyper(default, text, source=source)
   return hyper(
     default,
     f"{text}, {BY_LOSS}",
-    when=when,
     source="; ".join(filter(None, (source, FAIR))),
     **options,
   )
 
 
-def group_count(limit: str, when: Any) -> Any:
+def group_count(limit: str) -> Any:
   """The field `group_count` of a method that finds its groups at once."""
   return hyper(
     "fixed",
@@ -74,8 +74,37 @@ def group_count(limit: str, when: Any) -> Any:
     "group only if the clients are equal or none is positive)",
     choices=COUNTS,
     source="Rousseeuw 1987",
-    when=when,
   )
+
+
+class LocalMethod(Part):
+  """How a participant trains, in a method that takes any local method."""
+
+  #: the default of `client_lr`
+  RATE: ClassVar[float] = 0.1
+  #: whether it takes the options of ``ClientOptimizer``
+  TAKES_OPTIMIZER: ClassVar[bool] = False
+  #: whether the cohort measures its anchor gradient
+  ANCHORED: ClassVar[bool] = False
+  #: whether it refuses weights that follow from losses, since it reads them itself
+  PLAIN_WEIGHTS: ClassVar[bool] = False
+
+  @property
+  def weighs(self) -> bool:
+    """Whether it reads the weights of the participants itself."""
+    return False
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half.
+
+    Args:
+      model: the model and its objective.
+      options: the work and the learning rate of a client, and what else the methods
+        have that take any local method: a ``LocalWork`` with `client_lr`,
+        `client_weights` and the fields of ``ClientOptimizer``.
+      carrier: how messages travel (``MapClients.carrier``).
+    """
+    raise NotImplementedError
 
 
 def local_sgd(
@@ -91,12 +120,29 @@ def local_sgd(
   )
 
 
-def weighted(exchange: Exchange, hparams: Any) -> Exchange:
-  """The links with the weights of a method that has `client_weights`."""
+def weighted(exchange: Exchange, hparams: Any, reads_weights: bool = False) -> Exchange:
+  """The links with the weights of a method that has `client_weights`.
+
+  Args:
+    exchange: the links.
+    hparams: the hyper-parameters.
+    reads_weights: whether the method reads them besides the links.
+
+  Raises:
+    OptionError: weights are given that nothing reads.
+  """
   weights: Choice | str | None = getattr(hparams, "client_weights", None)
   if weights is None:
     return exchange
   part = of_type("client_weights", weights, Choice)
+  usual = type(hparams).__dataclass_fields__["client_weights"].default
+  is_given = type(part) not in (type(usual), UniformWeights)
+  if is_given and not (reads_weights or exchange.reads_weights):
+    name = "a private mean" if exchange.privacy else exchange.aggregator.name
+    raise OptionError(
+      f"`client_weights`={part.WORD}: with {name} all participants count alike "
+      f"(allowed: {UniformWeights()})"
+    )
   return dataclasses.replace(exchange, weights=part.build())
 
 
@@ -109,17 +155,20 @@ def averaging(
   grouping: ModelGrouping | None = None,
   *,
   exchange: Exchange,
+  reads_weights: bool = False,
 ) -> Algorithm[ComposedState]:
   """A local method, and a server step with the mean of its updates.
 
-  None: the step is the mean update times `server_lr`.
+  Without a server step the model moves by the mean update times `server_lr`. If the
+  method ``reads_weights`` itself, `client_weights` may differ where the aggregator has
+  no use of them.
   """
   return compose(
     model,
     client,
     server or steps.average(hparams.server_lr),
     map_clients=map_clients,
-    exchange=weighted(exchange, hparams),
+    exchange=weighted(exchange, hparams, reads_weights),
     grouping=grouping,
   )
 

@@ -20,12 +20,9 @@ from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.central import steps
 from fedjax_alg.central.conjugate_gradient import BETA_RULES
 from fedjax_alg.central.line_search import TESTS
-from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
-
-_SEARCHED = only("server", "cg_line_search")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +35,6 @@ class Conjugate:
     "Polak-Ribiere plus, hs = Hestenes-Stiefel, dy = Dai-Yuan",
     choices=BETA_RULES,
     source="(24)",
-    when=only("server", "conjugate_gradient", "cg_line_search"),
   )
 
 
@@ -52,14 +48,12 @@ class LineSearch:
     above=0.0,
     below=1.0,
     source="(29); value not stated",
-    when=_SEARCHED,
   )
   initial_step: float = hyper(
     1.0,
     "eta that the line search tests first in every round",
     above=0.0,
     source="section IV-C",
-    when=_SEARCHED,
   )
   line_search_test: str = hyper(
     "half_gradient",
@@ -68,7 +62,6 @@ class LineSearch:
     "the loss falls, printed = (29) as printed",
     choices=TESTS,
     source="(29)",
-    when=_SEARCHED,
   )
   max_tries: int = hyper(
     40,
@@ -76,7 +69,6 @@ class LineSearch:
     "passes, the server does not move the model",
     minimum=1,
     source="not in the paper",
-    when=_SEARCHED,
   )
 
 
@@ -90,7 +82,6 @@ class Aggregate:
     above=0.0,
     source="conjugate (22)",
     neutral=1.0,
-    when=only("server", "adaptive", "conjugate_gradient", "cg_line_search"),
   )
 
 
@@ -121,14 +112,14 @@ class CLSFSVRGHParams(LineSearch, _ConjugateHParams):
   """Hyper-parameters of CLSFSVRG."""
 
 
-def cfsvrg_server(hparams: Any) -> steps.ServerStep:
+def cfsvrg_server(hparams: Any, server_lr: float) -> steps.ServerStep:
   """A constant step along conjugate directions.
 
   Args:
-    hparams: has the fields of ``Conjugate`` and ``Aggregate``, and
-      ``server_lr``, which is eta.
+    hparams: has the fields of ``Conjugate`` and ``Aggregate``.
+    server_lr: eta.
   """
-  return steps.conjugate(hparams.server_lr, hparams.beta_rule, hparams.aggregate_lr)
+  return steps.conjugate(server_lr, hparams.beta_rule, hparams.aggregate_lr)
 
 
 def clsfsvrg_server(hparams: Any) -> steps.ServerStep:
@@ -145,6 +136,36 @@ def clsfsvrg_server(hparams: Any) -> steps.ServerStep:
     initial_step=hparams.initial_step,
     max_tries=hparams.max_tries,
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class ConjugateServer(Aggregate, Conjugate, steps.ServerRule):
+  """A constant step along conjugate directions, as in CFSVRG."""
+
+  WORD, EXAMPLE = "conjugate_gradient", "conjugate_gradient:beta_rule=pr+"
+
+  @property
+  def usual_rate(self) -> float:
+    return 0.02
+
+  def build(self, server_lr: float) -> steps.ServerStep:
+    """Makes ``steps.conjugate``."""
+    return cfsvrg_server(self, server_lr)
+
+
+@dataclasses.dataclass(frozen=True)
+class LineSearchServer(Aggregate, Conjugate, LineSearch, steps.ServerRule):
+  """A step along conjugate directions that a line search finds, as in CLSFSVRG."""
+
+  WORD, EXAMPLE = "cg_line_search", "cg_line_search:gamma=0.5"
+
+  @property
+  def usual_rate(self) -> None:
+    return None
+
+  def build(self, server_lr: float) -> steps.ServerStep:
+    """Makes ``steps.conjugate_line_search``."""
+    return clsfsvrg_server(self)
 
 
 @builder
@@ -169,7 +190,7 @@ def cfsvrg(
     svrg_update(model, hparams),
     hparams,
     map_clients,
-    cfsvrg_server(hparams),
+    cfsvrg_server(hparams, hparams.server_lr),
     exchange=exchange,
   )
 

@@ -17,30 +17,24 @@ wrongly, and what is done here instead.
 
 from collections.abc import Callable
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms.common import averaging, group_count
+from fedjax_alg.algorithms.conjugate import Aggregate
 from fedjax_alg.algorithms.fsvrg import FSVRGHParams, svrg_update
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params, builder
 from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
-from fedjax_alg.conditions import MANY, only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 from fedjax_alg.rounds.k_models import ModelGrouping, Stage
 from fedjax_alg.rounds.two_halves import ComposedState
-
-#: When the server accelerates.
-_ON = only("accelerate", True)
-#: When a round of the grid measures the gradients of all at one model.
-ANCHORED = only("client_update", "svrg", "mime") | only(
-  "server", "adaptive", "conjugate_gradient", "cg_line_search"
-)
-_MODELS = only("num_models", MANY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +52,6 @@ class KModelsHParams:
     "T, number of rounds with one model before the grouping starts",
     minimum=0,
     source="diversified, section IV-A",
-    when=_MODELS,
     traced=True,
   )
   split: str = hyper(
@@ -68,16 +61,14 @@ class KModelsHParams:
     "equal, and the groups separate one by one",
     choices=("farthest", "copies"),
     source="diversified (39), (53)",
-    when=_MODELS,
   )
   centre_projection: bool = hyper(
     True,
     "whether the participants' mean is subtracted from the group centers before they "
     "are projected; false: as printed",
     source="diversified (39), (53)",
-    when=_MODELS,
   )
-  group_count: str = group_count("num_models", _MODELS)
+  group_count: str = group_count("num_models")
   anchors: str = hyper(
     "all",
     "the participants over which the gradient at a model is averaged: all = all "
@@ -85,7 +76,6 @@ class KModelsHParams:
     "none)",
     choices=("all", "preferring"),
     source="diversified (17), (61)",
-    when=_MODELS & ANCHORED,
   )
 
   @property
@@ -104,7 +94,6 @@ class AdamOptions:
     minimum=0.0,
     below=1.0,
     source="diversified (62)",
-    when=_ON & only("server", "adam", "yogi", "adagrad", "adaptive"),
   )
   beta2: float = hyper(
     0.999,
@@ -112,15 +101,12 @@ class AdamOptions:
     minimum=0.0,
     below=1.0,
     source="diversified (63)",
-    when=_ON & only("server", "adam", "yogi", "adaptive"),
   )
   eps: float = hyper(
     1e-8,
-    "small number against division by zero; it is added to the second "
-    "moment inside the root (adaptive) or to the root (adam)",
+    "small number against division by zero, added to the second moment inside the root",
     above=0.0,
     source="diversified (64)",
-    when=_ON & only("server", "adam", "adaptive"),
   )
   central_rule: str = hyper(
     "corrected",
@@ -129,8 +115,24 @@ class AdamOptions:
     "long",
     choices=RULES,
     source="diversified (64)",
-    when=_ON & only("server", "adaptive"),
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveServer(Aggregate, AdamOptions, steps.ServerRule):
+  """The adaptive acceleration of MA-FSVRG along the anchor gradient."""
+
+  WORD, EXAMPLE = "adaptive", "adaptive:0.9,0.999"
+
+  @property
+  def usual_rate(self) -> float:
+    return 0.02
+
+  def build(self, server_lr: float) -> steps.ServerStep:
+    """Makes ``steps.adaptive_step``."""
+    return steps.adaptive_step(
+      server_lr, self.beta1, self.beta2, self.eps, self.central_rule
+    )._replace(aggregate_lr=self.aggregate_lr)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,20 +149,18 @@ class DiversifiedHParams(AdamOptions, KModelsHParams, FSVRGHParams):
     "alpha_g^0, learning rate of the acceleration, one step per round",
     above=0.0,
     source="(64)",
-    when=_ON,
   )
 
 
 @dataclasses.dataclass(frozen=True)
-class GAHParams(DiversifiedHParams):
-  """Hyper-parameters of GA-FSVRG."""
+class GradientGroups:
+  """What groups by gradient do with their gradients."""
 
   gradient_step: float = hyper(
     1.0,
     "length of the step against the group's mean gradient; a negative "
     "length climbs, as the paper prints it",
     source="(57)-(58)",
-    when=only("group_mean", "gradients"),
   )
   group_mean: str = hyper(
     "gradients",
@@ -170,6 +170,54 @@ class GAHParams(DiversifiedHParams):
     choices=("gradients", "models"),
     source="(57)-(58)",
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class GAHParams(GradientGroups, DiversifiedHParams):
+  """Hyper-parameters of GA-FSVRG."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OneModel(Part):
+  """One global model for everybody."""
+
+  WORD, EXAMPLE = "none", "none"
+  #: whether participants are grouped by their gradients
+  BY_GRADIENT: ClassVar[bool] = False
+  num_models: ClassVar[int] = 1
+
+  @property
+  def own_anchors(self) -> bool:
+    """Whether a model has the gradients of those alone who prefer it."""
+    return False
+
+  def build(self, model: Model, map_clients: MapClients) -> ModelGrouping | None:
+    """Makes the grouping; None: there is one model."""
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupsByModel(KModelsHParams, Part):
+  """K global models; participants are grouped by their trained models (MA)."""
+
+  WORD, EXAMPLE, BY_GRADIENT = "model", "model:3", False
+
+  def build(self, model: Model, map_clients: MapClients) -> ModelGrouping | None:
+    """Makes the grouping; None: there is one model."""
+    return by_model(self) if self.num_models > 1 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupsByGradient(GradientGroups, KModelsHParams, Part):
+  """K global models; participants are grouped by their gradients at them (GA)."""
+
+  WORD, EXAMPLE, BY_GRADIENT = "gradient", "gradient:3", True
+
+  def build(self, model: Model, map_clients: MapClients) -> ModelGrouping | None:
+    """Makes the grouping; None: there is one model."""
+    if self.num_models == 1:
+      return None
+    return by_gradient(model, self, self.gradient_step, map_clients, self.group_mean)
 
 
 def group_vectors(

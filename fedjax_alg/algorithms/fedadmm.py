@@ -44,7 +44,7 @@ class FedADMMHParams(LocalWork):
     above=0.0,
     source="Gong et al. (3)",
   )
-  client_weights: Plain = weights(UniformWeights(), "Algorithm 1, line 7", when=None)
+  client_weights: Plain = weights(UniformWeights(), "Algorithm 1, line 7")
 
 
 class Duals(NamedTuple):
@@ -110,4 +110,6 @@ def fedadmm(
     w <- w + server_lr mean_i Delta_i.
   """
   client = admm_update(model, hparams)
-  return averaging(model, client, hparams, map_clients, exchange=exchange)
+  return averaging(
+    model, client, hparams, map_clients, exchange=exchange, reads_weights=True
+  )

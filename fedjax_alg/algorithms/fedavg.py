@@ -15,10 +15,12 @@ averages uniformly.)
 """
 
 import dataclasses
+from typing import Any
 
 import optax
 
 from fedjax_alg.algorithms.common import (
+  LocalMethod,
   averaging,
   local_rate,
   local_sgd,
@@ -27,9 +29,11 @@ from fedjax_alg.algorithms.common import (
 )
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import ClientOptimizer
-from fedjax_alg.conditions import only
+from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
+from fedjax_alg.client.sgd import sgd_update
+from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import Choice, ExampleWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
@@ -56,8 +60,33 @@ class Proximal:
     minimum=0.0,
     source="Li et al. (2)",
     neutral=0.0,
-    when=only("client_update", "prox"),
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class SGDUpdate(LocalMethod):
+  """FedAvg's: steps along the gradients."""
+
+  WORD, EXAMPLE, TAKES_OPTIMIZER = "sgd", "sgd", True
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half (``LocalMethod.build``)."""
+    return sgd_update(
+      model, options, options.client_lr, optimizer=local_optimizer(options)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ProxUpdate(Proximal, LocalMethod):
+  """FedProx's: a proximal term pulls towards the global model."""
+
+  WORD, EXAMPLE, TAKES_OPTIMIZER = "prox", "prox:0.1", True
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half (``LocalMethod.build``)."""
+    return sgd_update(
+      model, options, options.client_lr, self.mu, local_optimizer(options)
+    )
 
 
 @dataclasses.dataclass(frozen=True)

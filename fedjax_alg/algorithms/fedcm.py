@@ -13,8 +13,15 @@ number of steps, which is the same where these are equal.
 """
 
 import dataclasses
+from typing import Any
 
-from fedjax_alg.algorithms.common import averaging, local_rate, server_rate, weights
+from fedjax_alg.algorithms.common import (
+  LocalMethod,
+  averaging,
+  local_rate,
+  server_rate,
+  weights,
+)
 from fedjax_alg.algorithms.scaffold import VariateOptions, scaffold_update
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.client.global_momentum import with_global_momentum
@@ -22,11 +29,12 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import Optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import Choice, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
+from fedjax_alg.typing import Numeric
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +48,6 @@ class GlobalMomentum:
     above=0.0,
     maximum=1.0,
     source="FedCM, Algorithm 2, line 8 (alpha); Cheng et al. (beta)",
-    when=only("client_update", "fedcm", "scaffold_m"),
   )
 
 
@@ -60,22 +67,54 @@ class ScaffoldMHParams(VariateOptions, FedCMHParams):
   """Hyper-parameters of SCAFFOLD-M."""
 
 
-def fedcm_update(model: Model, hparams: FedCMHParams) -> ClientUpdate:
+def fedcm_update(
+  model: Model, work: LocalWork, client_lr: Numeric, gradient_weight: Numeric
+) -> ClientUpdate:
   """The client's part of FedCM."""
 
   def make(optimizer: Optimizer) -> ClientUpdate:
-    return sgd_update(model, hparams, hparams.client_lr, optimizer=optimizer)
+    return sgd_update(model, work, client_lr, optimizer=optimizer)
 
-  return with_global_momentum(make, hparams, hparams.client_lr, hparams.gradient_weight)
+  return with_global_momentum(make, work, client_lr, gradient_weight)
 
 
-def scaffold_m_update(model: Model, hparams: ScaffoldMHParams) -> ClientUpdate:
+def scaffold_m_update(
+  model: Model,
+  work: LocalWork,
+  client_lr: Numeric,
+  gradient_weight: Numeric,
+  option: str,
+) -> ClientUpdate:
   """The client's part of SCAFFOLD-M."""
 
   def make(optimizer: Optimizer) -> ClientUpdate:
-    return scaffold_update(model, hparams, hparams.client_lr, hparams.option, optimizer)
+    return scaffold_update(model, work, client_lr, option, optimizer)
 
-  return with_global_momentum(make, hparams, hparams.client_lr, hparams.gradient_weight)
+  return with_global_momentum(make, work, client_lr, gradient_weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class CMUpdate(GlobalMomentum, LocalMethod):
+  """FedCM's: steps along the gradient and the global momentum."""
+
+  WORD, EXAMPLE = "fedcm", "fedcm:0.1"
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half (``LocalMethod.build``)."""
+    return fedcm_update(model, options, options.client_lr, self.gradient_weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaffoldMUpdate(VariateOptions, GlobalMomentum, LocalMethod):
+  """SCAFFOLD-M's: control variates and the global momentum."""
+
+  WORD, EXAMPLE = "scaffold_m", "scaffold_m:0.1"
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half (``LocalMethod.build``)."""
+    return scaffold_m_update(
+      model, options, options.client_lr, self.gradient_weight, self.option
+    )
 
 
 @builder
@@ -94,7 +133,7 @@ def fedcm(
     w <- w + server_lr Delta,    m <- -Delta / (client_lr K),
   from m = 0. FedCM with gradient_weight = 1 is FedAvg.
   """
-  client = fedcm_update(model, hparams)
+  client = fedcm_update(model, hparams, hparams.client_lr, hparams.gradient_weight)
   return averaging(model, client, hparams, map_clients, exchange=exchange)
 
 
@@ -114,5 +153,7 @@ def scaffold_m(
   the mean of the g_i. m is FedCM's. SCAFFOLD-M with gradient_weight = 1 is
   SCAFFOLD.
   """
-  client = scaffold_m_update(model, hparams)
+  client = scaffold_m_update(
+    model, hparams, hparams.client_lr, hparams.gradient_weight, hparams.option
+  )
   return averaging(model, client, hparams, map_clients, exchange=exchange)

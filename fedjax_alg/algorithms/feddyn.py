@@ -30,20 +30,19 @@ hostile clients (`attack`) may train on false labels, but not send false v_k.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import averaging, local_rate
+from fedjax_alg.algorithms.common import LocalMethod, averaging, local_rate
 from fedjax_alg.base import Algorithm, Array, Cohort, MapClients, Model, Params, builder
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import descent
 from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
-from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier, carry
 from fedjax_alg.exchange.weights import Plain, UniformWeights
@@ -61,7 +60,6 @@ class DynOptions:
     "further in a round",
     above=0.0,
     source="Acar et al. (1)",
-    when=only("client_update", "dyn"),
   )
 
 
@@ -160,6 +158,29 @@ def dyn_update(
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class DynUpdate(DynOptions, LocalMethod):
+  """FedDyn's: a dynamic regularizer, and the server's share of it."""
+
+  WORD, EXAMPLE = "dyn", "dyn:0.1"
+  PLAIN_WEIGHTS = True
+
+  @property
+  def weighs(self) -> bool:
+    return True
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half (``LocalMethod.build``)."""
+    return dyn_update(
+      model,
+      options,
+      options.client_lr,
+      self.alpha,
+      options.client_weights,
+      carrier,
+    )
+
+
 @builder
 def feddyn(
   model: Model,
@@ -184,5 +205,11 @@ def feddyn(
     map_clients.carrier,
   )
   return averaging(
-    model, client, hparams, map_clients, steps.average(), exchange=exchange
+    model,
+    client,
+    hparams,
+    map_clients,
+    steps.average(),
+    exchange=exchange,
+    reads_weights=True,
   )

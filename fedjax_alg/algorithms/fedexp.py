@@ -20,13 +20,10 @@ from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
-from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import Choice, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
-
-_EXTRAPOLATED = only("server", "extrapolated")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +35,11 @@ class Extrapolation:
     "keeps the server's learning rate finite where the updates cancel",
     minimum=0.0,
     source="Algorithm 1, line 11",
-    when=_EXTRAPOLATED,
   )
   average_iterates: bool = hyper(
     True,
     "whether the mean of the last two models is evaluated and deployed; else the last",
     source="section 5",
-    when=_EXTRAPOLATED,
   )
   extrapolation_momentum: float = hyper(
     0.0,
@@ -54,7 +49,6 @@ class Extrapolation:
     below=1.0,
     neutral=0.0,
     source="the authors' code",
-    when=_EXTRAPOLATED,
   )
 
 
@@ -66,6 +60,21 @@ def extrapolated_server(options: Extrapolation) -> steps.ServerStep:
 
 
 @dataclasses.dataclass(frozen=True)
+class ExtrapolatedServer(Extrapolation, steps.ServerRule):
+  """A step that is longer, the more the updates disagree, as in FedExP."""
+
+  WORD, EXAMPLE = "extrapolated", "extrapolated:0.001"
+
+  @property
+  def usual_rate(self) -> None:
+    return None
+
+  def build(self, server_lr: float) -> steps.ServerStep:
+    """Makes ``steps.extrapolated``."""
+    return extrapolated_server(self)
+
+
+@dataclasses.dataclass(frozen=True)
 class FedExPHParams(Extrapolation, Proximal, ClientOptimizer, LocalWork):
   """Hyper-parameters of FedExP."""
 
@@ -74,7 +83,7 @@ class FedExPHParams(Extrapolation, Proximal, ClientOptimizer, LocalWork):
   )
   client_lr: float = local_rate(0.1, "Algorithm 1, line 6", "eta_l")
   client_weights: Choice = weights(
-    UniformWeights(), "Algorithm 1, line 10", when=None, by_loss=True
+    UniformWeights(), "Algorithm 1, line 10", by_loss=True
   )
 
 
@@ -101,4 +110,5 @@ def fedexp(
     map_clients,
     extrapolated_server(hparams),
     exchange=exchange,
+    reads_weights=True,
   )

@@ -83,9 +83,7 @@ class FedGroupHParams(GroupWork):
     source="(7), (8)",
     when=only("centers", "kmeans") & only("num_groups", MANY),
   )
-  group_count: str = group_count(
-    "num_groups", only("centers", "kmeans") & only("num_groups", MANY)
-  )
+  group_count: str = group_count("num_groups")
   cold_start: str = hyper(
     "cosine",
     "how any other client is put into a group when it first takes "

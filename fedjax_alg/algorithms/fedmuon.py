@@ -19,23 +19,31 @@ the momentum at the end of its last round, so one vector is kept for both.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import optax.contrib
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import averaging, local_rate, server_rate, weights
+from fedjax_alg.algorithms.common import (
+  LocalMethod,
+  averaging,
+  local_rate,
+  server_rate,
+  weights,
+)
 from fedjax_alg.algorithms.scaffold import scaffold_update
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params, builder
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import Descent
 from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import Choice, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
+from fedjax_alg.typing import Numeric
 
 #: Keeps the direction of a vector of zeros finite, as optax does for matrices.
 _TINY = 1e-8
@@ -51,14 +59,12 @@ class Orthogonality:
     above=0.0,
     maximum=1.0,
     source="Takezawa et al., Algorithm 1, line 8 (alpha)",
-    when=only("client_update", "muon"),
   )
   newton_schulz: int = hyper(
     5,
     "T, iterations that make a step orthogonal; 0: its direction only",
     minimum=0,
     source="Takezawa et al., Theorem 3",
-    when=only("client_update", "muon"),
   )
 
 
@@ -99,9 +105,11 @@ def orthogonal(leaf: Array, iterations: int) -> Array:
   return trees.zero_nan_tangent(result)
 
 
-def muon_update(model: Model, hparams: FedMuonHParams) -> ClientUpdate:
+def muon_update(
+  model: Model, work: LocalWork, client_lr: Numeric, options: Orthogonality
+) -> ClientUpdate:
   """The client's part of FedMuon: SCAFFOLD's tables, with other steps."""
-  alpha, rate = hparams.gradient_share, hparams.client_lr
+  alpha = options.gradient_share
 
   def train(received, shard, client_row, key):
     shift = trees.subtract(received.shared, client_row)
@@ -109,17 +117,28 @@ def muon_update(model: Model, hparams: FedMuonHParams) -> ClientUpdate:
     def step(gradient: Params, params: Params, m: Params) -> tuple[Params, Params]:
       m = trees.add_scaled(trees.scale(1.0 - alpha, m), alpha, gradient)
       direction = jax.tree.map(
-        lambda leaf: orthogonal(leaf, hparams.newton_schulz), trees.add(m, shift)
+        lambda leaf: orthogonal(leaf, options.newton_schulz), trees.add(m, shift)
       )
-      return trees.add_scaled(params, -rate, direction), m
+      return trees.add_scaled(params, -client_lr, direction), m
 
     steps = Descent(lambda params: client_row, step)
-    params, loss, m, leaves = descend(model, received.start, shard, hparams, key, steps)
+    params, loss, m, leaves = descend(model, received.start, shard, work, key, steps)
     changed = trees.subtract(m, client_row)
     return Trained(params, loss, changed, kept=changed, leaves=leaves)
 
-  tables = scaffold_update(model, hparams, rate, option="II")
+  tables = scaffold_update(model, work, client_lr, option="II")
   return tables._replace(train=train)
+
+
+@dataclasses.dataclass(frozen=True)
+class MuonUpdate(Orthogonality, LocalMethod):
+  """FedMuon's: steps along orthogonal matrices."""
+
+  WORD, EXAMPLE, RATE = "muon", "muon:0.1", 0.01
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half (``LocalMethod.build``)."""
+    return muon_update(model, options, options.client_lr, self)
 
 
 @builder
@@ -141,5 +160,5 @@ def fedmuon(
   Without the correction, clients whose data differ stay where they are:
   `client_optimizer`=optax:muon of FedAvg takes such steps.
   """
-  client = muon_update(model, hparams)
+  client = muon_update(model, hparams, hparams.client_lr, hparams)
   return averaging(model, client, hparams, map_clients, exchange=exchange)

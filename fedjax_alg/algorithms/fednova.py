@@ -32,7 +32,13 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import averaging, local_rate, product_caution, weights
+from fedjax_alg.algorithms.common import (
+  LocalMethod,
+  averaging,
+  local_rate,
+  product_caution,
+  weights,
+)
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params, builder
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import Descent, descent
@@ -40,6 +46,7 @@ from fedjax_alg.client.sgd import Correction, descend, proximal
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import is_zero
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import ExampleWeights, Plain
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
@@ -76,7 +83,7 @@ class FedNovaHParams(LocalWork):
     source="Wang et al., section 4",
   )
   client_weights: Plain = weights(
-    ExampleWeights(), "Wang et al. (1)", "every mean, p_i", when=None
+    ExampleWeights(), "Wang et al. (1)", "every mean, p_i"
   )
 
 
@@ -167,6 +174,22 @@ def nova_update(
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class NovaUpdate(LocalMethod):
+  """FedNova's: updates that the number of steps normalizes."""
+
+  WORD, EXAMPLE = "nova", "nova"
+  PLAIN_WEIGHTS = True
+
+  @property
+  def weighs(self) -> bool:
+    return True
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half (``LocalMethod.build``)."""
+    return nova_update(model, options, options.client_lr, options.client_weights)
+
+
 @builder
 def fednova(
   model: Model,
@@ -192,7 +215,9 @@ def fednova(
     hparams.client_momentum,
     hparams.tau_eff,
   )
-  return averaging(model, client, hparams, map_clients, exchange=exchange)
+  return averaging(
+    model, client, hparams, map_clients, exchange=exchange, reads_weights=True
+  )
 
 
 def caution_signs(hparams: FedNovaHParams, num_params: int) -> str:

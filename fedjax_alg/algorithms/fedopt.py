@@ -19,25 +19,10 @@ from fedjax_alg.algorithms.common import averaging, local_sgd, weights
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.central import steps
-from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import Choice, ExampleWeights
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
-
-
-@dataclasses.dataclass(frozen=True)
-class Adaptivity:
-  """Hyper-parameters of the adaptive server steps that are the paper's."""
-
-  tau: float = hyper(
-    1e-3,
-    "degree of adaptivity: it is added to the root of the second "
-    "moment, which starts at tau^2",
-    above=0.0,
-    source="Reddi et al. Algorithm 2",
-    when=only("server", "yogi", "adagrad"),
-  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +50,7 @@ class FedAvgMHParams(ServerHParams):
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAdagradHParams(Adaptivity, ServerHParams):
+class FedAdagradHParams(ServerHParams):
   """Hyper-parameters of FedAdagrad."""
 
   server_lr: float = hyper(
@@ -81,10 +66,11 @@ class FedAdagradHParams(Adaptivity, ServerHParams):
     below=1.0,
     source="Reddi et al. section 5",
   )
+  tau: float = field_like(steps.YogiServer, "tau")
 
 
 @dataclasses.dataclass(frozen=True)
-class FedAdamHParams(Adaptivity, ServerHParams):
+class FedAdamHParams(ServerHParams):
   """Hyper-parameters of FedAdam and FedYogi."""
 
   server_lr: float = hyper(
@@ -107,6 +93,7 @@ class FedAdamHParams(Adaptivity, ServerHParams):
     below=1.0,
     source="Reddi et al. section 5",
   )
+  tau: float = field_like(steps.YogiServer, "tau")
 
 
 def _build(

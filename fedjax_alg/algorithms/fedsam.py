@@ -17,9 +17,10 @@ client keeps. Before a client takes part, that is the initial model.
 """
 
 import dataclasses
+from typing import Any
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import averaging
+from fedjax_alg.algorithms.common import LocalMethod, averaging
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.client import sharpness
@@ -27,8 +28,9 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import Optimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Store
-from fedjax_alg.conditions import is_zero, only
+from fedjax_alg.conditions import is_zero
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 from fedjax_alg.typing import Numeric
@@ -44,7 +46,6 @@ class Radius:
     minimum=0.0,
     source="Qu et al., Algorithm 1",
     neutral=0.0,
-    when=only("client_update", "sam", "lesam"),
   )
 
 
@@ -95,6 +96,32 @@ def lesam_update(
     store=Store.whole(),
     one_model="a client's direction belongs to one model",
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class SAMUpdate(Radius, LocalMethod):
+  """FedSAM's: gradients where the mini-batch's loss is larger."""
+
+  WORD, EXAMPLE, TAKES_OPTIMIZER = "sam", "sam:0.05", True
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half (``LocalMethod.build``)."""
+    return sam_update(
+      model, options, options.client_lr, self.rho, local_optimizer(options)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LESAMUpdate(Radius, LocalMethod):
+  """FedLESAM's: gradients up the estimated global ascent."""
+
+  WORD, EXAMPLE, TAKES_OPTIMIZER = "lesam", "lesam:0.05", True
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half (``LocalMethod.build``)."""
+    return lesam_update(
+      model, options, options.client_lr, self.rho, local_optimizer(options)
+    )
 
 
 @builder

@@ -79,7 +79,7 @@ class FLHCHParams(GroupWork):
     source="Briggs et al., T",
     when=_SPLIT & only("group_count", "fixed"),
   )
-  group_count: str = group_count("max_groups", _SPLIT)
+  group_count: str = group_count("max_groups")
 
 
 class Clustering(NamedTuple):

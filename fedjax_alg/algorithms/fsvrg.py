@@ -12,10 +12,11 @@ hyper-parameter. The learning rate is alpha_l / n_i for every batch size, as in
 """
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 
-from fedjax_alg.algorithms.common import averaging
+from fedjax_alg.algorithms.common import LocalMethod, averaging
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.central import feature_statistics as features
 from fedjax_alg.central import steps
@@ -24,7 +25,8 @@ from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
-from fedjax_alg.hparams import hyper
+from fedjax_alg.exchange.messages import Carrier
+from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 #: When parameters can be scaled by the frequency of their feature.
@@ -120,6 +122,30 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
     else "the statistics of the features are sums over the clients' data "
     "(`local_scaling`=False and `aggregate_scaling`=none need none)",
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class SVRGUpdate(LocalMethod):
+  """FSVRG's: an anchor gradient reduces the variance."""
+
+  WORD, EXAMPLE, RATE, ANCHORED = "svrg", "svrg:aggregate_scaling=paper", 12.0, True
+
+  local_scaling: bool = field_like(FSVRGHParams, "local_scaling")
+  aggregate_scaling: str = field_like(FSVRGHParams, "aggregate_scaling")
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half (``LocalMethod.build``)."""
+    return svrg_update(
+      model,
+      FSVRGHParams(
+        options.local_steps,
+        options.local_epochs,
+        options.batch_size,
+        client_lr=options.client_lr,
+        local_scaling=self.local_scaling,
+        aggregate_scaling=self.aggregate_scaling,
+      ),
+    )
 
 
 @builder

@@ -32,7 +32,13 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import averaging, local_rate, server_rate, weights
+from fedjax_alg.algorithms.common import (
+  LocalMethod,
+  averaging,
+  local_rate,
+  server_rate,
+  weights,
+)
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -50,6 +56,7 @@ from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.conditions import only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
@@ -67,7 +74,6 @@ class Delays:
     "for examples / batch_size vectors)",
     choices=("client", "table"),
     source="reconstruction",
-    when=only("client_update", "losac"),
   )
   first_gradients: str = hyper(
     "zeros",
@@ -356,6 +362,17 @@ def losac_update(
     name = "batch_size" if work.local_steps else "local_steps"
     raise OptionError(f"`{name}`=0: `variant`=table needs at least 1")
   return _table_variant(model, work, client_lr)
+
+
+@dataclasses.dataclass(frozen=True)
+class LosacUpdate(Delays, LocalMethod):
+  """LoSAC's: steps that refresh an estimate of the global gradient."""
+
+  WORD, EXAMPLE = "losac", "losac:table"
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half (``LocalMethod.build``)."""
+    return losac_update(model, options, options.client_lr, self)
 
 
 @builder

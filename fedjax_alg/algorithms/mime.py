@@ -18,13 +18,19 @@ is the server's, and there is no bias correction, as in the paper's table.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import averaging, local_rate, server_rate, weights
+from fedjax_alg.algorithms.common import (
+  LocalMethod,
+  averaging,
+  local_rate,
+  server_rate,
+  weights,
+)
 from fedjax_alg.base import Algorithm, MapClients, Model, Params, builder
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
@@ -32,49 +38,107 @@ from fedjax_alg.client.optimizers import descent
 from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.svrg import svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.stacking import shares
 from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 from fedjax_alg.rounds.two_halves import ComposedState
 
-_MIME = only("client_update", "mime", "mime_lite")
+
+class Statistics(NamedTuple):
+  """s, the statistics of the base optimizer."""
+
+  m: Params  #: first moment; () for sgd
+  v: Params  #: second moment; () for sgd and momentum
 
 
 @dataclasses.dataclass(frozen=True)
-class BaseOptimiser:
+class MimeSGD(Part):
+  """Plain SGD, without statistics."""
+
+  WORD, EXAMPLE = "sgd", "sgd"
+  #: number of moments that the server keeps and sends
+  MOMENTS: ClassVar[int] = 0
+
+  def init(self, params: Params) -> Statistics:
+    """Makes the statistics before round 1."""
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    return Statistics(
+      zeros if self.MOMENTS > 0 else (), zeros if self.MOMENTS > 1 else ()
+    )
+
+  def step(self, s: Statistics, gradient: Params) -> Params:
+    """U(g, s): the direction of a local step."""
+    return gradient
+
+  def update(self, s: Statistics, c: Params) -> Statistics:
+    """V(c, s): the statistics after a round."""
+    return s
+
+
+@dataclasses.dataclass(frozen=True)
+class MimeMomentum(MimeSGD):
+  """SGD with the server's momentum."""
+
+  WORD, EXAMPLE, MOMENTS = "momentum", "momentum:0.9", 1
+
+  beta: float = hyper(
+    0.9,
+    "b, decay of the first moment",
+    minimum=0.0,
+    below=1.0,
+    source="Mime, Table 1",
+  )
+
+  def step(self, s: Statistics, gradient: Params) -> Params:
+    """U(g, s): the direction of a local step."""
+    b = self.beta
+    return jax.tree.map(lambda g, m: (1.0 - b) * g + b * m, gradient, s.m)
+
+  def update(self, s: Statistics, c: Params) -> Statistics:
+    """V(c, s): the statistics after a round."""
+    b = self.beta
+    m = jax.tree.map(lambda c, m: (1.0 - b) * c + b * m, c, s.m)
+    return Statistics(m, s.v)
+
+
+@dataclasses.dataclass(frozen=True)
+class MimeAdam(MimeMomentum):
+  """Adam with the server's moments."""
+
+  WORD, EXAMPLE, MOMENTS = "adam", "adam:0.9,0.99", 2
+
+  beta2: float = hyper(
+    0.99,
+    "b2, decay of the second moment",
+    minimum=0.0,
+    below=1.0,
+    source="Mime, Table 1",
+  )
+  eps: float = hyper(
+    1e-3, "added to the root of the second moment", above=0.0, source="Mime, Table 1"
+  )
+
+  def step(self, s: Statistics, gradient: Params) -> Params:
+    """U(g, s): the direction of a local step."""
+    first = super().step(s, gradient)
+    return jax.tree.map(lambda m, v: m / (trees.root(v) + self.eps), first, s.v)
+
+  def update(self, s: Statistics, c: Params) -> Statistics:
+    """V(c, s): the statistics after a round."""
+    b2 = self.beta2
+    v = jax.tree.map(lambda c, v: b2 * v + (1.0 - b2) * c * c, c, s.v)
+    return Statistics(super().update(s, c).m, v)
+
+
+@dataclasses.dataclass(frozen=True)
+class BaseOptimizer:
   """Mime's base optimizer."""
 
-  base: str = hyper(
-    "sgd",
-    "base optimizer of the clients' steps",
-    choices=("sgd", "momentum", "adam"),
-    source="Mime, Table 1",
-    when=_MIME,
-  )
-  base_momentum: float = hyper(
-    0.9,
-    "b, decay of the base optimizer's first moment",
-    minimum=0.0,
-    below=1.0,
-    source="Mime, Table 1",
-    when=only("base", "momentum", "adam"),
-  )
-  base_beta2: float = hyper(
-    0.99,
-    "b2, decay of the base optimizer's second moment",
-    minimum=0.0,
-    below=1.0,
-    source="Mime, Table 1",
-    when=only("base", "adam"),
-  )
-  base_eps: float = hyper(
-    1e-3,
-    "added to the root of the base optimizer's second moment",
-    above=0.0,
-    source="Mime, Table 1",
-    when=only("base", "adam"),
+  base: MimeSGD | MimeMomentum | MimeAdam = hyper(
+    MimeSGD(), "base optimizer of the clients' steps", source="Mime, Table 1"
   )
 
 
@@ -90,44 +154,15 @@ class MimeSVRGHParams(LocalWork):
 
 
 @dataclasses.dataclass(frozen=True)
-class MimeHParams(BaseOptimiser, MimeSVRGHParams):
+class MimeHParams(BaseOptimizer, MimeSVRGHParams):
   """Hyper-parameters of Mime and MimeLite."""
-
-
-class Statistics(NamedTuple):
-  """s, the statistics of the base optimizer."""
-
-  m: Params  #: first moment; () for sgd
-  v: Params  #: second moment; () for sgd and momentum
-
-
-def _step(options: BaseOptimiser, s: Statistics, gradient: Params) -> Params:
-  """U(g, s): the direction of a local step."""
-  b = options.base_momentum
-  if options.base == "sgd":
-    return gradient
-  first = jax.tree.map(lambda g, m: (1.0 - b) * g + b * m, gradient, s.m)
-  if options.base == "momentum":
-    return first
-  return jax.tree.map(lambda m, v: m / (trees.root(v) + options.base_eps), first, s.v)
-
-
-def _statistics(options: BaseOptimiser, s: Statistics, c: Params) -> Statistics:
-  """V(c, s): the statistics after a round."""
-  b, b2 = options.base_momentum, options.base_beta2
-  if options.base == "sgd":
-    return s
-  m = jax.tree.map(lambda c, m: (1.0 - b) * c + b * m, c, s.m)
-  if options.base == "momentum":
-    return Statistics(m, s.v)
-  return Statistics(m, jax.tree.map(lambda c, v: b2 * v + (1.0 - b2) * c * c, c, s.v))
 
 
 def mime_update(
   model: Model,
   work: LocalWork,
   client_lr: float,
-  options: BaseOptimiser | None = None,
+  base: MimeSGD = MimeSGD(),
   lite: bool = False,
   uniform: bool = True,
 ) -> ClientUpdate:
@@ -137,18 +172,15 @@ def mime_update(
     model: the model and its objective.
     work: number of steps and batch size.
     client_lr: eta.
-    options: the base optimizer; None for sgd.
+    base: the base optimizer.
     lite: whether it is MimeLite: local gradients are not corrected, and the
       full gradient is sent with the trained model.
     uniform: whether the weights of MimeLite's mean full gradient are equal.
   """
-  base = options or BaseOptimiser()
+  has_state = base.MOMENTS > 0
 
   def init(params, spec):
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    return Statistics(
-      zeros if base.base != "sgd" else (), zeros if base.base == "adam" else ()
-    )
+    return base.init(params)
 
   def train(received, shard, client_row, key):
     s = received.shared
@@ -162,7 +194,7 @@ def mime_update(
         work,
         client_lr,
         key,
-        precondition=lambda gradient: _step(base, s, gradient),
+        precondition=lambda gradient: base.step(s, gradient),
       )
       # The full pass has the loss.
       return Trained(params, jnp.zeros(()), leaves=leaves)
@@ -173,9 +205,9 @@ def mime_update(
       work,
       key,
       descent(client_lr),
-      lambda gradient, *_: _step(base, s, gradient),
+      lambda gradient, *_: base.step(s, gradient),
     )
-    if base.base == "sgd":  # no statistics need the full gradient
+    if not has_state:  # no statistics need the full gradient
       return Trained(params, loss, leaves=leaves)
     _, full = objective.full_value_and_grad(model, received.reference, shard)
     return Trained(params, loss, full, leaves=leaves)
@@ -184,11 +216,10 @@ def mime_update(
     return shares(cohort.present.astype(jnp.float32) if uniform else cohort.weight)
 
   def merge(memory, cohort, full_gradient, anchors):
-    if base.base == "sgd":
+    if not has_state:
       return memory
-    return _statistics(base, memory, full_gradient if lite else trees.index(anchors, 0))
+    return base.update(memory, full_gradient if lite else trees.index(anchors, 0))
 
-  has_state = base.base != "sgd"
   return ClientUpdate(
     train,
     work,
@@ -202,17 +233,49 @@ def mime_update(
     one_model="the base optimizer's statistics belong to one model"
     if has_state
     else "",
-    extra_down={"sgd": 0, "momentum": 1, "adam": 2}[base.base],
+    extra_down=base.MOMENTS,
     extra_up=1 if lite and has_state else 0,
     gradients_per_step=1 if lite else 2,
     full_passes=1 if lite and has_state else 0,
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class MimeUpdate(BaseOptimizer, LocalMethod):
+  """Mime's: corrected steps of a base optimizer with the server's statistics."""
+
+  WORD, EXAMPLE, ANCHORED = "mime", "mime:adam:0.9", True
+  PLAIN_WEIGHTS = True
+  LITE: ClassVar[bool] = False
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half (``LocalMethod.build``)."""
+    return mime_update(
+      model,
+      options,
+      options.client_lr,
+      self.base,
+      self.LITE,
+      options.client_weights == UniformWeights(),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class MimeLiteUpdate(MimeUpdate):
+  """MimeLite's: steps of a base optimizer with the server's statistics."""
+
+  WORD, EXAMPLE, ANCHORED = "mime_lite", "mime_lite:adam:0.9", False
+  LITE: ClassVar[bool] = True
+
+  @property
+  def weighs(self) -> bool:
+    return self.base.MOMENTS > 0
+
+
 def _mime(
   model: Model,
   hparams: MimeHParams | MimeSVRGHParams,
-  options: BaseOptimiser | None,
+  base: MimeSGD,
   lite: bool,
   map_clients: MapClients,
   exchange: Exchange,
@@ -221,7 +284,7 @@ def _mime(
     model,
     hparams,
     hparams.client_lr,
-    options,
+    base,
     lite,
     hparams.client_weights == UniformWeights(),
   )
@@ -246,7 +309,7 @@ def mime(
   The base optimizer (`base`) defines the step U and the update V of the
   statistics s; the module's docstring has the formulas.
   """
-  return _mime(model, hparams, hparams, False, map_clients, exchange=exchange)
+  return _mime(model, hparams, hparams.base, False, map_clients, exchange=exchange)
 
 
 @builder
@@ -266,7 +329,7 @@ def mime_lite(
   MimeLite is FedAvg: there are no statistics, and no full gradients are
   computed.
   """
-  return _mime(model, hparams, hparams, True, map_clients, exchange=exchange)
+  return _mime(model, hparams, hparams.base, True, map_clients, exchange=exchange)
 
 
 @builder
@@ -284,4 +347,4 @@ def mime_svrg(
     y <- y - client_lr (g_i(y; B) - g_i(x; B) + c),
   and the server moves x <- x + server_lr mean_i (y_i - x).
   """
-  return _mime(model, hparams, None, False, map_clients, exchange=exchange)
+  return _mime(model, hparams, MimeSGD(), False, map_clients, exchange=exchange)

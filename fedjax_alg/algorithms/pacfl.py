@@ -99,7 +99,7 @@ class PACFLHParams(GroupWork):
     source="Vahidian et al., beta",
     when=_SPLIT & only("group_count", "fixed"),
   )
-  group_count: str = group_count("max_groups", _SPLIT)
+  group_count: str = group_count("max_groups")
 
 
 class Signatures(NamedTuple):

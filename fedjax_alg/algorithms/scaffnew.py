@@ -51,7 +51,7 @@ class ScaffnewHParams:
     maximum=1.0,
     source="Algorithm 2, line 4",
   )
-  client_weights: Plain = weights(UniformWeights(), "Algorithm 2, line 9", when=None)
+  client_weights: Plain = weights(UniformWeights(), "Algorithm 2, line 9")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,5 +153,11 @@ def scaffnew(
   """
   client = scaffnew_update(model, hparams)
   return averaging(
-    model, client, hparams, map_clients, steps.average(), exchange=exchange
+    model,
+    client,
+    hparams,
+    map_clients,
+    steps.average(),
+    exchange=exchange,
+    reads_weights=True,
   )

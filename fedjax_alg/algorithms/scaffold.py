@@ -29,7 +29,13 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import averaging, local_rate, server_rate, weights
+from fedjax_alg.algorithms.common import (
+  LocalMethod,
+  averaging,
+  local_rate,
+  server_rate,
+  weights,
+)
 from fedjax_alg.base import Algorithm, MapClients, Model, Params, builder
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
@@ -42,8 +48,8 @@ from fedjax_alg.client.optimizers import (
 )
 from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
-from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
+from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import Choice, UniformWeights
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
@@ -60,7 +66,6 @@ class VariateOptions:
     "steps",
     choices=("I", "II"),
     source="Algorithm 1, line 12",
-    when=only("client_update", "scaffold", "scaffold_m"),
   )
 
 
@@ -161,6 +166,19 @@ def scaffold_update(
     extra_up=1,
     full_passes=1 if option == "I" else 0,
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaffoldUpdate(VariateOptions, LocalMethod):
+  """SCAFFOLD's: steps that control variates correct."""
+
+  WORD, EXAMPLE, TAKES_OPTIMIZER = "scaffold", "scaffold:I", True
+
+  def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
+    """Makes the client's half (``LocalMethod.build``)."""
+    return scaffold_update(
+      model, options, options.client_lr, self.option, local_optimizer(options)
+    )
 
 
 @builder

@@ -22,9 +22,13 @@ The transformation may take these extra arguments of ``update``:
   (``central.validation``);
 - ``mean_square``: [] float32, the mean of the clients' squared updates, with
   ``needs_mean_square``.
+
+The parts that `server` chooses from build them: those of any optimizer stand at the
+end, those of a paper with its method.
 """
 
 from collections.abc import Callable
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -39,7 +43,14 @@ from fedjax_alg.central.adaptivity import fedopt
 from fedjax_alg.central.conjugate_gradient import conjugate_gradient
 from fedjax_alg.central.line_search import backtracking
 from fedjax_alg.conditions import is_zero
-from fedjax_alg.named_optimizers import make_optimizer
+from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.named_optimizers import (
+  PREFIX,
+  RATE_FREE,
+  NamedOptimizer,
+  make_optimizer,
+)
+from fedjax_alg.part import Part
 from fedjax_alg.typing import PyTree
 
 #: When a server step is taken: along the aggregate of the updates, or along
@@ -258,3 +269,147 @@ def conjugate_line_search(
     report=report,
     evaluations=lambda state: 1.0 + state[1].tries.astype(jnp.float32),
   )
+
+
+class ServerRule(Part):
+  """What the server does with the participants' mean update."""
+
+  @property
+  def usual_rate(self) -> float | None:
+    """The default of `server_lr`; None: it takes no learning rate."""
+    return 1.0
+
+  def build(self, server_lr: float) -> ServerStep:
+    """Makes the server step.
+
+    Args:
+      server_lr: its learning rate; a rule without one ignores it.
+    """
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class AverageServer(ServerRule):
+  """The mean update itself, as in FedAvg."""
+
+  WORD, EXAMPLE = "average", "average"
+
+  def build(self, server_lr: float) -> ServerStep:
+    """Makes ``average``."""
+    return average(server_lr)
+
+
+@dataclasses.dataclass(frozen=True)
+class SGDServer(ServerRule):
+  """SGD with momentum, as in FedAvgM."""
+
+  WORD, EXAMPLE = "sgd", "sgd:0.9"
+
+  momentum: float = hyper(0.9, "momentum of the server", minimum=0.0, below=1.0)
+
+  def build(self, server_lr: float) -> ServerStep:
+    """Makes ``sgd``."""
+    return sgd(server_lr, self.momentum)
+
+
+def _moment(default: float, of: str) -> Any:
+  return hyper(
+    default, f"decay of the {of} moment of the mean update", minimum=0.0, below=1.0
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamServer(ServerRule):
+  """Adam of optax, with bias correction."""
+
+  WORD, EXAMPLE = "adam", "adam:0.9,0.99"
+
+  beta1: float = _moment(0.9, "first")
+  beta2: float = _moment(0.999, "second")
+  eps: float = hyper(1e-8, "added to the root of the second moment", above=0.0)
+
+  @property
+  def usual_rate(self) -> float:
+    return 0.01
+
+  def build(self, server_lr: float) -> ServerStep:
+    """Makes ``adam``."""
+    return adam(server_lr, self.beta1, self.beta2, self.eps)
+
+
+@dataclasses.dataclass(frozen=True)
+class YogiServer(ServerRule):
+  """Yogi, as in FedYogi."""
+
+  WORD, EXAMPLE = "yogi", "yogi:tau=0.01"
+
+  beta1: float = field_like(AdamServer, "beta1")
+  beta2: float = field_like(AdamServer, "beta2")
+  tau: float = hyper(
+    1e-3,
+    "degree of adaptivity: it is added to the root of the second moment, which starts "
+    "at tau^2",
+    above=0.0,
+    source="Reddi et al. Algorithm 2",
+  )
+
+  @property
+  def usual_rate(self) -> float:
+    return 0.01
+
+  def build(self, server_lr: float) -> ServerStep:
+    """Makes FedYogi's ``fedopt_step``."""
+    return fedopt_step("yogi", server_lr, self.beta1, self.beta2, self.tau)
+
+
+@dataclasses.dataclass(frozen=True)
+class AdagradServer(ServerRule):
+  """Adagrad, as in FedAdagrad."""
+
+  WORD, EXAMPLE = "adagrad", "adagrad:tau=0.01"
+
+  beta1: float = field_like(AdamServer, "beta1")
+  tau: float = field_like(YogiServer, "tau")
+
+  @property
+  def usual_rate(self) -> float:
+    return 0.1
+
+  def build(self, server_lr: float) -> ServerStep:
+    """Makes FedAdagrad's ``fedopt_step``."""
+    return fedopt_step("adagrad", server_lr, self.beta1, 0.0, self.tau)
+
+
+@dataclasses.dataclass(frozen=True)
+class LookaheadServer(ServerRule):
+  """Clients train from the model moved ahead by the momentum, as in FedACG."""
+
+  WORD, EXAMPLE = "lookahead", "lookahead:0.85"
+
+  momentum: float = hyper(
+    0.9,
+    "momentum of the server, and how far it moves the model along it",
+    minimum=0.0,
+    below=1.0,
+  )
+
+  @property
+  def usual_rate(self) -> None:
+    return None
+
+  def build(self, server_lr: float) -> ServerStep:
+    """Makes ``lookahead``."""
+    return lookahead(self.momentum)
+
+
+@dataclasses.dataclass(frozen=True)
+class OptaxServer(NamedOptimizer, ServerRule):
+  """Any optimizer of optax, its other arguments at their defaults."""
+
+  @property
+  def usual_rate(self) -> float:
+    return 1.0 if self.name in RATE_FREE else 0.01
+
+  def build(self, server_lr: float) -> ServerStep:
+    """Makes ``from_optax``."""
+    return from_optax(f"{PREFIX}{self.name}", server_lr)

@@ -24,15 +24,12 @@ import optax.contrib
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
-from fedjax_alg.conditions import is_zero, only
+from fedjax_alg.conditions import is_zero
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
-from fedjax_alg.named_optimizers import find_optimizer, make_optimizer
+from fedjax_alg.named_optimizers import NamedOptimizer, make_optimizer
 from fedjax_alg.part import Part
 from fedjax_alg.typing import Numeric, PyTree
-
-#: Local methods of the grid that take an optimizer.
-_UPDATES = only("client_update", "sgd", "prox", "scaffold", "sam", "lesam")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,20 +153,10 @@ class Adagrad(StepRule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Optax(StepRule):
+class Optax(NamedOptimizer, StepRule):
   """Any optimizer of optax, its other arguments at their defaults."""
 
-  WORD, EXAMPLE = "optax", "optax:lion"
   WHOLE_STEP: ClassVar[bool] = True
-
-  name: str = hyper(dataclasses.MISSING, "its name in optax or optax.contrib")
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    try:
-      find_optimizer(self.name)
-    except OptionError as error:
-      raise OptionError(f"{self.WORD}: {error.text}") from None
 
   def transform(self, learning_rate: Numeric) -> optax.GradientTransformation | None:
     """Makes the optimizer with `client_lr`."""
@@ -273,7 +260,6 @@ class ClientOptimizer:
   ) = hyper(
     SGD(),
     "optimizer of the local steps; its state starts anew in every round",
-    when=_UPDATES,
   )
   client_weight_decay: float = hyper(
     0.0,
@@ -281,7 +267,6 @@ class ClientOptimizer:
     "adamw to the step instead; 0: none",
     minimum=0.0,
     neutral=0.0,
-    when=_UPDATES,
   )
   client_clip: float = hyper(
     0.0,
@@ -289,14 +274,12 @@ class ClientOptimizer:
     "one is shortened to it; 0: no limit",
     minimum=0.0,
     neutral=0.0,
-    when=_UPDATES,
   )
   client_lr_schedule: (
     ConstantRate | CosineDecay | ExponentialDecay | StepDecay | InverseSqrtDecay
   ) = hyper(
     ConstantRate(),
     "factor of `client_lr` after t rounds or local steps",
-    when=_UPDATES,
   )
 
 

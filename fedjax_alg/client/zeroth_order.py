@@ -43,7 +43,6 @@ from fedjax_alg.base import (
   Shard,
 )
 from fedjax_alg.client import minibatches, objective
-from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
 
 #: Forms in which a client sends its estimates.
@@ -73,7 +72,6 @@ class Uplink:
     "the seed of the directions and one number for each of them, from which the "
     "server makes the same vector",
     choices=UPLINKS,
-    when=only("protocol", "per_client"),
   )
 
   @property

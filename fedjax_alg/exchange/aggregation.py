@@ -17,7 +17,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Params, Traffic
 from fedjax_alg.exchange import robust
 from fedjax_alg.hparams import field_like, hyper
-from fedjax_alg.part import Part, forms, parts_of
+from fedjax_alg.part import Part, forms
 
 
 class Aggregator(NamedTuple):
@@ -33,6 +33,8 @@ class Aggregator(NamedTuple):
   combine: Callable[..., Params]
   #: whether it is the weighted mean, which needs nothing but a running sum
   is_mean: bool = False
+  #: whether participants count by their weights, and not alike
+  weighted: bool = True
   #: (vector) -> what it keeps from round to round, at first, of which
   #: ``combine`` gets the newest as a fifth argument and then returns (vector,
   #: what it keeps now); None: nothing
@@ -87,6 +89,7 @@ class _Rule(Part):
       lambda vectors, weights, cohort, key: self.combine(vectors, weights),
       flops=self.flops,
       name=self.WORD,
+      weighted=self.WEIGHTED,
     )
 
 
@@ -260,11 +263,6 @@ Choice = (
   | GeometricMedian
   | CenteredClipping
   | NormBound
-)
-
-#: Aggregators with which all participants count alike.
-UNWEIGHTED = tuple(
-  part.WORD for part in parts_of(Choice) if not getattr(part, "WEIGHTED", True)
 )
 
 

@@ -61,6 +61,8 @@ class Attack(NamedTuple):
   name: str
   hostile: Callable[[int], Array]  #: C -> [C] bool, who they are
   flips_labels: bool = False  #: whether they train on false labels
+  #: whether what they send depends on the participants' weights
+  weighs: bool = False
   #: (targets of all) -> false ones (``tasks.Task.flipped``)
   flip: Callable[[Any], Any] | None = tasks.CLASSIFICATION.flipped
   #: (sent [S, ...], ``Scene``) -> what a hostile client in each slot sends,
@@ -323,6 +325,9 @@ class ModelReplacement(_Forgery):
   scale: float = field_like(
     SignFlip, "scale", help="factor of the update; 0: weight of all / of hostile ones"
   )
+
+  def build(self) -> Attack:
+    return super().build()._replace(weighs=is_zero(self.scale))
 
   def forge(self, vectors: Params, scene: Scene) -> Params:
     if not is_zero(self.scale):

@@ -91,6 +91,13 @@ class Exchange:
     return self.aggregator.is_mean and not self.forges
 
   @property
+  def reads_weights(self) -> bool:
+    """Whether what a round aggregates depends on the participants' weights."""
+    return not self.privacy and (
+      self.aggregator.weighted or (self.attack is not None and self.attack.weighs)
+    )
+
+  @property
   def compress_gradients(self) -> Compressor | None:
     """Compressor of anchor gradients: the unbiased one of updates, or None."""
     up = self.compress_up

@@ -31,7 +31,8 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, Params
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.conditions import POSITIVE, ZERO, is_zero, only
+from fedjax_alg.conditions import is_zero
+from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import correlated
 from fedjax_alg.exchange.aggregation import Aggregator
 from fedjax_alg.exchange.messages import Carrier
@@ -42,7 +43,6 @@ from fedjax_alg.typing import Numeric, PyTree
 #: Name in ``RoundAux.server``, and column, of the norm S of a round.
 CLIP_NORM = "clip_norm"
 
-_NOISY = only("noise", POSITIVE)
 
 #: Norms are rounded: a vector is made a little shorter than S.
 _SHORTER = 1.0 - 2.0**-18
@@ -83,6 +83,19 @@ class Noised(Part):
     traced=False,
   )
 
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    self._refuse_without_noise("at", "count_noise", "bands", "buffers")
+
+  def _refuse_without_noise(self, *names: str) -> None:
+    """Refuses numbers of a noise that is not there."""
+    for name in names if is_zero(self.noise) else ():
+      field = type(self).__dataclass_fields__.get(name)
+      if field and getattr(self, name) != field.default:
+        raise OptionError(
+          f"{self.WORD}: {name}={getattr(self, name)}: there is no noise with noise=0"
+        )
+
   @property
   def at_clients(self) -> bool:
     """Whether every participant draws a share of the noise."""
@@ -116,7 +129,6 @@ class _IndependentNoise(NoisedMean):
     "where the noise is drawn: server = at the server, clients = a share at each "
     "participant, with the same variance of the sum (with `sampling`=uniform)",
     choices=("server", "clients"),
-    when=_NOISY,
   )
 
 
@@ -155,7 +167,6 @@ class AdaptiveClipping(_IndependentNoise):
     "least `noise`, and more if a round also releases gradients at the server's model",
     minimum=0.0,
     neutral=0.0,
-    when=_NOISY,
     source="Andrew et al. Algorithm 1 and section 3.1",
   )
 
@@ -184,7 +195,6 @@ class CorrelatedNoise(NoisedMean):
     "last b - 1 rounds. 1: independent noise, as fixed has",
     minimum=1,
     maximum=1000,
-    when=_NOISY & only("buffers", ZERO),
     source="Choquette-Choo et al., NeurIPS 2023",
   )
   buffers: int = hyper(
@@ -193,9 +203,17 @@ class CorrelatedNoise(NoisedMean):
     "in the place of `bands`; 0: bands",
     minimum=0,
     maximum=10,
-    when=_NOISY,
     source="Dvijotham et al., FOCS 2024 (buffered linear Toeplitz)",
   )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    default = type(self).__dataclass_fields__["bands"].default
+    if self.buffers and self.bands != default:
+      raise OptionError(
+        f"{self.WORD}: bands={self.bands}: buffers={self.buffers} takes their place "
+        "(give one of them)"
+      )
 
   def build(self, releases: int) -> Aggregator:
     """Makes the aggregator, which keeps earlier noise for the next rounds."""

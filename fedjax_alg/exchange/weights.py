@@ -16,8 +16,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from fedjax_alg.base import Array, Cohort
-from fedjax_alg.conditions import ZERO, but, only
-from fedjax_alg.exchange.aggregation import UNWEIGHTED
 from fedjax_alg.hparams import hyper
 from fedjax_alg.part import Part
 from fedjax_alg.typing import Numeric, PyTree
@@ -30,11 +28,6 @@ BY_LOSS = (
 )
 #: The sources of these.
 FAIR = "Li et al., ICLR 2020 (qffl); Mohri et al., ICML 2019 (agnostic)"
-
-#: When the aggregate of a round reads the participants' weights.
-READ = only("private", "none") & (
-  but("aggregator", *UNWEIGHTED) | only("attack", "scaled") & only("attack.scale", ZERO)
-)
 
 #: A loss is taken to be at least this.
 _LEAST = 1e-10

@@ -61,7 +61,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import Exchange, communication, fit, wrap
-from fedjax_alg.exchange.weights import READ, ExampleWeights, Plain
+from fedjax_alg.exchange.weights import ExampleWeights, Plain
 from fedjax_alg.hparams import hyper
 from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
@@ -83,7 +83,6 @@ class GroupWork(ClientOptimizer, LocalWork):
     ExampleWeights(),
     "weights of the participants in the mean update of their "
     "group: examples = n_i / n_j, uniform = all equal",
-    when=READ,
   )
 
 

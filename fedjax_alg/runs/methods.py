@@ -109,11 +109,11 @@ class Method(NamedTuple):
 
   def field_of(self, name: str) -> dataclasses.Field | None:
     """The field of an option, or OPTION.FIELD of its part; None: there is none."""
-    option, _, inner = name.partition(".")
-    if not inner:
+    option, _, inner = name.rpartition(".")
+    if not option:
       return self.fields.get(name)
     found: dataclasses.Field | None = getattr(
-      self.options.get(option), "__dataclass_fields__", {}
+      self.value_of(option), "__dataclass_fields__", {}
     ).get(inner)
     return found
 

@@ -10,8 +10,8 @@ import optax.contrib
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg import named_optimizers
-from fedjax_alg.algorithms import composed, fedmuon, scaffnew
+from fedjax_alg import named_optimizers, registry
+from fedjax_alg.algorithms import fedmuon, scaffnew
 from fedjax_alg.central import steps
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout
@@ -492,9 +492,9 @@ def test_steps_of_scaffnew_are_geometric():
 
 def test_with_k_models_each_group_has_its_rate(problem):
   """eta_g of a group is that of its members' changes, as one model's is."""
-  settings = dict(WORK, client_update="sgd", server="extrapolated", epsilon=1e-4)
+  settings = dict(WORK, client_update="sgd", server="extrapolated:1e-4")
   _, rounds = bridge.rounds(
-    problem, "composed", bridge.COHORTS[:2], num_models=2, threshold=1, **settings
+    problem, "composed", bridge.COHORTS[:2], grouping="model:2,1", **settings
   )
   first, second = rounds
   w = bridge.start(problem)
@@ -545,8 +545,7 @@ def test_what_reads_every_update_refuses_what_hides_them(problem, pattern, setti
 def test_with_k_models_each_group_has_its_lookahead(problem):
   """z <- z + lambda m + mean update and m <- lambda m + mean update, model by model."""
   momentum = 0.8
-  settings = dict(WORK, client_update="sgd", server="lookahead", num_models=2)
-  settings |= dict(server_momentum=momentum, threshold=1)
+  settings = dict(WORK, server=f"lookahead:{momentum}", grouping="model:2,1")
   _, rounds = bridge.rounds(problem, "composed", bridge.COHORTS[:2], **settings)
   algorithm = bridge.build(problem, "composed", **settings)
   after = rounds[-1].state
@@ -599,13 +598,14 @@ def test_a_server_of_optax_takes_the_steps_of_optax(problem, name, rate):
 
 def test_optimizers_that_estimate_their_steps_have_the_factor_of_optax():
   """0.1 or 0.01 of it would be a rate that was never meant."""
+  entry = registry.get("composed")
   for name in named_optimizers.RATE_FREE:
     signature = inspect.signature(getattr(optax.contrib, name))
     assert signature.parameters["learning_rate"].default == 1.0
     optimizer = f"optax:{name}"
-    hparams = composed.ComposedHParams(server=optimizer, client_optimizer=optimizer)
+    hparams, _ = entry.parts(server=optimizer, client_optimizer=optimizer)
     assert hparams.resolved().server_lr == hparams.resolved().client_lr == 1.0
-  assert composed.ComposedHParams(server="optax:lion").resolved().server_lr == 0.01
+  assert entry.parts(server="optax:lion")[0].resolved().server_lr == 0.01
 
 
 def test_an_optimizer_of_optax_is_taken_by_name(problem):

@@ -1,12 +1,15 @@
 """FedAsync and FedBuff: factors by the papers, and a round in NumPy."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedjax_alg import registry, trees
-from fedjax_alg.algorithms.asynchronous import Asynchrony, staleness_factors
+from fedjax_alg.algorithms.asynchronous import Asynchrony
+from fedjax_alg.part import forms, read_part
 from tests import problems
 from tests.algorithms import bridge
 
@@ -15,19 +18,18 @@ KEY = jax.random.key(3)
 
 
 @pytest.mark.parametrize(
-  "options, expected",
+  "staleness, expected",
   [
-    (dict(staleness="constant"), [1, 1, 1, 1]),
-    (dict(staleness="polynomial"), [1, 2**-0.5, 7**-0.5, 12**-0.5]),
-    (dict(staleness="polynomial", staleness_power=2.0), [1, 1 / 4, 1 / 49, 1 / 144]),
-    (
-      dict(staleness="hinge", staleness_slope=2.0, staleness_free=6.0),
-      [1, 1, 1, 1 / 11],
-    ),
+    ("constant", [1, 1, 1, 1]),
+    ("polynomial", [1, 2**-0.5, 7**-0.5, 12**-0.5]),
+    ("polynomial:2", [1, 1 / 4, 1 / 49, 1 / 144]),
+    ("hinge:2,6", [1, 1, 1, 1 / 11]),
   ],
 )
-def test_factors_are_the_papers(options, expected):
-  factors = staleness_factors(Asynchrony(**options))(jnp.array([0.0, 1.0, 6.0, 11.0]))
+def test_factors_are_the_papers(staleness, expected):
+  kind = Asynchrony.__dataclass_fields__["staleness"].type
+  part: Any = read_part("staleness", staleness, kind)
+  factors = part.factors(jnp.array([0.0, 1.0, 6.0, 11.0]))
   np.testing.assert_allclose(factors, expected, rtol=1e-6)
   assert factors[0] == 1
 
@@ -36,9 +38,8 @@ def test_a_fresh_buffer_is_a_round_of_the_same_halves(problem):
   """All start from one model: the grid's prox x Adam."""
   params = problems.some_params(problem.model)
   settings = dict(
-    client_update="prox",
+    client_update="prox:0.3",
     server="adam",
-    mu=0.3,
     local_steps=3,
     client_weights="uniform",
     server_lr=0.1,
@@ -74,5 +75,5 @@ def test_fedasync_mixes(problem):
 
 def test_flags_of_refused_halves_are_not_there():
   fields = registry.get("fedbuff").hparams.__dataclass_fields__
-  assert "scaffold" not in fields["client_update"].metadata["choices"]
+  assert "scaffold" not in forms(fields["client_update"].type)
   assert "num_models" not in fields and "alpha" not in fields

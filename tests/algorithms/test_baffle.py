@@ -24,14 +24,15 @@ class Server:
 
   def step(self, g):
     h, self.t = self.h, self.t + 1
-    if h.server == "sgd":
-      self.m = h.server_momentum * self.m + g
+    rule = h.server
+    if rule.WORD == "sgd":
+      self.m = rule.momentum * self.m + g
       return -h.server_lr * self.m
-    self.m = h.beta1 * self.m + (1 - h.beta1) * g
-    self.v = h.beta2 * self.v + (1 - h.beta2) * g * g
-    first = self.m / (1 - h.beta1**self.t)
-    second = self.v / (1 - h.beta2**self.t)
-    return -h.server_lr * first / (np.sqrt(second) + h.eps)
+    self.m = rule.beta1 * self.m + (1 - rule.beta1) * g
+    self.v = rule.beta2 * self.v + (1 - rule.beta2) * g * g
+    first = self.m / (1 - rule.beta1**self.t)
+    second = self.v / (1 - rule.beta2**self.t)
+    return -h.server_lr * first / (np.sqrt(second) + rule.eps)
 
 
 def estimate(problem, w, ids, rows, key, h):
@@ -44,13 +45,13 @@ def estimate(problem, w, ids, rows, key, h):
 
   total, shares = 0.0, oracle.average_weights(problem.clients, ids)
   for i, r, share in zip(ids, rows, shares):
-    per_client = h.protocol == "per_client"
+    per_client = h.protocol.WORD == "per_client"
     moves, reports = of(i, r, jax.random.fold_in(key, i) if per_client else key)
     gradient = analytic.gaussian_estimator(reports, h.smoothing * moves, h.smoothing)
     if per_client:
       share = 1 / len(ids)
-      if h.clip:
-        gradient = gradient * min(1.0, h.clip / np.abs(gradient).max())
+      if h.protocol.clip:
+        gradient = gradient * min(1.0, h.protocol.clip / np.abs(gradient).max())
     total = total + share * gradient
   return total
 
@@ -85,7 +86,7 @@ def oracle_rounds(problem, h):
   [
     dict(scheme="forward", server="sgd", server_lr=0.3, steps_per_round=3),
     dict(
-      scheme="central", server="adam", server_lr=0.05, eps=0.01, directions=12, ema=0.2
+      scheme="central", server="adam:eps=0.01", server_lr=0.05, directions=12, ema=0.2
     ),
     dict(
       scheme="forward",
@@ -95,14 +96,12 @@ def oracle_rounds(problem, h):
       steps_per_round=2,
       ema=0.0,
     ),
-    dict(protocol="per_client", server="sgd", server_lr=0.3, ema=0.1, uplink="seeds"),
+    dict(protocol="per_client:seeds", server="sgd", server_lr=0.3, ema=0.1),
     dict(
-      protocol="per_client",
+      protocol="per_client:clip=0",
       scheme="central",
-      clip=0.0,
-      server="adam",
+      server="adam:eps=0.01",
       server_lr=0.05,
-      eps=0.01,
       steps_per_round=2,
     ),
   ],
@@ -111,8 +110,8 @@ def test_rounds_are_the_loops(problem, settings):
   """Of 12 directions a chunk has six."""
   h, rounds = bridge.rounds(problem, "baffle", COHORTS, **{**BASE, **settings})
   start = bridge.start(problem)
-  up = 52 if h.protocol == "per_client" else h.directions
-  if h.sends_seeds:  # and the two words of a key
+  up = 52 if h.protocol.WORD == "per_client" else h.directions
+  if getattr(h.protocol, "sends_seeds", False):  # and the two words of a key
     up = h.directions + 2
   steps = h.steps_per_round
   passes = 2 * h.directions if h.scheme == "central" else h.directions + 1

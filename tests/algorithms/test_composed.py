@@ -9,8 +9,8 @@ import pytest
 
 from fedjax_alg import base, registry
 from fedjax_alg.algorithms import composed
-from fedjax_alg.algorithms.composed import CLIENT_UPDATES
 from fedjax_alg.data import layout
+from fedjax_alg.part import parts_of
 from tests import problems
 from tests.algorithms.bridge import assert_refused, build, cohort_of, init
 
@@ -18,8 +18,11 @@ SIZES, VALIDATION = (6, 11, 4, 9, 5), 8
 K, STEPS = 3, 2
 KEY = jax.random.key(0)
 
+CLIENT_UPDATES = [part.WORD for part in parts_of(composed.CLIENT_UPDATES)]
 #: Lion stands for all optimizers of optax.
-SERVERS = [server.replace("NAME", "lion") for server in composed.SERVERS]
+SERVERS = [
+  part.WORD.replace("optax", "optax:lion") for part in parts_of(composed.SERVERS)
+]
 CONJUGATE = ("conjugate_gradient", "cg_line_search")
 #: Local methods whose memory belongs to one model.
 ONE_MODEL = ("losac", "dyn", "fedcm", "scaffold_m", "lesam")
@@ -114,8 +117,6 @@ def play(problem, result=lambda state, aux: (state, aux), **settings):
     "composed",
     local_steps=STEPS,
     batch_size=0,
-    threshold=0,
-    gradient_step=0.1,
     **settings,
   )
   cohort = cohort_of(problem, [0, 1, 3])
@@ -133,9 +134,15 @@ def cell(client, server, **settings):
   return dict(client_update=client, server=server, **settings)
 
 
+def groups(k, grouping):
+  """The text of K models from round 1 on."""
+  step = ",gradient_step=0.1" if grouping == "gradient" else ""
+  return f"{grouping}:{k},threshold=0{step}" if k > 1 else "none"
+
+
 def check_cell(problem, client, server, k, grouping="model"):
   """Runs one round; all finite, the models moved, the ledger right."""
-  settings = cell(client, server, num_models=k, grouping=grouping)
+  settings = cell(client, server, grouping=groups(k, grouping))
   if client == "svrg":
     settings["client_lr"] = 1.0
   (state, aux), cohort = play(problem, **settings)
@@ -149,21 +156,21 @@ def check_cell(problem, client, server, k, grouping="model"):
   if server == "cg_line_search":  # f_v at w and at every step tried
     tries = np.asarray(aux.server["line_search_tries"])
     flops = 2 * base.num_params(start) * VALIDATION * (1 + tries).sum()
-  check_costs(problem, aux.cost, cohort, settings, flops)
+  check_costs(problem, aux.cost, cohort, settings, k, flops)
 
 
 def check_costs_of_cell(problem, client, server, k, grouping="model"):
   """Runs what of a round its costs are made of."""
   assert server != "cg_line_search"  # which tries as often as it has to
-  settings = cell(client, server, num_models=k, grouping=grouping)
+  settings = cell(client, server, grouping=groups(k, grouping))
   cost, cohort = play(problem, lambda state, aux: aux.cost, **settings)
-  check_costs(problem, cost, cohort, settings)
+  check_costs(problem, cost, cohort, settings, k)
 
 
-def check_costs(problem, cost, cohort, settings, flops=0):
+def check_costs(problem, cost, cohort, settings, k, flops=0):
   """The ledger of a cell, ``flops`` those of its line search."""
   client, server = settings["client_update"], settings["server"]
-  k, grouping = settings["num_models"], settings["grouping"]
+  grouping = settings["grouping"].partition(":")[0]
   start = problems.some_params(problem.model)
   size, n = base.num_params(start), int(cohort.shards.size.sum())
   before, after = server in CONJUGATE, server == "adaptive"
@@ -221,7 +228,7 @@ def test_whole_cells_of_several_models(tiny, client, server, grouping):
 
 def test_one_variate_serves_all_models(tiny):
   """c stays the mean of the c_i, whichever models the clients train."""
-  (state, _), _ = play(tiny, client_update="scaffold", server="average", num_models=K)
+  (state, _), _ = play(tiny, **cell("scaffold", "average", grouping=groups(K, "model")))
   (c, clients_), present = state.memory, np.array([0, 1, 3])
   for mean, rows in zip(jax.tree.leaves(c), jax.tree.leaves(clients_)):
     np.testing.assert_allclose(mean, rows.mean(0), rtol=1e-4, atol=1e-6)
@@ -239,22 +246,21 @@ def test_every_cell_of_several_models(tiny, client, server, grouping):
 
 def test_the_sample_covers_the_grid():
   assert set(WHOLE) <= set(SAMPLE) and set(WHOLE_OF_ONE) <= set(SAMPLE_OF_ONE)
-  named = [(c["client_update"], c["server"]) for _, c in NAMED_CELLS.values()]
+  pairs = [
+    tuple(c[half].partition(":")[0] for half in ("client_update", "server"))
+    for _, c in NAMED_CELLS.values()
+  ]
   # Both halves of a cell are compiled somewhere.
   for cells in (SAMPLE, SAMPLE_OF_ONE):
     for place in (0, 1):
       assert {c[place] for c in cells} <= {
-        c[place] for c in (*WHOLE, *WHOLE_OF_ONE, *named)
+        c[place] for c in (*WHOLE, *WHOLE_OF_ONE, *pairs)
       }
   assert set(SAMPLE) <= set(SEVERAL)
   assert {cell[0] for cell in SAMPLE} == {cell[0] for cell in SEVERAL}
   assert {cell[1:] for cell in SAMPLE} >= {
     cell[1:] for cell in TRIPLES if cell[1] in ("average", "adaptive", "cg_line_search")
   }
-  pairs = [
-    (settings["client_update"], settings["server"])
-    for _, settings in NAMED_CELLS.values()
-  ]
   for place, all_there_are in enumerate((CLIENT_UPDATES, SERVERS)):
     assert {pair[place] for pair in SAMPLE_OF_ONE + pairs} == {*all_there_are}
   assert {cell[1:] for cell in SAMPLE if cell[1] in CONJUGATE} == set(
@@ -276,8 +282,7 @@ def test_other_cells_are_refused(tiny, client, server, grouping):
     pattern,
     client_update=client,
     server=server,
-    num_models=K,
-    grouping=grouping,
+    grouping=groups(K, grouping),
   )
 
 
@@ -291,9 +296,9 @@ STATISTICS = (
   "client, settings, message",
   [
     *(
-      (client, dict(base=optimiser, num_models=K), STATISTICS)
+      (f"{client}:{optimizer}", dict(grouping=groups(K, "model")), STATISTICS)
       for client in ("mime", "mime_lite")
-      for optimiser in ("momentum", "adam")
+      for optimizer in ("momentum", "adam")
     ),
     (
       "dyn",
@@ -311,95 +316,105 @@ def test_what_belongs_to_one_model_or_needs_the_mean(tiny, client, settings, mes
   assert_refused(tiny, "composed", message, client_update=client, **settings)
 
 
-_GROUPS = dict(
-  num_models=3, threshold=1, beta1=0.8, eps=1e-6, split="copies", server_lr=0.03
-)
-_SVRG = dict(client_lr=2.0, local_scaling=False, aggregate_scaling="paper")
-#: name -> settings that it shares with its cell, and the cell
-NAMED_CELLS = {
-  "fedavg": (dict(client_lr=0.2, server_lr=0.9), cell("sgd", "average")),
-  "fedprox": (dict(client_lr=0.2, mu=0.3), cell("prox", "average")),
+_SVRG = "svrg:local_scaling=false,aggregate_scaling=paper"
+_FSVRG = dict(local_scaling=False, aggregate_scaling="paper")
+_GROUPS = dict(num_models=3, threshold=1, beta1=0.8, eps=1e-6, split="copies")
+_ADAPTIVE = "adaptive:0.8,eps=1e-6"
+_OPTIMIZER = dict(client_optimizer="adam", client_lr_schedule="step")
+_UNIFORM = dict(client_weights="uniform")
+#: name -> its settings, its cell, and the settings that both have
+NAMED = {
+  "fedavg": ({}, cell("sgd", "average"), dict(client_lr=0.2, server_lr=0.9)),
+  "fedprox": (dict(mu=0.3), cell("prox:0.3", "average"), dict(client_lr=0.2)),
   "fedavgm": (
-    dict(
-      client_lr=0.2,
-      server_lr=0.9,
-      server_momentum=0.8,
-      client_optimizer="adam",
-      client_lr_schedule="step",
-    ),
-    cell("sgd", "sgd"),
+    dict(server_momentum=0.8),
+    cell("sgd", "sgd:0.8"),
+    dict(_OPTIMIZER, client_lr=0.2, server_lr=0.9),
   ),
   "fedyogi": (
-    dict(client_lr=0.2, beta1=0.8, beta2=0.95, tau=0.01),
-    cell("sgd", "yogi"),
+    dict(beta1=0.8, beta2=0.95, tau=0.01),
+    cell("sgd", "yogi:0.8,0.95,0.01"),
+    dict(client_lr=0.2),
   ),
-  "fedadagrad": (dict(beta1=0.1, client_weights="uniform"), cell("sgd", "adagrad")),
-  "fsvrg": (_SVRG, cell("svrg", "average")),
+  "fedadagrad": (dict(beta1=0.1), cell("sgd", "adagrad:0.1"), _UNIFORM),
+  "fsvrg": (_FSVRG, cell(_SVRG, "average"), dict(client_lr=2.0)),
   "scaffold": (
-    dict(
-      option="I", client_weights="uniform", server_lr=0.7, client_optimizer="nesterov"
-    ),
-    cell("scaffold", "average"),
+    dict(option="I"),
+    cell("scaffold:I", "average"),
+    dict(_UNIFORM, server_lr=0.7, client_optimizer="nesterov"),
   ),
-  "mime": (
-    dict(base="adam", client_weights="uniform", base_eps=0.1),
-    cell("mime", "average"),
-  ),
+  "mime": (dict(base="adam:eps=0.1"), cell("mime:adam:eps=0.1", "average"), _UNIFORM),
   "mime_lite": (
-    dict(base="momentum", client_weights="uniform"),
-    cell("mime_lite", "average"),
+    dict(base="momentum"),
+    cell("mime_lite:momentum", "average"),
+    _UNIFORM,
   ),
   "fedexp": (
-    dict(client_lr=0.2, mu=0.0, epsilon=0.01, client_weights="uniform"),
-    cell("sgd", "extrapolated"),
+    dict(mu=0.0, epsilon=0.01),
+    cell("sgd", "extrapolated:0.01"),
+    dict(_UNIFORM, client_lr=0.2),
   ),
   "fedacg": (
-    dict(client_lr=0.2, mu=0.3, server_momentum=0.8, client_weights="uniform"),
-    cell("prox", "lookahead"),
+    dict(mu=0.3, server_momentum=0.8),
+    cell("prox:0.3", "lookahead:0.8"),
+    dict(_UNIFORM, client_lr=0.2),
   ),
-  "fedcm": (dict(server_lr=0.9, client_weights="uniform"), cell("fedcm", "average")),
+  "fedcm": ({}, cell("fedcm", "average"), dict(_UNIFORM, server_lr=0.9)),
   "scaffold_m": (
-    dict(option="I", client_weights="uniform"),
-    cell("scaffold_m", "average"),
+    dict(option="I"),
+    cell("scaffold_m:option=I", "average"),
+    _UNIFORM,
   ),
   "fedmuon": (
-    dict(gradient_share=0.3, newton_schulz=3, client_weights="uniform"),
-    cell("muon", "average"),
+    dict(gradient_share=0.3, newton_schulz=3),
+    cell("muon:0.3,3", "average"),
+    _UNIFORM,
   ),
-  "fedsam": (dict(rho=0.1, client_optimizer="adam"), cell("sam", "average")),
-  "fedlesam": (dict(rho=0.1), cell("lesam", "average")),
-  "mime_svrg": (dict(client_weights="uniform"), cell("mime", "average", base="sgd")),
-  "losac": (dict(variant="table", client_weights="uniform"), cell("losac", "average")),
-  "fednova": (dict(client_lr=0.2, server_lr=0.9), cell("nova", "average")),
-  "feddyn": (dict(alpha=0.3, client_weights="uniform"), cell("dyn", "average")),
+  "fedsam": (dict(rho=0.1), cell("sam:0.1", "average"), dict(client_optimizer="adam")),
+  "fedlesam": (dict(rho=0.1), cell("lesam:0.1", "average"), {}),
+  "mime_svrg": ({}, cell("mime", "average"), _UNIFORM),
+  "losac": (dict(variant="table"), cell("losac:table", "average"), _UNIFORM),
+  "fednova": ({}, cell("nova", "average"), dict(client_lr=0.2, server_lr=0.9)),
+  "feddyn": (dict(alpha=0.3), cell("dyn:0.3", "average"), _UNIFORM),
   "cfsvrg": (
-    dict(_SVRG, beta_rule="hs", server_lr=0.1, aggregate_lr=0.8),
-    cell("svrg", "conjugate_gradient"),
+    dict(_FSVRG, beta_rule="hs", aggregate_lr=0.8),
+    cell(_SVRG, "conjugate_gradient:hs,0.8"),
+    dict(client_lr=2.0, server_lr=0.1),
   ),
   "clsfsvrg": (
     dict(
-      _SVRG,
+      _FSVRG,
       beta_rule="dy",
       gamma=0.7,
       initial_step=2.0,
       line_search_test="armijo",
       max_tries=9,
     ),
-    cell("svrg", "cg_line_search"),
+    cell(_SVRG, "cg_line_search:0.7,2,armijo,9,dy"),
+    dict(client_lr=2.0),
   ),
-  "ma_fsvrg": (dict(_SVRG, **_GROUPS), cell("svrg", "adaptive")),
+  "ma_fsvrg": (
+    dict(_FSVRG, **_GROUPS),
+    cell(_SVRG, _ADAPTIVE, grouping="model:3,1,copies"),
+    dict(client_lr=2.0, server_lr=0.03),
+  ),
   "ga_fsvrg": (
-    dict(_SVRG, **_GROUPS, gradient_step=0.2),
-    cell("svrg", "adaptive", grouping="gradient"),
+    dict(_FSVRG, **_GROUPS, gradient_step=0.2),
+    cell(_SVRG, _ADAPTIVE, grouping="gradient:3,1,copies,gradient_step=0.2"),
+    dict(client_lr=2.0, server_lr=0.03),
   ),
+}
+#: name -> all its settings, and the cell with those that both have
+NAMED_CELLS = {
+  name: (own | shared, halves | shared) for name, (own, halves, shared) in NAMED.items()
 }
 
 
 #: (name, settings) twice, of one program.
 SAME = [
   *(
-    (name, shared, "composed", shared | settings)
-    for name, (shared, settings) in NAMED_CELLS.items()
+    (name, settings, "composed", halves)
+    for name, (settings, halves) in NAMED_CELLS.items()
   ),
   ("fedprox", dict(mu=0.0), "fedavg", {}),
   ("fedgrouprox", dict(mu=0.0, pretrain_scale=1), "fedgroup", dict(pretrain_scale=1)),

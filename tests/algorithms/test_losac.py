@@ -136,13 +136,14 @@ def test_picks_visit_as_many_batches_as_there_are(count):
 
 @pytest.mark.parametrize("flag", ["local_steps", "batch_size"])
 @pytest.mark.parametrize(
-  "name, settings", [("losac", {}), ("composed", dict(client_update="losac"))]
+  "name, settings",
+  [("losac", dict(variant="table")), ("composed", dict(client_update="losac:table"))],
 )
 def test_a_table_of_no_fixed_size_is_refused(problem, flag, name, settings):
   bridge.assert_refused(
     problem,
     name,
     f"{flag}=0: variant=table needs at least 1$",
-    **{**TABLE, flag: 0},
+    **{**WORK, flag: 0},
     **settings,
   )

@@ -26,29 +26,24 @@ def assert_statistics_close(memory, expected):
   [
     (
       "mime",
-      dict(
-        base="momentum", client_weights="examples", base_momentum=0.7, server_lr=0.8
-      ),
+      dict(base="momentum:0.7", client_weights="examples", server_lr=0.8),
     ),
     (
       "mime",
       dict(
-        base="adam",
+        base="adam:beta2=0.9,eps=0.1",
         client_weights="uniform",
         client_lr=0.01,
-        base_beta2=0.9,
-        base_eps=0.1,
       ),
     ),
     ("mime_lite", dict(base="sgd", client_weights="examples")),
     (
       "mime_lite",
       dict(
-        base="adam",
+        base="adam:eps=0.1",
         client_weights="uniform",
         server_lr=1.2,
         client_lr=0.01,
-        base_eps=0.1,
       ),
     ),
     (
@@ -60,17 +55,16 @@ def assert_statistics_close(memory, expected):
 def test_rounds_are_the_oracles(problem, name, settings):
   h, rounds = bridge.rounds(problem, name, **{**WORK, **settings})
   w, s = bridge.start(problem), None
-  base = (
-    dict(base="sgd")
-    if name == "mime_svrg"
-    else dict(
-      base=h.base,
-      momentum=h.base_momentum,
-      b1=h.base_momentum,
-      b2=h.base_beta2,
-      eps=h.base_eps,
+  base = dict(base="sgd")
+  if name != "mime_svrg":
+    beta = getattr(h.base, "beta", None)
+    base = dict(
+      base=h.base.WORD,
+      momentum=beta,
+      b1=beta,
+      b2=getattr(h.base, "beta2", None),
+      eps=getattr(h.base, "eps", None),
     )
-  )
   lite, vectors = name == "mime_lite", {"momentum": 1, "adam": 2}.get(base["base"], 0)
   for r in rounds:
     expected = baselines.mime_round(

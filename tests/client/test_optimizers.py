@@ -219,7 +219,7 @@ def fixture_fedavg(problem):
   [
     ("ifca", dict(num_groups=1, group_init="shared")),
     ("per_fedavg", dict(adapt_lr=0.0, client_weights="examples")),
-    ("composed", dict(client_update="prox", mu=0.0)),
+    ("composed", dict(client_update="prox:0")),
     ("fedavgm", dict(server_momentum=0.0)),
   ],
 )
@@ -241,7 +241,7 @@ def test_methods_that_are_fedavg_then_are_it(problem, fedavg, name, settings):
     (
       "composed",
       dict(client_update="svrg", client_clip=1.0),
-      "client_clip: not read with client_update=svrg (only with client_update=sgd|prox",
+      "client_clip=1.0: client_update=svrg",
     ),
     (
       "ifca",

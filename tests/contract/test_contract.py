@@ -105,7 +105,8 @@ def test_the_library_leaves_out_nothing_that_is_optional(bench):
   if bench.algorithm.global_params is None:
     assert bench.name == "local"
   else:
-    assert bench.models == max(getattr(bench.hparams, name, 1) for name in MODELS)
+    options = getattr(bench.hparams, "grouping", bench.hparams)
+    assert bench.models == max(getattr(options, name, 1) for name in MODELS)
 
 
 def test_a_key_of_a_round_changes_what_draws_alone(bench):

@@ -9,7 +9,7 @@ from fedjax_alg import hparams, registry
 from fedjax_alg.algorithms import composed
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
-from fedjax_alg.part import parts_of
+from fedjax_alg.part import forms, parts_of
 from tests.algorithms import bridge
 
 pytestmark = pytest.mark.fast
@@ -70,8 +70,8 @@ def test_names_of_papers_are_not_sent_to_other_methods():
 
 
 def test_halves_that_a_message_names_are_there():
-  assert set(registry._CLIENTS.values()) <= set(composed.CLIENT_UPDATES)
-  assert set(registry._SERVERS.values()) <= set(composed.SERVERS)
+  assert {*registry._CLIENTS.values()} <= {*forms(composed.CLIENT_UPDATES)}
+  assert {*registry._SERVERS.values()} <= {*forms(composed.SERVERS)}
   assert not set(registry._SETTINGS) & set(registry.ALGORITHMS)
 
 
@@ -163,12 +163,21 @@ def test_it_warns_of_what_diverges_or_float32_cannot_see(name, settings, message
   assert message in caution if message else not caution
 
 
+def fields_of_parts(option):
+  """The fields of the parts that an option chooses from, and of theirs."""
+  for part in parts_of(option.type):
+    for field in dataclasses.fields(part):
+      yield field
+      yield from fields_of_parts(field)
+
+
 def test_momenta_and_decays_are_below_one():
   """A momentum of 1 or more grows without end, so no method may take it."""
   fields = {
     (name, field.name): field.metadata
     for name, entry in registry.ALGORITHMS.items()
-    for field in entry.fields.values()
+    for option in entry.fields.values()
+    for field in (option, *fields_of_parts(option))
     if re.search(r"momentum$|_?beta[12]$", field.name)
   }
   assert len({field for _, field in fields}) >= 6

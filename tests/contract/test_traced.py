@@ -105,35 +105,42 @@ VARIANTS = [
     ),
   ),
   ("fedexp", dict(extrapolation_momentum=0.5)),
+  ("cfsvrg", {}),
   ("scaffold", dict(option="I", client_optimizer="momentum")),
   ("mime_lite", dict(base="momentum")),
   ("baffle", dict(protocol="per_client", server="sgd")),
   (
     "composed",
     dict(
-      client_update="svrg",
+      client_update="svrg:aggregate_scaling=paper",
       server="adam",
-      grouping="gradient",
-      aggregate_scaling="paper",
+      grouping="gradient:2,1,gradient_step=0.1",
     ),
   ),
-  ("composed", dict(client_update="prox", server="yogi", client_optimizer="adam")),
   (
     "composed",
-    dict(client_update="mime", base="adam", num_models=1, server="conjugate_gradient"),
+    dict(client_update="prox", server="yogi", client_optimizer="adam"),
+  ),
+  (
+    "composed",
+    dict(client_update="mime:adam", server="conjugate_gradient", grouping="none"),
   ),
   ("ditto", dict(personal_steps=3)),
   (
     "composed",
-    dict(private="adaptive:count_noise=5", num_models=1, server="conjugate_gradient"),
+    dict(
+      private="adaptive:count_noise=5", server="conjugate_gradient", grouping="none"
+    ),
   ),
   ("afl", dict(private="moments")),
   ("composed", dict(client_update="nova", server="adaptive")),
   ("fednova", dict(tau_eff="steps")),
-  ("composed", dict(client_update="dyn", num_models=1)),
+  ("composed", dict(client_update="dyn", grouping="none")),
   (
     "composed",
-    dict(client_update="losac", variant="table", num_models=1, server="cg_line_search"),
+    dict(
+      client_update="losac:table", server="cg_line_search:max_tries=5", grouping="none"
+    ),
   ),
   ("fedasync", dict(staleness="hinge")),
   ("fedbuff", dict(client_update="nova", server="yogi", staleness="constant")),
@@ -230,7 +237,9 @@ def test_traced_values_give_the_types_of_constants(name, overrides, problem):
     (
       "composed",
       dict(
-        client_update="mime_lite", base="adam", num_models=1, server="cg_line_search"
+        client_update="mime_lite:adam",
+        server="cg_line_search:max_tries=5",
+        grouping="none",
       ),
       1,
     ),

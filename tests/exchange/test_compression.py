@@ -345,7 +345,7 @@ def test_who_keeps_what_is_not_sent():
     ("composed", dict(client_update="dyn"), "h is the mean of all"),
     (
       "composed",
-      dict(client_update="svrg", num_models=2, grouping="gradient"),
+      dict(client_update="svrg", grouping="gradient:2"),
       "send gradients, not updates",
     ),
     ("ga_fsvrg", {}, "send gradients, not updates"),

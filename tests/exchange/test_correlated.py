@@ -125,7 +125,7 @@ def test_refusals(problem, monkeypatch):
   for options, why in (
     (dict(sampling="poisson"), "^private=ftrl: needs sampling=cyclic, not poisson"),
     ({"private.at": "clients"}, "private=ftrl:bands=3: has no field at"),
-    ({"private.buffers": 2}, "bands=3: not read with buffers=2"),
+    ({"private.buffers": 2}, "bands=3: buffers=2"),
   ):
     with pytest.raises(ValueError, match=why):
       fa.run("fedavg", fed, rounds=1, **OPTIONS | options)

@@ -24,7 +24,7 @@ from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.options import MeanOptions
 from fedjax_alg.exchange.privacy import FixedClipping
 from fedjax_alg.exchange.weights import UniformWeights
-from fedjax_alg.hparams import field_values, hyper, reads
+from fedjax_alg.hparams import field_values, hyper
 from fedjax_alg.part import write_parts
 from fedjax_alg.rounds.two_halves import compose
 from fedjax_alg.runs import methods
@@ -88,12 +88,27 @@ def test_a_method_joins_both_kinds_of_options():
   assert louder.structure() == method.structure()
 
 
-def test_conditions_see_both_kinds_of_options():
-  method = methods.with_keywords(methods.method_of("fedavg"), {"aggregator": "median"})
-  assert method.unread("client_weights").startswith("not read with `aggregator`=median")
-  assert not reads(method.parts, "client_weights") and reads(
-    method.hparams, "client_lr"
-  )
+@pytest.mark.parametrize(
+  "name, weights, links, refused",
+  [
+    ("scaffold", "examples", {"aggregator": "median"}, True),
+    ("scaffold", "examples", {"private": "fixed"}, True),
+    ("scaffold", "examples", {"aggregator": "norm_bound:1"}, False),
+    ("scaffold", "uniform", {"aggregator": "median"}, False),
+    ("fedexp", "examples", {"attack": "scaled"}, False),
+    ("scaffold", "examples", {"aggregator": "krum", "attack": "scaled:0.1"}, False),
+    ("scaffold", "examples", {"aggregator": "krum", "attack": "scaled:0.1,2"}, True),
+  ],
+)
+def test_weights_that_nobody_reads_are_refused(problem, name, weights, links, refused):
+  """Without it a run could claim weights that a median, for one, does not have."""
+  given = {"client_weights": weights, **links}
+  method = methods.with_keywords(methods.method_of(name), given)
+  if not refused:
+    method.build(problem.model, ClientMap())
+    return
+  with pytest.raises(OptionError, match=f"^client_weights={weights}: "):
+    method.build(problem.model, ClientMap())
 
 
 @pytest.mark.parametrize("name", ["fedasync", "feddyn"])

@@ -127,7 +127,7 @@ def test_agnostic_weights_are_the_oracles(problem):
   "settings, pattern",
   [
     (dict(client_update="nova"), "client_update=nova reads the weights itself"),
-    (dict(num_models=2, client_update="svrg"), "those of one global model"),
+    (dict(grouping="model:2", client_update="svrg"), "those of one global model"),
   ],
 )
 def test_where_weights_by_losses_are_refused(problem, settings, pattern):

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg.algorithms import composed as grid
-from fedjax_alg.algorithms.asynchronous import Asynchrony, staleness_factors
+from fedjax_alg import registry
+from fedjax_alg.algorithms.asynchronous import PolynomialFactor
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.sgd import sgd_update
@@ -49,7 +49,7 @@ def compose(problem, one_by_one=False, **links):
     ClientUpdate(halfway, WORK),
     steps.average(0.7),
     map_clients=MAP,
-    staleness=staleness_factors(Asynchrony(staleness="polynomial")),
+    staleness=PolynomialFactor().factors,
     concurrency=PLACES,
     one_by_one=one_by_one,
     exchange=Exchange(**links),
@@ -188,7 +188,7 @@ def test_fedasync_is_one_client_after_the_other(problem, data):
   [
     ("svrg", "average", {}, "measure at one model"),
     ("scaffold", "average", {}, "keeps a state between rounds"),
-    ("mime_lite", "average", {}, "keeps a state between rounds"),
+    ("mime_lite:momentum", "average", {}, "keeps a state between rounds"),
     ("sgd", "adaptive", {}, "server: its step needs gradients"),
     ("sgd", "extrapolated", {}, "server: its step compares updates of one model"),
     ("fedcm", "average", {}, "keeps a state between rounds"),
@@ -198,14 +198,12 @@ def test_fedasync_is_one_client_after_the_other(problem, data):
   ],
 )
 def test_what_needs_one_model_is_refused(problem, client, server, options, message):
-  hparams = grid.ComposedHParams(
-    client_update=client, server=server, base="momentum"
-  ).resolved()
+  hparams, _ = registry.get("composed").parts(client_update=client, server=server)
   with pytest.raises(OptionError, match=message):
     buffered.compose_buffered(
       problem.model,
-      grid.client_half(problem.model, hparams),
-      grid.server_half(hparams),
+      hparams.client_update.build(problem.model, hparams, None),
+      hparams.server.build(1.0),
       map_clients=MAP,
       staleness=jnp.ones_like,
       exchange=exchange_of(ExchangeOptions(**options)),

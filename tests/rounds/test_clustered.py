@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import trees
+from fedjax_alg import registry, trees
 from fedjax_alg.algorithms import composed as grid
 from fedjax_alg.base import num_params
 from fedjax_alg.client.minibatches import LocalWork
@@ -19,6 +19,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange, attacks
 from fedjax_alg.exchange.aggregation import Median
 from fedjax_alg.exchange.weights import ExampleWeights, UniformWeights
+from fedjax_alg.part import parts_of
 from fedjax_alg.rounds.clustered import Extra, Messages, Rule, compose_clustered
 from tests import problems
 from tests.algorithms import bridge
@@ -204,20 +205,20 @@ def test_one_group_is_fedavg(problem, fedavg, name, settings):
     )
 
 
-@pytest.mark.parametrize("name", grid.CLIENT_UPDATES)
+@pytest.mark.parametrize(
+  "name", [part.EXAMPLE for part in parts_of(grid.CLIENT_UPDATES)]
+)
 def test_a_local_method_of_which_a_part_is_lost_is_refused(problem, name):
   """Without it FedDyn's h, MimeLite's optimizer are lost without a word."""
-  client = grid.client_half(
-    problem.model,
-    grid.ComposedHParams(client_update=name, base="momentum", mu=0.1).resolved(),
-  )
+  hparams, _ = registry.get("composed").parts(client_update=name)
+  client = hparams.client_update.build(problem.model, hparams, None)
 
   def compose():
     return compose_clustered(
       problem.model, client, by_parity(), map_clients=clients.ClientMap()
     )
 
-  if name in ("sgd", "prox", "sam", "lesam"):
+  if name.partition(":")[0] in ("sgd", "prox", "sam", "lesam"):
     compose()
     return
   with pytest.raises(OptionError, match="client: the local method needs [a-z]"):

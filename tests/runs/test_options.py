@@ -236,8 +236,8 @@ REFUSED = [
     ("fedgroup", dict(num_groups=21), "^num_groups=21: more than the 20"),
     (
       "composed",
-      dict(client_update="sgd", mu=0.1),
-      "^mu: not read with client_update=sgd",
+      dict(client_update="sgd:mu=0.1"),
+      "^client_update=sgd:mu=0.1: 'mu=0.1' is not of sgd",
     ),
   ],
 )

@@ -119,7 +119,7 @@ def test_validation_data_without_a_class_are_named():
       "with a model with parameters of single features, such as softmax)",
     ),
     (
-      "composed --client_update=svrg --model=mlp --aggregate_scaling=none",
+      "fsvrg --model=mlp --aggregate_scaling=none",
       "`aggregate_scaling`: not read (only with a model with",
     ),
     ("fedacnnl --code=class", "`code`: not read (only with a model of several"),

@@ -122,8 +122,7 @@ def _our_algorithm(scale: _Scale, name: str) -> tuple[Any, Any]:
   hparams: dict[str, Any] = {}
   if name.startswith("mime"):
     hparams = {
-      "base": "momentum",
-      "base_momentum": MOMENTUM,
+      "base": f"momentum:{MOMENTUM}",
       "client_weights": "examples",
     }
   elif name == "hyp_cluster":

@@ -112,16 +112,16 @@ REFUSED = [
   ("--algorithm=losac --variant=table --shift=swap_part", "--shift & --variant=table"),
   # What two halves read.
   (
-    "--client_update=mime --base_momentum=.5",
-    "--base_momentum & --base=sgd & momentum|adam",
+    "--client_update=mime:sgd:.5",
+    "--client_update=mime:sgd:.5 & '.5' is not of sgd",
   ),
   (
-    "--client_update=dyn --num_models=3",
+    "--client_update=dyn --grouping=model:3",
     "--num_models=3 & linear term belongs to one model",
   ),
-  ("--client_update=losac --num_models=2", "--num_models=2 & delayed grad"),
+  ("--client_update=losac --grouping=model:2", "--num_models=2 & delayed grad"),
   (
-    "--client_update=sgd --num_models=2 --grouping=gradient",
+    "--client_update=sgd --grouping=gradient:2",
     "--grouping=gradient & --client_update=sgd & anchor gradients",
   ),
   (

@@ -141,12 +141,6 @@ def test_a_group_is_shown_whole_with_and_without_a_method():
     assert "McMahan et al., ICLR 2018" in text and "--client_lr=" not in text
 
 
-def test_a_field_of_a_part_says_when_it_is_read():
-  """In words of the part, which are no flags."""
-  text = " ".join(page_of("--algorithm=fedavg", "--help=private").split())
-  assert "only with noise more than 0 and buffers 0" in text and "`" not in text
-
-
 OPTIONS = {option.name: option for group in RUN.groups.values() for option in group}
 
 

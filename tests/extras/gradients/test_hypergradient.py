@@ -80,12 +80,20 @@ SETTINGS = [
   ("ifca", dict(group_init="kmeans++", averaging="gradient")),
   ("baffle", dict(protocol="per_client", server="sgd")),
   ("composed", dict(client_update="prox", server="sgd")),
-  ("composed", dict(client_update="svrg", server="adam", grouping="gradient")),
-  ("composed", dict(client_update="svrg", server="adaptive")),
-  ("composed", dict(client_update="prox", server="yogi", client_optimizer="adam")),
   (
     "composed",
-    dict(client_update="mime", base="adam", num_models=1, server="conjugate_gradient"),
+    dict(
+      client_update="svrg", server="adam", grouping="gradient:2,1,gradient_step=0.1"
+    ),
+  ),
+  ("composed", dict(client_update="svrg", server="adaptive")),
+  (
+    "composed",
+    dict(client_update="prox", server="yogi", client_optimizer="adam"),
+  ),
+  (
+    "composed",
+    dict(client_update="mime:adam", server="conjugate_gradient", grouping="none"),
   ),
   ("fednova", dict(tau_eff="steps")),
   ("fedavg", dict(aggregator="multi_krum", attack="scaled")),
@@ -94,12 +102,14 @@ SETTINGS = [
   ("ditto", dict(personal_steps=3)),
   (
     "composed",
-    dict(private="adaptive:count_noise=5", num_models=1, server="conjugate_gradient"),
+    dict(
+      private="adaptive:count_noise=5", server="conjugate_gradient", grouping="none"
+    ),
   ),
   ("afl", dict(private="moments")),
   ("composed", dict(client_update="nova", server="adaptive")),
-  ("composed", dict(client_update="dyn", num_models=1)),
-  ("composed", dict(client_update="losac", num_models=1, server="cg_line_search")),
+  ("composed", dict(client_update="dyn", grouping="none")),
+  ("composed", dict(client_update="losac", server="cg_line_search", grouping="none")),
   ("fedasync", dict(staleness="hinge")),
   ("fedbuff", dict(client_update="prox", server="adam", staleness="constant")),
   ("fedbuff", dict(client_update="nova", server="yogi")),
@@ -424,7 +434,6 @@ def test_what_jumps_is_said():
     "fedsoft",
     "pacfl",
     "feddrift",
-    *(("composed",) if registry.get("composed").hparams().num_models > 1 else ()),
   }
   entry = registry.get("fedavg")
   for change in (dict(aggregator="krum"), dict(compress_up="topk:0.1")):
