@@ -100,6 +100,12 @@ from fedjax_alg.exchange.weights import (
   UniformWeights,
 )
 from fedjax_alg.least_squares.private import NoisedMoments
+from fedjax_alg.models.feature_map import (
+  BucketFeatures,
+  FourierFeatures,
+  NoFeatureMap,
+  ReLUFeatures,
+)
 from fedjax_alg.models.models import (
   CNN,
   LSTM,
@@ -147,6 +153,7 @@ __all__ = [
   "AgnosticWeights",
   "Algorithm",
   "Audit",
+  "BucketFeatures",
   "CNN",
   "Canary",
   "CenteredClipping",
@@ -168,6 +175,7 @@ __all__ = [
   "Federation",
   "FixedClipping",
   "Flattened",
+  "FourierFeatures",
   "GeometricMedian",
   "GradientTuning",
   "HeldError",
@@ -192,6 +200,7 @@ __all__ = [
   "Natural",
   "Nesterov",
   "NoAttack",
+  "NoFeatureMap",
   "NoPrivacy",
   "NoisedMoments",
   "NonFiniteError",
@@ -210,6 +219,7 @@ __all__ = [
   "RandomUpdates",
   "Ranking",
   "RawFeatures",
+  "ReLUFeatures",
   "ResNet18",
   "Residual",
   "RoundAux",

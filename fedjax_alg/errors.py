@@ -382,6 +382,11 @@ _MOVED = {
   "block_features": "`model`, such as residual:features=512",
   "heads": "`model`, such as transformer:heads=8",
   "remat": "`model`, such as resnet18:remat",
+  "num_features": "`feature_map`, such as fourier:500",
+  "rbf_gamma": "`feature_map`, such as fourier:gamma=0.1",
+  "bit_thresholds": "`feature_map`, such as buckets:0.2,0.6",
+  "group_size": "`feature_map`, such as buckets:group_size=5",
+  "feature_seed": "`feature_map`, such as relu:seed=3",
 }
 
 #: Names of options in other libraries and papers, ``normalize_name`` -> its names

@@ -62,6 +62,7 @@ from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.options import MeanOptions
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.least_squares import heads
+from fedjax_alg.models.feature_map import BucketFeatures, FourierFeatures
 from fedjax_alg.part import read_parts
 from fedjax_alg.rounds import expected
 from fedjax_alg.rounds.expected import Expected, Ledger
@@ -752,7 +753,7 @@ ALGORITHMS: dict[str, Entry] = {
       "gradient_free",
       "arXiv:2406.01116",
       ("#D55E00", "4px,4px"),
-      curve={"feature_map": "fourier", "rbf_gamma": 0.25},
+      curve={"feature_map": FourierFeatures(gamma=0.25)},
     ),
   ),
   "fedncm": _head(
@@ -810,7 +811,7 @@ ALGORITHMS: dict[str, Entry] = {
     "Bacellar et al., CVPR 2026",
     ledger=expected.closed_form(bias=0),
     nonfinite=_SINGULAR + "`ridge` more than 0",
-    options={"feature_map": "buckets"},
+    options={"feature_map": BucketFeatures()},
     display=Display("gradient_free", "arXiv:2512.03336", ("#695A2D", "4px,4px")),
   ),
   "fedzo": _entry(

@@ -15,6 +15,7 @@ from fedjax_alg.data.options import DataOptions
 from fedjax_alg.exchange import ExchangeOptions, privacy
 from fedjax_alg.exchange.weights import Choice as Weights
 from fedjax_alg.least_squares import private
+from fedjax_alg.models.feature_map import FEATURE_MAPS
 from fedjax_alg.models.models import NAMED_MODELS
 from fedjax_alg.part import parts_of, read_part
 
@@ -109,6 +110,16 @@ _FIELDS = (
       "remat": "remat",
     },
   ),
+  (
+    "feature_map",
+    {
+      "num_features": "num_features",
+      "rbf_gamma": "gamma",
+      "bit_thresholds": "thresholds",
+      "group_size": "group_size",
+      "feature_seed": "seed",
+    },
+  ),
 )
 #: Option -> its alternatives.
 _CHOICES: dict[str, Any] = {
@@ -119,6 +130,7 @@ _CHOICES: dict[str, Any] = {
   },
   "private": privacy.Choice | private.Choice,
   "model": NAMED_MODELS,
+  "feature_map": FEATURE_MAPS,
 }
 
 
@@ -177,6 +189,8 @@ def _with_fields(
     options: option -> value.
   """
   now = {name: value for name, value in options.items() if name not in fields}
+  if now[choice] in ("fourier", "relu") and options.get("num_features") == 0:
+    now[choice] = "none"  # which it stood for
   word = now[choice]
   if word is None or ":" in word:
     return now

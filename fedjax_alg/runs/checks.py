@@ -22,6 +22,7 @@ from fedjax_alg.models import (
   OwnModel,
   Softmax,
 )
+from fedjax_alg.models.feature_map import NoFeatureMap
 from fedjax_alg.records import accounting
 from fedjax_alg.runs import stopping
 from fedjax_alg.runs.methods import Method
@@ -366,7 +367,7 @@ def _check_model(model: Architecture, options: RunOptions, data: DataOptions) ->
         f"`features`={data.features}: needs numbers, "
         f"`model`={model} reads words (only none)"
       )
-    if options.feature_map != "none":
+    if not isinstance(options.feature_map, NoFeatureMap):
       raise OptionError(
         f"`feature_map`={options.feature_map}: needs numbers, "
         f"`model`={model} reads words (allowed: none)"
@@ -394,10 +395,9 @@ def _vectors(data: DataOptions) -> str:
 
 def _mapped(options: RunOptions) -> str:
   """Explains why the model does not read the examples; empty if it does."""
-  name = options.feature_map
-  if name == "none" or (name != "buckets" and not options.num_features):
+  if isinstance(options.feature_map, NoFeatureMap):
     return ""
-  return f"`feature_map`={name} makes a vector of each"
+  return f"`feature_map`={options.feature_map} makes a vector of each"
 
 
 def _check_training(

@@ -30,7 +30,7 @@ from fedjax_alg.hparams import MAX_SEED, check_options, hyper
 from fedjax_alg.models import class_weights
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.augment import AUGMENTATIONS
-from fedjax_alg.models.feature_map import FEATURE_MAPS
+from fedjax_alg.models.feature_map import FEATURE_MAPS, NoFeatureMap
 from fedjax_alg.models.precision import DTYPES
 from fedjax_alg.part import convert_types
 from fedjax_alg.records import parameters
@@ -202,8 +202,6 @@ def _stragglers(text: str | None) -> tuple[float, float]:
 
 #: When a model has personal parameters.
 _PERSONAL = but("roles", ())
-#: When it reads random features.
-_RANDOM = only("feature_map", "fourier", "relu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,46 +238,10 @@ class ModelOptions:
     source="Zhang et al. 2023 (fedit); Sun et al., ICLR 2024 (ffa); Singhal et al., "
     "ACL 2025 (fedex); Wang et al., NeurIPS 2024 (flora)",
   )
-  feature_map: str = hyper(
-    "none",
-    "phi, a fixed map before the model, which then reads phi(x): fourier = "
-    "random Fourier features of the kernel exp(-gamma |x - z|^2), relu = random "
-    "ReLU features, buckets = a one-hot vector for each group of thresholded "
-    "inputs; all clients draw it by `feature_seed`, so it is never sent",
-    choices=FEATURE_MAPS,
-  )
-  num_features: int = hyper(
-    1000,
-    "D, the number of random features; 0: none, the model reads the examples",
-    minimum=0,
-    when=_RANDOM,
-  )
-  rbf_gamma: float | None = hyper(
-    None,
-    "gamma of the kernel exp(-gamma |x - z|^2) of the random features; default 1 / d "
-    "for examples of d numbers, as scikit-learn's rbf_kernel has it",
-    above=0.0,
-    when=only("feature_map", "fourier"),
-  )
-  bit_thresholds: tuple[float, ...] = hyper(
-    (0.25, 0.5, 0.75),
-    "t of the bits x_j > t into which every input is cut (`feature_map`=buckets)",
-    when=only("feature_map", "buckets"),
-    distinct=True,
-  )
-  group_size: int = hyper(
-    3,
-    "g, bits of a group, which has one output for each of its 2^g patterns "
-    "(`feature_map`=buckets)",
-    minimum=1,
-    maximum=12,
-    when=only("feature_map", "buckets"),
-  )
-  feature_seed: int = hyper(
-    0,
-    "the seed of `feature_map`, the same for all clients and all seeds of a run",
-    minimum=0,
-    when=but("feature_map", "none"),
+  feature_map: FEATURE_MAPS = hyper(
+    NoFeatureMap(),
+    "phi, a fixed map before the model, which then reads phi(x). All clients draw it "
+    "from its seed, so it is never sent",
   )
   l2: float = hyper(
     1e-4,
@@ -574,8 +536,6 @@ class RunOptions(
       parameters.read_parameters(self.init_from)
     roles_lib.parse_roles(self.roles)
     self._check_sampling()
-    if self.feature_map == "buckets" and not self.bit_thresholds:
-      raise OptionError("`bit_thresholds`: empty, must be one number at least")
     stopping.rules(self.stop_at, self.patience)
     self.check_clock()
     if not _stragglers(self.stragglers)[0] and self.partial_work != "auto":

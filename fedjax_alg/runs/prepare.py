@@ -123,16 +123,7 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
   if isinstance(model, models.Architecture):
     _check_words(model, federation)
   input_shape, input_dtype = federation.example_shape, federation.example_dtype
-  phi = feature_map.draw(
-    options.feature_map,
-    input_shape,
-    input_dtype,
-    num_features=options.num_features,
-    rbf_gamma=options.rbf_gamma,
-    thresholds=options.bit_thresholds,
-    group_size=options.group_size,
-    seed=options.feature_seed,
-  )
+  phi = options.feature_map.draw(input_shape, input_dtype)
   built = models.as_model(
     model,
     input_shape if phi is None else (phi.width,),
@@ -744,9 +735,7 @@ _LISTED = 5
 
 #: The options that decide the sizes of a model's parameters.
 _SIZES = (
-  "num_features",
-  "bit_thresholds",
-  "group_size",
+  "feature_map",
   "model",
   "lora_rank",
 )

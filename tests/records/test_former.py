@@ -102,3 +102,21 @@ def test_a_model_has_its_sizes():
     assert now["model"] == text and now["run"] == {"model": text, "l2": 0.1}
   own = former.in_parts({"hparams": {}, "model": None, "run": {"model": "mlp"} | sizes})
   assert own["model"] is None
+
+
+def test_options_of_a_run_are_in_its_parts():
+  """Without it such a run would be continued with another map of the examples."""
+  features = dict(num_features=60, rbf_gamma=0.1, bit_thresholds=[0.2, 0.6])
+  features |= dict(group_size=4, feature_seed=3)
+  for old, text in (
+    (features | dict(feature_map="none"), "none"),
+    (features | dict(feature_map="fourier"), "fourier:60,seed=3,gamma=0.1"),
+    (features | dict(feature_map="relu", num_features=0), "none"),
+    (features | dict(feature_map="buckets"), "buckets:0.2,0.6,seed=3,group_size=4"),
+  ):
+    assert _run_now(old) == {"feature_map": text}
+
+
+def _run_now(options):
+  """The options of a run of 0.3.0 as today's."""
+  return former.in_parts({"hparams": {}, "run": options})["run"]

@@ -54,7 +54,6 @@ TEXTS = {
   "bandwidth_gbps": ("1,2.5", (1.0, 2.5)),
   "eval_protocols": ("global,local", ("global", "local")),
   "targets": ("0.5,0.9", (0.5, 0.9)),
-  "bit_thresholds": ("-1,0.5", (-1.0, 0.5)),
   "newcomers_at": ("20:8,30:1", ((20, 8), (30, 1))),
   "without": ("H03, 7", ("H03", "7")),
   "kind_shares": ("2,1", (2.0, 1.0)),
@@ -305,10 +304,8 @@ def test_the_availability_of_clients(tmp_path):
 @pytest.mark.parametrize(
   "name, entries",
   [
-    ("bit_thresholds", (float("nan"),)),
-    ("bit_thresholds", (0.5, float("inf"))),
-    ("bit_thresholds", (0.5, 0.5)),
     ("targets", (0.5, 0.5)),
+    ("targets", (0.5, float("nan"))),
     ("augment", ("flip", "flip")),
     ("roles", ("frozen:*bias*", "frozen:*bias*")),
     ("init_only", ("a", "a")),

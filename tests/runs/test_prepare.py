@@ -407,9 +407,9 @@ def test_clients_without_data_to_adapt_or_to_choose_by():
     # The Gram matrix in float64, the inputs' sums by class, their sum, the counts.
     (["--algorithm=afl"], 8 * (64**2 + 64 + 64 * 10 + 10), ""),
     (
-      ["--algorithm=afl", "--feature_map=relu", "--num_features=150"],
+      ["--algorithm=afl", "--feature_map=relu:150"],
       8 * (150**2 + 150 + 150 * 10 + 10),
-      "decided by --num_features=150; ",
+      "decided by --feature_map=relu:150; ",
     ),
     (
       ["--algorithm=fedacnnl", "--model=mlp:90,20", "--rounds=1"],
@@ -445,8 +445,8 @@ def test_sums_in_closed_form_that_do_not_fit_are_refused(
   "words,pattern",
   [
     (
-      ["--feature_map=fourier", "--num_features=1000000000"],
-      r"^--num_features=1000000000: Omega \[64, 1000000000\] needs 954 GB",
+      ["--feature_map=fourier:1000000000"],
+      r"^--feature_map=fourier:1000000000: Omega \[64, 1000000000\] needs 954 GB",
     ),
     (
       ["--model=residual:features=1000000000"],
@@ -469,11 +469,10 @@ def test_sizes_that_do_not_fit_are_refused_by_their_flag(monkeypatch, words, pat
     make(*words)
 
 
-@pytest.mark.parametrize("feature_map", ["none", "fourier"])
+@pytest.mark.parametrize("feature_map", [fa.NoFeatureMap(), fa.FourierFeatures(5)])
 def test_the_model_of_a_run_has_the_sizes_of_its_data(feature_map):
   """On features, too, its examples are those of the data."""
   fed = fa.federate("digits", num_clients=4)
-  features = {} if feature_map == "none" else {"num_features": 5}
-  run = RunOptions(feature_map=feature_map, **features)
+  run = RunOptions(feature_map=feature_map)
   model = prepare.build_model("softmax", fed, run)
   assert (model.input_shape, model.num_classes) == ((8, 8, 1), 10)
