@@ -57,6 +57,15 @@ from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
 from fedjax_alg.engine.evaluate import at_clients, confusion
 from fedjax_alg.engine.processes import distributed
+from fedjax_alg.engine.sampling import (
+  AvailabilityFile,
+  AvailabilitySampling,
+  CyclicSampling,
+  OwnSampling,
+  PoissonSampling,
+  SizeSampling,
+  UniformSampling,
+)
 from fedjax_alg.engine.sharding import start
 from fedjax_alg.errors import OptionError, RunFolderError
 from fedjax_alg.exchange.aggregation import (
@@ -153,6 +162,8 @@ __all__ = [
   "AgnosticWeights",
   "Algorithm",
   "Audit",
+  "AvailabilityFile",
+  "AvailabilitySampling",
   "BucketFeatures",
   "CNN",
   "Canary",
@@ -166,6 +177,7 @@ __all__ = [
   "Contributions",
   "CorrelatedNoise",
   "CosineDecay",
+  "CyclicSampling",
   "DataError",
   "Dirichlet",
   "DryRun",
@@ -209,7 +221,9 @@ __all__ = [
   "OptionError",
   "OwnModel",
   "OwnPartition",
+  "OwnSampling",
   "PartitionFile",
+  "PoissonSampling",
   "PowerSGD",
   "Powerlaw",
   "QFFLWeights",
@@ -232,6 +246,7 @@ __all__ = [
   "Shards",
   "Sign",
   "SignFlip",
+  "SizeSampling",
   "Softmax",
   "Stack",
   "Standardize",
@@ -243,6 +258,7 @@ __all__ = [
   "Transformer",
   "TrimmedMean",
   "Uncompressed",
+  "UniformSampling",
   "UniformWeights",
   "WeightedMean",
   "add",

@@ -70,6 +70,13 @@ from fedjax_alg.data.published import Powerlaw as Powerlaw
 from fedjax_alg.engine.evaluate import at_clients as at_clients
 from fedjax_alg.engine.evaluate import confusion as confusion
 from fedjax_alg.engine.processes import distributed as distributed
+from fedjax_alg.engine.sampling import AvailabilityFile as AvailabilityFile
+from fedjax_alg.engine.sampling import AvailabilitySampling as AvailabilitySampling
+from fedjax_alg.engine.sampling import CyclicSampling as CyclicSampling
+from fedjax_alg.engine.sampling import OwnSampling as OwnSampling
+from fedjax_alg.engine.sampling import PoissonSampling as PoissonSampling
+from fedjax_alg.engine.sampling import SizeSampling as SizeSampling
+from fedjax_alg.engine.sampling import UniformSampling as UniformSampling
 from fedjax_alg.engine.sharding import start as start
 from fedjax_alg.errors import OptionError as OptionError
 from fedjax_alg.errors import RunFolderError as RunFolderError
@@ -153,6 +160,8 @@ __all__ = [
   'AgnosticWeights',
   'Algorithm',
   'Audit',
+  'AvailabilityFile',
+  'AvailabilitySampling',
   'BucketFeatures',
   'CNN',
   'Canary',
@@ -166,6 +175,7 @@ __all__ = [
   'Contributions',
   'CorrelatedNoise',
   'CosineDecay',
+  'CyclicSampling',
   'DataError',
   'Dirichlet',
   'DryRun',
@@ -209,7 +219,9 @@ __all__ = [
   'OptionError',
   'OwnModel',
   'OwnPartition',
+  'OwnSampling',
   'PartitionFile',
+  'PoissonSampling',
   'PowerSGD',
   'Powerlaw',
   'QFFLWeights',
@@ -232,6 +244,7 @@ __all__ = [
   'Shards',
   'Sign',
   'SignFlip',
+  'SizeSampling',
   'Softmax',
   'Stack',
   'Standardize',
@@ -243,6 +256,7 @@ __all__ = [
   'Transformer',
   'TrimmedMean',
   'Uncompressed',
+  'UniformSampling',
   'UniformWeights',
   'WeightedMean',
   'add',
@@ -276,6 +290,7 @@ __all__ = [
 
 _Partition = Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | PartitionFile | OwnPartition | str | None
 _Features = RawFeatures | Flattened | Images | Standardize | Contrast | Hog | LayerFeatures | str
+_Sampling = UniformSampling | SizeSampling | AvailabilitySampling | AvailabilityFile | PoissonSampling | CyclicSampling | OwnSampling | str
 _Model = Softmax | MLP | CNN | Stack | Residual | LSTM | ResNet18 | Transformer | OwnModel | str
 _FeatureMap = NoFeatureMap | FourierFeatures | ReLUFeatures | BucketFeatures | str
 _ClientWeights = ExampleWeights | UniformWeights | QFFLWeights | AgnosticWeights | str
@@ -385,12 +400,7 @@ def run(
   overwrite: bool = False,
   allow_other_devices: bool = False,
   keep_best: object = None,
-  sampling: str = 'uniform',
-  draw: str = 'auto',
-  availability: Sequence[float] | str = (0.1, 0.9),
-  availability_file: str | None = None,
-  availability_seed: int = 0,
-  availability_day: int = 0,
+  sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
@@ -598,12 +608,7 @@ def run_all(
   hparams: HParams | None = None,
   sampler: Any = None,
   init: Any = None,
-  sampling: str = 'uniform',
-  draw: str = 'auto',
-  availability: Sequence[float] | str = (0.1, 0.9),
-  availability_file: str | None = None,
-  availability_seed: int = 0,
-  availability_day: int = 0,
+  sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
@@ -807,12 +812,7 @@ def steps(
   hparams: HParams | None = None,
   sampler: Any = None,
   init: Any = None,
-  sampling: str = 'uniform',
-  draw: str = 'auto',
-  availability: Sequence[float] | str = (0.1, 0.9),
-  availability_file: str | None = None,
-  availability_seed: int = 0,
-  availability_day: int = 0,
+  sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
@@ -1021,12 +1021,7 @@ def dry_run(
   hparams: HParams | None = None,
   sampler: Any = None,
   init: Any = None,
-  sampling: str = 'uniform',
-  draw: str = 'auto',
-  availability: Sequence[float] | str = (0.1, 0.9),
-  availability_file: str | None = None,
-  availability_seed: int = 0,
-  availability_day: int = 0,
+  sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
@@ -1235,12 +1230,7 @@ def sweep(
   hparams: HParams | None = None,
   sampler: Any = None,
   init: Any = None,
-  sampling: str = 'uniform',
-  draw: str = 'auto',
-  availability: Sequence[float] | str = (0.1, 0.9),
-  availability_file: str | None = None,
-  availability_seed: int = 0,
-  availability_day: int = 0,
+  sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
@@ -1445,12 +1435,7 @@ def hypergradient(
   hparams: HParams | None = None,
   sampler: Any = None,
   init: Any = None,
-  sampling: str = 'uniform',
-  draw: str = 'auto',
-  availability: Sequence[float] | str = (0.1, 0.9),
-  availability_file: str | None = None,
-  availability_seed: int = 0,
-  availability_day: int = 0,
+  sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
@@ -1655,12 +1640,7 @@ def tune_by_gradient(
   hparams: HParams | None = None,
   sampler: Any = None,
   init: Any = None,
-  sampling: str = 'uniform',
-  draw: str = 'auto',
-  availability: Sequence[float] | str = (0.1, 0.9),
-  availability_file: str | None = None,
-  availability_seed: int = 0,
-  availability_day: int = 0,
+  sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
@@ -1864,12 +1844,7 @@ def audit(
   hparams: HParams | None = None,
   sampler: Any = None,
   init: Any = None,
-  sampling: str = 'uniform',
-  draw: str = 'auto',
-  availability: Sequence[float] | str = (0.1, 0.9),
-  availability_file: str | None = None,
-  availability_seed: int = 0,
-  availability_day: int = 0,
+  sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',

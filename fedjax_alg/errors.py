@@ -387,6 +387,11 @@ _MOVED = {
   "bit_thresholds": "`feature_map`, such as buckets:0.2,0.6",
   "group_size": "`feature_map`, such as buckets:group_size=5",
   "feature_seed": "`feature_map`, such as relu:seed=3",
+  "draw": "`sampling`, such as uniform:draw=bijection",
+  "availability": "`sampling`, such as availability:0.2,0.8",
+  "availability_file": "`sampling`, such as availability_file:phones.txt",
+  "availability_seed": "`sampling`, such as availability:seed=3",
+  "availability_day": "`sampling`, such as availability:day=24",
 }
 
 #: Names of options in other libraries and papers, ``normalize_name`` -> its names

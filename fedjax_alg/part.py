@@ -14,8 +14,8 @@ Values without a name are those of the fields in order, except for booleans: the
 are true by their name alone. If the first field is a list, all values without a name
 are its entries, ``mlp:128,64``; no other field of a part can be one. A field that is
 not given has its default, and ``str`` of a part leaves out all that are at their
-default. If the only field is a text, it is all that follows the colon, such as the
-name of a file. A word with a colon, such as FILE.py:NAME, stands for all texts of this
+default. If the only field is a text with a place, it is all that follows the colon,
+such as the name of a file. A word with a colon, such as FILE.py:NAME, stands for all texts of this
 form that begin with no other word.
 """
 
@@ -109,9 +109,10 @@ class Part:
         words.append(field.name)
       elif isinstance(value, tuple):
         words += map(_value_text, value) if value else [f"{field.name}="]
-      elif in_order and not isinstance(value, bool):
+      elif in_order and not isinstance(value, bool) and "=" not in str(value):
         words.append(_value_text(value))
       else:
+        in_order = in_order and isinstance(value, bool)
         words.append(f"{field.name}={_value_text(value)}")
     return ":".join([self.WORD, ",".join(words)] if words else [self.WORD])
 
@@ -124,7 +125,8 @@ def _fields(kind: type[Part]) -> list[dataclasses.Field]:
 def _only_text(kind: type[Part]) -> str:
   """The name of the only field of a part, if it is a text; "" of all others."""
   fields = dataclasses.fields(kind)
-  return fields[0].name if [_hints(kind)[f.name] for f in fields] == [str] else ""
+  is_text = [_hints(kind)[f.name] for f in fields] == [str] and not fields[0].kw_only
+  return fields[0].name if is_text else ""
 
 
 def _value_text(value: object) -> str:

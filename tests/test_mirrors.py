@@ -71,7 +71,7 @@ ELSEWHERE = {
   "rounds/local_training": "rounds/test_two_halves",
   "rounds/loss_weights": "exchange/test_weights",
   "rounds/one_model": "rounds/test_two_halves",
-  "runs/availability": "runs/test_options",
+  "engine/availability": "engine/test_sampling",
   "runs/texts": "runs/test_compare",
   "runs/sinks": "runs/test_queue",
   "trackers": "runs/test_trackers",

@@ -12,6 +12,7 @@ from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import why_not
 from fedjax_alg.data.features import Hog
 from fedjax_alg.data.options import DataOptions
+from fedjax_alg.engine.sampling import SAMPLING
 from fedjax_alg.exchange import ExchangeOptions, privacy
 from fedjax_alg.exchange.weights import Choice as Weights
 from fedjax_alg.least_squares import private
@@ -120,6 +121,17 @@ _FIELDS = (
       "feature_seed": "seed",
     },
   ),
+  (
+    "sampling",
+    {
+      "availability_least": "least",
+      "availability_most": "most",
+      "availability_file": "path",
+      "availability_seed": "seed",
+      "availability_day": "day",
+      "draw": "draw",
+    },
+  ),
 )
 #: Option -> its alternatives.
 _CHOICES: dict[str, Any] = {
@@ -131,6 +143,7 @@ _CHOICES: dict[str, Any] = {
   "private": privacy.Choice | private.Choice,
   "model": NAMED_MODELS,
   "feature_map": FEATURE_MAPS,
+  "sampling": SAMPLING,
 }
 
 
@@ -146,6 +159,12 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   if "hparams" not in facts:
     return dict(facts)
   now = {**facts, "hparams": _weights(_compressors(facts["hparams"]))}
+  if isinstance(now.get("run"), Mapping):
+    now["run"] = _availability(now["run"])
+  sources = dict(now.get("sources", {}))
+  if "availability_file" in sources:
+    sources["sampling"] = sources.pop("availability_file")
+    now["sources"] = sources
   for group in ("hparams", "data", "run"):
     for choice, fields in _FIELDS if isinstance(now.get(group), Mapping) else ():
       # Others may have an option of the same name: FedNova a momentum.
@@ -165,6 +184,17 @@ def _weights(hparams: Mapping[str, Any]) -> dict[str, Any]:
       "client_weights": str(read_part("client_weights", text, Weights)),
     }
   return dict(hparams)
+
+
+def _availability(run: Mapping[str, Any]) -> dict[str, Any]:
+  """Options of a run with a choice for files, and a number for each end."""
+  if "availability" not in run:
+    return dict(run)
+  now = {name: value for name, value in run.items() if name != "availability"}
+  now["availability_least"], now["availability_most"] = run["availability"]
+  if now["sampling"] == "availability" and now.get("availability_file") is not None:
+    now["sampling"] = "availability_file"
+  return now
 
 
 def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:

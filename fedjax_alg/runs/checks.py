@@ -12,6 +12,7 @@ from fedjax_alg.data.options import NUMBERS, DataOptions
 from fedjax_alg.data.shift import SWAPS
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, samplers
+from fedjax_alg.engine.sampling import UniformSampling
 from fedjax_alg.errors import OptionError, UnreadError
 from fedjax_alg.hparams import reads
 from fedjax_alg.models import (
@@ -225,8 +226,7 @@ def _participation(
   for flag, is_set in (
     ("participation", share not in (None, 1.0)),
     ("cohort_size", options.cohort_size is not None),
-    ("sampling", options.sampling != "uniform"),
-    ("draw", options.draw != "auto"),
+    ("sampling", options.sampling != UniformSampling()),
   ):
     if is_set:
       raise UnreadError(
@@ -266,21 +266,6 @@ def _check_late(options: RunOptions, method: Method) -> None:
       )
 
 
-def refuse_both(names: Iterable[str]) -> None:
-  """Refuses what says how available the clients are beside their file.
-
-  Args:
-    names: names of the options that the caller gave.
-
-  Raises:
-    OptionError: one of them would not be read.
-  """
-  names = set(names)
-  for name in ("availability", "availability_seed"):
-    if {name, "availability_file"} <= names:
-      raise OptionError(f"`{name}` and `availability_file`: give one of them")
-
-
 def cohort_size(
   options: RunOptions,
   data: DataOptions,
@@ -308,7 +293,7 @@ def cohort_size(
   """
   held_out = data.validation_clients
   remainder = f" that `validation_clients`={held_out} leaves" if held_out else ""
-  size, by_chance = options.cohort_size, options.sampling == "poisson"
+  size, by_chance = options.cohort_size, options.sampling.BY_CHANCE
   if size is None:
     assert options.participation is not None
     size = round(options.participation * num_clients)

@@ -9,19 +9,17 @@ import dataclasses
 import os
 from typing import Any
 
-import numpy as np
-
 from fedjax_alg import files, models, own, registry, tasks
 from fedjax_alg.base import Devices
 from fedjax_alg.conditions import POSITIVE, but, only
 from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.data.options import DataOptions
-from fedjax_alg.engine import clients, clock, evaluate, loop, samplers
+from fedjax_alg.engine import clients, clock, evaluate, loop
 from fedjax_alg.engine.late import Late
+from fedjax_alg.engine.sampling import SAMPLING, UniformSampling
 from fedjax_alg.errors import (
   OptionError,
   UnreadError,
-  a_type,
   check_known,
   closest,
   did_you_mean,
@@ -34,13 +32,12 @@ from fedjax_alg.models.feature_map import FEATURE_MAPS, NoFeatureMap
 from fedjax_alg.models.precision import DTYPES
 from fedjax_alg.part import convert_types
 from fedjax_alg.records import parameters
-from fedjax_alg.runs import availability, stopping
+from fedjax_alg.runs import stopping
 
 #: How a server aggregates the adapters of clients.
 LORA_AGGREGATIONS = ("fedit", "ffa", "fedex", "flora")
 #: The share of the clients that take part unless one is given.
 PARTICIPATION = 0.1
-_AVAILABILITY = only("sampling", "availability")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,55 +75,10 @@ class LengthOptions:
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions:
-  """Options of the draw of a round's participants (``engine.samplers``)."""
+  """The draw of a round's participants (``engine.sampling``)."""
 
-  sampling: str = hyper(
-    "uniform",
-    "how the clients of a round are drawn, one of "
-    + ", ".join(samplers.SAMPLERS)
-    + ": uniform = all alike, size = one "
-    "after the other by their numbers of examples, without replacement "
-    "(FedProx; with `client_weights`=uniform where the algorithm has it), "
-    "availability = uniformly among those that are available in this round, "
-    "poisson = every client with the probability `participation`, so that "
-    "their number varies, cyclic = in turns, each client again when all others "
-    "have been there. Or your own function (data, cohort_size, key, "
-    "round) -> ids [cohort_size], " + own.FORMS,
-  )
-  draw: str = hyper(
-    "auto",
-    "how cohorts are drawn from the seed, one of auto, "
-    + ", ".join(samplers.DRAWS)
-    + ": permutation = with a random number for "
-    "every client, bijection = without, in a time that hardly grows with the "
-    "number of clients. Both have the same distribution, and draw other "
-    "clients from the same seed. auto = permutation "
-    f"up to {samplers.FEW_CLIENTS:,} clients, then bijection. Where clients "
-    "join later uniform cohorts are drawn by the permutation",
-    choices=("auto", *samplers.DRAWS),
-    when=only("sampling", "uniform", "size", "availability"),
-  )
-  availability: tuple[float, float] = hyper(
-    (0.1, 0.9),
-    "smallest and largest probability with which a client is "
-    "available in a round; the probability is drawn uniformly for each "
-    "client (`sampling`=availability)",
-    when=_AVAILABILITY,
-  )
-  availability_file: str | None = hyper(
-    None,
-    "a text file (one number a line) or .npy file of the clients' "
-    "probabilities to be available, instead of `availability` "
-    "(`sampling`=availability)",
-    when=_AVAILABILITY,
-  )
-  availability_seed: int = hyper(
-    0,
-    "seed of the probabilities of `availability`, which all seeds of a "
-    "run share (`sampling`=availability)",
-    minimum=0,
-    maximum=MAX_SEED,
-    when=_AVAILABILITY,
+  sampling: SAMPLING = hyper(
+    UniformSampling(), "how the clients of a round are drawn, or your own, " + own.FORMS
   )
 
 
@@ -134,14 +86,6 @@ class SamplingOptions:
 class LateOptions:
   """Late and lost participants (``engine.late``)."""
 
-  availability_day: int = hyper(
-    0,
-    "rounds of a day, over which every client's probability to be available goes up "
-    "and down between 0 and twice its mean (at most 1), as 1 + sin, from a different "
-    "time of day for each; 0: it stays the same (`sampling`=availability)",
-    minimum=0,
-    when=_AVAILABILITY,
-  )
   dropout: float = hyper(
     0.0,
     "probability with which a participant receives the model and sends "
@@ -535,7 +479,7 @@ class RunOptions(
     if self.init_from is not None:
       parameters.read_parameters(self.init_from)
     roles_lib.parse_roles(self.roles)
-    self._check_sampling()
+    self.sampling.check()
     stopping.rules(self.stop_at, self.patience)
     self.check_clock()
     if not _stragglers(self.stragglers)[0] and self.partial_work != "auto":
@@ -549,82 +493,6 @@ class RunOptions(
       )
     if self.participation is not None and self.cohort_size is not None:
       raise OptionError("`participation` and `cohort_size`: give one of them")
-
-  def _check_sampling(self) -> None:
-    low, high = self.availability
-    if not 0 <= low <= high <= 1:
-      raise OptionError(
-        f"`availability`={low:g},{high:g}: must be the least "
-        "and the most, in [0, 1] and in this order"
-      )
-    own.refuse_nameless(self.sampling, "sampling")
-    if not own.is_own(self.sampling):
-      check_known(
-        "sampling", self.sampling, samplers.SAMPLERS, f", or your own, {own.FORMS}"
-      )
-    self.sampler()
-    if self.availability_file is not None:
-      availability.read_availability(self.availability_file)
-
-  def sampler(self, num_clients: int = 1) -> samplers.Sampler:
-    """Finds who takes part in a round.
-
-    Args:
-      num_clients: C.
-
-    Returns:
-      The sampler.
-
-    Raises:
-      OptionError: the caller's own cannot be loaded or is no function.
-    """
-    if not own.is_own(self.sampling):
-      sampler = samplers.find_sampler(self.sampling, self.draw, num_clients)
-      if self.availability_day and self.sampling == "availability":
-        sampler = samplers.with_daily_cycle(
-          sampler, self.availability_day, self.availability_seed
-        )
-      return sampler
-    function, _ = own.load(self.sampling, "sampling")
-    if not callable(function):
-      raise OptionError(
-        f"`sampling`={self.sampling}: is {a_type(function)}; must be "
-        "a function (data, cohort_size, key, round) -> ids [cohort_size]"
-      )
-    return samplers.with_checks(function, f"`sampling`={self.sampling}")
-
-  def clients_availability(
-    self, num_clients: int, training: int | None = None
-  ) -> np.ndarray | None:
-    """Draws or reads the clients' probabilities to be available.
-
-    Args:
-      num_clients: C.
-      training: the number of clients with training rows; None: all.
-
-    Returns:
-      [C] float32; None unless the clients are drawn by availability or poisson.
-
-    Raises:
-      OptionError: the file does not fit the clients.
-    """
-    if self.sampling == "poisson":
-      rate = self.rate(training or num_clients)
-      return np.full(num_clients, rate, np.float32)
-    if self.sampling != "availability":
-      return None
-    if self.availability_file is None:
-      low, high = self.availability
-      uniform = np.random.default_rng(self.availability_seed).uniform(size=num_clients)
-      return (low + (high - low) * uniform).astype(np.float32)
-    numbers = availability.read_availability(self.availability_file)
-    if len(numbers) != num_clients:
-      raise OptionError(
-        f"`availability_file`={self.availability_file}: has "
-        f"{len(numbers)} numbers, there are {num_clients} "
-        "clients"
-      )
-    return numbers.astype(np.float32)
 
   def rate(self, num_clients: int) -> float:
     """The share of all clients that take part in a round, on average.
@@ -646,14 +514,14 @@ class RunOptions(
     """
     change = parse_kinds(data.kinds)
     by_option = own.sources(
-      sampling=self.sampling,
       task=data.task if tasks.is_own_task(data.task) else None,
       kinds=change.function if change is not None else None,
     )
     if isinstance(self.model, models.OwnModel):
       by_option["model"] = self.model.source()
-    if self.availability_file is not None:
-      by_option["availability_file"] = own.source_of(self.availability_file)
+    drawn_by = self.sampling.source()
+    if drawn_by is not None:
+      by_option["sampling"] = drawn_by
     dealt_by = None if data.partition is None else data.partition.source()
     if dealt_by is not None:
       by_option["partition"] = dealt_by

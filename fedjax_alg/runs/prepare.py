@@ -22,6 +22,7 @@ from fedjax_alg.data.store import Coded
 from fedjax_alg.engine import clients, evaluate, loop, processes, samplers, sharding
 from fedjax_alg.engine.keys import RunKeys, keys_of_rows, run_keys
 from fedjax_alg.engine.round import Participation
+from fedjax_alg.engine.sampling import UniformSampling
 from fedjax_alg.errors import OptionError, no_exit
 from fedjax_alg.hparams import field_values, reads
 from fedjax_alg.least_squares import heads
@@ -613,13 +614,11 @@ def _unread(prepared: Prepared) -> list[str]:
   ]
   texts += _unread_of_run(prepared)
   everybody = prepared.spec.cohort_size == prepared.spec.num_clients
-  if (
-    options.draw == "bijection"
-    and options.sampling == "uniform"
-    and (everybody or prepared.federation.options.newcomers_at)
+  if options.sampling == UniformSampling(draw="bijection") and (
+    everybody or prepared.federation.options.newcomers_at
   ):
     texts.append(
-      "`draw`=bijection: not read where "
+      f"`sampling`={options.sampling}: the draw is not read where "
       + ("all clients take part" if everybody else "clients join later")
     )
   return texts
@@ -931,13 +930,13 @@ def prepare(
   algorithm = algorithms[-1]
   check_roles(algorithm, method, built)
   participation = Participation(
-    size, sampler or options.sampler(num_clients), options.late(method.entry)
+    size, sampler or options.sampling.sampler(num_clients), options.late(method.entry)
   )
   device_data = PlacedData(
     federation,
     mesh,
     options.devices(num_clients),
-    options.clients_availability(num_clients, training),
+    options.sampling.availability(num_clients, options.rate(training or num_clients)),
     _place_frozen(built, options, mesh),
     start.trainable(built, start_params),
     method.entry.models_of_kinds(method.hparams) is not None,
@@ -988,7 +987,7 @@ def prepare(
     built,
     mesh,
     {
-      "sampling": options.sampling
+      "sampling": str(options.sampling)
       if sampler is None
       else (f"your {getattr(sampler, '__name__', 'sampler')}"),
       "map_clients": mode,

@@ -115,6 +115,19 @@ def test_options_of_a_run_are_in_its_parts():
     (features | dict(feature_map="buckets"), "buckets:0.2,0.6,seed=3,group_size=4"),
   ):
     assert _run_now(old) == {"feature_map": text}
+  chances = dict(availability=[0.2, 0.8], availability_file=None, draw="auto")
+  chances |= dict(availability_seed=3, availability_day=24)
+  for old, text in (
+    (chances | dict(sampling="uniform", draw="bijection"), "uniform:draw=bijection"),
+    (chances | dict(sampling="availability"), "availability:0.2,0.8,day=24,seed=3"),
+    (
+      chances | dict(sampling="availability", availability_file="a.txt"),
+      "availability_file:a.txt,day=24",
+    ),
+    (chances | dict(sampling="poisson"), "poisson"),
+    (chances | dict(sampling="mine.py:draw"), "mine.py:draw"),
+  ):
+    assert _run_now(old) == {"sampling": text}
 
 
 def _run_now(options):

@@ -133,12 +133,15 @@ def test_validation_data_without_a_class_are_named():
       "`migration`: not read with `shift`=none (only with `shift`=swap_all|",
     ),
     (
-      "fedavg --draw=bijection --participation=1",
-      "`draw`=bijection: not read where all clients take part",
+      "fedavg --sampling=uniform:draw=bijection --participation=1",
+      "`sampling`=uniform:draw=bijection: the draw is not read where all clients take "
+      "part",
     ),
     (
-      "fedavg --draw=bijection --newcomers_at=5:10 --participation=0.5",
-      "`draw`=bijection: not read where clients join later",
+      "fedavg --sampling=uniform:draw=bijection --newcomers_at=5:10 "
+      "--participation=0.5",
+      "`sampling`=uniform:draw=bijection: the draw is not read where clients join "
+      "later",
     ),
     ("afl --client_ridge=2", "`client_ridge`=2: without effect, the server re"),
     ("afl --l2=2", "`l2`=2.0: not read, afl fits layers in closed form"),
@@ -167,8 +170,8 @@ def test_validation_data_without_a_class_are_named():
         "fsvrg --model=mlp",
         "fedacnnl --code=class --model=mlp",
         "fedgroup --num_groups=2 --pretrain_scale=2 --cold_start=random",
-        "fedavg --draw=bijection",
-        "fedavg --draw=permutation --participation=1",
+        "fedavg --sampling=uniform:draw=bijection",
+        "fedavg --sampling=uniform:draw=permutation --participation=1",
       )
     ),
   ],
