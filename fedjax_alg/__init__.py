@@ -115,6 +115,7 @@ from fedjax_alg.models.feature_map import (
   NoFeatureMap,
   ReLUFeatures,
 )
+from fedjax_alg.models.lora import FedExLoRA, FedIT, FFALoRA, FLoRA, NoAdapters
 from fedjax_alg.models.models import (
   CNN,
   LSTM,
@@ -183,6 +184,10 @@ __all__ = [
   "DryRun",
   "ExampleWeights",
   "ExponentialDecay",
+  "FFALoRA",
+  "FLoRA",
+  "FedExLoRA",
+  "FedIT",
   "FedSpec",
   "Federation",
   "FixedClipping",
@@ -211,6 +216,7 @@ __all__ = [
   "MultiKrum",
   "Natural",
   "Nesterov",
+  "NoAdapters",
   "NoAttack",
   "NoFeatureMap",
   "NoPrivacy",

@@ -122,6 +122,11 @@ from fedjax_alg.models.feature_map import BucketFeatures as BucketFeatures
 from fedjax_alg.models.feature_map import FourierFeatures as FourierFeatures
 from fedjax_alg.models.feature_map import NoFeatureMap as NoFeatureMap
 from fedjax_alg.models.feature_map import ReLUFeatures as ReLUFeatures
+from fedjax_alg.models.lora import FFALoRA as FFALoRA
+from fedjax_alg.models.lora import FLoRA as FLoRA
+from fedjax_alg.models.lora import FedExLoRA as FedExLoRA
+from fedjax_alg.models.lora import FedIT as FedIT
+from fedjax_alg.models.lora import NoAdapters as NoAdapters
 from fedjax_alg.models.models import CNN as CNN
 from fedjax_alg.models.models import LSTM as LSTM
 from fedjax_alg.models.models import MLP as MLP
@@ -181,6 +186,10 @@ __all__ = [
   'DryRun',
   'ExampleWeights',
   'ExponentialDecay',
+  'FFALoRA',
+  'FLoRA',
+  'FedExLoRA',
+  'FedIT',
   'FedSpec',
   'Federation',
   'FixedClipping',
@@ -209,6 +218,7 @@ __all__ = [
   'MultiKrum',
   'Natural',
   'Nesterov',
+  'NoAdapters',
   'NoAttack',
   'NoFeatureMap',
   'NoPrivacy',
@@ -292,6 +302,7 @@ _Partition = Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | Partition
 _Features = RawFeatures | Flattened | Images | Standardize | Contrast | Hog | LayerFeatures | str
 _Sampling = UniformSampling | SizeSampling | AvailabilitySampling | AvailabilityFile | PoissonSampling | CyclicSampling | OwnSampling | str
 _Model = Softmax | MLP | CNN | Stack | Residual | LSTM | ResNet18 | Transformer | OwnModel | str
+_Lora = NoAdapters | FedIT | FFALoRA | FedExLoRA | FLoRA | str
 _FeatureMap = NoFeatureMap | FourierFeatures | ReLUFeatures | BucketFeatures | str
 _ClientWeights = ExampleWeights | UniformWeights | QFFLWeights | AgnosticWeights | str
 _ClientOptimizer = SGD | Momentum | Nesterov | Adam | AdamW | RMSProp | Adagrad | Optax | str
@@ -405,9 +416,7 @@ def run(
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
-  lora_rank: int = 0,
-  lora_alpha: float = 0.0,
-  lora_aggregation: str = 'fedit',
+  lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
   l2: float = 0.0001,
   l2_of: str = 'mean',
@@ -613,9 +622,7 @@ def run_all(
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
-  lora_rank: int = 0,
-  lora_alpha: float = 0.0,
-  lora_aggregation: str = 'fedit',
+  lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
   l2: float = 0.0001,
   l2_of: str = 'mean',
@@ -817,9 +824,7 @@ def steps(
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
-  lora_rank: int = 0,
-  lora_alpha: float = 0.0,
-  lora_aggregation: str = 'fedit',
+  lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
   l2: float = 0.0001,
   l2_of: str = 'mean',
@@ -1026,9 +1031,7 @@ def dry_run(
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
-  lora_rank: int = 0,
-  lora_alpha: float = 0.0,
-  lora_aggregation: str = 'fedit',
+  lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
   l2: float = 0.0001,
   l2_of: str = 'mean',
@@ -1235,9 +1238,7 @@ def sweep(
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
-  lora_rank: int = 0,
-  lora_alpha: float = 0.0,
-  lora_aggregation: str = 'fedit',
+  lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
   l2: float = 0.0001,
   l2_of: str = 'mean',
@@ -1440,9 +1441,7 @@ def hypergradient(
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
-  lora_rank: int = 0,
-  lora_alpha: float = 0.0,
-  lora_aggregation: str = 'fedit',
+  lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
   l2: float = 0.0001,
   l2_of: str = 'mean',
@@ -1645,9 +1644,7 @@ def tune_by_gradient(
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
-  lora_rank: int = 0,
-  lora_alpha: float = 0.0,
-  lora_aggregation: str = 'fedit',
+  lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
   l2: float = 0.0001,
   l2_of: str = 'mean',
@@ -1849,9 +1846,7 @@ def audit(
   stragglers: float | Sequence[float] | str | None = None,
   partial_work: str = 'auto',
   deadline_s: float | None = None,
-  lora_rank: int = 0,
-  lora_alpha: float = 0.0,
-  lora_aggregation: str = 'fedit',
+  lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
   l2: float = 0.0001,
   l2_of: str = 'mean',

@@ -15,8 +15,8 @@ are true by their name alone. If the first field is a list, all values without a
 are its entries, ``mlp:128,64``; no other field of a part can be one. A field that is
 not given has its default, and ``str`` of a part leaves out all that are at their
 default. If the only field is a text with a place, it is all that follows the colon,
-such as the name of a file. A word with a colon, such as FILE.py:NAME, stands for all texts of this
-form that begin with no other word.
+such as the name of a file. A word with a colon, such as FILE.py:NAME, stands for all
+texts of this form that begin with no other word.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -207,7 +207,7 @@ class Entry(NamedTuple):
       return self.build(model, hparams, map_clients=map_clients, **links)
 
     if model.roles is not None and model.roles.merging is not None:
-      merging = optional.load_extra("lora.merging", "`lora_aggregation`")
+      merging = optional.load_extra("lora.merging", "`lora`")
       moving: Algorithm = merging.with_kernels_of_state(build, model)
       return moving
     return build(model)

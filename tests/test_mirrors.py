@@ -62,6 +62,7 @@ ELSEWHERE = {
   "exchange/links": "rounds/test_two_halves",
   "metrics/groups": "metrics/test_metrics",
   "metrics/names": "metrics/test_metrics",
+  "models/lora": "extras/lora/test_adapters",
   "models/adapt": "models/test_resolve",
   "models/flops": "models/test_layers",
   "rounds/closed_form": "least_squares/test_closed_form",

@@ -17,6 +17,7 @@ from fedjax_alg.exchange import ExchangeOptions, privacy
 from fedjax_alg.exchange.weights import Choice as Weights
 from fedjax_alg.least_squares import private
 from fedjax_alg.models.feature_map import FEATURE_MAPS
+from fedjax_alg.models.lora import LORA_CHOICE
 from fedjax_alg.models.models import NAMED_MODELS
 from fedjax_alg.part import parts_of, read_part
 
@@ -121,6 +122,7 @@ _FIELDS = (
       "feature_seed": "seed",
     },
   ),
+  ("lora", {"lora_rank": "rank", "lora_alpha": "alpha"}),
   (
     "sampling",
     {
@@ -144,6 +146,7 @@ _CHOICES: dict[str, Any] = {
   "model": NAMED_MODELS,
   "feature_map": FEATURE_MAPS,
   "sampling": SAMPLING,
+  "lora": LORA_CHOICE,
 }
 
 
@@ -160,7 +163,7 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
     return dict(facts)
   now = {**facts, "hparams": _weights(_compressors(facts["hparams"]))}
   if isinstance(now.get("run"), Mapping):
-    now["run"] = _availability(now["run"])
+    now["run"] = _lora(_availability(now["run"]))
   sources = dict(now.get("sources", {}))
   if "availability_file" in sources:
     sources["sampling"] = sources.pop("availability_file")
@@ -194,6 +197,14 @@ def _availability(run: Mapping[str, Any]) -> dict[str, Any]:
   now["availability_least"], now["availability_most"] = run["availability"]
   if now["sampling"] == "availability" and now.get("availability_file") is not None:
     now["sampling"] = "availability_file"
+  return now
+
+
+def _lora(run: Mapping[str, Any]) -> dict[str, Any]:
+  """Options of a run in which adapters of rank 0 are none."""
+  now = {name: value for name, value in run.items() if name != "lora_aggregation"}
+  if len(now) < len(run):
+    now["lora"] = run["lora_aggregation"] if run["lora_rank"] else "none"
   return now
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedjax_alg import files, models, own, registry, tasks
 from fedjax_alg.base import Devices
-from fedjax_alg.conditions import POSITIVE, but, only
+from fedjax_alg.conditions import but, only
 from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import clients, clock, evaluate, loop
@@ -29,13 +29,12 @@ from fedjax_alg.models import class_weights
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.augment import AUGMENTATIONS
 from fedjax_alg.models.feature_map import FEATURE_MAPS, NoFeatureMap
+from fedjax_alg.models.lora import LORA_CHOICE, NoAdapters
 from fedjax_alg.models.precision import DTYPES
 from fedjax_alg.part import convert_types
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import stopping
 
-#: How a server aggregates the adapters of clients.
-LORA_AGGREGATIONS = ("fedit", "ffa", "fedex", "flora")
 #: The share of the clients that take part unless one is given.
 PARTICIPATION = 0.1
 
@@ -155,32 +154,11 @@ class ModelOptions:
   model: models.MODELS = hyper(
     models.Softmax(), "the model, a named one or your own, " + own.FORMS
   )
-  lora_rank: int = hyper(
-    0,
-    "r, rank of the adapters of every dense layer; 0: none. With `roles`=lora only "
-    "the adapters are trained and sent",
-    minimum=0,
+  lora: LORA_CHOICE = hyper(
+    NoAdapters(),
+    "low-rank adapters beside every dense layer, and how the server aggregates them. "
+    "With `roles`=lora only the adapters are trained and sent",
     source="Hu et al., ICLR 2022",
-  )
-  lora_alpha: float = hyper(
-    0.0,
-    "alpha, scale of the adapters: their product is multiplied by alpha / r; 0: r",
-    minimum=0.0,
-    when=only("lora_rank", POSITIVE),
-    source="Hu et al., ICLR 2022",
-  )
-  lora_aggregation: str = hyper(
-    "fedit",
-    "how the server aggregates adapters (`roles`=lora), one of "
-    + ", ".join(LORA_AGGREGATIONS)
-    + ": fedit = the means of A and of B, ffa = A keeps its random initial value, "
-    "fedex = these means, and what they miss of the mean of the products A B is "
-    "added to the layer, flora = the mean of the products is added to the layer, "
-    "and every participant draws new adapters in each round",
-    choices=LORA_AGGREGATIONS,
-    when=only("lora_rank", POSITIVE),
-    source="Zhang et al. 2023 (fedit); Sun et al., ICLR 2024 (ffa); Singhal et al., "
-    "ACL 2025 (fedex); Wang et al., NeurIPS 2024 (flora)",
   )
   feature_map: FEATURE_MAPS = hyper(
     NoFeatureMap(),
@@ -198,7 +176,6 @@ class ModelOptions:
     "loss of a client to which that term is added: the mean over its "
     "n_i examples, or their sum, so that l2 / n_i is added to the mean",
     choices=("mean", "sum"),
-    when=but("l2", 0.0),
   )
   compute_dtype: str = hyper(
     "float32",

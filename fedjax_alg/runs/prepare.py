@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 import numpy as np
 
-from fedjax_alg import memory, models, optional, split, tasks, trees
+from fedjax_alg import memory, models, split, tasks, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import characters, store
@@ -138,9 +138,7 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
   )
   if federation.task is None and built.task is not None:
     _check_targets(built.task, federation)
-  if options.lora_rank:
-    lora = _load_lora(options)
-    built = lora.with_adapters(built, options.lora_rank, options.lora_alpha)
+  built = options.lora.with_adapters(built)
   if options.class_weights is not None:
     counts = federation.label_histogram.sum(0)
     built = class_weights.with_class_weights(built, options.class_weights, counts)
@@ -151,11 +149,6 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
   if options.compute_dtype == "bfloat16":
     built = precision.in_bfloat16(built)
   return augment.with_augmentations(built, options.augment, federation.example_shape)
-
-
-def _load_lora(options: RunOptions) -> Any:
-  """The adapters beside the layers of a model, an extra."""
-  return optional.load_extra("lora.adapters", f"`lora_rank`={options.lora_rank}")
 
 
 def _load_start(
@@ -209,23 +202,15 @@ def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
       raise OptionError(
         f"{cause}: {method.name} fits every layer of the model in closed form"
       )
-  patterns = options.roles
-  if options.lora_aggregation == "ffa":
-    patterns = (*patterns, _load_lora(options).FREEZES_A)
   model = roles.split(
     model,
-    patterns,
+    (*options.roles, *options.lora.ROLES),
     roles.PersonalTraining(
       options.personal_when, options.personal_rate, options.personal_fit
     ),
     options.model_state,
   )
-  if not options.lora_rank:
-    return model
-  result: Model = _load_lora(options).aggregated(
-    model, options.lora_aggregation, options.lora_rank, options.lora_alpha
-  )
-  return result
+  return options.lora.aggregated(model)
 
 
 def _place_frozen(model: Model, options: RunOptions, mesh: Mesh | None) -> Any:
@@ -245,7 +230,7 @@ def _place_frozen(model: Model, options: RunOptions, mesh: Mesh | None) -> Any:
   elif len(mesh.axis_names) > 1:
     why = "the devices are those of several processes"
   elif model.roles.merging is not None:
-    why = f"`lora_aggregation`={options.lora_aggregation} moves frozen parameters"
+    why = f"`lora`={options.lora} moves frozen parameters"
   if why:
     raise OptionError(f"`shard_frozen`=True: {why}")
   assert mesh is not None
@@ -736,7 +721,7 @@ _LISTED = 5
 _SIZES = (
   "feature_map",
   "model",
-  "lora_rank",
+  "lora",
 )
 
 

@@ -128,6 +128,9 @@ def test_options_of_a_run_are_in_its_parts():
     (chances | dict(sampling="mine.py:draw"), "mine.py:draw"),
   ):
     assert _run_now(old) == {"sampling": text}
+  for rank, text in ((0, "none"), (4, "fedex:4,alpha=8")):
+    old = dict(lora_rank=rank, lora_alpha=8.0, lora_aggregation="fedex")
+    assert _run_now(old) == {"lora": text}
 
 
 def _run_now(options):
