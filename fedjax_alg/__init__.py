@@ -127,6 +127,11 @@ from fedjax_alg.models.models import (
   Transformer,
 )
 from fedjax_alg.models.resolve import OwnModel
+from fedjax_alg.models.roles import (
+  PersonalAtEvaluation,
+  PersonalFirst,
+  PersonalTogether,
+)
 from fedjax_alg.records.lock import HeldError
 from fedjax_alg.runs import methods as _methods
 from fedjax_alg.runs.advise import Advice, advise
@@ -229,6 +234,9 @@ __all__ = [
   "OwnPartition",
   "OwnSampling",
   "PartitionFile",
+  "PersonalAtEvaluation",
+  "PersonalFirst",
+  "PersonalTogether",
   "PoissonSampling",
   "PowerSGD",
   "Powerlaw",

@@ -136,6 +136,9 @@ from fedjax_alg.models.models import Softmax as Softmax
 from fedjax_alg.models.models import Stack as Stack
 from fedjax_alg.models.models import Transformer as Transformer
 from fedjax_alg.models.resolve import OwnModel as OwnModel
+from fedjax_alg.models.roles import PersonalAtEvaluation as PersonalAtEvaluation
+from fedjax_alg.models.roles import PersonalFirst as PersonalFirst
+from fedjax_alg.models.roles import PersonalTogether as PersonalTogether
 from fedjax_alg.records.lock import HeldError as HeldError
 from fedjax_alg.runs.advise import Advice as Advice
 from fedjax_alg.runs.advise import advise as advise
@@ -231,6 +234,9 @@ __all__ = [
   'OwnPartition',
   'OwnSampling',
   'PartitionFile',
+  'PersonalAtEvaluation',
+  'PersonalFirst',
+  'PersonalTogether',
   'PoissonSampling',
   'PowerSGD',
   'Powerlaw',
@@ -304,6 +310,7 @@ _Sampling = UniformSampling | SizeSampling | AvailabilitySampling | Availability
 _Model = Softmax | MLP | CNN | Stack | Residual | LSTM | ResNet18 | Transformer | OwnModel | str
 _Lora = NoAdapters | FedIT | FFALoRA | FedExLoRA | FLoRA | str
 _FeatureMap = NoFeatureMap | FourierFeatures | ReLUFeatures | BucketFeatures | str
+_Personal = PersonalTogether | PersonalFirst | PersonalAtEvaluation | str
 _ClientWeights = ExampleWeights | UniformWeights | QFFLWeights | AgnosticWeights | str
 _ClientOptimizer = SGD | Momentum | Nesterov | Adam | AdamW | RMSProp | Adagrad | Optax | str
 _ClientLrSchedule = ConstantRate | CosineDecay | ExponentialDecay | StepDecay | InverseSqrtDecay | str
@@ -425,9 +432,7 @@ def run(
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
-  personal_when: str = 'together',
-  personal_rate: float = 0.0,
-  personal_fit: int = 0,
+  personal: _Personal = PersonalTogether(rate=0.0, steps=0),
   model_state: str = 'global',
   device_cores: Sequence[int] | str = (1, 4),
   core_gflops: float = 10.0,
@@ -631,9 +636,7 @@ def run_all(
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
-  personal_when: str = 'together',
-  personal_rate: float = 0.0,
-  personal_fit: int = 0,
+  personal: _Personal = PersonalTogether(rate=0.0, steps=0),
   model_state: str = 'global',
   device_cores: Sequence[int] | str = (1, 4),
   core_gflops: float = 10.0,
@@ -833,9 +836,7 @@ def steps(
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
-  personal_when: str = 'together',
-  personal_rate: float = 0.0,
-  personal_fit: int = 0,
+  personal: _Personal = PersonalTogether(rate=0.0, steps=0),
   model_state: str = 'global',
   device_cores: Sequence[int] | str = (1, 4),
   core_gflops: float = 10.0,
@@ -1040,9 +1041,7 @@ def dry_run(
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
-  personal_when: str = 'together',
-  personal_rate: float = 0.0,
-  personal_fit: int = 0,
+  personal: _Personal = PersonalTogether(rate=0.0, steps=0),
   model_state: str = 'global',
   device_cores: Sequence[int] | str = (1, 4),
   core_gflops: float = 10.0,
@@ -1247,9 +1246,7 @@ def sweep(
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
-  personal_when: str = 'together',
-  personal_rate: float = 0.0,
-  personal_fit: int = 0,
+  personal: _Personal = PersonalTogether(rate=0.0, steps=0),
   model_state: str = 'global',
   device_cores: Sequence[int] | str = (1, 4),
   core_gflops: float = 10.0,
@@ -1450,9 +1447,7 @@ def hypergradient(
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
-  personal_when: str = 'together',
-  personal_rate: float = 0.0,
-  personal_fit: int = 0,
+  personal: _Personal = PersonalTogether(rate=0.0, steps=0),
   model_state: str = 'global',
   device_cores: Sequence[int] | str = (1, 4),
   core_gflops: float = 10.0,
@@ -1653,9 +1648,7 @@ def tune_by_gradient(
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
-  personal_when: str = 'together',
-  personal_rate: float = 0.0,
-  personal_fit: int = 0,
+  personal: _Personal = PersonalTogether(rate=0.0, steps=0),
   model_state: str = 'global',
   device_cores: Sequence[int] | str = (1, 4),
   core_gflops: float = 10.0,
@@ -1855,9 +1848,7 @@ def audit(
   augment: Sequence[str] | str = (),
   init_only: Sequence[str] | str = (),
   roles: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
-  personal_when: str = 'together',
-  personal_rate: float = 0.0,
-  personal_fit: int = 0,
+  personal: _Personal = PersonalTogether(rate=0.0, steps=0),
   model_state: str = 'global',
   device_cores: Sequence[int] | str = (1, 4),
   core_gflops: float = 10.0,

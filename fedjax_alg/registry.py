@@ -63,6 +63,11 @@ from fedjax_alg.exchange.options import MeanOptions
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.least_squares import heads
 from fedjax_alg.models.feature_map import BucketFeatures, FourierFeatures
+from fedjax_alg.models.roles import (
+  PersonalAtEvaluation,
+  PersonalFirst,
+  PersonalTogether,
+)
 from fedjax_alg.part import read_parts
 from fedjax_alg.rounds import expected
 from fedjax_alg.rounds.expected import Expected, Ledger
@@ -322,16 +327,16 @@ ALGORITHMS: dict[str, Entry] = {
       fedavg.fedavg,
       label,
       paper,
-      options={"roles": roles, "personal_when": when, **extra},
+      options={"roles": roles, "personal": training, **extra},
       display=display,
     )
-    for name, label, paper, roles, when, extra, display in (
+    for name, label, paper, roles, training, extra, display in (
       (
         "fedper",
         "FedPer",
         "Arivazhagan et al., arXiv:1912.00818",
         ("personal:last",),
-        "together",
+        PersonalTogether(),
         {},
         Display("personal", "arXiv:1912.00818", ("#695A2D", "solid"), is_personal=True),
       ),
@@ -340,7 +345,7 @@ ALGORITHMS: dict[str, Entry] = {
         "LG-FedAvg",
         "Liang et al., arXiv:2001.01523",
         ("personal:**", "shared:last"),
-        "together",
+        PersonalTogether(),
         {},
         Display(
           "personal", "arXiv:2001.01523", ("#EAA60A", "longdash"), is_personal=True
@@ -351,7 +356,7 @@ ALGORITHMS: dict[str, Entry] = {
         "FedRep",
         "Collins et al., ICML 2021",
         ("personal:last",),
-        "first",
+        PersonalFirst(),
         {},
         Display("personal", "arXiv:2102.07078", ("#695A2D", "dash"), is_personal=True),
       ),
@@ -360,13 +365,13 @@ ALGORITHMS: dict[str, Entry] = {
         "FedBABU",
         "Oh et al., ICLR 2022",
         ("personal:last",),
-        "evaluation",
+        PersonalAtEvaluation(),
         {},
         Display(
           "personal",
           "arXiv:2106.06042",
           ("#695A2D", "dot"),
-          curve={"client_lr": 0.3, "personal_fit": 20},
+          curve={"client_lr": 0.3, "personal": PersonalAtEvaluation(steps=20)},
           is_personal=True,
         ),
       ),
@@ -375,7 +380,7 @@ ALGORITHMS: dict[str, Entry] = {
         "FedBN",
         "Li et al., ICLR 2021",
         ("personal:norm",),
-        "together",
+        PersonalTogether(),
         {"model_state": "local"},
         Display(
           "personal",

@@ -19,6 +19,7 @@ from fedjax_alg.least_squares import private
 from fedjax_alg.models.feature_map import FEATURE_MAPS
 from fedjax_alg.models.lora import LORA_CHOICE
 from fedjax_alg.models.models import NAMED_MODELS
+from fedjax_alg.models.roles import PERSONAL
 from fedjax_alg.part import parts_of, read_part
 
 #: Options that choose how messages are compressed.
@@ -123,6 +124,7 @@ _FIELDS = (
     },
   ),
   ("lora", {"lora_rank": "rank", "lora_alpha": "alpha"}),
+  ("personal", {"personal_rate": "rate", "personal_fit": "steps"}),
   (
     "sampling",
     {
@@ -147,6 +149,7 @@ _CHOICES: dict[str, Any] = {
   "feature_map": FEATURE_MAPS,
   "sampling": SAMPLING,
   "lora": LORA_CHOICE,
+  "personal": PERSONAL,
 }
 
 
@@ -163,7 +166,7 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
     return dict(facts)
   now = {**facts, "hparams": _weights(_compressors(facts["hparams"]))}
   if isinstance(now.get("run"), Mapping):
-    now["run"] = _lora(_availability(now["run"]))
+    now["run"] = _renamed(_availability(now["run"]))
   sources = dict(now.get("sources", {}))
   if "availability_file" in sources:
     sources["sampling"] = sources.pop("availability_file")
@@ -200,11 +203,14 @@ def _availability(run: Mapping[str, Any]) -> dict[str, Any]:
   return now
 
 
-def _lora(run: Mapping[str, Any]) -> dict[str, Any]:
-  """Options of a run in which adapters of rank 0 are none."""
-  now = {name: value for name, value in run.items() if name != "lora_aggregation"}
-  if len(now) < len(run):
-    now["lora"] = run["lora_aggregation"] if run["lora_rank"] else "none"
+def _renamed(run: Mapping[str, Any]) -> dict[str, Any]:
+  """Options of a run with the choices' names; adapters of rank 0 are none."""
+  now = dict(run)
+  if "lora_aggregation" in now:
+    aggregation = now.pop("lora_aggregation")
+    now["lora"] = aggregation if now["lora_rank"] else "none"
+  if "personal_when" in now:
+    now["personal"] = now.pop("personal_when")
   return now
 
 

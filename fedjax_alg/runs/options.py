@@ -11,7 +11,7 @@ from typing import Any
 
 from fedjax_alg import files, models, own, registry, tasks
 from fedjax_alg.base import Devices
-from fedjax_alg.conditions import but, only
+from fedjax_alg.conditions import only
 from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import clients, clock, evaluate, loop
@@ -143,10 +143,6 @@ def _stragglers(text: str | None) -> tuple[float, float]:
   return pair
 
 
-#: When a model has personal parameters.
-_PERSONAL = but("roles", ())
-
-
 @dataclasses.dataclass(frozen=True)
 class ModelOptions:
   """The model and its training objective."""
@@ -223,29 +219,10 @@ class ModelOptions:
     "shared:LoRAParam",
     distinct=True,
   )
-  personal_when: str = hyper(
-    "together",
-    "when clients train their personal parameters: together = "
-    "with the shared ones, first = before these in every round, evaluation = "
-    "only when a client deploys the model",
-    choices=roles_lib.WHEN,
+  personal: roles_lib.PERSONAL = hyper(
+    roles_lib.PersonalTogether(),
+    "when clients train their personal parameters, how fast and for how long",
     source="FedPer; FedRep; FedBABU",
-    when=_PERSONAL,
-  )
-  personal_rate: float = hyper(
-    0.0,
-    "learning rate of the personal parameters; 0: the rate of the method's local steps",
-    minimum=0.0,
-    when=_PERSONAL,
-  )
-  personal_fit: int = hyper(
-    0,
-    "mini-batch steps with the personal parameters only, before the steps with the "
-    "shared ones (`personal_when`=first) or when a client deploys the model "
-    "(evaluation, and newcomers; statistics of `model_state`=local change, too); 0: "
-    "as many as the method's local steps, and none for newcomers",
-    minimum=0,
-    when=_PERSONAL | only("model_state", "local"),
   )
   model_state: str = hyper(
     "global",
@@ -383,7 +360,6 @@ class MachineOptions:
     "whether the devices share out the frozen parameters (`roles`) and compute every "
     "client together, for a model that one device cannot hold; else each device "
     "holds them all and computes different clients",
-    when=but("roles", ()),
   )
   host_devices: int = hyper(
     0,

@@ -475,12 +475,18 @@ def _check_personal(method: Method, run: RunOptions) -> None:
   """Checks that a method that is named after its personal parameters has some.
 
   Raises:
-    OptionError: it would be another method under its name.
+    OptionError: it would be another method under its name, or there are none to train.
   """
+  has_personal = any(role == "personal" for role, _ in roles_lib.parse_roles(run.roles))
+  # Statistics that clients keep move in its steps, too.
+  read = ("steps",) if run.model_state == "local" else ()
+  unread = with_values(run.personal, dict.fromkeys(read, 0))
+  if not has_personal and unread != RunOptions.personal:
+    raise UnreadError(
+      f"`personal`={run.personal}: not read, no parameter is personal (`roles`)"
+    )
   default = method.entry.options.get("roles", ())
-  if default and not any(
-    role == "personal" for role, _ in roles_lib.parse_roles(run.roles)
-  ):
+  if default and not has_personal:
     raise OptionError(
       f"`roles`={','.join(run.roles)}: {method.entry.label} has personal "
       f"parameters (by default {','.join(default)}); without any give "

@@ -205,9 +205,7 @@ def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
   model = roles.split(
     model,
     (*options.roles, *options.lora.ROLES),
-    roles.PersonalTraining(
-      options.personal_when, options.personal_rate, options.personal_fit
-    ),
+    options.personal,
     options.model_state,
   )
   return options.lora.aggregated(model)
@@ -357,14 +355,19 @@ def cautions(prepared: Prepared, seen: set[str]) -> list[str]:
 def _other_method(prepared: Prepared) -> list[str]:
   """Warns of options whose value makes a method its name.
 
-  FedRep is FedAvg with roles and `personal_when`=first, for example.
+  FedRep is FedAvg with roles and `personal`=first, for example.
   """
   entry, options = prepared.method.entry, prepared.options
-  return [
-    f"`{name}`={getattr(options, name)}: {entry.label} has {usual}; this "
-    "is another method"
+  words = {  # of parts the alternative counts, and not its fields
+    name: (getattr(value, "WORD", value), getattr(usual, "WORD", usual))
     for name, usual in entry.options.items()
-    if name != "roles" and getattr(options, name) != usual
+    if name != "roles"
+    for value in (getattr(options, name),)
+  }
+  return [
+    f"`{name}`={word}: {entry.label} has {usual}; this is another method"
+    for name, (word, usual) in words.items()
+    if word != usual
   ]
 
 
@@ -625,9 +628,7 @@ def _unread_of_run(prepared: Prepared) -> list[str]:
       f"{method.name} fits layers in closed form, with a ridge of its own",
     )
   if options.roles and (model_roles is None or not model_roles.keeps):
-    without |= dict.fromkeys(
-      ("personal_when", "personal_rate", "personal_fit"), "no parameter is personal"
-    )
+    without["personal"] = "no parameter is personal"
   values = field_values(federation.options) | field_values(options)
   usual = (
     field_values(DataOptions())

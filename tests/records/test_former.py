@@ -131,6 +131,8 @@ def test_options_of_a_run_are_in_its_parts():
   for rank, text in ((0, "none"), (4, "fedex:4,alpha=8")):
     old = dict(lora_rank=rank, lora_alpha=8.0, lora_aggregation="fedex")
     assert _run_now(old) == {"lora": text}
+  old = dict(personal_when="first", personal_rate=0.05, personal_fit=5)
+  assert _run_now(old) == {"personal": "first:0.05,5"}
 
 
 def _run_now(options):

@@ -154,8 +154,8 @@ def test_validation_data_without_a_class_are_named():
       for words in ("rate=0.5", "when=first", "fit=3")
     ),
     (
-      "fedrep --model=mlp --personal_when=together",
-      "`personal_when`=together: FedRep has first; this is another method",
+      "fedrep --model=mlp --personal=together:steps=3",
+      "`personal`=together: FedRep has first; this is another method",
     ),
     *(
       (words, None)
@@ -165,7 +165,7 @@ def test_validation_data_without_a_class_are_named():
         "fedacnnl --l2=0",
         "fedprox --l2=2",
         "fedrep --model=mlp",
-        "fedper --model=mlp --personal_rate=0.5 --roles=personal:Dense_1",
+        "fedper --model=mlp --personal=together:0.5 --roles=personal:Dense_1",
         "fsvrg --nolocal_scaling",
         "fsvrg --model=mlp",
         "fedacnnl --code=class --model=mlp",
