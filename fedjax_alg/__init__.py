@@ -56,6 +56,12 @@ from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
 from fedjax_alg.engine.evaluate import at_clients, confusion
+from fedjax_alg.engine.late import (
+  DroppedStragglers,
+  KeptStragglers,
+  NoStragglers,
+  Stragglers,
+)
 from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sampling import (
   AvailabilityFile,
@@ -186,6 +192,7 @@ __all__ = [
   "CyclicSampling",
   "DataError",
   "Dirichlet",
+  "DroppedStragglers",
   "DryRun",
   "ExampleWeights",
   "ExponentialDecay",
@@ -207,6 +214,7 @@ __all__ = [
   "Images",
   "InnerProduct",
   "InverseSqrtDecay",
+  "KeptStragglers",
   "Krum",
   "LSTM",
   "LabelFlip",
@@ -225,6 +233,7 @@ __all__ = [
   "NoAttack",
   "NoFeatureMap",
   "NoPrivacy",
+  "NoStragglers",
   "NoisedMoments",
   "NonFiniteError",
   "NormBound",
@@ -266,6 +275,7 @@ __all__ = [
   "Standardize",
   "Step",
   "StepDecay",
+  "Stragglers",
   "Sweep",
   "Task",
   "TopK",

@@ -69,6 +69,10 @@ from fedjax_alg.data.published import Natural as Natural
 from fedjax_alg.data.published import Powerlaw as Powerlaw
 from fedjax_alg.engine.evaluate import at_clients as at_clients
 from fedjax_alg.engine.evaluate import confusion as confusion
+from fedjax_alg.engine.late import DroppedStragglers as DroppedStragglers
+from fedjax_alg.engine.late import KeptStragglers as KeptStragglers
+from fedjax_alg.engine.late import NoStragglers as NoStragglers
+from fedjax_alg.engine.late import Stragglers as Stragglers
 from fedjax_alg.engine.processes import distributed as distributed
 from fedjax_alg.engine.sampling import AvailabilityFile as AvailabilityFile
 from fedjax_alg.engine.sampling import AvailabilitySampling as AvailabilitySampling
@@ -186,6 +190,7 @@ __all__ = [
   'CyclicSampling',
   'DataError',
   'Dirichlet',
+  'DroppedStragglers',
   'DryRun',
   'ExampleWeights',
   'ExponentialDecay',
@@ -207,6 +212,7 @@ __all__ = [
   'Images',
   'InnerProduct',
   'InverseSqrtDecay',
+  'KeptStragglers',
   'Krum',
   'LSTM',
   'LabelFlip',
@@ -225,6 +231,7 @@ __all__ = [
   'NoAttack',
   'NoFeatureMap',
   'NoPrivacy',
+  'NoStragglers',
   'NoisedMoments',
   'NonFiniteError',
   'NormBound',
@@ -266,6 +273,7 @@ __all__ = [
   'Standardize',
   'Step',
   'StepDecay',
+  'Stragglers',
   'Sweep',
   'Task',
   'TopK',
@@ -307,6 +315,7 @@ __all__ = [
 _Partition = Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | PartitionFile | OwnPartition | str | None
 _Features = RawFeatures | Flattened | Images | Standardize | Contrast | Hog | LayerFeatures | str
 _Sampling = UniformSampling | SizeSampling | AvailabilitySampling | AvailabilityFile | PoissonSampling | CyclicSampling | OwnSampling | str
+_Stragglers = NoStragglers | Stragglers | KeptStragglers | DroppedStragglers | str
 _Model = Softmax | MLP | CNN | Stack | Residual | LSTM | ResNet18 | Transformer | OwnModel | str
 _Lora = NoAdapters | FedIT | FFALoRA | FedExLoRA | FLoRA | str
 _FeatureMap = NoFeatureMap | FourierFeatures | ReLUFeatures | BucketFeatures | str
@@ -420,8 +429,7 @@ def run(
   keep_best: object = None,
   sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
-  stragglers: float | Sequence[float] | str | None = None,
-  partial_work: str = 'auto',
+  stragglers: _Stragglers = NoStragglers(),
   deadline_s: float | None = None,
   lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
@@ -624,8 +632,7 @@ def run_all(
   init: Any = None,
   sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
-  stragglers: float | Sequence[float] | str | None = None,
-  partial_work: str = 'auto',
+  stragglers: _Stragglers = NoStragglers(),
   deadline_s: float | None = None,
   lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
@@ -824,8 +831,7 @@ def steps(
   init: Any = None,
   sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
-  stragglers: float | Sequence[float] | str | None = None,
-  partial_work: str = 'auto',
+  stragglers: _Stragglers = NoStragglers(),
   deadline_s: float | None = None,
   lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
@@ -1029,8 +1035,7 @@ def dry_run(
   init: Any = None,
   sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
-  stragglers: float | Sequence[float] | str | None = None,
-  partial_work: str = 'auto',
+  stragglers: _Stragglers = NoStragglers(),
   deadline_s: float | None = None,
   lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
@@ -1234,8 +1239,7 @@ def sweep(
   init: Any = None,
   sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
-  stragglers: float | Sequence[float] | str | None = None,
-  partial_work: str = 'auto',
+  stragglers: _Stragglers = NoStragglers(),
   deadline_s: float | None = None,
   lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
@@ -1435,8 +1439,7 @@ def hypergradient(
   init: Any = None,
   sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
-  stragglers: float | Sequence[float] | str | None = None,
-  partial_work: str = 'auto',
+  stragglers: _Stragglers = NoStragglers(),
   deadline_s: float | None = None,
   lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
@@ -1636,8 +1639,7 @@ def tune_by_gradient(
   init: Any = None,
   sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
-  stragglers: float | Sequence[float] | str | None = None,
-  partial_work: str = 'auto',
+  stragglers: _Stragglers = NoStragglers(),
   deadline_s: float | None = None,
   lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),
@@ -1836,8 +1838,7 @@ def audit(
   init: Any = None,
   sampling: _Sampling = UniformSampling(draw='auto'),
   dropout: float = 0.0,
-  stragglers: float | Sequence[float] | str | None = None,
-  partial_work: str = 'auto',
+  stragglers: _Stragglers = NoStragglers(),
   deadline_s: float | None = None,
   lora: _Lora = NoAdapters(),
   feature_map: _FeatureMap = NoFeatureMap(),

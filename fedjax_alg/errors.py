@@ -390,6 +390,7 @@ _MOVED = {
   "personal_when": "`personal`, such as first:rate=0.05",
   "personal_rate": "`personal`, such as together:0.05",
   "personal_fit": "`personal`, such as evaluation:steps=20",
+  "partial_work": "`stragglers`, such as kept:0.5 or dropped:0.5",
   "lora_rank": "`lora`, such as fedit:4",
   "lora_alpha": "`lora`, such as fedit:4,alpha=8",
   "lora_aggregation": "`lora`, such as fedex:4",

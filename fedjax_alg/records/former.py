@@ -12,6 +12,7 @@ from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import why_not
 from fedjax_alg.data.features import Hog
 from fedjax_alg.data.options import DataOptions
+from fedjax_alg.engine.late import DroppedStragglers, KeptStragglers, Stragglers
 from fedjax_alg.engine.sampling import SAMPLING
 from fedjax_alg.exchange import ExchangeOptions, privacy
 from fedjax_alg.exchange.weights import Choice as Weights
@@ -203,12 +204,26 @@ def _availability(run: Mapping[str, Any]) -> dict[str, Any]:
   return now
 
 
+def _late(stragglers: str | None, work: str) -> str:
+  """The text of stragglers, SHARE or SHARE:MOST before, with what becomes of it."""
+  if stragglers is None:
+    return "none"
+  share, _, most = stragglers.partition(":")
+  part = {"auto": Stragglers, "keep": KeptStragglers, "drop": DroppedStragglers}[work]
+  numbers = [float(share)]
+  if most and part is not DroppedStragglers:
+    numbers.append(float(most))
+  return str(part(*numbers))
+
+
 def _renamed(run: Mapping[str, Any]) -> dict[str, Any]:
   """Options of a run with the choices' names; adapters of rank 0 are none."""
   now = dict(run)
   if "lora_aggregation" in now:
     aggregation = now.pop("lora_aggregation")
     now["lora"] = aggregation if now["lora_rank"] else "none"
+  if "partial_work" in now:
+    now["stragglers"] = _late(now["stragglers"], now.pop("partial_work"))
   if "personal_when" in now:
     now["personal"] = now.pop("personal_when")
   return now

@@ -261,8 +261,8 @@ def _check_late(options: RunOptions, method: Method) -> None:
     built = method.resolved().build(tiny, clients.ClientMap())
     if not built.takes_parts:
       raise OptionError(
-        f"`partial_work`=keep: {name} counts its work in another way than by "
-        "mini-batches of one local method (allowed: drop)"
+        f"`stragglers`={options.stragglers}: {name} counts its work in another way "
+        "than by mini-batches of one local method (allowed: dropped)"
       )
 
 

@@ -15,7 +15,7 @@ from fedjax_alg.conditions import only
 from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import clients, clock, evaluate, loop
-from fedjax_alg.engine.late import Late
+from fedjax_alg.engine.late import STRAGGLERS, Late, NoStragglers
 from fedjax_alg.engine.sampling import SAMPLING, UniformSampling
 from fedjax_alg.errors import (
   OptionError,
@@ -92,21 +92,10 @@ class LateOptions:
     minimum=0.0,
     maximum=1.0,
   )
-  stragglers: str | None = hyper(
-    None,
-    "SHARE or SHARE:MOST, for example 0.9: this share of every round's "
-    "participants (FedProx: 0, 0.5, 0.9), drawn anew, does a part of its "
-    "local work, which is uniform in (0, MOST], 1 by default: of several "
-    "`local_epochs` so many whole ones, else of the mini-batches, at least "
-    "one",
-    numbers=":",
-  )
-  partial_work: str = hyper(
-    "auto",
-    "what becomes of the work of `stragglers`: keep = it is sent, "
-    "drop = it is lost, as FedAvg does in FedProx's experiment, auto = keep "
-    "for fedprox, fednova, fedasync and fedbuff, else drop",
-    choices=("auto", "keep", "drop"),
+  stragglers: STRAGGLERS = hyper(
+    NoStragglers(),
+    "the participants who do a part of their local work, and what becomes of it",
+    source="Li et al., MLSys 2020, section 5.2",
   )
   deadline_s: float | None = hyper(
     None,
@@ -117,30 +106,10 @@ class LateOptions:
 
   def late(self, entry: registry.Entry) -> Late | None:
     """Says who of the participants is late or lost; None: nobody."""
-    share, most = _stragglers(self.stragglers)
-    keep = self.partial_work == "keep" or (
-      self.partial_work == "auto" and entry.keeps_partial_work
-    )
-    if not (self.dropout or share or self.deadline_s):
+    late = self.stragglers.rule(entry.keeps_partial_work)
+    if not (self.dropout or late.stragglers or self.deadline_s):
       return None
-    return Late(self.dropout, share, most, keep, self.deadline_s)
-
-
-def _stragglers(text: str | None) -> tuple[float, float]:
-  """Reads SHARE or SHARE:MOST."""
-  if text is None:
-    return 0.0, 1.0
-  share, _, most = text.partition(":")
-  try:
-    pair = float(share), float(most or 1)
-  except ValueError:
-    pair = -1.0, 1.0
-  if not (0 <= pair[0] <= 1 and 0 < pair[1] <= 1):
-    raise OptionError(
-      f"`stragglers`={text}: must be SHARE or SHARE:MOST with "
-      "SHARE in [0, 1] and MOST in (0, 1], for example 0.9"
-    )
-  return pair
+    return late._replace(dropout=self.dropout, deadline_s=self.deadline_s)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -435,10 +404,6 @@ class RunOptions(
     self.sampling.check()
     stopping.rules(self.stop_at, self.patience)
     self.check_clock()
-    if not _stragglers(self.stragglers)[0] and self.partial_work != "auto":
-      raise OptionError(
-        f"`partial_work`={self.partial_work}: not read, there are no `stragglers`"
-      )
     if self.seed + self.num_seeds - 1 > MAX_SEED:
       raise OptionError(
         f"`num_seeds`={self.num_seeds}: the last seed, "

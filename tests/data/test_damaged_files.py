@@ -88,7 +88,7 @@ def test_a_damaged_file_is_read_or_refused(tmp_path, name):
     except OptionError as error:
       message = str(error).replace(str(path.parent), "")
       assert message.isprintable() and not fuzzing.RAW.search(message), message
-      assert "data_path=" in message or "_file=" in message
+      assert "data_path=" in message or "sampling=availability_file:" in message
 
   check()
 

@@ -131,6 +131,15 @@ def test_options_of_a_run_are_in_its_parts():
   for rank, text in ((0, "none"), (4, "fedex:4,alpha=8")):
     old = dict(lora_rank=rank, lora_alpha=8.0, lora_aggregation="fedex")
     assert _run_now(old) == {"lora": text}
+  for stragglers, work, text in (
+    (None, "auto", "none"),
+    ("0.9", "auto", "share:0.9"),
+    ("0.9:0.5", "keep", "kept:0.9,0.5"),
+    ("0.9:0.5", "drop", "dropped:0.9"),
+  ):
+    assert _run_now(dict(stragglers=stragglers, partial_work=work)) == {
+      "stragglers": text
+    }
   old = dict(personal_when="first", personal_rate=0.05, personal_fit=5)
   assert _run_now(old) == {"personal": "first:0.05,5"}
 

@@ -87,11 +87,11 @@ def test_python_takes_these_texts_too():
     model="stack:conv3-2",
     evaluate="global, local",
     augment="crop",
-    stragglers=0.5,
+    stragglers="share:0.5",
   )
   assert plan.run.model == fa.Stack(("conv3-2",)) and plan.run.augment == ("crop",)
   assert plan.run.eval_protocols == ("global", "local", "newcomers")
-  assert plan.run.stragglers == "0.5"
+  assert plan.run.stragglers == fa.Stragglers(0.5)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_what_others_call_an_option_is_known(name, hint):
     ("sampling", "availability:0.5,1.1", "most=1.1: must be at least 0 and"),
     ("sampling", "availability_file:nowhere.txt", "no such file"),
     ("sampling", "availability_file:" + 300 * "x", "no path; its names have at most"),
-    ("stragglers", "half", "must be SHARE or SHARE:MOST"),
-    ("stragglers", "0.5:0", "must be SHARE or SHARE:MOST"),
-    ("partial_work", "keep", "not read, there are no stragglers"),
+    ("stragglers", "half", "unknown"),
+    ("stragglers", "share:0.5,0", "most=0.0: must be more than 0"),
+    ("stragglers", "dropped:0.5,most=0.5", "'most=0.5' is not of dropped"),
     ("model", "my_net.py", "a file needs the name in it: my_net.py:NAME"),
   ],
 )
@@ -215,8 +215,8 @@ REFUSED = [
     ),
     (
       "fedgroup",
-      dict(stragglers="0.5", partial_work="keep"),
-      "^partial_work=keep: fedgroup counts its work in another way",
+      dict(stragglers="kept:0.5"),
+      "^stragglers=kept:0.5: fedgroup counts its work in another way",
     ),
     ("afl", dict(dropout=0.1), "^dropout=0.1: afl does not read it"),
     ("fedbuff", dict(concurrency=21), "^concurrency=21: more than the 20"),

@@ -301,8 +301,7 @@ def test_fewer_rounds_and_the_last_evaluation(two_seeds):
 TAKING_PART = dict(
   sampling="availability:0.2,0.7,seed=3,day=2,draw=bijection",
   dropout=0.3,
-  stragglers="0.5:0.6",
-  partial_work="keep",
+  stragglers="kept:0.5,most=0.6",
   deadline_s=0.02,
 )
 
