@@ -55,6 +55,12 @@ from fedjax_alg.data.label_skew import Classes, Dirichlet, Iid, Shards
 from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
+from fedjax_alg.engine.clients import (
+  AutomaticMap,
+  LanesMap,
+  SequentialMap,
+  VectorizedMap,
+)
 from fedjax_alg.engine.evaluate import at_clients, confusion
 from fedjax_alg.engine.late import (
   DroppedStragglers,
@@ -174,6 +180,7 @@ __all__ = [
   "AgnosticWeights",
   "Algorithm",
   "Audit",
+  "AutomaticMap",
   "AvailabilityFile",
   "AvailabilitySampling",
   "BucketFeatures",
@@ -218,6 +225,7 @@ __all__ = [
   "Krum",
   "LSTM",
   "LabelFlip",
+  "LanesMap",
   "LayerFeatures",
   "LittleIsEnough",
   "MLP",
@@ -265,6 +273,7 @@ __all__ = [
   "RunResult",
   "SGD",
   "STOP",
+  "SequentialMap",
   "Shard",
   "Shards",
   "Sign",
@@ -284,6 +293,7 @@ __all__ = [
   "Uncompressed",
   "UniformSampling",
   "UniformWeights",
+  "VectorizedMap",
   "WeightedMean",
   "add",
   "advise",

@@ -67,6 +67,10 @@ from fedjax_alg.data.own_partition import OwnPartition as OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile as PartitionFile
 from fedjax_alg.data.published import Natural as Natural
 from fedjax_alg.data.published import Powerlaw as Powerlaw
+from fedjax_alg.engine.clients import AutomaticMap as AutomaticMap
+from fedjax_alg.engine.clients import LanesMap as LanesMap
+from fedjax_alg.engine.clients import SequentialMap as SequentialMap
+from fedjax_alg.engine.clients import VectorizedMap as VectorizedMap
 from fedjax_alg.engine.evaluate import at_clients as at_clients
 from fedjax_alg.engine.evaluate import confusion as confusion
 from fedjax_alg.engine.late import DroppedStragglers as DroppedStragglers
@@ -172,6 +176,7 @@ __all__ = [
   'AgnosticWeights',
   'Algorithm',
   'Audit',
+  'AutomaticMap',
   'AvailabilityFile',
   'AvailabilitySampling',
   'BucketFeatures',
@@ -216,6 +221,7 @@ __all__ = [
   'Krum',
   'LSTM',
   'LabelFlip',
+  'LanesMap',
   'LayerFeatures',
   'LittleIsEnough',
   'MLP',
@@ -263,6 +269,7 @@ __all__ = [
   'RunResult',
   'SGD',
   'STOP',
+  'SequentialMap',
   'Shard',
   'Shards',
   'Sign',
@@ -282,6 +289,7 @@ __all__ = [
   'Uncompressed',
   'UniformSampling',
   'UniformWeights',
+  'VectorizedMap',
   'WeightedMean',
   'add',
   'advise',
@@ -320,6 +328,7 @@ _Model = Softmax | MLP | CNN | Stack | Residual | LSTM | ResNet18 | Transformer 
 _Lora = NoAdapters | FedIT | FFALoRA | FedExLoRA | FLoRA | str
 _FeatureMap = NoFeatureMap | FourierFeatures | ReLUFeatures | BucketFeatures | str
 _Personal = PersonalTogether | PersonalFirst | PersonalAtEvaluation | str
+_MapClients = AutomaticMap | SequentialMap | VectorizedMap | LanesMap | str
 _ClientWeights = ExampleWeights | UniformWeights | QFFLWeights | AgnosticWeights | str
 _ClientOptimizer = SGD | Momentum | Nesterov | Adam | AdamW | RMSProp | Adagrad | Optax | str
 _ClientLrSchedule = ConstantRate | CosineDecay | ExponentialDecay | StepDecay | InverseSqrtDecay | str
@@ -451,8 +460,7 @@ def run(
   targets: Sequence[float] | str = (0.9, 0.95, 0.98),
   stop_at: str | None = None,
   patience: str | None = None,
-  map_clients: str = 'auto',
-  client_lanes: int = 0,
+  map_clients: _MapClients = AutomaticMap(),
   map_seeds: str = 'auto',
   shard_frozen: bool = False,
   host_devices: int = 0,
@@ -654,8 +662,7 @@ def run_all(
   targets: Sequence[float] | str = (0.9, 0.95, 0.98),
   stop_at: str | None = None,
   patience: str | None = None,
-  map_clients: str = 'auto',
-  client_lanes: int = 0,
+  map_clients: _MapClients = AutomaticMap(),
   map_seeds: str = 'auto',
   shard_frozen: bool = False,
   host_devices: int = 0,
@@ -853,8 +860,7 @@ def steps(
   targets: Sequence[float] | str = (0.9, 0.95, 0.98),
   stop_at: str | None = None,
   patience: str | None = None,
-  map_clients: str = 'auto',
-  client_lanes: int = 0,
+  map_clients: _MapClients = AutomaticMap(),
   map_seeds: str = 'auto',
   shard_frozen: bool = False,
   host_devices: int = 0,
@@ -1057,8 +1063,7 @@ def dry_run(
   targets: Sequence[float] | str = (0.9, 0.95, 0.98),
   stop_at: str | None = None,
   patience: str | None = None,
-  map_clients: str = 'auto',
-  client_lanes: int = 0,
+  map_clients: _MapClients = AutomaticMap(),
   map_seeds: str = 'auto',
   shard_frozen: bool = False,
   host_devices: int = 0,
@@ -1261,8 +1266,7 @@ def sweep(
   targets: Sequence[float] | str = (0.9, 0.95, 0.98),
   stop_at: str | None = None,
   patience: str | None = None,
-  map_clients: str = 'auto',
-  client_lanes: int = 0,
+  map_clients: _MapClients = AutomaticMap(),
   map_seeds: str = 'auto',
   shard_frozen: bool = False,
   host_devices: int = 0,
@@ -1459,8 +1463,7 @@ def hypergradient(
   server_gflops: float = 1000.0,
   clock_seed: int = 0,
   targets: Sequence[float] | str = (0.9, 0.95, 0.98),
-  map_clients: str = 'auto',
-  client_lanes: int = 0,
+  map_clients: _MapClients = AutomaticMap(),
   map_seeds: str = 'auto',
   shard_frozen: bool = False,
   host_devices: int = 0,
@@ -1659,8 +1662,7 @@ def tune_by_gradient(
   server_gflops: float = 1000.0,
   clock_seed: int = 0,
   targets: Sequence[float] | str = (0.9, 0.95, 0.98),
-  map_clients: str = 'auto',
-  client_lanes: int = 0,
+  map_clients: _MapClients = AutomaticMap(),
   map_seeds: str = 'auto',
   shard_frozen: bool = False,
   host_devices: int = 0,
@@ -1860,8 +1862,7 @@ def audit(
   targets: Sequence[float] | str = (0.9, 0.95, 0.98),
   stop_at: str | None = None,
   patience: str | None = None,
-  map_clients: str = 'auto',
-  client_lanes: int = 0,
+  map_clients: _MapClients = AutomaticMap(),
   map_seeds: str = 'auto',
   shard_frozen: bool = False,
   host_devices: int = 0,

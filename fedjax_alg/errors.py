@@ -391,6 +391,7 @@ _MOVED = {
   "personal_rate": "`personal`, such as together:0.05",
   "personal_fit": "`personal`, such as evaluation:steps=20",
   "partial_work": "`stragglers`, such as kept:0.5 or dropped:0.5",
+  "client_lanes": "`map_clients`, such as lanes:8",
   "lora_rank": "`lora`, such as fedit:4",
   "lora_alpha": "`lora`, such as fedit:4,alpha=8",
   "lora_aggregation": "`lora`, such as fedex:4",

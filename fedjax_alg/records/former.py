@@ -12,6 +12,7 @@ from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import why_not
 from fedjax_alg.data.features import Hog
 from fedjax_alg.data.options import DataOptions
+from fedjax_alg.engine.clients import CLIENT_MAPS
 from fedjax_alg.engine.late import DroppedStragglers, KeptStragglers, Stragglers
 from fedjax_alg.engine.sampling import SAMPLING
 from fedjax_alg.exchange import ExchangeOptions, privacy
@@ -124,6 +125,7 @@ _FIELDS = (
       "feature_seed": "seed",
     },
   ),
+  ("map_clients", {"client_lanes": "number"}),
   ("lora", {"lora_rank": "rank", "lora_alpha": "alpha"}),
   ("personal", {"personal_rate": "rate", "personal_fit": "steps"}),
   (
@@ -149,6 +151,7 @@ _CHOICES: dict[str, Any] = {
   "model": NAMED_MODELS,
   "feature_map": FEATURE_MAPS,
   "sampling": SAMPLING,
+  "map_clients": CLIENT_MAPS,
   "lora": LORA_CHOICE,
   "personal": PERSONAL,
 }

@@ -11,7 +11,6 @@ from typing import Any
 
 from fedjax_alg import files, models, own, registry, tasks
 from fedjax_alg.base import Devices
-from fedjax_alg.conditions import only
 from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import clients, clock, evaluate, loop
@@ -297,23 +296,8 @@ class EvaluationOptions:
 class MachineOptions:
   """Options of a run's use of the devices of this machine."""
 
-  map_clients: str = hyper(
-    "auto",
-    "how the clients of a round are computed, one of auto, "
-    + ", ".join(clients.MODES)
-    + ": sequential = one after the other, vmap = all at once, lanes = "
-    "`client_lanes` at once, and a finished client makes room for the next, auto = "
-    "sequential on a CPU, by the model's size on a GPU, lanes on a TPU",
-    choices=("auto", *clients.MODES),
-  )
-  client_lanes: int = hyper(
-    0,
-    "number of lanes (clients that train at the same time) on each device, for each "
-    "seed and hyper-parameter combination that are computed at once; 0: the largest "
-    "power of two whose square is at most the number of the device's participants, "
-    "so 4 for 20 and 8 for 100 (`map_clients`=lanes)",
-    minimum=0,
-    when=only("map_clients", "lanes"),
+  map_clients: clients.CLIENT_MAPS = hyper(
+    clients.AutomaticMap(), "how the clients of a round are computed"
   )
   map_seeds: str = hyper(
     "auto",

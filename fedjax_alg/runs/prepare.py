@@ -904,7 +904,7 @@ def prepare(
   mode, map_seeds = _maps(method, options, platform, rows, full_model, spec)
   map_clients = clients.ClientMap(
     mode,
-    options.client_lanes,
+    options.map_clients.number,
     None if options.shard_frozen else mesh,
     _cuts(method, federation),
   )
@@ -1069,15 +1069,13 @@ def _maps(
   spec: FedSpec,
 ) -> tuple[str, str]:
   """Chooses how clients and rows are mapped, ``map_clients`` and ``map_seeds``."""
-  mode, map_seeds = options.map_clients, options.map_seeds
-  if mode == "auto":
-    complete = spec.num_examples / spec.num_clients
-    mode = clients.default_mode(
-      platform,
-      model.flops,
-      spec.cohort_size * rows,
-      getattr(method.hparams, "batch_size", 0) or complete,
-    )
+  complete, map_seeds = spec.num_examples / spec.num_clients, options.map_seeds
+  mode = options.map_clients.mode(
+    platform,
+    model.flops,
+    spec.cohort_size * rows,
+    getattr(method.hparams, "batch_size", 0) or complete,
+  )
   if map_seeds == "auto":
     # Methods in closed form compute in float64, which an outer vmap would
     # not keep. Clients that fill the device alone leave nothing for others.

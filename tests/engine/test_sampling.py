@@ -7,7 +7,7 @@ import fedjax_alg as fa
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import samplers
 from fedjax_alg.engine.sampling import SAMPLING
-from fedjax_alg.part import read_part
+from fedjax_alg.part import of_type
 from fedjax_alg.runs.options import RunOptions
 
 
@@ -28,12 +28,12 @@ from fedjax_alg.runs.options import RunOptions
 )
 def test_the_draw_follows_the_number_of_clients(text, clients, sampler):
   """Without it a seed would draw other clients than it did."""
-  assert read_part("sampling", text, SAMPLING).sampler(clients) is sampler
+  assert of_type("sampling", text, SAMPLING).sampler(clients) is sampler
 
 
 def test_a_file_whose_name_has_an_equals_sign_is_read_again():
   part = fa.AvailabilityFile("day=1/a.txt", day=3)
-  assert read_part("sampling", str(part), SAMPLING) == part
+  assert of_type("sampling", str(part), SAMPLING) == part
   with pytest.raises(fa.OptionError, match="path=a,b.txt: must be without a comma"):
     fa.AvailabilityFile("a,b.txt")
 

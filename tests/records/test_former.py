@@ -140,6 +140,8 @@ def test_options_of_a_run_are_in_its_parts():
     assert _run_now(dict(stragglers=stragglers, partial_work=work)) == {
       "stragglers": text
     }
+  old = dict(map_clients="lanes", client_lanes=8)
+  assert _run_now(old) == {"map_clients": "lanes:8"}
   old = dict(personal_when="first", personal_rate=0.05, personal_fit=5)
   assert _run_now(old) == {"personal": "first:0.05,5"}
 
