@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+import fedjax_alg as fa
 from fedjax_alg.data import federate
 from fedjax_alg.engine import checkpoint, sharding
 from fedjax_alg.runs import methods
