@@ -675,7 +675,9 @@ def from_keywords(
   except parameters.ForeignError as error:
     try:
       built = prepare_lib.build_model(
-        model, federation, RunOptions(**(run | {"init_from": None}))
+        model,
+        federation,
+        RunOptions(**(run | {"init_from": None})).checked(needs_protocols=False),
       )
     except OptionError:
       raise error from None
