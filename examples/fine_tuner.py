@@ -18,7 +18,7 @@ poems = fa.federate(fa.from_arrays(rows[:, :-1], rows[:, 1:], clients, task="tok
 small = dict(model="transformer:d_model=32,blocks=1,heads=2", evaluate="global")
 fit = dict(client_optimizer="adam", client_lr=0.01, local_epochs=2, participation=1.0)
 base = fa.run("fedavg", poems, rounds=5, **small, **fit)
-fit |= dict(lora_rank=4, roles="lora", lora_aggregation="fedex")
+fit |= dict(lora=fa.FedExLoRA(4), roles="lora")
 tuned = fa.run("fedavg", poems, rounds=15, init=base.client_params(0), **small, **fit)
 print([run.metrics["global"]["perplexity"][0, -1] for run in (base, tuned)])
 params = jax.tree.map(lambda leaf: leaf[0], tuned.global_params())

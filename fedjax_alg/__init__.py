@@ -94,8 +94,29 @@ from fedjax_alg.data.label_skew import Classes, Dirichlet, Iid, Shards
 from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
+from fedjax_alg.engine.clients import (
+  AutomaticMap,
+  LanesMap,
+  SequentialMap,
+  VectorizedMap,
+)
 from fedjax_alg.engine.evaluate import at_clients, confusion
+from fedjax_alg.engine.late import (
+  DroppedStragglers,
+  KeptStragglers,
+  NoStragglers,
+  Stragglers,
+)
 from fedjax_alg.engine.processes import distributed
+from fedjax_alg.engine.sampling import (
+  AvailabilityFile,
+  AvailabilitySampling,
+  CyclicSampling,
+  OwnSampling,
+  PoissonSampling,
+  SizeSampling,
+  UniformSampling,
+)
 from fedjax_alg.engine.sharding import start
 from fedjax_alg.errors import OptionError, RunFolderError
 from fedjax_alg.exchange.aggregation import (
@@ -139,6 +160,13 @@ from fedjax_alg.exchange.weights import (
   UniformWeights,
 )
 from fedjax_alg.least_squares.private import NoisedMoments
+from fedjax_alg.models.feature_map import (
+  BucketFeatures,
+  FourierFeatures,
+  NoFeatureMap,
+  ReLUFeatures,
+)
+from fedjax_alg.models.lora import FedExLoRA, FedIT, FFALoRA, FLoRA, NoAdapters
 from fedjax_alg.models.models import (
   CNN,
   LSTM,
@@ -150,6 +178,11 @@ from fedjax_alg.models.models import (
   Transformer,
 )
 from fedjax_alg.models.resolve import OwnModel
+from fedjax_alg.models.roles import (
+  PersonalAtEvaluation,
+  PersonalFirst,
+  PersonalTogether,
+)
 from fedjax_alg.records.lock import HeldError
 from fedjax_alg.runs import methods as _methods
 from fedjax_alg.runs.advise import Advice, advise
@@ -186,6 +219,10 @@ __all__ = [
   "AgnosticWeights",
   "Algorithm",
   "Audit",
+  "AutomaticMap",
+  "AvailabilityFile",
+  "AvailabilitySampling",
+  "BucketFeatures",
   "CNN",
   "Canary",
   "CenteredClipping",
@@ -198,15 +235,22 @@ __all__ = [
   "Contributions",
   "CorrelatedNoise",
   "CosineDecay",
+  "CyclicSampling",
   "DataError",
   "Dirichlet",
+  "DroppedStragglers",
   "DryRun",
   "ExampleWeights",
   "ExponentialDecay",
+  "FFALoRA",
+  "FLoRA",
+  "FedExLoRA",
+  "FedIT",
   "FedSpec",
   "Federation",
   "FixedClipping",
   "Flattened",
+  "FourierFeatures",
   "GeometricMedian",
   "GradientTuning",
   "HeldError",
@@ -216,9 +260,11 @@ __all__ = [
   "Images",
   "InnerProduct",
   "InverseSqrtDecay",
+  "KeptStragglers",
   "Krum",
   "LSTM",
   "LabelFlip",
+  "LanesMap",
   "LayerFeatures",
   "LittleIsEnough",
   "MLP",
@@ -267,8 +313,11 @@ __all__ = [
   "MultiKrum",
   "Natural",
   "Nesterov",
+  "NoAdapters",
   "NoAttack",
+  "NoFeatureMap",
   "NoPrivacy",
+  "NoStragglers",
   "NoisedMoments",
   "NonFiniteError",
   "NormBound",
@@ -276,7 +325,12 @@ __all__ = [
   "OptionError",
   "OwnModel",
   "OwnPartition",
+  "OwnSampling",
   "PartitionFile",
+  "PersonalAtEvaluation",
+  "PersonalFirst",
+  "PersonalTogether",
+  "PoissonSampling",
   "PowerSGD",
   "Powerlaw",
   "QFFLWeights",
@@ -286,6 +340,7 @@ __all__ = [
   "RandomUpdates",
   "Ranking",
   "RawFeatures",
+  "ReLUFeatures",
   "ResNet18",
   "Residual",
   "RoundAux",
@@ -294,22 +349,27 @@ __all__ = [
   "RunResult",
   "SGD",
   "STOP",
+  "SequentialMap",
   "Shard",
   "Shards",
   "Sign",
   "SignFlip",
+  "SizeSampling",
   "Softmax",
   "Stack",
   "Standardize",
   "Step",
   "StepDecay",
+  "Stragglers",
   "Sweep",
   "Task",
   "TopK",
   "Transformer",
   "TrimmedMean",
   "Uncompressed",
+  "UniformSampling",
   "UniformWeights",
+  "VectorizedMap",
   "WeightedMean",
   "add",
   "advise",

@@ -19,7 +19,7 @@ EXTRAS = {
   "generation": "`fa.models.generate`",
   "gradients": "`fa.hypergradient`, `fa.tune_by_gradient`; `tune --tune_by_gradient`",
   "lanes": "`map_clients`=lanes",
-  "lora": "`lora_rank`",
+  "lora": "`lora`",
   "pods": "`distributed`: the client map of several processes",
   "unlearning": "`fa.forget`, `fa.add`, `fa.contributions`; commands of these names",
 }
@@ -63,7 +63,7 @@ def load_extra(module: str, wanted: str) -> ModuleType:
 
   Args:
     module: see ``find_extra``.
-    wanted: what needs it, for the message: "`lora_rank`=4", or "fa.forget".
+    wanted: what needs it, for the message: "`lora`=fedit:4", or "fa.forget".
 
   Returns:
     The module.

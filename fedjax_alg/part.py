@@ -14,9 +14,9 @@ Values without a name are those of the fields in order, except for booleans: the
 are true by their name alone. If the first field is a list, all values without a name
 are its entries, ``mlp:128,64``; no other field of a part can be one. A field that is
 not given has its default, and ``str`` of a part leaves out all that are at their
-default. If the only field is a text or a choice itself, it is all that follows the
-colon, such as the name of a file or ``mime:adam:0.9``. A word with a colon, such as
-FILE.py:NAME, stands for all texts of this form that begin with no other word.
+default. If the only field is a choice itself, or a text with a place, it is all that
+follows the colon, such as ``mime:adam:0.9`` or the name of a file. A word with a colon,
+such as FILE.py:NAME, stands for all texts of this form that begin with no other word.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -108,9 +108,10 @@ class Part:
         words.append(field.name)
       elif isinstance(value, tuple):
         words += map(_value_text, value) if value else [f"{field.name}="]
-      elif in_order and not isinstance(value, bool):
+      elif in_order and not isinstance(value, bool) and "=" not in str(value):
         words.append(_value_text(value))
       else:
+        in_order = in_order and isinstance(value, bool)
         words.append(f"{field.name}={_value_text(value)}")
     return ":".join([self.WORD, ",".join(words)] if words else [self.WORD])
 
@@ -122,9 +123,11 @@ def _fields(kind: type[Part]) -> list[dataclasses.Field]:
 
 def _only_text(kind: type[Part]) -> str:
   """The name of the only field of a part, if it is a text or a choice; else ""."""
-  hints = [_hints(kind)[field.name] for field in dataclasses.fields(kind)]
-  is_text = len(hints) == 1 and (hints[0] is str or bool(parts_of(hints[0])))
-  return dataclasses.fields(kind)[0].name if is_text else ""
+  fields = dataclasses.fields(kind)
+  if len(fields) != 1 or fields[0].kw_only:
+    return ""
+  hint = _hints(kind)[fields[0].name]
+  return fields[0].name if hint is str or parts_of(hint) else ""
 
 
 def _value_text(value: object) -> str:

@@ -62,6 +62,12 @@ from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.options import MeanOptions
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.least_squares import heads
+from fedjax_alg.models.feature_map import BucketFeatures, FourierFeatures
+from fedjax_alg.models.roles import (
+  PersonalAtEvaluation,
+  PersonalFirst,
+  PersonalTogether,
+)
 from fedjax_alg.part import parts_of, read_parts
 from fedjax_alg.rounds import expected
 from fedjax_alg.rounds.expected import Expected, Ledger
@@ -206,7 +212,7 @@ class Entry(NamedTuple):
       return self.build(model, hparams, map_clients=map_clients, **links)
 
     if model.roles is not None and model.roles.merging is not None:
-      merging = optional.load_extra("lora.merging", "`lora_aggregation`")
+      merging = optional.load_extra("lora.merging", "`lora`")
       moving: Algorithm = merging.with_kernels_of_state(build, model)
       return moving
     return build(model)
@@ -325,16 +331,16 @@ ALGORITHMS: dict[str, Entry] = {
       fedavg.fedavg,
       label,
       paper,
-      options={"roles": roles, "personal_when": when, **extra},
+      options={"roles": roles, "personal": training, **extra},
       display=display,
     )
-    for name, label, paper, roles, when, extra, display in (
+    for name, label, paper, roles, training, extra, display in (
       (
         "fedper",
         "FedPer",
         "Arivazhagan et al., arXiv:1912.00818",
         ("personal:last",),
-        "together",
+        PersonalTogether(),
         {},
         Display("personal", "arXiv:1912.00818", ("#695A2D", "solid"), is_personal=True),
       ),
@@ -343,7 +349,7 @@ ALGORITHMS: dict[str, Entry] = {
         "LG-FedAvg",
         "Liang et al., arXiv:2001.01523",
         ("personal:**", "shared:last"),
-        "together",
+        PersonalTogether(),
         {},
         Display(
           "personal", "arXiv:2001.01523", ("#EAA60A", "longdash"), is_personal=True
@@ -354,7 +360,7 @@ ALGORITHMS: dict[str, Entry] = {
         "FedRep",
         "Collins et al., ICML 2021",
         ("personal:last",),
-        "first",
+        PersonalFirst(),
         {},
         Display("personal", "arXiv:2102.07078", ("#695A2D", "dash"), is_personal=True),
       ),
@@ -363,13 +369,13 @@ ALGORITHMS: dict[str, Entry] = {
         "FedBABU",
         "Oh et al., ICLR 2022",
         ("personal:last",),
-        "evaluation",
+        PersonalAtEvaluation(),
         {},
         Display(
           "personal",
           "arXiv:2106.06042",
           ("#695A2D", "dot"),
-          curve={"client_lr": 0.3, "personal_fit": 20},
+          curve={"client_lr": 0.3, "personal": PersonalAtEvaluation(steps=20)},
           is_personal=True,
         ),
       ),
@@ -378,7 +384,7 @@ ALGORITHMS: dict[str, Entry] = {
         "FedBN",
         "Li et al., ICLR 2021",
         ("personal:norm",),
-        "together",
+        PersonalTogether(),
         {"model_state": "local"},
         Display(
           "personal",
@@ -756,7 +762,7 @@ ALGORITHMS: dict[str, Entry] = {
       "gradient_free",
       "arXiv:2406.01116",
       ("#D55E00", "4px,4px"),
-      curve={"feature_map": "fourier", "rbf_gamma": 0.25},
+      curve={"feature_map": FourierFeatures(gamma=0.25)},
     ),
   ),
   "fedncm": _head(
@@ -814,7 +820,7 @@ ALGORITHMS: dict[str, Entry] = {
     "Bacellar et al., CVPR 2026",
     ledger=expected.closed_form(bias=0),
     nonfinite=_SINGULAR + "`ridge` more than 0",
-    options={"feature_map": "buckets"},
+    options={"feature_map": BucketFeatures()},
     display=Display("gradient_free", "arXiv:2512.03336", ("#695A2D", "4px,4px")),
   ),
   "fedzo": _entry(

@@ -16,11 +16,11 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 
-from fedjax_alg import own
 from fedjax_alg.base import RoundAux
 from fedjax_alg.data import layout
 from fedjax_alg.engine import keys as keys_lib
 from fedjax_alg.engine import loop, sharding
+from fedjax_alg.engine.sampling import OwnSampling
 from fedjax_alg.models import OwnModel
 from fedjax_alg.runs import plan
 from fedjax_alg.runs import programs as programs_lib
@@ -62,9 +62,10 @@ def key(prepared):
   ]
   # What a file holds may change, its function is another object each time.
   participation = p.participation
-  if own.is_own(options.sampling):
+  files = {}
+  if isinstance(options.sampling, OwnSampling):
     participation = participation._replace(sampler=options.sampling)
-  files = own.sources(sampling=options.sampling)
+    files["sampling"] = options.sampling.source()
   if isinstance(options.model, OwnModel):
     files["model"] = options.model.source()
   return (

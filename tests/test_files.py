@@ -12,8 +12,8 @@ from fedjax_alg import files, own
 from fedjax_alg.data.concepts import read_schedule
 from fedjax_alg.data.partition_file import read_partition
 from fedjax_alg.data.sources import load_digits as digits
+from fedjax_alg.engine.availability import read_availability
 from fedjax_alg.errors import OptionError, reason
-from fedjax_alg.runs.availability import read_availability
 
 
 def test_a_file_is_replaced_when_it_is_whole(tmp_path):
@@ -47,7 +47,7 @@ def test_a_text_has_a_largest_size(tmp_path):
 #: Options that are texts -> how each is read.
 TEXTS = {
   "concepts": read_schedule,
-  "availability_file": read_availability,
+  "sampling": read_availability,
   "flagfile": presets.load_preset,
   "partition": lambda path: read_partition(path, digits()),
   "model": lambda path: own.refuse_nameless(path, "model"),

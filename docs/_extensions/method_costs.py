@@ -7,6 +7,7 @@ import types
 from typing import Any, NamedTuple
 
 from fedjax_alg import registry
+from fedjax_alg.models.roles import PersonalFirst
 from fedjax_alg.rounds.expected import Played
 
 #: A round in which nobody trains beside the participants' own work: neither the
@@ -78,7 +79,7 @@ def count(name: str) -> Traffic | None:
   gradients = (
     [f"{steps // read} for every example of the local steps"] if (steps) else []
   )
-  if entry.options.get("personal_when") == "first":
+  if isinstance(entry.options.get("personal"), PersonalFirst):
     gradients.append("1 for every example of the steps of the head before them")
   if passes:
     gradients.append(f"{passes} for each of the client's examples")

@@ -47,7 +47,7 @@ from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
 from fedjax_alg.hparams import describe_range, fields_by_group
-from fedjax_alg.part import describe_parts, forms, parts_of
+from fedjax_alg.part import describe_parts, forms, parts_of, write_parts
 from fedjax_alg.runs import methods, styles
 from fedjax_alg.runs.options import RunOptions
 
@@ -176,7 +176,8 @@ def method_page(name):
     "",
   ]
   if entry.options:
-    options = ", ".join(f"`{key}={value!r}`" for key, value in entry.options.items())
+    texts = write_parts(entry.options)
+    options = ", ".join(f"`{key}={value!r}`" for key, value in texts.items())
     words = "These options have" if entry.rounds else "It is `fedavg` with"
     lines += [f"{words} other defaults: {options}.", ""]
   fields = own_fields(entry)

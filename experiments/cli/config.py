@@ -18,6 +18,7 @@ from fedjax_alg import own, registry
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.processes import ProcessOptions
+from fedjax_alg.engine.sampling import SAMPLING
 from fedjax_alg.errors import OptionError, a_type, did_you_mean, normalize_name, synonym
 from fedjax_alg.errors import RunError as RunError
 from fedjax_alg.files import expand_path
@@ -287,7 +288,7 @@ def _own_fields(values: Mapping[str, Any]) -> tuple[dataclasses.Field, ...]:
     OptionError: there is no such algorithm.
   """
   if any(
-    own.is_own(text) and (flag != "model" or names_code(text, MODELS))
+    own.is_own(text) and (flag not in _CHOICES or names_code(text, _CHOICES[flag]))
     for flag in _NAMING
     if (text := values.get(flag))
   ):
@@ -575,6 +576,8 @@ def _unknown_flag(name: str, known: Iterable[str]) -> str:
 
 #: Flags that may name a file of the user's own.
 _NAMING = ("algorithm", "model", "sampling")
+#: Those of them that are choices of parts.
+_CHOICES = {"model": MODELS, "sampling": SAMPLING}
 
 
 def _first_flags(argv: Sequence[str]) -> absl_flags.FlagValues:

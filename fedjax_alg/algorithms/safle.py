@@ -8,7 +8,7 @@ of the embeddings of all groups. Embeddings are looked up by one-hot vectors, so
 that sum is linear in a long sparse vector, and AFL's law of aggregation gives
 the embeddings of all clients' data.
 
-Readings: the buckets are bits, x_j > t for each of `bit_thresholds`, of which the
+Readings: the buckets are bits, x_j > t for each of some thresholds, of which the
 summary says that overlapping binary ones are best; thresholds are given, as data
 that decide them would take a second round. The ridge stays: the paper takes it off
 again and computes a pseudo-inverse. The features are the model's

@@ -14,7 +14,7 @@ parameters that the method asks for, which for variance-reduced steps is the
 moving model and not the reference. So the reduction of variance acts on the
 shared parameters alone.
 
-``PersonalTraining.when`` says when personal parameters move:
+The part `personal` (``roles.PersonalTraining``) says when personal parameters move:
 
 - together: with every local step, as in FedPer (Arivazhagan et al.,
   arXiv:1912.00818) and in LG-FedAvg (Liang et al., arXiv:2001.01523), where the
@@ -25,11 +25,11 @@ shared parameters alone.
 - evaluation: in no round; a client fits them when it deploys the model
   (FedBABU: Oh et al., ICLR 2022, whose body is shared and whose head is not).
 
-With `personal_fit` a client that no round has trained yet (a newcomer) fits its
+With its `steps` a client that no round has trained yet (a newcomer) fits its
 personal parameters on its own data before it deploys the model, whatever
-`personal_when` says. Statistics move in all these steps, too; those that the
+the part is. Statistics move in all these steps, too; those that the
 client keeps (`model_state`=local; FedBN: Li et al., ICLR 2021) in the steps of
-`personal_fit` even if no parameter is personal.
+this fit even if no parameter is personal.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,12 @@ from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Place, Received, Trained, with_rows
 from fedjax_alg.errors import OptionError
-from fedjax_alg.models.roles import ClientLeaves
+from fedjax_alg.models.roles import (
+  ClientLeaves,
+  PersonalAtEvaluation,
+  PersonalFirst,
+  PersonalTogether,
+)
 from fedjax_alg.typing import PyTree
 
 # Folded into a client's key for the steps with its personal parameters alone.
@@ -70,7 +75,7 @@ class Row(NamedTuple):
 
 def _fit_work(model: Model, work: LocalWork) -> LocalWork:
   """The steps with the personal parameters alone."""
-  steps = model.roles.personal.fit
+  steps = model.roles.personal.steps
   return LocalWork(local_steps=steps, batch_size=work.batch_size) if (steps) else work
 
 
@@ -137,8 +142,8 @@ def _check(client: ClientUpdate, model: Model) -> None:
     )
   if roles.has_personal and client.learning_rate is None and (not roles.personal.rate):
     raise OptionError(
-      "`personal_rate`=0: the local method has no learning "
-      "rate of its own (give one above 0)"
+      f"`personal`={roles.personal}: the local method has no learning rate of its own "
+      "(give a `rate` above 0)"
     )
 
 
@@ -161,7 +166,7 @@ def with_own(client: ClientUpdate, model: Model) -> ClientUpdate:
   if roles is None or not (roles.has_personal or roles.has_state):
     return client
   _check(client, model)
-  when = roles.personal.when if roles.has_personal else ""
+  training = roles.personal if roles.has_personal else None
   local, first_shapes = (
     roles.has_state and not roles.sends_state,
     jax.eval_shape(lambda: roles.start(jax.random.key(0))),
@@ -169,12 +174,12 @@ def with_own(client: ClientUpdate, model: Model) -> ClientUpdate:
 
   def train_with_personal(train_method, received, shard, personal, key):
     """Runs the method; returns also personal parameters and statistics."""
-    if when == "first":
+    if isinstance(training, PersonalFirst):
       personal, state = _fit_personal(
         model, client, received.start, ClientLeaves(personal, shard.state), shard, key
       )
       shard = shard._replace(state=state)
-    moves = when == "together"
+    moves = isinstance(training, PersonalTogether)
     rate = _rate(model, client, shard) if moves else None
     result = train_method(shard._replace(personal=personal, rate=rate))
     after, state = result.leaves
@@ -246,7 +251,8 @@ def _count_first_steps(
   trained: Trained, model: Model, client: ClientUpdate, shard: Shard
 ) -> Trained:
   """The costs with those of the steps before the method's own."""
-  if not model.roles.has_personal or model.roles.personal.when != "first":
+  roles = model.roles
+  if not (roles.has_personal and isinstance(roles.personal, PersonalFirst)):
     return trained
   gradients = trained.gradients
   if gradients is None:
@@ -390,7 +396,7 @@ def with_client_leaves(
   if client.personal is None:
     return algorithm
   store, place, options = client.store, client.personal, roles.personal
-  by_itself = options.when == "evaluation" and roles.has_personal
+  by_itself = roles.has_personal and isinstance(options, PersonalAtEvaluation)
   assert store is not None
 
   def client_params(state, client_id, shard, key):
@@ -413,7 +419,7 @@ def with_client_leaves(
     shared = roles.of("shared", params)
     if roles.sends_state:
       leaves = leaves._replace(state=roles.of("state", params))
-    if by_itself or options.fit:
+    if by_itself or options.steps:
       fits = by_itself | ~(is_known & row.trained)
       leaves = trees.where(
         fits, _fit_personal(model, client, shared, leaves, shard, key), leaves

@@ -33,6 +33,8 @@ from fedjax_alg import optional, trees
 from fedjax_alg.base import Array, Fn, MapClients, Shard
 from fedjax_alg.engine.dealing import AXIS, PROCESSES, balance, by_device
 from fedjax_alg.errors import check_one_of
+from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 from fedjax_alg.typing import PyTree
 
 #: Modes that a run may choose; ``python`` is for algorithms that are built by hand.
@@ -88,6 +90,63 @@ def default_mode(
     if flops * batch_size >= LARGE_BATCH:
       return "sequential"
   return "vmap" if optional.find_extra("lanes") is None else "lanes"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mapping(Part):
+  """How the clients of a round are computed."""
+
+  #: lanes on each device; 0: as many as ``lanes.default_lanes`` gives
+  number = 0
+
+  def mode(self, platform: str, flops: float, slots: int, batch_size: float) -> str:
+    """One of ``MODES``; see ``default_mode`` for the arguments."""
+    return self.WORD
+
+
+@dataclasses.dataclass(frozen=True)
+class AutomaticMap(_Mapping):
+  """sequential on a CPU, by the model's size on a GPU, lanes on a TPU."""
+
+  WORD, EXAMPLE = "auto", "auto"
+
+  def mode(self, platform: str, flops: float, slots: int, batch_size: float) -> str:
+    """Chooses the mode (``default_mode``)."""
+    return default_mode(platform, flops, slots, batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class SequentialMap(_Mapping):
+  """One client after the other."""
+
+  WORD, EXAMPLE = "sequential", "sequential"
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorizedMap(_Mapping):
+  """All clients at once."""
+
+  WORD, EXAMPLE = "vmap", "vmap"
+
+
+@dataclasses.dataclass(frozen=True)
+class LanesMap(_Mapping):
+  """Some clients at once; a finished client makes room for the next."""
+
+  WORD, EXAMPLE = "lanes", "lanes:8"
+
+  number: int = hyper(
+    0,
+    "lanes (clients that train at the same time) on each device, for each seed and "
+    "hyper-parameter combination that are computed at once; 0: the largest power of "
+    "two whose square is at most the number of the device's participants, so 4 for "
+    "20 and 8 for 100",
+    minimum=0,
+  )
+
+
+#: How the clients of a round are computed.
+CLIENT_MAPS = AutomaticMap | SequentialMap | VectorizedMap | LanesMap
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ Reference:
   section 5.2: stragglers, of which FedAvg drops what FedProx keeps.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -28,10 +29,84 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.engine import clock
 from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 
 #: Name in ``RoundAux.server``, and column, of the number of clients that were
 #: asked and sent nothing.
 LOST = "cohort_lost"
+
+
+@dataclasses.dataclass(frozen=True)
+class NoStragglers(Part):
+  """All participants do all of their work."""
+
+  WORD, EXAMPLE = "none", "none"
+
+  def rule(self, keeps: bool) -> "Late":
+    """Nobody is late (``Stragglers.rule``)."""
+    return Late()
+
+
+@dataclasses.dataclass(frozen=True)
+class _SomeStragglers(Part):
+  """A share of every round's participants does a part of its local work."""
+
+  share: float = hyper(
+    dataclasses.MISSING,
+    "share of every round's participants, drawn anew (FedProx: 0, 0.5, 0.9)",
+    minimum=0.0,
+    maximum=1.0,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Stragglers(_SomeStragglers):
+  """Kept by fedprox, fednova, fedasync and fedbuff, and dropped by all others."""
+
+  WORD, EXAMPLE = "share", "share:0.9,most=0.5"
+
+  most: float = hyper(
+    1.0,
+    "a straggler's part of its work is uniform in (0, most]: of several "
+    "`local_epochs` so many whole ones, else of the mini-batches, at least one",
+    above=0.0,
+    maximum=1.0,
+  )
+
+  def rule(self, keeps: bool) -> "Late":
+    """Who is late, and whether the server keeps what they send.
+
+    Args:
+      keeps: whether the method keeps partial work unless a run says otherwise.
+    """
+    return Late(stragglers=self.share, most=self.most, keep=keeps)
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptStragglers(Stragglers):
+  """The server uses what they have done, as FedProx does."""
+
+  WORD, EXAMPLE = "kept", "kept:0.9,most=0.5"
+
+  def rule(self, keeps: bool) -> "Late":
+    """Whatever the method does (``Stragglers.rule``)."""
+    return super().rule(True)
+
+
+@dataclasses.dataclass(frozen=True)
+class DroppedStragglers(_SomeStragglers):
+  """Their work is lost, as with FedAvg in FedProx's experiment."""
+
+  WORD, EXAMPLE = "dropped", "dropped:0.9"
+
+  def rule(self, keeps: bool) -> "Late":
+    """Whatever the method does (``Stragglers.rule``)."""
+    return Late(stragglers=self.share)
+
+
+#: The participants who do a part of their work.
+STRAGGLERS = NoStragglers | Stragglers | KeptStragglers | DroppedStragglers
 
 
 class Late(NamedTuple):

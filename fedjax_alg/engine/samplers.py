@@ -431,40 +431,12 @@ def _largest(
   return jnp.sort(jnp.where(jnp.isneginf(best), score.shape[0], ids)).astype(jnp.int32)
 
 
-#: The samplers that have a name.
-SAMPLERS: dict[str, Sampler] = {
-  "uniform": uniform,
-  "size": by_size,
-  "availability": by_availability,
-  "poisson": poisson,
-  "cyclic": cyclic,
+#: Draw -> the samplers of this module that draw so. Those of turns and by chance have
+#: one draw.
+BY_DRAW: dict[str, tuple[Sampler, ...]] = {
+  "bijection": (by_bijection, by_examples, by_trial, poisson, cyclic),
+  "permutation": (uniform, by_size, by_availability),
 }
-
-#: The same, as they are drawn from very many clients.
-SAMPLERS_FOR_MANY_CLIENTS: dict[str, Sampler] = {
-  "uniform": by_bijection,
-  "size": by_examples,
-  "availability": by_trial,
-  "poisson": poisson,
-  "cyclic": cyclic,
-}
-
-
-def find_sampler(sampling: str, draw: str, num_clients: int) -> Sampler:
-  """Finds how the cohorts of a sampler with a name are drawn.
-
-  Args:
-    sampling: a name of ``SAMPLERS``.
-    draw: a name of ``DRAWS``, or auto.
-    num_clients: C.
-
-  Returns:
-    The sampler.
-  """
-  if draw == "auto":
-    draw = "bijection" if num_clients > FEW_CLIENTS else "permutation"
-  samplers = SAMPLERS_FOR_MANY_CLIENTS if draw == "bijection" else SAMPLERS
-  return samplers[sampling]
 
 
 #: Another number from when on a seed draws other clients.
@@ -485,11 +457,8 @@ def _method_of(sampler: Sampler) -> str:
   return next(
     (
       name
-      for name, samplers in (
-        ("bijection", SAMPLERS_FOR_MANY_CLIENTS),
-        ("permutation", SAMPLERS),
-      )
-      if getattr(sampler, "__wrapped__", sampler) in samplers.values()
+      for name, samplers in BY_DRAW.items()
+      if getattr(sampler, "__wrapped__", sampler) in samplers
     ),
     "own",
   )

@@ -3,16 +3,7 @@
 The model of a run is then x -> model(phi(x)). Its parameters are those of the
 model that reads phi(x), so every method trains them, closed form fits them, and
 ``init`` goes on from them. The map itself has no parameters: all clients draw it
-from one seed (``feature_seed``), and nothing of it is sent.
-
-- ``fourier``: phi(x) = sqrt(2/D) cos(x Omega + b), Omega [d, D] normal with the
-  variance 2 gamma, b uniform on [0, 2 pi] (Rahimi, Recht, NIPS 2007). Products
-  phi(x) phi(z)' are on average the kernel exp(-gamma |x - z|^2).
-- ``relu``: phi(x) = sqrt(2/D) max(x Omega, 0), Omega standard normal; on average
-  the arc-cosine kernel of degree 1 (Cho, Saul, NIPS 2009).
-- ``buckets``: every number x_j becomes one bit for each threshold, x_j > t. The
-  bits are shuffled and cut into groups of g. A group has one output for each of
-  its 2^g patterns, which is 1 for the pattern of x and else 0 (SAFLe).
+from one seed, and nothing of it is sent.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,11 +19,10 @@ import numpy as np
 from fedjax_alg import memory, trees
 from fedjax_alg.base import Array, Layer, Model, Params
 from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import hyper
 from fedjax_alg.models import roles
+from fedjax_alg.part import Part
 from fedjax_alg.typing import DTypes, Shapes
-
-#: The maps.
-FEATURE_MAPS = ("none", "fourier", "relu", "buckets")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,62 +34,150 @@ class FeatureMap:
   flops: float  #: multiplications and additions for one example
 
 
-def draw(
-  name: str,
-  input_shape: Shapes,
-  input_dtype: DTypes,
-  *,
-  num_features: int,
-  rbf_gamma: float | None,
-  thresholds: tuple[float, ...],
-  group_size: int,
-  seed: int,
-) -> FeatureMap | None:
-  """Draws a map for examples of a shape.
+@dataclasses.dataclass(frozen=True)
+class NoFeatureMap(Part):
+  """The model reads the examples themselves."""
 
-  Args:
-    name: one of ``FEATURE_MAPS``.
-    input_shape: shape of one example.
-    input_dtype: dtype of the examples.
-    num_features: D of ``fourier`` and ``relu``; 0: no map.
-    rbf_gamma: gamma of ``fourier``; None: 1 / d for d numbers of an example.
-    thresholds: t of ``buckets``.
-    group_size: g of ``buckets``.
-    seed: the same seed draws the same map for every client.
+  WORD, EXAMPLE = "none", "none"
 
-  Returns:
-    The map; None where the model reads the examples themselves.
+  def draw(self, input_shape: Shapes, input_dtype: DTypes) -> None:
+    """Draws no map."""
 
-  Raises:
-    OptionError: the examples are several arrays, or no real numbers.
-  """
-  if name == "none" or (name != "buckets" and not num_features):
-    return None
-  dtype: Any = input_dtype
-  if isinstance(input_shape, Mapping) or not np.issubdtype(
-    np.dtype(dtype), np.floating
-  ):
-    raise OptionError(
-      f"`feature_map`={name}: reads one array of real numbers, the examples are not one"
-    )
-  d, rng = math.prod(input_shape), np.random.default_rng(seed)
-  if name == "buckets":
-    memory.refuse(
-      f"`bit_thresholds`: the order of {len(thresholds):,} bits of {d:,} numbers",
-      8.0 * d * len(thresholds),
-    )
-    return _buckets(rng.permutation(d * len(thresholds)), thresholds, group_size)
-  variance = 1.0
-  if name == "fourier":
-    variance = 2.0 * (1.0 / d if rbf_gamma is None else rbf_gamma)
-  # It is drawn, and scaled.
-  memory.refuse(
-    f"`num_features`={num_features}: Omega [{d}, {num_features}]",
-    2 * 8.0 * d * num_features,
+
+@dataclasses.dataclass(frozen=True)
+class _Drawn(Part):
+  """A map that is drawn from a seed."""
+
+  _: dataclasses.KW_ONLY
+  seed: int = hyper(
+    0, "seed of the map, the same for all clients and all seeds of a run", minimum=0
   )
-  omega = np.sqrt(variance) * rng.standard_normal((d, num_features))
-  offset = rng.uniform(0.0, 2.0 * np.pi, num_features) if name == "fourier" else None
-  return random_features(omega, offset)
+
+  def draw(self, input_shape: Shapes, input_dtype: DTypes) -> FeatureMap:
+    """Draws the map for examples of a shape.
+
+    Args:
+      input_shape: shape of one example.
+      input_dtype: dtype of the examples.
+
+    Returns:
+      The map; the same seed draws the same one for every client.
+
+    Raises:
+      OptionError: the examples are several arrays, or no real numbers; or what is
+        drawn does not fit into memory.
+    """
+    dtype: Any = input_dtype
+    if isinstance(input_shape, Mapping) or not np.issubdtype(
+      np.dtype(dtype), np.floating
+    ):
+      raise OptionError(
+        f"`feature_map`={self}: reads one array of real numbers, the examples are not "
+        "one"
+      )
+    return self._of(math.prod(input_shape), np.random.default_rng(self.seed))
+
+  def _of(self, d: int, rng: np.random.Generator) -> FeatureMap:
+    """Draws the map of examples of d numbers."""
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class _RandomFeatures(_Drawn):
+  """A random projection of the examples, followed by a function of each output."""
+
+  num_features: int = hyper(1000, "D, the number of random features", minimum=1)
+
+  def _omega(self, d: int, rng: np.random.Generator, variance: float) -> np.ndarray:
+    """Draws Omega [d, D], normal with this variance."""
+    # It is drawn, and scaled.
+    memory.refuse(
+      f"`feature_map`={self}: Omega [{d}, {self.num_features}]",
+      2 * 8.0 * d * self.num_features,
+    )
+    omega = np.sqrt(variance) * rng.standard_normal((d, self.num_features))
+    return np.asarray(omega)
+
+
+@dataclasses.dataclass(frozen=True)
+class FourierFeatures(_RandomFeatures):
+  """Random Fourier features of the kernel exp(-gamma |x - z|^2).
+
+  phi(x) = sqrt(2/D) cos(x Omega + b), Omega [d, D] normal with the variance 2 gamma,
+  b uniform on [0, 2 pi]. Products phi(x) phi(z)' are on average the kernel (Rahimi,
+  Recht, NIPS 2007).
+  """
+
+  WORD, EXAMPLE = "fourier", "fourier:1000,gamma=0.1,seed=3"
+
+  _: dataclasses.KW_ONLY
+  gamma: float | None = hyper(
+    None,
+    "gamma of the kernel; none: 1 / d for examples of d numbers, as scikit-learn's "
+    "rbf_kernel has it",
+    above=0.0,
+  )
+
+  def _of(self, d: int, rng: np.random.Generator) -> FeatureMap:
+    gamma = 1.0 / d if self.gamma is None else self.gamma
+    omega = self._omega(d, rng, 2.0 * gamma)
+    return random_features(omega, rng.uniform(0.0, 2.0 * np.pi, self.num_features))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReLUFeatures(_RandomFeatures):
+  """Random ReLU features, on average the arc-cosine kernel of degree 1.
+
+  phi(x) = sqrt(2/D) max(x Omega, 0), Omega standard normal (Cho, Saul, NIPS 2009).
+  """
+
+  WORD, EXAMPLE = "relu", "relu:1000,seed=3"
+
+  def _of(self, d: int, rng: np.random.Generator) -> FeatureMap:
+    return random_features(self._omega(d, rng, 1.0), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketFeatures(_Drawn):
+  """A one-hot vector for each group of thresholded inputs.
+
+  Every number x_j becomes one bit for each threshold t, x_j > t. The bits are shuffled
+  and cut into groups of g. A group has one output for each of its 2^g patterns, which
+  is 1 for the pattern of x and else 0 (SAFLe: Bacellar et al., CVPR 2026).
+  """
+
+  WORD, EXAMPLE = "buckets", "buckets:0.25,0.5,0.75,group_size=3"
+
+  thresholds: tuple[float, ...] = hyper(
+    (0.25, 0.5, 0.75),
+    "t of the bits x_j > t into which every input is cut",
+    distinct=True,
+  )
+  _: dataclasses.KW_ONLY
+  group_size: int = hyper(
+    3,
+    "g, bits of a group, which has one output for each of its 2^g patterns",
+    minimum=1,
+    maximum=12,
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if not self.thresholds:
+      raise OptionError("buckets: thresholds is empty, must be one number at least")
+
+  def _of(self, d: int, rng: np.random.Generator) -> FeatureMap:
+    bits = d * len(self.thresholds)
+    memory.refuse(
+      f"`feature_map`={self}: the order of {len(self.thresholds):,} bits of {d:,} "
+      "numbers",
+      8.0 * bits,
+    )
+    return _buckets(rng.permutation(bits), self.thresholds, self.group_size)
+
+
+#: The fixed maps before a model.
+FEATURE_MAPS = NoFeatureMap | FourierFeatures | ReLUFeatures | BucketFeatures
 
 
 def random_features(
@@ -109,7 +187,7 @@ def random_features(
 
   Args:
     omega: Omega [d, D].
-    offset: b [D] of ``fourier``; None: the map is ``relu``.
+    offset: b [D] of Fourier features; None: they are ReLU features.
   """
   d, width = omega.shape
   scale = math.sqrt(2.0 / width)
@@ -164,7 +242,7 @@ def features_of_layer(model: Model, params: Params, layer: str = "") -> FeatureM
 def _buckets(
   order: np.ndarray, thresholds: tuple[float, ...], group_size: int
 ) -> FeatureMap:
-  """The map ``buckets`` of bits in this order; the last group may be smaller."""
+  """The map of bits in this order; the last group may be smaller."""
   # JAX keeps the dtype that it gives an array of 64 bits at first, and closed form is
   # traced with and without float64.
   order = order.astype(np.int32)

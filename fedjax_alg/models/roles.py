@@ -41,9 +41,10 @@ import numpy as np
 
 from fedjax_alg.base import Array, Key, Model, Params, Shard, num_params
 from fedjax_alg.errors import OptionError, did_you_mean
+from fedjax_alg.hparams import hyper
 from fedjax_alg.models import adapt
 from fedjax_alg.models.statistics import Stateful
-from fedjax_alg.part import words_of
+from fedjax_alg.part import Part, words_of
 from fedjax_alg.typing import PyTree
 
 #: The roles of parameters.
@@ -56,19 +57,50 @@ LAST, NORM, LORA = "last", "norm", "lora"
 #: The type that ``LORA`` stands for, that of adapters in flax.nnx.
 LORA_TYPE = "LoRAParam"
 _NORMS = ("*[nN]orm*", "[bB][nN]*", "[lL][nN]", "[lL][nN]_*")
-#: When the personal leaves are trained (``client.personal``).
-WHEN = ("together", "first", "evaluation")
 
 
 @dataclasses.dataclass(frozen=True)
-class PersonalTraining:
-  """Settings for training the personal leaves of a client."""
+class PersonalTraining(Part):
+  """How the personal leaves of a client are trained (``client.personal``)."""
 
-  when: str = "together"  #: one of ``WHEN``
-  rate: float = 0.0  #: learning rate; 0: that of the method's local steps
-  #: mini-batch steps with the personal leaves alone; 0: as many as the method's
-  #: local work
-  fit: int = 0
+  rate: float = hyper(
+    0.0,
+    "learning rate of the personal parameters; 0: the rate of the method's local steps",
+    minimum=0.0,
+  )
+  steps: int = hyper(
+    0,
+    "mini-batch steps with the personal parameters only, before those with the shared "
+    "ones (first) or when a client deploys the model (evaluation, and newcomers; "
+    "statistics of `model_state`=local change, too); 0: as many as the method's local "
+    "steps, and none for newcomers",
+    minimum=0,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class PersonalTogether(PersonalTraining):
+  """With the shared parameters (FedPer: Arivazhagan et al., arXiv:1912.00818)."""
+
+  WORD, EXAMPLE = "together", "together:0.05"
+
+
+@dataclasses.dataclass(frozen=True)
+class PersonalFirst(PersonalTraining):
+  """Before the shared parameters in every round (FedRep: Collins et al., ICML 2021)."""
+
+  WORD, EXAMPLE = "first", "first:rate=0.05,steps=5"
+
+
+@dataclasses.dataclass(frozen=True)
+class PersonalAtEvaluation(PersonalTraining):
+  """Only when a client deploys the model (FedBABU: Oh et al., ICLR 2022)."""
+
+  WORD, EXAMPLE = "evaluation", "evaluation:steps=20"
+
+
+#: When clients train their personal parameters.
+PERSONAL = PersonalTogether | PersonalFirst | PersonalAtEvaluation
 
 
 class ClientLeaves(NamedTuple):
@@ -89,7 +121,7 @@ class Roles:
   whole: Model  #: the model of all leaves
   role: PyTree  #: tree like the parameters, the role of each leaf
   frozen: Params  #: the frozen leaves
-  personal: PersonalTraining = PersonalTraining()
+  personal: PersonalTraining = PersonalTogether()
   stateful: Stateful | None = None  #: None: a model without statistics
   model_state: str = "global"  #: one of ``MODEL_STATES``
   #: the statistics with which layers are called that nobody keeps (``batch``)
@@ -568,7 +600,7 @@ def with_state(full_model: Model, stateful: Stateful) -> Model:
 def split(
   model: Model,
   roles: Sequence[str],
-  personal: PersonalTraining = PersonalTraining(),
+  personal: PersonalTraining = PersonalTogether(),
   model_state: str = "global",
 ) -> Model:
   """Makes the model of the shared leaves.

@@ -31,6 +31,7 @@ from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import correlated
 from fedjax_alg.exchange.privacy import CorrelatedNoise, Noised
+from fedjax_alg.part import Part
 from fedjax_alg.typing import HParams
 
 #: Message if the accountant is not installed.
@@ -239,7 +240,7 @@ class _RunOptions(Protocol):
   """What the accountant reads of ``runs.options.RunOptions``."""
 
   @property
-  def sampling(self) -> str:
+  def sampling(self) -> Part:
     """Who takes part in a round."""
 
   @property
@@ -289,12 +290,12 @@ def check_accounting(
   if part is None:
     return
   private = f"`private`={part.WORD}"
-  if options.sampling not in ("uniform", "poisson", "cyclic"):
+  if options.sampling.WORD not in ("uniform", "poisson", "cyclic"):
     raise OptionError(
       f"{private}: the accountant knows `sampling`=uniform, poisson and cyclic, not "
       f"{options.sampling}"
     )
-  if isinstance(part, CorrelatedNoise) and options.sampling != "cyclic":
+  if isinstance(part, CorrelatedNoise) and options.sampling.WORD != "cyclic":
     raise OptionError(
       f"{private}: needs `sampling`=cyclic, not {options.sampling}: the least number "
       "of rounds between two participations of a client decides epsilon"
@@ -318,7 +319,7 @@ def check_accounting(
       f"{private}:at=clients: not with `dropout`, who is lost takes a share of the "
       "noise away"
     )
-  if part.at_clients and options.sampling == "poisson":
+  if part.at_clients and options.sampling.WORD == "poisson":
     raise OptionError(
       f"{private}:at=clients: with `sampling`=poisson a participant does not "
       "know into how many shares the noise is split (only uniform)"
@@ -347,7 +348,7 @@ def mechanism(
     return None
   rate = 1.0 if layers is not None else options.rate(clients)
   number = round(rate * clients)
-  if options.sampling == "cyclic" and layers is None:
+  if options.sampling.WORD == "cyclic" and layers is None:
     every = samplers.turns(clients, number)
     correlation = (
       {"noise_bands": part.bands, "noise_buffers": part.buffers}
@@ -363,7 +364,7 @@ def mechanism(
       separation=every,
       **correlation,
     )
-  if options.sampling == "poisson":
+  if options.sampling.WORD == "poisson":
     sampling = "poisson"
   else:
     sampling, rate = "all" if number == clients else "fixed", number / clients

@@ -12,10 +12,16 @@ from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import why_not
 from fedjax_alg.data.features import Hog
 from fedjax_alg.data.options import DataOptions
+from fedjax_alg.engine.clients import CLIENT_MAPS
+from fedjax_alg.engine.late import DroppedStragglers, KeptStragglers, Stragglers
+from fedjax_alg.engine.sampling import SAMPLING
 from fedjax_alg.exchange import ExchangeOptions, privacy
 from fedjax_alg.exchange.weights import Choice as Weights
 from fedjax_alg.least_squares import private
+from fedjax_alg.models.feature_map import FEATURE_MAPS
+from fedjax_alg.models.lora import LORA_CHOICE
 from fedjax_alg.models.models import NAMED_MODELS
+from fedjax_alg.models.roles import PERSONAL
 from fedjax_alg.part import parts_of, read_part
 
 #: Options that choose how messages are compressed.
@@ -109,6 +115,30 @@ _FIELDS = (
       "remat": "remat",
     },
   ),
+  (
+    "feature_map",
+    {
+      "num_features": "num_features",
+      "rbf_gamma": "gamma",
+      "bit_thresholds": "thresholds",
+      "group_size": "group_size",
+      "feature_seed": "seed",
+    },
+  ),
+  ("map_clients", {"client_lanes": "number"}),
+  ("lora", {"lora_rank": "rank", "lora_alpha": "alpha"}),
+  ("personal", {"personal_rate": "rate", "personal_fit": "steps"}),
+  (
+    "sampling",
+    {
+      "availability_least": "least",
+      "availability_most": "most",
+      "availability_file": "path",
+      "availability_seed": "seed",
+      "availability_day": "day",
+      "draw": "draw",
+    },
+  ),
 )
 #: Option -> its alternatives.
 _CHOICES: dict[str, Any] = {
@@ -119,6 +149,11 @@ _CHOICES: dict[str, Any] = {
   },
   "private": privacy.Choice | private.Choice,
   "model": NAMED_MODELS,
+  "feature_map": FEATURE_MAPS,
+  "sampling": SAMPLING,
+  "map_clients": CLIENT_MAPS,
+  "lora": LORA_CHOICE,
+  "personal": PERSONAL,
 }
 
 
@@ -134,6 +169,12 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   if "hparams" not in facts:
     return dict(facts)
   now = {**facts, "hparams": _weights(_compressors(facts["hparams"]))}
+  if isinstance(now.get("run"), Mapping):
+    now["run"] = _renamed(_availability(now["run"]))
+  sources = dict(now.get("sources", {}))
+  if "availability_file" in sources:
+    sources["sampling"] = sources.pop("availability_file")
+    now["sources"] = sources
   for group in ("hparams", "data", "run"):
     for choice, fields in _FIELDS if isinstance(now.get(group), Mapping) else ():
       # Others may have an option of the same name: FedNova a momentum.
@@ -153,6 +194,42 @@ def _weights(hparams: Mapping[str, Any]) -> dict[str, Any]:
       "client_weights": str(read_part("client_weights", text, Weights)),
     }
   return dict(hparams)
+
+
+def _availability(run: Mapping[str, Any]) -> dict[str, Any]:
+  """Options of a run with a choice for files, and a number for each end."""
+  if "availability" not in run:
+    return dict(run)
+  now = {name: value for name, value in run.items() if name != "availability"}
+  now["availability_least"], now["availability_most"] = run["availability"]
+  if now["sampling"] == "availability" and now.get("availability_file") is not None:
+    now["sampling"] = "availability_file"
+  return now
+
+
+def _late(stragglers: str | None, work: str) -> str:
+  """The text of stragglers, SHARE or SHARE:MOST before, with what becomes of it."""
+  if stragglers is None:
+    return "none"
+  share, _, most = stragglers.partition(":")
+  part = {"auto": Stragglers, "keep": KeptStragglers, "drop": DroppedStragglers}[work]
+  numbers = [float(share)]
+  if most and part is not DroppedStragglers:
+    numbers.append(float(most))
+  return str(part(*numbers))
+
+
+def _renamed(run: Mapping[str, Any]) -> dict[str, Any]:
+  """Options of a run with the choices' names; adapters of rank 0 are none."""
+  now = dict(run)
+  if "lora_aggregation" in now:
+    aggregation = now.pop("lora_aggregation")
+    now["lora"] = aggregation if now["lora_rank"] else "none"
+  if "partial_work" in now:
+    now["stragglers"] = _late(now["stragglers"], now.pop("partial_work"))
+  if "personal_when" in now:
+    now["personal"] = now.pop("personal_when")
+  return now
 
 
 def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,6 +254,8 @@ def _with_fields(
     options: option -> value.
   """
   now = {name: value for name, value in options.items() if name not in fields}
+  if now[choice] in ("fourier", "relu") and options.get("num_features") == 0:
+    now[choice] = "none"  # which it stood for
   word = now[choice]
   if word is None or ":" in word:
     return now

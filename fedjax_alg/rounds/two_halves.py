@@ -69,7 +69,7 @@ def compose(
   )
   merges = model.roles is not None and model.roles.merging is not None
   if merges:
-    merging = optional.load_extra("lora.merging", "`lora_aggregation`")
+    merging = optional.load_extra("lora.merging", "`lora`")
     method = merging.hands_over(method)
   client, exchange = method.client, method.exchange
   run_round: Any = one_model.run_round

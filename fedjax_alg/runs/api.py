@@ -128,7 +128,7 @@ def run(
     hparams: hyper-parameters to start from, instead of the defaults.
     sampler: your function that chooses the participants, (data, cohort_size, key,
       round) -> ids [cohort_size]; see ``engine.samplers.Sampler``. The option
-      ``sampling`` takes names.
+      ``sampling`` takes parts and names.
     init: the parameters to start from: a pytree like the model's parameters, or like
       ``RunResult.global_params`` with one model, leaves [1, ...]; a file of
       safetensors or npz or a folder of orbax (``RunResult.export``), or the folder of

@@ -12,6 +12,7 @@ from fedjax_alg.data.options import NUMBERS, DataOptions
 from fedjax_alg.data.shift import SWAPS
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, samplers
+from fedjax_alg.engine.sampling import UniformSampling
 from fedjax_alg.errors import OptionError, UnreadError
 from fedjax_alg.hparams import reads
 from fedjax_alg.models import (
@@ -22,6 +23,7 @@ from fedjax_alg.models import (
   OwnModel,
   Softmax,
 )
+from fedjax_alg.models.feature_map import NoFeatureMap
 from fedjax_alg.records import accounting
 from fedjax_alg.runs import stopping
 from fedjax_alg.runs.methods import Method
@@ -224,8 +226,7 @@ def _participation(
   for flag, is_set in (
     ("participation", share not in (None, 1.0)),
     ("cohort_size", options.cohort_size is not None),
-    ("sampling", options.sampling != "uniform"),
-    ("draw", options.draw != "auto"),
+    ("sampling", options.sampling != UniformSampling()),
   ):
     if is_set:
       raise UnreadError(
@@ -260,24 +261,9 @@ def _check_late(options: RunOptions, method: Method) -> None:
     built = method.resolved().build(tiny, clients.ClientMap())
     if not built.takes_parts:
       raise OptionError(
-        f"`partial_work`=keep: {name} counts its work in another way than by "
-        "mini-batches of one local method (allowed: drop)"
+        f"`stragglers`={options.stragglers}: {name} counts its work in another way "
+        "than by mini-batches of one local method (allowed: dropped)"
       )
-
-
-def refuse_both(names: Iterable[str]) -> None:
-  """Refuses what says how available the clients are beside their file.
-
-  Args:
-    names: names of the options that the caller gave.
-
-  Raises:
-    OptionError: one of them would not be read.
-  """
-  names = set(names)
-  for name in ("availability", "availability_seed"):
-    if {name, "availability_file"} <= names:
-      raise OptionError(f"`{name}` and `availability_file`: give one of them")
 
 
 def cohort_size(
@@ -307,7 +293,7 @@ def cohort_size(
   """
   held_out = data.validation_clients
   remainder = f" that `validation_clients`={held_out} leaves" if held_out else ""
-  size, by_chance = options.cohort_size, options.sampling == "poisson"
+  size, by_chance = options.cohort_size, options.sampling.BY_CHANCE
   if size is None:
     assert options.participation is not None
     size = round(options.participation * num_clients)
@@ -366,7 +352,7 @@ def _check_model(model: Architecture, options: RunOptions, data: DataOptions) ->
         f"`features`={data.features}: needs numbers, "
         f"`model`={model} reads words (only none)"
       )
-    if options.feature_map != "none":
+    if not isinstance(options.feature_map, NoFeatureMap):
       raise OptionError(
         f"`feature_map`={options.feature_map}: needs numbers, "
         f"`model`={model} reads words (allowed: none)"
@@ -394,10 +380,9 @@ def _vectors(data: DataOptions) -> str:
 
 def _mapped(options: RunOptions) -> str:
   """Explains why the model does not read the examples; empty if it does."""
-  name = options.feature_map
-  if name == "none" or (name != "buckets" and not options.num_features):
+  if isinstance(options.feature_map, NoFeatureMap):
     return ""
-  return f"`feature_map`={name} makes a vector of each"
+  return f"`feature_map`={options.feature_map} makes a vector of each"
 
 
 def _check_training(

@@ -61,13 +61,6 @@ _LATER = (
   ),
 )
 
-#: Options that decide who takes part in a round, with their defaults.
-_PARTICIPATION = {
-  name: value
-  for name, value in field_values(RunOptions()).items()
-  if name == "sampling" or name.startswith("availability")
-}
-
 #: Options that make no other method: where, how long and how it is measured.
 _NEUTRAL = (
   "data_dir",
@@ -653,13 +646,9 @@ def _hashes(result: RunResult) -> list[dict[str, str]]:
 def _participants(result: RunResult) -> dict[str, str]:
   """Collects, as text, what decides who takes part in a round."""
   run, plan = result.facts["run"], result.facts["plan"]
-  options = {name: run.get(name, default) for name, default in _PARTICIPATION.items()}
   # The plan knows the sampler that was a function, and S of a share.
-  values = (
-    options
-    | {"cohort_size": plan["cohort_size"]}
-    | {"sampling": plan.get("sampling", options["sampling"])}
-  )
+  sampling = plan.get("sampling", run.get("sampling", RunOptions.sampling))
+  values = {"sampling": sampling, "cohort_size": plan["cohort_size"]}
   return {name: _as_text(value) for name, value in values.items()}
 
 

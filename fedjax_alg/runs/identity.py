@@ -27,6 +27,7 @@ from fedjax_alg.base import Model
 from fedjax_alg.client import objective
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import samplers
+from fedjax_alg.engine.sampling import OwnSampling
 from fedjax_alg.errors import FAILURES, RunFolderError
 from fedjax_alg.hparams import field_values, ordered_values
 from fedjax_alg.models import adapt, roles
@@ -442,8 +443,8 @@ def hash_objects(prepared: Prepared, setting: int = 0) -> dict[str, str]:
   )
   if own_task:
     hashes["task"] = _hash_task(prepared)
-  if samplers.is_custom(prepared.participation.sampler) and not own.is_own(
-    options.sampling
+  if samplers.is_custom(prepared.participation.sampler) and not isinstance(
+    options.sampling, OwnSampling
   ):
     hashes["sampler"] = _hash_sampler(prepared)
   if prepared.model_name is None:

@@ -9,19 +9,16 @@ import dataclasses
 import os
 from typing import Any
 
-import numpy as np
-
 from fedjax_alg import files, models, own, registry, tasks
 from fedjax_alg.base import Devices
-from fedjax_alg.conditions import POSITIVE, but, only
 from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.data.options import DataOptions
-from fedjax_alg.engine import clients, clock, evaluate, loop, samplers
-from fedjax_alg.engine.late import Late
+from fedjax_alg.engine import clients, clock, evaluate, loop
+from fedjax_alg.engine.late import STRAGGLERS, Late, NoStragglers
+from fedjax_alg.engine.sampling import SAMPLING, UniformSampling
 from fedjax_alg.errors import (
   OptionError,
   UnreadError,
-  a_type,
   check_known,
   closest,
   did_you_mean,
@@ -30,17 +27,15 @@ from fedjax_alg.hparams import MAX_SEED, check_options, hyper
 from fedjax_alg.models import class_weights
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.augment import AUGMENTATIONS
-from fedjax_alg.models.feature_map import FEATURE_MAPS
+from fedjax_alg.models.feature_map import FEATURE_MAPS, NoFeatureMap
+from fedjax_alg.models.lora import LORA_CHOICE, NoAdapters
 from fedjax_alg.models.precision import DTYPES
 from fedjax_alg.part import convert_types
 from fedjax_alg.records import parameters
-from fedjax_alg.runs import availability, stopping
+from fedjax_alg.runs import stopping
 
-#: How a server aggregates the adapters of clients.
-LORA_AGGREGATIONS = ("fedit", "ffa", "fedex", "flora")
 #: The share of the clients that take part unless one is given.
 PARTICIPATION = 0.1
-_AVAILABILITY = only("sampling", "availability")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,55 +73,10 @@ class LengthOptions:
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions:
-  """Options of the draw of a round's participants (``engine.samplers``)."""
+  """The draw of a round's participants (``engine.sampling``)."""
 
-  sampling: str = hyper(
-    "uniform",
-    "how the clients of a round are drawn, one of "
-    + ", ".join(samplers.SAMPLERS)
-    + ": uniform = all alike, size = one "
-    "after the other by their numbers of examples, without replacement "
-    "(FedProx; with `client_weights`=uniform where the algorithm has it), "
-    "availability = uniformly among those that are available in this round, "
-    "poisson = every client with the probability `participation`, so that "
-    "their number varies, cyclic = in turns, each client again when all others "
-    "have been there. Or your own function (data, cohort_size, key, "
-    "round) -> ids [cohort_size], " + own.FORMS,
-  )
-  draw: str = hyper(
-    "auto",
-    "how cohorts are drawn from the seed, one of auto, "
-    + ", ".join(samplers.DRAWS)
-    + ": permutation = with a random number for "
-    "every client, bijection = without, in a time that hardly grows with the "
-    "number of clients. Both have the same distribution, and draw other "
-    "clients from the same seed. auto = permutation "
-    f"up to {samplers.FEW_CLIENTS:,} clients, then bijection. Where clients "
-    "join later uniform cohorts are drawn by the permutation",
-    choices=("auto", *samplers.DRAWS),
-    when=only("sampling", "uniform", "size", "availability"),
-  )
-  availability: tuple[float, float] = hyper(
-    (0.1, 0.9),
-    "smallest and largest probability with which a client is "
-    "available in a round; the probability is drawn uniformly for each "
-    "client (`sampling`=availability)",
-    when=_AVAILABILITY,
-  )
-  availability_file: str | None = hyper(
-    None,
-    "a text file (one number a line) or .npy file of the clients' "
-    "probabilities to be available, instead of `availability` "
-    "(`sampling`=availability)",
-    when=_AVAILABILITY,
-  )
-  availability_seed: int = hyper(
-    0,
-    "seed of the probabilities of `availability`, which all seeds of a "
-    "run share (`sampling`=availability)",
-    minimum=0,
-    maximum=MAX_SEED,
-    when=_AVAILABILITY,
+  sampling: SAMPLING = hyper(
+    UniformSampling(), "how the clients of a round are drawn, or your own, " + own.FORMS
   )
 
 
@@ -134,14 +84,6 @@ class SamplingOptions:
 class LateOptions:
   """Late and lost participants (``engine.late``)."""
 
-  availability_day: int = hyper(
-    0,
-    "rounds of a day, over which every client's probability to be available goes up "
-    "and down between 0 and twice its mean (at most 1), as 1 + sin, from a different "
-    "time of day for each; 0: it stays the same (`sampling`=availability)",
-    minimum=0,
-    when=_AVAILABILITY,
-  )
   dropout: float = hyper(
     0.0,
     "probability with which a participant receives the model and sends "
@@ -149,21 +91,10 @@ class LateOptions:
     minimum=0.0,
     maximum=1.0,
   )
-  stragglers: str | None = hyper(
-    None,
-    "SHARE or SHARE:MOST, for example 0.9: this share of every round's "
-    "participants (FedProx: 0, 0.5, 0.9), drawn anew, does a part of its "
-    "local work, which is uniform in (0, MOST], 1 by default: of several "
-    "`local_epochs` so many whole ones, else of the mini-batches, at least "
-    "one",
-    numbers=":",
-  )
-  partial_work: str = hyper(
-    "auto",
-    "what becomes of the work of `stragglers`: keep = it is sent, "
-    "drop = it is lost, as FedAvg does in FedProx's experiment, auto = keep "
-    "for fedprox, fednova, fedasync and fedbuff, else drop",
-    choices=("auto", "keep", "drop"),
+  stragglers: STRAGGLERS = hyper(
+    NoStragglers(),
+    "the participants who do a part of their local work, and what becomes of it",
+    source="Li et al., MLSys 2020, section 5.2",
   )
   deadline_s: float | None = hyper(
     None,
@@ -174,36 +105,10 @@ class LateOptions:
 
   def late(self, entry: registry.Entry) -> Late | None:
     """Says who of the participants is late or lost; None: nobody."""
-    share, most = _stragglers(self.stragglers)
-    keep = self.partial_work == "keep" or (
-      self.partial_work == "auto" and entry.keeps_partial_work
-    )
-    if not (self.dropout or share or self.deadline_s):
+    late = self.stragglers.rule(entry.keeps_partial_work)
+    if not (self.dropout or late.stragglers or self.deadline_s):
       return None
-    return Late(self.dropout, share, most, keep, self.deadline_s)
-
-
-def _stragglers(text: str | None) -> tuple[float, float]:
-  """Reads SHARE or SHARE:MOST."""
-  if text is None:
-    return 0.0, 1.0
-  share, _, most = text.partition(":")
-  try:
-    pair = float(share), float(most or 1)
-  except ValueError:
-    pair = -1.0, 1.0
-  if not (0 <= pair[0] <= 1 and 0 < pair[1] <= 1):
-    raise OptionError(
-      f"`stragglers`={text}: must be SHARE or SHARE:MOST with "
-      "SHARE in [0, 1] and MOST in (0, 1], for example 0.9"
-    )
-  return pair
-
-
-#: When a model has personal parameters.
-_PERSONAL = but("roles", ())
-#: When it reads random features.
-_RANDOM = only("feature_map", "fourier", "relu")
+    return late._replace(dropout=self.dropout, deadline_s=self.deadline_s)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,73 +118,16 @@ class ModelOptions:
   model: models.MODELS = hyper(
     models.Softmax(), "the model, a named one or your own, " + own.FORMS
   )
-  lora_rank: int = hyper(
-    0,
-    "r, rank of the adapters of every dense layer; 0: none. With `roles`=lora only "
-    "the adapters are trained and sent",
-    minimum=0,
+  lora: LORA_CHOICE = hyper(
+    NoAdapters(),
+    "low-rank adapters beside every dense layer, and how the server aggregates them. "
+    "With `roles`=lora only the adapters are trained and sent",
     source="Hu et al., ICLR 2022",
   )
-  lora_alpha: float = hyper(
-    0.0,
-    "alpha, scale of the adapters: their product is multiplied by alpha / r; 0: r",
-    minimum=0.0,
-    when=only("lora_rank", POSITIVE),
-    source="Hu et al., ICLR 2022",
-  )
-  lora_aggregation: str = hyper(
-    "fedit",
-    "how the server aggregates adapters (`roles`=lora), one of "
-    + ", ".join(LORA_AGGREGATIONS)
-    + ": fedit = the means of A and of B, ffa = A keeps its random initial value, "
-    "fedex = these means, and what they miss of the mean of the products A B is "
-    "added to the layer, flora = the mean of the products is added to the layer, "
-    "and every participant draws new adapters in each round",
-    choices=LORA_AGGREGATIONS,
-    when=only("lora_rank", POSITIVE),
-    source="Zhang et al. 2023 (fedit); Sun et al., ICLR 2024 (ffa); Singhal et al., "
-    "ACL 2025 (fedex); Wang et al., NeurIPS 2024 (flora)",
-  )
-  feature_map: str = hyper(
-    "none",
-    "phi, a fixed map before the model, which then reads phi(x): fourier = "
-    "random Fourier features of the kernel exp(-gamma |x - z|^2), relu = random "
-    "ReLU features, buckets = a one-hot vector for each group of thresholded "
-    "inputs; all clients draw it by `feature_seed`, so it is never sent",
-    choices=FEATURE_MAPS,
-  )
-  num_features: int = hyper(
-    1000,
-    "D, the number of random features; 0: none, the model reads the examples",
-    minimum=0,
-    when=_RANDOM,
-  )
-  rbf_gamma: float | None = hyper(
-    None,
-    "gamma of the kernel exp(-gamma |x - z|^2) of the random features; default 1 / d "
-    "for examples of d numbers, as scikit-learn's rbf_kernel has it",
-    above=0.0,
-    when=only("feature_map", "fourier"),
-  )
-  bit_thresholds: tuple[float, ...] = hyper(
-    (0.25, 0.5, 0.75),
-    "t of the bits x_j > t into which every input is cut (`feature_map`=buckets)",
-    when=only("feature_map", "buckets"),
-    distinct=True,
-  )
-  group_size: int = hyper(
-    3,
-    "g, bits of a group, which has one output for each of its 2^g patterns "
-    "(`feature_map`=buckets)",
-    minimum=1,
-    maximum=12,
-    when=only("feature_map", "buckets"),
-  )
-  feature_seed: int = hyper(
-    0,
-    "the seed of `feature_map`, the same for all clients and all seeds of a run",
-    minimum=0,
-    when=but("feature_map", "none"),
+  feature_map: FEATURE_MAPS = hyper(
+    NoFeatureMap(),
+    "phi, a fixed map before the model, which then reads phi(x). All clients draw it "
+    "from its seed, so it is never sent",
   )
   l2: float = hyper(
     1e-4,
@@ -292,7 +140,6 @@ class ModelOptions:
     "loss of a client to which that term is added: the mean over its "
     "n_i examples, or their sum, so that l2 / n_i is added to the mean",
     choices=("mean", "sum"),
-    when=but("l2", 0.0),
   )
   compute_dtype: str = hyper(
     "float32",
@@ -340,29 +187,10 @@ class ModelOptions:
     "shared:LoRAParam",
     distinct=True,
   )
-  personal_when: str = hyper(
-    "together",
-    "when clients train their personal parameters: together = "
-    "with the shared ones, first = before these in every round, evaluation = "
-    "only when a client deploys the model",
-    choices=roles_lib.WHEN,
+  personal: roles_lib.PERSONAL = hyper(
+    roles_lib.PersonalTogether(),
+    "when clients train their personal parameters, how fast and for how long",
     source="FedPer; FedRep; FedBABU",
-    when=_PERSONAL,
-  )
-  personal_rate: float = hyper(
-    0.0,
-    "learning rate of the personal parameters; 0: the rate of the method's local steps",
-    minimum=0.0,
-    when=_PERSONAL,
-  )
-  personal_fit: int = hyper(
-    0,
-    "mini-batch steps with the personal parameters only, before the steps with the "
-    "shared ones (`personal_when`=first) or when a client deploys the model "
-    "(evaluation, and newcomers; statistics of `model_state`=local change, too); 0: "
-    "as many as the method's local steps, and none for newcomers",
-    minimum=0,
-    when=_PERSONAL | only("model_state", "local"),
   )
   model_state: str = hyper(
     "global",
@@ -468,23 +296,8 @@ class EvaluationOptions:
 class MachineOptions:
   """Options of a run's use of the devices of this machine."""
 
-  map_clients: str = hyper(
-    "auto",
-    "how the clients of a round are computed, one of auto, "
-    + ", ".join(clients.MODES)
-    + ": sequential = one after the other, vmap = all at once, lanes = "
-    "`client_lanes` at once, and a finished client makes room for the next, auto = "
-    "sequential on a CPU, by the model's size on a GPU, lanes on a TPU",
-    choices=("auto", *clients.MODES),
-  )
-  client_lanes: int = hyper(
-    0,
-    "number of lanes (clients that train at the same time) on each device, for each "
-    "seed and hyper-parameter combination that are computed at once; 0: the largest "
-    "power of two whose square is at most the number of the device's participants, "
-    "so 4 for 20 and 8 for 100 (`map_clients`=lanes)",
-    minimum=0,
-    when=only("map_clients", "lanes"),
+  map_clients: clients.CLIENT_MAPS = hyper(
+    clients.AutomaticMap(), "how the clients of a round are computed"
   )
   map_seeds: str = hyper(
     "auto",
@@ -500,7 +313,6 @@ class MachineOptions:
     "whether the devices share out the frozen parameters (`roles`) and compute every "
     "client together, for a model that one device cannot hold; else each device "
     "holds them all and computes different clients",
-    when=but("roles", ()),
   )
   host_devices: int = hyper(
     0,
@@ -573,15 +385,9 @@ class RunOptions(
     if self.init_from is not None:
       parameters.read_parameters(self.init_from)
     roles_lib.parse_roles(self.roles)
-    self._check_sampling()
-    if self.feature_map == "buckets" and not self.bit_thresholds:
-      raise OptionError("`bit_thresholds`: empty, must be one number at least")
+    self.sampling.check()
     stopping.rules(self.stop_at, self.patience)
     self.check_clock()
-    if not _stragglers(self.stragglers)[0] and self.partial_work != "auto":
-      raise OptionError(
-        f"`partial_work`={self.partial_work}: not read, there are no `stragglers`"
-      )
     if self.seed + self.num_seeds - 1 > MAX_SEED:
       raise OptionError(
         f"`num_seeds`={self.num_seeds}: the last seed, "
@@ -589,82 +395,6 @@ class RunOptions(
       )
     if self.participation is not None and self.cohort_size is not None:
       raise OptionError("`participation` and `cohort_size`: give one of them")
-
-  def _check_sampling(self) -> None:
-    low, high = self.availability
-    if not 0 <= low <= high <= 1:
-      raise OptionError(
-        f"`availability`={low:g},{high:g}: must be the least "
-        "and the most, in [0, 1] and in this order"
-      )
-    own.refuse_nameless(self.sampling, "sampling")
-    if not own.is_own(self.sampling):
-      check_known(
-        "sampling", self.sampling, samplers.SAMPLERS, f", or your own, {own.FORMS}"
-      )
-    self.sampler()
-    if self.availability_file is not None:
-      availability.read_availability(self.availability_file)
-
-  def sampler(self, num_clients: int = 1) -> samplers.Sampler:
-    """Finds who takes part in a round.
-
-    Args:
-      num_clients: C.
-
-    Returns:
-      The sampler.
-
-    Raises:
-      OptionError: the caller's own cannot be loaded or is no function.
-    """
-    if not own.is_own(self.sampling):
-      sampler = samplers.find_sampler(self.sampling, self.draw, num_clients)
-      if self.availability_day and self.sampling == "availability":
-        sampler = samplers.with_daily_cycle(
-          sampler, self.availability_day, self.availability_seed
-        )
-      return sampler
-    function, _ = own.load(self.sampling, "sampling")
-    if not callable(function):
-      raise OptionError(
-        f"`sampling`={self.sampling}: is {a_type(function)}; must be "
-        "a function (data, cohort_size, key, round) -> ids [cohort_size]"
-      )
-    return samplers.with_checks(function, f"`sampling`={self.sampling}")
-
-  def clients_availability(
-    self, num_clients: int, training: int | None = None
-  ) -> np.ndarray | None:
-    """Draws or reads the clients' probabilities to be available.
-
-    Args:
-      num_clients: C.
-      training: the number of clients with training rows; None: all.
-
-    Returns:
-      [C] float32; None unless the clients are drawn by availability or poisson.
-
-    Raises:
-      OptionError: the file does not fit the clients.
-    """
-    if self.sampling == "poisson":
-      rate = self.rate(training or num_clients)
-      return np.full(num_clients, rate, np.float32)
-    if self.sampling != "availability":
-      return None
-    if self.availability_file is None:
-      low, high = self.availability
-      uniform = np.random.default_rng(self.availability_seed).uniform(size=num_clients)
-      return (low + (high - low) * uniform).astype(np.float32)
-    numbers = availability.read_availability(self.availability_file)
-    if len(numbers) != num_clients:
-      raise OptionError(
-        f"`availability_file`={self.availability_file}: has "
-        f"{len(numbers)} numbers, there are {num_clients} "
-        "clients"
-      )
-    return numbers.astype(np.float32)
 
   def rate(self, num_clients: int) -> float:
     """The share of all clients that take part in a round, on average.
@@ -686,14 +416,14 @@ class RunOptions(
     """
     change = parse_kinds(data.kinds)
     by_option = own.sources(
-      sampling=self.sampling,
       task=data.task if tasks.is_own_task(data.task) else None,
       kinds=change.function if change is not None else None,
     )
     if isinstance(self.model, models.OwnModel):
       by_option["model"] = self.model.source()
-    if self.availability_file is not None:
-      by_option["availability_file"] = own.source_of(self.availability_file)
+    drawn_by = self.sampling.source()
+    if drawn_by is not None:
+      by_option["sampling"] = drawn_by
     dealt_by = None if data.partition is None else data.partition.source()
     if dealt_by is not None:
       by_option["partition"] = dealt_by

@@ -27,12 +27,13 @@ from fedjax_alg.data.kinds import split_own
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers, sharding
+from fedjax_alg.engine.sampling import SAMPLING, OwnSampling, UniformSampling
 from fedjax_alg.errors import OptionError, UnreadError, a_type, with_names
 from fedjax_alg.hparams import MAX_SEED, field_values, validate, with_values
 from fedjax_alg.models import Architecture, OwnModel, parse_model
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.start import describe_leaves
-from fedjax_alg.part import Part, of_type, read_parts, words_of
+from fedjax_alg.part import Part, forms, of_type, read_part, read_parts, words_of
 from fedjax_alg.records import parameters
 from fedjax_alg.runs import checks, identity, methods
 from fedjax_alg.runs import options as options_lib
@@ -131,7 +132,8 @@ class Plan:
     if isinstance(model, str):
       model = parse_model(model)
     run["model"] = model if isinstance(model, Part) else RunOptions.model
-    if "sampling" in facts.get("sources", {}):
+    drawn_by = read_part("sampling", run.get("sampling", "uniform"), SAMPLING)
+    if isinstance(drawn_by, OwnSampling):
       run["sampling"] = _unchanged(facts, "sampling", run["sampling"])
     run["init_from"], init = _start_again(facts, init)
     options = RunOptions(**run).checked(needs_protocols=False)
@@ -239,7 +241,6 @@ def make(
   Raises:
     OptionError, DataError: an option that cannot be used, with its name.
   """
-  checks.refuse_both(explicit)
   # First: it makes its metrics known, which other options name.
   _ = federation.task if federation else data.data_task if data else None
   model = run.model if model is None else model
@@ -474,12 +475,18 @@ def _check_personal(method: Method, run: RunOptions) -> None:
   """Checks that a method that is named after its personal parameters has some.
 
   Raises:
-    OptionError: it would be another method under its name.
+    OptionError: it would be another method under its name, or there are none to train.
   """
+  has_personal = any(role == "personal" for role, _ in roles_lib.parse_roles(run.roles))
+  # Statistics that clients keep move in its steps, too.
+  read = ("steps",) if run.model_state == "local" else ()
+  unread = with_values(run.personal, dict.fromkeys(read, 0))
+  if not has_personal and unread != RunOptions.personal:
+    raise UnreadError(
+      f"`personal`={run.personal}: not read, no parameter is personal (`roles`)"
+    )
   default = method.entry.options.get("roles", ())
-  if default and not any(
-    role == "personal" for role, _ in roles_lib.parse_roles(run.roles)
-  ):
+  if default and not has_personal:
     raise OptionError(
       f"`roles`={','.join(run.roles)}: {method.entry.label} has personal "
       f"parameters (by default {','.join(default)}); without any give "
@@ -559,19 +566,15 @@ def _own_sampler(sampler: Any, method: Method, run: RunOptions) -> samplers.Samp
         else ""
       )
     )
-  for name in ("sampling", "draw"):
-    if getattr(run, name) != getattr(RunOptions(), name):
-      raise OptionError(f"`sampler` and `{name}`: give one of them")
+  if run.sampling != UniformSampling():
+    raise OptionError("`sampler` and `sampling`: give one of them")
   if method.entry.all_clients:
     raise UnreadError(
       f"`sampler`: {method.name} does not read it, it uses all data in every round"
     )
   if sampler in (samplers.by_availability, samplers.by_trial):
     raise OptionError(f"`sampler`={sampler.__name__}: give `sampling`=availability")
-  ours = sampler in (
-    *samplers.SAMPLERS.values(),
-    *samplers.SAMPLERS_FOR_MANY_CLIENTS.values(),
-  )
+  ours = any(sampler in drawn for drawn in samplers.BY_DRAW.values())
   return sampler if ours else samplers.with_checks(sampler)
 
 
@@ -635,9 +638,8 @@ def from_keywords(
   method = methods.with_keywords(method, hyper_values)
   if callable(options.get("sampling")):
     raise OptionError(
-      "`sampling`: a name (one of "
-      f"{', '.join(samplers.SAMPLERS)}) or FILE.py:NAME; a "
-      "function is given as `sampler`"
+      f"`sampling`: one of {', '.join(forms(SAMPLING))}; a function is given as "
+      "`sampler`"
     )
   protocols, measures = _evaluations(evaluate)
   if model is None:
@@ -673,7 +675,9 @@ def from_keywords(
   except parameters.ForeignError as error:
     try:
       built = prepare_lib.build_model(
-        model, federation, RunOptions(**(run | {"init_from": None}))
+        model,
+        federation,
+        RunOptions(**(run | {"init_from": None})).checked(needs_protocols=False),
       )
     except OptionError:
       raise error from None

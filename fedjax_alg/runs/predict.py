@@ -24,7 +24,7 @@ from fedjax_alg.data.preprocessing import Preprocessing, read_preprocessing
 from fedjax_alg.errors import OptionError
 from fedjax_alg.least_squares import heads
 from fedjax_alg.models import Architecture, parse_model
-from fedjax_alg.part import of_type
+from fedjax_alg.part import of_type, read_parts
 from fedjax_alg.runs import identity
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import as_tuples, features_again
@@ -190,6 +190,7 @@ def read_model(
     return None
   run = as_tuples(facts["run"])
   run["model"] = model if is_named else RunOptions.model
+  run = read_parts(run, RunOptions.__dataclass_fields__)
   built = build_model(
     model, _placeholder(tuple(shape), plan["classes"], name), RunOptions(**run)
   )

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 import numpy as np
 
-from fedjax_alg import memory, models, optional, split, tasks, trees
+from fedjax_alg import memory, models, split, tasks, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import characters, store
@@ -22,6 +22,7 @@ from fedjax_alg.data.store import Coded
 from fedjax_alg.engine import clients, evaluate, loop, processes, samplers, sharding
 from fedjax_alg.engine.keys import RunKeys, keys_of_rows, run_keys
 from fedjax_alg.engine.round import Participation
+from fedjax_alg.engine.sampling import UniformSampling
 from fedjax_alg.errors import OptionError, no_exit
 from fedjax_alg.hparams import field_values, reads
 from fedjax_alg.least_squares import heads
@@ -123,16 +124,7 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
   if isinstance(model, models.Architecture):
     _check_words(model, federation)
   input_shape, input_dtype = federation.example_shape, federation.example_dtype
-  phi = feature_map.draw(
-    options.feature_map,
-    input_shape,
-    input_dtype,
-    num_features=options.num_features,
-    rbf_gamma=options.rbf_gamma,
-    thresholds=options.bit_thresholds,
-    group_size=options.group_size,
-    seed=options.feature_seed,
-  )
+  phi = options.feature_map.draw(input_shape, input_dtype)
   built = models.as_model(
     model,
     input_shape if phi is None else (phi.width,),
@@ -146,9 +138,7 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
   )
   if federation.task is None and built.task is not None:
     _check_targets(built.task, federation)
-  if options.lora_rank:
-    lora = _load_lora(options)
-    built = lora.with_adapters(built, options.lora_rank, options.lora_alpha)
+  built = options.lora.with_adapters(built)
   if options.class_weights is not None:
     counts = federation.label_histogram.sum(0)
     built = class_weights.with_class_weights(built, options.class_weights, counts)
@@ -159,11 +149,6 @@ def build_model(model: object, federation: Federation, options: RunOptions) -> M
   if options.compute_dtype == "bfloat16":
     built = precision.in_bfloat16(built)
   return augment.with_augmentations(built, options.augment, federation.example_shape)
-
-
-def _load_lora(options: RunOptions) -> Any:
-  """The adapters beside the layers of a model, an extra."""
-  return optional.load_extra("lora.adapters", f"`lora_rank`={options.lora_rank}")
 
 
 def _load_start(
@@ -217,23 +202,13 @@ def split_by_role(method: Method, model: Model, options: RunOptions) -> Model:
       raise OptionError(
         f"{cause}: {method.name} fits every layer of the model in closed form"
       )
-  patterns = options.roles
-  if options.lora_aggregation == "ffa":
-    patterns = (*patterns, _load_lora(options).FREEZES_A)
   model = roles.split(
     model,
-    patterns,
-    roles.PersonalTraining(
-      options.personal_when, options.personal_rate, options.personal_fit
-    ),
+    (*options.roles, *options.lora.ROLES),
+    options.personal,
     options.model_state,
   )
-  if not options.lora_rank:
-    return model
-  result: Model = _load_lora(options).aggregated(
-    model, options.lora_aggregation, options.lora_rank, options.lora_alpha
-  )
-  return result
+  return options.lora.aggregated(model)
 
 
 def _place_frozen(model: Model, options: RunOptions, mesh: Mesh | None) -> Any:
@@ -253,7 +228,7 @@ def _place_frozen(model: Model, options: RunOptions, mesh: Mesh | None) -> Any:
   elif len(mesh.axis_names) > 1:
     why = "the devices are those of several processes"
   elif model.roles.merging is not None:
-    why = f"`lora_aggregation`={options.lora_aggregation} moves frozen parameters"
+    why = f"`lora`={options.lora} moves frozen parameters"
   if why:
     raise OptionError(f"`shard_frozen`=True: {why}")
   assert mesh is not None
@@ -380,14 +355,19 @@ def cautions(prepared: Prepared, seen: set[str]) -> list[str]:
 def _other_method(prepared: Prepared) -> list[str]:
   """Warns of options whose value makes a method its name.
 
-  FedRep is FedAvg with roles and `personal_when`=first, for example.
+  FedRep is FedAvg with roles and `personal`=first, for example.
   """
   entry, options = prepared.method.entry, prepared.options
-  return [
-    f"`{name}`={getattr(options, name)}: {entry.label} has {usual}; this "
-    "is another method"
+  words = {  # of parts the alternative counts, and not its fields
+    name: (getattr(value, "WORD", value), getattr(usual, "WORD", usual))
     for name, usual in entry.options.items()
-    if name != "roles" and getattr(options, name) != usual
+    if name != "roles"
+    for value in (getattr(options, name),)
+  }
+  return [
+    f"`{name}`={word}: {entry.label} has {usual}; this is another method"
+    for name, (word, usual) in words.items()
+    if word != usual
   ]
 
 
@@ -622,13 +602,11 @@ def _unread(prepared: Prepared) -> list[str]:
   ]
   texts += _unread_of_run(prepared)
   everybody = prepared.spec.cohort_size == prepared.spec.num_clients
-  if (
-    options.draw == "bijection"
-    and options.sampling == "uniform"
-    and (everybody or prepared.federation.options.newcomers_at)
+  if options.sampling == UniformSampling(draw="bijection") and (
+    everybody or prepared.federation.options.newcomers_at
   ):
     texts.append(
-      "`draw`=bijection: not read where "
+      f"`sampling`={options.sampling}: the draw is not read where "
       + ("all clients take part" if everybody else "clients join later")
     )
   return texts
@@ -650,9 +628,7 @@ def _unread_of_run(prepared: Prepared) -> list[str]:
       f"{method.name} fits layers in closed form, with a ridge of its own",
     )
   if options.roles and (model_roles is None or not model_roles.keeps):
-    without |= dict.fromkeys(
-      ("personal_when", "personal_rate", "personal_fit"), "no parameter is personal"
-    )
+    without["personal"] = "no parameter is personal"
   values = field_values(federation.options) | field_values(options)
   usual = (
     field_values(DataOptions())
@@ -744,11 +720,9 @@ _LISTED = 5
 
 #: The options that decide the sizes of a model's parameters.
 _SIZES = (
-  "num_features",
-  "bit_thresholds",
-  "group_size",
+  "feature_map",
   "model",
-  "lora_rank",
+  "lora",
 )
 
 
@@ -930,7 +904,7 @@ def prepare(
   mode, map_seeds = _maps(method, options, platform, rows, full_model, spec)
   map_clients = clients.ClientMap(
     mode,
-    options.client_lanes,
+    options.map_clients.number,
     None if options.shard_frozen else mesh,
     _cuts(method, federation),
   )
@@ -942,13 +916,13 @@ def prepare(
   algorithm = algorithms[-1]
   check_roles(algorithm, method, built)
   participation = Participation(
-    size, sampler or options.sampler(num_clients), options.late(method.entry)
+    size, sampler or options.sampling.sampler(num_clients), options.late(method.entry)
   )
   device_data = PlacedData(
     federation,
     mesh,
     options.devices(num_clients),
-    options.clients_availability(num_clients, training),
+    options.sampling.availability(num_clients, options.rate(training or num_clients)),
     _place_frozen(built, options, mesh),
     start.trainable(built, start_params),
     method.entry.models_of_kinds(method.hparams) is not None,
@@ -999,7 +973,7 @@ def prepare(
     built,
     mesh,
     {
-      "sampling": options.sampling
+      "sampling": str(options.sampling)
       if sampler is None
       else (f"your {getattr(sampler, '__name__', 'sampler')}"),
       "map_clients": mode,
@@ -1095,15 +1069,13 @@ def _maps(
   spec: FedSpec,
 ) -> tuple[str, str]:
   """Chooses how clients and rows are mapped, ``map_clients`` and ``map_seeds``."""
-  mode, map_seeds = options.map_clients, options.map_seeds
-  if mode == "auto":
-    complete = spec.num_examples / spec.num_clients
-    mode = clients.default_mode(
-      platform,
-      model.flops,
-      spec.cohort_size * rows,
-      getattr(method.hparams, "batch_size", 0) or complete,
-    )
+  complete, map_seeds = spec.num_examples / spec.num_clients, options.map_seeds
+  mode = options.map_clients.mode(
+    platform,
+    model.flops,
+    spec.cohort_size * rows,
+    getattr(method.hparams, "batch_size", 0) or complete,
+  )
   if map_seeds == "auto":
     # Methods in closed form compute in float64, which an outer vmap would
     # not keep. Clients that fill the device alone leave nothing for others.

@@ -1223,8 +1223,8 @@ def _without_rounds(facts: Facts) -> dict[str, Any]:
   frozen or the clients' own are read again.
   """
   run, sources = dict(facts["run"]), dict(facts.get("sources", {}))
-  if run.get("sampling", "uniform") not in _SIMPLE:
-    run |= dict(sampling="uniform", availability_file=None)
+  if run.get("sampling", "uniform").partition(":")[0] not in _SIMPLE:
+    run["sampling"] = "uniform"
     sources.pop("sampling", None)
   if not run.get("roles"):
     run |= dict(init_from=None, init_only=())

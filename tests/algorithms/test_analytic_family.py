@@ -352,20 +352,17 @@ WITH_SUMS = [
   if hasattr(entry.hparams, "store_sums")
 ]
 #: The maps of examples before a head, as small as they can be.
-MAPS = {
-  "none": {},
-  "fourier": dict(num_features=6),
-  "relu": dict(num_features=6),
-  "buckets": {},
-}
+MAPS = (
+  feature_map.NoFeatureMap(),
+  feature_map.FourierFeatures(6),
+  feature_map.ReLUFeatures(6),
+  feature_map.BucketFeatures((0.0, 1.0), group_size=2),
+)
 
 
 def _on_map(kind):
   """The softmax model of what a feature map makes of the examples."""
-  options = dict(num_features=0, rbf_gamma=None, thresholds=(0.0, 1.0), group_size=2)
-  phi = feature_map.draw(
-    kind, (FEATURES,), np.dtype(np.float32), seed=0, **options | MAPS[kind]
-  )
+  phi = kind.draw((FEATURES,), np.dtype(np.float32))
   if phi is None:
     return MODEL
   return feature_map.on_features(models.Softmax().build((phi.width,), CLASSES), phi)
@@ -429,7 +426,7 @@ def test_who_alone_holds_a_class_takes_it_along(name):
     assert (scores.argmax(1) < 2).all()
 
 
-@pytest.mark.parametrize("kind", MAPS)
+@pytest.mark.parametrize("kind", MAPS, ids=str)
 @pytest.mark.parametrize("name", WITH_SUMS)
 def test_forgetting_and_evaluating_trace_with_every_feature_map(name, kind):
   """Closed form is traced with float64 around it, the evaluation after it without."""

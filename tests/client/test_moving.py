@@ -302,7 +302,7 @@ def variance_reduced(start, moving, anchor, x, y, alpha=2.0):
 
 
 def test_newcomers_find_statistics_of_their_own():
-  """With steps of `personal_fit`; without any they have the first ones."""
+  """With steps of `personal`; without any they have the first ones."""
   fed, clients = federation()
   result = play(
     "fedavg",
@@ -311,7 +311,7 @@ def test_newcomers_find_statistics_of_their_own():
     cohort_size=1,
     rounds=1,
     eval_every=1,
-    personal_fit=3,
+    personal="together:steps=3",
     map_clients="vmap",
   )
   moves = 0

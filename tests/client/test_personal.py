@@ -176,7 +176,7 @@ def test_clients_keep_their_heads_and_newcomers_fit_theirs():
   fed, _ = federation((6, 9, 14, 8))
   options = dict(cohort_size=2, rounds=1, eval_every=1)
   without = play("fedper", fed, **options)
-  with_fit = play("fedper", fed, personal_fit=3, **options)
+  with_fit = play("fedper", fed, personal="together:steps=3", **options)
   head = start(fed)[1][0]
   asleep = [
     i
@@ -195,14 +195,18 @@ def test_clients_keep_their_heads_and_newcomers_fit_theirs():
 
 
 @pytest.mark.parametrize(
-  "name, when, vectors",
-  [("fedavg", "together", 1), ("scaffold", "together", 2), ("fedavg", "first", 1)],
+  "name, training, vectors",
+  [
+    ("fedavg", roles.PersonalTogether, 1),
+    ("scaffold", roles.PersonalTogether, 2),
+    ("fedavg", roles.PersonalFirst, 1),
+  ],
 )
-def test_a_head_is_never_sent_and_its_own_steps_are_counted(name, when, vectors):
+def test_a_head_is_never_sent_and_its_own_steps_are_counted(name, training, vectors):
   model = roles.split(
     models.MLP((WIDTH,)).build((4,), CLASSES),
     ["personal:last"],
-    roles.PersonalTraining(when, fit=3),
+    training(steps=3),
   )
   algorithm = registry.build(
     name, model, map_clients=ClientMap(), local_steps=2, batch_size=0
@@ -215,7 +219,7 @@ def test_a_head_is_never_sent_and_its_own_steps_are_counted(name, when, vectors)
     return algorithm.round(state, layout.everyone(data), key)[1].cost
 
   num_floats = vectors * (4 * WIDTH + WIDTH)
-  steps = 2 + (3 if when == "first" else 0)
+  steps = 2 + (3 if training is roles.PersonalFirst else 0)
   assert [int(n) for n in cost(federation()[0].data.train)[:4]] == [
     num_floats,
     num_floats,
@@ -276,3 +280,17 @@ def test_interrupted_runs_resume_with_personal_parameters(tmp_path):
   loaded = fa.load_run(tmp_path / "run", federation=fed)
   assert loaded.state_hash() == result.state_hash()
   problems.assert_equal(result.client_params(1), loaded.client_params(1))
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    dict(personal="first"),
+    dict(personal="together:steps=3", roles="frozen:last"),
+    dict(personal="together:0.1", model_state="local"),
+  ],
+)
+def test_without_personal_parameters_their_training_is_refused(options):
+  """Without it a run would have what it does not do in its name."""
+  with pytest.raises(fa.OptionError, match="^personal=.*no parameter is personal"):
+    play("fedavg", federation()[0], **options)

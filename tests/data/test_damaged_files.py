@@ -10,6 +10,7 @@ import pytest
 from fedjax_alg.data import DataError, federate, sources
 from fedjax_alg.data.idx import load_idx
 from fedjax_alg.data.leaf import load_leaf
+from fedjax_alg.engine.sampling import AvailabilityFile
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.options import RunOptions
 from tests import fuzzing
@@ -56,7 +57,7 @@ def read_idx(path):
 
 
 def availability(path):
-  return RunOptions(sampling="availability", availability_file=str(path)).checked()
+  return RunOptions(sampling=AvailabilityFile(str(path))).checked()
 
 
 KINDS = {
@@ -87,7 +88,7 @@ def test_a_damaged_file_is_read_or_refused(tmp_path, name):
     except OptionError as error:
       message = str(error).replace(str(path.parent), "")
       assert message.isprintable() and not fuzzing.RAW.search(message), message
-      assert "data_path=" in message or "_file=" in message
+      assert "data_path=" in message or "sampling=availability_file:" in message
 
   check()
 

@@ -100,14 +100,6 @@ def test_a_bijection_makes_nothing_of_the_size_of_all_clients(problem):
   assert largest(samplers.uniform) == 10**6
 
 
-def test_the_draw_follows_the_number_of_clients():
-  few = samplers.FEW_CLIENTS
-  assert samplers.find_sampler("uniform", "auto", few) is samplers.uniform
-  assert samplers.find_sampler("uniform", "auto", few + 1) is samplers.by_bijection
-  assert samplers.find_sampler("uniform", "permutation", few + 1) is samplers.uniform
-  assert samplers.find_sampler("uniform", "bijection", 2) is samplers.by_bijection
-
-
 @pytest.mark.program
 @pytest.mark.parametrize("sampler", (samplers.by_size, samplers.by_examples))
 def test_large_clients_are_drawn_more_often(problem, sampler):
@@ -147,9 +139,6 @@ def test_samplers_of_very_many_clients():
   size[[5, 127, 128, 2999]] = 1, 2, 10**8, 3
   data = layout_of(size, np.where(np.arange(3000) % 700 == 699, 1.0, 0.0))
   key = jax.random.key(0)
-  assert samplers.find_sampler("size", "bijection", 2) is samplers.by_examples
-  assert samplers.find_sampler("availability", "auto", 10**5) is samplers.by_trial
-  assert samplers.find_sampler("size", "auto", 100) is samplers.by_size
   np.testing.assert_array_equal(
     jax.jit(lambda key: samplers.by_examples(data, 6, key))(key),
     [5, 127, 128, 2999, 3000, 3000],

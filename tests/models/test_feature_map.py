@@ -1,5 +1,6 @@
 """Fixed maps before a model against their definitions and scikit-learn."""
 
+import dataclasses
 import functools
 
 import jax
@@ -15,15 +16,13 @@ from fedjax_alg.models import feature_map
 from tests import shared_programs
 from tests.reference import analytic_family as oracle
 
-DEFAULTS = dict(
-  num_features=50, rbf_gamma=None, thresholds=(-0.5, 0.5), group_size=3, seed=3
-)
+FOURIER = fa.FourierFeatures(50, seed=3)
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 6)).astype(np.float32)
 
 
-def draw(name, shape=(6,), dtype=np.float32, **options):
-  return feature_map.draw(name, shape, dtype, **DEFAULTS | options)
+def draw(part, shape=(6,), dtype=np.float32):
+  return part.draw(shape, dtype)
 
 
 def test_fourier_features_are_those_of_scikit_learn():
@@ -36,17 +35,17 @@ def test_fourier_features_are_those_of_scikit_learn():
 
 
 @pytest.mark.parametrize(
-  "name, kernel",
+  "part, kernel",
   [
-    ("fourier", lambda: oracle.rbf_kernel(X, X, 0.3)),
-    ("relu", lambda: oracle.arc_cosine_kernel(X, X)),
+    (fa.FourierFeatures(gamma=0.3, seed=3), lambda: oracle.rbf_kernel(X, X, 0.3)),
+    (fa.ReLUFeatures(seed=3), lambda: oracle.arc_cosine_kernel(X, X)),
   ],
 )
-def test_products_tend_to_the_kernel(name, kernel):
+def test_products_tend_to_the_kernel(part, kernel):
   """The error falls like 1 / sqrt(D): a wrong variance of Omega would keep it."""
   errors = []
   for width in (1_000, 64_000):
-    z = np.asarray(draw(name, num_features=width, rbf_gamma=0.3).apply(X))
+    z = np.asarray(draw(dataclasses.replace(part, num_features=width)).apply(X))
     assert z.shape == (40, width)
     errors.append(np.abs(z @ z.T - kernel()).mean() / np.abs(kernel()).mean())
   assert errors[1] < errors[0] / 5 < 0.05
@@ -54,7 +53,7 @@ def test_products_tend_to_the_kernel(name, kernel):
 
 @pytest.mark.parametrize("group_size, width", [(3, 4 * 8), (4, 3 * 16), (5, 64 + 4)])
 def test_buckets_are_one_hot_patterns(group_size, width):
-  phi = draw("buckets", group_size=group_size)
+  phi = draw(fa.BucketFeatures((-0.5, 0.5), group_size=group_size, seed=3))
   z = np.asarray(phi.apply(X))
   order = np.random.default_rng(3).permutation(12)
   np.testing.assert_array_equal(z, oracle.buckets(X, (-0.5, 0.5), order, group_size))
@@ -63,7 +62,7 @@ def test_buckets_are_one_hot_patterns(group_size, width):
 
 def test_the_model_reads_the_features():
   """Its layers, gradients and passes are those of the model of phi(x)."""
-  phi = draw("fourier", shape=(2, 3))
+  phi = draw(FOURIER, shape=(2, 3))
   inner = models.as_model("mlp:5", (50,), 4)
   model = feature_map.on_features(inner, phi)
   params = inner.init(jax.random.key(1))
@@ -108,9 +107,8 @@ def test_a_layer_that_is_not_there():
     feature_map.features_of_layer(body, body.init(jax.random.key(0)), "x")
 
 
-@pytest.mark.parametrize("name", ["none", "fourier", "relu"])
-def test_no_features_are_the_examples(name):
-  assert draw(name, num_features=0) is None
+def test_no_features_are_the_examples():
+  assert draw(fa.NoFeatureMap()) is None
 
 
 @pytest.mark.parametrize(
@@ -118,7 +116,7 @@ def test_no_features_are_the_examples(name):
 )
 def test_what_it_cannot_read(shape, dtype):
   with pytest.raises(OptionError, match="feature_map=relu: reads one array of real"):
-    draw("relu", shape, dtype)
+    draw(fa.ReLUFeatures(), shape, dtype)
 
 
 @functools.cache
@@ -128,12 +126,9 @@ def numbers():
   return fa.federate(fa.from_arrays(X, targets, np.arange(40) % 5, task="regression"))
 
 
-OPTIONS = dict(feature_map="fourier", rbf_gamma=0.3, feature_seed=2)
-
-
 def fitted(num_features):
   """(x, phi(x), targets, predictions) of the pooled training data."""
-  fed = numbers()
+  fed, part = numbers(), fa.FourierFeatures(num_features, gamma=0.3, seed=2)
   x, y = (np.concatenate(part) for part in zip(*map(fed.client, range(5))))
   result = shared_programs.outcome(
     "fedacnnl",
@@ -142,11 +137,9 @@ def fitted(num_features):
     evaluate="global",
     ridge="0.5",
     bias="none",
-    num_features=num_features,
-    **OPTIONS,
+    feature_map=part,
   )
-  phi = draw("fourier", num_features=num_features, rbf_gamma=0.3, seed=2)
-  z = np.asarray(phi.apply(x), float)
+  z = np.asarray(draw(part).apply(x), float)
   kernel = np.asarray(result.global_params()["params"]["kernel"][0], float)
   return x, z, y.astype(float), z @ kernel.T
 
@@ -164,7 +157,7 @@ def test_closed_form_fits_the_features_and_tends_to_kernel_ridge():
 def test_another_method_goes_on_from_the_fit():
   """The fit is a start like any other: round 0 deploys it, and nothing is drawn."""
   fed = fa.federate("digits", num_clients=4, partition="iid")
-  options = dict(feature_map="relu", num_features=80, evaluate="global")
+  options = dict(feature_map="relu:80", evaluate="global")
   fit = shared_programs.outcome("fedacnnl", fed, deploys=False, ridge="1", **options)
   start = jax.tree.map(lambda leaf: leaf[0], fit.global_params())
   result = shared_programs.outcome(
@@ -187,10 +180,11 @@ def test_another_method_goes_on_from_the_fit():
   [
     (dict(feature_map="cosine"), "feature_map=cosine"),
     (dict(feature_map="fourier", model="cnn"), "model=cnn: needs images, .*a vector"),
-    (dict(rbf_gamma=1.0), "rbf_gamma"),
-    (dict(feature_map="relu", rbf_gamma=1.0), "rbf_gamma"),
-    (dict(feature_map="buckets", bit_thresholds=()), "bit_thresholds: empty"),
-    (dict(feature_seed=1), "feature_seed"),
+    (dict(rbf_gamma=1.0), "rbf_gamma: .* now a field of feature_map"),
+    (dict(feature_map="relu:gamma=1"), "feature_map=relu:gamma=1: 'gamma=1' is not of"),
+    (dict(feature_map="fourier:0"), "feature_map=fourier:0: num_features=0"),
+    (dict(feature_map="buckets:thresholds="), "feature_map=.*: thresholds is empty"),
+    (dict(feature_map="none:seed=1"), "feature_map=none:seed=1"),
   ],
 )
 def test_refused_in_one_line(options, message):

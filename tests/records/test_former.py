@@ -102,3 +102,50 @@ def test_a_model_has_its_sizes():
     assert now["model"] == text and now["run"] == {"model": text, "l2": 0.1}
   own = former.in_parts({"hparams": {}, "model": None, "run": {"model": "mlp"} | sizes})
   assert own["model"] is None
+
+
+def test_options_of_a_run_are_in_its_parts():
+  """Without it such a run would be continued with another map of the examples."""
+  features = dict(num_features=60, rbf_gamma=0.1, bit_thresholds=[0.2, 0.6])
+  features |= dict(group_size=4, feature_seed=3)
+  for old, text in (
+    (features | dict(feature_map="none"), "none"),
+    (features | dict(feature_map="fourier"), "fourier:60,seed=3,gamma=0.1"),
+    (features | dict(feature_map="relu", num_features=0), "none"),
+    (features | dict(feature_map="buckets"), "buckets:0.2,0.6,seed=3,group_size=4"),
+  ):
+    assert _run_now(old) == {"feature_map": text}
+  chances = dict(availability=[0.2, 0.8], availability_file=None, draw="auto")
+  chances |= dict(availability_seed=3, availability_day=24)
+  for old, text in (
+    (chances | dict(sampling="uniform", draw="bijection"), "uniform:draw=bijection"),
+    (chances | dict(sampling="availability"), "availability:0.2,0.8,day=24,seed=3"),
+    (
+      chances | dict(sampling="availability", availability_file="a.txt"),
+      "availability_file:a.txt,day=24",
+    ),
+    (chances | dict(sampling="poisson"), "poisson"),
+    (chances | dict(sampling="mine.py:draw"), "mine.py:draw"),
+  ):
+    assert _run_now(old) == {"sampling": text}
+  for rank, text in ((0, "none"), (4, "fedex:4,alpha=8")):
+    old = dict(lora_rank=rank, lora_alpha=8.0, lora_aggregation="fedex")
+    assert _run_now(old) == {"lora": text}
+  for stragglers, work, text in (
+    (None, "auto", "none"),
+    ("0.9", "auto", "share:0.9"),
+    ("0.9:0.5", "keep", "kept:0.9,0.5"),
+    ("0.9:0.5", "drop", "dropped:0.9"),
+  ):
+    assert _run_now(dict(stragglers=stragglers, partial_work=work)) == {
+      "stragglers": text
+    }
+  old = dict(map_clients="lanes", client_lanes=8)
+  assert _run_now(old) == {"map_clients": "lanes:8"}
+  old = dict(personal_when="first", personal_rate=0.05, personal_fit=5)
+  assert _run_now(old) == {"personal": "first:0.05,5"}
+
+
+def _run_now(options):
+  """The options of a run of 0.3.0 as today's."""
+  return former.in_parts({"hparams": {}, "run": options})["run"]

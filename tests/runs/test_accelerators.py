@@ -7,6 +7,7 @@ from benchmarks import accelerators, hlo
 from fedjax_alg.data import federate
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
+from fedjax_alg.models.lora import FedIT
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import prepare
@@ -79,7 +80,7 @@ def test_devices_share_out_frozen_parameters(mesh):
       cohort_size=4,
       eval_protocols=("global",),
       model="mlp:64",
-      lora_rank=1,
+      lora=FedIT(1),
       roles=("lora",),
       shard_frozen=shard_frozen,
     )
@@ -98,7 +99,7 @@ def test_devices_share_out_frozen_parameters(mesh):
   "options, message",
   [
     (dict(), "shard_frozen=True: the model has no frozen parameters"),
-    (dict(roles=("lora",), lora_rank=1), "shard_frozen=True: there is one device"),
+    (dict(roles=("lora",), lora=FedIT(1)), "shard_frozen=True: there is one device"),
   ],
 )
 def test_what_cannot_be_shared_out_is_refused(options, message, monkeypatch):
@@ -221,7 +222,7 @@ def test_a_device_needs_a_quarter_of_a_frozen_model(target, monkeypatch):
   monkeypatch.delenv("XLA_FLAGS", raising=False)  # the compiler may not know them
   for module in accelerators.TARGETS[target].needs:
     pytest.importorskip(module)
-  model = ["--model=mlp:1024,1024", "--lora_rank=2", "--roles=lora"]
+  model = ["--model=mlp:1024,1024", "--lora=fedit:2", "--roles=lora"]
   whole, shared_out = (
     next(accelerators.answers(target, ["fedavg"], [*SMALL, *model, *flags]))
     for flags in ([], ["--shard_frozen"])

@@ -32,7 +32,7 @@ def test_a_probability_is_a_probability(q, newcomers):
   )
   assert size == samplers.slots_of_poisson(10, q) >= 1
   np.testing.assert_array_equal(
-    plan.run.clients_availability(10), np.full(10, q, np.float32)
+    plan.run.sampling.availability(10, plan.run.rate(10)), np.full(10, q, np.float32)
   )
   if q < 0.06:
     for sampling in ("uniform", "size", "availability"):

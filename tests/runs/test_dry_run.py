@@ -46,8 +46,7 @@ def test_compressed_updates_and_absent_clients_cost_less(fed):
     "fedavg",
     fed,
     compress_up="topk:0.1",
-    sampling="availability",
-    availability=(0.1, 0.1),
+    sampling="availability:0.1,0.1",
   )
   up = 65 * 4 + 82  # 65 floats, and as many places in 10 bits
   assert costs.bytes_up / costs.bytes_down == pytest.approx(up / (4 * P))

@@ -1,6 +1,5 @@
 """Options of a run: types, names, what is read, what goes together."""
 
-import dataclasses
 import json
 import typing
 
@@ -46,7 +45,6 @@ def test_lists_and_numbers_of_arrays_become_python_values():
 
 #: Every option that is a list, in both forms.
 TEXTS = {
-  "availability": ("0.2, 0.8", (0.2, 0.8)),
   "augment": ("crop", ("crop",)),
   "init_only": ("head,*/bias", ("head", "*/bias")),
   "roles": ("personal:last", ("personal:last",)),
@@ -54,7 +52,6 @@ TEXTS = {
   "bandwidth_gbps": ("1,2.5", (1.0, 2.5)),
   "eval_protocols": ("global,local", ("global", "local")),
   "targets": ("0.5,0.9", (0.5, 0.9)),
-  "bit_thresholds": ("-1,0.5", (-1.0, 0.5)),
   "newcomers_at": ("20:8,30:1", ((20, 8), (30, 1))),
   "without": ("H03, 7", ("H03", "7")),
   "kind_shares": ("2,1", (2.0, 1.0)),
@@ -90,11 +87,11 @@ def test_python_takes_these_texts_too():
     model="stack:conv3-2",
     evaluate="global, local",
     augment="crop",
-    stragglers=0.5,
+    stragglers="share:0.5",
   )
   assert plan.run.model == fa.Stack(("conv3-2",)) and plan.run.augment == ("crop",)
   assert plan.run.eval_protocols == ("global", "local", "newcomers")
-  assert plan.run.stragglers == "0.5"
+  assert plan.run.stragglers == fa.Stragglers(0.5)
 
 
 @pytest.mark.parametrize(
@@ -157,13 +154,13 @@ def test_what_others_call_an_option_is_known(name, hint):
     ("eval_protocols", [], "empty"),
     ("sampling", "availabilty", "unknown, did you mean 'availability'"),
     ("sampling", "nowhere.py:draw", "there is no file"),
-    ("availability", [0.5, 0.1], "must be the least and the most"),
-    ("availability", [0.5, 1.1], "must be the least and the most"),
-    ("availability_file", "nowhere.txt", "no such file"),
-    ("availability_file", 300 * "x", "no path; its names have at most 255"),
-    ("stragglers", "half", "must be SHARE or SHARE:MOST"),
-    ("stragglers", "0.5:0", "must be SHARE or SHARE:MOST"),
-    ("partial_work", "keep", "not read, there are no stragglers"),
+    ("sampling", "availability:0.5,0.1", "least=0.5: must be at most"),
+    ("sampling", "availability:0.5,1.1", "most=1.1: must be at least 0 and"),
+    ("sampling", "availability_file:nowhere.txt", "no such file"),
+    ("sampling", "availability_file:" + 300 * "x", "no path; its names have at most"),
+    ("stragglers", "half", "unknown"),
+    ("stragglers", "share:0.5,0", "most=0.0: must be more than 0"),
+    ("stragglers", "dropped:0.5,most=0.5", "'most=0.5' is not of dropped"),
     ("model", "my_net.py", "a file needs the name in it: my_net.py:NAME"),
   ],
 )
@@ -218,8 +215,8 @@ REFUSED = [
     ),
     (
       "fedgroup",
-      dict(stragglers="0.5", partial_work="keep"),
-      "^partial_work=keep: fedgroup counts its work in another way",
+      dict(stragglers="kept:0.5"),
+      "^stragglers=kept:0.5: fedgroup counts its work in another way",
     ),
     ("afl", dict(dropout=0.1), "^dropout=0.1: afl does not read it"),
     ("fedbuff", dict(concurrency=21), "^concurrency=21: more than the 20"),
@@ -231,7 +228,7 @@ REFUSED = [
     (
       "fedavg",
       dict(availability_day=24),
-      "^availability_day: not read with sampling=uniform",
+      "^availability_day: .* now a field of sampling",
     ),
     ("fedgroup", dict(num_groups=21), "^num_groups=21: more than the 20"),
     (
@@ -268,47 +265,11 @@ def test_rounds_by_default(name, layers, rounds):
   assert methods.default_rounds(methods.method_of(name), layers) == rounds
 
 
-def test_the_availability_of_clients(tmp_path):
-  options = RunOptions(sampling="availability", availability=(0.25, 0.5))
-  availability = options.clients_availability(1000)
-  assert availability.dtype == np.float32
-  assert 0.25 <= availability.min() < 0.26 and 0.49 < availability.max() <= 0.5
-  np.testing.assert_array_equal(  # a client's does not depend on the others
-    options.clients_availability(10), availability[:10]
-  )
-  other_seed = dataclasses.replace(options, availability_seed=1)
-  assert (other_seed.clients_availability(1000) != availability).any()
-  assert RunOptions().clients_availability(3) is None
-  expected = np.array([0.0, 0.5, 1.0])
-  np.savetxt(tmp_path / "a.txt", expected)
-  np.save(tmp_path / "a.npy", expected)
-  for name in ("a.txt", "a.npy"):
-    read = dataclasses.replace(
-      options, availability_file=str(tmp_path / name)
-    ).checked()
-    np.testing.assert_array_equal(read.clients_availability(3), expected)
-    assert list(read.sources(DataOptions())) == ["availability_file"]
-    with pytest.raises(fa.OptionError, match="has 3 numbers, there are 4"):
-      read.clients_availability(4)
-  (tmp_path / "a.txt").write_text(
-    "# of clients\n0.1\n\n1.1\n", "utf-8-sig"
-  )  # as Notepad saves it
-  np.save(tmp_path / "a.npy", expected + 0.1)
-  for name, pattern in (
-    ("a.txt", "line 4 is 1.1; must be one number in .0, 1."),
-    ("a.npy", "entry 2 is 1.1; must be one number"),
-  ):
-    with pytest.raises(fa.OptionError, match=pattern):
-      dataclasses.replace(options, availability_file=str(tmp_path / name)).checked()
-
-
 @pytest.mark.parametrize(
   "name, entries",
   [
-    ("bit_thresholds", (float("nan"),)),
-    ("bit_thresholds", (0.5, float("inf"))),
-    ("bit_thresholds", (0.5, 0.5)),
     ("targets", (0.5, 0.5)),
+    ("targets", (0.5, float("nan"))),
     ("augment", ("flip", "flip")),
     ("roles", ("frozen:*bias*", "frozen:*bias*")),
     ("init_only", ("a", "a")),

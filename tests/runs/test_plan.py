@@ -64,7 +64,7 @@ def test_keywords_and_flags_make_the_same_plan(fed, algorithm, keywords):
     ("fedavg", dict(model="mlp:0")),
     ("fedavg", dict(cohort_size=40)),
     ("fedavg", dict(cohort_size=4, participation=0.5)),
-    ("fedavg", dict(draw="bijection", sampling="poisson")),
+    ("fedavg", dict(sampling="poisson:draw=bijection")),
     ("fedavg", dict(patience="validation:loss:3")),
     ("fedavg", dict(evaluate="validation")),
   ],

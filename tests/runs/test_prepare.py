@@ -133,12 +133,15 @@ def test_validation_data_without_a_class_are_named():
       "`migration`: not read with `shift`=none (only with `shift`=swap_all|",
     ),
     (
-      "fedavg --draw=bijection --participation=1",
-      "`draw`=bijection: not read where all clients take part",
+      "fedavg --sampling=uniform:draw=bijection --participation=1",
+      "`sampling`=uniform:draw=bijection: the draw is not read where all clients take "
+      "part",
     ),
     (
-      "fedavg --draw=bijection --newcomers_at=5:10 --participation=0.5",
-      "`draw`=bijection: not read where clients join later",
+      "fedavg --sampling=uniform:draw=bijection --newcomers_at=5:10 "
+      "--participation=0.5",
+      "`sampling`=uniform:draw=bijection: the draw is not read where clients join "
+      "later",
     ),
     ("afl --client_ridge=2", "`client_ridge`=2: without effect, the server re"),
     ("afl --l2=2", "`l2`=2.0: not read, afl fits layers in closed form"),
@@ -151,8 +154,8 @@ def test_validation_data_without_a_class_are_named():
       for words in ("rate=0.5", "when=first", "fit=3")
     ),
     (
-      "fedrep --model=mlp --personal_when=together",
-      "`personal_when`=together: FedRep has first; this is another method",
+      "fedrep --model=mlp --personal=together:steps=3",
+      "`personal`=together: FedRep has first; this is another method",
     ),
     *(
       (words, None)
@@ -162,13 +165,13 @@ def test_validation_data_without_a_class_are_named():
         "fedacnnl --l2=0",
         "fedprox --l2=2",
         "fedrep --model=mlp",
-        "fedper --model=mlp --personal_rate=0.5 --roles=personal:Dense_1",
+        "fedper --model=mlp --personal=together:0.5 --roles=personal:Dense_1",
         "fsvrg --nolocal_scaling",
         "fsvrg --model=mlp",
         "fedacnnl --code=class --model=mlp",
         "fedgroup --num_groups=2 --pretrain_scale=2 --cold_start=random",
-        "fedavg --draw=bijection",
-        "fedavg --draw=permutation --participation=1",
+        "fedavg --sampling=uniform:draw=bijection",
+        "fedavg --sampling=uniform:draw=permutation --participation=1",
       )
     ),
   ],
@@ -407,9 +410,9 @@ def test_clients_without_data_to_adapt_or_to_choose_by():
     # The Gram matrix in float64, the inputs' sums by class, their sum, the counts.
     (["--algorithm=afl"], 8 * (64**2 + 64 + 64 * 10 + 10), ""),
     (
-      ["--algorithm=afl", "--feature_map=relu", "--num_features=150"],
+      ["--algorithm=afl", "--feature_map=relu:150"],
       8 * (150**2 + 150 + 150 * 10 + 10),
-      "decided by --num_features=150; ",
+      "decided by --feature_map=relu:150; ",
     ),
     (
       ["--algorithm=fedacnnl", "--model=mlp:90,20", "--rounds=1"],
@@ -445,8 +448,8 @@ def test_sums_in_closed_form_that_do_not_fit_are_refused(
   "words,pattern",
   [
     (
-      ["--feature_map=fourier", "--num_features=1000000000"],
-      r"^--num_features=1000000000: Omega \[64, 1000000000\] needs 954 GB",
+      ["--feature_map=fourier:1000000000"],
+      r"^--feature_map=fourier:1000000000: Omega \[64, 1000000000\] needs 954 GB",
     ),
     (
       ["--model=residual:features=1000000000"],
@@ -469,11 +472,10 @@ def test_sizes_that_do_not_fit_are_refused_by_their_flag(monkeypatch, words, pat
     make(*words)
 
 
-@pytest.mark.parametrize("feature_map", ["none", "fourier"])
+@pytest.mark.parametrize("feature_map", [fa.NoFeatureMap(), fa.FourierFeatures(5)])
 def test_the_model_of_a_run_has_the_sizes_of_its_data(feature_map):
   """On features, too, its examples are those of the data."""
   fed = fa.federate("digits", num_clients=4)
-  features = {} if feature_map == "none" else {"num_features": 5}
-  run = RunOptions(feature_map=feature_map, **features)
+  run = RunOptions(feature_map=feature_map)
   model = prepare.build_model("softmax", fed, run)
   assert (model.input_shape, model.num_classes) == ((8, 8, 1), 10)

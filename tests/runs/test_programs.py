@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+import fedjax_alg as fa
 from fedjax_alg.data import federate
 from fedjax_alg.engine import checkpoint, sharding
 from fedjax_alg.runs import methods
@@ -112,9 +113,9 @@ def test_runs_compiled_together_are_traced_in_turn(fed, monkeypatch):
     (False, dict(rounds=2)),
     (False, dict(l2=0.5)),
     (False, dict(cohort_size=2)),
-    (False, dict(sampling="size")),
+    (False, dict(sampling=fa.SizeSampling())),
     (False, dict(eval_protocols=("global",))),
-    (False, dict(client_lanes=1)),
+    (False, dict(map_clients=fa.LanesMap(1))),
   ],
 )
 def test_which_runs_of_the_tests_share_programs(two, fed, same, changes):

@@ -180,7 +180,7 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
     elif label in COSTLY:
       most = place.few
     if label == "Fed3R":
-      layers.append({"num_features": place.features})
+      layers.append({"feature_map": f"fourier:{place.features}"})
     layers.append(further)
     lines.append(
       figures.FigureLine(

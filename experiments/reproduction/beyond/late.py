@@ -134,7 +134,9 @@ FIGURE = figures.Figure(
   "late",
   figures.make_panels(
     {
-      f"{100 * share:g} % stragglers": {"stragglers": share} if share else {}
+      f"{100 * share:g} % stragglers": {"stragglers": f"share:{share:g}"}
+      if share
+      else {}
       for share in _SHARES
     }
   ),

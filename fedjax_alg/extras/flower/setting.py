@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg import models, own, registry
+from fedjax_alg import models, registry
 from fedjax_alg.conditions import value_of
 from fedjax_alg.data import arrays
 from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data.federation import Federation, deal, from_options
 from fedjax_alg.data.partition import Partition
+from fedjax_alg.engine.late import NoStragglers
+from fedjax_alg.engine.sampling import OwnSampling
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.attacks import NoAttack
 from fedjax_alg.exchange.compression import Uncompressed
@@ -31,7 +33,7 @@ _NO_OWN_CODE = "must be a name, an app has no code of yours"
 #: Options that have to be at their default, which is given, and why.
 _USUAL = {
   "dropout": (0.0, "who is lost decides itself on machines"),
-  "stragglers": (None, "who is late decides itself on machines"),
+  "stragglers": (NoStragglers(), "who is late decides itself on machines"),
   "deadline_s": (None, "the server's time limit is `timeout` of the app"),
   "roles": ((), _SIMULATED),
   "class_weights": (None, _SIMULATED),
@@ -85,7 +87,7 @@ def _check_deployable(prepared: Prepared) -> None:
     )
   if prepared.model_name is None or isinstance(options.model, models.OwnModel):
     raise OptionError(f"`model`: {_NO_OWN_CODE}")
-  if own.is_own(options.sampling):
+  if isinstance(options.sampling, OwnSampling):
     raise OptionError(f"`sampling`={options.sampling}: {_NO_OWN_CODE}")
   _check_messages(method, values)
   if prepared.init is not None:

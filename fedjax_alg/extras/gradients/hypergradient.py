@@ -28,6 +28,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
+from fedjax_alg.engine.clients import LanesMap, VectorizedMap
 from fedjax_alg.engine.round import sample_and_run
 from fedjax_alg.errors import OptionError, did_you_mean
 from fedjax_alg.exchange.aggregation import Krum, MultiKrum
@@ -368,7 +369,7 @@ def check_differentiable(method: Method, options: RunOptions) -> None:
     raise OptionError(
       "`stop_at`, `patience`: not here, every derivative is that of all rounds"
     )
-  if options.map_clients == "lanes":
+  if isinstance(options.map_clients, LanesMap):
     raise OptionError(
       "`map_clients`=lanes: cannot be differentiated (allowed: auto, sequential, vmap)"
     )
@@ -420,7 +421,7 @@ def prepare_run(plan: Plan, by: Sequence[str]) -> Prepared:
   # Lanes cannot be differentiated; what is computed is the same.
   if prepared.plan["map_clients"] == "lanes":
     prepared = dataclasses.replace(
-      plan, run=dataclasses.replace(plan.run, map_clients="vmap")
+      plan, run=dataclasses.replace(plan.run, map_clients=VectorizedMap())
     ).prepare()
   if not prepared.numbers:
     raise OptionError(

@@ -10,7 +10,7 @@ that of He et al.); all dense layers have adapters, those of an attention, too,
 whose heads are taken together. Convolutions and embeddings have none.
 
 How a server aggregates the adapters A_i, B_i of participants with weights p_i
-(`lora_aggregation`):
+(`lora`):
 
 - fedit: it averages A and B apart (Zhang et al., arXiv:2305.05644), so that the
   product of the means is not the mean of the products.
@@ -42,8 +42,6 @@ from fedjax_alg.models import adapt, roles
 LORA_A, LORA_B = ADAPTERS = "lora_a", "lora_b"
 #: The layer of an attention whose last axis alone is the output.
 _OUT = "out"
-#: Keeps A as it was drawn.
-FREEZES_A = f"frozen:**/{LORA_A}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +100,7 @@ def with_adapters(model: Model, rank: int, alpha: float = 0.0) -> Model:
     OptionError: no layer is dense, the rank is larger than a layer, or the model
       has running statistics.
   """
-  label = f"`lora_rank`={rank}"
+  label = f"`lora`: rank={rank}"
   if model.roles is not None:
     raise OptionError(f"{label}: not for a model with running statistics (BatchNorm)")
   shapes = adapt.params_shapes(model.init)
@@ -177,7 +175,7 @@ def aggregated(model: Model, aggregation: str, rank: int, alpha: float) -> Model
     OptionError: the adapters are not the clients' to train, or the layers beside
       them are not frozen.
   """
-  label = f"`lora_aggregation`={aggregation}"
+  label = f"`lora`={aggregation}"
   if aggregation == "fedit":
     return model
   if model.roles is None:

@@ -63,7 +63,7 @@ def hands_over(method: TwoHalves) -> TwoHalves:
   ):
     if value:
       raise OptionError(
-        f"`lora_aggregation`={merging.aggregation}: one model moves by the mean of "
+        f"`lora`={merging.aggregation}: one model moves by the mean of "
         f"what participants send, not with `{option}`={value} (allowed: fedit, ffa)"
       )
   client, redraws = method.client, merging.aggregation == "flora"
@@ -135,7 +135,7 @@ def with_kernels_of_state(
   roles, first = model.roles, make(model)
   if not first.keeps_state:
     raise OptionError(
-      f"`lora_aggregation`={roles.merging.aggregation}: the server of this method "
+      f"`lora`={roles.merging.aggregation}: the server of this method "
       "moves no frozen kernels (allowed: fedit, ffa)"
     )
 

@@ -48,7 +48,7 @@ REFUSED = [
   ("--out_dir=", "--out_dir=: empty"),
   ("--out_dir=a\0b", r"--out_dir=a\x00b: must be printable"),
   ("--out_dir=a\nb", "--out_dir=a b: must be printable text"),
-  ("--availability=a\r=b", "must be a list such as a,b,c"),
+  ("--targets=a\r=b", "must be a list such as a,b,c"),
   ("--out_dir=\udcff", r"--out_dir=\udcff: must be printable text"),
   ("--out_dir=" + "a" * 256, "no path; its names have at most 255 bytes"),
   ("--out_dir=" + "a/" * 2049, "no path;"),
@@ -444,9 +444,7 @@ def test_the_identity_of_a_run_stays_what_it_is(words, digest):
   assert settings.override(client_lr=7).identity != settings.identity
 
 
-@pytest.mark.parametrize(
-  "flag", ["--sampling=availability --availability_file=", "--partition=file:"]
-)
+@pytest.mark.parametrize("flag", ["--sampling=availability_file:", "--partition=file:"])
 def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path, flag):
   path, identities = tmp_path / "chances.txt", []
   for text in ("0.5\n" * 100, "0.5\n" * 99 + "1\n", "0.5\n" * 100):

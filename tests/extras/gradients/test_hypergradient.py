@@ -309,14 +309,9 @@ def test_fewer_rounds_and_the_last_evaluation(two_seeds):
 #: All options that decide who takes part in a round and who of them is heard
 #: from. A file of the clients' availability ends in the array of these.
 TAKING_PART = dict(
-  sampling="availability",
-  availability=(0.2, 0.7),
-  availability_seed=3,
-  availability_day=2,
-  draw="bijection",
+  sampling="availability:0.2,0.7,seed=3,day=2,draw=bijection",
   dropout=0.3,
-  stragglers="0.5:0.6",
-  partial_work="keep",
+  stragglers="kept:0.5,most=0.6",
   deadline_s=0.02,
 )
 
@@ -331,7 +326,7 @@ def test_rounds_are_those_of_the_run(fed):
     for kind in (SamplingOptions, LateOptions)
     for field in dataclasses.fields(kind)
   }
-  assert declared == {*TAKING_PART, "availability_file"}
+  assert declared == TAKING_PART.keys()
   options = (
     NUMBERS | dict(eval_every=1, client_lr=0.3) | TAKING_PART | dict(batch_ms=10.0)
   )

@@ -84,7 +84,7 @@ def test_adapters_alone_are_trained_and_sent(clients, tmp_path):
   result = fa.run(
     "fedavg",
     clients,
-    lora_rank=2,
+    lora="fedit:2",
     roles="lora",
     init=str(tmp_path / "base"),
     **OPTIONS,
@@ -101,9 +101,10 @@ def test_adapters_alone_are_trained_and_sent(clients, tmp_path):
 @pytest.mark.parametrize(
   "options,message",
   [
-    (dict(lora_rank=11), "lora_rank=11: more than a layer of size 10"),
-    (dict(lora_alpha=2.0), "lora_alpha"),
-    (dict(lora_rank=-1), "lora_rank=-1"),
+    (dict(lora="fedit:11"), "lora: rank=11: more than a layer of size 10"),
+    (dict(lora="fedit:alpha=2"), "lora=fedit:alpha=2: rank is missing"),
+    (dict(lora_alpha=2.0), "lora_alpha: .* now a field of lora"),
+    (dict(lora="fedit:-1"), "lora=fedit:-1: rank=-1"),
   ],
 )
 def test_adapters_that_cannot_be_had_are_refused(clients, options, message):
@@ -113,4 +114,4 @@ def test_adapters_that_cannot_be_had_are_refused(clients, options, message):
 
 def test_a_run_without_the_role_is_warned_of(clients):
   with pytest.warns(UserWarning, match="roles=lora freezes them"):
-    fa.run("fedavg", clients, lora_rank=2, **OPTIONS)
+    fa.run("fedavg", clients, lora=fa.FedIT(2), **OPTIONS)

@@ -1,4 +1,4 @@
-"""Reads the file of `availability_file`."""
+"""Reads a file of the clients' availability."""
 
 import io
 
@@ -21,8 +21,8 @@ def read_availability(file: str) -> np.ndarray:
   Raises:
     OptionError: it cannot be read, or holds something else.
   """
-  label = f"`availability_file`={file}"
-  path = expand_path(file, "availability_file")
+  label = f"`sampling`=availability_file:{file}"
+  path = expand_path(file, "sampling")
   if not path.is_file():
     raise OptionError(f"{label}: no such file")
   binary, text = path.suffix == ".npy", ""
