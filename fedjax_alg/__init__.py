@@ -55,6 +55,7 @@ from fedjax_alg.data.label_skew import Classes, Dirichlet, Iid, Shards
 from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
+from fedjax_alg.data.shift import Increment, NoShift, SwapAll, SwapPart
 from fedjax_alg.engine.evaluate import at_clients, confusion
 from fedjax_alg.engine.processes import distributed
 from fedjax_alg.engine.sharding import start
@@ -175,6 +176,7 @@ __all__ = [
   "Hypergradient",
   "Iid",
   "Images",
+  "Increment",
   "InnerProduct",
   "InverseSqrtDecay",
   "Krum",
@@ -193,6 +195,7 @@ __all__ = [
   "Nesterov",
   "NoAttack",
   "NoPrivacy",
+  "NoShift",
   "NoisedMoments",
   "NonFiniteError",
   "NormBound",
@@ -227,6 +230,8 @@ __all__ = [
   "Standardize",
   "Step",
   "StepDecay",
+  "SwapAll",
+  "SwapPart",
   "Sweep",
   "Task",
   "TopK",

@@ -370,6 +370,8 @@ _MOVED = {
   "count_noise": "`private`, such as adaptive:count_noise=5",
   "moment_norm": "`private`, such as moments:clip=10",
   "input_norm": "`private`, such as moments:unit=3",
+  "shift_every": "`shift`, such as swap_all:50",
+  "shift_share": "`shift`, such as swap_all:share=0.1",
   "hidden": "`model`, such as mlp:128,64",
   "layers": "`model`, such as stack:conv5-32,max2,dense128",
   "embedding": "`model`, such as lstm:embedding=learned",

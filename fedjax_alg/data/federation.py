@@ -26,7 +26,6 @@ from fedjax_alg.data import (
   tfds_source,
 )
 from fedjax_alg.data import kinds as kinds_lib
-from fedjax_alg.data import shift as shift_lib
 from fedjax_alg.data.arrays import make_examples
 from fedjax_alg.data.boundaries import BOUNDARIES, make_points
 from fedjax_alg.data.concepts import is_pattern, make_schedule
@@ -68,7 +67,7 @@ from fedjax_alg.data.preprocessing import ENCODING, SCALER, Preprocessing
 from fedjax_alg.data.published import Natural
 from fedjax_alg.data.sent140 import SPECIAL, load_sent140
 from fedjax_alg.data.shakespeare import load_shakespeare, play_files
-from fedjax_alg.data.shift import SWAPS
+from fedjax_alg.data.shift import SwapPart
 from fedjax_alg.data.sources import load_diabetes, load_digits, load_npz
 from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact
 from fedjax_alg.data.synthetic import synthetic
@@ -816,9 +815,9 @@ def _make(
   if options.train_examples is not None:
     examples = _sample_training(options, examples)
   task = tasks.of(examples)
-  if options.shift == "swap_part" and not task.has_classes:
+  if isinstance(options.shift, SwapPart) and not task.has_classes:
     raise DataError(
-      "`shift`=swap_part: exchanges the examples of a class, "
+      f"`shift`={options.shift}: exchanges the examples of a class, "
       f"`task`={task.name} has none"
     )
   if options.dataset in ("npz", "leaf", "idx", None):  # the caller's own
@@ -903,7 +902,7 @@ def _of_kinds(
     )
   if partition.held_out is not None:
     kinds = np.delete(kinds, partition.held_out.clients)
-  if options.shift in SWAPS:
+  if options.shift.SWAPS:
     raise DataError(
       f"`shift`={options.shift}: {examples.name} has clients of several kinds, "
       "they would have examples of others (allowed: none, increment)"
@@ -1032,7 +1031,7 @@ def _note_test_clients(
   never = np.flatnonzero(partition.train_size == 0)
   if not len(never):
     return
-  if options.shift != "none":
+  if options.shift.period is not None:
     raise DataError(
       f"`shift`={options.shift}: clients would exchange data with clients "
       "that have no training examples and never take part"
@@ -1496,15 +1495,7 @@ def after_events(federation: Federation, event: int) -> Shifted:
     )
   )
   assert options.partition_seed is not None
-  after = shift_lib.shifted(
-    places,
-    y_train,
-    y_test,
-    options.shift,
-    event,
-    options.shift_share,
-    options.partition_seed,
-  )
+  after = options.shift.apply(places, y_train, y_test, event, options.partition_seed)
 
   def new_order(order: np.ndarray, data: ClientData) -> np.ndarray | None:
     if (order == np.arange(len(order))).all():

@@ -28,7 +28,8 @@ from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
-from fedjax_alg.data.shift import SHIFTS, SWAPS, num_pairs
+from fedjax_alg.data.shift import Choice as Shifts
+from fedjax_alg.data.shift import NoShift
 from fedjax_alg.data.store import STORES
 from fedjax_alg.errors import check_known
 from fedjax_alg.hparams import MAX_SEED, check_options, field_values, hyper
@@ -327,31 +328,7 @@ class ConceptOptions:
 class ShiftOptions:
   """Options of changes in the clients' data during training."""
 
-  shift: str = hyper(
-    "none",
-    "how the clients' data change, one of "
-    + ", ".join(SHIFTS)
-    + ": swap_all = the two clients of random pairs exchange all their data, "
-    "swap_part = they exchange all examples of one random class each, "
-    "increment = clients hold 25, 50, 75, 100 % of their training data after "
-    "0, 1, 2, 3 changes",
-    choices=SHIFTS,
-  )
-  shift_every: int = hyper(
-    50,
-    "number of rounds between two changes; the last round before a "
-    "change is always evaluated",
-    minimum=1,
-    when=only("shift", *SHIFTS[1:]),
-  )
-  shift_share: float = hyper(
-    0.2,
-    "share of the clients, in (0, 1], that are put into pairs at each "
-    "change (`shift`=swap_all or swap_part)",
-    above=0,
-    maximum=1,
-    when=only("shift", *SWAPS),
-  )
+  shift: Shifts = hyper(NoShift(), "how the clients' data change")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -465,7 +442,7 @@ class DataOptions(
         f"{label}: not with {change.label}, whose clients cannot turn to another kind"
       )
     for name, value in (
-      ("shift", self.shift != "none"),
+      ("shift", self.shift.period is not None),
       ("kind_shares", self.kind_shares is not None),
       ("kind_data", self.kind_data != "split"),
       ("validation_clients", self.validation_clients > 0),
@@ -547,15 +524,18 @@ class DataOptions(
         f"`features`={self.features}: needs images, {self.dataset} has {numbers} "
         "numbers"
       )
-    if self.newcomers_at and self.shift != "none":
+    if self.newcomers_at and self.shift.period is not None:
       raise DataError("`newcomers_at` and `shift`: give one of them")
-    for name, value in (("shift", self.shift != "none"), ("concepts", self.concepts)):
+    for name, value in (
+      ("shift", self.shift.period is not None),
+      ("concepts", self.concepts),
+    ):
       if self.without is not None and value:
         raise DataError(
           f"`without` and `{name}`: give one of them, since the rows of all clients "
           "are dealt anew during the run"
         )
-    if self.kinds and self.shift in SWAPS:
+    if self.kinds and self.shift.SWAPS:
       raise DataError(
         f"`shift`={self.shift}: not with `kinds`, clients would have examples of "
         "several kinds (allowed: none, increment)"
@@ -578,7 +558,7 @@ class DataOptions(
     """The number of rounds after which the clients' data change; None: never."""
     if self.concepts is not None:
       return self.concept_rounds
-    return None if self.shift == "none" else self.shift_every
+    return self.shift.period
 
   @property
   def data_task(self) -> tasks.Task | None:
@@ -595,10 +575,9 @@ class DataOptions(
       fewest: minimum number of clients that must take part from the start.
 
     Raises:
-      DataError: there are too many newcomers, or ``shift_share`` is too small
-        for one pair of clients.
+      DataError: there are too many newcomers, or ``share`` of ``shift`` is too
+        small for one pair of clients.
     """
     if self.newcomers_at:
       check_newcomers(self.newcomers_at, num_clients, fewest)
-    if self.shift in SWAPS:
-      num_pairs(self.shift_share, num_clients)
+    self.shift.check(num_clients)

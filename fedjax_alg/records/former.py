@@ -91,6 +91,7 @@ _FIELDS = (
       "local_test_stratified": "stratified",
     },
   ),
+  ("shift", {"shift_every": "every", "shift_share": "share"}),
   ("features", {f"hog_{field.name}": field.name for field in dataclasses.fields(Hog)}),
   (
     "model",

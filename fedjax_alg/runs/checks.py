@@ -9,7 +9,6 @@ import numpy as np
 from fedjax_alg import registry, tasks
 from fedjax_alg.base import Model
 from fedjax_alg.data.options import NUMBERS, DataOptions
-from fedjax_alg.data.shift import SWAPS
 from fedjax_alg.data.tfds_source import IMAGE_SHAPES
 from fedjax_alg.engine import clients, samplers
 from fedjax_alg.errors import OptionError, UnreadError
@@ -104,14 +103,17 @@ def check_together(
   check_targets(options, task)
   accounting.check_accounting(options, data, method.parts)
   if getattr(hparams, "variant", None) == "table":
-    for flag in ("newcomers_at", "shift", "concepts"):
-      value = getattr(data, flag)
-      if value not in (None, "none"):
+    for flag, is_set in (
+      ("newcomers_at", data.newcomers_at is not None),
+      ("shift", data.shift.period is not None),
+      ("concepts", data.concepts is not None),
+    ):
+      if is_set:
         raise OptionError(
           f"`{flag}`: not with `variant`=table, which keeps a gradient of "
           "every batch of the first round's clients (use `variant`=client)"
         )
-  if entry.keeps_rows_because and data.shift in SWAPS:
+  if entry.keeps_rows_because and data.shift.SWAPS:
     raise OptionError(
       f"`shift`={data.shift}: not with `algorithm`={name}, {entry.keeps_rows_because}"
     )
@@ -196,9 +198,11 @@ def _protocols(
       )
     protocols = tuple(dict.fromkeys((*protocols, "newcomers")))
   if data.changes_every is not None and data.changes_every > last:
-    name = "shift_every" if data.concepts is None else "concept_rounds"
+    name = "`concept_rounds`"
+    if data.concepts is None:
+      name = f"`shift`={data.shift}: every"
     raise OptionError(
-      f"`{name}`={data.changes_every}: the data never change, there are "
+      f"{name}={data.changes_every}: the data never change, there are "
       f"`rounds`={options.rounds} (at most {last})"
     )
   return protocols
@@ -302,7 +306,7 @@ def cohort_size(
   Raises:
     OptionError: S is zero (but with Poisson sampling, whose rounds may have any
       number of participants), larger than C or smaller than the number of
-      models; too many newcomers to form the first cohorts; or ``shift_share``
+      models; too many newcomers to form the first cohorts; or ``share``
       too small for one pair of clients.
   """
   held_out = data.validation_clients

@@ -156,7 +156,7 @@ def estimate(prepared: Prepared) -> DryRun:
     "seeds": list(p.seeds),
     "evaluations": evaluations,
     "protocols": list(p.protocols),
-    "shift": p.federation.options.shift,
+    "shift": str(p.federation.options.shift),
     "bytes_down": f"{down:,.0f} to a client in a round",
     "bytes_up": f"{up:,.0f} from a client in a round",
     "total_bytes": f"{total:,.0f} of all clients in all rounds of a seed",

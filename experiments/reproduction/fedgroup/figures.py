@@ -448,7 +448,7 @@ FIGURES: dict[str, Figure] = {
     "A fifth of the clients exchange their data after half of the rounds, MNIST-MCLR",
     (
       _MNIST.panel("a", rounds=100, shift="swap_all")._replace(
-        halfway=lambda r: {"shift_every": r}
+        halfway=lambda r: {"shift": f"swap_all:{r}"}
       ),
     ),
     _shift_lines,

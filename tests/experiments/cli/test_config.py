@@ -97,14 +97,14 @@ REFUSED = [
   ("--validation_clients=50 --newcomers_at=5:46", "leaves 4 of the 50 cl"),
   ("--eval_protocols=newcomers", "--eval_protocols=newcomers & needs --newcomers_at"),
   (
-    "--shift=increment --shift_share=.1",
-    "--shift_share & --shift=increment & swap_part",
+    "--shift=increment:share=.1",
+    "--shift & share=.1 & increment & its fields are every",
   ),
   (
-    "--shift=swap_all --shift_share=.019",
-    "--shift_share=0.019 & no pair of 100 clients & at least 0.02",
+    "--shift=swap_all:share=.019",
+    "--shift=swap_all:share=0.019 & no pair of 100 clients & at least 0.02",
   ),
-  ("--shift=swap_all --shift_every=100", "--shift_every=100 & at most 99"),
+  ("--shift=swap_all:100", "--shift=swap_all:100 & every=100 & at most 99"),
   (
     "--algorithm=losac --variant=table --newcomers_at=5:1",
     "--newcomers_at & --variant=table",
