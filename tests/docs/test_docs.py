@@ -1207,10 +1207,10 @@ def test_results_say_nothing_of_the_machine_that_made_them():
     ("no prepared cifar10 in data_dir=tf (looked for tf/cifar10)", True),
     ("--data_dir=~/tensorflow_datasets", True),
     ("--sent140_path=/home/me/lines.npz", True),
-    ("--data_path=letters/mine.npz", True),
+    ("--dataset=npz:letters/mine.npz", True),
     ("written to /tmp/out", True),
     ("needs cifar10 (`fedjax-alg prepare cifar10`, --data_dir)", False),
-    ("--data_path=nist_vowels.npz --flagfile=trust/niid_bench.flags", False),
+    ("--dataset=mnist --flagfile=trust/niid_bench.flags", False),
     ("[a page](../papers/readings.md), https://github.com/data/work", False),
   ],
 )
