@@ -111,7 +111,7 @@ def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
     c for c in figures.cells(fedgroup.PAPER, figure, request()) if c.panel == "b"
   )
   values = cell.config.values
-  assert (values["dataset"], values["num_clients"]) == ("npz", 25)
+  assert (cell.data, values["num_clients"]) == ("npz", 25)
   assert values["model"].WORD == "lstm"
   assert "stand-in" in suite.chosen_lib.describe(cell.choices)
   with pytest.raises(ValueError, match="has no client_train"):
