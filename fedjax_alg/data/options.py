@@ -33,7 +33,7 @@ from fedjax_alg.data.shift import NoShift
 from fedjax_alg.data.store import STORES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import MAX_SEED, check_options, field_values, hyper
-from fedjax_alg.part import convert_types, of_type, read_part
+from fedjax_alg.part import convert_types, of_type
 
 #: The ways to deal examples to clients.
 PARTITIONS = (
@@ -468,14 +468,13 @@ class DataOptions(
     self.shift.check(num_clients)
 
 
-def data_set(text: str) -> DataSet:
+def data_set(text: str) -> DataSets:
   """The data set of a name.
 
   Raises:
     OptionError: there is none.
   """
-  part = read_part("dataset", text, DataSets)
-  assert isinstance(part, DataSet)
+  part: DataSets = of_type("dataset", text, DataSets)
   return part
 
 

@@ -6,7 +6,7 @@ import pytest
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.partition import client_rows, label_histogram
 from fedjax_alg.data.shift import SHIFTS, Choice, SwapAll
-from fedjax_alg.part import read_part
+from fedjax_alg.part import of_type
 from tests.data.reading import arrays, rows
 from tests.data.test_hold_out import split
 
@@ -20,7 +20,7 @@ Y_TEST = RNG.integers(L, size=2 * PARTITION.test_size.sum() + 1)
 
 def after(kind, event, seed=0, partition=PARTITION):
   text = f"{kind}:share=0.5" if kind.startswith("swap") else kind
-  return read_part("shift", text, Choice).apply(partition, Y_TRAIN, Y_TEST, event, seed)
+  return of_type("shift", text, Choice).apply(partition, Y_TRAIN, Y_TEST, event, seed)
 
 
 def rows_by_client(partition, which):
@@ -136,5 +136,5 @@ def test_pairs():
 
 def test_only_a_shift_with_changes_has_a_period():
   """Else a run without a shift would move its rows, or one with it would not."""
-  periods = {kind: read_part("shift", kind, Choice).period for kind in SHIFTS}
+  periods = {kind: of_type("shift", kind, Choice).period for kind in SHIFTS}
   assert periods == {"none": None, "swap_all": 50, "swap_part": 50, "increment": 50}
