@@ -107,8 +107,7 @@ def measure(
   else:
     fa.start(args.processes)
   federation = fa.federate(
-    "npz",
-    data_path=data,
+    f"npz:{data}",
     partition="iid",
     num_clients=args.clients,
     validation_clients=args.clients // 20,

@@ -82,8 +82,7 @@ def measure(
     return config_lib.parse_config(
       [
         f"--algorithm={algorithm}",
-        "--dataset=npz",
-        f"--data_path={data}",
+        f"--dataset=npz:{data}",
         "--partition=natural",
         f"--cohort_size={cohort}",
         f"--rounds={STRETCHES * args.rounds}",

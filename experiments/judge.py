@@ -325,7 +325,8 @@ def _margin(claim: _Claim, runs: Mapping[str, fa.RunResult]) -> _Answer:
 def _data_of(result: fa.RunResult) -> str:
   """The data set of a run; "" of data that have no name."""
   data = result.facts.get("data")
-  return str(data.get("dataset", "")) if isinstance(data, Mapping) else ""
+  text = data.get("dataset", "") if isinstance(data, Mapping) else ""
+  return str(text).partition(":")[0]
 
 
 def _line(

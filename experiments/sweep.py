@@ -245,7 +245,7 @@ def _title(configs: Sequence[config_lib.Config]) -> str:
     list(dict.fromkeys(names))
     for names in (
       (config.method.entry.label for config in configs),
-      (config.data.dataset or "" for config in configs),
+      (config.data.dataset.label for config in configs if config.data.dataset),
     )
   )
   return " on ".join(

@@ -84,6 +84,20 @@ from fedjax_alg.client.optimizers import RMSProp as RMSProp
 from fedjax_alg.client.optimizers import SGD as SGD
 from fedjax_alg.client.optimizers import StepDecay as StepDecay
 from fedjax_alg.data.arrays import from_arrays as from_arrays
+from fedjax_alg.data.datasets import Circle2 as Circle2
+from fedjax_alg.data.datasets import DataSet as DataSet
+from fedjax_alg.data.datasets import Diabetes as Diabetes
+from fedjax_alg.data.datasets import Digits as Digits
+from fedjax_alg.data.datasets import Femnist as Femnist
+from fedjax_alg.data.datasets import Idx as Idx
+from fedjax_alg.data.datasets import Leaf as Leaf
+from fedjax_alg.data.datasets import Npz as Npz
+from fedjax_alg.data.datasets import Sea4 as Sea4
+from fedjax_alg.data.datasets import Sent140 as Sent140
+from fedjax_alg.data.datasets import Shakespeare as Shakespeare
+from fedjax_alg.data.datasets import Sine2 as Sine2
+from fedjax_alg.data.datasets import Synthetic as Synthetic
+from fedjax_alg.data.datasets import Tfds as Tfds
 from fedjax_alg.data.errors import DataError as DataError
 from fedjax_alg.data.features import Contrast as Contrast
 from fedjax_alg.data.features import Flattened as Flattened
@@ -104,6 +118,10 @@ from fedjax_alg.data.own_partition import OwnPartition as OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile as PartitionFile
 from fedjax_alg.data.published import Natural as Natural
 from fedjax_alg.data.published import Powerlaw as Powerlaw
+from fedjax_alg.data.shift import Increment as Increment
+from fedjax_alg.data.shift import NoShift as NoShift
+from fedjax_alg.data.shift import SwapAll as SwapAll
+from fedjax_alg.data.shift import SwapPart as SwapPart
 from fedjax_alg.engine.clients import AutomaticMap as AutomaticMap
 from fedjax_alg.engine.clients import LanesMap as LanesMap
 from fedjax_alg.engine.clients import SequentialMap as SequentialMap
@@ -220,6 +238,7 @@ __all__ = [
   'CNN',
   'Canary',
   'CenteredClipping',
+  'Circle2',
   'Classes',
   'ClientData',
   'Cohort',
@@ -231,6 +250,9 @@ __all__ = [
   'CosineDecay',
   'CyclicSampling',
   'DataError',
+  'DataSet',
+  'Diabetes',
+  'Digits',
   'Dirichlet',
   'DroppedStragglers',
   'DryRun',
@@ -242,6 +264,7 @@ __all__ = [
   'FedIT',
   'FedSpec',
   'Federation',
+  'Femnist',
   'FixedClipping',
   'Flattened',
   'FourierFeatures',
@@ -250,8 +273,10 @@ __all__ = [
   'HeldError',
   'Hog',
   'Hypergradient',
+  'Idx',
   'Iid',
   'Images',
+  'Increment',
   'InnerProduct',
   'InverseSqrtDecay',
   'KeptStragglers',
@@ -260,6 +285,7 @@ __all__ = [
   'LabelFlip',
   'LanesMap',
   'LayerFeatures',
+  'Leaf',
   'LittleIsEnough',
   'MLP',
   'Median',
@@ -312,9 +338,11 @@ __all__ = [
   'NoFeatureMap',
   'NoPrivacy',
   'NoStragglers',
+  'NoShift',
   'NoisedMoments',
   'NonFiniteError',
   'NormBound',
+  'Npz',
   'Optax',
   'OptionError',
   'OwnModel',
@@ -344,19 +372,27 @@ __all__ = [
   'SGD',
   'STOP',
   'SequentialMap',
+  'Sea4',
+  'Sent140',
+  'Shakespeare',
   'Shard',
   'Shards',
   'Sign',
   'SignFlip',
   'SizeSampling',
+  'Sine2',
   'Softmax',
   'Stack',
   'Standardize',
   'Step',
   'StepDecay',
   'Stragglers',
+  'SwapAll',
+  'SwapPart',
   'Sweep',
+  'Synthetic',
   'Task',
+  'Tfds',
   'TopK',
   'Transformer',
   'TrimmedMean',
@@ -394,7 +430,9 @@ __all__ = [
   'tune_by_gradient',
 ]
 
+_Dataset = Digits | Diabetes | Synthetic | Sine2 | Circle2 | Sea4 | Tfds | Femnist | Sent140 | Shakespeare | Idx | Npz | Leaf | str | None
 _Partition = Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | PartitionFile | OwnPartition | str | None
+_Shift = NoShift | SwapAll | SwapPart | Increment | str
 _Features = RawFeatures | Flattened | Images | Standardize | Contrast | Hog | LayerFeatures | str
 _Sampling = UniformSampling | SizeSampling | AvailabilitySampling | AvailabilityFile | PoissonSampling | CyclicSampling | OwnSampling | str
 _Stragglers = NoStragglers | Stragglers | KeptStragglers | DroppedStragglers | str
@@ -425,21 +463,12 @@ _Algorithm = str | MethodConfig | Entry | Algorithm | Callable[..., Algorithm]
 
 @overload
 def federate(
-  source: str | Examples = ...,
+  source: str | DataSet | Examples = ...,
   *,
   partitions: int,
   seed: int | None = None,
   task: str | None = None,
   data_dir: str | None = None,
-  data_path: str | None = None,
-  synthetic_alpha: float = 1.0,
-  synthetic_beta: float = 1.0,
-  synthetic_iid: bool = False,
-  client_examples: int = 1000,
-  label_noise: float = 0.0,
-  femnist: str = 'fixed',
-  sequence_length: int | None = None,
-  window_stride: int = 1,
   partition: _Partition = None,
   num_clients: int | None = None,
   train_examples: int | None = None,
@@ -454,9 +483,7 @@ def federate(
   concept_rounds: int = 200,
   concept_steps: int = 10,
   concept_data: str = 'step',
-  shift: str = 'none',
-  shift_every: int = 50,
-  shift_share: float = 0.2,
+  shift: _Shift = NoShift(),
   features: _Features = RawFeatures(),
   store: str = 'auto',
   vocabulary: int = 10000,
@@ -464,20 +491,11 @@ def federate(
 
 @overload
 def federate(
-  source: str | Examples = ...,
+  source: str | DataSet | Examples = ...,
   *,
   seed: int | None = None,
   task: str | None = None,
   data_dir: str | None = None,
-  data_path: str | None = None,
-  synthetic_alpha: float = 1.0,
-  synthetic_beta: float = 1.0,
-  synthetic_iid: bool = False,
-  client_examples: int = 1000,
-  label_noise: float = 0.0,
-  femnist: str = 'fixed',
-  sequence_length: int | None = None,
-  window_stride: int = 1,
   partition: _Partition = None,
   num_clients: int | None = None,
   train_examples: int | None = None,
@@ -492,9 +510,7 @@ def federate(
   concept_rounds: int = 200,
   concept_steps: int = 10,
   concept_data: str = 'step',
-  shift: str = 'none',
-  shift_every: int = 50,
-  shift_share: float = 0.2,
+  shift: _Shift = NoShift(),
   features: _Features = RawFeatures(),
   store: str = 'auto',
   vocabulary: int = 10000,

@@ -75,6 +75,9 @@ class Part:
 
   WORD: ClassVar[str]  #: the word of its text
   EXAMPLE: ClassVar[str]  #: a text of it, for the help
+  #: names without a colon that a word with a colon stands for, too; with any of them
+  #: it stands for all other texts
+  BARE: ClassVar[tuple[str, ...]] = ()
 
   def __post_init__(self) -> None:
     hints = _hints(type(self))
@@ -173,7 +176,7 @@ def forms(kind: object) -> list[str]:
   Args:
     kind: the annotation of the choice.
   """
-  return [_form(part) for part in parts_of(kind)]
+  return [text for part in parts_of(kind) for text in (*part.BARE, _form(part))]
 
 
 def _form(kind: type[Part]) -> str:
@@ -292,12 +295,13 @@ def read_part(name: str, text: str, kind: object) -> Part:
   word, colon, rest = text.partition(":")
   kinds = {part.WORD: part for part in parts_of(kind)}
   form = next((word for word in kinds if ":" in word), "")
-  has_form = bool(form and colon) and word not in kinds
+  bare = kinds[form].BARE if form else ()
+  has_form = bool(form and (colon or bare)) and word not in kinds
   if names_code(text, kind) if form == OWN_CODE else has_form:
     try:
       return kinds[form](**{_only_text(kinds[form]): text})
     except OptionError as error:
-      hint = did_you_mean(word, kinds)
+      hint = "" if bare else did_you_mean(word, kinds)
       raise type(error)(error.text + hint) from None
   if word not in kinds:
     raise OptionError(

@@ -221,7 +221,7 @@ def command_lines(draw, data_path):
   if entry.all_clients:
     del words["participation"]
   if words["dataset"] == "npz":
-    words["data_path"] = str(data_path)
+    words["dataset"] = f"npz:{data_path}"
   if entry.rounds is not None:
     del words["rounds"]
   specs = {

@@ -219,7 +219,7 @@ def _federate():
     ({"partitions": "int"} | seed, "Federations"),
     (seed, "Federation"),
   ):
-    places = {"source": "str | Examples = ..."}
+    places = {"source": "str | DataSet | Examples = ..."}
     yield "@overload\n" + _function("federate", places, names | options, result)
 
 

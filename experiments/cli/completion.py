@@ -316,7 +316,7 @@ def _words(options: Iterable[Option]) -> dict[str, tuple[str, ...]]:
 def _part_texts(part: type[Part]) -> list[str]:
   """The word of a part where it may stand alone, and before its fields."""
   if ":" in part.WORD:  # a form of texts, such as FILE.py:NAME
-    return []
+    return [*part.BARE, *([part.WORD.removesuffix("NAME")] if part.BARE else [])]
   fields = tree.part_options(part)
   single = [] if any(field.is_needed for field in fields) else [part.WORD]
   return [*single, *([f"{part.WORD}:"] if fields else [])]

@@ -643,7 +643,8 @@ def _make_config(given: dict[str, Any], layers: tuple[Layer, ...]) -> Config:
   if output.callback:
     load_callback(output.callback)
   if output.out_dir is None:
-    short = re.sub(r"\W", "_", f"{name.rpartition(':')[2]}_{plan.data.dataset}")
+    data = "own" if plan.data.dataset is None else plan.data.dataset.label
+    short = re.sub(r"\W", "_", f"{name.rpartition(':')[2]}_{data}")
     output = dataclasses.replace(output, out_dir=f"out/{short}")
   assert output.out_dir is not None
   expand_path(output.out_dir, "out_dir")

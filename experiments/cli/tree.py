@@ -132,7 +132,12 @@ def _words(field: dataclasses.Field) -> tuple[str, ...]:
   """The values that a typed option may have, and beginnings of values."""
   parts, choices = parts_of(field.type), field.metadata.get("choices")
   if parts:
-    return tuple(part.WORD for part in parts if ":" not in part.WORD)
+    return tuple(
+      word
+      for part in parts
+      for word in (*part.BARE, part.WORD.removesuffix("NAME"))
+      if ":" not in part.WORD or part.BARE
+    )
   if choices:
     return tuple(c.removesuffix("NAME") for c in choices if c != hparams.OWN_CODE)
   return listed_words(field.metadata.get("help", ""))

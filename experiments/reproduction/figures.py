@@ -21,8 +21,8 @@ import numpy as np
 
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.data import DataError
-from fedjax_alg.data.federation import NAMES_IN_TFDS, data_key, load_examples
-from fedjax_alg.data.options import DataOptions
+from fedjax_alg.data.federation import data_key, load_examples
+from fedjax_alg.data.options import DataOptions, data_set
 from fedjax_alg.files import expand_path
 from fedjax_alg.records import lock
 from fedjax_alg.records import summary as results
@@ -43,8 +43,6 @@ from .suite import ONE_RATE, PRINTED, STATED, TUNED
 #: Values of --scale=quick, which shrink a figure to minutes on two cores.
 QUICK = {"rounds": 30, "num_seeds": 1}
 
-#: Data sets that are read from --data_dir.
-PREPARED = ("mnist", "fashion_mnist", "cifar10", "femnist", "sent140")
 
 #: Makes a section of a page from the outcomes of a figure; [] for none.
 Section = Callable[[suite.Outcomes], list[Block]]
@@ -204,7 +202,7 @@ class OwnFile(NamedTuple):
 FASHION_MNIST = OwnFile(
   "fashion_mnist",
   "folder of Fashion-MNIST's four IDX files, where TFDS has not prepared it",
-  lambda path: {"dataset": "idx", "data_path": path},
+  lambda path: {"dataset": f"idx:{path}"},
   stand_in=False,
 )
 
@@ -418,8 +416,8 @@ def _cell(
     *request.common,
     {"data_dir": request.data_dir}
     if request.data_dir
-    and values.get("dataset") in PREPARED
-    and "data_path" not in values
+    and "dataset" in values
+    and data_set(str(values["dataset"])).prepared_as
     else {},
   )
   choices = [
@@ -557,7 +555,7 @@ class LackingPanel(NamedTuple):
 
 def what_it_needs(dataset: str) -> str:
   """Says on a page why nothing was run, without what is local to a machine."""
-  name = NAMES_IN_TFDS.get(dataset, dataset)
+  name = data_set(dataset).prepared_as
   return f"not run, needs {dataset} (`fedjax-alg prepare {name}`, --data_dir)"
 
 
@@ -635,7 +633,7 @@ def _with_files(
       _each_cell(paper, figure._replace(panels=(panel,)), request._replace(lines=None))
     )
 
-  dataset = cell(panel).config.values["dataset"] if paper.optional else ""
+  dataset = cell(panel).data if paper.optional else ""
   if dataset not in paper.optional:
     return panel, None
   of_data = {

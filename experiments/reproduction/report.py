@@ -517,14 +517,20 @@ def local_provenance(command_line: str, notes: str = "") -> pages.Provenance:
 
 
 def _without_folders(layer: Layer) -> Layer:
-  """Settings as tables show them: --data_path has only the name of its file."""
+  """Settings as tables show them: a path of data has only the name of its file."""
   if isinstance(layer, str):
     return layer
   return {
-    flag: pathlib.Path(value).name if flag == "data_path" else value
+    flag: _without_folder(str(value)) if flag == "dataset" else value
     for flag, value in layer.items()
     if flag != "data_dir"
   }
+
+
+def _without_folder(dataset: str) -> str:
+  """The text of a data set with only the name of its file or folder."""
+  word, colon, path = dataset.partition(":")
+  return dataset if word == "tfds" else word + colon + pathlib.Path(path).name
 
 
 def made_of(

@@ -81,7 +81,8 @@ class Cell:
   @property
   def data(self) -> str:
     """The data set."""
-    return str(self.config.values["dataset"])
+    dataset = self.config.data.dataset
+    return "" if dataset is None else dataset.label
 
   @property
   def tuning(self) -> str:

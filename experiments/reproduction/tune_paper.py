@@ -108,7 +108,7 @@ def _tune_paper(values: FlagValues, extra: list[str], argv: Sequence[str]) -> No
   if protocol.by == "validation":
     further += source
   else:  # the runs read a file of their own
-    place = [layer for layer in further if {"dataset", "data_path"}.intersection(layer)]
+    place = [layer for layer in further if "dataset" in layer]
     further = [layer for layer in further if layer not in place]
     source = place or source
   root = expand_path(values.out_dir) / f"{paper}_{data}"

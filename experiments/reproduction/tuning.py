@@ -530,7 +530,7 @@ class Study(NamedTuple):
     values = config_lib.values_of(f"{self.paper}/{self.data}.flags")
     if self.protocol.by == "validation":
       return {**values, **self.protocol.held}
-    if values["dataset"] == "synthetic":
+    if str(values["dataset"]).startswith("synthetic"):
       return {**values, "partition_seed": _OTHER_DRAW}
     sources = _sources(values)
     path = _holdout_file(
@@ -540,7 +540,7 @@ class Study(NamedTuple):
     )
     if len(sources) > 1:  # of which the file says the kinds
       values = {name: value for name, value in values.items() if name != "kinds"}
-    return {**values, "dataset": "npz", "data_path": path}
+    return {**values, "dataset": f"npz:{path}"}
 
   def method_layers(self, name: str) -> tuple[Layer, ...]:
     """The settings of a method in its presets."""
@@ -573,7 +573,7 @@ class Study(NamedTuple):
   def settings(self, name: str, number: int) -> list[dict[str, object]]:
     """The settings of a method that are tried, the stated one first."""
     values = config_lib.merge_layers(self.data_values(), *self.extra)
-    if values["dataset"] == "npz":
+    if str(values["dataset"]).startswith("npz:"):
       preset = f"{self.paper}/{self.data}.flags"
       values = config_lib.merge_layers(preset, *self.extra)
     examples = sum(_EXAMPLES.get(name, 0) for name in _sources(values))
@@ -671,7 +671,7 @@ class Study(NamedTuple):
 def _sources(values: Mapping[str, Any]) -> list[str]:
   """The data sets of a run: one, or those of --kinds=sources."""
   word, _, names = str(values.get("kinds", "")).partition(":")
-  return names.split(",") if word == "sources" else [values["dataset"]]
+  return names.split(",") if word == "sources" else [str(values["dataset"])]
 
 
 def _holdout_file(

@@ -12,7 +12,6 @@ from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
 from fedjax_alg.data.sent140 import SPECIAL as SPECIAL_TOKENS
 from fedjax_alg.data.sent140 import load_sent140
-from fedjax_alg.data.shift import shifted
 from fedjax_alg.data.sources import load_digits
 from fedjax_alg.data.tfds_source import PREPARABLE, is_tfds, load_tfds, prepare_tfds
 
@@ -41,6 +40,5 @@ __all__ = [
   "load_sent140",
   "load_tfds",
   "prepare_tfds",
-  "shifted",
   "with_newcomers",
 ]

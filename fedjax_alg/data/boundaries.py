@@ -78,7 +78,7 @@ def make_points(
   for number in (examples, max(100, examples // 10)):
     total = num_clients * number
     check_memory(
-      f"`client_examples`={examples}: {total:,} examples",
+      f"`dataset`={name}: examples={examples}: {total:,} examples",
       3 * 4.0 * (boundaries.inputs + 2) * total,
     )
     x = rng.random((total, boundaries.inputs), np.float32) * boundaries.largest

@@ -3,7 +3,7 @@
 All arrays here are NumPy arrays. A run places them on its devices once.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 import dataclasses
 import functools
 import hashlib
@@ -23,13 +23,11 @@ from fedjax_alg.data import (
   kind_dealing,
   process_rows,
   store,
-  tfds_source,
 )
 from fedjax_alg.data import kinds as kinds_lib
-from fedjax_alg.data import shift as shift_lib
 from fedjax_alg.data.arrays import make_examples
-from fedjax_alg.data.boundaries import BOUNDARIES, make_points
 from fedjax_alg.data.concepts import is_pattern, make_schedule
+from fedjax_alg.data.datasets import DataSet, Idx, Leaf, Npz, Sent140
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory, doubts
 from fedjax_alg.data.features import (
@@ -38,9 +36,7 @@ from fedjax_alg.data.features import (
   hash_of,
   image_shape,
 )
-from fedjax_alg.data.femnist import load_femnist
 from fedjax_alg.data.hold_out import hold_out, leave_out, put_back
-from fedjax_alg.data.idx import idx_files, load_idx
 from fedjax_alg.data.label_skew import Iid
 from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.layout import (
@@ -50,13 +46,13 @@ from fedjax_alg.data.layout import (
   row_nbytes,
   server_rows,
 )
-from fedjax_alg.data.leaf import leaf_files, load_leaf
 from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.options import (
   ConceptOptions,
   DataOptions,
   PartitionOptions,
   ShiftOptions,
+  data_set,
 )
 from fedjax_alg.data.partition import (
   Partition,
@@ -66,13 +62,9 @@ from fedjax_alg.data.partition import (
 from fedjax_alg.data.partition_file import labels_hash
 from fedjax_alg.data.preprocessing import ENCODING, SCALER, Preprocessing
 from fedjax_alg.data.published import Natural
-from fedjax_alg.data.sent140 import SPECIAL, load_sent140
-from fedjax_alg.data.shakespeare import load_shakespeare, play_files
-from fedjax_alg.data.shift import SWAPS
-from fedjax_alg.data.sources import load_diabetes, load_digits, load_npz
+from fedjax_alg.data.sent140 import SPECIAL
+from fedjax_alg.data.shift import SwapPart
 from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact
-from fedjax_alg.data.synthetic import synthetic
-from fedjax_alg.data.tfds_source import load_tfds
 from fedjax_alg.errors import Faults, OptionError, a_type, did_you_mean
 from fedjax_alg.hparams import field_values, plain, unread
 from fedjax_alg.part import of_type
@@ -366,7 +358,7 @@ class Federations(tuple[Federation, ...]):
 
 @overload
 def federate(
-  source: str | Examples = "digits",
+  source: str | DataSet | Examples = "digits",
   *,
   seed: int | None = None,
   partitions: int,
@@ -376,12 +368,15 @@ def federate(
 
 @overload
 def federate(
-  source: str | Examples = "digits", *, seed: int | None = None, **options: Any
+  source: str | DataSet | Examples = "digits",
+  *,
+  seed: int | None = None,
+  **options: Any,
 ) -> Federation: ...
 
 
 def federate(
-  source: str | Examples = "digits",
+  source: str | DataSet | Examples = "digits",
   *,
   seed: int | None = None,
   partitions: int | None = None,
@@ -390,7 +385,8 @@ def federate(
   """Distributes a data set over clients.
 
   Args:
-    source: a name of ``data.options.DATASETS``, or your own examples
+    source: a data set, ``fa.Synthetic(0.5, 0.5)``, or its text as on the command line,
+      ``"synthetic:0.5,0.5"`` (``data.datasets``), or your own examples
       (``from_arrays``).
     seed: seed of the partition and of the choice of validation clients and
       newcomers; 0 if not given. It is another name of ``partition_seed``.
@@ -451,12 +447,12 @@ def federate(
     if options.get("partition_seed", seed) != seed:
       raise DataError("`seed` and `partition_seed`: give one of them")
     options["partition_seed"] = seed
-  if not isinstance(source, (str, Examples)):
+  if not isinstance(source, (str, DataSet, Examples)):
     raise DataError(
       f"`source`: {a_type(source)}, must be the name of a data set or from_arrays(...)"
     )
-  dataset = source if isinstance(source, str) else None
-  examples = None if isinstance(source, str) else source
+  dataset: Any = None if isinstance(source, Examples) else source
+  examples = source if isinstance(source, Examples) else None
   try:
     filled = DataOptions(dataset=dataset, **options).filled()
   except OptionError as error:
@@ -490,50 +486,6 @@ def refuse_unread_options(
   faults.raise_any(DataError)
 
 
-#: Data set -> its loader, and the options that are its arguments.
-_LOADERS: dict[str | None, tuple[Callable[..., Examples], tuple[str, ...]]] = {
-  "digits": (load_digits, ()),
-  "synthetic": (
-    synthetic,
-    (
-      "synthetic_alpha",
-      "synthetic_beta",
-      "num_clients",
-      "partition_seed",
-      "synthetic_iid",
-    ),
-  ),
-  **{
-    name: (
-      functools.partial(make_points, name),
-      ("num_clients", "client_examples", "label_noise", "partition_seed"),
-    )
-    for name in BOUNDARIES
-  },
-  "diabetes": (load_diabetes, ()),
-  "npz": (load_npz, ("data_path", "task")),
-  "leaf": (load_leaf, ("data_path",)),
-  "idx": (load_idx, ("data_path",)),
-  "shakespeare": (
-    load_shakespeare,
-    ("data_path", "sequence_length", "window_stride", "task"),
-  ),
-  "femnist": (
-    load_femnist,
-    ("femnist", "num_clients", "partition_seed", "data_dir", "data_path"),
-  ),
-  "sent140": (
-    load_sent140,
-    ("min_tweets", "vocabulary", "sequence_length", "partition_seed", "data_dir"),
-  ),
-}
-_OF_TFDS = (load_tfds, ("dataset", "data_dir"))
-#: Data set -> the files at ``data_path`` that its loader reads, if not the one.
-_FILES_OF = {"leaf": leaf_files, "idx": idx_files, "shakespeare": play_files}
-#: Data set -> its name for TFDS, where it has another.
-NAMES_IN_TFDS = {"femnist": "emnist", "sent140": "sentiment140"}
-
-
 def data_key(options: DataOptions) -> str:
   """Computes what stands for the files of the data in the keys of caches.
 
@@ -548,16 +500,9 @@ def data_key(options: DataOptions) -> str:
   change = kinds_lib.parse_kinds(options.kinds)
   if change is not None and change.word == "sources":
     return " ".join(map(data_key, _options_of_sources(options, change)))
-  name, path, keys = options.dataset, options.data_path, []
-  if path:
-    files_of = _FILES_OF.get(
-      name or "", lambda path: [files.expand_path(path, "data_path")]
-    )
-    keys.append(files.contents_key(files_of(path)))
-  elif name in NAMES_IN_TFDS or name and name not in _LOADERS:
-    keys.append(
-      tfds_source.prepared_version(NAMES_IN_TFDS.get(name, name), options.data_dir)
-    )
+  keys = []
+  if options.dataset is not None:
+    keys.append(options.dataset.hash_files(options.data_dir))
   if tasks.is_own_task(options.task):
     keys.append(own.load(str(options.task), "task")[1].sha256)
   if change is not None and change.function:
@@ -577,16 +522,15 @@ def _options_of_sources(
 ) -> list[DataOptions]:
   """The options of each of the data sets that stand in the place of one."""
   return [
-    dataclasses.replace(options, dataset=name, kinds=None) for name in change.names
+    dataclasses.replace(options, dataset=data_set(name), kinds=None)
+    for name in change.names
   ]
 
 
 @functools.lru_cache(maxsize=2)
-def _load_cached(
-  inside: str, loader: Callable[..., Examples], *arguments: object
-) -> Examples:
+def _load_cached(inside: str, dataset: DataSet, *values: object) -> Examples:
   del inside  # the key alone: what the files hold
-  return loader(*arguments)
+  return dataset.load(*values)
 
 
 def load_examples(options: DataOptions) -> Examples:
@@ -610,8 +554,10 @@ def _load(options: DataOptions, inside: str) -> Examples:
     return kind_changes.join_sources(
       change, [_load(source, inside) for source in _options_of_sources(options, change)]
     )
-  loader, names = _LOADERS.get(options.dataset, _OF_TFDS)
-  examples = _load_cached(inside, loader, *(getattr(options, name) for name in names))
+  dataset = options.dataset
+  assert dataset is not None
+  values = (getattr(options, name) for name in dataset.READS)
+  examples = _load_cached(inside, dataset, *values)
   examples = _with_task(examples, options.task)
   if change is None or options.kind_data != "all":
     return examples
@@ -734,7 +680,7 @@ def _of_data_set(options: DataOptions) -> DataOptions:
   A data set that is generated for its clients also depends on the number of
   clients and on the seed, so its options are kept.
   """
-  if options.dataset in ("synthetic", *BOUNDARIES, "femnist", "sent140"):
+  if options.dataset is not None and "partition_seed" in options.dataset.READS:
     return options
   return dataclasses.replace(
     options,
@@ -816,12 +762,12 @@ def _make(
   if options.train_examples is not None:
     examples = _sample_training(options, examples)
   task = tasks.of(examples)
-  if options.shift == "swap_part" and not task.has_classes:
+  if isinstance(options.shift, SwapPart) and not task.has_classes:
     raise DataError(
-      "`shift`=swap_part: exchanges the examples of a class, "
+      f"`shift`={options.shift}: exchanges the examples of a class, "
       f"`task`={task.name} has none"
     )
-  if options.dataset in ("npz", "leaf", "idx", None):  # the caller's own
+  if isinstance(options.dataset, Npz | Leaf | Idx | None):  # the caller's own
     for text in doubts(examples):
       warnings.warn(text, stacklevel=4)
   partition, kinds = _partition(options, examples)
@@ -864,7 +810,7 @@ def _make(
       hashes=federation.hashes | {"partition": partition_hash(partition)},
     )
   large = (
-    options.dataset == "npz"
+    isinstance(options.dataset, Npz)
     and options.features.SHAPED
     and sum(array.nbytes for array in store.arrays(examples.x_train)) > _KEPT_BYTES
   )
@@ -903,7 +849,7 @@ def _of_kinds(
     )
   if partition.held_out is not None:
     kinds = np.delete(kinds, partition.held_out.clients)
-  if options.shift in SWAPS:
+  if options.shift.SWAPS:
     raise DataError(
       f"`shift`={options.shift}: {examples.name} has clients of several kinds, "
       "they would have examples of others (allowed: none, increment)"
@@ -988,7 +934,7 @@ def _partition(
   has_clients = partitioner.HAS_CLIENTS
   if count is None and not has_clients:
     count = 100
-  if options.dataset in ("synthetic", *BOUNDARIES, "femnist"):
+  if options.dataset is not None and options.dataset.CLIENTS is not None:
     count = None  # the generator of the data set has made the clients
   seed = options.partition_seed
   assert seed is not None
@@ -997,7 +943,7 @@ def _partition(
       raise DataError(
         "`kind_shares`: not read, the data say the kind of each of their clients"
       )
-  if options.dataset == "sent140" and isinstance(partitioner, Natural):
+  if isinstance(options.dataset, Sent140) and isinstance(partitioner, Natural):
     # load_sent140 has applied the minimum, to training plus test tweets.
     partitioner = dataclasses.replace(partitioner, min_size=None)
   if examples.kind_train is None or has_clients:
@@ -1032,7 +978,7 @@ def _note_test_clients(
   never = np.flatnonzero(partition.train_size == 0)
   if not len(never):
     return
-  if options.shift != "none":
+  if options.shift.period is not None:
     raise DataError(
       f"`shift`={options.shift}: clients would exchange data with clients "
       "that have no training examples and never take part"
@@ -1496,15 +1442,7 @@ def after_events(federation: Federation, event: int) -> Shifted:
     )
   )
   assert options.partition_seed is not None
-  after = shift_lib.shifted(
-    places,
-    y_train,
-    y_test,
-    options.shift,
-    event,
-    options.shift_share,
-    options.partition_seed,
-  )
+  after = options.shift.apply(places, y_train, y_test, event, options.partition_seed)
 
   def new_order(order: np.ndarray, data: ClientData) -> np.ndarray | None:
     if (order == np.arange(len(order))).all():

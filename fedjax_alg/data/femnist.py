@@ -183,7 +183,7 @@ def load_femnist(
       stacklevel=2,
     )
     return femnist(x, y, kind, num_clients, seed)
-  path = expand_path(path, "data_path")
+  path = expand_path(path, "dataset")
   x, y = _letters_npz(path)
   return femnist(x, y, kind, num_clients, seed, f"{path.stem} (in place of EMNIST)")
 
@@ -205,18 +205,18 @@ def _letters_npz(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
   x, y = arrays["x"], arrays["y"]
   if x.dtype != np.uint8 or x.shape[1:] not in ((28, 28), (28, 28, 1)):
     raise DataError(
-      f"`data_path`={path}: x is {x.dtype} of shape {x.shape}, uint8 images"
+      f"`dataset`={path}: x is {x.dtype} of shape {x.shape}, uint8 images"
       " [n, 28, 28] are needed"
     )
   if y.dtype.kind not in "iu" or y.shape != (len(x),):
     raise DataError(
-      f"`data_path`={path}: y is {y.dtype} of shape {y.shape}, integers of"
+      f"`dataset`={path}: y is {y.dtype} of shape {y.shape}, integers of"
       f" shape {(len(x),)} are needed"
     )
   labels, y = np.unique(y, return_inverse=True)
   if len(labels) != _LETTERS:
     raise DataError(
-      f"`data_path`={path}: y has {len(labels)} different labels, {_LETTERS} are needed"
+      f"`dataset`={path}: y has {len(labels)} different labels, {_LETTERS} are needed"
     )
   return x, y.astype(np.int32)
 

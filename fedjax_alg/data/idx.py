@@ -36,10 +36,10 @@ def load_idx(path: str | os.PathLike) -> Examples:
     DataError: a file is missing, is not an IDX file of unsigned bytes, has
       another length than it says, or does not fit the others.
   """
-  folder = expand_path(path, "data_path")
+  folder = expand_path(path, "dataset")
   if not folder.is_dir():
     raise DataError(
-      f"`data_path`={folder}: no such folder; one with train-images-idx3-"
+      f"`dataset`={folder}: no such folder; one with train-images-idx3-"
       "ubyte[.gz], train-labels-idx1-ubyte[.gz] and the same of t10k is "
       "needed"
     )
@@ -51,12 +51,11 @@ def load_idx(path: str | os.PathLike) -> Examples:
     x, y = read_idx(images), read_idx(labels)
     if x.ndim not in (3, 4):
       raise DataError(
-        f"`data_path`={images}: {x.ndim} axes, images have 3 "
-        "[n, H, W] or 4 [n, H, W, c]"
+        f"`dataset`={images}: {x.ndim} axes, images have 3 [n, H, W] or 4 [n, H, W, c]"
       )
     if y.shape != (len(x),):
       raise DataError(
-        f"`data_path`={labels}: labels of shape {y.shape}, "
+        f"`dataset`={labels}: labels of shape {y.shape}, "
         f"{images.name} has {len(x)} images"
       )
     arrays["x_" + split] = x if x.ndim == 4 else x[..., None]
@@ -64,7 +63,7 @@ def load_idx(path: str | os.PathLike) -> Examples:
   shapes = [arrays["x_" + split].shape[1:] for split in _SPLITS]
   if shapes[0] != shapes[1] or not len(arrays["y_train"]):
     raise DataError(
-      f"`data_path`={folder}: {len(arrays['y_train'])} training "
+      f"`dataset`={folder}: {len(arrays['y_train'])} training "
       f"images of shape {shapes[0]}, test images of {shapes[1]}; "
       "at least one and equal shapes are needed"
     )
@@ -80,7 +79,7 @@ def load_idx(path: str | os.PathLike) -> Examples:
 
 def idx_files(path: str | os.PathLike) -> list[pathlib.Path]:
   """The files that ``load_idx`` reads, and others with such names."""
-  return sorted(expand_path(path, "data_path").glob("*-idx?-ubyte*"))
+  return sorted(expand_path(path, "dataset").glob("*-idx?-ubyte*"))
 
 
 def _file(folder: pathlib.Path, name: str) -> pathlib.Path:
@@ -91,7 +90,7 @@ def _file(folder: pathlib.Path, name: str) -> pathlib.Path:
     if file.name.removesuffix(".gz").endswith("-ubyte")
   )
   if not files:
-    raise DataError(f"`data_path`={folder}: no {name}-idx?-ubyte[.gz] in it")
+    raise DataError(f"`dataset`={folder}: no {name}-idx?-ubyte[.gz] in it")
   return files[0]
 
 
@@ -107,7 +106,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
   Raises:
     DataError: the file cannot be read, or is not such a file.
   """
-  where = f"`data_path`={path}"
+  where = f"`dataset`={path}"
   try:
     content = files.read_bytes(path)
     if path.suffix == ".gz":

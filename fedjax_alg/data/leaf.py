@@ -53,7 +53,7 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   Warns:
     UserWarning: num_samples of a file are not the numbers of its examples.
   """
-  path = expand_path(path, "data_path")
+  path = expand_path(path, "dataset")
   kinds: _Kinds = {}
   if path.is_dir():
     train, test = (_read_folder(path, split, kinds) for split in _SPLITS)
@@ -64,7 +64,7 @@ def load_leaf(path: str | os.PathLike) -> Examples:
       train[user], test[user] = ((x[rows], y[rows]) for rows in _split(x, rng))
   else:
     raise DataError(
-      f"`data_path`={path}: no such file or folder; a LEAF json file or a"
+      f"`dataset`={path}: no such file or folder; a LEAF json file or a"
       " folder with train/*.json and test/*.json is needed"
     )
   ids = {user: i for i, user in enumerate(dict.fromkeys((*train, *test)))}
@@ -76,15 +76,15 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   if empty:
     listed = ", ".join(map(repr, empty[:20])) + ", ..." * (len(empty) > 20)
     raise DataError(
-      f"`data_path`={path}: user {listed} has no data; leave such users out"
+      f"`dataset`={path}: user {listed} has no data; leave such users out"
     )
   users = [x for x, _ in (*train.values(), *test.values()) if len(x)]
   shapes = {x.shape[1:] for x in users}
   if len({x.dtype for x in users}) != 1:
-    raise DataError(f"`data_path`={path}: some users have text, others numbers")
+    raise DataError(f"`dataset`={path}: some users have text, others numbers")
   if len(shapes) != 1:
     raise DataError(
-      f"`data_path`={path}: examples of different shapes"
+      f"`dataset`={path}: examples of different shapes"
       f" {sorted(shapes)[:3]}, one shape is needed"
     )
   x_train, y_train, client_train = _stack(train, ids, shapes)
@@ -127,7 +127,7 @@ def _kinds_of(
   missing = [user for user in users if user not in kinds]
   if missing:
     raise DataError(
-      f"`data_path`={path}: user {missing[0]!r} has no kind, others have (kind_ids)"
+      f"`dataset`={path}: user {missing[0]!r} has no kind, others have (kind_ids)"
     )
   names, number = np.unique([kinds[user] for user in users], return_inverse=True)
   of_client = number.astype(np.int32)
@@ -136,7 +136,7 @@ def _kinds_of(
 
 def leaf_files(path: str | os.PathLike) -> list[pathlib.Path]:
   """The files that ``load_leaf`` reads."""
-  place = expand_path(path, "data_path")
+  place = expand_path(path, "dataset")
   if not place.is_dir():
     return [place]
   return [file for split in _SPLITS for file in _parts(place, split)]
@@ -192,14 +192,14 @@ def _read_folder(path: pathlib.Path, split: str, kinds: _Kinds) -> _Users:
   parts = _parts(path, split)
   if not parts:
     raise DataError(
-      f"`data_path`={path}: no {split}/*.json in it; a LEAF folder has"
+      f"`dataset`={path}: no {split}/*.json in it; a LEAF folder has"
       " train/*.json and test/*.json"
     )
   users: _Users = {}
   for file in parts:
     for user, data in _read_file(file, kinds).items():
       if user in users:
-        raise DataError(f"`data_path`={file}: user {user!r} appears twice")
+        raise DataError(f"`dataset`={file}: user {user!r} appears twice")
       users[user] = data
   return users
 
@@ -209,7 +209,7 @@ def _read_file(path: pathlib.Path, kinds: _Kinds) -> _Users:
   try:
     content = files.read_json(path)
   except OSError as error:
-    raise DataError(f"`data_path`={path}: {error.strerror}") from error
+    raise DataError(f"`dataset`={path}: {error.strerror}") from error
   except ValueError as error:
     where = (
       f", in line {error.lineno}, column {error.colno}"
@@ -217,31 +217,31 @@ def _read_file(path: pathlib.Path, kinds: _Kinds) -> _Users:
       else ""
     )
     raise DataError(
-      f"`data_path`={path}: not a table in json, or truncated{where}"
+      f"`dataset`={path}: not a table in json, or truncated{where}"
     ) from error
   for key in ("users", "user_data"):
     if key not in content:
       raise DataError(
-        f"`data_path`={path}: no key {key!r}; LEAF json has users,"
+        f"`dataset`={path}: no key {key!r}; LEAF json has users,"
         " num_samples and user_data"
       )
   users, data = content["users"], content["user_data"]
   if not isinstance(users, list) or not isinstance(data, dict) or not users:
     raise DataError(
-      f"`data_path`={path}: users must be a list with at least one user and"
+      f"`dataset`={path}: users must be a list with at least one user and"
       " user_data a table of them"
     )
   counts = content.get("num_samples")
   if counts is not None and (not isinstance(counts, list) or len(counts) != len(users)):
     raise DataError(
-      f"`data_path`={path}: num_samples must be a list of {len(users)}"
+      f"`dataset`={path}: num_samples must be a list of {len(users)}"
       " numbers, one for each of the users"
     )
   result: _Users = {}
   faults = Faults()
   for user in map(str, users):
     if user in result:
-      faults.add(DataError(f"`data_path`={path}: user {user!r} appears twice"))
+      faults.add(DataError(f"`dataset`={path}: user {user!r} appears twice"))
     result[user] = faults.attempt(_read_user, path, user, data.get(user))
   faults.raise_any(DataError)
   _note_counts(path, result, counts)
@@ -261,13 +261,13 @@ def _add_kinds(
     or not all(isinstance(kind, (str, int)) for kind in ids)
   ):
     raise DataError(
-      f"`data_path`={path}: kind_ids must be a list of {len(users)} whole numbers or "
+      f"`dataset`={path}: kind_ids must be a list of {len(users)} whole numbers or "
       "texts, one for each of the users"
     )
   for user, kind in zip(users, map(str, ids)):
     if kinds.setdefault(user, kind) != kind:
       raise DataError(
-        f"`data_path`={path}: user {user!r} is of the kinds {kinds[user]} and {kind}"
+        f"`dataset`={path}: user {user!r} is of the kinds {kinds[user]} and {kind}"
       )
 
 
@@ -296,7 +296,7 @@ def _note_counts(
 def _read_user(
   path: pathlib.Path, user: str, entry: object
 ) -> tuple[np.ndarray, np.ndarray]:
-  where = f"`data_path`={path}: user {user!r}"
+  where = f"`dataset`={path}: user {user!r}"
   if not isinstance(entry, dict) or "x" not in entry or "y" not in entry:
     raise DataError(f"{where} has no x and y in user_data")
   if not isinstance(entry["x"], list) or not isinstance(entry["y"], list):

@@ -8,11 +8,11 @@ import dataclasses
 
 from fedjax_alg import own, tasks
 from fedjax_alg.conditions import Range, but, only
-from fedjax_alg.data import femnist as femnist_lib
-from fedjax_alg.data import tfds_source
 from fedjax_alg.data.boundaries import BOUNDARIES
 from fedjax_alg.data.client_names import texts_of
 from fedjax_alg.data.concepts import DATA, PATTERNS, check_concepts, is_pattern
+from fedjax_alg.data.datasets import Choice as DataSets
+from fedjax_alg.data.datasets import DataSet, Digits, Leaf, Npz, Shakespeare, Tfds
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import FEATURES, RawFeatures
 from fedjax_alg.data.hold_out import check_hold_out
@@ -28,69 +28,25 @@ from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
-from fedjax_alg.data.shift import SHIFTS, SWAPS, num_pairs
+from fedjax_alg.data.shift import Choice as Shifts
+from fedjax_alg.data.shift import NoShift
 from fedjax_alg.data.store import STORES
-from fedjax_alg.errors import check_known
+from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import MAX_SEED, check_options, field_values, hyper
-from fedjax_alg.part import convert_types
-
-DATASETS = (
-  "digits",
-  "diabetes",
-  "synthetic",
-  *BOUNDARIES,
-  *tfds_source.TFDS_NAMES,
-  "femnist",
-  "sent140",
-  "shakespeare",
-  "idx",
-  "npz",
-  "leaf",
-  "tfds:NAME",
-)
+from fedjax_alg.part import convert_types, of_type
 
 #: The ways to deal examples to clients.
 PARTITIONS = (
   Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | PartitionFile | OwnPartition
 )
 
-#: Default number of clients of the data sets that are generated per client.
-_CLIENTS = {"synthetic": 30, "femnist": 200, **dict.fromkeys(BOUNDARIES, 10)}
-#: Data sets whose examples are so many numbers.
-NUMBERS = {
-  "synthetic": 60,
-  "diabetes": 10,
-  **{name: boundaries.inputs for name, boundaries in BOUNDARIES.items()},
-}
-#: Data sets that always come with clients.
-_COME_WITH_CLIENTS = ("synthetic", *BOUNDARIES, "femnist", "sent140", "shakespeare")
-_PREPARED = (*tfds_source.TFDS_NAMES, "femnist", "sent140", "tfds:NAME")
-_FILES = ("npz", "leaf", "idx", "shakespeare")
-#: Default lengths of sequences, in words and in characters.
-_LENGTHS = {"shakespeare": 80}
-
-
-def is_dataset(name: str) -> bool:
-  """Whether a data set has this name, one of ``DATASETS`` or any of TFDS."""
-  return name in DATASETS or _is_prepared(name)
-
-
-def _is_prepared(name: object) -> bool:
-  """Whether ``experiments.prepare`` prepares the data set."""
-  # The names of TFDS are looked up last, importing it takes time.
-  is_other = name is not None and name not in DATASETS
-  return name in _PREPARED or (is_other and tfds_source.is_tfds(name))
-
 
 @dataclasses.dataclass(frozen=True)
 class SourceOptions:
   """The data set, and how to find or generate it."""
 
-  dataset: str | None = hyper(
-    "digits",
-    "the data set, one of " + ", ".join(DATASETS) + ": "
-    "tfds:NAME = any image classification data set of TFDS; the prefix may "
-    "be left out",
+  dataset: DataSets | None = hyper(
+    Digits(), "the data set, or any image classification data set of TFDS by its name"
   )
   task: str | None = hyper(
     None,
@@ -107,86 +63,6 @@ class SourceOptions:
     "folder of femnist, sent140 and the data sets of TFDS, as prepared "
     "by experiments.prepare; default $TFDS_DATA_DIR or "
     "~/tensorflow_datasets",
-    when=only(
-      "dataset", Range(f"of {'|'.join(_PREPARED)}", _is_prepared, _PREPARED[0])
-    ),
-  )
-  data_path: str | None = hyper(
-    None,
-    "your file. With `dataset`=npz: an .npz of x_train, y_train, "
-    "x_test, y_test[, client_train, client_test]; x_train/NAME, ... are "
-    "several arrays of an example. With `dataset`=leaf: a "
-    "LEAF or FedProx json file, or a folder with train/ and test/. With "
-    "`dataset`=idx: a folder of the four IDX files of MNIST or another such "
-    "data set. With `dataset`=shakespeare: a folder of plays as *.txt. With "
-    "`dataset`=femnist: an .npz of x [n, 28, 28] uint8 and y with ten "
-    "labels, used instead of EMNIST",
-    when=only("dataset", *_FILES, "femnist"),
-  )
-  synthetic_alpha: float = hyper(
-    1.0,
-    "alpha of Synthetic(alpha, beta): how much the clients' models "
-    "differ (`dataset`=synthetic)",
-    minimum=0,
-    maximum=1e6,
-    when=only("dataset", "synthetic"),
-  )
-  synthetic_beta: float = hyper(
-    1.0,
-    "beta of Synthetic(alpha, beta): how much the clients' inputs "
-    "differ (`dataset`=synthetic)",
-    minimum=0,
-    maximum=1e6,
-    when=only("dataset", "synthetic"),
-  )
-  synthetic_iid: bool = hyper(
-    False,
-    "whether all clients share one model and one input distribution "
-    "(`dataset`=synthetic)",
-    when=only("dataset", "synthetic"),
-  )
-  client_examples: int = hyper(
-    1000,
-    "number of training examples of a client, of all steps together; for testing "
-    "it has a tenth as many, but at least 100 (`dataset`="
-    + ", ".join(BOUNDARIES)
-    + ")",
-    minimum=1,
-    when=only("dataset", *BOUNDARIES),
-  )
-  label_noise: float = hyper(
-    0.0,
-    "probability with which a label is the other one, for testing, too "
-    "(`dataset`=" + ", ".join(BOUNDARIES) + ")",
-    minimum=0.0,
-    below=1.0,
-    when=only("dataset", *BOUNDARIES),
-  )
-  femnist: str = hyper(
-    femnist_lib.KINDS[0],
-    "how the letters are distributed to the clients, "
-    "one of " + ", ".join(femnist_lib.KINDS) + ": fixed = each image goes to "
-    "one client, leaky = as in the published generator, which gives nearly "
-    "all clients the same images for training and for testing "
-    "(`dataset`=femnist)",
-    choices=femnist_lib.KINDS,
-    when=only("dataset", "femnist"),
-  )
-  sequence_length: int | None = hyper(
-    None,
-    "number of words of a tweet (`dataset`=sent140, default 25) or of "
-    "characters (`dataset`=shakespeare, default 80) that the model reads",
-    minimum=1,
-    maximum=10_000,
-    when=only("dataset", "sent140", "shakespeare"),
-  )
-  window_stride: int = hyper(
-    1,
-    "number of characters between the starts of two examples of a role; 1 "
-    "makes an example of every character, 80 bytes each, and 10 a tenth of "
-    "them (`dataset`=shakespeare)",
-    minimum=1,
-    when=only("dataset", "shakespeare") & but("task", "tokens"),
   )
 
 
@@ -212,7 +88,6 @@ class PartitionOptions:
     "if given, only so many training examples of the data set are dealt to the "
     "clients, drawn at random by `partition_seed`; default all",
     minimum=1,
-    when=only("partition", "iid", "classes", "shards", "dirichlet", "powerlaw"),
   )
   partition_seed: int | None = hyper(
     None,
@@ -327,31 +202,7 @@ class ConceptOptions:
 class ShiftOptions:
   """Options of changes in the clients' data during training."""
 
-  shift: str = hyper(
-    "none",
-    "how the clients' data change, one of "
-    + ", ".join(SHIFTS)
-    + ": swap_all = the two clients of random pairs exchange all their data, "
-    "swap_part = they exchange all examples of one random class each, "
-    "increment = clients hold 25, 50, 75, 100 % of their training data after "
-    "0, 1, 2, 3 changes",
-    choices=SHIFTS,
-  )
-  shift_every: int = hyper(
-    50,
-    "number of rounds between two changes; the last round before a "
-    "change is always evaluated",
-    minimum=1,
-    when=only("shift", *SHIFTS[1:]),
-  )
-  shift_share: float = hyper(
-    0.2,
-    "share of the clients, in (0, 1], that are put into pairs at each "
-    "change (`shift`=swap_all or swap_part)",
-    above=0,
-    maximum=1,
-    when=only("shift", *SWAPS),
-  )
+  shift: Shifts = hyper(NoShift(), "how the clients' data change")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -382,7 +233,6 @@ class VocabularyOptions:
     "number of words that the model knows, the most frequent ones of "
     "the training data (`model`=lstm)",
     minimum=1,
-    when=only("model", "lstm", "transformer"),
   )
 
 
@@ -426,23 +276,27 @@ class DataOptions(
     if change is None or change.word != "sources":
       return self
     for name in change.names:
-      is_other = name != "digits" and not _is_prepared(name)
-      if is_other or name in ("femnist", "sent140", "tfds:NAME"):
+      try:
+        is_image = isinstance(data_set(name), (Digits, Tfds))
+      except OptionError:
+        is_image = False
+      if not is_image:
         raise DataError(
           f"{change.label}: {name} is no data set of images without clients "
           "(digits, mnist, fashion_mnist, cifar10, ... and other names of TFDS)"
         )
-    if self.dataset not in (SourceOptions().dataset, change.names[0]):
+    first = data_set(change.names[0])
+    if self.dataset not in (Digits(), first):
       own_data = "your own examples" if self.dataset is None else self.dataset
       raise DataError(
         f"{change.label}: names the data sets of the run, not with {own_data} "
-        f"(`dataset`={change.names[0]}, the first, may be given)"
+        f"(`dataset`={first}, the first, may be given)"
       )
-    return dataclasses.replace(self, dataset=change.names[0])
+    return dataclasses.replace(self, dataset=first)
 
   def _of_boundaries(self) -> "DataOptions":
     """The options with the kinds that a data set of points has over time."""
-    points = BOUNDARIES.get(self.dataset or "")
+    points = BOUNDARIES.get(self.dataset.WORD) if self.dataset else None
     if points is None or self.concepts is None or self.kinds is not None:
       return self
     return dataclasses.replace(self, kinds=f"boundaries:{len(points.concepts)}")
@@ -465,7 +319,7 @@ class DataOptions(
         f"{label}: not with {change.label}, whose clients cannot turn to another kind"
       )
     for name, value in (
-      ("shift", self.shift != "none"),
+      ("shift", self.shift.period is not None),
       ("kind_shares", self.kind_shares is not None),
       ("kind_data", self.kind_data != "split"),
       ("validation_clients", self.validation_clients > 0),
@@ -474,28 +328,21 @@ class DataOptions(
         raise DataError(f"`concepts` and `{name}`: give one of them")
 
   def _fill(self) -> "DataOptions":
-    if self.dataset is not None and not is_dataset(self.dataset):
-      check_known("dataset", self.dataset, DATASETS)
     tasks.resolve_task(self.task)
-    if self.dataset in _FILES and not self.data_path:
-      raise DataError(f"`data_path`: missing, `dataset`={self.dataset} reads your file")
     partition, count = self._filled_partition(), self.num_clients
     self._check_content()
-    if count is None and self.dataset in _CLIENTS:
-      count = _CLIENTS[self.dataset]
+    if count is None and self._generated:
+      assert self.dataset is not None
+      count = self.dataset.CLIENTS
     elif count is None and partition is not None and not partition.HAS_CLIENTS:
       count = 100
     if count is not None:
       check_hold_out(self.validation_clients, count)
-    length = self.sequence_length
-    if length is None:
-      length = _LENGTHS.get(self.dataset or "", 25)
     return dataclasses.replace(
       self,
       partition=partition,
       num_clients=count,
       partition_seed=0 if self.partition_seed is None else self.partition_seed,
-      sequence_length=length,
     )
 
   def _filled_partition(self) -> PARTITIONS | None:
@@ -504,58 +351,72 @@ class DataOptions(
     Raises:
       DataError: it is none of this data set.
     """
-    partition, has_clients = self.partition, self.dataset in _COME_WITH_CLIENTS
-    if partition is None and (has_clients or self.dataset == "leaf"):
+    partition = self.partition
+    has_clients = None if self.dataset is None else self.dataset.HAS_CLIENTS
+    if partition is None and (has_clients or isinstance(self.dataset, Leaf)):
       partition = Natural()
-    elif partition is None and self.dataset not in ("npz", None):
+    elif partition is None and not isinstance(self.dataset, Npz | None):
       partition = Iid()
     is_natural = isinstance(partition, Natural)
     is_file = isinstance(partition, PartitionFile)
-    if is_file and self.num_clients is not None and self.dataset not in _CLIENTS:
+    if is_file and self.num_clients is not None and not self._generated:
       raise DataError(
         f"`num_clients`={self.num_clients}: not read with `partition`=file, which has "
         "its clients"
       )
-    has_no_clients = self.dataset in ("digits", "diabetes", "idx") or (
-      not has_clients and _is_prepared(self.dataset)
-    )
-    if has_no_clients and is_natural:
+    if has_clients is False and is_natural:
       raise DataError(
-        f"`partition`={partition}: {self.dataset} has no client ids (use iid, "
+        f"`partition`={partition}: {_name(self.dataset)} has no client ids (use iid, "
         "classes, shards, dirichlet, powerlaw or file)"
       )
     if has_clients and not (is_natural or is_file):
       raise DataError(
-        f"`partition`={partition}: {self.dataset} comes with its clients (only natural)"
+        f"`partition`={partition}: {_name(self.dataset)} comes with its clients (only "
+        "natural)"
+      )
+    if self.train_examples is not None and (is_natural or is_file):
+      raise DataError(
+        f"`train_examples`={self.train_examples}: not read with "
+        f"`partition`={partition}, which deals the rows of its clients"
       )
     return partition
 
   def _check_content(self) -> None:
     """Checks what the examples are, and how they change, for ``_fill``."""
-    numbers = NUMBERS.get(self.dataset or "")
-    if (
-      self.dataset == "shakespeare" and self.vocabulary != VocabularyOptions.vocabulary
-    ):
+    dataset = self.dataset
+    if isinstance(dataset, Shakespeare):
+      if self.vocabulary != VocabularyOptions.vocabulary:
+        raise DataError(
+          f"`vocabulary`={self.vocabulary}: not read with "
+          "`dataset`=shakespeare, which has 80 characters"
+        )
+      if self.task == "tokens" and dataset.stride != Shakespeare.stride:
+        raise DataError(
+          f"`dataset`={dataset}: stride={dataset.stride} is not read with "
+          "`task`=tokens, whose examples do not overlap"
+        )
+    if self.data_dir and dataset is not None and not dataset.prepared_as:
       raise DataError(
-        f"`vocabulary`={self.vocabulary}: not read with "
-        "`dataset`=shakespeare, which has 80 characters"
+        f"`data_dir`={self.data_dir}: not read with `dataset`={dataset} (only with "
+        "femnist, sent140 and data sets of TFDS)"
       )
-    if self.data_dir and self.data_path:
-      raise DataError("`data_dir` and `data_path`: give one of them")
-    if self.features.WORD == "hog" and numbers:
+    if self.features.WORD == "hog" and dataset is not None and dataset.INPUTS:
       raise DataError(
-        f"`features`={self.features}: needs images, {self.dataset} has {numbers} "
-        "numbers"
+        f"`features`={self.features}: needs images, {dataset.label} has "
+        f"{dataset.INPUTS} numbers"
       )
-    if self.newcomers_at and self.shift != "none":
+    if self.newcomers_at and self.shift.period is not None:
       raise DataError("`newcomers_at` and `shift`: give one of them")
-    for name, value in (("shift", self.shift != "none"), ("concepts", self.concepts)):
+    for name, value in (
+      ("shift", self.shift.period is not None),
+      ("concepts", self.concepts),
+    ):
       if self.without is not None and value:
         raise DataError(
           f"`without` and `{name}`: give one of them, since the rows of all clients "
           "are dealt anew during the run"
         )
-    if self.kinds and self.shift in SWAPS:
+    if self.kinds and self.shift.SWAPS:
       raise DataError(
         f"`shift`={self.shift}: not with `kinds`, clients would have examples of "
         "several kinds (allowed: none, increment)"
@@ -569,6 +430,11 @@ class DataOptions(
       check_shares(self.kind_shares, len(change.names) or None, change.label)
 
   @property
+  def _generated(self) -> bool:
+    """Whether the data are generated for their clients."""
+    return self.dataset is not None and self.dataset.CLIENTS is not None
+
+  @property
   def min_tweets(self) -> int:
     """The smallest number of tweets of a user (`dataset`=sent140)."""
     return getattr(self.partition, "min_size", None) or 20
@@ -578,14 +444,13 @@ class DataOptions(
     """The number of rounds after which the clients' data change; None: never."""
     if self.concepts is not None:
       return self.concept_rounds
-    return None if self.shift == "none" else self.shift_every
+    return self.shift.period
 
   @property
   def data_task(self) -> tasks.Task | None:
     """The task of the data; None if they name none."""
-    return tasks.resolve_task(
-      self.task or ("regression" if self.dataset == "diabetes" else None)
-    )
+    dataset = of_type("dataset", self.dataset, DataSets | None)
+    return tasks.resolve_task(self.task or (None if dataset is None else dataset.TASK))
 
   def check_changes(self, num_clients: int, fewest: int) -> None:
     """Checks newcomers and shift against the number of clients.
@@ -595,10 +460,24 @@ class DataOptions(
       fewest: minimum number of clients that must take part from the start.
 
     Raises:
-      DataError: there are too many newcomers, or ``shift_share`` is too small
-        for one pair of clients.
+      DataError: there are too many newcomers, or ``share`` of ``shift`` is too
+        small for one pair of clients.
     """
     if self.newcomers_at:
       check_newcomers(self.newcomers_at, num_clients, fewest)
-    if self.shift in SWAPS:
-      num_pairs(self.shift_share, num_clients)
+    self.shift.check(num_clients)
+
+
+def data_set(text: str) -> DataSets:
+  """The data set of a name.
+
+  Raises:
+    OptionError: there is none.
+  """
+  part: DataSets = of_type("dataset", text, DataSets)
+  return part
+
+
+def _name(dataset: DataSet | None) -> str:
+  """A data set as messages name it."""
+  return "your data" if dataset is None else dataset.label

@@ -110,11 +110,11 @@ def load_shakespeare(
   Raises:
     DataError: a file cannot be read, or there is no role with a window.
   """
-  path = expand_path(path, "data_path")
+  path = expand_path(path, "dataset")
   plays = play_files(path)
   if not plays:
     raise DataError(
-      f"`data_path`={path}: no *.txt in it, one text for each play is needed"
+      f"`dataset`={path}: no *.txt in it, one text for each play is needed"
     )
   names, texts, without = [], [], []
   for file in plays:
@@ -126,7 +126,7 @@ def load_shakespeare(
   long = [number for number, text in enumerate(texts) if len(text) > length]
   if not long:
     raise DataError(
-      f"`data_path`={path}: no role with more than `sequence_length`={length}"
+      f"`dataset`={path}: no role with more than length={length}"
       f" characters in {len(plays)} text(s); a speaker must stand alone on "
       "the first line of a speech, ending in a full stop"
     )
@@ -140,7 +140,7 @@ def load_shakespeare(
 
 def play_files(path: str | os.PathLike) -> list[pathlib.Path]:
   """The texts that ``load_shakespeare`` reads."""
-  place = expand_path(path, "data_path")
+  place = expand_path(path, "dataset")
   return sorted(place.glob("*.txt")) if place.is_dir() else [place]
 
 
@@ -212,5 +212,5 @@ def _read(path: pathlib.Path) -> str:
     with io.TextIOWrapper(files.open_regular(path), "utf-8-sig", "replace") as file:
       text = file.read()
   except OSError as error:
-    raise DataError(f"`data_path`={path}: {error.strerror}") from error
+    raise DataError(f"`dataset`={path}: {error.strerror}") from error
   return text.replace("\u2019", "'")

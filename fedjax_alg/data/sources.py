@@ -129,13 +129,13 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
     DataError: a missing, damaged or inconsistent file. Pickled objects are
       never loaded.
   """
-  path = expand_path(path, "data_path")
+  path = expand_path(path, "dataset")
   arrays = read_named_arrays(
     path, _ARRAYS, ("client_train", "client_test", "kind_train", "kind_test")
   )
 
   def label_of(which: str) -> str:
-    return f"`data_path`={path}: {which}"
+    return f"`dataset`={path}: {which}"
 
   names = None
   ids = {which: array for which, array in arrays.items() if which.startswith("client_")}
@@ -169,7 +169,7 @@ def read_named_arrays(
   Raises:
     DataError: the file is missing or damaged, or a required array is missing.
   """
-  where, needed = f"`data_path`={path}", ", ".join(required)
+  where, needed = f"`dataset`={path}", ", ".join(required)
   names = (*required, *optional)
   try:
     arrays = npz.read_npz(path, names)

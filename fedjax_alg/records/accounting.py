@@ -305,7 +305,7 @@ def check_accounting(
       f"{private}: not with `newcomers_at`, the share of the clients in a round "
       "would change"
     )
-  if data.shift != "none":
+  if data.shift.period is not None:
     raise OptionError(
       f"{private}: not with `shift`, a client's data would move to another client"
     )

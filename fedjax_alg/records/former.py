@@ -97,6 +97,21 @@ _FIELDS = (
       "local_test_stratified": "stratified",
     },
   ),
+  (
+    "dataset",
+    {
+      "data_path": "path",
+      "synthetic_alpha": "alpha",
+      "synthetic_beta": "beta",
+      "synthetic_iid": "iid",
+      "client_examples": "examples",
+      "label_noise": "noise",
+      "femnist": "leaky",
+      "sequence_length": "length",
+      "window_stride": "stride",
+    },
+  ),
+  ("shift", {"shift_every": "every", "shift_share": "share"}),
   ("features", {f"hog_{field.name}": field.name for field in dataclasses.fields(Hog)}),
   (
     "model",
@@ -259,12 +274,14 @@ def _with_fields(
   word = now[choice]
   if word is None or ":" in word:
     return now
-  (kind,) = (part for part in parts_of(_CHOICES[choice]) if part.WORD == word)
+  kind = next((part for part in parts_of(_CHOICES[choice]) if part.WORD == word), None)
+  if kind is None:  # a name of TFDS
+    return now
   conditions = {
     field.name: field.metadata["when"] for field in dataclasses.fields(kind)
   }
   values = {
-    field: options[name]
+    field: options[name] == "leaky" if name == "femnist" else options[name]
     for name, field in fields.items()
     # None, and no iterations, stood for the default.
     if field in conditions

@@ -8,9 +8,8 @@ import numpy as np
 
 from fedjax_alg import registry, tasks
 from fedjax_alg.base import Model
-from fedjax_alg.data.options import NUMBERS, DataOptions
-from fedjax_alg.data.shift import SWAPS
-from fedjax_alg.data.tfds_source import IMAGE_SHAPES
+from fedjax_alg.data.datasets import Leaf, Npz, Shakespeare
+from fedjax_alg.data.options import DataOptions, VocabularyOptions
 from fedjax_alg.engine import clients, samplers
 from fedjax_alg.engine.sampling import UniformSampling
 from fedjax_alg.errors import OptionError, UnreadError
@@ -28,11 +27,6 @@ from fedjax_alg.records import accounting
 from fedjax_alg.runs import stopping
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import PARTICIPATION, RunOptions
-
-#: Shape of an image in the data sets whose shape is known before loading.
-_IMAGES = {"digits": (8, 8), "femnist": (28, 28, 1), **IMAGE_SHAPES}
-#: Data sets whose examples are sequences of words or characters.
-_SEQUENCES = ("sent140", "shakespeare")
 
 
 def num_layers(options: RunOptions, algorithm: str) -> int:
@@ -106,14 +100,17 @@ def check_together(
   check_targets(options, task)
   accounting.check_accounting(options, data, method.parts)
   if getattr(hparams, "variant", None) == "table":
-    for flag in ("newcomers_at", "shift", "concepts"):
-      value = getattr(data, flag)
-      if value not in (None, "none"):
+    for flag, is_set in (
+      ("newcomers_at", data.newcomers_at is not None),
+      ("shift", data.shift.period is not None),
+      ("concepts", data.concepts is not None),
+    ):
+      if is_set:
         raise OptionError(
           f"`{flag}`: not with `variant`=table, which keeps a gradient of "
           "every batch of the first round's clients (use `variant`=client)"
         )
-  if entry.keeps_rows_because and data.shift in SWAPS:
+  if entry.keeps_rows_because and data.shift.SWAPS:
     raise OptionError(
       f"`shift`={data.shift}: not with `algorithm`={name}, {entry.keeps_rows_because}"
     )
@@ -124,7 +121,7 @@ def check_together(
       ", so that clients look for drift when their data change"
     )
   if isinstance(model, LSTM) and model.embedding is None:
-    characters = data.dataset in ("shakespeare", "leaf")
+    characters = isinstance(data.dataset, (Shakespeare, Leaf))
     embedding = "learned" if characters else "frozen"
     options = dataclasses.replace(
       options, model=dataclasses.replace(model, embedding=embedding)
@@ -198,9 +195,11 @@ def _protocols(
       )
     protocols = tuple(dict.fromkeys((*protocols, "newcomers")))
   if data.changes_every is not None and data.changes_every > last:
-    name = "shift_every" if data.concepts is None else "concept_rounds"
+    name = "`concept_rounds`"
+    if data.concepts is None:
+      name = f"`shift`={data.shift}: every"
     raise OptionError(
-      f"`{name}`={data.changes_every}: the data never change, there are "
+      f"{name}={data.changes_every}: the data never change, there are "
       f"`rounds`={options.rounds} (at most {last})"
     )
   return protocols
@@ -288,7 +287,7 @@ def cohort_size(
   Raises:
     OptionError: S is zero (but with Poisson sampling, whose rounds may have any
       number of participants), larger than C or smaller than the number of
-      models; too many newcomers to form the first cohorts; or ``shift_share``
+      models; too many newcomers to form the first cohorts; or ``share``
       too small for one pair of clients.
   """
   held_out = data.validation_clients
@@ -335,16 +334,16 @@ def cohort_size(
 
 def _check_model(model: Architecture, options: RunOptions, data: DataOptions) -> None:
   """Checks that a named model can read a named data set."""
-  if data.dataset in _SEQUENCES and not model.OF_TOKENS:
-    content = "words" if data.dataset == "sent140" else "characters"
+  content = data.dataset.CONTENT if data.dataset else ""
+  if content and not model.OF_TOKENS:
     raise OptionError(
       f"`model`={model}: cannot read {content}, "
       f"`dataset`={data.dataset} needs `model`={' or '.join(OF_TOKENS)}"
     )
   if model.OF_TOKENS:
-    if data.dataset not in (*_SEQUENCES, "npz", "leaf", None):
+    if not content and not isinstance(data.dataset, Npz | Leaf | None):
       raise OptionError(
-        f"`model`={model}: needs words or characters, {data.dataset} has "
+        f"`model`={model}: needs words or characters, {data.dataset.label} has "
         "none (use `dataset`=sent140, shakespeare, or npz with int32 x)"
       )
     if data.features.WORD != "none":
@@ -357,21 +356,26 @@ def _check_model(model: Architecture, options: RunOptions, data: DataOptions) ->
         f"`feature_map`={options.feature_map}: needs numbers, "
         f"`model`={model} reads words (allowed: none)"
       )
+  elif data.vocabulary != VocabularyOptions.vocabulary:
+    raise OptionError(
+      f"`vocabulary`={data.vocabulary}: not read with `model`={model} (only with "
+      f"{', '.join(OF_TOKENS)})"
+    )
   vectors = _vectors(data) or _mapped(options)
   if model.needs_images and vectors:
     raise OptionError(
       f"`model`={model}: needs images, the examples are not ({vectors})"
     )
-  image = _IMAGES.get(data.dataset or "")
+  image = data.dataset.image_shape if data.dataset else None
   if image and not vectors:
     model.check_images(image)
 
 
 def _vectors(data: DataOptions) -> str:
   """Explains why the examples are not images; empty if they may be."""
-  if data.dataset in NUMBERS:
-    return f"{NUMBERS[data.dataset]} numbers"
-  if data.dataset in _SEQUENCES:
+  if data.dataset and data.dataset.INPUTS:
+    return f"{data.dataset.INPUTS} numbers"
+  if data.dataset and data.dataset.CONTENT:
     return "words or characters"
   if data.features.VECTORS:
     return f"`features`={data.features} makes a vector of each"

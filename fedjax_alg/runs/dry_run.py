@@ -141,7 +141,7 @@ def estimate(prepared: Prepared) -> DryRun:
   seconds = _seconds(p, options.rounds, evaluations, work)
   total = options.rounds * float(np.mean(present * (down + up)))
   down, up = (float(np.mean(nbytes)) for nbytes in (down, up))
-  parts = p.method.parts
+  parts, data = p.method.parts, p.federation.options
   facts = {
     "algorithm": p.method.name,
     **{
@@ -149,14 +149,14 @@ def estimate(prepared: Prepared) -> DryRun:
       for name, value in ordered_values(*parts).items()
       if reads(parts, name)
     },
-    "dataset": p.federation.options.dataset,
+    "dataset": None if data.dataset is None else str(data.dataset),
     "partition": p.federation.partition.name,
     **p.plan,
     "rounds": options.rounds,
     "seeds": list(p.seeds),
     "evaluations": evaluations,
     "protocols": list(p.protocols),
-    "shift": p.federation.options.shift,
+    "shift": str(data.shift),
     "bytes_down": f"{down:,.0f} to a client in a round",
     "bytes_up": f"{up:,.0f} from a client in a round",
     "total_bytes": f"{total:,.0f} of all clients in all rounds of a seed",

@@ -16,6 +16,7 @@ from fedjax_alg import memory, models, split, tasks, trees
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import characters, store
+from fedjax_alg.data.datasets import Shakespeare
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.store import Coded
@@ -278,7 +279,7 @@ def _check_words(model: models.Architecture, federation: Federation) -> None:
     return  # no named model reads it, as ``build_model`` says
   ids = train.x.dtype == np.int32
   if ids != model.OF_TOKENS:
-    path = federation.options.data_path
+    path = getattr(federation.options.dataset, "path", None)
     raise OptionError(
       f"`model`={model.WORD}: "
       + (
@@ -1151,7 +1152,7 @@ def _summary(
     "classes": federation.num_classes,
     **(
       {"vocabulary": characters.ALPHABET}
-      if federation.options.dataset == "shakespeare"
+      if isinstance(federation.options.dataset, Shakespeare)
       else {}
     ),
     **({} if task is tasks.CLASSIFICATION else {"task": task.metrics.facts()}),

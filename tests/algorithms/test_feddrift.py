@@ -272,6 +272,8 @@ def test_what_has_no_kinds_no_classes_or_moves_is_refused():
     fa.run("feddrift", fa.federate("digits"), variant="oracle", rounds=1)
   with pytest.raises(fa.OptionError, match="^drift_measure=error: .* no class"):
     fa.run("feddrift", fa.federate("diabetes", num_clients=9), cohort_size=2)
-  with pytest.raises(fa.OptionError, match="^shift=swap_all: not with algorithm=feddr"):
-    federation = fa.federate("digits", num_clients=9, shift="swap_all", shift_every=1)
+  with pytest.raises(
+    fa.OptionError, match="^shift=swap_all:1: not with algorithm=feddr"
+  ):
+    federation = fa.federate("digits", num_clients=9, shift="swap_all:1")
     fa.run("feddrift", federation, rounds=3)

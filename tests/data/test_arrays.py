@@ -309,7 +309,7 @@ def test_equals_the_file_of_the_same_arrays(tmp_path):
     y_test=Y[:2],
     client_test=np.array([0, 2]),
   )
-  file = fa.federate("npz", data_path=str(tmp_path / "own.npz"), partition="natural")
+  file = fa.federate(f"npz:{tmp_path / 'own.npz'}", partition="natural")
   arrays = fa.federate(fa.from_arrays(**GOOD), partition="natural")
   assert file.hashes == arrays.hashes
 
@@ -474,7 +474,7 @@ def test_a_file_may_have_several_arrays_of_an_example(tmp_path):
     },
   )
   file = fa.federate(
-    "npz", data_path=str(tmp_path / "own.npz"), partition="natural", task="regression"
+    f"npz:{tmp_path / 'own.npz'}", partition="natural", task="regression"
   )
   arrays = fa.federate(
     fa.from_arrays(
@@ -499,7 +499,7 @@ def test_a_file_may_have_several_arrays_of_an_example(tmp_path):
     tmp_path / "both.npz", y_train=Y, x_test=X, y_test=Y, x_train=X, **{"x_train/a": X}
   )
   with pytest.raises(fa.DataError, match="has x_train and x_train/a, one of"):
-    fa.federate("npz", data_path=str(tmp_path / "both.npz"))
+    fa.federate(f"npz:{tmp_path / 'both.npz'}")
   with pytest.raises(fa.DataError, match="features=hog: needs one array"):
     fa.federate(fa.from_arrays(SEVERAL, Y, IDS), features="hog")
 

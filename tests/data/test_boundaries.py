@@ -53,7 +53,7 @@ def test_every_seed_and_client_has_points_of_its_own():
 
 
 def test_every_step_has_points_of_the_whole_square():
-  federation = fa.federate("sine2", concepts="switch", client_examples=4000)
+  federation = fa.federate("sine2:4000", concepts="switch")
   x = np.stack([federation.client(client)[0] for client in range(10)])
   means = x.reshape(10, 10, 400, 2).mean(2)  # of each client and step
   assert np.abs(means - 0.5).max() < 5 / (12 * 400) ** 0.5
@@ -66,7 +66,7 @@ def test_what_has_no_boundaries_is_refused():
 
 
 def test_clients_of_two_boundaries():
-  federation = fa.federate("circle2", kinds="boundaries:2", client_examples=40)
+  federation = fa.federate("circle2:40", kinds="boundaries:2")
   assert (
     federation.kinds.sizes().tolist() == [5, 5] and not federation.kinds.same_labels
   )

@@ -88,7 +88,7 @@ def test_a_damaged_file_is_read_or_refused(tmp_path, name):
     except OptionError as error:
       message = str(error).replace(str(path.parent), "")
       assert message.isprintable() and not fuzzing.RAW.search(message), message
-      assert "data_path=" in message or "sampling=availability_file:" in message
+      assert "dataset=" in message or "sampling=availability_file:" in message
 
   check()
 
@@ -108,8 +108,7 @@ def test_classes_at_every_client_are_counted_before_they_are_made(tmp_path):
     ),
   ):
     federate(
-      "npz",
-      data_path=str(path),
+      f"npz:{path}",
       num_clients=60_000,
       partition="iid:min_size=1,size_sigma=0.0",
     )

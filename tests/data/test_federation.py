@@ -429,11 +429,10 @@ def test_files_with_clients_without_training_rows(tmp_path):
   want = _test_clients()
   partition_file.write_partition_file(tmp_path / "p.npz", want.partition, want.labels)
   for options in (
-    {"dataset": "npz", "data_path": str(tmp_path / "a.npz")},
-    {"dataset": "leaf", "data_path": str(tmp_path)},
+    {"dataset": f"npz:{tmp_path / 'a.npz'}"},
+    {"dataset": f"leaf:{tmp_path}"},
     {
-      "dataset": "npz",
-      "data_path": str(tmp_path / "a.npz"),
+      "dataset": f"npz:{tmp_path / 'a.npz'}",
       "partition": f"file:{tmp_path / 'p.npz'}",
     },
   ):
@@ -532,12 +531,13 @@ def test_a_file_that_was_written_again_is_read_again(tmp_path, write, file, opti
   elif write is _write_partition:
     _write_npz(tmp_path / "a.npz", 2)
     options = options | {
-      "data_path": str(tmp_path / "a.npz"),
+      "dataset": f"npz:{tmp_path / 'a.npz'}",
       "partition": f"file:{path}",
     }
   else:
     folder = options["dataset"] == "idx" or "/" in file
-    options = options | {"data_path": str(tmp_path if folder else path)}
+    place = tmp_path if folder else path
+    options = options | {"dataset": f"{options['dataset']}:{place}"}
   if "/" in file:
     _write_leaf(tmp_path / "test" / "a.json", 2)
   facts = []
@@ -569,9 +569,7 @@ def test_a_large_file_is_not_kept_in_memory(tmp_path, monkeypatch):
   for most, num_cached in ((30 * 4 * 4, 1), (30 * 4 * 4 - 1, 0)):
     monkeypatch.setattr(federation, "_KEPT_BYTES", most)
     hashes.append(
-      federation.federate(
-        "npz", data_path=str(tmp_path / "a.npz"), partition="natural"
-      ).hashes
+      federation.federate(f"npz:{tmp_path / 'a.npz'}", partition="natural").hashes
     )
     assert federation._load_with_features.cache_info().currsize == num_cached
   assert hashes[0] == hashes[1]

@@ -142,7 +142,7 @@ def test_bad_stand_in(tmp_path, change, says):
   refuses(
     lambda: femnist_lib.load_femnist("fixed", 9, 3, path=path),
     says,
-    f"data_path={path}",
+    f"dataset={path}",
   )
 
 

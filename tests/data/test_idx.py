@@ -67,9 +67,7 @@ def test_what_is_written_is_read(tmp_path, packed, shape):
     np.testing.assert_array_equal(y, content[f"y_{split}"])
     assert x.dtype == np.uint8 and y.dtype == np.int32
   assert got.num_classes == 7 and got.name == tmp_path.name
-  fed = fa.federate(
-    "idx", data_path=str(tmp_path), num_clients=3, partition="iid:min_size=1"
-  )
+  fed = fa.federate(f"idx:{tmp_path}", num_clients=3, partition="iid:min_size=1")
   assert fed.example_shape == (*shape, 1)[:3]
   assert np.asarray(fed.data.train.x).max() <= 1
 
@@ -104,7 +102,7 @@ def test_bad_files_are_named(tmp_path, name, data, says):
   refuses(
     lambda: idx.load_idx(tmp_path),
     says,
-    f"data_path={tmp_path}",
+    f"dataset={tmp_path}",
     "" if "test images" in says else name,
   )
 

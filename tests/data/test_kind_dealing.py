@@ -236,7 +236,7 @@ def test_npz_frames_and_leaf_bring_kinds(tmp_path):
     y_test=Y[64:],
     client_test=CLIENT[64:],
   )
-  of_file = fa.federate("npz", data_path=str(path))
+  of_file = fa.federate(f"npz:{path}")
   assert of_file.hashes == arrays.hashes and of_file.kinds.names == ("blue", "red")
   np.testing.assert_array_equal(of_file.kinds.of_client, arrays.kinds.of_client)
   frames = []
@@ -261,13 +261,11 @@ def test_npz_frames_and_leaf_bring_kinds(tmp_path):
   }
   leaf = tmp_path / "leaf.json"
   leaf.write_text(json.dumps(content), "utf-8")
-  of_leaf = fa.federate("leaf", data_path=str(leaf))
+  of_leaf = fa.federate(f"leaf:{leaf}")
   assert of_leaf.kinds.names == ("blue", "red")
   np.testing.assert_array_equal(of_leaf.kinds.of_client, arrays.kinds.of_client)
   leaf.write_text(json.dumps(content | {"kind_ids": ["red"]}), "utf-8")
-  refuses(
-    lambda: fa.federate("leaf", data_path=str(leaf)), "kind_ids must be a list of 8"
-  )
+  refuses(lambda: fa.federate(f"leaf:{leaf}"), "kind_ids must be a list of 8")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data.federation import refuse_unread_options
-from fedjax_alg.data.options import DataOptions, is_dataset
+from fedjax_alg.data.options import DataOptions
 from fedjax_alg.errors import OptionError
 
 
@@ -28,10 +27,10 @@ def test_equal_options_are_equal_and_hash():
     (dict(partition="class"), "^partition=class: unknown, did you mean 'cla"),
     (dict(partition="natural"), "^partition=natural: digits .* or file"),
     (dict(dataset="femnist", partition="iid"), "^partition=iid: femnist comes"),
-    (dict(dataset="npz"), "^data_path: missing, dataset=npz reads"),
+    (dict(dataset="npz"), "^dataset=npz: path is missing, must be npz:PATH"),
     (dict(num_clients=0), "^num_clients=0: must be at least 1"),
     (dict(num_clients="9"), "^num_clients='9': must be a whole number"),
-    (dict(synthetic_iid=1), "^synthetic_iid=1: must be True or False"),
+    (dict(dataset="synthetic:iid=1"), "^dataset=synthetic:iid=1: .*True or False"),
     (dict(newcomers_at=[(2, 3, 4)]), "^newcomers_at=.*must have 2 entries"),
     (dict(newcomers_at=(2, 3)), "^newcomers_at=.2, 3.: must be a list of pair"),
     (dict(newcomers_at="2"), "^newcomers_at=2: must be ROUND:COUNT"),
@@ -40,7 +39,7 @@ def test_equal_options_are_equal_and_hash():
       "^newcomers_at and shift: give one",
     ),
     (dict(num_clients=5, validation_clients=5), "^validation_clients=5: leave"),
-    (dict(dataset="mnist", data_dir="a", data_path="b"), "^data_dir and data_"),
+    (dict(dataset="npz:a", data_dir="a"), "^data_dir=a: not read with dataset=npz:a"),
     (dict(dataset="synthetic", features="hog"), "^features=hog: needs images"),
   ],
 )
@@ -59,7 +58,9 @@ def test_refused_in_one_line(options, pattern):
     (dict(dirichlet_alpha=1.0), "^dirichlet_alpha: no option .*partition.*dirichlet:"),
     (dict(partition="iid:alpha=1"), "^partition=iid:alpha=1: 'alpha=1' is not of iid"),
     (dict(hog_bins=3), "^hog_bins: no option .*features.*hog:bins"),
-    (dict(data_path="a.npz"), "^data_path: not read with dataset=digits"),
+    (dict(data_path="a.npz"), "^data_path: no option .*dataset.*npz:"),
+    (dict(data_dir="a"), "^data_dir=a: not read with dataset=digits"),
+    (dict(partition="natural", train_examples=9), "^partition=natural: digits has"),
     (dict(partition="file"), "^partition=file: path is missing"),
     (dict(partition="file:a.npz", num_clients=3), "^num_clients=3: not read"),
     (dict(partition="dirichle:0.1"), "^partition=dirichle:0.1: .*did you mean 'dirich"),
@@ -78,16 +79,16 @@ def test_federate_takes_names_and_examples(source):
 
 @pytest.mark.parametrize("source", ("digits", "synthetic", "femnist"))
 def test_a_seed_is_the_partition_seed(source, tmp_path):
-  source_options = {}
   if source == "femnist":
-    source_options["data_path"] = str(tmp_path / "letters.npz")
+    path = str(tmp_path / "letters.npz")
+    source = fa.Femnist(path)
     np.savez(
-      source_options["data_path"],
+      path,
       x=np.random.default_rng(0).integers(0, 256, (3000, 28, 28), np.uint8),
       y=np.arange(3000) % 10,
     )
   first, same, different = (
-    fa.federate(source, num_clients=9, **source_options, **seeds)
+    fa.federate(source, num_clients=9, **seeds)
     for seeds in (dict(seed=3), dict(partition_seed=np.int64(3)), dict(seed=4))
   )
   assert first.hashes == same.hashes and first.options == same.options
@@ -106,13 +107,6 @@ def test_the_seed_is_named_as_it_was_given(seed, message):
 
 def test_any_data_set_of_tfds_has_a_folder():
   options = DataOptions(dataset="tfds:emnist/letters", data_dir="folder").filled()
-  refuse_unread_options(options, ("data_dir",))
-  assert is_dataset("digits") and is_dataset("tfds:emnist/letters")
-  assert not is_dataset("digitz")
-  options = dataclasses.replace(options, dataset="digits")
-  with pytest.raises(OptionError) as error:
-    refuse_unread_options(options, ("data_dir",))
-  assert str(error.value) == (
-    "data_dir: not read with dataset=digits (only with dataset of mnist|"
-    "fashion_mnist|kmnist|cifar10|cifar100|svhn_cropped|femnist|sent140|tfds:NAME)"
-  )
+  assert options.dataset.prepared_as == "tfds:emnist/letters"
+  with pytest.raises(OptionError, match="^data_dir=folder: .* dataset=digits"):
+    dataclasses.replace(options, dataset="digits").filled()

@@ -82,9 +82,7 @@ def test_windows(folder, length, stride):
 def test_clients_keep_their_names(folder):
   with pytest.warns(UserWarning):
     fed = fa.federate(
-      "shakespeare",
-      data_path=str(folder),
-      sequence_length=4,
+      f"shakespeare:{folder},4",
       partition="natural:min_size=15",
     )
   assert fed.client_names.tolist() == ["play: Ber", "play: Fran"]
@@ -97,11 +95,9 @@ def test_refused_in_one_line(folder, tmp_path):
   for path, length, says in (
     (tmp_path / "no.txt", 4, "No such file"),
     (tmp_path / "empty", 4, "no *.txt in it"),
-    (folder, 80, "no role with more than sequence_length=80 characters in 2"),
+    (folder, 80, "no role with more than length=80 characters in 2"),
   ):
-    refuses(
-      lambda: shakespeare.load_shakespeare(path, length), says, f"data_path={path}"
-    )
+    refuses(lambda: shakespeare.load_shakespeare(path, length), says, f"dataset={path}")
 
 
 @pytest.mark.parametrize("length", [1, 5, 11])

@@ -5,7 +5,8 @@ import pytest
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.partition import client_rows, label_histogram
-from fedjax_alg.data.shift import SHIFTS, num_pairs, shifted
+from fedjax_alg.data.shift import SHIFTS, Choice, SwapAll
+from fedjax_alg.part import of_type
 from tests.data.reading import arrays, rows
 from tests.data.test_hold_out import split
 
@@ -17,8 +18,9 @@ Y_TRAIN = RNG.integers(L, size=2 * PARTITION.train_size.sum() + 1)
 Y_TEST = RNG.integers(L, size=2 * PARTITION.test_size.sum() + 1)
 
 
-def after(kind, event, share=0.5, seed=0):
-  return shifted(PARTITION, Y_TRAIN, Y_TEST, kind, event, share, seed)
+def after(kind, event, seed=0, partition=PARTITION):
+  text = f"{kind}:share=0.5" if kind.startswith("swap") else kind
+  return of_type("shift", text, Choice).apply(partition, Y_TRAIN, Y_TEST, event, seed)
 
 
 def rows_by_client(partition, which):
@@ -106,7 +108,7 @@ def test_increment_shows_more_of_the_same_rows():
       assert visible == rows(PARTITION, "train", i)[: len(visible)]
     np.testing.assert_array_equal(now.test_size, PARTITION.test_size)
   empty = PARTITION._replace(train_size=np.zeros(C, np.int32))
-  assert shifted(empty, Y_TRAIN, Y_TEST, "increment", 1, 0.5, 0).train_size.max() == 0
+  assert after("increment", 1, partition=empty).train_size.max() == 0
 
 
 @pytest.mark.parametrize("kind", SHIFTS)
@@ -124,11 +126,15 @@ def test_a_function_of_the_split_the_seed_and_the_number(kind):
     np.testing.assert_array_equal(array, original)
 
 
-def test_pairs_and_unknown_kinds():
-  assert num_pairs(0.3, 20) == 3 and num_pairs(1.0, 5) == 2
-  with pytest.raises(DataError, match="shift_share=0.1: makes no pair of 19"):
-    num_pairs(0.1, 19)
+def test_pairs():
+  assert SwapAll(share=0.3).num_pairs(20) == 3 and SwapAll(share=1.0).num_pairs(5) == 2
+  with pytest.raises(DataError, match="shift=swap_all:share=0.1: .* no pair of 19"):
+    SwapAll(share=0.1).check(19)
   with pytest.raises(DataError, match="no pair of 1 clients"):
-    num_pairs(1.0, 1)
-  with pytest.raises(ValueError, match="^shift=swap: must be one of none"):
-    after("swap", 1)
+    SwapAll(share=1.0).check(1)
+
+
+def test_only_a_shift_with_changes_has_a_period():
+  """Else a run without a shift would move its rows, or one with it would not."""
+  periods = {kind: of_type("shift", kind, Choice).period for kind in SHIFTS}
+  assert periods == {"none": None, "swap_all": 50, "swap_part": 50, "increment": 50}

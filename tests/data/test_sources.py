@@ -86,7 +86,7 @@ def test_bad_npz(tmp_path, change, says):
     name: value for name, value in (good_npz() | change).items() if value is not None
   }
   path = save(tmp_path / "bad.npz", arrays)
-  refuses(lambda: sources.load_npz(path), says, f"data_path={path}")
+  refuses(lambda: sources.load_npz(path), says, f"dataset={path}")
 
 
 def test_npz_that_is_none(tmp_path):
@@ -229,8 +229,8 @@ def test_leaf_pixels_as_images(tmp_path):
   x = rng.random((20, 49)).tolist()
   path = tmp_path / "femnist.json"
   path.write_text(leaf({"w": (x, [i % 3 for i in range(20)])}))
-  flat = fa.federate("leaf", data_path=str(path))
-  fed = fa.federate("leaf", data_path=str(path), features="images")
+  flat = fa.federate(f"leaf:{path}")
+  fed = fa.federate(f"leaf:{path}", features="images")
   assert fed.example_shape == (7, 7, 1) and flat.example_shape == (49,)
   np.testing.assert_array_equal(
     np.asarray(fed.data.test.x).reshape(-1, 49), flat.data.test.x
@@ -242,7 +242,7 @@ def test_leaf_pixels_as_images(tmp_path):
     fa.run("fedavg", flat, model="cnn", rounds=1, participation=1.0)
   path.write_text(leaf({"w": ([[1.0, 2.0]] * 20, [0] * 20)}))
   refuses(
-    lambda: fa.federate("leaf", data_path=str(path), features="images"),
+    lambda: fa.federate(f"leaf:{path}", features="images"),
     "features=images: needs images or their pixels",
     "shape (2,)",
   )
@@ -327,7 +327,7 @@ def test_leaf_text(tmp_path):
 def test_bad_leaf(tmp_path, text, says):
   path = tmp_path / "bad.json"
   path.write_text(text)
-  refuses(lambda: load_leaf(path), says, f"data_path={path}")
+  refuses(lambda: load_leaf(path), says, f"dataset={path}")
 
 
 def test_leaf_that_is_none(tmp_path):
@@ -513,7 +513,7 @@ def test_all_faults_of_an_npz_are_one_error(tmp_path):
   with pytest.raises(DataError) as error:
     load_npz(path)
   assert all(
-    f"({place}) data_path={path}: {name} " in str(error.value)
+    f"({place}) dataset={path}: {name} " in str(error.value)
     for place, name in enumerate(("x_train", "y_train", "y_test"), 1)
   )
 
@@ -532,7 +532,7 @@ def test_an_npz_that_does_not_fit_is_refused_before_it_is_read(tmp_path, monkeyp
       with pytest.raises(DataError, match="y_train is float32"):
         load_npz(path)
       continue
-    with pytest.raises(DataError, match=r"data_path=.*large.npz: .* needs 0.00\d+ GB"):
+    with pytest.raises(DataError, match=r"dataset=.*large.npz: .* needs 0.00\d+ GB"):
       load_npz(path)
 
 

@@ -141,7 +141,7 @@ def test_a_federation_is_the_same_in_bytes(source, features):
 @pytest.mark.parametrize(
   "algorithm,options,data",
   [
-    ("fsvrg", TWO_ROUNDS, {"shift": "swap_part", "shift_every": 1, "shift_share": 1.0}),
+    ("fsvrg", TWO_ROUNDS, {"shift": "swap_part:1,1"}),
     pytest.param("fedacnnl", {}, {}, marks=pytest.mark.slow),
   ],
 )

@@ -34,6 +34,7 @@ from experiments.cli import flags as cli_flags
 import fedjax_alg
 from fedjax_alg import metrics, part, registry, tasks
 from fedjax_alg.data import is_tfds, options
+from fedjax_alg.data.datasets import DATASETS
 from fedjax_alg.hparams import fields_by_group
 from fedjax_alg.rounds import one_model
 from fedjax_alg.runs import api
@@ -232,7 +233,7 @@ def test_the_example_of_a_page_runs(page):
 def test_the_page_on_data_lists_every_data_set_and_partition():
   text = page_of("data")
   table = re.findall(r"^\| `([\w:]+)` \|.*\|$", text, re.M)
-  assert sorted(table) == sorted(options.DATASETS)
+  assert sorted(table) == sorted(DATASETS)
   for partition in part.parts_of(options.PARTITIONS):
     assert f"`{partition.WORD}`" in text or f"`{partition.WORD}:" in text
   for name in re.findall(r"fedjax-alg prepare (\w+)`", text):
@@ -1207,10 +1208,10 @@ def test_results_say_nothing_of_the_machine_that_made_them():
     ("no prepared cifar10 in data_dir=tf (looked for tf/cifar10)", True),
     ("--data_dir=~/tensorflow_datasets", True),
     ("--sent140_path=/home/me/lines.npz", True),
-    ("--data_path=letters/mine.npz", True),
+    ("--dataset=npz:letters/mine.npz", True),
     ("written to /tmp/out", True),
     ("needs cifar10 (`fedjax-alg prepare cifar10`, --data_dir)", False),
-    ("--data_path=nist_vowels.npz --flagfile=trust/niid_bench.flags", False),
+    ("--dataset=mnist --flagfile=trust/niid_bench.flags", False),
     ("[a page](../papers/readings.md), https://github.com/data/work", False),
   ],
 )

@@ -371,7 +371,7 @@ def test_what_is_not_accounted_for_is_refused():
       fa.run("fedavg", fed, rounds=1, cohort_size=5, **{"private": "fixed"} | options)
   for options, why in (
     (dict(newcomers_at=((1, 2),)), "newcomers_at"),
-    (dict(shift="swap_all", shift_every=1), "shift"),
+    (dict(shift="swap_all:1"), "shift"),
   ):
     changing = fa.federate("digits", num_clients=12, partition="iid", **options)
     with pytest.raises(ValueError, match=f"^private=fixed: not with `?{why}"):

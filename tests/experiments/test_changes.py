@@ -9,6 +9,7 @@ import pytest
 
 from experiments import run
 from experiments.cli import config
+import fedjax_alg as fa
 from fedjax_alg import data, registry
 from fedjax_alg.algorithms import fedavg
 from fedjax_alg.engine.keys import run_keys
@@ -38,9 +39,7 @@ def rows_without(folder, name, *numbers):
 
 
 def test_a_shifted_run_that_goes_on_is_bit_equal(tmp_path):
-  words = (
-    "--algorithm=fedavg --shift=swap_part --shift_every=3 --eval_protocols=local"
-  ).split()
+  words = ("--algorithm=fedavg --shift=swap_part:3 --eval_protocols=local").split()
   straight = play(tmp_path / "whole", *words, "--rounds=8")
   play(tmp_path / "halves", *words, "--rounds=7")
   halves = play(tmp_path / "halves", *words, "--rounds=8")
@@ -57,8 +56,8 @@ def test_a_shifted_run_that_goes_on_is_bit_equal(tmp_path):
     number = row["round"] - 1
     key = jax.random.fold_in(keys.cohort, number)
     ids = sample_cohort(before.device_data.data.train, 4, key).ids
-    split = data.shifted(
-      partition, digits.y_train, digits.y_test, "swap_part", number // 3, 0.2, 0
+    split = fa.SwapPart(3).apply(
+      partition, digits.y_train, digits.y_test, number // 3, 0
     )
     assert 4 * row["example_gradients"] == split.train_size[ids].sum()
   assert (split.train_size != partition.train_size).any()

@@ -13,8 +13,8 @@ from fedjax_alg.runs import plan
 from fedjax_alg.runs.programs import Programs
 
 WORDS = (
-  "--algorithm=ifca --num_groups=2 --dataset=sine2 --concepts=staggered "
-  "--concept_rounds=2 --concept_steps=4 --client_examples=80 --cohort_size=6 "
+  "--algorithm=ifca --num_groups=2 --dataset=sine2:80 --concepts=staggered "
+  "--concept_rounds=2 --concept_steps=4 --cohort_size=6 "
   "--eval_every=3 --model=softmax --noprogress"
 ).split()
 
@@ -98,9 +98,8 @@ def test_steps_compile_nothing():
     concepts="recurring",
     concept_rounds=1,
     concept_steps=4,
-    client_examples=40,
   )
-  federation = fa.federate("circle2", **options)
+  federation = fa.federate("circle2:40", **options)
   prepared = plan.from_keywords(
     "fedavg", federation, model="softmax", rounds=6, cohort_size=10
   ).prepare()

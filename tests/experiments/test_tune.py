@@ -253,7 +253,7 @@ def test_held_out_images_of_two_sources_keep_their_kinds(tmp_path, monkeypatch):
   values = study.data_values()
   assert "kinds" not in values and values["dataset"] == "npz"
   assert seen == ["sources:mnist,fashion_mnist"]
-  with np.load(values["data_path"]) as file:
+  with np.load(str(values["dataset"]).removeprefix("npz:")) as file:
     for part in ("train", "test"):
       np.testing.assert_array_equal(
         file[f"kind_{part}"], (file[f"x_{part}"][:, 0] >= 12).astype(int)

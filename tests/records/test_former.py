@@ -54,6 +54,14 @@ def test_parts_have_their_numbers():
     facts = former.in_parts({"hparams": {}, "data": data})
     want = dict(num_clients=6, partition=texts[0], features=texts[1])
     assert facts["data"] == want
+  old_shift = dict(shift_every=20, shift_share=0.5)
+  for word, text in (
+    ("none", "none"),
+    ("swap_part", "swap_part:20,0.5"),
+    ("increment", "increment:20"),
+  ):
+    facts = former.in_parts({"hparams": {}, "data": old_shift | {"shift": word}})
+    assert facts["data"] == {"shift": text}
   privacy = dict(clip_norm=0.5, noise_multiplier=2.0, noise_at="server")
   privacy |= dict(noise_bands=10, noise_buffers=0, delta=1e-6, clip_quantile=0.8)
   privacy |= dict(clip_lr=0.2, count_noise=3.0)

@@ -19,8 +19,7 @@ def test_the_device_holds_what_the_split_says(kind):
     partition="classes",
     num_clients=20,
     validation_clients=3,
-    shift_every=2,
-    shift=kind,
+    shift=f"{kind}:2",
     partition_seed=5,
   )
   host = jax.tree.map(np.copy, fed.data)
@@ -31,8 +30,8 @@ def test_the_device_holds_what_the_split_says(kind):
   hashes = set()
   for done in (0, 3, 5, 2, 0):
     moving.move(done)
-    split = data.shifted(
-      fed.partition, digits.y_train, digits.y_test, kind, done // 2, 0.2, 5
+    split = fed.options.shift.apply(
+      fed.partition, digits.y_train, digits.y_test, done // 2, 5
     )
     for on_device, order, offset, size, x, y in (
       (moving.data.train, *split[:3], digits.x_train, digits.y_train),

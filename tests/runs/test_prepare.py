@@ -72,8 +72,7 @@ def test_too_many_clients_of_the_users_data(tmp_path):
   )
   words = [
     "--algorithm=fedavg",
-    "--dataset=npz",
-    f"--data_path={tmp_path / 'mine.npz'}",
+    f"--dataset=npz:{tmp_path / 'mine.npz'}",
   ]
   for num_held_out, says in (
     (4, "--validation_clients=4: leaves none of the 4 clients to train"),
@@ -305,12 +304,11 @@ def test_word_ids_go_with_the_lstm(tmp_path):
     return config.parse_config(
       [
         "--algorithm=fedavg",
-        "--dataset=npz",
+        f"--dataset=npz:{tmp_path / name}.npz",
         "--num_clients=2",
         "--partition=iid:min_size=1",
         "--participation=1",
         *words,
-        f"--data_path={tmp_path / name}.npz",
       ]
     ).prepare()
 

@@ -137,7 +137,7 @@ def test_evaluations_stand_at_multiples_and_at_the_end(two):
 
 
 def test_evaluations_stand_before_the_data_change():
-  fed = federate("digits", num_clients=12, shift="increment", shift_every=4)
+  fed = federate("digits", num_clients=12, shift="increment:4")
   programs = Programs(prepare(method(), fed, OPTIONS))
   assert [programs.rounds_to_evaluation(done) for done in range(7)] == [
     3,

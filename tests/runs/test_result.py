@@ -413,9 +413,7 @@ def test_clients_hold_what_they_held_last(tmp_path):
     "digits",
     partition="classes",
     num_clients=20,
-    shift="swap_all",
-    shift_every=1,
-    shift_share=1.0,
+    shift="swap_all:1,1",
   )
   result = fa.run("per_fedavg", fed, **NUMBERS)
   loaded = fa.load_run(result.save(tmp_path))

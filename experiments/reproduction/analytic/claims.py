@@ -111,11 +111,7 @@ def rounds_factor(outcome: suite.Outcome) -> float:
   states no rounds.
   """
   stated = STATED_ROUNDS.get(outcome.cell.panel)
-  if (
-    is_closed_form(outcome)
-    or stated is None
-    or outcome.cell.config.values["dataset"] == "cifar10"
-  ):
+  if is_closed_form(outcome) or stated is None or outcome.cell.data == "cifar10":
     return 1.0
   factor: float = stated / outcome.summary["cost"]["rounds"]
   return factor

@@ -241,11 +241,7 @@ def _foreign_table(panels: Sequence[advise.MapPanel]) -> pages.Table:
   federations: Mapping[str, fa.Federation] = {
     f"digits, {title}": fa.federate("digits", num_clients=40, **options)
     for title, options in {**FOREIGN, **SIZES}.items()
-  } | {
-    "synthetic(1, 1)": fa.federate(
-      "synthetic", num_clients=40, synthetic_alpha=1.0, synthetic_beta=1.0
-    )
-  }
+  } | {"synthetic(1, 1)": fa.federate("synthetic", num_clients=40)}
   rows = []
   for title, federation in federations.items():
     panel, distance = advise.nearest(advise.measure(federation), panels)

@@ -73,7 +73,7 @@ PAIRS = {
       "FEMNIST-MCLR, published generator",
       "femnist_mclr",
       5,
-      values={"femnist": "leaky"},
+      values={"dataset.leaky": True},
     ),
   )
 }
@@ -448,7 +448,7 @@ FIGURES: dict[str, Figure] = {
     "A fifth of the clients exchange their data after half of the rounds, MNIST-MCLR",
     (
       _MNIST.panel("a", rounds=100, shift="swap_all")._replace(
-        halfway=lambda r: {"shift_every": r}
+        halfway=lambda r: {"shift": f"swap_all:{r}"}
       ),
     ),
     _shift_lines,
@@ -481,13 +481,12 @@ def _clients_of(path: str, inside: str) -> int:
 
 
 def _letters(path: str) -> dict[str, Any]:
-  return {"data_path": path}
+  return {"dataset.path": path}
 
 
 def _texts(path: str) -> dict[str, Any]:
   return {
-    "dataset": "npz",
-    "data_path": path,
+    "dataset": f"npz:{path}",
     "partition": "natural",
     "num_clients": _clients(path),
   }

@@ -227,7 +227,7 @@ _SHAPES = {"femnist": ((28, 28, 1), 26), "sent140": ((25,), 2)}
 def _parameters(config: config_lib.Config) -> int:
   """The number of parameters P of a run whose data are not prepared."""
   values = config.values
-  shape, classes = _SHAPES[values["dataset"]]
+  shape, classes = _SHAPES[config.data.dataset.label]
   model = values["model"].build(
     shape, classes, tokens=values["vocabulary"] + data.SPECIAL_TOKENS
   )

@@ -261,8 +261,8 @@ def test_a_key_completes_the_line(shell, scripts, tmp_path):
     os.write(master, f"{start}; PS1='rea''dy> '\n".encode())
     wait_for("the prompt", lambda: "ready> " in screen)
     assert typed("fedjax-alg compl") == "fedjax-alg completion "
-    assert typed("fedjax-alg run --data_p") == "fedjax-alg run --data_path="
-    start = "fedjax-alg run --data_path="
+    assert typed("fedjax-alg run --data_d") == "fedjax-alg run --data_dir="
+    start = "fedjax-alg run --data_dir="
     assert typed(f"{start}da").rstrip() == f"{start}data.npz"
     start = "fedjax-alg run --attack=label_flip:"
     assert typed(f"{start}sh") == f"{start}share="

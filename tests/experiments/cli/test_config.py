@@ -9,7 +9,8 @@ from experiments.cli import config, flags, presets, sweeps
 from experiments.cli.config import UsageError, parse_config
 from fedjax_alg import errors, models, registry
 from fedjax_alg.conditions import Range
-from fedjax_alg.data.options import DATASETS, PARTITIONS
+from fedjax_alg.data.datasets import DATASETS, Femnist, Shakespeare
+from fedjax_alg.data.options import PARTITIONS
 from fedjax_alg.data.published import Natural
 from fedjax_alg.exchange.aggregation import Krum
 from fedjax_alg.part import parts_of
@@ -97,14 +98,14 @@ REFUSED = [
   ("--validation_clients=50 --newcomers_at=5:46", "leaves 4 of the 50 cl"),
   ("--eval_protocols=newcomers", "--eval_protocols=newcomers & needs --newcomers_at"),
   (
-    "--shift=increment --shift_share=.1",
-    "--shift_share & --shift=increment & swap_part",
+    "--shift=increment:share=.1",
+    "--shift & share=.1 & increment & its fields are every",
   ),
   (
-    "--shift=swap_all --shift_share=.019",
-    "--shift_share=0.019 & no pair of 100 clients & at least 0.02",
+    "--shift=swap_all:share=.019",
+    "--shift=swap_all:share=0.019 & no pair of 100 clients & at least 0.02",
   ),
-  ("--shift=swap_all --shift_every=100", "--shift_every=100 & at most 99"),
+  ("--shift=swap_all:100", "--shift=swap_all:100 & every=100 & at most 99"),
   (
     "--algorithm=losac --variant=table --newcomers_at=5:1",
     "--newcomers_at & --variant=table",
@@ -134,13 +135,13 @@ REFUSED = [
   ),
   # Data and models.
   (
-    "--dataset=npz --data_path=~nosuchuser/x",
-    "--data_path=~nosuchuser/x & no such user",
+    "--dataset=npz:~nosuchuser/x",
+    "--dataset=~nosuchuser/x & no such user",
   ),
   ("--dataset=kmnist --partition=natural", "kmnist has no client ids"),
   (
     "--dataset=tfds:made/up --model=stack --data_path=/x",
-    "--data_path & --dataset=tfds:made/up & idx",
+    "--data_path & --dataset & npz:",
   ),
   ("--dataset=sent140", "--model=softmax & --dataset=sent140 & lstm or transformer"),
   (
@@ -149,20 +150,21 @@ REFUSED = [
   ),
   ("--dataset=mnist --model=lstm", "--model=lstm & mnist & sent140"),
   (
-    "--dataset=shakespeare --data_path=/x",
+    "--dataset=shakespeare:/x",
     "--model=softmax & characters & --model=lstm",
   ),
   (
-    "--dataset=shakespeare --data_path=/x --model=lstm --vocabulary=80",
+    "--dataset=shakespeare:/x --model=lstm --vocabulary=80",
     "--vocabulary=80 & 80 characters",
   ),
   (
-    "--dataset=npz --data_path=/x --sequence_length=9",
-    "--sequence_length & --dataset=npz & sent140",
+    "--dataset=npz:/x --sequence_length=9",
+    "--sequence_length & --dataset & sent140",
   ),
-  ("--window_stride=2", "--window_stride & digits"),
+  ("--window_stride=2", "--window_stride & shakespeare"),
   ("--data_dir=/x", "--data_dir & digits"),
-  ("--femnist=leaky", "--femnist & --dataset=digits"),
+  ("--femnist=leaky", "--femnist & --dataset & femnist:leaky"),
+  ("--dataset=digits:leaky", "--dataset=digits:leaky & no fields"),
   ("--lstm_widths=8", "--lstm_widths & --model & lstm:256,256"),
   ("--layers=dense4", "--layers & --model & stack:"),
   ("--model=cnn --features=flatten", "cnn & images"),
@@ -285,12 +287,14 @@ def test_the_headline_has_what_validation_chose_for_ma():
   [
     (
       "--dataset=femnist",
-      dict(partition=Natural(), num_clients=200, femnist="fixed"),
+      dict(partition=Natural(), num_clients=200, dataset=Femnist()),
     ),
     (
-      "--dataset=shakespeare --data_path=/x --model=lstm",
+      "--dataset=shakespeare:/x --model=lstm",
       dict(
-        partition=Natural(), sequence_length=80, model=models.LSTM(embedding="learned")
+        partition=Natural(),
+        dataset=Shakespeare("/x"),
+        model=models.LSTM(embedding="learned"),
       ),
     ),
     (
@@ -343,15 +347,15 @@ def test_what_flags_and_defaults_become(words, values):
       ["--validation_clients=59"],
     ),
     (
-      ["--algorithm=fedavg", "--dataset=shakespeare", "--data_path=/x", "--model=lstm"],
+      ["--algorithm=fedavg", "--dataset=shakespeare:/x", "--model=lstm"],
       [
-        "--window_stride=2",
+        "--dataset=shakespeare:/x,stride=2",
         "--model=lstm:8,8,embedding_size=4",
         "--partition=file:p.npz",
       ],
     ),
     *(
-      (["--algorithm=fedavg", "--dataset=npz", f"--data_path={path}"], [])
+      (["--algorithm=fedavg", f"--dataset=npz:{path}"], [])
       for path in ("/data/with a blank ", " before.npz", '"quoted" \t')
     ),
   ],

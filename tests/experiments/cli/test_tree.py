@@ -4,7 +4,6 @@ import pytest
 
 from experiments.cli import command, tree
 from fedjax_alg import registry, tasks
-from fedjax_alg.data.options import DATASETS
 from fedjax_alg.models import MODELS
 from fedjax_alg.part import parts_of
 
@@ -33,7 +32,7 @@ def test_words_are_found_in_texts(text, words):
   "name, words",
   [
     ("algorithm", registry.ALGORITHMS),
-    ("dataset", [name.removesuffix("NAME") for name in DATASETS]),
+    ("dataset", ["digits", "npz", "mnist", "tfds:"]),
     ("model", [kind.WORD for kind in parts_of(MODELS) if ":" not in kind.WORD]),
     ("task", tasks.NAMES),
     ("features", ("none", "hog")),
@@ -81,7 +80,7 @@ def test_a_flag_of_a_command_says_what_absl_knows():
 
 
 def test_files_may_be_named_where_a_path_or_code_may_be():
-  for name in ("data_path", "out_dir", "algorithm", "model", "init_from", "roles"):
+  for name in ("data_dir", "out_dir", "algorithm", "model", "init_from", "roles"):
     assert OPTIONS[name].has_files, name
   for name in ("rounds", "progress", "eval_protocols", "attack", "draw", "client_lr"):
     assert not OPTIONS[name].has_files, name

@@ -309,8 +309,7 @@ def test_other_data_are_not_gone_on_with(tmp_path, capsys, name, says):
   }
   path, folder = tmp_path / "mine.npz", tmp_path / "run"
   words = (
-    "--dataset=npz",
-    f"--data_path={path}",
+    f"--dataset=npz:{path}",
     "--partition=natural",
     "--features=standardize",
     "--num_clients=8",

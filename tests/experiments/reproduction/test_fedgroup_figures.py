@@ -48,7 +48,11 @@ def test_what_is_not_there_is_left_out(monkeypatch, capsys):
   monkeypatch.setattr(
     figures,
     "_why_lacking",
-    lambda data: "" if data.data_path else "no prepared emnist, nor sentiment140",
+    lambda data: (
+      ""
+      if getattr(data.dataset, "path", None)
+      else "no prepared emnist, nor sentiment140"
+    ),
   )
   table3 = fedgroup.FIGURES["table3"]
   figure, missing = figures.with_data(fedgroup.PAPER, table3, request())
@@ -70,10 +74,10 @@ def test_what_is_not_there_is_left_out(monkeypatch, capsys):
     for c in figures.cells(fedgroup.PAPER, figure, request(data_dir="/data"))
     if c.panel == "c"
   )
-  assert cell.config.values["data_path"] == "/my/letters.npz"
+  assert cell.config.data.dataset.path == "/my/letters.npz"
   assert cell.config.values["data_dir"] is None  # not both
   words = report.format_flags(suite.Outcome(cell, None, [], {})).split()
-  assert "--data_path=letters.npz" in words and "/" not in words[-1]
+  assert "--dataset=femnist:letters.npz" in words and "/" not in words[-1]
   assert command.main(["--figure=fig4", "--panels=b"]) == 2
   assert "sentiment140; or give --sent140_path=PATH" in capsys.readouterr().err
 
@@ -107,7 +111,7 @@ def test_texts_may_take_the_place_of_tweets(tmp_path, monkeypatch):
     c for c in figures.cells(fedgroup.PAPER, figure, request()) if c.panel == "b"
   )
   values = cell.config.values
-  assert (values["dataset"], values["num_clients"]) == ("npz", 25)
+  assert (cell.data, values["num_clients"]) == ("npz", 25)
   assert values["model"].WORD == "lstm"
   assert "stand-in" in suite.chosen_lib.describe(cell.choices)
   with pytest.raises(ValueError, match="has no client_train"):

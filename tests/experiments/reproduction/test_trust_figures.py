@@ -404,7 +404,7 @@ def test_feddrift_has_the_steps_of_its_data():
     data, run = cell.config.data, cell.config.run
     assert data.concept_rounds * data.concept_steps == run.rounds == drift.ROUNDS
     assert (data.concept_steps, run.eval_every) == (drift.STEPS, data.concept_rounds)
-    assert data.client_examples == 100 * data.concept_steps
+    assert data.dataset.examples == 100 * data.concept_steps
     schedule = concepts.make_schedule(
       data.concepts, data.concept_steps, data.num_clients, 2, ""
     )
