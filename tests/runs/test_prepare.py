@@ -145,13 +145,6 @@ def test_validation_data_without_a_class_are_named():
     ("afl --client_ridge=2", "`client_ridge`=2: without effect, the server re"),
     ("afl --l2=2", "`l2`=2.0: not read, afl fits layers in closed form"),
     ("fedacnnl --l2_of=sum", "`l2_of`=sum: not read, fedacnnl fits layers"),
-    *(
-      (
-        f"fedavg --model=mlp --roles=frozen:Dense_0 --personal_{words}",
-        f"`personal_{words}: not read, no parameter is personal".replace("=", "`=", 1),
-      )
-      for words in ("rate=0.5", "when=first", "fit=3")
-    ),
     (
       "fedrep --model=mlp --personal=together:steps=3",
       "`personal`=together: FedRep has first; this is another method",
