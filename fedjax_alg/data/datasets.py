@@ -257,7 +257,7 @@ class _Files(DataSet):
     super().__post_init__()
     if not self.path:
       raise DataError(f"`dataset`={self.WORD}: path is missing, it reads your file")
-    files.expand_path(self.path, "dataset")  # refused before any data are read
+    files.expand_path(self.path)  # refused before any data are read
 
   def _files(self) -> Sequence[pathlib.Path]:
     """The files that are read."""

@@ -49,8 +49,8 @@ def test_data_sets_read_options_that_are_there():
     ("mnistt", "^dataset=mnistt: unknown, did you mean 'mnist'"),
     ("tfds:NAME", "^dataset=tfds:NAME: unknown"),
     ("npz", "^dataset=npz: path is missing, must be npz:PATH"),
-    ("sine2:noise=1", "^dataset=sine2:noise=1: .*below 1"),
-    ("idx:~nosuchuser/x", "^dataset=~nosuchuser/x: there is no such user"),
+    ("sine2:noise=1", "^dataset=sine2:noise=1: .*less than 1"),
+    ("idx:~nosuchuser/x", "^dataset=idx:~nosuchuser/x: .*there is no such user"),
   ],
 )
 def test_what_is_none_is_refused_in_one_line(text, pattern):

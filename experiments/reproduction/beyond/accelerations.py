@@ -82,7 +82,7 @@ ALONE = "Scaffnew"
 OF_ALL_CLIENTS = (BASE, "SCAFFOLD", ALONE)
 
 
-class DataSet(NamedTuple):
+class AcceleratedData(NamedTuple):
   """A data set of the study."""
 
   title: str
@@ -98,10 +98,10 @@ _CHEAP = (BASE, "SCAFFOLD", "SCAFFOLD-M")
 
 #: name -> data set, as in presets/beyond/acceleration_<name>.flags.
 DATA = {
-  "digits": DataSet("digits, softmax", 0.9, ("20", "10", "all")),
-  "mnist": DataSet("MNIST, softmax on HoG", 0.95),
-  "fashion": DataSet("Fashion-MNIST, MLP", 0.8),
-  "cifar10": DataSet("CIFAR-10, CNN", 0.5, eval_every=5, labels=_CHEAP),
+  "digits": AcceleratedData("digits, softmax", 0.9, ("20", "10", "all")),
+  "mnist": AcceleratedData("MNIST, softmax on HoG", 0.95),
+  "fashion": AcceleratedData("Fashion-MNIST, MLP", 0.8),
+  "cifar10": AcceleratedData("CIFAR-10, CNN", 0.5, eval_every=5, labels=_CHEAP),
 }
 #: (data, share of the clients), in the order of the panels.
 PLACES = [(name, share) for name, data in DATA.items() for share in data.shares]

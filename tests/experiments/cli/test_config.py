@@ -136,7 +136,7 @@ REFUSED = [
   # Data and models.
   (
     "--dataset=npz:~nosuchuser/x",
-    "--dataset=~nosuchuser/x & no such user",
+    "--dataset=npz:~nosuchuser/x & no such user",
   ),
   ("--dataset=kmnist --partition=natural", "kmnist has no client ids"),
   (
