@@ -76,7 +76,7 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
   "fedgrouprox": dict(num_groups=3, pretrain_scale=3, pretrain_steps=2),
   "ifca": dict(num_groups=3),
   "fesem": dict(num_groups=3),
-  "cfl": dict(split_after=1, eps1=10.0, eps2=0.0),
+  "cfl": dict(split_after=1, thresholds="fixed:10,0"),
   "flhc": dict(max_groups=3),
   "pacfl": dict(max_groups=3),
   "feddrift": dict(max_groups=3, step_rounds=2, drift_threshold=0.05),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_alg import optional
 from fedjax_alg._version import __version__ as __version__
+from fedjax_alg.algorithms.cfl import FixedThresholds, RelativeThresholds
 from fedjax_alg.base import (
   Algorithm,
   ClientData,
@@ -167,6 +168,7 @@ __all__ = [
   "FedSpec",
   "Federation",
   "FixedClipping",
+  "FixedThresholds",
   "Flattened",
   "GeometricMedian",
   "GradientTuning",
@@ -208,6 +210,7 @@ __all__ = [
   "RMSProp",
   "RandomK",
   "RandomUpdates",
+  "RelativeThresholds",
   "Ranking",
   "RawFeatures",
   "ResNet18",

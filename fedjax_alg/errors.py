@@ -330,6 +330,10 @@ def normalize_name(name: object) -> str:
 #: Options of version 0.3.0 -> the choice of whose parts they are fields, with an
 #: example.
 _MOVED = {
+  "eps1": "`thresholds`, such as fixed:0.4",
+  "eps2": "`thresholds`, such as fixed:eps2=1.6",
+  "eps1_share": "`thresholds`, such as relative:0.5",
+  "eps2_share": "`thresholds`, such as relative:eps2_share=1.5",
   "error_feedback": "`compress_up`, such as topk:0.1,feedback=false",
   "tolerated": "`aggregator`, such as trimmed_mean:0.3",
   "aggregator_radius": "`aggregator`, such as norm_bound:5",

@@ -652,7 +652,7 @@ ALGORITHMS: dict[str, Entry] = {
       "groups",
       "arXiv:1910.01991",
       ("#006BAA", "dashdot"),
-      curve={"client_lr": 0.3, "eps1": 0.4, "eps2": 0.6},
+      curve={"client_lr": 0.3, "thresholds": "fixed:eps2=0.6"},
     ),
   ),
   "flhc": _grouped(

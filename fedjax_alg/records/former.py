@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
+from fedjax_alg import registry
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import why_not
 from fedjax_alg.data.features import Hog
@@ -23,6 +24,10 @@ _COMPRESSORS = ("compress_up", "compress_down")
 #: Choices and their options that are fields of its parts -> the names of the fields. A
 #: run of 0.3.0 has all of them, or none.
 _FIELDS = (
+  (
+    "thresholds",
+    {name: name for name in ("eps1", "eps2", "eps1_share", "eps2_share")},
+  ),
   (
     "aggregator",
     {
@@ -110,8 +115,21 @@ _FIELDS = (
     },
   ),
 )
+
+
+def _of_methods() -> dict[str, Any]:
+  """Option of a method -> its alternatives, those of all methods that have it."""
+  choices: dict[str, Any] = {}
+  for entry in registry.ALGORITHMS.values():
+    for name, field in entry.fields.items():
+      if parts_of(field.type):
+        choices[name] = choices.get(name, field.type) | field.type
+  return choices
+
+
 #: Option -> its alternatives.
 _CHOICES: dict[str, Any] = {
+  **_of_methods(),
   **{
     field.name: field.type
     for options in (ExchangeOptions, ClientOptimizer, DataOptions)

@@ -131,8 +131,7 @@ REPORTED = {
 }
 #: Thresholds that decide only where a number lies between two values.
 DECIDING = (
-  "eps1",
-  "eps2",
+  "thresholds",
   "gamma_max",
   "distance_threshold",
   "reject_share",

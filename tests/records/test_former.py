@@ -82,6 +82,16 @@ def test_parts_have_their_numbers():
   }
 
 
+def test_methods_have_their_parts():
+  """Without it such a run would go on with the default of the choice."""
+  norms = dict(eps1=0.4, eps2=2.0, eps1_share=0.6, eps2_share=1.5)
+  for options, now in (
+    (norms | {"thresholds": "fixed"}, {"thresholds": "fixed:eps2=2"}),
+    (norms | {"thresholds": "relative"}, {"thresholds": "relative:0.6"}),
+  ):
+    assert former.in_parts({"hparams": options})["hparams"] == now
+
+
 def test_a_model_has_its_sizes():
   """Without it such a run would be continued, or predict, with other layers."""
   sizes = dict(hidden=[64, 32], layers=["conv3-2", "dense4"], embedding="learned")
