@@ -79,7 +79,7 @@ METHOD_OPTIONS: dict[str, dict[str, Any]] = {
   "cfl": dict(split_after=1, thresholds="fixed:10,0"),
   "flhc": dict(max_groups=3),
   "pacfl": dict(max_groups=3),
-  "feddrift": dict(max_groups=3, step_rounds=2, drift_threshold=0.05),
+  "feddrift": dict(max_groups=3, step_rounds=2, variant="hierarchical:0.05"),
   "fedem": dict(num_components=3),
   "fedsoft": dict(num_groups=3),
   "fedacnnl": dict(model="mlp:8"),

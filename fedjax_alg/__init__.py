@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from fedjax_alg import optional
 from fedjax_alg._version import __version__ as __version__
 from fedjax_alg.algorithms.cfl import FixedThresholds, RelativeThresholds
+from fedjax_alg.algorithms.feddrift import EagerDrift, HierarchicalDrift, OracleKinds
+from fedjax_alg.algorithms.losac import ClientGradients, GradientTable
 from fedjax_alg.base import (
   Algorithm,
   ClientData,
@@ -153,6 +155,7 @@ __all__ = [
   "CenteredClipping",
   "Classes",
   "ClientData",
+  "ClientGradients",
   "Cohort",
   "Comparison",
   "ConstantRate",
@@ -163,6 +166,7 @@ __all__ = [
   "DataError",
   "Dirichlet",
   "DryRun",
+  "EagerDrift",
   "ExampleWeights",
   "ExponentialDecay",
   "FedSpec",
@@ -171,8 +175,10 @@ __all__ = [
   "FixedThresholds",
   "Flattened",
   "GeometricMedian",
+  "GradientTable",
   "GradientTuning",
   "HeldError",
+  "HierarchicalDrift",
   "Hog",
   "Hypergradient",
   "Iid",
@@ -200,6 +206,7 @@ __all__ = [
   "NormBound",
   "Optax",
   "OptionError",
+  "OracleKinds",
   "OwnModel",
   "OwnPartition",
   "PartitionFile",
@@ -210,9 +217,9 @@ __all__ = [
   "RMSProp",
   "RandomK",
   "RandomUpdates",
-  "RelativeThresholds",
   "Ranking",
   "RawFeatures",
+  "RelativeThresholds",
   "ResNet18",
   "Residual",
   "RoundAux",

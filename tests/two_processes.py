@@ -25,7 +25,7 @@ RUNS = {
   "scaffold": {},
   "clsfsvrg": {},
   "ditto": {},
-  "losac": dict(first_gradients="full"),
+  "losac": dict(variant="client:full"),
   "local": {},
   "ga_fsvrg": dict(num_models=2, threshold=1),
   "fedgroup": dict(num_groups=2, pretrain_scale=3, pretrain_steps=2),

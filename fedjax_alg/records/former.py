@@ -29,6 +29,16 @@ _FIELDS = (
     {name: name for name in ("eps1", "eps2", "eps1_share", "eps2_share")},
   ),
   (
+    "variant",
+    {
+      "drift_threshold": "threshold",
+      "drift_measure": "measure",
+      "merge_threshold": "merge",
+      "isolation": "isolation",
+    },
+  ),
+  ("variant", {"first_gradients": "first_gradients"}),
+  (
     "aggregator",
     {
       "tolerated": "tolerated",

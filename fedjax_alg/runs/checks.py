@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg import registry, tasks
+from fedjax_alg.algorithms.losac import GradientTable
 from fedjax_alg.base import Model
 from fedjax_alg.data.options import NUMBERS, DataOptions
 from fedjax_alg.data.shift import SWAPS
@@ -103,7 +104,7 @@ def check_together(
   stopping.check_evaluated(options.stopping_rules, protocols, task=task)
   check_targets(options, task)
   accounting.check_accounting(options, data, method.parts)
-  if getattr(hparams, "variant", None) == "table":
+  if isinstance(getattr(hparams, "variant", None), GradientTable):
     for flag in ("newcomers_at", "shift", "concepts"):
       value = getattr(data, flag)
       if value not in (None, "none"):

@@ -82,7 +82,7 @@ VARIANTS = [
   ("cfl", dict(client_optimizer="momentum")),
   ("cfl", dict(thresholds="relative")),
   ("pacfl", dict(angle="entry", subspace="classes")),
-  ("feddrift", dict(variant="eager", drift_measure="error")),
+  ("feddrift", dict(variant="eager")),
   ("fedem", dict(client_optimizer="adam", client_clip=1.0)),
   ("fedsoft", dict(local_start="centers", estimate_every=2, aggregator="median")),
   (

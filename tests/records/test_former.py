@@ -84,10 +84,20 @@ def test_parts_have_their_numbers():
 
 def test_methods_have_their_parts():
   """Without it such a run would go on with the default of the choice."""
+  drift = dict(drift_threshold=0.2, drift_measure="loss", merge_threshold=0.0)
+  drift |= dict(isolation=2)
   norms = dict(eps1=0.4, eps2=2.0, eps1_share=0.6, eps2_share=1.5)
   for options, now in (
     (norms | {"thresholds": "fixed"}, {"thresholds": "fixed:eps2=2"}),
     (norms | {"thresholds": "relative"}, {"thresholds": "relative:0.6"}),
+    (drift | {"variant": "eager"}, {"variant": "eager:0.2,loss"}),
+    (
+      drift | {"variant": "hierarchical"},
+      {"variant": "hierarchical:0.2,loss,isolation=2"},
+    ),
+    (drift | {"variant": "oracle"}, {"variant": "oracle"}),
+    ({"variant": "client", "first_gradients": "full"}, {"variant": "client:full"}),
+    ({"variant": "table", "first_gradients": "zeros"}, {"variant": "table"}),
   ):
     assert former.in_parts({"hparams": options})["hparams"] == now
 

@@ -61,7 +61,7 @@ SETTINGS = [
   ("cfl", dict(thresholds="relative")),
   ("flhc", dict(client_lr_schedule="exponential")),
   ("pacfl", dict(angle="entry", subspace="classes")),
-  ("feddrift", dict(variant="eager", drift_measure="error")),
+  ("feddrift", dict(variant="eager")),
   ("fedem", dict(client_optimizer="adam", client_clip=1.0)),
   ("fedsoft", dict(local_start="centers", estimate_every=2, aggregator="median")),
   ("fesem", dict(client_optimizer="adam")),
