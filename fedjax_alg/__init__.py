@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fedjax_alg import optional
 from fedjax_alg._version import __version__ as __version__
 from fedjax_alg.algorithms.cfl import FixedThresholds, RelativeThresholds
+from fedjax_alg.algorithms.common import CountCut, DistanceCut, SilhouetteCut
 from fedjax_alg.algorithms.feddrift import EagerDrift, HierarchicalDrift, OracleKinds
 from fedjax_alg.algorithms.losac import ClientGradients, GradientTable
 from fedjax_alg.base import (
@@ -163,8 +164,10 @@ __all__ = [
   "Contributions",
   "CorrelatedNoise",
   "CosineDecay",
+  "CountCut",
   "DataError",
   "Dirichlet",
+  "DistanceCut",
   "DryRun",
   "EagerDrift",
   "ExampleWeights",
@@ -232,6 +235,7 @@ __all__ = [
   "Shards",
   "Sign",
   "SignFlip",
+  "SilhouetteCut",
   "Softmax",
   "Stack",
   "Standardize",

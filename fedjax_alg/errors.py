@@ -337,6 +337,7 @@ _MOVED = {
   "drift_measure": "`variant`, such as hierarchical:measure=loss",
   "merge_threshold": "`variant`, such as hierarchical:merge=0.4",
   "isolation": "`variant`, such as hierarchical:isolation=2",
+  "distance_threshold": "`cut`, such as distance:8.5",
   "first_gradients": "`variant`, such as client:full",
   "eps2_share": "`thresholds`, such as relative:eps2_share=1.5",
   "error_feedback": "`compress_up`, such as topk:0.1,feedback=false",

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 from fedjax_alg import registry
+from fedjax_alg.algorithms.common import DistanceCut
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import why_not
 from fedjax_alg.data.features import Hog
@@ -161,7 +162,8 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   """
   if "hparams" not in facts:
     return dict(facts)
-  now = {**facts, "hparams": _weights(_compressors(facts["hparams"]))}
+  hparams = _cut(_weights(_compressors(facts["hparams"])))
+  now = {**facts, "hparams": hparams}
   for group in ("hparams", "data", "run"):
     for choice, fields in _FIELDS if isinstance(now.get(group), Mapping) else ():
       # Others may have an option of the same name: FedNova a momentum.
@@ -181,6 +183,17 @@ def _weights(hparams: Mapping[str, Any]) -> dict[str, Any]:
       "client_weights": str(read_part("client_weights", text, Weights)),
     }
   return dict(hparams)
+
+
+def _cut(hparams: Mapping[str, Any]) -> dict[str, Any]:
+  """Hyper-parameters in which one choice says where a tree is cut."""
+  now = dict(hparams)
+  if "distance_threshold" in now and "group_count" in now:
+    threshold, word = now.pop("distance_threshold"), now.pop("group_count")
+    if word == "fixed":
+      word = str(DistanceCut(threshold)) if threshold else "count"
+    now["cut"] = word
+  return now
 
 
 def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ REPORTED = {
 DECIDING = (
   "thresholds",
   "gamma_max",
-  "distance_threshold",
+  "cut",
   "reject_share",
   "centre_projection",
   "ema",

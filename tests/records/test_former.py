@@ -96,6 +96,9 @@ def test_methods_have_their_parts():
       {"variant": "hierarchical:0.2,loss,isolation=2"},
     ),
     (drift | {"variant": "oracle"}, {"variant": "oracle"}),
+    (dict(distance_threshold=0.0, group_count="fixed"), {"cut": "count"}),
+    (dict(distance_threshold=3.0, group_count="fixed"), {"cut": "distance:3"}),
+    (dict(distance_threshold=3.0, group_count="silhouette"), {"cut": "silhouette"}),
     ({"variant": "client", "first_gradients": "full"}, {"variant": "client:full"}),
     ({"variant": "table", "first_gradients": "zeros"}, {"variant": "table"}),
   ):
