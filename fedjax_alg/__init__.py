@@ -15,7 +15,15 @@ from fedjax_alg._version import __version__ as __version__
 from fedjax_alg.algorithms.cfl import FixedThresholds, RelativeThresholds
 from fedjax_alg.algorithms.common import CountCut, DistanceCut, SilhouetteCut
 from fedjax_alg.algorithms.feddrift import EagerDrift, HierarchicalDrift, OracleKinds
+from fedjax_alg.algorithms.fesem import InitialModel, RandomCenter, TrainedModel
+from fedjax_alg.algorithms.ifca import (
+  IndependentStart,
+  RejectedStart,
+  SharedStart,
+  SpreadStart,
+)
 from fedjax_alg.algorithms.losac import ClientGradients, GradientTable
+from fedjax_alg.algorithms.per_fedavg import ExactHessian, FirstOrder, HessianFree
 from fedjax_alg.base import (
   Algorithm,
   ClientData,
@@ -170,10 +178,12 @@ __all__ = [
   "DistanceCut",
   "DryRun",
   "EagerDrift",
+  "ExactHessian",
   "ExampleWeights",
   "ExponentialDecay",
   "FedSpec",
   "Federation",
+  "FirstOrder",
   "FixedClipping",
   "FixedThresholds",
   "Flattened",
@@ -181,11 +191,14 @@ __all__ = [
   "GradientTable",
   "GradientTuning",
   "HeldError",
+  "HessianFree",
   "HierarchicalDrift",
   "Hog",
   "Hypergradient",
   "Iid",
   "Images",
+  "IndependentStart",
+  "InitialModel",
   "InnerProduct",
   "InverseSqrtDecay",
   "Krum",
@@ -218,10 +231,12 @@ __all__ = [
   "QFFLWeights",
   "QSGD",
   "RMSProp",
+  "RandomCenter",
   "RandomK",
   "RandomUpdates",
   "Ranking",
   "RawFeatures",
+  "RejectedStart",
   "RelativeThresholds",
   "ResNet18",
   "Residual",
@@ -233,10 +248,12 @@ __all__ = [
   "STOP",
   "Shard",
   "Shards",
+  "SharedStart",
   "Sign",
   "SignFlip",
   "SilhouetteCut",
   "Softmax",
+  "SpreadStart",
   "Stack",
   "Standardize",
   "Step",
@@ -244,6 +261,7 @@ __all__ = [
   "Sweep",
   "Task",
   "TopK",
+  "TrainedModel",
   "Transformer",
   "TrimmedMean",
   "Uncompressed",

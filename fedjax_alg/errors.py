@@ -338,6 +338,8 @@ _MOVED = {
   "merge_threshold": "`variant`, such as hierarchical:merge=0.4",
   "isolation": "`variant`, such as hierarchical:isolation=2",
   "distance_threshold": "`cut`, such as distance:8.5",
+  "reject_share": "`group_init`, such as reject:0.1",
+  "hf_delta": "`hessian`, such as hf:0.001",
   "first_gradients": "`variant`, such as client:full",
   "eps2_share": "`thresholds`, such as relative:eps2_share=1.5",
   "error_feedback": "`compress_up`, such as topk:0.1,feedback=false",

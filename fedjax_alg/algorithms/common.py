@@ -146,7 +146,7 @@ def tree_cut(source: str) -> Any:
   )
 
 
-def group_count(limit: str, when: Any) -> Any:
+def group_count(limit: str, when: Any = None) -> Any:
   """The field `group_count` of a method that finds its groups at once."""
   return hyper(
     "fixed",

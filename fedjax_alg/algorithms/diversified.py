@@ -28,7 +28,7 @@ from fedjax_alg.base import Algorithm, Array, MapClients, Model, Params, builder
 from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
-from fedjax_alg.conditions import MANY, only
+from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.k_models import ModelGrouping, Stage
@@ -40,7 +40,6 @@ _ON = only("accelerate", True)
 ANCHORED = only("client_update", "svrg", "mime") | only(
   "server", "adaptive", "conjugate_gradient", "cg_line_search"
 )
-_MODELS = only("num_models", MANY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +57,6 @@ class KModelsHParams:
     "T, number of rounds with one model before the grouping starts",
     minimum=0,
     source="diversified, section IV-A",
-    when=_MODELS,
     traced=True,
   )
   split: str = hyper(
@@ -68,16 +66,14 @@ class KModelsHParams:
     "equal, and the groups separate one by one",
     choices=("farthest", "copies"),
     source="diversified (39), (53)",
-    when=_MODELS,
   )
   centre_projection: bool = hyper(
     True,
     "whether the participants' mean is subtracted from the group centers before they "
     "are projected; false: as printed",
     source="diversified (39), (53)",
-    when=_MODELS,
   )
-  group_count: str = group_count("num_models", _MODELS)
+  group_count: str = group_count("num_models")
   anchors: str = hyper(
     "all",
     "the participants over which the gradient at a model is averaged: all = all "
@@ -85,7 +81,7 @@ class KModelsHParams:
     "none)",
     choices=("all", "preferring"),
     source="diversified (17), (61)",
-    when=_MODELS & ANCHORED,
+    when=ANCHORED,
   )
 
   @property

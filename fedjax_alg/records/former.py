@@ -38,6 +38,9 @@ _FIELDS = (
       "isolation": "isolation",
     },
   ),
+  ("first_group", {"pretrain_steps": "steps"}),
+  ("group_init", {"reject_share": "share"}),
+  ("hessian", {"hf_delta": "delta"}),
   ("variant", {"first_gradients": "first_gradients"}),
   (
     "aggregator",

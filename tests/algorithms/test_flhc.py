@@ -30,7 +30,7 @@ def by_threshold():
       max_groups=K, cluster_after=AFTER, cut=DistanceCut(), **grouped.WORK
     ),
     lambda model, hparams: flhc.once_rule(model, hparams, clients.ClientMap()),
-    **{"cut.threshold": 0.0},
+    **{"cut.threshold": 1.0},
   )
 
 

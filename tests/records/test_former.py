@@ -99,6 +99,11 @@ def test_methods_have_their_parts():
     (dict(distance_threshold=0.0, group_count="fixed"), {"cut": "count"}),
     (dict(distance_threshold=3.0, group_count="fixed"), {"cut": "distance:3"}),
     (dict(distance_threshold=3.0, group_count="silhouette"), {"cut": "silhouette"}),
+    ({"first_group": "trained", "pretrain_steps": 7}, {"first_group": "trained:7"}),
+    ({"first_group": "random", "pretrain_steps": 7}, {"first_group": "random"}),
+    ({"group_init": "reject", "reject_share": 0.3}, {"group_init": "reject:0.3"}),
+    ({"group_init": "kmeans++", "reject_share": 0.1}, {"group_init": "kmeans++"}),
+    ({"hessian": "hf", "hf_delta": 0.01}, {"hessian": "hf:0.01"}),
     ({"variant": "client", "first_gradients": "full"}, {"variant": "client:full"}),
     ({"variant": "table", "first_gradients": "zeros"}, {"variant": "table"}),
   ):

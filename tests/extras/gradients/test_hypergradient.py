@@ -27,7 +27,7 @@ SLOW = set(registry.ALGORITHMS) - {
   *(name for name in registry.ALGORITHMS if ":" in name),
 }
 #: Numbers that only decide: their derivative is 0, and what they do is a jump.
-DECIDING = ("reject_share",)
+DECIDING = ("group_init.share",)
 #: Nothing to differentiate by, or no global model to differentiate.
 WITHOUT = ("fedacnnl", "pfedacnnl", "afl", "central", "local")
 #: Settings beside those of every algorithm alone: what other code they reach.
