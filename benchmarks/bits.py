@@ -72,8 +72,8 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 METHOD_OPTIONS: dict[str, dict[str, Any]] = {
   "ma_fsvrg": dict(num_models=3),
   "ga_fsvrg": dict(num_models=3),
-  "fedgroup": dict(num_groups=3, pretrain_scale=3, pretrain_steps=2),
-  "fedgrouprox": dict(num_groups=3, pretrain_scale=3, pretrain_steps=2),
+  "fedgroup": dict(num_groups=3, centers="kmeans:3", pretrain_steps=2),
+  "fedgrouprox": dict(num_groups=3, centers="kmeans:3", pretrain_steps=2),
   "ifca": dict(num_groups=3),
   "fesem": dict(num_groups=3),
   "cfl": dict(split_after=1, thresholds="fixed:10,0"),

@@ -15,6 +15,12 @@ from fedjax_alg._version import __version__ as __version__
 from fedjax_alg.algorithms.cfl import FixedThresholds, RelativeThresholds
 from fedjax_alg.algorithms.common import CountCut, DistanceCut, SilhouetteCut
 from fedjax_alg.algorithms.feddrift import EagerDrift, HierarchicalDrift, OracleKinds
+from fedjax_alg.algorithms.fedgroup import (
+  CosineStart,
+  KMeansCenters,
+  RandomCenters,
+  RandomStart,
+)
 from fedjax_alg.algorithms.fesem import InitialModel, RandomCenter, TrainedModel
 from fedjax_alg.algorithms.ifca import (
   IndependentStart,
@@ -172,6 +178,7 @@ __all__ = [
   "Contributions",
   "CorrelatedNoise",
   "CosineDecay",
+  "CosineStart",
   "CountCut",
   "DataError",
   "Dirichlet",
@@ -201,6 +208,7 @@ __all__ = [
   "InitialModel",
   "InnerProduct",
   "InverseSqrtDecay",
+  "KMeansCenters",
   "Krum",
   "LSTM",
   "LabelFlip",
@@ -232,7 +240,9 @@ __all__ = [
   "QSGD",
   "RMSProp",
   "RandomCenter",
+  "RandomCenters",
   "RandomK",
+  "RandomStart",
   "RandomUpdates",
   "Ranking",
   "RawFeatures",

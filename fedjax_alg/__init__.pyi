@@ -25,6 +25,30 @@ from fedjax_alg.runs import api
 from fedjax_alg.runs.api import Callback
 from fedjax_alg.typing import HParams
 
+from fedjax_alg.algorithms.cfl import FixedThresholds as FixedThresholds
+from fedjax_alg.algorithms.cfl import RelativeThresholds as RelativeThresholds
+from fedjax_alg.algorithms.common import CountCut as CountCut
+from fedjax_alg.algorithms.common import DistanceCut as DistanceCut
+from fedjax_alg.algorithms.common import SilhouetteCut as SilhouetteCut
+from fedjax_alg.algorithms.feddrift import EagerDrift as EagerDrift
+from fedjax_alg.algorithms.feddrift import HierarchicalDrift as HierarchicalDrift
+from fedjax_alg.algorithms.feddrift import OracleKinds as OracleKinds
+from fedjax_alg.algorithms.fedgroup import CosineStart as CosineStart
+from fedjax_alg.algorithms.fedgroup import KMeansCenters as KMeansCenters
+from fedjax_alg.algorithms.fedgroup import RandomCenters as RandomCenters
+from fedjax_alg.algorithms.fedgroup import RandomStart as RandomStart
+from fedjax_alg.algorithms.fesem import InitialModel as InitialModel
+from fedjax_alg.algorithms.fesem import RandomCenter as RandomCenter
+from fedjax_alg.algorithms.fesem import TrainedModel as TrainedModel
+from fedjax_alg.algorithms.ifca import IndependentStart as IndependentStart
+from fedjax_alg.algorithms.ifca import RejectedStart as RejectedStart
+from fedjax_alg.algorithms.ifca import SharedStart as SharedStart
+from fedjax_alg.algorithms.ifca import SpreadStart as SpreadStart
+from fedjax_alg.algorithms.losac import ClientGradients as ClientGradients
+from fedjax_alg.algorithms.losac import GradientTable as GradientTable
+from fedjax_alg.algorithms.per_fedavg import ExactHessian as ExactHessian
+from fedjax_alg.algorithms.per_fedavg import FirstOrder as FirstOrder
+from fedjax_alg.algorithms.per_fedavg import HessianFree as HessianFree
 from fedjax_alg.base import Algorithm as Algorithm
 from fedjax_alg.base import ClientData as ClientData
 from fedjax_alg.base import Cohort as Cohort
@@ -154,6 +178,7 @@ __all__ = [
   'CenteredClipping',
   'Classes',
   'ClientData',
+  'ClientGradients',
   'Cohort',
   'Comparison',
   'ConstantRate',
@@ -161,24 +186,37 @@ __all__ = [
   'Contributions',
   'CorrelatedNoise',
   'CosineDecay',
+  'CosineStart',
+  'CountCut',
   'DataError',
   'Dirichlet',
+  'DistanceCut',
   'DryRun',
+  'EagerDrift',
+  'ExactHessian',
   'ExampleWeights',
   'ExponentialDecay',
   'FedSpec',
   'Federation',
+  'FirstOrder',
   'FixedClipping',
+  'FixedThresholds',
   'Flattened',
   'GeometricMedian',
+  'GradientTable',
   'GradientTuning',
   'HeldError',
+  'HessianFree',
+  'HierarchicalDrift',
   'Hog',
   'Hypergradient',
   'Iid',
   'Images',
+  'IndependentStart',
+  'InitialModel',
   'InnerProduct',
   'InverseSqrtDecay',
+  'KMeansCenters',
   'Krum',
   'LSTM',
   'LabelFlip',
@@ -200,6 +238,7 @@ __all__ = [
   'NormBound',
   'Optax',
   'OptionError',
+  'OracleKinds',
   'OwnModel',
   'OwnPartition',
   'PartitionFile',
@@ -208,10 +247,15 @@ __all__ = [
   'QFFLWeights',
   'QSGD',
   'RMSProp',
+  'RandomCenter',
+  'RandomCenters',
   'RandomK',
+  'RandomStart',
   'RandomUpdates',
   'Ranking',
   'RawFeatures',
+  'RejectedStart',
+  'RelativeThresholds',
   'ResNet18',
   'Residual',
   'RoundAux',
@@ -222,9 +266,12 @@ __all__ = [
   'STOP',
   'Shard',
   'Shards',
+  'SharedStart',
   'Sign',
   'SignFlip',
+  'SilhouetteCut',
   'Softmax',
+  'SpreadStart',
   'Stack',
   'Standardize',
   'Step',
@@ -232,6 +279,7 @@ __all__ = [
   'Sweep',
   'Task',
   'TopK',
+  'TrainedModel',
   'Transformer',
   'TrimmedMean',
   'Uncompressed',
@@ -277,6 +325,16 @@ _Aggregator = WeightedMean | Median | TrimmedMean | Krum | MultiKrum | Geometric
 _CompressUp = Uncompressed | TopK | RandomK | QSGD | Sign | PowerSGD | str
 _Private = NoPrivacy | FixedClipping | AdaptiveClipping | CorrelatedNoise | str
 _ClientWeights_ = ExampleWeights | UniformWeights | str
+_Variant = ClientGradients | GradientTable | str
+_Hessian = FirstOrder | HessianFree | ExactHessian | str
+_Centers = KMeansCenters | RandomCenters | str
+_ColdStart = CosineStart | RandomStart | str
+_GroupInit = SharedStart | IndependentStart | RejectedStart | SpreadStart | str
+_GroupInit_ = SharedStart | IndependentStart | str
+_FirstGroup = TrainedModel | InitialModel | RandomCenter | str
+_Thresholds = FixedThresholds | RelativeThresholds | str
+_Cut = CountCut | DistanceCut | SilhouetteCut | str
+_Variant_ = HierarchicalDrift | EagerDrift | OracleKinds | str
 _Private_ = NoPrivacy | NoisedMoments | str
 _Algorithm = str | MethodConfig | Entry | Algorithm | Callable[..., Algorithm]
 
@@ -474,50 +532,36 @@ def run(
   base_momentum: float = ...,
   base_beta2: float = ...,
   base_eps: float = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -692,50 +736,36 @@ def run_all(
   base_momentum: float = ...,
   base_beta2: float = ...,
   base_eps: float = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -906,50 +936,36 @@ def steps(
   base_momentum: float = ...,
   base_beta2: float = ...,
   base_eps: float = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -1125,50 +1141,36 @@ def dry_run(
   base_momentum: float = ...,
   base_beta2: float = ...,
   base_eps: float = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -1344,50 +1346,36 @@ def sweep(
   base_momentum: float = ...,
   base_beta2: float = ...,
   base_eps: float = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -1557,50 +1545,36 @@ def hypergradient(
   base_momentum: float = ...,
   base_beta2: float = ...,
   base_eps: float = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -1772,50 +1746,36 @@ def tune_by_gradient(
   base_momentum: float = ...,
   base_beta2: float = ...,
   base_eps: float = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -1988,50 +1948,36 @@ def audit(
   base_momentum: float = ...,
   base_beta2: float = ...,
   base_eps: float = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -2734,8 +2680,7 @@ class LoSAC(MethodConfig):
   """LoSAC (Chen et al., ACM TKDD 2023; reconstructed)."""
 
   METHOD: ClassVar[str]
-  variant: str = 'client'
-  first_gradients: str = 'zeros'
+  variant: _Variant = ClientGradients(first_gradients='zeros')
   client_lr: float = 0.1
   server_lr: float = 1.0
   client_weights: _ClientWeights_ = UniformWeights()
@@ -2792,8 +2737,7 @@ class PerFedAvg(MethodConfig):
   adapt_lr: float = 0.01
   client_lr: float = 0.1
   server_lr: float = 1.0
-  hessian: str = 'fo'
-  hf_delta: float = 0.001
+  hessian: _Hessian = FirstOrder()
   client_weights: _ClientWeights_ = UniformWeights()
   local_steps: int = 0
   local_epochs: int = 1
@@ -2817,12 +2761,8 @@ class FedGroup(MethodConfig):
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
   num_groups: int = 3
-  centers: str = 'kmeans'
-  similarity: str = 'edc'
-  group_count: str = 'fixed'
-  cold_start: str = 'cosine'
-  direction: str = 'initial'
-  pretrain_scale: int = 20
+  centers: _Centers = KMeansCenters(pretrain_scale=20, similarity='edc', group_count='fixed')
+  cold_start: _ColdStart = CosineStart(direction='initial')
   pretrain_steps: int = 50
   eta_g: float = 0.0
   inter_group: str = 'printed'
@@ -2849,12 +2789,8 @@ class FedGrouProx(MethodConfig):
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
   num_groups: int = 3
-  centers: str = 'kmeans'
-  similarity: str = 'edc'
-  group_count: str = 'fixed'
-  cold_start: str = 'cosine'
-  direction: str = 'initial'
-  pretrain_scale: int = 20
+  centers: _Centers = KMeansCenters(pretrain_scale=20, similarity='edc', group_count='fixed')
+  cold_start: _ColdStart = CosineStart(direction='initial')
   pretrain_steps: int = 50
   eta_g: float = 0.0
   inter_group: str = 'printed'
@@ -2883,8 +2819,7 @@ class IFCA(MethodConfig):
   client_weights: _ClientWeights_ = ExampleWeights()
   num_groups: int = 3
   averaging: str = 'model'
-  group_init: str = 'independent'
-  reject_share: float = 0.1
+  group_init: _GroupInit = IndependentStart()
   common_layers: str = ''
   local_steps: int = 0
   local_epochs: int = 1
@@ -2908,9 +2843,8 @@ class FeSEM(MethodConfig):
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
   num_groups: int = 3
-  group_init: str = 'independent'
-  first_group: str = 'trained'
-  pretrain_steps: int = 50
+  group_init: _GroupInit_ = IndependentStart()
+  first_group: _FirstGroup = TrainedModel(steps=50)
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10
@@ -2933,11 +2867,7 @@ class CFL(MethodConfig):
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
   max_groups: int = 8
-  eps1: float = 0.4
-  eps2: float = 1.6
-  thresholds: str = 'fixed'
-  eps1_share: float = 0.5
-  eps2_share: float = 1.5
+  thresholds: _Thresholds = FixedThresholds(eps1=0.4, eps2=1.6)
   gamma_max: float = 0.0
   linkage: str = 'complete'
   split_after: int = 20
@@ -2966,8 +2896,7 @@ class FLHC(MethodConfig):
   cluster_after: int = 10
   metric: str = 'l1'
   linkage: str = 'complete'
-  distance_threshold: float = 0.0
-  group_count: str = 'fixed'
+  cut: _Cut = CountCut()
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10
@@ -2994,8 +2923,7 @@ class PACFL(MethodConfig):
   subspace: str = 'all'
   angle: str = 'smallest'
   linkage: str = 'average'
-  distance_threshold: float = 0.0
-  group_count: str = 'fixed'
+  cut: _Cut = CountCut()
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10
@@ -3018,13 +2946,9 @@ class FedDrift(MethodConfig):
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
   max_groups: int = 10
-  variant: str = 'hierarchical'
+  variant: _Variant_ = HierarchicalDrift(threshold=0.1, measure='error', merge=0.0, isolation=1)
   step_rounds: int = 200
   history_steps: int = 10
-  drift_measure: str = 'error'
-  drift_threshold: float = 0.1
-  merge_threshold: float = 0.0
-  isolation: int = 1
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10
@@ -3370,8 +3294,7 @@ class Composed(MethodConfig):
   newton_schulz: int = 5
   gradient_weight: float = 0.1
   alpha: float = 0.1
-  variant: str = 'client'
-  first_gradients: str = 'zeros'
+  variant: _Variant = ClientGradients(first_gradients='zeros')
   base: str = 'sgd'
   base_momentum: float = 0.9
   base_beta2: float = 0.99

@@ -28,7 +28,7 @@ RUNS = {
   "losac": dict(variant="client:full"),
   "local": {},
   "ga_fsvrg": dict(num_models=2, threshold=1),
-  "fedgroup": dict(num_groups=2, pretrain_scale=3, pretrain_steps=2),
+  "fedgroup": dict(num_groups=2, centers="kmeans:3", pretrain_steps=2),
   "composed": dict(client_update="scaffold", num_models=2, threshold=1),
   "fedacnnl": dict(model="mlp:8"),
   "ifca": dict(num_groups=2),

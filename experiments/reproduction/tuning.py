@@ -226,7 +226,10 @@ _BOARD = _Protocol(
 )
 #: Of 60 clients no 20 a group can be pre-trained.
 _BOARD_DIGITS = _BOARD._replace(
-  own={**_BOARD.own, "fedgroup": {"num_groups": _GROUPS, "pretrain_scale": AnyOf((7,))}}
+  own={
+    **_BOARD.own,
+    "fedgroup": {"num_groups": _GROUPS, "centers": AnyOf(("kmeans:7",))},
+  }
 )
 
 #: Rates of the map on each data set (experiments.reproduction.beyond.kinds_map).

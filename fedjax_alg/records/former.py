@@ -41,6 +41,11 @@ _FIELDS = (
   ("first_group", {"pretrain_steps": "steps"}),
   ("group_init", {"reject_share": "share"}),
   ("hessian", {"hf_delta": "delta"}),
+  ("cold_start", {"direction": "direction"}),
+  (
+    "centers",
+    {name: name for name in ("pretrain_scale", "similarity", "group_count")},
+  ),
   ("variant", {"first_gradients": "first_gradients"}),
   (
     "aggregator",

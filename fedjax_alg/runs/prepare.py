@@ -610,8 +610,6 @@ def _unread(prepared: Prepared) -> list[str]:
       "num_layers": len(model.layers) if model.layers else None,
     }
   )
-  if hasattr(method.hparams, "facts"):
-    facts |= method.hparams.facts(prepared.spec.num_clients)
   explicit = {
     *method.explicit,
     *(name for name, field in method.fields.items() if values[name] != field.default),

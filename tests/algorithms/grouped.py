@@ -69,7 +69,7 @@ def programs(name, **settings) -> Programs:
   """The programs of a registered algorithm, WORK where nothing else is said."""
   settings = WORK | settings
   return jit_programs(
-    bridge.build(problem(), name, **settings), registry.get(name).hparams(**settings)
+    bridge.build(problem(), name, **settings), registry.get(name).parts(**settings)[0]
   )
 
 

@@ -149,11 +149,8 @@ DECIDING = (
 def settings(name, values):
   """The method with options that are read; OptionError for those that are not."""
   method = methods.with_keywords(methods.method_of(name), values)
-  facts = dict(FACTS)
-  if hasattr(method.hparams, "facts"):
-    facts |= method.hparams.facts(len(problems.SIZES))
   for option in values:
-    why = method.unread(option, facts)
+    why = method.unread(option, FACTS)
     if why:
       raise OptionError(f"`{option}`: {why}")
   return method

@@ -125,14 +125,6 @@ def test_validation_data_without_a_class_are_named():
     ("fedacnnl --code=class", "`code`: not read (only with a model of several"),
     ("pfedacnnl --normalize", "`normalize`: not read (only with a model of s"),
     (
-      "fedgroup --num_groups=2 --pretrain_scale=10 --cold_start=random",
-      "`cold_start`: not read (only with clients that are not pre-trained)",
-    ),
-    (
-      "fedgroup --num_groups=2 --pretrain_scale=2 --migration=0.5",
-      "`migration`: not read with `shift`=none (only with `shift`=swap_all|",
-    ),
-    (
       "fedavg --draw=bijection --participation=1",
       "`draw`=bijection: not read where all clients take part",
     ),
@@ -166,7 +158,7 @@ def test_validation_data_without_a_class_are_named():
         "fsvrg --nolocal_scaling",
         "fsvrg --model=mlp",
         "fedacnnl --code=class --model=mlp",
-        "fedgroup --num_groups=2 --pretrain_scale=2 --cold_start=random",
+        "fedgroup --num_groups=2 --centers=kmeans:2 --cold_start=random",
         "fedavg --draw=bijection",
         "fedavg --draw=permutation --participation=1",
       )
@@ -236,7 +228,7 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch):
   [
     (["--algorithm=cfl"], 20),
     (["--algorithm=flhc"], 20),
-    (["--algorithm=fedgroup", "--num_groups=3", "--pretrain_scale=4"], 12),
+    (["--algorithm=fedgroup", "--num_groups=3", "--centers=kmeans:4"], 12),
   ],
 )
 def test_clients_in_pairs_that_do_not_fit_are_refused(monkeypatch, words, compared):

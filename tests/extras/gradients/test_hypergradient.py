@@ -75,7 +75,7 @@ SETTINGS = [
   ("losac", dict(variant="table")),
   ("per_fedavg", dict(hessian="hf")),
   ("per_fedavg", dict(hessian="exact")),
-  ("fedgroup", dict(inter_group="code", direction="auxiliary")),
+  ("fedgroup", dict(inter_group="code", cold_start="cosine:auxiliary")),
   ("ifca", dict(group_init="reject")),
   ("ifca", dict(group_init="kmeans++", averaging="gradient")),
   ("baffle", dict(protocol="per_client", server="sgd")),
