@@ -49,7 +49,7 @@ STRETCHES = 4
 #: Options of the algorithms beside the flags.
 EXTRA_OPTIONS: dict[str, dict[str, Any]] = {
   "ga_fsvrg": dict(num_models=2, threshold=1),
-  "fedgroup": dict(num_groups=2, pretrain_scale=4),
+  "fedgroup": dict(num_groups=2, centers="kmeans:4"),
   "fedacnnl": dict(rounds=2),
 }
 

@@ -31,6 +31,11 @@ from fedjax_alg.algorithms.asynchronous import PolynomialFactor as PolynomialFac
 from fedjax_alg.algorithms.baffle import BaffleAdam as BaffleAdam
 from fedjax_alg.algorithms.baffle import OwnDirections as OwnDirections
 from fedjax_alg.algorithms.baffle import SharedDirections as SharedDirections
+from fedjax_alg.algorithms.cfl import FixedThresholds as FixedThresholds
+from fedjax_alg.algorithms.cfl import RelativeThresholds as RelativeThresholds
+from fedjax_alg.algorithms.common import CountCut as CountCut
+from fedjax_alg.algorithms.common import DistanceCut as DistanceCut
+from fedjax_alg.algorithms.common import SilhouetteCut as SilhouetteCut
 from fedjax_alg.algorithms.conjugate import ConjugateServer as ConjugateServer
 from fedjax_alg.algorithms.conjugate import LineSearchServer as LineSearchServer
 from fedjax_alg.algorithms.diversified import AdaptiveServer as AdaptiveServer
@@ -41,19 +46,38 @@ from fedjax_alg.algorithms.fedavg import ProxUpdate as ProxUpdate
 from fedjax_alg.algorithms.fedavg import SGDUpdate as SGDUpdate
 from fedjax_alg.algorithms.fedcm import CMUpdate as CMUpdate
 from fedjax_alg.algorithms.fedcm import ScaffoldMUpdate as ScaffoldMUpdate
+from fedjax_alg.algorithms.feddrift import EagerDrift as EagerDrift
+from fedjax_alg.algorithms.feddrift import HierarchicalDrift as HierarchicalDrift
+from fedjax_alg.algorithms.feddrift import OracleKinds as OracleKinds
 from fedjax_alg.algorithms.feddyn import DynUpdate as DynUpdate
 from fedjax_alg.algorithms.fedexp import ExtrapolatedServer as ExtrapolatedServer
+from fedjax_alg.algorithms.fedgroup import CosineStart as CosineStart
+from fedjax_alg.algorithms.fedgroup import KMeansCenters as KMeansCenters
+from fedjax_alg.algorithms.fedgroup import RandomCenters as RandomCenters
+from fedjax_alg.algorithms.fedgroup import RandomStart as RandomStart
 from fedjax_alg.algorithms.fedmuon import MuonUpdate as MuonUpdate
 from fedjax_alg.algorithms.fednova import NovaUpdate as NovaUpdate
 from fedjax_alg.algorithms.fedsam import LESAMUpdate as LESAMUpdate
 from fedjax_alg.algorithms.fedsam import SAMUpdate as SAMUpdate
+from fedjax_alg.algorithms.fesem import InitialModel as InitialModel
+from fedjax_alg.algorithms.fesem import RandomCenter as RandomCenter
+from fedjax_alg.algorithms.fesem import TrainedModel as TrainedModel
 from fedjax_alg.algorithms.fsvrg import SVRGUpdate as SVRGUpdate
+from fedjax_alg.algorithms.ifca import IndependentStart as IndependentStart
+from fedjax_alg.algorithms.ifca import RejectedStart as RejectedStart
+from fedjax_alg.algorithms.ifca import SharedStart as SharedStart
+from fedjax_alg.algorithms.ifca import SpreadStart as SpreadStart
+from fedjax_alg.algorithms.losac import ClientGradients as ClientGradients
+from fedjax_alg.algorithms.losac import GradientTable as GradientTable
 from fedjax_alg.algorithms.losac import LosacUpdate as LosacUpdate
 from fedjax_alg.algorithms.mime import MimeAdam as MimeAdam
 from fedjax_alg.algorithms.mime import MimeLiteUpdate as MimeLiteUpdate
 from fedjax_alg.algorithms.mime import MimeMomentum as MimeMomentum
 from fedjax_alg.algorithms.mime import MimeSGD as MimeSGD
 from fedjax_alg.algorithms.mime import MimeUpdate as MimeUpdate
+from fedjax_alg.algorithms.per_fedavg import ExactHessian as ExactHessian
+from fedjax_alg.algorithms.per_fedavg import FirstOrder as FirstOrder
+from fedjax_alg.algorithms.per_fedavg import HessianFree as HessianFree
 from fedjax_alg.algorithms.scaffold import ScaffoldUpdate as ScaffoldUpdate
 from fedjax_alg.base import Algorithm as Algorithm
 from fedjax_alg.base import ClientData as ClientData
@@ -224,9 +248,12 @@ from fedjax_alg.tasks import Task as Task
 
 __all__ = [
   'Adagrad',
+  'AdagradServer',
   'Adam',
+  'AdamServer',
   'AdamW',
   'AdaptiveClipping',
+  'AdaptiveServer',
   'Advice',
   'AgnosticWeights',
   'Algorithm',
@@ -234,30 +261,43 @@ __all__ = [
   'AutomaticMap',
   'AvailabilityFile',
   'AvailabilitySampling',
+  'AverageServer',
+  'BaffleAdam',
   'BucketFeatures',
+  'CMUpdate',
   'CNN',
   'Canary',
   'CenteredClipping',
   'Circle2',
   'Classes',
   'ClientData',
+  'ClientGradients',
   'Cohort',
   'Comparison',
+  'ConjugateServer',
+  'ConstantFactor',
   'ConstantRate',
   'Contrast',
   'Contributions',
   'CorrelatedNoise',
   'CosineDecay',
+  'CosineStart',
+  'CountCut',
   'CyclicSampling',
   'DataError',
   'DataSet',
   'Diabetes',
   'Digits',
   'Dirichlet',
+  'DistanceCut',
   'DroppedStragglers',
   'DryRun',
+  'DynUpdate',
+  'EagerDrift',
+  'ExactHessian',
   'ExampleWeights',
   'ExponentialDecay',
+  'ExtrapolatedServer',
   'FFALoRA',
   'FLoRA',
   'FedExLoRA',
@@ -265,86 +305,75 @@ __all__ = [
   'FedSpec',
   'Federation',
   'Femnist',
+  'FirstOrder',
   'FixedClipping',
+  'FixedThresholds',
   'Flattened',
   'FourierFeatures',
   'GeometricMedian',
+  'GradientTable',
   'GradientTuning',
+  'GroupsByGradient',
+  'GroupsByModel',
   'HeldError',
+  'HessianFree',
+  'HierarchicalDrift',
+  'HingeFactor',
   'Hog',
   'Hypergradient',
   'Idx',
   'Iid',
   'Images',
   'Increment',
+  'IndependentStart',
+  'InitialModel',
   'InnerProduct',
   'InverseSqrtDecay',
+  'KMeansCenters',
   'KeptStragglers',
   'Krum',
+  'LESAMUpdate',
   'LSTM',
   'LabelFlip',
   'LanesMap',
   'LayerFeatures',
   'Leaf',
+  'LineSearchServer',
   'LittleIsEnough',
+  'LookaheadServer',
+  'LosacUpdate',
   'MLP',
   'Median',
   'MethodConfig',
-  'Model',
-  'ModelReplacement',
-  'Momentum',
-  'ConstantFactor',
-  'HingeFactor',
-  'PolynomialFactor',
-  'BaffleAdam',
-  'OwnDirections',
-  'SharedDirections',
-  'ConjugateServer',
-  'LineSearchServer',
-  'AdaptiveServer',
-  'GroupsByGradient',
-  'GroupsByModel',
-  'OneModel',
-  'ProxUpdate',
-  'SGDUpdate',
-  'CMUpdate',
-  'ScaffoldMUpdate',
-  'DynUpdate',
-  'ExtrapolatedServer',
-  'MuonUpdate',
-  'NovaUpdate',
-  'LESAMUpdate',
-  'SAMUpdate',
-  'SVRGUpdate',
-  'LosacUpdate',
   'MimeAdam',
   'MimeLiteUpdate',
   'MimeMomentum',
   'MimeSGD',
   'MimeUpdate',
-  'ScaffoldUpdate',
-  'AdagradServer',
-  'AdamServer',
-  'AverageServer',
-  'LookaheadServer',
-  'OptaxServer',
-  'SGDServer',
-  'YogiServer',
+  'Model',
+  'ModelReplacement',
+  'Momentum',
   'MultiKrum',
+  'MuonUpdate',
   'Natural',
   'Nesterov',
   'NoAdapters',
   'NoAttack',
   'NoFeatureMap',
   'NoPrivacy',
-  'NoStragglers',
   'NoShift',
+  'NoStragglers',
   'NoisedMoments',
   'NonFiniteError',
   'NormBound',
+  'NovaUpdate',
   'Npz',
+  'OneModel',
   'Optax',
+  'OptaxServer',
   'OptionError',
+  'OracleKinds',
+  'OwnDirections',
   'OwnModel',
   'OwnPartition',
   'OwnSampling',
@@ -353,35 +382,52 @@ __all__ = [
   'PersonalFirst',
   'PersonalTogether',
   'PoissonSampling',
+  'PolynomialFactor',
   'PowerSGD',
   'Powerlaw',
+  'ProxUpdate',
   'QFFLWeights',
   'QSGD',
   'RMSProp',
+  'RandomCenter',
+  'RandomCenters',
   'RandomK',
+  'RandomStart',
   'RandomUpdates',
   'Ranking',
   'RawFeatures',
   'ReLUFeatures',
+  'RejectedStart',
+  'RelativeThresholds',
   'ResNet18',
   'Residual',
   'RoundAux',
   'RoundCost',
   'RunFolderError',
   'RunResult',
+  'SAMUpdate',
   'SGD',
+  'SGDServer',
+  'SGDUpdate',
   'STOP',
-  'SequentialMap',
+  'SVRGUpdate',
+  'ScaffoldMUpdate',
+  'ScaffoldUpdate',
   'Sea4',
   'Sent140',
+  'SequentialMap',
   'Shakespeare',
   'Shard',
   'Shards',
+  'SharedDirections',
+  'SharedStart',
   'Sign',
   'SignFlip',
-  'SizeSampling',
+  'SilhouetteCut',
   'Sine2',
+  'SizeSampling',
   'Softmax',
+  'SpreadStart',
   'Stack',
   'Standardize',
   'Step',
@@ -394,6 +440,7 @@ __all__ = [
   'Task',
   'Tfds',
   'TopK',
+  'TrainedModel',
   'Transformer',
   'TrimmedMean',
   'Uncompressed',
@@ -401,6 +448,7 @@ __all__ = [
   'UniformWeights',
   'VectorizedMap',
   'WeightedMean',
+  'YogiServer',
   'add',
   'advise',
   'at_clients',
@@ -450,6 +498,16 @@ _CompressUp = Uncompressed | TopK | RandomK | QSGD | Sign | PowerSGD | str
 _Private = NoPrivacy | FixedClipping | AdaptiveClipping | CorrelatedNoise | str
 _ClientWeights_ = ExampleWeights | UniformWeights | str
 _Base = MimeSGD | MimeMomentum | MimeAdam | str
+_Variant = ClientGradients | GradientTable | str
+_Hessian = FirstOrder | HessianFree | ExactHessian | str
+_Centers = KMeansCenters | RandomCenters | str
+_ColdStart = CosineStart | RandomStart | str
+_GroupInit = SharedStart | IndependentStart | RejectedStart | SpreadStart | str
+_GroupInit_ = SharedStart | IndependentStart | str
+_FirstGroup = TrainedModel | InitialModel | RandomCenter | str
+_Thresholds = FixedThresholds | RelativeThresholds | str
+_Cut = CountCut | DistanceCut | SilhouetteCut | str
+_Variant_ = HierarchicalDrift | EagerDrift | OracleKinds | str
 _Private_ = NoPrivacy | NoisedMoments | str
 _Protocol = SharedDirections | OwnDirections | str
 _Server = SGDServer | BaffleAdam | str
@@ -614,50 +672,36 @@ def run(
   rho: float = ...,
   communication: float = ...,
   base: _Base = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -809,50 +853,36 @@ def run_all(
   rho: float = ...,
   communication: float = ...,
   base: _Base = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -1000,50 +1030,36 @@ def steps(
   rho: float = ...,
   communication: float = ...,
   base: _Base = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -1196,50 +1212,36 @@ def dry_run(
   rho: float = ...,
   communication: float = ...,
   base: _Base = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -1392,50 +1394,36 @@ def sweep(
   rho: float = ...,
   communication: float = ...,
   base: _Base = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -1582,50 +1570,36 @@ def hypergradient(
   rho: float = ...,
   communication: float = ...,
   base: _Base = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -1774,50 +1748,36 @@ def tune_by_gradient(
   rho: float = ...,
   communication: float = ...,
   base: _Base = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -1967,50 +1927,36 @@ def audit(
   rho: float = ...,
   communication: float = ...,
   base: _Base = ...,
-  variant: str = ...,
-  first_gradients: str = ...,
+  variant: _Variant | _Variant_ = ...,
   client_momentum: float = ...,
   tau_eff: str = ...,
   alpha: float = ...,
   adapt_lr: float = ...,
-  hessian: str = ...,
-  hf_delta: float = ...,
+  hessian: _Hessian = ...,
   num_groups: int = ...,
-  centers: str = ...,
-  similarity: str = ...,
-  cold_start: str = ...,
-  direction: str = ...,
-  pretrain_scale: int = ...,
+  centers: _Centers = ...,
+  cold_start: _ColdStart = ...,
   pretrain_steps: int = ...,
   eta_g: float = ...,
   inter_group: str = ...,
   migration: float = ...,
   averaging: str = ...,
-  group_init: str = ...,
-  reject_share: float = ...,
+  group_init: _GroupInit | _GroupInit_ = ...,
   common_layers: str = ...,
-  first_group: str = ...,
+  first_group: _FirstGroup = ...,
   max_groups: int = ...,
-  eps1: float = ...,
-  eps2: float = ...,
-  thresholds: str = ...,
-  eps1_share: float = ...,
-  eps2_share: float = ...,
+  thresholds: _Thresholds = ...,
   gamma_max: float = ...,
   linkage: str = ...,
   split_after: int = ...,
   cluster_after: int = ...,
   metric: str = ...,
-  distance_threshold: float = ...,
+  cut: _Cut = ...,
   num_vectors: int = ...,
   subspace: str = ...,
   angle: str = ...,
   step_rounds: int = ...,
   history_steps: int = ...,
-  drift_measure: str = ...,
-  drift_threshold: float = ...,
-  merge_threshold: float = ...,
-  isolation: int = ...,
   num_components: int = ...,
   lam: float = ...,
   sigma: float = ...,
@@ -2703,8 +2649,7 @@ class LoSAC(MethodConfig):
   """LoSAC (Chen et al., ACM TKDD 2023; reconstructed)."""
 
   METHOD: ClassVar[str]
-  variant: str = 'client'
-  first_gradients: str = 'zeros'
+  variant: _Variant = ClientGradients(first_gradients='zeros')
   client_lr: float = 0.1
   server_lr: float = 1.0
   client_weights: _ClientWeights_ = UniformWeights()
@@ -2761,8 +2706,7 @@ class PerFedAvg(MethodConfig):
   adapt_lr: float = 0.01
   client_lr: float = 0.1
   server_lr: float = 1.0
-  hessian: str = 'fo'
-  hf_delta: float = 0.001
+  hessian: _Hessian = FirstOrder()
   client_weights: _ClientWeights_ = UniformWeights()
   local_steps: int = 0
   local_epochs: int = 1
@@ -2786,12 +2730,8 @@ class FedGroup(MethodConfig):
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
   num_groups: int = 3
-  centers: str = 'kmeans'
-  similarity: str = 'edc'
-  group_count: str = 'fixed'
-  cold_start: str = 'cosine'
-  direction: str = 'initial'
-  pretrain_scale: int = 20
+  centers: _Centers = KMeansCenters(pretrain_scale=20, similarity='edc', group_count='fixed')
+  cold_start: _ColdStart = CosineStart(direction='initial')
   pretrain_steps: int = 50
   eta_g: float = 0.0
   inter_group: str = 'printed'
@@ -2818,12 +2758,8 @@ class FedGrouProx(MethodConfig):
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
   num_groups: int = 3
-  centers: str = 'kmeans'
-  similarity: str = 'edc'
-  group_count: str = 'fixed'
-  cold_start: str = 'cosine'
-  direction: str = 'initial'
-  pretrain_scale: int = 20
+  centers: _Centers = KMeansCenters(pretrain_scale=20, similarity='edc', group_count='fixed')
+  cold_start: _ColdStart = CosineStart(direction='initial')
   pretrain_steps: int = 50
   eta_g: float = 0.0
   inter_group: str = 'printed'
@@ -2852,8 +2788,7 @@ class IFCA(MethodConfig):
   client_weights: _ClientWeights_ = ExampleWeights()
   num_groups: int = 3
   averaging: str = 'model'
-  group_init: str = 'independent'
-  reject_share: float = 0.1
+  group_init: _GroupInit = IndependentStart()
   common_layers: str = ''
   local_steps: int = 0
   local_epochs: int = 1
@@ -2877,9 +2812,8 @@ class FeSEM(MethodConfig):
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
   num_groups: int = 3
-  group_init: str = 'independent'
-  first_group: str = 'trained'
-  pretrain_steps: int = 50
+  group_init: _GroupInit_ = IndependentStart()
+  first_group: _FirstGroup = TrainedModel(steps=50)
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10
@@ -2902,11 +2836,7 @@ class CFL(MethodConfig):
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
   max_groups: int = 8
-  eps1: float = 0.4
-  eps2: float = 1.6
-  thresholds: str = 'fixed'
-  eps1_share: float = 0.5
-  eps2_share: float = 1.5
+  thresholds: _Thresholds = FixedThresholds(eps1=0.4, eps2=1.6)
   gamma_max: float = 0.0
   linkage: str = 'complete'
   split_after: int = 20
@@ -2935,8 +2865,7 @@ class FLHC(MethodConfig):
   cluster_after: int = 10
   metric: str = 'l1'
   linkage: str = 'complete'
-  distance_threshold: float = 0.0
-  group_count: str = 'fixed'
+  cut: _Cut = CountCut()
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10
@@ -2963,8 +2892,7 @@ class PACFL(MethodConfig):
   subspace: str = 'all'
   angle: str = 'smallest'
   linkage: str = 'average'
-  distance_threshold: float = 0.0
-  group_count: str = 'fixed'
+  cut: _Cut = CountCut()
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10
@@ -2987,13 +2915,9 @@ class FedDrift(MethodConfig):
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
   max_groups: int = 10
-  variant: str = 'hierarchical'
+  variant: _Variant_ = HierarchicalDrift(threshold=0.1, measure='error', merge=0.0, isolation=1)
   step_rounds: int = 200
   history_steps: int = 10
-  drift_measure: str = 'error'
-  drift_threshold: float = 0.1
-  merge_threshold: float = 0.0
-  isolation: int = 1
   local_steps: int = 0
   local_epochs: int = 1
   batch_size: int = 10

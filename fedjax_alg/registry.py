@@ -662,7 +662,7 @@ ALGORITHMS: dict[str, Entry] = {
       "groups",
       "arXiv:1910.01991",
       ("#006BAA", "dashdot"),
-      curve={"client_lr": 0.3, "eps1": 0.4, "eps2": 0.6},
+      curve={"client_lr": 0.3, "thresholds": "fixed:eps2=0.6"},
     ),
   ),
   "flhc": _grouped(
@@ -689,10 +689,10 @@ ALGORITHMS: dict[str, Entry] = {
     "FedDrift",
     "Jothimurugesan et al., AISTATS 2023",
     expected.with_losses,
-    test_hparams={"step_rounds": 2, "drift_threshold": 0.02, "drift_measure": "loss"},
+    test_hparams={"step_rounds": 2, "variant": "hierarchical:0.02,loss"},
     keeps_rows_because="clients train on their examples of earlier steps, too",
     models_of_kinds=lambda hparams: (
-      hparams.max_groups if hparams.variant == "oracle" else None
+      hparams.max_groups if isinstance(hparams.variant, feddrift.OracleKinds) else None
     ),
     display=Display("groups", "arXiv:2206.00799", ("#A52DFF", "longdashdot")),
   ),

@@ -17,6 +17,7 @@ import numpy as np
 from fedjax_alg import files as files_lib
 from fedjax_alg import registry
 from fedjax_alg.data.federation import load_examples
+from fedjax_alg.part import put_into_parts, write_parts
 from fedjax_alg.records import summary as results
 from fedjax_alg.records import tables
 from fedjax_alg.records.frames import read_frames
@@ -215,8 +216,8 @@ _BOARD = _Protocol(
     "fedgroup": {"num_groups": _GROUPS},
     "cfl": {
       "max_groups": _GROUPS,
-      "eps1": Log(0.03, 3.0, 0.4),
-      "eps2": Log(0.03, 3.0, 1.6),
+      "thresholds.eps1": Log(0.03, 3.0, 0.4),
+      "thresholds.eps2": Log(0.03, 3.0, 1.6),
     },
     "flhc": {"max_groups": _GROUPS, "cluster_after": AnyOf((3, 5, 10), 10)},
     "ditto": {"lam": Log(0.01, 3.0, 1.0), "personal_lr": Log(0.003, 1.0, 0.03)},
@@ -225,7 +226,10 @@ _BOARD = _Protocol(
 )
 #: Of 60 clients no 20 a group can be pre-trained.
 _BOARD_DIGITS = _BOARD._replace(
-  own={**_BOARD.own, "fedgroup": {"num_groups": _GROUPS, "pretrain_scale": AnyOf((7,))}}
+  own={
+    **_BOARD.own,
+    "fedgroup": {"num_groups": _GROUPS, "centers": AnyOf(("kmeans:7",))},
+  }
 )
 
 #: Rates of the map on each data set (experiments.reproduction.beyond.kinds_map).
@@ -461,6 +465,14 @@ def _sample_settings(
   return settings
 
 
+def _with_parts(name: str, setting: Mapping[str, object]) -> dict[str, object]:
+  """A setting with the texts of the parts of which it has fields, OPTION.FIELD."""
+  fields = registry.get(name).fields
+  defaults = {option: field.default for option, field in fields.items()}
+  values = write_parts(put_into_parts(setting, defaults, fields))
+  return {option: values[option] for option in (name.split(".")[0] for name in setting)}
+
+
 class Trial(NamedTuple):
   """One setting of a method."""
 
@@ -579,7 +591,12 @@ class Study(NamedTuple):
     examples = sum(_EXAMPLES.get(name, 0) for name in _sources(values))
     dealt = values.get("train_examples") or examples
     size = int(dealt) / int(values["num_clients"])
-    settings = _sample_settings(*_space(self.paper, self.data, name, size), number)
+    settings = [
+      _with_parts(name, setting)
+      for setting in _sample_settings(
+        *_space(self.paper, self.data, name, size), number
+      )
+    ]
     same = self.protocol.same_rate.get(name)
     if same:
       settings = [setting | {same: setting["client_lr"]} for setting in settings]

@@ -26,7 +26,6 @@ import dataclasses
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
-from fedjax_alg.conditions import POSITIVE, only
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import solve
 from fedjax_alg.least_squares.closed_form import HeadOutputs, StoredSums
@@ -54,7 +53,6 @@ class RidgeHParams(StoredSums, PrivateMoments):
     "whether the server subtracts the clients' gamma I from the sum "
     "of their Gram matrices (RI)",
     source="section 3.4",
-    when=only("client_ridge", POSITIVE),
   )
   bias: str = hyper(
     "none",

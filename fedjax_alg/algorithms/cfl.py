@@ -46,16 +46,68 @@ from fedjax_alg.base import (
   builder,
   num_params,
 )
-from fedjax_alg.conditions import MANY, is_zero, only
+from fedjax_alg.conditions import is_zero
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import ExampleWeights
 from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
 
-_SPLIT = only("max_groups", MANY)
-_FIXED = _SPLIT & only("thresholds", "fixed")
-_RELATIVE = _SPLIT & only("thresholds", "relative")
+
+@dataclasses.dataclass(frozen=True)
+class FixedThresholds(Part):
+  """``eps1`` and ``eps2`` themselves; good ones depend on learning rate and model."""
+
+  WORD, EXAMPLE = "fixed", "fixed:0.4,1.6"
+  eps1: float = hyper(
+    0.4,
+    "a group is split only if the norm of its mean update is below this value",
+    above=0.0,
+    source="Sattler et al. (20); value of the public code",
+  )
+  eps2: float = hyper(
+    1.6,
+    "a group is split only if the largest norm of its members' updates "
+    "is above this value",
+    minimum=0.0,
+    source="Sattler et al. (21); value of the public code",
+  )
+
+  def norms(self, largest: Any) -> tuple[Any, Any]:
+    """The values of eps1 and eps2, [] each.
+
+    Args:
+      largest: not read.
+    """
+    del largest
+    return self.eps1, self.eps2
+
+
+@dataclasses.dataclass(frozen=True)
+class RelativeThresholds(Part):
+  """Multiples of R, the largest norm that a mean update of all clients had so far."""
+
+  WORD, EXAMPLE = "relative", "relative:0.5,1.5"
+  eps1_share: float = hyper(
+    0.5,
+    "a group is split only if the norm of its mean update is below this share of R",
+    above=0.0,
+  )
+  eps2_share: float = hyper(
+    1.5,
+    "a group is split only if the largest norm of its members' updates is above "
+    "this multiple of R",
+    minimum=0.0,
+  )
+
+  def norms(self, largest: Any) -> tuple[Any, Any]:
+    """The values of eps1 and eps2, [] each.
+
+    Args:
+      largest: [] R.
+    """
+    return self.eps1_share * largest, self.eps2_share * largest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,42 +117,11 @@ class CFLHParams(GroupWork):
   max_groups: int = hyper(
     8, "largest number of groups; once there are so many, no group is split", minimum=1
   )
-  eps1: float = hyper(
-    0.4,
-    "a group is split only if the norm of its mean update is below this "
-    "value; a good value depends on the learning rate and the model",
-    above=0.0,
-    when=_FIXED,
-    source="Sattler et al. (20); value of the public code",
-  )
-  eps2: float = hyper(
-    1.6,
-    "a group is split only if the largest norm of its members' updates "
-    "is above this value",
-    minimum=0.0,
-    when=_FIXED,
-    source="Sattler et al. (21); value of the public code",
-  )
-  thresholds: str = hyper(
-    "fixed",
+  thresholds: FixedThresholds | RelativeThresholds = hyper(
+    FixedThresholds(),
     "what the norms of updates are compared with: fixed = eps1 and eps2, relative = "
-    "eps1_share and eps2_share times R, the largest norm that the mean update of "
-    "all clients had in any round so far",
-    choices=("fixed", "relative"),
-    when=_SPLIT,
-  )
-  eps1_share: float = hyper(
-    0.5,
-    "a group is split only if the norm of its mean update is below this share of R",
-    above=0.0,
-    when=_RELATIVE,
-  )
-  eps2_share: float = hyper(
-    1.5,
-    "a group is split only if the largest norm of its members' updates is above "
-    "this multiple of R",
-    minimum=0.0,
-    when=_RELATIVE,
+    "multiples of R, the largest norm that the mean update of all clients had in any "
+    "round so far",
   )
   gamma_max: float = hyper(
     0.0,
@@ -109,7 +130,6 @@ class CFLHParams(GroupWork):
     minimum=0.0,
     below=1.0,
     neutral=0.0,
-    when=_SPLIT,
     source="Sattler et al. Theorem 1; not in the public code",
   )
   linkage: str = hyper(
@@ -118,7 +138,6 @@ class CFLHParams(GroupWork):
     "the two is as small as possible (the paper), complete = as in the public code",
     choices=("single", "complete"),
     source="Sattler et al. (16)",
-    when=_SPLIT,
   )
   split_after: int = hyper(
     20,
@@ -126,7 +145,6 @@ class CFLHParams(GroupWork):
     minimum=0,
     source="public code",
     traced=True,
-    when=_SPLIT,
   )
 
 
@@ -174,6 +192,11 @@ def bipartition_rule(model: Model, hparams: CFLHParams) -> Rule:
   )
 
 
+def _is_relative(hparams: CFLHParams) -> bool:
+  """Whether the server keeps R."""
+  return isinstance(hparams.thresholds, RelativeThresholds)
+
+
 def _init(
   hparams: CFLHParams, params: Params, spec: FedSpec, key: Key
 ) -> tuple[Params, Updates]:
@@ -185,7 +208,7 @@ def _init(
     jnp.zeros(spec.num_clients, bool),
     jnp.ones((), jnp.int32),
     Tree(jnp.full(k, -1, jnp.int32), models, zeros, zeros),
-    jnp.zeros(()) if hparams.thresholds == "relative" else (),
+    jnp.zeros(()) if _is_relative(hparams) else (),
   )
 
 
@@ -223,7 +246,7 @@ def _regroup(
   state = clustered.with_last(state, cohort, drifts)
   if hparams.max_groups == 1:
     return state
-  if hparams.thresholds == "relative":
+  if _is_relative(hparams):
     memory: Updates = state.memory
     weight, everyone = _weights(hparams, memory, cohort), jnp.zeros_like(state.member)
     (mean,) = trees.group_mean(weight, everyone, 1, memory.last)
@@ -252,12 +275,7 @@ def _split_all(
   """Splits every group whose mean update is short and one member's is long."""
   memory: Updates = state.memory
   weight = _weights(hparams, memory, cohort)
-  eps1: Any = hparams.eps1
-  eps2: Any = hparams.eps2
-  if hparams.thresholds == "relative":
-    eps1, eps2 = (
-      share * memory.largest for share in (hparams.eps1_share, hparams.eps2_share)
-    )
+  eps1, eps2 = hparams.thresholds.norms(memory.largest)
   mean = trees.group_mean(weight, state.member, hparams.max_groups, memory.last)
   mean_norm = jnp.linalg.norm(mean, axis=1)
   norm = jnp.where(memory.trained, jnp.linalg.norm(memory.last, axis=1), 0.0)
@@ -340,7 +358,7 @@ def _extra(
   k = hparams.max_groups
   size, clients = num_params(before.models) // k, len(before.member)
   flops = jnp.where(before.round >= hparams.split_after, 2.0 * k * clients * size, 0.0)
-  if hparams.thresholds == "relative":
+  if _is_relative(hparams):
     flops += 2.0 * clients * size
   splits = after.memory.number - before.memory.number
   # A client walks past at most all splits so far; this bound is counted.

@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 import optax
 
-from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg import grouping
+from fedjax_alg.base import Algorithm, Array, MapClients, Model
 from fedjax_alg.central import steps
 from fedjax_alg.client.optimizers import local_optimizer
 from fedjax_alg.client.sgd import sgd_update
@@ -62,6 +63,86 @@ def weights(
     f"{text}, {BY_LOSS}",
     source="; ".join(filter(None, (source, FAIR))),
     **options,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut(Part):
+  """Where the tree of a clustering is cut."""
+
+  COUNT: ClassVar[str] = "fixed"  #: one of ``grouping.COUNTS``
+
+  def below(self) -> float:
+    """The distance up to which groups are merged."""
+    return 0.0
+
+  def groups(
+    self,
+    distance: Array,
+    mask: Array,
+    linkage: str,
+    max_groups: int,
+    rounding: Array | float,
+  ) -> Array:
+    """The groups of the clustering, [n] int32; see ``grouping.cluster``."""
+    return grouping.cluster(
+      distance,
+      mask,
+      linkage,
+      count=self.COUNT,
+      max_groups=max_groups,
+      threshold=self.below(),
+      rounding=rounding,
+    )
+
+  def flops(self, rows: int, max_groups: int) -> float:
+    """The arithmetic of the choice of a number, for so many rows."""
+    return grouping.counting_flops(self.COUNT, rows, max_groups)
+
+
+@dataclasses.dataclass(frozen=True)
+class CountCut(Cut):
+  """Exactly ``max_groups`` groups."""
+
+  WORD = EXAMPLE = "count"
+
+
+@dataclasses.dataclass(frozen=True)
+class DistanceCut(Cut):
+  """Groups that are closer than a distance are merged, to ``max_groups`` at most."""
+
+  WORD, EXAMPLE = "distance", "distance:8.5"
+  threshold: float = hyper(
+    1.0,
+    "the distance; a good value depends on how distances are measured, and of "
+    "updates on learning rate and model",
+    above=0.0,
+  )
+
+  def below(self) -> float:
+    """The distance up to which groups are merged."""
+    return self.threshold
+
+
+@dataclasses.dataclass(frozen=True)
+class SilhouetteCut(Cut):
+  """The number of groups with the largest mean silhouette."""
+
+  WORD = EXAMPLE = COUNT = "silhouette"
+
+
+TreeCut = CountCut | DistanceCut | SilhouetteCut
+
+
+def tree_cut(source: str) -> Any:
+  """The field `cut` of a method that clusters its clients once."""
+  return hyper(
+    CountCut(),
+    "where the tree of the clustering is cut: count = at `max_groups` groups, distance "
+    "= groups that are closer are merged, silhouette = at the number up to "
+    "`max_groups` with the largest mean silhouette of its groups (one group only if "
+    "the clients are equal or none is positive)",
+    source=f"{source}; Rousseeuw 1987 (silhouette)",
   )
 
 

@@ -8,8 +8,8 @@ than delta, it opens a model instead. Models that do about as well on each other
 data are merged. A model is trained on the examples of all steps that its clients
 spent with it.
 
-Readings: see docs/methods/feddrift.md. The code measures errors (`drift_measure`),
-and opens a model as a copy of the best one.
+Readings: see docs/methods/feddrift.md. The code measures errors (`variant`), and
+opens a model as a copy of the best one.
 
 Deviations: the steps of a round read the examples of one step, drawn at random for
 each client; in the code each of them draws. Losses for merging are of all
@@ -18,7 +18,7 @@ examples, in the code of about twenty batches. Ties go to the lowest number.
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,19 +39,92 @@ from fedjax_alg.base import (
   num_params,
 )
 from fedjax_alg.client import objective
-from fedjax_alg.conditions import MANY, but, only
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
 from fedjax_alg.typing import PyTree
 
-_SPLIT = only("max_groups", MANY)
-_BY_LOSSES = _SPLIT & but("variant", "oracle")
-_MERGES = _SPLIT & only("variant", "hierarchical")
 #: The least loss of a client that was never asked, above all others.
 _UNKNOWN = 1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Detection(Part):
+  """How drift is detected."""
+
+  threshold: float = hyper(
+    0.1,
+    "delta, a client drifts if its least loss has risen by more than this",
+    above=0.0,
+    source="public code, 0.2 for SINE, 0.1 for CIRCLE and MNIST",
+  )
+  measure: str = hyper(
+    "error",
+    "what is compared with delta: error = share of examples that are "
+    "classified wrongly, loss = loss of the task",
+    choices=("error", "loss"),
+    source="public code, error",
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class HierarchicalDrift(Detection):
+  """Each client that drifts opens a model, and similar models are merged."""
+
+  WORD, EXAMPLE = "hierarchical", "hierarchical:0.1"
+  merge: float = hyper(
+    0.0,
+    "delta', models are merged up to this distance; 0: as delta",
+    minimum=0.0,
+    source="public code",
+  )
+  isolation: int = hyper(
+    1,
+    "W, number of steps for which only its client uses a new model",
+    minimum=1,
+    source="Jothimurugesan et al.",
+  )
+
+  def places(self, drifts: Array) -> Array:
+    """Which of the new models each client opens.
+
+    Args:
+      drifts: [C] bool, the clients that drift.
+
+    Returns:
+      [C] int32, of the others without a meaning.
+    """
+    return jnp.cumsum(drifts, dtype=jnp.int32) - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class EagerDrift(Detection):
+  """All clients that drift at a step open one model together, and none are merged."""
+
+  WORD, EXAMPLE = "eager", "eager:0.2"
+
+  def places(self, drifts: Array) -> Array:
+    """Which of the new models each client opens.
+
+    Args:
+      drifts: [C] bool, the clients that drift.
+
+    Returns:
+      [C] int32, of the others without a meaning.
+    """
+    return jnp.minimum(jnp.cumsum(drifts, dtype=jnp.int32) - 1, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class OracleKinds(Part):
+  """Each kind of clients has a model from the start."""
+
+  WORD = EXAMPLE = "oracle"
+  #: by which a client without a group joins one
+  measure: ClassVar[str] = "error"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,15 +134,13 @@ class FedDriftHParams(GroupWork):
   max_groups: int = hyper(
     10, "K, largest number of groups, each with a model, at a time", minimum=1
   )
-  variant: str = hyper(
-    "hierarchical",
+  variant: HierarchicalDrift | EagerDrift | OracleKinds = hyper(
+    HierarchicalDrift(),
     "when models are opened: hierarchical = each client that drifts opens one, and "
     "similar models are merged; eager = all clients that drift at a step open one "
     "together, and none are merged; oracle = each kind of clients has a model from "
     "the start",
-    choices=("hierarchical", "eager", "oracle"),
     source="Jothimurugesan et al., FedDrift, FedDrift-Eager, Oracle",
-    when=_SPLIT,
   )
   step_rounds: int = hyper(
     200,
@@ -77,43 +148,12 @@ class FedDriftHParams(GroupWork):
     "`concept_rounds` of the data",
     minimum=1,
     source="Jothimurugesan et al.",
-    when=_SPLIT,
   )
   history_steps: int = hyper(
     10,
     "number of latest steps; clients train on their examples",
     minimum=1,
     maximum=1000,
-    when=_SPLIT,
-  )
-  drift_measure: str = hyper(
-    "error",
-    "what is compared with `drift_threshold`: error = share of examples that are "
-    "classified wrongly, loss = loss of the task",
-    choices=("error", "loss"),
-    source="public code, error",
-    when=_BY_LOSSES,
-  )
-  drift_threshold: float = hyper(
-    0.1,
-    "delta, a client drifts if its least loss has risen by more than this",
-    above=0.0,
-    source="public code, 0.2 for SINE, 0.1 for CIRCLE and MNIST",
-    when=_BY_LOSSES,
-  )
-  merge_threshold: float = hyper(
-    0.0,
-    "delta', models are merged up to this distance; 0: as `drift_threshold`",
-    minimum=0.0,
-    source="public code",
-    when=_MERGES,
-  )
-  isolation: int = hyper(
-    1,
-    "W, number of steps for which only its client uses a new model",
-    minimum=1,
-    source="Jothimurugesan et al.",
-    when=_MERGES,
   )
 
 
@@ -138,7 +178,7 @@ def _measure(
   model: Model, hparams: FedDriftHParams, models: Params, shard: Shard
 ) -> Array:
   """The losses of K models on a client's examples, or their errors, [K]."""
-  if hparams.drift_measure == "loss":
+  if hparams.variant.measure == "loss":
     losses: Array = objective.full_losses(model, models, shard)
     return losses
 
@@ -158,16 +198,16 @@ def _measure(
 
 
 def _open_models(
-  hparams: FedDriftHParams, memory: Drifts, best: Array, busy: Array, drifts: Array
+  memory: Drifts, best: Array, busy: Array, drifts: Array, place: Array
 ) -> tuple[Array, Array]:
   """The models that drifting clients open.
 
   Args:
-    hparams: whether they share one.
     memory: the state before.
     best: [C] int32, the model that a client would join.
     busy: [K] bool, models that some client is with, or would join.
     drifts: [C] bool, the clients that drift.
+    place: [C] int32, which of the new models each of them opens.
 
   Returns:
     [C] int32 their models, K for who opens none; [K] int32 the model of which a
@@ -178,11 +218,8 @@ def _open_models(
   order = jnp.argsort(
     jnp.where(busy, jnp.iinfo(jnp.int32).max, jnp.where(memory.alive, memory.used, -1))
   ).astype(jnp.int32)
-  rank = jnp.cumsum(drifts, dtype=jnp.int32) - 1
-  if hparams.variant == "eager":
-    rank = jnp.minimum(rank, 0)
-  opens = drifts & (rank < (~busy).sum())
-  slot = jnp.where(opens, order[jnp.clip(rank, 0, k - 1)], k)
+  opens = drifts & (place < (~busy).sum())
+  slot = jnp.where(opens, order[jnp.clip(place, 0, k - 1)], k)
   # The first of several clients of a model is the one that it is made for.
   first = jnp.full(k, len(best)).at[slot].min(jnp.arange(len(best)), mode="drop")
   source = jnp.where(first < len(best), best[jnp.minimum(first, len(best) - 1)], k)
@@ -229,12 +266,15 @@ def drift_rule(model: Model, hparams: FedDriftHParams, map_clients: MapClients) 
   """FedDrift's rule: groups by the losses of new examples, step by step."""
   k, steps = hparams.max_groups, hparams.history_steps
   measure = functools.partial(_measure, model, hparams)
-  merges = hparams.variant == "hierarchical"
+  variant = hparams.variant
 
   def init(params: Params, spec: FedSpec, key: Key) -> tuple[Params, Drifts]:
-    by_error = hparams.drift_measure == "error" and hparams.variant != "oracle"
+    by_error = isinstance(variant, Detection) and variant.measure == "error"
     if k > 1 and by_error and not tasks.of(model).has_classes:
-      raise OptionError("`drift_measure`=error: the examples have no class (loss)")
+      raise OptionError(
+        f"`variant`={variant}: measures errors, the examples have no class (allowed: "
+        "measure=loss)"
+      )
     clients, history = spec.num_clients, steps if k > 1 else 0
     empty = jnp.zeros((clients, history), jnp.int32)
     return trees.repeat(params, k), Drifts(
@@ -265,7 +305,7 @@ def drift_rule(model: Model, hparams: FedDriftHParams, map_clients: MapClients) 
       offset=state.memory.offset.at[:, place].set(everyone.offset),
       size=state.memory.size.at[:, place].set(everyone.size),
     )
-    if hparams.variant == "oracle":
+    if isinstance(variant, OracleKinds):
       member = jnp.where(present, everyone.kind, state.member)
       return _with_step(state._replace(member=member), memory, place, present)
     isolated = present & (memory.until > memory.step)
@@ -274,22 +314,25 @@ def drift_rule(model: Model, hparams: FedDriftHParams, map_clients: MapClients) 
     active = jnp.where(active.any(), active, memory.alive)
     # From the place of the client's rows, which differs where these are in blocks.
     asked = (memory.offset - everyone.offset[:, None], memory.size)
-    if not merges:
+    merging = variant if isinstance(variant, HierarchicalDrift) else None
+    if not merging:
       asked = (jnp.zeros_like(everyone.size)[:, None], everyone.size[:, None])
     losses = map_clients(losses_of, state.models, everyone, *asked)
-    now = jnp.where(active[None], losses[:, place if merges else 0], jnp.inf)
+    now = jnp.where(active[None], losses[:, place if merging else 0], jnp.inf)
     best, least = jnp.argmin(now, 1).astype(jnp.int32), now.min(1)
     group = jnp.where(present, jnp.where(isolated, group, best), -1)
-    drifts = present & ~isolated & (least > memory.least + hparams.drift_threshold)
+    drifts = present & ~isolated & (least > memory.least + variant.threshold)
     busy = trees.members(group, k).any(1)
-    slot, source = _open_models(hparams, memory, best, busy, drifts)
+    slot, source = _open_models(memory, best, busy, drifts, variant.places(drifts))
     opened, opens = source < k, slot < k
     lost = opened[jnp.maximum(memory.group, 0)] & (memory.group >= 0)
     memory = memory._replace(
       alive=memory.alive | opened,
       group=jnp.where(lost, -1, memory.group),
       least=jnp.where(present & ~isolated, least, memory.least),
-      until=jnp.where(opens & merges, memory.step + hparams.isolation, memory.until),
+      until=jnp.where(opens, memory.step + merging.isolation, memory.until)
+      if merging
+      else memory.until,
     )
     copies = jnp.where(opened, source, jnp.arange(k, dtype=jnp.int32))
     state = state._replace(
@@ -298,11 +341,9 @@ def drift_rule(model: Model, hparams: FedDriftHParams, map_clients: MapClients) 
       member=jnp.where(present, jnp.where(opens, slot, group), state.member),
     )
     state = _with_step(state, memory, place, present)
-    if not merges:
+    if not merging:
       return state
-    threshold = jnp.where(
-      hparams.merge_threshold > 0, hparams.merge_threshold, hparams.drift_threshold
-    )
+    threshold = jnp.where(merging.merge > 0, merging.merge, merging.threshold)
     memory = state.memory
     first, number = _merge_models(threshold, memory, active & ~opened, losses)
     return _in_place_of(state, first, number)
@@ -428,14 +469,15 @@ def _extra(
   These are one for each model, and of FedDrift also those on the examples of each
   model's steps.
   """
-  if hparams.max_groups == 1 or hparams.variant == "oracle":
+  if hparams.max_groups == 1 or isinstance(hparams.variant, OracleKinds):
     return Extra()
   size = num_params(before.models) // hparams.max_groups
   assert cohort.everyone is not None
   asks = after.memory.step > before.memory.step
   number = jnp.where(asks, (cohort.everyone.size > 0).sum(dtype=jnp.int32), 0)
   models = before.memory.alive.sum(dtype=jnp.int32)
-  losses = models * (models + 1) if hparams.variant == "hierarchical" else models
+  merges = isinstance(hparams.variant, HierarchicalDrift)
+  losses = models * (models + 1) if merges else models
   return Extra(
     down=Messages(number, models * size),
     up=Messages(number, losses),
@@ -461,7 +503,7 @@ def feddrift(
   to delta'. With one model, FedDrift is FedAvg.
 
   Raises:
-    OptionError: `drift_measure`=error with data without classes.
+    OptionError: a `variant` that measures errors with data without classes.
   """
   return in_groups(
     model,

@@ -19,7 +19,7 @@ This happens only if the clients' data change.
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,11 +42,11 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.conditions import MANY, POSITIVE, is_zero, only
-from fedjax_alg.data.shift import SHIFTS
+from fedjax_alg.conditions import is_zero
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import (
   ClusteredState,
@@ -58,41 +58,109 @@ from fedjax_alg.rounds.clustered import (
 )
 
 SIMILARITIES = ("edc", "madc")
-_COLD = only("cold_clients", POSITIVE, words="clients that are not pre-trained")
 
 
 @dataclasses.dataclass(frozen=True)
-class FedGroupHParams(GroupWork):
-  """Hyper-parameters of FedGroup."""
+class KMeansCenters(Part):
+  """The pre-trained clients are clustered by the directions of their updates."""
 
-  num_groups: int = hyper(3, "m, number of groups", minimum=1, source="Algorithm 3")
-  centers: str = hyper(
-    "kmeans",
-    "how the groups are formed before round 1: kmeans = the "
-    "pre-trained clients are clustered by `similarity`, random = each of m "
-    "random clients starts a group (RCC)",
-    choices=("kmeans", "random"),
-    source="Algorithm 3; ablation RCC",
+  WORD, EXAMPLE = "kmeans", "kmeans:20,madc"
+  pretrain_scale: int = hyper(
+    20,
+    "alpha; alpha x m clients are pre-trained before round 1, or all if "
+    "there are fewer",
+    minimum=1,
+    source="Algorithm 3",
   )
   similarity: str = hyper(
     "edc",
-    "how pre-trained clients are clustered: edc = k-means++ on the "
-    "decomposed cosines of their updates, madc = complete linkage on mean "
-    "absolute differences of cosines",
+    "how they are clustered: edc = k-means++ on the decomposed cosines of their "
+    "updates, madc = complete linkage on mean absolute differences of cosines",
     choices=SIMILARITIES,
     source="(7), (8)",
-    when=only("centers", "kmeans") & only("num_groups", MANY),
   )
   group_count: str = group_count("num_groups")
-  cold_start: str = hyper(
-    "cosine",
-    "how any other client is put into a group when it first takes "
-    "part: cosine = into the group of the closest direction, random = into "
-    "a group drawn at random (RAC)",
-    choices=("cosine", "random"),
-    source="(9); ablation RAC",
-    when=_COLD & only("num_groups", MANY),
-  )
+
+  def pool_size(self, num_groups: int) -> int:
+    """Counts the clients to be pre-trained before round 1."""
+    return num_groups * self.pretrain_scale
+
+  def flops(self, rows: int, num_groups: int) -> float:
+    """The arithmetic of the choice of a number of groups."""
+    return grouping.counting_flops(self.group_count, rows, num_groups)
+
+  def group(self, num_groups: int, updates: Array, mask: Array, key: Key) -> Array:
+    """Groups the pre-trained clients (Algorithm 3, lines 7 to 14).
+
+    Args:
+      num_groups: m.
+      updates: [n, P], the clients' updates.
+      mask: [n] bool, which entries are clients.
+      key: consumed.
+
+    Returns:
+      The groups [n] int32 in [0, m), -1 for entries that are no clients.
+    """
+    m = num_groups
+    gram = grouping.gram(updates, mask)
+    if self.similarity == "madc":
+      distance = grouping.madc(grouping.cosine(gram), mask)
+      return grouping.cluster(
+        distance,
+        mask,
+        "complete",
+        count=self.group_count,
+        max_groups=m,
+        threshold=-jnp.inf,
+        rounding=grouping.ROUNDING,
+      )
+
+    def by_edc(number: int) -> Array:
+      points = grouping.edc_points(gram, mask, number)
+      return jnp.where(mask, grouping.kmeans(points, mask, key, number).assignment, -1)
+
+    if self.group_count == "fixed":
+      return by_edc(m)
+    # Numbers of groups are compared in one space, that of m directions.
+    distance = grouping.edc(grouping.edc_points(gram, mask, m))
+    return grouping.choose_number(distance, by_edc, m, grouping.ROUNDING)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomCenters(Part):
+  """Each of m random clients starts a group (RCC)."""
+
+  WORD = EXAMPLE = "random"
+  group_count: ClassVar[str] = "fixed"
+
+  def pool_size(self, num_groups: int) -> int:
+    """Counts the clients to be pre-trained before round 1."""
+    return num_groups
+
+  def flops(self, rows: int, num_groups: int) -> float:
+    """The arithmetic of the choice of a number of groups."""
+    del rows, num_groups
+    return 0.0
+
+  def group(self, num_groups: int, updates: Array, mask: Array, key: Key) -> Array:
+    """The groups [n] int32; -1 for clients that are no center.
+
+    Args:
+      num_groups: m.
+      updates: not read.
+      mask: [n] bool, which entries are clients.
+      key: not read.
+    """
+    del updates, key
+    place = jnp.arange(mask.shape[0], dtype=jnp.int32)
+    return jnp.where(mask & (place < num_groups), place, -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class CosineStart(Part):
+  """Into the group whose direction is closest to the client's first update."""
+
+  WORD, EXAMPLE = "cosine", "cosine:latest"
   direction: str = hyper(
     "initial",
     "the direction of a group, with which a new client's update "
@@ -103,15 +171,33 @@ class FedGroupHParams(GroupWork):
     "with auxiliary and latest",
     choices=("initial", "auxiliary", "latest"),
     source="(9)",
-    when=only("cold_start", "cosine"),
   )
-  pretrain_scale: int = hyper(
-    20,
-    "alpha; alpha x m clients are pre-trained before round 1, or all if "
-    "there are fewer",
-    minimum=1,
-    source="Algorithm 3",
-    when=only("centers", "kmeans"),
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomStart(Part):
+  """Into a group that is drawn at random (RAC)."""
+
+  WORD = EXAMPLE = "random"
+
+
+@dataclasses.dataclass(frozen=True)
+class FedGroupHParams(GroupWork):
+  """Hyper-parameters of FedGroup."""
+
+  num_groups: int = hyper(3, "m, number of groups", minimum=1, source="Algorithm 3")
+  centers: KMeansCenters | RandomCenters = hyper(
+    KMeansCenters(),
+    "how the groups are formed before round 1: kmeans = the pre-trained clients are "
+    "clustered, random = each of m random clients starts a group (RCC)",
+    source="Algorithm 3; ablation RCC",
+  )
+  cold_start: CosineStart | RandomStart = hyper(
+    CosineStart(),
+    "how any other client is put into a group when it first takes "
+    "part: cosine = into the group of the closest direction, random = into "
+    "a group drawn at random (RAC)",
+    source="(9); ablation RAC",
   )
   pretrain_steps: int = hyper(
     50,
@@ -134,7 +220,6 @@ class FedGroupHParams(GroupWork):
     "mean with the other models, each scaled to length 1 (the public code)",
     choices=("printed", "code"),
     source="Algorithm 2 line 19; (20)",
-    when=only("eta_g", POSITIVE),
   )
   migration: float = hyper(
     0.2,
@@ -143,12 +228,7 @@ class FedGroupHParams(GroupWork):
     minimum=0.0,
     maximum=1.0,
     source="FlexCFL, whose test compares raw counts",
-    when=only("shift", *SHIFTS[1:]),
   )
-
-  def facts(self, num_clients: int) -> dict[str, Any]:
-    """Returns facts that ``when`` may name beside options (``hparams.facts``)."""
-    return {"cold_clients": max(0, num_clients - _pool_size(self))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,13 +272,12 @@ def _frequencies(shard: Shard, num_classes: int) -> Array:
 
 def _pool_size(hparams: FedGroupHParams) -> int:
   """Counts the clients pre-trained before round 1: alpha m, or m with RCC."""
-  scale = 1 if hparams.centers == "random" else hparams.pretrain_scale
-  return hparams.num_groups * scale
+  return hparams.centers.pool_size(hparams.num_groups)
 
 
 def num_compared(hparams: FedGroupHParams, num_clients: int) -> int:
   """Counts the pre-trained clients compared in pairs; none with RCC."""
-  if hparams.centers == "random":
+  if isinstance(hparams.centers, RandomCenters):
     return 0
   return min(_pool_size(hparams), num_clients)
 
@@ -208,11 +287,11 @@ def few_clients(hparams: FedGroupHParams, num_clients: int) -> str:
 
   All clients are then pre-trained.
   """
-  number = _pool_size(hparams)
-  if number <= num_clients or hparams.centers == "random":
+  number, centers = _pool_size(hparams), hparams.centers
+  if number <= num_clients or isinstance(centers, RandomCenters):
     return ""
   return (
-    f"`pretrain_scale`={hparams.pretrain_scale}: would pre-train "
+    f"`centers`={centers}: pretrain_scale={centers.pretrain_scale} would pre-train "
     f"{number} clients for `num_groups`={hparams.num_groups}, all "
     f"{num_clients} are"
   )
@@ -286,49 +365,6 @@ def _first_examples(hparams: FedGroupHParams, size: Array) -> Array:
   return jax.vmap(work.examples_read)(size)
 
 
-def _group_pool(
-  hparams: FedGroupHParams, updates: Array, mask: Array, key: Key
-) -> Array:
-  """Groups the pre-trained clients (Algorithm 3, lines 7 to 14).
-
-  Args:
-    hparams: m and how the clients are grouped.
-    updates: [n, P], the clients' updates.
-    mask: [n] bool, which entries are clients.
-    key: consumed.
-
-  Returns:
-    The groups [n] int32 in [0, m). They are -1 for entries that are no clients,
-    and with random centers for clients that are no center.
-  """
-  m = hparams.num_groups
-  place = jnp.arange(mask.shape[0], dtype=jnp.int32)
-  if hparams.centers == "random":
-    return jnp.where(mask & (place < m), place, -1)
-  gram = grouping.gram(updates, mask)
-  if hparams.similarity == "madc":
-    distance = grouping.madc(grouping.cosine(gram), mask)
-    return grouping.cluster(
-      distance,
-      mask,
-      "complete",
-      count=hparams.group_count,
-      max_groups=m,
-      threshold=-jnp.inf,
-      rounding=grouping.ROUNDING,
-    )
-
-  def by_edc(number: int) -> Array:
-    points = grouping.edc_points(gram, mask, number)
-    return jnp.where(mask, grouping.kmeans(points, mask, key, number).assignment, -1)
-
-  if hparams.group_count == "fixed":
-    return by_edc(m)
-  # Numbers of groups are compared in one space, that of m directions.
-  distance = grouping.edc(grouping.edc_points(gram, mask, m))
-  return grouping.choose_number(distance, by_edc, m, grouping.ROUNDING)
-
-
 def pretrain_and_group(
   model: Model,
   hparams: FedGroupHParams,
@@ -341,13 +377,14 @@ def pretrain_and_group(
 
   Returns:
     The ids, updates and mask of ``_pretrain_pool``, and the groups of
-    ``_group_pool``.
+    ``KMeansCenters.group``.
   """
   pool_key, cluster_key, _ = jax.random.split(key, 3)
   ids, updates, mask = _pretrain_pool(
     model, hparams, start, everyone, pool_key, map_clients
   )
-  return ids, updates, mask, _group_pool(hparams, updates, mask, cluster_key)
+  groups = hparams.centers.group(hparams.num_groups, updates, mask, cluster_key)
+  return ids, updates, mask, groups
 
 
 def inter_group_step(models: Array, populated: Array, eta_g: float, form: str) -> Array:
@@ -431,19 +468,20 @@ def _cold_start(
 ) -> Array:
   """The group of a client that has none, [] int32."""
   hparams = method.hparams
-  if hparams.cold_start == "random":
+  cold = hparams.cold_start
+  if isinstance(cold, RandomStart):
     # Groups without members have no model of their own.
     return jax.random.categorical(
       key, jnp.where(memory.populated, 0.0, -jnp.inf)
     ).astype(jnp.int32)
   start, directions = memory.start, memory.directions
-  if hparams.direction != "initial":
-    if hparams.group_count == "fixed":
+  if cold.direction != "initial":
+    if hparams.centers.group_count == "fixed":
       start = jax.tree.map(lambda leaf: leaf.mean(0), models)
     else:  # fewer than m groups have a model
       start = trees.slot_mean(memory.populated.astype(jnp.float32), models)
     directions = memory.latest
-  if hparams.direction == "auxiliary":
+  if cold.direction == "auxiliary":
     rows, _ = trees.to_matrix(models)
     directions = rows - clustered.flat(start)[None]
   update = _first_update(method.model, hparams, start, shard, key)
@@ -488,8 +526,8 @@ def _plan_cold_start(
   part.
   """
   memory: GroupMemory = state.memory
-  hparams = method.hparams
-  fixed = hparams.cold_start == "random" or hparams.direction == "initial"
+  cold = method.hparams.cold_start
+  fixed = isinstance(cold, RandomStart) or cold.direction == "initial"
 
   def one_client(shared, shard, key):
     models, memory = shared
@@ -589,7 +627,7 @@ def _extra(
   size = num_params(before.models) // m
   first = (before.memory.latest == before.memory.directions).all()
   new = (notes.first | ~notes.kept) & cohort.present
-  if hparams.cold_start == "random":
+  if isinstance(hparams.cold_start, RandomStart):
     new = jnp.zeros_like(new)
   pretrained = min(_pool_size(hparams), len(before.member))
   pool = jnp.where(first, pretrained, 0)
@@ -606,7 +644,7 @@ def _extra(
     example_gradients=gradients.sum() + pooled,
     flops=jnp.where(
       first,
-      2.0 * n * n * size + grouping.counting_flops(hparams.group_count, pretrained, m),
+      2.0 * n * n * size + hparams.centers.flops(pretrained, m),
       0.0,
     )
     + 2.0 * m * size * new.sum().astype(jnp.float32),
@@ -626,7 +664,7 @@ def fedgroup(
   """FedGroup: m groups, found once by the directions of first updates.
 
   Before round 1, alpha m random clients are pre-trained from the initial model
-  w_0. Their updates are clustered into m groups by `similarity`, and the model
+  w_0. Their updates are clustered into m groups (`centers`), and the model
   of each group starts at the mean of its members' models. Any other client is
   pre-trained when it first takes part, and joins the group whose direction is
   closest to its update, (9). In a round every group runs FedAvg by itself,

@@ -17,13 +17,14 @@ one of nobody is still the random model that it began as.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
 from fedjax_alg.algorithms.common import in_groups
+from fedjax_alg.algorithms.ifca import IndependentStart, SharedStart
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -34,11 +35,39 @@ from fedjax_alg.base import (
   num_params,
 )
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.conditions import MANY, only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModel(Part):
+  """The center nearest to the client's model after some steps from the initial one."""
+
+  WORD, EXAMPLE = "trained", "trained:50"
+  steps: int = hyper(
+    50,
+    "mini-batch steps that a client trains before its first center is chosen",
+    minimum=0,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class InitialModel(Part):
+  """The center nearest to the initial model, the same for all clients."""
+
+  WORD = EXAMPLE = "initial"
+  steps: ClassVar[int] = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomCenter(Part):
+  """A center drawn at random."""
+
+  WORD = EXAMPLE = "random"
+  steps: ClassVar[int] = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,27 +75,18 @@ class FeSEMHParams(GroupWork):
   """Hyper-parameters of FeSEM."""
 
   num_groups: int = hyper(3, "K, number of centers C_j", minimum=1, source="Xie et al.")
-  group_init: str = hyper(
-    "independent",
+  group_init: SharedStart | IndependentStart = hyper(
+    IndependentStart(),
     "how the K centers start: independent = K random models, shared = K equal models "
     "(which stay equal)",
-    choices=clustered.STARTS,
   )
-  first_group: str = hyper(
-    "trained",
+  first_group: TrainedModel | InitialModel | RandomCenter = hyper(
+    TrainedModel(),
     "center of a client that has not trained yet: trained = the center nearest to "
-    "the client's model after `pretrain_steps` steps from the initial model, initial "
+    "the client's model after some steps from the initial model, initial "
     "= the center nearest to the initial model (the same for all clients), random = "
     "a center drawn at random",
-    choices=("trained", "initial", "random"),
     source="FlexCFL's code (initial); public code (random)",
-    when=only("num_groups", MANY),
-  )
-  pretrain_steps: int = hyper(
-    50,
-    "mini-batch steps that a client trains before its first center is chosen",
-    minimum=0,
-    when=only("first_group", "trained"),
   )
 
 
@@ -81,12 +101,11 @@ class Locals(NamedTuple):
 def _nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
   """FeSEM's rule: the center nearest to the client's last local model."""
   k = hparams.num_groups
-  before_all = LocalWork(
-    local_steps=hparams.pretrain_steps, batch_size=hparams.batch_size
-  )
+  pretrain_steps = hparams.first_group.steps
+  before_all = LocalWork(local_steps=pretrain_steps, batch_size=hparams.batch_size)
 
   def init(params, spec, key):
-    models = clustered.initial_models(model, params, key, k, hparams.group_init)
+    models = clustered.initial_models(model, params, key, k, hparams.group_init.first)
     return models, Locals(
       params,
       jnp.zeros((spec.num_clients, num_params(params))),
@@ -100,10 +119,10 @@ def _nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
     )
 
   def first(centres, start, shard, key):
-    if hparams.first_group == "random":
+    if isinstance(hparams.first_group, RandomCenter):
       return jax.random.randint(key, (), 0, k, jnp.int32)
     params = start
-    if hparams.first_group == "trained" and hparams.pretrain_steps:
+    if pretrain_steps:
       params = clustered.pretrain_model(model, hparams, start, shard, key, before_all)
     return grouping.nearest_centre(clustered.flat(params), centres)
 
@@ -122,7 +141,7 @@ def _nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
     size = num_params(before.models) // k
     present = cohort.present
     flops = 3.0 * k * size * present.sum().astype(jnp.float32)
-    if k == 1 or hparams.first_group != "trained" or (not hparams.pretrain_steps):
+    if k == 1 or not pretrain_steps:
       return Extra(flops=flops)
     new = present & ~trained
     number = new.sum(dtype=jnp.int32)
@@ -136,7 +155,7 @@ def _nearest_rule(model: Model, hparams: FeSEMHParams) -> Rule:
       example_gradients=own_gradients.sum(),
       flops=flops,
       own_gradients=own_gradients,
-      own_batches=jnp.where(new, hparams.pretrain_steps, 0),
+      own_batches=jnp.where(new, pretrain_steps, 0),
     )
 
   return Rule(

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.algorithms.common import group_count, in_groups
+from fedjax_alg.algorithms.common import TreeCut, in_groups, tree_cut
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -32,14 +32,11 @@ from fedjax_alg.base import (
   builder,
   num_params,
 )
-from fedjax_alg.conditions import MANY, only
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
-
-_SPLIT = only("max_groups", MANY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +50,12 @@ class FLHCHParams(GroupWork):
     minimum=0,
     source="Briggs et al. study 1, 3, 5, 10",
     traced=True,
-    when=_SPLIT,
   )
   metric: str = hyper(
     "l1",
     "distance between the updates of two clients",
     choices=("l1", "l2", "cosine"),
     source="Briggs et al., l1 recommended",
-    when=_SPLIT,
   )
   linkage: str = hyper(
     "complete",
@@ -68,18 +63,8 @@ class FLHCHParams(GroupWork):
     "between two groups follows from the distances of their members",
     choices=("single", "complete", "average", "ward"),
     source="Briggs et al., complete recommended",
-    when=_SPLIT,
   )
-  distance_threshold: float = hyper(
-    0.0,
-    "groups that are closer than this value are merged; a good value "
-    "depends on the metric, the learning rate and the model; 0: exactly "
-    "`max_groups` groups",
-    minimum=0.0,
-    source="Briggs et al., T",
-    when=_SPLIT & only("group_count", "fixed"),
-  )
-  group_count: str = group_count("max_groups")
+  cut: TreeCut = tree_cut("Briggs et al., T (distance)")
 
 
 class Clustering(NamedTuple):
@@ -164,14 +149,12 @@ def _cluster(
     present: [C] bool, the clients that are there.
   """
   k = hparams.max_groups
-  member = grouping.cluster(
+  member = hparams.cut.groups(
     grouping.distances(updates, present, hparams.metric),
     present,
     hparams.linkage,
-    count=hparams.group_count,
-    max_groups=k,
-    threshold=hparams.distance_threshold,
-    rounding=grouping.rounding(updates, present, hparams.metric),
+    k,
+    grouping.rounding(updates, present, hparams.metric),
   )
   return state._replace(
     models=trees.repeat(start, k),
@@ -222,8 +205,7 @@ def _extra(
     example_gradients=gradients,
     flops=jnp.where(
       now,
-      2.0 * clients * clients * size
-      + grouping.counting_flops(hparams.group_count, clients, hparams.max_groups),
+      2.0 * clients * clients * size + hparams.cut.flops(clients, hparams.max_groups),
       0.0,
     ),
     own_gradients=jnp.where(now | new, read(cohort.shards.size), 0),

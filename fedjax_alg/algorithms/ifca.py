@@ -11,6 +11,7 @@ the paper's FEMNIST runs.
 
 import dataclasses
 import functools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,10 +35,10 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer, refuse_options
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.conditions import MANY, only
 from fedjax_alg.engine.clients import for_one
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
 from fedjax_alg.rounds.common_layers import mark_common, with_common_layers
@@ -45,6 +46,45 @@ from fedjax_alg.typing import PyTree
 
 #: ``group_init``=reject stops after this many draws and takes the best of them.
 MOST_DRAWS = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedStart(Part):
+  """Equal models; ties go to the first."""
+
+  WORD = EXAMPLE = "shared"
+  first: ClassVar[str] = "shared"  #: one of ``clustered.STARTS``
+
+
+@dataclasses.dataclass(frozen=True)
+class IndependentStart(Part):
+  """Models that are drawn at random."""
+
+  WORD = EXAMPLE = "independent"
+  first: ClassVar[str] = "independent"
+
+
+@dataclasses.dataclass(frozen=True)
+class RejectedStart(Part):
+  """Random models, drawn again until every group has a share of the clients."""
+
+  WORD, EXAMPLE = "reject", "reject:0.1"
+  first: ClassVar[str] = "independent"
+  share: float = hyper(
+    0.1,
+    "share of the clients that every group must have at least",
+    above=0.0,
+    maximum=1.0,
+    source="public code, 0.35 with two groups",
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class SpreadStart(Part):
+  """One model after the other, each trained on a client that the others fit badly."""
+
+  WORD = EXAMPLE = "kmeans++"
+  first: ClassVar[str] = "shared"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,23 +102,14 @@ class IFCAHParams(GroupWork):
     choices=("model", "gradient"),
     source="Algorithm 1, options I and II",
   )
-  group_init: str = hyper(
-    "independent",
+  group_init: SharedStart | IndependentStart | RejectedStart | SpreadStart = hyper(
+    IndependentStart(),
     "how the K models start: shared = equal models (ties go "
     "to the first), independent = K random models, reject = K random models, "
-    "drawn again until every group has the share `reject_share` of the "
-    "clients, kmeans++ = one after the other, each trained on a client drawn "
-    "in proportion to its least loss so far",
-    choices=("shared", "independent", "reject", "kmeans++"),
+    "drawn again until every group has a share of the clients, kmeans++ = one "
+    "after the other, each trained on a client drawn in "
+    "proportion to its least loss so far",
     source="public code (reject: its CIFAR runs); HypCluster (kmeans++)",
-  )
-  reject_share: float = hyper(
-    0.1,
-    "share of the clients that every group must have at least",
-    above=0.0,
-    maximum=1.0,
-    source="public code, 0.35 with two groups",
-    when=only("group_init", "reject"),
   )
   common_layers: str = hyper(
     "",
@@ -86,7 +117,6 @@ class IFCAHParams(GroupWork):
     "such as Dense_0; they move by the mean over all participants, the others "
     "are each group's. Empty: none",
     source="Ghosh et al. section 6.3",
-    when=only("num_groups", MANY),
   )
 
 
@@ -108,14 +138,14 @@ def _gradient_update(model: Model, client_lr: float) -> ClientUpdate:
 
 def _draw_until_populated(
   model: Model,
-  hparams: IFCAHParams,
+  k: int,
+  needed: float,
   models: Params,
   everyone: Cohort,
   key: Key,
   map_clients: MapClients,
 ) -> Params:
-  """Draws K models until every group has `reject_share` of the clients."""
-  k = hparams.num_groups
+  """Draws K models until every group has the share ``needed`` of the clients."""
   present = everyone.present
 
   def smallest(models):
@@ -135,7 +165,7 @@ def _draw_until_populated(
     return (tries + 1, jnp.maximum(share, best), trees.where(share > best, new, models))
 
   return jax.lax.while_loop(
-    lambda carry: (carry[1] < hparams.reject_share) & (carry[0] < MOST_DRAWS),
+    lambda carry: (carry[1] < needed) & (carry[0] < MOST_DRAWS),
     draw,
     (jnp.int32(0), smallest(models), models),
   )[2]
@@ -195,17 +225,16 @@ def _least_loss_rule(
   k, start = hparams.num_groups, hparams.group_init
 
   def init(params, spec, key):
-    first = "shared" if start in ("shared", "kmeans++") else "independent"
-    return clustered.initial_models(model, params, key, k, first), ()
+    return clustered.initial_models(model, params, key, k, start.first), ()
 
   def setup(state: ClusteredState, everyone: Cohort, key: Key) -> ClusteredState:
-    if start == "reject":
+    if isinstance(start, RejectedStart):
       return state._replace(
         models=_draw_until_populated(
-          model, hparams, state.models, everyone, key, map_clients
+          model, k, start.share, state.models, everyone, key, map_clients
         )
       )
-    if start == "kmeans++":
+    if isinstance(start, SpreadStart):
       return state._replace(
         models=_spread(
           model, hparams, trees.index(state.models, 0), everyone, key, map_clients

@@ -20,7 +20,7 @@ exact.
 
 n counts the examples of the clients that are present. When clients join, n
 grows, and G is scaled by the old n over the new one. The delayed gradients of
-the newcomers then enter G: they are zero, or with `first_gradients`=full the
+the newcomers then enter G: they are zero, or with `variant`=client:full the
 full gradients at the global model of that round.
 """
 
@@ -53,28 +53,21 @@ from fedjax_alg.base import (
 from fedjax_alg.client import minibatches, objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
-from fedjax_alg.conditions import only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 from fedjax_alg.rounds.two_halves import ComposedState
 from fedjax_alg.typing import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class Delays:
-  """Options of the delayed gradients that LoSAC's clients store."""
+class ClientGradients(Part):
+  """One delayed gradient for each client."""
 
-  variant: str = hyper(
-    "client",
-    "which delayed gradients are kept: client = one for each "
-    "client, table = one for each fixed mini-batch of each client (memory "
-    "for examples / batch_size vectors)",
-    choices=("client", "table"),
-    source="reconstruction",
-  )
+  WORD, EXAMPLE = "client", "client:full"
   first_gradients: str = hyper(
     "zeros",
     "delayed gradient of a client that has not taken part yet: "
@@ -82,7 +75,59 @@ class Delays:
     "at the global model when it joins)",
     choices=("zeros", "full"),
     source="reconstruction",
-    when=only("variant", "client"),
+  )
+
+  def build(self, model: Model, work: LocalWork, client_lr: float) -> ClientUpdate:
+    """The client's half.
+
+    Args:
+      model: the model.
+      work: the amount of local work.
+      client_lr: eta.
+    """
+    return _client_variant(model, work, client_lr, self.first_gradients)
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientTable(Part):
+  """One delayed gradient for each fixed mini-batch of each client."""
+
+  WORD = EXAMPLE = "table"
+
+  def build(self, model: Model, work: LocalWork, client_lr: float) -> ClientUpdate:
+    """The client's half.
+
+    Args:
+      model: the model.
+      work: the amount of local work.
+      client_lr: eta.
+
+    Raises:
+      OptionError: there is no fixed number of steps or no batch size, or the
+        model has dropout.
+    """
+    if model.train_apply is not None:
+      raise OptionError(
+        "`variant`=table: a delayed gradient of a batch met another dropout "
+        "or `augment` than the fresh one; take `variant`=client or a model "
+        "without these and statistics of batches"
+      )
+    if not work.local_steps or not work.batch_size:
+      name = "batch_size" if work.local_steps else "local_steps"
+      raise OptionError(f"`{name}`=0: `variant`=table needs at least 1")
+    return _table_variant(model, work, client_lr)
+
+
+@dataclasses.dataclass(frozen=True)
+class Delays:
+  """Options of the delayed gradients that LoSAC's clients store."""
+
+  variant: ClientGradients | GradientTable = hyper(
+    ClientGradients(),
+    "which delayed gradients are kept: client = one for each "
+    "client, table = one for each fixed mini-batch of each client (memory "
+    "for examples / batch_size vectors)",
+    source="reconstruction",
   )
 
 
@@ -350,18 +395,7 @@ def losac_update(
     OptionError: `variant`=table lacks a fixed number of steps or a batch size,
       or the model has dropout.
   """
-  if options.variant == "client":
-    return _client_variant(model, work, client_lr, options.first_gradients)
-  if model.train_apply is not None:
-    raise OptionError(
-      "`variant`=table: a delayed gradient of a batch met another dropout "
-      "or `augment` than the fresh one; take `variant`=client or a model "
-      "without these and statistics of batches"
-    )
-  if not work.local_steps or not work.batch_size:
-    name = "batch_size" if work.local_steps else "local_steps"
-    raise OptionError(f"`{name}`=0: `variant`=table needs at least 1")
-  return _table_variant(model, work, client_lr)
+  return options.variant.build(model, work, client_lr)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, tasks, trees
-from fedjax_alg.algorithms.common import group_count, in_groups
+from fedjax_alg.algorithms.common import TreeCut, in_groups, tree_cut
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -38,7 +38,6 @@ from fedjax_alg.base import (
   builder,
 )
 from fedjax_alg.client import objective
-from fedjax_alg.conditions import MANY, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
@@ -51,8 +50,6 @@ from fedjax_alg.rounds.clustered import (
   TrainingResult,
 )
 
-_SPLIT = only("max_groups", MANY)
-
 
 @dataclasses.dataclass(frozen=True)
 class PACFLHParams(GroupWork):
@@ -64,7 +61,6 @@ class PACFLHParams(GroupWork):
     "p, singular vectors of a subspace",
     minimum=1,
     source="Vahidian et al., 3 to 5; public code",
-    when=_SPLIT,
   )
   subspace: str = hyper(
     "all",
@@ -72,7 +68,6 @@ class PACFLHParams(GroupWork):
     "of the examples of each of its classes",
     choices=("all", "classes"),
     source="Vahidian et al.; classes in the public code for label skew",
-    when=_SPLIT,
   )
   angle: str = hyper(
     "smallest",
@@ -81,7 +76,6 @@ class PACFLHParams(GroupWork):
     "of a singular vector of the one with one of the other",
     choices=grouping.ANGLES,
     source="Vahidian et al.; entry in the public code",
-    when=_SPLIT,
   )
   linkage: str = hyper(
     "average",
@@ -89,17 +83,8 @@ class PACFLHParams(GroupWork):
     "between two groups follows from the distances of their members",
     choices=("single", "complete", "average"),
     source="public code",
-    when=_SPLIT,
   )
-  distance_threshold: float = hyper(
-    0.0,
-    "groups that are closer than this value, in degrees, are merged; 0: "
-    "exactly `max_groups` groups",
-    minimum=0.0,
-    source="Vahidian et al., beta",
-    when=_SPLIT & only("group_count", "fixed"),
-  )
-  group_count: str = group_count("max_groups")
+  cut: TreeCut = tree_cut("Vahidian et al., beta in degrees (distance)")
 
 
 class Signatures(NamedTuple):
@@ -165,14 +150,12 @@ def subspace_rule(model: Model, hparams: PACFLHParams, map_clients: MapClients) 
       lambda _, shard: subspace(num_rows, shard), (), everyone.shards
     )
     gaps = grouping.angles(vectors, vectors, hparams.angle)
-    member = grouping.cluster(
+    member = hparams.cut.groups(
       0.5 * (gaps + gaps.T),
       everyone.present,
       hparams.linkage,
-      count=hparams.group_count,
-      max_groups=k,
-      threshold=hparams.distance_threshold,
-      rounding=grouping.angle_rounding(vectors, hparams.angle),
+      k,
+      grouping.angle_rounding(vectors, hparams.angle),
     )
     return state._replace(
       member=member, memory=Signatures(vectors, member, jnp.bool_(False))
@@ -241,7 +224,7 @@ def _extra(
     flops=2.0 * pairs * rows * rows * size
     + jnp.where(
       first,
-      grouping.counting_flops(hparams.group_count, clients, hparams.max_groups),
+      hparams.cut.flops(clients, hparams.max_groups),
       0.0,
     ),
   )

@@ -18,12 +18,13 @@ The global model is evaluated without adaptation. ``client_params`` is the
 global model after one step of size alpha on a mini-batch of the client's
 *training* data. (Some public code adapts on test batches, which leaks them.)
 
-Deviations: d is relative to the norms, d = hf_delta (1 + ||w||) / ||u||. With
+Deviations: d is relative to the norms, d = delta (1 + ||w||) / ||u||. With
 an absolute d the difference would vanish in float32 when u is small.
 """
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,11 +36,68 @@ from fedjax_alg.client import minibatches
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, descent, local_optimizer
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 from fedjax_alg.rounds.two_halves import ComposedState
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstOrder(Part):
+  """The second-order term is left out."""
+
+  WORD = EXAMPLE = "fo"
+
+
+@dataclasses.dataclass(frozen=True)
+class HessianFree(Part):
+  """The second-order term is a difference of two gradients."""
+
+  WORD, EXAMPLE = "hf", "hf:0.001"
+  delta: float = hyper(
+    1e-3,
+    "distance from w of the two points of the difference, relative to 1 + ||w||",
+    above=0.0,
+    source="section 4",
+  )
+
+  def times(self, gradient: Any, params: Params, u: Params) -> Params:
+    """The product of the Hessian with ``u``, up to an error of delta squared.
+
+    Args:
+      gradient: points -> (loss, gradient) of each, on one mini-batch.
+      params: w.
+      u: the vector.
+    """
+    norm = trees.root(trees.squared_norm(u))
+    delta = (
+      self.delta
+      * (1.0 + trees.root(trees.squared_norm(params)))
+      / jnp.maximum(norm, 1e-30)
+    )
+    (_, ahead), (_, behind) = gradient(
+      trees.add_scaled(params, delta, u), trees.add_scaled(params, -delta, u)
+    )
+    return trees.scale(0.5 / delta, trees.subtract(ahead, behind))
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactHessian(Part):
+  """The second-order term is the product of the Hessian and a vector."""
+
+  WORD = EXAMPLE = "exact"
+
+  def times(self, gradient: Any, params: Params, u: Params) -> Params:
+    """The product of the Hessian with ``u``.
+
+    Args:
+      gradient: points -> (loss, gradient) of each, on one mini-batch.
+      params: w.
+      u: the vector.
+    """
+    product: Params = jax.jvp(lambda p: gradient(p)[0][1], (params,), (u,))[1]
+    return product
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,21 +113,12 @@ class PerFedAvgHParams(ClientOptimizer, LocalWork):
   )
   client_lr: float = local_rate(0.1, "Algorithm 1, line 8", "beta")
   server_lr: float = server_rate()
-  hessian: str = hyper(
-    "fo",
+  hessian: FirstOrder | HessianFree | ExactHessian = hyper(
+    FirstOrder(),
     "how the second-order term is computed: fo = it is left out (first "
     "order), hf = by a difference of two gradients (Hessian-free), exact = "
     "as the product of the Hessian and a vector",
-    choices=("fo", "hf", "exact"),
     source="section 4",
-  )
-  hf_delta: float = hyper(
-    1e-3,
-    "distance from w of the two points of the gradient difference, relative to 1 + "
-    "||w||",
-    above=0.0,
-    source="section 4",
-    when=only("hessian", "hf"),
   )
   client_weights: Plain = weights(UniformWeights(), "Algorithm 1, line 10")
 
@@ -92,23 +141,9 @@ def _adapt(
 
 
 def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
-  alpha, kind = hparams.adapt_lr, hparams.hessian
-  batches = 2 if kind == "fo" else 3
+  alpha, hessian = hparams.adapt_lr, hparams.hessian
+  batches = 2 if isinstance(hessian, FirstOrder) else 3
   optimizer = local_optimizer(hparams)
-
-  def hessian_times(gradient, params, u):
-    if kind == "exact":
-      return jax.jvp(lambda p: gradient(p)[0][1], (params,), (u,))[1]
-    norm = trees.root(trees.squared_norm(u))
-    delta = (
-      hparams.hf_delta
-      * (1.0 + trees.root(trees.squared_norm(params)))
-      / jnp.maximum(norm, 1e-30)
-    )
-    (_, ahead), (_, behind) = gradient(
-      trees.add_scaled(params, delta, u), trees.add_scaled(params, -delta, u)
-    )
-    return trees.scale(0.5 / delta, trees.subtract(ahead, behind))
 
   def step(descend, *args):
     first, second, *third, (params, _, opt_state) = args
@@ -116,8 +151,8 @@ def _update(model: Model, hparams: PerFedAvgHParams) -> ClientUpdate:
     adapted = trees.add_scaled(params, -alpha, inner)
     ((loss, u),) = second(adapted)
     direction = u
-    if third:
-      direction = trees.add_scaled(u, -alpha, hessian_times(third[0], params, u))
+    if not isinstance(hessian, FirstOrder):
+      direction = trees.add_scaled(u, -alpha, hessian.times(third[0], params, u))
     params, opt_state = descend(direction, params, opt_state)
     return params, loss, opt_state
 

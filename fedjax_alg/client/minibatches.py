@@ -19,8 +19,8 @@ from jaxtyping import Bool, Float, Int, UInt
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import objective
-from fedjax_alg.conditions import but
 from fedjax_alg.data import store
+from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.models.roles import NOTHING_MOVED, ClientLeaves
 from fedjax_alg.typing import PyTree
@@ -127,8 +127,14 @@ class LocalWork:
     "added up over the parts of a step's B examples, which needs less memory and "
     "gives the same step up to rounding; 0: all B",
     minimum=0,
-    when=but("batch_size", 0),
   )
+
+  def __post_init__(self) -> None:
+    if self.microbatch_size and not self.batch_size:
+      raise OptionError(
+        f"`microbatch_size`={self.microbatch_size}: not with `batch_size`=0, a step "
+        "over all examples (allowed: 0)"
+      )
 
   def num_steps(
     self, size: Int[Array, ""], part: Float[Array, ""] | None = None

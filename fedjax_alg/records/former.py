@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
+from fedjax_alg import registry
+from fedjax_alg.algorithms.common import DistanceCut
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.conditions import why_not
 from fedjax_alg.data.features import Hog
@@ -29,6 +31,28 @@ _COMPRESSORS = ("compress_up", "compress_down")
 #: Choices and their options that are fields of its parts -> the names of the fields. A
 #: run of 0.3.0 has all of them, or none.
 _FIELDS = (
+  (
+    "thresholds",
+    {name: name for name in ("eps1", "eps2", "eps1_share", "eps2_share")},
+  ),
+  (
+    "variant",
+    {
+      "drift_threshold": "threshold",
+      "drift_measure": "measure",
+      "merge_threshold": "merge",
+      "isolation": "isolation",
+    },
+  ),
+  ("first_group", {"pretrain_steps": "steps"}),
+  ("group_init", {"reject_share": "share"}),
+  ("hessian", {"hf_delta": "delta"}),
+  ("cold_start", {"direction": "direction"}),
+  (
+    "centers",
+    {name: name for name in ("pretrain_scale", "similarity", "group_count")},
+  ),
+  ("variant", {"first_gradients": "first_gradients"}),
   (
     "aggregator",
     {
@@ -155,8 +179,21 @@ _FIELDS = (
     },
   ),
 )
+
+
+def _of_methods() -> dict[str, Any]:
+  """Option of a method -> its alternatives, those of all methods that have it."""
+  choices: dict[str, Any] = {}
+  for entry in registry.ALGORITHMS.values():
+    for name, field in entry.fields.items():
+      if parts_of(field.type):
+        choices[name] = choices.get(name, field.type) | field.type
+  return choices
+
+
 #: Option -> its alternatives.
 _CHOICES: dict[str, Any] = {
+  **_of_methods(),
   **{
     field.name: field.type
     for options in (ExchangeOptions, ClientOptimizer, DataOptions)
@@ -183,7 +220,7 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   """
   if "hparams" not in facts:
     return dict(facts)
-  now = {**facts, "hparams": _weights(_compressors(facts["hparams"]))}
+  now = {**facts, "hparams": _cut(_weights(_compressors(facts["hparams"])))}
   if isinstance(now.get("run"), Mapping):
     now["run"] = _renamed(_availability(now["run"]))
   sources = dict(now.get("sources", {}))
@@ -244,6 +281,17 @@ def _renamed(run: Mapping[str, Any]) -> dict[str, Any]:
     now["stragglers"] = _late(now["stragglers"], now.pop("partial_work"))
   if "personal_when" in now:
     now["personal"] = now.pop("personal_when")
+  return now
+
+
+def _cut(hparams: Mapping[str, Any]) -> dict[str, Any]:
+  """Hyper-parameters in which one choice says where a tree is cut."""
+  now = dict(hparams)
+  if "distance_threshold" in now and "group_count" in now:
+    threshold, word = now.pop("distance_threshold"), now.pop("group_count")
+    if word == "fixed":
+      word = str(DistanceCut(threshold)) if threshold else "count"
+    now["cut"] = word
   return now
 
 

@@ -188,8 +188,7 @@ def beside(ledger: Ledger, side_work: Callable[[Played], SideWork]) -> Ledger:
 def pool_before_all(round_: Played) -> SideWork:
   """FedGroup: before round 1 a pool is pre-trained, billed by full batches."""
   hparams = round_.hparams
-  scale = 1 if hparams.centers == "random" else hparams.pretrain_scale
-  pool = range(min(hparams.num_groups * scale, round_.clients))
+  pool = range(min(hparams.centers.pool_size(hparams.num_groups), round_.clients))
   if round_.round:
     return SideWork((), 0)
   return SideWork(pool, len(pool) * hparams.pretrain_steps * hparams.batch_size)
@@ -198,7 +197,7 @@ def pool_before_all(round_: Played) -> SideWork:
 def before_their_first(round_: Played) -> SideWork:
   """FeSEM: a participant that has never trained looks for a center."""
   new = [i for i in round_.ids if not round_.state.memory.trained[i]]
-  return SideWork(new, round_.read_by(new, round_.hparams.pretrain_steps))
+  return SideWork(new, round_.read_by(new, round_.hparams.first_group.steps))
 
 
 def at_the_clustering(round_: Played) -> SideWork:

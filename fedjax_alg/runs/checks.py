@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg import registry, tasks
+from fedjax_alg.algorithms.fedgroup import FedGroupHParams
+from fedjax_alg.algorithms.losac import GradientTable
 from fedjax_alg.base import Model
 from fedjax_alg.data.datasets import Leaf, Npz, Shakespeare
 from fedjax_alg.data.options import DataOptions, VocabularyOptions
@@ -99,7 +101,7 @@ def check_together(
   stopping.check_evaluated(options.stopping_rules, protocols, task=task)
   check_targets(options, task)
   accounting.check_accounting(options, data, method.parts)
-  if getattr(hparams, "variant", None) == "table":
+  if isinstance(getattr(hparams, "variant", None), GradientTable):
     for flag, is_set in (
       ("newcomers_at", data.newcomers_at is not None),
       ("shift", data.shift.period is not None),
@@ -114,6 +116,7 @@ def check_together(
     raise OptionError(
       f"`shift`={data.shift}: not with `algorithm`={name}, {entry.keeps_rows_because}"
     )
+  _check_migration(hparams, data)
   step_rounds = getattr(hparams, "step_rounds", None)
   if data.concepts is not None and step_rounds and data.concept_rounds % step_rounds:
     raise OptionError(
@@ -387,6 +390,17 @@ def _mapped(options: RunOptions) -> str:
   if isinstance(options.feature_map, NoFeatureMap):
     return ""
   return f"`feature_map`={options.feature_map} makes a vector of each"
+
+
+def _check_migration(hparams: Any, data: DataOptions) -> None:
+  """Refuses a threshold for clients whose classes change, if none ever do."""
+  if not isinstance(hparams, FedGroupHParams) or str(data.shift) != "none":
+    return
+  if hparams.migration != FedGroupHParams.migration:
+    raise OptionError(
+      f"`migration`={hparams.migration}: without effect, the clients' classes stay as "
+      f"they are (allowed: {FedGroupHParams.migration}, or give `shift`)"
+    )
 
 
 def _check_training(

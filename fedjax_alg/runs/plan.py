@@ -505,8 +505,9 @@ def _check_start(method: Method, run: RunOptions, has_start: bool) -> None:
       f"`init_from`: {method.name} fits every layer in closed "
       "form, whatever it starts from"
     )
-  groups = getattr(method.hparams, "group_init", "")
-  if has_start and not run.init_only and groups in ("independent", "reject"):
+  groups = getattr(method.hparams, "group_init", None)
+  starts = getattr(groups, "first", "")
+  if has_start and not run.init_only and starts == "independent":
     raise OptionError(
       f"`group_init`={groups}: the models of the groups would all start from "
       "`init_from` and stay alike (give another one, or `init_only`)"

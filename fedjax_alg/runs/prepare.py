@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import memory, models, split, tasks, trees
+from fedjax_alg.algorithms.losac import GradientTable
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import characters, store
@@ -590,8 +591,6 @@ def _unread(prepared: Prepared) -> list[str]:
       "num_layers": len(model.layers) if model.layers else None,
     }
   )
-  if hasattr(method.hparams, "facts"):
-    facts |= method.hparams.facts(prepared.spec.num_clients)
   explicit = {
     *method.explicit,
     *(name for name, field in method.fields.items() if values[name] != field.default),
@@ -688,7 +687,7 @@ def _check_memory(
   """
   sizes = _decisive_options(options)
   needed = rows * _state_bytes(algorithm, model, spec)
-  table = getattr(method.hparams, "variant", None) == "table"
+  table = isinstance(getattr(method.hparams, "variant", None), GradientTable)
   name = "`variant`=table" if table else f"`algorithm`={method.name}"
   memory.refuse(
     f"{name}: what is kept between rounds, for {rows} seed(s),",

@@ -25,6 +25,7 @@ from fedjax_alg.engine import clients, compiling, loop, sharding
 from fedjax_alg.engine.keys import client_keys, run_keys
 from fedjax_alg.engine.round import Participation, sample_cohort
 from fedjax_alg.errors import OptionError
+from fedjax_alg.part import of_type, parts_of
 from fedjax_alg.registry import Entry
 from fedjax_alg.rounds.expected import Played
 from fedjax_alg.runs import methods, own_algorithm
@@ -50,12 +51,12 @@ SMALL: Mapping[str, Any] = dict(
   num_components=3,
   num_groups=3,
   max_groups=3,
-  pretrain_scale=4,
+  centers="kmeans:4",
+  first_group="trained:3",
   pretrain_steps=3,
   cluster_after=1,
   split_after=1,
-  eps1=1e3,
-  eps2=0.0,
+  thresholds="fixed:1000,0",
   gamma_max=0.0,
   directions=3,
   smoothing=0.1,
@@ -159,8 +160,12 @@ def usable(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
   fields = {field.name: field for field in dataclasses.fields(kind)}
   usable_settings = {}
   for name, value in settings.items():
-    if name in fields and type(value) is type(fields[name].default):
-      with contextlib.suppress(OptionError):
+    if name not in fields:
+      continue
+    with contextlib.suppress(OptionError):
+      if parts_of(fields[name].type):
+        usable_settings[name] = of_type(name, value, fields[name].type)
+      elif type(value) is type(fields[name].default):
         if "help" in fields[name].metadata:
           hparams_lib.check_value(fields[name], value)
         usable_settings[name] = value

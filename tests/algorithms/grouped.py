@@ -4,7 +4,6 @@ All programs take cohorts of SLOTS slots, those beyond the ids given are
 padding.
 """
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
+from fedjax_alg.hparams import with_values
 from fedjax_alg.rounds import clustered
 from tests import problems
 from tests.algorithms import bridge
@@ -69,7 +69,7 @@ def programs(name, **settings) -> Programs:
   """The programs of a registered algorithm, WORK where nothing else is said."""
   settings = WORK | settings
   return jit_programs(
-    bridge.build(problem(), name, **settings), registry.get(name).hparams(**settings)
+    bridge.build(problem(), name, **settings), registry.get(name).parts(**settings)[0]
   )
 
 
@@ -86,7 +86,7 @@ def by_arguments(hparams, rule, **numbers):
   model = problem().model
 
   def build(values):
-    h = dataclasses.replace(hparams, **values)
+    h = with_values(hparams, values)
     return clustered.compose_clustered(
       model,
       sgd_update(model, h, h.client_lr),

@@ -31,8 +31,7 @@ def by_criterion():
   return grouped.by_arguments(
     cfl.CFLHParams(max_groups=K, gamma_max=0.0, **grouped.WORK),
     cfl.bipartition_rule,
-    eps1=1e3,
-    eps2=0.0,
+    **{"thresholds.eps1": 1e3, "thresholds.eps2": 0.0},
     split_after=AFTER,
   )
 
@@ -41,10 +40,9 @@ def by_criterion():
 def relative():
   """``cfl`` with relative thresholds, by its criterion."""
   return grouped.by_arguments(
-    cfl.CFLHParams(max_groups=K, thresholds="relative", **grouped.WORK),
+    cfl.CFLHParams(max_groups=K, thresholds=cfl.RelativeThresholds(), **grouped.WORK),
     cfl.bipartition_rule,
-    eps1_share=2.0,
-    eps2_share=0.0,
+    **{"thresholds.eps1_share": 2.0, "thresholds.eps2_share": 0.0},
     split_after=0,
   )
 
@@ -161,11 +159,16 @@ def test_rounds_are_the_oracles_when_some_come(problem):
 
 def test_rounds_are_the_oracles_when_all_come(problem):
   """Single linkage, uniform weights, halves too alike to be parted at once."""
-  settings = dict(eps1=0.5, eps2=0.8, linkage="single", gamma_max=0.55)
+  settings = dict(linkage="single", gamma_max=0.55)
   run = grouped.programs(
-    "cfl", max_groups=3, split_after=0, client_weights="uniform", **settings
+    "cfl",
+    max_groups=3,
+    split_after=0,
+    client_weights="uniform",
+    thresholds="fixed:0.5,0.8",
+    **settings,
   )
-  reference = Oracle(problem, start(), "uniform", **settings)
+  reference = Oracle(problem, start(), "uniform", eps1=0.5, eps2=0.8, **settings)
   states = assert_rounds_are_the_oracles(run, reference, [grouped.EVERYONE] * 5, 3)
   assert [int(s.memory.number) for s in states] == [1, 1, 2, 3, 3, 3]
 
@@ -178,9 +181,9 @@ def test_a_group_is_parted_when_both_norms_say_so(problem):
   cohort = grouped.cohort_of(problem.data, grouped.EVERYONE)
 
   def number(eps1, eps2, after):
-    new, _ = by_criterion()(eps1=eps1, eps2=eps2, split_after=after).round(
-      state, cohort, grouped.KEYS[0]
-    )
+    norms = {"thresholds.eps1": eps1, "thresholds.eps2": eps2}
+    run = by_criterion()(split_after=after, **norms)
+    new, _ = run.round(state, cohort, grouped.KEYS[0])
     return int(new.memory.number)
 
   close = 1e-4
@@ -208,7 +211,8 @@ def test_relative_thresholds_are_multiples_of_the_largest_mean_update(problem):
   cohort = grouped.cohort_of(problem.data, grouped.EVERYONE)
 
   def play(share1, share2, rounds, after):
-    programs = run(eps1_share=share1, eps2_share=share2, split_after=after)
+    shares = {"thresholds.eps1_share": share1, "thresholds.eps2_share": share2}
+    programs = run(split_after=after, **shares)
     state = grouped.begin(programs, problem.data, bridge.to_library(start()))
     for key in grouped.KEYS[:rounds]:
       state, _ = programs.round(state, cohort, key)
@@ -248,7 +252,8 @@ def test_there_are_never_more_groups_than_allowed(problem):
     before = dict(reference.state.membership)
     reference.settings["eps2"] = eps2
     result = reference.play(grouped.EVERYONE, key)
-    state, _ = by_criterion()(eps2=eps2, split_after=0).round(state, cohort, key)
+    run = by_criterion()(split_after=0, **{"thresholds.eps2": eps2})
+    state, _ = run.round(state, cohort, key)
   assert list(result.splits) == [0, 1, 2]
   expected = before | {i: 3 for i in result.splits[0].moved}
   np.testing.assert_array_equal(state.member, [expected[i] for i in grouped.EVERYONE])

@@ -417,10 +417,15 @@ SAME = [
     for name, (settings, halves) in NAMED_CELLS.items()
   ),
   ("fedprox", dict(mu=0.0), "fedavg", {}),
-  ("fedgrouprox", dict(mu=0.0, pretrain_scale=1), "fedgroup", dict(pretrain_scale=1)),
+  (
+    "fedgrouprox",
+    dict(mu=0.0, centers="kmeans:1"),
+    "fedgroup",
+    dict(centers="kmeans:1"),
+  ),
   ("mime", dict(base="sgd"), "mime_svrg", {}),
   # Of few clients all are pre-trained, however many are asked for.
-  ("fedgroup", dict(pretrain_scale=20), "fedgroup", dict(pretrain_scale=4)),
+  ("fedgroup", dict(centers="kmeans"), "fedgroup", dict(centers="kmeans:4")),
   ("pfedacnnl", dict(clustering=False, personalize=False), "fedacnnl", {}),
   # A learning rate of 0 is the default: 0.1 for a step of sgd, 12 / n_i for
   # svrg's; the server's per step.

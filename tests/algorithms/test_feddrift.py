@@ -11,6 +11,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg import registry
 from fedjax_alg.algorithms import feddrift
+from fedjax_alg.algorithms.feddrift import EagerDrift, HierarchicalDrift
 from fedjax_alg.base import ClientData
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
@@ -103,11 +104,11 @@ def cohort_of(data, ids=range(C)):
 
 
 CASES = [
-  dict(drift_threshold=0.3, drift_measure="loss", merge_threshold=1.5),
-  dict(drift_threshold=0.1, drift_measure="error", merge_threshold=0.4),
-  dict(drift_threshold=0.3, drift_measure="loss", isolation=2, max_groups=4),
-  dict(drift_threshold=0.3, drift_measure="loss", variant="eager", max_groups=3),
-  dict(drift_threshold=0.02, drift_measure="loss", max_groups=3),
+  dict(variant=HierarchicalDrift(0.3, "loss", 1.5)),
+  dict(variant=HierarchicalDrift(0.1, "error", 0.4)),
+  dict(variant=HierarchicalDrift(0.3, "loss", isolation=2), max_groups=4),
+  dict(variant=EagerDrift(0.3, "loss"), max_groups=3),
+  dict(variant=HierarchicalDrift(0.02, "loss"), max_groups=3),
 ]
 #: The cases in which models are merged.
 MERGE = CASES[:2]
@@ -118,6 +119,7 @@ MERGE = CASES[:2]
 )
 def test_groups_of_every_step_are_the_oracles(case):
   steps, run = data_of_steps(), grouped.programs("feddrift", **SETTINGS | case)
+  variant = case["variant"]
   rule = rule_of(**case)
   before = problems.quick_jit(rule.before)
   state = run.begin(
@@ -126,12 +128,12 @@ def test_groups_of_every_step_are_the_oracles(case):
   server = oracle.Server(
     bridge.to_oracle(problems.some_params(grouped.problem().model)),
     (SETTINGS | case)["max_groups"],
-    loss if case["drift_measure"] == "loss" else error,
+    loss if variant.measure == "loss" else error,
     mix,
-    case["drift_threshold"],
-    case.get("merge_threshold"),
-    case.get("isolation", 1),
-    case.get("variant") == "eager",
+    variant.threshold,
+    getattr(variant, "merge", None),
+    getattr(variant, "isolation", 1),
+    isinstance(variant, EagerDrift),
   )
   opened = merged = 0
   for step in range(T):
@@ -270,7 +272,7 @@ def test_refusals(settings, says):
 def test_what_has_no_kinds_no_classes_or_moves_is_refused():
   with pytest.raises(fa.OptionError, match="the clients have no kinds"):
     fa.run("feddrift", fa.federate("digits"), variant="oracle", rounds=1)
-  with pytest.raises(fa.OptionError, match="^drift_measure=error: .* no class"):
+  with pytest.raises(fa.OptionError, match="^variant=hierarchical: .* no class"):
     fa.run("feddrift", fa.federate("diabetes", num_clients=9), cohort_size=2)
   with pytest.raises(
     fa.OptionError, match="^shift=swap_all:1: not with algorithm=feddr"

@@ -11,6 +11,7 @@ from sklearn import cluster
 import fedjax_alg as fa
 from fedjax_alg import trees
 from fedjax_alg.algorithms import fedgroup
+from fedjax_alg.algorithms.fedgroup import CosineStart, KMeansCenters, RandomStart
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.runs import plan, prepare
 from tests import problems
@@ -19,18 +20,21 @@ from tests.reference import clustered as oracle
 from tests.reference.diversified import sgd
 
 POOL, PRE = 6, 8
-COLD = dict(num_groups=3, pretrain_scale=2, pretrain_steps=PRE)
+COLD = dict(num_groups=3, centers="kmeans:2", pretrain_steps=PRE)
 #: Every setting that changes a formula is at two values at least.
 VARIANTS = {
-  "default": ("fedgroup", dict(num_groups=2, pretrain_scale=3)),
+  "default": ("fedgroup", dict(num_groups=2, centers="kmeans:3")),
   "auxiliary": (
     "fedgrouprox",
-    dict(mu=0.5, centers="random", direction="auxiliary", eta_g=0.05),
+    dict(mu=0.5, centers="random", cold_start="cosine:auxiliary", eta_g=0.05),
   ),
   "latest": (
     "fedgroup",
     dict(
-      similarity="madc", direction="latest", migration=1.0, client_weights="uniform"
+      centers="kmeans:2,madc",
+      cold_start="cosine:latest",
+      migration=1.0,
+      client_weights="uniform",
     ),
   ),
   "random": ("fedgroup", dict(cold_start="random", eta_g=0.03, inter_group="code")),
@@ -70,15 +74,16 @@ def test_cold_start_and_rounds_are_the_oracles(problem, variant):
   params = problems.some_params(problem.model)
   state = grouped.begin(run, problem.data, params)
   reference, pool = start_oracle(problem, state, params, m)
-  assert len(pool) == (POOL if h.centers == "kmeans" else m)
+  assert len(pool) == (POOL if isinstance(h.centers, KMeansCenters) else m)
   assert set(np.asarray(state.member)[pool].tolist()) == set(range(m))
   w0 = [reference.w0] * m
   grouped.assert_models_close(w0, state, reference.models)
   np.testing.assert_allclose(
     grouped.rows(state.memory.directions), reference.directions, atol=1e-5
   )
+  way = getattr(h.cold_start, "direction", "initial")
   planned = np.asarray(state.memory.cold_start_group)
-  if h.cold_start == "random":
+  if h.cold_start == RandomStart():
     cold = set(range(12)) - set(pool)
     assert len({planned[i] for i in cold}) > 1 and planned.min() == 0
     reference.membership.update({i: int(planned[i]) for i in cold})  # drawn once
@@ -86,7 +91,7 @@ def test_cold_start_and_rounds_are_the_oracles(problem, variant):
     cold = grouped.batches(
       problem,
       r.ids,
-      PLAN_KEY if h.direction == "initial" else grouped.rule_key(r.key),
+      PLAN_KEY if way == "initial" else grouped.rule_key(r.key),
       PRE,
     )
     expected, new = oracle.fedgroup_round(
@@ -100,7 +105,7 @@ def test_cold_start_and_rounds_are_the_oracles(problem, variant):
       h.eta_g,
       h.inter_group,
       h.client_weights,
-      h.direction,
+      way,
       cold,
     )
     grouped.assert_round(r, reference.models, expected, m)
@@ -112,7 +117,7 @@ def test_cold_start_and_rounds_are_the_oracles(problem, variant):
     np.testing.assert_array_equal(now[then >= 0], then[then >= 0])
     reference, state = new, r.state
   assert state.member[10] == (reference.membership[10] if 10 in pool else -1)
-  if h.cold_start == "cosine":
+  if isinstance(h.cold_start, CosineStart):
     assert_newcomers_are_the_oracles(run, state, reference)
 
 
@@ -131,7 +136,7 @@ def assert_newcomers_are_the_oracles(run, state, reference):
       bridge.client_batches(problem, i, jax.random.key(i), work),
       grouped.LR,
       problems.L2,
-      run.hparams.direction,
+      run.hparams.cold_start.direction,
     )
     assert grouped.assign_newcomer(run, state, i) == never + expected
     groups.add(expected)
@@ -185,7 +190,7 @@ def test_the_pool_is_clustered_by_the_printed_similarity(problem, variant):
       grouped.LR,
       problems.L2,
     )
-    if run.hparams.similarity == "madc":
+    if run.hparams.centers.similarity == "madc":
       np.testing.assert_array_equal(
         oracle.number_labels(member[pool]),
         oracle.cut_at_count(oracle.madc(updates), "complete", m),
@@ -403,10 +408,13 @@ def test_of_few_clients_all_are_pretrained_with_a_warning():
     prepare.cautions(
       plan.from_keywords("fedgroup", fed, **options, **changes).prepare(), set()
     )
-    for changes in ({}, dict(pretrain_scale=4))
+    for changes in ({}, dict(centers="kmeans:4"))
   ]
   assert warnings == [
-    ["`pretrain_scale`=20: would pre-train 60 clients for `num_groups`=3, all 12 are"],
+    [
+      "`centers`=kmeans: pretrain_scale=20 would pre-train 60 clients for "
+      "`num_groups`=3, all 12 are"
+    ],
     [],
   ]
 
@@ -414,11 +422,9 @@ def test_of_few_clients_all_are_pretrained_with_a_warning():
 @functools.cache
 def group_pool(similarity):
   """(updates, mask) -> the groups of a pool, six at most."""
-  hparams = fedgroup.FedGroupHParams(
-    num_groups=6, group_count="silhouette", similarity=similarity
-  )
+  centers = KMeansCenters(similarity=similarity, group_count="silhouette")
   return problems.quick_jit(
-    lambda rows, mask: fedgroup._group_pool(hparams, rows, mask, jax.random.key(0))
+    lambda rows, mask: centers.group(6, rows, mask, jax.random.key(0))
   )
 
 
@@ -453,7 +459,13 @@ def test_groups_that_were_not_found_take_no_part(problem, direction):
   """Empty groups of five are as if they were not there."""
   run, start = (
     grouped.programs(
-      "fedgroup", **COLD | dict(num_groups=5, group_count="silhouette", direction=way)
+      "fedgroup",
+      **COLD
+      | dict(
+        num_groups=5,
+        centers="kmeans:2,group_count=silhouette",
+        cold_start=f"cosine:{way}",
+      ),
     )
     # The other two have one start.
     for way in (direction, "initial" if direction == "initial" else "latest")
@@ -465,3 +477,10 @@ def test_groups_that_were_not_found_take_no_part(problem, direction):
   np.testing.assert_array_equal(state.memory.populated, np.arange(5) < number)
   for after in grouped.play(run, problem.data, state)[0][1:]:
     assert np.asarray(after.member).max() < number
+
+
+def test_a_threshold_for_classes_that_stay_is_refused():
+  """Without it nobody is told that no client is ever grouped anew."""
+  fed = fa.federate("digits", num_clients=12)
+  with pytest.raises(fa.OptionError, match="^migration=0.5: "):
+    fa.run("fedgroup", fed, rounds=1, cohort_size=4, migration=0.5)

@@ -12,7 +12,7 @@ from tests.reference import clustered as oracle
 from tests.reference.diversified import sgd
 
 K, PRE = 3, 4
-SETTINGS = dict(pretrain_steps=PRE)
+TRAINED = f"trained:{PRE}"
 
 
 def first_centre(problem, i, start, centres, key):
@@ -25,10 +25,10 @@ def first_centre(problem, i, start, centres, key):
 
 @pytest.mark.parametrize(
   "first, weights",
-  [("trained", "examples"), ("initial", "uniform"), ("random", "examples")],
+  [(TRAINED, "examples"), ("initial", "uniform"), ("random", "examples")],
 )
 def test_rounds_are_the_oracles(problem, first, weights):
-  run = grouped.programs("fesem", first_group=first, client_weights=weights, **SETTINGS)
+  run = grouped.programs("fesem", first_group=first, client_weights=weights)
   params = grouped.zeros()
   state = grouped.begin(run, problem.data, params, key=jax.random.key(6))
   start, local = bridge.to_oracle(params), {}
@@ -38,7 +38,7 @@ def test_rounds_are_the_oracles(problem, first, weights):
     new = [i for i in r.ids if i not in local]
     groups = dict(zip(r.ids, np.asarray(r.aux.client["group"]).tolist()))
     where = {
-      "trained": lambda i: first_centre(problem, i, start, centres, r.key),
+      TRAINED: lambda i: first_centre(problem, i, start, centres, r.key),
       "initial": lambda i: oracle.nearest_centre(start, centres),
       "random": groups.get,
     }[first]
@@ -70,9 +70,7 @@ def test_rounds_are_the_oracles(problem, first, weights):
 
 
 def test_newcomers_join_the_centre_nearest_to_their_own_training(problem):
-  run = grouped.programs(
-    "fesem", first_group="trained", client_weights="examples", **SETTINGS
-  )
+  run = grouped.programs("fesem", first_group=TRAINED, client_weights="examples")
   state = grouped.begin(run, problem.data, grouped.zeros())
   w0 = bridge.to_oracle(grouped.zeros())
   work = LocalWork(local_steps=PRE, batch_size=grouped.WORK["batch_size"])
@@ -94,9 +92,7 @@ def test_newcomers_join_the_centre_nearest_to_their_own_training(problem):
 
 def test_newcomers_deploy_no_centre_of_nobody(problem):
   """Such a centre is a random model, and the nearest to one that hardly trained."""
-  run = grouped.programs(
-    "fesem", first_group="trained", client_weights="examples", **SETTINGS
-  )
+  run = grouped.programs("fesem", first_group=TRAINED, client_weights="examples")
   state = grouped.begin(run, problem.data, grouped.zeros())
   w0 = bridge.to_oracle(grouped.zeros())
   state = state._replace(models=grouped.stack_models([w0, w0 + 3.0, w0 + 2.0]))
@@ -108,9 +104,7 @@ def test_newcomers_deploy_no_centre_of_nobody(problem):
 
 
 def test_clients_deploy_the_centre_nearest_to_their_last_model(problem):
-  run = grouped.programs(
-    "fesem", first_group="trained", client_weights="examples", **SETTINGS
-  )
+  run = grouped.programs("fesem", first_group=TRAINED, client_weights="examples")
   state = grouped.play(run, problem.data, grouped.begin(run, problem.data))[0][-1]
   centres = grouped.models_of(state)
   last = grouped.rows(state.memory.last)

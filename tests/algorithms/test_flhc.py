@@ -10,6 +10,7 @@ from scipy.spatial import distance
 from sklearn.metrics import silhouette_score
 
 from fedjax_alg.algorithms import flhc
+from fedjax_alg.algorithms.common import DistanceCut
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
@@ -25,9 +26,11 @@ COHORTS = [*grouped.COHORTS, [0, 3, 6, 10]]
 def by_threshold():
   """``flhc`` of L1 and complete linkage, by its threshold."""
   return grouped.by_arguments(
-    flhc.FLHCHParams(max_groups=K, cluster_after=AFTER, **grouped.WORK),
+    flhc.FLHCHParams(
+      max_groups=K, cluster_after=AFTER, cut=DistanceCut(), **grouped.WORK
+    ),
     lambda model, hparams: flhc.once_rule(model, hparams, clients.ClientMap()),
-    distance_threshold=0.0,
+    **{"cut.threshold": 1.0},
   )
 
 
@@ -87,7 +90,7 @@ def test_rounds_are_the_oracles_with_a_threshold(problem):
     return labels
 
   assert_rounds_are_the_oracles(
-    by_threshold()(distance_threshold=threshold), labels_of, K, "examples"
+    by_threshold()(**{"cut.threshold": threshold}), labels_of, K, "examples"
   )
 
 
@@ -124,7 +127,7 @@ def test_rounds_are_the_oracles_with_a_number(problem):
 def test_no_more_groups_than_allowed(problem):
   """The threshold would leave seven, max_groups leaves four."""
   threshold = between_merges(problem, 7)
-  run = by_threshold()(distance_threshold=threshold)
+  run = by_threshold()(**{"cut.threshold": threshold})
   state = grouped.play(
     run, problem.data, grouped.begin(run, problem.data), COHORTS[: AFTER + 1]
   )[0]
@@ -147,7 +150,7 @@ def test_no_more_groups_than_allowed(problem):
 def test_the_silhouette_of_the_updates_decides_the_number(problem):
   """Of all numbers up to max_groups that with scikit-learn's largest value."""
   run = grouped.programs(
-    "flhc", max_groups=6, cluster_after=0, group_count="silhouette", linkage="average"
+    "flhc", max_groups=6, cluster_after=0, cut="silhouette", linkage="average"
   )
   params = problems.some_params(problem.model)
   state = grouped.begin(run, problem.data, params)
@@ -190,7 +193,7 @@ def test_the_silhouette_of_the_updates_decides_the_number(problem):
 def test_who_comes_after_the_clustering_joins_the_nearest_update(problem):
   present = [i for i in range(12) if i not in (4, 7, 9)]
   threshold = between_merges(problem, 3)
-  run = by_threshold()(distance_threshold=threshold)
+  run = by_threshold()(**{"cut.threshold": threshold})
   state = grouped.begin(run, problem.data)
 
   def cohort(ids):

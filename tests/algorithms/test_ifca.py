@@ -92,7 +92,7 @@ def draws():
 
 @pytest.mark.parametrize("share", [0.23, 1.0])
 def test_reject_takes_the_first_draw_that_serves_all_or_the_best(share):
-  run = grouped.programs("ifca", group_init="reject", reject_share=share)
+  run = grouped.programs("ifca", group_init=f"reject:{share}")
   state = grouped.begin(run, grouped.problem().data, present=PRESENT)
   starts, least = draws()
   good = np.flatnonzero(least >= share)

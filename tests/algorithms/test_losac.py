@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg.algorithms import losac
+from fedjax_alg.algorithms.losac import ClientGradients, GradientTable
 from fedjax_alg.base import Shard
 from tests import problems
 from tests.algorithms import bridge
@@ -45,7 +46,7 @@ def picks_of(partition, ids, key, steps):
 def check_rounds(problem, h, rounds):
   """Rounds of either variant, with newcomers or without, are the oracle's."""
   partition = partition_of(problem, h.batch_size or 1)
-  by_table, full = h.variant == "table", h.first_gradients == "full"
+  by_table, full = h.variant == GradientTable(), h.variant == ClientGradients("full")
   w, table = bridge.start(problem), {}
   for r in rounds:
     for i in range(len(table), r.num_joined):  # who has just come
@@ -95,7 +96,7 @@ def check_rounds(problem, h, rounds):
 
 
 @pytest.mark.parametrize(
-  "settings", [dict(first_gradients="zeros", server_lr=0.8, **WORK), TABLE]
+  "settings", [dict(variant="client", server_lr=0.8, **WORK), TABLE]
 )
 def test_rounds_are_the_oracles(problem, settings):
   """Also with slots that nobody fills; the estimate is the table's mean."""
@@ -106,7 +107,7 @@ def test_rounds_are_the_oracles(problem, settings):
   "settings",
   [
     dict(
-      first_gradients="full",
+      variant="client:full",
       local_steps=0,
       local_epochs=2,
       batch_size=10,

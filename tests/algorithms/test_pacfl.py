@@ -113,7 +113,7 @@ def test_a_threshold_in_degrees_decides_the_number(problem):
   heights = hierarchy.linkage(distance.squareform(distances), "average")[:, 2]
   threshold = float(heights[-4:-2].mean())
   run = grouped.programs(
-    "pacfl", max_groups=8, num_vectors=P, angle="sum", distance_threshold=threshold
+    "pacfl", max_groups=8, num_vectors=P, angle="sum", cut=f"distance:{threshold!r}"
   )
   labels = rounds_oracle.cut_at_distance(distances, "average", threshold)
   assert 2 < len(set(labels)) < 8
@@ -218,7 +218,7 @@ def test_who_has_no_numbers_or_no_classes_is_refused(problem):
 @pytest.mark.parametrize("number", [2, 3, 5])
 def test_the_silhouette_finds_how_many_planes(number):
   clients_, kind = planes(15, number)
-  find_groups = grouper(15, max_groups=6, group_count="silhouette")
+  find_groups = grouper(15, max_groups=6, cut="silhouette")
   groups = np.asarray(find_groups(problems.client_data(clients_)))
   assert len({*zip(kind.tolist(), groups.tolist())}) == number == len(set(groups))
 
@@ -226,6 +226,6 @@ def test_the_silhouette_finds_how_many_planes(number):
 def test_equal_planes_are_one_group():
   """Angles of equal subspaces are rounding errors, which must not part them."""
   clients_, _ = planes(15, 1)
-  find_groups = grouper(15, max_groups=6, group_count="silhouette")
+  find_groups = grouper(15, max_groups=6, cut="silhouette")
   groups = find_groups(problems.client_data(clients_[:1] * 15))
   np.testing.assert_array_equal(groups, 0)

@@ -53,7 +53,7 @@ def test_rounds_are_the_oracles(problem, settings):
   h, rounds = bridge.rounds(problem, "per_fedavg", COHORTS, **settings)
   w = bridge.start(problem)
   for r in rounds:
-    batches = by_step(problem, r.ids, r.key, h, BATCHES[h.hessian])
+    batches = by_step(problem, r.ids, r.key, h, BATCHES[h.hessian.WORD])
     expected = baselines.per_fedavg_round(
       w,
       problem.clients,
@@ -63,7 +63,7 @@ def test_rounds_are_the_oracles(problem, settings):
       h.client_lr,
       h.server_lr,
       problems.L2,
-      h.hessian,
+      h.hessian.WORD,
       weights=h.client_weights,
     )
     bridge.assert_step_close(w, bridge.model_of(r.state), expected, 2e-4)
@@ -89,22 +89,20 @@ def check_ledger(r, batches):
 def test_a_difference_of_gradients_is_close_to_the_product(problem):
   """In float32, and closer than where rounding rules.
 
-  The difference is over d u of length l = hf_delta (1 + ||w||), about 3
-  hf_delta here. Rounding of the gradients, 1e-7, leaves 1e-7 / l of u; the
-  third derivative l^2. At hf_delta = 1e-3 that is 3e-5 and 1e-5, at 1e-6 it
+  The difference is over d u of length l = delta (1 + ||w||), about 3
+  delta here. Rounding of the gradients, 1e-7, leaves 1e-7 / l of u; the
+  third derivative l^2. At delta = 1e-3 that is 3e-5 and 1e-5, at 1e-6 it
   is 3e-2.
   """
   results = {}
-  for hessian, delta in (("exact", 1e-3), ("hf", 1e-3), ("hf", 1e-6)):
-    h, (r,) = bridge.rounds(
-      problem, "per_fedavg", COHORTS[:1], **WORK, hessian=hessian, hf_delta=delta
-    )
-    check_ledger(r, by_step(problem, r.ids, r.key, h, BATCHES[hessian]))
-    results[hessian, delta] = bridge.to_oracle(bridge.model_of(r.state))
-  exact = results["exact", 1e-3]
+  for hessian in ("exact", "hf:0.001", "hf:1e-6"):
+    h, (r,) = bridge.rounds(problem, "per_fedavg", COHORTS[:1], **WORK, hessian=hessian)
+    check_ledger(r, by_step(problem, r.ids, r.key, h, BATCHES[h.hessian.WORD]))
+    results[hessian] = bridge.to_oracle(bridge.model_of(r.state))
+  exact = results["exact"]
   step = np.linalg.norm(exact - bridge.start(problem))
   close, rounded = (
-    np.linalg.norm(results["hf", delta] - exact) for delta in (1e-3, 1e-6)
+    np.linalg.norm(results[hessian] - exact) for hessian in ("hf:0.001", "hf:1e-6")
   )
   assert close < 1e-4 * step and rounded > 10 * close
 

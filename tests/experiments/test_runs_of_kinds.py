@@ -127,7 +127,7 @@ def test_one_kind_is_no_kind_to_the_bit(tmp_path):
       num_groups=2,
       rounds=3,
       cohort_size=4,
-      pretrain_scale=2,
+      centers="kmeans:2",
       pretrain_steps=1,
     )
     for federation in federations

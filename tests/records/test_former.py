@@ -90,6 +90,39 @@ def test_parts_have_their_numbers():
   }
 
 
+def test_methods_have_their_parts():
+  """Without it such a run would go on with the default of the choice."""
+  drift = dict(drift_threshold=0.2, drift_measure="loss", merge_threshold=0.0)
+  drift |= dict(isolation=2)
+  pool = dict(pretrain_scale=7, similarity="edc", group_count="silhouette")
+  norms = dict(eps1=0.4, eps2=2.0, eps1_share=0.6, eps2_share=1.5)
+  for options, now in (
+    (norms | {"thresholds": "fixed"}, {"thresholds": "fixed:eps2=2"}),
+    (norms | {"thresholds": "relative"}, {"thresholds": "relative:0.6"}),
+    (drift | {"variant": "eager"}, {"variant": "eager:0.2,loss"}),
+    (
+      drift | {"variant": "hierarchical"},
+      {"variant": "hierarchical:0.2,loss,isolation=2"},
+    ),
+    (drift | {"variant": "oracle"}, {"variant": "oracle"}),
+    (dict(distance_threshold=0.0, group_count="fixed"), {"cut": "count"}),
+    (dict(distance_threshold=3.0, group_count="fixed"), {"cut": "distance:3"}),
+    (dict(distance_threshold=3.0, group_count="silhouette"), {"cut": "silhouette"}),
+    ({"first_group": "trained", "pretrain_steps": 7}, {"first_group": "trained:7"}),
+    ({"first_group": "random", "pretrain_steps": 7}, {"first_group": "random"}),
+    ({"group_init": "reject", "reject_share": 0.3}, {"group_init": "reject:0.3"}),
+    ({"group_init": "kmeans++", "reject_share": 0.1}, {"group_init": "kmeans++"}),
+    ({"hessian": "hf", "hf_delta": 0.01}, {"hessian": "hf:0.01"}),
+    ({"cold_start": "cosine", "direction": "latest"}, {"cold_start": "cosine:latest"}),
+    ({"cold_start": "random", "direction": "latest"}, {"cold_start": "random"}),
+    (pool | {"centers": "kmeans"}, {"centers": "kmeans:7,group_count=silhouette"}),
+    (pool | {"centers": "random"}, {"centers": "random"}),
+    ({"variant": "client", "first_gradients": "full"}, {"variant": "client:full"}),
+    ({"variant": "table", "first_gradients": "zeros"}, {"variant": "table"}),
+  ):
+    assert former.in_parts({"hparams": options})["hparams"] == now
+
+
 def test_a_model_has_its_sizes():
   """Without it such a run would be continued, or predict, with other layers."""
   sizes = dict(hidden=[64, 32], layers=["conv3-2", "dense4"], embedding="learned")

@@ -193,8 +193,8 @@ def fixture_fedavg(problem):
     ("flhc", dict(max_groups=1, cluster_after=1)),
     ("pacfl", dict(max_groups=1)),
     ("feddrift", dict(max_groups=1)),
-    ("cfl", dict(max_groups=1, split_after=0, eps1=1e3, eps2=0.0)),
-    ("fedgroup", dict(num_groups=1, pretrain_scale=2, pretrain_steps=0)),
+    ("cfl", dict(max_groups=1, split_after=0, thresholds="fixed:1000,0")),
+    ("fedgroup", dict(num_groups=1, centers="kmeans:2", pretrain_steps=0)),
   ],
 )
 def test_one_group_is_fedavg(problem, fedavg, name, settings):

@@ -98,7 +98,7 @@ def test_a_configuration_is_as_good_as_a_name(fed, baseline, tmp_path):
   ("config", "options", "message"),
   [
     (fa.FedAvg(), dict(hparams=FedAvgHParams()), "^hparams: not with"),
-    (fa.FedAvg(microbatch_size=5), dict(batch_size=0), "^microbatch_size: not read"),
+    (fa.FedAvg(microbatch_size=5), dict(batch_size=0), "^microbatch_size=5: not with"),
     (fa.FedAvg, {}, "^algorithm=FedAvg: a class"),
   ],
 )
@@ -116,7 +116,7 @@ def test_a_configuration_that_a_run_cannot_use(fed, config, options, message):
     (dict(mue=0.1), "^mue: .*did you mean 'mu'"),
     (dict(rounds=3), "^rounds: an option of a run"),
     (dict(aggregator="krumm"), "^aggregator=krumm: unknown, did you mean 'krum'"),
-    (dict(microbatch_size=5, batch_size=0), "^microbatch_size: not read"),
+    (dict(microbatch_size=5, batch_size=0), "^microbatch_size=5: not with"),
   ],
 )
 def test_a_configuration_is_checked_when_it_is_made(options, message):

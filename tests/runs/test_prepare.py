@@ -124,14 +124,6 @@ def test_validation_data_without_a_class_are_named():
     ("fedacnnl --code=class", "`code`: not read (only with a model of several"),
     ("pfedacnnl --normalize", "`normalize`: not read (only with a model of s"),
     (
-      "fedgroup --num_groups=2 --pretrain_scale=10 --cold_start=random",
-      "`cold_start`: not read (only with clients that are not pre-trained)",
-    ),
-    (
-      "fedgroup --num_groups=2 --pretrain_scale=2 --migration=0.5",
-      "`migration`: not read with `shift`=none (only with `shift`=swap_all|",
-    ),
-    (
       "fedavg --sampling=uniform:draw=bijection --participation=1",
       "`sampling`=uniform:draw=bijection: the draw is not read where all clients take "
       "part",
@@ -161,7 +153,7 @@ def test_validation_data_without_a_class_are_named():
         "fsvrg --nolocal_scaling",
         "fsvrg --model=mlp",
         "fedacnnl --code=class --model=mlp",
-        "fedgroup --num_groups=2 --pretrain_scale=2 --cold_start=random",
+        "fedgroup --num_groups=2 --centers=kmeans:2 --cold_start=random",
         "fedavg --sampling=uniform:draw=bijection",
         "fedavg --sampling=uniform:draw=permutation --participation=1",
       )
@@ -231,7 +223,7 @@ def test_a_table_that_does_not_fit_is_refused(monkeypatch):
   [
     (["--algorithm=cfl"], 20),
     (["--algorithm=flhc"], 20),
-    (["--algorithm=fedgroup", "--num_groups=3", "--pretrain_scale=4"], 12),
+    (["--algorithm=fedgroup", "--num_groups=3", "--centers=kmeans:4"], 12),
   ],
 )
 def test_clients_in_pairs_that_do_not_fit_are_refused(monkeypatch, words, compared):

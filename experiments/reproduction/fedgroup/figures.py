@@ -119,9 +119,10 @@ def _layers(
   pair: _DataAndModel, label: str, further: Mapping[str, Any] | None = None
 ) -> tuple[Layer, ...]:
   """The settings of a method on a pair; m and mu are given if it reads them."""
-  values = {"num_groups": pair.groups, "max_groups": pair.groups, "mu": pair.mu}
+  groups = pair.groups
+  values: dict[str, Any] = dict(num_groups=groups, max_groups=groups, mu=pair.mu)
   if label == claims.PRETRAINED:
-    values = {"pretrain_scale": pair.groups * ALPHA}
+    values = {"centers": f"kmeans:{pair.groups * ALPHA}"}
   reads = _hyper_parameters(label)
   return (
     _preset(label),
@@ -170,7 +171,7 @@ def _reading_lines(panel: Panel) -> list[FigureLine]:
     ("", {}),
     (", uniform means", {"client_weights": "uniform"}),
     (", 200 steps of pre-training", {"pretrain_steps": 200}),
-    (", newcomers by auxiliary", {"direction": "auxiliary"}),
+    (", newcomers by auxiliary", {"cold_start": "cosine:auxiliary"}),
   )
 
 
@@ -185,7 +186,7 @@ def _newcomer_lines(panel: Panel) -> list[FigureLine]:
     *_of_fg(
       panel,
       *(
-        (f", {direction}", {"direction": direction})
+        (f", {direction}", {"cold_start": f"cosine:{direction}"})
         for direction in ("auxiliary", "latest")
       ),
     ),

@@ -363,7 +363,7 @@ def test_the_pool_is_that_of_a_run(tmp_path, monkeypatch):
       "--num_seeds=1",
       *DIGITS,
       "--num_clients=16",
-      "--pretrain_scale=5",
+      "--centers=kmeans:5",
       lines=("FG-EDC",),
     ),
   )

@@ -27,7 +27,7 @@ SLOW = set(registry.ALGORITHMS) - {
   *(name for name in registry.ALGORITHMS if ":" in name),
 }
 #: Numbers that only decide: their derivative is 0, and what they do is a jump.
-DECIDING = ("reject_share",)
+DECIDING = ("group_init.share",)
 #: Nothing to differentiate by, or no global model to differentiate.
 WITHOUT = ("fedacnnl", "pfedacnnl", "afl", "central", "local")
 #: Settings beside those of every algorithm alone: what other code they reach.
@@ -61,7 +61,7 @@ SETTINGS = [
   ("cfl", dict(thresholds="relative")),
   ("flhc", dict(client_lr_schedule="exponential")),
   ("pacfl", dict(angle="entry", subspace="classes")),
-  ("feddrift", dict(variant="eager", drift_measure="error")),
+  ("feddrift", dict(variant="eager")),
   ("fedem", dict(client_optimizer="adam", client_clip=1.0)),
   ("fedsoft", dict(local_start="centers", estimate_every=2, aggregator="median")),
   ("fesem", dict(client_optimizer="adam")),
@@ -75,7 +75,7 @@ SETTINGS = [
   ("losac", dict(variant="table")),
   ("per_fedavg", dict(hessian="hf")),
   ("per_fedavg", dict(hessian="exact")),
-  ("fedgroup", dict(inter_group="code", direction="auxiliary")),
+  ("fedgroup", dict(inter_group="code", cold_start="cosine:auxiliary")),
   ("ifca", dict(group_init="reject")),
   ("ifca", dict(group_init="kmeans++", averaging="gradient")),
   ("baffle", dict(protocol="per_client", server="sgd")),
