@@ -11,7 +11,7 @@ not branch in Python on its value. If a zero leaves a term out, ``is_zero``
 distinguishes a constant zero from all other values.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import inspect
 import operator
@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from fedjax_alg.conditions import Condition, is_zero, why_not
 from fedjax_alg.errors import OptionError, check_known
 from fedjax_alg.typing import HParams
 
@@ -32,6 +31,25 @@ MAX_SEED = 2**32 - 1
 MAX_COUNT = 10**9
 
 _HParams = TypeVar("_HParams", bound=HParams)
+
+
+def is_zero(value: object) -> bool:
+  """Whether ``value`` is a constant zero; False for every tracer."""
+  return not isinstance(value, jax.core.Tracer) and value == 0
+
+
+def value_of(values: Mapping[str, Any], name: str) -> Any:
+  """The value of an option, or of a field of a part that is one; None: not known.
+
+  Args:
+    values: every option -> its value.
+    name: the name of an option, or OPTION.FIELD.
+  """
+  option, *fields = name.split(".")
+  value = values.get(option)
+  for field in fields:
+    value = getattr(value, field, None)
+  return value
 
 
 #: Class attribute of a dataclass of options that many methods share -> the name
@@ -105,11 +123,11 @@ def hyper(
   maximum: float | None = None,
   below: float | None = None,
   choices: tuple[str, ...] | None = None,
-  when: Condition | None = None,
   traced: bool | None = None,
   neutral: float | None = None,
   numbers: str = "",
   distinct: bool = False,
+  when: Any = None,
 ) -> Any:
   """Makes a dataclass field that carries its documentation and its range.
 
@@ -126,9 +144,6 @@ def hyper(
     below: an exclusive upper bound.
     choices: the allowed strings; ``optax:NAME`` allows all that begin so, and
       ``FILE.py:NAME`` all names of code of the user's own (``own.is_own``).
-    when: the condition on other fields under which the field is read
-      (``conditions.only``); None: always. What it says of fields that the
-      dataclass does not have is ignored.
     traced: whether a run may pass the value as an input of its compiled
       program. By default floats are traced; ints, bools and strings are not.
       Give False for a float that decides structure or is read on the host,
@@ -166,7 +181,6 @@ def hyper(
       maximum=maximum,
       below=below,
       choices=choices,
-      when=when,
       traced=traced,
       neutral=neutral,
       numbers=numbers,
@@ -223,41 +237,6 @@ def at_limit(field: dataclasses.Field, value: float) -> bool:
   return value in (field.metadata.get("minimum"), field.metadata.get("maximum"))
 
 
-def unread(
-  options: object, name: str, others: Mapping[str, object] | None = None
-) -> str:
-  """Explains why a method with these options does not read a field.
-
-  Args:
-    options: an instance of a dataclass of ``hyper`` fields, or a tuple of some.
-    name: name of the field.
-    others: further options that conditions may name, name -> value.
-
-  Returns:
-    The reason, "not read with ..."; empty if it is read.
-  """
-  parts = options if isinstance(options, tuple) else (options,)
-  return why_not(
-    name,
-    {
-      field.name: field.metadata.get("when")
-      for part in parts
-      for field in dataclasses.fields(part)
-    },
-    {**(others or {}), **field_values(*parts)},
-  )
-
-
-def reads(options: object, name: str) -> bool:
-  """Whether a method with these options reads a field.
-
-  Args:
-    options: an instance of a dataclass of ``hyper`` fields, or a tuple of some.
-    name: name of the field.
-  """
-  return not unread(options, name)
-
-
 def traced_names(options: object) -> tuple[str, ...]:
   """Lists the fields that a run may pass as inputs of its compiled program.
 
@@ -266,32 +245,30 @@ def traced_names(options: object) -> tuple[str, ...]:
 
   Args:
     options: a dataclass of ``hyper`` fields, an instance of one, or a tuple of
-      either. For an instance, fields that have their ``neutral`` value or are
-      not read (``reads``) are left out.
+      either. For an instance, fields that have their ``neutral`` value are left out.
 
   Returns:
     The names of the fields; of fields of a part OPTION.FIELD.
   """
   parts = options if isinstance(options, tuple) else (options,)
 
-  def is_off(part: object, field: dataclasses.Field, beside: object) -> bool:
-    if isinstance(part, type):
-      return False
+  def is_off(part: object, field: dataclasses.Field) -> bool:
     neutral = field.metadata.get("neutral")
-    return not reads(beside, field.name) or (
-      neutral is not None and is_zero(getattr(part, field.name) - neutral)
+    return (
+      not isinstance(part, type)
+      and neutral is not None
+      and is_zero(getattr(part, field.name) - neutral)
     )
 
-  def names(part: Any, beside: object, prefix: str = "") -> Iterator[str]:
+  def names(part: Any, prefix: str = "") -> Iterator[str]:
     for field in dataclasses.fields(part):
       value = None if isinstance(part, type) else getattr(part, field.name)
       if dataclasses.is_dataclass(value):
-        # A part of a choice has conditions on its own fields alone.
-        yield from names(value, value, f"{prefix}{field.name}.")
-      elif field.metadata.get("traced") and not is_off(part, field, beside):
+        yield from names(value, f"{prefix}{field.name}.")
+      elif field.metadata.get("traced") and not is_off(part, field):
         yield prefix + field.name
 
-  return tuple(name for part in parts for name in names(part, parts))
+  return tuple(name for part in parts for name in names(part))
 
 
 def with_values(hparams: _HParams, values: Mapping[str, object]) -> _HParams:
@@ -332,6 +309,28 @@ def fill_defaults(hparams: _HParams) -> _HParams:
   fill_in = getattr(hparams, "resolved", None)
   resolved: _HParams = fill_in() if fill_in else hparams
   return resolved
+
+
+def refuse_given(
+  options: HParams, names: Iterable[str], why: str, word: str = ""
+) -> None:
+  """Refuses fields that were given although nothing would read them.
+
+  Args:
+    options: an instance of a dataclass.
+    names: the fields.
+    why: the rest of the message.
+    word: the word of the part, if it is one.
+
+  Raises:
+    OptionError: a field differs from its default; tracers have been checked before.
+  """
+  for name in names:
+    value = getattr(options, name)
+    default = options.__dataclass_fields__[name].default
+    if not isinstance(value, jax.core.Tracer) and value != default:
+      place = f"{word}: {name}" if word else f"`{name}`"
+      raise OptionError(f"{place}={value}: {why}")
 
 
 def validate(hparams: HParams) -> None:

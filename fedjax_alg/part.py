@@ -29,7 +29,7 @@ from typing import Any, ClassVar, TypeVar
 import jax
 
 from fedjax_alg.errors import OptionError, a_type, did_you_mean, with_names
-from fedjax_alg.hparams import OWN_CODE, plain, unread, validate, with_values
+from fedjax_alg.hparams import OWN_CODE, plain, validate, with_values
 from fedjax_alg.typing import HParams
 
 _HParams = TypeVar("_HParams", bound=HParams)
@@ -86,17 +86,8 @@ class Part:
         value = of_field(field, getattr(self, field.name), hints[field.name])
         object.__setattr__(self, field.name, value)  # frozen for all others
       validate(self)
-      self._check_read()
     except OptionError as error:
       raise OptionError(f"{self.WORD}: {with_names(error.text)}") from None
-
-  def _check_read(self) -> None:
-    """Refuses a value that the other fields make without effect."""
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      why = unread(self, field.name)
-      if why and not isinstance(value, jax.core.Tracer) and value != field.default:
-        raise OptionError(f"{field.name}={value}: {why}")
 
   def __str__(self) -> str:
     if ":" in self.WORD:

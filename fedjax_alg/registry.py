@@ -1029,6 +1029,8 @@ def why_unread(name: str, field: str) -> str:
 
 def _place_in_parts(entry: Entry, name: str) -> str:
   """Where a method's parts have a field of this name; "" if none has."""
+  if not any(name in other.fields for other in ALGORITHMS.values()):
+    return ""  # it is no option of another method, so it may be misspelt
   places: dict[str, str] = {}
   for option, field in entry.fields.items():
     for part in parts_of(field.type):

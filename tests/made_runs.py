@@ -147,7 +147,11 @@ def write(
         "stopped": stopped,
         "cost": summary.cost(round_rows, cohort_size),
         "timing": {"steady_s_per_round": 0.1},
-        "hashes": {"data": options.dataset, "partition": partition, "final_state": "S"},
+        "hashes": {
+          "data": str(options.dataset),
+          "partition": partition,
+          "final_state": "S",
+        },
         "versions": {"python": "3"},
         "device": "none",
         "identity": identity,

@@ -1,4 +1,4 @@
-"""Hyper-parameters: ranges, conditions, messages, and which are traced."""
+"""Hyper-parameters: ranges, messages, and which are traced."""
 
 import dataclasses
 import math
@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import conditions, hparams, registry
-from fedjax_alg.conditions import MANY, POSITIVE, only
+from fedjax_alg import hparams, registry
 from fedjax_alg.errors import OptionError
 
 
@@ -24,7 +23,6 @@ class Sample:
   bound: float = hparams.hyper(0.1, "bound", traced=False)
   free: float = hparams.hyper(0.0, "free")
   rule: str = hparams.hyper("a", "rule", choices=("a", "b"))
-  gain: float = hparams.hyper(1.0, "gain", when=only("rule", "b"))
   on: bool = hparams.hyper(True, "on")
 
 
@@ -92,45 +90,13 @@ def test_validate_accepts_exactly_the_choices(choices, value):
       hparams.validate(kind(value))
 
 
-@dataclasses.dataclass(frozen=True)
-class Chained:
-  """``beta`` is read with a server that is read with several models only."""
-
-  num_models: int = hparams.hyper(1, "K")
-  server: str = hparams.hyper("none", "server", when=only("num_models", MANY))
-  beta: float = hparams.hyper(0.9, "beta", when=only("server", "adam", "adaptive"))
-  trace: bool = hparams.hyper(False, "trace")
-  depth: int = hparams.hyper(1, "depth", when=only("trace", True))
-  elsewhere: int = hparams.hyper(1, "x", when=only("not_a_field_here", 3))
-
-
-@pytest.mark.parametrize(
-  "settings, read",
-  [
-    (dict(), {"num_models", "trace", "elsewhere"}),
-    (dict(num_models=2), {"num_models", "server", "trace", "elsewhere"}),
-    (
-      dict(num_models=2, server="adaptive"),
-      {"num_models", "server", "beta", "trace", "elsewhere"},
-    ),
-    # One condition holds, the one above it does not.
-    (dict(server="adam"), {"num_models", "trace", "elsewhere"}),
-    (dict(trace=True), {"num_models", "trace", "depth", "elsewhere"}),
-  ],
-)
-def test_what_a_setting_reads(settings, read):
-  chained = Chained(**settings)
-  assert {name for name in fields(chained) if hparams.reads(chained, name)} == read
-
-
 def test_which_are_traced():
-  """Floats unless said otherwise, read, and not a zero that switches off."""
+  """Floats unless said otherwise, and not a zero that switches off."""
   assert (
     hparams.traced_names(Sample)
-    == hparams.traced_names(Sample(rule="b"))
-    == ("start", "rate", "pull", "free", "gain")
+    == hparams.traced_names(Sample())
+    == ("start", "rate", "pull", "free")
   )
-  assert hparams.traced_names(Sample()) == ("start", "rate", "pull", "free")
   assert hparams.traced_names(Sample(pull=0.0, free=0.0)) == ("start", "rate", "free")
 
 
@@ -194,68 +160,18 @@ def test_resolved_rates_of_a_cell_of_the_grid(settings, client_lr, server_lr):
   assert hparams.fill_defaults(Sample()) == Sample()
 
 
-BOTH = only("models", MANY) & (only("server", "adam") | only("half", "mime"))
-CONDITIONS = {
-  "models": None,
-  "server": None,
-  "half": only("server", "adam", "sgd"),
-  "x": BOTH,
-  "y": only("half", "mime"),
-  "z": only("rate", POSITIVE),
-}
-
-
-@pytest.mark.parametrize(
-  "values, name, why",
-  [
-    (dict(models=2, server="adam", half="sgd"), "x", ""),
-    (dict(models=2, server="sgd", half="mime"), "x", ""),
-    (
-      dict(models=1, server="adam", half="mime"),
-      "x",
-      "not read with `models`=1 (only with `models` of 2 or more)",
-    ),
-    (
-      dict(models=2, server="sgd", half="sgd"),
-      "x",
-      "not read with `server`=sgd and `half`=sgd (only with `server`=adam or "
-      "`half`=mime)",
-    ),
-    # What it depends on is not read itself.
-    (
-      dict(models=2, server="none", half="mime"),
-      "y",
-      "not read with `server`=none (only with `server`=adam|sgd)",
-    ),
-    (dict(models=2, server="none", half="mime"), "models", ""),
-    # Nothing is known of an option that is not there.
-    (dict(models=2), "x", ""),
-    (dict(half=None), "y", ""),
-    (dict(rate=0.0), "z", "not read with `rate`=0.0 (only with `rate` more than 0)"),
-    (dict(rate=1e-30), "z", ""),
-    (dict(rate=0), "z", "not read with `rate`=0 (only with `rate` more than 0)"),
-  ],
-)
-def test_why_an_option_is_not_read(values, name, why):
-  assert conditions.why_not(name, CONDITIONS, values) == why
-
-
-def test_a_traced_number_may_be_anything():
+def test_what_was_given_in_vain_is_refused():
+  """Without it a sweep could compare runs that are the same."""
+  sample = Sample(pull=0.5)
+  hparams.refuse_given(sample, ["rate", "steps"], "no effect")
+  with pytest.raises(OptionError, match="^pull=0.5: no effect$"):
+    hparams.refuse_given(sample, ["rate", "pull"], "no effect")
+  # A tracer has been checked before.
   jax.jit(
-    lambda rate: jnp.float32(conditions.why_not("z", CONDITIONS, {"rate": rate}) == "")
-  )(0.0)
-
-
-def test_in_words():
-  assert str(BOTH) == ("`models` of 2 or more and (`server`=adam or `half`=mime)")
-  assert str(only("trace", True)) == "`trace`"
-  assert BOTH.names == ("models", "server", "half")
-  assert str(BOTH.about({"models"})) == "`models` of 2 or more"
-  # One of the alternatives is unknown, and may hold.
-  assert BOTH.about({"server"}) is None
-  assert str(BOTH.about({"server", "half"})) == "`server`=adam or `half`=mime"
-  model = only("scales", True, words="a model with features")
-  assert str((model & only("x", 1)).about(())) == "a model with features"
+    lambda pull: hparams.refuse_given(
+      hparams.with_values(sample, {"pull": pull}), ["pull"], "no effect"
+    )
+  )(0.3)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,6 @@ ELSEWHERE = {
     )
   },
   "base": "contract/test_contract",
-  "conditions": "test_hparams",
   "registry": "contract/test_registry",
   "client/sgd": "client/test_local_training",
   "client/svrg": "client/test_local_training",

@@ -5,7 +5,7 @@ model, data and partition that is impossible fails within seconds. The library
 does the checks; this module passes the values of the flags to it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import json
@@ -629,9 +629,8 @@ def _make_config(given: dict[str, Any], layers: tuple[Layer, ...]) -> Config:
     name = "composed"
   if name is None:
     raise OptionError(f"`algorithm`: missing (one of {', '.join(registry.ALGORITHMS)})")
-  typed = {flag for layer in layers if not isinstance(layer, str) for flag in layer}
   plan = plan_lib.make(
-    _method(name, given, given.keys() - typed),
+    _method(name, given),
     _options(RunOptions, values),
     given,
     data=_options(DataOptions, values),
@@ -682,9 +681,7 @@ def _options(kind: type[_Options], values: Mapping[str, object]) -> _Options:
   return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})
 
 
-def _method(
-  name: str, given: Mapping[str, Any], only_in_files: Collection[str]
-) -> Method:
+def _method(name: str, given: Mapping[str, Any]) -> Method:
   """The algorithm with the hyper-parameters that were given."""
   method = methods.method_of(name)
   read = method.fields.keys()
@@ -692,11 +689,11 @@ def _method(
   requested = {flag: value for flag, value in given.items() if flag not in of_runs}
   for flag in requested:
     if flag not in read:
-      why = registry.why_unread(name, flag) or (
-        f"read by {', '.join(flags.readers(flag))}"
-      )
+      readers = flags.readers(flag)
+      whys = registry.why_unread(name, flag), f"read by {', '.join(readers)}"
+      why = "; ".join(filter(None, whys))
       # Another library's name may be that of another method's hyper-parameter.
       meant = synonym(flag, (*read, *of_runs))
       hint = f", did you mean {meant!r}?" if meant else ""
       raise OptionError(f"`{flag}`: {name} does not read it ({why}){hint}")
-  return methods.with_keywords(method, requested, may_be_unread=only_in_files)
+  return methods.with_keywords(method, requested)

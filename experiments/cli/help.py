@@ -176,18 +176,14 @@ class Help:
     return [group for group in self.groups if self._is_shown(group)]
 
   def _of_method(self, method: Method) -> str:
-    """The first page of a method.
-
-    If its hyper-parameters do not fit, it has those that are read with the defaults.
-    """
+    """The first page of a method."""
     groups = tree.run_groups(method)
     options = groups.get(tree.METHOD, [])
-    read = [option for option in options if not method.unread(option.name)]
     local = len(groups.get("local", ()))
     attempts = [(options, most) for most in _levels(len(options) + local)]
-    attempts += [(read, most) for most in _levels(len(read) + local)]
     attempts += [
-      (read[:number], [1] * (number + local)) for number in range(len(read) - 1, -1, -1)
+      (options[:number], [1] * (number + local))
+      for number in range(len(options) - 1, -1, -1)
     ]
     return _fitting(
       self._method_lines(method, groups, *attempt) for attempt in attempts
@@ -367,7 +363,7 @@ def _levels(number: int) -> Iterator[Most]:
 def _flag_lines(options: Sequence[Option], most: Most) -> list[str]:
   """Flags with their explanations, of each at most so many lines."""
   texts = []
-  for option, number in zip(_sort_by_dependency(options), most, strict=True):
+  for option, number in zip(options, most, strict=True):
     text = lines.first_clause(option.about) if number else _with_notes(option)
     texts += lines.definition(_flag_name(option), text, number)
   return texts
@@ -380,18 +376,8 @@ def _whole_lines(options: Sequence[Option]) -> list[str]:
 
 def _with_notes(option: Option) -> str:
   """The explanation of a flag with its range, condition and source."""
-  notes = [option.range]
-  if option.when:
-    notes.append(f"only with {option.when}")
-  notes.append(option.source)
-  notes = list(filter(None, notes))
+  notes = list(filter(None, (option.range, option.source)))
   return option.about + (f" ({'; '.join(notes)})" if notes else "")
-
-
-def _sort_by_dependency(options: Sequence[Option]) -> list[Option]:
-  """Puts the flags that others of the group depend on before them."""
-  deciding = {name for option in options for name in option.deciding}
-  return sorted(options, key=lambda option: option.name not in deciding)
 
 
 def _option_lines(option: Option, facts: Sequence[tuple[str, str]]) -> list[str]:
@@ -401,7 +387,6 @@ def _option_lines(option: Option, facts: Sequence[tuple[str, str]]) -> list[str]
   rows = {
     "values": ", ".join(filter(None, [option.kind, option.range])),
     "default": (option.default or "none") if has_default else "",
-    "read": f"only with {option.when}" if option.when else "",
     "source": option.source,
     **dict(facts),
   }

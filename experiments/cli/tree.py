@@ -41,8 +41,6 @@ class Option(NamedTuple):
   default: str = ""  #: as a command line has it; "" for none
   kind: str = ""  #: what its values are, in words; "" for text
   range: str = ""  #: the values that are allowed, in words
-  when: str = ""  #: the condition on other flags under which it is read
-  deciding: tuple[str, ...] = ()  #: the flags in this condition
   source: str = ""
   #: values that it may have, and beginnings of values, such as topk:
   words: tuple[str, ...] = ()
@@ -106,7 +104,6 @@ def field_option(
     return flags.as_flags(text)
 
   about = as_shown(meta.get("help", ""))
-  when = meta.get("when") and meta["when"].about(names)
   parts = parts_of(field.type)
   choices = meta.get("choices")
   return Option(
@@ -115,8 +112,6 @@ def field_option(
     flags.default_text(field),
     _KINDS.get(kind, ""),
     "" if choices and "one of" in about else hparams.describe_range(field),
-    as_shown(str(when)) if when else "",
-    when.names if when and not of_part else (),
     meta.get("source", ""),
     _words(field),
     parts,

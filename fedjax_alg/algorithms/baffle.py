@@ -64,12 +64,11 @@ from fedjax_alg.base import (
 from fedjax_alg.central import steps
 from fedjax_alg.client import minibatches, objective, zeroth_order
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.conditions import is_zero
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.weights import ExampleWeights, UniformWeights
-from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.hparams import field_like, hyper, is_zero
 from fedjax_alg.part import Part
 
 

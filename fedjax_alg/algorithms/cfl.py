@@ -46,10 +46,9 @@ from fedjax_alg.base import (
   builder,
   num_params,
 )
-from fedjax_alg.conditions import is_zero
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import ExampleWeights
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import hyper, is_zero
 from fedjax_alg.part import Part
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule

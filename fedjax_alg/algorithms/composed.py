@@ -34,11 +34,10 @@ from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, Optax, refuse_options
-from fedjax_alg.conditions import is_zero
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import Choice, ExampleWeights, Plain
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import hyper, is_zero
 from fedjax_alg.named_optimizers import RATE_FREE
 from fedjax_alg.part import forms
 from fedjax_alg.rounds.two_halves import ComposedState

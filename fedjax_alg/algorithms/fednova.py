@@ -44,11 +44,10 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import Descent, descent
 from fedjax_alg.client.sgd import Correction, descend, proximal
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.conditions import is_zero
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import ExampleWeights, Plain
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import hyper, is_zero
 from fedjax_alg.rounds.two_halves import ComposedState
 
 

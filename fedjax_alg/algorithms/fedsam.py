@@ -28,10 +28,9 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import Optimizer, local_optimizer
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Store
-from fedjax_alg.conditions import is_zero
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import hyper, is_zero
 from fedjax_alg.rounds.two_halves import ComposedState
 from fedjax_alg.typing import Numeric
 

@@ -42,8 +42,7 @@ from fedjax_alg.central.adaptive import adaptive
 from fedjax_alg.central.adaptivity import fedopt
 from fedjax_alg.central.conjugate_gradient import conjugate_gradient
 from fedjax_alg.central.line_search import backtracking
-from fedjax_alg.conditions import is_zero
-from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.hparams import field_like, hyper, is_zero
 from fedjax_alg.named_optimizers import (
   PREFIX,
   RATE_FREE,

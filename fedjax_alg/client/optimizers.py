@@ -24,12 +24,11 @@ import optax.contrib
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
-from fedjax_alg.conditions import is_zero
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import hyper, is_zero, refuse_given
 from fedjax_alg.named_optimizers import NamedOptimizer, make_optimizer
 from fedjax_alg.part import Part
-from fedjax_alg.typing import Numeric, PyTree
+from fedjax_alg.typing import HParams, Numeric, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,7 +300,7 @@ class LocalOptimizer(NamedTuple):
 Optimizer: TypeAlias = LocalOptimizer | optax.GradientTransformation | None
 
 
-def refuse_options(options: object, why: str) -> None:
+def refuse_options(options: HParams, why: str) -> None:
   """Refuses options of the optimizer that would not be read.
 
   Args:
@@ -311,10 +310,7 @@ def refuse_options(options: object, why: str) -> None:
   Raises:
     OptionError: an option differs from its default.
   """
-  for field in dataclasses.fields(ClientOptimizer):
-    value = getattr(options, field.name)
-    if isinstance(value, jax.core.Tracer) or value != field.default:
-      raise OptionError(f"`{field.name}`={value}: {why}")
+  refuse_given(options, ClientOptimizer.__dataclass_fields__, why)
 
 
 def local_optimizer(

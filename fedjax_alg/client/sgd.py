@@ -15,7 +15,7 @@ from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import minibatches
 from fedjax_alg.client.optimizers import Descent, Optimizer, descent
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.conditions import is_zero
+from fedjax_alg.hparams import is_zero
 from fedjax_alg.models.roles import ClientLeaves
 from fedjax_alg.typing import Numeric
 

@@ -7,7 +7,7 @@ from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
 from fedjax_alg.client.minibatches import Gradient
 from fedjax_alg.client.sgd import Measure, at_params
-from fedjax_alg.conditions import is_zero
+from fedjax_alg.hparams import is_zero
 from fedjax_alg.typing import Numeric
 
 #: Keeps the direction of a vector of zeros finite.

@@ -3,7 +3,7 @@
 All arrays here are NumPy arrays. A run places them on its devices once.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 import dataclasses
 import functools
 import hashlib
@@ -66,9 +66,9 @@ from fedjax_alg.data.sent140 import SPECIAL
 from fedjax_alg.data.shift import SwapPart
 from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact
 from fedjax_alg.errors import Faults, OptionError, a_type, did_you_mean
-from fedjax_alg.hparams import field_values, plain, unread
+from fedjax_alg.hparams import field_values, plain
 from fedjax_alg.part import of_type
-from fedjax_alg.typing import DTypes, HParams, PyTree, Shapes
+from fedjax_alg.typing import DTypes, PyTree, Shapes
 
 #: Rows in one piece of the whole test set or of the validation rows. Pieces
 #: are distributed over the devices in the same way as clients.
@@ -459,31 +459,7 @@ def federate(
     if seed is None:
       raise
     raise type(error)(error.text.replace("`partition_seed`", "`seed`")) from None
-  refuse_unread_options(filled, options)
   return from_options(filled, examples)
-
-
-def refuse_unread_options(
-  options: HParams, names: Container[str], others: Mapping[str, object] | None = None
-) -> None:
-  """Raises an error if an option was given that would not be read.
-
-  Args:
-    options: a dataclass of ``hyper`` fields with its defaults filled in.
-    names: the options that the caller gave.
-    others: name -> value of further options that the ``when`` of a field may
-      refer to.
-
-  Raises:
-    DataError: the message names the option and the condition under which it
-      is read.
-  """
-  faults = Faults()
-  for field in dataclasses.fields(options):
-    why = field.name in names and unread(options, field.name, others)
-    if why:
-      faults.add(DataError(f"`{field.name}`: {why}"))
-  faults.raise_any(DataError)
 
 
 def data_key(options: DataOptions) -> str:

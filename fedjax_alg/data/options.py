@@ -12,7 +12,15 @@ from fedjax_alg.data.boundaries import BOUNDARIES
 from fedjax_alg.data.client_names import texts_of
 from fedjax_alg.data.concepts import DATA, PATTERNS, check_concepts, is_pattern
 from fedjax_alg.data.datasets import Choice as DataSets
-from fedjax_alg.data.datasets import DataSet, Digits, Leaf, Npz, Shakespeare, Tfds
+from fedjax_alg.data.datasets import (
+  DataSet,
+  Digits,
+  Femnist,
+  Leaf,
+  Npz,
+  Shakespeare,
+  Tfds,
+)
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import FEATURES, RawFeatures
 from fedjax_alg.data.hold_out import check_hold_out
@@ -395,7 +403,10 @@ class DataOptions(
           f"`dataset`={dataset}: stride={dataset.stride} is not read with "
           "`task`=tokens, whose examples do not overlap"
         )
-    if self.data_dir and dataset is not None and not dataset.prepared_as:
+    reads_folder = (
+      dataset is None or dataset.prepared_as or isinstance(dataset, Femnist)
+    )
+    if self.data_dir and not reads_folder:
       raise DataError(
         f"`data_dir`={self.data_dir}: not read with `dataset`={dataset} (only with "
         "femnist, sent140 and data sets of TFDS)"

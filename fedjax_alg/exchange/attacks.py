@@ -21,8 +21,7 @@ import numpy as np
 
 from fedjax_alg import tasks, trees
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, Params
-from fedjax_alg.conditions import is_zero
-from fedjax_alg.hparams import MAX_SEED, field_like, hyper
+from fedjax_alg.hparams import MAX_SEED, field_like, hyper, is_zero
 from fedjax_alg.part import Part, forms
 
 

@@ -31,18 +31,20 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Cohort, Key, Params
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.conditions import is_zero
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import correlated
 from fedjax_alg.exchange.aggregation import Aggregator
 from fedjax_alg.exchange.messages import Carrier
-from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.hparams import field_like, hyper, is_zero, refuse_given
 from fedjax_alg.part import Part, forms
 from fedjax_alg.typing import Numeric, PyTree
 
 #: Name in ``RoundAux.server``, and column, of the norm S of a round.
 CLIP_NORM = "clip_norm"
 
+
+#: Fields that say how noise is made.
+OF_NOISE = {"at", "count_noise", "bands", "buffers"}
 
 #: Norms are rounded: a vector is made a little shorter than S.
 _SHORTER = 1.0 - 2.0**-18
@@ -85,16 +87,9 @@ class Noised(Part):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    self._refuse_without_noise("at", "count_noise", "bands", "buffers")
-
-  def _refuse_without_noise(self, *names: str) -> None:
-    """Refuses numbers of a noise that is not there."""
-    for name in names if is_zero(self.noise) else ():
-      field = type(self).__dataclass_fields__.get(name)
-      if field and getattr(self, name) != field.default:
-        raise OptionError(
-          f"{self.WORD}: {name}={getattr(self, name)}: there is no noise with noise=0"
-        )
+    if is_zero(self.noise):
+      names = OF_NOISE & type(self).__dataclass_fields__.keys()
+      refuse_given(self, sorted(names), "there is no noise with noise=0", self.WORD)
 
   @property
   def at_clients(self) -> bool:

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
-from fedjax_alg.conditions import is_zero
+from fedjax_alg.hparams import is_zero
 
 #: Distances below it count as this long (nu of Pillutla et al.).
 SMALLEST_DISTANCE = 1e-6

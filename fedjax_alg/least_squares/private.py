@@ -39,9 +39,8 @@ from jaxtyping import Float
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key
-from fedjax_alg.conditions import is_zero
 from fedjax_alg.exchange.privacy import Noised, NoPrivacy
-from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.hparams import field_like, hyper, is_zero
 from fedjax_alg.least_squares.moments import Moments
 from fedjax_alg.part import forms
 

@@ -11,7 +11,6 @@ from typing import Any
 from fedjax_alg import registry
 from fedjax_alg.algorithms.common import DistanceCut
 from fedjax_alg.client.optimizers import ClientOptimizer
-from fedjax_alg.conditions import why_not
 from fedjax_alg.data.features import Hog
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine.clients import CLIENT_MAPS
@@ -325,21 +324,18 @@ def _with_fields(
   kind = next((part for part in parts_of(_CHOICES[choice]) if part.WORD == word), None)
   if kind is None:  # a name of TFDS
     return now
-  conditions = {
-    field.name: field.metadata["when"] for field in dataclasses.fields(kind)
-  }
+  known = {field.name for field in dataclasses.fields(kind)}
   values = {
     field: options[name] == "leaky" if name == "femnist" else options[name]
     for name, field in fields.items()
     # None, and no iterations, stood for the default.
-    if field in conditions
+    if field in known
     and options[name] is not None
     and (field != "iterations" or options[name])
   }
   # A value could be there without being read.
-  values = {
-    field: value
-    for field, value in values.items()
-    if not why_not(field, conditions, values)
-  }
+  if values.get("noise") == 0:
+    values = {k: v for k, v in values.items() if k not in privacy.OF_NOISE}
+  if values.get("buffers"):
+    values.pop("bands", None)
   return now | {choice: str(kind(**values))}

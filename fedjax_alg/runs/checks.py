@@ -15,7 +15,6 @@ from fedjax_alg.data.options import DataOptions, VocabularyOptions
 from fedjax_alg.engine import clients, samplers
 from fedjax_alg.engine.sampling import UniformSampling
 from fedjax_alg.errors import OptionError, UnreadError
-from fedjax_alg.hparams import reads
 from fedjax_alg.models import (
   LAYERED,
   LSTM,
@@ -313,7 +312,7 @@ def cohort_size(
   if by_chance:
     size = samplers.slots_of_poisson(num_clients, options.rate(num_clients))
   groups = getattr(hparams, "num_groups", 1)
-  if groups > num_clients and reads(hparams, "num_groups"):
+  if groups > num_clients:
     raise OptionError(
       f"`num_groups`={groups}: more than the {num_clients} clients{remainder}"
     )
@@ -322,7 +321,7 @@ def cohort_size(
     raise OptionError(
       f"`concurrency`={at_once}: more than the {num_clients} clients{remainder}"
     )
-  models = getattr(hparams, "num_models", 1)
+  models = getattr(getattr(hparams, "grouping", hparams), "num_models", 1)
   if models > size:
     raise OptionError(
       f"`num_models`={models}: larger than the cohort of "

@@ -27,7 +27,7 @@ from fedjax_alg.errors import (
   is_one_of,
   reason,
 )
-from fedjax_alg.hparams import field_values, reads
+from fedjax_alg.hparams import field_values
 from fedjax_alg.metrics import names
 from fedjax_alg.metrics.intervals import Estimate, estimate_mean, format_estimate
 from fedjax_alg.part import as_list, read_parts
@@ -825,7 +825,7 @@ def _read_parts(result: RunResult) -> list[dict[str, str]]:
       {
         name: _as_text(value)
         for name, value in (dict(entries) | known).items()
-        if value is not None and (name not in known or reads(parts, name))
+        if value is not None
       }
     )
   return out

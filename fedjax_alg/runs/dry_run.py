@@ -21,7 +21,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.engine import loop, sharding
 from fedjax_alg.engine.round import PRESENT, sample_and_run
-from fedjax_alg.hparams import ordered_values, reads
+from fedjax_alg.hparams import ordered_values
 from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs import pooled
 from fedjax_alg.runs.prepare import Prepared
@@ -144,11 +144,7 @@ def estimate(prepared: Prepared) -> DryRun:
   parts, data = p.method.parts, p.federation.options
   facts = {
     "algorithm": p.method.name,
-    **{
-      name: value
-      for name, value in ordered_values(*parts).items()
-      if reads(parts, name)
-    },
+    **ordered_values(*parts),
     "dataset": None if data.dataset is None else str(data.dataset),
     "partition": p.federation.partition.name,
     **p.plan,

@@ -1,6 +1,6 @@
 """Resolves the algorithm that a caller gave, with its hyper-parameters."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import inspect
@@ -13,7 +13,6 @@ import numpy as np
 
 from fedjax_alg import own, registry
 from fedjax_alg.base import Algorithm, MapClients, Model
-from fedjax_alg.conditions import value_of
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import (
   FAILURES,
@@ -30,8 +29,8 @@ from fedjax_alg.hparams import (
   fill_defaults,
   plain,
   traced_names,
-  unread,
   validate,
+  value_of,
   with_values,
 )
 from fedjax_alg.models import MLP, Residual, Softmax, adapt, roles
@@ -120,15 +119,6 @@ class Method(NamedTuple):
   def value_of(self, name: str) -> Any:
     """The value of an option, or of a field of its part."""
     return value_of(self.options, name)
-
-  def unread(self, name: str, others: Mapping[str, object] | None = None) -> str:
-    """Explains why the method does not read one of its options; "" if it does.
-
-    Args:
-      name: name of the option.
-      others: further options that conditions may name, name -> value.
-    """
-    return unread(self.parts, name, others)
 
   def resolved(self) -> "Method":
     """Returns the method with all dependent defaults filled in."""
@@ -541,17 +531,13 @@ def _annotation_of(builder: Callable[..., Algorithm]) -> object:
     return None
 
 
-def with_keywords(
-  method: Method, keywords: Mapping[str, object], may_be_unread: Collection[str] = ()
-) -> Method:
+def with_keywords(method: Method, keywords: Mapping[str, object]) -> Method:
   """Sets options of a method that a caller gave by name.
 
   Args:
     method: the algorithm with its hyper-parameters and its exchange.
     keywords: name -> value of the options to change; OPTION.FIELD is a field of a
       part.
-    may_be_unread: names that are not refused where the method would not read
-      them; the run warns of them (``prepare.cautions``).
 
   Returns:
     The method with these values.
@@ -578,12 +564,7 @@ def with_keywords(
   method = method._replace(hparams=_as_values(method.hparams, ""))
   for part in method.parts:
     validate(part)
-  explicit = tuple(dict.fromkeys((*method.explicit, *keywords)))
-  for name in explicit:
-    why = method.unread(name)
-    if why and name not in may_be_unread:
-      raise UnreadError(f"`{name}`: {why}")
-  return method._replace(explicit=explicit)
+  return method._replace(explicit=tuple(dict.fromkeys((*method.explicit, *keywords))))
 
 
 def restore(method: Method, saved: Mapping[str, object]) -> Method:

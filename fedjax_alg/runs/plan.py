@@ -29,7 +29,7 @@ from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers, sharding
 from fedjax_alg.engine.sampling import SAMPLING, OwnSampling, UniformSampling
 from fedjax_alg.errors import OptionError, UnreadError, a_type, with_names
-from fedjax_alg.hparams import MAX_SEED, field_values, validate, with_values
+from fedjax_alg.hparams import MAX_SEED, validate, with_values
 from fedjax_alg.models import Architecture, OwnModel, parse_model
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.start import describe_leaves
@@ -273,11 +273,6 @@ def make(
     if data.partition_seed is None:
       data = dataclasses.replace(data, partition_seed=run.seed)
     data = data.filled()
-  others = field_values(run) | field_values(data)
-  if isinstance(model, OwnModel):
-    others["model"] = None  # it may read what a named model reads of the data
-  for options in (data, run):
-    federation_lib.refuse_unread_options(options, explicit, others)
   for name in ("participation", "cohort_size"):
     if method.entry.all_clients and name in explicit:
       raise UnreadError(
@@ -478,19 +473,19 @@ def _check_personal(method: Method, run: RunOptions) -> None:
     OptionError: it would be another method under its name, or there are none to train.
   """
   has_personal = any(role == "personal" for role, _ in roles_lib.parse_roles(run.roles))
-  # Statistics that clients keep move in its steps, too.
-  read = ("steps",) if run.model_state == "local" else ()
-  unread = with_values(run.personal, dict.fromkeys(read, 0))
-  if not has_personal and unread != RunOptions.personal:
-    raise UnreadError(
-      f"`personal`={run.personal}: not read, no parameter is personal (`roles`)"
-    )
   default = method.entry.options.get("roles", ())
   if default and not has_personal:
     raise OptionError(
       f"`roles`={','.join(run.roles)}: {method.entry.label} has personal "
       f"parameters (by default {','.join(default)}); without any give "
       "`algorithm`=fedavg"
+    )
+  # Statistics that clients keep move in its steps, too.
+  read = ("steps",) if run.model_state == "local" else ()
+  unread = with_values(run.personal, dict.fromkeys(read, 0))
+  if not has_personal and unread != RunOptions.personal:
+    raise UnreadError(
+      f"`personal`={run.personal}: not read, no parameter is personal (`roles`)"
     )
 
 

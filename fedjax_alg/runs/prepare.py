@@ -26,7 +26,7 @@ from fedjax_alg.engine.keys import RunKeys, keys_of_rows, run_keys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.engine.sampling import UniformSampling
 from fedjax_alg.errors import OptionError, no_exit
-from fedjax_alg.hparams import field_values, reads
+from fedjax_alg.hparams import field_values
 from fedjax_alg.least_squares import heads
 from fedjax_alg.models import (
   augment,
@@ -581,26 +581,8 @@ def _without_effect(prepared: Prepared) -> list[str]:
 
 def _unread(prepared: Prepared) -> list[str]:
   """Options without effect on these clients and with this model."""
-  method, model = prepared.method, prepared.model
-  options, values = prepared.options, method.options
-  facts = (
-    field_values(prepared.federation.options)
-    | field_values(options)
-    | {
-      "scales_features": model.scale_features is not None,
-      "num_layers": len(model.layers) if model.layers else None,
-    }
-  )
-  explicit = {
-    *method.explicit,
-    *(name for name, field in method.fields.items() if values[name] != field.default),
-  }
-  texts = [
-    f"`{name}`: {method.unread(name, facts)}"
-    for name in sorted(explicit)
-    if method.unread(name, facts)
-  ]
-  texts += _unread_of_run(prepared)
+  options = prepared.options
+  texts = _unread_of_run(prepared)
   everybody = prepared.spec.cohort_size == prepared.spec.num_clients
   if options.sampling == UniformSampling(draw="bijection") and (
     everybody or prepared.federation.options.newcomers_at
@@ -739,7 +721,6 @@ def _decisive_options(options: RunOptions) -> str:
     for name in _SIZES
     if (value := getattr(options, name, None)) != getattr(RunOptions, name, None)
     and isinstance(value, (int, tuple, Part))
-    and reads(options, name)
   ]
   return f"decided by {', '.join(texts)}; " if texts else ""
 

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_alg import hparams as hparams_lib
 from fedjax_alg import registry
 from fedjax_alg.algorithms import baffle
 from fedjax_alg.data import layout
@@ -151,10 +150,8 @@ def settings_of(name, overrides):
   """The method of a short test, resolved."""
   entry = registry.get(name)
   values = {k: v for k, v in SMALL.items() if k in entry.fields}
-  read = entry.parts(**values | {**entry.test_hparams} | overrides)
-  settings = {k: v for k, v in values.items() if hparams_lib.reads(read, k)}
   return methods.Method(
-    name, entry, *entry.parts(**settings | {**entry.test_hparams} | overrides)
+    name, entry, *entry.parts(**values | {**entry.test_hparams} | overrides)
   ).resolved()
 
 

@@ -1182,6 +1182,7 @@ _LOCAL = (
   r"\b[A-Z]:\\\\",
   r"\b(?:data|out|cache|log|jax_cache)_dir=\S",
   r"\b\w+_(?:path|file|folder)=(?:\S*[/\\\\]\S|tf\d*\b)",
+  r"\bdataset=(?:idx|leaf|npz|femnist|shakespeare):(?:\S*[/\\\\]\S|tf\d*\b)",
   r"looked for",
 )
 

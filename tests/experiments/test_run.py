@@ -401,5 +401,5 @@ def test_dry_run_writes_nothing(tmp_path, capsys):
     line.split(None, 1) for line in output.splitlines() if len(line.split()) > 1
   )
   assert (plan["client_lr"], plan["server_lr"]) == ("0.1", "1.0")  # as used
-  assert plan["mu"] == "0.1" and "beta1" not in plan  # what is read
+  assert plan["client_update"] == "prox" and "mu" not in plan
   assert not (tmp_path / "run").exists()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from fedjax_alg import models, registry
-from fedjax_alg.conditions import value_of
 from fedjax_alg.data import arrays
 from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data.federation import Federation, deal, from_options
@@ -22,6 +21,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.attacks import NoAttack
 from fedjax_alg.exchange.compression import Uncompressed
 from fedjax_alg.exchange.privacy import Noised
+from fedjax_alg.hparams import value_of
 from fedjax_alg.records import summary
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.plan import Plan, data_options

@@ -335,9 +335,7 @@ def _why_not(method: Method, name: str) -> str:
       did_you_mean(name, numbers_of(method))
     )
   resolved = method.resolved()
-  value, why = resolved.value_of(name), resolved.unread(name)
-  if why:
-    return why
+  value = resolved.value_of(name)
   if isinstance(value, float) and field.metadata["traced"]:
     return f"at {value:g} it is not in the rounds, give another value"
   if isinstance(value, float):

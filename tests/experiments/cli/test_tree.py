@@ -82,5 +82,12 @@ def test_a_flag_of_a_command_says_what_absl_knows():
 def test_files_may_be_named_where_a_path_or_code_may_be():
   for name in ("data_dir", "out_dir", "algorithm", "model", "init_from", "roles"):
     assert OPTIONS[name].has_files, name
-  for name in ("rounds", "progress", "eval_protocols", "attack", "draw", "client_lr"):
+  for name in (
+    "rounds",
+    "progress",
+    "eval_protocols",
+    "attack",
+    "rounding_seed",
+    "client_lr",
+  ):
     assert not OPTIONS[name].has_files, name
