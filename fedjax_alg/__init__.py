@@ -193,6 +193,8 @@ from fedjax_alg.exchange.weights import (
   QFFLWeights,
   UniformWeights,
 )
+from fedjax_alg.least_squares.codes import ClassCode, PositionCode, RandomFilters
+from fedjax_alg.least_squares.layer_fits import AdaptiveBatch, FixedBatch
 from fedjax_alg.least_squares.private import NoisedMoments
 from fedjax_alg.models.feature_map import (
   BucketFeatures,
@@ -218,6 +220,7 @@ from fedjax_alg.models.roles import (
   PersonalTogether,
 )
 from fedjax_alg.records.lock import HeldError
+from fedjax_alg.rounds.layerwise import KMeansClustering, NoClustering
 from fedjax_alg.runs import methods as _methods
 from fedjax_alg.runs.advise import Advice, advise
 from fedjax_alg.runs.api import run, steps
@@ -474,6 +477,13 @@ __all__ = [
   "sweep",
   "tensorboard",
   "tune_by_gradient",
+  "ClassCode",
+  "PositionCode",
+  "RandomFilters",
+  "AdaptiveBatch",
+  "FixedBatch",
+  "KMeansClustering",
+  "NoClustering",
 ]
 
 

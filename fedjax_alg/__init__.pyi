@@ -204,6 +204,11 @@ from fedjax_alg.extras.unlearning.contributions import Contributions as Contribu
 from fedjax_alg.extras.unlearning.contributions import contributions as contributions
 from fedjax_alg.extras.unlearning.revision import add_clients as add
 from fedjax_alg.extras.unlearning.revision import forget as forget
+from fedjax_alg.least_squares.codes import ClassCode as ClassCode
+from fedjax_alg.least_squares.codes import PositionCode as PositionCode
+from fedjax_alg.least_squares.codes import RandomFilters as RandomFilters
+from fedjax_alg.least_squares.layer_fits import AdaptiveBatch as AdaptiveBatch
+from fedjax_alg.least_squares.layer_fits import FixedBatch as FixedBatch
 from fedjax_alg.least_squares.private import NoisedMoments as NoisedMoments
 from fedjax_alg.models.feature_map import BucketFeatures as BucketFeatures
 from fedjax_alg.models.feature_map import FourierFeatures as FourierFeatures
@@ -227,6 +232,8 @@ from fedjax_alg.models.roles import PersonalAtEvaluation as PersonalAtEvaluation
 from fedjax_alg.models.roles import PersonalFirst as PersonalFirst
 from fedjax_alg.models.roles import PersonalTogether as PersonalTogether
 from fedjax_alg.records.lock import HeldError as HeldError
+from fedjax_alg.rounds.layerwise import KMeansClustering as KMeansClustering
+from fedjax_alg.rounds.layerwise import NoClustering as NoClustering
 from fedjax_alg.runs.advise import Advice as Advice
 from fedjax_alg.runs.advise import advise as advise
 from fedjax_alg.runs.compare import Comparison as Comparison
@@ -476,6 +483,13 @@ __all__ = [
   'sweep',
   'tensorboard',
   'tune_by_gradient',
+  'ClassCode',
+  'PositionCode',
+  'RandomFilters',
+  'AdaptiveBatch',
+  'FixedBatch',
+  'KMeansClustering',
+  'NoClustering',
 ]
 
 _Dataset = Digits | Diabetes | Synthetic | Sine2 | Circle2 | Sea4 | Tfds | Femnist | Sent140 | Shakespeare | Idx | Npz | Leaf | str | None
@@ -508,7 +522,10 @@ _FirstGroup = TrainedModel | InitialModel | RandomCenter | str
 _Thresholds = FixedThresholds | RelativeThresholds | str
 _Cut = CountCut | DistanceCut | SilhouetteCut | str
 _Variant_ = HierarchicalDrift | EagerDrift | OracleKinds | str
+_Code = PositionCode | ClassCode | RandomFilters | str
+_AdaptiveBatch = FixedBatch | AdaptiveBatch | str
 _Private_ = NoPrivacy | NoisedMoments | str
+_Clustering = NoClustering | KMeansClustering | str
 _Protocol = SharedDirections | OwnDirections | str
 _Server = SGDServer | BaffleAdam | str
 _ClientUpdate = SGDUpdate | ProxUpdate | SVRGUpdate | ScaffoldUpdate | MimeUpdate | MimeLiteUpdate | LosacUpdate | NovaUpdate | DynUpdate | CMUpdate | ScaffoldMUpdate | MuonUpdate | SAMUpdate | LESAMUpdate | str
@@ -710,19 +727,14 @@ def run(
   ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
-  code: str = ...,
-  code_centred: bool = ...,
-  code_high_passed: int = ...,
+  code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
   double: str = ...,
-  adaptive_batch: bool = ...,
-  max_batch_size: int = ...,
+  adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
-  clustering: bool = ...,
-  label_norm: str = ...,
-  personalize: bool = ...,
+  clustering: _Clustering = ...,
   personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
@@ -891,19 +903,14 @@ def run_all(
   ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
-  code: str = ...,
-  code_centred: bool = ...,
-  code_high_passed: int = ...,
+  code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
   double: str = ...,
-  adaptive_batch: bool = ...,
-  max_batch_size: int = ...,
+  adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
-  clustering: bool = ...,
-  label_norm: str = ...,
-  personalize: bool = ...,
+  clustering: _Clustering = ...,
   personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
@@ -1068,19 +1075,14 @@ def steps(
   ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
-  code: str = ...,
-  code_centred: bool = ...,
-  code_high_passed: int = ...,
+  code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
   double: str = ...,
-  adaptive_batch: bool = ...,
-  max_batch_size: int = ...,
+  adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
-  clustering: bool = ...,
-  label_norm: str = ...,
-  personalize: bool = ...,
+  clustering: _Clustering = ...,
   personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
@@ -1250,19 +1252,14 @@ def dry_run(
   ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
-  code: str = ...,
-  code_centred: bool = ...,
-  code_high_passed: int = ...,
+  code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
   double: str = ...,
-  adaptive_batch: bool = ...,
-  max_batch_size: int = ...,
+  adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
-  clustering: bool = ...,
-  label_norm: str = ...,
-  personalize: bool = ...,
+  clustering: _Clustering = ...,
   personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
@@ -1432,19 +1429,14 @@ def sweep(
   ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
-  code: str = ...,
-  code_centred: bool = ...,
-  code_high_passed: int = ...,
+  code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
   double: str = ...,
-  adaptive_batch: bool = ...,
-  max_batch_size: int = ...,
+  adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
-  clustering: bool = ...,
-  label_norm: str = ...,
-  personalize: bool = ...,
+  clustering: _Clustering = ...,
   personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
@@ -1608,19 +1600,14 @@ def hypergradient(
   ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
-  code: str = ...,
-  code_centred: bool = ...,
-  code_high_passed: int = ...,
+  code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
   double: str = ...,
-  adaptive_batch: bool = ...,
-  max_batch_size: int = ...,
+  adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
-  clustering: bool = ...,
-  label_norm: str = ...,
-  personalize: bool = ...,
+  clustering: _Clustering = ...,
   personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
@@ -1786,19 +1773,14 @@ def tune_by_gradient(
   ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
-  code: str = ...,
-  code_centred: bool = ...,
-  code_high_passed: int = ...,
+  code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
   double: str = ...,
-  adaptive_batch: bool = ...,
-  max_batch_size: int = ...,
+  adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
-  clustering: bool = ...,
-  label_norm: str = ...,
-  personalize: bool = ...,
+  clustering: _Clustering = ...,
   personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
@@ -1965,19 +1947,14 @@ def audit(
   ridge: float | Sequence[float] | str = ...,
   ridge_unit: str = ...,
   bias: str = ...,
-  code: str = ...,
-  code_centred: bool = ...,
-  code_high_passed: int = ...,
+  code: _Code = ...,
   normalize: bool = ...,
   precision: str = ...,
   double: str = ...,
-  adaptive_batch: bool = ...,
-  max_batch_size: int = ...,
+  adaptive_batch: _AdaptiveBatch = ...,
   outputs: str = ...,
   store_sums: bool = ...,
-  clustering: bool = ...,
-  label_norm: str = ...,
-  personalize: bool = ...,
+  clustering: _Clustering = ...,
   personal_ridge: float | Sequence[float] | str = ...,
   client_ridge: float = ...,
   remove_ridge: bool = ...,
@@ -2988,15 +2965,12 @@ class FedACnnL(MethodConfig):
   ridge: float | Sequence[float] | str = '1'
   ridge_unit: str = 'absolute'
   bias: str = 'ones'
-  code: str = 'position'
-  code_centred: bool = False
-  code_high_passed: int = 0
+  code: _Code = PositionCode(high_passed=0, centred=False)
   normalize: bool = False
   precision: str = 'float64'
   double: str = 'auto'
   batch_size: int = 32
-  adaptive_batch: bool = True
-  max_batch_size: int = 512
+  adaptive_batch: _AdaptiveBatch = AdaptiveBatch(most=512)
   outputs: str = 'auto'
   store_sums: bool = False
   private: _Private_ = NoPrivacy()
@@ -3009,20 +2983,14 @@ class PFedACnnL(MethodConfig):
   ridge: float | Sequence[float] | str = '1'
   ridge_unit: str = 'absolute'
   bias: str = 'ones'
-  code: str = 'position'
-  code_centred: bool = False
-  code_high_passed: int = 0
+  code: _Code = PositionCode(high_passed=0, centred=False)
   normalize: bool = False
   precision: str = 'float64'
   double: str = 'auto'
   batch_size: int = 32
-  adaptive_batch: bool = True
-  max_batch_size: int = 512
+  adaptive_batch: _AdaptiveBatch = AdaptiveBatch(most=512)
   store_sums: bool = False
-  clustering: bool = True
-  num_groups: int = 2
-  label_norm: str = 'l1'
-  personalize: bool = True
+  clustering: _Clustering = KMeansClustering(num_groups=2, norm='l1')
   personal_ridge: float | Sequence[float] | str = '100'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -330,6 +330,11 @@ def normalize_name(name: object) -> str:
 #: Options of version 0.3.0 -> the choice of whose parts they are fields, with an
 #: example.
 _MOVED = {
+  "label_norm": "`clustering`, such as kmeans:norm=l2",
+  "personalize": "`personal_ridge`, where none is without personal layers",
+  "code_centred": "`code`, such as class:centred",
+  "code_high_passed": "`code`, such as position:1",
+  "max_batch_size": "`adaptive_batch`, such as up_to:256",
   "base_momentum": "`base`, such as momentum:0.9",
   "base_beta2": "`base`, such as adam:beta2=0.99",
   "base_eps": "`base`, such as adam:eps=1e-3",

@@ -417,6 +417,7 @@ def _cell(
     {"data_dir": request.data_dir}
     if request.data_dir
     and "dataset" in values
+    and not values.get("dataset.path")
     and data_set(str(values["dataset"])).prepared_as
     else {},
   )

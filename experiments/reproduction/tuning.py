@@ -151,7 +151,7 @@ SPACES: dict[str, Space] = {
   "fedacnnl": {"ridge": _RIDGE},
   # One group is pFedACnnL-WC, a line of its own.
   "pfedacnnl": {
-    "num_groups": AnyOf((2, 3, 5, 10), 5),
+    "clustering.num_groups": AnyOf((2, 3, 5, 10), 5),
     "ridge": _RIDGE,
     "personal_ridge": _RIDGE,
   },
@@ -183,7 +183,7 @@ _CIFAR = _Protocol(
 #: A ridge for each layer, relative to the Gram matrix.
 _DCNN: dict[str, Space] = {
   "fedacnnl": {
-    "code_high_passed": AnyOf(("0", "1")),
+    "code": AnyOf(("position:centred", "position:1,centred")),
     "ridge": AnyOf(
       (
         "0.01,0.01,0.01,0.01,0.01",
@@ -194,7 +194,7 @@ _DCNN: dict[str, Space] = {
     ),
   },
   "pfedacnnl": {
-    "num_groups": AnyOf((2, 5)),
+    "clustering.num_groups": AnyOf((2, 5)),
     "personal_ridge": AnyOf(
       ("inf,inf,inf,50,20", "inf,inf,inf,500,200", "inf,inf,inf,5000,2000")
     ),

@@ -30,7 +30,7 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import solve
 from fedjax_alg.least_squares.closed_form import HeadOutputs, StoredSums
 from fedjax_alg.least_squares.heads import head_of
-from fedjax_alg.least_squares.layer_fits import LayerFits, double_field
+from fedjax_alg.least_squares.layer_fits import FixedBatch, LayerFits, double_field
 from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds.closed_form import ClosedFormState
 from fedjax_alg.rounds.layerwise import layerwise
@@ -92,7 +92,7 @@ def fit_head(
   gamma = 0.0 if hparams.remove_ridge else hparams.client_ridge
   return layerwise(
     (head_of(model, "afl"),),
-    LayerFits(ridge=repr(gamma), bias=hparams.bias, adaptive_batch=False),
+    LayerFits(ridge=repr(gamma), bias=hparams.bias, adaptive_batch=FixedBatch()),
     map_clients=map_clients,
     total_ridge=lambda ridge, clients: ridge * clients,
     private=hparams.private,

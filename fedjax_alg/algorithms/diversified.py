@@ -31,7 +31,7 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
 from fedjax_alg.exchange import Exchange
-from fedjax_alg.hparams import hyper, refuse_given
+from fedjax_alg.hparams import hyper
 from fedjax_alg.part import Part
 from fedjax_alg.rounds.k_models import ModelGrouping, Stage
 from fedjax_alg.rounds.two_halves import ComposedState
@@ -319,7 +319,6 @@ def by_gradient(
     )(in_group), groups
 
   if group_mean == "models":
-    refuse_given(options, ["gradient_step"], "without effect with `group_mean`=models")
     return ModelGrouping(
       options.num_models,
       options.threshold,
@@ -364,8 +363,6 @@ def _flops(options: KModelsHParams) -> Callable[[int, int, int], float]:
 
 def _server(hparams: DiversifiedHParams) -> steps.ServerStep:
   if not hparams.accelerate:
-    names = (*AdamOptions.__dataclass_fields__, "server_lr")
-    refuse_given(hparams, names, "without effect with `accelerate`=False")
     return steps.average()
   return steps.adaptive_step(
     hparams.server_lr, hparams.beta1, hparams.beta2, hparams.eps, hparams.central_rule

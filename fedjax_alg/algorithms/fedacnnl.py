@@ -16,13 +16,12 @@ import dataclasses
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
-from fedjax_alg.conditions import only
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares.closed_form import HeadOutputs, StoredSums
 from fedjax_alg.least_squares.layer_fits import LayerFits, layers_of, per_layer
 from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds.closed_form import ClosedFormState
-from fedjax_alg.rounds.layerwise import layerwise
+from fedjax_alg.rounds.layerwise import KMeansClustering, NoClustering, layerwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,39 +33,25 @@ class FedACnnLHParams(StoredSums, PrivateMoments, HeadOutputs, LayerFits):
 class PFedACnnLHParams(StoredSums, LayerFits):
   """Hyper-parameters of pFedACnnL."""
 
-  clustering: bool = hyper(
-    True,
-    "whether each group of clients gets a separate model; false is pFedACnnL-WC",
+  clustering: NoClustering | KMeansClustering = hyper(
+    KMeansClustering(),
+    "how clients are grouped; none is pFedACnnL-WC",
     source="section 4.2",
-  )
-  num_groups: int = hyper(
-    2,
-    "m, number of groups of clients",
-    minimum=1,
-    source="section 4.2",
-    when=only("clustering", True),
-  )
-  label_norm: str = hyper(
-    "l1",
-    "norm by which a client's label counts are divided before they are encoded",
-    choices=("l1", "l2"),
-    source="(9)",
-    when=only("clustering", True),
-  )
-  personalize: bool = hyper(
-    True,
-    "whether every client fits personal layers at the end; false is pFedACnnL-WP",
-    source="section 4.4",
   )
   personal_ridge: str = hyper(
     "100",
-    "lambda, strength of the pull of a client's layer towards the "
-    "layer of its group (inf: the client keeps the layer of its group); one "
-    "number for all layers, or one for each",
-    source="(12)",
-    when=only("personalize", True),
+    "lambda, strength of the pull of a client's layer towards the layer of its group "
+    "(inf: the client keeps the layer of its group); one number for all layers, or one "
+    "for each; none = no client fits personal layers, pFedACnnL-WP",
+    source="(12), section 4.4",
     numbers=",",
   )
+
+  def pull(self, num_layers: int) -> tuple[float, ...]:
+    """lambda for each layer; empty without personal layers (``per_layer``)."""
+    if self.personal_ridge == "none":
+      return ()
+    return per_layer("personal_ridge", self.personal_ridge, num_layers, False)
 
 
 def num_rounds(hparams: LayerFits, num_layers: int) -> int:
@@ -79,10 +64,9 @@ def num_rounds(hparams: LayerFits, num_layers: int) -> int:
       (``per_layer``).
   """
   per_layer("ridge", hparams.ridge, num_layers, True)
-  if not isinstance(hparams, PFedACnnLHParams) or not hparams.personalize:
+  if not isinstance(hparams, PFedACnnLHParams):
     return num_layers
-  per_layer("personal_ridge", hparams.personal_ridge, num_layers, False)
-  return 2 * num_layers
+  return num_layers + len(hparams.pull(num_layers))
 
 
 @builder
@@ -118,24 +102,20 @@ def pfedacnnl(
   """pFedACnnL: FedACnnL in groups of clients, then personal layers.
 
   With `clustering`, clients with similar label frequencies form groups, and
-  each group fits one FedACnnL model. With `personalize`, every client then fits
-  layers of its own, which are pulled with weight lambda (`personal_ridge`)
-  towards the layers of its group. Without both, pFedACnnL is FedACnnL.
+  each group fits one FedACnnL model. Every client then fits layers of its own,
+  which are pulled with weight lambda (`personal_ridge`) towards the layers of its
+  group. If both are none, pFedACnnL is FedACnnL.
 
   Raises:
     OptionError: the model has layers that least squares cannot fit.
   """
   layers = layers_of(model, "pfedacnnl")
-  pull: tuple[float, ...] = ()
-  if hparams.personalize:
-    pull = per_layer("personal_ridge", hparams.personal_ridge, len(layers), False)
   return layerwise(
     layers,
     hparams,
     map_clients=map_clients,
-    num_groups=hparams.num_groups if hparams.clustering else 1,
-    personal_ridge=pull,
-    label_norm=hparams.label_norm,
+    clustering=hparams.clustering,
+    personal_ridge=hparams.pull(len(layers)),
     task=tasks.of(model),
     store_sums=hparams.store_sums,
   )

@@ -23,18 +23,10 @@ from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.svrg import feature_scaling, normalised_rate, svrg
 from fedjax_alg.client.update import ClientUpdate, Trained
-from fedjax_alg.conditions import only
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
-
-#: When parameters can be scaled by the frequency of their feature.
-FEATURES = only(
-  "scales_features",
-  True,
-  words="a model with parameters of single features, such as softmax",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,19 +47,17 @@ class FSVRGHParams(LocalWork):
   )
   local_scaling: bool = hyper(
     True,
-    "whether the local correction is scaled by Lambda_i, which "
-    "lengthens the steps of rare features",
+    "whether the local correction is scaled by Lambda_i, which lengthens the steps "
+    "of rare features, if the model has parameters of single features, as softmax has",
     source="(20)-(21)",
-    when=FEATURES,
   )
   aggregate_scaling: str = hyper(
     "all",
-    "A_r, factor of the mean update for a feature that omega clients "
+    "A_r, factor of the mean update for such a feature that omega clients "
     "hold: all = C/omega (original FSVRG), paper = |S|/omega (as printed in "
     "the diversified paper), holders = 1/omega (as printed in the conjugate "
     "paper), none = 1",
     choices=features.AGGREGATE_SCALING,
-    when=FEATURES,
     source="diversified (59); conjugate (21)-(22)",
   )
 

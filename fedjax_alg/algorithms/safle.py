@@ -23,7 +23,7 @@ from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares.closed_form import HeadOutputs, StoredSums
 from fedjax_alg.least_squares.heads import head_of
-from fedjax_alg.least_squares.layer_fits import LayerFits, double_field
+from fedjax_alg.least_squares.layer_fits import FixedBatch, LayerFits, double_field
 from fedjax_alg.least_squares.private import PrivateMoments
 from fedjax_alg.rounds.closed_form import ClosedFormState
 from fedjax_alg.rounds.layerwise import layerwise
@@ -53,7 +53,7 @@ def safle(
   """
   return layerwise(
     (head_of(model, "safle"),),
-    LayerFits(ridge=hparams.ridge, bias="none", adaptive_batch=False),
+    LayerFits(ridge=hparams.ridge, bias="none", adaptive_batch=FixedBatch()),
     map_clients=map_clients,
     private=hparams.private,
     task=tasks.of(model),

@@ -15,7 +15,6 @@ from fedjax_alg.data.datasets import Choice as DataSets
 from fedjax_alg.data.datasets import (
   DataSet,
   Digits,
-  Femnist,
   Leaf,
   Npz,
   Shakespeare,
@@ -403,10 +402,7 @@ class DataOptions(
           f"`dataset`={dataset}: stride={dataset.stride} is not read with "
           "`task`=tokens, whose examples do not overlap"
         )
-    reads_folder = (
-      dataset is None or dataset.prepared_as or isinstance(dataset, Femnist)
-    )
-    if self.data_dir and not reads_folder:
+    if self.data_dir and dataset is not None and not dataset.prepared_as:
       raise DataError(
         f"`data_dir`={self.data_dir}: not read with `dataset`={dataset} (only with "
         "femnist, sent140 and data sets of TFDS)"

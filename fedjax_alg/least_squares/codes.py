@@ -9,15 +9,54 @@ of any rank) or all positions share one code (``class``: filters of rank at
 most L).
 """
 
+import dataclasses
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedjax_alg.base import Array, Key, Layer
+from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.part import Part
 
-#: position: a code for every position and channel; class: a code for every
-#: channel; random_filters: no code but untrained filters (a control).
-CODES = ("position", "class", "random_filters")
+
+@dataclasses.dataclass(frozen=True)
+class ClassCode(Part):
+  """A random code for every channel, the same at all positions."""
+
+  WORD, EXAMPLE = "class", "class:centred"
+  high_passed: ClassVar[int] = 0  #: see ``PositionCode``
+
+  centred: bool = hyper(False, "subtract from the codes their mean over examples")
+
+
+@dataclasses.dataclass(frozen=True)
+class PositionCode(Part):
+  """A random code for every output position and channel."""
+
+  WORD, EXAMPLE = "position", "position:1,centred"
+
+  high_passed: int = hyper(
+    0,
+    "number of convolutions, counted from the first, with codes that are high-passed "
+    "over space",
+    minimum=0,
+  )
+  centred: bool = field_like(ClassCode, "centred")
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomFilters(Part):
+  """No targets but whitened random filters, a control."""
+
+  WORD = EXAMPLE = "random_filters"
+  high_passed: ClassVar[int] = 0
+  centred: ClassVar[bool] = False
+
+
+#: The targets of the hidden layers.
+CODES = PositionCode | ClassCode | RandomFilters
 
 
 def draw_code(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,6 @@ import numpy as np
 
 from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Layer, Model, Params, Shard
-from fedjax_alg.conditions import MANY, only
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import codes, few_rows, solve
@@ -30,6 +29,7 @@ from fedjax_alg.least_squares.closed_form import (
   StepContext,
 )
 from fedjax_alg.least_squares.private import NoisedMoments, definite
+from fedjax_alg.part import Part
 
 PRECISIONS = ("float64", "float32")
 
@@ -43,7 +43,26 @@ def double_field() -> Any:
   )
 
 
-_HIDDEN = only("num_layers", MANY, words="a model of several layers")
+@dataclasses.dataclass(frozen=True)
+class FixedBatch(Part):
+  """B stays as it is."""
+
+  WORD = EXAMPLE = "none"
+  most: ClassVar[int | None] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveBatch(Part):
+  """B grows on slow clients, up to a largest one."""
+
+  WORD, EXAMPLE = "up_to", "up_to:256"
+
+  most: int = hyper(
+    512,
+    "B_max, the largest batch that fits into a client's memory",
+    minimum=1,
+    source="(7); value not stated",
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,30 +87,15 @@ class LayerFits:
     "centred = fitted to centered data, without penalty",
     choices=solve.BIASES,
   )
-  code: str = hyper(
-    "position",
-    "targets of the hidden layers: position = a random code for "
-    "every output position and channel; class = the same code at all "
-    "positions; random_filters = no targets but whitened random filters (a "
-    "control)",
-    choices=codes.CODES,
+  code: codes.CODES = hyper(
+    codes.PositionCode(),
+    "targets of the hidden layers, if the model has any",
     source="T = Y Q, (1)",
-    when=_HIDDEN,
-  )
-  code_centred: bool = hyper(
-    False, "subtract from the codes their mean over examples", when=_HIDDEN
-  )
-  code_high_passed: int = hyper(
-    0,
-    "number of convolutions, counted from the first, with codes that are high-passed "
-    "over space",
-    minimum=0,
-    when=_HIDDEN & only("code", "position"),
   )
   normalize: bool = hyper(
     False,
-    "divide the outputs of hidden layers by their standard deviation",
-    when=_HIDDEN,
+    "divide the outputs of hidden layers, if the model has any, by their standard "
+    "deviation",
   )
   precision: str = hyper(
     "float64",
@@ -108,13 +112,8 @@ class LayerFits:
     minimum=1,
     source="(6)",
   )
-  adaptive_batch: bool = hyper(True, "whether B grows on slow clients", source="(7)")
-  max_batch_size: int = hyper(
-    512,
-    "B_max, the largest batch that fits into a client's memory",
-    minimum=1,
-    source="(7); value not stated",
-    when=only("adaptive_batch", True),
+  adaptive_batch: FixedBatch | AdaptiveBatch = hyper(
+    AdaptiveBatch(), "how B grows on slow clients", source="(7)"
   )
 
 
@@ -138,7 +137,10 @@ def per_layer(name: str, text: str, num_layers: int, zero: bool) -> tuple[float,
   try:
     values = tuple(float(word) for word in text.split(","))
   except ValueError:
-    raise OptionError(f"{label}: must be numbers separated by commas") from None
+    or_none = "" if zero else ", or none"
+    raise OptionError(
+      f"{label}: must be numbers separated by commas{or_none}"
+    ) from None
   if zero and not all(0 <= value < math.inf for value in values):
     raise OptionError(f"{label}: must be at least 0")
   if not zero and not all(value > 0 for value in values):
@@ -236,20 +238,18 @@ class FitPlan:
 
   def has_random_filters(self, l: int) -> bool:
     """Whether layer l has random filters instead of fitted weights."""
-    return self.options.code == "random_filters" and l < self.last
+    return isinstance(self.options.code, codes.RandomFilters) and l < self.last
 
   def is_high_passed(self, l: int) -> bool:
     """Whether the code of layer l is high-passed over space."""
-    return (
-      self.options.code == "position"
-      and l < self.options.code_high_passed
-      and self.layers[l].positions > 1
-    )
+    return l < self.options.code.high_passed and self.layers[l].positions > 1
 
   def columns(self, l: int, num_classes: int) -> int:
     """r, the number of right-hand sides in the equations of layer l."""
     shared = (
-      self.layers[l].positions == 1 or self.options.code == "class" or l == self.last
+      self.layers[l].positions == 1
+      or isinstance(self.options.code, codes.ClassCode)
+      or l == self.last
     )
     if shared and not self.has_random_filters(l):
       return num_classes
@@ -279,10 +279,10 @@ def code_of(
   num_classes = counts.shape[0]
   if l == plan.last:
     return codes.identity(num_classes, dtype)
-  layer, options = plan.layers[l], plan.options
-  kind = "class" if layer.positions == 1 else options.code
-  code = codes.draw_code(layer_key(seed, l), layer, num_classes, kind, dtype)
-  return codes.centred(code, counts) if options.code_centred else code
+  layer, kind = plan.layers[l], plan.options.code
+  word = "class" if layer.positions == 1 else kind.WORD
+  code = codes.draw_code(layer_key(seed, l), layer, num_classes, word, dtype)
+  return codes.centred(code, counts) if kind.centred else code
 
 
 def empty_fit(plan: FitPlan, l: int, num_classes: int, dtype: jnp.dtype) -> solve.Fit:

@@ -19,11 +19,13 @@ from fedjax_alg.engine.sampling import SAMPLING
 from fedjax_alg.exchange import ExchangeOptions, privacy
 from fedjax_alg.exchange.weights import Choice as Weights
 from fedjax_alg.least_squares import private
+from fedjax_alg.least_squares.layer_fits import AdaptiveBatch
 from fedjax_alg.models.feature_map import FEATURE_MAPS
 from fedjax_alg.models.lora import LORA_CHOICE
 from fedjax_alg.models.models import NAMED_MODELS
 from fedjax_alg.models.roles import PERSONAL
 from fedjax_alg.part import parts_of, read_part
+from fedjax_alg.rounds.layerwise import KMeansClustering
 
 #: Options that choose how messages are compressed.
 _COMPRESSORS = ("compress_up", "compress_down")
@@ -163,6 +165,7 @@ _FIELDS = (
       "feature_seed": "seed",
     },
   ),
+  ("code", {"code_high_passed": "high_passed", "code_centred": "centred"}),
   ("map_clients", {"client_lanes": "number"}),
   ("lora", {"lora_rank": "rank", "lora_alpha": "alpha"}),
   ("personal", {"personal_rate": "rate", "personal_fit": "steps"}),
@@ -219,7 +222,10 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   """
   if "hparams" not in facts:
     return dict(facts)
-  now = {**facts, "hparams": _cut(_weights(_compressors(facts["hparams"])))}
+  now = {
+    **facts,
+    "hparams": _cut(_layer_fits(_weights(_compressors(facts["hparams"])))),
+  }
   if isinstance(now.get("run"), Mapping):
     now["run"] = _renamed(_availability(now["run"]))
   sources = dict(now.get("sources", {}))
@@ -245,6 +251,23 @@ def _weights(hparams: Mapping[str, Any]) -> dict[str, Any]:
       "client_weights": str(read_part("client_weights", text, Weights)),
     }
   return dict(hparams)
+
+
+def _layer_fits(hparams: Mapping[str, Any]) -> dict[str, Any]:
+  """Hyper-parameters in which groups, batches and pulls are choices with none."""
+  now = dict(hparams)
+  if "label_norm" in now:
+    groups, norm = now.pop("num_groups"), now.pop("label_norm")
+    grouped = now["clustering"] and groups > 1
+    now["clustering"] = str(KMeansClustering(groups, norm)) if grouped else "none"
+    if not now.pop("personalize"):
+      now["personal_ridge"] = "none"
+  if "max_batch_size" in now:
+    most = now.pop("max_batch_size")
+    now["adaptive_batch"] = (
+      str(AdaptiveBatch(most)) if now["adaptive_batch"] else "none"
+    )
+  return now
 
 
 def _availability(run: Mapping[str, Any]) -> dict[str, Any]:

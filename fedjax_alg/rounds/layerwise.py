@@ -11,6 +11,7 @@ which are pulled towards the layers of its group ((12)-(13)).
 """
 
 from collections.abc import Callable
+import dataclasses
 import functools
 
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 from fedjax_alg import tasks, trees
 from fedjax_alg.base import Algorithm, Array, Layer, MapClients
 from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import hyper
 from fedjax_alg.least_squares import codes
 from fedjax_alg.least_squares.layer_fits import (
   FitPlan,
@@ -28,8 +30,40 @@ from fedjax_alg.least_squares.layer_fits import (
   steps_of,
 )
 from fedjax_alg.least_squares.private import Choice, NoisedMoments
-from fedjax_alg.part import of_type
+from fedjax_alg.part import Part, of_type
 from fedjax_alg.rounds.closed_form import ClosedFormState, Grouping, make_closed_form
+
+
+@dataclasses.dataclass(frozen=True)
+class NoClustering(Part):
+  """One model for all clients."""
+
+  WORD = EXAMPLE = "none"
+
+  def grouping(self, plan: FitPlan) -> Grouping:
+    """One group of all clients."""
+    return Grouping(1, functools.partial(_encode_labels, plan, "l1"))
+
+
+@dataclasses.dataclass(frozen=True)
+class KMeansClustering(Part):
+  """Each group of clients with similar label counts gets a separate model."""
+
+  WORD, EXAMPLE = "kmeans", "kmeans:3,norm=l2"
+
+  num_groups: int = hyper(
+    2, "m, number of groups of clients", minimum=2, source="section 4.2"
+  )
+  norm: str = hyper(
+    "l1",
+    "norm by which a client's label counts are divided before they are encoded",
+    choices=("l1", "l2"),
+    source="(9)",
+  )
+
+  def grouping(self, plan: FitPlan) -> Grouping:
+    """The groups by the label counts, encoded by the codes of the layers."""
+    return Grouping(self.num_groups, functools.partial(_encode_labels, plan, self.norm))
 
 
 def layerwise(
@@ -37,9 +71,8 @@ def layerwise(
   options: LayerFits,
   *,
   map_clients: MapClients,
-  num_groups: int = 1,
+  clustering: NoClustering | KMeansClustering = NoClustering(),
   personal_ridge: tuple[float, ...] = (),
-  label_norm: str = "l1",
   total_ridge: Callable[[Array, Array], Array] = lambda ridge, clients: ridge,
   private: Choice | str = "none",
   task: tasks.Task = tasks.CLASSIFICATION,
@@ -53,10 +86,9 @@ def layerwise(
     layers: the layers of the model.
     options: how layers are fitted.
     map_clients: how one client's code is mapped over the participants.
-    num_groups: K, number of groups of clients; 1: one model for all clients.
+    clustering: how clients are grouped; by default there is one model for all.
     personal_ridge: lambda of (12) for each layer, infinity for a layer that
       clients keep from their group; empty: no layer is personal.
-    label_norm: "l1" or "l2", the norm in (9).
     total_ridge: (ridge [], number of participants []) -> the ridge that is
       added to the sum of the Gram matrices.
     private: how the sums are made private, or its text; with noise there is one group.
@@ -71,10 +103,11 @@ def layerwise(
       is larger than the largest, what is private is read without noise, or
       class counts are needed and the task has none.
   """
-  if options.adaptive_batch and options.batch_size > options.max_batch_size:
+  most = options.adaptive_batch.most
+  if most is not None and options.batch_size > most:
     raise OptionError(
-      f"`batch_size`={options.batch_size}: must be at most "
-      f"`max_batch_size`={options.max_batch_size}"
+      f"`batch_size`={options.batch_size}: must be at most {most}, the largest of "
+      f"`adaptive_batch`={options.adaptive_batch}"
     )
   gammas = per_layer("ridge", options.ridge, len(layers), True)
   # A text that nobody read must not make a run that is not private.
@@ -92,15 +125,15 @@ def layerwise(
     gives_log_odds(outputs, task, noised),
   )
   if noised:
-    assert num_groups == 1
+    assert isinstance(clustering, NoClustering)
     _check_private(plan)
   return make_closed_form(
     steps_of(plan),
     map_clients=map_clients,
     task=task,
-    grouping=Grouping(num_groups, functools.partial(_encode_labels, plan, label_norm)),
+    grouping=clustering.grouping(plan),
     batch_size=options.batch_size,
-    max_batch_size=options.max_batch_size if options.adaptive_batch else None,
+    max_batch_size=most,
     double=plan.double_products,
     store_sums=store_sums,
   )
@@ -114,9 +147,10 @@ def _check_private(plan: FitPlan) -> None:
     raise OptionError(
       f"{label}: its unit is that of classes, the task {plan.task.name} has none"
     )
-  if plan.options.code_centred:
+  if plan.options.code.centred:
     raise OptionError(
-      f"{label}: not with `code_centred`, which reads the class counts without noise"
+      f"{label}: not with `code`={plan.options.code}, which reads the class counts "
+      "without noise"
     )
 
 

@@ -209,11 +209,11 @@ def _protocols(
 
 def _check_convolutions(model: Architecture, hparams: Any) -> None:
   """Checks that as many convolutions are there as are fitted high-passed."""
-  most = model.num_convolutions
-  if getattr(hparams, "code_high_passed", 0) > most:
+  most, code = model.num_convolutions, getattr(hparams, "code", None)
+  if getattr(code, "high_passed", 0) > most:
     raise OptionError(
-      f"`code_high_passed`={hparams.code_high_passed}: must be at most "
-      f"{most}, the convolutions of `model`={model}"
+      f"`code`={code}: high_passed must be at most {most}, the convolutions of "
+      f"`model`={model}"
     )
 
 

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import memory, models, split, tasks, trees
+from fedjax_alg.algorithms.fsvrg import FSVRGHParams
 from fedjax_alg.algorithms.losac import GradientTable
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
@@ -28,6 +29,7 @@ from fedjax_alg.engine.sampling import UniformSampling
 from fedjax_alg.errors import OptionError, no_exit
 from fedjax_alg.hparams import field_values
 from fedjax_alg.least_squares import heads
+from fedjax_alg.least_squares.layer_fits import LayerFits
 from fedjax_alg.models import (
   augment,
   class_weights,
@@ -342,6 +344,7 @@ def cautions(prepared: Prepared, seen: set[str]) -> list[str]:
     for method in prepared.settings
   ]
   texts += [prepared.model.caution, _without_statistics(prepared)]
+  texts += _unread_of_model(prepared)
   texts.append(stopping.caution_test_data(prepared.options.stopping_rules))
   privacy = prepared.privacy()
   if privacy is not None:
@@ -383,6 +386,24 @@ def _without_statistics(prepared: Prepared) -> str:
   if choice != default and roles.STATE not in jax.tree.leaves(model_roles.role):
     return label + "all layers with running statistics are frozen"
   return ""
+
+
+def _unread_of_model(prepared: Prepared) -> list[str]:
+  """Warns of options about layers or parameters that the model does not have."""
+  model, method = prepared.model, prepared.method
+  without: dict[str, str] = {}
+  if isinstance(method.hparams, LayerFits) and model.layers and len(model.layers) == 1:
+    without |= dict.fromkeys(("code", "normalize"), "the model has no hidden layers")
+  if isinstance(method.hparams, FSVRGHParams) and model.scale_features is None:
+    without |= dict.fromkeys(
+      ("local_scaling", "aggregate_scaling"),
+      "the model has no parameters of single features, as softmax has",
+    )
+  return [
+    f"`{name}`={value}: not read, {why}"
+    for name, why in without.items()
+    if (value := getattr(method.hparams, name)) != method.fields[name].default
+  ]
 
 
 def _groups_of_nothing(prepared: Prepared) -> str:

@@ -344,7 +344,7 @@ def test_a_forgotten_client_has_never_been_there(name):
 SOLVABLE = {
   "afl": dict(client_ridge=0.25, remove_ridge=False),
   "afl_dual": dict(client_ridge=0.25, remove_ridge=False),
-  "pfedacnnl": dict(clustering=False, personalize=False),
+  "pfedacnnl": dict(clustering="none", personal_ridge="none"),
 }
 WITH_SUMS = [
   name
@@ -476,7 +476,7 @@ FAR = 100 * np.random.default_rng(8).normal(size=(500, FEATURES)).astype(np.floa
 WIDER = models.Softmax().build((FEATURES,), CLASSES + 2)
 WIDER_BLOCKS = models.Residual(blocks=1, features=7).build((FEATURES,), CLASSES + 2)
 KEEP_RIDGE = dict(client_ridge=0.2, remove_ridge=False)
-PULL = dict(personal_ridge="5", num_groups=2)
+PULL = dict(personal_ridge="5", clustering="kmeans:2")
 
 
 @pytest.mark.parametrize(

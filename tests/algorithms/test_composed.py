@@ -426,7 +426,7 @@ SAME = [
   ("mime", dict(base="sgd"), "mime_svrg", {}),
   # Of few clients all are pre-trained, however many are asked for.
   ("fedgroup", dict(centers="kmeans"), "fedgroup", dict(centers="kmeans:4")),
-  ("pfedacnnl", dict(clustering=False, personalize=False), "fedacnnl", {}),
+  ("pfedacnnl", dict(clustering="none", personal_ridge="none"), "fedacnnl", {}),
   # A learning rate of 0 is the default: 0.1 for a step of sgd, 12 / n_i for
   # svrg's; the server's per step.
   ("composed", dict(client_lr=0.1), "composed", {}),

@@ -15,6 +15,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import clients, clock, loop
 from fedjax_alg.least_squares import codes, few_rows, moments
 from fedjax_alg.models.layers import Conv, Dense, MaxPool
+from fedjax_alg.runs import methods
 from tests import problems
 from tests.algorithms import bridge
 from tests.reference import analytic as oracle
@@ -34,21 +35,19 @@ STACKS = {
 }
 RECIPE = dict(
   bias="centred",
-  code_centred=True,
-  code_high_passed=1,
+  code="position:1,centred",
   normalize=True,
   ridge_unit="relative",
 )
 CASES = [
-  ("mlp", dict(bias="ones", ridge="0.5,2,0.1", code_centred=True)),
-  ("cnn", dict(bias="none", code_high_passed=1, ridge="0.5,2,1,0.1")),
+  ("mlp", dict(bias="ones", ridge="0.5,2,0.1", code="position:centred")),
+  ("cnn", dict(bias="none", code="position:1", ridge="0.5,2,1,0.1")),
   (
     "small",
     dict(
       bias="ones",
-      code="class",
+      code="class:centred",
       normalize=True,
-      code_centred=True,
       ridge="0.01",
       ridge_unit="relative",
     ),
@@ -141,7 +140,7 @@ def _draw(positions, width, kind):
 
 def oracle_layers(stack, seed, name="fedacnnl", **settings):
   """The stack as the oracle's list, with the codes of ``seed``."""
-  h = registry.get(name).hparams(**settings)
+  h = methods.with_keywords(methods.method_of(name), settings).hparams
   model = problem(stack).model
   gammas = [float(word) for word in h.ridge.split(",")]
   words = (*models.parse_layers(STACKS[stack][0]), Dense(CLASSES))
@@ -161,15 +160,15 @@ def oracle_layers(stack, seed, name="fedacnnl", **settings):
       layer.update(kind="dense")
     if l < len(model.layers) - 1:
       layer["normalize"] = h.normalize
-      if h.code == "random_filters":
+      if isinstance(h.code, codes.RandomFilters):
         key = jax.random.fold_in(jax.random.wrap_key_data(seed), l)
         shape = model.layers[l].fan_in, model.layers[l].width
         layer["filters"] = np.asarray(jax.random.normal(key, shape))
       else:
         layer.update(
-          code=own_code(seed, model, l, h.code),
-          centre=h.code_centred,
-          laplacian=l < h.code_high_passed and isinstance(word, Conv),
+          code=own_code(seed, model, l, h.code.WORD),
+          centre=h.code.centred,
+          laplacian=l < h.code.high_passed and isinstance(word, Conv),
         )
     result.append(layer)
     l += 1
@@ -230,17 +229,14 @@ def test_a_run_is_the_oracle(stack, settings):
 # Groups and personal layers.
 
 
-GROUPED = {
-  "mlp": dict(
-    bias="ones", normalize=True, code_centred=True, num_groups=2, personal_ridge="2"
-  ),
-  "small": dict(RECIPE, ridge="0.01,1,0.03", num_groups=2, personal_ridge="5"),
+GROUPED: dict[str, dict] = {
+  "mlp": dict(bias="ones", normalize=True, code="position:centred", personal_ridge="2"),
+  "small": dict(RECIPE, ridge="0.01,1,0.03", personal_ridge="5"),
   # Nothing is personal of random filters.
   "shallow": dict(
     code="random_filters",
     bias="centred",
-    num_groups=2,
-    label_norm="l2",
+    clustering="kmeans:norm=l2",
     personal_ridge="0.5",
   ),
 }
@@ -296,7 +292,7 @@ def test_centres_are_means_of_encoded_label_vectors(stack):
     states[0].code_seed, federation.model, int(np.argmin(widths)), "class"
   )
   vectors = oracle.encoded_label_vectors(federation.clients, code, CLASSES)
-  if GROUPED[stack].get("label_norm") == "l2":
+  if GROUPED[stack].get("clustering") == "kmeans:norm=l2":
     shares = oracle.encoded_label_vectors(federation.clients, None, CLASSES)
     vectors = vectors / np.linalg.norm(shares, axis=1, keepdims=True)
   member = np.asarray(states[-1].member)
@@ -355,7 +351,7 @@ def test_groups_and_personal_layers_are_the_oracle(stack, rows, monkeypatch):
 
 
 def test_a_group_without_participants_keeps_its_model():
-  federation, settings = problem("shallow"), dict(bias="ones", num_groups=2)
+  federation, settings = problem("shallow"), dict(bias="ones", clustering="kmeans:2")
   ids = np.flatnonzero(KIND == 0).tolist()
   states, _ = bridge.history(
     federation,
@@ -591,7 +587,13 @@ def test_late_clients_take_larger_batches_and_no_weight_changes():
   )
   timed = federation._replace(data=federation.data._replace(devices=devices))
   states, log = play(
-    timed, "pfedacnnl", 4, clustering=False, batch_size=8, max_batch_size=25, **settings
+    timed,
+    "pfedacnnl",
+    4,
+    clustering="none",
+    batch_size=8,
+    adaptive_batch="up_to:25",
+    **settings,
   )
   batch, first = np.full(len(SIZES), 8), None
   for before, after, aux in zip(states, states[1:], log):
@@ -621,10 +623,10 @@ def test_late_clients_take_larger_batches_and_no_weight_changes():
     timed,
     "pfedacnnl",
     4,
-    clustering=False,
-    personalize=False,
+    clustering="none",
+    personal_ridge="none",
     batch_size=8,
-    adaptive_batch=False,
+    adaptive_batch="none",
     **settings,
   )
   for state, fixed_state in zip(states, fixed, strict=True):
@@ -670,12 +672,14 @@ def test_numbers_for_layers_that_cannot_be(option, value, pattern):
 def test_rounds_are_layers_and_personal_layers():
   assert fedacnnl.num_rounds(fedacnnl.FedACnnLHParams(), 3) == 3
   assert fedacnnl.num_rounds(fedacnnl.PFedACnnLHParams(), 3) == 6
-  assert fedacnnl.num_rounds(fedacnnl.PFedACnnLHParams(personalize=False), 3) == 3
+  assert fedacnnl.num_rounds(fedacnnl.PFedACnnLHParams(personal_ridge="none"), 3) == 3
 
 
 def test_more_groups_than_clients():
   federation = problem("mlp")
-  algorithm = bridge.build(federation, "pfedacnnl", num_groups=len(SIZES) + 1)
+  algorithm = bridge.build(
+    federation, "pfedacnnl", clustering=f"kmeans:{len(SIZES) + 1}"
+  )
   with pytest.raises(ValueError, match="num_groups=7: more than the 6"):
     algorithm.init(start_of(federation.model), federation.spec, KEY)
 

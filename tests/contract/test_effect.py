@@ -73,7 +73,6 @@ REPORTED = {
   "double": "both of its values are float64",
   "batch_size": "in closed form, of the clock alone",
   "adaptive_batch": "of the clock alone",
-  "max_batch_size": "of the clock",
   "client_ridge": "cancels, says its help",
 }
 #: With one of them there is nothing to group, and what says how is harmless.

@@ -10,7 +10,7 @@ import pytest
 from experiments.cli import config
 from fedjax_alg import models
 from fedjax_alg.errors import OptionError
-from fedjax_alg.least_squares import layer_fits
+from fedjax_alg.least_squares import codes, layer_fits
 from fedjax_alg.least_squares.layer_fits import FitPlan, LayerFits
 from fedjax_alg.runs import methods
 from tests import problems
@@ -32,9 +32,9 @@ def test_a_number_for_each_layer():
 
 
 def test_only_convolutions_are_high_passed():
-  plan = plan_of(code_high_passed=3)
+  plan = plan_of(code=codes.PositionCode(3))
   assert [plan.is_high_passed(l) for l in range(3)] == [True, False, False]
-  assert not plan_of(code_high_passed=3, code="class").is_high_passed(0)
+  assert not plan_of(code=codes.ClassCode()).is_high_passed(0)
   assert not plan_of().is_high_passed(0)
 
 
@@ -48,7 +48,8 @@ def test_codes_are_the_same_everywhere_and_differ_by_layer():
   problems.assert_equal(first, repeated)
   assert first.shape == (CLASSES, plan.layers[0].positions, 5)
   assert next_code.shape == (CLASSES, 1, 6)
-  centred = layer_fits.code_of(plan_of(code_centred=True), seed, 1, counts, jnp.float32)
+  plan_centred = plan_of(code=codes.PositionCode(centred=True))
+  centred = layer_fits.code_of(plan_centred, seed, 1, counts, jnp.float32)
   code = np.asarray(next_code[:, 0])
   np.testing.assert_allclose(
     centred[:, 0], code - np.asarray(counts) @ code / 8, atol=1e-6

@@ -10,7 +10,7 @@ import fedjax_alg as fa
 from fedjax_alg import registry
 from fedjax_alg.algorithms import fedacnnl
 from fedjax_alg.engine import clients
-from fedjax_alg.least_squares import private
+from fedjax_alg.least_squares import codes, private
 from fedjax_alg.least_squares.moments import Moments
 from fedjax_alg.least_squares.private import NoisedMoments
 
@@ -147,7 +147,7 @@ def test_noised_moments_of_many_rows_still_fit():
 
 def test_what_reads_more_than_the_sums_is_refused(image_problem):
   for name, options, why in (
-    ("fedacnnl", dict(code_centred=True), "not with code_centred"),
+    ("fedacnnl", dict(code="class:centred"), "not with code=class:centred"),
     ("pfedacnnl", {}, "it sends sums over its data, not updates"),
   ):
     with pytest.raises(ValueError, match=why):
@@ -162,10 +162,12 @@ def test_what_reads_more_than_the_sums_is_refused(image_problem):
 
 def test_a_text_in_hyper_parameters_is_read(problem):
   """Else a builder that is called directly would train without privacy."""
-  with pytest.raises(ValueError, match="not with `?code_centred"):
+  with pytest.raises(ValueError, match="not with `?code"):
     fedacnnl.fedacnnl(
       problem.model,
-      fedacnnl.FedACnnLHParams(private="moments:10,2", code_centred=True),
+      fedacnnl.FedACnnLHParams(
+        private="moments:10,2", code=codes.ClassCode(centred=True)
+      ),
       map_clients=clients.ClientMap(),
     )
 

@@ -114,15 +114,14 @@ def test_validation_data_without_a_class_are_named():
   [
     (
       "fsvrg --model=mlp --nolocal_scaling",
-      "`local_scaling`: not read (only "
-      "with a model with parameters of single features, such as softmax)",
+      "`local_scaling`=False: not read, the model has no parameters of single features",
     ),
     (
       "fsvrg --model=mlp --aggregate_scaling=none",
-      "`aggregate_scaling`: not read (only with a model with",
+      "`aggregate_scaling`=none: not read, the model has no param",
     ),
-    ("fedacnnl --code=class", "`code`: not read (only with a model of several"),
-    ("pfedacnnl --normalize", "`normalize`: not read (only with a model of s"),
+    ("fedacnnl --code=class", "`code`=class: not read, the model has no hidden"),
+    ("pfedacnnl --normalize", "`normalize`=True: not read, the model has no hidden"),
     (
       "fedavg --sampling=uniform:draw=bijection --participation=1",
       "`sampling`=uniform:draw=bijection: the draw is not read where all clients take "

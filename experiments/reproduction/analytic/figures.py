@@ -15,7 +15,6 @@ import numpy as np
 from fedjax_alg import metrics, registry
 from fedjax_alg.records import tables as records
 
-from ...cli import config as config_lib
 from ...drawing import dots
 from ...reports import markdown
 from .. import cost_to_accuracy as targets
@@ -83,32 +82,15 @@ def _presets(panel: Panel, name: str) -> tuple[str, ...]:
   return tuple(filter(None, found))
 
 
-def _without(panel: Panel, name: str, flag: str) -> list[Mapping[str, Any]]:
-  """The values in a method's presets, but for those of a flag."""
-  return [
-    values
-    for preset in _presets(panel, name)
-    for values in config_lib.layers_in(preset)
-    if flag not in values
-  ]
-
-
 def _variant_line(panel: Panel, label: str, **values: Any) -> FigureLine:
   """FedACnnL, pFedACnnL or a variant that lacks a part."""
   name = "fedacnnl" if label in (claims.ACNNL, claims.WA) else "pfedacnnl"
   lacks = {
-    claims.WA: {"adaptive_batch": False},
-    claims.WC: {"clustering": False},
-    claims.WP: {"personalize": False},
+    claims.WA: {"adaptive_batch": "none"},
+    claims.WC: {"clustering": "none"},
+    claims.WP: {"personal_ridge": "none"},
   }.get(label, {})
-  unread = {claims.WC: "num_groups", claims.WP: "personal_ridge"}.get(label)
-  if unread is None:
-    return FigureLine(label, (*_presets(panel, name), lacks, values))
-  return FigureLine(
-    label,
-    (*_without(panel, name, unread), lacks, values),
-    sources=_presets(panel, name),
-  )
+  return FigureLine(label, (*_presets(panel, name), lacks, values))
 
 
 def _baseline(panel: Panel, name: str, of_rounds: int = 0, **values: Any) -> FigureLine:
@@ -153,8 +135,11 @@ def _cifar10_lines(panel: Panel) -> list[FigureLine]:
     first = _variant_line(panel, claims.ACNNL, rounds=10)
     unfiltered = FigureLine(
       "... not high-passed",
-      (*_without(panel, "fedacnnl", "code_high_passed"), {"rounds": 10}, one_seed),
-      sources=_presets(panel, "fedacnnl"),
+      (
+        *_presets(panel, "fedacnnl"),
+        {"code": "position:centred", "rounds": 10},
+        one_seed,
+      ),
     )
     return [
       first._replace(label="codes of positions"),
@@ -162,7 +147,7 @@ def _cifar10_lines(panel: Panel) -> list[FigureLine]:
       *(
         unfiltered._replace(label=label, layers=(*unfiltered.layers, {"code": code}))
         for label, code in (
-          ("codes of classes", "class"),
+          ("codes of classes", "class:centred"),
           ("random filters", "random_filters"),
         )
       ),
@@ -237,7 +222,7 @@ def _ablation_lines(panel: Panel) -> list[FigureLine]:
     _variant_line(panel, claims.WC),
     _variant_line(panel, claims.WP),
     but("random filters", **_RANDOM),
-    but("label counts of length 1 by l2", label_norm="l2"),
+    but("label counts of length 1 by l2", clustering="kmeans:2,norm=l2"),
     but("no bias", bias="none"),
     but("bias of centered data", bias="centred"),
     *(
@@ -245,9 +230,11 @@ def _ablation_lines(panel: Panel) -> list[FigureLine]:
       for word, flag, values in (
         ("gamma", "ridge", ("1", "10", "1000")),
         ("lambda", "personal_ridge", ("1", "10", "100", "1000")),
-        ("groups", "num_groups", ("3", "5", "10")),
       )
       for value in values
+    ),
+    *(
+      but(f"groups = {number}", clustering=f"kmeans:{number}") for number in (3, 5, 10)
     ),
   ]
 

@@ -259,7 +259,7 @@ def first_step(
     ids: the clients.
     sign: ``FORGET`` or ``ADD``.
   """
-  if sign == ADD or getattr(hparams, "code_centred", False):
+  if sign == ADD or getattr(getattr(hparams, "code", None), "centred", False):
     return 0
   return int(np.argmax(inside[..., list(ids)].any((1, 2))))
 

@@ -172,12 +172,12 @@ REFUSED = [
     "--model=stack & needs images & --features=flatten",
   ),
   (
-    "--algorithm=fedacnnl --code=position --code_high_passed=1",
-    "--code_high_passed=1 & at most 0 & --model=softmax",
+    "--algorithm=fedacnnl --code=position:1",
+    "--code=position:1 & at most 0 & --model=softmax",
   ),
   (
     "--algorithm=fedacnnl --batch_size=513",
-    "--batch_size=513 & at most --max_batch_size=512",
+    "--batch_size=513 & at most 512 & --adaptive_batch=up_to",
   ),
 ]
 

@@ -19,7 +19,7 @@ CLIENTS, FEATURES, CLASSES = 6, 5, 3
 #: The data number their clients from 1, so a position is the name of another one.
 NAMES = tuple(range(1, CLIENTS + 1))
 OPTIONS = dict(evaluate=("global",), store_sums=True)
-NETWORK = OPTIONS | dict(model="mlp:7", code_centred=True, normalize=True)
+NETWORK = OPTIONS | dict(model="mlp:7", code="position:centred", normalize=True)
 
 
 def examples():
@@ -337,7 +337,11 @@ def test_runs_whose_clients_cannot_be_subtracted(method, options, message):
   "method, options, message",
   [
     ("fedacnnl", {"private": "moments"}, "store_sums: not with private"),
-    ("pfedacnnl", {"num_groups": 2}, "store_sums: the groups were formed with"),
+    (
+      "pfedacnnl",
+      {"clustering": "kmeans:2"},
+      "store_sums: the groups were formed with",
+    ),
   ],
 )
 def test_sums_that_are_not_stored(method, options, message):
