@@ -26,7 +26,6 @@ from fedjax_alg.data import (
 )
 from fedjax_alg.data import kinds as kinds_lib
 from fedjax_alg.data.arrays import make_examples
-from fedjax_alg.data.concepts import is_pattern, make_schedule
 from fedjax_alg.data.datasets import DataSet, Idx, Leaf, Npz, Sent140
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory, doubts
@@ -512,8 +511,8 @@ def data_key(options: DataOptions) -> str:
     folder = files.expand_path(layer.folder, "features")
     names = ("final.msgpack", "config.json", "summary.json", SCALER, ENCODING)
     keys.append(files.contents_key([folder / name for name in names]))
-  if options.concepts is not None and not is_pattern(options.concepts):
-    keys.append(files.contents_key([files.expand_path(options.concepts, "concepts")]))
+  if options.concepts.file is not None:
+    keys.append(files.contents_key([options.concepts.file]))
   return " ".join(keys)
 
 
@@ -773,7 +772,7 @@ def _make(
   partition, kinds = _partition(options, examples)
   client_kinds, labels = None, labels_hash(examples)
   steps, dealt = None, partition
-  if options.concepts is not None:
+  if options.concepts.period is not None:
     examples, steps = _share_out_steps(options, change, examples, partition)
     client_kinds, dealt = steps.kinds(0), steps.partition
   elif kinds is not None:
@@ -893,26 +892,21 @@ def _share_out_steps(
   Raises:
     DataError: the schedule does not fit the data.
   """
-  assert options.concepts is not None and options.partition_seed is not None
-  assert change is not None
+  assert options.partition_seed is not None and change is not None
   if examples.kind_train is not None:
     raise DataError(
       f"`concepts`={options.concepts}: {examples.name} brings the kinds of its "
       "clients, which stay"
     )
-  schedule = make_schedule(
-    options.concepts,
-    options.concept_steps,
-    partition.num_clients,
-    len(change.names) or None,
-    change.label,
+  schedule = options.concepts.schedule(
+    partition.num_clients, len(change.names) or None, change.label
   )
   rows, steps = concept_steps.share_out_steps(
     change,
     examples,
     partition,
     schedule,
-    options.concept_data == "all",
+    options.concepts.cumulative,
     options.partition_seed,
     options.features.WORD == "images",
   )
@@ -954,7 +948,7 @@ def _partition(
       examples, partitioner, count, options.kind_shares, seed
     )
   kinds = None
-  if options.concepts is None:
+  if options.concepts.period is None:
     kinds = kind_dealing.deal_kinds(
       kinds_lib.parse_kinds(options.kinds),
       examples,

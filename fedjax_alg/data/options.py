@@ -7,10 +7,11 @@ from them. Two runs with equal options train on the same data.
 import dataclasses
 
 from fedjax_alg import own, tasks
-from fedjax_alg.conditions import Range, but, only
+from fedjax_alg.conditions import but
 from fedjax_alg.data.boundaries import BOUNDARIES
 from fedjax_alg.data.client_names import texts_of
-from fedjax_alg.data.concepts import DATA, PATTERNS, check_concepts, is_pattern
+from fedjax_alg.data.concepts import Choice as ConceptChanges
+from fedjax_alg.data.concepts import NoConcepts
 from fedjax_alg.data.datasets import Choice as DataSets
 from fedjax_alg.data.datasets import DataSet, Digits, Leaf, Npz, Shakespeare, Tfds
 from fedjax_alg.data.errors import DataError
@@ -32,7 +33,7 @@ from fedjax_alg.data.shift import Choice as Shifts
 from fedjax_alg.data.shift import NoShift
 from fedjax_alg.data.store import STORES
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import MAX_SEED, check_options, field_values, hyper
+from fedjax_alg.hparams import MAX_SEED, check_options, hyper
 from fedjax_alg.part import convert_types, of_type
 
 #: The ways to deal examples to clients.
@@ -160,42 +161,7 @@ class KindOptions:
 class ConceptOptions:
   """Options of clients whose kinds change during training."""
 
-  concepts: str | None = hyper(
-    None,
-    "how the kinds of clients change, one of "
-    + ", ".join(PATTERNS)
-    + ", turns:STEPS,STEPS,..., or a file with a line for each step and in it the "
-    "number of the kind of each client, from 0: switch = all clients turn to the "
-    "next kind at once, staggered = one client after the other, recurring = all at "
-    "once, through all kinds twice, turns:2,1-5, = the first client at step 2, from "
-    "0, the second at steps 1 and 5, the third never",
-  )
-  concept_rounds: int = hyper(
-    200,
-    "number of rounds of a step; its last round is always evaluated. Rounds after "
-    "the last step have its data",
-    minimum=1,
-    source="Jothimurugesan et al.",
-    when=but("concepts", None),
-  )
-  concept_steps: int = hyper(
-    10,
-    "number of steps, to which the training examples of each client are shared out; "
-    "a file has its own",
-    minimum=1,
-    maximum=10_000,
-    source="Jothimurugesan et al.",
-    when=only("concepts", Range("that is a pattern", is_pattern, PATTERNS[0])),
-  )
-  concept_data: str = hyper(
-    "step",
-    "examples that a client trains on, one of "
-    + ", ".join(DATA)
-    + ": step = examples of the current step, all = examples of all steps so far, "
-    "which may have other kinds",
-    choices=DATA,
-    when=but("concepts", None),
-  )
+  concepts: ConceptChanges = hyper(NoConcepts(), "how the kinds of clients change")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,20 +263,15 @@ class DataOptions(
   def _of_boundaries(self) -> "DataOptions":
     """The options with the kinds that a data set of points has over time."""
     points = BOUNDARIES.get(self.dataset.WORD) if self.dataset else None
-    if points is None or self.concepts is None or self.kinds is not None:
+    if points is None or self.concepts.period is None or self.kinds is not None:
       return self
     return dataclasses.replace(self, kinds=f"boundaries:{len(points.concepts)}")
 
   def _check_concepts(self) -> None:
     """Checks what the option `concepts` goes with."""
-    if self.concepts is None:
-      for name, value in field_values(ConceptOptions()).items():
-        if getattr(self, name) != value:
-          raise DataError(
-            f"`{name}`={getattr(self, name)}: not read (only with `concepts`)"
-          )
+    if self.concepts.period is None:
       return
-    check_concepts(self.concepts)
+    self.concepts.check()
     label, change = f"`concepts`={self.concepts}", parse_kinds(self.kinds)
     if change is None:
       raise DataError(f"{label}: needs `kinds`")
@@ -409,7 +370,7 @@ class DataOptions(
       raise DataError("`newcomers_at` and `shift`: give one of them")
     for name, value in (
       ("shift", self.shift.period is not None),
-      ("concepts", self.concepts),
+      ("concepts", self.concepts.period is not None),
     ):
       if self.without is not None and value:
         raise DataError(
@@ -442,9 +403,7 @@ class DataOptions(
   @property
   def changes_every(self) -> int | None:
     """The number of rounds after which the clients' data change; None: never."""
-    if self.concepts is not None:
-      return self.concept_rounds
-    return self.shift.period
+    return self.concepts.period or self.shift.period
 
   @property
   def data_task(self) -> tasks.Task | None:

@@ -328,7 +328,7 @@ def partition_facts(federation: Federation) -> dict[str, object]:
   steps = federation.steps
   if steps is not None:
     extra["concepts"] = {
-      "option": federation.options.concepts,
+      "option": str(federation.options.concepts),
       "steps": len(steps.schedule),
       **({"schedule": steps.schedule.tolist()} if few else {}),
     }
