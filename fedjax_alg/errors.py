@@ -330,6 +330,11 @@ def normalize_name(name: object) -> str:
 #: Options of version 0.3.0 -> the choice of whose parts they are fields, with an
 #: example.
 _MOVED = {
+  "concept_rounds": "`concepts`, such as switch:rounds=50",
+  "concept_steps": "`concepts`, such as switch:10",
+  "concept_data": "`concepts`, such as switch:data=all",
+  "kind_shares": "`kinds`, such as rotate:0,90,shares=2:1",
+  "kind_data": "`kinds`, such as rotate:0,90,data=all",
   "base_momentum": "`base`, such as momentum:0.9",
   "base_beta2": "`base`, such as adam:beta2=0.99",
   "base_eps": "`base`, such as adam:eps=1e-3",

@@ -6,7 +6,7 @@ follows from a named pattern.
 """
 
 import dataclasses
-import os
+import pathlib
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class Concepts(Part):
     return False
 
   @property
-  def file(self) -> str | os.PathLike[str] | None:
+  def file(self) -> pathlib.Path | None:
     """The file of the schedule; None: there is none."""
     return None
 
@@ -271,7 +271,7 @@ class ConceptFile(_Steps):
   path: str = hyper(dataclasses.MISSING, "the file, whole numbers with spaces between")
 
   @property
-  def file(self) -> os.PathLike[str]:
+  def file(self) -> pathlib.Path:
     """The file of the schedule."""
     return files.expand_path(self.path, "concepts")
 

@@ -128,8 +128,8 @@ def test_other_files_are_refused(tmp_path, text, says):
       "concepts and shift: give one of them",
     ),
     (
-      {"concepts": "switch", "kinds": "permute:2", "kind_shares": (1, 1)},
-      "concepts and kind_shares: give one",
+      {"concepts": "switch", "kinds": "permute:2,shares=1:1"},
+      "concepts and shares of kinds: give one",
     ),
     (
       {"concepts": "switch", "kinds": "permute:2", "validation_clients": 1},
