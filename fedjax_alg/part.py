@@ -16,7 +16,8 @@ are its entries, ``mlp:128,64``; no other field of a part can be one. A field th
 not given has its default, and ``str`` of a part leaves out all that are at their
 default. If the only field is a choice itself, or a text with a place, it is all that
 follows the colon, such as ``mime:adam:0.9`` or the name of a file. A word with a colon,
-such as FILE.py:NAME, stands for all texts of this form that begin with no other word.
+such as FILE.py:NAME, stands for all texts of this form that begin with no other word;
+other fields of such a part follow, ``my_kinds.py:shift,3``.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -90,8 +91,9 @@ class Part:
       raise OptionError(f"{self.WORD}: {with_names(error.text)}") from None
 
   def __str__(self) -> str:
-    if ":" in self.WORD:
-      return str(getattr(self, _only_text(type(self))))
+    only = _only_text(type(self)) if ":" in self.WORD else ""
+    if only:
+      return str(getattr(self, only))
     words, in_order = [], True
     for field in _fields(type(self)):
       value = getattr(self, field.name)
@@ -107,7 +109,10 @@ class Part:
       else:
         in_order = in_order and isinstance(value, bool)
         words.append(f"{field.name}={_value_text(value)}")
-    return ":".join([self.WORD, ",".join(words)] if words else [self.WORD])
+    text = ",".join(words)
+    if ":" in self.WORD:
+      return text
+    return f"{self.WORD}:{text}" if text else self.WORD
 
 
 def _fields(kind: type[Part]) -> list[dataclasses.Field]:
@@ -290,10 +295,15 @@ def read_part(name: str, text: str, kind: object) -> Part:
   has_form = bool(form and (colon or bare)) and word not in kinds
   if names_code(text, kind) if form == OWN_CODE else has_form:
     try:
-      return kinds[form](**{_only_text(kinds[form]): text})
+      only = _only_text(kinds[form])
+      fields = {only: text} if only else _read_fields(kinds[form], words_of(text))
+      return kinds[form](**dict(fields))
     except OptionError as error:
       hint = "" if bare else did_you_mean(word, kinds)
-      raise type(error)(error.text + hint) from None
+      message = error.text
+      if message.startswith(f"{form}: "):  # of a field, not of the text
+        message = f"{label}: {message.removeprefix(f'{form}: ')}"
+      raise type(error)(message + hint) from None
   if word not in kinds:
     raise OptionError(
       f"{label}: unknown{did_you_mean(word, kinds)} (one of {', '.join(forms(kind))})"
@@ -322,6 +332,7 @@ def names_code(text: str, kind: object) -> bool:
     kind: the annotation of the choice.
   """
   words = {part.WORD for part in parts_of(kind)}
+  text = text.partition(",")[0]  # before the fields of a part that has others
   place, _, name = text.rpartition(":")
   return (
     OWN_CODE in words

@@ -368,7 +368,7 @@ def methods(
 
 #: Of these a line's own values count, and not those of the data preset: the
 #: stated settings need them.
-_OF_METHODS = ("l2", "l2_of", "features")
+_OF_METHODS = ("l2", "l2_of", "features", "concepts")
 
 
 def _cell(

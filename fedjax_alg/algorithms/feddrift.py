@@ -145,7 +145,7 @@ class FedDriftHParams(GroupWork):
   step_rounds: int = hyper(
     200,
     "number of rounds of a step; clients look for drift at its start; "
-    "`concept_rounds` of the data",
+    "rounds of a step of `concepts`",
     minimum=1,
     source="Jothimurugesan et al.",
   )

@@ -15,7 +15,7 @@ from fedjax_alg.data import kind_changes, kind_dealing, store
 from fedjax_alg.data.client_names import name_at
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.data.kinds import ClientKinds, KindChange
+from fedjax_alg.data.kinds import ClientKinds
 from fedjax_alg.data.partition import Partition, client_rows, split_fields
 from fedjax_alg.typing import PyTree
 
@@ -54,7 +54,7 @@ class ConceptSteps(NamedTuple):
 
 
 def share_out_steps(
-  change: KindChange,
+  change: kind_changes.Kinds,
   examples: Examples,
   partition: Partition,
   schedule: np.ndarray,

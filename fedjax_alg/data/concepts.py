@@ -1,149 +1,309 @@
-"""What the option `concepts` says: kinds of clients that change over time.
+"""How the kinds of clients change over time, parts of the option `concepts`.
 
 A schedule says of which kind each client is at each step, [T, C]. It is a file,
 as the change points of FedDrift (Jothimurugesan et al., AISTATS 2023) are, or
 follows from a named pattern.
 """
 
+import dataclasses
+import pathlib
+
 import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.errors import OptionError, did_you_mean, reason
+from fedjax_alg.errors import OptionError, reason
+from fedjax_alg.hparams import hyper
+from fedjax_alg.part import Part
 
-#: The named patterns.
-PATTERNS = ("switch", "staggered", "recurring")
-#: How the pattern begins that says for each client at which steps it turns.
-TURNS = "turns:"
 #: Which examples of a client a round trains on.
 DATA = ("step", "all")
 
 
-def is_pattern(text: str | None) -> bool:
-  """Whether the option `concepts` is a pattern, and no file."""
-  return text is not None and (text in PATTERNS or text.startswith(TURNS))
+@dataclasses.dataclass(frozen=True)
+class Concepts(Part):
+  """How the kinds of clients change."""
+
+  @property
+  def period(self) -> int | None:
+    """The number of rounds of a step; None: kinds stay."""
+    return None
+
+  @property
+  def cumulative(self) -> bool:
+    """Whether a client trains on all examples until a step."""
+    return False
+
+  @property
+  def file(self) -> pathlib.Path | None:
+    """The file of the schedule; None: there is none."""
+    return None
+
+  def check(self) -> None:
+    """Checks what needs no other data than the schedule itself.
+
+    Raises:
+      DataError: there is no such file, or it has another content.
+    """
+
+  def schedule(self, clients: int, kinds: int | None, label: str) -> np.ndarray:
+    """Computes of which kind each client is at each step.
+
+    Args:
+      clients: C.
+      kinds: K; None: as many as a file names.
+      label: what the kinds are of, for messages.
+
+    Returns:
+      [T, C] int32 in [0, K).
+
+    Raises:
+      DataError: a file that does not fit, or too few steps for a pattern.
+    """
+    raise NotImplementedError
+
+  @property
+  def _label(self) -> str:
+    """The option as messages name it."""
+    return f"`concepts`={self}"
 
 
-def check_concepts(text: str) -> None:
-  """Checks the option `concepts` as far as no data are needed.
+@dataclasses.dataclass(frozen=True)
+class NoConcepts(Concepts):
+  """The kinds of clients stay as they are."""
 
-  Args:
-    text: the option, a pattern or the path of a file.
-
-  Raises:
-    DataError: no pattern and no file.
-  """
-  if not is_pattern(text):
-    read_schedule(text)
-  elif text not in PATTERNS:
-    _parse_turns(text)
+  WORD, EXAMPLE = "none", "none"
 
 
-def _parse_turns(text: str) -> list[list[int]]:
-  """The steps at which each client turns to its next kind.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Steps(Concepts):
+  """Kinds that change from step to step."""
 
-  Raises:
-    DataError: they are no rising numbers.
-  """
-  turns = []
-  for number, part in enumerate(text.removeprefix(TURNS).split(",")):
-    entries = part.split("-") if part else []
-    if not all(entry.isdecimal() and len(entry) < 6 for entry in entries):
+  rounds: int = hyper(
+    200,
+    "number of rounds of a step; its last round is always evaluated. Rounds after "
+    "the last step have its data",
+    minimum=1,
+    source="Jothimurugesan et al.",
+  )
+  data: str = hyper(
+    "step",
+    "examples that a client trains on: step = examples of the current step, all = "
+    "examples of all steps so far, which may have other kinds",
+    choices=DATA,
+  )
+
+  @property
+  def period(self) -> int:
+    """The number of rounds of a step."""
+    return self.rounds
+
+  @property
+  def cumulative(self) -> bool:
+    """Whether a client trains on all examples until a step."""
+    return self.data == "all"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pattern(_Steps):
+  """A schedule that follows from the numbers of steps, clients and kinds."""
+
+  steps: int = hyper(
+    10,
+    "number of steps, to which the training examples of each client are shared out",
+    minimum=1,
+    maximum=10_000,
+    source="Jothimurugesan et al.",
+  )
+
+  def schedule(self, clients, kinds, label):
+    """Computes the kind of each client at each step (``Concepts.schedule``)."""
+    if kinds is None:
       raise DataError(
-        f"`concepts`={text}: client {number} has {part}, must be steps with - between "
-        "them, such as 1-5, or nothing"
+        f"{self._label}: {label} has no number of kinds, which a pattern needs "
+        "(or give a file)"
       )
-    turns.append([int(entry) for entry in entries])
-    if any(b <= a for a, b in zip([0, *turns[-1]], turns[-1])):
+    fewest = self._fewest_steps(kinds)
+    if self.steps < fewest:
       raise DataError(
-        f"`concepts`={text}: client {number} has {part}, its steps must rise, from 1 on"
+        f"{self._label}: steps={self.steps}: must be at least {fewest} with {kinds} "
+        "kinds"
       )
-  return turns
+    step, client = np.arange(self.steps)[:, None], np.arange(clients)[None]
+    kind = self._kinds_at(step, client, clients, kinds)
+    return np.broadcast_to(kind, (self.steps, clients)).astype(np.int32)
+
+  def _fewest_steps(self, kinds: int) -> int:
+    """The smallest number of steps for so many kinds."""
+    raise NotImplementedError
+
+  def _kinds_at(
+    self, step: np.ndarray, client: np.ndarray, clients: int, kinds: int
+  ) -> np.ndarray:
+    """The kinds at steps [T, 1] of clients [1, C]; any shape that fits [T, C]."""
+    raise NotImplementedError
 
 
-def _schedule_of_turns(text: str, steps: int, clients: int, kinds: int) -> np.ndarray:
-  turns = _parse_turns(text)
-  if len(turns) != clients:
-    raise DataError(
-      f"`concepts`={text}: has {len(turns)} entries, {clients} are needed, one for "
-      "each client (`num_clients`)"
-    )
-  last = max((step for client in turns for step in client), default=0)
-  if last >= steps:
-    raise DataError(
-      f"`concept_steps`={steps}: must be at least {last + 1} with `concepts`={text}"
-    )
-  schedule = np.zeros((steps, clients), np.int32)
-  for client, at in enumerate(turns):
-    for step in at:
-      schedule[step:, client] += 1
-  return schedule % kinds
+@dataclasses.dataclass(frozen=True)
+class SwitchedConcepts(_Pattern):
+  """All clients turn to the next kind at once, for equally many steps."""
+
+  WORD, EXAMPLE = "switch", "switch:10,rounds=200"
+
+  def _fewest_steps(self, kinds):
+    return kinds
+
+  def _kinds_at(self, step, client, clients, kinds):
+    return step * kinds // self.steps % kinds
 
 
-def make_schedule(
-  text: str, steps: int, clients: int, kinds: int | None, label: str
-) -> np.ndarray:
-  """Computes of which kind each client is at each step.
+@dataclasses.dataclass(frozen=True)
+class StaggeredConcepts(_Pattern):
+  """One client after the other turns to the next kind.
 
-  ``switch``: all clients are of the first kind, then all of the second, ..., for
-    equally many steps.
-  ``staggered``: all clients are of the first kind at the first step. Client after
-    client turns to the second one, the last at the last step; with more kinds
-    then to the third, ...
-  ``recurring``: all clients are of the first kind, then of the second, ..., and
-    once more.
-  ``turns:2,1-5,``: the first client turns to the next kind at step 2, from 0, the
-    second at steps 1 and 5, the third never. After the last kind comes the first.
-
-  Args:
-    text: the option `concepts`.
-    steps: T of a pattern.
-    clients: C.
-    kinds: K; None: as many as the file names.
-    label: what the kinds are of, for messages.
-
-  Returns:
-    [T, C] int32 in [0, K).
-
-  Raises:
-    DataError: a file that does not fit, or too few steps for a pattern.
+  All are of the first kind at the first step, and the last client turns to the
+  second at the last step; with more kinds they then turn to the third, ...
   """
-  name = f"`concepts`={text}"
-  if not is_pattern(text):
-    schedule = read_schedule(text)
+
+  WORD, EXAMPLE = "staggered", "staggered:10,rounds=200"
+
+  def _fewest_steps(self, kinds):
+    return 2
+
+  def _kinds_at(self, step, client, clients, kinds):
+    # Change k = 1, 2, ... of each client comes in the k-th part of the steps.
+    result = np.zeros((self.steps, clients), np.int64)
+    for k in range(1, kinds):
+      place = (k - 1) * clients + client
+      result += step > (self.steps - 1) * place // ((kinds - 1) * clients)
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurringConcepts(_Pattern):
+  """All clients turn to the next kind at once, through all kinds twice."""
+
+  WORD, EXAMPLE = "recurring", "recurring:10,rounds=200"
+
+  def _fewest_steps(self, kinds):
+    return 2 * kinds
+
+  def _kinds_at(self, step, client, clients, kinds):
+    return step * 2 * kinds // self.steps % kinds
+
+
+@dataclasses.dataclass(frozen=True)
+class TurnedConcepts(_Steps):
+  """Each client turns to its next kind at steps that you give.
+
+  After the last kind comes the first.
+  """
+
+  WORD, EXAMPLE = "turns", "turns:2,1-5,3,steps=8"
+
+  turns: tuple[str, ...] = hyper(
+    dataclasses.MISSING,
+    "the steps of each client, from 0, with - between them: 2,1-5, = the first turns "
+    "at step 2, the second at steps 1 and 5, the third never",
+  )
+  _: dataclasses.KW_ONLY
+  steps: int = hyper(
+    10,
+    "number of steps, to which the training examples of each client are shared out",
+    minimum=1,
+    maximum=10_000,
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    last = max((step for client in self._numbers() for step in client), default=0)
+    if last >= self.steps:
+      raise OptionError(
+        f"{self.WORD}: steps={self.steps}: must be at least {last + 1} with a turn at "
+        f"step {last}"
+      )
+
+  def _numbers(self) -> list[list[int]]:
+    """The steps at which each client turns to its next kind.
+
+    Raises:
+      OptionError: they are no rising numbers.
+    """
+    numbers = []
+    for client, text in enumerate(self.turns):
+      label = f"{self.WORD}: client {client} has {text}"
+      entries = text.split("-") if text else []
+      if not all(entry.isdecimal() and len(entry) < 6 for entry in entries):
+        raise OptionError(
+          f"{label}, must be steps with - between them, such as 1-5, or nothing"
+        )
+      steps = [int(entry) for entry in entries]
+      if any(b <= a for a, b in zip([0, *steps], steps)):
+        raise OptionError(f"{label}, its steps must rise, from 1 on")
+      numbers.append(steps)
+    return numbers
+
+  def schedule(self, clients, kinds, label):
+    """Computes the kind of each client at each step (``Concepts.schedule``)."""
+    if kinds is None:
+      raise DataError(
+        f"{self._label}: {label} has no number of kinds, which turns need (or give "
+        "a file)"
+      )
+    if len(self.turns) != clients:
+      raise DataError(
+        f"{self._label}: has {len(self.turns)} entries, {clients} are needed, one for "
+        "each client (`num_clients`)"
+      )
+    schedule = np.zeros((self.steps, clients), np.int32)
+    for client, at in enumerate(self._numbers()):
+      for step in at:
+        schedule[step:, client] += 1
+    return schedule % kinds
+
+
+@dataclasses.dataclass(frozen=True)
+class ConceptFile(_Steps):
+  """A file with a line for each step and in it the kind of each client, from 0."""
+
+  WORD, EXAMPLE = "file", "file:changes.cp,rounds=200"
+
+  path: str = hyper(dataclasses.MISSING, "the file, whole numbers with spaces between")
+
+  @property
+  def file(self) -> pathlib.Path:
+    """The file of the schedule."""
+    return files.expand_path(self.path, "concepts")
+
+  def check(self):
+    """Reads the file (``Concepts.check``)."""
+    read_schedule(self.path)
+
+  def schedule(self, clients, kinds, label):
+    """Reads the kind of each client at each step (``Concepts.schedule``)."""
+    schedule = read_schedule(self.path)
     if schedule.shape[1] != clients:
       raise DataError(
-        f"{name}: has {schedule.shape[1]} columns, {clients} are needed, one for each "
-        f"client (`num_clients`)"
+        f"{self._label}: has {schedule.shape[1]} columns, {clients} are needed, one "
+        "for each client (`num_clients`)"
       )
     if kinds is not None and schedule.max() >= kinds:
       raise DataError(
-        f"{name}: names kind {schedule.max()}, {label} has {kinds}, numbered from 0"
+        f"{self._label}: names kind {schedule.max()}, {label} has {kinds}, numbered "
+        "from 0"
       )
     return schedule
-  if kinds is None:
-    raise DataError(
-      f"{name}: the number of kinds is missing; write {label}:K, or give a file"
-    )
-  if text not in PATTERNS:
-    return _schedule_of_turns(text, steps, clients, kinds)
-  fewest = {"switch": kinds, "staggered": 2, "recurring": 2 * kinds}[text]
-  if steps < fewest:
-    raise DataError(
-      f"`concept_steps`={steps}: must be at least {fewest} with {name} and "
-      f"{kinds} kinds"
-    )
-  step, client = np.arange(steps)[:, None], np.arange(clients)[None]
-  if text == "staggered":
-    # Change k = 1, 2, ... of each client comes in the k-th part of the steps.
-    schedule = np.zeros((steps, clients), np.int64)
-    for k in range(1, kinds):
-      place = (k - 1) * clients + client
-      schedule += step > (steps - 1) * place // ((kinds - 1) * clients)
-  else:
-    parts = kinds if text == "switch" else 2 * kinds
-    schedule = np.broadcast_to(step * parts // steps % kinds, (steps, clients))
-  return schedule.astype(np.int32)
+
+
+#: How the kinds of clients may change.
+Choice = (
+  NoConcepts
+  | SwitchedConcepts
+  | StaggeredConcepts
+  | RecurringConcepts
+  | TurnedConcepts
+  | ConceptFile
+)
 
 
 def read_schedule(path: str) -> np.ndarray:
@@ -159,14 +319,11 @@ def read_schedule(path: str) -> np.ndarray:
   Raises:
     DataError: there is no such file, or it has another content.
   """
-  name = f"`concepts`={path}"
+  name = f"`concepts`=file:{path}"
   try:
     text = files.read_text(files.expand_path(path, "concepts"))
   except (OSError, OptionError) as error:
-    raise DataError(
-      f"{name}: no pattern{did_you_mean(path, PATTERNS)} (one of "
-      f"{', '.join(PATTERNS)}, {TURNS}...) and no file of numbers ({reason(error)})"
-    ) from None
+    raise DataError(f"{name}: no file of numbers ({reason(error)})") from None
   rows = [line.split() for line in text.splitlines() if line.strip()]
   if not rows:
     raise DataError(f"{name}: the file is empty")

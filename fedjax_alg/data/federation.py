@@ -26,7 +26,6 @@ from fedjax_alg.data import (
 )
 from fedjax_alg.data import kinds as kinds_lib
 from fedjax_alg.data.arrays import make_examples
-from fedjax_alg.data.concepts import is_pattern, make_schedule
 from fedjax_alg.data.datasets import DataSet, Idx, Leaf, Npz, Sent140
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory, doubts
@@ -473,32 +472,34 @@ def data_key(options: DataOptions) -> str:
     that of their version. A file that cannot be read is no error yet: the
     loader says it.
   """
-  change = kinds_lib.parse_kinds(options.kinds)
-  if change is not None and change.word == "sources":
+  change = options.kinds
+  if isinstance(change, kind_changes.SourceKinds):
     return " ".join(map(data_key, _options_of_sources(options, change)))
   keys = []
   if options.dataset is not None:
     keys.append(options.dataset.hash_files(options.data_dir))
   if tasks.is_own_task(options.task):
     keys.append(own.load(str(options.task), "task")[1].sha256)
-  if change is not None and change.function:
-    keys.append(own.load(change.function, "kinds")[1].sha256)
+  kinds_by = change.source()
+  if kinds_by is not None:
+    keys.append(kinds_by.sha256)
   layer = options.features.layer
   if layer is not None:
     folder = files.expand_path(layer.folder, "features")
     names = ("final.msgpack", "config.json", "summary.json", SCALER, ENCODING)
     keys.append(files.contents_key([folder / name for name in names]))
-  if options.concepts is not None and not is_pattern(options.concepts):
-    keys.append(files.contents_key([files.expand_path(options.concepts, "concepts")]))
+  if options.concepts.file is not None:
+    keys.append(files.contents_key([options.concepts.file]))
   return " ".join(keys)
 
 
 def _options_of_sources(
-  options: DataOptions, change: kinds_lib.KindChange
+  options: DataOptions, change: kind_changes.SourceKinds
 ) -> list[DataOptions]:
   """The options of each of the data sets that stand in the place of one."""
+  natural = kind_changes.NaturalKinds()
   return [
-    dataclasses.replace(options, dataset=data_set(name), kinds=None)
+    dataclasses.replace(options, dataset=data_set(name), kinds=natural)
     for name in change.names
   ]
 
@@ -525,8 +526,8 @@ def load_examples(options: DataOptions) -> Examples:
 
 
 def _load(options: DataOptions, inside: str) -> Examples:
-  change = kinds_lib.parse_kinds(options.kinds)
-  if change is not None and change.word == "sources":
+  change = options.kinds
+  if isinstance(change, kind_changes.SourceKinds):
     return kind_changes.join_sources(
       change, [_load(source, inside) for source in _options_of_sources(options, change)]
     )
@@ -535,12 +536,10 @@ def _load(options: DataOptions, inside: str) -> Examples:
   values = (getattr(options, name) for name in dataset.READS)
   examples = _load_cached(inside, dataset, *values)
   examples = _with_task(examples, options.task)
-  if change is None or options.kind_data != "all":
+  if not change.all_examples:
     return examples
   assert options.partition_seed is not None
-  return kind_changes.repeat_for_kinds(
-    change, examples, options.kind_shares, options.partition_seed
-  )
+  return kind_changes.repeat_for_kinds(change, examples, options.partition_seed)
 
 
 def _with_task(examples: Examples, task: str | None) -> Examples:
@@ -660,7 +659,7 @@ def _of_data_set(options: DataOptions) -> DataOptions:
     return options
   return dataclasses.replace(
     options,
-    kind_shares=None,
+    kinds=options.kinds.with_equal_shares(),
     **field_values(PartitionOptions()),
     **field_values(ShiftOptions()),
     **field_values(ConceptOptions()),
@@ -721,10 +720,10 @@ def _make(
   options: DataOptions, examples: Examples | None, inside: str | None
 ) -> Federation:
   """``from_options``; ``inside`` are ``data_key`` if they are known."""
-  change = kinds_lib.parse_kinds(options.kinds)
+  change = options.kinds
   body = hash_of(options.features)  # before it is read
   # Features are computed of what a kind makes of the examples.
-  changes = change is not None and change.word != "sources"
+  changes = change.CHANGES
   if examples is None:
     load = _load if changes else _load_with_features
     examples = load(
@@ -749,7 +748,7 @@ def _make(
   partition, kinds = _partition(options, examples)
   client_kinds, labels = None, labels_hash(examples)
   steps, dealt = None, partition
-  if options.concepts is not None:
+  if options.concepts.period is not None:
     examples, steps = _share_out_steps(options, change, examples, partition)
     client_kinds, dealt = steps.kinds(0), steps.partition
   elif kinds is not None:
@@ -798,7 +797,7 @@ def _make(
 
 def _of_kinds(
   options: DataOptions,
-  change: kinds_lib.KindChange | None,
+  change: kind_changes.Kinds,
   examples: Examples,
   partition: Partition,
   kinds: np.ndarray,
@@ -807,7 +806,7 @@ def _of_kinds(
 
   Args:
     options: filled options.
-    change: what kinds do; None: the data bring them.
+    change: the option `kinds`.
     examples: the data set; without features, if kinds change the examples.
     partition: the rows of each client.
     kinds: [C] int32, the kinds of all clients, also of those held out.
@@ -817,7 +816,7 @@ def _of_kinds(
   """
   seed, before = options.partition_seed, examples
   assert seed is not None
-  if change is not None and change.word != "sources":
+  if change.CHANGES:
     everyone, is_image = put_back(partition), options.features.WORD == "images"
     examples = _with_features(
       options,
@@ -860,7 +859,7 @@ def _sample_training(options: DataOptions, examples: Examples) -> Examples:
 
 def _share_out_steps(
   options: DataOptions,
-  change: kinds_lib.KindChange | None,
+  change: kind_changes.Kinds,
   examples: Examples,
   partition: Partition,
 ) -> tuple[Examples, concept_steps.ConceptSteps]:
@@ -869,26 +868,21 @@ def _share_out_steps(
   Raises:
     DataError: the schedule does not fit the data.
   """
-  assert options.concepts is not None and options.partition_seed is not None
-  assert change is not None
+  assert options.partition_seed is not None
   if examples.kind_train is not None:
     raise DataError(
       f"`concepts`={options.concepts}: {examples.name} brings the kinds of its "
       "clients, which stay"
     )
-  schedule = make_schedule(
-    options.concepts,
-    options.concept_steps,
-    partition.num_clients,
-    len(change.names) or None,
-    change.label,
+  schedule = options.concepts.schedule(
+    partition.num_clients, len(change.names) or None, change.label
   )
   rows, steps = concept_steps.share_out_steps(
     change,
     examples,
     partition,
     schedule,
-    options.concept_data == "all",
+    options.concepts.cumulative,
     options.partition_seed,
     options.features.WORD == "images",
   )
@@ -915,9 +909,10 @@ def _partition(
   seed = options.partition_seed
   assert seed is not None
   if has_clients and examples.kind_train is not None:
-    if options.kind_shares is not None:
+    if options.kinds.weights is not None:
       raise DataError(
-        "`kind_shares`: not read, the data say the kind of each of their clients"
+        f"{options.kinds.label}: `shares` are not read, the data say the kind of each "
+        "of their clients"
       )
   if isinstance(options.dataset, Sent140) and isinstance(partitioner, Natural):
     # load_sent140 has applied the minimum, to training plus test tweets.
@@ -927,17 +922,11 @@ def _partition(
   else:
     assert count is not None
     partition = kind_dealing.deal_by_kind(
-      examples, partitioner, count, options.kind_shares, seed
+      examples, partitioner, count, options.kinds, seed
     )
   kinds = None
-  if options.concepts is None:
-    kinds = kind_dealing.deal_kinds(
-      kinds_lib.parse_kinds(options.kinds),
-      examples,
-      partition,
-      options.kind_shares,
-      seed,
-    )
+  if options.concepts.period is None:
+    kinds = kind_dealing.deal_kinds(options.kinds, examples, partition, seed)
   partition = hold_out(partition, options.validation_clients, seed)
   _note_test_clients(options, examples, partition)
   return partition, kinds

@@ -1,10 +1,10 @@
-"""What the kinds of clients do to their examples, and data sets as kinds."""
+"""What the kinds of clients do to their examples, parts of the option `kinds`."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
 import itertools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -15,16 +15,438 @@ from fedjax_alg.data.boundaries import label_by_concept
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory
 from fedjax_alg.data.features import none as as_float32
-from fedjax_alg.data.kinds import STREAM, KindChange, count_kinds
+from fedjax_alg.data.kinds import STREAM
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.errors import FAILURES, OptionError, describe_error
+from fedjax_alg.hparams import OWN_CODE, hyper
+from fedjax_alg.part import Part
 
 #: (x [n, ...], y [n, ...], kind, key) -> x [n, ...], y [n, ...]
 KindFn = Callable[[Any, Any, int, Any], tuple[Any, Any]]
+#: How many of the examples a kind has.
+KIND_DATA = ("split", "all")
+#: The most kinds of a function.
+_MOST = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Kinds(Part):
+  """How clients differ in kind."""
+
+  CHANGES: ClassVar[bool] = True  #: whether kinds change the examples of a data set
+  ONE_EACH: ClassVar[bool] = False  #: whether every client is of another kind
+  LABELS_ONLY: ClassVar[bool] = False  #: whether kinds differ in their labels alone
+
+  @property
+  def label(self) -> str:
+    """The option as messages name it."""
+    return f"`kinds`={self}"
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """The K kinds; empty if the data, the shares or the clients say how many."""
+    return ()
+
+  @property
+  def weights(self) -> tuple[float, ...] | None:
+    """The shares of the clients that are of each kind; None: equal ones."""
+    return None
+
+  @property
+  def all_examples(self) -> bool:
+    """Whether each kind has all examples."""
+    return False
+
+  def source(self) -> own.Source | None:
+    """The file of a function of the user's own; None: it is none."""
+    return None
+
+  def with_equal_shares(self) -> Any:
+    """The same kinds, each of as many clients."""
+    return self
+
+  def count(self) -> int:
+    """Counts the kinds that are named, or else the shares.
+
+    Raises:
+      DataError: neither says how many kinds there are.
+    """
+    number = len(self.names) or len(self.weights or ())
+    if not number:
+      raise DataError(
+        f"{self.label}: the number of kinds is missing, give `number` or `shares`"
+      )
+    return number
+
+  def check_shares(self, number: int, label: str) -> None:
+    """Checks that each kind has a share.
+
+    Args:
+      number: K.
+      label: what the kinds are of, for messages.
+
+    Raises:
+      DataError: there are more or fewer shares than kinds.
+    """
+    if self.weights is not None and len(self.weights) != number:
+      raise DataError(
+        f"{self.label}: {len(self.weights)} shares, {number} are needed, one for each "
+        f"kind of {label}"
+      )
+
+  def make_function(
+    self, examples: Examples, number: int, seed: int, is_image: bool
+  ) -> KindFn:
+    """Makes the function of the kinds, for these data.
+
+    Args:
+      examples: the data set.
+      number: one more than the largest kind.
+      seed: of the permutations.
+      is_image: see ``change_examples``.
+
+    Raises:
+      DataError: the data cannot be changed so.
+    """
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _SharedKinds(Kinds):
+  """Kinds of several clients each."""
+
+  shares: str = hyper(
+    "",
+    "shares of the clients that are of each kind, numbers above 0 with : between "
+    "them, such as 2:1:1; empty = equal shares. Which clients they are is drawn by "
+    "`partition_seed`",
+    numbers=":",
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    try:
+      weights = self.weights or ()
+    except ValueError:
+      weights = (0.0,)
+    if not all(0 < weight < math.inf for weight in weights):
+      raise OptionError(
+        f"{self.WORD}: shares={self.shares}: must be numbers above 0 with : between "
+        "them"
+      )
+    if weights and self.names and len(weights) != len(self.names):
+      raise OptionError(
+        f"{self.WORD}: shares={self.shares}: {len(weights)} shares, "
+        f"{len(self.names)} are needed, one for each kind"
+      )
+
+  @property
+  def weights(self) -> tuple[float, ...] | None:
+    """The shares of the clients that are of each kind; None: equal ones."""
+    return tuple(map(float, self.shares.split(":"))) if self.shares else None
+
+  def with_equal_shares(self) -> Any:
+    """The same kinds, each of as many clients."""
+    return dataclasses.replace(self, shares="")
+
+
+@dataclasses.dataclass(frozen=True)
+class NaturalKinds(_SharedKinds):
+  """The kinds that the data bring, if they do; else clients do not differ in kind."""
+
+  WORD, EXAMPLE = "natural", "natural:shares=2:1"
+  CHANGES = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _ChangedKinds(_SharedKinds):
+  """Kinds that change the examples of one data set."""
+
+  data: str = hyper(
+    "split",
+    "examples that a kind has: split = every example belongs to a client of one kind, "
+    "all = each kind has all examples, for training and for testing, which are dealt "
+    "to its clients; K times as many in all",
+    choices=KIND_DATA,
+    source="all: IFCA's rotated MNIST",
+  )
+
+  @property
+  def all_examples(self) -> bool:
+    """Whether each kind has all examples."""
+    return self.data == "all"
+
+
+def _check_numbers(label: str, examples: Examples, needs: str) -> None:
+  """Refuses examples that are no array of real numbers.
+
+  Raises:
+    DataError: they are several arrays, or tokens.
+  """
+  x = examples.x_train
+  if isinstance(x, dict) or x.dtype.kind == "i":
+    content = "several arrays" if isinstance(x, dict) else "whole numbers (tokens)"
+    raise DataError(
+      f"{label}: needs {needs}, the examples of {examples.name} are {content}"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RotatedKinds(_ChangedKinds):
+  """A kind for each angle, with images rotated counterclockwise."""
+
+  WORD, EXAMPLE = "rotate", "rotate:0,90,180,270"
+
+  degrees: tuple[float, ...] = hyper(
+    dataclasses.MISSING, "the angles in degrees, one for each kind"
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if not self.degrees:
+      raise OptionError(f"{self.WORD}: degrees is missing, must be {self.EXAMPLE}")
+    if len({angle % 360 for angle in self.degrees}) < len(self.degrees):
+      raise OptionError(
+        f"{self.WORD}: degrees={self.degrees}: two angles are the same rotation"
+      )
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """The angles."""
+    return tuple(repr(angle).removesuffix(".0") for angle in self.degrees)
+
+  def make_function(self, examples, number, seed, is_image):
+    """Makes the function that rotates (``Kinds.make_function``)."""
+    _check_numbers(self.label, examples, "images")
+    shape: tuple[int, ...] = examples.x_train.shape[1:]
+    pixels = shape
+    if is_image and len(shape) == 1:
+      side = math.isqrt(shape[0])
+      pixels = (side, side) if side**2 == shape[0] else shape
+    if len(pixels) not in (2, 3):
+      hint = "" if is_image else " (`features`=images makes images of flat pixels)"
+      raise DataError(
+        f"{self.label}: needs images, the examples of {examples.name} have shape "
+        f"{shape}{hint}"
+      )
+    quarter = any(degrees % 180 == 90 for degrees in self.degrees)
+    if quarter and pixels[0] != pixels[1]:
+      raise DataError(
+        f"{self.label}: a quarter turn needs square images, those of "
+        f"{examples.name} are {pixels[0]} x {pixels[1]}"
+      )
+
+    def rotate(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:
+      del key
+      images = x.reshape(len(x), *pixels)
+      return rotate_images(images, self.degrees[kind]).reshape(x.shape), y
+
+    return rotate
+
+
+@dataclasses.dataclass(frozen=True)
+class _NumberedKinds(_ChangedKinds):
+  """So many kinds, which differ in their labels alone."""
+
+  LABELS_ONLY = True
+
+  number: int = hyper(
+    dataclasses.MISSING, "K, number of kinds", minimum=1, maximum=_MOST
+  )
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """The numbers from 0."""
+    return tuple(map(str, range(self.number)))
+
+
+@dataclasses.dataclass(frozen=True)
+class PermutedLabels(_NumberedKinds):
+  """Each kind has a permutation of the labels, the first the identity."""
+
+  WORD, EXAMPLE = "permute", "permute:4"
+
+  def make_function(self, examples, number, seed, is_image):
+    """Makes the function that permutes labels (``Kinds.make_function``)."""
+    task, classes = tasks.of(examples), examples.num_classes
+    if not task.has_classes:
+      raise DataError(f"{self.label}: permutes classes, `task`={task.name} has none")
+    if classes <= 10 and self.number > math.factorial(classes):
+      raise DataError(
+        f"{self.label}: {classes} classes have {math.factorial(classes)} permutations"
+      )
+    permutations = draw_permutations(self.number, classes, seed)
+
+    def permute(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:
+      del key
+      return x, permutations[kind][y].astype(y.dtype)
+
+    return permute
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundaryKinds(_NumberedKinds):
+  """Each kind has another boundary between the classes of sine2, circle2 or sea4."""
+
+  WORD, EXAMPLE = "boundaries", "boundaries:2"
+
+  def make_function(self, examples, number, seed, is_image):
+    """Makes the function that labels points (``Kinds.make_function``)."""
+    return lambda x, y, kind, key: (x, label_by_concept(examples.name, x, y, kind))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Noise(Kinds):
+  """Gaussian noise of another level at each client."""
+
+  ONE_EACH = True
+
+  def _levels(self, number: int) -> np.ndarray:
+    """[C], the standard deviation at each client."""
+    raise NotImplementedError
+
+  def make_function(self, examples, number, seed, is_image):
+    """Makes the function that adds noise (``Kinds.make_function``)."""
+    _check_numbers(self.label, examples, "real numbers")
+    levels = self._levels(number)
+
+    def add_noise(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:
+      if levels[kind] == 0:
+        return x, y
+      rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+      noise = rng.standard_normal(x.shape, np.float32)
+      return as_float32(x) + np.float32(levels[kind]) * noise, y
+
+    return add_noise
+
+
+@dataclasses.dataclass(frozen=True)
+class NoisyInputs(_Noise):
+  """Gaussian noise of variance V (i + 1) / C at client i, as in NIID-Bench's paper."""
+
+  WORD, EXAMPLE = "noise", "noise:0.1"
+
+  variance: float = hyper(dataclasses.MISSING, "V, the largest variance", minimum=0)
+
+  def _levels(self, number: int) -> np.ndarray:
+    levels: np.ndarray = np.sqrt(self.variance * np.arange(1, number + 1) / number)
+    return levels
+
+
+@dataclasses.dataclass(frozen=True)
+class NoisyInputsByDeviation(_Noise):
+  """Gaussian noise of deviation D i / (C - 1) at client i, as in NIID-Bench's code."""
+
+  WORD, EXAMPLE = "noise_std", "noise_std:0.1"
+
+  deviation: float = hyper(
+    dataclasses.MISSING, "D, the largest standard deviation", minimum=0
+  )
+
+  def _levels(self, number: int) -> np.ndarray:
+    levels: np.ndarray = self.deviation * np.arange(number) / max(number - 1, 1)
+    return levels
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceKinds(_SharedKinds):
+  """A data set of images for each kind, instead of `dataset`."""
+
+  WORD, EXAMPLE = "sources", "sources:mnist,fashion_mnist"
+  CHANGES = False
+
+  datasets: tuple[str, ...] = hyper(
+    dataclasses.MISSING, "names of data sets of images, one for each kind"
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if not all(self.datasets) or not self.datasets:
+      raise OptionError(f"{self.WORD}: datasets is missing, must be {self.EXAMPLE}")
+    if len(set(self.datasets)) < len(self.datasets):
+      raise OptionError(f"{self.WORD}: datasets names a data set twice")
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """The names of the data sets."""
+    return self.datasets
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnKinds(_ChangedKinds):
+  """Your function (x, y, kind, key) -> x, y, of K kinds.
+
+  It is loaded when this is made.
+
+  Raises:
+    OptionError: it cannot be loaded.
+    DataError: it is no function.
+  """
+
+  WORD, EXAMPLE = OWN_CODE, "my_kinds.py:shift,3"
+
+  function: str = hyper(dataclasses.MISSING, f"the name of the function, {own.FORMS}")
+  number: int | None = hyper(
+    None, "K, number of kinds; none = as many as `shares`", minimum=1, maximum=_MOST
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    own.refuse_nameless(self.function, "kinds")
+    self._load()
+
+  def _load(self) -> KindFn:
+    function, _ = own.load(self.function, "kinds")
+    if not callable(function):
+      raise DataError(
+        f"`kinds`={self.function}: no function (x, y, kind, key) -> x, y, but "
+        f"{type(function).__name__}"
+      )
+    result: KindFn = function
+    return result
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """The numbers from 0."""
+    return tuple(map(str, range(self.number or 0)))
+
+  def source(self) -> own.Source:
+    """The file that defines the function."""
+    return own.load(self.function, "kinds")[1]
+
+  def make_function(self, examples, number, seed, is_image):
+    """Makes the user's function, whose errors are said in one line."""
+    function = self._load()
+
+    def call(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:
+      try:
+        result: tuple[Any, Any] = function(x, y, kind, key)
+      except OptionError:
+        raise
+      except FAILURES as error:  # whatever the user's code raises
+        raise DataError(
+          f"{self.label}: of kind {kind} failed, {describe_error(error)}"
+        ) from error
+      return _checked(f"{self.label}: of kind {kind}", (x, y), result, examples)
+
+    return call
+
+
+#: How clients may differ in kind.
+Choice = (
+  NaturalKinds
+  | RotatedKinds
+  | PermutedLabels
+  | NoisyInputs
+  | NoisyInputsByDeviation
+  | SourceKinds
+  | BoundaryKinds
+  | OwnKinds
+)
 
 
 def change_examples(
-  change: KindChange | None,
+  change: Kinds,
   examples: Examples,
   partition: Partition,
   kinds: np.ndarray,
@@ -34,7 +456,7 @@ def change_examples(
   """Applies to each row what the kind of its client does.
 
   Args:
-    change: the option `kinds`; None, or sources, which change nothing.
+    change: the option `kinds`.
     examples: the data set, before any features.
     partition: all clients, before any are held out.
     kinds: [C] int32, the kind of each client.
@@ -48,7 +470,7 @@ def change_examples(
     DataError: the data cannot be changed so, or a function of the user's own
       fails or returns something else.
   """
-  if change is None or change.word == "sources":
+  if not change.CHANGES:
     return examples
   n, m = examples.rows
   train, test = (np.full(rows, -1, np.int32) for rows in (n, m))
@@ -64,7 +486,7 @@ def change_examples(
 
 
 def change_rows(
-  change: KindChange,
+  change: Kinds,
   examples: Examples,
   kinds_of_rows: tuple[np.ndarray, np.ndarray],
   number: int,
@@ -74,7 +496,7 @@ def change_rows(
   """Applies to each row what its kind does.
 
   Args:
-    change: the option `kinds`, not sources.
+    change: the option `kinds`, which changes the examples.
     examples: the data set, before any features.
     kinds_of_rows: [n] and [m] int32, the kind of each row for training and for
       testing; -1: the row stays as it is.
@@ -88,7 +510,7 @@ def change_rows(
   Raises:
     DataError: see ``change_examples``.
   """
-  function = _function(change, examples, number, seed, is_image)
+  function = change.make_function(examples, number, seed, is_image)
   train, test = kinds_of_rows
   present = np.unique(np.concatenate([train, test]))
   present = present[present >= 0]
@@ -107,8 +529,7 @@ def change_rows(
       )
       of_kind = jax.random.fold_in(jax.random.fold_in(key, kind), split)
       if len(rows):
-        after = function(before[0], before[1], kind, of_kind)
-        parts.append((rows, _checked(change, kind, before, after, examples)))
+        parts.append((rows, function(before[0], before[1], kind, of_kind)))
     results.append(parts)
   # uint8 becomes float32 everywhere if it does so anywhere.
   bytes_stay = all(
@@ -145,13 +566,9 @@ def _put(tree: Any, parts: list[tuple[np.ndarray, Any]], bytes_stay: bool) -> An
 
 
 def _checked(
-  change: KindChange, kind: int, before: Any, after: Any, examples: Examples
+  label: str, before: Any, after: Any, examples: Examples
 ) -> tuple[Any, Any]:
   """What the function of a kind returned, as arrays like those it was given."""
-  if change.word != "own":
-    result: tuple[Any, Any] = after
-    return result
-  label = f"{change.label}: of kind {kind}"
   if not isinstance(after, tuple) or len(after) != 2:
     raise DataError(f"{label} returned {type(after).__name__}, must return x and y")
   structure: Any = jax.tree.structure(before)
@@ -191,74 +608,6 @@ def _checked(
   return x, y
 
 
-def _function(
-  change: KindChange, examples: Examples, number: int, seed: int, is_image: bool
-) -> KindFn:
-  """The function of the kinds, for these data.
-
-  Args:
-    change: the option `kinds`.
-    examples: the data set.
-    number: one more than the largest kind.
-    seed: of the permutations.
-    is_image: see ``change_examples``.
-
-  Raises:
-    DataError: the data cannot be changed so.
-  """
-  if change.word == "own":
-    return _own_function(change)
-  if change.word == "permute":
-    return _permute_labels(change, examples, seed)
-  if change.word == "boundaries":
-    return lambda x, y, kind, key: (x, label_by_concept(examples.name, x, y, kind))
-  x = examples.x_train
-  if isinstance(x, dict) or x.dtype.kind == "i":
-    content = "several arrays" if isinstance(x, dict) else "whole numbers (tokens)"
-    raise DataError(
-      f"{change.label}: needs {'images' if change.word == 'rotate' else 'real numbers'}"
-      f", the examples of {examples.name} are {content}"
-    )
-  if change.word == "rotate":
-    return _rotate(change, examples, is_image)
-  (value,) = change.numbers
-  levels = value * np.arange(number) / max(number - 1, 1)
-  if change.word == "noise":
-    levels = np.sqrt(value * np.arange(1, number + 1) / number)
-
-  def add_noise(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:
-    if levels[kind] == 0:
-      return x, y
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    noise = rng.standard_normal(x.shape, np.float32)
-    return as_float32(x) + np.float32(levels[kind]) * noise, y
-
-  return add_noise
-
-
-def _own_function(change: KindChange) -> KindFn:
-  """The user's function, whose errors are said in one line."""
-  function, _ = own.load(change.function, "kinds")
-  if not callable(function):
-    raise DataError(
-      f"{change.label}: no function (x, y, kind, key) -> x, y, but "
-      f"{type(function).__name__}"
-    )
-
-  def call(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:
-    try:
-      result: tuple[Any, Any] = function(x, y, kind, key)
-    except OptionError:
-      raise
-    except FAILURES as error:  # whatever the user's code raises
-      raise DataError(
-        f"{change.label}: of kind {kind} failed, {describe_error(error)}"
-      ) from error
-    return result
-
-  return call
-
-
 def draw_permutations(number: int, classes: int, seed: int) -> np.ndarray:
   """Draws different permutations of labels, the first the identity.
 
@@ -279,24 +628,6 @@ def draw_permutations(number: int, classes: int, seed: int) -> np.ndarray:
   while len(permutations) < number:
     permutations.setdefault(tuple(rng.permutation(classes).tolist()))
   return np.array(list(permutations), np.int32)
-
-
-def _permute_labels(change: KindChange, examples: Examples, seed: int) -> KindFn:
-  task, classes = tasks.of(examples), examples.num_classes
-  if not task.has_classes:
-    raise DataError(f"{change.label}: permutes classes, `task`={task.name} has none")
-  number = len(change.names)
-  if classes <= 10 and number > math.factorial(classes):
-    raise DataError(
-      f"{change.label}: {classes} classes have {math.factorial(classes)} permutations"
-    )
-  permutations = draw_permutations(number, classes, seed)
-
-  def permute(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:
-    del key
-    return x, permutations[kind][y].astype(y.dtype)
-
-  return permute
 
 
 def rotate_images(x: np.ndarray, degrees: float) -> np.ndarray:
@@ -326,34 +657,7 @@ def rotate_images(x: np.ndarray, degrees: float) -> np.ndarray:
   return result
 
 
-def _rotate(change: KindChange, examples: Examples, is_image: bool) -> KindFn:
-  shape: tuple[int, ...] = examples.x_train.shape[1:]
-  pixels = shape
-  if is_image and len(shape) == 1:
-    side = math.isqrt(shape[0])
-    pixels = (side, side) if side**2 == shape[0] else shape
-  if len(pixels) not in (2, 3):
-    hint = "" if is_image else " (`features`=images makes images of flat pixels)"
-    raise DataError(
-      f"{change.label}: needs images, the examples of {examples.name} have shape "
-      f"{shape}{hint}"
-    )
-  quarter = any(degrees % 180 == 90 for degrees in change.numbers)
-  if quarter and pixels[0] != pixels[1]:
-    raise DataError(
-      f"{change.label}: a quarter turn needs square images, those of "
-      f"{examples.name} are {pixels[0]} x {pixels[1]}"
-    )
-
-  def rotate(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:
-    del key
-    images = x.reshape(len(x), *pixels)
-    return rotate_images(images, change.numbers[kind]).reshape(x.shape), y
-
-  return rotate
-
-
-def join_sources(change: KindChange, parts: Sequence[Examples]) -> Examples:
+def join_sources(change: Kinds, parts: Sequence[Examples]) -> Examples:
   """Makes one data set of several, a kind each, brought to one shape.
 
   Smaller images get a border of zeros on all sides, and gray images three equal
@@ -410,22 +714,15 @@ def join_sources(change: KindChange, parts: Sequence[Examples]) -> Examples:
   )
 
 
-def repeat_for_kinds(
-  change: KindChange,
-  examples: Examples,
-  shares: Sequence[float] | None,
-  seed: int,
-) -> Examples:
+def repeat_for_kinds(change: Kinds, examples: Examples, seed: int) -> Examples:
   """Makes a data set of which each kind has all examples.
 
   Source: the rotated MNIST of IFCA (Ghosh et al. 2020), whose clusters have the
   60,000 images each, in an order of their own.
 
   Args:
-    change: the option `kinds`, neither noise nor sources.
+    change: the option `kinds`, by which each kind has all examples.
     examples: the data set, without clients and kinds of its own.
-    shares: the option `kind_shares`, which says the number of kinds of a function
-      without one.
     seed: seed of the orders of the second kind and those after it.
 
   Returns:
@@ -436,15 +733,15 @@ def repeat_for_kinds(
     DataError: the data have clients or kinds of their own, or the number of kinds
       is not known.
   """
-  label = f"`kind_data`=all: not with {examples.name}, which"
+  label = f"{change.label}: data=all: not with {examples.name}, which"
   if examples.client_train is not None:
     raise DataError(f"{label} says the client of each example")
   if examples.kind_train is not None:
     raise DataError(f"{label} says the kind of each example")
-  number = count_kinds(change, shares)
+  number = change.count()
   arrays = store.arrays((examples.x_train, examples.y_train, examples.x_test))
   check_memory(
-    f"{change.label}, `kind_data`=all: {number:,} times the examples",
+    f"{change.label}: {number:,} times the examples",
     float(number) * sum(array.nbytes for array in arrays),
   )
   rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM, 2)))

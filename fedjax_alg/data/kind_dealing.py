@@ -10,13 +10,8 @@ from fedjax_alg.data import allocate, store
 from fedjax_alg.data.client_names import name_at
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.data.kinds import (
-  STREAM,
-  ClientKinds,
-  KindChange,
-  check_shares,
-  count_kinds,
-)
+from fedjax_alg.data.kind_changes import Kinds, NaturalKinds, OwnKinds
+from fedjax_alg.data.kinds import STREAM, ClientKinds
 from fedjax_alg.data.partition import Partition, Partitioner, split_fields
 
 
@@ -53,11 +48,7 @@ def _shuffle(sizes: np.ndarray, seed: int) -> np.ndarray:
 
 
 def deal_kinds(
-  change: KindChange | None,
-  examples: Examples,
-  partition: Partition,
-  shares: Sequence[float] | None,
-  seed: int,
+  change: Kinds, examples: Examples, partition: Partition, seed: int
 ) -> np.ndarray | None:
   """Finds the kind of each client.
 
@@ -68,7 +59,6 @@ def deal_kinds(
     change: the option `kinds`.
     examples: the data set.
     partition: all clients, before any are held out.
-    shares: the option `kind_shares`.
     seed: seed of the choice; the random stream is not that of the partition.
 
   Returns:
@@ -77,34 +67,30 @@ def deal_kinds(
   Raises:
     DataError: a client has rows of two kinds, or the options do not fit.
   """
-  clients, number = partition.num_clients, len(change.names) if change else 0
+  clients, number = partition.num_clients, len(change.names)
   if examples.kind_train is not None:
     names = examples.kind_names
-    if change is not None and change.one_each:
+    if change.ONE_EACH:
       raise DataError(
         f"{change.label}: makes every client a kind of its own, "
         f"{examples.name} brings kinds"
       )
-    if change is not None and number and number < len(names):
+    if number and number < len(names):
       raise DataError(
         f"{change.label}: has {number} kinds, {examples.name} brings {len(names)}"
       )
     return _kinds_of_rows(examples, partition)
-  if change is None:
-    if shares is not None:
+  if isinstance(change, NaturalKinds):
+    if change.weights is not None:
       raise DataError(
-        "`kind_shares`: not read, the clients have no kinds (give `kinds`)"
+        f"{change.label}: `shares` are not read, {examples.name} brings no kinds"
       )
     return None
-  if change.one_each:
-    if shares is not None:
-      raise DataError(
-        f"`kind_shares`: not read, {change.label} makes every client a kind of its own"
-      )
+  if change.ONE_EACH:
     return np.arange(clients, dtype=np.int32)
-  number = count_kinds(change, shares)
-  check_shares(shares, number, change.label)
-  return _shuffle(share_out(number, clients, shares), seed)
+  number = change.count()
+  change.check_shares(number, change.label)
+  return _shuffle(share_out(number, clients, change.weights), seed)
 
 
 def _kinds_of_rows(examples: Examples, partition: Partition) -> np.ndarray:
@@ -137,7 +123,7 @@ def deal_by_kind(
   examples: Examples,
   partitioner: Partitioner,
   num_clients: int,
-  shares: Sequence[float] | None,
+  change: Kinds,
   seed: int,
 ) -> Partition:
   """Deals rows of data that bring kinds, those of each kind to its clients.
@@ -146,7 +132,7 @@ def deal_by_kind(
     examples: the data set, with ``kind_train``.
     partitioner: deals the rows of one kind to its clients.
     num_clients: C.
-    shares: the option `kind_shares`.
+    change: the option `kinds`, with shares.
     seed: seed of the partition and of the kinds of the clients.
 
   Returns:
@@ -157,8 +143,8 @@ def deal_by_kind(
     DataError: see ``share_out`` and ``Partitioner.deal``.
   """
   number = len(examples.kind_names)
-  check_shares(shares, number, examples.name)
-  sizes = share_out(number, num_clients, shares)
+  change.check_shares(number, examples.name)
+  sizes = share_out(number, num_clients, change.weights)
   if number == 1:
     return partitioner.deal(examples, num_clients, seed)
   n = examples.rows[0]
@@ -199,7 +185,7 @@ def deal_by_kind(
 
 
 def client_kinds(
-  change: KindChange | None, kinds: np.ndarray, before: Examples, after: Examples
+  change: Kinds, kinds: np.ndarray, before: Examples, after: Examples
 ) -> ClientKinds:
   """The kinds of the clients that a federation has, numbered from 0.
 
@@ -213,8 +199,8 @@ def client_kinds(
     The kinds; of those that no client has there are none.
   """
   present, of_client = np.unique(kinds, return_inverse=True)
-  names = change.names if change is not None else ()
-  if change is None or change.word == "own":
+  names = change.names
+  if isinstance(change, NaturalKinds | OwnKinds):
     names = before.kind_names or names
   same = all(
     np.array_equal(a, b)

@@ -7,10 +7,10 @@ from them. Two runs with equal options train on the same data.
 import dataclasses
 
 from fedjax_alg import own, tasks
-from fedjax_alg.conditions import Range, but, only
 from fedjax_alg.data.boundaries import BOUNDARIES
 from fedjax_alg.data.client_names import texts_of
-from fedjax_alg.data.concepts import DATA, PATTERNS, check_concepts, is_pattern
+from fedjax_alg.data.concepts import Choice as ConceptChanges
+from fedjax_alg.data.concepts import NoConcepts
 from fedjax_alg.data.datasets import Choice as DataSets
 from fedjax_alg.data.datasets import (
   DataSet,
@@ -23,13 +23,8 @@ from fedjax_alg.data.datasets import (
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import FEATURES, RawFeatures
 from fedjax_alg.data.hold_out import check_hold_out
-from fedjax_alg.data.kinds import (
-  FORMS,
-  KIND_DATA,
-  check_kind_data,
-  check_shares,
-  parse_kinds,
-)
+from fedjax_alg.data.kind_changes import BoundaryKinds, NaturalKinds, SourceKinds
+from fedjax_alg.data.kind_changes import Choice as KindChanges
 from fedjax_alg.data.label_skew import Classes, Dirichlet, Iid, Shards
 from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.own_partition import OwnPartition
@@ -39,7 +34,7 @@ from fedjax_alg.data.shift import Choice as Shifts
 from fedjax_alg.data.shift import NoShift
 from fedjax_alg.data.store import STORES
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import MAX_SEED, check_options, field_values, hyper
+from fedjax_alg.hparams import MAX_SEED, check_options, hyper
 from fedjax_alg.part import convert_types, of_type
 
 #: The ways to deal examples to clients.
@@ -129,37 +124,10 @@ class PartitionOptions:
 class KindOptions:
   """Options of clients that differ in kind."""
 
-  kinds: str | None = hyper(
-    None,
-    "how clients differ in kind, one of "
-    + ", ".join(FORMS)
-    + ": rotate = a kind for each angle, with images rotated counterclockwise, "
-    "permute = K permutations of the labels, the first the identity, noise = "
-    "Gaussian noise of variance VARIANCE (i + 1) / C at client i, as in the paper "
-    "of NIID-Bench, noise_std = of standard deviation DEVIATION i / (C - 1), as in "
-    "its code, sources = a data set for each kind, instead of `dataset`, "
-    "boundaries = the K labelings of "
-    + ", ".join(BOUNDARIES)
-    + ", FILE.py:NAME = your own function (x, y, "
-    "kind, key) -> x, y, of K kinds. Test data go through the kinds, too. "
-    "With the default `eval_protocols` this adds the protocol kinds",
-  )
-  kind_shares: tuple[float, ...] | None = hyper(
-    None,
-    "shares of the clients that are of each kind, positive numbers such as "
-    "2,1,1; default equal shares. Which clients they are is drawn by "
-    "`partition_seed`",
-  )
-  kind_data: str = hyper(
-    "split",
-    "examples that a kind has, one of "
-    + ", ".join(KIND_DATA)
-    + ": split = every example belongs to a client of one kind, all = each kind "
-    "has all examples, for training and for testing, which are dealt to its "
-    "clients; K times as many in all",
-    choices=KIND_DATA,
-    source="all: IFCA's rotated MNIST",
-    when=but("kinds", None),
+  kinds: KindChanges = hyper(
+    NaturalKinds(),
+    "how clients differ in kind. Test data go through the kinds, too. With the default "
+    "`eval_protocols` other kinds than natural add the protocol kinds",
   )
 
 
@@ -167,42 +135,7 @@ class KindOptions:
 class ConceptOptions:
   """Options of clients whose kinds change during training."""
 
-  concepts: str | None = hyper(
-    None,
-    "how the kinds of clients change, one of "
-    + ", ".join(PATTERNS)
-    + ", turns:STEPS,STEPS,..., or a file with a line for each step and in it the "
-    "number of the kind of each client, from 0: switch = all clients turn to the "
-    "next kind at once, staggered = one client after the other, recurring = all at "
-    "once, through all kinds twice, turns:2,1-5, = the first client at step 2, from "
-    "0, the second at steps 1 and 5, the third never",
-  )
-  concept_rounds: int = hyper(
-    200,
-    "number of rounds of a step; its last round is always evaluated. Rounds after "
-    "the last step have its data",
-    minimum=1,
-    source="Jothimurugesan et al.",
-    when=but("concepts", None),
-  )
-  concept_steps: int = hyper(
-    10,
-    "number of steps, to which the training examples of each client are shared out; "
-    "a file has its own",
-    minimum=1,
-    maximum=10_000,
-    source="Jothimurugesan et al.",
-    when=only("concepts", Range("that is a pattern", is_pattern, PATTERNS[0])),
-  )
-  concept_data: str = hyper(
-    "step",
-    "examples that a client trains on, one of "
-    + ", ".join(DATA)
-    + ": step = examples of the current step, all = examples of all steps so far, "
-    "which may have other kinds",
-    choices=DATA,
-    when=but("concepts", None),
-  )
+  concepts: ConceptChanges = hyper(NoConcepts(), "how the kinds of clients change")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,8 +212,8 @@ class DataOptions(
 
   def _of_sources(self) -> "DataOptions":
     """The options with the first of several data sets as the data set."""
-    change = parse_kinds(self.kinds)
-    if change is None or change.word != "sources":
+    change = self.kinds
+    if not isinstance(change, SourceKinds):
       return self
     for name in change.names:
       try:
@@ -304,35 +237,34 @@ class DataOptions(
   def _of_boundaries(self) -> "DataOptions":
     """The options with the kinds that a data set of points has over time."""
     points = BOUNDARIES.get(self.dataset.WORD) if self.dataset else None
-    if points is None or self.concepts is None or self.kinds is not None:
+    if points is None or self.concepts.period is None:
       return self
-    return dataclasses.replace(self, kinds=f"boundaries:{len(points.concepts)}")
+    if not isinstance(self.kinds, NaturalKinds):
+      return self
+    kinds = BoundaryKinds(len(points.concepts), shares=self.kinds.shares)
+    return dataclasses.replace(self, kinds=kinds)
 
   def _check_concepts(self) -> None:
     """Checks what the option `concepts` goes with."""
-    if self.concepts is None:
-      for name, value in field_values(ConceptOptions()).items():
-        if getattr(self, name) != value:
-          raise DataError(
-            f"`{name}`={getattr(self, name)}: not read (only with `concepts`)"
-          )
+    if self.concepts.period is None:
       return
-    check_concepts(self.concepts)
-    label, change = f"`concepts`={self.concepts}", parse_kinds(self.kinds)
-    if change is None:
+    self.concepts.check()
+    label, change = f"`concepts`={self.concepts}", self.kinds
+    if isinstance(change, NaturalKinds):
       raise DataError(f"{label}: needs `kinds`")
-    if change.one_each or change.word == "sources":
+    if change.ONE_EACH or not change.CHANGES:
       raise DataError(
         f"{label}: not with {change.label}, whose clients cannot turn to another kind"
       )
     for name, value in (
       ("shift", self.shift.period is not None),
-      ("kind_shares", self.kind_shares is not None),
-      ("kind_data", self.kind_data != "split"),
+      ("shares", change.weights is not None),
+      ("data", change.all_examples),
       ("validation_clients", self.validation_clients > 0),
     ):
       if value:
-        raise DataError(f"`concepts` and `{name}`: give one of them")
+        place = f"`{name}`" if hasattr(self, name) else f"`{name}` of `kinds`"
+        raise DataError(f"`concepts` and {place}: give one of them")
 
   def _fill(self) -> "DataOptions":
     tasks.resolve_task(self.task)
@@ -416,25 +348,19 @@ class DataOptions(
       raise DataError("`newcomers_at` and `shift`: give one of them")
     for name, value in (
       ("shift", self.shift.period is not None),
-      ("concepts", self.concepts),
+      ("concepts", self.concepts.period is not None),
     ):
       if self.without is not None and value:
         raise DataError(
           f"`without` and `{name}`: give one of them, since the rows of all clients "
           "are dealt anew during the run"
         )
-    if self.kinds and self.shift.SWAPS:
+    if self.shift.SWAPS and not isinstance(self.kinds, NaturalKinds):
       raise DataError(
         f"`shift`={self.shift}: not with `kinds`, clients would have examples of "
         "several kinds (allowed: none, increment)"
       )
     self._check_concepts()
-    change = parse_kinds(self.kinds)
-    check_kind_data(self.kind_data, change)
-    if change is not None:
-      if change.function:
-        own.load(change.function, "kinds")  # refused before any data are read
-      check_shares(self.kind_shares, len(change.names) or None, change.label)
 
   @property
   def _generated(self) -> bool:
@@ -449,9 +375,7 @@ class DataOptions(
   @property
   def changes_every(self) -> int | None:
     """The number of rounds after which the clients' data change; None: never."""
-    if self.concepts is not None:
-      return self.concept_rounds
-    return self.shift.period
+    return self.concepts.period or self.shift.period
 
   @property
   def data_task(self) -> tasks.Task | None:

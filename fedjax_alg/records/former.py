@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
-from fedjax_alg import registry
+from fedjax_alg import own, registry
 from fedjax_alg.algorithms.common import DistanceCut
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.data.features import Hog
@@ -226,6 +226,8 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
     **facts,
     "hparams": _cut(_layer_fits(_weights(_compressors(facts["hparams"])))),
   }
+  if isinstance(now.get("data"), Mapping):
+    now["data"] = _kinds(_concepts(now["data"]))
   if isinstance(now.get("run"), Mapping):
     now["run"] = _renamed(_availability(now["run"]))
   sources = dict(now.get("sources", {}))
@@ -268,6 +270,47 @@ def _layer_fits(hparams: Mapping[str, Any]) -> dict[str, Any]:
       str(AdaptiveBatch(most)) if now["adaptive_batch"] else "none"
     )
   return now
+
+
+def _concepts(data: Mapping[str, Any]) -> dict[str, Any]:
+  """Options of data in which one part says how kinds change."""
+  now = dict(data)
+  if "concept_rounds" not in now:
+    return now
+  word, steps = now["concepts"], now.pop("concept_steps")
+  fields = [f"rounds={now.pop('concept_rounds')}", f"data={now.pop('concept_data')}"]
+  if word is None:
+    return now | {"concepts": "none"}
+  if word in ("switch", "staggered", "recurring"):
+    words = [f"{word}:{steps}"]
+  else:
+    words = [f"{word},steps={steps}" if word.startswith("turns:") else f"file:{word}"]
+  text = ",".join([*words, *fields])
+  return now | {"concepts": str(read_part("concepts", text, _CHOICES["concepts"]))}
+
+
+def _kinds(data: Mapping[str, Any]) -> dict[str, Any]:
+  """Options of data in which one part says the kinds of clients."""
+  now = dict(data)
+  if "kind_shares" not in now:
+    return now
+  word, shares, of_kind = (
+    now.pop(name) for name in ("kinds", "kind_shares", "kind_data")
+  )
+  if word is None:
+    words = ["natural"]
+  else:
+    place, _, last = word.rpartition(":")
+    is_counted = last.isdecimal() and own.is_own(place)
+    words = [f"{place},{last}" if is_counted else word]
+  if shares is not None:
+    words.append("shares=" + ":".join(f"{share:g}" for share in shares))
+  if of_kind != "split":
+    words.append(f"data={of_kind}")
+  text = ",".join(words)
+  if word is None:  # the only word without a list of numbers, or a number
+    text = text.replace(",", ":", 1)
+  return now | {"kinds": text}
 
 
 def _availability(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from fedjax_alg._version import __version__
 from fedjax_alg.base import NEVER
 from fedjax_alg.data import partition_file, preprocessing
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.errors import as_unicode
 from fedjax_alg.metrics.distances import label_distances, subspace_angles
 from fedjax_alg.metrics.groups import UNDEFINED
@@ -261,12 +260,10 @@ def _subspace_angles(federation: Federation) -> dict[str, object]:
   They are of the first clients of each kind, ``_MOST_SUBSPACES`` in all.
   """
   kinds, train = federation.kinds, federation.data.train
-  change = parse_kinds(federation.options.kinds)
   if (
     kinds is None
     or not 1 < kinds.number <= _MOST_SUBSPACES
-    or change is not None
-    and change.labels_only
+    or federation.options.kinds.LABELS_ONLY
     or federation.steps is not None
     or federation.rows is not None
     or isinstance(train.x, dict)
@@ -319,7 +316,7 @@ def partition_facts(federation: Federation) -> dict[str, object]:
   few = partition.num_clients <= MOST_IN_TEXT
   if kinds is not None:
     extra["kinds"] = {
-      "option": federation.options.kinds,
+      "option": str(federation.options.kinds),
       "names": list(kinds.names),
       "clients": kinds.sizes().tolist(),
       "same_labels": kinds.same_labels,
@@ -328,7 +325,7 @@ def partition_facts(federation: Federation) -> dict[str, object]:
   steps = federation.steps
   if steps is not None:
     extra["concepts"] = {
-      "option": federation.options.concepts,
+      "option": str(federation.options.concepts),
       "steps": len(steps.schedule),
       **({"schedule": steps.schedule.tolist()} if few else {}),
     }

@@ -104,7 +104,7 @@ def check_together(
     for flag, is_set in (
       ("newcomers_at", data.newcomers_at is not None),
       ("shift", data.shift.period is not None),
-      ("concepts", data.concepts is not None),
+      ("concepts", data.concepts.period is not None),
     ):
       if is_set:
         raise OptionError(
@@ -117,9 +117,10 @@ def check_together(
     )
   _check_migration(hparams, data)
   step_rounds = getattr(hparams, "step_rounds", None)
-  if data.concepts is not None and step_rounds and data.concept_rounds % step_rounds:
+  if step_rounds and (data.concepts.period or 0) % step_rounds:
     raise OptionError(
-      f"`step_rounds`={step_rounds}: must divide `concept_rounds`={data.concept_rounds}"
+      f"`step_rounds`={step_rounds}: must divide the rounds of a step, "
+      f"{data.concepts.period} of `concepts`={data.concepts}"
       ", so that clients look for drift when their data change"
     )
   if isinstance(model, LSTM) and model.embedding is None:
@@ -197,8 +198,8 @@ def _protocols(
       )
     protocols = tuple(dict.fromkeys((*protocols, "newcomers")))
   if data.changes_every is not None and data.changes_every > last:
-    name = "`concept_rounds`"
-    if data.concepts is None:
+    name = f"`concepts`={data.concepts}: rounds"
+    if data.concepts.period is None:
       name = f"`shift`={data.shift}: every"
     raise OptionError(
       f"{name}={data.changes_every}: the data never change, there are "

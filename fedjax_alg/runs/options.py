@@ -11,7 +11,6 @@ from typing import Any
 
 from fedjax_alg import files, models, own, registry, tasks
 from fedjax_alg.base import Devices
-from fedjax_alg.data.kinds import parse_kinds
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import clients, clock, evaluate, loop
 from fedjax_alg.engine.late import STRAGGLERS, Late, NoStragglers
@@ -414,11 +413,10 @@ class RunOptions(
       data: the options of the data.
       body: the hash of the run whose layer they read; "": as it is now.
     """
-    change = parse_kinds(data.kinds)
-    by_option = own.sources(
-      task=data.task if tasks.is_own_task(data.task) else None,
-      kinds=change.function if change is not None else None,
-    )
+    by_option = own.sources(task=data.task if tasks.is_own_task(data.task) else None)
+    changed_by = data.kinds.source()
+    if changed_by is not None:
+      by_option["kinds"] = changed_by
     if isinstance(self.model, models.OwnModel):
       by_option["model"] = self.model.source()
     drawn_by = self.sampling.source()

@@ -23,7 +23,6 @@ from fedjax_alg.base import Model
 from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data.features import FEATURES, hash_of
 from fedjax_alg.data.federation import Federation
-from fedjax_alg.data.kinds import split_own
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers, sharding
@@ -439,9 +438,8 @@ def _federation_again(facts: Facts) -> Federation:
   if "partition" in facts.get("sources", {}) and not partition.startswith("file:"):
     data["partition"] = _unchanged(facts, "partition", partition)
   if "kinds" in facts.get("sources", {}):
-    function, number = split_own(data["kinds"])
-    function = _unchanged(facts, "kinds", function)
-    data["kinds"] = function if number is None else f"{function}:{number}"
+    function, *others = data["kinds"].split(",")
+    data["kinds"] = ",".join([_unchanged(facts, "kinds", function), *others])
   data["features"], body = features_again(facts)
   options = data_options(data)
   if body and hash_of(options.features) != body:

@@ -1043,7 +1043,7 @@ def _check_together(
   """Checks what several processes and the caller's own sampler exclude."""
   options = federation.options
   if processes.count() > 1 and options.changes_every is not None:
-    name = "shift" if options.concepts is None else "concepts"
+    name = "shift" if options.concepts.period is None else "concepts"
     raise OptionError(
       f"`{name}`={getattr(options, name)}: not in several processes, whose "
       "clients' rows stay where they are"

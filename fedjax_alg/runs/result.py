@@ -20,7 +20,8 @@ from fedjax_alg._version import __version__
 from fedjax_alg.base import Algorithm, Params
 from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data import layout
-from fedjax_alg.data.concepts import is_pattern
+from fedjax_alg.data.concepts import Choice as Concepts
+from fedjax_alg.data.concepts import ConceptFile
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.engine import checkpoint, clients, processes, samplers
 from fedjax_alg.engine.keys import client_keys
@@ -1200,9 +1201,9 @@ def plan_again(
   partition, concepts = folder / "partition.npz", folder / "concepts.cp"
   if str(data.get("partition")).startswith("file:") and partition.is_file():
     data = dict(data, partition=f"file:{partition}")
-  schedule = data.get("concepts")
-  if schedule is not None and not is_pattern(schedule) and concepts.is_file():
-    data = dict(data, concepts=str(concepts))
+  schedule = of_type("concepts", data.get("concepts", "none"), Concepts)
+  if isinstance(schedule, ConceptFile) and concepts.is_file():
+    data = dict(data, concepts=str(dataclasses.replace(schedule, path=str(concepts))))
   facts = dict(facts, data=data)
   try:
     return Plan.from_facts(

@@ -228,9 +228,7 @@ def test_a_newcomer_joins_the_model_of_least_loss():
 
 
 def drifting(algorithm, sea=False, **settings):
-  federation = fa.federate(
-    "sea4" if sea else "sine2", concepts="staggered", concept_rounds=8, concept_steps=5
-  )
+  federation = fa.federate("sea4" if sea else "sine2", concepts="staggered:5,rounds=8")
   return fa.run(
     algorithm,
     federation,
@@ -260,7 +258,10 @@ def test_the_oracle_has_a_model_for_each_kind():
       dict(variant="oracle", max_groups=2, sea=True, step_rounds=4),
       "at most 2, .* have 4 kinds",
     ),
-    (dict(step_rounds=3), "^step_rounds=3: must divide concept_rounds=8"),
+    (
+      dict(step_rounds=3),
+      "^step_rounds=3: must divide the rounds of a step, 8 of concepts",
+    ),
     (dict(variant="best"), "variant=best"),
   ],
 )

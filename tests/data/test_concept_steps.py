@@ -29,7 +29,7 @@ def fixture_file(tmp_path_factory):
   return str(path)
 
 
-def federate(file, kinds="rotate:0,90,180", **options):
+def federate(file, kinds="rotate:0,90,180", more="", **options):
   examples = fa.from_arrays(
     X,
     Y,
@@ -38,7 +38,8 @@ def federate(file, kinds="rotate:0,90,180", **options):
     y_test=Y_TEST,
     test_client_ids=np.repeat(np.arange(C), TESTS),
   )
-  return fa.federate(examples, concepts=file, kinds=kinds, concept_rounds=2, **options)
+  concepts = f"file:{file},rounds=2{more}"
+  return fa.federate(examples, concepts=concepts, kinds=kinds, **options)
 
 
 def turned(images, kind):
@@ -49,9 +50,9 @@ def as_bytes(x):
   return np.rint(255 * x).astype(np.uint8)
 
 
-@pytest.mark.parametrize("concept_data", ["step", "all"])
-def test_the_device_holds_the_rows_of_a_step_as_its_kinds(file, concept_data):
-  federation = federate(file, concept_data=concept_data)
+@pytest.mark.parametrize("trains_on", ["step", "all"])
+def test_the_device_holds_the_rows_of_a_step_as_its_kinds(file, trains_on):
+  federation = federate(file, more=f",data={trains_on}")
   partition = federation.partition
   host = jax.tree.map(np.copy, federation.data)
   moving = PlacedData(federation, None, clock.make_devices(0, C))
@@ -64,7 +65,7 @@ def test_the_device_holds_the_rows_of_a_step_as_its_kinds(file, concept_data):
       first, size = partition.train_offset[client], SIZES[client]
       rows = partition.train_order[first : first + size]
       pieces = [rows[t * size // T : (t + 1) * size // T] for t in range(T)]
-      steps = range(step + 1) if concept_data == "all" else [step]
+      steps = range(step + 1) if trains_on == "all" else [step]
       x, y = rows_of(data.train, client)
       expected = [turned(X[pieces[t]], SCHEDULE[t, client]) for t in steps]
       np.testing.assert_array_equal(as_bytes(x), np.concatenate(expected))
@@ -118,7 +119,9 @@ def test_a_schedule_that_stays_is_kinds_to_the_bit(tmp_path):
   kinds = fa.federate("digits", num_clients=6, kinds="rotate:0,90")
   path = tmp_path / "stay.cp"
   np.savetxt(path, kinds.kinds.of_client[None], fmt="%u")
-  steps = fa.federate("digits", num_clients=6, kinds="rotate:0,90", concepts=str(path))
+  steps = fa.federate(
+    "digits", num_clients=6, kinds="rotate:0,90", concepts=f"file:{path}"
+  )
   step = at_step(steps, 0)
   placed = steps.data._replace(test=step.test, whole_test=step.whole_test)
   for old, new in zip(
@@ -142,7 +145,7 @@ def test_any_partition_and_features_go_with_it(options):
   examples = fa.from_arrays(x, y, ids, x_test=x[:90], y_test=y[:90])
   plain, steps = (
     fa.federate(examples, **options, **more)
-    for more in ({}, dict(kinds="permute:1", concepts="switch", concept_steps=3))
+    for more in ({}, dict(kinds="permute:1", concepts="switch:3"))
   )
   for client in range(plain.num_clients):
     for one, other in zip(plain.client(client), steps.client(client), strict=True):
@@ -154,7 +157,9 @@ def test_any_partition_and_features_go_with_it(options):
 
 def test_what_cannot_be_shared_out_is_refused(file):
   refuses(
-    lambda: federate("switch", concept_steps=5),
+    lambda: fa.federate(
+      "digits", num_clients=2, kinds="permute:2", concepts="switch:5", train_examples=8
+    ),
     "5 steps need as many training examples of each client, client 0 has 4",
   )
   refuses(lambda: federate(file, kinds="rotate:0,90"), "names kind 2")

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from fedjax_alg.data.concepts import check_concepts, make_schedule, read_schedule
+from fedjax_alg.data.concepts import Choice, read_schedule
 from fedjax_alg.data.options import DataOptions
+from fedjax_alg.part import of_type
 from tests.data.reading import refuses
 
 #: Two steps of the change points A of FedDrift's public code, as they are.
@@ -12,7 +13,10 @@ TEXT = "0 0 0 0 0 0 0 0 0 0\n0 1 0 0 0 0 0 0 0 0\n"
 
 
 def pattern(text, steps, clients, kinds):
-  return make_schedule(text, steps, clients, kinds, "`kinds`=permute")
+  """The schedule of a pattern or, without steps, of a file."""
+  if steps is not None:
+    text += f",steps={steps}" if ":" in text else f":{steps}"
+  return of_type("concepts", text, Choice).schedule(clients, kinds, "`kinds`=permute")
 
 
 def test_switch_and_recurring_are_the_same_for_all_clients():
@@ -65,14 +69,14 @@ def test_turns_say_each_clients_steps():
   ],
 )
 def test_turns_that_are_no_rising_steps_are_refused(text, says):
-  refuses(lambda: check_concepts(text), says)
+  refuses(lambda: of_type("concepts", text, Choice), says)
 
 
 def test_turns_of_other_clients_or_steps_are_refused():
   refuses(lambda: pattern("turns:1,2", 9, 3, 2), "has 2 entries, 3 are needed")
   refuses(
     lambda: pattern("turns:1,9", 9, 2, 2),
-    "concept_steps=9: must be at least 10 with concepts=turns:1,9",
+    "concepts=turns:1,9,steps=9: steps=9: must be at least 10",
   )
 
 
@@ -81,9 +85,11 @@ def test_a_file_is_read_as_it_is(tmp_path):
   file.write_text(TEXT)
   schedule = read_schedule(str(file))
   assert schedule.shape == (2, 10) and schedule.sum() == schedule[1, 1] == 1
-  np.testing.assert_array_equal(pattern(str(file), 99, 10, 2), schedule)
-  refuses(lambda: pattern(str(file), 2, 9, 2), "has 10 columns, 9 are needed")
-  refuses(lambda: pattern(str(file), 2, 10, 1), "names kind 1, kinds=permute has 1")
+  np.testing.assert_array_equal(pattern(f"file:{file}", None, 10, 2), schedule)
+  refuses(lambda: pattern(f"file:{file}", None, 9, 2), "has 10 columns, 9 are needed")
+  refuses(
+    lambda: pattern(f"file:{file}", None, 10, 1), "names kind 1, kinds=permute has 1"
+  )
 
 
 @pytest.mark.parametrize(
@@ -100,16 +106,15 @@ def test_a_file_is_read_as_it_is(tmp_path):
 def test_other_files_are_refused(tmp_path, text, says):
   file = tmp_path / "other.cp"
   file.write_text(text)
-  refuses(lambda: check_concepts(str(file)), says)
+  refuses(lambda: of_type("concepts", f"file:{file}", Choice).check(), says)
 
 
 @pytest.mark.parametrize(
   "options, says",
   [
-    ({"concepts": "swich"}, "concepts=swich: no pattern, did you mean 'switch'"),
-    ({"concepts": "no.cp"}, "concepts=no.cp: no pattern"),
+    ({"concepts": "swich"}, "concepts=swich: unknown, did you mean 'switch'"),
+    ({"concepts": "file:no.cp"}, "concepts=file:no.cp: no file of numbers"),
     ({"concepts": "switch"}, "concepts=switch: needs kinds"),
-    ({"concept_rounds": 3}, "concept_rounds=3: not read (only with concepts)"),
     (
       {"concepts": "switch", "kinds": "noise:1"},
       "concepts=switch: not with kinds=noise:1",
@@ -123,8 +128,8 @@ def test_other_files_are_refused(tmp_path, text, says):
       "concepts and shift: give one of them",
     ),
     (
-      {"concepts": "switch", "kinds": "permute:2", "kind_shares": (1, 1)},
-      "concepts and kind_shares: give one",
+      {"concepts": "switch", "kinds": "permute:2,shares=1:1"},
+      "concepts and shares of kinds: give one",
     ),
     (
       {"concepts": "switch", "kinds": "permute:2", "validation_clients": 1},
@@ -137,6 +142,6 @@ def test_options_that_do_not_fit_are_refused(options, says):
 
 
 def test_too_few_steps_and_unknown_numbers_are_refused():
-  refuses(lambda: pattern("switch", 2, 4, 3), "concept_steps=2: must be at least 3")
+  refuses(lambda: pattern("switch", 2, 4, 3), "steps=2: must be at least 3")
   refuses(lambda: pattern("recurring", 3, 4, 2), "must be at least 4")
-  refuses(lambda: pattern("switch", 2, 4, None), "write kinds=permute:K")
+  refuses(lambda: pattern("switch", 2, 4, None), "kinds=permute has no number of kinds")

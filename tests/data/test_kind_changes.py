@@ -18,7 +18,7 @@ IMAGES = RNG.integers(0, 256, (60, 4, 4), np.uint8)
 LABELS = np.arange(60) // 6 % 3
 
 
-def federate(kinds=None, x=IMAGES, y=LABELS, **options):
+def federate(kinds="natural", x=IMAGES, y=LABELS, **options):
   """Six clients of ten examples, natural ones so that rows are known."""
   examples = fa.from_arrays(
     x[:48],
@@ -74,7 +74,7 @@ def test_other_angles_interpolate():
 
 
 def test_clients_have_the_images_of_their_kind():
-  plain = federate(None)
+  plain = federate()
   turned = federate("rotate:0,90,180")
   assert turned.kinds.sizes().tolist() == [2, 2, 2]
   assert turned.kinds.names == ("0", "90", "180") and turned.kinds.same_labels
@@ -116,7 +116,7 @@ def test_a_kind_that_changes_nothing_is_no_kind(kinds, options):
 
 
 def test_labels_are_permuted_by_kind():
-  plain, permuted = federate(None), federate("permute:3")
+  plain, permuted = federate(), federate("permute:3")
   assert not permuted.kinds.same_labels
   maps = set()
   for client, kind in enumerate(permuted.kinds.of_client):
@@ -150,7 +150,7 @@ def test_permutations_differ_and_begin_with_the_identity(classes, number):
 def test_noise_has_the_level_of_the_client(word):
   x = RNG.random((12_000, 40)).astype(np.float32)
   y = np.arange(12_000) % 2
-  plain, noisy = federate_many(None, x, y), federate_many(f"{word}:0.5", x, y)
+  plain, noisy = federate_many("natural", x, y), federate_many(f"{word}:0.5", x, y)
   assert noisy.kinds.of_client.tolist() == [0, 1, 2, 3]
   for client in range(4):
     variance = 0.5 * (client + 1) / 4 if word == "noise" else (0.5 * client / 3) ** 2
@@ -226,7 +226,7 @@ def fixture_file(tmp_path):
 
 
 def test_a_function_of_your_own(file):
-  plain, rolled = federate(None), federate(f"{file}:shifted:2")
+  plain, rolled = federate(), federate(f"{file}:shifted,2")
   assert rolled.kinds.sizes().tolist() == [3, 3] and not rolled.kinds.same_labels
   assert rolled.data.train.x.codes.dtype == np.uint8
   for client, kind in enumerate(rolled.kinds.of_client):
@@ -234,15 +234,15 @@ def test_a_function_of_your_own(file):
       (x, y), (new_x, new_y) = rows(plain, client, test), rows(rolled, client, test)
       np.testing.assert_array_equal(new_x, np.roll(x, kind, 1))
       np.testing.assert_array_equal(new_y, (y + kind) % 3)
-  shares = federate(f"{file}:shifted", kind_shares=(1, 1, 1))
+  shares = federate(f"{file}:shifted,shares=1:1:1")
   assert shares.kinds.sizes().tolist() == [2, 2, 2]
 
 
 def test_a_function_is_called_with_one_key_for_each_kind(file):
-  federations = [federate(f"{file}:noisy:2") for _ in range(2)]
+  federations = [federate(f"{file}:noisy,2") for _ in range(2)]
   assert federations[0].hashes == federations[1].hashes
-  assert federate(f"{file}:noisy:2", seed=1).hashes != federations[0].hashes
-  noise = rows(federations[0], 0)[0] - rows(federate(None), 0)[0]
+  assert federate(f"{file}:noisy,2", seed=1).hashes != federations[0].hashes
+  noise = rows(federations[0], 0)[0] - rows(federate(), 0)[0]
   assert 0.05 < noise.std() < 0.15
 
 
@@ -267,7 +267,7 @@ def test_a_function_that_fails_is_named_in_one_line(file, name, says):
 
 def test_a_function_that_is_not_there(file):
   with pytest.raises(fa.OptionError, match="has no blur"):
-    federate(f"{file}:blur:2")
+    federate(f"{file}:blur,2")
 
 
 NUMBERS = RNG.random((60, 5)).astype(np.float32)
@@ -298,8 +298,8 @@ NUMBERS = RNG.random((60, 5)).astype(np.float32)
       "permute:3: 2 classes have 2 permutations",
     ),
     ({"kinds": "rotate:0,1,2,3,4,5,6"}, "7 kinds need as many clients, there are 6"),
-    ({"kinds": "noise:1", "kind_shares": (1, 2)}, "kind_shares: not read"),
-    ({"kinds": None, "kind_shares": (1, 2)}, "kind_shares: not read"),
+    ({"kinds": "noise:1,shares=1:2"}, "is not of noise"),
+    ({"kinds": "natural:shares=1:2"}, "shares are not read"),
   ],
 )
 def test_data_that_do_not_fit_are_refused_in_one_line(options, says):
@@ -337,7 +337,7 @@ def test_sources_are_brought_to_one_shape():
   for name, x, classes in (("small", small, 2), ("large", large, 3)):
     y = np.arange(len(x)) % classes
     parts.append(fa.from_arrays(x, y, x_test=x[:6], y_test=y[:6], name=name))
-  change = kind_changes.KindChange("sources:small,large", "sources", ("small", "large"))
+  change = kind_changes.SourceKinds(("small", "large"))
   examples = kind_changes.join_sources(change, parts)
   assert examples.x_train.shape == (50, 5, 4, 3) and examples.x_train.dtype == np.uint8
   assert examples.num_classes == 3 and examples.name == "small+large"

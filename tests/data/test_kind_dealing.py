@@ -50,7 +50,7 @@ def test_clients_are_shared_out_to_kinds(number, clients, shares, sizes):
 
 
 def test_the_seed_decides_who_is_of_which_kind():
-  options = {"kinds": "rotate:0,90", "num_clients": 30, "kind_shares": (2, 1)}
+  options = {"kinds": "rotate:0,90,shares=2:1", "num_clients": 30}
   by_seed = [
     fa.federate("digits", seed=seed, **options).kinds.of_client for seed in (0, 0, 1)
   ]
@@ -154,7 +154,7 @@ def test_rows_are_dealt_within_their_kind(partition):
     data,
     partition=f"{partition}min_size=2",
     num_clients=6,
-    kind_shares=(2, 1),
+    kinds="natural:shares=2:1",
   )
   assert federation.kinds.sizes().tolist() == [4, 2]
   used = []
@@ -288,7 +288,10 @@ def test_npz_frames_and_leaf_bring_kinds(tmp_path):
       "rotate:0: has 1 kinds, arrays brings 2",
     ),
     (lambda: fa.federate(examples(), kinds="noise:1"), "arrays brings kinds"),
-    (lambda: fa.federate(examples(), kind_shares=(1, 2)), "kind_shares: not read"),
+    (
+      lambda: fa.federate(examples(), kinds="natural:shares=1:2"),
+      "shares are not read",
+    ),
     (lambda: fa.federate(examples(), shift="swap_all"), "clients of several kinds"),
     (
       lambda: fa.federate(
@@ -311,8 +314,8 @@ def test_each_kind_may_have_all_examples():
   images that the paper's has.
   """
   plain = fa.federate("digits", num_clients=1, partition="iid:size_sigma=0")
-  options = {"kinds": "rotate:0,90", "num_clients": 6, "partition": "iid:size_sigma=0"}
-  fed = fa.federate("digits", kind_data="all", **options)
+  options = {"num_clients": 6, "partition": "iid:size_sigma=0"}
+  fed = fa.federate("digits", **options, kinds="rotate:0,90,data=all")
   assert fed.kinds.sizes().tolist() == [3, 3] and fed.kinds.names == ("0", "90")
 
   def rows(federation, clients, of, turns=0):
@@ -333,33 +336,37 @@ def test_each_kind_may_have_all_examples():
 
 
 def test_one_kind_with_all_examples_is_no_kind():
-  one = fa.federate("digits", kinds="rotate:0", kind_data="all", num_clients=7)
+  one = fa.federate("digits", kinds="rotate:0,data=all", num_clients=7)
   assert one.hashes == fa.federate("digits", num_clients=7).hashes
 
 
 @pytest.mark.parametrize(
   "source, options, words",
   [
-    ("digits", {"kinds": "noise:1"}, "kind_data=all: not with kinds=noise:1, which m"),
-    ("digits", {"kinds": "sources:mnist"}, "kind_data=all: not with kinds=sources"),
-    ("synthetic", {"kinds": "permute:2"}, "which says the client of each example"),
-    ("digits", {}, "kind_data=all: not read (only with kinds)"),
+    ("digits", {"kinds": "noise:1,data=all"}, "'data=all' is not of noise"),
+    ("digits", {"kinds": "sources:mnist,digits,data=all"}, "data=all"),
+    (
+      "synthetic",
+      {"kinds": "permute:2,data=all"},
+      "which says the client of each example",
+    ),
+    ("digits", {"kinds": "natural:data=all"}, "'data=all' is not of natural"),
     (
       "digits",
-      {"kinds": "rotate:0,90", "concepts": "switch"},
-      "concepts and kind_data: give one",
+      {"kinds": "rotate:0,90,data=all", "concepts": "switch"},
+      "concepts and data of kinds: give one",
     ),
   ],
 )
 def test_a_kind_cannot_have_all_examples(source, options, words):
-  refuses(lambda: fa.federate(source, kind_data="all", **options), words)
+  refuses(lambda: fa.federate(source, **options), words)
 
 
 def test_kinds_whose_examples_do_not_fit_are_refused(monkeypatch):
   monkeypatch.setattr(memory, "host", lambda: memory.Limit(2**31, "we have"))
   refuses(
-    lambda: fa.federate("digits", kinds="permute:10000", kind_data="all"),
-    "kinds=permute:10000, kind_data=all: 10,000 times the examples: needs 4.3",
+    lambda: fa.federate("digits", kinds="permute:10000,data=all"),
+    "kinds=permute:10000,data=all: 10,000 times the examples: needs 4.3",
   )
 
 

@@ -2,34 +2,33 @@
 
 import pytest
 
-from fedjax_alg.data.kinds import check_shares, parse_kinds, split_own
+from fedjax_alg.data.kind_changes import Choice, NaturalKinds, RotatedKinds, SourceKinds
 from fedjax_alg.data.options import DataOptions
+from fedjax_alg.part import of_type
 from tests.data.reading import refuses
 
 
 @pytest.mark.parametrize(
-  "text, word, names",
+  "text, names",
   [
-    ("rotate:0,90", "rotate", ("0", "90")),
-    ("rotate: 0, -30", "rotate", ("0", "-30")),
-    ("permute:3", "permute", ("0", "1", "2")),
-    ("noise:0.1", "noise", ()),
-    ("noise_std:0.1", "noise_std", ()),
-    ("sources:mnist,tfds:kmnist", "sources", ("mnist", "tfds:kmnist")),
-    ("mine.py:blur", "own", ()),
-    ("mine.py:blur:2", "own", ("0", "1")),
-    ("package.module:blur:1", "own", ("0",)),
+    ("rotate:0,90", ("0", "90")),
+    ("rotate: 0, -30", ("0", "-30")),
+    ("permute:3", ("0", "1", "2")),
+    ("noise:0.1", ()),
+    ("noise_std:0.1", ()),
+    ("sources:mnist,tfds:kmnist", ("mnist", "tfds:kmnist")),
+    ("natural", ()),
+    ("natural:shares=2:1", ()),
+    ("math:hypot", ()),
+    ("math:hypot,2,shares=2:1", ("0", "1")),
   ],
 )
-def test_the_forms_of_kinds(text, word, names):
-  change = parse_kinds(text)
-  assert (change.word, change.names) == (word, names)
-  assert change.one_each == word.startswith("noise")
-  assert change.function == (split_own(text)[0] if word == "own" else "")
-
-
-def test_no_kinds_are_none():
-  assert parse_kinds(None) is None
+def test_the_forms_of_kinds(text, names):
+  change = of_type("kinds", text, Choice)
+  assert change.names == names and str(change) == text.replace(" ", "")
+  assert change.ONE_EACH == text.startswith("noise")
+  assert (change.source() is not None) == text.startswith("math")
+  assert change.weights == ((2.0, 1.0) if "shares" in text else None)
 
 
 @pytest.mark.parametrize(
@@ -37,19 +36,20 @@ def test_no_kinds_are_none():
   [
     ("rotat:0,90", "kinds=rotat:0,90: unknown, did you mean 'rotate'"),
     ("rotat", "kinds=rotat: unknown"),
-    ("rotate", "kinds=rotate: must be rotate:DEGREES,DEGREES,..."),
-    ("rotate:", "must be rotate:"),
-    ("rotate:0,,90", "must be rotate:"),
-    ("rotate:0,x", "'x' is no number"),
+    ("rotate", "kinds=rotate: degrees is missing"),
+    ("rotate:", "degrees is missing"),
+    ("rotate:0,,90", "must be a list of numbers"),
+    ("rotate:0,x", "must be a list of numbers"),
     ("rotate:0,360", "two angles are the same rotation"),
-    ("permute:0", "must be a whole number in [1, 10,000]"),
+    ("permute:0", "number=0: must be at least 1 and at most 10,000"),
     ("permute:2.5", "must be a whole number"),
-    ("permute:2,3", "must be one number, 2 are there"),
+    ("permute:2,3", "'3' is not of permute"),
     ("noise:-1", "must be at least 0"),
-    ("noise:nan", "is no number"),
-    ("noise_std:", "must be noise_std:DEVIATION"),
+    ("noise:nan", "variance=nan: must be finite"),
+    ("noise_std:", "deviation is missing"),
     ("sources:mnist,mnist", "names a data set twice"),
-    ("mine.py:blur:0", "the number of kinds must lie in [1"),
+    ("math:hypot,0", "kinds=math:hypot,0: number=0: must be at least 1"),
+    ("math:pi", "no function"),
   ],
 )
 def test_other_texts_are_refused_in_one_line(text, says):
@@ -59,8 +59,8 @@ def test_other_texts_are_refused_in_one_line(text, says):
 @pytest.mark.parametrize(
   "options, says",
   [
-    ({"kinds": "rotate:0,90", "kind_shares": (1,)}, "1 shares, 2 are needed"),
-    ({"kinds": "rotate:0,90", "kind_shares": (1, 0)}, "must be a number above 0"),
+    ({"kinds": "rotate:0,90,shares=1"}, "1 shares, 2 are needed"),
+    ({"kinds": "rotate:0,90,shares=1:0"}, "must be a number above 0"),
     ({"kinds": "rotate:0,90", "shift": "swap_all"}, "shift=swap_all: not with kinds"),
     ({"kinds": "sources:digits,femnist"}, "femnist is no data set of images without"),
     ({"kinds": "sources:digits,nothing"}, "nothing is no data set of images without"),
@@ -81,6 +81,9 @@ def test_the_first_source_is_the_data_set():
 
 
 def test_shares_are_positive_and_one_for_each_kind():
-  check_shares((2.0, 1.0), 2, "kinds")
-  check_shares((2.0, 1.0), None, "kinds")
-  check_shares(None, 2, "kinds")
+  """Without it a share too many would be dropped without a word."""
+  assert RotatedKinds((0, 90), shares=(2, 1)).weights == (2.0, 1.0)
+  assert RotatedKinds((0, 90)).weights is None
+  NaturalKinds(shares="2:1").check_shares(2, "kinds")
+  SourceKinds(("digits", "mnist")).check_shares(2, "kinds")
+  refuses(lambda: NaturalKinds(shares="2:1").check_shares(3, "a"), "2 shares, 3 are")

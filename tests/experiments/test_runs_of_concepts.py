@@ -13,8 +13,8 @@ from fedjax_alg.runs import plan
 from fedjax_alg.runs.programs import Programs
 
 WORDS = (
-  "--algorithm=ifca --num_groups=2 --dataset=sine2:80 --concepts=staggered "
-  "--concept_rounds=2 --concept_steps=4 --cohort_size=6 "
+  "--algorithm=ifca --num_groups=2 --dataset=sine2:80 "
+  "--concepts=staggered:4,rounds=2 --cohort_size=6 "
   "--eval_every=3 --model=softmax --noprogress"
 ).split()
 
@@ -73,7 +73,7 @@ def test_a_run_that_goes_on_is_bit_equal(folder, tmp_path, capsys):
   for name in ("metrics", "groups", "rounds", "clients"):
     assert read(tmp_path, name) == read(folder, name)
   words = [*WORDS, f"--out_dir={tmp_path}", "--rounds=9"]
-  assert run.main([*words, "--concepts=switch"]) == 2
+  assert run.main([*words, "--concepts=switch:4,rounds=2"]) == 2
   assert "--concepts=" in capsys.readouterr().err
   assert fa.load_run(folder).metrics["local"]["accuracy"].shape == (1, 5)
 
@@ -81,7 +81,7 @@ def test_a_run_that_goes_on_is_bit_equal(folder, tmp_path, capsys):
 def test_a_run_of_a_file_needs_it_no_more(folder, tmp_path):
   file = tmp_path / "A.cp"
   file.write_text((folder / "concepts.cp").read_text("utf-8"), "utf-8")
-  words = (f"--concepts={file}", "--concept_rounds=2", "--rounds=4")
+  words = (f"--concepts=file:{file},rounds=2", "--rounds=4")
   others = [word for word in WORDS if not word.startswith("--concept")]
   out_dir = f"--out_dir={tmp_path / 'run'}"
   assert run.main([*others, out_dir, *words]) == 0
@@ -93,13 +93,7 @@ def test_a_run_of_a_file_needs_it_no_more(folder, tmp_path):
 
 
 def test_steps_compile_nothing():
-  options = dict(
-    partition_seed=0,
-    concepts="recurring",
-    concept_rounds=1,
-    concept_steps=4,
-  )
-  federation = fa.federate("circle2:40", **options)
+  federation = fa.federate("circle2:40", seed=0, concepts="recurring:4,rounds=1")
   prepared = plan.from_keywords(
     "fedavg", federation, model="softmax", rounds=6, cohort_size=10
   ).prepare()
@@ -115,9 +109,12 @@ def test_steps_compile_nothing():
 @pytest.mark.parametrize(
   "words, says",
   [
-    (["--concept_rounds=9"], "--concept_rounds=9: the data never change, there are"),
-    (["--concepts=swich"], "--concepts=swich: no pattern, did you mean 'switch'"),
-    (["--concept_steps=99"], "--concepts: 99 steps need as many training examples"),
+    (["--concepts=switch:4,rounds=9"], "rounds=9: the data never change, there are"),
+    (["--concepts=swich"], "--concepts=swich: unknown, did you mean 'switch'"),
+    (
+      ["--concepts=staggered:99,rounds=2"],
+      "--concepts: 99 steps need as many training examples",
+    ),
     (["--kinds=boundaries:3"], "--kinds=boundaries: sine2 has 2 of them"),
   ],
 )

@@ -173,7 +173,7 @@ def test_what_has_no_meaning_is_left_out_in_one_line(tmp_path, capsys):
     (["--eval_protocols=kinds"], "--eval_protocols=kinds: the clients have no kinds"),
     (["--kinds=permute:2", "--eval_protocols=global"], "no one model can be right"),
     (["--kinds=rotate:0,90", "--eval_protocols=preferred"], "local and kinds can be"),
-    (["--kinds=rotate:0,90", "--kind_shares=1"], "--kind_shares=1: 1 shares, 2 are"),
+    (["--kinds=rotate:0,90,shares=1"], "1 shares, 2 are"),
     (["--eval_protocols=held_out"], "needs --validation_clients of at least 1"),
     (["--kinds=turn:1"], "--kinds=turn:1: unknown"),
   ],

@@ -281,7 +281,7 @@ def test_feddrift_is_tuned_with_the_steps_of_the_data(tmp_path, monkeypatch):
   monkeypatch.setattr(tuning, "_holdout_file", lambda *_: tmp_path / "a.npz")
   study = tuning.Study("beyond", "map_digits_drift", tmp_path)
   base = study.base_run("feddrift", study.settings("feddrift", 3))
-  assert base.hparams["step_rounds"] == base.data.concept_rounds == 10
+  assert base.hparams["step_rounds"] == base.data.concepts.period == 10
 
 
 def test_a_setting_of_one_value_is_not_said_to_be_chosen(tmp_path, monkeypatch):

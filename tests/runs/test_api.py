@@ -298,7 +298,7 @@ def loss_that_leaves(fed):
     lambda fed: fa.run("fedavg", fed, evaluate=leave),
     lambda fed: fa.run(leaving_builder, fed),
     lambda fed: fa.federate("digits", partition=f"{__name__}:leave", num_clients=5),
-    lambda fed: fa.federate("digits", kinds=f"{__name__}:leave:2", num_clients=5),
+    lambda fed: fa.federate("digits", kinds=f"{__name__}:leave,2", num_clients=5),
     loss_that_leaves,
   ],
 )

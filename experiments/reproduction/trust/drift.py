@@ -14,6 +14,8 @@ from fedjax_alg import metrics
 from .. import figures, pages, partitions, suite, verdicts
 
 ROUNDS, STEPS = 2_000, 10
+#: That of the data preset, on all steps so far.
+_ALL_STEPS = "turns:5,1-5,3-6,3-7,7,3-6,5,2-5,4-8,7,data=all"
 ORACLE = "oracle grouping"
 OBLIVIOUS = "FedAvg on all steps (oblivious)"
 _FEDDRIFT = ("FedDrift", "FedDrift-Eager")
@@ -37,7 +39,7 @@ def _lines(panel: figures.Panel) -> list[figures.FigureLine]:
       label,
       (
         f"trust/methods/{name}{'_circle2' * end.get(label, False)}.flags",
-        {"concept_data": "all"} if label == OBLIVIOUS else {},
+        {"concepts": _ALL_STEPS} if label == OBLIVIOUS else {},
       ),
     )
     for label, name in _LINES.items()
@@ -161,5 +163,5 @@ FIGURE = figures.Figure(
       },
     },
   ),
-  shrunk={"rounds": 20, "concept_rounds": 2, "step_rounds": 2},
+  shrunk={"rounds": 20, "concepts.rounds": 2, "step_rounds": 2},
 )

@@ -410,7 +410,7 @@ def prepare_run(plan: Plan, by: Sequence[str]) -> Prepared:
   if processes.count() > 1:
     raise OptionError(f"`by`={','.join(by)}: in one process only")
   if plan.data.changes_every is not None:
-    name = "shift" if plan.data.concepts is None else "concepts"
+    name = "shift" if plan.data.concepts.period is None else "concepts"
     raise OptionError(
       f"`{name}`={getattr(plan.data, name)}: the derivative is that of rounds on data "
       "that stay"

@@ -22,7 +22,6 @@ from experiments.reproduction.trust import (
 )
 from experiments.reproduction.trust import figures as trust
 import fedjax_alg as fa
-from fedjax_alg.data import concepts
 from tests import made_runs
 from tests.experiments import shown
 
@@ -402,12 +401,10 @@ def test_feddrift_has_the_steps_of_its_data():
   """Its preset and its measures say the same numbers."""
   for cell in shown.cells("trust", "feddrift"):
     data, run = cell.config.data, cell.config.run
-    assert data.concept_rounds * data.concept_steps == run.rounds == drift.ROUNDS
-    assert (data.concept_steps, run.eval_every) == (drift.STEPS, data.concept_rounds)
-    assert data.dataset.examples == 100 * data.concept_steps
-    schedule = concepts.make_schedule(
-      data.concepts, data.concept_steps, data.num_clients, 2, ""
-    )
+    assert data.concepts.period * data.concepts.steps == run.rounds == drift.ROUNDS
+    assert (data.concepts.steps, run.eval_every) == (drift.STEPS, data.concepts.period)
+    assert data.dataset.examples == 100 * data.concepts.steps
+    schedule = data.concepts.schedule(data.num_clients, 2, "")
     assert schedule.sum(1).tolist() == [0, 1, 2, 5, 6, 6, 4, 5, 4, 4]
 
 
