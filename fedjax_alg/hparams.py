@@ -127,7 +127,6 @@ def hyper(
   neutral: float | None = None,
   numbers: str = "",
   distinct: bool = False,
-  when: Any = None,
 ) -> Any:
   """Makes a dataclass field that carries its documentation and its range.
 

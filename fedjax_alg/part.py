@@ -91,9 +91,12 @@ class Part:
       raise OptionError(f"{self.WORD}: {with_names(error.text)}") from None
 
   def __str__(self) -> str:
-    only = _only_text(type(self)) if ":" in self.WORD else ""
+    only = _only_text(type(self))
     if only:
-      return str(getattr(self, only))
+      field, value = type(self).__dataclass_fields__[only], getattr(self, only)
+      if ":" in self.WORD:
+        return str(value)
+      return self.WORD if value == field.default else f"{self.WORD}:{value}"
     words, in_order = [], True
     for field in _fields(type(self)):
       value = getattr(self, field.name)

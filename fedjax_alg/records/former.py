@@ -33,6 +33,15 @@ _COMPRESSORS = ("compress_up", "compress_down")
 #: run of 0.3.0 has all of them, or none.
 _FIELDS = (
   (
+    "base",
+    {"base_momentum": "beta", "base_beta2": "beta2", "base_eps": "eps"},
+  ),
+  (
+    "staleness",
+    {"staleness_power": "power", "staleness_slope": "slope", "staleness_free": "free"},
+  ),
+  ("protocol", {"clip": "clip", "uplink": "uplink"}),
+  (
     "thresholds",
     {name: name for name in ("eps1", "eps2", "eps1_share", "eps2_share")},
   ),
@@ -54,6 +63,50 @@ _FIELDS = (
     {name: name for name in ("pretrain_scale", "similarity", "group_count")},
   ),
   ("variant", {"first_gradients": "first_gradients"}),
+  # The grid, and those of its halves that FedBuff and BAFFLE have.
+  (
+    "client_update",
+    {
+      name: name
+      for name in (
+        *("mu", "option", "base", "variant", "alpha", "gradient_weight", "rho"),
+        *("gradient_share", "newton_schulz", "local_scaling", "aggregate_scaling"),
+      )
+    },
+  ),
+  ("client_update", {"mu": "mu"}),
+  (
+    "server",
+    {
+      name: name
+      for name in (
+        *("beta1", "beta2", "eps", "tau", "central_rule", "aggregate_lr", "beta_rule"),
+        *("gamma", "initial_step", "line_search_test", "max_tries", "epsilon"),
+        *("average_iterates", "extrapolation_momentum"),
+      )
+    }
+    | {"server_momentum": "momentum"},
+  ),
+  (
+    "server",
+    {name: name for name in ("beta1", "beta2", "eps", "tau")}
+    | {"server_momentum": "momentum"},
+  ),
+  (
+    "server",
+    {name: name for name in ("beta1", "beta2", "eps")}
+    | {"server_momentum": "momentum"},
+  ),
+  (
+    "grouping",
+    {
+      name: name
+      for name in (
+        *("num_models", "threshold", "split", "centre_projection", "group_count"),
+        *("anchors", "gradient_step", "group_mean"),
+      )
+    },
+  ),
   (
     "aggregator",
     {
@@ -234,11 +287,15 @@ def in_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
   if "availability_file" in sources:
     sources["sampling"] = sources.pop("availability_file")
     now["sources"] = sources
+  entry = registry.ALGORITHMS.get(facts.get("algorithm", ""))
+  choices = {name: field.type for name, field in entry.fields.items()} if entry else {}
   for group in ("hparams", "data", "run"):
     for choice, fields in _FIELDS if isinstance(now.get(group), Mapping) else ():
       # Others may have an option of the same name: FedNova a momentum.
       if choice in now[group] and fields.keys() <= now[group].keys():
-        now[group] = _with_fields(choice, fields, now[group])
+        kind = choices.get(choice) if group == "hparams" else None
+        kind = kind if parts_of(kind) else _CHOICES[choice]
+        now[group] = _with_fields(choice, kind, fields, now[group])
   if now.get("model") is not None and isinstance(now.get("run"), Mapping):
     now["model"] = now["run"].get("model", now["model"])  # None: the caller's own
   return now
@@ -372,22 +429,25 @@ def _compressors(hparams: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_fields(
-  choice: str, fields: Mapping[str, str], options: Mapping[str, Any]
+  choice: str, kinds: object, fields: Mapping[str, str], options: Mapping[str, Any]
 ) -> dict[str, Any]:
   """Options in which the part of a choice has its numbers.
 
   Args:
     choice: its name.
+    kinds: its alternatives.
     fields: option -> the name of the field.
     options: option -> value.
   """
   now = {name: value for name, value in options.items() if name not in fields}
   if now[choice] in ("fourier", "relu") and options.get("num_features") == 0:
     now[choice] = "none"  # which it stood for
+  if choice == "grouping" and options["num_models"] == 1:
+    now[choice] = "none"
   word = now[choice]
   if word is None or ":" in word:
     return now
-  kind = next((part for part in parts_of(_CHOICES[choice]) if part.WORD == word), None)
+  kind = next((part for part in parts_of(kinds) if part.WORD == word), None)
   if kind is None:  # a name of TFDS
     return now
   known = {field.name for field in dataclasses.fields(kind)}

@@ -190,3 +190,52 @@ def test_options_of_a_run_are_in_its_parts():
 def _run_now(options):
   """The options of a run of 0.3.0 as today's."""
   return former.in_parts({"hparams": {}, "run": options})["run"]
+
+
+def test_halves_of_the_grid_have_their_numbers():
+  """Without it such a run could not be continued or compared."""
+  server = dict(beta1=0.8, beta2=0.99, eps=1e-8, server_momentum=0.7)
+  grid = dict(tau=0.01, central_rule="corrected", aggregate_lr=1.0, beta_rule="hs")
+  grid |= dict(gamma=0.5, initial_step=1.0, line_search_test="armijo", max_tries=40)
+  grid |= dict(epsilon=0.01, average_iterates=True, extrapolation_momentum=0.0)
+  update = dict(mu=0.3, option="I", base="adam", variant="client", alpha=0.2, rho=0.1)
+  update |= dict(base_momentum=0.8, base_beta2=0.99, base_eps=0.1, gradient_share=0.2)
+  update |= dict(gradient_weight=0.2, newton_schulz=3, local_scaling=False)
+  update |= dict(aggregate_scaling="all", first_gradients="full")
+  groups = dict(num_models=3, threshold=1, split="copies", centre_projection=True)
+  groups |= dict(group_count="fixed", anchors="all", gradient_step=0.3)
+  groups |= dict(group_mean="gradients")
+  old = server | grid | update | groups
+  for words, texts in (
+    (("prox", "adam", "model"), ("prox:0.3", "adam:0.8,0.99", "model:3,1,copies")),
+    (
+      ("mime", "sgd", "gradient"),
+      ("mime:adam:0.8,eps=0.1", "sgd:0.7", "gradient:3,1,copies,gradient_step=0.3"),
+    ),
+    (
+      ("losac", "cg_line_search", "model"),
+      (
+        "losac:client:full",
+        "cg_line_search:0.5,line_search_test=armijo,beta_rule=hs",
+        "model:3,1,copies",
+      ),
+    ),
+    (("svrg", "optax:lion", "model"), ("svrg:local_scaling=false", "optax:lion")),
+  ):
+    names = ("client_update", "server", "grouping")
+    facts = {"algorithm": "composed", "hparams": old | dict(zip(names, words))}
+    now = former.in_parts(facts)["hparams"]
+    assert now.keys() == {*names} and {*texts} <= {*now.values()}
+  one = former.in_parts(
+    {
+      "algorithm": "composed",
+      "hparams": groups | {"grouping": "model", "num_models": 1},
+    }
+  )
+  assert one["hparams"] == {"grouping": "none"}
+  # BAFFLE's Adam has another default.
+  facts = {"algorithm": "baffle", "hparams": server | {"server": "adam"}}
+  assert former.in_parts(facts)["hparams"] == {"server": "adam:0.8"}
+  late = dict(staleness_power=0.7, staleness_slope=2.0, staleness_free=4.0)
+  facts = {"algorithm": "fedasync", "hparams": late | {"staleness": "hinge"}}
+  assert former.in_parts(facts)["hparams"] == {"staleness": "hinge:2"}
