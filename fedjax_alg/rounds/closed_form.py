@@ -226,7 +226,9 @@ def _zero_sums(method: _Method, num_classes: int) -> list[Sums]:
 def _init(method: _Method, params: Params, spec: FedSpec, key: Key) -> Any:
   k, classes = method.num_groups, spec.num_classes
   if k > spec.num_clients:
-    raise OptionError(f"`num_groups`={k}: more than the {spec.num_clients} clients")
+    raise OptionError(
+      f"`clustering`: num_groups={k}: more than the {spec.num_clients} clients"
+    )
   dtype = jax.tree.leaves(params)[0].dtype
   seed = jax.random.key_data(key)
   width = method.grouping.encode(seed, jnp.ones(classes)).shape[0]

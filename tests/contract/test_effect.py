@@ -75,6 +75,12 @@ REPORTED = {
   "adaptive_batch": "of the clock alone",
   "client_ridge": "cancels, says its help",
 }
+#: Of hidden layers, which the study's model does not have; a run warns of them.
+HIDDEN = {
+  (name, option)
+  for name in ("fedacnnl", "pfedacnnl")
+  for option in ("code", "normalize")
+}
 #: With one of them there is nothing to group, and what says how is harmless.
 COUNTS = ("max_groups", "num_groups", "num_models")
 #: Thresholds that decide only where a number lies between two values.
@@ -150,6 +156,8 @@ def without_effect(run, name, context):
   ineffective, taken = [], settings(name, base).options
   for option, field in fields.items():
     if option in context or option in REPORTED or option in DECIDING:
+      continue
+    if (name, option) in HIDDEN:
       continue
     values = others(field, taken[option])
     for value in values[:1] if context else values:
