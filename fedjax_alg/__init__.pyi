@@ -108,6 +108,12 @@ from fedjax_alg.client.optimizers import RMSProp as RMSProp
 from fedjax_alg.client.optimizers import SGD as SGD
 from fedjax_alg.client.optimizers import StepDecay as StepDecay
 from fedjax_alg.data.arrays import from_arrays as from_arrays
+from fedjax_alg.data.concepts import ConceptFile as ConceptFile
+from fedjax_alg.data.concepts import NoConcepts as NoConcepts
+from fedjax_alg.data.concepts import RecurringConcepts as RecurringConcepts
+from fedjax_alg.data.concepts import StaggeredConcepts as StaggeredConcepts
+from fedjax_alg.data.concepts import SwitchedConcepts as SwitchedConcepts
+from fedjax_alg.data.concepts import TurnedConcepts as TurnedConcepts
 from fedjax_alg.data.datasets import Circle2 as Circle2
 from fedjax_alg.data.datasets import DataSet as DataSet
 from fedjax_alg.data.datasets import Diabetes as Diabetes
@@ -134,6 +140,14 @@ from fedjax_alg.data.federation import Federation as Federation
 from fedjax_alg.data.frames import from_dataframe as from_dataframe
 from fedjax_alg.data.gathered import from_hf as from_hf
 from fedjax_alg.data.gathered import from_torch as from_torch
+from fedjax_alg.data.kind_changes import BoundaryKinds as BoundaryKinds
+from fedjax_alg.data.kind_changes import NaturalKinds as NaturalKinds
+from fedjax_alg.data.kind_changes import NoisyInputs as NoisyInputs
+from fedjax_alg.data.kind_changes import NoisyInputsByDeviation as NoisyInputsByDeviation
+from fedjax_alg.data.kind_changes import OwnKinds as OwnKinds
+from fedjax_alg.data.kind_changes import PermutedLabels as PermutedLabels
+from fedjax_alg.data.kind_changes import RotatedKinds as RotatedKinds
+from fedjax_alg.data.kind_changes import SourceKinds as SourceKinds
 from fedjax_alg.data.label_skew import Classes as Classes
 from fedjax_alg.data.label_skew import Dirichlet as Dirichlet
 from fedjax_alg.data.label_skew import Iid as Iid
@@ -263,6 +277,7 @@ __all__ = [
   'AvailabilitySampling',
   'AverageServer',
   'BaffleAdam',
+  'BoundaryKinds',
   'BucketFeatures',
   'CMUpdate',
   'CNN',
@@ -274,6 +289,7 @@ __all__ = [
   'ClientGradients',
   'Cohort',
   'Comparison',
+  'ConceptFile',
   'ConjugateServer',
   'ConstantFactor',
   'ConstantRate',
@@ -356,14 +372,18 @@ __all__ = [
   'MultiKrum',
   'MuonUpdate',
   'Natural',
+  'NaturalKinds',
   'Nesterov',
   'NoAdapters',
   'NoAttack',
+  'NoConcepts',
   'NoFeatureMap',
   'NoPrivacy',
   'NoShift',
   'NoStragglers',
   'NoisedMoments',
+  'NoisyInputs',
+  'NoisyInputsByDeviation',
   'NonFiniteError',
   'NormBound',
   'NovaUpdate',
@@ -374,10 +394,12 @@ __all__ = [
   'OptionError',
   'OracleKinds',
   'OwnDirections',
+  'OwnKinds',
   'OwnModel',
   'OwnPartition',
   'OwnSampling',
   'PartitionFile',
+  'PermutedLabels',
   'PersonalAtEvaluation',
   'PersonalFirst',
   'PersonalTogether',
@@ -397,10 +419,12 @@ __all__ = [
   'Ranking',
   'RawFeatures',
   'ReLUFeatures',
+  'RecurringConcepts',
   'RejectedStart',
   'RelativeThresholds',
   'ResNet18',
   'Residual',
+  'RotatedKinds',
   'RoundAux',
   'RoundCost',
   'RunFolderError',
@@ -427,8 +451,10 @@ __all__ = [
   'Sine2',
   'SizeSampling',
   'Softmax',
+  'SourceKinds',
   'SpreadStart',
   'Stack',
+  'StaggeredConcepts',
   'Standardize',
   'Step',
   'StepDecay',
@@ -436,6 +462,7 @@ __all__ = [
   'SwapAll',
   'SwapPart',
   'Sweep',
+  'SwitchedConcepts',
   'Synthetic',
   'Task',
   'Tfds',
@@ -443,6 +470,7 @@ __all__ = [
   'TrainedModel',
   'Transformer',
   'TrimmedMean',
+  'TurnedConcepts',
   'Uncompressed',
   'UniformSampling',
   'UniformWeights',
@@ -480,6 +508,8 @@ __all__ = [
 
 _Dataset = Digits | Diabetes | Synthetic | Sine2 | Circle2 | Sea4 | Tfds | Femnist | Sent140 | Shakespeare | Idx | Npz | Leaf | str | None
 _Partition = Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | PartitionFile | OwnPartition | str | None
+_Kinds = NaturalKinds | RotatedKinds | PermutedLabels | NoisyInputs | NoisyInputsByDeviation | SourceKinds | BoundaryKinds | OwnKinds | str
+_Concepts = NoConcepts | SwitchedConcepts | StaggeredConcepts | RecurringConcepts | TurnedConcepts | ConceptFile | str
 _Shift = NoShift | SwapAll | SwapPart | Increment | str
 _Features = RawFeatures | Flattened | Images | Standardize | Contrast | Hog | LayerFeatures | str
 _Sampling = UniformSampling | SizeSampling | AvailabilitySampling | AvailabilityFile | PoissonSampling | CyclicSampling | OwnSampling | str
@@ -534,13 +564,8 @@ def federate(
   validation_clients: int = 0,
   without: object = None,
   newcomers_at: Sequence[tuple[int, int]] | str | None = None,
-  kinds: str | None = None,
-  kind_shares: Sequence[float] | str | None = None,
-  kind_data: str = 'split',
-  concepts: str | None = None,
-  concept_rounds: int = 200,
-  concept_steps: int = 10,
-  concept_data: str = 'step',
+  kinds: _Kinds = NaturalKinds(shares=''),
+  concepts: _Concepts = NoConcepts(),
   shift: _Shift = NoShift(),
   features: _Features = RawFeatures(),
   store: str = 'auto',
@@ -561,13 +586,8 @@ def federate(
   validation_clients: int = 0,
   without: object = None,
   newcomers_at: Sequence[tuple[int, int]] | str | None = None,
-  kinds: str | None = None,
-  kind_shares: Sequence[float] | str | None = None,
-  kind_data: str = 'split',
-  concepts: str | None = None,
-  concept_rounds: int = 200,
-  concept_steps: int = 10,
-  concept_data: str = 'step',
+  kinds: _Kinds = NaturalKinds(shares=''),
+  concepts: _Concepts = NoConcepts(),
   shift: _Shift = NoShift(),
   features: _Features = RawFeatures(),
   store: str = 'auto',
