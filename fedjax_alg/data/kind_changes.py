@@ -399,7 +399,7 @@ class OwnKinds(_ChangedKinds):
     function, _ = own.load(self.function, "kinds")
     if not callable(function):
       raise DataError(
-        f"`kinds`={self.function}: no function (x, y, kind, key) -> x, y, but "
+        f"{self.label}: no function (x, y, kind, key) -> x, y, but "
         f"{type(function).__name__}"
       )
     result: KindFn = function

@@ -158,7 +158,12 @@ def test_any_partition_and_features_go_with_it(options):
 def test_what_cannot_be_shared_out_is_refused(file):
   refuses(
     lambda: fa.federate(
-      "digits", num_clients=2, kinds="permute:2", concepts="switch:5", train_examples=8
+      "digits",
+      num_clients=2,
+      partition="iid:min_size=1,size_sigma=0",
+      kinds="permute:2",
+      concepts="switch:5",
+      train_examples=8,
     ),
     "5 steps need as many training examples of each client, client 0 has 4",
   )

@@ -249,16 +249,16 @@ def test_a_function_is_called_with_one_key_for_each_kind(file):
 @pytest.mark.parametrize(
   "name, says",
   [
-    ("shifted", "the number of kinds is missing; write"),
-    ("fewer:2", "of kind 0 returned x of shape"),
-    ("fails:2", "of kind 0 failed, KeyError"),
-    ("large:2", "returned labels in [9, 11], must lie in [0, 3)"),
-    ("endless:2", "returned x of NaN or infinite values"),
-    ("imaginary:2", "returned x of complex128 values, must be real numbers"),
-    ("imaginary_labels:2", "returned y of complex128 values, must be real numbers"),
-    ("spelt:2", "returned x of <U3 values, must be real numbers"),
-    ("one:2", "returned ndarray, must return x and y"),
-    ("number:2", "no function (x, y, kind, key) -> x, y, but int"),
+    ("shifted", "the number of kinds is missing"),
+    ("fewer,2", "of kind 0 returned x of shape"),
+    ("fails,2", "of kind 0 failed, KeyError"),
+    ("large,2", "returned labels in [9, 11], must lie in [0, 3)"),
+    ("endless,2", "returned x of NaN or infinite values"),
+    ("imaginary,2", "returned x of complex128 values, must be real numbers"),
+    ("imaginary_labels,2", "returned y of complex128 values, must be real numbers"),
+    ("spelt,2", "returned x of <U3 values, must be real numbers"),
+    ("one,2", "returned ndarray, must return x and y"),
+    ("number,2", "no function (x, y, kind, key) -> x, y, but int"),
   ],
 )
 def test_a_function_that_fails_is_named_in_one_line(file, name, says):

@@ -110,7 +110,7 @@ def test_permuting_the_names_of_kinds_only_renames_them():
   assert turned.kinds.names == ("0", "90") and swapped.kinds.names == ("90", "0")
 
 
-@pytest.mark.parametrize("kinds", [None, "rotate:0,90", "permute:2"])
+@pytest.mark.parametrize("kinds", ["natural", "rotate:0,90", "permute:2"])
 def test_a_client_split_in_two_of_its_kind(kinds):
   split = CLIENT.copy()
   split[(CLIENT == 3) & (np.arange(80) % 16 < 8)] = 8

@@ -60,7 +60,7 @@ def test_other_texts_are_refused_in_one_line(text, says):
   "options, says",
   [
     ({"kinds": "rotate:0,90,shares=1"}, "1 shares, 2 are needed"),
-    ({"kinds": "rotate:0,90,shares=1:0"}, "must be a number above 0"),
+    ({"kinds": "rotate:0,90,shares=1:0"}, "must be numbers above 0"),
     ({"kinds": "rotate:0,90", "shift": "swap_all"}, "shift=swap_all: not with kinds"),
     ({"kinds": "sources:digits,femnist"}, "femnist is no data set of images without"),
     ({"kinds": "sources:digits,nothing"}, "nothing is no data set of images without"),
@@ -77,7 +77,7 @@ def test_options_that_do_not_fit_are_refused_in_one_line(options, says):
 def test_the_first_source_is_the_data_set():
   for dataset in ("digits", "mnist"):
     options = DataOptions(dataset=dataset, kinds="sources:mnist,digits").filled()
-    assert options.dataset == "mnist"
+    assert str(options.dataset) == "mnist"
 
 
 def test_shares_are_positive_and_one_for_each_kind():

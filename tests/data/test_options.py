@@ -88,8 +88,9 @@ def test_a_seed_is_the_partition_seed(source, tmp_path):
       y=np.arange(3000) % 10,
     )
   first, same, different = (
-    fa.federate(source, num_clients=9, **seeds)
-    for seeds in (dict(seed=3), dict(partition_seed=np.int64(3)), dict(seed=4))
+    fa.federate(source, num_clients=9, seed=3),
+    fa.federate(source, num_clients=9, partition_seed=np.int64(3)),
+    fa.federate(source, num_clients=9, seed=4),
   )
   assert first.hashes == same.hashes and first.options == same.options
   assert (first.hashes["data"] == different.hashes["data"]) == (source == "digits")

@@ -118,7 +118,7 @@ def test_a_run_that_goes_on_is_bit_equal(folder, tmp_path, capsys):
 def test_one_kind_is_no_kind_to_the_bit(tmp_path):
   federations = [
     fa.federate("digits", num_clients=8, partition="classes", kinds=kinds)
-    for kinds in (None, "rotate:0", "permute:1")
+    for kinds in ("natural", "rotate:0", "permute:1")
   ]
   results = [
     fa.run(

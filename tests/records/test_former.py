@@ -239,3 +239,28 @@ def test_halves_of_the_grid_have_their_numbers():
   late = dict(staleness_power=0.7, staleness_slope=2.0, staleness_free=4.0)
   facts = {"algorithm": "fedasync", "hparams": late | {"staleness": "hinge"}}
   assert former.in_parts(facts)["hparams"] == {"staleness": "hinge:2"}
+
+
+def test_kinds_and_concepts_are_one_part_each():
+  """Without it a run of 0.3.0 on clients of several kinds could not go on."""
+  kinds = dict(kind_shares=None, kind_data="split")
+  concepts = dict(concept_rounds=50, concept_steps=4, concept_data="all")
+  for word, given, text in (
+    (None, {}, "natural"),
+    (None, dict(kind_shares=[2.0, 1.0]), "natural:shares=2:1"),
+    ("rotate:0,90", {}, "rotate:0,90"),
+    ("rotate:0,90", dict(kind_shares=[2.0, 1.0]), "rotate:0,90,shares=2:1"),
+    ("permute:3", dict(kind_data="all"), "permute:3,data=all"),
+    ("mine.py:blur:2", {}, "mine.py:blur,2"),
+    ("noise:0.1", {}, "noise:0.1"),
+  ):
+    facts = former.in_parts({"hparams": {}, "data": kinds | given | {"kinds": word}})
+    assert facts["data"] == {"kinds": text}
+  for word, text in (
+    (None, "none"),
+    ("switch", "switch:4,rounds=50,data=all"),
+    ("turns:2,1-3,", "turns:2,1-3,,rounds=50,data=all,steps=4"),
+    ("a/A.cp", "file:a/A.cp,rounds=50,data=all"),
+  ):
+    facts = former.in_parts({"hparams": {}, "data": concepts | {"concepts": word}})
+    assert facts["data"] == {"concepts": text}

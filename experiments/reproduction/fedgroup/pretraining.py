@@ -226,8 +226,9 @@ _SHAPES = {"femnist": ((28, 28, 1), 26), "sent140": ((25,), 2)}
 
 def _parameters(config: config_lib.Config) -> int:
   """The number of parameters P of a run whose data are not prepared."""
-  values = config.values
-  shape, classes = _SHAPES[config.data.dataset.label]
+  values, dataset = config.values, config.data.dataset
+  assert dataset is not None
+  shape, classes = _SHAPES[dataset.label]
   model = values["model"].build(
     shape, classes, tokens=values["vocabulary"] + data.SPECIAL_TOKENS
   )

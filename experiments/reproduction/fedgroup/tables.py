@@ -250,6 +250,7 @@ def newcomers(outcomes: suite.Outcomes) -> list[pages.Block]:
 def shifts(outcomes: suite.Outcomes) -> list[pages.Block]:
   """A table of the accuracy before and after the clients' data change."""
   when = outcomes[0].cell.config.data.shift.period
+  assert when is not None
   last = outcomes[0].summary["cost"]["rounds"]
   parts = [n for n in (when, when + 1, when + 10, last) if n <= last]
   return [
