@@ -247,7 +247,7 @@ def test_held_out_images_of_two_sources_keep_their_kinds(tmp_path, monkeypatch):
   arrays = types.SimpleNamespace(x_train=x, y_train=x[:, 0] % 3, kind_train=kind)
   seen = []
   monkeypatch.setattr(
-    tuning, "load_examples", lambda options: seen.append(options.kinds) or arrays
+    tuning, "load_examples", lambda options: seen.append(str(options.kinds)) or arrays
   )
   study = tuning.Study("beyond", "map_mnist_sources", tmp_path)
   values = study.data_values()
