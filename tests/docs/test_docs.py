@@ -717,7 +717,7 @@ def test_the_examples_of_the_page_on_kinds_run(tmp_path, monkeypatch):
   block = re.findall(r"```\n(fedjax-alg .*?)\n```", page_of("kinds"), re.S)[0]
   words = shlex.split(block.replace("\\\n", " "))
   parsed = config.parse_config(words[2:])
-  assert parsed.data.kinds == "rotate:0,90,180,270"
+  assert str(parsed.data.kinds) == "rotate:0,90,180,270"
 
 
 @pytest.mark.fast
