@@ -80,7 +80,7 @@ class KModelsHParams:
 
   @property
   def own_anchors(self) -> bool:
-    """Whether a model has the gradients of those alone who prefer it."""
+    """Whether a model has the gradients of the clients that prefer it."""
     return self.anchors == "preferring" and self.num_models > 1
 
 
@@ -188,7 +188,7 @@ class OneModel(Part):
 
   @property
   def own_anchors(self) -> bool:
-    """Whether a model has the gradients of those alone who prefer it."""
+    """Whether a model has the gradients of the clients that prefer it."""
     return False
 
   def build(self, model: Model, map_clients: MapClients) -> ModelGrouping | None:

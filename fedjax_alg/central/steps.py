@@ -23,8 +23,8 @@ The transformation may take these extra arguments of ``update``:
 - ``mean_square``: [] float32, the mean of the clients' squared updates, with
   ``needs_mean_square``.
 
-The parts that `server` chooses from build them: those of any optimizer stand at the
-end, those of a paper with its method.
+The parts that `server` chooses from build them: the general ones stand at the
+end, the others with their methods.
 """
 
 from collections.abc import Callable

@@ -25,7 +25,7 @@ import optax.contrib
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper, is_zero, refuse_given
+from fedjax_alg.hparams import hyper, is_zero, refuse_vain
 from fedjax_alg.named_optimizers import NamedOptimizer, make_optimizer
 from fedjax_alg.part import Part
 from fedjax_alg.typing import HParams, Numeric, PyTree
@@ -164,7 +164,7 @@ class Optax(NamedOptimizer, StepRule):
 
 @dataclasses.dataclass(frozen=True)
 class ConstantRate(Part):
-  """The learning rate stays as it is."""
+  """The learning rate does not change."""
 
   WORD, EXAMPLE = "constant", "constant"
 
@@ -310,7 +310,7 @@ def refuse_options(options: HParams, why: str) -> None:
   Raises:
     OptionError: an option differs from its default.
   """
-  refuse_given(options, ClientOptimizer.__dataclass_fields__, why)
+  refuse_vain(options, ClientOptimizer.__dataclass_fields__, why)
 
 
 def local_optimizer(

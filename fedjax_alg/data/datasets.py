@@ -1,6 +1,6 @@
 """The data sets, which are parts: ``synthetic:0.5,1`` is ``Synthetic(0.5, 1)``.
 
-A plain name is a part without fields, or that of a data set of TFDS.
+A plain name is a part without fields, or names a data set of TFDS.
 """
 
 from collections.abc import Sequence

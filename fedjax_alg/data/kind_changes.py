@@ -415,7 +415,7 @@ class OwnKinds(_ChangedKinds):
     return own.load(self.function, "kinds")[1]
 
   def make_function(self, examples, number, seed, is_image):
-    """Makes the user's function, whose errors are said in one line."""
+    """Makes the user's function; its errors are said in one line."""
     function = self._load()
 
     def call(x: Any, y: Any, kind: int, key: Any) -> tuple[Any, Any]:

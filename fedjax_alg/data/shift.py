@@ -189,7 +189,7 @@ class SwapAll(_Swap):
 class SwapPart(_Swap):
   """The two clients of random pairs exchange all examples of one class each.
 
-  Each client gives a class drawn at random from those of its training rows. The
+  Each client gives a class of its training rows, drawn at random. The
   rows that a client receives follow the rows that it keeps.
   """
 

@@ -75,7 +75,7 @@ class Stragglers(_SomeStragglers):
   )
 
   def rule(self, keeps: bool) -> "Late":
-    """Who is late, and whether the server keeps what they send.
+    """The participants that are late, and whether the server keeps their work.
 
     Args:
       keeps: whether the method keeps partial work unless a run says otherwise.
@@ -105,7 +105,7 @@ class DroppedStragglers(_SomeStragglers):
     return Late(stragglers=self.share)
 
 
-#: The participants who do a part of their work.
+#: The participants that do a part of their work.
 STRAGGLERS = NoStragglers | Stragglers | KeptStragglers | DroppedStragglers
 
 

@@ -1,4 +1,4 @@
-"""Who takes part in a round: the alternatives of `sampling`, as parts.
+"""The participants of a round: the alternatives of `sampling`, as parts.
 
 A part has the numbers that its sampler reads (``engine.samplers``), and makes it once
 the number of clients is known.
@@ -20,7 +20,7 @@ from fedjax_alg.part import Part
 
 @dataclasses.dataclass(frozen=True)
 class Sampling(Part):
-  """A rule for who takes part in a round."""
+  """A rule for the participants of a round."""
 
   #: whether the number of participants is drawn, too
   BY_CHANCE: ClassVar[bool] = False
@@ -261,7 +261,7 @@ class OwnSampling(Sampling):
     return own.load(self.function, "sampling")[1]
 
 
-#: The rules for who takes part in a round.
+#: The rules for the participants of a round.
 SAMPLING = (
   UniformSampling
   | SizeSampling

@@ -45,7 +45,7 @@ def double_field() -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class FixedBatch(Part):
-  """B stays as it is."""
+  """B stays unchanged."""
 
   WORD = EXAMPLE = "none"
   most: ClassVar[int | None] = None

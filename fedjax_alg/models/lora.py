@@ -20,17 +20,17 @@ class NoAdapters(Part):
   ROLES: ClassVar[tuple[str, ...]] = ()
 
   def with_adapters(self, model: Model) -> Model:
-    """The model as it is."""
+    """Returns the model unchanged."""
     return model
 
   def aggregated(self, model: Model) -> Model:
-    """The model as it is."""
+    """Returns the model unchanged."""
     return model
 
 
 @dataclasses.dataclass(frozen=True)
 class _Adapters(Part):
-  """Adapters A B of rank r beside every dense layer, times alpha / r.
+  """Adapters A B of rank r at every dense layer, times alpha / r.
 
   Source: Hu et al., ICLR 2022.
   """
@@ -52,7 +52,7 @@ class _Adapters(Part):
     return optional.load_extra("lora.adapters", f"`lora`={self}")
 
   def with_adapters(self, model: Model) -> Model:
-    """The model with the adapters beside its dense layers.
+    """The model with adapters at its dense layers.
 
     Raises:
       OptionError: it can have none.

@@ -92,7 +92,7 @@ class LateOptions:
   )
   stragglers: STRAGGLERS = hyper(
     NoStragglers(),
-    "the participants who do a part of their local work, and what becomes of it",
+    "the participants that do a part of their local work, and what becomes of it",
     source="Li et al., MLSys 2020, section 5.2",
   )
   deadline_s: float | None = hyper(
@@ -119,7 +119,7 @@ class ModelOptions:
   )
   lora: LORA_CHOICE = hyper(
     NoAdapters(),
-    "low-rank adapters beside every dense layer, and how the server aggregates them. "
+    "low-rank adapters of every dense layer, and how the server aggregates them. "
     "With `roles`=lora only the adapters are trained and sent",
     source="Hu et al., ICLR 2022",
   )

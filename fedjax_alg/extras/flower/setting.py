@@ -35,7 +35,7 @@ _NO_OWN_CODE = "must be a name, an app has no code of yours"
 #: Options that have to be at their default, which is given, and why.
 _USUAL = {
   "dropout": (0.0, "who is lost decides itself on machines"),
-  "stragglers": (NoStragglers(), "who is late decides itself on machines"),
+  "stragglers": (NoStragglers(), "lateness decides itself on machines"),
   "deadline_s": (None, "the server's time limit is `timeout` of the app"),
   "roles": ((), _SIMULATED),
   "class_weights": (None, _SIMULATED),

@@ -13,32 +13,32 @@ from tests.experiments import shown
 #: at their defaults, so a new option changes no hash.
 PUBLISHED = {
   "diversified": (
-    "fig1:4b2343f7 fig2:4b2343f7 fig3:4b2343f7 fig4:4b2343f7 fig5:c1f99138 "
-    "fig6:c1f99138 fig7:c1f99138 fig8:a152d45b fig9:9617e135 fig10:009c7bd5"
-    " readings:43494fa9 readings_cifar10:98b2237d"
+    "fig1:b907233c fig2:b907233c fig3:b907233c fig4:b907233c fig5:f66bd6db "
+    "fig6:f66bd6db fig7:f66bd6db fig8:c0801291 fig9:49be366f fig10:6205580e"
+    " readings:0dbbbd8c readings_cifar10:242e5893"
   ),
   "conjugate": (
-    "fig2:673e6bef fig3:673e6bef fig4:62745098 fig5:62745098 "
-    "readings:63c8018b fig6:47fb3636 fig7:5549e836 fig8:5549e836"
+    "fig2:14592c2b fig3:14592c2b fig4:8aa1a7f9 fig5:8aa1a7f9 "
+    "readings:224ba2a3 fig6:e8068a85 fig7:71134e34 fig8:71134e34"
   ),
   "fedgroup": (
-    "table1:dc6cf2a9 table1_equal:5e60ea98 fig1:dc6cf2a9 table3:f25f83e7 "
-    "synthetic:c2836e41 table3_mnist:0e27931b table3_femnist:be5b7aba "
-    "fig3:dd5ec654 fig4:524124f2 eta_g:d4ae6ec0 readings:d06c4981 "
-    "newcomers:d0b7603b shift:7e49a12b"
+    "table1:d25b12fe table1_equal:1ce51179 fig1:d25b12fe table3:6993a472 "
+    "synthetic:2d28ed83 table3_mnist:d56fba1b table3_femnist:1957bac3 "
+    "fig3:f33cf289 fig4:61351343 eta_g:53796c0e readings:7116a105 "
+    "newcomers:8dba2209 shift:174b13dd"
   ),
   "analytic": (
-    "fig4:09c70d25 fig5:09c70d25 fig6:62fcb292 table2:d9b0b59e "
-    "dirichlet:89f87018 ablations:cd8ad169 afl:97486212"
+    "fig4:06faf665 fig5:06faf665 fig6:931b6cde table2:0ee00bb6 "
+    "dirichlet:117ec11c ablations:18a81a8a afl:0b9cce37"
   ),
   "trust": (
-    "niid_bench:00600607 niid_noise:183ec861 fedavg_2nn:5c654ae7 pfedme:f78b0cd4 "
-    "ifca_rotated:67223ea6 feddrift:29cce751 tamuna:c321547a muon:b264c8b4"
+    "niid_bench:18221b2d niid_noise:b4c570f8 fedavg_2nn:810d7918 pfedme:3ce166b3 "
+    "ifca_rotated:1b2bf47c feddrift:b6b8a241 tamuna:6d84b552 muon:1ff424e7"
   ),
   "beyond": (
-    "hostile:7db7e9ce bytes:1b2db9cd late:33a0ff7b private:f94673a5 board:0e598a50 "
-    "map:a48c2a39 acceleration:9f533656 family:18fac403 bridge:7e98cdeb "
-    "groups:28195cb7"
+    "hostile:b946c20d bytes:3fe97607 late:d41874ea private:0f9e29e1 board:32410548 "
+    "map:408929f8 acceleration:488171df family:2869b8f3 bridge:181715d0 "
+    "groups:3e953a7d"
   ),
 }
 
