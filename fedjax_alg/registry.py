@@ -443,6 +443,7 @@ ALGORITHMS: dict[str, Entry] = {
     "MA-FSVRG",
     _DIVERSIFIED,
     expected.of_k_models(0),
+    caution=diversified.caution_without_effect,
     test_hparams=_SLOW,
     nonsmooth_because=_k_models,
     display=Display(
@@ -457,6 +458,7 @@ ALGORITHMS: dict[str, Entry] = {
     "GA-FSVRG",
     _DIVERSIFIED,
     expected.of_k_models(1),
+    caution=diversified.caution_without_effect,
     test_hparams={**_SLOW, "gradient_step": 0.1},
     nonsmooth_because=_k_models,
     display=Display(

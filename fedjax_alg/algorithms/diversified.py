@@ -361,6 +361,23 @@ def _flops(options: KModelsHParams) -> Callable[[int, int, int], float]:
   )
 
 
+def caution_without_effect(hparams: DiversifiedHParams, num_params: int) -> str:
+  """A warning of options that others have switched off, else ""."""
+  del num_params
+  off = (
+    {}
+    if hparams.accelerate
+    else dict.fromkeys(
+      (*AdamOptions.__dataclass_fields__, "server_lr"), "`accelerate`=False"
+    )
+  )
+  if getattr(hparams, "group_mean", "") == "models":
+    off["gradient_step"] = "`group_mean`=models"
+  fields = hparams.__dataclass_fields__
+  given = [name for name in off if getattr(hparams, name) != fields[name].default]
+  return "; ".join(f"`{name}`: without effect with {off[name]}" for name in given)
+
+
 def _server(hparams: DiversifiedHParams) -> steps.ServerStep:
   if not hparams.accelerate:
     return steps.average()

@@ -143,13 +143,15 @@ class Plan:
     for part in method.parts:
       validate(part)
     return _check_parts(
-      method,
-      options,
-      federation.options,
-      federation=federation,
-      seeds=tuple(facts["seeds"]),
-      model=model,
-      init=init,
+      cls(
+        method,
+        federation.options,
+        options,
+        tuple(facts["seeds"]),
+        model,
+        federation=federation,
+        init=init,
+      )
     )
 
   def facts(self) -> dict[str, Any]:
@@ -217,7 +219,7 @@ def make(
   seeds: tuple[int, ...] | None = None,
   model: Any = None,
   measures: Mapping[str, evaluate_lib.Measure] | None = None,
-  sampler: object = None,
+  sampler: Any = None,
   init: parameters.Arrays | None = None,
 ) -> Plan:
   """Checks the parts of a plan, and that they go together.
@@ -277,53 +279,28 @@ def make(
       raise UnreadError(
         f"`{name}`: {method.name} does not read it, it uses all data in every round"
       )
-  return _check_parts(
-    method,
-    run,
-    data,
-    federation=federation,
-    seeds=run.seeds if seeds is None else seeds,
-    model=model,
-    measures=measures,
-    sampler=sampler,
-    init=init,
-  )
+  seeds = run.seeds if seeds is None else seeds
+  plan = Plan(method, data, run, seeds, model, measures or {}, sampler, federation)
+  return _check_parts(dataclasses.replace(plan, init=init))
 
 
-def _check_parts(
-  method: Method,
-  run: RunOptions,
-  data: DataOptions,
-  *,
-  federation: Federation | None,
-  seeds: tuple[int, ...],
-  model: Any,
-  measures: Mapping[str, evaluate_lib.Measure] | None = None,
-  sampler: Any = None,
-  init: parameters.Arrays | None = None,
-) -> Plan:
+def _check_parts(plan: Plan) -> Plan:
   """Checks that the parts of a plan go together.
 
   Args:
-    method: see ``make``.
-    run: the options of the run, each checked alone.
-    data: those of the data, filled.
-    federation: see ``make``.
-    seeds: the seeds.
-    model: a part or the caller's own.
-    measures: see ``make``.
-    sampler: see ``make``.
-    init: see ``make``.
+    plan: its options are checked, each alone, and filled; its task, its number of
+      rounds and the caller's own sampler are not yet.
 
   Returns:
-    The plan, its number of rounds filled in.
+    The plan, whole.
 
   Raises:
     OptionError, DataError: they do not.
   """
+  method, data, model, federation = plan.method, plan.data, plan.model, plan.federation
   task = federation.task if federation else data.data_task
   own_model = model.load() if isinstance(model, OwnModel) else model
-  run = _with_rounds(method, run, model, federation)
+  run = _with_rounds(method, plan.run, model, federation)
   if task is None:
     task = (
       own_model.task
@@ -343,20 +320,10 @@ def _check_parts(
     checks.cohort_size(
       run, data, method.entry, method.hparams, federation.num_training_clients
     )
+  sampler = plan.sampler
   if sampler is not None:
     sampler = _own_sampler(sampler, method, run)
-  return Plan(
-    method,
-    data,
-    run,
-    seeds,
-    model,
-    measures or {},
-    sampler,
-    federation,
-    task,
-    init,
-  )
+  return dataclasses.replace(plan, run=run, model=model, sampler=sampler, task=task)
 
 
 def as_tuples(facts: Facts) -> dict[str, Any]:

@@ -377,13 +377,18 @@ def test_flags_replay_to_the_same_identity_and_others_to_another(
 
 
 def test_a_part_of_a_preset_can_be_switched_off(tmp_path):
-  """Without it a preset's number refuses the flag that makes it unread."""
+  """Without it a preset's number refuses the flag that switches it off."""
   file = tmp_path / "a.flags"
   file.write_text("--algorithm=ma_fsvrg\n--server_lr=0.05\n--beta1=0.8\n")
   words = [f"--flagfile={file}", "--noaccelerate"]
-  parse_config(words)
-  with pytest.raises(UsageError, match="^--beta1: not read with --acc"):
-    parse_config([*words, "--beta1=0.5"])
+  method = parse_config(words).method
+  caution = method.entry.caution(method.hparams, 10)
+  assert caution == (
+    "`beta1`: without effect with `accelerate`=False; "
+    "`server_lr`: without effect with `accelerate`=False"
+  )
+  on = parse_config(words[:1]).method
+  assert not on.entry.caution(on.hparams, 10)
 
 
 @pytest.mark.parametrize(
