@@ -81,29 +81,23 @@ def listed_words(text: str) -> tuple[str, ...]:
 def field_option(
   field: dataclasses.Field,
   kind: type,
-  names: Iterable[str],
+  part_fields: Iterable[str] = (),
   *,
   is_hyper: bool = False,
-  of_part: bool = False,
 ) -> Option:
   """What the field of a typed option says.
 
   Args:
     field: a ``hyper`` field.
     kind: the type of its values: int, float, bool, str or tuple.
-    names: the options that the text may name in conditions.
+    part_fields: of the field of a part all fields of it, which are no flags.
     is_hyper: whether it is a hyper-parameter.
-    of_part: whether it is a field of a part, with conditions on other fields.
   """
   meta = field.metadata
-  names = tuple(names)
-
-  def as_shown(text: str) -> str:
-    for name in names if of_part else ():  # a field is no flag
-      text = text.replace(f"`{name}`", name)
-    return flags.as_flags(text)
-
-  about = as_shown(meta.get("help", ""))
+  about = meta.get("help", "")
+  for name in part_fields:
+    about = about.replace(f"`{name}`", name)
+  about = flags.as_flags(about)
   parts = parts_of(field.type)
   choices = meta.get("choices")
   return Option(
@@ -213,12 +207,9 @@ def run_groups(method: Method | None = None) -> dict[str, list[Option]]:
     method: the method; None: the hyper-parameters of all methods.
   """
   hyper = hyper_groups(method)
-  names = {field.name for members in hyper.values() for field in members}
-  names |= {flag.name for flag in flags.run_flags()}
   groups = {
     group: [
-      field_option(field, type(field.default), names, is_hyper=True)
-      for field in members
+      field_option(field, type(field.default), is_hyper=True) for field in members
     ]
     for group, members in hyper.items()
   }
@@ -235,7 +226,7 @@ def run_groups(method: Method | None = None) -> dict[str, list[Option]]:
     }
   for title, classes in flags.GROUPS.items():
     groups[title.lower()] = [
-      field_option(flag.field, flag.kind, names)
+      field_option(flag.field, flag.kind)
       for options in classes
       for flag in flags.flags_of_options(options)
     ]
@@ -265,7 +256,7 @@ def part_options(part: type[Part]) -> list[Option]:
   """What the fields of a part say, in the order of its text."""
   ((_, _, fields),) = describe_parts(part)
   names = [field.name for field in fields]
-  return [field_option(field, _kind(field), names, of_part=True) for field in fields]
+  return [field_option(field, _kind(field), names) for field in fields]
 
 
 def _kind(field: dataclasses.Field) -> type:

@@ -934,9 +934,7 @@ def test_the_map_with_the_right_number_of_groups_is_the_map():
       {**c.config.values, **c.config.hparams} for c in (of_map[title, name], cell)
     )
     if told:
-      assert expected[told] == len(cell.config.values["kinds"].split(",")) or (
-        cell.config.values["kinds"] == f"permute:{expected[told]}"
-      )
+      assert expected[told] == len(cell.config.data.kinds.names)
       expected[told] = number
     changed = {k for k in expected if expected[k] != values.get(k)} - ignored
     assert not changed, (title, label)
