@@ -105,8 +105,9 @@ def test_the_library_leaves_out_nothing_that_is_optional(bench):
   if bench.algorithm.global_params is None:
     assert bench.name == "local"
   else:
-    options = getattr(bench.hparams, "grouping", bench.hparams)
-    assert bench.models == max(getattr(options, name, 1) for name in MODELS)
+    h = bench.hparams
+    places = (h, getattr(h, "grouping", None), getattr(h, "clustering", None))
+    assert bench.models == max(getattr(p, name, 1) for p in places for name in MODELS)
 
 
 def test_a_key_of_a_round_changes_what_draws_alone(bench):
