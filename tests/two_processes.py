@@ -41,7 +41,7 @@ LOCAL = ("local", "fedgroup")
 
 def federate(name=""):
   """The clients of an algorithm; by default those of all without kinds."""
-  return fa.federate("digits", **DATA, kinds=KINDS.get(name))
+  return fa.federate("digits", **DATA, kinds=KINDS.get(name, "natural"))
 
 
 def play(name, federation, folder=None, **changes):
