@@ -310,7 +310,7 @@ def fill_defaults(hparams: _HParams) -> _HParams:
   return resolved
 
 
-def refuse_vain(
+def refuse_without_effect(
   options: HParams, names: Iterable[str], why: str, word: str = ""
 ) -> None:
   """Refuses fields that were given although nothing would read them.

@@ -163,12 +163,12 @@ def test_resolved_rates_of_a_cell_of_the_grid(settings, client_lr, server_lr):
 def test_what_was_given_in_vain_is_refused():
   """Without it a sweep could compare runs that are the same."""
   sample = Sample(pull=0.5)
-  hparams.refuse_vain(sample, ["rate", "steps"], "no effect")
+  hparams.refuse_without_effect(sample, ["rate", "steps"], "no effect")
   with pytest.raises(OptionError, match="^pull=0.5: no effect$"):
-    hparams.refuse_vain(sample, ["rate", "pull"], "no effect")
+    hparams.refuse_without_effect(sample, ["rate", "pull"], "no effect")
   # A tracer has been checked before.
   jax.jit(
-    lambda pull: hparams.refuse_vain(
+    lambda pull: hparams.refuse_without_effect(
       hparams.with_values(sample, {"pull": pull}), ["pull"], "no effect"
     )
   )(0.3)

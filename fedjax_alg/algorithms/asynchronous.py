@@ -22,7 +22,7 @@ from fedjax_alg.algorithms.common import local_rate, local_sgd, weighted, weight
 from fedjax_alg.base import Algorithm, Array, MapClients, Model, builder
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import ClientOptimizer, refuse_options
+from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import Plain, UniformWeights
 from fedjax_alg.hparams import hyper
@@ -200,8 +200,7 @@ def fedbuff(
   equally long and `concurrency` is K, this is FedAvg.
   """
   update = hparams.client_update
-  if not update.TAKES_OPTIMIZER:
-    refuse_options(hparams, f"`client_update`={update.WORD} makes its steps itself")
+  update.check_optimizer(hparams)
   return compose_buffered(
     model,
     update.build(model, hparams, map_clients.carrier),

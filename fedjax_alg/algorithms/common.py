@@ -8,7 +8,11 @@ import optax
 from fedjax_alg import grouping
 from fedjax_alg.base import Algorithm, Array, MapClients, Model
 from fedjax_alg.central import steps
-from fedjax_alg.client.optimizers import local_optimizer
+from fedjax_alg.client.optimizers import (
+  ClientOptimizer,
+  local_optimizer,
+  refuse_options,
+)
 from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError
@@ -174,6 +178,18 @@ class LocalMethod(Part):
   def weighs(self) -> bool:
     """Whether it reads the weights of the participants itself."""
     return False
+
+  def check_optimizer(self, options: ClientOptimizer) -> None:
+    """Refuses an optimizer where the method makes its steps itself.
+
+    Args:
+      options: the optimizer's, among others.
+
+    Raises:
+      OptionError: an option of the optimizer differs from its default.
+    """
+    if not self.TAKES_OPTIMIZER:
+      refuse_options(options, f"`client_update`={self.WORD} makes its steps itself")
 
   def build(self, model: Model, options: Any, carrier: Carrier | None) -> ClientUpdate:
     """Makes the client's half.

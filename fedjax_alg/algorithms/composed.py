@@ -33,7 +33,7 @@ from fedjax_alg.algorithms.common import averaging, weights
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.optimizers import ClientOptimizer, Optax, refuse_options
+from fedjax_alg.client.optimizers import ClientOptimizer, Optax
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import Choice, ExampleWeights, Plain
@@ -122,8 +122,7 @@ class ComposedHParams(ClientOptimizer, LocalWork):
     if is_zero(self.client_lr):
       optimizer, update = self.client_optimizer, self.client_update
       factor = isinstance(optimizer, Optax) and optimizer.name in RATE_FREE
-      usual = 1.0 if factor and update.TAKES_OPTIMIZER else update.RATE
-      rates["client_lr"] = usual
+      rates["client_lr"] = 1.0 if factor and update.TAKES_OPTIMIZER else update.RATE
     if is_zero(self.server_lr) and self.server.usual_rate is not None:
       rates["server_lr"] = self.server.usual_rate
     return dataclasses.replace(self, **rates)
@@ -139,8 +138,7 @@ def _check_composition(hparams: ComposedHParams) -> None:
   """
   update, server, groups = hparams.client_update, hparams.server, hparams.grouping
   weights = hparams.client_weights
-  if not update.TAKES_OPTIMIZER:
-    refuse_options(hparams, f"`client_update`={update.WORD} makes its steps itself")
+  update.check_optimizer(hparams)
   if server.usual_rate is None and not is_zero(hparams.server_lr):
     raise OptionError(
       f"`server_lr`={hparams.server_lr}: `server`={server.WORD} finds the length of "

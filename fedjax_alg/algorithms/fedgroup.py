@@ -44,7 +44,7 @@ from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import Exchange
-from fedjax_alg.hparams import hyper, is_zero, refuse_vain
+from fedjax_alg.hparams import hyper, is_zero, refuse_without_effect
 from fedjax_alg.part import Part
 from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import (
@@ -430,7 +430,7 @@ def _direction_rule(
 ) -> Rule:
   """FedGroup's rule: groups by the direction of first updates."""
   if is_zero(hparams.eta_g):
-    refuse_vain(hparams, ["inter_group"], "without effect with `eta_g`=0")
+    refuse_without_effect(hparams, ["inter_group"], "without effect with `eta_g`=0")
   method = Directions(model, hparams, map_clients)
   return Rule(
     hparams.num_groups,

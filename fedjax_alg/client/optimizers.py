@@ -25,7 +25,7 @@ import optax.contrib
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper, is_zero, refuse_vain
+from fedjax_alg.hparams import hyper, is_zero, refuse_without_effect
 from fedjax_alg.named_optimizers import NamedOptimizer, make_optimizer
 from fedjax_alg.part import Part
 from fedjax_alg.typing import HParams, Numeric, PyTree
@@ -310,7 +310,7 @@ def refuse_options(options: HParams, why: str) -> None:
   Raises:
     OptionError: an option differs from its default.
   """
-  refuse_vain(options, ClientOptimizer.__dataclass_fields__, why)
+  refuse_without_effect(options, ClientOptimizer.__dataclass_fields__, why)
 
 
 def local_optimizer(

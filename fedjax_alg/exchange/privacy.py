@@ -35,7 +35,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import correlated
 from fedjax_alg.exchange.aggregation import Aggregator
 from fedjax_alg.exchange.messages import Carrier
-from fedjax_alg.hparams import field_like, hyper, is_zero, refuse_vain
+from fedjax_alg.hparams import field_like, hyper, is_zero, refuse_without_effect
 from fedjax_alg.part import Part, forms
 from fedjax_alg.typing import Numeric, PyTree
 
@@ -89,7 +89,9 @@ class Noised(Part):
     super().__post_init__()
     if is_zero(self.noise):
       names = OF_NOISE & type(self).__dataclass_fields__.keys()
-      refuse_vain(self, sorted(names), "there is no noise with noise=0", self.WORD)
+      refuse_without_effect(
+        self, sorted(names), "there is no noise with noise=0", self.WORD
+      )
 
   @property
   def at_clients(self) -> bool:
