@@ -77,7 +77,6 @@ def find_optimizer(name: str) -> Any:
   return getattr(optax if name in NAMES else optax.contrib, name)
 
 
-@dataclasses.dataclass(frozen=True)
 class NamedOptimizer(Part):
   """Any optimizer of optax, its other arguments at their defaults."""
 

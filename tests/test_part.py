@@ -27,7 +27,6 @@ from fedjax_alg.part import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class Deal(Part):
   """A part with a field of every kind."""
 
@@ -60,7 +59,6 @@ def test_a_text_is_the_part_and_leaves_defaults_out(part):
   assert len(words) == 1 + len(changed)
 
 
-@dataclasses.dataclass(frozen=True)
 class Net(Part):
   """A part whose first field is a list."""
 

@@ -32,7 +32,6 @@ from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
 _ASYNC = "Xie et al. section 5.2"
 
 
-@dataclasses.dataclass(frozen=True)
 class ConstantFactor(Part):
   """Late updates count in full."""
 
@@ -43,7 +42,6 @@ class ConstantFactor(Part):
     return jnp.ones_like(tau)
 
 
-@dataclasses.dataclass(frozen=True)
 class PolynomialFactor(ConstantFactor):
   """(1 + tau)^-POWER."""
 
@@ -62,7 +60,6 @@ class PolynomialFactor(ConstantFactor):
     return 1.0 / (1.0 + tau) ** self.power
 
 
-@dataclasses.dataclass(frozen=True)
 class HingeFactor(ConstantFactor):
   """1 up to tau = FREE, then 1 / (1 + SLOPE (tau - FREE))."""
 

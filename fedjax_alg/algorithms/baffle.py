@@ -72,14 +72,12 @@ from fedjax_alg.hparams import field_like, hyper, is_zero
 from fedjax_alg.part import Part
 
 
-@dataclasses.dataclass(frozen=True)
 class SharedDirections(Part):
   """All clients try the same directions and send one number for each (the paper)."""
 
   WORD, EXAMPLE = "shared", "shared"
 
 
-@dataclasses.dataclass(frozen=True)
 class OwnDirections(zeroth_order.Uplink, Part):
   """Every client draws directions and sends a vector (the public code)."""
 
@@ -94,7 +92,6 @@ class OwnDirections(zeroth_order.Uplink, Part):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class BaffleAdam(steps.AdamServer):
   """Adam of optax, with bias correction."""
 

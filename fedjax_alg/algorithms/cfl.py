@@ -54,7 +54,6 @@ from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
 
 
-@dataclasses.dataclass(frozen=True)
 class FixedThresholds(Part):
   """``eps1`` and ``eps2`` themselves; good ones depend on learning rate and model."""
 
@@ -83,7 +82,6 @@ class FixedThresholds(Part):
     return self.eps1, self.eps2
 
 
-@dataclasses.dataclass(frozen=True)
 class RelativeThresholds(Part):
   """Multiples of R, the largest norm that a mean update of all clients had so far."""
 

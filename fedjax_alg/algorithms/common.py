@@ -70,7 +70,6 @@ def weights(
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class Cut(Part):
   """Where the tree of a clustering is cut."""
 
@@ -104,14 +103,12 @@ class Cut(Part):
     return grouping.counting_flops(self.COUNT, rows, max_groups)
 
 
-@dataclasses.dataclass(frozen=True)
 class CountCut(Cut):
   """Exactly ``max_groups`` groups."""
 
   WORD = EXAMPLE = "count"
 
 
-@dataclasses.dataclass(frozen=True)
 class DistanceCut(Cut):
   """Groups that are closer than a distance are merged, to ``max_groups`` at most."""
 
@@ -128,7 +125,6 @@ class DistanceCut(Cut):
     return self.threshold
 
 
-@dataclasses.dataclass(frozen=True)
 class SilhouetteCut(Cut):
   """The number of groups with the largest mean silhouette."""
 

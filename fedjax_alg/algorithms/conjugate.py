@@ -138,7 +138,6 @@ def clsfsvrg_server(hparams: Any) -> steps.ServerStep:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class ConjugateServer(Aggregate, Conjugate, steps.ServerRule):
   """A constant step along conjugate directions, as in CFSVRG."""
 
@@ -153,7 +152,6 @@ class ConjugateServer(Aggregate, Conjugate, steps.ServerRule):
     return cfsvrg_server(self, server_lr)
 
 
-@dataclasses.dataclass(frozen=True)
 class LineSearchServer(Aggregate, Conjugate, LineSearch, steps.ServerRule):
   """A step along conjugate directions that a line search finds, as in CLSFSVRG."""
 

@@ -118,7 +118,6 @@ class AdamOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class AdaptiveServer(Aggregate, AdamOptions, steps.ServerRule):
   """The adaptive acceleration of MA-FSVRG along the anchor gradient."""
 
@@ -177,7 +176,6 @@ class GAHParams(GradientGroups, DiversifiedHParams):
   """Hyper-parameters of GA-FSVRG."""
 
 
-@dataclasses.dataclass(frozen=True)
 class OneModel(Part):
   """One global model for everybody."""
 
@@ -196,7 +194,6 @@ class OneModel(Part):
     return None
 
 
-@dataclasses.dataclass(frozen=True)
 class GroupsByModel(KModelsHParams, Part):
   """K global models; participants are grouped by their trained models (MA)."""
 
@@ -207,7 +204,6 @@ class GroupsByModel(KModelsHParams, Part):
     return by_model(self) if self.num_models > 1 else None
 
 
-@dataclasses.dataclass(frozen=True)
 class GroupsByGradient(GradientGroups, KModelsHParams, Part):
   """K global models; participants are grouped by their gradients at them (GA)."""
 

@@ -63,7 +63,6 @@ class Proximal:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class SGDUpdate(LocalMethod):
   """FedAvg's: steps along the gradients."""
 
@@ -76,7 +75,6 @@ class SGDUpdate(LocalMethod):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class ProxUpdate(Proximal, LocalMethod):
   """FedProx's: a proximal term pulls towards the global model."""
 

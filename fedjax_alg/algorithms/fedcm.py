@@ -93,7 +93,6 @@ def scaffold_m_update(
   return with_global_momentum(make, work, client_lr, gradient_weight)
 
 
-@dataclasses.dataclass(frozen=True)
 class CMUpdate(GlobalMomentum, LocalMethod):
   """FedCM's: steps along the gradient and the global momentum."""
 
@@ -104,7 +103,6 @@ class CMUpdate(GlobalMomentum, LocalMethod):
     return fedcm_update(model, options, options.client_lr, self.gradient_weight)
 
 
-@dataclasses.dataclass(frozen=True)
 class ScaffoldMUpdate(VariateOptions, GlobalMomentum, LocalMethod):
   """SCAFFOLD-M's: control variates and the global momentum."""
 

@@ -51,7 +51,6 @@ from fedjax_alg.typing import PyTree
 _UNKNOWN = 1e9
 
 
-@dataclasses.dataclass(frozen=True)
 class Detection(Part):
   """How drift is detected."""
 
@@ -70,7 +69,6 @@ class Detection(Part):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class HierarchicalDrift(Detection):
   """Each client that drifts opens a model, and similar models are merged."""
 
@@ -100,7 +98,6 @@ class HierarchicalDrift(Detection):
     return jnp.cumsum(drifts, dtype=jnp.int32) - 1
 
 
-@dataclasses.dataclass(frozen=True)
 class EagerDrift(Detection):
   """All clients that drift at a step open one model together, and none are merged."""
 
@@ -118,7 +115,6 @@ class EagerDrift(Detection):
     return jnp.minimum(jnp.cumsum(drifts, dtype=jnp.int32) - 1, 0)
 
 
-@dataclasses.dataclass(frozen=True)
 class OracleKinds(Part):
   """Each kind of clients has a model from the start."""
 

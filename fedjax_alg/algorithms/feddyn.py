@@ -158,7 +158,6 @@ def dyn_update(
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class DynUpdate(DynOptions, LocalMethod):
   """FedDyn's: a dynamic regularizer, and the server's share of it."""
 

@@ -59,7 +59,6 @@ def extrapolated_server(options: Extrapolation) -> steps.ServerStep:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class ExtrapolatedServer(Extrapolation, steps.ServerRule):
   """A step that is longer, the more the updates disagree, as in FedExP."""
 

@@ -59,7 +59,6 @@ from fedjax_alg.rounds.clustered import (
 SIMILARITIES = ("edc", "madc")
 
 
-@dataclasses.dataclass(frozen=True)
 class KMeansCenters(Part):
   """The pre-trained clients are clustered by the directions of their updates."""
 
@@ -125,7 +124,6 @@ class KMeansCenters(Part):
     return grouping.choose_number(distance, by_edc, m, grouping.ROUNDING)
 
 
-@dataclasses.dataclass(frozen=True)
 class RandomCenters(Part):
   """Each of m random clients starts a group (RCC)."""
 
@@ -155,7 +153,6 @@ class RandomCenters(Part):
     return jnp.where(mask & (place < num_groups), place, -1)
 
 
-@dataclasses.dataclass(frozen=True)
 class CosineStart(Part):
   """Into the group whose direction is closest to the client's first update."""
 
@@ -173,7 +170,6 @@ class CosineStart(Part):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class RandomStart(Part):
   """Into a group that is drawn at random (RAC)."""
 

@@ -130,7 +130,6 @@ def muon_update(
   return tables._replace(train=train)
 
 
-@dataclasses.dataclass(frozen=True)
 class MuonUpdate(Orthogonality, LocalMethod):
   """FedMuon's: steps along orthogonal matrices."""
 

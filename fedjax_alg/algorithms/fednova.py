@@ -173,7 +173,6 @@ def nova_update(
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class NovaUpdate(LocalMethod):
   """FedNova's: updates that the number of steps normalizes."""
 

@@ -97,7 +97,6 @@ def lesam_update(
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class SAMUpdate(Radius, LocalMethod):
   """FedSAM's: gradients where the mini-batch's loss is larger."""
 
@@ -110,7 +109,6 @@ class SAMUpdate(Radius, LocalMethod):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class LESAMUpdate(Radius, LocalMethod):
   """FedLESAM's: gradients up the estimated global ascent."""
 

@@ -42,7 +42,6 @@ from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
 
 
-@dataclasses.dataclass(frozen=True)
 class TrainedModel(Part):
   """The center nearest to the client's model after some steps from the initial one."""
 
@@ -54,7 +53,6 @@ class TrainedModel(Part):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class InitialModel(Part):
   """The center nearest to the initial model, the same for all clients."""
 
@@ -62,7 +60,6 @@ class InitialModel(Part):
   steps: ClassVar[int] = 0
 
 
-@dataclasses.dataclass(frozen=True)
 class RandomCenter(Part):
   """A center drawn at random."""
 

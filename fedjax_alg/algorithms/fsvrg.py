@@ -114,7 +114,6 @@ def svrg_update(model: Model, hparams: FSVRGHParams) -> ClientUpdate:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class SVRGUpdate(LocalMethod):
   """FSVRG's: an anchor gradient reduces the variance."""
 

@@ -48,7 +48,6 @@ from fedjax_alg.typing import PyTree
 MOST_DRAWS = 50
 
 
-@dataclasses.dataclass(frozen=True)
 class SharedStart(Part):
   """Equal models; ties go to the first."""
 
@@ -56,7 +55,6 @@ class SharedStart(Part):
   first: ClassVar[str] = "shared"  #: one of ``clustered.STARTS``
 
 
-@dataclasses.dataclass(frozen=True)
 class IndependentStart(Part):
   """Models that are drawn at random."""
 
@@ -64,7 +62,6 @@ class IndependentStart(Part):
   first: ClassVar[str] = "independent"
 
 
-@dataclasses.dataclass(frozen=True)
 class RejectedStart(Part):
   """Random models, drawn again until every group has a share of the clients."""
 
@@ -79,7 +76,6 @@ class RejectedStart(Part):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class SpreadStart(Part):
   """One model after the other, each trained on a client that the others fit badly."""
 

@@ -63,7 +63,6 @@ from fedjax_alg.rounds.two_halves import ComposedState
 from fedjax_alg.typing import PyTree
 
 
-@dataclasses.dataclass(frozen=True)
 class ClientGradients(Part):
   """One delayed gradient for each client."""
 
@@ -88,7 +87,6 @@ class ClientGradients(Part):
     return _client_variant(model, work, client_lr, self.first_gradients)
 
 
-@dataclasses.dataclass(frozen=True)
 class GradientTable(Part):
   """One delayed gradient for each fixed mini-batch of each client."""
 
@@ -398,7 +396,6 @@ def losac_update(
   return options.variant.build(model, work, client_lr)
 
 
-@dataclasses.dataclass(frozen=True)
 class LosacUpdate(Delays, LocalMethod):
   """LoSAC's: steps that refresh an estimate of the global gradient."""
 

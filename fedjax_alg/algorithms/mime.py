@@ -54,7 +54,6 @@ class Statistics(NamedTuple):
   v: Params  #: second moment; () for sgd and momentum
 
 
-@dataclasses.dataclass(frozen=True)
 class MimeSGD(Part):
   """Plain SGD, without statistics."""
 
@@ -78,7 +77,6 @@ class MimeSGD(Part):
     return s
 
 
-@dataclasses.dataclass(frozen=True)
 class MimeMomentum(MimeSGD):
   """SGD with the server's momentum."""
 
@@ -104,7 +102,6 @@ class MimeMomentum(MimeSGD):
     return Statistics(m, s.v)
 
 
-@dataclasses.dataclass(frozen=True)
 class MimeAdam(MimeMomentum):
   """Adam with the server's moments."""
 
@@ -240,7 +237,6 @@ def mime_update(
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class MimeUpdate(BaseOptimizer, LocalMethod):
   """Mime's: corrected steps of a base optimizer with the server's statistics."""
 
@@ -260,7 +256,6 @@ class MimeUpdate(BaseOptimizer, LocalMethod):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class MimeLiteUpdate(MimeUpdate):
   """MimeLite's: steps of a base optimizer with the server's statistics."""
 

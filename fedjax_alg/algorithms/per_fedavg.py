@@ -43,14 +43,12 @@ from fedjax_alg.part import Part
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
-@dataclasses.dataclass(frozen=True)
 class FirstOrder(Part):
   """The second-order term is left out."""
 
   WORD = EXAMPLE = "fo"
 
 
-@dataclasses.dataclass(frozen=True)
 class HessianFree(Part):
   """The second-order term is a difference of two gradients."""
 
@@ -82,7 +80,6 @@ class HessianFree(Part):
     return trees.scale(0.5 / delta, trees.subtract(ahead, behind))
 
 
-@dataclasses.dataclass(frozen=True)
 class ExactHessian(Part):
   """The second-order term is the product of the Hessian and a vector."""
 

@@ -168,7 +168,6 @@ def scaffold_update(
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class ScaffoldUpdate(VariateOptions, LocalMethod):
   """SCAFFOLD's: steps that control variates correct."""
 

@@ -28,7 +28,6 @@ end, the others with their methods.
 """
 
 from collections.abc import Callable
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -287,7 +286,6 @@ class ServerRule(Part):
     raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
 class AverageServer(ServerRule):
   """The mean update itself, as in FedAvg."""
 
@@ -298,7 +296,6 @@ class AverageServer(ServerRule):
     return average(server_lr)
 
 
-@dataclasses.dataclass(frozen=True)
 class SGDServer(ServerRule):
   """SGD with momentum, as in FedAvgM."""
 
@@ -317,7 +314,6 @@ def _moment(default: float, of: str) -> Any:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class AdamServer(ServerRule):
   """Adam of optax, with bias correction."""
 
@@ -336,7 +332,6 @@ class AdamServer(ServerRule):
     return adam(server_lr, self.beta1, self.beta2, self.eps)
 
 
-@dataclasses.dataclass(frozen=True)
 class YogiServer(ServerRule):
   """Yogi, as in FedYogi."""
 
@@ -361,7 +356,6 @@ class YogiServer(ServerRule):
     return fedopt_step("yogi", server_lr, self.beta1, self.beta2, self.tau)
 
 
-@dataclasses.dataclass(frozen=True)
 class AdagradServer(ServerRule):
   """Adagrad, as in FedAdagrad."""
 
@@ -379,7 +373,6 @@ class AdagradServer(ServerRule):
     return fedopt_step("adagrad", server_lr, self.beta1, 0.0, self.tau)
 
 
-@dataclasses.dataclass(frozen=True)
 class LookaheadServer(ServerRule):
   """Clients train from the model moved ahead by the momentum, as in FedACG."""
 
@@ -401,7 +394,6 @@ class LookaheadServer(ServerRule):
     return lookahead(self.momentum)
 
 
-@dataclasses.dataclass(frozen=True)
 class OptaxServer(NamedOptimizer, ServerRule):
   """Any optimizer of optax, its other arguments at their defaults."""
 

@@ -31,7 +31,6 @@ from fedjax_alg.part import Part
 from fedjax_alg.typing import HParams, Numeric, PyTree
 
 
-@dataclasses.dataclass(frozen=True)
 class StepRule(Part):
   """What the local steps make of their gradients."""
 
@@ -49,18 +48,16 @@ class StepRule(Part):
     raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
 class SGD(StepRule):
   """Stochastic gradient descent."""
 
   WORD, EXAMPLE = "sgd", "sgd"
 
   def transform(self, learning_rate: Numeric) -> optax.GradientTransformation | None:
-    """Leaves the gradient as it is."""
+    """Does not change the gradient."""
     return None
 
 
-@dataclasses.dataclass(frozen=True)
 class Momentum(StepRule):
   """Sums of the gradients, in which older ones count less."""
 
@@ -78,7 +75,6 @@ class Momentum(StepRule):
     return optax.trace(self.momentum, self.NESTEROV)
 
 
-@dataclasses.dataclass(frozen=True)
 class Nesterov(Momentum):
   """Momentum that looks one step ahead (Nesterov)."""
 
@@ -101,7 +97,6 @@ def _eps(where: str) -> Any:
 _TO_ROOT = "to the root of the second moment"
 
 
-@dataclasses.dataclass(frozen=True)
 class Adam(StepRule):
   """Adam (Kingma, Ba, ICLR 2015)."""
 
@@ -116,7 +111,6 @@ class Adam(StepRule):
     return optax.scale_by_adam(self.beta1, self.beta2, self.eps)
 
 
-@dataclasses.dataclass(frozen=True)
 class AdamW(Adam):
   """Adam with weight decay of the step (Loshchilov, Hutter, ICLR 2019)."""
 
@@ -124,7 +118,6 @@ class AdamW(Adam):
   DECAYS_STEP: ClassVar[bool] = True
 
 
-@dataclasses.dataclass(frozen=True)
 class RMSProp(StepRule):
   """Gradients divided by the root of their second moment."""
 
@@ -138,7 +131,6 @@ class RMSProp(StepRule):
     return optax.scale_by_rms(self.beta2, self.eps, eps_in_sqrt=False)
 
 
-@dataclasses.dataclass(frozen=True)
 class Adagrad(StepRule):
   """Gradients divided by the root of the sum of their squares."""
 
@@ -151,7 +143,6 @@ class Adagrad(StepRule):
     return optax.scale_by_rss(0.0, self.eps)
 
 
-@dataclasses.dataclass(frozen=True)
 class Optax(NamedOptimizer, StepRule):
   """Any optimizer of optax, its other arguments at their defaults."""
 
@@ -162,14 +153,12 @@ class Optax(NamedOptimizer, StepRule):
     return make_optimizer("client_optimizer", str(self), learning_rate)
 
 
-@dataclasses.dataclass(frozen=True)
 class ConstantRate(Part):
   """The learning rate does not change."""
 
   WORD, EXAMPLE = "constant", "constant"
 
 
-@dataclasses.dataclass(frozen=True)
 class Schedule(Part):
   """A factor of `client_lr` that changes over periods T."""
 
@@ -195,7 +184,6 @@ def _period(default: Any, minimum: int) -> Any:
   return hyper(default, "T, in rounds or steps", minimum=minimum, traced=True)
 
 
-@dataclasses.dataclass(frozen=True)
 class CosineDecay(Schedule):
   """(1 + cos(pi t/T)) / 2, and 0 after T."""
 
@@ -208,7 +196,6 @@ class CosineDecay(Schedule):
     return 0.5 * (1.0 + jnp.cos(math.pi * jnp.minimum(t, 1.0)))
 
 
-@dataclasses.dataclass(frozen=True)
 class ExponentialDecay(Schedule):
   """DECAY^(t/T)."""
 
@@ -224,7 +211,6 @@ class ExponentialDecay(Schedule):
     return jnp.asarray(self.decay, jnp.float32) ** t
 
 
-@dataclasses.dataclass(frozen=True)
 class StepDecay(ExponentialDecay):
   """DECAY^floor(t/T)."""
 
@@ -235,7 +221,6 @@ class StepDecay(ExponentialDecay):
     return super().factor(jnp.floor(t))
 
 
-@dataclasses.dataclass(frozen=True)
 class InverseSqrtDecay(Schedule):
   """1 / sqrt(1 + t/T)."""
 

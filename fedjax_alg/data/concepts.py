@@ -20,7 +20,6 @@ from fedjax_alg.part import Part
 DATA = ("step", "all")
 
 
-@dataclasses.dataclass(frozen=True)
 class Concepts(Part):
   """How the kinds of clients change."""
 
@@ -68,15 +67,13 @@ class Concepts(Part):
     return f"`concepts`={self}"
 
 
-@dataclasses.dataclass(frozen=True)
 class NoConcepts(Concepts):
   """The kinds of clients stay as they are."""
 
   WORD, EXAMPLE = "none", "none"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Steps(Concepts):
+class _Steps(Concepts, kw_only=True):
   """Kinds that change from step to step."""
 
   rounds: int = hyper(
@@ -104,7 +101,6 @@ class _Steps(Concepts):
     return self.data == "all"
 
 
-@dataclasses.dataclass(frozen=True)
 class _Pattern(_Steps):
   """A schedule that follows from the numbers of steps, clients and kinds."""
 
@@ -144,7 +140,6 @@ class _Pattern(_Steps):
     raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
 class SwitchedConcepts(_Pattern):
   """All clients turn to the next kind at once, for equally many steps."""
 
@@ -157,7 +152,6 @@ class SwitchedConcepts(_Pattern):
     return step * kinds // self.steps % kinds
 
 
-@dataclasses.dataclass(frozen=True)
 class StaggeredConcepts(_Pattern):
   """One client after the other turns to the next kind.
 
@@ -179,7 +173,6 @@ class StaggeredConcepts(_Pattern):
     return result
 
 
-@dataclasses.dataclass(frozen=True)
 class RecurringConcepts(_Pattern):
   """All clients turn to the next kind at once, through all kinds twice."""
 
@@ -192,7 +185,6 @@ class RecurringConcepts(_Pattern):
     return step * 2 * kinds // self.steps % kinds
 
 
-@dataclasses.dataclass(frozen=True)
 class TurnedConcepts(_Steps):
   """Each client turns to its next kind at steps that you give.
 
@@ -262,7 +254,6 @@ class TurnedConcepts(_Steps):
     return schedule % kinds
 
 
-@dataclasses.dataclass(frozen=True)
 class ConceptFile(_Steps):
   """A file with a line for each step and in it the kind of each client, from 0."""
 

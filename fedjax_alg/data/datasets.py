@@ -29,7 +29,6 @@ from fedjax_alg.part import Part, forms
 _MOST = 1e6  # of a deviation
 
 
-@dataclasses.dataclass(frozen=True)
 class DataSet(Part):
   """A data set, and how to find or generate it."""
 
@@ -87,7 +86,6 @@ class DataSet(Part):
     return ""
 
 
-@dataclasses.dataclass(frozen=True)
 class Digits(DataSet):
   """Handwritten digits, 1,797 images of 8 x 8 pixels (scikit-learn)."""
 
@@ -104,7 +102,6 @@ class Digits(DataSet):
     return load_digits()
 
 
-@dataclasses.dataclass(frozen=True)
 class Diabetes(DataSet):
   """Ten numbers of 442 patients, and how their disease progressed (scikit-learn)."""
 
@@ -116,7 +113,6 @@ class Diabetes(DataSet):
     return load_diabetes()
 
 
-@dataclasses.dataclass(frozen=True)
 class Synthetic(DataSet):
   """Synthetic(alpha, beta) of FedProx, generated for each client."""
 
@@ -139,7 +135,6 @@ class Synthetic(DataSet):
     return synthetic(self.alpha, self.beta, num_clients, seed, self.iid)
 
 
-@dataclasses.dataclass(frozen=True)
 class _Points(DataSet):
   """Points on both sides of boundaries, generated for each client."""
 
@@ -164,7 +159,6 @@ class _Points(DataSet):
     return make_points(self.WORD, num_clients, self.examples, self.noise, seed)
 
 
-@dataclasses.dataclass(frozen=True)
 class Sine2(_Points):
   """Two numbers, labeled by a sine; the second concept has the other labels."""
 
@@ -172,7 +166,6 @@ class Sine2(_Points):
   INPUTS = BOUNDARIES["sine2"].inputs
 
 
-@dataclasses.dataclass(frozen=True)
 class Circle2(_Points):
   """Two numbers, labeled by one of two circles."""
 
@@ -180,7 +173,6 @@ class Circle2(_Points):
   INPUTS = BOUNDARIES["circle2"].inputs
 
 
-@dataclasses.dataclass(frozen=True)
 class Sea4(_Points):
   """Three numbers, labeled by a sum and one of four thresholds."""
 
@@ -188,7 +180,6 @@ class Sea4(_Points):
   INPUTS = BOUNDARIES["sea4"].inputs
 
 
-@dataclasses.dataclass(frozen=True)
 class Femnist(DataSet):
   """Ten letters of EMNIST, dealt to clients as FedProx and FedGroup do."""
 
@@ -228,7 +219,6 @@ class Femnist(DataSet):
     return super().hash_files(data_dir)
 
 
-@dataclasses.dataclass(frozen=True)
 class Sent140(DataSet):
   """Tweets with a smiling or a sad face, and their users."""
 
@@ -247,7 +237,6 @@ class Sent140(DataSet):
     return load_sent140(min_tweets, vocabulary, self.length, seed, data_dir)
 
 
-@dataclasses.dataclass(frozen=True)
 class _Files(DataSet):
   """A data set in files of the user's."""
 
@@ -269,7 +258,6 @@ class _Files(DataSet):
     return files.contents_key(self._files())
 
 
-@dataclasses.dataclass(frozen=True)
 class Shakespeare(_Files):
   """Plays as *.txt in a folder; their roles are the clients."""
 
@@ -295,7 +283,6 @@ class Shakespeare(_Files):
     return play_files(self.path)
 
 
-@dataclasses.dataclass(frozen=True)
 class Idx(_Files):
   """A folder of the four IDX files of MNIST or another such data set."""
 
@@ -310,7 +297,6 @@ class Idx(_Files):
     return idx_files(self.path)
 
 
-@dataclasses.dataclass(frozen=True)
 class Npz(_Files):
   """An .npz of x_train, y_train, x_test, y_test[, client_train, client_test].
 
@@ -325,7 +311,6 @@ class Npz(_Files):
     return load_npz(self.path, task)
 
 
-@dataclasses.dataclass(frozen=True)
 class Leaf(_Files):
   """A json file of LEAF or FedProx, or a folder with train/ and test/."""
 
@@ -339,7 +324,6 @@ class Leaf(_Files):
     return leaf_files(self.path)
 
 
-@dataclasses.dataclass(frozen=True)
 class Tfds(DataSet):
   """Any image classification data set of TFDS; the prefix may be left out.
 

@@ -36,7 +36,6 @@ layer_reader: Callable[[RunLayer], Callable[[np.ndarray], np.ndarray]] | None = 
 layer_hash: Callable[[RunLayer], str] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
 class Features(Part):
   """What a model reads of the examples."""
 
@@ -68,7 +67,6 @@ class Features(Part):
     raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
 class RawFeatures(Features):
   """The examples as they are; images as numbers in [0, 1]."""
 
@@ -80,7 +78,6 @@ class RawFeatures(Features):
     return none(x)
 
 
-@dataclasses.dataclass(frozen=True)
 class Flattened(Features):
   """Each example as a vector."""
 
@@ -93,7 +90,6 @@ class Flattened(Features):
     return flatten_examples(x)
 
 
-@dataclasses.dataclass(frozen=True)
 class Images(Features):
   """Flat pixels of square images as H x H, for models of convolutions."""
 
@@ -105,7 +101,6 @@ class Images(Features):
     return none(x).reshape(len(x), *image_shape(x))
 
 
-@dataclasses.dataclass(frozen=True)
 class Standardize(Features):
   """Each input minus its mean, divided by its deviation + 0.001.
 
@@ -116,7 +111,6 @@ class Standardize(Features):
   WORD, EXAMPLE = "standardize", "standardize"
 
 
-@dataclasses.dataclass(frozen=True)
 class Contrast(Features):
   """Each example minus its mean, divided by sqrt(its variance + 0.001)."""
 
@@ -127,7 +121,6 @@ class Contrast(Features):
     return contrast(x)
 
 
-@dataclasses.dataclass(frozen=True)
 class Hog(Features):
   """Histograms of oriented gradients, as in the diversified paper, section V-A.
 
@@ -151,7 +144,6 @@ class Hog(Features):
     return hog(x, **dataclasses.asdict(self))
 
 
-@dataclasses.dataclass(frozen=True)
 class LayerFeatures(Features):
   """What a layer reads in the model of a finished run; LAYER is its name, or last.
 

@@ -29,7 +29,6 @@ KIND_DATA = ("split", "all")
 _MOST = 10_000
 
 
-@dataclasses.dataclass(frozen=True)
 class Kinds(Part):
   """How clients differ in kind."""
 
@@ -111,8 +110,7 @@ class Kinds(Part):
     raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _SharedKinds(Kinds):
+class _SharedKinds(Kinds, kw_only=True):
   """Kinds of several clients each."""
 
   shares: str = hyper(
@@ -150,7 +148,6 @@ class _SharedKinds(Kinds):
     return dataclasses.replace(self, shares="")
 
 
-@dataclasses.dataclass(frozen=True)
 class NaturalKinds(_SharedKinds):
   """The kinds that the data bring, if they do; else clients do not differ in kind."""
 
@@ -158,8 +155,7 @@ class NaturalKinds(_SharedKinds):
   CHANGES = False
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _ChangedKinds(_SharedKinds):
+class _ChangedKinds(_SharedKinds, kw_only=True):
   """Kinds that change the examples of one data set."""
 
   data: str = hyper(
@@ -191,7 +187,6 @@ def _check_numbers(label: str, examples: Examples, needs: str) -> None:
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class RotatedKinds(_ChangedKinds):
   """A kind for each angle, with images rotated counterclockwise."""
 
@@ -244,7 +239,6 @@ class RotatedKinds(_ChangedKinds):
     return rotate
 
 
-@dataclasses.dataclass(frozen=True)
 class _NumberedKinds(_ChangedKinds):
   """So many kinds, which differ in their labels alone."""
 
@@ -260,7 +254,6 @@ class _NumberedKinds(_ChangedKinds):
     return tuple(map(str, range(self.number)))
 
 
-@dataclasses.dataclass(frozen=True)
 class PermutedLabels(_NumberedKinds):
   """Each kind has a permutation of the labels, the first the identity."""
 
@@ -284,7 +277,6 @@ class PermutedLabels(_NumberedKinds):
     return permute
 
 
-@dataclasses.dataclass(frozen=True)
 class BoundaryKinds(_NumberedKinds):
   """Each kind has another boundary between the classes of sine2, circle2 or sea4."""
 
@@ -295,7 +287,6 @@ class BoundaryKinds(_NumberedKinds):
     return lambda x, y, kind, key: (x, label_by_concept(examples.name, x, y, kind))
 
 
-@dataclasses.dataclass(frozen=True)
 class _Noise(Kinds):
   """Gaussian noise of another level at each client."""
 
@@ -320,7 +311,6 @@ class _Noise(Kinds):
     return add_noise
 
 
-@dataclasses.dataclass(frozen=True)
 class NoisyInputs(_Noise):
   """Gaussian noise of variance V (i + 1) / C at client i, as in NIID-Bench's paper."""
 
@@ -333,7 +323,6 @@ class NoisyInputs(_Noise):
     return levels
 
 
-@dataclasses.dataclass(frozen=True)
 class NoisyInputsByDeviation(_Noise):
   """Gaussian noise of deviation D i / (C - 1) at client i, as in NIID-Bench's code."""
 
@@ -348,7 +337,6 @@ class NoisyInputsByDeviation(_Noise):
     return levels
 
 
-@dataclasses.dataclass(frozen=True)
 class SourceKinds(_SharedKinds):
   """A data set of images for each kind, instead of `dataset`."""
 
@@ -372,7 +360,6 @@ class SourceKinds(_SharedKinds):
     return self.datasets
 
 
-@dataclasses.dataclass(frozen=True)
 class OwnKinds(_ChangedKinds):
   """Your function (x, y, kind, key) -> x, y, of K kinds.
 

@@ -17,7 +17,6 @@ from fedjax_alg.hparams import hyper
 _TRIES = 100
 
 
-@dataclasses.dataclass(frozen=True)
 class _AtLeast(Partitioner):
   """A partition in which no client has very few examples."""
 
@@ -40,7 +39,6 @@ class _AtLeast(Partitioner):
       )
 
 
-@dataclasses.dataclass(frozen=True)
 class _DrawnSizes(_AtLeast):
   """A partition in which the numbers of examples are drawn.
 
@@ -78,7 +76,6 @@ class _DrawnSizes(_AtLeast):
     return np.maximum(shares, np.finfo(np.float64).tiny)  # a small alpha underflows
 
 
-@dataclasses.dataclass(frozen=True)
 class Iid(_DrawnSizes):
   """Every client holds a random sample.
 
@@ -105,7 +102,6 @@ class Iid(_DrawnSizes):
     return rng.permutation(np.repeat(np.arange(num_clients), size))
 
 
-@dataclasses.dataclass(frozen=True)
 class Dirichlet(_AtLeast):
   """The clients' shares of each class are drawn from Dirichlet(alpha).
 
@@ -167,7 +163,6 @@ def _of_those(some: np.ndarray, share: np.ndarray) -> np.ndarray:
   return shares if shares.any() else some.astype(float)
 
 
-@dataclasses.dataclass(frozen=True)
 class Shards(_AtLeast):
   """The examples sorted by class, in C k equal shards, of which a client gets k.
 
@@ -198,7 +193,6 @@ class Shards(_AtLeast):
     return owner
 
 
-@dataclasses.dataclass(frozen=True)
 class Classes(_DrawnSizes):
   """Every client holds few classes.
 

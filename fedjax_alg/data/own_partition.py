@@ -18,7 +18,6 @@ Deal = Callable[[np.ndarray, int, np.random.Generator], Any]
 FORM = "a function (labels, num_clients, rng) -> rows of each client"
 
 
-@dataclasses.dataclass(frozen=True)
 class OwnPartition(Partitioner):
   """Your function (labels, num_clients, rng) -> rows of each client.
 

@@ -4,7 +4,6 @@ The partitioners are in ``label_skew``, ``published``, ``partition_file`` and
 ``own_partition``; ``options.PARTITIONS`` lists them.
 """
 
-import dataclasses
 import hashlib
 from typing import ClassVar, NamedTuple
 
@@ -69,7 +68,6 @@ class Partition(NamedTuple):
     return places
 
 
-@dataclasses.dataclass(frozen=True)
 class Partitioner(Part):
   """A way to deal the examples of a data set to clients.
 

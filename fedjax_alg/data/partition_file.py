@@ -80,7 +80,6 @@ def _narrow(array: np.ndarray) -> np.ndarray:
   return array.astype(np.int32 if array.max(initial=0) < 2**31 else np.int64)
 
 
-@dataclasses.dataclass(frozen=True)
 class PartitionFile(Partitioner):
   """A partition.npz that a run of the same data wrote, or one of yours.
 

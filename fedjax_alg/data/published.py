@@ -21,7 +21,6 @@ _CLASSES = 2  # classes per client of the power law
 _FIRST = 5  # examples of each of them in the first pass
 
 
-@dataclasses.dataclass(frozen=True)
 class Powerlaw(Partitioner):
   """The partition of MNIST in FedProx's repository, for any C and L.
 
@@ -45,7 +44,6 @@ class Powerlaw(Partitioner):
     return examples.labels()
 
 
-@dataclasses.dataclass(frozen=True)
 class Natural(Partitioner):
   """The clients that the data set names, in the order of their names.
 

@@ -4,7 +4,6 @@ The kinds of shift follow FlexCFL (Duan et al., IEEE TPDS 2022). Unlike there, a
 swap neither loses nor duplicates rows.
 """
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +14,6 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.part import Part, parts_of
 
 
-@dataclasses.dataclass(frozen=True)
 class Shift(Part):
   """How the clients' data change."""
 
@@ -67,7 +65,6 @@ class Shift(Part):
     raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
 class NoShift(Shift):
   """The clients' data stay as they are."""
 
@@ -78,7 +75,6 @@ class NoShift(Shift):
     return partition
 
 
-@dataclasses.dataclass(frozen=True)
 class _Periodic(Shift):
   """A shift with an event each time that so many rounds have been run."""
 
@@ -95,7 +91,6 @@ class _Periodic(Shift):
     return self.every
 
 
-@dataclasses.dataclass(frozen=True)
 class Increment(_Periodic):
   """Clients hold 25, 50, 75, 100 % of their training data after 0, 1, 2, 3 changes.
 
@@ -111,7 +106,6 @@ class Increment(_Periodic):
     return partition._replace(train_size=part.astype(np.int32))
 
 
-@dataclasses.dataclass(frozen=True)
 class _Swap(_Periodic):
   """A shift in which pairs of clients exchange data."""
 
@@ -168,7 +162,6 @@ class _Swap(_Periodic):
     raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
 class SwapAll(_Swap):
   """The two clients of random pairs exchange all their data."""
 
@@ -185,7 +178,6 @@ class SwapAll(_Swap):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class SwapPart(_Swap):
   """The two clients of random pairs exchange all examples of one class each.
 

@@ -92,7 +92,6 @@ def default_mode(
   return "vmap" if optional.find_extra("lanes") is None else "lanes"
 
 
-@dataclasses.dataclass(frozen=True)
 class _Mapping(Part):
   """How the clients of a round are computed."""
 
@@ -104,7 +103,6 @@ class _Mapping(Part):
     return self.WORD
 
 
-@dataclasses.dataclass(frozen=True)
 class AutomaticMap(_Mapping):
   """sequential on a CPU, by the model's size on a GPU, lanes on a TPU."""
 
@@ -115,21 +113,18 @@ class AutomaticMap(_Mapping):
     return default_mode(platform, flops, slots, batch_size)
 
 
-@dataclasses.dataclass(frozen=True)
 class SequentialMap(_Mapping):
   """One client after the other."""
 
   WORD, EXAMPLE = "sequential", "sequential"
 
 
-@dataclasses.dataclass(frozen=True)
 class VectorizedMap(_Mapping):
   """All clients at once."""
 
   WORD, EXAMPLE = "vmap", "vmap"
 
 
-@dataclasses.dataclass(frozen=True)
 class LanesMap(_Mapping):
   """Some clients at once; a finished client makes room for the next."""
 

@@ -37,7 +37,6 @@ from fedjax_alg.part import Part
 LOST = "cohort_lost"
 
 
-@dataclasses.dataclass(frozen=True)
 class NoStragglers(Part):
   """All participants do all of their work."""
 
@@ -48,7 +47,6 @@ class NoStragglers(Part):
     return Late()
 
 
-@dataclasses.dataclass(frozen=True)
 class _SomeStragglers(Part):
   """A share of every round's participants does a part of its local work."""
 
@@ -60,7 +58,6 @@ class _SomeStragglers(Part):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class Stragglers(_SomeStragglers):
   """Kept by fedprox, fednova, fedasync and fedbuff, and dropped by all others."""
 
@@ -83,7 +80,6 @@ class Stragglers(_SomeStragglers):
     return Late(stragglers=self.share, most=self.most, keep=keeps)
 
 
-@dataclasses.dataclass(frozen=True)
 class KeptStragglers(Stragglers):
   """The server uses what they have done, as FedProx does."""
 
@@ -94,7 +90,6 @@ class KeptStragglers(Stragglers):
     return super().rule(True)
 
 
-@dataclasses.dataclass(frozen=True)
 class DroppedStragglers(_SomeStragglers):
   """Their work is lost, as with FedAvg in FedProx's experiment."""
 

@@ -18,7 +18,6 @@ from fedjax_alg.hparams import MAX_SEED, OWN_CODE, hyper
 from fedjax_alg.part import Part
 
 
-@dataclasses.dataclass(frozen=True)
 class Sampling(Part):
   """A rule for the participants of a round."""
 
@@ -63,7 +62,6 @@ class Sampling(Part):
     return None
 
 
-@dataclasses.dataclass(frozen=True)
 class _Drawn(Sampling):
   """A sampler that can draw very many clients in another way."""
 
@@ -88,7 +86,6 @@ class _Drawn(Sampling):
     return self._WAYS[auto if self.draw == "auto" else self.draw]
 
 
-@dataclasses.dataclass(frozen=True)
 class UniformSampling(_Drawn):
   """All clients alike."""
 
@@ -96,7 +93,6 @@ class UniformSampling(_Drawn):
   _WAYS = samplers.DRAWS
 
 
-@dataclasses.dataclass(frozen=True)
 class SizeSampling(_Drawn):
   """One after the other by their numbers of examples, without replacement.
 
@@ -107,7 +103,6 @@ class SizeSampling(_Drawn):
   _WAYS = {"permutation": samplers.by_size, "bijection": samplers.by_examples}
 
 
-@dataclasses.dataclass(frozen=True)
 class _OfAvailable(_Drawn):
   """Uniformly among the clients that are available in a round."""
 
@@ -132,7 +127,6 @@ class _OfAvailable(_Drawn):
     return samplers.with_daily_cycle(drawn, self.day, self.seed)
 
 
-@dataclasses.dataclass(frozen=True)
 class AvailabilitySampling(_OfAvailable):
   """Uniformly among the clients that are available in a round."""
 
@@ -167,7 +161,6 @@ class AvailabilitySampling(_OfAvailable):
     return (self.least + (self.most - self.least) * uniform).astype(np.float32)
 
 
-@dataclasses.dataclass(frozen=True)
 class AvailabilityFile(_OfAvailable):
   """As availability; a file has the clients' probabilities, one number a line."""
 
@@ -203,7 +196,6 @@ class AvailabilityFile(_OfAvailable):
     return own.source_of(self.path)
 
 
-@dataclasses.dataclass(frozen=True)
 class PoissonSampling(Sampling):
   """Every client with the probability `participation`, so that their number varies."""
 
@@ -219,7 +211,6 @@ class PoissonSampling(Sampling):
     return np.full(num_clients, rate, np.float32)
 
 
-@dataclasses.dataclass(frozen=True)
 class CyclicSampling(Sampling):
   """In turns, each client again when all others have been there."""
 
@@ -230,7 +221,6 @@ class CyclicSampling(Sampling):
     return samplers.cyclic
 
 
-@dataclasses.dataclass(frozen=True)
 class OwnSampling(Sampling):
   """Your function (data, cohort_size, key, round) -> ids [cohort_size]."""
 

@@ -54,7 +54,6 @@ def _sorting(slots: int, size: int) -> float:
   return float(size * slots * max(slots - 1, 1).bit_length())
 
 
-@dataclasses.dataclass(frozen=True)
 class WeightedMean(Part):
   """The weighted mean of the vectors, as in FedAvg."""
 
@@ -102,7 +101,6 @@ class _ByRank(_Rule):
     return _sorting(slots, size)
 
 
-@dataclasses.dataclass(frozen=True)
 class Median(_ByRank):
   """The median of every coordinate; participants count alike.
 
@@ -116,7 +114,6 @@ class Median(_ByRank):
     return robust.median_by_coordinate(vectors, weights)
 
 
-@dataclasses.dataclass(frozen=True)
 class TrimmedMean(_ByRank):
   """The mean of every coordinate without its largest and smallest values."""
 
@@ -135,7 +132,6 @@ class TrimmedMean(_ByRank):
     return robust.trimmed_mean(vectors, weights, self.tolerated)
 
 
-@dataclasses.dataclass(frozen=True)
 class _ByDistance(_Rule):
   """A rule that compares all pairs of vectors; participants count alike."""
 
@@ -153,7 +149,6 @@ class _ByDistance(_Rule):
     return 3.0 * size * slots * slots
 
 
-@dataclasses.dataclass(frozen=True)
 class Krum(_ByDistance):
   """The one vector that is nearest to most others."""
 
@@ -163,7 +158,6 @@ class Krum(_ByDistance):
     return robust.krum(vectors, weights, self.tolerated)
 
 
-@dataclasses.dataclass(frozen=True)
 class MultiKrum(_ByDistance):
   """The mean of the vectors that are nearest to most others."""
 
@@ -173,7 +167,6 @@ class MultiKrum(_ByDistance):
     return robust.multi_krum(vectors, weights, self.tolerated)
 
 
-@dataclasses.dataclass(frozen=True)
 class GeometricMedian(_Rule):
   """The point of least sum of distances."""
 
@@ -194,7 +187,6 @@ class GeometricMedian(_Rule):
     return _sorting(slots, size) + 5.0 * self.iterations * slots * size
 
 
-@dataclasses.dataclass(frozen=True)
 class NormBound(_Rule):
   """The mean of vectors that are shortened to a length."""
 
@@ -215,7 +207,6 @@ class NormBound(_Rule):
     return 5.0 * slots * size
 
 
-@dataclasses.dataclass(frozen=True)
 class CenteredClipping(Part):
   """The mean of vectors that are clipped around the last one."""
 

@@ -209,7 +209,6 @@ def canary_direction(vector: Params) -> Params:
   return trees.scale(jax.lax.rsqrt(trees.squared_norm(direction)), direction)
 
 
-@dataclasses.dataclass(frozen=True)
 class NoAttack(Part):
   """All clients are honest."""
 
@@ -220,7 +219,6 @@ class NoAttack(Part):
     return None
 
 
-@dataclasses.dataclass(frozen=True)
 class _Hostile(Part):
   """An attack by a share of the clients, drawn from a seed."""
 
@@ -247,7 +245,6 @@ class _Hostile(Part):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class LabelFlip(_Hostile):
   """Hostile clients train on the labels L - 1 - y."""
 
@@ -271,7 +268,6 @@ class _Forgery(_Hostile):
     return super().build()._replace(forge=self.forge)
 
 
-@dataclasses.dataclass(frozen=True)
 class SignFlip(_Forgery):
   """The update with the other sign, ``scale`` times as long; 0: as long.
 
@@ -289,7 +285,6 @@ class SignFlip(_Forgery):
     return trees.scale(-1.0 if is_zero(self.scale) else -self.scale, vectors)
 
 
-@dataclasses.dataclass(frozen=True)
 class RandomUpdates(_Forgery):
   """Normal numbers of mean 0 and standard deviation ``scale``; 0: of 1.
 
@@ -309,7 +304,6 @@ class RandomUpdates(_Forgery):
     )(scene.keys, vectors)
 
 
-@dataclasses.dataclass(frozen=True)
 class ModelReplacement(_Forgery):
   """The update on false labels, ``scale`` times as long; 0: it replaces the model.
 
@@ -336,7 +330,6 @@ class ModelReplacement(_Forgery):
     return trees.scale_slots(everybody / jnp.maximum(hostile, 1e-30), vectors)
 
 
-@dataclasses.dataclass(frozen=True)
 class LittleIsEnough(_Forgery):
   """mu - z sigma of the honest updates, with z = ``scale``; 0: z_max.
 
@@ -370,7 +363,6 @@ class LittleIsEnough(_Forgery):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class InnerProduct(_Forgery):
   """The negative mean of the honest updates, times ``scale``; 0: times 0.5.
 
@@ -388,7 +380,6 @@ class InnerProduct(_Forgery):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class Canary(_Forgery):
   """A fixed direction of the length ``scale``; with 0 nothing (zeros).
 

@@ -108,7 +108,6 @@ def _with_feedback(compressor: Compressor) -> Compressor:
   return Compressor(send, compressor.nbytes, init)
 
 
-@dataclasses.dataclass(frozen=True)
 class Uncompressed(Part):
   """Whole floats."""
 
@@ -119,8 +118,7 @@ class Uncompressed(Part):
     return None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Feedback(Part):
+class _Feedback(Part, kw_only=True):
   """A compressor that shrinks what it gets, with error feedback or without."""
 
   feedback: bool = hyper(
@@ -140,7 +138,6 @@ class _Feedback(Part):
     return _with_feedback(compressor) if self.feedback else compressor
 
 
-@dataclasses.dataclass(frozen=True)
 class TopK(_Feedback):
   """The entries of largest absolute value of all layers together."""
 
@@ -172,7 +169,6 @@ class TopK(_Feedback):
     return Compressor(send, nbytes)
 
 
-@dataclasses.dataclass(frozen=True)
 class RandomK(_Feedback):
   """Entries at random places; without feedback they are multiplied by P / k."""
 
@@ -204,7 +200,6 @@ class RandomK(_Feedback):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class QSGD(Part):
   """Every entry rounded at random to one of 2^BITS - 1 multiples of a step."""
 
@@ -248,7 +243,6 @@ class QSGD(Part):
     return Compressor(send, nbytes, unbiased=True)
 
 
-@dataclasses.dataclass(frozen=True)
 class Sign(_Feedback):
   """The signs of all entries, and a scale for every leaf."""
 
@@ -275,7 +269,6 @@ class Sign(_Feedback):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class PowerSGD(_Feedback):
   """Two factors of every matrix; a leaf that they would not shorten is sent whole.
 

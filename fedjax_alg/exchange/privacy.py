@@ -50,14 +50,12 @@ OF_NOISE = {"at", "count_noise", "bands", "buffers"}
 _SHORTER = 1.0 - 2.0**-18
 
 
-@dataclasses.dataclass(frozen=True)
 class NoPrivacy(Part):
   """What clients send is neither clipped nor noised."""
 
   WORD, EXAMPLE = "none", "none"
 
 
-@dataclasses.dataclass(frozen=True)
 class Noised(Part):
   """A sum of clipped vectors that gets Gaussian noise before it is released."""
 
@@ -117,8 +115,7 @@ class NoisedMean(Noised):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _IndependentNoise(NoisedMean):
+class _IndependentNoise(NoisedMean, kw_only=True):
   """A noised mean whose noise is another one in every round."""
 
   at: str = hyper(
@@ -129,14 +126,12 @@ class _IndependentNoise(NoisedMean):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class FixedClipping(_IndependentNoise):
   """Updates are clipped to a norm, and their sum gets Gaussian noise."""
 
   WORD, EXAMPLE = "fixed", "fixed:1,2"
 
 
-@dataclasses.dataclass(frozen=True)
 class AdaptiveClipping(_IndependentNoise):
   """Updates are clipped to a norm that follows a quantile of their lengths."""
 
@@ -180,8 +175,7 @@ class AdaptiveClipping(_IndependentNoise):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CorrelatedNoise(NoisedMean):
+class CorrelatedNoise(NoisedMean, kw_only=True):
   """Updates are clipped to a norm; noise is correlated over rounds (DP-FTRL)."""
 
   WORD, EXAMPLE = "ftrl", "ftrl:1,2,bands=20"

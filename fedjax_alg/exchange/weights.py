@@ -95,7 +95,6 @@ def _equally(cohort: Cohort) -> Array:
   return cohort.present.astype(jnp.float32)
 
 
-@dataclasses.dataclass(frozen=True)
 class ExampleWeights(Part):
   """A participant counts by its number of examples, n_i / n^r."""
 
@@ -106,7 +105,6 @@ class ExampleWeights(Part):
     return _by_examples
 
 
-@dataclasses.dataclass(frozen=True)
 class UniformWeights(Part):
   """All participants count alike."""
 
@@ -117,7 +115,6 @@ class UniformWeights(Part):
     return _equally
 
 
-@dataclasses.dataclass(frozen=True)
 class QFFLWeights(Part):
   """n_i f_i^q, with the participant's loss f_i at the model (q-FFL).
 
@@ -143,7 +140,6 @@ class QFFLWeights(Part):
     return _q_ffl(self.q)
 
 
-@dataclasses.dataclass(frozen=True)
 class AgnosticWeights(Part):
   """A weight for each client, which moves up by rate f_i in a round (agnostic FL).
 

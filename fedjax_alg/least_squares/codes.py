@@ -9,7 +9,6 @@ of any rank) or all positions share one code (``class``: filters of rank at
 most L).
 """
 
-import dataclasses
 from typing import ClassVar
 
 import jax
@@ -21,7 +20,6 @@ from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.part import Part
 
 
-@dataclasses.dataclass(frozen=True)
 class ClassCode(Part):
   """A random code for every channel, the same at all positions."""
 
@@ -31,7 +29,6 @@ class ClassCode(Part):
   centred: bool = hyper(False, "subtract from the codes their mean over examples")
 
 
-@dataclasses.dataclass(frozen=True)
 class PositionCode(Part):
   """A random code for every output position and channel."""
 
@@ -46,7 +43,6 @@ class PositionCode(Part):
   centred: bool = field_like(ClassCode, "centred")
 
 
-@dataclasses.dataclass(frozen=True)
 class RandomFilters(Part):
   """No targets but whitened random filters, a control."""
 

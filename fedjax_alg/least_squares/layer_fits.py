@@ -43,7 +43,6 @@ def double_field() -> Any:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class FixedBatch(Part):
   """B stays unchanged."""
 
@@ -51,7 +50,6 @@ class FixedBatch(Part):
   most: ClassVar[int | None] = None
 
 
-@dataclasses.dataclass(frozen=True)
 class AdaptiveBatch(Part):
   """B grows on slow clients, up to a largest one."""
 

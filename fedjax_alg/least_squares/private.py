@@ -45,7 +45,6 @@ from fedjax_alg.least_squares.moments import Moments
 from fedjax_alg.part import forms
 
 
-@dataclasses.dataclass(frozen=True)
 class NoisedMoments(Noised):
   """The sums of a layer: what a client sends is clipped, and the total is noised."""
 

@@ -50,7 +50,7 @@ def with_class_weights(model: Model, text: str, counts: np.ndarray) -> Model:
     counts: [L] int, the training examples of each class.
 
   Returns:
-    The model; all else of it is as it was.
+    The model; nothing else of it changes.
 
   Raises:
     OptionError: the examples have no classes, or another number of them.

@@ -34,7 +34,6 @@ class FeatureMap:
   flops: float  #: multiplications and additions for one example
 
 
-@dataclasses.dataclass(frozen=True)
 class NoFeatureMap(Part):
   """The model reads the examples themselves."""
 
@@ -44,7 +43,6 @@ class NoFeatureMap(Part):
     """Draws no map."""
 
 
-@dataclasses.dataclass(frozen=True)
 class _Drawn(Part):
   """A map that is drawn from a seed."""
 
@@ -82,7 +80,6 @@ class _Drawn(Part):
     raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
 class _RandomFeatures(_Drawn):
   """A random projection of the examples, followed by a function of each output."""
 
@@ -99,7 +96,6 @@ class _RandomFeatures(_Drawn):
     return np.asarray(omega)
 
 
-@dataclasses.dataclass(frozen=True)
 class FourierFeatures(_RandomFeatures):
   """Random Fourier features of the kernel exp(-gamma |x - z|^2).
 
@@ -124,7 +120,6 @@ class FourierFeatures(_RandomFeatures):
     return random_features(omega, rng.uniform(0.0, 2.0 * np.pi, self.num_features))
 
 
-@dataclasses.dataclass(frozen=True)
 class ReLUFeatures(_RandomFeatures):
   """Random ReLU features, on average the arc-cosine kernel of degree 1.
 
@@ -137,7 +132,6 @@ class ReLUFeatures(_RandomFeatures):
     return random_features(self._omega(d, rng, 1.0), None)
 
 
-@dataclasses.dataclass(frozen=True)
 class BucketFeatures(_Drawn):
   """A one-hot vector for each group of thresholded inputs.
 

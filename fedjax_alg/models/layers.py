@@ -55,7 +55,6 @@ class Conv(_Word):
   channels: int
 
 
-@dataclasses.dataclass(frozen=True)
 class ValidConv(Conv):
   """A ``Conv`` without padding: the image loses kernel - 1 rows and columns.
 

@@ -12,7 +12,6 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.part import Part
 
 
-@dataclasses.dataclass(frozen=True)
 class NoAdapters(Part):
   """The layers have no adapters."""
 
@@ -28,7 +27,6 @@ class NoAdapters(Part):
     return model
 
 
-@dataclasses.dataclass(frozen=True)
 class _Adapters(Part):
   """Adapters A B of rank r at every dense layer, times alpha / r.
 
@@ -75,14 +73,12 @@ class _Adapters(Part):
     return result
 
 
-@dataclasses.dataclass(frozen=True)
 class FedIT(_Adapters):
   """The server averages A and B apart (Zhang et al., arXiv:2305.05644)."""
 
   WORD, EXAMPLE = "fedit", "fedit:8,alpha=16"
 
 
-@dataclasses.dataclass(frozen=True)
 class FFALoRA(_Adapters):
   """A keeps its random initial value (FFA-LoRA: Sun et al., ICLR 2024)."""
 
@@ -90,7 +86,6 @@ class FFALoRA(_Adapters):
   ROLES: ClassVar[tuple[str, ...]] = ("frozen:**/lora_a",)
 
 
-@dataclasses.dataclass(frozen=True)
 class FedExLoRA(_Adapters):
   """As fedit; what the means miss of the mean of A B is added to the layer.
 
@@ -100,7 +95,6 @@ class FedExLoRA(_Adapters):
   WORD, EXAMPLE = "fedex", "fedex:8"
 
 
-@dataclasses.dataclass(frozen=True)
 class FLoRA(_Adapters):
   """The mean of A B is added to the layer; participants draw new adapters.
 

@@ -26,7 +26,6 @@ from fedjax_alg.typing import Shapes
 MAX_LAYERS = 100
 
 
-@dataclasses.dataclass(frozen=True)
 class Architecture(Part):
   """A named model, which is made for the examples and classes of a run."""
 
@@ -125,7 +124,6 @@ class Architecture(Part):
     raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
 class Softmax(Architecture):
   """Softmax regression, one dense layer."""
 
@@ -136,7 +134,6 @@ class Softmax(Architecture):
     return linen_modules.SoftmaxModule(num_classes)
 
 
-@dataclasses.dataclass(frozen=True)
 class _Layers(Architecture):
   """A sequence of layers, and a dense layer with the outputs."""
 
@@ -160,7 +157,6 @@ class _Layers(Architecture):
     return layers_lib.StackModule(num_classes, self.hidden_layers)
 
 
-@dataclasses.dataclass(frozen=True)
 class MLP(_Layers):
   """A perceptron: dense layers with ReLU between them."""
 
@@ -178,7 +174,6 @@ class MLP(_Layers):
     return tuple(map(layers_lib.Dense, self.hidden))
 
 
-@dataclasses.dataclass(frozen=True)
 class CNN(_Layers):
   """Two 3x3 convolutions, each with 2x2 maxima, and a dense layer of 64 units."""
 
@@ -191,7 +186,6 @@ class CNN(_Layers):
     return layers_lib.parse_layers(layers_lib.DEFAULT_LAYERS)
 
 
-@dataclasses.dataclass(frozen=True)
 class Stack(_Layers):
   """Your own sequence of layers with ReLU.
 
@@ -239,7 +233,6 @@ class Stack(_Layers):
       raise OptionError(f"`model`={self}: {_of_layers(error)}") from None
 
 
-@dataclasses.dataclass(frozen=True)
 class Residual(Architecture):
   """Residual blocks with fixed random weights inside, and a head."""
 
@@ -259,7 +252,6 @@ class Residual(Architecture):
     return residual.ResidualModule(num_classes, self.blocks, self.features)
 
 
-@dataclasses.dataclass(frozen=True)
 class LSTM(Architecture):
   """LSTM layers over words or characters."""
 
@@ -306,7 +298,6 @@ class LSTM(Architecture):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class ResNet18(Architecture):
   """ResNet-18 for small images."""
 
@@ -336,7 +327,6 @@ class ResNet18(Architecture):
     return resnet.ResNetModule(num_classes, self.norm, self.width, self.remat)
 
 
-@dataclasses.dataclass(frozen=True)
 class Transformer(Architecture):
   """A causal transformer over words or characters.
 

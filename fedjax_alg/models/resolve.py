@@ -23,7 +23,6 @@ from fedjax_alg.part import Part, forms, of_type
 from fedjax_alg.typing import DTypes, PyTree, Shapes
 
 
-@dataclasses.dataclass(frozen=True)
 class OwnModel(Part):
   """Your model, by its file or module and its name there.
 

@@ -59,7 +59,6 @@ LORA_TYPE = "LoRAParam"
 _NORMS = ("*[nN]orm*", "[bB][nN]*", "[lL][nN]", "[lL][nN]_*")
 
 
-@dataclasses.dataclass(frozen=True)
 class PersonalTraining(Part):
   """How the personal leaves of a client are trained (``client.personal``)."""
 
@@ -78,21 +77,18 @@ class PersonalTraining(Part):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class PersonalTogether(PersonalTraining):
   """With the shared parameters (FedPer: Arivazhagan et al., arXiv:1912.00818)."""
 
   WORD, EXAMPLE = "together", "together:0.05"
 
 
-@dataclasses.dataclass(frozen=True)
 class PersonalFirst(PersonalTraining):
   """Before the shared parameters in every round (FedRep: Collins et al., ICML 2021)."""
 
   WORD, EXAMPLE = "first", "first:rate=0.05,steps=5"
 
 
-@dataclasses.dataclass(frozen=True)
 class PersonalAtEvaluation(PersonalTraining):
   """Only when a client deploys the model (FedBABU: Oh et al., ICLR 2022)."""
 

@@ -11,7 +11,6 @@ which are pulled towards the layers of its group ((12)-(13)).
 """
 
 from collections.abc import Callable
-import dataclasses
 import functools
 
 import jax.numpy as jnp
@@ -34,7 +33,6 @@ from fedjax_alg.part import Part, of_type
 from fedjax_alg.rounds.closed_form import ClosedFormState, Grouping, make_closed_form
 
 
-@dataclasses.dataclass(frozen=True)
 class NoClustering(Part):
   """One model for all clients."""
 
@@ -45,7 +43,6 @@ class NoClustering(Part):
     return Grouping(1, functools.partial(_encode_labels, plan, "l1"))
 
 
-@dataclasses.dataclass(frozen=True)
 class KMeansClustering(Part):
   """Each group of clients with similar label counts gets a separate model."""
 

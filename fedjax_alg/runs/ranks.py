@@ -103,7 +103,7 @@ class Ranking:
   def plot(self, axis: Any = None) -> Any:
     """Draws the critical-difference diagram.
 
-    Bars join methods whose mean ranks do not differ.
+    Bars join methods with mean ranks that do not differ.
 
     Args:
       axis: axes of matplotlib; None makes a new figure.
