@@ -23,7 +23,7 @@ from fedjax_alg.engine import samplers
 from fedjax_alg.registry import Entry
 from fedjax_alg.runs import api
 from fedjax_alg.runs.api import Callback
-from fedjax_alg.typing import HParams
+from fedjax_alg.hparams import HParams
 
 from fedjax_alg.algorithms.asynchronous import ConstantFactor as ConstantFactor
 from fedjax_alg.algorithms.asynchronous import HingeFactor as HingeFactor

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import inspect
 import operator
+import typing
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
 from fedjax_alg.errors import OptionError, check_known
-from fedjax_alg.typing import HParams
 
 #: The largest seed: JAX makes its keys from 32 bits.
 MAX_SEED = 2**32 - 1
@@ -30,7 +30,51 @@ MAX_SEED = 2**32 - 1
 #: count in int32, and sums of a few such numbers must not overflow.
 MAX_COUNT = 10**9
 
+
+@typing.dataclass_transform(frozen_default=True)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class HParams:
+  """Hyper-parameters of a method, or options of a run or of data.
+
+  A subclass becomes a frozen dataclass by itself, as a module of Flax does; keywords
+  of ``dataclasses.dataclass`` may follow its bases. Its fields are made by ``hyper``.
+
+  Examples:
+    >>> class MyHParams(HParams):
+    ...   client_lr: float = hyper(0.1, "client learning rate", above=0.0)
+    >>> MyHParams(client_lr=0.3)
+    MyHParams(client_lr=0.3)
+  """
+
+  def __init_subclass__(cls, **keywords: bool) -> None:
+    super().__init_subclass__()
+    # Equality, hash and text are inherited; Python would generate them for each of
+    # some 300 classes, a tenth of the package's import.
+    own = inspect.get_annotations(cls).values()
+    has_fields = any(typing.get_origin(kind) is not typing.ClassVar for kind in own)
+    if has_fields or len(cls.__bases__) > 1:
+      dataclasses.dataclass(frozen=True, eq=False, repr=False, **keywords)(cls)
+
+  def __eq__(self, other: object) -> bool:
+    if type(self) is not type(other):
+      return NotImplemented
+    return list(_values(self)) == list(_values(other))
+
+  def __hash__(self) -> int:
+    return hash(tuple(_values(self)))
+
+  def __repr__(self) -> str:
+    names = [field.name for field in dataclasses.fields(self)]
+    words = [f"{name}={value!r}" for name, value in zip(names, _values(self))]
+    return f"{type(self).__qualname__}({', '.join(words)})"
+
+
 _HParams = TypeVar("_HParams", bound=HParams)
+
+
+def _values(options: HParams) -> Iterator[Any]:
+  """The values of the fields, in the order of the class."""
+  return (getattr(options, field.name) for field in dataclasses.fields(options))
 
 
 def is_zero(value: object) -> bool:
@@ -155,8 +199,7 @@ def hyper(
     distinct: whether the entries of a list must differ.
 
   Examples:
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class MyHParams:
+    >>> class MyHParams(HParams):
     ...   client_lr: float = hyper(0.1, "client learning rate", above=0.0)
     >>> validate(MyHParams(client_lr=-1.0))
     Traceback (most recent call last):

@@ -23,7 +23,6 @@ other fields of such a part follow, ``my_kinds.py:shift,3``.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
-import inspect
 import types
 import typing
 from typing import Any, ClassVar, TypeVar
@@ -31,8 +30,7 @@ from typing import Any, ClassVar, TypeVar
 import jax
 
 from fedjax_alg.errors import OptionError, a_type, did_you_mean, with_names
-from fedjax_alg.hparams import OWN_CODE, plain, validate, with_values
-from fedjax_alg.typing import HParams
+from fedjax_alg.hparams import OWN_CODE, HParams, plain, validate, with_values
 
 _HParams = TypeVar("_HParams", bound=HParams)
 
@@ -48,15 +46,11 @@ _WORDS = {
 }
 
 
-@typing.dataclass_transform(frozen_default=True)
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Part:
+class Part(HParams):
   """One alternative of a choice.
 
-  A subclass becomes a frozen dataclass by itself, as a module of Flax does; keywords
-  of ``dataclasses.dataclass`` may follow its bases. The first line of its
-  documentation is its help. Values are converted to the types of the fields, and
-  checked when it is made.
+  The first line of a subclass's documentation is its help. Values are converted to
+  the types of the fields, and checked when it is made.
 
   Examples:
     >>> from fedjax_alg.hparams import hyper
@@ -82,28 +76,6 @@ class Part:
   #: names without a colon that a word with a colon stands for, too; with any of them
   #: it stands for all other texts
   BARE: ClassVar[tuple[str, ...]] = ()
-
-  def __init_subclass__(cls, **keywords: bool) -> None:
-    super().__init_subclass__()
-    # Equality, hash and text are inherited; Python would generate them for each of
-    # some 250 parts, a tenth of the package's import.
-    own = inspect.get_annotations(cls).values()
-    has_fields = any(typing.get_origin(kind) is not ClassVar for kind in own)
-    if has_fields or len(cls.__bases__) > 1:
-      dataclasses.dataclass(frozen=True, eq=False, repr=False, **keywords)(cls)
-
-  def __eq__(self, other: object) -> bool:
-    if type(self) is not type(other):
-      return NotImplemented
-    return list(_values(self)) == list(_values(other))
-
-  def __hash__(self) -> int:
-    return hash(tuple(_values(self)))
-
-  def __repr__(self) -> str:
-    names = [field.name for field in dataclasses.fields(self)]
-    words = [f"{name}={value!r}" for name, value in zip(names, _values(self))]
-    return f"{type(self).__qualname__}({', '.join(words)})"
 
   def __post_init__(self) -> None:
     hints = _hints(type(self))
@@ -141,11 +113,6 @@ class Part:
     if ":" in self.WORD:
       return text
     return f"{self.WORD}:{text}" if text else self.WORD
-
-
-def _values(part: Part) -> Iterator[Any]:
-  """The values of the fields of a part, in the order of its class."""
-  return (getattr(part, field.name) for field in dataclasses.fields(part))
 
 
 def _fields(kind: type[Part]) -> list[dataclasses.Field]:

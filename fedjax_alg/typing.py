@@ -4,8 +4,7 @@ They are for mypy and for readers; nothing is checked by them at run time.
 """
 
 from collections.abc import Mapping
-import dataclasses
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -39,12 +38,6 @@ DTypes: TypeAlias = type[Any] | np.dtype | str | Mapping[str, "DTypes"]
 
 #: What NumPy converts to an array, or a dictionary of such.
 ArraysLike: TypeAlias = npt.ArrayLike | Mapping[str, "ArraysLike"]
-
-
-class HParams(Protocol):
-  """An instance of a dataclass of ``hparams.hyper`` fields."""
-
-  __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]
 
 
 class Shaped(Protocol):

@@ -14,8 +14,7 @@ from fedjax_alg import hparams, registry
 from fedjax_alg.errors import OptionError
 
 
-@dataclasses.dataclass(frozen=True)
-class Sample:
+class Sample(hparams.HParams):
   steps: int = hparams.hyper(3, "steps", minimum=1, maximum=10)
   start: int = hparams.hyper(3, "round", minimum=1, traced=True)
   rate: float = hparams.hyper(0.1, "rate", above=0.0, below=1.0)
@@ -174,8 +173,7 @@ def test_what_was_given_in_vain_is_refused():
   )(0.3)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Lists:
+class _Lists(hparams.HParams):
   rates: tuple[float, ...] = hparams.hyper((0.1, 0.1), "rates")
   names: tuple[str, ...] = hparams.hyper(("a",), "names", distinct=True)
 

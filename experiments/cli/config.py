@@ -22,7 +22,7 @@ from fedjax_alg.engine.sampling import SAMPLING
 from fedjax_alg.errors import OptionError, a_type, did_you_mean, normalize_name, synonym
 from fedjax_alg.errors import RunError as RunError
 from fedjax_alg.files import expand_path
-from fedjax_alg.hparams import check_options, field_values, ordered_values
+from fedjax_alg.hparams import HParams, check_options, field_values, ordered_values
 from fedjax_alg.models import MODELS
 from fedjax_alg.part import names_code, put_into_parts, write_parts
 from fedjax_alg.runs import methods, tensorboard
@@ -31,7 +31,6 @@ from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
 from fedjax_alg.runs.play import Step
-from fedjax_alg.typing import HParams
 
 from . import flag_words, flags, presets
 from .flags import OutputOptions

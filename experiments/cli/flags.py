@@ -20,14 +20,13 @@ from fedjax_alg.data.client_names import join_names
 from fedjax_alg.engine.processes import ProcessOptions
 from fedjax_alg.errors import OptionError, with_names
 from fedjax_alg.files import expand_path
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.part import Part, of_words, parts_of, type_of_field
 from fedjax_alg.runs import options as run_options
 from fedjax_alg.runs.methods import Method
 
 
-@dataclasses.dataclass(frozen=True)
-class _AlgorithmOptions:
+class _AlgorithmOptions(HParams):
   """Choice of the algorithm."""
 
   algorithm: str | None = hyper(
@@ -40,8 +39,7 @@ class _AlgorithmOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class OutputOptions:
+class OutputOptions(HParams):
   """Options of the output folder, and of how the command behaves."""
 
   out_dir: str | None = hyper(

@@ -22,8 +22,6 @@ those of the option `features`, or the inputs in the user's file
 (`dataset`=npz).
 """
 
-import dataclasses
-
 from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.hparams import hyper
@@ -36,7 +34,6 @@ from fedjax_alg.rounds.closed_form import ClosedFormState
 from fedjax_alg.rounds.layerwise import layerwise
 
 
-@dataclasses.dataclass(frozen=True)
 class RidgeHParams(StoredSums, PrivateMoments):
   """Hyper-parameters of AFL's least squares."""
 
@@ -64,7 +61,6 @@ class RidgeHParams(StoredSums, PrivateMoments):
   double: str = double_field()
 
 
-@dataclasses.dataclass(frozen=True)
 class AFLHParams(RidgeHParams, HeadOutputs):
   """Hyper-parameters of AFL."""
 

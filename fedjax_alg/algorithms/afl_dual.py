@@ -12,7 +12,6 @@ from W and the client's data. So the model of a client depends on the others'
 data through W alone, which is the same however these are dealt.
 """
 
-import dataclasses
 import math
 
 import jax
@@ -30,7 +29,6 @@ from fedjax_alg.models.feature_map import random_features
 from fedjax_alg.rounds.closed_form import ClosedFormState
 
 
-@dataclasses.dataclass(frozen=True)
 class AFLDualHParams(afl.RidgeHParams):
   """Hyper-parameters of AFL with a personal stream."""
 

@@ -27,7 +27,6 @@ to the gradient of alpha and mixes the two models' gradients, which the paper
 does not have. It moves w_k before it mixes; the paper mixes first.
 """
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -57,7 +56,6 @@ from fedjax_alg.rounds.two_halves import ComposedState
 _SOURCE = "Deng et al., Algorithm 1"
 
 
-@dataclasses.dataclass(frozen=True)
 class APFLHParams(LocalWork):
   """Hyper-parameters of APFL."""
 

@@ -13,8 +13,6 @@ its server take any step along the mean update; as printed they are SGD and
 `server`=average.
 """
 
-import dataclasses
-
 import jax.numpy as jnp
 
 from fedjax_alg.algorithms import fedavg, fednova
@@ -25,7 +23,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import Plain, UniformWeights
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.part import Part
 from fedjax_alg.rounds.buffered import BufferedState, compose_buffered
 
@@ -77,8 +75,7 @@ class HingeFactor(ConstantFactor):
     return 1.0 / (1.0 + self.slope * jnp.maximum(tau - self.free, 0.0))
 
 
-@dataclasses.dataclass(frozen=True)
-class Asynchrony:
+class Asynchrony(HParams):
   """Options of asynchronous training: concurrency and factors of late updates."""
 
   concurrency: int = hyper(
@@ -96,7 +93,6 @@ class Asynchrony:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class FedAsyncHParams(Asynchrony, ClientOptimizer, LocalWork):
   """Hyper-parameters of FedAsync."""
 
@@ -118,7 +114,6 @@ class FedAsyncHParams(Asynchrony, ClientOptimizer, LocalWork):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class FedBuffHParams(Asynchrony, ClientOptimizer, LocalWork):
   """Hyper-parameters of FedBuff and of its halves."""
 

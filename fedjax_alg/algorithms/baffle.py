@@ -68,7 +68,7 @@ from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.weights import ExampleWeights, UniformWeights
-from fedjax_alg.hparams import field_like, hyper, is_zero
+from fedjax_alg.hparams import HParams, field_like, hyper, is_zero
 from fedjax_alg.part import Part
 
 
@@ -98,8 +98,7 @@ class BaffleAdam(steps.AdamServer):
   beta2: float = field_like(steps.AdamServer, "beta2", default=0.99)
 
 
-@dataclasses.dataclass(frozen=True)
-class BaffleHParams:
+class BaffleHParams(HParams):
   """Hyper-parameters of BAFFLE."""
 
   protocol: SharedDirections | OwnDirections = hyper(

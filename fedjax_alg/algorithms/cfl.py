@@ -24,7 +24,6 @@ of the halves.) By default means are weighted by n_i; the public code has
 uniform means. The number of groups is bounded by ``max_groups``.
 """
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -107,7 +106,6 @@ class RelativeThresholds(Part):
     return self.eps1_share * largest, self.eps2_share * largest
 
 
-@dataclasses.dataclass(frozen=True)
 class CFLHParams(GroupWork):
   """Hyper-parameters of CFL."""
 

@@ -75,7 +75,6 @@ SERVERS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class ComposedHParams(ClientOptimizer, LocalWork):
   """Hyper-parameters of all combinations."""
 

@@ -11,7 +11,6 @@ aggregation by (20)-(22). docs/papers/conjugate.md lists what the paper leaves
 open or prints wrongly, and what is done here instead.
 """
 
-import dataclasses
 from typing import Any
 
 from fedjax_alg.algorithms.common import averaging
@@ -21,12 +20,11 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.conjugate_gradient import BETA_RULES
 from fedjax_alg.central.line_search import TESTS
 from fedjax_alg.exchange import Exchange
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
-@dataclasses.dataclass(frozen=True)
-class Conjugate:
+class Conjugate(HParams):
   """Hyper-parameters of the conjugate directions."""
 
   beta_rule: str = hyper(
@@ -38,8 +36,7 @@ class Conjugate:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class LineSearch:
+class LineSearch(HParams):
   """Hyper-parameters of the line search on the validation loss."""
 
   gamma: float = hyper(
@@ -72,8 +69,7 @@ class LineSearch:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class Aggregate:
+class Aggregate(HParams):
   """The factor of the mean update in methods that also accelerate."""
 
   aggregate_lr: float = hyper(
@@ -85,7 +81,6 @@ class Aggregate:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class _ConjugateHParams(Conjugate, Aggregate, FSVRGHParams):
   client_lr: float = hyper(
     0.3,
@@ -95,7 +90,6 @@ class _ConjugateHParams(Conjugate, Aggregate, FSVRGHParams):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class CFSVRGHParams(_ConjugateHParams):
   """Hyper-parameters of CFSVRG."""
 
@@ -107,7 +101,6 @@ class CFSVRGHParams(_ConjugateHParams):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class CLSFSVRGHParams(LineSearch, _ConjugateHParams):
   """Hyper-parameters of CLSFSVRG."""
 

@@ -17,7 +17,6 @@ the method here: `feature_map` puts one before any model.
 """
 
 from collections.abc import Sequence
-import dataclasses
 
 import jax.numpy as jnp
 
@@ -43,7 +42,6 @@ from fedjax_alg.least_squares.solve import sandwiched
 from fedjax_alg.rounds.closed_form import ClosedFormState, make_closed_form
 
 
-@dataclasses.dataclass(frozen=True)
 class DeepAFLHParams(StoredSums, HeadOutputs):
   """Hyper-parameters of DeepAFL."""
 

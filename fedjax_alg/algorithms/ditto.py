@@ -26,7 +26,6 @@ clients, as in the authors' code. Mini-batches of the two models are drawn
 independently.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -64,7 +63,6 @@ _SOURCE = "Li et al., Algorithm 1"
 _PERSONAL = 0xD177
 
 
-@dataclasses.dataclass(frozen=True)
 class DittoHParams(LocalWork):
   """Hyper-parameters of Ditto."""
 

@@ -16,7 +16,6 @@ wrongly, and what is done here instead.
 """
 
 from collections.abc import Callable
-import dataclasses
 from typing import ClassVar
 
 import jax
@@ -31,14 +30,13 @@ from fedjax_alg.central import steps
 from fedjax_alg.central.adaptive import RULES
 from fedjax_alg.client import objective
 from fedjax_alg.exchange import Exchange
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.part import Part
 from fedjax_alg.rounds.k_models import ModelGrouping, Stage
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
-@dataclasses.dataclass(frozen=True)
-class KModelsHParams:
+class KModelsHParams(HParams):
   """Hyper-parameters of K global models."""
 
   num_models: int = hyper(
@@ -84,8 +82,7 @@ class KModelsHParams:
     return self.anchors == "preferring" and self.num_models > 1
 
 
-@dataclasses.dataclass(frozen=True)
-class AdamOptions:
+class AdamOptions(HParams):
   """Hyper-parameters of the adaptive acceleration."""
 
   beta1: float = hyper(
@@ -134,7 +131,6 @@ class AdaptiveServer(Aggregate, AdamOptions, steps.ServerRule):
     )._replace(aggregate_lr=self.aggregate_lr)
 
 
-@dataclasses.dataclass(frozen=True)
 class DiversifiedHParams(AdamOptions, KModelsHParams, FSVRGHParams):
   """Hyper-parameters of MA-FSVRG and GA-FSVRG."""
 
@@ -151,8 +147,7 @@ class DiversifiedHParams(AdamOptions, KModelsHParams, FSVRGHParams):
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class GradientGroups:
+class GradientGroups(HParams):
   """What groups by gradient do with their gradients."""
 
   gradient_step: float = hyper(
@@ -171,7 +166,6 @@ class GradientGroups:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class GAHParams(GradientGroups, DiversifiedHParams):
   """Hyper-parameters of GA-FSVRG."""
 

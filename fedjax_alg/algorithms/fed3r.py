@@ -15,8 +15,6 @@ Deviation: the code's clients add lambda I once, at the start of the sum; here
 the server does.
 """
 
-import dataclasses
-
 from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.errors import OptionError
@@ -35,7 +33,6 @@ from fedjax_alg.least_squares.layer_fits import (
 from fedjax_alg.rounds.closed_form import ClosedFormState, make_closed_form
 
 
-@dataclasses.dataclass(frozen=True)
 class Fed3RHParams(StoredSums, HeadOutputs):
   """Hyper-parameters of Fed3R."""
 

@@ -8,8 +8,6 @@ The state of a run holds the model moved ahead, z = w + lambda m, whose steps ar
 those of Nesterov's SGD (``central.steps.lookahead``); w is evaluated and deployed.
 """
 
-import dataclasses
-
 from fedjax_alg.algorithms.common import averaging, local_rate, local_sgd, weights
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.central import steps
@@ -21,7 +19,6 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
-@dataclasses.dataclass(frozen=True)
 class FedACGHParams(ClientOptimizer, LocalWork):
   """Hyper-parameters of FedACG."""
 

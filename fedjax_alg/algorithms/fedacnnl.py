@@ -12,8 +12,6 @@ pFedACnnL fits one FedACnnL model for each group of clients with similar labels
 the layers of its group ((12)-(13)).
 """
 
-import dataclasses
-
 from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.hparams import hyper
@@ -24,12 +22,10 @@ from fedjax_alg.rounds.closed_form import ClosedFormState
 from fedjax_alg.rounds.layerwise import KMeansClustering, NoClustering, layerwise
 
 
-@dataclasses.dataclass(frozen=True)
 class FedACnnLHParams(StoredSums, PrivateMoments, HeadOutputs, LayerFits):
   """Hyper-parameters of FedACnnL."""
 
 
-@dataclasses.dataclass(frozen=True)
 class PFedACnnLHParams(StoredSums, LayerFits):
   """Hyper-parameters of pFedACnnL."""
 

@@ -8,7 +8,6 @@ the paper allows both. If all clients take part in every round, FedADMM with
 `server_lr` 1 is FedDyn with `alpha` = rho.
 """
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -27,7 +26,6 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
-@dataclasses.dataclass(frozen=True)
 class FedADMMHParams(LocalWork):
   """Hyper-parameters of FedADMM."""
 

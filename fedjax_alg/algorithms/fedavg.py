@@ -14,7 +14,6 @@ authors' code. (The analysis in the FedProx paper samples clients by n_i and
 averages uniformly.)
 """
 
-import dataclasses
 from typing import Any
 
 import optax
@@ -35,11 +34,10 @@ from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import Choice, ExampleWeights
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
-@dataclasses.dataclass(frozen=True)
 class FedAvgHParams(ClientOptimizer, LocalWork):
   """Hyper-parameters of FedAvg."""
 
@@ -50,8 +48,7 @@ class FedAvgHParams(ClientOptimizer, LocalWork):
   client_weights: Choice = weights(ExampleWeights(), by_loss=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class Proximal:
+class Proximal(HParams):
   """Hyper-parameters of the proximal term."""
 
   mu: float = hyper(
@@ -87,7 +84,6 @@ class ProxUpdate(Proximal, LocalMethod):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class FedProxHParams(Proximal, FedAvgHParams):
   """Hyper-parameters of FedProx."""
 

@@ -12,7 +12,6 @@ Here the momentum is the mean update over client_lr times the participants' mean
 number of steps, which is the same where these are equal.
 """
 
-import dataclasses
 from typing import Any
 
 from fedjax_alg.algorithms.common import (
@@ -32,13 +31,12 @@ from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import Choice, UniformWeights
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 from fedjax_alg.typing import Numeric
 
 
-@dataclasses.dataclass(frozen=True)
-class GlobalMomentum:
+class GlobalMomentum(HParams):
   """Options of the global momentum in local steps."""
 
   gradient_weight: float = hyper(
@@ -51,7 +49,6 @@ class GlobalMomentum:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class FedCMHParams(GlobalMomentum, LocalWork):
   """Hyper-parameters of FedCM."""
 
@@ -62,7 +59,6 @@ class FedCMHParams(GlobalMomentum, LocalWork):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class ScaffoldMHParams(VariateOptions, FedCMHParams):
   """Hyper-parameters of SCAFFOLD-M."""
 

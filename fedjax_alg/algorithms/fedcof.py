@@ -14,8 +14,6 @@ is unbiased if clients draw their examples of a class alike. It depends on the
 partition, which the results of most methods in closed form do not.
 """
 
-import dataclasses
-
 import jax.numpy as jnp
 
 from fedjax_alg import tasks, trees
@@ -29,7 +27,6 @@ from fedjax_alg.least_squares.layer_fits import put_weights
 from fedjax_alg.rounds.closed_form import ClosedFormState, make_closed_form
 
 
-@dataclasses.dataclass(frozen=True)
 class FedCOFHParams(StoredSums):
   """Hyper-parameters of FedCOF."""
 

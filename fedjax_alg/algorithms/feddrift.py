@@ -16,7 +16,6 @@ each client; in the code each of them draws. Losses for merging are of all
 examples, in the code of about twenty batches. Ties go to the lowest number.
 """
 
-import dataclasses
 import functools
 from typing import Any, ClassVar, NamedTuple
 
@@ -123,7 +122,6 @@ class OracleKinds(Part):
   measure: ClassVar[str] = "error"
 
 
-@dataclasses.dataclass(frozen=True)
 class FedDriftHParams(GroupWork):
   """Hyper-parameters of FedDrift."""
 

@@ -29,7 +29,6 @@ place of the mean of the v_k, because the server moves h by the same mean; and
 hostile clients (`attack`) may train on false labels, but not send false v_k.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -46,12 +45,11 @@ from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier, carry
 from fedjax_alg.exchange.weights import Plain, UniformWeights
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
-@dataclasses.dataclass(frozen=True)
-class DynOptions:
+class DynOptions(HParams):
   """Options of FedDyn's dynamic regularizer."""
 
   alpha: float = hyper(
@@ -63,7 +61,6 @@ class DynOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class FedDynHParams(DynOptions, LocalWork):
   """Hyper-parameters of FedDyn."""
 

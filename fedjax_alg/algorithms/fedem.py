@@ -19,7 +19,6 @@ is kept. The ledger counts them once, as the paper computes them.
 """
 
 from collections.abc import Callable
-import dataclasses
 import functools
 from typing import ClassVar, NamedTuple
 
@@ -59,7 +58,6 @@ from fedjax_alg.rounds.two_halves import ComposedState
 _SOURCE = "Marfoq et al., FedEM"
 
 
-@dataclasses.dataclass(frozen=True)
 class FedEMHParams(ClientOptimizer, LocalWork):
   """Hyper-parameters of FedEM."""
 

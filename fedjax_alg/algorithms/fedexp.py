@@ -22,12 +22,11 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import Choice, UniformWeights
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
-@dataclasses.dataclass(frozen=True)
-class Extrapolation:
+class Extrapolation(HParams):
   """Options of the extrapolated server step."""
 
   epsilon: float = hyper(
@@ -73,7 +72,6 @@ class ExtrapolatedServer(Extrapolation, steps.ServerRule):
     return extrapolated_server(self)
 
 
-@dataclasses.dataclass(frozen=True)
 class FedExPHParams(Extrapolation, Proximal, ClientOptimizer, LocalWork):
   """Hyper-parameters of FedExP."""
 

@@ -176,7 +176,6 @@ class RandomStart(Part):
   WORD = EXAMPLE = "random"
 
 
-@dataclasses.dataclass(frozen=True)
 class FedGroupHParams(GroupWork):
   """Hyper-parameters of FedGroup."""
 
@@ -226,7 +225,6 @@ class FedGroupHParams(GroupWork):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class FedGrouProxHParams(Proximal, FedGroupHParams):
   """Hyper-parameters of FedGrouProx."""
 

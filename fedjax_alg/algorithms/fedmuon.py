@@ -18,7 +18,6 @@ The momentum of a client goes on from round to round. Its control variate c_i is
 the momentum at the end of its last round, so one vector is kept for both.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -41,7 +40,7 @@ from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import Choice, UniformWeights
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 from fedjax_alg.typing import Numeric
 
@@ -49,8 +48,7 @@ from fedjax_alg.typing import Numeric
 _TINY = 1e-8
 
 
-@dataclasses.dataclass(frozen=True)
-class Orthogonality:
+class Orthogonality(HParams):
   """Options of steps along orthogonal matrices."""
 
   gradient_share: float = hyper(
@@ -68,7 +66,6 @@ class Orthogonality:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class FedMuonHParams(Orthogonality, LocalWork):
   """Hyper-parameters of FedMuon."""
 

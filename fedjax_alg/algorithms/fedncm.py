@@ -12,8 +12,6 @@ the prediction is the nearest class mean. A class without examples is never
 predicted, though 0 may be the largest cosine.
 """
 
-import dataclasses
-
 import jax.numpy as jnp
 
 from fedjax_alg import tasks
@@ -26,7 +24,6 @@ from fedjax_alg.least_squares.layer_fits import put_weights
 from fedjax_alg.rounds.closed_form import ClosedFormState, make_closed_form
 
 
-@dataclasses.dataclass(frozen=True)
 class FedNCMHParams(StoredSums):
   """Hyper-parameters of FedNCM."""
 

@@ -25,7 +25,6 @@ return models: a model moved by a small part, update / ||a_i||_1, would lose the
 last digits of the move.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -51,7 +50,6 @@ from fedjax_alg.hparams import hyper, is_zero
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
-@dataclasses.dataclass(frozen=True)
 class FedNovaHParams(LocalWork):
   """Hyper-parameters of FedNova."""
 

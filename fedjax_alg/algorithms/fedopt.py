@@ -12,7 +12,6 @@ client where the experiments count epochs. `server_lr` and `client_lr` are tuned
 for every task in the papers. The defaults here are values from their grids.
 """
 
-import dataclasses
 from typing import Any
 
 from fedjax_alg.algorithms.common import averaging, local_sgd, weights
@@ -25,7 +24,6 @@ from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
-@dataclasses.dataclass(frozen=True)
 class ServerHParams(FedAvgHParams):
   """Hyper-parameters that these methods share."""
 
@@ -36,7 +34,6 @@ class ServerHParams(FedAvgHParams):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class FedAvgMHParams(ServerHParams):
   """Hyper-parameters of FedAvgM."""
 
@@ -49,7 +46,6 @@ class FedAvgMHParams(ServerHParams):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class FedAdagradHParams(ServerHParams):
   """Hyper-parameters of FedAdagrad."""
 
@@ -69,7 +65,6 @@ class FedAdagradHParams(ServerHParams):
   tau: float = field_like(steps.YogiServer, "tau")
 
 
-@dataclasses.dataclass(frozen=True)
 class FedAdamHParams(ServerHParams):
   """Hyper-parameters of FedAdam and FedYogi."""
 

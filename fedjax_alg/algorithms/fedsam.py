@@ -16,7 +16,6 @@ for an ascent of the global loss. It costs no gradient, and one model that each
 client keeps. Before a client takes part, that is the initial model.
 """
 
-import dataclasses
 from typing import Any
 
 from fedjax_alg import trees
@@ -30,13 +29,12 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Store
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
-from fedjax_alg.hparams import hyper, is_zero
+from fedjax_alg.hparams import HParams, hyper, is_zero
 from fedjax_alg.rounds.two_halves import ComposedState
 from fedjax_alg.typing import Numeric
 
 
-@dataclasses.dataclass(frozen=True)
-class Radius:
+class Radius(HParams):
   """The option of sharpness-aware local steps."""
 
   rho: float = hyper(
@@ -48,7 +46,6 @@ class Radius:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class FedSAMHParams(Radius, FedAvgHParams):
   """Hyper-parameters of FedSAM and FedLESAM."""
 

@@ -24,7 +24,6 @@ selection. Participants estimate u when they take part, once in every
 trained yet starts at m_k.
 """
 
-import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -56,7 +55,6 @@ from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messag
 _SOURCE = "Ruan and Joe-Wong"
 
 
-@dataclasses.dataclass(frozen=True)
 class FedSoftHParams(GroupWork):
   """Hyper-parameters of FedSoft."""
 

@@ -23,7 +23,6 @@ to 2.27 with 0.001, and to 1.71 with 0.02. Softmax regression on MNIST learns
 with 0.02 and 0.05, too.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -38,12 +37,11 @@ from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import Plain, UniformWeights
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
-@dataclasses.dataclass(frozen=True)
-class SphereDirections:
+class SphereDirections(HParams):
   """Hyper-parameters of the estimate from directions on the sphere."""
 
   directions: int = hyper(
@@ -60,7 +58,6 @@ class SphereDirections:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class FedZOHParams(SphereDirections, zeroth_order.Uplink, LocalWork):
   """Hyper-parameters of FedZO."""
 

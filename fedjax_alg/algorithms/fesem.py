@@ -16,7 +16,6 @@ three ways to choose. Such a client deploys a center that has clients, if any ha
 one of nobody is still the random model that it began as.
 """
 
-import dataclasses
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -67,7 +66,6 @@ class RandomCenter(Part):
   steps: ClassVar[int] = 0
 
 
-@dataclasses.dataclass(frozen=True)
 class FeSEMHParams(GroupWork):
   """Hyper-parameters of FeSEM."""
 

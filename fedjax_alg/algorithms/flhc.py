@@ -11,7 +11,6 @@ threshold leaves more groups, merging continues. A newcomer trains from w and
 joins the group whose mean update is nearest to its own.
 """
 
-import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -39,7 +38,6 @@ from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
 
 
-@dataclasses.dataclass(frozen=True)
 class FLHCHParams(GroupWork):
   """Hyper-parameters of FL+HC."""
 

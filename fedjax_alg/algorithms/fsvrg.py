@@ -11,7 +11,6 @@ hyper-parameter. The learning rate is alpha_l / n_i for every batch size, as in
 (23).
 """
 
-import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -29,7 +28,6 @@ from fedjax_alg.hparams import field_like, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
-@dataclasses.dataclass(frozen=True)
 class FSVRGHParams(LocalWork):
   """Hyper-parameters of the FSVRG family."""
 

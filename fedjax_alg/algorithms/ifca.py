@@ -9,7 +9,6 @@ and CIFAR, and n_i on FEMNIST. ``common_layers`` are the shared representation o
 the paper's FEMNIST runs.
 """
 
-import dataclasses
 import functools
 from typing import ClassVar
 
@@ -83,7 +82,6 @@ class SpreadStart(Part):
   first: ClassVar[str] = "shared"
 
 
-@dataclasses.dataclass(frozen=True)
 class IFCAHParams(GroupWork):
   """Hyper-parameters of IFCA."""
 

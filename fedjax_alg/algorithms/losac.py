@@ -24,7 +24,6 @@ the newcomers then enter G: they are zero, or with `variant`=client:full the
 full gradients at the global model of that round.
 """
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -57,7 +56,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import Plain, UniformWeights
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.part import Part
 from fedjax_alg.rounds.two_halves import ComposedState
 from fedjax_alg.typing import PyTree
@@ -116,8 +115,7 @@ class GradientTable(Part):
     return _table_variant(model, work, client_lr)
 
 
-@dataclasses.dataclass(frozen=True)
-class Delays:
+class Delays(HParams):
   """Options of the delayed gradients that LoSAC's clients store."""
 
   variant: ClientGradients | GradientTable = hyper(
@@ -129,7 +127,6 @@ class Delays:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class LosacHParams(Delays, LocalWork):
   """Hyper-parameters of LoSAC."""
 

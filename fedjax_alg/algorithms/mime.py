@@ -17,7 +17,6 @@ In Adam's U the first moment is mixed with the local gradient, the second moment
 is the server's, and there is no bias correction, as in the paper's table.
 """
 
-import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -42,7 +41,7 @@ from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.stacking import shares
 from fedjax_alg.exchange.weights import Plain, UniformWeights
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.part import Part
 from fedjax_alg.rounds.two_halves import ComposedState
 
@@ -130,8 +129,7 @@ class MimeAdam(MimeMomentum):
     return Statistics(super().update(s, c).m, v)
 
 
-@dataclasses.dataclass(frozen=True)
-class BaseOptimizer:
+class BaseOptimizer(HParams):
   """Mime's base optimizer."""
 
   base: MimeSGD | MimeMomentum | MimeAdam = hyper(
@@ -139,7 +137,6 @@ class BaseOptimizer:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class MimeSVRGHParams(LocalWork):
   """Hyper-parameters of MimeSVRG."""
 
@@ -150,7 +147,6 @@ class MimeSVRGHParams(LocalWork):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class MimeHParams(BaseOptimizer, MimeSVRGHParams):
   """Hyper-parameters of Mime and MimeLite."""
 

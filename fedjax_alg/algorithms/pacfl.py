@@ -15,7 +15,6 @@ Deviations: the number of groups is bounded by ``max_groups``, as in FL+HC. A
 newcomer joins the nearest group by the linkage, and opens none of its own.
 """
 
-import dataclasses
 import functools
 import math
 from typing import Any, NamedTuple
@@ -51,7 +50,6 @@ from fedjax_alg.rounds.clustered import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class PACFLHParams(GroupWork):
   """Hyper-parameters of PACFL."""
 

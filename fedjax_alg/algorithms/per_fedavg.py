@@ -22,7 +22,6 @@ Deviations: d is relative to the norms, d = delta (1 + ||w||) / ||u||. With
 an absolute d the difference would vanish in float32 when u is small.
 """
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -97,7 +96,6 @@ class ExactHessian(Part):
     return product
 
 
-@dataclasses.dataclass(frozen=True)
 class PerFedAvgHParams(ClientOptimizer, LocalWork):
   """Hyper-parameters of Per-FedAvg."""
 

@@ -26,7 +26,6 @@ FedZO's estimate, while the gradient of the penalty is exact. The variant
 pFedZO-Heur is left out, because no public text describes it.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -61,7 +60,6 @@ from fedjax_alg.rounds.two_halves import ComposedState
 _SOURCE = "Dinh et al., Algorithm 1"
 
 
-@dataclasses.dataclass(frozen=True)
 class PFedMeHParams(LocalWork):
   """Hyper-parameters of pFedMe."""
 
@@ -106,7 +104,6 @@ class PFedMeHParams(LocalWork):
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class PFedZOHParams(fedzo.SphereDirections, PFedMeHParams):
   """Hyper-parameters of pFedZO."""
 

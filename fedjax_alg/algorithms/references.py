@@ -5,7 +5,6 @@ one place, which gives the best global model. ``local`` trains a model for each
 client alone and sends nothing.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -37,11 +36,10 @@ from fedjax_alg.client.personal import with_states
 from fedjax_alg.client.sgd import descend
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import stacking
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 
 
-@dataclasses.dataclass(frozen=True)
-class CentralHParams:
+class CentralHParams(HParams):
   """Hyper-parameters of the pooled optimum."""
 
   memory_size: int = hyper(10, "number of past steps that L-BFGS keeps", minimum=1)
@@ -120,7 +118,6 @@ def central(
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class LocalHParams(ClientOptimizer, LocalWork):
   """Hyper-parameters of local training."""
 

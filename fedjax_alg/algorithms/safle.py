@@ -16,8 +16,6 @@ again and computes a pseudo-inverse. The features are the model's
 the embeddings.
 """
 
-import dataclasses
-
 from fedjax_alg import tasks
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.hparams import hyper
@@ -29,7 +27,6 @@ from fedjax_alg.rounds.closed_form import ClosedFormState
 from fedjax_alg.rounds.layerwise import layerwise
 
 
-@dataclasses.dataclass(frozen=True)
 class SAFLeHParams(StoredSums, PrivateMoments, HeadOutputs):
   """Hyper-parameters of SAFLe."""
 

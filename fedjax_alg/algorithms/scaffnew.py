@@ -13,7 +13,6 @@ every round. With batches of all examples (`batch_size` 0) on a strongly convex
 problem the paper proves the rate 1 - min(gamma mu, p^2) a step.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -30,15 +29,14 @@ from fedjax_alg.client.sgd import descend
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.weights import Plain, UniformWeights
-from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.hparams import HParams, field_like, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 #: What makes the key of the coin of a client's key.
 _COIN = 0x5CAF
 
 
-@dataclasses.dataclass(frozen=True)
-class ScaffnewHParams:
+class ScaffnewHParams(HParams):
   """Hyper-parameters of Scaffnew."""
 
   batch_size: int = field_like(LocalWork, "batch_size")
@@ -54,7 +52,6 @@ class ScaffnewHParams:
   client_weights: Plain = weights(UniformWeights(), "Algorithm 2, line 9")
 
 
-@dataclasses.dataclass(frozen=True)
 class DrawnSteps(LocalWork):
   """Local work of a number of steps that is drawn in each round."""
 

@@ -22,7 +22,6 @@ one c_i: that of the model it trained last. c is their mean over all clients, as
 the anchor gradient of MA-FSVRG is one over participants of all groups.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -51,12 +50,11 @@ from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.exchange.messages import Carrier
 from fedjax_alg.exchange.weights import Choice, UniformWeights
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.rounds.two_halves import ComposedState
 
 
-@dataclasses.dataclass(frozen=True)
-class VariateOptions:
+class VariateOptions(HParams):
   """Options of SCAFFOLD's control variates."""
 
   option: str = hyper(
@@ -69,7 +67,6 @@ class VariateOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class ScaffoldHParams(VariateOptions, ClientOptimizer, LocalWork):
   """Hyper-parameters of SCAFFOLD."""
 

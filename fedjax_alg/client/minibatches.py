@@ -8,7 +8,6 @@ under ``lax.map`` and under ``vmap``.
 """
 
 from collections.abc import Callable
-import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import chex
@@ -21,7 +20,7 @@ from fedjax_alg.base import Array, Key, Model, Params, Shard
 from fedjax_alg.client import objective
 from fedjax_alg.data import store
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.models.roles import NOTHING_MOVED, ClientLeaves
 from fedjax_alg.typing import PyTree
 
@@ -102,8 +101,7 @@ def in_microbatches(differentiate: Differentiate, rows: int) -> Differentiate:
   return differentiate._replace(batch=batch)
 
 
-@dataclasses.dataclass(frozen=True)
-class LocalWork:
+class LocalWork(HParams):
   """Amount of a participant's training in one round, in mini-batch steps."""
 
   GROUP: ClassVar[str] = "local"

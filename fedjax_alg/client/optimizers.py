@@ -25,10 +25,10 @@ import optax.contrib
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper, is_zero, refuse_without_effect
+from fedjax_alg.hparams import HParams, hyper, is_zero, refuse_without_effect
 from fedjax_alg.named_optimizers import NamedOptimizer, make_optimizer
 from fedjax_alg.part import Part
-from fedjax_alg.typing import HParams, Numeric, PyTree
+from fedjax_alg.typing import Numeric, PyTree
 
 
 class StepRule(Part):
@@ -233,8 +233,7 @@ class InverseSqrtDecay(Schedule):
     return 1.0 / jnp.sqrt(1.0 + t)
 
 
-@dataclasses.dataclass(frozen=True)
-class ClientOptimizer:
+class ClientOptimizer(HParams):
   """Hyper-parameters of the clients' optimizer."""
 
   GROUP: ClassVar[str] = "optimizer"

@@ -22,7 +22,6 @@ computed with it.
 """
 
 from collections.abc import Callable
-import dataclasses
 import functools
 from typing import Any
 
@@ -43,7 +42,7 @@ from fedjax_alg.base import (
   Shard,
 )
 from fedjax_alg.client import minibatches, objective
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 
 #: Forms in which a client sends its estimates.
 UPLINKS = ("vector", "seeds")
@@ -62,8 +61,7 @@ RESOLUTION = 2.4e-7
 _EXACT_PRODUCTS = functools.partial(jax.default_matmul_precision, "highest")
 
 
-@dataclasses.dataclass(frozen=True)
-class Uplink:
+class Uplink(HParams):
   """Options of sending estimates along a client's own directions."""
 
   uplink: str = hyper(

@@ -34,7 +34,7 @@ from fedjax_alg.data.shift import Choice as Shifts
 from fedjax_alg.data.shift import NoShift
 from fedjax_alg.data.store import STORES
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import MAX_SEED, check_options, hyper
+from fedjax_alg.hparams import MAX_SEED, HParams, check_options, hyper
 from fedjax_alg.part import convert_types, of_type
 
 #: The ways to deal examples to clients.
@@ -43,8 +43,7 @@ PARTITIONS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class SourceOptions:
+class SourceOptions(HParams):
   """The data set, and how to find or generate it."""
 
   dataset: DataSets | None = hyper(
@@ -68,8 +67,7 @@ class SourceOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class PartitionOptions:
+class PartitionOptions(HParams):
   """Options of the division of the examples among the clients."""
 
   partition: PARTITIONS | None = hyper(
@@ -120,8 +118,7 @@ class PartitionOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class KindOptions:
+class KindOptions(HParams):
   """Options of clients that differ in kind."""
 
   kinds: KindChanges = hyper(
@@ -131,22 +128,19 @@ class KindOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class ConceptOptions:
+class ConceptOptions(HParams):
   """Options of clients whose kinds change during training."""
 
   concepts: ConceptChanges = hyper(NoConcepts(), "how the kinds of clients change")
 
 
-@dataclasses.dataclass(frozen=True)
-class ShiftOptions:
+class ShiftOptions(HParams):
   """Options of changes in the clients' data during training."""
 
   shift: Shifts = hyper(NoShift(), "how the clients' data change")
 
 
-@dataclasses.dataclass(frozen=True)
-class FeatureOptions:
+class FeatureOptions(HParams):
   """The features that the model reads."""
 
   features: FEATURES = hyper(
@@ -164,8 +158,7 @@ class FeatureOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class VocabularyOptions:
+class VocabularyOptions(HParams):
   """The vocabulary that data and model share."""
 
   vocabulary: int = hyper(
@@ -176,7 +169,6 @@ class VocabularyOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class DataOptions(
   VocabularyOptions,
   FeatureOptions,

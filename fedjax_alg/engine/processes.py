@@ -13,7 +13,6 @@ anything, or by JAX's heartbeats; docs/distributed.md.
 import atexit
 from collections.abc import Callable, Iterator
 import contextlib
-import dataclasses
 import os
 import pickle
 import re
@@ -31,7 +30,7 @@ from fedjax_alg import optional
 from fedjax_alg.data import process_rows
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import check_options, hyper
+from fedjax_alg.hparams import HParams, check_options, hyper
 
 #: Exit status of a process whose run another process has left; a scheduler may
 #: queue the job again (EX_TEMPFAIL of sysexits.h).
@@ -47,8 +46,7 @@ _LAST_S = 2.0
 _Result = TypeVar("_Result")
 
 
-@dataclasses.dataclass(frozen=True)
-class ProcessOptions:
+class ProcessOptions(HParams):
   """The processes that execute a run together."""
 
   distributed: bool = hyper(

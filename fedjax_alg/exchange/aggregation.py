@@ -7,7 +7,6 @@ for the updates of every group. What is robust against false updates stands in
 """
 
 from collections.abc import Callable
-import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Params, Traffic
 from fedjax_alg.exchange import robust
-from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.hparams import HParams, field_like, hyper
 from fedjax_alg.part import Part, forms
 
 
@@ -257,8 +256,7 @@ Choice = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class AggregatorOptions:
+class AggregatorOptions(HParams):
   """Options of the aggregator, which takes the place of the mean."""
 
   GROUP: ClassVar[str] = "robustness"

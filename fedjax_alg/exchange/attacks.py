@@ -21,7 +21,7 @@ import numpy as np
 
 from fedjax_alg import tasks, trees
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, Params
-from fedjax_alg.hparams import MAX_SEED, field_like, hyper, is_zero
+from fedjax_alg.hparams import MAX_SEED, HParams, field_like, hyper, is_zero
 from fedjax_alg.part import Part, forms
 
 
@@ -409,8 +409,7 @@ Choice = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Hostility:
+class Hostility(HParams):
   """Options of the attack: which clients are hostile, and what they do."""
 
   GROUP: ClassVar[str] = "robustness"

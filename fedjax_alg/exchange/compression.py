@@ -47,7 +47,7 @@ from fedjax_alg.client import minibatches
 from fedjax_alg.client.update import ClientUpdate, with_rows
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange.messages import Carrier, Numbers, carry
-from fedjax_alg.hparams import field_like, hyper
+from fedjax_alg.hparams import HParams, field_like, hyper
 from fedjax_alg.part import Part, forms
 from fedjax_alg.typing import PyTree
 
@@ -335,8 +335,7 @@ Choice = Uncompressed | TopK | RandomK | QSGD | Sign | PowerSGD
 _FORMS = ", ".join(forms(Choice))
 
 
-@dataclasses.dataclass(frozen=True)
-class Compression:
+class Compression(HParams):
   """Options of the compression of messages."""
 
   GROUP: ClassVar[str] = "compression"

@@ -6,20 +6,18 @@ from fedjax_alg.exchange.aggregation import AggregatorOptions
 from fedjax_alg.exchange.attacks import Hostility
 from fedjax_alg.exchange.compression import Compression
 from fedjax_alg.exchange.privacy import Privacy
+from fedjax_alg.hparams import HParams
 
 
-@dataclasses.dataclass(frozen=True)
 class ExchangeOptions(AggregatorOptions, Hostility, Compression, Privacy):
   """Options of all links between clients and server (``links.Exchange``)."""
 
 
-@dataclasses.dataclass(frozen=True)
 class MeanOptions(Hostility, Compression):
   """Options of the links of a server that reads the mean and every update."""
 
 
-@dataclasses.dataclass(frozen=True)
-class NoExchange:
+class NoExchange(HParams):
   """The options of a method with no such links: none."""
 
 

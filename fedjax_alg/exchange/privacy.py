@@ -35,7 +35,13 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import correlated
 from fedjax_alg.exchange.aggregation import Aggregator
 from fedjax_alg.exchange.messages import Carrier
-from fedjax_alg.hparams import field_like, hyper, is_zero, refuse_without_effect
+from fedjax_alg.hparams import (
+  HParams,
+  field_like,
+  hyper,
+  is_zero,
+  refuse_without_effect,
+)
 from fedjax_alg.part import Part, forms
 from fedjax_alg.typing import Numeric, PyTree
 
@@ -226,8 +232,7 @@ class CorrelatedNoise(NoisedMean, kw_only=True):
 Choice = NoPrivacy | FixedClipping | AdaptiveClipping | CorrelatedNoise
 
 
-@dataclasses.dataclass(frozen=True)
-class Privacy:
+class Privacy(HParams):
   """Options of private updates."""
 
   GROUP: ClassVar[str] = "privacy"

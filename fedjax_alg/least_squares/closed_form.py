@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from fedjax_alg.base import Array, Key, Layer, Params, Shard
 from fedjax_alg.exchange.messages import Carrier, carry
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.typing import Numeric, PyTree
 
 #: A tree of floats that can be added over clients.
@@ -33,8 +33,7 @@ Sums = Any
 ABSENT = -1e15
 
 
-@dataclasses.dataclass(frozen=True)
-class HeadOutputs:
+class HeadOutputs(HParams):
   """The option of a method whose head can give log odds."""
 
   outputs: str = hyper(
@@ -46,8 +45,7 @@ class HeadOutputs:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class StoredSums:
+class StoredSums(HParams):
   """The option of a method whose clients can be forgotten."""
 
   store_sums: bool = hyper(

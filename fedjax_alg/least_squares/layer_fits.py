@@ -19,7 +19,7 @@ import numpy as np
 from fedjax_alg import tasks
 from fedjax_alg.base import Array, Key, Layer, Model, Params, Shard
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper
 from fedjax_alg.least_squares import codes, few_rows, solve
 from fedjax_alg.least_squares import moments as moments_lib
 from fedjax_alg.least_squares import private as private_moments
@@ -63,8 +63,7 @@ class AdaptiveBatch(Part):
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class LayerFits:
+class LayerFits(HParams):
   """The options of fitting layers, for all methods in closed form."""
 
   ridge: str = hyper(

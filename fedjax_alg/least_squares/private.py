@@ -40,7 +40,7 @@ from jaxtyping import Float
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Key
 from fedjax_alg.exchange.privacy import Noised, NoPrivacy
-from fedjax_alg.hparams import field_like, hyper, is_zero
+from fedjax_alg.hparams import HParams, field_like, hyper, is_zero
 from fedjax_alg.least_squares.moments import Moments
 from fedjax_alg.part import forms
 
@@ -70,8 +70,7 @@ class NoisedMoments(Noised):
 Choice = NoPrivacy | NoisedMoments
 
 
-@dataclasses.dataclass(frozen=True)
-class PrivateMoments:
+class PrivateMoments(HParams):
   """Options of the private sums of a layer."""
 
   GROUP: ClassVar[str] = "privacy"

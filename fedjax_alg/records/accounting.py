@@ -31,8 +31,8 @@ from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import correlated
 from fedjax_alg.exchange.privacy import CorrelatedNoise, Noised
+from fedjax_alg.hparams import HParams
 from fedjax_alg.part import Part
-from fedjax_alg.typing import HParams
 
 #: Message if the accountant is not installed.
 MISSING = (

@@ -74,7 +74,6 @@ from fedjax_alg.typing import Numeric, PyTree
 STARTS = ("shared", "independent")
 
 
-@dataclasses.dataclass(frozen=True)
 class GroupWork(ClientOptimizer, LocalWork):
   """Hyper-parameters that every clustered method has."""
 

@@ -10,12 +10,12 @@ from fedjax_alg.data.federation import Federation, Federations
 from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError, a_type
+from fedjax_alg.hparams import HParams
 from fedjax_alg.runs import best as best_lib
 from fedjax_alg.runs import layer_features, pooled, queue, store
 from fedjax_alg.runs import plan as plan_lib
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.result import RunResult
-from fedjax_alg.typing import HParams
 
 # Data name a run, which they cannot read themselves.
 features.layer_reader = layer_features.read_layer

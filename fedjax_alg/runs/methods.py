@@ -24,6 +24,7 @@ from fedjax_alg.errors import (
 )
 from fedjax_alg.exchange import ExchangeOptions
 from fedjax_alg.hparams import (
+  HParams,
   field_values,
   fields_by_group,
   fill_defaults,
@@ -45,7 +46,7 @@ from fedjax_alg.part import (
 )
 from fedjax_alg.runs import own_algorithm
 from fedjax_alg.runs.options import RunOptions
-from fedjax_alg.typing import HParams, PyTree
+from fedjax_alg.typing import PyTree
 
 #: Name of a hyper-parameter -> its values, one for each row of a program.
 Numbers = dict[str, np.ndarray]

@@ -22,7 +22,7 @@ from fedjax_alg.errors import (
   closest,
   did_you_mean,
 )
-from fedjax_alg.hparams import MAX_SEED, check_options, hyper
+from fedjax_alg.hparams import MAX_SEED, HParams, check_options, hyper
 from fedjax_alg.models import class_weights
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.augment import AUGMENTATIONS
@@ -37,8 +37,7 @@ from fedjax_alg.runs import stopping
 PARTICIPATION = 0.1
 
 
-@dataclasses.dataclass(frozen=True)
-class LengthOptions:
+class LengthOptions(HParams):
   """The number of rounds, of participating clients and of seeds."""
 
   rounds: int | None = hyper(
@@ -70,8 +69,7 @@ class LengthOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class SamplingOptions:
+class SamplingOptions(HParams):
   """The draw of a round's participants (``engine.sampling``)."""
 
   sampling: SAMPLING = hyper(
@@ -79,8 +77,7 @@ class SamplingOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class LateOptions:
+class LateOptions(HParams):
   """Late and lost participants (``engine.late``)."""
 
   dropout: float = hyper(
@@ -110,8 +107,7 @@ class LateOptions:
     return late._replace(dropout=self.dropout, deadline_s=self.deadline_s)
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelOptions:
+class ModelOptions(HParams):
   """The model and its training objective."""
 
   model: models.MODELS = hyper(
@@ -202,8 +198,7 @@ class ModelOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class ClockOptions:
+class ClockOptions(HParams):
   """The clients' simulated machines (``engine.clock``)."""
 
   device_cores: tuple[int, int] = hyper(
@@ -237,8 +232,7 @@ class ClockOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluationOptions:
+class EvaluationOptions(HParams):
   """The evaluation protocols and the rounds of the evaluations."""
 
   eval_every: int = hyper(
@@ -291,8 +285,7 @@ class EvaluationOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class MachineOptions:
+class MachineOptions(HParams):
   """Options of a run's use of the devices of this machine."""
 
   map_clients: clients.CLIENT_MAPS = hyper(
@@ -328,7 +321,6 @@ class MachineOptions:
   )
 
 
-@dataclasses.dataclass(frozen=True)
 class RunOptions(
   MachineOptions,
   EvaluationOptions,

@@ -25,9 +25,10 @@ from fedjax_alg.engine.late import LOST
 from fedjax_alg.engine.round import PRESENT, Participation, sample_cohort
 from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error
 from fedjax_alg.exchange import ExchangeOptions
+from fedjax_alg.hparams import HParams
 from fedjax_alg.models import adapt, roles
 from fedjax_alg.records import tables
-from fedjax_alg.typing import HParams, PyTree
+from fedjax_alg.typing import PyTree
 
 #: The page that says what each function is given and returns.
 PAGE = "docs/add_an_algorithm.md"

@@ -28,7 +28,7 @@ from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers, sharding
 from fedjax_alg.engine.sampling import SAMPLING, OwnSampling, UniformSampling
 from fedjax_alg.errors import OptionError, UnreadError, a_type, with_names
-from fedjax_alg.hparams import MAX_SEED, validate, with_values
+from fedjax_alg.hparams import MAX_SEED, HParams, validate, with_values
 from fedjax_alg.models import Architecture, OwnModel, parse_model
 from fedjax_alg.models import roles as roles_lib
 from fedjax_alg.models.start import describe_leaves
@@ -40,7 +40,7 @@ from fedjax_alg.runs import prepare as prepare_lib
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.prepare import Prepared
-from fedjax_alg.typing import Facts, HParams
+from fedjax_alg.typing import Facts
 
 _KEYWORDS = options_lib.PYTHON_NAMES
 #: Names of these that messages have in Python.

@@ -1,6 +1,5 @@
 """The options of the exchange, beside a method's hyper-parameters."""
 
-import dataclasses
 import functools
 
 import pytest
@@ -122,7 +121,6 @@ def test_a_method_of_some_links_refuses_the_others(name):
       methods.with_keywords(method, {option: CHANGES[option]})
 
 
-@dataclasses.dataclass(frozen=True)
 class Mine(LocalWork):
   client_lr: float = hyper(0.1, "learning rate", above=0.0)
 
@@ -174,7 +172,6 @@ def test_wrong_links_of_an_entry_are_refused():
 # Hyper-parameters that inherit the options, as they did until version 0.3.
 
 
-@dataclasses.dataclass(frozen=True)
 class Inherited(Compression, Hostility, Mine):
   client_weights: str = hyper("uniform", "weights", choices=("examples", "uniform"))
 

@@ -35,7 +35,6 @@ from fedjax_alg.hparams import hyper, validate
 from fedjax_alg.rounds.two_halves import compose
 
 
-@dataclasses.dataclass(frozen=True)
 class Heavy(LocalWork):
   client_lr: float = hyper(0.1, "rate of the clients", above=0.0)
   friction: float = hyper(0.5, "one minus the momentum", minimum=0, maximum=1)

@@ -329,7 +329,6 @@ def test_a_model_made_before_is_the_named_one(fed, baseline):
   ] == [0.5, 0.5, 0.0]
 
 
-@dataclasses.dataclass(frozen=True)
 class GainHParams(FedAvgHParams):
   """FedAvg's, and one that Python looks at."""
 

@@ -6,7 +6,6 @@ example of the documentation in tests/docs.
 """
 
 import copy
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -47,7 +46,6 @@ from fedjax_alg.testing.bench import Bench
 ) = range(9)
 
 
-@dataclasses.dataclass(frozen=True)
 class HParams(LocalWork):
   client_lr: float = hyper(0.1, "learning rate", above=0.0)
   flaw: float = hyper(0.0, "which defect", minimum=0.0)

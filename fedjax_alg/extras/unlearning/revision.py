@@ -25,12 +25,13 @@ from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data import layout
 from fedjax_alg.engine.round import PRESENT
 from fedjax_alg.errors import OptionError
+from fedjax_alg.hparams import HParams
 from fedjax_alg.records import tables
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs.methods import Method
 from fedjax_alg.runs.play import NonFiniteError
 from fedjax_alg.runs.result import Live, RunResult, check_result, measure_final
-from fedjax_alg.typing import Facts, HParams
+from fedjax_alg.typing import Facts
 
 #: Signs of the sums of the clients, by what happens to them.
 FORGET, ADD = -1, 1
