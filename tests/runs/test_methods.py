@@ -215,12 +215,11 @@ def test_what_is_no_algorithm(algorithm, hparams, pattern):
 
 def with_default(value):
   """The hyper-parameters of FedAvg and one more with this default."""
-  return dataclasses.make_dataclass(
-    "Mine",
-    [("extra", object, dataclasses.field(default_factory=lambda: value))],
-    bases=(FedAvgHParams,),
-    frozen=True,
-  )
+
+  class Mine(FedAvgHParams):
+    extra: object = dataclasses.field(default_factory=lambda: value)
+
+  return Mine
 
 
 @pytest.mark.parametrize(
