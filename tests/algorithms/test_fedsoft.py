@@ -68,7 +68,7 @@ def test_rounds_and_what_is_deployed_are_those_of_numpy(problem, settings):
     for i in r.ids:
       personal[i] = expected.trained[i]
       bridge.assert_step_close(
-        starts[i], problems.row(r.state.extra.models, i), personal[i], 3e-4
+        starts[i], problems.row(r.state.clients.models, i), personal[i], 3e-4
       )
       np.testing.assert_allclose(
         r.state.own.memory.importance.weights[i], u[i], rtol=1e-6
@@ -82,7 +82,7 @@ def test_rounds_and_what_is_deployed_are_those_of_numpy(problem, settings):
   assert (h.estimate_every == 1) == (asked == [4] * 4)
 
   deploy = bridge.deployer(problem, "fedsoft", **settings)
-  problems.assert_equal(deploy(r.state, 4)[0], problems.row(r.state.extra.models, 4))
+  problems.assert_equal(deploy(r.state, 4)[0], problems.row(r.state.clients.models, 4))
   # Who has not come trains as it would; whose data have no example takes m.
   weights = importance(problem, centers, NEVER, h.sigma)
   m = sum(p * c for p, c in zip(weights / weights.sum(), centers))
