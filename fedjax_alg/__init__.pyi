@@ -544,6 +544,7 @@ _ClientWeights_ = ExampleWeights | UniformWeights | str
 _Base = MimeSGD | MimeMomentum | MimeAdam | str
 _Variant = ClientGradients | GradientTable | str
 _Hessian = FirstOrder | HessianFree | ExactHessian | str
+_ClientUpdate = SGDUpdate | ProxUpdate | SVRGUpdate | ScaffoldUpdate | MimeUpdate | MimeLiteUpdate | LosacUpdate | NovaUpdate | DynUpdate | CMUpdate | ScaffoldMUpdate | MuonUpdate | SAMUpdate | LESAMUpdate | str
 _Centers = KMeansCenters | RandomCenters | str
 _ColdStart = CosineStart | RandomStart | str
 _GroupInit = SharedStart | IndependentStart | RejectedStart | SpreadStart | str
@@ -558,7 +559,6 @@ _Private_ = NoPrivacy | NoisedMoments | str
 _Clustering = NoClustering | KMeansClustering | str
 _Protocol = SharedDirections | OwnDirections | str
 _Server = SGDServer | BaffleAdam | str
-_ClientUpdate = SGDUpdate | ProxUpdate | SVRGUpdate | ScaffoldUpdate | MimeUpdate | MimeLiteUpdate | LosacUpdate | NovaUpdate | DynUpdate | CMUpdate | ScaffoldMUpdate | MuonUpdate | SAMUpdate | LESAMUpdate | str
 _Server_ = AverageServer | SGDServer | AdamServer | YogiServer | AdagradServer | AdaptiveServer | ConjugateServer | LineSearchServer | ExtrapolatedServer | LookaheadServer | OptaxServer | str
 _Grouping = OneModel | GroupsByModel | GroupsByGradient | str
 _Staleness = ConstantFactor | PolynomialFactor | HingeFactor | str
@@ -715,6 +715,7 @@ def run(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -779,7 +780,6 @@ def run(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -891,6 +891,7 @@ def run_all(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -955,7 +956,6 @@ def run_all(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -1063,6 +1063,7 @@ def steps(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -1127,7 +1128,6 @@ def steps(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -1240,6 +1240,7 @@ def dry_run(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -1304,7 +1305,6 @@ def dry_run(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -1417,6 +1417,7 @@ def sweep(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -1481,7 +1482,6 @@ def sweep(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -1588,6 +1588,7 @@ def hypergradient(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -1652,7 +1653,6 @@ def hypergradient(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -1761,6 +1761,7 @@ def tune_by_gradient(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -1825,7 +1826,6 @@ def tune_by_gradient(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -1935,6 +1935,7 @@ def audit(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -1999,7 +2000,6 @@ def audit(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -2726,6 +2726,7 @@ class FedGroup(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   num_groups: int = 3
   centers: _Centers = KMeansCenters(pretrain_scale=20, similarity='edc', group_count='fixed')
   cold_start: _ColdStart = CosineStart(direction='initial')
@@ -2754,6 +2755,7 @@ class FedGrouProx(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   num_groups: int = 3
   centers: _Centers = KMeansCenters(pretrain_scale=20, similarity='edc', group_count='fixed')
   cold_start: _ColdStart = CosineStart(direction='initial')
@@ -2783,6 +2785,7 @@ class IFCA(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   num_groups: int = 3
   averaging: str = 'model'
   group_init: _GroupInit = IndependentStart()
@@ -2808,6 +2811,7 @@ class FeSEM(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   num_groups: int = 3
   group_init: _GroupInit_ = IndependentStart()
   first_group: _FirstGroup = TrainedModel(steps=50)
@@ -2832,6 +2836,7 @@ class CFL(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   max_groups: int = 8
   thresholds: _Thresholds = FixedThresholds(eps1=0.4, eps2=1.6)
   gamma_max: float = 0.0
@@ -2858,6 +2863,7 @@ class FLHC(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   max_groups: int = 5
   cluster_after: int = 10
   metric: str = 'l1'
@@ -2884,6 +2890,7 @@ class PACFL(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   max_groups: int = 5
   num_vectors: int = 5
   subspace: str = 'all'
@@ -2911,6 +2918,7 @@ class FedDrift(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   max_groups: int = 10
   variant: _Variant_ = HierarchicalDrift(threshold=0.1, measure='error', merge=0.0, isolation=1)
   step_rounds: int = 200

@@ -192,7 +192,7 @@ def for_groups(client: ClientUpdate, k: int) -> ClientUpdate:
     parts |= dict(train=train, client_rows=client_rows)
   if client.needs("shared"):
     parts["shared"] = lambda memory: jax.vmap(
-      lambda server: client.shared(_join(client, server, memory.clients))
+      lambda server: client.shared(_join(client, server, memory.clients)), axis_size=k
     )(memory.server)
   if client.upload_weights:
     weights: Any = client.upload_weights

@@ -74,7 +74,9 @@ def of_parity(problem, ids, parity, first, is_set_up):
   )
 
 
-@pytest.mark.parametrize("text", [part.EXAMPLE for part in parts_of(CLIENT_UPDATES)])
+@pytest.mark.parametrize(
+  "text", [*(part.EXAMPLE for part in parts_of(CLIENT_UPDATES)), "mime"]
+)
 def test_a_group_is_a_federation_of_its_members(text):
   """With the memory of all groups in one, the variates of two tasks would mix."""
   problem = problems.softmax_problem()
