@@ -124,7 +124,7 @@ def for_groups(client: ClientUpdate, k: int) -> ClientUpdate:
   store = client.store
   if store and not store.one_row:
     raise OptionError(
-      "`client`: the local method keeps rows that groups cannot have, measured at one "
+      "`client_update`: the local method keeps rows that groups cannot have, measured at one "
       "model (allowed: one row for each client)"
     )
 

@@ -414,14 +414,14 @@ def _check_half(client: ClientUpdate, rule: Rule) -> None:
   """Refuses a local method that groups of a rule cannot have."""
   if client.one_model and client.needs("setup"):
     raise OptionError(
-      f"`client`: the local method is set up at one model before round 1 "
+      f"`client_update`: the local method is set up at one model before round 1 "
       f"({client.one_model}), when clients have no group (allowed: one that is not)"
     )
   server = ("shared", "client_rows", "upload_weights", "merge", "record", "scale")
   lost = client.needs(*server, "needs_anchor")
   if rule.memberships is not None and lost:
     raise OptionError(
-      f"`client`: the local method has {', '.join(lost)} for the participants of one "
+      f"`client_update`: the local method has {', '.join(lost)} for the participants of one "
       "group, and here they belong to all groups by shares (allowed: one that only "
       "trains, or keeps a row for each client)"
     )

@@ -83,7 +83,7 @@ def test_a_group_is_a_federation_of_its_members(text):
   client, weights = half_of(problem, text)
   options = dict(map_clients=clients.ClientMap(), exchange=Exchange(weights))
   if text.startswith("losac"):
-    with pytest.raises(OptionError, match="client"):
+    with pytest.raises(OptionError, match="client_update"):
       compose_clustered(problem.model, client, by_parity(), **options)
     return
   state = rounds_of(
