@@ -124,8 +124,8 @@ def for_groups(client: ClientUpdate, k: int) -> ClientUpdate:
   store = client.store
   if store and not store.one_row:
     raise OptionError(
-      "`client_update`: the local method keeps rows that groups cannot have, measured at one "
-      "model (allowed: one row for each client)"
+      "`client_update`: the local method keeps rows that groups cannot have, "
+      "measured at one model (allowed: one row for each client)"
     )
 
   def in_each(fn: Callable[..., Any], memory: Any, cohort: Cohort, *args: Any) -> Any:

@@ -421,9 +421,9 @@ def _check_half(client: ClientUpdate, rule: Rule) -> None:
   lost = client.needs(*server, "needs_anchor")
   if rule.memberships is not None and lost:
     raise OptionError(
-      f"`client_update`: the local method has {', '.join(lost)} for the participants of one "
-      "group, and here they belong to all groups by shares (allowed: one that only "
-      "trains, or keeps a row for each client)"
+      f"`client_update`: the local method has {', '.join(lost)} for the "
+      "participants of one group, and here they belong to all groups by shares "
+      "(allowed: one that only trains, or keeps a row for each client)"
     )
 
 

@@ -238,7 +238,7 @@ def test_a_local_method_that_keeps_a_row_is_served(problem):
     problem, by_parity(), half, weights=UniformWeights().build()
   )
   np.testing.assert_allclose(
-    shifts(start.own, state.own), [10 * (4 + 6 + 10) / 3, 10, 0], rtol=1e-4
+    shifts(start, state), [10 * (4 + 6 + 10) / 3, 10, 0], rtol=1e-4
   )
   sizes = [problems.SIZES[i] if i in IDS else 0 for i in range(12)]
   np.testing.assert_allclose(state.clients - start.clients, sizes)
