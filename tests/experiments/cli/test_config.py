@@ -14,6 +14,7 @@ from fedjax_alg.data.published import Natural
 from fedjax_alg.exchange.aggregation import Krum
 from fedjax_alg.part import parts_of
 from fedjax_alg.runs import identity
+from tests.each import each
 
 pytestmark = pytest.mark.fast
 
@@ -219,7 +220,7 @@ def test_a_value_may_be_a_word_of_its_own():
   )
 
 
-@pytest.mark.parametrize("preset", presets.names())
+@each("preset", presets.names())
 def test_preset_parses(preset):
   words = [f"--flagfile={preset}"]
   paper, *folder, name = preset.split("/")
@@ -463,7 +464,7 @@ def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path, flag):
   assert identities[0] == identities[2] != identities[1]
 
 
-@pytest.mark.parametrize("algorithm", [None, *registry.ALGORITHMS])
+@each("algorithm", [None, *registry.ALGORITHMS])
 def test_help_names_every_flag_and_hyper_parameter(algorithm):
   names = (
     [flag.name for flag in flags.run_flags()]

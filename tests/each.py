@@ -1,0 +1,57 @@
+"""Many cases in one test, where each takes less time than pytest needs for one."""
+
+import functools
+import inspect
+
+import pytest
+
+
+def each(names, cases):
+  """Calls a test with every case; those that fail are all named at the end.
+
+  It stands in the place of ``pytest.mark.parametrize`` where cases are rows of a
+  table: files, presets, names, calls that are refused. What a case patches is
+  undone before the next one.
+
+  Args:
+    names: the arguments of the test that a case gives, with commas between them.
+    cases: an iterable, with a value for each name, or the value of the only one.
+
+  Raises:
+    AssertionError: if a case fails: all of them, each with its error.
+  """
+  names, cases = [name.strip() for name in names.split(",")], list(cases)
+  assert cases, "a test of no case cannot fail"
+
+  def decorate(test):
+    def run(**fixtures):
+      faults = []
+      for case in cases:
+        values = case if len(names) > 1 else (case,)
+        try:
+          _call(test, fixtures, dict(zip(names, values, strict=True)))
+        except (Exception, pytest.fail.Exception) as error:
+          faults.append((f"{', '.join(map(repr, values))}: {error!r}", error))
+      if faults:
+        lines = "\n".join(line for line, _ in faults)
+        raise AssertionError(
+          f"{len(faults)} of {len(cases)} cases fail:\n{lines}"
+        ) from faults[0][1]
+
+    functools.update_wrapper(run, test)
+    del run.__wrapped__  # else pytest asks for fixtures of these names
+    parameters = inspect.signature(test).parameters
+    run.__signature__ = inspect.Signature(
+      [parameter for name, parameter in parameters.items() if name not in names]
+    )
+    return run
+
+  return decorate
+
+
+def _call(test, fixtures, values):
+  if "monkeypatch" not in fixtures:
+    test(**fixtures, **values)
+    return
+  with fixtures["monkeypatch"].context() as patch:
+    test(**fixtures | {"monkeypatch": patch}, **values)
