@@ -10,8 +10,8 @@ def each(names, cases):
   """Calls a test with every case; those that fail are all named at the end.
 
   It stands in the place of ``pytest.mark.parametrize`` where cases are rows of a
-  table: files, presets, names, calls that are refused. What a case patches is
-  undone before the next one.
+  table: files, presets, names, calls that are refused. Each case has a ``tmp_path``
+  for itself, and what it patches is undone before the next one.
 
   Args:
     names: the arguments of the test that a case gives, with commas between them.
@@ -26,10 +26,12 @@ def each(names, cases):
   def decorate(test):
     def run(**fixtures):
       faults = []
-      for case in cases:
+      for number, case in enumerate(cases):
         values = case if len(names) > 1 else (case,)
         try:
-          _call(test, fixtures, dict(zip(names, values, strict=True)))
+          with pytest.MonkeyPatch.context() as patch:
+            alone = _alone(fixtures, number, patch)
+            test(**alone, **dict(zip(names, values, strict=True)))
         except (Exception, pytest.fail.Exception) as error:
           faults.append((f"{', '.join(map(repr, values))}: {error!r}", error))
       if faults:
@@ -49,9 +51,12 @@ def each(names, cases):
   return decorate
 
 
-def _call(test, fixtures, values):
-  if "monkeypatch" not in fixtures:
-    test(**fixtures, **values)
-    return
-  with fixtures["monkeypatch"].context() as patch:
-    test(**fixtures | {"monkeypatch": patch}, **values)
+def _alone(fixtures, number, patch):
+  """The fixtures, with the patches and the folder of one case."""
+  alone = dict(fixtures)
+  if "monkeypatch" in fixtures:
+    alone["monkeypatch"] = patch
+  if "tmp_path" in fixtures:
+    alone["tmp_path"] = fixtures["tmp_path"] / f"case_{number}"
+    alone["tmp_path"].mkdir()
+  return alone

@@ -40,16 +40,17 @@ def test_an_error_that_did_not_come_is_a_fault_of_its_case():
     check()
 
 
-def test_cases_have_fixtures_and_do_not_see_what_others_patch(monkeypatch):
-  before = os.environ.get("A_CASE")
+def test_a_case_does_not_see_what_others_patch_and_write(monkeypatch, tmp_path):
+  """Else the next one is refused for what is left of the last."""
 
-  @each("case", range(2))
-  def check(monkeypatch, case):
-    assert os.environ.get("A_CASE") == before
+  @each("case", range(3))
+  def check(monkeypatch, tmp_path, case):
+    assert "A_CASE" not in os.environ and not any(tmp_path.iterdir())
     monkeypatch.setenv("A_CASE", str(case))
+    (tmp_path / "file").touch()
 
-  check(monkeypatch=monkeypatch)
-  assert os.environ.get("A_CASE") == before
+  check(monkeypatch=monkeypatch, tmp_path=tmp_path)
+  assert "A_CASE" not in os.environ
 
 
 def test_a_table_keeps_the_name_and_the_marks_and_is_not_empty():

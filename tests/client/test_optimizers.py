@@ -20,6 +20,7 @@ from fedjax_alg.part import convert_types
 from fedjax_alg.runs import methods
 from tests import problems
 from tests.algorithms import bridge
+from tests.each import each
 from tests.reference import optimisers as oracle
 
 CLIENT, KEY, LR = 4, jax.random.key(3), 0.1
@@ -230,7 +231,7 @@ def test_methods_that_are_fedavg_then_are_it(problem, fedavg, name, settings):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "name, options, message",
   [
     ("fedavg", dict(client_optimizer="sgd:0.9"), "'0.9' is not of sgd"),

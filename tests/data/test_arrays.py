@@ -14,6 +14,7 @@ from fedjax_alg import tasks
 from fedjax_alg.data.sources import load_npz
 from fedjax_alg.data.store import Coded
 from tests import foreign
+from tests.each import each
 
 X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -66,7 +67,7 @@ def test_a_list_of_images_has_their_colors():
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "change, pattern",
   [
     (dict(x=X[:, 0]), r"^x: has shape \(6,\)"),
@@ -251,7 +252,7 @@ def test_names_stay_with_their_clients():
   assert made_up.client_names.tolist() == ["0", "1"]
 
 
-@pytest.mark.parametrize(
+@each(
   "y, y_test, classes, codes",
   [
     (["no", "yes", "no"] * 2, ["yes", "yes"], ("no", "yes"), [1, 1]),
@@ -402,7 +403,7 @@ def test_strange_labels_are_warned_of():
     deal([0] * 6, x_test=x[:1], y_test=[0])
 
 
-@pytest.mark.parametrize(
+@each(
   "x, y, options, error",
   [
     (TOKENS, TOKENS, dict(task="tokens"), "^arrays: y is x itself, y must be"),

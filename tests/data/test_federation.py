@@ -33,6 +33,7 @@ from fedjax_alg.part import of_type
 from fedjax_alg.runs.plan import federation_of
 from tests.data import reading
 from tests.data.reading import dealt, rows_of
+from tests.each import each
 
 
 def make_examples(n_train=90, n_test=30, classes=3, clients=None):
@@ -708,7 +709,7 @@ def test_a_file_has_all_clients_and_can_be_used_again(tmp_path):
   assert less.hashes == fed.hashes
 
 
-@pytest.mark.parametrize(
+@each(
   "options, says",
   [
     ({"without": "H8"}, "without=H8: no client of this name"),

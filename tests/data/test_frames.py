@@ -15,6 +15,7 @@ from sklearn import preprocessing
 
 import fedjax_alg as fa
 from fedjax_alg.data.frames import encode_features, from_dataframe
+from tests.each import each
 
 pd = pytest.importorskip("pandas", reason="the package pandas is missing")
 
@@ -81,7 +82,7 @@ def test_numbers_and_rows_that_are_arrays():
     assert examples_of(test=nobody).x_test.shape == (0, 2)
 
 
-@pytest.mark.parametrize(
+@each(
   "values",
   [
     NUMBERS[:, 0] > 0,
@@ -133,7 +134,7 @@ def test_the_training_frame_numbers_the_test_frame(codes, kind):
   assert examples.encoding.categories == {"y": tuple(STAGES), "stage": tuple(STAGES)}
 
 
-@pytest.mark.parametrize(
+@each(
   "y, test, classes, codes",
   [
     (["no", "yes"], ["yes"], ("no", "yes"), [1]),
@@ -182,7 +183,7 @@ def test_targets_are_no_features(y):
 MISSING = [None, *[1] * (N - 1)]
 
 
-@pytest.mark.parametrize(
+@each(
   "values, message",
   [
     (pd.Categorical([None, *"ab" * 5, "a"]), "1 missing value .*in row 0"),
@@ -217,7 +218,7 @@ def test_a_feature_that_is_no_number_is_refused_by_its_column(values, message):
     )
 
 
-@pytest.mark.parametrize(
+@each(
   "choices, columns, message",
   [
     (
@@ -286,7 +287,7 @@ def test_what_the_training_frame_does_not_know_is_refused(columns, message):
     examples_of(train, test=train.assign(**columns))
 
 
-@pytest.mark.parametrize(
+@each(
   "choices, message",
   [
     (dict(x=[]), "x: an empty list, must name at least one column"),
@@ -422,7 +423,7 @@ def scipy_dense(matrix):
   return matrix.toarray() if hasattr(matrix, "toarray") else matrix
 
 
-@pytest.mark.parametrize(
+@each(
   "missing, message",
   [
     ("mode", "missing=mode: must be one of mean, median, most_frequent, or a dict"),

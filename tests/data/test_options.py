@@ -8,6 +8,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.errors import OptionError
+from tests.each import each
 
 
 def test_equal_options_are_equal_and_hash():
@@ -20,7 +21,7 @@ def test_equal_options_are_equal_and_hash():
   assert plain == numpy_options and hash(plain) == hash(numpy_options)
 
 
-@pytest.mark.parametrize(
+@each(
   "options, pattern",
   [
     (dict(dataset="digitz"), "^dataset=digitz: unknown, did you mean 'digits'"),
@@ -48,7 +49,7 @@ def test_refused_in_one_line(options, pattern):
     DataOptions(**options).filled()
 
 
-@pytest.mark.parametrize(
+@each(
   "options, pattern",
   [
     (dict(clients=3), "^clients: no option .*did you mean 'num_clients'"),

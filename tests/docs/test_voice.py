@@ -32,6 +32,7 @@ import fedjax_alg as fa
 from fedjax_alg import registry
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.runs.options import RunOptions
+from tests.each import each
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDERS = {
@@ -386,7 +387,7 @@ def test_no_sentence_of_the_changelog_is_long():
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize(
+@each(
   "sentence, name",
   [
     ("Who does not arrive has no weight.", "who, nobody, whose"),

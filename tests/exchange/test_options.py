@@ -27,6 +27,7 @@ from fedjax_alg.hparams import field_values, hyper
 from fedjax_alg.part import write_parts
 from fedjax_alg.rounds.two_halves import compose
 from fedjax_alg.runs import methods
+from tests.each import each
 
 pytestmark = pytest.mark.fast
 
@@ -87,7 +88,7 @@ def test_a_method_joins_both_kinds_of_options():
   assert louder.structure() == method.structure()
 
 
-@pytest.mark.parametrize(
+@each(
   "name, weights, links, refused",
   [
     ("scaffold", "examples", {"aggregator": "median"}, True),

@@ -15,6 +15,7 @@ from experiments.reproduction import chosen, tuning
 from fedjax_alg import files
 from fedjax_alg.errors import OptionError
 from fedjax_alg.extras.gradients import tuning as tuning_by_gradient
+from tests.each import each
 
 DIGITS = [
   "--dataset=digits",
@@ -194,7 +195,7 @@ def test_tuning_one_method_again_keeps_the_others_in_the_table(tmp_path):
   assert "| FedAvg | 3 |" in text and "| Mime | 2 |" in text
 
 
-@pytest.mark.parametrize("paper,data", tuning.PROTOCOLS)
+@each("paper,data", tuning.PROTOCOLS)
 def test_what_is_tuned_is_a_setting_of_the_method(paper, data):
   study = tuning.Study(paper, data, pathlib.Path())
   for name in study.preset_names():

@@ -14,6 +14,7 @@ from fedjax_alg import models
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import feature_map
 from tests import shared_programs
+from tests.each import each
 from tests.reference import analytic_family as oracle
 
 FOURIER = fa.FourierFeatures(50, seed=3)
@@ -175,7 +176,7 @@ def test_another_method_goes_on_from_the_fit():
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "options, message",
   [
     (dict(feature_map="cosine"), "feature_map=cosine"),

@@ -23,6 +23,7 @@ from fedjax_alg.part import parts_of
 from fedjax_alg.rounds.clustered import Extra, Messages, Rule, compose_clustered
 from tests import problems
 from tests.algorithms import bridge
+from tests.each import each
 
 pytestmark = pytest.mark.program
 
@@ -205,9 +206,7 @@ def test_one_group_is_fedavg(problem, fedavg, name, settings):
     )
 
 
-@pytest.mark.parametrize(
-  "name", [part.EXAMPLE for part in parts_of(grid.CLIENT_UPDATES)]
-)
+@each("name", [part.EXAMPLE for part in parts_of(grid.CLIENT_UPDATES)])
 def test_a_local_method_of_which_a_part_is_lost_is_refused(problem, name):
   """Without it FedDyn's h, MimeLite's optimizer are lost without a word."""
   hparams, _ = registry.get("composed").parts(client_update=name)

@@ -13,6 +13,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.algorithms.fedavg import FedAvgHParams
 from fedjax_alg.engine import checkpoint, samplers
+from tests.each import each
 from tests.runs import conftest as small
 
 FEDAVG = dict(cohort_size=4, rounds=3, eval_every=2)
@@ -217,7 +218,7 @@ def test_a_sampler_of_ones_own(fed):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "options, pattern",
   [
     (dict(seeds=0), "^seeds=0: must be"),

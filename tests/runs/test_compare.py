@@ -16,6 +16,7 @@ from fedjax_alg.records import folder as run_files
 from fedjax_alg.runs import compare as compare_lib
 from fedjax_alg.runs import pictures, styles
 from tests import made_runs
+from tests.each import each
 
 matplotlib.use("Agg")
 
@@ -268,7 +269,7 @@ def test_default_protocol_is_one_that_all_have(load):
     fa.compare(runs | {"c": load(SCORES_A)})
 
 
-@pytest.mark.parametrize(
+@each(
   "options,words",
   [
     (dict(metric="acuracy"), "did you mean 'accuracy'"),

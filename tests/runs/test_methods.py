@@ -19,6 +19,7 @@ from fedjax_alg.engine import clients, sharding
 from fedjax_alg.hparams import hyper
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.plan import by_program, from_keywords
+from tests.each import each
 
 NUMBERS = dict(cohort_size=4, rounds=2, evaluate="global")
 
@@ -193,7 +194,7 @@ def unknown(model, hparams: "Missing", *, map_clients):  # type: ignore[name-def
   del model, hparams, map_clients
 
 
-@pytest.mark.parametrize(
+@each(
   "algorithm, hparams, pattern",
   [
     ("fedavgg", None, "^algorithm=fedavgg: unknown, did you mean 'fedavg'"),
@@ -222,7 +223,7 @@ def with_default(value):
   return Mine
 
 
-@pytest.mark.parametrize(
+@each(
   "value, expected",
   [
     ([1, 2], (1, 2)),

@@ -15,6 +15,7 @@ from fedjax_alg.part import convert_types, of_type, write_parts
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import from_keywords
+from tests.each import each
 
 
 def test_lists_and_numbers_of_arrays_become_python_values():
@@ -104,7 +105,7 @@ def test_a_text_of_numbers_may_be_given_as_numbers(value, text):
   assert hparams.ridge == text
 
 
-@pytest.mark.parametrize(
+@each(
   "name, hint",
   [
     *(
@@ -134,7 +135,7 @@ def test_what_others_call_an_option_is_known(name, hint):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "name, value, pattern",
   [
     ("rounds", 2.5, "must be a whole number"),
@@ -199,7 +200,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
   "algorithm, options, pattern",
   [
     *(("fedavg", *refused) for refused in REFUSED),
@@ -264,7 +265,7 @@ def test_rounds_by_default(name, layers, rounds):
   assert methods.default_rounds(methods.method_of(name), layers) == rounds
 
 
-@pytest.mark.parametrize(
+@each(
   "name, entries",
   [
     ("targets", (0.5, 0.5)),

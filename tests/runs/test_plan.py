@@ -10,6 +10,7 @@ import pytest
 from experiments.cli import config
 import fedjax_alg as fa
 from fedjax_alg.runs.plan import by_program, from_keywords
+from tests.each import each
 
 pytestmark = pytest.mark.fast
 CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
@@ -54,7 +55,7 @@ def test_keywords_and_flags_make_the_same_plan(fed, algorithm, keywords):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "algorithm, keywords",
   [
     ("fedacnnl", dict(map_seeds="vmap")),

@@ -12,6 +12,7 @@ from fedjax_alg import registry
 from fedjax_alg.runs import queue
 from fedjax_alg.runs import sweep as sweep_lib
 from fedjax_alg.runs.options import RunOptions
+from tests.each import each
 
 NUMBERS = dict(cohort_size=4, rounds=2, seeds=2, eval_every=1)
 SHORT = dict(cohort_size=4, rounds=4, evaluate="global")
@@ -210,7 +211,7 @@ def test_each_warning_of_every_setting_is_given_once(fed, monkeypatch):
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize(
+@each(
   "grid, pattern",
   [
     ({}, "^grid: empty"),

@@ -8,6 +8,7 @@ import fedjax_alg as fa
 from fedjax_alg import models, tasks
 from fedjax_alg.errors import OptionError
 from fedjax_alg.tasks import Labels
+from tests.each import each
 from tests.tasks.test_task import make_task
 
 X = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
@@ -33,7 +34,7 @@ def is_positive(y):
   return (y > 0).astype(int)
 
 
-@pytest.mark.parametrize(
+@each(
   "fields, pattern",
   [
     (

@@ -183,8 +183,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(
-  "words,parts", REFUSED, ids=[ascii(r[0][:70]) for r in REFUSED]
+@each(
+  "words,parts",
+  REFUSED,
 )
 def test_refused_in_one_line(words, parts):
   if not any(
@@ -323,7 +324,7 @@ def test_what_flags_and_defaults_become(words, values):
   assert {name: actual[name] for name in values} == values
 
 
-@pytest.mark.parametrize(
+@each(
   "words, others",
   [
     (
@@ -426,7 +427,7 @@ def test_all_values_of_a_list_that_is_given_in_parts_count(tmp_path):
   assert roles == ["personal:head", "frozen:a", "frozen:b", "lora:c"]
 
 
-@pytest.mark.parametrize(
+@each(
   "words, digest",
   [
     ("fedavg", "2ad1c2c95b33"),

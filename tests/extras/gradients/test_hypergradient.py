@@ -16,6 +16,7 @@ from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import LateOptions, SamplingOptions
 from tests import problems
 from tests.contract import test_traced
+from tests.each import each
 
 NUMBERS = dict(cohort_size=4, rounds=3, eval_every=2)
 
@@ -366,7 +367,7 @@ def test_clients_at_once_have_the_same_derivatives(fed, two_seeds):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "algorithm, by, options, message",
   [
     (

@@ -9,6 +9,7 @@ import fedjax_alg as fa
 from fedjax_alg.base import Cohort, Shard, round_cost
 from fedjax_alg.extras.lora import adapters as lora
 from fedjax_alg.extras.lora import merging
+from tests.each import each
 
 RANK, RATE, STEPS, ROUNDS = 2, 0.5, 3, 3
 FACTOR = 3.0 / RANK
@@ -171,7 +172,7 @@ def test_who_was_away_is_sent_what_it_missed():
   assert counted == [0, 240, 400, 294]
 
 
-@pytest.mark.parametrize(
+@each(
   "options,message",
   [
     (dict(roles=()), "lora=fedex: clients train the layers, too"),

@@ -13,6 +13,7 @@ import fedjax_alg as fa
 from fedjax_alg.extras.unlearning import revision
 from fedjax_alg.rounds.closed_form import from_bits
 from tests import problems
+from tests.each import each
 
 pytestmark = pytest.mark.program
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
@@ -230,7 +231,7 @@ def test_a_client_that_comes_late_is_added():
   assert_same(fa.forget(more, newcomer), result)
 
 
-@pytest.mark.parametrize(
+@each(
   "change, clients, message",
   [
     (fa.forget, [3, "3"], "clients=3,3: 3 is given twice"),
