@@ -189,7 +189,7 @@ def test_inherited_options_are_hyper_parameters(problem):
   links = links_of(method, problem.model)
   assert links.compress_up.name == "qsgd:4" and links.attack.name == "sign_flip"
   assert links.weights is UniformWeights().build() and links.aggregator.is_mean
-  with pytest.raises(OptionError, match="aggregator: inheriting does not read it"):
+  with pytest.raises(OptionError, match="aggregator: "):
     methods.with_keywords(method, {"aggregator": "median"})
 
 

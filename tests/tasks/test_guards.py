@@ -73,7 +73,7 @@ def is_positive(y):
       dict(pooled=lambda sums: {**sums, "rows": sums["rows"].sum()}),
       r"pooled gives shape \[\] as rows, must keep the clients' axis",
     ),
-    (dict(targets=raises), "y: is refused by task=near, whose targets raise"),
+    (dict(targets=raises), "y: is refused by task=near"),
     (dict(targets=lambda y: None), "whose targets gives a NoneType, must give"),
     (dict(targets=lambda y: y[:5]), r"whose targets gives shape \(5, 1\) for "),
     (
