@@ -22,6 +22,9 @@ from tests import problems, program_counts, shared_programs
 #: ``program`` do.
 PROGRAMS = ("algorithms", "contract", "docs", "experiments", "runs", "testing")
 
+#: Marks that put a test into ``--fast`` or leave it out.
+SPEEDS = ("fast", "program")
+
 #: Folders whose programs several processes compile. Elsewhere the time to write
 #: them to files is more than what reading them saves.
 SHARED = ("docs", "experiments", "runs")
@@ -199,10 +202,11 @@ def pytest_collection_modifyitems(config, items):
   seen = set()
 
   def is_fast(item):
-    fast = item.get_closest_marker("fast")
-    program = _room(item) in PROGRAMS or item.get_closest_marker("program")
+    # The mark of a test goes before that of its file, and both before its folder.
+    marks = [mark.name for mark in item.iter_markers() if mark.name in SPEEDS]
+    fast = marks[0] == "fast" if marks else _room(item) not in PROGRAMS
     case = (item.path, item.originalname, _bench(item), _bench(item, "promise"))
-    take = (fast or not program) and case not in seen
+    take = fast and case not in seen
     seen.add(case)
     return take
 

@@ -15,6 +15,7 @@ from fedjax_alg.exchange.aggregation import Krum
 from fedjax_alg.part import parts_of
 from fedjax_alg.runs import identity
 from tests.each import each
+from tests.experiments import shown
 
 pytestmark = pytest.mark.fast
 
@@ -221,6 +222,7 @@ def test_a_value_may_be_a_word_of_its_own():
   )
 
 
+@pytest.mark.program
 @each("preset", presets.names())
 def test_preset_parses(preset):
   words = [f"--flagfile={preset}"]
@@ -239,7 +241,8 @@ def test_preset_parses(preset):
     words.append(f"--flagfile={paper}/{data}.flags")
   if "algorithm=" not in "".join(config.expand_flagfiles(words)):
     words.append("--algorithm=fedavg")
-  assert parse_config(words).run.rounds >= 1
+  with shown.built_once():
+    assert parse_config(words).run.rounds >= 1
 
 
 @pytest.mark.program
