@@ -30,8 +30,8 @@ def each(names, cases):
         values = case if len(names) > 1 else (case,)
         try:
           with pytest.MonkeyPatch.context() as patch:
-            alone = _alone(fixtures, number, patch)
-            test(**alone, **dict(zip(names, values, strict=True)))
+            of_case = _fixtures_of(number, fixtures, patch)
+            test(**of_case, **dict(zip(names, values, strict=True)))
         except (Exception, pytest.fail.Exception) as error:
           faults.append((f"{', '.join(map(repr, values))}: {error!r}", error))
       if faults:
@@ -51,12 +51,12 @@ def each(names, cases):
   return decorate
 
 
-def _alone(fixtures, number, patch):
+def _fixtures_of(number, fixtures, patch):
   """The fixtures, with the patches and the folder of one case."""
-  alone = dict(fixtures)
+  of_case = dict(fixtures)
   if "monkeypatch" in fixtures:
-    alone["monkeypatch"] = patch
+    of_case["monkeypatch"] = patch
   if "tmp_path" in fixtures:
-    alone["tmp_path"] = fixtures["tmp_path"] / f"case_{number}"
-    alone["tmp_path"].mkdir()
-  return alone
+    of_case["tmp_path"] = fixtures["tmp_path"] / f"case_{number}"
+    of_case["tmp_path"].mkdir()
+  return of_case
