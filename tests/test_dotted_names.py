@@ -15,6 +15,8 @@ import re
 import tokenize
 from typing import Any
 
+import pytest
+
 from tests.each import each
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -198,6 +200,7 @@ def texts(module: str) -> Iterator[tuple[int, str]]:
       yield token.start[0], token.string
 
 
+@pytest.mark.program
 @each("module", modules())
 def test_names_in_docstrings_and_comments_are_there(module):
   wrong = [

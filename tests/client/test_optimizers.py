@@ -159,6 +159,7 @@ def test_without_a_step_the_average_is_the_start_to_the_bit(problem):
   problems.assert_equal(steps.result(params, steps.init(params)), params)
 
 
+@pytest.mark.program
 def test_schedule_free_by_its_name_is_that_of_optax(problem):
   """Step by step by optax itself, for FedAvg's only participant and FedEM's."""
   settings = dict(
@@ -215,6 +216,7 @@ def fixture_fedavg(problem):
   return two_rounds(problem, "fedavg")
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
   "name, settings",
   [

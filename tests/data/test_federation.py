@@ -798,6 +798,7 @@ print(fa.federate(examples).num_clients)
 """
 
 
+@pytest.mark.program
 def test_what_does_not_fit_is_refused_before_the_data_are_read(tmp_path):
   """It was a MemoryError after minutes; and what fits is not refused."""
   x = memmap(tmp_path, np.uint8, (2**15, 4096))

@@ -535,6 +535,7 @@ def test_a_target_among_the_features_is_noted():
   examples_of(x=["age", "y"], y=["age", "y"], task="regression")  # an autoencoder
 
 
+@pytest.mark.program
 def test_columns_become_one_array_without_a_copy_of_all():
   """A list of columns and their concatenation were twice the features."""
   wide = pd.DataFrame(np.zeros((2**14, 200))).add_prefix("x")

@@ -305,7 +305,7 @@ def totals():
   return add_up(text_of(page) for page in pages() if not page.endswith(".notes.md"))
 
 
-@pytest.mark.fast
+@pytest.mark.program
 def test_all_pages_together_talk_as_those_of_flax():
   number, words = totals()
   gaps = distance(number, target(words, most=2, least=0.5))

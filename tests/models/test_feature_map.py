@@ -35,6 +35,7 @@ def test_fourier_features_are_those_of_scikit_learn():
   np.testing.assert_allclose(phi.apply(X), sampler.transform(X), atol=1e-6)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
   "part, kernel",
   [
@@ -77,6 +78,7 @@ def test_the_model_reads_the_features():
   assert model.flops == inner.flops + 2 * 6 * 50
 
 
+@pytest.mark.program
 def test_a_head_on_a_trained_body():
   """Closed form fits the last layer alone, on what the layers before it give."""
   fed = fa.federate("digits", num_clients=4, partition="iid")
@@ -145,6 +147,7 @@ def fitted(num_features):
   return x, z, y.astype(float), z @ kernel.T
 
 
+@pytest.mark.program
 def test_closed_form_fits_the_features_and_tends_to_kernel_ridge():
   x, z, y, few = fitted(60)
   ridge = linear_model.Ridge(0.5, fit_intercept=False, solver="cholesky").fit(z, y)
@@ -155,6 +158,7 @@ def test_closed_form_fits_the_features_and_tends_to_kernel_ridge():
   assert errors[1] < errors[0] / 2.5
 
 
+@pytest.mark.program
 def test_another_method_goes_on_from_the_fit():
   """The fit is a start like any other: round 0 deploys it, and nothing is drawn."""
   fed = fa.federate("digits", num_clients=4, partition="iid")

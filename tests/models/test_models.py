@@ -16,6 +16,7 @@ def count(model):
   return num_params(jax.eval_shape(model.init, jax.random.key(0)))
 
 
+@pytest.mark.program
 @each(
   "model, shape, classes, expected",
   [

@@ -63,6 +63,7 @@ def test_the_axis_of_one_global_model_is_taken_off():
     start.match_arrays(model, stacked, [], "`init`")
 
 
+@pytest.mark.program
 @each(
   "width, only, pattern",
   [

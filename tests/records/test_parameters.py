@@ -164,6 +164,7 @@ def test_what_a_run_starts_from_is_no_constant_of_its_programs(fed):
   )
 
 
+@pytest.mark.program
 def test_what_cannot_be_exported(trained):
   result, _ = trained
   for arguments, pattern in (

@@ -118,6 +118,7 @@ def test_run_has_the_defaults_of_a_plan():
   }
 
 
+@pytest.mark.program
 def test_the_cores_become_devices_before_anything_starts_jax():
   """Else a run of a fresh process has one core, whatever it asks for."""
   code = (

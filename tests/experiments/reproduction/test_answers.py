@@ -780,6 +780,7 @@ def cells_of(name, figure):
 
 
 #: Figures of which nothing, a part or everything is tuned.
+@pytest.mark.program
 @each(
   "name, figure",
   [

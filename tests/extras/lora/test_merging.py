@@ -99,6 +99,7 @@ def oracle(rows, aggregation, w, bias, a, rounds=ROUNDS):
   return w + FACTOR * a @ b
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("aggregation", ["fedit", "ffa", "fedex", "flora"])
 def test_rounds_are_those_of_the_papers(rows, federation, aggregation, monkeypatch):
   """Three rounds of three clients of different sizes, in float64."""
@@ -125,6 +126,7 @@ def test_rounds_are_those_of_the_papers(rows, federation, aggregation, monkeypat
   assert history["floats_down"][0].tolist() == [first, later, later]
 
 
+@pytest.mark.program
 def test_participants_of_flora_draw_adapters_of_their_own(federation):
   """Else a round could move the layer within r dimensions only (of 4 classes: 3)."""
   matrix, _ = deployed(run(federation, "flora"))
