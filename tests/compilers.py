@@ -63,7 +63,7 @@ def switch(usual: bool) -> None:
 
 def _with_usual(*args, env_options_overrides=None, **options):
   """JAX's options; what a program asks for goes before, but for quickness."""
-  asked = env_options_overrides or {}
+  overrides = env_options_overrides or {}
   if _usual:
-    asked = USUAL | (asked if asked != compiling._QUICK else {})
-  return _make_options(*args, env_options_overrides=asked or None, **options)
+    overrides = USUAL | (overrides if overrides != compiling._QUICK else {})
+  return _make_options(*args, env_options_overrides=overrides or None, **options)

@@ -14,7 +14,7 @@ def fixture_quick_again():
   compilers.switch(False)
 
 
-def given(**options):
+def options_with(**options):
   """The options of XLA that a compilation gets."""
   return dict(compiler.get_compile_options(1, 1, **options).env_option_overrides)
 
@@ -33,22 +33,22 @@ def test_what_a_program_asks_for_goes_before_the_usual_options(monkeypatch):
   """Quickness alone is not: the helpers of the tests ask for it."""
   start = {"xla_backend_optimization_level": 1}
   quick = compiling.quick_options("cpu")
-  assert not given() and given(env_options_overrides=start) == start
+  assert not options_with() and options_with(env_options_overrides=start) == start
   compilers.switch(True)
-  assert given() == given(env_options_overrides=quick) == compilers.USUAL
-  assert given(env_options_overrides=start) == compilers.USUAL | start
+  assert options_with() == options_with(env_options_overrides=quick) == compilers.USUAL
+  assert options_with(env_options_overrides=start) == compilers.USUAL | start
   compilers.switch(False)
-  assert not given()
+  assert not options_with()
 
 
 @pytest.mark.skipif(not compilers.USUAL, reason="an XLA without these flags")
 def test_a_program_is_compiled_again_as_users_have_it():
   """Else one of an earlier test would be run, and nothing of theirs tested."""
-  made = []
+  compiled = []
   monkeypatch = pytest.MonkeyPatch()
 
   def make(*args, **options):
-    made.append(options["env_options_overrides"])
+    compiled.append(options["env_options_overrides"])
     return real(*args, **options)
 
   real = compilers._make_options
@@ -58,5 +58,5 @@ def test_a_program_is_compiled_again_as_users_have_it():
     for usual in (False, True, True, False):
       compilers.switch(usual)
       halve(1.0)
-  assert len(made) == 3 and made[1] == compilers.USUAL
-  assert made[0] == made[2] == compiling.quick_options("cpu")
+  assert len(compiled) == 3 and compiled[1] == compilers.USUAL
+  assert compiled[0] == compiled[2] == compiling.quick_options("cpu")
