@@ -41,9 +41,10 @@ def each(names, cases):
         ) from faults[0][1]
 
     functools.update_wrapper(run, test)
-    del run.__wrapped__  # else pytest asks for fixtures of these names
+    attributes = vars(run)
+    del attributes["__wrapped__"]  # else pytest asks for fixtures of these names
     parameters = inspect.signature(test).parameters
-    run.__signature__ = inspect.Signature(
+    attributes["__signature__"] = inspect.Signature(
       [parameter for name, parameter in parameters.items() if name not in names]
     )
     return run
