@@ -188,6 +188,20 @@ def hyper_fields() -> dict[str, dataclasses.Field]:
   Raises:
     TypeError: two algorithms have the same name with different types.
   """
+  return dict(
+    _hyper_fields(
+      tuple(
+        (name, entry.hparams, entry.build, entry.links)
+        for name, entry in registry.ALGORITHMS.items()
+      )
+    )
+  )
+
+
+@functools.lru_cache(maxsize=8)
+def _hyper_fields(algorithms: tuple[Any, ...]) -> dict[str, dataclasses.Field]:
+  """The same, of the algorithms that are registered."""
+  del algorithms
   fields: dict[str, dataclasses.Field] = {}
   for entry in registry.ALGORITHMS.values():
     for field in entry.fields.values():

@@ -26,6 +26,7 @@ def centers_of(state):
   return [bridge.entry(state.models, s) for s in range(K)]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
   "settings",
   [

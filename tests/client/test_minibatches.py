@@ -193,6 +193,7 @@ def test_a_shuffle_has_all_its_words():
     minibatches.shuffle(bits_of(0)[:1], jnp.int32(0), jnp.arange(3), jnp.int32(3))
 
 
+@pytest.mark.program
 def test_parts_of_a_batch_make_its_step():
   """Three steps of optax.MultiSteps where all rows count; masked rows count nowhere."""
   model = models.Softmax().build((3,), 4, l2=0.1)

@@ -8,9 +8,10 @@ import fedjax_alg as fa
 from fedjax_alg.data.datasets import Choice, DataSet
 from fedjax_alg.data.options import DataOptions, data_set
 from fedjax_alg.part import parts_of
+from tests.each import each
 
 
-@pytest.mark.parametrize(
+@each(
   "part, text, label",
   [
     (fa.Digits(), "digits", "digits"),

@@ -15,6 +15,7 @@ from fedjax_alg.data.leaf import load_leaf
 from fedjax_alg.data.sources import load_npz
 from tests import tfds_records
 from tests.data.reading import refuses
+from tests.each import each
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 TFDS_DIR = pathlib.Path(
@@ -67,7 +68,7 @@ def test_npz_with_names_of_clients(tmp_path):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "change, says",
   [
     ({"x_test": None}, "missing x_test (it has x_train, y_test, y_train)"),

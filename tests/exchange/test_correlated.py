@@ -95,6 +95,7 @@ OPTIONS = dict(
 )
 
 
+@pytest.mark.program
 def test_epsilon_is_that_of_turns_and_a_run_goes_on_to_the_bit(tmp_path):
   """What the server keeps of earlier noise is in the checkpoint."""
   accounting = pytest.importorskip("dp_accounting")

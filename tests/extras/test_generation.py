@@ -8,6 +8,7 @@ import pytest
 from fedjax_alg import models
 from fedjax_alg.data import characters
 from fedjax_alg.errors import OptionError
+from tests.each import each
 
 V, T = 7, 5
 
@@ -65,7 +66,7 @@ def test_draws_have_the_softmax_at_the_temperature(chain):
   assert not shares[expected == 0].any()
 
 
-@pytest.mark.parametrize(
+@each(
   "change,message",
   [
     (dict(prompt=[]), "prompt"),

@@ -53,6 +53,7 @@ def draw(seed=0):
   return rows.astype(np.float32), MASK
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("seed", range(3))
 def test_all_are_those_of_scikit_learn(similarities, seed):
   rows, mask = draw(seed)

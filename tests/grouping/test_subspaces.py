@@ -47,6 +47,7 @@ def test_vectors_beyond_the_rank_are_zero(rng):
   assert vectors_of(x[:, :2], 3).shape == (3, 2)
 
 
+@pytest.mark.program
 def test_a_wide_gram_matrix_takes_few_steps(rng):
   """Half of the first value is the second's, as of images."""
   turn = np.linalg.qr(rng.normal(size=(300, 300)))[0]

@@ -11,6 +11,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.models import start
 from fedjax_alg.records import parameters
 from tests import problems
+from tests.each import each
 
 
 def perceptron(width=5, classes=3):
@@ -62,7 +63,8 @@ def test_the_axis_of_one_global_model_is_taken_off():
     start.match_arrays(model, stacked, [], "`init`")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.program
+@each(
   "width, only, pattern",
   [
     (6, (), r"Dense_0/bias is \[6\], and \[5\] in the model; .* \(`init_only` n"),

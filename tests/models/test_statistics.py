@@ -57,6 +57,7 @@ def first_state(model, key):
   return jax.jit(lambda key: model.roles.start(key).state)(key)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("module", [Linen(), Nnx])
 def test_rows_that_fill_a_batch_up_leave_no_trace(module):
   model = roles.split(models.as_model(module, (4, 4), 2), ())
@@ -85,6 +86,7 @@ def test_rows_that_fill_a_batch_up_leave_no_trace(module):
   problems.assert_close(filled, unpadded, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("module", [Linen(), Nnx])
 def test_evaluation_has_running_statistics_or_those_of_the_rows(module):
   model = models.as_model(module, (4, 4), 2)

@@ -55,6 +55,7 @@ def of_two_samples(z, q, delta):
   )
 
 
+@pytest.mark.program
 def test_two_samples_by_integrals():
   epsilon = Mechanism(1.1, 1e-5, 1000, "poisson", 0.1).epsilon(2)
   exact = of_two_samples(1.1, 0.1, 1e-5)
