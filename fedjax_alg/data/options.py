@@ -30,6 +30,7 @@ from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
+from fedjax_alg.data.schedule import Change
 from fedjax_alg.data.shift import Choice as Shifts
 from fedjax_alg.data.shift import NoShift
 from fedjax_alg.data.store import STORES
@@ -338,15 +339,11 @@ class DataOptions(
       )
     if self.newcomers_at and self.shift.period is not None:
       raise DataError("`newcomers_at` and `shift`: give one of them")
-    for name, value in (
-      ("shift", self.shift.period is not None),
-      ("concepts", self.concepts.period is not None),
-    ):
-      if self.without is not None and value:
-        raise DataError(
-          f"`without` and `{name}`: give one of them, since the rows of all clients "
-          "are dealt anew during the run"
-        )
+    if self.without is not None and self.change is not None:
+      raise DataError(
+        f"`without` and `{self.change.OPTION}`: give one of them, since the rows of "
+        "all clients are dealt anew during the run"
+      )
     if self.shift.SWAPS and not isinstance(self.kinds, NaturalKinds):
       raise DataError(
         f"`shift`={self.shift}: not with `kinds`, clients would have examples of "
@@ -365,9 +362,10 @@ class DataOptions(
     return getattr(self.partition, "min_size", None) or 20
 
   @property
-  def changes_every(self) -> int | None:
-    """The number of rounds after which the clients' data change; None: never."""
-    return self.concepts.period or self.shift.period
+  def change(self) -> Change | None:
+    """The option by which the clients' data change during a run; None: they stay."""
+    changes = (self.concepts, self.shift)
+    return next((part for part in changes if part.period is not None), None)
 
   @property
   def data_task(self) -> tasks.Task | None:

@@ -101,16 +101,13 @@ def check_together(
   check_targets(options, task)
   accounting.check_accounting(options, data, method.parts)
   if isinstance(getattr(hparams, "variant", None), GradientTable):
-    for flag, is_set in (
-      ("newcomers_at", data.newcomers_at is not None),
-      ("shift", data.shift.period is not None),
-      ("concepts", data.concepts.period is not None),
-    ):
-      if is_set:
-        raise OptionError(
-          f"`{flag}`: not with `variant`=table, which keeps a gradient of "
-          "every batch of the first round's clients (use `variant`=client)"
-        )
+    flag = data.change.OPTION if data.change is not None else ""
+    flag = "newcomers_at" if data.newcomers_at is not None else flag
+    if flag:
+      raise OptionError(
+        f"`{flag}`: not with `variant`=table, which keeps a gradient of "
+        "every batch of the first round's clients (use `variant`=client)"
+      )
   if entry.keeps_rows_because and data.shift.SWAPS:
     raise OptionError(
       f"`shift`={data.shift}: not with `algorithm`={name}, {entry.keeps_rows_because}"
@@ -197,13 +194,11 @@ def _protocols(
         f"`rounds`={options.rounds} (at most {last})"
       )
     protocols = tuple(dict.fromkeys((*protocols, "newcomers")))
-  if data.changes_every is not None and data.changes_every > last:
-    name = f"`concepts`={data.concepts}: rounds"
-    if data.concepts.period is None:
-      name = f"`shift`={data.shift}: every"
+  change = data.change
+  if change is not None and (change.period or 0) > last:
     raise OptionError(
-      f"{name}={data.changes_every}: the data never change, there are "
-      f"`rounds`={options.rounds} (at most {last})"
+      f"{change.label}: {change.PERIOD}={change.period}: the data never change, there "
+      f"are `rounds`={options.rounds} (at most {last})"
     )
   return protocols
 

@@ -1042,11 +1042,10 @@ def _check_together(
 ) -> None:
   """Checks what several processes and the caller's own sampler exclude."""
   options = federation.options
-  if processes.count() > 1 and options.changes_every is not None:
-    name = "shift" if options.concepts.period is None else "concepts"
+  if processes.count() > 1 and options.change is not None:
     raise OptionError(
-      f"`{name}`={getattr(options, name)}: not in several processes, whose "
-      "clients' rows stay where they are"
+      f"{options.change.label}: not in several processes, whose clients' rows stay "
+      "where they are"
     )
   most, kinds = method.entry.models_of_kinds(method.hparams), federation.kinds
   if most is not None and (kinds is None or kinds.number > most):
