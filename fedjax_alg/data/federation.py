@@ -46,10 +46,8 @@ from fedjax_alg.data.layout import (
 )
 from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.options import (
-  ConceptOptions,
   DataOptions,
   PartitionOptions,
-  ShiftOptions,
   data_set,
 )
 from fedjax_alg.data.partition import (
@@ -662,13 +660,8 @@ def _of_data_set(options: DataOptions) -> DataOptions:
   """
   if options.dataset is not None and "partition_seed" in options.dataset.READS:
     return options
-  return dataclasses.replace(
-    options,
-    kinds=options.kinds.with_equal_shares(),
-    **field_values(PartitionOptions()),
-    **field_values(ShiftOptions()),
-    **field_values(ConceptOptions()),
-  )
+  clients = PartitionOptions(kinds=options.kinds.with_equal_shares())
+  return dataclasses.replace(options, **field_values(clients))
 
 
 def _label(options: DataOptions, examples: Examples | None) -> str:

@@ -69,7 +69,7 @@ class SourceOptions(HParams):
 
 
 class PartitionOptions(HParams):
-  """Options of the division of the examples among the clients."""
+  """Options of the clients: which examples they have, of which kind, and until when."""
 
   partition: PARTITIONS | None = hyper(
     None,
@@ -117,32 +117,17 @@ class PartitionOptions(HParams):
     "`partition_seed`, join only after ROUND rounds have been run. This "
     "adds the protocol newcomers to `eval_protocols`",
   )
-
-
-class KindOptions(HParams):
-  """Options of clients that differ in kind."""
-
   kinds: KindChanges = hyper(
     NaturalKinds(),
     "how clients differ in kind. Test data go through the kinds, too. With the default "
     "`eval_protocols` other kinds than natural add the protocol kinds",
   )
-
-
-class ConceptOptions(HParams):
-  """Options of clients whose kinds change during training."""
-
   concepts: ConceptChanges = hyper(NoConcepts(), "how the kinds of clients change")
-
-
-class ShiftOptions(HParams):
-  """Options of changes in the clients' data during training."""
-
   shift: Shifts = hyper(NoShift(), "how the clients' data change")
 
 
 class FeatureOptions(HParams):
-  """The features that the model reads."""
+  """What the model reads of the examples."""
 
   features: FEATURES = hyper(
     RawFeatures(), "features that are computed from the examples"
@@ -157,11 +142,6 @@ class FeatureOptions(HParams):
     "of 1, 1/255 or 1/2^k, else float32",
     choices=STORES,
   )
-
-
-class VocabularyOptions(HParams):
-  """The vocabulary that data and model share."""
-
   vocabulary: int = hyper(
     10_000,
     "number of words that the model knows, the most frequent ones of "
@@ -170,15 +150,7 @@ class VocabularyOptions(HParams):
   )
 
 
-class DataOptions(
-  VocabularyOptions,
-  FeatureOptions,
-  ShiftOptions,
-  ConceptOptions,
-  KindOptions,
-  PartitionOptions,
-  SourceOptions,
-):
+class DataOptions(FeatureOptions, PartitionOptions, SourceOptions):
   """All options of a federation. Equal options make equal federations."""
 
   def filled(self) -> "DataOptions":
@@ -317,7 +289,7 @@ class DataOptions(
     """Checks what the examples are, and how they change, for ``_fill``."""
     dataset = self.dataset
     if isinstance(dataset, Shakespeare):
-      if self.vocabulary != VocabularyOptions.vocabulary:
+      if self.vocabulary != FeatureOptions.vocabulary:
         raise DataError(
           f"`vocabulary`={self.vocabulary}: not read with "
           "`dataset`=shakespeare, which has 80 characters"

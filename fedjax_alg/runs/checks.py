@@ -11,7 +11,7 @@ from fedjax_alg.algorithms.fedgroup import FedGroupHParams
 from fedjax_alg.algorithms.losac import GradientTable
 from fedjax_alg.base import Model
 from fedjax_alg.data.datasets import Leaf, Npz, Shakespeare
-from fedjax_alg.data.options import DataOptions, VocabularyOptions
+from fedjax_alg.data.options import DataOptions, FeatureOptions
 from fedjax_alg.engine import clients, samplers
 from fedjax_alg.engine.sampling import UniformSampling
 from fedjax_alg.errors import OptionError, UnreadError
@@ -354,7 +354,7 @@ def _check_model(model: Architecture, options: RunOptions, data: DataOptions) ->
         f"`feature_map`={options.feature_map}: needs numbers, "
         f"`model`={model} reads words (allowed: none)"
       )
-  elif data.vocabulary != VocabularyOptions.vocabulary:
+  elif data.vocabulary != FeatureOptions.vocabulary:
     raise OptionError(
       f"`vocabulary`={data.vocabulary}: not read with `model`={model} (only with "
       f"{', '.join(OF_TOKENS)})"
