@@ -26,7 +26,8 @@ from fedjax_alg.data import (
 )
 from fedjax_alg.data import kinds as kinds_lib
 from fedjax_alg.data.arrays import make_examples
-from fedjax_alg.data.datasets import DataSet, Idx, Leaf, Npz, Sent140
+from fedjax_alg.data.characters import SPECIAL
+from fedjax_alg.data.datasets import data_set
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory, doubts
 from fedjax_alg.data.features import (
@@ -48,7 +49,6 @@ from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.options import (
   DataOptions,
   PartitionOptions,
-  data_set,
 )
 from fedjax_alg.data.partition import (
   Partition,
@@ -59,8 +59,8 @@ from fedjax_alg.data.partition_file import labels_hash
 from fedjax_alg.data.preprocessing import ENCODING, SCALER, Preprocessing
 from fedjax_alg.data.published import Natural
 from fedjax_alg.data.schedule import DataSchedule
-from fedjax_alg.data.sent140 import SPECIAL
 from fedjax_alg.data.shift import SwapPart
+from fedjax_alg.data.sources import DataSet
 from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact
 from fedjax_alg.errors import Faults, OptionError, a_type, did_you_mean
 from fedjax_alg.hparams import field_values, plain
@@ -740,7 +740,7 @@ def _make(
       f"`shift`={options.shift}: exchanges the examples of a class, "
       f"`task`={task.name} has none"
     )
-  if isinstance(options.dataset, Npz | Leaf | Idx | None):  # the caller's own
+  if options.dataset is None or options.dataset.OF_USER:
     for text in doubts(examples):
       warnings.warn(text, stacklevel=4)
   partition, kinds = _partition(options, examples)
@@ -785,7 +785,8 @@ def _make(
   elif options.shift.period is not None:
     federation = dataclasses.replace(federation, schedule=_shift(federation))
   large = (
-    isinstance(options.dataset, Npz)
+    options.dataset is not None
+    and options.dataset.OF_USER
     and options.features.SHAPED
     and sum(array.nbytes for array in store.arrays(examples.x_train)) > _KEPT_BYTES
   )
@@ -925,8 +926,9 @@ def _partition(
         f"{options.kinds.label}: `shares` are not read, the data say the kind of each "
         "of their clients"
       )
-  if isinstance(options.dataset, Sent140) and isinstance(partitioner, Natural):
-    # load_sent140 has applied the minimum, to training plus test tweets.
+  if isinstance(partitioner, Natural) and (
+    options.dataset is not None and "min_size" in options.dataset.READS
+  ):  # the loader has applied it
     partitioner = dataclasses.replace(partitioner, min_size=None)
   if examples.kind_train is None or has_clients:
     partition = partitioner.deal(examples, count, seed)

@@ -14,6 +14,7 @@ from fedjax_alg import files
 from fedjax_alg.data import characters
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.sources import UserFiles
 from fedjax_alg.errors import Faults
 from fedjax_alg.files import expand_path
 from fedjax_alg.tasks.classification import MAX_CLASSES
@@ -363,3 +364,22 @@ def _characters(
     )
   tokens = characters.encode_text("".join(x)).reshape(len(x), -1)
   return tokens.astype(np.int32), characters.classes(characters.encode_text("".join(y)))
+
+
+class Leaf(UserFiles):
+  """A json file of LEAF or FedProx, or a folder with train/ and test/."""
+
+  WORD, EXAMPLE = "leaf", "leaf:folder"
+  TEXTS, OF_USER = True, True
+
+  @property
+  def is_natural(self) -> bool:
+    """Its users are the clients by default; they may be dealt anew."""
+    return True
+
+  def load(self) -> Examples:
+    """Loads the users (``load_leaf``)."""
+    return load_leaf(self.path)
+
+  def _files(self) -> Sequence[pathlib.Path]:
+    return leaf_files(self.path)

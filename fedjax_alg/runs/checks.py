@@ -10,7 +10,7 @@ from fedjax_alg import registry, tasks
 from fedjax_alg.algorithms.fedgroup import FedGroupHParams
 from fedjax_alg.algorithms.losac import GradientTable
 from fedjax_alg.base import Model
-from fedjax_alg.data.datasets import Leaf, Npz, Shakespeare
+from fedjax_alg.data.datasets import names_of
 from fedjax_alg.data.options import DataOptions, FeatureOptions
 from fedjax_alg.engine import clients, samplers
 from fedjax_alg.engine.sampling import UniformSampling
@@ -121,7 +121,7 @@ def check_together(
       ", so that clients look for drift when their data change"
     )
   if isinstance(model, LSTM) and model.embedding is None:
-    characters = isinstance(data.dataset, (Shakespeare, Leaf))
+    characters = data.dataset is not None and data.dataset.TEXTS
     embedding = "learned" if characters else "frozen"
     options = dataclasses.replace(
       options, model=dataclasses.replace(model, embedding=embedding)
@@ -339,10 +339,11 @@ def _check_model(model: Architecture, options: RunOptions, data: DataOptions) ->
       f"`dataset`={data.dataset} needs `model`={' or '.join(OF_TOKENS)}"
     )
   if model.OF_TOKENS:
-    if not content and not isinstance(data.dataset, Npz | Leaf | None):
+    if not content and data.dataset and data.dataset.HAS_CLIENTS is not None:
+      texts = names_of(CONTENT="words") + names_of(CONTENT="characters")
       raise OptionError(
         f"`model`={model}: needs words or characters, {data.dataset.label} has "
-        "none (use `dataset`=sent140, shakespeare, or npz with int32 x)"
+        f"none (use `dataset`={', '.join(texts)}, or npz with int32 x)"
       )
     if data.features.WORD != "none":
       raise OptionError(

@@ -18,7 +18,6 @@ from fedjax_alg.algorithms.losac import GradientTable
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import characters, store
-from fedjax_alg.data.datasets import Shakespeare
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.store import Coded
@@ -1152,7 +1151,7 @@ def _summary(
     "classes": federation.num_classes,
     **(
       {"vocabulary": characters.ALPHABET}
-      if isinstance(federation.options.dataset, Shakespeare)
+      if getattr(federation.options.dataset, "CONTENT", "") == "characters"
       else {}
     ),
     **({} if task is tasks.CLASSIFICATION else {"task": task.metrics.facts()}),
