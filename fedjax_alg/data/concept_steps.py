@@ -35,7 +35,7 @@ class _Steps(NamedTuple):
   same_labels: bool  #: see ``ClientKinds``
 
   def at(self, step: int) -> Holdings:
-    """What clients hold at a step; ``place`` is in ``DataSchedule.tests``."""
+    """The rows and kinds at a step; ``place`` is in ``DataSchedule.tests``."""
     first = np.zeros_like(self.edges[0]) if self.cumulative else self.edges[step]
     fields: dict[str, Any] = {
       "train_offset": (self.partition.train_offset + first).astype(np.int32),

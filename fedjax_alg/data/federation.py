@@ -1334,7 +1334,7 @@ def _hash(*trees: PyTree) -> str:
 class StepData(NamedTuple):
   """The data that clients hold at a step of a schedule."""
 
-  #: arrays of those of the federation are the same objects where they stay
+  #: arrays that stay are the same objects as in the federation
   data: EvaluationData
   label_histogram: np.ndarray  #: [C, L] int64
   kinds: kinds_lib.ClientKinds | None

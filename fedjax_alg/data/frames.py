@@ -20,7 +20,7 @@ from fedjax_alg.data import labels
 from fedjax_alg.data.arrays import (
   ARGUMENTS,
   argument,
-  of_arrays,
+  make_examples,
   option_names,
   refuse_unknown_options,
 )
@@ -287,7 +287,7 @@ def _of_columns(
     return start + ":" * (kind in ("client", "kind"))  # "client z has no ..." goes on
 
   extra = {array: options[name] for array, name in ARGUMENTS.items() if name in options}
-  return of_arrays(
+  return make_examples(
     extra | dict(values),
     label_of,
     **{

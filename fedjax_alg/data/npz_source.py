@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_alg import tasks
 from fedjax_alg.data import npz
-from fedjax_alg.data.arrays import make_examples, number_clients
+from fedjax_alg.data.arrays import make_examples
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.sources import UserFiles
@@ -62,17 +61,10 @@ def load_npz(path: str | os.PathLike, task: str | None = None) -> Examples:
   def label_of(which: str) -> str:
     return f"`dataset`={path}: {which}"
 
-  names = None
-  ids = {which: array for which, array in arrays.items() if which.startswith("client_")}
-  if (
-    ids
-    and all(array.dtype.kind == "U" for array in ids.values())
-    and ("client_train" in ids)
-  ):
-    numbers, names = number_clients(ids)
-    arrays |= numbers
+  ids = [array for which, array in arrays.items() if which.startswith("client_")]
+  are_names = "client_train" in arrays and all(array.dtype.kind == "U" for array in ids)
   return make_examples(
-    arrays, label_of, path.stem, client_names=names, task=tasks.resolve_task(task)
+    arrays, label_of, path.stem, task=task, are_numbered=not are_names
   )
 
 

@@ -37,20 +37,20 @@ class Change(Part):
 
 
 class Holdings(NamedTuple):
-  """What each client holds at a step."""
+  """The rows and the kind of each client at a step."""
 
   #: the rows, as places: for training in the arrays that the first step trains on,
   #: for testing in ``DataSchedule.tests``
   rows: Partition
-  kinds: ClientKinds | None = None  #: None: those of the federation, which stay
+  kinds: ClientKinds | None = None  #: None: they stay as in the federation
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DataSchedule:
   """The steps of a run, from 0, and what each client holds at each of them.
 
-  What a client holds depends on the step alone, so a resumed run continues with
-  the same data.
+  The data of a client depend on the step alone, so a resumed run continues with the
+  same data.
 
   Examples:
     >>> import fedjax_alg as fa
@@ -63,7 +63,7 @@ class DataSchedule:
 
   every: int  #: rounds of a step
   at: Callable[[int], Holdings]  #: what clients hold at a step
-  #: test examples and targets that clients may hold; None: those of the first step
+  #: test examples and targets that clients may hold; None: as at the first step
   tests: tuple[PyTree, PyTree] | None = None
   #: [T, C] int32, the kind of each client at each of T steps, of which the last has no
   #: end; None: the kinds stay, and the steps have no end

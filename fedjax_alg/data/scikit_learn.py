@@ -6,7 +6,6 @@ import pathlib
 
 import numpy as np
 
-from fedjax_alg import tasks
 from fedjax_alg.data.arrays import make_examples
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.sources import DataSet
@@ -97,7 +96,7 @@ def load_diabetes(seed: int = 0, test_fraction: float = 0.2) -> Examples:
     },
     lambda name: name,
     "diabetes",
-    task=tasks.resolve_task("regression"),
+    task="regression",
   )
 
 

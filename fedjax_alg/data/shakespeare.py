@@ -174,8 +174,9 @@ def _sequences(names: list[str], texts: list[np.ndarray], length: int) -> Exampl
     lambda name: name,
     "shakespeare",
     characters.NUM_TOKENS,
-    np.array(names),
     TOKENS,
+    np.array(names),
+    are_numbered=True,
   )
 
 

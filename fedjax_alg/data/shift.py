@@ -94,7 +94,7 @@ def _after_events(
   seed: int,
   event: int,
 ) -> Holdings:
-  """What clients hold after some events."""
+  """The rows of the clients after some events."""
   return Holdings(shift.apply(partition, y_train, y_test, event, seed))
 
 

@@ -1,4 +1,4 @@
-"""What all data sets have in common, parts of the option `dataset`.
+"""The base of all data sets, parts of the option `dataset`.
 
 The file of a data set has its loader and its part, and ``datasets`` lists the parts.
 """
@@ -45,7 +45,7 @@ class DataSet(Part):
 
   @property
   def is_natural(self) -> bool | None:
-    """Whether the clients are those of the data by default; None: the data tell."""
+    """Whether the data have the clients by default; None: only the data tell."""
     return self.HAS_CLIENTS
 
   @property

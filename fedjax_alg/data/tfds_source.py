@@ -407,7 +407,7 @@ class PreparedDataSet(DataSet):
       data_dir: the folder of prepared data; None: TFDS's.
 
     Returns:
-      What there is, in a few words.
+      The content, in a few words.
 
     Raises:
       DataError: the data are missing or unusable.
