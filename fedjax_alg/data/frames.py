@@ -3,7 +3,8 @@
 pandas is not needed here: a frame is read as it is given. What is learnt of a
 column, the names of its categories and what stands for its missing values, is
 learnt from the training frame and holds for the test frame and for new rows,
-whatever categories these have.
+whatever categories these have. The encoders of scikit-learn would do the same, but
+do not say in which row a value is wrong, and take seconds to import.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
