@@ -11,7 +11,7 @@ from experiments.cli import presets
 from fedjax_alg import files, own
 from fedjax_alg.data.concepts import read_schedule
 from fedjax_alg.data.partition_file import read_partition
-from fedjax_alg.data.sources import load_digits as digits
+from fedjax_alg.data.scikit_learn import load_digits as digits
 from fedjax_alg.engine.availability import read_availability
 from fedjax_alg.errors import OptionError, reason
 from tests.each import each

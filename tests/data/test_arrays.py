@@ -11,7 +11,7 @@ from scipy import sparse
 
 import fedjax_alg as fa
 from fedjax_alg import tasks
-from fedjax_alg.data.sources import load_npz
+from fedjax_alg.data.npz_source import load_npz
 from fedjax_alg.data.store import Coded
 from tests import foreign
 from tests.each import each

@@ -10,7 +10,7 @@ from scipy import ndimage
 
 import fedjax_alg as fa
 from fedjax_alg.data import kind_changes
-from fedjax_alg.data.sources import load_digits
+from fedjax_alg.data.scikit_learn import load_digits
 from tests.data.reading import refuses
 from tests.each import each
 

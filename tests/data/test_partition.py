@@ -13,7 +13,7 @@ from fedjax_alg.data import Examples, allocate, published
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.federation import federate
 from fedjax_alg.data.partition import label_histogram, partition_hash
-from fedjax_alg.data.sources import load_digits
+from fedjax_alg.data.scikit_learn import load_digits
 from fedjax_alg.errors import OptionError
 from tests.data.reading import arrays, dealt, refuses, rows
 from tests.each import each

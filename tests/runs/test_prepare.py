@@ -11,7 +11,7 @@ import pytest
 from experiments.cli import config, guard
 import fedjax_alg as fa
 from fedjax_alg import memory
-from fedjax_alg.data.sources import load_digits
+from fedjax_alg.data.scikit_learn import load_digits
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import from_flax
