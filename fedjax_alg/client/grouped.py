@@ -19,7 +19,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.typing import PyTree
 
 
-class GroupMemory(NamedTuple):
+class GroupedMemory(NamedTuple):
   """The memory of a local method in K groups, and the groups of a round."""
 
   server: PyTree  #: [K, ...], what the server keeps for each group
@@ -83,7 +83,7 @@ def _join(client: ClientUpdate, server: PyTree, clients: PyTree) -> Any:
   return client.store.put(server, clients) if client.store else server
 
 
-def cohort_of_group(cohort: Cohort, memory: GroupMemory, group: Array | int) -> Cohort:
+def cohort_of_group(cohort: Cohort, memory: GroupedMemory, group: Array | int) -> Cohort:
   """The cohort of a group, with empty places where others were.
 
   Args:
@@ -109,7 +109,7 @@ def cohort_of_group(cohort: Cohort, memory: GroupMemory, group: Array | int) -> 
 
 
 def for_groups(client: ClientUpdate, k: int) -> ClientUpdate:
-  """The local method in K groups, with a ``GroupMemory``.
+  """The local method in K groups, with a ``GroupedMemory``.
 
   Its functions take the models, updates and anchor gradients of all groups, [K, ...].
   A group without participants keeps its memory, and its update is 0.

@@ -48,7 +48,7 @@ from fedjax_alg.base import (
 )
 from fedjax_alg.client import objective
 from fedjax_alg.client.grouped import (
-  GroupMemory,
+  GroupedMemory,
   for_groups,
   init_memory,
   setup_memory,
@@ -471,7 +471,7 @@ def _round(
   state = state._replace(member=state.member.at[cohort.ids].set(assigned, mode="drop"))
   cohort = rule.examples(state, cohort, _rule_key(key, state.member.shape[0] + 2))
   before, weights = state.models, exchange.weigh(cohort)
-  memory = GroupMemory(
+  memory = GroupedMemory(
     state.server,
     state.clients,
     assigned,
@@ -577,7 +577,7 @@ def _move_models(
   method: Clustered,
   state: ClusteredState,
   cohort: Cohort,
-  memory: GroupMemory,
+  memory: GroupedMemory,
   update: Params,
 ) -> ClusteredState:
   """The state with models moved by the updates [K, ...] as the local method says."""
