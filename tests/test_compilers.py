@@ -29,6 +29,7 @@ def test_a_tenth_is_another_one_on_another_day():
   assert all(0.07 < len(tenth) / len(units) < 0.13 for tenth in tenths)
 
 
+@pytest.mark.program
 def test_what_a_program_asks_for_goes_before_the_usual_options(monkeypatch):
   """Quickness alone is not: the helpers of the tests ask for it."""
   start = {"xla_backend_optimization_level": 1}

@@ -19,6 +19,9 @@ import pytest
 
 from tests.each import each
 
+pytestmark = pytest.mark.program  # all modules are read
+
+
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PACKAGES = ("fedjax_alg", "experiments", "benchmarks")
 _PAGES = sorted(
@@ -200,7 +203,6 @@ def texts(module: str) -> Iterator[tuple[int, str]]:
       yield token.start[0], token.string
 
 
-@pytest.mark.program
 @each("module", modules())
 def test_names_in_docstrings_and_comments_are_there(module):
   wrong = [

@@ -12,6 +12,9 @@ import pathlib
 
 import pytest
 
+pytestmark = pytest.mark.program  # all modules are read
+
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDERS = ("fedjax_alg", "experiments", "benchmarks", "docs", "tests")
 
@@ -73,7 +76,6 @@ def is_participle(name: str) -> bool:
   )
 
 
-@pytest.mark.program
 def test_names_are_not_words_that_a_reader_must_decode():
   names, _ = all_names()
   counts = collections.Counter(
@@ -88,7 +90,6 @@ def test_functions_do_something():
   assert len(participles) <= MOST_PARTICIPLES * len(names), participles
 
 
-@pytest.mark.program
 def test_a_public_name_has_one_module():
   """A search for a name finds one definition."""
   modules = collections.defaultdict(list)

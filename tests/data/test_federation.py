@@ -738,6 +738,7 @@ def memmap(tmp_path, dtype, shape):
   return np.load(path, mmap_mode="r")
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_rows_on_disk_are_copied_once(tmp_path, dtype):
   """To the order of the clients, whose rows are followed by zeros."""

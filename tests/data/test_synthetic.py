@@ -27,6 +27,7 @@ def of_client(data, client):
   )
 
 
+@pytest.mark.program
 def test_sizes_are_log_normal_and_split_90_10():
   data = synthetic(0, 0, 300, 0)
   train = np.bincount(data.client_train, minlength=300)

@@ -48,6 +48,7 @@ def test_greedy_is_the_loop(chain, prompt):
   np.testing.assert_array_equal(one, ids)
 
 
+@pytest.mark.program
 def test_draws_have_the_softmax_at_the_temperature(chain):
   model, table = chain
   params = jnp.asarray(table)

@@ -89,6 +89,7 @@ def test_all_are_those_of_scikit_learn(similarities, seed):
     )
 
 
+@pytest.mark.program
 def test_rows_that_do_not_count_change_nothing(similarities):
   rows, mask = draw()
   mine = similarities(rows, mask)

@@ -104,6 +104,7 @@ def test_a_head_on_a_trained_body():
   np.testing.assert_allclose(kernel, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.program
 def test_a_layer_that_is_not_there():
   body = models.MLP().build((4,), 3)
   with pytest.raises(OptionError, match="layer=x: no layer .*it has Dense_0, Dense_1"):

@@ -22,6 +22,7 @@ def arrays_of(model, seed=7):
   return parameters.flatten(problems.some_params(model, seed))
 
 
+@pytest.mark.program
 def test_what_is_given_takes_the_place_of_what_is_drawn():
   model, source = perceptron(), perceptron(classes=8)
   arrays = arrays_of(source)

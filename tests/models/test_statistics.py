@@ -120,6 +120,7 @@ class Dropped(nn.Module):
     return nn.Dense(2)(nn.Dropout(0.5, deterministic=not train)(x))
 
 
+@pytest.mark.program
 def test_dropout_is_that_of_the_step_and_none_in_evaluation():
   """With the statistics of the batch it is evaluation all the same."""
   model = models.as_model(Dropped(), (4, 4), 2)
@@ -141,6 +142,7 @@ def test_dropout_is_that_of_the_step_and_none_in_evaluation():
   )
 
 
+@pytest.mark.program
 def test_statistics_of_frozen_layers_are_frozen():
   """Nobody keeps them, and in training no row depends on the others."""
   model = models.as_model(Linen(), (4, 4), 2)
@@ -234,6 +236,7 @@ def test_options_of_training_reach_the_layers_with_state():
       np.testing.assert_allclose(leaf, exact, atol=0.02)
 
 
+@pytest.mark.program
 def test_a_model_with_state_starts_from_what_is_given():
   """The statistics, too, where they are given."""
   model = models.as_model(Linen(), (4, 4), 2)

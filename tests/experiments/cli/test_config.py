@@ -327,6 +327,7 @@ def test_what_flags_and_defaults_become(words, values):
   assert {name: actual[name] for name in values} == values
 
 
+@pytest.mark.program
 @each(
   "words, others",
   [

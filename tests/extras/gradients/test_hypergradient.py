@@ -300,6 +300,7 @@ def test_the_losses_are_those_of_the_run(fed, two_seeds):
   )
 
 
+@pytest.mark.program
 def test_fewer_rounds_and_the_last_evaluation(two_seeds):
   full, half = two_seeds.at(last=None), two_seeds.at(rounds=2)
   np.testing.assert_array_equal(half.rounds, [2])

@@ -141,6 +141,7 @@ def merged(aggregation, kernel, a, b, shares):
   return lora.merge(lora.Merging(aggregation, FACTOR), tree, sent, shares)["kernel"]
 
 
+@pytest.mark.program
 def test_one_participant_and_nobody():
   """Of one the residual is 0; who has no weight counts for nothing, whatever it has."""
   rng = np.random.default_rng(3)
@@ -174,6 +175,7 @@ def test_who_was_away_is_sent_what_it_missed():
   assert counted == [0, 240, 400, 294]
 
 
+@pytest.mark.program
 @each(
   "options,message",
   [
