@@ -26,7 +26,7 @@ class GroupedMemory(NamedTuple):
   clients: PyTree  #: [C, ...], what clients keep, in whichever group they are
   groups: Array  #: [S] int32, the participants' groups
   member: Array  #: [C] int32, every client's group; -1: none yet
-  joined: Array  #: [C] bool, the clients that come into their group in this round
+  newcomers: Array  #: [C] bool, the clients that come into their group in this round
 
 
 def split_memory(client: ClientUpdate, memory: PyTree) -> tuple[PyTree, PyTree]:
@@ -83,7 +83,9 @@ def _join(client: ClientUpdate, server: PyTree, clients: PyTree) -> Any:
   return client.store.put(server, clients) if client.store else server
 
 
-def cohort_of_group(cohort: Cohort, memory: GroupedMemory, group: Array | int) -> Cohort:
+def cohort_of_group(
+  cohort: Cohort, memory: GroupedMemory, group: Array | int
+) -> Cohort:
   """The cohort of a group, with empty places where others were.
 
   Args:
@@ -104,7 +106,7 @@ def cohort_of_group(cohort: Cohort, memory: GroupedMemory, group: Array | int) -
     shards=shards._replace(size=jnp.where(inside, shards.size, 0)),
     weight=jnp.where(inside, cohort.weight, 0.0),
     everyone=everyone,
-    newcomers=members & memory.joined,
+    newcomers=members & memory.newcomers,
   )
 
 
@@ -132,8 +134,11 @@ def for_groups(client: ClientUpdate, k: int) -> ClientUpdate:
     """Calls fn(memory, cohort, *args) of each group; ``args`` are [K, ...]."""
 
     def in_group(group: Array, server: PyTree, *args: Any) -> Any:
-      own = _join(client, server, memory.clients)
-      return fn(own, cohort_of_group(cohort, memory, group), *args)
+      return fn(
+        _join(client, server, memory.clients),
+        cohort_of_group(cohort, memory, group),
+        *args,
+      )
 
     return jax.vmap(in_group)(jnp.arange(k, dtype=jnp.int32), memory.server, *args)
 
@@ -149,9 +154,9 @@ def for_groups(client: ClientUpdate, k: int) -> ClientUpdate:
     return memory._replace(server=keep_others(memory, new, memory.server))
 
   def merge(memory, cohort, uploads, anchors):
-    def of_group(own, cohort, anchor, *summed):
-      sent = summed[0] if summed else uploads
-      return client.merge(own, cohort, sent, trees.repeat(anchor, 1))
+    def of_group(memory, cohort, anchor, *summed):
+      uploads_here = summed[0] if summed else uploads
+      return client.merge(memory, cohort, uploads_here, trees.repeat(anchor, 1))
 
     summed = [uploads] if client.upload_weights else []
     return change(of_group, memory, cohort, anchors, *summed)
@@ -161,23 +166,22 @@ def for_groups(client: ClientUpdate, k: int) -> ClientUpdate:
     if client.needs("setup"):  # it has the reports of all clients from the start
       if cohort.newcomers is None:
         return memory
-      first = _join(client, trees.index(memory.server, 0), memory.clients)
-      first = join(first, trees.index(params, 0), cohort, map_clients)
-      return memory._replace(server=trees.repeat(split_memory(client, first)[0], k))
-    of_group = lambda own, cohort, params: join(own, params, cohort, map_clients)
+      half = _join(client, trees.index(memory.server, 0), memory.clients)
+      half = join(half, trees.index(params, 0), cohort, map_clients)
+      return memory._replace(server=trees.repeat(split_memory(client, half)[0], k))
+    of_group = lambda memory, cohort, params: join(memory, params, cohort, map_clients)
     return change(of_group, memory, cohort, params)
 
   def client_rows(memory, cohort, keys):
-    rows = in_each(
-      lambda own, cohort: client.client_rows(own, cohort, keys), memory, cohort
-    )
+    of_group = lambda memory, cohort: client.client_rows(memory, cohort, keys)
+    rows = in_each(of_group, memory, cohort)
     slots = jnp.arange(cohort.ids.shape[0])
     return memory.groups, jax.tree.map(lambda leaf: leaf[memory.groups, slots], rows)
 
   def train(received, shard, client_row, key):
-    kept, (group, row) = client_row if store else ((), client_row)
+    stored, (group, row) = client_row if store else ((), client_row)
     if store:
-      row = (kept, row) if jax.tree.leaves(row) else kept
+      row = (stored, row) if jax.tree.leaves(row) else stored
     shared = trees.index(received.shared, group)
     return client.train(received._replace(shared=shared), shard, row, key)
 

@@ -569,8 +569,10 @@ def _anchor_gradients(
     groups,
     k,
   )
-  anchors, kept = _combine(method, state, cohort, groups, gradients, weights, key, name)
-  return losses, anchors, state._replace(aggregates=state.aggregates | kept)
+  anchors, aggregates = _combine(
+    method, state, cohort, groups, gradients, weights, key, name
+  )
+  return losses, anchors, state._replace(aggregates=state.aggregates | aggregates)
 
 
 def _move_models(
@@ -628,11 +630,11 @@ def _by_updates(
   state = rule.regroup(state, cohort, updates)
   groups = _last_group(state, cohort.ids)
   if memberships is None:
-    mean, kept = _combine(method, state, cohort, groups, updates, weights, key)
+    mean, aggregates = _combine(method, state, cohort, groups, updates, weights, key)
   else:
     factors = weights[:, None] * memberships
-    mean, kept = _combine_all(method, state, cohort, params, factors, key)
-  state = state._replace(aggregates=state.aggregates | kept)
+    mean, aggregates = _combine_all(method, state, cohort, params, factors, key)
+  state = state._replace(aggregates=state.aggregates | aggregates)
 
   def distance(models):
     gap = trees.slot_norm(trees.subtract(params, trees.index(models, groups)))
