@@ -58,7 +58,7 @@ class DataSchedule:
     >>> fed.schedule.step_of(19), fed.schedule.step_of(20), fed.schedule.rounds_left(25)
     (0, 1, 15)
     >>> [fed.schedule.at(step).rows.train_size.tolist() for step in (0, 3)]
-    [[89, 89, 89, 89], [359, 359, 359, 359]]
+    [[86, 76, 111, 85], [345, 304, 447, 342]]
   """
 
   every: int  #: rounds of a step
