@@ -214,9 +214,9 @@ REFUSED = [
       "^num_models=4: larger than the cohort of 3",
     ),
     (
-      "scaffnew",
+      "fedsoft",
       dict(stragglers="kept:0.5"),
-      "^stragglers=kept:0.5: scaffnew counts its work in another way",
+      "^stragglers=kept:0.5: fedsoft counts its work in another way",
     ),
     ("afl", dict(dropout=0.1), "^dropout=0.1: "),
     ("fedbuff", dict(concurrency=21), "^concurrency=21: more than the 20"),
