@@ -214,7 +214,7 @@ class Federation:
   def with_absent(self) -> "Federation":
     """Marks clients without training rows, so that they never take part.
 
-    ``federate`` marks them. A federation whose sizes were changed afterwards has
+    ``federate`` marks them. A federation with sizes that were changed afterwards has
     as many places in a round as there are clients with rows, and would fill one
     of them with a client that has none.
 
