@@ -46,7 +46,6 @@ from fedjax_alg.base import (
   num_params,
   round_cost,
 )
-from fedjax_alg.client import objective
 from fedjax_alg.client.grouped import (
   GroupedMemory,
   for_groups,
@@ -73,7 +72,7 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.local_training import Training, mean_statistics, train
-from fedjax_alg.rounds.one_model import PURPOSES, server_keys
+from fedjax_alg.rounds.one_model import PURPOSES, gradient_sender, server_keys
 from fedjax_alg.typing import Numeric, PyTree
 
 #: Starts of the K models before any client has been seen: as equal copies, or
@@ -417,8 +416,8 @@ def _check_half(client: ClientUpdate, rule: Rule) -> None:
       f"`client_update`: the local method is set up at one model before round 1 "
       f"({client.one_model}), when clients have no group (allowed: one that is not)"
     )
-  server = ("shared", "client_rows", "upload_weights", "merge", "record", "scale")
-  lost = client.needs(*server, "needs_anchor")
+  of_server = ("shared", "client_rows", "upload_weights", "merge", "record", "scale")
+  lost = client.needs(*of_server, "needs_anchor")
   if rule.memberships is not None and lost:
     raise OptionError(
       f"`client_update`: the local method has {', '.join(lost)} for the "
@@ -543,20 +542,19 @@ def _anchor_gradients(
   weights: Array,
   key: Key,
 ) -> tuple[Array, Params, ClusteredState]:
-  """The participants' losses [S], the mean gradient of each group [K, ...] at its
-  model, and the state with what the aggregator keeps."""
-  exchange, k, name = method.exchange, method.rule.num_groups, "first_gradients"
-  compressor, purpose = exchange.compress_gradients, PURPOSES[name]
+  """Measures the gradients of the participants at the models of their groups.
+
+  Returns:
+    The participants' losses [S], the mean gradient of each group [K, ...], and the
+    state with what the aggregator keeps.
+  """
+  exchange, name, send = method.exchange, "first_gradients", gradient_sender(method)
+  purpose = PURPOSES[name]
   keys = client_keys(server_key(server_key(key, MESSAGES), purpose), cohort.ids)
 
   def one_client(models, shard, group, key):
     shard = shard._replace(state=trees.index(shard.state, group))
-    loss, gradient = objective.full_value_and_grad(
-      method.model, trees.index(models, group), shard
-    )
-    if compressor:
-      gradient, _ = compressor.sender(method.map_clients.carrier)(gradient, (), key)
-    return gradient, loss
+    return send(trees.index(models, group), shard, key)
 
   gradients, losses = method.map_clients(
     one_client, state.models, cohort.shards, groups, keys
@@ -567,7 +565,7 @@ def _anchor_gradients(
     server_key(server_key(key, purpose), FORGERIES),
     weights,
     groups,
-    k,
+    method.rule.num_groups,
   )
   anchors, aggregates = _combine(
     method, state, cohort, groups, gradients, weights, key, name

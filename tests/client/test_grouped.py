@@ -51,14 +51,16 @@ def half_of(problem, text):
 
 
 def rounds_of(problem, algorithm, cohorts):
-  """The state after the rounds, one program for all."""
+  """The state after the rounds, one program for all, and the report of the first."""
   state = bridge.init(problem, algorithm)
   everyone = padded(problem, range(C))
   state = jax.jit(algorithm.setup)(state, everyone, KEYS[0])
   run = problems.quick_jit(algorithm.round)
+  reports = []
   for cohort, key in zip(cohorts, KEYS):
-    state, _ = run(state, cohort, key)
-  return jax.device_get(state)
+    state, aux = run(state, cohort, key)
+    reports.append(aux)
+  return jax.device_get((state, reports[0]))
 
 
 def of_parity(problem, ids, parity, first, is_set_up):
@@ -86,15 +88,16 @@ def test_a_group_is_a_federation_of_its_members(text):
     with pytest.raises(OptionError, match="client_update"):
       compose_clustered(problem.model, client, by_parity(), **options)
     return
-  state = rounds_of(
+  state, report = rounds_of(
     problem,
     compose_clustered(problem.model, client, by_parity(), **options),
     [padded(problem, ids) for ids in COHORTS],
   )
   start = problems.some_params(problem.model)
+  example_gradients = 0
   alone = compose(problem.model, client, steps.average(1.0), **options)
   for parity in (0, 1):
-    own = rounds_of(
+    own, own_report = rounds_of(
       problem,
       alone,
       [
@@ -102,6 +105,9 @@ def test_a_group_is_a_federation_of_its_members(text):
         for i, ids in enumerate(COHORTS)
       ],
     )
+    for name in ("down", "up", "bytes_down", "bytes_up", "exchanges"):
+      assert getattr(report.cost, name) == getattr(own_report.cost, name), name
+    example_gradients += own_report.cost.example_gradients
     server, table = grouped.split_memory(client, own.memory)
     problems.assert_close(
       trees.index(state.models, parity), trees.index(own.models, 0), 2e-5
@@ -112,4 +118,5 @@ def test_a_group_is_a_federation_of_its_members(text):
     problems.assert_close(rows, own_rows, 2e-5)
     moved = trees.subtract(trees.index(state.models, parity), start)
     assert trees.squared_norm(moved) > 1e-4
+  assert report.cost.example_gradients == example_gradients > 0
   problems.assert_equal(trees.index(state.models, 2), start)  # nobody is in it
