@@ -14,11 +14,10 @@ prox x lookahead, and MA-FSVRG is svrg x adaptive x K models.
 import dataclasses
 from typing import Any
 
-from fedjax_alg.algorithms import conjugate, diversified, fedavg, fedexp
-from fedjax_alg.algorithms.client_updates import CLIENT_UPDATES
+from fedjax_alg.algorithms import diversified, fedavg
 from fedjax_alg.algorithms.common import averaging, weights
+from fedjax_alg.algorithms.halves import CLIENT_UPDATES, ServerChoice
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
-from fedjax_alg.central import steps
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, Optax
 from fedjax_alg.errors import OptionError
@@ -29,33 +28,14 @@ from fedjax_alg.named_optimizers import RATE_FREE
 from fedjax_alg.part import forms
 from fedjax_alg.rounds.two_halves import ComposedState
 
-#: The server steps.
-SERVERS = (
-  steps.AverageServer
-  | steps.SGDServer
-  | steps.AdamServer
-  | steps.YogiServer
-  | steps.AdagradServer
-  | diversified.AdaptiveServer
-  | conjugate.ConjugateServer
-  | conjugate.LineSearchServer
-  | fedexp.ExtrapolatedServer
-  | steps.LookaheadServer
-  | steps.OptaxServer
-)
 
-
-class ComposedHParams(ClientOptimizer, LocalWork):
+class ComposedHParams(ServerChoice, ClientOptimizer, LocalWork):
   """Hyper-parameters of all combinations."""
 
   client_update: CLIENT_UPDATES = hyper(
     fedavg.SGDUpdate(),
     "the local method, by which a participant trains; nova is "
     "FedNova's plain SGD, without its `mu`, `client_momentum` and `tau_eff`",
-  )
-  server: SERVERS = hyper(
-    steps.AverageServer(),
-    "the server step, which applies the participants' mean update",
   )
   grouping: (
     diversified.OneModel | diversified.GroupsByModel | diversified.GroupsByGradient
@@ -75,15 +55,6 @@ class ComposedHParams(ClientOptimizer, LocalWork):
     "that estimate their steps, such as optax:prodigy, and else 0.1",
     minimum=0.0,
   )
-  server_lr: float = hyper(
-    0.0,
-    "learning rate of the server; 0 stands for the default, which is 1 "
-    "with average and sgd, 0.01 with adam, yogi and optax:NAME, 0.1 with adagrad, "
-    "0.02 with adaptive and conjugate_gradient, and 1 with optimizers that estimate "
-    "their steps, such as optax:prodigy; the others take none",
-    minimum=0.0,
-    neutral=0.0,
-  )
 
   def resolved(self) -> "ComposedHParams":
     """The same, with each learning rate of 0 replaced by its default."""
@@ -92,9 +63,7 @@ class ComposedHParams(ClientOptimizer, LocalWork):
       optimizer, update = self.client_optimizer, self.client_update
       factor = isinstance(optimizer, Optax) and optimizer.name in RATE_FREE
       rates["client_lr"] = 1.0 if factor and update.TAKES_OPTIMIZER else update.RATE
-    if is_zero(self.server_lr) and self.server.usual_rate is not None:
-      rates["server_lr"] = self.server.usual_rate
-    return dataclasses.replace(self, **rates)
+    return dataclasses.replace(self, **rates, server_lr=self.server_rate)
 
 
 def _check_composition(hparams: ComposedHParams) -> None:
@@ -108,11 +77,6 @@ def _check_composition(hparams: ComposedHParams) -> None:
   update, server, groups = hparams.client_update, hparams.server, hparams.grouping
   weights = hparams.client_weights
   update.check_optimizer(hparams)
-  if server.usual_rate is None and not is_zero(hparams.server_lr):
-    raise OptionError(
-      f"`server_lr`={hparams.server_lr}: `server`={server.WORD} finds the length of "
-      "its step itself (allowed: 0)"
-    )
   if not isinstance(weights, Plain) and update.PLAIN_WEIGHTS:
     raise OptionError(
       f"`client_weights`={weights.WORD}: `client_update`={update.WORD} reads "

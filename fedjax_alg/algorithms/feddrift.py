@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, tasks, trees
-from fedjax_alg.algorithms.client_updates import GroupTraining, in_groups
+from fedjax_alg.algorithms.halves import GroupTraining, in_groups
 from fedjax_alg.base import (
   Algorithm,
   Array,

@@ -25,13 +25,13 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, tasks, trees
-from fedjax_alg.algorithms.client_updates import (
+from fedjax_alg.algorithms.common import group_count
+from fedjax_alg.algorithms.fedavg import Proximal, ProxUpdate
+from fedjax_alg.algorithms.halves import (
   GroupTraining,
   in_groups,
   refuse_other_updates,
 )
-from fedjax_alg.algorithms.common import group_count
-from fedjax_alg.algorithms.fedavg import Proximal, ProxUpdate
 from fedjax_alg.base import (
   Algorithm,
   Array,

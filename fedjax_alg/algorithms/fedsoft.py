@@ -30,9 +30,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.client_updates import in_groups
 from fedjax_alg.algorithms.common import product_caution
 from fedjax_alg.algorithms.ditto import PersonalModels
+from fedjax_alg.algorithms.halves import in_groups
 from fedjax_alg.base import (
   Algorithm,
   Array,

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.client_updates import (
+from fedjax_alg.algorithms.halves import (
   GroupTraining,
   in_groups,
   refuse_other_updates,

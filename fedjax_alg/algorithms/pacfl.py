@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, tasks, trees
-from fedjax_alg.algorithms.client_updates import GroupTraining, in_groups
 from fedjax_alg.algorithms.common import TreeCut, tree_cut
+from fedjax_alg.algorithms.halves import GroupTraining, in_groups
 from fedjax_alg.base import (
   Algorithm,
   Array,

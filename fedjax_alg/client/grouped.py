@@ -24,7 +24,7 @@ class GroupedMemory(NamedTuple):
 
   server: PyTree  #: [K, ...], what the server keeps for each group
   clients: PyTree  #: [C, ...], what clients keep, in whichever group they are
-  groups: Array  #: [S] int32, the participants' groups
+  groups: Array  #: [S] int32, the participants' groups; -1 on padding slots
   member: Array  #: [C] int32, every client's group; -1: none yet
   newcomers: Array  #: [C] bool, the clients that come into their group in this round
 

@@ -188,7 +188,7 @@ def compose_buffered(
     staleness=staleness,
     one_by_one=one_by_one,
   )
-  models_of = deployed_models(server)
+  models_of = lambda state: deployed_models(server, state.models, state.server)
   algorithm: Algorithm[Any] = Algorithm(
     functools.partial(_init, method),
     no_setup,

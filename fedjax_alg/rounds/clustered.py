@@ -16,7 +16,8 @@ may leave out all of them but ``assign``:
   4. ``regroup``: the server changes groups by the updates it received (CFL);
   5. every model moves by the mean update of its group, or by what an
      ``aggregation.Aggregator`` puts in its place; where clients belong to several
-     models (``memberships``), to the mean of all trained models;
+     models (``memberships``), to the mean of all trained models. A server step
+     acts on each of them as on one model (``two_halves``);
   6. ``finish``: the server changes the new models (FedGroup's inter-group step)
      or stores something for later rounds (FeSEM's local models).
 """
@@ -31,6 +32,7 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import (
+  BYTES_PER_FLOAT,
   Algorithm,
   Array,
   Cohort,
@@ -44,8 +46,8 @@ from fedjax_alg.base import (
   Shard,
   Work,
   num_params,
-  round_cost,
 )
+from fedjax_alg.central.steps import ServerStep, average
 from fedjax_alg.client.grouped import (
   GroupedMemory,
   for_groups,
@@ -56,23 +58,41 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.personal import (
   Places,
+  attach_client_leaves,
   first_states,
   with_client_leaves,
   with_states,
 )
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate
-from fedjax_alg.engine.keys import FORGERIES, MESSAGES, UPDATES, client_keys, server_key
+from fedjax_alg.engine.keys import (
+  FORGERIES,
+  MESSAGES,
+  SERVER_STEP,
+  UPDATES,
+  client_keys,
+  server_key,
+)
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.compression import shapes
-from fedjax_alg.exchange.links import Exchange, communication, fit, wrap
+from fedjax_alg.exchange.links import Exchange, wrap
 from fedjax_alg.exchange.weights import ExampleWeights, Plain
 from fedjax_alg.hparams import hyper
 from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.local_training import Training, mean_statistics, train
-from fedjax_alg.rounds.one_model import PURPOSES, gradient_sender, server_keys
+from fedjax_alg.rounds.one_model import (
+  PURPOSES,
+  TwoHalves,
+  costs,
+  first_aggregates,
+  gradient_sender,
+  mean_update,
+  server_keys,
+  server_step,
+)
+from fedjax_alg.rounds.two_halves import deployed_models, join_halves
 from fedjax_alg.typing import Numeric, PyTree
 
 #: Starts of the K models before any client has been seen: as equal copies, or
@@ -91,6 +111,13 @@ class GroupWork(ClientOptimizer, LocalWork):
   )
 
 
+class Kept(NamedTuple):
+  """What the server keeps for each model, besides its statistics."""
+
+  step: Any  #: [K, ...], state of the server step
+  local: Any  #: [K, ...], for the local method; () if this needs nothing
+
+
 class ClusteredState(NamedTuple):
   """State of the server of a clustered method between rounds."""
 
@@ -105,8 +132,7 @@ class ClusteredState(NamedTuple):
   #: [K, ...], running statistics of the models (``Model.roles``); () if the
   #: server keeps none
   states: Params = ()
-  #: [K, ...], what the server keeps for the local method, for each model; () if the
-  #: method needs nothing. A rule that copies a model copies this and ``states``, too
+  #: ``Kept`` [K, ...]; a rule that copies a model copies this and ``states``, too
   server: Any = ()
   #: [C, ...], what clients keep for the local method; () if they keep nothing
   clients: Any = ()
@@ -314,17 +340,11 @@ def initial_models(
 
 
 @dataclasses.dataclass(frozen=True)
-class Clustered:
-  """The arguments of ``compose_clustered``."""
+class Clustered(TwoHalves):
+  """The two halves of a method, ``client`` in groups, and a rule of grouping."""
 
-  model: Model
-  half: ClientUpdate  #: the local method for one model
-  client: ClientUpdate  #: the same in groups (``grouped.for_groups``)
-  rule: Rule
-  map_clients: MapClients
-  exchange: Exchange
-  params: Params  #: shapes of the model's parameters
-  statistics: int  #: floats of the running statistics that go with a model
+  half: ClientUpdate = dataclasses.field(kw_only=True)  #: the client's, for one model
+  rule: Rule = dataclasses.field(kw_only=True)
 
 
 #: The links that clustered methods cannot have (``links.fit``).
@@ -340,17 +360,20 @@ def compose_clustered(
   model: Model,
   client: ClientUpdate,
   rule: Rule,
+  server: ServerStep | None = None,
   *,
   map_clients: MapClients,
   exchange: Exchange = Exchange(),
 ) -> Algorithm[Any]:
-  """Makes an algorithm from a local method and a rule of grouping.
+  """Makes an algorithm from a local method, a rule of grouping and a server step.
 
   Args:
     model: the model and its objective.
     client: the local method; its memory stands once for each group
       (``client.grouped``).
     rule: which client belongs to which group.
+    server: the step of the server for the model of each group; None: it moves by
+      the mean update.
     map_clients: how one client's code is mapped over the participants.
     exchange: what happens to what clients and server send each other. Hostile
       clients' choice of a group, and what they send for the choice, is by their
@@ -364,30 +387,35 @@ def compose_clustered(
       (``links.fit``).
   """
   _check_half(client, rule)
-  exchange, client = fit(
-    exchange,
-    client,
-    model,
-    num_models=rule.num_groups,
-    refused=REFUSED,
-    carrier=map_clients.carrier,
+  method = join_halves(
+    Clustered(
+      model,
+      client,
+      server or average(),
+      map_clients,
+      exchange,
+      shapes(model),
+      state_size(model),
+      mean_update,
+      rule.num_groups,
+      half=client,
+      rule=rule,
+    ),
+    REFUSED,
   )
-  method = Clustered(
-    model,
-    client,
-    for_groups(client, rule.num_groups),
-    rule,
-    map_clients,
-    exchange,
-    shapes(model),
-    state_size(model),
+  client, exchange = method.client, method.exchange
+  method = dataclasses.replace(
+    method, half=client, client=for_groups(client, rule.num_groups)
+  )
+  models_of = lambda state: deployed_models(
+    method.server, state.models, state.server.step
   )
   algorithm: Algorithm[Any] = Algorithm(
     functools.partial(_init, method),
     functools.partial(_setup, method),
     functools.partial(_round, method),
     functools.partial(_client_params, method),
-    lambda state: with_states(model, state.models, state.states),
+    lambda state: with_states(model, models_of(state), state.states),
     rule.membership,
     idle=lambda state, cohort: state._replace(round=state.round + 1),
     takes_parts=client.takes_parts,
@@ -428,17 +456,15 @@ def _check_half(client: ClientUpdate, rule: Rule) -> None:
 
 def _init(method: Clustered, params: Params, spec: FedSpec, key: Key) -> ClusteredState:
   models, memory = method.rule.init(params, spec, key)
-  keeps = method.exchange.aggregator.keeps
-  purposes = ["updates", *["first_gradients"] * method.half.needs_anchor]
-  server, clients = init_memory(method.half, params, spec, method.rule.num_groups)
+  local, clients = init_memory(method.half, params, spec, method.num_models)
   return ClusteredState(
     models,
     jnp.full(spec.num_clients, -1, jnp.int32),
     memory,
     jnp.zeros((), jnp.int32),
-    {name: jax.vmap(keeps)(models) for name in purposes} if keeps else {},
-    first_states(method.model, method.rule.num_groups),
-    server,
+    first_aggregates(method, models),
+    first_states(method.model, method.num_models),
+    Kept(method.first_servers(models), local),
     method.map_clients.keep(clients),
   )
 
@@ -449,93 +475,123 @@ def _setup(
   state = method.rule.setup(state, everyone, key)
   if not method.half.needs("setup"):
     return state
-  server, clients = setup_memory(
+  local, clients = setup_memory(
     method.half,
-    state.server,
+    state.server.local,
     state.clients,
     state.models,
     everyone,
     method.map_clients,
   )
-  return state._replace(server=server, clients=method.map_clients.keep(clients))
+  return state._replace(
+    server=state.server._replace(local=local), clients=method.map_clients.keep(clients)
+  )
 
 
 def _round(
   method: Clustered, state: ClusteredState, cohort: Cohort, key: Key
 ) -> tuple[ClusteredState, RoundAux]:
   """One round."""
-  rule, client, exchange, at_start = method.rule, method.client, method.exchange, state
+  rule, client, server = method.rule, method.client, method.server
+  at_start, exchange = state, method.exchange
+
+  # Every participant finds its group.
   state = rule.before(state, cohort, _rule_key(key, state.member.shape[0] + 1))
   assigned, notes = _assign(method, state, cohort, key)
   state = state._replace(member=state.member.at[cohort.ids].set(assigned, mode="drop"))
+  memberships = None if rule.memberships is None else rule.memberships(notes)
   cohort = rule.examples(state, cohort, _rule_key(key, state.member.shape[0] + 2))
   before, weights = state.models, exchange.weigh(cohort)
   memory = GroupedMemory(
-    state.server,
+    state.server.local,
     state.clients,
-    assigned,
+    jnp.where(cohort.present, assigned, -1),
     state.member,
     state.member != at_start.member,
   )
   if client.refresh:
     memory = client.refresh(memory, before, cohort, method.map_clients)
-  memberships = None if rule.memberships is None else rule.memberships(notes)
+
+  # It measures a gradient at the group's model, which the server may move.
   loss, anchors = None, ()
-  if client.needs_anchor:
+  if method.measures_anchor:
     loss, anchors, state = _anchor_gradients(
-      method, state, cohort, assigned, weights, key
+      method, "first_gradients", state, cohort, assigned, weights, key
     )
-  shares = (
-    None if rule.reads_updates else exchange.shares(cohort, trees.index(before, 0))
-  )
-  if shares is not None:
-    shares = trees.group_shares(
-      weights,
-      _last_group(state, cohort.ids),
-      rule.num_groups,
-      all_slots=rule.whole_divisor,
-    ).T
+  if server.when == "before":
+    playing = trees.members(memory.groups, method.num_models).any(1)
+    state = _take_steps(method, state, cohort, playing, anchors, key)
+
+  # It trains.
   training = train(
     client,
     method.map_clients,
-    (before, before, anchors),
+    (state.models, before, anchors),
     state.round,
     memory,
     cohort,
     key,
     assigned if memberships is None else memberships,
-    shares,
+    _shares(method, state, cohort, weights),
   )
   # A rule that copies models copies both memories, of before and of after the round.
   merged = training.merge(client, memory, cohort, anchors)
-  state = state._replace(server=(memory.server, merged.server), clients=merged.clients)
-  move = _by_updates if shares is None else _by_sums
+  local = memory.server, merged.server
+  state = state._replace(
+    server=state.server._replace(local=local), clients=merged.clients
+  )
+
+  # The server moves the models.
+  move = _by_updates if training.squares is None else _by_sums
   if memberships is not None:
     move = functools.partial(_by_updates, memberships=memberships)
-  state, groups, trained, update, distance = move(
-    method, state, cohort, assigned, training, weights, key
+  state, moves = move(method, state, cohort, assigned, training, weights, key)
+  state = _move_models(
+    method, state, cohort, memory._replace(groups=moves.groups), moves, key
   )
-  state = _move_models(method, state, cohort, memory._replace(groups=groups), update)
   if jax.tree.leaves(state.states):
     state = state._replace(
       states=mean_statistics(
-        state.states, training.trained.leaves.state, cohort, groups
+        state.states, training.trained.leaves.state, cohort, moves.groups
       )
     )
-  state = rule.finish(state, cohort, TrainingResult(before, groups, trained, notes))
+  report = moves.distance(state.models)
+  if server.when == "after":
+    state = _measure_and_step(method, state, cohort, moves.groups, weights, key)
+  state = rule.finish(
+    state, cohort, TrainingResult(before, moves.groups, moves.trained, notes)
+  )
   state = state._replace(round=state.round + 1)
   loss = training.trained.loss if loss is None else loss
   cost, work = _cost(method, at_start, state, cohort, training.trained.gradients, notes)
   return state, RoundAux(
-    {"loss": loss, "group": groups},
-    _log(rule, at_start, state, cohort, groups, loss) | distance(state.models),
+    {"loss": loss, "group": moves.groups},
+    _log(method, at_start, state, cohort, moves.groups, loss) | report,
     cost,
     work,
   )
 
 
+def _shares(
+  method: Clustered, state: ClusteredState, cohort: Cohort, weights: Array
+) -> Array | None:
+  """The factors of the updates in K sums [S, K]; None: every update is kept."""
+  rule = method.rule
+  if rule.reads_updates or (
+    method.exchange.shares(cohort, trees.index(state.models, 0)) is None
+  ):
+    return None
+  return trees.group_shares(
+    weights,
+    _last_group(state, cohort.ids),
+    rule.num_groups,
+    all_slots=rule.whole_divisor,
+  ).T
+
+
 def _anchor_gradients(
   method: Clustered,
+  name: str,
   state: ClusteredState,
   cohort: Cohort,
   groups: Array,
@@ -548,8 +604,7 @@ def _anchor_gradients(
     The participants' losses [S], the mean gradient of each group [K, ...], and the
     state with what the aggregator keeps.
   """
-  exchange, name, send = method.exchange, "first_gradients", gradient_sender(method)
-  purpose = PURPOSES[name]
+  exchange, send, purpose = method.exchange, gradient_sender(method), PURPOSES[name]
   keys = client_keys(server_key(server_key(key, MESSAGES), purpose), cohort.ids)
 
   def one_client(models, shard, group, key):
@@ -573,29 +628,117 @@ def _anchor_gradients(
   return losses, anchors, state._replace(aggregates=state.aggregates | aggregates)
 
 
+def _take_steps(
+  method: Clustered,
+  state: ClusteredState,
+  cohort: Cohort,
+  playing: Array,
+  gradients: Params,
+  key: Key,
+  mean_squares: Array | None = None,
+) -> ClusteredState:
+  """The state after the server's step for each group with participants.
+
+  Args:
+    method: the method.
+    state: the state.
+    cohort: the participants.
+    playing: [K] bool, the groups that have some.
+    gradients: [K, ...].
+    key: key of the round.
+    mean_squares: [K], see ``one_model.server_step``.
+  """
+  k, step = method.num_models, functools.partial(server_step, method, cohort)
+  old = state.models, state.server.step
+  new: Any = jax.vmap(functools.partial(step, state.round))(
+    gradients,
+    old[1],
+    old[0],
+    server_keys(key, SERVER_STEP, k),
+    cohort.validation and cohort.validation.state,
+    mean_squares,
+  )
+  models, steps = trees.where_slots(playing, new, old)
+  return state._replace(models=models, server=state.server._replace(step=steps))
+
+
+def _measure_and_step(
+  method: Clustered,
+  state: ClusteredState,
+  cohort: Cohort,
+  groups: Array,
+  weights: Array,
+  key: Key,
+) -> ClusteredState:
+  """The step of the server along the gradients that groups measure at new models."""
+  if jax.tree.leaves(state.states):
+    cohort = attach_client_leaves(
+      method.client,
+      state,
+      state.states,
+      cohort,
+      method.map_clients,
+      method.num_models,
+    )
+  _, gradients, state = _anchor_gradients(
+    method, "last_gradients", state, cohort, groups, weights, key
+  )
+  playing = trees.members(groups, method.num_models).any(1)
+  return _take_steps(method, state, cohort, playing, gradients, key)
+
+
+class Moves(NamedTuple):
+  """What moves the models of groups."""
+
+  groups: Array  #: [S] int32, the participants' groups; -1 on padding slots
+  playing: Array  #: [K] bool, the models that some of them have trained
+  trained: Params  #: [S, ...], their trained models; () if they were not kept
+  update: Params  #: [K, ...], the mean updates
+  #: the models -> the logged distance of the trained models from them
+  distance: Callable[[Params], dict[str, Array]]
+  #: [K] float32, the means of ||update_i||^2; None: the server does not need them
+  squares: Array | None = None
+
+
 def _move_models(
   method: Clustered,
   state: ClusteredState,
   cohort: Cohort,
   memory: GroupedMemory,
-  update: Params,
+  moves: Moves,
+  key: Key,
 ) -> ClusteredState:
-  """The state with models moved by the updates [K, ...] as the local method says."""
-  client = method.client
-  before, after = state.server
+  """The state with models moved by the updates as the two halves say."""
+  client, server = method.client, method.server
+  before, after = state.server.local
   memory = memory._replace(member=state.member)
-  update = client.scale(memory._replace(server=before), cohort, update)
+  update = client.scale(memory._replace(server=before), cohort, moves.update)
   if client.record:
     after = client.record(memory._replace(server=after), cohort, update).server
-  return state._replace(models=trees.add(state.models, update), server=after)
+  state = state._replace(server=state.server._replace(local=after))
+  if server.when == "aggregate":
+    return _take_steps(
+      method,
+      state,
+      cohort,
+      moves.playing,
+      trees.scale(-1.0, update),
+      key,
+      moves.squares,
+    )
+  return state._replace(
+    models=trees.add_scaled(state.models, server.aggregate_lr, update)
+  )
 
 
-#: The new state, the participants' groups [S], their trained models, the updates of
-#: the K models, and a function that logs the distance of the trained models from
-#: those that it is given.
-MoveResult = tuple[
-  ClusteredState, Array, Params, Params, Callable[[Params], dict[str, Array]]
-]
+def _mean_squares(
+  method: Clustered, of_group: Array, squares: Callable[[], Array]
+) -> Array | None:
+  """The mean of squares [S] in each group, by weights [K, S], if it is needed."""
+  if not method.server.needs_mean_square:
+    return None
+  result: Array = jax.vmap(trees.slot_mean, (0, None))(of_group, squares())
+  return result
 
 
 def _by_updates(
@@ -607,7 +750,7 @@ def _by_updates(
   weights: Array,
   key: Key,
   memberships: Array | None = None,
-) -> MoveResult:
+) -> tuple[ClusteredState, Moves]:
   """Moves every model by the mean update of its group, or by memberships."""
   rule, exchange = method.rule, method.exchange
   if memberships is None:
@@ -628,17 +771,19 @@ def _by_updates(
   state = rule.regroup(state, cohort, updates)
   groups = _last_group(state, cohort.ids)
   if memberships is None:
+    of_group = jnp.where(trees.members(groups, rule.num_groups), weights[None], 0.0)
     mean, aggregates = _combine(method, state, cohort, groups, updates, weights, key)
   else:
-    factors = weights[:, None] * memberships
-    mean, aggregates = _combine_all(method, state, cohort, params, factors, key)
+    of_group = (weights[:, None] * memberships).T
+    mean, aggregates = _combine_all(method, state, cohort, params, of_group.T, key)
   state = state._replace(aggregates=state.aggregates | aggregates)
 
   def distance(models):
     gap = trees.slot_norm(trees.subtract(params, trees.index(models, groups)))
     return {"discrepancy": trees.slot_mean(cohort.present.astype(jnp.float32), gap)}
 
-  return state, groups, params, mean, distance
+  squares = _mean_squares(method, of_group, lambda: trees.slot_norm(updates) ** 2)
+  return state, Moves(groups, of_group.any(1), params, mean, distance, squares)
 
 
 def _combine(
@@ -706,15 +851,14 @@ def _by_sums(
   training: Training,
   weights: Array,
   key: Key,
-) -> MoveResult:
+) -> tuple[ClusteredState, Moves]:
   """Moves models as ``_by_updates`` does, but reads only the sum of the updates."""
   rule, before = method.rule, state.models
   groups = _last_group(state, cohort.ids)
+  in_group = jnp.where(trees.members(groups, rule.num_groups), weights[None], 0.0)
 
   def distance(models):
-    of_group = jnp.where(
-      trees.members(groups, rule.num_groups), weights[None], 0.0
-    ).sum(1)
+    of_group = in_group.sum(1)
     divisors = of_group
     if rule.whole_divisor:
       divisors = jnp.full_like(of_group, weights.sum())
@@ -729,7 +873,8 @@ def _by_sums(
       )
     }
 
-  return state, groups, (), training.total, distance
+  squares = _mean_squares(method, in_group, lambda: training.squares)
+  return state, Moves(groups, in_group.any(1), (), training.total, distance, squares)
 
 
 def _assign(
@@ -760,7 +905,7 @@ def _last_group(state: ClusteredState, ids: Array) -> Array:
 
 
 def _log(
-  rule: Rule,
+  method: Clustered,
   before: ClusteredState,
   after: ClusteredState,
   cohort: Cohort,
@@ -771,7 +916,7 @@ def _log(
 
   Without participants the state stays what it was before (``Algorithm.idle``).
   """
-  k = rule.num_groups
+  rule, k = method.rule, method.num_models
   playing = trees.members(groups, k) & cohort.present[None]
   member = jnp.where(
     cohort.present.any(), rule.membership(after), rule.membership(before)
@@ -781,6 +926,7 @@ def _log(
     "train_loss": trees.slot_mean(cohort.weight, loss),
     "participants": playing.sum(1, dtype=jnp.int32),
     "members": members.sum(1, dtype=jnp.int32),
+    **jax.vmap(method.server.report, axis_size=k)(after.server.step),
   }
 
 
@@ -793,50 +939,48 @@ def _cost(
   notes: PyTree,
 ) -> tuple[RoundCost, Work]:
   """The cost of the round, and the work of each participant."""
-  client, rule, exchange = method.client, method.rule, method.exchange
-  slots, size = cohort.ids.shape[0], num_params(method.params)
-  participants = jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1)
-  extra, anchored = rule.extra(before, after, cohort, notes), int(client.needs_anchor)
-  gradients, work = ledger.count_work(
-    method.model,
-    client,
-    cohort.shards.size,
+  k, participants = (
+    method.num_models,
+    jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1),
+  )
+  extra = method.rule.extra(before, after, cohort, notes)
+  cost, work = costs(
+    method,
+    cohort,
+    (),
     gradients,
-    full_passes=client.full_passes + anchored,
+    after.server.step,
     evaluations=extra.evaluations,
-    part=cohort.part,
-  )
-  passes = (client.full_passes + anchored) * cohort.shards.size.sum()
-  own_gradients = jnp.asarray(extra.own_gradients, jnp.float32)
-  work = Work(
-    work.flops + ledger.GRADIENT_PASSES * method.model.flops * own_gradients,
-    work.batches + jnp.asarray(extra.own_batches, jnp.float32),
-  )
-  # The means of the K groups are not counted; ``extra.flops`` is the rule's.
-  flops = (
-    extra.flops
-    + client.server_flops(slots, size)
-    + (1 + anchored) * (rule.num_groups * exchange.aggregator.flops(slots, size))
+    flops=extra.flops
+    + (k - 1)
+    * len(method.purposes)
+    * method.exchange.aggregator.flops(cohort.ids.shape[0], num_params(method.params)),
   )
   # Each model that a client measures or trains comes with its statistics.
-  messages = communication(
-    exchange,
-    client,
-    method.params,
-    (),
-    cohort,
-    floats_down=extra.down.shared_by(participants)
-    + (method.statistics and method.statistics * max(1, extra.evaluations)),
-    floats_up=extra.up.shared_by(participants) + method.statistics,
-    vectors=anchored,
-    gradients=anchored,
+  down = extra.down.shared_by(participants) + (
+    method.statistics and method.statistics * (max(1, extra.evaluations) - 1)
   )
-  return round_cost(
-    **messages,
-    exchanges=1 + anchored + extra.exchanges,
-    example_gradients=gradients.sum() + passes + extra.example_gradients,
-    central_flops=flops,
-  ), work
+  up = extra.up.shared_by(participants)
+  cost = cost._replace(
+    down=cost.down + down,
+    up=cost.up + up,
+    bytes_down=_with_floats(cost.bytes_down, down),
+    bytes_up=_with_floats(cost.bytes_up, up),
+    exchanges=cost.exchanges + extra.exchanges,
+    example_gradients=cost.example_gradients + extra.example_gradients,
+  )
+  return cost, Work(
+    work.flops
+    + ledger.GRADIENT_PASSES
+    * method.model.flops
+    * jnp.asarray(extra.own_gradients, jnp.float32),
+    work.batches + jnp.asarray(extra.own_batches, jnp.float32),
+  )
+
+
+def _with_floats(num_bytes: Array | None, floats: Array) -> Array | None:
+  """The bytes with those of floats; None: all is floats, which are counted apart."""
+  return None if num_bytes is None else num_bytes + BYTES_PER_FLOAT * floats
 
 
 def _client_params(
@@ -844,7 +988,8 @@ def _client_params(
 ) -> Params:
   """The model of the group to which the rule assigns the client."""
   rule, ids = method.rule, client_id[None]
-  last, models, places = _last_group(state, ids)[0], state.models, None
+  deployed = deployed_models(method.server, state.models, state.server.step)
+  last, models, places = _last_group(state, ids)[0], deployed, None
   if rule.joinable is not None:
     # A model that may be deployed stands in the place of every other one.
     joinable = rule.joinable(state)
@@ -863,4 +1008,4 @@ def _client_params(
   )
   if places is not None:
     group = places[group]
-  return trees.index(with_states(method.model, state.models, state.states), group)
+  return trees.index(with_states(method.model, deployed, state.states), group)

@@ -17,10 +17,10 @@ A round has these steps; those that neither half needs are left out:
      rounds.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -38,6 +38,9 @@ from fedjax_alg.rounds import k_models, one_model
 from fedjax_alg.rounds.k_models import KModels, ModelGrouping
 from fedjax_alg.rounds.loss_weights import sends_loss, weighs_by_losses
 from fedjax_alg.rounds.one_model import ComposedState, TwoHalves
+from fedjax_alg.typing import PyTree
+
+Method = TypeVar("Method", bound=TwoHalves)
 
 __all__ = ["ComposedState", "ModelGrouping", "compose"]
 
@@ -62,18 +65,32 @@ def compose(
     grouping: how K models share the participants; None for one model.
 
   Raises:
-    OptionError: see ``_join_halves``.
+    OptionError: ``client`` has one global model and ``grouping`` several, or see
+      ``join_halves``.
   """
-  method = _join_halves(
-    model, client, server, map_clients=map_clients, exchange=exchange, grouping=grouping
+  method = TwoHalves(
+    model,
+    client,
+    server,
+    map_clients,
+    exchange,
+    shapes(model),
+    state_size(model),
+    one_model.mean_update,
   )
+  refused: dict[str, str] = {}
+  if grouping:
+    several = vars(method) | {"num_models": grouping.num_models}
+    method = KModels(**several, grouping=grouping)
+    refused = k_models.forbidden_links(method)
+  method = join_halves(method, refused)
   merges = model.roles is not None and model.roles.merging is not None
   if merges:
     merging = optional.load_extra("lora.merging", "`lora`")
     method = merging.hands_over(method)
   client, exchange = method.client, method.exchange
   run_round: Any = one_model.run_round
-  models_of = deployed_models(server)
+  models_of = lambda state: deployed_models(server, state.models, state.server)
   models: Any = lambda state: with_states(model, models_of(state), state.states)
   client_params: Any = shared_client_params(models)
   if method.moves_on_anchor:
@@ -117,49 +134,32 @@ def compose(
   return wrap(exchange, algorithm)
 
 
-def deployed_models(server: ServerStep) -> Callable[[Any], Params]:
-  """Makes state -> the K models that are deployed, [K, ...].
+def deployed_models(server: ServerStep, models: Params, states: PyTree) -> Params:
+  """The K models that are deployed, [K, ...].
 
   Args:
-    server: the server's half, the state of whose step a state has as ``server``.
+    server: the server's half.
+    models: [K, ...].
+    states: [K, ...], the states of its step.
   """
-  deployed = server.deployed
-  if deployed is None:
-    return lambda state: state.models
-  return lambda state: jax.vmap(deployed)(state.server, state.models)
+  if server.deployed is None:
+    return models
+  return jax.vmap(server.deployed)(states, models)
 
 
-def _join_halves(
-  model: Model,
-  client: ClientUpdate,
-  server: ServerStep,
-  *,
-  map_clients: MapClients,
-  exchange: Exchange = Exchange(),
-  grouping: ModelGrouping | None = None,
-) -> TwoHalves:
-  """Checks that two halves fit together; the arguments are ``compose``'s.
+def join_halves(method: Method, refused: Mapping[str, str] | None = None) -> Method:
+  """Checks that two halves and the links between them fit, and joins them.
+
+  Args:
+    method: the halves and the links as they are given.
+    refused: see ``links.fit``.
 
   Raises:
-    OptionError: ``client`` has one global model and ``grouping`` several, the
-      server step is none, or a link does not fit (``links.fit``).
+    OptionError: the server step is none, or a link does not fit (``links.fit``).
   """
+  server, exchange = method.server, method.exchange
   check_server(server)
-  method = TwoHalves(
-    model,
-    client,
-    server,
-    map_clients,
-    exchange,
-    shapes(model),
-    state_size(model),
-    one_model.mean_update,
-  )
-  refused: dict[str, str] = {}
-  if grouping:
-    several = vars(method) | {"num_models": grouping.num_models}
-    method = KModels(**several, grouping=grouping)
-    refused = k_models.forbidden_links(method)
+  refused = dict(refused or {})
   if server.needs_mean_square:
     refused |= {
       "private": "the server reads the norm of every update without noise "
@@ -172,12 +172,12 @@ def _join_halves(
       )
   exchange, client = fit(
     exchange,
-    client,
-    model,
+    method.client,
+    method.model,
     num_models=method.num_models,
     released=len(method.purposes),
     refused=refused,
-    carrier=map_clients.carrier,
+    carrier=method.map_clients.carrier,
   )
   if exchange.by_loss:
     client = sends_loss(client)

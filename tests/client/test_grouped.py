@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fedjax_alg import registry, trees
-from fedjax_alg.algorithms.client_updates import CLIENT_UPDATES
-from fedjax_alg.central import steps
+from fedjax_alg.algorithms import conjugate
+from fedjax_alg.algorithms.halves import CLIENT_UPDATES, SERVERS
 from fedjax_alg.client import grouped
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.part import parts_of
-from fedjax_alg.rounds.clustered import Rule, compose_clustered
+from fedjax_alg.rounds.clustered import Kept, Rule, compose_clustered
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 from tests.algorithms import bridge
@@ -26,12 +26,19 @@ COHORTS = [list(range(C)), [0, 1, 4, 7, 9], [2, 5, 8]]
 KEYS = [jax.random.key(seed) for seed in range(3)]
 
 
+#: Its search may go down to steps of one rounding, which no two programs share.
+LONGER = (conjugate.LineSearchServer,)
+
+
 def by_parity(**options):
-  """Even ids in group 0, odd ones in group 1, nobody in group 2."""
+  """Even ids in group 0, odd ones in group 1, padding slots in group 2."""
   return Rule(
     K,
     lambda params, spec, key: (trees.repeat(params, K), ()),
-    lambda models, shared, client_row, member, shard, key: (client_row % 2, ()),
+    lambda models, shared, client_row, member, shard, key: (
+      jnp.where(client_row < C, client_row % 2, 2),
+      (),
+    ),
     client_rows=lambda memory, ids: ids,
     **options,
   )
@@ -41,13 +48,14 @@ def padded(problem, ids):
   return bridge.cohort_of(problem, [*ids, *[C] * (C - len(ids))])
 
 
-def half_of(problem, text):
+def halves_of(problem, text, server):
   hparams, _ = registry.get("composed").parts(
-    client_update=text, local_steps=3, batch_size=4
+    client_update=text, server=server, local_steps=3, batch_size=4
   )
   hparams = hparams.resolved()
   client = hparams.client_update.build(problem.model, hparams, None)
-  return client, hparams.client_weights.build()
+  weights = hparams.client_weights.build()
+  return client, hparams.server.build(hparams.server_rate), weights
 
 
 def rounds_of(problem, algorithm, cohorts):
@@ -77,25 +85,33 @@ def of_parity(problem, ids, parity, first, is_set_up):
 
 
 @pytest.mark.parametrize(
-  "text", [*(part.EXAMPLE for part in parts_of(CLIENT_UPDATES)), "mime"]
+  "text, server",
+  [
+    *((part.EXAMPLE, "average") for part in parts_of(CLIENT_UPDATES)),
+    ("mime", "average"),
+    *(("sgd", part.EXAMPLE) for part in parts_of(SERVERS)[1:] if part not in LONGER),
+    ("sgd", "cg_line_search:max_tries=9"),
+    ("svrg", "conjugate_gradient"),
+    ("scaffold", "adaptive"),
+  ],
 )
-def test_a_group_is_a_federation_of_its_members(text):
-  """With the memory of all groups in one, the variates of two tasks would mix."""
+def test_a_group_is_a_federation_of_its_members(text, server):
+  """With the memory of all groups in one, variates and momenta of two would mix."""
   problem = problems.softmax_problem()
-  client, weights = half_of(problem, text)
+  client, step, weights = halves_of(problem, text, server)
   options = dict(map_clients=clients.ClientMap(), exchange=Exchange(weights))
   if text.startswith("losac"):
     with pytest.raises(OptionError, match="client_update"):
-      compose_clustered(problem.model, client, by_parity(), **options)
+      compose_clustered(problem.model, client, by_parity(), step, **options)
     return
   state, report = rounds_of(
     problem,
-    compose_clustered(problem.model, client, by_parity(), **options),
+    compose_clustered(problem.model, client, by_parity(), step, **options),
     [padded(problem, ids) for ids in COHORTS],
   )
   start = problems.some_params(problem.model)
   example_gradients = 0
-  alone = compose(problem.model, client, steps.average(1.0), **options)
+  alone = compose(problem.model, client, step, **options)
   for parity in (0, 1):
     own, own_report = rounds_of(
       problem,
@@ -108,11 +124,14 @@ def test_a_group_is_a_federation_of_its_members(text):
     for name in ("down", "up", "bytes_down", "bytes_up", "exchanges"):
       assert getattr(report.cost, name) == getattr(own_report.cost, name), name
     example_gradients += own_report.cost.example_gradients
-    server, table = grouped.split_memory(client, own.memory)
+    local, table = grouped.split_memory(client, own.memory)
     problems.assert_close(
       trees.index(state.models, parity), trees.index(own.models, 0), 2e-5
     )
-    problems.assert_close(trees.index(state.server, parity), server, 2e-5)
+    kept = Kept(trees.index(own.server, 0), local)
+    problems.assert_close(trees.index(state.server, parity), kept, 2e-5)
+    for name in step.report(kept.step):
+      problems.assert_close(report.server[name][parity], own_report.server[name], 2e-5)
     mine = np.arange(C) % 2 == parity
     rows, own_rows = jax.tree.map(lambda leaf: leaf[mine], (state.clients, table))
     problems.assert_close(rows, own_rows, 2e-5)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.algorithms.client_updates import CLIENT_UPDATES
+from fedjax_alg.algorithms.halves import CLIENT_UPDATES
 from fedjax_alg.part import parts_of
 from tests import problems
 from tests.algorithms import bridge

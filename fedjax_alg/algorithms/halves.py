@@ -1,14 +1,20 @@
-"""The local methods, as one choice for all methods that take any of them.
+"""The local methods and the server steps, for all methods that take any of them.
 
-sgd|prox|svrg|scaffold|mime|mime_lite|losac|nova|dyn|fedcm|scaffold_m|muon|sam|lesam
+`client_update`=sgd|prox|svrg|scaffold|mime|mime_lite|losac|nova|dyn|fedcm|
+         scaffold_m|muon|sam|lesam
+`server`=average|sgd|adam|yogi|adagrad|adaptive|conjugate_gradient|
+         cg_line_search|extrapolated|lookahead|optax:NAME
 """
 
 from typing import Any
 
 from fedjax_alg.algorithms import (
+  conjugate,
+  diversified,
   fedavg,
   fedcm,
   feddyn,
+  fedexp,
   fedmuon,
   fednova,
   fedsam,
@@ -19,10 +25,11 @@ from fedjax_alg.algorithms import (
 )
 from fedjax_alg.algorithms.common import weighted
 from fedjax_alg.base import Algorithm, MapClients, Model
+from fedjax_alg.central import steps
 from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import HParams, hyper, is_zero
 from fedjax_alg.rounds.clustered import (
   ClusteredState,
   GroupWork,
@@ -49,7 +56,58 @@ CLIENT_UPDATES = (
 )
 
 
-class GroupTraining(GroupWork):
+#: The server steps.
+SERVERS = (
+  steps.AverageServer
+  | steps.SGDServer
+  | steps.AdamServer
+  | steps.YogiServer
+  | steps.AdagradServer
+  | diversified.AdaptiveServer
+  | conjugate.ConjugateServer
+  | conjugate.LineSearchServer
+  | fedexp.ExtrapolatedServer
+  | steps.LookaheadServer
+  | steps.OptaxServer
+)
+
+
+class ServerChoice(HParams):
+  """Hyper-parameters of methods that take any server step."""
+
+  server: SERVERS = hyper(
+    steps.AverageServer(),
+    "the server step, which applies the participants' mean update",
+  )
+  server_lr: float = hyper(
+    0.0,
+    "learning rate of the server; 0 stands for the default, which is 1 "
+    "with average and sgd, 0.01 with adam, yogi and optax:NAME, 0.1 with adagrad, "
+    "0.02 with adaptive and conjugate_gradient, and 1 with optimizers that estimate "
+    "their steps, such as optax:prodigy; the others take none",
+    minimum=0.0,
+    neutral=0.0,
+  )
+
+  @property
+  def server_rate(self) -> Any:
+    """`server_lr`, or the default that 0 stands for.
+
+    Raises:
+      OptionError: a rate is given, and the step has none.
+    """
+    usual = self.server.usual_rate
+    if is_zero(self.server_lr):
+      return self.server_lr if usual is None else usual
+    if usual is None:
+      raise OptionError(
+        f"`server_lr`={self.server_lr}: `server`={self.server.WORD} finds the length "
+        "of its step itself (allowed: 0)"
+      )
+    return self.server_lr
+
+
+class GroupTraining(ServerChoice, GroupWork):
   """Hyper-parameters of clustered methods that take any local method."""
 
   client_update: CLIENT_UPDATES = hyper(
@@ -69,7 +127,9 @@ def in_groups(
   exchange: Exchange,
 ) -> Algorithm[ClusteredState]:
   """A local method, that of `client_update` by default, in every group of a rule."""
-  weighs = False
+  weighs, server = False, None
+  if isinstance(hparams, ServerChoice):
+    server = hparams.server.build(hparams.server_rate)
   if client is None:
     update = hparams.client_update
     update.check_optimizer(hparams)
@@ -78,6 +138,7 @@ def in_groups(
     model,
     client,
     rule,
+    server,
     map_clients=map_clients,
     exchange=weighted(exchange, hparams, weighs),
   )
