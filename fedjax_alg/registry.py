@@ -43,6 +43,7 @@ from fedjax_alg.algorithms import (
   fesem,
   flhc,
   fsvrg,
+  halves,
   ifca,
   losac,
   mime,
@@ -260,7 +261,7 @@ _SEARCH = "a line search takes the first step length that passes its test"
 
 
 def _searches(hparams: Any) -> bool:
-  return isinstance(hparams.server, conjugate.LineSearchServer)
+  return isinstance(getattr(hparams, "server", None), conjugate.LineSearchServer)
 
 
 def _jumps_of_composed(hparams: Any) -> str:
@@ -287,7 +288,9 @@ def _entry(
 
 
 _deployed = functools.partial(_entry, deploys=True)
-_grouped = functools.partial(_entry, nonsmooth_because=_always(_GROUPS))
+_grouped = functools.partial(
+  _entry, nonsmooth_because=_always(_GROUPS), needs_validation=_searches
+)
 _pooled = functools.partial(
   _grouped,
   paper=_FEDGROUP,
@@ -1094,8 +1097,8 @@ def _instead(name: str) -> str:
       return f"unknown, did you mean {candidate!r}?"
   if text in _SETTINGS:
     return f"no name here, it is {_SETTINGS[text]}"
-  for client in (*_words(composed.CLIENT_UPDATES), *_CLIENTS):
-    for server in (*_words(composed.SERVERS), *_SERVERS):
+  for client in (*_words(halves.CLIENT_UPDATES), *_CLIENTS):
+    for server in (*_words(halves.SERVERS), *_SERVERS):
       if text == normalize_name(client + server):
         return (
           f"no name here, it is `client_update`="

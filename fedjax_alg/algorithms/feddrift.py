@@ -408,7 +408,15 @@ def _in_place_of(state: ClusteredState, first: Array, number: Array) -> Clustere
   merged = jnp.zeros(k, bool).at[first].max(first != itself)
 
   def mix(tree: PyTree) -> Any:
-    return trees.where_slots(merged, trees.group_mean(number, first, k, tree), tree)
+    """Means of the merged models; a count of steps stays that of the first."""
+    return jax.tree.map(
+      lambda leaf: (
+        trees.where_slots(merged, trees.group_mean(number, first, k, leaf), leaf)
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+        else leaf
+      ),
+      tree,
+    )
 
   def rename(group: Array) -> Array:
     return jnp.where(group < 0, group, first[jnp.maximum(group, 0)])

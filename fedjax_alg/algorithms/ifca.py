@@ -33,12 +33,14 @@ from fedjax_alg.base import (
   builder,
   num_params,
 )
+from fedjax_alg.central.steps import AverageServer
 from fedjax_alg.client import objective
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import local_optimizer, refuse_options
 from fedjax_alg.client.sgd import sgd
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.engine.clients import for_one
+from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.part import Part
@@ -301,6 +303,11 @@ def ifca(
     client = _gradient_update(model, hparams.client_lr)
   rule = _least_loss_rule(model, hparams, map_clients)
   if hparams.common_layers and hparams.num_groups > 1:
+    if not isinstance(hparams.server, AverageServer):
+      raise OptionError(
+        f"`server`={hparams.server}: with `common_layers` the layers that all groups "
+        "have move by a mean, and a step differs between groups (allowed: average)"
+      )
     is_common = mark_common(model, hparams.common_layers)
     rule = with_common_layers(rule, is_common, exchange.weigh)
   return in_groups(

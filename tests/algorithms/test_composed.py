@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg import base, registry
-from fedjax_alg.algorithms import composed
+from fedjax_alg.algorithms import halves
 from fedjax_alg.data import layout
 from fedjax_alg.part import parts_of
 from tests import problems
@@ -19,10 +19,10 @@ SIZES, VALIDATION = (6, 11, 4, 9, 5), 8
 K, STEPS = 3, 2
 KEY = jax.random.key(0)
 
-CLIENT_UPDATES = [part.WORD for part in parts_of(composed.CLIENT_UPDATES)]
+CLIENT_UPDATES = [part.WORD for part in parts_of(halves.CLIENT_UPDATES)]
 #: Lion stands for all optimizers of optax.
 SERVERS = [
-  part.WORD.replace("optax", "optax:lion") for part in parts_of(composed.SERVERS)
+  part.WORD.replace("optax", "optax:lion") for part in parts_of(halves.SERVERS)
 ]
 CONJUGATE = ("conjugate_gradient", "cg_line_search")
 #: Local methods whose memory belongs to one model.

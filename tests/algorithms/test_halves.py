@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.algorithms.halves import CLIENT_UPDATES
+from fedjax_alg.algorithms.halves import CLIENT_UPDATES, SERVERS
 from fedjax_alg.part import parts_of
 from tests import problems
 from tests.algorithms import bridge
@@ -43,23 +43,37 @@ def test_fedgrouprox_is_fedgroup_with_prox():
     ("ifca", dict(client_update="losac")),
     ("ifca", dict(client_update="prox:0.1", averaging="gradient")),
     ("fedsoft", dict(client_update="prox:0.1")),
+    ("ifca", dict(server="adam", common_layers="Dense_0", model="mlp:4")),
+    ("cfl", dict(server="extrapolated", aggregator="median")),
+    ("fesem", dict(server="lookahead", server_lr=0.5)),
+    ("fedgroup", dict(server="cg_line_search")),  # without validation clients
   ],
 )
 def test_what_groups_cannot_have_is_refused_by_its_option(name, options):
   federation = fa.federate("digits", num_clients=4)
-  with pytest.raises(fa.OptionError, match="client_update"):
+  names = "client_update", "aggregator", "server"
+  named = next(name for name in names if name in options)
+  with pytest.raises(fa.OptionError, match=named):
     fa.run(name, federation, rounds=1, cohort_size=2, **options)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", [part.EXAMPLE for part in parts_of(CLIENT_UPDATES)])
+@pytest.mark.parametrize(
+  "half, text",
+  [
+    *(("client_update", part.EXAMPLE) for part in parts_of(CLIENT_UPDATES)),
+    *(("server", part.EXAMPLE) for part in parts_of(SERVERS)),
+  ],
+)
 @pytest.mark.parametrize(
   "name", ["ifca", "fesem", "fedgroup", "cfl", "flhc", "pacfl", "feddrift"]
 )
-def test_every_grouping_takes_every_local_method(name, text):
+def test_every_grouping_takes_every_half(name, half, text):
   """Two rounds: a rule that copies models copies what the server keeps for them."""
   rate = 1.0 if text.startswith("svrg") else 0.01
-  federation = fa.federate("digits", num_clients=6, partition="classes:4")
+  federation = fa.federate(
+    "digits", num_clients=6, partition="classes:4", validation_clients=1
+  )
   settings = dict(rounds=2, cohort_size=4, client_lr=rate, local_steps=2)
   if name == "fedgroup":
     settings["centers"] = "kmeans:2"  # six clients are pre-trained, and that is all
@@ -67,9 +81,9 @@ def test_every_grouping_takes_every_local_method(name, text):
     with pytest.raises(fa.OptionError, match="client_update"):
       fa.run(name, federation, client_update=text, **settings)
     return
-  result = fa.run(name, federation, client_update=text, **settings)
+  result = fa.run(name, federation, **{half: text}, **settings)
   plain = fa.run(name, federation, **settings)
   models, others = result.global_params(), plain.global_params()
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(models))
   same = [np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (models, others)))]
-  assert text in ("sgd", "nova") or not all(same)
+  assert text in ("sgd", "nova", "average") or not all(same)

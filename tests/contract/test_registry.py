@@ -6,7 +6,7 @@ import re
 import pytest
 
 from fedjax_alg import hparams, registry
-from fedjax_alg.algorithms import composed
+from fedjax_alg.algorithms import halves
 from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
 from fedjax_alg.part import forms, parts_of
@@ -71,8 +71,8 @@ def test_names_of_papers_are_not_sent_to_other_methods():
 
 
 def test_halves_that_a_message_names_are_there():
-  assert {*registry._CLIENTS.values()} <= {*forms(composed.CLIENT_UPDATES)}
-  assert {*registry._SERVERS.values()} <= {*forms(composed.SERVERS)}
+  assert {*registry._CLIENTS.values()} <= {*forms(halves.CLIENT_UPDATES)}
+  assert {*registry._SERVERS.values()} <= {*forms(halves.SERVERS)}
   assert not set(registry._SETTINGS) & set(registry.ALGORITHMS)
 
 
