@@ -32,7 +32,6 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import (
-  BYTES_PER_FLOAT,
   Algorithm,
   Array,
   Cohort,
@@ -111,7 +110,7 @@ class GroupWork(ClientOptimizer, LocalWork):
   )
 
 
-class Kept(NamedTuple):
+class ServerMemory(NamedTuple):
   """What the server keeps for each model, besides its statistics."""
 
   step: Any  #: [K, ...], state of the server step
@@ -132,7 +131,7 @@ class ClusteredState(NamedTuple):
   #: [K, ...], running statistics of the models (``Model.roles``); () if the
   #: server keeps none
   states: Params = ()
-  #: ``Kept`` [K, ...]; a rule that copies a model copies this and ``states``, too
+  #: ``ServerMemory``; a rule that copies a model copies this and ``states``, too
   server: Any = ()
   #: [C, ...], what clients keep for the local method; () if they keep nothing
   clients: Any = ()
@@ -464,7 +463,7 @@ def _init(method: Clustered, params: Params, spec: FedSpec, key: Key) -> Cluster
     jnp.zeros((), jnp.int32),
     first_aggregates(method, models),
     first_states(method.model, method.num_models),
-    Kept(method.first_servers(models), local),
+    ServerMemory(method.first_servers(models), local),
     method.map_clients.keep(clients),
   )
 
@@ -555,7 +554,6 @@ def _round(
         state.states, training.trained.leaves.state, cohort, moves.groups
       )
     )
-  report = moves.distance(state.models)
   if server.when == "after":
     state = _measure_and_step(method, state, cohort, moves.groups, weights, key)
   state = rule.finish(
@@ -566,7 +564,8 @@ def _round(
   cost, work = _cost(method, at_start, state, cohort, training.trained.gradients, notes)
   return state, RoundAux(
     {"loss": loss, "group": moves.groups},
-    _log(method, at_start, state, cohort, moves.groups, loss) | report,
+    _log(method, at_start, state, cohort, moves.groups, loss)
+    | moves.distance(state.models),
     cost,
     work,
   )
@@ -731,16 +730,6 @@ def _move_models(
   )
 
 
-def _mean_squares(
-  method: Clustered, of_group: Array, squares: Callable[[], Array]
-) -> Array | None:
-  """The mean of squares [S] in each group, by weights [K, S], if it is needed."""
-  if not method.server.needs_mean_square:
-    return None
-  result: Array = jax.vmap(trees.slot_mean, (0, None))(of_group, squares())
-  return result
-
-
 def _by_updates(
   method: Clustered,
   state: ClusteredState,
@@ -782,7 +771,10 @@ def _by_updates(
     gap = trees.slot_norm(trees.subtract(params, trees.index(models, groups)))
     return {"discrepancy": trees.slot_mean(cohort.present.astype(jnp.float32), gap)}
 
-  squares = _mean_squares(method, of_group, lambda: trees.slot_norm(updates) ** 2)
+  squares = None
+  if method.server.needs_mean_square:
+    square = trees.slot_norm(updates) ** 2
+    squares = jax.vmap(trees.slot_mean, (0, None))(of_group, square)
   return state, Moves(groups, of_group.any(1), params, mean, distance, squares)
 
 
@@ -873,7 +865,9 @@ def _by_sums(
       )
     }
 
-  squares = _mean_squares(method, in_group, lambda: training.squares)
+  squares = None
+  if method.server.needs_mean_square:
+    squares = jax.vmap(trees.slot_mean, (0, None))(in_group, training.squares)
   return state, Moves(groups, in_group.any(1), (), training.total, distance, squares)
 
 
@@ -939,11 +933,15 @@ def _cost(
   notes: PyTree,
 ) -> tuple[RoundCost, Work]:
   """The cost of the round, and the work of each participant."""
-  k, participants = (
-    method.num_models,
-    jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1),
-  )
+  k, participants = method.num_models, cohort.present.sum(dtype=jnp.int32)
   extra = method.rule.extra(before, after, cohort, notes)
+  down, up = (
+    messages.shared_by(jnp.maximum(participants, 1))
+    for messages in (extra.down, extra.up)
+  )
+  if method.statistics:  # each model that a client measures comes with its own
+    down += method.statistics * (max(1, extra.evaluations) - 1)
+  slots, size = cohort.ids.shape[0], num_params(method.params)
   cost, work = costs(
     method,
     cohort,
@@ -951,36 +949,20 @@ def _cost(
     gradients,
     after.server.step,
     evaluations=extra.evaluations,
+    floats=(down, up),
     flops=extra.flops
-    + (k - 1)
-    * len(method.purposes)
-    * method.exchange.aggregator.flops(cohort.ids.shape[0], num_params(method.params)),
+    + (k - 1) * len(method.purposes) * method.exchange.aggregator.flops(slots, size),
   )
-  # Each model that a client measures or trains comes with its statistics.
-  down = extra.down.shared_by(participants) + (
-    method.statistics and method.statistics * (max(1, extra.evaluations) - 1)
-  )
-  up = extra.up.shared_by(participants)
-  cost = cost._replace(
-    down=cost.down + down,
-    up=cost.up + up,
-    bytes_down=_with_floats(cost.bytes_down, down),
-    bytes_up=_with_floats(cost.bytes_up, up),
+  return cost._replace(
     exchanges=cost.exchanges + extra.exchanges,
     example_gradients=cost.example_gradients + extra.example_gradients,
-  )
-  return cost, Work(
+  ), Work(
     work.flops
     + ledger.GRADIENT_PASSES
     * method.model.flops
     * jnp.asarray(extra.own_gradients, jnp.float32),
     work.batches + jnp.asarray(extra.own_batches, jnp.float32),
   )
-
-
-def _with_floats(num_bytes: Array | None, floats: Array) -> Array | None:
-  """The bytes with those of floats; None: all is floats, which are counted apart."""
-  return None if num_bytes is None else num_bytes + BYTES_PER_FLOAT * floats
 
 
 def _client_params(

@@ -53,7 +53,7 @@ from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.links import Exchange, communication
 from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.local_training import Training, mean_statistics, train
-from fedjax_alg.typing import PyTree
+from fedjax_alg.typing import Numeric, PyTree
 
 #: Names of the aggregates of a round -> the purpose of the key (``server_key``).
 PURPOSES = {
@@ -641,6 +641,7 @@ def costs(
   evaluations: int = 0,
   passes: int = 0,
   more_up: int = 0,
+  floats: tuple[Numeric, Numeric] = (0, 0),
   flops: float = 0.0,
 ) -> tuple[RoundCost, Work]:
   """The cost of a round, and the work of each participant.
@@ -662,6 +663,8 @@ def costs(
       count as example gradients.
     passes: number of further gradients on all of it.
     more_up: bytes that a participant sends besides.
+    floats: further floats that it receives and sends, [] int32 if they depend on the
+      round.
     flops: of the server besides.
   """
   client, server, exchange = method.client, method.server, method.exchange
@@ -698,8 +701,8 @@ def costs(
     memory,
     cohort,
     models=k,
-    floats_down=method.statistics * k * (1 + after),
-    floats_up=method.statistics,
+    floats_down=method.statistics * k * (1 + after) + floats[0],
+    floats_up=method.statistics + floats[1],
     vectors=client.needs_anchor + (server.when == "before") + k * after,
     gradients=k * (first + after),
     more_up=more_up,

@@ -13,7 +13,7 @@ from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.part import parts_of
-from fedjax_alg.rounds.clustered import Kept, Rule, compose_clustered
+from fedjax_alg.rounds.clustered import Rule, ServerMemory, compose_clustered
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 from tests.algorithms import bridge
@@ -128,9 +128,9 @@ def test_a_group_is_a_federation_of_its_members(text, server):
     problems.assert_close(
       trees.index(state.models, parity), trees.index(own.models, 0), 2e-5
     )
-    kept = Kept(trees.index(own.server, 0), local)
-    problems.assert_close(trees.index(state.server, parity), kept, 2e-5)
-    for name in step.report(kept.step):
+    memory = ServerMemory(trees.index(own.server, 0), local)
+    problems.assert_close(trees.index(state.server, parity), memory, 2e-5)
+    for name in step.report(memory.step):
       problems.assert_close(report.server[name][parity], own_report.server[name], 2e-5)
     mine = np.arange(C) % 2 == parity
     rows, own_rows = jax.tree.map(lambda leaf: leaf[mine], (state.clients, table))
