@@ -544,6 +544,7 @@ _ClientWeights_ = ExampleWeights | UniformWeights | str
 _Base = MimeSGD | MimeMomentum | MimeAdam | str
 _Variant = ClientGradients | GradientTable | str
 _Hessian = FirstOrder | HessianFree | ExactHessian | str
+_Server = AverageServer | SGDServer | AdamServer | YogiServer | AdagradServer | AdaptiveServer | ConjugateServer | LineSearchServer | ExtrapolatedServer | LookaheadServer | OptaxServer | str
 _ClientUpdate = SGDUpdate | ProxUpdate | SVRGUpdate | ScaffoldUpdate | MimeUpdate | MimeLiteUpdate | LosacUpdate | NovaUpdate | DynUpdate | CMUpdate | ScaffoldMUpdate | MuonUpdate | SAMUpdate | LESAMUpdate | str
 _Centers = KMeansCenters | RandomCenters | str
 _ColdStart = CosineStart | RandomStart | str
@@ -558,8 +559,7 @@ _AdaptiveBatch = FixedBatch | AdaptiveBatch | str
 _Private_ = NoPrivacy | NoisedMoments | str
 _Clustering = NoClustering | KMeansClustering | str
 _Protocol = SharedDirections | OwnDirections | str
-_Server = SGDServer | BaffleAdam | str
-_Server_ = AverageServer | SGDServer | AdamServer | YogiServer | AdagradServer | AdaptiveServer | ConjugateServer | LineSearchServer | ExtrapolatedServer | LookaheadServer | OptaxServer | str
+_Server_ = SGDServer | BaffleAdam | str
 _Grouping = OneModel | GroupsByModel | GroupsByGradient | str
 _Staleness = ConstantFactor | PolynomialFactor | HingeFactor | str
 _ClientUpdate_ = SGDUpdate | ProxUpdate | NovaUpdate | str
@@ -715,6 +715,7 @@ def run(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
@@ -772,7 +773,6 @@ def run(
   protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -891,6 +891,7 @@ def run_all(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
@@ -948,7 +949,6 @@ def run_all(
   protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -1063,6 +1063,7 @@ def steps(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
@@ -1120,7 +1121,6 @@ def steps(
   protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -1240,6 +1240,7 @@ def dry_run(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
@@ -1297,7 +1298,6 @@ def dry_run(
   protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -1417,6 +1417,7 @@ def sweep(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
@@ -1474,7 +1475,6 @@ def sweep(
   protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -1588,6 +1588,7 @@ def hypergradient(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
@@ -1645,7 +1646,6 @@ def hypergradient(
   protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -1761,6 +1761,7 @@ def tune_by_gradient(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
@@ -1818,7 +1819,6 @@ def tune_by_gradient(
   protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -1935,6 +1935,7 @@ def audit(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  server: _Server | _Server_ | _Server__ = ...,
   client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
@@ -1992,7 +1993,6 @@ def audit(
   protocol: _Protocol = ...,
   steps_per_round: int = ...,
   scheme: str = ...,
-  server: _Server | _Server_ | _Server__ = ...,
   ema: float = ...,
   inner_steps: int = ...,
   personal_lr: float = ...,
@@ -2726,6 +2726,8 @@ class FedGroup(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  server: _Server = AverageServer()
+  server_lr: float = 0.0
   client_update: _ClientUpdate = SGDUpdate()
   num_groups: int = 3
   centers: _Centers = KMeansCenters(pretrain_scale=20, similarity='edc', group_count='fixed')
@@ -2755,6 +2757,8 @@ class FedGrouProx(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  server: _Server = AverageServer()
+  server_lr: float = 0.0
   client_update: _ClientUpdate = SGDUpdate()
   num_groups: int = 3
   centers: _Centers = KMeansCenters(pretrain_scale=20, similarity='edc', group_count='fixed')
@@ -2785,6 +2789,8 @@ class IFCA(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  server: _Server = AverageServer()
+  server_lr: float = 0.0
   client_update: _ClientUpdate = SGDUpdate()
   num_groups: int = 3
   averaging: str = 'model'
@@ -2811,6 +2817,8 @@ class FeSEM(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  server: _Server = AverageServer()
+  server_lr: float = 0.0
   client_update: _ClientUpdate = SGDUpdate()
   num_groups: int = 3
   group_init: _GroupInit_ = IndependentStart()
@@ -2836,6 +2844,8 @@ class CFL(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  server: _Server = AverageServer()
+  server_lr: float = 0.0
   client_update: _ClientUpdate = SGDUpdate()
   max_groups: int = 8
   thresholds: _Thresholds = FixedThresholds(eps1=0.4, eps2=1.6)
@@ -2863,6 +2873,8 @@ class FLHC(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  server: _Server = AverageServer()
+  server_lr: float = 0.0
   client_update: _ClientUpdate = SGDUpdate()
   max_groups: int = 5
   cluster_after: int = 10
@@ -2890,6 +2902,8 @@ class PACFL(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  server: _Server = AverageServer()
+  server_lr: float = 0.0
   client_update: _ClientUpdate = SGDUpdate()
   max_groups: int = 5
   num_vectors: int = 5
@@ -2918,6 +2932,8 @@ class FedDrift(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  server: _Server = AverageServer()
+  server_lr: float = 0.0
   client_update: _ClientUpdate = SGDUpdate()
   max_groups: int = 10
   variant: _Variant_ = HierarchicalDrift(threshold=0.1, measure='error', merge=0.0, isolation=1)
@@ -3132,7 +3148,7 @@ class BAFFLE(MethodConfig):
   directions: int = 100
   smoothing: float = 0.0001
   scheme: str = 'forward'
-  server: _Server = BaffleAdam(beta1=0.9, beta2=0.99, eps=1e-08)
+  server: _Server_ = BaffleAdam(beta1=0.9, beta2=0.99, eps=1e-08)
   server_lr: float = 0.01
   ema: float = 0.995
 
@@ -3228,12 +3244,12 @@ class Composed(MethodConfig):
   """composed (any `client_update` with any `server`)."""
 
   METHOD: ClassVar[str]
+  server: _Server = AverageServer()
+  server_lr: float = 0.0
   client_update: _ClientUpdate = SGDUpdate()
-  server: _Server_ = AverageServer()
   grouping: _Grouping = OneModel()
   client_weights: _ClientWeights = ExampleWeights()
   client_lr: float = 0.0
-  server_lr: float = 0.0
   local_steps: int = 20
   local_epochs: int = 1
   batch_size: int = 10
