@@ -642,7 +642,7 @@ def costs(
   passes: int = 0,
   more_up: int = 0,
   floats: tuple[Numeric, Numeric] = (0, 0),
-  flops: float = 0.0,
+  flops: Numeric = 0.0,
 ) -> tuple[RoundCost, Work]:
   """The cost of a round, and the work of each participant.
 

@@ -80,8 +80,8 @@ def compose(
   )
   refused: dict[str, str] = {}
   if grouping:
-    several = vars(method) | {"num_models": grouping.num_models}
-    method = KModels(**several, grouping=grouping)
+    fields: Any = vars(method) | {"num_models": grouping.num_models}
+    method = KModels(**fields, grouping=grouping)
     refused = k_models.forbidden_links(method)
   method = join_halves(method, refused)
   merges = model.roles is not None and model.roles.merging is not None
