@@ -247,7 +247,7 @@ class _Plain:
   """A class whose objects hold a dictionary and nothing else."""
 
 
-def of(*values: Any) -> str:
+def hash_values(*values: Any) -> str:
   """Hashes values.
 
   Args:
@@ -260,9 +260,9 @@ def of(*values: Any) -> str:
     NoFingerprintError: no hash can stand for one of them.
 
   Examples:
-    >>> of(1, {"a": np.ones(2)}) == of(1, {"a": np.ones(2)})
+    >>> hash_values(1, {"a": np.ones(2)}) == hash_values(1, {"a": np.ones(2)})
     True
-    >>> of(lambda: 1)
+    >>> hash_values(lambda: 1)
     Traceback (most recent call last):
     fedjax_alg.engine.fingerprint.NoFingerprintError: __main__.<lambda>
   """
@@ -271,14 +271,14 @@ def of(*values: Any) -> str:
   return walker.hexdigest()
 
 
-def of_library() -> str:
+def hash_library() -> str:
   """Hashes the library's files, and plain values in its modules and classes.
 
   Raises:
     NoFingerprintError: a file is newer than this process, which may have read what
       was there before; or a function of the library was replaced.
   """
-  return of(_of_files(), _plain_values())
+  return hash_values(_of_files(), _plain_values())
 
 
 @functools.cache
@@ -342,7 +342,7 @@ def _of_processor() -> str:
   return "".join(lines)
 
 
-def of_machine() -> str:
+def hash_machine() -> str:
   """Hashes versions, processor, devices, and options of JAX and its compiler.
 
   Raises:

@@ -185,11 +185,11 @@ def devices_of(mesh: Mesh | None) -> list[jax.Device]:
   return jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
 
 
-def load(key: str, mesh: Mesh | None) -> Stored | None:
+def load_programs(key: str, mesh: Mesh | None) -> Stored | None:
   """Reads the programs of a run.
 
   Args:
-    key: see ``save``.
+    key: see ``save_programs``.
     mesh: the devices that they were compiled for; None: JAX's first one.
 
   Returns:
@@ -213,7 +213,7 @@ def compile_program(
   Args:
     lowered: the program.
     options: of the compiler.
-    mesh: see ``load``.
+    mesh: see ``load_programs``.
 
   Returns:
     The program, and its file; None if it is not stored.
@@ -224,7 +224,7 @@ def compile_program(
     return lowered.compile(options), None
   avals = jax.tree.leaves(lowered.in_avals), jax.tree.leaves(lowered.out_info)
   devices = devices_of(mesh)
-  words = (text, options, avals, devices, fingerprint.of_machine())
+  words = (text, options, avals, devices, fingerprint.hash_machine())
   digest = hashlib.sha256("\n".join(map(str, words)).encode()).hexdigest()
   in_tree = jax.tree.structure(lowered.args_info)
   file = _File(f"{digest}.program", in_tree, lowered.out_tree)
@@ -240,7 +240,7 @@ def compile_program(
   return compiled, file
 
 
-def save(key: str, files: Mapping[str, _File | None], facts: PyTree) -> None:
+def save_programs(key: str, files: Mapping[str, _File | None], facts: PyTree) -> None:
   """Stores what programs a run has.
 
   Args:

@@ -254,9 +254,9 @@ def _key(prepared: Prepared) -> str | None:
   constants = method.structure() if p.numbers else method.options
   arguments = p.device_data.data, p.keys, p.numbers
   try:
-    return fingerprint.of(
-      fingerprint.of_library(),
-      fingerprint.of_machine(),
+    return fingerprint.hash_values(
+      fingerprint.hash_library(),
+      fingerprint.hash_machine(),
       (method.entry, constants, method.traced_names),
       *(p.model, p.map_clients, p.spec, p.participation, _rounds_of_call(p)),
       *(p.map_seeds, p.mesh, p.protocols, p.measures),
@@ -293,12 +293,12 @@ class Programs:
     assert p.options.rounds is not None
     self.rounds: int = p.options.rounds  #: rounds of the whole run
     key = _key(p)
-    stored = None if key is None else stored_lib.load(key, p.mesh)
+    stored = None if key is None else stored_lib.load_programs(key, p.mesh)
     if stored is None:
       compiler = _Compiler(p.mesh, key is not None)
       stored = self._compile_anew(compiler)
       if key is not None:
-        stored_lib.save(key, compiler.files, stored.facts)
+        stored_lib.save_programs(key, compiler.files, stored.facts)
     facts: _Facts = stored.facts
     self.shapes = _shapes(p, facts.states)
     self._log = facts.log

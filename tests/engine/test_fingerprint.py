@@ -54,18 +54,20 @@ _VALUES = {
 
 def test_equal_values_alone_have_equal_hashes():
   """Else a run reads the program of another one."""
-  hashes = {name: fingerprint.of(value) for name, value in _VALUES.items()}
+  hashes = {name: fingerprint.hash_values(value) for name, value in _VALUES.items()}
   assert len(set(hashes.values())) == len(_VALUES)
-  assert fingerprint.of(as_model("mlp:4", (8,), 3)) == hashes["units"]
-  assert fingerprint.of(_closure(1)) == hashes["closure"]
-  assert hashes["argument"] == fingerprint.of(fingerprint.Shapes(np.float32([5, 6])))
+  assert fingerprint.hash_values(as_model("mlp:4", (8,), 3)) == hashes["units"]
+  assert fingerprint.hash_values(_closure(1)) == hashes["closure"]
+  assert hashes["argument"] == fingerprint.hash_values(
+    fingerprint.Shapes(np.float32([5, 6]))
+  )
 
 
 def test_an_array_that_was_an_argument_counts_by_its_content_elsewhere():
   first, second = np.float32([1, 2]), np.float32([1, 3])
-  assert fingerprint.of(fingerprint.Shapes(first), first) != fingerprint.of(
-    fingerprint.Shapes(second), second
-  )
+  assert fingerprint.hash_values(
+    fingerprint.Shapes(first), first
+  ) != fingerprint.hash_values(fingerprint.Shapes(second), second)
 
 
 @dataclasses.dataclass
@@ -81,19 +83,19 @@ class _OfTests:
 def test_what_is_not_known_has_no_hash(value):
   """The code of others may change without a trace, and an object in C hides some."""
   with pytest.raises(fingerprint.NoFingerprintError):
-    fingerprint.of((1, {"a": value}))
+    fingerprint.hash_values((1, {"a": value}))
 
 
 def test_a_change_of_the_library_changes_its_hash(monkeypatch, tmp_path):
   """A constant, or a file; and none is given where the loaded code is not known."""
-  before = fingerprint.of_library()
+  before = fingerprint.hash_library()
   monkeypatch.setattr("fedjax_alg.engine.draws._BLOCK", 7)
-  assert fingerprint.of_library() != before
+  assert fingerprint.hash_library() != before
   monkeypatch.undo()
-  assert fingerprint.of_library() == before
+  assert fingerprint.hash_library() == before
   monkeypatch.setattr(sgd, "descend", lambda *_: None)
   with pytest.raises(fingerprint.NoFingerprintError, match="descend"):
-    fingerprint.of_library()
+    fingerprint.hash_library()
   monkeypatch.undo()
   monkeypatch.setattr(fingerprint, "_FOLDER", tmp_path)
   hashes = []
@@ -109,7 +111,7 @@ def test_a_change_of_the_library_changes_its_hash(monkeypatch, tmp_path):
 
 
 def test_versions_flags_and_options_change_the_hash_of_the_machine(monkeypatch):
-  hashes = [fingerprint.of_machine()]
+  hashes = [fingerprint.hash_machine()]
   for change in (
     lambda: monkeypatch.setattr(jax, "__version__", "0"),
     lambda: monkeypatch.setattr(np, "__version__", "0"),
@@ -117,9 +119,9 @@ def test_versions_flags_and_options_change_the_hash_of_the_machine(monkeypatch):
     lambda: monkeypatch.setenv("XLA_FLAGS", "--xla_another=true"),
   ):
     change()
-    hashes.append(fingerprint.of_machine())
+    hashes.append(fingerprint.hash_machine())
     monkeypatch.undo()
   with jax.default_matmul_precision("float32"):
-    hashes.append(fingerprint.of_machine())
+    hashes.append(fingerprint.hash_machine())
   assert len(set(hashes)) == len(hashes)
-  assert fingerprint.of_machine() == hashes[0]
+  assert fingerprint.hash_machine() == hashes[0]

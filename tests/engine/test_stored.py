@@ -77,16 +77,16 @@ def test_a_damaged_or_foreign_file_is_not_read_and_written_anew(
 ):
   """It would be another program, or code of another user."""
   _, file = stored.compile_program(_lowered(), None, None)
-  stored.save("key", {"double": file}, ("facts",))
+  stored.save_programs("key", {"double": file}, ("facts",))
   assert len(compilations) == 1
   path = place / file.name
   damage(path)
   before = len(compilations)
-  assert stored.load("key", None) is None
+  assert stored.load_programs("key", None) is None
   compiled, again = stored.compile_program(_lowered(), None, None)
   assert len(compilations) == before + 1 and again == file
   np.testing.assert_array_equal(compiled(jnp.float32([1, 2])), [1, 2])
-  programs, facts = stored.load("key", None)
+  programs, facts = stored.load_programs("key", None)
   assert len(compilations) == before + 1 and facts == ("facts",)
   np.testing.assert_array_equal(programs["double"](jnp.float32([1, 2])), [1, 2])
 
@@ -117,7 +117,7 @@ def test_a_program_that_calls_python_is_not_stored(place):
   lowered = jax.jit(call).lower(jax.ShapeDtypeStruct((2,), np.float32))
   _, file = stored.compile_program(lowered, None, None)
   assert file is None
-  stored.save("key", {"call": file}, ())
+  stored.save_programs("key", {"call": file}, ())
   assert not place.exists()
 
 
@@ -145,12 +145,13 @@ def test_a_process_that_lowers_nothing_finds_lapack(tmp_path):
   code = """
     import sys, jax, numpy as np
     from fedjax_alg.engine import stored
-    held = stored.load("key", None)
+    held = stored.load_programs("key", None)
     assert (held is None) == (sys.argv[1] == "first")
     if held is None:
       lowered = jax.jit(jax.numpy.linalg.cholesky).lower(
         jax.ShapeDtypeStruct((2, 2), np.float32))
-      stored.save("key", {"a": stored.compile_program(lowered, None, None)[1]}, ())
+      _, file = stored.compile_program(lowered, None, None)
+      stored.save_programs("key", {"a": file}, ())
     else:
       print(np.asarray(held.programs["a"](np.float32([[4, 0], [0, 9]]))).tolist())
   """

@@ -230,7 +230,7 @@ OF_KEYS = (
 def _store(monkeypatch):
   """Has programs of this process stored, though the tests' mesh is not its own."""
   monkeypatch.setattr(programs_lib.stored_lib, "IS_USED", True)
-  monkeypatch.setattr(programs_lib.fingerprint, "of_library", lambda: "ours")
+  monkeypatch.setattr(programs_lib.fingerprint, "hash_library", lambda: "ours")
 
 
 def _key_and_text(fed, monkeypatch, options):
