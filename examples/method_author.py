@@ -3,8 +3,6 @@
 As flags: fedjax-alg run --algorithm=examples/method_author.py:signs --server_lr=0.01
 """
 
-import dataclasses
-
 import optax
 
 import fedjax_alg as fa
@@ -15,7 +13,6 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import compose
 
 
-@dataclasses.dataclass(frozen=True)
 class SignsHParams(LocalWork):
   client_lr: float = hyper(0.1, "learning rate of the local steps", above=0.0)
   server_lr: float = hyper(0.01, "step of every parameter", above=0.0)

@@ -15,6 +15,7 @@ import sys
 from absl.flags import FlagValues
 
 from fedjax_alg import data
+from fedjax_alg.data import datasets
 
 from .cli.command import Command, string
 from .cli.config import UsageError
@@ -33,20 +34,8 @@ def _run(values: FlagValues, names: list[str], argv: Sequence[str]) -> None:
       )
   for name in names:
     data.prepare_tfds(name, values.data_dir)
-    print(f"{name}: {_ready(name, values.data_dir)} ready")
-
-
-def _ready(name: str, data_dir: str | None) -> str:
-  """Reads a prepared data set, which also fills the cache of its arrays."""
-  if name == "emnist":
-    return f"{len(data.emnist_letters(data_dir)[1])} letters (a to j)"
-  if name == "sentiment140":
-    examples = data.load_sent140(data_dir=data_dir)
-    return (
-      f"{len(examples.y_train) + len(examples.y_test)} tweets of users with at least 20"
-    )
-  examples = data.load_tfds(name, data_dir)
-  return f"{len(examples.y_train)} training and {len(examples.y_test)} test images"
+    content = datasets.prepared(name).describe_prepared(values.data_dir)
+    print(f"{name}: {content} ready")
 
 
 main = Command(

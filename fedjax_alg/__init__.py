@@ -94,6 +94,7 @@ from fedjax_alg.client.optimizers import (
   StepDecay,
 )
 from fedjax_alg.data.arrays import from_arrays
+from fedjax_alg.data.boundaries import Circle2, Sea4, Sine2
 from fedjax_alg.data.concepts import (
   ConceptFile,
   NoConcepts,
@@ -101,22 +102,6 @@ from fedjax_alg.data.concepts import (
   StaggeredConcepts,
   SwitchedConcepts,
   TurnedConcepts,
-)
-from fedjax_alg.data.datasets import (
-  Circle2,
-  DataSet,
-  Diabetes,
-  Digits,
-  Femnist,
-  Idx,
-  Leaf,
-  Npz,
-  Sea4,
-  Sent140,
-  Shakespeare,
-  Sine2,
-  Synthetic,
-  Tfds,
 )
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import (
@@ -129,8 +114,10 @@ from fedjax_alg.data.features import (
   Standardize,
 )
 from fedjax_alg.data.federation import Federation, federate
+from fedjax_alg.data.femnist import Femnist
 from fedjax_alg.data.frames import from_dataframe
 from fedjax_alg.data.gathered import from_hf, from_torch
+from fedjax_alg.data.idx import Idx
 from fedjax_alg.data.kind_changes import (
   BoundaryKinds,
   NaturalKinds,
@@ -142,10 +129,18 @@ from fedjax_alg.data.kind_changes import (
   SourceKinds,
 )
 from fedjax_alg.data.label_skew import Classes, Dirichlet, Iid, Shards
+from fedjax_alg.data.leaf import Leaf
+from fedjax_alg.data.npz_source import Npz
 from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
+from fedjax_alg.data.scikit_learn import Diabetes, Digits
+from fedjax_alg.data.sent140 import Sent140
+from fedjax_alg.data.shakespeare import Shakespeare
 from fedjax_alg.data.shift import Increment, NoShift, SwapAll, SwapPart
+from fedjax_alg.data.sources import DataSet
+from fedjax_alg.data.synthetic import Synthetic
+from fedjax_alg.data.tfds_source import Tfds
 from fedjax_alg.engine.clients import (
   AutomaticMap,
   LanesMap,

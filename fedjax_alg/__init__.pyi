@@ -108,26 +108,15 @@ from fedjax_alg.client.optimizers import RMSProp as RMSProp
 from fedjax_alg.client.optimizers import SGD as SGD
 from fedjax_alg.client.optimizers import StepDecay as StepDecay
 from fedjax_alg.data.arrays import from_arrays as from_arrays
+from fedjax_alg.data.boundaries import Circle2 as Circle2
+from fedjax_alg.data.boundaries import Sea4 as Sea4
+from fedjax_alg.data.boundaries import Sine2 as Sine2
 from fedjax_alg.data.concepts import ConceptFile as ConceptFile
 from fedjax_alg.data.concepts import NoConcepts as NoConcepts
 from fedjax_alg.data.concepts import RecurringConcepts as RecurringConcepts
 from fedjax_alg.data.concepts import StaggeredConcepts as StaggeredConcepts
 from fedjax_alg.data.concepts import SwitchedConcepts as SwitchedConcepts
 from fedjax_alg.data.concepts import TurnedConcepts as TurnedConcepts
-from fedjax_alg.data.datasets import Circle2 as Circle2
-from fedjax_alg.data.datasets import DataSet as DataSet
-from fedjax_alg.data.datasets import Diabetes as Diabetes
-from fedjax_alg.data.datasets import Digits as Digits
-from fedjax_alg.data.datasets import Femnist as Femnist
-from fedjax_alg.data.datasets import Idx as Idx
-from fedjax_alg.data.datasets import Leaf as Leaf
-from fedjax_alg.data.datasets import Npz as Npz
-from fedjax_alg.data.datasets import Sea4 as Sea4
-from fedjax_alg.data.datasets import Sent140 as Sent140
-from fedjax_alg.data.datasets import Shakespeare as Shakespeare
-from fedjax_alg.data.datasets import Sine2 as Sine2
-from fedjax_alg.data.datasets import Synthetic as Synthetic
-from fedjax_alg.data.datasets import Tfds as Tfds
 from fedjax_alg.data.errors import DataError as DataError
 from fedjax_alg.data.features import Contrast as Contrast
 from fedjax_alg.data.features import Flattened as Flattened
@@ -137,9 +126,11 @@ from fedjax_alg.data.features import LayerFeatures as LayerFeatures
 from fedjax_alg.data.features import RawFeatures as RawFeatures
 from fedjax_alg.data.features import Standardize as Standardize
 from fedjax_alg.data.federation import Federation as Federation
+from fedjax_alg.data.femnist import Femnist as Femnist
 from fedjax_alg.data.frames import from_dataframe as from_dataframe
 from fedjax_alg.data.gathered import from_hf as from_hf
 from fedjax_alg.data.gathered import from_torch as from_torch
+from fedjax_alg.data.idx import Idx as Idx
 from fedjax_alg.data.kind_changes import BoundaryKinds as BoundaryKinds
 from fedjax_alg.data.kind_changes import NaturalKinds as NaturalKinds
 from fedjax_alg.data.kind_changes import NoisyInputs as NoisyInputs
@@ -152,14 +143,23 @@ from fedjax_alg.data.label_skew import Classes as Classes
 from fedjax_alg.data.label_skew import Dirichlet as Dirichlet
 from fedjax_alg.data.label_skew import Iid as Iid
 from fedjax_alg.data.label_skew import Shards as Shards
+from fedjax_alg.data.leaf import Leaf as Leaf
+from fedjax_alg.data.npz_source import Npz as Npz
 from fedjax_alg.data.own_partition import OwnPartition as OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile as PartitionFile
 from fedjax_alg.data.published import Natural as Natural
 from fedjax_alg.data.published import Powerlaw as Powerlaw
+from fedjax_alg.data.scikit_learn import Diabetes as Diabetes
+from fedjax_alg.data.scikit_learn import Digits as Digits
+from fedjax_alg.data.sent140 import Sent140 as Sent140
+from fedjax_alg.data.shakespeare import Shakespeare as Shakespeare
 from fedjax_alg.data.shift import Increment as Increment
 from fedjax_alg.data.shift import NoShift as NoShift
 from fedjax_alg.data.shift import SwapAll as SwapAll
 from fedjax_alg.data.shift import SwapPart as SwapPart
+from fedjax_alg.data.sources import DataSet as DataSet
+from fedjax_alg.data.synthetic import Synthetic as Synthetic
+from fedjax_alg.data.tfds_source import Tfds as Tfds
 from fedjax_alg.engine.clients import AutomaticMap as AutomaticMap
 from fedjax_alg.engine.clients import LanesMap as LanesMap
 from fedjax_alg.engine.clients import SequentialMap as SequentialMap
@@ -544,6 +544,7 @@ _ClientWeights_ = ExampleWeights | UniformWeights | str
 _Base = MimeSGD | MimeMomentum | MimeAdam | str
 _Variant = ClientGradients | GradientTable | str
 _Hessian = FirstOrder | HessianFree | ExactHessian | str
+_ClientUpdate = SGDUpdate | ProxUpdate | SVRGUpdate | ScaffoldUpdate | MimeUpdate | MimeLiteUpdate | LosacUpdate | NovaUpdate | DynUpdate | CMUpdate | ScaffoldMUpdate | MuonUpdate | SAMUpdate | LESAMUpdate | str
 _Centers = KMeansCenters | RandomCenters | str
 _ColdStart = CosineStart | RandomStart | str
 _GroupInit = SharedStart | IndependentStart | RejectedStart | SpreadStart | str
@@ -558,7 +559,6 @@ _Private_ = NoPrivacy | NoisedMoments | str
 _Clustering = NoClustering | KMeansClustering | str
 _Protocol = SharedDirections | OwnDirections | str
 _Server = SGDServer | BaffleAdam | str
-_ClientUpdate = SGDUpdate | ProxUpdate | SVRGUpdate | ScaffoldUpdate | MimeUpdate | MimeLiteUpdate | LosacUpdate | NovaUpdate | DynUpdate | CMUpdate | ScaffoldMUpdate | MuonUpdate | SAMUpdate | LESAMUpdate | str
 _Server_ = AverageServer | SGDServer | AdamServer | YogiServer | AdagradServer | AdaptiveServer | ConjugateServer | LineSearchServer | ExtrapolatedServer | LookaheadServer | OptaxServer | str
 _Grouping = OneModel | GroupsByModel | GroupsByGradient | str
 _Staleness = ConstantFactor | PolynomialFactor | HingeFactor | str
@@ -715,6 +715,7 @@ def run(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -779,7 +780,6 @@ def run(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -891,6 +891,7 @@ def run_all(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -955,7 +956,6 @@ def run_all(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -1063,6 +1063,7 @@ def steps(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -1127,7 +1128,6 @@ def steps(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -1240,6 +1240,7 @@ def dry_run(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -1304,7 +1305,6 @@ def dry_run(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -1417,6 +1417,7 @@ def sweep(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -1481,7 +1482,6 @@ def sweep(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -1588,6 +1588,7 @@ def hypergradient(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -1652,7 +1653,6 @@ def hypergradient(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -1761,6 +1761,7 @@ def tune_by_gradient(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -1825,7 +1826,6 @@ def tune_by_gradient(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -1935,6 +1935,7 @@ def audit(
   alpha: float = ...,
   adapt_lr: float = ...,
   hessian: _Hessian = ...,
+  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   num_groups: int = ...,
   centers: _Centers = ...,
   cold_start: _ColdStart = ...,
@@ -1999,7 +2000,6 @@ def audit(
   personal_start: str = ...,
   personal_weight: float = ...,
   adaptive_weight: bool = ...,
-  client_update: _ClientUpdate | _ClientUpdate_ = ...,
   grouping: _Grouping = ...,
   concurrency: int = ...,
   staleness: _Staleness = ...,
@@ -2726,6 +2726,7 @@ class FedGroup(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   num_groups: int = 3
   centers: _Centers = KMeansCenters(pretrain_scale=20, similarity='edc', group_count='fixed')
   cold_start: _ColdStart = CosineStart(direction='initial')
@@ -2754,6 +2755,7 @@ class FedGrouProx(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   num_groups: int = 3
   centers: _Centers = KMeansCenters(pretrain_scale=20, similarity='edc', group_count='fixed')
   cold_start: _ColdStart = CosineStart(direction='initial')
@@ -2783,6 +2785,7 @@ class IFCA(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   num_groups: int = 3
   averaging: str = 'model'
   group_init: _GroupInit = IndependentStart()
@@ -2808,6 +2811,7 @@ class FeSEM(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   num_groups: int = 3
   group_init: _GroupInit_ = IndependentStart()
   first_group: _FirstGroup = TrainedModel(steps=50)
@@ -2832,6 +2836,7 @@ class CFL(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   max_groups: int = 8
   thresholds: _Thresholds = FixedThresholds(eps1=0.4, eps2=1.6)
   gamma_max: float = 0.0
@@ -2858,6 +2863,7 @@ class FLHC(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   max_groups: int = 5
   cluster_after: int = 10
   metric: str = 'l1'
@@ -2884,6 +2890,7 @@ class PACFL(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   max_groups: int = 5
   num_vectors: int = 5
   subspace: str = 'all'
@@ -2911,6 +2918,7 @@ class FedDrift(MethodConfig):
   METHOD: ClassVar[str]
   client_lr: float = 0.1
   client_weights: _ClientWeights_ = ExampleWeights()
+  client_update: _ClientUpdate = SGDUpdate()
   max_groups: int = 10
   variant: _Variant_ = HierarchicalDrift(threshold=0.1, measure='error', merge=0.0, isolation=1)
   step_rounds: int = 200

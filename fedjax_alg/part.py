@@ -299,7 +299,9 @@ def read_part(name: str, text: str, kind: object) -> Part:
       fields = {only: text} if only else _read_fields(kinds[form], words_of(text))
       return kinds[form](**dict(fields))
     except OptionError as error:
-      hint = "" if bare else did_you_mean(word, kinds)
+      hint = did_you_mean(word, kinds)
+      if bare:
+        hint = f"{did_you_mean(text, forms(kind))} (one of {', '.join(forms(kind))})"
       message = error.text
       if message.startswith(f"{form}: "):  # of a field, not of the text
         message = f"{label}: {message.removeprefix(f'{form}: ')}"

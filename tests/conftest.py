@@ -1,5 +1,6 @@
 """How JAX is started for the tests, and the small problems they share."""
 
+import datetime
 import gc
 import os
 import re
@@ -11,16 +12,18 @@ import types
 import hypothesis
 import jax
 from jax.experimental.compilation_cache import compilation_cache
-import jaxlib
 import jaxtyping
 import pytest
 
 from fedjax_alg.engine import sharding, stored
-from tests import problems, program_counts, shared_programs
+from tests import compilers, problems, program_counts, shared_programs
 
 #: Folders whose tests compile whole rounds or runs, as files marked
 #: ``program`` do.
 PROGRAMS = ("algorithms", "contract", "docs", "experiments", "runs", "testing")
+
+#: Marks that put a test into ``--fast`` or leave it out.
+SPEEDS = ("fast", "program")
 
 #: Folders whose programs several processes compile. Elsewhere the time to write
 #: them to files is more than what reading them saves.
@@ -45,16 +48,7 @@ MOST_MAPS = 20_000
 #: Compiled programs of this process, and in the end those of its workers.
 COUNTS = program_counts.Counts()
 
-# Before JAX starts: all programs are compiled as by compiling.quick_options. A
-# jaxlib that does not know the flag would not start.
-if jaxlib.__version__.startswith(("0.10.", "0.11.", "0.12.")):
-  os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
-    # Two workers keep two cores busy; parts of a program only add work.
-    " --xla_cpu_parallel_codegen_split_count=1"
-  )
-if jaxlib.__version__.startswith("0.10."):
-  os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+compilers.start()
 # JAX_PLATFORMS=cuda,cpu runs all tests on a GPU. Its products of matrices are
 # those of the CPU, to rounding, only if none is in TF32 (bfloat16 on a TPU).
 if "JAX_PLATFORMS" not in os.environ:
@@ -104,19 +98,35 @@ def pytest_addoption(parser):
     help="the tests in tests/contract of this algorithm of the registry alone "
     "(fedjax-alg check tests your own)",
   )
+  parser.addoption(
+    "--tenth",
+    metavar="SEED",
+    default="none",
+    help="compiles the programs of a tenth of the test files as users' runs do; "
+    "`day` takes the date as the seed that chooses them",
+  )
 
 
 def pytest_configure(config):
   """Fewer examples with ``--fast``."""
   if config.getoption("--fast"):
     hypothesis.settings.load_profile("fast")
+    config.option.tenth = "none"
+  if config.option.tenth == "day":
+    config.option.tenth = datetime.date.today().isoformat()
   COUNTS.listen()
+
+
+def pytest_report_header(config):
+  """The seed that chooses the same files again."""
+  return f"files that compile as users' runs do: --tenth={config.option.tenth}"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-  """What a test compiles goes to its folder."""
-  room = _room(item)
+  """What a test compiles goes to its folder, by the compiler of its file."""
+  room, seed = _room(item), item.config.option.tenth
+  compilers.switch(seed != "none" and compilers.is_usual(seed, unit(item.nodeid)))
   with COUNTS.of("tests" if room == item.path.name else room):
     return (yield)
 
@@ -169,10 +179,15 @@ def group(nodeid):
   """A file, a folder whose runs share programs, or in the contract a file's
   tests of one algorithm.
   """
-  path, _, case = nodeid.partition("::")
   for folder in TOGETHER:
-    if path.startswith(f"{folder}/"):
+    if nodeid.startswith(f"{folder}/"):
       return folder
+  return unit(nodeid)
+
+
+def unit(nodeid):
+  """A file, or in the contract a file's tests of one algorithm."""
+  path, _, case = nodeid.partition("::")
   bench = re.search(r"\[(\w+)", case) if "contract" in path else None
   return f"{path}[{bench[1]}]" if bench else path
 
@@ -201,10 +216,11 @@ def pytest_collection_modifyitems(config, items):
   seen = set()
 
   def is_fast(item):
-    fast = item.get_closest_marker("fast")
-    program = _room(item) in PROGRAMS or item.get_closest_marker("program")
+    # The mark of a test goes before that of its file, and both before its folder.
+    marks = [mark.name for mark in item.iter_markers() if mark.name in SPEEDS]
+    fast = marks[0] == "fast" if marks else _room(item) not in PROGRAMS
     case = (item.path, item.originalname, _bench(item), _bench(item, "promise"))
-    take = (fast or not program) and case not in seen
+    take = fast and case not in seen
     seen.add(case)
     return take
 

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from tests.each import each
+
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _FOLDERS = ("fedjax_alg", "experiments", "benchmarks", "docs", "tests")
 _FILES = sorted(
@@ -80,7 +82,7 @@ def _wrong(text: str, name: str) -> list[str]:
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("name", _FILES)
+@each("name", _FILES)
 def test_a_docstring_describes_the_arguments_that_there_are(name):
   """A name that does not exist, or one without a word, misleads its reader."""
   assert not _wrong((_ROOT / name).read_text("utf-8"), name)

@@ -17,6 +17,11 @@ from typing import Any
 
 import pytest
 
+from tests.each import each
+
+pytestmark = pytest.mark.program  # all modules are read
+
+
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PACKAGES = ("fedjax_alg", "experiments", "benchmarks")
 _PAGES = sorted(
@@ -120,6 +125,12 @@ def classes() -> dict[str, list[type]]:
   return table
 
 
+@functools.cache
+def members() -> frozenset[str]:
+  """The attributes of all classes."""
+  return frozenset().union(*attributes().values())
+
+
 def has_attribute(value: Any, name: str) -> bool:
   if not isinstance(value, type):
     return hasattr(value, name)
@@ -178,10 +189,7 @@ def exists(name: str, module: str = "") -> bool:
   if module and parts[0] in vars(load(module) or object):
     return leads_on(getattr(load(module), parts[0]), parts[1:])
   # A variable, whose attributes are those of a class of ours.
-  every = frozenset().union(*attributes().values())
-  return parts[0] in identifiers() and all(
-    part in every or part in _OF_OTHERS for part in parts[1:]
-  )
+  return parts[0] in identifiers() and (members() | _OF_OTHERS).issuperset(parts[1:])
 
 
 def texts(module: str) -> Iterator[tuple[int, str]]:
@@ -195,7 +203,7 @@ def texts(module: str) -> Iterator[tuple[int, str]]:
       yield token.start[0], token.string
 
 
-@pytest.mark.parametrize("module", modules())
+@each("module", modules())
 def test_names_in_docstrings_and_comments_are_there(module):
   wrong = [
     f"{modules()[module]}:{line}: {name}"
@@ -206,14 +214,14 @@ def test_names_in_docstrings_and_comments_are_there(module):
   assert not wrong, wrong
 
 
-@pytest.mark.parametrize("page", _PAGES)
+@each("page", _PAGES)
 def test_names_with_dots_on_pages_are_there(page):
   text = re.sub(r"```.*?```", "", (_ROOT / page).read_text("utf-8"), flags=re.S)
   wrong = [name for name in _ON_PAGE.findall(text) if not exists(name)]
   assert not wrong, wrong
 
 
-@pytest.mark.parametrize(
+@each(
   "name, expected",
   [
     ("rounds.clustered.Rule.extra", True),

@@ -21,6 +21,7 @@ from fedjax_alg.errors import (
   reason,
   with_names,
 )
+from tests.each import each
 
 TEXT = "`num_clients`=0: `x2` must be at least 1, not `--`, `A` or `a b`"
 
@@ -64,7 +65,7 @@ def test_undecoded_bytes_are_read_or_written_out():
   assert one_line(undecoded) == name
 
 
-@pytest.mark.parametrize("value", [["a"], {"a": 1}, {"a"}, np.array(["a"]), 1, None])
+@each("value", [["a"], {"a": 1}, {"a"}, np.array(["a"]), 1, None])
 def test_what_is_no_name_is_none_of_them(value):
   """A list ended in a TypeError, and an array of one entry passed."""
   assert not is_one_of(value, ("a", "b")) and not is_one_of(value, {"a": 1})
@@ -103,7 +104,7 @@ def test_an_error_of_somebody_else_in_one_line(error, why, description):
 NAMES = ("fedavg", "ma_fsvrg", "pfedme", "ifca", "client_lr", "classes", "rounds")
 
 
-@pytest.mark.parametrize(
+@each(
   "name, meant",
   [
     ("FedAvg", "fedavg"),

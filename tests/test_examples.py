@@ -56,7 +56,7 @@ def test_hospitals(tmp_path, monkeypatch, capsys):
   assert len(lines) - 1 <= 12  # beside the docstring
 
 
-@pytest.mark.fast
+@pytest.mark.program
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_says_what_it_promises(name, tmp_path, monkeypatch, capsys):
   """As its reader runs it, in an empty folder; short enough to be read whole."""

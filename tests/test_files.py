@@ -11,9 +11,10 @@ from experiments.cli import presets
 from fedjax_alg import files, own
 from fedjax_alg.data.concepts import read_schedule
 from fedjax_alg.data.partition_file import read_partition
-from fedjax_alg.data.sources import load_digits as digits
+from fedjax_alg.data.scikit_learn import load_digits as digits
 from fedjax_alg.engine.availability import read_availability
 from fedjax_alg.errors import OptionError, reason
+from tests.each import each
 
 
 def test_a_file_is_replaced_when_it_is_whole(tmp_path):
@@ -172,7 +173,7 @@ def test_a_folder_takes_the_place_of_a_folder(tmp_path):
 IS_TABLE = files.table_with("a", "b")
 
 
-@pytest.mark.parametrize(
+@each(
   "recognizer, content, is_earlier",
   [
     (IS_TABLE, b"b,c,a\n1,2,3\n", True),

@@ -61,6 +61,7 @@ def circles(imports: dict[str, set[str]]) -> list[list[str]]:
   return [path for start in imports if (path := path_back(start))]
 
 
+@pytest.mark.program
 def test_no_import_closes_a_circle():
   modules = modules_of(_ROOT)
   imports = {module: imports_of(module, modules) for module in modules}

@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-import pytest
+from tests.each import each
 
 _TESTS = pathlib.Path(__file__).resolve().parent
 _LIBRARY = _TESTS.parent / "fedjax_alg"
@@ -99,7 +99,7 @@ def mirror(module):
   return "/".join(filter(None, (room, f"test_{name}")))
 
 
-@pytest.mark.parametrize("module", MODULES)
+@each("module", MODULES)
 def test_a_module_has_tests(module):
   tests = _TESTS / f"{ELSEWHERE.get(module, mirror(module))}.py"
   assert tests.is_file(), f"write {tests}, or say in ELSEWHERE where {module} is tested"

@@ -10,6 +10,11 @@ import collections
 import functools
 import pathlib
 
+import pytest
+
+pytestmark = pytest.mark.program  # all modules are read
+
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDERS = ("fedjax_alg", "experiments", "benchmarks", "docs", "tests")
 

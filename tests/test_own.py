@@ -6,6 +6,7 @@ import pytest
 
 from fedjax_alg import own
 from fedjax_alg.errors import OptionError
+from tests.each import each
 
 pytestmark = pytest.mark.fast
 
@@ -101,7 +102,7 @@ def test_the_sources_of_what_is_named(folder):
   assert own.source_of("nowhere.py").sha256 == ""
 
 
-@pytest.mark.parametrize(
+@each(
   "text, pattern",
   [
     ("nowhere.py:A", "there is no file .*nowhere.py"),

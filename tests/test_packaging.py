@@ -1,6 +1,7 @@
 """What is installed: one package, with every file that it reads."""
 
 import email
+import json
 import os
 import pathlib
 import re
@@ -108,31 +109,46 @@ def test_installed_commands_do_without_the_papers(built, tmp_path):
   _, wheel = built
   wheel.extractall(tmp_path)
 
-  # An editable install would find what the wheel lacks in the repository.
-  start = (
-    "import runpy, sys\n"
-    "sys.meta_path = [f for f in sys.meta_path if 'Editable' not in repr(f)]\n"
-    "runpy.run_module('fedjax_alg.experiments', run_name='__main__')"
-  )
-
-  def run(*words):
-    return subprocess.run(
-      [sys.executable, "-c", start, *words],
-      cwd=tmp_path,
-      env={**os.environ, "PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": "cpu"},
-      capture_output=True,
-      text=True,
-    )
-
   words = "--algorithm=fedavg --num_clients=3 --cohort_size=2 --rounds=1 --out_dir=out"
-  made = run("run", *words.split())
-  assert made.returncode == 0 and "accuracy" in made.stdout, made.stderr
-  assert "--widen" in run("tune", "--help").stdout
-  tuned = run("tune", "--paper=conjugate")
-  assert tuned.returncode == 2 and "--paper: unknown flag" in tuned.stderr
-  assert "repository" in tuned.stderr
-  figure = run("diversified", "--figure=fig1")
-  assert figure.returncode == 2 and "COMMAND=diversified" in figure.stderr
+  commands = [
+    ["run", *words.split()],
+    ["tune", "--help"],
+    ["tune", "--paper=conjugate"],
+    ["diversified", "--figure=fig1"],
+  ]
+  ended = subprocess.run(
+    [sys.executable, "-c", _COMMANDS, json.dumps(commands)],
+    cwd=tmp_path,
+    env={**os.environ, "PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": "cpu"},
+    capture_output=True,
+    text=True,
+  )
+  assert ended.returncode == 0, ended.stderr
+  made, page, tuned, figure = json.loads(ended.stdout)
+  assert made["status"] == 0 and "accuracy" in made["out"], made["err"]
+  assert "--widen" in page["out"]
+  assert tuned["status"] == 2 and "--paper: unknown flag" in tuned["err"]
+  assert "repository" in tuned["err"]
+  assert figure["status"] == 2 and "COMMAND=diversified" in figure["err"]
+
+
+#: Runs commands of the wheel in one process, which imports JAX once. An editable
+#: install would find what the wheel lacks in the repository.
+_COMMANDS = """
+import contextlib, io, json, runpy, sys
+sys.meta_path = [f for f in sys.meta_path if 'Editable' not in repr(f)]
+answers = []
+for words in json.loads(sys.argv[1]):
+  sys.argv[1:], out, err = words, io.StringIO(), io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    try:
+      status = None
+      runpy.run_module('fedjax_alg.experiments', run_name='__main__')
+    except SystemExit as end:
+      status = end.code
+  answers.append({"status": status, "out": out.getvalue(), "err": err.getvalue()})
+print(json.dumps(answers))
+"""
 
 
 @pytest.mark.program

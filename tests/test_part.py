@@ -25,6 +25,7 @@ from fedjax_alg.part import (
   put_into_parts,
   read_part,
 )
+from tests.each import each
 
 
 class Deal(Part):
@@ -69,7 +70,7 @@ class Net(Part):
   biased: bool = hyper(False, "whether there are biases")
 
 
-@pytest.mark.parametrize(
+@each(
   "text, part, written",
   [
     ("net", Net(), "net"),
@@ -114,7 +115,7 @@ def test_values_have_a_place_or_a_name(text, part):
   assert read_part("partition", text, Deal) == part
 
 
-@pytest.mark.parametrize(
+@each(
   "text, field",
   [
     ("dael:3", "deal"),

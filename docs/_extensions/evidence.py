@@ -189,10 +189,11 @@ class Number(NamedTuple):
 def _algorithm_of_flags(flags: str) -> str:
   """The algorithm of a row's flags; "" if their presets are gone."""
   try:
-    layers = config_lib.read_layers(shlex.split(flags))
-    return str(config_lib.merge_layers(*layers).get("algorithm", ""))
+    words = config_lib.expand_flagfiles(shlex.split(flags))
   except (config_lib.UsageError, ValueError):
     return ""
+  names = [word for word in words if word.startswith("--algorithm=")]
+  return names[-1].partition("=")[2] if names else ""
 
 
 @functools.cache

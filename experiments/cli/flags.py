@@ -97,10 +97,8 @@ GROUPS: dict[str, tuple[object, ...]] = {
   "Participants": (run_options.SamplingOptions, run_options.LateOptions),
   "Data": (data_options.SourceOptions,),
   "Partition": (data_options.PartitionOptions,),
-  "Kinds": (data_options.KindOptions, data_options.ConceptOptions),
-  "Shift": (data_options.ShiftOptions,),
   "Features": (data_options.FeatureOptions,),
-  "Model": (run_options.ModelOptions, data_options.VocabularyOptions),
+  "Model": (run_options.ModelOptions,),
   "Clock": (run_options.ClockOptions,),
   "Evaluation": (run_options.EvaluationOptions,),
   "Output": (OutputOptions,),
@@ -188,6 +186,20 @@ def hyper_fields() -> dict[str, dataclasses.Field]:
   Raises:
     TypeError: two algorithms have the same name with different types.
   """
+  return dict(
+    _hyper_fields(
+      tuple(
+        (name, entry.hparams, entry.build, entry.links)
+        for name, entry in registry.ALGORITHMS.items()
+      )
+    )
+  )
+
+
+@functools.lru_cache(maxsize=8)
+def _hyper_fields(algorithms: tuple[Any, ...]) -> dict[str, dataclasses.Field]:
+  """The same, of the algorithms that are registered."""
+  del algorithms
   fields: dict[str, dataclasses.Field] = {}
   for entry in registry.ALGORITHMS.values():
     for field in entry.fields.values():

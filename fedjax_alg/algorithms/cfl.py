@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.algorithms.common import in_groups
+from fedjax_alg.algorithms.client_updates import GroupTraining, in_groups
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -50,7 +50,7 @@ from fedjax_alg.exchange.weights import ExampleWeights
 from fedjax_alg.hparams import hyper, is_zero
 from fedjax_alg.part import Part
 from fedjax_alg.rounds import clustered
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, Messages, Rule
 
 
 class FixedThresholds(Part):
@@ -106,7 +106,7 @@ class RelativeThresholds(Part):
     return self.eps1_share * largest, self.eps2_share * largest
 
 
-class CFLHParams(GroupWork):
+class CFLHParams(GroupTraining):
   """Hyper-parameters of CFL."""
 
   max_groups: int = hyper(
@@ -319,12 +319,14 @@ def _split(
     )
   new, tree = memory.number, memory.tree
   means = trees.group_mean(jnp.where(inside, weight, 0.0), half, 2, memory.last)
-  models, states = jax.tree.map(
-    lambda leaf: leaf.at[new].set(leaf[group]), (state.models, state.states)
+  models, states, server = jax.tree.map(
+    lambda leaf: leaf.at[new].set(leaf[group]),
+    (state.models, state.states, state.server),
   )
   split = state._replace(
     models=models,
     states=states,
+    server=server,
     member=jnp.where(inside & (half == 1), new, state.member),
     memory=memory._replace(
       number=new + 1,

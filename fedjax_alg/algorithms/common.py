@@ -22,7 +22,6 @@ from fedjax_alg.exchange.weights import BY_LOSS, FAIR, Choice, Plain, UniformWei
 from fedjax_alg.grouping import COUNTS
 from fedjax_alg.hparams import hyper
 from fedjax_alg.part import Part, of_type
-from fedjax_alg.rounds.clustered import ClusteredState, Rule, compose_clustered
 from fedjax_alg.rounds.two_halves import ComposedState, ModelGrouping, compose
 
 
@@ -263,25 +262,6 @@ def averaging(
     map_clients=map_clients,
     exchange=weighted(exchange, hparams, reads_weights),
     grouping=grouping,
-  )
-
-
-def in_groups(
-  model: Model,
-  hparams: object,
-  rule: Rule,
-  map_clients: MapClients,
-  client: ClientUpdate | None = None,
-  *,
-  exchange: Exchange,
-) -> Algorithm[ClusteredState]:
-  """A local method, FedAvg's by default, in every group of a rule."""
-  return compose_clustered(
-    model,
-    client or local_sgd(model, hparams),
-    rule,
-    map_clients=map_clients,
-    exchange=weighted(exchange, hparams),
   )
 
 

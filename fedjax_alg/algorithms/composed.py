@@ -14,21 +14,8 @@ prox x lookahead, and MA-FSVRG is svrg x adaptive x K models.
 import dataclasses
 from typing import Any
 
-from fedjax_alg.algorithms import (
-  conjugate,
-  diversified,
-  fedavg,
-  fedcm,
-  feddyn,
-  fedexp,
-  fedmuon,
-  fednova,
-  fedsam,
-  fsvrg,
-  losac,
-  mime,
-  scaffold,
-)
+from fedjax_alg.algorithms import conjugate, diversified, fedavg, fedexp
+from fedjax_alg.algorithms.client_updates import CLIENT_UPDATES
 from fedjax_alg.algorithms.common import averaging, weights
 from fedjax_alg.base import Algorithm, MapClients, Model, builder
 from fedjax_alg.central import steps
@@ -42,23 +29,6 @@ from fedjax_alg.named_optimizers import RATE_FREE
 from fedjax_alg.part import forms
 from fedjax_alg.rounds.two_halves import ComposedState
 
-#: The local methods.
-CLIENT_UPDATES = (
-  fedavg.SGDUpdate
-  | fedavg.ProxUpdate
-  | fsvrg.SVRGUpdate
-  | scaffold.ScaffoldUpdate
-  | mime.MimeUpdate
-  | mime.MimeLiteUpdate
-  | losac.LosacUpdate
-  | fednova.NovaUpdate
-  | feddyn.DynUpdate
-  | fedcm.CMUpdate
-  | fedcm.ScaffoldMUpdate
-  | fedmuon.MuonUpdate
-  | fedsam.SAMUpdate
-  | fedsam.LESAMUpdate
-)
 #: The server steps.
 SERVERS = (
   steps.AverageServer

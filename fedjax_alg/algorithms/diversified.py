@@ -364,8 +364,8 @@ def caution_without_effect(hparams: DiversifiedHParams, num_params: int) -> str:
   if getattr(hparams, "group_mean", "") == "models":
     off["gradient_step"] = "`group_mean`=models"
   fields = hparams.__dataclass_fields__
-  given = [name for name in off if getattr(hparams, name) != fields[name].default]
-  return "; ".join(f"`{name}`: without effect with {off[name]}" for name in given)
+  options = [name for name in off if getattr(hparams, name) != fields[name].default]
+  return "; ".join(f"`{name}`: without effect with {off[name]}" for name in options)
 
 
 def _server(hparams: DiversifiedHParams) -> steps.ServerStep:

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, tasks, trees
-from fedjax_alg.algorithms.common import in_groups
+from fedjax_alg.algorithms.client_updates import GroupTraining, in_groups
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -43,7 +43,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.part import Part
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, Messages, Rule
 from fedjax_alg.typing import PyTree
 
 #: The least loss of a client that was never asked, above all others.
@@ -122,7 +122,7 @@ class OracleKinds(Part):
   measure: ClassVar[str] = "error"
 
 
-class FedDriftHParams(GroupWork):
+class FedDriftHParams(GroupTraining):
   """Hyper-parameters of FedDrift."""
 
   max_groups: int = hyper(
@@ -332,6 +332,7 @@ def drift_rule(model: Model, hparams: FedDriftHParams, map_clients: MapClients) 
     state = state._replace(
       models=trees.index(state.models, copies),
       states=trees.index(state.states, copies),
+      server=trees.index(state.server, copies),
       member=jnp.where(present, jnp.where(opens, slot, group), state.member),
     )
     state = _with_step(state, memory, place, present)
@@ -415,6 +416,7 @@ def _in_place_of(state: ClusteredState, first: Array, number: Array) -> Clustere
   return state._replace(
     models=mix(state.models),
     states=mix(state.states),
+    server=mix(state.server),
     member=rename(state.member),
     memory=memory._replace(
       alive=memory.alive & (first == itself),

@@ -25,8 +25,13 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, tasks, trees
-from fedjax_alg.algorithms.common import group_count, in_groups
-from fedjax_alg.algorithms.fedavg import Proximal
+from fedjax_alg.algorithms.client_updates import (
+  GroupTraining,
+  in_groups,
+  refuse_other_updates,
+)
+from fedjax_alg.algorithms.common import group_count
+from fedjax_alg.algorithms.fedavg import Proximal, ProxUpdate
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -50,7 +55,6 @@ from fedjax_alg.rounds import clustered
 from fedjax_alg.rounds.clustered import (
   ClusteredState,
   Extra,
-  GroupWork,
   Messages,
   Rule,
   TrainingResult,
@@ -176,7 +180,7 @@ class RandomStart(Part):
   WORD = EXAMPLE = "random"
 
 
-class FedGroupHParams(GroupWork):
+class FedGroupHParams(GroupTraining):
   """Hyper-parameters of FedGroup."""
 
   num_groups: int = hyper(3, "m, number of groups", minimum=1, source="Algorithm 3")
@@ -692,9 +696,10 @@ def fedgrouprox(
   Pre-training has no such pull (errata F-25). With mu = 0, FedGrouProx is
   FedGroup. ``fedgroup`` says how the groups are found.
   """
+  refuse_other_updates(hparams, "FedGrouProx is FedGroup with prox")
   return in_groups(
     model,
-    hparams,
+    dataclasses.replace(hparams, client_update=ProxUpdate(hparams.mu)),
     _direction_rule(model, hparams, map_clients),
     map_clients,
     exchange=exchange,

@@ -30,7 +30,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import in_groups, product_caution
+from fedjax_alg.algorithms.client_updates import in_groups
+from fedjax_alg.algorithms.common import product_caution
 from fedjax_alg.algorithms.ditto import PersonalModels
 from fedjax_alg.base import (
   Algorithm,
@@ -46,7 +47,7 @@ from fedjax_alg.base import (
 from fedjax_alg.client import mixture, objective
 from fedjax_alg.client.optimizers import descent, local_optimizer
 from fedjax_alg.client.sgd import descend
-from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained, own_memory
+from fedjax_alg.client.update import ClientUpdate, Received, Store, Trained
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
@@ -257,17 +258,17 @@ def fedsoft(
   algorithm = in_groups(model, hparams, rule, map_clients, client, exchange=exchange)
 
   def client_params(state, client_id, shard, key):
-    own, table = own_memory(state), state.extra
+    table = state.clients
     while not isinstance(table, PersonalModels):  # beside what it has not sent
       table = table[1]
     row = trees.rows(table, client_id)
     met = row.met & (client_id < trees.num_rows(table.met))
     shard = shard._replace(size=jnp.where(met, 0, shard.size))
-    importance = trees.index(_rows(own.memory, client_id[None]), 0)
-    _, note = rule.assign(own.models, own.memory.round, importance, 0, shard, key)
-    center = trees.slot_mean(note.weights, own.models)
+    importance = trees.index(_rows(state.memory, client_id[None]), 0)
+    _, note = rule.assign(state.models, state.memory.round, importance, 0, shard, key)
+    center = trees.slot_mean(note.weights, state.models)
     received = Received(
-      center, center, (), (), own.round, client_id, memberships=note.weights
+      center, center, (), (), state.round, client_id, memberships=note.weights
     )
     new = client.train(received, shard, row._replace(met=met), key).params
     return trees.where(met, row.models, new)

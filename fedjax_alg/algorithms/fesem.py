@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.algorithms.common import in_groups
+from fedjax_alg.algorithms.client_updates import GroupTraining, in_groups
 from fedjax_alg.algorithms.ifca import IndependentStart, SharedStart
 from fedjax_alg.base import (
   Algorithm,
@@ -38,7 +38,7 @@ from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.part import Part
 from fedjax_alg.rounds import clustered
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, Messages, Rule
 
 
 class TrainedModel(Part):
@@ -66,7 +66,7 @@ class RandomCenter(Part):
   steps: ClassVar[int] = 0
 
 
-class FeSEMHParams(GroupWork):
+class FeSEMHParams(GroupTraining):
   """Hyper-parameters of FeSEM."""
 
   num_groups: int = hyper(3, "K, number of centers C_j", minimum=1, source="Xie et al.")

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, trees
-from fedjax_alg.algorithms.common import TreeCut, in_groups, tree_cut
+from fedjax_alg.algorithms.client_updates import GroupTraining, in_groups
+from fedjax_alg.algorithms.common import TreeCut, tree_cut
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -35,10 +36,10 @@ from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds import clustered
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, Messages, Rule
 
 
-class FLHCHParams(GroupWork):
+class FLHCHParams(GroupTraining):
   """Hyper-parameters of FL+HC."""
 
   max_groups: int = hyper(5, "largest number of groups", minimum=1)
@@ -158,6 +159,7 @@ def _cluster(
     models=trees.repeat(start, k),
     member=member,
     states=trees.repeat(trees.index(state.states, 0), k),
+    server=trees.repeat(trees.index(state.server, 0), k),
     memory=Clustering(
       jnp.bool_(True),
       start,

@@ -16,7 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import trees
-from fedjax_alg.algorithms.common import in_groups
+from fedjax_alg.algorithms.client_updates import (
+  GroupTraining,
+  in_groups,
+  refuse_other_updates,
+)
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -39,7 +43,7 @@ from fedjax_alg.exchange import Exchange
 from fedjax_alg.hparams import hyper
 from fedjax_alg.part import Part
 from fedjax_alg.rounds import clustered
-from fedjax_alg.rounds.clustered import ClusteredState, Extra, GroupWork, Messages, Rule
+from fedjax_alg.rounds.clustered import ClusteredState, Extra, Messages, Rule
 from fedjax_alg.rounds.common_layers import mark_common, with_common_layers
 from fedjax_alg.typing import PyTree
 
@@ -82,7 +86,7 @@ class SpreadStart(Part):
   first: ClassVar[str] = "shared"
 
 
-class IFCAHParams(GroupWork):
+class IFCAHParams(GroupTraining):
   """Hyper-parameters of IFCA."""
 
   num_groups: int = hyper(
@@ -290,6 +294,9 @@ def ifca(
   if hparams.averaging == "gradient":
     refuse_options(
       hparams, "not read with `averaging`=gradient, whose clients take no local steps"
+    )
+    refuse_other_updates(
+      hparams, "with `averaging`=gradient clients take no local steps"
     )
     client = _gradient_update(model, hparams.client_lr)
   rule = _least_loss_rule(model, hparams, map_clients)

@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg import grouping, tasks, trees
-from fedjax_alg.algorithms.common import TreeCut, in_groups, tree_cut
+from fedjax_alg.algorithms.client_updates import GroupTraining, in_groups
+from fedjax_alg.algorithms.common import TreeCut, tree_cut
 from fedjax_alg.base import (
   Algorithm,
   Array,
@@ -43,14 +44,13 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.clustered import (
   ClusteredState,
   Extra,
-  GroupWork,
   Messages,
   Rule,
   TrainingResult,
 )
 
 
-class PACFLHParams(GroupWork):
+class PACFLHParams(GroupTraining):
   """Hyper-parameters of PACFL."""
 
   max_groups: int = hyper(5, "largest number of groups", minimum=1)

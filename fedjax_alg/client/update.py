@@ -255,6 +255,11 @@ class ClientUpdate(NamedTuple, Generic[Memory, Row]):
     return ""
 
 
+#: Functions of a client's half that read its memory, and that return it changed.
+_READERS = ("shared", "client_rows", "scale")
+_CHANGERS = ("setup", "refresh", "merge", "record")
+
+
 class ExtendedMemory(NamedTuple):
   """The memory of a client's half with something beside it."""
 
@@ -289,23 +294,17 @@ def extend_memory(
       store.write,
       _own_rows if store.one_row else reads(store.places),
     )
-  weights, rows = client.upload_weights, client.client_rows
-  # ``with_rows`` asks whether it is the default.
-  needs_rows = rows is not client._field_defaults["client_rows"]
+  weights = client.upload_weights
+  parts = {name: reads(getattr(client, name)) for name in client.needs(*_READERS)}
+  parts |= {name: changes(getattr(client, name)) for name in client.needs(*_CHANGERS)}
   return client._replace(
     init=lambda params, spec: ExtendedMemory(
       client.init(params, spec), extra(params, spec)
     ),
-    setup=changes(client.setup),
-    refresh=client.refresh and changes(client.refresh),
-    shared=reads(client.shared),
     store=store,
-    client_rows=reads(rows) if needs_rows else rows,
     upload_weights=reads(weights) if weights else None,
-    merge=changes(client.merge),
-    record=client.record and changes(client.record),
-    scale=reads(client.scale),
     unprotected=client.leak,
+    **parts,
   )
 
 

@@ -1,5 +1,6 @@
 """Data sets, features, partitions and the layout of data on the device."""
 
+from fedjax_alg.data.characters import SPECIAL as SPECIAL_TOKENS
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.federation import Federation, deal, federate
@@ -10,9 +11,8 @@ from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition import Partition, Partitioner, label_histogram
 from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
-from fedjax_alg.data.sent140 import SPECIAL as SPECIAL_TOKENS
+from fedjax_alg.data.scikit_learn import load_digits
 from fedjax_alg.data.sent140 import load_sent140
-from fedjax_alg.data.sources import load_digits
 from fedjax_alg.data.tfds_source import PREPARABLE, is_tfds, load_tfds, prepare_tfds
 
 __all__ = [

@@ -41,6 +41,8 @@ ARGUMENTS = {
 }
 
 
+#: The arrays that may be missing, in the order in which their faults are said.
+_OTHERS = ("x_test", "y_test", "kind_train", "kind_test", "client_train", "client_test")
 #: The largest number of a client.
 _MAX_ID = 2**31 - 2
 
@@ -136,7 +138,7 @@ def from_arrays(
     2
   """
   name = of_type("name", name, str)
-  return of_arrays(
+  return make_examples(
     {
       "x_train": x,
       "y_train": y,
@@ -186,36 +188,59 @@ def argument(array: str) -> str:
   return f"`{ARGUMENTS[array]}`:"
 
 
-def of_arrays(
+def make_examples(
   values: Mapping[str, object],
   label_of: Callable[[str], str],
   name: str = "arrays",
   num_classes: int | None = None,
   task: str | tasks.Task | None = None,
+  client_names: np.ndarray | None = None,
+  are_numbered: bool = False,
   faults: Faults | None = None,
 ) -> Examples:
   """Makes a data set of what stands in the place of each array of a file.
 
+  All examples of users come here, whatever they were: arrays in memory, columns of a
+  frame or of another library, and files.
+
   Args:
     values: x_train and y_train, perhaps x_test, y_test, client_train,
       client_test, kind_train and kind_test, of anything that NumPy converts to
-      arrays; or None; or ``FAULTY``.
-    label_of: see ``make_examples``.
-    name: see ``from_arrays``.
-    num_classes: see ``from_arrays``.
-    task: see ``from_arrays``.
-    faults: those of the arrays that are ``FAULTY``, to be raised with the others.
+      arrays; or None; or ``FAULTY`` for those with a fault that is known.
+    label_of: name of an array -> the name of the array in an error message.
+    name: name of the data set.
+    num_classes: L; None: the size of the targets (``Task.size``).
+    task: what is predicted; None: one class for each example.
+    client_names: with ``are_numbered``, the name of each client, as strings; None if
+      the numbers are the names.
+    are_numbered: whether the client ids are numbers from 0 that stay. Else the clients
+      are numbered in the sorted order of their ids, which are their names.
+    faults: what is wrong with arrays that are ``FAULTY``.
 
   Returns:
     The examples.
 
   Raises:
-    DataError: see ``from_arrays``.
+    DataError: see ``from_arrays``; all that is wrong is one error.
   """
   faults = Faults() if faults is None else faults
   if num_classes is not None:
     num_classes = faults.attempt(of_type, "num_classes", num_classes, int)
   resolved_task = faults.attempt(tasks.resolve_task, task)
+  arrays = _read_arrays(values, label_of, faults)
+  if not are_numbered:
+    arrays, client_names = _with_clients(arrays, label_of, faults)
+  if resolved_task is FAULTY or num_classes is FAULTY:
+    faults.raise_any(DataError)
+  return _check_examples(
+    arrays, label_of, name, num_classes, client_names, resolved_task, faults
+  )
+
+
+def _read_arrays(
+  values: Mapping[str, object], label_of: Callable[[str], str], faults: Faults
+) -> dict[str, Any]:
+  """Converts what is there to arrays; without test examples they are empty."""
   present = {which for which, value in values.items() if value is not None}
   if ("x_test" in present) != ("y_test" in present):
     faults.add(DataError("`x_test` and `y_test`: give both or none"))
@@ -227,47 +252,36 @@ def of_arrays(
       )
       present -= {which}
 
-  def convert(which: str, fn: Callable[..., Any], *args: object) -> Any:
-    return (
-      FAULTY if values[which] is FAULTY else faults.attempt(fn, *args, values[which])
-    )
+  def convert(which: str) -> Any:
+    if values[which] is FAULTY:
+      return FAULTY
+    if which[0] in "xy":
+      return faults.attempt(_map_arrays, _array, label_of(which), values[which])
+    return faults.attempt(_array, label_of(which), values[which])
 
-  arrays = {
-    which: convert(which, _map_arrays, _array, label_of(which))
-    for which in ("x_train", "y_train", "x_test", "y_test")
-    if which.endswith("train") or which in present
-  }
+  arrays = {which: convert(which) for which in ("x_train", "y_train")}
   if "x_test" not in present:
     arrays |= {
-      f"{kind}_test": FAULTY
-      if arrays[f"{kind}_train"] is FAULTY
-      else _map_arrays(
-        lambda _, array: array[:0] if array.ndim else array, "", arrays[f"{kind}_train"]
-      )
-      for kind in ("x", "y")
+      which.replace("train", "test"): array
+      if array is FAULTY
+      else _map_arrays(lambda _, part: part[:0] if part.ndim else part, "", array)
+      for which, array in arrays.items()
     }
-  arrays |= {
-    which: convert(which, _array, label_of(which))
-    for which in ("kind_train", "kind_test")
-    if which in present
-  }
-  ids: dict[str, Any] = {
-    which: convert(which, _array, label_of(which))
-    for which in ("client_train", "client_test")
-    if which in present
-  }
-  names, numbered = None, FAULTY
+  return arrays | {which: convert(which) for which in _OTHERS if which in present}
+
+
+def _with_clients(
+  arrays: dict[str, Any], label_of: Callable[[str], str], faults: Faults
+) -> tuple[dict[str, Any], np.ndarray | None]:
+  """The arrays with numbers for the ids of clients, and the names of the clients."""
+  ids = {which: arrays[which] for which in arrays if which.startswith("client_")}
+  numbered = FAULTY
   if not _any_faulty(ids):
     numbered = faults.attempt(_number_clients, ids, label_of)
   if numbered is FAULTY:  # those of one split have no numbers alone
-    ids = dict.fromkeys(ids, FAULTY)
-  else:
-    ids, names = numbered
-  if resolved_task is FAULTY or num_classes is FAULTY:
-    faults.raise_any(DataError)
-  return make_examples(
-    arrays | ids, label_of, name, num_classes, names, resolved_task, faults
-  )
+    return arrays | dict.fromkeys(ids, FAULTY), None
+  numbers, names = numbered
+  return arrays | numbers, names
 
 
 def _any_faulty(arrays: Mapping[str, object]) -> bool:
@@ -416,37 +430,16 @@ def number_clients(
   return clients, np.array(text, str)
 
 
-def make_examples(
+def _check_examples(
   arrays: dict[str, Any],
   label_of: Callable[[str], str],
   name: str,
-  num_classes: int | None = None,
-  client_names: np.ndarray | None = None,
-  task: tasks.Task | None = None,
-  faults: Faults | None = None,
+  num_classes: int | None,
+  client_names: np.ndarray | None,
+  task: tasks.Task | None,
+  faults: Faults,
 ) -> Examples:
-  """Checks arrays and makes the examples.
-
-  Args:
-    arrays: x_train, y_train, x_test and y_test, which may be dictionaries of
-      arrays; also client_train and client_test if the data set names clients,
-      and kind_train and kind_test if it brings their kinds. ``FAULTY`` stands for
-      those whose fault is known.
-    label_of: name of an array -> the name of the array in an error message.
-    name: name of the data set.
-    num_classes: L; None means that of the targets (``Task.size``).
-    client_names: name of each client, as strings; None if the numbers are the
-      names.
-    task: what is predicted; None: one class for each example.
-    faults: what is wrong with arrays that are ``FAULTY``.
-
-  Returns:
-    The examples.
-
-  Raises:
-    DataError: see ``from_arrays``; all that is wrong is one error.
-  """
-  faults = Faults() if faults is None else faults
+  """``make_examples`` of arrays."""
 
   def bare(array: str) -> str:
     """The name of an array in a message, without the name of the file."""

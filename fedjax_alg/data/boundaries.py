@@ -14,6 +14,8 @@ import numpy as np
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory
 from fedjax_alg.data.kinds import STREAM
+from fedjax_alg.data.sources import DataSet
+from fedjax_alg.hparams import hyper
 
 
 class Boundaries(NamedTuple):
@@ -123,3 +125,48 @@ def label_by_concept(name: str, x: np.ndarray, y: np.ndarray, kind: int) -> np.n
     raise DataError(f"`kinds`=boundaries: {name} has {len(concepts)} of them")
   labels: np.ndarray = (y ^ concepts[0](x) ^ concepts[kind](x)).astype(y.dtype)
   return labels
+
+
+class _Points(DataSet):
+  """Points on both sides of boundaries, generated for each client."""
+
+  HAS_CLIENTS, CLIENTS = True, 10
+  READS = ("num_clients", "partition_seed")
+
+  examples: int = hyper(
+    1000,
+    "number of training examples of a client, of all steps together; for testing it "
+    "has a tenth as many, but at least 100",
+    minimum=1,
+  )
+  noise: float = hyper(
+    0.0,
+    "probability with which a label is the other one, for testing, too",
+    minimum=0.0,
+    below=1.0,
+  )
+
+  def load(self, num_clients: int, seed: int) -> Examples:
+    """Generates the clients (``make_points``)."""
+    return make_points(self.WORD, num_clients, self.examples, self.noise, seed)
+
+
+class Sine2(_Points):
+  """Two numbers, labeled by a sine; the second concept has the other labels."""
+
+  WORD, EXAMPLE = "sine2", "sine2:500,noise=0.1"
+  INPUTS = BOUNDARIES["sine2"].inputs
+
+
+class Circle2(_Points):
+  """Two numbers, labeled by one of two circles."""
+
+  WORD, EXAMPLE = "circle2", "circle2:500,noise=0.1"
+  INPUTS = BOUNDARIES["circle2"].inputs
+
+
+class Sea4(_Points):
+  """Three numbers, labeled by a sum and one of four thresholds."""
+
+  WORD, EXAMPLE = "sea4", "sea4:500,noise=0.1"
+  INPUTS = BOUNDARIES["sea4"].inputs

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fedjax_alg.data.sent140 import SPECIAL, UNKNOWN
+PADDING, UNKNOWN = 0, 1
+SPECIAL = 2  #: the ids below are no characters, and of texts in words no words
 
 #: The 80 characters of LEAF (Caldas et al. 2018).
 ALPHABET = (

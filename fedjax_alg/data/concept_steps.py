@@ -1,4 +1,4 @@
-"""The rows that clients hold at each step of a schedule of concepts.
+"""The rows that clients hold at each step of the option ``concepts``.
 
 A client's training examples are shared out to the T steps, and those of a step are
 of the client's kind at it. They lie one step after the other, so that a step is an
@@ -13,44 +13,40 @@ import numpy as np
 
 from fedjax_alg.data import kind_changes, kind_dealing, store
 from fedjax_alg.data.client_names import name_at
+from fedjax_alg.data.concepts import Concepts
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.kinds import ClientKinds
 from fedjax_alg.data.partition import Partition, client_rows, split_fields
+from fedjax_alg.data.schedule import DataSchedule, Holdings
 from fedjax_alg.typing import PyTree
 
 
-class ConceptSteps(NamedTuple):
+class _Steps(NamedTuple):
   """Clients whose kinds follow a schedule."""
 
-  schedule: np.ndarray  #: [T, C] int32, the kind of each client
+  kinds: np.ndarray  #: [T, C] int32, the kind of each client
   edges: np.ndarray  #: [T + 1, C] int64, a client's rows before each step
   cumulative: bool  #: whether a client trains on all examples until a step
-  #: the rows of all clients for testing, as each of their kinds makes them;
-  #: without those for training
-  tests: Examples
-  #: the test rows of the first step; training rows as edges say
+  #: the test rows of the first step, and the training rows of all steps
   partition: Partition
   place: np.ndarray  #: [K, C] int64, first test row of a client of this kind
   names: tuple[str, ...]  #: of the K kinds
   same_labels: bool  #: see ``ClientKinds``
 
-  def kinds(self, step: int) -> ClientKinds:
-    """The kinds of the clients at a step."""
-    return ClientKinds(self.schedule[step], self.names, self.same_labels)
-
-  def at(self, step: int) -> Partition:
-    """The rows that clients hold at a step, among those of ``tests`` for testing."""
+  def at(self, step: int) -> Holdings:
+    """The rows and kinds at a step; ``place`` is in ``DataSchedule.tests``."""
     first = np.zeros_like(self.edges[0]) if self.cumulative else self.edges[step]
     fields: dict[str, Any] = {
       "train_offset": (self.partition.train_offset + first).astype(np.int32),
       "train_size": (self.edges[step + 1] - first).astype(np.int32),
     }
     client = np.arange(self.partition.num_clients)
-    rows = client_rows(
-      self.place[self.schedule[step], client], self.partition.test_size
+    rows = client_rows(self.place[self.kinds[step], client], self.partition.test_size)
+    return Holdings(
+      self.partition._replace(test_order=rows, **fields),
+      ClientKinds(self.kinds[step], self.names, self.same_labels),
     )
-    return self.partition._replace(test_order=rows, **fields)
 
 
 def share_out_steps(
@@ -58,10 +54,10 @@ def share_out_steps(
   examples: Examples,
   partition: Partition,
   schedule: np.ndarray,
-  cumulative: bool,
+  concepts: Concepts,
   seed: int,
   is_image: bool = False,
-) -> tuple[Examples, ConceptSteps]:
+) -> tuple[Examples, Partition, DataSchedule]:
   """Shares the rows of clients out to steps, and changes them by their kinds.
 
   Args:
@@ -69,18 +65,20 @@ def share_out_steps(
     examples: the data set, before any features.
     partition: the clients; none are held out.
     schedule: [T, C] int32, the kind of each client at each step.
-    cumulative: whether a client trains on all examples until a step.
+    concepts: the option `concepts`, which has a period.
     seed: seed of all that is random.
     is_image: see ``kind_changes.change_examples``.
 
   Returns:
-    The rows that clients hold, in their order, and the steps. ``tests`` has no
-    features yet.
+    The rows that clients hold at any step, in their order and without features; the
+    clients with the training rows of all steps and the test rows of the first; the
+    schedule, without ``tests``, the test rows with features.
 
   Raises:
     DataError: a client has fewer training examples than steps, or the data
       cannot be changed so.
   """
+  assert concepts.period is not None
   steps, clients = schedule.shape
   size = partition.train_size.astype(np.int64)
   few = np.flatnonzero((size > 0) & (size < steps))
@@ -109,29 +107,20 @@ def share_out_steps(
   after = kind_changes.change_rows(
     change, before, (of_row, kinds), len(names), seed, is_image
   )
-  whole = kind_dealing.client_kinds(change, schedule[0], before, after)
+  of_first_step = kind_dealing.client_kinds(change, schedule[0], before, after)
   of_first: dict[str, Any] = {
     **split_fields("train", np.arange(size.sum()), size),
     **split_fields("test", np.arange(partition.test_size.sum()), partition.test_size),
   }
-  result = ConceptSteps(
-    schedule,
-    edges,
-    cumulative,
-    after,
-    partition._replace(pooled=False, **of_first),
-    place,
-    names,
-    whole.same_labels,
+  dealt = partition._replace(pooled=False, **of_first)
+  steps_of_clients = _Steps(
+    schedule, edges, concepts.cumulative, dealt, place, names, of_first_step.same_labels
   )
-  return after, result._replace(partition=_all_rows(result))
-
-
-def _all_rows(steps: ConceptSteps) -> Partition:
-  """The training rows of all steps, and the test rows of the first."""
-  first = steps.partition
-  return steps.at(0)._replace(
-    train_offset=first.train_offset, train_size=first.train_size
+  dealt = dealt._replace(test_order=steps_of_clients.at(0).rows.test_order)
+  return (
+    after,
+    dealt,
+    DataSchedule(every=concepts.period, at=steps_of_clients.at, kinds=schedule),
   )
 
 

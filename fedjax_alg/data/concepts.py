@@ -12,21 +12,18 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.schedule import Change
 from fedjax_alg.errors import OptionError, reason
 from fedjax_alg.hparams import hyper
-from fedjax_alg.part import Part
 
 #: Which examples of a client a round trains on.
 DATA = ("step", "all")
 
 
-class Concepts(Part):
+class Concepts(Change):
   """How the kinds of clients change."""
 
-  @property
-  def period(self) -> int | None:
-    """The number of rounds of a step; None: kinds stay."""
-    return None
+  OPTION = "concepts"
 
   @property
   def cumulative(self) -> bool:
@@ -61,11 +58,6 @@ class Concepts(Part):
     """
     raise NotImplementedError
 
-  @property
-  def _label(self) -> str:
-    """The option as messages name it."""
-    return f"`concepts`={self}"
-
 
 class NoConcepts(Concepts):
   """The kinds of clients stay as they are."""
@@ -75,6 +67,8 @@ class NoConcepts(Concepts):
 
 class _Steps(Concepts, kw_only=True):
   """Kinds that change from step to step."""
+
+  PERIOD = "rounds"
 
   rounds: int = hyper(
     200,
@@ -89,11 +83,6 @@ class _Steps(Concepts, kw_only=True):
     "examples of all steps so far, which may have other kinds",
     choices=DATA,
   )
-
-  @property
-  def period(self) -> int:
-    """The number of rounds of a step."""
-    return self.rounds
 
   @property
   def cumulative(self) -> bool:
@@ -116,13 +105,13 @@ class _Pattern(_Steps):
     """Computes the kind of each client at each step (``Concepts.schedule``)."""
     if kinds is None:
       raise DataError(
-        f"{self._label}: {label} has no number of kinds, which a pattern needs "
+        f"{self.label}: {label} has no number of kinds, which a pattern needs "
         "(or give a file)"
       )
     fewest = self._fewest_steps(kinds)
     if self.steps < fewest:
       raise DataError(
-        f"{self._label}: steps={self.steps}: must be at least {fewest} with {kinds} "
+        f"{self.label}: steps={self.steps}: must be at least {fewest} with {kinds} "
         "kinds"
       )
     step, client = np.arange(self.steps)[:, None], np.arange(clients)[None]
@@ -239,12 +228,12 @@ class TurnedConcepts(_Steps):
     """Computes the kind of each client at each step (``Concepts.schedule``)."""
     if kinds is None:
       raise DataError(
-        f"{self._label}: {label} has no number of kinds, which turns need (or give "
+        f"{self.label}: {label} has no number of kinds, which turns need (or give "
         "a file)"
       )
     if len(self.turns) != clients:
       raise DataError(
-        f"{self._label}: has {len(self.turns)} entries, {clients} are needed, one for "
+        f"{self.label}: has {len(self.turns)} entries, {clients} are needed, one for "
         "each client (`num_clients`)"
       )
     schedule = np.zeros((self.steps, clients), np.int32)
@@ -275,12 +264,12 @@ class ConceptFile(_Steps):
     schedule = read_schedule(self.path)
     if schedule.shape[1] != clients:
       raise DataError(
-        f"{self._label}: has {schedule.shape[1]} columns, {clients} are needed, one "
+        f"{self.label}: has {schedule.shape[1]} columns, {clients} are needed, one "
         "for each client (`num_clients`)"
       )
     if kinds is not None and schedule.max() >= kinds:
       raise DataError(
-        f"{self._label}: names kind {schedule.max()}, {label} has {kinds}, numbered "
+        f"{self.label}: names kind {schedule.max()}, {label} has {kinds}, numbered "
         "from 0"
       )
     return schedule

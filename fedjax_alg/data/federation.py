@@ -26,7 +26,8 @@ from fedjax_alg.data import (
 )
 from fedjax_alg.data import kinds as kinds_lib
 from fedjax_alg.data.arrays import make_examples
-from fedjax_alg.data.datasets import DataSet, Idx, Leaf, Npz, Sent140
+from fedjax_alg.data.characters import SPECIAL
+from fedjax_alg.data.datasets import data_set
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory, doubts
 from fedjax_alg.data.features import (
@@ -41,17 +42,13 @@ from fedjax_alg.data.labels import Encoding
 from fedjax_alg.data.layout import (
   PADDING_ROWS,
   client_data,
-  num_example_rows,
   row_nbytes,
   server_rows,
 )
 from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.options import (
-  ConceptOptions,
   DataOptions,
   PartitionOptions,
-  ShiftOptions,
-  data_set,
 )
 from fedjax_alg.data.partition import (
   Partition,
@@ -61,8 +58,9 @@ from fedjax_alg.data.partition import (
 from fedjax_alg.data.partition_file import labels_hash
 from fedjax_alg.data.preprocessing import ENCODING, SCALER, Preprocessing
 from fedjax_alg.data.published import Natural
-from fedjax_alg.data.sent140 import SPECIAL
+from fedjax_alg.data.schedule import DataSchedule
 from fedjax_alg.data.shift import SwapPart
+from fedjax_alg.data.sources import DataSet
 from fedjax_alg.data.store import IMAGE_SCALE, Coded, compact
 from fedjax_alg.errors import Faults, OptionError, a_type, did_you_mean
 from fedjax_alg.hparams import field_values, plain
@@ -145,8 +143,8 @@ class Federation:
   scaler: Scaler | None = None
   #: the kinds of the clients, if they have any; at the first step, if they change
   kinds: kinds_lib.ClientKinds | None = None
-  #: the steps of a schedule of kinds; None if kinds stay
-  steps: concept_steps.ConceptSteps | None = None
+  #: what clients hold from which round on; None if their data stay
+  schedule: DataSchedule | None = None
   #: what the data set has learnt of names and columns; None for arrays of numbers
   encoding: Encoding | None = None
   #: strings, the names of the validation clients, if the data name them
@@ -204,6 +202,11 @@ class Federation:
     return names_lib.index_names(self.names_in_data)
 
   @property
+  def kinds_of_steps(self) -> np.ndarray | None:
+    """[T, C] int32, the kind of each client at each step; None if kinds stay."""
+    return None if self.schedule is None else self.schedule.kinds
+
+  @property
   def num_training_clients(self) -> int:
     """The number of clients with training examples; the others are only evaluated."""
     return int((np.asarray(self.data.train.size) > 0).sum())
@@ -211,18 +214,18 @@ class Federation:
   def with_absent(self) -> "Federation":
     """Marks clients without training rows, so that they never take part.
 
-    ``federate`` marks them. A federation whose sizes were changed afterwards has
+    ``federate`` marks them. A federation with sizes that were changed afterwards has
     as many places in a round as there are clients with rows, and would fill one
     of them with a client that has none.
 
     Returns:
       The same federation if there is nothing to mark, or if the clients' rows
-      change (``steps``).
+      change (``schedule``).
     """
     train = self.data.train
     old = np.zeros(len(train.size), np.int32) if train.joins is None else train.joins
     joins: Any = np.where(np.asarray(train.size) > 0, old, NEVER).astype(np.int32)
-    if self.steps is not None or (joins == old).all():
+    if self.schedule is not None or (joins == old).all():
       return self
     train = train._replace(joins=joins)
     return dataclasses.replace(self, data=self.data._replace(train=train))
@@ -657,13 +660,8 @@ def _of_data_set(options: DataOptions) -> DataOptions:
   """
   if options.dataset is not None and "partition_seed" in options.dataset.READS:
     return options
-  return dataclasses.replace(
-    options,
-    kinds=options.kinds.with_equal_shares(),
-    **field_values(PartitionOptions()),
-    **field_values(ShiftOptions()),
-    **field_values(ConceptOptions()),
-  )
+  clients = PartitionOptions(kinds=options.kinds.with_equal_shares())
+  return dataclasses.replace(options, **field_values(clients))
 
 
 def _label(options: DataOptions, examples: Examples | None) -> str:
@@ -742,15 +740,15 @@ def _make(
       f"`shift`={options.shift}: exchanges the examples of a class, "
       f"`task`={task.name} has none"
     )
-  if isinstance(options.dataset, Npz | Leaf | Idx | None):  # the caller's own
+  if options.dataset is None or options.dataset.OF_USER:
     for text in doubts(examples):
       warnings.warn(text, stacklevel=4)
   partition, kinds = _partition(options, examples)
   client_kinds, labels = None, labels_hash(examples)
-  steps, dealt = None, partition
+  schedule, dealt = None, partition
   if options.concepts.period is not None:
-    examples, steps = _share_out_steps(options, change, examples, partition)
-    client_kinds, dealt = steps.kinds(0), steps.partition
+    examples, dealt, schedule = _share_out_steps(options, change, examples, partition)
+    client_kinds = schedule.at(0).kinds
   elif kinds is not None:
     examples, client_kinds = _of_kinds(options, change, examples, partition, kinds)
   joins = None
@@ -776,16 +774,19 @@ def _make(
     body=body,
   )
   federation = dataclasses.replace(federation, hashes=federation.hashes | everybody)
-  if steps is not None:
-    tests = dataclasses.replace(examples, x_train=None, y_train=None)
+  if schedule is not None:
+    tests = examples.x_test, examples.y_test
     federation = dataclasses.replace(
       federation,
-      steps=steps._replace(tests=tests),
+      schedule=dataclasses.replace(schedule, tests=tests),
       partition=partition,
       hashes=federation.hashes | {"partition": partition_hash(partition)},
     )
+  elif options.shift.period is not None:
+    federation = dataclasses.replace(federation, schedule=_shift(federation))
   large = (
-    isinstance(options.dataset, Npz)
+    options.dataset is not None
+    and options.dataset.OF_USER
     and options.features.SHAPED
     and sum(array.nbytes for array in store.arrays(examples.x_train)) > _KEPT_BYTES
   )
@@ -862,8 +863,8 @@ def _share_out_steps(
   change: kind_changes.Kinds,
   examples: Examples,
   partition: Partition,
-) -> tuple[Examples, concept_steps.ConceptSteps]:
-  """The rows of clients whose kinds follow a schedule, with features.
+) -> tuple[Examples, Partition, DataSchedule]:
+  """The rows of clients whose kinds change, with features, and who holds which.
 
   Raises:
     DataError: the schedule does not fit the data.
@@ -874,19 +875,30 @@ def _share_out_steps(
       f"`concepts`={options.concepts}: {examples.name} brings the kinds of its "
       "clients, which stay"
     )
-  schedule = options.concepts.schedule(
+  kinds = options.concepts.schedule(
     partition.num_clients, len(change.names) or None, change.label
   )
-  rows, steps = concept_steps.share_out_steps(
+  rows, dealt, schedule = concept_steps.share_out_steps(
     change,
     examples,
     partition,
-    schedule,
-    options.concepts.cumulative,
+    kinds,
+    options.concepts,
     options.partition_seed,
     options.features.WORD == "images",
   )
-  return _with_features(options, rows), steps
+  return _with_features(options, rows), dealt, schedule
+
+
+def _shift(federation: Federation) -> DataSchedule | None:
+  """The schedule of the option ``shift``."""
+  options, partition, data = federation.options, federation.partition, federation.data
+  y_train, y_test = federation.dealt_by or (
+    np.asarray(data.train.y)[: len(partition.train_order)],
+    np.asarray(data.test.y)[: len(partition.test_order)],
+  )
+  assert options.partition_seed is not None
+  return options.shift.schedule(partition, y_train, y_test, options.partition_seed)
 
 
 def _partition(
@@ -914,8 +926,9 @@ def _partition(
         f"{options.kinds.label}: `shares` are not read, the data say the kind of each "
         "of their clients"
       )
-  if isinstance(options.dataset, Sent140) and isinstance(partitioner, Natural):
-    # load_sent140 has applied the minimum, to training plus test tweets.
+  if isinstance(partitioner, Natural) and (
+    options.dataset is not None and "min_size" in options.dataset.READS
+  ):  # the loader has applied it
     partitioner = dataclasses.replace(partitioner, min_size=None)
   if examples.kind_train is None or has_clients:
     partition = partitioner.deal(examples, count, seed)
@@ -1046,7 +1059,7 @@ def deal(
     )
   class_weight: Any = histogram.astype(np.float32)
   whole_test = (
-    _test_by_kind(examples, partition, test, kinds.of_client, keep_bytes)
+    _test_by_kind(examples.name, partition, test, kinds.of_client, keep_bytes)
     if kinds is not None and several
     else _whole_test(examples, partition, test, keep_bytes)
   )
@@ -1120,7 +1133,7 @@ def _check_memory(
 
 
 def _test_by_kind(
-  examples: Examples,
+  name: str,
   partition: Partition,
   test: ClientData,
   kinds: np.ndarray,
@@ -1134,8 +1147,8 @@ def _test_by_kind(
   total = len(partition.test_order)
   if not total:
     raise DataError(
-      f"the data set {examples.name} has no test examples of its clients, and a "
-      "test example is of the kind of its client"
+      f"the data set {name} has no test examples of its clients, and a test example "
+      "is of the kind of its client"
     )
   place = np.argsort(np.repeat(kinds, partition.test_size), kind="stable")
   test_data = test
@@ -1319,107 +1332,65 @@ def _hash(*trees: PyTree) -> str:
 
 
 class StepData(NamedTuple):
-  """The data that clients hold at a step of a schedule of kinds."""
+  """The data that clients hold at a step of a schedule."""
 
-  kinds: np.ndarray  #: [C] int32
-  train: tuple[np.ndarray, np.ndarray]  #: offset and size, [C] int32
+  #: arrays that stay are the same objects as in the federation
+  data: EvaluationData
   label_histogram: np.ndarray  #: [C, L] int64
-  test: ClientData
-  whole_test: ClientData
-  kind_tests: KindTests
+  kinds: kinds_lib.ClientKinds | None
 
 
 def at_step(federation: Federation, step: int) -> StepData:
-  """Computes the rows that each client holds at a step.
-
-  It depends on the federation and the step alone, so a resumed run continues with
-  the same data. All arrays have the shapes that they have at the first step.
+  """Computes what each client holds at a step.
 
   Args:
-    federation: clients whose kinds follow a schedule.
+    federation: clients with a schedule.
     step: the step, from 0.
 
   Returns:
-    The kinds, places and test data of the clients.
+    The data, with arrays of the same shapes at all steps.
   """
-  steps = federation.steps
-  assert steps is not None
-  kinds, partition, tests = steps.kinds(step), steps.at(step), steps.tests
-  keep_bytes = federation.options.store != "float32"
-  test = client_data(
-    (tests.x_test,),
-    (tests.y_test,),
-    partition.test_order,
-    partition.test_offset,
-    partition.test_size,
-    keep_bytes=keep_bytes,
-  )
-  whole_test = _test_by_kind(tests, partition, test, kinds.of_client, keep_bytes)
+  schedule, data = federation.schedule, federation.data
+  assert schedule is not None
+  partition, kinds = schedule.at(step)
   labels = (
     federation.dealt_by[0]
     if federation.dealt_by
-    else np.asarray(federation.data.train.y)[: len(partition.train_order)]
+    else np.asarray(data.train.y)[: len(partition.train_order)]
   )
+  histogram = label_histogram(partition, labels, federation.label_histogram.shape[1])
+  keep_bytes = federation.options.store != "float32"
+  train = _with_rows(data.train, None, *partition[:3], keep_bytes)
+  test = _with_rows(data.test, schedule.tests, *partition[3:6], keep_bytes)
+  weight: Any = histogram.astype(np.float32)
+  data = data._replace(train=train, test=test, class_weight=weight)
+  if kinds is None:
+    return StepData(data, histogram, federation.kinds)
+  # Each test example is of the kind that its client is of.
+  whole_test = _test_by_kind(
+    federation.name, partition, test, kinds.of_client, keep_bytes
+  )
+  tests_of_kinds = _kind_tests(kinds, partition, whole_test)
   return StepData(
-    kinds.of_client,
-    (partition.train_offset, partition.train_size),
-    label_histogram(partition, labels, federation.label_histogram.shape[1]),
-    test,
-    whole_test,
-    _kind_tests(kinds, partition, whole_test),
+    data._replace(whole_test=whole_test, kinds=tests_of_kinds), histogram, kinds
   )
 
 
-class Shifted(NamedTuple):
-  """The data that clients hold after some events of a shift."""
-
-  #: indices into the rows of ``train.x``; None if the order has not changed
-  train_order: np.ndarray | None
-  test_order: np.ndarray | None  #: indices into ``test.x``, or None
-  train: tuple[np.ndarray, np.ndarray]  #: offset and size, [C] int32
-  test: tuple[np.ndarray, np.ndarray]
-  label_histogram: np.ndarray  #: [C, L] int64
-
-
-def after_events(federation: Federation, event: int) -> Shifted:
-  """Computes the rows that each client holds after some events of a shift.
-
-  The result depends only on the federation and on ``event``, so a resumed run
-  continues with the same data. The arrays keep their shapes.
-
-  Args:
-    federation: the clients before the first event.
-    event: number of events that have happened.
-
-  Returns:
-    The new order of the rows, and the offsets and sizes of the clients.
-  """
-  options, partition = federation.options, federation.partition
-  places = partition._replace(
-    train_order=np.arange(len(partition.train_order)),
-    test_order=np.arange(len(partition.test_order)),
-  )
-  y_train, y_test = federation.dealt_by or (
-    np.asarray(rows.y)[: len(order)]
-    for rows, order in (
-      (federation.data.train, partition.train_order),
-      (federation.data.test, partition.test_order),
-    )
-  )
-  assert options.partition_seed is not None
-  after = options.shift.apply(places, y_train, y_test, event, options.partition_seed)
-
-  def new_order(order: np.ndarray, data: ClientData) -> np.ndarray | None:
-    if (order == np.arange(len(order))).all():
-      return None
-    # The server's rows and the padding keep their places.
-    behind = np.arange(len(order), num_example_rows(data))
-    return np.concatenate([order, behind]).astype(np.int32)
-
-  return Shifted(
-    new_order(after.train_order, federation.data.train),
-    new_order(after.test_order, federation.data.test),
-    (after.train_offset.astype(np.int32), after.train_size.astype(np.int32)),
-    (after.test_offset.astype(np.int32), after.test_size.astype(np.int32)),
-    label_histogram(after, y_train, federation.label_histogram.shape[1]),
-  )
+def _with_rows(
+  data: ClientData,
+  rows: tuple[PyTree, PyTree] | None,
+  order: np.ndarray,
+  offset: np.ndarray,
+  size: np.ndarray,
+  keep_bytes: bool,
+) -> ClientData:
+  """The clients with other rows: x and y of ``rows``, or of ``data`` in an order."""
+  if rows is None and (order == np.arange(len(order))).all():
+    places: Any = offset.astype(np.int32), size.astype(np.int32)
+    return data._replace(offset=places[0], size=places[1])
+  x, y = (data.x, data.y) if rows is None else rows
+  # The server's rows, and the padding, stay behind those of the clients.
+  server: Any = data.validation
+  behind = None if server is None else np.arange(server[0], server.sum())
+  joins: Any = data.joins
+  return client_data((x,), (y,), order, offset, size, behind, joins, keep_bytes)

@@ -7,11 +7,14 @@ import warnings
 
 import numpy as np
 
+from fedjax_alg import files
 from fedjax_alg.data import cache, tfds_source
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
-from fedjax_alg.data.sources import read_named_arrays
+from fedjax_alg.data.npz_source import read_named_arrays
+from fedjax_alg.data.tfds_source import PreparedDataSet
 from fedjax_alg.files import expand_path
+from fedjax_alg.hparams import hyper
 
 KINDS = ("fixed", "leaky")
 
@@ -268,3 +271,46 @@ def _decode(directory: pathlib.Path) -> cache.Arrays:
       f"{directory} has no letter {'abcdefghij'[count.index(0)]}: not emnist/byclass?"
     )
   return {"x": np.stack(x)[..., None], "y": np.array(y, np.int32)}
+
+
+class Femnist(PreparedDataSet):
+  """Ten letters of EMNIST, dealt to clients as FedProx and FedGroup do."""
+
+  WORD, EXAMPLE = "femnist", "femnist:leaky"
+  HAS_CLIENTS, CLIENTS, PREPARED_AS = True, 200, "emnist"
+  READS = ("num_clients", "partition_seed", "data_dir")
+
+  path: str | None = hyper(
+    None,
+    "an .npz of x [n, 28, 28] uint8 and y with ten labels, used instead of EMNIST",
+  )
+  leaky: bool = hyper(
+    False,
+    "whether the letters are distributed as in the published generator, which gives "
+    "nearly all clients the same images for training and for testing; else each image "
+    "goes to one client",
+  )
+
+  @property
+  def prepared_as(self) -> str:
+    """EMNIST, if no file stands in its place."""
+    return "" if self.path else self.PREPARED_AS
+
+  @property
+  def image_shape(self) -> tuple[int, ...]:
+    """28 x 28 x 1."""
+    return (28, 28, 1)
+
+  def load(self, num_clients: int, seed: int, data_dir: str | None) -> Examples:
+    """Deals the letters (``load_femnist``)."""
+    return load_femnist(KINDS[self.leaky], num_clients, seed, data_dir, self.path)
+
+  def hash_files(self, data_dir: str | None) -> str:
+    """The hash of the file, or EMNIST's version (``DataSet.hash_files``)."""
+    if self.path:
+      return files.contents_key([files.expand_path(self.path, "dataset")])
+    return super().hash_files(data_dir)
+
+  def describe_prepared(self, data_dir: str | None) -> str:
+    """Counts the letters of EMNIST (``PreparedDataSet.describe_prepared``)."""
+    return f"{len(emnist_letters(data_dir)[1])} letters (a to j)"

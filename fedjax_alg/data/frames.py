@@ -3,7 +3,8 @@
 pandas is not needed here: a frame is read as it is given. What is learnt of a
 column, the names of its categories and what stands for its missing values, is
 learnt from the training frame and holds for the test frame and for new rows,
-whatever categories these have.
+whatever categories these have. The encoders of scikit-learn would do the same, but
+do not say in which row a value is wrong, and take seconds to import.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -20,7 +21,7 @@ from fedjax_alg.data import labels
 from fedjax_alg.data.arrays import (
   ARGUMENTS,
   argument,
-  of_arrays,
+  make_examples,
   option_names,
   refuse_unknown_options,
 )
@@ -287,7 +288,7 @@ def _of_columns(
     return start + ":" * (kind in ("client", "kind"))  # "client z has no ..." goes on
 
   extra = {array: options[name] for array, name in ARGUMENTS.items() if name in options}
-  return of_arrays(
+  return make_examples(
     extra | dict(values),
     label_of,
     **{

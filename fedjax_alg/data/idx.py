@@ -1,5 +1,6 @@
 """Folders of IDX files, the format of MNIST (LeCun) and its relatives."""
 
+from collections.abc import Sequence
 import gzip
 import math
 import os
@@ -12,6 +13,7 @@ import numpy as np
 from fedjax_alg import files
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.sources import UserFiles
 from fedjax_alg.files import expand_path
 
 _MAGIC = b"\0\0\x08"  #: two zeros and the code of unsigned bytes
@@ -127,3 +129,17 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
       f"{shape} needs {math.prod(shape)}"
     )
   return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+class Idx(UserFiles):
+  """A folder of the four IDX files of MNIST or another such data set."""
+
+  WORD, EXAMPLE = "idx", "idx:folder"
+  HAS_CLIENTS, OF_USER = False, True
+
+  def load(self) -> Examples:
+    """Loads the images (``load_idx``)."""
+    return load_idx(self.path)
+
+  def _files(self) -> Sequence[pathlib.Path]:
+    return idx_files(self.path)

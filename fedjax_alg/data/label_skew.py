@@ -80,7 +80,7 @@ class Iid(_DrawnSizes):
   """Every client holds a random sample.
 
   Examples:
-    >>> from fedjax_alg.data.sources import load_digits
+    >>> from fedjax_alg.data.scikit_learn import load_digits
     >>> partition = Iid(size_sigma=0).deal(load_digits(), 10, seed=0)
     >>> sorted(set(partition.train_size.tolist()))
     [143, 144]
@@ -207,7 +207,7 @@ class Classes(_DrawnSizes):
 
   Examples:
     >>> from fedjax_alg.data.partition import label_histogram
-    >>> from fedjax_alg.data.sources import load_digits
+    >>> from fedjax_alg.data.scikit_learn import load_digits
     >>> digits = load_digits()
     >>> held = label_histogram(Classes(2).deal(digits, 30, seed=0), digits.y_train)
     >>> held.shape, int(held.sum()) == len(digits.y_train)

@@ -1,6 +1,7 @@
 """LEAF and FedProx json files, one entry per user."""
 
 from collections.abc import Sequence
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,8 +13,10 @@ import numpy as np
 
 from fedjax_alg import files
 from fedjax_alg.data import characters
+from fedjax_alg.data.arrays import make_examples
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.sources import UserFiles
 from fedjax_alg.errors import Faults
 from fedjax_alg.files import expand_path
 from fedjax_alg.tasks.classification import MAX_CLASSES
@@ -90,48 +93,38 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   x_train, y_train, client_train = _stack(train, ids, shapes)
   x_test, y_test, client_test = _stack(test, ids, shapes)
   x_test = x_test.astype(x_train.dtype, copy=False)  # where there is none
-  num_classes = int(max(y_train.max(), y_test.max(initial=0))) + 1
-  num_tokens = None
-  if x_train.dtype == np.int32:
-    num_classes, num_tokens = characters.NUM_CLASSES, characters.NUM_TOKENS
-  kind_train, kind_test, kind_names = _kinds_of(
-    path, kinds, list(ids), client_train, client_test
-  )
-  return Examples(
-    x_train=x_train,
-    y_train=y_train,
-    x_test=x_test,
-    y_test=y_test,
-    num_classes=num_classes,
-    client_train=client_train,
-    client_test=client_test,
-    name=path.stem,
-    num_tokens=num_tokens,
+  values = {
+    "x_train": x_train,
+    "y_train": y_train,
+    "client_train": client_train,
+    "x_test": x_test,
+    "y_test": y_test,
+    "client_test": client_test,
+  }
+  if kinds:
+    of_user = _kinds_of(path, kinds, list(ids))
+    values |= {"kind_train": of_user[client_train], "kind_test": of_user[client_test]}
+  are_texts = x_train.dtype == np.int32
+  examples = make_examples(
+    values,
+    lambda array: f"`dataset`={path}: {array}",
+    path.stem,
+    characters.NUM_CLASSES if are_texts else None,
     client_names=np.array(list(ids)),
-    kind_train=kind_train,
-    kind_test=kind_test,
-    kind_names=kind_names,
+    are_numbered=True,
   )
+  tokens = characters.NUM_TOKENS if are_texts else None
+  return dataclasses.replace(examples, num_tokens=tokens)
 
 
-def _kinds_of(
-  path: pathlib.Path,
-  kinds: _Kinds,
-  users: list[str],
-  client_train: np.ndarray,
-  client_test: np.ndarray,
-) -> tuple[np.ndarray | None, np.ndarray | None, tuple[str, ...]]:
-  """``kind_train``, ``kind_test`` and ``kind_names`` of the examples."""
-  if not kinds:
-    return None, None, ()
+def _kinds_of(path: pathlib.Path, kinds: _Kinds, users: list[str]) -> np.ndarray:
+  """[C] strings, the kind of each user."""
   missing = [user for user in users if user not in kinds]
   if missing:
     raise DataError(
       f"`dataset`={path}: user {missing[0]!r} has no kind, others have (kind_ids)"
     )
-  names, number = np.unique([kinds[user] for user in users], return_inverse=True)
-  of_client = number.astype(np.int32)
-  return of_client[client_train], of_client[client_test], tuple(names.tolist())
+  return np.array([kinds[user] for user in users])
 
 
 def leaf_files(path: str | os.PathLike) -> list[pathlib.Path]:
@@ -363,3 +356,22 @@ def _characters(
     )
   tokens = characters.encode_text("".join(x)).reshape(len(x), -1)
   return tokens.astype(np.int32), characters.classes(characters.encode_text("".join(y)))
+
+
+class Leaf(UserFiles):
+  """A json file of LEAF or FedProx, or a folder with train/ and test/."""
+
+  WORD, EXAMPLE = "leaf", "leaf:folder"
+  TEXTS, OF_USER = True, True
+
+  @property
+  def is_natural(self) -> bool:
+    """Its users are the clients by default; they may be dealt anew."""
+    return True
+
+  def load(self) -> Examples:
+    """Loads the users (``load_leaf``)."""
+    return load_leaf(self.path)
+
+  def _files(self) -> Sequence[pathlib.Path]:
+    return leaf_files(self.path)

@@ -8,18 +8,12 @@ import dataclasses
 
 from fedjax_alg import own, tasks
 from fedjax_alg.data.boundaries import BOUNDARIES
+from fedjax_alg.data.characters import ALPHABET
 from fedjax_alg.data.client_names import texts_of
 from fedjax_alg.data.concepts import Choice as ConceptChanges
 from fedjax_alg.data.concepts import NoConcepts
 from fedjax_alg.data.datasets import Choice as DataSets
-from fedjax_alg.data.datasets import (
-  DataSet,
-  Digits,
-  Leaf,
-  Npz,
-  Shakespeare,
-  Tfds,
-)
+from fedjax_alg.data.datasets import Digits, data_set, names_of
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import FEATURES, RawFeatures
 from fedjax_alg.data.hold_out import check_hold_out
@@ -30,16 +24,25 @@ from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
+from fedjax_alg.data.schedule import Change
 from fedjax_alg.data.shift import Choice as Shifts
 from fedjax_alg.data.shift import NoShift
+from fedjax_alg.data.sources import DataSet
 from fedjax_alg.data.store import STORES
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import MAX_SEED, HParams, check_options, hyper
-from fedjax_alg.part import convert_types, of_type
+from fedjax_alg.part import convert_types, of_type, parts_of
 
 #: The ways to deal examples to clients.
 PARTITIONS = (
   Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | PartitionFile | OwnPartition
+)
+
+#: The numbers of clients of data sets that are generated for them, for the help.
+_OWN_NUMBERS = ", ".join(
+  f"{number} for {part.WORD}"
+  for part in parts_of(DataSets)
+  if (number := getattr(part, "CLIENTS", None))
 )
 
 
@@ -61,14 +64,13 @@ class SourceOptions(HParams):
   )
   data_dir: str | None = hyper(
     None,
-    "folder of femnist, sent140 and the data sets of TFDS, as prepared "
-    "by experiments.prepare; default $TFDS_DATA_DIR or "
-    "~/tensorflow_datasets",
+    "folder of the data sets that experiments.prepare has prepared; default "
+    "$TFDS_DATA_DIR or ~/tensorflow_datasets",
   )
 
 
 class PartitionOptions(HParams):
-  """Options of the division of the examples among the clients."""
+  """Options of the clients: which examples they have, of which kind, and until when."""
 
   partition: PARTITIONS | None = hyper(
     None,
@@ -77,9 +79,8 @@ class PartitionOptions(HParams):
   )
   num_clients: int | None = hyper(
     None,
-    "C, number of clients; default 100, but 30 for synthetic, 200 "
-    "for femnist, 10 for sine2, circle2 and sea4, and all clients of "
-    "the data or the file with `partition`=natural or file",
+    f"C, number of clients; default 100, but {_OWN_NUMBERS}, and all clients of the "
+    "data or the file with `partition`=natural or file",
     minimum=1,
     maximum=10_000_000,
   )
@@ -116,32 +117,17 @@ class PartitionOptions(HParams):
     "`partition_seed`, join only after ROUND rounds have been run. This "
     "adds the protocol newcomers to `eval_protocols`",
   )
-
-
-class KindOptions(HParams):
-  """Options of clients that differ in kind."""
-
   kinds: KindChanges = hyper(
     NaturalKinds(),
     "how clients differ in kind. Test data go through the kinds, too. With the default "
     "`eval_protocols` other kinds than natural add the protocol kinds",
   )
-
-
-class ConceptOptions(HParams):
-  """Options of clients whose kinds change during training."""
-
   concepts: ConceptChanges = hyper(NoConcepts(), "how the kinds of clients change")
-
-
-class ShiftOptions(HParams):
-  """Options of changes in the clients' data during training."""
-
   shift: Shifts = hyper(NoShift(), "how the clients' data change")
 
 
 class FeatureOptions(HParams):
-  """The features that the model reads."""
+  """What the model reads of the examples."""
 
   features: FEATURES = hyper(
     RawFeatures(), "features that are computed from the examples"
@@ -156,11 +142,6 @@ class FeatureOptions(HParams):
     "of 1, 1/255 or 1/2^k, else float32",
     choices=STORES,
   )
-
-
-class VocabularyOptions(HParams):
-  """The vocabulary that data and model share."""
-
   vocabulary: int = hyper(
     10_000,
     "number of words that the model knows, the most frequent ones of "
@@ -169,15 +150,7 @@ class VocabularyOptions(HParams):
   )
 
 
-class DataOptions(
-  VocabularyOptions,
-  FeatureOptions,
-  ShiftOptions,
-  ConceptOptions,
-  KindOptions,
-  PartitionOptions,
-  SourceOptions,
-):
+class DataOptions(FeatureOptions, PartitionOptions, SourceOptions):
   """All options of a federation. Equal options make equal federations."""
 
   def filled(self) -> "DataOptions":
@@ -209,16 +182,16 @@ class DataOptions(
       return self
     for name in change.names:
       try:
-        is_image = isinstance(data_set(name), (Digits, Tfds))
+        is_image = data_set(name).IMAGES
       except OptionError:
         is_image = False
       if not is_image:
         raise DataError(
           f"{change.label}: {name} is no data set of images without clients "
-          "(digits, mnist, fashion_mnist, cifar10, ... and other names of TFDS)"
+          f"({', '.join(names_of(IMAGES=True))})"
         )
     first = data_set(change.names[0])
-    if self.dataset not in (Digits(), first):
+    if self.dataset not in (SourceOptions.dataset, first):
       own_data = "your own examples" if self.dataset is None else self.dataset
       raise DataError(
         f"{change.label}: names the data sets of the run, not with {own_data} "
@@ -284,10 +257,9 @@ class DataOptions(
     """
     partition = self.partition
     has_clients = None if self.dataset is None else self.dataset.HAS_CLIENTS
-    if partition is None and (has_clients or isinstance(self.dataset, Leaf)):
-      partition = Natural()
-    elif partition is None and not isinstance(self.dataset, Npz | None):
-      partition = Iid()
+    by_default = None if self.dataset is None else self.dataset.is_natural
+    if partition is None and by_default is not None:
+      partition = Natural() if by_default else Iid()
     is_natural = isinstance(partition, Natural)
     is_file = isinstance(partition, PartitionFile)
     if is_file and self.num_clients is not None and not self._generated:
@@ -315,21 +287,18 @@ class DataOptions(
   def _check_content(self) -> None:
     """Checks what the examples are, and how they change, for ``_fill``."""
     dataset = self.dataset
-    if isinstance(dataset, Shakespeare):
-      if self.vocabulary != VocabularyOptions.vocabulary:
+    if dataset is not None and dataset.CONTENT == "characters":
+      if self.vocabulary != FeatureOptions.vocabulary:
         raise DataError(
-          f"`vocabulary`={self.vocabulary}: not read with "
-          "`dataset`=shakespeare, which has 80 characters"
+          f"`vocabulary`={self.vocabulary}: not read with `dataset`={dataset.label}, "
+          f"which has {len(ALPHABET)} characters"
         )
-      if self.task == "tokens" and dataset.stride != Shakespeare.stride:
-        raise DataError(
-          f"`dataset`={dataset}: stride={dataset.stride} is not read with "
-          "`task`=tokens, whose examples do not overlap"
-        )
+    if dataset is not None:
+      dataset.check_task(self.task)
     if self.data_dir and dataset is not None and not dataset.prepared_as:
       raise DataError(
         f"`data_dir`={self.data_dir}: not read with `dataset`={dataset} (only with "
-        "femnist, sent140 and data sets of TFDS)"
+        "data sets that experiments.prepare prepares)"
       )
     if self.features.WORD == "hog" and dataset is not None and dataset.INPUTS:
       raise DataError(
@@ -338,15 +307,11 @@ class DataOptions(
       )
     if self.newcomers_at and self.shift.period is not None:
       raise DataError("`newcomers_at` and `shift`: give one of them")
-    for name, value in (
-      ("shift", self.shift.period is not None),
-      ("concepts", self.concepts.period is not None),
-    ):
-      if self.without is not None and value:
-        raise DataError(
-          f"`without` and `{name}`: give one of them, since the rows of all clients "
-          "are dealt anew during the run"
-        )
+    if self.without is not None and self.change is not None:
+      raise DataError(
+        f"`without` and `{self.change.OPTION}`: give one of them, since the rows of "
+        "all clients are dealt anew during the run"
+      )
     if self.shift.SWAPS and not isinstance(self.kinds, NaturalKinds):
       raise DataError(
         f"`shift`={self.shift}: not with `kinds`, clients would have examples of "
@@ -360,14 +325,16 @@ class DataOptions(
     return self.dataset is not None and self.dataset.CLIENTS is not None
 
   @property
-  def min_tweets(self) -> int:
-    """The smallest number of tweets of a user (`dataset`=sent140)."""
-    return getattr(self.partition, "min_size", None) or 20
+  def min_size(self) -> int | None:
+    """The smallest number of examples of a client, if `partition` says it."""
+    size: int | None = getattr(self.partition, "min_size", None)
+    return size
 
   @property
-  def changes_every(self) -> int | None:
-    """The number of rounds after which the clients' data change; None: never."""
-    return self.concepts.period or self.shift.period
+  def change(self) -> Change | None:
+    """The option by which the clients' data change during a run; None: they stay."""
+    changes = (self.concepts, self.shift)
+    return next((part for part in changes if part.period is not None), None)
 
   @property
   def data_task(self) -> tasks.Task | None:
@@ -389,16 +356,6 @@ class DataOptions(
     if self.newcomers_at:
       check_newcomers(self.newcomers_at, num_clients, fewest)
     self.shift.check(num_clients)
-
-
-def data_set(text: str) -> DataSets:
-  """The data set of a name.
-
-  Raises:
-    OptionError: there is none.
-  """
-  part: DataSets = of_type("dataset", text, DataSets)
-  return part
 
 
 def _name(dataset: DataSet | None) -> str:

@@ -8,11 +8,13 @@ import re
 import numpy as np
 
 from fedjax_alg.data import cache, tfds_source
+from fedjax_alg.data.characters import PADDING, SPECIAL, UNKNOWN
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.tfds_source import PreparedDataSet
+from fedjax_alg.hparams import hyper
 
-PADDING, UNKNOWN = 0, 1
-SPECIAL = 2  #: the ids below are not words
+_MIN_TWEETS = 20  # of a user
 
 _URL, _NAME = "<url>", "<name>"
 # Links, @names, and words or numbers with apostrophes inside. All other
@@ -104,7 +106,7 @@ def _alphabetical(numbers: dict[str, int]) -> np.ndarray:
 
 def sent140(
   tweets: cache.Arrays,
-  min_tweets: int = 20,
+  min_tweets: int = _MIN_TWEETS,
   vocabulary: int = 10_000,
   sequence_length: int = 25,
   seed: int = 0,
@@ -181,7 +183,7 @@ def sent140(
 
 
 def load_sent140(
-  min_tweets: int = 20,
+  min_tweets: int = _MIN_TWEETS,
   vocabulary: int = 10_000,
   sequence_length: int = 25,
   seed: int = 0,
@@ -214,3 +216,27 @@ def load_sent140(
     lambda path: encode_tweets(tfds_source.records(path, "train")),
   )
   return sent140(tweets, min_tweets, vocabulary, sequence_length, seed)
+
+
+class Sent140(PreparedDataSet):
+  """Tweets with a smiling or a sad face, and their users."""
+
+  WORD, EXAMPLE = "sent140", "sent140:40"
+  HAS_CLIENTS, CONTENT, PREPARED_AS = True, "words", "sentiment140"
+  READS = ("min_size", "vocabulary", "partition_seed", "data_dir")
+
+  length: int = hyper(
+    25, "number of words of a tweet that the model reads", minimum=1, maximum=10_000
+  )
+
+  def load(
+    self, min_size: int | None, vocabulary: int, seed: int, data_dir: str | None
+  ) -> Examples:
+    """Loads the tweets of users with enough of them (``load_sent140``)."""
+    fewest = min_size or _MIN_TWEETS
+    return load_sent140(fewest, vocabulary, self.length, seed, data_dir)
+
+  def describe_prepared(self, data_dir: str | None) -> str:
+    """Counts the tweets (``PreparedDataSet.describe_prepared``)."""
+    number = sum(load_sent140(data_dir=data_dir).rows)
+    return f"{number} tweets of users with at least {_MIN_TWEETS}"

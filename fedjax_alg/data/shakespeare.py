@@ -1,6 +1,6 @@
 """Plays as texts: next-character prediction, every role a client."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import io
 import os
 import pathlib
@@ -14,7 +14,9 @@ from fedjax_alg.data import characters
 from fedjax_alg.data.arrays import make_examples
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.sources import UserFiles
 from fedjax_alg.files import expand_path
+from fedjax_alg.hparams import hyper
 from fedjax_alg.tasks.tokens import TOKENS
 
 _TRAIN_SHARE = 0.8
@@ -172,8 +174,9 @@ def _sequences(names: list[str], texts: list[np.ndarray], length: int) -> Exampl
     lambda name: name,
     "shakespeare",
     characters.NUM_TOKENS,
-    np.array(names),
     TOKENS,
+    np.array(names),
+    are_numbered=True,
   )
 
 
@@ -214,3 +217,36 @@ def _read(path: pathlib.Path) -> str:
   except OSError as error:
     raise DataError(f"`dataset`={path}: {error.strerror}") from error
   return text.replace("\u2019", "'")
+
+
+class Shakespeare(UserFiles):
+  """Plays as *.txt in a folder; their roles are the clients."""
+
+  WORD, EXAMPLE = "shakespeare", "shakespeare:plays,stride=10"
+  HAS_CLIENTS, CONTENT, TEXTS = True, "characters", True
+  READS = ("task",)
+
+  length: int = hyper(
+    80, "number of characters that the model reads", minimum=1, maximum=10_000
+  )
+  stride: int = hyper(
+    1,
+    "number of characters between the starts of two examples of a role; 1 makes an "
+    "example of every character, 80 bytes each, and 10 a tenth of them",
+    minimum=1,
+  )
+
+  def load(self, task: str | None) -> Examples:
+    """Loads the plays (``load_shakespeare``)."""
+    return load_shakespeare(self.path, self.length, self.stride, task)
+
+  def _files(self) -> Sequence[pathlib.Path]:
+    return play_files(self.path)
+
+  def check_task(self, task: str | None) -> None:
+    """Refuses a stride of windows that do not overlap (``DataSet.check_task``)."""
+    if task == TOKENS.name and self.stride != Shakespeare.stride:
+      raise DataError(
+        f"`dataset`={self}: stride={self.stride} is not read with "
+        "`task`=tokens, whose examples do not overlap"
+      )

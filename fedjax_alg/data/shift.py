@@ -4,25 +4,23 @@ The kinds of shift follow FlexCFL (Duan et al., IEEE TPDS 2022). Unlike there, a
 swap neither loses nor duplicates rows.
 """
 
+import functools
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.partition import Partition, client_rows, split_fields
+from fedjax_alg.data.schedule import Change, DataSchedule, Holdings
 from fedjax_alg.hparams import hyper
-from fedjax_alg.part import Part, parts_of
+from fedjax_alg.part import parts_of
 
 
-class Shift(Part):
+class Shift(Change):
   """How the clients' data change."""
 
+  OPTION = "shift"
   SWAPS: ClassVar[bool] = False  #: whether pairs of clients exchange data
-
-  @property
-  def period(self) -> int | None:
-    """The number of rounds between two changes; None: there are none."""
-    return None
 
   def check(self, num_clients: int) -> None:
     """Checks the shift against the number of clients.
@@ -64,6 +62,41 @@ class Shift(Part):
     """
     raise NotImplementedError
 
+  def schedule(
+    self, partition: Partition, y_train: np.ndarray, y_test: np.ndarray, seed: int
+  ) -> DataSchedule | None:
+    """Makes the schedule of these clients.
+
+    Args:
+      partition: the partition before the first event.
+      y_train: labels of the rows at the places of ``train_order``.
+      y_test: labels of the rows at the places of ``test_order``.
+      seed: seed of the pairs and classes, >= 0.
+
+    Returns:
+      The schedule, with an event at each step but the first; None: no event.
+    """
+    if self.period is None:
+      return None
+    places = partition._replace(
+      train_order=np.arange(len(partition.train_order)),
+      test_order=np.arange(len(partition.test_order)),
+    )
+    at = functools.partial(_after_events, self, places, y_train, y_test, seed)
+    return DataSchedule(every=self.period, at=at)
+
+
+def _after_events(
+  shift: Shift,
+  partition: Partition,
+  y_train: np.ndarray,
+  y_test: np.ndarray,
+  seed: int,
+  event: int,
+) -> Holdings:
+  """The rows of the clients after some events."""
+  return Holdings(shift.apply(partition, y_train, y_test, event, seed))
+
 
 class NoShift(Shift):
   """The clients' data stay as they are."""
@@ -78,17 +111,14 @@ class NoShift(Shift):
 class _Periodic(Shift):
   """A shift with an event each time that so many rounds have been run."""
 
+  PERIOD = "every"
+
   every: int = hyper(
     50,
     "number of rounds between two changes; the last round before a change is always "
     "evaluated",
     minimum=1,
   )
-
-  @property
-  def period(self) -> int:
-    """The number of rounds between two changes."""
-    return self.every
 
 
 class Increment(_Periodic):

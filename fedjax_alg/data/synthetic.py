@@ -3,12 +3,15 @@
 import numpy as np
 
 from fedjax_alg.data.examples import Examples, check_memory
+from fedjax_alg.data.sources import DataSet
+from fedjax_alg.hparams import hyper
 
 _DIM = 60
 _CLASSES = 10
 #: Copies of the examples in memory at once: as they are generated, as one
 #: array, and in the order of the clients.
 _COPIES = 3
+_MOST_DEVIATION = 1e6
 
 
 def client_sizes(num_clients: int, seed: int) -> np.ndarray:
@@ -86,3 +89,25 @@ def synthetic(
     client_test=client_test,
     name=name,
   )
+
+
+class Synthetic(DataSet):
+  """Synthetic(alpha, beta) of FedProx, generated for each client."""
+
+  WORD, EXAMPLE = "synthetic", "synthetic:0.5,0.5"
+  HAS_CLIENTS, CLIENTS, INPUTS = True, 30, 60
+  READS = ("num_clients", "partition_seed")
+
+  alpha: float = hyper(
+    1.0, "how much the clients' models differ", minimum=0, maximum=_MOST_DEVIATION
+  )
+  beta: float = hyper(
+    1.0, "how much the clients' inputs differ", minimum=0, maximum=_MOST_DEVIATION
+  )
+  iid: bool = hyper(
+    False, "whether all clients share one model and one input distribution"
+  )
+
+  def load(self, num_clients: int, seed: int) -> Examples:
+    """Generates the clients (``synthetic``)."""
+    return synthetic(self.alpha, self.beta, num_clients, seed, self.iid)

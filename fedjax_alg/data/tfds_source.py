@@ -2,21 +2,24 @@
 
 from collections.abc import Callable, Iterator
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import importlib.util
 import os
 import pathlib
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedjax_alg.data import cache
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory
+from fedjax_alg.data.sources import DataSet
 from fedjax_alg.errors import did_you_mean, reason
 from fedjax_alg.files import expand_path
+from fedjax_alg.hparams import hyper
 
 #: Data sets of TFDS that are offered by name -> the shape of their images. All
 #: other image data sets of TFDS are read in the same way.
@@ -381,3 +384,77 @@ def _decode_split(
   if y.min() < 0:
     raise DataError(f"{where} has {(y < 0).sum()} images without a label")
   return x, y
+
+
+class PreparedDataSet(DataSet):
+  """A data set of which ``experiments.prepare`` makes files."""
+
+  PREPARED_AS: ClassVar[str] = ""  #: its name for ``experiments.prepare``
+
+  @property
+  def prepared_as(self) -> str:
+    """The name of what it reads of the folder of prepared data; "": nothing."""
+    return self.PREPARED_AS
+
+  def hash_files(self, data_dir: str | None) -> str:
+    """The hash of the prepared version (``DataSet.hash_files``)."""
+    return prepared_version(self.prepared_as, data_dir) if self.prepared_as else ""
+
+  def describe_prepared(self, data_dir: str | None) -> str:
+    """Reads what is prepared, which also fills the cache of its arrays.
+
+    Args:
+      data_dir: the folder of prepared data; None: TFDS's.
+
+    Returns:
+      The content, in a few words.
+
+    Raises:
+      DataError: the data are missing or unusable.
+    """
+    raise NotImplementedError
+
+
+class Tfds(PreparedDataSet):
+  """Any image classification data set of TFDS; the prefix may be left out.
+
+  Raises:
+    DataError: TFDS has no data set of this name.
+  """
+
+  WORD, EXAMPLE = "tfds:NAME", "tfds:emnist/letters"
+  BARE = TFDS_NAMES
+  HAS_CLIENTS, IMAGES = False, True
+  READS = ("data_dir",)
+
+  name: str = hyper(dataclasses.MISSING, "its name")
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    # The names of TFDS are looked up last, importing it takes time.
+    if self.name == self.WORD or not is_tfds(self.name):
+      raise DataError(f"`dataset`={self.name}: unknown")
+
+  @property
+  def label(self) -> str:
+    """The name for TFDS."""
+    return self.name
+
+  @property
+  def prepared_as(self) -> str:
+    """The name for TFDS."""
+    return self.name
+
+  def describe_prepared(self, data_dir: str | None) -> str:
+    """Counts the images (``PreparedDataSet.describe_prepared``)."""
+    train, test = load_tfds(self.name, data_dir).rows
+    return f"{train} training and {test} test images"
+
+  @property
+  def image_shape(self) -> tuple[int, ...] | None:
+    """The shape of an image, of the data sets that are offered by name."""
+    return IMAGE_SHAPES.get(self.name)
+
+  def load(self, data_dir: str | os.PathLike | None) -> Examples:
+    """Loads the images (``load_tfds``)."""
+    return load_tfds(self.name, data_dir)

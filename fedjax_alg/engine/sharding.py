@@ -190,24 +190,6 @@ def memory_limit() -> memory.Limit:
   return memory.host()
 
 
-def permute_rows(array: jax.Array, order: np.ndarray, mesh: Mesh | None) -> Any:
-  """Computes ``array[order]`` on every device of the mesh.
-
-  Args:
-    array: an array placed by ``replicate``.
-    order: [n] int, indices of rows.
-    mesh: the devices; None means the default device.
-
-  Returns:
-    The rows, placed as by ``replicate``.
-  """
-  if jax.default_backend() == "cpu":
-    # Computed on the host, so that the devices share one copy.
-    return replicate(np.asarray(array)[order], mesh)
-  gather = jax.jit(lambda array, order: array[order], out_shardings=replicated(mesh))
-  return gather(array, replicate(order, mesh))
-
-
 def _align(array: np.ndarray) -> np.ndarray:
   """Returns the array, or a copy at an address that XLA need not copy from."""
   if array.flags.c_contiguous and array.ctypes.data % layout.ALIGNMENT == 0:

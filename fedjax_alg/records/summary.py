@@ -264,7 +264,7 @@ def _subspace_angles(federation: Federation) -> dict[str, object]:
     kinds is None
     or not 1 < kinds.number <= _MOST_SUBSPACES
     or federation.options.kinds.LABELS_ONLY
-    or federation.steps is not None
+    or federation.kinds_of_steps is not None
     or federation.rows is not None
     or isinstance(train.x, dict)
     or train.x.dtype.kind != "f"
@@ -322,14 +322,14 @@ def partition_facts(federation: Federation) -> dict[str, object]:
       "same_labels": kinds.same_labels,
       **({"of_client": kinds.of_client.tolist()} if few else {}),
     }
-  steps = federation.steps
-  if steps is not None:
+  of_steps = federation.kinds_of_steps
+  if of_steps is not None:
     extra["concepts"] = {
       "option": str(federation.options.concepts),
-      "steps": len(steps.schedule),
-      **({"schedule": steps.schedule.tolist()} if few else {}),
+      "steps": len(of_steps),
+      **({"schedule": of_steps.tolist()} if few else {}),
     }
-  stay = None if kinds is None or steps is not None else kinds.of_client
+  stay = None if kinds is None or of_steps is not None else kinds.of_client
   distances = label_distances(histogram, stay)
   if distances:
     extra["label_distances"] = distances
@@ -372,11 +372,11 @@ def write_partition(folder: pathlib.Path, federation: Federation) -> None:
   partition_file.write_partition_file(
     folder / "partition.npz", federation.partition, federation.labels
   )
-  if federation.steps is None:
+  of_steps = federation.kinds_of_steps
+  if of_steps is None:
     (folder / "concepts.cp").unlink(missing_ok=True)
   else:
-    rows = federation.steps.schedule.tolist()
-    text = "".join(" ".join(map(str, row)) + "\n" for row in rows)
+    text = "".join(" ".join(map(str, row)) + "\n" for row in of_steps.tolist())
     write_text(folder / "concepts.cp", text)
   preprocessing.write_encoding(folder, federation.encoding)
   if federation.scaler is None:

@@ -46,6 +46,12 @@ from fedjax_alg.base import (
   num_params,
   round_cost,
 )
+from fedjax_alg.client.grouped import (
+  GroupedMemory,
+  for_groups,
+  init_memory,
+  setup_memory,
+)
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.client.optimizers import ClientOptimizer, local_optimizer
 from fedjax_alg.client.personal import (
@@ -55,8 +61,8 @@ from fedjax_alg.client.personal import (
   with_states,
 )
 from fedjax_alg.client.sgd import sgd
-from fedjax_alg.client.update import ClientUpdate, ExtendedMemory, Store, own_memory
-from fedjax_alg.engine.keys import FORGERIES, UPDATES, client_keys, server_key
+from fedjax_alg.client.update import ClientUpdate
+from fedjax_alg.engine.keys import FORGERIES, MESSAGES, UPDATES, client_keys, server_key
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
 from fedjax_alg.exchange.compression import shapes
@@ -66,7 +72,7 @@ from fedjax_alg.hparams import hyper
 from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.local_training import Training, mean_statistics, train
-from fedjax_alg.rounds.one_model import server_keys
+from fedjax_alg.rounds.one_model import PURPOSES, gradient_sender, server_keys
 from fedjax_alg.typing import Numeric, PyTree
 
 #: Starts of the K models before any client has been seen: as equal copies, or
@@ -93,11 +99,17 @@ class ClusteredState(NamedTuple):
   member: Array
   memory: Any  #: state that the rule keeps between rounds
   round: Array  #: [] int32, rounds completed
-  #: [K, ...], what an aggregator keeps (``Aggregator.keeps``), or ()
-  aggregates: Any = ()
+  #: name in ``one_model.PURPOSES`` -> [K, ...], what an aggregator keeps
+  #: (``Aggregator.keeps``); empty if it keeps nothing
+  aggregates: Any = {}
   #: [K, ...], running statistics of the models (``Model.roles``); () if the
-  #: server keeps none. A rule that copies a model copies its statistics, too
+  #: server keeps none
   states: Params = ()
+  #: [K, ...], what the server keeps for the local method, for each model; () if the
+  #: method needs nothing. A rule that copies a model copies this and ``states``, too
+  server: Any = ()
+  #: [C, ...], what clients keep for the local method; () if they keep nothing
+  clients: Any = ()
 
 
 class Messages(NamedTuple):
@@ -306,7 +318,8 @@ class Clustered:
   """The arguments of ``compose_clustered``."""
 
   model: Model
-  client: ClientUpdate
+  half: ClientUpdate  #: the local method for one model
+  client: ClientUpdate  #: the same in groups (``grouped.for_groups``)
   rule: Rule
   map_clients: MapClients
   exchange: Exchange
@@ -335,8 +348,8 @@ def compose_clustered(
 
   Args:
     model: the model and its objective.
-    client: the local method. It trains, and clients may keep a row each
-      (``ClientUpdate.store``); it has none of the parts in ``NOT_CALLED``.
+    client: the local method; its memory stands once for each group
+      (``client.grouped``).
     rule: which client belongs to which group.
     map_clients: how one client's code is mapped over the participants.
     exchange: what happens to what clients and server send each other. Hostile
@@ -344,14 +357,13 @@ def compose_clustered(
       own data.
 
   Returns:
-    The algorithm. Its state is a ``ClusteredState``; with the table of what
-    clients keep beside it, an ``ExtendedMemory``.
+    The algorithm. Its state is a ``ClusteredState``.
 
   Raises:
-    OptionError: ``client`` has a part that rounds of groups do not call, or a
-      link does not fit (``links.fit``).
+    OptionError: ``client`` keeps what groups cannot have, or a link does not fit
+      (``links.fit``).
   """
-  _check_half(client)
+  _check_half(client, rule)
   exchange, client = fit(
     exchange,
     client,
@@ -362,7 +374,8 @@ def compose_clustered(
   )
   method = Clustered(
     model,
-    _with_table_alone(client),
+    client,
+    for_groups(client, rule.num_groups),
     rule,
     map_clients,
     exchange,
@@ -371,18 +384,13 @@ def compose_clustered(
   )
   algorithm: Algorithm[Any] = Algorithm(
     functools.partial(_init, method),
-    lambda state, everyone, key: _replace_state(
-      state, rule.setup(own_memory(state), everyone, key)
-    ),
+    functools.partial(_setup, method),
     functools.partial(_round, method),
-    lambda state, *client: _client_params(method, own_memory(state), *client),
-    lambda state: with_states(
-      model, own_memory(state).models, own_memory(state).states
-    ),
-    lambda state: rule.membership(own_memory(state)),
-    idle=lambda state, cohort: _replace_state(
-      state, own_memory(state)._replace(round=own_memory(state).round + 1)
-    ),
+    functools.partial(_client_params, method),
+    lambda state: with_states(model, state.models, state.states),
+    rule.membership,
+    idle=lambda state, cohort: state._replace(round=state.round + 1),
+    takes_parts=client.takes_parts,
     reports_state=("members",),
   )
   if model.roles is not None:
@@ -392,93 +400,91 @@ def compose_clustered(
       model,
       map_clients,
       Places(
-        lambda state: state.extra if method.client.store else (),
-        lambda state, table: state._replace(extra=table),
-        lambda state: own_memory(state).states,
+        lambda state: state,
+        lambda state, changed: changed,
+        lambda state: state.states,
         rule.num_groups,
       ),
     )
   return wrap(exchange, algorithm)
 
 
-def _replace_state(state: PyTree, new: ClusteredState) -> PyTree:
-  """The state with a new ``ClusteredState``, alone or in an ``ExtendedMemory``."""
-  return state._replace(own=new) if isinstance(state, ExtendedMemory) else new
-
-
-def _with_table_alone(client: ClientUpdate) -> ClientUpdate:
-  """The local method whose memory is the table of what clients keep."""
-  store = client.store
-  if not store:
-    return client
-  not_called = {name: client._field_defaults[name] for name in NOT_CALLED}
-  return client._replace(
-    init=lambda params, spec: store.get(client.init(params, spec)),
-    store=Store(lambda table: table, lambda old, table: table, store.write),
-    **not_called,
-  )
-
-
-#: Parts of a client's half that a round of groups never calls, so that a half
-#: with one of them would lose what it does there.
-NOT_CALLED = (
-  "setup",
-  "refresh",
-  "shared",
-  "client_rows",
-  "needs_anchor",
-  "upload_weights",
-  "merge",
-  "record",
-  "scale",
-)
-
-
-def _check_half(client: ClientUpdate) -> None:
-  """Refuses a local method of which rounds of groups would call a part."""
-  lost = client.needs(*NOT_CALLED)
-  if client.store and not client.store.one_row:
-    lost.append("store.places")
-  if lost:
-    why = f" ({client.one_model})" if client.one_model else ""
+def _check_half(client: ClientUpdate, rule: Rule) -> None:
+  """Refuses a local method that groups of a rule cannot have."""
+  if client.one_model and client.needs("setup"):
     raise OptionError(
-      f"`client`: the local method needs {', '.join(lost)}, which rounds of "
-      f"clustered methods do not call{why} (allowed: one that only trains, "
-      "or that keeps a row for each client)"
+      f"`client_update`: the local method is set up at one model before round 1 "
+      f"({client.one_model}), when clients have no group (allowed: one that is not)"
+    )
+  of_server = ("shared", "client_rows", "upload_weights", "merge", "record", "scale")
+  lost = client.needs(*of_server, "needs_anchor")
+  if rule.memberships is not None and lost:
+    raise OptionError(
+      f"`client_update`: the local method has {', '.join(lost)} for the "
+      "participants of one group, and here they belong to all groups by shares "
+      "(allowed: one that only trains, or keeps a row for each client)"
     )
 
 
-def _init(method: Clustered, params: Params, spec: FedSpec, key: Key) -> PyTree:
+def _init(method: Clustered, params: Params, spec: FedSpec, key: Key) -> ClusteredState:
   models, memory = method.rule.init(params, spec, key)
   keeps = method.exchange.aggregator.keeps
-  state = ClusteredState(
+  purposes = ["updates", *["first_gradients"] * method.half.needs_anchor]
+  server, clients = init_memory(method.half, params, spec, method.rule.num_groups)
+  return ClusteredState(
     models,
     jnp.full(spec.num_clients, -1, jnp.int32),
     memory,
     jnp.zeros((), jnp.int32),
-    jax.vmap(keeps)(models) if keeps else (),
+    {name: jax.vmap(keeps)(models) for name in purposes} if keeps else {},
     first_states(method.model, method.rule.num_groups),
+    server,
+    method.map_clients.keep(clients),
   )
-  if not method.client.store:
+
+
+def _setup(
+  method: Clustered, state: ClusteredState, everyone: Cohort, key: Key
+) -> ClusteredState:
+  state = method.rule.setup(state, everyone, key)
+  if not method.half.needs("setup"):
     return state
-  return ExtendedMemory(
-    state, method.map_clients.keep(method.client.init(params, spec))
+  server, clients = setup_memory(
+    method.half,
+    state.server,
+    state.clients,
+    state.models,
+    everyone,
+    method.map_clients,
   )
+  return state._replace(server=server, clients=method.map_clients.keep(clients))
 
 
 def _round(
-  method: Clustered, full_state: Any, cohort: Cohort, key: Key
-) -> tuple[PyTree, RoundAux]:
-  """One round; ``full_state``: a state, with a table of clients' rows or without."""
-  state: ClusteredState = own_memory(full_state)
-  table = full_state.extra if method.client.store else ()
-  rule, exchange, at_start = method.rule, method.exchange, state
+  method: Clustered, state: ClusteredState, cohort: Cohort, key: Key
+) -> tuple[ClusteredState, RoundAux]:
+  """One round."""
+  rule, client, exchange, at_start = method.rule, method.client, method.exchange, state
   state = rule.before(state, cohort, _rule_key(key, state.member.shape[0] + 1))
   assigned, notes = _assign(method, state, cohort, key)
   state = state._replace(member=state.member.at[cohort.ids].set(assigned, mode="drop"))
   cohort = rule.examples(state, cohort, _rule_key(key, state.member.shape[0] + 2))
   before, weights = state.models, exchange.weigh(cohort)
+  memory = GroupedMemory(
+    state.server,
+    state.clients,
+    assigned,
+    state.member,
+    state.member != at_start.member,
+  )
+  if client.refresh:
+    memory = client.refresh(memory, before, cohort, method.map_clients)
   memberships = None if rule.memberships is None else rule.memberships(notes)
+  loss, anchors = None, ()
+  if client.needs_anchor:
+    loss, anchors, state = _anchor_gradients(
+      method, state, cohort, assigned, weights, key
+    )
   shares = (
     None if rule.reads_updates else exchange.shares(cohort, trees.index(before, 0))
   )
@@ -490,22 +496,26 @@ def _round(
       all_slots=rule.whole_divisor,
     ).T
   training = train(
-    method.client,
+    client,
     method.map_clients,
-    (before, before, ()),
+    (before, before, anchors),
     state.round,
-    table,
+    memory,
     cohort,
     key,
     assigned if memberships is None else memberships,
     shares,
   )
+  # A rule that copies models copies both memories, of before and of after the round.
+  merged = training.merge(client, memory, cohort, anchors)
+  state = state._replace(server=(memory.server, merged.server), clients=merged.clients)
   move = _by_updates if shares is None else _by_sums
   if memberships is not None:
     move = functools.partial(_by_updates, memberships=memberships)
-  state, groups, trained, distance = move(
+  state, groups, trained, update, distance = move(
     method, state, cohort, assigned, training, weights, key
   )
+  state = _move_models(method, state, cohort, memory._replace(groups=groups), update)
   if jax.tree.leaves(state.states):
     state = state._replace(
       states=mean_statistics(
@@ -514,10 +524,9 @@ def _round(
     )
   state = rule.finish(state, cohort, TrainingResult(before, groups, trained, notes))
   state = state._replace(round=state.round + 1)
-  loss = training.trained.loss
+  loss = training.trained.loss if loss is None else loss
   cost, work = _cost(method, at_start, state, cohort, training.trained.gradients, notes)
-  new = ExtendedMemory(state, training.table) if method.client.store else state
-  return new, RoundAux(
+  return state, RoundAux(
     {"loss": loss, "group": groups},
     _log(rule, at_start, state, cohort, groups, loss) | distance(state.models),
     cost,
@@ -525,9 +534,68 @@ def _round(
   )
 
 
-#: The new state, the participants' groups [S], their trained models, and a
-#: function that logs their distance from the models that it is given.
-MoveResult = tuple[ClusteredState, Array, Params, Callable[[Params], dict[str, Array]]]
+def _anchor_gradients(
+  method: Clustered,
+  state: ClusteredState,
+  cohort: Cohort,
+  groups: Array,
+  weights: Array,
+  key: Key,
+) -> tuple[Array, Params, ClusteredState]:
+  """Measures the gradients of the participants at the models of their groups.
+
+  Returns:
+    The participants' losses [S], the mean gradient of each group [K, ...], and the
+    state with what the aggregator keeps.
+  """
+  exchange, name, send = method.exchange, "first_gradients", gradient_sender(method)
+  purpose = PURPOSES[name]
+  keys = client_keys(server_key(server_key(key, MESSAGES), purpose), cohort.ids)
+
+  def one_client(models, shard, group, key):
+    shard = shard._replace(state=trees.index(shard.state, group))
+    return send(trees.index(models, group), shard, key)
+
+  gradients, losses = method.map_clients(
+    one_client, state.models, cohort.shards, groups, keys
+  )
+  gradients = exchange.receive(
+    gradients,
+    cohort,
+    server_key(server_key(key, purpose), FORGERIES),
+    weights,
+    groups,
+    method.rule.num_groups,
+  )
+  anchors, aggregates = _combine(
+    method, state, cohort, groups, gradients, weights, key, name
+  )
+  return losses, anchors, state._replace(aggregates=state.aggregates | aggregates)
+
+
+def _move_models(
+  method: Clustered,
+  state: ClusteredState,
+  cohort: Cohort,
+  memory: GroupedMemory,
+  update: Params,
+) -> ClusteredState:
+  """The state with models moved by the updates [K, ...] as the local method says."""
+  client = method.client
+  before, after = state.server
+  memory = memory._replace(member=state.member)
+  update = client.scale(memory._replace(server=before), cohort, update)
+  if client.record:
+    after = client.record(memory._replace(server=after), cohort, update).server
+  return state._replace(models=trees.add(state.models, update), server=after)
+
+
+#: The new state, the participants' groups [S], their trained models, the updates of
+#: the K models, and a function that logs the distance of the trained models from
+#: those that it is given.
+MoveResult = tuple[
+  ClusteredState, Array, Params, Params, Callable[[Params], dict[str, Array]]
+]
 
 
 def _by_updates(
@@ -564,13 +632,13 @@ def _by_updates(
   else:
     factors = weights[:, None] * memberships
     mean, aggregates = _combine_all(method, state, cohort, params, factors, key)
-  state = state._replace(models=trees.add(state.models, mean), aggregates=aggregates)
+  state = state._replace(aggregates=state.aggregates | aggregates)
 
   def distance(models):
     gap = trees.slot_norm(trees.subtract(params, trees.index(models, groups)))
     return {"discrepancy": trees.slot_mean(cohort.present.astype(jnp.float32), gap)}
 
-  return state, groups, params, distance
+  return state, groups, params, mean, distance
 
 
 def _combine(
@@ -581,21 +649,25 @@ def _combine(
   updates: Params,
   weights: Array,
   key: Key,
-) -> tuple[Params, PyTree]:
-  """The moves of the K models, 0 for an empty group, and what is kept."""
+  name: str = "updates",
+) -> tuple[Params, dict[str, PyTree]]:
+  """The means of the K groups, 0 for an empty one, and what is kept of them.
+
+  ``name`` says what is combined, one of ``PURPOSES``.
+  """
   exchange, k = method.exchange, method.rule.num_groups
   whole_divisor = method.rule.whole_divisor
   if exchange.aggregator.is_mean:
-    return trees.group_mean(weights, groups, k, updates, all_slots=whole_divisor), ()
+    return trees.group_mean(weights, groups, k, updates, all_slots=whole_divisor), {}
   of_group = jnp.where(trees.members(groups, k), weights[None], 0.0)
   moves, aggregates = jax.vmap(
     lambda weights, key, last: exchange.combine(updates, weights, cohort, key, last)
-  )(of_group, server_keys(key, UPDATES, k), state.aggregates)
+  )(of_group, server_keys(key, PURPOSES[name], k), state.aggregates.get(name))
   if whole_divisor:
     moves = trees.scale_slots(
       of_group.sum(1) / jnp.maximum(weights.sum(), 1e-30), moves
     )
-  return moves, () if aggregates is None else aggregates
+  return moves, {} if aggregates is None else {name: aggregates}
 
 
 def _combine_all(
@@ -605,14 +677,14 @@ def _combine_all(
   params: Params,
   weights: Array,
   key: Key,
-) -> tuple[Params, PyTree]:
+) -> tuple[Params, dict[str, PyTree]]:
   """``_combine`` where all trained models count by weights [S, K] in every mean."""
   exchange = method.exchange
   if exchange.aggregator.is_mean:
     total = weights.sum(0)
     means = trees.slot_sum(weights / jnp.maximum(total, 1e-30)[None], params)
     means = trees.where_slots(total > 0, means, state.models)
-    return trees.subtract(means, state.models), ()
+    return trees.subtract(means, state.models), {}
   moves, aggregates = jax.vmap(
     lambda model, weights, key, last: exchange.combine(
       trees.subtract_one(params, model), weights, cohort, key, last
@@ -621,9 +693,9 @@ def _combine_all(
     state.models,
     weights.T,
     server_keys(key, UPDATES, method.rule.num_groups),
-    state.aggregates,
+    state.aggregates.get("updates"),
   )
-  return moves, () if aggregates is None else aggregates
+  return moves, {} if aggregates is None else {"updates": aggregates}
 
 
 def _by_sums(
@@ -638,7 +710,6 @@ def _by_sums(
   """Moves models as ``_by_updates`` does, but reads only the sum of the updates."""
   rule, before = method.rule, state.models
   groups = _last_group(state, cohort.ids)
-  state = state._replace(models=trees.add(before, training.total))
 
   def distance(models):
     of_group = jnp.where(
@@ -658,7 +729,7 @@ def _by_sums(
       )
     }
 
-  return state, groups, (), distance
+  return state, groups, (), training.total, distance
 
 
 def _assign(
@@ -725,16 +796,17 @@ def _cost(
   client, rule, exchange = method.client, method.rule, method.exchange
   slots, size = cohort.ids.shape[0], num_params(method.params)
   participants = jnp.maximum(cohort.present.sum(dtype=jnp.int32), 1)
-  extra = rule.extra(before, after, cohort, notes)
+  extra, anchored = rule.extra(before, after, cohort, notes), int(client.needs_anchor)
   gradients, work = ledger.count_work(
     method.model,
     client,
     cohort.shards.size,
     gradients,
-    full_passes=client.full_passes,
+    full_passes=client.full_passes + anchored,
     evaluations=extra.evaluations,
+    part=cohort.part,
   )
-  passes = client.full_passes * cohort.shards.size.sum()
+  passes = (client.full_passes + anchored) * cohort.shards.size.sum()
   own_gradients = jnp.asarray(extra.own_gradients, jnp.float32)
   work = Work(
     work.flops + ledger.GRADIENT_PASSES * method.model.flops * own_gradients,
@@ -744,7 +816,7 @@ def _cost(
   flops = (
     extra.flops
     + client.server_flops(slots, size)
-    + (rule.num_groups * exchange.aggregator.flops(slots, size))
+    + (1 + anchored) * (rule.num_groups * exchange.aggregator.flops(slots, size))
   )
   # Each model that a client measures or trains comes with its statistics.
   messages = communication(
@@ -756,10 +828,12 @@ def _cost(
     floats_down=extra.down.shared_by(participants)
     + (method.statistics and method.statistics * max(1, extra.evaluations)),
     floats_up=extra.up.shared_by(participants) + method.statistics,
+    vectors=anchored,
+    gradients=anchored,
   )
   return round_cost(
     **messages,
-    exchanges=1 + extra.exchanges,
+    exchanges=1 + anchored + extra.exchanges,
     example_gradients=gradients.sum() + passes + extra.example_gradients,
     central_flops=flops,
   ), work

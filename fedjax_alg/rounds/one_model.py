@@ -29,6 +29,7 @@ from fedjax_alg.base import (
   Params,
   RoundAux,
   RoundCost,
+  Shard,
   Work,
   num_params,
   round_cost,
@@ -327,19 +328,31 @@ def end_round(
   ), RoundAux({"loss": ends.loss}, report, cost, work)
 
 
-def anchor_gradient(
-  method: TwoHalves, name: str, model: Params, cohort: Cohort, key: Key, last: PyTree
-) -> tuple[Array, Params, PyTree]:
-  """The participants' losses [S], their gradients' mean, and what is kept."""
-  exchange, compressor = method.exchange, method.exchange.compress_gradients
-  keys = client_keys(server_key(server_key(key, MESSAGES), PURPOSES[name]), cohort.ids)
+def gradient_sender(
+  method: Any,
+) -> Callable[[Params, Shard, Key], tuple[Params, Array]]:
+  """A client's code (params, shard, key) -> its gradient as it is sent, and its loss.
 
-  def one_client(params, shard, key):
+  Args:
+    method: a ``TwoHalves``, or what has its model, links and map of clients.
+  """
+  compressor = method.exchange.compress_gradients
+
+  def one_client(params: Params, shard: Shard, key: Key) -> tuple[Params, Array]:
     loss, gradient = objective.full_value_and_grad(method.model, params, shard)
     if compressor:
       gradient, _ = compressor.sender(method.map_clients.carrier)(gradient, (), key)
     return gradient, loss
 
+  return one_client
+
+
+def anchor_gradient(
+  method: TwoHalves, name: str, model: Params, cohort: Cohort, key: Key, last: PyTree
+) -> tuple[Array, Params, PyTree]:
+  """The participants' losses [S], their gradients' mean, and what is kept."""
+  exchange, one_client = method.exchange, gradient_sender(method)
+  keys = client_keys(server_key(server_key(key, MESSAGES), PURPOSES[name]), cohort.ids)
   weights = exchange.weigh(cohort)
   if exchange.can_stream:
     gradient, losses = stacking.mean(

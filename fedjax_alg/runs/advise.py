@@ -18,6 +18,7 @@ import numpy as np
 
 from fedjax_alg import tasks
 from fedjax_alg.data.federation import Federation
+from fedjax_alg.data.partition import client_rows
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.metrics.differences import (
   ClientExamples,
@@ -166,7 +167,9 @@ def advise(target: Federation | RunResult) -> Advice:
         read_gains().get((panel.data, panel.difference), ()), key=lambda m: -m.gain
       )
     )
-  return Advice(differences, panel, distance, methods, target.steps is not None)
+  return Advice(
+    differences, panel, distance, methods, target.kinds_of_steps is not None
+  )
 
 
 def measure(federation: Federation) -> Differences:
@@ -197,24 +200,25 @@ def measure(federation: Federation) -> Differences:
 
 def _examples(federation: Federation) -> list[ClientExamples]:
   """The training examples of all clients, of all steps if there are any."""
-  train, steps = federation.data.train, federation.steps
-  if steps is None:
+  train, schedule = federation.data.train, federation.schedule
+  if schedule is None or federation.kinds_of_steps is None:
     return [
       ClientExamples(*federation.client(number))
       for number in range(federation.num_clients)
     ]
-  clients = []
-  for number, first in enumerate(steps.partition.train_offset.tolist()):
-    sizes = np.diff(steps.edges[:, number])
-    rows = slice(first, first + int(sizes.sum()))
-    clients.append(
-      ClientExamples(
-        np.asarray(train.x[rows]),
-        np.asarray(train.y[rows]),
-        np.repeat(np.arange(len(sizes)), sizes),
-      )
+  of_steps = [schedule.at(step).rows for step in range(len(federation.kinds_of_steps))]
+  step_of_row = np.zeros(len(of_steps[0].train_order), np.int64)
+  for step in reversed(range(len(of_steps))):  # the first at which a client holds it
+    partition = of_steps[step]
+    step_of_row[client_rows(partition.train_offset, partition.train_size)] = step
+  begin, last = of_steps[0].train_offset, of_steps[-1]
+  end = last.train_offset + last.train_size
+  return [
+    ClientExamples(
+      np.asarray(train.x[rows]), np.asarray(train.y[rows]), step_of_row[rows]
     )
-  return clients
+    for rows in map(slice, begin.tolist(), end.tolist())
+  ]
 
 
 def distance(a: Differences, b: Differences) -> float:

@@ -10,8 +10,8 @@ from fedjax_alg import registry, tasks
 from fedjax_alg.algorithms.fedgroup import FedGroupHParams
 from fedjax_alg.algorithms.losac import GradientTable
 from fedjax_alg.base import Model
-from fedjax_alg.data.datasets import Leaf, Npz, Shakespeare
-from fedjax_alg.data.options import DataOptions, VocabularyOptions
+from fedjax_alg.data.datasets import names_of
+from fedjax_alg.data.options import DataOptions, FeatureOptions
 from fedjax_alg.engine import clients, samplers
 from fedjax_alg.engine.sampling import UniformSampling
 from fedjax_alg.errors import OptionError, UnreadError
@@ -101,16 +101,13 @@ def check_together(
   check_targets(options, task)
   accounting.check_accounting(options, data, method.parts)
   if isinstance(getattr(hparams, "variant", None), GradientTable):
-    for flag, is_set in (
-      ("newcomers_at", data.newcomers_at is not None),
-      ("shift", data.shift.period is not None),
-      ("concepts", data.concepts.period is not None),
-    ):
-      if is_set:
-        raise OptionError(
-          f"`{flag}`: not with `variant`=table, which keeps a gradient of "
-          "every batch of the first round's clients (use `variant`=client)"
-        )
+    flag = data.change.OPTION if data.change is not None else ""
+    flag = "newcomers_at" if data.newcomers_at is not None else flag
+    if flag:
+      raise OptionError(
+        f"`{flag}`: not with `variant`=table, which keeps a gradient of "
+        "every batch of the first round's clients (use `variant`=client)"
+      )
   if entry.keeps_rows_because and data.shift.SWAPS:
     raise OptionError(
       f"`shift`={data.shift}: not with `algorithm`={name}, {entry.keeps_rows_because}"
@@ -124,7 +121,7 @@ def check_together(
       ", so that clients look for drift when their data change"
     )
   if isinstance(model, LSTM) and model.embedding is None:
-    characters = isinstance(data.dataset, (Shakespeare, Leaf))
+    characters = data.dataset is not None and data.dataset.TEXTS
     embedding = "learned" if characters else "frozen"
     options = dataclasses.replace(
       options, model=dataclasses.replace(model, embedding=embedding)
@@ -197,13 +194,11 @@ def _protocols(
         f"`rounds`={options.rounds} (at most {last})"
       )
     protocols = tuple(dict.fromkeys((*protocols, "newcomers")))
-  if data.changes_every is not None and data.changes_every > last:
-    name = f"`concepts`={data.concepts}: rounds"
-    if data.concepts.period is None:
-      name = f"`shift`={data.shift}: every"
+  change = data.change
+  if change is not None and (change.period or 0) > last:
     raise OptionError(
-      f"{name}={data.changes_every}: the data never change, there are "
-      f"`rounds`={options.rounds} (at most {last})"
+      f"{change.label}: {change.PERIOD}={change.period}: the data never change, there "
+      f"are `rounds`={options.rounds} (at most {last})"
     )
   return protocols
 
@@ -344,10 +339,11 @@ def _check_model(model: Architecture, options: RunOptions, data: DataOptions) ->
       f"`dataset`={data.dataset} needs `model`={' or '.join(OF_TOKENS)}"
     )
   if model.OF_TOKENS:
-    if not content and not isinstance(data.dataset, Npz | Leaf | None):
+    if not content and data.dataset and data.dataset.HAS_CLIENTS is not None:
+      texts = names_of(CONTENT="words") + names_of(CONTENT="characters")
       raise OptionError(
         f"`model`={model}: needs words or characters, {data.dataset.label} has "
-        "none (use `dataset`=sent140, shakespeare, or npz with int32 x)"
+        f"none (use `dataset`={', '.join(texts)}, or npz with int32 x)"
       )
     if data.features.WORD != "none":
       raise OptionError(
@@ -359,7 +355,7 @@ def _check_model(model: Architecture, options: RunOptions, data: DataOptions) ->
         f"`feature_map`={options.feature_map}: needs numbers, "
         f"`model`={model} reads words (allowed: none)"
       )
-  elif data.vocabulary != VocabularyOptions.vocabulary:
+  elif data.vocabulary != FeatureOptions.vocabulary:
     raise OptionError(
       f"`vocabulary`={data.vocabulary}: not read with `model`={model} (only with "
       f"{', '.join(OF_TOKENS)})"

@@ -17,7 +17,7 @@ import numpy as np
 from fedjax_alg import files, metrics, registry
 from fedjax_alg.data.client_names import join_names
 from fedjax_alg.data.federation import pair_hash
-from fedjax_alg.data.options import ConceptOptions, DataOptions, ShiftOptions
+from fedjax_alg.data.options import DataOptions
 from fedjax_alg.errors import (
   OptionError,
   a_type,
@@ -52,14 +52,7 @@ COSTS = ("round", *tables.TOTALS)
 
 #: Options that change what clients hold without changing the hashes of the
 #: data and of the partition.
-_LATER = (
-  "newcomers_at",
-  *(
-    field.name
-    for kind in (ShiftOptions, ConceptOptions)
-    for field in dataclasses.fields(kind)
-  ),
-)
+_LATER = ("newcomers_at", "shift", "concepts")
 
 #: Options that make no other method: where, how long and how it is measured.
 _NEUTRAL = (

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import memory
-from fedjax_alg.base import ClientData, Devices
+from fedjax_alg.base import Devices
 from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data import store
 from fedjax_alg.data.federation import EvaluationData, Federation
@@ -86,9 +86,9 @@ def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
 class PlacedData:
   """The data that the programs of a run read, including their changes.
 
-  Event e of a shift, or step e of a schedule of kinds, comes after
-  e * changes_every rounds have been run and evaluated. The arrays keep their
-  shapes and their sharding, so the compiled programs need not change.
+  A step of the federation's schedule comes after the rounds before it have been run
+  and evaluated. The arrays keep their shapes and their sharding, so the compiled
+  programs need not change.
   """
 
   def __init__(
@@ -113,26 +113,24 @@ class PlacedData:
       reads_kinds: whether the method reads the clients' kinds.
     """
     self._federation, self._mesh = federation, mesh
-    shared = _place(federation, mesh)
-    # The simulated machines and the availability belong to the run, so the
-    # copy that the runs of a federation share does not contain them.
-    self._original = shared._replace(
-      train=shared.train._replace(
-        devices=sharding.replicate(jax.tree.map(np.asarray, devices), mesh),
-        availability=sharding.replicate(availability, mesh),
-        frozen=frozen,
-        start=sharding.replicate(start, mesh),
-      )
-    )
-    self._event = -1
+    self._arrays: dict[str, Any] = {
+      "devices": sharding.replicate(jax.tree.map(np.asarray, devices), mesh),
+      "availability": sharding.replicate(availability, mesh),
+      "frozen": frozen,
+      "start": sharding.replicate(start, mesh),
+    }
+    self._reads_kinds, self._step = reads_kinds, -1
     #: [C, L] training examples by class in ``data``
     self.label_histogram = federation.label_histogram
     kinds = federation.kinds
     #: [C] the kinds of the clients in ``data``; None if they have none
     self.kinds = None if kinds is None else kinds.of_client
-    self._reads_kinds = reads_kinds
-    self._original = self._with_kinds(self._original)
-    self.data = self._original  #: the data that the programs read
+    shared = _place(federation, mesh)
+    pairs = zip(*map(jax.tree.leaves, (federation.data, shared)), strict=True)
+    #: id of an array of the federation -> its copy, for arrays that stay
+    self._copies = {id(leaf): copy for leaf, copy in pairs}
+    #: the data that the programs read
+    self.data = self._original = self._of_run(shared)
     self.move(0)
 
   def rounds_left(self, done: int) -> int | None:
@@ -144,89 +142,36 @@ class PlacedData:
     Returns:
       The number of rounds; None if the data stay from now on.
     """
-    every, steps = self._federation.options.changes_every, self._federation.steps
-    if every is None or steps is not None and done // every >= len(steps.schedule) - 1:
-      return None
-    return every - done % every
+    schedule = self._federation.schedule
+    return None if schedule is None else schedule.rounds_left(done)
 
   def move(self, done: int) -> None:
     """Sets ``data`` to the data of the round after ``done`` rounds.
 
     Args:
-      done: rounds run so far.
+      done: rounds run so far; below 0 as 0.
     """
-    every, steps = self._federation.options.changes_every, self._federation.steps
-    if every is None:
+    schedule = self._federation.schedule
+    if schedule is None or schedule.step_of(done) == self._step:
       return
-    event = done // every
-    if steps is not None:
-      event = min(event, len(steps.schedule) - 1)
-    if event == self._event:
-      return
-    self.data = self._original  # frees the arrays of the previous event
-    if steps is None:
-      self._move_to_event(event)
-    else:
-      self._move_to_step(event)
-    self._event = event
-
-  def _move_to_event(self, event: int) -> None:
-    """Sets ``data`` to those after an event of a shift."""
-    current = federation_lib.after_events(self._federation, event)
-    original = self._original
-    self.data = original._replace(
-      train=self._reorder(original.train, current.train_order, *current.train),
-      test=self._reorder(original.test, current.test_order, *current.test),
-      class_weight=sharding.replicate(
-        current.label_histogram.astype(np.float32), self._mesh
-      ),
+    self.data = self._original  # frees the arrays of the step before
+    self._step = schedule.step_of(done)
+    step = federation_lib.at_step(self._federation, self._step)
+    self.label_histogram = step.label_histogram
+    self.kinds = None if step.kinds is None else step.kinds.of_client
+    leaves, structure = jax.tree.flatten(step.data)
+    new = {id(leaf): leaf for leaf in leaves if id(leaf) not in self._copies}
+    copies = self._copies | sharding.replicate(new, self._mesh)
+    self.data = self._of_run(
+      jax.tree.unflatten(structure, [copies[id(leaf)] for leaf in leaves])
     )
-    self.label_histogram = current.label_histogram
 
-  def _move_to_step(self, number: int) -> None:
-    """Sets ``data`` to those at a step of a schedule of kinds."""
-    step, original = federation_lib.at_step(self._federation, number), self._original
-    self.data = original._replace(
-      train=self._reorder(original.train, None, *step.train),
-      **sharding.replicate(
-        {
-          "test": step.test,
-          "whole_test": step.whole_test,
-          "kinds": step.kind_tests,
-          "class_weight": step.label_histogram.astype(np.float32),
-        },
-        self._mesh,
-      ),
-    )
-    self.label_histogram, self.kinds = step.label_histogram, step.kinds
-    self.data = self._with_kinds(self.data)
+  def _of_run(self, data: EvaluationData) -> EvaluationData:
+    """The data with what belongs to the run, not to the federation.
 
-  def _with_kinds(self, data: EvaluationData) -> EvaluationData:
-    """The data with the clients' kinds, for a method that reads them."""
-    if not self._reads_kinds:
-      return data
-    kinds = sharding.replicate(self.kinds, self._mesh)
-    return data._replace(train=data.train._replace(kinds=kinds))
-
-  def _reorder(
-    self,
-    data: ClientData,
-    order: np.ndarray | None,
-    offset: np.ndarray,
-    size: np.ndarray,
-  ) -> ClientData:
-    """Returns ``data`` with the clients' rows in a new order."""
-    if order is not None:
-      data = data._replace(
-        **{
-          name: store.map_rows(
-            getattr(data, name),
-            lambda rows: sharding.permute_rows(rows, order, self._mesh),
-          )
-          for name in ("x", "y")
-        }
-      )
-    return data._replace(
-      offset=sharding.replicate(offset, self._mesh),
-      size=sharding.replicate(size, self._mesh),
-    )
+    The copy that the runs of a federation share does not contain it.
+    """
+    train = data.train._replace(**self._arrays)
+    if self._reads_kinds:
+      train = train._replace(kinds=sharding.replicate(self.kinds, self._mesh))
+    return data._replace(train=train)

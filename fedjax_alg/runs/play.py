@@ -411,7 +411,7 @@ def final_step(programs: Programs, states: PyTree, done: int) -> Step:
   Returns:
     The step, with an empty log.
   """
-  programs.prepared.device_data.move(max(done - 1, 0))
+  programs.prepared.device_data.move(done - 1)
   evaluation = _evaluate(programs, states)
   return Step(
     round=done,

@@ -18,7 +18,6 @@ from fedjax_alg.algorithms.losac import GradientTable
 from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import characters, store
-from fedjax_alg.data.datasets import Shakespeare
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.store import Coded
@@ -1042,11 +1041,10 @@ def _check_together(
 ) -> None:
   """Checks what several processes and the caller's own sampler exclude."""
   options = federation.options
-  if processes.count() > 1 and options.changes_every is not None:
-    name = "shift" if options.concepts.period is None else "concepts"
+  if processes.count() > 1 and options.change is not None:
     raise OptionError(
-      f"`{name}`={getattr(options, name)}: not in several processes, whose "
-      "clients' rows stay where they are"
+      f"{options.change.label}: not in several processes, whose clients' rows stay "
+      "where they are"
     )
   most, kinds = method.entry.models_of_kinds(method.hparams), federation.kinds
   if most is not None and (kinds is None or kinds.number > most):
@@ -1153,7 +1151,7 @@ def _summary(
     "classes": federation.num_classes,
     **(
       {"vocabulary": characters.ALPHABET}
-      if isinstance(federation.options.dataset, Shakespeare)
+      if getattr(federation.options.dataset, "CONTENT", "") == "characters"
       else {}
     ),
     **({} if task is tasks.CLASSIFICATION else {"task": task.metrics.facts()}),

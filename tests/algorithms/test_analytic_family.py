@@ -20,6 +20,7 @@ from fedjax_alg.least_squares import class_means, closed_form
 from fedjax_alg.models import feature_map, residual
 from fedjax_alg.runs import methods
 from tests import problems
+from tests.each import each
 from tests.extras.unlearning import test_revision
 from tests.reference import analytic_family as oracle
 
@@ -638,7 +639,7 @@ LABELS = models.Softmax().build((FEATURES,), 2, task="multi_label")
 DEEP_LABELS = models.MLP((4,)).build((FEATURES,), 2, task="multi_label")
 
 
-@pytest.mark.parametrize(
+@each(
   "name, model, settings, message",
   [
     *(

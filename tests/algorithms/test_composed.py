@@ -13,6 +13,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.part import parts_of
 from tests import problems
 from tests.algorithms.bridge import assert_refused, build, cohort_of, init
+from tests.each import each
 
 SIZES, VALIDATION = (6, 11, 4, 9, 5), 8
 K, STEPS = 3, 2
@@ -268,7 +269,7 @@ def test_the_sample_covers_the_grid():
   )
 
 
-@pytest.mark.parametrize("client, server, grouping", REFUSED)
+@each("client, server, grouping", REFUSED)
 def test_other_cells_are_refused(tiny, client, server, grouping):
   """In one line that names the flag and the reason."""
   pattern = f"num_models={K}: .*(belongs|belong) to one model; allowed: 1[)]$"

@@ -18,6 +18,7 @@ from fedjax_alg.models.layers import Conv, Dense, MaxPool
 from fedjax_alg.runs import methods
 from tests import problems
 from tests.algorithms import bridge
+from tests.each import each
 from tests.reference import analytic as oracle
 
 CLASSES = 4
@@ -644,7 +645,7 @@ def test_late_clients_take_larger_batches_and_no_weight_changes():
 # What users get wrong.
 
 
-@pytest.mark.parametrize(
+@each(
   "option, value, pattern",
   [
     ("ridge", "1,x", "must be numbers separated by commas"),

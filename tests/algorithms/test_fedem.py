@@ -24,6 +24,7 @@ def components_of(state):
   ]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
   "settings",
   [

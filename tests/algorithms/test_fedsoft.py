@@ -23,9 +23,10 @@ def importance(problem, centers, client, sigma):
 
 
 def centers_of(state):
-  return [bridge.entry(state.own.models, s) for s in range(K)]
+  return [bridge.entry(state.models, s) for s in range(K)]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
   "settings",
   [
@@ -62,18 +63,16 @@ def test_rounds_and_what_is_deployed_are_those_of_numpy(problem, settings):
     )
     for s in range(K):
       bridge.assert_step_close(
-        centers[s], bridge.model_of(r.state.own, s), expected.centers[s], rtol=3e-4
+        centers[s], bridge.model_of(r.state, s), expected.centers[s], rtol=3e-4
       )
     centers = expected.centers
     for i in r.ids:
       personal[i] = expected.trained[i]
       bridge.assert_step_close(
-        starts[i], problems.row(r.state.extra.models, i), personal[i], 3e-4
+        starts[i], problems.row(r.state.clients.models, i), personal[i], 3e-4
       )
-      np.testing.assert_allclose(
-        r.state.own.memory.importance.weights[i], u[i], rtol=1e-6
-      )
-      assert r.state.own.member[i] == np.argmax(u[i])
+      np.testing.assert_allclose(r.state.memory.importance.weights[i], u[i], rtol=1e-6)
+      assert r.state.member[i] == np.argmax(u[i])
     size = 52
     down, up, exchanges, gradients = bridge.counts(r.aux)
     assert (down, exchanges, gradients) == (K * size, 1, bridge.read(r.batches))
@@ -82,7 +81,7 @@ def test_rounds_and_what_is_deployed_are_those_of_numpy(problem, settings):
   assert (h.estimate_every == 1) == (asked == [4] * 4)
 
   deploy = bridge.deployer(problem, "fedsoft", **settings)
-  problems.assert_equal(deploy(r.state, 4)[0], problems.row(r.state.extra.models, 4))
+  problems.assert_equal(deploy(r.state, 4)[0], problems.row(r.state.clients.models, 4))
   # Who has not come trains as it would; whose data have no example takes m.
   weights = importance(problem, centers, NEVER, h.sigma)
   m = sum(p * c for p, c in zip(weights / weights.sum(), centers))
@@ -112,7 +111,7 @@ def test_one_cluster_is_fedprox(problem):
   )
   _, rounds = bridge.rounds(problem, "fedprox", mu=0.7, **settings)
   for a, b in zip(one, rounds):
-    problems.assert_close(bridge.model_of(a.state.own), bridge.model_of(b.state))
+    problems.assert_close(bridge.model_of(a.state), bridge.model_of(b.state))
     problems.assert_equal(a.aux.cost, b.aux.cost)
 
 
@@ -123,13 +122,10 @@ def test_sure_memberships_are_fedprox_in_ifcas_groups(problem):
   state = bridge.init(problem, algorithm)
   best = np.arange(12) % K
   sure = jnp.asarray(np.eye(K, dtype=np.float32)[best])
-  own = state.own
-  importance = own.memory.importance._replace(
+  importance = state.memory.importance._replace(
     weights=sure, period=jnp.full(12, 9, jnp.int32)
   )
-  state = state._replace(
-    own=own._replace(memory=own.memory._replace(importance=importance))
-  )
+  state = state._replace(memory=state.memory._replace(importance=importance))
   ids = [0, 1, 4, 5, 7]
   _, after, aux = bridge.one_round(problem, algorithm, ids, state=state)
   hparams = bridge.rounds(problem, "fedsoft", COHORTS[:1], **settings)[0]
@@ -142,7 +138,7 @@ def test_sure_memberships_are_fedprox_in_ifcas_groups(problem):
   )
   for s in range(K):
     bridge.assert_step_close(
-      before[s], bridge.model_of(after.own, s), expected.models[s], rtol=3e-4
+      before[s], bridge.model_of(after, s), expected.models[s], rtol=3e-4
     )
   np.testing.assert_array_equal(aux.client["group"], best[ids])
 
@@ -151,11 +147,11 @@ def test_a_cluster_of_nobody_stays(problem):
   """With sigma = 0 a center that serves no example of the cohort is kept."""
   algorithm = bridge.build(problem, "fedsoft", **dict(WORK, sigma=0.0))
   state = bridge.init(problem, algorithm)
-  worst = jax.tree.map(lambda leaf: leaf.at[1].mul(40.0), state.own.models)
+  worst = jax.tree.map(lambda leaf: leaf.at[1].mul(40.0), state.models)
   worst = jax.tree.map(lambda leaf: leaf.at[2].set(leaf[0]), worst)  # ties: the first
-  state = state._replace(own=state.own._replace(models=worst))
+  state = state._replace(models=worst)
   _, after, _ = bridge.one_round(problem, algorithm, [0, 2], state=state)
-  problems.assert_equal(bridge.model_of(after.own, 2), bridge.model_of(state.own, 2))
+  problems.assert_equal(bridge.model_of(after, 2), bridge.model_of(state, 2))
 
 
 def test_another_aggregator_takes_the_place_of_every_mean(problem):
@@ -165,4 +161,4 @@ def test_another_aggregator_takes_the_place_of_every_mean(problem):
     bridge.one_round(problem, bridge.build(problem, "fedsoft", **WORK, **options), ids)
     for options in ({}, dict(aggregator="centred_clipping:1e6"))
   )
-  problems.assert_close(trimmed[1].own.models, plain[1].own.models, rtol=1e-5)
+  problems.assert_close(trimmed[1].models, plain[1].models, rtol=1e-5)

@@ -10,6 +10,7 @@ from fedjax_alg.central.adaptive import adaptive
 from fedjax_alg.central.adaptivity import fedopt
 from fedjax_alg.central.conjugate_gradient import conjugate_gradient
 from fedjax_alg.central.line_search import backtracking
+from tests.each import each
 from tests.reference import optimisers
 
 RNG = np.random.default_rng(0)
@@ -30,7 +31,7 @@ def test_adam_is_fedadam_with_bias_correction():
     np.testing.assert_allclose(move["w"], expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
+@each(
   "make, pattern",
   [
     (lambda: adaptive(rule="adam"), "central rule 'adam': must be one of"),

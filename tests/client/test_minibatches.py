@@ -193,6 +193,7 @@ def test_a_shuffle_has_all_its_words():
     minibatches.shuffle(bits_of(0)[:1], jnp.int32(0), jnp.arange(3), jnp.int32(3))
 
 
+@pytest.mark.program
 def test_parts_of_a_batch_make_its_step():
   """Three steps of optax.MultiSteps where all rows count; masked rows count nowhere."""
   model = models.Softmax().build((3,), 4, l2=0.1)
@@ -226,6 +227,7 @@ def test_parts_of_a_batch_make_its_step():
   chex.assert_trees_all_close(moved, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.program
 def test_local_steps_are_those_of_parts():
   """The option reaches the steps of a client, whose last mini-batch is short."""
   problem = problems.of_sizes((8,))

@@ -41,6 +41,7 @@ def test_predictions_are_mixed_by_task(task, expected):
   )
 
 
+@pytest.mark.program
 def test_a_mixture_of_equal_components_is_their_model():
   """Whatever its weights; convolutions, one model after the other."""
   model = models.CNN().build((8, 8, 1), 3)
@@ -69,6 +70,7 @@ def test_no_predictions_are_mixed_where_nothing_says_how():
     mixture.mixture(model, 2)
 
 
+@pytest.mark.program
 def test_a_run_deploys_mixtures_and_refuses_one_start_for_all(tmp_path):
   federation = fa.federate("digits", partition="classes", num_clients=8, seed=0)
   options = dict(rounds=2, cohort_size=4, evaluate=("global", "local"))

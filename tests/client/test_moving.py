@@ -170,7 +170,7 @@ def as_linen(tree):
 PARAMETERS = 4 * WIDTH + 2 * WIDTH + WIDTH * CLASSES
 
 
-@pytest.mark.fast
+@pytest.mark.program
 def test_the_servers_statistics_are_those_of_numpy():
   fed, clients = federation()
   result = play("fedavg", fed, fa.run, evaluate=("global", "local"))

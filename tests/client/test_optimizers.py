@@ -20,6 +20,7 @@ from fedjax_alg.part import convert_types
 from fedjax_alg.runs import methods
 from tests import problems
 from tests.algorithms import bridge
+from tests.each import each
 from tests.reference import optimisers as oracle
 
 CLIENT, KEY, LR = 4, jax.random.key(3), 0.1
@@ -158,6 +159,7 @@ def test_without_a_step_the_average_is_the_start_to_the_bit(problem):
   problems.assert_equal(steps.result(params, steps.init(params)), params)
 
 
+@pytest.mark.program
 def test_schedule_free_by_its_name_is_that_of_optax(problem):
   """Step by step by optax itself, for FedAvg's only participant and FedEM's."""
   settings = dict(
@@ -214,6 +216,7 @@ def fixture_fedavg(problem):
   return two_rounds(problem, "fedavg")
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
   "name, settings",
   [
@@ -230,7 +233,7 @@ def test_methods_that_are_fedavg_then_are_it(problem, fedavg, name, settings):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "name, options, message",
   [
     ("fedavg", dict(client_optimizer="sgd:0.9"), "'0.9' is not of sgd"),

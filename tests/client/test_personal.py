@@ -135,7 +135,7 @@ def check(name, play_client, heads_after=None, *run, last_is_shared=False, **opt
       np.testing.assert_allclose(params[name]["bias"], pair[1], atol=2e-6)
 
 
-@pytest.mark.fast
+@pytest.mark.program
 @pytest.mark.parametrize(
   ("name", "when"),
   [("fedper", "together"), ("fedrep", "first"), ("fedbabu", "evaluation")],

@@ -11,13 +11,14 @@ from fedjax_alg.engine import clients
 from fedjax_alg.errors import OptionError
 from fedjax_alg.part import forms, parts_of
 from tests.algorithms import bridge
+from tests.each import each
 
 pytestmark = pytest.mark.fast
 
 MAP = clients.ClientMap()
 
 
-@pytest.mark.parametrize(
+@each(
   "name, message",
   [
     ("fedavgg", ", did you mean 'fedavg'?"),
@@ -84,7 +85,7 @@ def test_an_unknown_hyper_parameter_gets_the_nearest_name(problem):
     registry.build("fedavg", problem.model, map_clients=MAP, mu=0.1)
 
 
-@pytest.mark.parametrize("name", list(registry.ALGORITHMS))
+@each("name", list(registry.ALGORITHMS))
 def test_defaults_are_valid_and_documented(name):
   entry = registry.get(name)
   for part in entry.parts():
@@ -99,7 +100,7 @@ def test_defaults_are_valid_and_documented(name):
     setattr(entry.hparams(), dataclasses.fields(entry.hparams)[0].name, 1)
 
 
-@pytest.mark.parametrize(
+@each(
   "name, field",
   [
     (name, field)
@@ -125,7 +126,7 @@ def test_the_aggregator_and_the_attack_reach_the_round(name, field, problem):
     assert changed.exchange.attack is not None
 
 
-@pytest.mark.parametrize("name", list(registry.ALGORITHMS))
+@each("name", list(registry.ALGORITHMS))
 def test_builders_validate(name, problem):
   """The builder itself; a user's own may leave it to the run (``testing``)."""
   entry = registry.get(name)
@@ -143,7 +144,7 @@ def test_builders_validate(name, problem):
     assert f"{field.name}={value}: must be" in str(error.value).replace("`", "")
 
 
-@pytest.mark.parametrize(
+@each(
   "name, settings, message",
   [
     ("ditto", dict(lam=20.0), "`personal_lr`=0.1 with `lam`=20: "),

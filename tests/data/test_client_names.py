@@ -6,11 +6,12 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg.data import client_names as names_lib
+from tests.each import each
 
 HOSPITALS = names_lib.index_names(np.array(["H01", "H03", "Smith, J", "7"]))
 
 
-@pytest.mark.parametrize(
+@each(
   "client, position",
   [
     ("H03", 1),
@@ -25,9 +26,7 @@ def test_a_name_is_a_text_or_a_whole_number(client, position):
   assert names_lib.position_of("client", client, HOSPITALS, 4) == position
 
 
-@pytest.mark.parametrize(
-  "client", [True, np.True_, jnp.bool_(True), 7.0, None, b"H03", ["H03"]]
-)
+@each("client", [True, np.True_, jnp.bool_(True), 7.0, None, b"H03", ["H03"]])
 def test_nothing_else_is_a_name(client):
   """True is not client 1, and 7.0 is not client 7."""
   for names in (HOSPITALS, None):
@@ -37,7 +36,7 @@ def test_nothing_else_is_a_name(client):
       names_lib.position_of("client", client, names, 9)
 
 
-@pytest.mark.parametrize("client", [0, 3, "h03", "H3", "H02", ""])
+@each("client", [0, 3, "h03", "H3", "H02", ""])
 def test_a_position_or_a_misspelt_name_is_no_name(client):
   with pytest.raises(fa.OptionError, match=f"^who={client}: no client of this name"):
     names_lib.position_of("who", client, HOSPITALS, 4)

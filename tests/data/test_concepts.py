@@ -7,6 +7,7 @@ from fedjax_alg.data.concepts import Choice, read_schedule
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.part import of_type
 from tests.data.reading import refuses
+from tests.each import each
 
 #: Two steps of the change points A of FedDrift's public code, as they are.
 TEXT = "0 0 0 0 0 0 0 0 0 0\n0 1 0 0 0 0 0 0 0 0\n"
@@ -92,7 +93,7 @@ def test_a_file_is_read_as_it_is(tmp_path):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "text, says",
   [
     ("", "the file is empty"),
@@ -109,7 +110,7 @@ def test_other_files_are_refused(tmp_path, text, says):
   refuses(lambda: of_type("concepts", f"file:{file}", Choice).check(), says)
 
 
-@pytest.mark.parametrize(
+@each(
   "options, says",
   [
     ({"concepts": "swich"}, "concepts=swich: unknown, did you mean 'switch'"),

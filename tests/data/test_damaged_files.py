@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 import numpy as np
 import pytest
 
-from fedjax_alg.data import DataError, federate, sources
+from fedjax_alg.data import DataError, federate, npz_source
 from fedjax_alg.data.idx import load_idx
 from fedjax_alg.data.leaf import load_leaf
 from fedjax_alg.engine.sampling import AvailabilityFile
@@ -61,7 +61,7 @@ def availability(path):
 
 
 KINDS = {
-  "a.npz": (archive, sources.load_npz),
+  "a.npz": (archive, npz_source.load_npz),
   "a.json": (leaf, load_leaf),
   "train-images-idx3-ubyte": (
     lambda: encode(RNG.integers(0, 255, (40, 4, 4), np.uint8)),

@@ -5,12 +5,14 @@ import dataclasses
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data.datasets import Choice, DataSet
-from fedjax_alg.data.options import DataOptions, data_set
+from fedjax_alg.data.datasets import Choice, data_set
+from fedjax_alg.data.options import DataOptions
+from fedjax_alg.data.sources import DataSet
 from fedjax_alg.part import parts_of
+from tests.each import each
 
 
-@pytest.mark.parametrize(
+@each(
   "part, text, label",
   [
     (fa.Digits(), "digits", "digits"),
@@ -38,7 +40,7 @@ def test_a_text_and_its_part_make_the_same_federation():
 
 
 def test_data_sets_read_options_that_are_there():
-  names = {field.name for field in dataclasses.fields(DataOptions)} | {"min_tweets"}
+  names = {field.name for field in dataclasses.fields(DataOptions)} | {"min_size"}
   for part in parts_of(Choice):
     assert issubclass(part, DataSet) and {*part.READS} <= names
 

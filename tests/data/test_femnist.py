@@ -6,6 +6,7 @@ import pytest
 from fedjax_alg.data import femnist as femnist_lib
 from tests import tfds_records
 from tests.data.reading import refuses
+from tests.each import each
 
 CLIENTS = 200
 
@@ -120,7 +121,7 @@ def test_a_stand_in(tmp_path):
   np.testing.assert_array_equal(got.y_test, want.y_test)
 
 
-@pytest.mark.parametrize(
+@each(
   "change, says",
   [
     ({"x": None}, "missing x (it has y)"),

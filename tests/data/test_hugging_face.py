@@ -11,6 +11,7 @@ import fedjax_alg as fa
 from fedjax_alg import memory
 from fedjax_alg.data import hugging_face
 from tests.data import stand_in
+from tests.each import each
 
 N = 12
 RNG = np.random.default_rng(0)
@@ -134,7 +135,7 @@ def test_all_classes_count_that_a_class_label_names(hub):
   assert fa.from_hf(ten, x="v", y="label", task="regression").num_classes == 1
 
 
-@pytest.mark.parametrize(
+@each(
   "train, test",
   [("label", "label"), ("label", "text"), ("text", "label"), ("text", "text")],
 )
@@ -192,7 +193,7 @@ def raising(batch):
   raise RuntimeError("boom")
 
 
-@pytest.mark.parametrize(
+@each(
   "change, options, error",
   [
     (

@@ -9,6 +9,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.data import idx
 from tests.data.reading import refuses
+from tests.each import each
 
 RNG = np.random.default_rng(0)
 NAMES = {
@@ -75,7 +76,7 @@ def test_what_is_written_is_read(tmp_path, packed, shape):
 GOOD = encode(np.zeros((9, 5, 4), np.uint8))
 
 
-@pytest.mark.parametrize(
+@each(
   "name, data, says",
   [
     ("train-images-idx3-ubyte", b"", "starts with nothing, not an IDX file"),

@@ -9,6 +9,7 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg.data import items
+from tests.each import each
 
 N = 6
 NUMBERS = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32)
@@ -78,7 +79,7 @@ def but_last(values, last):
   return [*values[: N - 1], last]
 
 
-@pytest.mark.parametrize(
+@each(
   "dataset, options, error",
   [
     (Items(length=0), {}, "^dataset: an Items without items$"),
@@ -200,7 +201,7 @@ def test_all_classes_count_that_a_data_set_names():
     assert fa.from_torch(dataset).num_classes == 3
 
 
-@pytest.mark.parametrize(
+@each(
   "train, test, error",
   [
     ("abc", "bca", "^test: class 0 is 'b', in dataset it is 'a' .by class_to_"),

@@ -10,8 +10,9 @@ from scipy import ndimage
 
 import fedjax_alg as fa
 from fedjax_alg.data import kind_changes
-from fedjax_alg.data.sources import load_digits
+from fedjax_alg.data.scikit_learn import load_digits
 from tests.data.reading import refuses
+from tests.each import each
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (60, 4, 4), np.uint8)
@@ -246,7 +247,7 @@ def test_a_function_is_called_with_one_key_for_each_kind(file):
   assert 0.05 < noise.std() < 0.15
 
 
-@pytest.mark.parametrize(
+@each(
   "name, says",
   [
     ("shifted", "the number of kinds is missing"),
@@ -273,7 +274,7 @@ def test_a_function_that_is_not_there(file):
 NUMBERS = RNG.random((60, 5)).astype(np.float32)
 
 
-@pytest.mark.parametrize(
+@each(
   "options, says",
   [
     ({"kinds": "rotate:0,90", "x": NUMBERS}, "rotate:0,90: needs images"),

@@ -14,6 +14,7 @@ from fedjax_alg.data.partition_file import write_partition_file
 from fedjax_alg.data.process_rows import Process, set_process
 from tests import problems
 from tests.data.reading import refuses
+from tests.each import each
 
 RNG = np.random.default_rng(1)
 X = RNG.random((80, 3, 3)).astype(np.float32)
@@ -268,7 +269,7 @@ def test_npz_frames_and_leaf_bring_kinds(tmp_path):
   refuses(lambda: fa.federate(f"leaf:{leaf}"), "kind_ids must be a list of 8")
 
 
-@pytest.mark.parametrize(
+@each(
   "call, says",
   [
     (

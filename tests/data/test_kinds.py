@@ -1,14 +1,13 @@
 """The option `kinds` and the shares of the kinds, as texts."""
 
-import pytest
-
 from fedjax_alg.data.kind_changes import Choice, NaturalKinds, RotatedKinds, SourceKinds
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.part import of_type
 from tests.data.reading import refuses
+from tests.each import each
 
 
-@pytest.mark.parametrize(
+@each(
   "text, names",
   [
     ("rotate:0,90", ("0", "90")),
@@ -31,7 +30,7 @@ def test_the_forms_of_kinds(text, names):
   assert change.weights == ((2.0, 1.0) if "shares" in text else None)
 
 
-@pytest.mark.parametrize(
+@each(
   "text, says",
   [
     ("rotat:0,90", "kinds=rotat:0,90: unknown, did you mean 'rotate'"),
@@ -56,7 +55,7 @@ def test_other_texts_are_refused_in_one_line(text, says):
   refuses(lambda: DataOptions(kinds=text).filled(), says)
 
 
-@pytest.mark.parametrize(
+@each(
   "options, says",
   [
     ({"kinds": "rotate:0,90,shares=1"}, "1 shares, 2 are needed"),

@@ -9,6 +9,7 @@ import pytest
 
 from fedjax_alg.data import labels
 from fedjax_alg.data.errors import DataError
+from tests.each import each
 
 NAMES = st.one_of(
   st.lists(st.text(max_size=3), min_size=1), st.lists(st.booleans(), min_size=1)
@@ -36,7 +37,7 @@ def test_texts_of_every_dtype_are_one_kind(values):
   assert labels.encode_labels(values, ("a", "b"), "").tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(
+@each(
   "values, message",
   [
     (["a", "c"], "^y: has 'c' in row 1, which is none of the 2 names of"),

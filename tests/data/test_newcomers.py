@@ -1,11 +1,11 @@
 """Clients that come later: who, when, and what is refused."""
 
 import numpy as np
-import pytest
 
 from fedjax_alg.data.newcomers import check_newcomers, with_newcomers
 from tests.data.reading import refuses
 from tests.data.test_hold_out import split
+from tests.each import each
 
 PARTITION = split([3] * 30, [1] * 30)
 
@@ -36,7 +36,7 @@ def test_those_of_the_first_round_do_not_depend_on_the_later():
   np.testing.assert_array_equal(few == 3, later == 3)
 
 
-@pytest.mark.parametrize(
+@each(
   "newcomers, fewest, says",
   [
     ([(0, 4)], 1, "newcomers_at=0:4: a round must be at least 1"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg.data import npz
+from tests.each import each
 
 GOOD = {"a": np.arange(6).reshape(2, 3), "b": np.array(["x", "yz"])}
 
@@ -38,7 +39,7 @@ INTACT = content(np.savez, x=np.ones((4, 3)))
 ARRAY = content(np.save, np.ones(5))
 
 
-@pytest.mark.parametrize(
+@each(
   "raw",
   [
     b"",
@@ -53,7 +54,6 @@ ARRAY = content(np.save, np.ones(5))
     ARRAY[:-1],
     ARRAY.replace(b"(5,), }" + b" " * 11, b"(5" + b"0" * 11 + b",), }"),
   ],
-  ids=range(11),
 )
 def test_damage_and_objects_are_one_error(tmp_path, raw):
   path = tmp_path / "a.npz"

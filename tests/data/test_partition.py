@@ -13,9 +13,10 @@ from fedjax_alg.data import Examples, allocate, published
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.federation import federate
 from fedjax_alg.data.partition import label_histogram, partition_hash
-from fedjax_alg.data.sources import load_digits
+from fedjax_alg.data.scikit_learn import load_digits
 from fedjax_alg.errors import OptionError
 from tests.data.reading import arrays, dealt, refuses, rows
+from tests.each import each
 
 
 def make_examples(y_train, y_test, client_train=None, client_test=None):
@@ -317,7 +318,7 @@ def test_natural_can_take_fewer_clients():
   assert len(selections) > 1
 
 
-@pytest.mark.parametrize(
+@each(
   "text, clients, says",
   [
     ("iid", None, "needs num_clients"),
@@ -535,7 +536,7 @@ def test_a_function_says_the_rows_of_each_client(own_file):
   assert partition.flags["sha256"] == digest
 
 
-@pytest.mark.parametrize(
+@each(
   "name, says",
   [
     ("few", "gives the rows of 2 clients, must give those of `num_clients`=12"),

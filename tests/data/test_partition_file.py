@@ -12,6 +12,7 @@ from fedjax_alg.data.hold_out import hold_out
 from fedjax_alg.data.partition import partition_hash
 from tests.data import reading
 from tests.data.reading import dealt
+from tests.each import each
 
 
 def examples(seed=0):
@@ -155,7 +156,7 @@ def test_a_file_of_ones_own(tmp_path):
 ABOUT = np.array(json.dumps({"pooled": True}))
 
 
-@pytest.mark.parametrize(
+@each(
   "change, says",
   [
     (dict(train_order=None), "has no train_order"),

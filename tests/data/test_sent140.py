@@ -1,13 +1,13 @@
 """Tweets: words, clients, vocabulary; what is refused."""
 
 import numpy as np
-import pytest
 
 from experiments import prepare as experiments_prepare
 from fedjax_alg import data
 from fedjax_alg.data import sent140 as tweets_lib
 from tests import tfds_records
 from tests.data.reading import refuses
+from tests.each import each
 
 FEATURES = {
   "user": tfds_records.TEXT,
@@ -18,7 +18,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
   "text, words",
   [
     ("I don't LIKE it!!! :(", "i don't like it"),

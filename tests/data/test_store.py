@@ -7,6 +7,7 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg.data import DataError, store
+from tests.each import each
 
 RNG = np.random.default_rng(0)
 BYTES = RNG.integers(0, 256, (40, 5), np.uint8)
@@ -16,7 +17,7 @@ TWO_ROUNDS = {"rounds": 2, "cohort_size": 2}
 NORMAL = RNG.normal(size=(40, 5)).astype(np.float32)
 
 
-@pytest.mark.parametrize(
+@each(
   "x",
   [
     FLOATS,
@@ -27,7 +28,6 @@ NORMAL = RNG.normal(size=(40, 5)).astype(np.float32)
     np.zeros((3, 2), np.float32),
     BYTES.astype(np.int32),
   ],
-  ids=["bytes", "over 255", "times 1/255", "over 16", "0, 1, 2", "zeros", "tokens"],
 )
 def test_exact_values_become_bytes(x):
   train, test = store.compact((x, x[:1]), "auto")
@@ -43,7 +43,7 @@ def test_exact_values_become_bytes(x):
   assert np.asarray(on_device).tobytes() == x.tobytes()
 
 
-@pytest.mark.parametrize(
+@each(
   "x",
   [
     NORMAL,
@@ -54,7 +54,6 @@ def test_exact_values_become_bytes(x):
     FLOATS * 1e36,
     BYTES.astype(np.int32) - 1,
   ],
-  ids=["normal", "256", "negative", "-0", "thirds", "overflow", "negative tokens"],
 )
 def test_other_values_stay(x):
   assert store.compact((x, x[:1]), "auto")[0] is x

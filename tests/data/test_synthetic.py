@@ -27,6 +27,7 @@ def of_client(data, client):
   )
 
 
+@pytest.mark.program
 def test_sizes_are_log_normal_and_split_90_10():
   data = synthetic(0, 0, 300, 0)
   train = np.bincount(data.client_train, minlength=300)
@@ -55,6 +56,7 @@ def test_beta_is_the_standard_deviation_of_client_means(beta):
   assert abs(within.std() - 1) < 0.05
 
 
+@pytest.mark.program
 def test_labels_are_a_linear_function_of_each_clients_inputs():
   """One softmax regression tells the labels of rows it has not seen."""
   data = synthetic(1, 1, 60, 3)

@@ -42,6 +42,7 @@ from fedjax_alg.runs import compare as compare_lib
 from fedjax_alg.runs.options import RunOptions
 from tests import made_runs
 from tests.contract import test_parameter_roles
+from tests.each import each
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -1203,7 +1204,7 @@ def test_results_say_nothing_of_the_machine_that_made_them():
   }
 
 
-@pytest.mark.parametrize(
+@each(
   "text, local",
   [
     ("no prepared cifar10 in data_dir=tf (looked for tf/cifar10)", True),

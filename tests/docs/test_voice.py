@@ -32,6 +32,7 @@ import fedjax_alg as fa
 from fedjax_alg import registry
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.runs.options import RunOptions
+from tests.each import each
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDERS = {
@@ -304,7 +305,7 @@ def totals():
   return add_up(text_of(page) for page in pages() if not page.endswith(".notes.md"))
 
 
-@pytest.mark.fast
+@pytest.mark.program
 def test_all_pages_together_talk_as_those_of_flax():
   number, words = totals()
   gaps = distance(number, target(words, most=2, least=0.5))
@@ -386,7 +387,7 @@ def test_no_sentence_of_the_changelog_is_long():
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize(
+@each(
   "sentence, name",
   [
     ("Who does not arrive has no weight.", "who, nobody, whose"),

@@ -13,6 +13,7 @@ import pytest
 from fedjax_alg import files, split
 from fedjax_alg.engine import checkpoint, sharding
 from tests import problems
+from tests.each import each
 
 
 class State(NamedTuple):
@@ -205,7 +206,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
   "end, damage",
   [
     *(("ckpt", damage) for damage in DAMAGE),
@@ -267,7 +268,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("kind", list(OTHERS))
+@each("kind", list(OTHERS))
 def test_a_state_of_another_structure_is_refused(tmp_path, kind):
   checkpoint.save(tmp_path, state_of(1), 1, {})
   with pytest.raises(
@@ -306,7 +307,7 @@ def stranger(folder, facts, payload):
 STATE = {"w": np.zeros(2, np.float32)}
 
 
-@pytest.mark.parametrize(
+@each(
   "facts, tree",
   [
     ({"round": "6"}, STATE),

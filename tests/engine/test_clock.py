@@ -8,6 +8,7 @@ import pytest
 from fedjax_alg.base import Devices, Work, round_cost
 from fedjax_alg.engine import clock
 from tests import problems
+from tests.each import each
 
 #: Three participants and a padding slot: 1, 2 and 4 flops a second.
 DEVICES = Devices(
@@ -105,7 +106,7 @@ def test_one_bandwidth_is_exact():
   np.testing.assert_array_equal(devices.bytes_per_s, np.full(5, 1.25e10, "f4"))
 
 
-@pytest.mark.parametrize(
+@each(
   "settings, pattern",
   [
     ({"cores": (0, 4)}, "device_cores=0,4"),

@@ -41,7 +41,8 @@ def test_local_steps_do_not_copy_the_weights():
 
 def test_a_start_has_the_same_bits_whatever_its_compiler_spends(monkeypatch):
   """Parameters drawn by older versions stay what they are."""
-  assert compiling.start_options("cpu") is None  # the level of the tests stays
+  monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")
+  assert compiling.start_options("cpu") is None  # a level of the user's stays
   monkeypatch.delenv("XLA_FLAGS")
   options = compiling.start_options("cpu")
   if options is None:

@@ -14,6 +14,7 @@ from fedjax_alg.data import layout
 from fedjax_alg.engine import processes
 from fedjax_alg.engine.processes import ProcessOptions
 from tests import two_processes
+from tests.each import each
 
 pytestmark = [
   pytest.mark.program,  # starts Python and JAX twice
@@ -42,7 +43,7 @@ def start(*words):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "options, pattern",
   [
     (dict(num_processes=2), "num_processes=2: not read without coordinator"),

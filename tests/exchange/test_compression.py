@@ -21,6 +21,7 @@ from fedjax_alg.part import convert_types
 from fedjax_alg.rounds.two_halves import compose
 from tests import problems
 from tests.algorithms import bridge
+from tests.each import each
 
 pytestmark = pytest.mark.program
 
@@ -339,7 +340,7 @@ def test_who_keeps_what_is_not_sent():
   assert TopK(0.1) == convert_types(Compression("topk:0.1")).compress_up
 
 
-@pytest.mark.parametrize(
+@each(
   "name, settings, pattern",
   [
     ("composed", dict(client_update="dyn"), "h is the mean of all"),

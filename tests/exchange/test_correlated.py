@@ -75,6 +75,7 @@ def test_no_pattern_of_participations_moves_more_than_the_sensitivity(bands, buf
     assert actual == pytest.approx(moves[allowed].max())
 
 
+@pytest.mark.program
 def test_one_band_is_independent_noise_to_the_bit(problem):
   cohort = bridge.cohort_of(problem, [0, 3, 5])._replace(expected=3.0)
   rows = {"a": np.random.default_rng(0).normal(size=(3, 7, 2)).astype(np.float32)}
@@ -95,6 +96,7 @@ OPTIONS = dict(
 )
 
 
+@pytest.mark.program
 def test_epsilon_is_that_of_turns_and_a_run_goes_on_to_the_bit(tmp_path):
   """What the server keeps of earlier noise is in the checkpoint."""
   accounting = pytest.importorskip("dp_accounting")

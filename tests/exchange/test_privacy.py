@@ -16,6 +16,7 @@ from fedjax_alg.hparams import traced_names
 from fedjax_alg.part import read_part
 from tests import problems
 from tests.algorithms import bridge
+from tests.each import each
 
 KEY = jax.random.key(3)
 #: A norm that no update reaches.
@@ -250,7 +251,7 @@ REFUSED = (
 )
 
 
-@pytest.mark.parametrize(
+@each(
   "name",
   [
     name
@@ -309,7 +310,7 @@ def test_a_round_pays_for_every_vector_that_it_releases(name, vectors, problem):
   assert low < squares.sum() < high
 
 
-@pytest.mark.parametrize(
+@each(
   "settings_, why",
   [
     (dict(client_update="scaffold"), "clients keep a memory"),

@@ -15,6 +15,7 @@ from fedjax_alg.exchange.weights import (
 from fedjax_alg.runs import methods
 from tests import problems
 from tests.algorithms import bridge
+from tests.each import each
 from tests.reference import fairness
 
 IDS = [1, 4, 5, 8, 11]
@@ -28,9 +29,7 @@ def test_weights_of_participants_and_padding(problem):
   np.testing.assert_array_equal(UniformWeights().build()(cohort), [1, 0, 1])
 
 
-@pytest.mark.parametrize(
-  "value", ["equal", "qffl", "qffl:-1", "qffl:inf", "qffl:nan", "agnostic:x", ""]
-)
+@each("value", ["equal", "qffl", "qffl:-1", "qffl:inf", "qffl:nan", "agnostic:x", ""])
 def test_no_other_weights(value, problem):
   bridge.assert_refused(
     problem,

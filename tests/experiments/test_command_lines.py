@@ -23,6 +23,7 @@ from experiments.cli import config, flags, part
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs.prepare import cautions
 from tests import fuzzing
+from tests.each import each
 
 settings.register_profile(
   "words",
@@ -101,7 +102,7 @@ def test_what_is_parsed_is_prepared_or_refused(npz):
   check()
 
 
-@pytest.mark.parametrize(
+@each(
   "command, words",
   [
     (compare, "--metric --protocol --x_axis --score --baseline --targets --out"),
@@ -141,7 +142,7 @@ BEFORE = {
 HOLDOUT = "--validation_clients=3 --partition=iid"
 
 
-@pytest.mark.parametrize(
+@each(
   "command, words, parts",
   [
     (run, "--num_clients=5000", "--num_clients=5000"),

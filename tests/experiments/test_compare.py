@@ -13,6 +13,7 @@ from experiments.reports import comparison
 import fedjax_alg as fa
 from fedjax_alg.records import folder as run_files
 from tests import made_runs
+from tests.each import each
 
 FIRST = [[0.5, 0.7, 0.8], [0.4, 0.8, 0.7], [0.6, 0.9, 0.9]]
 SECOND = [[0.6, 0.9, 0.9], [0.7, 0.9, 0.75], [0.5, 0.95, 0.94]]
@@ -258,7 +259,7 @@ def test_names_and_the_settings_of_a_sweep(root, capsys):
   assert list(compare.read_runs(["a/x", "b/x", "one"])) == ["a/x", "b/x", "one"]
 
 
-@pytest.mark.parametrize(
+@each(
   "words,error",
   [
     ([], "no runs: give the folders"),

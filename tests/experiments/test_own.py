@@ -14,6 +14,7 @@ import fedjax_alg as fa
 from fedjax_alg import files
 from fedjax_alg.runs import methods
 from tests import problems
+from tests.each import each
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -248,7 +249,7 @@ def test_its_hyper_parameters_are_flags(folder):
     config.parse_config(["--algorithm=parts/mine.py:heavy", "--beta1=0.5"])
 
 
-@pytest.mark.parametrize(
+@each(
   "words, part",
   [
     ("--algorithm=parts/mine.py:NUMBER", "is an int; must be a registry.Entry"),

@@ -16,6 +16,7 @@ from experiments import publish
 from experiments.drawing import dots
 from experiments.reproduction import answers, pages
 from fedjax_alg.runs import styles
+from tests.each import each
 
 
 def draw(path):
@@ -298,9 +299,7 @@ RESULTS = pathlib.Path(__file__).parents[2] / "docs" / "results"
 DEFAULTS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 
 
-@pytest.mark.parametrize(
-  "path", sorted(RESULTS.glob("*.png")), ids=lambda path: path.stem
-)
+@each("path", sorted(RESULTS.glob("*.png")))
 def test_pictures_have_the_colors_of_the_methods(path):
   """Lines of matplotlib's palette cannot be told apart by color-blind readers."""
   pixels = np.asarray(Image.open(path).convert("RGB")).reshape(-1, 3).astype(np.uint32)
@@ -335,7 +334,7 @@ def test_pictures_of_numbers_are_drawn_again(tmp_path):
 TABLES = sorted(RESULTS.glob(f"*{dots.SUFFIX}"))
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda path: path.name)
+@each("table", TABLES)
 def test_a_published_picture_has_the_published_numbers(table):
   """Every dot is a number of the figure's page, and every such figure has a table."""
   paper, name = table.name.removesuffix(dots.SUFFIX).split("_", 1)

@@ -12,6 +12,7 @@ from experiments.reports import page
 import fedjax_alg as fa
 from fedjax_alg.metrics import groups
 from fedjax_alg.records import tables
+from tests.each import each
 
 WORDS = (
   "--algorithm=ifca --num_groups=2 --dataset=digits --num_clients=12 "
@@ -167,7 +168,7 @@ def test_what_has_no_meaning_is_left_out_in_one_line(tmp_path, capsys):
   assert protocols == {"local", "kinds", "kinds_worst", "kinds_0", "kinds_1", "kinds_2"}
 
 
-@pytest.mark.parametrize(
+@each(
   "words, says",
   [
     (["--eval_protocols=kinds"], "--eval_protocols=kinds: the clients have no kinds"),

@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
+from tests.each import each
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _EXPERIMENTS = _ROOT / "experiments"
@@ -84,7 +84,7 @@ def test_every_command_is_on_one_side():
   assert commands == {*_COMMANDS, *_OF_PAPERS}
 
 
-@pytest.mark.parametrize("command", _COMMANDS)
+@each("command", _COMMANDS)
 def test_no_path_of_imports_leads_from_a_command_to_the_papers(command):
   modules = _modules()
   waiting = [(f"experiments.{command}",)]

@@ -15,6 +15,7 @@ dp = pytest.importorskip("dp_accounting")
 pytestmark = pytest.mark.usefixtures("share_programs", "one_device")
 
 
+@pytest.mark.program
 def test_scores_of_a_gaussian_are_bounded_by_its_epsilon():
   """Scores N(1, z) and N(0, z) are those of the best test of one release."""
   random = np.random.default_rng(0)

@@ -8,6 +8,7 @@ import pytest
 from fedjax_alg import models
 from fedjax_alg.data import characters
 from fedjax_alg.errors import OptionError
+from tests.each import each
 
 V, T = 7, 5
 
@@ -47,6 +48,7 @@ def test_greedy_is_the_loop(chain, prompt):
   np.testing.assert_array_equal(one, ids)
 
 
+@pytest.mark.program
 def test_draws_have_the_softmax_at_the_temperature(chain):
   model, table = chain
   params = jnp.asarray(table)
@@ -65,7 +67,7 @@ def test_draws_have_the_softmax_at_the_temperature(chain):
   assert not shares[expected == 0].any()
 
 
-@pytest.mark.parametrize(
+@each(
   "change,message",
   [
     (dict(prompt=[]), "prompt"),

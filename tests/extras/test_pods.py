@@ -24,6 +24,7 @@ def fixture_data(problem, two):
   return problems.in_blocks(problem.data, two)
 
 
+@pytest.mark.program
 def test_the_results_are_those_of_one_process(problem, data, two):
   """A map, a reduce and a total, and nothing of the rows is sent.
 

@@ -77,6 +77,7 @@ def cluster(d, mask, linkage):
   ]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("linkage", grouping.LINKAGES)
 def test_blobs_are_counted(linkage):
   """Whatever their number, and with clients that are not there."""

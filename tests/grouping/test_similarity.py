@@ -53,6 +53,7 @@ def draw(seed=0):
   return rows.astype(np.float32), MASK
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("seed", range(3))
 def test_all_are_those_of_scikit_learn(similarities, seed):
   rows, mask = draw(seed)
@@ -88,6 +89,7 @@ def test_all_are_those_of_scikit_learn(similarities, seed):
     )
 
 
+@pytest.mark.program
 def test_rows_that_do_not_count_change_nothing(similarities):
   rows, mask = draw()
   mine = similarities(rows, mask)

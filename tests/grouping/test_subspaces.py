@@ -39,6 +39,7 @@ def test_leading_vectors_are_those_of_the_data(rng, shape, p):
   np.testing.assert_allclose(vectors_of(x, p), oracle.leading_vectors(x, p), atol=2e-4)
 
 
+@pytest.mark.program
 def test_vectors_beyond_the_rank_are_zero(rng):
   x = data(rng, 20, 12, rank=2)
   mine = vectors_of(x, 4)
@@ -47,6 +48,7 @@ def test_vectors_beyond_the_rank_are_zero(rng):
   assert vectors_of(x[:, :2], 3).shape == (3, 2)
 
 
+@pytest.mark.program
 def test_a_wide_gram_matrix_takes_few_steps(rng):
   """Half of the first value is the second's, as of images."""
   turn = np.linalg.qr(rng.normal(size=(300, 300)))[0]

@@ -99,6 +99,7 @@ def test_gradients_are_those_of_softmax_regression_at_zero(rng):
   assert expected > 0.1 and measured.gradients == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.program
 def test_each_difference_shows_in_its_measures(rng):
   """And where clients are dealt at random nothing differs, nearly always."""
   n, size = 40, 30

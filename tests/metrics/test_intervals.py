@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg import metrics
+from tests.each import each
 
 pytestmark = pytest.mark.fast
 
@@ -30,7 +31,7 @@ def test_one_number_has_no_interval():
   assert estimate.mean == 0.5 and np.isnan(estimate.ci95)
 
 
-@pytest.mark.parametrize(
+@each(
   "values, options, text",
   [
     (VALUES, {}, "0.92 +- 0.05"),

@@ -14,6 +14,7 @@ Y = np.repeat(np.arange(3), COUNTS[:3]).astype(np.int32)
 LOGITS = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("text", ["balanced", "1,0.5,20,0"])
 def test_losses_are_multiplied_by_the_weight_of_their_class(text):
   weighted = with_class_weights(MODEL, text, COUNTS)

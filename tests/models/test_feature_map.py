@@ -14,6 +14,7 @@ from fedjax_alg import models
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import feature_map
 from tests import shared_programs
+from tests.each import each
 from tests.reference import analytic_family as oracle
 
 FOURIER = fa.FourierFeatures(50, seed=3)
@@ -34,6 +35,7 @@ def test_fourier_features_are_those_of_scikit_learn():
   np.testing.assert_allclose(phi.apply(X), sampler.transform(X), atol=1e-6)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
   "part, kernel",
   [
@@ -76,6 +78,7 @@ def test_the_model_reads_the_features():
   assert model.flops == inner.flops + 2 * 6 * 50
 
 
+@pytest.mark.program
 def test_a_head_on_a_trained_body():
   """Closed form fits the last layer alone, on what the layers before it give."""
   fed = fa.federate("digits", num_clients=4, partition="iid")
@@ -101,6 +104,7 @@ def test_a_head_on_a_trained_body():
   np.testing.assert_allclose(kernel, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.program
 def test_a_layer_that_is_not_there():
   body = models.MLP().build((4,), 3)
   with pytest.raises(OptionError, match="layer=x: no layer .*it has Dense_0, Dense_1"):
@@ -144,6 +148,7 @@ def fitted(num_features):
   return x, z, y.astype(float), z @ kernel.T
 
 
+@pytest.mark.program
 def test_closed_form_fits_the_features_and_tends_to_kernel_ridge():
   x, z, y, few = fitted(60)
   ridge = linear_model.Ridge(0.5, fit_intercept=False, solver="cholesky").fit(z, y)
@@ -154,6 +159,7 @@ def test_closed_form_fits_the_features_and_tends_to_kernel_ridge():
   assert errors[1] < errors[0] / 2.5
 
 
+@pytest.mark.program
 def test_another_method_goes_on_from_the_fit():
   """The fit is a start like any other: round 0 deploys it, and nothing is drawn."""
   fed = fa.federate("digits", num_clients=4, partition="iid")
@@ -175,7 +181,7 @@ def test_another_method_goes_on_from_the_fit():
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "options, message",
   [
     (dict(feature_map="cosine"), "feature_map=cosine"),

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from fedjax_alg import models
+from tests.each import each
 
 
 def init(key):
@@ -16,7 +17,7 @@ def apply(params, x):
   return jnp.tanh(x @ params[0]) @ params[1]
 
 
-@pytest.mark.parametrize(
+@each(
   "change, pattern",
   [
     (dict(apply=lambda params, x: x @ params[0].T), "apply.* fails"),

@@ -14,6 +14,7 @@ from fedjax_alg.base import num_params
 from fedjax_alg.models import layers
 from fedjax_alg.models.layers import AvgPool, Conv, Dense, Flatten, MaxPool
 from tests import problems
+from tests.each import each
 from tests.reference import analytic as oracle
 
 
@@ -151,7 +152,7 @@ def test_words_and_layers():
   assert len({AvgPool(2), MaxPool(2), Dense(2)}) == 3
 
 
-@pytest.mark.parametrize(
+@each(
   "words, pattern",
   [
     ("conf3-4", "layers=conf3-4: unknown, must be convK-C, validK-C"),

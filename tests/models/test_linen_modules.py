@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg import models
+from tests.each import each
 
 
 class Dropped(nn.Module):
@@ -59,7 +60,7 @@ def test_dropout_in_training_alone(module):
   assert models.from_flax(nn.Dense(3), (4,)).train_apply is None
 
 
-@pytest.mark.parametrize(
+@each(
   "module, pattern",
   [
     (

@@ -122,6 +122,7 @@ def test_frozen_vectors():
   assert np.abs(products - np.diag(np.diag(products))).max() < 0.35
 
 
+@pytest.mark.program
 def test_next_tokens_of_a_sequence_are_the_windows_of_its_beginnings():
   """At each place the loss, its gradient and the hits of a window before it."""
   rng, classes = np.random.default_rng(0), 9

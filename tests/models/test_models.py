@@ -9,13 +9,15 @@ import pytest
 from fedjax_alg import models
 from fedjax_alg.base import num_params
 from fedjax_alg.errors import OptionError
+from tests.each import each
 
 
 def count(model):
   return num_params(jax.eval_shape(model.init, jax.random.key(0)))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.program
+@each(
   "model, shape, classes, expected",
   [
     ("softmax", (784,), 10, 7850),
@@ -65,7 +67,7 @@ def test_a_large_logit_gives_a_finite_loss():
   np.testing.assert_allclose(loss, [1e4])
 
 
-@pytest.mark.parametrize(
+@each(
   "model, shape, classes, pattern",
   [
     ("resnet", (4,), 2, "model=resnet: unknown, .*one of softmax"),
@@ -91,7 +93,7 @@ def test_examples_that_do_not_fit_a_model(model, shape, classes, pattern):
     models.parse_model(model).build(shape, classes)
 
 
-@pytest.mark.parametrize(
+@each(
   "text, pattern",
   [
     ("mlp:0", "^model=mlp:0: hidden=0: must be at least 1"),

@@ -12,6 +12,7 @@ from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.engine import checkpoint
 from tests import problems
 from tests.algorithms import bridge
+from tests.each import each
 from tests.reference import diversified as oracle
 
 pytestmark = pytest.mark.program
@@ -214,7 +215,7 @@ class Cached(nnx.Module):
     return self.linear(x)
 
 
-@pytest.mark.parametrize(
+@each(
   "module, pattern",
   [
     (Cached, r"Cached keeps state \(Cache last\)"),

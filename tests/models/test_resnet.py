@@ -64,6 +64,7 @@ def test_it_is_its_definition():
   )
 
 
+@pytest.mark.program
 def test_its_size():
   model = models.ResNet18().build((32, 32, 3), 10)
   shapes = jax.eval_shape(model.init, jax.random.key(0))
@@ -71,6 +72,7 @@ def test_its_size():
   assert 1.1e9 < model.flops < 1.12e9
 
 
+@pytest.mark.program
 def test_what_is_refused():
   with pytest.raises(OptionError, match="resnet18: needs images of at least 8"):
     models.ResNet18().build((7, 32, 3), 10)

@@ -13,6 +13,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.models.layers import StackModule
 from fedjax_alg.models.linen_modules import SoftmaxModule
 from tests import foreign
+from tests.each import each
 
 FUNCTIONS = models.from_functions(
   lambda key: jnp.zeros((6, 3)), lambda params, x: x @ params
@@ -130,7 +131,7 @@ def test_a_model_keeps_its_own_loss_and_l2_unless_told():
   assert (told.l2, told.loss) == (0.0, models.cross_entropy)
 
 
-@pytest.mark.parametrize(
+@each(
   "source, options, pattern",
   [
     ("sofmax", {}, "^model=sofmax: unknown, did you mean 'softmax'"),

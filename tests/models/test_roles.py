@@ -6,6 +6,7 @@ import pytest
 from fedjax_alg import models
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import roles
+from tests.each import each
 
 pytestmark = pytest.mark.fast
 
@@ -86,7 +87,7 @@ def test_texts_of_all_forms():
     roles.texts(3)
 
 
-@pytest.mark.parametrize(
+@each(
   "value",
   [
     {"personal": None},

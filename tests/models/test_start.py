@@ -11,6 +11,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.models import start
 from fedjax_alg.records import parameters
 from tests import problems
+from tests.each import each
 
 
 def perceptron(width=5, classes=3):
@@ -21,6 +22,7 @@ def arrays_of(model, seed=7):
   return parameters.flatten(problems.some_params(model, seed))
 
 
+@pytest.mark.program
 def test_what_is_given_takes_the_place_of_what_is_drawn():
   model, source = perceptron(), perceptron(classes=8)
   arrays = arrays_of(source)
@@ -62,7 +64,8 @@ def test_the_axis_of_one_global_model_is_taken_off():
     start.match_arrays(model, stacked, [], "`init`")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.program
+@each(
   "width, only, pattern",
   [
     (6, (), r"Dense_0/bias is \[6\], and \[5\] in the model; .* \(`init_only` n"),

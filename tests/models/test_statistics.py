@@ -57,6 +57,7 @@ def first_state(model, key):
   return jax.jit(lambda key: model.roles.start(key).state)(key)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("module", [Linen(), Nnx])
 def test_rows_that_fill_a_batch_up_leave_no_trace(module):
   model = roles.split(models.as_model(module, (4, 4), 2), ())
@@ -85,6 +86,7 @@ def test_rows_that_fill_a_batch_up_leave_no_trace(module):
   problems.assert_close(filled, unpadded, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("module", [Linen(), Nnx])
 def test_evaluation_has_running_statistics_or_those_of_the_rows(module):
   model = models.as_model(module, (4, 4), 2)
@@ -118,6 +120,7 @@ class Dropped(nn.Module):
     return nn.Dense(2)(nn.Dropout(0.5, deterministic=not train)(x))
 
 
+@pytest.mark.program
 def test_dropout_is_that_of_the_step_and_none_in_evaluation():
   """With the statistics of the batch it is evaluation all the same."""
   model = models.as_model(Dropped(), (4, 4), 2)
@@ -139,6 +142,7 @@ def test_dropout_is_that_of_the_step_and_none_in_evaluation():
   )
 
 
+@pytest.mark.program
 def test_statistics_of_frozen_layers_are_frozen():
   """Nobody keeps them, and in training no row depends on the others."""
   model = models.as_model(Linen(), (4, 4), 2)
@@ -232,6 +236,7 @@ def test_options_of_training_reach_the_layers_with_state():
       np.testing.assert_allclose(leaf, exact, atol=0.02)
 
 
+@pytest.mark.program
 def test_a_model_with_state_starts_from_what_is_given():
   """The statistics, too, where they are given."""
   model = models.as_model(Linen(), (4, 4), 2)

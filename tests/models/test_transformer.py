@@ -94,6 +94,7 @@ def residuals(model, params, x, capsys):
   return capsys.readouterr().out.count("\n")
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("name", ["transformer", "resnet18"])
 def test_blocks_keep_less_and_compute_the_same(name, capsys):
   """Without `remat` in the module a gradient keeps all activations of its blocks."""

@@ -55,6 +55,7 @@ def of_two_samples(z, q, delta):
   )
 
 
+@pytest.mark.program
 def test_two_samples_by_integrals():
   epsilon = Mechanism(1.1, 1e-5, 1000, "poisson", 0.1).epsilon(2)
   exact = of_two_samples(1.1, 0.1, 1e-5)
@@ -79,6 +80,7 @@ def test_samples_have_the_tight_epsilon(z, q, rounds, delta, tight):
   assert epsilon < dp.rdp.RdpAccountant().compose(event, rounds).get_epsilon(delta)
 
 
+@pytest.mark.program
 def test_the_slots_of_a_sample_are_accounted_for(monkeypatch):
   """Few slots make a round more private for nobody: the bound may only grow."""
   of_many = Mechanism(1.0, 1e-5, 200, "poisson", 0.1)
@@ -89,6 +91,7 @@ def test_the_slots_of_a_sample_are_accounted_for(monkeypatch):
   assert of_many.epsilon(5) > all_slots + 0.01
 
 
+@pytest.mark.program
 def test_a_column_of_many_rounds_rounds_them_up():
   private = Mechanism(3.0, 1e-5, 100, "all", 1.0)
   column = [private.epsilon_bound(rounds) for rounds in range(1, 250)]

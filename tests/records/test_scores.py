@@ -5,6 +5,7 @@ import pytest
 
 from fedjax_alg.errors import OptionError
 from fedjax_alg.records import scores
+from tests.each import each
 
 ROUNDS = [1, 5, 10, 11, 15, 20]
 CURVE = np.array([6.0, 1.0, 2.0, 4.0, 8.0, 3.0])
@@ -69,7 +70,7 @@ def test_the_last_evaluations_are_counted_from_the_end(last, count):
   )
 
 
-@pytest.mark.parametrize("last", [0, -1, 1.5, "2", True, float("nan"), [1]])
+@each("last", [0, -1, 1.5, "2", True, float("nan"), [1]])
 def test_no_number_of_evaluations_is_one_line_that_names_last(last):
   """Without it -1 takes all but the first evaluation, and 0 all of them."""
   with pytest.raises(OptionError, match="^last="):

@@ -18,6 +18,7 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange, ExchangeOptions, attacks, exchange_of
 from fedjax_alg.rounds import buffered
 from tests import problems
+from tests.each import each
 from tests.reference.event_heap import Server, trajectory
 
 MAP = clients.ClientMap()
@@ -183,7 +184,7 @@ def test_fedasync_is_one_client_after_the_other(problem, data):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "client, server, options, message",
   [
     ("svrg", "average", {}, "measure at one model"),

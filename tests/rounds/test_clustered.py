@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from fedjax_alg import registry, trees
-from fedjax_alg.algorithms import composed as grid
 from fedjax_alg.base import num_params
 from fedjax_alg.client.minibatches import LocalWork
-from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Store, Trained
 from fedjax_alg.data import layout
 from fedjax_alg.engine import clients
@@ -19,7 +17,6 @@ from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange, attacks
 from fedjax_alg.exchange.aggregation import Median
 from fedjax_alg.exchange.weights import ExampleWeights, UniformWeights
-from fedjax_alg.part import parts_of
 from fedjax_alg.rounds.clustered import Extra, Messages, Rule, compose_clustered
 from tests import problems
 from tests.algorithms import bridge
@@ -205,33 +202,15 @@ def test_one_group_is_fedavg(problem, fedavg, name, settings):
     )
 
 
-@pytest.mark.parametrize(
-  "name", [part.EXAMPLE for part in parts_of(grid.CLIENT_UPDATES)]
-)
-def test_a_local_method_of_which_a_part_is_lost_is_refused(problem, name):
-  """Without it FedDyn's h, MimeLite's optimizer are lost without a word."""
-  hparams, _ = registry.get("composed").parts(client_update=name)
-  client = hparams.client_update.build(problem.model, hparams, None)
-
-  def compose():
-    return compose_clustered(
-      problem.model, client, by_parity(), map_clients=clients.ClientMap()
-    )
-
-  if name.partition(":")[0] in ("sgd", "prox", "sam", "lesam"):
-    compose()
-    return
-  with pytest.raises(OptionError, match="client: the local method needs [a-z]"):
-    compose()
-
-
-def test_a_record_of_the_mean_update_is_none_of_groups(problem):
-  client = sgd_update(problem.model, LocalWork(local_steps=1), 0.1)
-  with pytest.raises(OptionError, match="client: the local method needs record, which"):
+def test_a_local_method_of_one_group_has_none_by_shares(problem):
+  """FedSoft's participants are in all groups: whose variates would they move?"""
+  hparams, _ = registry.get("composed").parts(client_update="scaffold")
+  client = hparams.resolved().client_update.build(problem.model, hparams, None)
+  with pytest.raises(OptionError, match="client_update:.*upload_weights"):
     compose_clustered(
       problem.model,
-      client._replace(record=lambda memory, *_: memory),
-      by_parity(),
+      client,
+      by_parity(memberships=lambda notes: notes),
       map_clients=clients.ClientMap(),
     )
 
@@ -259,10 +238,10 @@ def test_a_local_method_that_keeps_a_row_is_served(problem):
     problem, by_parity(), half, weights=UniformWeights().build()
   )
   np.testing.assert_allclose(
-    shifts(start.own, state.own), [10 * (4 + 6 + 10) / 3, 10, 0], rtol=1e-4
+    shifts(start, state), [10 * (4 + 6 + 10) / 3, 10, 0], rtol=1e-4
   )
   sizes = [problems.SIZES[i] if i in IDS else 0 for i in range(12)]
-  np.testing.assert_allclose(state.extra - start.extra, sizes)
+  np.testing.assert_allclose(state.clients - start.clients, sizes)
 
 
 def test_what_a_local_method_costs_beside(problem):

@@ -17,6 +17,7 @@ def fixture_problem():
   return grouped.problem()
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("averaging", ["model", "gradient"])
 def test_common_layers_move_by_all_participants(problem, averaging):
   """The paper's shared representation: here the kernel; each group has its bias.

@@ -103,6 +103,7 @@ def test_holding_out_is_holding_out():
   assert last.sample is measured[2]
 
 
+@pytest.mark.program
 def test_a_run_is_advised_as_its_federation(tmp_path):
   """In memory and from its folder."""
   fed = panel_of_digits("rotate", 100)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
+from fedjax_alg import registry
 from fedjax_alg.engine import samplers
 from fedjax_alg.runs import checks
 from fedjax_alg.runs.options import RunOptions
@@ -40,3 +41,19 @@ def test_a_probability_is_a_probability(q, newcomers):
         from_keywords(
           "fedavg", fed, sampling=sampling, participation=q, rounds=5, evaluate="global"
         )
+
+
+def test_one_client_is_enough_for_one_model_and_for_no_more():
+  """A default of two groups or models would refuse a federation of one client."""
+  fed = fa.federate("digits", num_clients=1, partition="iid")
+  plan = from_keywords("fedavg", fed, cohort_size=1)
+
+  def size_with(name, **hparams):
+    entry = registry.get(name)
+    settings, _ = entry.parts(**hparams)
+    return checks.cohort_size(plan.run, plan.data, entry, settings, 1)
+
+  assert size_with("fedavg") == 1
+  for name, option in (("ifca", "num_groups"), ("ma_fsvrg", "num_models")):
+    with pytest.raises(fa.OptionError, match=f"^{option}=2: "):
+      size_with(name, **{option: 2})

@@ -19,6 +19,7 @@ from fedjax_alg.engine import clients, sharding
 from fedjax_alg.hparams import hyper
 from fedjax_alg.runs import methods
 from fedjax_alg.runs.plan import by_program, from_keywords
+from tests.each import each
 
 NUMBERS = dict(cohort_size=4, rounds=2, evaluate="global")
 
@@ -174,7 +175,7 @@ def test_an_algorithm_that_is_built(fed, baseline):
     result.global_params(), baseline.global_params(), rtol=1e-5, atol=1e-6
   )
   assert "your algorithm" in repr(result)
-  with pytest.raises(fa.OptionError, match="^client_lr: neither"):
+  with pytest.raises(fa.OptionError, match="^client_lr: "):
     short_run(fed, built, model=model, client_lr=0.1)
 
 
@@ -193,16 +194,16 @@ def unknown(model, hparams: "Missing", *, map_clients):  # type: ignore[name-def
   del model, hparams, map_clients
 
 
-@pytest.mark.parametrize(
+@each(
   "algorithm, hparams, pattern",
   [
     ("fedavgg", None, "^algorithm=fedavgg: unknown, did you mean 'fedavg'"),
-    (3, None, "^algorithm=3: must be a name"),
-    (loose, None, "^hparams: missing, the builder loose does not say"),
-    (unknown, None, "^hparams: missing, the builder unknown"),
-    (functools.partial(loose), None, "^hparams: missing"),
+    (3, None, "^algorithm=3: "),
+    (loose, None, "^hparams: "),
+    (unknown, None, "^hparams: "),
+    (functools.partial(loose), None, "^hparams: "),
     ("fedavg", registry.ALGORITHMS["fedprox"].hparams(), None),
-    ("fedprox", FedAvgHParams(), "^hparams: FedAvgHParams given, fedprox has"),
+    ("fedprox", FedAvgHParams(), "^hparams: FedAvgHParams"),
   ],
 )
 def test_what_is_no_algorithm(algorithm, hparams, pattern):
@@ -222,7 +223,7 @@ def with_default(value):
   return Mine
 
 
-@pytest.mark.parametrize(
+@each(
   "value, expected",
   [
     ([1, 2], (1, 2)),

@@ -22,6 +22,7 @@ from fedjax_alg.client.sgd import sgd_update
 from fedjax_alg.client.update import ClientUpdate, Trained
 from fedjax_alg.hparams import hyper
 from fedjax_alg.rounds.two_halves import compose
+from tests.each import each
 
 #: Clients of ``fed``, and slots.
 CLIENTS, SLOTS = 20, 3
@@ -112,7 +113,7 @@ def asks_python(state, cohort, key):
   return still().round(state, cohort, key)
 
 
-@pytest.mark.parametrize(
+@each(
   "changes, message",
   [
     (dict(round=None), "round of its Algorithm is a NoneType, must be a func"),
@@ -186,7 +187,7 @@ def test_functions_that_break_the_contract(fed, changes, message):
   assert "(docs/add_an_algorithm.md" in error
 
 
-@pytest.mark.parametrize(
+@each(
   "changes, message",
   [
     (dict(client=[1]), "its round returns a report whose client is no dict"),
@@ -218,7 +219,7 @@ def test_reports_that_break_the_contract(fed, changes, message):
   assert error.startswith(f"algorithm=your algorithm: {message}"), error
 
 
-@pytest.mark.parametrize(
+@each(
   "builder, message",
   [
     (
@@ -259,7 +260,7 @@ def entry(**changes):
   )._replace(**changes)
 
 
-@pytest.mark.parametrize(
+@each(
   "changes, message",
   [
     (dict(hparams=State), "the hyper-parameters of its entry are "),

@@ -10,6 +10,7 @@ import pytest
 from experiments.cli import config
 import fedjax_alg as fa
 from fedjax_alg.runs.plan import by_program, from_keywords
+from tests.each import each
 
 pytestmark = pytest.mark.fast
 CLIENTS = ("--dataset=digits", "--partition=classes", "--num_clients=20")
@@ -54,7 +55,7 @@ def test_keywords_and_flags_make_the_same_plan(fed, algorithm, keywords):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "algorithm, keywords",
   [
     ("fedacnnl", dict(map_seeds="vmap")),
@@ -117,6 +118,7 @@ def test_run_has_the_defaults_of_a_plan():
   }
 
 
+@pytest.mark.program
 def test_the_cores_become_devices_before_anything_starts_jax():
   """Else a run of a fresh process has one core, whatever it asks for."""
   code = (

@@ -7,6 +7,7 @@ from scipy import stats
 import fedjax_alg as fa
 from fedjax_alg.runs import power
 from tests import made_runs
+from tests.each import each
 
 
 @pytest.mark.parametrize("pairs, effect", [(3, 1.0), (5, 1.0), (10, 0.5), (20, 0.0)])
@@ -60,7 +61,7 @@ def test_the_spread_of_a_comparison_is_that_of_its_widest_pair(tmp_path):
     assert fa.sample_size(0.1, spread) == fa.sample_size(0.1, width)
 
 
-@pytest.mark.parametrize(
+@each(
   "values, name",
   [
     (dict(difference=0, spread=1), "difference"),

@@ -60,7 +60,7 @@ def test_a_frame_that_lacks_a_category_has_the_same_predictions(run, frames):
   whole = run.predict(test, proba=True)[(test["ward"] != "cardiology").to_numpy()]
   np.testing.assert_array_equal(run.predict(few, proba=True), whole)
   np.testing.assert_array_equal(run.predict(few.drop(columns="ill"), proba=True), whole)
-  with pytest.raises(fa.DataError, match="^x: column 'ward' has 'eye' in row 0, which"):
+  with pytest.raises(fa.DataError, match="^x: column 'ward' has 'eye' in row 0"):
     run.predict(few.assign(ward="eye"))
 
 
@@ -108,7 +108,7 @@ def test_the_models_of_clients_predict_their_rows(frames, name, options):
       result.predict(rows, hospital),
       result.predict(rows, model=int(result.membership[0, number])),
     )
-    with pytest.raises(fa.OptionError, match="^client: give the client whose model"):
+    with pytest.raises(fa.OptionError, match="^client: "):
       result.predict(rows)
 
 
@@ -122,9 +122,9 @@ def test_arrays_are_rows_too(fed):
     result.metrics["global"]["accuracy"][0, -1]
   )
   assert result.predict(raw[:0]).shape == (0,)
-  with pytest.raises(fa.DataError, match=r"^x: has examples of shape \(3,\), the mo"):
+  with pytest.raises(fa.DataError, match=r"^x: has examples of shape \(3,\)"):
     result.predict(np.zeros((2, 3)))
-  with pytest.raises(fa.DataError, match="^x: a DataFrame, but the model was trained"):
+  with pytest.raises(fa.DataError, match="^x: a DataFrame"):
     result.predict(pd.DataFrame({"a": [1]}))
 
 
@@ -215,7 +215,7 @@ def test_a_regression_predicts_numbers():
     result.metrics["global"]["mse"][0, -1],
     rtol=1e-5,
   )
-  with pytest.raises(fa.OptionError, match="^proba: task=regression has no probabil"):
+  with pytest.raises(fa.OptionError, match="^proba: task=regression"):
     result.predict(x, proba=True)
 
 
@@ -223,8 +223,8 @@ def test_a_regression_predicts_numbers():
   "arguments, message",
   [
     (dict(client="nort"), "client=nort: no client of this name, did you mean 'north'"),
-    (dict(client=0), "client=0: no client of this name .one of east, north"),
-    (dict(client=0, model=1), "model=1: only read without client"),
+    (dict(client=0), "client=0: "),
+    (dict(client=0, model=1), "model=1: "),
     (dict(model=1), "model=1: "),
     (dict(seed=2), "seed=2: "),
   ],

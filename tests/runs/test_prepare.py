@@ -11,7 +11,7 @@ import pytest
 from experiments.cli import config, guard
 import fedjax_alg as fa
 from fedjax_alg import memory
-from fedjax_alg.data.sources import load_digits
+from fedjax_alg.data.scikit_learn import load_digits
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.models import from_flax
@@ -19,6 +19,7 @@ from fedjax_alg.runs import methods, plan, prepare
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import from_keywords
 from tests import problems
+from tests.each import each
 from tests.normed import NET
 
 WORDS = "--algorithm=fedavg --dataset=digits --num_clients=20".split()
@@ -109,7 +110,7 @@ def test_validation_data_without_a_class_are_named():
     assert not prepare.cautions(make(*words, *flags), set())
 
 
-@pytest.mark.parametrize(
+@each(
   "words, message",
   [
     (

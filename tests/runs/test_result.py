@@ -20,6 +20,7 @@ from fedjax_alg.part import write_parts
 from fedjax_alg.records import clients as tables_of_clients
 from fedjax_alg.records import folder as run_files
 from fedjax_alg.records import summary
+from tests.each import each
 from tests.runs import conftest as small
 from tests.runs import released
 
@@ -242,7 +243,7 @@ def rewritten(folder, **parts):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "pattern, damages",
   [
     ("holds no finished run", [shutil.rmtree]),

@@ -8,6 +8,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.data.federation import Federations
 from fedjax_alg.runs import run_all as run_all_lib
+from tests.each import each
 
 #: What FedProx reads; FedAvg has no ``mu``, ``central`` nothing but the rounds.
 SETTINGS = dict(
@@ -78,7 +79,7 @@ def test_several_partitions(runs, own_fed):
     fa.run_all(["fedavg"], both, seeds=3)
 
 
-@pytest.mark.parametrize(
+@each(
   "methods, settings, message",
   [
     # What nobody reads may be a misspelled name.

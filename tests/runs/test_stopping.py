@@ -9,6 +9,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.runs import stopping
 from fedjax_alg.runs.options import RunOptions
+from tests.each import each
 
 SEEDS = 3
 
@@ -94,7 +95,7 @@ def test_the_first_rule_to_hold_is_the_reason():
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize(
+@each(
   "word, pattern",
   [
     ("stop_at=train:accuracy", "must be PROTOCOL:METRIC:VALUE"),

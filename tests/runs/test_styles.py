@@ -88,6 +88,7 @@ def test_every_method_has_a_style_of_its_own():
     assert len(looks) == len(styles.METHODS), pair
 
 
+@pytest.mark.program
 def test_a_method_looks_the_same_in_every_figure():
   """All labels of all figures of all papers."""
   seen = {}

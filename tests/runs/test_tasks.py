@@ -13,6 +13,7 @@ import fedjax_alg as fa
 from fedjax_alg import models, tasks
 from fedjax_alg.engine import evaluate
 from fedjax_alg.errors import OptionError
+from tests.each import each
 from tests.runs import hospitals
 
 L2 = 0.1
@@ -209,7 +210,7 @@ def linear(outputs, **options):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "options, pattern",
   [
     (

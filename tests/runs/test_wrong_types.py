@@ -8,6 +8,7 @@ import pytest
 
 import fedjax_alg as fa
 from tests import made_runs
+from tests.each import each
 
 #: Values that no argument below takes.
 JUNK = (
@@ -69,7 +70,7 @@ def fixture_calls(own_fed, tmp_path_factory):
   }
 
 
-@pytest.mark.parametrize(
+@each(
   "call, argument",
   [
     ("compare", "metric"),

@@ -8,6 +8,7 @@ import fedjax_alg as fa
 from fedjax_alg import models, tasks
 from fedjax_alg.errors import OptionError
 from fedjax_alg.tasks import Labels
+from tests.each import each
 from tests.tasks.test_task import make_task
 
 X = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
@@ -33,7 +34,7 @@ def is_positive(y):
   return (y > 0).astype(int)
 
 
-@pytest.mark.parametrize(
+@each(
   "fields, pattern",
   [
     (
@@ -72,7 +73,7 @@ def is_positive(y):
       dict(pooled=lambda sums: {**sums, "rows": sums["rows"].sum()}),
       r"pooled gives shape \[\] as rows, must keep the clients' axis",
     ),
-    (dict(targets=raises), "y: is refused by task=near, whose targets raise"),
+    (dict(targets=raises), "y: is refused by task=near"),
     (dict(targets=lambda y: None), "whose targets gives a NoneType, must give"),
     (dict(targets=lambda y: y[:5]), r"whose targets gives shape \(5, 1\) for "),
     (

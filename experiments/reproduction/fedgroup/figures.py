@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fedjax_alg import files
 from fedjax_alg.data import DataError
-from fedjax_alg.data.sources import load_npz
+from fedjax_alg.data.npz_source import load_npz
 from fedjax_alg.data.synthetic import client_sizes
 
 from ...cli import config as config_lib

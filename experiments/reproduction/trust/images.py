@@ -5,7 +5,7 @@ import sys
 from fedjax_alg.data import Examples
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.idx import load_idx
-from fedjax_alg.data.sources import load_digits
+from fedjax_alg.data.scikit_learn import load_digits
 from fedjax_alg.data.tfds_source import load_tfds
 
 from .. import figures

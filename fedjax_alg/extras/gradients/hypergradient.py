@@ -409,11 +409,9 @@ def prepare_run(plan: Plan, by: Sequence[str]) -> Prepared:
   check_differentiable(plan.method, plan.run)
   if processes.count() > 1:
     raise OptionError(f"`by`={','.join(by)}: in one process only")
-  if plan.data.changes_every is not None:
-    name = "shift" if plan.data.concepts.period is None else "concepts"
+  if plan.data.change is not None:
     raise OptionError(
-      f"`{name}`={getattr(plan.data, name)}: the derivative is that of rounds on data "
-      "that stay"
+      f"{plan.data.change.label}: the derivative is that of rounds on data that stay"
     )
   prepared = plan.prepare()
   # Lanes cannot be differentiated; what is computed is the same.

@@ -164,7 +164,7 @@ def _by_training_again(result: RunResult, metric: str | None) -> Contributions:
   metric = _check_metric(metric, tasks.of(prepared.model))
   if "global" not in prepared.protocols:
     raise OptionError("`retrain`: the run has no protocol global (give `evaluate`)")
-  if federation.options.changes_every is not None:
+  if federation.schedule is not None:
     raise OptionError("`retrain`: the data of this run change from round to round")
   plan = Plan.from_facts(result.facts, federation=federation)
   train = federation.data.train

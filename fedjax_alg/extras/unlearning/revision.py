@@ -298,7 +298,7 @@ def _new_states(
         key = jax.random.fold_in(p.keys.work[live.setting * num + seed], step)
         state = _played_again(live)(state, data, slots, np.int32(step), key)
     rows.append(state)
-  p.device_data.move(max(last_round - 1, 0))
+  p.device_data.move(last_round - 1)
   return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
 
 

@@ -14,6 +14,8 @@ from fedjax_alg.data.published import Natural
 from fedjax_alg.exchange.aggregation import Krum
 from fedjax_alg.part import parts_of
 from fedjax_alg.runs import identity
+from tests.each import each
+from tests.experiments import shown
 
 pytestmark = pytest.mark.fast
 
@@ -182,8 +184,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(
-  "words,parts", REFUSED, ids=[ascii(r[0][:70]) for r in REFUSED]
+@each(
+  "words,parts",
+  REFUSED,
 )
 def test_refused_in_one_line(words, parts):
   if not any(
@@ -219,7 +222,8 @@ def test_a_value_may_be_a_word_of_its_own():
   )
 
 
-@pytest.mark.parametrize("preset", presets.names())
+@pytest.mark.program
+@each("preset", presets.names())
 def test_preset_parses(preset):
   words = [f"--flagfile={preset}"]
   paper, *folder, name = preset.split("/")
@@ -237,7 +241,8 @@ def test_preset_parses(preset):
     words.append(f"--flagfile={paper}/{data}.flags")
   if "algorithm=" not in "".join(config.expand_flagfiles(words)):
     words.append("--algorithm=fedavg")
-  assert parse_config(words).run.rounds >= 1
+  with shown.built_once():
+    assert parse_config(words).run.rounds >= 1
 
 
 @pytest.mark.program
@@ -322,7 +327,8 @@ def test_what_flags_and_defaults_become(words, values):
   assert {name: actual[name] for name in values} == values
 
 
-@pytest.mark.parametrize(
+@pytest.mark.program
+@each(
   "words, others",
   [
     (
@@ -425,7 +431,7 @@ def test_all_values_of_a_list_that_is_given_in_parts_count(tmp_path):
   assert roles == ["personal:head", "frozen:a", "frozen:b", "lora:c"]
 
 
-@pytest.mark.parametrize(
+@each(
   "words, digest",
   [
     ("fedavg", "2ad1c2c95b33"),
@@ -463,7 +469,7 @@ def test_a_file_that_a_flag_names_counts_by_its_content(tmp_path, flag):
   assert identities[0] == identities[2] != identities[1]
 
 
-@pytest.mark.parametrize("algorithm", [None, *registry.ALGORITHMS])
+@each("algorithm", [None, *registry.ALGORITHMS])
 def test_help_names_every_flag_and_hyper_parameter(algorithm):
   names = (
     [flag.name for flag in flags.run_flags()]

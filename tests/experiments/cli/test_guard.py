@@ -16,6 +16,7 @@ from experiments.cli import guard, signals
 from experiments.cli.guard import run_guarded
 from fedjax_alg.errors import OptionError, RunFolderError
 from fedjax_alg.records.lock import HeldError
+from tests.each import each
 
 
 def test_an_error_and_a_warning_are_one_line_each(capsys):
@@ -33,7 +34,7 @@ def test_an_error_and_a_warning_are_one_line_each(capsys):
   assert warnings.showwarning is before
 
 
-@pytest.mark.parametrize(
+@each(
   "error, status, part",
   [
     (MemoryError(), 1, "out of memory"),

@@ -9,6 +9,7 @@ from experiments import completion, run
 from experiments.cli import config, flags, help, tree
 from fedjax_alg import hparams, registry
 from fedjax_alg.errors import OptionError
+from tests.each import each
 
 FORMS = completion.all_forms()
 NAMES = [
@@ -55,7 +56,10 @@ def commands_in(text):
   return [line.partition(" > ")[0].split() for line in matches]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=NAMES)
+@each(
+  "form",
+  FORMS,
+)
 def test_the_first_page_of_a_command_fits_a_screen(form, terminal):
   """A longer one scrolls its purpose and its example away."""
   text = form.help().page("")
@@ -70,7 +74,10 @@ def test_the_first_page_of_a_command_fits_a_screen(form, terminal):
   assert fits(form.help().page(help.ALL), 60)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=NAMES)
+@each(
+  "form",
+  FORMS,
+)
 def test_the_examples_of_a_command_are_read(form):
   """A newcomer types them first."""
   for name, *words in commands_in(form.help().page(help.ALL)):
@@ -100,7 +107,7 @@ def test_the_list_of_commands_fits_a_screen(monkeypatch, capsys, terminal):
   assert {*re.findall(r"\w+", text)} >= {*main.commands()}
 
 
-@pytest.mark.parametrize("algorithm", registry.ALGORITHMS)
+@each("algorithm", registry.ALGORITHMS)
 def test_the_first_page_of_a_method_fits_a_screen(algorithm, terminal):
   """It has the method's own, and not privacy, of which a first run knows nothing."""
   page = run.main.help(algorithm)
@@ -147,7 +154,7 @@ def test_a_flag_is_shown_with_its_facts(group):
     assert bool(re.search(r"^  methods ", text, re.M)) is option.is_hyper
 
 
-@pytest.mark.parametrize("name", [n for n, option in OPTIONS.items() if option.parts])
+@each("name", [n for n, option in OPTIONS.items() if option.parts])
 def test_a_choice_lists_its_parts_with_their_fields(name):
   """Each with its default, range and help, once, and an example."""
   text = RUN.page(name)
@@ -184,7 +191,7 @@ def test_a_name_of_several_things_shows_all_of_them():
   assert "FedProx" in RUN.page("algorithm")
 
 
-@pytest.mark.parametrize(
+@each(
   "words, parts",
   [
     ("--algorithm=fedavg --help=privcy", "--help=privcy: unknown & 'privacy'?"),

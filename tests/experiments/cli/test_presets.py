@@ -9,6 +9,7 @@ import pytest
 from experiments.cli import config, flag_words, flags, presets
 from fedjax_alg.errors import OptionError
 from fedjax_alg.part import read_part
+from tests.each import each
 
 pytestmark = pytest.mark.fast
 
@@ -23,7 +24,10 @@ def is_number(text):
     return False
 
 
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.parent.name)
+@each(
+  "path",
+  TABLES,
+)
 def test_a_table_is_well_formed(path):
   rows = presets.read_table(path)
   all_flags = {"flagfile", *flags.hyper_fields()}
@@ -125,7 +129,7 @@ def test_every_preset_of_a_table_is_named_and_others_are_answered_with_a_near_na
     config.parse_config(["--flagfile=diversified/methods/fedavgs.flags"])
 
 
-@pytest.mark.parametrize(
+@each(
   "line, message",
   [
     ("m,x,l2,1,luck", "column chosen_by: 'luck': must be one of stated, valid"),

@@ -1,16 +1,15 @@
 """What the typed options say, for help and completion."""
 
-import pytest
-
 from experiments.cli import command, tree
 from fedjax_alg import registry, tasks
 from fedjax_alg.models import MODELS
 from fedjax_alg.part import parts_of
+from tests.each import each
 
 OPTIONS = {o.name: o for group in tree.run_groups().values() for o in group}
 
 
-@pytest.mark.parametrize(
+@each(
   "text, words",
   [
     ("the data, one of a, b-c, d_1: a = all", ("a", "b-c", "d_1")),
@@ -28,7 +27,7 @@ def test_words_are_found_in_texts(text, words):
   assert tree.listed_words(text) == words
 
 
-@pytest.mark.parametrize(
+@each(
   "name, words",
   [
     ("algorithm", registry.ALGORITHMS),

@@ -23,6 +23,7 @@ from experiments.reproduction import (
   suite,
   verdicts,
 )
+from tests.each import each
 from tests.experiments.reproduction import test_verdicts as sample_runs
 
 pytestmark = pytest.mark.fast
@@ -34,7 +35,7 @@ ROUNDS = POINTS._replace(
 NEVER = ROUNDS._replace(value=math.inf, printed=">100")
 
 
-@pytest.mark.parametrize(
+@each(
   "values,claim,verdict",
   [
     ([98.1, 98.2, 98.0], POINTS, "reached"),
@@ -683,7 +684,7 @@ def test_sentences_on_pages_are_those_of_the_answers():
         assert pages.format_blocks([table]) in text, (name, figure)
 
 
-@pytest.mark.parametrize(
+@each(
   "name, figure",
   [
     (path.stem.partition("_")[0], path.stem.partition("_")[2])
@@ -727,7 +728,7 @@ def test_numbers_beside_the_pages_have_the_verdict_of_the_rule(name, figure):
 CIFAR = {("diversified", name) for name in ("fig5", "fig6", "fig7")}
 
 
-@pytest.mark.parametrize("name", sorted(publish.PAPERS))
+@each("name", sorted(publish.PAPERS))
 def test_what_no_run_can_test_is_not_testable_everywhere(name):
   """The answers, the tables and the pages had "worse" where claims.md had this."""
   results = DOCS / "results"
@@ -779,7 +780,8 @@ def cells_of(name, figure):
 
 
 #: Figures of which nothing, a part or everything is tuned.
-@pytest.mark.parametrize(
+@pytest.mark.program
+@each(
   "name, figure",
   [
     ("fedgroup", "table1"),

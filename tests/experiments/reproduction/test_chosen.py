@@ -4,6 +4,7 @@ import pytest
 
 from experiments.cli import presets
 from experiments.reproduction import chosen
+from tests.each import each
 
 pytestmark = pytest.mark.fast
 
@@ -60,7 +61,7 @@ def test_what_a_user_writes_into_comments_declares_nothing(tmp_path):
   assert label_of(str(file)) == "not declared"
 
 
-@pytest.mark.parametrize(
+@each(
   "choices, word",
   [
     ([("stated", "")], "stated"),

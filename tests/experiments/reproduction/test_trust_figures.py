@@ -23,6 +23,7 @@ from experiments.reproduction.trust import (
 from experiments.reproduction.trust import figures as trust
 import fedjax_alg as fa
 from tests import made_runs
+from tests.each import each
 from tests.experiments import shown
 
 PAPER = trust.PAPER
@@ -32,7 +33,7 @@ PAPER = trust.PAPER
 NUMBERED = [name for name in trust.FIGURES if name != "feddrift"]
 
 
-@pytest.mark.parametrize("name", NUMBERED)
+@each("name", NUMBERED)
 def test_every_published_number_has_a_run_and_a_measure(name):
   runs = {(c.panel, c.label) for c in shown.cells("trust", name)}
   claims = report.load_claims("trust", name)

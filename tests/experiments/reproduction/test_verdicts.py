@@ -400,6 +400,7 @@ def _all_statements():
   ]
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("rounds", [20, 100])
 def test_every_statement_can_be_judged(rounds):
   """Methods that are alike everywhere: nothing crashes, little holds."""

@@ -10,6 +10,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.extras.flower import export, setting
 from fedjax_alg.runs.plan import from_keywords
+from tests.each import each
 
 
 def prepare_run(method="fedavg", federation=None, num_held_out=0, **options):
@@ -21,7 +22,7 @@ def prepare_run(method="fedavg", federation=None, num_held_out=0, **options):
   return from_keywords(method, federation, **options).prepare()
 
 
-@pytest.mark.parametrize(
+@each(
   "method,options,message",
   [
     ("cfl", {}, "algorithm=cfl: cannot be exported"),

@@ -16,6 +16,7 @@ from fedjax_alg.runs import methods
 from fedjax_alg.runs.options import LateOptions, SamplingOptions
 from tests import problems
 from tests.contract import test_traced
+from tests.each import each
 
 NUMBERS = dict(cohort_size=4, rounds=3, eval_every=2)
 
@@ -213,6 +214,7 @@ def softmax(z):
   return z / z.sum(1, keepdims=True)
 
 
+@pytest.mark.program
 def test_one_step_by_hand(fed):
   """w1 = w0 - lr g: d loss(w1) / d lr = -<loss'(w1), g>, in float64."""
   train = fed.data.train
@@ -261,6 +263,7 @@ def _two_seeds(fed):
   return derivatives(fed, "ifca", "client_lr", seeds=2, num_groups=2)
 
 
+@pytest.mark.program
 def test_ranks_are_those_of_the_run():
   """AUROC follows on the host from numbers of each validation example."""
   x, y = datasets.load_breast_cancer(return_X_y=True)
@@ -276,6 +279,7 @@ def test_ranks_are_those_of_the_run():
   np.testing.assert_allclose(result.accuracies, auroc, atol=1e-6)
 
 
+@pytest.mark.program
 def test_the_losses_are_those_of_the_run(fed, two_seeds):
   run = fa.run("ifca", fed, seeds=2, evaluate="validation", num_groups=2, **NUMBERS)
   result, metrics = two_seeds.at(last=None), run.metrics["validation_mean"]
@@ -296,6 +300,7 @@ def test_the_losses_are_those_of_the_run(fed, two_seeds):
   )
 
 
+@pytest.mark.program
 def test_fewer_rounds_and_the_last_evaluation(two_seeds):
   full, half = two_seeds.at(last=None), two_seeds.at(rounds=2)
   np.testing.assert_array_equal(half.rounds, [2])
@@ -316,6 +321,7 @@ TAKING_PART = dict(
 )
 
 
+@pytest.mark.program
 def test_rounds_are_those_of_the_run(fed):
   """Without it derivatives may be those of rounds without lost clients.
 
@@ -339,6 +345,7 @@ def test_rounds_are_those_of_the_run(fed):
   assert (present < 4).any() and (present > 0).any()
 
 
+@pytest.mark.program
 def test_frozen_parameters_are_arguments_of_the_program(fed, monkeypatch):
   """As constants they would be in the program once for each use."""
   monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self, options: None)
@@ -366,7 +373,7 @@ def test_clients_at_once_have_the_same_derivatives(fed, two_seeds):
   )
 
 
-@pytest.mark.parametrize(
+@each(
   "algorithm, by, options, message",
   [
     (

@@ -18,6 +18,7 @@ def perceptron():
   return models.MLP((5,)).build((6,), 3)
 
 
+@pytest.mark.program
 def test_the_model_starts_as_it_is_without_adapters():
   plain, key = perceptron(), jax.random.key(3)
   model = adapters.with_adapters(plain, 2)
@@ -78,6 +79,7 @@ OPTIONS = dict(
 )
 
 
+@pytest.mark.program
 def test_adapters_alone_are_trained_and_sent(clients, tmp_path):
   whole = fa.run("fedavg", clients, **OPTIONS)
   whole.save(tmp_path / "base")
@@ -112,6 +114,7 @@ def test_adapters_that_cannot_be_had_are_refused(clients, options, message):
     fa.run("fedavg", clients, **OPTIONS, **options)
 
 
+@pytest.mark.program
 def test_a_run_without_the_role_is_warned_of(clients):
   with pytest.warns(UserWarning, match="roles=lora freezes them"):
     fa.run("fedavg", clients, lora=fa.FedIT(2), **OPTIONS)

@@ -9,6 +9,7 @@ import fedjax_alg as fa
 from fedjax_alg.base import Cohort, Shard, round_cost
 from fedjax_alg.extras.lora import adapters as lora
 from fedjax_alg.extras.lora import merging
+from tests.each import each
 
 RANK, RATE, STEPS, ROUNDS = 2, 0.5, 3, 3
 FACTOR = 3.0 / RANK
@@ -98,6 +99,7 @@ def oracle(rows, aggregation, w, bias, a, rounds=ROUNDS):
   return w + FACTOR * a @ b
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("aggregation", ["fedit", "ffa", "fedex", "flora"])
 def test_rounds_are_those_of_the_papers(rows, federation, aggregation, monkeypatch):
   """Three rounds of three clients of different sizes, in float64."""
@@ -124,6 +126,7 @@ def test_rounds_are_those_of_the_papers(rows, federation, aggregation, monkeypat
   assert history["floats_down"][0].tolist() == [first, later, later]
 
 
+@pytest.mark.program
 def test_participants_of_flora_draw_adapters_of_their_own(federation):
   """Else a round could move the layer within r dimensions only (of 4 classes: 3)."""
   matrix, _ = deployed(run(federation, "flora"))
@@ -138,6 +141,7 @@ def merged(aggregation, kernel, a, b, shares):
   return lora.merge(lora.Merging(aggregation, FACTOR), tree, sent, shares)["kernel"]
 
 
+@pytest.mark.program
 def test_one_participant_and_nobody():
   """Of one the residual is 0; who has no weight counts for nothing, whatever it has."""
   rng = np.random.default_rng(3)
@@ -171,7 +175,8 @@ def test_who_was_away_is_sent_what_it_missed():
   assert counted == [0, 240, 400, 294]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.program
+@each(
   "options,message",
   [
     (dict(roles=()), "lora=fedex: clients train the layers, too"),

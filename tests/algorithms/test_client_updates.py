@@ -1,0 +1,75 @@
+"""Local methods as a choice of the clustered methods."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.algorithms.client_updates import CLIENT_UPDATES
+from fedjax_alg.part import parts_of
+from tests import problems
+from tests.algorithms import bridge
+
+pytestmark = pytest.mark.program
+
+
+def test_fedgrouprox_is_fedgroup_with_prox():
+  """The pull is towards the model of the group, not the first one."""
+  problem = problems.softmax_problem()
+  settings = dict(
+    num_groups=2, local_steps=3, batch_size=4, client_lr=0.1, centers="random"
+  )
+  states = []
+  for name, more in (
+    ("fedgrouprox", dict(mu=2.0)),
+    ("fedgroup", dict(client_update="prox:2")),
+    ("fedgroup", {}),
+  ):
+    algorithm = bridge.build(problem, name, **settings, **more)
+    everyone = bridge.cohort_of(problem, range(12))
+    start = jax.jit(algorithm.setup)(
+      bridge.init(problem, algorithm), everyone, bridge.KEYS[1]
+    )
+    states.append(bridge.one_round(problem, algorithm, [0, 1, 4, 7], state=start)[1])
+  problems.assert_equal(states[0], states[1])
+  with pytest.raises(AssertionError):
+    problems.assert_equal(states[0].models, states[2].models)
+
+
+@pytest.mark.parametrize(
+  "name, options",
+  [
+    ("fedgrouprox", dict(client_update="scaffold")),
+    ("ifca", dict(client_update="losac")),
+    ("ifca", dict(client_update="prox:0.1", averaging="gradient")),
+    ("fedsoft", dict(client_update="prox:0.1")),
+  ],
+)
+def test_what_groups_cannot_have_is_refused_by_its_option(name, options):
+  federation = fa.federate("digits", num_clients=4)
+  with pytest.raises(fa.OptionError, match="client_update"):
+    fa.run(name, federation, rounds=1, cohort_size=2, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [part.EXAMPLE for part in parts_of(CLIENT_UPDATES)])
+@pytest.mark.parametrize(
+  "name", ["ifca", "fesem", "fedgroup", "cfl", "flhc", "pacfl", "feddrift"]
+)
+def test_every_grouping_takes_every_local_method(name, text):
+  """Two rounds: a rule that copies models copies what the server keeps for them."""
+  rate = 1.0 if text.startswith("svrg") else 0.01
+  federation = fa.federate("digits", num_clients=6, partition="classes:4")
+  settings = dict(rounds=2, cohort_size=4, client_lr=rate, local_steps=2)
+  if name == "fedgroup":
+    settings["centers"] = "kmeans:2"  # six clients are pre-trained, and that is all
+  if text.startswith("losac"):
+    with pytest.raises(fa.OptionError, match="client_update"):
+      fa.run(name, federation, client_update=text, **settings)
+    return
+  result = fa.run(name, federation, client_update=text, **settings)
+  plain = fa.run(name, federation, **settings)
+  models, others = result.global_params(), plain.global_params()
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(models))
+  same = [np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (models, others)))]
+  assert text in ("sgd", "nova") or not all(same)

@@ -1,0 +1,122 @@
+"""Local methods in groups: each is what it is in a federation of its members."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import registry, trees
+from fedjax_alg.algorithms.client_updates import CLIENT_UPDATES
+from fedjax_alg.central import steps
+from fedjax_alg.client import grouped
+from fedjax_alg.engine import clients
+from fedjax_alg.errors import OptionError
+from fedjax_alg.exchange import Exchange
+from fedjax_alg.part import parts_of
+from fedjax_alg.rounds.clustered import Rule, compose_clustered
+from fedjax_alg.rounds.two_halves import compose
+from tests import problems
+from tests.algorithms import bridge
+
+pytestmark = pytest.mark.program
+
+C, K = 12, 3
+#: All take part in round 1, so that nobody joins a group later.
+COHORTS = [list(range(C)), [0, 1, 4, 7, 9], [2, 5, 8]]
+KEYS = [jax.random.key(seed) for seed in range(3)]
+
+
+def by_parity(**options):
+  """Even ids in group 0, odd ones in group 1, nobody in group 2."""
+  return Rule(
+    K,
+    lambda params, spec, key: (trees.repeat(params, K), ()),
+    lambda models, shared, client_row, member, shard, key: (client_row % 2, ()),
+    client_rows=lambda memory, ids: ids,
+    **options,
+  )
+
+
+def padded(problem, ids):
+  return bridge.cohort_of(problem, [*ids, *[C] * (C - len(ids))])
+
+
+def half_of(problem, text):
+  hparams, _ = registry.get("composed").parts(
+    client_update=text, local_steps=3, batch_size=4
+  )
+  hparams = hparams.resolved()
+  client = hparams.client_update.build(problem.model, hparams, None)
+  return client, hparams.client_weights.build()
+
+
+def rounds_of(problem, algorithm, cohorts):
+  """The state after the rounds, one program for all, and the report of the first."""
+  state = bridge.init(problem, algorithm)
+  everyone = padded(problem, range(C))
+  state = jax.jit(algorithm.setup)(state, everyone, KEYS[0])
+  run = problems.quick_jit(algorithm.round)
+  reports = []
+  for cohort, key in zip(cohorts, KEYS):
+    state, aux = run(state, cohort, key)
+    reports.append(aux)
+  return jax.device_get((state, reports[0]))
+
+
+def of_parity(problem, ids, parity, first, is_set_up):
+  """The cohort of one group, as if the others were no clients."""
+  cohort = padded(problem, [i if i % 2 == parity else C for i in ids])
+  if is_set_up:  # the server has the reports of all clients from the start
+    return cohort
+  mine = np.arange(C) % 2 == parity
+  everyone = cohort.everyone
+  size = np.where(mine, everyone.size, 0)
+  return cohort._replace(
+    everyone=everyone._replace(size=jnp.asarray(size)), newcomers=mine & first
+  )
+
+
+@pytest.mark.parametrize(
+  "text", [*(part.EXAMPLE for part in parts_of(CLIENT_UPDATES)), "mime"]
+)
+def test_a_group_is_a_federation_of_its_members(text):
+  """With the memory of all groups in one, the variates of two tasks would mix."""
+  problem = problems.softmax_problem()
+  client, weights = half_of(problem, text)
+  options = dict(map_clients=clients.ClientMap(), exchange=Exchange(weights))
+  if text.startswith("losac"):
+    with pytest.raises(OptionError, match="client_update"):
+      compose_clustered(problem.model, client, by_parity(), **options)
+    return
+  state, report = rounds_of(
+    problem,
+    compose_clustered(problem.model, client, by_parity(), **options),
+    [padded(problem, ids) for ids in COHORTS],
+  )
+  start = problems.some_params(problem.model)
+  example_gradients = 0
+  alone = compose(problem.model, client, steps.average(1.0), **options)
+  for parity in (0, 1):
+    own, own_report = rounds_of(
+      problem,
+      alone,
+      [
+        of_parity(problem, ids, parity, i == 0, client.needs("setup"))
+        for i, ids in enumerate(COHORTS)
+      ],
+    )
+    for name in ("down", "up", "bytes_down", "bytes_up", "exchanges"):
+      assert getattr(report.cost, name) == getattr(own_report.cost, name), name
+    example_gradients += own_report.cost.example_gradients
+    server, table = grouped.split_memory(client, own.memory)
+    problems.assert_close(
+      trees.index(state.models, parity), trees.index(own.models, 0), 2e-5
+    )
+    problems.assert_close(trees.index(state.server, parity), server, 2e-5)
+    mine = np.arange(C) % 2 == parity
+    rows, own_rows = jax.tree.map(lambda leaf: leaf[mine], (state.clients, table))
+    problems.assert_close(rows, own_rows, 2e-5)
+    moved = trees.subtract(trees.index(state.models, parity), start)
+    assert trees.squared_norm(moved) > 1e-4
+  assert report.cost.example_gradients == example_gradients > 0
+  problems.assert_equal(trees.index(state.models, 2), start)  # nobody is in it
