@@ -1,22 +1,23 @@
 """A hash of what decides a program, found without tracing it.
 
-A program is decided by the functions that are traced, what they hold (values in
-closures, arguments of ``functools.partial``, fields of objects), and the library's
-code. All of that is walked and hashed: a value by its content, an array by its bytes,
-a function by its code and by what it holds, and a class by its name. A name is
-enough only for code of known packages, whose files or versions are hashed as well.
-Anything else, such as a function of the user's own, has no hash.
+A program is decided by the functions that are traced, by what they hold (values in
+closures, arguments of ``functools.partial``, fields of objects), and by the code that
+they call. A function of this library is hashed by its code and by what it holds, an
+array by its bytes, an object by its class and its attributes. What they call is the
+library as it was imported, and JAX, Flax, optax and NumPy, which their versions name.
+
+All else has no hash, and its program is traced: functions and classes of the user,
+and all programs of a process in which code was replaced after the import.
 """
 
-from collections.abc import Iterable
-import contextlib
+from collections.abc import Iterable, Iterator
 import dataclasses
-import enum
 import functools
 import hashlib
 import os
 import pathlib
 import platform
+import re
 import sys
 import time
 import types
@@ -28,9 +29,9 @@ from jax.sharding import Mesh
 import numpy as np
 
 _LIBRARY = __name__.partition(".")[0]
-_FOLDER = pathlib.Path(__file__).parents[1]
+_FOLDER = str(pathlib.Path(__file__).parents[1])
 
-#: Packages whose code a version names.
+#: Packages of which a version names the code.
 PACKAGES = ("chex", "flax", "jax", "jaxlib", "ml_dtypes", "numpy", "optax", "scipy")
 
 #: Options of JAX that decide no program, by their beginnings.
@@ -48,21 +49,17 @@ class NoFingerprintError(Exception):
   """A value that no hash can stand for; the message says which."""
 
 
-def _is_known(module: str | None) -> bool:
-  """Whether the code of a module is named by a version, or by the library's hash."""
-  root = (module or "").partition(".")[0]
-  return (
-    root == _LIBRARY
-    or root in PACKAGES
-    or (root in sys.stdlib_module_names and root != "__main__")
-  )
-
-
 @dataclasses.dataclass(frozen=True)
 class Shapes:
   """Arguments of a program: of arrays only shape, dtype and place decide it."""
 
   tree: Any
+
+
+def _is_of_library(module: str) -> bool:
+  """Whether a name is that of a module of the library, and of none of the user's."""
+  file = getattr(sys.modules.get(module), "__file__", None) or ""
+  return module.partition(".")[0] == _LIBRARY and file.startswith(_FOLDER + os.sep)
 
 
 class _Walker:
@@ -79,8 +76,8 @@ class _Walker:
 
   def _write(self, *words: object) -> None:
     for word in words:
-      text = str(word).encode()
-      self._digest.update(b"%d:" % len(text) + text)
+      content = word if isinstance(word, bytes) else str(word).encode()
+      self._digest.update(b"%d:" % len(content) + content)
 
   def walk(self, value: Any) -> None:
     """Adds a value.
@@ -88,27 +85,53 @@ class _Walker:
     Raises:
       NoFingerprintError: no hash can stand for it.
     """
-    if type(value) in _PLAIN:
-      self._write(type(value).__name__, repr(value))
+    kind = type(value)
+    if kind in _PLAIN:
+      self._write(kind.__name__, repr(value))
       return
     met = self._of_shapes, id(value)
     if met in self._met:
       self._write("again", self._met[met][0])
       return
     self._met[met] = len(self._met), value
-    if isinstance(value, Shapes):
+    if kind is Shapes:
       self._of_shapes = True
       self._each("shapes", (value.tree,))
       self._of_shapes = False
     elif isinstance(value, type):
       self._name(value)
-    elif not self._walk_code(value) and not self._walk_data(value):
-      self._walk_object(value)
+    elif kind is types.FunctionType:
+      self._walk_function(value)
+    elif kind is functools.partial:
+      self._each("partial", (value.func, value.args, value.keywords))
+    elif kind is np.ndarray or isinstance(value, (np.generic, jax.Array)):
+      if self._of_shapes:
+        self._write("argument", value.shape, value.dtype, *_place(value))
+      else:
+        self._walk_array(value)
+    elif kind is jax.ShapeDtypeStruct:
+      self._write("shape", value.shape, value.dtype, value.weak_type, value.sharding)
+    elif isinstance(value, Mesh):
+      self._write("mesh", value.axis_names, value.axis_types, value.devices.shape)
+      self._write(*(f"{device.id} {device}" for device in value.devices.flat))
+    elif isinstance(value, (tuple, list)):
+      self._name(kind)
+      self._each("entries", value)
+    elif kind in (dict, types.MappingProxyType):
+      self._each("items", (part for item in value.items() for part in item))
+    else:
+      self._name(kind)
+      self._each("attributes", _attributes(value))
 
   def _name(self, kind: Any) -> None:
-    if not _is_known(kind.__module__) or "<locals>" in kind.__qualname__:
-      raise NoFingerprintError(f"{kind.__module__}.{kind.__qualname__}")
-    self._write("name", kind.__module__, kind.__qualname__)
+    """Adds a class of Python or of the library that its name finds."""
+    module, name = kind.__module__, kind.__qualname__
+    found = sys.modules.get(module)
+    for part in name.split("."):
+      found = getattr(found, part, None)
+    if found is not kind or not (module == "builtins" or _is_of_library(module)):
+      raise NoFingerprintError(f"{module}.{name}")
+    self._write("name", module, name)
 
   def _each(self, kind: str, values: Iterable[Any]) -> None:
     values = list(values)
@@ -116,78 +139,27 @@ class _Walker:
     for value in values:
       self.walk(value)
 
-  def _walk_code(self, value: Any) -> bool:
-    if isinstance(value, types.FunctionType):
-      if not _is_known(value.__module__):
-        raise NoFingerprintError(f"{value.__module__}.{value.__qualname__}")
-      self._write("function", value.__module__, value.__qualname__)
-      self._walk_text(value.__code__)
-      self._each("defaults", value.__defaults__ or ())
-      self.walk(value.__kwdefaults__ or {})
-      cells = value.__closure__ or ()
-      self._each("closure", map(_content, cells))
-      # An attribute, such as __wrapped__, is not called unless a cell holds it.
-    elif isinstance(value, types.MethodType):
-      self._each("method", (value.__func__, value.__self__))
-    elif isinstance(value, functools.partial):
-      self._each("partial", (value.func, value.args, value.keywords))
-    elif isinstance(value, (types.BuiltinFunctionType, np.ufunc)):
-      module = getattr(value, "__module__", None)
-      if module is None or not _is_known(module):
-        module = type(getattr(value, "__self__", None)).__module__
-      self._write("builtin", module, getattr(value, "__qualname__", value.__name__))
-      self.walk(getattr(value, "__self__", None))
-    elif isinstance(value, functools._lru_cache_wrapper):
-      self._each("cached", (value.__wrapped__,))
-    elif isinstance(value, types.ModuleType):
-      if not _is_known(value.__name__):
-        raise NoFingerprintError(value.__name__)
-      self._write("module", value.__name__)
-    else:
-      return False
-    return True
+  def _walk_function(self, value: types.FunctionType) -> None:
+    # Not ``__module__``, which ``functools.wraps`` takes from another function.
+    module = value.__globals__.get("__name__", "")
+    if not _is_of_library(module) or value.__globals__ is not vars(sys.modules[module]):
+      raise NoFingerprintError(f"{module}.{value.__qualname__}")
+    self._write("function", module, value.__qualname__)
+    self._walk_code(value.__code__)
+    self._each("defaults", value.__defaults__ or ())
+    self.walk(value.__kwdefaults__ or {})
+    self._each("closure", map(_content, value.__closure__ or ()))
 
-  def _walk_text(self, code: types.CodeType) -> None:
+  def _walk_code(self, code: types.CodeType) -> None:
     self._write("code", code.co_firstlineno, code.co_names, code.co_freevars)
-    self._digest.update(code.co_code)
+    self._write(code.co_code)
     for constant in code.co_consts:
       if isinstance(constant, types.CodeType):
-        self._walk_text(constant)
+        self._walk_code(constant)
       elif isinstance(constant, frozenset):
         self._write(sorted(map(repr, constant)))
       else:
         self._write(repr(constant))
-
-  def _walk_data(self, value: Any) -> bool:
-    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
-      if self._of_shapes:
-        self._write("argument", value.shape, value.dtype, *_place(value))
-      else:
-        self._walk_array(value)
-    elif isinstance(value, jax.ShapeDtypeStruct):
-      self._write("shape", value.shape, value.dtype, value.weak_type, value.sharding)
-    elif isinstance(value, (tuple, list)):
-      self._name(type(value))
-      self._each("entries", value)
-    elif isinstance(value, (dict, types.MappingProxyType)):
-      self._name(type(value))
-      self._each("items", (part for item in value.items() for part in item))
-    elif isinstance(value, (set, frozenset)):
-      self._name(type(value))
-      if not all(type(entry) in _PLAIN for entry in value):
-        raise NoFingerprintError("a set of objects")
-      self._write(sorted(map(repr, value)))
-    elif isinstance(value, enum.Enum):
-      self._name(type(value))
-      self._write(value.name)
-    elif isinstance(value, np.dtype):
-      self._write("dtype", value.str, value.name)
-    elif isinstance(value, Mesh):
-      self._write("mesh", value.axis_names, value.axis_types, value.devices.shape)
-      self._write(*(f"{device.id} {device}" for device in value.devices.flat))
-    else:
-      return False
-    return True
 
   def _walk_array(self, value: Any) -> None:
     if isinstance(value, jax.core.Tracer):
@@ -202,31 +174,9 @@ class _Walker:
     array = np.asarray(value)
     if array.dtype.hasobject:
       raise NoFingerprintError("an array of objects")
-    self._write("array", type(value).__name__, array.dtype.str, array.shape)
-    self._digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-  def _walk_object(self, value: Any) -> None:
-    """Adds an object of a class of a known package by its attributes."""
-    kind = type(value)
-    self._name(kind)
-    if dataclasses.is_dataclass(value):
-      self._each(
-        "fields",
-        (
-          part
-          for field in dataclasses.fields(value)
-          for part in (field.name, getattr(value, field.name, None))
-        ),
-      )
-      return
-    # What a class in C holds makes an object larger.
-    if (
-      kind.__basicsize__ > _Plain.__basicsize__
-      or not hasattr(value, "__dict__")
-      or any(vars(base).get("__slots__") for base in kind.__mro__)
-    ):
-      raise NoFingerprintError(f"an object of {kind.__module__}.{kind.__qualname__}")
-    self.walk(dict(vars(value)))
+    # The text of a dtype: ``dtype.str`` is the same for all of eight bits.
+    self._write("array", type(value).__name__, array.dtype, array.shape)
+    self._write(array.tobytes())
 
 
 def _place(value: Any) -> tuple[Any, ...]:
@@ -244,7 +194,24 @@ def _content(cell: types.CellType) -> Any:
 
 
 class _Plain:
-  """A class whose objects hold a dictionary and nothing else."""
+  """A class of which objects hold a dictionary and nothing else."""
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+  """The names and values of what an object holds, in turn.
+
+  Raises:
+    NoFingerprintError: it holds more, in slots or in C.
+  """
+  kind = type(value)
+  if kind.__basicsize__ > _Plain.__basicsize__ or not hasattr(value, "__dict__"):
+    raise NoFingerprintError(f"an object of {kind.__module__}.{kind.__qualname__}")
+  names = vars(value)
+  if dataclasses.is_dataclass(value):  # Flax numbers its modules, for one
+    names = [field.name for field in dataclasses.fields(value)]
+  for name in names:
+    yield name
+    yield getattr(value, name, None)
 
 
 def hash_values(*values: Any) -> str:
@@ -271,30 +238,94 @@ def hash_values(*values: Any) -> str:
   return walker.hexdigest()
 
 
-def hash_library() -> str:
-  """Hashes the library's files, and plain values in its modules and classes.
+#: A module or class -> its names and values when it was imported.
+_IMPORTED: dict[Any, dict[str, Any]] = {}
+#: Each dictionary and list among these values, and what was in it.
+_CONTAINERS: list[tuple[Any, Any]] = []
+#: The library's files when it had been imported; see ``_state_of_files``.
+_FILES: list[tuple[Any, ...]] = []
+
+
+def remember_imports() -> None:
+  """Keeps what the modules that are new here hold, so that changes are noticed.
+
+  Of the library that is everything, of the public modules of ``PACKAGES`` what can be
+  called.
+  """
+  if not _FILES:
+    _FILES.extend(_state_of_files())
+  for name, module in list(sys.modules.items()):
+    root = name.partition(".")[0]
+    if module in _IMPORTED or not isinstance(module, types.ModuleType):
+      continue
+    if root in PACKAGES and "._" not in name:
+      _IMPORTED[module] = {k: v for k, v in vars(module).items() if callable(v)}
+    elif root == _LIBRARY:
+      _remember(module)
+      for kind in _IMPORTED[module].values():
+        if isinstance(kind, type) and kind.__module__ == name:
+          _remember(kind)
+
+
+def _remember(holder: Any) -> None:
+  _IMPORTED[holder] = held = dict(vars(holder))
+  for name, value in held.items():
+    if type(value) in (dict, list) and not name.startswith("__"):
+      _CONTAINERS.append((value, value.copy()))
+
+
+def _check_imports() -> None:
+  """Checks that modules and classes hold what they held when they were imported.
 
   Raises:
-    NoFingerprintError: a file is newer than this process, which may have read what
-      was there before; or a function of the library was replaced.
+    NoFingerprintError: one does not.
   """
-  return hash_values(_of_files(), _plain_values())
+  for holder, held in _IMPORTED.items():
+    now = vars(holder)
+    changed = [name for name, value in held.items() if now.get(name) is not value]
+    if isinstance(holder, type) and len(now) > len(held):
+      changed += [name for name in now if name not in held and name[:2] != "__"]
+    if changed:
+      raise NoFingerprintError(f"{holder.__name__}.{changed[0]} was replaced")
+  for container, held in _CONTAINERS:
+    if isinstance(held, list):
+      pairs = zip(held, [*container, *[None] * len(held)])
+    else:
+      pairs = ((value, container.get(key)) for key, value in held.items())
+    if any(value is not now for value, now in pairs):
+      raise NoFingerprintError("a list or dictionary of the library was changed")
 
 
-@functools.cache
-def _of_files() -> str:
-  digest = hashlib.sha256()
-  started = _started()
-  for path in sorted(_FOLDER.rglob("*.py")):
-    if path.stat().st_mtime > started - _CLOCK_S:
-      raise NoFingerprintError(f"{path} is newer than this process")
-    content = path.read_bytes()
-    digest.update(f"{path.relative_to(_FOLDER)} {len(content)} ".encode() + content)
-  return digest.hexdigest()
+def _state_of_files(folder: str = "") -> Iterator[tuple[Any, ...]]:
+  """Lists the library's files: path, inode, size, and times of the last change."""
+  for entry in os.scandir(folder or _FOLDER):
+    if entry.is_dir():
+      yield from _state_of_files(entry.path)
+    elif entry.name.endswith(".py"):
+      state = entry.stat()
+      yield entry.path, state.st_ino, state.st_size, state.st_mtime, state.st_ctime
 
 
 #: How well the start of a process is known, in seconds.
 _CLOCK_S = 2.0
+
+
+@functools.cache
+def _hash_files() -> str:
+  """Hashes the library's files.
+
+  Raises:
+    NoFingerprintError: one is newer than this process, which may have imported what
+      was there before.
+  """
+  digest, newest = hashlib.sha256(), _started() - _CLOCK_S
+  for path, *_, changed in sorted(_FILES):
+    if changed > newest:
+      raise NoFingerprintError(f"{path} is newer than this process")
+    content = pathlib.Path(path).read_bytes()
+    name = os.path.relpath(path, _FOLDER)
+    digest.update(f"{name} {len(content)} ".encode() + content)
+  return digest.hexdigest()
 
 
 def _started() -> float:
@@ -305,58 +336,57 @@ def _started() -> float:
   return time.time() - age
 
 
-def _plain_values() -> list[str]:
-  """Lists plain values of the library's modules and classes.
+def hash_library() -> str:
+  """Hashes the library's files, from which this process has imported it.
 
   Raises:
-    NoFingerprintError: a function was put into one of them from elsewhere.
+    NoFingerprintError: a file, or what was imported, was changed since then.
   """
-  lines = []
-  for name in _MODULES:
-    values = dict(vars(sys.modules[name]))
-    for kind in list(values.values()):
-      if isinstance(kind, type) and kind.__module__ == name:
-        values |= {f"{kind.__qualname__}.{key}": of for key, of in vars(kind).items()}
-    for key, value in values.items():
-      if isinstance(value, types.FunctionType) and not _is_known(value.__module__):
-        raise NoFingerprintError(f"{name}.{key} was replaced")
-      if type(value) in _NUMBERS and not key.rpartition(".")[2].startswith("__"):
-        lines.append(f"{name}.{key}={value!r}")
-  return lines
-
-
-_NUMBERS = (bool, int, float, str)
-#: The library's modules that are there once this one is, in each process the same.
-_MODULES = sorted(name for name in sys.modules if name.partition(".")[0] == _LIBRARY)
+  remember_imports()  # what was imported late, such as an extra
+  _check_imports()
+  if sorted(_state_of_files()) != sorted(_FILES):
+    raise NoFingerprintError("the library's files were changed")
+  return _hash_files()
 
 
 def _of_processor() -> str:
-  """Model and features of the processor."""
-  lines = []
-  with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
-    for line in file:
-      if not line.strip():
-        break
-      if line.startswith(("model", "flags", "Features", "CPU", "cpu family")):
-        lines.append(line)
-  return "".join(lines)
+  """Model and features of the processor.
+
+  Raises:
+    NoFingerprintError: they are not known; Linux alone says them in a file.
+  """
+  try:
+    first = pathlib.Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+  except OSError:
+    raise NoFingerprintError("the processor") from None
+  names = ("model", "flags", "Features", "CPU", "cpu family", "vendor_id")
+  return "\n".join(line for line in first.splitlines() if line.startswith(names))
 
 
 def hash_machine() -> str:
   """Hashes versions, processor, devices, and options of JAX and its compiler.
 
   Raises:
-    NoFingerprintError: there are several processes.
+    NoFingerprintError: there are several processes, or a package is of no release.
   """
   if jax.process_count() > 1:
     raise NoFingerprintError("several processes")
-  modules = [sys.modules[name] for name in PACKAGES if name in sys.modules]
+  versions = {
+    name: getattr(sys.modules[name], "__version__", "")
+    for name in PACKAGES
+    if name in sys.modules
+  }
+  for name, version in versions.items():
+    if not re.fullmatch(r"\d+(\.\d+)*(rc\d+|\.post\d+)?", version):
+      raise NoFingerprintError(f"{name} {version} names no release")
   lines = [
-    *(f"{module.__name__} {getattr(module, '__version__', '')}" for module in modules),
+    *(f"{name} {version}" for name, version in versions.items()),
     sys.version,
     platform.machine(),
     _of_processor(),
     *(f"{device.id} {device.device_kind}" for device in jax.devices()),
+    # The compiler parts loops for so many threads.
+    f"{len(os.sched_getaffinity(0))} cores",
     jax.extend.backend.get_backend().platform_version,
     *(f"{key}={os.environ[key]}" for key in sorted(os.environ) if _decides(key)),
     *(

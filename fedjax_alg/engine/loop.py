@@ -261,6 +261,7 @@ def make_run_rounds(
   @functools.partial(
     jax.jit,
     donate_argnums=0,
+    keep_unused=True,
     out_shardings=(placement if where is None else where, placement),
   )
   def run_rounds(

@@ -52,12 +52,12 @@ class Stored(NamedTuple):
 def folder() -> pathlib.Path | None:
   """The folder of the files; None where no programs are stored.
 
-  That is without JAX's cache on a local disk, and on devices other than CPUs.
+  That is without JAX's cache on a local disk.
   """
   place = getattr(jax.config, "jax_compilation_cache_dir")
-  if not IS_USED or jax.default_backend() != "cpu":
+  if not IS_USED or not place:
     return None
-  if not place or not (_OFF.count or getattr(jax.config, _JAX_CACHE)):
+  if not (_OFF.count or getattr(jax.config, _JAX_CACHE)):
     return None
   return None if "://" in str(place) else pathlib.Path(place) / "programs"
 
@@ -113,7 +113,8 @@ def _read(name: str) -> Any:
   body = content[len(_head(name, b"")) :]
   if not content.startswith(_head(name, body)):
     raise ValueError(f"{path} is damaged")
-  os.utime(path)
+  with contextlib.suppress(OSError):  # a read-only disk
+    os.utime(path)
   return pickle.loads(body)
 
 
@@ -147,6 +148,12 @@ _LAPACK = "lapack_"
 def _calls(text: str) -> set[str]:
   """The functions outside of a program that it calls, except for ``_CALLS``."""
   return set(re.findall(r"custom_call[ (]*@\"?([\w.]+)", text)) - _CALLS
+
+
+def _num_arguments(text: str) -> int:
+  """The number of arguments of a program."""
+  main = re.search(r"func\.func public @main\((.*)", text)
+  return len(re.findall(r"%arg\d+: ", main[1])) if main else -1
 
 
 @functools.cache
@@ -211,7 +218,8 @@ def compile_program(
   """Compiles a program, or reads it if it was compiled before.
 
   Args:
-    lowered: the program.
+    lowered: the program, with its unused arguments (``keep_unused``). Without them
+      its text does not say which ones are left, so it is not stored.
     options: of the compiler.
     mesh: see ``load_programs``.
 
@@ -220,9 +228,11 @@ def compile_program(
   """
   text = lowered.as_text()
   calls = _calls(text)
-  if not all(call.startswith(_LAPACK) for call in calls):
-    return lowered.compile(options), None
   avals = jax.tree.leaves(lowered.in_avals), jax.tree.leaves(lowered.out_info)
+  if _num_arguments(text) != len(avals[0]) or not all(
+    call.startswith(_LAPACK) for call in calls
+  ):
+    return lowered.compile(options), None
   devices = devices_of(mesh)
   words = (text, options, avals, devices, fingerprint.hash_machine())
   digest = hashlib.sha256("\n".join(map(str, words)).encode()).hexdigest()

@@ -219,6 +219,13 @@ def evaluate_all(
   return loop.over_seeds(evaluate_one, p.map_seeds)(states, keys.evaluation, numbers)
 
 
+def _membership(build: loop.Build, state: Any, numbers: Any) -> Any:
+  """The groups of the clients by the state of one row."""
+  algorithm = build(numbers)
+  assert algorithm.membership is not None
+  return algorithm.membership(state)
+
+
 #: The programs that every run has.
 _NAMES = ("start", "rounds", "evaluation")
 
@@ -244,13 +251,14 @@ def _rounds_of_call(prepared: Prepared) -> int:
 def _key(prepared: Prepared) -> str | None:
   """The key of the programs (``engine.stored``); None: no file can have them.
 
-  It holds all that ``Programs._compile_anew`` reads.
+  It holds all that ``Programs._compile_anew`` reads. The compiler's options follow
+  from the library, the version of JAX and the environment.
   """
-  p = prepared
-  if sharding.is_described(p.mesh) or stored_lib.folder() is None:
+  p, method = prepared, prepared.method
+  if sharding.platform(p.mesh) != "cpu" or sharding.is_described(p.mesh):
     return None
-  platform = sharding.platform(p.mesh)
-  method = p.method
+  if stored_lib.folder() is None:
+    return None
   constants = method.structure() if p.numbers else method.options
   arguments = p.device_data.data, p.keys, p.numbers
   try:
@@ -261,7 +269,6 @@ def _key(prepared: Prepared) -> str | None:
       *(p.model, p.map_clients, p.spec, p.participation, _rounds_of_call(p)),
       *(p.map_seeds, p.mesh, p.protocols, p.measures),
       fingerprint.Shapes(arguments),
-      *(compiling.options(platform), compiling.start_options(platform)),
     )
   except fingerprint.NoFingerprintError:
     return None
@@ -317,17 +324,17 @@ class Programs:
     states = start.eval_shape(*_start_arguments(p))
     shapes = _shapes(p, states)
     where = _places(shapes)
-    # The host of every process reads what all of them have computed.
-    replicate: dict[str, Any] = {}
+    options: dict[str, Any] = {"keep_unused": True}
     if sharding.spans_processes(mesh):
-      replicate["out_shardings"] = sharding.replicated(mesh)
+      # The host of every process reads what all of them have computed.
+      options["out_shardings"] = sharding.replicated(mesh)
     with ThreadPoolExecutor() as pool:
       with _TRACING:
         # First: a caller's own measure may fail, before minutes of compiling.
         evaluation = pool.submit(
           compiler.compile,
           "evaluation",
-          jax.jit(functools.partial(evaluate_all, p), **replicate).lower(
+          jax.jit(functools.partial(evaluate_all, p), **options).lower(
             data, shapes, p.keys, p.numbers
           ),
         )
@@ -345,14 +352,18 @@ class Programs:
         rounds = pool.submit(
           compiler.compile, "rounds", lowered, compiling.options(platform)
         )
-        start_states = jax.jit(start, out_shardings=where).lower(*_start_arguments(p))
+        start_states = jax.jit(start, out_shardings=where, keep_unused=True).lower(
+          *_start_arguments(p)
+        )
       init = compiler.compile("start", start_states, compiling.start_options(platform))
       programs = dict(zip(_NAMES, (init, rounds.result(), evaluation.result())))
     algorithm, num_groups = p.algorithm, None
     if algorithm.membership is not None:
       programs["membership"] = compiler.compile(
         "membership",
-        jax.jit(jax.vmap(algorithm.membership), **replicate).lower(shapes),
+        jax.jit(jax.vmap(functools.partial(_membership, p.build)), **options).lower(
+          shapes, p.numbers
+        ),
       )
       num_groups = p.spec.num_clients
       if algorithm.global_params is not None:
@@ -464,7 +475,9 @@ class Programs:
     """
     if self._membership is None:
       return None
-    result: np.ndarray | None = jax.device_get(self._membership(states))
+    result: np.ndarray | None = jax.device_get(
+      self._membership(states, self.prepared.numbers)
+    )
     return result
 
   @property

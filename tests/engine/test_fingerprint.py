@@ -1,16 +1,21 @@
 """A hash of what decides a program."""
 
+import collections
 import dataclasses
 import functools
+import os
 import time
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
+from fedjax_alg import registry
+from fedjax_alg.base import Shard
 from fedjax_alg.client import sgd
-from fedjax_alg.engine import fingerprint
+from fedjax_alg.engine import fingerprint, stored
 from fedjax_alg.hparams import with_values
 from fedjax_alg.models import as_model
 
@@ -34,6 +39,8 @@ _VALUES = {
   "dictionary": {"a": 1},
   "array": np.float32([1, 2]),
   "entry": np.float32([1, 3]),
+  "eight bits": np.ones(2, ml_dtypes.float8_e4m3fn),
+  "others": np.frombuffer(np.ones(2, ml_dtypes.float8_e4m3fn), ml_dtypes.float8_e5m2),
   "dtype": np.int32([1, 2]),
   "shape": np.float32([[1, 2]]),
   "on a device": jnp.float32([1, 2]),
@@ -75,53 +82,121 @@ class _OfTests:
   value: int = 1
 
 
-@pytest.mark.parametrize(
-  "value",
-  [lambda: 1, _OfTests, _OfTests(), jax.jit(jnp.sin), iter(()), {object()}],
-  ids=repr,
-)
-def test_what_is_not_known_has_no_hash(value):
+class _WithSlots:
+  __slots__ = ("value",)
+
+
+class _ArrayOfTests(np.ndarray):
+  """Which may hold more than its entries."""
+
+
+#: Where a user's code looks as if it were the library's, and values that hide some.
+_UNKNOWN = {
+  "function": lambda: 1,
+  "wrapped": functools.wraps(sgd.descend)(lambda: 1),
+  "partial": functools.partial(lambda: 1),
+  "in a closure": _closure(lambda: 1),
+  "class": _OfTests,
+  "object": _OfTests(),
+  "name of another class": type("Shard", (), {"__module__": Shard.__module__}),
+  "slots": _WithSlots(),
+  "jitted": jax.jit(jnp.sin),
+  "of JAX": jax.nn.relu,
+  "iterator": iter(()),
+  "set": {object()},
+  "default": collections.defaultdict(lambda: 1),
+  "masked": np.ma.masked_array([1.0], [True]),
+  "array": np.ones(2).view(_ArrayOfTests),
+  "array of objects": np.asarray([object()]),
+}
+
+
+@pytest.mark.parametrize("name", _UNKNOWN)
+def test_what_is_not_known_has_no_hash(name):
   """The code of others may change without a trace, and an object in C hides some."""
   with pytest.raises(fingerprint.NoFingerprintError):
-    fingerprint.hash_values((1, {"a": value}))
+    fingerprint.hash_values((1, {"a": _UNKNOWN[name]}))
 
 
-def test_a_change_of_the_library_changes_its_hash(monkeypatch, tmp_path):
-  """A constant, or a file; and none is given where the loaded code is not known."""
-  before = fingerprint.hash_library()
-  monkeypatch.setattr("fedjax_alg.engine.draws._BLOCK", 7)
-  assert fingerprint.hash_library() != before
-  monkeypatch.undo()
-  assert fingerprint.hash_library() == before
-  monkeypatch.setattr(sgd, "descend", lambda *_: None)
-  with pytest.raises(fingerprint.NoFingerprintError, match="descend"):
-    fingerprint.hash_library()
-  monkeypatch.undo()
-  monkeypatch.setattr(fingerprint, "_FOLDER", tmp_path)
-  hashes = []
+def _put(holder, name, value):
+  return lambda patch: patch.setattr(holder, name, value, raising=False)
+
+
+#: What makes the code of a process another one than its files say.
+_CHANGES = {
+  "function": _put(sgd, "descend", lambda *_: None),
+  "function of the library": _put(sgd, "descend", with_values),
+  "partial": _put(sgd, "descend", functools.partial(sgd.descend)),
+  "constant": _put(fingerprint, "_CLOCK_S", 3.0),
+  "equal constant": _put(fingerprint, "_CLOCK_S", 2),
+  "method": _put(Shard, "_replace", lambda *_: None),
+  "new method": _put(Shard, "gather", lambda *_: None),
+  "entry": lambda patch: patch.setitem(registry.ALGORITHMS, "fedavg", None),
+  "function of JAX": _put(jnp, "tanh", jnp.sin),
+}
+
+
+@pytest.mark.parametrize("name", _CHANGES)
+def test_a_library_that_was_changed_at_run_time_has_no_hash(monkeypatch, name):
+  """Else later runs, of the library as it is written, read these programs."""
+  with monkeypatch.context() as patch:
+    patch.setattr(stored, "IS_USED", True)  # tests have changed it
+    fingerprint._check_imports()
+    _CHANGES[name](patch)
+    with pytest.raises(fingerprint.NoFingerprintError):
+      fingerprint._check_imports()
+
+
+def _hash_folder(monkeypatch, folder, started):
+  """The hash of a library of these files, in a process of another start."""
+  monkeypatch.setattr(fingerprint, "_FOLDER", str(folder))
+  monkeypatch.setattr(fingerprint, "_FILES", list(fingerprint._state_of_files()))
+  monkeypatch.setattr(fingerprint, "_started", lambda: time.time() + started)
+  monkeypatch.setattr(fingerprint, "_check_imports", lambda: None)
+  fingerprint._hash_files.cache_clear()
+  return fingerprint.hash_library
+
+
+def test_files_that_the_process_may_not_have_read_have_no_hash(monkeypatch, tmp_path):
+  """Older times, as of an unpacked archive, do not hide it."""
+  path, hashes = tmp_path / "module.py", set()
   for text in ("a = 1", "a = 2"):
-    (tmp_path / "module.py").write_text(text)
+    path.write_text(text)
+    os.utime(path, (1, 1))
     with pytest.raises(fingerprint.NoFingerprintError, match="newer"):
-      fingerprint._of_files.__wrapped__()
-    monkeypatch.setattr(fingerprint, "_started", lambda: time.time() + 9)
-    hashes.append(fingerprint._of_files.__wrapped__())
-    monkeypatch.undo()
-    monkeypatch.setattr(fingerprint, "_FOLDER", tmp_path)
-  assert hashes[0] != hashes[1]
+      _hash_folder(monkeypatch, tmp_path, 0)()
+    hash_now = _hash_folder(monkeypatch, tmp_path, 9)
+    hashes.add(hash_now())
+    path.write_text("a = 3")
+    os.utime(path, (1, 1))
+    with pytest.raises(fingerprint.NoFingerprintError, match="changed"):
+      hash_now()
+  assert len(hashes) == 2
+  fingerprint._hash_files.cache_clear()
 
 
 def test_versions_flags_and_options_change_the_hash_of_the_machine(monkeypatch):
   hashes = [fingerprint.hash_machine()]
   for change in (
-    lambda: monkeypatch.setattr(jax, "__version__", "0"),
-    lambda: monkeypatch.setattr(np, "__version__", "0"),
+    lambda: monkeypatch.setattr(jax, "__version__", "0.0.1"),
+    lambda: monkeypatch.setattr(np, "__version__", "0.0.1"),
     lambda: monkeypatch.setattr(fingerprint, "_of_processor", lambda: "another"),
+    lambda: monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(99)),
     lambda: monkeypatch.setenv("XLA_FLAGS", "--xla_another=true"),
   ):
     change()
     hashes.append(fingerprint.hash_machine())
     monkeypatch.undo()
-  with jax.default_matmul_precision("float32"):
-    hashes.append(fingerprint.hash_machine())
+  for option in (
+    jax.default_matmul_precision("float32"),
+    jax.enable_x64(True),
+    jax.default_device(jax.devices()[-1]),
+    jax.debug_nans(True),
+  ):
+    with option:
+      hashes.append(fingerprint.hash_machine())
   assert len(set(hashes)) == len(hashes)
   assert fingerprint.hash_machine() == hashes[0]
+  monkeypatch.setattr(jax, "__version__", "0.11.0.dev0+1234")
+  with pytest.raises(fingerprint.NoFingerprintError, match="release"):
+    fingerprint.hash_machine()

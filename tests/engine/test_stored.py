@@ -103,6 +103,19 @@ def test_other_programs_and_options_have_other_files(place):
   assert len(set(names)) == 3 == len(list(place.iterdir()))
 
 
+@pytest.mark.parametrize("keep_unused", (True, False))
+def test_programs_that_read_other_arguments_are_not_exchanged(place, keep_unused):
+  """Their texts are equal where JAX has left out what a program does not read."""
+  number = jax.ShapeDtypeStruct((), np.float32)
+  values = []
+  for read in (lambda x, y: x + 1, lambda x, y: y + 1):
+    lowered = jax.jit(read, keep_unused=keep_unused).lower(number, number)
+    compiled, file = stored.compile_program(lowered, None, None)
+    assert (file is not None) == keep_unused
+    values.append(float(compiled(jnp.float32(1), jnp.float32(5))))
+  assert values == [2, 6]
+
+
 def test_the_cache_of_jax_is_on_again(place):
   stored.compile_program(_lowered(), None, None)
   assert jax.config.jax_enable_compilation_cache and place.is_dir()
