@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 import dataclasses
 import functools
 import hashlib
+import itertools
+import operator
 import os
 import pathlib
 import platform
@@ -259,7 +261,8 @@ def remember_imports() -> None:
     if module in _IMPORTED or not isinstance(module, types.ModuleType):
       continue
     if root in PACKAGES and "._" not in name:
-      _IMPORTED[module] = {k: v for k, v in vars(module).items() if callable(v)}
+      held = dict(vars(module))
+      _IMPORTED[module] = {name: of for name, of in held.items() if callable(of)}
     elif root == _LIBRARY:
       _remember(module)
       for kind in _IMPORTED[module].values():
@@ -280,18 +283,21 @@ def _check_imports() -> None:
   Raises:
     NoFingerprintError: one does not.
   """
-  for holder, held in _IMPORTED.items():
+  for holder, held in list(_IMPORTED.items()):  # other threads may add some
     now = vars(holder)
-    changed = [name for name, value in held.items() if now.get(name) is not value]
+    changed = itertools.compress(
+      held, map(operator.is_not, map(now.get, held), held.values())
+    )
+    added: Iterable[str] = ()
     if isinstance(holder, type) and len(now) > len(held):
-      changed += [name for name in now if name not in held and name[:2] != "__"]
-    if changed:
-      raise NoFingerprintError(f"{holder.__name__}.{changed[0]} was replaced")
-  for container, held in _CONTAINERS:
-    if isinstance(held, list):
-      pairs = zip(held, [*container, *[None] * len(held)])
-    else:
+      added = (name for name in list(now) if name not in held and name[:2] != "__")
+    for name in itertools.chain(changed, added):
+      raise NoFingerprintError(f"{holder.__name__}.{name} was replaced")
+  for container, held in list(_CONTAINERS):
+    if isinstance(held, dict):
       pairs = ((value, container.get(key)) for key, value in held.items())
+    else:
+      pairs = itertools.zip_longest(held, container[: len(held)])
     if any(value is not now for value, now in pairs):
       raise NoFingerprintError("a list or dictionary of the library was changed")
 
@@ -350,15 +356,8 @@ def hash_library() -> str:
 
 
 def _of_processor() -> str:
-  """Model and features of the processor.
-
-  Raises:
-    NoFingerprintError: they are not known; Linux alone says them in a file.
-  """
-  try:
-    first = pathlib.Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-  except OSError:
-    raise NoFingerprintError("the processor") from None
+  """Model and features of the processor."""
+  first = pathlib.Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
   names = ("model", "flags", "Features", "CPU", "cpu family", "vendor_id")
   return "\n".join(line for line in first.splitlines() if line.startswith(names))
 

@@ -19,6 +19,7 @@ import os
 import pathlib
 import pickle
 import re
+import sys
 import tempfile
 import threading
 from typing import Any, NamedTuple
@@ -52,10 +53,11 @@ class Stored(NamedTuple):
 def folder() -> pathlib.Path | None:
   """The folder of the files; None where no programs are stored.
 
-  That is without JAX's cache on a local disk.
+  That is without JAX's cache on a local disk, and on other systems than Linux, which
+  do not say in a file what processor they have.
   """
   place = getattr(jax.config, "jax_compilation_cache_dir")
-  if not IS_USED or not place:
+  if not IS_USED or not place or sys.platform != "linux":
     return None
   if not (_OFF.count or getattr(jax.config, _JAX_CACHE)):
     return None
