@@ -254,7 +254,7 @@ def remember_imports() -> None:
   Of the library that is everything, of the public modules of ``PACKAGES`` what can be
   called.
   """
-  if not _FILES:
+  if not _FILES and os.path.isdir(_FOLDER):  # and no archive
     _FILES.extend(_state_of_files())
   for name, module in list(sys.modules.items()):
     root = name.partition(".")[0]
@@ -295,10 +295,10 @@ def _check_imports() -> None:
       raise NoFingerprintError(f"{holder.__name__}.{name} was replaced")
   for container, held in list(_CONTAINERS):
     if isinstance(held, dict):
-      pairs = ((value, container.get(key)) for key, value in held.items())
+      entries, before = map(container.get, held), held.values()
     else:
-      pairs = itertools.zip_longest(held, container[: len(held)])
-    if any(value is not now for value, now in pairs):
+      entries, before = container[: len(held)], held
+    if any(a is not b for a, b in itertools.zip_longest(entries, before)):
       raise NoFingerprintError("a list or dictionary of the library was changed")
 
 
@@ -307,7 +307,7 @@ def _state_of_files(folder: str = "") -> Iterator[tuple[Any, ...]]:
   for entry in os.scandir(folder or _FOLDER):
     if entry.is_dir():
       yield from _state_of_files(entry.path)
-    elif entry.name.endswith(".py"):
+    elif entry.name.endswith(".py") and entry.is_file():  # no link to nothing
       state = entry.stat()
       yield entry.path, state.st_ino, state.st_size, state.st_mtime, state.st_ctime
 
@@ -350,9 +350,12 @@ def hash_library() -> str:
   """
   remember_imports()  # what was imported late, such as an extra
   _check_imports()
-  if sorted(_state_of_files()) != sorted(_FILES):
-    raise NoFingerprintError("the library's files were changed")
-  return _hash_files()
+  try:
+    if not _FILES or sorted(_state_of_files()) != sorted(_FILES):
+      raise NoFingerprintError("the library's files were changed")
+    return _hash_files()
+  except OSError as error:
+    raise NoFingerprintError(str(error)) from error
 
 
 def _of_processor() -> str:

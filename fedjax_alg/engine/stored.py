@@ -31,7 +31,6 @@ from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg.engine import fingerprint
-from fedjax_alg.typing import PyTree
 
 #: The most bytes in the folder; the files that were not used for longest go first.
 MOST_BYTES = 2**29
@@ -47,7 +46,7 @@ class Stored(NamedTuple):
   """Programs of a run, and what is known of them."""
 
   programs: dict[str, jax.stages.Compiled]
-  facts: PyTree  #: what can be pickled
+  facts: Any  #: what can be pickled
 
 
 def folder() -> pathlib.Path | None:
@@ -180,13 +179,14 @@ def _load(file: _File, devices: list[jax.Device]) -> jax.stages.Compiled:
   calls_lapack, content = _read(file.name)
   if calls_lapack:
     _start_lapack()
-  return serialize_executable.deserialize_and_load(
+  loaded: jax.stages.Compiled = serialize_executable.deserialize_and_load(
     content,
     file.in_tree,
     file.out_tree,
     devices[0].client,
     execution_devices=devices,
   )
+  return loaded
 
 
 def devices_of(mesh: Mesh | None) -> list[jax.Device]:
@@ -252,7 +252,7 @@ def compile_program(
   return compiled, file
 
 
-def save_programs(key: str, files: Mapping[str, _File | None], facts: PyTree) -> None:
+def save_programs(key: str, files: Mapping[str, _File | None], facts: Any) -> None:
   """Stores what programs a run has.
 
   Args:

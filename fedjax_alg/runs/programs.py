@@ -311,7 +311,7 @@ class Programs:
     self._log = facts.log
     #: K, the number of groups; None if the algorithm does not group clients
     self.num_groups: int | None = facts.num_groups
-    self._init, self._run, self._evaluate = map(stored.programs.get, _NAMES)
+    self._init, self._run, self._evaluate = (stored.programs[name] for name in _NAMES)
     self._membership = stored.programs.get("membership")
     processes.meet("compiled")
 
