@@ -49,8 +49,8 @@ def use_host_cores(cores: int | None = None) -> None:
   jax.config.update("jax_num_cpu_devices", cores or available_cores())
   # Every device calls LAPACK (for instance for an eigendecomposition) on one
   # core. Additional BLAS threads would compete for the cores: a round then
-  # takes 300 ms instead of 50 ms. The LAPACK of SciPy, which JAX loads when a program
-  # first needs it, reads the variable.
+  # takes 300 ms instead of 50 ms. SciPy's LAPACK, which JAX loads when a program
+  # first needs it, reads the variable. Processes that this one starts inherit it.
   os.environ["OPENBLAS_NUM_THREADS"] = "1"
   threadpoolctl.threadpool_limits(limits=1, user_api="blas")
 
