@@ -33,8 +33,8 @@ import numpy as np
 _LIBRARY = __name__.partition(".")[0]
 _FOLDER = str(pathlib.Path(__file__).parents[1])
 
-#: Packages of which a version names the code.
-PACKAGES = ("chex", "flax", "jax", "jaxlib", "ml_dtypes", "numpy", "optax", "scipy")
+#: Packages of which a version names the code; the library imports all of them.
+PACKAGES = ("chex", "flax", "jax", "jaxlib", "ml_dtypes", "numpy", "optax")
 
 #: Options of JAX that decide no program, by their beginnings.
 _NEUTRAL = (
@@ -373,11 +373,7 @@ def hash_machine() -> str:
   """
   if jax.process_count() > 1:
     raise NoFingerprintError("several processes")
-  versions = {
-    name: getattr(sys.modules[name], "__version__", "")
-    for name in PACKAGES
-    if name in sys.modules
-  }
+  versions = {name: sys.modules[name].__version__ for name in PACKAGES}
   for name, version in versions.items():
     if not re.fullmatch(r"\d+(\.\d+)*(rc\d+|\.post\d+)?", version):
       raise NoFingerprintError(f"{name} {version} names no release")
