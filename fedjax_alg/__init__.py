@@ -141,6 +141,7 @@ from fedjax_alg.data.shift import Increment, NoShift, SwapAll, SwapPart
 from fedjax_alg.data.sources import DataSet
 from fedjax_alg.data.synthetic import Synthetic
 from fedjax_alg.data.tfds_source import Tfds
+from fedjax_alg.engine import fingerprint as _fingerprint
 from fedjax_alg.engine.clients import (
   AutomaticMap,
   LanesMap,
@@ -530,3 +531,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
   return sorted({*globals(), *optional.PUBLIC, *_methods.config_names(), "testing"})
+
+
+_fingerprint.remember_imports()

@@ -15,7 +15,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import jaxtyping
 import pytest
 
-from fedjax_alg.engine import sharding
+from fedjax_alg.engine import sharding, stored
 from tests import compilers, problems, program_counts, shared_programs
 
 #: Folders whose tests compile whole rounds or runs, as files marked
@@ -66,6 +66,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 # One that is given stays from session to session, and is for all tests.
 _MADE_HERE = _PREFIX in os.environ["JAX_COMPILATION_CACHE_DIR"]
+# Tests replace functions and count what is traced; those of stored programs set it.
+stored.IS_USED = False
 jax.config.update("jax_num_cpu_devices", 4)
 # Nobody reads where in the tests an operation was traced.
 jax.config.update("jax_traceback_in_locations_limit", 0)

@@ -25,12 +25,12 @@ from fedjax_alg.base import (
   State,
 )
 from fedjax_alg.data import layout
-from fedjax_alg.engine import draws, sharding
+from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import Participation, sample_and_run
 from fedjax_alg.errors import check_one_of
 from fedjax_alg.models import start
-from fedjax_alg.typing import AnyArray, PyTree
+from fedjax_alg.typing import PyTree
 
 #: Name of a hyper-parameter -> scalar, an input of the program.
 Numbers = Mapping[str, Array]
@@ -199,59 +199,6 @@ def _initial_state(
   return algorithm.setup(state, layout.present(data, 0), second)
 
 
-class Start:
-  """The program of ``initial_states``, whose keys and words the host draws.
-
-  Where the host cannot draw (``draws.HostDraws.can_draw``), the program does.
-  """
-
-  def __init__(
-    self,
-    build: Build,
-    model: Model,
-    spec: FedSpec,
-    data: ClientData,
-    keys: RunKeys,
-    numbers: Mapping[str, AnyArray],
-    map_seeds: str = "sequential",
-  ):
-    """Traces the start; see ``initial_states``. Arguments may be shapes."""
-    over_rows = functools.partial(over_seeds, map_seeds=map_seeds)
-    self._draws: draws.HostDraws | None = draws.HostDraws(
-      functools.partial(_initial_state, build, model, spec), keys, numbers, data
-    )
-    if not self._draws.can_draw or isinstance(keys.model, jax.ShapeDtypeStruct):
-      self._draws = None
-    self._where = keys.model.sharding
-    self._keys = keys
-
-    def initial_states_of_words(data, words, numbers):
-      assert self._draws is not None
-      return self._draws.compute(over_rows, words, numbers, data)
-
-    def initial_states_of_keys(data, keys, numbers):
-      return initial_states(build, model, spec, data, keys, numbers, map_seeds)
-
-    #: (data, drawn, numbers) -> states
-    self.program = jax.jit(
-      initial_states_of_keys if self._draws is None else initial_states_of_words,
-      inline=True,
-    )
-
-  def drawn(self) -> PyTree:
-    """Draws the second argument of ``program``."""
-    if self._draws is None:
-      return self._keys
-    return [
-      jax.make_array_from_callback(leaf.shape, self._where, leaf.__getitem__)
-      for leaf in self._draws.draw(self._keys)
-    ]
-
-  def drawn_shapes(self) -> PyTree:
-    """The shapes of ``drawn``."""
-    return self._keys if self._draws is None else self._draws.shapes(self._where)
-
-
 def make_run_rounds(
   build: Build,
   participation: Participation,
@@ -314,6 +261,7 @@ def make_run_rounds(
   @functools.partial(
     jax.jit,
     donate_argnums=0,
+    keep_unused=True,
     out_shardings=(placement if where is None else where, placement),
   )
   def run_rounds(

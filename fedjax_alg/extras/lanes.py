@@ -33,7 +33,6 @@ import jax.numpy as jnp
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, Shard
-from fedjax_alg.engine.draws import has_double
 from fedjax_alg.typing import PyTree
 
 #: For how many local steps the lanes draw rows at once. A lane takes the next
@@ -225,7 +224,7 @@ class _Code:
     inputs = [*jaxpr.constvars, *jaxpr.invars]
     self._jaxpr, self._per_row = jaxpr, per_row
     # Otherwise float64 parts of the code would become float32 when vectorized.
-    self._double = has_double(jaxpr)
+    self._double = _has_double(jaxpr)
     self._inputs = {
       var: (kind, operand)
       for var, kind, operand in zip(inputs, kinds, operands, strict=True)
@@ -572,3 +571,21 @@ def _parts(loop: Any, atoms: Sequence[object]) -> tuple[Any, Any, Any]:
   first = loop.params["cond_nconsts"]
   second = first + loop.params["body_nconsts"]
   return atoms[:first], atoms[first:second], atoms[second:]
+
+
+def _has_double(jaxpr: jex_core.Jaxpr) -> bool:
+  """Whether code, or code that it calls, computes in float64."""
+  for eqn in jaxpr.eqns:
+    avals: list[Any] = [var.aval for var in eqn.outvars]
+    if any(aval.dtype == jnp.float64 for aval in avals):
+      return True
+    called = [
+      getattr(leaf, "jaxpr", leaf)
+      for leaf in jax.tree.leaves(
+        list(eqn.params.values()),
+        is_leaf=lambda leaf: isinstance(leaf, jex_core.ClosedJaxpr),
+      )
+    ]
+    if any(_has_double(part) for part in called if isinstance(part, jex_core.Jaxpr)):
+      return True
+  return False

@@ -13,36 +13,44 @@ import functools
 import hashlib
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import tasks
 from fedjax_alg.base import RoundAux
-from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
+from fedjax_alg.engine import (
+  compiling,
+  evaluate,
+  fingerprint,
+  loop,
+  processes,
+  sharding,
+)
+from fedjax_alg.engine import stored as stored_lib
 from fedjax_alg.errors import no_exit
 from fedjax_alg.models import roles
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.typing import PyTree
 
 
-def _start(prepared: Prepared) -> loop.Start:
-  """Makes the program of the states before round 1."""
-  return loop.Start(
-    prepared.build,
-    prepared.model,
-    prepared.spec,
-    prepared.device_data.data.train,
-    prepared.keys,
-    prepared.numbers,
-    prepared.map_seeds,
-  )
+def _start(prepared: Prepared) -> Any:
+  """The program of the states before round 1, (data, keys, numbers) -> states."""
+  p = prepared
+
+  def initial_states(data: Any, keys: Any, numbers: Any) -> PyTree:
+    return loop.initial_states(
+      p.build, p.model, p.spec, data, keys, numbers, p.map_seeds
+    )
+
+  return jax.jit(initial_states, inline=True)
 
 
-def _start_shapes(prepared: Prepared, start: loop.Start) -> tuple[PyTree, ...]:
-  return prepared.device_data.data.train, start.drawn_shapes(), prepared.numbers
+def _start_arguments(prepared: Prepared) -> tuple[PyTree, ...]:
+  return prepared.device_data.data.train, prepared.keys, prepared.numbers
 
 
 def state_shapes(prepared: Prepared) -> PyTree:
@@ -54,21 +62,19 @@ def state_shapes(prepared: Prepared) -> PyTree:
   Returns:
     A pytree of ``jax.ShapeDtypeStruct`` with leaves [rows, ...].
   """
-  return _shapes(prepared, _start(prepared))
+  return _shapes(prepared, _start(prepared).eval_shape(*_start_arguments(prepared)))
 
 
-def _shapes(prepared: Prepared, start: loop.Start) -> PyTree:
-  """The shapes of what ``_start`` gives.
+def _shapes(prepared: Prepared, states: PyTree) -> PyTree:
+  """The shapes of states with the sharding of the real ones.
 
-  They carry the sharding of the real states, so that the programs accept these
-  without moving them. It is that of the keys, but for tables that are shared
-  out over processes.
+  The programs accept these without moving them. Their sharding is that of the
+  keys, but for tables that are shared out over processes.
   """
-  shapes = start.program.eval_shape(*_start_shapes(prepared, start))
   return jax.tree.map(
     lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-    shapes,
-    sharding.of_states(shapes, prepared.mesh, prepared.keys.model.sharding),
+    states,
+    sharding.of_states(states, prepared.mesh, prepared.keys.model.sharding),
   )
 
 
@@ -134,17 +140,33 @@ _TRACING = threading.Lock()
 _SHARED: dict[bytes, threading.Lock] = collections.defaultdict(threading.Lock)
 
 
-def _compile_once(
-  lowered: jax.stages.Lowered, options: Any = None
-) -> jax.stages.Compiled:
-  """Compiles a program that another run may be compiling at this moment.
+class _Compiler:
+  """Compiles the programs of a run.
 
-  Methods with the same state have the same start and evaluation. The second
-  run waits, and finds the program in JAX's cache.
+  Attributes:
+    files: name of a program -> its file, if they are stored.
   """
-  text = hashlib.sha256(lowered.as_text().encode()).digest()
-  with _SHARED[text]:
-    return lowered.compile(options)
+
+  def __init__(self, mesh: Mesh | None, stores: bool):
+    self.files: dict[str, Any] = {}
+    self._mesh, self._stores = mesh, stores
+
+  def compile(
+    self, name: str, lowered: jax.stages.Lowered, options: Any = None
+  ) -> jax.stages.Compiled:
+    """Compiles a program that another run may be compiling at this moment.
+
+    Methods with the same state have the same start and evaluation. The second
+    run waits, and finds the program in a file.
+    """
+    text = hashlib.sha256(lowered.as_text().encode()).digest()
+    with _SHARED[text]:
+      if not self._stores:
+        return lowered.compile(options)
+      compiled, self.files[name] = stored_lib.compile_program(
+        lowered, options, self._mesh
+      )
+      return compiled
 
 
 def compile_together(
@@ -197,6 +219,61 @@ def evaluate_all(
   return loop.over_seeds(evaluate_one, p.map_seeds)(states, keys.evaluation, numbers)
 
 
+def _membership(build: loop.Build, state: Any, numbers: Any) -> Any:
+  """The groups of the clients by the state of one row."""
+  algorithm = build(numbers)
+  assert algorithm.membership is not None
+  return algorithm.membership(state)
+
+
+#: The programs that every run has.
+_NAMES = ("start", "rounds", "evaluation")
+
+
+class _Facts(NamedTuple):
+  """What tracing says of the programs; shapes without places."""
+
+  states: PyTree
+  log: Any
+  num_groups: int | None
+
+
+def _plain_shapes(tree: PyTree) -> PyTree:
+  return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+
+def _rounds_of_call(prepared: Prepared) -> int:
+  """The most rounds between two evaluations."""
+  assert prepared.options.rounds is not None
+  return min(prepared.options.eval_every, prepared.options.rounds)
+
+
+def _key(prepared: Prepared) -> str | None:
+  """The key of the programs (``engine.stored``); None: no file can have them.
+
+  It holds all that ``Programs._compile_anew`` reads. The compiler's options follow
+  from the library, the version of JAX and the environment.
+  """
+  p, method = prepared, prepared.method
+  if sharding.platform(p.mesh) != "cpu" or sharding.is_described(p.mesh):
+    return None
+  if stored_lib.folder() is None:
+    return None
+  constants = method.structure() if p.numbers else method.options
+  arguments = p.device_data.data, p.keys, p.numbers
+  try:
+    return fingerprint.hash_values(
+      fingerprint.hash_library(),
+      fingerprint.hash_machine(),
+      (method.entry, constants, method.traced_names),
+      *(p.model, p.map_clients, p.spec, p.participation, _rounds_of_call(p)),
+      *(p.map_seeds, p.mesh, p.protocols, p.measures),
+      fingerprint.Shapes(arguments),
+    )
+  except fingerprint.NoFingerprintError:
+    return None
+
+
 class Programs:
   """The compiled programs of a run, and the time that compiling took.
 
@@ -220,58 +297,80 @@ class Programs:
 
   def _compile(self) -> None:
     p = self.prepared
+    assert p.options.rounds is not None
+    self.rounds: int = p.options.rounds  #: rounds of the whole run
+    key = _key(p)
+    stored = None if key is None else stored_lib.load_programs(key, p.mesh)
+    if stored is None:
+      compiler = _Compiler(p.mesh, key is not None)
+      stored = self._compile_anew(compiler)
+      if key is not None:
+        stored_lib.save_programs(key, compiler.files, stored.facts)
+    facts: _Facts = stored.facts
+    self.shapes = _shapes(p, facts.states)
+    self._log = facts.log
+    #: K, the number of groups; None if the algorithm does not group clients
+    self.num_groups: int | None = facts.num_groups
+    self._init, self._run, self._evaluate = (stored.programs[name] for name in _NAMES)
+    self._membership = stored.programs.get("membership")
+    processes.meet("compiled")
+
+  def _compile_anew(self, compiler: _Compiler) -> stored_lib.Stored:
+    p = self.prepared
     data, mesh = p.device_data.data, p.mesh
     platform = sharding.platform(mesh)
     compiling.leave_frames_out(platform)
-    self._start = start = _start(p)  # traced once, for the shapes and for its program
-    self.shapes = shapes = _shapes(p, start)
+    start = _start(p)  # traced once, for the shapes and for its program
+    states = start.eval_shape(*_start_arguments(p))
+    shapes = _shapes(p, states)
     where = _places(shapes)
-    assert p.options.rounds is not None
-    self.rounds: int = p.options.rounds  #: rounds of the whole run
-    # The host of every process reads what all of them have computed.
-    replicate: dict[str, Any] = {}
+    options: dict[str, Any] = {"keep_unused": True}
     if sharding.spans_processes(mesh):
-      replicate["out_shardings"] = sharding.replicated(mesh)
+      # The host of every process reads what all of them have computed.
+      options["out_shardings"] = sharding.replicated(mesh)
     with ThreadPoolExecutor() as pool:
       with _TRACING:
         # First: a caller's own measure may fail, before minutes of compiling.
         evaluation = pool.submit(
-          _compile_once,
-          jax.jit(functools.partial(evaluate_all, p), **replicate).lower(
+          compiler.compile,
+          "evaluation",
+          jax.jit(functools.partial(evaluate_all, p), **options).lower(
             data, shapes, p.keys, p.numbers
           ),
         )
         run = loop.make_run_rounds(
           p.build,
           p.participation,
-          min(p.options.eval_every, self.rounds),
+          _rounds_of_call(p),
           p.map_seeds,
           mesh,
           where,
         )
         zero = jnp.int32(0)
         lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
-        self._log = lowered.out_info[1]
-        rounds = pool.submit(lowered.compile, compiling.options(platform))
-        start_states = jax.jit(start.program, out_shardings=where).lower(
-          *_start_shapes(p, start)
+        log = lowered.out_info[1]
+        rounds = pool.submit(
+          compiler.compile, "rounds", lowered, compiling.options(platform)
         )
-      self._init = _compile_once(start_states, compiling.start_options(platform))
-      self._run, self._evaluate = rounds.result(), evaluation.result()
-    algorithm = p.algorithm
-    self._membership = None
+        start_states = jax.jit(start, out_shardings=where, keep_unused=True).lower(
+          *_start_arguments(p)
+        )
+      init = compiler.compile("start", start_states, compiling.start_options(platform))
+      programs = dict(zip(_NAMES, (init, rounds.result(), evaluation.result())))
+    algorithm, num_groups = p.algorithm, None
     if algorithm.membership is not None:
-      self._membership = (
-        jax.jit(jax.vmap(algorithm.membership), **replicate).lower(shapes).compile()
+      programs["membership"] = compiler.compile(
+        "membership",
+        jax.jit(jax.vmap(functools.partial(_membership, p.build)), **options).lower(
+          shapes, p.numbers
+        ),
       )
-    #: K, the number of groups; None if the algorithm does not group clients
-    self.num_groups: int | None = None
-    if algorithm.membership is not None:
-      self.num_groups = p.spec.num_clients
+      num_groups = p.spec.num_clients
       if algorithm.global_params is not None:
         models = jax.eval_shape(jax.vmap(algorithm.global_params), shapes)
-        self.num_groups = jax.tree.leaves(models)[0].shape[1]
-    processes.meet("compiled")
+        num_groups = jax.tree.leaves(models)[0].shape[1]
+    facts = _Facts(_plain_shapes(states), _plain_shapes(log), num_groups)
+    return stored_lib.Stored(programs, facts)
 
   @property
   def server(self) -> dict[str, Any]:
@@ -292,7 +391,7 @@ class Programs:
     """Computes the states before the first round."""
     p = self.prepared
     p.device_data.move(0)
-    return self._init(p.device_data.data.train, self._start.drawn(), p.numbers)
+    return self._init(*_start_arguments(p))
 
   def place(self, states: PyTree) -> Any:
     """See ``place_on_devices``."""
@@ -376,13 +475,15 @@ class Programs:
     """
     if self._membership is None:
       return None
-    result: np.ndarray | None = jax.device_get(self._membership(states))
+    result: np.ndarray | None = jax.device_get(
+      self._membership(states, self.prepared.numbers)
+    )
     return result
 
   @property
   def executables(self) -> dict[str, Any]:
     """The compiled programs ``start``, ``rounds`` and ``evaluation``."""
-    return {"start": self._init, "rounds": self._run, "evaluation": self._evaluate}
+    return dict(zip(_NAMES, (self._init, self._run, self._evaluate)))
 
   def memory_mb(self) -> float:
     """The memory in MB of the largest program, as its compiler reports it."""

@@ -155,10 +155,9 @@ def test_what_a_run_starts_from_is_no_constant_of_its_programs(fed):
   prepared = plan.from_keywords(
     "fedavg", fed, model="mlp:300", init=init, **OPTIONS
   ).prepare()
-  start, data = programs._start(prepared), prepared.device_data.data.train
-  arguments = data, start.drawn(), prepared.numbers
-  assert len(start.program.lower(*arguments).as_text()) < 4 * 64 * 300
-  state = jax.jit(start.program)(*arguments)
+  start, arguments = programs._start(prepared), programs._start_arguments(prepared)
+  assert len(start.lower(*arguments).as_text()) < 4 * 64 * 300
+  state = start(*arguments)
   problems.assert_equal(
     jax.tree.map(lambda leaf: np.asarray(leaf[0, 0]), state.models), init
   )

@@ -1,6 +1,12 @@
 """The compiled programs of a run."""
 
 import dataclasses
+import itertools
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
 import time
 import types
 
@@ -11,6 +17,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.data import federate
 from fedjax_alg.engine import checkpoint, sharding
+from fedjax_alg.models import as_model
 from fedjax_alg.runs import methods
 from fedjax_alg.runs import programs as programs_lib
 from fedjax_alg.runs.options import RunOptions
@@ -204,3 +211,95 @@ def test_a_checkpoint_goes_on_with_the_same_bits(fed, case, tmp_path):
   resumed = jax.device_get(programs.run_rounds(programs.place(saved), 1, 1)[0])
   problems.assert_equal(resumed, complete)
   assert problems.differ(halfway, complete)
+
+
+#: Options of runs: of each two, the same program or another one.
+OF_KEYS = (
+  dict(),
+  dict(rounds=9),
+  dict(seed=5),
+  dict(client_lr=0.3),
+  dict(eval_every=2),
+  dict(l2=0.5),
+  dict(num_seeds=1),
+  dict(batch_size=4),
+  dict(eval_protocols=("global",)),
+)
+
+
+def _store(monkeypatch):
+  """Has programs of this process stored, though the tests' mesh is not its own."""
+  monkeypatch.setattr(programs_lib.stored_lib, "IS_USED", True)
+  monkeypatch.setattr(programs_lib.fingerprint, "hash_library", lambda: "ours")
+
+
+def _key_and_text(fed, monkeypatch, options):
+  """The key of a run's programs, and what is lowered for them."""
+  values = {
+    name: options[name] for name in ("client_lr", "batch_size") & options.keys()
+  }
+  of_run = {name: value for name, value in options.items() if name not in values}
+  prepared = prepare(method(**values), fed, dataclasses.replace(OPTIONS, **of_run))
+  with monkeypatch.context() as patch:
+    _store(patch)
+    key = programs_lib._key(prepared)
+  with monkeypatch.context() as patch:
+    patch.setattr(jax.stages.Lowered, "compile", lambda self, options=None: self)
+    programs = Programs(prepared).executables
+  return key, [program.as_text() for program in programs.values()]
+
+
+def test_runs_of_equal_keys_have_equal_programs(fed, monkeypatch):
+  """Of each pair of options; else a run reads the program of another one."""
+  both = [_key_and_text(fed, monkeypatch, options) for options in OF_KEYS]
+  assert None not in dict(both)
+  for (key, text), (other_key, other_text) in itertools.combinations(both, 2):
+    assert (key == other_key) == (text == other_text)
+  assert both[0] == both[1] == both[2] == both[3] and len(dict(both)) == 6
+
+
+def test_code_of_ones_own_has_no_key(fed, monkeypatch):
+  """Nobody knows what it reads."""
+  _store(monkeypatch)
+  assert programs_lib._key(prepare(method(), fed, OPTIONS))
+  own = {"mine": lambda logits, y, mask: {}}
+  assert programs_lib._key(prepare(method(), fed, OPTIONS, measures=own)) is None
+  ours = as_model("softmax", (8, 8, 1), 10)
+  model = ours._replace(apply=lambda params, x: ours.apply(params, x))
+  assert programs_lib._key(prepare(method(), fed, OPTIONS, model=ours))
+  assert programs_lib._key(prepare(method(), fed, OPTIONS, model=model)) is None
+
+
+_TWICE = """
+  import sys, jax, fedjax_alg as fa
+  traced = []
+  jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, fun_name="", **_: traced.append(fun_name))
+  jax.config.update("jax_platforms", "cpu")
+  fed = fa.federate("digits", partition="iid", num_clients=6)
+  run = fa.run("ifca", fed, rounds=3, cohort_size=3, num_groups=2,
+               client_lr=float(sys.argv[1]))
+  print(run.state_hash())
+  print({"run_rounds", "evaluate_all", "initial_states"} & set(traced))
+"""
+
+
+def test_a_second_process_traces_nothing_and_has_the_same_bits(tmp_path):
+  """Also with another number that is an argument of the programs."""
+
+  def run_once(folder, rate):
+    done = subprocess.run(
+      [sys.executable, "-c", textwrap.dedent(_TWICE), rate],
+      env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / folder)},
+      cwd=pathlib.Path(__file__).parents[2],
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\n", 1)
+
+  first, traced = run_once("a", "0.1")
+  assert "run_rounds" in traced
+  assert run_once("a", "0.1") == [first, "set()\n"]
+  assert run_once("a", "0.2") == [run_once("b", "0.2")[0], "set()\n"]
