@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.host_rows import HostRows
+from fedjax_alg.data.npy_rows import NpyRows
 from fedjax_alg.memory import row_chunks
 from fedjax_alg.typing import AnyArray, PyTree
 
@@ -120,14 +122,33 @@ def _is_coded(x: object) -> bool:
   return isinstance(x, Coded)
 
 
+def _is_array(x: object) -> bool:
+  return isinstance(x, (Coded, HostRows))
+
+
 def map_arrays(fn: Callable[..., object], *trees: PyTree) -> Any:
   """``jax.tree.map`` over arrays of examples, of which some are ``Coded``."""
-  return jax.tree.map(fn, *trees, is_leaf=_is_coded)
+  return jax.tree.map(fn, *trees, is_leaf=_is_array)
 
 
 def arrays(tree: PyTree) -> list[Any]:
   """The arrays of examples or targets, in the order of JAX's leaves."""
-  return jax.tree.leaves(tree, is_leaf=_is_coded)
+  return jax.tree.leaves(tree, is_leaf=_is_array)
+
+
+def is_on_host(tree: PyTree) -> bool:
+  """Whether a program has no values of some examples or targets."""
+  return any(
+    isinstance(getattr(array, "codes", array), HostRows) for array in arrays(tree)
+  )
+
+
+def is_in_files(tree: PyTree) -> bool:
+  """Whether some rows are read from files, or are on the host alone."""
+  return any(
+    isinstance(getattr(array, "codes", array), (HostRows, NpyRows))
+    for array in arrays(tree)
+  )
 
 
 def values_each(x: PyTree) -> int:
@@ -148,7 +169,7 @@ def gather_rows(x: PyTree, rows: Callable[..., object]) -> Any:
   return jax.tree.map(
     lambda array: array.decode(rows(array.codes)) if _is_coded(array) else rows(array),
     x,
-    is_leaf=_is_coded,
+    is_leaf=_is_array,
   )
 
 

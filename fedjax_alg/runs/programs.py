@@ -20,25 +20,35 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import tasks
-from fedjax_alg.base import RoundAux
+from fedjax_alg.base import MapClients, RoundAux
 from fedjax_alg.engine import compiling, evaluate, loop, processes, sharding
 from fedjax_alg.errors import no_exit
 from fedjax_alg.models import roles
 from fedjax_alg.runs.prepare import Prepared
+from fedjax_alg.runs.windowed import WindowedData, WindowedEvaluation, refusing
 from fedjax_alg.typing import PyTree
 
 
 def _start(prepared: Prepared) -> loop.Start:
   """Makes the program of the states before round 1."""
-  return loop.Start(
-    prepared.build,
-    prepared.model,
-    prepared.spec,
-    prepared.device_data.data.train,
-    prepared.keys,
-    prepared.numbers,
-    prepared.map_seeds,
-  )
+  with _refusing(prepared, "its start reads the rows of all clients"):
+    return loop.Start(
+      prepared.build,
+      prepared.model,
+      prepared.spec,
+      prepared.device_data.data.train,
+      prepared.keys,
+      prepared.numbers,
+      prepared.map_seeds,
+    )
+
+
+def _refusing(p: Prepared, why: str) -> contextlib.AbstractContextManager[None]:
+  """Refuses a method that reads rows which stay on the host."""
+  if not isinstance(p.device_data, WindowedData):
+    return contextlib.nullcontext()
+  label = p.federation.options.data_on.label
+  return refusing(label, f"{p.method.entry.label}: {why}")
 
 
 def _start_shapes(prepared: Prepared, start: loop.Start) -> tuple[PyTree, ...]:
@@ -182,19 +192,41 @@ def evaluate_all(
     protocol -> counts, and measure -> sums, leaves [rows, ...].
   """
 
-  def evaluate_one(state, key, values):
-    algorithm = loop.with_frozen(p.build, data.train)(values)
-    model = roles.bind_frozen(p.model, data.train.frozen)
-    counts = evaluate.make_evaluate(algorithm, model, p.protocols, p.map_clients)(
-      data, state, key
-    )
-    if not p.measures:
-      return counts, {}
-    return counts, evaluate.make_measures(algorithm, model, p.measures, p.map_clients)(
-      data, state, key
-    )
-
+  evaluate_one = functools.partial(_evaluate_one, p, p.map_clients, data)
   return loop.over_seeds(evaluate_one, p.map_seeds)(states, keys.evaluation, numbers)
+
+
+def _evaluate_one(
+  p: Prepared, map_clients: MapClients, data: Any, state: Any, key: Any, values: Any
+) -> Any:
+  """``evaluate_all`` of one row."""
+  algorithm = loop.with_frozen(p.build, data.train)(values)
+  model = roles.bind_frozen(p.model, data.train.frozen)
+  counts = evaluate.make_evaluate(algorithm, model, p.protocols, map_clients)(
+    data, state, key
+  )
+  if not p.measures:
+    return counts, {}
+  return counts, evaluate.make_measures(algorithm, model, p.measures, map_clients)(
+    data, state, key
+  )
+
+
+def make_evaluation(p: Prepared) -> Callable[..., Any]:
+  """Makes (states, keys, numbers) -> what ``evaluate_all`` returns.
+
+  Args:
+    p: the run. It is compiled at the first call.
+  """
+  if isinstance(p.device_data, WindowedData):
+    windowed = WindowedEvaluation(
+      functools.partial(_evaluate_one, p), p.device_data, p.map_seeds
+    )
+    return lambda states, keys, numbers: windowed(
+      p.map_clients, states, keys.evaluation, numbers
+    )
+  program = jax.jit(functools.partial(evaluate_all, p))
+  return lambda *inputs: program(p.device_data.data, *inputs)
 
 
 class Programs:
@@ -235,12 +267,14 @@ class Programs:
     with ThreadPoolExecutor() as pool:
       with _TRACING:
         # First: a caller's own measure may fail, before minutes of compiling.
-        evaluation = pool.submit(
-          _compile_once,
-          jax.jit(functools.partial(evaluate_all, p), **replicate).lower(
-            data, shapes, p.keys, p.numbers
-          ),
-        )
+        evaluation = None
+        if not isinstance(p.device_data, WindowedData):
+          evaluation = pool.submit(
+            _compile_once,
+            jax.jit(functools.partial(evaluate_all, p), **replicate).lower(
+              data, shapes, p.keys, p.numbers
+            ),
+          )
         run = loop.make_run_rounds(
           p.build,
           p.participation,
@@ -250,14 +284,18 @@ class Programs:
           where,
         )
         zero = jnp.int32(0)
-        lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
+        with _refusing(p, "a round reads rows of clients that do not take part in it"):
+          lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
         self._log = lowered.out_info[1]
         rounds = pool.submit(lowered.compile, compiling.options(platform))
         start_states = jax.jit(start.program, out_shardings=where).lower(
           *_start_shapes(p, start)
         )
       self._init = _compile_once(start_states, compiling.start_options(platform))
-      self._run, self._evaluate = rounds.result(), evaluation.result()
+      self._run = rounds.result()
+      self._evaluate = None if evaluation is None else evaluation.result()
+    if self._evaluate is None:
+      self._evaluate_in_windows = make_evaluation(p)
     algorithm = p.algorithm
     self._membership = None
     if algorithm.membership is not None:
@@ -319,6 +357,16 @@ class Programs:
     event = self.prepared.device_data.rounds_left(done)
     return min(every - done % every, remaining, remaining if event is None else event)
 
+  def rounds_of_call(self, done: int, count: int) -> int:
+    """How many of the next rounds one call of ``run_rounds`` can run.
+
+    Args:
+      done: rounds run so far.
+      count: rounds to run.
+    """
+    at_hand = self.prepared.device_data.rounds_at_hand(done)
+    return count if at_hand is None else min(count, at_hand)
+
   def run_rounds(self, states: PyTree, start: int, count: int) -> Any:
     """Runs rounds without an evaluation in between.
 
@@ -336,7 +384,7 @@ class Programs:
     """
     p = self.prepared
     p.device_data.move(start)
-    return self._run(
+    result = self._run(
       states,
       p.device_data.data.train,
       p.keys,
@@ -344,6 +392,8 @@ class Programs:
       jnp.int32(start),
       jnp.int32(count),
     )
+    p.device_data.read_ahead()  # while the rounds run
+    return result
 
   def evaluate(
     self, states: PyTree
@@ -358,7 +408,10 @@ class Programs:
       [rows, ...] on the host.
     """
     p = self.prepared
-    counts, sums = self._evaluate(p.device_data.data, states, p.keys, p.numbers)
+    if self._evaluate is None:
+      counts, sums = self._evaluate_in_windows(states, p.keys, p.numbers)
+    else:
+      counts, sums = self._evaluate(p.device_data.data, states, p.keys, p.numbers)
     counts = tasks.counts_on_host(tasks.of(p.model), counts)
     return {protocol: counts[protocol] for protocol in p.protocols}, jax.device_get(
       sums
@@ -381,8 +434,12 @@ class Programs:
 
   @property
   def executables(self) -> dict[str, Any]:
-    """The compiled programs ``start``, ``rounds`` and ``evaluation``."""
-    return {"start": self._init, "rounds": self._run, "evaluation": self._evaluate}
+    """The compiled programs ``start``, ``rounds`` and ``evaluation``.
+
+    There is no ``evaluation`` of rows on the host, which is compiled in parts.
+    """
+    programs = {"start": self._init, "rounds": self._run, "evaluation": self._evaluate}
+    return {name: program for name, program in programs.items() if program is not None}
 
   def memory_mb(self) -> float:
     """The memory in MB of the largest program, as its compiler reports it."""
