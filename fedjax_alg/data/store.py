@@ -118,10 +118,6 @@ class Coded:
     return looked_up
 
 
-def _is_coded(x: object) -> bool:
-  return isinstance(x, Coded)
-
-
 def _is_array(x: object) -> bool:
   return isinstance(x, (Coded, HostRows))
 
@@ -167,7 +163,9 @@ def gather_rows(x: PyTree, rows: Callable[..., object]) -> Any:
     The rows, float32 or int32.
   """
   return jax.tree.map(
-    lambda array: array.decode(rows(array.codes)) if _is_coded(array) else rows(array),
+    lambda array: (
+      array.decode(rows(array.codes)) if isinstance(array, Coded) else rows(array)
+    ),
     x,
     is_leaf=_is_array,
   )
@@ -185,7 +183,7 @@ def map_rows(x: PyTree, fn: Callable[..., object]) -> Any:
   """
   return map_arrays(
     lambda array: (
-      Coded(fn(array.codes), array.values) if _is_coded(array) else fn(array)
+      Coded(fn(array.codes), array.values) if isinstance(array, Coded) else fn(array)
     ),
     x,
   )
