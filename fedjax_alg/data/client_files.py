@@ -390,7 +390,7 @@ def open_clients(
   """Opens a folder of ``write_clients``, for ``federate``.
 
   Names, sizes and targets are read; the examples stay in the folder. With
-  ``data_on="disk"`` a run reads those of the clients that take part.
+  ``data_on="disk"`` a run reads the examples of the clients that take part.
 
   Args:
     path: the folder.
@@ -398,7 +398,7 @@ def open_clients(
     check: whether all files are read and compared with their checksums.
 
   Returns:
-    The examples, whose clients come in the order in which they were written. If the
+    The examples. Their clients come in the order in which they were written. If the
     folder has no rows for testing, each client holds some out (``Natural``).
 
   Raises:

@@ -29,7 +29,7 @@ class OnDevice(Location):
 
 
 class OnHost(Location):
-  """The host holds all rows; a device gets those of the next rounds' participants."""
+  """The host holds all rows; a device gets the rows of the next participants."""
 
   WORD, EXAMPLE = "host", "host:window_mb=1000"
 
@@ -42,7 +42,7 @@ class OnHost(Location):
 
 
 class OnDisk(OnHost):
-  """The rows stay in a folder of clients; else as on the host."""
+  """The rows stay in a folder of clients; a device gets some, as with host."""
 
   WORD, EXAMPLE = "disk", "disk:window_mb=1000"
   IS_FILES = True
