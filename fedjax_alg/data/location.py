@@ -34,7 +34,7 @@ class OnHost(Location):
   WORD, EXAMPLE = "host", "host:window_mb=1000"
 
   window_mb: float = hyper(
-    256.0,
+    128.0,
     "MB of rows that a device has at once, for several rounds; if one round needs "
     "more, it has so many",
     above=0.0,

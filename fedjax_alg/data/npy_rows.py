@@ -6,7 +6,7 @@ process; nothing that was read counts as memory of the process; and file systems
 memory maps serve, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import math
 import os
 import pathlib
@@ -47,9 +47,9 @@ class _Descriptor:
   def __init__(self, path: pathlib.Path):
     self.number = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
 
-  def __del__(self) -> None:
+  def __del__(self, close: Callable[[int], None] = os.close) -> None:
     if hasattr(self, "number"):
-      os.close(self.number)
+      close(self.number)
 
 
 class NpyRows:

@@ -152,7 +152,7 @@ def values_each(x: PyTree) -> int:
   return sum(math.prod(array.shape[1:]) for array in arrays(x))
 
 
-def gather_rows(x: PyTree, rows: Callable[..., object]) -> Any:
+def gather_rows(x: PyTree, rows: Callable[..., Any]) -> Any:
   """Some rows of the examples as the model reads them.
 
   Args:
