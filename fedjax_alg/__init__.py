@@ -95,6 +95,7 @@ from fedjax_alg.client.optimizers import (
 )
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.boundaries import Circle2, Sea4, Sine2
+from fedjax_alg.data.client_files import ClientFiles, open_clients, write_clients
 from fedjax_alg.data.concepts import (
   ConceptFile,
   NoConcepts,
@@ -130,6 +131,7 @@ from fedjax_alg.data.kind_changes import (
 )
 from fedjax_alg.data.label_skew import Classes, Dirichlet, Iid, Shards
 from fedjax_alg.data.leaf import Leaf
+from fedjax_alg.data.location import OnDevice, OnDisk, OnHost
 from fedjax_alg.data.npz_source import Npz
 from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile
@@ -267,6 +269,7 @@ __all__ = [
   "Adam",
   "AdamServer",
   "AdamW",
+  "AdaptiveBatch",
   "AdaptiveClipping",
   "AdaptiveServer",
   "Advice",
@@ -285,8 +288,10 @@ __all__ = [
   "Canary",
   "CenteredClipping",
   "Circle2",
+  "ClassCode",
   "Classes",
   "ClientData",
+  "ClientFiles",
   "ClientGradients",
   "Cohort",
   "Comparison",
@@ -323,6 +328,7 @@ __all__ = [
   "Federation",
   "Femnist",
   "FirstOrder",
+  "FixedBatch",
   "FixedClipping",
   "FixedThresholds",
   "Flattened",
@@ -347,6 +353,7 @@ __all__ = [
   "InnerProduct",
   "InverseSqrtDecay",
   "KMeansCenters",
+  "KMeansClustering",
   "KeptStragglers",
   "Krum",
   "LESAMUpdate",
@@ -377,6 +384,7 @@ __all__ = [
   "Nesterov",
   "NoAdapters",
   "NoAttack",
+  "NoClustering",
   "NoConcepts",
   "NoFeatureMap",
   "NoPrivacy",
@@ -389,6 +397,9 @@ __all__ = [
   "NormBound",
   "NovaUpdate",
   "Npz",
+  "OnDevice",
+  "OnDisk",
+  "OnHost",
   "OneModel",
   "Optax",
   "OptaxServer",
@@ -406,6 +417,7 @@ __all__ = [
   "PersonalTogether",
   "PoissonSampling",
   "PolynomialFactor",
+  "PositionCode",
   "PowerSGD",
   "Powerlaw",
   "ProxUpdate",
@@ -414,6 +426,7 @@ __all__ = [
   "RMSProp",
   "RandomCenter",
   "RandomCenters",
+  "RandomFilters",
   "RandomK",
   "RandomStart",
   "RandomUpdates",
@@ -495,6 +508,7 @@ __all__ = [
   "from_torch",
   "hypergradient",
   "load_run",
+  "open_clients",
   "progress_bar",
   "rank",
   "run",
@@ -505,13 +519,7 @@ __all__ = [
   "sweep",
   "tensorboard",
   "tune_by_gradient",
-  "ClassCode",
-  "PositionCode",
-  "RandomFilters",
-  "AdaptiveBatch",
-  "FixedBatch",
-  "KMeansClustering",
-  "NoClustering",
+  "write_clients",
 ]
 
 

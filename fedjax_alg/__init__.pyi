@@ -111,6 +111,9 @@ from fedjax_alg.data.arrays import from_arrays as from_arrays
 from fedjax_alg.data.boundaries import Circle2 as Circle2
 from fedjax_alg.data.boundaries import Sea4 as Sea4
 from fedjax_alg.data.boundaries import Sine2 as Sine2
+from fedjax_alg.data.client_files import ClientFiles as ClientFiles
+from fedjax_alg.data.client_files import open_clients as open_clients
+from fedjax_alg.data.client_files import write_clients as write_clients
 from fedjax_alg.data.concepts import ConceptFile as ConceptFile
 from fedjax_alg.data.concepts import NoConcepts as NoConcepts
 from fedjax_alg.data.concepts import RecurringConcepts as RecurringConcepts
@@ -144,6 +147,9 @@ from fedjax_alg.data.label_skew import Dirichlet as Dirichlet
 from fedjax_alg.data.label_skew import Iid as Iid
 from fedjax_alg.data.label_skew import Shards as Shards
 from fedjax_alg.data.leaf import Leaf as Leaf
+from fedjax_alg.data.location import OnDevice as OnDevice
+from fedjax_alg.data.location import OnDisk as OnDisk
+from fedjax_alg.data.location import OnHost as OnHost
 from fedjax_alg.data.npz_source import Npz as Npz
 from fedjax_alg.data.own_partition import OwnPartition as OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile as PartitionFile
@@ -273,6 +279,7 @@ __all__ = [
   'Adam',
   'AdamServer',
   'AdamW',
+  'AdaptiveBatch',
   'AdaptiveClipping',
   'AdaptiveServer',
   'Advice',
@@ -291,8 +298,10 @@ __all__ = [
   'Canary',
   'CenteredClipping',
   'Circle2',
+  'ClassCode',
   'Classes',
   'ClientData',
+  'ClientFiles',
   'ClientGradients',
   'Cohort',
   'Comparison',
@@ -329,6 +338,7 @@ __all__ = [
   'Federation',
   'Femnist',
   'FirstOrder',
+  'FixedBatch',
   'FixedClipping',
   'FixedThresholds',
   'Flattened',
@@ -353,6 +363,7 @@ __all__ = [
   'InnerProduct',
   'InverseSqrtDecay',
   'KMeansCenters',
+  'KMeansClustering',
   'KeptStragglers',
   'Krum',
   'LESAMUpdate',
@@ -383,6 +394,7 @@ __all__ = [
   'Nesterov',
   'NoAdapters',
   'NoAttack',
+  'NoClustering',
   'NoConcepts',
   'NoFeatureMap',
   'NoPrivacy',
@@ -395,6 +407,9 @@ __all__ = [
   'NormBound',
   'NovaUpdate',
   'Npz',
+  'OnDevice',
+  'OnDisk',
+  'OnHost',
   'OneModel',
   'Optax',
   'OptaxServer',
@@ -412,6 +427,7 @@ __all__ = [
   'PersonalTogether',
   'PoissonSampling',
   'PolynomialFactor',
+  'PositionCode',
   'PowerSGD',
   'Powerlaw',
   'ProxUpdate',
@@ -420,6 +436,7 @@ __all__ = [
   'RMSProp',
   'RandomCenter',
   'RandomCenters',
+  'RandomFilters',
   'RandomK',
   'RandomStart',
   'RandomUpdates',
@@ -501,6 +518,7 @@ __all__ = [
   'from_torch',
   'hypergradient',
   'load_run',
+  'open_clients',
   'progress_bar',
   'rank',
   'run',
@@ -511,21 +529,16 @@ __all__ = [
   'sweep',
   'tensorboard',
   'tune_by_gradient',
-  'ClassCode',
-  'PositionCode',
-  'RandomFilters',
-  'AdaptiveBatch',
-  'FixedBatch',
-  'KMeansClustering',
-  'NoClustering',
+  'write_clients',
 ]
 
-_Dataset = Digits | Diabetes | Synthetic | Sine2 | Circle2 | Sea4 | Tfds | Femnist | Sent140 | Shakespeare | Idx | Npz | Leaf | str | None
+_Dataset = Digits | Diabetes | Synthetic | Sine2 | Circle2 | Sea4 | Tfds | Femnist | Sent140 | Shakespeare | Idx | Npz | Leaf | ClientFiles | str | None
 _Partition = Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | PartitionFile | OwnPartition | str | None
 _Kinds = NaturalKinds | RotatedKinds | PermutedLabels | NoisyInputs | NoisyInputsByDeviation | SourceKinds | BoundaryKinds | OwnKinds | str
 _Concepts = NoConcepts | SwitchedConcepts | StaggeredConcepts | RecurringConcepts | TurnedConcepts | ConceptFile | str
 _Shift = NoShift | SwapAll | SwapPart | Increment | str
 _Features = RawFeatures | Flattened | Images | Standardize | Contrast | Hog | LayerFeatures | str
+_DataOn = OnDevice | OnHost | OnDisk | str
 _Sampling = UniformSampling | SizeSampling | AvailabilitySampling | AvailabilityFile | PoissonSampling | CyclicSampling | OwnSampling | str
 _Stragglers = NoStragglers | Stragglers | KeptStragglers | DroppedStragglers | str
 _Model = Softmax | MLP | CNN | Stack | Residual | LSTM | ResNet18 | Transformer | OwnModel | str
@@ -586,6 +599,7 @@ def federate(
   shift: _Shift = NoShift(),
   features: _Features = RawFeatures(),
   store: str = 'auto',
+  data_on: _DataOn = OnDevice(),
   vocabulary: int = 10000,
 ) -> Federations: ...
 
@@ -608,6 +622,7 @@ def federate(
   shift: _Shift = NoShift(),
   features: _Features = RawFeatures(),
   store: str = 'auto',
+  data_on: _DataOn = OnDevice(),
   vocabulary: int = 10000,
 ) -> Federation: ...
 

@@ -92,6 +92,9 @@ class ClientData(NamedTuple):
   #: (``models.start``), None in the place of those that are drawn; None: all
   #: are drawn
   start: Params | None = None
+  #: the pair of x and y of all clients as ``data.host_rows.HostRows``, if those above
+  #: only hold the rows of the participants in the next rounds; else None
+  host: Any = None
 
 
 class Shard(NamedTuple):
@@ -371,6 +374,30 @@ class MapClients:
     return self.update(
       stacked_alone, split.set_rows, (), places, (), shared, shards, *args
     )[2]
+
+  def with_tests(
+    self, fn: Fn, shared: Any, shards: Shard, tests: Shard, *args: Any
+  ) -> Any:
+    """``__call__`` of code that reads another shard of each slot, too.
+
+    Args:
+      fn: as in ``__call__``, but called (shared, shard, test, *arg_of_slot).
+      shared: see ``__call__``.
+      shards: see ``__call__``.
+      tests: the other shards, offset and size [S].
+      *args: see ``__call__``.
+
+    Returns:
+      The pytree that ``fn`` returns, each leaf with a leading axis [S].
+    """
+
+    def with_test(shared, shard, offset, size, *args):
+      shared, x, y = shared
+      return fn(shared, shard, Shard(x, y, offset, size), *args)
+
+    return self(
+      with_test, (shared, tests.x, tests.y), shards, tests.offset, tests.size, *args
+    )
 
   def reduce(
     self,

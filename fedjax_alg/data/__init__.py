@@ -1,6 +1,7 @@
 """Data sets, features, partitions and the layout of data on the device."""
 
 from fedjax_alg.data.characters import SPECIAL as SPECIAL_TOKENS
+from fedjax_alg.data.client_files import iterate_clients, open_clients, write_clients
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.federation import Federation, deal, federate
@@ -35,10 +36,13 @@ __all__ = [
   "emnist_letters",
   "federate",
   "is_tfds",
+  "iterate_clients",
   "label_histogram",
   "load_digits",
   "load_sent140",
   "load_tfds",
+  "open_clients",
   "prepare_tfds",
   "with_newcomers",
+  "write_clients",
 ]

@@ -5,6 +5,7 @@ its file, with its loader and its part, and add the part to ``Choice``.
 """
 
 from fedjax_alg.data.boundaries import Circle2, Sea4, Sine2
+from fedjax_alg.data.client_files import ClientFiles
 from fedjax_alg.data.femnist import Femnist
 from fedjax_alg.data.idx import Idx
 from fedjax_alg.data.leaf import Leaf
@@ -31,6 +32,7 @@ Choice = (
   | Idx
   | Npz
   | Leaf
+  | ClientFiles
 )
 #: How they are written.
 DATASETS = tuple(forms(Choice))

@@ -581,9 +581,12 @@ def _with_task(examples: Examples, task: str | None) -> Examples:
 
 
 def _with_features(options: DataOptions, examples: Examples) -> Examples:
+  examples = _where_they_are(options, examples)
   if isinstance(examples.x_train, dict):
     return _store_each(options, examples)
   arrays: Any = examples.x_train, examples.x_test
+  if store.is_in_files(arrays) and arrays[0].dtype != np.uint8:
+    return examples
   features, shape = options.features, arrays[0].shape[1:]
   kind = features.WORD
   if kind == "standardize":  # its scale depends on the partition
@@ -600,6 +603,51 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
   else:
     arrays = compact(tuple(map(features.compute, arrays)), options.store)
   return dataclasses.replace(examples, x_train=arrays[0], x_test=arrays[1])
+
+
+def _where_they_are(options: DataOptions, examples: Examples) -> Examples:
+  """The examples in memory, unless they are to stay in their files.
+
+  Raises:
+    DataError: they are in no files, or do not fit into memory.
+  """
+  location, arrays = options.data_on, (examples.x_train, examples.x_test)
+  if location.IS_FILES:
+    if not store.is_in_files(arrays):
+      raise DataError(
+        f"{location.label}: {examples.name} is in memory (allowed: device, host; "
+        "write_clients makes files, and open_clients opens them)"
+      )
+    _check_in_files(options, examples)
+    return examples
+  if not store.is_in_files(arrays):
+    return examples
+  check_memory(
+    f"{_label(options, examples)}: {examples.rows[0]:,} examples",
+    sum(array.nbytes for array in arrays),
+    "`data_on`=disk leaves them in their files",
+  )
+  x_train, x_test = (array[:] for array in arrays)
+  return dataclasses.replace(examples, x_train=x_train, x_test=x_test)
+
+
+def _check_in_files(options: DataOptions, examples: Examples) -> None:
+  """Refuses what would read or change all examples.
+
+  Raises:
+    DataError: an option does so.
+  """
+  for name, value, is_right in (
+    ("features", options.features, options.features.WORD == "none"),
+    ("kinds", options.kinds, not options.kinds.CHANGES),
+    ("train_examples", options.train_examples, options.train_examples is None),
+    ("store", options.store, options.store == "auto"),
+  ):
+    if not is_right:
+      raise DataError(
+        f"`{name}`={value}: not with {options.data_on.label}, whose examples stay as "
+        f"{examples.name} has them"
+      )
 
 
 def _store_each(options: DataOptions, examples: Examples) -> Examples:
@@ -732,6 +780,7 @@ def _make(
     examples = _with_task(examples, options.task)
     if not changes:
       examples = _with_features(options, examples)
+  examples = _where_they_are(options, examples)
   if options.train_examples is not None:
     examples = _sample_training(options, examples)
   task = tasks.of(examples)
@@ -1123,7 +1172,9 @@ def _check_memory(
     rows.append(len(held_out.train_order))
   if not several:
     rows.append(_official_rows(examples, partition) or 0)
-  each = row_nbytes(examples.x_train, examples.y_train, options.store != "float32")
+  in_files = store.is_in_files(examples.x_train)
+  x_train = () if in_files else examples.x_train
+  each = row_nbytes(x_train, examples.y_train, options.store != "float32")
   check_memory(
     f"{_label(options, examples)}: {sum(rows):,} examples of {each:,} bytes in the "
     "order of the clients",
@@ -1326,6 +1377,9 @@ def _hash(*trees: PyTree) -> str:
   digest = hashlib.sha256()
   for array in store.arrays(trees):
     digest.update(f"{array.dtype} {array.shape}".encode())
+    if store.is_in_files(array):
+      digest.update(getattr(array, "codes", array).sha256.encode())
+      continue
     for rows in memory.row_chunks(array):
       digest.update(np.ascontiguousarray(array[rows]).data)
   return digest.hexdigest()

@@ -13,6 +13,8 @@ import numpy.typing as npt
 from fedjax_alg import memory
 from fedjax_alg.base import Array, ClientData, Cohort, Shard
 from fedjax_alg.data import store
+from fedjax_alg.data.host_rows import HostRows
+from fedjax_alg.data.npy_rows import OrderedRows
 from fedjax_alg.data.store import Coded
 from fedjax_alg.typing import PyTree
 
@@ -80,7 +82,8 @@ def client_data(
     places: the least number of rows of x and y in the result.
 
   Returns:
-    NumPy arrays; x and y have M + V + PADDING_ROWS rows, or ``places``.
+    NumPy arrays; x and y have M + V + PADDING_ROWS rows, or ``places``. Rows in files
+    stay there, as ``HostRows`` in this order.
   """
   server: np.ndarray | None = None
   examples, targets = (
@@ -126,12 +129,21 @@ def _arrange(
   places: int,
   keep_bytes: bool,
   int_kinds: str,
-) -> np.ndarray | Coded:
+) -> Any:
   """The rows of one array of examples or targets; see ``client_data``.
 
   Dtypes of a kind in ``int_kinds`` become int32.
   """
   dtype = _dtype_of(parts[0], keep_bytes, int_kinds)
+  if any(map(store.is_in_files, parts)):
+    return store.map_rows(
+      parts[0],
+      lambda _: HostRows(
+        OrderedRows(
+          [getattr(part, "codes", part) for part in parts], order, places, dtype
+        )
+      ),
+    )
   coded = next((part for part in parts if isinstance(part, Coded)), None)
   if coded is not None and keep_bytes:
     parts = tuple(part.codes for part in parts)
@@ -232,6 +244,8 @@ def present(data: ClientData, number: Array | int) -> Cohort:
   ids = jnp.arange(data.size.shape[0], dtype=jnp.int32)
   if data.joins is not None:
     ids = jnp.where(jnp.asarray(data.joins) <= number, ids, data.size.shape[0])
+  if data.host is not None:
+    data = data._replace(x=data.host[0], y=data.host[1])
   return take_cohort(data, ids, number)
 
 
@@ -260,12 +274,18 @@ def take_cohort(
   if data.joins is not None and number is not None:
     sizes = jnp.where(data.joins <= number, sizes, 0)
     newcomers = (data.joins == number) & (data.joins > 0)
+  x, y = data.host or (data.x, data.y)
   everybody = Shard(
-    data.x, data.y, data.offset, sizes, blocks=data.blocks, kind=data.kinds
+    x,
+    y,
+    data.offset,
+    sizes,
+    blocks=data.blocks,
+    kind=data.kinds,
   )
   return Cohort(
     ids,
-    everybody.at(offset, size),
+    Shard(data.x, data.y, offset, size, blocks=data.blocks),
     size.astype(jnp.float32),
     server_rows(data),
     everybody,

@@ -20,6 +20,7 @@ from fedjax_alg.data.hold_out import check_hold_out
 from fedjax_alg.data.kind_changes import BoundaryKinds, NaturalKinds, SourceKinds
 from fedjax_alg.data.kind_changes import Choice as KindChanges
 from fedjax_alg.data.label_skew import Classes, Dirichlet, Iid, Shards
+from fedjax_alg.data.location import LOCATIONS, OnDevice
 from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile
@@ -141,6 +142,10 @@ class FeatureOptions(HParams):
     "same numbers. auto = uint8 for images and others that are multiples "
     "of 1, 1/255 or 1/2^k, else float32",
     choices=STORES,
+  )
+  data_on: LOCATIONS = hyper(
+    OnDevice(),
+    "where the rows of the clients are during a run. It changes no number",
   )
   vocabulary: int = hyper(
     10_000,

@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.host_rows import HostRows
+from fedjax_alg.data.npy_rows import NpyRows
 from fedjax_alg.memory import row_chunks
 from fedjax_alg.typing import AnyArray, PyTree
 
@@ -116,18 +118,33 @@ class Coded:
     return looked_up
 
 
-def _is_coded(x: object) -> bool:
-  return isinstance(x, Coded)
+def _is_array(x: object) -> bool:
+  return isinstance(x, (Coded, HostRows))
 
 
 def map_arrays(fn: Callable[..., object], *trees: PyTree) -> Any:
   """``jax.tree.map`` over arrays of examples, of which some are ``Coded``."""
-  return jax.tree.map(fn, *trees, is_leaf=_is_coded)
+  return jax.tree.map(fn, *trees, is_leaf=_is_array)
 
 
 def arrays(tree: PyTree) -> list[Any]:
   """The arrays of examples or targets, in the order of JAX's leaves."""
-  return jax.tree.leaves(tree, is_leaf=_is_coded)
+  return jax.tree.leaves(tree, is_leaf=_is_array)
+
+
+def is_on_host(tree: PyTree) -> bool:
+  """Whether a program has no values of some examples or targets."""
+  return any(
+    isinstance(getattr(array, "codes", array), HostRows) for array in arrays(tree)
+  )
+
+
+def is_in_files(tree: PyTree) -> bool:
+  """Whether some rows are read from files, or are on the host alone."""
+  return any(
+    isinstance(getattr(array, "codes", array), (HostRows, NpyRows))
+    for array in arrays(tree)
+  )
 
 
 def values_each(x: PyTree) -> int:
@@ -135,7 +152,7 @@ def values_each(x: PyTree) -> int:
   return sum(math.prod(array.shape[1:]) for array in arrays(x))
 
 
-def gather_rows(x: PyTree, rows: Callable[..., object]) -> Any:
+def gather_rows(x: PyTree, rows: Callable[..., Any]) -> Any:
   """Some rows of the examples as the model reads them.
 
   Args:
@@ -146,9 +163,11 @@ def gather_rows(x: PyTree, rows: Callable[..., object]) -> Any:
     The rows, float32 or int32.
   """
   return jax.tree.map(
-    lambda array: array.decode(rows(array.codes)) if _is_coded(array) else rows(array),
+    lambda array: (
+      array.decode(rows(array.codes)) if isinstance(array, Coded) else rows(array)
+    ),
     x,
-    is_leaf=_is_coded,
+    is_leaf=_is_array,
   )
 
 
@@ -164,7 +183,7 @@ def map_rows(x: PyTree, fn: Callable[..., object]) -> Any:
   """
   return map_arrays(
     lambda array: (
-      Coded(fn(array.codes), array.values) if _is_coded(array) else fn(array)
+      Coded(fn(array.codes), array.values) if isinstance(array, Coded) else fn(array)
     ),
     x,
   )

@@ -364,26 +364,28 @@ def _sum_at_clients(
   if fn is confusion:
     fn = confusion(algorithm.client_model(roles.deployed(model)))
 
-  def one_client(shared, shard, client_id, key, test_offset, test_size):
-    state, test_x, test_y = shared
+  def one_client(state, shard, test, client_id, key):
     params = algorithm.client_params(state, client_id, shard, key)
-    test = Shard(test_x, test_y, test_offset, test_size)
     _check_measure(fn, params, test)
     return objective.sum_blocks(
       test, lambda *block: dict(fn(params, *block)), _LOCAL_ROWS
     )
 
   ids = jnp.arange(data.class_weight.shape[0], dtype=jnp.int32)
-  result: dict[str, Array] = map_clients(
+  result: dict[str, Array] = map_clients.with_tests(
     one_client,
-    (state, data.test.x, data.test.y),
+    state,
     layout.take_cohort(data.train, ids).shards,
+    _shards(data.test),
     ids,
     client_keys(key, ids),
-    data.test.offset,
-    data.test.size,
   )
   return result
+
+
+def _shards(rows: Any) -> Shard:
+  """The shards of all clients, without the padding slots of a cohort."""
+  return Shard(rows.x, rows.y, rows.offset, rows.size)
 
 
 def _sum_measure(
@@ -560,21 +562,18 @@ def _held_out_counts(
   turns = _turns(model, offset + fitted, size - fitted, _num_rows(rows))
   place = jnp.minimum(turns.shard, len(size) - 1)
 
-  def one_client(shared, shard, client_id, key, test_offset, test_size):
-    state, x, y = shared
+  def one_client(state, shard, test, client_id, key):
     params = of.algorithm.client_params(state, client_id, shard, key)
-    test = Shard(x, y, test_offset, test_size)
     return count_shard(model, params, test, width=turns.width)
 
   numbers = clients + place
-  sums, scores = of.map_clients(
+  sums, scores = of.map_clients.with_tests(
     one_client,
-    (state, rows.x, rows.y),
+    state,
     Shard(rows.x, rows.y, offset[place], fitted[place]),
+    Shard(rows.x, rows.y, turns.offset, turns.size),
     jnp.full_like(numbers, clients),  # a newcomer's
     client_keys(key, numbers),
-    turns.offset,
-    turns.size,
   )
   return tasks.Counts(
     {name: leaf.sum(0) for name, leaf in sums.items()},
@@ -636,24 +635,23 @@ def _client_counts(
   if kinds is not None and turns.width:
     turns = _one_turn(model, test, clients)
 
-  def one_client(shared, shard, client_id, key, test_offset, test_size):
-    state, test_x, test_y = shared
+  def one_client(state, shard, test, client_id, key):
     params = deployed(state, client_id, shard, key)
-    test = Shard(test_x, test_y, test_offset, test_size)
     return count_shard(model, params, test, rows, width=turns.width)
 
-  def of_turns(ids, offset, size):
-    shards = layout.take_cohort(data.train, ids).shards
+  def map_turns(ids, offset, size):
     place = jnp.minimum(ids, clients - 1)
-    sums, scores = of.map_clients(
+    return of.map_clients.with_tests(
       one_client,
-      (state, test.x, test.y),
-      shards,
+      state,
+      layout.take_cohort(data.train, ids).shards,
+      Shard(test.x, test.y, offset, jnp.where(ids < clients, size, 0)),
       place,
       client_keys(key, place),
-      offset,
-      jnp.where(ids < clients, size, 0),
     )
+
+  def count(ids, sums):
+    place = jnp.minimum(ids, clients - 1)
     return {
       p: tasks.sum_over_clients(
         task,
@@ -662,22 +660,38 @@ def _client_counts(
         *(() if kinds is None else (kinds.client[place], len(kinds.size))),
       )
       for p, which in masks.items()
-    }, scores
+    }
 
   number = len(turns.shard)
   blocks = -(-number * _entries(model, data, rows, key) // _ENTRIES)
+  # Rows that come in windows (``engine.windows``) are not read within a loop.
+  mapped: Any = None
+  if blocks == 1 or store.is_on_host(test.x):
+    mapped = map_turns(*turns[:3])
   if blocks == 1:
-    counts, scores = of_turns(*turns[:3])
+    sums, scores = mapped
+    counts = count(turns.shard, sums)
   else:
     length = -(-number // blocks)
     # Slots behind the last turn are padding slots.
     slots = jnp.arange(blocks * length, dtype=jnp.int32)
     turn = jnp.minimum(slots, number - 1)
+
+    def of_block(turn, ids, offset, size):
+      if mapped is None:
+        sums, scores = map_turns(ids, offset, size)
+      else:
+        of_slots = trees.index(mapped, turn)
+        zeros = jax.tree.map(jnp.zeros_like, of_slots)
+        sums, scores = trees.where_slots(ids < clients, of_slots, zeros)
+      return count(ids, sums), scores
+
     counts, scores = jax.lax.map(
-      lambda slots: of_turns(*slots),
+      lambda slots: of_block(*slots),
       tuple(
         leaf.reshape(blocks, length)
         for leaf in (
+          turn,
           jnp.where(slots < number, turns.shard[turn], clients),
           turns.offset[turn],
           turns.size[turn],

@@ -21,6 +21,7 @@ import numpy as np
 
 from fedjax_alg import tasks, trees
 from fedjax_alg.base import Algorithm, Array, Cohort, Key, Params
+from fedjax_alg.data import store
 from fedjax_alg.hparams import MAX_SEED, HParams, field_like, hyper, is_zero
 from fedjax_alg.part import Part, forms
 
@@ -128,6 +129,8 @@ def flip_labels(attack: Attack, cohort: Cohort) -> Cohort:
   """
   everyone, y = cohort.everyone, cohort.shards.y
   assert everyone is not None and attack.flip is not None
+  if store.is_on_host(y):  # of a start, which reads no rows
+    return cohort
   axes = 1 if everyone.blocks is None else 2
   rows = y.shape[:axes]
   hostile = attack.hostile(everyone.size.shape[0])

@@ -155,12 +155,12 @@ def _of_sums(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def are_many(final: Facts) -> bool:
-  """Whether the clients of ``write_clients`` are written as clients.npz."""
+  """Whether the clients of ``save_clients`` are written as clients.npz."""
   sizes = final.get("train_examples")
   return sizes is not None and len(sizes) > MOST_IN_TEXT
 
 
-def write_clients(folder: pathlib.Path, final: Facts, seeds: Sequence[int]) -> None:
+def save_clients(folder: pathlib.Path, final: Facts, seeds: Sequence[int]) -> None:
   """Writes clients.csv and assignment.csv, or clients.npz.
 
   A table without rows is removed.
@@ -238,7 +238,7 @@ def read_many(folder: pathlib.Path) -> dict[str, Any]:
 
   Returns:
     "clients", "membership", "train_examples" and, if clients have any, "kinds" and
-    "client_names" as ``write_clients`` takes them; empty if the folder has no such
+    "client_names" as ``save_clients`` takes them; empty if the folder has no such
     file.
 
   Raises:

@@ -280,9 +280,9 @@ def _time_step(p: Prepared, batch: int) -> float:
     Seconds of a step, in the fastest of some trials.
   """
   work = LocalWork(local_steps=_STEPS, batch_size=batch)
-  train = p.device_data.data.train
   sizes = np.asarray(p.federation.data.train.size)
   client = np.argsort(sizes)[len(sizes) // 2].astype(np.int32)
+  train = p.device_data.train_with(int(client))
 
   @jax.jit
   def train_client(data: Any, key: Any) -> Any:

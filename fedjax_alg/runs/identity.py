@@ -58,7 +58,7 @@ _ORDER = tuple(_ARGUMENTS)
 #: Options that may be others when a run goes on. They decide no number of a round,
 #: or another entry of config.json says what they decided.
 NEUTRAL = frozenset(
-  ("rounds", "targets", "data_dir", "host_devices", "seed", "num_seeds")
+  ("rounds", "targets", "data_dir", "data_on", "host_devices", "seed", "num_seeds")
 )
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import memory
-from fedjax_alg.base import Devices
+from fedjax_alg.base import ClientData, Devices
 from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data import store
 from fedjax_alg.data.federation import EvaluationData, Federation
@@ -125,13 +125,47 @@ class PlacedData:
     kinds = federation.kinds
     #: [C] the kinds of the clients in ``data``; None if they have none
     self.kinds = None if kinds is None else kinds.of_client
-    shared = _place(federation, mesh)
-    pairs = zip(*map(jax.tree.leaves, (federation.data, shared)), strict=True)
+    shared = self._share()
     #: id of an array of the federation -> its copy, for arrays that stay
-    self._copies = {id(leaf): copy for leaf, copy in pairs}
+    self._copies: dict[int, Any] = {}
+    if federation.schedule is not None:
+      pairs = zip(*map(jax.tree.leaves, (federation.data, shared)), strict=True)
+      self._copies = {id(leaf): copy for leaf, copy in pairs}
     #: the data that the programs read
     self.data = self._original = self._of_run(shared)
     self.move(0)
+
+  def _share(self) -> EvaluationData:
+    """The copy on the devices, which runs of one federation share."""
+    return _place(self._federation, self._mesh)
+
+  @property
+  def facts(self) -> dict[str, Any]:
+    """What was chosen for the data, for config.json; {}: every device has them all."""
+    return {}
+
+  def rounds_at_hand(self, done: int) -> int | None:
+    """Counts the rounds after ``done`` for which the rows are on the devices.
+
+    Args:
+      done: rounds run so far.
+
+    Returns:
+      The number of rounds; None: all rows are there.
+    """
+    return None
+
+  def read_ahead(self) -> None:
+    """Starts to read the rows of later rounds, in another thread."""
+
+  def train_with(self, client: int) -> ClientData:
+    """The training data with at least the rows of one client.
+
+    Args:
+      client: the position of the client.
+    """
+    result: ClientData = self.data.train
+    return result
 
   def rounds_left(self, done: int) -> int | None:
     """Counts the rounds before the data change.

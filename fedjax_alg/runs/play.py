@@ -221,6 +221,7 @@ def run_steps(
     is_perturbed = rounding_seed > 0 and done == 0
     if is_perturbed:
       count = 1
+    count = programs.rounds_of_call(done, count)
     states, call = _call(programs, states, done, count)
     if is_perturbed:
       states = loop.perturb_rounding(states, rounding_seed)

@@ -44,6 +44,7 @@ from fedjax_alg.runs.checks import check_targets, cohort_size
 from fedjax_alg.runs.methods import Method, Numbers
 from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.placed import PlacedData
+from fedjax_alg.runs.windowed import Rounds, WindowedData, check_supported
 
 #: The most examples that a client may read in a round; costs count in int32.
 _MOST_EXAMPLES = 2**31 - 1
@@ -298,8 +299,9 @@ def _check_words(model: models.Architecture, federation: Federation) -> None:
   arrays = [
     rows.x.codes if isinstance(rows.x, Coded) else rows.x for rows in (train, test)
   ]
-  low = min(int(x.min()) for x in arrays) if ids else 0
-  high = max(int(x.max()) for x in arrays) if ids else 0
+  chunks = [(x, rows) for x in arrays for rows in memory.row_chunks(x)] if ids else []
+  low = min((int(x[rows].min()) for x, rows in chunks), default=0)
+  high = max((int(x[rows].max()) for x, rows in chunks), default=0)
   if not 0 <= low <= high < vocabulary and federation.tokens is None:
     raise OptionError(
       f"`vocabulary`={federation.options.vocabulary}: word ids must lie in "
@@ -919,8 +921,15 @@ def prepare(
   participation = Participation(
     size, sampler or options.sampling.sampler(num_clients), options.late(method.entry)
   )
-  device_data = PlacedData(
+  keys = sharding.replicate(keys_of_rows(seeds, len(settings)), mesh)
+  device_data = _place_data(
     federation,
+    method,
+    Rounds(
+      options.rounds or 1,
+      participation,
+      jax.tree.map(lambda leaf: leaf[: len(seeds)], keys),
+    ),
     mesh,
     options.devices(num_clients),
     options.sampling.availability(num_clients, options.rate(training or num_clients)),
@@ -979,6 +988,7 @@ def prepare(
       else (f"your {getattr(sampler, '__name__', 'sampler')}"),
       "map_clients": mode,
       "map_seeds": map_seeds,
+      **device_data.facts,
     },
   )
   return Prepared(
@@ -991,7 +1001,7 @@ def prepare(
     options=options,
     seeds=seeds,
     spec=spec,
-    keys=sharding.replicate(keys_of_rows(seeds, len(settings)), mesh),
+    keys=keys,
     numbers=sharding.replicate(numbers, mesh),
     build=method.builder(built, map_clients),
     map_clients=map_clients,
@@ -1004,6 +1014,17 @@ def prepare(
     init=init,
     traces=traces,
   )
+
+
+def _place_data(
+  federation: Federation, method: Method, rounds: Rounds, *args: Any
+) -> PlacedData:
+  """Places a federation's data where its options say; see ``PlacedData``."""
+  if not federation.options.data_on.HAS_WINDOWS:
+    return PlacedData(federation, *args)
+  entry = method.entry
+  check_supported(federation, entry.label, entry.all_clients, processes.count())
+  return WindowedData(federation, *args, rounds=rounds)
 
 
 def _spec(federation: Federation, size: int) -> FedSpec:
@@ -1112,7 +1133,7 @@ def _summary(
   spec: FedSpec,
   model: Model,
   mesh: Mesh | None,
-  choices: Mapping[str, str],
+  choices: Mapping[str, Any],
 ) -> dict[str, Any]:
   """``Prepared.plan``: what the run trains on, and what was chosen for it."""
   data, train = federation.data, federation.data.train

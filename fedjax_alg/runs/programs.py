@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import tasks
-from fedjax_alg.base import RoundAux
+from fedjax_alg.base import MapClients, RoundAux
 from fedjax_alg.engine import (
   compiling,
   evaluate,
@@ -34,6 +34,7 @@ from fedjax_alg.engine import stored as stored_lib
 from fedjax_alg.errors import no_exit
 from fedjax_alg.models import roles
 from fedjax_alg.runs.prepare import Prepared
+from fedjax_alg.runs.windowed import WindowedData, WindowedEvaluation, refusing
 from fedjax_alg.typing import PyTree
 
 
@@ -49,6 +50,20 @@ def _start(prepared: Prepared) -> Any:
   return jax.jit(initial_states, inline=True)
 
 
+def _states(prepared: Prepared, start: Any) -> PyTree:
+  """The shapes of the states before round 1."""
+  with _refusing(prepared, "its start reads the rows of all clients"):
+    return start.eval_shape(*_start_arguments(prepared))
+
+
+def _refusing(p: Prepared, why: str) -> contextlib.AbstractContextManager[None]:
+  """Refuses a method that reads rows which stay on the host."""
+  if not isinstance(p.device_data, WindowedData):
+    return contextlib.nullcontext()
+  label = p.federation.options.data_on.label
+  return refusing(label, f"{p.method.entry.label}: {why}")
+
+
 def _start_arguments(prepared: Prepared) -> tuple[PyTree, ...]:
   return prepared.device_data.data.train, prepared.keys, prepared.numbers
 
@@ -62,7 +77,7 @@ def state_shapes(prepared: Prepared) -> PyTree:
   Returns:
     A pytree of ``jax.ShapeDtypeStruct`` with leaves [rows, ...].
   """
-  return _shapes(prepared, _start(prepared).eval_shape(*_start_arguments(prepared)))
+  return _shapes(prepared, _states(prepared, _start(prepared)))
 
 
 def _shapes(prepared: Prepared, states: PyTree) -> PyTree:
@@ -204,19 +219,41 @@ def evaluate_all(
     protocol -> counts, and measure -> sums, leaves [rows, ...].
   """
 
-  def evaluate_one(state, key, values):
-    algorithm = loop.with_frozen(p.build, data.train)(values)
-    model = roles.bind_frozen(p.model, data.train.frozen)
-    counts = evaluate.make_evaluate(algorithm, model, p.protocols, p.map_clients)(
-      data, state, key
-    )
-    if not p.measures:
-      return counts, {}
-    return counts, evaluate.make_measures(algorithm, model, p.measures, p.map_clients)(
-      data, state, key
-    )
-
+  evaluate_one = functools.partial(_evaluate_one, p, p.map_clients, data)
   return loop.over_seeds(evaluate_one, p.map_seeds)(states, keys.evaluation, numbers)
+
+
+def _evaluate_one(
+  p: Prepared, map_clients: MapClients, data: Any, state: Any, key: Any, values: Any
+) -> Any:
+  """``evaluate_all`` of one row."""
+  algorithm = loop.with_frozen(p.build, data.train)(values)
+  model = roles.bind_frozen(p.model, data.train.frozen)
+  counts = evaluate.make_evaluate(algorithm, model, p.protocols, map_clients)(
+    data, state, key
+  )
+  if not p.measures:
+    return counts, {}
+  return counts, evaluate.make_measures(algorithm, model, p.measures, map_clients)(
+    data, state, key
+  )
+
+
+def make_evaluation(p: Prepared) -> Callable[..., Any]:
+  """Makes (states, keys, numbers) -> what ``evaluate_all`` returns.
+
+  Args:
+    p: the run. It is compiled at the first call.
+  """
+  if isinstance(p.device_data, WindowedData):
+    windowed = WindowedEvaluation(
+      functools.partial(_evaluate_one, p), p.device_data, p.map_seeds
+    )
+    return lambda states, keys, numbers: windowed(
+      p.map_clients, states, keys.evaluation, numbers
+    )
+  program = jax.jit(functools.partial(evaluate_all, p))
+  return lambda *inputs: program(p.device_data.data, *inputs)
 
 
 def _membership(build: loop.Build, state: Any, numbers: Any) -> Any:
@@ -226,7 +263,7 @@ def _membership(build: loop.Build, state: Any, numbers: Any) -> Any:
   return algorithm.membership(state)
 
 
-#: The programs that every run has.
+#: The programs of a run; without the last one it evaluates in windows of clients.
 _NAMES = ("start", "rounds", "evaluation")
 
 
@@ -257,7 +294,7 @@ def _key(prepared: Prepared) -> str | None:
   p, method = prepared, prepared.method
   if sharding.platform(p.mesh) != "cpu" or sharding.is_described(p.mesh):
     return None
-  if stored_lib.folder() is None:
+  if stored_lib.folder() is None or isinstance(p.device_data, WindowedData):
     return None
   constants = method.structure() if p.numbers else method.options
   arguments = p.device_data.data, p.keys, p.numbers
@@ -311,7 +348,9 @@ class Programs:
     self._log = facts.log
     #: K, the number of groups; None if the algorithm does not group clients
     self.num_groups: int | None = facts.num_groups
-    self._init, self._run, self._evaluate = (stored.programs[name] for name in _NAMES)
+    self._init, self._run, self._evaluate = map(stored.programs.get, _NAMES)
+    if self._evaluate is None:
+      self._evaluate_in_windows = make_evaluation(p)
     self._membership = stored.programs.get("membership")
     processes.meet("compiled")
 
@@ -321,7 +360,7 @@ class Programs:
     platform = sharding.platform(mesh)
     compiling.leave_frames_out(platform)
     start = _start(p)  # traced once, for the shapes and for its program
-    states = start.eval_shape(*_start_arguments(p))
+    states = _states(p, start)
     shapes = _shapes(p, states)
     where = _places(shapes)
     options: dict[str, Any] = {"keep_unused": True}
@@ -331,13 +370,15 @@ class Programs:
     with ThreadPoolExecutor() as pool:
       with _TRACING:
         # First: a caller's own measure may fail, before minutes of compiling.
-        evaluation = pool.submit(
-          compiler.compile,
-          "evaluation",
-          jax.jit(functools.partial(evaluate_all, p), **options).lower(
-            data, shapes, p.keys, p.numbers
-          ),
-        )
+        evaluation = None
+        if not isinstance(p.device_data, WindowedData):
+          evaluation = pool.submit(
+            compiler.compile,
+            "evaluation",
+            jax.jit(functools.partial(evaluate_all, p), **options).lower(
+              data, shapes, p.keys, p.numbers
+            ),
+          )
         run = loop.make_run_rounds(
           p.build,
           p.participation,
@@ -347,7 +388,8 @@ class Programs:
           where,
         )
         zero = jnp.int32(0)
-        lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
+        with _refusing(p, "a round reads rows of clients that do not take part in it"):
+          lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
         log = lowered.out_info[1]
         rounds = pool.submit(
           compiler.compile, "rounds", lowered, compiling.options(platform)
@@ -356,7 +398,9 @@ class Programs:
           *_start_arguments(p)
         )
       init = compiler.compile("start", start_states, compiling.start_options(platform))
-      programs = dict(zip(_NAMES, (init, rounds.result(), evaluation.result())))
+      programs = {"start": init, "rounds": rounds.result()}
+      if evaluation is not None:
+        programs["evaluation"] = evaluation.result()
     algorithm, num_groups = p.algorithm, None
     if algorithm.membership is not None:
       programs["membership"] = compiler.compile(
@@ -418,6 +462,16 @@ class Programs:
     event = self.prepared.device_data.rounds_left(done)
     return min(every - done % every, remaining, remaining if event is None else event)
 
+  def rounds_of_call(self, done: int, count: int) -> int:
+    """How many of the next rounds one call of ``run_rounds`` can run.
+
+    Args:
+      done: rounds run so far.
+      count: rounds to run.
+    """
+    at_hand = self.prepared.device_data.rounds_at_hand(done)
+    return count if at_hand is None else min(count, at_hand)
+
   def run_rounds(self, states: PyTree, start: int, count: int) -> Any:
     """Runs rounds without an evaluation in between.
 
@@ -435,7 +489,7 @@ class Programs:
     """
     p = self.prepared
     p.device_data.move(start)
-    return self._run(
+    result = self._run(
       states,
       p.device_data.data.train,
       p.keys,
@@ -443,6 +497,8 @@ class Programs:
       jnp.int32(start),
       jnp.int32(count),
     )
+    p.device_data.read_ahead()  # while the rounds run
+    return result
 
   def evaluate(
     self, states: PyTree
@@ -457,7 +513,10 @@ class Programs:
       [rows, ...] on the host.
     """
     p = self.prepared
-    counts, sums = self._evaluate(p.device_data.data, states, p.keys, p.numbers)
+    if self._evaluate is None:
+      counts, sums = self._evaluate_in_windows(states, p.keys, p.numbers)
+    else:
+      counts, sums = self._evaluate(p.device_data.data, states, p.keys, p.numbers)
     counts = tasks.counts_on_host(tasks.of(p.model), counts)
     return {protocol: counts[protocol] for protocol in p.protocols}, jax.device_get(
       sums
@@ -482,8 +541,12 @@ class Programs:
 
   @property
   def executables(self) -> dict[str, Any]:
-    """The compiled programs ``start``, ``rounds`` and ``evaluation``."""
-    return dict(zip(_NAMES, (self._init, self._run, self._evaluate)))
+    """The compiled programs ``start``, ``rounds`` and ``evaluation``.
+
+    There is no ``evaluation`` of rows on the host, which is compiled in parts.
+    """
+    programs = zip(_NAMES, (self._init, self._run, self._evaluate))
+    return {name: program for name, program in programs if program is not None}
 
   def memory_mb(self) -> float:
     """The memory in MB of the largest program, as its compiler reports it."""

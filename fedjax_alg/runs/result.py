@@ -49,7 +49,7 @@ from fedjax_alg.runs.options import RunOptions
 from fedjax_alg.runs.plan import Plan
 from fedjax_alg.runs.play import Step
 from fedjax_alg.runs.prepare import Prepared
-from fedjax_alg.runs.programs import evaluate_all, place_on_devices, state_shapes
+from fedjax_alg.runs.programs import make_evaluation, place_on_devices, state_shapes
 from fedjax_alg.typing import Facts, PyTree
 
 _FINAL = parameters.FINAL
@@ -95,15 +95,13 @@ class Live:
 
   @functools.cached_property
   def evaluate(self) -> Callable[..., Any]:
-    """(states) -> what ``programs.evaluate_all`` returns of them, on the host."""
+    """(states) -> what ``programs.make_evaluation`` returns of them, on the host."""
     p, rows = self.prepared, rows_of(self.prepared, self.setting)
-    program = jax.jit(functools.partial(evaluate_all, p))
+    program = make_evaluation(p)
 
     def evaluate(states):
       counts, sums = program(
-        p.device_data.data,
-        states,
-        *jax.tree.map(lambda leaf: leaf[rows], (p.keys, p.numbers)),
+        states, *jax.tree.map(lambda leaf: leaf[rows], (p.keys, p.numbers))
       )
       return tasks.counts_on_host(tasks.of(p.model), counts), jax.device_get(sums)
 
@@ -495,7 +493,7 @@ class RunResult:
     ids = jnp.asarray([client], jnp.int32)
     key = client_keys(p.keys.evaluation[index], ids)[0]
     params: Params = jax.device_get(
-      live.deploy(state, p.device_data.data.train, np.int32(client), key)
+      live.deploy(state, p.device_data.train_with(client), np.int32(client), key)
     )
     return params
 
@@ -953,7 +951,7 @@ def write_final(
     final: see ``make_final``, and "measures".
     seeds: the N seeds.
   """
-  tables_of_clients.write_clients(folder, final, seeds)
+  tables_of_clients.save_clients(folder, final, seeds)
   if tables_of_clients.are_many(final):  # clients.npz has the same numbers
     others = ("kinds", "client_names")
     few = {name: value for name, value in final.items() if name not in others}

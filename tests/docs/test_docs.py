@@ -220,13 +220,15 @@ def test_the_tasks_of_the_page_are_tasks():
     "server_steps",
     "compression",
     "forget",
+    "large",
     "late",
     "personal",
     "private",
     "recipes",
   ],
 )
-def test_the_example_of_a_page_runs(page):
+def test_the_example_of_a_page_runs(page, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
   run_blocks(page)
 
 

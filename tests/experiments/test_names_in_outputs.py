@@ -313,7 +313,7 @@ def of_clients(compared, root):
     plots.histogram(root / "p.png", np.ones((len(some), 2), int), some[0], some)
   heights = {"gain": {some[0]: [1.0] * len(NAMES)}}
   plots.bars([root / "b.png"], heights, NAMES, NAMES[24])
-  clients.write_clients(root, final, (0,))
+  clients.save_clients(root, final, (0,))
   with open(root / "clients.csv", newline="", encoding="utf-8") as file:
     return [row["client"] for row in csv.DictReader(file)], list(map(as_unicode, NAMES))
 

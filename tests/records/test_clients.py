@@ -43,7 +43,7 @@ def _assignment(folder):
 @pytest.mark.parametrize("names", [None, ("ann", "b, c", "007")])
 def test_a_row_for_each_seed_protocol_and_client(tmp_path, names):
   called = {} if names is None else {"client_names": json.dumps(names)}
-  clients.write_clients(tmp_path, FINAL | called, (3, 5))
+  clients.save_clients(tmp_path, FINAL | called, (3, 5))
   rows = read(tmp_path / "clients.csv")
   assert tuple(rows[0]) == clients.list_columns()
   order = list("012") if names is None else list(names)
@@ -84,12 +84,12 @@ def test_very_many_clients_are_arrays(tmp_path, monkeypatch, main):
     "train_examples": rng.integers(1, 300, 500),
     "membership": rng.integers(-1, 4, (2, 500)).astype(np.int32),
   }
-  clients.write_clients(tmp_path, final, (3, 5))
+  clients.save_clients(tmp_path, final, (3, 5))
   assert clients.read_many(tmp_path) == {}
   monkeypatch.setattr(clients, "MOST_IN_TEXT", 499)
   names = [f"client {i}" for i in range(500)]
   final["client_names"] = json.dumps(names)
-  clients.write_clients(tmp_path, final, (3, 5))
+  clients.save_clients(tmp_path, final, (3, 5))
   assert [path.name for path in tmp_path.iterdir()] == ["clients.npz"]
   arrays = clients.read_many(tmp_path)
   assert arrays.keys() == {"clients", "train_examples", "membership", "client_names"}
@@ -110,10 +110,10 @@ def test_very_many_clients_are_arrays(tmp_path, monkeypatch, main):
 
 def test_tables_of_the_run_before_do_not_stay(tmp_path):
   """Nothing is measured at clients now, and there are no groups."""
-  clients.write_clients(tmp_path, FINAL, (3, 5))
+  clients.save_clients(tmp_path, FINAL, (3, 5))
   assert len(list(tmp_path.iterdir())) == 2
   nothing = FINAL | {"clients": {}, "membership": None}
-  clients.write_clients(tmp_path, nothing, (3, 5))
+  clients.save_clients(tmp_path, nothing, (3, 5))
   assert not list(tmp_path.iterdir())
 
 
@@ -121,7 +121,7 @@ def test_tables_of_the_run_before_do_not_stay(tmp_path):
 def test_kinds_of_clients_are_a_column(tmp_path, monkeypatch, most):
   monkeypatch.setattr(clients, "MOST_IN_TEXT", most)
   kinds = np.array([1, 0, 1], np.int32)
-  clients.write_clients(tmp_path, FINAL | {"kinds": kinds}, (3, 5))
+  clients.save_clients(tmp_path, FINAL | {"kinds": kinds}, (3, 5))
   many = clients.read_many(tmp_path)
   if most == 1:
     np.testing.assert_array_equal(many["kinds"], kinds)

@@ -166,7 +166,7 @@ def test_many_clients_keep_their_metrics_in_an_archive(tmp_path, monkeypatch):
   of = {name: rng.random((1, 3)) for name in ("auroc", "auprc", "ece")}
   of |= {"loss": np.array([[0.5, 0.25, 2]]), "test_examples": np.array([[4, 2, 8]])}
   final = dict(clients={"local": of}, membership=None, train_examples=np.ones(3))
-  clients_lib.write_clients(tmp_path, final, (0,))
+  clients_lib.save_clients(tmp_path, final, (0,))
   chex.assert_trees_all_equal(clients_lib.read_many(tmp_path)["clients"]["local"], of)
 
 

@@ -14,6 +14,7 @@ from fedjax_alg.data import arrays
 from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data.federation import Federation, deal, from_options
 from fedjax_alg.data.kind_changes import NaturalKinds
+from fedjax_alg.data.location import OnDevice
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.data.shift import NoShift
 from fedjax_alg.engine.late import NoStragglers
@@ -44,6 +45,7 @@ _USUAL = {
   "compress_down": (Uncompressed(), _SIMULATED),
   "private.at": ("server", "clients draw by keys that the server has"),
   "shift": (NoShift(), "clients hold their own data"),
+  "data_on": (OnDevice(), "clients hold their own data"),
   "kinds": (NaturalKinds(), "clients hold their own data, of whatever kind"),
   "newcomers_at": (None, "clients join when they are there"),
   "validation_clients": (0, "the server holds no data of clients"),

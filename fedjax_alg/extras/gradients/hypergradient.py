@@ -413,6 +413,10 @@ def prepare_run(plan: Plan, by: Sequence[str]) -> Prepared:
     raise OptionError(
       f"{plan.data.change.label}: the derivative is that of rounds on data that stay"
     )
+  if plan.data.data_on.HAS_WINDOWS:
+    raise OptionError(
+      f"{plan.data.data_on.label}: the derivative needs all rows (allowed: device)"
+    )
   prepared = plan.prepare()
   # Lanes cannot be differentiated; what is computed is the same.
   if prepared.plan["map_clients"] == "lanes":

@@ -1,0 +1,539 @@
+"""Clients in a folder, for data that are larger than the memory.
+
+The rows of each client follow each other in x.npy and y.npy, and those for testing, if
+clients have such, in x_test.npy and y_test.npy. clients.json names the clients and
+their numbers of rows, and has checksums.
+
+The arrays are plain .npy: a row is found by its number and read without decoding, and
+NumPy reads the files without this package. Records of array_record or TFRecord have to
+be decoded one by one, and batches of Arrow hold columns of rows, of which one row of an
+image is no range of bytes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import time
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fedjax_alg import files, tasks
+from fedjax_alg.data import store
+from fedjax_alg.data.arrays import make_examples
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.data.examples import Examples
+from fedjax_alg.data.npy_rows import NpyRows, read_header
+from fedjax_alg.data.sources import UserFiles
+from fedjax_alg.errors import reason
+
+_CLIENTS, _JOURNAL = "clients.json", "journal.txt"
+_FORMAT = 1
+#: Bytes that a checksum is of, and of the header of a file of rows.
+_CHUNK, _HEADER = 2**26, 256
+#: Bytes and seconds after which what was written is made to outlast a kill.
+_FLUSH_BYTES, _FLUSH_S = 2**26, 5.0
+#: The most rows; offsets are int32.
+_MOST_ROWS = 2**31 - 2**16
+_COLUMNS = ("x", "y", "x_test", "y_test")
+
+
+@dataclasses.dataclass
+class _Column:
+  """A file of rows that is being written."""
+
+  path: pathlib.Path
+  shape: tuple[int, ...] | None = None  #: of a row
+  dtype: np.dtype | None = None
+  rows: int = 0
+  largest: int = -1  #: of whole numbers
+  file: BinaryIO | None = None
+
+  def open(self, values: np.ndarray, rows: int) -> None:
+    """Opens the file for rows like these, behind ``rows`` that it has.
+
+    Raises:
+      DataError: those are others.
+    """
+    self.shape, self.dtype, self.rows = values.shape[1:], values.dtype, rows
+    self.file = open(self.path, "r+b" if rows else "w+b")
+    if rows:
+      shape, _, dtype = read_header(self.file)
+      size = os.fstat(self.file.fileno()).st_size
+      if (shape[1:], dtype) != (self.shape, self.dtype) or (
+        size < _HEADER + rows * self.row_nbytes
+      ):
+        raise DataError(
+          f"{self.path}: was begun with other rows than those of `clients`; give a new "
+          "folder"
+        )
+    self.file.truncate(_HEADER + rows * self.row_nbytes)
+    if not rows:
+      self.file.write(self.header())
+    self.file.seek(0, os.SEEK_END)
+
+  @property
+  def row_nbytes(self) -> int:
+    """The size of a row."""
+    assert self.shape is not None and self.dtype is not None
+    return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+  def header(self) -> bytes:
+    """The header of a .npy with the rows so far, always of the same length."""
+    assert self.shape is not None and self.dtype is not None
+    entries = {
+      "descr": np.lib.format.dtype_to_descr(self.dtype),
+      "fortran_order": False,
+      "shape": (self.rows, *self.shape),
+    }
+    magic = np.lib.format.magic(1, 0)
+    length = _HEADER - len(magic) - 2
+    return (
+      magic
+      + length.to_bytes(2, "little")
+      + (repr(entries).ljust(length - 1) + "\n").encode("latin1")
+    )
+
+  def write(self, values: np.ndarray) -> None:
+    """Adds rows."""
+    assert self.file is not None
+    self.file.write(np.ascontiguousarray(values).data)
+    self.rows += len(values)
+
+  def sync(self) -> None:
+    """Makes what was written outlast a kill."""
+    assert self.file is not None
+    self.file.flush()
+    os.fsync(self.file.fileno())
+
+  def finish(self) -> None:
+    """Writes the number of rows into the file."""
+    assert self.file is not None
+    self.file.seek(0)
+    self.file.write(self.header())
+    self.sync()
+    self.file.close()
+    self.file = None
+
+
+def _checksums(path: pathlib.Path) -> list[str]:
+  """The sha256 of each chunk of a file."""
+  with open(path, "rb") as file:
+    return [
+      hashlib.sha256(chunk).hexdigest()
+      for chunk in iter(lambda: file.read(_CHUNK), b"")
+    ]
+
+
+def write_clients(
+  path: str | os.PathLike,
+  clients: Iterable[Any],
+  *,
+  progress: Callable[[int, int], object] | None = None,
+) -> pathlib.Path:
+  """Writes clients to a folder, from which a run can read rows when it needs them.
+
+  It needs the memory of one client. If it was interrupted, call it again with the same
+  clients: those that are in the folder are passed over.
+
+  Args:
+    path: the folder, which is made.
+    clients: yields (client, x, y), or (client, x, y, x_test, y_test) for all clients.
+      The client is a text or a whole number, x [n, ...] and y [n, ...] its rows, as
+      arrays: uint8 x are images and signed integers ids of tokens, as in
+      ``from_arrays``. Every client comes once, with all its rows.
+    progress: is called with the numbers of clients and of bytes so far, from time to
+      time.
+
+  Returns:
+    The folder, for ``open_clients``.
+
+  Raises:
+    DataError: the rows of a client are no arrays of numbers, differ in shape or dtype
+      from the first client's, or have values that are not finite; a client comes twice;
+      the folder has other files; or it cannot be written to, such as on a full disk.
+      What was written stays, and the next call goes on there.
+
+  Examples:
+    >>> import tempfile, numpy as np
+    >>> def clients():
+    ...   for name in ("anna", "bert"):
+    ...     yield name, np.ones((5, 3), np.float32), np.arange(5) % 2
+    >>> folder = write_clients(tempfile.mkdtemp(), clients())
+    >>> examples = open_clients(folder)
+    >>> examples.x_train.shape, list(examples.client_names)
+    ((10, 3), ['anna', 'bert'])
+  """
+  folder = files.expand_path(path, "path")
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_folder(folder)
+    with _Writer(folder) as writer:
+      for item in clients:
+        writer.add(item)
+        if progress is not None and writer.is_due:
+          progress(len(writer.sizes), writer.nbytes)
+      writer.finish()
+  except OSError as error:
+    raise DataError(f"{folder}: cannot be written, {reason(error)}") from error
+  if progress is not None:
+    progress(len(writer.sizes), writer.nbytes)
+  return folder
+
+
+def _check_folder(folder: pathlib.Path) -> None:
+  """Refuses a folder with other files, and one that is finished."""
+  names = {entry.name for entry in folder.iterdir()}
+  expected = {_CLIENTS, _JOURNAL, *(f"{name}.npy" for name in _COLUMNS)}
+  foreign = sorted(names - expected)
+  if foreign:
+    raise DataError(f"{folder}: has other files ({foreign[0]}); give a new folder")
+  if _CLIENTS in names:
+    raise DataError(f"{folder}: has clients already; give a new folder")
+  if names and _JOURNAL not in names:
+    raise DataError(
+      f"{folder}: has {sorted(names)[0]} and no {_JOURNAL}; give a new folder"
+    )
+
+
+class _Writer(contextlib.AbstractContextManager):
+  """Writes clients one after the other, and notes which are done."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._folder = folder
+    self._columns = {name: _Column(folder / f"{name}.npy") for name in _COLUMNS}
+    self.sizes: dict[str, tuple[int, int]] = {}  #: of all clients
+    self._noted = 0  #: of these are in the journal
+    self._seen = set[str]()  #: in this call
+    self._journal = open(folder / _JOURNAL, "a+", encoding="utf-8", newline="\n")
+    self._journal.seek(0)
+    for line in self._journal.read().splitlines():
+      try:
+        name, train, test = json.loads(line)
+      except ValueError:  # the kill came here
+        break
+      self.sizes[name] = train, test
+    self._begun = list(self.sizes)  #: when this call began
+    self._noted = len(self.sizes)
+    self._rewrite_journal()
+    self._unflushed, self._flushed_at = 0, time.monotonic()
+    self.is_due = False  #: whether something was flushed just now
+
+  def _rewrite_journal(self) -> None:
+    self._journal.seek(0)
+    self._journal.truncate()
+    for name, sizes in self.sizes.items():
+      self._journal.write(json.dumps([name, *sizes]) + "\n")
+    self._journal.flush()
+
+  @property
+  def nbytes(self) -> int:
+    """The bytes of the rows so far."""
+    return sum(
+      column.rows * column.row_nbytes
+      for column in self._columns.values()
+      if column.shape is not None
+    )
+
+  def __exit__(self, *error: object) -> None:
+    with contextlib.suppress(OSError):
+      self._flush()
+    for column in self._columns.values():
+      if column.file is not None:
+        with contextlib.suppress(OSError):
+          column.file.close()
+    self._journal.close()
+
+  def add(self, item: Any) -> None:
+    """Writes a client, unless it is there."""
+    name, arrays = _read_item(item)
+    if name in self._seen:
+      raise DataError(
+        f"`clients`: client {name} comes twice; give all its rows at once"
+      )
+    if len(self._seen) < len(self._begun) and name != self._begun[len(self._seen)]:
+      raise DataError(
+        f"{self._folder}: was begun with client {self._begun[len(self._seen)]} in the "
+        f"place of client {name}; give a new folder"
+      )
+    self._seen.add(name)
+    self.is_due = False
+    if self._columns["x"].file is None:
+      counts = np.array(list(self.sizes.values()), np.int64).reshape(-1, 2).sum(0)
+      for column, values in arrays.items():
+        self._columns[column].open(values, int(counts[int(column.endswith("_test"))]))
+    for column, values in arrays.items():
+      self._check(name, column, values)
+    if name in self.sizes:
+      if self.sizes[name] != (len(arrays["x"]), len(arrays["x_test"])):
+        raise DataError(
+          f"`clients`: client {name} has {len(arrays['x'])} rows, and had "
+          f"{self.sizes[name][0]} when the folder was begun; give a new folder"
+        )
+      return
+    for column, values in arrays.items():
+      self._columns[column].write(values)
+      self._unflushed += values.nbytes
+    self.sizes[name] = len(arrays["x"]), len(arrays["x_test"])
+    if max(self._columns[column].rows for column in ("x", "x_test")) > _MOST_ROWS:
+      raise DataError(f"`clients`: more than {_MOST_ROWS:,} rows")
+    if self._unflushed > _FLUSH_BYTES or time.monotonic() > self._flushed_at + _FLUSH_S:
+      self._flush()
+
+  def _check(self, name: str, column: str, values: np.ndarray) -> None:
+    first = self._columns[column]
+    if (values.shape[1:], values.dtype) != (first.shape, first.dtype):
+      raise DataError(
+        f"`clients`: {column} of client {name} has rows of {values.dtype} "
+        f"{list(values.shape[1:])}, must be {first.dtype} {list(first.shape or ())} as "
+        "those of the first client"
+      )
+    if values.dtype.kind == "i":
+      first.largest = max(first.largest, int(values.max(initial=-1)))
+
+  def _flush(self) -> None:
+    """Notes the clients that are on the disk as a whole."""
+    for column in self._columns.values():
+      if column.file is not None:
+        column.sync()
+    for name, sizes in list(self.sizes.items())[self._noted :]:
+      self._journal.write(json.dumps([name, *sizes]) + "\n")
+    self._journal.flush()
+    os.fsync(self._journal.fileno())
+    self._noted = len(self.sizes)
+    self._unflushed, self._flushed_at = 0, time.monotonic()
+    self.is_due = True
+
+  def finish(self) -> None:
+    """Makes the folder one that ``open_clients`` takes."""
+    if not self._seen:
+      raise DataError("`clients`: there are none")
+    if len(self._seen) < len(self.sizes):
+      raise DataError(
+        f"{self._folder}: was begun with {len(self.sizes)} clients, `clients` gives "
+        f"{len(self._seen)}; give a new folder"
+      )
+    self._flush()
+    facts: dict[str, Any] = {"format": _FORMAT, "columns": {}}
+    for name, column in self._columns.items():
+      column.finish()
+      facts["columns"][name] = {
+        "sha256": _checksums(column.path),
+        "largest": column.largest,
+      }
+    facts["clients"] = list(self.sizes)
+    facts["train"], facts["test"] = map(list, zip(*self.sizes.values()))
+    with files.replacing(self._folder / _CLIENTS, durable=True) as partial:
+      partial.write_text(json.dumps(facts), "utf-8")
+    os.remove(self._folder / _JOURNAL)
+
+
+def _read_item(item: Any) -> tuple[str, dict[str, np.ndarray]]:
+  """The name of a client and its arrays, with the dtypes that they are kept in.
+
+  Raises:
+    DataError: the item is none of a client.
+  """
+  if not isinstance(item, (tuple, list)) or len(item) not in (3, 5):
+    raise DataError(
+      "`clients`: must give (client, x, y), or (client, x, y, x_test, y_test)"
+    )
+  client = item[0].item() if isinstance(item[0], np.generic) else item[0]
+  if not isinstance(client, (str, int)) or isinstance(client, bool):
+    raise DataError(f"`clients`: client {client!r} must be a text or a whole number")
+  arrays = {}
+  for column, values in zip(_COLUMNS, item[1:]):
+    label = f"`clients`: {column} of client {client}"
+    arrays[column] = _as_stored(label, column, values)
+  for column in ("x_test", "y_test"):
+    arrays.setdefault(column, arrays[column[0]][:0])
+  for x, y in (("x", "y"), ("x_test", "y_test")):
+    if len(arrays[x]) != len(arrays[y]):
+      raise DataError(
+        f"`clients`: client {client} has {len(arrays[x])} rows of {x} and "
+        f"{len(arrays[y])} of {y}"
+      )
+  return str(client), arrays
+
+
+def _as_stored(label: str, column: str, values: Any) -> np.ndarray:
+  """Rows in the dtype in which ``from_arrays`` has them."""
+  try:
+    array = np.asarray(values)
+  except ValueError:
+    raise DataError(f"{label}: its rows have different shapes") from None
+  if array.ndim < 1 or array.dtype.kind not in "iufb":
+    raise DataError(f"{label}: is {array.dtype}, arrays of numbers are needed")
+  if column[0] == "x" and array.dtype == np.uint8:
+    return array
+  if array.dtype.kind == "f" or column[0] == "x" and array.dtype.kind != "i":
+    with np.errstate(over="ignore"):
+      array = array.astype(np.float32)
+    if not np.isfinite(array).all():
+      raise DataError(f"{label}: has values that are NaN or infinite")
+    return array
+  if array.size and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
+    raise DataError(f"{label}: has numbers beyond 32 bits")
+  return array.astype(np.int32)
+
+
+def open_clients(
+  path: str | os.PathLike,
+  *,
+  task: str | tasks.Task | None = None,
+  check: bool = False,
+) -> Examples:
+  """Opens a folder of ``write_clients``, for ``federate``.
+
+  Names, sizes and targets are read; the examples stay in the folder. With
+  ``data_on="disk"`` a run reads the examples of the clients that take part.
+
+  Args:
+    path: the folder.
+    task: what is predicted, see ``from_arrays``; None: one class for each example.
+    check: whether all files are read and compared with their checksums.
+
+  Returns:
+    The examples. Their clients come in the order in which they were written. If the
+    folder has no rows for testing, each client holds some out (``Natural``).
+
+  Raises:
+    DataError: the folder is none of ``write_clients`` or is not finished, a file is
+      missing, cut short or damaged, or a target is none of the task.
+
+  Examples:
+    fa.federate(fa.open_clients("tweets"), data_on="disk", partition="natural")
+  """
+  folder = files.expand_path(path, "dataset")
+  label = f"`dataset`={folder}"
+  facts = _read_facts(folder, label)
+  if check:
+    _verify(folder, facts)
+  columns = {name: NpyRows(folder / f"{name}.npy") for name in _COLUMNS}
+  sizes = {split: np.array(facts[split], np.int64) for split in ("train", "test")}
+  for name, column in columns.items():
+    total = int(sizes["test" if name.endswith("_test") else "train"].sum())
+    if len(column) != total:
+      raise DataError(f"{column.path}: has {len(column):,} rows, must have {total:,}")
+  clients = np.arange(len(facts["clients"]), dtype=np.int32)
+  values: dict[str, Any] = {}
+  for split, y in (("train", "y"), ("test", "y_test")):
+    total = len(columns[y])
+    if split == "test" and not total:
+      continue
+    # The checks are of targets and clients; the rows were checked when written.
+    values[f"x_{split}"] = np.broadcast_to(np.zeros(1, np.float32), (total, 1))
+    values[f"y_{split}"] = columns[y][:]
+    values[f"client_{split}"] = np.repeat(clients, sizes[split])
+  examples = make_examples(
+    values,
+    lambda which: f"{label}: {which}",
+    folder.name,
+    task=task,
+    client_names=np.array(facts["clients"]),
+    are_numbered=True,
+  )
+  rows = columns["x"], columns["x_test"]
+  for column, name in zip(rows, ("x", "x_test")):
+    column.sha256 = hashlib.sha256(
+      "".join(facts["columns"][name]["sha256"]).encode()
+    ).hexdigest()
+  examples = dataclasses.replace(examples, x_train=rows[0], x_test=rows[1])
+  if rows[0].dtype == np.int32 and tasks.of(examples).of_tokens:
+    tokens = 1 + max(facts["columns"][name]["largest"] for name in ("x", "x_test"))
+    tokens = max(tokens, examples.num_classes)
+    examples = dataclasses.replace(examples, num_tokens=tokens, num_classes=tokens)
+  return examples
+
+
+def _read_facts(folder: pathlib.Path, label: str) -> dict[str, Any]:
+  """The content of clients.json.
+
+  Raises:
+    DataError: it is missing or damaged.
+  """
+  if (folder / _JOURNAL).exists() and not (folder / _CLIENTS).exists():
+    raise DataError(f"{label}: not finished; call write_clients again, which goes on")
+  try:
+    facts = files.read_json(folder / _CLIENTS)
+    numbers = len(facts["clients"]), len(facts["train"]), len(facts["test"])
+    if facts["format"] != _FORMAT or len(set(numbers)) != 1 or not numbers[0]:
+      raise ValueError("format")
+    for name in _COLUMNS:
+      facts["columns"][name]["sha256"][0:], int(facts["columns"][name]["largest"])
+  except OSError as error:
+    raise DataError(
+      f"{label}: no folder of write_clients ({_CLIENTS}: {reason(error)})"
+    ) from error
+  except (ValueError, LookupError, TypeError) as error:
+    raise DataError(f"{label}: {_CLIENTS} is damaged, or of another version") from error
+  return facts
+
+
+def _verify(folder: pathlib.Path, facts: dict[str, Any]) -> None:
+  """Compares all files with their checksums."""
+  for name in _COLUMNS:
+    path = folder / f"{name}.npy"
+    try:
+      checksums = _checksums(path)
+    except OSError as error:
+      raise DataError(f"{path}: cannot be read, {reason(error)}") from error
+    if checksums != facts["columns"][name]["sha256"]:
+      raise DataError(f"{path}: damaged, its checksum differs")
+
+
+def iterate_clients(examples: Examples) -> Iterator[tuple[Any, ...]]:
+  """The clients of a data set, for ``write_clients``.
+
+  Args:
+    examples: a data set that names clients. Test rows without a client are left out.
+
+  Yields:
+    (client, x, y), or (client, x, y, x_test, y_test) if test rows have clients.
+
+  Raises:
+    DataError: it names no clients, or its examples are several arrays.
+  """
+  if examples.client_train is None:
+    raise DataError(f"{examples.name}: has no clients (client_train)")
+  if len(store.arrays((examples.x_train, examples.y_train))) != 2:
+    raise DataError(f"{examples.name}: x and y must be one array each")
+  total = int(examples.client_train.max(initial=-1)) + 1
+  splits = [(examples.x_train, examples.y_train, examples.client_train)]
+  if examples.client_test is not None:
+    total = max(total, int(examples.client_test.max(initial=-1)) + 1)
+    splits.append((examples.x_test, examples.y_test, examples.client_test))
+  orders = []
+  for _, _, owner in splits:
+    order = np.argsort(owner, kind="stable")
+    ends = np.cumsum(np.bincount(owner, minlength=total))
+    orders.append(np.split(order, ends[:-1]))
+  names = examples.client_names
+  for client in range(total):
+    rows = [
+      array[orders[number][client]]
+      for number, split in enumerate(splits)
+      for array in split[:2]
+    ]
+    if any(len(array) for array in rows):
+      yield (client if names is None else str(names[client]), *rows)
+
+
+class ClientFiles(UserFiles):
+  """A folder of write_clients or of `fedjax-alg prepare --clients`."""
+
+  WORD, EXAMPLE = "clients", "clients:folder"
+  READS, OF_USER = ("task",), True
+
+  def load(self, task: str | None) -> Examples:
+    """Opens the folder (``open_clients``)."""
+    return open_clients(self.path, task=task)
+
+  def hash_files(self, data_dir: str | None) -> str:
+    """The hash of clients.json, which has the checksums of the others."""
+    del data_dir
+    return files.contents_key([files.expand_path(self.path, "dataset") / _CLIENTS])

@@ -1,0 +1,180 @@
+"""Rows of a .npy file that are read when they are wanted.
+
+They are read with the calls of the system and not through a memory map. A file that is
+cut short while it is read is an error of one line then, and not the end of the
+process; nothing that was read counts as memory of the process; and file systems without
+memory maps serve, too.
+"""
+
+from collections.abc import Callable, Sequence
+import math
+import os
+import pathlib
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fedjax_alg.data.errors import DataError
+from fedjax_alg.errors import reason
+
+#: Rows that are asked for are read with those between them, if these are as few.
+_BETWEEN = 4
+
+
+def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+  """Reads the header of a .npy file.
+
+  Args:
+    file: the file, at its beginning; afterwards at its first row.
+
+  Returns:
+    The shape, whether the array is in Fortran's order, and the dtype.
+
+  Raises:
+    ValueError: it is no such file.
+  """
+  version = np.lib.format.read_magic(file)
+  if version == (1, 0):
+    return np.lib.format.read_array_header_1_0(file)
+  if version == (2, 0):
+    return np.lib.format.read_array_header_2_0(file)
+  raise ValueError("version")
+
+
+class _Descriptor:
+  """A file that is open for reading as long as something refers to it."""
+
+  def __init__(self, path: pathlib.Path):
+    self.number = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+
+  def __del__(self, close: Callable[[int], None] = os.close) -> None:
+    if hasattr(self, "number"):
+      close(self.number)
+
+
+class NpyRows:
+  """The rows of an array in a file, [n, ...]."""
+
+  def __init__(self, path: pathlib.Path):
+    """Opens a .npy file.
+
+    Raises:
+      DataError: it cannot be opened, or is no array of rows in C order.
+    """
+    self.path = path
+    self.sha256 = ""  #: of the rows, if it is known
+    try:
+      self._file = _Descriptor(path)
+      with open(self._file.number, "rb", closefd=False) as file:
+        shape, in_fortran_order, dtype = read_header(file)
+        self._begin = file.tell()
+    except OSError as error:
+      raise DataError(f"{path}: cannot be read, {reason(error)}") from error
+    except ValueError as error:
+      raise DataError(f"{path}: damaged, or no .npy file") from error
+    if in_fortran_order or not shape or dtype.hasobject:
+      raise DataError(f"{path}: must be an array of rows in C order")
+    self.shape: tuple[int, ...] = shape
+    self.dtype = dtype
+    self._stat = os.fstat(self._file.number)
+    if self._stat.st_size != self._begin + self.nbytes:
+      raise DataError(
+        f"{path}: has {self._stat.st_size:,} bytes, must have "
+        f"{self._begin + self.nbytes:,}: cut short, or changed"
+      )
+
+  @property
+  def ndim(self) -> int:
+    """The number of axes."""
+    return len(self.shape)
+
+  @property
+  def nbytes(self) -> int:
+    """The size of all rows."""
+    return math.prod(self.shape) * self.dtype.itemsize
+
+  def __len__(self) -> int:
+    return self.shape[0]
+
+  def reshape(self, *shape: int) -> "NpyRows":
+    """The same rows in another shape."""
+    view = object.__new__(NpyRows)
+    view.__dict__.update(self.__dict__, shape=(self.shape[0], *shape[1:]))
+    return view
+
+  def __getitem__(self, rows: slice) -> np.ndarray:
+    """Reads rows that follow each other, ``rows[begin:end]``.
+
+    Raises:
+      DataError: the file has changed, or cannot be read.
+    """
+    begin, end, _ = rows.indices(len(self))
+    out = np.empty((max(end - begin, 0), *self.shape[1:]), self.dtype)
+    row_nbytes = math.prod(self.shape[1:]) * self.dtype.itemsize
+    self._read(out.reshape(-1).view(np.uint8).data, self._begin + begin * row_nbytes)
+    return out
+
+  def _read(self, out: memoryview, at: int) -> None:
+    done, file = 0, self._file.number
+    try:
+      while done < len(out):
+        count = os.preadv(file, [out[done:]], at + done)
+        if not count:
+          break
+        done += count
+      stat = os.fstat(file)
+    except OSError as error:
+      raise DataError(f"{self.path}: cannot be read, {reason(error)}") from error
+    if done < len(out) or stat.st_mtime_ns != self._stat.st_mtime_ns:
+      raise DataError(f"{self.path}: has changed while it was read, or was cut short")
+
+
+class OrderedRows:
+  """Some rows of one array or of several, in an order, and zeros behind them."""
+
+  def __init__(self, parts: Sequence[Any], order: np.ndarray, places: int, dtype: Any):
+    """Takes the rows.
+
+    Args:
+      parts: arrays [n, ...], whose rows are counted as those of one.
+      order: [M] int, the row at row_nbytes place.
+      places: the number of rows, at least M.
+      dtype: the dtype that they get.
+    """
+    self._parts, self._order = [part for part in parts if len(part)], order
+    self.shape = (places, *parts[0].shape[1:])
+    self.dtype = np.dtype(dtype)
+
+  def __getitem__(self, rows: slice) -> np.ndarray:
+    begin, end, _ = rows.indices(self.shape[0])
+    out = np.zeros((max(end - begin, 0), *self.shape[1:]), self.dtype)
+    numbers, first = self._order[begin:end], 0
+    for part in self._parts:
+      inside = (numbers >= first) & (numbers < first + len(part))
+      if inside.all():
+        out[: len(numbers)] = _take(part, numbers - first)
+      elif inside.any():
+        out[: len(numbers)][inside] = _take(part, numbers[inside] - first)
+      first += len(part)
+    return out
+
+
+def _take(source: Any, rows: np.ndarray) -> np.ndarray:
+  """Rows of a source that gives ranges; neighbors are read together."""
+  out = np.empty((len(rows), *source.shape[1:]), source.dtype)
+  if not len(rows):
+    return out
+  in_order = np.sort(rows)
+  gaps = np.flatnonzero(np.diff(in_order) > _BETWEEN) + 1
+  firsts = np.concatenate([[0], gaps])
+  begins, ends = in_order[firsts], in_order[np.append(gaps, len(rows)) - 1] + 1
+  if len(begins) == 1:
+    result: np.ndarray = source[int(begins[0]) : int(ends[0])][rows - begins[0]]
+    return result
+  run = np.searchsorted(begins, rows, side="right") - 1
+  by_run = np.argsort(run, kind="stable")
+  for places, begin, end in zip(
+    np.split(by_run, np.cumsum(np.bincount(run))[:-1]), begins, ends
+  ):
+    out[places] = source[int(begin) : int(end)][rows[places] - begin]
+  return out

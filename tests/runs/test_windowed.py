@@ -1,0 +1,179 @@
+"""Runs whose rows are not on the devices."""
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg import registry
+from fedjax_alg.data.layout import PADDING_ROWS
+from fedjax_alg.errors import OptionError
+from fedjax_alg.runs import plan
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+#: So little that a window has one round, or two.
+_SMALL = "host:window_mb=0.02"
+_PROTOCOLS = (
+  *("global", "local", "preferred", "train", "validation"),
+  *("held_out", "assigned", "copy"),
+)
+
+
+def federation(data_on, **options):
+  return fa.federate(
+    "digits",
+    **dict(
+      dict(partition="classes", num_clients=20, validation_clients=2, data_on=data_on),
+      **options,
+    ),
+  )
+
+
+def run(name, data_on, model="softmax", **options):
+  entry = registry.ALGORITHMS[name]
+  keywords = dict(entry.test_hparams, eval_every=2, evaluate=_PROTOCOLS, model=model)
+  if not entry.all_clients:
+    keywords["cohort_size"] = 6
+  if entry.rounds is None:
+    keywords["rounds"] = 4
+  return fa.run(name, federation(data_on), **dict(keywords, **options))
+
+
+def assert_same(a, b):
+  assert a.state_hash() == b.state_hash()
+  assert a.metrics.keys() == b.metrics.keys()
+  for protocol, metrics in a.metrics.items():
+    for name, values in metrics.items():
+      np.testing.assert_array_equal(
+        values, b.metrics[protocol][name], f"{protocol} {name}"
+      )
+  for protocol, metrics in a.clients.items():
+    for name, values in metrics.items():
+      np.testing.assert_array_equal(values, b.clients[protocol][name])
+
+
+#: Methods that read rows of all clients, with a part of the reason.
+_READS_ALL = {
+  name: "all data in every round"
+  for name, entry in registry.ALGORITHMS.items()
+  if entry.all_clients
+}
+_READS_ALL |= dict.fromkeys(
+  ("fsvrg", "ma_fsvrg", "ga_fsvrg", "cfsvrg", "clsfsvrg", "fedgroup", "fedgrouprox"),
+  "its start",
+)
+_READS_ALL |= {"pacfl": "its start"}
+_READS_ALL |= dict.fromkeys(
+  ("flhc", "feddrift", "fedasync", "fedbuff"), "do not take part in it"
+)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ifca"])
+def test_the_numbers_are_those_of_rows_on_the_devices(name):
+  assert_same(run(name, "device"), run(name, _SMALL))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", registry.ALGORITHMS)
+def test_every_method_has_the_same_numbers_or_says_why_not(name):
+  def numbers(data_on):
+    model = "softmax" if registry.ALGORITHMS[name].rounds else "mlp:8"
+    return run(name, data_on, model, evaluate=("local", "train", "validation"))
+
+  if name not in _READS_ALL:
+    assert_same(numbers("device"), numbers(_SMALL))
+    return
+  with pytest.raises(OptionError, match=f"^data_on=host.*{_READS_ALL[name]}"):
+    numbers(_SMALL)
+
+
+@pytest.mark.parametrize(
+  ("name", "options", "why"),
+  [
+    ("afl", {}, "all data in every round"),
+    ("fsvrg", {}, "start"),
+    ("fedasync", {}, "do not take part"),
+    ("fedavg", dict(shift="increment:2"), "shift"),
+  ],
+)
+def test_what_needs_all_rows_at_once_is_refused(name, options, why):
+  entry = registry.ALGORITHMS[name]
+  size = {} if entry.all_clients else dict(cohort_size=6)
+  fed = federation("host", **dict(dict(validation_clients=0), **options))
+  with pytest.raises(OptionError, match=f"^data_on=host: .*{why}"):
+    fa.run(name, fed, rounds=4, **size)
+
+
+def test_a_window_has_no_more_rows_than_it_may():
+  fed = federation("host:window_mb=0.06")
+  prepared = plan.from_keywords("fedavg", fed, rounds=9, cohort_size=3).prepare()
+  data, row = prepared.device_data, 64 + 4
+  total = int(fed.data.train.size.sum())
+  rows = len(data.data.train.y) - PADDING_ROWS
+  assert rows * row <= 0.03 * 2**20 < total * row
+  assert prepared.plan["window_rows"] == rows
+  shapes, done = data.data.train.x.shape, 0
+  while done < 9:
+    data.move(done)
+    at_hand = data.rounds_at_hand(done)
+    train, size = data.data.train, np.asarray(fed.data.train.size)
+    assert train.x.shape == shapes
+    clients = np.flatnonzero(np.asarray(train.offset) < rows)
+    assert size[clients].sum() <= rows
+    for client in clients:
+      first = int(train.offset[client])
+      x, _ = fed.client(client)
+      np.testing.assert_array_equal(train.x[first : first + size[client]], x)
+    done += at_hand
+  assert done == 9
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    dict(sampling="size"),
+    dict(sampling="cyclic"),
+    dict(sampling="poisson", participation=0.2),
+    dict(sampling="availability:0.2,0.9,day=3", seeds=2),
+    dict(dropout=0.3),
+    dict(attack="label_flip:0.3"),
+  ],
+)
+def test_whoever_takes_part_has_the_rows(options):
+  options = dict(dict(cohort_size=6), **options)
+  if "participation" in options:
+    del options["cohort_size"]
+
+  def numbers(data_on):
+    return fa.run("fedavg", federation(data_on), rounds=5, evaluate="train", **options)
+
+  assert_same(numbers("device"), numbers(_SMALL))
+
+
+def test_a_run_goes_on_where_it_was_stopped(tmp_path):
+  fed = federation(_SMALL)
+  expected = fa.run("scaffold", fed, rounds=6, cohort_size=6, eval_every=2)
+  folder = tmp_path / "run"
+  options = dict(cohort_size=6, eval_every=2, out_dir=folder)
+  fa.run("scaffold", fed, rounds=4, **options)
+  # Where rows are is no part of what a run is.
+  assert_same(fa.run("scaffold", federation("device"), rounds=6, **options), expected)
+
+
+def test_newcomers_kinds_and_personal_layers_have_the_same_numbers():
+  def numbers(data_on):
+    fed = federation(
+      data_on, kinds="rotate:2", newcomers_at=[(2, 4)], validation_clients=0
+    )
+    options = dict(cohort_size=4, rounds=4, eval_every=2, model="mlp:8")
+    return fa.run("fedper", fed, **options)
+
+  assert_same(numbers("device"), numbers(_SMALL))
+
+
+def test_a_client_deploys_the_same_model():
+  for name in ("per_fedavg", "fedavg"):
+    a, b = (run(name, data_on, evaluate="local") for data_on in ("device", _SMALL))
+    np.testing.assert_array_equal(
+      a.client_params(3)["params"]["kernel"], b.client_params(3)["params"]["kernel"]
+    )
