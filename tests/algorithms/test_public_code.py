@@ -4,12 +4,18 @@
 two differ. Initial parameters and mini-batches are the same.
 """
 
+import jax
 import numpy as np
 import pytest
 
+import fedjax_alg as fa
 from fedjax_alg import models
+from fedjax_alg.engine.keys import run_keys
 from tests import problems
 from tests.algorithms import bridge
+from tests.algorithms.test_per_fedavg import by_step
+from tests.client import federations
+from tests.client.test_moving import Normed
 from tests.reference import heterogeneity
 from tests.reference import public_code as theirs
 
@@ -48,7 +54,7 @@ def test_feddyn_of_equal_clients_is_that_of_its_authors(even):
 
 
 def test_feddyn_of_unlike_clients_is_not(problem):
-  """Their alpha is divided by the client's share of the examples; ours is the paper's."""
+  """Their alpha is divided by the client's share of examples; ours is the paper's."""
   batches = {i: [np.arange(3)] * 4 for i in range(12)}
   w = bridge.start(problem)
   table = {i: np.zeros_like(w) for i in range(12)}
@@ -163,3 +169,227 @@ def test_fedlesam_of_all_clients_has_its_authors_direction(without_decay):
     first, last, clients, rounds[1].ids, rounds[1].batches, 0.2, 0.3
   )
   assert_same(first, rounds[1], second)
+
+
+def test_fedadmm_has_the_duals_of_its_authors(problem):
+  """And what is sent, by a client that has not trained before."""
+  settings = dict(WORK, rho=0.5, server_lr=0.8)
+  _, rounds = bridge.rounds(problem, "fedadmm", **settings)
+  duals = {i: np.zeros_like(bridge.start(problem)) for i in range(12)}
+  for number, r in enumerate(rounds):
+    theta, sent = bridge.to_oracle(bridge.model_of(r.before)), []
+    for i in r.ids:
+      duals[i], change = theirs.fedadmm_client(
+        theta, duals[i], problem.clients[i], r.batches[i], 0.2, 0.5, L2
+      )
+      sent.append(change)
+      bridge.assert_vectors_close(bridge.entry(r.state.memory.y, i), duals[i])
+    new = theta + 0.8 * np.mean(sent, axis=0)
+    if number:
+      mine = bridge.to_oracle(bridge.model_of(r.state))
+      assert np.abs(mine - new).max() > 0.01 * np.abs(new - theta).max()
+    else:
+      assert_same(theta, r, new)
+
+
+@pytest.mark.parametrize("name", ["mime", "mime_lite"])
+def test_mime_is_that_of_fedjax(problem, name):
+  """Its momentum is a sum and ours a mean, so its rate is 1 - beta of ours."""
+  settings = dict(WORK, base="momentum:0.7", client_weights="examples", server_lr=0.8)
+  _, rounds = bridge.rounds(problem, name, **settings)
+  w = bridge.start(problem)
+  trace = np.zeros_like(w)
+  for r in rounds:
+    new, trace = theirs.mime_round(
+      w,
+      trace,
+      problem.clients,
+      r.ids,
+      r.batches,
+      0.2 * (1 - 0.7),
+      0.7,
+      0.8,
+      L2,
+      lite=name == "mime_lite",
+    )
+    assert_same(w, r, new)
+    w = new
+
+
+def test_ditto_is_that_of_its_authors(problem):
+  settings = dict(
+    local_steps=4,
+    batch_size=0,
+    client_lr=0.2,
+    personal_lr=0.2,
+    lam=0.7,
+    personal_start="initial",
+    client_weights="uniform",
+  )
+  _, rounds = bridge.rounds(problem, "ditto", **settings)
+  w = bridge.start(problem)
+  own = {i: w for i in range(12)}
+  for r in rounds:
+    new, own = theirs.ditto_round(w, own, problem.clients, r.ids, 4, 0.2, 0.7, L2)
+    assert_same(w, r, new)
+    for i in r.ids:
+      mine = problems.row(r.state.memory.models, i)
+      bridge.assert_step_close(w, mine, own[i], 1e-3)
+    w = new
+
+
+def test_per_fedavg_is_that_of_public_code(problem):
+  settings = dict(WORK, adapt_lr=0.3, hessian="fo", client_weights="examples")
+  h, rounds = bridge.rounds(problem, "per_fedavg", **settings)
+  w = bridge.start(problem)
+  for r in rounds:
+    batches = by_step(problem, r.ids, r.key, h, 2)
+    new = theirs.per_fedavg_round(w, problem.clients, r.ids, batches, 0.3, 0.2, L2)
+    assert_same(w, r, new)
+    w = new
+
+
+@pytest.mark.parametrize("moves_first", [False, True])
+def test_apfl_mixes_before_the_copy_moves_and_its_authors_after(problem, moves_first):
+  settings = dict(WORK, personal_weight=0.3, personal_start="initial")
+  _, rounds = bridge.rounds(problem, "apfl", **settings)
+  w = bridge.start(problem)
+  own, gaps = {i: w for i in range(12)}, []
+  for r in rounds:
+    new, own = theirs.apfl_round(
+      w, own, problem.clients, r.ids, r.batches, 0.2, 0.3, L2, moves_first
+    )
+    assert_same(w, r, new)
+    for i in r.ids:
+      mine = bridge.entry(r.state.memory.models, i)
+      gaps.append(np.abs(mine - own[i]).max() / np.abs(own[i] - w).max())
+    w = new
+  assert max(gaps) > 0.01 if moves_first else max(gaps) < 1e-3
+
+
+def test_cfl_is_that_of_its_authors(problem):
+  settings = dict(
+    local_steps=5,
+    batch_size=0,
+    client_lr=0.2,
+    client_weights="uniform",
+    thresholds="fixed:10,0.01",
+    split_after=1,
+    max_groups=8,
+  )
+  algorithm = bridge.build(problem, "cfl", **settings)
+  states, _ = bridge.history(
+    problem,
+    "cfl",
+    EVERYONE,
+    bridge.KEYS[:3],
+    bridge.to_library(bridge.start(problem)),
+    **settings,
+  )
+  clients = problem.clients
+  local, groups = [bridge.start(problem)] * 12, [list(range(12))]
+  for number, state in enumerate(states[1:], 1):
+    before = local
+    local, groups = theirs.cfl_round(
+      local, groups, clients, 5, 0.2, L2, 10, 0.01, number > 1
+    )
+    member = np.asarray(algorithm.membership(state))
+    assert {tuple(np.flatnonzero(member == g)) for g in set(member)} == {
+      tuple(group) for group in groups
+    }
+    for i in range(12):
+      bridge.assert_step_close(
+        before[i], bridge.model_of(state, member[i]), local[i], 1e-3
+      )
+  assert len(groups) == 4
+
+
+# Layers of clients, with full batches.
+
+NAMES = {"Dense_0": ("V", "a"), "Dense_1": ("W", "b")}
+
+
+def as_tensors(params):
+  """The parameters of a perceptron by the names of public code."""
+  return {
+    name: np.asarray(params["params"][layer][leaf], np.float64)
+    for layer, names in NAMES.items()
+    for name, leaf in zip(names, ("kernel", "bias"))
+  }
+
+
+def play_layers(name, **options):
+  """A run of a perceptron: its first tensors, its result, and the clients."""
+  fed, clients = federations.federation()
+  model = models.MLP((5,)).build((4,), federations.CLASSES)
+  first = as_tensors(jax.jit(model.init)(run_keys(0).model))
+  result = federations.play(name, fed, fa.run, model="mlp:5", l2=0.0, **options)
+  return first, result, clients
+
+
+def assert_tensors(result, nets):
+  for i, net in enumerate(nets):
+    mine = as_tensors(result.client_params(i))
+    for name, value in net.items():
+      np.testing.assert_allclose(mine[name], value, atol=3e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("name, head", [("fedrep", 2), ("fedper", 0)])
+def test_layers_of_clients_are_those_of_fedreps_authors(name, head):
+  first, result, clients = play_layers(name)
+  nets = theirs.fedrep_rounds(
+    first, ["V", "a"], clients, federations.ROUNDS, 0.3, 2 + head, head
+  )
+  assert_tensors(result, nets)
+  assert np.abs(nets[0]["W"] - nets[1]["W"]).max() > 0.01
+
+
+def test_lg_fedavg_is_that_of_its_authors():
+  first, result, clients = play_layers("lg_fedavg", client_weights="uniform")
+  nets = theirs.lg_fedavg_rounds(first, ["W", "b"], clients, federations.ROUNDS, 0.3, 2)
+  assert_tensors(result, nets)
+
+
+def test_the_body_of_fedbabu_is_that_of_its_authors():
+  """Before any client fits its head, which is the first one there."""
+  first, result, clients = play_layers("fedbabu", client_weights="uniform")
+  net = theirs.fedbabu_rounds(first, ["V", "a"], clients, federations.ROUNDS, 0.3, 2)
+  assert_tensors(result, [{name: net[name] for name in ("V", "a")}])
+  assert np.abs(net["V"] - first["V"]).max() > 0.01
+
+
+def test_the_layers_of_fedbn_are_those_of_its_authors():
+  """And the means; their running variance is n / (n - 1) of ours in each step."""
+  fed, clients = federations.federation(shift=0.5)
+  first = jax.jit(Normed().init, static_argnums=2)(
+    run_keys(0).model, np.zeros((1, 4), np.float32), False
+  )
+  names = {"V": "first/kernel", "W": "last/kernel"}
+  names |= {"bn.scale": "bn/scale", "bn.bias": "bn/bias"}
+
+  def read(params):
+    layers = params["params"]
+    tensors = {
+      name: np.asarray(layers[place.split("/")[0]][place.split("/")[1]], np.float64)
+      for name, place in names.items()
+    }
+    moving = params["batch_stats"]["bn"]
+    return tensors, tuple(np.asarray(moving[n], np.float64) for n in ("mean", "var"))
+
+  result = federations.play(
+    "fedbn", fed, fa.run, model=Normed(), l2=0.0, client_weights="uniform"
+  )
+  net, moving = read(first)
+  nets, stats = theirs.fedbn_rounds(
+    net, moving, clients, federations.ROUNDS, 0.3, 2, momentum=0.2
+  )
+  for i, (x, _) in enumerate(clients):
+    mine, (mean, variance) = read(result.client_params(i))
+    for name, value in nets[i].items():
+      np.testing.assert_allclose(mine[name], value, atol=5e-6, err_msg=name)
+    np.testing.assert_allclose(mean, stats[i][0], atol=5e-6)
+    # The first variance of 1 has the weight 0.8^6 after three rounds of two steps.
+    rest = 0.8 ** (2 * federations.ROUNDS) * moving[1]
+    np.testing.assert_allclose(
+      (variance - rest) * len(x) / (len(x) - 1), stats[i][1] - rest, rtol=1e-4
+    )
