@@ -5,14 +5,21 @@ two differ. Initial parameters and mini-batches are the same.
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.cluster import hierarchy
+from scipy.spatial import distance
 
 import fedjax_alg as fa
 from fedjax_alg import models
+from fedjax_alg.algorithms import scaffnew
 from fedjax_alg.engine.keys import run_keys
+from fedjax_alg.models import residual
 from tests import problems
-from tests.algorithms import bridge
+from tests.algorithms import bridge, grouped, zeroth_order
+from tests.algorithms import test_analytic_family as family
+from tests.algorithms.test_fedem import components_of
 from tests.algorithms.test_per_fedavg import by_step
 from tests.client import federations
 from tests.client.test_moving import Normed
@@ -60,8 +67,8 @@ def test_feddyn_of_unlike_clients_is_not(problem):
   table = {i: np.zeros_like(w) for i in range(12)}
   args = problem.clients, [0, 1, 4], batches, 0.2, 0.3, L2
   ours = heterogeneity.dyn_round(w, np.zeros_like(w), table, *args).model
-  other, _ = theirs.feddyn_round(w, table, *args)
-  assert np.abs(ours - other).max() > 0.01 * np.abs(ours - w).max()
+  expected, _ = theirs.feddyn_round(w, table, *args)
+  assert np.abs(ours - expected).max() > 0.01 * np.abs(ours - w).max()
 
 
 def test_fedadam_is_that_of_public_code(problem):
@@ -228,13 +235,15 @@ def test_ditto_is_that_of_its_authors(problem):
   )
   _, rounds = bridge.rounds(problem, "ditto", **settings)
   w = bridge.start(problem)
-  own = {i: w for i in range(12)}
+  personal = {i: w for i in range(12)}
   for r in rounds:
-    new, own = theirs.ditto_round(w, own, problem.clients, r.ids, 4, 0.2, 0.7, L2)
+    new, personal = theirs.ditto_round(
+      w, personal, problem.clients, r.ids, 4, 0.2, 0.7, L2
+    )
     assert_same(w, r, new)
     for i in r.ids:
       mine = problems.row(r.state.memory.models, i)
-      bridge.assert_step_close(w, mine, own[i], 1e-3)
+      bridge.assert_step_close(w, mine, personal[i], 1e-3)
     w = new
 
 
@@ -254,15 +263,15 @@ def test_apfl_mixes_before_the_copy_moves_and_its_authors_after(problem, moves_f
   settings = dict(WORK, personal_weight=0.3, personal_start="initial")
   _, rounds = bridge.rounds(problem, "apfl", **settings)
   w = bridge.start(problem)
-  own, gaps = {i: w for i in range(12)}, []
+  personal, gaps = {i: w for i in range(12)}, []
   for r in rounds:
-    new, own = theirs.apfl_round(
-      w, own, problem.clients, r.ids, r.batches, 0.2, 0.3, L2, moves_first
+    new, personal = theirs.apfl_round(
+      w, personal, problem.clients, r.ids, r.batches, 0.2, 0.3, L2, moves_first
     )
     assert_same(w, r, new)
     for i in r.ids:
       mine = bridge.entry(r.state.memory.models, i)
-      gaps.append(np.abs(mine - own[i]).max() / np.abs(own[i] - w).max())
+      gaps.append(np.abs(mine - personal[i]).max() / np.abs(personal[i] - w).max())
     w = new
   assert max(gaps) > 0.01 if moves_first else max(gaps) < 1e-3
 
@@ -302,6 +311,191 @@ def test_cfl_is_that_of_its_authors(problem):
         before[i], bridge.model_of(state, member[i]), local[i], 1e-3
       )
   assert len(groups) == 4
+
+
+def test_scaffnew_is_proxskip_of_public_code(problem):
+  """With the lengths of the rounds that the library draws."""
+  settings = dict(batch_size=0, client_lr=0.3, communication=0.4)
+  _, rounds = bridge.rounds(problem, "scaffnew", [*EVERYONE, EVERYONE[0]], **settings)
+  lengths = [
+    int(
+      scaffnew.draw_steps(
+        jax.random.fold_in(jax.random.fold_in(r.key, 0), scaffnew._COIN), 0.4
+      )
+    )
+    for r in rounds
+  ]
+  w = bridge.start(problem)
+  means = theirs.proxskip_rounds(w, problem.clients, lengths, 0.3, 0.4, L2)
+  for r, mean in zip(rounds, means, strict=True):
+    assert_same(w, r, mean)
+    w = mean
+  assert len(set(lengths)) > 1
+
+
+def test_fedmuon_is_that_of_public_code(problem):
+  """With server_lr = |S| / N, and Newton-Schulz iterations in the place of an SVD."""
+  cohorts = [[0, 1, 4, 5, 8, 11], [1, 2, 3, 6, 9, 10], [0, 4, 7, 8, 10, 11]]
+  settings = dict(WORK, client_lr=0.05, gradient_share=0.3, newton_schulz=3)
+  _, rounds = bridge.rounds(problem, "fedmuon", cohorts, server_lr=0.5, **settings)
+  w = bridge.start(problem)
+  c, variates = np.zeros_like(w), {i: np.zeros_like(w) for i in range(12)}
+  momenta = dict(variates)
+  for r in rounds:
+    new, c, variates, momenta = theirs.fedmuon_round(
+      w, c, variates, momenta, problem.clients, r.ids, r.batches, 0.05, 0.3, 3, L2
+    )
+    assert_same(w, r, new, 2e-3)
+    w = new
+
+
+def test_the_estimates_of_baffle_are_those_of_its_authors(without_decay):
+  """Each client draws directions; those of the library are given to both."""
+  settings = dict(
+    directions=4,
+    smoothing=0.2,
+    batch_size=7,
+    server="sgd",
+    server_lr=0.3,
+    protocol="per_client:clip=0.1",
+    scheme="forward",
+    steps_per_round=2,
+    ema=0.0,
+  )
+  h, rounds = bridge.rounds(without_decay, "baffle", **settings)
+  w, buffer = bridge.start(without_decay), 0.0
+  for r in rounds:
+    rows_key, draws = jax.random.split(r.key)
+    batches = bridge.by_client(without_decay, r.ids, rows_key, h.work())
+    new = w
+    for step in range(2):
+      total = 0.0
+      for i in r.ids:
+        x, y = (array[batches[i][step]] for array in without_decay.clients[i])
+        key = jax.random.fold_in(jax.random.fold_in(draws, step), i)
+        moves = zeroth_order.moves(without_decay, key, 4, "gaussian")
+        estimate = theirs.stein_gradient(new, x, y, moves, 0.2, most=0.1)
+        total = total + estimate / len(r.ids)
+      buffer = h.server.momentum * buffer + total  # PyTorch's SGD
+      new = new - 0.3 * buffer
+    bridge.assert_step_close(w, r.state.params, new, 2e-3)
+    w = new
+
+
+def test_the_estimates_of_fedzo_are_those_of_its_authors(without_decay):
+  settings = dict(directions=4, smoothing=0.2, client_lr=0.05, local_steps=3)
+  settings |= dict(batch_size=7, client_weights="uniform")
+  h, rounds = bridge.rounds(without_decay, "fedzo", **settings)
+  w = bridge.start(without_decay)
+  for r in rounds:
+    changes = []
+    for i in r.ids:
+      rows_key, draws = jax.random.split(jax.random.fold_in(r.key, i))
+      local = w
+      for step, rows in enumerate(bridge.client_batches(without_decay, i, rows_key, h)):
+        x, y = (array[rows] for array in without_decay.clients[i])
+        moves = zeroth_order.moves(
+          without_decay, jax.random.fold_in(draws, step), 4, "sphere"
+        )
+        local = local - 0.05 * theirs.sphere_gradient(local, x, y, moves, 0.2)
+      changes.append(local - w)
+    new = w + sum(changes) / len(changes)
+    assert_same(w, r, new, 2e-3)
+    w = new
+
+
+def test_fedem_of_all_clients_is_that_of_its_authors(problem):
+  settings = dict(local_steps=4, batch_size=0, client_lr=0.3)
+  _, rounds = bridge.rounds(problem, "fedem", EVERYONE, **settings)
+  components = components_of(rounds[0].before)
+  weights = [np.full(3, 1 / 3)] * 12
+  for r in rounds:
+    before = components
+    components, weights = theirs.fedem_round(
+      components, weights, problem.clients, 4, 0.3, L2
+    )
+    models_ = problems.row(r.state.models, 0)
+    for m in range(3):
+      mine = problems.row(models_, m)
+      bridge.assert_step_close(before[m], mine, components[m], 1e-3)
+    np.testing.assert_allclose(r.state.memory.weights, weights, atol=1e-5)
+  assert np.max(weights) > 0.45
+
+
+def test_fedsoft_of_all_clients_is_that_of_its_authors(problem):
+  """From the clients' first models here, the means of the centers by importance."""
+  settings = dict(local_steps=4, batch_size=0, client_lr=0.2, lam=0.7, sigma=0.001)
+  _, rounds = bridge.rounds(problem, "fedsoft", EVERYONE, num_groups=3, **settings)
+  centers = [bridge.entry(rounds[0].before.models, s) for s in range(3)]
+  _, _, u = theirs.fedsoft_round(
+    centers, [centers[0]] * 12, problem.clients, 0, 0.2, 0.7, 0.001, L2
+  )
+  local = [sum(p * c for p, c in zip(row / row.sum(), centers)) for row in u]
+  for r in rounds:
+    before, starts = centers, local
+    centers, local, u = theirs.fedsoft_round(
+      centers, local, problem.clients, 4, 0.2, 0.7, 0.001, L2
+    )
+    for s in range(3):
+      bridge.assert_step_close(before[s], bridge.model_of(r.state, s), centers[s], 1e-3)
+    for i in range(12):
+      mine = problems.row(r.state.clients.models, i)
+      bridge.assert_step_close(starts[i], mine, local[i], 1e-3)
+  assert ((u > 0.001) & (u < 1)).any()
+
+
+def test_groups_of_pacfl_are_those_of_its_authors():
+  """With complete linkage; the vectors have the signs of the library."""
+  clients, same = grouped.problem().clients, 0
+  vectors = [theirs.pacfl_vectors(x, y, 2) for x, y in clients]
+  for threshold in (25.0, 35.0, 45.0, 55.0, 65.0):
+    groups = theirs.pacfl_groups(vectors, threshold, "maximum")
+    if not 2 <= len(groups) <= 8:
+      continue
+    run = grouped.programs(
+      "pacfl",
+      max_groups=8,
+      num_vectors=2,
+      angle="entry",
+      subspace="classes",
+      linkage="complete",
+      cut=f"distance:{threshold!r}",
+    )
+    member = np.asarray(grouped.begin(run, grouped.problem().data).member)
+    assert {tuple(np.flatnonzero(member == g)) for g in set(member)} == {
+      tuple(sorted(group)) for group in groups
+    }
+    same += 1
+  assert same > 1
+
+
+def test_the_average_of_pacfls_authors_does_not_see_sizes():
+  """It is SciPy's "weighted"; "average", as in the library, is another number."""
+  rng, differ = np.random.default_rng(0), 0
+  for _ in range(20):
+    vectors = [np.linalg.qr(rng.normal(size=(6, 2)))[0] for _ in range(9)]
+    angles = np.array(
+      [
+        [0.0 if a is b else np.degrees(np.arccos(a.T @ b)).min() for b in vectors]
+        for a in vectors
+      ]
+    )
+    flat = distance.squareform(angles)
+    trees = {name: hierarchy.linkage(flat, name) for name in ("weighted", "average")}
+    threshold = trees["weighted"][-4:-2, 2].mean()
+    groups = theirs.pacfl_groups(vectors, threshold, "average")
+    parts = {
+      name: hierarchy.fcluster(tree, threshold, "distance")
+      for name, tree in trees.items()
+    }
+
+    def same(labels, groups=groups):
+      cut = {tuple(np.flatnonzero(labels == g)) for g in set(labels)}
+      return cut == {tuple(sorted(group)) for group in groups}
+
+    assert same(parts["weighted"])
+    differ += not same(parts["average"])
+  assert differ
 
 
 # Layers of clients, with full batches.
@@ -393,3 +587,47 @@ def test_the_layers_of_fedbn_are_those_of_its_authors():
     np.testing.assert_allclose(
       (variance - rest) * len(x) / (len(x) - 1), stats[i][1] - rest, rtol=1e-4
     )
+
+
+# Closed form: one round, of clients that hold few examples.
+
+
+def test_afl_is_that_of_its_authors():
+  parts = family.dealt(family.SIZES)
+  kernel, _ = family.fitted("afl", parts, client_ridge=2.0)
+  expected = theirs.afl_weights(family.holders(parts), family.CLASSES, 2.0)
+  np.testing.assert_allclose(kernel, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fed3r", "fedncm", "fedcof"])
+def test_a_head_in_closed_form_is_that_of_public_code(name):
+  parts = family.dealt(family.SIZES)
+  clients, classes = family.holders(parts), family.CLASSES
+  settings, weights = {
+    "fed3r": (dict(ridge="0.5"), theirs.fed3r_weights(clients, classes, 0.5)),
+    "fedncm": ({}, (theirs.fedncm_weights(clients, classes).T, np.zeros(classes))),
+    "fedcof": (
+      dict(shrinkage=0.1),
+      (theirs.fedcof_weights(clients, classes, 0.1).T, np.zeros(classes)),
+    ),
+  }[name]
+  for mine, expected in zip(family.fitted(name, parts, **settings), weights):
+    np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_of_deepafl_are_those_of_its_authors():
+  run = family.program("deepafl", family.BLOCKS, ridge="0.5", block_ridge=0.3)
+  params = run(family.dealt(family.SIZES), rounds=5)[1].models["params"]
+  blocks = [
+    lambda x, t=t: np.asarray(residual.hidden(t, jnp.asarray(x, jnp.float32), 7))
+    for t in range(2)
+  ]
+  layers = theirs.deepafl_layers(
+    family.holders(family.dealt(family.SIZES)), family.CLASSES, blocks, 0.5, 0.3
+  )
+  for mine, expected in (
+    (params["Delta_0"][0], layers[1]),
+    (params["Delta_1"][0], layers[3]),
+    (params["head"]["kernel"][0], layers[4]),
+  ):
+    np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=2e-5)

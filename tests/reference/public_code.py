@@ -206,12 +206,12 @@ def perceptron_gradients(net, x, y):
   }
 
 
-def _train_tensors(net, x, y, rate, epochs, moves):
-  """Full-batch steps; moves(epoch) are the names of the tensors that move."""
+def _train_tensors(net, x, y, rate, epochs, select):
+  """Full-batch steps; select(epoch) are the names of the tensors that move."""
   net = dict(net)
   for epoch in range(epochs):
     slopes = perceptron_gradients(net, x, y)
-    for name in moves(epoch):
+    for name in select(epoch):
       net[name] = net[name] - rate * slopes[name]
   return net
 
@@ -220,7 +220,7 @@ def fedrep_rounds(net, shared, clients, rounds, rate, epochs, head_epochs=0):
   """lgcollins/FedRep: ``main_fedrep.py`` and ``LocalUpdate`` of ``models/Update.py``.
 
   It also plays FedPer, without epochs of the head alone. All tensors are averaged by
-  the clients' examples, and each client puts its own in the place of those that are
+  the clients' examples, and each client puts its network in the place of those that are
   not ``shared``. Momentum and decay of its optimizer are 0 here.
 
   Args:
@@ -235,26 +235,26 @@ def fedrep_rounds(net, shared, clients, rounds, rate, epochs, head_epochs=0):
   Returns:
     The network of each client.
   """
-  others = [name for name in net if name not in shared]
-  kept = [dict(net) for _ in clients]
+  private = [name for name in net if name not in shared]
+  networks = [dict(net) for _ in clients]
   cloud = dict(net)
   for _ in range(rounds):
     total = dict.fromkeys(net, 0.0)
     for number, (x, y) in enumerate(clients):
-      local = cloud | {name: kept[number][name] for name in others}
+      local = cloud | {name: networks[number][name] for name in private}
 
-      def moves(epoch):
+      def select(epoch):
         if not head_epochs:
           return list(net)
-        return others if epoch < head_epochs else shared
+        return private if epoch < head_epochs else shared
 
-      kept[number] = _train_tensors(local, x, y, rate, epochs, moves)
+      networks[number] = _train_tensors(local, x, y, rate, epochs, select)
       for name in net:
-        total[name] = total[name] + len(y) * kept[number][name]
+        total[name] = total[name] + len(y) * networks[number][name]
     cloud = {
       name: value / sum(len(y) for _, y in clients) for name, value in total.items()
     }
-  return [cloud | {name: own[name] for name in others} for own in kept]
+  return [cloud | {name: network[name] for name in private} for network in networks]
 
 
 def lg_fedavg_rounds(net, shared, clients, rounds, rate, epochs):
@@ -317,16 +317,17 @@ def fedbn_rounds(net, moving, clients, rounds, rate, steps, momentum=0.1, small=
           "bn.bias": back.sum(axis=0),
           "W": (net["bn.scale"] * normal + net["bn.bias"]).T @ above,
         }
-        seen = h.mean(axis=0), h.var(axis=0, ddof=1)
+        batch = h.mean(axis=0), h.var(axis=0, ddof=1)
         stats[number] = tuple(
-          (1 - momentum) * old + momentum * new for old, new in zip(stats[number], seen)
+          (1 - momentum) * previous + momentum * new
+          for previous, new in zip(stats[number], batch)
         )
         net = {name: net[name] - rate * slopes[name] for name in net}
       nets[number] = net
     for name in net:
       if "bn" not in name:
-        mean = sum(own[name] for own in nets) / len(nets)
-        nets = [own | {name: mean} for own in nets]
+        mean = sum(net[name] for net in nets) / len(nets)
+        nets = [net | {name: mean} for net in nets]
   return nets, stats
 
 
@@ -375,28 +376,28 @@ def mime_round(
   return w - server_rate * mean, full + beta * trace
 
 
-def ditto_round(w, own, clients, ids, steps, rate, lam, decay):
+def ditto_round(w, personal, clients, ids, steps, rate, lam, decay):
   """litian96/ditto: ``flearn/trainers_MTL/ditto.py``, without a choice of lambda.
 
   Each batch moves the personal model first, and then the copy of the global one; one
   rate serves both. Changes are averaged alike.
 
   Args:
-    own: {i: personal model}, at first those of all are the initial model.
+    personal: {i: personal model}, at first those of all are the initial model.
     steps: full-batch steps of a round.
 
   Returns:
     The global model and the personal ones.
   """
-  own, changes = dict(own), []
+  personal, changes = dict(personal), []
   for i in ids:
     copy = w
     for _ in range(steps):
-      slope = gradient(own[i], *clients[i], decay)
-      own[i] = own[i] - rate * (slope + lam * (own[i] - w))
+      slope = gradient(personal[i], *clients[i], decay)
+      personal[i] = personal[i] - rate * (slope + lam * (personal[i] - w))
       copy = copy - rate * gradient(copy, *clients[i], decay)
     changes.append(copy - w)
-  return w + np.mean(changes, axis=0), own
+  return w + np.mean(changes, axis=0), personal
 
 
 def per_fedavg_round(w, clients, ids, batches, adapt_rate, rate, decay):
@@ -419,35 +420,39 @@ def per_fedavg_round(w, clients, ids, batches, adapt_rate, rate, decay):
   return mean
 
 
-def apfl_round(w, own, clients, ids, batches, rate, alpha, decay, moves_first=True):
+def apfl_round(
+  w, personal, clients, ids, batches, rate, alpha, decay, moves_first=True
+):
   """MLOPTPSU/FedTorch: ``comms/trainings/federated/apfl.py``, a fixed alpha.
 
   The copy of the global model moves before its outputs are mixed with those of the
   personal model. For a linear model this is a mixture of the models.
 
   Args:
-    own: {i: personal model}.
+    personal: {i: personal model}.
     moves_first: as the code does; False: the mixture is of the copy before its step.
 
   Returns:
     The mean of the copies, and the personal models.
   """
-  own, copies = dict(own), []
+  personal, copies = dict(personal), []
   for i in ids:
     (x, y), copy = clients[i], w
     for rows in batches[i]:
-      moved = copy - rate * gradient(copy, x[rows], y[rows], decay)
-      mixed = alpha * own[i] + (1 - alpha) * (moved if moves_first else copy)
-      own[i] = own[i] - rate * alpha * gradient(mixed, x[rows], y[rows], decay)
-      copy = moved
+      stepped = copy - rate * gradient(copy, x[rows], y[rows], decay)
+      mixed = alpha * personal[i] + (1 - alpha) * (stepped if moves_first else copy)
+      personal[i] = personal[i] - rate * alpha * gradient(
+        mixed, x[rows], y[rows], decay
+      )
+      copy = stepped
     copies.append(copy)
-  return np.mean(copies, axis=0), own
+  return np.mean(copies, axis=0), personal
 
 
 def cfl_round(models, groups, clients, steps, rate, decay, low, high, may_split):
   """felisat/clustered-federated-learning: the loop of its notebook, fl_devices.py.
 
-  All clients take part. A group of more than two is parted by complete linkage of
+  All clients take part. A group of more than two is parts by complete linkage of
   minus the cosines. Decay of the rate and momentum are left out here.
 
   Args:
@@ -467,26 +472,26 @@ def cfl_round(models, groups, clients, steps, rate, decay, low, high, may_split)
   flat = np.array([change.ravel() for change in changes])
   lengths = np.linalg.norm(flat, axis=1)
   cosines = flat @ flat.T / (np.outer(lengths, lengths) + 1e-12)
-  parted = []
+  parts = []
   for group in groups:
     mean_norm = np.linalg.norm(flat[group].mean(axis=0))
-    far = mean_norm < low and lengths[group].max() > high
-    if far and len(group) > 2 and may_split:
+    splits = mean_norm < low and lengths[group].max() > high
+    if splits and len(group) > 2 and may_split:
       clustering = AgglomerativeClustering(
         n_clusters=2, metric="precomputed", linkage="complete"
       ).fit(-cosines[np.ix_(group, group)])
-      parted += [
+      parts += [
         [i for i, label in zip(group, clustering.labels_) if label == half]
         for half in (0, 1)
       ]
     else:
-      parted.append(group)
+      parts.append(group)
   models = list(models)
-  for group in parted:
+  for group in parts:
     mean = sum(changes[i] for i in group) / len(group)
     for i in group:
       models[i] = models[i] + mean
-  return models, parted
+  return models, parts
 
 
 class BufferedServer:
@@ -533,3 +538,315 @@ class BufferedServer:
     weight = 1 / (1 + self._number - number) ** self._exponent
     self.model = self.model - self._rate * weight * (self.model - final)
     self._number += 1
+
+
+# Local steps of other kinds.
+
+
+def proxskip_rounds(w, clients, lengths, rate, proba, decay):
+  """Glebzok/ProxSkip: ``ProxSkip.step`` and ``Worker.run_prox_skip``.
+
+  A client learns its h when the next round begins, from the mean and its ends model.
+
+  Args:
+    lengths: local steps of each round, the same for all clients.
+
+  Returns:
+    The model after each round.
+  """
+  h, ends, models = [0.0 * w for _ in clients], None, []
+  for length in lengths:
+    if ends is not None:
+      h = [variate + proba / rate * (w - v) for variate, v in zip(h, ends)]
+    ends = []
+    for variate, client in zip(h, clients):
+      local = w
+      for _ in range(length):
+        local = local - rate * (gradient(local, *client, decay) - variate)
+      ends.append(local)
+    w = np.mean(ends, axis=0)
+    models.append(w)
+  return models
+
+
+def _oracle_step(matrix, steps):
+  """HiraNayak/FedMuon: ``newton_schulz_lmo``, on the smaller side of a matrix."""
+  tall = matrix.shape[0] > matrix.shape[1]
+  x = matrix / (np.linalg.norm(matrix) + 1e-12)
+  x = x.T if tall else x
+  for _ in range(steps):
+    square = x @ x.T
+    x = 3.4445 * x + (-4.7750 * square + 2.0315 * (square @ square)) @ x
+  return -(x.T if tall else x)
+
+
+def fedmuon_round(
+  w, c, variates, momenta, clients, ids, batches, rate, alpha, steps, decay
+):
+  """HiraNayak/FedMuon: ``fed_muon.run``; who does not come counts as unchanged.
+
+  Args:
+    c: control variate of the server.
+    variates: {i: control variate}.
+    momenta: {i: momentum at the end of its momenta round}.
+
+  Returns:
+    The model, c, variates and momenta.
+  """
+  number, model = len(variates), (len(variates) - len(ids)) / len(variates) * w
+  ends = {}
+  for i in ids:
+    (x, y), local, m = clients[i], w, momenta[i]
+    for rows in batches[i]:
+      slope = gradient(local, x[rows], y[rows], decay)
+      m = (1 - alpha) * m + alpha * slope
+      corrected = m - variates[i] + c
+      bias = corrected[-1] / np.linalg.norm(corrected[-1])
+      local = local + rate * np.vstack([_oracle_step(corrected[:-1], steps), -bias])
+    ends[i] = m
+    model = model + local / number
+  c = c + sum(ends[i] - variates[i] for i in ids) / number
+  return model, c, variates | ends, momenta | ends
+
+
+def stein_gradient(w, x, y, directions, sigma, most=0.3, is_central=False):
+  """FengHZ/BAFFLE: ``SteinIdentity._stein_estimation`` and its bound of entries."""
+  first, total = _cross_entropy(w, x, y), 0.0
+  for direction in directions:
+    delta = sigma * direction
+    ahead = _cross_entropy(w + delta, x, y)
+    if is_central:
+      change = (ahead - _cross_entropy(w - delta, x, y)) / (2 * sigma)
+    else:
+      change = (ahead - first) / sigma
+    total = total + change * (delta / sigma)
+  estimate = total / len(directions)
+  return estimate * min(1.0, most / (np.abs(estimate).max() + 1e-6))
+
+
+def sphere_gradient(w, x, y, directions, mu):
+  """noobyzy/FedZO: ``ObjectiveFunc.GradEst``; directions of length 1."""
+  first, estimate = _cross_entropy(w, x, y), 0.0
+  factor = w.size / (mu * len(directions))
+  for direction in directions:
+    change = _cross_entropy(w + mu * direction, x, y) - first
+    estimate = estimate + factor * change * direction
+  return estimate
+
+
+def _cross_entropy(w, x, y):
+  return _losses(w, x, y).mean()
+
+
+def _losses(w, x, y):
+  logits = np.column_stack([x, np.ones(len(x))]) @ w
+  logits = logits - logits.max(axis=1, keepdims=True)
+  return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]
+
+
+# Mixtures and groups.
+
+
+def fedem_round(components, weights, clients, steps, rate, decay):
+  """omarfoq/FedEM: ``MixtureClient.step`` and ``CentralizedAggregator.mix``.
+
+  All clients take part, with full batches.
+
+  Args:
+    weights: pi of each client [M].
+
+  Returns:
+    The components and the weights.
+  """
+  shares = np.array([len(y) for _, y in clients], float)
+  shares = shares / shares.sum()
+  new, totals = [], [0.0 * w for w in components]
+  for pi, share, (x, y) in zip(weights, shares, clients):
+    scores = np.log(pi)[:, None] - np.array([_losses(w, x, y) for w in components])
+    scores = np.exp(scores - scores.max(axis=0))
+    samples = scores / scores.sum(axis=0)
+    new.append(samples.mean(axis=1))
+    ones = np.column_stack([x, np.ones(len(x))])
+    for m, w in enumerate(components):
+      for _ in range(steps):
+        above = _residual(ones @ w, y) * samples[m][:, None]
+        w = w - rate * (ones.T @ above + decay * w)
+      totals[m] = totals[m] + share * w
+  return totals, new
+
+
+def fedsoft_round(centers, locals_, clients, steps, rate, weight, smoother, decay):
+  """ycruan/FedSoft: ``Server._run_fedsoft`` without selection, ``Client`` with SGD.
+
+  Args:
+    centers: S models.
+    locals_: the model of each client, from its last round.
+    weight: reg_weight.
+    smoother: count_smoother, in the place of a share of 0.
+
+  Returns:
+    The centers, the clients' models and their importance weights [C, S].
+  """
+  importance, trained = [], []
+  for local, (x, y) in zip(locals_, clients):
+    best = np.array([_losses(c, x, y) for c in centers]).argmin(axis=0)
+    counts = np.array([(best == s).sum() for s in range(len(centers))], float)
+    u = np.where(counts == 0, smoother, counts / len(y))
+    for _ in range(steps):
+      pull = sum(weight * u[s] * (local - c) for s, c in enumerate(centers))
+      local = local - rate * (gradient(local, x, y, decay) + pull)
+    importance.append(u)
+    trained.append(local)
+  importance = np.array(importance)
+  shares = importance * np.array([[len(y)] for _, y in clients])
+  shares = shares / shares.sum(axis=0)
+  centers = [
+    sum(shares[k, s] * local for k, local in enumerate(trained))
+    for s in range(len(centers))
+  ]
+  return centers, trained, importance
+
+
+def pacfl_vectors(x, y, count):
+  """MMorafah/PACFL: ``main_pacfl.py``: left singular vectors of every class.
+
+  LAPACK's signs decide there; here the largest entry of a vector is positive.
+  """
+  parts = []
+  for label in np.unique(y):
+    u = np.linalg.svd(x[y == label].T, full_matrices=False)[0][:, :count]
+    parts.append(u * np.sign(u[np.abs(u).argmax(axis=0), np.arange(u.shape[1])]))
+  return np.hstack(parts)
+
+
+def pacfl_groups(vectors, threshold, linkage):
+  """MMorafah/PACFL: ``calculating_adjacency`` and ``hierarchical_clustering``.
+
+  Its "average" is the mean of two rows, whatever the sizes of the groups.
+  """
+  angles = np.array(
+    [
+      [np.degrees(np.arccos(np.clip(a.T @ b, -1, 1)).min()) for b in vectors]
+      for a in vectors
+    ]
+  )
+  groups = [[i] for i in range(len(vectors))]
+  join = {"maximum": np.maximum, "average": lambda a, b: (a + b) / 2}[linkage]
+  while len(groups) > 1:
+    apart = angles + np.diag(np.full(len(groups), np.inf))
+    i, j = np.unravel_index(apart.argmin(), apart.shape)
+    if apart[i, j] > threshold:
+      break
+    row = join(angles[i], angles[j])
+    angles[i], angles[:, i] = row, row
+    angles = np.delete(np.delete(angles, j, axis=0), j, axis=1)
+    groups[i] = groups[i] + groups.pop(j)
+  return groups
+
+
+# Closed form.
+
+
+def afl_weights(clients, num_classes, ridge):
+  """ZHUANGHP/Analytic-federated-learning: local_update, aggregation and cleaning."""
+  total, gram = None, None
+  for x, y in clients:
+    c = x.T @ x + ridge * np.eye(x.shape[1])
+    r = np.linalg.inv(c)
+    w = r @ (x.T @ np.eye(num_classes)[y])
+    if total is None:
+      total, gram = w, c
+      continue
+    unit, both, inverse = np.eye(len(c)), np.linalg.inv(gram + c), np.linalg.inv(gram)
+    first = unit - inverse @ c + inverse @ c @ both @ c
+    second = unit - r @ gram + r @ gram @ both @ gram
+    total, gram = first @ total + second @ w, gram + c
+  added = len(clients) * ridge
+  origin = np.linalg.inv(gram - added * np.eye(len(gram)))
+  return total + added * origin @ total
+
+
+def fed3r_weights(clients, num_classes, ridge):
+  """Erosinho13/Fed3R: ``fed3r_step``, ``calc_ridge_params`` and ``normalize_W``."""
+  size = clients[0][0].shape[1] + 1
+  a, b = ridge * np.eye(size), np.zeros((size, num_classes))
+  for x, y in clients:
+    with_bias = np.concatenate([x, np.ones((len(x), 1))], axis=1)
+    a = a + with_bias.T @ with_bias
+    b = b + with_bias.T @ np.eye(num_classes)[y]
+  solution = np.linalg.solve(a, b)
+  norms = np.linalg.norm(solution[:-1], axis=0, keepdims=True)
+  norms[norms == 0] = 1e-6
+  return solution[:-1] / norms, solution[-1] / norms[0]
+
+
+def _class_sums(clients, num_classes):
+  """Of each client {class: (mean, number)}, and of all the sums and the numbers."""
+  messages_of = [
+    {c: (x[y == c].mean(0), (y == c).sum()) for c in np.unique(y)} for x, y in clients
+  ]
+  sums, numbers = np.zeros((num_classes, clients[0][0].shape[1])), np.zeros(num_classes)
+  for messages in messages_of:
+    for c, (mean, number) in messages.items():
+      sums[c] += mean * number
+      numbers[c] += number
+  return messages_of, sums, numbers
+
+
+def _normalized(rows):
+  return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+def fedncm_weights(clients, num_classes):
+  """dipamgoswami/FedCOF: ``FedNCMServer``; one row a class."""
+  _, sums, numbers = _class_sums(clients, num_classes)
+  return _normalized(sums / np.maximum(numbers, 1)[:, None])
+
+
+def fedcof_weights(clients, num_classes, gamma):
+  """dipamgoswami/FedCOF: ``FedCOFServer``; one row a class."""
+  messages_of, sums, numbers = _class_sums(clients, num_classes)
+  size = sums.shape[1]
+  gram = np.zeros((size, size))
+  for c in range(num_classes):
+    if not numbers[c]:
+      continue
+    holders = [messages[c] for messages in messages_of if c in messages]
+    deviations = np.array(
+      [np.sqrt(n) * (mean - sums[c] / numbers[c]) for mean, n in holders]
+    )
+    spread = deviations.T @ deviations / max(len(holders) - 1, 1)
+    gram += (numbers[c] - 1) * (spread + gamma * np.eye(size))
+  mean = sums.sum(axis=0) / numbers.sum()
+  gram = gram + numbers.sum() * np.outer(mean, mean)
+  return _normalized(sums @ np.linalg.pinv(gram))
+
+
+def deepafl_layers(clients, num_classes, blocks, ridge, block_ridge):
+  """tangent-heng/DeepAFL: ``RidgeModule.fit`` and ``SandwichedLayer.sandwiched_LS``.
+
+  Args:
+    blocks: functions of the features, the random layers.
+
+  Returns:
+    The heads and the Deltas in turn.
+  """
+  features = [np.asarray(x, float) for x, _ in clients]
+  targets = [np.eye(num_classes)[y] for _, y in clients]
+
+  def fit_head():
+    corr_x = sum(x.T @ x for x in features) + ridge * np.eye(features[0].shape[1])
+    return np.linalg.inv(corr_x) @ sum(x.T @ t for x, t in zip(features, targets))
+
+  layers = [fit_head()]
+  for block in blocks:
+    w, hidden = layers[-1], [block(x) for x in features]
+    ff = sum(f.T @ f for f in hidden)
+    wrf = sum(w @ (t - x @ w).T @ f for x, t, f in zip(features, targets, hidden))
+    of_w, u = np.linalg.eigh(w @ w.T)
+    of_f, v = np.linalg.eigh(ff)
+    inner = u.T @ wrf @ v / (block_ridge + of_w[:, None] * of_f[None, :])
+    delta = (u @ inner @ v.T).T
+    features = [x + f @ delta for x, f in zip(features, hidden)]
+    layers += [delta, fit_head()]
+  return layers
