@@ -313,6 +313,52 @@ def test_cfl_is_that_of_its_authors(problem):
   assert len(groups) == 4
 
 
+def test_pfedme_is_that_of_its_authors(problem):
+  """Their 0.001 theta is the gradient of an l2 of 0.001; it is that of L2 here."""
+  settings = dict(inner_steps=3, lam=3.0, client_lr=0.2, personal_lr=0.15)
+  settings |= dict(server_lr=1.5, client_weights="examples")
+  settings |= dict(local_steps=3, batch_size=7)
+  h, rounds = bridge.rounds(problem, "pfedme", **settings)
+  w = bridge.start(problem)
+  for r in rounds:
+    batches = {}
+    for i in r.ids:
+      rows_key, _ = jax.random.split(jax.random.fold_in(r.key, i))
+      batches[i] = bridge.client_batches(problem, i, rows_key, h)
+    new = theirs.pfedme_round(
+      w, problem.clients, r.ids, batches, 3, 0.2, 0.15, 3.0, L2, 1.5
+    )
+    assert_same(w, r, new)
+    w = new
+
+
+def test_flhc_is_that_of_public_code(problem):
+  """Its round of the clustering is the first one in groups here."""
+  settings = dict(local_steps=5, batch_size=0, client_lr=0.2, client_weights="examples")
+  settings |= dict(max_groups=3, cluster_after=1, cut="count")
+  settings |= dict(metric="l2", linkage="complete")
+  algorithm = bridge.build(problem, "flhc", **settings)
+  start = bridge.to_library(bridge.start(problem))
+  states, _ = bridge.history(
+    problem, "flhc", EVERYONE, bridge.KEYS[:3], start, **settings
+  )
+  local, groups = [bridge.start(problem)] * 12, [list(range(12))]
+  for number, state in enumerate(states[1:], 1):
+    before = local
+    local, groups = theirs.flhc_round(
+      local, problem.clients, 5, 0.2, L2, 3 if number == 2 else 0, groups
+    )
+    member = np.asarray(algorithm.membership(state))
+    if number > 1:
+      assert {tuple(np.flatnonzero(member == g)) for g in set(member)} == {
+        tuple(group) for group in groups
+      }
+    for i in range(12):
+      mine = bridge.model_of(state, member[i])
+      bridge.assert_step_close(before[i], mine, local[i], 1e-3)
+  assert len(groups) == 3
+
+
 def test_scaffnew_is_proxskip_of_public_code(problem):
   """With the lengths of the rounds that the library draws."""
   settings = dict(batch_size=0, client_lr=0.3, communication=0.4)

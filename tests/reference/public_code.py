@@ -420,6 +420,24 @@ def per_fedavg_round(w, clients, ids, batches, adapt_rate, rate, decay):
   return mean
 
 
+def pfedme_round(w, clients, ids, batches, inner, rate, personal_rate, lam, mu, beta):
+  """CharlieDinh/pFedMe: ``UserpFedMe.train``, persionalized_aggregate_parameters.
+
+  ``mu`` times the personal model is added to its gradient, 0.001 there. The mean is
+  weighted by examples.
+  """
+  total, mean = sum(len(clients[i][1]) for i in ids), 0.0
+  for i in ids:
+    (x, y), local, theta = clients[i], w, w
+    for rows in batches[i]:
+      for _ in range(inner):
+        slope = plain(theta, x[rows], y[rows]) + lam * (theta - local) + mu * theta
+        theta = theta - personal_rate * slope
+      local = local - lam * rate * (local - theta)
+    mean = mean + len(y) / total * local
+  return (1 - beta) * w + beta * mean
+
+
 def apfl_round(
   w, personal, clients, ids, batches, rate, alpha, decay, moves_first=True
 ):
@@ -492,6 +510,39 @@ def cfl_round(models, groups, clients, steps, rate, decay, low, high, may_split)
     for i in group:
       models[i] = models[i] + mean
   return models, parts
+
+
+def flhc_round(models, clients, steps, rate, decay, number, groups):
+  """alexkyllo/inflorescence: ``FLHC.aggregate_fit``, all clients with full batches.
+
+  In the round of the clustering the clusters of the trained weights are averaged at
+  once, by examples.
+
+  Args:
+    models: the model that each client receives.
+    number: k_clusters in the round of the clustering; 0 in others.
+    groups: lists of clients.
+
+  Returns:
+    The models and the groups.
+  """
+  trained = []
+  for w, (x, y) in zip(models, clients):
+    for _ in range(steps):
+      w = w - rate * gradient(w, x, y, decay)
+    trained.append(w)
+  if number:
+    labels = AgglomerativeClustering(
+      n_clusters=number, metric="euclidean", linkage="complete"
+    ).fit_predict(np.array([w.ravel() for w in trained]))
+    groups = [[int(i) for i in np.flatnonzero(labels == g)] for g in set(labels)]
+  models = list(models)
+  for group in groups:
+    share = average_weights(clients, group)
+    mean = weighted_sum(share, [trained[i] for i in group])
+    for i in group:
+      models[i] = mean
+  return models, groups
 
 
 class BufferedServer:
