@@ -71,6 +71,49 @@ def test_feddyn_of_unlike_clients_is_not(problem):
   assert np.abs(ours - expected).max() > 0.01 * np.abs(ours - w).max()
 
 
+def test_fedprox_is_that_of_its_authors(problem):
+  _, rounds = bridge.rounds(problem, "fedprox", mu=0.4, **WORK)
+  w = bridge.start(problem)
+  for r in rounds:
+    new = theirs.fedprox_round(w, problem.clients, r.ids, r.batches, 0.2, 0.4, L2)
+    assert_same(w, r, new)
+    w = new
+
+
+@pytest.mark.parametrize(
+  "momentum, mu, tau_eff", [(0.6, 0.0, "normaliser"), (0.0, 0.5, "steps")]
+)
+def test_fednova_is_that_of_its_authors(problem, momentum, mu, tau_eff):
+  """With a momentum or a proximal term; with both they add up two formulas."""
+  settings = dict(local_epochs=1, batch_size=6, client_lr=0.1, tau_eff=tau_eff)
+  settings |= dict(client_weights="examples", mu=mu, client_momentum=momentum)
+  _, rounds = bridge.rounds(problem, "fednova", **settings)
+  w = bridge.start(problem)
+  for r in rounds:
+    new = theirs.fednova_round(
+      w, problem.clients, r.ids, r.batches, 0.1, momentum, mu, L2
+    )
+    assert_same(w, r, new)
+    w = new
+
+
+def test_ifca_is_that_of_its_authors(without_decay):
+  settings = dict(local_steps=5, batch_size=0, client_lr=0.2)
+  settings |= dict(client_weights="uniform", num_groups=3)
+  start = bridge.to_library(bridge.start(without_decay))
+  states, _ = bridge.history(
+    without_decay, "ifca", EVERYONE, bridge.KEYS[:3], start, **settings
+  )
+  local = [bridge.entry(states[0].models, k) for k in range(3)]
+  for state in states[1:]:
+    before = local
+    local, choices = theirs.ifca_round(local, without_decay.clients, 5, 0.2)
+    np.testing.assert_array_equal(state.member, choices)
+    for k in set(choices):
+      bridge.assert_step_close(before[k], bridge.model_of(state, k), local[k], 1e-3)
+  assert len(set(choices)) > 1
+
+
 def test_fedadam_is_that_of_public_code(problem):
   settings = dict(server_lr=0.05, tau=0.01, beta1=0.8, beta2=0.9)
   _, rounds = bridge.rounds(

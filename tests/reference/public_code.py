@@ -73,6 +73,76 @@ def feddyn_round(cloud, drifts, clients, ids, batches, rate, alpha, decay):
   return np.mean(trained, axis=0) + np.mean(list(drifts.values()), axis=0), drifts
 
 
+def fedprox_round(w, clients, ids, batches, rate, mu, decay):
+  """litian96/FedProx: ``PerturbedGradientDescent`` and ``aggregate``, by examples."""
+  total, mean = sum(len(clients[i][1]) for i in ids), 0.0
+  for i in ids:
+    (x, y), local = clients[i], w
+    for rows in batches[i]:
+      slope = gradient(local, x[rows], y[rows], decay)
+      local = local - rate * (slope + mu * (local - w))
+    mean = mean + len(y) * local
+  return mean / total
+
+
+def fednova_round(w, clients, ids, batches, rate, momentum, mu, decay):
+  """JYWa/FedNova: ``FedNova.step`` and ``FedNova.average``, no global momentum.
+
+  With a proximal term and a momentum the two formulas of the normalizing vector are
+  both added to, in turn.
+  """
+  sums, normalizers, lengths = [], [], []
+  for i in ids:
+    (x, y), local, buffer, total = clients[i], w, 0.0, 0.0
+    counter, vector = 0.0, 0.0
+    for rows in batches[i]:
+      buffer = momentum * buffer + gradient(local, x[rows], y[rows], decay)
+      step = buffer + mu * (local - w)
+      total = total + rate * step
+      local = local - rate * step
+      if momentum:
+        counter = counter * momentum + 1
+        vector += counter
+      if rate * mu:
+        vector = vector * (1 - rate * mu) + 1
+      if not momentum and not rate * mu:
+        vector += 1
+    sums.append(total)
+    normalizers.append(vector)
+    lengths.append(len(batches[i]))
+  ratio = average_weights(clients, ids)
+  effective = ratio @ (lengths if mu else normalizers)
+  return w - sum(
+    share * effective / vector * total
+    for share, vector, total in zip(ratio, normalizers, sums)
+  )
+
+
+def ifca_round(models, clients, steps, rate):
+  """jichan3751/ifca: ``get_inference_stats`` and ``train`` of its MNIST program.
+
+  All clients take part, with full batches; means are unweighted.
+
+  Returns:
+    The models, and the model of each client.
+  """
+  choices = [
+    int(np.argmin([_cross_entropy(w, x, y) for w in models])) for x, y in clients
+  ]
+  trained = []
+  for choice, (x, y) in zip(choices, clients):
+    w = models[choice]
+    for _ in range(steps):
+      w = w - rate * plain(w, x, y)
+    trained.append(w)
+  new = list(models)
+  for number in set(choices):
+    new[number] = np.mean(
+      [w for w, choice in zip(trained, choices) if choice == number], axis=0
+    )
+  return new, choices
+
+
 def fedadam_step(w, m, v, delta, rate, momentum, beta, tau):
   """geehokim/FedACG: ``ServerAdam.aggregate``, whose v begins at tau^2."""
   m = momentum * m + (1 - momentum) * delta
@@ -361,7 +431,7 @@ def mime_round(
     The model and the trace.
   """
   sizes = np.array([len(clients[i][1]) for i in ids], float)
-  full = sum(n * gradient(w, *clients[i], decay) for n, i in zip(sizes, ids))
+  full = sum(n * gradient(w, *clients[i], l2=decay) for n, i in zip(sizes, ids))
   full = full / sizes.sum()
   changes = []
   for i in ids:
@@ -393,9 +463,9 @@ def ditto_round(w, personal, clients, ids, steps, rate, lam, decay):
   for i in ids:
     copy = w
     for _ in range(steps):
-      slope = gradient(personal[i], *clients[i], decay)
+      slope = gradient(personal[i], *clients[i], l2=decay)
       personal[i] = personal[i] - rate * (slope + lam * (personal[i] - w))
-      copy = copy - rate * gradient(copy, *clients[i], decay)
+      copy = copy - rate * gradient(copy, *clients[i], l2=decay)
     changes.append(copy - w)
   return w + np.mean(changes, axis=0), personal
 
@@ -613,7 +683,7 @@ def proxskip_rounds(w, clients, lengths, rate, proba, decay):
     for variate, client in zip(h, clients):
       local = w
       for _ in range(length):
-        local = local - rate * (gradient(local, *client, decay) - variate)
+        local = local - rate * (gradient(local, *client, l2=decay) - variate)
       ends.append(local)
     w = np.mean(ends, axis=0)
     models.append(w)
@@ -639,7 +709,7 @@ def fedmuon_round(
   Args:
     c: control variate of the server.
     variates: {i: control variate}.
-    momenta: {i: momentum at the end of its momenta round}.
+    momenta: {i: momentum at the end of its last round}.
 
   Returns:
     The model, c, variates and momenta.
@@ -748,14 +818,13 @@ def fedsoft_round(centers, locals_, clients, steps, rate, weight, smoother, deca
       local = local - rate * (gradient(local, x, y, decay) + pull)
     importance.append(u)
     trained.append(local)
-  importance = np.array(importance)
-  shares = importance * np.array([[len(y)] for _, y in clients])
+  shares = np.array(importance) * np.array([[len(y)] for _, y in clients])
   shares = shares / shares.sum(axis=0)
   centers = [
     sum(shares[k, s] * local for k, local in enumerate(trained))
     for s in range(len(centers))
   ]
-  return centers, trained, importance
+  return centers, trained, np.array(importance)
 
 
 def pacfl_vectors(x, y, count):
