@@ -128,6 +128,24 @@ def test_fedadam_is_that_of_public_code(problem):
     w = new
 
 
+def test_fedadam_is_that_of_flower_but_for_its_start(problem):
+  """Its v lacks beta2^t tau^2, and its rate is longer by a factor in early rounds."""
+  settings = dict(server_lr=0.05, tau=0.1, beta1=0.8, beta2=0.9)
+  _, rounds = bridge.rounds(problem, "fedadam", **settings, **WORK)
+  w = bridge.start(problem)
+  m, v = np.zeros_like(w), np.zeros_like(w)
+  for t, r in enumerate(rounds, 1):
+    delta = theirs.mean_update(
+      w, problem.clients, r.ids, r.batches, 0.2, L2, "examples"
+    )
+    new, m, v = theirs.flower_adam_step(w, m, v, delta, 0.05, 0.8, 0.9, 0.1, t)
+    factor = np.sqrt(1 - 0.9 ** (t + 1)) / (1 - 0.8 ** (t + 1))
+    start = (np.sqrt(v) + 0.1) / (np.sqrt(v + 0.9**t * 0.1**2) + 0.1)
+    assert start.min() < 0.7
+    assert_same(w, r, w + (new - w) / factor * start)
+    w = bridge.to_oracle(bridge.model_of(r.state))
+
+
 def test_fedyogi_has_the_moments_of_its_authors_and_not_their_rate(problem):
   """Their rate in round t is ours times sqrt(1 - beta2^t) / (1 - beta1^t)."""
   settings = dict(server_lr=0.05, tau=0.01, beta1=0.6, beta2=0.9)

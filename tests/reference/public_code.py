@@ -150,6 +150,17 @@ def fedadam_step(w, m, v, delta, rate, momentum, beta, tau):
   return w + rate * m / (v**0.5 + tau), m, v
 
 
+def flower_adam_step(w, m, v, delta, rate, beta1, beta2, tau, server_round):
+  """adap/flower: ``FedAdam.aggregate_fit``, whose v begins at 0.
+
+  Its rate has Adam's correction for the start, of the next round.
+  """
+  m = beta1 * m + (1 - beta1) * delta
+  v = beta2 * v + (1 - beta2) * delta * delta
+  norm = np.sqrt(1 - beta2 ** (server_round + 1)) / (1 - beta1 ** (server_round + 1))
+  return w + rate * norm * m / (np.sqrt(v) + tau), m, v
+
+
 def yogi_step(w, m, v, gradient_, rate, beta1, beta2, epsilon, step):
   """google-research/federated: ``Yogi._resource_apply_dense``, sign activation.
 
