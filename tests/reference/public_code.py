@@ -166,9 +166,7 @@ def yogi_step(w, m, v, gradient_, rate, beta1, beta2, epsilon, step):
 
   Its rate has Adam's correction for the start, which Yogi's paper does not have.
 
-  Args:
-    gradient_: minus the mean update.
-    step: 1 in the first round.
+  ``gradient_``: minus the mean update. ``step``: 1 in the first round.
   """
   m = beta1 * m + (1 - beta1) * gradient_
   square = gradient_ * gradient_
@@ -247,8 +245,7 @@ def fedlesam_round(w, last, clients, ids, batches, rate, rho):
   The last step of the server is the same for all clients. Its length is the sum of the
   norms of the tensors, here of kernel and bias, and not the norm of all.
 
-  Args:
-    last: the last step of the server; None before there is one.
+  ``last``: the last step of the server; None before there is one.
 
   Returns:
     The model and the step of the server.
@@ -463,9 +460,8 @@ def ditto_round(w, personal, clients, ids, steps, rate, lam, decay):
   Each batch moves the personal model first, and then the copy of the global one; one
   rate serves both. Changes are averaged alike.
 
-  Args:
-    personal: {i: personal model}, at first those of all are the initial model.
-    steps: full-batch steps of a round.
+  ``personal``: {i: personal model}, at first those of all are the initial model.
+  ``steps``: full-batch steps of a round.
 
   Returns:
     The global model and the personal ones.
@@ -487,8 +483,7 @@ def per_fedavg_round(w, clients, ids, batches, adapt_rate, rate, decay):
   A step on one batch, the gradient there on another, and a step from where it began.
   The mean is weighted by examples.
 
-  Args:
-    batches: {i: for each step its two batches}.
+  ``batches``: {i: for each step its two batches}.
   """
   total, mean = sum(len(clients[i][1]) for i in ids), 0.0
   for i in ids:
@@ -527,9 +522,8 @@ def apfl_round(
   The copy of the global model moves before its outputs are mixed with those of the
   personal model. For a linear model this is a mixture of the models.
 
-  Args:
-    personal: {i: personal model}.
-    moves_first: as the code does; False: the mixture is of the copy before its step.
+  ``personal``: {i: personal model}. ``moves_first``: as the code does; False: the
+  mixture is of the copy before its step.
 
   Returns:
     The mean of the copies, and the personal models.
@@ -554,10 +548,8 @@ def cfl_round(models, groups, clients, steps, rate, decay, low, high, may_split)
   All clients take part. A group of more than two is parts by complete linkage of
   minus the cosines. Decay of the rate and momentum are left out here.
 
-  Args:
-    models: the model of each client.
-    groups: lists of clients.
-    may_split: whether the round is late enough.
+  ``models``: the model of each client. ``groups``: lists of clients. ``may_split``:
+  whether the round is late enough.
 
   Returns:
     The models and the groups.
@@ -599,10 +591,8 @@ def flhc_round(models, clients, steps, rate, decay, number, groups):
   In the round of the clustering the clusters of the trained weights are averaged at
   once, by examples.
 
-  Args:
-    models: the model that each client receives.
-    number: k_clusters in the round of the clustering; 0 in others.
-    groups: lists of clients.
+  ``models``: the model that each client receives. ``number``: k_clusters in the round
+  of the clustering; 0 in others. ``groups``: lists of clients.
 
   Returns:
     The models and the groups.
@@ -680,8 +670,7 @@ def proxskip_rounds(w, clients, lengths, rate, proba, decay):
 
   A client learns its h when the next round begins, from the mean and its ends model.
 
-  Args:
-    lengths: local steps of each round, the same for all clients.
+  ``lengths``: local steps of each round, the same for all clients.
 
   Returns:
     The model after each round.
@@ -717,10 +706,8 @@ def fedmuon_round(
 ):
   """HiraNayak/FedMuon: ``fed_muon.run``; who does not come counts as unchanged.
 
-  Args:
-    c: control variate of the server.
-    variates: {i: control variate}.
-    momenta: {i: momentum at the end of its last round}.
+  ``c``: control variate of the server. ``variates``: {i: control variate}. ``momenta``:
+  {i: momentum at the end of its last round}.
 
   Returns:
     The model, c, variates and momenta.
@@ -784,8 +771,7 @@ def fedem_round(components, weights, clients, steps, rate, decay):
 
   All clients take part, with full batches.
 
-  Args:
-    weights: pi of each client [M].
+  ``weights``: pi of each client [M].
 
   Returns:
     The components and the weights.
@@ -810,11 +796,8 @@ def fedem_round(components, weights, clients, steps, rate, decay):
 def fedsoft_round(centers, locals_, clients, steps, rate, weight, smoother, decay):
   """ycruan/FedSoft: ``Server._run_fedsoft`` without selection, ``Client`` with SGD.
 
-  Args:
-    centers: S models.
-    locals_: the model of each client, from its last round.
-    weight: reg_weight.
-    smoother: count_smoother, in the place of a share of 0.
+  ``centers``: S models. ``locals_``: the model of each client, from its last round.
+  ``weight``: reg_weight. ``smoother``: count_smoother, in the place of a share of 0.
 
   Returns:
     The centers, the clients' models and their importance weights [C, S].
@@ -956,8 +939,7 @@ def fedcof_weights(clients, num_classes, gamma):
 def deepafl_layers(clients, num_classes, blocks, ridge, block_ridge):
   """tangent-heng/DeepAFL: ``RidgeModule.fit`` and ``SandwichedLayer.sandwiched_LS``.
 
-  Args:
-    blocks: functions of the features, the random layers.
+  ``blocks``: functions of the features, the random layers.
 
   Returns:
     The heads and the Deltas in turn.
