@@ -14,11 +14,13 @@ from scipy.spatial import distance
 import fedjax_alg as fa
 from fedjax_alg import models
 from fedjax_alg.algorithms import scaffnew
+from fedjax_alg.algorithms.feddrift import EagerDrift
 from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.models import residual
 from tests import problems
 from tests.algorithms import bridge, grouped, zeroth_order
 from tests.algorithms import test_analytic_family as family
+from tests.algorithms import test_feddrift as drift
 from tests.algorithms.test_fedem import components_of
 from tests.algorithms.test_per_fedavg import by_step
 from tests.client import federations
@@ -112,6 +114,19 @@ def test_ifca_is_that_of_its_authors(without_decay):
     for k in set(choices):
       bridge.assert_step_close(before[k], bridge.model_of(state, k), local[k], 1e-3)
   assert len(set(choices)) > 1
+
+
+def test_scaffold_is_that_of_public_code(problem):
+  settings = dict(WORK, option="II", server_lr=0.8, client_weights="uniform")
+  _, rounds = bridge.rounds(problem, "scaffold", **settings)
+  w = bridge.start(problem)
+  c, variates = np.zeros_like(w), {i: np.zeros_like(w) for i in range(12)}
+  for r in rounds:
+    new, c, variates = theirs.scaffold_round(
+      w, c, variates, problem.clients, r.ids, r.batches, 0.2, 0.8, L2
+    )
+    assert_same(w, r, new)
+    w = new
 
 
 def test_fedadam_is_that_of_public_code(problem):
@@ -574,6 +589,39 @@ def test_groups_of_pacfl_are_those_of_its_authors():
     }
     same += 1
   assert same > 1
+
+
+def test_steps_of_feddrift_eager_are_those_of_its_authors():
+  """Models are opened and joined alike, and are copies of the same models."""
+  steps = drift.data_of_steps()
+  settings = dict(variant=EagerDrift(0.2, "error"), max_groups=8)
+  run = grouped.programs("feddrift", **drift.SETTINGS | settings)
+  before = problems.quick_jit(drift.rule_of(**settings).before)
+  state = run.begin(
+    problems.some_params(grouped.problem().model),
+    drift.cohort_of(steps.at(0)),
+    drift.KEY,
+  )
+  server, number = theirs.EagerDriftServer(drift.C, 0.2), 0
+  for step in range(drift.T):
+    cohort, old = drift.cohort_of(steps.at(step)), grouped.models_of(state)
+    accuracy = [
+      [1 - drift.error(w, steps.rows(step, c)) for c in range(drift.C)] for w in old
+    ]
+    now = before(state, cohort, drift.KEY)
+    if step:
+      groups, opened = server.cluster(accuracy)
+      np.testing.assert_array_equal(now.member, groups)
+      for model, source in opened.items():
+        mine = grouped.models_of(now)[model]
+        bridge.assert_vectors_close(mine, old[source], 1e-6)
+      number += len(opened)
+    else:
+      server.begin(accuracy[0])
+    for round_ in range(drift.ROUNDS):
+      key = jax.random.fold_in(drift.KEY, 10 * step + round_)
+      state, _ = run.round(state, cohort, key)
+  assert number > 1
 
 
 def test_the_average_of_pacfls_authors_does_not_see_sizes():

@@ -143,6 +143,30 @@ def ifca_round(models, clients, steps, rate):
   return new, choices
 
 
+def scaffold_round(w, c, variates, clients, ids, batches, rate, server_rate, decay):
+  """woodenchild95/FL-Simulator: ``server/SCAFFOLD.py`` and ``client/scaffold.py``.
+
+  The control variates are those of option II, with equal numbers of steps.
+  """
+  variates, changes, difference = dict(variates), [], 0.0
+  for i in ids:
+    correction = c - variates[i]
+    local = descend(
+      w,
+      clients[i],
+      batches[i],
+      rate,
+      lambda v, x, y, correction=correction: plain(v, x, y) + correction,
+      decay,
+    )
+    new = variates[i] - c - (local - w) / len(batches[i]) / rate
+    difference = difference + new - variates[i]
+    variates[i] = new
+    changes.append(local - w)
+  c = c + difference / len(variates)
+  return w + server_rate * np.mean(changes, axis=0), c, variates
+
+
 def fedadam_step(w, m, v, delta, rate, momentum, beta, tau):
   """geehokim/FedACG: ``ServerAdam.aggregate``, whose v begins at tau^2."""
   m = momentum * m + (1 - momentum) * delta
@@ -614,6 +638,43 @@ def flhc_round(models, clients, steps, rate, decay, number, groups):
     for i in group:
       models[i] = mean
   return models, groups
+
+
+class EagerDriftServer:
+  """microsoft/FedDrift: ``SoftClusterState.cluster_mmacc2``, FedDrift-Eager.
+
+  Which unused model is taken first is a matter of numbers; none is taken twice here.
+  """
+
+  def __init__(self, clients, delta):
+    """Starts with one model for all clients and the bound of a fall of accuracy."""
+    self.assignments, self._delta = [[0] * clients], delta
+    self._accuracy, self._next = None, 1
+
+  def begin(self, accuracy):
+    """The first step: accuracies of model 0 [C]."""
+    self._accuracy = list(accuracy)
+
+  def cluster(self, accuracy):
+    """A further step, of accuracies [models, C]; the model that each client takes.
+
+    Returns:
+      The models of the clients, and {opened model: the model it is a copy of}.
+    """
+    in_use = sorted({m for step in self.assignments for m in step})
+    rows = np.asarray(accuracy)[in_use]
+    best = [in_use[m] for m in rows.argmax(axis=0)]
+    groups, opened, free = list(best), {}, None
+    for client, model in enumerate(best):
+      newest = accuracy[model][client]
+      if self._accuracy[client] - newest > self._delta:
+        if free is None:
+          free, self._next = self._next, self._next + 1
+          opened[free] = model
+        groups[client] = free
+      self._accuracy[client] = newest
+    self.assignments.append(groups)
+    return groups, opened
 
 
 class BufferedServer:
