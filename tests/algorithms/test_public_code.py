@@ -161,6 +161,40 @@ def test_fedadam_is_that_of_flower_but_for_its_start(problem):
     w = bridge.to_oracle(bridge.model_of(r.state))
 
 
+def test_fedadagrad_is_that_of_flower_but_for_its_start(problem):
+  """Its v lacks the tau^2 with which Algorithm 2 begins."""
+  settings = dict(server_lr=0.05, tau=0.1)
+  _, rounds = bridge.rounds(problem, "fedadagrad", **settings, **WORK)
+  w = bridge.start(problem)
+  v = np.zeros_like(w)
+  for r in rounds:
+    delta = theirs.mean_update(
+      w, problem.clients, r.ids, r.batches, 0.2, L2, "examples"
+    )
+    new, v = theirs.flower_adagrad_step(w, v, delta, 0.05, 0.1)
+    start = (np.sqrt(v) + 0.1) / (np.sqrt(v + 0.1**2) + 0.1)
+    assert start.min() < 0.7
+    assert_same(w, r, w + (new - w) * start)
+    w = bridge.to_oracle(bridge.model_of(r.state))
+
+
+def test_fedexp_is_that_of_its_authors(problem):
+  """With epsilon |S| times theirs; they average no models after the first round."""
+  settings = dict(local_steps=20, batch_size=6, client_lr=0.2)
+  settings |= dict(client_weights="examples", epsilon=4 * 1e-3)
+  _, rounds = bridge.rounds(problem, "fedexp", [[0, 1, 4, 5]] * 3, **settings)
+  algorithm = bridge.build(problem, "fedexp", **settings)
+  w, rates = bridge.start(problem), []
+  for r in rounds:
+    new, rate = theirs.fedexp_round(w, problem.clients, r.ids, r.batches, 0.2, 1e-3, L2)
+    assert_same(w, r, new)
+    evaluated = problems.row(algorithm.global_params(r.state), 0)
+    bridge.assert_step_close(w, evaluated, (w + new) / 2, 1e-3)
+    rates.append(rate)
+    w = new
+  assert rates[0] == 1 and rates[-1] > 1.2
+
+
 def test_fedyogi_has_the_moments_of_its_authors_and_not_their_rate(problem):
   """Their rate in round t is ours times sqrt(1 - beta2^t) / (1 - beta1^t)."""
   settings = dict(server_lr=0.05, tau=0.01, beta1=0.6, beta2=0.9)

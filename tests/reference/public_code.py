@@ -185,6 +185,33 @@ def flower_adam_step(w, m, v, delta, rate, beta1, beta2, tau, server_round):
   return w + rate * norm * m / (np.sqrt(v) + tau), m, v
 
 
+def flower_adagrad_step(w, v, delta, rate, tau):
+  """adap/flower: ``FedAdagrad.aggregate_fit``, whose v begins at 0."""
+  v = v + delta * delta
+  return w + rate * delta / (np.sqrt(v) + tau), v
+
+
+def fedexp_round(w, clients, ids, batches, rate, epsilon, decay):
+  """Divyansh03/FedExP: the loop over rounds of ``main.py`` for ``fedexp``.
+
+  epsilon is multiplied by the number of participants. The program lets it and the
+  rate shrink from round to round, which is left to the caller.
+
+  Returns:
+    The model, and the server's rate.
+  """
+  norms, mean, total = 0.0, np.zeros_like(w), 0.0
+  for i in ids:
+    size = len(clients[i][1])
+    change = descend(w, clients[i], batches[i], rate, plain, decay) - w
+    norms, mean = norms + size * np.sum(change**2), mean + size * change
+    total += size
+  mean = mean / total
+  far = 0.5 * (norms / total) / (np.sum(mean**2) + len(ids) * epsilon)
+  server_rate = max(1.0, far)
+  return w + server_rate * mean, server_rate
+
+
 def yogi_step(w, m, v, gradient_, rate, beta1, beta2, epsilon, step):
   """google-research/federated: ``Yogi._resource_apply_dense``, sign activation.
 
