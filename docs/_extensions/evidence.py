@@ -5,7 +5,10 @@
 - ``source``: one of ``SOURCES``, and ``read``, which part was read,
 - ``stated_in``: the file that says so,
 - ``oracle``: a test, where ``find_oracles`` cannot find one,
-- ``looked``: the day on which somebody last compared the row with these files.
+- ``looked``: the day on which somebody last compared the row with these files,
+- ``code``, ``commit`` and ``by``: a public repository of the method, of its authors
+  or others; ``replayed``: the test that plays its rounds beside ours; ``remark``: where
+  it differs from ours, or what was searched if there is no such code.
 
 All else follows from the tests, from the answers and tables of docs/results, and
 from the sources of published numbers. It does without Sphinx.
@@ -17,6 +20,7 @@ import csv
 import functools
 import itertools
 import pathlib
+import re
 import shlex
 from typing import NamedTuple
 
@@ -46,6 +50,8 @@ SOURCES = {
 }
 #: Verdicts on numbers that were compared.
 COMPARED = (rule.REACHED, rule.BETTER, rule.WORSE, rule.UNDECIDED)
+#: Who wrote public code.
+AUTHORS, OTHERS = "authors", "others"
 
 
 class Row(NamedTuple):
@@ -57,6 +63,11 @@ class Row(NamedTuple):
   stated_in: str
   oracle: str
   looked: str
+  code: str
+  commit: str
+  by: str
+  replayed: str
+  remark: str
 
 
 def read_rows() -> list[Row]:
@@ -343,6 +354,16 @@ def _describe(number: Number) -> str:
   )
 
 
+def _code_cell(row: Row) -> str:
+  """The public code that a test plays beside ours."""
+  if not row.code:
+    return f"none found: {row.remark}" if row.remark else "-"
+  path, _, function = row.replayed.partition("::")
+  whose = "its authors'" if row.by == AUTHORS else "public"
+  result = f"differs: {row.remark}" if row.remark else "equal"
+  return f"{whose} `{row.code}@{row.commit[:8]}`, [{result}](../{path})"
+
+
 def _studies_cell(name: str) -> str:
   return (
     ", ".join(
@@ -362,6 +383,7 @@ def evidence_table() -> str:
       _source_cell(row),
       _oracle_cell(row),
       _numbers_cell(row.method),
+      _code_cell(row),
       _studies_cell(row.method),
       row.looked,
     ]
@@ -373,6 +395,7 @@ def evidence_table() -> str:
       "its paper was read",
       "test against an oracle",
       "published numbers",
+      "public code beside ours",
       "studies",
       "last look",
     ],
@@ -392,6 +415,9 @@ def counts_line() -> str:
     f"against an independent oracle, {sum(bool(compared(row.method)) for row in rows)} "
     "have a published number next to ours, and "
     f"{sum(bool(studies().get(row.method)) for row in rows)} are part of a study. "
+    f"A test plays public code beside ours for {sum(bool(row.code) for row in rows)}. "
+    f"{sum(bool(row.code or compared(row.method)) for row in rows)} have such code or "
+    "a published number. "
     f"The paper was read as a whole for {count((ENTIRE,))} and in part for "
     f"{count((PART,))}. For {count((DESCRIPTION,))} it was not read, for "
     f"{count((NOT_STATED,))} nothing says how far, and {count((NO_PAPER,))} have none."
@@ -432,3 +458,24 @@ def check() -> Iterator[str]:
         yield f"{place}, oracle={row.oracle}: one is found by itself, leave it empty"
       elif function not in _module(ROOT / path).names:
         yield f"{place}, oracle={row.oracle}: no such test"
+    yield from _check_code(row, place)
+
+
+def _check_code(row: Row, place: str) -> Iterator[str]:
+  """What is wrong with the columns of public code."""
+  if not row.code:
+    for column in ("commit", "by", "replayed"):
+      if value := getattr(row, column):
+        yield f"{place}, {column}={value}: needs code=OWNER/NAME"
+    return
+  if not re.fullmatch(r"[\w.-]+/[\w.-]+", row.code):
+    yield f"{place}, code={row.code}: must be OWNER/NAME"
+  if not re.fullmatch("[0-9a-f]{40}", row.commit):
+    yield f"{place}, commit={row.commit}: must be 40 hexadecimal digits"
+  if row.by not in (AUTHORS, OTHERS):
+    yield f"{place}, by={row.by}: must be one of {AUTHORS}, {OTHERS}"
+  path, _, function = row.replayed.partition("::")
+  if not (ROOT / path).is_file() or function not in _module(ROOT / path).names:
+    yield f"{place}, replayed={row.replayed}: no such test"
+  elif not _module(ROOT / path).compares(function, row.method):
+    yield f"{place}, replayed={row.replayed}: must use an oracle and name the method"

@@ -188,6 +188,8 @@ class FigureTable(NamedTuple):
     [Request, pathlib.Path], tuple[list[Block], Sequence[answers.PaperAnswer]]
   ]
   of_runs: bool = False  #: whether it reads flags of runs
+  #: whether it stores runs, which --panels, --lines and --finished choose
+  stores_runs: bool = False
 
 
 class OwnFile(NamedTuple):
@@ -764,7 +766,7 @@ def _check_outputs(request: Request, name: str) -> None:
 
 
 def _make_table(paper: Paper, name: str, request: Request) -> None:
-  title, make, _ = paper.tables[name]
+  title, make, *_ = paper.tables[name]
   _check_outputs(request, name)
   folder = request.root / name
   folder.mkdir(parents=True, exist_ok=True)
@@ -1146,9 +1148,12 @@ def _request(
       f"--{paper.flag}: missing (one of "
       f"{', '.join([*paper.figures, *paper.tables, 'all'])})"
     )
-  for flag in ("panels", "lines", "x_axis", "html", "part", "finished", "dry_run"):
+  unread = {"x_axis", "html", "part", "dry_run"}
+  if name in paper.tables and not paper.tables[name].stores_runs:
+    unread |= {"panels", "lines", "finished"}
+  for flag in sorted(unread):
     if name in paper.tables and values[flag].present:
-      raise UsageError(f"--{flag}: not read by {name}, which makes no runs")
+      raise UsageError(f"--{flag}: not read by {name}, a table without such runs")
   if name in paper.tables and not paper.tables[name].of_runs and words:
     raise UsageError(f"{words[0]}: not read by {name}, which has settings of its own")
   one_of = [flag for flag in ("part", "finished", "dry_run") if values[flag].value]

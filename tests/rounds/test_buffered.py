@@ -16,9 +16,11 @@ from fedjax_alg.engine.keys import run_keys
 from fedjax_alg.engine.round import sample_cohort
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import Exchange, ExchangeOptions, attacks, exchange_of
+from fedjax_alg.exchange.weights import UniformWeights
 from fedjax_alg.rounds import buffered
 from tests import problems
 from tests.each import each
+from tests.reference import public_code
 from tests.reference.event_heap import Server, trajectory
 
 MAP = clients.ClientMap()
@@ -124,6 +126,45 @@ def test_fedbuff_is_its_event_heap(history):
   np.testing.assert_allclose(aux.server["staleness"], np.mean(ages, 1), rtol=1e-6)
   np.testing.assert_array_equal(aux.server["most_staleness"], np.max(ages, 1))
   assert np.max(ages) > 1 and 0 < hostile.sum() < 12
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("name", ["fedbuff", "fedasync"])
+def test_the_server_is_that_of_flsim(problem, data, name):
+  """Of its own reductions it is WEIGHTED_SUM, with a rate of 0.7 over the buffer."""
+  algorithm = compose(problem, name == "fedasync", weights=UniformWeights().build())
+  models, _, waiting = play(algorithm, problem, data)[1]
+  size = 1 if name == "fedasync" else SLOTS
+  server = public_code.BufferedServer(0.0, 0.7 / size, size, 0.5, is_average=False)
+  other = public_code.BufferedServer(0.0, 0.7, size, 0.5, is_average=True)
+  events, started, expected, averaged = Server(PLACES), [0.0], [], []
+  for queue in queues(waiting):
+    arrivals = events.run(queue, SLOTS)[0] if size > 1 else arrive(events, queue)
+    for client, version, *_ in arrivals:
+      start = started[version]
+      final = start + (client - 0.5 * start)
+      if name == "fedasync":
+        server.mix(final, version)
+      else:
+        server.end_training(start - final, version)
+        other.end_training(start - final, version)
+      if server.number == len(started):
+        started.append(server.model)
+    expected.append(server.model)
+    averaged.append(other.model)
+  np.testing.assert_allclose(bias(models), expected, rtol=1e-5)
+  if name == "fedbuff":
+    assert np.abs(np.array(averaged) - expected).max() > 0.01
+
+
+def arrive(events, queue):
+  """The arrivals of a round in which the server moves after each of them."""
+  for _ in range(SLOTS):
+    ((client, version, place),), _ = events.run(queue, 1)
+    # Whoever has started is out of the queue for the rest of the round.
+    for gone in (client, *(started for started, _ in events.running.values())):
+      queue.pop(gone, None)
+    yield client, version, place
 
 
 @pytest.mark.program

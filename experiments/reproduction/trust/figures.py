@@ -13,6 +13,7 @@
 - ``fair``: Li et al., ICLR 2020: three classes of Fashion-MNIST.
 - ``client_privacy``: Geyer, Klein, Nabi 2017: clients of MNIST, epsilon 8.
 - ``fedexp``: Jhunjhunwala et al., ICLR 2023: the least squares of their notebook.
+- ``pfllib``: Zhang et al., JMLR 2025: Fashion-MNIST, clients' last layers.
 - ``fedjax``: FedJAX 0.0.17, run in turn on the same clients and rows.
 """
 
@@ -33,6 +34,7 @@ from . import (
   fair,
   fedexp,
   overview,
+  pfllib,
   two_layers,
 )
 
@@ -436,6 +438,11 @@ TABLES = {
   "client_privacy": figures.FigureTable(
     "Client-level differential privacy on MNIST, epsilon 8",
     lambda request, folder: client_privacy.privacy_table(request),
+  ),
+  pfllib.NAME: figures.FigureTable(
+    "PFLlib: 20 clients of Fashion-MNIST, clients' last layers",
+    pfllib.personal_table,
+    stores_runs=True,
   ),
   "fedjax": figures.FigureTable(
     "FedJAX 0.0.17 on the same clients",

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from sklearn import model_selection
 
 from experiments import publish
 from experiments import trust as command
@@ -18,6 +19,7 @@ from experiments.reproduction.trust import (
   fair,
   fedexp,
   overview,
+  pfllib,
   two_layers,
 )
 from experiments.reproduction.trust import figures as trust
@@ -273,6 +275,61 @@ def test_the_table_of_private_clients(tmp_path, capsys):
   )
   assert status == 0
   assert len(re.findall(r"\n\| 100 \| 50 \| 2 \|.*\| [\d.]+ \|", out)) == 1
+
+
+def test_images_are_dealt_as_by_pfllib():
+  """Four clients share two classes, in parts of random size; a quarter is for tests."""
+  labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 400))
+  first = np.random.RandomState(1).randint(10, 100, 3)
+  rows = pfllib.deal_two_labels(labels, np.random.RandomState(1))
+  of_zero = [int((labels[r] == 0).sum()) for r in rows[:4]]
+  assert of_zero == [*first, 400 - first.sum()]
+  assert [set(labels[r]) for r in rows] == [
+    {2 * (i // 4), 2 * (i // 4) + 1} for i in range(20)
+  ]
+  np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.arange(4000))
+  images = fa.from_arrays(
+    np.arange(4000, dtype=np.float32).reshape(-1, 1, 1),
+    labels,
+    x_test=np.zeros((0, 1, 1), np.float32),
+    y_test=labels[:0],
+  )
+  federation = pfllib.make_federation(images, pfllib.deal_two_labels)
+  rng = np.random.RandomState(1)
+  dealt = pfllib.deal_two_labels(labels, rng)
+  train, _ = model_selection.train_test_split(
+    dealt[0], train_size=0.75, shuffle=True, random_state=rng
+  )
+  pixels = federation.client(0)[0].reshape(-1)
+  np.testing.assert_allclose(np.sort(pixels), np.sort(2 * train / 3999 - 1), atol=1e-6)
+
+
+def test_dirichlet_shares_of_pfllib_end_at_the_even_share():
+  """A client that has its even share of all images before a class gets none of it."""
+  labels = np.repeat(np.arange(10), 2000)
+  rows = pfllib.deal_dirichlet(labels, np.random.RandomState(1))
+  np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.arange(20_000))
+  sizes = np.array([len(r) for r in rows])
+  assert sizes.min() >= 40 and sizes.max() < 1000 + 2000
+  for r in rows:
+    counts = np.bincount(labels[r], minlength=10)
+    full = np.cumsum(counts)[:-1] >= 1000
+    assert not counts[1:][full].any()
+
+
+def test_the_table_of_pfllib(tmp_path, capsys):
+  words = ("--table=pfllib", "--scale=quick", "--panels=a", "--lines=FedPer,FedRep")
+  status, out, err = run_command(tmp_path, capsys, *words)
+  assert status == 0, err
+  assert (
+    len(re.findall(r"\n\| a: two labels \| Fed\w+ \| 99.\d+ \| [\d.]+ \| 2 \|", out))
+    == 2
+  )
+  folder = tmp_path / "pfllib" / "a_fedrep"
+  (folder / "summary.json").unlink()
+  status, out, _ = run_command(tmp_path, capsys, *words, "--finished")
+  assert status == 0 and out.count(" so far | 2 |") == 1
+  assert len(pfllib.read_accuracy(folder)) == 2
 
 
 @pytest.mark.parametrize("setting", client_privacy.SETTINGS.values())
