@@ -105,6 +105,7 @@ from fedjax_alg.data.concepts import (
 )
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import (
+  Backbone,
   Contrast,
   Flattened,
   Hog,
@@ -335,6 +336,7 @@ __all__ = [
   "HessianFree",
   "HierarchicalDrift",
   "HingeFactor",
+  "Backbone",
   "Hog",
   "Hypergradient",
   "Idx",

@@ -14,6 +14,7 @@ from fedjax_alg.errors import OptionError
 #: Name of an extra -> what of the core leads to it.
 EXTRAS = {
   "audit": "`fa.audit`; the command `audit`",
+  "backbones": "`features`=backbone, features of a pre-trained network",
   "convolution": "derivatives of convolutions on a CPU, else those of XLA",
   "flower": "the command `export`, and the apps that it writes",
   "generation": "`fa.models.generate`",
