@@ -71,7 +71,7 @@ class _Depthwise(nn.Module):
       max(0, (out - 1) * stride + size - length)
       for out, length in zip((rows, columns), x.shape[1:3])
     ]
-    around = [(more // 2, more - more // 2) for more in missing]
+    around = [(pad // 2, pad - pad // 2) for pad in missing]
     x = jnp.pad(x, ((0, 0), *around, (0, 0)))
     total = bias.reshape(1, 1, 1, -1)
     for i, j in itertools.product(range(size), range(size)):

@@ -90,15 +90,14 @@ def _program(backbone: Backbone, label: str) -> tuple[Callable[..., Any], int]:
       images = jax.image.resize(images, shape, "bilinear")
     return network.apply(params, efficientnet.scale_images(images))
 
-  one = jax.jit(of_images)
   if mesh is None:
-    return functools.partial(one, params), _BATCH
-  rows, whole = NamedSharding(mesh, PartitionSpec(AXIS)), PartitionSpec()
+    return functools.partial(jax.jit(of_images), params), _BATCH
+  rows = NamedSharding(mesh, PartitionSpec(AXIS))
   program = jax.jit(
     jax.shard_map(
       of_images,
       mesh=mesh,
-      in_specs=(whole, PartitionSpec(AXIS)),
+      in_specs=(PartitionSpec(), PartitionSpec(AXIS)),
       out_specs=PartitionSpec(AXIS),
     )
   )

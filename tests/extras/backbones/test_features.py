@@ -43,12 +43,12 @@ def test_a_federation_of_features_is_trained_and_predicts_raw_images(weights):
   assert (result.predict(x[:9]) == y[:9]).mean() == pytest.approx(expected)
 
 
-def test_an_image_has_the_same_features_alone_and_in_any_form(weights):
+def test_an_image_has_the_same_features_single_and_in_any_form(weights):
   x = images(40, 8, 8, 1)
   together = features.compute_features(SMALL, x)
   for form in (x[5:6], x[5:6, :, :, 0], x[5:6].reshape(1, 64)):
-    alone = features.compute_features(SMALL, form)[0]
-    np.testing.assert_allclose(alone, together[5], rtol=1e-5)
+    single = features.compute_features(SMALL, form)[0]
+    np.testing.assert_allclose(single, together[5], rtol=1e-5)
   numbers = (x[5:6] / 255).astype(np.float32)  # as an image of [0, 1]
   np.testing.assert_allclose(
     features.compute_features(SMALL, numbers)[0], together[5], rtol=1e-5

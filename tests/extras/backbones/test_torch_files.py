@@ -64,7 +64,7 @@ def torch(monkeypatch):
   return module, utils
 
 
-def state_of(torch, **more):
+def state_of(torch, **entries):
   """A state_dict of four tensors, two of which share their numbers."""
   module, utils = torch
   storages = {
@@ -88,7 +88,7 @@ def state_of(torch, **more):
       "h": tensor("2", 1, (), ()),
       "epoch": 3,
     }
-    | {key: tensor(*of) if isinstance(of, tuple) else of for key, of in more.items()}
+    | {key: tensor(*of) if isinstance(of, tuple) else of for key, of in entries.items()}
   )
   return state, {key: numbers for key, (_, numbers) in storages.items()}
 
@@ -178,7 +178,8 @@ def test_what_is_no_state_dict_is_refused(torch, tmp_path):
     write_zip(path, value, {})
     with pytest.raises(fa.OptionError, match=r"net\.pt"):
       read_torch(path)
-  write_zip(path, *state_of(torch), zipfile.ZIP_DEFLATED)  # a bomb may be in there
+  state, storages = state_of(torch)
+  write_zip(path, state, storages, zipfile.ZIP_DEFLATED)  # a bomb may be in there
   with pytest.raises(fa.OptionError, match=r"net\.pt"):
     read_torch(path)
   with pytest.raises(fa.OptionError, match=r"`?init_from`?=x"):
