@@ -255,6 +255,7 @@ from fedjax_alg.tasks import Task
 if TYPE_CHECKING:  # Imported where they are used: extras, and ``testing``.
   from fedjax_alg import testing as testing
   from fedjax_alg.extras.audit import Audit, audit
+  from fedjax_alg.extras.backbones.weights import Weights, load_weights
   from fedjax_alg.extras.gradients.hypergradient import Hypergradient, hypergradient
   from fedjax_alg.extras.gradients.tuning import GradientTuning, tune_by_gradient
   from fedjax_alg.extras.unlearning.contributions import Contributions, contributions
@@ -477,6 +478,7 @@ __all__ = [
   "UniformSampling",
   "UniformWeights",
   "VectorizedMap",
+  "Weights",
   "WeightedMean",
   "YogiServer",
   "add",
@@ -496,6 +498,7 @@ __all__ = [
   "from_torch",
   "hypergradient",
   "load_run",
+  "load_weights",
   "progress_bar",
   "rank",
   "run",
