@@ -106,6 +106,7 @@ from fedjax_alg.data.concepts import (
 )
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.features import (
+  Backbone,
   Contrast,
   Flattened,
   Hog,
@@ -257,6 +258,7 @@ from fedjax_alg.tasks import Task
 if TYPE_CHECKING:  # Imported where they are used: extras, and ``testing``.
   from fedjax_alg import testing as testing
   from fedjax_alg.extras.audit import Audit, audit
+  from fedjax_alg.extras.backbones.weights import Weights, load_weights
   from fedjax_alg.extras.gradients.hypergradient import Hypergradient, hypergradient
   from fedjax_alg.extras.gradients.tuning import GradientTuning, tune_by_gradient
   from fedjax_alg.extras.unlearning.contributions import Contributions, contributions
@@ -342,6 +344,7 @@ __all__ = [
   "HessianFree",
   "HierarchicalDrift",
   "HingeFactor",
+  "Backbone",
   "Hog",
   "Hypergradient",
   "Idx",
@@ -489,6 +492,7 @@ __all__ = [
   "UniformSampling",
   "UniformWeights",
   "VectorizedMap",
+  "Weights",
   "WeightedMean",
   "YogiServer",
   "add",
@@ -509,6 +513,7 @@ __all__ = [
   "hypergradient",
   "load_run",
   "open_clients",
+  "load_weights",
   "progress_bar",
   "rank",
   "run",

@@ -14,6 +14,8 @@ from fedjax_alg.errors import OptionError
 #: Name of an extra -> what of the core leads to it.
 EXTRAS = {
   "audit": "`fa.audit`; the command `audit`",
+  "backbones": "`features`=backbone, features of a pre-trained network; "
+  "`fa.load_weights`",
   "convolution": "derivatives of convolutions on a CPU, else those of XLA",
   "flower": "the command `export`, and the apps that it writes",
   "generation": "`fa.models.generate`",
@@ -34,7 +36,9 @@ PUBLIC = {
   "audit": ("audit", "audit"),
   "contributions": ("unlearning.contributions", "contributions"),
   "forget": ("unlearning.revision", "forget"),
+  "Weights": ("backbones.weights", "Weights"),
   "hypergradient": ("gradients.hypergradient", "hypergradient"),
+  "load_weights": ("backbones.weights", "load_weights"),
   "tune_by_gradient": ("gradients.tuning", "tune_by_gradient"),
 }
 

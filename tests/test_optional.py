@@ -195,6 +195,7 @@ for name in json.loads(sys.argv[2]):
   lines(name, lambda: getattr(fa, name))
 lines("generate", lambda: fa.models.generate)
 lines("lora", lambda: fa.run("fedavg", fed, model="mlp", lora="fedit:2", **small))
+lines("backbones", lambda: fa.federate("digits", features="backbone"))
 lines("lanes", lambda: fa.run("fedavg", fed, map_clients="lanes", **small))
 lines("pods", lambda: fa.distributed("localhost:1234", 2, 0))
 words = "--algorithm=fedavg --dataset=digits --num_clients=10 --rounds=2".split()
@@ -245,6 +246,7 @@ def test_a_core_whose_extras_are_deleted(tmp_path):
     },
     "generate": ("fa.models.generate", "generation"),
     "lora": ("lora=fedit:2", "lora"),
+    "backbones": ("features=backbone", "backbones"),
     "lanes": ("map_clients=lanes", "lanes"),
     "pods": ("coordinator=localhost:1234", "pods"),
     "fedjax-alg export": ("error: export", "flower"),

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import threadpoolctl
 
+from fedjax_alg import optional
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory
 from fedjax_alg.errors import OptionError
@@ -45,7 +46,7 @@ class Features(Part):
   VECTORS: ClassVar[bool] = False
 
   @property
-  def layer(self) -> RunLayer | None:
+  def run_layer(self) -> RunLayer | None:
     """The layer of a run that they are of; None for all others."""
     return None
 
@@ -157,11 +158,11 @@ class LayerFeatures(Features):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if not self.layer.layer:
+    if not self.run_layer.layer:
       raise OptionError(f"features={self}: name a layer of the run, or last")
 
   @property
-  def layer(self) -> RunLayer:
+  def run_layer(self) -> RunLayer:
     """The folder and the name of the layer."""
     folder, _, layer = self.text.rpartition(":")
     return RunLayer(folder, layer)
@@ -169,12 +170,57 @@ class LayerFeatures(Features):
   def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
     """Reads the run, and computes what the layer reads (``Features.compute``)."""
     assert layer_reader is not None
-    return layer_reader(self.layer._replace(sha256=sha256))(x)
+    return layer_reader(self.run_layer._replace(sha256=sha256))(x)
+
+
+class Backbone(Features):
+  """Features of images by a pre-trained network, computed once and stored.
+
+  The network is EfficientNet-Lite0, trained on ImageNet, which does not change. Its
+  weights are those of a package, see docs/models.md.
+
+  Examples:
+    >>> str(Backbone(size=96))
+    'backbone:efficientnet_lite0,size=96'
+  """
+
+  WORD, EXAMPLE = "backbone", "backbone:efficientnet_lite0,size=96"
+  VECTORS: ClassVar[bool] = True
+
+  network: str = hyper(
+    "efficientnet_lite0", "the network", choices=("efficientnet_lite0",)
+  )
+  _: dataclasses.KW_ONLY
+  size: int = hyper(
+    128,
+    "side in pixels to which images are resized; 0: their own. The network was "
+    "trained on 224, and the time grows with the square",
+    minimum=0,
+    maximum=1024,
+  )
+  layer: str = hyper(
+    "head",
+    "what is read: stem, block0 to block15, or head with 1,280 features; the means "
+    "over all pixels",
+  )
+
+  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+    """Computes the features, or reads them from the cache (``Features.compute``)."""
+    extra = optional.load_extra("backbones.features", f"`features`={self}")
+    result: np.ndarray = extra.compute_features(self, x)
+    return result
 
 
 #: The features of the examples.
 FEATURES = (
-  RawFeatures | Flattened | Images | Standardize | Contrast | Hog | LayerFeatures
+  RawFeatures
+  | Flattened
+  | Images
+  | Standardize
+  | Contrast
+  | Hog
+  | Backbone
+  | LayerFeatures
 )
 
 
@@ -184,10 +230,10 @@ def hash_of(features: Features) -> str:
   Raises:
     OptionError: the run cannot be read.
   """
-  if features.layer is None:
+  if features.run_layer is None:
     return ""
   assert layer_hash is not None
-  return layer_hash(features.layer)
+  return layer_hash(features.run_layer)
 
 
 def _empty_float32(x: np.ndarray, kind: str) -> np.ndarray:

@@ -486,7 +486,7 @@ def data_key(options: DataOptions) -> str:
   kinds_by = change.source()
   if kinds_by is not None:
     keys.append(kinds_by.sha256)
-  layer = options.features.layer
+  layer = options.features.run_layer
   if layer is not None:
     folder = files.expand_path(layer.folder, "features")
     names = ("final.msgpack", "config.json", "summary.json", SCALER, ENCODING)

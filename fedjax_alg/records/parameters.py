@@ -45,8 +45,8 @@ FINAL = "final.msgpack"
 
 #: What to do with the parameters of another library.
 _CONVERT = (
-  "give float arrays of NumPy under the names of the model's leaves and in their "
-  "shapes (weights of torch are often transposed)"
+  "read it with fa.load_weights, or give float arrays of NumPy under the names of the "
+  "model's leaves and in their shapes (weights of torch are often transposed)"
 )
 
 
@@ -299,7 +299,9 @@ def _read(
     elif zipfile.is_zipfile(path):
       tree = npz.read_npz(path)
     else:
-      tree = _read_safetensors(path, label)
+      tree = read_safetensors(path, label)
+      if any(name.endswith("num_batches_tracked") for name in tree):
+        raise ForeignError(f"{label}: a state_dict of torch: {_CONVERT}")
   except OptionError:
     raise
   except Exception as error:  # each format has errors of its own
@@ -330,27 +332,37 @@ def _library_of_file(path: pathlib.Path) -> str:
   return ""
 
 
-#: The types of safetensors that are floats; NumPy has no name for some.
-_FLOATS: dict[str, type] = {
+#: The types of safetensors; NumPy has no name for some.
+_TYPES: dict[str, type] = {
   "F64": np.float64,
   "F32": np.float32,
   "F16": np.float16,
   "BF16": jnp.bfloat16,
   "F8_E4M3": jnp.float8_e4m3fn,
   "F8_E5M2": jnp.float8_e5m2,
+  "I64": np.int64,
+  "I32": np.int32,
+  "I16": np.int16,
+  "I8": np.int8,
+  "U8": np.uint8,
+  "BOOL": np.bool_,
 }
 
 
-def _read_safetensors(path: pathlib.Path, label: str) -> Arrays:
+def read_safetensors(path: pathlib.Path, label: str) -> Arrays:
   """Reads a file of safetensors, also of types that NumPy does not have.
 
+  Args:
+    path: the file.
+    label: how messages name it.
+
   Raises:
-    OptionError: an array is of a type that is no float.
+    OptionError: the package is missing.
+    Exception: the file is damaged.
   """
   library = _library("safetensors", f"{label}: is no .npz, and to read safetensors")
   content = files.read_bytes(path)
-  arrays, size = {}, int.from_bytes(content[:8], "little")
-  read = library.deserialize(content)
+  size, read = int.from_bytes(content[:8], "little"), library.deserialize(content)
   names = json.loads(
     content[8 : 8 + size],
     object_pairs_hook=lambda pairs: [
@@ -359,17 +371,10 @@ def _read_safetensors(path: pathlib.Path, label: str) -> Arrays:
   )
   if len(set(names)) < len(names):
     raise ValueError("two arrays of the same name")
-  if any(name.endswith("num_batches_tracked") for name in names):
-    raise ForeignError(f"{label}: a state_dict of torch: {_CONVERT}")
-  for name, array in read:
-    if array["dtype"] not in _FLOATS:
-      raise OptionError(
-        f"{label}: {name} is {array['dtype']}, must be one of {', '.join(_FLOATS)}"
-      )
-    arrays[name] = np.frombuffer(array["data"], _FLOATS[array["dtype"]]).reshape(
-      array["shape"]
-    )
-  return arrays
+  return {
+    name: np.frombuffer(array["data"], _TYPES[array["dtype"]]).reshape(array["shape"])
+    for name, array in read
+  }
 
 
 def _of_run(folder: pathlib.Path, label: str) -> Params:

@@ -419,7 +419,7 @@ class RunOptions(
       by_option["partition"] = dealt_by
     if self.init_from is not None:
       by_option["init_from"] = parameters.source(self.init_from)
-    layer = data.features.layer
+    layer = data.features.run_layer
     if layer is not None:
       by_option["features"] = (
         own.Source(os.path.realpath(files.expand_path(layer.folder)), body)

@@ -274,8 +274,8 @@ def make(
     if data.partition_seed is None:
       data = dataclasses.replace(data, partition_seed=run.seed)
     data = data.filled()
-    if data.features.layer is not None:  # the identity reads it, too
-      parameters.source_of_layers(data.features.layer.folder)
+    if data.features.run_layer is not None:  # the identity reads it, too
+      parameters.source_of_layers(data.features.run_layer.folder)
   for name in ("participation", "cohort_size"):
     if method.entry.all_clients and name in explicit:
       raise UnreadError(

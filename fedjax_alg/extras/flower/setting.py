@@ -106,7 +106,7 @@ def _check_deployable(prepared: Prepared) -> None:
       f"`partition`={federation.partition.name}: the clients "
       f"{names_lib.list_some(federation.client_names[empty])} have no training examples"
     )
-  if federation.options.features.layer is not None:
+  if federation.options.features.run_layer is not None:
     raise OptionError(
       f"`features`={federation.options.features}: an app has no folder of this run"
     )

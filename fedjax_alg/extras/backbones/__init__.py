@@ -1,0 +1,1 @@
+"""Pre-trained networks: their weights, read without running code, and features."""

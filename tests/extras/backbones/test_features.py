@@ -1,0 +1,127 @@
+"""Features of a pre-trained network as an option of the data."""
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.data.features import Backbone
+from fedjax_alg.extras.backbones import efficientnet, features
+from tests.extras.backbones.test_efficientnet import random_tensors
+
+SMALL = Backbone(size=32, layer="block2")
+
+
+@pytest.fixture(scope="module")
+def params():
+  return efficientnet.convert_tensors(random_tensors(), "`features`")
+
+
+@pytest.fixture
+def weights(params, monkeypatch, tmp_path):
+  """Random weights, and a folder of its own for what is stored."""
+  monkeypatch.setattr(features, "_parameters", lambda label: params)
+  monkeypatch.setattr(features, "CACHE", str(tmp_path / "stored"))
+  monkeypatch.setattr(features, "_CHUNK", 300)
+  return tmp_path / "stored"
+
+
+def images(n, *shape):
+  return np.random.default_rng(3).integers(0, 256, (n, *shape), np.uint8)
+
+
+def test_a_federation_of_features_is_trained_and_predicts_raw_images(weights):
+  x, y = images(60, 8, 8), np.arange(60) % 3
+  federation = fa.federate(
+    fa.from_arrays(x, y, np.arange(60) % 4, x_test=x[:9], y_test=y[:9]), features=SMALL
+  )
+  assert federation.data.train.x.shape[1:] == (24,)
+  result = fa.run("afl", federation)
+  expected = result.metrics["global"]["accuracy"][0, -1]
+  assert (result.predict(x[:9]) == y[:9]).mean() == pytest.approx(expected)
+
+
+def test_an_image_has_the_same_features_single_and_in_any_form(weights):
+  x = images(40, 8, 8, 1)
+  together = features.compute_features(SMALL, x)
+  for form in (x[5:6], x[5:6, :, :, 0], x[5:6].reshape(1, 64)):
+    single = features.compute_features(SMALL, form)[0]
+    np.testing.assert_allclose(single, together[5], rtol=1e-5)
+  numbers = (x[5:6] / 255).astype(np.float32)  # as an image of [0, 1]
+  np.testing.assert_allclose(
+    features.compute_features(SMALL, numbers)[0], together[5], rtol=1e-5
+  )
+  assert np.abs(
+    features.compute_features(Backbone(size=16, layer="block2"), x) - together
+  ).max()
+
+
+def test_an_interrupted_computation_goes_on(weights, monkeypatch):
+  """Of 700 images, in files of 300, the first 300 are not computed again."""
+  x, computed, in_batches = images(700, 4, 4), [], features._in_batches
+
+  def stop(program, chunk, rows):
+    computed.append(len(chunk))
+    if len(computed) == 2:
+      raise KeyboardInterrupt
+    return in_batches(program, chunk, rows)
+
+  monkeypatch.setattr(features, "_in_batches", stop)
+  with pytest.raises(KeyboardInterrupt):
+    features.compute_features(SMALL, x)
+  first = features.compute_features(SMALL, x)
+  assert computed == [300, 300, 300, 100]
+  np.testing.assert_array_equal(features.compute_features(SMALL, x), first)
+  assert len(computed) == 4  # nothing: all is stored
+  stored = min(weights.glob("*.npz"))
+  stored.write_bytes(stored.read_bytes()[:-100])  # a damaged file is made again
+  np.testing.assert_array_equal(features.compute_features(SMALL, x), first)
+  assert len(computed) == 5
+
+
+@pytest.mark.parametrize(
+  "network, x",
+  [
+    (SMALL, images(3, 8, 8, 2)),
+    (SMALL, images(3, 7)),
+    (Backbone(layer="block16"), images(3, 8, 8)),
+  ],
+)
+def test_what_is_no_image_or_layer_is_refused(weights, network, x):
+  with pytest.raises(ValueError, match="features"):
+    features.compute_features(network, x)
+
+
+def test_missing_and_foreign_weights_are_refused(monkeypatch, tmp_path):
+  monkeypatch.setattr(features, "_PACKAGE", "weights_of_a_test")
+  with pytest.raises(fa.OptionError, match=r"features.*fedjax_alg\[backbone\]"):
+    features.find_weights("`features`=backbone")
+  (tmp_path / "weights_of_a_test" / "models").mkdir(parents=True)
+  (tmp_path / "weights_of_a_test" / "__init__.py").write_text("raise SystemExit")
+  (tmp_path / "weights_of_a_test" / features._FILE).write_bytes(b"other")
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(fa.OptionError, match="features.*sha256"):
+    features.find_weights("`features`=backbone")
+  assert "weights_of_a_test" not in sys.modules
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+  importlib.util.find_spec(features._PACKAGE) is None, reason="the weights are missing"
+)
+def test_the_real_weights_tell_pictures_apart(monkeypatch, tmp_path):
+  """A flower and a palace of scikit-learn, by the network's own last layer."""
+  from sklearn.datasets import load_sample_image
+
+  from fedjax_alg.extras.backbones.torch_files import read_torch
+
+  monkeypatch.setattr(features, "CACHE", str(tmp_path))
+  tensors = read_torch(features.find_weights("`features`"))
+  for name, classes in (("china.jpg", {663, 698, 832}), ("flower.jpg", {985, 986})):
+    phi = features.compute_features(Backbone(size=224), load_sample_image(name)[None])[
+      0
+    ]
+    scores = tensors["_fc.weight"] @ phi + tensors["_fc.bias"]
+    assert set(np.argsort(-scores)[:5]) & classes, name

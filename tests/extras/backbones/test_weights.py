@@ -1,0 +1,140 @@
+"""Weights of another program against its forward pass in NumPy."""
+
+from flax import linen as nn
+import jax
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from tests.extras.backbones.test_efficientnet import convolve
+from tests.extras.backbones.test_torch_files import state_of, torch, write_zip
+
+SIDE, CLASSES = 6, 3
+NAMES = {"Conv_0": "body.conv", "GroupNorm_0": "body.norm", "Dense_0": "fc"}
+IMAGES = {"Dense_0": (4, SIDE, SIDE)}
+__all__ = ["torch"]  # a fixture
+
+
+class Twin(nn.Module):
+  """The same network here: channels last."""
+
+  @nn.compact
+  def __call__(self, x):
+    x = nn.Conv(4, (3, 3))(x)
+    x = nn.relu(nn.GroupNorm(2, epsilon=1e-5)(x))
+    return nn.Dense(CLASSES)(x.reshape(len(x), -1))
+
+
+@pytest.fixture(scope="module")
+def model():
+  return fa.models.from_flax(Twin(), (SIDE, SIDE, 2))
+
+
+def tensors():
+  rng = np.random.default_rng(0)
+  shapes = {
+    "body.conv.weight": (4, 2, 3, 3),
+    "body.conv.bias": (4,),
+    "body.norm.weight": (4,),
+    "body.norm.bias": (4,),
+    "fc.weight": (CLASSES, 4 * SIDE * SIDE),
+    "fc.bias": (CLASSES,),
+  }
+  arrays = {
+    name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()
+  }
+  return arrays | {"body.norm.num_batches_tracked": np.int64(3)}
+
+
+def forward(t, image):
+  """The network of torch, of an image [channels, height, width]."""
+  x = convolve(image, t["body.conv.weight"], 1) + t["body.conv.bias"][:, None, None]
+  groups = x.reshape(2, -1)
+  groups = groups - groups.mean(1, keepdims=True)
+  groups /= np.sqrt((groups**2).mean(1, keepdims=True) + 1e-5)
+  x = groups.reshape(x.shape) * t["body.norm.weight"][:, None, None]
+  x = np.maximum(x + t["body.norm.bias"][:, None, None], 0.0)
+  return t["fc.weight"] @ x.reshape(-1) + t["fc.bias"]
+
+
+def save(path, arrays, kind):
+  if kind == "npz":
+    np.savez(path, **arrays)
+  else:
+    pytest.importorskip("safetensors").numpy.save_file(
+      {name: np.ascontiguousarray(array) for name, array in arrays.items()}, path
+    )
+  return path
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def test_the_twin_computes_what_the_network_did(model, tmp_path, kind):
+  """Kernels in another order of axes or pixels give other outputs."""
+  if kind == "safetensors":
+    pytest.importorskip("safetensors.numpy")
+  arrays = tensors()
+  path = save(tmp_path / f"net.{kind}", arrays, kind)
+  loaded = fa.load_weights(path, model, NAMES, IMAGES)
+  assert loaded.left == () and len(loaded.matched) == 6
+  assert loaded.matched["params/GroupNorm_0/scale"] == "body.norm.weight"
+  x = np.random.default_rng(1).normal(size=(5, SIDE, SIDE, 2)).astype(np.float32)
+  outputs = np.asarray(model.apply(loaded.params, x))
+  expected = [forward(arrays, image.transpose(2, 0, 1)) for image in x]
+  np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  "names, images, pattern",
+  [
+    ({}, None, "missing: params/Conv_0/bias"),
+    (NAMES | {"Dense_0": "body.conv"}, None, "of another shape: .*Dense_0"),
+    (NAMES | {"Dense_1": "fc"}, None, "names=Dense_1"),
+    (NAMES, {"Dense_0": (5, 2, 2)}, "of another shape: fc.weight"),
+  ],
+)
+def test_what_does_not_fit_is_listed(model, tmp_path, names, images, pattern):
+  path = save(tmp_path / "net.npz", tensors(), "npz")
+  with pytest.raises(fa.OptionError, match=pattern):
+    fa.load_weights(path, model, names, images)
+
+
+def test_what_is_left_is_said(model, tmp_path):
+  path = save(tmp_path / "net.npz", tensors() | {"old.head": np.ones(3)}, "npz")
+  assert fa.load_weights(path, model, NAMES, IMAGES).left == ("old.head",)
+
+
+def test_a_run_goes_on_from_a_file_of_torch(torch, tmp_path):
+  """Its first evaluation is of what the file has."""
+  tensors_of_file = state_of(torch)
+  write_zip(tmp_path / "net.pt", *tensors_of_file)
+  model = fa.models.from_functions(
+    lambda key: {"w": jax.random.normal(key, (2, 3, 4)), "h": jax.numpy.zeros(())},
+    lambda params, x: (x @ params["w"].reshape(8, 3))[:, ::2] + params["h"],
+    (8,),
+  )
+  loaded = fa.load_weights(tmp_path / "net.pt", model)
+  assert loaded.left == ("row.t", "n")
+  x = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
+  y = (x @ np.arange(24).reshape(8, 3)).argmax(1)  # 0 or 2
+  x, y = x[y != 1], y[y != 1] // 2
+  federation = fa.federate(fa.from_arrays(x, y, np.arange(len(x)) % 3), num_clients=3)
+  result = fa.run(
+    "fedavg",
+    federation,
+    model=model,
+    init=loaded.params,
+    rounds=1,
+    cohort_size=2,
+    client_lr=1e-6,
+    evaluate="local",
+  )
+  assert result.metrics["local"]["accuracy"][0, 0] == 1.0
+
+
+def test_no_weights_are_refused_in_a_line(model, tmp_path):
+  path = tmp_path / "net.bin"
+  for content in (b"", b"\x80\x02}", b"PK\x03\x04", b"\x10" * 40):
+    path.write_bytes(content)
+    with pytest.raises(fa.OptionError, match=r"net\.bin") as error:
+      fa.load_weights(path, model)
+    assert "\n" not in str(error.value)
