@@ -121,6 +121,7 @@ from fedjax_alg.data.concepts import StaggeredConcepts as StaggeredConcepts
 from fedjax_alg.data.concepts import SwitchedConcepts as SwitchedConcepts
 from fedjax_alg.data.concepts import TurnedConcepts as TurnedConcepts
 from fedjax_alg.data.errors import DataError as DataError
+from fedjax_alg.data.features import Backbone as Backbone
 from fedjax_alg.data.features import Contrast as Contrast
 from fedjax_alg.data.features import Flattened as Flattened
 from fedjax_alg.data.features import Hog as Hog
@@ -218,6 +219,8 @@ from fedjax_alg.exchange.weights import ExampleWeights as ExampleWeights
 from fedjax_alg.exchange.weights import QFFLWeights as QFFLWeights
 from fedjax_alg.exchange.weights import UniformWeights as UniformWeights
 from fedjax_alg.extras.audit import Audit as Audit
+from fedjax_alg.extras.backbones.weights import Weights as Weights
+from fedjax_alg.extras.backbones.weights import load_weights as load_weights
 from fedjax_alg.extras.gradients.hypergradient import Hypergradient as Hypergradient
 from fedjax_alg.extras.gradients.tuning import GradientTuning as GradientTuning
 from fedjax_alg.extras.unlearning.contributions import Contributions as Contributions
@@ -352,6 +355,7 @@ __all__ = [
   'HessianFree',
   'HierarchicalDrift',
   'HingeFactor',
+  'Backbone',
   'Hog',
   'Hypergradient',
   'Idx',
@@ -499,6 +503,7 @@ __all__ = [
   'UniformSampling',
   'UniformWeights',
   'VectorizedMap',
+  'Weights',
   'WeightedMean',
   'YogiServer',
   'add',
@@ -519,6 +524,7 @@ __all__ = [
   'hypergradient',
   'load_run',
   'open_clients',
+  'load_weights',
   'progress_bar',
   'rank',
   'run',
@@ -537,7 +543,7 @@ _Partition = Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | Partition
 _Kinds = NaturalKinds | RotatedKinds | PermutedLabels | NoisyInputs | NoisyInputsByDeviation | SourceKinds | BoundaryKinds | OwnKinds | str
 _Concepts = NoConcepts | SwitchedConcepts | StaggeredConcepts | RecurringConcepts | TurnedConcepts | ConceptFile | str
 _Shift = NoShift | SwapAll | SwapPart | Increment | str
-_Features = RawFeatures | Flattened | Images | Standardize | Contrast | Hog | LayerFeatures | str
+_Features = RawFeatures | Flattened | Images | Standardize | Contrast | Hog | Backbone | LayerFeatures | str
 _DataOn = OnDevice | OnHost | OnDisk | str
 _Sampling = UniformSampling | SizeSampling | AvailabilitySampling | AvailabilityFile | PoissonSampling | CyclicSampling | OwnSampling | str
 _Stragglers = NoStragglers | Stragglers | KeptStragglers | DroppedStragglers | str

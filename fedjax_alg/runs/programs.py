@@ -348,7 +348,8 @@ class Programs:
     self._log = facts.log
     #: K, the number of groups; None if the algorithm does not group clients
     self.num_groups: int | None = facts.num_groups
-    self._init, self._run, self._evaluate = map(stored.programs.get, _NAMES)
+    self._init, self._run = (stored.programs[name] for name in _NAMES[:2])
+    self._evaluate = stored.programs.get("evaluation")
     if self._evaluate is None:
       self._evaluate_in_windows = make_evaluation(p)
     self._membership = stored.programs.get("membership")

@@ -92,7 +92,9 @@ def _split(leaf: str) -> tuple[str, str]:
   return module, part
 
 
-def _turn(part: str, theirs: str, array: np.ndarray, image: tuple[int, ...] | None):
+def _turn(
+  part: str, theirs: str, array: np.ndarray, image: tuple[int, ...] | None
+) -> np.ndarray:
   """An array with the axes as our leaf has them."""
   if part != "kernel" or not theirs.endswith("weight") or array.ndim not in _AXES:
     return array
