@@ -7,6 +7,7 @@ computes nothing.
 """
 
 from collections.abc import Callable
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -124,37 +125,52 @@ def compute_features(backbone: Backbone, x: np.ndarray) -> np.ndarray:
   shape = image_shape(x)
   if shape[2] not in (1, 3):
     raise DataError(f"{label}: needs images with 1 or 3 channels, they have {shape[2]}")
-  images, program, rows = x.reshape(len(x), *shape), None, 0
-  folder = files.expand_path(CACHE)
+  images, folder = x.reshape(len(x), *shape), files.expand_path(CACHE)
   words = f"{backbone} {_SHA256} {shape} {x.dtype} {jax.__version__}"
-  chunks = []
-  bar = tqdm(
-    total=len(x),
-    desc=label.replace("`", ""),
-    unit=" images",
-    disable=len(x) < _CHUNK,
-    file=sys.stderr,
-    leave=False,
-  )
-  for start in range(0, len(x), _CHUNK):
-    chunk = images[start : start + _CHUNK]
-    digest = hashlib.sha256(words.encode() + chunk.tobytes()).hexdigest()
-
-    def build(chunk: np.ndarray = chunk) -> cache.Arrays:
-      nonlocal program, rows
-      if program is None:
-        program, rows = _program(backbone, label)
-      return {"x": _in_batches(program, none(chunk), rows)}
-
-    if len(x) < _FEWEST:
-      arrays = build()
-    else:
-      folder.mkdir(parents=True, exist_ok=True)
-      arrays = cache.read_or_build(folder / f"{digest[:32]}.npz", digest, build)
-    chunks.append(arrays["x"])
-    bar.update(len(chunk))
-  bar.close()
+  with contextlib.suppress(OSError):  # then nothing is stored
+    folder.mkdir(parents=True, exist_ok=True)
+  chunks, work = [], _Work(backbone, label, len(x))
+  with work:
+    for start in range(0, len(x), _CHUNK):
+      chunk = images[start : start + _CHUNK]
+      digest = hashlib.sha256(words.encode() + chunk.tobytes()).hexdigest()
+      build = functools.partial(work.compute, start, chunk)
+      if len(x) < _FEWEST:
+        arrays = build()
+      else:
+        arrays = cache.read_or_build(folder / f"{digest[:32]}.npz", digest, build)
+      chunks.append(arrays["x"])
   return np.concatenate(chunks)
+
+
+class _Work(contextlib.ExitStack):
+  """Computes chunks; the program and the progress bar are made for the first one."""
+
+  def __init__(self, backbone: Backbone, label: str, total: int):
+    super().__init__()
+    self._backbone, self._label, self._total = backbone, label, total
+    self._program: Any = None
+    self._bar: Any = None
+    self._rows = 0
+
+  def compute(self, start: int, chunk: np.ndarray) -> cache.Arrays:
+    """The features of the images from ``start`` on."""
+    if self._program is None:
+      self._program, self._rows = _program(self._backbone, self._label)
+      self._bar = self.enter_context(
+        tqdm(
+          total=self._total,
+          initial=start,
+          desc=self._label.replace("`", ""),
+          unit=" images",
+          disable=self._total < _CHUNK,
+          file=sys.stderr,
+          leave=False,
+        )
+      )
+    features = _in_batches(self._program, none(chunk), self._rows)
+    self._bar.update(start + len(chunk) - self._bar.n)
+    return {"x": features}
 
 
 def _in_batches(
