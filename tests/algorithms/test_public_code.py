@@ -116,6 +116,38 @@ def test_ifca_is_that_of_its_authors(without_decay):
   assert len(set(choices)) > 1
 
 
+def test_fesem_is_that_of_its_authors(without_decay):
+  """With whole models in their k-means, and not the last kernels alone.
+
+  Its centroids are a round older than the centers, which changes no group here. They
+  begin as random points there, and as the centers of round 1 here.
+  """
+  settings = dict(local_steps=60, batch_size=0, client_lr=0.5, first_group="random")
+  settings |= dict(client_weights="examples", num_groups=2)
+  start = bridge.to_library(bridge.start(without_decay))
+  states, _ = bridge.history(
+    without_decay, "fesem", EVERYONE, bridge.KEYS[:3], start, **settings
+  )
+  centers = [bridge.entry(states[0].models, k) for k in range(2)]
+  groups = np.asarray(states[1].member)
+  means, kernels, seen = None, None, []
+  for state in states[1:]:
+    np.testing.assert_array_equal(state.member, groups)
+    before = centers
+    centers, trained = theirs.fesem_centers(
+      centers, groups, without_decay.clients, 60, 0.5
+    )
+    for k in range(2):
+      bridge.assert_step_close(before[k], bridge.model_of(state, k), centers[k], 1e-3)
+    means = means or [np.ravel(w) for w in centers]
+    kernels = kernels or [np.ravel(w[:-1]) for w in centers]
+    points = [trained[i] for i in range(12)]
+    groups, means = theirs.fesem_groups(points, means)
+    by_kernel, kernels = theirs.fesem_groups([w[:-1] for w in points], kernels)
+    seen.append(by_kernel.tolist() == groups.tolist())
+  assert (groups != states[1].member).any() and not all(seen)
+
+
 def test_scaffold_is_that_of_public_code(problem):
   settings = dict(WORK, option="II", server_lr=0.8, client_weights="uniform")
   _, rounds = bridge.rounds(problem, "scaffold", **settings)

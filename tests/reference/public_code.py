@@ -143,6 +143,43 @@ def ifca_round(models, clients, steps, rate):
   return new, choices
 
 
+def fesem_centers(centers, groups, clients, steps, rate):
+  """mingxuts/multi-center-fed-learning: the centers in ``Fedsem_Trainer.begins``.
+
+  All clients take part, with full batches. Their sizes weigh them (its mode is
+  ``no_size``), and the center of one client, which does not train, stays.
+
+  Returns:
+    The centers, and the trained models {i: W_i}.
+  """
+  new, trained = list(centers), {}
+  for number, w in enumerate(centers):
+    members = [i for i, group in enumerate(groups) if group == number]
+    if len(members) <= 1:
+      continue
+    for i in members:
+      trained[i] = w
+      for _ in range(steps):
+        trained[i] = trained[i] - rate * plain(trained[i], *clients[i])
+    sizes = [len(clients[i][1]) for i in members]
+    new[number] = np.average([trained[i] for i in members], axis=0, weights=sizes)
+  return new, trained
+
+
+def fesem_groups(points, centroids):
+  """The same: one iteration of ``KmeanModel``, after those of the first call.
+
+  A client's point is the last kernel of its model.
+
+  Returns:
+    The groups, by the centroids before the iteration, and the centroids after it.
+  """
+  flat = np.array([np.ravel(point) for point in points])
+  squares = ((flat[:, None] - np.array(centroids)) ** 2).sum(-1)
+  groups = squares.argmin(1)
+  return groups, [flat[groups == k].mean(0) for k in range(len(centroids))]
+
+
 def scaffold_round(w, c, variates, clients, ids, batches, rate, server_rate, decay):
   """woodenchild95/FL-Simulator: ``server/SCAFFOLD.py`` and ``client/scaffold.py``.
 
