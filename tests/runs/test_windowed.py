@@ -1,5 +1,6 @@
 """Runs whose rows are not on the devices."""
 
+from flax import linen as nn
 import numpy as np
 import pytest
 
@@ -73,11 +74,24 @@ def test_the_numbers_are_those_of_rows_on_the_devices(name):
   assert_same(run(name, "device"), run(name, _SMALL))
 
 
+class Normed(nn.Module):
+  """A layer with running statistics, before the last one."""
+
+  @nn.compact
+  def __call__(self, x, train):
+    x = nn.Dense(8)(x.reshape(len(x), -1))
+    return nn.Dense(10)(nn.relu(nn.BatchNorm(not train)(x)))
+
+
+#: Methods with personal layers need a model of several.
+_MODELS = dict.fromkeys(("fedper", "fedrep", "fedbabu"), "mlp:8")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_every_method_has_the_same_numbers_or_says_why_not(name):
   def numbers(data_on):
-    model = "softmax" if registry.ALGORITHMS[name].rounds else "mlp:8"
+    model = Normed() if name == "fedbn" else _MODELS.get(name, "softmax")
     return run(name, data_on, model, evaluate=("local", "train", "validation"))
 
   if name not in _READS_ALL:
