@@ -9,6 +9,7 @@ from fedjax_alg import registry
 from fedjax_alg.data.layout import PADDING_ROWS
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import plan
+from fedjax_alg.runs.windowed import WindowedData
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -172,6 +173,16 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path):
   fa.run("scaffold", fed, rounds=4, **options)
   # Where rows are is no part of what a run is.
   assert_same(fa.run("scaffold", federation("device"), rounds=6, **options), expected)
+
+
+def test_a_participant_without_rows_is_noticed(monkeypatch):
+  """Else a round would train on the rows of others, and nothing would say so."""
+  draw = WindowedData._draw
+  monkeypatch.setattr(
+    WindowedData, "_draw", lambda self, first: [ids[:-1] for ids in draw(self, first)]
+  )
+  with pytest.raises(fa.NonFiniteError, match="data_on"):
+    fa.run("fedavg", federation(_SMALL), rounds=3, cohort_size=6, evaluate="global")
 
 
 def test_newcomers_kinds_and_personal_layers_have_the_same_numbers():
