@@ -46,7 +46,7 @@ _FOREIGN = frozenset(
 )
 #: Last parts of names of files, of fields of JSON, and of what stands for a name.
 _ENDINGS = frozenset(
-  "cff cp csv ckpt flags ipynb json jsonl lock md msgpack npz pdf png py sha256 sh "
+  "cff cp csv ckpt flags ipynb json jsonl lock md msgpack npy npz pdf png py sha256 sh "
   "toml txt rows_0_of_2 rows_1_of_2 accountant final_state NAME MODULE".split()
 )
 #: Attributes of other libraries' values.

@@ -33,6 +33,7 @@ WORDS = {
     "femnist, leaf, shakespeare, pandas, hugging face, torchvision, label skew, "
     "newcomers"
   ),
+  "large": ("large data, larger than memory, disk, streaming, inaturalist, landmarks"),
   "kinds": "feature skew, rotation, concept drift, label permutation, label noise",
   "models": (
     "custom model, own model, flax, nnx, batchnorm, running statistics, "

@@ -29,7 +29,7 @@ from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.npy_rows import NpyRows, read_header
 from fedjax_alg.data.sources import UserFiles
-from fedjax_alg.errors import reason
+from fedjax_alg.errors import a_type, reason
 
 _CLIENTS, _JOURNAL = "clients.json", "journal.txt"
 _FORMAT = 1
@@ -131,7 +131,7 @@ def _checksums(path: pathlib.Path) -> list[str]:
 
 def write_clients(
   path: str | os.PathLike,
-  clients: Iterable[Any],
+  clients: Iterable[Any] | Examples,
   *,
   progress: Callable[[int, int], object] | None = None,
 ) -> pathlib.Path:
@@ -142,7 +142,8 @@ def write_clients(
 
   Args:
     path: the folder, which is made.
-    clients: yields (client, x, y), or (client, x, y, x_test, y_test) for all clients.
+    clients: a data set with clients, as ``from_arrays`` and its relatives make it. Or
+      what yields (client, x, y), or (client, x, y, x_test, y_test) for all clients.
       The client is a text or a whole number, x [n, ...] and y [n, ...] its rows, as
       arrays: uint8 x are images and signed integers ids of tokens, as in
       ``from_arrays``. Every client comes once, with all its rows.
@@ -169,6 +170,10 @@ def write_clients(
     ((10, 3), ['anna', 'bert'])
   """
   folder = files.expand_path(path, "path")
+  if isinstance(clients, Examples):
+    clients = iterate_clients(clients)
+  if not isinstance(clients, Iterable):
+    raise DataError(f"`clients`: {a_type(clients)}, must be a data set or an iterator")
   try:
     folder.mkdir(parents=True, exist_ok=True)
     _check_folder(folder)

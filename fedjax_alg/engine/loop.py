@@ -27,7 +27,7 @@ from fedjax_alg.base import (
 from fedjax_alg.data import layout
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.keys import RunKeys
-from fedjax_alg.engine.round import Participation, sample_and_run
+from fedjax_alg.engine.round import ROWS, Participation, has_rows, sample_and_run
 from fedjax_alg.errors import check_one_of
 from fedjax_alg.models import start
 from fedjax_alg.typing import PyTree
@@ -234,7 +234,10 @@ def make_run_rounds(
     @functools.partial(jax.jit, inline=True)
     def log_round(number, state):
       state, aux = run_one(number, state)
-      return state, RunLog(aux, all_finite(state))
+      finite = all_finite(state)
+      if data.host is not None:
+        finite[ROWS] = has_rows(data, participation, keys, number)
+      return state, RunLog(aux, finite)
 
     shapes = log_round.eval_shape(start, state)[1]
     log = jax.tree.map(

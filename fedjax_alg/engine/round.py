@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_alg.base import Algorithm, Array, ClientData, Cohort, Key, RoundAux, State
-from fedjax_alg.data import layout
+from fedjax_alg.data import layout, store
 from fedjax_alg.engine import clock, samplers
 from fedjax_alg.engine import late as late_clients
 from fedjax_alg.engine.keys import LATE, RunKeys, client_keys, server_key
@@ -46,6 +46,36 @@ def sample_cohort(
     clients = data.size.shape[0]
     expected = clients / samplers.turns(clients, cohort_size)
   return layout.take_cohort(data, ids, number)._replace(expected=expected)
+
+
+#: Name in ``RunLog.finite`` of ``has_rows``.
+ROWS = "participants, of which some have no rows on the device (data_on)"
+
+
+def has_rows(
+  data: ClientData, participation: "Participation", keys: RunKeys, number: Array
+) -> Array:
+  """Whether the rows of all participants of a round are on the device.
+
+  Which rows are there was decided by a program of its own, which may round the random
+  numbers of a sampler in another way. That is unlikely, and must not go unnoticed.
+
+  Args:
+    data: the clients' training data, with the rows of a window.
+    participation: who takes part.
+    keys: random streams of the run.
+    number: [] int32, the round, from 0.
+
+  Returns:
+    [] bool.
+  """
+  key = jax.random.fold_in(keys.cohort, number)
+  ids = participation.sampler(data, participation.cohort_size, key, number)
+  clients, rows = data.size.shape[0], store.arrays(data.y)[0].shape[0]
+  places = jnp.minimum(ids, clients - 1)
+  absent = (data.offset[places] >= rows) & (data.size[places] > 0)
+  all_there: Array = ~(absent & (ids < clients)).any()
+  return all_there
 
 
 class Participation(NamedTuple):

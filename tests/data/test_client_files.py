@@ -12,7 +12,7 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg.data import DataError, client_files
-from fedjax_alg.data.client_files import iterate_clients, open_clients, write_clients
+from fedjax_alg.data.client_files import open_clients, write_clients
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -157,6 +157,13 @@ def test_a_wrong_client_is_named(tmp_path, clients, why):
     write_clients(tmp_path, iter(clients))
 
 
+def test_what_gives_no_clients_is_named(tmp_path):
+  with pytest.raises(DataError, match="^clients: .*int"):
+    write_clients(tmp_path, 3)
+  with pytest.raises(DataError, match="has no clients"):
+    write_clients(tmp_path, fa.from_arrays(np.ones((3, 2)), np.arange(3)))
+
+
 def test_other_clients_do_not_go_on_in_a_folder(tmp_path):
   def broken():
     yield from two()
@@ -251,7 +258,7 @@ def test_rows_in_memory_are_in_no_file():
 
 def test_clients_of_a_data_set_are_written_again(tmp_path):
   examples = in_memory(make_clients(tests=True))
-  folder = write_clients(tmp_path, iterate_clients(examples))
+  folder = write_clients(tmp_path, examples)
   again = open_clients(folder)
   assert list(again.client_names) == list(examples.client_names)
   np.testing.assert_array_equal(again.x_train[:], examples.x_train)

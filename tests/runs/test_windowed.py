@@ -1,5 +1,6 @@
 """Runs whose rows are not on the devices."""
 
+from flax import linen as nn
 import numpy as np
 import pytest
 
@@ -8,6 +9,7 @@ from fedjax_alg import registry
 from fedjax_alg.data.layout import PADDING_ROWS
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import plan
+from fedjax_alg.runs.windowed import WindowedData
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -73,11 +75,24 @@ def test_the_numbers_are_those_of_rows_on_the_devices(name):
   assert_same(run(name, "device"), run(name, _SMALL))
 
 
+class Normed(nn.Module):
+  """A layer with running statistics, before the last one."""
+
+  @nn.compact
+  def __call__(self, x, train):
+    x = nn.Dense(8)(x.reshape(len(x), -1))
+    return nn.Dense(10)(nn.relu(nn.BatchNorm(not train)(x)))
+
+
+#: Methods with personal layers need a model of several.
+_MODELS = dict.fromkeys(("fedper", "fedrep", "fedbabu"), "mlp:8")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_every_method_has_the_same_numbers_or_says_why_not(name):
   def numbers(data_on):
-    model = "softmax" if registry.ALGORITHMS[name].rounds else "mlp:8"
+    model = Normed() if name == "fedbn" else _MODELS.get(name, "softmax")
     return run(name, data_on, model, evaluate=("local", "train", "validation"))
 
   if name not in _READS_ALL:
@@ -158,6 +173,16 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path):
   fa.run("scaffold", fed, rounds=4, **options)
   # Where rows are is no part of what a run is.
   assert_same(fa.run("scaffold", federation("device"), rounds=6, **options), expected)
+
+
+def test_a_participant_without_rows_is_noticed(monkeypatch):
+  """Else a round would train on the rows of others, and nothing would say so."""
+  draw = WindowedData._draw
+  monkeypatch.setattr(
+    WindowedData, "_draw", lambda self, first: [ids[:-1] for ids in draw(self, first)]
+  )
+  with pytest.raises(fa.NonFiniteError, match="data_on"):
+    fa.run("fedavg", federation(_SMALL), rounds=3, cohort_size=6, evaluate="global")
 
 
 def test_newcomers_kinds_and_personal_layers_have_the_same_numbers():
