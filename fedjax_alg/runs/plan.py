@@ -426,7 +426,7 @@ def features_again(facts: Facts) -> tuple[str, str]:
     The option, with the real path of a run; and the hash, "" for other features.
   """
   kind: str = facts["data"]["features"]
-  layer = of_type("features", kind, FEATURES).layer
+  layer = of_type("features", kind, FEATURES).run_layer
   if layer is None:
     return kind, ""
   saved = facts["sources"]["features"]
