@@ -166,7 +166,7 @@ def write_clients(
     ...     yield name, np.ones((5, 3), np.float32), np.arange(5) % 2
     >>> folder = write_clients(tempfile.mkdtemp(), clients())
     >>> examples = open_clients(folder)
-    >>> examples.x_train.shape, list(examples.client_names)
+    >>> examples.x_train.shape, examples.client_names.tolist()
     ((10, 3), ['anna', 'bert'])
   """
   folder = files.expand_path(path, "path")

@@ -57,7 +57,7 @@ class WindowedData(PlacedData):
   """
 
   def __init__(self, federation: Federation, *args: Any, rounds: Rounds, **kwargs: Any):
-    """Ranges what is no row, and the rows of the first window.
+    """Places all but the rows, and the rows of the first window.
 
     Args:
       federation: the clients with their data.
