@@ -408,7 +408,7 @@ def _in_place_of(state: ClusteredState, first: Array, number: Array) -> Clustere
   merged = jnp.zeros(k, bool).at[first].max(first != itself)
 
   def mix(tree: PyTree) -> Any:
-    """Means of the merged models; a count of steps stays that of the first."""
+    """Means of the merged models; a count of steps stays with the first."""
     return jax.tree.map(
       lambda leaf: (
         trees.where_slots(merged, trees.group_mean(number, first, k, leaf), leaf)

@@ -177,14 +177,14 @@ class Backbone(Features):
   """Features of images by a pre-trained network, computed once and stored.
 
   The network is EfficientNet-Lite0, trained on ImageNet, which does not change. Its
-  weights are those of a package, see docs/models.md.
+  weights come in a package, see docs/models.md.
 
   Examples:
     >>> str(Backbone(size=96))
-    'backbone:efficientnet_lite0,size=96'
+    'backbone:size=96'
   """
 
-  WORD, EXAMPLE = "backbone", "backbone:efficientnet_lite0,size=96"
+  WORD, EXAMPLE = "backbone", "backbone:size=96"
   VECTORS: ClassVar[bool] = True
 
   network: str = hyper(

@@ -59,7 +59,7 @@ class Shapes:
 
 
 def _is_of_library(module: str) -> bool:
-  """Whether a name is that of a module of the library, and of none of the user's."""
+  """Whether a module of the library has this name, and none of the user's."""
   file = getattr(sys.modules.get(module), "__file__", None) or ""
   return module.partition(".")[0] == _LIBRARY and file.startswith(_FOLDER + os.sep)
 
@@ -233,7 +233,7 @@ def hash_values(*values: Any) -> str:
     True
     >>> hash_values(lambda: 1)
     Traceback (most recent call last):
-    fedjax_alg.engine.fingerprint.NoFingerprintError: __main__.<lambda>
+    fedjax_alg.engine.fingerprint.NoFingerprintError: ...<lambda>
   """
   walker = _Walker()
   walker.walk(values)

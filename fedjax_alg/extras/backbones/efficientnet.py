@@ -166,7 +166,7 @@ _OF_PIXELS = ("expand", "project", "head")
 
 
 def convert_tensors(tensors: Arrays, label: str) -> Params:
-  """The network's parameters, from those of its port to torch.
+  """The network's parameters, from its port to torch.
 
   The port is that of the package efficientnet_lite_pytorch. A convolution W and its
   normalization become one convolution, with s = gamma / sqrt(variance + 0.001):

@@ -93,15 +93,21 @@ def _split(leaf: str) -> tuple[str, str]:
 
 
 def _turn(
-  part: str, theirs: str, array: np.ndarray, image: tuple[int, ...] | None
+  part: str,
+  theirs: str,
+  array: np.ndarray,
+  shape: tuple[int, ...],
+  image: tuple[int, ...] | None,
 ) -> np.ndarray:
-  """An array with the axes as our leaf has them."""
+  """An array with the axes as our leaf of that shape has them."""
   if part != "kernel" or not theirs.endswith("weight") or array.ndim not in _AXES:
     return array
   if image:  # flat images are [channels, height, width] there, channels last here
     array = array.reshape(len(array), *image).transpose(0, 2, 3, 1)
     array = array.reshape(len(array), -1)
-  return array.transpose(_AXES[array.ndim])
+  turned = array.transpose(_AXES[array.ndim])
+  # A named softmax regression has its kernel as torch does, [classes, inputs].
+  return array if turned.shape != shape == array.shape else turned
 
 
 def load_weights(
@@ -137,7 +143,7 @@ def load_weights(
     >>> model = fa.models.Softmax().build((64,), 10)
     >>> weights = load_weights(file, model, {"": "fc"})
     >>> weights.params["params"]["kernel"].shape, weights.left
-    ((64, 10), ())
+    ((10, 64), ())
   """
   label, names = f"`path`={path}", dict(names or {})
   tensors = {
@@ -172,7 +178,7 @@ def load_weights(
       continue
     array = tensors[theirs]
     try:
-      array = _turn(part, theirs, array, (images or {}).get(ours))
+      array = _turn(part, theirs, array, shape.shape, (images or {}).get(ours))
     except ValueError:
       others.append(f"{theirs} {array.shape} is no layer on {images}")
       continue
