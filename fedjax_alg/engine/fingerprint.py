@@ -176,7 +176,7 @@ class _Walker:
     array = np.asarray(value)
     if array.dtype.hasobject:
       raise NoFingerprintError("an array of objects")
-    # The text of a dtype: ````str```` is the same for all of eight bits.
+    # The text of a dtype: ``str`` is the same for all of eight bits.
     self._write("array", type(value).__name__, array.dtype, array.shape)
     self._write(array.tobytes())
 
