@@ -314,21 +314,53 @@ def _read(
   return arrays, hash_arrays(arrays)
 
 
+def is_pickle(path: pathlib.Path) -> bool:
+  """Whether a file is a pickle, as ``torch.save`` once wrote it.
+
+  Args:
+    path: a regular file.
+
+  Raises:
+    OSError: it cannot be read.
+  """
+  with files.open_regular(path) as file:
+    begin = file.read(8)
+  # A file of safetensors begins with a size, which may have the same first bytes.
+  is_size = begin[3:] == bytes(5)
+  return begin[:1] == b"\x80" and begin[1:2] in b"\x02\x03\x04\x05" and not is_size
+
+
+def has_pickle(path: pathlib.Path) -> bool:
+  """Whether a file is a zip with a pickle, as ``torch.save`` writes it.
+
+  Args:
+    path: see ``is_pickle``.
+
+  Raises:
+    OSError: it cannot be read.
+  """
+  return any(name.endswith("/data.pkl") for name in _members(path))
+
+
+def _members(path: pathlib.Path) -> list[str]:
+  """The names of the files in a zip; none of another file."""
+  if not zipfile.is_zipfile(path):
+    return []
+  with zipfile.ZipFile(path) as archive:
+    return archive.namelist()
+
+
 def _library_of_file(path: pathlib.Path) -> str:
   """Which other library has written a file; "": none that is known by its begin."""
   with files.open_regular(path) as file:
-    begin = file.read(8)
-  if begin.startswith(b"\x89HDF"):
-    return "Keras or another library (HDF5)"
-  if begin[:1] == b"\x80" and begin[1:2] in b"\x02\x03\x04\x05":
+    if file.read(4) == b"\x89HDF":
+      return "Keras or another library (HDF5)"
+  if is_pickle(path):
     return "pickle (torch.save writes such files, too), which is never loaded"
-  if zipfile.is_zipfile(path):
-    with zipfile.ZipFile(path) as members:
-      names = members.namelist()
-    if any(name.endswith("/data.pkl") for name in names):
-      return "torch.save"
-    if any(name.endswith(".weights.h5") for name in names):
-      return "Keras"
+  if has_pickle(path):
+    return "torch.save"
+  if any(name.endswith(".weights.h5") for name in _members(path)):
+    return "Keras"
   return ""
 
 

@@ -381,6 +381,19 @@ def test_floats_of_every_size(tmp_path):
     parameters.read_parameters(path)
 
 
+@pytest.mark.skipif(not HAS_SAFETENSORS, reason="safetensors is missing")
+@pytest.mark.parametrize("size", [0x80, 0x280, 0x580])
+def test_a_size_that_looks_like_a_pickle_is_a_size(tmp_path, size):
+  """One of 32 headers is so long that its size begins with a pickle's first byte."""
+  array, path = np.arange(2, dtype=np.float32), tmp_path / "a"
+  in_safetensors(path, [("w", "F32", array)])
+  missing = size - int.from_bytes(path.read_bytes()[:8], "little")
+  in_safetensors(path, [("w" + "v" * missing, "F32", array)])
+  assert path.read_bytes()[:8] == size.to_bytes(8, "little")
+  (read,) = parameters.read_parameters(path).values()
+  np.testing.assert_array_equal(read, array)
+
+
 def test_two_arrays_of_one_name_are_refused(fed, tmp_path):
   """One of the two would be taken without a word."""
   kernel = np.zeros((64, 10), np.float32)

@@ -15,7 +15,6 @@ from flax import traverse_util
 import jax
 import numpy as np
 
-from fedjax_alg import files
 from fedjax_alg.base import Model, Params
 from fedjax_alg.data import npz
 from fedjax_alg.errors import OptionError, reason
@@ -62,15 +61,10 @@ def read_tensors(path: str | os.PathLike, label: str = "") -> Arrays:
   """
   label, place = label or f"`path`={path}", pathlib.Path(path)
   try:
-    with files.open_regular(place) as file:
-      is_pickle = file.read(1) == b"\x80"
-    if zipfile.is_zipfile(place):
-      with zipfile.ZipFile(place) as archive:
-        is_pickle = any(name.endswith("/data.pkl") for name in archive.namelist())
-      if not is_pickle:
-        return dict(npz.read_npz(place))
-    if is_pickle:
+    if parameters.is_pickle(place) or parameters.has_pickle(place):
       return read_torch(place, label)
+    if zipfile.is_zipfile(place):
+      return dict(npz.read_npz(place))
     return parameters.read_safetensors(place, label)
   except OptionError:
     raise

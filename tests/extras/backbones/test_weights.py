@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
+from fedjax_alg.extras.backbones import weights
 from tests.extras.backbones.test_efficientnet import convolve
 from tests.extras.backbones.test_torch_files import state_of, torch, write_zip
+from tests.records.test_parameters import in_safetensors
 
 SIDE, CLASSES = 6, 3
 NAMES = {"Conv_0": "body.conv", "GroupNorm_0": "body.norm", "Dense_0": "fc"}
@@ -129,6 +131,17 @@ def test_a_run_goes_on_from_a_file_of_torch(torch, tmp_path):
     evaluate="local",
   )
   assert result.metrics["local"]["accuracy"][0, 0] == 1.0
+
+
+def test_a_size_that_looks_like_a_pickle_is_a_size(tmp_path):
+  """A header of safetensors of 128 bytes begins with a pickle's first byte."""
+  pytest.importorskip("safetensors")
+  array, path = np.arange(2, dtype=np.float32), tmp_path / "net.safetensors"
+  in_safetensors(path, [("w", "F32", array)])
+  missing = 128 - int.from_bytes(path.read_bytes()[:8], "little")
+  in_safetensors(path, [("w" + "v" * missing, "F32", array)])
+  assert path.read_bytes()[:1] == b"\x80"
+  np.testing.assert_array_equal(*weights.read_tensors(path).values(), array)
 
 
 def test_no_weights_are_refused_in_a_line(model, tmp_path):
