@@ -59,9 +59,7 @@ from fedjax_alg.engine.keys import (
   server_key,
 )
 from fedjax_alg.errors import OptionError
-from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import Exchange, fit, wrap
-from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import events
 from fedjax_alg.rounds.local_training import train
 from fedjax_alg.rounds.one_model import (
@@ -69,11 +67,10 @@ from fedjax_alg.rounds.one_model import (
   as_gradient,
   costs,
   first_aggregates,
-  mean_update,
   server_keys,
   server_step,
 )
-from fedjax_alg.rounds.two_halves import check_server, deployed_models
+from fedjax_alg.rounds.two_halves import check_server, deployed_models, pair_halves
 
 
 class BufferedState(NamedTuple):
@@ -176,14 +173,7 @@ def compose_buffered(
     exchange, client, model, refused=REFUSED, carrier=map_clients.carrier
   )
   method = Buffered(
-    model,
-    client,
-    server,
-    map_clients,
-    exchange,
-    shapes(model),
-    state_size(model),
-    mean_update,
+    **vars(pair_halves(model, client, server, map_clients, exchange)),
     concurrency=concurrency,
     staleness=staleness,
     one_by_one=one_by_one,

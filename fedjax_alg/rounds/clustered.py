@@ -44,7 +44,6 @@ from fedjax_alg.base import (
   RoundCost,
   Shard,
   Work,
-  num_params,
 )
 from fedjax_alg.central.steps import ServerStep, average
 from fedjax_alg.client.grouped import (
@@ -67,18 +66,15 @@ from fedjax_alg.client.update import ClientUpdate
 from fedjax_alg.engine.keys import (
   FORGERIES,
   MESSAGES,
-  SERVER_STEP,
   UPDATES,
   client_keys,
   server_key,
 )
 from fedjax_alg.errors import OptionError
 from fedjax_alg.exchange import stacking
-from fedjax_alg.exchange.compression import shapes
 from fedjax_alg.exchange.links import Exchange, wrap
 from fedjax_alg.exchange.weights import ExampleWeights, Plain
 from fedjax_alg.hparams import hyper
-from fedjax_alg.models.roles import state_size
 from fedjax_alg.rounds import ledger
 from fedjax_alg.rounds.local_training import Training, mean_statistics, train
 from fedjax_alg.rounds.one_model import (
@@ -87,11 +83,10 @@ from fedjax_alg.rounds.one_model import (
   costs,
   first_aggregates,
   gradient_sender,
-  mean_update,
   server_keys,
-  server_step,
+  steps_of_models,
 )
-from fedjax_alg.rounds.two_halves import deployed_models, join_halves
+from fedjax_alg.rounds.two_halves import deployed_models, join_halves, pair_halves
 from fedjax_alg.typing import Numeric, PyTree
 
 #: Starts of the K models before any client has been seen: as equal copies, or
@@ -386,26 +381,11 @@ def compose_clustered(
       (``links.fit``).
   """
   _check_half(client, rule)
-  method = join_halves(
-    Clustered(
-      model,
-      client,
-      server or average(),
-      map_clients,
-      exchange,
-      shapes(model),
-      state_size(model),
-      mean_update,
-      rule.num_groups,
-      half=client,
-      rule=rule,
-    ),
-    REFUSED,
-  )
-  client, exchange = method.client, method.exchange
-  method = dataclasses.replace(
-    method, half=client, client=for_groups(client, rule.num_groups)
-  )
+  pair = pair_halves(model, client, server or average(), map_clients, exchange)
+  pair = join_halves(dataclasses.replace(pair, num_models=rule.num_groups), REFUSED)
+  client, exchange = pair.client, pair.exchange
+  fields: Any = vars(pair) | {"client": for_groups(client, rule.num_groups)}
+  method = Clustered(**fields, half=client, rule=rule)
   models_of = lambda state: deployed_models(
     method.server, state.models, state.server.step
   )
@@ -511,7 +491,7 @@ def _round(
   if client.refresh:
     memory = client.refresh(memory, before, cohort, method.map_clients)
 
-  # It measures a gradient at the group's model, which the server may move.
+  # The participants measure gradients at their groups' models; the server may move.
   loss, anchors = None, ()
   if method.measures_anchor:
     loss, anchors, state = _anchor_gradients(
@@ -521,7 +501,7 @@ def _round(
     playing = trees.members(memory.groups, method.num_models).any(1)
     state = _take_steps(method, state, cohort, playing, anchors, key)
 
-  # It trains.
+  # Every participant trains.
   training = train(
     client,
     method.map_clients,
@@ -645,19 +625,11 @@ def _take_steps(
     playing: [K] bool, the groups that have some.
     gradients: [K, ...].
     key: key of the round.
-    mean_squares: [K], see ``one_model.server_step``.
+    mean_squares: [K], see ``one_model.steps_of_models``.
   """
-  k, step = method.num_models, functools.partial(server_step, method, cohort)
-  old = state.models, state.server.step
-  new: Any = jax.vmap(functools.partial(step, state.round))(
-    gradients,
-    old[1],
-    old[0],
-    server_keys(key, SERVER_STEP, k),
-    cohort.validation and cohort.validation.state,
-    mean_squares,
-  )
-  models, steps = trees.where_slots(playing, new, old)
+  take_steps = steps_of_models(method, cohort, state.round, key)
+  new = take_steps(gradients, state.server.step, state.models, mean_squares)
+  models, steps = trees.where_slots(playing, new, (state.models, state.server.step))
   return state._replace(models=models, server=state.server._replace(step=steps))
 
 
@@ -933,7 +905,7 @@ def _cost(
   notes: PyTree,
 ) -> tuple[RoundCost, Work]:
   """The cost of the round, and the work of each participant."""
-  k, participants = method.num_models, cohort.present.sum(dtype=jnp.int32)
+  participants = cohort.present.sum(dtype=jnp.int32)
   extra = method.rule.extra(before, after, cohort, notes)
   down, up = (
     messages.shared_by(jnp.maximum(participants, 1))
@@ -941,7 +913,6 @@ def _cost(
   )
   if method.statistics:  # each model that a client measures comes with its own
     down += method.statistics * (max(1, extra.evaluations) - 1)
-  slots, size = cohort.ids.shape[0], num_params(method.params)
   cost, work = costs(
     method,
     cohort,
@@ -950,8 +921,8 @@ def _cost(
     after.server.step,
     evaluations=extra.evaluations,
     floats=(down, up),
-    flops=extra.flops
-    + (k - 1) * len(method.purposes) * method.exchange.aggregator.flops(slots, size),
+    flops=extra.flops,
+    means=method.num_models,
   )
   return cost._replace(
     exchanges=cost.exchanges + extra.exchanges,

@@ -41,7 +41,6 @@ from fedjax_alg.client.update import Trained
 from fedjax_alg.engine.keys import (
   FORGERIES,
   MESSAGES,
-  SERVER_STEP,
   UPDATES,
   client_keys,
   server_key,
@@ -56,7 +55,7 @@ from fedjax_alg.rounds.one_model import (
   combine_gradients,
   costs,
   server_keys,
-  server_step,
+  steps_of_models,
 )
 from fedjax_alg.typing import PyTree
 
@@ -193,7 +192,9 @@ def run_k_models(
   warm_up = state.round < grouping.threshold if k > 1 else None
   inputs = RoundInputs(cohort, key, state.round, warm_up, state.aggregates)
   models, servers, new = state.models, state.server, {}
-  step = functools.partial(_server_steps, method, inputs)
+  step = steps_of_models(
+    method, cohort, state.round, key, functools.partial(_over_models, k=k)
+  )
 
   losses, anchors, new["first_gradients"] = _losses(method, models, inputs)
   preference, loss = _preference(losses, inputs)
@@ -282,29 +283,6 @@ def _over_models(fn: Callable[..., PyTree], k: int) -> Callable[..., Any]:
   if k > 1:
     return jax.vmap(fn)
   return lambda *args: jax.tree.map(lambda leaf: leaf[None], fn(*trees.index(args, 0)))
-
-
-def _server_steps(
-  method: KModels,
-  inputs: RoundInputs,
-  gradients: Params,
-  states: PyTree,
-  models: Params,
-  mean_squares: Array | None = None,
-) -> tuple[Params, PyTree]:
-  """Takes the server's step for each model: (moved models, new states)."""
-  k = method.num_models
-  result: tuple[Params, Any] = _over_models(
-    functools.partial(server_step, method, inputs.cohort, inputs.round), k
-  )(
-    gradients,
-    states,
-    models,
-    server_keys(inputs.key, SERVER_STEP, k),
-    inputs.cohort.validation and inputs.cohort.validation.state,
-    mean_squares,
-  )
-  return result
 
 
 def _over_data(

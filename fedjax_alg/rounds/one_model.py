@@ -630,6 +630,34 @@ def server_step(
   return optax.apply_updates(params, updates), state
 
 
+def steps_of_models(
+  method: TwoHalves,
+  cohort: Cohort,
+  rounds: Array,
+  key: Key,
+  over_models: Callable[..., Callable[..., Any]] = jax.vmap,
+) -> Callable[..., tuple[Params, PyTree]]:
+  """The server's step for each of K models.
+
+  Args:
+    method: the method.
+    cohort: the participants.
+    rounds: [] int32, rounds completed before this one.
+    key: key of the round.
+    over_models: makes a function of one model a function of leaves [K, ...].
+
+  Returns:
+    The function (gradients, states, models, mean_squares=None), leaves [K, ...],
+    -> (moved models, new states).
+  """
+  keys = server_keys(key, SERVER_STEP, method.num_models)
+  running = cohort.validation and cohort.validation.state
+  step = over_models(functools.partial(server_step, method, cohort, rounds))
+  return lambda gradients, states, models, mean_squares=None: step(
+    gradients, states, models, keys, running, mean_squares
+  )
+
+
 def costs(
   method: TwoHalves,
   cohort: Cohort,
@@ -643,6 +671,7 @@ def costs(
   more_up: int = 0,
   floats: tuple[Numeric, Numeric] = (0, 0),
   flops: Numeric = 0.0,
+  means: int | None = None,
 ) -> tuple[RoundCost, Work]:
   """The cost of a round, and the work of each participant.
 
@@ -666,6 +695,7 @@ def costs(
     floats: further floats that it receives and sends, [] int32 if they depend on the
       round.
     flops: of the server besides.
+    means: number of models that the server aggregates; None: k.
   """
   client, server, exchange = method.client, method.server, method.exchange
   first, after = method.measures_anchor, server.when == "after"
@@ -681,7 +711,7 @@ def costs(
   )
   slots, size = cohort.ids.shape[0], num_params(method.params)
   total: Any = (
-    k * (1 + first + after) * exchange.aggregator.flops(slots, size)
+    (means or k) * (1 + first + after) * exchange.aggregator.flops(slots, size)
     + client.server_flops(slots, size)
     + flops
   )

@@ -20,7 +20,7 @@ A round has these steps; those that neither half needs are left out:
 from collections.abc import Mapping
 import dataclasses
 import functools
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 
@@ -39,8 +39,6 @@ from fedjax_alg.rounds.k_models import KModels, ModelGrouping
 from fedjax_alg.rounds.loss_weights import sends_loss, weighs_by_losses
 from fedjax_alg.rounds.one_model import ComposedState, TwoHalves
 from fedjax_alg.typing import PyTree
-
-Method = TypeVar("Method", bound=TwoHalves)
 
 __all__ = ["ComposedState", "ModelGrouping", "compose"]
 
@@ -68,16 +66,7 @@ def compose(
     OptionError: ``client`` has one global model and ``grouping`` several, or see
       ``join_halves``.
   """
-  method = TwoHalves(
-    model,
-    client,
-    server,
-    map_clients,
-    exchange,
-    shapes(model),
-    state_size(model),
-    one_model.mean_update,
-  )
+  method = pair_halves(model, client, server, map_clients, exchange)
   refused: dict[str, str] = {}
   if grouping:
     fields: Any = vars(method) | {"num_models": grouping.num_models}
@@ -147,7 +136,29 @@ def deployed_models(server: ServerStep, models: Params, states: PyTree) -> Param
   return jax.vmap(server.deployed)(states, models)
 
 
-def join_halves(method: Method, refused: Mapping[str, str] | None = None) -> Method:
+def pair_halves(
+  model: Model,
+  client: ClientUpdate,
+  server: ServerStep,
+  map_clients: MapClients,
+  exchange: Exchange,
+) -> TwoHalves:
+  """Puts two halves side by side, as they are given; see ``compose``."""
+  return TwoHalves(
+    model,
+    client,
+    server,
+    map_clients,
+    exchange,
+    shapes(model),
+    state_size(model),
+    one_model.mean_update,
+  )
+
+
+def join_halves(
+  method: TwoHalves, refused: Mapping[str, str] | None = None
+) -> TwoHalves:
   """Checks that two halves and the links between them fit, and joins them.
 
   Args:
