@@ -13,7 +13,6 @@ image is no range of bytes.
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
@@ -33,8 +32,8 @@ from fedjax_alg.errors import a_type, reason
 
 _CLIENTS, _JOURNAL = "clients.json", "journal.txt"
 _FORMAT = 1
-#: Bytes that a checksum is of, and of the header of a file of rows.
-_CHUNK, _HEADER = 2**26, 256
+#: Bytes of the header of a file of rows.
+_HEADER = 256
 #: Bytes and seconds after which what was written is made to outlast a kill.
 _FLUSH_BYTES, _FLUSH_S = 2**26, 5.0
 #: The most rows; offsets are int32.
@@ -118,15 +117,6 @@ class _Column:
     self.sync()
     self.file.close()
     self.file = None
-
-
-def _checksums(path: pathlib.Path) -> list[str]:
-  """The sha256 of each chunk of a file."""
-  with open(path, "rb") as file:
-    return [
-      hashlib.sha256(chunk).hexdigest()
-      for chunk in iter(lambda: file.read(_CHUNK), b"")
-    ]
 
 
 def write_clients(
@@ -327,7 +317,7 @@ class _Writer(contextlib.AbstractContextManager):
     for name, column in self._columns.items():
       column.finish()
       facts["columns"][name] = {
-        "sha256": _checksums(column.path),
+        "sha256": files.sha256(column.path),
         "largest": column.largest,
       }
     facts["clients"] = list(self.sizes)
@@ -444,9 +434,7 @@ def open_clients(
   )
   rows = columns["x"], columns["x_test"]
   for column, name in zip(rows, ("x", "x_test")):
-    column.sha256 = hashlib.sha256(
-      "".join(facts["columns"][name]["sha256"]).encode()
-    ).hexdigest()
+    column.sha256 = facts["columns"][name]["sha256"]
   examples = dataclasses.replace(examples, x_train=rows[0], x_test=rows[1])
   if rows[0].dtype == np.int32 and tasks.of(examples).of_tokens:
     tokens = 1 + max(facts["columns"][name]["largest"] for name in ("x", "x_test"))
@@ -469,7 +457,8 @@ def _read_facts(folder: pathlib.Path, label: str) -> dict[str, Any]:
     if facts["format"] != _FORMAT or len(set(numbers)) != 1 or not numbers[0]:
       raise ValueError("format")
     for name in _COLUMNS:
-      facts["columns"][name]["sha256"][0:], int(facts["columns"][name]["largest"])
+      column = facts["columns"][name]
+      bytes.fromhex(column["sha256"]), int(column["largest"])
   except OSError as error:
     raise DataError(
       f"{label}: no folder of write_clients ({_CLIENTS}: {reason(error)})"
@@ -484,10 +473,10 @@ def _verify(folder: pathlib.Path, facts: dict[str, Any]) -> None:
   for name in _COLUMNS:
     path = folder / f"{name}.npy"
     try:
-      checksums = _checksums(path)
+      checksum = files.sha256(path)
     except OSError as error:
       raise DataError(f"{path}: cannot be read, {reason(error)}") from error
-    if checksums != facts["columns"][name]["sha256"]:
+    if checksum != facts["columns"][name]["sha256"]:
       raise DataError(f"{path}: damaged, its checksum differs")
 
 

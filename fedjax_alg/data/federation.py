@@ -581,7 +581,7 @@ def _with_task(examples: Examples, task: str | None) -> Examples:
 
 
 def _with_features(options: DataOptions, examples: Examples) -> Examples:
-  examples = _where_they_are(options, examples)
+  examples = _load_rows(options, examples)
   if isinstance(examples.x_train, dict):
     return _store_each(options, examples)
   arrays: Any = examples.x_train, examples.x_test
@@ -605,7 +605,7 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
   return dataclasses.replace(examples, x_train=arrays[0], x_test=arrays[1])
 
 
-def _where_they_are(options: DataOptions, examples: Examples) -> Examples:
+def _load_rows(options: DataOptions, examples: Examples) -> Examples:
   """The examples in memory, unless they are to stay in their files.
 
   Raises:
@@ -780,7 +780,8 @@ def _make(
     examples = _with_task(examples, options.task)
     if not changes:
       examples = _with_features(options, examples)
-  examples = _where_they_are(options, examples)
+  if changes:  # else they were loaded for their features
+    examples = _load_rows(options, examples)
   if options.train_examples is not None:
     examples = _sample_training(options, examples)
   task = tasks.of(examples)

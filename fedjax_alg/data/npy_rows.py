@@ -137,7 +137,7 @@ class OrderedRows:
 
     Args:
       parts: arrays [n, ...], whose rows are counted as those of one.
-      order: [M] int, the row at row_nbytes place.
+      order: [M] int, the row at each place.
       places: the number of rows, at least M.
       dtype: the dtype that they get.
     """

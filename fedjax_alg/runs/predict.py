@@ -5,6 +5,7 @@ predictions have the names of the classes.
 """
 
 from collections.abc import Callable, Mapping
+import functools
 import pathlib
 from typing import Any, NamedTuple
 
@@ -76,19 +77,34 @@ class Predictor(NamedTuple):
 
   def outputs(self, params: Params, x: PyTree) -> Any:
     """The outputs of all rows of inputs [n, ...], in blocks of equal shapes."""
-    total = len(store.arrays(x)[0])
-    blocks = []
-    for start in range(0, max(total, 1), _ROWS):
-      rows = min(_ROWS, total - start)
+    return map_blocks(functools.partial(self.apply, params), x, _ROWS)
 
-      def block(array, start=start, rows=rows):
-        out = np.zeros((_ROWS, *array.shape[1:]), array.dtype)
-        out[:rows] = array[start : start + rows]
-        return out
 
-      outputs = self.apply(params, store.map_arrays(block, x), np.arange(_ROWS) < rows)
-      blocks.append(jax.tree.map(lambda leaf: np.asarray(leaf[:rows]), outputs))  # noqa: B023
-    return jax.tree.map(lambda *parts: np.concatenate(parts), *blocks)
+def map_blocks(fn: Callable[..., PyTree], x: PyTree, size: int) -> Any:
+  """Computes a function of rows, in blocks of equal shapes.
+
+  Args:
+    fn: (rows [size, ...], mask [size] bool) -> leaves [size, ...]; zeros are behind
+      the last row.
+    x: arrays [n, ...].
+    size: the number of rows of a block.
+
+  Returns:
+    The leaves [n, ...], on the host.
+  """
+  total = len(store.arrays(x)[0])
+  blocks = []
+  for start in range(0, max(total, 1), size):
+    rows = min(size, total - start)
+
+    def block(array, start=start, rows=rows):
+      out = np.zeros((size, *array.shape[1:]), array.dtype)
+      out[:rows] = array[start : start + rows]
+      return out
+
+    outputs = fn(store.map_arrays(block, x), np.arange(size) < rows)
+    blocks.append(jax.tree.map(lambda leaf: np.asarray(leaf[:rows]), outputs))  # noqa: B023
+  return jax.tree.map(lambda *parts: np.concatenate(parts), *blocks)
 
 
 def make_predictor(model: Model, preprocessing: Preprocessing) -> Predictor:

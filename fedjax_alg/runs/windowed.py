@@ -127,7 +127,8 @@ class WindowedData(PlacedData):
     """Decides the number of rows of a window of rounds, B."""
     size = np.asarray(self._federation.data.train.size, np.int64)
     rounds, total = self._rounds, int(size.sum())
-    row_nbytes = _row_nbytes(self._federation.data.train)
+    train = self._federation.data.train
+    row_nbytes = layout.row_nbytes(train.x, train.y)
     self._budget = self.window_nbytes // max(1, row_nbytes)
     slots = rounds.participation.cohort_size * rounds.keys.cohort.shape[0]
     largest = np.sort(size)[-slots:].sum() if slots < len(size) else total
@@ -245,11 +246,6 @@ class WindowedData(PlacedData):
     return self.data.train._replace(**fields)
 
 
-def _row_nbytes(data: Any) -> int:
-  """The memory that a row takes on the devices."""
-  return layout.row_nbytes(data.x, data.y)
-
-
 def _gather(tree: Any, offset: Any, size: Any, places: int) -> Any:
   """The rows of shards in new arrays of ``places`` rows; the others are zero."""
 
@@ -308,9 +304,11 @@ class WindowedEvaluation:
       map_seeds: how rows are mapped (``loop.over_seeds``).
     """
     self._evaluate, self._data, self._map_seeds = evaluate, data, map_seeds
-    #: of each map: the program, which rows it reads, and where they are
-    self._maps: list[tuple[Any, windows.Reads, Ranges]] = []
-    self._last: Any = None
+    #: of each map: which rows it reads, and where they are
+    self._maps: list[tuple[windows.Reads, Ranges]] = []
+    self._has_all_maps = False
+    self._inner: Any = None
+    self._reads: list[windows.Reads] = []  #: of the map that was traced last
 
   def __call__(
     self, inner: Any, states: PyTree, keys: PyTree, numbers: PyTree
@@ -327,52 +325,48 @@ class WindowedEvaluation:
       The trees of all rows.
     """
     inputs, results = (states, keys, numbers), list[Any]()
-    while self._last is None or len(results) < len(self._maps):
+    self._inner = inner
+    while not self._has_all_maps or len(results) < len(self._maps):
       if len(results) == len(self._maps):
-        self._plan(inner, inputs, results)
+        self._find_map(inputs, results)
         continue
       results.append(self._run_map(len(results), inputs, results))
-    return self._last(self._data.evaluated, *inputs, results)
+    return self._program(self._data.evaluated, *inputs, results)
 
-  def _trace(
-    self, client_map: Callable[..., WindowMap], finds: Callable[[Any], None]
-  ) -> Any:
-    """The jitted (data, states, keys, numbers, results[, window]) -> a tree."""
+  @functools.cached_property
+  def _program(self) -> Any:
+    """The jitted (data, states, keys, numbers, results[, window]) -> a tree.
+
+    It is traced for the results of each number of maps, without and with a window.
+    """
 
     def run(data, states, keys, numbers, results, window=None):
       def of_row(state, key, values, results):
-        mapping = client_map(results, window)
+        mapping = WindowMap(self._inner, results, window)
         try:
           return self._evaluate(mapping, data, state, key, values)
         except windows.Pending as pending:
-          finds(mapping.reads[-1])
+          self._reads.append(mapping.reads[-1])
           return pending.result
 
       return loop.over_seeds(of_row, self._map_seeds)(states, keys, numbers, results)
 
     return jax.jit(run)
 
-  def _plan(self, inner: Any, inputs: Any, results: Any) -> None:
+  def _find_map(self, inputs: Any, results: Any) -> None:
     """Finds the next map, or that there is none."""
-    reads_of_map: list[windows.Reads] = []
-    program = self._trace(functools.partial(WindowMap, inner), reads_of_map.append)
+    self._reads.clear()
     arguments = (self._data.evaluated, *inputs, results)
-    jax.eval_shape(program, *arguments)
-    if not reads_of_map:
-      self._last = program
+    jax.eval_shape(self._program, *arguments)
+    if not self._reads:
+      self._has_all_maps = True
       return
-    places = Ranges(*(np.asarray(leaf)[0] for leaf in program(*arguments)))
-    self._maps.append(
-      (
-        self._trace(functools.partial(WindowMap, inner), reads_of_map.append),
-        reads_of_map[0],
-        places,
-      )
-    )
+    places = Ranges(*(np.asarray(leaf)[0] for leaf in self._program(*arguments)))
+    self._maps.append((self._reads[0], places))
 
   def _run_map(self, number: int, inputs: Any, results: Any) -> Any:
     """The results of a map, [rows, S, ...] on the host."""
-    program, reads, places = self._maps[number]
+    reads, places = self._maps[number]
     budget = self._data.window_nbytes
     of_clients, tests = (
       budget // max(1, sum(rows.row_nbytes for rows in arrays)) if arrays else 2**62
@@ -388,7 +382,7 @@ class WindowedEvaluation:
       window = sharding.replicate(part.window(slots, rows), self._data._mesh)
       # The window before this one is computed while this one is read.
       outputs += [_first(*before) for before in running]
-      output = program(self._data.evaluated, *inputs, results, window)
+      output = self._program(self._data.evaluated, *inputs, results, window)
       running = [(output, part.last - part.first)]
     outputs += [_first(*before) for before in running]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, 1), *outputs)

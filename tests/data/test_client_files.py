@@ -290,7 +290,7 @@ def make_large(folder, clients, rows, row_nbytes):
     column.finish()
   facts = dict(
     format=1,
-    columns={name: dict(sha256=[], largest=3) for name in names},
+    columns={name: dict(sha256="", largest=3) for name in names},
     clients=list(map(str, range(clients))),
     train=[rows] * clients,
     test=[0] * clients,

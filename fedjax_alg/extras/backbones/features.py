@@ -30,6 +30,7 @@ from fedjax_alg.engine import sharding
 from fedjax_alg.engine.dealing import AXIS
 from fedjax_alg.errors import OptionError, check_one_of
 from fedjax_alg.extras.backbones import efficientnet, torch_files
+from fedjax_alg.runs.predict import map_blocks
 
 #: The folder of the files.
 CACHE = "~/.cache/fedjax_alg/backbones"
@@ -168,19 +169,7 @@ class _Work(contextlib.ExitStack):
           leave=False,
         )
       )
-    features = _in_batches(self._program, none(chunk), self._rows)
+    program = lambda images, mask: self._program(images)
+    features = map_blocks(program, none(chunk), self._rows)
     self._bar.update(start + len(chunk) - self._bar.n)
     return {"x": features}
-
-
-def _in_batches(
-  program: Callable[..., Any], images: np.ndarray, rows: int
-) -> np.ndarray:
-  """The features of a chunk, computed in calls of equal shapes."""
-  parts = []
-  for start in range(0, len(images), rows):
-    part = images[start : start + rows]
-    batch = np.zeros((rows, *images.shape[1:]), np.float32)
-    batch[: len(part)] = part
-    parts.append(np.asarray(program(batch))[: len(part)])
-  return np.concatenate(parts)

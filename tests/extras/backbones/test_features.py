@@ -60,7 +60,7 @@ def test_an_image_has_the_same_features_single_and_in_any_form(weights):
 
 def test_an_interrupted_computation_goes_on(weights, monkeypatch):
   """Of 700 images, in files of 300, the first 300 are not computed again."""
-  x, computed, in_batches = images(700, 4, 4), [], features._in_batches
+  x, computed, in_batches = images(700, 4, 4), [], features.map_blocks
 
   def stop(program, chunk, rows):
     computed.append(len(chunk))
@@ -68,7 +68,7 @@ def test_an_interrupted_computation_goes_on(weights, monkeypatch):
       raise KeyboardInterrupt
     return in_batches(program, chunk, rows)
 
-  monkeypatch.setattr(features, "_in_batches", stop)
+  monkeypatch.setattr(features, "map_blocks", stop)
   with pytest.raises(KeyboardInterrupt):
     features.compute_features(SMALL, x)
   first = features.compute_features(SMALL, x)
