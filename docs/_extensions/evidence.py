@@ -359,9 +359,9 @@ def _code_cell(row: Row) -> str:
   if not row.code:
     return f"none found: {row.remark}" if row.remark else "-"
   path, _, function = row.replayed.partition("::")
-  whose = "its authors'" if row.by == AUTHORS else "public"
+  owner = "its authors'" if row.by == AUTHORS else "public"
   result = f"differs: {row.remark}" if row.remark else "equal"
-  return f"{whose} `{row.code}@{row.commit[:8]}`, [{result}](../{path})"
+  return f"{owner} `{row.code}@{row.commit[:8]}`, [{result}](../{path})"
 
 
 def _studies_cell(name: str) -> str:

@@ -98,14 +98,14 @@ class _Walker:
     self._met[met] = len(self._met), value
     if kind is Shapes:
       self._of_shapes = True
-      self._each("shapes", (value.tree,))
+      self._walk_all("shapes", (value.tree,))
       self._of_shapes = False
     elif isinstance(value, type):
       self._name(value)
     elif kind is types.FunctionType:
       self._walk_function(value)
     elif kind is functools.partial:
-      self._each("partial", (value.func, value.args, value.keywords))
+      self._walk_all("partial", (value.func, value.args, value.keywords))
     elif kind is np.ndarray or isinstance(value, (np.generic, jax.Array)):
       if self._of_shapes:
         self._write("argument", value.shape, value.dtype, *_place(value))
@@ -118,24 +118,24 @@ class _Walker:
       self._write(*(f"{device.id} {device}" for device in value.devices.flat))
     elif isinstance(value, (tuple, list)):
       self._name(kind)
-      self._each("entries", value)
+      self._walk_all("entries", value)
     elif kind in (dict, types.MappingProxyType):
-      self._each("items", (part for item in value.items() for part in item))
+      self._walk_all("items", (part for item in value.items() for part in item))
     else:
       self._name(kind)
-      self._each("attributes", _attributes(value))
+      self._walk_all("attributes", _attributes(value))
 
   def _name(self, kind: Any) -> None:
     """Adds a class of Python or of the library that its name finds."""
     module, name = kind.__module__, kind.__qualname__
-    found = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in name.split("."):
-      found = getattr(found, part, None)
-    if found is not kind or not (module == "builtins" or _is_of_library(module)):
+      value = getattr(value, part, None)
+    if value is not kind or not (module == "builtins" or _is_of_library(module)):
       raise NoFingerprintError(f"{module}.{name}")
     self._write("name", module, name)
 
-  def _each(self, kind: str, values: Iterable[Any]) -> None:
+  def _walk_all(self, kind: str, values: Iterable[Any]) -> None:
     values = list(values)
     self._write(kind, len(values))
     for value in values:
@@ -148,9 +148,9 @@ class _Walker:
       raise NoFingerprintError(f"{module}.{value.__qualname__}")
     self._write("function", module, value.__qualname__)
     self._walk_code(value.__code__)
-    self._each("defaults", value.__defaults__ or ())
+    self._walk_all("defaults", value.__defaults__ or ())
     self.walk(value.__kwdefaults__ or {})
-    self._each("closure", map(_content, value.__closure__ or ()))
+    self._walk_all("closure", map(_content, value.__closure__ or ()))
 
   def _walk_code(self, code: types.CodeType) -> None:
     self._write("code", code.co_firstlineno, code.co_names, code.co_freevars)
@@ -261,8 +261,8 @@ def remember_imports() -> None:
     if module in _IMPORTED or not isinstance(module, types.ModuleType):
       continue
     if root in PACKAGES and "._" not in name:
-      held = dict(vars(module))
-      _IMPORTED[module] = {name: of for name, of in held.items() if callable(of)}
+      values = dict(vars(module))
+      _IMPORTED[module] = {name: of for name, of in values.items() if callable(of)}
     elif root == _LIBRARY:
       _remember(module)
       for kind in _IMPORTED[module].values():
@@ -271,8 +271,8 @@ def remember_imports() -> None:
 
 
 def _remember(holder: Any) -> None:
-  _IMPORTED[holder] = held = dict(vars(holder))
-  for name, value in held.items():
+  _IMPORTED[holder] = values = dict(vars(holder))
+  for name, value in values.items():
     if type(value) in (dict, list) and not name.startswith("__"):
       _CONTAINERS.append((value, value.copy()))
 
@@ -283,21 +283,21 @@ def _check_imports() -> None:
   Raises:
     NoFingerprintError: one does not.
   """
-  for holder, held in list(_IMPORTED.items()):  # other threads may add some
+  for holder, values in list(_IMPORTED.items()):  # other threads may add some
     now = vars(holder)
     changed = itertools.compress(
-      held, map(operator.is_not, map(now.get, held), held.values())
+      values, map(operator.is_not, map(now.get, values), values.values())
     )
     added: Iterable[str] = ()
-    if isinstance(holder, type) and len(now) > len(held):
-      added = (name for name in list(now) if name not in held and name[:2] != "__")
+    if isinstance(holder, type) and len(now) > len(values):
+      added = (name for name in list(now) if name not in values and name[:2] != "__")
     for name in itertools.chain(changed, added):
       raise NoFingerprintError(f"{holder.__name__}.{name} was replaced")
-  for container, held in list(_CONTAINERS):
-    if isinstance(held, dict):
-      entries, before = map(container.get, held), held.values()
+  for container, values in list(_CONTAINERS):
+    if isinstance(values, dict):
+      entries, before = map(container.get, values), values.values()
     else:
-      entries, before = container[: len(held)], held
+      entries, before = container[: len(values)], values
     if any(a is not b for a, b in itertools.zip_longest(entries, before)):
       raise NoFingerprintError("a list or dictionary of the library was changed")
 

@@ -14,7 +14,6 @@ here ends ``PATIENCE`` rounds after its best one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-import csv
 import pathlib
 from typing import Any, NamedTuple
 import warnings
@@ -25,6 +24,7 @@ import numpy as np
 import fedjax_alg as fa
 from fedjax_alg import models
 from fedjax_alg.data import Examples
+from fedjax_alg.records import tables
 
 from .. import answers, figures, pages, report
 from . import images
@@ -59,11 +59,11 @@ def deal_two_labels(labels: np.ndarray, rng: np.random.RandomState) -> list[np.n
   Returns:
     The rows of each client.
   """
-  wanted = np.full(CLIENTS, 2)
+  classes_left = np.full(CLIENTS, 2)
   rows: list[list[np.ndarray]] = [[] for _ in range(CLIENTS)]
   classes = labels.max() + 1
   for label in range(classes):
-    owners = np.flatnonzero(wanted)[: int(np.ceil(2 * CLIENTS / classes))]
+    owners = np.flatnonzero(classes_left)[: int(np.ceil(2 * CLIENTS / classes))]
     images_of = np.flatnonzero(labels == label)
     even = len(images_of) / len(owners)
     least = min(40, len(labels) / CLIENTS / 2) // 1
@@ -71,7 +71,7 @@ def deal_two_labels(labels: np.ndarray, rng: np.random.RandomState) -> list[np.n
     sizes = rng.randint(int(low), int(even), len(owners) - 1)
     for owner, part in zip(owners, np.split(images_of, np.cumsum(sizes))):
       rows[owner].append(part)
-    wanted[owners] -= 1
+    classes_left[owners] -= 1
   return [np.concatenate(parts) for parts in rows]
 
 
@@ -158,14 +158,14 @@ def draw_as_pytorch(model: Any, seed: int) -> Any:
   """
   rng = np.random.default_rng(seed)
   shapes = jax.eval_shape(model.init, jax.random.key(0))["params"]
-  drawn = {}
+  params = {}
   for name, leaves in shapes.items():
     limit = np.prod(leaves["kernel"].shape[:-1]) ** -0.5
-    drawn[name] = {
+    params[name] = {
       leaf: rng.uniform(-limit, limit, leaves[leaf].shape).astype(np.float32)
       for leaf in leaves
     }
-  return {"params": drawn}
+  return {"params": params}
 
 
 def train_until_flat(
@@ -211,14 +211,13 @@ def train_until_flat(
 
 def read_accuracy(folder: pathlib.Path) -> np.ndarray:
   """The accuracy of each round of a run that has not ended, in percent."""
-  with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
-    return np.array(
-      [
-        100 * float(row["value"])
-        for row in csv.DictReader(file)
-        if (row["protocol"], row["metric"]) == ("local", "accuracy")
-      ]
-    )
+  return np.array(
+    [
+      100 * row["value"]
+      for row in tables.read_rows(folder / "metrics.csv")
+      if (row["protocol"], row["metric"]) == ("local", "accuracy")
+    ]
+  )
 
 
 def _selected(request: figures.Request) -> Iterator[tuple[str, str]]:

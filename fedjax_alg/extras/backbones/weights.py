@@ -149,16 +149,16 @@ def load_weights(
     jax.eval_shape(model.init, jax.random.key(0)), sep="/"
   )
   leaves, matched, missing, others = {}, {}, [], []
-  known = {_split(leaf)[0] for leaf in shapes} | set(shapes)
+  modules = {_split(leaf)[0] for leaf in shapes} | set(shapes)
   for name in [*names, *(images or {})]:
-    if name not in known:
+    if name not in modules:
       raise OptionError(
-        f"`names`={name}: no module of the model (one of {_listed(sorted(known))})"
+        f"`names`={name}: no module of the model (one of {_listed(sorted(modules))})"
       )
   for leaf, shape in shapes.items():
     ours, part = _split(leaf)
     of_module = names.get(ours, ours.replace("/", "."))
-    wanted = (
+    candidates = (
       [names[leaf]]
       if leaf in names
       else [
@@ -166,9 +166,9 @@ def load_weights(
         for their in _PARTS.get(part, (part,))
       ]
     )
-    theirs = next((name for name in wanted if name in tensors), None)
+    theirs = next((name for name in candidates if name in tensors), None)
     if theirs is None:
-      missing.append(f"{leaf} (as {' or '.join(wanted)})")
+      missing.append(f"{leaf} (as {' or '.join(candidates)})")
       continue
     array = tensors[theirs]
     try:
@@ -182,10 +182,10 @@ def load_weights(
     leaves[leaf], matched[leaf] = array.astype(np.float32), theirs
   left = tuple(name for name in tensors if name not in matched.values())
   if missing or others:
-    found = f"missing: {_listed(missing)}; " * bool(missing)
-    found += f"of another shape: {_listed(others)}; " * bool(others)
+    faults = f"missing: {_listed(missing)}; " * bool(missing)
+    faults += f"of another shape: {_listed(others)}; " * bool(others)
     raise OptionError(
-      f"{label}: {found}not taken: {_listed(list(left)) or 'nothing'} (name them in "
+      f"{label}: {faults}not taken: {_listed(list(left)) or 'nothing'} (name them in "
       "`names`)"
     )
   return Weights(traverse_util.unflatten_dict(leaves, sep="/"), matched, left)
