@@ -86,12 +86,17 @@ MODELS = {
   "ResNet-18, 16 channels": Step(models.ResNet18(width=16), (32, 32, 3), 20),
   "ResNet-18": Step(models.ResNet18(), (32, 32, 3), 20),
 }
-#: An older version of the library lacks some; it is asked for steps alone.
-WAYS: dict[str, Any] = {
-  "XLA's": getattr(convolution, "_by_xla", None),
-  "convolutions": getattr(convolution, "_by_convolutions", None),
-  "products": getattr(convolution, "_by_product", None),
-}
+
+
+def ways() -> dict[str, Callable[..., Array]]:
+  """The columns of the table of layers."""
+  from fedjax_alg.extras import convolution as on_cpu  # an older version has none
+
+  return {
+    "XLA's": convolution.by_xla,
+    "convolutions": on_cpu._by_convolutions,
+    "products": on_cpu._by_product,
+  }
 
 
 def layer_program(shape: LayerShape, way: Callable[..., Array]) -> tuple[Any, Any]:
@@ -117,17 +122,18 @@ def layer_program(shape: LayerShape, way: Callable[..., Array]) -> tuple[Any, An
 
 def layer_table(repeats: int) -> None:
   """Prints a line for each layer."""
-  print(f"| layer | {' | '.join(f'{name}, ms' for name in WAYS)} |")
-  print("|---" * (len(WAYS) + 1) + "|")
+  columns = ways()
+  print(f"| layer | {' | '.join(f'{name}, ms' for name in columns)} |")
+  print("|---" * (len(columns) + 1) + "|")
   for shape in LAYERS:
     work = shape.batch * shape.side**2 * shape.size**2 * shape.inputs * shape.outputs
     programs = {
       name: layer_program(shape, way)
-      for name, way in WAYS.items()
+      for name, way in columns.items()
       if name != "XLA's" or work < SMALL
     }
     cells = measure(programs, repeats)
-    print(f"| {shape} | {' | '.join(cells.get(name, '') for name in WAYS)} |")
+    print(f"| {shape} | {' | '.join(cells.get(name, '') for name in columns)} |")
 
 
 def measure(programs: dict[str, tuple[Any, Any]], repeats: int) -> dict[str, str]:

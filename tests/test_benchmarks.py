@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import adapters, gpu, peer_sides, peers
+from benchmarks import adapters, convolutions, gpu, peer_sides, peers
 from fedjax_alg import data
 from fedjax_alg.models import transformer
 
@@ -225,3 +225,12 @@ def test_the_tokens_follow_their_chain(small):
   np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
   assert (second[x - 1, y - 1] > 0).all()
   np.testing.assert_allclose(first.sum(1), 1)
+
+
+def test_every_way_of_a_convolution_is_timed(capsys, monkeypatch):
+  """The table had asked for the ways where they no longer are."""
+  layer = convolutions.LayerShape(2, 4, 1, 3, 2, "SAME")
+  monkeypatch.setattr(convolutions, "LAYERS", (layer,))
+  convolutions.layer_table(1)
+  head, _, row = capsys.readouterr().out.splitlines()
+  assert row.startswith(f"| {layer} |") and row.count("(") == head.count("ms") == 3

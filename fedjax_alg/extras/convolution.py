@@ -15,6 +15,7 @@ on a CPU are 6 to 60 times as slow as the arithmetic in them. So wherever
 
 from collections.abc import Callable
 import functools
+import pathlib
 from typing import Any
 
 from flax import linen as nn
@@ -310,9 +311,41 @@ def _differentiate_pool(
 
 
 def _shifted(x: Array, size: int) -> list[Array]:
-  """The first, second, ... pixels of all squares."""
+  """The first, second, ... pixels of all squares, by the form fast on this CPU."""
+  return (_by_slices if has_masks() else _by_splits)(x, size)
+
+
+@functools.cache
+def has_masks() -> bool:
+  """Whether this CPU loads and stores parts of a vector (AVX-512)."""
+  try:
+    return "avx512" in pathlib.Path("/proc/cpuinfo").read_text("utf-8", "replace")
+  except OSError:  # no Linux
+    return False
+
+
+def _by_slices(x: Array, size: int) -> list[Array]:
+  """``_shifted`` with a transpose that adds up images with zeros between.
+
+  With masks this is one loop. Without, it takes 25 times as long.
+  """
   height, width = (length // size * size for length in x.shape[1:3])
   return [x[:, i:height:size, j:width:size] for i in range(size) for j in range(size)]
+
+
+def _by_splits(x: Array, size: int) -> list[Array]:
+  """``_shifted`` with a transpose that puts pixels and rows side by side."""
+  first, height, width, last = x.shape
+  rows, columns = height // size, width // size
+  parts = x[:, : rows * size, : columns * size].reshape(
+    first, rows, size, columns, size, last
+  )
+  ones = (1,) * size
+  return [
+    pixel.reshape(first, rows, columns, last)
+    for line in lax.split(parts, ones, 2)
+    for pixel in lax.split(line, ones, 4)
+  ]
 
 
 def _takes_convolutions(x: Array, kernel: Array) -> bool:
