@@ -158,12 +158,20 @@ class PlacedData:
   def read_ahead(self) -> None:
     """Starts to read the rows of later rounds, in another thread."""
 
-  def train_with(self, client: int) -> ClientData:
-    """The training data with at least the rows of one client.
+  def train_with(self, clients: np.ndarray) -> ClientData:
+    """The training data with at least the rows of some clients.
 
     Args:
-      client: the position of the client.
+      clients: [n] int, the positions of the clients.
+
+    Raises:
+      OptionError: their rows do not fit on a device.
     """
+    result: ClientData = self.data.train
+    return result
+
+  def train_without_rows(self) -> ClientData:
+    """The training data for what depends on their sizes only, as costs do."""
     result: ClientData = self.data.train
     return result
 

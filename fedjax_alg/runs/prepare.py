@@ -1022,9 +1022,10 @@ def _place_data(
   """Places a federation's data where its options say; see ``PlacedData``."""
   if not federation.options.data_on.HAS_WINDOWS:
     return PlacedData(federation, *args)
-  entry = method.entry
-  check_supported(federation, entry.label, entry.all_clients, processes.count())
-  return WindowedData(federation, *args, rounds=rounds)
+  check_supported(federation, processes.count())
+  return WindowedData(
+    federation, *args, rounds=None if method.entry.all_clients else rounds
+  )
 
 
 def _spec(federation: Federation, size: int) -> FedSpec:
