@@ -172,7 +172,7 @@ def _refusing(p: Prepared, why: str) -> contextlib.AbstractContextManager[None]:
   """Refuses a method that reads rows which stay on the host."""
   if not isinstance(p.device_data, WindowedData):
     return contextlib.nullcontext()
-  label = p.federation.options.data_on.label
+  label = p.device_data.location.label
   return refusing(label, f"{p.method.entry.label}: {why}")
 
 

@@ -21,6 +21,7 @@ from fedjax_alg.base import Shard
 from fedjax_alg.data import layout, store
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.host_rows import HostRows, RowsOnHostError
+from fedjax_alg.data.location import Location
 from fedjax_alg.engine import loop, sharding, windows
 from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.keys import RunKeys
@@ -59,18 +60,24 @@ class WindowedData(PlacedData):
   """
 
   def __init__(
-    self, federation: Federation, *args: Any, rounds: Rounds | None, **kwargs: Any
+    self,
+    federation: Federation,
+    *args: Any,
+    location: Location,
+    rounds: Rounds | None,
+    **kwargs: Any,
   ):
     """Places all but the rows, and the rows of the first window.
 
     Args:
       federation: the clients with their data.
       *args: see ``PlacedData``.
+      location: where the rows are.
       rounds: the rounds of the run; None: all clients take part in each of them, and
         the rounds are computed in windows of clients (``WindowedFunction``).
       **kwargs: see ``PlacedData``.
     """
-    self._location: Any = federation.options.data_on
+    self.location = location
     self._window: _Window | None = None
     self._next: futures.Future[_Window] | None = None
     self._pool: futures.ThreadPoolExecutor | None = None
@@ -123,7 +130,7 @@ class WindowedData(PlacedData):
   @property
   def facts(self) -> dict[str, Any]:
     """What was chosen, for config.json; see ``PlacedData.facts``."""
-    return {"data_on": str(self._location), "window_rows": self._places}
+    return {**super().facts, "window_rows": self._places}
 
   @property
   def all_take_part(self) -> bool:
@@ -133,7 +140,7 @@ class WindowedData(PlacedData):
   @property
   def window_nbytes(self) -> int:
     """The memory of a window; the next one is read while programs have another."""
-    return max(1, int(self._location.window_mb * 2**20) // 2)
+    return max(1, int(self.location.window_mb * 2**20) // 2)
 
   def _plan_rows(self) -> None:
     """Decides the number of rows of a window of rounds, B."""
@@ -168,7 +175,7 @@ class WindowedData(PlacedData):
         self._cohorts.pop(next(iter(self._cohorts)))
       numbers = jnp.arange(first, first + _AHEAD, dtype=jnp.int32)
       train, keys = self.evaluated.train, self._rounds.keys.cohort
-      with refusing(self._location.label, "its sampler reads the rows of all clients"):
+      with refusing(self.location.label, "its sampler reads the rows of all clients"):
         ids = np.asarray(self._sample(train, keys, numbers))
       clients = train.size.shape[0]
       self._cohorts[first] = [
@@ -265,7 +272,7 @@ class WindowedData(PlacedData):
     size = np.asarray(train.size)[ids]
     rows = int(size.sum()) + layout.PADDING_ROWS
     memory.refuse(
-      f"{self._location.label}: the rows of {len(ids):,} clients on each device",
+      f"{self.location.label}: the rows of {len(ids):,} clients on each device",
       rows * layout.row_nbytes(train.x, train.y),
       "allowed: fewer clients",
       sharding.memory_limit,
@@ -578,11 +585,12 @@ class _Gathered:
     return Window(numbers, Ranges(*places), *arrays)
 
 
-def check_supported(federation: Federation, processes: int) -> None:
+def check_supported(federation: Federation, location: Location, processes: int) -> None:
   """Refuses what needs all rows at once.
 
   Args:
     federation: the clients, with rows on the host.
+    location: where these are.
     processes: the number of processes.
 
   Raises:
@@ -598,4 +606,4 @@ def check_supported(federation: Federation, processes: int) -> None:
   elif processes > 1:
     why = "every process holds the rows of its clients (several processes)"
   if why:
-    raise OptionError(f"{options.data_on.label}: {why} (allowed: device)")
+    raise OptionError(f"{location.label}: {why} (allowed: device)")

@@ -86,7 +86,7 @@ def contributions(
     return _by_training_again(result, metric)
   revision.refuse_others(result.facts)
   live = result._state()
-  states, location = live.states, live.prepared.federation.options.data_on
+  states, location = live.states, live.prepared.device_data.location
   if location.HAS_WINDOWS:
     raise OptionError(
       f"{location.label}: the models without each client are evaluated in one program, "
