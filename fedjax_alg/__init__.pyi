@@ -148,6 +148,7 @@ from fedjax_alg.data.label_skew import Dirichlet as Dirichlet
 from fedjax_alg.data.label_skew import Iid as Iid
 from fedjax_alg.data.label_skew import Shards as Shards
 from fedjax_alg.data.leaf import Leaf as Leaf
+from fedjax_alg.data.location import Automatic
 from fedjax_alg.data.location import OnDevice as OnDevice
 from fedjax_alg.data.location import OnDisk as OnDisk
 from fedjax_alg.data.location import OnHost as OnHost
@@ -544,7 +545,7 @@ _Kinds = NaturalKinds | RotatedKinds | PermutedLabels | NoisyInputs | NoisyInput
 _Concepts = NoConcepts | SwitchedConcepts | StaggeredConcepts | RecurringConcepts | TurnedConcepts | ConceptFile | str
 _Shift = NoShift | SwapAll | SwapPart | Increment | str
 _Features = RawFeatures | Flattened | Images | Standardize | Contrast | Hog | Backbone | LayerFeatures | str
-_DataOn = OnDevice | OnHost | OnDisk | str
+_DataOn = Automatic | OnDevice | OnHost | OnDisk | str
 _Sampling = UniformSampling | SizeSampling | AvailabilitySampling | AvailabilityFile | PoissonSampling | CyclicSampling | OwnSampling | str
 _Stragglers = NoStragglers | Stragglers | KeptStragglers | DroppedStragglers | str
 _Model = Softmax | MLP | CNN | Stack | Residual | LSTM | ResNet18 | Transformer | OwnModel | str
@@ -605,7 +606,7 @@ def federate(
   shift: _Shift = NoShift(),
   features: _Features = RawFeatures(),
   store: str = 'auto',
-  data_on: _DataOn = OnDevice(),
+  data_on: _DataOn = Automatic(window_mb=128.0),
   vocabulary: int = 10000,
 ) -> Federations: ...
 
@@ -628,7 +629,7 @@ def federate(
   shift: _Shift = NoShift(),
   features: _Features = RawFeatures(),
   store: str = 'auto',
-  data_on: _DataOn = OnDevice(),
+  data_on: _DataOn = Automatic(window_mb=128.0),
   vocabulary: int = 10000,
 ) -> Federation: ...
 

@@ -71,6 +71,40 @@ def host(root: pathlib.Path = _ROOT) -> Limit:
   return Limit(max(nbytes, 0), owner)
 
 
+def free(root: pathlib.Path = _ROOT) -> Limit:
+  """The memory that this process can get at this moment, without swapping.
+
+  It is the least of ``host``, of what the machine has available, and of what others
+  in the control groups of the process leave.
+
+  Args:
+    root: the folder with proc and sys.
+  """
+  limits = [host(root)]
+  available = _table(root / "proc/meminfo").get("MemAvailable")
+  if available is not None:
+    limits.append(Limit(available, "the machine has available"))
+  for folder in _groups(root):
+    for name, of_use, of_files in (
+      ("memory.max", "memory.current", "inactive_file"),
+      ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+      most, used = _number(folder / name), _number(folder / of_use)
+      if most is not None and used is not None:
+        used -= _statistics(folder / "memory.stat").get(of_files, 0)
+        limits.append(Limit(max(most - used, 0), "the control group has available"))
+  return min(limits)
+
+
+def _statistics(path: pathlib.Path) -> dict[str, int]:
+  """The numbers of a memory.stat; nothing where there is none."""
+  try:
+    rows = (line.split() for line in path.read_text("utf-8").splitlines())
+  except OSError:
+    return {}
+  return {row[0]: int(row[1]) for row in rows if len(row) == 2}
+
+
 def _table(path: pathlib.Path) -> dict[str, int]:
   """The sizes of a table of /proc in bytes; nothing where there is none."""
   try:

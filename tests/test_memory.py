@@ -28,6 +28,20 @@ def system(folder, groups=(), files=(), status="", swap=0):
   return folder
 
 
+def test_what_others_use_is_not_free(tmp_path):
+  """Pages of files can be taken back, so they count as free."""
+  files = {
+    "a/memory.max": 9 * PAGE,
+    "a/memory.current": 6 * PAGE,
+    "a/memory.stat": f"anon {PAGE}\ninactive_file {2 * PAGE}",
+  }
+  root = system(tmp_path, ["0::/a"], files)
+  assert memory.host(root).nbytes == 9 * PAGE
+  assert memory.free(root).nbytes == 5 * PAGE
+  (root / "proc/meminfo").write_text("MemAvailable: 8 kB\n")
+  assert memory.free(root).nbytes == 8 * 1024
+
+
 @pytest.mark.parametrize(
   "groups,files,expected",
   [

@@ -45,6 +45,7 @@ from fedjax_alg.data.layout import (
   row_nbytes,
   server_rows,
 )
+from fedjax_alg.data.location import fits
 from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.options import (
   DataOptions,
@@ -612,31 +613,36 @@ def _load_rows(options: DataOptions, examples: Examples) -> Examples:
     DataError: they are in no files, or do not fit into memory.
   """
   location, arrays = options.data_on, (examples.x_train, examples.x_test)
+  changed = _changed_in_files(options)
   if location.IS_FILES:
     if not store.is_in_files(arrays):
       raise DataError(
-        f"{location.label}: {examples.name} is in memory (allowed: device, host; "
+        f"{location.label}: {examples.name} is in memory (allowed: auto, device, host; "
         "write_clients makes files, and open_clients opens them)"
       )
-    _check_in_files(options, examples)
+    if changed:
+      raise DataError(
+        f"{changed}: not with {location.label}, whose examples stay as {examples.name} "
+        "has them"
+      )
     return examples
   if not store.is_in_files(arrays):
     return examples
+  nbytes = sum(array.nbytes for array in arrays)
+  # They are there twice while they are put into the order of the clients.
+  if location.IS_CHOSEN and not changed and not fits(2 * nbytes, memory.free()):
+    return examples
   check_memory(
     f"{_label(options, examples)}: {examples.rows[0]:,} examples",
-    sum(array.nbytes for array in arrays),
-    "`data_on`=disk leaves them in their files",
+    nbytes,
+    f"`data_on`=disk leaves them in their files{', without ' * bool(changed)}{changed}",
   )
   x_train, x_test = (array[:] for array in arrays)
   return dataclasses.replace(examples, x_train=x_train, x_test=x_test)
 
 
-def _check_in_files(options: DataOptions, examples: Examples) -> None:
-  """Refuses what would read or change all examples.
-
-  Raises:
-    DataError: an option does so.
-  """
+def _changed_in_files(options: DataOptions) -> str:
+  """The option that would read or change all examples, with its value; or ""."""
   for name, value, is_right in (
     ("features", options.features, options.features.WORD == "none"),
     ("kinds", options.kinds, not options.kinds.CHANGES),
@@ -644,10 +650,8 @@ def _check_in_files(options: DataOptions, examples: Examples) -> None:
     ("store", options.store, options.store == "auto"),
   ):
     if not is_right:
-      raise DataError(
-        f"`{name}`={value}: not with {options.data_on.label}, whose examples stay as "
-        f"{examples.name} has them"
-      )
+      return f"`{name}`={value}"
+  return ""
 
 
 def _store_each(options: DataOptions, examples: Examples) -> Examples:

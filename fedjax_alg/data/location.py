@@ -2,8 +2,13 @@
 
 from typing import ClassVar
 
+from fedjax_alg import memory
 from fedjax_alg.hparams import hyper
 from fedjax_alg.part import Part
+
+#: The part of the memory that is free which rows may take, so that models, states and
+#: temporary arrays have room.
+_SHARE = 0.5
 
 
 class Location(Part):
@@ -13,6 +18,8 @@ class Location(Part):
   HAS_WINDOWS: ClassVar[bool] = True
   #: whether rows are read from files
   IS_FILES: ClassVar[bool] = False
+  #: whether another place is chosen
+  IS_CHOSEN: ClassVar[bool] = False
   window_mb = 0.0
 
   @property
@@ -48,5 +55,26 @@ class OnDisk(OnHost):
   IS_FILES = True
 
 
+class Automatic(OnHost):
+  """Every device holds all rows if they fit, else they are as with host or disk."""
+
+  WORD, EXAMPLE = "auto", "auto"
+  HAS_WINDOWS, IS_CHOSEN = False, True
+
+
 #: The places of the rows.
-LOCATIONS = OnDevice | OnHost | OnDisk
+LOCATIONS = Automatic | OnDevice | OnHost | OnDisk
+
+
+def fits(nbytes: int, free: memory.Limit) -> bool:
+  """Whether rows fit with room for models, states and temporary arrays.
+
+  Args:
+    nbytes: the memory of the rows.
+    free: the memory that is free.
+
+  Examples:
+    >>> fits(1000, memory.Limit(1500, "the device has"))
+    False
+  """
+  return nbytes <= _SHARE * free.nbytes

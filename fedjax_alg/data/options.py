@@ -20,7 +20,7 @@ from fedjax_alg.data.hold_out import check_hold_out
 from fedjax_alg.data.kind_changes import BoundaryKinds, NaturalKinds, SourceKinds
 from fedjax_alg.data.kind_changes import Choice as KindChanges
 from fedjax_alg.data.label_skew import Classes, Dirichlet, Iid, Shards
-from fedjax_alg.data.location import LOCATIONS, OnDevice
+from fedjax_alg.data.location import LOCATIONS, Automatic
 from fedjax_alg.data.newcomers import check_newcomers
 from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition_file import PartitionFile
@@ -144,8 +144,10 @@ class FeatureOptions(HParams):
     choices=STORES,
   )
   data_on: LOCATIONS = hyper(
-    OnDevice(),
-    "where the rows of the clients are during a run. It changes no number",
+    Automatic(),
+    "where the rows of the clients are during a run. It changes no number. auto = "
+    "device if they take at most half of the memory that is free, else host, or disk "
+    "for a folder of clients that is too large for the host",
   )
   vocabulary: int = hyper(
     10_000,

@@ -28,6 +28,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import numpy as np
 
 from fedjax_alg import optional, trees
 from fedjax_alg.base import Array, Fn, MapClients, Shard
@@ -231,6 +232,72 @@ class ClientMap(MapClients):
       out_specs=_REPLICATED,
       check_vma=False,
     )(shared, dealt, _of_slots(order, shards, args))
+
+  def order_of_total(self, size: np.ndarray) -> np.ndarray:
+    """Finds which slots each device adds up in ``total``, one after the other.
+
+    Args:
+      size: [S] int32, the examples of each slot.
+
+    Returns:
+      [devices, n] int32, slots; S for none.
+    """
+    if self.devices == 1:
+      return np.arange(len(size), dtype=np.int32)[None]
+    whole = NamedSharding(self._mesh, _REPLICATED)
+    order = np.asarray(_deal_sizes(self.devices, whole, jnp.asarray(size))[0])
+    slots: np.ndarray = np.minimum(order, len(size)).reshape(self.devices, -1)
+    return slots
+
+  def add_to(
+    self, before: PyTree, fn: Fn, shared: PyTree, shards: Shard, *args: PyTree
+  ) -> Any:
+    """Adds up some slots of ``total``, in the order of ``order_of_total``.
+
+    Args:
+      before: the sums of each device so far, [devices, ...].
+      fn: see ``base.MapClients.total``.
+      shared: see ``base.MapClients``.
+      shards: offset and size [devices * n], first the n slots of the first device.
+      *args: leaves [devices * n, ...].
+
+    Returns:
+      The sums of each device, [devices, ...].
+    """
+
+    def on_device(before, shared, shards, args):
+      before = jax.tree.map(lambda leaf: jax.lax.squeeze(leaf, (0,)), before)
+      sums = _total(fn, lambda: before, shared, shards, args)
+      return jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, (0,)), sums)
+
+    if self.devices == 1:
+      return on_device(before, shared, shards, args)
+    return jax.shard_map(
+      on_device,
+      mesh=self.mesh,
+      in_specs=(_SLOTS, _REPLICATED, _OVER_SLOTS, _SLOTS),
+      out_specs=_SLOTS,
+      check_vma=False,
+    )(before, shared, shards, args)
+
+  def sum_devices(
+    self, sums: PyTree, psum: Callable[[Any, Any], object] = jax.lax.psum
+  ) -> Any:
+    """Adds up what ``add_to`` returns, [devices, ...]; see ``total`` for ``psum``."""
+
+    def on_device(sums):
+      sums = jax.tree.map(lambda leaf: jax.lax.squeeze(leaf, (0,)), sums)
+      return sums if self.devices == 1 else psum(sums, AXIS)
+
+    if self.devices == 1:
+      return on_device(sums)
+    return jax.shard_map(
+      on_device,
+      mesh=self.mesh,
+      in_specs=_SLOTS,
+      out_specs=_REPLICATED,
+      check_vma=False,
+    )(sums)
 
   def keep(self, table: object) -> Any:
     """See ``base.MapClients.keep``."""

@@ -175,13 +175,13 @@ def initial_states(
     States, leaves [N, ...].
   """
 
-  start_one = functools.partial(_initial_state, build, model, spec)
+  start_one = functools.partial(initial_state, build, model, spec)
   return over_seeds(lambda keys, numbers: start_one(keys, numbers, data), map_seeds)(
     keys, numbers
   )
 
 
-def _initial_state(
+def initial_state(
   build: Build,
   model: Model,
   spec: FedSpec,
@@ -189,7 +189,7 @@ def _initial_state(
   numbers: Numbers,
   data: ClientData,
 ) -> Any:
-  """The state of one seed."""
+  """The state of one seed; see ``initial_states``."""
   algorithm = with_frozen(build, data)(numbers)
   first, second = jax.random.split(keys.start)
   bound_model = start.bind_leaves(model, data.start)

@@ -190,6 +190,16 @@ def memory_limit() -> memory.Limit:
   return memory.host()
 
 
+def free_memory() -> memory.Limit:
+  """The memory of a device that is free at this moment; on a CPU that of the host."""
+  limit = memory_limit()
+  stats = jax.local_devices()[0].memory_stats()
+  if stats and "bytes_limit" in stats:
+    used = int(stats.get("bytes_in_use", 0))
+    return limit._replace(nbytes=max(limit.nbytes - used, 0))
+  return memory.free()
+
+
 def _align(array: np.ndarray) -> np.ndarray:
   """Returns the array, or a copy at an address that XLA need not copy from."""
   if array.flags.c_contiguous and array.ctypes.data % layout.ALIGNMENT == 0:

@@ -5,6 +5,10 @@ clients is traced up to its first map over such rows, which is computed for one 
 after the other. Then it is traced again with the results, up to the next map, until
 it is through. All traces are of the same function, so nothing is written twice, and
 every window of a map is the same program (``runs.windowed``).
+
+The sums of ``MapClients.total`` go from window to window, those of each device
+separately: every number is added to the same sum, in the same order, as in one program
+that has all rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,13 +16,15 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import jax
+from jax.extend import core
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg import trees
 from fedjax_alg.base import Array, MapClients, Shard
 from fedjax_alg.data import layout, store
-from fedjax_alg.data.host_rows import HostRows
+from fedjax_alg.data.host_rows import HostRows, RowsOnHostError
+from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.errors import FAILURES
 from fedjax_alg.typing import PyTree
 
@@ -49,7 +55,7 @@ class Pending(Exception):
   """The first map without a result."""
 
   def __init__(self, result: Any):
-    """Takes the result for one window; without a window the ``Ranges``."""
+    """Takes the result for one window; without a window ``Found``."""
     super().__init__()
     self.result = result
 
@@ -59,17 +65,31 @@ class Reads(NamedTuple):
 
   shards: list[HostRows]  #: the clients' own; none if it reads none of them
   tests: list[HostRows]
+  is_total: bool = False  #: whether its results are added up (``MapClients.total``)
+
+
+class Found(NamedTuple):
+  """A map that waits for its results."""
+
+  places: Ranges
+  total: Any  #: the sums before its first window, as ``Sums.bits``; () if it has none
 
 
 @dataclasses.dataclass
 class WindowMap(MapClients):
   """A client map (``base.MapClients``) that is given its results."""
 
-  inner: MapClients  #: maps the slots of a window
-  results: Sequence[Any]  #: of the first maps over rows on the host, [S, ...]
-  window: Window | None  #: of the next map; None: it tells its ``Ranges``
+  inner: ClientMap  #: maps the slots of a window
+  #: of the first maps over rows on the host: [S, ...], or the sums of the devices
+  results: Sequence[Any]
+  #: of the next map; None: the map tells what it reads; "shapes": all maps are traced
+  #: over a few rows of zeros
+  window: Window | str | None
+  total_so_far: Any = ()  #: the sums of the windows before this one
   reads: list[Reads] = dataclasses.field(default_factory=list)  #: of the next map
   number: int = 0  #: of maps so far
+  #: where the function is traced that the results are for
+  _trace: Any = dataclasses.field(default_factory=core.get_opaque_trace_state)
 
   def __call__(self, fn: Any, shared: Any, shards: Shard, *args: Any) -> Any:
     """See ``base.MapClients``."""
@@ -105,29 +125,115 @@ class WindowMap(MapClients):
     tests: Shard | None,
     args: Any,
     reads: Reads,
+    zero: Callable[[], Any] = lambda: (),
   ) -> Any:
     """The result of the next map.
 
     Raises:
       Pending: there is none yet.
+      RowsOnHostError: the map is inside of a loop or a condition of the function.
     """
+    if core.get_opaque_trace_state() != self._trace:
+      raise RowsOnHostError("`data_on`: clients are mapped inside of a loop")
     self.number += 1
+    if self.window == "shapes":
+      return of_window(_window_of_zeros(shards.size.shape[0], reads), *args)
     if self.number <= len(self.results):
       return self.results[self.number - 1]
     self.reads.append(reads)
-    if self.window is None:
+    if not isinstance(self.window, Window):
       zeros = jnp.zeros_like(shards.size)
       at_tests = (zeros, zeros) if tests is None else (tests.offset, tests.size)
-      raise Pending(Ranges(shards.offset, shards.size, *at_tests))
+      raise Pending(Found(Ranges(shards.offset, shards.size, *at_tests), zero()))
     raise Pending(of_window(self.window, *trees.index(args, self.window.slots)))
+
+  def total(
+    self,
+    fn: Callable[..., Any],
+    zero: Callable[[], Any],
+    shared: PyTree,
+    shards: Shard,
+    *args: PyTree,
+    psum: Callable[[Any, str], Any] = jax.lax.psum,
+  ) -> Any:
+    """See ``base.MapClients.total``."""
+    if not store.is_on_host(shards.x):
+      return self.inner.total(fn, zero, shared, shards, *args, psum=psum)
+    dtypes = jax.tree.map(lambda leaf: leaf.dtype, jax.eval_shape(zero))
+    devices = self.inner.devices
+    reads = Reads(_host_rows(shards), [], is_total=True)
+
+    def of_window(window, *args):
+      before = _from_bits(self.total_so_far, dtypes)
+      rows = _client_shards(shards, window)
+      return _to_bits(self.inner.add_to(before, fn, shared, rows, *args))
+
+    def of_zeros(window, *args):
+      rows = _client_shards(shards, window)
+      return self.inner.total(fn, zero, shared, rows, *args, psum=psum)
+
+    if self.window == "shapes":
+      return self._next(of_zeros, shards, None, args, reads)
+    sums = self._next(
+      of_window, shards, None, args, reads, lambda: _to_bits(zero(), devices)
+    )
+    return self.inner.sum_devices(_from_bits(sums, dtypes), psum)
 
   def update(self, *args: Any) -> Any:
     """Other maps read no rows on the host (``base.MapClients.update``)."""
     return self.inner.update(*args)
 
-  def total(self, *args: Any, **kwargs: Any) -> Any:
-    """See ``update``."""
-    return self.inner.total(*args, **kwargs)
+  def keep(self, table: Any) -> Any:
+    """See ``base.MapClients.keep``."""
+    return self.inner.keep(table)
+
+
+def _to_bits(sums: Any, devices: int = 0) -> Any:
+  """Sums as leaves that stay what they are while float64 is not enabled.
+
+  Args:
+    sums: a tree.
+    devices: the number of copies, [devices, ...]; 0: none is made.
+  """
+  with jax.enable_x64(True):
+    if devices:
+      sums = trees.repeat(sums, devices)
+    return jax.tree.map(
+      lambda leaf: (
+        jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+        if leaf.dtype == jnp.float64
+        else leaf
+      ),
+      sums,
+    )
+
+
+def _from_bits(bits: Any, dtypes: Any) -> Any:
+  """The inverse of ``_to_bits``."""
+  with jax.enable_x64(True):
+    return jax.tree.map(
+      lambda dtype, leaf: (
+        jax.lax.bitcast_convert_type(leaf, dtype) if dtype == jnp.float64 else leaf
+      ),
+      dtypes,
+      bits,
+    )
+
+
+def _window_of_zeros(slots: int, reads: Reads) -> Window:
+  """A window of all slots, in which rows are there and zero."""
+  zeros = jnp.zeros(slots, jnp.int32)
+  return Window(
+    zeros,
+    Ranges(zeros, zeros, zeros, zeros),
+    *(
+      [
+        jnp.zeros((2 * layout.PADDING_ROWS, *rows.shape[1:]), rows.dtype)
+        for rows in of_map
+      ]
+      for of_map in reads[:2]
+    ),
+  )
 
 
 def _host_rows(shards: Shard) -> list[HostRows]:

@@ -221,10 +221,10 @@ def _bill(p: Prepared) -> tuple[Any, Any, Work | None]:
 
     return jax.lax.map(bill, indices)
 
-  parts, deadline = [], None
+  data, parts, deadline = p.device_data.train_without_rows(), [], None
   count = -(-len(indices) // _BILLED)
   for chunk in (indices[first::count] for first in range(count)):
-    part = read(p.device_data.data.train, p.keys, p.numbers, np.resize(chunk, _BILLED))
+    part = read(data, p.keys, p.numbers, np.resize(chunk, _BILLED))
     parts.append(jax.tree.map(lambda leaf: leaf[: len(chunk)], jax.device_get(part)))
     deadline = deadline or time.monotonic() + _PATIENCE_S  # compiling is not reading
     if time.monotonic() > deadline:
@@ -282,7 +282,7 @@ def _time_step(p: Prepared, batch: int) -> float:
   work = LocalWork(local_steps=_STEPS, batch_size=batch)
   sizes = np.asarray(p.federation.data.train.size)
   client = np.argsort(sizes)[len(sizes) // 2].astype(np.int32)
-  train = p.device_data.train_with(int(client))
+  train = p.device_data.train_with(np.array([client]))
 
   @jax.jit
   def train_client(data: Any, key: Any) -> Any:

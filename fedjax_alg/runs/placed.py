@@ -12,6 +12,7 @@ from fedjax_alg.base import ClientData, Devices
 from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data import store
 from fedjax_alg.data.federation import EvaluationData, Federation
+from fedjax_alg.data.location import Location, OnDevice, OnDisk, OnHost, fits
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.typing import PyTree
@@ -21,6 +22,34 @@ from fedjax_alg.typing import PyTree
 _COPIES: weakref.WeakKeyDictionary[Federation, tuple[Any, Any]] = (
   weakref.WeakKeyDictionary()
 )
+
+
+def choose_location(federation: Federation, mesh: Mesh | None) -> Location:
+  """Chooses where the rows of a federation are: the meaning of `data_on`=auto.
+
+  Args:
+    federation: the clients with their data.
+    mesh: the devices.
+
+  Returns:
+    The choice. It is that of `data_on` unless that is auto.
+  """
+  location = federation.options.data_on
+  if not location.IS_CHOSEN:
+    return location
+  data = federation.data
+  if store.is_in_files((data.train.x, data.test.x)):
+    return OnDisk(location.window_mb)
+  needs_all = federation.schedule is not None or sharding.spans_processes(mesh)
+  if needs_all or sharding.is_described(mesh) or sharding.platform(mesh) == "cpu":
+    return OnDevice()
+  cached = _COPIES.get(federation)
+  if cached is not None and cached[0] == mesh:  # they are there
+    return OnDevice()
+  nbytes = sum({id(leaf): leaf.nbytes for leaf in jax.tree.leaves(data)}.values())
+  return (
+    OnDevice() if fits(nbytes, sharding.free_memory()) else OnHost(location.window_mb)
+  )
 
 
 def _place(federation: Federation, mesh: Mesh | None) -> EvaluationData:
@@ -91,6 +120,8 @@ class PlacedData:
   programs need not change.
   """
 
+  location: Location = OnDevice()  #: where the rows are
+
   def __init__(
     self,
     federation: Federation,
@@ -141,8 +172,8 @@ class PlacedData:
 
   @property
   def facts(self) -> dict[str, Any]:
-    """What was chosen for the data, for config.json; {}: every device has them all."""
-    return {}
+    """What was chosen for the data, for config.json."""
+    return {"data_on": str(self.location)}
 
   def rounds_at_hand(self, done: int) -> int | None:
     """Counts the rounds after ``done`` for which the rows are on the devices.
@@ -158,12 +189,20 @@ class PlacedData:
   def read_ahead(self) -> None:
     """Starts to read the rows of later rounds, in another thread."""
 
-  def train_with(self, client: int) -> ClientData:
-    """The training data with at least the rows of one client.
+  def train_with(self, clients: np.ndarray) -> ClientData:
+    """The training data with at least the rows of some clients.
 
     Args:
-      client: the position of the client.
+      clients: [n] int, the positions of the clients.
+
+    Raises:
+      OptionError: their rows do not fit on a device.
     """
+    result: ClientData = self.data.train
+    return result
+
+  def train_without_rows(self) -> ClientData:
+    """The training data for what depends on their sizes only, as costs do."""
     result: ClientData = self.data.train
     return result
 

@@ -43,7 +43,7 @@ from fedjax_alg.runs import own_algorithm, stopping
 from fedjax_alg.runs.checks import check_targets, cohort_size
 from fedjax_alg.runs.methods import Method, Numbers
 from fedjax_alg.runs.options import RunOptions
-from fedjax_alg.runs.placed import PlacedData
+from fedjax_alg.runs.placed import PlacedData, choose_location
 from fedjax_alg.runs.windowed import Rounds, WindowedData, check_supported
 
 #: The most examples that a client may read in a round; costs count in int32.
@@ -1017,14 +1017,20 @@ def prepare(
 
 
 def _place_data(
-  federation: Federation, method: Method, rounds: Rounds, *args: Any
+  federation: Federation, method: Method, rounds: Rounds, mesh: Mesh | None, *args: Any
 ) -> PlacedData:
   """Places a federation's data where its options say; see ``PlacedData``."""
-  if not federation.options.data_on.HAS_WINDOWS:
-    return PlacedData(federation, *args)
-  entry = method.entry
-  check_supported(federation, entry.label, entry.all_clients, processes.count())
-  return WindowedData(federation, *args, rounds=rounds)
+  location = choose_location(federation, mesh)
+  if not location.HAS_WINDOWS:
+    return PlacedData(federation, mesh, *args)
+  check_supported(federation, location, processes.count())
+  return WindowedData(
+    federation,
+    mesh,
+    *args,
+    location=location,
+    rounds=None if method.entry.all_clients else rounds,
+  )
 
 
 def _spec(federation: Federation, size: int) -> FedSpec:

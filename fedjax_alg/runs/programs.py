@@ -13,7 +13,7 @@ import functools
 import hashlib
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -31,10 +31,17 @@ from fedjax_alg.engine import (
   sharding,
 )
 from fedjax_alg.engine import stored as stored_lib
-from fedjax_alg.errors import no_exit
+from fedjax_alg.engine.clients import ClientMap
+from fedjax_alg.engine.round import sample_and_run
+from fedjax_alg.errors import FAILURES, no_exit
 from fedjax_alg.models import roles
 from fedjax_alg.runs.prepare import Prepared
-from fedjax_alg.runs.windowed import WindowedData, WindowedEvaluation, refusing
+from fedjax_alg.runs.windowed import (
+  WindowedData,
+  WindowedFunction,
+  is_of_rows,
+  refusing,
+)
 from fedjax_alg.typing import PyTree
 
 
@@ -50,17 +57,122 @@ def _start(prepared: Prepared) -> Any:
   return jax.jit(initial_states, inline=True)
 
 
-def _states(prepared: Prepared, start: Any) -> PyTree:
+def _start_in_windows(prepared: Prepared, start: Any) -> WindowedFunction | None:
+  """The start (keys, numbers) -> states in windows; None: it reads no rows.
+
+  Args:
+    prepared: the run.
+    start: its program, see ``_start``.
+  """
+  p = prepared
+  if not isinstance(p.device_data, WindowedData):
+    return None
+  try:
+    start.eval_shape(*_start_arguments(p))
+    return None
+  except FAILURES as error:
+    if not is_of_rows(error):
+      raise
+
+  def initial_state(mapping: Any, data: Any, keys: Any, numbers: Any) -> Any:
+    build = p.method.builder(p.model, mapping)
+    return loop.initial_state(build, p.model, p.spec, keys, numbers, data.train)
+
+  return _windowed(p, initial_state, compiling.start_options)
+
+
+def _windowed(
+  p: Prepared, fn: Callable[..., Any], options: Any, has_fixed_maps: bool = True
+) -> WindowedFunction:
+  """A function of one row in windows; see ``WindowedFunction``."""
+  assert isinstance(p.device_data, WindowedData)
+  return WindowedFunction(
+    fn,
+    cast(ClientMap, p.map_clients),
+    p.device_data,
+    p.map_seeds,
+    options(sharding.platform(p.mesh)),
+    has_fixed_maps,
+  )
+
+
+def _states(prepared: Prepared, start: Any, in_windows: Any) -> PyTree:
   """The shapes of the states before round 1."""
-  with _refusing(prepared, "its start reads the rows of all clients"):
+  if in_windows is None:
     return start.eval_shape(*_start_arguments(prepared))
+  with _refusing(prepared, "its start asks all clients within a loop or a sum"):
+    return in_windows.eval_shape(prepared.keys, prepared.numbers)
+
+
+class _RoundsInWindows:
+  """Rounds in which all clients take part, each in windows of clients."""
+
+  def __init__(self, prepared: Prepared):
+    self._prepared = prepared
+    #: step, see ``_round`` -> its function
+    self._functions: dict[int | None, WindowedFunction] = {}
+
+  def _round(self, step: int | None) -> WindowedFunction:
+    """(states, keys, numbers, round) -> states and ``RunLog`` of one round.
+
+    Args:
+      step: of a method in closed form the round, which decides its code; else None.
+    """
+    p = self._prepared
+
+    def run(
+      mapping: Any, data: Any, state: Any, keys: Any, numbers: Any, number: Any
+    ) -> Any:
+      build = loop.with_frozen(p.method.builder(p.model, mapping), data.train)
+      if step is not None:
+        state = state._replace(round=step)
+      state, aux = sample_and_run(
+        build(numbers), data.train, p.participation, keys, number, state
+      )
+      return state, loop.RunLog(aux, loop.all_finite(state))
+
+    return _windowed(p, run, compiling.options, has_fixed_maps=False)
+
+  def _call(self, number: int) -> tuple[WindowedFunction, Any]:
+    """The function of a round, and its last input."""
+    p = self._prepared
+    step = None if p.method.entry.rounds is None else number
+    if step not in self._functions:
+      self._functions[step] = self._round(step)
+    return self._functions[step], np.full(p.rows, number, np.int32)
+
+  def eval_shape(self, shapes: PyTree) -> Any:
+    """The shapes of the log of a call."""
+    p = self._prepared
+    round_, number = self._call(0)
+    with _refusing(p, "a round asks all clients within a loop or a sum"):
+      log = round_.eval_shape(shapes, p.keys, p.numbers, number)[1]
+    most = _rounds_of_call(p)
+    return jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct(
+        (leaf.shape[0], most, *leaf.shape[1:]), leaf.dtype
+      ),
+      log,
+    )
+
+  def __call__(
+    self, states: PyTree, data: Any, keys: Any, numbers: Any, start: Any, count: Any
+  ) -> Any:
+    """See ``loop.make_run_rounds``; the log has ``count`` rounds."""
+    del data
+    logs = []
+    for done in range(int(start), int(start) + int(count)):
+      round_, number = self._call(done)
+      states, log = round_(states, keys, numbers, number)
+      logs.append(jax.device_get(log))
+    return states, jax.tree.map(lambda *leaves: np.stack(leaves, 1), *logs)
 
 
 def _refusing(p: Prepared, why: str) -> contextlib.AbstractContextManager[None]:
   """Refuses a method that reads rows which stay on the host."""
   if not isinstance(p.device_data, WindowedData):
     return contextlib.nullcontext()
-  label = p.federation.options.data_on.label
+  label = p.device_data.location.label
   return refusing(label, f"{p.method.entry.label}: {why}")
 
 
@@ -77,7 +189,9 @@ def state_shapes(prepared: Prepared) -> PyTree:
   Returns:
     A pytree of ``jax.ShapeDtypeStruct`` with leaves [rows, ...].
   """
-  return _shapes(prepared, _states(prepared, _start(prepared)))
+  start = _start(prepared)
+  states = _states(prepared, start, _start_in_windows(prepared, start))
+  return _shapes(prepared, states)
 
 
 def _shapes(prepared: Prepared, states: PyTree) -> PyTree:
@@ -246,12 +360,8 @@ def make_evaluation(p: Prepared) -> Callable[..., Any]:
     p: the run. It is compiled at the first call.
   """
   if isinstance(p.device_data, WindowedData):
-    windowed = WindowedEvaluation(
-      functools.partial(_evaluate_one, p), p.device_data, p.map_seeds
-    )
-    return lambda states, keys, numbers: windowed(
-      p.map_clients, states, keys.evaluation, numbers
-    )
+    windowed = _windowed(p, functools.partial(_evaluate_one, p), lambda _: None)
+    return lambda states, keys, numbers: windowed(states, keys.evaluation, numbers)
   program = jax.jit(functools.partial(evaluate_all, p))
   return lambda *inputs: program(p.device_data.data, *inputs)
 
@@ -263,7 +373,7 @@ def _membership(build: loop.Build, state: Any, numbers: Any) -> Any:
   return algorithm.membership(state)
 
 
-#: The programs of a run; without the last one it evaluates in windows of clients.
+#: The programs of a run; what runs in windows of clients has none here.
 _NAMES = ("start", "rounds", "evaluation")
 
 
@@ -336,6 +446,10 @@ class Programs:
     p = self.prepared
     assert p.options.rounds is not None
     self.rounds: int = p.options.rounds  #: rounds of the whole run
+    self._start_in_windows: WindowedFunction | None = None
+    self._rounds_in_windows = None
+    if isinstance(p.device_data, WindowedData) and p.device_data.all_take_part:
+      self._rounds_in_windows = _RoundsInWindows(p)
     key = _key(p)
     stored = None if key is None else stored_lib.load_programs(key, p.mesh)
     if stored is None:
@@ -348,8 +462,8 @@ class Programs:
     self._log = facts.log
     #: K, the number of groups; None if the algorithm does not group clients
     self.num_groups: int | None = facts.num_groups
-    self._init, self._run = (stored.programs[name] for name in _NAMES[:2])
-    self._evaluate = stored.programs.get("evaluation")
+    programs: list[Any] = list(map(stored.programs.get, _NAMES))
+    self._init, self._run, self._evaluate = programs
     if self._evaluate is None:
       self._evaluate_in_windows = make_evaluation(p)
     self._membership = stored.programs.get("membership")
@@ -361,47 +475,36 @@ class Programs:
     platform = sharding.platform(mesh)
     compiling.leave_frames_out(platform)
     start = _start(p)  # traced once, for the shapes and for its program
-    states = _states(p, start)
+    self._start_in_windows = _start_in_windows(p, start)
+    states = _states(p, start, self._start_in_windows)
     shapes = _shapes(p, states)
     where = _places(shapes)
     options: dict[str, Any] = {"keep_unused": True}
     if sharding.spans_processes(mesh):
       # The host of every process reads what all of them have computed.
       options["out_shardings"] = sharding.replicated(mesh)
+    compiled: dict[str, Any] = {}
     with ThreadPoolExecutor() as pool:
+
+      def submit(name: str, lowered: Any, options: Any = None) -> None:
+        compiled[name] = pool.submit(compiler.compile, name, lowered, options)
+
       with _TRACING:
         # First: a caller's own measure may fail, before minutes of compiling.
-        evaluation = None
         if not isinstance(p.device_data, WindowedData):
-          evaluation = pool.submit(
-            compiler.compile,
-            "evaluation",
-            jax.jit(functools.partial(evaluate_all, p), **options).lower(
-              data, shapes, p.keys, p.numbers
-            ),
-          )
-        run = loop.make_run_rounds(
-          p.build,
-          p.participation,
-          _rounds_of_call(p),
-          p.map_seeds,
-          mesh,
-          where,
-        )
-        zero = jnp.int32(0)
-        with _refusing(p, "a round reads rows of clients that do not take part in it"):
-          lowered = run.lower(shapes, data.train, p.keys, p.numbers, zero, zero)
-        log = lowered.out_info[1]
-        rounds = pool.submit(
-          compiler.compile, "rounds", lowered, compiling.options(platform)
-        )
-        start_states = jax.jit(start, out_shardings=where, keep_unused=True).lower(
-          *_start_arguments(p)
-        )
-      init = compiler.compile("start", start_states, compiling.start_options(platform))
-      programs = {"start": init, "rounds": rounds.result()}
-      if evaluation is not None:
-        programs["evaluation"] = evaluation.result()
+          evaluation = jax.jit(functools.partial(evaluate_all, p), **options)
+          submit("evaluation", evaluation.lower(data, shapes, p.keys, p.numbers))
+        if self._rounds_in_windows is None:
+          lowered = self._lower_rounds(shapes)
+          log = lowered.out_info[1]
+          submit("rounds", lowered, compiling.options(platform))
+        else:
+          log = self._rounds_in_windows.eval_shape(shapes)
+        if self._start_in_windows is None:
+          program = jax.jit(start, out_shardings=where, keep_unused=True)
+          lowered = program.lower(*_start_arguments(p))
+          submit("start", lowered, compiling.start_options(platform))
+    programs = {name: program.result() for name, program in compiled.items()}
     algorithm, num_groups = p.algorithm, None
     if algorithm.membership is not None:
       programs["membership"] = compiler.compile(
@@ -416,6 +519,24 @@ class Programs:
         num_groups = jax.tree.leaves(models)[0].shape[1]
     facts = _Facts(_plain_shapes(states), _plain_shapes(log), num_groups)
     return stored_lib.Stored(programs, facts)
+
+  def _lower_rounds(self, shapes: PyTree) -> jax.stages.Lowered:
+    """The program of rounds (``loop.make_run_rounds``)."""
+    p, zero = self.prepared, jnp.int32(0)
+    run = loop.make_run_rounds(
+      p.build,
+      p.participation,
+      _rounds_of_call(p),
+      p.map_seeds,
+      p.mesh,
+      _places(shapes),
+    )
+    why = "a round reads rows of clients that do not take part in it"
+    with _refusing(p, why):
+      lowered: jax.stages.Lowered = run.lower(
+        shapes, p.device_data.data.train, p.keys, p.numbers, zero, zero
+      )
+    return lowered
 
   @property
   def server(self) -> dict[str, Any]:
@@ -436,6 +557,9 @@ class Programs:
     """Computes the states before the first round."""
     p = self.prepared
     p.device_data.move(0)
+    if self._start_in_windows is not None:
+      states = self._start_in_windows(p.keys, p.numbers)
+      return jax.device_put(states, _places(self.shapes))
     return self._init(*_start_arguments(p))
 
   def place(self, states: PyTree) -> Any:
@@ -490,7 +614,8 @@ class Programs:
     """
     p = self.prepared
     p.device_data.move(start)
-    result = self._run(
+    run = self._rounds_in_windows or self._run
+    result = run(
       states,
       p.device_data.data.train,
       p.keys,
@@ -544,7 +669,7 @@ class Programs:
   def executables(self) -> dict[str, Any]:
     """The compiled programs ``start``, ``rounds`` and ``evaluation``.
 
-    There is no ``evaluation`` of rows on the host, which is compiled in parts.
+    Those that read rows on the host in windows of clients are not among them.
     """
     programs = zip(_NAMES, (self._init, self._run, self._evaluate))
     return {name: program for name, program in programs if program is not None}

@@ -492,9 +492,8 @@ class RunResult:
     state = jax.tree.map(lambda leaf: leaf[index], live.states)
     ids = jnp.asarray([client], jnp.int32)
     key = client_keys(p.keys.evaluation[index], ids)[0]
-    params: Params = jax.device_get(
-      live.deploy(state, p.device_data.train_with(client), np.int32(client), key)
-    )
+    train = p.device_data.train_with(np.array([client]))
+    params: Params = jax.device_get(live.deploy(state, train, np.int32(client), key))
     return params
 
   def predict(

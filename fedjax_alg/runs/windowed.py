@@ -16,11 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_alg import memory
 from fedjax_alg.base import Shard
 from fedjax_alg.data import layout, store
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.host_rows import HostRows, RowsOnHostError
+from fedjax_alg.data.location import Location
 from fedjax_alg.engine import loop, sharding, windows
+from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.engine.windows import Ranges, Window, WindowMap
@@ -56,16 +59,25 @@ class WindowedData(PlacedData):
   all rows are on the host.
   """
 
-  def __init__(self, federation: Federation, *args: Any, rounds: Rounds, **kwargs: Any):
+  def __init__(
+    self,
+    federation: Federation,
+    *args: Any,
+    location: Location,
+    rounds: Rounds | None,
+    **kwargs: Any,
+  ):
     """Places all but the rows, and the rows of the first window.
 
     Args:
       federation: the clients with their data.
       *args: see ``PlacedData``.
-      rounds: the rounds of the run.
+      location: where the rows are.
+      rounds: the rounds of the run; None: all clients take part in each of them, and
+        the rounds are computed in windows of clients (``WindowedFunction``).
       **kwargs: see ``PlacedData``.
     """
-    self._location: Any = federation.options.data_on
+    self.location = location
     self._window: _Window | None = None
     self._next: futures.Future[_Window] | None = None
     self._pool: futures.ThreadPoolExecutor | None = None
@@ -110,18 +122,25 @@ class WindowedData(PlacedData):
     self.evaluated = super()._of_run(data)
     self._plan_rows()
     train = self.evaluated.train
+    if self._rounds is None:
+      return self.evaluated
     train = train._replace(host=(train.x, train.y))
     return self.evaluated._replace(train=train)
 
   @property
   def facts(self) -> dict[str, Any]:
     """What was chosen, for config.json; see ``PlacedData.facts``."""
-    return {"data_on": str(self._location), "window_rows": self._places}
+    return {**super().facts, "window_rows": self._places}
+
+  @property
+  def all_take_part(self) -> bool:
+    """Whether all clients take part in each round, in windows of clients."""
+    return self._rounds is None
 
   @property
   def window_nbytes(self) -> int:
     """The memory of a window; the next one is read while programs have another."""
-    return max(1, int(self._location.window_mb * 2**20) // 2)
+    return max(1, int(self.location.window_mb * 2**20) // 2)
 
   def _plan_rows(self) -> None:
     """Decides the number of rows of a window of rounds, B."""
@@ -130,6 +149,9 @@ class WindowedData(PlacedData):
     train = self._federation.data.train
     row_nbytes = layout.row_nbytes(train.x, train.y)
     self._budget = self.window_nbytes // max(1, row_nbytes)
+    if rounds is None:
+      self._places = int(min(total, max(self._budget, size.max(initial=0))))
+      return
     slots = rounds.participation.cohort_size * rounds.keys.cohort.shape[0]
     largest = np.sort(size)[-slots:].sum() if slots < len(size) else total
     if largest > max(self._budget, 1):
@@ -147,12 +169,13 @@ class WindowedData(PlacedData):
     Raises:
       OptionError: they depend on more than seed and round.
     """
+    assert self._rounds is not None
     if first not in self._cohorts:
       while len(self._cohorts) > 2:
         self._cohorts.pop(next(iter(self._cohorts)))
       numbers = jnp.arange(first, first + _AHEAD, dtype=jnp.int32)
       train, keys = self.evaluated.train, self._rounds.keys.cohort
-      with refusing(self._location.label, "its sampler reads the rows of all clients"):
+      with refusing(self.location.label, "its sampler reads the rows of all clients"):
         ids = np.asarray(self._sample(train, keys, numbers))
       clients = train.size.shape[0]
       self._cohorts[first] = [
@@ -163,6 +186,7 @@ class WindowedData(PlacedData):
   @functools.cached_property
   def _sample(self) -> Callable[..., jax.Array]:
     """The jitted (data, keys [N], numbers [r]) -> ids [r, N, S]."""
+    assert self._rounds is not None
     participation = self._rounds.participation
 
     @jax.jit
@@ -180,17 +204,22 @@ class WindowedData(PlacedData):
 
   def rounds_at_hand(self, done: int) -> int | None:
     """See ``PlacedData.rounds_at_hand``."""
+    if self._rounds is None:
+      return None
     self._use_window(done)
     assert self._window is not None
     return self._window.last - done
 
   def move(self, done: int) -> None:
     """See ``PlacedData.move``."""
-    self._use_window(max(done, 0))
+    if self._rounds is not None:
+      self._use_window(max(done, 0))
 
   def read_ahead(self) -> None:
     """Starts to read the next window; see ``PlacedData.read_ahead``."""
     window = self._window
+    if self._rounds is None:
+      return
     assert window is not None
     if self._next is None and window.last < self._rounds.number:
       self._draw(window.last // _AHEAD * _AHEAD)
@@ -214,6 +243,7 @@ class WindowedData(PlacedData):
 
   def _read(self, first: int) -> _Window:
     """Reads the rows of the participants of the rounds from one on."""
+    assert self._rounds is not None
     train = self._federation.data.train
     size = np.asarray(train.size)
     begin = first // _AHEAD * _AHEAD
@@ -235,15 +265,30 @@ class WindowedData(PlacedData):
     fields = sharding.replicate({"x": x, "y": y, "offset": offset}, self._mesh)
     return _Window(first, last, fields)
 
-  def train_with(self, client: int) -> Any:
+  def train_with(self, clients: np.ndarray) -> Any:
     """See ``PlacedData.train_with``."""
     train, data = self._federation.data.train, self.evaluated.train
-    size = np.asarray(train.size)[client : client + 1]
-    offset = np.asarray(train.offset)[client : client + 1]
-    x, y = _gather((data.x, data.y), offset, size, int(size[0]) + layout.PADDING_ROWS)
-    zeros = np.zeros(len(train.size), np.int32)
-    fields = sharding.replicate({"x": x, "y": y, "offset": zeros}, self._mesh)
+    ids = np.unique(clients)
+    size = np.asarray(train.size)[ids]
+    rows = int(size.sum()) + layout.PADDING_ROWS
+    memory.refuse(
+      f"{self.location.label}: the rows of {len(ids):,} clients on each device",
+      rows * layout.row_nbytes(train.x, train.y),
+      "allowed: fewer clients",
+      sharding.memory_limit,
+    )
+    offset = np.full(len(train.size), rows, np.int32)
+    offset[ids] = np.cumsum(size) - size
+    x, y = _gather((data.x, data.y), np.asarray(train.offset)[ids], size, rows)
+    fields = sharding.replicate({"x": x, "y": y, "offset": offset}, self._mesh)
     return self.data.train._replace(**fields)
+
+  def train_without_rows(self) -> Any:
+    """See ``PlacedData.train_without_rows``."""
+    data = self.evaluated.train
+    x, y = _gather((data.x, data.y), np.zeros(0), np.zeros(0), 2 * layout.PADDING_ROWS)
+    fields = {"x": x, "y": y, "offset": np.zeros(len(data.size), np.int32)}
+    return data._replace(**sharding.replicate(fields, self._mesh))
 
 
 def _gather(tree: Any, offset: Any, size: Any, places: int) -> Any:
@@ -272,12 +317,12 @@ def refusing(label: str, why: str) -> Any:
   try:
     yield
   except FAILURES as error:
-    if not _is_of_rows(error):
+    if not is_of_rows(error):
       raise
     raise OptionError(f"{label}: {why} (allowed: device)") from None
 
 
-def _is_of_rows(error: BaseException | None) -> bool:
+def is_of_rows(error: BaseException | None) -> bool:
   """Whether JAX has met an array without values; some of its errors say only how."""
   while error is not None:
     if isinstance(error, RowsOnHostError):
@@ -288,104 +333,201 @@ def _is_of_rows(error: BaseException | None) -> bool:
   return False
 
 
-class WindowedEvaluation:
-  """The evaluation of a run with rows on the host, in windows of clients.
+class WindowedFunction:
+  """A function of a run that maps clients with rows on the host, in windows of clients.
 
-  The sums of the clients are those of one program that reads all rows, and they are
-  added up in the same order.
+  Its results are those of one program that reads all rows: what is added up over
+  clients is added up in the same order.
   """
 
-  def __init__(self, evaluate: Callable[..., Any], data: WindowedData, map_seeds: str):
-    """Takes what is evaluated.
+  def __init__(
+    self,
+    fn: Callable[..., Any],
+    inner: ClientMap,
+    data: WindowedData,
+    map_seeds: str,
+    options: Any = None,
+    has_fixed_maps: bool = True,
+  ):
+    """Takes what is computed.
 
     Args:
-      evaluate: (client map, data, state, key, numbers) -> a tree; of one row.
+      fn: (client map, data, *inputs) -> a tree; of one row.
+      inner: the client map.
       data: the data.
       map_seeds: how rows are mapped (``loop.over_seeds``).
+      options: of the compiler.
+      has_fixed_maps: whether each call reads the same rows.
     """
-    self._evaluate, self._data, self._map_seeds = evaluate, data, map_seeds
-    #: of each map: which rows it reads, and where they are
-    self._maps: list[tuple[windows.Reads, Ranges]] = []
-    self._has_all_maps = False
-    self._inner: Any = None
-    self._reads: list[windows.Reads] = []  #: of the map that was traced last
+    self._fn, self._inner, self._data = fn, inner, data
+    self._map_seeds, self._options = map_seeds, options
+    self._has_fixed_maps = has_fixed_maps
+    #: row -> its maps; None: those that all rows share
+    self._maps: dict[int | None, _Maps] = {None: _Maps()}
+    self._reads: dict[int, windows.Reads] = {}  #: of each map that was traced
 
-  def __call__(
-    self, inner: Any, states: PyTree, keys: PyTree, numbers: PyTree
-  ) -> PyTree:
-    """Evaluates states.
+  def __call__(self, *inputs: PyTree) -> Any:
+    """Computes the function.
 
     Args:
-      inner: the client map.
-      states: leaves [rows, ...].
-      keys: [rows].
-      numbers: the traced hyper-parameters of the rows.
+      *inputs: leaves [rows, ...].
 
     Returns:
       The trees of all rows.
     """
-    inputs, results = (states, keys, numbers), list[Any]()
-    self._inner = inner
-    while not self._has_all_maps or len(results) < len(self._maps):
-      if len(results) == len(self._maps):
-        self._find_map(inputs, results)
+    if not self._has_fixed_maps:
+      self._maps = {None: _Maps()}
+    if None in self._maps:
+      try:
+        return self._run(self._maps[None], inputs)
+      except _DifferentRowsError:  # such as those of clients that each seed draws
+        del self._maps[None]
+    rows = len(jax.tree.leaves(inputs)[0])
+    parts = [
+      self._run(
+        self._maps.setdefault(row, _Maps()),
+        jax.tree.map(lambda leaf, row=row: leaf[row : row + 1], inputs),
+      )
+      for row in range(rows)
+    ]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+
+  def eval_shape(self, *inputs: PyTree) -> Any:
+    """The shapes of the results, found without reading rows.
+
+    Args:
+      *inputs: see ``__call__``.
+
+    Raises:
+      RowsOnHostError: it reads rows elsewhere than in maps that follow each other.
+    """
+    shapes = functools.partial(self._trace, "shapes")
+    return jax.eval_shape(shapes, self._data.evaluated, inputs, [])
+
+  def _run(self, maps: "_Maps", inputs: Any) -> Any:
+    """Computes rows with the same maps."""
+    results = list[Any]()
+    while not maps.are_all or len(results) < len(maps.found):
+      if len(results) == len(maps.found):
+        self._find_map(maps, inputs, results)
         continue
-      results.append(self._run_map(len(results), inputs, results))
-    return self._program(self._data.evaluated, *inputs, results)
+      results.append(self._run_map(*maps.found[len(results)], inputs, results))
+    return self._program(self._data.evaluated, inputs, results)
+
+  def _trace(
+    self, window: Any, data: Any, inputs: Any, results: Any, total: Any = ()
+  ) -> Any:
+    """All rows, up to the first map without a result."""
+
+    def of_row(inputs, results, total):
+      mapping = WindowMap(self._inner, results, window, total)
+      try:
+        return self._fn(mapping, data, *inputs)
+      except windows.Pending as pending:
+        self._reads[len(results)] = mapping.reads[-1]
+        return pending.result
+
+    return loop.over_seeds(of_row, self._map_seeds)(inputs, results, total)
 
   @functools.cached_property
   def _program(self) -> Any:
-    """The jitted (data, states, keys, numbers, results[, window]) -> a tree.
+    """The jitted (data, inputs, results[, total, window]) -> a tree.
 
     It is traced for the results of each number of maps, without and with a window.
     """
 
-    def run(data, states, keys, numbers, results, window=None):
-      def of_row(state, key, values, results):
-        mapping = WindowMap(self._inner, results, window)
-        try:
-          return self._evaluate(mapping, data, state, key, values)
-        except windows.Pending as pending:
-          self._reads.append(mapping.reads[-1])
-          return pending.result
+    def run(data, inputs, results, total=(), window=None):
+      return self._trace(window, data, inputs, results, total)
 
-      return loop.over_seeds(of_row, self._map_seeds)(states, keys, numbers, results)
+    return jax.jit(run, donate_argnames="total", compiler_options=self._options)
 
-    return jax.jit(run)
+  def _find_map(self, maps: "_Maps", inputs: Any, results: Any) -> None:
+    """Finds the next map, or that there is none.
 
-  def _find_map(self, inputs: Any, results: Any) -> None:
-    """Finds the next map, or that there is none."""
-    self._reads.clear()
-    arguments = (self._data.evaluated, *inputs, results)
-    jax.eval_shape(self._program, *arguments)
-    if not self._reads:
-      self._has_all_maps = True
+    Raises:
+      _DifferentRowsError: each row reads rows of other clients.
+    """
+    arguments = (self._data.evaluated, inputs, results)
+    if not isinstance(jax.eval_shape(self._program, *arguments), windows.Found):
+      maps.are_all = True
       return
-    places = Ranges(*(np.asarray(leaf)[0] for leaf in self._program(*arguments)))
-    self._maps.append((self._reads[0], places))
+    reads, found = self._reads[len(results)], self._program(*arguments)
+    places = jax.device_get(found.places)
+    if any((leaf != leaf[:1]).any() for leaf in places):
+      raise _DifferentRowsError
+    maps.found.append((reads, Ranges(*(leaf[0] for leaf in places)), found.total))
 
-  def _run_map(self, number: int, inputs: Any, results: Any) -> Any:
-    """The results of a map, [rows, S, ...] on the host."""
-    reads, places = self._maps[number]
-    budget = self._data.window_nbytes
-    of_clients, tests = (
-      budget // max(1, sum(rows.row_nbytes for rows in arrays)) if arrays else 2**62
-      for arrays in reads
-    )
-    most = of_clients, tests
-    cuts = windows.make_windows(places, most)
-    slots = max(last - first for first, last in cuts)
-    gathered = [_Gathered.of(reads, places, first, last) for first, last in cuts]
+  def _run_map(
+    self,
+    reads: windows.Reads,
+    places: Ranges,
+    total: Any,
+    inputs: Any,
+    results: Any,
+  ) -> Any:
+    """The results of a map, [rows, S, ...] on the host, or its sums on the devices."""
+    gathered = self._cut(reads, places)
     rows = [max(part.rows[i] for part in gathered) for i in range(2)]
+    arguments = self._data.evaluated, inputs, results
     outputs, running = list[PyTree](), list[tuple[PyTree, int]]()
+    total = jax.tree.map(jnp.copy, total)  # its memory is donated
     for part in gathered:
-      window = sharding.replicate(part.window(slots, rows), self._data._mesh)
+      window = sharding.replicate(part.window(rows), self._data._mesh)
       # The window before this one is computed while this one is read.
+      if reads.is_total:
+        total = self._program(*arguments, jax.block_until_ready(total), window)
+        continue
       outputs += [_first(*before) for before in running]
-      output = self._program(self._data.evaluated, *inputs, results, window)
-      running = [(output, part.last - part.first)]
+      output = self._program(*arguments, (), window)
+      running = [(output, int((part.slots < part.total).sum()))]
+    if reads.is_total:
+      return total
     outputs += [_first(*before) for before in running]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, 1), *outputs)
+
+  def _cut(self, reads: windows.Reads, places: Ranges) -> "list[_Gathered]":
+    """Cuts the slots of a map into windows."""
+    total, devices = len(places.size), self._inner.devices
+    order = np.arange(total)[None]
+    least = min(total, devices + 1)
+    cut = places
+    if reads.is_total:  # of each device some slots, in the order of its sums
+      order = self._inner.order_of_total(places.size)
+      size = np.append(places.size, 0)[order].sum(0)
+      none = np.zeros_like(size)
+      cut, least = Ranges(np.arange(len(size)), size, none, none), 2
+    budget = self._data.window_nbytes
+    of_clients, of_tests = (
+      budget // max(1, sum(rows.row_nbytes for rows in arrays)) if arrays else 2**62
+      for arrays in reads[:2]
+    )
+    cuts = windows.make_windows(cut, (of_clients, of_tests))
+    # A loop over one slot would be no loop, with other bits perhaps.
+    width = max(least, *(last - first for first, last in cuts))
+    gathered = []
+    for first, last in cuts:
+      slots = np.pad(
+        order[:, first:last],
+        ((0, 0), (0, width - (last - first))),
+        constant_values=total,
+      )
+      gathered.append(_Gathered.of(reads, places, slots.reshape(-1)))
+    return gathered
+
+
+class _DifferentRowsError(Exception):
+  """The rows of a program do not read the rows of the same clients."""
+
+
+@dataclasses.dataclass
+class _Maps:
+  """The maps of a function that have been found."""
+
+  #: what each reads, where that is, and its first sums
+  found: list[tuple[windows.Reads, Ranges, Any]] = dataclasses.field(
+    default_factory=list
+  )
+  are_all: bool = False
 
 
 def _first(output: PyTree, number: int) -> PyTree:
@@ -397,66 +539,58 @@ def _first(output: PyTree, number: int) -> PyTree:
 class _Gathered:
   """Which rows a window of a map has; none has been read yet."""
 
-  first: int
-  last: int
+  slots: np.ndarray  #: [L] in [0, S]; S is an empty one
+  total: int  #: S, all slots of the map
   reads: windows.Reads
   #: of the clients' own rows and of the tests: the distinct shards, and the place of
   #: each slot's among them
   distinct: Sequence[tuple[np.ndarray, np.ndarray]]
 
   @classmethod
-  def of(
-    cls, reads: windows.Reads, places: Ranges, first: int, last: int
-  ) -> "_Gathered":
-    """Those of the slots from ``first`` to before ``last``."""
+  def of(cls, reads: windows.Reads, places: Ranges, slots: np.ndarray) -> "_Gathered":
+    """Those of some slots [L]."""
     distinct = []
     for offset, size in (places[:2], places[2:]):
-      pairs = np.stack([offset[first:last], size[first:last]], 1).astype(np.int64)
+      pairs = np.stack([offset, size], 1).astype(np.int64)
+      pairs = np.concatenate([pairs, np.zeros((1, 2), np.int64)])[slots]
       unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
       distinct.append((unique, inverse.reshape(-1)))
-    return cls(first, last, reads, distinct)
+    return cls(slots, len(places.size), reads, distinct)
 
   @property
   def rows(self) -> list[int]:
     """The number of rows: the clients' own, and of the tests."""
     return [
       int(unique[:, 1].sum()) if arrays else 0
-      for arrays, (unique, _) in zip(self.reads, self.distinct)
+      for arrays, (unique, _) in zip(self.reads[:2], self.distinct)
     ]
 
-  def window(self, slots: int, most: Sequence[int]) -> Window:
+  def window(self, most: Sequence[int]) -> Window:
     """Reads the rows.
 
     Args:
-      slots: L.
       most: how many there are in all windows, at most.
     """
-    numbers = np.full(slots, self.first, np.int32)
-    numbers[: self.last - self.first] = np.arange(self.first, self.last)
     places, arrays = [], []
-    for (unique, inverse), of_host, number in zip(self.distinct, self.reads, most):
+    for (unique, inverse), of_host, number in zip(self.distinct, self.reads[:2], most):
       begin = np.cumsum(unique[:, 1]) - unique[:, 1]
-      offset, size = (np.zeros(slots, np.int32) for _ in range(2))
-      offset[: len(inverse)], size[: len(inverse)] = begin[inverse], unique[inverse, 1]
-      places += [offset, size]
+      places += [begin[inverse].astype(np.int32), unique[inverse, 1].astype(np.int32)]
       arrays.append(
         [
           _gather(rows, unique[:, 0], unique[:, 1], number + layout.PADDING_ROWS)
           for rows in of_host
         ]
       )
+    numbers = np.minimum(self.slots, self.total - 1).astype(np.int32)
     return Window(numbers, Ranges(*places), *arrays)
 
 
-def check_supported(
-  federation: Federation, method_name: str, all_clients: bool, processes: int
-) -> None:
+def check_supported(federation: Federation, location: Location, processes: int) -> None:
   """Refuses what needs all rows at once.
 
   Args:
     federation: the clients, with rows on the host.
-    method_name: name of the method.
-    all_clients: whether all clients take part in each of its rounds.
+    location: where these are.
     processes: the number of processes.
 
   Raises:
@@ -464,9 +598,7 @@ def check_supported(
   """
   options = federation.options
   why = ""
-  if all_clients:
-    why = f"{method_name} uses all data in every round"
-  elif federation.schedule is not None:
+  if federation.schedule is not None:
     assert options.change is not None
     why = (
       f"the rows of all clients are dealt anew during the run ({options.change.label})"
@@ -474,4 +606,4 @@ def check_supported(
   elif processes > 1:
     why = "every process holds the rows of its clients (several processes)"
   if why:
-    raise OptionError(f"{options.data_on.label}: {why} (allowed: device)")
+    raise OptionError(f"{location.label}: {why} (allowed: device)")

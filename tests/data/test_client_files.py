@@ -303,13 +303,13 @@ import resource, sys, warnings
 warnings.simplefilter("ignore")
 import fedjax_alg as fa
 
-def run(folder, data_on="disk:window_mb=4"):
+def run(folder, data_on="auto:window_mb=4"):
   fed = fa.federate(fa.open_clients(folder), data_on=data_on)
   return fa.run("fedavg", fed, rounds=6, cohort_size=10, eval_every=3, host_devices=1,
                 evaluate="local", batch_size=50)
 
 small, large, megabytes = sys.argv[1:]
-run(small)  # what compiling needs is not counted
+run(small, "disk:window_mb=4")  # what compiling needs is not counted
 held = next(int(line.split()[1]) for line in open("/proc/self/status")
             if line.startswith("VmData"))
 most = held * 1024 + int(megabytes) * 2**20
@@ -318,7 +318,8 @@ try:
   run(large, "device")
 except fa.OptionError as error:
   print(error)
-print(run(large).metrics["local"]["accuracy"][0, -1])
+result = run(large)
+print(result.facts["plan"]["data_on"], result.metrics["local"]["accuracy"][0, -1])
 """
 
 
@@ -338,6 +339,8 @@ def test_a_run_trains_on_twenty_times_what_memory_allows(tmp_path):
     check=False,
   )
   assert done.returncode == 0, done.stderr
-  refusal, accuracy = done.stdout.splitlines()
+  refusal, found = done.stdout.splitlines()
   assert "ulimit -d leaves" in refusal and "data_on=disk" in refusal
+  place, accuracy = found.split()
+  assert place == "disk:4"
   assert 0.2 < float(accuracy) < 0.3

@@ -3,14 +3,14 @@
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data.location import OnDevice, OnHost
+from fedjax_alg.data.location import Automatic, OnDevice, OnHost
 from fedjax_alg.errors import OptionError
 from fedjax_alg.part import read_part
 
 
-def test_the_rows_are_on_the_devices_unless_a_run_says_otherwise():
+def test_the_place_is_chosen_unless_a_run_names_one():
   fed = fa.federate("digits", num_clients=5)
-  assert fed.options.data_on == OnDevice()
+  assert fed.options.data_on == Automatic()
   text = read_part("data_on", "host:window_mb=0.5", OnDevice | OnHost)
   assert text == OnHost(0.5)
 

@@ -7,8 +7,8 @@ import pytest
 
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
-from fedjax_alg.data.host_rows import HostRows
-from fedjax_alg.engine import windows
+from fedjax_alg.data.host_rows import HostRows, RowsOnHostError
+from fedjax_alg.engine import sharding, windows
 from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.windows import Pending, Ranges, Window, WindowMap
 
@@ -65,7 +65,7 @@ def test_a_function_of_several_maps_is_the_same_in_windows():
       windowed = sums(WindowMap(ClientMap(), results, None), host, jnp.float32(2))
       break
     except Pending as pending:
-      where = jax.tree.map(np.asarray, pending.result)
+      where = jax.tree.map(np.asarray, pending.result.places)
     parts = []
     for slot in range(3):  # a window of two slots, of which one is empty
       rows = np.zeros(600, np.float32)
@@ -85,6 +85,60 @@ def test_a_function_of_several_maps_is_the_same_in_windows():
   assert len(results) == 2
   np.testing.assert_array_equal(windowed, expected)
   np.testing.assert_array_equal(expected, [12, 0, 72])
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_sums_go_from_window_to_window(devices):
+  """Sums of windows that are added up would be rounded in another order."""
+  mesh = sharding.clients_mesh(jax.devices()[:devices])
+  inner, size = ClientMap(mesh=mesh), np.array([5, 1, 7, 0, 3, 2, 9], np.int32)
+  offset = np.cumsum(size, dtype=np.int32) - size
+  x = np.random.default_rng(0).normal(size=2000).astype(np.float32)
+  y = np.zeros(2000, np.int32)
+
+  def zero():
+    with jax.enable_x64(True):
+      return jnp.zeros((), jnp.float64)
+
+  def add(total, scale, shard):
+    block = lambda x, y, mask: {"sum": scale * jnp.where(mask, x, 0.0).sum()}
+    of_client = objective.sum_blocks(shard, block)["sum"]
+    with jax.enable_x64(True):
+      return total + of_client.astype(jnp.float64) / 3
+
+  @jax.jit
+  def run(results, window, so_far):
+    mapping, rows = inner, (jnp.asarray(x), jnp.asarray(y))
+    if results is not None:
+      mapping = WindowMap(inner, results, window, so_far)
+      rows = HostRows(x), HostRows(y)
+    places = jnp.asarray(offset), jnp.asarray(size)
+    try:
+      return mapping.total(add, zero, jnp.float32(7), Shard(*rows, *places))
+    except Pending as pending:
+      return pending.result
+
+  sums = run([], None, ()).total
+  for column in inner.order_of_total(size).T:  # a window of one slot of each device
+    slots = np.minimum(column, 6)
+    zeros = np.zeros(devices, np.int32)
+    places = Ranges(offset[slots], np.where(column < 7, size[slots], 0), zeros, zeros)
+    sums = run([], Window(slots, places, [x, y], []), sums)
+  windowed = run([sums], None, ())
+  assert windowed.dtype == np.float64
+  np.testing.assert_array_equal(windowed, run(None, None, ()))
+
+
+def test_a_map_in_a_loop_is_refused():
+  rows = HostRows(_X), HostRows(np.zeros(2000, np.int32))
+  zeros = jnp.zeros(2, jnp.int32)
+  mapping = WindowMap(ClientMap(), [], None)
+
+  def step(number, sums):
+    return sums + mapping(lambda _, shard: shard.size, (), Shard(*rows, zeros, zeros))
+
+  with pytest.raises(RowsOnHostError):
+    jax.lax.fori_loop(0, 2, step, zeros)
 
 
 def test_rows_that_no_client_reads_are_not_asked_for():

@@ -5,11 +5,28 @@ import numpy as np
 import pytest
 
 from fedjax_alg import data, memory
+from fedjax_alg.data.location import OnDevice, OnHost
 from fedjax_alg.data.partition import client_rows
 from fedjax_alg.engine import clock, sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import placed
 from fedjax_alg.runs.placed import PlacedData
+
+
+def test_the_rows_go_to_the_host_if_they_would_fill_a_device(monkeypatch):
+  fed = data.federate("digits", num_clients=5, data_on="auto:window_mb=9")
+  free = memory.Limit(2**20, "the device has")
+  monkeypatch.setattr(placed.sharding, "free_memory", lambda: free)
+  assert placed.choose_location(fed, None) == OnDevice()  # of a CPU, which is the host
+  monkeypatch.setattr(placed.sharding, "platform", lambda mesh: "gpu")
+  assert placed.choose_location(fed, None) == OnDevice()
+  free = memory.Limit(2**17, "the device has")
+  assert placed.choose_location(fed, None) == OnHost(9)
+  shifted = data.federate("digits", num_clients=5, shift="increment:2")
+  assert placed.choose_location(shifted, None) == OnDevice()  # else it is refused
+  # A second run of a federation finds the rows where the first has put them.
+  monkeypatch.setattr(placed, "_COPIES", {fed: (None, fed.data)})
+  assert placed.choose_location(fed, None) == OnDevice()
 
 
 @pytest.mark.parametrize("kind", ["swap_all", "swap_part", "increment"])

@@ -1,15 +1,19 @@
 """Runs whose rows are not on the devices."""
 
 from flax import linen as nn
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_alg as fa
 from fedjax_alg import registry
+from fedjax_alg.client import objective
+from fedjax_alg.data import layout
 from fedjax_alg.data.layout import PADDING_ROWS
+from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.errors import OptionError
 from fedjax_alg.runs import plan
-from fedjax_alg.runs.windowed import WindowedData
+from fedjax_alg.runs.windowed import WindowedData, WindowedFunction
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -55,22 +59,13 @@ def assert_same(a, b):
 
 
 #: Methods that read rows of all clients, with a part of the reason.
-_READS_ALL = {
-  name: "all data in every round"
-  for name, entry in registry.ALGORITHMS.items()
-  if entry.all_clients
-}
-_READS_ALL |= dict.fromkeys(
-  ("fsvrg", "ma_fsvrg", "ga_fsvrg", "cfsvrg", "clsfsvrg", "fedgroup", "fedgrouprox"),
-  "its start",
-)
-_READS_ALL |= {"pacfl": "its start"}
+_READS_ALL = {"central": "within a loop"}
 _READS_ALL |= dict.fromkeys(
   ("flhc", "feddrift", "fedasync", "fedbuff"), "do not take part in it"
 )
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ifca"])
+@pytest.mark.parametrize("name", ["fedavg", "ifca", "fsvrg", "afl"])
 def test_the_numbers_are_those_of_rows_on_the_devices(name):
   assert_same(run(name, "device"), run(name, _SMALL))
 
@@ -105,8 +100,7 @@ def test_every_method_has_the_same_numbers_or_says_why_not(name):
 @pytest.mark.parametrize(
   ("name", "options", "why"),
   [
-    ("afl", {}, "all data in every round"),
-    ("fsvrg", {}, "start"),
+    ("central", {}, "within a loop"),
     ("fedasync", {}, "do not take part"),
     ("fedavg", dict(shift="increment:2"), "shift"),
   ],
@@ -117,6 +111,33 @@ def test_what_needs_all_rows_at_once_is_refused(name, options, why):
   fed = federation("host", **dict(dict(validation_clients=0), **options))
   with pytest.raises(OptionError, match=f"^data_on=host: .*{why}"):
     fa.run(name, fed, rounds=4, **size)
+
+
+@pytest.mark.parametrize("has_fixed_maps", [True, False])
+def test_each_seed_and_each_call_may_read_other_clients(has_fixed_maps):
+  fed = federation(_SMALL)
+  data = plan.from_keywords("fedavg", fed, rounds=1, cohort_size=3).prepare()
+
+  def count(mapping, data, first):
+    ids = first + jnp.arange(5, dtype=jnp.int32)
+    shards = layout.take_cohort(data.train, ids).shards
+    return mapping(lambda _, shard: objective.label_counts(shard, 10), (), shards)
+
+  function = WindowedFunction(
+    count, ClientMap(), data.device_data, "sequential", None, has_fixed_maps
+  )
+  for first in ([0, 9], [3, 3] if not has_fixed_maps else [0, 9]):
+    expected = [fed.label_histogram[begin : begin + 5] for begin in first]
+    np.testing.assert_array_equal(function(np.array(first, np.int32)), expected)
+
+
+def test_sums_of_a_run_in_windows_can_forget_a_client():
+  def states(data_on):
+    fit = fa.run("afl", federation(data_on), store_sums=True, evaluate="global")
+    return fit, fa.forget(fit, [3])
+
+  for a, b in zip(states("device"), states(_SMALL)):
+    assert a.state_hash() == b.state_hash()
 
 
 def test_a_window_has_no_more_rows_than_it_may():

@@ -14,7 +14,6 @@ from fedjax_alg.data import arrays
 from fedjax_alg.data import client_names as names_lib
 from fedjax_alg.data.federation import Federation, deal, from_options
 from fedjax_alg.data.kind_changes import NaturalKinds
-from fedjax_alg.data.location import OnDevice
 from fedjax_alg.data.partition import Partition
 from fedjax_alg.data.shift import NoShift
 from fedjax_alg.engine.late import NoStragglers
@@ -45,7 +44,6 @@ _USUAL = {
   "compress_down": (Uncompressed(), _SIMULATED),
   "private.at": ("server", "clients draw by keys that the server has"),
   "shift": (NoShift(), "clients hold their own data"),
-  "data_on": (OnDevice(), "clients hold their own data"),
   "kinds": (NaturalKinds(), "clients hold their own data, of whatever kind"),
   "newcomers_at": (None, "clients join when they are there"),
   "validation_clients": (0, "the server holds no data of clients"),
@@ -114,6 +112,9 @@ def _check_deployable(prepared: Prepared) -> None:
     raise OptionError(
       f"`task`={federation.task.name}: an exported app measures classification alone"
     )
+  location = prepared.device_data.location
+  if location.HAS_WINDOWS:
+    raise OptionError(f"{location.label}: clients hold their own data")
   for name, (usual, why) in _USUAL.items():
     for place in (values, vars(options), vars(federation.options)):
       value = value_of(place, name)

@@ -413,11 +413,12 @@ def prepare_run(plan: Plan, by: Sequence[str]) -> Prepared:
     raise OptionError(
       f"{plan.data.change.label}: the derivative is that of rounds on data that stay"
     )
-  if plan.data.data_on.HAS_WINDOWS:
-    raise OptionError(
-      f"{plan.data.data_on.label}: the derivative needs all rows (allowed: device)"
-    )
   prepared = plan.prepare()
+  location = prepared.device_data.location
+  if location.HAS_WINDOWS:
+    raise OptionError(
+      f"{location.label}: the derivative needs all rows (allowed: device)"
+    )
   # Lanes cannot be differentiated; what is computed is the same.
   if prepared.plan["map_clients"] == "lanes":
     prepared = dataclasses.replace(

@@ -86,7 +86,12 @@ def contributions(
     return _by_training_again(result, metric)
   revision.refuse_others(result.facts)
   live = result._state()
-  states = live.states
+  states, location = live.states, live.prepared.device_data.location
+  if location.HAS_WINDOWS:
+    raise OptionError(
+      f"{location.label}: the models without each client are evaluated in one program, "
+      "which needs all rows (allowed: device)"
+    )
   if len(states.sums) > 1:
     raise OptionError(
       f"`model`: has {len(states.sums)} layers, and those after the first would be "

@@ -288,13 +288,15 @@ def _new_states(
     state = jax.tree.map(lambda leaf, seed=seed: leaf[seed], live.states)
     for step in range(first, solved):
       p.device_data.move(step)  # the data that the clients had in that round
-      data = p.device_data.data.train
       if step == first:
-        state = _revised(live)(state, data, np.array(ids, np.int32), step, sign)
+        leaving = np.array(ids, np.int32)
+        data = p.device_data.train_with(leaving)
+        state = _revised(live)(state, data, leaving, step, sign)
       else:
         who = np.array(jax.device_get(state.sums[step].clients))
         who[list(ids)] = sign == ADD
         slots = np.where(who, np.arange(len(who)), len(who)).astype(np.int32)
+        data = p.device_data.train_with(np.flatnonzero(who))
         key = jax.random.fold_in(p.keys.work[live.setting * num + seed], step)
         state = _played_again(live)(state, data, slots, np.int32(step), key)
     rows.append(state)
