@@ -112,8 +112,8 @@ def read_tensors(path: str | os.PathLike, label: str = "") -> Arrays:
   """Reads the arrays of safetensors, NumPy or torch, without running code.
 
   Args:
-    path: the file, or a folder of Hugging Face with ``model.safetensors`` or
-      ``pytorch_model.bin``, whole or in parts.
+    path: the file, or a folder of Hugging Face with model.safetensors or
+      pytorch_model.bin, whole or in parts.
     label: how messages name it; "": by its path.
 
   Returns:
@@ -274,6 +274,63 @@ def refuse_faults(weights: Weights, label: str, advice: str) -> None:
   faults += f"of another shape: {others}; " * bool(weights.mismatched)
   left = _listed(weights.left) or "nothing"
   raise OptionError(f"{label}: {faults}not taken: {left} ({advice})")
+
+
+def remove_prefix(tensors: Arrays, *anchors: str) -> Arrays:
+  """Removes what a checkpoint has before all names of a network, such as "module.".
+
+  Args:
+    tensors: theirs.
+    anchors: names that the network has, of each kind of file one.
+
+  Returns:
+    The tensors of the network.
+  """
+  for anchor in anchors:
+    for name in tensors:
+      if name == anchor or name.endswith(f".{anchor}"):
+        prefix = name.removesuffix(anchor)
+        return {other.removeprefix(prefix): tensor for other, tensor in tensors.items()}
+  return tensors
+
+
+def refuse_left(weights: Weights, heads: tuple[str, ...], label: str) -> None:
+  """Refuses weights with tensors that the network does not have.
+
+  Args:
+    weights: what was matched.
+    heads: how the names of tensors begin that need not be read.
+    label: how messages name them.
+
+  Raises:
+    OptionError: they are of another network, whose features would be others.
+  """
+  others = [name for name in weights.left if not name.startswith(heads)]
+  if others:
+    raise OptionError(
+      f"{label}: has {', '.join(others[:4])}{', ...' * (len(others) > 4)}, which this "
+      "network does not have"
+    )
+
+
+def refuse_config(
+  options: dict[str, Any], values: dict[str, object], label: str
+) -> None:
+  """Refuses a config.json of Hugging Face that describes another network.
+
+  Args:
+    options: its content.
+    values: option -> its value in our networks.
+    label: how messages name the weights.
+
+  Raises:
+    OptionError: a value is another one.
+  """
+  for name, value in values.items():
+    if name in options and options[name] != value:
+      raise OptionError(
+        f"{label}: config.json has {name}={options[name]!r} (allowed: {value!r})"
+      )
 
 
 def load_weights(
