@@ -290,10 +290,12 @@ def read_part(name: str, text: str, kind: object) -> Part:
   label = f"`{name}`={text}"
   word, colon, rest = text.partition(":")
   kinds = {part.WORD: part for part in parts_of(kind)}
-  form = next((word for word in kinds if ":" in word), "")
+  is_code = names_code(text, kind)
+  form = next((word for word in kinds if ":" in word and word != OWN_CODE), "")
+  form = OWN_CODE if is_code else form
   bare = kinds[form].BARE if form else ()
   has_form = bool(form and (colon or bare)) and word not in kinds
-  if names_code(text, kind) if form == OWN_CODE else has_form:
+  if is_code or has_form:
     try:
       only = _only_field(kinds[form])
       fields = {only: text} if only else _read_fields(kinds[form], words_of(text))
@@ -334,6 +336,7 @@ def names_code(text: str, kind: object) -> bool:
     kind: the annotation of the choice.
   """
   words = {part.WORD for part in parts_of(kind)}
+  other_form = any(":" in word for word in words - {OWN_CODE})
   text = text.partition(",")[0]  # before the fields of a part that has others
   place, _, name = text.rpartition(":")
   return (
@@ -342,7 +345,11 @@ def names_code(text: str, kind: object) -> bool:
     and (
       place.endswith(".py")
       or text.endswith(".py")
-      or (bool(place) and all(part.isidentifier() for part in name.split(".")))
+      or (
+        bool(place)
+        and not other_form  # which MODULE:NAME may be, too
+        and all(part.isidentifier() for part in name.split("."))
+      )
     )
   )
 

@@ -3,17 +3,21 @@
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import ClassVar, NamedTuple
+import os
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import threadpoolctl
 
-from fedjax_alg import optional
+from fedjax_alg import files, optional, own
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory
 from fedjax_alg.errors import OptionError
 from fedjax_alg.hparams import hyper
 from fedjax_alg.part import Part
+
+#: Names of pre-trained networks (``extras.backbones.networks``).
+NETWORK_NAMES = ("efficientnet_lite0", "resnet18", "resnet50", "vit", "dino")
 
 _NORMS = ("l2", "l1", "none")
 _CHUNK = 512  # images at a time: bounds memory and keeps a chunk in cache
@@ -33,8 +37,8 @@ class RunLayer(NamedTuple):
 #: and DataError, also if the run is not the one of ``RunLayer.sha256`` any more.
 #: ``runs.api`` sets it, as data cannot read runs.
 layer_reader: Callable[[RunLayer], Callable[[np.ndarray], np.ndarray]] | None = None
-#: Returns the sha256 of a layer as it is now; likewise.
-layer_hash: Callable[[RunLayer], str] | None = None
+#: Returns the real path of a run, and a hash of what its layers read; likewise.
+layer_source: Callable[[str], own.Source] | None = None
 
 
 class Features(Part):
@@ -45,25 +49,53 @@ class Features(Part):
   #: whether they are a vector of each example
   VECTORS: ClassVar[bool] = False
 
-  @property
-  def run_layer(self) -> RunLayer | None:
-    """The layer of a run that they are of; None for all others."""
+  def source(self, sha256: str = "") -> own.Source | None:
+    """What outside the data decides them; None: nothing does.
+
+    Args:
+      sha256: its hash when it was read first, which is then not computed again; "":
+        the hash is computed now.
+
+    Returns:
+      The real path of a run, of weights or of code, and the hash.
+
+    Raises:
+      OptionError: it cannot be read.
+    """
     return None
+
+  def at_path(self, path: str) -> Self:
+    """Returns the same features, of a source at another path."""
+    return self
+
+  def refuse_change(self, sha256: str) -> None:
+    """Refuses a source that has changed since it was read first.
+
+    Args:
+      sha256: its hash at that time; "": not known, so it is not checked.
+
+    Raises:
+      OptionError: it is another one now, or cannot be read.
+    """
+    source = self.source() if sha256 else None
+    if source is not None and source.sha256 != sha256:
+      raise OptionError(
+        f"`features`={self}: {source.file} has changed since it was read; restore it"
+      )
 
   def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
     """Computes the features.
 
     Args:
       x: [n, ...], the examples, any real dtype; images are uint8, or float in [0, 1].
-      sha256: of a run whose layer is read, ``hash_of`` when it was read first; "":
-        it is read first.
+      sha256: of the source, ``hash_of`` when it was read first; "": it is read now.
 
     Returns:
       The features [n, ...], float32; ids stay int32.
 
     Raises:
       DataError: they cannot be computed of such examples.
-      OptionError: the layer of a run cannot be read.
+      OptionError: the source cannot be read, or has changed.
     """
     raise NotImplementedError
 
@@ -167,6 +199,18 @@ class LayerFeatures(Features):
     folder, _, layer = self.text.rpartition(":")
     return RunLayer(folder, layer)
 
+  def source(self, sha256: str = "") -> own.Source:
+    """The folder of the run (``Features.source``)."""
+    folder = self.run_layer.folder
+    if sha256:
+      return own.Source(os.path.realpath(files.expand_path(folder)), sha256)
+    assert layer_source is not None
+    return layer_source(folder)
+
+  def at_path(self, path: str) -> Self:
+    """Returns the features of the run at another path."""
+    return type(self)(f"{path}:{self.run_layer.layer}")
+
   def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
     """Reads the run, and computes what the layer reads (``Features.compute``)."""
     assert layer_reader is not None
@@ -176,36 +220,72 @@ class LayerFeatures(Features):
 class Backbone(Features):
   """Features of images by a pre-trained network, computed once and stored.
 
-  The network is EfficientNet-Lite0, trained on ImageNet, which does not change. Its
-  weights come in a package, see docs/models.md.
+  The network does not change. The weights of EfficientNet-Lite0, trained on ImageNet,
+  come in a package; those of others are a file of yours, see docs/models.md.
 
   Examples:
     >>> str(Backbone(size=96))
     'backbone:size=96'
+    >>> str(Backbone("resnet18", weights="resnet18.pth", crop=0.875))
+    'backbone:resnet18,weights=resnet18.pth,crop=0.875'
   """
 
   WORD, EXAMPLE = "backbone", "backbone:size=96"
   VECTORS: ClassVar[bool] = True
 
-  network: str = hyper(
-    "efficientnet_lite0", "the network", choices=("efficientnet_lite0",)
-  )
+  network: str = hyper("efficientnet_lite0", "the network", choices=NETWORK_NAMES)
   _: dataclasses.KW_ONLY
-  size: int = hyper(
-    128,
-    "side in pixels to which images are resized; 0: their own. The network was "
-    "trained on 224, and the time grows with the square",
+  weights: str = hyper(
+    "",
+    "file of its weights (safetensors, .npz or torch.save), or a folder of Hugging "
+    "Face; none is needed with efficientnet_lite0",
+  )
+  size: int | None = hyper(
+    None,
+    "side in pixels to which images are resized; 0: their own; none: 128 with "
+    "efficientnet_lite0, else 224. Networks were trained on 224, and the time grows "
+    "with the square",
     minimum=0,
     maximum=1024,
   )
+  crop: float = hyper(
+    1.0,
+    "share of the side that is kept, in the center of an image whose shorter side has "
+    "become size / crop; 1: the whole image becomes a square",
+    above=0,
+    maximum=1.0,
+  )
   layer: str = hyper(
     "head",
-    "what is read: stem, block0 to block15, or head with 1,280 features; the means "
-    "over all pixels",
+    "what is read: stem, block0, block1, ..., or head, the last; the means over all "
+    "pixels",
   )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if "," in self.weights or self.weights.strip() != self.weights:
+      raise OptionError(
+        f"`features`=backbone: weights={self.weights!r}: has a comma, or spaces around "
+        "it, which its text cannot have (rename it)"
+      )
+
+  def source(self, sha256: str = "") -> own.Source | None:
+    """The file or the folder of the weights (``Features.source``)."""
+    if not self.weights:
+      return None
+    if sha256:
+      return own.Source(os.path.realpath(files.expand_path(self.weights)), sha256)
+    extra = optional.load_extra("backbones.weights", f"`features`={self}")
+    result: own.Source = extra.source_of_weights(self.weights, "features")
+    return result
+
+  def at_path(self, path: str) -> Self:
+    """Returns the features by the weights at another path."""
+    return dataclasses.replace(self, weights=path)
 
   def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
     """Computes the features, or reads them from the cache (``Features.compute``)."""
+    self.refuse_change(sha256)
     extra = optional.load_extra("backbones.features", f"`features`={self}")
     result: np.ndarray = extra.compute_features(self, x)
     return result
@@ -225,15 +305,13 @@ FEATURES = (
 
 
 def hash_of(features: Features) -> str:
-  """The hash of the run whose layer is read now; "" for other features.
+  """The hash of what outside the data decides features; "" if nothing does.
 
   Raises:
-    OptionError: the run cannot be read.
+    OptionError: it cannot be read.
   """
-  if features.run_layer is None:
-    return ""
-  assert layer_hash is not None
-  return layer_hash(features.run_layer)
+  source = features.source()
+  return "" if source is None else source.sha256
 
 
 def _empty_float32(x: np.ndarray, kind: str) -> np.ndarray:

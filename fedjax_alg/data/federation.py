@@ -57,7 +57,7 @@ from fedjax_alg.data.partition import (
   partition_hash,
 )
 from fedjax_alg.data.partition_file import labels_hash
-from fedjax_alg.data.preprocessing import ENCODING, SCALER, Preprocessing
+from fedjax_alg.data.preprocessing import Preprocessing
 from fedjax_alg.data.published import Natural
 from fedjax_alg.data.schedule import DataSchedule
 from fedjax_alg.data.shift import SwapPart
@@ -150,7 +150,8 @@ class Federation:
   encoding: Encoding | None = None
   #: strings, the names of the validation clients, if the data name them
   validation_names: np.ndarray | None = None
-  #: hash of the run whose layer the features are; "" for others
+  #: hash of what outside the data decides the features, such as the run whose layer
+  #: they are; "" if nothing does
   body: str = ""
 
   @property
@@ -487,11 +488,7 @@ def data_key(options: DataOptions) -> str:
   kinds_by = change.source()
   if kinds_by is not None:
     keys.append(kinds_by.sha256)
-  layer = options.features.run_layer
-  if layer is not None:
-    folder = files.expand_path(layer.folder, "features")
-    names = ("final.msgpack", "config.json", "summary.json", SCALER, ENCODING)
-    keys.append(files.contents_key([folder / name for name in names]))
+  keys.append(hash_of(options.features))
   if options.concepts.file is not None:
     keys.append(files.contents_key([options.concepts.file]))
   return " ".join(keys)

@@ -11,6 +11,7 @@ from fedjax_alg.engine import evaluate as evaluate_lib
 from fedjax_alg.engine import samplers
 from fedjax_alg.errors import OptionError, a_type
 from fedjax_alg.hparams import HParams
+from fedjax_alg.records import parameters
 from fedjax_alg.runs import best as best_lib
 from fedjax_alg.runs import layer_features, pooled, queue, store
 from fedjax_alg.runs import plan as plan_lib
@@ -19,7 +20,7 @@ from fedjax_alg.runs.result import RunResult
 
 # Data name a run, which they cannot read themselves.
 features.layer_reader = layer_features.read_layer
-features.layer_hash = layer_features.hash_layer
+features.layer_source = parameters.source_of_layers
 
 #: A function that is called with every Step, for instance a progress bar.
 Callback = Callable[[Step], object]

@@ -24,15 +24,6 @@ from fedjax_alg.runs.predict import Predictor, as_tree, read_model
 LAST = "last"
 
 
-def hash_layer(of: features.RunLayer) -> str:
-  """The hash of all that decides what the layers of a run read now.
-
-  Raises:
-    OptionError: the folder holds no finished run with one global model.
-  """
-  return parameters.source_of_layers(of.folder).sha256
-
-
 def read_layer(of: features.RunLayer) -> Callable[[np.ndarray], np.ndarray]:
   """Makes the features of a layer, from the folder of its run alone.
 
@@ -49,7 +40,7 @@ def read_layer(of: features.RunLayer) -> Callable[[np.ndarray], np.ndarray]:
       ``of.sha256`` any more.
   """
   label = f"`features`={of.folder}:{of.layer}"
-  if of.sha256 and hash_layer(of) != of.sha256:
+  if of.sha256 and parameters.source_of_layers(of.folder).sha256 != of.sha256:
     raise OptionError(
       f"{label}: this run has changed since its layer was read; restore it"
     )

@@ -6,10 +6,9 @@ command line makes flags from them.
 
 from collections.abc import Iterable, Mapping
 import dataclasses
-import os
 from typing import Any
 
-from fedjax_alg import files, models, own, registry, tasks
+from fedjax_alg import models, own, registry, tasks
 from fedjax_alg.base import Devices
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import clients, clock, evaluate, loop
@@ -403,7 +402,7 @@ class RunOptions(
 
     Args:
       data: the options of the data.
-      body: the hash of the run whose layer they read; "": as it is now.
+      body: the hash of the features' source; "": as it is now.
     """
     by_option = own.sources(task=data.task if tasks.is_own_task(data.task) else None)
     changed_by = data.kinds.source()
@@ -419,13 +418,9 @@ class RunOptions(
       by_option["partition"] = dealt_by
     if self.init_from is not None:
       by_option["init_from"] = parameters.source(self.init_from)
-    layer = data.features.run_layer
-    if layer is not None:
-      by_option["features"] = (
-        own.Source(os.path.realpath(files.expand_path(layer.folder)), body)
-        if body
-        else parameters.source_of_layers(layer.folder)
-      )
+    computed_by = data.features.source(body)
+    if computed_by is not None:
+      by_option["features"] = computed_by
     return by_option
 
   def check_clock(self) -> None:

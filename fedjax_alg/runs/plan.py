@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from fedjax_alg import own, registry, tasks
 from fedjax_alg.base import Model
 from fedjax_alg.data import federation as federation_lib
-from fedjax_alg.data.features import FEATURES, hash_of
+from fedjax_alg.data.features import FEATURES
 from fedjax_alg.data.federation import Federation
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.engine import evaluate as evaluate_lib
@@ -274,8 +274,7 @@ def make(
     if data.partition_seed is None:
       data = dataclasses.replace(data, partition_seed=run.seed)
     data = data.filled()
-    if data.features.run_layer is not None:  # the identity reads it, too
-      parameters.source_of_layers(data.features.run_layer.folder)
+    data.features.source()  # the identity reads it, too
   for name in ("participation", "cohort_size"):
     if method.entry.all_clients and name in explicit:
       raise UnreadError(
@@ -411,26 +410,25 @@ def _federation_again(facts: Facts) -> Federation:
     data["kinds"] = ",".join([_unchanged(facts, "kinds", function), *others])
   data["features"], body = features_again(facts)
   options = data_options(data)
-  if body and hash_of(options.features) != body:
-    raise OptionError(f"features={options.features}: this run has changed")
+  options.features.refuse_change(body)
   return federation_lib.from_options(options)
 
 
 def features_again(facts: Facts) -> tuple[str, str]:
-  """The option `features` of a run, and the hash of the run that it names.
+  """The option `features` of a run, and the hash of the source that it names.
 
   Args:
     facts: the content of config.json.
 
   Returns:
-    The option, with the real path of a run; and the hash, "" for other features.
+    The option, with the real path of its source; and the hash, "" if it has none.
   """
   kind: str = facts["data"]["features"]
-  layer = of_type("features", kind, FEATURES).run_layer
-  if layer is None:
+  saved = facts.get("sources", {}).get("features")
+  if saved is None:
     return kind, ""
-  saved = facts["sources"]["features"]
-  return f"{saved['file']}:{layer.layer}", saved["sha256"]
+  features = of_type("features", kind, FEATURES).at_path(saved["file"])
+  return str(features), saved["sha256"]
 
 
 def _check_personal(method: Method, run: RunOptions) -> None:

@@ -104,9 +104,9 @@ def _check_deployable(prepared: Prepared) -> None:
       f"`partition`={federation.partition.name}: the clients "
       f"{names_lib.list_some(federation.client_names[empty])} have no training examples"
     )
-  if federation.options.features.run_layer is not None:
+  if federation.body:
     raise OptionError(
-      f"`features`={federation.options.features}: an app has no folder of this run"
+      f"`features`={federation.options.features}: an app does not have this source"
     )
   if federation.task is not None:
     raise OptionError(

@@ -1,28 +1,27 @@
 """Features of a pre-trained network as an option of the data."""
 
 import importlib.util
-import sys
 
 import numpy as np
 import pytest
 
 import fedjax_alg as fa
 from fedjax_alg.data.features import Backbone
-from fedjax_alg.extras.backbones import efficientnet, features
+from fedjax_alg.extras.backbones import features, networks
 from tests.extras.backbones.test_efficientnet import random_tensors
 
 SMALL = Backbone(size=32, layer="block2")
 
 
 @pytest.fixture(scope="module")
-def params():
-  return efficientnet.convert_tensors(random_tensors(), "`features`")
+def tensors():
+  return random_tensors()
 
 
 @pytest.fixture
-def weights(params, monkeypatch, tmp_path):
+def weights(tensors, monkeypatch, tmp_path):
   """Random weights, and a folder of its own for what is stored."""
-  monkeypatch.setattr(features, "_parameters", lambda label: params)
+  monkeypatch.setattr(networks, "read_weights", lambda *_: (tensors, {}))
   monkeypatch.setattr(features, "CACHE", str(tmp_path / "stored"))
   monkeypatch.setattr(features, "_CHUNK", 300)
   return tmp_path / "stored"
@@ -94,22 +93,9 @@ def test_what_is_no_image_or_layer_is_refused(weights, network, x):
     features.compute_features(network, x)
 
 
-def test_missing_and_foreign_weights_are_refused(monkeypatch, tmp_path):
-  monkeypatch.setattr(features, "_PACKAGE", "weights_of_a_test")
-  with pytest.raises(fa.OptionError, match=r"features.*fedjax_alg\[backbone\]"):
-    features.find_weights("`features`=backbone")
-  (tmp_path / "weights_of_a_test" / "models").mkdir(parents=True)
-  (tmp_path / "weights_of_a_test" / "__init__.py").write_text("raise SystemExit")
-  (tmp_path / "weights_of_a_test" / features._FILE).write_bytes(b"other")
-  monkeypatch.syspath_prepend(tmp_path)
-  with pytest.raises(fa.OptionError, match="features.*sha256"):
-    features.find_weights("`features`=backbone")
-  assert "weights_of_a_test" not in sys.modules
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(
-  importlib.util.find_spec(features._PACKAGE) is None, reason="the weights are missing"
+  importlib.util.find_spec(networks.PACKAGE) is None, reason="the weights are missing"
 )
 def test_the_real_weights_tell_pictures_apart(monkeypatch, tmp_path):
   """A flower and a palace of scikit-learn, by the network's own last layer."""
@@ -118,7 +104,7 @@ def test_the_real_weights_tell_pictures_apart(monkeypatch, tmp_path):
   from fedjax_alg.extras.backbones.torch_files import read_torch
 
   monkeypatch.setattr(features, "CACHE", str(tmp_path))
-  tensors = read_torch(features.find_weights("`features`"))
+  tensors = read_torch(networks.find_weights("`features`"))
   for name, classes in (("china.jpg", {663, 698, 832}), ("flower.jpg", {985, 986})):
     phi = features.compute_features(Backbone(size=224), load_sample_image(name)[None])[
       0

