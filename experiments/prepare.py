@@ -8,15 +8,17 @@ internet access. It needs TensorFlow, which `pip install 'fedjax_alg[prepare]'`
 installs (in the repository `./launch.sh prepare` does). The runs need neither. To
 let them find the data, give the same --data_dir.
 
-For data that are larger than the memory, write their clients to a folder. It needs
-the memory of one client if a function of yours gives them, one after the other
-(`fa.write_clients` says what it gives):
+For data that are larger than the memory, write their clients to a folder. The
+source is a function of yours that gives them one after the other, LEAF's json, or
+rows in any order of which a column names the client:
 
   python -m experiments.prepare --clients=tweets mine.py:clients
-  python -m experiments.prepare --clients=folder leaf:data/femnist
-  python -m experiments.run --dataset=clients:tweets --data_on=disk
+  python -m experiments.prepare --clients=wards parquet:rows --client=ward --y=ill
+  python -m experiments.run --dataset=clients:wards --data_on=disk
 
-If it is interrupted, the same command goes on.
+Rows may be parquet:PATH, csv:PATH, arrow:PATH, npz:PATH, tfds:NAME, or a data set of
+datasets or torch that your function returns (mine.py:rows). If the command was
+interrupted, give it again: it continues.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,19 +29,23 @@ from typing import Any
 from absl.flags import FlagValues
 
 from fedjax_alg import data, own
-from fedjax_alg.data import datasets, federation
+from fedjax_alg.data import datasets, federation, leaf
 from fedjax_alg.data import options as data_options
 from fedjax_alg.errors import FAILURES, describe_error
+from fedjax_alg.runs.progress import format_seconds
 
-from .cli.command import Command, string
+from .cli.command import Command, boolean, listed, string
 from .cli.config import UsageError
+
+#: What stands before the place of rows in any order.
+_ROWS = ("parquet", "csv", "arrow", "feather", "npz", "tfds")
 
 
 def _run(values: FlagValues, names: list[str], argv: Sequence[str]) -> None:
   """Prepares the named data sets."""
   del argv
   if values.clients is not None:
-    _write_clients(values.clients, names)
+    _write_clients(values, names)
     return
   preparable = ", ".join(data.PREPARABLE)
   if not names:
@@ -55,39 +61,94 @@ def _run(values: FlagValues, names: list[str], argv: Sequence[str]) -> None:
     print(f"{name}: {content} ready")
 
 
-def _write_clients(folder: str, names: Sequence[str]) -> None:
+def _write_clients(values: FlagValues, names: Sequence[str]) -> None:
   """Writes the clients of one source to a folder."""
+  folder = values.clients
   if len(names) != 1:
     raise UsageError(
       f"--clients={folder}: give one source of clients, such as mine.py:clients, "
-      "npz:mine.npz or leaf:folder"
+      "parquet:rows or leaf:folder"
     )
   (name,) = names
-  clients = _clients_of(name)
-  began = time.monotonic()
-
-  def show(number: int, nbytes: int) -> None:
-    seconds = max(time.monotonic() - began, 1e-3)
-    megabytes = nbytes / 2**20
-    print(
-      f"{folder}: {number:,} clients, {megabytes:,.0f} MB, "
-      f"{megabytes / seconds:,.0f} MB/s",
-      file=sys.stderr,
-    )
-
-  data.write_clients(folder, clients, progress=show)
+  columns = {option: getattr(values, option) for option in ("x", "y", "client")}
+  choices: dict[str, Any] = {
+    option: _column(text) for option, text in columns.items() if text is not None
+  }
+  for option in ("test", "classes"):
+    if getattr(values, option) is not None:
+      choices[option] = getattr(values, option)
+  if values.channels_first:
+    choices["channels_first"] = True
+  data.write_clients(folder, _clients_of(name, choices), progress=_Lines(folder))
   print(f"{folder}: ready for --dataset=clients:{folder} --data_on=disk")
 
 
-def _clients_of(name: str) -> Iterable[Any]:
-  """The clients of a function, or of a data set by its text."""
+def _column(names: Sequence[str]) -> Any:
+  """One name or several; a whole number is a place in an item."""
+  columns = [int(name) if name.isdecimal() else name for name in names]
+  return columns[0] if len(columns) == 1 else columns
+
+
+class _Lines:
+  """A line for each stage from time to time, with the time that it still takes."""
+
+  def __init__(self, folder: str):
+    self._folder = folder
+    self._stage, self._began, self._first = "", 0.0, 0
+
+  def __call__(self, progress: data.WriteProgress) -> None:
+    now = time.monotonic()
+    if progress.stage != self._stage:
+      self._stage, self._began, self._first = progress.stage, now, progress.rows
+    text = f"{progress.rows:,}"
+    if progress.total:
+      text += f" of {progress.total:,}"
+    text += " rows"
+    if progress.clients:
+      text += f", {progress.clients:,} clients"
+    if progress.nbytes:
+      text += f", {progress.nbytes / 2**20:,.0f} MB"
+    done = progress.rows - self._first
+    if progress.total and done > 0:
+      left = (now - self._began) / done * (progress.total - progress.rows)
+      text += f", {format_seconds(left)} left"
+    print(f"{self._folder}: {progress.stage} {text}", file=sys.stderr, flush=True)
+
+
+def _clients_of(name: str, choices: dict[str, Any]) -> Any:
+  """The clients of a function, of rows in files, or of a data set by its text."""
   place, _, _ = name.partition(":")
   own.refuse_nameless(name, "clients")
   if place.endswith(".py"):
     function, _ = own.load(name, "clients")
-    return _clients_of_function(name, function)
+    return _of_code(name, function, choices)
+  if place in _ROWS and not (place == "tfds" and not choices):
+    return data.StreamedRows(name, **choices)
+  if choices:
+    raise UsageError(
+      f"--{next(iter(choices))}: {name} has its clients and columns itself"
+    )
+  if place == "leaf":
+    return leaf.iterate_leaf(name.partition(":")[2])
   options = data_options.DataOptions(dataset=datasets.data_set(name))
   return data.iterate_clients(federation.load_examples(options.filled()))
+
+
+def _of_code(name: str, function: Any, choices: dict[str, Any]) -> Any:
+  """The clients of code of the user's, or its rows if columns are chosen."""
+  if isinstance(function, data.StreamedRows):
+    return function
+  if not choices:
+    return _clients_of_function(name, function)
+  source = function
+  if callable(function) and not isinstance(function, Iterable):
+    try:
+      source = function()
+    except FAILURES as error:
+      raise UsageError(f"--clients: {name} raises {describe_error(error)}") from error
+    if isinstance(source, Iterator):  # it is read twice
+      source = function
+  return data.StreamedRows(source, **choices)
 
 
 def _clients_of_function(name: str, function: Any) -> Iterator[Any]:
@@ -121,6 +182,12 @@ main = Command(
       None,
       "new folder to write the clients of one source to, for --data_on=disk",
     ),
+    listed("client", None, "of rows: the column of the clients"),
+    listed("y", None, "of rows: the column of the targets"),
+    listed("x", None, "of rows: the columns of the examples (default all others)"),
+    string("test", None, "of rows: another source, whose rows are for testing"),
+    listed("classes", None, "of rows: names of the classes, by their numbers"),
+    boolean("channels_first", False, "of rows: images are [c, H, W], as in torch"),
   ),
   _run,
   positions=tuple(data.PREPARABLE),

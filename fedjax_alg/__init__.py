@@ -142,6 +142,7 @@ from fedjax_alg.data.sent140 import Sent140
 from fedjax_alg.data.shakespeare import Shakespeare
 from fedjax_alg.data.shift import Increment, NoShift, SwapAll, SwapPart
 from fedjax_alg.data.sources import DataSet
+from fedjax_alg.data.streamed_rows import StreamedRows
 from fedjax_alg.data.synthetic import Synthetic
 from fedjax_alg.data.tfds_source import Tfds
 from fedjax_alg.engine import fingerprint as _fingerprint
@@ -476,6 +477,7 @@ __all__ = [
   "Step",
   "StepDecay",
   "Stragglers",
+  "StreamedRows",
   "SwapAll",
   "SwapPart",
   "Sweep",

@@ -166,6 +166,7 @@ from fedjax_alg.data.shift import NoShift as NoShift
 from fedjax_alg.data.shift import SwapAll as SwapAll
 from fedjax_alg.data.shift import SwapPart as SwapPart
 from fedjax_alg.data.sources import DataSet as DataSet
+from fedjax_alg.data.streamed_rows import StreamedRows as StreamedRows
 from fedjax_alg.data.synthetic import Synthetic as Synthetic
 from fedjax_alg.data.tfds_source import Tfds as Tfds
 from fedjax_alg.engine.clients import AutomaticMap as AutomaticMap
@@ -488,6 +489,7 @@ __all__ = [
   'Step',
   'StepDecay',
   'Stragglers',
+  'StreamedRows',
   'SwapAll',
   'SwapPart',
   'Sweep',

@@ -12,8 +12,10 @@ from fedjax_alg.data.own_partition import OwnPartition
 from fedjax_alg.data.partition import Partition, Partitioner, label_histogram
 from fedjax_alg.data.partition_file import PartitionFile
 from fedjax_alg.data.published import Natural, Powerlaw
+from fedjax_alg.data.row_dealing import WriteProgress
 from fedjax_alg.data.scikit_learn import load_digits
 from fedjax_alg.data.sent140 import load_sent140
+from fedjax_alg.data.streamed_rows import StreamedRows
 from fedjax_alg.data.tfds_source import PREPARABLE, is_tfds, load_tfds, prepare_tfds
 
 __all__ = [
@@ -32,6 +34,8 @@ __all__ = [
   "Powerlaw",
   "SPECIAL_TOKENS",
   "Shards",
+  "StreamedRows",
+  "WriteProgress",
   "deal",
   "emnist_letters",
   "federate",

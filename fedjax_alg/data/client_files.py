@@ -10,7 +10,7 @@ be decoded one by one, and batches of Arrow hold columns of rows, of which one r
 image is no range of bytes.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import dataclasses
 import json
@@ -22,15 +22,20 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fedjax_alg import files, tasks
-from fedjax_alg.data import store
-from fedjax_alg.data.arrays import make_examples
+from fedjax_alg.data import labels, store
+from fedjax_alg.data.arrays import as_features, make_examples
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.npy_rows import NpyRows, read_header
+from fedjax_alg.data.row_dealing import RowDealing, WriteProgress, writing
 from fedjax_alg.data.sources import UserFiles
+from fedjax_alg.data.streamed_rows import StreamedRows
 from fedjax_alg.errors import a_type, reason
+from fedjax_alg.tasks import task as task_lib
 
 _CLIENTS, _JOURNAL = "clients.json", "journal.txt"
+#: The folder of rows that are being dealt.
+_DEALING = "dealing"
 _FORMAT = 1
 #: Bytes of the header of a file of rows.
 _HEADER = 256
@@ -121,33 +126,35 @@ class _Column:
 
 def write_clients(
   path: str | os.PathLike,
-  clients: Iterable[Any] | Examples,
+  clients: Iterable[Any] | Examples | StreamedRows,
   *,
-  progress: Callable[[int, int], object] | None = None,
+  progress: Callable[[WriteProgress], object] | None = None,
 ) -> pathlib.Path:
   """Writes clients to a folder, from which a run can read rows when it needs them.
 
-  It needs the memory of one client. If it was interrupted, call it again with the same
-  clients: those that are in the folder are passed over.
+  It needs the memory of one client. Rows in any order (``StreamedRows``) need the
+  memory of some clients, and twice the place on the disk while they are dealt. If it
+  was interrupted, call it again with the same clients; it does not begin anew.
 
   Args:
     path: the folder, which is made.
-    clients: a data set with clients, as ``from_arrays`` and its relatives make it. Or
-      what yields (client, x, y), or (client, x, y, x_test, y_test) for all clients.
-      The client is a text or a whole number, x [n, ...] and y [n, ...] its rows, as
-      arrays: uint8 x are images and signed integers ids of tokens, as in
-      ``from_arrays``. Every client comes once, with all its rows.
-    progress: is called with the numbers of clients and of bytes so far, from time to
-      time.
+    clients: a data set with clients (``from_arrays`` and its relatives), or
+      ``StreamedRows``. Or an iterator of (client, x, y), or of (client, x, y, x_test,
+      y_test) for all clients. The client is a text or a whole number, x [n, ...] and
+      y [n, ...] its rows, as arrays: uint8 x are images and signed integers ids of
+      tokens, as in ``from_arrays``. Every client occurs once, with all its rows.
+    progress: is called with a ``WriteProgress`` from time to time.
 
   Returns:
-    The folder, for ``open_clients``.
+    The folder, for ``open_clients``, with the clients in the order of the source. With
+    ``StreamedRows``, clients are sorted by their ids, unless the rows of each client
+    follow each other.
 
   Raises:
     DataError: the rows of a client are no arrays of numbers, differ in shape or dtype
-      from the first client's, or have values that are not finite; a client comes twice;
-      the folder has other files; or it cannot be written to, such as on a full disk.
-      What was written stays, and the next call goes on there.
+      from the first client's, or have values that are not finite; a client occurs
+      twice; the folder has other files; or it cannot be written to, such as on a full disk.
+      Clients that are written stay, and the next call continues with the others.
 
   Examples:
     >>> import tempfile, numpy as np
@@ -160,30 +167,37 @@ def write_clients(
     ((10, 3), ['anna', 'bert'])
   """
   folder = files.expand_path(path, "path")
-  if isinstance(clients, Examples):
-    clients = iterate_clients(clients)
-  if not isinstance(clients, Iterable):
+  if not isinstance(clients, Iterable | Examples | StreamedRows):
     raise DataError(f"`clients`: {a_type(clients)}, must be a data set or an iterator")
-  try:
+  with writing(folder):
     folder.mkdir(parents=True, exist_ok=True)
     _check_folder(folder)
-    with _Writer(folder) as writer:
-      for item in clients:
+    writer = _Writer(folder)
+  with writer:
+    total: int | None = None
+    classes: Sequence[Any] | None = None
+    if isinstance(clients, StreamedRows):
+      dealing = RowDealing(clients, folder / _DEALING, progress)
+      total, classes, clients = dealing.total, dealing.classes, dealing.clients()
+    elif isinstance(clients, Examples):
+      classes = clients.encoding and clients.encoding.classes
+      total, clients = sum(clients.rows), iterate_clients(clients)
+    for item in clients:
+      with writing(folder):
         writer.add(item)
-        if progress is not None and writer.is_due:
-          progress(len(writer.sizes), writer.nbytes)
-      writer.finish()
-  except OSError as error:
-    raise DataError(f"{folder}: cannot be written, {reason(error)}") from error
+      if progress is not None and writer.is_due:
+        progress(writer.progress(total))
+    with writing(folder):
+      writer.finish(classes)
   if progress is not None:
-    progress(len(writer.sizes), writer.nbytes)
+    progress(writer.progress(total))
   return folder
 
 
 def _check_folder(folder: pathlib.Path) -> None:
   """Refuses a folder with other files, and one that is finished."""
   names = {entry.name for entry in folder.iterdir()}
-  expected = {_CLIENTS, _JOURNAL, *(f"{name}.npy" for name in _COLUMNS)}
+  expected = {_CLIENTS, _JOURNAL, _DEALING, *(f"{name}.npy" for name in _COLUMNS)}
   foreign = sorted(names - expected)
   if foreign:
     raise DataError(f"{folder}: has other files ({foreign[0]}); give a new folder")
@@ -204,35 +218,34 @@ class _Writer(contextlib.AbstractContextManager):
     self.sizes: dict[str, tuple[int, int]] = {}  #: of all clients
     self._noted = 0  #: of these are in the journal
     self._seen = set[str]()  #: in this call
-    self._journal = open(folder / _JOURNAL, "a+", encoding="utf-8", newline="\n")
+    self._journal = open(folder / _JOURNAL, "a+b")
     self._journal.seek(0)
-    for line in self._journal.read().splitlines():
+    whole = 0  # bytes; a kill or a full disk may have cut the last line short
+    for line in self._journal:
       try:
         name, train, test = json.loads(line)
-      except ValueError:  # the kill came here
+      except ValueError:
+        break
+      if not line.endswith(b"\n"):
         break
       self.sizes[name] = train, test
+      whole += len(line)
+    self._journal.truncate(whole)
     self._begun = list(self.sizes)  #: when this call began
     self._noted = len(self.sizes)
-    self._rewrite_journal()
     self._unflushed, self._flushed_at = 0, time.monotonic()
     self.is_due = False  #: whether something was flushed just now
 
-  def _rewrite_journal(self) -> None:
-    self._journal.seek(0)
-    self._journal.truncate()
-    for name, sizes in self.sizes.items():
-      self._journal.write(json.dumps([name, *sizes]) + "\n")
-    self._journal.flush()
+  def progress(self, total: int | None) -> WriteProgress:
+    """How far it is.
 
-  @property
-  def nbytes(self) -> int:
-    """The bytes of the rows so far."""
-    return sum(
-      column.rows * column.row_nbytes
-      for column in self._columns.values()
-      if column.shape is not None
-    )
+    Args:
+      total: the number of all rows, if it is known.
+    """
+    columns = [column for column in self._columns.values() if column.shape is not None]
+    rows = sum(column.rows for column in columns if column.path.stem[0] == "x")
+    nbytes = sum(column.rows * column.row_nbytes for column in columns)
+    return WriteProgress("writing", rows, total, len(self._seen), nbytes)
 
   def __exit__(self, *error: object) -> None:
     with contextlib.suppress(OSError):
@@ -241,7 +254,8 @@ class _Writer(contextlib.AbstractContextManager):
       if column.file is not None:
         with contextlib.suppress(OSError):
           column.file.close()
-    self._journal.close()
+    with contextlib.suppress(OSError):
+      self._journal.close()
 
   def add(self, item: Any) -> None:
     """Writes a client, unless it is there."""
@@ -296,14 +310,14 @@ class _Writer(contextlib.AbstractContextManager):
       if column.file is not None:
         column.sync()
     for name, sizes in list(self.sizes.items())[self._noted :]:
-      self._journal.write(json.dumps([name, *sizes]) + "\n")
+      self._journal.write(json.dumps([name, *sizes]).encode() + b"\n")
     self._journal.flush()
     os.fsync(self._journal.fileno())
     self._noted = len(self.sizes)
     self._unflushed, self._flushed_at = 0, time.monotonic()
     self.is_due = True
 
-  def finish(self) -> None:
+  def finish(self, classes: Sequence[Any] | None) -> None:
     """Makes the folder one that ``open_clients`` takes."""
     if not self._seen:
       raise DataError("`clients`: there are none")
@@ -320,10 +334,13 @@ class _Writer(contextlib.AbstractContextManager):
         "sha256": files.sha256(column.path),
         "largest": column.largest,
       }
+    if classes is not None:
+      facts["classes"] = list(classes)
     facts["clients"] = list(self.sizes)
     facts["train"], facts["test"] = map(list, zip(*self.sizes.values()))
     with files.replacing(self._folder / _CLIENTS, durable=True) as partial:
       partial.write_text(json.dumps(facts), "utf-8")
+    files.discard(self._folder / _DEALING)
     os.remove(self._folder / _JOURNAL)
 
 
@@ -357,23 +374,21 @@ def _read_item(item: Any) -> tuple[str, dict[str, np.ndarray]]:
 
 def _as_stored(label: str, column: str, values: Any) -> np.ndarray:
   """Rows in the dtype in which ``from_arrays`` has them."""
+  if column[0] == "x":
+    x = as_features(label, values, to_numbers=False)
+    if not isinstance(x, np.ndarray):
+      raise DataError(f"{label}: a dictionary, must be one array")
+    return x
   try:
-    array = np.asarray(values)
+    y = np.asarray(values)
   except ValueError:
     raise DataError(f"{label}: its rows have different shapes") from None
-  if array.ndim < 1 or array.dtype.kind not in "iufb":
-    raise DataError(f"{label}: is {array.dtype}, arrays of numbers are needed")
-  if column[0] == "x" and array.dtype == np.uint8:
-    return array
-  if array.dtype.kind == "f" or column[0] == "x" and array.dtype.kind != "i":
-    with np.errstate(over="ignore"):
-      array = array.astype(np.float32)
-    if not np.isfinite(array).all():
-      raise DataError(f"{label}: has values that are NaN or infinite")
-    return array
-  if array.size and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
-    raise DataError(f"{label}: has numbers beyond 32 bits")
-  return array.astype(np.int32)
+  if y.ndim < 1:
+    raise DataError(f"{label}: one number, an array of one for each row is needed")
+  try:
+    return task_lib.numbers(y, "targets")
+  except ValueError as error:
+    raise DataError(f"{label} {error}") from None
 
 
 def open_clients(
@@ -424,14 +439,21 @@ def open_clients(
     values[f"x_{split}"] = np.broadcast_to(np.zeros(1, np.float32), (total, 1))
     values[f"y_{split}"] = columns[y][:]
     values[f"client_{split}"] = np.repeat(clients, sizes[split])
+  classes, resolved = facts.get("classes"), tasks.resolve_task(task)
+  if resolved is not None and not resolved.has_classes:
+    classes = None
   examples = make_examples(
     values,
     lambda which: f"{label}: {which}",
     folder.name,
+    None if classes is None else len(classes),
     task=task,
     client_names=np.array(facts["clients"]),
     are_numbered=True,
   )
+  if classes is not None:
+    encoding = labels.Encoding(tuple(classes))
+    examples = dataclasses.replace(examples, encoding=encoding)
   rows = columns["x"], columns["x_test"]
   for column, name in zip(rows, ("x", "x_test")):
     column.sha256 = facts["columns"][name]["sha256"]

@@ -26,10 +26,21 @@ from fedjax_alg.typing import PyTree
 Column = Callable[[Hashable], np.ndarray]
 
 
-def _gather(choice: object, column: Column) -> PyTree:
-  """The columns of a choice as an array, or as a dictionary of arrays."""
+def gather_columns(choice: object, column: Column) -> PyTree:
+  """Makes an array of the columns of a choice, or a dictionary of arrays.
+
+  Args:
+    choice: a name, a list of names, or a dictionary of either.
+    column: (name) -> the array of a column [n, ...].
+
+  Returns:
+    [n, ...]; of a list float32 [n, D].
+
+  Raises:
+    DataError: the columns of a list are no numbers.
+  """
   if isinstance(choice, Mapping):
-    return {name: _gather(part, column) for name, part in choice.items()}
+    return {name: gather_columns(part, column) for name, part in choice.items()}
   if isinstance(choice, list):
     faults = Faults()
     columns = [faults.attempt(_numbers, column(name), name) for name in choice]
@@ -86,7 +97,7 @@ def _of_both(
       if choice is None:
         continue
       if faults.attempt(items.check_flat, option, choice, column) is not FAULTY:
-        arrays[argument] = faults.attempt(_gather, choice, column)
+        arrays[argument] = faults.attempt(gather_columns, choice, column)
   faults.raise_any(DataError)
   return arrays
 

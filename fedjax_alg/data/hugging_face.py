@@ -18,8 +18,16 @@ _CHUNK = 1000  # rows that are read together
 _INTEGER = re.compile(r"u?int(8|16|32|64)")
 
 
-def _check(rows: "datasets.Dataset", option: str) -> None:
-  """Refuses what is no ``datasets.Dataset`` with rows."""
+def check_table(rows: "datasets.Dataset", option: str) -> None:
+  """Refuses what is no ``datasets.Dataset`` with rows.
+
+  Args:
+    rows: the data set.
+    option: the argument, for messages.
+
+  Raises:
+    DataError: it is something else, or has no rows.
+  """
   if isinstance(rows, Mapping):
     splits = ", ".join(map(str, list(rows)[:5]))
     raise DataError(
@@ -29,7 +37,8 @@ def _check(rows: "datasets.Dataset", option: str) -> None:
   if hasattr(rows, "with_format") and not hasattr(rows, "__len__"):
     raise DataError(
       f"`{option}`: {a_type(rows)} that is read row by row, must "
-      "be a datasets.Dataset (load it without streaming)"
+      "be a datasets.Dataset (load it without streaming, or write its clients to a "
+      "folder: StreamedRows)"
     )
   if not hasattr(rows, "with_format") or not hasattr(rows, "column_names"):
     raise DataError(
@@ -53,8 +62,33 @@ def _feature(rows: "datasets.Dataset", name: str) -> Any:
 
 def class_names(rows: "datasets.Dataset", name: str) -> list[str] | None:
   """The names of a column of class labels; None of another column."""
-  names = getattr(_feature(rows, name), "names", None)
+  return names_of_feature((rows.features or {}).get(name))
+
+
+def names_of_feature(feature: object) -> list[str] | None:
+  """The names of the class labels of a feature; None of another feature."""
+  names = getattr(_leaf(feature), "names", None)
   return None if names is None else list(names)
+
+
+def as_declared(array: np.ndarray, feature: object, where: str) -> np.ndarray:
+  """Whole numbers of streamed rows in the dtype that their feature declares.
+
+  Args:
+    array: [n, ...] values of a column, of any dtype.
+    feature: what ``datasets`` says of the column.
+    where: the rows in a message.
+
+  Returns:
+    The array; of other features than whole numbers as it is.
+
+  Raises:
+    DataError: a number is missing.
+  """
+  dtype = str(getattr(_leaf(feature), "dtype", ""))
+  if array.dtype.kind in "US" or not _INTEGER.fullmatch(dtype):
+    return array
+  return _as_stored(array, dtype, 0, where)
 
 
 def _images(rows: "datasets.Dataset", name: str, where: str) -> Iterator[object]:
@@ -182,7 +216,7 @@ def read_columns(
       a row has no value or another shape than the first; the faults of all columns
       are one error.
   """
-  _check(rows, option)
+  check_table(rows, option)
   faults = Faults()
   if rows.format["type"] == "custom":
     values = _apply_transform(rows, names, option)

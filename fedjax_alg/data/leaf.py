@@ -1,7 +1,8 @@
 """LEAF and FedProx json files, one entry per user."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import numpy as np
 from fedjax_alg import files
 from fedjax_alg.data import characters
 from fedjax_alg.data.arrays import make_examples
+from fedjax_alg.data.client_files import iterate_clients
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples
 from fedjax_alg.data.sources import UserFiles
@@ -115,6 +117,63 @@ def load_leaf(path: str | os.PathLike) -> Examples:
   )
   tokens = characters.NUM_TOKENS if are_texts else None
   return dataclasses.replace(examples, num_tokens=tokens)
+
+
+def iterate_leaf(path: str | os.PathLike) -> Iterator[tuple[Any, ...]]:
+  """Reads users as ``load_leaf`` does, with some files in memory at a time.
+
+  Args:
+    path: see ``load_leaf``. Of a folder, a file for training and one for testing are
+      in memory.
+
+  Yields:
+    (user, x, y, x_test, y_test) of each user, for ``write_clients``.
+
+  Raises:
+    DataError: see ``load_leaf``.
+  """
+  path = expand_path(path, "dataset")
+  if not path.is_dir():
+    yield from iterate_clients(load_leaf(path))
+    return
+  tests = {user: file for file in _parts(path, "test") for user in _read_file(file, {})}
+  held, seen = _Files(), set[str]()
+  for split in _SPLITS:
+    if not _parts(path, split):
+      _read_folder(path, split, {})  # which says what is missing
+    for file in _parts(path, split):
+      for user, rows in held.users(split, file).items():
+        if split == "test" and user in seen:
+          continue
+        if user in seen:
+          raise DataError(f"`dataset`={file}: user {user!r} appears twice")
+        seen.add(user)
+        both = [rows]
+        if split == "test":
+          both = [(rows[0][:0], rows[1][:0]), rows]
+        elif user in tests:
+          both = [rows, held.users("test", tests[user])[user]]
+        some = next((part for part in both if len(part[1])), None)
+        if some is None:
+          raise DataError(
+            f"`dataset`={file}: user {user!r} has no data; leave such users out"
+          )
+        none = some[0][:0], some[1][:0]
+        both = [part if len(part[1]) else none for part in both]
+        yield user, *itertools.chain(*both, *[none] * (2 - len(both)))
+
+
+class _Files:
+  """The users of the file of each split that was read last."""
+
+  def __init__(self) -> None:
+    self._held: dict[str, tuple[pathlib.Path, _Users]] = {}
+
+  def users(self, split: str, file: pathlib.Path) -> _Users:
+    """The users of a file."""
+    if split not in self._held or self._held[split][0] != file:
+      self._held[split] = file, _read_file(file, {})
+    return self._held[split][1]
 
 
 def _kinds_of(path: pathlib.Path, kinds: _Kinds, users: list[str]) -> np.ndarray:

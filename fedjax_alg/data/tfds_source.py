@@ -179,9 +179,24 @@ def prepared_version(name: str, data_dir: str | os.PathLike | None = None) -> st
     A sha256; empty if this machine has no readable copy.
   """
   try:
-    return _fingerprint(_find_prepared(name, _tfds_dir(data_dir)))
+    return _fingerprint(prepared_folder(name, data_dir))
   except (DataError, OSError):
     return ""
+
+
+def prepared_folder(
+  name: str, data_dir: str | os.PathLike | None = None
+) -> pathlib.Path:
+  """Finds the newest prepared version of a data set.
+
+  Args:
+    name: see ``read_arrays``.
+    data_dir: see ``load_tfds``.
+
+  Raises:
+    DataError: there is none.
+  """
+  return _find_prepared(name, _tfds_dir(data_dir))
 
 
 def records(

@@ -203,8 +203,7 @@ def _examples(federation: Federation) -> list[ClientExamples]:
   train, schedule = federation.data.train, federation.schedule
   if schedule is None or federation.kinds_of_steps is None:
     return [
-      ClientExamples(*federation.client(number))
-      for number in range(federation.num_clients)
+      ClientExamples(*federation.client(name)) for name in federation.client_names
     ]
   of_steps = [schedule.at(step).rows for step in range(len(federation.kinds_of_steps))]
   step_of_row = np.zeros(len(of_steps[0].train_order), np.int64)

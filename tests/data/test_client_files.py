@@ -149,7 +149,7 @@ def two(x=None, y=None, name="b"):
     (two(x=np.full((3, 2), np.nan)), "client b.*NaN"),
     (two(x=np.array([["a", "b"]] * 3)), "x of client b"),
     (two(y=np.zeros(4, int)), "client b has 3 rows of x and 4"),
-    (two(y=np.full(3, 2**40)), "client b.*32 bits"),
+    (two(y=np.full(3, 2**40)), "client b.*int32"),
   ],
 )
 def test_a_wrong_client_is_named(tmp_path, clients, why):

@@ -7,6 +7,7 @@ import pytest
 
 from experiments import prepare
 from fedjax_alg import data
+from fedjax_alg.data import leaf
 
 _CODE = """
 import numpy as np
@@ -20,6 +21,16 @@ def broken():
   raise KeyError("a row")
 
 number = 3
+
+class Rows:
+  def __len__(self):
+    return 6
+
+  def __getitem__(self, place):
+    return np.full(2, place, np.float32), "no" if place % 3 else "yes", "ba"[place % 2]
+
+def items():
+  return (Rows()[place] for place in range(6))
 """
 
 
@@ -60,6 +71,58 @@ def test_clients_of_files(tmp_path):
   np.testing.assert_array_equal(first.x_train[:4], x[ids == "a"].astype(np.float32))
 
 
+def test_rows_in_any_order(tmp_path, code, capsys):
+  (tmp_path / "rows.csv").write_text(
+    "ward,age,ill\n" + "".join(f"{'ba'[n % 2]},{n},{n % 3}\n" for n in range(6))
+  )
+  csv = [f"csv:{tmp_path / 'rows.csv'}", "--client=ward", "--y=ill"]
+  items = ["--x=0", "--y=1", "--client=2"]
+  for number, (words, classes) in enumerate(
+    (
+      (csv, None),
+      ([f"{code}:Rows", *items], ("no", "yes")),
+      ([f"{code}:items", *items, "--classes=yes,no"], ("yes", "no")),
+    )
+  ):
+    if number == 0:
+      pytest.importorskip("pyarrow", reason="the package pyarrow is missing")
+    folder = tmp_path / str(number)
+    assert prepare.main([f"--clients={folder}", *words]) == 0
+    examples = data.open_clients(folder, check=True)
+    assert list(examples.client_names) == ["a", "b"]
+    np.testing.assert_array_equal(examples.x_train[:][:, 0], [1, 3, 5, 0, 2, 4])
+    assert (examples.encoding and examples.encoding.classes) == classes
+  assert "writing 6 of 6 rows, 2 clients" in capsys.readouterr().err
+
+
+def test_leaf_is_read_some_files_at_a_time(tmp_path):
+  rng = np.random.default_rng(0)
+
+  def write(split, number, users):
+    of_user = {
+      user: dict(x=rng.random((size, 3)).tolist(), y=rng.integers(0, 4, size).tolist())
+      for user, size in users.items()
+    }
+    (tmp_path / "leaf" / split).mkdir(parents=True, exist_ok=True)
+    text = json.dumps(dict(users=list(users), user_data=of_user))
+    (tmp_path / "leaf" / split / f"{number}.json").write_text(text)
+
+  write("train", 0, dict(d=4, a=5))
+  write("train", 1, dict(c=3, b=0))
+  write("test", 0, dict(b=2, e=3, d=1))
+  write("test", 1, dict(a=2))
+  expected = leaf.load_leaf(tmp_path / "leaf")
+  source = f"leaf:{tmp_path / 'leaf'}"
+  assert prepare.main([f"--clients={tmp_path / 'clients'}", source]) == 0
+  found = data.open_clients(tmp_path / "clients", check=True)
+  assert list(found.client_names) == list(expected.client_names)
+  for name in ("x_train", "y_train", "client_train"):
+    np.testing.assert_array_equal(getattr(found, name)[:], getattr(expected, name))
+  order = np.argsort(expected.client_test, kind="stable")
+  np.testing.assert_array_equal(found.x_test[:], expected.x_test[order])
+  np.testing.assert_array_equal(found.client_test, expected.client_test[order])
+
+
 @pytest.mark.parametrize(
   ("names", "why"),
   [
@@ -71,6 +134,9 @@ def test_clients_of_files(tmp_path):
     (["CODE:broken"], "raises KeyError"),
     (["npz:missing.npz"], "missing.npz"),
     (["digits"], "has no clients"),
+    (["digits", "--y=label"], "--y: digits has its clients"),
+    (["csv:missing.csv", "--y=ill", "--client=ward"], "no missing.csv"),
+    (["CODE:Rows", "--y=1", "--client=9", "--x=0"], "its items have no 9"),
   ],
 )
 def test_a_wrong_source_is_one_line(tmp_path, code, capsys, names, why):

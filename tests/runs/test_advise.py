@@ -49,6 +49,20 @@ def test_a_panel_with_a_new_seed_is_named(kind, seed):
   assert gains == sorted(gains, reverse=True) and len(gains) >= 16
 
 
+def test_names_of_clients_do_not_count():
+  digits = fa.federate("digits", partition="classes", num_clients=12).data.train
+  x, y = np.asarray(digits.x), np.asarray(digits.y)
+  owner = np.repeat(np.arange(12), digits.size)
+  rows = np.concatenate(
+    [np.arange(o, o + n) for o, n in zip(digits.offset, digits.size)]
+  )
+  advice = [
+    fa.advise(fa.federate(fa.from_arrays(x[rows], y[rows], ids), partition="natural"))
+    for ids in (owner, [f"ward {number:02}" for number in owner])
+  ]
+  assert advice[0].differences == advice[1].differences
+
+
 @pytest.mark.parametrize("seed", NEW)
 def test_clients_dealt_at_random_differ_in_nothing(seed):
   for federation in (

@@ -1,0 +1,90 @@
+"""Dealing rows to clients: what is read when, and what an interruption leaves."""
+
+import numpy as np
+import pytest
+
+import fedjax_alg as fa
+from fedjax_alg.data import DataError, row_dealing, row_sources
+from tests.data.rows_in_any_order import (
+  NAMES,
+  WHO,
+  Items,
+  N,
+  V,
+  check,
+  in_memory,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+  """Several blocks and buckets."""
+  monkeypatch.setattr(row_sources, "_MOST", 37)
+  monkeypatch.setattr(row_dealing, "_BUCKET_BYTES", 2000)
+
+
+def test_rows_that_come_client_by_client_are_not_dealt(tmp_path, monkeypatch):
+  order = np.argsort(WHO, kind="stable")
+  rows = [(V[place], NAMES[place], WHO[place]) for place in order]
+  monkeypatch.setattr(row_dealing, "_Buckets", None)
+  check(tmp_path, fa.StreamedRows(rows, x=0, y=1, client=2), in_memory(x=V))
+
+
+def broken(reads, after):
+  """Rows of which the reading fails once, at the second time."""
+  times = [0]
+
+  def begin():
+    times[0] += 1
+    for place in range(N):
+      if times[0] == reads and place == after:
+        raise OSError(5, "Input/output error")
+      yield V[place], NAMES[place], WHO[place]
+
+  return begin
+
+
+def test_dealing_goes_on(tmp_path, monkeypatch):
+  monkeypatch.setattr(row_dealing, "_FLUSH_BYTES", 1000)
+  rows = fa.StreamedRows(broken(2, 200), x=0, y=1, client=2)
+  with pytest.raises(DataError, match="^dataset: its items .*200.*Input/output"):
+    fa.write_clients(tmp_path / "clients0", rows)
+  dealt, add = [], row_dealing._Buckets._add
+  monkeypatch.setattr(
+    row_dealing._Buckets,
+    "_add",
+    lambda self, rows, *args: dealt.append(len(rows.y)) or add(self, rows, *args),
+  )
+  check(tmp_path, rows, in_memory(x=V))
+  assert 0 < sum(dealt) < 200
+
+
+def test_other_rows_do_not_go_on(tmp_path, monkeypatch):
+  monkeypatch.setattr(row_dealing, "_FLUSH_BYTES", 1000)
+  options = dict(x=0, y=1, client=2)
+  with pytest.raises(DataError, match="Input/output"):
+    fa.write_clients(tmp_path, fa.StreamedRows(broken(2, 200), **options))
+  with pytest.raises(DataError, match="begun with other rows"):
+    fa.write_clients(tmp_path, fa.StreamedRows(Items(), **options))
+
+
+@pytest.mark.parametrize("change", ["fewer", "more", "order"])
+def test_rows_that_change_between_the_readings_are_refused(tmp_path, change):
+  for is_grouped in (False, True):
+    order = np.argsort(WHO, kind="stable") if is_grouped else np.arange(N)
+    times = [0]
+
+    def begin():
+      times[0] += 1
+      places = list(order)
+      if times[0] > 1:
+        places = dict(fewer=places[:-1], more=[*places, 0], order=places[::-1])[change]
+      return ((V[place], NAMES[place], WHO[place]) for place in places)
+
+    if change == "order" and not is_grouped:
+      continue  # the same clients
+    rows = fa.StreamedRows(begin, x=0, y=1, client=2)
+    with pytest.raises(DataError, match="dataset: gives other rows"):
+      fa.write_clients(tmp_path / str(is_grouped), rows)
