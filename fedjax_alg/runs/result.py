@@ -212,8 +212,8 @@ class RunResult:
     Args:
       column: a running total of ``history``; "round"; "seconds" on this machine
         for a seed without compiling; or "feature_flops", the operations of all
-        clients' features, which each client computes once (0 if they are not
-        counted, as is that of `features` other than backbone).
+        clients' features, which each client computes once (0 with `features` other
+        than backbone).
 
     Returns:
       [N, E] float64.
