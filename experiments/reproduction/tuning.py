@@ -28,7 +28,7 @@ from ..cli import config as config_lib
 from ..cli import flag_words, flags, guard, presets, sweeps
 from ..cli.config import Layer, UsageError
 from ..reports import markdown
-from .beyond import accelerations, bridge, kinds_map
+from .beyond import accelerations, backbone, bridge, kinds_map
 from .conjugate import figures as conjugate
 from .diversified import figures as diversified
 
@@ -360,6 +360,20 @@ def _of_accelerations(data: str, share: str) -> _Protocol:
   )
 
 
+#: Probes on the features of a network (experiments.reproduction.beyond.backbone).
+#: Clients are held out, since other images would need their features once more.
+_PROBES = _Protocol(
+  Log(0.01, 3.0),
+  0.1,
+  10,
+  {"rounds": 100},
+  held={"validation_clients": 20, "num_clients": 120},
+  own={"fedadam": {"server_lr": Log(0.003, 0.3, 0.01)}},
+  seeds=1,
+  algorithms=tuple(backbone.PROBES.values()),
+  pictures=False,
+)
+
 #: Blocks as they are, or of length 1.
 _BLOCKS = {"features": AnyOf(("hog:norm=none", "hog"))}
 
@@ -387,6 +401,7 @@ PROTOCOLS: dict[tuple[str, str], _Protocol] = {
     ("beyond", accelerations.data_preset(*place)): _of_accelerations(*place)
     for place in accelerations.PLACES
   },
+  **{("beyond", data): _PROBES for data in backbone.DATA},
   ("analytic", "mnist"): _analytic(Log(0.03, 1.0), rounds=20),
   ("analytic", "mnist_lr"): _analytic(Log(0.03, 1.0)),
   ("analytic", "synthetic"): _analytic(Log(0.01, 0.3), rounds=600),

@@ -46,6 +46,8 @@ class Examples:
   kind_train: np.ndarray | None = None
   kind_test: np.ndarray | None = None  #: [m] int32, of each test row
   kind_names: tuple[str, ...] = ()  #: the names of the K kinds
+  #: of one example before its features; () if they are not computed
+  raw_shape: tuple[int, ...] = ()
 
   @property
   def rows(self) -> tuple[int, int]:

@@ -99,6 +99,18 @@ class Features(Part):
     """
     raise NotImplementedError
 
+  def flops(self, shape: tuple[int, ...]) -> float:
+    """Counts the multiplications and additions of one example.
+
+    Args:
+      shape: of the example [...].
+
+    Returns:
+      The operations; 0 where they are not counted.
+    """
+    del shape
+    return 0.0
+
 
 class RawFeatures(Features):
   """The examples as they are; images as numbers in [0, 1]."""
@@ -288,6 +300,12 @@ class Backbone(Features):
     self.refuse_change(sha256)
     extra = optional.load_extra("backbones.features", f"`features`={self}")
     result: np.ndarray = extra.compute_features(self, x)
+    return result
+
+  def flops(self, shape: tuple[int, ...]) -> float:
+    """Counts the products of the network's convolutions (``Features.flops``)."""
+    extra = optional.load_extra("backbones.features", f"`features`={self}")
+    result: float = extra.count_flops(self, shape)
     return result
 
 

@@ -153,11 +153,23 @@ class Federation:
   #: hash of what outside the data decides the features, such as the run whose layer
   #: they are; "" if nothing does
   body: str = ""
+  #: of one example before its features; () if they are not computed
+  raw_shape: tuple[int, ...] = ()
 
   @property
   def num_clients(self) -> int:
     """C, the number of clients, without the validation clients."""
     return len(self.data.train.size)
+
+  @functools.cached_property
+  def feature_flops(self) -> float:
+    """The operations of the features of all clients' training examples.
+
+    Each client computes them once. 0 if the features do not count theirs
+    (``Features.flops``).
+    """
+    of_one = self.options.features.flops(self.raw_shape) if self.raw_shape else 0.0
+    return of_one * int(self.data.train.size.sum())
 
   @functools.cached_property
   def client_names(self) -> np.ndarray:
@@ -586,7 +598,7 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
   if store.is_in_files(arrays) and arrays[0].dtype != np.uint8:
     return examples
   features, shape = options.features, arrays[0].shape[1:]
-  kind = features.WORD
+  kind, raw_shape = features.WORD, shape
   if kind == "standardize":  # its scale depends on the partition
     return examples
   if features.SHAPED and arrays[0].dtype == np.uint8:
@@ -600,7 +612,9 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
     )
   else:
     arrays = compact(tuple(map(features.compute, arrays)), options.store)
-  return dataclasses.replace(examples, x_train=arrays[0], x_test=arrays[1])
+  return dataclasses.replace(
+    examples, x_train=arrays[0], x_test=arrays[1], raw_shape=raw_shape
+  )
 
 
 def _load_rows(options: DataOptions, examples: Examples) -> Examples:
@@ -1145,6 +1159,7 @@ def deal(
     else (row_labels[partition.train_order], test_row_labels[partition.test_order]),
     kinds=kinds,
     encoding=examples.encoding,
+    raw_shape=examples.raw_shape,
     validation_names=None
     if names is None or partition.held_out is None
     else names[partition.held_out.clients],

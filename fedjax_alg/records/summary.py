@@ -170,18 +170,21 @@ def groups(rows: list[Row], num_groups: int) -> dict[str, object]:
   }
 
 
-def cost(rounds: list[Row], cohort: int) -> dict[str, object]:
+def cost(
+  rounds: list[Row], cohort: int, feature_flops: float = 0.0
+) -> dict[str, object]:
   """Makes cost of summary.json.
 
   Args:
     rounds: rows of rounds.csv.
     cohort: S.
+    feature_flops: operations of all clients' features, before the first round.
 
   Returns:
     Spreads over seeds of the totals after the last round, and of the simulated
     times of a mean participant, summed over all rounds; ``last_round``, the
-    cost of the last round, averaged over seeds; ``clients_per_round``; and
-    ``rounds``.
+    cost of the last round, averaged over seeds; ``clients_per_round``;
+    ``rounds``; and ``feature_flops``, where they are counted.
   """
   number = rounds[-1]["round"]
   last = [row for row in rounds if row["round"] == number]
@@ -198,6 +201,7 @@ def cost(rounds: list[Row], cohort: int) -> dict[str, object]:
     },
     "clients_per_round": cohort,
     "rounds": number,
+    **({"feature_flops": feature_flops} if feature_flops else {}),
   }
 
 
@@ -232,7 +236,7 @@ def summary(
     rounds = records.tables["rounds"]
     measured = summarize_curves(
       tables.curves(records.rows), records.evaluated, targets, records.metrics.main
-    ) | {"cost": cost(rounds, records.cohort)}
+    ) | {"cost": cost(rounds, records.cohort, records.feature_flops)}
   return {
     **measured,
     **extra,

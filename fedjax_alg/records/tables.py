@@ -580,6 +580,7 @@ class Records:
     num_groups: int | None = None,
     privacy: Mechanism | None = None,
     metrics: Metrics = CLASSIFICATION.metrics,
+    feature_flops: float = 0.0,
   ):
     """Makes empty tables; nothing is written yet.
 
@@ -593,8 +594,10 @@ class Records:
       privacy: what every round releases; None if nothing is private, which
         omits the column ``epsilon`` of rounds.csv.
       metrics: those of the run's task.
+      feature_flops: operations of all clients' features, before the first round.
     """
     self.metrics = metrics
+    self.feature_flops = feature_flops
     self.privacy = privacy
     self.folder, self.seeds, self.cohort = folder, list(seeds), cohort
     self.columns = {

@@ -166,6 +166,7 @@ def new_records(programs: Programs, folders: Sequence[Any]) -> list[Records]:
       programs.num_groups,
       p.privacy(setting),
       tasks.of(p.model).metrics,
+      p.federation.feature_flops,
     )
     for setting, folder in enumerate(folders)
   ]

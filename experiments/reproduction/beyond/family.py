@@ -211,7 +211,7 @@ def _spread(values: np.ndarray) -> str:
   return f"{np.ptp(values):.2f}" if len(values) > 1 else "-"
 
 
-def _sent(outcome: suite.Outcome, column: str) -> float:
+def megabytes(outcome: suite.Outcome, column: str) -> float:
   """Megabytes that all participants send or receive, the mean over partitions."""
   total = outcome.frames.of_rounds(column).sum(1).mean()
   return float(outcome.summary["cost"]["clients_per_round"] * total / 1e6)
@@ -222,7 +222,7 @@ def _last(outcome: suite.Outcome, column: str) -> float:
   return float(outcome.frames.end(column).mean())
 
 
-def _cell(number: float) -> metrics.Number:
+def format_cost(number: float) -> metrics.Number:
   """A number with three digits, or all digits before the point."""
   return metrics.Number(number, form=",.0f" if number >= 100 else ".3g")
 
@@ -264,10 +264,10 @@ def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
       _spread(SERVER(o)),
       f"{max(1, len(o.parts))}",
       o.summary["cost"]["rounds"],
-      _cell(_sent(o, "bytes_up")),
-      _cell(_sent(o, "bytes_down")),
-      _cell(_last(o, "simulated_s")),
-      _cell(_last(o, "seconds")),
+      format_cost(megabytes(o, "bytes_up")),
+      format_cost(megabytes(o, "bytes_down")),
+      format_cost(_last(o, "simulated_s")),
+      format_cost(_last(o, "seconds")),
     ]
     for o in outcomes
   ]

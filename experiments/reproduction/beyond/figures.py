@@ -3,6 +3,7 @@
 from .. import figures
 from . import (
   accelerations,
+  backbone,
   board,
   bridge,
   differences,
@@ -24,6 +25,7 @@ PAPER = figures.Paper(
     "late": late.FIGURE,
     "private": private.FIGURE,
     "family": family.FIGURE,
+    **({"backbone": backbone.FIGURE} if backbone.FIGURE.panels else {}),
     **({"board": board.FIGURE} if board.FIGURE.panels else {}),
     **({"map": kinds_map.FIGURE} if kinds_map.FIGURE.panels else {}),
     **({"bridge": bridge.FIGURE} if bridge.FIGURE.panels else {}),
@@ -42,6 +44,7 @@ PAPER = figures.Paper(
     "late": "late",
     "private": "private",
     "family": "family",
+    "backbone": "backbone",
     "gradient": "gradient",
     "differences": "differences",
     "board": "board",

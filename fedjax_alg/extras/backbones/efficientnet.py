@@ -138,6 +138,38 @@ class EfficientNetLite0(nn.Module):
     return x.mean((1, 2))
 
 
+def count_flops(height: int, width: int, layer: str) -> float:
+  """Counts the multiplications and additions of the network's convolutions.
+
+  Args:
+    height: of an image.
+    width: of an image.
+    layer: the last layer that is computed, one of ``LAYERS``.
+
+  Returns:
+    The operations for one image, two for each product.
+
+  Examples:
+    >>> round(count_flops(224, 224, "head") / 1e6)
+    768
+  """
+  last = LAYERS.index(layer)
+  rows, columns, channels = -(-height // 2), -(-width // 2), STEM
+  products = rows * columns * 9 * 3 * STEM
+  blocks = ((stage, i == 0) for stage in STAGES for i in range(stage.blocks))
+  for stage, is_first in itertools.islice(blocks, last):
+    inside = channels * stage.expansion
+    if stage.expansion > 1:
+      products += rows * columns * channels * inside
+    if is_first:
+      rows, columns = -(-rows // stage.stride), -(-columns // stage.stride)
+    products += rows * columns * inside * (stage.size**2 + stage.width)
+    channels = stage.width
+  if layer == "head":
+    products += rows * columns * channels * HEAD
+  return 2.0 * products
+
+
 def scale_images(images: Array) -> Array:
   """Scales images as the network was trained: (255 x - 127) / 128.
 

@@ -128,6 +128,14 @@ def _in_chunks(
   return np.concatenate(chunks)
 
 
+def count_flops(backbone: Backbone, shape: tuple[int, ...]) -> float:
+  """The operations of an image's features (``Backbone.flops``)."""
+  height, width = (backbone.size,) * 2
+  if not backbone.size:
+    height, width, _ = image_shape(np.empty((0, *shape), np.uint8))
+  return efficientnet.count_flops(height, width, backbone.layer)
+
+
 class _Work(contextlib.ExitStack):
   """Computes chunks; the program and the progress bar are made for the first one."""
 

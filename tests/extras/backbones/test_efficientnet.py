@@ -126,3 +126,24 @@ def test_the_parameters_have_the_shapes_of_the_network():
   )
   params = efficientnet.convert_tensors(random_tensors(), "`features`")
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(lambda of: of.shape, shapes)
+
+
+@pytest.mark.parametrize("layer, side", [("head", 37), ("block3", 32), ("stem", 9)])
+def test_operations_are_those_of_the_network(layer, side):
+  """Products by the trace; of filters of single channels, which it sees as sums."""
+  network = efficientnet.EfficientNetLite0(layer)
+  image = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
+  params = jax.eval_shape(network.init, jax.random.key(0), image)
+  _, seen = jax.eval_shape(
+    lambda params, x: network.apply(params, x, capture_intermediates=True),
+    params,
+    image,
+  )
+  filters = sum(
+    2 * params["params"][name]["depthwise"]["kernel"].shape[0] ** 2 * out.size
+    for name, block in seen["intermediates"].items()
+    if "depthwise" in block
+    for out in block["depthwise"]["__call__"]
+  )
+  products = fa.models.forward_flops(network.apply, params, image)
+  assert efficientnet.count_flops(side, side, layer) == products + filters

@@ -42,6 +42,28 @@ def test_a_federation_of_features_is_trained_and_predicts_raw_images(weights):
   assert (result.predict(x[:9]) == y[:9]).mean() == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("backbone", [SMALL, Backbone(size=0, layer="block2")])
+def test_each_client_computes_its_features_once(weights, backbone, tmp_path):
+  """They are in the costs of a run, of its folder and of its summary."""
+  x, y = images(40, 64), np.arange(40) % 3  # flat pixels of 8 x 8
+  federation = fa.federate(
+    fa.from_arrays(x, y, np.arange(40) % 4, x_test=x[:9], y_test=y[:9]),
+    features=backbone,
+  )
+  side = backbone.size or 8
+  of_all = (
+    efficientnet.count_flops(side, side, "block2") * federation.data.train.size.sum()
+  )
+  result = fa.run("fedncm", federation)
+  folder = result.save(tmp_path / "run")
+  for of in (result, fa.load_run(folder)):
+    np.testing.assert_array_equal(
+      of.costs("feature_flops"), [[of_all] * len(of.rounds)]
+    )
+  raw = fa.federate(fa.from_arrays(x, y, np.arange(40) % 4), features="none")
+  assert raw.feature_flops == 0.0
+
+
 def test_an_image_has_the_same_features_single_and_in_any_form(weights):
   x = images(40, 8, 8, 1)
   together = features.compute_features(SMALL, x)
