@@ -130,10 +130,8 @@ def _in_chunks(
 
 def count_flops(backbone: Backbone, shape: tuple[int, ...]) -> float:
   """The operations of an image's features (``Backbone.flops``)."""
-  height, width = (backbone.size,) * 2
-  if not backbone.size:
-    height, width, _ = image_shape(np.empty((0, *shape), np.uint8))
-  return efficientnet.count_flops(height, width, backbone.layer)
+  of_images = image_shape(np.empty((0, *shape), np.uint8))
+  return networks.count_flops(backbone, of_images, f"`features`={backbone}")
 
 
 class _Work(contextlib.ExitStack):

