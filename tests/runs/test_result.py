@@ -159,20 +159,26 @@ def test_a_run_without_values_of_clients_has_an_empty_frame(fed):
     result.to_frame("timing")
 
 
-def test_costs_are_the_totals_at_the_evaluations(fed):
-  options = NUMBERS | dict(rounds=3, eval_every=2, seeds=2)
+def test_costs_and_estimates_are_of_the_evaluations(fed):
+  options = NUMBERS | dict(rounds=5, eval_every=2, seeds=2)
   result = fa.run("fedavg", fed, **options)
-  assert list(result.rounds) == [2, 3]
+  assert list(result.rounds) == [2, 4, 5]
   totals = result.history["total_bytes_up"]
   per_round = NUMBERS["cohort_size"] * result.history["bytes_up"]
   np.testing.assert_array_equal(totals, per_round.cumsum(1))
-  np.testing.assert_array_equal(result.costs("total_bytes_up"), totals[:, 1:])
-  np.testing.assert_array_equal(result.costs("round"), [[2, 3]] * 2)
+  np.testing.assert_array_equal(
+    result.costs("total_bytes_up"), totals[:, result.rounds - 1]
+  )
+  np.testing.assert_array_equal(result.costs("round"), [[2, 4, 5]] * 2)
   seconds = result.to_frame("rounds").pivot(
     index="seed", columns="round", values="seconds"
   )
-  np.testing.assert_array_equal(result.costs("seconds"), seconds[[2, 3]])
+  np.testing.assert_array_equal(result.costs("seconds"), seconds[[2, 4, 5]])
   assert seconds[1].isna().all()
+  last = result.metrics["local"]["loss"][:, -1]  # of the last round, both seeds
+  np.testing.assert_allclose(
+    result.estimate("loss"), (last.mean(), 12.7062 * abs(last[0] - last[1]) / 2), 1e-4
+  )
   with pytest.raises(fa.OptionError, match="column=bytes_up: .*total_bytes_up"):
     result.costs("bytes_up")
 
