@@ -152,6 +152,10 @@ class RunFolderError(ValueError):
 FAILURES = (Exception, SystemExit)
 
 
+class RowsOnHostError(OptionError):
+  """A program has asked for rows that are on the host."""
+
+
 @contextlib.contextmanager
 def no_exit() -> Iterator[None]:
   """Turns ``sys.exit`` in a caller's own code into an error of one line.

@@ -8,6 +8,7 @@ too) does not know of it.
 """
 
 from collections.abc import Callable, Iterable
+import dataclasses
 import math
 from typing import Any, TypeGuard
 
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_alg.errors import RowsOnHostError
 from fedjax_alg.typing import Array, PyTree, Tree
 
 _KEY = jax.tree_util.GetAttrKey("")
@@ -117,6 +119,111 @@ class Split:
     return Split(block, self.cuts, self.process)
 
 
+@jax.tree_util.register_pytree_with_keys_class
+class HeldRows:
+  """An array [C, ...] of which the devices hold the rows of some clients.
+
+  The others are on the host (``runs.host_tables``). A row that is not held is
+  arbitrary where it is read, and is not written.
+  """
+
+  def __init__(self, block: Any, ids: Any, clients: int):
+    """Makes the array of its rows.
+
+    Args:
+      block: [T, ...], the rows.
+      ids: [T] int32, their clients in increasing order; C for a row of nobody.
+      clients: C.
+    """
+    self.block, self.ids, self.clients = block, ids, clients
+
+  def tree_flatten_with_keys(self):
+    """The leaves, of which the first has the path of the table, and what is static."""
+    return ((_KEY, self.block), (_KEY, self.ids)), self.clients
+
+  @classmethod
+  def tree_unflatten(cls, clients, children):
+    """The inverse of ``tree_flatten_with_keys``."""
+    return cls(children[0], children[1], clients)
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """The shape of the array that it stands for."""
+    return self.clients, *self.block.shape[1:]
+
+  @property
+  def dtype(self) -> np.dtype:
+    """The dtype of the array that it stands for."""
+    dtype: np.dtype = self.block.dtype
+    return dtype
+
+  def rows(self, ids: Array) -> Array:
+    """See ``rows``."""
+    taken: Array = self.block.at[jnp.searchsorted(self.ids, ids)].get(mode="clip")
+    return taken
+
+  def writable(self, ids: Array) -> Any:
+    """``block.at`` of rows; those that are not held are out of range."""
+    place = jnp.searchsorted(self.ids, ids)
+    is_held = self.ids.at[place].get(mode="clip") == ids
+    is_held &= ids < self.clients
+    return self.block.at[jnp.where(is_held, place, self.block.shape[0])]
+
+  def with_block(self, block: Array) -> "HeldRows":
+    """The same rows of the same clients with other values."""
+    return HeldRows(block, self.ids, self.clients)
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Absent:
+  """An array [C, ...] of which the devices hold no row, and no values in a program."""
+
+  number: int  #: of the table among those of a state
+  shape: tuple[int, ...]
+  dtype: np.dtype
+
+  def rows(self, ids: Array) -> Array:
+    """Refuses to read rows.
+
+    Raises:
+      RowsOnHostError: always.
+    """
+    raise RowsOnHostError("`data_on`: a program reads states of clients on the host")
+
+  writable = rows
+
+
+def is_held(leaf: object) -> TypeGuard[HeldRows]:
+  """Whether a part of a tree is a ``HeldRows``."""
+  return isinstance(leaf, HeldRows)
+
+
+def is_absent(leaf: object) -> TypeGuard[Absent]:
+  """Whether a part of a tree is an ``Absent``."""
+  return isinstance(leaf, Absent)
+
+
+def _map_tables(
+  of_parts: Callable[..., object],
+  plain: Callable[..., object],
+  tree: Tree,
+  *trees: PyTree,
+) -> Tree:
+  """``tree_map`` with the first function for ``HeldRows`` and ``Absent``, too."""
+
+  def is_table(leaf):
+    return isinstance(leaf, (Split, HeldRows, Absent))
+
+  mapped: Tree = jax.tree.map(
+    lambda leaf, *others: (of_parts if is_table(leaf) else plain)(leaf, *others),
+    tree,
+    *trees,
+    is_leaf=is_table,
+  )
+  return mapped
+
+
 def is_split(leaf: object) -> TypeGuard[Split]:
   """Whether a part of a tree is a ``Split``."""
   return isinstance(leaf, Split)
@@ -167,14 +274,14 @@ def rows(table: Tree, ids: Array) -> Tree:
 
   An id out of range gives an arbitrary row.
   """
-  return tree_map(
+  return _map_tables(
     lambda leaf: leaf.rows(ids), lambda leaf: leaf.at[ids].get(mode="clip"), table
   )
 
 
 def add_rows(table: Tree, ids: Array, changes: PyTree) -> Tree:
   """Adds ``changes`` [S, ...] to rows ``ids``; ignores ids out of range."""
-  return tree_map(
+  return _map_tables(
     lambda leaf, new: leaf.with_block(leaf.writable(ids).add(new, mode="drop")),
     lambda leaf, new: leaf.at[ids].add(new, mode="drop"),
     table,
@@ -184,7 +291,7 @@ def add_rows(table: Tree, ids: Array, changes: PyTree) -> Tree:
 
 def set_rows(table: Tree, ids: Array, values: PyTree) -> Tree:
   """Sets rows ``ids`` to ``values`` [S, ...]; ignores ids out of range."""
-  return tree_map(
+  return _map_tables(
     lambda leaf, new: leaf.with_block(leaf.writable(ids).set(new, mode="drop")),
     lambda leaf, new: leaf.at[ids].set(new, mode="drop"),
     table,
@@ -214,5 +321,7 @@ def where_rows(mask: Array, values: PyTree, table: Tree) -> Tree:
 
 def num_rows(table: PyTree) -> int:
   """The number of rows of a table [C, ...]."""
-  result: int = leaves(table)[0].shape[0]
-  return result
+  shapes = list[tuple[int, ...]]()
+  shape = lambda leaf: shapes.append(leaf.shape)
+  _map_tables(shape, shape, table)
+  return shapes[0][0]

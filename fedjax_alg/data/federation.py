@@ -45,7 +45,7 @@ from fedjax_alg.data.layout import (
   row_nbytes,
   server_rows,
 )
-from fedjax_alg.data.location import fits
+from fedjax_alg.data.location import has_room
 from fedjax_alg.data.newcomers import with_newcomers
 from fedjax_alg.data.options import (
   DataOptions,
@@ -641,7 +641,7 @@ def _load_rows(options: DataOptions, examples: Examples) -> Examples:
     return examples
   nbytes = sum(array.nbytes for array in arrays)
   # They are there twice while they are put into the order of the clients.
-  if location.IS_CHOSEN and not changed and not fits(2 * nbytes, memory.free()):
+  if location.IS_CHOSEN and not changed and not has_room(2 * nbytes, memory.free()):
     return examples
   check_memory(
     f"{_label(options, examples)}: {examples.rows[0]:,} examples",

@@ -11,14 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_alg.errors import OptionError
+from fedjax_alg.errors import RowsOnHostError
 
 #: Bytes of rows that are read at once.
 _CHUNK_BYTES = 2**24
-
-
-class RowsOnHostError(OptionError):
-  """A program has asked for rows that are on the host."""
 
 
 @jax.tree_util.register_static

@@ -66,7 +66,7 @@ class Automatic(OnHost):
 LOCATIONS = Automatic | OnDevice | OnHost | OnDisk
 
 
-def fits(nbytes: int, free: memory.Limit) -> bool:
+def has_room(nbytes: int, free: memory.Limit) -> bool:
   """Whether rows fit with room for models, states and temporary arrays.
 
   Args:
@@ -74,7 +74,7 @@ def fits(nbytes: int, free: memory.Limit) -> bool:
     free: the memory that is free.
 
   Examples:
-    >>> fits(1000, memory.Limit(1500, "the device has"))
+    >>> has_room(1000, memory.Limit(1500, "the device has"))
     False
   """
   return nbytes <= _SHARE * free.nbytes

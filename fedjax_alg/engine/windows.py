@@ -20,12 +20,12 @@ from jax.extend import core
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_alg import trees
+from fedjax_alg import split, trees
 from fedjax_alg.base import Array, MapClients, Shard
 from fedjax_alg.data import layout, store
-from fedjax_alg.data.host_rows import HostRows, RowsOnHostError
+from fedjax_alg.data.host_rows import HostRows
 from fedjax_alg.engine.clients import ClientMap
-from fedjax_alg.errors import FAILURES
+from fedjax_alg.errors import FAILURES, RowsOnHostError
 from fedjax_alg.typing import PyTree
 
 #: The most slots of a window.
@@ -51,6 +51,25 @@ class Window(NamedTuple):
   tests: list[Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class KeepingMap(ClientMap):
+  """A client map of a start, whose states hold the rows of some clients."""
+
+  ids: Any = None  #: [T] int32, see ``split.HeldRows``
+
+  def keep(self, table: object) -> Any:
+    """See ``base.MapClients.keep``."""
+    return jax.tree.map(
+      lambda leaf: (
+        leaf
+        if split.is_held(leaf)
+        else split.HeldRows(leaf.at[self.ids].get(mode="clip"), self.ids, leaf.shape[0])
+      ),
+      table,
+      is_leaf=split.is_held,
+    )
+
+
 class Pending(Exception):
   """The first map without a result."""
 
@@ -72,7 +91,10 @@ class Found(NamedTuple):
   """A map that waits for its results."""
 
   places: Ranges
-  total: Any  #: the sums before its first window, as ``Sums.bits``; () if it has none
+  #: the sums before its first window, in bits; () if it has none
+  total: Any = ()
+  #: [S] int32, the client of each slot, if its states are read; else ()
+  clients: Any = ()
 
 
 @dataclasses.dataclass
@@ -86,6 +108,7 @@ class WindowMap(MapClients):
   #: over a few rows of zeros
   window: Window | str | None
   total_so_far: Any = ()  #: the sums of the windows before this one
+  tables: Sequence[split.HeldRows] = ()  #: the window's rows of the tables on the host
   reads: list[Reads] = dataclasses.field(default_factory=list)  #: of the next map
   number: int = 0  #: of maps so far
   #: where the function is traced that the results are for
@@ -105,18 +128,28 @@ class WindowMap(MapClients):
     self, fn: Any, shared: Any, shards: Shard, tests: Shard, *args: Any
   ) -> Any:
     """See ``base.MapClients.with_tests``."""
-    if not store.is_on_host(tests.x):
-      return self.inner.with_tests(fn, shared, shards, tests, *args)
+    if not store.is_on_host(tests.x):  # of newcomers, of whom tables have no row
+      return self.inner.with_tests(fn, _with_zeros(shared), shards, tests, *args)
 
     def of_window(window, *args):
       at = window.places
       test = _filled(tests, window.tests, at.test_offset, at.test_size)
       rows = _client_shards(shards, window)
-      return self.inner.with_tests(fn, shared, rows, test, *args)
+      return self.inner.with_tests(fn, self._with_tables(shared), rows, test, *args)
 
-    needed = _needs_rows(fn, shared, shards, tests, args)
+    needed = _needs_rows(fn, _with_zeros(shared), shards, tests, args)
+    # By agreement the first argument of a map that reads tables is the client.
+    clients = args[0] if any(map(split.is_absent, _nodes(shared))) else ()
     reads = Reads(_host_rows(shards) if needed else [], _host_rows(tests))
-    return self._next(of_window, shards, tests, args, reads)
+    return self._next(of_window, shards, tests, args, reads, clients=clients)
+
+  def _with_tables(self, shared: Any) -> Any:
+    """What all clients get, with the window's rows of tables."""
+    return jax.tree.map(
+      lambda leaf: self.tables[leaf.number] if split.is_absent(leaf) else leaf,
+      shared,
+      is_leaf=split.is_absent,
+    )
 
   def _next(
     self,
@@ -126,6 +159,7 @@ class WindowMap(MapClients):
     args: Any,
     reads: Reads,
     zero: Callable[[], Any] = lambda: (),
+    clients: Any = (),
   ) -> Any:
     """The result of the next map.
 
@@ -144,7 +178,8 @@ class WindowMap(MapClients):
     if not isinstance(self.window, Window):
       zeros = jnp.zeros_like(shards.size)
       at_tests = (zeros, zeros) if tests is None else (tests.offset, tests.size)
-      raise Pending(Found(Ranges(shards.offset, shards.size, *at_tests), zero()))
+      places = Ranges(shards.offset, shards.size, *at_tests)
+      raise Pending(Found(places, zero(), clients))
     raise Pending(of_window(self.window, *trees.index(args, self.window.slots)))
 
   def total(
@@ -186,6 +221,23 @@ class WindowMap(MapClients):
   def keep(self, table: Any) -> Any:
     """See ``base.MapClients.keep``."""
     return self.inner.keep(table)
+
+
+def _nodes(tree: Any) -> list[Any]:
+  """The leaves of a tree, an ``Absent`` being one."""
+  return jax.tree.leaves(tree, is_leaf=split.is_absent)
+
+
+def _with_zeros(shared: Any) -> Any:
+  """A tree with a row of zeros in the place of each table on the host."""
+
+  def zeros(leaf):
+    if not split.is_absent(leaf):
+      return leaf
+    block = jnp.zeros((1, *leaf.shape[1:]), leaf.dtype)
+    return split.HeldRows(block, jnp.zeros(1, jnp.int32), leaf.shape[0])
+
+  return jax.tree.map(zeros, shared, is_leaf=split.is_absent)
 
 
 def _to_bits(sums: Any, devices: int = 0) -> Any:
@@ -279,13 +331,16 @@ def _needs_rows(
   return False
 
 
-def make_windows(places: Ranges, most: tuple[int, int]) -> list[tuple[int, int]]:
+def make_windows(
+  places: Ranges, most: tuple[int, int], most_slots: int = _MOST_SLOTS
+) -> list[tuple[int, int]]:
   """Cuts the slots of a map into windows of few rows.
 
   Args:
     places: the slots, in NumPy.
     most: rows of the clients' own, and of tests, that a window has at most; one
       slot has as many as it needs.
+    most_slots: slots that a window has at most.
 
   Returns:
     The first slot of each window and the first behind it.
@@ -298,7 +353,7 @@ def make_windows(places: Ranges, most: tuple[int, int]) -> list[tuple[int, int]]
       int(np.searchsorted(end, (end[first - 1] if first else 0) + rows, side="right"))
       for end, rows in zip(ends, most)
     )
-    last = min(max(last, first + 1), first + _MOST_SLOTS, total)
+    last = min(max(last, first + 1), first + most_slots, total)
     windows.append((first, last))
     first = last
   return windows

@@ -12,7 +12,7 @@ from fedjax_alg.base import ClientData, Devices
 from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data import store
 from fedjax_alg.data.federation import EvaluationData, Federation
-from fedjax_alg.data.location import Location, OnDevice, OnDisk, OnHost, fits
+from fedjax_alg.data.location import Location, OnDevice, OnDisk, OnHost, has_room
 from fedjax_alg.engine import sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.typing import PyTree
@@ -48,7 +48,9 @@ def choose_location(federation: Federation, mesh: Mesh | None) -> Location:
     return OnDevice()
   nbytes = sum({id(leaf): leaf.nbytes for leaf in jax.tree.leaves(data)}.values())
   return (
-    OnDevice() if fits(nbytes, sharding.free_memory()) else OnHost(location.window_mb)
+    OnDevice()
+    if has_room(nbytes, sharding.free_memory())
+    else OnHost(location.window_mb)
   )
 
 
@@ -121,6 +123,8 @@ class PlacedData:
   """
 
   location: Location = OnDevice()  #: where the rows are
+  #: the participants of the rounds that a call can run, at most
+  most_clients = 2**31
 
   def __init__(
     self,
@@ -200,6 +204,15 @@ class PlacedData:
     """
     result: ClientData = self.data.train
     return result
+
+  def state_of(self, state: PyTree, client: int) -> Any:
+    """A state for a program, with at least what one client keeps.
+
+    Args:
+      state: of one seed, leaves [...].
+      client: the position of the client.
+    """
+    return state
 
   def train_without_rows(self) -> ClientData:
     """The training data for what depends on their sizes only, as costs do."""

@@ -19,6 +19,7 @@ from fedjax_alg.base import Algorithm, FedSpec, MapClients, Model, Params
 from fedjax_alg.client.minibatches import LocalWork
 from fedjax_alg.data import characters, store
 from fedjax_alg.data.federation import EvaluationData, Federation
+from fedjax_alg.data.location import Location
 from fedjax_alg.data.options import DataOptions
 from fedjax_alg.data.store import Coded
 from fedjax_alg.engine import clients, evaluate, loop, processes, samplers, sharding
@@ -683,6 +684,7 @@ def _check_memory(
   spec: FedSpec,
   rows: int,
   options: RunOptions,
+  location: Location,
 ) -> None:
   """Checks that what a run certainly needs fits into memory.
 
@@ -698,7 +700,7 @@ def _check_memory(
     needed,
     f"{sizes}allowed: fewer clients or seeds, a smaller model"
     + (", or `variant`=client" if table else ""),
-    sharding.memory_limit,
+    memory.host if location.HAS_WINDOWS else sharding.memory_limit,
   )
   if algorithm.sums is not None:
     steps = jax.eval_shape(functools.partial(algorithm.sums, spec.num_classes))
@@ -965,7 +967,8 @@ def prepare(
   deployed = any(isinstance(fn, evaluate.AtClients) for fn in (measures or {}).values())
   _check_adapts(method, federation, (*protocols, *(["local"] if deployed else [])))
   if not sharding.is_described(mesh):
-    _check_memory(algorithm, method, built, spec, rows, options)
+    place = device_data.location
+    _check_memory(algorithm, method, built, spec, rows, options, place)
     for setting in methods:
       _check_work(setting.hparams, federation)
   method = methods[0]

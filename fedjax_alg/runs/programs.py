@@ -33,8 +33,10 @@ from fedjax_alg.engine import (
 from fedjax_alg.engine import stored as stored_lib
 from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.round import sample_and_run
+from fedjax_alg.engine.windows import KeepingMap
 from fedjax_alg.errors import FAILURES, no_exit
 from fedjax_alg.models import roles
+from fedjax_alg.runs.host_tables import HostTables
 from fedjax_alg.runs.prepare import Prepared
 from fedjax_alg.runs.windowed import (
   WindowedData,
@@ -96,12 +98,61 @@ def _windowed(
   )
 
 
-def _states(prepared: Prepared, start: Any, in_windows: Any) -> PyTree:
-  """The shapes of the states before round 1."""
-  if in_windows is None:
-    return start.eval_shape(*_start_arguments(prepared))
-  with _refusing(prepared, "its start asks all clients within a loop or a sum"):
-    return in_windows.eval_shape(prepared.keys, prepared.numbers)
+#: Rounds for whose participants a window has rows of tables, if these are few. All of
+#: them are moved before and after each call.
+_ROUNDS_OF_TABLES = 4
+
+
+class _Start(NamedTuple):
+  """The states before round 1."""
+
+  #: the jitted (data, keys, numbers[, clients [T]]) -> states in a program
+  program: Any
+  in_windows: WindowedFunction | None  #: see ``_start_in_windows``
+  tables: HostTables | None  #: what clients keep on the host
+  shapes: PyTree  #: of the states in a program, see ``_shapes``
+
+
+def _find_start(prepared: Prepared) -> _Start:
+  """Finds how a run starts, and keeps what its clients keep where their rows are."""
+  p = prepared
+  program = _start(p)
+  in_windows = _start_in_windows(p, program)
+  if in_windows is not None:
+    with _refusing(p, "its start asks all clients within a loop or a sum"):
+      states = in_windows.eval_shape(p.keys, p.numbers)
+    return _Start(program, in_windows, None, _shapes(p, states))
+  data = p.device_data
+  # A group of a client may be read from the rows of all of them.
+  if (
+    not isinstance(data, WindowedData)
+    or data.all_take_part
+    or p.algorithm.membership is not None
+  ):
+    shapes = _shapes(p, program.eval_shape(*_start_arguments(p)))
+    return _Start(program, None, None, shapes)
+
+  @jax.jit
+  def start_of_clients(data: Any, keys: Any, numbers: Any, ids: Any) -> PyTree:
+    inner = cast(ClientMap, p.map_clients)
+    mapping = KeepingMap(inner.mode, inner.lanes, inner.mesh, ids=ids)
+    build = p.method.builder(p.model, mapping)
+    return loop.initial_states(build, p.model, p.spec, data, keys, numbers, p.map_seeds)
+
+  def find_tables(places: int) -> HostTables:
+    ids = jax.ShapeDtypeStruct((places,), np.int32)
+    states = start_of_clients.eval_shape(*_start_arguments(p), ids)
+    return HostTables(_shapes(p, states), p.mesh)
+
+  tables = find_tables(1)
+  if not tables.row_nbytes:
+    return _Start(program, None, None, tables.form)
+  slots = data.most_participants
+  fitting = min(data.window_nbytes // tables.row_nbytes, _ROUNDS_OF_TABLES * slots)
+  places = min(p.spec.num_clients, max(slots, fitting))
+  tables = find_tables(places)
+  data.hold_tables(tables, places)
+  return _Start(start_of_clients, None, tables, tables.form)
 
 
 class _RoundsInWindows:
@@ -187,11 +238,15 @@ def state_shapes(prepared: Prepared) -> PyTree:
     prepared: the run.
 
   Returns:
-    A pytree of ``jax.ShapeDtypeStruct`` with leaves [rows, ...].
+    A pytree of ``jax.ShapeDtypeStruct`` with leaves [rows, ...]; one that stays on
+    the host has no sharding.
   """
-  start = _start(prepared)
-  states = _states(prepared, start, _start_in_windows(prepared, start))
-  return _shapes(prepared, states)
+  return _outside(_find_start(prepared))
+
+
+def _outside(start: _Start) -> PyTree:
+  """The shapes of states outside of programs."""
+  return start.shapes if start.tables is None else start.tables.shapes
 
 
 def _shapes(prepared: Prepared, states: PyTree) -> PyTree:
@@ -218,7 +273,17 @@ def place_on_devices(states: PyTree, shapes: PyTree) -> PyTree:
     states: leaves [rows, ...] on the host, see ``checkpoint.load_latest``.
     shapes: their shapes, from ``state_shapes``.
   """
-  return sharding.place_states(states, _places(shapes))
+  if all(leaf.sharding is not None for leaf in jax.tree.leaves(shapes)):
+    return sharding.place_states(states, _places(shapes))
+  return jax.tree.map(
+    lambda shape, leaf: (
+      np.array(leaf)
+      if shape.sharding is None
+      else sharding.place_states(leaf, shape.sharding)
+    ),
+    shapes,
+    states,
+  )
 
 
 #: Seconds of compiling after which it is said what is compiled.
@@ -446,7 +511,7 @@ class Programs:
     p = self.prepared
     assert p.options.rounds is not None
     self.rounds: int = p.options.rounds  #: rounds of the whole run
-    self._start_in_windows: WindowedFunction | None = None
+    self._start: _Start | None = None
     self._rounds_in_windows = None
     if isinstance(p.device_data, WindowedData) and p.device_data.all_take_part:
       self._rounds_in_windows = _RoundsInWindows(p)
@@ -458,7 +523,9 @@ class Programs:
       if key is not None:
         stored_lib.save_programs(key, compiler.files, stored.facts)
     facts: _Facts = stored.facts
-    self.shapes = _shapes(p, facts.states)
+    self.shapes = (
+      _shapes(p, facts.states) if self._start is None else _outside(self._start)
+    )
     self._log = facts.log
     #: K, the number of groups; None if the algorithm does not group clients
     self.num_groups: int | None = facts.num_groups
@@ -474,10 +541,9 @@ class Programs:
     data, mesh = p.device_data.data, p.mesh
     platform = sharding.platform(mesh)
     compiling.leave_frames_out(platform)
-    start = _start(p)  # traced once, for the shapes and for its program
-    self._start_in_windows = _start_in_windows(p, start)
-    states = _states(p, start, self._start_in_windows)
-    shapes = _shapes(p, states)
+    # Traced once, for the shapes and for its program.
+    start = self._start = _find_start(p)
+    shapes = start.shapes
     where = _places(shapes)
     options: dict[str, Any] = {"keep_unused": True}
     if sharding.spans_processes(mesh):
@@ -500,9 +566,12 @@ class Programs:
           submit("rounds", lowered, compiling.options(platform))
         else:
           log = self._rounds_in_windows.eval_shape(shapes)
-        if self._start_in_windows is None:
-          program = jax.jit(start, out_shardings=where, keep_unused=True)
-          lowered = program.lower(*_start_arguments(p))
+        if start.in_windows is None:
+          program = jax.jit(start.program, out_shardings=where, keep_unused=True)
+          arguments = _start_arguments(p)
+          if start.tables is not None:
+            arguments += (np.zeros(p.device_data.most_clients, np.int32),)
+          lowered = program.lower(*arguments)
           submit("start", lowered, compiling.start_options(platform))
     programs = {name: program.result() for name, program in compiled.items()}
     algorithm, num_groups = p.algorithm, None
@@ -517,7 +586,7 @@ class Programs:
       if algorithm.global_params is not None:
         models = jax.eval_shape(jax.vmap(algorithm.global_params), shapes)
         num_groups = jax.tree.leaves(models)[0].shape[1]
-    facts = _Facts(_plain_shapes(states), _plain_shapes(log), num_groups)
+    facts = _Facts(_plain_shapes(shapes), _plain_shapes(log), num_groups)
     return stored_lib.Stored(programs, facts)
 
   def _lower_rounds(self, shapes: PyTree) -> jax.stages.Lowered:
@@ -557,10 +626,16 @@ class Programs:
     """Computes the states before the first round."""
     p = self.prepared
     p.device_data.move(0)
-    if self._start_in_windows is not None:
-      states = self._start_in_windows(p.keys, p.numbers)
+    start, arguments = self._start, _start_arguments(p)
+    if start is not None and start.in_windows is not None:
+      states = start.in_windows(p.keys, p.numbers)
       return jax.device_put(states, _places(self.shapes))
-    return self._init(*_start_arguments(p))
+    if start is not None and start.tables is not None:
+      assert isinstance(p.device_data, WindowedData)
+      return start.tables.make(
+        lambda ids: self._init(*arguments, ids), p.device_data.most_clients
+      )
+    return self._init(*arguments)
 
   def place(self, states: PyTree) -> Any:
     """See ``place_on_devices``."""
@@ -613,18 +688,24 @@ class Programs:
       The new states and the ``RunLog`` of the rounds.
     """
     p = self.prepared
-    p.device_data.move(start)
-    run = self._rounds_in_windows or self._run
-    result = run(
-      states,
-      p.device_data.data.train,
+    data = p.device_data
+    data.move(start)
+    run, inputs = self._rounds_in_windows or self._run, states
+    tables = None if self._start is None else self._start.tables
+    if tables is not None:
+      assert isinstance(data, WindowedData)
+      ids = data.window_clients
+      inputs = tables.hold(states, ids, data.most_clients)
+    new, log = run(
+      inputs,
+      data.data.train,
       p.keys,
       p.numbers,
       jnp.int32(start),
       jnp.int32(count),
     )
-    p.device_data.read_ahead()  # while the rounds run
-    return result
+    data.read_ahead()  # while the rounds run
+    return (new if tables is None else tables.write(states, new, ids)), log
 
   def evaluate(
     self, states: PyTree

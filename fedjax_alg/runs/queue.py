@@ -11,11 +11,11 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedjax_alg.records.tables import Records
 from fedjax_alg.runs import play as play_lib
+from fedjax_alg.runs.host_tables import copy_rows
 from fedjax_alg.runs.plan import Plan, by_program, warn
 from fedjax_alg.runs.play import Divergence, Step
 from fedjax_alg.runs.prepare import Prepared
@@ -57,13 +57,13 @@ class KeepResults(Sink):
     (records,) = (table.copy() for table in self._records)
     if not step.last:
       records.stopped = BY_CALLBACK
-    states = jax.tree.map(jnp.copy, step.states)
+    states = jax.tree.map(lambda leaf: leaf.copy(), step.states)
     return self._result(0, dataclasses.replace(step, states=states), records)
 
   def _result(self, setting: int, step: Step, records: Records) -> RunResult:
     p = self._programs.prepared
     rows = rows_of(p, setting)
-    live = Live(p, jax.tree.map(lambda leaf: leaf[rows], step.states), setting)
+    live = Live(p, copy_rows(step.states, rows), setting)
     sums = {
       name: jax.tree.map(
         lambda *leaves: np.stack([leaf[rows] for leaf in leaves], axis=1),

@@ -501,6 +501,7 @@ class RunResult:
     ids = jnp.asarray([client], jnp.int32)
     key = client_keys(p.keys.evaluation[index], ids)[0]
     train = p.device_data.train_with(np.array([client]))
+    state = p.device_data.state_of(state, client)
     params: Params = jax.device_get(live.deploy(state, train, np.int32(client), key))
     return params
 

@@ -20,14 +20,15 @@ from fedjax_alg import memory
 from fedjax_alg.base import Shard
 from fedjax_alg.data import layout, store
 from fedjax_alg.data.federation import EvaluationData, Federation
-from fedjax_alg.data.host_rows import HostRows, RowsOnHostError
+from fedjax_alg.data.host_rows import HostRows
 from fedjax_alg.data.location import Location
 from fedjax_alg.engine import loop, sharding, windows
 from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.keys import RunKeys
 from fedjax_alg.engine.round import Participation
 from fedjax_alg.engine.windows import Ranges, Window, WindowMap
-from fedjax_alg.errors import FAILURES, OptionError
+from fedjax_alg.errors import FAILURES, OptionError, RowsOnHostError
+from fedjax_alg.runs.host_tables import HostTables
 from fedjax_alg.runs.placed import PlacedData
 from fedjax_alg.typing import PyTree
 
@@ -48,6 +49,7 @@ class _Window(NamedTuple):
 
   first: int  #: the first round, from 0
   last: int  #: the round behind the last
+  ids: np.ndarray  #: [n] int32, the participants in increasing order
   #: the fields of ``ClientData`` that change: x, y and offset
   fields: dict[str, Any]
 
@@ -58,6 +60,8 @@ class WindowedData(PlacedData):
   ``data`` is for the programs of rounds, and ``evaluated`` for evaluations, in which
   all rows are on the host.
   """
+
+  tables: HostTables | None = None  #: what clients keep; None: the devices have it
 
   def __init__(
     self,
@@ -132,6 +136,32 @@ class WindowedData(PlacedData):
     """What was chosen, for config.json; see ``PlacedData.facts``."""
     return {**super().facts, "window_rows": self._places}
 
+  def hold_tables(self, tables: HostTables, places: int) -> None:
+    """Keeps what clients keep on the host, too.
+
+    Args:
+      tables: the tables.
+      places: how many clients a window has at most.
+    """
+    self.tables, self.most_clients = tables, places
+    if self._next is not None:
+      self._next.result()
+    self._window = self._next = None
+
+  @property
+  def window_clients(self) -> np.ndarray:
+    """[n] int32, the participants of the rounds at hand."""
+    assert self._window is not None
+    return self._window.ids
+
+  @property
+  def most_participants(self) -> int:
+    """The most participants of a round, of all seeds."""
+    assert self._rounds is not None
+    rounds = self._rounds
+    slots: int = rounds.participation.cohort_size * rounds.keys.cohort.shape[0]
+    return min(slots, len(self._federation.data.train.size))
+
   @property
   def all_take_part(self) -> bool:
     """Whether all clients take part in each round, in windows of clients."""
@@ -152,7 +182,7 @@ class WindowedData(PlacedData):
     if rounds is None:
       self._places = int(min(total, max(self._budget, size.max(initial=0))))
       return
-    slots = rounds.participation.cohort_size * rounds.keys.cohort.shape[0]
+    slots = self.most_participants
     largest = np.sort(size)[-slots:].sum() if slots < len(size) else total
     if largest > max(self._budget, 1):
       largest = max(
@@ -248,13 +278,19 @@ class WindowedData(PlacedData):
     size = np.asarray(train.size)
     begin = first // _AHEAD * _AHEAD
     rounds = self._draw(begin)[first - begin :]
-    inside, rows, last = np.zeros(len(size), bool), 0, first
+    inside, rows, clients, last = np.zeros(len(size), bool), 0, 0, first
     for ids in rounds[: max(1, self._rounds.number - first)]:
       new = ids[~inside[ids]]
       added = int(size[new].sum())
-      if rows + added > self._places and last > first:
+      is_full = rows + added > self._places or clients + len(new) > self.most_clients
+      if is_full and last > first:
         break
-      rows, last, inside[new] = rows + added, last + 1, True
+      rows, clients, last, inside[new] = (
+        rows + added,
+        clients + len(new),
+        last + 1,
+        True,
+      )
     ids = np.flatnonzero(inside)
     places = self._places + layout.PADDING_ROWS
     # A client without rows here is behind the end, where nothing is read or written.
@@ -263,7 +299,7 @@ class WindowedData(PlacedData):
     data = self.evaluated.train
     x, y = _gather((data.x, data.y), np.asarray(train.offset)[ids], size[ids], places)
     fields = sharding.replicate({"x": x, "y": y, "offset": offset}, self._mesh)
-    return _Window(first, last, fields)
+    return _Window(first, last, ids.astype(np.int32), fields)
 
   def train_with(self, clients: np.ndarray) -> Any:
     """See ``PlacedData.train_with``."""
@@ -282,6 +318,14 @@ class WindowedData(PlacedData):
     x, y = _gather((data.x, data.y), np.asarray(train.offset)[ids], size, rows)
     fields = sharding.replicate({"x": x, "y": y, "offset": offset}, self._mesh)
     return self.data.train._replace(**fields)
+
+  def state_of(self, state: PyTree, client: int) -> Any:
+    """See ``PlacedData.state_of``."""
+    if self.tables is None:
+      return state
+    states = jax.tree.map(lambda leaf: leaf[None], state)
+    tables = self.tables.hold(states, np.array([client], np.int32), 1)
+    return jax.tree.map(lambda leaf: leaf[0], tables)
 
   def train_without_rows(self) -> Any:
     """See ``PlacedData.train_without_rows``."""
@@ -377,16 +421,19 @@ class WindowedFunction:
     """
     if not self._has_fixed_maps:
       self._maps = {None: _Maps()}
+    tables, states = self._data.tables, inputs[0]
+    if tables is not None:
+      inputs = tables.absent(states), *inputs[1:]
     if None in self._maps:
       try:
-        return self._run(self._maps[None], inputs)
+        return self._run(self._maps[None], inputs, states)
       except _DifferentRowsError:  # such as those of clients that each seed draws
         del self._maps[None]
     rows = len(jax.tree.leaves(inputs)[0])
     parts = [
       self._run(
         self._maps.setdefault(row, _Maps()),
-        jax.tree.map(lambda leaf, row=row: leaf[row : row + 1], inputs),
+        *jax.tree.map(lambda leaf, row=row: leaf[row : row + 1], (inputs, states)),
       )
       for row in range(rows)
     ]
@@ -404,40 +451,47 @@ class WindowedFunction:
     shapes = functools.partial(self._trace, "shapes")
     return jax.eval_shape(shapes, self._data.evaluated, inputs, [])
 
-  def _run(self, maps: "_Maps", inputs: Any) -> Any:
-    """Computes rows with the same maps."""
+  def _run(self, maps: "_Maps", inputs: Any, states: Any) -> Any:
+    """Computes rows with the same maps; ``states`` are states with tables."""
     results = list[Any]()
     while not maps.are_all or len(results) < len(maps.found):
       if len(results) == len(maps.found):
         self._find_map(maps, inputs, results)
         continue
-      results.append(self._run_map(*maps.found[len(results)], inputs, results))
+      found = maps.found[len(results)]
+      results.append(self._run_map(*found, inputs, results, states))
     return self._program(self._data.evaluated, inputs, results)
 
   def _trace(
-    self, window: Any, data: Any, inputs: Any, results: Any, total: Any = ()
+    self,
+    window: Any,
+    data: Any,
+    inputs: Any,
+    results: Any,
+    total: Any = (),
+    tables: Any = (),
   ) -> Any:
     """All rows, up to the first map without a result."""
 
-    def of_row(inputs, results, total):
-      mapping = WindowMap(self._inner, results, window, total)
+    def of_row(inputs, results, total, tables):
+      mapping = WindowMap(self._inner, results, window, total, tables)
       try:
         return self._fn(mapping, data, *inputs)
       except windows.Pending as pending:
         self._reads[len(results)] = mapping.reads[-1]
         return pending.result
 
-    return loop.over_seeds(of_row, self._map_seeds)(inputs, results, total)
+    return loop.over_seeds(of_row, self._map_seeds)(inputs, results, total, tables)
 
   @functools.cached_property
   def _program(self) -> Any:
-    """The jitted (data, inputs, results[, total, window]) -> a tree.
+    """The jitted (data, inputs, results[, total, tables, window]) -> a tree.
 
     It is traced for the results of each number of maps, without and with a window.
     """
 
-    def run(data, inputs, results, total=(), window=None):
-      return self._trace(window, data, inputs, results, total)
+    def run(data, inputs, results, total=(), tables=(), window=None):
+      return self._trace(window, data, inputs, results, total, tables)
 
     return jax.jit(run, donate_argnames="total", compiler_options=self._options)
 
@@ -452,41 +506,52 @@ class WindowedFunction:
       maps.are_all = True
       return
     reads, found = self._reads[len(results)], self._program(*arguments)
-    places = jax.device_get(found.places)
-    if any((leaf != leaf[:1]).any() for leaf in places):
+    places, clients = jax.device_get((found.places, found.clients))
+    if any((leaf != leaf[:1]).any() for leaf in jax.tree.leaves((places, clients))):
       raise _DifferentRowsError
-    maps.found.append((reads, Ranges(*(leaf[0] for leaf in places)), found.total))
+    places, clients = jax.tree.map(lambda leaf: leaf[0], (places, clients))
+    maps.found.append((reads, windows.Found(places, found.total, clients)))
 
   def _run_map(
     self,
     reads: windows.Reads,
-    places: Ranges,
-    total: Any,
+    found: windows.Found,
     inputs: Any,
     results: Any,
+    states: Any,
   ) -> Any:
     """The results of a map, [rows, S, ...] on the host, or its sums on the devices."""
-    gathered = self._cut(reads, places)
+    gathered = self._cut(reads, found)
     rows = [max(part.rows[i] for part in gathered) for i in range(2)]
     arguments = self._data.evaluated, inputs, results
     outputs, running = list[PyTree](), list[tuple[PyTree, int]]()
-    total = jax.tree.map(jnp.copy, total)  # its memory is donated
+    total = jax.tree.map(jnp.copy, found.total)  # its memory is donated
     for part in gathered:
       window = sharding.replicate(part.window(rows), self._data._mesh)
       # The window before this one is computed while this one is read.
       if reads.is_total:
-        total = self._program(*arguments, jax.block_until_ready(total), window)
+        total = self._program(*arguments, jax.block_until_ready(total), (), window)
         continue
+      tables = self._hold(found, part, states)
       outputs += [_first(*before) for before in running]
-      output = self._program(*arguments, (), window)
+      output = self._program(*arguments, (), tables, window)
       running = [(output, int((part.slots < part.total).sum()))]
     if reads.is_total:
       return total
     outputs += [_first(*before) for before in running]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, 1), *outputs)
 
-  def _cut(self, reads: windows.Reads, places: Ranges) -> "list[_Gathered]":
+  def _hold(self, found: windows.Found, part: "_Gathered", states: Any) -> Any:
+    """The rows of tables that a window reads."""
+    tables = self._data.tables
+    if tables is None or isinstance(found.clients, tuple):
+      return ()
+    ids = np.unique(found.clients[part.slots[part.slots < part.total]])
+    return tables.tables(states, ids, len(part.slots))
+
+  def _cut(self, reads: windows.Reads, found: windows.Found) -> "list[_Gathered]":
     """Cuts the slots of a map into windows."""
+    places, tables, most = found.places, self._data.tables, 2**16
     total, devices = len(places.size), self._inner.devices
     order = np.arange(total)[None]
     least = min(total, devices + 1)
@@ -501,7 +566,9 @@ class WindowedFunction:
       budget // max(1, sum(rows.row_nbytes for rows in arrays)) if arrays else 2**62
       for arrays in reads[:2]
     )
-    cuts = windows.make_windows(cut, (of_clients, of_tests))
+    if tables is not None and not isinstance(found.clients, tuple):
+      most = max(1, budget // max(1, tables.row_nbytes))
+    cuts = windows.make_windows(cut, (of_clients, of_tests), most)
     # A loop over one slot would be no loop, with other bits perhaps.
     width = max(least, *(last - first for first, last in cuts))
     gathered = []
@@ -523,8 +590,8 @@ class _DifferentRowsError(Exception):
 class _Maps:
   """The maps of a function that have been found."""
 
-  #: what each reads, where that is, and its first sums
-  found: list[tuple[windows.Reads, Ranges, Any]] = dataclasses.field(
+  #: what each reads, and where that is
+  found: list[tuple[windows.Reads, windows.Found]] = dataclasses.field(
     default_factory=list
   )
   are_all: bool = False

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedjax_alg.data import host_rows
-from fedjax_alg.data.host_rows import HostRows, RowsOnHostError
+from fedjax_alg.data.host_rows import HostRows
+from fedjax_alg.errors import RowsOnHostError
 
 
 class Reader:

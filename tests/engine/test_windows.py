@@ -7,10 +7,11 @@ import pytest
 
 from fedjax_alg.base import Shard
 from fedjax_alg.client import objective
-from fedjax_alg.data.host_rows import HostRows, RowsOnHostError
+from fedjax_alg.data.host_rows import HostRows
 from fedjax_alg.engine import sharding, windows
 from fedjax_alg.engine.clients import ClientMap
 from fedjax_alg.engine.windows import Pending, Ranges, Window, WindowMap
+from fedjax_alg.errors import RowsOnHostError
 
 _X = np.arange(2000, dtype=np.float32)
 

@@ -1,0 +1,73 @@
+"""What clients keep, on the host."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_alg import split
+from fedjax_alg.errors import RowsOnHostError
+from fedjax_alg.runs.host_tables import HostTables, copy_rows
+from fedjax_alg.split import HeldRows
+
+CLIENTS = 5
+
+
+def tables():
+  """Of two seeds: a table of three numbers a client, and a model of two."""
+  shape = jax.ShapeDtypeStruct
+  table = HeldRows(shape((2, 4, 3), np.float32), shape((2, 4), np.int32), CLIENTS)
+  return HostTables({"table": table, "model": shape((2, 2), np.float32)}, None)
+
+
+def states():
+  table = np.arange(2 * CLIENTS * 3, dtype=np.float32).reshape(2, CLIENTS, 3)
+  return {"table": table, "model": jnp.ones((2, 2))}
+
+
+def test_a_program_has_the_rows_of_some_clients_and_changes_them():
+  ids, before, used = np.array([1, 4], np.int32), states(), states()
+
+  @jax.jit
+  def program(states):
+    def of_seed(table):
+      which = jnp.array([4, 0, CLIENTS, 1])  # 0 is not held, and C is nobody
+      table = split.add_rows(table, which, jnp.ones((4, 3)))
+      return table, split.rows(table, jnp.array([4, 1]))
+
+    table, rows = jax.vmap(of_seed)(states["table"])
+    return {"table": table, "model": 2 * states["model"]}, rows
+
+  new, rows = program(tables().hold(used, ids, 4))
+  after = tables().write(used, new, ids)
+  expected = before["table"].copy()
+  expected[:, [1, 4]] += 1
+  np.testing.assert_array_equal(after["table"], expected)
+  np.testing.assert_array_equal(rows, expected[:, [4, 1]])
+  np.testing.assert_array_equal(after["model"], 2 * before["model"])
+  assert tables().row_nbytes == 2 * 3 * 4
+  assert tables().shapes["table"].shape == (2, CLIENTS, 3)
+
+
+def test_states_are_made_a_few_clients_at_a_time():
+  first = states()
+
+  def start(ids):
+    return tables().hold(first, ids[ids < CLIENTS], len(ids))
+
+  made = tables().make(start, 4)
+  np.testing.assert_array_equal(made["table"], first["table"])
+
+
+def test_a_table_that_is_not_there_says_so():
+  absent = tables().absent(states())["table"]
+  assert split.num_rows(absent) == CLIENTS
+  with pytest.raises(RowsOnHostError):
+    split.rows(absent, jnp.array([1]))
+
+
+def test_a_copy_does_not_change_with_the_run():
+  used = states()
+  copy = copy_rows(used, slice(1, 2))
+  used["table"][:] = 0
+  np.testing.assert_array_equal(copy["table"], states()["table"][1:])
