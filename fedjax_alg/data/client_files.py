@@ -153,8 +153,8 @@ def write_clients(
   Raises:
     DataError: the rows of a client are no arrays of numbers, differ in shape or dtype
       from the first client's, or have values that are not finite; a client occurs
-      twice; the folder has other files; or it cannot be written to, such as on a full disk.
-      Clients that are written stay, and the next call continues with the others.
+      twice; the folder has other files; or it cannot be written to, such as on a full
+      disk. Clients that are written stay, and the next call continues with the others.
 
   Examples:
     >>> import tempfile, numpy as np
