@@ -8,6 +8,8 @@
   python -m benchmarks.sweep        a sweep against its runs
   python -m benchmarks.memory       the memory of large models
   python -m benchmarks.many_clients  start-up, rounds and memory of many clients
+  python -m benchmarks.large        rows on device, host and disk; --peers reads beside
+                                    other formats
   python -m benchmarks.accelerators  compiles for a TPU and a GPU without them
 
 All but peers and accelerators run on the devices that JAX takes by default

@@ -155,14 +155,12 @@ def last_line(text: str) -> str:
   return lines[-1].removeprefix("ERROR: ") if lines else "no message"
 
 
-def environment(name: str, envs: pathlib.Path) -> tuple[str, str]:
+def environment(peer: Peer, folder: pathlib.Path) -> tuple[str, str]:
   """Makes the environment of a library, or finds it.
 
   Returns:
     Its Python, or "" and the reason why there is none.
   """
-  peer = PEERS[name]
-  folder = envs / name
   python, marker = folder / "bin" / "python", folder / "installed.txt"
   words = " ".join(peer.before + peer.packages)
   if marker.exists() and marker.read_text("utf-8") == words:
@@ -485,7 +483,7 @@ def main() -> None:
   for name in args.peers:
     if not any(name in (WORKLOADS[work].peers or PEERS) for work in args.workloads):
       continue
-    python, reason = environment(name, envs)
+    python, reason = environment(PEERS[name], envs / name)
     if python:
       pythons[name] = python
     else:

@@ -4,6 +4,9 @@ import heapq
 
 import numpy as np
 
+#: Rows that are sorted at once, if they come client by client.
+_PART = 2**20
+
 
 def allocate(
   weights: np.ndarray, total: int, low: np.ndarray, high: np.ndarray
@@ -172,10 +175,26 @@ def pack(
   Returns:
     order [M] int64 of the used rows, offset [C] int32, size [C] int32.
   """
-  used = np.flatnonzero(owner >= 0)
-  order = used[_lexsort(owner[used], rng.random(len(used)))]
-  size = np.bincount(owner[used], minlength=num_clients).astype(np.int32)
-  return order.astype(np.int64), offsets(size), size
+  if (owner[:1] >= 0).all() and (owner[1:] >= owner[:-1]).all():
+    order = _order_in_parts(owner, rng)
+    size = np.bincount(owner, minlength=num_clients).astype(np.int32)
+  else:
+    used = np.flatnonzero(owner >= 0)
+    order = used[_lexsort(owner[used], rng.random(len(used)))].astype(np.int64)
+    size = np.bincount(owner[used], minlength=num_clients).astype(np.int32)
+  return order, offsets(size), size
+
+
+def _order_in_parts(owner: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+  """The order of ``pack`` for rows that are sorted by client, in less memory."""
+  order, begin = np.empty(len(owner), np.int64), 0
+  while begin < len(owner):
+    last = owner[min(begin + _PART, len(owner)) - 1]
+    end = int(np.searchsorted(owner, last, side="right"))
+    part = owner[begin:end] - owner[begin]
+    order[begin:end] = begin + _lexsort(part, rng.random(end - begin))
+    begin = end
+  return order
 
 
 def _lexsort(owner: np.ndarray, tie: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import hashlib
 import math
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, cast, overload
 import warnings
 
 import jax
@@ -101,7 +101,7 @@ class EvaluationData(NamedTuple):
   train: ClientData  #: training data of the C clients
   test: ClientData  #: local test splits of the C clients
   whole_test: ClientData  #: the whole test set in pieces
-  class_weight: Array  #: [C, L] float32, ``Federation.label_histogram``
+  class_weight: Array  #: [C, L] int32, ``Federation.label_histogram``
   #: the rows of ``train.x`` that the server holds; None if it holds none
   validation: Pieces | None = None
   #: the test rows of each kind of clients; None if clients have no kinds
@@ -118,7 +118,7 @@ class Federation:
   partition: Partition  #: the rows of the data set that each client holds
   num_classes: int  #: L, the outputs of the task for one example or token
   name: str  #: name of the data set
-  #: [C, L] int64, training examples by class; of other tasks by the label that
+  #: [C, L] int32, training examples by class; of other tasks by the label that
   #: an example is dealt by (``Examples.labels``), [C, 1] if they have none
   label_histogram: np.ndarray
   #: "data": sha256 of all features and labels; "partition": sha256 of the
@@ -1122,7 +1122,6 @@ def deal(
       joins,
       keep_bytes,
     )
-  class_weight: Any = histogram.astype(np.float32)
   whole_test = (
     _test_by_kind(examples.name, partition, test, kinds.of_client, keep_bytes)
     if kinds is not None and several
@@ -1132,7 +1131,7 @@ def deal(
     train,
     test,
     whole_test,
-    class_weight,
+    cast(Any, histogram),
     None if validation is None else _pieces(first, len(validation)),
     None if kinds is None else _kind_tests(kinds, partition, whole_test),
     None
@@ -1407,7 +1406,7 @@ class StepData(NamedTuple):
 
   #: arrays that stay are the same objects as in the federation
   data: EvaluationData
-  label_histogram: np.ndarray  #: [C, L] int64
+  label_histogram: np.ndarray  #: [C, L] int32
   kinds: kinds_lib.ClientKinds | None
 
 
@@ -1433,8 +1432,7 @@ def at_step(federation: Federation, step: int) -> StepData:
   keep_bytes = federation.options.store != "float32"
   train = _with_rows(data.train, None, *partition[:3], keep_bytes)
   test = _with_rows(data.test, schedule.tests, *partition[3:6], keep_bytes)
-  weight: Any = histogram.astype(np.float32)
-  data = data._replace(train=train, test=test, class_weight=weight)
+  data = data._replace(train=train, test=test, class_weight=cast(Any, histogram))
   if kinds is None:
     return StepData(data, histogram, federation.kinds)
   # Each test example is of the kind that its client is of.

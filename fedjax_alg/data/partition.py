@@ -13,7 +13,11 @@ from fedjax_alg import own, tasks
 from fedjax_alg.data import allocate
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory
+from fedjax_alg.data.layout import aligned_zeros
 from fedjax_alg.part import Part
+
+#: Rows that are counted at once.
+_ROWS = 2**20
 
 
 class HeldOut(NamedTuple):
@@ -230,10 +234,10 @@ def client_rows(offset: np.ndarray, size: np.ndarray) -> np.ndarray:
 
 
 def check_counts(num_clients: int, classes: int) -> None:
-  """Checks that [C, L] fits: int64, and float32 here and on the devices."""
+  """Checks that [C, L] fits: int32, here and on the devices."""
   check_memory(
     f"`num_clients`={num_clients}: counting {classes:,} classes at each client",
-    16.0 * num_clients * classes,
+    8.0 * num_clients * classes,
   )
 
 
@@ -249,14 +253,17 @@ def label_histogram(
     num_classes: L; by default the largest label plus one.
 
   Returns:
-    [C, L] int64.
+    [C, L] int32, at an address that a CPU device can use.
   """
   classes = int(y.max()) + 1 if num_classes is None else num_classes
   check_counts(partition.num_clients, classes)
-  client = np.repeat(np.arange(partition.num_clients), partition.train_size)
-  histogram = np.zeros((partition.num_clients, classes), np.int64)
-  rows = partition.train_order[
-    client_rows(partition.train_offset, partition.train_size)
-  ]
-  np.add.at(histogram, (client, y[rows]), 1)
+  histogram = aligned_zeros((partition.num_clients, classes), np.int32)
+  offset, size = partition.train_offset, partition.train_size
+  # Some clients at a time, for the memory of many.
+  step = max(1, _ROWS * partition.num_clients // max(1, int(size.sum())))
+  for begin in range(0, partition.num_clients, step):
+    part = slice(begin, begin + step)
+    rows = partition.train_order[client_rows(offset[part], size[part])]
+    client = np.repeat(np.arange(len(size[part])), size[part])
+    np.add.at(histogram[part], (client, y[rows]), 1)
   return histogram

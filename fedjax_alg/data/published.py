@@ -236,6 +236,8 @@ def _natural(
     total = len(ids)
 
   def owner_of(client):
+    if ids[0] == 0 and ids[-1] == total - 1:  # 0, 1, 2, ...
+      return np.where(client < total, client, -1).astype(np.int32)
     place = np.minimum(np.searchsorted(ids, client), total - 1)
     return np.where(ids[place] == client, place, -1)
 
@@ -254,7 +256,7 @@ def _natural(
   if labels is not None:
     order = _in_proportion(order, np.repeat(np.arange(total), size), labels)
   # The rows of a client are in random order; the first ones are held out.
-  rank = np.arange(len(order)) - np.repeat(offset, size)
+  rank = np.arange(len(order), dtype=np.int32) - np.repeat(offset, size)
   is_test = rank < np.repeat(test_size, size)
   return (
     order[~is_test],

@@ -807,7 +807,8 @@ def _preferred_counts(
       layout.everyone(data.train).shards,
     )
   one_hot = jax.nn.one_hot(choice, num_models)  # [C, K]
-  mass = jnp.matmul(one_hot.T, data.class_weight, precision=trees.HIGHEST)
+  weight = data.class_weight.astype(jnp.float32)
+  mass = jnp.matmul(one_hot.T, weight, precision=trees.HIGHEST)
   per_example = mass / jnp.maximum(confusion.sum(-1), 1.0)  # [K, L]
   return tasks.Counts(
     {

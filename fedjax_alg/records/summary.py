@@ -356,8 +356,16 @@ def partition_facts(federation: Federation) -> dict[str, object]:
     "pooled": partition.pooled,
     "clients": partition.num_clients,
     **extra,
-    "label_histogram_hash": hashlib.sha256(histogram.tobytes()).hexdigest(),
+    "label_histogram_hash": _hash_of_counts(histogram),
   }
+
+
+def _hash_of_counts(histogram: np.ndarray) -> str:
+  """The sha256 of counts [C, L] as int64, some clients at a time."""
+  digest = hashlib.sha256()
+  for begin in range(0, len(histogram), 2**16):
+    digest.update(histogram[begin : begin + 2**16].astype(np.int64).tobytes())
+  return digest.hexdigest()
 
 
 def write_partition(folder: pathlib.Path, federation: Federation) -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from fedjax_alg.data import Examples, allocate, published
+from fedjax_alg.data import Examples, allocate, layout, published
+from fedjax_alg.data import partition as partition_lib
 from fedjax_alg.data.arrays import from_arrays
 from fedjax_alg.data.federation import federate
 from fedjax_alg.data.partition import label_histogram, partition_hash
@@ -564,3 +565,21 @@ def test_a_function_needs_its_name_and_clients_that_are_not_the_datas(own_file):
   ):
     with pytest.raises(OptionError, match=re.escape(says)):
       federate(data, partition=text)
+
+
+def test_rows_sorted_by_client_are_packed_and_counted_in_parts(monkeypatch):
+  monkeypatch.setattr(allocate, "_PART", 50)
+  monkeypatch.setattr(partition_lib, "_ROWS", 50)
+  rng = np.random.default_rng(0)
+  owner = np.repeat(np.arange(40), rng.integers(0, 30, 40))
+  order, offset, size = allocate.pack(owner, 40, np.random.default_rng(1))
+  tie = np.random.default_rng(1).random(len(owner))
+  np.testing.assert_array_equal(order, np.lexsort((tie, owner)))
+  labels = rng.integers(0, 5, len(owner))
+  none = np.zeros(0, np.int64), np.zeros(40, np.int32), np.zeros(40, np.int32)
+  counts = partition_lib.label_histogram(
+    partition_lib.Partition(order, offset, size, *none, False, "natural", {}), labels
+  )
+  expected = [np.bincount(labels[owner == client], minlength=5) for client in range(40)]
+  np.testing.assert_array_equal(counts, expected)
+  assert counts.dtype == np.int32 and counts.ctypes.data % layout.ALIGNMENT == 0
