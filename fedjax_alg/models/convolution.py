@@ -11,6 +11,7 @@ from typing import Any
 from flax import linen as nn
 import jax
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 import jax.numpy as jnp
 
 from fedjax_alg import optional
@@ -147,6 +148,14 @@ def _differentiate(
     *args: what is not differentiated, the primals, their tangents.
   """
   *fixed, primals, tangents = args
+  # A frozen kernel or bias does not change. JAX's own zeros would be of the server's
+  # mesh, like the frozen leaf, and those here are of the clients'.
+  tangents = tuple(
+    jnp.zeros(change.shape, change.dtype)
+    if isinstance(change, SymbolicZero)
+    else change
+    for change in tangents
+  )
 
   def of(way: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
     return lambda primals, tangents: jax.jvp(
@@ -162,7 +171,9 @@ def _differentiate(
   return result
 
 
-convolve.defjvp(functools.partial(_differentiate, "convolve_on_cpu", by_xla))
+convolve.defjvp(
+  functools.partial(_differentiate, "convolve_on_cpu", by_xla), symbolic_zeros=True
+)
 convolve_and_pool.defjvp(
   functools.partial(
     _differentiate,
@@ -170,5 +181,6 @@ convolve_and_pool.defjvp(
     lambda x, kernel, bias, padding, size: pool_squares(
       nn.relu(by_xla(x, kernel, padding, 1) + _along_last(bias)), size
     ),
-  )
+  ),
+  symbolic_zeros=True,
 )

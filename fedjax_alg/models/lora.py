@@ -30,6 +30,9 @@ class NoAdapters(Part):
 class _Adapters(Part):
   """Adapters A B of rank r at every dense layer, times alpha / r.
 
+  With ``convolutions`` they are at every convolution of images, too, whose kernel
+  counts as a matrix [H W c, outputs]. So A is a convolution to r channels.
+
   Source: Hu et al., ICLR 2022.
   """
 
@@ -45,17 +48,22 @@ class _Adapters(Part):
     "scale of the adapters: their product is multiplied by alpha / r; 0: r",
     minimum=0.0,
   )
+  convolutions: bool = hyper(
+    False, "whether convolutions have adapters, too, not only dense layers"
+  )
 
   def _extra(self) -> Any:
     return optional.load_extra("lora.adapters", f"`lora`={self}")
 
   def with_adapters(self, model: Model) -> Model:
-    """The model with adapters at its dense layers.
+    """The model with adapters at its layers.
 
     Raises:
       OptionError: it can have none.
     """
-    result: Model = self._extra().with_adapters(model, self.rank, self.alpha)
+    result: Model = self._extra().with_adapters(
+      model, self.rank, self.alpha, self.convolutions
+    )
     return result
 
   def aggregated(self, model: Model) -> Model:

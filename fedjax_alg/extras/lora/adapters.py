@@ -7,7 +7,9 @@ as the model without them.
 
 Deviations: A has the variance 1 / d (the authors' code draws it uniformly with
 that of He et al.); all dense layers have adapters, those of an attention, too,
-whose heads are taken together. Convolutions and embeddings have none.
+whose heads are taken together. Convolutions have them if they are asked for, and
+embeddings have none. A kernel [H, W, c, e] is then the matrix [H W c, e], as in the
+authors' code (loralib).
 
 How a server aggregates the adapters A_i, B_i of participants with weights p_i
 (`lora`):
@@ -52,28 +54,35 @@ class Merging:
   factor: float  #: alpha / r
 
 
-def _sizes(name: str, shape: tuple[int, ...]) -> tuple[int, int] | None:
-  """(d, e) of a layer's kernel as a matrix; None for what is not dense."""
+def _sizes(
+  name: str, shape: tuple[int, ...], convolutions: bool
+) -> tuple[int, int] | None:
+  """(d, e) of a layer's kernel as a matrix; None for a layer without adapters."""
   if len(shape) == 2:
     return shape[0], shape[1]
   if len(shape) == 3:  # heads: [d, heads, size], and [heads, size, e] of the output
     first = 2 if name == _OUT else 1
     return math.prod(shape[:first]), math.prod(shape[first:])
+  if len(shape) == 4 and convolutions:
+    return math.prod(shape[:3]), shape[3]
   return None
 
 
 def _map_layers(
   tree: Any,
   change: Callable[[dict[str, Any], tuple[int, int]], Any],
+  convolutions: bool,
   name: str = "",
 ) -> Any:
-  """The tree with each dense layer, a mapping with a kernel, changed."""
+  """The tree with each layer that has adapters, a mapping with a kernel, changed."""
   if not isinstance(tree, Mapping):
     return tree
   if hasattr(tree.get("kernel"), "shape"):
-    sizes = _sizes(name, tree["kernel"].shape)
+    sizes = _sizes(name, tree["kernel"].shape, convolutions)
     return change(dict(tree), sizes) if sizes else dict(tree)
-  return {name: _map_layers(part, change, name) for name, part in tree.items()}
+  return {
+    name: _map_layers(part, change, convolutions, name) for name, part in tree.items()
+  }
 
 
 def _draw(key: Key, number: int, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -83,21 +92,25 @@ def _draw(key: Key, number: int, shape: tuple[int, ...], dtype: Any) -> Array:
   return result
 
 
-def with_adapters(model: Model, rank: int, alpha: float = 0.0) -> Model:
-  """The model with adapters beside its dense layers.
+def with_adapters(
+  model: Model, rank: int, alpha: float = 0.0, convolutions: bool = False
+) -> Model:
+  """The model with adapters beside its layers.
 
   Args:
     model: the model; its parameters are dictionaries, as those of named models and
       of flax.linen.
     rank: r.
     alpha: scale of the adapters' product; 0: as large as the rank.
+    convolutions: whether convolutions of images have adapters, too, not only dense
+      layers.
 
   Returns:
     A model whose parameters have ``lora_a`` [d, r] and ``lora_b`` [r, e] beside
-    each dense kernel. All of them are trained unless roles say otherwise.
+    each such kernel. All of them are trained unless roles say otherwise.
 
   Raises:
-    OptionError: no layer is dense, the rank is larger than a layer, or the model
+    OptionError: there is no such layer, the rank is larger than a layer, or the model
       has running statistics.
   """
   label = f"`lora`: rank={rank}"
@@ -110,9 +123,10 @@ def with_adapters(model: Model, rank: int, alpha: float = 0.0) -> Model:
     least.append(min(sizes))
     return layer
 
-  _map_layers(shapes, note)
+  _map_layers(shapes, note, convolutions)
   if not least:
-    raise OptionError(f"{label}: the model has no dense layer")
+    hint = "" if convolutions else " (with convolutions=true they have adapters, too)"
+    raise OptionError(f"{label}: the model has no dense layer{hint}")
   if rank > min(least):
     raise OptionError(f"{label}: more than a layer of size {min(least)}")
   factor = (alpha or rank) / rank
@@ -127,7 +141,7 @@ def with_adapters(model: Model, rank: int, alpha: float = 0.0) -> Model:
         LORA_B: jnp.zeros((rank, sizes[1]), dtype),
       }
 
-    return _map_layers(model.init(key), add)
+    return _map_layers(model.init(key), add, convolutions)
 
   def merge(layer: dict[str, Any], sizes: tuple[int, int]) -> Any:
     del sizes
@@ -136,11 +150,11 @@ def with_adapters(model: Model, rank: int, alpha: float = 0.0) -> Model:
     return layer | {"kernel": kernel + product.reshape(kernel.shape)}
 
   def apply(params: Params, x: Array) -> Array:
-    return model.apply(_map_layers(params, merge), x)
+    return model.apply(_map_layers(params, merge, convolutions), x)
 
   def train_apply(params: Params, x: Array, key: Key) -> Array:
     assert model.train_apply is not None
-    return model.train_apply(_map_layers(params, merge), x, key)
+    return model.train_apply(_map_layers(params, merge, convolutions), x, key)
 
   adapters = [
     name

@@ -69,6 +69,75 @@ def test_heads_of_an_attention_are_one_matrix():
   )
 
 
+def test_two_steps_with_convolutions_are_plain_jax():
+  """A convolution's kernel is the matrix [H W c, e], and adapters alone move.
+
+  In the first step B moves alone, since it starts at zero; in the second A, too.
+  """
+  rng = np.random.default_rng(0)
+  x, y = rng.uniform(size=(12, 6, 6, 2)).astype(np.float32), np.arange(12) % 3
+  federation = fa.federate(
+    fa.from_arrays(x, y, y * 0, x_test=x, y_test=y, test_client_ids=y * 0),
+    partition="natural",
+  )
+  model = adapters.with_adapters(
+    models.Stack(("valid3-4",)).build((6, 6, 2), 3), 2, 3.0, convolutions=True
+  )
+  params = model.init(jax.random.key(7))["params"]
+
+  def loss(params):
+    first, last = (
+      layer["kernel"]
+      + 1.5 * (layer["lora_a"] @ layer["lora_b"]).reshape(layer["kernel"].shape)
+      for layer in params.values()
+    )
+    maps = jax.lax.conv_general_dilated(
+      x, first, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    names = list(params)
+    hidden = jax.nn.relu(maps + params[names[0]]["bias"][None, None, None]).reshape(
+      12, -1
+    )
+    scores = jax.nn.log_softmax(hidden @ last + params[names[1]]["bias"][None])
+    return -scores[np.arange(12), y].mean()
+
+  expected = params
+  for _ in range(2):
+    gradients = jax.grad(loss)(expected)
+    expected = {
+      name: layer
+      | {
+        leaf: layer[leaf] - 0.1 * gradients[name][leaf] for leaf in ("lora_a", "lora_b")
+      }
+      for name, layer in expected.items()
+    }
+  result = fa.run(
+    "fedavg",
+    federation,
+    model="stack:valid3-4",
+    lora=fa.FedIT(2, alpha=3.0, convolutions=True),
+    roles="lora",
+    init={"params": params},
+    evaluate="global",
+    rounds=2,
+    local_steps=1,
+    batch_size=12,
+    cohort_size=1,
+    client_lr=0.1,
+    l2=0.0,
+  )
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+    result.client_params(0)["params"],
+    expected,
+  )
+  assert (
+    np.abs(expected["Dense_0"]["lora_a"] - params["Dense_0"]["lora_a"]).max() > 2e-5
+  )
+  # A [3 x 3 x 2, 2], B [2, 4]; A [4 x 4 x 4, 2], B [2, 3].
+  assert (result.history["floats_up"] == 2 * (18 + 4) + 2 * (64 + 3)).all()
+
+
 @pytest.fixture(scope="module")
 def clients():
   return fa.federate("digits", num_clients=6, partition="iid")
