@@ -111,6 +111,7 @@ class _Start(NamedTuple):
   in_windows: WindowedFunction | None  #: see ``_start_in_windows``
   tables: HostTables | None  #: what clients keep on the host
   shapes: PyTree  #: of the states in a program, see ``_shapes``
+  clients: int = 0  #: T, those of which ``program`` makes rows
 
 
 def _find_start(prepared: Prepared) -> _Start:
@@ -152,7 +153,8 @@ def _find_start(prepared: Prepared) -> _Start:
   places = min(p.spec.num_clients, max(slots, fitting))
   tables = find_tables(places)
   data.hold_tables(tables, places)
-  return _Start(start_of_clients, None, tables, tables.form)
+  clients = min(p.spec.num_clients, max(1, data.window_nbytes // tables.row_nbytes))
+  return _Start(start_of_clients, None, tables, tables.form, clients)
 
 
 class _RoundsInWindows:
@@ -570,7 +572,7 @@ class Programs:
           program = jax.jit(start.program, out_shardings=where, keep_unused=True)
           arguments = _start_arguments(p)
           if start.tables is not None:
-            arguments += (np.zeros(p.device_data.most_clients, np.int32),)
+            arguments += (np.zeros(start.clients, np.int32),)
           lowered = program.lower(*arguments)
           submit("start", lowered, compiling.start_options(platform))
     programs = {name: program.result() for name, program in compiled.items()}
@@ -631,10 +633,7 @@ class Programs:
       states = start.in_windows(p.keys, p.numbers)
       return jax.device_put(states, _places(self.shapes))
     if start is not None and start.tables is not None:
-      assert isinstance(p.device_data, WindowedData)
-      return start.tables.make(
-        lambda ids: self._init(*arguments, ids), p.device_data.most_clients
-      )
+      return start.tables.make(lambda ids: self._init(*arguments, ids), start.clients)
     return self._init(*arguments)
 
   def place(self, states: PyTree) -> Any:

@@ -196,6 +196,19 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path):
   assert_same(fa.run("scaffold", federation("device"), rounds=6, **options), expected)
 
 
+def test_a_result_so_far_does_not_change_with_the_states_on_the_host():
+  """The next rounds write to the memory of the tables."""
+  options = dict(rounds=3, cohort_size=6, eval_every=1, evaluate="global")
+  results, hashes = [], []
+  for step in fa.steps("scaffold", federation(_SMALL), **options):
+    results.append(step.result())
+    hashes.append(results[-1].state_hash())
+    table = step.states.memory.clients["params"]["kernel"]
+    assert isinstance(table, np.ndarray)  # else it would be on the devices
+  assert [result.state_hash() for result in results] == hashes
+  assert len(set(hashes)) == 3
+
+
 def test_a_participant_without_rows_is_noticed(monkeypatch):
   """Else a round would train on the rows of others, and nothing would say so."""
   draw = WindowedData._draw
