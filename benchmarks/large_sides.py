@@ -97,7 +97,7 @@ def reader(side: str, folder: pathlib.Path) -> Cohort:
   from fedjax_alg.data.host_rows import HostRows
 
   examples = data.open_clients(folder)
-  sizes = np.bincount(examples.client_train)
+  sizes = np.bincount(np.asarray(examples.client_train))
   offsets = np.cumsum(sizes) - sizes
   rows = HostRows(examples.x_train)
 
@@ -144,8 +144,8 @@ def serve(side: str, folder: pathlib.Path) -> None:
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     crc = 0
     for x, y in rows:
-      crc = zlib.crc32(np.ascontiguousarray(x), crc)
-      crc = zlib.crc32(np.ascontiguousarray(y, np.int32), crc)
+      for array in (x, y.astype(np.int32)):
+        crc = zlib.crc32(array.tobytes(), crc)
     nbytes = sum(x.nbytes + y.nbytes for x, y in rows)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     facts = {"seconds": seconds, "cpu": cpu, "bytes": nbytes, "crc": crc}

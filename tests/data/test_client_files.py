@@ -1,7 +1,9 @@
 """Clients in a folder."""
 
+import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data import DataError, client_files
+from fedjax_alg.data import DataError, client_files, row_dealing
 from fedjax_alg.data.client_files import open_clients, write_clients
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -192,24 +194,61 @@ def test_a_folder_with_other_files_stays_as_it_is(tmp_path):
     open_clients(tmp_path)
 
 
-def test_a_full_disk_is_one_line_and_nothing_is_lost(tmp_path, monkeypatch):
+@contextlib.contextmanager
+def small_files(limit):
+  """No file of this process grows beyond a limit, as on a full disk."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
+@pytest.mark.parametrize("limit", [0, 100, 400, 700, 3000])
+@pytest.mark.parametrize("is_dealt", [False, True])
+def test_a_full_disk_is_one_line_and_nothing_is_lost(
+  tmp_path, monkeypatch, limit, is_dealt
+):
   monkeypatch.setattr(client_files, "_FLUSH_BYTES", 0)
-  write, count = client_files._Column.write, 0
+  monkeypatch.setattr(row_dealing, "_FLUSH_BYTES", 0)
+  monkeypatch.setattr(row_dealing, "_BUCKET_BYTES", 1000)
 
-  def fail(self, values):
-    nonlocal count
-    count += 1
-    if count > 8:
-      raise OSError(28, os.strerror(28))
-    write(self, values)
+  def clients():
+    rows = [
+      (name, *row)
+      for name, x, y in make_clients()
+      for row in zip(x, y.tolist(), strict=True)
+    ]
+    mixed = [rows[place] for place in np.random.default_rng(0).permutation(len(rows))]
+    dealt = fa.StreamedRows(mixed, x=1, y=2, client=0)
+    return dealt if is_dealt else make_clients()
 
-  with monkeypatch.context() as patch:
-    patch.setattr(client_files._Column, "write", fail)
-    with pytest.raises(DataError, match="cannot be written, No space left"):
-      write_clients(tmp_path, make_clients())
-  assert len((tmp_path / "journal.txt").read_text().splitlines()) == 2
-  folder = write_clients(tmp_path, make_clients())
-  assert len(open_clients(folder, check=True).client_names) == 30
+  whole = write_clients(tmp_path / "whole", clients())
+  kept = b""
+  for _ in range(2):
+    with small_files(limit), pytest.raises(DataError) as error:
+      write_clients(tmp_path / "full", clients())
+    assert "cannot be written" in str(error.value) and "\n" not in str(error.value)
+    journal = tmp_path / "full" / "journal.txt"
+    notes = journal.read_bytes() if journal.exists() else b""
+    assert notes.startswith(kept)
+    kept = notes[: notes.rfind(b"\n") + 1]
+  folder = write_clients(tmp_path / "full", clients())
+  names = sorted(path.name for path in whole.iterdir())
+  assert sorted(path.name for path in folder.iterdir()) == names
+  for name in names:
+    assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_an_error_of_the_source_is_none_of_the_folder(tmp_path):
+  def clients():
+    yield from two()
+    raise FileNotFoundError(2, "No such file or directory", "photo.jpg")
+
+  with pytest.raises(FileNotFoundError, match="photo"):
+    write_clients(tmp_path, clients())
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "json", "count", "byte"])

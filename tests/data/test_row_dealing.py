@@ -1,5 +1,9 @@
 """Dealing rows to clients: what is read when, and what an interruption leaves."""
 
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -88,3 +92,47 @@ def test_rows_that_change_between_the_readings_are_refused(tmp_path, change):
     rows = fa.StreamedRows(begin, x=0, y=1, client=2)
     with pytest.raises(DataError, match="dataset: gives other rows"):
       fa.write_clients(tmp_path / str(is_grouped), rows)
+
+
+_KILLED = """
+import os, sys
+import fedjax_alg as fa
+from fedjax_alg.data import row_dealing, row_sources
+from tests.data.rows_in_any_order import Items
+
+row_sources._MOST, row_dealing._BUCKET_BYTES, row_dealing._FLUSH_BYTES = 37, 2000, 1000
+of, name = {
+  "counted": (row_dealing.RowDealing, "clients"),
+  "dealing": (row_dealing._Buckets, "_flush"),
+  "dealt": (row_dealing._Buckets, "clients"),
+}[sys.argv[1]]
+as_before, calls = getattr(of, name), []
+
+def killed(*args):
+  calls.append(1)
+  if len(calls) > 2 or name == "clients":
+    os.kill(os.getpid(), 9)
+  return as_before(*args)
+
+setattr(of, name, killed)
+fa.write_clients(sys.argv[2], fa.StreamedRows(Items(), x=0, y=1, client=2))
+"""
+
+
+@pytest.mark.parametrize("when", ["counted", "dealing", "dealt"])
+def test_dealing_goes_on_after_a_kill(tmp_path, monkeypatch, when):
+  done = subprocess.run(
+    [sys.executable, "-c", _KILLED, when, str(tmp_path / "killed")], check=False
+  )
+  assert done.returncode == -signal.SIGKILL
+  notes = {path.name for path in (tmp_path / "killed" / "dealing").glob("*.json")}
+  assert notes == {"counted.json", *(["dealt.json"] if when != "counted" else [])}
+  counted = []
+  monkeypatch.setattr(row_dealing.RowDealing, "_count", counted.append)
+  rows = fa.StreamedRows(Items(), x=0, y=1, client=2)
+  folder = fa.write_clients(tmp_path / "killed", rows)
+  monkeypatch.undo()
+  whole = fa.write_clients(tmp_path / "whole", rows)
+  assert not counted
+  for path in whole.iterdir():
+    assert (folder / path.name).read_bytes() == path.read_bytes()
