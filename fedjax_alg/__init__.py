@@ -112,6 +112,7 @@ from fedjax_alg.data.features import (
   Hog,
   Images,
   LayerFeatures,
+  OwnFeatures,
   RawFeatures,
   Standardize,
 )
@@ -410,6 +411,7 @@ __all__ = [
   "OptionError",
   "OracleKinds",
   "OwnDirections",
+  "OwnFeatures",
   "OwnKinds",
   "OwnModel",
   "OwnPartition",

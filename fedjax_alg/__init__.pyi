@@ -127,6 +127,7 @@ from fedjax_alg.data.features import Flattened as Flattened
 from fedjax_alg.data.features import Hog as Hog
 from fedjax_alg.data.features import Images as Images
 from fedjax_alg.data.features import LayerFeatures as LayerFeatures
+from fedjax_alg.data.features import OwnFeatures as OwnFeatures
 from fedjax_alg.data.features import RawFeatures as RawFeatures
 from fedjax_alg.data.features import Standardize as Standardize
 from fedjax_alg.data.federation import Federation as Federation
@@ -422,6 +423,7 @@ __all__ = [
   'OptionError',
   'OracleKinds',
   'OwnDirections',
+  'OwnFeatures',
   'OwnKinds',
   'OwnModel',
   'OwnPartition',
@@ -546,7 +548,7 @@ _Partition = Iid | Classes | Shards | Dirichlet | Powerlaw | Natural | Partition
 _Kinds = NaturalKinds | RotatedKinds | PermutedLabels | NoisyInputs | NoisyInputsByDeviation | SourceKinds | BoundaryKinds | OwnKinds | str
 _Concepts = NoConcepts | SwitchedConcepts | StaggeredConcepts | RecurringConcepts | TurnedConcepts | ConceptFile | str
 _Shift = NoShift | SwapAll | SwapPart | Increment | str
-_Features = RawFeatures | Flattened | Images | Standardize | Contrast | Hog | Backbone | LayerFeatures | str
+_Features = RawFeatures | Flattened | Images | Standardize | Contrast | Hog | Backbone | OwnFeatures | LayerFeatures | str
 _DataOn = Automatic | OnDevice | OnHost | OnDisk | str
 _Sampling = UniformSampling | SizeSampling | AvailabilitySampling | AvailabilityFile | PoissonSampling | CyclicSampling | OwnSampling | str
 _Stragglers = NoStragglers | Stragglers | KeptStragglers | DroppedStragglers | str

@@ -15,7 +15,7 @@ from fedjax_alg.errors import OptionError
 EXTRAS = {
   "audit": "`fa.audit`; the command `audit`",
   "backbones": "`features`=backbone, features of a pre-trained network; "
-  "`fa.load_weights`",
+  "`features`=FILE.py:NAME, those of your function; `fa.load_weights`",
   "convolution": "derivatives of convolutions on a CPU, else those of XLA",
   "flower": "the command `export`, and the apps that it writes",
   "generation": "`fa.models.generate`",

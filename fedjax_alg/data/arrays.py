@@ -94,7 +94,8 @@ def from_arrays(
   Args:
     x: [n, ...] training examples, an array or a dictionary of arrays. uint8
       arrays are images and arrays of signed integers are token ids, which
-      become int32; every other real dtype is converted to float32.
+      become int32; every other real dtype is converted to float32. [n] texts need
+      features that read texts, such as `features`=backbone:wordllama.
     y: [n] labels, whole numbers from 0; or texts or truth values, which are numbered
       in their sorted order (``encoding.classes``); or the targets of another
       ``task``.
@@ -737,7 +738,27 @@ def _size(task: tasks.Task, stated: int | None, y_train: object, y_test: object)
   return stated
 
 
+def _texts(label: str, x: np.ndarray) -> np.ndarray:
+  """Texts as an array of dtype object, which features then read.
+
+  Raises:
+    DataError: one is no text, or no bytes in UTF-8.
+  """
+  result = np.empty(len(x), object)
+  for row, text in enumerate(x.tolist()):
+    try:
+      text = text.decode() if isinstance(text, bytes) else text
+    except UnicodeDecodeError:
+      text = None
+    if not isinstance(text, str):
+      raise DataError(f"{label} row {row} is no text, as the first rows are")
+    result[row] = text
+  return result
+
+
 def _features(label: str, x: np.ndarray) -> np.ndarray:
+  if x.ndim == 1 and x.size and task_lib.kind_of(x) == "text":
+    return _texts(label, x)
   if x.size and x.dtype.kind in "USO" and x.ndim:
     raise DataError(
       f"{label} is {task_lib.kind_of(x)}, real numbers are needed (of texts "

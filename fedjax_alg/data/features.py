@@ -13,11 +13,14 @@ from fedjax_alg import files, optional, own
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import check_memory
 from fedjax_alg.errors import OptionError
-from fedjax_alg.hparams import hyper
+from fedjax_alg.hparams import OWN_CODE, hyper
 from fedjax_alg.part import Part
 
 #: Names of pre-trained networks (``extras.backbones.networks``).
-NETWORK_NAMES = ("efficientnet_lite0", "resnet18", "resnet50", "vit", "dino")
+NETWORK_NAMES = (
+  *("efficientnet_lite0", "resnet18", "resnet50", "vit", "dino"),
+  "wordllama",
+)
 
 _NORMS = ("l2", "l1", "none")
 _CHUNK = 512  # images at a time: bounds memory and keeps a chunk in cache
@@ -48,6 +51,11 @@ class Features(Part):
   SHAPED: ClassVar[bool] = False
   #: whether they are a vector of each example
   VECTORS: ClassVar[bool] = False
+
+  @property
+  def reads_texts(self) -> bool:
+    """Whether the examples may be texts."""
+    return False
 
   def source(self, sha256: str = "") -> own.Source | None:
     """What outside the data decides them; None: nothing does.
@@ -88,6 +96,7 @@ class Features(Part):
 
     Args:
       x: [n, ...], the examples, any real dtype; images are uint8, or float in [0, 1].
+        With ``reads_texts`` also [n] texts, of dtype object.
       sha256: of the source, ``hash_of`` when it was read first; "": it is read now.
 
     Returns:
@@ -230,10 +239,11 @@ class LayerFeatures(Features):
 
 
 class Backbone(Features):
-  """Features of images by a pre-trained network, computed once and stored.
+  """Features of images or texts by a pre-trained network, computed once and stored.
 
-  The network does not change. The weights of EfficientNet-Lite0, trained on ImageNet,
-  come in a package; those of others are a file of yours, see docs/models.md.
+  The network does not change. The weights of EfficientNet-Lite0, which was trained on
+  ImageNet, and of wordllama, which reads texts, come in packages. For all others you
+  bring a file, see docs/models.md.
 
   Examples:
     >>> str(Backbone(size=96))
@@ -250,7 +260,7 @@ class Backbone(Features):
   weights: str = hyper(
     "",
     "file of its weights (safetensors, .npz or torch.save), or a folder of Hugging "
-    "Face; none is needed with efficientnet_lite0",
+    "Face; none is needed with efficientnet_lite0 and wordllama",
   )
   size: int | None = hyper(
     None,
@@ -280,6 +290,17 @@ class Backbone(Features):
         f"`features`=backbone: weights={self.weights!r}: has a comma, or spaces around "
         "it, which its text cannot have (rename it)"
       )
+    for name in ("weights", "size", "crop", "layer") if self.reads_texts else ():
+      value = getattr(self, name)
+      if value != type(self).__dataclass_fields__[name].default:
+        raise OptionError(
+          f"`features`=backbone: {name}={value}: not read with wordllama"
+        )
+
+  @property
+  def reads_texts(self) -> bool:
+    """Whether the network reads texts, not images."""
+    return self.network == "wordllama"
 
   def source(self, sha256: str = "") -> own.Source | None:
     """The file or the folder of the weights (``Features.source``)."""
@@ -309,6 +330,49 @@ class Backbone(Features):
     return result
 
 
+class OwnFeatures(Features):
+  """Your function (examples [n, ...]) -> features [n, D], such as a network of torch.
+
+  It gets images as float32 in [0, 1], or a list of texts, at most 64 at a time, and
+  returns an array of NumPy or a tensor of torch. What it returns for an example must
+  not depend on the other examples. The results are stored, by a hash of the file.
+  """
+
+  WORD, EXAMPLE = OWN_CODE, "my_features.py:embed"
+  VECTORS: ClassVar[bool] = True
+
+  function: str = hyper(
+    dataclasses.MISSING, "the name of the function, path/to/file.py:NAME"
+  )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    own.refuse_nameless(self.function, "features")
+
+  @property
+  def reads_texts(self) -> bool:
+    """Whether the examples may be texts; the function says it."""
+    return True
+
+  def source(self, sha256: str = "") -> own.Source:
+    """The file that defines the function (``Features.source``)."""
+    if sha256:
+      file = self.function.rpartition(":")[0]
+      return own.Source(os.path.realpath(files.expand_path(file)), sha256)
+    return own.load(self.function, "features")[1]
+
+  def at_path(self, path: str) -> Self:
+    """Returns the features by the function in another file."""
+    return type(self)(f"{path}:{self.function.rpartition(':')[2]}")
+
+  def compute(self, x: np.ndarray, sha256: str = "") -> np.ndarray:
+    """Calls the function, or reads the cache (``Features.compute``)."""
+    self.refuse_change(sha256)
+    extra = optional.load_extra("backbones.features", f"`features`={self}")
+    result: np.ndarray = extra.compute_own_features(self, x)
+    return result
+
+
 #: The features of the examples.
 FEATURES = (
   RawFeatures
@@ -318,6 +382,7 @@ FEATURES = (
   | Contrast
   | Hog
   | Backbone
+  | OwnFeatures
   | LayerFeatures
 )
 
@@ -343,6 +408,24 @@ def _empty_float32(x: np.ndarray, kind: str) -> np.ndarray:
     4.0 * math.prod(x.shape),
   )
   return np.empty(x.shape, np.float32)
+
+
+def are_texts(x: object) -> bool:
+  """Whether examples are texts, [n] of dtype object."""
+  return isinstance(x, np.ndarray) and x.dtype == object
+
+
+def check_texts(features: Features, x: object) -> None:
+  """Refuses texts with features that do not read them.
+
+  Raises:
+    DataError: the examples are texts.
+  """
+  if are_texts(x) and not features.reads_texts:
+    raise DataError(
+      f"`features`={features}: needs numbers, the examples are texts (allowed: "
+      "backbone:wordllama, FILE.py:NAME; or give the ids of their tokens)"
+    )
 
 
 def none(x: np.ndarray) -> np.ndarray:

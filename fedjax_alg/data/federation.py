@@ -31,7 +31,9 @@ from fedjax_alg.data.datasets import data_set
 from fedjax_alg.data.errors import DataError
 from fedjax_alg.data.examples import Examples, check_memory, doubts
 from fedjax_alg.data.features import (
+  RawFeatures,
   Scaler,
+  check_texts,
   fit_scaler,
   hash_of,
   image_shape,
@@ -518,9 +520,11 @@ def _options_of_sources(
 
 
 @functools.lru_cache(maxsize=2)
-def _load_cached(inside: str, dataset: DataSet, *values: object) -> Examples:
+def _load_cached(
+  inside: str, dataset: DataSet, is_text: bool, *values: object
+) -> Examples:
   del inside  # the key alone: what the files hold
-  return dataset.load(*values)
+  return dataset.load_texts(*values) if is_text else dataset.load(*values)
 
 
 def load_examples(options: DataOptions) -> Examples:
@@ -547,7 +551,8 @@ def _load(options: DataOptions, inside: str) -> Examples:
   dataset = options.dataset
   assert dataset is not None
   values = (getattr(options, name) for name in dataset.READS)
-  examples = _load_cached(inside, dataset, *values)
+  is_text = dataset.HAS_TEXTS and options.features.reads_texts
+  examples = _load_cached(inside, dataset, is_text, *values)
   examples = _with_task(examples, options.task)
   if not change.all_examples:
     return examples
@@ -598,6 +603,7 @@ def _with_features(options: DataOptions, examples: Examples) -> Examples:
   if store.is_in_files(arrays) and arrays[0].dtype != np.uint8:
     return examples
   features, shape = options.features, arrays[0].shape[1:]
+  check_texts(features, arrays[0])
   kind, raw_shape = features.WORD, shape
   if kind == "standardize":  # its scale depends on the partition
     return examples
@@ -796,6 +802,7 @@ def _make(
     if not changes:
       examples = _with_features(options, examples)
   if changes:  # else they were loaded for their features
+    check_texts(RawFeatures(), examples.x_train)  # kinds change numbers
     examples = _load_rows(options, examples)
   if options.train_examples is not None:
     examples = _sample_training(options, examples)

@@ -1,6 +1,6 @@
 """Sentiment140: tweets as sequences of word ids, with one client per user."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import html
 import os
 import re
@@ -64,6 +64,44 @@ def encode_tweets(records: Iterable[Mapping[str, bytes]]) -> cache.Arrays:
   words: dict[str, int] = {}
   user, label, length = [], [], []
   word: list[int] = []
+  for name, polarity, text in _usable_tweets(records):
+    tokens = tokenize(text)
+    user.append(users.setdefault(name, len(users)))
+    label.append(polarity)
+    length.append(len(tokens))
+    word.extend(words.setdefault(token, len(words)) for token in tokens)
+  return {
+    "user": _alphabetical(users)[np.array(user, np.int32)],
+    "label": np.array(label, np.int32),
+    "length": np.array(length, np.int32),
+    "word": _alphabetical(words)[np.array(word, np.int32)],
+  }
+
+
+def encode_texts(records: Iterable[Mapping[str, bytes]]) -> cache.Arrays:
+  """Keeps the texts of the tweets of ``encode_tweets``, in the same order.
+
+  Args:
+    records: see ``encode_tweets``.
+
+  Returns:
+    ``size`` [n] int32, the bytes of each text, and ``text`` uint8, the texts one
+    after the other in UTF-8, with HTML entities decoded.
+
+  Raises:
+    DataError: see ``encode_tweets``.
+  """
+  texts = [html.unescape(text).encode() for _, _, text in _usable_tweets(records)]
+  return {
+    "size": np.array([len(text) for text in texts], np.int32),
+    "text": np.frombuffer(b"".join(texts), np.uint8),
+  }
+
+
+def _usable_tweets(
+  records: Iterable[Mapping[str, bytes]],
+) -> Iterator[tuple[str, int, str]]:
+  """User, label and text of the tweets that are neither neutral nor of no user."""
   for record in records:
     missing = [name for name in ("user", "polarity", "text") if name not in record]
     if missing:
@@ -78,19 +116,8 @@ def encode_tweets(records: Iterable[Mapping[str, bytes]]) -> cache.Arrays:
         " (negative), 2 (neutral), 4 (positive)"
       )
     name = _text(record["user"])
-    if _POLARITY[polarity] < 0 or not name:
-      continue
-    tokens = tokenize(_text(record["text"]))
-    user.append(users.setdefault(name, len(users)))
-    label.append(_POLARITY[polarity])
-    length.append(len(tokens))
-    word.extend(words.setdefault(token, len(words)) for token in tokens)
-  return {
-    "user": _alphabetical(users)[np.array(user, np.int32)],
-    "label": np.array(label, np.int32),
-    "length": np.array(length, np.int32),
-    "word": _alphabetical(words)[np.array(word, np.int32)],
-  }
+    if _POLARITY[polarity] >= 0 and name:
+      yield name, _POLARITY[polarity], _text(record["text"])
 
 
 def _text(value: bytes | str) -> str:
@@ -138,22 +165,7 @@ def sent140(
     DataError: no user has enough tweets.
   """
   user, length = tweets["user"], tweets["length"]
-  tally = np.bincount(user, minlength=1)
-  enough = tally >= max(min_tweets, 2)
-  if not enough.any():
-    raise DataError(
-      f"`partition`=natural:min_size={min_tweets}: no user of sent140 has so many"
-      f" tweets (at least 2), the most is {tally.max()}"
-    )
-  rng = np.random.default_rng(seed)
-  rows = rng.permutation(len(user))
-  rows = rows[enough[user[rows]]]
-  rows = rows[np.argsort(user[rows], kind="stable")]
-  size = tally[enough]
-  client = np.repeat(np.arange(len(size), dtype=np.int32), size)
-  rank = np.arange(len(rows)) - np.repeat(np.cumsum(size) - size, size)
-  trains = rank < np.repeat((0.9 * size).astype(np.int64), size)
-
+  rows, client, trains = _deal_tweets(user, min_tweets, seed)
   starts = np.cumsum(length) - length
   in_training = np.zeros(len(user), bool)
   in_training[rows[trains]] = True
@@ -169,7 +181,68 @@ def sent140(
   inside = place < length[rows][:, None]
   x = np.full(inside.shape, PADDING, np.int32)
   x[inside] = number[words[(starts[rows][:, None] + place)[inside]]]
-  y = tweets["label"][rows]
+  return _examples(x, tweets["label"][rows], client, trains)
+
+
+def sent140_texts(
+  tweets: cache.Arrays,
+  texts: cache.Arrays,
+  min_tweets: int = _MIN_TWEETS,
+  seed: int = 0,
+) -> Examples:
+  """Makes the clients of ``sent140``, with whole tweets as texts.
+
+  Args:
+    tweets: the result of ``encode_tweets``.
+    texts: the result of ``encode_texts``, of the same records.
+    min_tweets: see ``sent140``.
+    seed: see ``sent140``.
+
+  Returns:
+    The examples of ``sent140`` in the same order; x [n] are texts, of dtype object.
+
+  Raises:
+    DataError: no user has enough tweets.
+  """
+  rows, client, trains = _deal_tweets(tweets["user"], min_tweets, seed)
+  ends = np.cumsum(texts["size"], dtype=np.int64)
+  content = texts["text"].tobytes()
+  x = np.empty(len(rows), object)
+  x[:] = [
+    content[end - size : end].decode()
+    for end, size in zip(ends[rows].tolist(), texts["size"][rows].tolist())
+  ]
+  return _examples(x, tweets["label"][rows], client, trains)
+
+
+def _deal_tweets(
+  user: np.ndarray, min_tweets: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """The rows of users with enough tweets, their clients, and which are to train.
+
+  Raises:
+    DataError: no user has enough tweets.
+  """
+  tally = np.bincount(user, minlength=1)
+  enough = tally >= max(min_tweets, 2)
+  if not enough.any():
+    raise DataError(
+      f"`partition`=natural:min_size={min_tweets}: no user of sent140 has so many"
+      f" tweets (at least 2), the most is {tally.max()}"
+    )
+  rng = np.random.default_rng(seed)
+  rows = rng.permutation(len(user))
+  rows = rows[enough[user[rows]]]
+  rows = rows[np.argsort(user[rows], kind="stable")]
+  size = tally[enough]
+  client = np.repeat(np.arange(len(size), dtype=np.int32), size)
+  rank = np.arange(len(rows)) - np.repeat(np.cumsum(size) - size, size)
+  return rows, client, rank < np.repeat((0.9 * size).astype(np.int64), size)
+
+
+def _examples(
+  x: np.ndarray, y: np.ndarray, client: np.ndarray, trains: np.ndarray
+) -> Examples:
   return Examples(
     x_train=x[trains],
     y_train=y[trains],
@@ -209,13 +282,24 @@ def load_sent140(
     DataError: the data set is not prepared or is damaged, or no user has
       enough tweets.
   """
-  tweets = tfds_source.read_arrays(
+  tweets = _read_encoded(encode_tweets, data_dir, cache_dir)
+  return sent140(tweets, min_tweets, vocabulary, sequence_length, seed)
+
+
+def _read_encoded(
+  encode: Callable[[Iterable[Mapping[str, bytes]]], cache.Arrays],
+  data_dir: str | os.PathLike | None,
+  cache_dir: str | os.PathLike | None = None,
+  part: str = "",
+) -> cache.Arrays:
+  """The encoded tweets of TFDS, from the cache if they are there."""
+  return tfds_source.read_arrays(
     "sentiment140",
     data_dir,
     cache_dir,
-    lambda path: encode_tweets(tfds_source.records(path, "train")),
+    lambda path: encode(tfds_source.records(path, "train")),
+    part,
   )
-  return sent140(tweets, min_tweets, vocabulary, sequence_length, seed)
 
 
 class Sent140(PreparedDataSet):
@@ -223,6 +307,7 @@ class Sent140(PreparedDataSet):
 
   WORD, EXAMPLE = "sent140", "sent140:40"
   HAS_CLIENTS, CONTENT, PREPARED_AS = True, "words", "sentiment140"
+  HAS_TEXTS = True
   READS = ("min_size", "vocabulary", "partition_seed", "data_dir")
 
   length: int = hyper(
@@ -235,6 +320,22 @@ class Sent140(PreparedDataSet):
     """Loads the tweets of users with enough of them (``load_sent140``)."""
     fewest = min_size or _MIN_TWEETS
     return load_sent140(fewest, vocabulary, self.length, seed, data_dir)
+
+  def load_texts(
+    self, min_size: int | None, vocabulary: int, seed: int, data_dir: str | None
+  ) -> Examples:
+    """Loads the same tweets as texts (``sent140_texts``)."""
+    del vocabulary
+    if self.length != type(self).length:
+      raise DataError(
+        f"`dataset`=sent140: length={self.length}: not read with features of texts"
+      )
+    return sent140_texts(
+      _read_encoded(encode_tweets, data_dir),
+      _read_encoded(encode_texts, data_dir, part="-texts"),
+      min_size or _MIN_TWEETS,
+      seed,
+    )
 
   def describe_prepared(self, data_dir: str | None) -> str:
     """Counts the tweets (``PreparedDataSet.describe_prepared``)."""

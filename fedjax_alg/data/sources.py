@@ -29,6 +29,7 @@ class DataSet(Part):
   #: whether they are images of classes without clients, which can be joined (`kinds`)
   IMAGES: ClassVar[bool] = False
   TEXTS: ClassVar[bool] = False  #: whether an example may be characters of a text
+  HAS_TEXTS: ClassVar[bool] = False  #: whether ``load_texts`` gives whole texts
   OF_USER: ClassVar[bool] = False  #: whether the user is told of doubtful labels
   #: options of the federation whose values ``load`` takes, in this order
   READS: ClassVar[tuple[str, ...]] = ()
@@ -63,6 +64,10 @@ class DataSet(Part):
     Raises:
       DataError: the data are missing or unusable.
     """
+    raise NotImplementedError
+
+  def load_texts(self, *args: Any, **kwargs: Any) -> Examples:
+    """Loads the examples as texts, x [n] of dtype object; see ``load``."""
     raise NotImplementedError
 
   def hash_files(self, data_dir: str | None) -> str:

@@ -139,6 +139,7 @@ def read_arrays(
   data_dir: str | os.PathLike | None,
   cache_dir: str | os.PathLike | None,
   decode: Callable[[pathlib.Path], cache.Arrays],
+  part: str = "",
 ) -> cache.Arrays:
   """Decodes a prepared data set, or reads the decoded arrays from the cache.
 
@@ -147,6 +148,7 @@ def read_arrays(
     data_dir: see ``load_tfds``.
     cache_dir: see ``load_tfds``.
     decode: function of the folder of the newest prepared version.
+    part: end of the name in the cache of arrays that are stored apart.
 
   Returns:
     Name -> array.
@@ -158,7 +160,7 @@ def read_arrays(
   directory = _find_prepared(name, root)
   folder = expand_path(cache_dir) if cache_dir else _default_cache_dir(root)
   return cache.read_or_build(
-    folder / f"{_cache_name(name, directory, root)}.npz",
+    folder / f"{_cache_name(name, directory, root)}{part}.npz",
     _fingerprint(directory),
     lambda: decode(directory),
   )

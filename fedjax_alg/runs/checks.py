@@ -333,6 +333,8 @@ def cohort_size(
 def _check_model(model: Architecture, options: RunOptions, data: DataOptions) -> None:
   """Checks that a named model can read a named data set."""
   content = data.dataset.CONTENT if data.dataset else ""
+  if data.features.reads_texts and data.dataset and data.dataset.HAS_TEXTS:
+    content = ""  # the features are numbers
   if content and not model.OF_TOKENS:
     raise OptionError(
       f"`model`={model}: cannot read {content}, "

@@ -1,8 +1,10 @@
 """Tweets: words, clients, vocabulary; what is refused."""
 
 import numpy as np
+import pytest
 
 from experiments import prepare as experiments_prepare
+import fedjax_alg as fa
 from fedjax_alg import data
 from fedjax_alg.data import sent140 as tweets_lib
 from tests import tfds_records
@@ -195,3 +197,30 @@ def test_tfds_records_without_user(tmp_path):
   prepare(tmp_path, [{"polarity": 0, "text": b"x"}], features)
   refuses(lambda: tweets_lib.load_sent140(data_dir=tmp_path), "records without user")
   assert not (tmp_path / ".fedjax_alg_cache").exists()
+
+
+def test_whole_tweets_have_the_clients_of_the_words(tmp_path):
+  """With features of texts; entities are decoded, and emoticons stay."""
+  rows = [row | {"text": row["text"] + b" &lt;3 caf\xc3\xa9 :)"} for row in records()]
+  folder = tmp_path / "sentiment140" / "1.0.0"
+  tfds_records.write(folder, "sentiment140", FEATURES, rows)
+  dataset, options = tweets_lib.Sent140(), (20, 10_000, 3, str(tmp_path))
+  words, texts = dataset.load(*options), dataset.load_texts(*options)
+  for name in ("y_train", "y_test", "client_train", "client_test"):
+    np.testing.assert_array_equal(getattr(texts, name), getattr(words, name))
+  usable = [row for row in rows if row["user"] and row["polarity"] != 2]
+  expected = [row["text"].decode().replace("&lt;", "<") for row in usable]
+  assert set(texts.x_train) <= set(expected) and len(texts.x_test)
+  lengths = [len(tweets_lib.tokenize(text)) for text in texts.x_train]
+  assert lengths == (words.x_train > 0).sum(1).tolist()
+  path = tmp_path / "mine.py"
+  path.write_text("embed = lambda texts: [[len(text), 1.0] for text in texts]\n")
+  federation = data.federate(
+    "sent140",
+    partition="natural:min_size=20",
+    data_dir=str(tmp_path),
+    features=f"{path}:embed",
+  )
+  assert federation.data.train.x.shape[1:] == (2,)
+  with pytest.raises(fa.OptionError, match="sent140: length=30"):
+    tweets_lib.Sent140(30).load_texts(*options)

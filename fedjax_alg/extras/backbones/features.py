@@ -1,9 +1,9 @@
-"""Features of images by a pre-trained network, computed once and stored.
+"""Features by a pre-trained network or a user's function, computed once and stored.
 
-The images are resized and pass through the network in chunks. Each chunk is a file in
-~/.cache/fedjax_alg, named by a hash of its images, of the weights and of the options:
-so a computation that was interrupted goes on, and another run on the same images
-computes nothing.
+Images are resized and pass through a network in chunks; texts and a user's function
+likewise. Each chunk is a file in ~/.cache/fedjax_alg, named by a hash of its examples,
+of the weights and of the options. So a computation that was interrupted goes on, and
+another run on the same examples computes nothing.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import json
 import sys
 from typing import Any
 
@@ -20,14 +21,21 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 from tqdm import tqdm
 
-from fedjax_alg import files
+from fedjax_alg import files, own
 from fedjax_alg.base import Params
 from fedjax_alg.data import cache
 from fedjax_alg.data.errors import DataError
-from fedjax_alg.data.features import Backbone, image_shape, none
+from fedjax_alg.data.features import (
+  Backbone,
+  OwnFeatures,
+  are_texts,
+  image_shape,
+  none,
+)
 from fedjax_alg.engine import sharding
 from fedjax_alg.engine.dealing import AXIS
-from fedjax_alg.extras.backbones import networks
+from fedjax_alg.errors import FAILURES, OptionError, a_type, describe_error, library_of
+from fedjax_alg.extras.backbones import networks, wordllama
 from fedjax_alg.runs.predict import map_blocks
 
 #: The folder of the files.
@@ -36,16 +44,17 @@ CACHE = "~/.cache/fedjax_alg/backbones"
 _CHUNK = 2048  #: images of a file
 _FEWEST = 256  #: images that are worth one
 _BATCH = 32  #: images of a call, on each device
+_OWN_BATCH = 64  #: examples of a call of a user's function
 
 
-#: Makes the function rows [n, ...] -> features [n, D], and n.
-_MakeProgram = Callable[[], tuple[Callable[..., Any], int]]
+#: Makes the function rows [n, ...] -> features [n, D].
+_MakeProgram = Callable[[], Callable[[np.ndarray], np.ndarray]]
 
 
 def _program(
   backbone: Backbone, shape: tuple[int, int, int], label: str
-) -> tuple[Callable[..., Any], int]:
-  """The function images [n, H, W, c] -> features [n, D], and n."""
+) -> Callable[[np.ndarray], np.ndarray]:
+  """The function images [n, H, W, c] -> features [n, D]."""
   sharding.start()
   mesh = sharding.clients_mesh(jax.local_devices())
   devices = 1 if mesh is None else mesh.size
@@ -55,37 +64,56 @@ def _program(
   def of_images(params: Params, images: Any) -> Any:
     return network.module.apply(params, network.prepare(images.astype(jnp.float32)))
 
-  if mesh is None:
-    return functools.partial(jax.jit(of_images), params), _BATCH
-  rows = NamedSharding(mesh, PartitionSpec(AXIS))
-  program = jax.jit(
-    jax.shard_map(
-      of_images,
-      mesh=mesh,
-      in_specs=(PartitionSpec(), PartitionSpec(AXIS)),
-      out_specs=PartitionSpec(AXIS),
+  program, batch = jax.jit(of_images), _BATCH
+  if mesh is not None:
+    rows = NamedSharding(mesh, PartitionSpec(AXIS))
+    program = jax.jit(
+      jax.shard_map(
+        of_images,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), PartitionSpec(AXIS)),
+        out_specs=PartitionSpec(AXIS),
+      )
     )
-  )
-  return lambda images: program(params, jax.device_put(images, rows)), _BATCH * devices
+    batch *= devices
+
+  def of_chunk(chunk: np.ndarray) -> np.ndarray:
+    def of_batch(images: Any, mask: Any) -> Any:
+      del mask
+      return program(params, images if mesh is None else jax.device_put(images, rows))
+
+    features: np.ndarray = map_blocks(of_batch, none(chunk), batch)
+    return features
+
+  return of_chunk
 
 
 def compute_features(backbone: Backbone, x: np.ndarray) -> np.ndarray:
-  """Computes the features of images, or reads them if they were computed before.
+  """Computes the features of examples, or reads them if they were computed before.
 
   Args:
     backbone: the network, the size and the layer.
     x: [n, H, W, 1 or 3], [n, H, W] or flat pixels of square images, uint8 or float in
-      [0, 1].
+      [0, 1]; or [n] texts.
 
   Returns:
     [n, D] float32; D is 1,280 for the "head" of EfficientNet-Lite0.
 
   Raises:
-    DataError: they are no images.
+    DataError: they are no images, or no texts.
     OptionError: the weights cannot be read or are others, or the network has no such
       layer.
   """
   label = f"`features`={backbone}"
+  if backbone.reads_texts:
+    if not are_texts(x):
+      raise DataError(f"{label}: needs texts, the examples are {x.dtype} {x.shape[1:]}")
+    return _in_chunks(
+      x,
+      f"{backbone} {wordllama.sha256_of_files()}",
+      label,
+      lambda: wordllama.read_token_vectors(label).average,
+    )
   shape = image_shape(x)
   if shape[2] not in (1, 3):
     raise DataError(f"{label}: needs images with 1 or 3 channels, they have {shape[2]}")
@@ -100,27 +128,102 @@ def compute_features(backbone: Backbone, x: np.ndarray) -> np.ndarray:
   )
 
 
+def compute_own_features(features: OwnFeatures, x: np.ndarray) -> np.ndarray:
+  """Computes the features of a user's function, or reads them if they are stored.
+
+  Args:
+    features: the function by its name.
+    x: [n, ...] examples; images are uint8, or float in [0, 1]. Or [n] texts.
+
+  Returns:
+    [n, D] float32.
+
+  Raises:
+    DataError: the function fails, or does not return n rows of finite numbers, each
+      of its example alone.
+    OptionError: it cannot be loaded, or is no function.
+  """
+  label = f"`features`={features}"
+  function, source = own.load(features.function, "features")
+  if not callable(function):
+    raise OptionError(
+      f"{label}: is {a_type(function)}; must be a function examples -> [n, D]"
+    )
+  return _in_chunks(
+    x,
+    f"{source.sha256} {features.function.rpartition(':')[2]} {x.shape[1:]} {x.dtype}",
+    label,
+    lambda: functools.partial(_call_own, function, label),
+  )
+
+
+def _call_own(
+  function: Callable[[Any], Any], label: str, chunk: np.ndarray
+) -> np.ndarray:
+  """The features of a chunk by a user's function, which is called in batches."""
+  examples = chunk.tolist() if are_texts(chunk) else none(chunk)
+  batches = [
+    _check_rows(function, label, examples[start : start + _OWN_BATCH])
+    for start in range(0, len(chunk), _OWN_BATCH)
+  ]
+  widths = sorted({batch.shape[1] for batch in batches})
+  if len(widths) > 1:
+    raise DataError(f"{label}: returns {widths} features, must be as many for all")
+  first = _check_rows(function, label, examples[:1])[0]
+  if first.shape != batches[0][0].shape or not np.allclose(
+    first, batches[0][0], rtol=1e-2, atol=1e-2 * np.abs(batches[0]).max()
+  ):
+    raise DataError(
+      f"{label}: returns other features for an example alone than among others (a "
+      "network of torch needs eval())"
+    )
+  return np.concatenate(batches)
+
+
+def _check_rows(
+  function: Callable[[Any], Any], label: str, examples: Any
+) -> np.ndarray:
+  """Calls a user's function, and checks what it returns."""
+  try:
+    values = function(examples)
+    if library_of(values) == "torch":
+      values = values.detach().cpu().numpy()
+  except FAILURES as error:  # whatever the user's code raises
+    raise DataError(f"{label}: failed, {describe_error(error)}") from error
+  try:
+    array = own.real_array(values)
+  except ValueError as error:
+    raise DataError(f"{label}: returns {error}") from error
+  if array.ndim != 2 or len(array) != len(examples) or not array.shape[1]:
+    raise DataError(
+      f"{label}: returns an array of shape {array.shape} for {len(examples)} examples, "
+      f"must be ({len(examples)}, D)"
+    )
+  return array.astype(np.float32)
+
+
 def _in_chunks(
-  rows: np.ndarray, key: str, label: str, make_program: _MakeProgram
+  x: np.ndarray, key: str, label: str, make_program: _MakeProgram
 ) -> np.ndarray:
   """Computes features chunk by chunk; each is read if it was computed before.
 
   Args:
-    rows: [n, ...], what the program reads.
-    key: all that decides the features besides the rows.
+    x: [n, ...], what the program reads.
+    key: all that decides the features besides x.
     label: the option, for messages.
     make_program: called if a chunk has to be computed.
   """
   folder = files.expand_path(CACHE)
   with contextlib.suppress(OSError):  # then nothing is stored
     folder.mkdir(parents=True, exist_ok=True)
-  chunks, work = [], _Work(make_program, label, len(rows))
+  chunks, work = [], _Work(make_program, label, len(x))
   with work:
-    for start in range(0, len(rows), _CHUNK):
-      chunk = rows[start : start + _CHUNK]
-      digest = hashlib.sha256(key.encode() + chunk.tobytes()).hexdigest()
+    for start in range(0, len(x), _CHUNK):
+      chunk = x[start : start + _CHUNK]
+      content = json.dumps(chunk.tolist()).encode() if are_texts(x) else chunk.tobytes()
+      digest = hashlib.sha256(key.encode() + content).hexdigest()
       build = functools.partial(work.compute, start, chunk)
-      if len(rows) < _FEWEST:
+      if len(x) < _FEWEST:
         arrays = build()
       else:
         arrays = cache.read_or_build(folder / f"{digest[:32]}.npz", digest, build)
@@ -142,24 +245,22 @@ class _Work(contextlib.ExitStack):
     self._make_program, self._label, self._total = make_program, label, total
     self._program: Any = None
     self._bar: Any = None
-    self._rows = 0
 
   def compute(self, start: int, chunk: np.ndarray) -> cache.Arrays:
-    """The features of the images from ``start`` on."""
+    """The features of the examples from ``start`` on."""
     if self._program is None:
-      self._program, self._rows = self._make_program()
+      self._program = self._make_program()
       self._bar = self.enter_context(
         tqdm(
           total=self._total,
           initial=start,
           desc=self._label.replace("`", ""),
-          unit=" images",
+          unit=" examples",
           disable=self._total < _CHUNK,
           file=sys.stderr,
           leave=False,
         )
       )
-    program = lambda images, mask: self._program(images)
-    features = map_blocks(program, none(chunk), self._rows)
+    features = self._program(chunk)
     self._bar.update(start + len(chunk) - self._bar.n)
     return {"x": features}

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.data.features import Backbone
+from fedjax_alg import own
+from fedjax_alg.data.features import FEATURES, Backbone, LayerFeatures, OwnFeatures
 from fedjax_alg.extras.backbones import efficientnet, features, networks
+from fedjax_alg.part import read_part
 from tests.extras.backbones.test_efficientnet import random_tensors
 
 SMALL = Backbone(size=32, layer="block2")
@@ -113,6 +115,131 @@ def test_an_interrupted_computation_goes_on(weights, monkeypatch):
 def test_what_is_no_image_or_layer_is_refused(weights, network, x):
   with pytest.raises(ValueError, match="features"):
     features.compute_features(network, x)
+
+
+OWN = """
+import numpy as np
+
+calls = []
+
+
+def embed(x):
+  calls.append(len(x))
+  return x.reshape(len(x), -1)[:, :5] * 2.0
+
+
+def centered(x):
+  return embed(x) - embed(x).mean(0)
+
+
+def lengths(texts):
+  return [[len(text), text.count("a")] for text in texts]
+
+
+flat, broken, scalar = (lambda x: x.sum((1, 2))), (lambda x: 1 / 0), 3.0
+ragged = lambda x: [[1.0] * (n + 1) for n in range(len(x))]
+infinite = lambda x: np.full((len(x), 2), np.inf)
+"""
+
+
+@pytest.fixture
+def own_file(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text(OWN)
+  return path
+
+
+def test_a_users_function_is_called_for_new_examples_only(weights, own_file):
+  """In batches, of images in [0, 1]; a changed file is called again."""
+  x, y = images(300, 4, 4), np.arange(300) % 3
+  source = fa.from_arrays(x, y, np.arange(300) % 4, x_test=x[:9], y_test=y[:9])
+  text = f"{own_file}:embed"
+  federation = fa.federate(source, features=text)
+  assert federation.data.train.x.shape[1:] == (5,)
+  calls = own.load(text, "features")[0].__globals__["calls"]
+  assert max(calls) == 64 and 300 < sum(calls) < 320
+  before = len(calls)
+  result = fa.run("afl", fa.federate(source, features=text))
+  assert len(calls) <= before + 2  # the few test rows are not stored
+  expected = result.metrics["global"]["accuracy"][0, -1]
+  assert (result.predict(x[:9]) == y[:9]).mean() == pytest.approx(expected)
+  rows = features.compute_own_features(OwnFeatures(text), x[:3])
+  np.testing.assert_allclose(rows, x[:3].reshape(3, 16)[:, :5] / 127.5, rtol=1e-6)
+  own_file.write_text(OWN.replace("2.0", "3.0"))
+  with pytest.raises(fa.OptionError, match="features=.*mine.py has changed"):
+    result.predict(x[:9])
+
+
+@pytest.mark.parametrize(
+  "name, pattern",
+  [
+    ("centered", "an example alone"),
+    ("flat", "shape"),
+    ("broken", "ZeroDivisionError.*line"),
+    ("scalar", "function"),
+    ("ragged", "lists of different lengths"),
+    ("infinite", "infinite"),
+    ("none", "has no none"),
+  ],
+)
+def test_a_function_that_makes_no_features_is_refused(weights, own_file, name, pattern):
+  with pytest.raises(
+    fa.OptionError, match=f"features=.*mine.py:{name}.*{pattern}"
+  ) as e:
+    features.compute_own_features(OwnFeatures(f"{own_file}:{name}"), images(70, 4, 4))
+  assert "\n" not in str(e.value)
+
+
+def test_a_function_is_named_beside_layers_of_runs():
+  """Both have a colon; a file without a name of what it holds is refused."""
+  assert isinstance(read_part("features", "out/run:last", FEATURES), LayerFeatures)
+  assert isinstance(read_part("features", "net.py:embed", FEATURES), OwnFeatures)
+  with pytest.raises(fa.OptionError, match="features=net.py"):
+    read_part("features", "net.py", FEATURES)
+
+
+def test_a_network_of_torch_is_a_function_of_features(weights, tmp_path):
+  """In training mode its dropout is noticed."""
+  torch = pytest.importorskip("torch")
+  path = tmp_path / "net.py"
+  path.write_text(
+    "import torch\n"
+    "torch.manual_seed(0)\n"
+    "net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 8),"
+    " torch.nn.Dropout(0.5))\n"
+    "embed = lambda x: net(torch.tensor(x))\n"
+  )
+  x = images(20, 4, 4)
+  with pytest.raises(fa.OptionError, match=r"features=.*eval\(\)"):
+    features.compute_own_features(OwnFeatures(f"{path}:embed"), x)
+  path.write_text(path.read_text() + "net.eval()\n")
+  embed = own.load(f"{path}:embed", "features")[0]
+  with torch.no_grad():
+    expected = embed(features.none(x)).numpy()
+  rows = features.compute_own_features(OwnFeatures(f"{path}:embed"), x)
+  np.testing.assert_allclose(rows, expected, rtol=1e-5)
+
+
+def test_texts_are_read_by_features_of_texts_only(weights, own_file):
+  texts = [f"{'a' * (n % 7)} tweet {n}" for n in range(40)]
+  y = np.arange(40) % 7 > 3
+  source = fa.from_arrays(texts, y, np.arange(40) % 4, x_test=texts[:9], y_test=y[:9])
+  text = f"{own_file}:lengths"
+  federation = fa.federate(source, features=text)
+  assert federation.data.train.x.shape[1:] == (2,)
+  result = fa.run("afl", federation)
+  assert (result.predict(texts[:9]) == y[:9]).mean() == pytest.approx(
+    result.metrics["global"]["accuracy"][0, -1]
+  )
+  for option in ("none", "standardize", "hog", "backbone"):
+    with pytest.raises(fa.OptionError, match=f"features={option}.*texts"):
+      fa.federate(source, features=option)
+  with pytest.raises(fa.OptionError, match="features=backbone:wordllama.*texts"):
+    fa.federate("digits", num_clients=3, features="backbone:wordllama")
+  with pytest.raises(fa.OptionError, match="size=64"):
+    Backbone("wordllama", size=64)
+  with pytest.raises(fa.OptionError, match="`?x`?: row 1 is no text"):
+    fa.from_arrays(np.array([b"a", b"\xff"]), [0, 1])
 
 
 @pytest.mark.slow
