@@ -3,7 +3,7 @@
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import threadpoolctl
@@ -227,6 +227,29 @@ class Backbone(Features):
     extra = optional.load_extra("backbones.features", f"`features`={self}")
     result: float = extra.count_flops(self, shape)
     return result
+
+  def build_model(self, input_shape: tuple[int, ...], num_classes: int) -> Any:
+    """Makes a model of the network with a new last layer, to be trained.
+
+    Its parameters are ``body`` with the pre-trained values, and ``last``. Give this
+    function as the model of a run on images.
+
+    Args:
+      input_shape: shape of an image, [H, W] or [H, W, 1 or 3].
+      num_classes: L.
+
+    Returns:
+      The ``base.Model``.
+
+    Raises:
+      OptionError: the examples are no images, or the weights are missing.
+
+    Examples:
+      >>> tune = Backbone(size=64, layer="block5").build_model
+      >>> options = dict(model=tune, roles="frozen:body")  # of fa.run
+    """
+    extra = optional.load_extra("backbones.tuned", f"`model`={self}")
+    return extra.build_model(self, input_shape, num_classes)
 
 
 #: The features of the examples.

@@ -184,7 +184,7 @@ def _states(outcomes: suite.Outcomes) -> list[pages.Block]:
     ],
     FIGURE.partitions,
     "backbone",
-    "backbone_DATA",
+    "backbone_DATA --settings=6",
     {
       "Dirichlet 0.005": "leaves clients without examples; one class a client is "
       "its limit",
