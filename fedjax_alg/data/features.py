@@ -225,7 +225,7 @@ class Backbone(Features):
   def flops(self, shape: tuple[int, ...]) -> float:
     """Counts the products of the network's convolutions (``Features.flops``)."""
     extra = optional.load_extra("backbones.features", f"`features`={self}")
-    result: float = extra.count_flops(self, shape)
+    result: float = extra.count_feature_flops(self, shape)
     return result
 
   def build_model(self, input_shape: tuple[int, ...], num_classes: int) -> Any:
@@ -249,7 +249,7 @@ class Backbone(Features):
       >>> options = dict(model=tune, roles="frozen:body")  # of fa.run
     """
     extra = optional.load_extra("backbones.tuned", f"`model`={self}")
-    return extra.build_model(self, input_shape, num_classes)
+    return extra.make_tuned_model(self, input_shape, num_classes)
 
 
 #: The features of the examples.

@@ -144,7 +144,7 @@ def compute_features(backbone: Backbone, x: np.ndarray) -> np.ndarray:
   return np.concatenate(chunks)
 
 
-def count_flops(backbone: Backbone, shape: tuple[int, ...]) -> float:
+def count_feature_flops(backbone: Backbone, shape: tuple[int, ...]) -> float:
   """The operations of an image's features (``Backbone.flops``)."""
   height, width = (backbone.size,) * 2
   if not backbone.size:

@@ -47,7 +47,7 @@ class TunedNetwork(nn.Module):
     )
 
 
-def build_model(
+def make_tuned_model(
   backbone: Backbone, input_shape: tuple[int, ...], num_classes: int
 ) -> Model:
   """Makes the model (``Backbone.build_model``).
