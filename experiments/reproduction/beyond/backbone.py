@@ -128,8 +128,8 @@ SCORE = family.SERVER
 def _work(outcome: suite.Outcome) -> np.ndarray:
   """[rounds] operations of all clients up to each round, without their features."""
   clients = outcome.summary["cost"]["clients_per_round"]
-  work: np.ndarray = clients * outcome.frames.of_rounds("client_flops").cumsum(1)
-  return work.mean(0)
+  work = clients * outcome.frames.of_rounds("client_flops").cumsum(1)
+  return np.asarray(work.mean(0))
 
 
 def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
