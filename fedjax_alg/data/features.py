@@ -4,7 +4,7 @@ from collections.abc import Callable
 import dataclasses
 import math
 import os
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import threadpoolctl
@@ -326,8 +326,31 @@ class Backbone(Features):
   def flops(self, shape: tuple[int, ...]) -> float:
     """Counts the products of the network's convolutions (``Features.flops``)."""
     extra = optional.load_extra("backbones.features", f"`features`={self}")
-    result: float = extra.count_flops(self, shape)
+    result: float = extra.count_feature_flops(self, shape)
     return result
+
+  def build_model(self, input_shape: tuple[int, ...], num_classes: int) -> Any:
+    """Makes a model of the network with a new last layer, to be trained.
+
+    Its parameters are ``body`` with the pre-trained values, and ``last``. Give this
+    function as the model of a run on images.
+
+    Args:
+      input_shape: shape of an image, [H, W] or [H, W, 1 or 3].
+      num_classes: L.
+
+    Returns:
+      The ``base.Model``.
+
+    Raises:
+      OptionError: the examples are no images, or the weights are missing.
+
+    Examples:
+      >>> tune = Backbone(size=64, layer="block5").build_model
+      >>> options = dict(model=tune, roles="frozen:body")  # of fa.run
+    """
+    extra = optional.load_extra("backbones.tuned", f"`model`={self}")
+    return extra.make_tuned_model(self, input_shape, num_classes)
 
 
 class OwnFeatures(Features):

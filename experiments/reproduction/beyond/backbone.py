@@ -128,8 +128,8 @@ SCORE = family.SERVER
 def _work(outcome: suite.Outcome) -> np.ndarray:
   """[rounds] operations of all clients up to each round, without their features."""
   clients = outcome.summary["cost"]["clients_per_round"]
-  work: np.ndarray = clients * outcome.frames.of_rounds("client_flops").cumsum(1)
-  return work.mean(0)
+  work = clients * outcome.frames.of_rounds("client_flops").cumsum(1)
+  return np.asarray(work.mean(0))
 
 
 def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
@@ -149,11 +149,13 @@ def _table(outcomes: suite.Outcomes) -> list[pages.Block]:
     ]
     for o in outcomes
   ]
+  features = max(o.summary["cost"].get("feature_flops", 0.0) for o in outcomes)
   return [
     "You find accuracy in percent of the server's model on all test images after the "
     "last round, with its interval over partitions. MB are sums over all "
-    "participants, and so are the billions of operations of clients, which do not "
-    "count the features.",
+    "participants, and so are the billions of operations of clients. To these come "
+    f"{features / 1e9:,.0f} billions for the features of all clients, whatever the "
+    "method.",
     pages.Table(
       [
         "data",
@@ -182,7 +184,7 @@ def _states(outcomes: suite.Outcomes) -> list[pages.Block]:
     ],
     FIGURE.partitions,
     "backbone",
-    "backbone_DATA",
+    "backbone_DATA --settings=6",
     {
       "Dirichlet 0.005": "leaves clients without examples; one class a client is "
       "its limit",

@@ -231,10 +231,10 @@ def _in_chunks(
   return np.concatenate(chunks)
 
 
-def count_flops(backbone: Backbone, shape: tuple[int, ...]) -> float:
+def count_feature_flops(backbone: Backbone, shape: tuple[int, ...]) -> float:
   """The operations of an image's features (``Backbone.flops``)."""
   of_images = image_shape(np.empty((0, *shape), np.uint8))
-  return networks.count_flops(backbone, of_images, f"`features`={backbone}")
+  return networks.count_operations(backbone, of_images, f"`features`={backbone}")
 
 
 class _Work(contextlib.ExitStack):

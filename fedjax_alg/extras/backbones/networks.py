@@ -296,7 +296,9 @@ def load_network(backbone: Backbone, shape: tuple[int, int], label: str) -> Load
   return Loaded(module, params, prepare)
 
 
-def count_flops(backbone: Backbone, shape: tuple[int, int, int], label: str) -> float:
+def count_operations(
+  backbone: Backbone, shape: tuple[int, int, int], label: str
+) -> float:
   """Counts the operations of the features of one image.
 
   Args:

@@ -14,6 +14,7 @@ from experiments.reports import rule
 from experiments.reproduction import figures, pages, suite, tuning, verdicts
 from experiments.reproduction.beyond import (
   accelerations,
+  backbone,
   board,
   bridge,
   differences,
@@ -954,3 +955,61 @@ def test_the_measures_of_digits_are_made(tmp_path):
   assert len(samples) == 2 * (len(titles) + 1)
   assert "| digits, two classes and rotated images |" in text
   assert text.count("none is near") >= 4
+
+
+def backbone_outcome(letter, label, accuracies, work=0.0):
+  """A pooled outcome of one round; accuracies of each partition."""
+  rows = [
+    {
+      "round": 1,
+      "seed": 0,
+      "partition": part,
+      "protocol": "global",
+      "accuracy": accuracy,
+      "total_bytes": 2e6,
+      "client_flops": work,
+    }
+    for part, accuracy in enumerate(accuracies)
+  ]
+  cell = shown.cell("beyond", "backbone", letter, label)
+  parts = tuple(suite.Outcome(cell, None, None, {}) for _ in accuracies)
+  cost = {"clients_per_round": 100, "rounds": 1}
+  return suite.Outcome(cell, None, made_runs.frames_of(rows), {"cost": cost}, parts)
+
+
+@pytest.mark.parametrize("other, holds", [(0.8551, True), (0.8556, False)])
+def test_afl_is_one_model_however_the_data_are_dealt(other, holds):
+  runs = [
+    backbone_outcome("a", "AFL", [0.855]),
+    backbone_outcome("h", "AFL", [other]),
+    backbone_outcome("h", "FedAvg", [0.5]),
+  ]
+  assert backbone._is_invariant(runs).holds is holds
+  with pytest.raises(verdicts.NotRun):
+    backbone._is_invariant(runs[:1])
+
+
+def test_the_price_of_a_method_is_of_all_clients():
+  (of_bytes, of_work) = backbone._curves(
+    [backbone_outcome("a", "AFL", [0.5, 0.7], 3e7)]
+  )
+  assert (of_bytes.mean, of_bytes.values) == (pytest.approx(60.0), (2.0,))
+  assert of_work.values == (pytest.approx(100 * 3e7 / 1e9),)
+
+
+def test_every_probe_has_the_same_budget_and_all_methods_the_same_features():
+  """Else closed form and training would be compared on other features or clients."""
+  clients = {}
+  for cell in shown.cells("beyond", "backbone"):
+    data, deal = cell.config.data, backbone.PLACES[cell.panel][1]
+    clients.setdefault(cell.panel, set()).add((str(data.partition), data.num_clients))
+    assert data.features.size == 128 and not cell.pictures
+    hparams = ordered_values(*cell.config.method.resolved().parts)
+    if cell.label in backbone.PROBES:
+      assert (cell.config.run.rounds, cell.config.values["cohort_size"]) == (200, 10)
+      assert (hparams["local_steps"], hparams["batch_size"]) == (20, 10)
+      assert cell.most_partitions == 0
+    if cell.label == backbone.BASE:
+      assert hparams["client_ridge"] * deal.clients == pytest.approx(1.0)
+  assert set("abcdefgh") <= set(clients)
+  assert all(len(of) == 1 for of in clients.values())

@@ -85,7 +85,8 @@ def test_any_clients_have_the_ridge_of_all_rows(source, clients):
   kept = fit(source, clients, client_ridge=RIDGE / clients, remove_ridge=False)
   corrected = fit(source, clients, client_ridge=1.0)
   for result, alpha in ((kept, RIDGE), (corrected, 1e-12)):
-    expected = by_scikit_learn(*rows(source), alpha)
+    x, y = rows(source)
+    expected = by_scikit_learn(x, y, alpha)
     np.testing.assert_allclose(
       kernel(result), expected, rtol=0, atol=1e-6 * max(1, np.abs(expected).max())
     )

@@ -133,5 +133,5 @@ def test_operations_are_those_that_others_count(name, published, tmp_path):
   """Billions of products at 224 pixels in torchvision; its head has 0.002 of them."""
   path = save(tmp_path / "w.npz", random_residual(name), "npz")
   backbone = Backbone(name, weights=str(path))
-  flops = networks.count_flops(backbone, (32, 32, 3), f"`features`={backbone}")
+  flops = networks.count_operations(backbone, (32, 32, 3), f"`features`={backbone}")
   assert flops / 2e9 == pytest.approx(published, abs=0.0025)
