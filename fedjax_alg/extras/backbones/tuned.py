@@ -59,7 +59,8 @@ def make_tuned_model(
       f"{label}: reads images [H, W] or [H, W, 1 or 3], the examples have the shape "
       f"{tuple(input_shape)}"
     )
-  network = networks.load_network(backbone, input_shape[:2], label)
+  height, width = input_shape[:2]
+  network = networks.load_network(backbone, (height, width), label)
   module = TunedNetwork(network.module, network.prepare, num_classes)
   model = from_flax(module, input_shape)
   weights = network.params["params"]
