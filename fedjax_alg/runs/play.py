@@ -66,7 +66,8 @@ class Step:
   rounds: int  #: rounds of the whole run
   #: states of the algorithm on the devices, leaves [N, ...]. The next step
   #: reuses their memory: copy the states that you want to keep
-  #: (``jax.device_get(step.states)``).
+  #: (``jax.tree.map(np.array, step.states)``). With `data_on` host or disk, tables of
+  #: clients are arrays of NumPy.
   states: Any
   #: protocol -> metric -> [N]; also the caller's own measures, name -> key ->
   #: sums [N, K, ...], or [N, C, ...] with ``at_clients``
