@@ -236,7 +236,10 @@ class _Arrow(RowSource):
     self._table, self._paths = table, list(paths)
     self.names = list(table.schema.names)
     with self._reading():  # of a CSV it would be read for that
-      self.total = None if text.startswith("csv") else table.count_rows()
+      if not self._paths:
+        self.total = table.num_rows
+      elif not text.startswith("csv"):
+        self.total = table.count_rows()
 
   def key(self) -> str:
     stats = [os.stat(path) for path in self._paths]
@@ -264,25 +267,51 @@ class _Arrow(RowSource):
           f"{self.label}: has no column {name!r} (it has "
           f"{', '.join(map(str, (self.names or ())[:20]))})"
         )
-    begin = 0
+    begin, chosen = 0, list(names)
     with self._reading():
-      head = self._table.head(_FIRST)
-      size = _BYTES * max(1, head.num_rows) // max(1, head.nbytes)
-      for batch in self._table.to_batches(
-        columns=list(names),
-        batch_size=min(max(size, 1), _MOST),
-        batch_readahead=1,
-        fragment_readahead=1,
-      ):
+      first_batch = next(self._batches(chosen, _FIRST), None)
+      if first_batch is None:
+        return
+      row_nbytes = max(1, first_batch.nbytes // max(1, first_batch.num_rows))
+      for batch in self._batches(chosen, min(max(_BYTES // row_nbytes, 1), _MOST)):
         end = begin + batch.num_rows
         some = batch.slice(max(0, first - begin))
         begin = end
         if some.num_rows:
           with _in_rows(end - some.num_rows, end):
             yield {
-              name: self._column(some.column(place), name, name in examples)
-              for place, name in enumerate(names)
+              name: self._column(some.column(name), name, name in examples)
+              for name in names
             }
+
+  def _batches(self, names: list[Any], size: int) -> Iterator[Any]:
+    """Batches of at most so many rows, except of CSV.
+
+    The scanner of pyarrow reads ahead of who uses the rows, whatever that takes.
+    """
+    import pyarrow as pa  # pylint: disable=g-import-not-at-top
+    from pyarrow import csv, ipc, parquet  # pylint: disable=g-import-not-at-top
+
+    if not self._paths:
+      yield from self._table.select(names).to_batches(max_chunksize=size)
+    for path in self._paths:
+      if self._table.format.default_extname == "parquet":
+        with parquet.ParquetFile(path, pre_buffer=False) as file:
+          yield from file.iter_batches(size, columns=names, use_threads=False)
+      elif self._table.format.default_extname == "csv":
+        types = {name: self._table.schema.field(name).type for name in names}
+        with csv.open_csv(
+          path,
+          csv.ReadOptions(use_threads=False),
+          convert_options=csv.ConvertOptions(column_types=types, include_columns=names),
+        ) as file:
+          yield from file
+      else:
+        with pa.OSFile(path) as opened, ipc.open_file(opened) as file:
+          for place in range(file.num_record_batches):
+            batch = file.get_batch(place).select(names)
+            for begin in range(0, batch.num_rows, size):
+              yield batch.slice(begin, size)
 
   def _column(self, column: Any, name: str, is_example: bool) -> np.ndarray:
     subject = f"{self.label}: column {name!r}"
@@ -441,9 +470,9 @@ def of_source(
       "one of them (and another one as `test`)"
     )
   if hasattr(source, "to_batches") and hasattr(source, "schema"):
-    if not hasattr(source, "scanner"):
-      source = _datasets_of_arrow(f"`{option}`").dataset(source)
-    return _Arrow(option, source)
+    if not hasattr(source, "num_rows") and not getattr(source, "files", ()):
+      raise DataError(f"`{option}`: {a_type(source)}, must be a table or of files")
+    return _Arrow(option, source, paths=getattr(source, "files", ()))
   if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
     return _Table(option, source, channels_first, reference)
   if callable(source) and not hasattr(source, "__iter__"):

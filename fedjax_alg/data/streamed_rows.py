@@ -95,7 +95,8 @@ class StreamedRows:
     for option in ("y", "client"):
       if chosen[option] is None:
         raise DataError(f"`{option}`: missing, give the name of its column")
-    if chosen["x"] is None:
+    self._is_default = chosen["x"] is None
+    if self._is_default:
       chosen["x"] = self._others(chosen)
     for option, choice in chosen.items():
       items.check_column_choice(option, choice, (int, str))
@@ -165,7 +166,10 @@ class StreamedRows:
     choices = self._choices(source)
     names = items.names_in(*choices.values())
     for block in source.blocks(names, items.names_in(choices["x"]), first):
-      x: Any = gather_columns(choices["x"], self._flat(block, choices["x"]))
+      choice = choices["x"]
+      if self._is_default and len(choice) == 1 and block[choice[0]].ndim > 1:
+        (choice,) = choice  # arrays, not a number a row
+      x: Any = gather_columns(choice, self._flat(block, choice))
       yield RowBlock(
         _ids(block[choices["client"]], self._subject(source, "client")),
         as_features(self._subject(source, "x"), x, to_numbers=False),

@@ -103,6 +103,9 @@ def test_lists_tensors_and_images_of_arrow(tmp_path):
     source = f"parquet:{tmp_path / 'rows.parquet'}"
     rows = fa.StreamedRows(source, x=x, y="ill", client="who")
     check(tmp_path, rows, in_memory(), number)
+  table = pa.table({name: columns[name] for name in ("tensor", "who", "ill")})
+  rows = fa.StreamedRows(table, y="ill", client="who")
+  check(tmp_path, rows, in_memory(), 3)
 
 
 @pytest.mark.parametrize("name", ["stand_in", "datasets"])
