@@ -308,8 +308,9 @@ class Backbone(Features):
       return None
     if sha256:
       return own.Source(os.path.realpath(files.expand_path(self.weights)), sha256)
-    extra = optional.load_extra("backbones.weights", f"`features`={self}")
-    result: own.Source = extra.source_of_weights(self.weights, "features")
+    label = f"`features`={self}"
+    extra = optional.load_extra("backbones.weights", label)
+    result: own.Source = extra.source_of_weights(self.weights, label)
     return result
 
   def at_path(self, path: str) -> Self:

@@ -165,7 +165,7 @@ def hash_weights(backbone: Backbone) -> str:
   """
   if not backbone.weights:
     return _SHA256
-  return source_of_weights(backbone.weights, "features").sha256
+  return source_of_weights(backbone.weights, f"`features`={backbone}").sha256
 
 
 @functools.lru_cache(maxsize=1)

@@ -84,18 +84,17 @@ def _list_folder(place: pathlib.Path, label: str) -> list[pathlib.Path]:
   )
 
 
-def source_of_weights(path: str | os.PathLike, parameter: str) -> own.Source:
+def source_of_weights(path: str | os.PathLike, label: str) -> own.Source:
   """Returns the real path of weights, and a hash of all that is read there.
 
   Args:
     path: a file, or a folder of Hugging Face.
-    parameter: the option that names it, for messages.
+    label: how messages name it.
 
   Raises:
     OptionError: it cannot be read.
   """
-  label = f"`{parameter}`={path}"
-  place = pathlib.Path(os.path.realpath(files.expand_path(path, parameter)))
+  place = pathlib.Path(os.path.realpath(files.expand_path(path)))
   try:
     if not place.is_dir():
       return own.Source(str(place), files.sha256(place))

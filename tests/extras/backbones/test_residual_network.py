@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.extras.backbones import residual_network
+from fedjax_alg.extras.backbones import networks, residual_network
 from tests import problems
 
 #: (blocks, convolutions of a block) of each stage, from the paper's table 1.
@@ -171,13 +171,14 @@ def state_of_torch(network):
 
 @pytest.mark.parametrize("library", ["torchvision", "timm"])
 @pytest.mark.parametrize("name", list(TABLE))
-def test_torch_computes_the_same_residual_network(library, name):
+def test_torch_computes_the_same_residual_network(library, name, tmp_path):
   torch, other = pytest.importorskip("torch"), pytest.importorskip(library)
   if library == "timm":
     network = randomize(torch, other.create_model(name, num_classes=0))
   else:
     network = randomize(torch, getattr(other.models, name)())
-    tensors = state_of_torch(network)
+    torch.save(network.state_dict(), tmp_path / "net.pth")
+    tensors, _ = networks.read_weights(str(tmp_path / "net.pth"), "", "`features`")
     network.fc = torch.nn.Identity()
   if library == "timm":
     tensors = state_of_torch(network)
@@ -198,8 +199,6 @@ def test_hugging_face_computes_the_same_residual_network(name, tmp_path):
   )
   network = randomize(torch, library.ResNetForImageClassification(config))
   network.save_pretrained(tmp_path)
-  from fedjax_alg.extras.backbones import networks
-
   tensors, options = networks.read_weights(str(tmp_path), "", "`features`")
   assert options["model_type"] == "resnet"
   x, of_torch = images_of_torch(torch, 70)

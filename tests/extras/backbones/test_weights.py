@@ -165,9 +165,9 @@ def test_a_folder_in_parts_is_read_and_one_without_weights_refused(model, tmp_pa
   file = tmp_path / "model.safetensors.index.json"
   file.write_text(json.dumps({"weight_map": index}))
   assert len(fa.load_weights(tmp_path, model, NAMES, IMAGES).matched) == 10
-  before = weights.source_of_weights(tmp_path, "features").sha256
+  before = weights.source_of_weights(tmp_path, "`features`").sha256
   (tmp_path / "part1.safetensors").write_bytes(b"")
-  assert weights.source_of_weights(tmp_path, "features").sha256 != before
+  assert weights.source_of_weights(tmp_path, "`features`").sha256 != before
   file.write_text(json.dumps({"weight_map": {"w": "../part0.safetensors"}}))
   with pytest.raises(fa.OptionError, match="path.*another folder"):
     fa.load_weights(tmp_path, model, NAMES, IMAGES)
