@@ -163,14 +163,17 @@ def _padded(ids: np.ndarray, places: int, clients: int) -> np.ndarray:
   return np.concatenate([ids.astype(np.int32), padding])
 
 
-def copy_rows(states: PyTree, rows: Any) -> Any:
+def copy_rows(states: PyTree, rows: Any, views: bool = False) -> Any:
   """Copies rows of states, of which the next round of a run uses the memory.
 
   Args:
     states: leaves [N, ...].
     rows: an index or a slice.
+    views: whether tables on the host are not copied, as no round comes any more.
   """
   return jax.tree.map(
-    lambda leaf: leaf[rows].copy() if isinstance(leaf, np.ndarray) else leaf[rows],
+    lambda leaf: (
+      leaf[rows].copy() if isinstance(leaf, np.ndarray) and not views else leaf[rows]
+    ),
     states,
   )

@@ -63,7 +63,8 @@ class KeepResults(Sink):
   def _result(self, setting: int, step: Step, records: Records) -> RunResult:
     p = self._programs.prepared
     rows = rows_of(p, setting)
-    live = Live(p, copy_rows(step.states, rows), setting)
+    states = copy_rows(step.states, rows, views=step.last)
+    live = Live(p, states, setting)
     sums = {
       name: jax.tree.map(
         lambda *leaves: np.stack([leaf[rows] for leaf in leaves], axis=1),
