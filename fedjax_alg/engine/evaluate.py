@@ -53,6 +53,7 @@ from fedjax_alg.base import (
 from fedjax_alg.client import objective
 from fedjax_alg.data import layout, store
 from fedjax_alg.data.federation import PIECE, EvaluationData, KindTests
+from fedjax_alg.data.host_rows import HostRows
 from fedjax_alg.engine.keys import client_keys
 from fedjax_alg.errors import OptionError, a_type, check_one_of
 from fedjax_alg.models import roles
@@ -758,10 +759,19 @@ def _entries(model: Model, data: EvaluationData, rows: int, key: Key) -> int:
   classes = data.class_weight.shape[1]
   if has_preferred(tasks.of(model), classes):
     return classes**2
+  shard = layout.shard_of(data.test, 0)
+  x, y = store.map_rows(
+    (shard.x, shard.y),
+    lambda array: (
+      jax.ShapeDtypeStruct(array.shape, array.dtype)
+      if isinstance(array, HostRows)
+      else array
+    ),
+  )
   sums, _ = jax.eval_shape(
     lambda key, shard: count_shard(model, model.init(key), shard, rows),
     key,
-    layout.shard_of(data.test, 0),
+    shard._replace(x=x, y=y),
   )
   return sum(leaf.size for leaf in jax.tree.leaves(sums))
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
+import fedjax_alg as fa
 from fedjax_alg import tasks
 from fedjax_alg.base import NEVER, Algorithm, no_setup
 from fedjax_alg.data import layout
@@ -559,3 +560,15 @@ def test_a_confusion_matrix_is_of_classes_and_of_at_most_so_many():
       assert evaluate.has_preferred(task, size) == expected
   assert evaluate.has_matrix(tasks.resolve_task("binary"), 2)
   assert not evaluate.has_preferred(tasks.resolve_task("binary"), 2)
+
+
+def test_a_task_without_classes_is_evaluated_from_rows_on_the_host():
+  results = []
+  for place in ("device", "host"):
+    fed = fa.federate("diabetes", num_clients=5, partition="iid", data_on=place)
+    options = dict(rounds=2, cohort_size=2, evaluate=("local", "global", "train"))
+    result = fa.run("fedavg", fed, **options)
+    metrics = [value for of in result.metrics.values() for value in of.values()]
+    results.append((result.state_hash(), *metrics))
+  for a, b in zip(*results, strict=True):
+    np.testing.assert_array_equal(a, b)
