@@ -17,7 +17,8 @@ not given has its default, and ``str`` of a part leaves out all that are at thei
 default. If the only field is a choice itself, or a text with a place, it is all that
 follows the colon, such as ``mime:adam:0.9`` or the name of a file. A word with a colon,
 such as FILE.py:NAME, stands for all texts of this form that begin with no other word;
-other fields of such a part follow, ``my_kinds.py:shift,3``.
+other fields of such a part follow, ``my_kinds.py:shift,3``. If a choice has another
+such word, too, FILE.py:NAME stands for files of Python and the other for the rest.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -87,6 +87,9 @@ def test_a_folder_states_how_its_images_are_scaled(tmp_path):
   np.testing.assert_allclose(prepare(), imagenet.scale(images()), atol=1e-6)
   halves = prepare(image_mean=[0.5] * 3, image_std=[0.5] * 3)
   np.testing.assert_allclose(halves, 2 * images() - 1, atol=1e-6)
+  of_timm = {"mean": [0.25] * 3, "std": [0.5] * 3}  # in its config.json
+  quarters = prepare(pretrained_cfg=of_timm)
+  np.testing.assert_allclose(quarters, 2 * images() - 0.5, atol=1e-6)
   with pytest.raises(fa.OptionError, match="features.*image_mean"):
     prepare(image_mean=[0.5, 0.5])
 
