@@ -338,9 +338,10 @@ TABLES = sorted(RESULTS.glob(f"*{dots.SUFFIX}"))
 def test_a_published_picture_has_the_published_numbers(table):
   """Every dot is a number of the figure's page, and every such figure has a table."""
   paper, name = table.name.removesuffix(dots.SUFFIX).split("_", 1)
-  figure = name.removesuffix("_time")
-  assert [
-    p.end for p in publish.PAPERS[paper].figures[figure].dots if name == figure + p.end
+  (figure,) = [
+    figure
+    for figure, of in publish.PAPERS[paper].figures.items()
+    if name in [figure + picture.end for picture in of.dots]
   ]
   texts = [
     " ".join(itertools.chain(*csv.reader(path.read_text("utf-8").splitlines())))

@@ -201,7 +201,8 @@ _AXES = {"bytes": "MB of all participants", "work": "10^9 operations of all clie
 def _curves(outcomes: suite.Outcomes) -> list[dots.Dot]:
   """Accuracy over bytes and over operations, of the first deal of each data set.
 
-  A dot is an evaluation: its accuracy, and as its only value what it has cost.
+  A dot is a method at its end. Its values are the costs at all evaluations, and after
+  them the accuracies.
   """
   table = []
   for o in outcomes:
@@ -214,15 +215,15 @@ def _curves(outcomes: suite.Outcomes) -> list[dots.Dot]:
       "work": _work(o) / 1e9,
     }
     for name, words in _AXES.items():
-      table += [
+      spent = costs[name][at - 1]
+      table.append(
         dots.Dot(
           f"{o.cell.of['data']}, {words}",
           o.cell.label,
-          float(mean),
-          values=(float(costs[name][round_ - 1]),),
+          float(accuracy[-1]),
+          values=tuple(map(float, (*spent, *accuracy))),
         )
-        for mean, round_ in zip(accuracy, at)
-      ]
+      )
   return table
 
 
@@ -237,10 +238,10 @@ def _draw_curves(
   with plots.sheet(paths, panels, title, size=(4.2, 3.2)) as axes:
     for axis, panel in zip(axes, panels):
       for place, label in enumerate(labels):
-        points = [dot for dot in table if (dot.panel, dot.row) == (panel, label)]
-        if not points:
+        dot = next((d for d in table if (d.panel, d.row) == (panel, label)), None)
+        if dot is None:
           continue
-        x, y = [dot.values[0] for dot in points], [dot.mean for dot in points]
+        x, y = np.split(np.array(dot.values), 2)
         is_curve = label in PROBES
         axis.plot(
           x if is_curve else x[-1:],
