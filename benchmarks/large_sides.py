@@ -116,7 +116,7 @@ def reader(side: str, folder: pathlib.Path) -> Cohort:
 def _of_hdf5(path: pathlib.Path, stays_open: bool) -> Cohort:
   import h5py
 
-  held = h5py.File(path, "r") if stays_open else None
+  shared_file = h5py.File(path, "r") if stays_open else None
 
   def of_client(file: Any, number: int) -> tuple[np.ndarray, np.ndarray]:
     group = file[f"train/{number}"]
@@ -124,8 +124,8 @@ def _of_hdf5(path: pathlib.Path, stays_open: bool) -> Cohort:
 
   def of_groups(cohort: list[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for number in cohort:
-      if held is not None:
-        yield of_client(held, number)
+      if shared_file is not None:
+        yield of_client(shared_file, number)
         continue
       with h5py.File(path, "r") as file:
         yield of_client(file, number)

@@ -220,7 +220,7 @@ class _Writer(contextlib.AbstractContextManager):
     self._seen = set[str]()  #: in this call
     self._journal = open(folder / _JOURNAL, "a+b")
     self._journal.seek(0)
-    whole = 0  # bytes; a kill or a full disk may have cut the last line short
+    valid_nbytes = 0  # bytes; a kill or a full disk may have cut the last line short
     for line in self._journal:
       try:
         name, train, test = json.loads(line)
@@ -229,8 +229,8 @@ class _Writer(contextlib.AbstractContextManager):
       if not line.endswith(b"\n"):
         break
       self.sizes[name] = train, test
-      whole += len(line)
-    self._journal.truncate(whole)
+      valid_nbytes += len(line)
+    self._journal.truncate(valid_nbytes)
     self._begun = list(self.sizes)  #: when this call began
     self._noted = len(self.sizes)
     self._unflushed, self._flushed_at = 0, time.monotonic()

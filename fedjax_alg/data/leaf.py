@@ -137,12 +137,12 @@ def iterate_leaf(path: str | os.PathLike) -> Iterator[tuple[Any, ...]]:
     yield from iterate_clients(load_leaf(path))
     return
   tests = {user: file for file in _parts(path, "test") for user in _read_file(file, {})}
-  held, seen = _Files(), set[str]()
+  cache, seen = _Files(), set[str]()
   for split in _SPLITS:
     if not _parts(path, split):
       _read_folder(path, split, {})  # which says what is missing
     for file in _parts(path, split):
-      for user, rows in held.users(split, file).items():
+      for user, rows in cache.users(split, file).items():
         if split == "test" and user in seen:
           continue
         if user in seen:
@@ -152,28 +152,28 @@ def iterate_leaf(path: str | os.PathLike) -> Iterator[tuple[Any, ...]]:
         if split == "test":
           both = [(rows[0][:0], rows[1][:0]), rows]
         elif user in tests:
-          both = [rows, held.users("test", tests[user])[user]]
-        some = next((part for part in both if len(part[1])), None)
-        if some is None:
+          both = [rows, cache.users("test", tests[user])[user]]
+        present = next((part for part in both if len(part[1])), None)
+        if present is None:
           raise DataError(
             f"`dataset`={file}: user {user!r} has no data; leave such users out"
           )
-        none = some[0][:0], some[1][:0]
-        both = [part if len(part[1]) else none for part in both]
-        yield user, *itertools.chain(*both, *[none] * (2 - len(both)))
+        empty = present[0][:0], present[1][:0]
+        both = [part if len(part[1]) else empty for part in both]
+        yield user, *itertools.chain(*both, *[empty] * (2 - len(both)))
 
 
 class _Files:
   """The users of the file of each split that was read last."""
 
   def __init__(self) -> None:
-    self._held: dict[str, tuple[pathlib.Path, _Users]] = {}
+    self._files: dict[str, tuple[pathlib.Path, _Users]] = {}
 
   def users(self, split: str, file: pathlib.Path) -> _Users:
     """The users of a file."""
-    if split not in self._held or self._held[split][0] != file:
-      self._held[split] = file, _read_file(file, {})
-    return self._held[split][1]
+    if split not in self._files or self._files[split][0] != file:
+      self._files[split] = file, _read_file(file, {})
+    return self._files[split][1]
 
 
 def _kinds_of(path: pathlib.Path, kinds: _Kinds, users: list[str]) -> np.ndarray:

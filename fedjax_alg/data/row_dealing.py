@@ -127,17 +127,17 @@ class RowDealing:
     with writing(folder.parent):
       folder.mkdir(exist_ok=True)
     key = rows.key
-    found = self._read_note(_COUNTED)
-    if found is not None and found.pop("key") != key:
+    note = self._read_note(_COUNTED)
+    if note is not None and note.pop("key") != key:
       raise DataError(
         f"{folder.parent}: was begun with other rows, or they have changed; give a new "
         "folder"
       )
-    if found is None:
+    if note is None:
       self._counts = self._count()
       self._write_note(_COUNTED, dataclasses.asdict(self._counts) | {"key": key})
     else:
-      self._counts = _Counts(**found)
+      self._counts = _Counts(**note)
     #: the names of the classes, by their numbers; None: targets are numbers
     self.classes = self._counts.classes
     #: the number of rows
@@ -191,8 +191,8 @@ class RowDealing:
     if not is_grouped:
       clients.sort()
     if names:
-      found = np.array([*names, None], object)[:-1]
-      classes = labels.learn_names(found, f"{self._rows.splits[0].label}: y")
+      texts = np.array([*names, None], object)[:-1]
+      classes = labels.learn_names(texts, f"{self._rows.splits[0].label}: y")
     train, test = map(list, zip(*(counter.rows[client] for client in clients)))
     return _Counts(clients, train, test, list(classes) or None, is_grouped)
 
@@ -223,7 +223,7 @@ class RowDealing:
     parts: list[RowBlock] = []
     last: Any = None
 
-    def whole() -> Client:
+    def finish() -> Client:
       expected = next(counts, None)
       size = sum(len(part.y) for part in parts)
       if expected != (last, size):
@@ -237,11 +237,11 @@ class RowDealing:
       for begin, end in itertools.pairwise([*begins.tolist(), len(rows.clients)]):
         client = rows.clients[begin].item()
         if parts and client != last:
-          yield whole()
+          yield finish()
           parts = []
         last = client
         parts.append(RowBlock(*(column[begin:end] for column in rows)))
-    yield whole()
+    yield finish()
     if next(counts, None) is not None:
       raise _changed(source)
 
