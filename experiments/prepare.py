@@ -2,23 +2,20 @@
 
   python -m experiments.prepare mnist cifar10
 
-You can name any data set of TFDS, such as kmnist or emnist/letters. Runs can read
-those with labeled images of one size. You need this command once, on a machine with
-internet access. It needs TensorFlow, which `pip install 'fedjax_alg[prepare]'`
-installs (in the repository `./launch.sh prepare` does). The runs need neither. To
-let them find the data, give the same --data_dir.
+You can name any data set of TFDS. Runs can read those with labeled images of one
+size. You need this command once, on a machine with internet access and TensorFlow
+(`pip install 'fedjax_alg[prepare]'`). Give runs the same --data_dir.
 
-For data that are larger than the memory, write their clients to a folder. The
-source is a function of yours that gives them one after the other, LEAF's json, or
-rows in any order of which a column names the client:
+Data larger than the memory: write their clients to a folder. The source gives them
+one after the other, or has rows in any order of which a column names the client:
 
   python -m experiments.prepare --clients=tweets mine.py:clients
   python -m experiments.prepare --clients=wards parquet:rows --client=ward --y=ill
-  python -m experiments.run --dataset=clients:wards --data_on=disk
+  python -m experiments.run --dataset=clients:wards
 
-Rows may be parquet:PATH, csv:PATH, arrow:PATH, npz:PATH, tfds:NAME, or a data set of
-datasets or torch that your function returns (mine.py:rows). If the command was
-interrupted, give it again: it continues.
+Rows may be parquet:, csv:, arrow: or npz:PATH, leaf:FOLDER, tfds:NAME, or a data set
+of datasets or torch that your function returns (mine.py:rows). If the command was
+interrupted, give it again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -180,11 +177,11 @@ main = Command(
     string(
       "clients",
       None,
-      "new folder to write the clients of one source to, for --data_on=disk",
+      "new folder to write the clients of one source to",
     ),
     listed("client", None, "of rows: the column of the clients"),
     listed("y", None, "of rows: the column of the targets"),
-    listed("x", None, "of rows: the columns of the examples (default all others)"),
+    listed("x", None, "of rows: those of the examples (default all others)"),
     string("test", None, "of rows: another source, whose rows are for testing"),
     listed("classes", None, "of rows: names of the classes, by their numbers"),
     boolean("channels_first", False, "of rows: images are [c, H, W], as in torch"),
