@@ -276,7 +276,7 @@ def _different(source: RowSource, name: str, first: Any, rows: np.ndarray) -> Da
 
 
 class _Buckets:
-  """RowBlock on the disk, divided by ranges of clients."""
+  """Rows on the disk, divided by ranges of clients."""
 
   def __init__(self, folder: pathlib.Path, counts: _Counts, rows: StreamedRows):
     self._folder, self._counts, self._rows = folder, counts, rows

@@ -1,4 +1,4 @@
-"""RowBlock with a column of clients, for a folder of clients: read some at a time."""
+"""Rows with a column of clients, for a folder of clients: read some at a time."""
 
 from collections.abc import Iterator, Sequence
 import hashlib
@@ -25,7 +25,7 @@ class RowBlock(NamedTuple):
 
 
 class StreamedRows:
-  """RowBlock of any order, of which each names its client.
+  """Rows in any order, each of which names its client.
 
   ``write_clients`` reads them twice: once clients and targets, and once all columns.
   """
@@ -158,7 +158,7 @@ class StreamedRows:
       classes: the names of the classes, of targets that are names.
 
     Yields:
-      RowBlock that follow each other.
+      Rows that follow each other.
 
     Raises:
       DataError: they cannot be read, or are no numbers.
