@@ -103,7 +103,7 @@ def test_classes_at_every_client_are_counted_before_they_are_made(tmp_path):
   with pytest.raises(
     DataError,
     match=(
-      "^num_clients=60000: counting 100,000 classes at each client: needs 89.4 "
+      "^num_clients=60000: counting 100,000 classes at each client: needs 44.7 "
       "GB of memory, the machine has"
     ),
   ):
