@@ -6,6 +6,7 @@ loop, so there they are those of ``extras.convolution``, unless that extra is mi
 
 from collections.abc import Callable
 import functools
+import itertools
 from typing import Any
 
 from flax import linen as nn
@@ -148,19 +149,22 @@ def _differentiate(
     *args: what is not differentiated, the primals, their tangents.
   """
   *fixed, primals, tangents = args
-  # A frozen kernel or bias does not change. JAX's own zeros would be of the server's
-  # mesh, like the frozen leaf, and those here are of the clients'.
-  tangents = tuple(
-    jnp.zeros(change.shape, change.dtype)
-    if isinstance(change, SymbolicZero)
-    else change
-    for change in tangents
-  )
+  # A frozen kernel or bias does not change, nor do the images of a first layer.
+  moves = [not isinstance(tangent, SymbolicZero) for tangent in tangents]
+  tangents = tuple(itertools.compress(tangents, moves))
 
   def of(way: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
-    return lambda primals, tangents: jax.jvp(
-      lambda *arrays: way(*arrays, *fixed), primals, tangents
-    )
+    def differentiate(
+      primals: tuple[Array, ...], tangents: tuple[Array, ...]
+    ) -> tuple[Array, Array]:
+      def of_moving(*moving: Array) -> Array:
+        rest = iter(moving)
+        arrays = (next(rest) if moved else x for x, moved in zip(primals, moves))
+        return way(*arrays, *fixed)
+
+      return jax.jvp(of_moving, tuple(itertools.compress(primals, moves)), tangents)
+
+    return differentiate
 
   extra = optional.find_extra("convolution")
   if extra is None:
