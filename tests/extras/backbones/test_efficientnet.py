@@ -119,9 +119,9 @@ def test_torch_computes_the_same_network():
     pytest.importorskip(name) for name in ("torch", "efficientnet_lite_pytorch")
   )
   tensors = state_of_package()
-  other = library.EfficientNet.from_name("efficientnet-lite0").eval()
+  network = library.EfficientNet.from_name("efficientnet-lite0").eval()
   state = {name: torch.tensor(np.asarray(of)) for name, of in tensors.items()}
-  missing = other.load_state_dict(state, strict=False).missing_keys
+  missing = network.load_state_dict(state, strict=False).missing_keys
   # The last layer is not read, and counts of batches are none of inference.
   assert all("num_batches" in name or name.startswith("_fc.") for name in missing)
   images = np.random.default_rng(3).uniform(size=(64, 32, 32, 3)).astype(np.float32)
@@ -131,7 +131,7 @@ def test_torch_computes_the_same_network():
   params = efficientnet.convert_tensors(tensors, "`features`")
   features = problems.quick_jit(efficientnet.EfficientNetLite0().apply)(params, x)
   with torch.no_grad():
-    maps = other.extract_features(torch.tensor(np.asarray(x).transpose(0, 3, 1, 2)))
+    maps = network.extract_features(torch.tensor(np.asarray(x).transpose(0, 3, 1, 2)))
   expected = maps.mean((2, 3)).numpy()
   assert features.shape == expected.shape == (64, 1280)
   assert np.abs(features - expected).max() < 1e-4 * np.abs(expected).max()
