@@ -193,11 +193,12 @@ class FigureTable(NamedTuple):
 
 
 class OwnFile(NamedTuple):
-  """A file of the user's in place of a data set that is not prepared."""
+  """A file of the user's, in place of a data set that is not prepared or of weights."""
 
-  dataset: str
+  dataset: str  #: "": none, a table reads the file
   help: str
-  values: Callable[[str], Mapping[str, Any]]  #: path -> those of the runs
+  #: path -> those of the runs
+  values: Callable[[str], Mapping[str, Any]] = lambda path: {}
   stand_in: bool = True  #: whether it holds other data than the paper's
 
 

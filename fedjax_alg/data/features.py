@@ -22,6 +22,9 @@ NETWORK_NAMES = (
   "wordllama",
 )
 
+#: Fields of ``Backbone`` that a network of texts does not read.
+_OF_IMAGES = ("weights", "size", "crop", "scale", "layer")
+
 _NORMS = ("l2", "l1", "none")
 _CHUNK = 512  # images at a time: bounds memory and keeps a chunk in cache
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
@@ -277,6 +280,13 @@ class Backbone(Features):
     above=0,
     maximum=1.0,
   )
+  scale: str = hyper(
+    "published",
+    "how values in [0, 1] become those that the network reads, (x - mean) / deviation; "
+    "published: as the network or its folder states; imagenet: ImageNet's; halves: "
+    "0.5 and 0.5; none: as they are",
+    choices=("published", "imagenet", "halves", "none"),
+  )
   layer: str = hyper(
     "head",
     "what is read: stem, block0, block1, ..., or head, the last; the means over all "
@@ -290,7 +300,7 @@ class Backbone(Features):
         f"`features`=backbone: weights={self.weights!r}: has a comma, or spaces around "
         "it, which its text cannot have (rename it)"
       )
-    for name in ("weights", "size", "crop", "layer") if self.reads_texts else ():
+    for name in _OF_IMAGES if self.reads_texts else ():
       value = getattr(self, name)
       if value != type(self).__dataclass_fields__[name].default:
         raise OptionError(

@@ -10,6 +10,7 @@
 - ``feddrift``: Jothimurugesan et al., AISTATS 2023: SINE-2 and CIRCLE-2.
 - ``pfedme``: Dinh, Tran, Nguyen, NeurIPS 2020: MNIST, the convex setting.
 - ``afl``: He et al., CVPR 2025: one result for every partition, in float64.
+- ``afl_cifar10``: the same paper's accuracy on CIFAR-10, with your file of weights.
 - ``fair``: Li et al., ICLR 2020: three classes of Fashion-MNIST.
 - ``client_privacy``: Geyer, Klein, Nabi 2017: clients of MNIST, epsilon 8.
 - ``fedexp``: Jhunjhunwala et al., ICLR 2023: the least squares of their notebook.
@@ -28,6 +29,7 @@ from .. import answers, figures, pages, report, suite, verdicts
 from ..figures import Figure, FigureLine, Panel
 from . import (
   afl,
+  afl_cifar10,
   against_fedjax,
   client_privacy,
   drift,
@@ -424,6 +426,10 @@ TABLES = {
     "AFL: the weights in every partition and the joint ones, float64",
     lambda request, folder: afl.deviation_table(request.quick),
   ),
+  afl_cifar10.NAME: figures.FigureTable(
+    "AFL: CIFAR-10, 100 clients by Dirichlet(0.1), features of ResNet-18",
+    afl_cifar10.accuracy_table,
+  ),
   "fedexp": figures.FigureTable(
     "FedExP's notebook: least squares of clients that can all be right",
     lambda request, folder: fedexp.loss_table(request.quick),
@@ -457,7 +463,7 @@ PAPER = figures.Paper(
   "A best round is chosen on test data, here as in the works.",
   ("",),
   quick={"dataset": "digits", "num_seeds": 1, "rounds": 3},
-  files={"fashion_mnist": figures.FASHION_MNIST},
+  files={"fashion_mnist": figures.FASHION_MNIST, "weights": afl_cifar10.WEIGHTS},
   optional=("mnist", "fashion_mnist", "cifar10"),
   seeds="niid_bench, niid_noise, ifca_rotated and "
   "muon 1 seed, feddrift 1 seed on each of 5 partitions, the others 3 seeds",

@@ -16,7 +16,7 @@ def load_images(request: figures.Request, dataset: str) -> Examples | str:
 
   Args:
     request: what the command asks for; quick: the digits in place of the data set.
-    dataset: "mnist" or "fashion_mnist".
+    dataset: "mnist", "fashion_mnist" or "cifar10".
 
   Returns:
     The images, or a sentence for the page: why there are none.

@@ -26,7 +26,7 @@ _WORDS = {
   "loss_195": "loss",
 }
 #: Tables without panels.
-_TABLES = ("afl", "fedexp", "fair", "client_privacy")
+_TABLES = ("afl", "afl_cifar10", "fedexp", "fair", "client_privacy")
 #: Columns that name a number, in claims, sources and answers.
 _KEY = ("artifact", "panel", "method", "metric")
 

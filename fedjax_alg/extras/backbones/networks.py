@@ -1,7 +1,7 @@
 """The pre-trained networks: what each reads, its layers, and how weights become it.
 
 Weights come from a package or from the user's own file. Images are resized and scaled
-as the networks were trained, see ``PREPARATIONS``.
+as the networks were trained, see ``PREPARATIONS``, if the user does not say otherwise.
 """
 
 from collections.abc import Callable
@@ -65,6 +65,12 @@ class Preparation(NamedTuple):
 
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HALVES = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+#: ``scale`` of the user -> mean and deviation.
+SCALES = {
+  "imagenet": _IMAGENET,
+  "halves": _HALVES,
+  "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+}
 #: Family -> preparation, as published. All keep the central 224 pixels: of 256
 #: (crop=0.875) for torchvision's ResNets, DINO and DINOv2, of 248 (crop=0.9) for timm's
 #: ViT. A folder of Hugging Face states its own.
@@ -201,27 +207,26 @@ def _numbers(values: object, label: str) -> tuple[float, ...]:
 
 
 def _preparation(
-  network: Family, options: dict[str, Any], label: str
+  network: Family, scale: str, options: dict[str, Any], label: str
 ) -> Preparation | None:
-  """The preparation of a network, or the one that its folder states.
+  """The preparation of a network, or what the user or its folder states instead.
 
   Raises:
-    OptionError: it states none that is known.
+    OptionError: the folder states none that is known.
   """
   result = network.preparation
   if result is None:
-    return None
+    return None if scale == "published" else Preparation(*SCALES[scale], "bilinear")
   # timm's config.json has other names than Hugging Face's preprocessor_config.json.
   stated = options.get("pretrained_cfg", {})
+  methods = {2: "bilinear", 3: "cubic", "bilinear": "bilinear", "bicubic": "cubic"}
+  stated_method = options.get("resample", stated.get("interpolation", result.method))
+  method = methods.get(stated_method, result.method)
+  if scale != "published":
+    return Preparation(*SCALES[scale], method)
   mean = options.get("image_mean", stated.get("mean", result.mean))
   deviation = options.get("image_std", stated.get("std", result.deviation))
-  methods = {2: "bilinear", 3: "cubic", "bilinear": "bilinear", "bicubic": "cubic"}
-  method = options.get("resample", stated.get("interpolation", result.method))
-  return Preparation(
-    _numbers(mean, label),
-    _numbers(deviation, label),
-    methods.get(method, result.method),
-  )
+  return Preparation(_numbers(mean, label), _numbers(deviation, label), method)
 
 
 def resize_images(images: Array, size: int, crop: float, method: str) -> Array:
@@ -282,7 +287,7 @@ def load_network(backbone: Backbone, shape: tuple[int, int], label: str) -> Load
   module, params = network.load(
     tensors, options, backbone.layer, (size, size) if size else shape, label
   )
-  preparation = _preparation(network, options, label)
+  preparation = _preparation(network, backbone.scale, options, label)
 
   def prepare(images: Array) -> Array:
     if preparation is None:

@@ -13,6 +13,7 @@ from experiments import trust as command
 from experiments.reports import rule
 from experiments.reproduction import answers, figures, pages, report, suite, verdicts
 from experiments.reproduction.trust import (
+  afl_cifar10,
   against_fedjax,
   client_privacy,
   drift,
@@ -27,6 +28,8 @@ import fedjax_alg as fa
 from tests import made_runs
 from tests.each import each
 from tests.experiments import shown
+from tests.extras.backbones.test_residual_network import compute, random_residual
+from tests.extras.backbones.test_weights import save
 
 PAPER = trust.PAPER
 
@@ -330,6 +333,46 @@ def test_the_table_of_pfllib(tmp_path, capsys):
   status, out, _ = run_command(tmp_path, capsys, *words, "--finished")
   assert status == 0 and out.count(" so far | 2 |") == 1
   assert len(pfllib.read_accuracy(folder)) == 2
+
+
+@pytest.fixture(name="weights")
+def weights_of_a_user(tmp_path, monkeypatch):
+  """A file with the names of torchvision's ResNet-18, and random values."""
+  monkeypatch.setattr("fedjax_alg.extras.backbones.features.CACHE", str(tmp_path))
+  return save(tmp_path / "resnet18.npz", random_residual("resnet18"), "npz")
+
+
+def test_afl_on_resnet_18_is_least_squares_on_the_authors_features(weights):
+  """ImageNet's scale, a ridge that stays, or an intercept are other models."""
+  features = afl_cifar10.make_features(str(weights))
+  ends = "size=224,scale=halves"
+  assert str(features) == f"backbone:resnet18,weights={weights},{ends}"
+  features = afl_cifar10.make_features(str(weights), quick=True)
+  rng = np.random.default_rng(0)
+  images = rng.uniform(size=(60, 32, 32, 3)).astype(np.float32)
+  y = rng.integers(0, 3, 60)
+  examples = fa.from_arrays(images[:40], y[:40], x_test=images[40:], y_test=y[40:])
+  result = afl_cifar10.run_afl(examples, features, clients=2)
+  tensors = random_residual("resnet18")
+  x = compute("resnet18", tensors, 2 * images - 1, "block1").astype(np.float64)
+  solution = np.linalg.lstsq(x[:40], np.eye(3)[y[:40]])[0]
+  np.testing.assert_array_equal(
+    result.predict(images[40:]), (x[40:] @ solution).argmax(1)
+  )
+  assert result.rounds[-1] == 1
+
+
+def test_the_table_of_afl_needs_the_users_weights(tmp_path, capsys, weights):
+  words = ("--table=afl_cifar10", "--scale=quick")
+  status, out, _ = run_command(tmp_path, capsys, *words)
+  assert status == 0 and "not run, needs" in out and "--weights=FILE" in out
+  status, out, err = run_command(tmp_path, capsys, *words, f"--weights={weights}")
+  assert status == 0, err
+  assert len(re.findall(r"\n\| AFL \| 80.75 \(quoted\) \| [\d.]+ \|", out)) == 1
+  page = (tmp_path / "afl_cifar10" / "afl_cifar10.md").read_text("utf-8")
+  assert "10 clients" in page and str(weights) not in page
+  status, out, err = run_command(tmp_path, capsys, *words, f"--weights={tmp_path}/none")
+  assert status != 0 and err.count("\n") == 1 and f"weights={tmp_path}/none" in err
 
 
 @pytest.mark.parametrize("setting", client_privacy.SETTINGS.values())

@@ -1,5 +1,6 @@
-"""EfficientNet-Lite0 against loops in NumPy, which read the tensors of torch."""
+"""EfficientNet-Lite0 against loops in NumPy, and against torch if it is installed."""
 
+import importlib.util
 import itertools
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedjax_alg as fa
-from fedjax_alg.extras.backbones import efficientnet
+from fedjax_alg.extras.backbones import efficientnet, networks
 from tests import problems
 
 #: (kernel, stride, expansion, channels in, channels out) of each block, from the
@@ -103,6 +104,37 @@ def test_every_layer_is_numpys():
     of_numpy = expected[efficientnet.LAYERS.index(name)].mean((1, 2))
     error = np.abs(out - of_numpy).max() / np.abs(of_numpy).max()
     assert out.shape == of_numpy.shape and error < 1e-4, name
+
+
+def state_of_package():
+  """The trained weights; random ones where their package is missing."""
+  if importlib.util.find_spec(networks.PACKAGE) is None:
+    return random_tensors()
+  return networks.read_weights("", "", "`features`=backbone")[0]
+
+
+def test_torch_computes_the_same_network():
+  """The network that the package of weights belongs to, on enlarged small images."""
+  torch, library = (
+    pytest.importorskip(name) for name in ("torch", "efficientnet_lite_pytorch")
+  )
+  tensors = state_of_package()
+  network = library.EfficientNet.from_name("efficientnet-lite0").eval()
+  state = {name: torch.tensor(np.asarray(of)) for name, of in tensors.items()}
+  missing = network.load_state_dict(state, strict=False).missing_keys
+  # The last layer is not read, and counts of batches are none of inference.
+  assert all("num_batches" in name or name.startswith("_fc.") for name in missing)
+  images = np.random.default_rng(3).uniform(size=(64, 32, 32, 3)).astype(np.float32)
+  x = efficientnet.scale_images(
+    networks.resize_images(jnp.asarray(images), 128, 1.0, "bilinear")
+  )
+  params = efficientnet.convert_tensors(tensors, "`features`")
+  features = problems.quick_jit(efficientnet.EfficientNetLite0().apply)(params, x)
+  with torch.no_grad():
+    maps = network.extract_features(torch.tensor(np.asarray(x).transpose(0, 3, 1, 2)))
+  expected = maps.mean((2, 3)).numpy()
+  assert features.shape == expected.shape == (64, 1280)
+  assert np.abs(features - expected).max() < 1e-4 * np.abs(expected).max()
 
 
 def test_gray_images_are_colors_of_one_value():

@@ -1,5 +1,6 @@
 """Which weights a network reads, and how images reach it."""
 
+import dataclasses
 import json
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 import fedjax_alg as fa
 from fedjax_alg.data.features import NETWORK_NAMES, Backbone
 from fedjax_alg.extras.backbones import networks
+from tests.extras.backbones.test_efficientnet import random_tensors
 from tests.extras.backbones.test_residual_network import random_residual
 from tests.extras.backbones.test_weights import save
 
@@ -92,6 +94,27 @@ def test_a_folder_states_how_its_images_are_scaled(tmp_path):
   np.testing.assert_allclose(quarters, 2 * images() - 0.5, atol=1e-6)
   with pytest.raises(fa.OptionError, match="features.*image_mean"):
     prepare(image_mean=[0.5, 0.5])
+  backbone = dataclasses.replace(backbone, scale="none")  # the user has the last word
+  np.testing.assert_array_equal(prepare(**of_timm), images())
+
+
+@pytest.mark.parametrize("name", ["resnet18", "efficientnet_lite0"])
+def test_images_are_scaled_as_the_user_says(name, tmp_path):
+  """As AFL's code does: the weights are ImageNet's, the scale is not."""
+  tensors = {
+    "resnet18": random_residual,
+    "efficientnet_lite0": lambda _: random_tensors(),
+  }
+  path = save(tmp_path / "w.npz", tensors[name](name), "npz")
+  prepared = {}
+  for scale in ("published", *networks.SCALES):
+    backbone = Backbone(name, weights=str(path), size=0, scale=scale)
+    loaded = networks.load_network(backbone, SHAPE, "`features`")
+    prepared[scale] = np.asarray(loaded.prepare(jnp.asarray(images())))
+  np.testing.assert_allclose(prepared["halves"], 2 * images() - 1, atol=1e-6)
+  np.testing.assert_array_equal(prepared["none"], images())
+  is_imagenets = np.allclose(prepared["published"], prepared["imagenet"])
+  assert is_imagenets == (name == "resnet18")
 
 
 @pytest.mark.parametrize(
