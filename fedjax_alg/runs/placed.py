@@ -88,29 +88,53 @@ def _copy(name: str, data: EvaluationData, mesh: Mesh | None) -> EvaluationData:
   return result
 
 
-def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
-  """Places the training rows that this process holds, in blocks."""
-  data, rows = federation.data, federation.rows
-  assert rows is not None
+def check_processes(federation: Federation, mesh: Mesh | None) -> None:
+  """Checks that a federation has a block of rows for each process.
+
+  Args:
+    federation: the clients with their data.
+    mesh: the devices.
+
+  Raises:
+    OptionError: it was made for another number of processes.
+  """
+  rows = federation.rows
+  if rows is None:
+    return
   if not sharding.spans_processes(mesh) or (
-    mesh is None or len(rows.cuts) != mesh.devices.shape[0] + 1
+    mesh is None or rows.processes != mesh.devices.shape[0]
   ):
     raise OptionError(
-      f"`federation`: made for {len(rows.cuts) - 1} processes, there are "
+      f"`federation`: made for {rows.processes} processes, there are "
       f"{jax.process_count()}"
     )
+
+
+def place_rows(tree: PyTree, mesh: Mesh | None, blocks: bool) -> Any:
+  """Places examples and targets.
+
+  Args:
+    tree: arrays of rows on the host, perhaps ``Coded``.
+    mesh: the devices.
+    blocks: whether they are those of this process alone.
+
+  Returns:
+    The tree on the devices, rows [M, ...]; in blocks [Q, M, ...].
+  """
+  if blocks:
+    tree = store.map_rows(tree, lambda array: sharding.place_blocks(array, mesh))
+  return sharding.replicate(tree, mesh)
+
+
+def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
+  """Places the training rows that this process holds, in blocks."""
+  check_processes(federation, mesh)
+  data, rows = federation.data, federation.rows
+  assert rows is not None
   train: Any = data.train
+  x, y = place_rows((train.x, train.y), mesh, True)
   return data._replace(
-    train=train._replace(
-      **{
-        name: store.map_rows(
-          getattr(train, name), lambda a: sharding.place_blocks(a, mesh)
-        )
-        for name in ("x", "y")
-      },
-      offset=rows.place_in_blocks(train.offset),
-      blocks=(),
-    )
+    train=train._replace(x=x, y=y, offset=rows.place_in_blocks(train.offset), blocks=())
   )
 
 
