@@ -50,6 +50,11 @@ class HostRows:
     nbytes: int = math.prod(self.row_shape) * self.dtype.itemsize
     return nbytes
 
+  @property
+  def block(self) -> "HostRows":
+    """The block of this process, as the code of one client sees it."""
+    return HostRows(self.source)
+
   def __len__(self) -> int:
     return self.shape[0]
 

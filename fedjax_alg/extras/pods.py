@@ -25,6 +25,7 @@ from jax.sharding import Mesh, PartitionSpec
 from fedjax_alg import split, trees
 from fedjax_alg.base import Array, Fn, Shard
 from fedjax_alg.data import store
+from fedjax_alg.data.host_rows import HostRows
 from fedjax_alg.data.store import Coded
 from fedjax_alg.engine.dealing import AXIS, PROCESSES, balance
 from fedjax_alg.typing import PyTree
@@ -90,6 +91,11 @@ def _own_blocks(tree: PyTree) -> Any:
   return split.tree_map(
     lambda leaf: split.Split(leaf.block[0], leaf.cuts, process), lambda leaf: leaf, tree
   )
+
+
+def _own_rows(rows: Any) -> Any:
+  """The rows of this process; on the host they have no values in either form."""
+  return rows.block if isinstance(rows, HostRows) else rows[0]
 
 
 def _all_blocks(tree: PyTree) -> PyTree:
@@ -169,7 +175,7 @@ def _on_devices(
   def on_device(x, y, offset, size, operands):
     owner = None
     if blocks:
-      x, y = (store.map_rows(tree, lambda rows: rows[0]) for tree in (x, y))
+      x, y = (store.map_rows(tree, _own_rows) for tree in (x, y))
       height = store.arrays(y)[0].shape[0]
       owner = offset // height
       offset = offset - owner * height

@@ -13,7 +13,7 @@ from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data import store
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.location import Location, OnDevice, OnDisk, OnHost, has_room
-from fedjax_alg.engine import sharding
+from fedjax_alg.engine import processes, sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.typing import PyTree
 
@@ -32,26 +32,28 @@ def choose_location(federation: Federation, mesh: Mesh | None) -> Location:
     mesh: the devices.
 
   Returns:
-    The choice. It is that of `data_on` unless that is auto.
+    The choice. It is that of `data_on` unless that is auto. Several processes choose
+    what the one with the least memory needs; all must call this.
   """
   location = federation.options.data_on
   if not location.IS_CHOSEN:
     return location
   data = federation.data
-  if store.is_in_files((data.train.x, data.test.x)):
+  is_needed = processes.anyone if sharding.spans_processes(mesh) else bool
+  if is_needed(store.is_in_files((data.train.x, data.test.x))):
     return OnDisk(location.window_mb)
-  needs_all = federation.schedule is not None or sharding.spans_processes(mesh)
-  if needs_all or sharding.is_described(mesh) or sharding.platform(mesh) == "cpu":
+  if (
+    federation.schedule is not None
+    or sharding.is_described(mesh)
+    or sharding.platform(mesh) == "cpu"
+  ):
     return OnDevice()
   cached = _COPIES.get(federation)
-  if cached is not None and cached[0] == mesh:  # they are there
-    return OnDevice()
+  is_there = cached is not None and cached[0] == mesh
   nbytes = sum({id(leaf): leaf.nbytes for leaf in jax.tree.leaves(data)}.values())
-  return (
-    OnDevice()
-    if has_room(nbytes, sharding.free_memory())
-    else OnHost(location.window_mb)
-  )
+  if is_needed(not is_there and not has_room(nbytes, sharding.free_memory())):
+    return OnHost(location.window_mb)
+  return OnDevice()
 
 
 def _place(federation: Federation, mesh: Mesh | None) -> EvaluationData:
