@@ -99,10 +99,7 @@ def main(port, process, out, *algorithms):
       if re.fullmatch(rf"{name}/\d+", leaf_name)
     )
     outputs |= {**numbers, f"{name} held": np.array([own_bytes, total_bytes])}
-    try:
-      windowed, _ = play(name, federate(name, WINDOWS))
-    except fa.OptionError as error:
-      windowed = {f"{name}/refused": np.array(str(error))}
+    windowed, _ = play(name, federate(name, WINDOWS))
     outputs |= {f"windows/{key}": leaf for key, leaf in windowed.items()}
   # Two rounds in a folder, which one more goes on with.
   play("composed", federation, f"{out}/run", rounds=2)

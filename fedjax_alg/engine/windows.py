@@ -196,8 +196,6 @@ class WindowMap(MapClients):
     """See ``base.MapClients.total``."""
     if not store.is_on_host(shards.x):
       return self.inner.total(fn, zero, shared, shards, *args, psum=psum)
-    if self.inner.processes:
-      raise RowsOnHostError("`data_on`: several processes add up over clients")
     dtypes = jax.tree.map(lambda leaf: leaf.dtype, jax.eval_shape(zero))
     devices = self.inner.devices
     reads = Reads(_host_rows(shards), [], is_total=True)

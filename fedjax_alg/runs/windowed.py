@@ -582,6 +582,8 @@ class WindowedFunction:
 
     def run(data, inputs, results, total=(), tables=(), window=None):
       result = self._trace(window, data, inputs, results, total, tables)
+      if jax.tree.leaves(total):
+        return result  # each device has its sums
       # The host of every process reads what all of them have computed.
       return sharding.replicate_traced(result, self._data._mesh)
 
@@ -649,7 +651,8 @@ class WindowedFunction:
     least = min(total, devices + 1)
     cut = places
     if reads.is_total:  # of each device some slots, in the order of its sums
-      order = self._inner.order_of_total(places.size)
+      owner = self._data.blocks.owners(places.offset) if reads.in_blocks else None
+      order = self._inner.order_of_total(places.size, owner)
       size = np.append(places.size, 0)[order].sum(0)
       none = np.zeros_like(size)
       cut, least = Ranges(np.arange(len(size)), size, none, none), 2

@@ -119,14 +119,11 @@ def check_numbers(pair, algorithms):
       )
 
 
-def check_windows(pair, algorithms, refused=()):
+def check_windows(pair, algorithms):
   """With rows on the host all bits are those of rows on the devices."""
   for _, _, numbers in pair:
     for name in algorithms:
       names = [leaf for leaf in numbers if leaf.startswith(f"windows/{name}/")]
-      if name in refused:
-        assert "data_on=host" in str(numbers[f"windows/{name}/refused"])
-        continue
       assert len(names) > 5
       for leaf in names:
         whole = numbers[leaf.removeprefix("windows/")]
@@ -147,7 +144,7 @@ def test_of_other_kinds_of_rounds_too(tmp_path):
   others = [name for name in two_processes.RUNS if name != "composed"]
   both = run_by_two(tmp_path, *others)
   check_numbers(both, others)
-  check_windows(both, others, refused=("fedacnnl",))
+  check_windows(both, others)
 
 
 def test_a_run_of_two_processes_goes_on_in_its_folder_to_the_bit(pair):
