@@ -1,5 +1,6 @@
 """A federation's data on the devices, kept up to date while the data change."""
 
+import functools
 from typing import Any
 import weakref
 
@@ -124,7 +125,8 @@ def place_rows(tree: PyTree, mesh: Mesh | None, blocks: bool) -> Any:
     The tree on the devices, rows [M, ...]; in blocks [Q, M, ...].
   """
   if blocks:
-    tree = store.map_rows(tree, lambda array: sharding.place_blocks(array, mesh))
+    assert mesh is not None
+    tree = store.map_rows(tree, functools.partial(sharding.place_blocks, mesh=mesh))
   return sharding.replicate(tree, mesh)
 
 
