@@ -39,9 +39,14 @@ KINDS = {"ifca": "rotate:0,90"}
 LOCAL = ("local", "fedgroup")
 
 
-def federate(name=""):
+#: So little that a window has one round, or two.
+WINDOWS = "host:window_mb=0.03"
+
+
+def federate(name="", data_on="device"):
   """The clients of an algorithm; by default those of all without kinds."""
-  return fa.federate("digits", **DATA, kinds=KINDS.get(name, "natural"))
+  kinds = KINDS.get(name, "natural")
+  return fa.federate("digits", **DATA, kinds=kinds, data_on=data_on)
 
 
 def play(name, federation, folder=None, **changes):
@@ -94,6 +99,8 @@ def main(port, process, out, *algorithms):
       if re.fullmatch(rf"{name}/\d+", leaf_name)
     )
     outputs |= {**numbers, f"{name} held": np.array([own_bytes, total_bytes])}
+    windowed, _ = play(name, federate(name, WINDOWS))
+    outputs |= {f"windows/{key}": leaf for key, leaf in windowed.items()}
   # Two rounds in a folder, which one more goes on with.
   play("composed", federation, f"{out}/run", rounds=2)
   stored, _ = play("composed", federation, f"{out}/run")

@@ -24,10 +24,19 @@ class HostRows:
   The source is anything with ``shape``, ``dtype`` and rows, ``source[begin:end]``.
   """
 
-  def __init__(self, source: Any):
-    """Takes the rows of an array [M, ...]."""
+  def __init__(self, source: Any, blocks: int = 0):
+    """Takes the rows of an array.
+
+    Args:
+      source: [M, ...] the rows.
+      blocks: Q, if the array is one of Q blocks, each in another process; the shape
+        is [Q, M, ...] then. 0: it is whole.
+    """
     self.source = source
-    self.shape: tuple[int, ...] = tuple(source.shape)
+    self.row_shape: tuple[int, ...] = tuple(source.shape[1:])
+    self.shape: tuple[int, ...] = (
+      (blocks, *source.shape) if blocks else tuple(source.shape)
+    )
     self.dtype = np.dtype(source.dtype)
 
   @property
@@ -38,8 +47,13 @@ class HostRows:
   @property
   def row_nbytes(self) -> int:
     """The memory of a row."""
-    nbytes: int = math.prod(self.shape[1:]) * self.dtype.itemsize
+    nbytes: int = math.prod(self.row_shape) * self.dtype.itemsize
     return nbytes
+
+  @property
+  def block(self) -> "HostRows":
+    """The block of this process, as the code of one client sees it."""
+    return HostRows(self.source)
 
   def __len__(self) -> int:
     return self.shape[0]

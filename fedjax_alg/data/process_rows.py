@@ -33,7 +33,20 @@ class Rows(NamedTuple):
     """The rows of this process."""
     return slice(int(self.cuts[self.process]), int(self.cuts[self.process + 1]))
 
-  def _block(self, offset: np.ndarray) -> np.ndarray:
+  @property
+  def processes(self) -> int:
+    """Q, the number of processes."""
+    return len(self.cuts) - 1
+
+  def owners(self, offset: np.ndarray) -> np.ndarray:
+    """Finds the process that holds each row.
+
+    Args:
+      offset: [...] int, rows in the order of the clients.
+
+    Returns:
+      [...] int, the process.
+    """
     return np.searchsorted(self.cuts[1:-1], offset, side="right")
 
   def clients(self, offset: np.ndarray) -> tuple[int, ...] | None:
@@ -46,7 +59,7 @@ class Rows(NamedTuple):
       The first client of each process, and C; None if the rows do not lie in
       the order of the clients.
     """
-    owner = self._block(offset)
+    owner = self.owners(offset)
     if (np.diff(owner) < 0).any():
       return None
     return tuple(np.searchsorted(owner, np.arange(len(self.cuts))).tolist())
@@ -60,7 +73,7 @@ class Rows(NamedTuple):
     Returns:
       [...] int32, q * places + the row within block q.
     """
-    block = self._block(offset)
+    block = self.owners(offset)
     places: np.ndarray = block * self.places + offset - self.cuts[block]
     return places.astype(np.int32)
 

@@ -233,17 +233,23 @@ class ClientMap(MapClients):
       check_vma=False,
     )(shared, dealt, _of_slots(order, shards, args))
 
-  def order_of_total(self, size: np.ndarray) -> np.ndarray:
+  def order_of_total(
+    self, size: np.ndarray, owner: np.ndarray | None = None
+  ) -> np.ndarray:
     """Finds which slots each device adds up in ``total``, one after the other.
 
     Args:
       size: [S] int32, the examples of each slot.
+      owner: [S] int, the process that has them; None: all have all.
 
     Returns:
       [devices, n] int32, slots; S for none.
     """
     if self.devices == 1:
       return np.arange(len(size), dtype=np.int32)[None]
+    if self.processes:
+      of_devices: np.ndarray = _pods().order_of_total(self._mesh, size, owner)
+      return of_devices
     whole = NamedSharding(self._mesh, _REPLICATED)
     order = np.asarray(_deal_sizes(self.devices, whole, jnp.asarray(size))[0])
     slots: np.ndarray = np.minimum(order, len(size)).reshape(self.devices, -1)
@@ -272,6 +278,8 @@ class ClientMap(MapClients):
 
     if self.devices == 1:
       return on_device(before, shared, shards, args)
+    if self.processes:
+      return _pods().add_to(self._mesh, before, fn, shared, shards, args)
     return jax.shard_map(
       on_device,
       mesh=self.mesh,
@@ -284,6 +292,9 @@ class ClientMap(MapClients):
     self, sums: PyTree, psum: Callable[[Any, Any], object] = jax.lax.psum
   ) -> Any:
     """Adds up what ``add_to`` returns, [devices, ...]; see ``total`` for ``psum``."""
+
+    if self.processes:
+      return _pods().sum_devices(self._mesh, sums, psum)
 
     def on_device(sums):
       sums = jax.tree.map(lambda leaf: jax.lax.squeeze(leaf, (0,)), sums)

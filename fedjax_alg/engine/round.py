@@ -71,7 +71,10 @@ def has_rows(
   """
   key = jax.random.fold_in(keys.cohort, number)
   ids = participation.sampler(data, participation.cohort_size, key, number)
-  clients, rows = data.size.shape[0], store.arrays(data.y)[0].shape[0]
+  y = store.arrays(data.y)[0]
+  clients, rows = data.size.shape[0], y.shape[0]
+  if data.blocks is not None:
+    rows *= y.shape[1]
   places = jnp.minimum(ids, clients - 1)
   absent = (data.offset[places] >= rows) & (data.size[places] > 0)
   all_there: Array = ~(absent & (ids < clients)).any()

@@ -235,6 +235,23 @@ def replicate(tree: PyTree, mesh: Mesh | None) -> Any:
   return jax.tree.map(lambda a: a if _in_blocks(a) else jax.device_put(a, where), tree)
 
 
+def replicate_traced(tree: PyTree, mesh: Mesh | None) -> Any:
+  """Has a program put its results on every device of several processes.
+
+  Args:
+    tree: pytree of arrays in a program. A ``split.Split`` stays shared out.
+    mesh: the devices.
+  """
+  if not spans_processes(mesh):
+    return tree
+  whole = replicated(mesh)
+  return split.tree_map(
+    lambda leaf: leaf,
+    lambda leaf: jax.lax.with_sharding_constraint(leaf, whole),
+    tree,
+  )
+
+
 def divide(tree: PyTree, mesh: Mesh) -> Any:
   """Shares NumPy arrays out over the devices of a mesh with one axis.
 

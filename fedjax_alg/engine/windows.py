@@ -46,7 +46,8 @@ class Window(NamedTuple):
 
   slots: Any  #: [L] int32, their places among all slots of the map
   places: Ranges  #: [L], where their rows are in the arrays; size 0 in an empty slot
-  #: in the places of ``Reads.shards`` and ``Reads.tests`` arrays of some rows
+  #: in the places of ``Reads.shards`` and ``Reads.tests`` arrays of some rows; the
+  #: clients' own are in blocks where those on the host are
   shards: list[Any]
   tests: list[Any]
 
@@ -85,6 +86,7 @@ class Reads(NamedTuple):
   shards: list[HostRows]  #: the clients' own; none if it reads none of them
   tests: list[HostRows]
   is_total: bool = False  #: whether its results are added up (``MapClients.total``)
+  in_blocks: bool = False  #: whether the slots' shards are in blocks of processes
 
 
 class Found(NamedTuple):
@@ -174,7 +176,7 @@ class WindowMap(MapClients):
       return of_window(_window_of_zeros(shards.size.shape[0], reads), *args)
     if self.number <= len(self.results):
       return self.results[self.number - 1]
-    self.reads.append(reads)
+    self.reads.append(reads._replace(in_blocks=shards.blocks is not None))
     if not isinstance(self.window, Window):
       zeros = jnp.zeros_like(shards.size)
       at_tests = (zeros, zeros) if tests is None else (tests.offset, tests.size)
@@ -279,11 +281,7 @@ def _window_of_zeros(slots: int, reads: Reads) -> Window:
     zeros,
     Ranges(zeros, zeros, zeros, zeros),
     *(
-      [
-        jnp.zeros((2 * layout.PADDING_ROWS, *rows.shape[1:]), rows.dtype)
-        for rows in of_map
-      ]
-      for of_map in reads[:2]
+      [_zeros(rows, 2 * layout.PADDING_ROWS) for rows in of_map] for of_map in reads[:2]
     ),
   )
 
@@ -307,7 +305,18 @@ def _filled(shards: Shard, arrays: list[Any], offset: Array, size: Array) -> Sha
 
 
 def _client_shards(shards: Shard, window: Window) -> Shard:
-  return _filled(shards, window.shards, window.places.offset, window.places.size)
+  """The clients' own shards; if no rows are read, of zeros in blocks."""
+  arrays = window.shards
+  if shards.blocks is not None and not arrays:  # the offset still names the process
+    arrays = [_zeros(rows, 1) for rows in _host_rows(shards)]
+  filled = _filled(shards, arrays, window.places.offset, window.places.size)
+  return filled._replace(blocks=shards.blocks)
+
+
+def _zeros(rows: HostRows, height: int) -> Array:
+  """Rows of zeros in the place of those on the host, [height, ...] or in blocks."""
+  blocks = rows.shape[: rows.ndim - len(rows.row_shape) - 1]
+  return jnp.zeros((*blocks, height, *rows.row_shape), rows.dtype)
 
 
 def _needs_rows(
@@ -318,7 +327,7 @@ def _needs_rows(
   def run(shared, offset, size, args):
     x, y = store.map_rows(
       (tests.x, tests.y),
-      lambda rows: jnp.zeros((2 * layout.PADDING_ROWS, *rows.shape[1:]), rows.dtype),
+      lambda rows: _zeros(rows, 2 * layout.PADDING_ROWS),
     )
     of_client = Shard(shards.x, shards.y, offset, size)
     return fn(shared, of_client, Shard(x, y, offset, size), *args)

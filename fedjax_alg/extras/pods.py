@@ -21,15 +21,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
+import numpy as np
 
 from fedjax_alg import split, trees
 from fedjax_alg.base import Array, Fn, Shard
 from fedjax_alg.data import store
+from fedjax_alg.data.host_rows import HostRows
 from fedjax_alg.data.store import Coded
 from fedjax_alg.engine.dealing import AXIS, PROCESSES, balance
 from fedjax_alg.typing import PyTree
 
 _REPLICATED, _IN_BLOCKS = PartitionSpec(), PartitionSpec(PROCESSES)
+_OF_DEVICES = PartitionSpec((PROCESSES, AXIS))
 
 #: Lanes of a device with ``map_clients``=vmap, in its even share of the slots.
 #: More slots than lanes take a second pass.
@@ -92,6 +95,11 @@ def _own_blocks(tree: PyTree) -> Any:
   )
 
 
+def _own_rows(rows: Any) -> Any:
+  """The rows of this process; on the host they have no values in either form."""
+  return rows.block if isinstance(rows, HostRows) else rows[0]
+
+
 def _all_blocks(tree: PyTree) -> PyTree:
   """The inverse of ``_own_blocks``."""
   return split.tree_map(
@@ -124,6 +132,19 @@ def keep(mesh: Mesh, cuts: tuple[int, ...], table: PyTree) -> Any:
   return split.tree_map(lambda leaf: leaf, block, table)
 
 
+def _row_specs(shards: Shard) -> Any:
+  """The shardings of x and y."""
+  rows = _REPLICATED if shards.blocks is None else _IN_BLOCKS
+  return store.map_arrays(
+    lambda array: (
+      Coded(rows, jax.tree.map(lambda _: _REPLICATED, array.values))
+      if isinstance(array, Coded)
+      else rows
+    ),
+    (shards.x, shards.y),
+  )
+
+
 def _on_devices(
   mesh: Mesh,
   work: Fn,
@@ -153,23 +174,12 @@ def _on_devices(
   processes, cores = mesh.devices.shape
   number = shards.size.shape[0]
   blocks = shards.blocks is not None
-  rows = _IN_BLOCKS if blocks else _REPLICATED
-  examples, targets = (
-    store.map_arrays(
-      lambda array: (
-        Coded(rows, jax.tree.map(lambda _: _REPLICATED, array.values))
-        if isinstance(array, Coded)
-        else rows
-      ),
-      tree,
-    )
-    for tree in (shards.x, shards.y)
-  )
+  examples, targets = _row_specs(shards)
 
   def on_device(x, y, offset, size, operands):
     owner = None
     if blocks:
-      x, y = (store.map_rows(tree, lambda rows: rows[0]) for tree in (x, y))
+      x, y = (store.map_rows(tree, _own_rows) for tree in (x, y))
       height = store.arrays(y)[0].shape[0]
       owner = offset // height
       offset = offset - owner * height
@@ -339,10 +349,78 @@ def total(
       return fn(carry, shared, shard, *trees.index(args, slot))
 
     local_total = jax.lax.fori_loop(jnp.int32(0), groups, add, zero())
-    return (
-      _add_up(local_total)
-      if psum is jax.lax.psum
-      else psum(local_total, (PROCESSES, AXIS))
-    )
+    return _sum(local_total, psum)
 
   return _on_devices(mesh, work, shards, 1, shared, args)
+
+
+def _sum(local_total: PyTree, psum: Callable[[Any, Any], object]) -> Any:
+  """The sum of what the devices have added up."""
+  if psum is jax.lax.psum:
+    return _add_up(local_total)
+  return psum(local_total, (PROCESSES, AXIS))
+
+
+def order_of_total(
+  mesh: Mesh, size: np.ndarray, owner: np.ndarray | None
+) -> np.ndarray:
+  """See ``engine.clients.ClientMap.order_of_total``."""
+  owners = None if owner is None else jnp.asarray(owner, jnp.int32)
+  device = np.asarray(
+    balance(
+      jnp.asarray(size), mesh.devices.size, owner=owners, processes=len(mesh.devices)
+    )
+  )
+  largest_first = np.argsort(-size, kind="stable").astype(np.int32)
+  orders = [largest_first[device[largest_first] == d] for d in range(mesh.devices.size)]
+  result = np.full((len(orders), max(map(len, orders))), len(size), np.int32)
+  for row, order in zip(result, orders):
+    row[: len(order)] = order
+  return result
+
+
+def add_to(
+  mesh: Mesh, before: PyTree, fn: Fn, shared: PyTree, shards: Shard, args: PyTree
+) -> Any:
+  """See ``engine.clients.ClientMap.add_to``."""
+
+  def on_device(before, x, y, offset, size, shared, args):
+    if shards.blocks is not None:
+      x, y = (store.map_rows(tree, _own_rows) for tree in (x, y))
+      offset %= store.arrays(y)[0].shape[0]
+
+    def add(i, carry):
+      shard = Shard(x, y, offset[i], size[i])
+      return fn(carry, shared, shard, *trees.index(args, i))
+
+    before = jax.tree.map(lambda leaf: jax.lax.squeeze(leaf, (0,)), before)
+    # Those without examples come last, and add nothing.
+    count = (size > 0).sum(dtype=jnp.int32)
+    sums = jax.lax.fori_loop(jnp.int32(0), count, add, before)
+    return jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, (0,)), sums)
+
+  return jax.shard_map(
+    on_device,
+    mesh=mesh,
+    in_specs=(
+      _OF_DEVICES,
+      *_row_specs(shards),
+      _OF_DEVICES,
+      _OF_DEVICES,
+      _REPLICATED,
+      _OF_DEVICES,
+    ),
+    out_specs=_OF_DEVICES,
+    check_vma=False,
+  )(before, shards.x, shards.y, shards.offset, shards.size, shared, args)
+
+
+def sum_devices(mesh: Mesh, sums: PyTree, psum: Callable[[Any, Any], object]) -> Any:
+  """See ``engine.clients.ClientMap.sum_devices``."""
+
+  def on_device(sums):
+    return _sum(jax.tree.map(lambda leaf: jax.lax.squeeze(leaf, (0,)), sums), psum)
+
+  return jax.shard_map(
+    on_device, mesh=mesh, in_specs=_OF_DEVICES, out_specs=_REPLICATED, check_vma=False
+  )(sums)

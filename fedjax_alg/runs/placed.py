@@ -1,5 +1,6 @@
 """A federation's data on the devices, kept up to date while the data change."""
 
+import functools
 from typing import Any
 import weakref
 
@@ -13,7 +14,7 @@ from fedjax_alg.data import federation as federation_lib
 from fedjax_alg.data import store
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.location import Location, OnDevice, OnDisk, OnHost, has_room
-from fedjax_alg.engine import sharding
+from fedjax_alg.engine import processes, sharding
 from fedjax_alg.errors import OptionError
 from fedjax_alg.typing import PyTree
 
@@ -32,26 +33,28 @@ def choose_location(federation: Federation, mesh: Mesh | None) -> Location:
     mesh: the devices.
 
   Returns:
-    The choice. It is that of `data_on` unless that is auto.
+    The choice. It is that of `data_on` unless that is auto. Several processes choose
+    what the one with the least memory needs; all must call this.
   """
   location = federation.options.data_on
   if not location.IS_CHOSEN:
     return location
   data = federation.data
-  if store.is_in_files((data.train.x, data.test.x)):
+  is_needed = processes.anyone if sharding.spans_processes(mesh) else bool
+  if is_needed(store.is_in_files((data.train.x, data.test.x))):
     return OnDisk(location.window_mb)
-  needs_all = federation.schedule is not None or sharding.spans_processes(mesh)
-  if needs_all or sharding.is_described(mesh) or sharding.platform(mesh) == "cpu":
+  if (
+    federation.schedule is not None
+    or sharding.is_described(mesh)
+    or sharding.platform(mesh) == "cpu"
+  ):
     return OnDevice()
   cached = _COPIES.get(federation)
-  if cached is not None and cached[0] == mesh:  # they are there
-    return OnDevice()
+  is_there = cached is not None and cached[0] == mesh
   nbytes = sum({id(leaf): leaf.nbytes for leaf in jax.tree.leaves(data)}.values())
-  return (
-    OnDevice()
-    if has_room(nbytes, sharding.free_memory())
-    else OnHost(location.window_mb)
-  )
+  if is_needed(not is_there and not has_room(nbytes, sharding.free_memory())):
+    return OnHost(location.window_mb)
+  return OnDevice()
 
 
 def _place(federation: Federation, mesh: Mesh | None) -> EvaluationData:
@@ -88,29 +91,54 @@ def _copy(name: str, data: EvaluationData, mesh: Mesh | None) -> EvaluationData:
   return result
 
 
-def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
-  """Places the training rows that this process holds, in blocks."""
-  data, rows = federation.data, federation.rows
-  assert rows is not None
+def check_processes(federation: Federation, mesh: Mesh | None) -> None:
+  """Checks that a federation has a block of rows for each process.
+
+  Args:
+    federation: the clients with their data.
+    mesh: the devices.
+
+  Raises:
+    OptionError: it was made for another number of processes.
+  """
+  rows = federation.rows
+  if rows is None:
+    return
   if not sharding.spans_processes(mesh) or (
-    mesh is None or len(rows.cuts) != mesh.devices.shape[0] + 1
+    mesh is None or rows.processes != mesh.devices.shape[0]
   ):
     raise OptionError(
-      f"`federation`: made for {len(rows.cuts) - 1} processes, there are "
+      f"`federation`: made for {rows.processes} processes, there are "
       f"{jax.process_count()}"
     )
+
+
+def place_rows(tree: PyTree, mesh: Mesh | None, blocks: bool) -> Any:
+  """Places examples and targets.
+
+  Args:
+    tree: arrays of rows on the host, perhaps ``Coded``.
+    mesh: the devices.
+    blocks: whether they are those of this process alone.
+
+  Returns:
+    The tree on the devices, rows [M, ...]; in blocks [Q, M, ...].
+  """
+  if blocks:
+    assert mesh is not None
+    tree = store.map_rows(tree, functools.partial(sharding.place_blocks, mesh=mesh))
+  return sharding.replicate(tree, mesh)
+
+
+def _place_rows(federation: Federation, mesh: Mesh | None) -> EvaluationData:
+  """Places the training rows that this process holds, in blocks."""
+  check_processes(federation, mesh)
+  data, rows = federation.data, federation.rows
+  assert rows is not None
   train: Any = data.train
+  x, y = place_rows((train.x, train.y), mesh, True)
   return data._replace(
-    train=train._replace(
-      **{
-        name: store.map_rows(
-          getattr(train, name), lambda a: sharding.place_blocks(a, mesh)
-        )
-        for name in ("x", "y")
-      },
-      offset=rows.place_in_blocks(train.offset),
-      blocks=(),
-    )
+    train=train._replace(x=x, y=y, offset=rows.place_in_blocks(train.offset), blocks=())
   )
 
 

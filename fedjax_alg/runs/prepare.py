@@ -1026,7 +1026,7 @@ def _place_data(
   location = choose_location(federation, mesh)
   if not location.HAS_WINDOWS:
     return PlacedData(federation, mesh, *args)
-  check_supported(federation, location, processes.count())
+  check_supported(federation, location)
   return WindowedData(
     federation,
     mesh,

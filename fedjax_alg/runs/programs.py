@@ -129,6 +129,7 @@ def _find_start(prepared: Prepared) -> _Start:
     not isinstance(data, WindowedData)
     or data.all_take_part
     or p.algorithm.membership is not None
+    or sharding.spans_processes(p.mesh)  # each has what its own clients keep
   ):
     shapes = _shapes(p, program.eval_shape(*_start_arguments(p)))
     return _Start(program, None, None, shapes)

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 import numpy as np
 
 from fedjax_alg import memory
 from fedjax_alg.base import Shard
-from fedjax_alg.data import layout, store
+from fedjax_alg.data import layout, process_rows, store
 from fedjax_alg.data.federation import EvaluationData, Federation
 from fedjax_alg.data.host_rows import HostRows
 from fedjax_alg.data.location import Location
@@ -29,7 +30,7 @@ from fedjax_alg.engine.round import Participation
 from fedjax_alg.engine.windows import Ranges, Window, WindowMap
 from fedjax_alg.errors import FAILURES, OptionError, RowsOnHostError
 from fedjax_alg.runs.host_tables import HostTables
-from fedjax_alg.runs.placed import PlacedData
+from fedjax_alg.runs.placed import PlacedData, check_processes, place_rows
 from fedjax_alg.typing import PyTree
 
 #: Rounds whose participants are drawn at once.
@@ -87,19 +88,22 @@ class WindowedData(PlacedData):
     self._pool: futures.ThreadPoolExecutor | None = None
     self._cohorts: dict[int, list[np.ndarray]] = {}
     self._rounds = rounds
+    self.blocks = _Blocks(federation.rows)
     super().__init__(federation, *args, **kwargs)
 
   def _share(self) -> EvaluationData:
     """The data without rows on the devices; see ``PlacedData``."""
+    check_processes(self._federation, self._mesh)
     data, cached = self._federation.data, dict[int, HostRows]()
+    rows_here = self._federation.rows
 
-    def on_host(rows: Any) -> Any:
-      # Equal arrays are one constant, so that programs are the same.
-      if isinstance(rows, HostRows):
-        return rows
-      return cached.setdefault(id(rows), HostRows(rows))
+    def without_rows(part: Any, blocks: int = 0) -> Any:
+      def on_host(rows: Any) -> Any:
+        # Equal arrays are one constant, so that programs are the same.
+        if isinstance(rows, HostRows):
+          return HostRows(rows.source, blocks) if blocks else rows
+        return cached.setdefault(id(rows), HostRows(rows, blocks))
 
-    def without_rows(part: Any) -> Any:
       x, y = store.map_rows((part.x, part.y), on_host)
       return part._replace(x=x, y=y)
 
@@ -111,9 +115,15 @@ class WindowedData(PlacedData):
       x, y = _gather((server.x, server.y), *place, count + layout.PADDING_ROWS)
       ends: Any = np.zeros((), np.int32), np.asarray(count, np.int32)
       server = Shard(x, y, *ends)
-    train = data.train._replace(validation=server)
+    train: Any = data.train._replace(validation=server)
+    if rows_here is None:
+      train = without_rows(train)
+    else:
+      offset = rows_here.place_in_blocks(train.offset)
+      train = without_rows(train, rows_here.processes)
+      train = train._replace(offset=offset, blocks=())
     host = data._replace(
-      train=without_rows(train),
+      train=train,
       test=without_rows(data.test),
       whole_test=without_rows(data.whole_test),
       validation=validation and validation._replace(offset=validation.offset - first),
@@ -174,9 +184,9 @@ class WindowedData(PlacedData):
 
   def _plan_rows(self) -> None:
     """Decides the number of rows of a window of rounds, B."""
-    size = np.asarray(self._federation.data.train.size, np.int64)
-    rounds, total = self._rounds, int(size.sum())
-    train = self._federation.data.train
+    train, rounds = self._federation.data.train, self._rounds
+    size = np.asarray(train.size, np.int64)
+    total = self._most_rows(np.arange(len(size)))
     row_nbytes = layout.row_nbytes(train.x, train.y)
     self._budget = self.window_nbytes // max(1, row_nbytes)
     if rounds is None:
@@ -186,12 +196,50 @@ class WindowedData(PlacedData):
     largest = np.sort(size)[-slots:].sum() if slots < len(size) else total
     if largest > max(self._budget, 1):
       largest = max(
-        int(size[ids].sum())
+        self._most_rows(ids)
         for first in range(0, rounds.number, _AHEAD)
         for ids in self._draw(first)
       )
     #: B, without padding
     self._places = int(min(total, max(self._budget, largest)))
+
+  @functools.cached_property
+  def _owners(self) -> np.ndarray:
+    """[C] int, the process that reads the rows of each client."""
+    train = self._federation.data.train
+    return self.blocks.owners(self.blocks.places(np.asarray(train.offset)))
+
+  def _rows_of_blocks(self, ids: np.ndarray) -> np.ndarray:
+    """[Q] int, the rows of some clients in each block."""
+    size = np.asarray(self._federation.data.train.size, np.int64)
+    return np.bincount(
+      self._owners[ids], size[ids], minlength=self.blocks.number
+    ).astype(np.int64)
+
+  def _most_rows(self, ids: np.ndarray) -> int:
+    """The rows of some clients in the block that has the most."""
+    return int(self._rows_of_blocks(ids).max())
+
+  def _rows_on_devices(self, ids: np.ndarray, places: int) -> dict[str, Any]:
+    """Reads the rows of some clients.
+
+    Args:
+      ids: [n] int, the clients in increasing order.
+      places: rows of a block, without padding.
+
+    Returns:
+      The fields of ``ClientData`` that change: x, y and offset, on the devices. A
+      client without rows here is behind the end, where nothing is read or written.
+    """
+    train, data = self._federation.data.train, self.evaluated.train
+    begin = self.blocks.places(np.asarray(train.offset))
+    size = np.asarray(train.size)
+    height = places + layout.PADDING_ROWS
+    offset = np.full(len(size), self.blocks.number * height, np.int32)
+    read = self.blocks.read((data.x, data.y), begin[ids], size[ids], height)
+    offset[ids] = read.offset
+    x, y = place_rows(read.rows, self._mesh, self.blocks.are_several)
+    return {"x": x, "y": y, "offset": sharding.replicate(offset, self._mesh)}
 
   def _draw(self, first: int) -> list[np.ndarray]:
     """The participants of ``_AHEAD`` rounds from a multiple of it on, of all seeds.
@@ -219,7 +267,7 @@ class WindowedData(PlacedData):
     assert self._rounds is not None
     participation = self._rounds.participation
 
-    @jax.jit
+    @functools.partial(jax.jit, out_shardings=sharding.replicated(self._mesh))
     def sample(data: Any, keys: Any, numbers: Any) -> Any:
       def of_seed(key: Any, number: Any) -> Any:
         return participation.sampler(
@@ -274,15 +322,15 @@ class WindowedData(PlacedData):
   def _read(self, first: int) -> _Window:
     """Reads the rows of the participants of the rounds from one on."""
     assert self._rounds is not None
-    train = self._federation.data.train
-    size = np.asarray(train.size)
     begin = first // _AHEAD * _AHEAD
     rounds = self._draw(begin)[first - begin :]
-    inside, rows, clients, last = np.zeros(len(size), bool), 0, 0, first
+    inside = np.zeros(len(self._owners), bool)
+    rows, clients, last = np.zeros(self.blocks.number, np.int64), 0, first
     for ids in rounds[: max(1, self._rounds.number - first)]:
       new = ids[~inside[ids]]
-      added = int(size[new].sum())
-      is_full = rows + added > self._places or clients + len(new) > self.most_clients
+      added = self._rows_of_blocks(new)
+      is_full = (rows + added).max() > self._places
+      is_full |= clients + len(new) > self.most_clients
       if is_full and last > first:
         break
       rows, clients, last, inside[new] = (
@@ -292,32 +340,21 @@ class WindowedData(PlacedData):
         True,
       )
     ids = np.flatnonzero(inside)
-    places = self._places + layout.PADDING_ROWS
-    # A client without rows here is behind the end, where nothing is read or written.
-    offset = np.full(len(size), places, np.int32)
-    offset[ids] = np.cumsum(size[ids]) - size[ids]
-    data = self.evaluated.train
-    x, y = _gather((data.x, data.y), np.asarray(train.offset)[ids], size[ids], places)
-    fields = sharding.replicate({"x": x, "y": y, "offset": offset}, self._mesh)
+    fields = self._rows_on_devices(ids, self._places)
     return _Window(first, last, ids.astype(np.int32), fields)
 
   def train_with(self, clients: np.ndarray) -> Any:
     """See ``PlacedData.train_with``."""
-    train, data = self._federation.data.train, self.evaluated.train
+    train = self._federation.data.train
     ids = np.unique(clients)
-    size = np.asarray(train.size)[ids]
-    rows = int(size.sum()) + layout.PADDING_ROWS
+    places = self._most_rows(ids)
     memory.refuse(
       f"{self.location.label}: the rows of {len(ids):,} clients on each device",
-      rows * layout.row_nbytes(train.x, train.y),
+      (places + layout.PADDING_ROWS) * layout.row_nbytes(train.x, train.y),
       "allowed: fewer clients",
       sharding.memory_limit,
     )
-    offset = np.full(len(train.size), rows, np.int32)
-    offset[ids] = np.cumsum(size) - size
-    x, y = _gather((data.x, data.y), np.asarray(train.offset)[ids], size, rows)
-    fields = sharding.replicate({"x": x, "y": y, "offset": offset}, self._mesh)
-    return self.data.train._replace(**fields)
+    return self.data.train._replace(**self._rows_on_devices(ids, places))
 
   def state_of(self, state: PyTree, client: int) -> Any:
     """See ``PlacedData.state_of``."""
@@ -330,9 +367,62 @@ class WindowedData(PlacedData):
   def train_without_rows(self) -> Any:
     """See ``PlacedData.train_without_rows``."""
     data = self.evaluated.train
-    x, y = _gather((data.x, data.y), np.zeros(0), np.zeros(0), 2 * layout.PADDING_ROWS)
-    fields = {"x": x, "y": y, "offset": np.zeros(len(data.size), np.int32)}
-    return data._replace(**sharding.replicate(fields, self._mesh))
+    fields = self._rows_on_devices(np.zeros(0, np.int64), layout.PADDING_ROWS)
+    zeros = sharding.replicate(np.zeros(len(data.size), np.int32), self._mesh)
+    return data._replace(**fields | {"offset": zeros})
+
+
+class _Read(NamedTuple):
+  """Rows that were read."""
+
+  rows: Any  #: the tree of those in the block of this process
+  offset: np.ndarray  #: [s] int32, where the shards are in the blocks of all
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+  """Where the training rows are: a block in each of several processes, or one."""
+
+  split: process_rows.Rows | None  #: None: this process has all rows
+
+  @property
+  def number(self) -> int:
+    """Q, the number of blocks."""
+    return 1 if self.split is None else self.split.processes
+
+  @property
+  def are_several(self) -> bool:
+    """Whether other processes have some rows."""
+    return self.split is not None
+
+  def places(self, offset: np.ndarray) -> np.ndarray:
+    """Places in the blocks of rows in the order of the clients, [s] int."""
+    return offset if self.split is None else self.split.place_in_blocks(offset)
+
+  def owners(self, places: np.ndarray) -> np.ndarray:
+    """[s] int, the process of each of some places."""
+    if self.split is None:
+      return np.zeros(len(places), np.int64)
+    return np.asarray(places, np.int64) // self.split.places
+
+  def read(self, tree: Any, begin: Any, size: Any, height: int) -> _Read:
+    """Reads the shards of this process.
+
+    Args:
+      tree: arrays of rows on the host; without any, nothing is read.
+      begin: [s] int, the places of all shards.
+      size: [s] int.
+      height: rows of a block of the result, with padding, which are zero.
+    """
+    size, owner = np.asarray(size, np.int64), self.owners(begin)
+    offset = np.zeros(len(size), np.int64)
+    for number in range(self.number):
+      mine = owner == number
+      offset[mine] = number * height + np.cumsum(size[mine]) - size[mine]
+    if self.split is not None:
+      here = owner == self.split.process
+      begin, size = begin[here] - self.split.process * self.split.places, size[here]
+    return _Read(_gather(tree, begin, size, height), offset.astype(np.int32))
 
 
 def _gather(tree: Any, offset: Any, size: Any, places: int) -> Any:
@@ -340,7 +430,7 @@ def _gather(tree: Any, offset: Any, size: Any, places: int) -> Any:
 
   def gather(rows: Any) -> np.ndarray:
     rows = rows if isinstance(rows, HostRows) else HostRows(rows)
-    gathered = layout.aligned_zeros((places, *rows.shape[1:]), rows.dtype)
+    gathered = layout.aligned_zeros((places, *rows.row_shape), rows.dtype)
     rows.read_into(gathered, offset, size)
     return gathered
 
@@ -491,7 +581,11 @@ class WindowedFunction:
     """
 
     def run(data, inputs, results, total=(), tables=(), window=None):
-      return self._trace(window, data, inputs, results, total, tables)
+      result = self._trace(window, data, inputs, results, total, tables)
+      if jax.tree.leaves(total):
+        return result  # each device has its sums
+      # The host of every process reads what all of them have computed.
+      return sharding.replicate_traced(result, self._data._mesh)
 
     return jax.jit(run, donate_argnames="total", compiler_options=self._options)
 
@@ -527,7 +621,7 @@ class WindowedFunction:
     outputs, running = list[PyTree](), list[tuple[PyTree, int]]()
     total = jax.tree.map(jnp.copy, found.total)  # its memory is donated
     for part in gathered:
-      window = sharding.replicate(part.window(rows), self._data._mesh)
+      window = part.window(rows, self._data._mesh)
       # The window before this one is computed while this one is read.
       if reads.is_total:
         total = self._program(*arguments, jax.block_until_ready(total), (), window)
@@ -557,7 +651,8 @@ class WindowedFunction:
     least = min(total, devices + 1)
     cut = places
     if reads.is_total:  # of each device some slots, in the order of its sums
-      order = self._inner.order_of_total(places.size)
+      owner = self._data.blocks.owners(places.offset) if reads.in_blocks else None
+      order = self._inner.order_of_total(places.size, owner)
       size = np.append(places.size, 0)[order].sum(0)
       none = np.zeros_like(size)
       cut, least = Ranges(np.arange(len(size)), size, none, none), 2
@@ -578,7 +673,7 @@ class WindowedFunction:
         ((0, 0), (0, width - (last - first))),
         constant_values=total,
       )
-      gathered.append(_Gathered.of(reads, places, slots.reshape(-1)))
+      gathered.append(_Gathered.of(reads, places, slots.reshape(-1), self._data.blocks))
     return gathered
 
 
@@ -612,9 +707,13 @@ class _Gathered:
   #: of the clients' own rows and of the tests: the distinct shards, and the place of
   #: each slot's among them
   distinct: Sequence[tuple[np.ndarray, np.ndarray]]
+  #: where the clients' own rows are, and where the tests are
+  blocks: tuple[_Blocks, _Blocks]
 
   @classmethod
-  def of(cls, reads: windows.Reads, places: Ranges, slots: np.ndarray) -> "_Gathered":
+  def of(
+    cls, reads: windows.Reads, places: Ranges, slots: np.ndarray, blocks: _Blocks
+  ) -> "_Gathered":
     """Those of some slots [L]."""
     distinct = []
     for offset, size in (places[:2], places[2:]):
@@ -622,55 +721,55 @@ class _Gathered:
       pairs = np.concatenate([pairs, np.zeros((1, 2), np.int64)])[slots]
       unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
       distinct.append((unique, inverse.reshape(-1)))
-    return cls(slots, len(places.size), reads, distinct)
+    whole = _Blocks(None)
+    of_shards = blocks if reads.in_blocks else whole
+    return cls(slots, len(places.size), reads, distinct, (of_shards, whole))
 
   @property
   def rows(self) -> list[int]:
-    """The number of rows: the clients' own, and of the tests."""
+    """The number of rows of a block: the clients' own, and of the tests."""
     return [
-      int(unique[:, 1].sum()) if arrays else 0
-      for arrays, (unique, _) in zip(self.reads[:2], self.distinct)
+      int(np.bincount(blocks.owners(unique[:, 0]), unique[:, 1]).max()) if arrays else 0
+      for arrays, (unique, _), blocks in zip(self.reads[:2], self.distinct, self.blocks)
     ]
 
-  def window(self, most: Sequence[int]) -> Window:
+  def window(self, most: Sequence[int], mesh: Mesh | None) -> Window:
     """Reads the rows.
 
     Args:
-      most: how many there are in all windows, at most.
+      most: how many a block has in all windows, at most.
+      mesh: the devices.
     """
     places, arrays = [], []
-    for (unique, inverse), of_host, number in zip(self.distinct, self.reads[:2], most):
-      begin = np.cumsum(unique[:, 1]) - unique[:, 1]
-      places += [begin[inverse].astype(np.int32), unique[inverse, 1].astype(np.int32)]
-      arrays.append(
-        [
-          _gather(rows, unique[:, 0], unique[:, 1], number + layout.PADDING_ROWS)
-          for rows in of_host
-        ]
-      )
+    for (unique, inverse), of_host, number, blocks in zip(
+      self.distinct, self.reads[:2], most, self.blocks
+    ):
+      begin, size = unique.T
+      height = number + layout.PADDING_ROWS if of_host else 1
+      # Where nothing is read, a place only says which process it is in.
+      read = blocks.read(of_host, begin, size if of_host else 0 * size, height)
+      places += [read.offset[inverse], size[inverse].astype(np.int32)]
+      arrays.append(place_rows(read.rows, mesh, blocks.are_several))
     numbers = np.minimum(self.slots, self.total - 1).astype(np.int32)
-    return Window(numbers, Ranges(*places), *arrays)
+    numbers, ranges = sharding.replicate((numbers, Ranges(*places)), mesh)
+    return Window(numbers, ranges, *arrays)
 
 
-def check_supported(federation: Federation, location: Location, processes: int) -> None:
+def check_supported(federation: Federation, location: Location) -> None:
   """Refuses what needs all rows at once.
 
   Args:
     federation: the clients, with rows on the host.
     location: where these are.
-    processes: the number of processes.
 
   Raises:
     OptionError: the run needs them.
   """
-  options = federation.options
-  why = ""
-  if federation.schedule is not None:
-    assert options.change is not None
-    why = (
-      f"the rows of all clients are dealt anew during the run ({options.change.label})"
-    )
-  elif processes > 1:
-    why = "every process holds the rows of its clients (several processes)"
-  if why:
-    raise OptionError(f"{location.label}: {why} (allowed: device)")
+  if federation.schedule is None:
+    return
+  change = federation.options.change
+  assert change is not None
+  raise OptionError(
+    f"{location.label}: the rows of all clients are dealt anew during the run "
+    f"({change.label}) (allowed: device)"
+  )

@@ -119,14 +119,32 @@ def check_numbers(pair, algorithms):
       )
 
 
+def check_windows(pair, algorithms):
+  """With rows on the host all bits are those of rows on the devices."""
+  for _, _, numbers in pair:
+    for name in algorithms:
+      names = [leaf for leaf in numbers if leaf.startswith(f"windows/{name}/")]
+      assert len(names) > 5
+      for leaf in names:
+        whole = numbers[leaf.removeprefix("windows/")]
+        np.testing.assert_array_equal(numbers[leaf], whole, err_msg=leaf)
+
+
 def test_two_processes_have_the_numbers_of_one(pair):
   check_numbers(pair, ["composed"])
+
+
+def test_each_of_two_processes_reads_the_rows_of_its_clients(pair):
+  """A process that read those of the other's clients would have other numbers."""
+  check_windows(pair, ["composed"])
 
 
 @pytest.mark.slow
 def test_of_other_kinds_of_rounds_too(tmp_path):
   others = [name for name in two_processes.RUNS if name != "composed"]
-  check_numbers(run_by_two(tmp_path, *others), others)
+  both = run_by_two(tmp_path, *others)
+  check_numbers(both, others)
+  check_windows(both, others)
 
 
 def test_a_run_of_two_processes_goes_on_in_its_folder_to_the_bit(pair):

@@ -88,10 +88,12 @@ def test_a_function_of_several_maps_is_the_same_in_windows():
   np.testing.assert_array_equal(expected, [12, 0, 72])
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_sums_go_from_window_to_window(devices):
+@pytest.mark.parametrize(("devices", "processes"), [(1, 1), (2, 1), (4, 2)])
+def test_sums_go_from_window_to_window(devices, processes):
   """Sums of windows that are added up would be rounded in another order."""
   mesh = sharding.clients_mesh(jax.devices()[:devices])
+  if processes > 1:
+    mesh = sharding.process_mesh(jax.devices()[:devices], processes)
   inner, size = ClientMap(mesh=mesh), np.array([5, 1, 7, 0, 3, 2, 9], np.int32)
   offset = np.cumsum(size, dtype=np.int32) - size
   x = np.random.default_rng(0).normal(size=2000).astype(np.float32)

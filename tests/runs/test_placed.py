@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedjax_alg import data, memory
-from fedjax_alg.data.location import OnDevice, OnHost
+from fedjax_alg.data.location import OnDevice, OnDisk, OnHost
 from fedjax_alg.data.partition import client_rows
 from fedjax_alg.engine import clock, sharding
 from fedjax_alg.errors import OptionError
@@ -27,6 +27,15 @@ def test_the_rows_go_to_the_host_if_they_would_fill_a_device(monkeypatch):
   # A second run of a federation finds the rows where the first has put them.
   monkeypatch.setattr(placed, "_COPIES", {fed: (None, fed.data)})
   assert placed.choose_location(fed, None) == OnDevice()
+
+
+def test_several_processes_choose_one_place(monkeypatch):
+  """A process in windows would wait for one that is not, as they run other programs."""
+  fed = data.federate("digits", num_clients=5)
+  monkeypatch.setattr(placed.sharding, "spans_processes", lambda mesh: True)
+  assert placed.choose_location(fed, None) == OnDevice()
+  monkeypatch.setattr(placed.processes, "anyone", lambda flag: True)
+  assert placed.choose_location(fed, None) == OnDisk()
 
 
 @pytest.mark.parametrize("kind", ["swap_all", "swap_part", "increment"])
